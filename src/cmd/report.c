@@ -3,27 +3,94 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/str.h"
+#include "src/job/job.h"
 #include "src/report/report.h"
 
 #include <stdlib.h>
+#include <time.h>
 
-/* Without -o the page lies in the folder itself. One process; runs that still write are read as they are. */
+enum { FOLLOW_SECONDS = 10, LOOKS_PER_SECOND = 10 };
+
+static bool is_stopped(void)
+{
+    return sh_job_heard(SH_JOB_INT) || sh_job_heard(SH_JOB_TERM) || sh_job_heard(SH_JOB_USR1);
+}
+
+/* What is asked for, in folders and files. */
+struct request {
+    const char *folder, *against; /* against: NULL, or an older one */
+    char *path;                   /* to write */
+    bool mllog, markdown;         /* instead of the page */
+};
+
+/* Runs that still write are read as they are. */
+static sh_rc write_once(const struct request *q, int reload, bool *finished)
+{
+    struct sh_report *r, *old = NULL;
+    char runs[SH_STR_SHORT];
+    sh_rc rc;
+
+    SH_TRY(sh_report_open(q->folder, &r));
+    if (q->against)
+        SH_TRY_OUT(sh_report_open(q->against, &old));
+    r->against = old;
+    *finished = sh_report_finished(r);
+    if (q->mllog)
+        rc = sh_report_mllog(r, q->path);
+    else if (q->markdown)
+        rc = sh_report_markdown(r, q->path);
+    else
+        rc = sh_report_write(r, *finished ? 0 : reload, q->path);
+    if (rc == SH_OK && reload == 0)
+        sh_log_info("%s: %s", sh_str_plural(r->n_runs, "run", runs), q->path);
+out:
+    sh_report_close(old);
+    sh_report_close(r);
+    return rc;
+}
+
+/* The last page, of finished runs or at the end of the following, does not reload itself. A folder that cannot be read
+ * for once, as when a run is just being created, is read again later; the page stays as it is. */
+static sh_rc follow(const struct request *q)
+{
+    bool finished = false;
+
+    SH_TRY(sh_job_listen());
+    SH_TRY(write_once(q, FOLLOW_SECONDS, &finished));
+    sh_log_info("%s: written every %d s; Ctrl-C ends it", q->path, FOLLOW_SECONDS);
+    while (!finished && !is_stopped()) {
+        for (int i = 0; i < FOLLOW_SECONDS * LOOKS_PER_SECOND && !is_stopped(); i++)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000000 / LOOKS_PER_SECOND}, NULL);
+        if (write_once(q, is_stopped() ? 0 : FOLLOW_SECONDS, &finished) != SH_OK) {
+            sh_log_warn("%s", sh_error_text());
+            sh_error_clear();
+        }
+    }
+    return SH_OK;
+}
+
+/* Without -o the file lies in the folder itself. One process. */
 sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *file = sh_cmd_option(cmd, args, "-o");
-    struct sh_report *report;
-    char *path, runs[SH_STR_SHORT];
+    bool follows = sh_cmd_option(cmd, args, "--follow"), finished;
+    struct request q = {.folder = args->positional[0],
+                        .against = sh_cmd_option(cmd, args, "--against"),
+                        .mllog = sh_cmd_option(cmd, args, "--mllog"),
+                        .markdown = sh_cmd_option(cmd, args, "--markdown")};
+    const char *usual = q.mllog ? "mllog.txt" : q.markdown ? "report.md" : "report.html";
     sh_rc rc;
 
     if (args->n_positional != 1)
         return sh_fail(SH_E_USAGE, "sherd report: give one folder, that of a run or one above several");
-    SH_TRY(sh_report_open(args->positional[0], &report));
+    if (q.mllog && q.markdown)
+        return sh_fail(SH_E_USAGE, "--mllog and --markdown are two files: give one of them at a time");
+    if ((q.mllog || q.markdown) && (follows || q.against))
+        return sh_fail(SH_E_USAGE, "%s writes no page: leave out %s", q.mllog ? "--mllog" : "--markdown",
+                       follows ? "--follow" : "--against");
     /* A file that is named is relative to the current folder, the default to the reported one. */
-    path = sh_path_join(file ? "" : args->positional[0], file ? file : "report.html");
-    rc = sh_report_write(report, path);
-    if (rc == SH_OK)
-        sh_log_info("%s: %s", sh_str_plural(report->n_runs, "run", runs), path);
-    free(path);
-    sh_report_close(report);
+    q.path = sh_path_join(file ? "" : q.folder, file ? file : usual);
+    rc = follows ? follow(&q) : write_once(&q, 0, &finished);
+    free(q.path);
     return rc;
 }

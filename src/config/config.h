@@ -134,6 +134,8 @@ struct sh_config {
         int64_t log_freq;        /* steps between lines of progress; metrics.jsonl has every step */
         bool progress;           /* one-line progress when standard error is a terminal */
         double peak_tflops;      /* of a rank, in 10^12 operations per second; 0: not known, no MFU */
+        char tensorboard[SH_CONFIG_PATH_MAX]; /* folder of its files, below dump_folder unless absolute; "" none */
+        char openmetrics[SH_CONFIG_PATH_MAX]; /* file, the same */
     } metrics;
     struct {
         char trace[SH_CONFIG_PATH_MAX]; /* Chrome trace file; "" none; --trace FILE */

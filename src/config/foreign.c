@@ -8,7 +8,8 @@
 
 /* Advice that several rows share. */
 #define ONLY_SHARDING "data parallelism is all there is: leave it out, its ranks go to mesh.shard"
-#define NO_TENSORBOARD "leave it out: metrics.jsonl has every step, and `sherd report FOLDER` draws it"
+#define TENSORBOARD "metrics.tensorboard=FOLDER writes TensorBoard's files"
+#define NO_WANDB "leave it out: doc/metrics.md has the lines that send metrics.jsonl there"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16 or float32"
 #define NO_EXPERTS "leave it out: models are dense"
@@ -35,9 +36,9 @@ static const struct {
     {"profiling.profiler_*", TRACE},
     {"profiling.enable_memory_snapshot", "leave it out: `sherd plan` prints the memory of a run before it starts"},
     {"profiling.save_memory_snapshot_folder", "leave it out: `sherd plan` prints the memory of a run before it starts"},
-    {"metrics.enable_tensorboard", NO_TENSORBOARD},
-    {"metrics.save_tb_folder", NO_TENSORBOARD},
-    {"metrics.enable_wandb", NO_TENSORBOARD},
+    {"metrics.enable_tensorboard", TENSORBOARD},
+    {"metrics.save_tb_folder", TENSORBOARD},
+    {"metrics.enable_wandb", NO_WANDB},
     {"metrics.save_for_all_ranks", "leave it out: metrics.jsonl has the sums and extremes over all ranks"},
     {"metrics.disable_color_printing", "leave it out: nothing is printed in colour"},
     {"metrics.enable_color_printing", "leave it out: nothing is printed in colour"},

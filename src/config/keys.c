@@ -536,6 +536,11 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Peak rate of one rank: a GPU's peak in the precision of training.mixed_precision_param; for a CPU, "
              "the rate of the square product that `sherd bench gemm` measures with the same ranks and threads. "
              "With it, model FLOPs utilization (MFU) is printed and recorded. 0: unknown, no MFU."},
+    {KEY(metrics, tensorboard), .def = "",
+     .help = "Folder for TensorBoard's event files, in job.dump_folder unless absolute; empty: none."},
+    {KEY(metrics, openmetrics), .def = "",
+     .help = "File with the newest figures as OpenMetrics text, replaced every few seconds, for node_exporter's "
+             "textfile collector (name it FILE.prom); in job.dump_folder unless absolute; empty: none."},
 
     {KEY(profiling, trace), .def = "",
      .help = "File for a trace of every operation, for Perfetto or Chrome's tracing page; empty: none."},

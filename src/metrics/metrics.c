@@ -4,6 +4,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/metrics/values.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -20,6 +21,7 @@ struct sh_metrics {
     char *path;
     char *failure; /* of the first line that could not be written; NULL */
     sh_rc failed;  /* its class */
+    struct sh_others others;
 };
 
 /* Appends: a resumed run goes on in the file of the first one. */
@@ -40,6 +42,7 @@ void sh_metrics_close(struct sh_metrics *m)
     if (!m)
         return;
     fclose(m->file);
+    sh_others_close(&m->others);
     free(m->path);
     free(m->failure);
     free(m);
@@ -48,6 +51,34 @@ void sh_metrics_close(struct sh_metrics *m)
 sh_rc sh_metrics_result(const struct sh_metrics *m)
 {
     return m && m->failure ? sh_fail(m->failed, "%s", m->failure) : SH_OK;
+}
+
+sh_rc sh_metrics_tensorboard(struct sh_metrics *m, const char *folder, int64_t step)
+{
+    return sh_events_open(folder, step, &m->others.events);
+}
+
+sh_rc sh_metrics_openmetrics(struct sh_metrics *m, const char *path, const struct sh_metrics_labels *labels)
+{
+    return sh_exposition_open(path, labels, &m->others.exposition);
+}
+
+/* What could not be written for others ends the run as a line that could not. */
+static void keep(struct sh_metrics *m, sh_rc rc)
+{
+    if (rc == SH_OK)
+        return;
+    if (!m->failure) {
+        m->failed = rc;
+        m->failure = sh_strdup(sh_error_text());
+    }
+    sh_error_clear();
+}
+
+void sh_metrics_finish(struct sh_metrics *m)
+{
+    if (m)
+        keep(m, sh_others_finish(&m->others));
 }
 
 /* JSON has no NaN or Inf: such a number is written as null. */
@@ -158,6 +189,8 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
     if (line && s->pace.node)
         json_object_set_new(line, "rank_seconds", pace(&s->pace));
     write_line(m, line);
+    if (m)
+        keep(m, sh_others_step(&m->others, s));
 }
 
 /* The same step may have a line of its own training loss; readers tell the lines apart by their keys. */
@@ -169,6 +202,8 @@ void sh_metrics_validation(struct sh_metrics *m, int64_t step, const struct sh_v
     if (line && v->bytes)
         json_object_set_new(line, "bits_per_byte", number(v->loss * (double)v->tokens / log(2.0) / (double)v->bytes));
     write_line(m, line);
+    if (m)
+        keep(m, sh_others_validation(&m->others, step, v));
 }
 
 /* Two rates: over the whole save, and over the time in which bytes went to the disk. Their ratio says whether the file
@@ -181,12 +216,16 @@ void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metr
                             number((double)c->bytes / c->seconds / 1e9), "disk_gb_per_second",
                             number((double)c->bytes / c->disk_seconds / 1e9), "disk_share",
                             number(c->disk_seconds / c->seconds)));
+    if (m)
+        keep(m, sh_others_checkpoint(&m->others, c));
 }
 
 void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason)
 {
     write_line(m, json_pack("{s:s, s:o, s:I, s:i, s:o}", "event", "checkpoint_failed", "time", now(), "step",
                             (json_int_t)step, "failures", failures, "reason", words(reason)));
+    if (m)
+        keep(m, sh_others_count(&m->others, SH_EXPOSED_FAILED_CHECKPOINTS));
 }
 
 /* The range of samples that the run will not see again: a reader of the losses finds the gap here. */
@@ -195,4 +234,6 @@ void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics 
     write_line(m,
                json_pack("{s:I, s:I, s:I, s:I}", "step", (json_int_t)r->to, "rollback_from", (json_int_t)r->from,
                          "first_sample_left_out", (json_int_t)r->first, "last_sample_left_out", (json_int_t)r->last));
+    if (m)
+        keep(m, sh_others_count(&m->others, SH_EXPOSED_ROLLBACKS));
 }

@@ -84,6 +84,16 @@ struct sh_validation_metrics {
  * do not write: nothing. */
 struct sh_metrics;
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
+/* The same figures for other programs as well. A failure to write them is kept as one of a line.
+ *   tensorboard  a new file of events in this folder; `step` was done before
+ *   openmetrics  one file, replaced every few seconds; the labels stand in every sample: `job` and `host` join them with
+ *                what a site measures of its nodes and devices */
+struct sh_metrics_labels {
+    const char *job, *run, *host;
+    int rank;
+};
+sh_rc sh_metrics_tensorboard(struct sh_metrics *m, const char *folder, int64_t step);
+sh_rc sh_metrics_openmetrics(struct sh_metrics *m, const char *path, const struct sh_metrics_labels *labels);
 void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s);
 void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
 void sh_metrics_validation(struct sh_metrics *m, int64_t step, const struct sh_validation_metrics *v);
@@ -92,6 +102,8 @@ void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics 
 /* failures: in a row, this one included */
 void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason);
 sh_rc sh_metrics_result(const struct sh_metrics *m);
+void sh_metrics_finish(
+    struct sh_metrics *m); /* all files have all of it; what cannot be written is a failure as above */
 void sh_metrics_close(struct sh_metrics *m);
 
 /* One line a step on standard error. On a terminal it is written over by the next one, but for those that are due, which

@@ -15,13 +15,15 @@ static const char *const spent_names[SH_SPENT_N] = {
     [SH_SPENT_CHECKPOINT] = "checkpoint", [SH_SPENT_OTHER] = "other",
 };
 
-/* A coloured square beside the name: the legend of the bars is the head of the table. */
+/* A coloured square beside the name: the legend of the bars is the head of the table. On a narrow screen the table becomes
+ * a list, of whose head these cells stay. */
 static void head_cell(FILE *out, int colour, const char *name)
 {
-    fprintf(out,
-            "<th class=\"n\"><svg class=\"swatch\" width=\"11\" height=\"11\" aria-hidden=\"true\"><rect class=\"t%d\" "
-            "width=\"11\" height=\"11\"/></svg>%s</th>",
-            colour, name);
+    fprintf(
+        out,
+        "<th class=\"n key\"><svg class=\"swatch\" width=\"11\" height=\"11\" aria-hidden=\"true\"><rect class=\"t%d\" "
+        "width=\"11\" height=\"11\"/></svg>%s</th>",
+        colour, name);
 }
 
 /* Begins a row and opens the cell of its bar. */
@@ -55,8 +57,8 @@ static void time_row(FILE *out, const struct sh_report_run *run)
     time_bar(out, run);
     fputs("</td>", out);
     for (int k = 0; k < SH_SPENT_N; k++)
-        fprintf(out, "<td class=\"n\">%.1f %%</td>", 100 * run->share[k]);
-    fprintf(out, "<td class=\"n\">%.3g s</td></tr>\n", run->seconds);
+        fprintf(out, "<td class=\"n\" data-of=\"%s\">%.1f %%</td>", spent_names[k], 100 * run->share[k]);
+    fprintf(out, "<td class=\"n\" data-of=\"a step\">%.3g s</td></tr>\n", run->seconds);
 }
 
 /* Runs without a measured step have no row; without any row there is no heading. */
@@ -70,8 +72,7 @@ void sh_report_time(FILE *out, const struct sh_report *r)
         return;
     fputs(
         "<h2>Where the time goes</h2>\n<p class=\"soft\">Rank 0, means of all measured steps; more compute is better. "
-        "Communication is the part that computing does not hide; checkpoint, the part in which training stands "
-        "still.</p>\n"
+        "Communication counts only time not overlapped with compute; checkpoint, only time training was paused.</p>\n"
         "<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>share of the time</th>",
         out);
     for (int k = 0; k < SH_SPENT_N; k++)
@@ -94,8 +95,8 @@ static void memory_row(FILE *out, const struct sh_report_run *run, double most)
             "<rect class=\"t0\" width=\"%.2f\" height=\"7\"/><rect class=\"t1\" y=\"9\" width=\"%.2f\" "
             "height=\"7\"/></svg></td>",
             BAR, (double)run->arena_bytes / most * BAR, (double)run->peak_rss_bytes / most * BAR);
-    fprintf(out, "<td class=\"n\">%s</td><td class=\"n\">%s</td></tr>\n", sh_str_bytes(run->arena_bytes, planned),
-            sh_str_bytes(run->peak_rss_bytes, peak));
+    fprintf(out, "<td class=\"n\" data-of=\"planned\">%s</td><td class=\"n\" data-of=\"used\">%s</td></tr>\n",
+            sh_str_bytes(run->arena_bytes, planned), sh_str_bytes(run->peak_rss_bytes, peak));
 }
 
 void sh_report_memory(FILE *out, const struct sh_report *r)
@@ -110,7 +111,7 @@ void sh_report_memory(FILE *out, const struct sh_report *r)
         return;
     fputs(
         "<h2>Memory of a rank</h2>\n<p class=\"soft\">Less is better. Planned: the arena, all of which is taken at the "
-        "start. Used: the most that any rank has held, with the program, its libraries, MPI and the pages of the token "
+        "start. Used: peak resident memory of any rank, including the program, libraries, MPI buffers and cached token "
         "files.</p>\n"
         "<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>bytes</th>",
         out);

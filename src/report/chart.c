@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* The plot box in the SVG: titles above, ticks and their titles left and below. */
-enum { LEFT = 64, RIGHT = SH_CHART_WIDTH - 14, TOP = 50, BOTTOM = SH_CHART_HEIGHT - 46 };
-enum { TICK_ROOM = 34, COLOURS = 8 };
+enum { LEFT = 64, RIGHT = SH_CHART_WIDTH - 14, TOP = 12, BOTTOM = SH_CHART_HEIGHT - 46 };
+enum { TICK_ROOM = 34, TICK_ROOM_NARROW = 68, COLOURS = 8 };
 
 /* 0 at the axis' minimum, 1 at its maximum. Logarithmic axes must not begin at 0. */
 static double place(const struct sh_axis *a, double v)
@@ -43,6 +43,12 @@ static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER
         snprintf(out, SH_HTML_NUMBER, "%.0f %%", 100 * v);
         return;
     }
+    if (v != 0 && fabs(v) < 1e-2) { /* "2e-5" is narrower than "0.00002" */
+        int power = (int)floor(log10(fabs(v)) + 1e-9);
+
+        snprintf(out, SH_HTML_NUMBER, "%.3ge%d", v / pow(10, power), power);
+        return;
+    }
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
         if (fabs(v) >= units[i].from) {
             snprintf(out, SH_HTML_NUMBER, "%.4g %s", v / units[i].size, units[i].name);
@@ -51,45 +57,47 @@ static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER
     snprintf(out, SH_HTML_NUMBER, "%.4g", v);
 }
 
-/* A grid line with its text below. */
-static void tick_x(const struct sh_chart *c, double v)
+/* A grid line with its text below. On a narrow screen the texts are larger, and the style hides those of class fine. */
+static void tick_x(const struct sh_chart *c, double v, bool fine)
 {
     char text[SH_HTML_NUMBER];
     double x = sh_chart_x(c, v);
 
     tick_text(&c->x, v, text);
     fprintf(c->out,
-            "<path class=\"grid\" d=\"M%.1f %dV%d\"/><text class=\"tick\" x=\"%.1f\" y=\"%d\" "
+            "<path class=\"grid\" d=\"M%.1f %dV%d\"/><text class=\"tick%s\" x=\"%.1f\" y=\"%d\" "
             "text-anchor=\"middle\">%s</text>\n",
-            x, TOP, BOTTOM, x, BOTTOM + 17, text);
+            x, TOP, BOTTOM, fine ? " fine" : "", x, BOTTOM + 18, text);
 }
 
 /* A grid line with its text at the left. */
-static void tick_y(const struct sh_chart *c, double v)
+static void tick_y(const struct sh_chart *c, double v, bool fine)
 {
     char text[SH_HTML_NUMBER];
     double y = sh_chart_y(c, v);
 
     tick_text(&c->y, v, text);
     fprintf(c->out,
-            "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"tick\" x=\"%d\" y=\"%.1f\" "
+            "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"tick%s\" x=\"%d\" y=\"%.1f\" "
             "text-anchor=\"end\">%s</text>\n",
-            LEFT, y, RIGHT, LEFT - 7, y + 4, text);
+            LEFT, y, RIGHT, fine ? " fine" : "", LEFT - 7, y + 4, text);
 }
 
-typedef void tick_fn(const struct sh_chart *c, double v);
+typedef void tick_fn(const struct sh_chart *c, double v, bool fine);
 
 /* At the given values, where they do not run into each other. */
 static void given_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
-    double last = -INFINITY;
+    double last = -INFINITY, last_wide = -INFINITY;
 
     for (int i = 0; i < a->n_at; i++) {
         double at = place(a, a->at[i]) * (RIGHT - LEFT);
 
         if (at - last < TICK_ROOM)
             continue;
-        tick(c, a->at[i]);
+        tick(c, a->at[i], at - last_wide < TICK_ROOM_NARROW);
+        if (at - last_wide >= TICK_ROOM_NARROW)
+            last_wide = at;
         last = at;
     }
 }
@@ -102,7 +110,7 @@ static void linear_ticks(const struct sh_chart *c, const struct sh_axis *a, tick
 
     /* Whole numbers have no -0. */
     for (int64_t k = (int64_t)ceil(a->min / step - 1e-9); (double)k * step <= a->max + 1e-9 * step; k++)
-        tick(c, (double)k * step);
+        tick(c, (double)k * step, k % 2 != 0);
 }
 
 /* 1, 2 and 5 in each decade, over more than four decades the 1 alone. */
@@ -114,7 +122,7 @@ static void log_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn
     for (double power = pow(10, floor(log10(a->min))); power <= a->max; power *= 10)
         for (int i = 0; i < (crowded ? 1 : 3); i++)
             if (power * steps[i] >= a->min && power * steps[i] <= a->max)
-                tick(c, power * steps[i]);
+                tick(c, power * steps[i], i > 0);
 }
 
 /* Given values go first: ranks are few and each should be named. */
@@ -130,47 +138,60 @@ static void ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *ti
 
 /* ---- the frame ---- */
 
-/* `good` says which direction is better, under the title: a reader should not have to guess. */
+/* `good` is beside the title: a reader should not have to guess. */
 void sh_chart_begin(const struct sh_chart *c, const char *title, const char *good)
 {
     FILE *out = c->out;
 
+    fprintf(out, "<figure>\n<figcaption><strong>%s</strong> %s</figcaption>\n", title, good);
     fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", SH_CHART_WIDTH, SH_CHART_HEIGHT,
             title);
-    fprintf(out, "<text class=\"title\" x=\"2\" y=\"16\">%s</text>\n", title);
-    fprintf(out, "<text class=\"good\" x=\"2\" y=\"33\">%s</text>\n", good);
     ticks(c, &c->x, tick_x);
     ticks(c, &c->y, tick_y);
     fprintf(out, "<path class=\"frame\" d=\"M%d %dV%dH%d\"/>\n", LEFT, TOP, BOTTOM, RIGHT);
     fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", (LEFT + RIGHT) / 2, SH_CHART_HEIGHT - 8,
             c->x.title);
-    fprintf(out, "<text transform=\"translate(13 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
+    fprintf(out, "<text class=\"side\" transform=\"translate(13 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
             (TOP + BOTTOM) / 2, c->y.title);
 }
 
 void sh_chart_end(const struct sh_chart *c)
 {
-    fputs("</svg>\n", c->out);
+    fputs("</svg>\n</figure>\n", c->out);
+}
+
+bool sh_axis_around(struct sh_axis *a, double least, double most)
+{
+    bool wide = least > 0 && most / least > 100;
+    double room = fmax((most - least) * 0.05, 1e-3 * fmax(fabs(least), fabs(most))); /* more than rounding can lose */
+
+    if (!(most >= least))
+        return false;
+    a->ticks = wide ? SH_TICKS_LOG : SH_TICKS_LINEAR;
+    a->min = wide ? least / 1.1 : least - fmax(room, 1e-29);
+    a->max = wide ? most * 1.1 : most + fmax(room, 1e-29);
+    return true;
 }
 
 /* ---- marks: colour and shape repeat after 8, colour and dashes together after 40 ---- */
 
-/* Opens the path; the caller writes its points and closes it. Solid first, then dashes. */
-static void open_line(FILE *out, int look)
+/* Opens the path; the caller writes its points and closes it. Solid first, then dashes, with gaps in which a line below
+ * is seen. */
+static void open_line(FILE *out, int look, int above)
 {
-    static const char *const dashes[] = {"", "7 3", "2 2.5", "9 3 2 3", "14 4"};
+    static const char *const widths[] = {"", " w1", " w2"}, *const dashes[] = {"", "7 3", "2 2.5", "9 3 2 3", "14 4"};
     const char *dash = dashes[look % 5];
 
-    fprintf(out, "<path class=\"l k%d\"%s%s%s d=\"", look % COLOURS, dash[0] ? " stroke-dasharray=\"" : "", dash,
-            dash[0] ? "\"" : "");
+    fprintf(out, "<path class=\"l%s k%d\"%s%s%s d=\"", widths[above < 2 ? above : 2], look % COLOURS,
+            dash[0] ? " stroke-dasharray=\"" : "", dash, dash[0] ? "\"" : "");
 }
 
 /* A value that is not finite leaves a gap instead of a line to nowhere. */
-void sh_chart_line(const struct sh_chart *c, int look, int n, const double *x, const double *y)
+void sh_chart_line(const struct sh_chart *c, int look, int above, int n, const double *x, const double *y)
 {
     bool open = false;
 
-    open_line(c->out, look);
+    open_line(c->out, look, above);
     for (int i = 0; i < n; i++) {
         if (isfinite(y[i]))
             fprintf(c->out, "%s%.1f %.1f", open ? "L" : "M", sh_chart_x(c, x[i]), sh_chart_y(c, y[i]));
@@ -184,6 +205,20 @@ void sh_chart_guide(const struct sh_chart *c, double x0, double y0, double x1, d
 {
     fprintf(c->out, "<path class=\"guide\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", sh_chart_x(c, x0), sh_chart_y(c, y0),
             sh_chart_x(c, x1), sh_chart_y(c, y1));
+}
+
+void sh_chart_guess(const struct sh_chart *c, double x0, double y0, double x1, double y1)
+{
+    fprintf(c->out, "<path class=\"guess\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", sh_chart_x(c, x0), sh_chart_y(c, y0),
+            sh_chart_x(c, x1), sh_chart_y(c, y1));
+}
+
+void sh_chart_spread(const struct sh_chart *c, int look, double x, double least, double most)
+{
+    double at = sh_chart_x(c, x);
+
+    fprintf(c->out, "<path class=\"l spread k%d\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8M%.1f %.1fh8\"/>\n", look % COLOURS,
+            at, sh_chart_y(c, least), sh_chart_y(c, most), at - 4, sh_chart_y(c, least), at - 4, sh_chart_y(c, most));
 }
 
 /* Eight shapes of about the same area, so that a chart reads without colours. The note becomes a tooltip. */
@@ -220,7 +255,7 @@ void sh_legend_entry(FILE *out, int look, bool line, bool mark, const char *text
 {
     fputs("<li><svg width=\"34\" height=\"12\" aria-hidden=\"true\">", out);
     if (line) {
-        open_line(out, look);
+        open_line(out, look, 0);
         fputs("M1 6H33\"/>", out);
     }
     if (mark)

@@ -38,6 +38,11 @@ static char *said_by_run(const char *folder)
     return text;
 }
 
+char *sh_report_why_stopped(const char *folder)
+{
+    return said_by_run(folder);
+}
+
 /* FOLDER/chain, of the job scripts: "chain=... stopped=REASON". */
 static char *said_by_script(const char *folder)
 {

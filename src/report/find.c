@@ -82,6 +82,7 @@ sh_rc sh_report_open(const char *folder, struct sh_report **out)
     /* "runs/" is "runs": names of runs are cut off by this length. */
     for (size_t n = strlen(folder); n > 1 && r->folder[n - 1] == '/'; n--)
         r->folder[n - 1] = '\0';
+    SH_TRY_OUT(sh_report_read_study(r->folder, &r->study));
     SH_TRY_OUT(find_runs(r));
     sh_report_find_series(r);
     *out = r;
@@ -101,7 +102,9 @@ void sh_report_close(struct sh_report *r)
     for (int i = 0; i < r->n_series; i++) {
         free(r->series[i].label);
         free(r->series[i].runs);
+        free(r->series[i].at);
     }
+    sh_report_free_study(&r->study);
     free(r->runs);
     free(r->series);
     free(r->folder);

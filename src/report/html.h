@@ -1,7 +1,7 @@
 /* Text, numbers and charts for a page. Inside src/report; local.
  *
- * A chart is a plot box with two axes in an SVG of its own: sh_chart_begin(), the marks, sh_chart_end(). Its legend is
- * text below it. A mark is told by colour, and by dashes or shape as well, for paper in grey and for eyes that see
+ * A chart is a figure: a caption, and a plot box with two axes in an SVG of its own. sh_chart_begin(), the marks,
+ * sh_chart_end(). Captions and legends are text beside the drawing, so that they wrap on a narrow screen. A mark is told by colour, and by dashes or shape as well, for paper in grey and for eyes that see
  * colours otherwise; colours are classes, so that the style sheet has one set for light and one for dark. */
 #ifndef SH_REPORT_HTML_H
 #define SH_REPORT_HTML_H
@@ -30,14 +30,14 @@ struct sh_axis {
     int n_at;
 };
 
-enum { SH_CHART_WIDTH = 560, SH_CHART_HEIGHT = 330 };
+enum { SH_CHART_WIDTH = 560, SH_CHART_HEIGHT = 294 };
 
 struct sh_chart {
     FILE *out;
     struct sh_axis x, y;
 };
 
-/* Write the frame: title, grid, axes. The title says what is shown and what is good. */
+/* Open the figure: caption, grid, axes. The title says what is shown, `good` which direction is better. */
 void sh_chart_begin(const struct sh_chart *c, const char *title, const char *good);
 void sh_chart_end(const struct sh_chart *c);
 
@@ -45,12 +45,21 @@ void sh_chart_end(const struct sh_chart *c);
 double sh_chart_x(const struct sh_chart *c, double v);
 double sh_chart_y(const struct sh_chart *c, double v);
 
-/* A line through n points; one with a value that is not finite breaks it. */
-void sh_chart_line(const struct sh_chart *c, int look, int n, const double *x, const double *y);
+/* A line through n points; one with a value that is not finite breaks it. `above`: how many lines that are drawn later
+ * lie on it; it is wider then, so that it is seen below them. */
+void sh_chart_line(const struct sh_chart *c, int look, int above, int n, const double *x, const double *y);
 /* A thin line between two points, for what is ideal. */
 void sh_chart_guide(const struct sh_chart *c, double x0, double y0, double x1, double y1);
+/* The same for what was predicted. */
+void sh_chart_guess(const struct sh_chart *c, double x0, double y0, double x1, double y1);
+/* A bar from the least to the most of a value that was measured several times. */
+void sh_chart_spread(const struct sh_chart *c, int look, double x, double least, double most);
 /* A shape with a text that shows when the pointer rests on it. */
 void sh_chart_mark(const struct sh_chart *c, int look, double x, double y, const char *note);
+
+/* From least to most of all finite values with some room, as a logarithm where they span two decades; false: there are
+ * none. */
+bool sh_axis_around(struct sh_axis *a, double least, double most);
 
 /* The legend: begin, an entry for each look, end. */
 void sh_legend_begin(FILE *out);

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* What is not there, was not finite and is null, or is a size that no run has and no axis could show, is NAN. */
@@ -34,6 +35,13 @@ static double or_zero(double v)
     return isfinite(v) && v > 0 ? v : 0;
 }
 
+/* Time in which the run went on. */
+static void pass(struct sh_report_run *run, double seconds)
+{
+    run->wall += or_zero(seconds);
+    run->clock += or_zero(seconds);
+}
+
 /* After going back, to a checkpoint or by a start from one, steps are done again: those from `step` on are of a past
  * that was given up. */
 static void give_up_from(struct sh_report_run *run, int64_t step)
@@ -46,14 +54,42 @@ static void give_up_from(struct sh_report_run *run, int64_t step)
         run->from = run->n_steps;
 }
 
+/* Which rank is behind, by a majority vote over the run: the slowest of each gathering has a vote, and two that differ
+ * cancel out. What survives is the majority's, if there is one; `slowest` counts those that are for it in a row. */
+static void take_pace(struct sh_report_run *run, const json_t *pace)
+{
+    double median = number(pace, "median"), most = number(pace, "max");
+    const char *node = json_string_value(json_object_get(pace, "slowest_node"));
+    int rank = (int)whole(pace, "slowest_rank");
+
+    if (!json_is_object(pace))
+        return;
+    run->paces++;
+    if (!(most > 1.1 * median) || !node)
+        return;
+    if (run->slow_node && rank == run->slow_rank) {
+        run->slowest++;
+        return;
+    }
+    if (run->slow_node && --run->slowest > 0)
+        return;
+    free(run->slow_node);
+    run->slow_node = sh_strdup(node);
+    run->slow_rank = rank;
+    run->slowest = 1;
+}
+
 /* What is left of the step after compute, communication and data is "other"; a checkpoint is added when its line comes.
- * The first step of a start is marked, since it warms up. */
-static void take_step(struct sh_report_run *run, const json_t *line, bool *started)
+ * The first steps of a start are marked, since they warm up. */
+static void take_step(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
     const json_t *t = json_object_get(line, "seconds");
     struct sh_report_step s = {.step = whole(line, "step"),
                                .loss = number(line, "loss"),
-                               .first = *started,
+                               .grad_norm = number(line, "grad_norm"),
+                               .lr = number(line, "lr"),
+                               .first = *warming > 0,
+                               .skipped = json_object_get(line, "skipped"),
                                .tokens_per_second = number(line, "tokens_per_second")};
     double *spent = s.seconds;
 
@@ -64,22 +100,29 @@ static void take_step(struct sh_report_run *run, const json_t *line, bool *start
         or_zero(number(t, "step") - spent[SH_SPENT_COMPUTE] - spent[SH_SPENT_COMM] - spent[SH_SPENT_DATA]);
     give_up_from(run, s.step);
     run->steps = sh_grow(run->steps, run->n_steps, &run->cap_steps, sizeof *run->steps);
+    pass(run, number(t, "step"));
+    s.at = run->clock;
     run->steps[run->n_steps++] = s;
+    run->tokens = whole(line, "tokens_seen");
+    take_pace(run, json_object_get(line, "rank_seconds"));
     run->arena_bytes = whole(line, "arena_bytes");
     run->flops = or_zero(number(line, "flops_per_token_causal"));
     if (whole(line, "peak_rss_bytes") > run->peak_rss_bytes)
         run->peak_rss_bytes = whole(line, "peak_rss_bytes");
-    *started = false;
+    *warming -= *warming > 0;
 }
 
 /* Steps only grow, since give_up_from() has cut the list. */
 static void take_validation(struct sh_report_run *run, const json_t *line)
 {
     struct sh_report_point *p;
+    double seconds = or_zero(number(line, "seconds"));
 
+    pass(run, seconds);
     run->validations = sh_grow(run->validations, run->n_validations, &run->cap_validations, sizeof *run->validations);
     p = &run->validations[run->n_validations++];
-    *p = (struct sh_report_point){.step = whole(line, "step"), .loss = number(line, "validation_loss")};
+    *p = (struct sh_report_point){
+        .step = whole(line, "step"), .loss = number(line, "validation_loss"), .at = run->clock, .seconds = seconds};
 }
 
 /* Training stands still after the step that is saved. A save in the background is told later, so the step is looked
@@ -90,14 +133,46 @@ static void take_checkpoint(struct sh_report_run *run, const json_t *line)
     int i = run->n_steps - 1;
 
     /* From the end: it is most often one of the last steps. */
+    pass(run, number(line, "stall_seconds"));
     while (i >= 0 && run->steps[i].step > step)
         i--;
     if (i >= 0 && run->steps[i].step == step)
         run->steps[i].seconds[SH_SPENT_CHECKPOINT] += or_zero(number(line, "stall_seconds"));
 }
 
+/* "2030-01-31T12:00:00Z" as people write it; NULL where the line has something else. */
+static char *moment(const json_t *line)
+{
+    const char *text = json_string_value(json_object_get(line, "time"));
+
+    if (!text || strlen(text) != strlen("2030-01-31T12:00:00Z") || text[10] != 'T' || text[19] != 'Z')
+        return NULL;
+    return sh_strfmt("%.10s %.5s UTC", text, text + 11);
+}
+
+/* The same in seconds since 1970, 0 where the line has something else. */
+static double seconds_of(const json_t *line)
+{
+    const char *text = json_string_value(json_object_get(line, "time"));
+    struct tm utc = {.tm_year = 0};
+    const char *end = text ? strptime(text, "%Y-%m-%dT%H:%M:%SZ", &utc) : NULL;
+
+    return end && !*end ? (double)timegm(&utc) : 0;
+}
+
+/* What is not there, as in files of older versions, leaves *text as it is. */
+static void copy_text(char **text, const json_t *line, const char *key)
+{
+    const char *found = json_string_value(json_object_get(line, key));
+
+    if (!found)
+        return;
+    free(*text);
+    *text = sh_strdup(found);
+}
+
 /* A run may go on with other ranks: speed and memory are those of the newest. */
-static void take_start(struct sh_report_run *run, const json_t *line, bool *started)
+static void take_start(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
     const json_t *mesh = json_object_get(line, "mesh");
     int ranks = (int)whole(line, "ranks");
@@ -108,21 +183,28 @@ static void take_start(struct sh_report_run *run, const json_t *line, bool *star
         run->peak_rss_bytes = 0;
     }
     run->ranks = ranks;
+    if (!run->began)
+        run->began = moment(line);
+    run->clock = seconds_of(line);
+    copy_text(&run->device, line, "device");
+    copy_text(&run->version, line, "version");
+    if (whole(line, "parameters") > 0)
+        run->parameters = whole(line, "parameters");
     run->peak_tflops = or_zero(number(line, "peak_tflops"));
     run->replicate = (int)whole(mesh, "replicate");
     run->shard = (int)whole(mesh, "shard");
-    *started = true;
+    *warming = run->warm_up;
 }
 
 /* Lines are told by their keys; other kinds are passed over. */
-static void take(struct sh_report_run *run, const json_t *line, bool *started)
+static void take(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
     const char *event = json_string_value(json_object_get(line, "event"));
 
     if (event && !strcmp(event, "start"))
-        take_start(run, line, started);
+        take_start(run, line, warming);
     else if (json_object_get(line, "loss"))
-        take_step(run, line, started);
+        take_step(run, line, warming);
     else if (json_object_get(line, "validation_loss"))
         take_validation(run, line);
     else if (json_object_get(line, "checkpoint"))
@@ -132,12 +214,12 @@ static void take(struct sh_report_run *run, const json_t *line, bool *started)
 /* A job that is killed leaves the beginning of a line; the next start continues after it. Text that does not even
  * begin as an object is no such line. */
 static sh_rc take_text(struct sh_report_run *run, const char *text, size_t bytes, const char *path, int number,
-                       bool *started)
+                       int64_t *warming)
 {
     json_t *line = json_loadb(text, bytes, 0, NULL);
 
     if (json_is_object(line))
-        take(run, line, started);
+        take(run, line, warming);
     else if (text[0] == '{')
         run->unreadable++;
     else if (bytes > 1) {
@@ -156,18 +238,24 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double sh_report_median(int n, double *values)
+{
+    if (!n)
+        return 0;
+    qsort(values, (size_t)n, sizeof *values, compare);
+    return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
 /* The median leaves out the rare long step: a save, a neighbour's storm on the network. */
 static double median_speed(const struct sh_report_run *run)
 {
-    double *speeds = sh_calloc((size_t)run->n_steps + 1, sizeof *speeds), median = 0;
+    double *speeds = sh_calloc((size_t)run->n_steps + 1, sizeof *speeds), median;
     int n = 0;
 
     for (int i = run->from; i < run->n_steps; i++)
         if (!run->steps[i].first && run->steps[i].tokens_per_second > 0)
             speeds[n++] = run->steps[i].tokens_per_second;
-    qsort(speeds, (size_t)n, sizeof *speeds, compare);
-    if (n)
-        median = (speeds[(n - 1) / 2] + speeds[n / 2]) / 2;
+    median = sh_report_median(n, speeds);
     free(speeds);
     return median;
 }
@@ -209,18 +297,19 @@ static sh_rc open_file(const char *path, FILE **out)
 }
 
 /* Line by line: a long run has a file of hundreds of MB, of which one line is in memory at a time. */
-sh_rc sh_report_read_metrics(const char *path, struct sh_report_run *run)
+sh_rc sh_report_read_metrics(const char *path, int64_t warm_up, struct sh_report_run *run)
 {
     char *text = NULL;
     size_t room = 0;
     ssize_t bytes;
-    bool started = true;
+    int64_t warming = warm_up;
     sh_rc rc = SH_OK;
     FILE *f;
 
+    run->warm_up = warm_up;
     SH_TRY(open_file(path, &f));
     for (int n = 1; rc == SH_OK && (bytes = getline(&text, &room, f)) > 0; n++)
-        rc = take_text(run, text, (size_t)bytes, path, n, &started);
+        rc = take_text(run, text, (size_t)bytes, path, n, &warming);
     if (rc == SH_OK && ferror(f))
         rc = sh_fail(SH_E_DATA, "read %s: %s", path, strerror(errno));
     free(text);

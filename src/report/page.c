@@ -18,7 +18,7 @@ struct note {
 /* And has not failed: it may still be starting. */
 static bool has_no_steps(const struct sh_report_run *run)
 {
-    return !run->n_steps && !run->ended;
+    return !run->n_steps && !run->ended && !run->predicted.tokens_per_second;
 }
 
 /* `ended` is set for runs without a step only. */
@@ -73,12 +73,31 @@ void sh_report_notes(FILE *out, const struct sh_report *r)
     fputs(open ? "</ul></div>\n" : "", out);
 }
 
+/* Of a study: its name, its machine, and when it was submitted. */
+static void write_study(FILE *out, const struct sh_report_study *s)
+{
+    if (!s->name)
+        return;
+    fputs("<p>Study ", out);
+    sh_html_text(out, s->name);
+    fputs(s->machine ? " on " : "", out);
+    sh_html_text(out, s->machine ? s->machine : "");
+    if (s->submitted) {
+        fputs(s->paper ? ", predicted " : ", submitted ", out);
+        sh_html_text(out, s->submitted);
+    }
+    fputs(s->paper ? "; nothing was run.</p>\n" : ".</p>\n", out);
+}
+
 /* Results first, details later. Errors of writing show when the stream is closed. */
-static void write_page(FILE *out, const struct sh_report *r)
+static void write_page(FILE *out, const struct sh_report *r, int reload)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Sherd: ",
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n",
           out);
+    if (reload > 0)
+        fprintf(out, "<meta http-equiv=\"refresh\" content=\"%d\"/>\n", reload);
+    fputs("<title>Sherd: ", out);
     sh_html_text(out, r->folder);
     fputs("</title>\n", out);
     sh_html_style(out);
@@ -86,18 +105,35 @@ static void write_page(FILE *out, const struct sh_report *r)
     fprintf(out, "<p class=\"soft\">%d run%s in ", r->n_runs, r->n_runs == 1 ? "" : "s");
     sh_html_text(out, r->folder);
     fputs("</p>\n", out);
+    write_study(out, &r->study);
+    sh_report_identities(out, r);
     sh_report_notes(out, r);
     sh_report_results(out, r);
+    sh_report_flags(out, r);
     sh_report_scaling(out, r);
-    sh_report_losses(out, r);
+    sh_report_equals(out, r);
+    sh_report_predictions(out, r);
+    sh_report_curves(out, r);
+    sh_report_reach(out, r);
     sh_report_time(out, r);
     sh_report_memory(out, r);
     sh_report_configs(out, r);
     fputs("</body>\n</html>\n", out);
 }
 
+bool sh_report_finished(const struct sh_report *r)
+{
+    for (int i = 0; i < r->n_runs; i++) {
+        const struct sh_report_run *run = &r->runs[i];
+
+        if (!run->n_steps || run->steps[run->n_steps - 1].step < run->wanted)
+            return false;
+    }
+    return true;
+}
+
 /* Into memory and then into the file in one step: a reader never sees half a page. */
-sh_rc sh_report_write(const struct sh_report *r, const char *path)
+sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -107,7 +143,7 @@ sh_rc sh_report_write(const struct sh_report *r, const char *path)
 
     if (!out)
         return sh_fail(SH_E_MEMORY, "report: %s", strerror(errno));
-    write_page(out, r);
+    write_page(out, r, reload);
     failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed)
         rc = sh_fail(SH_E_MEMORY, "out of memory: no room for the page");

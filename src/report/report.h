@@ -16,15 +16,41 @@ enum sh_spent { SH_SPENT_COMPUTE, SH_SPENT_COMM, SH_SPENT_DATA, SH_SPENT_CHECKPO
 
 struct sh_report_step {
     int64_t step;
-    double loss, tokens_per_second; /* NAN: not finite in the run */
+    double loss, grad_norm, lr, tokens_per_second; /* NAN: not finite in the run */
     double seconds[SH_SPENT_N];
-    bool first; /* of a start: it also warms up, and is not measured */
+    double at; /* when it ended, in seconds since 1970: the time of the start and what passed since; small: not known */
+    bool first;   /* of a start: it also warms up, and is not measured */
+    bool skipped; /* its update was left out */
 };
 
 struct sh_report_point {
     int64_t step;
-    double loss;
+    double loss, at, seconds; /* at: when it ended, as of a step */
 };
+
+/* What `sherd plan --json` said of a run before it began, in its folder's predicted.json. */
+enum sh_predicted {
+    SH_PREDICTED_PRODUCTS,
+    SH_PREDICTED_ATTENTION,
+    SH_PREDICTED_OTHER,   /* operations */
+    SH_PREDICTED_SLOWED,  /* what collectives beside them add to these three */
+    SH_PREDICTED_EXPOSED, /* waiting for collectives */
+    SH_PREDICTED_HOST,    /* and the spread of the nodes */
+    SH_PREDICTED_N
+};
+/* clang-format off */
+struct sh_report_prediction {
+    double tokens_per_second;      /* 0: there is no prediction */
+    double seconds;                /* of a step */
+    double part[SH_PREDICTED_N];   /* of them; sums to about that */
+    double mfu;                    /* causal; 0: not known */
+    double goodput;                /* share of the time that goes forward in spite of failures; 0: not known */
+    double price;                  /* of a device and hour; 0: not known */
+    char *limit, *then;            /* what limits the step first, and second; NULL: nothing worth naming */
+    char *machine;                 /* its name */
+    bool too_large;                /* does not fit the machine's memory */
+};
+/* clang-format on */
 
 /* A line of a resolved configuration. */
 struct sh_report_key {
@@ -39,6 +65,13 @@ struct sh_report_run {
     struct sh_report_key *keys;
     int n_keys;                      /* the same keys in the same order in all runs */
     int64_t global_batch;            /* sequences of a training step */
+    int64_t wanted;                  /* training.steps */
+    int64_t warm_up;                 /* steps of a start that are not measured */
+    char *began;                     /* "2030-01-31 12:00 UTC", its first start; NULL: not known */
+    char *device, *version;          /* of the newest start; NULL: not known */
+    int64_t parameters, tokens;      /* of the model; trained on so far; 0: not known */
+    double clock;                    /* while it is read: since 1970, of what was read last */
+    double wall;                     /* seconds of all steps, saves and validations, those given up included */
     int ranks, replicate, shard;     /* 0: not known */
     struct sh_report_step *steps;
     int n_steps, cap_steps, from;    /* from: the first with this number of ranks */
@@ -46,6 +79,11 @@ struct sh_report_run {
     int n_validations, cap_validations;
     int64_t arena_bytes, peak_rss_bytes;
     char *ended;                     /* why, of a run that has done no step; NULL: it has, or nothing says so */
+    char *stopped;                   /* why, of a run that has done some of its steps; NULL: it goes on, or was killed */
+    struct sh_report_prediction predicted;
+    int paces, slow_rank;            /* times that the ranks' pace was gathered; the rank that was the slowest most often */
+    int slowest;                     /* times that it was, more than a tenth behind the median */
+    char *slow_node;                 /* that it was on; NULL: none */
     int unreadable;                  /* lines of metrics.jsonl that were cut off */
     double tokens_per_second;        /* median; 0: no step was measured */
     double flops, peak_tflops;       /* per token, and of a rank; 0: not known */
@@ -59,17 +97,38 @@ struct sh_report_run {
  * the global batch grows with the ranks. Strong: the global batch stays. */
 enum sh_scaling { SH_SCALING_WEAK, SH_SCALING_STRONG, SH_SCALING_N };
 
+/* Runs of one series on one number of ranks: a run, or repeats of it. Speeds are tokens a second of all ranks, 0 where
+ * there are none: of a point that was only predicted, or only measured. */
+struct sh_report_at {
+    int ranks, first, n; /* its runs in the series' list */
+    int64_t batch;
+    int measured; /* of these runs */
+    double median, least, most;
+    double predicted;
+};
+
 struct sh_report_series {
     enum sh_scaling kind;
     char *label; /* what tells it from the other runs */
     int *runs;   /* [n] indices, by ranks */
     int n, cap;
-    double base; /* tokens a second and rank, mean of the runs on the fewest ranks: 100 % */
+    struct sh_report_at *at; /* [n_at] by ranks */
+    int n_at;
+    double base, predicted_base; /* tokens a second and rank on the fewest ranks: 100 %; 0: none */
+};
+
+/* What the folder's study.yaml says, as jobscripts/scaling-study writes it; texts are NULL without one. */
+struct sh_report_study {
+    char *name, *machine, *submitted;
+    int64_t warm_up; /* steps after each start that are not measured */
+    bool paper;      /* nothing was to be run */
 };
 
 struct sh_report {
     char *folder;
-    struct sh_report_run *runs; /* by name */
+    struct sh_report_study study;
+    const struct sh_report *against; /* (optional) lent: an older report of the same points */
+    struct sh_report_run *runs;      /* by name */
     int n_runs, cap_runs;
     struct sh_report_series *series; /* weak ones first */
     int n_series, cap_series;
@@ -83,13 +142,26 @@ struct sh_report {
  * Cost: the files are read once; some 80 bytes a step are held. */
 sh_rc sh_report_open(const char *folder, struct sh_report **out);
 
-/* Replaces `path` in one step. Errors: SH_E_DATA. */
-sh_rc sh_report_write(const struct sh_report *r, const char *path);
+/* Replaces `path` in one step. `reload`: after so many seconds a browser reads the page again; 0: never. Errors:
+ * SH_E_DATA. */
+sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path);
+
+/* Whether every run has done all of its steps. */
+bool sh_report_finished(const struct sh_report *r);
+
+/* The tables of scaling as Markdown. Replaces `path` in one step. Errors: SH_E_DATA. */
+sh_rc sh_report_markdown(const struct sh_report *r, const char *path);
+
+/* The only run as lines of MLPerf's logging format. Replaces `path` in one step. Errors: SH_E_USAGE: there are several;
+ * SH_E_DATA. */
+sh_rc sh_report_mllog(const struct sh_report *r, const char *path);
 
 void sh_report_close(struct sh_report *r);
 
-/* Tokens a second and rank, relative to the base of the series; 1 is perfect scaling. */
-double sh_report_efficiency(const struct sh_report_series *s, const struct sh_report_run *run);
+/* Tokens a second and rank, relative to those on the fewest ranks of the series, as measured or as predicted; 1 is perfect
+ * scaling, NAN: not known. */
+double sh_report_efficiency(const struct sh_report_series *s, const struct sh_report_at *at);
+double sh_report_predicted_efficiency(const struct sh_report_series *s, const struct sh_report_at *at);
 
 /* The value of a key, "" when there is none of that name. */
 const char *sh_report_value(const struct sh_report_run *run, const char *name);

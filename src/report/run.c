@@ -41,6 +41,7 @@ static sh_rc read_config(const char *path, struct sh_report_run *run)
     free(text);
     run->ranks = cfg.mesh.ranks;
     run->global_batch = cfg.training.global_batch_size;
+    run->wanted = cfg.training.steps;
     return SH_OK;
 }
 
@@ -59,10 +60,13 @@ sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *nam
     sh_rc rc;
 
     SH_TRY_OUT(read_config(config, &run));
-    SH_TRY_OUT(sh_report_read_metrics(metrics, &run));
+    SH_TRY_OUT(sh_report_read_metrics(metrics, r->study.warm_up, &run));
+    SH_TRY_OUT(sh_report_read_prediction(folder, &run.predicted));
     settle(&run);
     /* Only asked for when there is nothing to show. */
     run.ended = run.n_steps ? NULL : sh_report_why_ended(folder);
+    if (run.n_steps && run.steps[run.n_steps - 1].step < run.wanted)
+        run.stopped = sh_report_why_stopped(folder);
     r->runs = sh_grow(r->runs, r->n_runs, &r->cap_runs, sizeof *r->runs);
     r->runs[r->n_runs++] = run;
 out:
@@ -84,6 +88,12 @@ void sh_report_free_run(struct sh_report_run *run)
     free(run->steps);
     free(run->validations);
     free(run->ended);
+    free(run->stopped);
+    free(run->slow_node);
+    sh_report_free_prediction(&run->predicted);
+    free(run->began);
+    free(run->device);
+    free(run->version);
     free(run->name);
 }
 

@@ -15,20 +15,34 @@ static const struct {
     [SH_SCALING_STRONG] = {"Strong scaling", "The batch stays the same; each rank has less to do."},
 };
 
-/* A point of a chart: what is drawn against the ranks. */
-typedef double measure(const struct sh_report_series *s, const struct sh_report_run *run);
+/* A point of a chart: what is drawn against the ranks; NAN where there is nothing. */
+typedef double measure(const struct sh_report_series *s, const struct sh_report_at *at);
 
-/* As a `measure`, which also takes efficiencies. */
-static double speed(const struct sh_report_series *s, const struct sh_report_run *run)
+static double or_nan(double v)
 {
-    (void)s;
-    return run->tokens_per_second;
+    return v > 0 ? v : NAN;
 }
 
-/* The i-th run of a series, in the order of ranks. */
-static const struct sh_report_run *run_of(const struct sh_report *r, const struct sh_report_series *s, int i)
+static double speed(const struct sh_report_series *s, const struct sh_report_at *at)
 {
-    return &r->runs[s->runs[i]];
+    (void)s;
+    return or_nan(at->median);
+}
+
+static double predicted_speed(const struct sh_report_series *s, const struct sh_report_at *at)
+{
+    (void)s;
+    return or_nan(at->predicted);
+}
+
+static double rank_speed(const struct sh_report_series *s, const struct sh_report_at *at)
+{
+    return speed(s, at) / at->ranks;
+}
+
+static double predicted_rank_speed(const struct sh_report_series *s, const struct sh_report_at *at)
+{
+    return predicted_speed(s, at) / at->ranks;
 }
 
 /* Ascending. */
@@ -46,8 +60,8 @@ static double *find_ranks(const struct sh_report *r, enum sh_scaling kind, int *
     int all = 0;
 
     for (int k = 0; k < r->n_series; k++)
-        for (int i = 0; r->series[k].kind == kind && i < r->series[k].n; i++)
-            ranks[all++] = run_of(r, &r->series[k], i)->ranks;
+        for (int i = 0; r->series[k].kind == kind && i < r->series[k].n_at; i++)
+            ranks[all++] = r->series[k].at[i].ranks;
     qsort(ranks, (size_t)all, sizeof *ranks, compare);
     *n = 0;
     for (int i = 0; i < all; i++)
@@ -56,45 +70,70 @@ static double *find_ranks(const struct sh_report *r, enum sh_scaling kind, int *
     return ranks;
 }
 
-/* Widens *low and *high, which the caller has set. */
+/* Widens *low and *high, which the caller has set. fmin() passes over NAN. */
 static void find_range(const struct sh_report *r, enum sh_scaling kind, measure *of, double *low, double *high)
 {
     for (int k = 0; k < r->n_series; k++)
-        for (int i = 0; r->series[k].kind == kind && i < r->series[k].n; i++) {
-            double v = of(&r->series[k], run_of(r, &r->series[k], i));
+        for (int i = 0; r->series[k].kind == kind && i < r->series[k].n_at; i++) {
+            double v = of(&r->series[k], &r->series[k].at[i]);
 
             *low = fmin(*low, v);
             *high = fmax(*high, v);
         }
 }
 
-/* x and y share one allocation. Marks lie on the line and carry the figures as tooltips. */
-static void draw_series(const struct sh_chart *c, const struct sh_report *r, int look, measure *of)
+/* What was predicted is a thin line without marks. */
+static void draw_predicted(const struct sh_chart *c, const struct sh_report_series *s, measure *of)
+{
+    for (int i = 1; i < s->n_at; i++) {
+        double from = of(s, &s->at[i - 1]), to = of(s, &s->at[i]);
+
+        if (isfinite(from) && isfinite(to))
+            sh_chart_guess(c, s->at[i - 1].ranks, from, s->at[i].ranks, to);
+    }
+}
+
+/* x and y share one allocation. Marks lie on the line and carry the figures as tooltips; repeats are a bar from the least to
+ * the most. Where nothing was measured yet, marks stand on what is predicted. */
+static void draw_series(const struct sh_chart *c, const struct sh_report *r, int look, measure *of, measure *predicted)
 {
     const struct sh_report_series *s = &r->series[look];
-    double *x = sh_calloc(2 * (size_t)s->n, sizeof *x), *y = x + s->n;
-    char note[160], number[SH_HTML_NUMBER];
+    double *x = sh_calloc(2 * (size_t)s->n_at, sizeof *x), *y = x + s->n_at;
+    char note[200], number[SH_HTML_NUMBER];
 
-    for (int i = 0; i < s->n; i++) {
-        x[i] = run_of(r, s, i)->ranks;
-        y[i] = of(s, run_of(r, s, i));
+    for (int i = 0; i < s->n_at; i++) {
+        const struct sh_report_at *at = &s->at[i];
+
+        x[i] = at->ranks;
+        y[i] = of(s, at);
+        if (at->measured > 1)
+            sh_chart_spread(c, look, x[i], y[i] * at->least / at->median, y[i] * at->most / at->median);
     }
-    sh_chart_line(c, look, s->n, x, y);
-    for (int i = 0; i < s->n; i++) {
-        snprintf(note, sizeof note, "%.0f ranks: %s tokens/s, efficiency %.1f %%", x[i],
-                 sh_html_number(run_of(r, s, i)->tokens_per_second, number),
-                 100 * sh_report_efficiency(s, run_of(r, s, i)));
-        sh_chart_mark(c, look, x[i], y[i], note);
+    sh_chart_line(c, look, 0, s->n_at, x, y);
+    for (int i = 0; i < s->n_at; i++) {
+        const struct sh_report_at *at = &s->at[i];
+        bool known = isfinite(y[i]);
+
+        if (!known)
+            y[i] = s->base > 0 ? NAN : predicted(s, at);
+        snprintf(note, sizeof note, "%d ranks: %s tokens/s%s, efficiency %.1f %%", at->ranks,
+                 sh_html_number(known ? at->median : at->predicted, number), known ? "" : " predicted",
+                 100 * (known ? sh_report_efficiency(s, at) : sh_report_predicted_efficiency(s, at)));
+        if (isfinite(y[i]))
+            sh_chart_mark(c, look, x[i], y[i], note);
     }
     free(x);
 }
 
 /* Ends the chart, too. */
-static void draw_all(const struct sh_chart *c, const struct sh_report *r, enum sh_scaling kind, measure *of)
+static void draw_all(const struct sh_chart *c, const struct sh_report *r, enum sh_scaling kind, measure *of,
+                     measure *predicted)
 {
     for (int k = 0; k < r->n_series; k++)
-        if (r->series[k].kind == kind)
-            draw_series(c, r, k, of);
+        if (r->series[k].kind == kind) {
+            draw_predicted(c, &r->series[k], predicted);
+            draw_series(c, r, k, of, predicted);
+        }
     sh_chart_end(c);
 }
 
@@ -127,10 +166,11 @@ static void draw_ideal(const struct sh_chart *c, const struct sh_report *r, enum
 {
     for (int k = 0; k < r->n_series; k++) {
         const struct sh_report_series *s = &r->series[k];
-        int least = run_of(r, s, 0)->ranks, most = run_of(r, s, s->n - 1)->ranks;
+        double base = s->base > 0 ? s->base : s->predicted_base;
+        int least = s->at[0].ranks, most = s->at[s->n_at - 1].ranks;
 
         if (s->kind == kind)
-            sh_chart_guide(c, least, s->base * least, most, s->base * most);
+            sh_chart_guide(c, least, base * least, most, base * most);
     }
 }
 
@@ -140,20 +180,34 @@ static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling ki
     struct sh_chart c = {
         .out = out,
         .x = rank_axis(ranks, n),
-        .y = {.min = INFINITY, .max = 0, .ticks = SH_TICKS_LOG, .title = "tokens a second, all ranks"}};
+        .y = {.min = INFINITY, .max = 0, .ticks = SH_TICKS_LOG, .title = "tokens per second, all ranks"}};
 
     find_range(r, kind, speed, &c.y.min, &c.y.max);
+    find_range(r, kind, predicted_speed, &c.y.min, &c.y.max);
     for (int k = 0; k < r->n_series; k++)
         if (r->series[k].kind == kind)
-            c.y.max = fmax(c.y.max, r->series[k].base * run_of(r, &r->series[k], r->series[k].n - 1)->ranks);
+            c.y.max = fmax(c.y.max, fmax(r->series[k].base, r->series[k].predicted_base) *
+                                        r->series[k].at[r->series[k].n_at - 1].ranks);
     c.y.min = snap(c.y.min / 1.1, false);
     c.y.max = snap(c.y.max * 1.1, true);
-    fputs("<figure>\n", out);
-    sh_chart_begin(&c, "Tokens a second against ranks",
+    sh_chart_begin(&c, "Tokens per second against ranks",
                    "Higher is better; on the dotted line each rank is as fast as on the fewest.");
     draw_ideal(&c, r, kind);
-    draw_all(&c, r, kind, speed);
-    fputs("</figure>\n", out);
+    draw_all(&c, r, kind, speed, predicted_speed);
+}
+
+static void chart_rank_speed(FILE *out, const struct sh_report *r, enum sh_scaling kind, const double *ranks, int n)
+{
+    double high = 0, low = INFINITY;
+    struct sh_chart c = {.out = out,
+                         .x = rank_axis(ranks, n),
+                         .y = {.min = 0, .ticks = SH_TICKS_LINEAR, .title = "tokens per second and rank"}};
+
+    find_range(r, kind, rank_speed, &low, &high);
+    find_range(r, kind, predicted_rank_speed, &low, &high);
+    c.y.max = 1.1 * high;
+    sh_chart_begin(&c, "Tokens per second and rank", "Higher is better.");
+    draw_all(&c, r, kind, rank_speed, predicted_rank_speed);
 }
 
 /* From 0 on, so that small differences do not look large. */
@@ -164,41 +218,96 @@ static void chart_efficiency(FILE *out, const struct sh_report *r, enum sh_scali
                          .y = {.min = 0, .max = 1.1, .ticks = SH_TICKS_PERCENT, .title = "efficiency"}};
 
     find_range(r, kind, sh_report_efficiency, &c.y.min, &c.y.max);
+    find_range(r, kind, sh_report_predicted_efficiency, &c.y.min, &c.y.max);
     c.y.max = fmax(c.y.max * 1.02, 1.1);
-    fputs("<figure>\n", out);
     sh_chart_begin(&c, "Efficiency against ranks",
                    "Higher is better; 100 %: each rank is as fast as on the fewest ranks.");
     sh_chart_guide(&c, c.x.min, 1, c.x.max, 1);
-    draw_all(&c, r, kind, sh_report_efficiency);
-    fputs("</figure>\n", out);
+    draw_all(&c, r, kind, sh_report_efficiency, sh_report_predicted_efficiency);
 }
 
-/* A run of a series; efficiency is against the fewest ranks of that series. */
-static void write_row(FILE *out, const struct sh_report_series *s, const struct sh_report_run *run)
+/* A column is there where some point has something to say in it. */
+struct columns {
+    bool repeats, predicted;
+};
+
+static struct columns find_columns(const struct sh_report *r)
 {
-    char all[SH_HTML_NUMBER], each[SH_HTML_NUMBER];
+    struct columns c = {false, false};
+
+    for (int k = 0; k < r->n_series; k++)
+        for (int i = 0; i < r->series[k].n_at; i++) {
+            c.repeats = c.repeats || r->series[k].at[i].measured > 1;
+            c.predicted = c.predicted || r->series[k].at[i].predicted > 0;
+        }
+    return c;
+}
+
+static void number_cell(FILE *out, double v)
+{
+    char number[SH_HTML_NUMBER];
+
+    fprintf(out, "<td class=\"n\">%s</td>", sh_html_number(v, number));
+}
+
+static void percent_cell(FILE *out, double v)
+{
+    if (isfinite(v))
+        fprintf(out, "<td class=\"n\">%.1f %%</td>", 100 * v);
+    else
+        fputs("<td class=\"n\">–</td>", out);
+}
+
+/* Efficiency is against the fewest ranks of the series. */
+static void write_row(FILE *out, const struct sh_report_series *s, const struct sh_report_at *at, struct columns with)
+{
+    char least[SH_HTML_NUMBER], most[SH_HTML_NUMBER];
 
     fputs("<tr><td class=\"name\">", out);
     sh_html_text(out, s->label);
-    fprintf(out,
-            "</td><td class=\"n\">%d</td><td class=\"n\">%lld</td><td class=\"n\">%s</td><td class=\"n\">%s</td>"
-            "<td class=\"n\">%.1f %%</td></tr>\n",
-            run->ranks, (long long)run->global_batch, sh_html_number(run->tokens_per_second, all),
-            sh_html_number(run->tokens_per_second / run->ranks, each), 100 * sh_report_efficiency(s, run));
+    fprintf(out, "</td><td class=\"n\">%d</td><td class=\"n\">%lld</td>", at->ranks, (long long)at->batch);
+    number_cell(out, or_nan(at->median));
+    number_cell(out, or_nan(at->median) / at->ranks);
+    percent_cell(out, sh_report_efficiency(s, at));
+    if (with.repeats && at->measured > 1)
+        fprintf(out, "<td class=\"n\">%s to %s (%d)</td>", sh_html_number(at->least, least),
+                sh_html_number(at->most, most), at->measured);
+    else if (with.repeats)
+        fputs("<td class=\"n\">–</td>", out);
+    if (with.predicted) {
+        number_cell(out, or_nan(at->predicted));
+        percent_cell(out, sh_report_predicted_efficiency(s, at));
+        percent_cell(out, at->median / or_nan(at->predicted) > 0 ? at->median / at->predicted : NAN);
+    }
+    fputs("</tr>\n", out);
 }
 
 static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling kind)
 {
-    fputs("<div class=\"scroll\"><table>\n<thead><tr><th>series</th><th class=\"n\">ranks</th><th "
-          "class=\"n\">sequences a step"
-          "</th><th class=\"n\">tokens/s</th><th class=\"n\">tokens/s a rank</th><th "
-          "class=\"n\">efficiency</th></tr></thead>\n"
-          "<tbody>\n",
+    struct columns with = find_columns(r);
+
+    fputs("<div class=\"scroll\"><table>\n<thead><tr><th>series</th><th class=\"n\">ranks</th>"
+          "<th class=\"n\">sequences per step</th><th class=\"n\">tokens/s</th><th class=\"n\">tokens/s per rank</th>"
+          "<th class=\"n\">efficiency</th>",
           out);
+    fputs(with.repeats ? "<th class=\"n\">least to most (repeats)</th>" : "", out);
+    fputs(with.predicted ? "<th class=\"n\">predicted tokens/s</th><th class=\"n\">predicted efficiency</th>"
+                           "<th class=\"n\">measured / predicted</th>"
+                         : "",
+          out);
+    fputs("</tr></thead>\n<tbody>\n", out);
     for (int k = 0; k < r->n_series; k++)
-        for (int i = 0; r->series[k].kind == kind && i < r->series[k].n; i++)
-            write_row(out, &r->series[k], run_of(r, &r->series[k], i));
+        for (int i = 0; r->series[k].kind == kind && i < r->series[k].n_at; i++)
+            write_row(out, &r->series[k], &r->series[k].at[i], with);
     fputs("</tbody></table></div>\n", out);
+}
+
+/* What the marks of the charts mean beside the legend. */
+static void explain(FILE *out, struct columns with)
+{
+    if (with.predicted || with.repeats)
+        fprintf(out, "<p class=\"soft\">%s%s</p>\n", with.predicted ? "Thin grey line: predicted. " : "",
+                with.repeats ? "Mark: median of repeats; bar: from the least to the most." : "");
 }
 
 /* Nothing at all when no series is of this kind. */
@@ -213,12 +322,14 @@ static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kin
                 kinds[kind].meaning);
         chart_speed(out, r, kind, ranks, n);
         chart_efficiency(out, r, kind, ranks, n);
+        chart_rank_speed(out, r, kind, ranks, n);
         fputs("</div>\n", out);
         sh_legend_begin(out);
         for (int k = 0; k < r->n_series; k++)
             if (r->series[k].kind == kind)
                 sh_legend_entry(out, k, true, true, r->series[k].label);
         sh_legend_end(out);
+        explain(out, find_columns(r));
         write_table(out, r, kind);
     }
     free(ranks);

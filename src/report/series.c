@@ -5,6 +5,7 @@
 
 #include "src/base/mem.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,10 +47,28 @@ static bool same_work(const struct sh_report_run *a, const struct sh_report_run 
     return true;
 }
 
-/* Only runs that have something to compare. */
-static bool measured(const struct sh_report_run *run)
+bool sh_report_same_point(const struct sh_report_run *a, const struct sh_report_run *b)
 {
-    return run->ranks > 0 && run->tokens_per_second > 0;
+    return a->ranks == b->ranks && a->n_keys == b->n_keys && same_work(a, b, SH_SCALING_STRONG);
+}
+
+bool sh_report_same_but_sharding(const struct sh_report_run *a, const struct sh_report_run *b)
+{
+    for (int i = 0; i < a->n_keys; i++) {
+        const char *name = a->keys[i].name;
+        bool sharding = !strncmp(name, "parallelism.", strlen("parallelism.")) ||
+                        !strncmp(name, "mesh.", strlen("mesh."));
+
+        if (!sharding && !is_free(name) && strcmp(a->keys[i].value, b->keys[i].value) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Only runs that have something to compare. */
+static bool has_speed(const struct sh_report_run *run)
+{
+    return run->ranks > 0 && (run->tokens_per_second > 0 || run->predicted.tokens_per_second > 0);
 }
 
 /* Runs of equal ranks keep their order, by index: qsort_r is not stable. */
@@ -70,7 +89,8 @@ static char *make_label(const struct sh_report *r, const struct sh_report_run *r
         const struct sh_report_key *key = &run->keys[i];
         char *longer;
 
-        if (is_free(key->name) || !strcmp(key->name, "parallelism.sharding_strategy") || !sh_report_differs(r, i))
+        if (is_free(key->name) || !strcmp(key->name, "parallelism.sharding_strategy") || !sh_report_differs(r, i) ||
+            !strcmp(key->value, "auto"))
             continue;
         longer = sh_strfmt("%s, %s %s", label, strchr(key->name, '.') + 1, key->value);
         free(label);
@@ -83,23 +103,51 @@ static char *make_label(const struct sh_report *r, const struct sh_report_run *r
 static void name_series(const struct sh_report *r, struct sh_report_series *s)
 {
     const struct sh_report_run *first = &r->runs[s->runs[0]];
+    double each = (double)first->global_batch / first->ranks;
     char *plain = make_label(r, first);
 
     if (s->kind == SH_SCALING_STRONG)
         s->label = sh_strfmt("%s; %lld sequences a step", plain, (long long)first->global_batch);
     else
-        s->label = sh_strfmt("%s; %.4g sequences a step and rank", plain, (double)first->global_batch / first->ranks);
+        s->label =
+            sh_strfmt("%s; %.4g sequence%s a step and rank", plain, each, each > 0.99995 && each < 1.00005 ? "" : "s");
     free(plain);
 }
 
-/* Tokens a second of one rank on the fewest ranks, as a mean where several runs have that number. */
-static void find_base(const struct sh_report *r, struct sh_report_series *s)
+/* Repeats have one prediction; the median is theirs. */
+static struct sh_report_at make_point(const struct sh_report *r, const struct sh_report_series *s, int first)
 {
-    int fewest = r->runs[s->runs[0]].ranks, n = 0;
+    const struct sh_report_run *one = &r->runs[s->runs[first]];
+    struct sh_report_at at = {.ranks = one->ranks, .first = first, .batch = one->global_batch};
+    double *speeds = sh_calloc((size_t)s->n, sizeof *speeds);
 
-    for (; n < s->n && r->runs[s->runs[n]].ranks == fewest; n++)
-        s->base += r->runs[s->runs[n]].tokens_per_second / fewest;
-    s->base /= n;
+    for (; first + at.n < s->n && r->runs[s->runs[first + at.n]].ranks == at.ranks; at.n++) {
+        const struct sh_report_run *run = &r->runs[s->runs[first + at.n]];
+
+        if (run->tokens_per_second > 0)
+            speeds[at.measured++] = run->tokens_per_second;
+        if (run->predicted.tokens_per_second > 0)
+            at.predicted = run->predicted.tokens_per_second;
+    }
+    at.median = sh_report_median(at.measured, speeds);
+    at.least = at.measured ? speeds[0] : 0;
+    at.most = at.measured ? speeds[at.measured - 1] : 0;
+    free(speeds);
+    return at;
+}
+
+/* And the two bases: of the fewest ranks that have a figure. */
+static void find_points(const struct sh_report *r, struct sh_report_series *s)
+{
+    s->at = sh_calloc((size_t)s->n, sizeof *s->at);
+    for (int i = 0; i < s->n; i += s->at[s->n_at - 1].n)
+        s->at[s->n_at++] = make_point(r, s, i);
+    for (int i = s->n_at - 1; i >= 0; i--) {
+        if (s->at[i].median > 0)
+            s->base = s->at[i].median / s->at[i].ranks;
+        if (s->at[i].predicted > 0)
+            s->predicted_base = s->at[i].predicted / s->at[i].ranks;
+    }
 }
 
 /* The runs that scale with run `first`; kept when they are on different numbers of ranks. */
@@ -108,7 +156,7 @@ static void gather(struct sh_report *r, enum sh_scaling kind, int first, bool *t
     struct sh_report_series s = {.kind = kind};
 
     for (int i = first; i < r->n_runs; i++)
-        if (!taken[i] && measured(&r->runs[i]) && same_work(&r->runs[first], &r->runs[i], kind)) {
+        if (!taken[i] && has_speed(&r->runs[i]) && same_work(&r->runs[first], &r->runs[i], kind)) {
             s.runs = sh_grow(s.runs, s.n, &s.cap, sizeof *s.runs);
             s.runs[s.n++] = i;
             taken[i] = true;
@@ -120,7 +168,7 @@ static void gather(struct sh_report *r, enum sh_scaling kind, int first, bool *t
         return;
     }
     name_series(r, &s);
-    find_base(r, &s);
+    find_points(r, &s);
     r->series = sh_grow(r->series, r->n_series, &r->cap_series, sizeof *r->series);
     r->series[r->n_series++] = s;
 }
@@ -132,14 +180,19 @@ void sh_report_find_series(struct sh_report *r)
         bool *taken = sh_calloc((size_t)r->n_runs, sizeof *taken);
 
         for (int i = 0; i < r->n_runs; i++)
-            if (!taken[i] && measured(&r->runs[i]))
+            if (!taken[i] && has_speed(&r->runs[i]))
                 gather(r, kind, i, taken);
         free(taken);
     }
 }
 
 /* 1: each rank is as fast as on the fewest ranks of the series. */
-double sh_report_efficiency(const struct sh_report_series *s, const struct sh_report_run *run)
+double sh_report_efficiency(const struct sh_report_series *s, const struct sh_report_at *at)
 {
-    return run->tokens_per_second / run->ranks / s->base;
+    return at->median > 0 ? at->median / at->ranks / s->base : NAN;
+}
+
+double sh_report_predicted_efficiency(const struct sh_report_series *s, const struct sh_report_at *at)
+{
+    return at->predicted > 0 ? at->predicted / at->ranks / s->predicted_base : NAN;
 }

@@ -3,9 +3,14 @@
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
+#include "src/base/str.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* From "time" on: what a run that failed has none of. */
+enum { N_FIGURES = 7 };
 
 /* class: n numbers, s short text, v values, name the run. */
 static void text_cell(FILE *out, const char *class, const char *text)
@@ -22,6 +27,17 @@ static void whole_cell(FILE *out, int64_t v)
         fprintf(out, "<td class=\"n\">%lld</td>", (long long)v);
     else
         fputs("<td class=\"n\">?</td>", out);
+}
+
+/* Of those that were asked for; one number where they are done. */
+static void steps_cell(FILE *out, const struct sh_report_run *run)
+{
+    int64_t done = run->n_steps ? run->steps[run->n_steps - 1].step : 0;
+
+    if (done > 0 && done < run->wanted)
+        fprintf(out, "<td class=\"n\">%lld of %lld</td>", (long long)done, (long long)run->wanted);
+    else
+        whole_cell(out, done);
 }
 
 /* Replicas x shards, as everywhere. */
@@ -60,17 +76,50 @@ static void mfu_cell(FILE *out, double mfu)
         fputs("<td class=\"n\">–</td>", out);
 }
 
-/* Of the end of the run: the last step and the last validation. */
-static void speed_and_losses(FILE *out, const struct sh_report_run *run, bool mfu)
+/* Of losses in nats, as of words or bytes that are equally likely. */
+static void perplexity_cell(FILE *out, double loss)
 {
     char number[SH_HTML_NUMBER];
 
+    fprintf(out, "<td class=\"n\">%s</td>", sh_html_number(exp(loss), number));
+}
+
+/* The lowest, the first of equals; NULL without a finite one. */
+static const struct sh_report_point *best_validation(const struct sh_report_run *run)
+{
+    const struct sh_report_point *best = NULL;
+
+    for (int i = 0; i < run->n_validations; i++)
+        if (isfinite(run->validations[i].loss) && (!best || run->validations[i].loss < best->loss))
+            best = &run->validations[i];
+    return best;
+}
+
+static void best_cell(FILE *out, const struct sh_report_run *run)
+{
+    const struct sh_report_point *best = best_validation(run);
+
+    if (best)
+        fprintf(out, "<td class=\"n\">%.4f (step %lld)</td>", best->loss, (long long)best->step);
+    else
+        fputs("<td class=\"n\">–</td>", out);
+}
+
+/* Losses of the end of the run: the last step and the last validation. As many cells as `columns` has. */
+static void figures(FILE *out, const struct sh_report_run *run, bool mfu)
+{
+    double validation = run->n_validations ? run->validations[run->n_validations - 1].loss : NAN;
+    char number[SH_HTML_NUMBER], time[SH_STR_SHORT];
+
+    fprintf(out, "<td class=\"n\">%s</td>", run->wall > 0 ? sh_str_duration(run->wall, time) : "–");
     fprintf(out, "<td class=\"n\">%s</td>",
             run->tokens_per_second > 0 ? sh_html_number(run->tokens_per_second, number) : "–");
     if (mfu)
         mfu_cell(out, run->mfu);
     loss_cell(out, run->n_steps ? run->steps[run->n_steps - 1].loss : NAN);
-    loss_cell(out, run->n_validations ? run->validations[run->n_validations - 1].loss : NAN);
+    loss_cell(out, validation);
+    perplexity_cell(out, validation);
+    best_cell(out, run);
 }
 
 /* A run that failed has its reason in the place of its figures. */
@@ -83,13 +132,13 @@ static void result_row(FILE *out, const struct sh_report_run *run, bool mfu)
     mesh_cell(out, run);
     whole_cell(out, strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10));
     whole_cell(out, run->global_batch);
-    whole_cell(out, run->n_steps ? run->steps[run->n_steps - 1].step : 0);
+    steps_cell(out, run);
     if (run->ended) {
-        fprintf(out, "<td class=\"v\" colspan=\"%d\">failed: ", mfu ? 4 : 3);
+        fprintf(out, "<td class=\"v\" colspan=\"%d\">failed: ", mfu ? N_FIGURES : N_FIGURES - 1);
         sh_html_text(out, run->ended);
         fputs("</td>", out);
     } else {
-        speed_and_losses(out, run, mfu);
+        figures(out, run, mfu);
     }
     fputs("</tr>\n", out);
 }
@@ -97,15 +146,20 @@ static void result_row(FILE *out, const struct sh_report_run *run, bool mfu)
 void sh_report_results(FILE *out, const struct sh_report *r)
 {
     static const char *const heads[] = {
-        "ranks", "replicate × shard", "micro-batch",         "sequences a step", "steps", "tokens/s",
-        "MFU",   "last loss",         "last validation loss"};
+        "ranks",     "replicate × shard",    "micro-batch", "sequences per step",  "steps", "time", "tokens/s", "MFU",
+        "last loss", "last validation loss", "perplexity",  "best validation loss"};
     /* A column of dashes would be noise. */
     bool mfu = has_mfu(r);
 
-    fputs("<h2>Runs</h2>\n<p class=\"soft\">Tokens per second: median over all steps except the first after each "
-          "(re)start.</p>\n"
-          "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>",
-          out);
+    fprintf(
+        out,
+        "<h2>Runs</h2>\n<p class=\"soft\">Tokens per second: median over all steps except the first%s after each "
+        "(re)start. Time: steps, saves and validations, without starts. Perplexity: of the last validation.%s</p>\n"
+        "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>",
+        r->study.warm_up > 1 ? " ones" : "",
+        mfu ? " MFU: tokens per second times 6 operations per weight in products and 6 L H D T of causal attention, over "
+              "the peak of all ranks."
+            : "");
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         if (mfu || strcmp(heads[i], "MFU") != 0)
             fprintf(out, "<th class=\"n\">%s</th>", heads[i]);

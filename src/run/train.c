@@ -198,6 +198,7 @@ static sh_rc loop(struct sh_train *t)
     }
     SH_TRY(finish_saves(t, first_step));
     SH_TRY(sh_tracing_finish(&t->tracing, r));
+    sh_metrics_finish(t->metrics);
     SH_TRY(sh_agree(sh_metrics_result(t->metrics)));
     return sh_stopping_status(&t->stopping, r);
 }

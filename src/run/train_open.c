@@ -7,8 +7,49 @@
 #include "src/run/feed.h"
 #include "src/run/run.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* The scheduler's number of the job, by which a site finds what else it has measured of it; without one that of the
+ * process. */
+static const char *job_name(char pid[24])
+{
+    const char *job = getenv("SLURM_JOB_ID");
+
+    snprintf(pid, 24, "%lld", (long long)getpid());
+    return job && job[0] ? job : pid;
+}
+
+static sh_rc open_openmetrics(struct sh_train *t)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+    char pid[24], *path;
+    struct sh_metrics_labels labels = {.job = job_name(pid), .run = t->r->folder, .host = t->r->mesh->host};
+    sh_rc rc;
+
+    if (!cfg->metrics.openmetrics[0])
+        return SH_OK;
+    path = sh_path_join(t->r->folder, cfg->metrics.openmetrics);
+    rc = sh_metrics_openmetrics(t->metrics, path, &labels);
+    free(path);
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "metrics.openmetrics: ");
+}
+
+static sh_rc open_tensorboard(struct sh_train *t)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+    char *folder;
+    sh_rc rc;
+
+    if (!cfg->metrics.tensorboard[0])
+        return SH_OK;
+    folder = sh_path_join(t->r->folder, cfg->metrics.tensorboard);
+    rc = sh_metrics_tensorboard(t->metrics, folder, t->r->step);
+    free(folder);
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "metrics.tensorboard: ");
+}
 
 static sh_rc open_metrics(struct sh_train *t)
 {
@@ -16,7 +57,9 @@ static sh_rc open_metrics(struct sh_train *t)
     sh_rc rc = sh_metrics_open(path, &t->metrics);
 
     free(path);
-    return rc;
+    SH_TRY(rc);
+    SH_TRY(open_tensorboard(t));
+    return open_openmetrics(t);
 }
 
 /* A line between what an earlier process did and what this one does: steps after `step` may be there twice. */

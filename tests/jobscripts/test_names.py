@@ -166,7 +166,7 @@ def case_arranged(words, lines, hybrid):
 def case_outside():
     """A script that was not handed to sbatch says so in one line."""
     wrong = []
-    for script in ('train.sbatch', 'sweep.sbatch'):
+    for script in ('train.sbatch', 'sweep.sbatch', 'study.sbatch'):
         done = run([str(SCRIPTS / script), 'c.yaml'], prepare('outside'), SLURM_JOB_ID=None)
         wrong += judge(done, 2, ['submit this with sbatch'])
         wrong += [] if done.stderr.count('\n') == 1 else done.stderr.splitlines()
@@ -189,11 +189,16 @@ def case_study(name):
     point, report = submitted(folder / 'submitted')
     run_name = 'weak-full_shard-b24-n1'
     told = f'./{name}' if name.startswith('-') else name
-    wrong += [] if f'--job.dump_folder={told}/{run_name}' in point else point
-    wrong += [] if everything(folder / name) == sorted([run_name, f'{run_name}/config.yaml', f'{run_name}/metrics.jsonl']) else (
-        everything(folder))
+    wrong += [] if point[-2:] == [told, 'points-n1'] and '--array=1-1' in point else point
+    wrong += [] if f'--job.dump_folder={told}/{run_name}' in (folder / name / run_name / 'arguments').read_text().splitlines() else [
+        'another folder is asked for']
+    made = [run_name, 'points-n1', 'study.yaml', *(f'{run_name}/{file}' for file in ('arguments', 'config.yaml', 'metrics.jsonl'))]
+    wrong += [] if everything(folder / name) == sorted(made) else everything(folder)
     wrong += [] if '--wrap=exec "$SHERD" report "$SHERD_STUDY"' in report else report
     (folder / 'submitted').unlink()
+    done = run([str(SCRIPTS / 'study.sbatch'), told, 'points-n1'], folder, SLURM_ARRAY_JOB_ID='17', SLURM_ARRAY_TASK_ID='1')
+    log = folder / name / f'{run_name}.out'
+    wrong += [] if done.returncode == 0 and not done.stderr and 'done: 2 steps' in log.read_text() else [str(done), log.read_text()]
     return wrong + beside(folder, name)
 
 

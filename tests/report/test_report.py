@@ -8,14 +8,17 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 SEQ_LEN = 100
+STEPS = 10
 ARENA, RSS = 3 << 20, 5 << 20
 # Of the seconds of a step; what is left is other.
 SHARES = {'compute': 0.5, 'exposed_comm': 0.25, 'data': 0.125}
@@ -25,7 +28,8 @@ STUDY = job.TOP / 'jobscripts/scaling-study'
 
 def config(micro_batch, batch, ranks, **more):
     return {'model.name': 'debug', 'training.dataset_path': 'none.bin', 'training.seq_len': SEQ_LEN,
-            'training.local_batch_size': micro_batch, 'training.global_batch_size': batch, 'mesh.ranks': ranks, **more}
+            'training.local_batch_size': micro_batch, 'training.global_batch_size': batch, 'training.steps': STEPS,
+            'mesh.ranks': ranks, **more}
 
 
 def step(number, speed, tokens=1000, loss=2.0):
@@ -93,10 +97,10 @@ def case_efficiency():
     found = [row[1:] for row in rows(tree, 'efficiency')[1:]]
     wrong = expect('weak', found, [['1', '2', '1,000', '1,000', '100.0 %'], ['2', '4', '1,800', '900', '90.0 %'],
                                    ['10', '20', '7,500', '750', '75.0 %']])
-    second = ElementTree.fromstring('<x>' + text[text.index('<h2>Strong'):text.index('<h2>Loss')] + '</x>')
+    second = ElementTree.fromstring('<x>' + text[text.index('<h2>Strong'):text.index('<h2>Course')] + '</x>')
     found = [row[1:] for row in rows(second, 'efficiency')[1:]]
     wrong += expect('strong', found, [['2', '60', '2,000', '1,000', '100.0 %'], ['4', '60', '2,500', '625', '62.5 %']])
-    wrong += expect('sections', sections, ['Runs', 'Weak scaling', 'Strong scaling', 'Loss', 'Where the time goes',
+    wrong += expect('sections', sections, ['Runs', 'Weak scaling', 'Strong scaling', 'Course', 'Time to a loss', 'Where the time goes',
                                            'Memory of a rank', 'Configurations'])
     return wrong + expect('order of the runs', [row[0] for row in rows(tree, 'strategy')[1:]],
                           ['alone', 'strong-n2', 'strong-n4', 'weak-n1', 'weak-n2', 'weak-n10'])
@@ -141,12 +145,134 @@ def case_history():
     write_run('back', config(1, 4, 4), [step(1, 100), step(2, 100), {'step': 1, 'rollback_from': 2}, step(2, 100, loss=None)])
     text, tree = page()
     found = {row[0]: row[2:] for row in rows(tree, 'strategy')[1:]}
-    wrong = expect('resumed', found['resumed'], ['4', '2 × 2', '1', '4', '7', '406', '3.0000', '2.5000'])
-    wrong += expect('torn', found['torn'], ['4', '?', '1', '4', '3', '100', '2.0000', '–'])
-    wrong += expect('back', found['back'], ['4', '?', '1', '4', '2', '100', '–', '–'])
+    wrong = expect('resumed', found['resumed'], ['4', '2 × 2', '1', '4', '7 of 10', '1 m 18 s', '406', '3.0000', '2.5000', '12.2',
+                                                   '2.5000 (step 7)'])
+    wrong += expect('torn', found['torn'], ['4', '?', '1', '4', '3 of 10', '20 s', '100', '2.0000', '–', '–', '–'])
+    wrong += expect('back', found['back'], ['4', '?', '1', '4', '2 of 10', '30 s', '100', '–', '–', '–', '–'])
     notes = [words(note) for note in tree.find('.//div[@class="notes"]').iter('li')]
     wrong += expect('notes', [note.split()[0] for note in notes if 'cut off' in note], ['resumed', 'torn'])
     return wrong + expect('numbers in the drawings', re.findall(r'="[^"]*\b(?:nan|inf)\b[^"]*"', text), [])
+
+
+def sentences(tree, name):
+    return [words(item) for item in tree.find(f'.//ul[@class="{name}"]').iter('li')]
+
+
+def case_identity():
+    """One line for each run on top: what was trained, on what, how far it came, and when."""
+    empty()
+    begin = {**start(0, 2), 'device': 'cpu', 'version': '1.1', 'parameters': 1234567}
+    done = [{**step(i, 500), 'tokens_seen': 1000 * i} for i in range(1, 11)]
+    saved = {'step': 10, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 4}
+    write_run('whole', config(1, 2, 2), [begin, *done, saved, {**start(10, 2), 'time': '2031-01-01T00:00:00Z'}])
+    write_run('half', config(1, 2, 2), [begin, *done[:6]])
+    (work / 'half/progress.json').write_text(json.dumps({'exit_status': 75, 'reason': 'received <SIGTERM>'}))
+    write_run('other', config(1, 4, 4), [])
+    (work / 'other/progress.json').write_text(json.dumps({'exit_status': 3, 'reason': 'gone'}))
+    _, tree = page()
+    return expect('lines', sentences(tree, 'runs'), [
+        'half: debug (1.23 M parameters), 6.00 K tokens in 12 s; at step 6 of 10, stopped with exit status 75: received <SIGTERM>; '
+        'started 2030-01-31 12:00 UTC, cpu, Sherd 1.1.',
+        'other: debug; failed before its first step.',
+        'whole: debug (1.23 M parameters), 10.00 K tokens in 24 s; finished; started 2030-01-31 12:00 UTC, cpu, Sherd 1.1.'])
+
+
+def case_best():
+    """The best validation and its step, which need not be the last; perplexity is that of the last."""
+    empty()
+    losses = {3: 2.0, 6: 1.0, 8: 1.0, 9: None, 10: 1.5}
+    write_run('a', config(1, 4, 4), [*ten_steps(1000), *({'step': at, 'validation_loss': loss, 'tokens': 1, 'seconds': 2}
+                                                         for at, loss in losses.items())])
+    _, tree = page()
+    return expect('row', rows(tree, 'strategy')[1][6:], ['10', '1 m 11 s', '1,000', '2.0000', '1.5000', '4.48', '1.0000 (step 6)'])
+
+
+def curve(tree, title):
+    """The drawing with this title, and the widths, dashes and marks in it."""
+    for figure in tree.iter('figure'):
+        if words(figure.find('figcaption')).startswith(title):
+            return figure.find('svg')
+    return None
+
+
+def lines_of(drawing):
+    return [path for path in drawing.iter('path') if path.get('class').split()[0] == 'l']
+
+
+def marks_of(drawing):
+    return [words(path) for path in drawing.iter('path') if path.get('class').split()[0] == 'm']
+
+
+def case_curves():
+    """Losses, gradient norms, speeds and learning rates against steps; what is special of a step is marked there."""
+    empty()
+    lines = [{**step(i, 100 * i), 'grad_norm': 1.0 + i, 'lr': 1e-4 * i} for i in range(1, 11)]
+    lines[4]['skipped'] = 'loss is not finite'
+    stalls = [{'step': 6, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 7.5},
+              {'step': 7, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 0.5}]
+    write_run('a', config(1, 4, 4), [*lines, *stalls, {'step': 10, 'validation_loss': 2.0, 'tokens': 1, 'seconds': 1}])
+    _, tree = page()
+    found = {title: curve(tree, title) for title in ('Loss', 'Gradient norm', 'Speed', 'Learning rate')}
+    if None in found.values():
+        return [f'missing: {found}']
+    wrong = expect('marks', [marks_of(drawing) for drawing in found.values()],
+                   [['step 10: validation loss 2.0000'], ['step 5: update skipped'], ['step 6: paused 7.5 s to save'], []])
+    heights = {title: [float(y) for y in re.findall(r'[ML][\d.]+ ([\d.]+)', lines_of(drawing)[0].get('d'))]
+               for title, drawing in found.items()}
+    wrong += expect('points', [len(points) for points in heights.values()], [10, 10, 9, 10])
+    wrong += [f'{title} does not rise: {points}' for title, points in heights.items()
+              if title != 'Loss' and points != sorted(points, reverse=True)]
+    shutil.rmtree(work / 'a')
+    write_run('old', config(1, 4, 4), ten_steps(100))
+    _, tree = page()
+    return wrong + expect('of an older version', [curve(tree, title) is not None for title in found], [True, False, True, False])
+
+
+def case_same_curves():
+    """Curves that lie on each other are said, with how far they differ, and the one below is wider."""
+    empty()
+    loss = {i: 4.0 - 0.1 * i for i in range(1, 11)}
+    for name, more in ('r1', {}), ('r2', {}), ('r3', {7: 1e-4, 8: 2e-5}), ('r4', {2: 0.5}), ('r5', {3: 1e-5}):
+        write_run(name, config(1, 4, 4), [step(i, 100, loss=round(loss[i] + more.get(i, 0), 6)) for i in loss])
+    _, tree = page()
+    wrong = expect('said', sentences(tree, 'said'), ['r2 has the losses of r1 at every step.',
+                                                     'r3, r5 lie on r1; largest difference: 0.0001 at step 7 of r3.'])
+    found = [path.get('class').split()[1] for path in lines_of(curve(tree, 'Loss'))]
+    wrong += expect('widths', found, ['w2', 'w2', 'w1', 'k3', 'k4'])
+    dashes = [path.get('stroke-dasharray') for path in lines_of(curve(tree, 'Loss'))]
+    return wrong + ([] if dashes[0] is None and len(set(dashes)) == 5 else [f'dashes: {dashes}'])
+
+
+def case_narrow():
+    """On a narrow screen numbers of a bar stand below it with their names, and texts of drawings are larger."""
+    empty()
+    write_run('a', config(1, 4, 4), ten_steps(1000))
+    text, tree = page()
+    found = [[cell.get('data-of') for cell in table.findall('.//td')][2:] for table in tree.iter('table')
+             if table.get('class') == 'full']
+    wrong = expect('names', found, [['compute', 'communication', 'data', 'checkpoint', 'other', 'a step'], ['planned', 'used']])
+    sizes = {where: re.search(r'svg text\{font-size:(\d+)px', text[text.index(where):]).group(1)
+             for where in ('<style>', '(max-width:600px)')}
+    return wrong + expect('sizes', sizes, {'<style>': '12', '(max-width:600px)': '19'})
+
+
+def case_many():
+    """Hundreds of runs (2,048 in the long tests): a page of some MB, with long legends folded."""
+    most = 2048 if os.environ.get('SHERD_LONG') else 256
+    empty()
+    write_run('r0', config(1, -1, 1), ten_steps(1000))
+    text = (work / 'r0/metrics.jsonl').read_text()
+    settings = (work / 'r0/config.yaml').read_text()
+    for ranks in range(2, most + 1):
+        folder = work / f'r{ranks}'
+        folder.mkdir()
+        (folder / 'config.yaml').write_text(settings.replace('ranks: 1\n', f'ranks: {ranks}\n'))
+        (folder / 'metrics.jsonl').write_text(text)
+    text, tree = page()
+    wrong = expect('runs', len(rows(tree, 'strategy')), most + 1)
+    folded = [words(item) for item in tree.iter('summary')]
+    wrong += expect('folded', folded, ['What they are', 'Which line is which run', 'What all runs have in common'])
+    return wrong + ([] if len(text) < 8 << 20 else [f'{len(text)} bytes'])
 
 
 def case_text():
@@ -207,7 +333,7 @@ def case_short():
     _, tree = page()
     notes = words(tree.find('.//div[@class="notes"]'))
     wrong = [f'notes: {notes}'] if 'begun has done no step yet' not in notes or 'one is too short' not in notes else []
-    return wrong + expect('speeds', [row[7] for row in rows(tree, 'strategy')[1:]], ['–', '–'])
+    return wrong + expect('speeds', [row[8] for row in rows(tree, 'strategy')[1:]], ['–', '–'])
 
 
 def case_failed():
@@ -232,7 +358,256 @@ def case_failed():
         'by-script': ['failed: a file cannot be used (exit status 3)'],
         'by-both': ['failed: a file cannot be used (exit status 3): no file'],
         'by-slurm': ['failed: Node failure on n2'],
-        'waits': ['–', '–', '–'], 'ran': ['100', '2.0000', '–']})
+        'waits': ['–'] * 6, 'ran': ['20 s', '100', '2.0000', '–', '–', '–']})
+
+
+def prediction(ranks, speed, **more):
+    """As `sherd plan --json` writes it: 0.6 s of products, and 0.1 s of each of the rest."""
+    def part(alone, slowed=0.0, exposed=0.0):
+        return {'alone': alone, 'slowed': slowed, 'exposed': exposed}
+
+    return {'model': 'debug', 'ranks': ranks, 'tokens_per_second': speed, 'mfu_causal': 0.5, 'fits': True,
+            'step': {'seconds': 1.0, 'spread': 0.03, 'host': 0.02,
+                     'split': {'products': part(0.6, 0.05), 'attention': part(0.1, 0.02), 'other': part(0.1, 0.03),
+                               'all_gather': part(0.2, 0, 0.04), 'reduce_scatter': part(0.1, 0, 0.01), 'all_reduce': part(0)}},
+            'failures': {'seconds_between_failures': 0, 'goodput': 1.0}, 'limits': [],
+            'machine': {'name': 'm', 'figures': {'node.price_per_device_hour': {'value': 0.0, 'from': 'preset'}}}, **more}
+
+
+def write_point(name, ranks, speed, guess, lines=None, **more):
+    """A run that was predicted; speed None: nothing was measured yet."""
+    write_run(name, config(2, -1, ranks), lines or (ten_steps(speed) if speed else []))
+    (work / name / 'predicted.json').write_text(json.dumps(prediction(ranks, guess, **more)))
+
+
+def case_predicted():
+    """Predicted beside measured: speeds, efficiencies, the parts of a step, what limits it, cost and goodput."""
+    empty()
+    limits = [{'part': 'latency', 'gain': 0.5, 'remedy': 'x'}, {'part': 'network', 'gain': 0.25, 'remedy': 'y'}]
+    price = {'name': 'm', 'figures': {'node.price_per_device_hour': {'value': 3.6, 'from': 'file'}}}
+    write_point('n1', 1, 1000, 1250)
+    write_point('n2', 2, 1800, 2000, limits=limits, machine=price, failures={'seconds_between_failures': 9, 'goodput': 0.5})
+    write_point('n4', 4, None, 4000, fits=False)
+    _, tree = page()
+    found = [row[1:] for row in rows(tree, 'predicted tokens/s')[1:]]
+    wrong = expect('scaling', found, [['1', '2', '1,000', '1,000', '100.0 %', '1,250', '100.0 %', '80.0 %'],
+                                      ['2', '4', '1,800', '900', '90.0 %', '2,000', '80.0 %', '90.0 %'],
+                                      ['4', '8', '–', '–', '–', '4,000', '80.0 %', '–']])
+    found = rows(tree, 'parts of a step')
+    # 2 ranks x 3.6 / 3600 s x 10^9 / 2,000 tokens/s, half of which goes forward.
+    wrong += expect('parts', [[row[0], *row[2:]] for row in found[1:]], [
+        ['n1', '1 s', '1.22 s', '80.0 %', '50.0 %', '–', '–', '–', '–', '–'],
+        ['n2', '1 s', '0.679 s', '90.0 %', '50.0 %', 'latency (50 %)', 'network (25 %)', '50.0 %', '2000', '2222'],
+        ["n4 (does not fit the machine's memory)", '1 s', '–', '–', '50.0 %', '–', '–', '–', '–', '–']])
+    bars = [svg for svg in tree.iter('svg') if svg.get('aria-label') == 'seconds of a step']
+    found = [words(rect) for rect in bars[2].iter('rect')]
+    wrong += expect('predicted parts', found, ['products 0.6 s', 'attention 0.1 s', 'other operations 0.1 s', 'slowed 0.1 s',
+                                               'exposed 0.05 s', 'host and spread 0.05 s'])
+    wrong += expect('measured parts', [words(rect).split()[0] for rect in bars[0].iter('rect')][6:],
+                    ['compute', 'exposed', 'data', 'checkpoint', 'rest'])
+    guesses = [path for path in curve(tree, 'Tokens per second against').iter('path') if path.get('class') == 'guess']
+    wrong += expect('predicted lines', len(guesses), 2)
+    (work / 'n1/predicted.json').write_text('{"ranks": 1}')
+    (work / 'report.html').unlink()
+    return wrong + refused(3, f'{work}/n1/predicted.json: not a prediction')
+
+
+def case_markdown():
+    """The same figures as Markdown, whose cells hold any text."""
+    empty()
+    limits = [{'part': 'a|b', 'gain': 0.5, 'remedy': 'x'}]
+    write_point('n1', 1, 1000, 1250)
+    write_point('n2', 2, None, 2000, limits=limits)
+    job.sherd('report', '--markdown', work)
+    wrong = expect('text', (work / 'report.md').read_text(), """\
+Weak scaling, full_shard; 2 sequences a step and rank:
+
+| ranks | tokens/s | efficiency | measured / predicted | predicted tokens/s | per rank | efficiency | MFU | exposed | limited by | then by |
+|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---|
+| 1 | 1,000 | 100.0 % | 80.0 % | 1,250 | 1,250 | 100.0 % | 50.0 % | 5.0 % | – | – |
+| 2 | – | – | – | 2,000 | 1,000 | 80.0 % | 50.0 % | 5.0 % | a\\|b (50 %) | – |
+
+""")
+    wrong += ['a page was written'] if (work / 'report.html').exists() else []
+    for words in ['--markdown', '--mllog'], ['--markdown', '--follow'], ['--markdown', '--against', '.']:
+        done = subprocess.run([os.environ['SHERD'], 'report', *words, str(work)], capture_output=True, text=True)
+        wrong += expect(words, (done.returncode, done.stderr.count('\n')), (2, 1))
+    return wrong
+
+
+def case_equal():
+    """Strategies at equal ranks and batch; other runs are not compared."""
+    empty()
+    for strategy, factor in ('full_shard', 1.0), ('hybrid_shard', 1.1), ('no_shard', 0.5):
+        for ranks in (1, 2) if strategy != 'no_shard' else (2, 4):
+            write_run(f'{strategy}-{ranks}', config(2, -1, ranks, **{'parallelism.sharding_strategy': strategy}),
+                      ten_steps(1000 * ranks * factor))
+    for ranks in 1, 2:
+        write_run(f'longer-{ranks}', config(2, -1, ranks, **{'training.seq_len': 50}), ten_steps(1000 * ranks))
+    _, tree = page()
+    found = [(row[0], row[1], row[2].split(',')[0].split(';')[0], *row[3:]) for row in rows(tree, 'difference')[1:]]
+    return expect('rows', found, [('1', '2', 'full_shard', '1,000', '+0.0 %'), ('1', '2', 'hybrid_shard', '1,100', '+10.0 %'),
+                                  ('2', '4', 'full_shard', '2,000', '+0.0 %'), ('2', '4', 'hybrid_shard', '2,200', '+10.0 %'),
+                                  ('2', '4', 'no_shard', '1,000', '-50.0 %')])
+
+
+def case_reach():
+    """The time to the lowest loss that all have reached; of validations, where all have some."""
+    empty()
+    for name, ranks, speed, last in ('fast', 4, 1000, 1.0), ('slow', 1, 250, 2.0):
+        write_run(name, config(1, 4, ranks), [step(i, speed, loss=last + 10 - i) for i in range(1, 11)])
+    _, tree = page()
+    found = rows(tree, 'rank-hours')
+    wrong = expect('training', found, [['run', 'ranks', 'time to loss 2.0000', 'rank-hours'], ['fast', '4', '9 s', '0.01'],
+                                       ['slow', '1', '40 s', '0.0111']])
+    for name, losses in ('fast', (5, 3, 4)), ('slow', (6, 4, 2)):
+        with open(work / name / 'metrics.jsonl', 'a') as more:
+            more.write(''.join(json.dumps({'step': at, 'validation_loss': loss, 'tokens': 1, 'seconds': 0.5}) + '\n'
+                               for at, loss in zip((2, 4, 10), losses)))
+    _, tree = page()
+    found = rows(tree, 'rank-hours')
+    wrong += expect('validation', [row[2] for row in found], ['time to loss 3.0000', '5 s', '42 s'])
+    drawn = lines_of(curve(tree, 'Loss against time'))
+    shutil.rmtree(work / 'slow')
+    _, tree = page()
+    return wrong + expect('curves', len(drawn), 2) + expect('one run', rows(tree, 'rank-hours'), [])
+
+
+def flags(*words):
+    job.sherd('report', work, *words)
+    tree = ElementTree.fromstring((work / 'report.html').read_text().replace('<!DOCTYPE html>', ''))
+    return sentences(tree, 'flags') if tree.find('.//ul[@class="flags"]') is not None else []
+
+
+def paced(speed, rank):
+    """Steps whose pace was gathered, with the slowest rank of each."""
+    return [{**step(i, speed), 'rank_seconds': {'min': 1, 'median': 1.0, 'max': 1.3, 'slowest_rank': rank(i),
+                                                'slowest_node': f'node{rank(i)}'}} for i in range(1, 11)]
+
+
+def case_flags():
+    """Each flag is a sentence, and is there only when it should be."""
+    empty()
+    write_point('n1', 1, 1000, 1000)
+    write_point('n2', 2, 1960, 2000)
+    write_point('n4', 4, None, 4000, lines=paced(3400, lambda i: 3))
+    series = 'full_shard; 2 sequences a step and rank'
+    wrong = expect('behind', flags(), [
+        f'{series} on 4 ranks is 15 % slower than predicted, the other points are within 5 %; the slowest is rank 3 on node3.',
+        'n4: rank 3 on node3 is always the last, by more than a tenth.'])
+    write_point('n8', 8, 4000, 8000)
+    wrong += expect('the prediction is wrong', flags(), ['n4: rank 3 on node3 is always the last, by more than a tenth.'])
+    empty()
+    for name, speed in ('r1', 1000), ('r2', 1040), ('r3', 1060):
+        write_run(f'n1-{name}', config(2, -1, 1), ten_steps(speed))
+    write_run('n2', config(2, -1, 2), paced(1800, lambda i: i % 2))
+    wrong += expect('repeats', flags(), [f'{series} on 1 ranks varies by 6 % over 3 repeats.'])
+    _, tree = page()
+    wrong += expect('row', rows(tree, 'least to most (repeats)')[1][1:], ['1', '2', '1,040', '1,040', '100.0 %', '1,000 to 1,060 (3)'])
+    spreads = [path for path in curve(tree, 'Tokens per second against').iter('path') if 'spread' in path.get('class')]
+    return wrong + expect('bars of repeats', len(spreads), 1)
+
+
+def case_against():
+    """Slower than an older study, beyond the spread of both; equal work is told by the configuration and not by names."""
+    global work
+    new, old = work, work.parent / 'older'
+    work = old
+    empty()
+    for name, ranks, speed in ('a', 1, 1000), ('b', 1, 1020), ('c', 2, 2000), ('d', 4, 4000):
+        write_run(name, config(2, -1, ranks), ten_steps(speed))
+    work = new
+    empty()
+    for name, ranks, speed in ('a', 1, 1000), ('b', 1, 1010), ('n2', 2, 1800), ('n4', 4, 3990):
+        write_run(name, config(2, -1, ranks), ten_steps(speed))
+    found = flags('--against', str(old))
+    wrong = expect('against', found, ['full_shard; 2 sequences a step and rank on 2 ranks is 10 % slower than in '
+                                      f'{old}, beyond the spread of both.'])
+    wrong += expect('without', flags(), [])
+    (work / 'report.html').unlink()
+    done = subprocess.run([os.environ['SHERD'], 'report', '--against', '/nowhere', str(work)], capture_output=True, text=True)
+    return wrong + expect('no older one', (done.returncode, '/nowhere' in done.stderr), (3, True))
+
+
+def case_warm_up():
+    """study.yaml: so many steps of each start are not measured, and what the study is stands on top."""
+    empty()
+    write_run('n1', config(1, 4, 4), [step(i, 100 if i <= 3 else 1000) for i in range(1, 6)])
+    _, tree = page()
+    wrong = expect('without', rows(tree, 'strategy')[1][8], '550')
+    (work / 'study.yaml').write_text('study:\n  name: "a <study>"\n  machine: m\n  warm_up: 3\n  submitted: 2030-01-31\npoints:\n'
+                                     '  - {name: "x", warm_up: 1}\n')
+    _, tree = page()
+    wrong += expect('with', rows(tree, 'strategy')[1][8], '1,000')
+    paragraphs = [words(p) for p in tree.iter('p')]
+    return wrong + ([] if 'Study a <study> on m, submitted 2030-01-31.' in paragraphs else [f'{paragraphs[:4]}'])
+
+
+def case_mllog():
+    """A run in MLPerf's lines: times are those of the start and what passed since, values those of the run."""
+    empty()
+    lines = [start(0, 2), *(step(i, 500, loss=5.0 - i) for i in range(1, 4)), {'step': 3, 'validation_loss': 2.5, 'tokens': 1,
+                                                                              'seconds': 1.5}]
+    write_run('a', config(1, 8, 2, **{'training.steps': 4}), lines)
+    job.sherd('report', '--mllog', work / 'a')
+    text = (work / 'a/mllog.txt').read_text()
+    golden = pathlib.Path(__file__).resolve().parent / 'mllog.txt'
+    if os.environ.get('SHERD_RENEW'):
+        golden.write_text(text)
+    wrong = [] if text == golden.read_text() else ['not as in mllog.txt:', *text.splitlines()]
+    wrong += [f'no line: {line}' for line in text.splitlines() if not line.startswith(':::MLLOG {')]
+    found = [json.loads(line.removeprefix(':::MLLOG ')) for line in text.splitlines()]
+    zero = 1896091200000  # 2030-01-31T12:00:00Z
+    times = {(line['key'], line['metadata'].get('step')): line['time_ms'] - zero for line in found}
+    wrong += expect('times', [times[key] for key in (('run_start', None), ('train_loss', 1), ('train_loss', 3), ('eval_start', 3),
+                                                     ('eval_accuracy', 3), ('run_stop', None))], [0, 2000, 6000, 6000, 7500, 7500])
+    wrong += expect('ascending', [line['time_ms'] for line in found], sorted(line['time_ms'] for line in found))
+    wrong += expect('end', found[-1]['metadata'], {'status': 'aborted'})
+    write_run('b', config(1, 8, 2), ten_steps(100))
+    job.sherd('report', '--mllog', '-o', work / 'b.txt', work / 'b')
+    wrong += expect('end', '"status": "success"' in (work / 'b.txt').read_text().splitlines()[-1], True)
+    wrong += [] if not (work / 'b/mllog.txt').exists() and not (work / 'a/report.html').exists() else ['written elsewhere']
+    for words in (['--mllog', work], ['--mllog', '--follow', work / 'a']):
+        done = subprocess.run([os.environ['SHERD'], 'report', *words], capture_output=True, text=True)
+        wrong += expect(words[1], (done.returncode, done.stderr.count('\n')), (2, 1))
+    return wrong
+
+
+REFRESH = '<meta http-equiv="refresh" content="10"/>'
+
+
+def wait_for(what, done):
+    end = time.monotonic() + job.SECONDS
+    while not done():
+        if time.monotonic() > end:
+            raise job.Failed(f'waited in vain for {what}')
+        time.sleep(0.1)
+
+
+def case_follow():
+    """The page is written again while runs go on, and reloads itself until they are finished or nobody wants it."""
+    empty()
+    write_run('a', config(1, 4, 4), ten_steps(1000)[:3])
+    path = work / 'report.html'
+    follow = [os.environ['SHERD'], 'report', '--follow', str(work)]
+    running = subprocess.Popen(follow, stderr=subprocess.PIPE, text=True)
+    wait_for('the first page', path.exists)
+    wrong = [] if REFRESH in path.read_text() and '3 of 10' in path.read_text() else ['the first page does not reload itself']
+    with open(work / 'a/metrics.jsonl', 'a') as more:
+        more.write(''.join(json.dumps(line) + '\n' for line in ten_steps(1000)[3:]))
+    _, said = running.communicate(timeout=job.SECONDS)
+    wrong += expect('exit status', running.returncode, 0) + expect('lines', said.count('\n'), 1)
+    wrong += [] if REFRESH not in path.read_text() and '3 of 10' not in path.read_text() else ['the last page is not the last']
+    write_run('b', config(1, 4, 4), ten_steps(1000)[:3])
+    path.unlink()
+    running = subprocess.Popen(follow, stderr=subprocess.PIPE, text=True)
+    wait_for('a page', path.exists)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=job.SECONDS)
+    wrong += expect('exit status after Ctrl-C', running.returncode, 0)
+    job.sherd('report', '-o', work / 'once.html', work)
+    return wrong + expect('pages that reload', [REFRESH in (work / name).read_text() for name in ('report.html', 'once.html')],
+                          [False, False])
 
 
 def study(*arguments, dry='--dry-run', path=''):
@@ -250,17 +625,24 @@ def case_study():
     empty()
     done = study('--nodes=1,2', '--ranks-per-node=4', '--strategies=full_shard,no_shard', '--micro-batches=1,2', '--steps=9')
     lines = done.stdout.splitlines()
-    batches = [re.search(r'global_batch_size=(\d+)', line).group(1) for line in lines[:-1]]
+    points = [line.split()[1].rstrip(':') for line in lines if line.startswith('# ')]
+    batches = [re.search(r'global_batch_size=(\d+)', line).group(1) for line in lines if line.startswith('# ')]
     wrong = expect('batches', batches, ['4', '8', '8', '16'] * 2) + expect('exit status', done.returncode, 0)
-    wrong += [] if len(lines) == 9 and ' SHERD_STUDY=scaling sbatch ' in lines[8] and 'afterany' in lines[8] else [done.stdout]
-    wrong += expect('points', [re.search(r'job-name=(\S+)', line).group(1) for line in lines[:2]],
-                    ['weak-full_shard-b1-n1', 'weak-full_shard-b1-n2'])
-    done = study('--nodes=1,3', '--scaling=strong', '--batch=4')
-    wrong += expect('strong points', done.stdout.count('strong-full_shard-b1-n'), 3)  # two words of one line, and its log
+    wrong += expect('points', points[:2], ['weak-full_shard-b1-n1', 'weak-full_shard-b1-n2'])
+    wrong += [] if ' SHERD_STUDY=scaling sbatch ' in lines[-1] and 'afterany' in lines[-1] else [done.stdout]
+    arrays = [' '.join(re.findall(r'--(?:array|nodes|ntasks-per-node)=\S+', line)) for line in lines[8:-1]]
+    wrong += expect('arrays', sorted(arrays), [f'--array=1-4 --nodes={n} --ntasks-per-node=4' for n in (1, 2)])
+    done = study('--nodes=1,3', '--scaling=strong', '--batch=4', '--repeats=2')
+    wrong += expect('strong points', re.findall(r'# (\S+):', done.stdout), ['strong-full_shard-b1-n1-r1', 'strong-full_shard-b1-n1-r2'])
     wrong += [] if 'strong-full_shard-b1-n3 is left out: training.global_batch_size' in done.stderr else [done.stderr]
-    for option in '--nodes=0', '--batch=1,2', '--scaling=both', '--frob', '--training.steps=3':
+    done = study('--nodes=4', '--strategies=hybrid_shard:2')
+    wrong += expect('shards', re.findall(r'# (\S+):|--mesh.shard=(\d+)', done.stdout), [('weak-hybrid_shard2-b1-n4', ''), ('', '2')])
+    for option in ('--nodes=0', '--batch=1,2', '--scaling=both', '--frob', '--training.steps=3', '--paper', '--repeats=0',
+                   '--warm-up=50', '--machine='):
         done = study(option)
         wrong += expect(option, (done.returncode, done.stdout, done.stderr.count('\n')), (2, '', 1))
+    done = study('--nodes=1', '--machine=h100-0')
+    wrong += expect('no such machine', (done.returncode, 'weak-full_shard-b1-n1 is left out: h100-0' in done.stderr), (2, True))
     return wrong + (['something was written'] if (work / 'scaling').exists() else [])
 
 
@@ -277,19 +659,77 @@ def case_announced():
     return expect('rows', found, right) + expect('exit status', done.returncode, 0)
 
 
+def case_repeats():
+    """study.yaml has every point with its job, arguments and prediction; arrays are in another order each time."""
+    orders, wrong = set(), []
+    for _ in range(3):
+        empty()
+        (work / 'bin').mkdir()
+        (work / 'bin/sbatch').write_text('#!/bin/sh\necho 7\n')
+        (work / 'bin/sbatch').chmod(0o755)
+        done = study('--nodes=1,2', '--micro-batches=1,2', '--repeats=3', '--warm-up=4', '--machine=h100-80x1-ndr400', dry='', path=work / 'bin')
+        orders.add((work / 'scaling/points-n1').read_text())
+        if len(orders) > 1:
+            break
+    wrong = expect('exit status', done.returncode, 0) + ([done.stderr] if done.returncode else [])
+    wrong += expect('orders differ', len(orders), 2)
+    text = (work / 'scaling/study.yaml').read_text()
+    for line in 'machine: "h100-80x1-ndr400"', 'warm_up: 4', 'repeats: 3', 'steps: 50', 'scaling: weak':
+        wrong += [] if f'  {line}\n' in text else [f'no {line}: {text}']
+    names = (work / 'scaling/points-n1').read_text().split()
+    listed = dict(re.findall(r'- {name: (\S+), nodes: 1, .*job: "7_(\d+)"', text))
+    wrong += expect('jobs', listed, {name: str(task) for task, name in enumerate(names, 1)})
+    wrong += expect('names', sorted(names), [f'weak-full_shard-b{b}-n1-r{r}' for b in (1, 2) for r in (1, 2, 3)])
+    folder = work / 'scaling/weak-full_shard-b2-n1-r3'
+    told = json.loads((folder / 'predicted.json').read_text())['tokens_per_second']
+    found = re.search(r'name: weak-full_shard-b2-n1-r3, .*repeat: 3, .*predicted_tokens_per_second: ([\d.e+]+), arguments: (\[.*\])}', text)
+    wrong += [] if abs(float(found[1]) - told) < 1e-6 * told else [f'predicted {found[1]}, {told}']
+    return wrong + expect('arguments', json.loads(found[2]), (folder / 'arguments').read_text().splitlines())
+
+
+def case_paper():
+    """A study that runs nothing: predictions, and the page."""
+    empty()
+    done = study('--nodes=1,2', '--paper', '--machine=h100-80x8-ndr400', '--ranks-per-node=8', dry='')
+    tree = ElementTree.parse(work / 'scaling/report.html') if done.returncode == 0 else None
+    if tree is None:
+        return [done.stderr]
+    paragraphs = [words(p) for p in tree.iter('p')]
+    wrong = [] if any(re.fullmatch('Study scaling on h100-80x8-ndr400, predicted .*; nothing was run.', p) for p in paragraphs) else paragraphs
+    wrong += expect('rows', [row[1] for row in rows(tree, 'predicted tokens/s')[1:]], ['8', '16'])
+    return wrong + expect('notes', tree.find('.//div[@class="notes"]'), None)
+
+
 CASES = [
     ('efficiency, weak and strong', case_efficiency),
     ('model FLOPs utilization', case_mfu),
     ('where time and memory go', case_time),
+    ('a line for each run', case_identity),
+    ('the best validation', case_best),
+    ('curves', case_curves),
+    ('curves that lie on each other', case_same_curves),
+    ('a narrow screen', case_narrow),
+    ('hundreds of runs', case_many),
     ('starts, going back, and lines that were cut off', case_history),
     ('names are text, and nothing is fetched', case_text),
     ('refusals', case_refusals),
     ('numbers that no run has', case_absurd),
     ('runs that have just begun', case_short),
     ('runs that have failed before their first step', case_failed),
+    ('predicted beside measured', case_predicted),
+    ('tables as Markdown', case_markdown),
+    ('strategies at equal batch', case_equal),
+    ('time to a loss', case_reach),
+    ('what stands out', case_flags),
+    ('against an older study', case_against),
+    ('a study', case_warm_up),
+    ('lines of MLPerf', case_mllog),
+    ('a page that follows its runs', case_follow),
     ('scaling-study --dry-run', case_study),
     ('scaling-study: each point has a row', case_announced),
+    ('scaling-study: repeats, jobs and predictions', case_repeats),
+    ('scaling-study --paper', case_paper),
 ]
 
 if __name__ == '__main__':
-    sys.exit(job.run_cases(CASES))
+    sys.exit(job.run_cases([case for case in CASES if not sys.argv[1:] or sys.argv[1] in case[0]]))

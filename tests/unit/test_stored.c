@@ -74,6 +74,8 @@ static const struct row machine[] = {
     {"metrics.log_freq", "3", NULL},
     {"metrics.progress", "false", NULL},
     {"metrics.peak_tflops", "3", NULL},
+    {"metrics.tensorboard", "tb", NULL},
+    {"metrics.openmetrics", "run.prom", NULL},
     {"profiling.trace", "trace.json", NULL},
     {"profiling.trace_first_step", "5", NULL},
     {"profiling.trace_steps", "5", NULL},

@@ -13,7 +13,7 @@ import job
 
 BUILD = pathlib.Path(os.environ['SHERD']).parent
 stage = pathlib.Path('stage').absolute()
-SCRIPTS = 'common.sh', 'train.sbatch', 'sweep.sbatch', 'submit-chain', 'scaling-study'
+SCRIPTS = 'common.sh', 'train.sbatch', 'sweep.sbatch', 'study.sbatch', 'submit-chain', 'scaling-study'
 
 
 def variables(*names):

@@ -182,6 +182,8 @@ ROWS = {
     'metrics.log_freq': Row(1, 'says'),
     'metrics.progress': Row('false', 'user/test_terminal.py'),
     'metrics.peak_tflops': Row(0.001, 'says'),
+    'metrics.tensorboard': Row('tb', 'files'),
+    'metrics.openmetrics': Row('run.prom', 'files'),
     'profiling.trace': Row('trace.json', 'trace'),
     'profiling.trace_first_step': Row(3, 'trace', needs=TRACE),
     'profiling.trace_steps': Row(1, 'trace', needs=TRACE),

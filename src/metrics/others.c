@@ -1,0 +1,128 @@
+/* What happens in a run, in the names of other programs: TensorBoard's tags and the metrics of OpenMetrics. */
+#include "src/metrics/values.h"
+
+#include <math.h>
+#include <time.h>
+
+enum { MOST_VALUES = 16 };
+
+/* Values of one event; what is not known is not added. */
+struct list {
+    struct sh_value value[MOST_VALUES];
+    int n;
+};
+
+static void add(struct list *l, bool known, const char *tag, double value)
+{
+    if (known && l->n < MOST_VALUES)
+        l->value[l->n++] = (struct sh_value){.tag = tag, .value = value};
+}
+
+static sh_rc write_events(const struct sh_others *o, int64_t step, const struct list *l)
+{
+    return o->events ? sh_events_write(o->events, step, l->n, l->value) : SH_OK;
+}
+
+static void list_step(const struct sh_step_metrics *s, struct list *l)
+{
+    add(l, true, "train/loss", s->loss);
+    add(l, true, "train/grad_norm", s->grad_norm);
+    add(l, true, "train/learning_rate", s->lr);
+    add(l, true, "train/tokens_seen", (double)s->tokens_seen);
+    add(l, true, "train/skipped", s->skipped != NULL);
+    add(l, true, "speed/tokens_per_second", s->tokens_per_second);
+    add(l, s->mfu > 0, "speed/mfu", s->mfu);
+    add(l, true, "seconds/step", s->time.step);
+    add(l, true, "seconds/compute", s->time.compute);
+    add(l, true, "seconds/exposed_comm", s->time.exposed_comm);
+    add(l, true, "seconds/data", s->time.data);
+    add(l, true, "seconds/checkpoint", s->time.checkpoint);
+    add(l, true, "memory/arena_bytes", (double)s->arena_bytes);
+    add(l, true, "memory/peak_rss_bytes", (double)s->peak_rss_bytes);
+    add(l, s->gpu_used_bytes > 0, "memory/gpu_used_bytes", (double)s->gpu_used_bytes);
+}
+
+static void expose_step(struct sh_exposition *e, const struct sh_step_metrics *s)
+{
+    sh_exposition_add(e, SH_EXPOSED_STEPS, 1);
+    sh_exposition_add(e, SH_EXPOSED_TOKENS, (double)s->tokens);
+    sh_exposition_add(e, SH_EXPOSED_SKIPPED, s->skipped != NULL);
+    sh_exposition_set(e, SH_EXPOSED_STEP, (double)s->step);
+    sh_exposition_set(e, SH_EXPOSED_STEP_TIMESTAMP, (double)time(NULL));
+    sh_exposition_set(e, SH_EXPOSED_LOSS, s->loss);
+    sh_exposition_set(e, SH_EXPOSED_GRAD_NORM, s->grad_norm);
+    sh_exposition_set(e, SH_EXPOSED_LR, s->lr);
+    sh_exposition_set(e, SH_EXPOSED_SPEED, s->tokens_per_second);
+    sh_exposition_set(e, SH_EXPOSED_STEP_SECONDS, s->time.step);
+    sh_exposition_set(e, SH_EXPOSED_COMPUTE_SECONDS, s->time.compute);
+    sh_exposition_set(e, SH_EXPOSED_COMM_SECONDS, s->time.exposed_comm);
+    sh_exposition_set(e, SH_EXPOSED_DATA_SECONDS, s->time.data);
+    sh_exposition_set(e, SH_EXPOSED_RSS_BYTES, (double)s->peak_rss_bytes);
+    sh_exposition_set(e, SH_EXPOSED_ARENA_BYTES, (double)s->arena_bytes);
+    if (s->mfu > 0)
+        sh_exposition_set(e, SH_EXPOSED_MFU, s->mfu);
+    if (s->gpu_used_bytes > 0)
+        sh_exposition_set(e, SH_EXPOSED_GPU_BYTES, (double)s->gpu_used_bytes);
+}
+
+static sh_rc expose(const struct sh_others *o, bool now)
+{
+    return o->exposition ? sh_exposition_write(o->exposition, now) : SH_OK;
+}
+
+sh_rc sh_others_step(struct sh_others *o, const struct sh_step_metrics *s)
+{
+    struct list l = {.n = 0};
+
+    list_step(s, &l);
+    if (o->exposition)
+        expose_step(o->exposition, s);
+    SH_TRY(write_events(o, s->step, &l));
+    return expose(o, false);
+}
+
+sh_rc sh_others_validation(struct sh_others *o, int64_t step, const struct sh_validation_metrics *v)
+{
+    struct list l = {.n = 0};
+
+    add(&l, true, "validation/loss", v->loss);
+    add(&l, v->bytes > 0, "validation/bits_per_byte", v->loss * (double)v->tokens / log(2.0) / (double)v->bytes);
+    if (o->exposition)
+        sh_exposition_set(o->exposition, SH_EXPOSED_VALIDATION_LOSS, v->loss);
+    SH_TRY(write_events(o, step, &l));
+    return expose(o, false);
+}
+
+sh_rc sh_others_checkpoint(struct sh_others *o, const struct sh_checkpoint_metrics *c)
+{
+    struct list l = {.n = 0};
+
+    add(&l, true, "checkpoint/seconds", c->seconds);
+    add(&l, true, "checkpoint/stall_seconds", c->stall);
+    if (o->exposition) {
+        sh_exposition_add(o->exposition, SH_EXPOSED_CHECKPOINTS, 1);
+        sh_exposition_set(o->exposition, SH_EXPOSED_CHECKPOINT_STEP, (double)c->step);
+        sh_exposition_set(o->exposition, SH_EXPOSED_CHECKPOINT_SECONDS, c->seconds);
+    }
+    SH_TRY(write_events(o, c->step, &l));
+    return expose(o, false);
+}
+
+sh_rc sh_others_count(struct sh_others *o, enum sh_exposed what)
+{
+    if (o->exposition)
+        sh_exposition_add(o->exposition, what, 1);
+    return expose(o, false);
+}
+
+sh_rc sh_others_finish(struct sh_others *o)
+{
+    return expose(o, true);
+}
+
+void sh_others_close(struct sh_others *o)
+{
+    sh_events_close(o->events);
+    sh_exposition_close(o->exposition);
+    *o = (struct sh_others){.events = NULL};
+}

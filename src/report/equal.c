@@ -1,0 +1,87 @@
+/* Strategies side by side: points of different series on equal ranks with an equal batch, whose configurations differ in how
+ * they are sharded alone. */
+#include "src/report/html.h"
+#include "src/report/parts.h"
+
+#include <math.h>
+#include <string.h>
+
+static const struct sh_report_run *first_of(const struct sh_report *r, const struct sh_report_series *s,
+                                            const struct sh_report_at *at)
+{
+    return &r->runs[s->runs[at->first]];
+}
+
+static double speed_of(const struct sh_report_at *at)
+{
+    return at->median > 0 ? at->median : at->predicted;
+}
+
+/* One row; `base` is the speed of the first of its group. */
+static void row(FILE *out, const struct sh_report_series *s, const struct sh_report_at *at, double base)
+{
+    char number[SH_HTML_NUMBER];
+
+    fprintf(out, "<tr><td class=\"n\">%d</td><td class=\"n\">%lld</td><td class=\"name\">", at->ranks,
+            (long long)at->batch);
+    sh_html_text(out, s->label);
+    fprintf(out, "</td><td class=\"n\">%s%s</td><td class=\"n\">%+.1f %%</td></tr>\n",
+            sh_html_number(speed_of(at), number), at->median > 0 ? "" : " predicted", 100 * (speed_of(at) / base - 1));
+}
+
+/* The same point of another series, with another strategy; NULL: none. Measured is compared with measured alone. */
+static const struct sh_report_at *find_other(const struct sh_report *r, int a, const struct sh_report_at *at, int b)
+{
+    const struct sh_report_series *s = &r->series[b];
+    const char key[] = "parallelism.sharding_strategy";
+
+    for (int i = 0; s->kind == r->series[a].kind && i < s->n_at; i++) {
+        const struct sh_report_run *x = first_of(r, &r->series[a], at), *y = first_of(r, s, &s->at[i]);
+
+        if (s->at[i].ranks == at->ranks && s->at[i].batch == at->batch && (s->at[i].median > 0) == (at->median > 0) &&
+            strcmp(sh_report_value(x, key), sh_report_value(y, key)) != 0 && sh_report_same_but_sharding(x, y))
+            return &s->at[i];
+    }
+    return NULL;
+}
+
+/* Whether it stands in the group of an earlier series. */
+static bool is_listed(const struct sh_report *r, int a, const struct sh_report_at *at)
+{
+    for (int c = 0; c < a; c++)
+        if (find_other(r, a, at, c))
+            return true;
+    return false;
+}
+
+/* Points of both kinds of scaling are there once: the weak ones, or the strong ones where there are no others. */
+void sh_report_equals(FILE *out, const struct sh_report *r)
+{
+    enum sh_scaling kind = r->n_series ? r->series[0].kind : SH_SCALING_WEAK;
+    bool open = false;
+
+    for (int a = 0; a < r->n_series && r->series[a].kind == kind; a++)
+        for (int i = 0; i < r->series[a].n_at; i++) {
+            const struct sh_report_at *at = &r->series[a].at[i];
+            bool first = true;
+
+            for (int b = a + 1; b < r->n_series && !is_listed(r, a, at); b++) {
+                const struct sh_report_at *other = find_other(r, a, at, b);
+
+                if (!other)
+                    continue;
+                if (!open)
+                    fputs(
+                        "<h2>Strategies at equal batch</h2>\n<div class=\"scroll\"><table>\n<thead><tr><th class=\"n\">ranks"
+                        "</th><th class=\"n\">sequences per step</th><th>strategy</th><th class=\"n\">tokens/s</th><th "
+                        "class=\"n\">difference</th></tr></thead>\n<tbody>\n",
+                        out);
+                open = true;
+                if (first)
+                    row(out, &r->series[a], at, speed_of(at));
+                first = false;
+                row(out, &r->series[b], other, speed_of(at));
+            }
+        }
+    fputs(open ? "</tbody></table></div>\n" : "", out);
+}

@@ -1,0 +1,174 @@
+/* What stands out, each as a sentence: points behind their prediction, behind an older study, repeats that differ, a rank
+ * that is always last. */
+#include "src/report/html.h"
+#include "src/report/parts.h"
+
+#include "src/base/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const double behind = 0.90, near = 0.95; /* of what is predicted */
+static const double wide = 0.05;                /* (most - least) / median of repeats */
+static const double noise = 0.02;               /* of a point without repeats, whose spread nobody knows */
+static const double always = 0.8;
+enum { FEWEST_PACES = 5 };
+
+/* The list is opened with its first sentence. */
+struct flags {
+    FILE *out;
+    int n;
+};
+
+static void begin(struct flags *f)
+{
+    fputs(f->n++ ? "<li>" : "<h2>What stands out</h2>\n<ul class=\"flags\">\n<li>", f->out);
+}
+
+static void begin_point(struct flags *f, const struct sh_report_series *s, const struct sh_report_at *at)
+{
+    begin(f);
+    sh_html_text(f->out, s->label);
+    fprintf(f->out, " on %d ranks ", at->ranks);
+}
+
+static bool is_last(const struct sh_report_run *run)
+{
+    return run->slow_node && run->paces >= FEWEST_PACES && run->slowest >= always * run->paces;
+}
+
+/* The node that the pace of a point's runs suspects; NULL: none. */
+static const struct sh_report_run *suspect(const struct sh_report *r, const struct sh_report_series *s,
+                                           const struct sh_report_at *at)
+{
+    for (int i = 0; i < at->n; i++)
+        if (r->runs[s->runs[at->first + i]].slow_node)
+            return &r->runs[s->runs[at->first + i]];
+    return NULL;
+}
+
+/* A number below 1 where both are known. */
+static double ratio(const struct sh_report_at *at)
+{
+    return at->median > 0 && at->predicted > 0 ? at->median / at->predicted : NAN;
+}
+
+/* One point is behind while the others are where they were predicted: then not the prediction is wrong. */
+static bool is_alone_behind(const struct sh_report_series *s, int i)
+{
+    int others = 0;
+
+    if (!(ratio(&s->at[i]) < behind))
+        return false;
+    for (int k = 0; k < s->n_at; k++) {
+        if (k == i || isnan(ratio(&s->at[k])))
+            continue;
+        if (!(ratio(&s->at[k]) >= near && ratio(&s->at[k]) <= 1 / near))
+            return false;
+        others++;
+    }
+    return others > 0;
+}
+
+static void flag_prediction(struct flags *f, const struct sh_report *r, const struct sh_report_series *s, int i)
+{
+    const struct sh_report_run *slow;
+
+    if (!is_alone_behind(s, i))
+        return;
+    begin_point(f, s, &s->at[i]);
+    fprintf(f->out, "is %.0f %% slower than predicted, the other points are within %.0f %%",
+            100 * (1 - ratio(&s->at[i])), 100 * (1 - near));
+    slow = suspect(r, s, &s->at[i]);
+    if (slow) {
+        fprintf(f->out, "; the slowest is rank %d on ", slow->slow_rank);
+        sh_html_text(f->out, slow->slow_node);
+    }
+    fputs(".</li>\n", f->out);
+}
+
+static void flag_spread(struct flags *f, const struct sh_report_series *s, const struct sh_report_at *at)
+{
+    double spread = at->measured > 1 ? (at->most - at->least) / at->median : 0;
+
+    if (spread <= wide)
+        return;
+    begin_point(f, s, at);
+    fprintf(f->out, "varies by %.0f %% over %d repeats.</li>\n", 100 * spread, at->measured);
+}
+
+/* The runs of the older report that do the same as the point's; `measured` 0: none. */
+static struct sh_report_at find_older(const struct sh_report *old, const struct sh_report_run *run)
+{
+    struct sh_report_at at = {.ranks = run->ranks};
+    double *speeds = sh_calloc((size_t)old->n_runs + 1, sizeof *speeds);
+
+    for (int i = 0; i < old->n_runs; i++)
+        if (old->runs[i].tokens_per_second > 0 && sh_report_same_point(&old->runs[i], run))
+            speeds[at.measured++] = old->runs[i].tokens_per_second;
+    at.median = sh_report_median(at.measured, speeds);
+    at.least = at.measured ? speeds[0] : 0;
+    free(speeds);
+    return at;
+}
+
+/* Beyond the spread of both: the fastest repeat is slower than the slowest one was. */
+static void flag_older(struct flags *f, const struct sh_report *r, const struct sh_report_series *s,
+                       const struct sh_report_at *at)
+{
+    struct sh_report_at old;
+    double most = at->measured > 1 ? at->most : (1 + noise) * at->median, least;
+
+    if (!r->against || !at->measured)
+        return;
+    old = find_older(r->against, &r->runs[s->runs[at->first]]);
+    least = old.measured > 1 ? old.least : (1 - noise) * old.median;
+    if (!old.measured || most >= least)
+        return;
+    begin_point(f, s, at);
+    fprintf(f->out, "is %.0f %% slower than in ", 100 * (1 - at->median / old.median));
+    sh_html_text(f->out, r->against->folder);
+    fputs(", beyond the spread of both.</li>\n", f->out);
+}
+
+static void flag_last(struct flags *f, const struct sh_report_run *run)
+{
+    if (!is_last(run))
+        return;
+    begin(f);
+    sh_html_text(f->out, run->name);
+    fprintf(f->out, ": rank %d on ", run->slow_rank);
+    sh_html_text(f->out, run->slow_node);
+    fputs(" is always the last, by more than a tenth.</li>\n", f->out);
+}
+
+/* A point of a weak and of a strong series is looked at in the first of them alone. */
+static bool is_seen(const struct sh_report *r, int k, const struct sh_report_at *at)
+{
+    int run = r->series[k].runs[at->first];
+
+    for (int earlier = 0; earlier < k; earlier++)
+        for (int i = 0; i < r->series[earlier].n; i++)
+            if (r->series[earlier].runs[i] == run)
+                return true;
+    return false;
+}
+
+void sh_report_flags(FILE *out, const struct sh_report *r)
+{
+    struct flags f = {.out = out};
+
+    for (int k = 0; k < r->n_series; k++)
+        for (int i = 0; i < r->series[k].n_at; i++) {
+            const struct sh_report_at *at = &r->series[k].at[i];
+
+            flag_prediction(&f, r, &r->series[k], i);
+            if (is_seen(r, k, at))
+                continue;
+            flag_spread(&f, &r->series[k], at);
+            flag_older(&f, r, &r->series[k], at);
+        }
+    for (int i = 0; i < r->n_runs; i++)
+        flag_last(&f, &r->runs[i]);
+    fputs(f.n ? "</ul>\n" : "", out);
+}

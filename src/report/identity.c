@@ -1,0 +1,78 @@
+/* Who is who, on top of the page: one line for each run, of what its own files say. */
+#include "src/report/html.h"
+#include "src/report/parts.h"
+
+#include "src/base/mem.h"
+#include "src/base/str.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_LINES = 12 }; /* more are folded */
+
+/* A value of a configuration, without the quotes of a text. */
+static void write_value(FILE *out, const char *value)
+{
+    size_t n = strlen(value);
+    char *plain = n > 1 && value[0] == '"' ? sh_strfmt("%.*s", (int)n - 2, value + 1) : sh_strdup(value);
+
+    sh_html_text(out, plain);
+    free(plain);
+}
+
+/* The preset's name, or the family of a model that has none. */
+static void write_model(FILE *out, const struct sh_report_run *run)
+{
+    const char *name = sh_report_value(run, "model.name");
+    char count[SH_STR_SHORT];
+
+    write_value(out, name[0] && strcmp(name, "\"\"") != 0 ? name : sh_report_value(run, "model.family"));
+    if (run->parameters > 0)
+        fprintf(out, " (%s parameters)", sh_str_count(run->parameters, count));
+}
+
+/* What an older version did not write is left out. */
+static void write_known(FILE *out, const char *before, const char *text)
+{
+    if (!text)
+        return;
+    fputs(before, out);
+    sh_html_text(out, text);
+}
+
+static void write_done(FILE *out, const struct sh_report_run *run)
+{
+    int64_t done = run->n_steps ? run->steps[run->n_steps - 1].step : 0;
+    char text[SH_STR_SHORT];
+
+    if (run->tokens > 0)
+        fprintf(out, ", %s tokens", sh_str_count(run->tokens, text));
+    if (run->wall > 0)
+        fprintf(out, " in %s", sh_str_duration(run->wall, text));
+    if (run->ended)
+        fputs("; failed before its first step", out);
+    else if (done >= run->wanted)
+        fputs("; finished", out);
+    else
+        fprintf(out, "; at step %lld of %lld", (long long)done, (long long)run->wanted);
+    write_known(out, ", stopped with ", run->stopped);
+}
+
+void sh_report_identities(FILE *out, const struct sh_report *r)
+{
+    bool folded = r->n_runs > MOST_LINES;
+
+    fputs(folded ? "<details><summary>What they are</summary>\n<ul class=\"runs\">\n" : "<ul class=\"runs\">\n", out);
+    for (int i = 0; i < r->n_runs; i++) {
+        fputs("<li><strong>", out);
+        sh_html_text(out, r->runs[i].name);
+        fputs("</strong>: ", out);
+        write_model(out, &r->runs[i]);
+        write_done(out, &r->runs[i]);
+        write_known(out, "; started ", r->runs[i].began);
+        write_known(out, ", ", r->runs[i].device);
+        write_known(out, ", Sherd ", r->runs[i].version);
+        fputs(".</li>\n", out);
+    }
+    fputs(folded ? "</ul></details>\n" : "</ul>\n", out);
+}

@@ -1,0 +1,209 @@
+/* Time to a loss: the lowest one that all runs have reached, so that runs of different batches and speeds can be compared by
+ * what they were started for. Time is that of training, as of the table of runs. */
+#include "src/report/html.h"
+#include "src/report/parts.h"
+
+#include "src/base/mem.h"
+#include "src/base/str.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { POINTS = 200, MOST_RUNS = 40 };
+
+/* A course: validation losses, or means of neighbouring training losses, against seconds. */
+struct course {
+    double *seconds, *loss;
+    int n;
+};
+
+static double step_seconds(const struct sh_report_step *s)
+{
+    double sum = 0;
+
+    for (int k = 0; k < SH_SPENT_N; k++)
+        sum += s->seconds[k];
+    return sum;
+}
+
+static void add(struct course *c, double seconds, double loss)
+{
+    if (!isfinite(loss))
+        return;
+    c->seconds[c->n] = seconds;
+    c->loss[c->n++] = loss;
+}
+
+/* Validations cost time as well. */
+static void of_validations(const struct sh_report_run *run, struct course *c)
+{
+    double seconds = 0;
+    int i = 0;
+
+    for (int k = 0; k < run->n_validations; k++) {
+        for (; i < run->n_steps && run->steps[i].step <= run->validations[k].step; i++)
+            seconds += step_seconds(&run->steps[i]);
+        seconds += run->validations[k].seconds;
+        add(c, seconds, run->validations[k].loss);
+    }
+}
+
+static void of_steps(const struct sh_report_run *run, struct course *c)
+{
+    int each = (run->n_steps + POINTS - 1) / POINTS;
+    double seconds = 0;
+
+    for (int i = 0; i < run->n_steps; i += each) {
+        int end = i + each < run->n_steps ? i + each : run->n_steps;
+        double loss = 0;
+
+        for (int k = i; k < end; k++) {
+            seconds += step_seconds(&run->steps[k]);
+            loss += run->steps[k].loss / (end - i);
+        }
+        add(c, seconds, loss);
+    }
+}
+
+static struct course make_course(const struct sh_report_run *run, bool validations)
+{
+    size_t most = (size_t)(validations ? run->n_validations : POINTS) + 1;
+    struct course c = {.seconds = sh_calloc(most, sizeof(double)), .loss = sh_calloc(most, sizeof(double))};
+
+    if (validations)
+        of_validations(run, &c);
+    else if (run->n_steps)
+        of_steps(run, &c);
+    return c;
+}
+
+static double lowest(const struct course *c)
+{
+    double low = INFINITY;
+
+    for (int i = 0; i < c->n; i++)
+        low = fmin(low, c->loss[i]);
+    return low;
+}
+
+/* When it was first there. */
+static double when(const struct course *c, double loss)
+{
+    for (int i = 0; i < c->n; i++)
+        if (c->loss[i] <= loss)
+            return c->seconds[i];
+    return NAN;
+}
+
+/* The unit that a duration of the page is best told in. */
+static double unit_of(double seconds, const char **name)
+{
+    *name = seconds > 7200 ? "hours" : seconds > 120 ? "minutes" : "seconds";
+    return seconds > 7200 ? 3600 : seconds > 120 ? 60 : 1;
+}
+
+static void chart(FILE *out, const struct sh_report *r, struct course *of)
+{
+    double low = INFINITY, high = -INFINITY, last = 0, unit;
+    const char *name;
+    struct sh_chart c = {.out = out};
+
+    for (int i = 0; i < r->n_runs; i++)
+        for (int k = 0; k < of[i].n; k++) {
+            low = fmin(low, of[i].loss[k]);
+            high = fmax(high, of[i].loss[k]);
+            last = fmax(last, of[i].seconds[k]);
+        }
+    unit = unit_of(last, &name);
+    c.x = (struct sh_axis){.min = 0, .max = fmax(last / unit, 1e-3), .title = name};
+    c.y = (struct sh_axis){.title = "loss"};
+    if (!sh_axis_around(&c.y, low, high))
+        return;
+    sh_chart_begin(&c, "Loss against time", "Nats per token; lower and further left is better.");
+    for (int i = 0; i < r->n_runs; i++) {
+        double *x = sh_calloc((size_t)of[i].n + 1, sizeof *x);
+
+        for (int k = 0; k < of[i].n; k++)
+            x[k] = of[i].seconds[k] / unit;
+        if (of[i].n)
+            sh_chart_line(&c, i, 0, of[i].n, x, of[i].loss);
+        free(x);
+    }
+    sh_chart_end(&c);
+}
+
+static void table(FILE *out, const struct sh_report *r, const struct course *of, double target)
+{
+    char time[SH_STR_SHORT], number[SH_HTML_NUMBER];
+
+    fprintf(
+        out,
+        "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th class=\"n\">ranks</th><th class=\"n\">time to loss %.4f"
+        "</th><th class=\"n\">rank-hours</th></tr></thead>\n<tbody>\n",
+        target);
+    for (int i = 0; i < r->n_runs; i++) {
+        double seconds = when(&of[i], target);
+
+        if (!of[i].n)
+            continue;
+        fputs("<tr><td class=\"name\">", out);
+        sh_html_text(out, r->runs[i].name);
+        fprintf(out, "</td><td class=\"n\">%d</td><td class=\"n\">%s</td><td class=\"n\">%s</td></tr>\n",
+                r->runs[i].ranks, isfinite(seconds) ? sh_str_duration(seconds, time) : "–",
+                sh_html_number(seconds * r->runs[i].ranks / 3600, number));
+    }
+    fputs("</tbody></table></div>\n", out);
+}
+
+/* Of the runs that have a course; INFINITY: fewer than two. */
+static double find_target(const struct sh_report *r, const struct course *of)
+{
+    double target = -INFINITY;
+    int n = 0;
+
+    for (int i = 0; i < r->n_runs; i++) {
+        if (!of[i].n)
+            continue;
+        target = fmax(target, lowest(&of[i]));
+        n++;
+    }
+    return n > 1 ? target : INFINITY;
+}
+
+/* Validations where every run that has begun has some: their losses are of the same text. */
+static bool all_validated(const struct sh_report *r)
+{
+    for (int i = 0; i < r->n_runs; i++)
+        if (r->runs[i].n_steps && !r->runs[i].n_validations)
+            return false;
+    return true;
+}
+
+void sh_report_reach(FILE *out, const struct sh_report *r)
+{
+    struct course *of;
+    double target;
+    bool validations = all_validated(r);
+
+    if (r->n_runs > MOST_RUNS)
+        return;
+    of = sh_calloc((size_t)r->n_runs, sizeof *of);
+    for (int i = 0; i < r->n_runs; i++)
+        of[i] = make_course(&r->runs[i], validations);
+    target = find_target(r, of);
+    if (isfinite(target)) {
+        fprintf(
+            out,
+            "<h2>Time to a loss</h2>\n<p class=\"soft\">The lowest %s loss that all runs have reached. Colours are those "
+            "of the course.</p>\n<div class=\"pair\">\n",
+            validations ? "validation" : "training");
+        chart(out, r, of);
+        table(out, r, of, target);
+        fputs("</div>\n", out);
+    }
+    for (int i = 0; i < r->n_runs; i++) {
+        free(of[i].seconds);
+        free(of[i].loss);
+    }
+    free(of);
+}
