@@ -66,7 +66,8 @@ static void take_step(struct sh_report_run *run, const json_t *line, bool *start
     run->steps = sh_grow(run->steps, run->n_steps, &run->cap_steps, sizeof *run->steps);
     run->steps[run->n_steps++] = s;
     run->arena_bytes = whole(line, "arena_bytes");
-    run->flops = or_zero(number(line, "flops_per_token_causal"));
+    if (json_object_get(line, "flops_per_token_causal")) /* older runs have it in each line */
+        run->flops = or_zero(number(line, "flops_per_token_causal"));
     if (whole(line, "peak_rss_bytes") > run->peak_rss_bytes)
         run->peak_rss_bytes = whole(line, "peak_rss_bytes");
     *started = false;
@@ -108,6 +109,7 @@ static void take_start(struct sh_report_run *run, const json_t *line, bool *star
         run->peak_rss_bytes = 0;
     }
     run->ranks = ranks;
+    run->flops = or_zero(number(line, "flops_per_token_causal"));
     run->peak_tflops = or_zero(number(line, "peak_tflops"));
     run->replicate = (int)whole(mesh, "replicate");
     run->shard = (int)whole(mesh, "shard");

@@ -11,6 +11,8 @@
 #include "src/run/replicas.h"
 #include "src/run/run.h"
 
+#include <stdlib.h>
+
 /* As the state that was loaded has it. */
 static sh_rc load_guard(struct sh_train *t)
 {
@@ -228,6 +230,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(load_guard(&t));
     SH_TRY_OUT(sh_run_can_save(r));
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_run_can_save_hf(r) : SH_OK));
+    SH_TRY_OUT(sh_train_gather_hosts(&t));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
     SH_TRY_OUT(loop(&t));
@@ -238,6 +241,7 @@ out:
     sh_stragglers_close(&t.stragglers);
     sh_tracing_close(&t.tracing, r);
     sh_metrics_close(t.metrics);
+    free(t.hosts);
     sh_feed_close(&t.feed);
     sh_feed_close(&t.validation);
     return rc;
