@@ -65,7 +65,7 @@ static void say_machine(const struct sh_cmd_plan *l)
     for (int i = 0; i < m->n_points; i++)
         points += m->points[i].what != SH_POINT_FIGURE;
     printf(
-        "\nmachine      %s: %g devices a node, %s; figures: %d measured, %d of the file, %d of the preset; %d measured points\n",
+        "\nmachine      %s: %g devices per node, %s; figures: %d measured, %d of the file, %d of the preset; %d measured points\n",
         m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
 }
 

@@ -48,7 +48,7 @@ static void say_step(const struct sh_cost_request *r, const struct sh_cost_job *
     char seconds[SH_STR_SHORT], each[SH_STR_SHORT], all[SH_STR_SHORT];
 
     fprintf(
-        out, "step         %s, %s tokens/s a rank, %s in all; MFU %.1f %% (6LHDT), %.1f %% (12LHDT) of %.4g TFLOP/s\n",
+        out, "step         %s, %s tokens/s per rank, %s in all; MFU %.1f %% (6LHDT), %.1f %% (12LHDT) of %.4g TFLOP/s\n",
         seconds_text(step->seconds, seconds), sh_str_count(llround(rate / job->ranks), each),
         sh_str_count(llround(rate), all), 100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_causal),
         100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_full), peak_of(r->machine, r->p->act) / 1e12);
