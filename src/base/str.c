@@ -2,13 +2,14 @@
 
 #include <ctype.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 
-enum { COLUMNS_MIN = 40, COLUMNS_MAX = 1000, COLUMNS_USUAL = 80 };
+enum { COLUMNS_MIN = 40, COLUMNS_MAX = 1000, COLUMNS_USUAL = 80, SAID_FROM = 13 };
 
 /* A row of the table lies on the stack. */
 enum { WORD_MAX = 96 };
@@ -146,4 +147,15 @@ void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
         text += strspn(text, " ");
     }
     fputc('\n', out);
+}
+
+void sh_str_say(FILE *out, const char *label, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    sh_str_wrap(out, sh_str_columns(out), fprintf(out, "%s", label), SAID_FROM, text);
 }

@@ -37,4 +37,7 @@ int sh_str_columns(FILE *out);
  *   indent  of all lines */
 void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text);
 
+/* A label of at most 12 characters and its words (511 characters) from column 13 on, in as many lines as they need. */
+void sh_str_say(FILE *out, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
 #endif

@@ -11,7 +11,6 @@
 #include "src/run/run.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,25 +42,13 @@ static const char *missing_nodes(const struct sh_cmd_plan *l)
     return matters && !l->at.ranks_per_node ? "; mesh.ranks_per_node not set: assumes no sharing within a node" : "";
 }
 
-/* A label and its words, in as many lines as they need. */
-__attribute__((format(printf, 2, 3))) static void say(const char *label, const char *fmt, ...)
-{
-    enum { INDENT = 13 };
-    char text[512];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    sh_str_wrap(stdout, sh_str_columns(stdout), printf("%s", label), INDENT, text);
-}
-
 static void say_model(const struct sh_cmd_plan *l)
 {
     const struct sh_model *m = &l->build.model;
     char count[SH_STR_SHORT];
 
-    say("model",
+    sh_str_say(
+        stdout, "model",
         "%s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: %s parameters",
         l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name, m->n_layers, m->dim,
         m->n_heads, m->n_kv_heads, m->head_dim, m->ffn_dim, m->vocab_size, m->tie_word_embeddings ? ", tied" : "",
@@ -73,10 +60,11 @@ static void say_mesh(const struct sh_cmd_plan *l)
     const struct sh_mesh_shape *mesh = &l->mesh;
 
     if (l->at.world == 1)
-        say("mesh", "1 rank%s", missing_nodes(l));
+        sh_str_say(stdout, "mesh", "1 rank%s", missing_nodes(l));
     else
-        say("mesh", "%d x %d ranks (replicate x shard), rank %d of %d%s", sh_group_size(mesh, mesh->replicate),
-            sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world, missing_nodes(l));
+        sh_str_say(stdout, "mesh", "%d x %d ranks (replicate x shard), rank %d of %d%s",
+                   sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world,
+                   missing_nodes(l));
 }
 
 static void say_strategy(const struct sh_cmd_plan *l)
@@ -88,8 +76,9 @@ static void say_strategy(const struct sh_cmd_plan *l)
         snprintf(over, sizeof over, ", after the forward over %d ranks", inner);
     if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
         snprintf(fits, sizeof fits, ", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
-    say("strategy", "%s%s; %s; recompute %s%s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy), over,
-        precision_name(l), sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute), fits);
+    sh_str_say(stdout, "strategy", "%s%s; %s; recompute %s%s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy),
+               over, precision_name(l), sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute),
+               fits);
 }
 
 static void say_batch(const struct sh_cmd_plan *l)
@@ -97,10 +86,11 @@ static void say_batch(const struct sh_cmd_plan *l)
     int64_t batch = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data));
     char sequences[SH_STR_SHORT], tokens[SH_STR_SHORT], micro[SH_STR_SHORT], local[SH_STR_SHORT];
 
-    say("step", "%s of %d tokens (%s tokens) = %s of %s on each rank", sh_str_plural(batch, "sequence", sequences),
-        l->cfg.training.seq_len, sh_str_count(batch * l->cfg.training.seq_len, tokens),
-        sh_str_plural(l->build.options.micro_steps, "micro-step", micro),
-        sh_str_plural(l->cfg.training.local_batch_size, "sequence", local));
+    sh_str_say(stdout, "step", "%s of %d tokens (%s tokens) = %s of %s on each rank",
+               sh_str_plural(batch, "sequence", sequences), l->cfg.training.seq_len,
+               sh_str_count(batch * l->cfg.training.seq_len, tokens),
+               sh_str_plural(l->build.options.micro_steps, "micro-step", micro),
+               sh_str_plural(l->cfg.training.local_batch_size, "sequence", local));
 }
 
 /* What was asked for, and what follows from it: the mesh, the strategy, the batch. */
@@ -113,17 +103,18 @@ static void print_request(const struct sh_cmd_plan *l)
     say_mesh(l);
     say_strategy(l);
     say_batch(l);
-    say("loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)", (long long)loss_rows(l->p));
+    sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
+               (long long)loss_rows(l->p));
     if (l->at.gpu)
-        say("device", "cuda: one GPU per rank");
+        sh_str_say(stdout, "device", "cuda: one GPU per rank");
     else
-        say("threads", "%d per rank%s", l->threads,
-            l->cfg.training.threads ? "" : " (this machine's cores / ranks per node)");
-    say("work", "%.4g GFLOP per token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)",
-        (f.matmul + f.attention_causal) / 1e9,
-        l->build.batch.adapters.rank ? "4 x frozen weights in products + 6 x those of adapters"
-                                     : "6 x weights in products",
-        (f.matmul + f.attention_full) / 1e9);
+        sh_str_say(stdout, "threads", "%d per rank%s", l->threads,
+                   l->cfg.training.threads ? "" : " (this machine's cores / ranks per node)");
+    sh_str_say(stdout, "work", "%.4g GFLOP per token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)",
+               (f.matmul + f.attention_causal) / 1e9,
+               l->build.batch.adapters.rank ? "4 x frozen weights in products + 6 x those of adapters"
+                                            : "6 x weights in products",
+               (f.matmul + f.attention_full) / 1e9);
 }
 
 /* Blocks of a transformer are alike, so 80 of them become one line. */
@@ -208,12 +199,12 @@ static void print_beside(const struct sh_cmd_plan *l)
         print_bytes(name, l->at.ranks_per_node * l->p->arena_bytes);
     }
     if (!l->at.gpu) {
-        puts("  beside it, for each rank: about 50 MiB for the program, its libraries and MPI");
+        puts("  beside it, per rank: 50 to 70 MB for the program, its libraries and MPI");
         return;
     }
     for (int i = 0; i < l->p->n_tiers; i++)
         host += l->p->tiers[i].kind == SH_TIER_HOST ? l->p->tiers[i].bytes : 0;
-    printf("  beside it, not Sherd's: about 0.5 GiB for CUDA's context and libraries, and NCCL's buffers\n");
+    printf("  beside it, not Sherd's: about 0.5 GiB for CUDA, and NCCL's buffers\n");
     print_bytes("pinned host memory: snapshots", host);
 }
 

@@ -64,8 +64,10 @@ static void say_machine(const struct sh_cmd_plan *l)
         n[m->from[i]] += !sh_machine_keys[i].text;
     for (int i = 0; i < m->n_points; i++)
         points += m->points[i].what != SH_POINT_FIGURE;
-    printf(
-        "\nmachine      %s: %g devices per node, %s; figures: %d measured, %d of the file, %d of the preset; %d measured points\n",
+    putchar('\n');
+    sh_str_say(
+        stdout, "machine",
+        "%s: %g devices per node, %s; figures: %d measured, %d of the file, %d of the preset; %d measured points",
         m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
 }
 

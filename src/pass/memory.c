@@ -73,6 +73,13 @@ static const struct sh_section *largest(const struct sh_program *p)
     return most;
 }
 
+static void add_persistent(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS])
+{
+    for (int t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].persistent && p->tensors[t].base == SH_NONE && p->tensors[t].tier == 0)
+            bytes[p->tensors[t].mem] += sh_lifetime_share(p, &p->tensors[t]);
+}
+
 /* What is alive at the peak of the section that needs most, and what is persistent: the rows of `sherd plan`. */
 struct sh_pass_peak sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS])
 {
@@ -85,9 +92,7 @@ struct sh_pass_peak sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_
         peak.op = peak.section->first_op + busiest(p, peak.section, life);
         live_at(p, life, peak.op - peak.section->first_op, bytes);
     }
-    for (int t = 0; t < p->n_tensors; t++)
-        if (p->tensors[t].persistent && p->tensors[t].base == SH_NONE && p->tensors[t].tier == 0)
-            bytes[p->tensors[t].mem] += sh_lifetime_share(p, &p->tensors[t]);
+    add_persistent(p, bytes);
     free(life);
     return peak;
 }
@@ -95,14 +100,14 @@ struct sh_pass_peak sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_
 void sh_pass_in_use(const struct sh_program *p, const struct sh_section *s, int64_t *bytes)
 {
     struct sh_life *life = sh_calloc((size_t)p->n_tensors + 1, sizeof *life);
-    int64_t kept = 0;
+    int64_t kept[SH_MEM_KINDS] = {0}, sum = 0;
 
-    for (int t = 0; t < p->n_tensors; t++)
-        if (p->tensors[t].persistent && p->tensors[t].base == SH_NONE && p->tensors[t].tier == 0)
-            kept += sh_lifetime_share(p, &p->tensors[t]);
+    add_persistent(p, kept);
+    for (int i = 0; i < SH_MEM_KINDS; i++)
+        sum += kept[i];
     find_life(p, s, life);
     sum_alive(p, s, life, bytes);
     for (int i = 0; i < s->n_ops; i++)
-        bytes[i] += kept;
+        bytes[i] += sum;
     free(life);
 }

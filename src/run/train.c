@@ -151,7 +151,8 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
     if (!r->cfg.checkpoint.enable || r->step == first_step || t->stopping.saved == r->step)
         return SH_OK;
     sh_progress_break(&t->progress);
-    sh_log_info("stopping (%s); saving at step %lld", t->stopping.why, (long long)r->step);
+    sh_log_info("stopping (%s); saving at step %lld%s", t->stopping.why, (long long)r->step,
+                sh_job_heard(SH_JOB_INT) ? "; another Ctrl-C gives up at once" : "");
     SH_TRY(save(t, true));
     sh_mesh_timeout(0);
     return sh_saving_poll(&t->saving, true);
