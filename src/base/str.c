@@ -3,10 +3,14 @@
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+
+enum { COLUMNS_MIN = 40, COLUMNS_MAX = 1000, COLUMNS_USUAL = 80, SAID_FROM = 13 };
 
 /* A row of the table lies on the stack. */
 enum { WORD_MAX = 96 };
@@ -117,6 +121,17 @@ const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
 }
 
 /* `column`: where the line is now, for text after an option's name. Words are never cut. */
+int sh_str_columns(FILE *out)
+{
+    const char *text = getenv("COLUMNS");
+    long columns = text ? strtol(text, NULL, 10) : 0;
+    struct winsize window;
+
+    if (columns <= 0 && ioctl(fileno(out), TIOCGWINSZ, &window) == 0)
+        columns = window.ws_col;
+    return columns >= COLUMNS_MIN && columns <= COLUMNS_MAX ? (int)columns : COLUMNS_USUAL;
+}
+
 void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
 {
     bool first = true; /* word of its line */
@@ -155,4 +170,15 @@ int sh_str_numbers(const char *text, double *out, int most)
             return -1;
     }
     return n;
+}
+
+void sh_str_say(FILE *out, const char *label, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    sh_str_wrap(out, sh_str_columns(out), fprintf(out, "%s", label), SAID_FROM, text);
 }

@@ -29,6 +29,9 @@ const char *sh_str_plural(int64_t n, const char *noun, char out[SH_STR_SHORT]);
 /* "42 s", "12 m 5 s", "1 h 12 m", "3 d 4 h": whole seconds, the two largest units; returns out. */
 const char *sh_str_duration(double seconds, char out[SH_STR_SHORT]);
 
+/* How wide lines on a stream may be: what COLUMNS says, else the window of a terminal, else 80. */
+int sh_str_columns(FILE *out);
+
 /* Words of `text` in lines of at most `width` columns, the last one ended.
  *   column  printed in the first line already; < indent: it is filled up with blanks
  *   indent  of all lines */
@@ -37,5 +40,8 @@ void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
 /* Numbers above 0 with commas between, and blanks around them: how many, -1 where it is no such list.
  *   out  the first `most` of them; NULL with 0 */
 int sh_str_numbers(const char *text, double *out, int most);
+
+/* A label of at most 12 characters and its words (511 characters) from column 13 on, in as many lines as they need. */
+void sh_str_say(FILE *out, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

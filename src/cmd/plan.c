@@ -39,49 +39,82 @@ static const char *missing_nodes(const struct sh_cmd_plan *l)
 {
     bool matters = !l->at.gpu && l->cfg.comm.shared_memory == SH_SHARED_MEMORY_AUTO;
 
-    return matters && !l->at.ranks_per_node ? "; nodes not known (mesh.ranks_per_node), so nothing shared" : "";
+    return matters && !l->at.ranks_per_node ? "; mesh.ranks_per_node not set: assumes no sharing within a node" : "";
+}
+
+static void say_model(const struct sh_cmd_plan *l)
+{
+    const struct sh_model *m = &l->build.model;
+    char count[SH_STR_SHORT];
+
+    sh_str_say(
+        stdout, "model",
+        "%s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: %s parameters",
+        l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name, m->n_layers, m->dim,
+        m->n_heads, m->n_kv_heads, m->head_dim, m->ffn_dim, m->vocab_size, m->tie_word_embeddings ? ", tied" : "",
+        sh_str_count(sh_model_params(m), count));
+}
+
+static void say_mesh(const struct sh_cmd_plan *l)
+{
+    const struct sh_mesh_shape *mesh = &l->mesh;
+
+    if (l->at.world == 1)
+        sh_str_say(stdout, "mesh", "1 rank%s", missing_nodes(l));
+    else
+        sh_str_say(stdout, "mesh", "%d x %d ranks (replicate x shard), rank %d of %d%s",
+                   sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world,
+                   missing_nodes(l));
+}
+
+static void say_strategy(const struct sh_cmd_plan *l)
+{
+    int inner = sh_group_size(&l->mesh, l->mesh.inner);
+    char limit[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT], strategy[SH_STRATEGY_TEXT], over[64] = "", fits[64] = "";
+
+    if (inner > 1)
+        snprintf(over, sizeof over, ", after the forward over %d ranks", inner);
+    if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
+        snprintf(fits, sizeof fits, ", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
+    sh_str_say(stdout, "strategy", "%s%s; %s; recompute %s%s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy),
+               over, precision_name(l), sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute),
+               fits);
+}
+
+static void say_batch(const struct sh_cmd_plan *l)
+{
+    int64_t batch = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data));
+    char sequences[SH_STR_SHORT], tokens[SH_STR_SHORT], micro[SH_STR_SHORT], local[SH_STR_SHORT];
+
+    sh_str_say(stdout, "step", "%s of %d tokens (%s tokens) = %s of %s on each rank",
+               sh_str_plural(batch, "sequence", sequences), l->cfg.training.seq_len,
+               sh_str_count(batch * l->cfg.training.seq_len, tokens),
+               sh_str_plural(l->build.options.micro_steps, "micro-step", micro),
+               sh_str_plural(l->cfg.training.local_batch_size, "sequence", local));
 }
 
 /* What was asked for, and what follows from it: the mesh, the strategy, the batch. */
 static void print_request(const struct sh_cmd_plan *l)
 {
-    const struct sh_model *m = &l->build.model;
-    const struct sh_mesh_shape *mesh = &l->mesh;
-    int inner = sh_group_size(mesh, mesh->inner);
-    struct sh_model_flops f = sh_model_flops_adapted(m, &l->build.batch.adapters, l->cfg.training.seq_len);
-    char count[SH_STR_SHORT], limit[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT];
-    char strategy[SH_STRATEGY_TEXT];
+    struct sh_model_flops f =
+        sh_model_flops_adapted(&l->build.model, &l->build.batch.adapters, l->cfg.training.seq_len);
 
-    printf("model        %s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: "
-           "%s parameters\n",
-           l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name, m->n_layers, m->dim,
-           m->n_heads, m->n_kv_heads, m->head_dim, m->ffn_dim, m->vocab_size, m->tie_word_embeddings ? ", tied" : "",
-           sh_str_count(sh_model_params(m), count));
-    printf("mesh         %d x %d ranks (replicate x shard), rank %d of %d%s\n", sh_group_size(mesh, mesh->replicate),
-           sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world, missing_nodes(l));
-    printf("strategy     %s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy));
-    if (inner > 1)
-        printf(", after the forward over %d ranks", inner);
-    printf("; %s; recompute %s", precision_name(l), sh_recompute_text(&l->build.recompute, m->n_layers, recompute));
-    if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
-        printf(", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
-    putchar('\n');
-    printf("step         %lld sequences of %d tokens = %d micro-step%s of %d sequences on each rank\n",
-           (long long)sh_request_global_batch(&l->cfg, sh_group_size(mesh, mesh->data)), l->cfg.training.seq_len,
-           l->build.options.micro_steps, l->build.options.micro_steps == 1 ? "" : "s",
-           l->cfg.training.local_batch_size);
-    printf("loss         %lld rows of logits at a time (training.loss_chunk_rows)\n", (long long)loss_rows(l->p));
+    say_model(l);
+    say_mesh(l);
+    say_strategy(l);
+    say_batch(l);
+    sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
+               (long long)loss_rows(l->p));
     if (l->at.gpu)
-        printf("device       cuda: one GPU a rank\n");
+        sh_str_say(stdout, "device", "cuda: one GPU per rank");
     else
-        printf("threads      %d a rank%s\n", l->threads,
-               l->cfg.training.threads ? ""
-                                       : ": this machine's cores over the ranks of a node; training.threads sets it");
-    printf("work         %.4g GFLOP a token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)\n",
-           (f.matmul + f.attention_causal) / 1e9,
-           l->build.batch.adapters.rank ? "4 x frozen weights in products + 6 x those of adapters"
-                                        : "6 x weights in products",
-           (f.matmul + f.attention_full) / 1e9);
+        sh_str_say(stdout, "threads", "%d per rank%s", l->threads,
+                   l->cfg.training.threads ? "" : " (this machine's cores / ranks per node)");
+    sh_str_say(stdout, "work", "%.4g GFLOP per token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)",
+               (f.matmul + f.attention_causal) / 1e9,
+               l->build.batch.adapters.rank ? "4 x frozen weights in products + 6 x those of adapters"
+                                            : "6 x weights in products",
+               (f.matmul + f.attention_full) / 1e9);
 }
 
 /* Blocks of a transformer are alike, so 80 of them become one line. */
@@ -111,7 +144,7 @@ static void print_units(const struct sh_cmd_plan *l)
     const struct sh_program *p = l->p;
     bool *printed = sh_calloc((size_t)p->n_units + 1, sizeof *printed);
 
-    printf("\n%-24s %10s %16s %16s %14s\n", "units", "tensors", "parameters", "chunk of a rank", "gathered");
+    printf("\n%-22s %8s %15s %15s %12s\n", "units", "tensors", "parameters", "chunk per rank", "gathered");
     for (int i = 0; i < p->n_units; i++) {
         const struct sh_unit *u = &p->units[i];
         char name[2 * SH_NAME_MAX + 8], bytes[SH_STR_SHORT];
@@ -122,7 +155,7 @@ static void print_units(const struct sh_cmd_plan *l)
         for (int k = i; k != SH_NONE; k = next_alike(p, k))
             printed[last = k] = true;
         snprintf(name, sizeof name, last > i ? "%s .. %s" : "%s", u->name, p->units[last].name);
-        printf("  %-22s %10d %16lld %16lld %14s%s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
+        printf("  %-20s %8d %15lld %15lld %12s%s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
                sh_str_bytes(gathered_bytes(l, u), bytes),
                u->trainable  ? ""
                : u->packed   ? "  frozen, nf4"
@@ -132,31 +165,70 @@ static void print_units(const struct sh_cmd_plan *l)
     free(printed);
 }
 
+static void print_bytes(const char *name, int64_t bytes)
+{
+    char text[SH_STR_SHORT];
+
+    printf("  %-34s %20lld  %12s\n", name, (long long)bytes, sh_str_bytes(bytes, text));
+}
+
+/* "(last micro-step, backward layers.31)": what to look at for less. */
+static void print_peak(const struct sh_cmd_plan *l, struct sh_pass_peak peak)
+{
+    printf("\nmemory of this rank%s at the peak", l->at.gpu ? "'s GPU" : "");
+    if (peak.section && peak.op < peak.section->first_op + peak.section->n_ops) {
+        const struct sh_op *op = &l->p->ops[peak.op];
+
+        printf(" (%s, %s ", sh_section_name(peak.section->kind), sh_phase_name(op->phase));
+        if (op->block != SH_NONE)
+            printf("layers.%d)", op->block);
+        else
+            printf("%s)", op->unit != SH_NONE ? l->p->units[op->unit].name : sh_op_info(op->kind)->name);
+    }
+    putchar('\n');
+}
+
+/* What the arena is beside: on a GPU of the card, else of the node. */
+static void print_beside(const struct sh_cmd_plan *l)
+{
+    int64_t host = 0;
+    char name[64];
+
+    if (!l->at.gpu && l->at.ranks_per_node > 1) {
+        snprintf(name, sizeof name, "a node: %d ranks like this one", l->at.ranks_per_node);
+        print_bytes(name, l->at.ranks_per_node * l->p->arena_bytes);
+    }
+    if (!l->at.gpu) {
+        puts("  beside it, per rank: 50 to 70 MB for the program, its libraries and MPI");
+        return;
+    }
+    for (int i = 0; i < l->p->n_tiers; i++)
+        host += l->p->tiers[i].kind == SH_TIER_HOST ? l->p->tiers[i].bytes : 0;
+    printf("  beside it, not Sherd's: about 0.5 GiB for CUDA, and NCCL's buffers\n");
+    print_bytes("pinned host memory: snapshots", host);
+}
+
 /* Each kind at the moment when the sum of all is highest; what is left over to the arena are gaps. */
 static void print_memory(const struct sh_cmd_plan *l)
 {
-    int64_t bytes[SH_MEM_KINDS], sum = 0, host = 0;
-    char text[SH_STR_SHORT];
+    int64_t bytes[SH_MEM_KINDS], sum = 0;
+    bool halves;
 
-    for (int i = 0; i < l->p->n_tiers; i++)
-        host += l->p->tiers[i].kind == SH_TIER_HOST ? l->p->tiers[i].bytes : 0;
-    sh_pass_memory(l->p, bytes);
-    printf("\nmemory of this rank%s at the peak\n", l->at.gpu ? "'s GPU" : "");
+    print_peak(l, sh_pass_memory(l->p, bytes));
+    halves = bytes[SH_MEM_REMAINDER] > 0;
     for (int i = 0; i < SH_MEM_KINDS; i++) {
         sum += bytes[i];
         if (bytes[i])
-            printf("  %-34s %20lld  %12s\n", sh_program_mem_name((enum sh_mem)i), (long long)bytes[i],
-                   sh_str_bytes(bytes[i], text));
+            print_bytes(i == SH_MEM_PARAM && halves ? "parameters (upper halves, bf16)"
+                                                    : sh_program_mem_name((enum sh_mem)i),
+                        bytes[i]);
     }
     if (l->p->arena_bytes != sum)
-        printf("  %-34s %20lld  %12s\n", "gaps between tensors", (long long)(l->p->arena_bytes - sum),
-               sh_str_bytes(l->p->arena_bytes - sum, text));
-    printf("  %-34s %20lld  %12s\n", l->at.gpu ? "arena: all that is allocated on it" : "arena: all that is allocated",
-           (long long)l->p->arena_bytes, sh_str_bytes(l->p->arena_bytes, text));
-    if (!l->at.gpu)
-        return;
-    printf("  beside it, not Sherd's: about 0.5 GiB for CUDA's context and libraries, and NCCL's buffers\n");
-    printf("  %-34s %20lld  %12s\n", "pinned host memory: snapshots", (long long)host, sh_str_bytes(host, text));
+        print_bytes("gaps between tensors", l->p->arena_bytes - sum);
+    print_bytes(l->at.gpu ? "arena: all that is allocated on it" : "arena: all that is allocated", l->p->arena_bytes);
+    print_beside(l);
+    if (halves)
+        puts("  halves: a float32 master is a bfloat16, which is gathered, and 16 more bits");
 }
 
 /* Of a whole step. */
@@ -288,7 +360,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     return sh_pass_build(&l->build, &l->p);
 }
 
-/* Where they are here; a plan is made without data. */
+/* Where they are here; a plan is made without data. Of a plan that was refused nothing is said, and its reason stays. */
 static void look_at_data(const struct sh_cmd_plan *l)
 {
     const char *path = l->cfg.training.dataset_path;
@@ -311,7 +383,6 @@ static void print(const struct sh_cmd_plan *l, bool show)
     print_units(l);
     print_memory(l);
     print_collectives(l);
-    look_at_data(l);
     if (show) {
         putchar('\n');
         sh_program_print(l->after ? l->after : l->p, stdout);
@@ -393,6 +464,9 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         rc = sh_pass_build_until(&l.build, after, &l.after);
     if (l.p && rc != SH_E_USAGE)
         print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
+    fflush(stdout); /* an error comes after the plan that it is of, wherever the two go */
+    if (rc == SH_OK)
+        look_at_data(&l);
     if (rc == SH_OK && sh_cmd_option(cmd, args, "--check"))
         rc = sh_cmd_plan_check(&l);
     if (rc == SH_OK && l.priced)

@@ -26,7 +26,7 @@ static void say(const struct sh_cmd_plan *l, const struct sh_ranks_found *found)
     char most[SH_STR_SHORT], node[SH_STR_SHORT], least[SH_STR_SHORT], part[SH_STR_SHORT];
 
     printf(
-        "\ncheck        %d ranks agree: %d collectives a step with sizes, types and groups, each element updated and squared once, "
+        "\ncheck        %d ranks agree: %d collectives per step with sizes, types and groups, each element updated and squared once, "
         "each sequence read once\n",
         l->at.world, found->collectives);
     printf("             rank %d takes most memory, %s", found->largest_rank, sh_str_bytes(found->most_bytes, most));

@@ -5,7 +5,7 @@
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/cost/limit.h"
-#include "src/metrics/metrics.h"
+#include "src/metrics/trace.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -65,8 +65,10 @@ static void say_machine(const struct sh_cmd_plan *l)
         n[m->from[i]] += !sh_machine_keys[i].text;
     for (int i = 0; i < m->n_points; i++)
         points += m->points[i].what != SH_POINT_FIGURE;
-    printf(
-        "\nmachine      %s: %g devices a node, %s; figures: %d measured, %d of the file, %d of the preset; %d measured points\n",
+    putchar('\n');
+    sh_str_say(
+        stdout, "machine",
+        "%s: %g devices per node, %s; figures: %d measured, %d of the file, %d of the preset; %d measured points",
         m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
 }
 
@@ -129,26 +131,33 @@ static sh_rc say_hybrid(const struct sh_cmd_plan *l, const struct sh_cost_step *
     return rc;
 }
 
-/* One rank stands for all of them. */
-static sh_rc write_trace(struct sh_cost_request r, const char *path)
+static sh_rc put_trace(const struct sh_config *cfg, const struct sh_cost_request *r, const char *path)
 {
-    struct sh_trace *t = sh_trace_create(r.mesh->rank, r.machine->name);
-    struct sh_cost_step step;
+    char config[SH_CONFIG_DIGEST], *head, *all;
+    struct sh_trace_about about = {.config = config, .machine = r->machine->name, .ranks = sh_mesh_ranks(r->mesh)};
     int64_t bytes;
-    const char *text;
     sh_rc rc;
 
-    r.trace = t;
-    rc = sh_cost_step(&r, &step);
-    if (rc == SH_OK) {
-        char *all;
+    SH_TRY(sh_config_digest(cfg, config));
+    head = sh_trace_head(&about);
+    all = sh_strfmt("%s%s%s", head, sh_trace_text(r->trace, &bytes), sh_trace_foot);
+    rc = sh_write_file_atomic(path, all, strlen(all));
+    free(head);
+    free(all);
+    return rc;
+}
 
-        text = sh_trace_text(t, 0, &bytes);
-        all = sh_strfmt("%s%s%s", sh_trace_head, text, sh_trace_foot);
-        rc = sh_write_file_atomic(path, all, strlen(all));
-        free(all);
-    }
-    sh_trace_destroy(t);
+/* One rank stands for all of them. */
+static sh_rc write_trace(const struct sh_config *cfg, struct sh_cost_request r, const char *path)
+{
+    struct sh_cost_step step;
+    sh_rc rc;
+
+    r.trace = sh_trace_create(r.mesh, r.machine->name);
+    rc = sh_cost_step(&r, &step);
+    if (rc == SH_OK)
+        rc = put_trace(cfg, &r, path);
+    sh_trace_destroy(r.trace);
     return rc;
 }
 
@@ -181,6 +190,6 @@ sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     if (what_if)
         SH_TRY(say_change(&r, &job, &step, what_if));
     if (trace)
-        SH_TRY(write_trace(r, trace));
+        SH_TRY(write_trace(&l->cfg, r, trace));
     return json ? sh_cmd_plan_json(l, &r, &job, &step, json) : SH_OK;
 }

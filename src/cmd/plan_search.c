@@ -86,7 +86,7 @@ static sh_rc search_ranks(const struct sh_cmd_plan *l, const char *path)
     if (!n)
         return sh_fail(SH_E_MEMORY, "no configuration fits %d ranks of %s each; use more ranks", s.ranks,
                        sh_str_bytes(s.limit_bytes, limit));
-    printf("search       %d ranks of %s, %lld sequences a step, at most %s a rank\n", s.ranks, l->machine.name,
+    printf("search       %d ranks of %s, %lld sequences per step, at most %s per rank\n", s.ranks, l->machine.name,
            (long long)sh_request_global_batch(&l->cfg, s.ranks), sh_str_bytes(s.limit_bytes, limit));
     say_table(l, &s, found, n);
     return path ? write_best(&s, found, n, path) : SH_OK;
@@ -201,7 +201,7 @@ static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double 
     }
     if (!fastest.nodes)
         return sh_fail(SH_E_MEMORY,
-                       "no number of nodes up to %d has a configuration that fits, with %lld sequences a step", most,
+                       "no number of nodes up to %d has a configuration that fits, with %lld sequences per step", most,
                        (long long)sh_request_global_batch(&l->cfg, 1));
     if (least.nodes) {
         say_size(l, "least nodes", &least);

@@ -72,7 +72,7 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--threads", .value = "N",
      .help = "threads per rank, which determine scratch memory (the same as --training.threads=N)",
      .key = "training.threads"},
-    {.name = "--machine", .value = "NAME", .help = "what a step takes on this machine: a file, or a preset such as h100-80x8-ndr400 (8 devices a "
+    {.name = "--machine", .value = "NAME", .help = "what a step takes on this machine: a file, or a preset such as h100-80x8-ndr400 (8 devices per "
      "node, 400 Gb/s of network for each); sherd help --machine has the keys and presets"},
     {.name = "--json", .value = "FILE", .help = "with --machine: write the prediction into this file"},
     {.name = "--trace", .value = "FILE", .help = "with --machine: write the predicted step as a trace, for ui.perfetto.dev"},
@@ -151,7 +151,7 @@ static const struct sh_cmd_option generate[] = {
     {.name = "--top-p", .value = "P", .help = "among the most likely whose probabilities sum to P; default 1: all"},
     {.name = "--min-p", .value = "P", .help = "among those of at least P times the probability of the most likely one; default 0: all"},
     {.name = "--seed", .value = "S", .help = "seed of the sampling; default 1"},
-    {.name = "--batch", .value = "N", .help = "with --prompts: prompts at a time on a rank; default 8"},
+    {.name = "--batch", .value = "N", .help = "with --prompts: prompts at a time per rank; default 8"},
     {.name = "--context", .value = "N", .help = "tokens that the model sees at most; default model.max_seq_len"},
     {.name = "--parallel", .value = "HOW", .help = "resident: each rank has all parameters; shard: each has its part, and they gather a "
      "unit at a time for each token; auto: resident where the memory allows; default auto"},
@@ -174,7 +174,7 @@ static const struct sh_cmd_option eval[] = {
      "logs them"},
     {.name = "--tokenizer", .value = "NAME", .help = "of the model, for these: byte, a folder that has tokenizer.json, or such a file; default that "
      "which the checkpoint names"},
-    {.name = "--batch", .value = "N", .help = "rows of text at a time on a rank, for these; default 8"},
+    {.name = "--batch", .value = "N", .help = "rows of text at a time per rank, for these; default 8"},
     {.name = "--context", .value = "N", .help = "tokens that the model reads at most, for these; default model.max_seq_len"},
     {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
      "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
@@ -265,7 +265,7 @@ const struct sh_cmd sh_commands[] = {
      "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", doctor,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...",
-     "turn text files into a token file, with the tokenizer of a model, or one token a byte; the inputs may be packed "
+     "turn text files into a token file, with the tokenizer of a model, or one token per byte; the inputs may be packed "
      "(.gz, .zst)",
      tokenize, .run = sh_cmd_tokenize},
     {"data", "FILE", "what is in a document file: lengths, how full sequences get, and the text of documents, with what is trained in "

@@ -7,6 +7,7 @@
 #include "src/config/place.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- values ---- */
@@ -36,6 +37,34 @@ static const struct {
     {"training.mixed_precision_reduce", "fp32", "float32"},
     {"training.mixed_precision_reduce", "bf16", "bfloat16"},
 };
+
+/* Words that have no counterpart. */
+static const struct {
+    const char *key, *word, *advice;
+} no_words[] = {
+    {"training.mixed_precision_param", "fp16", "bfloat16 is the 16-bit type here"},
+    {"training.mixed_precision_param", "float16", "bfloat16 is the 16-bit type here"},
+    {"training.mixed_precision_reduce", "fp16", "bfloat16 is the 16-bit type here"},
+    {"training.mixed_precision_reduce", "float16", "bfloat16 is the 16-bit type here"},
+};
+
+const char *sh_config_alias_advice(const char *key, const char *word)
+{
+    for (size_t i = 0; i < sizeof no_words / sizeof no_words[0]; i++)
+        if (strcmp(no_words[i].key, key) == 0 && strcmp(no_words[i].word, word) == 0)
+            return no_words[i].advice;
+    return NULL;
+}
+
+const char *sh_config_alias_words(const char *key, char out[SH_CONFIG_WORDS_MAX])
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof other_words / sizeof other_words[0]; i++)
+        if (strcmp(other_words[i].key, key) == 0 && other_words[i].word[0] != '_' && n < SH_CONFIG_WORDS_MAX)
+            n += (size_t)snprintf(out + n, SH_CONFIG_WORDS_MAX - n, "%s%s", n > 0 ? ", " : "", other_words[i].word);
+    return out;
+}
 
 /* A pointer into `word`. */
 static const char *without_prefix(const char *key, const char *word)

@@ -193,6 +193,11 @@ sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_ov
 /* Resolved configuration as YAML that loads back to the same values; *text freed with free(). */
 sh_rc sh_config_print(const struct sh_config *cfg, char **text);
 
+/* XXH3 of that text, 64 bits in hexadecimal: what `xxhsum -H3 config.yaml` prints of a run's file. Tells whether two runs
+ * had the same configuration. */
+enum { SH_CONFIG_DIGEST = 17 };
+sh_rc sh_config_digest(const struct sh_config *cfg, char digest[SH_CONFIG_DIGEST]);
+
 /* The value of "section.key" as one line without YAML's quotes, for scripts; *text freed with free().
  * Errors: SH_E_USAGE: no such key, or one that only sets another. */
 sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text);

@@ -1,5 +1,6 @@
 /* The help of the keys, as text, man page and Markdown. Everything comes from the table of keys: what a value may be is
  * made of the same words and bounds that check it. */
+#include "src/config/alias.h"
 #include "src/config/keys.h"
 #include "src/config/value.h"
 
@@ -7,16 +8,17 @@
 
 #include <string.h>
 
-enum { FACTS_MAX = 512, WIDTH = 74 };
+enum { FACTS_MAX = 768, WIDTH = 74 };
 
 /* What a value may be: "false | true", "1 .. 64 units", "auto | 1 .. 1048576 ranks". */
 static const char *accepted(const struct sh_config_key *key, char out[FACTS_MAX])
 {
-    char words[SH_CONFIG_WORDS_MAX], range[SH_CONFIG_NAME_MAX];
+    char words[SH_CONFIG_WORDS_MAX], also[SH_CONFIG_WORDS_MAX], range[SH_CONFIG_NAME_MAX];
     sh_config_value_words(key, words);
     sh_config_value_range(key, range);
+    sh_config_alias_words(key->name, also);
     if (key->only_words)
-        snprintf(out, FACTS_MAX, "%s", words);
+        snprintf(out, FACTS_MAX, "%s%s%s", words, also[0] != '\0' ? "; also: " : "", also);
     else if (key->type == SH_KEY_STRING)
         snprintf(out, FACTS_MAX, "%s", key->pairs ? "name=value,name=value, or a mapping" : "text");
     else

@@ -2,6 +2,7 @@
 #include "src/config/give.h"
 #include "src/config/value.h"
 
+#include "src/base/hash.h"
 #include "src/base/mem.h"
 
 #include <errno.h>
@@ -48,5 +49,15 @@ sh_rc sh_config_print(const struct sh_config *cfg, char **text)
         return sh_fail(SH_E_MEMORY, "out of memory: no room to print the configuration");
     }
     *text = out;
+    return SH_OK;
+}
+
+sh_rc sh_config_digest(const struct sh_config *cfg, char digest[SH_CONFIG_DIGEST])
+{
+    char *text;
+
+    SH_TRY(sh_config_print(cfg, &text));
+    snprintf(digest, SH_CONFIG_DIGEST, "%016llx", (unsigned long long)sh_hash64(text, strlen(text)));
+    free(text);
     return SH_OK;
 }

@@ -79,10 +79,16 @@ static sh_rc not_a_word(const struct sh_config_key *key, const char *text)
     int n = 0;
     for (const struct sh_config_word *w = key->words; w->name != NULL; w++)
         names[n++] = w->name;
-    const char *nearest = sh_str_nearest(sh_config_alias_word(key->name, text, spelled), n, names);
+    const char *word = sh_config_alias_word(key->name, text, spelled), *nearest = sh_str_nearest(word, n, names);
+    const char *advice = sh_config_alias_advice(key->name, word);
     return sh_fail(SH_E_USAGE, "%s: '%s' is not one of %s%s%s", key->name, sh_config_text_shown(text, shown),
-                   sh_config_value_words(key, words), nearest != NULL ? "; nearest is " : "",
-                   nearest != NULL ? nearest : "");
+                   sh_config_value_words(key, words),
+                   advice != NULL    ? "; "
+                   : nearest != NULL ? "; nearest is "
+                                     : "",
+                   advice != NULL    ? advice
+                   : nearest != NULL ? nearest
+                                     : "");
 }
 
 /* Words are named, too, where the key has some beside numbers. */

@@ -13,11 +13,11 @@ const struct sh_cost_part sh_cost_parts[] = {
     {"slow-down", PART(slowdown), 0,
      "move less beside the computation: hybrid_shard over a node's ranks, fewer micro-steps, mixed_precision_reduce: bfloat16"},
     {"latency", PART(latency), 2, "a smaller shard group (hybrid_shard, mesh.shard), or more work between collectives"},
-    {"memory", PART(memory), 2, "fewer bytes a token: a larger micro-batch, less recomputation, bfloat16"},
+    {"memory", PART(memory), 2, "fewer bytes per token: a larger micro-batch, less recomputation, bfloat16"},
     {"network", PART(network), 2,
      "more prefetch (parallelism.forward_prefetch, backward_prefetch), hybrid_shard, a larger micro-batch"},
     {"attention", PART(attention), 1.5, "shorter sequences, or document masks"},
-    {"host", PART(host), 0, "more work a step: the host's share is the same for each"},
+    {"host", PART(host), 0, "more work per step: the host's share is the same for each"},
     {"spread", PART(spread), 0, "leave out the slow nodes: sherd doctor and the pace lines of metrics.jsonl name them"},
 };
 const int sh_cost_n_parts = sizeof sh_cost_parts / sizeof *sh_cost_parts;

@@ -23,7 +23,7 @@ const struct sh_machine_key sh_machine_keys[] = {
     TEXT("machine.name", name, "what it is called"),
     TEXT("machine.source", source, "who measured what, when, where"),
     NUMBER(node.devices, 1, 1024, "devices", "devices of a node; a rank computes on each"),
-    NUMBER(node.price_per_device_hour, 0, 1e6, "money", "what a device costs an hour; 0: not known"),
+    NUMBER(node.price_per_device_hour, 0, 1e6, "money", "what a device costs per hour; 0: not known"),
     TEXT("device.kind", device.kind, "the preset that gives what the file does not"),
     NUMBER(device.memory_bytes, 1, LARGE, "bytes", "memory of a device"),
     NUMBER(device.reserved_bytes, 0, LARGE, "bytes", "of it, what drivers, libraries and NCCL take"),

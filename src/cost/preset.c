@@ -144,7 +144,7 @@ sh_rc sh_machine_preset(const char *name, struct sh_machine *out)
     }
     return sh_fail(
         SH_E_USAGE,
-        "%s: neither a file nor the name of a machine, as h100-80x8-ndr400: 8 devices a node, 400 Gb/s of network "
+        "%s: neither a file nor the name of a machine, as h100-80x8-ndr400: 8 devices per node, 400 Gb/s of network "
         "for each; devices are %s",
         name, sh_preset_names(all));
 }

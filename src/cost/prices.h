@@ -18,9 +18,14 @@ struct sh_prices {
 void sh_prices_make(const struct sh_cost_request *r, struct sh_prices *out);
 void sh_prices_free(struct sh_prices *p);
 
-/* The rows of a real trace, and an event of an operation in it; times in seconds from the start of the step. */
-void sh_cost_trace_rows(struct sh_trace *t, const struct sh_program *p);
-void sh_cost_trace_op(struct sh_trace *t, const struct sh_program *p, int op, int row, double begin, double end,
-                      const struct sh_price *price);
+/* The events of a real trace; times in seconds from the start of the step, in the order of their ends. NULL: no trace is
+ * asked for, nothing done.
+ *   op  of the section, from 0 */
+struct sh_cost_trace;
+struct sh_cost_trace *sh_cost_trace_begin(const struct sh_cost_request *r);
+void sh_cost_trace_section(struct sh_cost_trace *t, const struct sh_section *s, double now);
+void sh_cost_trace_op(struct sh_cost_trace *t, int op, double begin, double end, const struct sh_price *price);
+void sh_cost_trace_section_end(struct sh_cost_trace *t, double now);
+void sh_cost_trace_end(struct sh_cost_trace *t, double now);
 
 #endif

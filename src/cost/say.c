@@ -47,8 +47,8 @@ static void say_step(const struct sh_cost_request *r, const struct sh_cost_job *
     double rate = sh_cost_tokens_per_second(job, step);
     char seconds[SH_STR_SHORT], each[SH_STR_SHORT], all[SH_STR_SHORT];
 
-    fprintf(
-        out, "step         %s, %s tokens/s a rank, %s in all; MFU %.1f %% (6LHDT), %.1f %% (12LHDT) of %.4g TFLOP/s\n",
+    sh_str_say(
+        out, "step", "%s, %s tokens/s per rank, %s in all; MFU %.1f %% (6LHDT), %.1f %% (12LHDT) of %.4g TFLOP/s",
         seconds_text(step->seconds, seconds), sh_str_count(llround(rate / job->ranks), each),
         sh_str_count(llround(rate), all), 100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_causal),
         100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_full), peak_of(r->machine, r->p->act) / 1e12);
@@ -102,27 +102,31 @@ static sh_rc say_limits(const struct sh_cost_request *r, const struct sh_cost_st
 
     SH_TRY(sh_cost_limits(r, step->seconds, limits));
     for (int i = 0; i < 2 && limits[i].part; i++)
-        fprintf(out, "%-12s %s, without which a step were %.1f %% faster: %s\n", i ? "then by" : "limited by",
-                limits[i].part->name, 100 * limits[i].gain, limits[i].part->remedy);
+        sh_str_say(out, i ? "then by" : "limited by", "%s, without which a step were %.1f %% faster: %s",
+                   limits[i].part->name, 100 * limits[i].gain, limits[i].part->remedy);
     return SH_OK;
 }
 
 static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
 {
-    const char *between = "what if      ";
+    const char *between = "";
+    char text[512];
+    size_t n = 0;
 
+    text[0] = '\0';
     for (int i = 0; i < sh_cost_n_parts; i++) {
         const struct sh_cost_part *part = &sh_cost_parts[i];
         double gain;
 
         SH_TRY(sh_cost_gain(r, part, part->usual, step->seconds, &gain));
-        if (part->usual > 0)
-            fprintf(out, "%s%s x %g: +%.1f %%", between, part->name, part->usual, 100 * gain);
-        else
-            fprintf(out, "%sno %s: +%.1f %%", between, part->name, 100 * gain);
+        if (part->usual > 0 && n < sizeof text)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s x %g: +%.1f %%", between, part->name, part->usual,
+                                  100 * gain);
+        else if (n < sizeof text)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%sno %s: +%.1f %%", between, part->name, 100 * gain);
         between = ", ";
     }
-    fputc('\n', out);
+    sh_str_say(out, "what if", "%s", text);
     return SH_OK;
 }
 
@@ -136,8 +140,8 @@ static void warn_interval(const struct sh_cost_failures *f, const struct sh_cost
         return;
     best = sh_cost_best_interval(f);
     if (mine > 2 * best || mine < best / 2)
-        fprintf(out, "             checkpoint.interval=%.0f is %s: %.2f %% go forward with it\n", job->save_steps,
-                mine > best ? "long" : "short", 100 * sh_cost_goodput(f, mine));
+        sh_str_say(out, "", "checkpoint.interval=%.0f is %s: %.2f %% go forward with it", job->save_steps,
+                   mine > best ? "long" : "short", 100 * sh_cost_goodput(f, mine));
 }
 
 static void say_failures(const struct sh_cost_request *r, const struct sh_cost_job *job,
@@ -150,16 +154,15 @@ static void say_failures(const struct sh_cost_request *r, const struct sh_cost_j
     if (f.between > 0) {
         every = sh_cost_best_interval(&f);
         goodput = sh_cost_goodput(&f, every);
-        fprintf(
-            out,
-            "failures     one in %s of the job; best checkpoint.interval %.0f steps (%s), where %.2f %% of the time goes "
-            "forward\n",
+        sh_str_say(
+            out, "failures",
+            "one in %s of the job; best checkpoint.interval %.0f steps (%s), where %.2f %% of the time goes forward",
             sh_str_duration(f.between, between), fmax(1, every / step->seconds), sh_str_duration(every, interval),
             100 * goodput);
     }
     warn_interval(&f, job, step, out);
     if (price > 0)
-        fprintf(out, "cost         %.4g a billion tokens\n",
+        fprintf(out, "cost         %.4g per billion tokens\n",
                 price * job->ranks / (3600 * sh_cost_tokens_per_second(job, step) * goodput) * 1e9);
 }
 

@@ -12,7 +12,6 @@
 
 #include "src/base/mem.h"
 #include "src/cost/prices.h"
-#include "src/metrics/metrics.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -35,6 +34,7 @@ struct sim {
     const struct sh_cost_request *r;
     const struct sh_prices *prices;
     const struct sh_section *s;
+    struct sh_cost_trace *trace; /* NULL: none */
     struct channel channels[CHANNELS];
     int n_channels, n_moving;
     bool *complete; /* [operations of the section] */
@@ -108,17 +108,16 @@ static void start_ready(struct sim *s)
     }
 }
 
-static void note_event(const struct sim *s, int i, int row, double begin)
+static void note_event(const struct sim *s, int i, double begin)
 {
-    if (s->r->trace)
-        sh_cost_trace_op(s->r->trace, s->r->p, s->s->first_op + i, row, begin, s->now, price_at(s, i));
+    sh_cost_trace_op(s->trace, i, begin, s->now, price_at(s, i));
 }
 
 static void finish(struct sim *s, struct channel *c)
 {
     int i = c->queue[c->first];
 
-    note_event(s, i, c->stream, c->begin);
+    note_event(s, i, c->begin);
     s->complete[i] = true;
     c->moves = false;
     c->first++;
@@ -200,7 +199,7 @@ static void compute(struct sim *s, int i)
     row->flops += s->weight * price->flops;
     row->bytes += s->weight * price->bytes;
     row->calls += (int64_t)s->weight;
-    note_event(s, i, SH_STREAM_COMPUTE, begin);
+    note_event(s, i, begin);
 }
 
 static void enqueue(struct sim *s, int i)
@@ -249,7 +248,7 @@ static sh_rc wait_for(struct sim *s, int i)
         SH_REQUIRE(isfinite(passed));
     }
     note_exposed(s, waited, s->now - begin);
-    note_event(s, i, s->r->p->n_streams, begin);
+    note_event(s, i, begin);
     return SH_OK;
 }
 
@@ -291,10 +290,13 @@ static sh_rc run_step(struct sim *s)
         s->weight = times ? (double)p->sections[i].repeat / times : 0;
         for (int k = 0; k < times; k++) {
             double begin = s->now;
-            sh_rc rc = run_section(s);
+            sh_rc rc;
 
+            sh_cost_trace_section(s->trace, s->s, s->now);
+            rc = run_section(s);
             free_channels(s);
             SH_TRY(rc);
+            sh_cost_trace_section_end(s->trace, s->now);
             s->out->seconds += s->weight * (s->now - begin);
         }
     }
@@ -352,9 +354,9 @@ sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out)
         most = r->p->sections[i].n_ops > most ? r->p->sections[i].n_ops : most;
     s.prices = &prices;
     s.complete = sh_calloc((size_t)most, sizeof *s.complete);
-    if (r->trace)
-        sh_cost_trace_rows(r->trace, r->p);
+    s.trace = sh_cost_trace_begin(r);
     rc = run_step(&s);
+    sh_cost_trace_end(s.trace, s.now);
     sum_up(&s);
     free(s.complete);
     sh_prices_free(&prices);

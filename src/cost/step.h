@@ -5,7 +5,7 @@
 
 #include "src/cost/price.h"
 
-struct sh_trace;
+struct sh_trace; /* src/metrics/trace.h */
 
 struct sh_cost_request {
     const struct sh_program *p;

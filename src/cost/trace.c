@@ -1,60 +1,90 @@
-/* The predicted step as the trace of a run: the same rows and names in the same order. */
+/* The predicted step as the trace of a run. */
 #include "src/cost/prices.h"
-#include "src/metrics/metrics.h"
+#include "src/metrics/trace_op.h"
+#include "src/pass/pass.h"
+
+#include "src/base/mem.h"
 
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 
-void sh_cost_trace_rows(struct sh_trace *t, const struct sh_program *p)
+struct sh_cost_trace {
+    struct sh_trace *out;
+    struct sh_trace_place at;
+    const struct sh_mesh_shape *mesh;
+    int64_t *in_use; /* [operations of the program] bytes */
+    int64_t tickets; /* of the sections before */
+    double begin;    /* of the section */
+};
+
+static int64_t ns(double seconds)
 {
-    for (int i = 0; i < p->n_streams; i++)
-        sh_trace_row(t, i, p->streams[i].name);
-    sh_trace_row(t, p->n_streams, "exposed communication");
+    return llround(seconds * 1e9);
 }
 
-/* The first output, as of a real one. */
-static const char *name_result(const struct sh_program *p, const struct sh_op *op)
+struct sh_cost_trace *sh_cost_trace_begin(const struct sh_cost_request *r)
 {
-    for (int k = 0; k < SH_OP_MAX_OUT; k++)
-        if (op->out[k] != SH_NONE)
-            return p->tensors[op->out[k]].name;
-    return "";
+    struct sh_cost_trace *t;
+
+    if (!r->trace)
+        return NULL;
+    t = sh_calloc(1, sizeof *t);
+    *t = (struct sh_cost_trace){.out = r->trace,
+                                .at = {.p = r->p},
+                                .mesh = r->mesh,
+                                .in_use = sh_calloc((size_t)r->p->n_ops + 1, sizeof *t->in_use)};
+    for (int i = 0; i < r->p->n_sections; i++)
+        sh_pass_in_use(r->p, &r->p->sections[i], t->in_use + r->p->sections[i].first_op);
+    sh_trace_program(t->out, r->p);
+    return t;
 }
 
-static int section_begin(const struct sh_program *p, int op)
+void sh_cost_trace_section(struct sh_cost_trace *t, const struct sh_section *s, double now)
 {
-    int begin = 0;
-
-    for (int s = 0; s < p->n_sections; s++)
-        if (p->sections[s].first_op <= op)
-            begin = p->sections[s].first_op;
-    return begin;
+    if (!t)
+        return;
+    sh_trace_enter(&t->at, s);
+    t->begin = now;
 }
 
-static void describe_collective(const struct sh_program *p, const struct sh_op *op, char text[SH_OP_LABEL])
+/* Each run of a section has tickets of its own: its operations, counted on. */
+void sh_cost_trace_section_end(struct sh_cost_trace *t, double now)
 {
-    int group = sh_program_find_group(p->groups, p->n_groups, op->attr.group);
-
-    snprintf(text, SH_OP_LABEL, "%.20s axis, %.0f bytes in all", group == SH_NONE ? "" : p->groups[group].name,
-             sh_coll_whole(p, op));
+    if (!t)
+        return;
+    sh_trace_section(t->out, &t->at, ns(t->begin), ns(now));
+    t->tickets += t->at.section->n_ops;
 }
 
-void sh_cost_trace_op(struct sh_trace *t, const struct sh_program *p, int i, int row, double begin, double end,
-                      const struct sh_price *price)
+void sh_cost_trace_op(struct sh_cost_trace *t, int i, double begin, double end, const struct sh_price *price)
 {
-    const struct sh_op *op = &p->ops[i];
-    char label[SH_OP_LABEL], detail[SH_OP_LABEL];
-    int64_t begin_ns = llround(begin * 1e9), end_ns = llround(end * 1e9);
+    const struct sh_section *s;
+    const struct sh_op *op;
+    struct sh_trace_timed timed;
 
-    sh_program_label(p, op, label);
+    if (!t)
+        return;
+    s = t->at.section;
+    op = &t->at.p->ops[s->first_op + i];
+    timed = (struct sh_trace_timed){
+        .op = s->first_op + i, .begin_ns = ns(begin), .end_ns = ns(end), .flops = price->flops, .bytes = price->bytes};
     if (op->kind == SH_OP_WAIT) {
-        sh_program_label(p, &p->ops[section_begin(p, i) + op->attr.waits_for], detail);
-        sh_trace_event(t, row, "wait", detail, begin_ns, end_ns);
+        timed.ticket = t->tickets + op->attr.waits_for + 1;
     } else if (sh_op_info(op->kind)->async) {
-        describe_collective(p, op, detail);
-        sh_trace_event(t, row, label, detail, begin_ns, end_ns);
-    } else {
-        sh_trace_event(t, row, label, name_result(p, op), begin_ns, end_ns);
-        sh_trace_cost(t, price->flops, price->bytes);
+        timed.ticket = t->tickets + i + 1;
+        timed.bytes = sh_coll_received(op->kind, sh_group_size(t->mesh, op->attr.group), sh_coll_whole(t->at.p, op));
     }
+    /* Collectives are told when they end; what is in use when they begin was told before. */
+    if (!sh_op_info(op->kind)->async)
+        sh_trace_arena(t->out, timed.begin_ns, t->in_use[timed.op]);
+    sh_trace_op(t->out, &t->at, &timed);
+}
+
+void sh_cost_trace_end(struct sh_cost_trace *t, double now)
+{
+    if (!t)
+        return;
+    sh_trace_step(t->out, 1, 0, ns(now));
+    free(t->in_use);
+    free(t);
 }

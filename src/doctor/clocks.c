@@ -78,6 +78,8 @@ sh_rc sh_doctor_clocks(const struct sh_doctor *d, struct sh_doctor_row *row)
     if (fabs(ahead[worst]) > SKEW_SECONDS)
         sh_doctor_note(row, "the clock of %s is %.1f s %s that of %s", sh_doctor_host(d, worst), fabs(ahead[worst]),
                        ahead[worst] > 0 ? "ahead of" : "behind", sh_doctor_host(d, 0));
+    else if (d->mesh->n_nodes == 1)
+        sh_doctor_good(row, "one node");
     else
         sh_doctor_good(row, "within %.1g ms of the first node's", fabs(ahead[worst]) * 1e3);
 out:

@@ -167,7 +167,7 @@ static sh_rc compare_groups(const struct test *t, double speed, double *all, str
                           "%s%s: the group of %s has %.3g GB/s, the median %.3g", *used ? "; " : "", t->name,
                           t->d->place[first_of(t, s.index)].host, s.speed / 1e9, s.median / 1e9);
     } else {
-        *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used, "%s%s %.3g GB/s a rank (%d ranks)",
+        *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used, "%s%s %.3g GB/s per rank (%d ranks)",
                           *used ? "; " : "", t->name, s.speed / 1e9, t->size);
     }
     return SH_OK;

@@ -3,6 +3,7 @@
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
+#include "src/base/str.h"
 #include "src/device/device.h"
 
 #include <math.h>
@@ -59,6 +60,7 @@ sh_rc sh_doctor_cores(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     int nodes = d->mesh->n_nodes, poorest = 0, shared = -1;
     double *rest = sh_calloc((size_t)nodes, sizeof *rest), *sharing = sh_calloc((size_t)nodes, sizeof *sharing);
+    char cores[SH_STR_SHORT], ranks[SH_STR_SHORT];
     struct binding b;
     sh_rc rc;
 
@@ -78,7 +80,8 @@ sh_rc sh_doctor_cores(const struct sh_doctor *d, struct sh_doctor_row *row)
         sh_doctor_note(row, "ranks on %s may run on the same cores; bind them (srun --cpu-bind=cores)",
                        sh_doctor_host(d, shared));
     else
-        sh_doctor_good(row, "each rank has its own; %d for the %d of the first node", b.cores, b.ranks);
+        sh_doctor_good(row, "each rank has its own; the first node has %s for %s",
+                       sh_str_plural(b.cores, "core", cores), sh_str_plural(b.ranks, "rank", ranks));
 out:
     free(rest);
     free(sharing);

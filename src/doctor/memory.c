@@ -91,10 +91,10 @@ sh_rc sh_doctor_memory(const struct sh_doctor *d, struct sh_doctor_row *row)
     sh_str_bytes((int64_t)arena, need);
     sh_str_bytes((int64_t)room[poorest], have);
     if (arena > room[poorest])
-        sh_doctor_bad(row, SH_E_MEMORY, "the plan takes %s a rank, and %s has %s free for each of its ranks", need,
+        sh_doctor_bad(row, SH_E_MEMORY, "the plan takes %s per rank, and %s has %s free for each of its ranks", need,
                       sh_doctor_host(d, poorest), have);
     else
-        sh_doctor_good(row, "the plan takes %s a rank; free for each: at least %s", need, have);
+        sh_doctor_good(row, "the plan takes %s per rank; free for each: at least %s", need, have);
 out:
     free(room);
     return rc;

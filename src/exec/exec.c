@@ -426,7 +426,7 @@ void sh_exec_set_sync(struct sh_exec *e, bool sync)
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t)
 {
     sh_exec_trace_destroy(e->trace);
-    e->trace = t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->calls, e->labels, t) : NULL;
+    e->trace = t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->calls, t) : NULL;
 }
 
 /* Time since the last call, of what is over by now; spans still under way count at the next call. */

@@ -9,7 +9,7 @@
 #include "src/comm/comm.h"
 #include "src/device/device.h"
 #include "src/program/program.h"
-#include "src/metrics/metrics.h"
+#include "src/metrics/trace.h"
 
 struct sh_exec;
 
@@ -63,7 +63,7 @@ void *sh_exec_host(struct sh_exec *e, int64_t bytes);
 void sh_exec_copies_wait(struct sh_exec *e);
 
 void sh_exec_set_step(struct sh_exec *e, int64_t step);        /* for reports of a stall */
-void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t); /* NULL: none; rows are the streams */
+void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t); /* NULL: none */
 void sh_exec_set_sync(struct sh_exec *e, bool sync); /* wait for a GPU after each operation; one that fails is named */
 struct sh_exec_time sh_exec_take_time(struct sh_exec *e); /* and start again from zero */
 

@@ -1,8 +1,10 @@
 #include "src/exec/exec_trace.h"
 
 #include "src/base/mem.h"
+#include "src/cost/price.h"
+#include "src/metrics/trace_op.h"
+#include "src/pass/pass.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 struct sh_exec_trace {
@@ -11,24 +13,24 @@ struct sh_exec_trace {
     void *queue;
     struct sh_comm *comm;
     const struct sh_op_call *calls;
-    char (*labels)[SH_EXEC_LABEL];
     struct sh_trace *out;
+    struct sh_trace_place at;
+    int64_t *in_use;     /* [ops] bytes */
     void **begin, **end; /* [ops] events */
 };
 
-/* Rows of the trace are the streams, and one of what is waited for. */
-static void name_rows(const struct sh_program *p, struct sh_trace *t)
+/* Bytes of the arena in use at each operation. */
+static void find_use(struct sh_exec_trace *t)
 {
-    for (int i = 0; i < p->n_streams; i++)
-        sh_trace_row(t, i, p->streams[i].name);
-    sh_trace_row(t, p->n_streams, "exposed communication");
+    t->in_use = sh_calloc((size_t)t->p->n_ops + 1, sizeof *t->in_use);
+    for (int i = 0; i < t->p->n_sections; i++)
+        sh_pass_in_use(t->p, &t->p->sections[i], t->in_use + t->p->sections[i].first_op);
 }
 
 /* Two events an operation, made up front, so that tracing adds no allocation to the steps that it measures. NULL in all
  * other functions here means that nothing is traced. */
 struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const struct sh_device *device, void *queue,
-                                           struct sh_comm *comm, const struct sh_op_call *calls,
-                                           char (*labels)[SH_EXEC_LABEL], struct sh_trace *out)
+                                           struct sh_comm *comm, const struct sh_op_call *calls, struct sh_trace *out)
 {
     struct sh_exec_trace *t = sh_calloc(1, sizeof *t);
 
@@ -37,8 +39,8 @@ struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const str
                                 .queue = queue,
                                 .comm = comm,
                                 .calls = calls,
-                                .labels = labels,
                                 .out = out,
+                                .at = {.p = p},
                                 .begin = sh_calloc((size_t)p->n_ops, sizeof *t->begin),
                                 .end = sh_calloc((size_t)p->n_ops, sizeof *t->end)};
     for (int i = 0; i < p->n_ops; i++) {
@@ -48,7 +50,8 @@ struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const str
     /* The first traced step starts with an idle queue. Else its first operation would include the work of the step
      * before. */
     device->queue_drain(queue);
-    name_rows(p, out);
+    find_use(t);
+    sh_trace_program(out, p);
     return t;
 }
 
@@ -60,6 +63,7 @@ void sh_exec_trace_destroy(struct sh_exec_trace *t)
         t->device->event_destroy(t->begin[i]);
         t->device->event_destroy(t->end[i]);
     }
+    free(t->in_use);
     free(t->begin);
     free(t->end);
     free(t);
@@ -78,56 +82,62 @@ void sh_exec_trace_end(struct sh_exec_trace *t, int i)
 }
 
 /* A collective's time is that of the communicator's thread, not of the queue: it starts later than it was issued. */
-static sh_rc write_collective(struct sh_exec_trace *t, int i, int64_t ticket)
+static sh_rc time_collective(struct sh_exec_trace *t, int64_t ticket, struct sh_trace_timed *timed, bool *known)
 {
+    const struct sh_op *op = &t->p->ops[timed->op];
     struct sh_coll_record r;
-    char detail[SH_EXEC_LABEL];
 
     /* The record is complete only after the collective; one that was pushed out of the ring since is left out of the
      * trace. */
     SH_TRY(sh_comm_wait(t->comm, ticket));
-    if (!sh_comm_record(t->comm, ticket, &r))
+    *known = sh_comm_record(t->comm, ticket, &r);
+    if (!*known)
         return SH_OK;
-    snprintf(detail, sizeof detail, "%s axis, %lld bytes a rank", sh_comm_group_name(t->comm, r.group),
-             (long long)r.bytes);
-    sh_trace_event(t->out, t->p->ops[i].stream, t->labels[i], detail, r.start_ns, r.end_ns);
+    timed->begin_ns = r.start_ns;
+    timed->end_ns = r.end_ns;
+    timed->bytes =
+        sh_coll_received(op->kind, sh_group_size(sh_trace_mesh(t->out), op->attr.group), sh_coll_whole(t->p, op));
+    timed->ticket = ticket;
     return SH_OK;
 }
 
-/* The first output: the gradient of an embedding may have but its second. */
-static const char *name_result(const struct sh_program *p, const struct sh_op *op)
-{
-    for (int k = 0; k < SH_OP_MAX_OUT; k++)
-        if (op->out[k] != SH_NONE)
-            return p->tensors[op->out[k]].name;
-    return "";
-}
-
 /* Cost is computed from the call's shapes, so that a viewer can show achieved rates beside the time. */
-static void write_kernel(struct sh_exec_trace *t, int i, int64_t begin, int64_t end)
+static void cost_kernel(const struct sh_exec_trace *t, struct sh_trace_timed *timed)
 {
-    struct sh_op_cost cost = sh_op_cost(&t->calls[i]);
+    struct sh_op_cost cost = sh_op_cost(&t->calls[timed->op]);
 
-    sh_trace_event(t->out, SH_STREAM_COMPUTE, t->labels[i], name_result(t->p, &t->p->ops[i]), begin, end);
-    sh_trace_cost(t->out, cost.flops, cost.bytes);
+    timed->flops = cost.flops;
+    timed->bytes = cost.bytes;
 }
 
 static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i, const int64_t *tickets)
 {
     const struct sh_op *op = &t->p->ops[i];
-    const struct sh_op_info *info = sh_op_info(op->kind);
     /* The end is the begin plus a device-side interval: two absolute readings would each carry an error of the clocks'
      * match. */
-    int64_t begin = t->device->event_ns(t->begin[i]), end = begin + t->device->event_span_ns(t->begin[i], t->end[i]);
+    int64_t begin = t->device->event_ns(t->begin[i]);
+    struct sh_trace_timed timed = {
+        .op = i, .begin_ns = begin, .end_ns = begin + t->device->event_span_ns(t->begin[i], t->end[i])};
+    bool known = true;
 
-    if (info->async)
-        return write_collective(t, i, tickets[i]);
-    if (op->kind == SH_OP_WAIT)
-        /* On a row of its own, below the streams: a wait says how much of a collective the computation did not hide. */
-        sh_trace_event(t->out, t->p->n_streams, "wait", t->labels[s->first_op + op->attr.waits_for], begin, end);
-    else if (!info->marker)
-        write_kernel(t, i, begin, end);
+    sh_trace_arena(t->out, begin, t->in_use[i]);
+    if (sh_op_info(op->kind)->async)
+        SH_TRY(time_collective(t, tickets[i], &timed, &known));
+    else if (op->kind == SH_OP_WAIT)
+        timed.ticket = tickets[s->first_op + op->attr.waits_for];
+    else if (!sh_op_info(op->kind)->marker)
+        cost_kernel(t, &timed);
+    if (known)
+        sh_trace_op(t->out, &t->at, &timed);
     return SH_OK;
+}
+
+static void write_section(struct sh_exec_trace *t, const struct sh_section *s)
+{
+    int last = s->first_op + s->n_ops - 1;
+    int64_t begin = t->device->event_ns(t->begin[s->first_op]);
+
+    sh_trace_section(t->out, &t->at, begin, begin + t->device->event_span_ns(t->begin[s->first_op], t->end[last]));
 }
 
 /* NULL: not traced. The queue is drained, so a traced step is slower than others between its sections. */
@@ -136,7 +146,10 @@ sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s,
     if (!t)
         return SH_OK;
     t->device->queue_drain(t->queue);
+    sh_trace_enter(&t->at, s);
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++)
         SH_TRY(write_op(t, s, i, tickets));
+    if (s->n_ops)
+        write_section(t, s);
     return SH_OK;
 }

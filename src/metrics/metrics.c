@@ -147,16 +147,42 @@ double sh_mfu(double tokens_per_second, double flops, int ranks, double peak_tfl
     return peak_tflops > 0 && ranks > 0 ? tokens_per_second * flops / (ranks * peak_tflops * 1e12) : 0;
 }
 
-/* What does not change from step to step stands here once. */
+static bool has_name(const json_t *list, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!strcmp(json_string_value(json_array_get(list, i)), name))
+            return true;
+    return false;
+}
+
+/* Each once. Ranks of a node are neighbours nearly always, so the newest name is asked first: a job of 4,096 ranks is not
+ * worth a table. */
+static json_t *hosts(const struct sh_start_metrics *s)
+{
+    json_t *list = json_array();
+    const char *newest = "";
+
+    for (int i = 0; i < s->n_hosts; i++) {
+        const char *name = s->hosts + (size_t)i * SH_METRICS_HOST;
+
+        if (strcmp(name, newest) && !has_name(list, name))
+            json_array_append_new(list, words(name));
+        newest = name;
+    }
+    return list;
+}
+
+/* What does not change from step to step is here once. */
 void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
 {
-    json_t *line = json_pack("{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}, s:i, s:i, s:o, s:I, s:s, s:s}", "event",
-                             "start", "time", now(), "step", (json_int_t)s->step, "resumed_from",
-                             words_or_null(s->resumed_from), "parameters_from", words_or_null(s->parameters_from),
-                             "ranks", s->ranks, "mesh", "replicate", s->replicate, "shard", s->shard, "nodes", s->nodes,
-                             "threads", s->threads, "device", words_or_null(s->device), "parameters",
-                             (json_int_t)s->parameters, "version", PACKAGE_VERSION, "flops_formula",
-                             "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)");
+    json_t *line = json_pack(
+        "{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}, s:i, s:i, s:o, s:I, s:o, s:s, s:s, s:s, s:s, s:o, s:o}", "event",
+        "start", "time", now(), "step", (json_int_t)s->step, "resumed_from", words_or_null(s->resumed_from),
+        "parameters_from", words_or_null(s->parameters_from), "ranks", s->ranks, "mesh", "replicate", s->replicate,
+        "shard", s->shard, "nodes", s->nodes, "threads", s->threads, "device", words_or_null(s->device), "parameters",
+        (json_int_t)s->parameters, "hosts", hosts(s), "version", PACKAGE_VERSION, "built_with", SHERD_BUILT_WITH,
+        "config", s->config, "flops_formula", "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)",
+        "flops_per_token_causal", number(s->flops_causal), "flops_per_token_full", number(s->flops_full));
 
     if (line && s->peak_tflops > 0)
         json_object_set_new(line, "peak_tflops", number(s->peak_tflops));
@@ -171,12 +197,11 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
                              number(s->time.compute), "exposed_comm", number(s->time.exposed_comm), "data",
                              number(s->time.data), "checkpoint", number(s->time.checkpoint), "checks",
                              number(s->time.checks));
-    json_t *line = json_pack(
-        "{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:I}", "step", (json_int_t)s->step, "loss",
-        number(s->loss), "grad_norm", number(s->grad_norm), "lr", number(s->lr), "tokens", (json_int_t)s->tokens,
-        "tokens_seen", (json_int_t)s->tokens_seen, "tokens_per_second", number(s->tokens_per_second),
-        "flops_per_token_causal", number(s->flops_causal), "flops_per_token_full", number(s->flops_full), "seconds",
-        time, "arena_bytes", (json_int_t)s->arena_bytes, "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
+    json_t *line = json_pack("{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:I, s:I}", "step", (json_int_t)s->step, "loss",
+                             number(s->loss), "grad_norm", number(s->grad_norm), "lr", number(s->lr), "tokens",
+                             (json_int_t)s->tokens, "tokens_seen", (json_int_t)s->tokens_seen, "tokens_per_second",
+                             number(s->tokens_per_second), "seconds", time, "arena_bytes", (json_int_t)s->arena_bytes,
+                             "peak_rss_bytes", (json_int_t)s->peak_rss_bytes);
 
     if (line && s->mfu > 0)
         json_object_set_new(line, "mfu", number(s->mfu));

@@ -1,5 +1,5 @@
-/* Seeing a run: metrics for machines, a line for people, a trace for a viewer. Each is written by one rank unless said;
- * all functions are local, and a file that cannot be written is an error of the run (SH_E_DATA), not a silent loss. */
+/* Seeing a run: metrics for machines, a line for people; trace.h: a trace for a viewer. Each is written by one rank unless
+ * said; all functions are local, and a file that cannot be written is an error of the run (SH_E_DATA), not a silent loss. */
 #ifndef SH_METRICS_METRICS_H
 #define SH_METRICS_METRICS_H
 
@@ -30,7 +30,7 @@ struct sh_step_metrics {
     int64_t targets;         /* of these tokens, that count in the loss */
     int64_t tokens_seen;     /* since the start of training */
     double tokens_per_second;
-    double flops_causal, flops_full; /* per token, forward and backward; attention counted as half or whole square */
+    double flops_causal;     /* per token, as in the line of the start */
     double mfu;              /* sh_mfu() of this step; 0: the peak is not known */
     struct sh_step_time time;
     double since_last;       /* seconds since the step before ended: this step, and saves and validations before it */
@@ -56,6 +56,8 @@ struct sh_checkpoint_metrics {
     double disk_seconds; /* of them, those of writing the data and of fsync */
 };
 
+enum { SH_METRICS_HOST = 64 };
+
 /* With what a process begins. */
 struct sh_start_metrics {
     int64_t step;                /* done before it */
@@ -64,8 +66,12 @@ struct sh_start_metrics {
     int ranks, replicate, shard;
     int nodes, threads; /* threads: per rank */
     const char *device; /* "cpu", or the GPU's name */
-    int64_t parameters; /* of the model */
-    double peak_tflops; /* per rank; 0: not known */
+    const char *hosts;  /* [n_hosts][SH_METRICS_HOST], as gathered from the ranks: a name may come again */
+    int n_hosts;
+    int64_t parameters;              /* of the model */
+    const char *config;              /* sh_config_digest() */
+    double flops_causal, flops_full; /* per token, forward and backward; attention counted as half or whole square */
+    double peak_tflops;              /* per rank; 0: not known */
 };
 
 /* Model FLOPs utilization: the arithmetic that the model needs for these tokens, over what the ranks could do.
@@ -135,20 +141,5 @@ void sh_progress_break(struct sh_progress *p); /* before any other line is print
  * fit is left out, the least important first: the gradient norm, then memory, rate, MFU, time left and speed. */
 void sh_progress_line(const struct sh_progress *p, const struct sh_step_metrics *s, int columns,
                       char line[SH_PROGRESS_LINE]);
-
-/* Chrome trace event file: opens in Perfetto and chrome://tracing. A process a rank, a row a stream. Each rank collects
- * its events; sh_trace_text() gives them as text, and the caller joins the ranks' texts between head and foot. */
-struct sh_trace;
-struct sh_trace *sh_trace_create(int rank, const char *host);
-void sh_trace_destroy(struct sh_trace *t);
-/* name (63 characters) and detail (79) are copied, cut where longer, with '?' for what JSON would have to escape.
- * row: 0, 1, ... with its name given once by sh_trace_row. */
-void sh_trace_row(struct sh_trace *t, int row, const char *name);
-void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns,
-                    int64_t end_ns);
-/* What the newest event had to do at least: arithmetic operations and bytes of memory, for its "args". */
-void sh_trace_cost(struct sh_trace *t, double flops, double bytes);
-const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes);
-extern const char sh_trace_head[], sh_trace_foot[];
 
 #endif

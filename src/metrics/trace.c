@@ -1,22 +1,30 @@
-#include "src/metrics/metrics.h"
+#include "src/metrics/trace.h"
+
+#include "sherd_config.h"
 
 #include "src/base/mem.h"
+#include "src/base/str.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Format: Trace Event Format, the JSON object form; times in microseconds. Each rank's text ends in a comma; the foot
  * has an event that says nothing new, so that the list does not. */
-const char sh_trace_head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-const char sh_trace_foot[] = "{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":0,\"args\":{\"labels\":\"sherd\"}}]}\n";
+const char sh_trace_foot[] = "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":0,\"args\":{\"sort_index\":0}}]}\n";
+
+/* No time of a trace. */
+static const int64_t none = INT64_MIN;
 
 struct event {
-    char name[64], detail[80];
-    int row;
-    int64_t begin_ns, end_ns;
+    char name[64], detail[80], axis[20];
+    const char *cat;
+    int row, ranks;
+    int64_t begin_ns, end_ns, ticket;
     double flops, bytes; /* negative: not told */
+    int64_t arrow_ns;    /* of a wait: where the arrow from its collective ends; none: that is not in the trace */
 };
 
 struct row {
@@ -24,13 +32,34 @@ struct row {
     char name[32];
 };
 
+struct step {
+    int64_t step, begin_ns, end_ns;
+    double exposed; /* share of the waits */
+};
+
+struct level {
+    int64_t at_ns, bytes;
+};
+
+struct start {
+    int64_t ticket, begin_ns;
+};
+
 struct sh_trace {
-    int rank;
+    const struct sh_mesh_shape *mesh;
     char host[64];
+    int64_t origin_ns, uncertainty_ns;
+    bool has_clock;
     struct event *events;
-    int n_events, cap_events;
+    int n_events, cap_events, step_from; /* the first event since the last step */
     struct row *rows;
     int n_rows, cap_rows;
+    struct step *steps;
+    int n_steps, cap_steps;
+    struct level *levels;
+    int n_levels, cap_levels;
+    struct start *starts;
+    int n_starts, cap_starts;
     char *text;
     size_t bytes, room;
 };
@@ -45,12 +74,12 @@ static void copy_plain(char *to, size_t size, const char *from)
     to[n] = '\0';
 }
 
-/* Local. Each rank keeps its own events in memory; nothing is written while steps are timed. */
-struct sh_trace *sh_trace_create(int rank, const char *host)
+/* Nothing is written while steps are timed. */
+struct sh_trace *sh_trace_create(const struct sh_mesh_shape *mesh, const char *host)
 {
     struct sh_trace *t = sh_calloc(1, sizeof *t);
 
-    t->rank = rank;
+    t->mesh = mesh;
     copy_plain(t->host, sizeof t->host, host);
     return t;
 }
@@ -61,8 +90,23 @@ void sh_trace_destroy(struct sh_trace *t)
         return;
     free(t->events);
     free(t->rows);
+    free(t->steps);
+    free(t->levels);
+    free(t->starts);
     free(t->text);
     free(t);
+}
+
+void sh_trace_clock(struct sh_trace *t, int64_t origin_ns, int64_t uncertainty_ns)
+{
+    t->origin_ns = origin_ns;
+    t->uncertainty_ns = uncertainty_ns;
+    t->has_clock = true;
+}
+
+const struct sh_mesh_shape *sh_trace_mesh(const struct sh_trace *t)
+{
+    return t->mesh;
 }
 
 void sh_trace_row(struct sh_trace *t, int row, const char *name)
@@ -72,25 +116,68 @@ void sh_trace_row(struct sh_trace *t, int row, const char *name)
     copy_plain(t->rows[t->n_rows++].name, sizeof t->rows->name, name);
 }
 
-/* Strings are copied. Times are sh_now_ns(). */
-void sh_trace_event(struct sh_trace *t, int row, const char *name, const char *detail, int64_t begin_ns, int64_t end_ns)
+static void add_start(struct sh_trace *t, const struct sh_trace_event *e)
 {
-    struct event *e;
-
-    t->events = sh_grow(t->events, t->n_events, &t->cap_events, sizeof *t->events);
-    e = &t->events[t->n_events++];
-    *e = (struct event){.row = row, .begin_ns = begin_ns, .end_ns = end_ns, .flops = -1};
-    copy_plain(e->name, sizeof e->name, name);
-    copy_plain(e->detail, sizeof e->detail, detail);
+    t->starts = sh_grow(t->starts, t->n_starts, &t->cap_starts, sizeof *t->starts);
+    t->starts[t->n_starts++] = (struct start){e->ticket, e->begin_ns};
 }
 
-/* For the event that was added last; flops < 0 marks events without a cost, such as waits. */
-void sh_trace_cost(struct sh_trace *t, double flops, double bytes)
+/* The arrow ends within the wait. That may begin before its collective does, which another one holds up, but an arrow does
+ * not point back in time. The search begins with the newest: waits are near. */
+static int64_t find_arrow(const struct sh_trace *t, const struct sh_trace_event *e)
 {
-    struct event *e = &t->events[t->n_events - 1];
+    for (int i = t->n_starts - 1; i >= 0; i--)
+        if (t->starts[i].ticket == e->ticket) {
+            int64_t begin = t->starts[i].begin_ns;
 
-    e->flops = flops;
-    e->bytes = bytes;
+            return begin < e->begin_ns ? e->begin_ns : begin > e->end_ns ? e->end_ns : begin;
+        }
+    return none;
+}
+
+void sh_trace_add(struct sh_trace *t, const struct sh_trace_event *e)
+{
+    struct event *to;
+    bool waits = e->ticket && !e->axis;
+
+    t->events = sh_grow(t->events, t->n_events, &t->cap_events, sizeof *t->events);
+    to = &t->events[t->n_events++];
+    *to = (struct event){.cat = e->cat,
+                         .row = e->row,
+                         .ranks = e->ranks,
+                         .begin_ns = e->begin_ns,
+                         .end_ns = e->end_ns,
+                         .ticket = e->ticket,
+                         .flops = e->flops,
+                         .bytes = e->bytes,
+                         .arrow_ns = waits ? find_arrow(t, e) : none};
+    copy_plain(to->name, sizeof to->name, e->name);
+    copy_plain(to->detail, sizeof to->detail, e->what);
+    if (e->axis)
+        copy_plain(to->axis, sizeof to->axis, e->axis);
+    if (e->ticket && e->axis)
+        add_start(t, e);
+}
+
+void sh_trace_step(struct sh_trace *t, int64_t step, int64_t begin_ns, int64_t end_ns)
+{
+    int64_t waited = 0;
+
+    for (int i = t->step_from; i < t->n_events; i++)
+        if (t->events[i].ticket && !t->events[i].axis[0])
+            waited += t->events[i].end_ns - t->events[i].begin_ns;
+    t->step_from = t->n_events;
+    t->steps = sh_grow(t->steps, t->n_steps, &t->cap_steps, sizeof *t->steps);
+    t->steps[t->n_steps++] =
+        (struct step){step, begin_ns, end_ns, end_ns > begin_ns ? (double)waited / (double)(end_ns - begin_ns) : 0};
+}
+
+void sh_trace_arena(struct sh_trace *t, int64_t at_ns, int64_t bytes)
+{
+    if (t->n_levels && t->levels[t->n_levels - 1].bytes == bytes)
+        return;
+    t->levels = sh_grow(t->levels, t->n_levels, &t->cap_levels, sizeof *t->levels);
+    t->levels[t->n_levels++] = (struct level){at_ns, bytes};
 }
 
 static void add(struct sh_trace *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -110,32 +197,118 @@ static void add(struct sh_trace *t, const char *fmt, ...)
     va_end(ap);
 }
 
-/* pid is the rank and tid the row: viewers group by pid, so each rank gets a block of rows of its own. */
-static void add_event(struct sh_trace *t, const struct event *e, int64_t origin_ns)
+static double us(const struct sh_trace *t, int64_t ns)
 {
-    add(t, "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"what\":\"%s\"",
-        e->name, t->rank, e->row, (double)(e->begin_ns - origin_ns) / 1e3, (double)(e->end_ns - e->begin_ns) / 1e3,
-        e->detail);
-    if (e->flops >= 0)
-        add(t, ",\"flops\":%.6g,\"bytes\":%.6g", e->flops, e->bytes);
-    add(t, "}},\n");
+    return (double)(ns - t->origin_ns) / 1e3;
 }
 
-/* origin_ns is the same moment on every rank, in this rank's clock: what is parallel in the job is parallel in the
- * viewer. The text belongs to `t` until the next call or its end. */
-const char *sh_trace_text(struct sh_trace *t, int64_t origin_ns, int64_t *bytes)
+/* Readers of JSON have 64 bits for integers. */
+static long long whole(double v)
+{
+    return v < 0x1p62 ? (long long)v : 1LL << 62;
+}
+
+/* 2^40 tickets a rank: numbers of arrows are of the whole file, and below 2^53, so that every reader has them exactly. */
+static long long arrow(const struct sh_trace *t, const struct event *e)
+{
+    return ((long long)t->mesh->rank << 40) + e->ticket;
+}
+
+static void add_arrows(struct sh_trace *t, const struct event *e)
+{
+    int64_t at = e->axis[0] ? e->begin_ns : e->arrow_ns;
+
+    if (!e->ticket || at == none)
+        return;
+    add(t, "{\"ph\":\"%s,\"name\":\"wait\",\"cat\":\"comm\",\"id\":%lld,\"pid\":%d,\"tid\":%d,\"ts\":%.3f},\n",
+        e->axis[0] ? "s\"" : "f\",\"bp\":\"e\"", arrow(t, e), t->mesh->rank, e->row, us(t, at));
+}
+
+/* pid is the rank and tid the row: viewers group by pid, so each rank gets a block of rows of its own. */
+static void add_event(struct sh_trace *t, const struct event *e)
+{
+    int64_t took = e->end_ns - e->begin_ns;
+
+    add(t,
+        "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+        "\"args\":{\"what\":\"%s\"",
+        e->name, e->cat, t->mesh->rank, e->row, us(t, e->begin_ns), (double)took / 1e3, e->detail);
+    if (e->axis[0])
+        add(t, ",\"axis\":\"%s\",\"ranks\":%d", e->axis, e->ranks);
+    if (e->axis[0] && took > 0)
+        add(t, ",\"gb_per_s\":%.6g", e->bytes / (double)took);
+    if (e->flops >= 0)
+        add(t, ",\"flops\":%lld", whole(e->flops));
+    if (e->bytes >= 0)
+        add(t, ",\"bytes\":%lld", whole(e->bytes));
+    add(t, "}},\n");
+    add_arrows(t, e);
+}
+
+static void add_step(struct sh_trace *t, const struct step *s)
+{
+    int rank = t->mesh->rank;
+
+    add(t,
+        "{\"ph\":\"X\",\"name\":\"step %lld\",\"cat\":\"step\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+        "\"args\":{\"step\":%lld,\"exposed_share\":%.6g}},\n",
+        (long long)s->step, rank, SH_TRACE_STEPS, us(t, s->begin_ns), (double)(s->end_ns - s->begin_ns) / 1e3,
+        (long long)s->step, s->exposed);
+    add(t, "{\"ph\":\"C\",\"name\":\"exposed share\",\"pid\":%d,\"ts\":%.3f,\"args\":{\"share\":%.6g}},\n", rank,
+        us(t, s->begin_ns), s->exposed);
+}
+
+static void add_clock(struct sh_trace *t)
+{
+    if (t->has_clock)
+        add(t, ",\"clock_origin_ns\":%lld,\"clock_uncertainty_us\":%.3f", (long long)t->origin_ns,
+            (double)t->uncertainty_ns / 1e3);
+}
+
+/* The rows in their order, the steps on top. */
+static void add_names(struct sh_trace *t)
+{
+    int rank = t->mesh->rank;
+
+    add(t, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d (%s)\"", rank, rank,
+        t->host);
+    add_clock(t);
+    add(t, "}},\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n", rank,
+        rank);
+    for (int i = 0; i < t->n_rows; i++) {
+        int row = t->rows[i].row;
+
+        add(t, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank, row,
+            t->rows[i].name);
+        add(t, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n",
+            rank, row, row == SH_TRACE_STEPS ? -1 : row);
+    }
+}
+
+/* Steps come before the sections in them: of two events that begin together, viewers take the first as the outer one. */
+const char *sh_trace_text(struct sh_trace *t, int64_t *bytes)
 {
     t->bytes = 0;
-    add(t, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d (%s)\"}},\n", t->rank,
-        t->rank, t->host);
-    for (int i = 0; i < t->n_rows; i++) {
-        add(t, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", t->rank,
-            t->rows[i].row, t->rows[i].name);
-        add(t, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n",
-            t->rank, t->rows[i].row, t->rows[i].row);
-    }
+    add_names(t);
+    for (int i = 0; i < t->n_steps; i++)
+        add_step(t, &t->steps[i]);
     for (int i = 0; i < t->n_events; i++)
-        add_event(t, &t->events[i], origin_ns);
+        add_event(t, &t->events[i]);
+    for (int i = 0; i < t->n_levels; i++)
+        add(t, "{\"ph\":\"C\",\"name\":\"arena in use\",\"pid\":%d,\"ts\":%.3f,\"args\":{\"bytes\":%lld}},\n",
+            t->mesh->rank, us(t, t->levels[i].at_ns), (long long)t->levels[i].bytes);
     *bytes = (int64_t)t->bytes;
     return t->text;
+}
+
+char *sh_trace_head(const struct sh_trace_about *about)
+{
+    char machine[64];
+
+    copy_plain(machine, sizeof machine, about->machine ? about->machine : "");
+    return sh_strfmt(
+        "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"version\":\"%s\",\"config\":\"%s\",\"ranks\":\"%d\"%s%s%s},"
+        "\"traceEvents\":[\n",
+        PACKAGE_VERSION, about->config, about->ranks, machine[0] ? ",\"predicted_for\":\"" : "", machine,
+        machine[0] ? "\"" : "");
 }

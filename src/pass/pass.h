@@ -94,7 +94,16 @@ uint64_t sh_pass_hash(const struct sh_program *p);
  * thousandth of what building it costs. */
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p);
 
-/* Live bytes per kind of memory at the peak of the whole program, persistent ones included; the device's only. */
-void sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS]);
+/* Live bytes per kind of memory at the peak of the whole program, persistent ones included; the device's only. Returns where
+ * the peak is. */
+struct sh_pass_peak {
+    const struct sh_section *section; /* NULL: there is none */
+    int op;                           /* of the program */
+};
+struct sh_pass_peak sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS]);
+
+/* The same as a sum, at each operation of a section.
+ *   bytes  out  [s->n_ops] */
+void sh_pass_in_use(const struct sh_program *p, const struct sh_section *s, int64_t *bytes);
 
 #endif

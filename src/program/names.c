@@ -8,7 +8,7 @@ const char *sh_program_mem_name(enum sh_mem kind)
     static const char *const name[SH_MEM_KINDS] = {
         [SH_MEM_PARAM] = "parameters",
         [SH_MEM_FROZEN] = "parameters, frozen",
-        [SH_MEM_REMAINDER] = "parameters (remainder)",
+        [SH_MEM_REMAINDER] = "parameters (lower halves)",
         [SH_MEM_UNPACKED] = "parameters, unpacked",
         [SH_MEM_GRAD] = "gradients",
         [SH_MEM_OPTIM] = "optimizer state",

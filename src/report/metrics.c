@@ -106,7 +106,8 @@ static void take_step(struct sh_report_run *run, const json_t *line, int64_t *wa
     run->tokens = whole(line, "tokens_seen");
     take_pace(run, json_object_get(line, "rank_seconds"));
     run->arena_bytes = whole(line, "arena_bytes");
-    run->flops = or_zero(number(line, "flops_per_token_causal"));
+    if (json_object_get(line, "flops_per_token_causal")) /* older runs have it in each line */
+        run->flops = or_zero(number(line, "flops_per_token_causal"));
     if (whole(line, "peak_rss_bytes") > run->peak_rss_bytes)
         run->peak_rss_bytes = whole(line, "peak_rss_bytes");
     *warming -= *warming > 0;
@@ -190,6 +191,7 @@ static void take_start(struct sh_report_run *run, const json_t *line, int64_t *w
     copy_text(&run->version, line, "version");
     if (whole(line, "parameters") > 0)
         run->parameters = whole(line, "parameters");
+    run->flops = or_zero(number(line, "flops_per_token_causal"));
     run->peak_tflops = or_zero(number(line, "peak_tflops"));
     run->replicate = (int)whole(mesh, "replicate");
     run->shard = (int)whole(mesh, "shard");

@@ -53,7 +53,7 @@ static void make_room(struct batch *b, struct sh_text *t)
         return;
     t->from = t->fed = t->ids.n - half;
     if (!b->said)
-        sh_log_info("a text is longer than the %d positions of the cache, and goes on from its last %zu tokens",
+        sh_log_info("a text is longer than the %d positions of the cache, and continues from its last %zu tokens",
                     b->positions, half);
     b->said = true;
 }

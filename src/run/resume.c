@@ -122,7 +122,7 @@ static sh_rc load_or_earlier(struct sh_run *r, const char *folder, char **path)
     return rc;
 }
 
-/* The file that the configuration names, for a folder without checkpoints: a job that is started again goes on from its
+/* The file that the configuration names, for a folder without checkpoints: a job that is started again resumes from its
  * own. */
 static sh_rc load_named(struct sh_run *r)
 {
@@ -137,7 +137,7 @@ static sh_rc load_named(struct sh_run *r)
     } else {
         SH_TRY_OUT(sh_run_load(r, path, NULL));
         r->resumed_from = sh_strdup(path);
-        sh_log_info("went on from %s at step %lld", path, (long long)r->step);
+        sh_log_info("resumed from %s at step %lld", path, (long long)r->step);
     }
 out:
     free(path);

@@ -42,7 +42,7 @@ static void judge(struct sh_stragglers *s, const struct sh_run *r, struct sh_pac
         .least = p->least, .median = p->median, .most = p->most, .slowest = p->slowest, .node = s->host[p->slowest]};
     if (p->report)
         sh_log_warn(
-            "straggler: rank %d on %s has worked %.3g s a step for %lld steps, %.1f times the median of all ranks; "
+            "straggler: rank %d on %s has worked %.3g s per step for %lld steps, %.1f times the median of all ranks; "
             "the others wait for it",
             p->slowest, out->node, p->most, (long long)p->slow_steps, p->most / p->median);
 }

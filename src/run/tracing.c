@@ -4,6 +4,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
+#include "src/metrics/trace.h"
 #include "src/run/run.h"
 
 #include <errno.h>
@@ -13,18 +14,35 @@
 
 enum { TEMP_BYTES = 64 }; /* more than a temporary name adds to a name */
 
-/* Clocks of two hosts have nothing in common: each rank counts from a barrier. */
+/* Clocks of two hosts have nothing in common: each rank counts from the end of a barrier. No rank leaves that before this
+ * one has come, which it does at the end of the barrier before, nor after this one has left the barrier behind. */
+static void set_clock(struct sh_trace *t)
+{
+    int64_t left[3];
+
+    for (int i = 0; i < 3; i++) {
+        sh_mesh_barrier();
+        left[i] = sh_now_ns();
+    }
+    sh_trace_clock(t, left[1], left[1] - left[0] > left[2] - left[1] ? left[1] - left[0] : left[2] - left[1]);
+}
+
+static void begin(struct sh_tracing *t, struct sh_run *r)
+{
+    t->until = r->step + r->cfg.profiling.trace_steps;
+    t->trace = sh_trace_create(&r->mesh->shape, r->mesh->host);
+    set_clock(t->trace);
+    sh_exec_set_trace(r->exec, t->trace);
+}
+
 void sh_tracing_before_step(struct sh_tracing *t, struct sh_run *r)
 {
     const struct sh_config *cfg = &r->cfg;
 
-    if (!cfg->profiling.trace[0] || ++t->steps != cfg->profiling.trace_first_step)
-        return;
-    sh_mesh_barrier();
-    t->origin_ns = sh_now_ns();
-    t->until = r->step + cfg->profiling.trace_steps;
-    t->trace = sh_trace_create(r->mesh->rank, r->mesh->host);
-    sh_exec_set_trace(r->exec, t->trace);
+    if (cfg->profiling.trace[0] && ++t->steps == cfg->profiling.trace_first_step)
+        begin(t, r);
+    t->step = r->step;
+    t->step_ns = sh_now_ns();
 }
 
 /* The file is created and dropped again: a path that cannot be written is found before the steps, not after. */
@@ -42,6 +60,18 @@ sh_rc sh_tracing_check(const struct sh_run *r)
     return SH_OK;
 }
 
+static bool put_head(const struct sh_run *r, FILE *f)
+{
+    char config[SH_CONFIG_DIGEST] = "", *head;
+    struct sh_trace_about about = {.config = config, .ranks = sh_mesh_ranks(&r->mesh->shape)};
+    bool ok = sh_config_digest(&r->cfg, config) == SH_OK;
+
+    head = sh_trace_head(&about);
+    ok = fputs(head, f) >= 0 && ok;
+    free(head);
+    return ok;
+}
+
 /* Each rank appends its own events; rank 0 opens the JSON and the last one closes it. */
 static sh_rc append(struct sh_tracing *t, const struct sh_run *r, const char *path, int last)
 {
@@ -51,8 +81,8 @@ static sh_rc append(struct sh_tracing *t, const struct sh_run *r, const char *pa
     FILE *f;
 
     SH_TRY(sh_open_output(path, "a", &f));
-    text = sh_trace_text(t->trace, t->origin_ns, &bytes);
-    ok = r->mesh->rank != 0 || fputs(sh_trace_head, f) >= 0;
+    text = sh_trace_text(t->trace, &bytes);
+    ok = r->mesh->rank != 0 || put_head(r, f);
     ok = ok && fwrite(text, 1, (size_t)bytes, f) == (size_t)bytes;
     ok = ok && (r->mesh->rank != last || fputs(sh_trace_foot, f) >= 0);
     ok = fclose(f) == 0 && ok;
@@ -112,6 +142,8 @@ static sh_rc write_and_close(struct sh_tracing *t, struct sh_run *r)
 /* Written when its steps are over, or at the last step of the run if that comes first. */
 sh_rc sh_tracing_after_step(struct sh_tracing *t, struct sh_run *r)
 {
+    if (t->trace && r->step > t->step) /* else it was left before its first micro-step */
+        sh_trace_step(t->trace, r->step, t->step_ns, sh_now_ns());
     return t->trace && (r->step >= t->until || r->step >= r->cfg.training.steps) ? write_and_close(t, r) : SH_OK;
 }
 

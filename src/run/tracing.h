@@ -13,9 +13,10 @@ enum { SH_TRACED_RANKS = 16 };
 
 struct sh_tracing {
     struct sh_trace *trace;
-    int64_t origin_ns;
-    int64_t steps; /* begun since the start of this process */
-    int64_t until; /* step of the run after which the file is written */
+    int64_t steps;   /* begun since the start of this process */
+    int64_t until;   /* step of the run after which the file is written */
+    int64_t step;    /* done when the one under way began */
+    int64_t step_ns; /* when that was */
 };
 
 /* Whether the file can be made, before any step; rank 0 looks. Local. */

@@ -11,6 +11,8 @@
 #include "src/run/replicas.h"
 #include "src/run/run.h"
 
+#include <stdlib.h>
+
 /* As the state that was loaded has it. */
 static sh_rc load_guard(struct sh_train *t)
 {
@@ -149,7 +151,8 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
     if (!r->cfg.checkpoint.enable || r->step == first_step || t->stopping.saved == r->step)
         return SH_OK;
     sh_progress_break(&t->progress);
-    sh_log_info("stopping (%s); saving at step %lld", t->stopping.why, (long long)r->step);
+    sh_log_info("stopping (%s); saving at step %lld%s", t->stopping.why, (long long)r->step,
+                sh_job_heard(SH_JOB_INT) ? "; another Ctrl-C gives up at once" : "");
     SH_TRY(save(t, true));
     sh_mesh_timeout(0);
     return sh_saving_poll(&t->saving, true);
@@ -229,6 +232,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(load_guard(&t));
     SH_TRY_OUT(sh_run_can_save(r));
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_run_can_save_hf(r) : SH_OK));
+    SH_TRY_OUT(sh_train_gather_hosts(&t));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
     SH_TRY_OUT(loop(&t));
@@ -239,6 +243,7 @@ out:
     sh_stragglers_close(&t.stragglers);
     sh_tracing_close(&t.tracing, r);
     sh_metrics_close(t.metrics);
+    free(t.hosts);
     sh_feed_close(&t.feed);
     sh_feed_close(&t.validation);
     return rc;

@@ -62,10 +62,23 @@ static sh_rc open_metrics(struct sh_train *t)
     return open_openmetrics(t);
 }
 
-/* A line between what an earlier process did and what this one does: steps after `step` may be there twice. */
-static void report_start(const struct sh_train *t)
+/* Collective, so that the line of the start can name all nodes. */
+sh_rc sh_train_gather_hosts(struct sh_train *t)
 {
     const struct sh_mesh *mesh = t->r->mesh;
+    char mine[SH_METRICS_HOST];
+
+    snprintf(mine, sizeof mine, "%s", mesh->host);
+    if (mesh->rank == 0)
+        t->hosts = sh_calloc((size_t)mesh->world, sizeof mine);
+    return sh_mesh_gather(mine, sizeof mine, t->hosts);
+}
+
+/* A line between what an earlier process did and what this one does: steps after `step` may be there twice. */
+static sh_rc report_start(const struct sh_train *t)
+{
+    const struct sh_mesh *mesh = t->r->mesh;
+    char config[SH_CONFIG_DIGEST];
     struct sh_start_metrics m = {.step = t->r->step,
                                  .resumed_from = t->r->resumed_from,
                                  .parameters_from = t->r->parameters_from,
@@ -76,9 +89,16 @@ static void report_start(const struct sh_train *t)
                                  .threads = t->r->threads,
                                  .device = t->r->device->gpu ? t->r->gpu.info.name : "cpu",
                                  .parameters = sh_model_params(&t->r->build.model),
+                                 .hosts = t->hosts,
+                                 .n_hosts = mesh->world,
+                                 .config = config,
+                                 .flops_causal = t->flops.matmul + t->flops.attention_causal,
+                                 .flops_full = t->flops.matmul + t->flops.attention_full,
                                  .peak_tflops = t->r->cfg.metrics.peak_tflops};
 
+    SH_TRY(sh_config_digest(&t->r->cfg, config));
     sh_metrics_start(t->metrics, &m);
+    return SH_OK;
 }
 
 /* The configuration as the run has it, with all defaults: what `sherd train` was given may have come from several
@@ -129,7 +149,7 @@ sh_rc sh_train_open_outputs(struct sh_train *t)
         SH_TRY(save_config(t->r));
         SH_TRY(open_metrics(t));
         t->saving.metrics = t->metrics;
-        report_start(t);
+        SH_TRY(report_start(t));
     }
     return sh_stopping_open(&t->stopping, t->r);
 }

@@ -222,7 +222,6 @@ sh_rc sh_train_step(struct sh_train *t)
     struct sh_run *r = t->r;
     struct sh_step_metrics m = {.lr = sh_lr_at(&t->lr, r->step),
                                 .flops_causal = t->flops.matmul + t->flops.attention_causal,
-                                .flops_full = t->flops.matmul + t->flops.attention_full,
                                 .arena_bytes = r->p->arena_bytes};
     int64_t begin = sh_now_ns();
     struct sh_exec_time spent;

@@ -45,5 +45,6 @@ def train(a, folder, ranks, keys):
 
 
 def steps(lines):
-    """Those of a step, in their order, the warm-up included."""
-    return [line for line in lines if 'loss' in line]
+    """Those of a step, in their order, the warm-up included; with what the line of the start says of all of them."""
+    flops = {key: lines[0][key] for key in lines[0] if key.startswith('flops_per_token')}
+    return [{**flops, **line} for line in lines if 'loss' in line]

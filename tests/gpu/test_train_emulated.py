@@ -69,7 +69,7 @@ def doctor(backend):
     """It tries the GPUs' own way, with the communicators of training."""
     job.prepare('doctor', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID, **{'comm.backend': backend})})
     said = job.sherd('doctor', 'c.yaml', ranks=4, folder='doctor')
-    word = rf'^collectives +ok +shard .* GB/s a rank \(2 ranks\); replicate .*; GPU to GPU, {backend}$'
+    word = rf'^collectives +ok +shard .* GB/s per rank \(2 ranks\); replicate .*; GPU to GPU, {backend}$'
     return [] if re.search(word, said, re.M) else [f'no line matches {word}:', said]
 
 

@@ -14,6 +14,7 @@ import tiny
 
 STEPS = 3
 HYBRID = {'mesh.shard': 2, 'mesh.replicate': 2}
+UPPER = 'parameters (upper halves, bf16)'
 APART = {'comm.shared_memory': 'off'}
 CASES = {
     'no_shard': (4, {}), 'no_shard, nothing shared': (4, APART), 'shard_optim': (2, APART), 'shard_grad_op': (4, APART),
@@ -73,8 +74,8 @@ def case_plan():
     text = job.sherd('plan', 'planned/c.yaml', '--ranks', '2')
     rows = {name: int(size) for name, size in re.findall(r'^  (\S.*?) +(\d+) +[\d.]+ [KM]?i?B$', text, re.M)}
     wrong = [f'{step["arena_bytes"]} bytes, planned {text}'] * (step['arena_bytes'] != rows['arena: all that is allocated'])
-    return wrong + [text] * (rows['parameters, frozen'] <= 2 * rows['parameters']
-                             or rows['parameters (remainder)'] != rows['parameters'])
+    return wrong + [text] * (rows['parameters, frozen'] <= 2 * rows[UPPER]
+                             or rows['parameters (lower halves)'] != rows[UPPER])
 
 
 if __name__ == '__main__':

@@ -44,7 +44,7 @@ def slow_down(folder, child):
 
 
 def judge(folder, took):
-    named = re.search(rf'straggler: rank {LATE} on \S+ has worked \S+ s a step for \d+ steps, ([\d.]+) times the median',
+    named = re.search(rf'straggler: rank {LATE} on \S+ has worked \S+ s per step for \d+ steps, ([\d.]+) times the median',
                       live.said(folder))
     paces = [step['rank_seconds'] for step in steps(folder) if 'rank_seconds' in step]
     wrong = [] if named and float(named.group(1)) > 1.5 else [live.said(folder)]

@@ -232,11 +232,35 @@ static void test_wrap(void **state)
     free(text);
 }
 
+/* COLUMNS counts where it is a width that words fit in; what is no terminal has 80. */
+static void words_fit_the_window(void **state)
+{
+    static const struct {
+        const char *columns, *text;
+    } cases[] = {{"40", "what         1 two three four five six\n             seven\n"},
+                 {"39", "what         1 two three four five six seven\n"},
+                 {"", "what         1 two three four five six seven\n"},
+                 {"wide", "what         1 two three four five six seven\n"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text;
+        size_t bytes;
+        FILE *f = open_memstream(&text, &bytes);
+        setenv("COLUMNS", cases[i].columns, 1);
+        sh_str_say(f, "what", "%d two three four five six seven", 1);
+        fclose(f);
+        assert_string_equal(text, cases[i].text);
+        free(text);
+    }
+    unsetenv("COLUMNS");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts_and_times),
         cmocka_unit_test(test_wrap),
+        cmocka_unit_test(words_fit_the_window),
         cmocka_unit_test(copies_of_any_length_and_place),
         cmocka_unit_test(test_error_is_kept),
         cmocka_unit_test(test_long_error_is_cut),

@@ -47,6 +47,8 @@ static const struct refusal texts[] = {
     {"optimizer:\n  lr: inf\n", "c.yaml:2: optimizer.lr: 'inf' is not a number"},
     {"optimizer:\n  lr: 0x1p-3\n", "c.yaml:2: optimizer.lr: '0x1p-3' is not a number"},
     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
+    {"training:\n  mixed_precision_param: FP16\n",
+     "c.yaml:2: training.mixed_precision_param: 'FP16' is not one of float32 | bfloat16; bfloat16 is the 16-bit type here"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
     {"data:\n  token_type: unit16\n",
      "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},

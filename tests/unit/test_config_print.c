@@ -129,6 +129,7 @@ static void test_help_names_all(void **state)
         fclose(f);
         for (int i = 0; i < sh_config_n_keys; i++)
             assert_non_null(strstr(text, strchr(sh_config_keys[i].name, '.') + 1));
+        assert_non_null(strstr(text, "fp32, bf16")); /* other words of a value */
         free(text);
     }
 }

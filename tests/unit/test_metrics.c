@@ -1,5 +1,8 @@
 /* What machines read parses, with every field; what people read comes as often as asked. */
+#include "sherd_config.h"
+
 #include "src/metrics/metrics.h"
+#include "src/metrics/trace.h"
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -35,7 +38,7 @@ static int remove_file(void **state)
 /* clang-format off */
 static const struct sh_step_metrics step = {
     .step = 3, .loss = 2.5, .grad_norm = 0.1, .lr = 3e-4, .tokens = 1000, .tokens_seen = 3000,
-    .tokens_per_second = 12345.678, .flops_causal = 1e9, .flops_full = 2e9, .mfu = 0.375, .since_last = 2,
+    .tokens_per_second = 12345.678, .flops_causal = 1e9, .mfu = 0.375, .since_last = 2,
     .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0, .checks = 0.0625},
     .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32,
     .pace = {.least = 0.5, .median = 0.75, .most = 1.5, .slowest = 4, .node = "n7"}};
@@ -113,8 +116,7 @@ static void a_step_has_every_field(void **state)
     assert_number(o, "tokens", 1000);
     assert_number(o, "tokens_seen", 3000);
     assert_number(o, "tokens_per_second", 12345.678);
-    assert_number(o, "flops_per_token_causal", 1e9);
-    assert_number(o, "flops_per_token_full", 2e9);
+    assert_null(json_object_get(o, "flops_per_token_causal"));
     assert_number(o, "arena_bytes", (double)(INT64_C(5) << 32));
     assert_number(o, "peak_rss_bytes", (double)(INT64_C(6) << 32));
     assert_number(o, "mfu", 0.375);
@@ -166,13 +168,19 @@ static void a_checkpoint_is_a_line(void **state)
 
 static void events_are_lines(void **state)
 {
+    static const char names[4][SH_METRICS_HOST] = {"node1", "node1", "node0", "node1"};
     struct sh_start_metrics fresh = {.ranks = 6,
                                      .replicate = 2,
                                      .shard = 3,
                                      .nodes = 2,
                                      .threads = 4,
                                      .device = "cpu",
+                                     .hosts = names[0],
+                                     .n_hosts = 4,
                                      .parameters = 1234,
+                                     .config = "0123456789abcdef",
+                                     .flops_causal = 1e9,
+                                     .flops_full = 2e9,
                                      .peak_tflops = 0.5},
                             resumed = fresh;
     struct sh_metrics *m;
@@ -199,8 +207,14 @@ static void events_are_lines(void **state)
     assert_number(o, "threads", 4);
     assert_number(o, "parameters", 1234);
     assert_number(o, "peak_tflops", 0.5);
+    assert_number(o, "flops_per_token_causal", 1e9);
+    assert_number(o, "flops_per_token_full", 2e9);
+    assert_string_equal(json_string_value(json_object_get(o, "config")), "0123456789abcdef");
+    assert_string_equal(json_string_value(json_array_get(json_object_get(o, "hosts"), 0)), "node1");
+    assert_string_equal(json_string_value(json_array_get(json_object_get(o, "hosts"), 1)), "node0");
+    assert_int_equal(json_array_size(json_object_get(o, "hosts")), 2);
     assert_string_equal(json_string_value(json_object_get(o, "device")), "cpu");
-    assert_true(json_is_string(json_object_get(o, "flops_formula")) && json_is_string(json_object_get(o, "version")));
+    assert_true(json_is_string(json_object_get(o, "built_with")) && json_is_string(json_object_get(o, "version")));
     json_decref(o);
     o = line(6);
     assert_number(o, "step", 7);
@@ -258,13 +272,15 @@ static void a_file_that_cannot_be_written_is_an_error(void **state)
 /* Head, the texts of two ranks, foot. */
 static json_t *joined_trace(struct sh_trace *const t[2])
 {
-    char *all = calloc(1, 1 << 22);
+    char *all = calloc(1, 1 << 22), *head;
     json_t *root;
     int64_t bytes;
 
-    strcat(all, sh_trace_head);
+    head = sh_trace_head(&(struct sh_trace_about){.config = "0123456789abcdef", .machine = "a \"b\"", .ranks = 8});
+    strcat(all, head);
+    free(head);
     for (int i = 0; i < 2; i++) {
-        const char *text = sh_trace_text(t[i], 1000000, &bytes);
+        const char *text = sh_trace_text(t[i], &bytes);
 
         assert_int_equal(bytes, (int64_t)strlen(text));
         strcat(all, text);
@@ -276,32 +292,40 @@ static json_t *joined_trace(struct sh_trace *const t[2])
     return root;
 }
 
-/* Every second event was told what it had to do. */
+static const struct sh_mesh_shape meshes[2] = {{.rank = 0}, {.rank = 1}};
+
+/* Every second event was told what it had to do, in whole numbers. */
 static void check_cost(const json_t *args, int k)
 {
-    if (k % 2 == 0)
+    if (k % 2 == 0) {
         assert_null(json_object_get(args, "flops"));
-    else
-        assert_true(json_number_value(json_object_get(args, "flops")) == 2e9 * k &&
-                    json_number_value(json_object_get(args, "bytes")) == 16);
+        assert_null(json_object_get(args, "bytes"));
+    } else {
+        assert_int_equal(json_integer_value(json_object_get(args, "flops")), 1000000007LL * k);
+        assert_int_equal(json_integer_value(json_object_get(args, "bytes")), 44080601);
+    }
 }
 
 static void a_trace_is_json(void **state)
 {
     enum { EVENTS = 1000 };
-    struct sh_trace *t[2] = {sh_trace_create(0, "node0"), sh_trace_create(1, "node1")};
+    struct sh_trace *t[2] = {sh_trace_create(&meshes[0], "node0"), sh_trace_create(&meshes[1], "node1")};
     json_t *root, *events, *e;
     int spans = 0;
     size_t i;
 
     (void)state;
     for (int r = 0; r < 2; r++) {
+        sh_trace_clock(t[r], 1000000, 1500);
         sh_trace_row(t[r], 0, "compute");
-        for (int k = 0; k < EVENTS; k++) {
-            sh_trace_event(t[r], 0, "backward layers.3 linear", "16 bytes", 1000000 + k * 2000, 1001000 + k * 2000);
-            if (k % 2)
-                sh_trace_cost(t[r], 2e9 * k, 16);
-        }
+        for (int k = 0; k < EVENTS; k++)
+            sh_trace_add(t[r], &(struct sh_trace_event){.name = "backward layers.3 linear",
+                                                        .what = "dy",
+                                                        .cat = "backward",
+                                                        .begin_ns = 1000000 + k * 2000,
+                                                        .end_ns = 1001000 + k * 2000,
+                                                        .flops = k % 2 ? 1000000007.0 * k : -1,
+                                                        .bytes = k % 2 ? 44080601 : -1});
     }
     root = joined_trace(t);
     events = json_object_get(root, "traceEvents");
@@ -315,6 +339,7 @@ static void a_trace_is_json(void **state)
             continue;
         assert_true(json_number_value(json_object_get(e, "ts")) == 2.0 * (spans % EVENTS));
         assert_true(json_number_value(json_object_get(e, "dur")) == 1.0);
+        assert_string_equal(json_string_value(json_object_get(e, "cat")), "backward");
         check_cost(json_object_get(e, "args"), spans % EVENTS);
         spans++;
     }
@@ -334,13 +359,115 @@ static void a_trace_survives_any_name(void **state)
     (void)state;
     memset(longest, '"', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    t[0] = sh_trace_create(0, longest);
-    t[1] = sh_trace_create(1, "a\"b\\c\nd");
+    t[0] = sh_trace_create(&meshes[0], longest);
+    t[1] = sh_trace_create(&meshes[1], "a\"b\\c\nd");
     for (int i = 0; i < 2; i++) {
         sh_trace_row(t[i], 0, longest);
-        sh_trace_event(t[i], 0, "q\"\\\t", longest, 0, 1);
+        sh_trace_add(t[i], &(struct sh_trace_event){.name = "q\"\\\t",
+                                                    .what = longest,
+                                                    .cat = "comm",
+                                                    .end_ns = INT64_MAX / 2,
+                                                    .flops = 1e300,
+                                                    .bytes = 1e300,
+                                                    .axis = longest,
+                                                    .ranks = INT32_MAX,
+                                                    .ticket = INT64_C(1) << 39});
+        sh_trace_step(t[i], INT64_MAX, 0, INT64_MAX / 2);
+        sh_trace_arena(t[i], INT64_MAX / 2, INT64_MAX);
     }
     root = joined_trace(t);
+    json_decref(root);
+    sh_trace_destroy(t[0]);
+    sh_trace_destroy(t[1]);
+}
+
+/* The k-th event of a phase on a rank. */
+static json_t *traced(json_t *root, const char *phase, int rank, int k)
+{
+    json_t *e;
+    size_t i;
+
+    json_array_foreach(json_object_get(root, "traceEvents"), i,
+                       e) if (!strcmp(json_string_value(json_object_get(e, "ph")), phase) &&
+                              json_integer_value(json_object_get(e, "pid")) == rank && k-- == 0) return e;
+    return NULL;
+}
+
+/* A collective from 2 to 6 us, the wait for it from 1 to 5 us, in a step of 10 us that begins at 0. */
+static void trace_a_wait(struct sh_trace *t)
+{
+    sh_trace_clock(t, 5000, 1500);
+    sh_trace_row(t, SH_TRACE_STEPS, "steps");
+    sh_trace_add(t, &(struct sh_trace_event){.row = 1,
+                                             .name = "forward embed all_gather",
+                                             .what = "embed.gathered",
+                                             .cat = "comm",
+                                             .begin_ns = 7000,
+                                             .end_ns = 11000,
+                                             .flops = -1,
+                                             .bytes = 8000,
+                                             .axis = "shard",
+                                             .ranks = 4,
+                                             .ticket = 3});
+    for (int ticket = 3; ticket < 5; ticket++) /* of the second one nothing else is known */
+        sh_trace_add(t, &(struct sh_trace_event){.row = 2,
+                                                 .name = "wait",
+                                                 .what = "forward embed all_gather",
+                                                 .cat = "comm",
+                                                 .begin_ns = ticket == 3 ? 6000 : 10000,
+                                                 .end_ns = 10000,
+                                                 .flops = -1,
+                                                 .bytes = -1,
+                                                 .ticket = ticket});
+    sh_trace_arena(t, 5000, 100);
+    sh_trace_arena(t, 6000, 100);
+    sh_trace_arena(t, 7000, 300);
+    sh_trace_step(t, 12, 5000, 15000);
+}
+
+/* An arrow from a collective to its wait, never back in time and of one number in the whole file; the step with its share of
+ * waits; what of the arena is in use, where it changes; clocks; and of what run it all is. */
+static void a_trace_links_what_belongs_together(void **state)
+{
+    struct sh_trace *t[2] = {sh_trace_create(&meshes[0], "node0"), sh_trace_create(&meshes[1], "node1")};
+    json_t *root, *other, *args, *e;
+
+    (void)state;
+    trace_a_wait(t[0]);
+    trace_a_wait(t[1]);
+    root = joined_trace(t);
+    other = json_object_get(root, "otherData");
+    assert_string_equal(json_string_value(json_object_get(other, "version")), PACKAGE_VERSION);
+    assert_string_equal(json_string_value(json_object_get(other, "config")), "0123456789abcdef");
+    assert_string_equal(json_string_value(json_object_get(other, "predicted_for")), "a ?b?");
+    for (int r = 0; r < 2; r++) {
+        e = traced(root, "s", r, 0);
+        assert_number(e, "ts", 2);
+        assert_number(e, "tid", 1);
+        assert_number(e, "id", 3 + r * 1099511627776.0);
+        e = traced(root, "f", r, 0);
+        assert_number(e, "ts", 2);
+        assert_number(e, "tid", 2);
+        assert_number(e, "id", 3 + r * 1099511627776.0);
+        assert_null(traced(root, "f", r, 1));
+        e = traced(root, "X", r, 0);
+        assert_string_equal(json_string_value(json_object_get(e, "name")), "step 12");
+        assert_number(json_object_get(e, "args"), "exposed_share", 0.4);
+        args = json_object_get(traced(root, "X", r, 1), "args");
+        assert_string_equal(json_string_value(json_object_get(args, "axis")), "shard");
+        assert_number(args, "ranks", 4);
+        assert_number(args, "bytes", 8000);
+        assert_number(args, "gb_per_s", 2);
+        assert_null(json_object_get(args, "flops"));
+        assert_number(json_object_get(traced(root, "C", r, 0), "args"), "share", 0.4);
+        assert_number(json_object_get(traced(root, "C", r, 1), "args"), "bytes", 100);
+        assert_number(traced(root, "C", r, 2), "ts", 2);
+        assert_null(traced(root, "C", r, 3));
+        args = json_object_get(traced(root, "M", r, 0), "args");
+        assert_number(args, "clock_origin_ns", 5000);
+        assert_number(args, "clock_uncertainty_us", 1.5);
+        assert_number(json_object_get(traced(root, "M", r, 3), "args"), "sort_index", -1);
+    }
     json_decref(root);
     sh_trace_destroy(t[0]);
     sh_trace_destroy(t[1]);
@@ -509,6 +636,7 @@ int main(void)
         cmocka_unit_test(a_file_that_cannot_be_written_is_an_error),
         cmocka_unit_test(a_trace_is_json),
         cmocka_unit_test(a_trace_survives_any_name),
+        cmocka_unit_test(a_trace_links_what_belongs_together),
         cmocka_unit_test(progress_off_a_terminal),
         cmocka_unit_test(mfu_is_what_the_page_says),
         cmocka_unit_test(a_line_fits_the_window),

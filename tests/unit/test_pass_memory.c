@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -28,15 +29,35 @@ struct plan {
     int64_t bytes[SH_MEM_KINDS], arena, persistent;
 };
 
+/* What is in use at each operation is at most the arena; the table is that of the operation where it is most. */
+static void check_use(const struct sh_program *p, const int64_t bytes[SH_MEM_KINDS], const struct sh_pass_peak *peak)
+{
+    int64_t *in_use = calloc((size_t)p->n_ops, sizeof *in_use), most = 0, sum = 0;
+
+    for (int i = 0; i < SH_MEM_KINDS; i++)
+        sum += bytes[i];
+    for (int i = 0; i < p->n_sections; i++)
+        sh_pass_in_use(p, &p->sections[i], in_use + p->sections[i].first_op);
+    for (int i = 0; i < p->n_ops; i++)
+        most = in_use[i] > most ? in_use[i] : most;
+    assert_true(most <= p->arena_bytes);
+    assert_true(peak->section && peak->op >= peak->section->first_op &&
+                peak->op < peak->section->first_op + peak->section->n_ops);
+    assert_int_equal(in_use[peak->op], sum);
+    free(in_use);
+}
+
 static struct plan plan(const struct sh_build *b, struct sh_strategy keeps, int shard)
 {
     struct sh_build mine = *b;
     struct sh_program *p;
+    struct sh_pass_peak peak;
     struct plan l;
 
     mine.options.strategy = keeps;
     p = tiny_program(&mine, tiny_mesh(shard, 1, 1, 0));
-    sh_pass_memory(p, l.bytes);
+    peak = sh_pass_memory(p, l.bytes);
+    check_use(p, l.bytes, &peak);
     l.arena = p->arena_bytes;
     l.persistent = p->persistent_bytes;
     sh_program_destroy(p);

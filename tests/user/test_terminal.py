@@ -7,6 +7,7 @@ import os
 import pathlib
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -94,6 +95,23 @@ def case_quiet():
     return [] if found == [1, 10, 20, 25] and '\x1b' not in text else [f'{found}: {text!r}']
 
 
+def case_interrupt():
+    """Ctrl-C saves, and what is said meanwhile tells what another one does."""
+    folder = job.prepare('interrupt', config(**{'training.steps': 10 ** 9, 'checkpoint.enable': True}))
+    child = subprocess.Popen(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, text=True, cwd=folder, env=job.environment(0),
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    text = ''
+    for line in child.stderr:
+        text += line
+        if line.startswith('step '):
+            child.send_signal(signal.SIGINT)
+            break
+    text += child.stderr.read()
+    said = re.search(r'^stopping \(SIGINT to 1 of 1 ranks\); saving at step \d+; another Ctrl-C gives up at once$', text, re.M)
+    return [] if child.wait(job.SECONDS) == 75 and said else [f'exit {child.returncode}: {text}']
+
+
 def case_tokenize():
     """The moving line of a tokenizer is there on a terminal, is taken away at the end, and is not in a file."""
     folder = job.prepare('tokenize', config())
@@ -125,6 +143,7 @@ CASES = [
     ('200 columns: all fields', case_width, 200),
     ('a window that becomes smaller', case_resize),
     ('metrics.progress=false', case_quiet),
+    ('Ctrl-C', case_interrupt),
     ('sherd tokenize', case_tokenize),
 ]
 

@@ -1,0 +1,92 @@
+#include "src/metrics/trace_op.h"
+
+#include <stdio.h>
+
+void sh_trace_program(struct sh_trace *t, const struct sh_program *p)
+{
+    for (int i = 0; i < p->n_streams; i++)
+        sh_trace_row(t, i, p->streams[i].name);
+    sh_trace_row(t, p->n_streams, "exposed communication");
+    sh_trace_row(t, SH_TRACE_STEPS, "steps");
+}
+
+static bool is_micro_step(enum sh_section_kind k)
+{
+    return k == SH_SECTION_FIRST || k == SH_SECTION_MIDDLE || k == SH_SECTION_LAST || k == SH_SECTION_ONLY;
+}
+
+/* The micro-steps of a step follow each other; what comes between is not one of them. */
+void sh_trace_enter(struct sh_trace_place *at, const struct sh_section *section)
+{
+    at->section = section;
+    at->micro_step = is_micro_step(section->kind) ? at->micro_step + 1 : 0;
+}
+
+/* The first output: the gradient of an embedding may have but its second. */
+static const char *name_result(const struct sh_program *p, const struct sh_op *op)
+{
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (op->out[k] != SH_NONE)
+            return p->tensors[op->out[k]].name;
+    return "";
+}
+
+static const char *group_name(const struct sh_program *p, sh_group group)
+{
+    int i = sh_program_find_group(p->groups, p->n_groups, group);
+
+    return i == SH_NONE ? "?" : p->groups[i].name;
+}
+
+void sh_trace_op(struct sh_trace *t, const struct sh_trace_place *at, const struct sh_trace_timed *timed)
+{
+    const struct sh_program *p = at->p;
+    const struct sh_op *op = &p->ops[timed->op];
+    const struct sh_op_info *info = sh_op_info(op->kind);
+    char label[SH_OP_LABEL], waited[SH_OP_LABEL];
+    struct sh_trace_event e = {.row = op->stream,
+                               .name = label,
+                               .what = name_result(p, op),
+                               .cat = sh_phase_name(op->phase),
+                               .begin_ns = timed->begin_ns,
+                               .end_ns = timed->end_ns,
+                               .flops = timed->flops,
+                               .bytes = timed->bytes};
+
+    sh_program_label(p, op, label);
+    if (info->async || op->kind == SH_OP_WAIT) {
+        e.cat = "comm";
+        e.flops = -1;
+        e.ticket = timed->ticket;
+    }
+    if (info->async) {
+        e.axis = group_name(p, op->attr.group);
+        e.ranks = sh_group_size(sh_trace_mesh(t), op->attr.group);
+    } else if (op->kind == SH_OP_WAIT) {
+        /* On a row of its own, below the streams: a wait says how much of a collective the computation did not hide. */
+        sh_program_label(p, &p->ops[at->section->first_op + op->attr.waits_for], waited);
+        e.row = p->n_streams;
+        e.name = "wait";
+        e.what = waited;
+        e.bytes = -1;
+    } else if (info->marker) {
+        return;
+    }
+    sh_trace_add(t, &e);
+}
+
+void sh_trace_section(struct sh_trace *t, const struct sh_trace_place *at, int64_t begin_ns, int64_t end_ns)
+{
+    const char *kind = sh_section_name(at->section->kind);
+    char name[32];
+
+    snprintf(name, sizeof name, "micro-step %d", at->micro_step);
+    sh_trace_add(t, &(struct sh_trace_event){.row = SH_TRACE_STEPS,
+                                             .name = at->micro_step ? name : kind,
+                                             .what = kind,
+                                             .cat = "step",
+                                             .begin_ns = begin_ns,
+                                             .end_ns = end_ns,
+                                             .flops = -1,
+                                             .bytes = -1});
+}
