@@ -161,7 +161,7 @@ def sentences(tree, name):
 def case_identity():
     """One line for each run on top: what was trained, on what, how far it came, and when."""
     empty()
-    begin = {**start(0, 2), 'device': 'cpu', 'version': '1.1', 'parameters': 1234567}
+    begin = {**start(0, 2), 'device': 'cpu', 'version': '1.1', 'parameters': 1234567, 'hosts': ['n1', 'n2', 'n3']}
     done = [{**step(i, 500), 'tokens_seen': 1000 * i} for i in range(1, 11)]
     saved = {'step': 10, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 4}
     write_run('whole', config(1, 2, 2), [begin, *done, saved, {**start(10, 2), 'time': '2031-01-01T00:00:00Z'}])
@@ -172,9 +172,9 @@ def case_identity():
     _, tree = page()
     return expect('lines', sentences(tree, 'runs'), [
         'half: debug (1.23 M parameters), 6.00 K tokens in 12 s; at step 6 of 10, stopped with exit status 75: received <SIGTERM>; '
-        'started 2030-01-31 12:00 UTC, cpu, Sherd 1.1.',
-        'other: debug; failed before its first step.',
-        'whole: debug (1.23 M parameters), 10.00 K tokens in 24 s; finished; started 2030-01-31 12:00 UTC, cpu, Sherd 1.1.'])
+        'started 2030-01-31 12:00 UTC on n1 and 2 more, cpu, Sherd 1.1; data none.bin.',
+        'other: debug; failed before its first step; data none.bin.',
+        'whole: debug (1.23 M parameters), 10.00 K tokens in 24 s; finished; started 2030-01-31 12:00 UTC on n1 and 2 more, cpu, Sherd 1.1; data none.bin.'])
 
 
 def case_best():
