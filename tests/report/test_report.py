@@ -498,6 +498,10 @@ def case_flags():
     write_point('n8', 8, 4000, 8000)
     wrong += expect('the prediction is wrong', flags(), ['n4: rank 3 on node3 is always the last, by more than a tenth.'])
     empty()
+    write_run('n1', config(2, -1, 1), ten_steps(1000))
+    write_point('n2', 2, 1500, 2000)
+    wrong += expect('nothing else was predicted', flags(), [])
+    empty()
     for name, speed in ('r1', 1000), ('r2', 1040), ('r3', 1060):
         write_run(f'n1-{name}', config(2, -1, 1), ten_steps(speed))
     write_run('n2', config(2, -1, 2), paced(1800, lambda i: i % 2))
@@ -506,6 +510,36 @@ def case_flags():
     wrong += expect('row', rows(tree, 'least to most (repeats)')[1][1:], ['1', '2', '1,040', '1,040', '100.0 %', '1,000 to 1,060 (3)'])
     spreads = [path for path in curve(tree, 'Tokens per second against').iter('path') if 'spread' in path.get('class')]
     return wrong + expect('bars of repeats', len(spreads), 1)
+
+
+def case_hostile():
+    """Predictions and studies that hold anything: a page, or one line that names the file."""
+    empty()
+    values = 0, -1, 1e-320, 1e300, 2**62, 'x', None, [], {}, True, '<script>'
+    for number, value in enumerate(values, 1):
+        lines = [{**start(0, number), 'hosts': value, 'device': value, 'version': value, 'parameters': value},
+                 {**step(1, 100), 'rank_seconds': value},
+                 {**step(2, 100), 'rank_seconds': {'median': value, 'max': value, 'slowest_rank': value, 'slowest_node': value}}]
+        write_point(f'r{number}', number, None, value, lines=lines, limits=[{'part': value, 'gain': value}, value],
+                    machine={'name': value, 'figures': value}, failures={'seconds_between_failures': value, 'goodput': value},
+                    mfu_causal=value, step={'seconds': value, 'spread': value, 'split': {'products': value}})
+    for text in ('', 'study:', 'study:\n  warm_up: 99999999999999999999\n  name: "', 'study:\n  name: <script>\n', '\0\xff' * 99,
+                 'points:\n  warm_up: 5\n'):
+        (work / 'study.yaml').write_bytes(text.encode('latin-1'))
+        text, _ = page()
+    wrong = expect('numbers in the drawings', re.findall(r'="[^"]*\b(?:nan|inf)\b[^"]*"', text), [])
+    wrong += ['a script'] if '<script' in text else []
+    (work / 'report.html').unlink()
+    for text in '', '{', '[]', '3', '{"tokens_per_second"':
+        (work / 'r1/predicted.json').write_text(text)
+        wrong += refused(3, f'{work}/r1/predicted.json: not a prediction')
+    (work / 'r1/predicted.json').unlink()
+    os.mkfifo(work / 'r1/predicted.json')
+    wrong += refused(3, f'{work}/r1/predicted.json')
+    (work / 'r1/predicted.json').unlink()
+    (work / 'study.yaml').unlink()
+    (work / 'study.yaml').mkdir()
+    return wrong + refused(3, f'{work}/study.yaml')
 
 
 def case_against():
@@ -721,6 +755,7 @@ CASES = [
     ('strategies at equal batch', case_equal),
     ('time to a loss', case_reach),
     ('what stands out', case_flags),
+    ('predictions and studies that hold anything', case_hostile),
     ('against an older study', case_against),
     ('a study', case_warm_up),
     ('lines of MLPerf', case_mllog),
