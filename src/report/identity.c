@@ -52,6 +52,8 @@ static void write_done(FILE *out, const struct sh_report_run *run)
         fprintf(out, " in %s", sh_str_duration(run->wall, text));
     if (run->ended)
         fputs("; failed before its first step", out);
+    else if (!done)
+        fputs("; no step yet", out);
     else if (done >= run->wanted)
         fputs("; finished", out);
     else

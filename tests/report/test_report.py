@@ -724,13 +724,14 @@ def case_repeats():
 def case_paper():
     """A study that runs nothing: predictions, and the page."""
     empty()
-    done = study('--nodes=1,2', '--paper', '--machine=h100-80x8-ndr400', '--ranks-per-node=8', dry='')
+    done = study('--nodes=1,2', '--paper', '--machine=h100-80x8-ndr400', '--ranks-per-node=8', '--folder=scaling/', dry='')
     tree = ElementTree.parse(work / 'scaling/report.html') if done.returncode == 0 else None
     if tree is None:
         return [done.stderr]
     paragraphs = [words(p) for p in tree.iter('p')]
     wrong = [] if any(re.fullmatch('Study scaling on h100-80x8-ndr400, predicted .*; nothing was run.', p) for p in paragraphs) else paragraphs
     wrong += expect('rows', [row[1] for row in rows(tree, 'predicted tokens/s')[1:]], ['8', '16'])
+    wrong += expect('runs', {line.split('; ')[1] for line in sentences(tree, 'runs')}, {'no step yet'})
     return wrong + expect('notes', tree.find('.//div[@class="notes"]'), None)
 
 
