@@ -14,7 +14,8 @@ enum { MOST_LINES = 12 }; /* more are folded */
 static void write_value(FILE *out, const char *value)
 {
     size_t n = strlen(value);
-    char *plain = n > 1 && value[0] == '"' ? sh_strfmt("%.*s", (int)n - 2, value + 1) : sh_strdup(value);
+    size_t from = n && value[0] == '"', to = n > from && value[n - 1] == '"' ? n - 1 : n;
+    char *plain = sh_strfmt("%.*s", (int)(to - from), value + from);
 
     sh_html_text(out, plain);
     free(plain);
@@ -51,11 +52,24 @@ static void write_done(FILE *out, const struct sh_report_run *run)
         fprintf(out, " in %s", sh_str_duration(run->wall, text));
     if (run->ended)
         fputs("; failed before its first step", out);
+    else if (!done)
+        fputs("; no step yet", out);
     else if (done >= run->wanted)
         fputs("; finished", out);
     else
         fprintf(out, "; at step %lld of %lld", (long long)done, (long long)run->wanted);
     write_known(out, ", stopped with ", run->stopped);
+}
+
+/* The name of the file, not where it is. */
+static void write_data(FILE *out, const struct sh_report_run *run)
+{
+    const char *path = sh_report_value(run, "training.dataset_path"), *name = strrchr(path, '/');
+
+    if (strlen(path) > 2) { /* more than the quotes of "" */
+        fputs("; data ", out);
+        write_value(out, name ? name + 1 : path);
+    }
 }
 
 void sh_report_identities(FILE *out, const struct sh_report *r)
@@ -70,8 +84,12 @@ void sh_report_identities(FILE *out, const struct sh_report *r)
         write_model(out, &r->runs[i]);
         write_done(out, &r->runs[i]);
         write_known(out, "; started ", r->runs[i].began);
+        write_known(out, " on ", r->runs[i].host);
+        if (r->runs[i].n_hosts > 1)
+            fprintf(out, " and %d more", r->runs[i].n_hosts - 1);
         write_known(out, ", ", r->runs[i].device);
         write_known(out, ", Sherd ", r->runs[i].version);
+        write_data(out, &r->runs[i]);
         fputs(".</li>\n", out);
     }
     fputs(folded ? "</ul></details>\n" : "</ul>\n", out);

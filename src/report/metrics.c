@@ -172,6 +172,17 @@ static void copy_text(char **text, const json_t *line, const char *key)
     *text = sh_strdup(found);
 }
 
+static void take_hosts(struct sh_report_run *run, const json_t *hosts)
+{
+    const char *first = json_string_value(json_array_get(hosts, 0));
+
+    if (!first)
+        return;
+    free(run->host);
+    run->host = sh_strdup(first);
+    run->n_hosts = (int)json_array_size(hosts);
+}
+
 /* A run may go on with other ranks: speed and memory are those of the newest. */
 static void take_start(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
@@ -189,6 +200,7 @@ static void take_start(struct sh_report_run *run, const json_t *line, int64_t *w
     run->clock = seconds_of(line);
     copy_text(&run->device, line, "device");
     copy_text(&run->version, line, "version");
+    take_hosts(run, json_object_get(line, "hosts"));
     if (whole(line, "parameters") > 0)
         run->parameters = whole(line, "parameters");
     run->flops = or_zero(number(line, "flops_per_token_causal"));

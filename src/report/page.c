@@ -18,7 +18,7 @@ struct note {
 /* And has not failed: it may still be starting. */
 static bool has_no_steps(const struct sh_report_run *run)
 {
-    return !run->n_steps && !run->ended && !run->predicted.tokens_per_second;
+    return !run->n_steps && !run->ended && !(run->predicted.tokens_per_second > 0);
 }
 
 /* `ended` is set for runs without a step only. */

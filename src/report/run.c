@@ -93,6 +93,7 @@ void sh_report_free_run(struct sh_report_run *run)
     sh_report_free_prediction(&run->predicted);
     free(run->began);
     free(run->device);
+    free(run->host);
     free(run->version);
     free(run->name);
 }

@@ -163,7 +163,7 @@ def sentences(tree, name):
 def case_identity():
     """One line for each run on top: what was trained, on what, how far it came, and when."""
     empty()
-    begin = {**start(0, 2), 'device': 'cpu', 'version': '1.1', 'parameters': 1234567}
+    begin = {**start(0, 2), 'device': 'cpu', 'version': '1.1', 'parameters': 1234567, 'hosts': ['n1', 'n2', 'n3']}
     done = [{**step(i, 500), 'tokens_seen': 1000 * i} for i in range(1, 11)]
     saved = {'step': 10, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 4}
     write_run('whole', config(1, 2, 2), [begin, *done, saved, {**start(10, 2), 'time': '2031-01-01T00:00:00Z'}])
@@ -174,9 +174,9 @@ def case_identity():
     _, tree = page()
     return expect('lines', sentences(tree, 'runs'), [
         'half: debug (1.23 M parameters), 6.00 K tokens in 12 s; at step 6 of 10, stopped with exit status 75: received <SIGTERM>; '
-        'started 2030-01-31 12:00 UTC, cpu, Sherd 1.1.',
-        'other: debug; failed before its first step.',
-        'whole: debug (1.23 M parameters), 10.00 K tokens in 24 s; finished; started 2030-01-31 12:00 UTC, cpu, Sherd 1.1.'])
+        'started 2030-01-31 12:00 UTC on n1 and 2 more, cpu, Sherd 1.1; data none.bin.',
+        'other: debug; failed before its first step; data none.bin.',
+        'whole: debug (1.23 M parameters), 10.00 K tokens in 24 s; finished; started 2030-01-31 12:00 UTC on n1 and 2 more, cpu, Sherd 1.1; data none.bin.'])
 
 
 def case_best():
@@ -500,6 +500,10 @@ def case_flags():
     write_point('n8', 8, 4000, 8000)
     wrong += expect('the prediction is wrong', flags(), ['n4: rank 3 on node3 is always the last, by more than a tenth.'])
     empty()
+    write_run('n1', config(2, -1, 1), ten_steps(1000))
+    write_point('n2', 2, 1500, 2000)
+    wrong += expect('nothing else was predicted', flags(), [])
+    empty()
     for name, speed in ('r1', 1000), ('r2', 1040), ('r3', 1060):
         write_run(f'n1-{name}', config(2, -1, 1), ten_steps(speed))
     write_run('n2', config(2, -1, 2), paced(1800, lambda i: i % 2))
@@ -508,6 +512,36 @@ def case_flags():
     wrong += expect('row', rows(tree, 'least to most (repeats)')[1][1:], ['1', '2', '1,040', '1,040', '100.0 %', '1,000 to 1,060 (3)'])
     spreads = [path for path in curve(tree, 'Tokens per second against').iter('path') if 'spread' in path.get('class')]
     return wrong + expect('bars of repeats', len(spreads), 1)
+
+
+def case_hostile():
+    """Predictions and studies that hold anything: a page, or one line that names the file."""
+    empty()
+    values = 0, -1, 1e-320, 1e300, 2**62, 'x', None, [], {}, True, '<script>'
+    for number, value in enumerate(values, 1):
+        lines = [{**start(0, number), 'hosts': value, 'device': value, 'version': value, 'parameters': value},
+                 {**step(1, 100), 'rank_seconds': value},
+                 {**step(2, 100), 'rank_seconds': {'median': value, 'max': value, 'slowest_rank': value, 'slowest_node': value}}]
+        write_point(f'r{number}', number, None, value, lines=lines, limits=[{'part': value, 'gain': value}, value],
+                    machine={'name': value, 'figures': value}, failures={'seconds_between_failures': value, 'goodput': value},
+                    mfu_causal=value, step={'seconds': value, 'spread': value, 'split': {'products': value}})
+    for text in ('', 'study:', 'study:\n  warm_up: 99999999999999999999\n  name: "', 'study:\n  name: <script>\n', '\0\xff' * 99,
+                 'points:\n  warm_up: 5\n'):
+        (work / 'study.yaml').write_bytes(text.encode('latin-1'))
+        text, _ = page()
+    wrong = expect('numbers in the drawings', re.findall(r'="[^"]*\b(?:nan|inf)\b[^"]*"', text), [])
+    wrong += ['a script'] if '<script' in text else []
+    (work / 'report.html').unlink()
+    for text in '', '{', '[]', '3', '{"tokens_per_second"':
+        (work / 'r1/predicted.json').write_text(text)
+        wrong += refused(3, f'{work}/r1/predicted.json: not a prediction')
+    (work / 'r1/predicted.json').unlink()
+    os.mkfifo(work / 'r1/predicted.json')
+    wrong += refused(3, f'{work}/r1/predicted.json')
+    (work / 'r1/predicted.json').unlink()
+    (work / 'study.yaml').unlink()
+    (work / 'study.yaml').mkdir()
+    return wrong + refused(3, f'{work}/study.yaml')
 
 
 def case_against():
@@ -692,13 +726,14 @@ def case_repeats():
 def case_paper():
     """A study that runs nothing: predictions, and the page."""
     empty()
-    done = study('--nodes=1,2', '--paper', '--machine=h100-80x8-ndr400', '--ranks-per-node=8', dry='')
+    done = study('--nodes=1,2', '--paper', '--machine=h100-80x8-ndr400', '--ranks-per-node=8', '--folder=scaling/', dry='')
     tree = ElementTree.parse(work / 'scaling/report.html') if done.returncode == 0 else None
     if tree is None:
         return [done.stderr]
     paragraphs = [words(p) for p in tree.iter('p')]
     wrong = [] if any(re.fullmatch('Study scaling on h100-80x8-ndr400, predicted .*; nothing was run.', p) for p in paragraphs) else paragraphs
     wrong += expect('rows', [row[1] for row in rows(tree, 'predicted tokens/s')[1:]], ['8', '16'])
+    wrong += expect('runs', {line.split('; ')[1] for line in sentences(tree, 'runs')}, {'no step yet'})
     return wrong + expect('notes', tree.find('.//div[@class="notes"]'), None)
 
 
@@ -723,6 +758,7 @@ CASES = [
     ('strategies at equal batch', case_equal),
     ('time to a loss', case_reach),
     ('what stands out', case_flags),
+    ('predictions and studies that hold anything', case_hostile),
     ('against an older study', case_against),
     ('a study', case_warm_up),
     ('lines of MLPerf', case_mllog),
