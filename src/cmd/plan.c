@@ -157,7 +157,7 @@ static void print_units(const struct sh_cmd_plan *l)
         snprintf(name, sizeof name, last > i ? "%s .. %s" : "%s", u->name, p->units[last].name);
         printf("  %-20s %8d %15lld %15lld %12s%s\n", name, u->n_params, (long long)u->elems, (long long)u->chunk,
                sh_str_bytes(gathered_bytes(l, u), bytes),
-               u->trainable  ? ""
+               u->trainable  ? (u->resident ? "  stays gathered" : "")
                : u->packed   ? "  frozen, nf4"
                : u->resident ? "  frozen, stays gathered"
                              : "  frozen");

@@ -76,6 +76,7 @@ struct sh_config {
                                     gradients, else last) | every_micro_step | last_micro_step */
         int forward_prefetch, backward_prefetch; /* units gathered ahead; 0: none */
         int limit_all_gathers;   /* gathered units alive at once, the one in use included; 0: no limit */
+        int resident_units;      /* from the embedding on, gathered from update to update */
     } parallelism;
     struct {
         int shard;               /* all | node | N; SH_CONFIG_UNSET (auto): by the strategy */

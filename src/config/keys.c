@@ -369,6 +369,9 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(parallelism, limit_all_gathers), .min = 0, .max = 1024, .unit = "units", .def = "0",
      .help = "Maximum number of gathered units in memory, the one in use included; 0: limited by the prefetch "
              "alone. Units that shard_grad_op and hybrid_shard_zero2 keep for the backward do not count."},
+    {KEY(parallelism, resident_units), .min = 0, .max = 1024, .unit = "units", .def = "0",
+     .help = "The first units, from the embedding on, that stay gathered from update to update: 1 saves the gather in "
+             "front of each micro-step, for the memory of the whole embedding. With no_shard and shard_optim all do."},
     {.name = "parallelism.zero_stage",
      ALIAS("parallelism.sharding_strategy", zero_stage),
      .min = 0,

@@ -82,7 +82,8 @@ struct sh_pass_options {
                                   reproducible */
     bool decay_all;       /* weight decay on all parameters, not on matrices only */
     int forward_prefetch, backward_prefetch; /* units ahead */
-    int gathers_alive; /* limit for prefetched units, the one in use included; 0: none. Not for what
+    int resident_units; /* the first so many units have a full copy that is gathered behind each update */
+    int gathers_alive;  /* limit for prefetched units, the one in use included; 0: none. Not for what
                                   keep_after_forward holds anyway */
 };
 

@@ -330,6 +330,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .decay_all = cfg->optimizer.decay_all,
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,
+                    .resident_units = cfg->parallelism.resident_units,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
         .recompute = recompute(cfg),
         .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,

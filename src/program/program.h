@@ -135,7 +135,7 @@ struct sh_unit {
                                 SH_NONE: none. Both stay gathered through the uses of both */
     bool packed;             /* frozen weights in four bits an element: `compute` and `full` are blocks [elems/64,36] u8
                                 (src/base/nf4.h), as is what is gathered; a weight is unpacked before each use */
-    bool resident;           /* frozen, and gathered once for good, whatever the strategy */
+    bool resident;           /* gathered once and behind each update, whatever the strategy */
     sh_group shard;          /* cut over these ranks, in equal chunks; with `replicate` the same ranks for each unit */
     sh_group replicate;      /* who hold the same chunk */
     int64_t elems;           /* without padding */

@@ -185,6 +185,28 @@ static void units_stay_through_the_loss(void **state)
         }
 }
 
+/* A unit that stays from update to update is gathered at the start and behind each update, and in no micro-step. */
+static void resident_units_are_gathered_once(void **state)
+{
+    static const int gathers[] = {7, 6, 4}; /* of a micro-step; the first block has two */
+
+    (void)state;
+    for (int resident = 0; resident < 3; resident++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        struct sh_program *p;
+
+        b.evaluate = true;
+        b.options.resident_units = resident;
+        p = tiny_program(&b, tiny_mesh(4, 1, 1, 0));
+        assert_int_equal(count(p, SH_SECTION_ONLY, SH_OP_ALL_GATHER), gathers[resident]);
+        assert_int_equal(count(p, SH_SECTION_EVAL, SH_OP_ALL_GATHER), 5 - resident);
+        assert_int_equal(count(p, SH_SECTION_UPDATE, SH_OP_ALL_GATHER), resident);
+        assert_int_equal(count(p, SH_SECTION_INIT, SH_OP_ALL_GATHER), resident);
+        assert_int_equal(count(p, SH_SECTION_ONLY, SH_OP_REDUCE_SCATTER), 5);
+        sh_program_destroy(p);
+    }
+}
+
 /* A frozen block is gathered in two units, which a gather ahead does not bring back both. */
 static void frozen_units_do_not_stay(void **state)
 {
@@ -637,6 +659,7 @@ int main(void)
         cmocka_unit_test(collectives_of_a_step),
         cmocka_unit_test(units_stay_through_the_loss),
         cmocka_unit_test(frozen_units_do_not_stay),
+        cmocka_unit_test(resident_units_are_gathered_once),
         cmocka_unit_test(cures_are_those_that_help),
         cmocka_unit_test(the_deepest_tree),
         cmocka_unit_test(groups_are_those_in_use),

@@ -171,17 +171,17 @@ static void assert_same(const struct outcome *a, const struct outcome *b)
 struct variant {
     int strategy;
     int recompute; /* of tiny_recomputes */
-    int forward_prefetch, backward_prefetch, gathers_alive;
+    int forward_prefetch, backward_prefetch, gathers_alive, resident_units;
     bool inner; /* over half or a third of the shard axis, where that divides */
 };
 
 /* clang-format off */
 static const struct variant variants[] = {
-    {0, TINY_NONE, 0, 0, 0, false},      {0, TINY_FULL, 1, 1, 0, false},
-    {0, TINY_SELECTIVE, 2, 3, 2, true},  {0, TINY_EVERY_2, 3, 2, 1, false},
-    {1, TINY_NONE, 1, 1, 0, false},      {1, TINY_FULL, 3, 0, 3, false},
-    {2, TINY_SELECTIVE, 1, 1, 0, false}, {0, TINY_FULL, 3, 3, 0, true},
-    {0, TINY_FIRST_FULL, 1, 1, 0, false}, {2, TINY_FIRST_SELECTIVE, 1, 1, 0, false},
+    {0, TINY_NONE, 0, 0, 0, 0, false},      {0, TINY_FULL, 1, 1, 0, 1, false},
+    {0, TINY_SELECTIVE, 2, 3, 2, 0, true},  {0, TINY_EVERY_2, 3, 2, 1, 0, false},
+    {1, TINY_NONE, 1, 1, 0, 0, false},      {1, TINY_FULL, 3, 0, 3, 2, false},
+    {2, TINY_SELECTIVE, 1, 1, 0, 0, false}, {0, TINY_FULL, 3, 3, 0, 2, true},
+    {0, TINY_FIRST_FULL, 1, 1, 0, 0, false}, {2, TINY_FIRST_SELECTIVE, 1, 1, 0, 0, false},
 };
 /* clang-format on */
 enum { VARIANTS = sizeof variants / sizeof *variants };
@@ -198,6 +198,7 @@ static struct outcome run_variant(struct sh_build b, const struct variant *v, in
     b.options.forward_prefetch = v->forward_prefetch;
     b.options.backward_prefetch = v->backward_prefetch;
     b.options.gathers_alive = v->gathers_alive;
+    b.options.resident_units = v->resident_units;
     b.recompute = tiny_recomputes[v->recompute];
     return run(&b, shard, replicate, v->inner ? inner_size(shard) : 1);
 }

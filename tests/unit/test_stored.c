@@ -45,6 +45,7 @@ static const struct row machine[] = {
     {"parallelism.forward_prefetch", "3", NULL},
     {"parallelism.backward_prefetch", "3", NULL},
     {"parallelism.limit_all_gathers", "3", NULL},
+    {"parallelism.resident_units", "1", NULL},
     {"mesh.shard", "2", NULL},
     {"mesh.replicate", "2", NULL},
     {"mesh.ranks_per_node", "2", NULL},
