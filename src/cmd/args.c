@@ -99,6 +99,10 @@ static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i
             return sh_fail(SH_E_USAGE, "sherd %s: %s takes no value", cmd->name, cmd->options[row].name);
         return set_keys(&cmd->options[row], NULL, args);
     }
+    if (cmd->options[row].bare && !equals && !has_value(argc, argv, *i)) {
+        args->values[row] = "";
+        return set_keys(&cmd->options[row], NULL, args);
+    }
     /* A value that begins with -- needs the equals sign, else it would be the next option. */
     if (!equals && !has_value(argc, argv, *i))
         return sh_fail(SH_E_USAGE, "sherd %s: %s needs a value: %s %s", cmd->name, word, word, cmd->options[row].value);

@@ -20,6 +20,7 @@ struct sh_cmd_option {
     const char *help;
     const char *key;  /* (optional) the configuration key that it sets */
     const char *also; /* (optional) and another with its value, "section.key=value" */
+    bool bare;        /* the value may be left out */
 };
 
 struct sh_cmd_args;
@@ -40,7 +41,7 @@ struct sh_cmd_args {
     int n_positional;
     const char *overrides[SH_CMD_MAX_ARGS]; /* "section.key=value" */
     int n_overrides;
-    const char *values[SH_CMD_MAX_ARGS]; /* by row of the options; NULL: not given; "" for a flag */
+    const char *values[SH_CMD_MAX_ARGS]; /* by row of the options; NULL: not given; "" without a value */
     char *joined[SH_CMD_MAX_ARGS];       /* storage of "--section.key value" and of options that set a key */
     int n_joined;
 };

@@ -4,6 +4,7 @@
 #include "src/cmd/run_clm.h"
 
 #include "io/data/data.h"
+#include "io/hf/config.h"
 #include "io/token/files.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
@@ -99,6 +100,15 @@ static sh_rc set_files(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return SH_OK;
 }
 
+/* Not with a window that transformers' class has not, for one. */
+static bool is_exported(const struct sh_config *cfg)
+{
+    bool can = sh_hf_config_can_write(cfg) == SH_OK;
+
+    sh_error_clear();
+    return can;
+}
+
 /* What the model and its words decide. Local. */
 static sh_rc begin(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys,
                    struct sh_config *cfg)
@@ -107,10 +117,7 @@ static sh_rc begin(const struct sh_cmd *cmd, const struct sh_cmd_args *args, str
     int rank, world;
 
     SH_TRY(sh_clm_words(cmd, args, keys));
-    if (!sh_cmd_option(cmd, args, "--model_name_or_path") && !sh_cmd_option(cmd, args, "--model_name") &&
-        !sh_cmd_names_folder(args))
-        return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: which model? give --model_name_or_path DIR, a folder of transformers");
+    SH_TRY(sh_clm_model(cmd, args, keys));
     SH_TRY(sh_cmd_whole(cmd, args, "--gradient_accumulation_steps", 1, 1 << 20, 1, &accumulate));
     /* Until they are known: keys of the command line may have a warm-up longer than the default. */
     if (!gives(args, "training.steps"))
@@ -120,7 +127,7 @@ static sh_rc begin(const struct sh_cmd *cmd, const struct sh_cmd_args *args, str
         sh_clm_set_number(keys, "training.seq_len", cfg->model.max_seq_len < BLOCK ? cfg->model.max_seq_len : BLOCK);
     sh_mesh_world(&rank, &world);
     sh_clm_set_number(keys, "training.global_batch_size", cfg->training.local_batch_size * accumulate * world);
-    if (!cfg->lora.rank && cfg->checkpoint.enable && !cfg->model.attention_window)
+    if (!cfg->lora.rank && cfg->checkpoint.enable && is_exported(cfg))
         sh_clm_set(keys, "checkpoint.last_save_in_hf", "true");
     if (sh_cmd_option(cmd, args, "--validation_file")) {
         sh_clm_set(keys, "validation.enable", "true");

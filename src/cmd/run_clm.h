@@ -6,7 +6,7 @@
 
 /* run_clm_keys.c: keys with values, in the order in which they were first set. They are to have the weight
  * of a configuration file. */
-enum { SH_CLM_KEYS = 64 };
+enum { SH_CLM_KEYS = 128 };
 struct sh_clm_keys {
     const char *key[SH_CLM_KEYS]; /* "section.key", a constant */
     char *value[SH_CLM_KEYS];     /* own */
@@ -22,6 +22,14 @@ char *sh_clm_yaml(const struct sh_clm_keys *keys); /* freed with free() */
 /* run_clm_words.c: the words that need nothing but themselves, with Trainer's defaults.
  * Errors: SH_E_USAGE: the word that cannot be done. */
 sh_rc sh_clm_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys);
+
+/* Whether a word that is true or false stands there, without a value or with one that HfArgumentParser takes.
+ * Errors: SH_E_USAGE: another value. */
+sh_rc sh_clm_flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, bool *on);
+
+/* run_clm_model.c: which model, and whether it has weights.
+ * Errors: SH_E_USAGE: none, or more than one; those of sh_hf_config_parse(). */
+sh_rc sh_clm_model(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys);
 
 /* run_clm_fsdp.c: --fsdp and --fsdp_config. Errors: SH_E_USAGE; SH_E_DATA: of the file. */
 sh_rc sh_clm_fsdp(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys);

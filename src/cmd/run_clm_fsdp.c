@@ -5,6 +5,7 @@
 #include "src/base/str.h"
 
 #include <string.h>
+#include <strings.h>
 
 enum { FILE_MAX = 1 << 20 };
 
@@ -37,7 +38,7 @@ enum { N_ROWS = sizeof rows / sizeof rows[0], N_STRATEGIES = sizeof strategies /
 /* One word of --fsdp; units are blocks, which is what auto_wrap asks for. */
 static sh_rc take_word(const char *word, const char **strategy)
 {
-    if (!strcmp(word, "auto_wrap"))
+    if (!strcmp(word, "auto_wrap") || !strcasecmp(word, "true"))
         return SH_OK;
     if (!strcmp(word, "offload"))
         return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp offload: parameters and optimizer state stay on the device; "
@@ -58,7 +59,7 @@ static sh_rc take_word(const char *word, const char **strategy)
                    word, near ? "; nearest is " : "", near ? near : "");
 }
 
-/* Words with spaces or commas between; auto_wrap alone is full_shard, as in Trainer's newer versions. */
+/* Words with spaces or commas between; none, True and auto_wrap alone are full_shard, as in Trainer's newer versions. */
 static sh_rc take_words(const char *given, const char **strategy)
 {
     char word[32];
@@ -144,6 +145,8 @@ sh_rc sh_clm_fsdp(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     const char *given = sh_cmd_option(cmd, args, "--fsdp"), *file = sh_cmd_option(cmd, args, "--fsdp_config");
     const char *strategy = "no_shard";
 
+    if (given && !strcasecmp(given, "false"))
+        given = NULL;
     if (file && !given)
         return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp_config without --fsdp has no effect; add --fsdp full_shard");
     if (given)

@@ -2,14 +2,14 @@
 #include "src/cmd/run_clm.h"
 
 #include <string.h>
+#include <strings.h>
 
 /* Trainer's defaults, which are not Sherd's. */
 static const struct {
     const char *option, *key; /* the option takes a value; NULL: there is no word for it */
     const char *none;         /* when it is not given; NULL: Sherd's own */
 } words[] = {
-    {"--model_name_or_path", "model.hf_assets_path", NULL},
-    {"--model_name", "model.hf_assets_path", NULL},
+    {"--tokenizer_name", "model.tokenizer", NULL},
     {"--per_device_train_batch_size", "training.local_batch_size", "8"},
     {"--learning_rate", "optimizer.lr", "5e-5"},
     {"--adam_beta1", "optimizer.beta1", "0.9"},
@@ -66,17 +66,52 @@ static sh_rc set_schedule(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
                    given);
 }
 
+/* The words of HfArgumentParser's string_to_bool(). */
+sh_rc sh_clm_flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, bool *on)
+{
+    static const char *const yes[] = {"", "true", "t", "yes", "y", "1"}, *const no[] = {"false", "f", "no", "n", "0"};
+    const char *given = sh_cmd_option(cmd, args, name);
+
+    *on = false;
+    if (!given)
+        return SH_OK;
+    for (size_t i = 0; i < COUNT(yes); i++)
+        if (!strcasecmp(given, yes[i])) {
+            *on = true;
+            return SH_OK;
+        }
+    for (size_t i = 0; i < COUNT(no); i++)
+        if (!strcasecmp(given, no[i]))
+            return SH_OK;
+    return sh_fail(SH_E_USAGE, "sherd run_clm: %s takes True, False or no value, not \"%s\"", name, given);
+}
+
+static sh_rc check_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args, bool *train, bool *eval)
+{
+    SH_TRY(sh_clm_flag(cmd, args, "--do_train", train));
+    SH_TRY(sh_clm_flag(cmd, args, "--do_eval", eval));
+    if (sh_cmd_option(cmd, args, "--do_train") && !*train)
+        return sh_fail(SH_E_USAGE, "sherd run_clm: --do_train False does not train; `sherd eval --checkpoint FOLDER "
+                                   "--data FILE` evaluates");
+    return SH_OK;
+}
+
 static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    bool evaluates = sh_cmd_option(cmd, args, "--do_eval") || sh_cmd_option(cmd, args, "--eval_steps");
+    bool train, eval, half;
 
-    if (args->n_positional)
+    SH_TRY(check_train(cmd, args, &train, &eval));
+    SH_TRY(sh_clm_flag(cmd, args, "--fp16", &half));
+    bool evaluates = eval || sh_cmd_option(cmd, args, "--eval_steps");
+
+    if (half)
         return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: no word of a line: \"%s\"; each begins with --, and flags have no value",
+                       "sherd run_clm: --fp16: float16 has too few exponents without scaled losses, which are not "
+                       "done here; give --bf16");
+    if (args->n_positional)
+        return sh_fail(SH_E_USAGE, "sherd run_clm: no word of a line: \"%s\"; each begins with --",
                        args->positional[0]);
-    if (sh_cmd_option(cmd, args, "--model_name") && sh_cmd_option(cmd, args, "--model_name_or_path"))
-        return sh_fail(SH_E_USAGE, "sherd run_clm: --model_name and --model_name_or_path are the same; give one");
-    if (sh_cmd_option(cmd, args, "--do_eval") && !sh_cmd_option(cmd, args, "--do_train"))
+    if (eval && !train)
         return sh_fail(SH_E_USAGE,
                        "sherd run_clm: --do_eval without --do_train does not train; `sherd eval --checkpoint FOLDER "
                        "--data FILE` evaluates");
@@ -97,8 +132,12 @@ sh_rc sh_clm_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, str
         if (given || words[i].none)
             sh_clm_set(keys, words[i].key, given ? given : words[i].none);
     }
-    for (size_t i = 0; i < COUNT(flags); i++)
-        sh_clm_set(keys, flags[i].key, sh_cmd_option(cmd, args, flags[i].option) ? flags[i].on : flags[i].off);
+    for (size_t i = 0; i < COUNT(flags); i++) {
+        bool on;
+
+        SH_TRY(sh_clm_flag(cmd, args, flags[i].option, &on));
+        sh_clm_set(keys, flags[i].key, on ? flags[i].on : flags[i].off);
+    }
     SH_TRY(set_schedule(cmd, args, keys));
     return sh_clm_fsdp(cmd, args, keys);
 }

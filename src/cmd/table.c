@@ -28,6 +28,12 @@ static const struct sh_cmd_option train[] = {
 static const struct sh_cmd_option run_clm[] = {
     {.name = "--model_name_or_path", .value = "DIR", .help = "folder of transformers (model.hf_assets_path); nothing is downloaded"},
     {.name = "--model_name", .value = "DIR", .help = "the same"},
+    {.name = "--config_name", .value = "DIR", .help = "a model of this folder's config.json from scratch (with "
+     "checkpoint.initial_load_in_hf: false)"},
+    {.name = "--model_type", .value = "TYPE", .help = "a model from scratch with the sizes that its class has by default; keys such as "
+     "model.n_layers give others"},
+    {.name = "--config_overrides", .value = "TEXT", .help = "not read: keys such as model.n_layers say it"},
+    {.name = "--tokenizer_name", .value = "DIR", .help = "model.tokenizer; default: of the model's folder"},
     {.name = "--train_file", .value = "FILE", .help = "token file (.bin), or a text (.txt, .jsonl, also .gz, .zst), which is tokenized into "
      "the output folder first"},
     {.name = "--validation_file", .value = "FILE", .help = "the same for validation, with --do_eval or --eval_steps"},
@@ -47,9 +53,10 @@ static const struct sh_cmd_option run_clm[] = {
      "constant_with_warmup; default linear"},
     {.name = "--warmup_steps", .value = "N", .help = "lr_scheduler.warmup_steps; default 0"},
     {.name = "--warmup_ratio", .value = "X", .help = "the same as a share of all steps"},
-    {.name = "--bf16", .help = "training.mixed_precision_param: bfloat16; default float32"},
-    {.name = "--gradient_checkpointing", .help = "activation_checkpoint.mode: full; default none"},
-    {.name = "--fsdp", .value = "WORDS", .help = "parallelism.sharding_strategy: \"full_shard auto_wrap\", shard_grad_op, hybrid_shard, "
+    {.name = "--bf16", .value = "[BOOL]", .bare = true, .help = "training.mixed_precision_param: bfloat16; default float32"},
+    {.name = "--fp16", .value = "[BOOL]", .bare = true, .help = "not done, unless it is False: float16 wants its losses scaled"},
+    {.name = "--gradient_checkpointing", .value = "[BOOL]", .bare = true, .help = "activation_checkpoint.mode: full; default none"},
+    {.name = "--fsdp", .value = "[WORDS]", .bare = true, .help = "parallelism.sharding_strategy: \"full_shard auto_wrap\", which it is without a value, shard_grad_op, hybrid_shard, "
      "hybrid_shard_zero2 or no_shard; default no_shard"},
     {.name = "--fsdp_config", .value = "FILE", .help = "Trainer's JSON file with more of it"},
     {.name = "--output_dir", .value = "DIR", .help = "job.dump_folder; default trainer_output"},
@@ -58,8 +65,8 @@ static const struct sh_cmd_option run_clm[] = {
     {.name = "--logging_steps", .value = "N", .help = "metrics.log_freq; default 500"},
     {.name = "--eval_steps", .value = "N", .help = "validation.freq; default: at the end only"},
     {.name = "--seed", .value = "N", .help = "debug.seed; default 42"},
-    {.name = "--do_train", .help = "train, which it does anyway"},
-    {.name = "--do_eval", .help = "measure the loss on --validation_file, all of it"},
+    {.name = "--do_train", .value = "[BOOL]", .bare = true, .help = "train, which it does anyway"},
+    {.name = "--do_eval", .value = "[BOOL]", .bare = true, .help = "measure the loss on --validation_file, all of it"},
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };

@@ -53,7 +53,19 @@ WORDS = [
     ('--warmup_ratio 0.1', {'lr_scheduler.warmup_steps': '4'}),
     ('--warmup_ratio 0.5 --warmup_steps 2', {'lr_scheduler.warmup_steps': '2'}),
     ('--bf16', {'training.mixed_precision_param': 'bfloat16'}),
+    ('--bf16 True', {'training.mixed_precision_param': 'bfloat16'}),
+    ('--bf16=yes', {'training.mixed_precision_param': 'bfloat16'}),
+    ('--bf16 1 --seed 7', {'training.mixed_precision_param': 'bfloat16', 'debug.seed': '7'}),
+    ('--bf16 False', {}),
+    ('--fp16 False', {}),
     ('--gradient_checkpointing', {'activation_checkpoint.mode': 'full'}),
+    ('--gradient_checkpointing true', {'activation_checkpoint.mode': 'full'}),
+    ('--gradient_checkpointing N', {}),
+    ('--tokenizer_name byte', {'model.tokenizer': 'byte'}),
+    ('--fsdp', {'parallelism.sharding_strategy': 'full_shard'}),
+    ('--fsdp --bf16', {'parallelism.sharding_strategy': 'full_shard', 'training.mixed_precision_param': 'bfloat16'}),
+    ('--fsdp True', {'parallelism.sharding_strategy': 'full_shard'}),
+    ('--fsdp False', {}),
     ('--fsdp auto_wrap', {'parallelism.sharding_strategy': 'full_shard'}),
     ('--fsdp "full_shard auto_wrap"', {'parallelism.sharding_strategy': 'full_shard'}),
     ('--fsdp shard_grad_op,auto_wrap', {'parallelism.sharding_strategy': 'shard_grad_op'}),
@@ -66,6 +78,8 @@ WORDS = [
     ('--logging_steps 9', {'metrics.log_freq': '9'}),
     ('--seed 7', {'debug.seed': '7'}),
     ('--do_train', {}),
+    ('--do_train True --do_eval False', {}),
+    ('--do_train True --do_eval True --validation_file v.bin', {**EVALUATES, 'validation.freq': '39'}),
     ('--do_train --do_eval --validation_file v.bin', {**EVALUATES, 'validation.freq': '39'}),
     ('--eval_steps 6 --validation_file v.bin', {**EVALUATES, 'validation.freq': '6'}),
     # Keys go with the words and before them.
@@ -89,11 +103,22 @@ FILES = [
 ]
 REFUSED = [
     ('--model_name meta-llama/Llama-2-70b', 'is no folder here; nothing is downloaded'),
-    ('--model_name model --model_name_or_path model', 'are the same; give one'),
+    ('--model_name model --model_name_or_path model', 'each say the whole model; give one'),
     ('--max_steps 3', 'which model?'),
     ('--model_name model', 'on what?'),
     ('--model_name model --learning_rat 3', 'nearest is --learning_rate'),
-    ('--model_name model --bf16 True', 'no word of a line: "True"'),
+    ('--model_name model --bf16 maybe', '--bf16 takes True, False or no value, not "maybe"'),
+    ('--model_name model extra', 'no word of a line: "extra"'),
+    ('--model_name model --fp16', '--fp16: float16 has too few exponents'),
+    ('--model_name model --fp16 true', 'give --bf16'),
+    ('--model_name model --do_train False', '--do_train False does not train'),
+    ('--model_name model --config_name model', '--model_name and --config_name each say the whole model; give one'),
+    ('--model_name model --model_type gpt2', '--model_name and --model_type each say the whole model'),
+    ('--model.hf=model --model_type gpt2', '--model.hf and --model_type each say the whole model'),
+    ('--model_type gpt3 --max_steps 3', '--model_type: model_type gpt3 is not known here; nearest is gpt2'),
+    ('--model_type mixtral --max_steps 3', 'its feed-forward layers are experts'),
+    ('--model_type gpt2 --config_overrides n_embd=64', 'keys of Sherd say it beside --model_type'),
+    ('--config_name gone --max_steps 3', 'is no folder here'),
     ('--model_name model --max_steps 3 --learning_rate x', "optimizer.lr: 'x' is not a number"),
     ('--model_name model --lr_scheduler_type polynomial', 'must be linear, cosine, constant'),
     ('--model_name model --lr_scheduler_type constant --warmup_steps 3', 'constant_with_warmup has one'),
@@ -168,6 +193,32 @@ def case_names():
         'not the same' for _ in [0] if keys_of(('--model_name', *BASE[1:])) != keys_of(BASE)]
 
 
+def case_from_scratch():
+    """A folder without its weights, and the sizes of a class, of which the keys of Sherd change some."""
+    first, folder = keys_of(BASE), keys_of(('--config_name', *BASE[1:]))
+    changed = {key: value for key, value in folder.items() if value != first.get(key)}
+    wrong = [] if changed == {'checkpoint.initial_load_in_hf': 'false'} else [f'--config_name changes {changed}']
+    found = keys_of(('--model_type', 'gpt2', *BASE[2:]))
+    sizes = {'family': 'gpt2', 'n_layers': '12', 'dim': '768', 'n_heads': '12', 'head_dim': '64', 'ffn_dim': '3072',
+             'vocab_size': '50257', 'max_seq_len': '1024', 'tie_word_embeddings': 'true', 'hf_assets_path': ''}
+    wrong += [f'gpt2: {key} is {found["model." + key]}' for key, value in sizes.items() if found['model.' + key] != value]
+    found = keys_of(('--model_type', 'gpt2', *BASE[2:], '--model.dim=64', '--model.n_heads=2', '--model.n_layers=1'))
+    sizes = {'n_layers': '1', 'dim': '64', 'n_heads': '2', 'n_kv_heads': '2', 'head_dim': '32', 'ffn_dim': '256'}
+    wrong += [f'smaller: {key} is {found["model." + key]}' for key, value in sizes.items() if found['model.' + key] != value]
+    found = keys_of(('--model_type', 'gemma3_text', *BASE[2:], '--max_steps', '3'))
+    sizes = {'attention_window': '4096', 'full_attention_interval': '6', 'head_dim': '256'}
+    return wrong + [f'gemma3: {key} is {found["model." + key]}' for key, value in sizes.items() if found['model.' + key] != value]
+
+
+def case_trains_from_scratch():
+    """The folder that it leaves is of the class."""
+    words = ('run_clm', '--model_type', 'gpt2', '--train_file', 't.bin', '--block_size', '16', '--max_steps', '2', '--model.dim=8',
+             '--model.n_heads=2', '--model.n_layers=1', '--model.vocab_size=32', '--output_dir', 'scratch')
+    job.sherd(*words)
+    config = json.loads(pathlib.Path('scratch/checkpoint/hf-00000002/config.json').read_text())
+    return [] if config['model_type'] == 'gpt2' and config['n_embd'] == 8 else [str(config)]
+
+
 def case_block_size():
     """1024, or what the model has where that is less."""
     found = keys_of(BASE[:4])['training.seq_len']
@@ -232,6 +283,7 @@ def main():
     pathlib.Path('a.txt').write_text('ab')
     return job.run_cases([('defaults are those of Trainer', case_defaults), ('each word sets its keys', case_words),
                           ('both names of the model', case_names), ('the length of a block', case_block_size),
+                          ('a model from scratch', case_from_scratch), ('one is trained', case_trains_from_scratch),
                           ('a file of FSDP', case_fsdp_config), ('what cannot be done is refused', case_refused),
                           ('each word has a row', case_all_words)])
 
