@@ -27,7 +27,7 @@ QUICK = [
     ('ncclGetUniqueId', '0', 1, 'error', '1x2', 'ncclGetUniqueId: unhandled system error'),
     ('ncclGetUniqueId', '0', 1, 'hang', '1x2', 'ncclGetUniqueId is not complete after 3 s'),
     ('ncclCommInitRankConfig', '1', 1, 'error', '1x2', 'rank 1: error: NCCL: connecting all ranks: unhandled'),
-    ('ncclCommInitRankConfig', '*', 1, 'error', '2x2', 'rank 0: error: NCCL: connecting all ranks: unhandled'),
+    ('ncclCommInitRankConfig', '*', 1, 'error', '2x2', r'rank \d: error: NCCL: connecting all ranks: unhandled'),
     ('ncclCommInitRankConfig', '1', 1, 'hang', '1x2', 'connecting all ranks is not complete after 3 s'),
     ('ncclCommInitRankConfig', '*', 1, 'hang', '1x2', 'connecting all ranks is not complete after 3 s'),
     ('ncclCommSplit', '0', 2, 'error', '1x2', 'rank 0: error: NCCL: sherd reduce shard: unhandled system error'),
