@@ -34,6 +34,12 @@ static const char *precision_name(const struct sh_cmd_plan *l)
     return names[l->p->act == SH_BF16][l->build.options.reduce == SH_BF16];
 }
 
+/* Only where the table of memory does not have what is usual. */
+static const char *states_name(const struct sh_cmd_plan *l)
+{
+    return l->build.options.state_dtype == SH_BF16 ? ", optimizer state in bfloat16" : "";
+}
+
 /* What the ranks of a node share is in the plan only where it is told which ranks those are. */
 static const char *missing_nodes(const struct sh_cmd_plan *l)
 {
@@ -62,7 +68,8 @@ static void print_request(const struct sh_cmd_plan *l)
     printf("strategy     %s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy));
     if (inner > 1)
         printf(", after the forward over %d ranks", inner);
-    printf("; %s; recompute %s", precision_name(l), sh_recompute_text(&l->build.recompute, m->n_layers, recompute));
+    printf("; %s%s; recompute %s", precision_name(l), states_name(l),
+           sh_recompute_text(&l->build.recompute, m->n_layers, recompute));
     if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
         printf(", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
     putchar('\n');

@@ -16,8 +16,8 @@
 
 enum { FINE = 6, MOST_BATCH = 64 };
 
-/* Masters, two states and a gradient in float32: what a rank keeps of each parameter that it owns, at least. */
-static const double least_bytes_a_parameter = 12;
+/* A master, a gradient in float32 and one state in bfloat16: what a rank keeps of each parameter that it owns, at least. */
+static const double least_bytes_a_parameter = 10;
 
 static const int strategies[] = {SH_FULL_SHARD,  SH_HYBRID_SHARD,       SH_SHARD_GRAD_OP,
                                  SH_SHARD_OPTIM, SH_HYBRID_SHARD_ZERO2, SH_NO_SHARD};

@@ -359,6 +359,8 @@ static void same_program(const struct sh_program *a, const struct sh_program *b)
         assert_int_equal(a->runs[i].begin, b->runs[i].begin);
         assert_int_equal(a->runs[i].end, b->runs[i].end);
         assert_int_equal(a->runs[i].decay, b->runs[i].decay);
+        assert_int_equal(a->runs[i].tensor, b->runs[i].tensor);
+        assert_int_equal(a->runs[i].origin, b->runs[i].origin);
     }
     for (int i = 0; i < a->n_ops; i++) {
         assert_memory_equal(&a->ops[i].attr.accumulate, &b->ops[i].attr.accumulate, sizeof a->ops[i].attr.accumulate);
