@@ -170,8 +170,8 @@ static int64_t before_line(struct sh_floats to, int64_t n)
 
 uint64_t sh_mixsum_copy(struct sh_floats to, struct sh_floats from, int64_t n, uint64_t place)
 {
-    int64_t head = is_wide() && (to.whole || to.low) ? before_line(to, n) : n, turn = to.whole ? 16 : 32,
-            lines = (n - head) / turn * turn;
+    bool by_hand = is_wide() && (to.whole || to.low);
+    int64_t head = by_hand ? before_line(to, n) : n, turn = to.whole ? 16 : 32, lines = (n - head) / turn * turn;
     struct sh_floats lines_to = sh_floats_at(to, head), lines_from = sh_floats_at(from, head);
     uint64_t at = place + (uint64_t)head * SH_MIXSUM_STEP, sum = copy_plain(to, from, head, place);
     if (lines > 0)

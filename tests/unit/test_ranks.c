@@ -388,6 +388,7 @@ static void moved_programs_are_those_that_are_built(void **state)
 
             b.options.strategy.params_resident = tiny_strategies[s].params_resident;
             b.options.mesh = tiny_mesh(meshes[m][0], meshes[m][1], meshes[m][2], 0);
+            b.options.state_dtype = s % 2 ? SH_BF16 : SH_F32;
             assert_int_equal(sh_ranks_build(&b, &built), SH_OK);
             for (int k = 0; k < 2 * sh_mesh_ranks(&b.options.mesh); k++) {
                 struct sh_program *p;
