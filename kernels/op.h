@@ -60,7 +60,7 @@ extern "C" {
     KERNEL(ACCUMULATE, accumulate)          /* y = y + a */                                                           \
     KERNEL(SUMSQ, sumsq)                    /* into the accumulator of src/base/exact.h */                             \
     KERNEL(EXACT_ROUND, exact_round)        /* what the accumulator holds, rounded once */                            \
-    KERNEL(ADAMW, adamw)                    /* in place; p is f32, or bf16 with r, the halves of floats.h */          \
+    KERNEL(ADAMW, adamw)                    /* in place; p is f32, or bf16 with r, the halves of floats.h; m, v: states.h */ \
     OTHER(ALL_GATHER, all_gather)                                                                                     \
     OTHER(REDUCE_SCATTER, reduce_scatter)   /* sum over the axis */                                                   \
     OTHER(ALL_REDUCE, all_reduce)           /* sum over the axis, in place */                                         \
@@ -95,10 +95,14 @@ enum { SH_OP_MAX_IN = 6, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
 enum { SH_LORA_PARTS = 3, SH_ROPE_DIVISORS = 128 };
 enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* that an optimizer keeps of a parameter, beside its two halves */
 
-/* A run of elements of a flat shard with one rule of weight decay. */
+/* A run of elements of a flat shard with one rule of weight decay. Where states are rounded stochastically it is of one
+ * tensor, and says which: element i of the shard is element i - origin of that tensor, on any mesh. Who cuts the shard so
+ * that its elements have other numbers moves all three by the same. */
 struct sh_decay_run {
     int64_t begin, end; /* elements of the shard */
     bool decay;
+    uint64_t tensor; /* sh_rng_name() of the tensor's name */
+    int64_t origin;  /* where the tensor begins; negative: in an earlier shard */
 };
 
 /* What an operation knows besides its operands. Passes set the first four on any operation; what kernels read is a row of
@@ -180,6 +184,7 @@ struct sh_op_scalars {
     float lr, beta1, beta2, adam_eps, weight_decay;
     double beta1_pow, beta2_pow; /* beta^t for this update t = 1, 2, ... */
     float grad_scale;            /* clipping: gradients are multiplied by it before the update */
+    uint64_t seed, update;       /* of the random bits by which states in bf16 are rounded (kernels/states.h); t */
     int64_t position;            /* LOGITS */
 };
 

@@ -1,9 +1,9 @@
 /* SGD and Lion on a flat shard: 20 bytes a parameter (g, and p and m read and written), whether p is whole or in
- * halves. */
+ * halves; 16 with states in bf16. */
 #include "kernels/momentum.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/math.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/states.h"
 
 typedef void rule(float *p, float *m, const float *grad, int64_t n, struct sh_momentum_factors f);
 
@@ -37,22 +37,26 @@ static void update_params(struct sh_floats p, float *m, const float *grad, int64
 }
 
 /* Memory is asked for ahead, as in adamw.c. */
-static void update_piece(const struct sh_op_call *call, int64_t at, int64_t n, struct sh_momentum_factors f, rule *by)
+static void update_piece(const struct sh_op_call *call, const struct sh_dice *dice, int64_t at, int64_t n,
+                         struct sh_momentum_factors f, rule *by)
 {
-    enum { STRIDE = SH_CPU_STRIDE, AHEAD = SH_CPU_AHEAD, BYTES = STRIDE * (int)sizeof(float) };
+    enum { STRIDE = SH_CPU_STRIDE, AHEAD = SH_CPU_AHEAD, BYTES = STRIDE * (int)sizeof(float), STATES = 1 };
     struct sh_floats p = sh_momentum_params(call);
     char *upper = sh_floats_array(p, 0), *lower = sh_floats_array(p, 1);
     int64_t size = sh_floats_bytes(p, 1);
-    float *m = call->out[1].data;
     const float *g = call->in[0].data;
+    struct sh_cpu_states s;
 
     for (int64_t i = at; i < at + n; i += STRIDE) {
+        int64_t here = at + n - i < STRIDE ? at + n - i : STRIDE;
+
         sh_cpu_prefetch(upper + (i + AHEAD) * size, STRIDE * size);
         if (lower)
             sh_cpu_prefetch(lower + (i + AHEAD) * size, STRIDE * size);
-        sh_cpu_prefetch(m + i + AHEAD, BYTES);
         sh_cpu_prefetch(g + i + AHEAD, BYTES);
-        update_params(sh_floats_at(p, i), m + i, g + i, at + n - i < STRIDE ? at + n - i : STRIDE, f, by);
+        sh_cpu_states_get(call, STATES, i, here, &s);
+        update_params(sh_floats_at(p, i), s.at[0], g + i, here, f, by);
+        sh_cpu_states_put(call, STATES, dice, i, here, &s);
     }
 }
 
@@ -62,9 +66,10 @@ static sh_rc update_runs(const struct sh_op_call *call, rule *by)
     for (int r = 0; r < call->attr->runs.count; r++) {
         int64_t begin = call->runs[r].begin, n = call->runs[r].end - begin, pieces = sh_cpu_pieces(n);
         struct sh_momentum_factors f = sh_momentum_factors_of(call->scalars, call->runs[r].decay);
+        struct sh_dice dice = sh_dice_of(call, &call->runs[r]);
 #pragma omp parallel for schedule(static)
         for (int64_t p = 0; p < pieces; p++)
-            update_piece(call, begin + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p), f, by);
+            update_piece(call, &dice, begin + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p), f, by);
     }
     return SH_OK;
 }

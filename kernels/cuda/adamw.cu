@@ -1,4 +1,5 @@
-/* AdamW on a flat shard: 28 bytes a parameter (g, and p, m, v read and written), whether p is whole or in halves. */
+/* AdamW on a flat shard: 28 bytes a parameter (g, and p, m, v read and written), whether p is whole or in halves; 20
+ * with states in bf16. */
 #include "kernels/adamw.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/floats.cuh"
@@ -8,18 +9,18 @@ namespace
 {
 /* One element of the shard is one parameter. `keep` is 1 - lr * decay in runs with decay, and 1 elsewhere. */
 struct adamw {
-    struct sh_floats p;
-    float *m, *v;
+    struct sh_floats p, m, v;
     const float *g;
     struct sh_adamw_factors plain;
     float keep; /* of a run with decay */
 
-    template <int N> __device__ __forceinline__ void at(int64_t at, bool decay) const
+    template <int N> __device__ __forceinline__ void at(int64_t at, const sh_runs &r, int run) const
     {
-        float grad[N], m1[N], v1[N], p1[N], kept = decay ? keep : plain.keep;
+        float grad[N], m1[N], v1[N], p1[N], kept = r.decay[run] ? keep : plain.keep;
+        uint32_t word[N] = {0};
         sh_load(grad, g + at);
-        sh_load(m1, m + at);
-        sh_load(v1, v + at);
+        sh_floats_load(m1, m, at);
+        sh_floats_load(v1, v, at);
         sh_floats_load(p1, p, at);
         for (int k = 0; k < N; k++) {
             float scaled = grad[k] * plain.grad_scale;
@@ -27,8 +28,10 @@ struct adamw {
             v1[k] = plain.beta2 * v1[k] + plain.grad2 * scaled * scaled;
             p1[k] = p1[k] * kept - plain.step * m1[k] / (sqrtf(v1[k] * plain.root) + plain.eps);
         }
-        sh_store(m + at, m1);
-        sh_store(v + at, v1);
+        if (m.high)
+            sh_cuda_dice(r, run, at, word);
+        sh_cuda_store_state(m, at, m1, word, 0);
+        sh_cuda_store_state(v, at, v1, word, 1);
         sh_cuda_store_floats(p, at, p1);
     }
 };
@@ -39,12 +42,13 @@ extern "C" sh_rc sh_cuda_adamw(const struct sh_op_call *call)
 {
     const struct sh_operand *out = call->out;
     adamw f = {sh_adamw_params(call),
-               sh_data<float>(&out[1]),
-               sh_data<float>(&out[2]),
+               sh_state_floats(&out[1]),
+               sh_state_floats(&out[2]),
                sh_data<float>(&call->in[0]),
                sh_adamw_factors_of(call->scalars, false),
                sh_adamw_factors_of(call->scalars, true).keep};
-    bool vectors = sh_floats_aligned<4>(f.p) && sh_aligned<4>(f.m, 0) && sh_aligned<4>(f.v, 0) && sh_aligned<4>(f.g, 0);
+    bool vectors = sh_floats_aligned<4>(f.p) && sh_floats_aligned<4>(f.m) && sh_floats_aligned<4>(f.v) &&
+                   sh_aligned<4>(f.g, 0);
 
     return sh_update_by_runs("adamw", call, f, vectors);
 }

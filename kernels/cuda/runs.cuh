@@ -4,6 +4,7 @@
 #define SH_KERNELS_CUDA_RUNS_CUH
 
 #include "kernels/cuda/map.cuh"
+#include "kernels/states.h"
 
 constexpr int SH_RUNS = 64;
 
@@ -12,7 +13,39 @@ struct sh_runs {
     int n;
     int64_t begin[SH_RUNS], end[SH_RUNS];
     bool decay[SH_RUNS];
+    uint64_t key[SH_RUNS], update; /* of the dice */
+    int64_t origin[SH_RUNS];
 };
+
+/* Of N neighbours of one run the words of their dice. */
+template <int N>
+__device__ __forceinline__ void sh_cuda_dice(const sh_runs &r, int run, int64_t at, uint32_t (&word)[N])
+{
+    struct sh_dice dice = {r.key[run], r.update, r.origin[run]};
+    uint32_t block[SH_DICE_ELEMS] = {0};
+    for (int k = 0; k < N; k++) {
+        int place = sh_dice_place(&dice, at + k);
+        if (k == 0 || place == 0)
+            sh_dice_block(&dice, at + k, block);
+        word[k] = place == 0 ? block[0] : place == 1 ? block[1] : place == 2 ? block[2] : block[3];
+    }
+}
+
+/* State k of N neighbours from element `at` on. */
+template <int N>
+__device__ __forceinline__ void sh_cuda_store_state(const struct sh_floats &state, int64_t at, const float (&v)[N],
+                                                    const uint32_t (&word)[N], int k)
+{
+    sh_bf16 upper[N];
+
+    if (state.whole) {
+        sh_store(state.whole + at, v);
+        return;
+    }
+    for (int i = 0; i < N; i++)
+        upper[i] = sh_dice_round(v[i], word[i], k);
+    sh_store_raw(state.high + at, upper);
+}
 
 /* The last run that begins at `at` or before it; 0 when all begin later. */
 __device__ __forceinline__ int sh_decay_run_at(const sh_runs &r, int64_t at)
@@ -28,8 +61,8 @@ __device__ __forceinline__ int sh_decay_run_at(const sh_runs &r, int64_t at)
     return low;
 }
 
-/* Element i of the map is element first + i of the shard. UPDATE has template <int N> void at(int64_t element, bool
- * decay), for N neighbours of one run. Only elements of a run are parameters: a vector that reaches over an end of its
+/* Element i of the map is element first + i of the shard. UPDATE has template <int N> void at(int64_t element, const sh_runs
+ * &r, int run), for N neighbours of one run. Only elements of a run are parameters: a vector that reaches over an end of its
  * run is taken apart. */
 template <class UPDATE> struct sh_by_runs {
     UPDATE update;
@@ -42,7 +75,7 @@ template <class UPDATE> struct sh_by_runs {
         int run = sh_decay_run_at(r, from);
 
         if (r.begin[run] <= from && from + N <= r.end[run])
-            update.template at<N>(from, r.decay[run]);
+            update.template at<N>(from, r, run);
         else if (N > 1)
             for (int k = 0; k < N; k++)
                 at<1>(i + k);
@@ -61,10 +94,13 @@ static inline sh_rc sh_update_by_runs(const char *name, const struct sh_op_call 
         sh_by_runs<UPDATE> f = {update, from[0].begin / N * N, {}};
 
         f.r.n = left < SH_RUNS ? left : SH_RUNS;
+        f.r.update = call->scalars->update;
         for (int i = 0; i < f.r.n; i++) {
             f.r.begin[i] = from[i].begin;
             f.r.end[i] = from[i].end;
             f.r.decay[i] = from[i].decay;
+            f.r.key[i] = sh_dice_of(call, &from[i]).key;
+            f.r.origin[i] = from[i].origin;
         }
         SH_TRY(sh_map<N>(name, f, from[f.r.n - 1].end - f.first, vectors, call->queue));
     }

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-static void update(const struct sh_op_call *call, int64_t i, bool decay)
+static void update(const struct sh_op_call *call, const struct sh_decay_run *run, int64_t i)
 {
     const struct sh_op_scalars *s = call->scalars;
     const struct sh_operand *m = &call->out[1], *v = &call->out[2];
@@ -19,12 +19,12 @@ static void update(const struct sh_op_call *call, int64_t i, bool decay)
     double p1;
 
     sh_floats_get(at, 1, &p);
-    p1 = (double)p * (decay ? 1 - lr * (double)s->weight_decay : 1);
+    p1 = (double)p * (run->decay ? 1 - lr * (double)s->weight_decay : 1);
     p1 -= lr * (m1 / (1 - s->beta1_pow)) / (sqrt(v1 / (1 - s->beta2_pow)) + (double)s->adam_eps);
     p = (float)p1;
     sh_floats_put(at, 1, &p);
-    sh_ref_set(m, i, m1);
-    sh_ref_set(v, i, v1);
+    sh_ref_state_set(call, run, 0, i, m1);
+    sh_ref_state_set(call, run, 1, i, v1);
 }
 
 /* Elements between runs are padding. */
@@ -32,6 +32,6 @@ sh_rc sh_ref_adamw(const struct sh_op_call *call)
 {
     for (int r = 0; r < call->attr->runs.count; r++)
         for (int64_t i = call->runs[r].begin; i < call->runs[r].end; i++)
-            update(call, i, call->runs[r].decay);
+            update(call, &call->runs[r], i);
     return SH_OK;
 }

@@ -27,7 +27,7 @@ static void lion(const struct sh_op_scalars *s, bool decay, double *p, double *m
 }
 
 /* Through double, and rounded once. */
-static void update(const struct sh_op_call *call, rule *by, int64_t i, bool decay)
+static void update(const struct sh_op_call *call, const struct sh_decay_run *run, rule *by, int64_t i)
 {
     struct sh_floats at = sh_floats_at(sh_momentum_params(call), i);
     double m = sh_ref_get(&call->out[1], i), p;
@@ -35,17 +35,17 @@ static void update(const struct sh_op_call *call, rule *by, int64_t i, bool deca
 
     sh_floats_get(at, 1, &p1);
     p = (double)p1;
-    by(call->scalars, decay, &p, &m, sh_ref_get(&call->in[0], i) * (double)call->scalars->grad_scale);
+    by(call->scalars, run->decay, &p, &m, sh_ref_get(&call->in[0], i) * (double)call->scalars->grad_scale);
     p1 = (float)p;
     sh_floats_put(at, 1, &p1);
-    sh_ref_set(&call->out[1], i, m);
+    sh_ref_state_set(call, run, 0, i, m);
 }
 
 static sh_rc update_runs(const struct sh_op_call *call, rule *by)
 {
     for (int r = 0; r < call->attr->runs.count; r++)
         for (int64_t i = call->runs[r].begin; i < call->runs[r].end; i++)
-            update(call, by, i, call->runs[r].decay);
+            update(call, &call->runs[r], by, i);
     return SH_OK;
 }
 

@@ -54,6 +54,9 @@ static inline void sh_ref_sum(const struct sh_op_call *call, int out, int64_t i,
     sh_ref_set(&call->out[out], i, sh_op_adds(call, out) ? sh_ref_get(&call->out[out], i) + value : value);
 }
 
+/* State k of element i of an update (kernels/states.h). */
+void sh_ref_state_set(const struct sh_op_call *call, const struct sh_decay_run *run, int k, int64_t i, double value);
+
 static inline int64_t sh_ref_elems(const struct sh_operand *t)
 {
     int64_t n = 1;

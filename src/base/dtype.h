@@ -5,6 +5,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __CUDACC__
+#define SH_DTYPE static inline __host__ __device__
+#else
+#define SH_DTYPE static inline
+#endif
+
 enum sh_dtype { SH_F32, SH_BF16, SH_F64, SH_I32, SH_I64, SH_I16, SH_U8, SH_DTYPES };
 
 typedef uint16_t sh_bf16;
@@ -51,6 +57,19 @@ static inline sh_bf16 sh_f32_to_bf16(float f)
     if ((u & 0x7fffffffu) > 0x7f800000u)
         return (sh_bf16)((u >> 16) | 0x40u);
     return (sh_bf16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+/* Round to one of the two neighbours, stochastically: away from 0 with the probability of what bf16 leaves of the number,
+ * which is exact where the last 16 bits of `random` are evenly distributed; its other bits do not count. So the mean over
+ * them is the number itself. A number of bf16 stays, also Inf; NaN stays NaN; what is finite stays finite, and so beyond
+ * the largest number of bf16 it is rounded down. */
+SH_DTYPE sh_bf16 sh_f32_to_bf16_stochastic(float f, uint32_t random)
+{
+    uint32_t u, size, rounded;
+    memcpy(&u, &f, 4);
+    size = u & 0x7fffffffu;
+    rounded = size > 0x7f7f0000u ? u : u + (random & 0xffffu);
+    return (sh_bf16)((size > 0x7f800000u ? rounded | 0x400000u : rounded) >> 16);
 }
 
 #endif

@@ -87,10 +87,10 @@ static inline int64_t sh_floats_bytes(struct sh_floats f, int64_t n)
 }
 
 /* Where n of them lie in 4 n bytes from `at` on: the upper half before the lower one. */
-static inline struct sh_floats sh_floats_in(float *at, int64_t n, bool halves)
+static inline struct sh_floats sh_floats_in(void *at, int64_t n, bool halves)
 {
-    struct sh_floats one = {at, NULL, NULL, NULL};
-    struct sh_floats two = {NULL, (sh_bf16 *)(void *)at, (int16_t *)(void *)at + n, NULL};
+    struct sh_floats one = {(float *)at, NULL, NULL, NULL};
+    struct sh_floats two = {NULL, (sh_bf16 *)at, (int16_t *)at + n, NULL};
     return halves ? two : one;
 }
 

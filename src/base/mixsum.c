@@ -29,10 +29,23 @@ SH_CLONES static uint64_t sum_halves(const sh_bf16 *high, const int16_t *low, in
     return sum;
 }
 
-/* One loop for each way of storing floats; both give the same sum. */
+SH_CLONES static uint64_t sum_upper(const sh_bf16 *high, int64_t n, uint64_t place)
+{
+    uint64_t sum = 0;
+#pragma omp simd reduction(+ : sum) linear(place : SH_MIXSUM_STEP)
+    for (int64_t i = 0; i < n; i++) {
+        sum += sh_mixsum_elem((uint32_t)high[i] << 16, place);
+        place += SH_MIXSUM_STEP;
+    }
+    return sum;
+}
+
+/* One loop for each way of storing floats; all give the same sum. */
 uint64_t sh_mixsum(struct sh_floats data, int64_t n, uint64_t place)
 {
-    return data.whole ? sum_whole(data.whole, n, place) : sum_halves(data.high, data.low, n, place);
+    if (data.whole)
+        return sum_whole(data.whole, n, place);
+    return data.low ? sum_halves(data.high, data.low, n, place) : sum_upper(data.high, n, place);
 }
 
 /* n elements, any n, any place. */
@@ -157,7 +170,8 @@ static int64_t before_line(struct sh_floats to, int64_t n)
 
 uint64_t sh_mixsum_copy(struct sh_floats to, struct sh_floats from, int64_t n, uint64_t place)
 {
-    int64_t head = is_wide() ? before_line(to, n) : n, turn = to.whole ? 16 : 32, lines = (n - head) / turn * turn;
+    bool by_hand = is_wide() && (to.whole || to.low);
+    int64_t head = by_hand ? before_line(to, n) : n, turn = to.whole ? 16 : 32, lines = (n - head) / turn * turn;
     struct sh_floats lines_to = sh_floats_at(to, head), lines_from = sh_floats_at(from, head);
     uint64_t at = place + (uint64_t)head * SH_MIXSUM_STEP, sum = copy_plain(to, from, head, place);
     if (lines > 0)

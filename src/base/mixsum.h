@@ -31,12 +31,12 @@ SH_FLOATS uint64_t sh_mixsum_elem(uint32_t bits, uint64_t place)
     return x ^ (x >> 31);
 }
 
-/* The sum of n floats, whole or in halves; not of upper halves alone. */
+/* The sum of n floats, whole, in halves or of upper halves alone; not packed. */
 uint64_t sh_mixsum(struct sh_floats data, int64_t n, uint64_t place);
 
-/* The same of `from`, which is copied to `to` in the same pass, past the caches as by sh_mem_copy_away(); both are whole
- * or both in halves. The sum is of what was read from `from`.
- * Cost: 4 n bytes read and as many written. With AVX-512 the arithmetic fits into that time (15 cycles for 64 bytes):
+/* The same of `from`, which is copied to `to` in the same pass, past the caches as by sh_mem_copy_away(); both lie
+ * alike. The sum is of what was read from `from`.
+ * Cost: 4 n bytes read and as many written; 2 n of upper halves, which a compiler's loop sums. With AVX-512 the arithmetic fits into that time (15 cycles for 64 bytes):
  * 1.1 to 1.2 times a memcpy on one core. Elsewhere it takes about twice a memcpy on one core, and less where more cores
  * share the memory's bandwidth. */
 uint64_t sh_mixsum_copy(struct sh_floats to, struct sh_floats from, int64_t n, uint64_t place);

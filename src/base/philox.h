@@ -22,19 +22,26 @@ SH_PHILOX void sh_philox_round(uint32_t c[4], const uint32_t k[2])
     c[3] = (uint32_t)p0;
 }
 
+/* Between two rounds. */
+SH_PHILOX void sh_philox_next_key(uint32_t k[2])
+{
+    k[0] += 0x9e3779b9u;
+    k[1] += 0xbb67ae85u;
+}
+
+enum { SH_PHILOX_ROUNDS = 10 };
+
 /* One block: 128 random bits for a 64-bit key and a 128-bit counter. Low words come first in key, counter and out. */
 SH_PHILOX void sh_philox_block(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4])
 {
-    enum { ROUNDS = 10 };
     uint32_t k[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
     out[0] = (uint32_t)counter_lo;
     out[1] = (uint32_t)(counter_lo >> 32);
     out[2] = (uint32_t)counter_hi;
     out[3] = (uint32_t)(counter_hi >> 32);
-    for (int r = 0; r < ROUNDS; r++) {
+    for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
         sh_philox_round(out, k);
-        k[0] += 0x9e3779b9u;
-        k[1] += 0xbb67ae85u;
+        sh_philox_next_key(k);
     }
 }
 

@@ -9,7 +9,7 @@ void sh_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t 
 }
 
 /* FNV-1a: byte by byte, so that a name gives the same key on machines of any byte order. */
-static uint64_t hash_name(const char *name)
+uint64_t sh_rng_name(const char *name)
 {
     uint64_t h = 0xcbf29ce484222325u;
     for (; *name != '\0'; name++)
@@ -17,10 +17,15 @@ static uint64_t hash_name(const char *name)
     return h;
 }
 
+uint64_t sh_rng_key_of(uint64_t seed, uint64_t name)
+{
+    return sh_mix64(name ^ sh_mix64(seed));
+}
+
 /* A stream for each name: what a tensor is filled with does not depend on the order of the tensors or on the ranks. */
 uint64_t sh_rng_key(uint64_t seed, const char *name)
 {
-    return sh_mix64(hash_name(name) ^ sh_mix64(seed));
+    return sh_rng_key_of(seed, sh_rng_name(name));
 }
 
 /* The sum of eight centred 16-bit numbers is nearly normal; this brings its deviation to `std`. */

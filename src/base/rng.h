@@ -17,6 +17,10 @@ void sh_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t 
 /* The key of a named stream of a run, for instance of the initial values of one tensor. */
 uint64_t sh_rng_key(uint64_t seed, const char *name);
 
+/* The same in two steps: a number for the name, and the key of it. */
+uint64_t sh_rng_name(const char *name);
+uint64_t sh_rng_key_of(uint64_t seed, uint64_t name);
+
 /* Elements [first, first + n) of the stream `key`, about normally distributed with mean 0 and standard deviation `std`.
  *   out  out  [n] f32, host; out[j] depends only on (key, first + j, std)
  *

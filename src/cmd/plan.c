@@ -34,6 +34,12 @@ static const char *precision_name(const struct sh_cmd_plan *l)
     return names[l->p->act == SH_BF16][l->build.options.reduce == SH_BF16];
 }
 
+/* Only where the table of memory does not have what is usual. */
+static const char *states_name(const struct sh_cmd_plan *l)
+{
+    return l->build.options.state_dtype == SH_BF16 ? ", optimizer state in bfloat16" : "";
+}
+
 /* What the ranks of a node share is in the plan only where it is told which ranks those are. */
 static const char *missing_nodes(const struct sh_cmd_plan *l)
 {
@@ -76,9 +82,9 @@ static void say_strategy(const struct sh_cmd_plan *l)
         snprintf(over, sizeof over, ", after the forward over %d ranks", inner);
     if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
         snprintf(fits, sizeof fits, ", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
-    sh_str_say(stdout, "strategy", "%s%s; %s; recompute %s%s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy),
-               over, precision_name(l), sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute),
-               fits);
+    sh_str_say(stdout, "strategy", "%s%s; %s%s; recompute %s%s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy),
+               over, precision_name(l), states_name(l),
+               sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute), fits);
 }
 
 static void say_batch(const struct sh_cmd_plan *l)

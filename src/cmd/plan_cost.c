@@ -23,10 +23,14 @@ struct sh_cost_request sh_cmd_plan_cost_request(const struct sh_cmd_plan *l)
                                     .faster = sh_cost_as_is};
 }
 
-/* Masters and states of the optimizer in float32, of what is trained. */
-static double state_bytes(const struct sh_cmd_plan *l)
+/* Masters and states of the optimizer, of what is trained: in float32 as a checkpoint has them, or as they are kept. */
+static double state_bytes(const struct sh_cmd_plan *l, bool kept)
 {
-    return 4.0 * (1 + l->p->n_states) * (double)sh_model_trained(&l->build.model, &l->build.batch.adapters);
+    int bytes = sh_dtype_bytes(SH_F32);
+
+    for (int i = 0; i < l->p->n_states; i++)
+        bytes += sh_dtype_bytes(kept ? l->p->state[i].dtype : SH_F32);
+    return (double)bytes * (double)sh_model_trained(&l->build.model, &l->build.batch.adapters);
 }
 
 /* In the background only the copy stops the training. */
@@ -38,8 +42,8 @@ static double save_seconds(const struct sh_cmd_plan *l)
     if (!l->cfg.checkpoint.enable)
         return 0;
     if (l->build.options.snapshot)
-        return state_bytes(l) / l->at.world / snapshot_bytes_per_second;
-    return state_bytes(l) / fmin(m->disk.write, nodes * m->disk.each_node);
+        return state_bytes(l, true) / l->at.world / snapshot_bytes_per_second;
+    return state_bytes(l, false) / fmin(m->disk.write, nodes * m->disk.each_node);
 }
 
 struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l)

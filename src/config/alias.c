@@ -18,6 +18,7 @@ static const struct {
     {"parallelism.sharding_strategy", "shardingstrategy."},
     {"training.mixed_precision_param", "torch."},
     {"training.mixed_precision_reduce", "torch."},
+    {"optimizer.state_dtype", "torch."},
 };
 
 static const struct {
@@ -36,6 +37,8 @@ static const struct {
     {"training.mixed_precision_param", "bf16", "bfloat16"},
     {"training.mixed_precision_reduce", "fp32", "float32"},
     {"training.mixed_precision_reduce", "bf16", "bfloat16"},
+    {"optimizer.state_dtype", "fp32", "float32"},
+    {"optimizer.state_dtype", "bf16", "bfloat16"},
 };
 
 /* Words that have no counterpart. */

@@ -88,6 +88,7 @@ struct sh_config {
         int name;                /* enum sh_cfg_optimizer: adamw | sgd | lion; a row of optim.inc */
         double lr, beta1, beta2, eps, weight_decay;
         bool decay_all;          /* also biases, norms; default: matrices only */
+        int state_dtype;         /* enum sh_cfg_precision, of what the optimizer keeps beside each parameter */
     } optimizer;
     struct {
         int64_t warmup_steps;

@@ -121,6 +121,9 @@ static const struct {
     {"optimizer.betas", "optimizer.beta1 and optimizer.beta2"},
     {"steps_per_print", "metrics.log_freq"},
     {"wall_clock_breakdown", "leave it out: metrics.jsonl says where the time of each step went"},
+    /* Megatron-LM */
+    {"exp_avg_dtype", "optimizer.state_dtype: float32 or bfloat16, of both means"},
+    {"exp_avg_sq_dtype", "optimizer.state_dtype: float32 or bfloat16, of both means"},
     /* Hugging Face's Trainer */
     {"output_dir", "job.dump_folder"},
     {"per_device_train_batch_size", "training.local_batch_size"},

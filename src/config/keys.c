@@ -430,6 +430,10 @@ const struct sh_config_key sh_config_keys[] = {
     {KEY(optimizer, decay_all), BOOL, .def = "false",
      .help = "true: decay biases and norms too, as torchtitan does; false: only parameters of two dimensions, matrices "
              "and embeddings, as nanoGPT does."},
+    {KEY(optimizer, state_dtype), WORDS(precision_words), .def = "float32",
+     .help = "What the optimizer keeps beside each parameter (adamw: two means, sgd and lion: one). bfloat16: in half the "
+             "memory, rounded stochastically, by random bits that debug.seed decides and no mesh changes. Checkpoints have "
+             "float32 either way, and a run may go on with the other one."},
 
     {KEY(lr_scheduler, warmup_steps), .min = 0, .max = MANY_STEPS, .unit = "steps", .def = "0",
      .help = "Steps over which the learning rate rises linearly to optimizer.lr: step s, counted from 0, uses (s + "

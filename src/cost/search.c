@@ -132,14 +132,15 @@ static sh_rc try_modes(struct state *st, struct sh_search_found f)
     return rc;
 }
 
-/* Masters and the optimizer's states in float32, and two bytes in the compute type, of what is trained. */
+/* Masters in float32, the optimizer's states, and two bytes in the compute type, of what is trained. */
 static void find_least(struct state *st)
 {
     const struct sh_config *cfg = st->s->cfg;
     const struct sh_adapters adapters = sh_request_adapters(cfg);
     const double trained = (double)sh_model_trained(&cfg->model, &adapters);
+    const double state_bytes = cfg->optimizer.state_dtype == SH_PRECISION_BFLOAT16 ? 2 : 4;
 
-    st->least_bytes = 4.0 * (1 + sh_optim_of(cfg->optimizer.name)->n_states) * trained;
+    st->least_bytes = (4 + state_bytes * sh_optim_of(cfg->optimizer.name)->n_states) * trained;
     st->least_resident = 2 * trained;
 }
 

@@ -19,6 +19,6 @@ const struct sh_optim sh_optim_adamw = {
     .name = "AdamW",
     .op = SH_OP_ADAMW,
     .n_states = 2,
-    .state = {{"exp_avg", SH_F32}, {"exp_avg_sq", SH_F32}},
+    .state = {"exp_avg", "exp_avg_sq"},
     .scalars = scalars,
 };

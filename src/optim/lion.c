@@ -13,6 +13,6 @@ const struct sh_optim sh_optim_lion = {
     .name = "Lion",
     .op = SH_OP_LION,
     .n_states = 1,
-    .state = {{"exp_avg", SH_F32}},
+    .state = {"exp_avg"},
     .scalars = scalars,
 };

@@ -15,17 +15,14 @@
  * operands are
  *   in   g [n] f32
  *   out  p [n], state[0] [n], ... state[n_states - 1] [n], r [n] i16 (opt: p is bf16, and r the rest of the masters)
- * where n is a rank's chunk of a unit. */
+ * where n is a rank's chunk of a unit. The states are all f32 or all bf16 (kernels/states.h). */
 /* clang-format off */
 struct sh_optim {
     const char *name;           /* as torch.optim spells it */
     enum sh_op_kind op;
     int n_states;               /* beside the master parameters */
-    struct {
-        const char *name;       /* torch's; in checkpoints /optimizer/NAME */
-        enum sh_dtype dtype;
-    } state[SH_STATES_MAX];     /* zero at first */
-    /* The operation's numbers in update 1, 2, ...: all but lr and grad_scale, which every optimizer has. */
+    const char *state[SH_STATES_MAX]; /* torch's names; in checkpoints /optimizer/NAME. Zero at first */
+    /* The operation's numbers in update 1, 2, ...: all but those that every optimizer has, lr, grad_scale, seed, update. */
     void (*scalars)(const struct sh_config *cfg, int64_t update, struct sh_op_scalars *s);
 };
 /* clang-format on */

@@ -13,6 +13,6 @@ const struct sh_optim sh_optim_sgd = {
     .name = "SGD",
     .op = SH_OP_SGD,
     .n_states = 1,
-    .state = {{"momentum_buffer", SH_F32}},
+    .state = {"momentum_buffer"},
     .scalars = scalars,
 };

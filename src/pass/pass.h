@@ -75,6 +75,7 @@ struct sh_pass_options {
     int micro_steps;              /* per training step */
     bool training;                /* gradients and optimizer state exist */
     const struct sh_optim *optim; /* when training */
+    enum sh_dtype state_dtype;    /* of its states: f32, or bf16, rounded stochastically */
     bool snapshot;                /* room for a copy of the state that is saved while the training goes on */
     bool reproducible;    /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */

@@ -1,5 +1,6 @@
 /* The sections around the micro-steps: init, sums over the ranks, update. */
 #include "src/base/nf4.h"
+#include "src/base/rng.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 
@@ -142,6 +143,12 @@ void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
     sh_shard_op(out, round);
 }
 
+/* Whether a run has to be of one tensor: its elements' random bits are counted in that. */
+static bool has_dice(const struct sh_program *p)
+{
+    return p->n_states > 0 && p->state[0].dtype != SH_F32;
+}
+
 /* Runs of equal weight decay in the rank's chunk; neighbours of one kind become one run. */
 static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
 {
@@ -154,11 +161,16 @@ static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, in
         const struct sh_param *param = &p->params[i];
         struct sh_range mine =
             sh_layout_intersect(owned, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
-        struct sh_decay_run run = {mine.begin - owned.begin, mine.end - owned.begin, param->decay || opt->decay_all};
+        struct sh_decay_run run = {
+            .begin = mine.begin - owned.begin, .end = mine.end - owned.begin, .decay = param->decay || opt->decay_all};
 
         if (mine.begin == mine.end)
             continue;
-        if (p->n_runs > op->attr.runs.first && p->runs[p->n_runs - 1].decay == run.decay)
+        if (has_dice(p)) {
+            run.tensor = sh_rng_name(param->name);
+            run.origin = param->unit_elems - owned.begin;
+        }
+        if (!has_dice(p) && p->n_runs > op->attr.runs.first && p->runs[p->n_runs - 1].decay == run.decay)
             p->runs[p->n_runs - 1].end = run.end;
         else
             sh_program_add_run(p, run);

@@ -123,12 +123,14 @@ static int host_tier(const struct sh_program *p)
 /* Replicas share the writing, so each has room for its part only; as sh_layout_split() cuts what a rank owns. */
 static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    int saved = 1 + p->n_states; /* the masters too */
+    int64_t part = sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u));
+    int bytes = sh_dtype_bytes(SH_F32); /* the masters too */
 
     if (!opt->snapshot)
         return;
-    u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, saved * sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u)),
-                       u->name, "snapshot");
+    for (int i = 0; i < p->n_states; i++)
+        bytes += sh_dtype_bytes(p->state[i].dtype);
+    u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, part * bytes / sh_dtype_bytes(SH_F32), u->name, "snapshot");
     p->tensors[u->snapshot].tier = host_tier(p);
 }
 
@@ -147,12 +149,12 @@ static void keep_training(const struct sh_pass_options *opt, struct sh_program *
         u->grad_level[level] = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_level");
 }
 
-static void name_states(const struct sh_optim *optim, struct sh_program *p)
+static void name_states(const struct sh_pass_options *opt, struct sh_program *p)
 {
-    p->n_states = optim->n_states;
+    p->n_states = opt->optim->n_states;
     for (int i = 0; i < p->n_states; i++) {
-        p->state[i].dtype = optim->state[i].dtype;
-        snprintf(p->state[i].name, sizeof p->state[i].name, "%s", optim->state[i].name);
+        p->state[i].dtype = opt->state_dtype;
+        snprintf(p->state[i].name, sizeof p->state[i].name, "%s", opt->optim->state[i]);
     }
 }
 
@@ -191,7 +193,7 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
                                            .rank = opt->segment_rank,
                                            .group_ranks = sh_group_size(&opt->mesh, opt->mesh.shard)};
     if (opt->training)
-        name_states(opt->optim, out);
+        name_states(opt, out);
     for (int i = 0; i < micro->n_params; i++)
         sh_program_add_param(out, &micro->params[i]);
     for (int i = 0; i < micro->n_units; i++) {

@@ -323,6 +323,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .micro_steps = micro_steps,
                     .training = purpose == SH_TO_TRAIN,
                     .optim = sh_optim_of(cfg->optimizer.name),
+                    .state_dtype = dtype_of(cfg->optimizer.state_dtype),
                     .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
                                 (gpu || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
                     .reproducible = reproducible(cfg),

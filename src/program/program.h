@@ -144,8 +144,8 @@ struct sh_unit {
     int remainder;           /* [chunk] i16: the low halves (src/base/floats.h); SH_NONE in f32, and where it is frozen */
     int state[SH_STATES_MAX]; /* [chunk] of the program's states; SH_NONE: it is not trained */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
-    int snapshot;            /* [(1 + states) * part] f32: this replica's part of the masters (of halves one behind the
-                                other) and of each state; or SH_NONE */
+    int snapshot;            /* this replica's part of the masters (of halves one behind the other) and of each state, counted
+                                in f32; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
     int grad_level[SH_GRAD_LEVELS]; /* the same of later micro-steps, whose sum with earlier ones waits for its place

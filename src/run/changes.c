@@ -63,3 +63,16 @@ const char *sh_changes_data(const struct sh_config *before, const struct sh_conf
              (long long)(samples % windows), (long long)windows, (long long)(samples / windows + 1));
     return out;
 }
+
+/* Only one way loses bits. */
+const char *sh_changes_states(const struct sh_config *before, const struct sh_config *now, char out[SH_CHANGES_TEXT])
+{
+    const bool narrower = now->optimizer.state_dtype == SH_PRECISION_BFLOAT16;
+
+    if (before->optimizer.state_dtype == now->optimizer.state_dtype)
+        return NULL;
+    snprintf(out, SH_CHANGES_TEXT, "optimizer.state_dtype changed: the states of the optimizer are in %s",
+             narrower ? "bfloat16 now, rounded to nearest as they were loaded, and stochastically in each update"
+                      : "float32 now, with the numbers that they had in bfloat16");
+    return out;
+}

@@ -21,4 +21,7 @@ const char *sh_changes_schedule(const struct sh_config *before, const struct sh_
 const char *sh_changes_data(const struct sh_config *before, const struct sh_config *now, int64_t samples,
                             int64_t windows, char out[SH_CHANGES_TEXT]);
 
+/* The same for the type of the optimizer's states. */
+const char *sh_changes_states(const struct sh_config *before, const struct sh_config *now, char out[SH_CHANGES_TEXT]);
+
 #endif

@@ -208,6 +208,7 @@ static void announce(const struct sh_run *r)
     char adapters[64], ranks[64], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
     char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 64] = "";
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
+    const char *states = r->p->n_states && r->p->state[0].dtype == SH_BF16 ? ", optimizer state in bfloat16" : "";
     bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
 
     if (r->build.options.training && r->cfg.activation_checkpoint.mode != SH_RECOMPUTE_NONE)
@@ -217,11 +218,12 @@ static void announce(const struct sh_run *r)
         snprintf(recompute, sizeof recompute, ", %s, cache %d x %d positions",
                  r->build.options.strategy.params_resident ? "resident" : "gathered for each token",
                  r->build.batch.batch, r->build.batch.cache);
-    sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s, arena %s per rank",
+    sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s%s, arena %s per rank",
                 sh_str_count(sh_model_params(&r->build.model), params), describe_adapters(r, adapters),
                 sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),
                 describe_device(r, device), r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "",
-                mixed ? reduce : "", mixed ? " reduction" : "", recompute, sh_str_bytes(r->p->arena_bytes, arena));
+                mixed ? reduce : "", mixed ? " reduction" : "", states, recompute,
+                sh_str_bytes(r->p->arena_bytes, arena));
 }
 
 /* Collective. Each phase is agreed before the next begins, so that a rank that cannot go on stops all of them at the

@@ -30,12 +30,12 @@ static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
 }
 
 /* n floats from `at` on, laid out as `like`. */
-static struct sh_floats laid_out_as(struct sh_floats like, float *at, int64_t n)
+static struct sh_floats laid_out_as(struct sh_floats like, void *at, int64_t n)
 {
     struct sh_floats f = sh_floats_in(at, n, !like.whole);
 
     if (like.packed)
-        return (struct sh_floats){.packed = (unsigned char *)(void *)at};
+        return (struct sh_floats){.packed = at};
     f.low = like.low ? f.low : NULL;
     return f;
 }
@@ -58,7 +58,7 @@ const char *sh_shards_state_name(const struct sh_run *r, int k)
 }
 
 /* Parameters lie as compute copy and remainder when the compute type is bfloat16, frozen ones as compute copy alone, or
- * packed; optimizer state is always whole. */
+ * packed; a state of the optimizer is whole, or upper halves alone. */
 struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u, int k)
 {
     if (k == SH_CKPT_MODEL && u->packed)
@@ -66,6 +66,8 @@ struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u
     if (k == SH_CKPT_MODEL && r->p->act == SH_BF16)
         return (struct sh_floats){.high = sh_exec_data(r->exec, u->compute),
                                   .low = u->trainable ? sh_exec_data(r->exec, u->remainder) : NULL};
+    if (k != SH_CKPT_MODEL && r->p->state[k - 1].dtype == SH_BF16)
+        return (struct sh_floats){.high = sh_exec_data(r->exec, u->state[k - 1])};
     return (struct sh_floats){.whole = sh_exec_data(r->exec, k == SH_CKPT_MODEL ? u->compute : u->state[k - 1])};
 }
 
@@ -109,10 +111,13 @@ static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit
                        p->loaded + states_of_way(r, p->way) * floats_before(r, p->way, u) + k * n, n);
 }
 
-/* Place in the snapshot. Each state has n elements, which is only the part that this replica writes. */
+/* Place in the snapshot. Each state has n elements, which is only the part that this replica writes; those before it are
+ * the masters, of four bytes, and states of one type. */
 static struct sh_floats find_copy(const struct sh_run *r, const struct sh_unit *u, int k, int64_t n)
 {
-    return laid_out_as(sh_shards_state(r, u, k), (float *)sh_exec_data(r->exec, u->snapshot) + k * n, n);
+    int64_t before = k == SH_CKPT_MODEL ? 0 : 4 + (k - 1) * sh_dtype_bytes(r->p->state[k - 1].dtype);
+
+    return laid_out_as(sh_shards_state(r, u, k), (char *)sh_exec_data(r->exec, u->snapshot) + before * n, n);
 }
 
 /* State k of a unit and where it begins: element `from` of the unit lies at the returned place. */

@@ -174,6 +174,8 @@ static void say_beginning(const struct sh_train *t)
     else if (r->before) {
         if (sh_changes_schedule(r->before, &r->cfg, r->step, text))
             sh_log_info("%s", text);
+        if (sh_changes_states(r->before, &r->cfg, text))
+            sh_log_info("%s", text);
         if (sh_changes_data(r->before, &r->cfg, r->samples, sh_data_samples(t->feed.data), text))
             sh_log_info("%s", text);
     }

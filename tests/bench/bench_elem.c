@@ -148,7 +148,7 @@ static struct sh_op_attr attr_of(enum sh_op_kind kind)
 
 static void measure(enum sh_op_kind kind, const char *operands, enum sh_dtype act)
 {
-    const struct sh_decay_run run = {0, LONG, true};
+    const struct sh_decay_run run = {.end = LONG, .decay = true};
     struct sh_op_attr attr = attr_of(kind);
     struct sh_op_scalars scalars = {.lr = 1e-4f,
                                     .beta1 = 0.9f,

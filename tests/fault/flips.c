@@ -1,6 +1,6 @@
 /* Linked into sherd_flips, which is `sherd` but for memory that loses a bit: the linker puts this in front of the call
  * that begins to write the copy of a save in the background, and one bit of the copy of step FLIPS_STEP changes on rank
- * FLIPS_RANK. */
+ * FLIPS_RANK: of the parameters, or of the state FLIPS_STATE of the optimizer. */
 #include "io/checkpoint/checkpoint.h"
 #include "tests/fault/shim.h"
 
@@ -13,9 +13,11 @@ sh_rc __wrap_sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *s
 
 static void flip(const struct sh_ckpt_set *set)
 {
+    const char *state = getenv("FLIPS_STATE");
+
     for (int i = 0; i < set->n_pieces; i++)
         if (set->pieces[i].elems > 0) {
-            *(unsigned char *)sh_floats_array(set->pieces[i].data[SH_CKPT_MODEL], 0) ^= 1;
+            *(unsigned char *)sh_floats_array(set->pieces[i].data[state ? atoi(state) : SH_CKPT_MODEL], 0) ^= 1;
             return;
         }
 }

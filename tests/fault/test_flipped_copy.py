@@ -21,14 +21,14 @@ STEPS, EVERY = 6, 2
 STATUS_DATA = 3
 
 
-def train(name, ranks, param, flips=None):
+def train(name, ranks, param, states, flips=None):
     """Returns (exit status, {file: bytes} of the checkpoints, failed saves, standard error)."""
     config = {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'checkpoint.interval': EVERY,
               'checkpoint.async_mode': 'async', **tiny.MODELS['llama'], 'training.steps': STEPS,
-              'training.mixed_precision_param': param}
+              'training.mixed_precision_param': param, 'optimizer.state_dtype': states}
     folder, env = job.prepare(name, config), job.environment(ranks)
     if flips:
-        env |= {'FLIPS_STEP': str(flips[0]), 'FLIPS_RANK': str(flips[1])}
+        env |= {'FLIPS_STEP': str(flips[0]), 'FLIPS_RANK': str(flips[1]), 'FLIPS_STATE': str(flips[2])}
     words = job.command(ranks, ['train', 'c.yaml'])
     words[words.index(os.environ['SHERD'])] = str(PROGRAM)
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder, env=env,
@@ -39,10 +39,10 @@ def train(name, ranks, param, flips=None):
     return done.returncode, files, failed, done.stderr
 
 
-def case(ranks, param, step, rank):
-    name = f'{ranks}-{param}-{step}'
-    whole = train(f'whole-{name}', ranks, param)
-    status, files, failed, said = train(f'flipped-{name}', ranks, param, (step, rank))
+def case(ranks, param, states, step, rank, state):
+    name = f'{ranks}-{param}-{state}'
+    whole = train(f'whole-{name}', ranks, param, states)
+    status, files, failed, said = train(f'flipped-{name}', ranks, param, states, (step, rank, state))
     last = step == STEPS
     wrong = [] if whole[0] == 0 and not whole[2] else [f'sound memory: exit {whole[0]}, {whole[2]}\n{whole[3]}']
     wrong += [] if status == (STATUS_DATA if last else 0) else [f'exit {status}']
@@ -59,5 +59,6 @@ def case(ranks, param, step, rank):
 if __name__ == '__main__':
     job.need_launcher()
     tokens = tiny.write_tokens()
-    sys.exit(job.run_cases([('2 ranks, float32', case, 2, 'float32', EVERY * 2, 1),
-                            ('3 ranks, masters in halves, the last step', case, 3, 'bfloat16', STEPS, 0)]))
+    sys.exit(job.run_cases([('2 ranks, float32', case, 2, 'float32', 'float32', EVERY * 2, 1, 0),
+                            ('3 ranks, masters in halves, the last step', case, 3, 'bfloat16', 'float32', STEPS, 0, 0),
+                            ('2 ranks, states in bfloat16', case, 2, 'float32', 'bfloat16', EVERY * 2, 1, 2)]))

@@ -195,7 +195,7 @@ static void check_many_runs(enum sh_op_kind kind)
     optest_seed(11);
     elem_begin_update(&ref, kind, N);
     for (int i = 0; i < RUNS; i++)
-        runs[i] = (struct sh_decay_run){3 * i, 3 * i + 2, i % 2};
+        runs[i] = (struct sh_decay_run){.begin = 3 * i, .end = 3 * i + 2, .decay = i % 2};
     ref.attr.runs.count = RUNS;
     ref.call.runs = runs;
     optest_copy(&cuda, &ref);

@@ -90,7 +90,8 @@ def case_stop():
 ASYNC = {'checkpoint.async_mode': 'async'}
 CASES = [('one process', case_cut, 'alone', 0, {}), ('3 ranks', case_cut, 'three', 3, {}),
          ('2 ranks, bfloat16, saved asynchronously', case_cut, 'async', 2,
-          {**ASYNC, 'training.mixed_precision_param': 'bfloat16', 'parallelism.sharding_strategy': 'shard_optim'}),
+          {**ASYNC, 'training.mixed_precision_param': 'bfloat16', 'optimizer.state_dtype': 'bfloat16',
+           'parallelism.sharding_strategy': 'shard_optim'}),
          ('too often', case_often), ('stop instead', case_stop)]
 
 if __name__ == '__main__':

@@ -38,9 +38,10 @@ static void write_tokens(void)
 /* Of the run that is opened next: a model for adapters, adapters upon it. */
 static enum { NONE, WHOLE, UPON } adapters;
 
+/* precision: of parameters and of the optimizer's states */
 static struct sh_run *open_run(const char *folder, int shard, const char *precision, int every, int interval)
 {
-    char text[6][64];
+    char text[7][64];
     const char *set[] = {"model.name=custom",
                          "model.family=llama",
                          "model.n_layers=2",
@@ -62,7 +63,8 @@ static struct sh_run *open_run(const char *folder, int shard, const char *precis
                          text[2],
                          text[3],
                          text[4],
-                         text[5]};
+                         text[5],
+                         text[6]};
     struct sh_config cfg;
     struct sh_run *r = NULL;
 
@@ -72,6 +74,7 @@ static struct sh_run *open_run(const char *folder, int shard, const char *precis
     snprintf(text[3], sizeof text[3], "fault.replica_check_every=%d", every);
     snprintf(text[4], sizeof text[4], "checkpoint.interval=%d", interval);
     snprintf(text[5], sizeof text[5], "training.device=%s", device);
+    snprintf(text[6], sizeof text[6], "optimizer.state_dtype=%s", precision);
     CHECK_OK(sh_config_load(NULL, (int)(sizeof set / sizeof *set), set, &cfg));
     CHECK_OK(sh_run_open(&cfg, SH_TO_TRAIN, &r));
     return r;

@@ -35,6 +35,12 @@ int elem_written(enum sh_op_kind update);
 /* An update of n elements, in three runs that leave some out. */
 void elem_begin_update(struct optest *t, enum sh_op_kind kind, int64_t n);
 
+/* Its states in bf16, each run of a tensor of its own that begins before the shard. */
+void elem_narrow_states(struct optest *t);
+
+/* Numbers of which an update makes states without rounding to f32, so that all devices round the same ones to bf16. */
+void elem_make_exact(struct optest *t);
+
 void elem_norm(void **state);
 void elem_qk_norm(void **state);
 void elem_regroup(void **state);
@@ -46,6 +52,7 @@ void elem_bias(void **state);
 void elem_vector(void **state);
 void elem_update(void **state);
 void elem_update_in_halves(void **state);
+void elem_update_of_bf16_states(void **state);
 void elem_not_finite(void **state);
 void elem_fused(void **state);
 void elem_unpack(void **state);
@@ -60,6 +67,7 @@ void elem_pick(void **state);
         cmocka_unit_test(elem_act), cmocka_unit_test(elem_bias), cmocka_unit_test(elem_vector),                    \
         cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves), cmocka_unit_test(elem_not_finite), \
         cmocka_unit_test(elem_fused), cmocka_unit_test(elem_unpack), cmocka_unit_test(elem_rope_at),               \
-        cmocka_unit_test(elem_kv_put), cmocka_unit_test(elem_attention_cache), cmocka_unit_test(elem_pick)
+        cmocka_unit_test(elem_kv_put), cmocka_unit_test(elem_attention_cache), cmocka_unit_test(elem_pick),        \
+        cmocka_unit_test(elem_update_of_bf16_states)
 
 #endif

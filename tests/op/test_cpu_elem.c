@@ -49,8 +49,8 @@ static void momentum_by_hand(void **state)
             elem_begin_update(&t, rows[r].kind, 3);
             t.scalars = (struct sh_op_scalars){
                 .lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.75f, .weight_decay = 0.25f, .grad_scale = 0.5f};
-            t.runs[0] = (struct sh_decay_run){0, 1, true};
-            t.runs[1] = (struct sh_decay_run){1, 3, false};
+            t.runs[0] = (struct sh_decay_run){.begin = 0, .end = 1, .decay = true};
+            t.runs[1] = (struct sh_decay_run){.begin = 1, .end = 3, .decay = false};
             for (int i = 0; i < 3; i++) {
                 optest_set(&t.call.in[0], i, rows[r].g[i]);
                 optest_set(&t.call.out[0], i, 8);
@@ -93,8 +93,8 @@ static void update_shows_nan(void **state)
 static void check_padding(struct optest *t, int outs)
 {
     struct optest before;
-    t->runs[0] = (struct sh_decay_run){0, 3, true};
-    t->runs[1] = (struct sh_decay_run){5, 7, false};
+    t->runs[0] = (struct sh_decay_run){.begin = 0, .end = 3, .decay = true};
+    t->runs[1] = (struct sh_decay_run){.begin = 5, .end = 7, .decay = false};
     optest_copy(&before, t);
     optest_run(t, &sh_kernels_cpu, 2);
     for (int o = 0; o < outs; o++) {

@@ -87,9 +87,28 @@ static void the_data(void **state)
         "5 of what is read now");
 }
 
+static void the_states(void **state)
+{
+    static const char *const narrow[OVERRIDES] = {"optimizer.state_dtype=bfloat16"}, *const none[OVERRIDES] = {NULL};
+    struct sh_config f32 = configured(none), bf16 = configured(narrow);
+    char out[SH_CHANGES_TEXT];
+
+    (void)state;
+    assert_null(sh_changes_states(&f32, &f32, out));
+    assert_null(sh_changes_states(&bf16, &bf16, out));
+    assert_string_equal(sh_changes_states(&f32, &bf16, out),
+                        "optimizer.state_dtype changed: the states of the optimizer are in bfloat16 now, rounded to "
+                        "nearest as they were loaded, and stochastically in each update");
+    assert_string_equal(
+        sh_changes_states(&bf16, &f32, out),
+        "optimizer.state_dtype changed: the states of the optimizer are in float32 now, with the numbers "
+        "that they had in bfloat16");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_schedule), cmocka_unit_test(the_data)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_schedule), cmocka_unit_test(the_data),
+                                       cmocka_unit_test(the_states)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Every wish that can be planned is planned, for every rank of meshes up to nine, and all ranks meet the same
  * collectives in the same order. */
+#include "src/base/rng.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
 #include "tests/unit/tiny.h"
@@ -7,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -450,6 +452,55 @@ static void decay_all_decays_norms_and_biases(void **state)
     }
 }
 
+/* The runs of a rank, each of one tensor: how often they name each element. */
+static void count_elements(const struct sh_program *p, int64_t *seen)
+{
+    int64_t before = 0;
+
+    for (int i = 0; i < p->n_params; before += p->params[i++].elems)
+        for (int k = 0; k < p->n_ops; k++)
+            for (int r = 0; sh_op_info(p->ops[k].kind)->runs && r < p->ops[k].attr.runs.count; r++) {
+                const struct sh_decay_run *run = &p->runs[p->ops[k].attr.runs.first + r];
+
+                for (int64_t e = run->begin; run->tensor == sh_rng_name(p->params[i].name) && e < run->end; e++) {
+                    assert_in_range(e - run->origin, 0, p->params[i].elems - 1);
+                    seen[before + e - run->origin]++;
+                }
+            }
+}
+
+/* What states in bf16 throw dice by: over the ranks of a shard group each element of each tensor is named once, by its
+ * place in that tensor. In float32 runs name nothing. */
+static void runs_name_each_element_once(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (int ranks = 1; ranks <= 5; ranks++) {
+            struct sh_build b = tiny_build(&tiny_models[m], 1);
+            int64_t *seen = calloc(1 << 16, sizeof *seen), elems = 0;
+
+            for (int rank = 0; rank < ranks; rank++) {
+                struct sh_program *p;
+
+                b.options.state_dtype = SH_F32;
+                p = tiny_program(&b, tiny_mesh(ranks, 1, 1, rank));
+                for (int i = 0; i < p->n_runs; i++)
+                    assert_true(p->runs[i].tensor == 0 && p->runs[i].origin == 0);
+                sh_program_destroy(p);
+                b.options.state_dtype = SH_BF16;
+                p = tiny_program(&b, tiny_mesh(ranks, 1, 1, rank));
+                count_elements(p, seen);
+                elems = sh_model_params(&tiny_models[m].model);
+                sh_program_destroy(p);
+            }
+            assert_in_range(elems, 1, (1 << 16) - 1);
+            for (int64_t i = 0; i < elems; i++)
+                assert_int_equal(seen[i], 1);
+            assert_int_equal(seen[elems], 0);
+            free(seen);
+        }
+}
+
 static void a_limit_is_kept(void **state)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -674,6 +725,7 @@ int main(void)
         cmocka_unit_test(prefetch_reaches_as_far_as_asked),
         cmocka_unit_test(no_operation_makes_gradients_of_two_units),
         cmocka_unit_test(decay_all_decays_norms_and_biases),
+        cmocka_unit_test(runs_name_each_element_once),
         cmocka_unit_test(a_limit_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

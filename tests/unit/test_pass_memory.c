@@ -127,6 +127,27 @@ static void bf16_keeps_halves(void **state)
     assert_about(optim.bytes[SH_MEM_REMAINDER], 2 * elems / 4);
 }
 
+/* Half of what float32 takes, but for what tensors are aligned to; of a copy for the background only the masters stay as
+ * long. */
+static void bf16_states_are_half(void **state)
+{
+    struct sh_build b = build();
+    const int64_t most = 256 * 2 * (wide.model.n_layers + 2);
+    struct plan wide_states, narrow;
+
+    (void)state;
+    b.options.snapshot = true;
+    wide_states = plan(&b, full_shard, 4);
+    b.options.state_dtype = SH_BF16;
+    narrow = plan(&b, full_shard, 4);
+    assert_in_range(narrow.bytes[SH_MEM_OPTIM] - wide_states.bytes[SH_MEM_OPTIM] / 2, 0, most);
+    assert_in_range(narrow.bytes[SH_MEM_SNAPSHOT] - wide_states.bytes[SH_MEM_SNAPSHOT] * 2 / 3, 0, most);
+    assert_int_equal(narrow.bytes[SH_MEM_GRAD], wide_states.bytes[SH_MEM_GRAD]);
+    assert_int_equal(wide_states.persistent - narrow.persistent,
+                     wide_states.bytes[SH_MEM_OPTIM] - narrow.bytes[SH_MEM_OPTIM] + wide_states.bytes[SH_MEM_SNAPSHOT] -
+                         narrow.bytes[SH_MEM_SNAPSHOT]);
+}
+
 /* Gathered at once: one unit, and one more for each unit of prefetch; when they are kept for the backward all of them
  * but the embedding, which the backward does not read. */
 static void gathered_units(void **state)
@@ -317,6 +338,7 @@ int main(void)
         cmocka_unit_test(shards_divide_model_state),
         cmocka_unit_test(a_shared_copy_is_shared_out),
         cmocka_unit_test(bf16_keeps_halves),
+        cmocka_unit_test(bf16_states_are_half),
         cmocka_unit_test(gathered_units),
         cmocka_unit_test(what_stays_takes_no_memory),
         cmocka_unit_test(gradients_kept_back_are_whole),

@@ -153,8 +153,8 @@ static void a_call_has_its_runs_of_decay(void **state)
     struct sh_op_call call;
 
     (void)state;
-    sh_program_add_run(p, (struct sh_decay_run){0, 1, true});
-    op.attr.runs.first = sh_program_add_run(p, (struct sh_decay_run){5, 9, false});
+    sh_program_add_run(p, (struct sh_decay_run){.begin = 0, .end = 1, .decay = true});
+    op.attr.runs.first = sh_program_add_run(p, (struct sh_decay_run){.begin = 5, .end = 9, .decay = false});
     op.attr.runs.count = 1;
     sh_program_call(p, &op, NULL, &call);
     assert_int_equal(call.runs->begin, 5);

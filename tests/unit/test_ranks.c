@@ -371,6 +371,8 @@ static void same_program(const struct sh_program *a, const struct sh_program *b)
         assert_int_equal(a->runs[i].begin, b->runs[i].begin);
         assert_int_equal(a->runs[i].end, b->runs[i].end);
         assert_int_equal(a->runs[i].decay, b->runs[i].decay);
+        assert_int_equal(a->runs[i].tensor, b->runs[i].tensor);
+        assert_int_equal(a->runs[i].origin, b->runs[i].origin);
     }
     for (int i = 0; i < a->n_ops; i++) {
         assert_memory_equal(&a->ops[i].attr.accumulate, &b->ops[i].attr.accumulate, sizeof a->ops[i].attr.accumulate);
@@ -399,6 +401,7 @@ static void moved_programs_are_those_that_are_built(void **state)
             train_by(s / TINY_STRATEGIES, &b);
             b.options.strategy.params_resident = tiny_strategies[s % TINY_STRATEGIES].params_resident;
             b.options.mesh = tiny_mesh(meshes[m][0], meshes[m][1], meshes[m][2], 0);
+            b.options.state_dtype = s % 2 ? SH_BF16 : SH_F32;
             assert_int_equal(sh_ranks_build(&b, &built), SH_OK);
             for (int k = 0; k < 2 * sh_mesh_ranks(&b.options.mesh); k++) {
                 struct sh_program *p;

@@ -26,7 +26,8 @@ static const char *const words[][8] = {
     {"training.device=cuda", "training.device=cpu", "training.kernels=ref", NULL},
     {"activation_checkpoint.mode=full", "activation_checkpoint.mode=selective", "activation_checkpoint.mode=none", NULL},
     {"training.reproducible=mesh", "training.mixed_precision_reduce=bfloat16", "checkpoint.async_mode=async",
-     "training.mixed_precision_param=float32", "validation.enable=true", "memory.limit_bytes=1GiB", NULL},
+     "training.mixed_precision_param=float32", "validation.enable=true", "memory.limit_bytes=1GiB",
+     "optimizer.state_dtype=bfloat16", NULL},
 };
 /* clang-format on */
 

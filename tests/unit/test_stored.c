@@ -158,6 +158,7 @@ static const struct row state[] = {
     {"optimizer.eps", "1e-6", NULL},
     {"optimizer.weight_decay", "0.2", NULL},
     {"optimizer.decay_all", "true", NULL},
+    {"optimizer.state_dtype", "bfloat16", NULL},
     {"lr_scheduler.warmup_steps", "5", NULL},
     {"lr_scheduler.decay_type", "linear", NULL},
     {"lr_scheduler.decay_ratio", "0.1", "lr_scheduler.decay_type=wsd"},

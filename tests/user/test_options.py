@@ -142,6 +142,7 @@ ROWS = {
     'optimizer.eps': Row(1e-6, 'steps'),
     'optimizer.weight_decay': Row(0.3, 'steps'),
     'optimizer.decay_all': Row('true', 'steps'),
+    'optimizer.state_dtype': Row('bfloat16', 'plan'),
     'lr_scheduler.warmup_steps': Row(2, 'steps'),
     'lr_scheduler.decay_type': Row('linear', 'steps'),
     'lr_scheduler.decay_ratio': Row(0.7, 'steps', needs={'lr_scheduler.decay_type': 'wsd'}),

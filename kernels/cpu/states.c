@@ -1,0 +1,121 @@
+/* States in bf16: widened, and rounded stochastically. */
+#include "kernels/cpu/states.h"
+
+#include "src/base/clones.h"
+
+_Static_assert(SH_STATES_MAX *SH_DICE_BITS == 32, "a word has bits for all states");
+
+/* Of dice that are thrown at once. A piece may begin and end within a block. */
+enum { LANES = 4, TURN = LANES * SH_DICE_ELEMS, WORDS = SH_CPU_STRIDE + TURN };
+_Static_assert(SH_CPU_STRIDE % TURN == 0, "a piece is whole turns");
+
+/* Where the blocks are: key, what stands above their numbers, and the first. */
+struct blocks {
+    uint64_t key, above, first;
+};
+
+/* words [n]: of n / TURN * LANES blocks. */
+static void throw_plain(const struct blocks *b, int64_t n, uint32_t *words)
+{
+    for (int64_t i = 0; i < n; i += SH_DICE_ELEMS)
+        sh_philox_block(b->key, b->above, b->first + (uint64_t)i / SH_DICE_ELEMS, words + i);
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define WIDE __attribute__((target("avx2")))
+
+/* Four blocks side by side, a word of each in the lower half of 64 bits; what stands in the upper halves is not read. By
+ * hand: of products of 32 bits a compiler makes products of 64, and takes six times as long for it. */
+struct lanes {
+    __m256i c[SH_DICE_ELEMS];
+};
+
+static WIDE inline struct lanes lanes_at(const struct blocks *b, int64_t turn)
+{
+    uint64_t n = b->first + (uint64_t)turn * LANES;
+    __m256i first = _mm256_add_epi64(_mm256_set1_epi64x((long long)n), _mm256_set_epi64x(3, 2, 1, 0));
+    return (struct lanes){{first, _mm256_srli_epi64(first, 32), _mm256_set1_epi64x((long long)b->above),
+                           _mm256_set1_epi64x((long long)(b->above >> 32))}};
+}
+
+/* As sh_philox_round(). */
+static WIDE inline struct lanes round_of(struct lanes x, const uint32_t k[2])
+{
+    __m256i p0 = _mm256_mul_epu32(_mm256_set1_epi64x(0xd2511f53), x.c[0]);
+    __m256i p1 = _mm256_mul_epu32(_mm256_set1_epi64x(0xcd9e8d57), x.c[2]);
+    __m256i k0 = _mm256_set1_epi64x((long long)k[0]), k1 = _mm256_set1_epi64x((long long)k[1]);
+    return (struct lanes){{_mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), x.c[1]), k0), p1,
+                           _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), x.c[3]), k1), p0}};
+}
+
+/* From lanes of words to blocks, one behind the other. */
+static WIDE inline void store(struct lanes x, uint32_t *words)
+{
+    __m256i front = _mm256_blend_epi32(x.c[0], _mm256_slli_epi64(x.c[1], 32), 0xaa);
+    __m256i back = _mm256_blend_epi32(x.c[2], _mm256_slli_epi64(x.c[3], 32), 0xaa);
+    __m256i even = _mm256_unpacklo_epi64(front, back), odd = _mm256_unpackhi_epi64(front, back);
+    _mm256_storeu_si256((__m256i *)(void *)words, _mm256_permute2x128_si256(even, odd, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)(words + TURN / 2), _mm256_permute2x128_si256(even, odd, 0x31));
+}
+
+static WIDE void throw_wide(const struct blocks *b, int64_t n, uint32_t *words)
+{
+    for (int64_t i = 0; i < n; i += TURN) {
+        struct lanes x = lanes_at(b, i / TURN);
+        uint32_t k[2] = {(uint32_t)b->key, (uint32_t)(b->key >> 32)};
+
+        for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
+            x = round_of(x, k);
+            sh_philox_next_key(k);
+        }
+        store(x, words + i);
+    }
+}
+
+/* Asked of the CPU at run time, so that one program runs on all. */
+static void throw_dice(const struct blocks *b, int64_t n, uint32_t *words)
+{
+    (__builtin_cpu_supports("avx2") ? throw_wide : throw_plain)(b, n, words);
+}
+#else
+static void throw_dice(const struct blocks *b, int64_t n, uint32_t *words)
+{
+    throw_plain(b, n, words);
+}
+#endif
+
+SH_CLONES static void round_all(sh_bf16 *to, const float *from, const uint32_t *words, int state, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        to[i] = sh_dice_round(from[i], words[i], state);
+}
+
+void sh_cpu_states_get(const struct sh_op_call *call, int n_states, int64_t i, int64_t n, struct sh_cpu_states *s)
+{
+    for (int k = 0; k < n_states; k++) {
+        const struct sh_operand *t = &call->out[1 + k];
+        struct sh_floats from = sh_state_floats(t);
+
+        sh_cpu_prefetch(sh_cpu_at(t->data, t->dtype, i + SH_CPU_AHEAD), SH_CPU_STRIDE * sh_dtype_bytes(t->dtype));
+        s->at[k] = from.whole ? from.whole + i : s->room[k];
+        if (!from.whole)
+            sh_floats_get(sh_floats_at(from, i), n, s->room[k]);
+    }
+}
+
+void sh_cpu_states_put(const struct sh_op_call *call, int n_states, const struct sh_dice *dice, int64_t i, int64_t n,
+                       const struct sh_cpu_states *s)
+{
+    struct blocks b = {dice->key, dice->update, (uint64_t)(i - dice->origin) / SH_DICE_ELEMS};
+    int place = sh_dice_place(dice, i);
+    uint32_t words[WORDS];
+
+    if (call->out[1].dtype == SH_F32)
+        return;
+    throw_dice(&b, (place + n + TURN - 1) / TURN * TURN, words);
+    for (int k = 0; k < n_states; k++)
+        round_all(sh_state_floats(&call->out[1 + k]).high + i, s->room[k], words + place, k, n);
+}

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""optimizer.state_dtype: bfloat16: the same bits on every mesh and after an interruption, and what a change of it does.
+Prints TAP.
+
+With training.reproducible=mesh losses, norms and whole checkpoints are compared. With SHERD_LONG=1 three seeds are also
+trained for 2,000 steps in both types: the losses in bfloat16 differ by no more than seeds do.
+"""
+import array
+import functools
+import itertools
+import os
+import pathlib
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+LONG = bool(os.environ.get('SHERD_LONG'))
+HALF = tiny.STEPS // 2
+BF16 = {'optimizer.state_dtype': 'bfloat16'}
+STATES = {'AdamW': ('exp_avg', 'exp_avg_sq'), 'SGD': ('momentum_buffer',), 'Lion': ('exp_avg',)}
+
+
+def flat(strategy, ranks, **more):
+    return ranks, {'parallelism.sharding_strategy': strategy, **more}
+
+
+MESHES = {
+    '1 rank, 2 threads': flat('full_shard', 0, **{'training.threads': 2}),
+    'full_shard over 2': flat('full_shard', 2),
+    'no_shard over 2, once, saved in the background': flat('no_shard', 2, **{'checkpoint.async_mode': 'async'}),
+    'no_shard, 4 replicas': flat('no_shard', 4, **{'mesh.replicate': 4}),
+    'shard_optim over 4': flat('shard_optim', 4),
+    'shard_grad_op over 2': flat('shard_grad_op', 2),
+    'hybrid_shard 2 x 2, saved in the background':
+        flat('hybrid_shard', 4, **{'mesh.shard': 2, 'checkpoint.async_mode': 'async'}),
+    'hybrid_shard_zero2 2 x 2': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2}),
+}
+SAMPLE = list(MESHES)[1:3] + list(MESHES)[6:7]
+folders = itertools.count()
+
+
+def new_folder():
+    return pathlib.Path(f'run-{next(folders)}')
+
+
+def config(name, changes):
+    return {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.reproducible': 'mesh',
+            'training.global_batch_size': 16, 'checkpoint.interval': HALF, 'optimizer.name': name,
+            'optimizer.lr': 1e-3 if name == 'Lion' else 1e-2, **BF16, **changes}
+
+
+def saved(folder, step=tiny.STEPS):
+    return folder / f'out/checkpoint/step-{step:08}.h5'
+
+
+def numbers(steps):
+    return [step[key] for step in steps for key in ('loss', 'grad_norm')]
+
+
+@functools.lru_cache(None)
+def one_rank(name):
+    folder = new_folder()
+    return folder, numbers(job.train(folder, config(name, {})))
+
+
+def judge(folder, steps, name):
+    first, right = one_rank(name)
+    found = numbers(steps)
+    return (job.differ('loss or norm', found, right[-len(found):], 0)
+            + ([] if saved(folder).read_bytes() == saved(first).read_bytes() else ['the last checkpoints differ']))
+
+
+def case_mesh(name, mesh):
+    ranks, changes = MESHES[mesh]
+    folder = new_folder()
+    return judge(folder, job.train(folder, config(name, changes), ranks), name)
+
+
+def take_up(first, changes, ranks):
+    """Go on from the middle of a run; returns (folder, standard error)."""
+    folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **changes})
+    saved(folder).parent.mkdir(parents=True)
+    shutil.copy(saved(first, HALF), saved(folder, HALF))
+    done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          cwd=folder, env=job.environment(ranks), timeout=job.SECONDS)
+    if done.returncode:
+        raise job.Failed(done.stderr)
+    return folder, done.stderr
+
+
+def case_taken_up(mesh):
+    """By another mesh, to the bit as if there had been no interruption."""
+    ranks, changes = MESHES[mesh]
+    folder, _ = take_up(one_rank('AdamW')[0], config('AdamW', changes), ranks)
+    return judge(folder, job.metrics(folder), 'AdamW')
+
+
+def values(folder, step, state):
+    """Of one tensor, as the bits of float32."""
+    file = folder / 'x.npy'
+    job.sherd('ckpt', 'extract', f'out/checkpoint/step-{step:08d}.h5', 'model.layers.1.mlp.down_proj.weight', '--state', state,
+              '-o', file.name, folder=folder)
+    data = file.read_bytes()
+    return array.array('I', data[10 + struct.unpack('<H', data[8:10])[0]:])
+
+
+def case_rounded(name):
+    """What is saved are numbers of bfloat16, in float32; of parameters and where nothing is rounded they are not."""
+    folder = new_folder()
+    job.train(folder, config(name, {'optimizer.state_dtype': 'float32'}))
+    narrow, wide = one_rank(name)[0], folder
+    wrong = [f'{state} is not of bfloat16' for state in STATES[name]
+             if any(x & 0xffff for x in values(narrow, tiny.STEPS, state))]
+    wrong += [f'{state} of float32 is' for state in STATES[name]
+              if not any(x & 0xffff for x in values(wide, tiny.STEPS, state))]
+    return wrong + ([] if any(x & 0xffff for x in values(narrow, tiny.STEPS, 'model')) else ['parameters are rounded'])
+
+
+def case_changed(before, after, line):
+    """Going on in the other type says so once, and goes on."""
+    first = new_folder()
+    whole = job.train(first, config('AdamW', {'optimizer.state_dtype': before}))
+    folder, said = take_up(first, config('AdamW', {'optimizer.state_dtype': after}), 2 if job.can_launch() else 0)
+    lines = [text for text in said.splitlines() if text.startswith('optimizer.state_dtype changed')]
+    steps = job.metrics(folder)
+    wrong = [] if len(lines) == 1 and re.search(line, lines[0]) else [f'it says {lines}']
+    wrong += job.differ('loss', job.losses(steps), job.losses(whole[HALF:]), 1e-2)
+    found, wanted = numbers(steps)[:2], numbers(whole[HALF:])[:2]
+    return wrong + job.differ('the first step, which no state has a part in', found, wanted, 0)
+
+
+LEARN = {'training.steps': 2000, 'lr_scheduler.total_steps': 2000, 'lr_scheduler.warmup_steps': 50, 'optimizer.lr': 3e-3,
+         'optimizer.beta2': 0.999, 'optimizer.name': 'AdamW', 'training.global_batch_size': 24,
+         'training.local_batch_size': 24, 'training.reproducible': 'none', 'checkpoint.enable': False}
+SEEDS, LAST = (1, 2, 3), 200
+
+
+def write_sentences(path, count=60000):
+    """Each token is one of four that may follow the one before."""
+    draw, vocab = random.Random(8), tiny.COMMON['model.vocab_size']
+    after = [[draw.randrange(vocab) for _ in range(4)] for _ in range(vocab)]
+    text = [0]
+    while len(text) < count:
+        text.append(after[text[-1]][min(int(draw.expovariate(0.8)), 3)])
+    path.write_bytes(array.array('H', text).tobytes())
+    return str(path.absolute())
+
+
+def case_learns():
+    path = write_sentences(pathlib.Path('sentences.bin'))
+    mean = {}
+    for dtype, seed in itertools.product(('float32', 'bfloat16'), SEEDS):
+        steps = job.train(new_folder(), {**config('AdamW', LEARN), 'training.dataset_path': path, 'debug.seed': seed,
+                                         'optimizer.state_dtype': dtype})
+        mean[dtype, seed] = sum(job.losses(steps)[-LAST:]) / LAST
+        print(f'# {dtype}, seed {seed}: loss {mean[dtype, seed]:.4f}, the mean of the last {LAST} of {len(steps)} steps, from '
+              f'{steps[0]["loss"]:.4f}')
+    exact = [mean['float32', seed] for seed in SEEDS]
+    off = [mean['bfloat16', seed] - mean['float32', seed] for seed in SEEDS]
+    print(f'# float32 over seeds {max(exact) - min(exact):.4f}; bfloat16 less float32 ' + ', '.join(f'{x:+.4f}' for x in off))
+    return [] if abs(sum(off)) / len(SEEDS) <= max(exact) - min(exact) else ['bfloat16 learns otherwise']
+
+
+if __name__ == '__main__':
+    tokens = tiny.write_tokens()
+    cases = [(f'{name}, {mesh}', case_mesh, name, mesh) for mesh in (MESHES if LONG else SAMPLE)
+             for name in (STATES if LONG else ('AdamW',)) if MESHES[mesh][0] == 0 or job.can_launch()]
+    cases += [(f'taken up by {mesh}', case_taken_up, mesh) for mesh in SAMPLE[:1] if job.can_launch()]
+    cases += [(f'{name} saves what bfloat16 has', case_rounded, name) for name in STATES]
+    cases += [('from float32 to bfloat16', case_changed, 'float32', 'bfloat16', 'bfloat16 now, rounded to nearest'),
+              ('from bfloat16 to float32', case_changed, 'bfloat16', 'float32', 'float32 now')]
+    cases += [('2,000 steps of three seeds', case_learns)] if LONG else []
+    sys.exit(job.run_cases(cases))
