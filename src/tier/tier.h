@@ -11,22 +11,25 @@
  * Alignment: `at`, `bytes` and the address of `memory` are multiples of SH_TIER_ALIGN, bytes > 0, at + bytes within the
  * file. Anything else is SH_E_BUG.
  *
- * Ownership: memory is lent from start to wait. Until then what is read is undefined, and what is written must not change.
+ * Ownership: memory is lent from start to wait. Until then what is read is undefined, and what is written must not
+ * change.
  *
  * Order of transfers: two that overlap in the file, at least one of them a write, are never under way together: the
- * second start is SH_E_BUG until the first one's ticket has been waited for. Which one came first is then never a matter
- * of luck. Memory is the caller's to order.
+ * second start is SH_E_BUG until the first one's ticket has been waited for. Which one came first is then never a
+ * matter of luck. Memory is the caller's to order.
  *
  * What may be read: what was written. Sums are kept for what one write put between two multiples of SH_TIER_PART_BYTES
  * of the file (the whole write where it crosses none), and a read covers such pieces whole: one extent, several that
- * touch, or an extent from one such multiple to another. A read of anything else is SH_E_BUG, with and without `verify`.
+ * touch, or an extent from one such multiple to another. A read of anything else is SH_E_BUG, with and without
+ * `verify`.
  *
  * Threads of the caller: all functions but open and close may be called from any of its threads; a ticket is waited for
  * once. A child made by fork() has none of the I/O threads and must not call anything here; exec closes the file.
  *
- * Errors: SH_E_DATA with the folder, the offset in the file, and the cause in the system's words, or "damaged" where what came
- * back is not what was written. The text knows no tensor: whoever knows one puts it in front with sh_fail_prefix. A file
- * that failed once goes on to take requests; the run is expected to end. All functions are local. */
+ * Errors: SH_E_DATA with the folder, the offset in the file, and the cause in the system's words, or "damaged" where
+ * what came back is not what was written. The text knows no tensor: whoever knows one puts it in front with
+ * sh_fail_prefix. A file that failed once goes on to take requests; the run is expected to end. All functions are
+ * local. */
 #ifndef SH_TIER_TIER_H
 #define SH_TIER_TIER_H
 
@@ -54,18 +57,18 @@ struct sh_tier_usage {
     int64_t waited_ns;                 /* in sh_tier_wait: what nothing was hidden behind */
 };
 
-/* Whether `folder` can hold need_bytes of scratch files: what all ranks of this node that use it will open there, together.
- * Nothing stays in the folder. 0 bytes: all but the room.
+/* Whether `folder` can hold need_bytes of scratch files: what all ranks of this node that use it will open there,
+ * together. Nothing stays in the folder. 0 bytes: all but the room.
  * Errors: one line with the cure. SH_E_USAGE: the folder lies in memory (tmpfs, ramfs), or on a network file system and
- * allow_network is false. SH_E_DATA: no folder, no right to write, no transfers past the page cache (O_DIRECT) of aligned
- * pages, fewer bytes free than needed. */
+ * allow_network is false. SH_E_DATA: no folder, no right to write, no transfers past the page cache (O_DIRECT) of
+ * aligned pages, fewer bytes free than needed. */
 sh_rc sh_tier_check(const char *folder, int64_t need_bytes, bool allow_network);
 
 /* The network file system that the folder is on, as "NFS"; NULL: none, or the folder cannot be looked at. */
 const char *sh_tier_network(const char *folder);
 
-/* A new file without a name, of which nothing may be read before it was written, and its threads, which take
- * no signals. Errors: SH_E_DATA: as sh_tier_check, but for the network, which is not asked about here; a file that would
+/* A new file without a name, of which nothing may be read before it was written, and its threads, which take no
+ * signals. Errors: SH_E_DATA: as sh_tier_check, which alone asks what kind of file system it is; a file that would
  * be too large for the file system, a quota or a limit; SH_E_MEMORY: no threads. */
 sh_rc sh_tier_open(const struct sh_tier_settings *s, struct sh_tier_file **out);
 
