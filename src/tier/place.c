@@ -59,11 +59,10 @@ static sh_rc check_kind(const char *folder, bool allow_network)
         return sh_fail(SH_E_USAGE, "%s is on %s, which is memory itself; choose a folder on a local disk", folder,
                        k->name);
     if (k && !allow_network)
-        return sh_fail(
-            SH_E_USAGE,
-            "%s is on %s, over a network: slow, and shared with others; choose a folder on a local disk, or set "
-            "offload.allow_network=true",
-            folder, k->name);
+        return sh_fail(SH_E_USAGE,
+                       "%s is on %s, which goes over a network or may do so; choose a folder on a local disk, or set "
+                       "offload.allow_network=true",
+                       folder, k->name);
     return SH_OK;
 }
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 /* Whoever may write into the folder may put something there: the name is random, and what has it already is not opened.
- * It is taken away before the first byte is written. -1 with errno. */
+ * It is taken away before the first byte is written: a kill between both leaves an empty file. -1 with errno. */
 static int open_and_unlink(const char *folder)
 {
     char *name = sh_path_join(folder, "scratch"), *path = sh_output_temp_name(name);

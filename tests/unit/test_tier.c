@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -461,6 +462,51 @@ static void memory_is_no_place_below_memory(void **state)
     assert_null(sh_tier_network("/dev/shm"));
 }
 
+/* In front of the C library's: a folder on a file system that this machine does not have. */
+static uint32_t pretended;
+
+int statfs(const char *path, struct statfs *st)
+{
+    int status = (int)syscall(SYS_statfs, path, st);
+
+    if (pretended)
+        st->f_type = (int32_t)pretended; /* numbers from 2^31 on may come with their sign */
+    return status;
+}
+
+static void networks_are_taken_when_allowed(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t number;
+        const char *name;
+    } kinds[] = {{0x6969, "NFS"},      {0x0bd00bd0, "Lustre"}, {0x47504653, "GPFS"},
+                 {0xff534d42, "CIFS"}, {0xfe534d42, "SMB"},    {0x00c36400, "Ceph"},
+                 {0x01021997, "9P"},   {0x19830326, "BeeGFS"}, {0x65735546, "FUSE"}};
+
+    sh_tier_close(open_file(false));
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char *want =
+            sh_strfmt("%s is on %s, which goes over a network or may do so; choose a folder on a local disk, or set "
+                      "offload.allow_network=true",
+                      root, kinds[i].name);
+
+        pretended = kinds[i].number;
+        assert_int_equal(sh_tier_check(root, 0, false), SH_E_USAGE);
+        assert_string_equal(sh_error_text(), want);
+        assert_string_equal(sh_tier_network(root), kinds[i].name);
+        assert_int_equal(sh_tier_check(root, 0, true), SH_OK);
+        free(want);
+    }
+    pretended = 0x858458f6;
+    assert_int_equal(sh_tier_check(root, 0, true), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "ramfs, which is memory itself"));
+    assert_null(sh_tier_network(root));
+    pretended = 0xef53;
+    assert_int_equal(sh_tier_check(root, 0, false), SH_OK);
+    pretended = 0;
+}
+
 static void a_limit_on_files_is_named(void **state)
 {
     (void)state;
@@ -508,6 +554,7 @@ int main(void)
         cmocka_unit_test(threads_take_no_signals),
         cmocka_unit_test(folders_that_are_no_place_are_refused),
         cmocka_unit_test(memory_is_no_place_below_memory),
+        cmocka_unit_test(networks_are_taken_when_allowed),
         cmocka_unit_test(a_limit_on_files_is_named),
     };
     return cmocka_run_group_tests(tests, make_root, delete_root);
