@@ -10,6 +10,8 @@ void sh_cost_trace_rows(struct sh_trace *t, const struct sh_program *p)
     for (int i = 0; i < p->n_streams; i++)
         sh_trace_row(t, i, p->streams[i].name);
     sh_trace_row(t, p->n_streams, "exposed communication");
+    if (sh_program_file_tier(p) != SH_NONE)
+        sh_trace_row(t, p->n_streams + 1, "exposed offload");
 }
 
 /* The first output, as of a real one. */
@@ -50,6 +52,9 @@ void sh_cost_trace_op(struct sh_trace *t, const struct sh_program *p, int i, int
     if (op->kind == SH_OP_WAIT) {
         sh_program_label(p, &p->ops[section_begin(p, i) + op->attr.waits_for], detail);
         sh_trace_event(t, row, "wait", detail, begin_ns, end_ns);
+    } else if (sh_op_info(op->kind)->moves) {
+        snprintf(detail, sizeof detail, "%.0f bytes", price->bytes);
+        sh_trace_event(t, row, label, detail, begin_ns, end_ns);
     } else if (sh_op_info(op->kind)->async) {
         describe_collective(p, op, detail);
         sh_trace_event(t, row, label, detail, begin_ns, end_ns);
