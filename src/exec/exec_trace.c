@@ -13,7 +13,8 @@ struct sh_exec_trace {
     const struct sh_op_call *calls;
     char (*labels)[SH_EXEC_LABEL];
     struct sh_trace *out;
-    void **begin, **end; /* [ops] events */
+    void **begin, **end;                /* [ops] events */
+    int64_t busy_until[SH_STREAMS_MAX]; /* of streams of moves: when the last one was over */
 };
 
 /* Rows of the trace are the streams, and one of what is waited for. */
@@ -22,6 +23,8 @@ static void name_rows(const struct sh_program *p, struct sh_trace *t)
     for (int i = 0; i < p->n_streams; i++)
         sh_trace_row(t, i, p->streams[i].name);
     sh_trace_row(t, p->n_streams, "exposed communication");
+    if (sh_program_file_tier(p) != SH_NONE)
+        sh_trace_row(t, p->n_streams + 1, "exposed offload");
 }
 
 /* Two events an operation, made up front, so that tracing adds no allocation to the steps that it measures. NULL in all
@@ -112,6 +115,22 @@ static void write_kernel(struct sh_exec_trace *t, int i, int64_t begin, int64_t 
     sh_trace_cost(t->out, cost.flops, cost.bytes);
 }
 
+/* Of a move only its start and the end of its wait are known. They go one after the other, so none begins before the one
+ * before it on the same row is over. */
+static void write_move(struct sh_exec_trace *t, int move, int64_t wait_begin, int64_t wait_end)
+{
+    const struct sh_op *op = &t->p->ops[move];
+    int64_t begin = t->device->event_ns(t->begin[move]), *busy = &t->busy_until[op->stream];
+    char detail[SH_EXEC_LABEL];
+
+    begin = begin > *busy ? begin : *busy;
+    begin = begin < wait_end ? begin : wait_end;
+    *busy = wait_end;
+    snprintf(detail, sizeof detail, "%lld bytes", (long long)sh_tensor_bytes(&t->p->tensors[op->in[0]]));
+    sh_trace_event(t->out, op->stream, t->labels[move], detail, begin, wait_end);
+    sh_trace_event(t->out, t->p->n_streams + 1, "wait", t->labels[move], wait_begin, wait_end);
+}
+
 static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i, const int64_t *tickets)
 {
     const struct sh_op *op = &t->p->ops[i];
@@ -122,10 +141,12 @@ static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i
 
     if (info->async)
         return write_collective(t, i, tickets[i]);
-    if (op->kind == SH_OP_WAIT)
+    if (op->kind == SH_OP_WAIT && sh_op_info(t->p->ops[s->first_op + op->attr.waits_for].kind)->moves)
+        write_move(t, s->first_op + op->attr.waits_for, begin, end);
+    else if (op->kind == SH_OP_WAIT)
         /* On a row of its own, below the streams: a wait says how much of a collective the computation did not hide. */
         sh_trace_event(t->out, t->p->n_streams, "wait", t->labels[s->first_op + op->attr.waits_for], begin, end);
-    else if (!info->marker)
+    else if (!info->marker && !info->moves)
         write_kernel(t, i, begin, end);
     return SH_OK;
 }
