@@ -21,15 +21,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Three extents in a file of 12 MiB, in parts of 4 MiB; the second one begins and ends amid parts. */
-enum { PAGE = SH_TIER_ALIGN, EXTENTS = 3, WRITES = 5, READS = WRITES };
+/* Three extents in a file of 12 MiB, which is cut in parts at each 4 MiB: the second and the third one are two parts each. */
+enum { PAGE = SH_TIER_ALIGN, MIB = 1 << 20, BYTES = 12 * MIB, EXTENTS = 3, WRITES = 5, READS = WRITES };
 
 static char root[] = "tier_XXXXXX";
 
 /* clang-format off */
 static const struct extent {
     int64_t at, bytes;
-} extents[EXTENTS] = {{0, 3 << 20}, {3 << 20, (2 << 20) + PAGE}, {(5 << 20) + PAGE, 5 << 20}};
+} extents[EXTENTS] = {{0, 16 * PAGE}, {4 * MIB - 8 * PAGE, 17 * PAGE}, {8 * MIB - PAGE, 9 * PAGE}};
 /* clang-format on */
 
 struct run {
@@ -65,20 +65,24 @@ static void move_all(struct sh_tier_file *f, bool writing, char *memory, struct 
 /* One thread, so that the n-th call is always the same one. */
 static struct run run_file(bool verify)
 {
-    struct sh_tier_settings s = {.folder = root, .bytes = 12 << 20, .threads = 1, .verify = verify};
-    char *out = aligned_alloc(PAGE, 12 << 20), *back = aligned_alloc(PAGE, 12 << 20);
+    struct sh_tier_settings s = {.folder = root, .bytes = BYTES, .threads = 1, .verify = verify};
+    char *out = aligned_alloc(PAGE, BYTES), *back = aligned_alloc(PAGE, BYTES);
     struct run r = {.rc = SH_OK};
     struct sh_tier_file *f = NULL;
 
-    for (int i = 0; i < (12 << 20); i++)
-        out[i] = (char)((unsigned)i * 2654435761u >> 24);
-    memset(back, 0, 12 << 20);
+    for (int i = 0; i < EXTENTS; i++)
+        for (int64_t at = extents[i].at; at < extents[i].at + extents[i].bytes; at++) {
+            out[at] = (char)((uint64_t)at * 2654435761u >> 24);
+            back[at] = 0;
+        }
     note(&r, sh_tier_open(&s, &f));
     if (f) {
         move_all(f, true, out, &r);
         if (r.rc == SH_OK)
             move_all(f, false, back, &r);
-        r.same = r.rc == SH_OK && !memcmp(out, back, (10 << 20) + PAGE);
+        r.same = r.rc == SH_OK;
+        for (int i = 0; i < EXTENTS; i++)
+            r.same = r.same && !memcmp(out + extents[i].at, back + extents[i].at, (size_t)extents[i].bytes);
         sh_tier_close(f);
     }
     free(out);
@@ -158,7 +162,7 @@ static void a_call_that_fails_is_one_error(void **state)
 static void the_place_of_a_failure_is_named(void **state)
 {
     (void)state;
-    char *want = sh_strfmt("scratch file in %s: write 1052672 bytes at byte 4194304: %s", root, strerror(EIO));
+    char *want = sh_strfmt("scratch file in %s: write 36864 bytes at byte 4194304: %s", root, strerror(EIO));
     struct run r =
         run_plan(true, (struct shim_plan){.call = SHIM_WRITE, .number = 3, .fault = SHIM_FAIL, .error = EIO});
 
@@ -210,7 +214,7 @@ static void silent_damage_is_found_by_the_sums(void **state)
         enum shim_call call;
         enum shim_fault fault;
     } kinds[] = {{SHIM_WRITE, SHIM_FLIP}, {SHIM_READ, SHIM_FLIP}, {SHIM_WRITE, SHIM_LOSE}};
-    static const int64_t begins[WRITES] = {0, 3 << 20, 4 << 20, (5 << 20) + PAGE, 8 << 20};
+    static const int64_t begins[WRITES] = {0, 4 * MIB - 8 * PAGE, 4 * MIB, 8 * MIB - PAGE, 8 * MIB};
 
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (int n = 1; n <= WRITES; n++) {
@@ -265,14 +269,14 @@ static void a_file_system_that_cannot_reserve_will_do(void **state)
 static void other_requests_go_on(void **state)
 {
     (void)state;
-    struct sh_tier_settings s = {.folder = root, .bytes = 12 << 20, .verify = true};
+    struct sh_tier_settings s = {.folder = root, .bytes = BYTES, .verify = true};
     struct shim_plan plan = {.call = SHIM_WRITE, .number = 1, .fault = SHIM_FAIL, .error = EIO};
-    char *memory = aligned_alloc(PAGE, 12 << 20);
+    char *memory = aligned_alloc(PAGE, BYTES);
     struct sh_tier_file *f;
     int64_t ticket[3];
     int failed = 0;
 
-    memset(memory, 7, 12 << 20);
+    memset(memory, 7, BYTES);
     shim_start(root, NULL, plan);
     assert_int_equal(sh_tier_open(&s, &f), SH_OK);
     for (int i = 0; i < 3; i++)
@@ -285,7 +289,7 @@ static void other_requests_go_on(void **state)
         assert_int_equal(sh_tier_read(f, i * (4ll << 20), memory, 4 << 20), rc == SH_OK ? SH_OK : SH_E_BUG);
     }
     assert_int_equal(failed, 1);
-    assert_int_equal(sh_tier_write(f, 0, memory, 12 << 20), SH_OK);
+    assert_int_equal(sh_tier_write(f, 0, memory, BYTES), SH_OK);
     shim_stop();
     sh_tier_close(f);
     free(memory);

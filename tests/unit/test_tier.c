@@ -13,6 +13,7 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -328,6 +329,7 @@ static void several_threads_use_one_file(void **state)
     struct sh_tier_file *f = open_file(true);
     struct client clients[CLIENTS];
     pthread_t threads[CLIENTS];
+    int fine = 0;
 
     for (int i = 0; i < CLIENTS; i++) {
         clients[i] = (struct client){.f = f, .number = i};
@@ -335,9 +337,10 @@ static void several_threads_use_one_file(void **state)
     }
     for (int i = 0; i < CLIENTS; i++) {
         pthread_join(threads[i], NULL);
-        assert_true(clients[i].fine);
+        fine += clients[i].fine;
     }
     sh_tier_close(f);
+    assert_int_equal(fine, CLIENTS);
 }
 
 /* Whether the folder of the test holds nothing but `.` and `..`. */
@@ -385,33 +388,42 @@ static void the_file_has_no_name_and_all_of_its_space(void **state)
     assert_false(find_scratch(&st));
 }
 
-/* Signals that the I/O threads let through, of all threads but this one; the job's handlers belong to its main thread.
- * */
+/* The signals that a thread blocks, once it sleeps: until it has run for the first time it blocks them all. */
+static unsigned long long blocked_signals(const char *thread)
+{
+    unsigned long long blocked = 0;
+    char path[300], line[256], state = 0;
+
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", thread);
+    while (state != 'S') {
+        FILE *in = fopen(path, "r");
+
+        assert_non_null(in);
+        while (fgets(line, sizeof line, in)) {
+            sscanf(line, "State: %c", &state);
+            sscanf(line, "SigBlk: %llx", &blocked);
+        }
+        fclose(in);
+        if (state != 'S')
+            sched_yield();
+    }
+    return blocked;
+}
+
+/* The job's handlers belong to its main thread. */
 static void threads_take_no_signals(void **state)
 {
     (void)state;
     struct sh_tier_file *f = open_file(true);
     DIR *tasks = opendir("/proc/self/task");
-    int checked = 0;
+    int deaf = 0;
 
-    for (struct dirent *e; (e = readdir(tasks));) {
-        unsigned long long blocked = 0;
-        char path[300], line[256];
-        FILE *in;
-
-        if (e->d_name[0] == '.' || atoi(e->d_name) == getpid())
-            continue;
-        snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
-        in = fopen(path, "r");
-        while (in && fgets(line, sizeof line, in))
-            sscanf(line, "SigBlk: %llx", &blocked);
-        if (in)
-            fclose(in);
-        checked += (blocked & 0x4003) == 0x4003; /* SIGHUP, SIGINT, SIGTERM */
-    }
+    for (struct dirent *e; (e = readdir(tasks));)
+        if (e->d_name[0] != '.' && atoi(e->d_name) != getpid())
+            deaf += (blocked_signals(e->d_name) & 0x4003) == 0x4003; /* SIGHUP, SIGINT, SIGTERM */
     closedir(tasks);
-    assert_true(checked >= SH_TIER_THREADS);
     sh_tier_close(f);
+    assert_true(deaf >= SH_TIER_THREADS);
 }
 
 static void folders_that_are_no_place_are_refused(void **state)
