@@ -5,6 +5,7 @@ import itertools
 import os
 import pathlib
 import re
+import resource
 import sys
 import time
 
@@ -133,7 +134,7 @@ def arena_of(folder, more):
 def fits(name):
     """Trains within a limit under which it is refused otherwise, and takes less for that."""
     whole, sliced = arena_of(f'{name}-plan', {}), arena_of(f'{name}-plan', NVME)
-    limit = {'memory.limit_bytes': int(whole * 0.62)}
+    limit = {'memory.limit_bytes': sliced}
     wrong = is_refused(f'{name}-refused', {**LARGE, **limit, 'offload.optimizer': 'none'}, 4, 'offload.optimizer=nvme')
     expected = job.train(f'{name}-memory', config(0, **LARGE), 0)
     found = job.train(f'{name}-file', config(0, **LARGE, **limit, **NVME), 0)
@@ -162,6 +163,38 @@ def start(folder, more):
 
 LONG = {**BF16, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'checkpoint.interval': 3,
         'checkpoint.keep_latest_k': 2}
+
+
+def private_bytes(pid):
+    """What RLIMIT_DATA counts."""
+    return int(re.search(r'VmData:\s+(\d+)', pathlib.Path(f'/proc/{pid}/status').read_text())[1]) * 1024
+
+
+def sample(name, more):
+    run = start(name, {**LARGE, **more, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'checkpoint.enable': False})
+    bytes = private_bytes(run.pid)
+    run.kill()
+    run.communicate()
+    return bytes
+
+
+def held_by_the_kernel(name):
+    """With half of the difference to spare, the kernel lets the run with a file train, save and load, and not the other."""
+    more = {'model.vocab_size': 32768}
+    most = (sample(f'{name}-sample', more) + sample(f'{name}-sample', {**more, **NVME})) // 2
+    wrong = []
+    for steps, offload, status in ((2, {}, 4), (2, NVME, 0), (4, NVME, 0)):
+        folder = pathlib.Path(name)
+        if steps == 2:
+            job.prepare(folder, {})
+        (folder / 'c.yaml').write_text(job.yaml({'job.dump_folder': 'out', **config(0, **LARGE), **more, **offload,
+                                                 'training.steps': steps, 'lr_scheduler.total_steps': 4}))
+        done = job.subprocess.run(job.command(0, ['train', 'c.yaml']), cwd=folder, capture_output=True, text=True,
+                                  stdin=job.subprocess.DEVNULL, env=job.environment(0), timeout=job.SECONDS, check=False,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (most, most)))
+        if done.returncode != status:
+            wrong.append(f'{name}: {steps} steps, {offload}, within {most} bytes: exit {done.returncode}: {done.stderr}')
+    return wrong
 
 
 def killed(name):
@@ -232,7 +265,8 @@ def main():
         ('memory-to-file', {}, NVME, {}), ('file-to-memory', NVME, {}, BF16),
         ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
     cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'),
-              ('from and to a folder of transformers', hugging_face, 'hf'), ('within a limit', fits, 'limit'), ('killed', killed, 'killed'),
+              ('from and to a folder of transformers', hugging_face, 'hf'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
+              ('killed', killed, 'killed'),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]
     cases += [(f'refused: {more}', is_refused, f'refused-{i}', more, status, says)
