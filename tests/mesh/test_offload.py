@@ -2,6 +2,7 @@
 """Optimizer states in a file change no bit: losses, norms and checkpoints are those of a run that has them in memory, and
 what a run moves is what its plan says. Prints TAP."""
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -118,6 +119,26 @@ def hugging_face(name):
     begin = {**{key: value for key, value in BF16.items()}, 'model.hf_assets_path': str(folders[0].parent.absolute()),
              'checkpoint.initial_load_in_hf': True}
     return wrong + same(f'{name}-again', 0, begin, NVME)
+
+
+def traced(name):
+    """Moves have rows of their own, and so has what is waited for them."""
+    more = {**BF16, 'profiling.trace': 'out/trace.json', 'profiling.trace_first_step': 2, 'profiling.trace_steps': 1}
+    job.train(name, config(0, **more, **NVME), 0)
+    events = json.loads((pathlib.Path(name) / 'out/trace.json').read_text())['traceEvents']
+    rows = {event['tid']: event['args']['name'] for event in events if event['name'] == 'thread_name'}
+    found = {row: [event for event in events if event['ph'] == 'X' and rows[event['tid']] == row]
+             for row in ('in', 'out', 'exposed offload')}
+    n = len(found['in'])
+    if n < 5 or len(found['out']) != n or len(found['exposed offload']) != 2 * n:
+        return [f'{name}: {({row: len(events) for row, events in found.items()})}']
+    wrong = [f'{name}: {event["name"]} on row {row}' for row, kind in (('in', 'fetch'), ('out', 'evict'))
+             for event in found[row] if not event['name'].endswith(kind)]
+    for row in ('in', 'out'):
+        for a, b in zip(found[row], found[row][1:]):
+            if b['ts'] < a['ts'] + a['dur'] - 0.01:
+                wrong.append(f'{name}: two at once on row {row}: {a}, {b}')
+    return wrong
 
 
 # States are half of what it takes.
@@ -265,7 +286,7 @@ def main():
         ('memory-to-file', {}, NVME, {}), ('file-to-memory', NVME, {}, BF16),
         ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
     cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'),
-              ('from and to a folder of transformers', hugging_face, 'hf'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
+              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('killed', killed, 'killed'),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]
