@@ -185,7 +185,7 @@ static void many_threads_ask(void **state)
 static int status_of(int tensor)
 {
     const struct sh_exec_file file = {.folder = ".", .verify = true};
-    int status;
+    int status = 0;
     pid_t child = fork();
 
     if (!child) {
