@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /* All kinds, with the names that they have in printed programs. KERNEL: every device has a kernel sh_DEVICE_NAME; FUSED:
- * two kinds in one, which a device may do without (src/pass/fuse.c); OTHER: collectives and markers, not a device's. */
+ * two kinds in one, which a device may do without (src/pass/fuse.c); OTHER: collectives, moves and markers, not a device's. */
 /* clang-format off */
 #define SH_OP_LIST(KERNEL, FUSED, OTHER)                                                                              \
     KERNEL(EMBED, embed)                    /* rows of wte by token, plus rows of wpe by position */                  \
@@ -82,7 +82,9 @@ extern "C" {
     KERNEL(GELU_ERF, gelu_erf)              /* by the normal distribution itself */                                   \
     KERNEL(GELU_ERF_BWD, gelu_erf_bwd)                                                                                \
     KERNEL(REGROUP, regroup)                /* q, k, v of each head to all q, all k, all v; attr->regroup.inverse: back */ \
-    KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 where it is negative; likeliest word */
+    KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 where it is negative; likeliest word */ \
+    OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT brings the result */ \
+    OTHER(EVICT, evict)                     /* from the device to a lower tier; the same */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -111,7 +113,7 @@ struct sh_decay_run {
 struct sh_op_attr {
     unsigned accumulate;                           /* of outputs marked +=: bit i: out[i] is added to */
     unsigned group;                                /* collectives: over these axes (sh_group of src/mesh/shape.h) */
-    int waits_for;                                 /* WAIT: index of the communication op within its section */
+    int waits_for;                                 /* WAIT: index of the collective or move within its section */
     int after;                                     /* collectives: start only when this one is complete; -1: none */
     union {
         struct {
@@ -235,7 +237,7 @@ struct sh_choices {
     void (*choose)(int i, int which);
 };
 
-/* A device's kernels, indexed by enum sh_op_kind; NULL for collectives and markers, and maybe for fused kinds. */
+/* A device's kernels, indexed by enum sh_op_kind; NULL for collectives, moves and markers, and maybe for fused kinds. */
 struct sh_kernel_table {
     const char *name;
     sh_kernel run[SH_OP_KINDS];
@@ -281,6 +283,7 @@ struct sh_op_info {
     bool costly;              /* selective recomputation keeps its result */
     int inplace_in, inplace_out; /* the output may take the storage of the input when that dies here; -1: no */
     bool async;               /* the collectives: it goes on beside others until its WAIT */
+    bool moves;               /* FETCH, EVICT: between tiers; goes on beside others until its WAIT too */
     bool marker;              /* WAIT, RELEASE */
     bool runs;                /* an update: reads runs of the table of weight decay (attr->runs) */
     bool fused;               /* two kinds in one, with the same bits; a device may do without (src/pass/fuse.c) */
@@ -295,6 +298,12 @@ struct sh_op_info {
 /* clang-format on */
 
 const struct sh_op_info *sh_op_info(enum sh_op_kind kind);
+
+/* Whether an operation only starts something, whose result is there after its WAIT. */
+static inline bool sh_op_starts(const struct sh_op_info *info)
+{
+    return info->async || info->moves;
+}
 
 /* Operations and bytes of one call (shapes and attr set). */
 struct sh_op_cost sh_op_cost(const struct sh_op_call *call);

@@ -53,6 +53,15 @@ struct sh_ckpt_piece {
     struct sh_floats data[SH_CKPT_STATES_MAX]; /* of the set's states */
     uint64_t
         *early[SH_CKPT_STATES_MAX]; /* [sh_ckpt_piece_blocks()], the sum of what lies in each block of the tensor */
+    bool far[SH_CKPT_STATES_MAX]; /* of the set's states: not in memory, the set's `far` has it; data[s] is none then */
+};
+
+/* Who brings states that are not in memory, and puts them back: elements [at, at + n) of a piece in state s, in no order and
+ * by any thread, at most a block of the tensor. Errors: their own; they end the save or the load. */
+struct sh_ckpt_far {
+    sh_rc (*get)(void *arg, int piece, int s, int64_t at, int64_t n, float *to);
+    sh_rc (*put)(void *arg, int piece, int s, int64_t at, int64_t n, const float *from);
+    void *arg;
 };
 
 struct sh_ckpt_meta {
@@ -74,6 +83,9 @@ struct sh_ckpt_set {
     int n_tensors;
     const struct sh_ckpt_piece *pieces;
     int n_pieces;
+    const struct sh_ckpt_far
+        *far;           /* NULL: all states are in memory. Not with sh_ckpt_load_options.share, nor while saving
+                                      asynchronously */
     const bool *packed; /* [n_tensors] loading: into blocks of four bits an element (src/base/nf4.h); NULL: none */
 };
 

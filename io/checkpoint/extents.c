@@ -11,35 +11,52 @@ static void add(struct sh_ckpt_extents *extents, struct sh_ckpt_extent extent)
     extents->extent[extents->n++] = extent;
 }
 
-/* Elements [begin, begin + elems) of a tensor, cut at the ends of its blocks.
- *   early  in  [blocks that they lie in] sums made before; NULL: none */
+/* Where the data of a range is. */
+struct source {
+    struct sh_floats data;
+    const struct sh_ckpt_far *far;
+    int piece, state;
+    const uint64_t *early; /* [blocks that the range lies in] sums made before; NULL: none */
+};
+
+/* Elements [begin, begin + elems) of a tensor, cut at the ends of its blocks. */
 static void add_range(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, const struct sh_ckpt_entry *e,
-                      int state, int64_t begin, int64_t elems, struct sh_floats data, const uint64_t *early)
+                      int state, int64_t begin, int64_t elems, const struct source *from)
 {
     uint64_t seed = sh_ckpt_digest_seed(index->meta.step, state, e->name);
     for (int64_t done = 0, n; done < elems; done += n) {
         int64_t block = (begin + done) / SH_CKPT_BLOCK_ELEMS, at = (begin + done) % SH_CKPT_BLOCK_ELEMS;
         int64_t rest = SH_CKPT_BLOCK_ELEMS - at;
         n = elems - done < rest ? elems - done : rest;
-        add(extents, (struct sh_ckpt_extent){.entry = e,
-                                             .group = index->states.name[state],
-                                             .state = state,
-                                             .block = block,
-                                             .at = at,
-                                             .elems = n,
-                                             .seed = seed,
-                                             .data = sh_floats_at(data, done),
-                                             .early = early ? early + (block - begin / SH_CKPT_BLOCK_ELEMS) : NULL});
+        add(extents,
+            (struct sh_ckpt_extent){.entry = e,
+                                    .group = index->states.name[state],
+                                    .state = state,
+                                    .block = block,
+                                    .at = at,
+                                    .elems = n,
+                                    .seed = seed,
+                                    .data = sh_floats_at(from->data, done),
+                                    .far = from->far,
+                                    .piece = from->piece,
+                                    .piece_state = from->state,
+                                    .piece_at = done,
+                                    .early = from->early ? from->early + (block - begin / SH_CKPT_BLOCK_ELEMS) : NULL});
     }
 }
 
+/* State s of piece i of the set; `state` is its place in the index. */
 static sh_rc add_piece(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, const int64_t *place,
-                       int state, const struct sh_ckpt_piece *p, struct sh_floats data, uint64_t *early)
+                       int state, const struct sh_ckpt_set *set, int i, int s)
 {
+    const struct sh_ckpt_piece *p = &set->pieces[i];
     const struct sh_ckpt_entry *e = &index->entry[place ? place[p->tensor] : p->tensor];
+    struct source from = {
+        .data = p->data[s], .far = p->far[s] ? set->far : NULL, .piece = i, .state = s, .early = p->early[s]};
     SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= e->elems - p->begin);
-    if (!sh_floats_none(data))
-        add_range(extents, index, e, state, p->begin, p->elems, data, early);
+    SH_REQUIRE(!p->far[s] || set->far);
+    if (from.far || !sh_floats_none(from.data))
+        add_range(extents, index, e, state, p->begin, p->elems, &from);
     return SH_OK;
 }
 
@@ -50,9 +67,8 @@ sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ck
         int state = sh_ckpt_states_find(&index->states, set->states.name[s]);
         SH_REQUIRE(state >= 0);
         for (int i = 0; i < set->n_pieces; i++) {
-            const struct sh_ckpt_piece *p = &set->pieces[i];
-            SH_REQUIRE(p->tensor >= 0 && p->tensor < set->n_tensors);
-            SH_TRY(add_piece(extents, index, place, state, p, p->data[s], p->early[s]));
+            SH_REQUIRE(set->pieces[i].tensor >= 0 && set->pieces[i].tensor < set->n_tensors);
+            SH_TRY(add_piece(extents, index, place, state, set, i, s));
         }
     }
     return SH_OK;
@@ -88,9 +104,19 @@ void sh_ckpt_extents_of_share(struct sh_ckpt_extents *extents, const struct sh_c
         for (int64_t i = 0; i < index->n; i++) {
             const struct sh_ckpt_entry *e = &index->entry[i];
             int64_t from = block_begin(e, first_block(e, begin - at)), to = block_begin(e, first_block(e, end - at));
-            add_range(extents, index, e, s, from, to - from, (struct sh_floats){0}, NULL);
+            add_range(extents, index, e, s, from, to - from, &(struct source){.early = NULL});
             at += e->elems;
         }
+}
+
+sh_rc sh_ckpt_extent_get(const struct sh_ckpt_extent *s, int64_t at, int64_t n, float *to)
+{
+    return s->far->get(s->far->arg, s->piece, s->piece_state, s->piece_at + at, n, to);
+}
+
+sh_rc sh_ckpt_extent_put(const struct sh_ckpt_extent *s, int64_t at, int64_t n, const float *from)
+{
+    return s->far->put(s->far->arg, s->piece, s->piece_state, s->piece_at + at, n, from);
 }
 
 int64_t sh_ckpt_extent_at(const struct sh_ckpt_extent *s)

@@ -12,11 +12,14 @@ struct sh_ckpt_extent {
     const struct sh_ckpt_entry *entry;
     const char *group; /* of the state, for words */
     int state;
-    int64_t block, at, elems; /* elements [at, at + elems) of a block of the tensor */
-    uint64_t seed;            /* sh_ckpt_digest_seed() */
-    struct sh_floats data;    /* none: to be checked only */
-    uint64_t sum;             /* set by summing, writing and reading; 0 before */
-    const uint64_t *early;    /* saving: what it must be, made before `data` was copied; NULL: not made */
+    int64_t block, at, elems;      /* elements [at, at + elems) of a block of the tensor */
+    uint64_t seed;                 /* sh_ckpt_digest_seed() */
+    struct sh_floats data;         /* none: to be checked only */
+    uint64_t sum;                  /* set by summing, writing and reading; 0 before */
+    const struct sh_ckpt_far *far; /* has the data instead; NULL: it is in `data` */
+    int piece, piece_state;        /* of the set: what `far` is asked for */
+    int64_t piece_at;              /* where in the piece the extent begins */
+    const uint64_t *early;         /* saving: what it must be, made before `data` was copied; NULL: not made */
 };
 
 struct sh_ckpt_extents {
@@ -42,10 +45,14 @@ int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range
 /* The place of an extent in the file. */
 int64_t sh_ckpt_extent_at(const struct sh_ckpt_extent *s);
 
+/* Elements [at, at + n) of an extent that is far. Errors: those of `far`. */
+sh_rc sh_ckpt_extent_get(const struct sh_ckpt_extent *s, int64_t at, int64_t n, float *to);
+sh_rc sh_ckpt_extent_put(const struct sh_ckpt_extent *s, int64_t at, int64_t n, const float *from);
+
 /* Sum an extent from its data, and when it is a whole block compare it with its digest. Errors: SH_E_DATA. */
 sh_rc sh_ckpt_extent_check(struct sh_ckpt_extent *s, const struct sh_ckpt_index *index, const char *path);
 
-/* Sums from memory, by `threads` threads. Cost: each byte read once. */
+/* Sums of the data, by `threads` threads. Cost: each byte read once. Errors: of what is far. */
 sh_rc sh_ckpt_extents_sum(struct sh_ckpt_extents *extents, int threads);
 
 /* Compare the sums with the early ones, where there are some. Errors: SH_E_DATA: a copy of the state has changed since

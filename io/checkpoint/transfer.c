@@ -83,11 +83,17 @@ static void cut_at_spans(struct transfer *t)
 /* Part of an extent into the buffer, summed as it comes into the cache. Its other parts may be another thread's. The sum is
  * of the state itself, so that a buffer that changes is found when the file is read back; where early sums are of the
  * state, it is of the buffer, the last place before the disk. */
-static void give_part(struct sh_ckpt_extent *s, int64_t skip, int64_t bytes, char *to)
+static sh_rc give_part(struct sh_ckpt_extent *s, int64_t skip, int64_t bytes, char *to)
 {
     uint64_t sum = 0;
+    /* All at once: what brings it brings more than the cache holds. */
+    if (s->far) {
+        struct sh_floats given = {.whole = (float *)(void *)to};
+        SH_TRY(sh_ckpt_extent_get(s, skip / 4, bytes / 4, given.whole));
+        sum = sh_ckpt_digest_floats(s->seed, s->block, given, s->at + skip / 4, bytes / 4);
+    }
     /* In pieces that the cache holds between the copy and the sum. */
-    for (int64_t at = skip; at < skip + bytes; at += CACHED_BYTES) {
+    for (int64_t at = skip; !s->far && at < skip + bytes; at += CACHED_BYTES) {
         int64_t n = skip + bytes - at < CACHED_BYTES ? skip + bytes - at : CACHED_BYTES;
         float *here = (float *)(void *)(to + (at - skip));
         struct sh_floats from = sh_floats_at(s->data, at / 4), given = {.whole = here};
@@ -96,20 +102,22 @@ static void give_part(struct sh_ckpt_extent *s, int64_t skip, int64_t bytes, cha
     }
     /* Several threads may have parts of one extent when a chunk ends in it. Addition commutes, so relaxed is enough. */
     __atomic_fetch_add(&s->sum, sum, __ATOMIC_RELAXED);
+    return SH_OK;
 }
 
-/* This rank's part of a chunk; `buffer` begins with the page in which the chunk does. Returns its bytes. */
-static int64_t give_own(const struct transfer *t, const struct chunk *c, char *buffer)
+/* This rank's part of a chunk; `buffer` begins with the page in which the chunk does. *given: its bytes. */
+static sh_rc give_own(const struct transfer *t, const struct chunk *c, char *buffer, int64_t *given)
 {
-    int64_t given = 0, end = c->offset + c->bytes, origin = sh_file_align_down(c->offset);
+    int64_t end = c->offset + c->bytes, origin = sh_file_align_down(c->offset);
+    *given = 0;
     for (int i = c->first; i < t->extents->n && sh_ckpt_extent_at(&t->extents->extent[i]) < end; i++) {
         struct sh_ckpt_extent *s = &t->extents->extent[i];
         int64_t at = sh_ckpt_extent_at(s), from = at > c->offset ? at : c->offset,
                 to = end_of(s) < end ? end_of(s) : end;
-        give_part(s, from - at, to - from, buffer + (from - origin));
-        given += to - from;
+        SH_TRY(give_part(s, from - at, to - from, buffer + (from - origin)));
+        *given += to - from;
     }
-    return given;
+    return SH_OK;
 }
 
 /* A job of the thread pool when the rank writes alone. */
@@ -117,7 +125,8 @@ static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
     const struct chunk *c = &t->chunk[job];
-    give_own(t, c, buffer);
+    int64_t given;
+    SH_TRY(give_own(t, c, buffer, &given));
     return sh_file_direct_write(t->file, buffer, c->offset, c->offset + c->bytes);
 }
 
@@ -141,10 +150,16 @@ static sh_rc pass_chunk(void *arg, int64_t job, char *no_buffer)
         return SH_OK;
     if (!(slot = sh_move_ring_enter(ring, job)))
         return SH_OK;
-    sh_move_ring_add(ring, job, give_own(t, c, slot));
+    int64_t given;
+    sh_rc rc = give_own(t, c, slot, &given);
+    if (rc != SH_OK) {
+        sh_move_ring_give_up(ring);
+        return rc;
+    }
+    sh_move_ring_add(ring, job, given);
     if (!t->writers->writes || !sh_move_ring_wait(ring, job, c->bytes))
         return SH_OK;
-    sh_rc rc = sh_file_direct_write(t->file, slot, c->offset, c->offset + c->bytes);
+    rc = sh_file_direct_write(t->file, slot, c->offset, c->offset + c->bytes);
     if (rc == SH_OK)
         sh_move_ring_leave(ring, job);
     else
@@ -162,22 +177,38 @@ static sh_rc compare(const struct sh_ckpt_extent *s, const struct sh_ckpt_index 
                : SH_OK;
 }
 
-/* Sum what is in memory, as when another replica has read it. */
-static void sum_data(struct sh_ckpt_extent *s)
+/* Through memory of its own; an extent is a block at most. */
+static sh_rc sum_far(struct sh_ckpt_extent *s)
 {
+    struct sh_floats data = {.whole = sh_calloc((size_t)s->elems + 1, sizeof(float))};
+    sh_rc rc = sh_ckpt_extent_get(s, 0, s->elems, data.whole);
+    if (rc == SH_OK)
+        s->sum = sh_ckpt_digest_floats(s->seed, s->block, data, s->at, s->elems);
+    free(data.whole);
+    return rc;
+}
+
+/* Sum what is in memory, as when another replica has read it. */
+static sh_rc sum_data(struct sh_ckpt_extent *s)
+{
+    if (s->far)
+        return sum_far(s);
     s->sum = sh_ckpt_digest_floats(s->seed, s->block, s->data, s->at, s->elems);
+    return SH_OK;
 }
 
 sh_rc sh_ckpt_extent_check(struct sh_ckpt_extent *s, const struct sh_ckpt_index *index, const char *path)
 {
-    sum_data(s);
+    SH_TRY(sum_data(s));
     return compare(s, index, path);
 }
 
 /* From the buffer to its place, and compare. No place: it is only verified. */
 static sh_rc take_span(const struct transfer *t, struct sh_ckpt_extent *s, const float *from)
 {
-    if (!sh_floats_none(s->data))
+    if (s->far)
+        SH_TRY(sh_ckpt_extent_put(s, 0, s->elems, from));
+    else if (!sh_floats_none(s->data))
         sh_floats_put(s->data, s->elems, from);
     s->sum = sh_ckpt_digest_part(s->seed, s->block, from, s->at, s->elems);
     return compare(s, t->index, t->file->path);
@@ -208,7 +239,9 @@ static sh_rc read_span(const struct transfer *t, struct sh_ckpt_extent *s, char 
         struct sh_floats data = sh_floats_at(s->data, at / 4);
         float *to = data.whole ? data.whole : (float *)(void *)buffer;
         SH_TRY(sh_file_read(t->file->fd, t->file->path, to, n, sh_ckpt_extent_at(s) + at));
-        if (!data.whole && !sh_floats_none(data))
+        if (s->far)
+            SH_TRY(sh_ckpt_extent_put(s, at / 4, n / 4, to));
+        else if (!data.whole && !sh_floats_none(data))
             sh_floats_put(data, n / 4, to);
         s->sum += sh_ckpt_digest_part(s->seed, s->block, to, s->at + at / 4, n / 4);
     }
@@ -257,8 +290,7 @@ static sh_rc sum_extent(void *arg, int64_t job, char *buffer)
 {
     struct sh_ckpt_extent *s = &((struct sh_ckpt_extents *)arg)->extent[job];
     (void)buffer;
-    sum_data(s);
-    return SH_OK;
+    return sum_data(s);
 }
 
 /* Before MPI-IO writes, which has no place to sum on the way. */

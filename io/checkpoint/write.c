@@ -52,14 +52,18 @@ static sh_rc write_at(const struct target *f, const float *data, int64_t elems, 
     return SH_OK;
 }
 
-/* room: [JOINED_ELEMS] to join halves in; NULL: there are none. */
-static sh_rc write_interval(const struct target *f, struct sh_floats data, int64_t elems, int64_t at, float *room)
+/* State s of piece i. room: [JOINED_ELEMS] to join halves in, or for what is far; NULL: there are none. */
+static sh_rc write_interval(const struct target *f, const struct sh_ckpt_set *set, int i, int s, int64_t at,
+                            float *room)
 {
+    const struct sh_ckpt_piece *p = &set->pieces[i];
     int64_t most = room ? JOINED_ELEMS : SLAB_ELEMS, n;
-    for (int64_t done = 0; done < elems; done += n) {
-        struct sh_floats from = sh_floats_at(data, done);
-        n = elems - done < most ? elems - done : most;
-        if (room)
+    for (int64_t done = 0; done < p->elems; done += n) {
+        struct sh_floats from = sh_floats_at(p->data[s], done);
+        n = p->elems - done < most ? p->elems - done : most;
+        if (p->far[s])
+            SH_TRY(set->far->get(set->far->arg, i, s, done, n, room));
+        else if (room)
             sh_floats_get(from, n, room);
         SH_TRY(write_at(f, room ? room : from.whole, n, at + done * 4));
     }
@@ -67,12 +71,14 @@ static sh_rc write_interval(const struct target *f, struct sh_floats data, int64
 }
 
 /* A piece is one interval of the file in each state. */
-static sh_rc write_piece(const struct target *f, const struct sh_ckpt_index *index, const struct sh_ckpt_piece *piece)
+static sh_rc write_piece(const struct target *f, const struct sh_ckpt_index *index, const struct sh_ckpt_set *set,
+                         int i)
 {
+    const struct sh_ckpt_piece *piece = &set->pieces[i];
     for (int s = 0; s < index->states.n; s++) {
         int64_t at = index->entry[piece->tensor].offset[s] + piece->begin * 4;
         float *room = piece->data[s].whole ? NULL : sh_calloc(JOINED_ELEMS, sizeof *room);
-        sh_rc rc = write_interval(f, piece->data[s], piece->elems, at, room);
+        sh_rc rc = write_interval(f, set, i, s, at, room);
         free(room);
         SH_TRY(rc);
     }
@@ -84,7 +90,7 @@ static sh_rc write_all(const struct target *f, const struct sh_ckpt_set *set, co
 {
     for (int i = 0; i < set->n_pieces; i++)
         if (set->pieces[i].elems > 0)
-            SH_TRY(write_piece(f, index, &set->pieces[i]));
+            SH_TRY(write_piece(f, index, set, i));
     return SH_OK;
 }
 

@@ -7,18 +7,23 @@
 /* Of an operand of a collective. */
 #define SH_BENCH_LEAST_BYTES (4ll << 10)
 #define SH_BENCH_MOST_BYTES (4ll << 30)
+/* Of a scratch file. */
+#define SH_BENCH_LEAST_FILE (16ll << 20)
+#define SH_BENCH_MOST_FILE (1ll << 50)
 
 struct sh_bench_options {
     const char *folder;  /* where files are written, in a new folder that is deleted at the end */
     int repeat;          /* rounds; what is compared is measured in each of them */
     int64_t max_bytes;   /* comm: the largest operand; 0: 1 GiB, or what the memory allows */
+    int64_t bytes;       /* tier: of a rank's file */
+    int64_t seconds;     /* tier: the most that is spent on writing it before it is measured */
     const char *json;    /* (optional) file for the results */
     const char *machine; /* (optional) machine file that the results are written into as points */
     const char *compare; /* (optional) results of an earlier run, to be set against these */
 };
 
-/* Checkpoints: the state of the configured model, with any numbers, is saved from all ranks by each I/O method, loaded with a
- * cold page cache, and copied; in turn with plain programs that move the same bytes. Prints a table on rank 0.
+/* Checkpoints: the state of the configured model, with any numbers, is saved from all ranks by each I/O method, loaded
+ * with a cold page cache, and copied; in turn with plain programs that move the same bytes. Prints a table on rank 0.
  * Collective, agreed. Needs about three times the file's size in the folder, and of memory what `sherd plan` says for
  * checkpoint.async_mode=async and once more the rank's share of the file. */
 sh_rc sh_bench_io(const struct sh_config *cfg, const struct sh_bench_options *options);
@@ -37,5 +42,13 @@ sh_rc sh_bench_step(const struct sh_config *cfg, const struct sh_bench_options *
  * that training uses and in memory of the same sort, in turn with MPI's own call and a copy of as many bytes. Prints a
  * table on rank 0. Collective, agreed. Errors: SH_E_USAGE: more bytes than half of the memory has room for. */
 sh_rc sh_bench_comm(const struct sh_config *cfg, const struct sh_bench_options *options);
+
+/* Scratch files: a file of options->bytes a rank in options->folder, by the engine that training moves tensors with. It
+ * is written twice, or for options->seconds, for disks are faster before their cache is full; then parts of it are
+ * written, read, and both in turn, with sums and without. Prints a table and the line for offload.rates on rank 0;
+ * leaves nothing in the folder. Collective, agreed; the configuration is not looked at. Needs 120 MiB of memory a rank,
+ * and up to 4 GiB in the folder beside the file. Errors: as sh_tier_check (src/tier/tier.h), but on a network it goes
+ * on. */
+sh_rc sh_bench_tier(const struct sh_config *cfg, const struct sh_bench_options *options);
 
 #endif

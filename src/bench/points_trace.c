@@ -53,7 +53,7 @@ static int kind_of(const char *name)
 
 static bool is_computed(const struct sh_op *op)
 {
-    return !sh_op_info(op->kind)->async && !sh_op_info(op->kind)->marker;
+    return !sh_op_starts(sh_op_info(op->kind)) && !sh_op_info(op->kind)->marker;
 }
 
 static void find_order(struct reader *r)

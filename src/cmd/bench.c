@@ -7,19 +7,35 @@
 
 #include <string.h>
 
+/* Of sherd bench tier. */
+#define DEFAULT_FILE (4ll << 30)
+enum { DEFAULT_SECONDS = 60, MOST_SECONDS = 86400 };
+
 /* In the order of the help. */
-static const char there_is[] = "gemm, step, comm, io";
+static const char there_is[] = "gemm, step, comm, io, tier";
 
 /* A benchmark is one row here and one file in src/bench. */
 static const struct kind {
     const char *name;
     sh_rc (*run)(const struct sh_config *cfg, const struct sh_bench_options *options);
-    bool sized; /* takes --max-bytes */
+    bool folder; /* measures the folder that is named in place of a configuration */
 } kinds[] = {
     {.name = "gemm", .run = sh_bench_gemm},
     {.name = "step", .run = sh_bench_step},
-    {.name = "comm", .run = sh_bench_comm, .sized = true},
+    {.name = "comm", .run = sh_bench_comm},
     {.name = "io", .run = sh_bench_io},
+    {.name = "tier", .run = sh_bench_tier, .folder = true},
+};
+
+/* Options that one kind has alone, and those that one kind has not. */
+static const struct exception {
+    const char *option, *only, *never, *why;
+} exceptions[] = {
+    {.option = "--max-bytes", .only = "comm"},
+    {.option = "--bytes", .only = "tier"},
+    {.option = "--seconds", .only = "tier"},
+    {.option = "--folder", .never = "tier", .why = "name the folder behind tier"},
+    {.option = "--machine", .never = "tier", .why = "its rates are for offload.rates, a key of the configuration"},
 };
 
 /* *out is not changed when the word is unknown. */
@@ -33,6 +49,33 @@ static sh_rc find_kind(const struct sh_cmd_args *args, const struct kind **out)
             return SH_OK;
         }
     return sh_fail(SH_E_USAGE, "sherd bench: no such thing as %s; there is %s", args->positional[0], there_is);
+}
+
+/* Refused rather than ignored. */
+static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *kind)
+{
+    for (size_t i = 0; i < sizeof exceptions / sizeof *exceptions; i++) {
+        const struct exception *e = &exceptions[i];
+
+        if (!sh_cmd_option(cmd, args, e->option))
+            continue;
+        if (e->only && strcmp(e->only, kind))
+            return sh_fail(SH_E_USAGE, "sherd bench %s: %s is for sherd bench %s", kind, e->option, e->only);
+        if (e->never && !strcmp(e->never, kind))
+            return sh_fail(SH_E_USAGE, "sherd bench %s: no %s; %s", kind, e->option, e->why);
+    }
+    return SH_OK;
+}
+
+/* One folder, and no keys: what is measured does not depend on any. */
+static sh_rc name_folder(const struct sh_cmd_args *args, const char **folder)
+{
+    if (args->n_positional != 2 || args->n_overrides > 0)
+        return sh_fail(SH_E_USAGE,
+                       "sherd bench %s: name the folder that the scratch files are to lie in, and nothing else",
+                       args->positional[0]);
+    *folder = args->positional[1];
+    return SH_OK;
 }
 
 /* The word before the configuration is the kind. Without a file the keys on the command line are all there is. */
@@ -53,18 +96,20 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
                             struct sh_config *cfg, struct sh_bench_options *options)
 {
     const char *folder = sh_cmd_option(cmd, args, "--folder");
-    int64_t repeat, max_bytes;
+    int64_t repeat, max_bytes, bytes, seconds;
 
     SH_TRY(find_kind(args, kind));
-    SH_TRY(configure(args, cfg));
+    SH_TRY(check_options(cmd, args, (*kind)->name));
+    SH_TRY((*kind)->folder ? name_folder(args, &folder) : configure(args, cfg));
     SH_TRY(sh_cmd_whole(cmd, args, "--repeat", 1, SH_BENCH_ROUNDS, 3, &repeat));
     SH_TRY(sh_cmd_whole(cmd, args, "--max-bytes", SH_BENCH_LEAST_BYTES, SH_BENCH_MOST_BYTES, 0, &max_bytes));
-    /* Refused rather than ignored. */
-    if (max_bytes && !(*kind)->sized)
-        return sh_fail(SH_E_USAGE, "sherd bench %s: --max-bytes is for sherd bench comm", (*kind)->name);
+    SH_TRY(sh_cmd_whole(cmd, args, "--bytes", SH_BENCH_LEAST_FILE, SH_BENCH_MOST_FILE, DEFAULT_FILE, &bytes));
+    SH_TRY(sh_cmd_whole(cmd, args, "--seconds", 0, MOST_SECONDS, DEFAULT_SECONDS, &seconds));
     *options = (struct sh_bench_options){.folder = folder ? folder : ".",
                                          .repeat = (int)repeat,
                                          .max_bytes = max_bytes,
+                                         .bytes = bytes,
+                                         .seconds = seconds,
                                          .machine = sh_cmd_option(cmd, args, "--machine"),
                                          .json = sh_cmd_option(cmd, args, "--json"),
                                          .compare = sh_cmd_option(cmd, args, "--compare")};
@@ -75,7 +120,7 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
 sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const struct kind *kind = NULL;
-    struct sh_config cfg;
+    struct sh_config cfg = {0};
     struct sh_bench_options options;
 
     SH_TRY(sh_agree(read_arguments(cmd, args, &kind, &cfg, &options)));

@@ -237,6 +237,23 @@ static void print_memory(const struct sh_cmd_plan *l)
         puts("  halves: a float32 master is a bfloat16, which is gathered, and 16 more bits");
 }
 
+/* What a drive of a given endurance lasts is a user's own division. */
+static void print_file(const struct sh_cmd_plan *l)
+{
+    int tier = sh_program_file_tier(l->p);
+    int64_t in, out;
+    char text[SH_STR_SHORT];
+
+    if (tier == SH_NONE)
+        return;
+    sh_program_moved(l->p, &in, &out);
+    printf("\nfile of this rank (offload.nvme_path)\n");
+    printf("  %-34s %20lld  %12s\n", "optimizer states: all that is in it", (long long)l->p->tiers[tier].bytes,
+           sh_str_bytes(l->p->tiers[tier].bytes, text));
+    printf("  moved in a training step: %lld bytes read, %lld bytes written\n", (long long)in, (long long)out);
+    printf("  wear: %.4g TB written in 1000 steps\n", (double)out / 1e9);
+}
+
 /* Of a whole step. */
 struct traffic {
     long long calls;
@@ -388,6 +405,7 @@ static void print(const struct sh_cmd_plan *l, bool show)
     print_request(l);
     print_units(l);
     print_memory(l);
+    print_file(l);
     print_collectives(l);
     if (show) {
         putchar('\n');

@@ -87,6 +87,17 @@ static void say_memory(const struct sh_cmd_plan *l)
            sh_str_bytes(l->p->arena_bytes, needs), sh_str_sum_of_bytes(room, has));
 }
 
+/* What a drive is warranted for is its own line in a data sheet. Of all ranks of a node, which share it. */
+static void say_wear(const struct sh_cmd_plan *l, const struct sh_cost_step *step)
+{
+    int64_t in, out;
+
+    sh_program_moved(l->p, &in, &out);
+    if (out)
+        printf("wear         %.4g TB written a day on the disk of a node (offload.nvme_path)\n",
+               (double)out * l->at.ranks_per_node / step->seconds * 86400 / 1e12);
+}
+
 /* The same job in shards of a node, built and priced. */
 static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t *bytes)
 {
@@ -190,6 +201,7 @@ sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     say_machine(l);
     say_memory(l);
     SH_TRY(sh_cost_say(&r, &job, &step, stdout));
+    say_wear(l, &step);
     SH_TRY(say_hybrid(l, &step));
     if (what_if)
         SH_TRY(say_change(&r, &job, &step, what_if));

@@ -258,6 +258,25 @@ static sh_rc check_recompute(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* What only the machine shows is checked where a run opens its file. */
+static sh_rc check_offload(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->offload.optimizer == SH_OFFLOAD_NONE)
+        return SH_OK;
+    if (c->training.device == SH_DEVICE_CUDA)
+        return sh_config_refuse(state, "offload.optimizer",
+                                "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out");
+    if (c->offload.optimizer_ratio <= 0)
+        return sh_config_refuse(state, "offload.optimizer_ratio",
+                                "0 leaves nothing to the file; leave out "
+                                "offload.optimizer");
+    if (!c->offload.nvme_path[0])
+        return sh_config_refuse(state, "offload.optimizer",
+                                "nvme: into which folder? give offload.nvme_path, on a local disk");
+    return SH_OK;
+}
+
 /* A wish on the command line that another key makes meaningless. In a file the same stands in every printed
  * configuration, and may wait there for a mode that the command line chooses. */
 static sh_rc check_idle(struct sh_config_state *state)
@@ -296,6 +315,10 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
+        {"offload.optimizer_ratio", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
+        {"offload.buffer_count", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
+        {"offload.verify", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
+        {"offload.allow_network", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},
@@ -382,7 +405,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,      check_rotary,   check_family,      check_window,       check_rope,      check_batch,
         check_documents,  check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
-        check_checkpoint, check_device,   check_lora,        check_idle,
+        check_checkpoint, check_device,   check_lora,        check_offload,      check_idle,
     };
     /* One message of each check: the second one of a subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

@@ -164,6 +164,14 @@ struct sh_config {
     struct {
         int64_t limit_bytes;     /* per rank; 0: memory of the node / ranks on it */
     } memory;
+    struct {                     /* what lives in a lower tier than the device's memory */
+        int optimizer;           /* enum sh_cfg_offload: none | nvme */
+        double optimizer_ratio;  /* of the elements whose states go there */
+        char nvme_path[SH_CONFIG_PATH_MAX]; /* folder of the scratch files; "" */
+        int buffer_count;        /* slices on the device at once */
+        bool verify;             /* sums of what comes back */
+        bool allow_network;      /* for the folder */
+    } offload;
     struct {
         uint64_t seed;
         bool sync_ops;           /* wait for the GPU after each operation */

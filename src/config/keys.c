@@ -49,6 +49,7 @@ enum {
     OF_fault = SH_OF_MACHINE,
     OF_comm = SH_OF_MACHINE,
     OF_memory = SH_OF_MACHINE,
+    OF_offload = SH_OF_MACHINE,
     OF_debug = SH_OF_RUN,
 };
 
@@ -128,6 +129,7 @@ static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER
 static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
 static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
+static words offload_words = {{"none", SH_OFFLOAD_NONE}, {"nvme", SH_OFFLOAD_NVME}, {NULL, 0}};
 static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};
 static words export_words = {
@@ -599,6 +601,23 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Limit on the arena, the memory of one rank; a run that needs more is refused before it starts. "
              "activation_checkpoint.mode=memory_budget recomputes to fit it. 0: the node's memory divided by its "
              "ranks; on a GPU, the free memory less 1 GiB for CUDA's libraries, 2.5 GiB with NCCL."},
+
+    {KEY(offload, optimizer), WORDS(offload_words), .def = "none",
+     .help = "Where optimizer states and the remainders of bfloat16 masters live. none: in memory; nvme: in a scratch file "
+             "of each rank in offload.nvme_path, from which the update fetches them slice by slice. The same bits for "
+             "less memory; each step reads and writes all of them. On CPUs only."},
+    {KEY(offload, optimizer_ratio), .min = 0, .max = 1, .unit = "share of the elements", .def = "1",
+     .help = "How much of them goes to the file, rounded up to sixteenths; the first units in forward order stay in "
+             "memory."},
+    {KEY(offload, nvme_path), .def = "",
+     .help = "Folder of the scratch files, on a local disk. They have no names and are gone with their process. A "
+             "folder in memory (tmpfs) is refused."},
+    {KEY(offload, buffer_count), .min = 2, .max = 64, .unit = "slices", .def = "3",
+     .help = "Slices in memory at once while the update runs: one arrives, one is in use, one leaves."},
+    {KEY(offload, verify), BOOL, .def = "true",
+     .help = "Compare what comes back with a sum made before it left, so that a disk that damages it ends the job."},
+    {KEY(offload, allow_network), BOOL, .def = "false",
+     .help = "Allow a network file system for offload.nvme_path."},
 
     {KEY(debug, seed), .def = "0", .help = "Seed of initial weights and of the order of the data."},
     {KEY_OF(SH_OF_MACHINE, debug, sync_ops), BOOL, .def = "false",

@@ -71,6 +71,9 @@ struct sh_machine {
         double write, read, each_node;
     } disk;
     struct {
+        double write, read;
+    } scratch; /* of a node's own disk */
+    struct {
         double device_hours, restart_seconds;
     } failure;
     struct {

@@ -56,6 +56,8 @@ const struct sh_machine_key sh_machine_keys[] = {
     NUMBER(disk.write, 1, LARGE, "byte/s", "of all nodes together"),
     NUMBER(disk.read, 1, LARGE, "byte/s", "the same of reading"),
     NUMBER(disk.each_node, 1, LARGE, "byte/s", "that a node reaches by itself"),
+    NUMBER(scratch.write, 1, LARGE, "byte/s", "of a node's own disk, for offload.nvme_path; assumed where not given"),
+    NUMBER(scratch.read, 1, LARGE, "byte/s", "the same of reading"),
     NUMBER(failure.device_hours, 0, LARGE, "h", "device-hours between failures; 0: not known"),
     NUMBER(failure.restart_seconds, 0, 1e7, "s", "from a failure to the first step after it"),
     NUMBER(fit.computation, 0.01, 100, "",

@@ -24,7 +24,8 @@ const char *sh_cost_class_name(enum sh_cost_class c)
                                                        [SH_COST_OTHER] = "other",
                                                        [SH_COST_ALL_GATHER] = "all_gather",
                                                        [SH_COST_REDUCE_SCATTER] = "reduce_scatter",
-                                                       [SH_COST_ALL_REDUCE] = "all_reduce"};
+                                                       [SH_COST_ALL_REDUCE] = "all_reduce",
+                                                       [SH_COST_MOVES] = "moves"};
     return names[c];
 }
 
@@ -42,6 +43,8 @@ enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
     case SH_OP_ALL_GATHER: return SH_COST_ALL_GATHER;
     case SH_OP_REDUCE_SCATTER: return SH_COST_REDUCE_SCATTER;
     case SH_OP_ALL_REDUCE: return SH_COST_ALL_REDUCE;
+    case SH_OP_FETCH:
+    case SH_OP_EVICT: return SH_COST_MOVES;
     default: return SH_COST_OTHER;
     }
 }
@@ -237,4 +240,12 @@ struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_fas
 
     return (struct sh_price){
         .seconds = formula(m, f, &w) * correction(m, &w) * m->fit.computation, .flops = w.flops, .bytes = w.bytes};
+}
+
+/* Bytes over the disk's rate; requests are large enough that nothing else counts. */
+struct sh_price sh_price_move(const struct sh_machine *m, enum sh_op_kind kind, int sharing, double bytes)
+{
+    double seconds = bytes * sharing / (kind == SH_OP_FETCH ? m->scratch.read : m->scratch.write);
+
+    return (struct sh_price){.seconds = seconds, .transfer = seconds, .bytes = bytes, .link = SH_LINK_FILE};
 }

@@ -76,6 +76,7 @@ static void fill(const struct preset *p, struct sh_machine *m)
         .overlap = {.slowdown = p->slowdown},
         .spread = {.node = 0.003},
         .disk = {.write = 40 * GB, .read = 60 * GB, .each_node = 4 * GB},
+        .scratch = {.write = 2 * GB, .read = 3 * GB},
         .failure = {.device_hours = 50700, .restart_seconds = 300},
         .host = {.step_seconds = 0.0004},
         .fit = {.computation = 1},

@@ -15,6 +15,7 @@ enum sh_cost_class {
     SH_COST_ALL_GATHER,
     SH_COST_REDUCE_SCATTER,
     SH_COST_ALL_REDUCE,
+    SH_COST_MOVES, /* between memory and a file */
     SH_COST_CLASSES
 };
 const char *sh_cost_class_name(enum sh_cost_class c);
@@ -30,10 +31,10 @@ extern const struct sh_cost_faster sh_cost_as_is;
 struct sh_price {
     double seconds;
     double flops, bytes;
-    double latency, transfer; /* of collectives, in seconds */
-    int link;                 /* of collectives: who else uses it; an enum sh_cost_link */
+    double latency, transfer; /* of collectives and moves, in seconds */
+    int link;                 /* of collectives and moves: who else uses it; an enum sh_cost_link */
 };
-enum sh_cost_link { SH_LINK_INSIDE, SH_LINK_NETWORK, SH_LINK_MEMORY, SH_LINKS };
+enum sh_cost_link { SH_LINK_INSIDE, SH_LINK_NETWORK, SH_LINK_MEMORY, SH_LINK_FILE, SH_LINKS };
 
 /* An operation of the compute stream, from its row's formula and the shapes of its operands: the one place for operations
  * and bytes of a call, of which sh_op_cost() has the counts.
@@ -60,6 +61,9 @@ struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group gr
 /* kind: one of the three collectives; bytes: of the whole. */
 struct sh_price sh_price_coll(const struct sh_machine *m, const struct sh_cost_faster *f, enum sh_op_kind kind,
                               const struct sh_coll_place *at, double bytes);
+
+/* FETCH or EVICT of so many bytes, by one of `sharing` ranks that use the disk at once. */
+struct sh_price sh_price_move(const struct sh_machine *m, enum sh_op_kind kind, int sharing, double bytes);
 
 /* What a rank receives of a collective over `ranks` ranks: (n-1)/n of the whole, twice that of an all_reduce. */
 double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes);

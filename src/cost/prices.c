@@ -67,6 +67,9 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
         at.segment = in_segment(r, op->attr.group);
         return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));
     }
+    if (sh_op_info(op->kind)->moves)
+        return sh_price_move(r->machine, op->kind, r->ranks_per_node,
+                             (double)sh_tensor_bytes(&r->p->tensors[op->in[0]]));
     sh_program_call(r->p, op, NULL, &call);
     return sh_price_op(r->machine, &r->faster, &call, r->p->act);
 }
@@ -105,7 +108,7 @@ static void mark_places(const struct sh_program *p, unsigned char *place)
         for (int i = p->sections[s].first_op; i < p->sections[s].first_op + p->sections[s].n_ops; i++) {
             enum sh_cost_class class = sh_cost_class_of(p->ops[i].kind);
 
-            if (!p->sections[s].repeat || !sh_op_info(p->ops[i].kind)->async)
+            if (!p->sections[s].repeat || !sh_op_starts(sh_op_info(p->ops[i].kind)))
                 continue;
             if (last[class] == SH_NONE)
                 place[i] |= SH_PLACE_FIRST;
@@ -116,7 +119,7 @@ static void mark_places(const struct sh_program *p, unsigned char *place)
             place[last[c]] |= SH_PLACE_LAST;
 }
 
-/* The machine's, unless the slow-down was measured beside this kind; the newest point wins. */
+/* The machine's for collectives, unless the slow-down was measured beside this kind; the newest point wins. */
 static void find_slowdowns(const struct sh_cost_request *r, double out[SH_COST_CLASSES])
 {
     const struct sh_machine *m = r->machine;
@@ -128,6 +131,7 @@ static void find_slowdowns(const struct sh_cost_request *r, double out[SH_COST_C
                 !strcmp(m->points[i].kind, sh_cost_class_name((enum sh_cost_class)c)))
                 out[c] = m->points[i].slowdown / r->faster.slowdown;
     }
+    out[SH_COST_MOVES] = 0; /* its threads sleep while the disk works */
 }
 
 void sh_prices_make(const struct sh_cost_request *r, struct sh_prices *out)

@@ -5,6 +5,7 @@
  *   - a wait blocks the compute stream until its collective is complete
  *   - while a collective moves, computation runs at 1 / (1 + slowdown)
  *   - transfers over one link share it evenly; latencies do not
+ *   - a move between memory and a file is like a collective on a link of its own, which slows nothing down
  *
  * A section begins and ends with nothing under way, since each collective has its wait in it; so it is simulated once, and
  * counted as often as a step runs it. */
@@ -262,7 +263,7 @@ static sh_rc run_section(struct sim *s)
 
         if (op->kind == SH_OP_WAIT)
             SH_TRY(wait_for(s, i));
-        else if (sh_op_info(op->kind)->async)
+        else if (sh_op_starts(sh_op_info(op->kind)))
             enqueue(s, i);
         else if (!sh_op_info(op->kind)->marker)
             compute(s, i);
@@ -371,7 +372,7 @@ double sh_cost_floor(const struct sh_cost_request *r)
     sh_prices_make(r, &prices);
     for (int s = 0; s < r->p->n_sections; s++)
         for (int i = r->p->sections[s].first_op; i < r->p->sections[s].first_op + r->p->sections[s].n_ops; i++)
-            if (!sh_op_info(r->p->ops[i].kind)->async && !sh_op_info(r->p->ops[i].kind)->marker)
+            if (!sh_op_starts(sh_op_info(r->p->ops[i].kind)) && !sh_op_info(r->p->ops[i].kind)->marker)
                 sum += r->p->sections[s].repeat * prices.of[prices.index[i]].seconds;
     sh_prices_free(&prices);
     return sum;

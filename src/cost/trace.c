@@ -74,8 +74,8 @@ void sh_cost_trace_op(struct sh_cost_trace *t, int i, double begin, double end, 
         timed.ticket = t->tickets + i + 1;
         timed.bytes = sh_coll_received(op->kind, sh_group_size(t->mesh, op->attr.group), sh_coll_whole(t->at.p, op));
     }
-    /* Collectives are told when they end; what is in use when they begin was told before. */
-    if (!sh_op_info(op->kind)->async)
+    /* What goes on beside others is told when it ends; what is in use when it begins was told before. */
+    if (!sh_op_starts(sh_op_info(op->kind)))
         sh_trace_arena(t->out, timed.begin_ns, t->in_use[timed.op]);
     sh_trace_op(t->out, &t->at, &timed);
 }

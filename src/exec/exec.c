@@ -2,6 +2,7 @@
 
 #include "src/base/mem.h"
 #include "src/exec/exec_trace.h"
+#include "src/exec/moves.h"
 #include "src/exec/timings.h"
 
 #include <stdio.h>
@@ -11,13 +12,14 @@ struct sh_exec {
     const struct sh_program *p;
     const struct sh_device *device;
     struct sh_comm *comm;
-    struct sh_bases at; /* the tiers */
-    char *extra;        /* pinned memory that sh_exec_host() lends */
+    struct sh_bases at;     /* the tiers */
+    struct sh_moves *moves; /* of the file tier; NULL: there is none */
+    char *extra;            /* pinned memory that sh_exec_host() lends */
     int64_t extra_bytes;
     void *queue, *copies;          /* queues of the operations, and of copies beside them */
     void *before_copies, *copied;  /* events */
     struct sh_op_call *calls;      /* [ops] */
-    int64_t *tickets;              /* [ops] of collectives under way or done */
+    int64_t *tickets;              /* [ops] of collectives and moves under way or done */
     char (*labels)[SH_EXEC_LABEL]; /* [ops] "backward layers.3 linear_bwd_x" */
     struct sh_op_scalars scalars;
     int64_t step;
@@ -83,19 +85,25 @@ static void share_segment(const struct sh_exec *e)
     sh_comm_set_segment(e->comm, &segment);
 }
 
-/* Memory of one tier. Only the device tier holds the shared segment; an empty host tier gets no memory. */
-static sh_rc open_tier(struct sh_exec *e, int i, int segment_fd)
+/* Memory of one tier, or its file. Only the device tier holds the shared segment; an empty tier gets nothing. */
+static sh_rc open_tier(struct sh_exec *e, int i, int segment_fd, const struct sh_exec_file *file)
 {
     const struct sh_tier *tier = &e->p->tiers[i];
 
     if (tier->kind == SH_TIER_DEVICE)
         return e->device->arena_create(tier->bytes, sh_program_segment_bytes(&e->p->segment), segment_fd,
                                        &e->at.tier[i]);
-    return tier->bytes ? e->device->host_create(tier->bytes, &e->at.tier[i]) : SH_OK;
+    if (!tier->bytes)
+        return SH_OK;
+    if (tier->kind == SH_TIER_HOST)
+        return e->device->host_create(tier->bytes, &e->at.tier[i]);
+    SH_REQUIRE(!e->device->gpu);
+    return sh_moves_open(e->p, e->at.tier[0], file->folder, file->verify, &e->moves);
 }
 
 static void close_tiers(struct sh_exec *e)
 {
+    sh_moves_close(e->moves);
     for (int i = 0; i < e->p->n_tiers; i++) {
         const struct sh_tier *tier = &e->p->tiers[i];
 
@@ -109,14 +117,14 @@ static void close_tiers(struct sh_exec *e)
 /* Local. On failure everything that was opened is closed again and *out is untouched. The caller keeps the program, the
  * device and the communicator, which must outlive the executor. */
 sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
-                     struct sh_exec **out)
+                     const struct sh_exec_file *file, struct sh_exec **out)
 {
     struct sh_exec *e = sh_calloc(1, sizeof *e);
     sh_rc rc = SH_OK;
 
     *e = (struct sh_exec){.p = p, .device = device, .comm = comm};
     for (int i = 0; i < p->n_tiers && rc == SH_OK; i++)
-        rc = open_tier(e, i, segment_fd);
+        rc = open_tier(e, i, segment_fd, file);
     if (rc != SH_OK) {
         /* Nothing but tiers exists here yet, so sh_exec_destroy(), which drains queues, would be wrong. */
         close_tiers(e);
@@ -187,12 +195,26 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
     return sh_comm_start(e->comm, &coll, &e->tickets[i]);
 }
 
+/* For a file the host waits. */
+static sh_rc wait_for_move(struct sh_exec *e, int move)
+{
+    int64_t timing = sh_timings_begin(e->spans, SH_TIMING_MOVE);
+    sh_rc rc = sh_moves_wait(e->moves, e->tickets[move]);
+
+    sh_timings_end(e->spans, timing);
+    return rc == SH_OK ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[move]);
+}
+
 /* Two ways to wait. A GPU's queue is made to wait for the collective, and the host goes on; without a queue the host
  * waits. Only this time counts as exposed communication. */
 static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
 {
-    int64_t ticket = e->tickets[s->first_op + e->p->ops[i].attr.waits_for];
-    int64_t timing = sh_timings_begin(e->spans, SH_TIMING_WAIT);
+    int waited = s->first_op + e->p->ops[i].attr.waits_for;
+    int64_t ticket = e->tickets[waited], timing;
+
+    if (sh_op_info(e->p->ops[waited].kind)->moves)
+        return wait_for_move(e, waited);
+    timing = sh_timings_begin(e->spans, SH_TIMING_WAIT);
 
     SH_TRY(e->queue ? sh_comm_join(e->comm, ticket, e->queue) : sh_comm_wait(e->comm, ticket));
     sh_timings_end(e->spans, timing);
@@ -207,6 +229,8 @@ static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
     sh_comm_note(e->comm, e->step, e->labels[i]);
     if (e->p->streams[e->p->ops[i].stream].runs == SH_RUNS_COLLECTIVES)
         return start(e, s, i);
+    if (info->moves)
+        return sh_moves_start(e->moves, &e->p->ops[i], &e->tickets[i]);
     if (e->p->ops[i].kind == SH_OP_WAIT)
         return wait(e, s, i);
     return info->marker ? SH_OK : e->device->run(&e->calls[i], e->labels[i]);
@@ -234,12 +258,25 @@ static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
     return sh_exec_trace_section(e->trace, s, e->tickets);
 }
 
+/* Slices that the host has looked at lie where the section will write; and what it fetches must have been written. */
+static sh_rc settle(struct sh_exec *e, const struct sh_section *s)
+{
+    if (!e->moves)
+        return SH_OK;
+    SH_TRY(sh_moves_settle(e->moves));
+    return s->kind == SH_SECTION_INIT || s->kind == SH_SECTION_UPDATE ? sh_moves_fill(e->moves) : SH_OK;
+}
+
 /* Errors end the job here: the other ranks are in the same section and wait in collectives that this rank would not
  * join. */
 void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s)
 {
-    int64_t timing = sh_timings_begin(e->spans, SH_TIMING_SECTION);
-    sh_rc rc;
+    sh_rc rc = settle(e, s);
+    int64_t timing;
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+    timing = sh_timings_begin(e->spans, SH_TIMING_SECTION);
 
     /* These two overwrite the state that a snapshot may still be read from. All other sections only read it. */
     if (s->kind == SH_SECTION_UPDATE || s->kind == SH_SECTION_INIT)
@@ -265,10 +302,13 @@ struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e)
     return &e->scalars;
 }
 
+/* No caller can go on with an address that is none. */
 void *sh_exec_data(struct sh_exec *e, int tensor)
 {
-    const struct sh_tensor *t = &e->p->tensors[tensor];
+    const struct sh_tensor *t = &e->p->tensors[tensor < 0 ? 0 : tensor];
 
+    if (tensor < 0 || !e->at.tier[t->tier])
+        sh_stop(sh_fail(SH_E_BUG, "%s has no address: it lies in no memory", tensor < 0 ? "no tensor" : t->name));
     return e->at.tier[t->tier] + t->offset_bytes;
 }
 
@@ -281,6 +321,22 @@ void sh_exec_put(struct sh_exec *e, int tensor, const void *host)
 void sh_exec_get(struct sh_exec *e, int tensor, void *host)
 {
     sh_exec_get_at(e, host, sh_exec_data(e, tensor), sh_tensor_bytes(&e->p->tensors[tensor]));
+}
+
+sh_rc sh_exec_lend(struct sh_exec *e, int slice, bool change, char **extent)
+{
+    return sh_moves_lend(e->moves, slice, change, extent);
+}
+
+void sh_exec_give_back(struct sh_exec *e)
+{
+    sh_moves_give_back(e->moves);
+}
+
+void sh_exec_forget_slices(struct sh_exec *e)
+{
+    if (e->moves)
+        sh_moves_forget(e->moves);
 }
 
 /* The bytes of `host` may be reused on return. */
@@ -432,9 +488,14 @@ void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t)
 /* Time since the last call, of what is over by now; spans still under way count at the next call. */
 struct sh_exec_time sh_exec_take_time(struct sh_exec *e)
 {
+    struct sh_exec_time time = {0};
     double seconds[SH_TIMINGS];
 
     sh_timings_take(e->spans, seconds);
-    return (struct sh_exec_time){.compute = seconds[SH_TIMING_SECTION] - seconds[SH_TIMING_WAIT],
-                                 .exposed_comm = seconds[SH_TIMING_WAIT]};
+    time.compute = seconds[SH_TIMING_SECTION] - seconds[SH_TIMING_WAIT] - seconds[SH_TIMING_MOVE];
+    time.exposed_comm = seconds[SH_TIMING_WAIT];
+    time.exposed_offload = seconds[SH_TIMING_MOVE];
+    if (e->moves)
+        sh_moves_take(e->moves, &time.read_bytes, &time.written_bytes);
+    return time;
 }

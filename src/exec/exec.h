@@ -1,7 +1,7 @@
 /* The executor: runs the sections of a program, in the order in which their operations stand.
  *
  * One thread puts operations of the compute stream into one queue of the device; a collective is started where it stands,
- * after everything before it, and its result is there after its wait. On the CPU each operation is done when its call
+ * after everything before it, and its result is there after its wait; so is a move between tiers. On the CPU each operation is done when its call
  * returns. On a GPU the host runs ahead of it; what the host reads (sh_exec_get) it waits for. */
 #ifndef SH_EXEC_EXEC_H
 #define SH_EXEC_EXEC_H
@@ -14,15 +14,25 @@
 struct sh_exec;
 
 struct sh_exec_time {
-    double compute, exposed_comm; /* seconds of what came to its end since the last sh_exec_take_time */
+    double compute, exposed_comm,
+        exposed_offload;               /* seconds of what came to its end since the last sh_exec_take_time */
+    int64_t read_bytes, written_bytes; /* of moves between the device and a file in the sections since then */
 };
 
-/* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it, and the
- * arena of host memory where the program has one; prepares the kernels. Errors: SH_E_MEMORY; those of a kernel's
- * preparation, with the name of the operation.
- *   segment_fd  the file of the program's segment, for the time of the call; -1 when it has none */
+/* The scratch file of a program with a file tier (src/tier/tier.h). */
+struct sh_exec_file {
+    const char *folder;
+    bool verify;
+};
+
+/* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it, the
+ * arena of host memory where the program has one, and opens the scratch file where it has a file tier, for which the device
+ * must be the host; prepares the kernels. Errors: SH_E_MEMORY; those of sh_tier_open(); those of a kernel's preparation, with
+ * the name of the operation.
+ *   segment_fd  the file of the program's segment, for the time of the call; -1 when it has none
+ *   file        for the time of the call; its fields count where the program has a file tier */
 sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device, struct sh_comm *comm, int segment_fd,
-                     struct sh_exec **out);
+                     const struct sh_exec_file *file, struct sh_exec **out);
 void sh_exec_destroy(struct sh_exec *e);
 
 /* Run one section of the program, or the first of a kind. Collective over the mesh; a failure inside stops the
@@ -32,9 +42,19 @@ void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind);
 
 void *sh_exec_queue(struct sh_exec *e); /* that of the operations; NULL on the CPU */
 struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e);
-void *sh_exec_data(struct sh_exec *e, int tensor);                 /* device address; of a snapshot: host address */
+/* Device address; of a snapshot: host address. What lies in a file has none: SH_E_BUG, and the job ends. */
+void *sh_exec_data(struct sh_exec *e, int tensor);
 void sh_exec_put(struct sh_exec *e, int tensor, const void *host); /* the whole tensor */
 void sh_exec_get(struct sh_exec *e, int tensor, void *host);
+
+/* The extent of a slice, a row of the program's table, between sections. It is in memory until others are asked for or a
+ * section runs, and changes go to the file then. One is lent at a time: lend waits for who has one, give_back ends that.
+ * Any thread. Errors: SH_E_DATA with unit and elements; nothing is lent then. */
+sh_rc sh_exec_lend(struct sh_exec *e, int slice, bool change, char **extent);
+void sh_exec_give_back(struct sh_exec *e);
+
+/* All slices become zeros, as they are at first. Nothing where there are none. */
+void sh_exec_forget_slices(struct sh_exec *e);
 
 /* Copies between device addresses and any host memory, in order with the operations; done on return. */
 void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t bytes);

@@ -15,8 +15,9 @@ struct sh_exec_trace {
     const struct sh_op_call *calls;
     struct sh_trace *out;
     struct sh_trace_place at;
-    int64_t *in_use;     /* [ops] bytes */
-    void **begin, **end; /* [ops] events */
+    int64_t *in_use;                    /* [ops] bytes */
+    void **begin, **end;                /* [ops] events */
+    int64_t busy_until[SH_STREAMS_MAX]; /* of streams of moves: when the last one was over */
 };
 
 /* Bytes of the arena in use at each operation. */
@@ -110,9 +111,30 @@ static void cost_kernel(const struct sh_exec_trace *t, struct sh_trace_timed *ti
     timed->bytes = cost.bytes;
 }
 
+/* Of a move only its start and the end of its wait are known. They go one after the other, so none begins before the one
+ * before it on the same row is over. */
+static void write_move(struct sh_exec_trace *t, int move, int64_t end)
+{
+    const struct sh_op *op = &t->p->ops[move];
+    int64_t begin = t->device->event_ns(t->begin[move]), *busy = &t->busy_until[op->stream];
+    struct sh_trace_timed timed = {.op = move, .end_ns = end, .flops = -1};
+
+    begin = begin > *busy ? begin : *busy;
+    timed.begin_ns = begin < end ? begin : end;
+    timed.bytes = (double)sh_tensor_bytes(&t->p->tensors[op->in[0]]);
+    *busy = end;
+    sh_trace_op(t->out, &t->at, &timed);
+}
+
+static bool moved(const struct sh_exec_trace *t, const struct sh_section *s, const struct sh_op *wait)
+{
+    return sh_op_info(t->p->ops[s->first_op + wait->attr.waits_for].kind)->moves;
+}
+
 static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i, const int64_t *tickets)
 {
     const struct sh_op *op = &t->p->ops[i];
+    const struct sh_op_info *info = sh_op_info(op->kind);
     /* The end is the begin plus a device-side interval: two absolute readings would each carry an error of the clocks'
      * match. */
     int64_t begin = t->device->event_ns(t->begin[i]);
@@ -121,11 +143,15 @@ static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i
     bool known = true;
 
     sh_trace_arena(t->out, begin, t->in_use[i]);
-    if (sh_op_info(op->kind)->async)
+    if (info->moves)
+        return SH_OK;
+    if (info->async)
         SH_TRY(time_collective(t, tickets[i], &timed, &known));
+    else if (op->kind == SH_OP_WAIT && moved(t, s, op))
+        write_move(t, s->first_op + op->attr.waits_for, timed.end_ns);
     else if (op->kind == SH_OP_WAIT)
         timed.ticket = tickets[s->first_op + op->attr.waits_for];
-    else if (!sh_op_info(op->kind)->marker)
+    else if (!info->marker)
         cost_kernel(t, &timed);
     if (known)
         sh_trace_op(t->out, &t->at, &timed);

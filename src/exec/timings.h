@@ -5,7 +5,7 @@
 
 #include "src/device/device.h"
 
-enum sh_timing { SH_TIMING_SECTION, SH_TIMING_WAIT, SH_TIMINGS };
+enum sh_timing { SH_TIMING_SECTION, SH_TIMING_WAIT, SH_TIMING_MOVE, SH_TIMINGS };
 
 struct sh_timings;
 

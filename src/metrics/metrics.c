@@ -197,6 +197,8 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
                              number(s->time.compute), "exposed_comm", number(s->time.exposed_comm), "data",
                              number(s->time.data), "checkpoint", number(s->time.checkpoint), "checks",
                              number(s->time.checks));
+    if (time && s->offloads)
+        json_object_set_new(time, "exposed_offload", number(s->time.exposed_offload));
     json_t *line = json_pack("{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:I, s:I}", "step", (json_int_t)s->step, "loss",
                              number(s->loss), "grad_norm", number(s->grad_norm), "lr", number(s->lr), "tokens",
                              (json_int_t)s->tokens, "tokens_seen", (json_int_t)s->tokens_seen, "tokens_per_second",
@@ -207,6 +209,10 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
         json_object_set_new(line, "mfu", number(s->mfu));
     if (line && s->gpu_used_bytes)
         json_object_set_new(line, "gpu_used_bytes", json_integer((json_int_t)s->gpu_used_bytes));
+    if (line && s->offloads) {
+        json_object_set_new(line, "offload_read_bytes", json_integer((json_int_t)s->offload_read_bytes));
+        json_object_set_new(line, "offload_written_bytes", json_integer((json_int_t)s->offload_written_bytes));
+    }
     if (line && s->masked)
         json_object_set_new(line, "targets", json_integer((json_int_t)s->targets));
     if (line && s->skipped)

@@ -7,6 +7,8 @@ void sh_trace_program(struct sh_trace *t, const struct sh_program *p)
     for (int i = 0; i < p->n_streams; i++)
         sh_trace_row(t, i, p->streams[i].name);
     sh_trace_row(t, p->n_streams, "exposed communication");
+    if (sh_program_file_tier(p) != SH_NONE)
+        sh_trace_row(t, p->n_streams + 1, "exposed offload");
     sh_trace_row(t, SH_TRACE_STEPS, "steps");
 }
 
@@ -43,7 +45,9 @@ void sh_trace_op(struct sh_trace *t, const struct sh_trace_place *at, const stru
     const struct sh_program *p = at->p;
     const struct sh_op *op = &p->ops[timed->op];
     const struct sh_op_info *info = sh_op_info(op->kind);
-    char label[SH_OP_LABEL], waited[SH_OP_LABEL];
+    const struct sh_op *waited = op->kind == SH_OP_WAIT ? &p->ops[at->section->first_op + op->attr.waits_for] : NULL;
+    const bool moves = sh_op_info(waited ? waited->kind : op->kind)->moves;
+    char label[SH_OP_LABEL], of[SH_OP_LABEL];
     struct sh_trace_event e = {.row = op->stream,
                                .name = label,
                                .what = name_result(p, op),
@@ -54,20 +58,21 @@ void sh_trace_op(struct sh_trace *t, const struct sh_trace_place *at, const stru
                                .bytes = timed->bytes};
 
     sh_program_label(p, op, label);
-    if (info->async || op->kind == SH_OP_WAIT) {
-        e.cat = "comm";
+    if (info->async || moves || waited) {
+        e.cat = moves ? "offload" : "comm";
         e.flops = -1;
-        e.ticket = timed->ticket;
+        e.ticket = moves ? 0 : timed->ticket;
     }
     if (info->async) {
         e.axis = group_name(p, op->attr.group);
         e.ranks = sh_group_size(sh_trace_mesh(t), op->attr.group);
-    } else if (op->kind == SH_OP_WAIT) {
-        /* On a row of its own, below the streams: a wait says how much of a collective the computation did not hide. */
-        sh_program_label(p, &p->ops[at->section->first_op + op->attr.waits_for], waited);
-        e.row = p->n_streams;
+    } else if (waited) {
+        /* On rows of their own, below the streams: a wait says how much of a collective or move the computation did not
+         * hide. */
+        sh_program_label(p, waited, of);
+        e.row = p->n_streams + moves;
         e.name = "wait";
-        e.what = waited;
+        e.what = of;
         e.bytes = -1;
     } else if (info->marker) {
         return;

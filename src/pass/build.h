@@ -5,6 +5,13 @@
 #include "src/model/model.h"
 #include "src/pass/pass.h"
 
+/* What has its home in a lower tier than the device. */
+struct sh_offload {
+    int optimizer_16;    /* sixteenths of the elements whose remainder and optimizer states lie in a file; 0: none */
+    int buffers;         /* slices on the device at once, at least 2: one arrives while one is in use */
+    int64_t slice_elems; /* whole SH_SLICE_MULTIPLE; 0: a sixteenth of them, at most 4 Mi */
+};
+
 /* clang-format off */
 struct sh_build {
     struct sh_model model;
@@ -22,6 +29,7 @@ struct sh_build {
     bool score;                   /* a SCORE section, alone */
     const struct sh_kernel_table *kernels;
     bool snapshot_on_host;        /* the device has memory of its own: snapshots lie in the host's, a tier of its own */
+    struct sh_offload offload;    /* not together with a device that has memory of its own */
     int threads;                  /* kernels will run with; their scratch depends on it */
     int64_t limit_bytes;          /* of the arena; 0: none */
 };

@@ -33,12 +33,22 @@ static bool within_reach(const struct sh_check *c, const int *operand, int room)
     return true;
 }
 
+/* A move has the device at one end and another tier at the other, and moves storage, not views: a request of a file. */
+static bool goes_between_tiers(const struct sh_check *c, const struct sh_op *op)
+{
+    const struct sh_tensor *in = &c->p->tensors[op->in[0]], *out = &c->p->tensors[op->out[0]];
+
+    return (in->tier == 0) != (out->tier == 0) && (out->tier == 0) == (op->kind == SH_OP_FETCH) &&
+           in->base == SH_NONE && out->base == SH_NONE;
+}
+
 /* The stream runs what the operation is. */
 static bool in_its_stream(const struct sh_check *c, const struct sh_op *op)
 {
-    bool there = op->stream >= 0 && op->stream < c->p->n_streams;
+    const struct sh_op_info *info = sh_op_info(op->kind);
+    int runs = info->async ? SH_RUNS_COLLECTIVES : info->moves ? SH_RUNS_MOVES : SH_RUNS_KERNELS;
 
-    return there && (c->p->streams[op->stream].runs == SH_RUNS_COLLECTIVES) == sh_op_info(op->kind)->async;
+    return op->stream >= 0 && op->stream < c->p->n_streams && (int)c->p->streams[op->stream].runs == runs;
 }
 
 static sh_rc check_operands(const struct sh_check *c, int i)
@@ -54,6 +64,8 @@ static sh_rc check_operands(const struct sh_check *c, int i)
         return sh_check_broken(c, i, "its scratch is no tensor");
     if (!in_its_stream(c, op))
         return sh_check_broken(c, i, "its stream does not run operations of its kind");
+    if (info->moves)
+        return goes_between_tiers(c, op) ? SH_OK : sh_check_broken(c, i, "does not move between the device and a tier");
     if (!within_reach(c, op->in, SH_OP_MAX_IN) || !within_reach(c, op->out, SH_OP_MAX_OUT))
         return sh_check_broken(c, i, "an operand lies in another tier than the device's");
     return SH_OK;
@@ -69,8 +81,8 @@ static sh_rc check_shapes(const struct sh_check *c, int i)
     return sh_shape_misfit(&call, misfit) ? sh_check_broken(c, i, misfit) : SH_OK;
 }
 
-/* What an operation says of another one: a wait of the collective that it waits for, a collective of the one before
- * it. */
+/* What an operation says of another one: a wait of the collective or move that it waits for, a collective of the one
+ * before it. */
 static sh_rc check_partners(const struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -78,7 +90,7 @@ static sh_rc check_partners(const struct sh_check *c, int i)
     if (op->kind == SH_OP_WAIT) {
         int of = op->attr.waits_for;
 
-        if (of < 0 || of >= i || !sh_op_info(sh_check_op(c, of)->kind)->async)
+        if (of < 0 || of >= i || !sh_op_starts(sh_op_info(sh_check_op(c, of)->kind)))
             return sh_check_broken(c, i, "waits for no collective before it");
     }
     if (sh_op_info(op->kind)->async && op->attr.after != SH_NONE) {
@@ -104,6 +116,9 @@ static sh_rc check_section(struct sh_check *c)
     memset(c->makes, 0, (size_t)c->p->n_tensors * sizeof *c->makes);
     memset(c->sends, 0, (size_t)c->p->n_tensors * sizeof *c->sends);
     memset(c->under_way, 0, (size_t)c->section->n_ops * sizeof *c->under_way);
+    memset(c->changed, 0, (size_t)c->p->n_tensors * sizeof *c->changed);
+    for (int t = 0; t < c->p->n_tensors; t++)
+        c->home[t] = SH_NONE;
     sh_lifetime_of_section(c->p, c->section, c->life);
     SH_TRY(sh_check_order(c));
     return sh_check_overlap(c);
@@ -115,7 +130,6 @@ sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
 {
     struct sh_check c = {.p = p};
     sh_rc rc = sh_check_views(p);
-
     (void)b;
     c.life = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.life);
     c.written = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.written);
@@ -123,15 +137,21 @@ sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
     c.under_way = sh_calloc((size_t)p->n_ops + 1, sizeof *c.under_way);
     c.makes = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.makes);
     c.sends = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.sends);
+    c.home = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.home);
+    c.changed = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.changed);
     for (int i = 0; i < p->n_sections && rc == SH_OK; i++) {
         c.section = &p->sections[i];
         rc = check_section(&c);
     }
+    if (rc == SH_OK)
+        rc = sh_check_homes(p);
     free(c.life);
     free(c.written);
     free(c.gathered);
     free(c.under_way);
     free(c.makes);
     free(c.sends);
+    free(c.home);
+    free(c.changed);
     return rc;
 }

@@ -11,8 +11,10 @@ struct sh_check {
     struct sh_life *life; /* [tensors] */
     bool *written;        /* [tensors] by storage root */
     bool *gathered;       /* [tensors] by storage root: gathered and not yet released */
-    bool *under_way;      /* [operations of the section] a collective started and not yet waited for */
-    int *makes, *sends;   /* [tensors] by storage root: collectives under way that write it, that read it */
+    bool *under_way;      /* [operations of the section] a collective or move started and not yet waited for */
+    int *makes, *sends;   /* [tensors] by storage root: collectives and moves under way that write it, that read it */
+    int *home;            /* [tensors] by storage root: what it was fetched from; SH_NONE: nothing */
+    bool *changed;        /* [tensors] by storage root: fetched, and written since it was last put back */
 };
 
 /* Operation i of the section (check_report.c). */
@@ -26,6 +28,7 @@ sh_rc sh_check_order(struct sh_check *c);
 
 /* Places in the arena: views inside their base; no two living tensors of a section in one place (check_place.c). */
 sh_rc sh_check_views(const struct sh_program *p);
+sh_rc sh_check_homes(const struct sh_program *p); /* of other tiers than the device: none upon another, or outside */
 sh_rc sh_check_overlap(const struct sh_check *c);
 
 #endif

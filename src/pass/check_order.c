@@ -1,5 +1,6 @@
-/* Each read has a write before it, each collective one wait, each gathered unit a release; and while a collective is
- * under way nothing touches what it writes, nor changes what it reads. */
+/* Each read has a write before it, each collective and move one wait, each gathered unit a release; while a collective or
+ * move is under way nothing touches what it writes, nor changes what it reads; and what was fetched and changed is put
+ * back. */
 #include "src/pass/check.h"
 
 /* Persistent tensors keep theirs from section to section. */
@@ -103,8 +104,29 @@ static bool end_collective(struct sh_check *c, int collective)
 static void mark_written(struct sh_check *c, const struct sh_op *op)
 {
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
-        if (op->out[k] != SH_NONE)
-            c->written[sh_tensor_root(c->p, op->out[k])] = true;
+        if (op->out[k] != SH_NONE) {
+            int root = sh_tensor_root(c->p, op->out[k]);
+
+            c->written[root] = true;
+            c->changed[root] |= c->home[root] != SH_NONE;
+        }
+}
+
+/* Nothing changes it until the wait, so what leaves here is what was written last. */
+static sh_rc start_move(struct sh_check *c, int i)
+{
+    const struct sh_op *op = sh_check_op(c, i);
+    int from = op->in[0], to = op->out[0];
+
+    if (op->kind == SH_OP_FETCH) {
+        c->home[to] = from;
+        c->changed[to] = false;
+        return SH_OK;
+    }
+    if (c->home[from] != SH_NONE && c->home[from] != to)
+        return sh_check_broken(c, i, "puts a slice back to where another one is from");
+    c->changed[from] = false;
+    return SH_OK;
 }
 
 /* What holds after operation i. */
@@ -112,7 +134,9 @@ static sh_rc take_effect(struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
 
-    if (sh_op_info(op->kind)->async) {
+    if (sh_op_info(op->kind)->moves)
+        SH_TRY(start_move(c, i));
+    if (sh_op_starts(sh_op_info(op->kind))) {
         c->under_way[i] = true;
         count(c, op, 1);
         return SH_OK; /* its result exists after the wait */
@@ -126,6 +150,10 @@ static sh_rc take_effect(struct sh_check *c, int i)
         if (!end_collective(c, op->attr.waits_for))
             return sh_check_broken(c, i, "waits for a collective a second time");
         c->gathered[root] = is_gathered_unit(c, root);
+        if (done->kind == SH_OP_FETCH) {
+            c->written[root] = true;
+            return SH_OK;
+        }
         op = done;
     }
     mark_written(c, op);
@@ -148,5 +176,8 @@ sh_rc sh_check_order(struct sh_check *c)
     for (int t = 0; t < c->p->n_tensors; t++)
         if (c->gathered[t])
             return sh_check_broken(c, c->section->n_ops - 1, "a gathered unit is never released");
+    for (int t = 0; t < c->p->n_tensors; t++)
+        if (c->changed[t])
+            return sh_check_broken(c, c->section->n_ops - 1, "what was fetched and changed is never put back");
     return SH_OK;
 }

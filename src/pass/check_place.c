@@ -17,6 +17,26 @@ sh_rc sh_check_views(const struct sh_program *p)
     return SH_OK;
 }
 
+/* Where the next one of its tier may begin, since they lie in order; a file moves whole pages. */
+sh_rc sh_check_homes(const struct sh_program *p)
+{
+    int64_t end[SH_TIERS_MAX] = {0};
+
+    for (int i = 0; i < p->n_tensors; i++) {
+        const struct sh_tensor *t = &p->tensors[i];
+        bool file = p->tiers[t->tier].kind == SH_TIER_FILE;
+
+        if (!t->tier || t->base != SH_NONE)
+            continue;
+        if (t->offset_bytes < end[t->tier] || t->offset_bytes + sh_tensor_bytes(t) > p->tiers[t->tier].bytes)
+            return sh_fail(SH_E_BUG, "program check: %s lies upon another, or outside of its tier", t->name);
+        if (file && (t->offset_bytes % SH_FILE_PAGE || sh_tensor_bytes(t) % SH_FILE_PAGE))
+            return sh_fail(SH_E_BUG, "program check: %s is not whole pages of its file", t->name);
+        end[t->tier] = t->offset_bytes + sh_tensor_bytes(t);
+    }
+    return SH_OK;
+}
+
 /* The sweep goes through the section's operations, each of two moments, and keeps the storage that is alive. How much of
  * it meets [begin, end) is how much begins before `end`, less how much ends at `begin` or before; two trees of sums over
  * all offsets know both. */
@@ -155,6 +175,21 @@ static sh_rc overlap(const struct sweep *s, int i)
     return sh_fail(SH_E_BUG, "program check: %s shares memory", s->c->p->tensors[s->list[i]].name);
 }
 
+/* A page on the device too, of what a file takes or gives. */
+static sh_rc check_pages(const struct sh_check *c)
+{
+    const struct sh_program *p = c->p;
+
+    for (int i = 0; i < c->section->n_ops; i++) {
+        const struct sh_op *op = sh_check_op(c, i);
+        int t = op->kind == SH_OP_FETCH ? op->out[0] : op->in[0];
+
+        if (sh_op_info(op->kind)->moves && p->tensors[t].offset_bytes % SH_FILE_PAGE)
+            return sh_check_broken(c, i, "its place in memory is not the begin of a page");
+    }
+    return SH_OK;
+}
+
 /* Before the sweep, whose trees know only offsets that are in the list. */
 static sh_rc check_inside(const struct sweep *s)
 {
@@ -218,6 +253,8 @@ sh_rc sh_check_overlap(const struct sh_check *c)
     s.begins = sh_calloc((size_t)s.n_offsets + 1, sizeof *s.begins);
     s.ends = sh_calloc((size_t)s.n_offsets + 1, sizeof *s.ends);
     rc = check_inside(&s);
+    if (rc == SH_OK)
+        rc = check_pages(c);
     if (rc == SH_OK)
         rc = go_through(&s);
     free(s.list);

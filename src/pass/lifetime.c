@@ -53,7 +53,7 @@ void sh_lifetime_of_section(const struct sh_program *p, const struct sh_section 
         life[t] = (struct sh_life){SH_NONE, SH_NONE};
     for (int i = 0; i < section->n_ops; i++) {
         touch_all(p, &ops[i], i, life);
-        /* A collective's operands are in use until the wait for it, not only at its start. */
+        /* The operands of a collective or move are in use until the wait for it, not only at its start. */
         if (ops[i].kind == SH_OP_WAIT)
             touch_all(p, &ops[ops[i].attr.waits_for], i, life);
     }
@@ -78,7 +78,7 @@ bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *se
     const struct sh_op_info *info = sh_op_info(op->kind);
     int in, out;
 
-    if (info->async || info->marker || info->inplace_in == SH_NONE)
+    if (sh_op_starts(info) || info->marker || info->inplace_in == SH_NONE)
         return false;
     in = op->in[info->inplace_in];
     out = op->out[info->inplace_out];

@@ -3,8 +3,8 @@
  * Each space (own memory, this rank's part of the segment, its group's part) is laid out for itself. Persistent tensors
  * lie at its front, in order. After them each section has the rest to itself: its tensors are placed largest first at the
  * lowest offset that no tensor alive at the same time takes. An output that may overwrite a dying input of the same space
- * shares its storage. At the end the spaces get their places in the arena. Snapshots
- * lie in an arena of host memory where the program says so. */
+ * shares its storage. At the end the spaces get their places in the arena. What has its home in another tier, as snapshots
+ * in host memory and slices of optimizer states in a file, lies there in order. */
 #include "src/base/mem.h"
 #include "src/base/size.h"
 #include "src/pass/build.h"
@@ -18,16 +18,18 @@ struct block {
     int root;
     /* A storage to place; offset counts from the end of the space's persistent part. */
     int64_t bytes, offset;
+    int64_t align;
     struct sh_life life;
 };
 
-enum { PAGE = 4096 };
+enum { PAGE = SH_FILE_PAGE };
 
 struct place {
     struct sh_program *p;
     int64_t persistent[SH_SPACES], bytes[SH_SPACES];
     struct sh_life *life; /* [tensors] */
     int *shares;          /* [tensors] root whose storage this root takes, SH_NONE */
+    bool *paged;          /* [tensors] by storage root: moved between the device and a file, which takes whole pages */
     struct block *blocks;
     int n_blocks;
 };
@@ -52,10 +54,18 @@ static void add_scratch(struct sh_program *p, const struct sh_kernel_table *kern
     }
 }
 
+/* Mappings and files have whole pages. */
+static int64_t whole_pages(int64_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
 /* In the order of the program, so that state of neighbours lies together. Other tiers have no sections, and only this.
  */
 static void place_persistent(struct place *pl)
 {
+    bool any_paged = false;
+
     for (int i = 0; i < pl->p->n_tiers; i++)
         pl->p->tiers[i].bytes = 0;
     for (int i = 0; i < pl->p->n_tensors; i++) {
@@ -66,9 +76,22 @@ static void place_persistent(struct place *pl)
             continue;
         t->offset_bytes = *end;
         *end += sh_lifetime_bytes(t);
+        any_paged |= pl->p->tiers[t->tier].kind == SH_TIER_FILE;
     }
+    if (any_paged)
+        pl->persistent[SH_SPACE_OWN] = whole_pages(pl->persistent[SH_SPACE_OWN]);
     memcpy(pl->bytes, pl->persistent, sizeof pl->bytes);
     pl->p->persistent_bytes = pl->persistent[SH_SPACE_OWN];
+}
+
+/* Those of FETCH and EVICT on the device. */
+static void find_paged(struct place *pl)
+{
+    const struct sh_program *p = pl->p;
+
+    for (int i = 0; i < p->n_ops; i++)
+        if (sh_op_info(p->ops[i].kind)->moves)
+            pl->paged[sh_tensor_root(p, p->ops[i].kind == SH_OP_FETCH ? p->ops[i].out[0] : p->ops[i].in[0])] = true;
 }
 
 /* Sharing is transitive: c may overwrite b, which has overwritten a. */
@@ -98,8 +121,10 @@ static void collect_blocks(struct place *pl, enum sh_space space)
     for (int t = 0; t < pl->p->n_tensors; t++)
         if (pl->life[t].first != SH_NONE && pl->shares[t] == SH_NONE && pl->p->tensors[t].space == space) {
             at[t] = pl->n_blocks;
-            pl->blocks[pl->n_blocks++] =
-                (struct block){.root = t, .bytes = sh_lifetime_bytes(&pl->p->tensors[t]), .life = pl->life[t]};
+            pl->blocks[pl->n_blocks++] = (struct block){.root = t,
+                                                        .bytes = sh_lifetime_bytes(&pl->p->tensors[t]),
+                                                        .align = pl->paged[t] ? PAGE : 1,
+                                                        .life = pl->life[t]};
         }
     for (int t = 0; t < pl->p->n_tensors; t++)
         if (pl->shares[t] != SH_NONE && pl->p->tensors[t].space == space) {
@@ -130,7 +155,7 @@ static int64_t assign_offsets(struct place *pl, int n_ops)
     for (int i = 0; i < pl->n_blocks; i++) {
         struct block *b = &pl->blocks[i];
 
-        b->offset = sh_room_lowest(room, b->life, b->bytes);
+        b->offset = sh_room_lowest(room, b->life, b->bytes, b->align);
         sh_room_take(room, b->life, b->offset, b->bytes);
         end = b->offset + b->bytes > end ? b->offset + b->bytes : end;
     }
@@ -167,12 +192,6 @@ static void place_section(struct place *pl, struct sh_section *section)
     for (int t = 0; t < p->n_tensors; t++)
         if (pl->shares[t] != SH_NONE)
             p->tensors[t].offset_bytes = p->tensors[storage(pl, t)].offset_bytes;
-}
-
-/* Parts of a segment are mapped, and a mapping has whole pages. */
-static int64_t whole_pages(int64_t bytes)
-{
-    return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
 /* All ranks of a node have what this one has. */
@@ -241,7 +260,9 @@ sh_rc sh_pass_place(const struct sh_build *b, struct sh_program *p)
     place_persistent(&pl);
     pl.life = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.life);
     pl.shares = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.shares);
+    pl.paged = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.paged);
     pl.blocks = sh_calloc((size_t)p->n_tensors + 1, sizeof *pl.blocks);
+    find_paged(&pl);
     for (int i = 0; i < p->n_sections; i++)
         place_section(&pl, &p->sections[i]);
     rc = place_spaces(&pl);
@@ -249,6 +270,7 @@ sh_rc sh_pass_place(const struct sh_build *b, struct sh_program *p)
         place_views(p);
     free(pl.life);
     free(pl.shares);
+    free(pl.paged);
     free(pl.blocks);
     return rc;
 }

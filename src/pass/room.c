@@ -125,7 +125,7 @@ static void find_sets(struct sh_room *r, struct sh_life life)
 
 /* Each set moves `at` up to where it leaves room. When all agree in a row it is the lowest such offset: `at` only
  * grows, and no set would allow less. */
-int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes)
+int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes, int64_t align)
 {
     int64_t at = 0;
     int agree = 0; /* sets in a row that leave it free */
@@ -134,6 +134,7 @@ int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes)
     for (int i = 0; agree < r->n_looked; i = (i + 1) % r->n_looked) {
         int64_t next = clear_of(r->looked[i], at, bytes);
 
+        next = (next + align - 1) / align * align;
         agree = next == at ? agree + 1 : 1;
         at = next;
     }

@@ -11,8 +11,8 @@
 struct sh_room *sh_room_create(int n_ops);
 void sh_room_destroy(struct sh_room *r);
 
-/* The lowest offset from which on `bytes` are free through all operations of the life. */
-int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes);
+/* The lowest multiple of `align` from which on `bytes` are free through all operations of the life. */
+int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes, int64_t align);
 
 /* They are taken from here on; parts of them may have been before. */
 void sh_room_take(struct sh_room *r, struct sh_life life, int64_t offset, int64_t bytes);

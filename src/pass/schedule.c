@@ -2,7 +2,7 @@
  *
  * Gathers move up: the gather of an interval starts when the unit `prefetch` intervals before it is complete, as far as
  * the limit of gathered units alive allows. A unit that stays from the forward to the backward counts as gathered ahead
- * until the unit of the loss goes.
+ * until the unit of the loss goes. So do fetches of the update's slices, and waits for their way back move down.
  *
  * Waits for reductions move down: that of one unit stands before the start of the next one's, so that a reduction runs
  * beside one unit's backward and two unreduced gradients are alive at most. What follows a wait (casts, adding to the shard,
@@ -288,8 +288,78 @@ static bool is_micro_step(enum sh_section_kind k)
     return k != SH_SECTION_INIT && k != SH_SECTION_LOSS && k != SH_SECTION_NORM && k != SH_SECTION_UPDATE;
 }
 
-static void schedule_section(const struct sh_pass_options *opt, struct sh_program *p, const struct sh_section *section)
+/* Slices of states on their way through the device. */
+struct slices {
+    const struct schedule *s;
+    struct list *out;
+    struct list fetches; /* in their order */
+    struct list evicted; /* waits for evictions, put off */
+    int started, taken;  /* fetches that were started, and of them those whose eviction is put off or over */
+    int alive, limit;
+};
+
+/* The oldest eviction: its memory is free then. */
+static void settle(struct slices *l)
 {
+    push(l->out, l->evicted.op[0]);
+    l->evicted.n--;
+    memmove(l->evicted.op, l->evicted.op + 1, (size_t)l->evicted.n * sizeof *l->evicted.op);
+    l->alive--;
+}
+
+/* As many as there is room for. */
+static void fetch_ahead(struct slices *l)
+{
+    for (; l->started < l->fetches.n && l->alive < l->limit; l->alive++)
+        push(l->out, l->fetches.op[l->started++]);
+}
+
+/* Where a fetch stood at first is the latest place for it. Of the evictions only the newest goes on: the one before had a whole
+ * update to itself, and what it leaves free is for the next slice. */
+static void take_slice(struct slices *l, int i)
+{
+    if (l->s->old[i].kind == SH_OP_FETCH) {
+        for (; l->started <= l->taken; fetch_ahead(l))
+            if (l->alive == l->limit)
+                settle(l);
+        return;
+    }
+    if (waited_kind(l->s, i) != SH_OP_EVICT) {
+        push(l->out, i);
+        return;
+    }
+    push(&l->evicted, i);
+    l->taken++;
+    while (l->evicted.n > 1)
+        settle(l);
+    fetch_ahead(l);
+}
+
+/* The double buffer: with 3 slices at once and u for an update,
+ *
+ *   before   F1 w u1 E1 w  F2 w u2 E2 w  F3 w u3 E3 w  F4 w u4 E4 w
+ *   after    F1 F2 F3  w1 u1 E1  w2 u2 E2 e1 F4  w3 u3 E3 e2  w4 u4 E4 e3 e4
+ *
+ * so that one slice arrives and one leaves while one is in use. */
+static void move_slices(const struct schedule *s, const struct list *in, int limit, struct list *out)
+{
+    struct slices l = {.s = s, .out = out, .fetches = list_for(s->n), .evicted = list_for(s->n), .limit = limit};
+
+    for (int i = 0; i < in->n; i++)
+        if (s->old[in->op[i]].kind == SH_OP_FETCH)
+            push(&l.fetches, in->op[i]);
+    fetch_ahead(&l);
+    for (int i = 0; i < in->n; i++)
+        take_slice(&l, in->op[i]);
+    while (l.evicted.n)
+        settle(&l);
+    free(l.fetches.op);
+    free(l.evicted.op);
+}
+
+static void schedule_section(const struct sh_build *b, struct sh_program *p, const struct sh_section *section)
+{
+    const struct sh_pass_options *opt = &b->options;
     struct sh_op *ops = p->ops + section->first_op;
     struct sh_op *old = sh_calloc((size_t)section->n_ops + 1, sizeof *old);
     struct schedule s = {.opt = opt, .old = old, .n = section->n_ops, .n_tensors = p->n_tensors, .kind = section->kind};
@@ -300,7 +370,7 @@ static void schedule_section(const struct sh_pass_options *opt, struct sh_progra
     if (is_micro_step(section->kind))
         advance_gathers(&s, &delayed, &order);
     else
-        append(&order, &delayed);
+        move_slices(&s, &delayed, b->offload.buffers, &order);
     apply(ops, old, &order);
     free(delayed.op);
     free(order.op);
@@ -310,6 +380,6 @@ static void schedule_section(const struct sh_pass_options *opt, struct sh_progra
 sh_rc sh_pass_schedule(const struct sh_build *b, struct sh_program *p)
 {
     for (int i = 0; i < p->n_sections; i++)
-        schedule_section(&b->options, p, &p->sections[i]);
+        schedule_section(b, p, &p->sections[i]);
     return SH_OK;
 }

@@ -149,26 +149,37 @@ static bool has_dice(const struct sh_program *p)
     return p->n_states > 0 && p->state[0].dtype != SH_F32;
 }
 
-/* Runs of equal weight decay in the rank's chunk; neighbours of one kind become one run. */
-static void add_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
+/* Of the chunk: all, or a slice (src/pass/offload.c). */
+static struct sh_range updated_part(const struct sh_program *p, const struct sh_op *op)
+{
+    const struct sh_tensor *grad = &p->tensors[op->in[0]];
+    int64_t begin = grad->base == SH_NONE ? 0 : grad->base_elems;
+
+    return (struct sh_range){begin, begin + grad->dim[0]};
+}
+
+/* Runs of equal weight decay in the part of the rank's chunk that is updated, counted from its begin; neighbours of one kind
+ * become one run. */
+void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
 {
     const struct sh_unit *u = &p->units[unit];
-    struct sh_range owned;
+    struct sh_range owned, part = updated_part(p, op);
 
     owned_elems(opt, u, &owned);
+    part = sh_layout_intersect(owned, (struct sh_range){owned.begin + part.begin, owned.begin + part.end});
     op->attr.runs.first = p->n_runs;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct sh_param *param = &p->params[i];
         struct sh_range mine =
-            sh_layout_intersect(owned, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
+            sh_layout_intersect(part, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
         struct sh_decay_run run = {
-            .begin = mine.begin - owned.begin, .end = mine.end - owned.begin, .decay = param->decay || opt->decay_all};
+            .begin = mine.begin - part.begin, .end = mine.end - part.begin, .decay = param->decay || opt->decay_all};
 
         if (mine.begin == mine.end)
             continue;
         if (has_dice(p)) {
             run.tensor = sh_rng_name(param->name);
-            run.origin = param->unit_elems - owned.begin;
+            run.origin = param->unit_elems - part.begin;
         }
         if (!has_dice(p) && p->n_runs > op->attr.runs.first && p->runs[p->n_runs - 1].decay == run.decay)
             p->runs[p->n_runs - 1].end = run.end;
@@ -196,7 +207,7 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
         op.out[1 + out->n_states] = u->remainder;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
-        add_runs(opt, out, i, &op);
+        sh_shard_runs(opt, out, i, &op);
         sh_shard_op(out, op);
         gather_resident(opt, out, i, SH_PHASE_UPDATE);
     }
@@ -230,7 +241,7 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
             t->dim[0] = part.end - part.begin;
         }
         if (sh_op_info(op->kind)->runs)
-            add_runs(opt, p, op->unit, op);
+            sh_shard_runs(opt, p, op->unit, op);
     }
     if (p->segment.ranks)
         p->segment.rank = opt->segment_rank;

@@ -204,7 +204,7 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
             u.replicate = opt->mesh.replicate;
         }
         u.resident |= opt->training && i < opt->resident_units;
-        u.chunk = sh_layout_chunk(u.elems, sh_shard_chunks(opt, &u));
+        u.held = u.chunk = sh_layout_chunk(u.elems, sh_shard_chunks(opt, &u));
         keep_params(opt, out, &u);
         if (opt->training && u.trainable)
             keep_training(opt, out, &u);

@@ -287,6 +287,21 @@ struct sh_adapters sh_request_adapters(const struct sh_config *cfg)
     return a;
 }
 
+/* The states of a run that trains. */
+static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out)
+{
+    *out = (struct sh_offload){.buffers = cfg->offload.buffer_count};
+    if (cfg->offload.optimizer == SH_OFFLOAD_NONE)
+        return SH_OK;
+    if (gpu)
+        return sh_fail(
+            SH_E_USAGE,
+            "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; "
+            "leave it out, or give training.device=cpu");
+    out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
+    return SH_OK;
+}
+
 /* All that the passes need to know, in one struct. Local, and the same on all ranks but for segment_rank, threads and
  * limit_bytes. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
@@ -345,6 +360,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .threads = threads,
         .limit_bytes = limit_bytes,
     };
+    if (purpose == SH_TO_TRAIN)
+        SH_TRY(offload(cfg, gpu, &out->offload));
     return sh_model_check(&out->model, &out->batch);
 }
 

@@ -47,6 +47,7 @@ void sh_program_destroy(struct sh_program *p)
     free(p->ops);
     free(p->params);
     free(p->units);
+    free(p->slices);
     free(p->sections);
     free(p->runs);
     free(p->divisors);
@@ -103,6 +104,11 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
         u.grad_level[i] = SH_NONE;
     snprintf(u.name, sizeof u.name, "%s", name);
     return APPEND(p->units, p->n_units, p->cap_units, u);
+}
+
+int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice)
+{
+    return APPEND(p->slices, p->n_slices, p->cap_slices, *slice);
 }
 
 void sh_program_freeze(struct sh_program *p, int unit)
@@ -192,6 +198,25 @@ int64_t sh_program_segment_bytes(const struct sh_segment *w)
     return w->ranks ? sh_program_segment_peer_at(w, w->ranks) : 0;
 }
 
+int sh_program_file_tier(const struct sh_program *p)
+{
+    for (int i = 0; i < p->n_tiers; i++)
+        if (p->tiers[i].kind == SH_TIER_FILE)
+            return i;
+    return SH_NONE;
+}
+
+/* Counted from the operations that the run executes, so that both have the same figure. */
+void sh_program_moved(const struct sh_program *p, int64_t *in_bytes, int64_t *out_bytes)
+{
+    *in_bytes = *out_bytes = 0;
+    for (int s = 0; s < p->n_sections; s++)
+        for (int i = p->sections[s].first_op; i < p->sections[s].first_op + p->sections[s].n_ops; i++)
+            if (sh_op_info(p->ops[i].kind)->moves)
+                *(p->ops[i].kind == SH_OP_FETCH ? in_bytes : out_bytes) +=
+                    p->sections[s].repeat * sh_tensor_bytes(&p->tensors[p->ops[i].in[0]]);
+}
+
 int64_t sh_tensor_elems(const struct sh_tensor *t)
 {
     int64_t n = 1;
@@ -254,7 +279,7 @@ static void operand(const struct sh_program *p, int tensor, const struct sh_base
     if (tensor == SH_NONE)
         return;
     t = &p->tensors[tensor];
-    out->data = b ? b->tier[t->tier] + t->offset_bytes : NULL;
+    out->data = b && b->tier[t->tier] ? b->tier[t->tier] + t->offset_bytes : NULL;
     out->dtype = t->dtype;
     out->ndim = t->ndim;
     for (int i = 0; i < t->ndim; i++)

@@ -33,6 +33,7 @@ enum sh_mem {
     SH_MEM_DATA,      /* tokens, targets */
     SH_MEM_CONST,     /* tables and scalars */
     SH_MEM_KV,        /* keys and values of what was read and generated so far */
+    SH_MEM_FETCHED,   /* slices of optimizer states from a lower tier, while they are on the device */
     SH_MEM_KINDS
 };
 const char *sh_program_mem_name(enum sh_mem kind);
@@ -45,11 +46,12 @@ enum sh_space {
     SH_SPACES
 };
 
-/* Memory that tensors lie in: row 0 is the device's, in which kernels compute and collectives work. */
+/* Where tensors lie: row 0 is the device's memory, in which kernels compute and collectives work. A file has no addresses:
+ * its tensors are operands of moves only. */
 enum { SH_TIERS_MAX = 4 };
 struct sh_tier {
-    char name[16]; /* "device", "host" */
-    enum { SH_TIER_DEVICE, SH_TIER_HOST } kind;
+    char name[16]; /* "device", "host", "file" */
+    enum { SH_TIER_DEVICE, SH_TIER_HOST, SH_TIER_FILE } kind;
     int64_t bytes; /* of this rank; of the device its own part of the arena. Set by place */
 };
 
@@ -76,7 +78,7 @@ struct sh_tensor {
  * in each one, and a pass may add its own. */
 struct sh_stream {
     char name[16]; /* "compute", "gather" */
-    enum { SH_RUNS_KERNELS, SH_RUNS_COLLECTIVES } runs;
+    enum { SH_RUNS_KERNELS, SH_RUNS_COLLECTIVES, SH_RUNS_MOVES } runs;
 };
 enum { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS, SH_STREAMS_MAX = 8 };
 extern const struct sh_stream sh_streams[SH_STREAMS];
@@ -140,9 +142,12 @@ struct sh_unit {
     sh_group replicate;      /* who hold the same chunk */
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
+    int64_t held;            /* of them, from the first on, those whose remainder and states lie on the device; the others have
+                                slices. `remainder` and `state` are [held], and SH_NONE where that is 0 */
+    int first_slice, n_slices; /* rows of the program's table, in order from element `held` on */
     int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves */
-    int remainder;           /* [chunk] i16: the low halves (src/base/floats.h); SH_NONE in f32, and where it is frozen */
-    int state[SH_STATES_MAX]; /* [chunk] of the program's states; SH_NONE: it is not trained */
+    int remainder;           /* [held] i16: the low halves (src/base/floats.h); SH_NONE in f32, and where it is frozen */
+    int state[SH_STATES_MAX]; /* [held] of the program's states; SH_NONE: it is not trained */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
     int snapshot;            /* this replica's part of the masters (of halves one behind the other) and of each state, counted
                                 in f32; or SH_NONE */
@@ -150,6 +155,19 @@ struct sh_unit {
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
     int grad_level[SH_GRAD_LEVELS]; /* the same of later micro-steps, whose sum with earlier ones waits for its place
                                        in the tree (shard_section.c); SH_NONE: no such level */
+};
+
+/* A stretch of a unit's chunk whose remainder and optimizer states have their home in another tier: one extent there, which is
+ * fetched and put back as a whole. */
+enum { SH_SLICE_MULTIPLE = 2048, SH_FILE_PAGE = 4096 }; /* elements; so each array of a slice is whole pages of a file */
+struct sh_slice {
+    int unit;
+    int64_t first, n;         /* elements of the chunk */
+    int64_t room;             /* n rounded up to whole SH_SLICE_MULTIPLE; what is beyond n is zero and stays zero */
+    int home;                 /* [bytes] u8, persistent: the remainder [room] i16 where there is one, then each state [room] */
+    int copy;                 /* the same on the device, while it is there */
+    int remainder;            /* [n] i16, a view of the copy; SH_NONE in f32 */
+    int state[SH_STATES_MAX]; /* [n], views of the copy */
 };
 
 enum sh_section_kind {
@@ -184,6 +202,7 @@ struct sh_program {
     struct sh_op *ops; int n_ops, cap_ops;
     struct sh_param *params; int n_params, cap_params;
     struct sh_unit *units; int n_units, cap_units;
+    struct sh_slice *slices; int n_slices, cap_slices; /* in the order of the units */
     struct sh_section *sections; int n_sections, cap_sections;
     struct sh_decay_run *runs; int n_runs, cap_runs;
     double *divisors; int n_divisors, cap_divisors; /* of rotary frequencies */
@@ -240,6 +259,7 @@ int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
 int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);
 int sh_program_add_divisor(struct sh_program *p, double divisor);
 int sh_program_add_unit(struct sh_program *p, const char *name); /* trainable */
+int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
 
 /* From now on a unit and its parameters are not trained. */
 void sh_program_freeze(struct sh_program *p, int unit);
@@ -256,6 +276,12 @@ struct sh_op sh_program_op(enum sh_op_kind kind);
 struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *fmt,
                                 ...) __attribute__((format(printf, 5, 6)));
 
+/* The row of the file tier; SH_NONE: the program has none. */
+int sh_program_file_tier(const struct sh_program *p);
+
+/* Bytes that a training step moves between tiers: by FETCH and by EVICT. */
+void sh_program_moved(const struct sh_program *p, int64_t *in_bytes, int64_t *out_bytes);
+
 int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);
 /* The tensor that owns the storage, following views. */
@@ -267,12 +293,13 @@ const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_
  * same place in the tree: as many ones in the binary form of m, and as many of them at its end. */
 int sh_program_micro_step(const struct sh_program *p, int m);
 
-/* Where the tiers begin. Spaces have no bases of their own: they lie in the device's one arena. */
+/* Where the tiers begin; NULL for a file. Spaces have no bases of their own: they lie in the device's one arena. */
 struct sh_bases {
     char *tier[SH_TIERS_MAX];
 };
 
-/* Fill in shapes, types and attr of a call; data pointers are the tier's base + offset_bytes, NULL when b is NULL. */
+/* Fill in shapes, types and attr of a call; data pointers are the tier's base + offset_bytes, NULL when b is NULL and in a
+ * file. */
 void sh_program_call(const struct sh_program *p, const struct sh_op *op, const struct sh_bases *b,
                      struct sh_op_call *call);
 

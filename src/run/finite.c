@@ -4,6 +4,7 @@
 #include "src/run/run.h"
 #include "src/run/scan.h"
 #include "src/run/shards.h"
+#include "src/run/visit.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -49,19 +50,35 @@ static int places(const struct sh_run *r)
     return r->p->n_units * sh_shards_states(r);
 }
 
+/* Of one unit. */
+struct unit_look {
+    const struct sh_run *r;
+    int bad; /* the first state with a number that is not finite; as many as there are: none */
+};
+
+static void look(const struct sh_stretch *s, void *arg)
+{
+    struct unit_look *l = arg;
+
+    for (int k = 0; k < l->bad; k++)
+        if (!is_finite(l->r, s->state[k], s->n))
+            l->bad = k;
+}
+
 /* The first place with a number that is not finite, which is the one that the error names; places(r): none. */
 static int find_bad(const struct sh_run *r)
 {
-    int place = 0;
-    int64_t n;
+    int n = sh_shards_states(r);
 
-    for (; place < places(r); place++) {
-        struct sh_floats x = state_of(r, place, &n);
+    for (int i = 0; i < r->p->n_units; i++) {
+        struct unit_look l = {.r = r, .bad = n};
 
-        if (!is_finite(r, x, n))
-            break;
+        if (r->p->units[i].trainable)
+            sh_visit_all(r, &r->p->units[i], false, look, &l);
+        if (l.bad < n)
+            return i * n + l.bad;
     }
-    return place;
+    return places(r);
 }
 
 static int find_bad_there(const struct sh_run *r)

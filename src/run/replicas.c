@@ -6,6 +6,7 @@
 #include "src/run/run.h"
 #include "src/run/scan.h"
 #include "src/run/shards.h"
+#include "src/run/visit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static uint64_t hash_data(const char *data, int64_t bytes)
     return sum;
 }
 
-/* Without padding, which nobody reads. Of a state that is not there, or of frozen parameters, which frozen.c watches: no
+/* On a device with memory of its own. Without padding, which nobody reads. Of a state that is not there, or of frozen parameters, which frozen.c watches: no
  * bytes. */
 static const char *find_state(const struct sh_run *r, const struct sh_unit *u, int state, int64_t *bytes)
 {
@@ -56,15 +57,40 @@ static int n_hashes(const struct sh_run *r)
     return r->p->n_units * n_states(r);
 }
 
-/* One hash for each state of each unit, in the order [unit][state]. */
+/* Of one unit: a hash for each state, and as the last of the remainder. */
+struct unit_hash {
+    const struct sh_run *r;
+    uint64_t *hash;
+};
+
+/* Stretches are the same on all replicas. The hash of one that begins elsewhere is mixed with where. */
+static uint64_t hash_stretch(const void *data, int64_t bytes, int64_t first)
+{
+    uint64_t h = data ? hash_data(data, bytes) : 0;
+
+    return first ? sh_mix64(h ^ (uint64_t)first) : h;
+}
+
+/* Parameters as they are computed with; what is left of them has a hash of its own. */
+static void hash_look(const struct sh_stretch *s, void *arg)
+{
+    const struct unit_hash *u = arg;
+    int last = n_states(u->r) - 1;
+
+    for (int k = 0; k < last; k++)
+        u->hash[k] += hash_stretch(sh_floats_array(s->state[k], 0), sh_floats_bytes(s->state[k], s->n), s->first);
+    if (s->state[SH_CKPT_MODEL].low)
+        u->hash[last] += hash_stretch(s->state[SH_CKPT_MODEL].low, s->n * (int64_t)sizeof(int16_t), s->first);
+}
+
+/* One hash for each state of each unit, in the order [unit][state]; frozen ones, which frozen.c watches, have none. */
 static void hash_here(const struct sh_run *r, uint64_t *hash)
 {
-    int64_t bytes;
+    for (int i = 0; i < r->p->n_units; i++) {
+        struct unit_hash u = {.r = r, .hash = hash + (int64_t)i * n_states(r)};
 
-    for (int i = 0; i < n_hashes(r); i++) {
-        const char *data = find_state(r, &r->p->units[i / n_states(r)], i % n_states(r), &bytes);
-
-        hash[i] = hash_data(data, bytes);
+        if (r->p->units[i].trainable)
+            sh_visit_all(r, &r->p->units[i], false, hash_look, &u);
     }
 }
 

@@ -23,7 +23,9 @@ static void forget(struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
         for (int k = 0; r->p->units[i].trainable && k < r->p->n_states; k++)
-            zero(r, r->p->units[i].state[k]);
+            if (r->p->units[i].held)
+                zero(r, r->p->units[i].state[k]);
+    sh_exec_forget_slices(r->exec);
     r->step = r->samples = r->tokens = r->updates = 0;
     free(r->guard);
     r->guard = NULL;

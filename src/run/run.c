@@ -3,9 +3,11 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/size.h"
 #include "src/base/str.h"
 #include "src/mesh/segment.h"
 #include "src/run/products.h"
+#include "src/tier/tier.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -119,16 +121,30 @@ static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
     return sh_comm_create(r->mesh, &opt, &r->comm);
 }
 
+/* The folder of the scratch files, asked once a node before anything is allocated: its ranks share the room. */
+static sh_rc check_offload(const struct sh_run *r, const struct sh_topology *at)
+{
+    int file = sh_program_file_tier(r->p);
+    sh_rc rc;
+
+    if (file == SH_NONE || at->node_rank != 0)
+        return SH_OK;
+    rc = sh_tier_check(r->cfg.offload.nvme_path, sh_size_mul(r->p->tiers[file].bytes, at->node_size),
+                       r->cfg.offload.allow_network);
+    return rc == SH_OK ? rc : sh_fail_prefix(rc, "offload.nvme_path: ");
+}
+
 /* Collective, agreed. */
 static sh_rc allocate(struct sh_run *r)
 {
+    const struct sh_exec_file file = {.folder = r->cfg.offload.nvme_path, .verify = r->cfg.offload.verify};
     const struct sh_segment *w = &r->p->segment;
     int fd = -1;
     sh_rc rc;
 
     if (w->ranks)
         SH_TRY(sh_segment_create(r->mesh, w->ranks, sh_program_segment_bytes(w), &fd));
-    rc = sh_exec_create(r->p, r->device, r->comm, fd, &r->exec);
+    rc = sh_exec_create(r->p, r->device, r->comm, fd, &file, &r->exec);
     if (fd >= 0)
         close(fd);
     if (rc == SH_OK)
@@ -254,6 +270,7 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
     SH_TRY_OUT(fit(r));
     SH_TRY_OUT(widen(r));
     SH_TRY_OUT(sh_agree(sh_pass_build(&r->build, &r->p)));
+    SH_TRY_OUT(sh_agree(check_offload(r, &at)));
     if (purpose == SH_TO_TRAIN)
         SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
     SH_TRY_OUT(sh_agree(connect(r, &at)));

@@ -60,7 +60,9 @@ static sh_rc export(struct sh_run *r, const char *folder)
         sh_shards_copy(r, &p);
         sh_shards_wait(r, &p);
     }
-    rc = sh_hf_export(folder, &r->cfg, &p.set, &options);
+    rc = sh_agree(sh_shards_borrow(r, &p));
+    if (rc == SH_OK)
+        rc = sh_hf_export(folder, &r->cfg, &p.set, &options);
     sh_shards_free(&p);
     free(tokenizer);
     return rc;

@@ -3,23 +3,11 @@
 #include "src/base/mem.h"
 #include "src/base/mixsum.h"
 #include "src/run/run.h"
+#include "src/run/visit.h"
 
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The elements of a unit that this rank holds. The shard axis splits them; all replicas hold the same. */
-struct sh_range sh_shards_owned(const struct sh_run *r, const struct sh_unit *u)
-{
-    const struct sh_mesh_shape *m = &r->mesh->shape;
-
-    return sh_layout_owned(u->elems, sh_group_size(m, u->shard), sh_group_index(m, u->shard));
-}
-
-struct sh_range sh_shards_range(const struct sh_param *param)
-{
-    return (struct sh_range){param->unit_elems, param->unit_elems + param->elems};
-}
 
 /* The part of a unit that this replica of the shard writes. */
 static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
@@ -29,14 +17,14 @@ static struct sh_range written(const struct sh_run *r, const struct sh_unit *u)
     return sh_layout_split(sh_shards_owned(r, u), sh_group_size(m, u->replicate), sh_group_index(m, u->replicate));
 }
 
-/* n floats from `at` on, laid out as `like`. */
-static struct sh_floats laid_out_as(struct sh_floats like, void *at, int64_t n)
+/* n floats from `at` on, laid out as state k of a unit is. */
+static struct sh_floats laid_out(const struct sh_run *r, const struct sh_unit *u, int k, void *at, int64_t n)
 {
-    struct sh_floats f = sh_floats_in(at, n, !like.whole);
+    struct sh_floats f = sh_floats_in(at, n, (k == SH_CKPT_MODEL ? r->p->act : r->p->state[k - 1].dtype) == SH_BF16);
 
-    if (like.packed)
+    if (k == SH_CKPT_MODEL && u->packed)
         return (struct sh_floats){.packed = at};
-    f.low = like.low ? f.low : NULL;
+    f.low = k == SH_CKPT_MODEL && u->trainable ? f.low : NULL;
     return f;
 }
 
@@ -44,31 +32,6 @@ static struct sh_floats laid_out_as(struct sh_floats like, void *at, int64_t n)
 static bool takes(enum sh_shards_way way, const struct sh_unit *u)
 {
     return u->trainable == (way != SH_SHARDS_BASE);
-}
-
-/* State 0 is the parameters; the optimizer's follow. */
-int sh_shards_states(const struct sh_run *r)
-{
-    return 1 + r->p->n_states;
-}
-
-const char *sh_shards_state_name(const struct sh_run *r, int k)
-{
-    return k == SH_CKPT_MODEL ? "parameters" : r->p->state[k - 1].name;
-}
-
-/* Parameters lie as compute copy and remainder when the compute type is bfloat16, frozen ones as compute copy alone, or
- * packed; a state of the optimizer is whole, or upper halves alone. */
-struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u, int k)
-{
-    if (k == SH_CKPT_MODEL && u->packed)
-        return (struct sh_floats){.packed = sh_exec_data(r->exec, u->compute)};
-    if (k == SH_CKPT_MODEL && r->p->act == SH_BF16)
-        return (struct sh_floats){.high = sh_exec_data(r->exec, u->compute),
-                                  .low = u->trainable ? sh_exec_data(r->exec, u->remainder) : NULL};
-    if (k != SH_CKPT_MODEL && r->p->state[k - 1].dtype == SH_BF16)
-        return (struct sh_floats){.high = sh_exec_data(r->exec, u->state[k - 1])};
-    return (struct sh_floats){.whole = sh_exec_data(r->exec, k == SH_CKPT_MODEL ? u->compute : u->state[k - 1])};
 }
 
 static int64_t owned_elems(const struct sh_run *r, const struct sh_unit *u)
@@ -107,8 +70,7 @@ static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit
 {
     int64_t n = owned_elems(r, u);
 
-    return laid_out_as(sh_shards_state(r, u, k),
-                       p->loaded + states_of_way(r, p->way) * floats_before(r, p->way, u) + k * n, n);
+    return laid_out(r, u, k, p->loaded + states_of_way(r, p->way) * floats_before(r, p->way, u) + k * n, n);
 }
 
 /* Place in the snapshot. Each state has n elements, which is only the part that this replica writes; those before it are
@@ -117,7 +79,7 @@ static struct sh_floats find_copy(const struct sh_run *r, const struct sh_unit *
 {
     int64_t before = k == SH_CKPT_MODEL ? 0 : 4 + (k - 1) * sh_dtype_bytes(r->p->state[k - 1].dtype);
 
-    return laid_out_as(sh_shards_state(r, u, k), (char *)sh_exec_data(r->exec, u->snapshot) + before * n, n);
+    return laid_out(r, u, k, (char *)sh_exec_data(r->exec, u->snapshot) + before * n, n);
 }
 
 /* State k of a unit and where it begins: element `from` of the unit lies at the returned place. */
@@ -152,8 +114,12 @@ static void add_piece(const struct sh_run *r, const struct sh_param *param, stru
         .tensor = out->set.n_tensors - 1, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
     for (int k = 0; k < states_of_way(r, out->way); k++) {
         int64_t from;
-        struct sh_floats state = find_state(r, u, out->way, k, out, &from);
+        struct sh_floats state;
 
+        piece->far[k] = out->way != SH_SHARDS_SNAPSHOT && sh_shards_far(r, u, k);
+        if (piece->far[k])
+            continue;
+        state = find_state(r, u, out->way, k, out, &from);
         piece->data[k] = sh_floats_at(state, mine.begin - from);
     }
     out->set.n_pieces++;
@@ -187,6 +153,57 @@ static struct sh_ckpt_states states_of(const struct sh_program *p)
     return sh_ckpt_states_of(name, p->n_states);
 }
 
+/* Elements [at, at + n) of a piece as a range of this rank's chunk of its unit. */
+static struct sh_range chunk_range(const struct sh_shards *s, int piece, int64_t at, int64_t n,
+                                   const struct sh_unit **u)
+{
+    const struct sh_ckpt_piece *p = &s->pieces[piece];
+    const struct sh_param *param = &s->r->p->params[s->param[p->tensor]];
+    int64_t begin;
+
+    *u = &s->r->p->units[param->unit];
+    begin = param->unit_elems + p->begin + at - sh_shards_owned(s->r, *u).begin;
+    return (struct sh_range){begin, begin + n};
+}
+
+/* One side of a copy between a stretch and memory. */
+struct far_copy {
+    int k;
+    int64_t begin; /* of the range of the chunk that `to` or `from` has */
+    float *to;
+    const float *from;
+};
+
+static void copy_far(const struct sh_stretch *s, void *arg)
+{
+    const struct far_copy *c = arg;
+
+    if (c->to)
+        sh_floats_get(s->state[c->k], s->n, c->to + (s->first - c->begin));
+    else
+        sh_floats_put(s->state[c->k], s->n, c->from + (s->first - c->begin));
+}
+
+static sh_rc get_far(void *arg, int piece, int k, int64_t at, int64_t n, float *to)
+{
+    const struct sh_shards *s = arg;
+    const struct sh_unit *u;
+    struct sh_range part = chunk_range(s, piece, at, n, &u);
+    struct far_copy copy = {.k = k, .begin = part.begin, .to = to};
+
+    return sh_visit(s->r, u, part, 1u << k, false, copy_far, &copy);
+}
+
+static sh_rc put_far(void *arg, int piece, int k, int64_t at, int64_t n, const float *from)
+{
+    const struct sh_shards *s = arg;
+    const struct sh_unit *u;
+    struct sh_range part = chunk_range(s, piece, at, n, &u);
+    struct far_copy copy = {.k = k, .begin = part.begin, .from = from};
+
+    return sh_visit(s->r, u, part, 1u << k, true, copy_far, &copy);
+}
+
 static void add_tensor(const struct sh_run *r, int param_index, struct sh_shards *out)
 {
     const struct sh_param *param = &r->p->params[param_index];
@@ -206,7 +223,8 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
 {
     size_t n = (size_t)r->p->n_params;
 
-    *out = (struct sh_shards){.way = way};
+    *out = (struct sh_shards){.way = way, .r = r};
+    out->far = (struct sh_ckpt_far){.get = get_far, .put = put_far, .arg = out};
     /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put().
      */
     if (loads(way) && r->device->gpu)
@@ -217,8 +235,11 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
     out->packed = sh_calloc(n, sizeof *out->packed);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
     out->pieces = sh_calloc(n, sizeof *out->pieces);
-    out->set = (struct sh_ckpt_set){
-        .states = states_of(r->p), .tensors = out->tensors, .packed = out->packed, .pieces = out->pieces};
+    out->set = (struct sh_ckpt_set){.states = states_of(r->p),
+                                    .tensors = out->tensors,
+                                    .packed = out->packed,
+                                    .far = &out->far,
+                                    .pieces = out->pieces};
     out->set.states.n = states_of_way(r, way);
     for (int i = 0; i < r->p->n_params; i++)
         if (takes(way, &r->p->units[r->p->params[i].unit]))
@@ -234,7 +255,62 @@ void sh_shards_free(struct sh_shards *p)
     free(p->tensors);
     free(p->pieces);
     free(p->loaded);
+    free(p->lows);
     free(p->sums);
+}
+
+/* Low halves of masters of the units before this one that lie in a file. */
+static int64_t lows_before(const struct sh_run *r, const struct sh_unit *u)
+{
+    int64_t n = 0;
+
+    for (const struct sh_unit *v = r->p->units; v < u; v++)
+        n += sh_shards_far(r, v, SH_CKPT_MODEL) ? owned_elems(r, v) : 0;
+    return n;
+}
+
+static void fill_lows(const struct sh_stretch *s, void *arg)
+{
+    memcpy((int16_t *)arg + s->first, s->state[SH_CKPT_MODEL].low, (size_t)s->n * sizeof(int16_t));
+}
+
+static void take_lows(const struct sh_stretch *s, void *arg)
+{
+    memcpy(s->state[SH_CKPT_MODEL].low, (const int16_t *)arg + s->first, (size_t)s->n * sizeof(int16_t));
+}
+
+static sh_rc visit_lows(const struct sh_run *r, const struct sh_shards *p, bool change, sh_visit_look *look)
+{
+    for (int i = 0; i < r->p->n_units; i++) {
+        const struct sh_unit *u = &r->p->units[i];
+        struct sh_range all = {0, owned_elems(r, u)};
+
+        if (sh_shards_far(r, u, SH_CKPT_MODEL))
+            SH_TRY(sh_visit(r, u, all, 1u << SH_CKPT_MODEL, change, look, p->lows + lows_before(r, u)));
+    }
+    return SH_OK;
+}
+
+sh_rc sh_shards_borrow(const struct sh_run *r, struct sh_shards *p)
+{
+    int64_t n = lows_before(r, r->p->units + r->p->n_units);
+
+    if (!n)
+        return SH_OK;
+    p->lows = sh_calloc((size_t)n, sizeof *p->lows);
+    for (int i = 0; i < p->set.n_pieces; i++) {
+        struct sh_ckpt_piece *piece = &p->pieces[i];
+        const struct sh_param *param = &r->p->params[p->param[piece->tensor]];
+        const struct sh_unit *u = &r->p->units[param->unit];
+        int64_t at = param->unit_elems + piece->begin - sh_shards_owned(r, u).begin;
+
+        if (!piece->far[SH_CKPT_MODEL])
+            continue;
+        piece->far[SH_CKPT_MODEL] = false;
+        piece->data[SH_CKPT_MODEL] = (struct sh_floats){.high = (sh_bf16 *)sh_exec_data(r->exec, u->compute) + at,
+                                                        .low = p->lows + lows_before(r, u) + at};
+    }
+    return p->way == SH_SHARDS_SAVE ? visit_lows(r, p, false, fill_lows) : SH_OK;
 }
 
 /* The arrays of n floats to those of others, laid out alike. */
@@ -245,9 +321,14 @@ static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_f
         copy(r->exec, sh_floats_array(to, i), sh_floats_array(from, i), sh_floats_bytes(from, n));
 }
 
-/* After a load: buffer to device. Nothing to do on a CPU, where the file was read in place. */
+/* After a load: buffer to device. Nothing to do on a CPU, where the file was read in place, but for low halves that were
+ * borrowed. */
 void sh_shards_put(const struct sh_run *r, const struct sh_shards *p)
 {
+    sh_rc rc = p->lows ? visit_lows(r, p, true, take_lows) : SH_OK;
+
+    if (rc != SH_OK)
+        sh_stop(rc);
     for (int i = 0; p->loaded && i < r->p->n_units; i++)
         for (int k = 0; takes(p->way, &r->p->units[i]) && k < states_of_way(r, p->way); k++) {
             const struct sh_unit *u = &r->p->units[i];
@@ -276,27 +357,49 @@ static struct sh_range range_of(const struct sh_param *param, const struct sh_ck
     return (struct sh_range){begin, begin + piece->elems};
 }
 
-/* What of a piece lies in slice t of n of its unit. */
+/* What of a piece lies in slice t of n of its unit, and in a stretch of the state. */
 static void copy_slice(const struct sh_run *r, const struct sh_param *param, const struct sh_ckpt_piece *piece, int k,
-                       int t, int n)
+                       const struct sh_stretch *s, int t, int n)
 {
     const struct sh_unit *u = &r->p->units[param->unit];
+    int64_t first = sh_shards_owned(r, u).begin + s->first;
     struct sh_range all = range_of(param, piece), mine = sh_layout_intersect(sh_layout_split(written(r, u), n, t), all);
-    int64_t from;
-    struct sh_floats state = find_state(r, u, SH_SHARDS_SAVE, k, NULL, &from);
 
+    mine = sh_layout_intersect(mine, (struct sh_range){first, first + s->n});
     if (mine.begin < mine.end)
         sh_ckpt_piece_copy(piece, param->name, r->step, k, mine.begin - all.begin, mine.end - mine.begin,
-                           sh_floats_at(state, all.begin - from));
+                           sh_floats_at(s->state[k], all.begin - first));
 }
 
+/* Of one unit. */
+struct unit_copy {
+    const struct sh_run *r;
+    const struct sh_shards *p;
+    const struct sh_unit *u;
+};
+
 /* The slices of units are those of touch_by_all_threads(): a thread finds its part of the copy near. */
-static void copy_by_all_threads(const struct sh_run *r, const struct sh_shards *p)
+static void copy_stretch(const struct sh_stretch *s, void *arg)
 {
+    const struct unit_copy *c = arg;
+    const struct sh_shards *p = c->p;
+
 #pragma omp parallel
     for (int i = 0; i < p->set.n_pieces; i++)
-        for (int k = 0; k < sh_shards_states(r); k++)
-            copy_slice(r, param_of(r, p, &p->pieces[i]), &p->pieces[i], k, omp_get_thread_num(), omp_get_num_threads());
+        for (int k = 0; &c->r->p->units[param_of(c->r, p, &p->pieces[i])->unit] == c->u && k < sh_shards_states(c->r);
+             k++)
+            copy_slice(c->r, param_of(c->r, p, &p->pieces[i]), &p->pieces[i], k, s, omp_get_thread_num(),
+                       omp_get_num_threads());
+}
+
+static void copy_by_all_threads(const struct sh_run *r, const struct sh_shards *p)
+{
+    for (int i = 0; i < r->p->n_units; i++) {
+        struct unit_copy copy = {.r = r, .p = p, .u = &r->p->units[i]};
+
+        if (copy.u->trainable)
+            sh_visit_all(r, copy.u, false, copy_stretch, &copy);
+    }
 }
 
 static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, int t, int n)

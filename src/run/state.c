@@ -5,6 +5,7 @@
 #include "src/run/frozen.h"
 #include "src/run/run.h"
 #include "src/run/stored.h"
+#include "src/run/visit.h"
 
 #include "io/hf/load.h"
 #include "src/base/file.h"
@@ -42,43 +43,69 @@ static void put_drawn(struct sh_run *r, const struct sh_param *param, int64_t fi
     }
 }
 
-/* Normal values are made where they stay. */
-static void init_param(struct sh_run *r, const struct sh_param *param, float *buffer)
+/* Normal values are made where they stay. `mine`: elements of the unit, which lie at `out`. */
+static void init_stretch(struct sh_run *r, const struct sh_param *param, struct sh_range mine, struct sh_floats out,
+                         float *buffer)
 {
-    const struct sh_unit *u = &r->p->units[param->unit];
-    struct sh_range own = sh_shards_owned(r, u), mine = sh_layout_intersect(own, sh_shards_range(param));
-    struct sh_floats out = sh_floats_at(sh_shards_state(r, u, SH_CKPT_MODEL), mine.begin - own.begin);
+    int64_t first = mine.begin - param->unit_elems, n = mine.end - mine.begin;
 
     if (param->init == SH_INIT_UNIFORM || (param->init == SH_INIT_NORMAL && out.packed))
-        put_drawn(r, param, mine.begin - param->unit_elems, mine.end - mine.begin, out, buffer);
+        put_drawn(r, param, first, n, out, buffer);
     else if (param->init == SH_INIT_NORMAL)
-        sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), mine.begin - param->unit_elems,
-                            mine.end - mine.begin, param->init_std);
+        sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), first, n, param->init_std);
     else
-        put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, mine.end - mine.begin, buffer);
+        put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, n, buffer);
 }
 
-static void init_params(struct sh_run *r, bool frozen)
+/* Of one parameter. */
+struct init {
+    struct sh_run *r;
+    const struct sh_param *param;
+    struct sh_range own;
+    float *buffer;
+};
+
+static void init_look(const struct sh_stretch *s, void *arg)
+{
+    const struct init *i = arg;
+    int64_t begin = i->own.begin + s->first;
+
+    init_stretch(i->r, i->param, (struct sh_range){begin, begin + s->n}, s->state[SH_CKPT_MODEL], i->buffer);
+}
+
+static sh_rc init_param(struct sh_run *r, const struct sh_param *param, float *buffer)
+{
+    const struct sh_unit *u = &r->p->units[param->unit];
+    struct init i = {.r = r, .param = param, .own = sh_shards_owned(r, u), .buffer = buffer};
+    struct sh_range mine = sh_layout_intersect(i.own, sh_shards_range(param));
+    struct sh_range part = {mine.begin - i.own.begin, mine.end - i.own.begin};
+
+    return sh_visit(r, u, part, 1u << SH_CKPT_MODEL, true, init_look, &i);
+}
+
+static sh_rc init_params(struct sh_run *r, bool frozen)
 {
     float *buffer = sh_calloc(PIECE, sizeof *buffer);
+    sh_rc rc = SH_OK;
 
-    for (int i = 0; i < r->p->n_params; i++)
+    for (int i = 0; i < r->p->n_params && rc == SH_OK; i++)
         if (r->p->params[i].trainable != frozen)
-            init_param(r, &r->p->params[i], buffer);
+            rc = init_param(r, &r->p->params[i], buffer);
     free(buffer);
+    return rc;
 }
 
 /* Initial values are a function of seed, name and index, so that no rank has to send them. The INIT section then
  * derives what else the program keeps, such as compute copies. */
 sh_rc sh_run_init_state(struct sh_run *r)
 {
-    init_params(r, true);
+    SH_TRY(sh_agree(init_params(r, true)));
     return sh_run_init_trained(r);
 }
 
 sh_rc sh_run_init_trained(struct sh_run *r)
 {
-    init_params(r, false);
+    SH_TRY(sh_agree(init_params(r, false)));
     sh_exec_run(r->exec, SH_SECTION_INIT);
     return SH_OK;
 }
@@ -121,7 +148,7 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
 {
     const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
                                                  .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
-                                                 .share = r->mesh->n_nodes > 1};
+                                                 .share = r->mesh->n_nodes > 1 && !r->p->n_slices};
     struct sh_ckpt_load_report report;
     struct sh_shards s;
     sh_rc rc;
@@ -201,7 +228,9 @@ sh_rc sh_run_load_hf(struct sh_run *r)
 
     SH_TRY(sh_config_get(&r->cfg, "model.family", &family));
     sh_shards_make(r, SH_SHARDS_LOAD, &s);
-    rc = sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options);
+    rc = sh_agree(sh_shards_borrow(r, &s));
+    if (rc == SH_OK)
+        rc = sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options);
     if (rc == SH_OK)
         sh_shards_put(r, &s);
     sh_shards_free(&s);
@@ -220,7 +249,9 @@ sh_rc sh_run_load_adapter(struct sh_run *r)
     sh_rc rc;
 
     sh_shards_make(r, SH_SHARDS_LOAD, &s);
-    rc = sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options);
+    rc = sh_agree(sh_shards_borrow(r, &s));
+    if (rc == SH_OK)
+        rc = sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options);
     if (rc == SH_OK)
         sh_shards_put(r, &s);
     sh_shards_free(&s);

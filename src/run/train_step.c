@@ -252,6 +252,10 @@ sh_rc sh_train_step(struct sh_train *t)
     m.time.step = seconds_since(begin);
     m.time.compute = spent.compute;
     m.time.exposed_comm = spent.exposed_comm;
+    m.time.exposed_offload = spent.exposed_offload;
+    m.offloads = r->p->n_slices > 0;
+    m.offload_read_bytes = spent.read_bytes;
+    m.offload_written_bytes = spent.written_bytes;
     m.time.data = t->data_seconds;
     m.time.checkpoint = t->saving.seconds;
     m.since_last = seconds_since(t->last_step_ns ? t->last_step_ns : begin);

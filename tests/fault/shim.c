@@ -227,7 +227,7 @@ static ssize_t move_flipped(enum shim_call call, int fd, const struct iovec *par
             ((unsigned char *)part->iov_base)[(size_t)got < bytes ? (size_t)got / 2 : bytes / 2] ^= 4;
         return got;
     }
-    unsigned char *copy = malloc(bytes + 1);
+    unsigned char *copy = aligned_alloc(4096, bytes / 4096 * 4096 + 4096); /* O_DIRECT wants pages */
     memcpy(copy, part->iov_base, bytes);
     copy[bytes / 2] ^= 4;
     struct iovec changed = {copy, bytes};

@@ -21,12 +21,30 @@ void *sim_data(const struct sim *s, int rank, int tensor)
     return s->ranks[rank].arena + s->ranks[rank].p->tensors[tensor].offset_bytes;
 }
 
-static struct sh_floats masters(const struct sim *s, int rank, const struct sh_unit *u)
+/* Remainders from element `at` of the chunk on; *n becomes how many of them lie together, at most. */
+static int16_t *remainders(const struct sim *s, int rank, const struct sh_unit *u, int64_t at, int64_t *n)
+{
+    const struct sh_program *p = s->ranks[rank].p;
+
+    for (int i = u->first_slice; i < u->first_slice + u->n_slices; i++) {
+        const struct sh_slice *slice = &p->slices[i];
+
+        if (at < slice->first || at >= slice->first + slice->n)
+            continue;
+        *n = *n < slice->first + slice->n - at ? *n : slice->first + slice->n - at;
+        return (int16_t *)(void *)(s->ranks[rank].file + p->tensors[slice->home].offset_bytes) + (at - slice->first);
+    }
+    *n = *n < u->held - at ? *n : u->held - at;
+    return (int16_t *)sim_data(s, rank, u->remainder) + at;
+}
+
+/* The masters from element `at` of the chunk on; *n becomes how many of them lie together, at most. */
+static struct sh_floats masters(const struct sim *s, int rank, const struct sh_unit *u, int64_t at, int64_t *n)
 {
     if (s->ranks[rank].p->act == SH_F32)
-        return (struct sh_floats){.whole = sim_data(s, rank, u->compute)};
-    return (struct sh_floats){.high = sim_data(s, rank, u->compute),
-                              .low = u->trainable ? sim_data(s, rank, u->remainder) : NULL};
+        return (struct sh_floats){.whole = (float *)sim_data(s, rank, u->compute) + at};
+    return (struct sh_floats){.high = (sh_bf16 *)sim_data(s, rank, u->compute) + at,
+                              .low = u->trainable ? remainders(s, rank, u, at, n) : NULL};
 }
 
 static void create_rank(struct sim_rank *r, const struct sh_build *build)
@@ -41,6 +59,8 @@ static void create_rank(struct sim_rank *r, const struct sh_build *build)
     r->arena = r->memory + GUARD;
     memset(r->memory, GUARD_BYTE, (size_t)r->p->arena_bytes + 2 * GUARD);
     memset(r->arena, 0, (size_t)r->p->arena_bytes);
+    if (sh_program_file_tier(r->p) != SH_NONE)
+        r->file = sh_calloc((size_t)r->p->tiers[sh_program_file_tier(r->p)].bytes + 1, 1);
     r->flights = sh_calloc((size_t)r->p->n_ops + 1, sizeof *r->flights);
 }
 
@@ -80,7 +100,7 @@ static void fill_rounded(const struct sim *s, int rank, const struct sh_param *p
         assert_true(begin == first && n % SH_NF4_ELEMS == 0);
         memcpy((char *)sim_data(s, rank, u->compute) + sh_nf4_bytes(at), packed, (size_t)sh_nf4_bytes(n));
     } else {
-        struct sh_floats to = sh_floats_at(masters(s, rank, u), at);
+        struct sh_floats to = masters(s, rank, u, at, &(int64_t){n}); /* frozen: all together */
 
         /* As the kernel rounds them: ties to even. */
         for (int64_t i = 0; i < blocks * SH_NF4_ELEMS; i++)
@@ -91,14 +111,12 @@ static void fill_rounded(const struct sim *s, int rank, const struct sh_param *p
     free(values);
 }
 
-static void fill_param(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed)
+/* Of the unit's elements `mine`, whose masters lie together. */
+static void fill_stretch(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed,
+                         struct sh_range mine, struct sh_range own)
 {
-    const struct sim_rank *r = &s->ranks[rank];
-    const struct sh_unit *u = &r->p->units[param->unit];
-    struct sh_range own = own_range(r, u);
-    struct sh_range mine =
-        sh_layout_intersect(own, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
-    struct sh_floats to = sh_floats_at(masters(s, rank, u), mine.begin - own.begin);
+    const struct sh_unit *u = &s->ranks[rank].p->units[param->unit];
+    struct sh_floats to = masters(s, rank, u, mine.begin - own.begin, &(int64_t){mine.end - mine.begin});
 
     if (u->packed || (sim_round_frozen && !u->trainable && param->ndim == 2 && param->elems % SH_NF4_ELEMS == 0)) {
         fill_rounded(s, rank, param, seed, mine.begin - param->unit_elems, mine.end - mine.begin,
@@ -117,6 +135,22 @@ static void fill_param(const struct sim *s, int rank, const struct sh_param *par
     }
     for (int64_t i = 0; param->init == SH_INIT_ONE && i < mine.end - mine.begin; i++)
         sh_floats_put(sh_floats_at(to, i), 1, &(float){1});
+}
+
+static void fill_param(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed)
+{
+    const struct sim_rank *r = &s->ranks[rank];
+    const struct sh_unit *u = &r->p->units[param->unit];
+    struct sh_range own = own_range(r, u);
+    struct sh_range all =
+        sh_layout_intersect(own, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
+    int64_t n;
+
+    for (int64_t at = all.begin; at < all.end; at += n) {
+        n = all.end - at;
+        masters(s, rank, u, at - own.begin, &n);
+        fill_stretch(s, rank, param, seed, (struct sh_range){at, at + n}, own);
+    }
 }
 
 struct sim *sim_create(const struct sh_build *build, int shard, int replicate, int inner, uint64_t seed)
@@ -148,6 +182,7 @@ void sim_destroy(struct sim *s)
                 (unsigned char)r->arena[r->p->arena_bytes + i] != GUARD_BYTE)
                 fail_msg("rank %d: memory beside the arena was touched", rank);
         free(r->memory);
+        free(r->file);
         free(r->flights);
         sh_program_destroy(r->p);
     }
@@ -165,6 +200,24 @@ static void compute(const struct sim *s, struct sim_rank *r, const struct sh_op 
         fail_msg("%s", sh_error_text());
 }
 
+/* Poison where the move will write, until its wait. */
+static void start_move(struct sim_rank *r, const struct sh_op *op)
+{
+    const struct sh_tensor *to = &r->p->tensors[op->out[0]];
+
+    memset((op->kind == SH_OP_FETCH ? r->arena : r->file) + to->offset_bytes, SIM_POISON, (size_t)sh_tensor_bytes(to));
+}
+
+static void finish_move(struct sim_rank *r, const struct sh_op *op)
+{
+    const struct sh_tensor *from = &r->p->tensors[op->in[0]], *to = &r->p->tensors[op->out[0]];
+
+    if (op->kind == SH_OP_FETCH)
+        memcpy(r->arena + to->offset_bytes, r->file + from->offset_bytes, (size_t)sh_tensor_bytes(to));
+    else
+        memcpy(r->file + to->offset_bytes, r->arena + from->offset_bytes, (size_t)sh_tensor_bytes(to));
+}
+
 /* Go on until the section ends or a wait cannot be over. */
 static void advance(const struct sim *s, struct sim_rank *r, const struct sh_section *section)
 {
@@ -174,6 +227,11 @@ static void advance(const struct sim *s, struct sim_rank *r, const struct sh_sec
 
         if (sh_op_info(op->kind)->async) {
             sim_coll_start(r, i);
+        } else if (sh_op_info(op->kind)->moves) {
+            start_move(r, op);
+        } else if (op->kind == SH_OP_WAIT &&
+                   sh_op_info(r->p->ops[section->first_op + op->attr.waits_for].kind)->moves) {
+            finish_move(r, &r->p->ops[section->first_op + op->attr.waits_for]);
         } else if (op->kind == SH_OP_WAIT) {
             waited = section->first_op + op->attr.waits_for;
             if (!sim_coll_can_complete(s, r, waited, section))
@@ -246,7 +304,12 @@ static void get_owned(const struct sim *s, int rank, const struct sh_unit *u, in
     if (u->packed)
         sh_nf4_unpack(sim_data(s, rank, u->compute), n / SH_NF4_ELEMS, out);
     else
-        sh_floats_get(masters(s, rank, u), n, out);
+        for (int64_t at = 0, here; at < n; at += here) {
+            here = n - at;
+            struct sh_floats from = masters(s, rank, u, at, &here);
+
+            sh_floats_get(from, here, out + at);
+        }
 }
 
 static void same(const struct sim *s, int rank, const struct sh_unit *u, int64_t n, const float *expected)

@@ -124,6 +124,36 @@ static void sum(const struct sh_cost_step *step, double *slowed, double *exposed
     }
 }
 
+/* Moves share the disk, and with three slices at once only what the disk needs beyond the updates is waited for. */
+static void moves_take_the_rate_of_the_disk(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+    struct sh_machine m = plain_machine();
+    struct sh_cost_step slow, fast;
+    struct sh_program *p;
+    struct sh_cost_request r;
+    int64_t in, out;
+
+    (void)state;
+    b.model.ffn_dim = 500;
+    b.offload = (struct sh_offload){.optimizer_16 = 16, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE};
+    p = tiny_program(&b, b.options.mesh);
+    sh_program_moved(p, &in, &out);
+    r = request_of(p, &b.options.mesh, &m);
+    m.memory.bytes_per_second = 1e12;
+    m.scratch.read = 8e6;
+    m.scratch.write = 4e6;
+    assert_int_equal(sh_cost_step(&r, &slow), SH_OK);
+    assert_true(slow.row[SH_COST_MOVES].bytes == (double)(in + out) && slow.row[SH_COST_MOVES].slowed == 0);
+    /* Eight ranks of a node have a part of it each. */
+    assert_true(fabs(slow.row[SH_COST_MOVES].alone / (8.0 * (double)in / 8e6 + 8.0 * (double)out / 4e6) - 1) < 1e-9);
+    assert_true(slow.row[SH_COST_MOVES].exposed > 0.9 * slow.row[SH_COST_MOVES].alone);
+    m.scratch.read = m.scratch.write = 1e18;
+    assert_int_equal(sh_cost_step(&r, &fast), SH_OK);
+    assert_true(fast.seconds < 0.1 * slow.seconds);
+    sh_program_destroy(p);
+}
+
 static void events_are_as_in_closed_forms(void **state)
 {
     struct sh_machine m = plain_machine();
@@ -384,6 +414,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_are_as_in_closed_forms),
+        cmocka_unit_test(moves_take_the_rate_of_the_disk),
         cmocka_unit_test(one_communicator_is_serial),
         cmocka_unit_test(prices_never_fall),
         cmocka_unit_test(replicas_share_the_network_of_a_node),

@@ -101,6 +101,28 @@ static void write_lines(void)
     sh_metrics_close(m);
 }
 
+/* Only of a run whose states live in a file, and then also where nothing was moved. */
+static void moves_have_their_bytes(void **state)
+{
+    struct sh_step_metrics moved = step;
+    struct sh_metrics *m;
+    json_t *o;
+
+    (void)state;
+    unlink(path);
+    moved.offloads = true;
+    moved.offload_read_bytes = INT64_C(7) << 32;
+    moved.time.exposed_offload = 0.5;
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK);
+    sh_metrics_step(m, &moved);
+    sh_metrics_close(m);
+    o = line(0);
+    assert_number(o, "offload_read_bytes", (double)(INT64_C(7) << 32));
+    assert_number(o, "offload_written_bytes", 0);
+    assert_number(json_object_get(o, "seconds"), "exposed_offload", 0.5);
+    json_decref(o);
+}
+
 static void a_step_has_every_field(void **state)
 {
     json_t *o, *time, *pace;
@@ -127,6 +149,8 @@ static void a_step_has_every_field(void **state)
     assert_number(time, "data", 0.125);
     assert_number(time, "checkpoint", 0);
     assert_null(json_object_get(o, "skipped"));
+    assert_null(json_object_get(o, "offload_read_bytes"));
+    assert_null(json_object_get(time, "exposed_offload"));
     pace = json_object_get(o, "rank_seconds");
     assert_number(pace, "min", 0.5);
     assert_number(pace, "median", 0.75);
@@ -642,6 +666,7 @@ int main(void)
         cmocka_unit_test(a_line_fits_the_window),
         cmocka_unit_test(a_skipped_step_says_why),
         cmocka_unit_test(speed_is_a_mean_and_the_rest_is_foreseen),
+        cmocka_unit_test(moves_have_their_bytes),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

@@ -325,12 +325,94 @@ static void masters_without_remainder(struct plant *l)
     op->out[0] = sh_program_add_tensor(l->p, &p);
 }
 
+static void no_wait_for_fetch(struct plant *l)
+{
+    drop(l, find(l, SH_OP_FETCH, true, 1));
+}
+
+static void never_put_back(struct plant *l)
+{
+    drop(l, find(l, SH_OP_EVICT, true, 1));
+    drop(l, find(l, SH_OP_EVICT, false, 1));
+}
+
+static void no_wait_for_evict(struct plant *l)
+{
+    drop(l, find(l, SH_OP_EVICT, true, 0));
+}
+
+static void used_before_it_is_there(struct plant *l)
+{
+    move(l, find(l, SH_OP_ADAMW, false, 1), find(l, SH_OP_FETCH, true, 1));
+}
+
+static void changed_on_its_way_back(struct plant *l)
+{
+    move(l, find(l, SH_OP_EVICT, false, 0), find(l, SH_OP_ADAMW, false, 0));
+}
+
+static void put_back_elsewhere(struct plant *l)
+{
+    op_at(l, newest(l, SH_OP_EVICT))->out[0] = op_at(l, find(l, SH_OP_EVICT, false, 0))->out[0];
+}
+
+static void fetched_the_wrong_way(struct plant *l)
+{
+    struct sh_op *op = op_at(l, find(l, SH_OP_FETCH, false, 0));
+    int in = op->in[0];
+
+    op->in[0] = op->out[0];
+    op->out[0] = in;
+}
+
+static void fetched_as_a_kernel(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_FETCH, false, 0))->stream = SH_STREAM_COMPUTE;
+}
+
+static void fetched_between_pages(struct plant *l)
+{
+    l->p->tensors[l->p->slices[0].copy].offset_bytes += 256;
+}
+
+static void computed_in_the_file(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_ADAMW, false, 0))->out[1] = l->p->slices[0].home;
+}
+
+static void homes_share_their_place(struct plant *l)
+{
+    l->p->tensors[l->p->slices[1].home].offset_bytes = l->p->tensors[l->p->slices[0].home].offset_bytes;
+}
+
+static void home_between_pages(struct plant *l)
+{
+    l->p->tiers[sh_program_file_tier(l->p)].bytes += 256;
+    l->p->tensors[l->p->slices[l->p->n_slices - 1].home].offset_bytes += 256;
+}
+
+static void copies_share_their_place(struct plant *l)
+{
+    lay_upon(l, l->p->slices[0].copy, l->p->slices[1].copy);
+}
+
 static struct sh_program *right_program(int rank)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
 
     b.recompute = tiny_recomputes[TINY_SELECTIVE];
     return tiny_program(&b, tiny_mesh(2, 2, 1, rank));
+}
+
+/* With all states in a file. */
+static struct sh_program *sliced_program(void)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+
+    b.act = SH_BF16;
+    b.model.ffn_dim = 500;
+    b.offload = (struct sh_offload){.optimizer_16 = 16, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE};
+    return tiny_program(&b, tiny_mesh(2, 2, 1, 1));
 }
 
 struct error {
@@ -385,6 +467,24 @@ static const struct error table[] = {
 };
 /* clang-format on */
 
+/* clang-format off */
+static const struct error sliced_table[] = {
+    {"a wait for a fetch is missing", SH_SECTION_UPDATE, no_wait_for_fetch, "adds to what nothing has written"},
+    {"a wait for an eviction is missing", SH_SECTION_UPDATE, no_wait_for_evict, "never waited for"},
+    {"a slice that is not put back", SH_SECTION_UPDATE, never_put_back, "never put back"},
+    {"a slice is used before it is there", SH_SECTION_UPDATE, used_before_it_is_there, "adds to what nothing"},
+    {"a slice changes on its way back", SH_SECTION_UPDATE, changed_on_its_way_back, "under way"},
+    {"a slice goes where another is from", SH_SECTION_UPDATE, put_back_elsewhere, "another one is from"},
+    {"a fetch to the file", SH_SECTION_UPDATE, fetched_the_wrong_way, "between the device and a tier"},
+    {"a fetch among kernels", SH_SECTION_UPDATE, fetched_as_a_kernel, "its stream does not run"},
+    {"a slice between pages", SH_SECTION_UPDATE, fetched_between_pages, "the begin of a page"},
+    {"a kernel on a file", SH_SECTION_UPDATE, computed_in_the_file, "lies in another tier"},
+    {"two slices in one place of the file", SH_SECTION_UPDATE, homes_share_their_place, "lies upon another"},
+    {"a place of the file between pages", SH_SECTION_UPDATE, home_between_pages, "whole pages"},
+    {"two slices in one place", SH_SECTION_UPDATE, copies_share_their_place, "share memory"},
+};
+/* clang-format on */
+
 static struct sh_section *section_of(struct sh_program *p, enum sh_section_kind kind)
 {
     return &p->sections[sh_program_section(p, kind) - p->sections];
@@ -413,6 +513,8 @@ static void planted_errors_are_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         wrong += !is_refused(&table[i], right_program(1));
+    for (size_t i = 0; i < sizeof sliced_table / sizeof *sliced_table; i++)
+        wrong += !is_refused(&sliced_table[i], sliced_program());
     assert_int_equal(wrong, 0);
 }
 

@@ -132,7 +132,7 @@ static uint64_t of_unit(uint64_t h, const struct sh_unit *u)
 /* Not there when the digests were taken: they count where they have bytes. */
 static bool is_newer(int mem)
 {
-    return mem == SH_MEM_FROZEN || mem == SH_MEM_UNPACKED || mem == SH_MEM_KV;
+    return mem == SH_MEM_FROZEN || mem == SH_MEM_UNPACKED || mem == SH_MEM_KV || mem == SH_MEM_FETCHED;
 }
 
 static uint64_t of_program(const struct sh_program *p)

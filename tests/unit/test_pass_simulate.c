@@ -476,9 +476,47 @@ static void fused_kinds_change_no_bit(void **state)
     }
 }
 
+static int n_fetches(const struct sh_build *b)
+{
+    struct sh_program *p = tiny_program(b, tiny_mesh(1, 1, 1, 0));
+    int n = p->n_slices;
+
+    sh_program_destroy(p);
+    return n;
+}
+
+/* Of all states, of some, with units cut in two, and as many slices at once as make a difference. */
+static void slices_change_no_bit(void **state)
+{
+    static const struct {
+        int ratio_16, buffers, shard, replicate;
+        const struct sh_optim *optim;
+    } rows[] = {{16, 3, 1, 1, &sh_optim_adamw}, {16, 2, 2, 1, &sh_optim_adamw}, {7, 3, 2, 2, &sh_optim_adamw},
+                {11, 2, 1, 2, &sh_optim_sgd},   {16, 5, 3, 1, &sh_optim_lion},  {1, 2, 1, 1, &sh_optim_adamw}};
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        int r = (int)i / 2, world = rows[r].shard * rows[r].replicate;
+        struct sh_build b = build_of(&tiny_models[r % TINY_MODELS], world, 12 / world > 6 ? 2 : 1, false);
+        struct outcome with, without;
+
+        b.model.ffn_dim = 500;
+        b.act = i % 2 ? SH_BF16 : SH_F32;
+        b.options.optim = rows[r].optim;
+        without = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
+        b.offload = (struct sh_offload){
+            .optimizer_16 = rows[r].ratio_16, .buffers = rows[r].buffers, .slice_elems = SH_SLICE_MULTIPLE};
+        assert_true(n_fetches(&b) > 0 && (rows[r].ratio_16 < 16 || n_fetches(&b) > rows[r].buffers));
+        with = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
+        assert_same(&with, &without);
+        free(with.params);
+        free(without.params);
+    }
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 8] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 9] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){
@@ -491,5 +529,6 @@ int main(void)
     tests[TINY_MODELS + 5] = (struct CMUnitTest)cmocka_unit_test(fused_kinds_change_no_bit);
     tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(with_frozen_units);
     tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(with_adapters);
+    tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(slices_change_no_bit);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

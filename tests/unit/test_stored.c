@@ -21,6 +21,8 @@ enum { WORLD = 2 };
     "model.rope_long_factor=1,1"
 #define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
 
+#define NVME "offload.nvme_path=/elsewhere offload.optimizer=nvme"
+
 /* A value other than that of the base below, and what else it needs, with blanks between: given on both sides. */
 struct row {
     const char *key, *value, *needs;
@@ -88,6 +90,12 @@ static const struct row machine[] = {
     {"comm.nccl_max_ctas", "4", NULL},
     {"comm.shared_memory", "off", NULL},
     {"memory.limit_bytes", "1GiB", NULL},
+    {"offload.optimizer", "nvme", "offload.nvme_path=/elsewhere"},
+    {"offload.optimizer_ratio", "0.5", NVME},
+    {"offload.nvme_path", "/elsewhere", NULL},
+    {"offload.buffer_count", "4", NVME},
+    {"offload.verify", "false", NVME},
+    {"offload.allow_network", "true", NVME},
     {"debug.sync_ops", "true", NULL},
     {"checkpoint.trust", "any", NULL},
 };
@@ -301,6 +309,11 @@ static const char *need_of(const char *change)
     static const struct {
         const char *change, *needs;
     } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
+                {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
+                {"offload.verify=true", NVME},
+                {"offload.verify=false", NVME},
+                {"offload.allow_network=true", NVME},
+                {"offload.allow_network=false", NVME},
                 {"model.rope_type=llama3", "model.rope_factor=8 model.rope_original_max_len=256"},
                 {"model.rope_type=linear", "model.rope_factor=8"},
                 {"model.rope_type=yarn", "model.rope_factor=8 model.rope_original_max_len=256"},

@@ -21,7 +21,7 @@ SECONDS = 60
 QUESTIONS = [
     ('sherd tr', ['train'], ['tokenize']),
     ('sherd ckpt ver', ['verify'], ['version']),
-    ('sherd bench ', ['gemm', 'io'], ['verify']),
+    ('sherd bench ', ['gemm', 'io', 'tier'], ['verify']),
     ('sherd help pl', ['plan'], ['train']),
     ('sherd ckpt --keep-', ['--keep-latest', '--keep-every'], ['--trust']),
     ('sherd train --training.mixed_precision_p', ['--training.mixed_precision_param='], ['--training.steps=']),

@@ -37,6 +37,7 @@ WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
 TRACE = {'profiling.trace': 'trace.json'}
+NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
 OFTEN = {'checkpoint.interval': 1}
 # Steps of one sequence and a large rate, whose norms go up and down: a guard with a low bound finds outliers.
 ROUGH = {'training.global_batch_size': 1, 'training.local_batch_size': 1, 'optimizer.lr': 0.3, 'training.steps': 60,
@@ -202,6 +203,12 @@ ROWS = {
     'comm.nccl_max_ctas': Row(4, 'refused'),
     'comm.shared_memory': Row('off', 'plan', needs=HYBRID),
     'memory.limit_bytes': Row('10KiB', 'refused'),
+    'offload.optimizer': Row('nvme', 'plan', needs={'offload.nvme_path': '.'}),
+    'offload.optimizer_ratio': Row(0.25, 'plan', needs=NVME),
+    'offload.nvme_path': Row('nowhere', 'refused', needs=NVME),
+    'offload.buffer_count': Row(2, 'plan', needs=NVME),
+    'offload.verify': Row('false', 'mesh/test_offload.py'),
+    'offload.allow_network': Row('true', 'unit/test_tier.c'),
     'debug.seed': Row(5, 'steps'),
     'debug.sync_ops': Row('true', 'refused'),
 }

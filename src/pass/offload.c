@@ -1,0 +1,270 @@
+/* Optimizer states whose home is a file: the update of a unit becomes, slice by slice, a fetch of the remainder and the states, the
+ * update on views of what came, and their way back. The update is elementwise, so no cut changes a bit. Right after this pass
+ * each move is waited for on the spot; schedule then makes the double buffer.
+ *
+ * The first units in forward order stay on the device: they are the first to be needed again. A unit in which the cut falls is
+ * split there. */
+#include "src/base/mem.h"
+#include "src/pass/build.h"
+#include "src/pass/shard.h"
+
+#include <stdlib.h>
+
+enum { MOST_ELEMS = 4 << 20, SLICES = 16 };
+
+struct offload {
+    const struct sh_build *b;
+    struct sh_program *p;
+    int file, in, out; /* rows of the tier and of the streams */
+    struct list {
+        struct sh_op *op;
+        int n, cap;
+    } update; /* the section as it becomes */
+};
+
+static int64_t whole_multiples(int64_t n)
+{
+    return (n + SH_SLICE_MULTIPLE - 1) / SH_SLICE_MULTIPLE * SH_SLICE_MULTIPLE;
+}
+
+static int64_t trained_elems(const struct sh_program *p)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < p->n_units; i++)
+        n += p->units[i].trainable ? p->units[i].chunk : 0;
+    return n;
+}
+
+/* Large enough for a disk, small enough that the ones on the device are few bytes beside the rest of a small model. */
+static int64_t slice_elems(const struct sh_build *b, int64_t away)
+{
+    int64_t part = whole_multiples((away + SLICES - 1) / SLICES);
+
+    if (b->offload.slice_elems)
+        return b->offload.slice_elems;
+    return part < MOST_ELEMS ? part : MOST_ELEMS;
+}
+
+/* Bytes of the extent: the remainder and the states of so many elements. */
+static int64_t extent_bytes(const struct sh_program *p, int64_t room)
+{
+    int64_t bytes = p->act != SH_F32 ? room * sh_dtype_bytes(SH_I16) : 0;
+
+    for (int k = 0; k < p->n_states; k++)
+        bytes += room * sh_dtype_bytes(p->state[k].dtype);
+    return bytes;
+}
+
+static int add_extent(struct offload *o, const struct sh_unit *u, int64_t bytes, enum sh_mem mem, int tier)
+{
+    struct sh_tensor t = sh_tensor_make(mem, SH_U8, 1, &bytes, "%.40s.%s", u->name, tier ? "home" : "slice");
+
+    t.tier = tier;
+    t.persistent = tier != 0;
+    return sh_program_add_tensor(o->p, &t);
+}
+
+/* A part of the copy, of a type of its own. */
+static int view_part(struct sh_program *p, int copy, enum sh_dtype dtype, int64_t at_bytes, int64_t n, const char *what)
+{
+    struct sh_tensor v = sh_tensor_make(SH_MEM_FETCHED, dtype, 1, &n, "%.40s.%s", p->tensors[copy].name, what);
+
+    v.base = copy;
+    v.base_elems = at_bytes / sh_dtype_bytes(dtype);
+    return sh_program_add_tensor(p, &v);
+}
+
+static void add_slice(struct offload *o, int unit, int64_t first, int64_t n)
+{
+    struct sh_program *p = o->p;
+    struct sh_slice s = {.unit = unit, .first = first, .n = n, .room = whole_multiples(n), .remainder = SH_NONE};
+    int64_t bytes = extent_bytes(p, s.room), at = 0;
+
+    s.home = add_extent(o, &p->units[unit], bytes, SH_MEM_OPTIM, o->file);
+    s.copy = add_extent(o, &p->units[unit], bytes, SH_MEM_FETCHED, 0);
+    if (p->act != SH_F32) {
+        s.remainder = view_part(p, s.copy, SH_I16, at, n, "remainder");
+        at += s.room * sh_dtype_bytes(SH_I16);
+    }
+    for (int k = 0; k < SH_STATES_MAX; k++) {
+        s.state[k] = SH_NONE;
+        if (k >= p->n_states)
+            continue;
+        s.state[k] = view_part(p, s.copy, p->state[k].dtype, at, n, p->state[k].name);
+        at += s.room * sh_dtype_bytes(p->state[k].dtype);
+    }
+    sh_program_add_slice(p, &s);
+}
+
+/* What stays of a tensor of the chunk; nothing of it: there is no such tensor. */
+static int shrink(struct sh_program *p, int t, int64_t held)
+{
+    if (t == SH_NONE)
+        return t;
+    p->tensors[t].dim[0] = held;
+    p->tensors[t].persistent = held > 0;
+    return held ? t : SH_NONE;
+}
+
+static void cut_unit(struct offload *o, int unit, int64_t held, int64_t slice)
+{
+    struct sh_program *p = o->p;
+    struct sh_unit *u = &p->units[unit];
+
+    u->held = held;
+    u->remainder = shrink(p, u->remainder, held);
+    for (int k = 0; k < p->n_states; k++)
+        u->state[k] = shrink(p, u->state[k], held);
+    u->first_slice = p->n_slices;
+    for (int64_t at = held; at < u->chunk; at += slice)
+        add_slice(o, unit, at, u->chunk - at < slice ? u->chunk - at : slice);
+    u->n_slices = p->n_slices - u->first_slice;
+}
+
+/* Chunks are equal on all ranks, and so are the cuts. */
+static void cut_units(struct offload *o)
+{
+    struct sh_program *p = o->p;
+    int64_t all = trained_elems(p), away = all * o->b->offload.optimizer_16 / 16, stays = all - away;
+    int64_t slice = slice_elems(o->b, away);
+
+    for (int i = 0; i < p->n_units; i++) {
+        const struct sh_unit *u = &p->units[i];
+        int64_t held = stays < u->chunk ? stays / SH_SLICE_MULTIPLE * SH_SLICE_MULTIPLE : u->chunk;
+
+        if (!u->trainable)
+            continue;
+        stays -= stays < u->chunk ? stays : u->chunk;
+        if (held < u->chunk)
+            cut_unit(o, i, held, slice);
+    }
+}
+
+static int push(struct offload *o, struct sh_op op)
+{
+    o->update.op = sh_grow(o->update.op, o->update.n, &o->update.cap, sizeof *o->update.op);
+    o->update.op[o->update.n] = op;
+    return o->update.n++;
+}
+
+/* A move and the wait for it. */
+static void move(struct offload *o, enum sh_op_kind kind, int unit, int from, int to)
+{
+    struct sh_op op = sh_program_op(kind), wait = sh_program_op(SH_OP_WAIT);
+
+    op.in[0] = from;
+    op.out[0] = to;
+    op.stream = kind == SH_OP_FETCH ? o->in : o->out;
+    op.unit = wait.unit = unit;
+    op.phase = wait.phase = SH_PHASE_UPDATE;
+    wait.attr.waits_for = push(o, op);
+    push(o, wait);
+}
+
+/* The update of [first, first + n) of the chunk; the states are the caller's. */
+static struct sh_op part_of(struct offload *o, const struct sh_op *all, int64_t first, int64_t n)
+{
+    struct sh_op op = *all;
+    const char *name = o->p->units[all->unit].name;
+
+    op.in[0] = sh_shard_view(o->p, all->in[0], first, 1, &n, name);
+    op.out[0] = sh_shard_view(o->p, all->out[0], first, 1, &n, name);
+    return op;
+}
+
+static void update_slice(struct offload *o, const struct sh_op *all, int slice)
+{
+    struct sh_slice s = o->p->slices[slice];
+    struct sh_op op = part_of(o, all, s.first, s.n);
+
+    for (int k = 0; k < o->p->n_states; k++)
+        op.out[1 + k] = s.state[k];
+    op.out[1 + o->p->n_states] = s.remainder;
+    move(o, SH_OP_FETCH, op.unit, s.home, s.copy);
+    push(o, op);
+    move(o, SH_OP_EVICT, op.unit, s.copy, s.home);
+}
+
+/* What the unit holds on the device first. */
+static void update_unit(struct offload *o, const struct sh_op *all)
+{
+    struct sh_unit u = o->p->units[all->unit];
+
+    if (u.held == u.chunk)
+        push(o, *all);
+    else if (u.held)
+        push(o, part_of(o, all, 0, u.held));
+    for (int i = u.first_slice; i < u.first_slice + u.n_slices; i++)
+        update_slice(o, all, i);
+}
+
+/* Positions within a section are those of its operations. */
+static void rebuild_update(struct offload *o, const struct sh_section *s)
+{
+    int *place = sh_calloc((size_t)s->n_ops + 1, sizeof *place);
+
+    for (int i = 0; i < s->n_ops; i++) {
+        struct sh_op op = o->p->ops[s->first_op + i];
+
+        place[i] = o->update.n;
+        if (op.kind == SH_OP_WAIT)
+            op.attr.waits_for = place[op.attr.waits_for];
+        if (op.attr.after != SH_NONE)
+            op.attr.after = place[op.attr.after];
+        if (sh_op_info(op.kind)->runs)
+            update_unit(o, &op);
+        else
+            push(o, op);
+    }
+    free(place);
+}
+
+/* The section in its new length between the others. */
+static void splice(struct offload *o, int section)
+{
+    struct sh_program *p = o->p;
+    int first = p->sections[section].first_op, end = first + p->sections[section].n_ops, n = p->n_ops, more;
+    struct sh_op *tail = sh_calloc((size_t)(n - end) + 1, sizeof *tail);
+
+    for (int i = end; i < n; i++)
+        tail[i - end] = p->ops[i];
+    p->n_ops = first;
+    for (int i = 0; i < o->update.n; i++)
+        sh_program_add_op(p, &o->update.op[i]);
+    for (int i = end; i < n; i++)
+        sh_program_add_op(p, &tail[i - end]);
+    more = o->update.n - p->sections[section].n_ops;
+    p->sections[section].n_ops = o->update.n;
+    for (int i = 0; i < p->n_sections; i++)
+        p->sections[i].first_op += p->sections[i].first_op >= end ? more : 0;
+    free(tail);
+}
+
+/* Of the parts; the rows of the whole units go. */
+static void renew_runs(struct offload *o)
+{
+    o->p->n_runs = 0;
+    for (int i = 0; i < o->p->n_ops; i++)
+        if (sh_op_info(o->p->ops[i].kind)->runs)
+            sh_shard_runs(&o->b->options, o->p, o->p->ops[i].unit, &o->p->ops[i]);
+}
+
+/* Nothing changes where nothing is asked for. */
+sh_rc sh_pass_offload(const struct sh_build *b, struct sh_program *p)
+{
+    struct offload o = {.b = b, .p = p};
+    const struct sh_section *update = sh_program_section(p, SH_SECTION_UPDATE);
+
+    if (!b->offload.optimizer_16 || !update)
+        return SH_OK;
+    o.file = sh_program_add_tier(p, "file", SH_TIER_FILE);
+    o.in = sh_program_add_stream(p, "in", SH_RUNS_MOVES);
+    o.out = sh_program_add_stream(p, "out", SH_RUNS_MOVES);
+    cut_units(&o);
+    rebuild_update(&o, update);
+    splice(&o, (int)(update - p->sections));
+    renew_runs(&o);
+    free(o.update.op);
+    return SH_OK;
+}

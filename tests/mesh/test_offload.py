@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""Optimizer states in a file change no bit: losses, norms and checkpoints are those of a run that has them in memory, and
+what a run moves is what its plan says. Prints TAP."""
+import itertools
+import json
+import os
+import pathlib
+import re
+import resource
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+STEPS = 4
+NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
+NUMBERS = ('loss', 'grad_norm', 'lr')
+
+
+def config(ranks, **more):
+    return {**tiny.MODELS['llama'], 'training.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
+            'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'checkpoint.interval': 2, 'training.device': 'cpu',
+            'training.local_batch_size': tiny.GLOBAL_BATCH // max(ranks, 1), 'metrics.log_freq': 1000, **more}
+
+
+def checkpoints(folder):
+    return {path.name: path.read_bytes() for path in sorted(pathlib.Path(folder).glob('out/checkpoint/*.h5'))}
+
+
+def compare(name, found, expected, folder, other):
+    wrong = [f'{name}: {key} differs: {[step[key] for step in found]}, not {[step[key] for step in expected]}'
+             for key in NUMBERS if [step[key] for step in found] != [step[key] for step in expected]]
+    saved, wanted = checkpoints(folder), checkpoints(other)
+    if not saved or saved.keys() != wanted.keys():
+        wrong.append(f'{name}: checkpoints are {list(saved)}, not {list(wanted)}')
+    elif saved[max(saved)] != wanted[max(saved)]:
+        wrong.append(f'{name}: the last checkpoint differs')
+    return wrong
+
+
+def left_behind(folder):
+    """A scratch file has no name."""
+    return [f'{path} was left behind' for path in pathlib.Path(folder).glob('*') if path.name not in ('c.yaml', 'out')]
+
+
+def same(name, ranks, more, offload):
+    memory, file = f'{name}-memory', f'{name}-file'
+    expected = job.train(memory, config(ranks, **more), ranks)
+    found = job.train(file, config(ranks, **more, **offload), ranks)
+    return compare(name, found, expected, file, memory) + left_behind(file) + moved(name, file, ranks, found)
+
+
+def moved(name, folder, ranks, steps):
+    """Bytes of each step that updates, as the plan has them."""
+    words = ['plan', 'c.yaml', '--ranks', max(ranks, 1), f'--mesh.ranks_per_node={max(ranks, 1)}']
+    plan = job.sherd(*words, folder=folder)
+    found = re.search(r'moved in a training step: (\d+) bytes read, (\d+) bytes written', plan)
+    if not found:
+        return [f'{name}: the plan has no bytes that are moved: {plan}']
+    return [f'{name}: step {step["step"]} moved {step.get("offload_read_bytes")} and {step.get("offload_written_bytes")} '
+            f'bytes, planned {found[1]} and {found[2]}'
+            for step in steps if not step.get('skipped')
+            if [step.get('offload_read_bytes'), step.get('offload_written_bytes')] != [int(found[1]), int(found[2])]]
+
+
+BF16 = {'training.mixed_precision_param': 'bfloat16'}
+MATRIX = [
+    (0, {}, {}), (0, BF16, {}), (0, {}, {'offload.optimizer_ratio': 0.4}), (0, BF16, {'offload.optimizer_ratio': 0.7}),
+    (0, {'training.local_batch_size': 4}, {'offload.buffer_count': 2, 'offload.verify': False}),
+    (0, {'optimizer.name': 'sgd'}, {}), (0, {**BF16, 'optimizer.name': 'lion'}, {}),
+    (2, {'parallelism.sharding_strategy': 'full_shard'}, {}),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'no_shard'}, {}),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'shard_optim', 'comm.shared_memory': 'off',
+         'training.local_batch_size': 3}, {'offload.optimizer_ratio': 0.5}),
+    (4, {**BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2}, {}),
+    (4, {'parallelism.sharding_strategy': 'shard_grad_op', 'training.local_batch_size': 2}, {'offload.buffer_count': 4}),
+]
+
+
+def label(ranks, more, offload):
+    words = [str(value) for value in itertools.chain(more.values(), offload.values())]
+    return '-'.join([f'{max(ranks, 1)}-ranks', *words])
+
+
+def resumes(name, first, second, more):
+    """Half with one, half with the other: the whole of the run in memory."""
+    whole, parts = f'{name}-whole', f'{name}-parts'
+    expected = job.train(whole, config(0, **more), 0)
+    job.train(parts, config(0, **more, **first, **{'training.steps': 2}), 0)
+    (pathlib.Path(parts) / 'c.yaml').write_text(job.yaml({'job.dump_folder': 'out', **config(0, **more, **second)}))
+    job.sherd('train', 'c.yaml', folder=parts)
+    return compare(name, job.metrics(parts), expected, parts, whole)
+
+
+def background(name):
+    more = {**BF16, 'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}
+    return same(name, 0, more, NVME)
+
+
+def goes_back(name):
+    """A guard that finds each step after the first few an outlier goes back to a checkpoint, twice."""
+    more = {**BF16, 'training.steps': 60, 'lr_scheduler.total_steps': 60, 'optimizer.lr': 0.3, 'guard.window': 8,
+            'guard.z_score': 2, 'guard.action': 'rollback', 'guard.max_rollbacks': 1000, 'checkpoint.interval': 7,
+            'training.global_batch_size': 1, 'training.local_batch_size': 1}
+    wrong = same(name, 0, more, NVME)
+    text = pathlib.Path(f'{name}-file/out/metrics.jsonl').read_text()
+    return wrong if 'rollback_from' in text else [f'{name}: nothing was rolled back', *wrong]
+
+
+def hugging_face(name):
+    """The last state as a folder of transformers, and a run that begins with it: masters in halves, one of them in the file."""
+    more = {**BF16, 'checkpoint.last_save_in_hf': True, 'checkpoint.export_dtype': 'float32'}
+    wrong = same(name, 0, more, NVME)
+    folders = [next(pathlib.Path(f'{name}-{kind}/out').glob('**/model.safetensors')) for kind in ('memory', 'file')]
+    if folders[0].read_bytes() != folders[1].read_bytes():
+        wrong.append(f'{name}: model.safetensors differs')
+    begin = {**{key: value for key, value in BF16.items()}, 'model.hf_assets_path': str(folders[0].parent.absolute()),
+             'checkpoint.initial_load_in_hf': True}
+    return wrong + same(f'{name}-again', 0, begin, NVME)
+
+
+def traced(name):
+    """Moves have rows of their own, and so has what is waited for them."""
+    more = {**BF16, 'profiling.trace': 'out/trace.json', 'profiling.trace_first_step': 2, 'profiling.trace_steps': 1}
+    job.train(name, config(0, **more, **NVME), 0)
+    events = json.loads((pathlib.Path(name) / 'out/trace.json').read_text())['traceEvents']
+    rows = {event['tid']: event['args']['name'] for event in events if event['name'] == 'thread_name'}
+    found = {row: [event for event in events if event['ph'] == 'X' and rows[event['tid']] == row]
+             for row in ('in', 'out', 'exposed offload')}
+    n = len(found['in'])
+    if n < 5 or len(found['out']) != n or len(found['exposed offload']) != 2 * n:
+        return [f'{name}: {({row: len(events) for row, events in found.items()})}']
+    wrong = [f'{name}: {event["name"]} on row {row}' for row, kind in (('in', 'fetch'), ('out', 'evict'))
+             for event in found[row] if not event['name'].endswith(kind)]
+    for row in ('in', 'out'):
+        for a, b in zip(found[row], found[row][1:]):
+            if b['ts'] < a['ts'] + a['dur'] - 0.01:
+                wrong.append(f'{name}: two at once on row {row}: {a}, {b}')
+    return wrong
+
+
+# States are half of what it takes.
+LARGE = {'model.n_layers': 2, 'model.dim': 256, 'model.n_heads': 4, 'model.head_dim': 64, 'model.ffn_dim': 512,
+         'model.vocab_size': 8192, 'model.init_std': 0.02, 'training.global_batch_size': 1, 'training.local_batch_size': 1,
+         'training.steps': 3, 'lr_scheduler.total_steps': 3}
+
+
+def arena_of(folder, more):
+    job.prepare(folder, {'job.dump_folder': 'out', **config(0, **LARGE), **more})
+    return int(re.search(r'all that is allocated +(\d+)', job.sherd('plan', 'c.yaml', folder=folder))[1])
+
+
+def fits(name):
+    """Trains within a limit under which it is refused otherwise, and takes less for that."""
+    whole, sliced = arena_of(f'{name}-plan', {}), arena_of(f'{name}-plan', NVME)
+    limit = {'memory.limit_bytes': sliced}
+    wrong = is_refused(f'{name}-refused', {**LARGE, **limit, 'offload.optimizer': 'none'}, 4, 'offload.optimizer=nvme')
+    expected = job.train(f'{name}-memory', config(0, **LARGE), 0)
+    found = job.train(f'{name}-file', config(0, **LARGE, **limit, **NVME), 0)
+    wrong += compare(name, found, expected, f'{name}-file', f'{name}-memory')
+    if found[-1]['arena_bytes'] != sliced or expected[-1]['arena_bytes'] != whole:
+        wrong.append(f'{name}: arenas of {sliced} and {whole} bytes were planned')
+    saved = expected[-1]['peak_rss_bytes'] - found[-1]['peak_rss_bytes']
+    if saved < 0.8 * (whole - sliced):
+        wrong.append(f'{name}: {whole - sliced} bytes less are planned, {saved} less were resident')
+    return wrong
+
+
+def start(folder, more):
+    """A long run, when it has done some steps."""
+    job.prepare(folder, {'job.dump_folder': 'out', **config(0, **more)})
+    run = job.subprocess.Popen(job.command(0, ['train', 'c.yaml']), cwd=folder, stdin=job.subprocess.DEVNULL,
+                               stderr=job.subprocess.PIPE, text=True, env=job.environment(0))
+    metrics, end = pathlib.Path(folder) / 'out/metrics.jsonl', time.monotonic() + job.SECONDS
+    while time.monotonic() < end and run.poll() is None:
+        if metrics.exists() and metrics.read_text().count('grad_norm') > 4:
+            return run
+        time.sleep(0.02)
+    run.kill()
+    raise job.Failed(f'{folder}: no steps; {run.communicate()[1]}')
+
+
+LONG = {**BF16, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'checkpoint.interval': 3,
+        'checkpoint.keep_latest_k': 2}
+
+
+def private_bytes(pid):
+    """What RLIMIT_DATA counts."""
+    return int(re.search(r'VmData:\s+(\d+)', pathlib.Path(f'/proc/{pid}/status').read_text())[1]) * 1024
+
+
+def sample(name, more):
+    run = start(name, {**LARGE, **more, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'checkpoint.enable': False})
+    bytes = private_bytes(run.pid)
+    run.kill()
+    run.communicate()
+    return bytes
+
+
+def held_by_the_kernel(name):
+    """With half of the difference to spare, the kernel lets the run with a file train, save and load, and not the other."""
+    more = {'model.vocab_size': 32768}
+    most = (sample(f'{name}-sample', more) + sample(f'{name}-sample', {**more, **NVME})) // 2
+    wrong = []
+    for steps, offload, status in ((2, {}, 4), (2, NVME, 0), (4, NVME, 0)):
+        folder = pathlib.Path(name)
+        if steps == 2:
+            job.prepare(folder, {})
+        (folder / 'c.yaml').write_text(job.yaml({'job.dump_folder': 'out', **config(0, **LARGE), **more, **offload,
+                                                 'training.steps': steps, 'lr_scheduler.total_steps': 4}))
+        done = job.subprocess.run(job.command(0, ['train', 'c.yaml']), cwd=folder, capture_output=True, text=True,
+                                  stdin=job.subprocess.DEVNULL, env=job.environment(0), timeout=job.SECONDS, check=False,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (most, most)))
+        if done.returncode != status:
+            wrong.append(f'{name}: {steps} steps, {offload}, within {most} bytes: exit {done.returncode}: {done.stderr}')
+    return wrong
+
+
+def killed(name):
+    """Nothing is left of the file, and a new start goes on from the checkpoint with the same bits."""
+    run = start(name, {**LONG, **NVME})
+    run.kill()
+    run.communicate()
+    wrong = left_behind(name)
+    steps = len(job.metrics(name)) + 3
+    more = {**LONG, 'training.steps': steps, 'lr_scheduler.total_steps': 4000}
+    (pathlib.Path(name) / 'c.yaml').write_text(job.yaml({'job.dump_folder': 'out', **config(0, **more), **NVME}))
+    job.sherd('train', 'c.yaml', folder=name)
+    expected = job.train(f'{name}-memory', config(0, **more), 0)
+    found = job.metrics(name)[-1]
+    return wrong + compare(name, [found], [expected[-1]], name, f'{name}-memory')
+
+
+def scratch_file(pid):
+    """The way to a file without a name, through who has it open."""
+    for fd in pathlib.Path(f'/proc/{pid}/fd').iterdir():
+        target = os.readlink(fd)
+        if target.endswith('(deleted)') and os.stat(fd).st_size > 0 and '/#' in target:
+            return fd
+    raise job.Failed('no scratch file is open')
+
+
+def breaks(name, how, says):
+    """A disk that loses or damages what it holds ends the job in one line; the last checkpoint stays."""
+    run = start(name, {**LONG, **NVME, 'checkpoint.interval': 4000, 'checkpoint.create_seed_checkpoint': True})
+    how(scratch_file(run.pid))
+    error = run.communicate(timeout=job.SECONDS)[1]
+    lines = [line for line in error.splitlines() if 'error:' in line]
+    wrong = [] if run.returncode == 3 and len(lines) == 1 and says in lines[0] and 'update' in lines[0] else [
+        f'{name}: exit {run.returncode}: {error}']
+    if list(checkpoints(name)) != ['step-00000000.h5']:
+        wrong.append(f'{name}: checkpoints: {list(checkpoints(name))}')
+    job.sherd('ckpt', 'verify', 'out/checkpoint/step-00000000.h5', folder=name)
+    return wrong + left_behind(name)
+
+
+def damage(path):
+    with open(path, 'r+b') as file:
+        file.write(b'?' * os.stat(path).st_size)
+
+
+REFUSED = [
+    ({'offload.nvme_path': '/dev/shm'}, 2, 'memory itself'), ({'offload.nvme_path': 'nowhere'}, 3, 'nowhere'),
+    ({'offload.nvme_path': ''}, 2, 'offload.nvme_path'), ({'offload.nvme_path': 'c.yaml'}, 3, 'c.yaml'),
+    ({'offload.optimizer_ratio': 0}, 2, 'leave out'), ({'offload.buffer_count': 1}, 2, 'offload.buffer_count'),
+    ({'training.device': 'cuda'}, 2, 'offload.optimizer'), ({'offload.optimizer': 'cpu'}, 2, 'nvme'),
+]
+
+
+def is_refused(name, more, status, says):
+    folder = job.prepare(name, {'job.dump_folder': 'out', **config(0), **NVME, **more})
+    done = job.subprocess.run(job.command(0, ['train', 'c.yaml']), cwd=folder, capture_output=True, text=True,
+                              stdin=job.subprocess.DEVNULL, env=job.environment(0), timeout=job.SECONDS, check=False)
+    if done.returncode != status or says not in done.stderr:
+        return [f'{name}: exit {done.returncode}, expected {status} with "{says}": {done.stderr}']
+    return [f'{name}: {folder}/out was made'] if (folder / 'out/metrics.jsonl').exists() else []
+
+
+def main():
+    tiny.write_tokens('tokens.bin')
+    cases = [(label(*row), same, label(*row), row[0], row[1], {**NVME, **row[2]})
+             for row in MATRIX if row[0] == 0 or job.can_launch()]
+    cases += [(f'resumed {name}', resumes, name, *way) for name, *way in (
+        ('memory-to-file', {}, NVME, {}), ('file-to-memory', NVME, {}, BF16),
+        ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
+    cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'),
+              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
+              ('killed', killed, 'killed'),
+              ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
+              ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]
+    cases += [(f'refused: {more}', is_refused, f'refused-{i}', more, status, says)
+              for i, (more, status, says) in enumerate(REFUSED)]
+    return job.run_cases(cases)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

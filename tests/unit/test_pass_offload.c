@@ -1,0 +1,244 @@
+/* Optimizer states in a file: which elements go, in what order they pass through memory, and what that costs. */
+#include "src/base/mem.h"
+#include "tests/unit/tiny.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct sh_build build_of(enum sh_dtype act, int ratio_16, int buffers)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+
+    b.act = act;
+    b.model.ffn_dim = 500;
+    b.offload = (struct sh_offload){.optimizer_16 = ratio_16, .buffers = buffers, .slice_elems = SH_SLICE_MULTIPLE};
+    return b;
+}
+
+/* The letters of doc: Fn fetch of slice n, Wn its wait, A an update, En its eviction, en the wait for that. */
+static char *order_of(const struct sh_program *p)
+{
+    const struct sh_section *s = sh_program_section(p, SH_SECTION_UPDATE);
+    int *slice = sh_calloc((size_t)s->n_ops + 1, sizeof *slice), fetches = 0, evictions = 0;
+    char *text = sh_calloc((size_t)s->n_ops + 1, 8), *at = text;
+
+    for (int i = 0; i < s->n_ops; i++) {
+        const struct sh_op *op = &p->ops[s->first_op + i];
+        enum sh_op_kind kind = op->kind, waited = kind;
+
+        if (kind == SH_OP_WAIT)
+            waited = p->ops[s->first_op + op->attr.waits_for].kind;
+        if (kind == SH_OP_FETCH || kind == SH_OP_EVICT)
+            slice[i] = kind == SH_OP_FETCH ? ++fetches : ++evictions;
+        if (sh_op_info(kind)->runs)
+            at += sprintf(at, "A ");
+        else if (sh_op_info(waited)->moves)
+            at += sprintf(at, "%c%d ",
+                          kind == SH_OP_WAIT ? (waited == SH_OP_FETCH ? 'W' : 'e') : (kind == SH_OP_FETCH ? 'F' : 'E'),
+                          slice[kind == SH_OP_WAIT ? op->attr.waits_for : i]);
+    }
+    free(slice);
+    return text;
+}
+
+static void check_order(int ratio_16, int buffers, const char *begins, const char *ends)
+{
+    struct sh_build b = build_of(SH_F32, ratio_16, buffers);
+    struct sh_program *p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    char *order = order_of(p);
+
+    if (strncmp(order, begins, strlen(begins)) || strcmp(order + strlen(order) - strlen(ends), ends))
+        fail_msg("%d slices at once: %s", buffers, order);
+    free(order);
+    sh_program_destroy(p);
+}
+
+/* One arrives and one leaves while one is in use; no more than the limit are there. */
+static void slices_overlap(void **state)
+{
+    (void)state;
+    check_order(16, 2, "F1 F2 W1 A E1 W2 A E2 e1 F3 W3 A E3 e2 F4 W4 A E4 e3 F5 ", "e27 F29 W29 A E29 e28 e29 ");
+    check_order(16, 3, "F1 F2 F3 W1 A E1 W2 A E2 e1 F4 W3 A E3 e2 F5 ", "W29 A E29 e28 e29 ");
+    check_order(16, 5, "F1 F2 F3 F4 F5 W1 A E1 W2 A E2 e1 F6 ", "W29 A E29 e28 e29 ");
+    check_order(1, 3, "F1 F2 F3 A A A A W1 A E1 W2 A E2 e1 W3 A E3 e2 e3 ", "e3 ");
+}
+
+/* Copies alive at once at the busiest operation of the update. */
+static int most_alive(const struct sh_program *p)
+{
+    const struct sh_section *s = sh_program_section(p, SH_SECTION_UPDATE);
+    int alive = 0, most = 0;
+
+    for (int i = 0; i < s->n_ops; i++) {
+        const struct sh_op *op = &p->ops[s->first_op + i];
+
+        alive += op->kind == SH_OP_FETCH;
+        alive -= op->kind == SH_OP_WAIT && p->ops[s->first_op + op->attr.waits_for].kind == SH_OP_EVICT;
+        most = alive > most ? alive : most;
+    }
+    assert_int_equal(alive, 0);
+    return most;
+}
+
+static void the_limit_holds(void **state)
+{
+    (void)state;
+    for (int buffers = 2; buffers < 9; buffers++) {
+        struct sh_build b = build_of(SH_BF16, 16, buffers);
+        struct sh_program *p = tiny_program(&b, tiny_mesh(2, 1, 1, 1));
+
+        assert_int_equal(most_alive(p), buffers);
+        sh_program_destroy(p);
+    }
+}
+
+/* Sixteenths of all elements, but for the multiple in which the cut falls; the last units in forward order go first. */
+static void the_share_is_the_ratio(void **state)
+{
+    (void)state;
+    for (int ratio_16 = 1; ratio_16 <= 16; ratio_16++) {
+        struct sh_build b = build_of(ratio_16 % 2 ? SH_F32 : SH_BF16, ratio_16, 3);
+        struct sh_program *p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        int64_t all = 0, held = 0, away = 0;
+        bool cut = false;
+
+        for (int i = 0; i < p->n_units; i++) {
+            const struct sh_unit *u = &p->units[i];
+            int64_t at = u->held;
+
+            assert_true(!cut || u->held == 0);
+            cut |= u->held < u->chunk;
+            for (int k = u->first_slice; k < u->first_slice + u->n_slices; k++) {
+                assert_true(p->slices[k].unit == i && p->slices[k].first == at);
+                at += p->slices[k].n;
+            }
+            assert_int_equal(at, u->chunk);
+            assert_int_equal(u->state[0] == SH_NONE, u->held == 0);
+            all += u->chunk;
+            held += u->held;
+            away += u->chunk - u->held;
+        }
+        assert_int_equal(held + away, all);
+        assert_in_range(away, all * ratio_16 / 16, all * ratio_16 / 16 + SH_SLICE_MULTIPLE);
+        sh_program_destroy(p);
+    }
+}
+
+/* The file has what memory has not, and a step reads and writes all of it. */
+static void bytes_are_what_they_were(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct sh_build b = build_of(bf16 ? SH_BF16 : SH_F32, 16, 3);
+        struct sh_program *p = tiny_program(&b, tiny_mesh(1, 1, 1, 0)), *in_memory;
+        int64_t file = p->tiers[sh_program_file_tier(p)].bytes, in, out, with[SH_MEM_KINDS], without[SH_MEM_KINDS];
+        int64_t elems = 0;
+
+        b.offload.optimizer_16 = 0;
+        in_memory = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        sh_pass_memory(p, with);
+        sh_pass_memory(in_memory, without);
+        for (int i = 0; i < p->n_slices; i++)
+            elems += p->slices[i].room;
+        assert_int_equal(file, elems * (bf16 ? 10 : 8));
+        assert_true(file >= without[SH_MEM_OPTIM] + without[SH_MEM_REMAINDER]);
+        assert_int_equal(with[SH_MEM_OPTIM] + with[SH_MEM_REMAINDER], 0);
+        assert_int_equal(with[SH_MEM_PARAM], without[SH_MEM_PARAM]);
+        sh_program_moved(p, &in, &out);
+        assert_true(in == file && out == file);
+        assert_true(p->arena_bytes < in_memory->arena_bytes);
+        sh_program_moved(in_memory, &in, &out);
+        assert_true(in == 0 && out == 0 && in_memory->n_tiers == 1 && in_memory->n_streams == SH_STREAMS);
+        sh_program_destroy(p);
+        sh_program_destroy(in_memory);
+    }
+}
+
+/* Weight decay has the runs of the unit, cut at the slices: together they cover what the rank owns, once. */
+static void runs_cover_the_chunk(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 3; rank++) {
+        struct sh_build b = build_of(SH_F32, 9, 3);
+        struct sh_program *p = tiny_program(&b, tiny_mesh(3, 1, 1, rank)),
+                          *other = tiny_program(&b, tiny_mesh(3, 1, 1, 2 - rank));
+        int64_t covered = 0;
+
+        for (int i = 0; i < p->n_ops; i++) {
+            const struct sh_op *op = &p->ops[i];
+
+            for (int k = 0; sh_op_info(op->kind)->runs && k < op->attr.runs.count; k++) {
+                const struct sh_decay_run *run = &p->runs[op->attr.runs.first + k];
+
+                assert_true(run->begin < run->end && run->end <= p->tensors[op->in[0]].dim[0]);
+                covered += run->end - run->begin;
+            }
+        }
+        for (int i = 0; i < p->n_units; i++) {
+            int64_t left = p->units[i].elems - p->units[i].chunk * rank;
+
+            covered -= left < 0 ? 0 : left < p->units[i].chunk ? left : p->units[i].chunk;
+        }
+        assert_int_equal(covered, 0);
+        /* The program of another rank is made from this one. */
+        b.options.mesh = tiny_mesh(3, 1, 1, 2 - rank);
+        sh_pass_rank(&b.options, p);
+        assert_int_equal(p->n_runs, other->n_runs);
+        for (int i = 0; i < p->n_runs; i++)
+            assert_true(p->runs[i].begin == other->runs[i].begin && p->runs[i].end == other->runs[i].end &&
+                        p->runs[i].decay == other->runs[i].decay);
+        sh_program_destroy(p);
+        sh_program_destroy(other);
+    }
+}
+
+/* Moves are a rank's own affair. */
+static void the_hash_leaves_moves_out(void **state)
+{
+    struct sh_build b = build_of(SH_F32, 16, 3);
+    struct sh_program *p = tiny_program(&b, tiny_mesh(2, 1, 1, 0)), *in_memory;
+
+    (void)state;
+    b.offload.optimizer_16 = 0;
+    in_memory = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+    assert_int_equal(sh_pass_hash(p), sh_pass_hash(in_memory));
+    sh_program_destroy(p);
+    sh_program_destroy(in_memory);
+}
+
+/* By the size of the model where nobody says: a sixteenth, at most 4 Mi elements. */
+static void slices_have_a_size(void **state)
+{
+    struct sh_build small = build_of(SH_F32, 16, 3), large = tiny_build(&not_tiny_model, 1);
+    struct sh_program *p;
+
+    (void)state;
+    small.offload.slice_elems = 0;
+    p = tiny_program(&small, tiny_mesh(1, 1, 1, 0));
+    assert_in_range(p->n_slices, 16, 16 + p->n_units);
+    sh_program_destroy(p);
+    large.model.n_layers = 1;
+    large.model.vocab_size = 1000;
+    large.offload = (struct sh_offload){.optimizer_16 = 16, .buffers = 3};
+    p = tiny_program(&large, tiny_mesh(1, 1, 1, 0));
+    for (int i = 0; i < p->n_slices; i++)
+        assert_true(p->slices[i].n == 4 << 20 ||
+                    p->slices[i].first + p->slices[i].n == p->units[p->slices[i].unit].chunk);
+    sh_program_destroy(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slices_overlap),         cmocka_unit_test(the_limit_holds),
+        cmocka_unit_test(the_share_is_the_ratio), cmocka_unit_test(bytes_are_what_they_were),
+        cmocka_unit_test(runs_cover_the_chunk),   cmocka_unit_test(the_hash_leaves_moves_out),
+        cmocka_unit_test(slices_have_a_size),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
