@@ -18,21 +18,18 @@ static sh_rc encode(const void *own, void *encoder, const unsigned char *text, s
     return SH_OK;
 }
 
-/* *text is the caller's, with a zero after it. Ids above 255 come from a model with another vocabulary. */
+/* *text is the caller's, with a zero after it. Words of a model past the bytes have no text. */
 static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
 {
     char *s = sh_calloc(n + 1, 1);
+    size_t used = 0;
 
     (void)own, (void)special;
-    for (size_t i = 0; i < n; i++) {
-        if (ids[i] > 255) {
-            free(s);
-            return sh_fail(SH_E_DATA, "id %u is not a byte; was this made with another tokenizer?", (unsigned)ids[i]);
-        }
-        s[i] = (char)ids[i];
-    }
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] <= 255)
+            s[used++] = (char)ids[i];
     *text = s;
-    *bytes = n;
+    *bytes = used;
     return SH_OK;
 }
 

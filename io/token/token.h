@@ -80,8 +80,7 @@ sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned h
 /* Ids to text.
  *   special  in   whether special tokens are part of it
  *   *text    out  freed with free(), *bytes long and a 0 behind that
- * Bytes that are not UTF-8 become U+FFFD, but with "byte". Ids without a word are passed over, but with "byte":
- * SH_E_DATA there. */
+ * Bytes that are not UTF-8 become U+FFFD, but with "byte". Ids without a word are passed over. */
 sh_rc sh_decode_ids(const struct sh_tokenizer *t, const uint32_t *ids, size_t n, bool special, char **text,
                     size_t *bytes);
 

@@ -129,9 +129,9 @@ static sh_rc read_time(const char *text, double *seconds)
     return SH_OK;
 }
 
-/* A number of nodes with its best configuration. */
+/* A number of nodes, or a part of one, with its best configuration. */
 struct size {
-    int nodes;
+    int nodes, ranks;
     double seconds, device_hours; /* of all the tokens, failures included */
     struct sh_search_found best;
 };
@@ -144,10 +144,18 @@ static double goodput_of(const struct sh_cmd_plan *l, int ranks)
     return f.between > 0 ? sh_cost_goodput(&f, sh_cost_best_interval(&f)) : 1;
 }
 
+/* Whoever has fewer devices than a node has is asked about these. */
+static int ranks_of(const struct sh_cmd_plan *l, int nodes)
+{
+    int ranks = nodes * (int)l->machine.node.devices, most = l->cfg.mesh.ranks;
+
+    return most && most < ranks ? most : ranks;
+}
+
 /* *fits: whether a configuration fits, and the batch divides. */
 static sh_rc size_of(const struct sh_cmd_plan *l, int nodes, double tokens, struct size *out, bool *fits)
 {
-    struct sh_search s = search_of(l, nodes * (int)l->machine.node.devices, true);
+    struct sh_search s = search_of(l, ranks_of(l, nodes), true);
     struct sh_search_found found[SH_SEARCH_MOST];
     int n;
     sh_rc rc = sh_search_run(&s, found, &n);
@@ -157,7 +165,7 @@ static sh_rc size_of(const struct sh_cmd_plan *l, int nodes, double tokens, stru
         sh_error_clear();
         return rc == SH_E_USAGE ? SH_OK : rc;
     }
-    *out = (struct size){.nodes = nodes, .best = found[0]};
+    *out = (struct size){.nodes = nodes, .ranks = s.ranks, .best = found[0]};
     out->seconds = tokens / found[0].tokens_per_second / goodput_of(l, s.ranks);
     out->device_hours = out->seconds / 3600 * s.ranks;
     return SH_OK;
@@ -165,10 +173,12 @@ static sh_rc size_of(const struct sh_cmd_plan *l, int nodes, double tokens, stru
 
 static void say_size(const struct sh_cmd_plan *l, const char *what, const struct size *z)
 {
-    struct sh_search s = search_of(l, z->nodes * (int)l->machine.node.devices, true);
-    char time[SH_STR_SHORT], hours[SH_STR_SHORT], strategy[SH_STRATEGY_TEXT];
+    struct sh_search s = search_of(l, z->ranks, true);
+    bool whole = z->ranks >= (int)l->machine.node.devices;
+    char size[SH_STR_SHORT], time[SH_STR_SHORT], hours[SH_STR_SHORT], strategy[SH_STRATEGY_TEXT];
 
-    printf("%-12s %d nodes: %s, %s device-hours", what, z->nodes, sh_str_duration(z->seconds, time),
+    sh_str_plural(whole ? z->nodes : z->ranks, whole ? "node" : "device", size);
+    printf("%-12s %s: %s, %s device-hours", what, size, sh_str_duration(z->seconds, time),
            sh_str_count(llround(z->device_hours), hours));
     if (l->machine.node.price_per_device_hour > 0)
         printf(", %.4g of money", z->device_hours * l->machine.node.price_per_device_hour);
@@ -176,11 +186,12 @@ static void say_size(const struct sh_cmd_plan *l, const char *what, const struct
            z->best.shard, z->best.local_batch, z->best.recompute);
 }
 
-/* Powers of two of nodes; whoever has as many as --ranks says is not asked to use more. */
+/* Powers of two of nodes; whoever has as many as --ranks says is not asked to use more: they may be a part of one. */
 static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double within)
 {
     struct size z, least = {0}, cheapest = {0}, fastest = {0};
-    int most = l->cfg.mesh.ranks ? l->cfg.mesh.ranks / (int)l->machine.node.devices : MOST_NODES;
+    int given = l->cfg.mesh.ranks / (int)l->machine.node.devices;
+    int most = given ? given : l->cfg.mesh.ranks ? 1 : MOST_NODES;
 
     for (int nodes = 1; nodes <= most; nodes *= 2) {
         bool fits;
@@ -201,8 +212,8 @@ static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double 
     }
     if (!fastest.nodes)
         return sh_fail(SH_E_MEMORY,
-                       "no number of nodes up to %d has a configuration that fits, with %lld sequences per step", most,
-                       (long long)sh_request_global_batch(&l->cfg, 1));
+                       "no number of ranks up to %d has a configuration that fits, with %lld sequences per step",
+                       ranks_of(l, most), (long long)sh_request_global_batch(&l->cfg, 1));
     if (least.nodes) {
         say_size(l, "least nodes", &least);
         say_size(l, "cheapest", &cheapest);

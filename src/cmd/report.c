@@ -53,15 +53,16 @@ out:
  * for once, as when a run is just being created, is read again later; the page stays as it is. */
 static sh_rc follow(const struct request *q)
 {
-    bool finished = false;
+    bool finished = false, stopped = false;
 
     SH_TRY(sh_job_listen());
     SH_TRY(write_once(q, FOLLOW_SECONDS, &finished));
     sh_log_info("%s: written every %d s; Ctrl-C ends it", q->path, FOLLOW_SECONDS);
-    while (!finished && !is_stopped()) {
+    while (!finished && !stopped) {
         for (int i = 0; i < FOLLOW_SECONDS * LOOKS_PER_SECOND && !is_stopped(); i++)
             nanosleep(&(struct timespec){.tv_nsec = 1000000000 / LOOKS_PER_SECOND}, NULL);
-        if (write_once(q, is_stopped() ? 0 : FOLLOW_SECONDS, &finished) != SH_OK) {
+        stopped = is_stopped();
+        if (write_once(q, stopped ? 0 : FOLLOW_SECONDS, &finished) != SH_OK) {
             sh_log_warn("%s", sh_error_text());
             sh_error_clear();
         }

@@ -2,9 +2,11 @@
 
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/run/run.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,13 +50,14 @@ static void close_batch(struct batch *b)
 static void make_room(struct batch *b, struct sh_text *t)
 {
     size_t half = b->positions > 1 ? (size_t)b->positions / 2 : 1;
+    char last[SH_STR_SHORT];
 
     if (t->ids.n - t->from <= (size_t)b->positions)
         return;
     t->from = t->fed = t->ids.n - half;
     if (!b->said)
-        sh_log_info("a text is longer than the %d positions of the cache, and continues from its last %zu tokens",
-                    b->positions, half);
+        sh_log_info("a text is longer than the %d positions of the cache, and continues from its last %s", b->positions,
+                    half == 1 ? "token" : sh_str_plural((int64_t)half, "token", last));
     b->said = true;
 }
 
@@ -101,10 +104,8 @@ static void run_step(struct batch *b, bool prefill)
 }
 
 /* Others may be in the middle of a step, so a failure ends this text only; all ranks hear of it at the end. */
-static void tell(struct batch *b, struct sh_text *t)
+static void stop_failed(struct batch *b, struct sh_text *t, sh_rc rc)
 {
-    sh_rc rc = b->how->added(b->how->ctx, t);
-
     if (rc == SH_OK)
         return;
     if (b->rc == SH_OK) {
@@ -115,10 +116,28 @@ static void tell(struct batch *b, struct sh_text *t)
     t->state = SH_TEXT_STOPPED;
 }
 
+/* Nothing is likely among others: what is chosen would say nothing of the model. */
+static sh_rc check_finite(const struct batch *b, const struct sh_text *t, const float *logits)
+{
+    for (int i = 0; i < b->vocab; i++)
+        if (!isfinite(logits[i]))
+            return sh_fail(SH_E_NUMERIC,
+                           "the logit of word %d behind token %zu of text %llu is %g: the model's numbers are not "
+                           "finite",
+                           i, t->ids.n, (unsigned long long)t->index + 1, (double)logits[i]);
+    return SH_OK;
+}
+
 static void add_token(struct batch *b, struct sh_text *t, const float *logits)
 {
-    uint32_t id = sh_sample(&b->how->sampling, logits, b->vocab, t->index, t->ids.n);
+    sh_rc rc = check_finite(b, t, logits);
+    uint32_t id;
 
+    if (rc != SH_OK) {
+        stop_failed(b, t, rc);
+        return;
+    }
+    id = sh_sample(&b->how->sampling, logits, b->vocab, t->index, t->ids.n);
     if (b->how->ends(b->how->ctx, id)) {
         t->state = SH_TEXT_ENDED;
     } else {
@@ -127,7 +146,7 @@ static void add_token(struct batch *b, struct sh_text *t, const float *logits)
             t->state = SH_TEXT_FULL;
         make_room(b, t);
     }
-    tell(b, t);
+    stop_failed(b, t, b->how->added(b->how->ctx, t));
 }
 
 static void take_step(struct batch *b)

@@ -45,7 +45,8 @@ struct sh_continue {
 /* Until none of the texts of any rank goes on: all ranks run the same sections. Ranks may have less texts than rows, or
  * none. A text that is longer than the cache goes on from its last half, which is said once. Collective, agreed.
  *   texts  [n] of this rank
- * Cost:   the prompts in pieces, then a token of all rows a step. Errors: those of `added`. */
+ * Cost:   the prompts in pieces, then a token of all rows a step.
+ * Errors: those of `added`; SH_E_NUMERIC: a logit is not finite. Such a text ends, the others go on. */
 sh_rc sh_run_continue(struct sh_run *r, struct sh_text *texts, int n, const struct sh_continue *how);
 
 #endif

@@ -103,13 +103,17 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
 }
 
 /* What is left out, or cut, is never passed over in silence. */
-void sh_feed_note_rows(const struct sh_data *d)
+void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess)
 {
     struct sh_data_rows r;
     char documents[SH_STR_SHORT], left_out[64] = "", cut[64] = "";
 
-    if (!sh_data_rows(d, &r))
+    if (!sh_data_rows(d, &r)) {
+        if (excess != SH_EXCESS_RAISE)
+            sh_log_info("note: data.excess_length_strategy has no effect: the data has no documents, or they are one "
+                        "stream; `sherd tokenize --documents` and data.packing=bfd keep them apart");
         return;
+    }
     if (r.left_out)
         snprintf(left_out, sizeof left_out, ", %lld of them left out", (long long)r.left_out);
     if (r.cut)

@@ -24,8 +24,9 @@ sh_rc sh_feed_settle(struct sh_config *cfg, const char *path);
 /* A note on standard error where a large vocabulary meets ids that are all bytes: tokens of another tokenizer than the
  * model's, most likely. Looks at a few windows. Local. */
 void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_size);
-/* One line about rows of documents: how many, how full, what is left out. Local. */
-void sh_feed_note_rows(const struct sh_data *d);
+/* One line about rows of documents: how many, how full, what is left out; or, without documents, about a strategy for
+ * those that are too long. Local. */
+void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess);
 /* Copy what was read into the program's tensors. Local. */
 void sh_feed_put(struct sh_run *r, const struct sh_feed *f);
 

@@ -134,7 +134,7 @@ sh_rc sh_train_open_data(struct sh_train *t)
                      &t->feed));
     if (t->r->mesh->rank == 0) {
         sh_feed_note_bytes(t->feed.data, mixed ? cfg->data.mix : cfg->training.dataset_path, cfg->model.vocab_size);
-        sh_feed_note_rows(t->feed.data);
+        sh_feed_note_rows(t->feed.data, (enum sh_cfg_excess)cfg->data.excess_length_strategy);
     }
     if (cfg->validation.enable)
         SH_TRY(open_feed(t, "validation.dataset_path", cfg->validation.dataset_path, false, &t->validation));

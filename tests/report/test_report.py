@@ -623,6 +623,7 @@ def wait_for(what, done):
 def case_follow():
     """The page is written again while runs go on, and reloads itself until they are finished or nobody wants it."""
     empty()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it, and so would its children
     write_run('a', config(1, 4, 4), ten_steps(1000)[:3])
     path = work / 'report.html'
     follow = [os.environ['SHERD'], 'report', '--follow', str(work)]

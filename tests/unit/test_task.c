@@ -71,6 +71,7 @@ static void contexts(void **state)
     } table[] = {
         {"{\"context\":\"ab\",\"continuation\":\"c\"}", "ab|c"},
         {"{\"context\":\"\",\"continuation\":\"c\"}", "e|c"},
+        {"{\"context\":\"\",\"continuation\":\"<e>c\"}", "e|ec"}, /* lm_eval takes its first token for the context */
         {"{\"context\":\"a \",\"continuation\":\"c\"}", "a| c"},
         {"{\"context\":\"a \\u00a0\\n\",\"continuation\":\"c\"}", "a| 4c"},
         {"{\"context\":\"a\\u001c\",\"continuation\":\"c\"}", "a|c"},
@@ -176,6 +177,20 @@ static void damaged_files(void **state)
         }
 }
 
+/* The second context begins with a capital and has no other, of letters in ASCII; the others stay. */
+static void capitals_of_hellaswag(void **state)
+{
+    static const char line[] = "{\"activity_label\":\"Be C\",\"ctx_a\":\"A B\",\"ctx_b\":\"a \xc3\x89YZ\","
+                               "\"endings\":[\"A\",\"b\"],\"label\":1}";
+    struct sh_task t;
+
+    (void)state;
+    assert_int_equal(read_task(SH_TASK_CHOICES, line, sizeof line - 1, &t), SH_OK);
+    assert_string_equal(t.choice[0].context, "Be C: A B A \xc3\x89yz");
+    assert_string_equal(t.choice[0].text, " A");
+    sh_task_free(&t);
+}
+
 /* Such a model has no likeliest answer. */
 static void numbers_that_are_not_finite(void **state)
 {
@@ -223,6 +238,7 @@ int main(void)
         cmocka_unit_test(no_prefix),
         cmocka_unit_test(windows),
         cmocka_unit_test(damaged_files),
+        cmocka_unit_test(capitals_of_hellaswag),
         cmocka_unit_test(numbers_that_are_not_finite),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
