@@ -72,9 +72,9 @@ static const struct {
 } cures[] = {
     {less_kept, "activation_checkpoint.mode=memory_budget"},
     {one_sequence, "training.local_batch_size=1"},
-    {states_in_a_file, "offload.optimizer=nvme"},
     {all_sharded, "parallelism.sharding_strategy=full_shard"},
     {twice_the_ranks, "twice the ranks"},
+    {states_in_a_file, "offload.optimizer=nvme"},
 };
 
 static int64_t arena_of(struct sh_build *trial)
