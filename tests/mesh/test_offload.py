@@ -66,6 +66,7 @@ def moved(name, folder, ranks, steps):
 
 
 BF16 = {'training.mixed_precision_param': 'bfloat16'}
+SMALL = {'optimizer.state_dtype': 'bfloat16'}
 MATRIX = [
     (0, {}, {}), (0, BF16, {}), (0, {}, {'offload.optimizer_ratio': 0.4}), (0, BF16, {'offload.optimizer_ratio': 0.7}),
     (0, {'training.local_batch_size': 4}, {'offload.buffer_count': 2, 'offload.verify': False}),
@@ -76,6 +77,9 @@ MATRIX = [
          'training.local_batch_size': 3}, {'offload.optimizer_ratio': 0.5}),
     (4, {**BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2}, {}),
     (4, {'parallelism.sharding_strategy': 'shard_grad_op', 'training.local_batch_size': 2}, {'offload.buffer_count': 4}),
+    (0, SMALL, {}), (0, {**BF16, **SMALL, 'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}, {}),
+    (2, {**BF16, **SMALL, 'parallelism.sharding_strategy': 'full_shard'}, {'offload.optimizer_ratio': 0.6}),
+    (4, {**SMALL, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
 ]
 
 
