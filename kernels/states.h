@@ -16,17 +16,17 @@
 #include "src/base/philox.h"
 #include "src/base/rng.h"
 
-enum { SH_DICE_ELEMS = 4, SH_DICE_BITS = 16 }; /* elements that share a block; bits of a state */
+enum { SH_RANDOM_ELEMS = 4, SH_RANDOM_BITS = 16 }; /* elements that share a block; bits of a state */
 
 /* Where the random bits of a run come from. */
-struct sh_dice {
+struct sh_random {
     uint64_t key, update;
     int64_t origin;
 };
 
-static inline struct sh_dice sh_dice_of(const struct sh_op_call *call, const struct sh_decay_run *run)
+static inline struct sh_random sh_random_of(const struct sh_op_call *call, const struct sh_decay_run *run)
 {
-    struct sh_dice d;
+    struct sh_random d;
     d.key = sh_rng_key_of(call->scalars->seed, run->tensor);
     d.update = call->scalars->update;
     d.origin = run->origin;
@@ -34,21 +34,21 @@ static inline struct sh_dice sh_dice_of(const struct sh_op_call *call, const str
 }
 
 /* The words of the four elements of which element i of the shard is one. */
-SH_FLOATS void sh_dice_block(const struct sh_dice *d, int64_t i, uint32_t word[SH_DICE_ELEMS])
+SH_FLOATS void sh_random_block(const struct sh_random *d, int64_t i, uint32_t word[SH_RANDOM_ELEMS])
 {
-    sh_philox_block(d->key, d->update, (uint64_t)(i - d->origin) / SH_DICE_ELEMS, word);
+    sh_philox_block(d->key, d->update, (uint64_t)(i - d->origin) / SH_RANDOM_ELEMS, word);
 }
 
 /* Which of them is its own. */
-SH_FLOATS int sh_dice_place(const struct sh_dice *d, int64_t i)
+SH_FLOATS int sh_random_place(const struct sh_random *d, int64_t i)
 {
-    return (int)((uint64_t)(i - d->origin) % SH_DICE_ELEMS);
+    return (int)((uint64_t)(i - d->origin) % SH_RANDOM_ELEMS);
 }
 
 /* State k of an element with such a word. */
-SH_FLOATS sh_bf16 sh_dice_round(float x, uint32_t word, int k)
+SH_FLOATS sh_bf16 sh_random_round(float x, uint32_t word, int k)
 {
-    return sh_f32_to_bf16_stochastic(x, word >> (k * SH_DICE_BITS));
+    return sh_f32_to_bf16_stochastic(x, word >> (k * SH_RANDOM_BITS));
 }
 
 static inline struct sh_floats sh_state_floats(const struct sh_operand *state)

@@ -35,7 +35,7 @@ static void update_params(struct sh_floats p, float *m, float *v, const float *g
 
 /* Same order of operations as kernels/ref/adamw.c: decay first, then the step. Memory is asked for in the
  * loop itself: compilers leave out calls of a function that does nothing else. */
-static void update_piece(const struct sh_op_call *call, const struct sh_dice *dice, int64_t at, int64_t n,
+static void update_piece(const struct sh_op_call *call, const struct sh_random *random, int64_t at, int64_t n,
                          struct sh_adamw_factors f)
 {
     enum { STRIDE = SH_CPU_STRIDE, AHEAD = SH_CPU_AHEAD, BYTES = STRIDE * (int)sizeof(float), STATES = 2 };
@@ -54,7 +54,7 @@ static void update_piece(const struct sh_op_call *call, const struct sh_dice *di
         sh_cpu_prefetch(g + i + AHEAD, BYTES);
         sh_cpu_states_get(call, STATES, i, here, &s);
         update_params(sh_floats_at(p, i), s.at[0], s.at[1], g + i, here, f);
-        sh_cpu_states_put(call, STATES, dice, i, here, &s);
+        sh_cpu_states_put(call, STATES, random, i, here, &s);
     }
 }
 
@@ -64,10 +64,10 @@ sh_rc sh_cpu_adamw(const struct sh_op_call *call)
     for (int r = 0; r < call->attr->runs.count; r++) {
         int64_t begin = call->runs[r].begin, n = call->runs[r].end - begin, pieces = sh_cpu_pieces(n);
         struct sh_adamw_factors f = sh_adamw_factors_of(call->scalars, call->runs[r].decay);
-        struct sh_dice dice = sh_dice_of(call, &call->runs[r]);
+        struct sh_random random = sh_random_of(call, &call->runs[r]);
 #pragma omp parallel for schedule(static)
         for (int64_t p = 0; p < pieces; p++)
-            update_piece(call, &dice, begin + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p), f);
+            update_piece(call, &random, begin + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p), f);
     }
     return SH_OK;
 }

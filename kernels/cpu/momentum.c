@@ -37,7 +37,7 @@ static void update_params(struct sh_floats p, float *m, const float *grad, int64
 }
 
 /* Memory is asked for ahead, as in adamw.c. */
-static void update_piece(const struct sh_op_call *call, const struct sh_dice *dice, int64_t at, int64_t n,
+static void update_piece(const struct sh_op_call *call, const struct sh_random *random, int64_t at, int64_t n,
                          struct sh_momentum_factors f, rule *by)
 {
     enum { STRIDE = SH_CPU_STRIDE, AHEAD = SH_CPU_AHEAD, BYTES = STRIDE * (int)sizeof(float), STATES = 1 };
@@ -56,7 +56,7 @@ static void update_piece(const struct sh_op_call *call, const struct sh_dice *di
         sh_cpu_prefetch(g + i + AHEAD, BYTES);
         sh_cpu_states_get(call, STATES, i, here, &s);
         update_params(sh_floats_at(p, i), s.at[0], g + i, here, f, by);
-        sh_cpu_states_put(call, STATES, dice, i, here, &s);
+        sh_cpu_states_put(call, STATES, random, i, here, &s);
     }
 }
 
@@ -66,10 +66,10 @@ static sh_rc update_runs(const struct sh_op_call *call, rule *by)
     for (int r = 0; r < call->attr->runs.count; r++) {
         int64_t begin = call->runs[r].begin, n = call->runs[r].end - begin, pieces = sh_cpu_pieces(n);
         struct sh_momentum_factors f = sh_momentum_factors_of(call->scalars, call->runs[r].decay);
-        struct sh_dice dice = sh_dice_of(call, &call->runs[r]);
+        struct sh_random random = sh_random_of(call, &call->runs[r]);
 #pragma omp parallel for schedule(static)
         for (int64_t p = 0; p < pieces; p++)
-            update_piece(call, &dice, begin + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p), f, by);
+            update_piece(call, &random, begin + p * SH_CPU_PIECE, sh_cpu_piece_elems(n, p), f, by);
     }
     return SH_OK;
 }

@@ -3,10 +3,10 @@
 
 #include "src/base/clones.h"
 
-_Static_assert(SH_STATES_MAX *SH_DICE_BITS == 32, "a word has bits for all states");
+_Static_assert(SH_STATES_MAX *SH_RANDOM_BITS == 32, "a word has bits for all states");
 
-/* Of dice that are thrown at once. A piece may begin and end within a block. */
-enum { LANES = 4, TURN = LANES * SH_DICE_ELEMS, WORDS = SH_CPU_STRIDE + TURN };
+/* Blocks of random bits that are drawn at once. A piece may begin and end within a block. */
+enum { LANES = 4, TURN = LANES * SH_RANDOM_ELEMS, WORDS = SH_CPU_STRIDE + TURN };
 _Static_assert(SH_CPU_STRIDE % TURN == 0, "a piece is whole turns");
 
 /* Where the blocks are: key, what stands above their numbers, and the first. */
@@ -17,8 +17,8 @@ struct blocks {
 /* words [n]: of n / TURN * LANES blocks. */
 static void throw_plain(const struct blocks *b, int64_t n, uint32_t *words)
 {
-    for (int64_t i = 0; i < n; i += SH_DICE_ELEMS)
-        sh_philox_block(b->key, b->above, b->first + (uint64_t)i / SH_DICE_ELEMS, words + i);
+    for (int64_t i = 0; i < n; i += SH_RANDOM_ELEMS)
+        sh_philox_block(b->key, b->above, b->first + (uint64_t)i / SH_RANDOM_ELEMS, words + i);
 }
 
 #if defined(__x86_64__)
@@ -29,7 +29,7 @@ static void throw_plain(const struct blocks *b, int64_t n, uint32_t *words)
 /* Four blocks side by side, a word of each in the lower half of 64 bits; what stands in the upper halves is not read. By
  * hand: of products of 32 bits a compiler makes products of 64, and takes six times as long for it. */
 struct lanes {
-    __m256i c[SH_DICE_ELEMS];
+    __m256i c[SH_RANDOM_ELEMS];
 };
 
 static WIDE inline struct lanes lanes_at(const struct blocks *b, int64_t turn)
@@ -75,12 +75,12 @@ static WIDE void throw_wide(const struct blocks *b, int64_t n, uint32_t *words)
 }
 
 /* Asked of the CPU at run time, so that one program runs on all. */
-static void throw_dice(const struct blocks *b, int64_t n, uint32_t *words)
+static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
 {
     (__builtin_cpu_supports("avx2") ? throw_wide : throw_plain)(b, n, words);
 }
 #else
-static void throw_dice(const struct blocks *b, int64_t n, uint32_t *words)
+static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
 {
     throw_plain(b, n, words);
 }
@@ -90,7 +90,7 @@ SH_CLONES static void round_all(sh_bf16 *to, const float *from, const uint32_t *
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        to[i] = sh_dice_round(from[i], words[i], state);
+        to[i] = sh_random_round(from[i], words[i], state);
 }
 
 void sh_cpu_states_get(const struct sh_op_call *call, int n_states, int64_t i, int64_t n, struct sh_cpu_states *s)
@@ -106,16 +106,16 @@ void sh_cpu_states_get(const struct sh_op_call *call, int n_states, int64_t i, i
     }
 }
 
-void sh_cpu_states_put(const struct sh_op_call *call, int n_states, const struct sh_dice *dice, int64_t i, int64_t n,
-                       const struct sh_cpu_states *s)
+void sh_cpu_states_put(const struct sh_op_call *call, int n_states, const struct sh_random *random, int64_t i,
+                       int64_t n, const struct sh_cpu_states *s)
 {
-    struct blocks b = {dice->key, dice->update, (uint64_t)(i - dice->origin) / SH_DICE_ELEMS};
-    int place = sh_dice_place(dice, i);
+    struct blocks b = {random->key, random->update, (uint64_t)(i - random->origin) / SH_RANDOM_ELEMS};
+    int place = sh_random_place(random, i);
     uint32_t words[WORDS];
 
     if (call->out[1].dtype == SH_F32)
         return;
-    throw_dice(&b, (place + n + TURN - 1) / TURN * TURN, words);
+    draw_words(&b, (place + n + TURN - 1) / TURN * TURN, words);
     for (int k = 0; k < n_states; k++)
         round_all(sh_state_floats(&call->out[1 + k]).high + i, s->room[k], words + place, k, n);
 }

@@ -3,7 +3,7 @@
  *     struct sh_cpu_states s;
  *     sh_cpu_states_get(call, n_states, i, n, &s);
  *     ... s.at[k][0..n) of state k ...
- *     sh_cpu_states_put(call, n_states, &dice, i, n, &s);
+ *     sh_cpu_states_put(call, n_states, &random, i, n, &s);
  *
  * For one thread, no failure. */
 #ifndef SH_KERNELS_CPU_STATES_H
@@ -20,8 +20,8 @@ struct sh_cpu_states {
 /* Elements [i, i + n) of the shard, n at most SH_CPU_STRIDE; asks for those that follow. */
 void sh_cpu_states_get(const struct sh_op_call *call, int n_states, int64_t i, int64_t n, struct sh_cpu_states *s);
 
-/* What is in a room, rounded by the dice of its run. */
-void sh_cpu_states_put(const struct sh_op_call *call, int n_states, const struct sh_dice *dice, int64_t i, int64_t n,
-                       const struct sh_cpu_states *s);
+/* What is in a room, rounded by the random bits of its run. */
+void sh_cpu_states_put(const struct sh_op_call *call, int n_states, const struct sh_random *random, int64_t i,
+                       int64_t n, const struct sh_cpu_states *s);
 
 #endif

@@ -29,7 +29,7 @@ struct adamw {
             p1[k] = p1[k] * kept - plain.step * m1[k] / (sqrtf(v1[k] * plain.root) + plain.eps);
         }
         if (m.high)
-            sh_cuda_dice(r, run, at, word);
+            sh_cuda_random(r, run, at, word);
         sh_cuda_store_state(m, at, m1, word, 0);
         sh_cuda_store_state(v, at, v1, word, 1);
         sh_cuda_store_floats(p, at, p1);

@@ -28,7 +28,7 @@ template <bool LION> struct momentum {
                 sh_sgd_elem(&p1[k], &m1[k], grad[k], by);
         }
         if (m.high)
-            sh_cuda_dice(r, run, i, word);
+            sh_cuda_random(r, run, i, word);
         sh_cuda_store_state(m, i, m1, word, 0);
         sh_cuda_store_floats(p, i, p1);
     }

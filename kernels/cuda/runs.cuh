@@ -13,20 +13,20 @@ struct sh_runs {
     int n;
     int64_t begin[SH_RUNS], end[SH_RUNS];
     bool decay[SH_RUNS];
-    uint64_t key[SH_RUNS], update; /* of the dice */
+    uint64_t key[SH_RUNS], update; /* of the random bits */
     int64_t origin[SH_RUNS];
 };
 
-/* Of N neighbours of one run the words of their dice. */
+/* Of N neighbours of one run the words of their random bits. */
 template <int N>
-__device__ __forceinline__ void sh_cuda_dice(const sh_runs &r, int run, int64_t at, uint32_t (&word)[N])
+__device__ __forceinline__ void sh_cuda_random(const sh_runs &r, int run, int64_t at, uint32_t (&word)[N])
 {
-    struct sh_dice dice = {r.key[run], r.update, r.origin[run]};
-    uint32_t block[SH_DICE_ELEMS] = {0};
+    struct sh_random random = {r.key[run], r.update, r.origin[run]};
+    uint32_t block[SH_RANDOM_ELEMS] = {0};
     for (int k = 0; k < N; k++) {
-        int place = sh_dice_place(&dice, at + k);
+        int place = sh_random_place(&random, at + k);
         if (k == 0 || place == 0)
-            sh_dice_block(&dice, at + k, block);
+            sh_random_block(&random, at + k, block);
         word[k] = place == 0 ? block[0] : place == 1 ? block[1] : place == 2 ? block[2] : block[3];
     }
 }
@@ -43,7 +43,7 @@ __device__ __forceinline__ void sh_cuda_store_state(const struct sh_floats &stat
         return;
     }
     for (int i = 0; i < N; i++)
-        upper[i] = sh_dice_round(v[i], word[i], k);
+        upper[i] = sh_random_round(v[i], word[i], k);
     sh_store_raw(state.high + at, upper);
 }
 
@@ -99,7 +99,7 @@ static inline sh_rc sh_update_by_runs(const char *name, const struct sh_op_call 
             f.r.begin[i] = from[i].begin;
             f.r.end[i] = from[i].end;
             f.r.decay[i] = from[i].decay;
-            f.r.key[i] = sh_dice_of(call, &from[i]).key;
+            f.r.key[i] = sh_random_of(call, &from[i]).key;
             f.r.origin[i] = from[i].origin;
         }
         SH_TRY(sh_map<N>(name, f, from[f.r.n - 1].end - f.first, vectors, call->queue));

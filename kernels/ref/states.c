@@ -5,13 +5,13 @@
 void sh_ref_state_set(const struct sh_op_call *call, const struct sh_decay_run *run, int k, int64_t i, double value)
 {
     const struct sh_operand *state = &call->out[1 + k];
-    struct sh_dice dice = sh_dice_of(call, run);
-    uint32_t word[SH_DICE_ELEMS];
+    struct sh_random random = sh_random_of(call, run);
+    uint32_t word[SH_RANDOM_ELEMS];
 
     if (state->dtype != SH_BF16) {
         sh_ref_set(state, i, value);
         return;
     }
-    sh_dice_block(&dice, i, word);
-    ((sh_bf16 *)state->data)[i] = sh_dice_round((float)value, word[sh_dice_place(&dice, i)], k);
+    sh_random_block(&random, i, word);
+    ((sh_bf16 *)state->data)[i] = sh_random_round((float)value, word[sh_random_place(&random, i)], k);
 }

@@ -144,7 +144,7 @@ void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
 }
 
 /* Whether a run has to be of one tensor: its elements' random bits are counted in that. */
-static bool has_dice(const struct sh_program *p)
+static bool rounds_stochastically(const struct sh_program *p)
 {
     return p->n_states > 0 && p->state[0].dtype != SH_F32;
 }
@@ -177,11 +177,11 @@ void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int 
 
         if (mine.begin == mine.end)
             continue;
-        if (has_dice(p)) {
+        if (rounds_stochastically(p)) {
             run.tensor = sh_rng_name(param->name);
             run.origin = param->unit_elems - part.begin;
         }
-        if (!has_dice(p) && p->n_runs > op->attr.runs.first && p->runs[p->n_runs - 1].decay == run.decay)
+        if (!rounds_stochastically(p) && p->n_runs > op->attr.runs.first && p->runs[p->n_runs - 1].decay == run.decay)
             p->runs[p->n_runs - 1].end = run.end;
         else
             sh_program_add_run(p, run);

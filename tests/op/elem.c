@@ -522,7 +522,7 @@ void elem_make_exact(struct optest *t)
     }
 }
 
-/* Where a device rounds otherwise to f32, the same dice may take it to the other neighbour in bf16. */
+/* Where a device rounds otherwise to f32, the same random bits may take it to the other neighbour in bf16. */
 void elem_update_of_bf16_states(void **state)
 {
     (void)state;

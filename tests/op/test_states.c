@@ -134,12 +134,12 @@ static void draw(uint64_t seed, const char *name, uint64_t update, uint32_t bits
     struct sh_op_scalars scalars = {.seed = seed, .update = update};
     struct sh_op_call call = {.scalars = &scalars};
     struct sh_decay_run run = {.end = BITS_OF, .tensor = sh_rng_name(name)};
-    struct sh_dice dice = sh_dice_of(&call, &run);
-    uint32_t block[SH_DICE_ELEMS];
+    struct sh_random random = sh_random_of(&call, &run);
+    uint32_t block[SH_RANDOM_ELEMS];
 
     for (int64_t i = 0; i < BITS_OF; i++) {
-        sh_dice_block(&dice, i, block);
-        bits[i] = block[sh_dice_place(&dice, i)];
+        sh_random_block(&random, i, block);
+        bits[i] = block[sh_random_place(&random, i)];
     }
 }
 
@@ -154,7 +154,7 @@ static void assert_independent(const uint32_t *a, const uint32_t *b, int shift, 
         fail_msg("%s: %lld of %lld bits are equal", what, (long long)equal, (long long)bits);
 }
 
-static void dice_are_independent(void **state)
+static void random_bits_are_independent(void **state)
 {
     static uint32_t one[BITS_OF], other[BITS_OF];
 
@@ -317,7 +317,7 @@ int main(void)
         cmocka_unit_test(numbers_of_bf16_stay),
         cmocka_unit_test(the_ends),
         cmocka_unit_test(unbiased_over_seeds),
-        cmocka_unit_test(dice_are_independent),
+        cmocka_unit_test(random_bits_are_independent),
         cmocka_unit_test(cuts_do_not_show),
         cmocka_unit_test(what_the_bits_depend_on),
         cmocka_unit_test(damage_shows),

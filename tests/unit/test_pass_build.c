@@ -469,7 +469,7 @@ static void count_elements(const struct sh_program *p, int64_t *seen)
             }
 }
 
-/* What states in bf16 throw dice by: over the ranks of a shard group each element of each tensor is named once, by its
+/* What the random bits of states in bf16 are a function of: over the ranks of a shard group each element of each tensor is named once, by its
  * place in that tensor. In float32 runs name nothing. */
 static void runs_name_each_element_once(void **state)
 {
