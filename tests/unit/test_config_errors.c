@@ -49,6 +49,8 @@ static const struct refusal texts[] = {
     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
     {"training:\n  mixed_precision_param: FP16\n",
      "c.yaml:2: training.mixed_precision_param: 'FP16' is not one of float32 | bfloat16; bfloat16 is the 16-bit type here"},
+    {"offload:\n  optimizer: cpu\n",
+     "c.yaml:2: offload.optimizer: 'cpu' is not one of none | nvme; the one tier below memory is nvme, a file on a local disk"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
     {"data:\n  token_type: unit16\n",
      "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},
