@@ -99,9 +99,9 @@ def case_budget(ranks, family, changes):
     table, step = plan(config, ranks), job.train('run', config, ranks)
     wrong = [] if step[-1]['arena_bytes'] == table[ARENA] <= config['memory.limit_bytes'] else [
         f'arena of {step[-1]["arena_bytes"]} bytes, planned {table[ARENA]} for {config["memory.limit_bytes"]}']
-    words = job.sherd('plan', 'plan.yaml', '--ranks', ranks)
+    words = ' '.join(job.sherd('plan', 'plan.yaml', '--ranks', ranks).split())  # the plan wraps its lines
     if not re.search(r'; recompute selective in \d+(, full in \d+)? of 6 blocks, to fit [0-9.]+ ', words):
-        wrong.append(words.split('strategy')[1].split('\n')[0])
+        wrong.append(words.split(' strategy ')[1].split(' step ')[0])
     return wrong + job.differ('loss', job.losses(step), expected, 0)
 
 
