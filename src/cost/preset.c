@@ -41,7 +41,7 @@ static const struct preset {
     {"mi300x-192",1307 * T, 163 * T,   0.41,  0.35, 0.30, 5.3 * T,  192 * GB,  315 * GB,   0,      0.37,  750, "attention, ring and slow-down are guesses"},
     {"mi325x-256",1307 * T, 163 * T,   0.48,  0.35, 0.30, 6.0 * T,  256 * GB,  315 * GB,   0,      0.37, 1000, "attention, ring and slow-down are guesses"},
     {"cpu",          1 * T, 0.3 * T,   0.9,   0.10, 0.08, 0.02 * T,  64 * GIB,   5 * GB,   0,      1.0,     0,
-     "a placeholder of two cores: measure it with sherd bench gemm, step and comm --machine FILE"},
+     "two cores of no special make: measure yours with sherd bench gemm, step and comm --machine FILE"},
     /* clang-format on */
 };
 enum { PRESETS = sizeof presets / sizeof *presets };

@@ -55,12 +55,21 @@ struct sh_doctor_row {
 /* What a check does: fill the row, the same on all ranks. An error is one of MPI. */
 typedef sh_rc sh_doctor_check(const struct sh_doctor *d, struct sh_doctor_row *row);
 sh_doctor_check sh_doctor_ranks, sh_doctor_cores, sh_doctor_program, sh_doctor_clocks, sh_doctor_data, sh_doctor_folder,
-    sh_doctor_space, sh_doctor_writing, sh_doctor_memory, sh_doctor_links, sh_doctor_collectives;
+    sh_doctor_space, sh_doctor_writing, sh_doctor_memory, sh_doctor_scratch, sh_doctor_links, sh_doctor_collectives;
 
 /* Set the row. Local. */
 void sh_doctor_good(struct sh_doctor_row *row, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sh_doctor_note(struct sh_doctor_row *row, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sh_doctor_bad(struct sh_doctor_row *row, sh_rc rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* What the plan of this rank asks of its node. */
+struct sh_doctor_need {
+    int64_t arena_bytes; /* memory of the device */
+    int64_t file_bytes;  /* of its scratch file; 0: none */
+};
+
+/* Plan the run. A plan that some rank cannot make: BAD, and *failed. Collective. */
+sh_rc sh_doctor_plan(const struct sh_doctor *d, struct sh_doctor_need *need, struct sh_doctor_row *row, bool *failed);
 
 /* One value of each node, from its leader, on all ranks. out [n_nodes]. Cost: an all-reduce of n_nodes numbers. */
 sh_rc sh_doctor_of_nodes(const struct sh_doctor *d, double mine, double *out);

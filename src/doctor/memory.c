@@ -4,7 +4,6 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/plan/request.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
@@ -41,49 +40,20 @@ static double room_for_rank(const struct sh_doctor *d)
     return 0;
 }
 
-/* As sh_run_open() plans it, but for the ranks' one recomputation, which may take less. sharing: ranks that may run on
- * the same cores. */
-static sh_rc plan(const struct sh_doctor *d, int sharing, double *arena_bytes)
-{
-    int threads = d->cfg->training.threads ? d->cfg->training.threads : sh_device_threads(sharing);
-    struct sh_build build;
-    struct sh_program *p = NULL;
-    char why[256];
-    int64_t rows = INT64_MAX;
-    int level = 0;
-    bool gpu;
-    sh_rc rc;
-
-    rc = sh_request_gpu(d->cfg, false, &gpu, why);
-    if (rc == SH_OK)
-        rc =
-            sh_request_build(d->cfg, &d->at, &d->mesh->shape, SH_TO_TRAIN, threads, d->cfg->memory.limit_bytes, &build);
-    if (rc == SH_OK)
-        rc = sh_pass_fit(&build, &level);
-    if (rc == SH_OK)
-        rc = sh_pass_widen(&build, &rows);
-    if (rc == SH_OK)
-        rc = sh_pass_build(&build, &p);
-    if (rc == SH_OK)
-        *arena_bytes = (double)p->arena_bytes;
-    sh_program_destroy(p);
-    return rc;
-}
-
 /* Collective. The largest plan of any rank is compared with the poorest node. */
 sh_rc sh_doctor_memory(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
-    double *room = sh_calloc((size_t)d->mesh->n_nodes, sizeof *room), arena = 0;
+    double *room = sh_calloc((size_t)d->mesh->n_nodes, sizeof *room), arena;
     char need[SH_STR_SHORT], have[SH_STR_SHORT];
-    int poorest = 0, sharing;
+    struct sh_doctor_need needs = {0};
+    int poorest = 0;
     bool failed;
     sh_rc rc;
 
-    /* Threads decide about scratch memory, and cores about threads. */
-    SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
-    SH_TRY_OUT(sh_doctor_any_failed(d, plan(d, sharing, &arena), row, &failed));
+    SH_TRY_OUT(sh_doctor_plan(d, &needs, row, &failed));
     if (failed)
         goto out;
+    arena = (double)needs.arena_bytes;
     SH_TRY_OUT(sh_mesh_max(&arena, 1));
     SH_TRY_OUT(sh_doctor_of_nodes(d, room_for_rank(d), room));
     for (int i = 1; i < d->mesh->n_nodes; i++)

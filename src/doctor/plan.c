@@ -1,0 +1,45 @@
+/* The plan of the run, as sh_run_open() makes it, but for the ranks' one recomputation, which may take less. */
+#include "src/doctor/doctor.h"
+
+#include "src/plan/request.h"
+#include "src/run/run.h"
+
+/* sharing: ranks that may run on the same cores. */
+static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need *out)
+{
+    int threads = d->cfg->training.threads ? d->cfg->training.threads : sh_device_threads(sharing);
+    struct sh_build build;
+    struct sh_program *p = NULL;
+    char why[256];
+    int64_t rows = INT64_MAX;
+    int level = 0, file;
+    bool gpu;
+    sh_rc rc;
+
+    rc = sh_request_gpu(d->cfg, false, &gpu, why);
+    if (rc == SH_OK)
+        rc =
+            sh_request_build(d->cfg, &d->at, &d->mesh->shape, SH_TO_TRAIN, threads, d->cfg->memory.limit_bytes, &build);
+    if (rc == SH_OK)
+        rc = sh_pass_fit(&build, &level);
+    if (rc == SH_OK)
+        rc = sh_pass_widen(&build, &rows);
+    if (rc == SH_OK)
+        rc = sh_pass_build(&build, &p);
+    if (rc == SH_OK) {
+        file = sh_program_file_tier(p);
+        out->arena_bytes = p->arena_bytes;
+        out->file_bytes = file == SH_NONE ? 0 : p->tiers[file].bytes;
+    }
+    sh_program_destroy(p);
+    return rc;
+}
+
+sh_rc sh_doctor_plan(const struct sh_doctor *d, struct sh_doctor_need *need, struct sh_doctor_row *row, bool *failed)
+{
+    int sharing;
+
+    /* Threads decide about scratch memory, and cores about threads. */
+    SH_TRY(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
+    return sh_doctor_any_failed(d, plan(d, sharing, need), row, failed);
+}
