@@ -61,6 +61,9 @@ struct sh_comm_ops {
     sh_rc (*launch)(struct sh_comm *c, struct sh_comm_item *item); /* before start */
     sh_rc (*join)(struct sh_comm *c, int64_t ticket, void *queue);
 
+    /* With the lock held, which it gives back meanwhile: work until the ticket is complete. NULL: another thread does. */
+    void (*wait)(struct sh_comm *c, int64_t ticket);
+
     sh_rc (*available)(void);               /* local; NULL: always */
     sh_rc (*look)(struct sh_comm *c);       /* by the progress thread now and then: is all well? NULL: nothing to ask */
     void (*set_segment)(struct sh_comm *c); /* c->segment is there; before the first start. (opt) */

@@ -71,6 +71,16 @@ static sh_rc choose(const struct sh_mesh *mesh, const struct sh_comm_options *op
     return SH_OK;
 }
 
+/* Collectives between GPUs are launched in queues and looked at by a thread; between CPUs somebody has to call MPI. */
+static sh_rc check_progress(const struct sh_mesh *mesh, const struct sh_comm_options *opt)
+{
+    if (opt->inline_progress && opt->device && opt->device->gpu)
+        return sh_fail(SH_E_USAGE, "comm.progress=inline is for CPUs, but training.device is cuda; leave it out");
+    if (!opt->inline_progress && mesh->world > 1 && !sh_mesh_threads_may_call())
+        return sh_fail(SH_E_COMM, "this MPI library lets only one thread call it; set comm.progress=inline");
+    return SH_OK;
+}
+
 static void init_locks(struct sh_comm *c)
 {
     pthread_condattr_t attr;
@@ -97,6 +107,7 @@ sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *o
 {
     const struct sh_comm_ops *ops;
     SH_REQUIRE(opt->timeout_seconds > 0 && opt->history >= 0);
+    SH_TRY(check_progress(mesh, opt));
     SH_TRY(choose(mesh, opt, &ops));
     struct sh_comm *c = sh_calloc(1, sizeof *c);
     c->ops = ops;
@@ -124,7 +135,7 @@ void sh_comm_destroy(struct sh_comm *c)
         return;
     pthread_mutex_lock(&c->lock);
     while (c->oldest_open <= c->newest)
-        pthread_cond_wait(&c->done, &c->lock);
+        sh_comm_wait_locked(c, c->oldest_open);
     pthread_mutex_unlock(&c->lock);
     c->ops->destroy(c);
     free_all(c);

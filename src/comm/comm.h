@@ -41,9 +41,10 @@ struct sh_comm_options {
     int n_groups;
     const struct sh_stream *streams; /* [n_streams] those of the program, which outlives the channels too */
     int n_streams;
-    const char *backend; /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
-    bool share_gpu;      /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
-    int nccl_max_ctas;   /* blocks of a GPU that one collective of NCCL may take; 0: NCCL's default */
+    const char *backend;  /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
+    bool inline_progress; /* collectives move on in sh_comm_wait() only, by the caller: no thread of their own; CPUs */
+    bool share_gpu;       /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
+    int nccl_max_ctas;    /* blocks of a GPU that one collective of NCCL may take; 0: NCCL's default */
 };
 
 /* Memory that this rank and its neighbours on the node see together, as this rank has mapped it (struct sh_segment of

@@ -22,6 +22,17 @@ static void take_mpi(void *arg)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* Inline: MPI has never left this thread, but what is open must not be left half done by whoever calls it next. */
+static void finish_all(void *arg)
+{
+    struct sh_mpi *m = arg;
+    struct sh_comm *c = m->c;
+    pthread_mutex_lock(&c->lock);
+    while (c->oldest_open <= c->newest)
+        sh_mpi_work_until(m, c->oldest_open);
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* Signals are for the main thread. */
 static sh_rc start_thread(struct sh_mpi *m)
 {
@@ -79,14 +90,14 @@ static sh_rc create(struct sh_comm *c)
     m->parked = true;
     c->backend = m;
     sh_rc rc = open_channels(m);
-    if (rc == SH_OK)
+    if (rc == SH_OK && !c->opt.inline_progress)
         rc = start_thread(m);
     rc = sh_agree(rc);
     if (rc != SH_OK) { /* the caller frees c and ends the program; what MPI holds ends with it */
         stop_thread(m);
         return rc;
     }
-    sh_mesh_own_mpi_hook(take_mpi, m);
+    sh_mesh_own_mpi_hook(c->opt.inline_progress ? finish_all : take_mpi, m);
     return SH_OK;
 }
 
@@ -102,6 +113,8 @@ static void destroy(struct sh_comm *c)
 /* Here and not when the thread wakes up: MPI may be asked back before that. With the lock held. */
 static void give_mpi(struct sh_mpi *m)
 {
+    if (!m->started)
+        return;
     m->main_owns = m->parked = false;
     pthread_cond_signal(&m->c->work);
 }
@@ -149,6 +162,11 @@ static void start(struct sh_comm *c, int64_t ticket)
     give_mpi(m);
 }
 
+static void wait(struct sh_comm *c, int64_t ticket)
+{
+    sh_mpi_work_until(c->backend, ticket);
+}
+
 static void set_segment(struct sh_comm *c)
 {
     struct sh_mpi *m = c->backend;
@@ -164,5 +182,6 @@ const struct sh_comm_ops sh_comm_mpi = {
     .start = start,
     .launch = sh_stage_out,
     .join = sh_stage_back,
+    .wait = wait,
     .set_segment = set_segment,
 };

@@ -148,6 +148,22 @@ static void back_off(struct sh_mpi *m)
     }
 }
 
+/* All channels once, then a pause if nothing moved. With the lock held, which is given back meanwhile. */
+static void work(struct sh_mpi *m)
+{
+    struct sh_comm *c = m->c;
+    bool moved = false;
+    pthread_mutex_unlock(&c->lock);
+    sh_rc rc = advance_all(m, &moved);
+    if (rc != SH_OK)
+        sh_stop(rc); /* the caller waits, and its peers in collectives: there is nobody to return to */
+    pthread_mutex_lock(&c->lock);
+    if (moved)
+        m->idle_since_ns = sh_now_ns();
+    else
+        back_off(m);
+}
+
 /* The thread's body: it works while there is work, then backs off, and parks when the main thread wants MPI. */
 void *sh_mpi_run(void *arg)
 {
@@ -156,18 +172,16 @@ void *sh_mpi_run(void *arg)
     if (c->events != NULL)
         c->opt.device->attach();
     pthread_mutex_lock(&c->lock);
-    while (park(m)) {
-        pthread_mutex_unlock(&c->lock);
-        bool moved = false;
-        sh_rc rc = advance_all(m, &moved);
-        if (rc != SH_OK)
-            sh_stop(rc); /* the caller waits, and its peers in collectives: there is nobody to return to */
-        pthread_mutex_lock(&c->lock);
-        if (moved)
-            m->idle_since_ns = sh_now_ns();
-        else
-            back_off(m);
-    }
+    while (park(m))
+        work(m);
     pthread_mutex_unlock(&c->lock);
     return NULL;
+}
+
+/* What the caller did before was no idle time of the channels: peers are in the same collective soon. */
+void sh_mpi_work_until(struct sh_mpi *m, int64_t ticket)
+{
+    m->idle_since_ns = sh_now_ns();
+    while (!sh_comm_is_complete(m->c, ticket))
+        work(m);
 }

@@ -2,7 +2,10 @@
  *
  * Who calls MPI: while tickets are open, the progress thread only. When none is, it still answers questions of other ranks
  * (watch), until the caller takes MPI back; `main_owns` asks for it, `parked` says that the thread has let go. The next
- * start hands MPI over again, or sh_mpi_lend(). So there is never more than one thread in MPI. */
+ * start hands MPI over again, or sh_mpi_lend(). So there is never more than one thread in MPI.
+ *
+ * With inline_progress there is no such thread: MPI is the caller's always, who works the channels off in its waits and, before
+ * it calls MPI for something else, until nothing is open. Questions of other ranks are answered then only. */
 #ifndef SH_COMM_PROGRESS_H
 #define SH_COMM_PROGRESS_H
 
@@ -61,6 +64,9 @@ struct sh_mpi {
 
 /* The body of the thread; arg: struct sh_mpi. */
 void *sh_mpi_run(void *arg);
+
+/* Without a thread: the caller works all channels off until the ticket is complete. With the lock held. */
+void sh_mpi_work_until(struct sh_mpi *m, int64_t ticket);
 
 /* Let the progress thread have MPI while the caller is about to be in a library that waits for peers by other ways; any
  * function of mesh.h takes it back (mpi.c). */

@@ -45,6 +45,8 @@ void sh_comm_set_complete(struct sh_comm *c, int64_t ticket)
 
 void sh_comm_wait_locked(struct sh_comm *c, int64_t ticket)
 {
+    if (c->opt.inline_progress && c->ops->wait)
+        c->ops->wait(c, ticket);
     while (!sh_comm_is_complete(c, ticket))
         pthread_cond_wait(&c->done, &c->lock);
 }

@@ -160,6 +160,7 @@ struct sh_config {
         bool share_gpu;          /* several ranks may use one GPU */
         int nccl_max_ctas;       /* 0: NCCL's default */
         int shared_memory;       /* enum sh_cfg_shared_memory: auto | off */
+        int progress;            /* enum sh_cfg_progress: thread | inline */
     } comm;
     struct {
         int64_t limit_bytes;     /* per rank; 0: memory of the node / ranks on it */

@@ -130,6 +130,7 @@ static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct"
 static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
 static words offload_words = {{"none", SH_OFFLOAD_NONE}, {"nvme", SH_OFFLOAD_NVME}, {NULL, 0}};
+static words progress_words = {{"thread", SH_PROGRESS_THREAD}, {"inline", SH_PROGRESS_INLINE}, {NULL, 0}};
 static words shared_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};
 static words export_words = {
@@ -597,6 +598,10 @@ const struct sh_config_key sh_config_keys[] = {
              "own copy and sends messages. The bits are the same, except that no_shard sums within nodes first: "
              "over several nodes, and with accumulation and gradient_sync=every_micro_step."},
 
+    {KEY(comm, progress), WORDS(progress_words), .def = "thread",
+     .help = "Who moves collectives between CPUs on. thread: one thread a rank, beside the computation. inline: the "
+             "computing thread while it waits, so that nothing overlaps; for an MPI library that only one thread may "
+             "call, and for cores that have no room for a thread."},
     {KEY(memory, limit_bytes), .sizes = true, .min = 0, .max = 1e14, .unit = "bytes", .def = "0",
      .help = "Limit on the arena, the memory of one rank; a run that needs more is refused before it starts. "
              "activation_checkpoint.mode=memory_budget recomputes to fit it. 0: the node's memory divided by its "

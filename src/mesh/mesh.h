@@ -29,6 +29,9 @@ void sh_mesh_before_start(sh_rc (*call)(void));
 sh_rc sh_mesh_start(int *argc, char ***argv);
 void sh_mesh_stop(void); /* MPI_Finalize; collective */
 
+/* Whether the MPI library lets threads take turns in calling it (MPI_THREAD_SERIALIZED). After sh_mesh_start; local. */
+bool sh_mesh_threads_may_call(void);
+
 /* SH_E_USAGE when a launcher's variables (SLURM_STEP_NUM_TASKS, PMI_SIZE, ...) say that more ranks were started than
  * the one that MPI sees. The first of them alone keeps the text, so that a job says it once. Part of sh_mesh_start;
  * local. */

@@ -138,6 +138,7 @@ static sh_rc check_launch(int world)
 }
 
 static sh_rc (*before_start)(void);
+static bool serialized;
 
 void sh_mesh_before_start(sh_rc (*call)(void))
 {
@@ -162,9 +163,13 @@ sh_rc sh_mesh_start(int *argc, char ***argv)
     SH_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     SH_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world));
     sh_log_set_rank(rank, world);
-    if (provided < MPI_THREAD_SERIALIZED)
-        return sh_fail(SH_E_COMM, "this MPI library lets only one thread call it; sherd needs MPI_THREAD_SERIALIZED");
+    serialized = provided >= MPI_THREAD_SERIALIZED;
     return check_launch(world);
+}
+
+bool sh_mesh_threads_may_call(void)
+{
+    return serialized;
 }
 
 /* The hook goes first: from here on a failure in MPI_Finalize must not try to abort through MPI. */

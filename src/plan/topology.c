@@ -77,6 +77,7 @@ struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struc
                                     .history = cfg->comm.trace_buf_size,
                                     .device = device,
                                     .backend = sums_by_mpi(cfg) ? "mpi" : backends[cfg->comm.backend],
+                                    .inline_progress = cfg->comm.progress == SH_PROGRESS_INLINE,
                                     .share_gpu = sharing > 1,
                                     .nccl_max_ctas = cfg->comm.nccl_max_ctas};
 }

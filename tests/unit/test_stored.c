@@ -89,6 +89,7 @@ static const struct row machine[] = {
     {"comm.share_gpu", "true", NULL},
     {"comm.nccl_max_ctas", "4", NULL},
     {"comm.shared_memory", "off", NULL},
+    {"comm.progress", "inline", NULL},
     {"memory.limit_bytes", "1GiB", NULL},
     {"offload.optimizer", "nvme", "offload.nvme_path=/elsewhere"},
     {"offload.optimizer_ratio", "0.5", NVME},
