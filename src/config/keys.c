@@ -111,6 +111,11 @@ static words optimizer_words = {
 #include "src/config/optim.inc"
 #undef OPTIM
     {NULL, 0}};
+static const char optimizer_help[] =
+#define OPTIM(id, word, means, ...) word ": " means ". "
+#include "src/config/optim.inc"
+#undef OPTIM
+    "A checkpoint holds the states of its optimizer, so another one cannot resume it.";
 static words decay_words = {{"constant", SH_DECAY_CONSTANT},
                             {"linear", SH_DECAY_LINEAR},
                             {"cosine", SH_DECAY_COSINE},
@@ -414,9 +419,7 @@ const struct sh_config_key sh_config_keys[] = {
      .help = "Number of ranks for plan; a job of another size is refused. 0: any."},
 
     {KEY(optimizer, name), WORDS(optimizer_words), .def = "adamw",
-     .help = "adamw: Adam with decoupled weight decay; sgd: gradient descent with momentum; lion: steps of one size, "
-             "by the sign of a mean of gradients. A checkpoint holds the states of its optimizer, so another one "
-             "cannot resume it."},
+     .help = optimizer_help},
     {KEY(optimizer, lr), .min = 0, .max = 1000, .def = "3e-4",
      .help = "Peak learning rate."},
     {KEY(optimizer, beta1), .min = 0, .max = 0.999999999, .def = "0.9",
