@@ -1,5 +1,5 @@
-/* The configuration of a run: one table of keys (keys.c), filled from defaults, then a YAML file, then the config.json of
- * model.hf_assets_path, then arguments --section.key=value.
+/* The configuration of a run: one table of keys (src/config/keys/), filled from defaults, then a YAML file, then the
+ * config.json of model.hf_assets_path, then arguments --section.key=value.
  *
  * Nothing else is read: no environment, no file in the home directory. An unknown or doubled key, a value of the wrong
  * type or out of range is an error with file and line (or the argument) and the nearest known name, or what to write
@@ -19,165 +19,78 @@
 
 enum { SH_CONFIG_PATH_MAX = 1024 };
 
+/* Each section has a file of rows, a key each, which make its fields here and the table in keys.c: type, name, and in .help
+ * what it means. A key with WORDS(x) holds an enum sh_cfg_x (words.h). */
 /* clang-format off */
+#define KEY(whose, type, section, key, ...) __typeof__(type) key;
+#define KEY_AT(name, whose, type, section, key, ...) __typeof__(type) key;
+#define ALIAS(...)
 struct sh_config {
     struct {
-        char dump_folder[SH_CONFIG_PATH_MAX]; /* everything a run writes; default ./outputs */
-        char description[256];
-        double stop_before_limit_seconds; /* spare time when stopping before the end of the job; -1: run into it */
+#include "src/config/keys/job.inc"
     } job;
     struct sh_model model;
-    struct {                     /* adapters of low rank; the model itself is then frozen */
-        int rank;                /* 0: none */
-        double alpha;
-        char target_modules[256]; /* of sh_family_targets() */
-        bool use_rslora;         /* alpha / sqrt(rank) instead of alpha / rank */
-        int quantize_base;       /* enum sh_cfg_quantize: what the frozen model is kept in */
-        char adapter_path[SH_CONFIG_PATH_MAX]; /* folder of PEFT to begin with; "" */
+    struct { /* adapters of low rank; the model itself is then frozen */
+#include "src/config/keys/lora.inc"
     } lora;
-    struct {                     /* model.hf_...: where the section above is from */
-        char assets_path[SH_CONFIG_PATH_MAX]; /* Hugging Face folder that has all of it, and the weights; "" */
-        char ignore[512];        /* keys of its config.json that may be left out: "key, key" */
-        char tokenizer[SH_CONFIG_PATH_MAX]; /* "byte", a folder with tokenizer.json, such a file; "": none is named */
+    struct { /* keys model.hf_...: where that section is from */
+#include "src/config/keys/hf.inc"
     } hf;
     struct {
-        char dataset_path[SH_CONFIG_PATH_MAX]; /* .bin file, or a glob of them */
-        int seq_len;             /* default: 2048, or model.max_seq_len where that is less */
-        int local_batch_size;    /* sequences of one rank in one micro-step */
-        int global_batch_size;   /* sequences of a training step over all ranks; -1: local * ranks, no accumulation */
-        int64_t steps;
-        double max_norm;         /* 0: no clipping */
-        int mixed_precision_param; /* enum sh_cfg_precision: float32 | bfloat16 */
-        int mixed_precision_reduce; /* the same */
-        int threads;             /* of one rank; 0: cores of the node / ranks on it */
-        int device;              /* enum sh_cfg_device: auto (GPUs where every rank has one) | cpu | cuda */
-        int kernels;             /* enum sh_cfg_kernels, of the CPU: cpu | ref */
-        int reproducible;        /* enum sh_cfg_reproducible: none (same mesh, same bits) | mesh (the same bits on every
-                                    mesh of 2^k ranks) */
-        bool deterministic;      /* false: a GPU may add in any order in the backward of attention */
-        bool measure_products;   /* of a GPU's kernels for a product take the fastest, by a clock */
-        int loss_chunk_rows;     /* 0: equal parts of at most 50 MiB or 256 rows on the CPU, 2048 rows or more on a GPU */
+#include "src/config/keys/training.inc"
     } training;
     struct {
-        int token_type;          /* for files without a header: auto (by vocabulary) | uint16 | uint32 */
-        int target_mask;         /* enum sh_cfg_masks: auto (where files have one) | off | must */
-        bool shuffle;
-        bool document_mask;      /* attention does not cross document boundaries */
-        int document_separator;  /* token id that ends a document; -1: none */
-        int packing;             /* enum sh_cfg_packing: auto (bfd where files have documents) | bfd | none | concat */
-        char mix[SH_CONFIG_PATH_MAX]; /* "file=weight,file=weight" instead of training.dataset_path; "": none */
-        int excess_length_strategy; /* enum sh_cfg_excess: raise | truncate | drop | split */
+#include "src/config/keys/data.inc"
     } data;
     struct {
-        int sharding_strategy;   /* enum sh_cfg_strategy */
-        int reshard_after_forward; /* 1: as the strategy says; N > 1: over N neighbouring ranks
-                                      (full_shard, hybrid_shard) */
-        int gradient_sync;       /* enum sh_cfg_grad_sync: auto (every_micro_step where the strategy shards
-                                    gradients, else last) | every_micro_step | last_micro_step */
-        int forward_prefetch, backward_prefetch; /* units gathered ahead; 0: none */
-        int limit_all_gathers;   /* gathered units alive at once, the one in use included; 0: no limit */
-        int resident_units;      /* from the embedding on, gathered from update to update */
+#include "src/config/keys/parallelism.inc"
     } parallelism;
     struct {
-        int shard;               /* all | node | N; SH_CONFIG_UNSET (auto): by the strategy */
-        int replicate;           /* auto | N */
-        int ranks_per_node;      /* 0: found by MPI; N: taken as given (tests, plans) */
-        int ranks;               /* plan only: the number of ranks to plan for; 0: one, or what MPI says */
+#include "src/config/keys/mesh.inc"
     } mesh;
     struct {
-        int name;                /* enum sh_cfg_optimizer: adamw | sgd | lion; a row of optim.inc */
-        double lr, beta1, beta2, eps, weight_decay;
-        bool decay_all;          /* also biases, norms; default: matrices only */
-        int state_dtype;         /* enum sh_cfg_precision, of what the optimizer keeps beside each parameter */
+#include "src/config/keys/optimizer.inc"
     } optimizer;
     struct {
-        int64_t warmup_steps;
-        int decay_type;          /* enum sh_cfg_decay */
-        double decay_ratio;      /* wsd: share of the steps in which the rate falls */
-        double min_lr_factor;
-        int64_t total_steps;     /* 0: training.steps */
+#include "src/config/keys/lr_scheduler.inc"
     } lr_scheduler;
     struct {
-        int mode;                /* enum sh_cfg_recompute: none | full | every_k | selective |
-                                    memory_budget: what memory.limit_bytes makes necessary */
-        int every_k;             /* every_k: each k-th block is recomputed */
+#include "src/config/keys/activation_checkpoint.inc"
     } activation_checkpoint;
     struct {
-        bool enable;
-        char folder[SH_CONFIG_PATH_MAX]; /* below dump_folder unless absolute */
-        int64_t interval;        /* steps; the last step is always saved */
-        bool create_seed_checkpoint; /* also save the initial values, as step 0 */
-        int resume;              /* enum sh_cfg_resume: auto (newest in folder if any) | never | must */
-        int io;                  /* enum sh_cfg_io: auto | mpiio | direct */
-        int writers_per_node;    /* of the direct road; SH_WRITERS_AUTO: by the length of the ranks' ranges */
-        int async_mode;          /* enum sh_cfg_async: disabled | async */
-        int verify;              /* enum sh_cfg_verify, before a file gets its name: disk | cache | off */
-        int async_busy;          /* enum sh_cfg_busy, when the last one is still being written: wait | skip */
-        char hints[512];         /* for MPI-IO: "name=value,name=value" */
-        double timeout_seconds;  /* of one stage of a save or a load */
-        int max_failures;        /* saves that may fail in a row; more end the job */
-        int keep_latest_k;       /* ephemeral ones: the newest that stay; 0: all */
-        int64_t keep_every_n;    /* permanent ones: those whose step is a multiple; 0: none */
-        char initial_load_path[SH_CONFIG_PATH_MAX]; /* start from this file while the folder has none; "" */
-        int trust;               /* enum sh_cfg_trust, which files are loaded: owner | any */
-        bool initial_load_model_only; /* its parameters only: new optimizer, step 0 */
-        bool initial_load_in_hf; /* begin with the weights of model.hf_assets_path */
-        bool last_save_in_hf;    /* beside the last checkpoint, a Hugging Face folder */
-        int export_dtype;        /* enum sh_cfg_export, of that folder's weights */
-        int64_t max_shard_size;  /* bytes of one of its files */
+#include "src/config/keys/checkpoint.inc"
     } checkpoint;
     struct {
-        bool enable;
-        char dataset_path[SH_CONFIG_PATH_MAX];
-        int64_t freq;            /* steps */
-        int sequences;           /* size of the fixed validation set; 0: all of the file */
+#include "src/config/keys/validation.inc"
     } validation;
     struct {
-        int64_t log_freq;        /* steps between lines of progress; metrics.jsonl has every step */
-        bool progress;           /* one-line progress when standard error is a terminal */
-        double peak_tflops;      /* of a rank, in 10^12 operations per second; 0: not known, no MFU */
-        char tensorboard[SH_CONFIG_PATH_MAX]; /* folder of its files, below dump_folder unless absolute; "" none */
-        char openmetrics[SH_CONFIG_PATH_MAX]; /* file, the same */
+#include "src/config/keys/metrics.inc"
     } metrics;
     struct {
-        char trace[SH_CONFIG_PATH_MAX]; /* Chrome trace file; "" none; --trace FILE */
-        int64_t trace_first_step, trace_steps;
+#include "src/config/keys/profiling.inc"
     } profiling;
     struct {
-        int action;              /* enum sh_cfg_guard, with a step whose loss or gradient norm is NaN or Inf, or an outlier */
-        double z_score;          /* outlier: the gradient norm is so many deviations above its running mean; 0: off */
-        int window;              /* steps of that mean */
-        int max_skips;           /* in a row; more: SH_E_NUMERIC */
-        int max_rollbacks;       /* to one checkpoint; more: SH_E_NUMERIC */
+#include "src/config/keys/guard.inc"
     } guard;
     struct {
-        int64_t replica_check_every; /* steps; 0: replicas are never compared */
+#include "src/config/keys/fault.inc"
     } fault;
     struct {
-        double train_timeout_seconds; /* a collective that takes longer is a stall */
-        int trace_buf_size;      /* collectives kept for the report of a stall */
-        int backend;             /* enum sh_cfg_comm: auto | mpi | nccl */
-        bool share_gpu;          /* several ranks may use one GPU */
-        int nccl_max_ctas;       /* 0: NCCL's default */
-        int shared_memory;       /* enum sh_cfg_shared_memory: auto | off */
-        int progress;            /* enum sh_cfg_progress: thread | inline */
+#include "src/config/keys/comm.inc"
     } comm;
     struct {
-        int64_t limit_bytes;     /* per rank; 0: memory of the node / ranks on it */
+#include "src/config/keys/memory.inc"
     } memory;
-    struct {                     /* what lives in a lower tier than the device's memory */
-        int optimizer;           /* enum sh_cfg_offload: none | nvme */
-        double optimizer_ratio;  /* of the elements whose states go there */
-        char nvme_path[SH_CONFIG_PATH_MAX]; /* folder of the scratch files; "" */
-        int buffer_count;        /* slices on the device at once */
-        bool verify;             /* sums of what comes back */
-        bool allow_network;      /* for the folder */
+    struct { /* what lives in a lower tier than the device's memory */
+#include "src/config/keys/offload.inc"
     } offload;
     struct {
-        uint64_t seed;
-        bool sync_ops;           /* wait for the GPU after each operation */
+#include "src/config/keys/debug.inc"
     } debug;
 };
+#undef ALIAS
+#undef KEY_AT
+#undef KEY
 /* clang-format on */
 
 /* Defaults, then `path` (NULL: none), then overrides "section.key=value" (no dashes), then presets and aliases.

@@ -1,7 +1,16 @@
-/* The table of configuration keys (keys.c): the one place that knows their names, types, ranges, defaults and meanings.
- * Loading, printing, help and comparison read it; lookup.c finds rows by name. A new row also goes into a table of
- * tests/unit/test_stored.c: into checkpoints, or with the machine (column `of`); and into the one of
- * tests/user/test_options.py, which shows that it changes something. Inside src/config only; all local. */
+/* The table of configuration keys (src/config/keys/): the one place that knows their names, types, ranges, defaults and
+ * meanings. A key is a row there, from which config.h makes its field and keys.c its entry in the table:
+ *   KEY(whose, type, section, key, ...)           key "section.key", field cfg.section.key
+ *   KEY_AT("name", whose, type, section, key, ...) the same under another name
+ *   ALIAS("name", "main key", field, ...)          sets another key; `field` is that of struct sh_config_alias
+ * where `whose` is RUN, MACHINE, MODEL or NOTE (enum sh_config_of), and ... are fields of struct sh_config_key, of which
+ * WORDS(x) and BOOL set two (keys.c). Kernels and sizes of chunks and micro-batches are the machine's: they change
+ * roundings, as another machine does. What is rounded to (mixed_precision_...) and how sums are ordered (reproducible)
+ * is asked of every machine.
+ *
+ * Loading, printing, help and comparison read the table; lookup.c finds keys by name. A new row also goes into a table of
+ * tests/unit/test_stored.c: into checkpoints, or with the machine; and into the one of tests/user/test_options.py, which
+ * shows that it changes something. Inside src/config only; all local. */
 #ifndef SH_CONFIG_KEYS_H
 #define SH_CONFIG_KEYS_H
 
@@ -31,7 +40,7 @@ struct sh_config_key {
     const char *def;                    /* default, as it would be written in a file; NULL: see derived */
     const char *derived;                /* where the value comes from when it is not given and def is NULL */
     const char *alias_of;               /* (optional) this key only sets another one */
-    enum sh_config_of of;               /* of its section, where keys.c says nothing else; not for aliases */
+    enum sh_config_of of;               /* not for aliases */
     const char *help;
 };
 

@@ -11,8 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* An optimizer: a row of table.c, with a file of its own. Its operation reads the gradient and updates in place; the
- * operands are
+/* An optimizer: a row of src/config/optim.inc. Its operation reads the gradient and updates in place; the operands are
  *   in   g [n] f32
  *   out  p [n], state[0] [n], ... state[n_states - 1] [n], r [n] i16 (opt: p is bf16, and r the rest of the masters)
  * where n is a rank's chunk of a unit. The states are all f32 or all bf16 (kernels/states.h). */
@@ -22,17 +21,14 @@ struct sh_optim {
     enum sh_op_kind op;
     int n_states;               /* beside the master parameters */
     const char *state[SH_STATES_MAX]; /* torch's names; in checkpoints /optimizer/NAME. Zero at first */
-    /* The operation's numbers in update 1, 2, ...: all but those that every optimizer has, lr, grad_scale, seed, update. */
-    void (*scalars)(const struct sh_config *cfg, int64_t update, struct sh_op_scalars *s);
 };
 /* clang-format on */
 
 /* The row of a value of optimizer.name. */
 const struct sh_optim *sh_optim_of(int word);
 
-#define OPTIM(id, word, name) extern const struct sh_optim sh_optim_##name;
-#include "src/config/optim.inc"
-#undef OPTIM
+/* What section `optimizer` gives the operation in update 1, 2, ...; each takes what its rule has. The rest of *s stays. */
+void sh_optim_scalars(const struct sh_config *cfg, int64_t update, struct sh_op_scalars *s);
 
 struct sh_lr {
     double peak, min_factor; /* the rate falls to peak * min_factor */

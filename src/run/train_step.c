@@ -163,10 +163,9 @@ static void update(struct sh_train *t, double lr, double norm)
 
     t->r->updates++;
     s->lr = (float)lr;
-    t->r->build.options.optim->scalars(cfg, t->r->updates, s);
+    sh_optim_scalars(cfg, t->r->updates, s);
     s->grad_scale = (float)sh_clip_scale(norm, cfg->training.max_norm);
     s->seed = cfg->debug.seed;
-    s->update = (uint64_t)t->r->updates;
     sh_exec_run(t->r->exec, SH_SECTION_UPDATE);
 }
 

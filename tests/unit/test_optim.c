@@ -271,23 +271,23 @@ static void optimizers(void **unused)
     }
 }
 
-static void adamw_counts_updates(void **unused)
+static void scalars_are_those_of_the_update(void **unused)
 {
     struct sh_config cfg = {.optimizer = {.beta1 = 0.5, .beta2 = 0.25, .eps = 1e-3, .weight_decay = 0.125}};
     struct sh_op_scalars s = {.lr = 3, .grad_scale = 7};
 
     (void)unused;
-    sh_optim_of(SH_OPTIM_ADAMW)->scalars(&cfg, 3, &s);
+    sh_optim_scalars(&cfg, 3, &s);
     assert_true(s.beta1_pow == 0.125 && s.beta2_pow == 0.015625);
     assert_true(s.beta1 == 0.5f && s.beta2 == 0.25f && s.adam_eps == 1e-3f && s.weight_decay == 0.125f);
-    assert_true(s.lr == 3 && s.grad_scale == 7);
+    assert_true(s.update == 3 && s.lr == 3 && s.grad_scale == 7);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(optimizers),
-        cmocka_unit_test(adamw_counts_updates),
+        cmocka_unit_test(scalars_are_those_of_the_update),
         cmocka_unit_test(rates),
         cmocka_unit_test(wsd_without_decay_is_constant),
         cmocka_unit_test(clipping),

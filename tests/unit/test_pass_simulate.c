@@ -490,9 +490,9 @@ static void slices_change_no_bit(void **state)
 {
     static const struct {
         int ratio_16, buffers, shard, replicate;
-        const struct sh_optim *optim;
-    } rows[] = {{16, 3, 1, 1, &sh_optim_adamw}, {16, 2, 2, 1, &sh_optim_adamw}, {7, 3, 2, 2, &sh_optim_adamw},
-                {11, 2, 1, 2, &sh_optim_sgd},   {16, 5, 3, 1, &sh_optim_lion},  {1, 2, 1, 1, &sh_optim_adamw}};
+        enum sh_cfg_optimizer optimizer;
+    } rows[] = {{16, 3, 1, 1, SH_OPTIM_ADAMW}, {16, 2, 2, 1, SH_OPTIM_ADAMW}, {7, 3, 2, 2, SH_OPTIM_ADAMW},
+                {11, 2, 1, 2, SH_OPTIM_SGD},   {16, 5, 3, 1, SH_OPTIM_LION},  {1, 2, 1, 1, SH_OPTIM_ADAMW}};
 
     (void)state;
     for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
@@ -502,7 +502,7 @@ static void slices_change_no_bit(void **state)
 
         b.model.ffn_dim = 500;
         b.act = i % 2 ? SH_BF16 : SH_F32;
-        b.options.optim = rows[r].optim;
+        b.options.optim = sh_optim_of(rows[r].optimizer);
         without = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
         b.offload = (struct sh_offload){
             .optimizer_16 = rows[r].ratio_16, .buffers = rows[r].buffers, .slice_elems = SH_SLICE_MULTIPLE};

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-/* The ranges of the keys (src/config/keys.c). */
+/* The ranges of the keys (src/config/keys/). */
 enum { MOST_ELEMS = 16777216, MOST_HEADS = 65536, MOST_RANKS = 1048576, MOST_LAYERS = 10000, MOST_THREADS = 4096 };
 
 /* clang-format off */

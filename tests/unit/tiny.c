@@ -51,7 +51,7 @@ struct sh_build tiny_build(const struct tiny_model *m, int batch)
                              .options = {.mesh = tiny_mesh(1, 1, 1, 0),
                                          .micro_steps = 1,
                                          .training = true,
-                                         .optim = &sh_optim_adamw,
+                                         .optim = sh_optim_of(SH_OPTIM_ADAMW),
                                          .forward_prefetch = 1,
                                          .backward_prefetch = 1},
                              .kernels = &sh_kernels_ref,
