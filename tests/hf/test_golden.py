@@ -36,6 +36,9 @@ MESHES = {
     '4 ranks, full_shard': (4, {'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 4}),
     '3 ranks, no_shard': (3, {'parallelism.sharding_strategy': 'no_shard'}),
     '2 ranks, shard_grad_op': (2, {'parallelism.sharding_strategy': 'shard_grad_op'}),
+    '2 ranks, shard_optim': (2, {'parallelism.sharding_strategy': 'shard_optim'}),
+    '4 ranks, hybrid_shard_zero2': (4, {'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 2,
+                                        'mesh.replicate': 2, 'training.global_batch_size': 4}),
     '2 ranks, replicas': (2, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 1, 'mesh.replicate': 2,
                               'comm.shared_memory': 'off'}),
 }
@@ -128,17 +131,27 @@ def case_import_export(name):
     return wrong
 
 
-def case_mesh(name, mesh):
+def case_mesh(name, mesh, source=None):
     """What a mesh loads is what `sherd ckpt import` has, and what it writes at the end what `ckpt export` does."""
     ranks, change = MESHES[mesh]
     tokens(name)
     out = f'{name}-{mesh}'.replace(', ', '-').replace(' ', '-')
-    config = {**RUN, **SEED, **change, 'model.hf_assets_path': str(HERE / name), 'checkpoint.export_dtype': 'float32'}
+    source = os.path.abspath(source or HERE / name)
+    config = {**RUN, **SEED, **change, 'model.hf_assets_path': source, 'checkpoint.export_dtype': 'float32'}
     job.train(out, config, ranks)
     checkpoints = pathlib.Path(out) / 'out/checkpoint'
     job.sherd('ckpt', 'export', checkpoints / 'step-00000000.h5', '-o', f'{out}/first', '--dtype', dtype_of(name))
     job.sherd('ckpt', 'export', checkpoints / 'step-00000001.h5', '-o', f'{out}/last')
     return differ(HERE / name, f'{out}/first') + differ(checkpoints / 'hf-00000001', f'{out}/last')
+
+
+def case_files():
+    """A source of five files or more, on ranks whose borders are not theirs."""
+    shutil.rmtree('files', ignore_errors=True)
+    job.sherd('ckpt', 'import', HERE / 'llama', '-o', 'files/imported')
+    job.sherd('ckpt', 'export', 'files/imported', '-o', 'files/hf', '--dtype', dtype_of('llama'), '--max-shard-size', '2KB')
+    n = len(list(pathlib.Path('files/hf').glob('model-*.safetensors')))
+    return ([] if n >= 5 else [f'{n} files']) + case_mesh('llama', '3 ranks, full_shard', 'files/hf')
 
 
 def case_plan():
@@ -326,4 +339,4 @@ if __name__ == '__main__':
         + [(f'a folder with {change.__name__}', case_changed, change) for change in CHANGES]
         + [('weights that are not finite', case_allow_nan), ('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),
            ('weights that others may write', case_trust), ('a resume', case_resume)]
-        + (meshes if job.can_launch() else [])))
+        + ([*meshes, ('llama: many files on 3 ranks', case_files)] if job.can_launch() else [])))
