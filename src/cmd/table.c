@@ -277,7 +277,7 @@ const struct sh_cmd sh_commands[] = {
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...",
      "turn text files into a token file, with the tokenizer of a model, or one token per byte; the inputs may be packed "
-     "(.gz, .zst)",
+     "(.gz, .zst); - is standard input, with --format",
      tokenize, .run = sh_cmd_tokenize},
     {"data", "FILE", "what is in a document file: lengths, how full sequences get, and the text of documents, with what is trained in "
      "angle brackets; of a stream of tokens, the text of its sequences", data, .run = sh_cmd_data},
