@@ -199,6 +199,13 @@ def case_tokenizer(content, says):
     return wrong + (['a.bin is there'] if (folder / 'a.bin').exists() else [])
 
 
+def case_another_size():
+    """The key on the command line counts, and not what config.json says."""
+    folder = fresh()
+    return refused(['train', '--model.hf=hf', '--model.vocab_size=64', *RUN],
+                   f'{WEIGHT} has shape [32,8], but this model wants [64,8]', folder)
+
+
 def case_other_tokenizer(name, given, says):
     """A file of another library, in a folder or by its name."""
     folder = fresh()
@@ -221,7 +228,7 @@ def case_hub_name():
 
 if __name__ == '__main__':
     pathlib.Path('tokens.bin').write_bytes(bytes(2 * 64))
-    sys.exit(job.run_cases([('a name of the hub', case_hub_name)]
+    sys.exit(job.run_cases([('a name of the hub', case_hub_name), ('a model of another size', case_another_size)]
                            + [(name, case_folder, make, says) for name, make, says in FOLDERS]
                            + [(f'a tokenizer: {name}', case_tokenizer, *row) for name, *row in TOKENIZERS]
                            + [(f'a tokenizer: {name} as {given}', case_other_tokenizer, name, given, says)

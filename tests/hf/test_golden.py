@@ -261,6 +261,33 @@ def case_allow_nan():
     return wrong + differ('nan', 'nan-out')
 
 
+def too_large(t):
+    dtype, shape, data = t['transformer.wpe.weight']
+    t['transformer.wpe.weight'] = (dtype, shape, data[:20] + struct.pack('<f', 70000) + data[24:])
+
+
+def case_too_large():
+    """A number that float16 has not: no folder, by `ckpt export` and at the end of a run, whose checkpoint is there."""
+    for folder in 'large-ckpt', 'large-out':
+        shutil.rmtree(folder, ignore_errors=True)
+    copy_golden('gpt2', 'large')
+    t = tensors(HERE / 'gpt2/model.safetensors')
+    too_large(t)
+    pack(t, 'large/model.safetensors')
+    job.sherd('ckpt', 'import', 'large', '-o', 'large-ckpt')
+    tokens('gpt2')
+    job.prepare('large-run', {**RUN, 'model.hf_assets_path': '../large', 'training.steps': 1, 'job.dump_folder': 'out',
+                              'checkpoint.last_save_in_hf': True, 'checkpoint.export_dtype': 'float16'})
+    wrong = []
+    for words in ['ckpt', 'export', '../large-ckpt', '-o', '../large-out', '--dtype', 'float16'], ['train', 'c.yaml']:
+        done = subprocess.run(job.command(0, words), cwd='large-run', capture_output=True, text=True, env=job.environment(0))
+        lines = [line for line in done.stderr.splitlines() if line.startswith('sherd: error')]
+        if done.returncode != 6 or len(lines) != 1 or 'element 5 of transformer.wpe.weight is ' not in lines[0]:
+            wrong.append(f'{words[0]}: exit {done.returncode}, {done.stderr}')
+    left = [name for name in os.listdir('.') if 'large-out' in name] + os.listdir('large-run/out/checkpoint')
+    return wrong + ([] if sorted(left) == ['.lock', 'step-00000001.h5'] else [f'left {left}'])
+
+
 def case_cut():
     """A file that ends early."""
     copy_golden('gpt2', 'cut')
@@ -337,6 +364,7 @@ if __name__ == '__main__':
         + [(f'{name}: import and export', case_import_export, name) for name in FAMILIES]
         + [('a plan from config.json', case_plan), ('the architecture alone', case_architecture_only)]
         + [(f'a folder with {change.__name__}', case_changed, change) for change in CHANGES]
-        + [('weights that are not finite', case_allow_nan), ('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),
+        + [('weights that are not finite', case_allow_nan), ('weights that float16 has not', case_too_large)]
+        + [('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),
            ('weights that others may write', case_trust), ('a resume', case_resume)]
         + ([*meshes, ('llama: many files on 3 ranks', case_files)] if job.can_launch() else [])))
