@@ -79,17 +79,17 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
 {
     SH_TRY(check_fields(path, h));
     SH_TRY(check_sections(path, h, bytes));
-    if (h->vocab_size > vocab_size)
-        return sh_fail(
-            SH_E_DATA,
-            "%s was made with a tokenizer of %d words, but model.vocab_size is %d; tokenize with the model's own", path,
-            h->vocab_size, vocab_size);
     if (h->tokenizer && tokenizer && h->tokenizer != tokenizer)
         return sh_fail(
             SH_E_DATA,
             "%s was made with another tokenizer.json (hash %016llx) than the model's (%016llx); tokenize the "
             "text again with that one",
             path, (unsigned long long)h->tokenizer, (unsigned long long)tokenizer);
+    if (h->vocab_size > vocab_size)
+        return sh_fail(
+            SH_E_DATA,
+            "%s was made with a tokenizer of %d words, but model.vocab_size is %d; tokenize with the model's own", path,
+            h->vocab_size, vocab_size);
     f->token_bytes = h->token_bytes;
     f->offset = h->tokens_at;
     f->tokens = h->tokens;

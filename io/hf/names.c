@@ -66,7 +66,7 @@ static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
         return sh_fail(SH_E_DATA, "%s: %s has shape %s, but %s wants %s", m->folder, e->name,
                        sh_st_shape_text(e->ndim, e->dim, have),
-                       strstr(t->name, ".lora_") ? "an adapter of this model" : "config.json",
+                       strstr(t->name, ".lora_") ? "an adapter of this model" : "this model",
                        sh_st_shape_text(t->ndim, t->dim, want));
     if (e->type != SH_ST_F32 && e->type != SH_ST_F16 && e->type != SH_ST_BF16)
         return sh_fail(SH_E_DATA, "%s: %s is %s; parameters are F32, F16 or BF16", m->folder, e->name,

@@ -140,7 +140,9 @@ const struct sh_added *sh_added_next(const struct sh_added_set *set, const unsig
         *begin = t->lstrip ? skip_back(text, i, done < i ? done : i) : i;
         if (t->rstrip)
             *end = skip_ahead(text, bytes, *end);
-        return t;
+        if (!t->lstrip || done < *end)
+            return t;
+        i = *from - 1; /* the token before has taken all of it as its white space: tokenizers drops such a one */
     }
     return NULL;
 }

@@ -35,7 +35,7 @@ struct job {
     struct sh_batch_job batch;
     struct sh_crew *crew;
     int64_t *input_bytes;  /* [n_inputs], packed as they are */
-    int64_t total, before; /* of all inputs; of those before this one */
+    int64_t total, before; /* of all inputs, 0: not known; of those before this one */
     int64_t cut;           /* byte of the text at which its validation part begins; INT64_MAX: none */
     int64_t read;          /* bytes of text read */
     size_t piece_bytes;
@@ -100,10 +100,28 @@ static bool is_lines(const struct sh_token_options *opt, const char *path)
     return false;
 }
 
+/* It has neither a name, nor a size, nor a second time. */
+static sh_rc check_standard_input(const struct sh_token_options *opt, int before)
+{
+    for (int i = 0; i < before; i++)
+        if (sh_source_is_input(opt->inputs[i]))
+            return sh_fail(SH_E_USAGE, "- is given twice, and standard input can be read once");
+    if (opt->format == SH_FORMAT_AUTO)
+        return sh_fail(SH_E_USAGE, "standard input has no name that says what it is; give --format text or jsonl");
+    return opt->val_output
+               ? sh_fail(SH_E_USAGE, "standard input has no size, so that its last part cannot be found for "
+                                     "validation; tokenize a file of its own for validation")
+               : SH_OK;
+}
+
 /* An output that is also an input would be replaced by its own tokens. Packed text has no places to count bytes in. */
 static sh_rc check_inputs(const struct sh_token_options *opt)
 {
     for (int i = 0; i < opt->n_inputs; i++) {
+        if (sh_source_is_input(opt->inputs[i])) {
+            SH_TRY(check_standard_input(opt, i));
+            continue;
+        }
         if (same_place(opt->inputs[i], opt->output) || (opt->val_output && same_place(opt->inputs[i], opt->val_output)))
             return sh_fail(SH_E_USAGE,
                            "%s is a text to read and a file of tokens to write; give another name for the tokens",
@@ -286,15 +304,21 @@ static sh_rc open_tokenizer(struct job *j)
 /* Sizes of all before the first is read: a name that is wrong is seen at once. */
 static sh_rc look_at_inputs(struct job *j)
 {
+    bool known = true;
+
     j->input_bytes = sh_calloc((size_t)j->opt->n_inputs, sizeof *j->input_bytes);
     for (int i = 0; i < j->opt->n_inputs; i++) {
         struct sh_source *s;
         /* Also starts the unpacking, so that a form that is not read is refused here. */
         SH_TRY(sh_source_open(j->opt->inputs[i], &s, &j->input_bytes[i]));
         sh_source_close(s);
+        known = known && j->input_bytes[i] >= 0;
         j->total += j->input_bytes[i];
     }
-    return j->total ? SH_OK : sh_fail(SH_E_DATA, "%s is empty: there is nothing to tokenize", j->opt->inputs[0]);
+    if (!known)
+        j->total = 0;
+    return j->total || !known ? SH_OK
+                              : sh_fail(SH_E_DATA, "%s is empty: there is nothing to tokenize", j->opt->inputs[0]);
 }
 
 /* Validation: the cut moves to the first line begin at or behind it; a text without a line end there is cut where
@@ -513,9 +537,9 @@ static sh_rc encode_input(struct job *j, struct input *in)
 static sh_rc encode_all(struct job *j)
 {
     for (int i = 0; i < j->opt->n_inputs; i++) {
-        struct input in = {.path = j->opt->inputs[i], .lines = is_lines(j->opt, j->opt->inputs[i])};
+        struct input in = {.path = sh_source_name(j->opt->inputs[i]), .lines = is_lines(j->opt, j->opt->inputs[i])};
         int64_t bytes;
-        SH_TRY(sh_source_open(in.path, &in.source, &bytes));
+        SH_TRY(sh_source_open(j->opt->inputs[i], &in.source, &bytes));
         sh_rc rc = encode_input(j, &in);
         sh_source_close(in.source);
         if (rc != SH_OK)
@@ -572,9 +596,11 @@ static sh_rc run(struct job *j)
         SH_TRY(open_output(j, opt->val_output, &j->val));
     SH_TRY(sh_crew_start(&crew, &j->crew));
     SH_TRY(encode_all(j));
+    if (j->read == 0)
+        return sh_fail(SH_E_DATA, "%s is empty: there is nothing to tokenize", sh_source_name(opt->inputs[0]));
     /* Files of blank lines only: no token file is made. */
     if (j->tokenizer->ops->whole && j->report.documents == 0)
-        return sh_fail(SH_E_DATA, "%s: there is no document with a text in it", opt->inputs[0]);
+        return sh_fail(SH_E_DATA, "%s: there is no document with a text in it", sh_source_name(opt->inputs[0]));
     if (opt->val_output && (j->report.tokens == 0 || j->report.val_tokens == 0))
         return sh_fail(SH_E_DATA, "no document is left for %s; choose another fraction than %g",
                        j->report.tokens ? opt->val_output : opt->output, opt->val_fraction);

@@ -19,13 +19,13 @@ enum sh_token_format {
 };
 
 struct sh_token_progress {
-    int64_t taken, total;  /* bytes of the files, packed as they lie there */
+    int64_t taken, total;  /* bytes of the files, packed as they lie there; total 0: not known */
     int64_t bytes, tokens; /* of text, and what they became */
 };
 
 struct sh_token_options {
     const char *tokenizer;     /* as of sh_tokenizer_open(); NULL: "byte" */
-    const char *const *inputs; /* text files, taken one after the other */
+    const char *const *inputs; /* text files, taken one after the other; "-": standard input, with a format */
     int n_inputs;
     const char *output;     /* .bin file of tokens, or of documents, written anew */
     const char *val_output; /* NULL: no validation file */

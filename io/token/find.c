@@ -106,6 +106,29 @@ static sh_rc refuse_folder(const char *folder)
     return sh_fail(SH_E_DATA, "%s has no tokenizer.json", folder);
 }
 
+/* Files of others are known by their names; their first line would say "no JSON" only. */
+static sh_rc refuse_others(const char *path)
+{
+    static const struct {
+        const char *end, *cure;
+    } others[] = {
+        {".model", "is SentencePiece's; make a tokenizer.json of its folder: python3 -c \"from transformers import "
+                   "AutoTokenizer; AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\""},
+        {".tiktoken",
+         "is tiktoken's and has neither the expression that cuts text nor the special tokens; make a tokenizer.json of "
+         "all three: python3 -c \"from transformers.convert_slow_tokenizer import TikTokenConverter; "
+         "TikTokenConverter('FILE', pattern='...', extra_special_tokens=['...']).converted().save('tokenizer.json')\""},
+    };
+    size_t n = strlen(path);
+
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        size_t end = strlen(others[i].end);
+        if (n > end && strcmp(path + n - end, others[i].end) == 0)
+            return sh_fail(SH_E_DATA, "%s %s", path, others[i].cure);
+    }
+    return SH_OK;
+}
+
 /* *path is the caller's. */
 static sh_rc find_file(const char *name, char **path)
 {
@@ -117,6 +140,8 @@ static sh_rc find_file(const char *name, char **path)
             "no tokenizer is called \"%s\", and there is no such file; give byte, a folder that has tokenizer.json, or "
             "such a file",
             name);
+    if (!S_ISDIR(st.st_mode))
+        SH_TRY(refuse_others(name));
     *path = S_ISDIR(st.st_mode) ? sh_path_join(name, "tokenizer.json") : sh_strdup(name);
     if (S_ISDIR(st.st_mode) && access(*path, F_OK) != 0) {
         free(*path);

@@ -6,6 +6,8 @@
 #include "sherd_config.h"
 #include "src/base/mem.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -45,6 +47,21 @@ static sh_rc read_plain(struct sh_source *s, void *to, size_t room, size_t *n)
     *n = (int64_t)room < s->bytes - s->at ? room : (size_t)(s->bytes - s->at);
     SH_TRY(sh_file_read(s->fd, s->path, to, (int64_t)*n, s->at));
     s->at += (int64_t)*n;
+    return SH_OK;
+}
+
+/* Of a pipe: it ends where nothing more comes. */
+static sh_rc read_input(struct sh_source *s, void *to, size_t room, size_t *n)
+{
+    ssize_t got;
+
+    do
+        got = read(s->fd, to, room);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return sh_fail(SH_E_DATA, "read %s: %s", s->path, strerror(errno));
+    *n = (size_t)got;
+    s->at += got;
     return SH_OK;
 }
 
@@ -209,6 +226,18 @@ static const struct form forms[] = {
     {"", NULL, read_plain, NULL},
 };
 
+static const struct form standard_input = {.suffix = "-", .read = read_input};
+
+bool sh_source_is_input(const char *path)
+{
+    return strcmp(path, standard_input.suffix) == 0;
+}
+
+const char *sh_source_name(const char *path)
+{
+    return sh_source_is_input(path) ? "standard input" : path;
+}
+
 /* Letters of any case. */
 static const struct form *form_of(const char *path)
 {
@@ -228,17 +257,28 @@ bool sh_source_packed(const char *path)
     return form_of(path)->open != NULL;
 }
 
+/* A copy, so that closing is the same for all. */
+static sh_rc open_input(struct sh_source *s)
+{
+    s->fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+    s->bytes = -1;
+    return s->fd >= 0 ? SH_OK : sh_fail(SH_E_DATA, "open %s: %s", s->path, strerror(errno));
+}
+
 /* *bytes: the size of the file as it is. */
 sh_rc sh_source_open(const char *path, struct sh_source **out, int64_t *bytes)
 {
     struct sh_source *s = sh_calloc(1, sizeof *s);
     sh_rc rc;
 
-    s->form = form_of(path);
-    s->path = sh_strdup(path);
+    s->form = sh_source_is_input(path) ? &standard_input : form_of(path);
+    s->path = sh_strdup(sh_source_name(path));
     /* 0 would be a descriptor. */
     s->fd = -1;
-    SH_TRY_OUT(sh_file_open(path, &s->fd, &s->bytes));
+    if (sh_source_is_input(path))
+        SH_TRY_OUT(open_input(s));
+    else
+        SH_TRY_OUT(sh_file_open(path, &s->fd, &s->bytes));
     if (s->form->open)
         SH_TRY_OUT(s->form->open(s));
     *bytes = s->bytes;

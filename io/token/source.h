@@ -1,4 +1,4 @@
-/* Text files as streams: plain, .gz, .zst. Local. */
+/* Text files as streams: plain, .gz, .zst; and standard input, plain. Local. */
 #ifndef IO_TOKEN_SOURCE_H
 #define IO_TOKEN_SOURCE_H
 
@@ -10,11 +10,16 @@
 
 struct sh_source;
 
-/* By the end of the name. *bytes: of the file, as it lies there.
+/* By the end of the name; "-" is standard input, which can be read once. *bytes: of the file, as it lies there; -1: not
+ * known.
  * Errors: SH_E_DATA: as of sh_file_open(); a form that is not read (Parquet, Arrow, others), with what makes jsonl
  * of it. */
 sh_rc sh_source_open(const char *path, struct sh_source **out, int64_t *bytes);
 void sh_source_close(struct sh_source *s); /* NULL is fine */
+
+/* The path for messages; lent. */
+const char *sh_source_name(const char *path);
+bool sh_source_is_input(const char *path); /* standard input */
 
 bool sh_source_packed(const char *path); /* whether it would be unpacked */
 

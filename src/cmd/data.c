@@ -1,4 +1,5 @@
-/* `sherd data`: what is in files of documents, how long they are, how full sequences get, and the text of some. */
+/* `sherd data`: what is in files of documents, how long they are, how full sequences get, and the text of some; of a
+ * stream of tokens, the text of its sequences. */
 #include "src/cmd/cmd.h"
 
 #include "io/data/documents.h"
@@ -16,7 +17,8 @@ struct look {
     struct sh_data_options opt;
     struct sh_data_files set;
     struct sh_tokenizer *tokenizer; /* NULL: ids are shown */
-    int64_t first, count;           /* documents to show */
+    int64_t first, count;           /* documents to show, or sequences */
+    bool excess;                    /* --excess is given */
 };
 
 static sh_rc lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
@@ -39,6 +41,7 @@ static sh_rc take_packing(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
 
     SH_TRY(sh_cmd_whole(cmd, args, "--seq-len", 1, 1 << 24, 2048, &seq_len));
     l->opt.seq_len = (int)seq_len;
+    l->excess = excess != NULL;
     l->opt.excess = SH_EXCESS_SPLIT;
     for (int i = SH_EXCESS_RAISE; excess && i <= SH_EXCESS_SPLIT; i++)
         if (!strcmp(excess, words[i])) {
@@ -48,6 +51,21 @@ static sh_rc take_packing(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return excess
                ? sh_fail(SH_E_USAGE, "sherd data: --excess must be raise, truncate, drop or split, not \"%s\"", excess)
                : SH_OK;
+}
+
+/* A file without a header does not say how many bytes a token has; the words of the tokenizer do. */
+static sh_rc take_token_type(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct look *l)
+{
+    const char *type = sh_cmd_option(cmd, args, "--token-type");
+
+    if (l->tokenizer)
+        l->opt.vocab_size = l->tokenizer->vocab_size;
+    if (!type)
+        return SH_OK;
+    if (strcmp(type, "uint16") != 0 && strcmp(type, "uint32") != 0)
+        return sh_fail(SH_E_USAGE, "sherd data: --token-type must be uint16 or uint32, not \"%s\"", type);
+    l->opt.type = strcmp(type, "uint16") == 0 ? SH_TOKEN_UINT16 : SH_TOKEN_UINT32;
+    return SH_OK;
 }
 
 /* A tokenizer must be that of the file, or its text would be another one. */
@@ -61,11 +79,11 @@ static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     SH_TRY(take_packing(cmd, args, l));
     SH_TRY(sh_cmd_whole(cmd, args, "--first", 0, INT64_MAX, 0, &l->first));
     SH_TRY(sh_cmd_whole(cmd, args, "--documents", 0, INT64_MAX, 1, &l->count));
-    if (!tokenizer)
-        return SH_OK;
-    SH_TRY(sh_tokenizer_open(tokenizer, &l->tokenizer));
-    l->opt.tokenizer = l->tokenizer->hash;
-    return SH_OK;
+    if (tokenizer) {
+        SH_TRY(sh_tokenizer_open(tokenizer, &l->tokenizer));
+        l->opt.tokenizer = l->tokenizer->hash;
+    }
+    return take_token_type(cmd, args, l);
 }
 
 static void print_files(const struct look *l)
@@ -147,14 +165,45 @@ out:
     return rc;
 }
 
+/* One sample of training: as many tokens as a sequence has, and the target of the last one. */
+static sh_rc print_sequence(const struct look *l, int64_t w)
+{
+    size_t n = (size_t)l->opt.seq_len + 1;
+    int32_t *ids = sh_calloc(n, sizeof *ids);
+    unsigned char *mask = sh_calloc(n, 1);
+    sh_rc rc;
+
+    SH_TRY_OUT(sh_data_files_window(&l->set, w, ids));
+    if (l->set.masked)
+        SH_TRY_OUT(sh_data_files_mask(&l->set, w, mask + 1));
+    printf("\nsequence %lld, %zu tokens:\n", (long long)w, n);
+    rc = sh_show_document(stdout, l->tokenizer, (const uint32_t *)ids, l->set.masked ? mask : NULL, n);
+out:
+    free(ids);
+    free(mask);
+    return rc;
+}
+
+static sh_rc look_at_stream(const struct look *l)
+{
+    if (l->excess)
+        return sh_fail(SH_E_USAGE, "sherd data: --excess is for documents, which %s has not; leave it out",
+                       l->opt.path);
+    if (l->first && l->first >= l->set.windows)
+        return sh_fail(SH_E_USAGE, "sherd data: --first %lld, but %s has %lld sequences, counted from 0",
+                       (long long)l->first, l->opt.path, (long long)l->set.windows);
+    printf("%lld tokens, no documents%s: %lld sequences of %d\n", (long long)l->set.tokens,
+           l->set.masked ? ", with a mask of targets" : "", (long long)l->set.windows, l->opt.seq_len);
+    for (int64_t i = 0; i < l->count && i < l->set.windows - l->first; i++)
+        SH_TRY(print_sequence(l, l->first + i));
+    return SH_OK;
+}
+
 static sh_rc look(struct look *l)
 {
     SH_TRY(sh_data_files_open(&l->opt, &l->set));
-    if (l->set.packing == SH_PACKING_CONCAT) {
-        printf("%lld tokens, no documents%s: %lld sequences of %d\n", (long long)l->set.tokens,
-               l->set.masked ? ", with a mask of targets" : "", (long long)l->set.windows, l->opt.seq_len);
-        return SH_OK;
-    }
+    if (l->set.packing == SH_PACKING_CONCAT)
+        return look_at_stream(l);
     if (l->first && l->first >= l->set.documents)
         return sh_fail(SH_E_USAGE, "sherd data: --first %lld, but %s has %lld documents, counted from 0",
                        (long long)l->first, l->opt.path, (long long)l->set.documents);

@@ -138,8 +138,10 @@ static const struct sh_cmd_option data[] = {
      "file; default: show ids"},
     {.name = "--seq-len", .value = "T", .help = "pack them into sequences of so many tokens; default 2048"},
     {.name = "--excess", .value = "HOW", .help = "longer documents: raise, truncate, drop or split; default split"},
-    {.name = "--first", .value = "I", .help = "number of the first document to show; default 0"},
-    {.name = "--documents", .value = "N", .help = "documents to show; default 1"},
+    {.name = "--first", .value = "I", .help = "number of the first document to show, or sequence of a stream; default 0"},
+    {.name = "--documents", .value = "N", .help = "documents to show, or sequences of a stream; default 1"},
+    {.name = "--token-type", .value = "TYPE", .help = "of a file without a header: uint16 or uint32; default uint16 up to 65536 words of the "
+     "tokenizer, else uint32"},
     {0},
 };
 
@@ -275,10 +277,10 @@ const struct sh_cmd sh_commands[] = {
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...",
      "turn text files into a token file, with the tokenizer of a model, or one token per byte; the inputs may be packed "
-     "(.gz, .zst)",
+     "(.gz, .zst); - is standard input, with --format",
      tokenize, .run = sh_cmd_tokenize},
     {"data", "FILE", "what is in a document file: lengths, how full sequences get, and the text of documents, with what is trained in "
-     "angle brackets", data, .run = sh_cmd_data},
+     "angle brackets; of a stream of tokens, the text of its sequences", data, .run = sh_cmd_data},
     {"generate", "[CONFIG]", "continue a text with a model from a checkpoint", generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
     {"eval", "[CONFIG]", "mean loss of a model from a checkpoint over a token file; log-probabilities and accuracy over texts of a file", eval, .config = true,

@@ -21,7 +21,7 @@ struct line {
 static const int64_t second = 1000000000;
 
 /* At most four times a second: a terminal over ssh is slower than the tokenizer. Time left is by bytes of the inputs,
- * packed as they are, because the size of the text is not known. */
+ * packed as they are, because the size of the text is not known; of standard input neither is. */
 static void show_progress(void *ctx, const struct sh_token_progress *p)
 {
     struct line *l = ctx;
@@ -33,10 +33,13 @@ static void show_progress(void *ctx, const struct sh_token_progress *p)
         return;
     l->last = now;
     l->shown = true;
-    fprintf(stderr, "\r\x1b[K%3.0f %%  %s  %s tokens  %s/s  %s left", 100.0 * (double)p->taken / (double)p->total,
-            sh_str_bytes(p->bytes, bytes), sh_str_count(p->tokens, tokens),
-            sh_str_bytes((int64_t)((double)p->bytes / seconds), rate),
-            sh_str_duration(seconds * (double)(p->total - p->taken) / (double)p->taken, left));
+    fputs("\r\x1b[K", stderr);
+    if (p->total)
+        fprintf(stderr, "%3.0f %%  ", 100.0 * (double)p->taken / (double)p->total);
+    fprintf(stderr, "%s  %s tokens  %s/s", sh_str_bytes(p->bytes, bytes), sh_str_count(p->tokens, tokens),
+            sh_str_bytes((int64_t)((double)p->bytes / seconds), rate));
+    if (p->total)
+        fprintf(stderr, "  %s left", sh_str_duration(seconds * (double)(p->total - p->taken) / (double)p->taken, left));
     fflush(stderr);
 }
 

@@ -39,8 +39,12 @@ LONG = bool(os.environ.get('SHERD_LONG'))
 IDLE = os.getloadavg()[0] < 0.5
 SHERD = os.environ.get('SHERD', './sherd')
 BYTES, RANDOM, WORDS = (100_000_000, 250_000, 32000) if LONG else (2_000_000, 2_000, 4000)
+ADDED_SETS, ADDED_TEXTS = (100 if LONG else 3), 500  # a kind; of each set
+ADDED = ['<x>', 'foo', 'fo', ' bar', 'é', '▁z', 'x y', '\n\n', 'ab', '1', 'İ', '<s', 'e\u0301', '的', 'hello', '.']
+BESIDE = [' ', '  ', '\n', '\t', 'a', 'b', '\u00a0', '\u0301', '😀', 'foo', 'x', '_', '-', '<', '▁', 'ß', '\r\n', '\u3000', '12', "'s"]
 TIMES, THREADS_LOSS = 8, 1 / 0.9
 HEADER = 1024
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / 'golden/tokenizer'
 # Text in many languages comes with Debian's debian-handbook and manpages-{de,es,fr,it,ja,pl,ru,zh,...}.
 PLACES = ['/usr/share/doc/debian-handbook/html/**/*.html', '/usr/share/man/??/**/*.gz', '/usr/share/man/??_??/**/*.gz',
           '/usr/include/**/*.h', os.path.dirname(os.__file__) + '/**/*.py', '/usr/share/**/*.txt', '/usr/share/perl/**/*.p[lm]']
@@ -122,6 +126,41 @@ def check(kind, folder, found, total, results):
         results.append((f'{kind}: two threads', '' if two < THREADS_LOSS * one else f'{two / one:.2f} of the time'))
 
 
+def add_tokens(kind, draw):
+    """A small tokenizer of the kind with some added tokens of any properties, and their texts."""
+    file = json.loads((GOLDEN / f'{kind}.json').read_text())
+    words = {**file['model']['vocab'], **{token['content']: token['id'] for token in file['added_tokens']}}
+    flags = 'single_word', 'lstrip', 'rstrip', 'normalized', 'special'
+    for content in draw.sample(ADDED, 8):
+        if content not in words:
+            words[content] = max(words.values()) + 1
+            file['added_tokens'].append({'id': words[content], 'content': content, **{f: draw.random() < 0.4 for f in flags}})
+    return {**file, 'post_processor': None}, [token['content'] for token in file['added_tokens']]
+
+
+def judged(theirs, text):
+    """tokenizers panics where a token ends before the white space that the one before has taken."""
+    try:
+        return theirs.encode(text) is not None
+    except BaseException:  # which is what a panic is
+        return False
+
+
+def check_added(kind, folder, results):
+    wrong, count = [], 0
+    for number in range(ADDED_SETS):
+        draw = random.Random(f'{kind} {number}')
+        content, tokens = add_tokens(kind, draw)
+        (folder / 'added.json').write_text(json.dumps(content))
+        docs = [''.join(draw.choice(tokens + BESIDE) for _ in range(draw.randrange(1, 14))) for _ in range(ADDED_TEXTS)]
+        theirs = tokenizers.Tokenizer.from_file(str(folder / 'added.json'))
+        docs = [text for text in docs if judged(theirs, text)]
+        count += len(docs)
+        wrong += filter(None, [compare(f'{kind}, set {number}', docs, sherd(folder, docs, folder / 'added.json', 2)[0],
+                                       folder / 'added.json')[0]])
+    results.append((f'{kind}: ids of {count} texts with added tokens of all properties', '; '.join(wrong[:3])))
+
+
 def main():
     found, total = texts()
     found = [text for text in found if text and '\0' not in text]
@@ -129,6 +168,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for kind in tokenizer_kinds.KINDS:
             check(kind, pathlib.Path(folder), found, total, results)
+            check_added(kind, pathlib.Path(folder), results)
     print(f'1..{len(results)}')
     for number, (name, wrong) in enumerate(results, 1):
         print(f"{'not ok' if wrong else 'ok'} {number} - {name}")

@@ -147,6 +147,12 @@ TOKENIZERS = [
      json.dumps({'pre_tokenizer': {**SPLIT, 'pattern': {'Regex': '(a'}}, 'model': BPE}), 'pre_tokenizer'),
     ('an unknown normalizer', json.dumps({'normalizer': {'type': 'Lowercase'}, 'model': BPE}), 'Lowercase'),
 ]
+OTHERS = [
+    ('tokenizer.model', '.', "has no tokenizer.json; it has SentencePiece's tokenizer.model; make one: python3 -c"),
+    ('vocab.json', '.', 'has no tokenizer.json; it has vocab.json and merges.txt; make one: python3 -c'),
+    ('tokenizer.model', 'tokenizer.model', "tokenizer.model is SentencePiece's; make a tokenizer.json of its folder: python3 -c"),
+    ('gpt.tiktoken', 'gpt.tiktoken', "gpt.tiktoken is tiktoken's and has neither the expression that cuts text nor"),
+]
 TEXTS = [
     ('a text that is not UTF-8', 'a.txt', b'ab\xff', 'is not UTF-8'),
     ('a line that is no JSON', 'a.jsonl', b'{"text":"a"}\nb\n', 'line 2'),
@@ -193,6 +199,21 @@ def case_tokenizer(content, says):
     return wrong + (['a.bin is there'] if (folder / 'a.bin').exists() else [])
 
 
+def case_another_size():
+    """The key on the command line counts, and not what config.json says."""
+    folder = fresh()
+    return refused(['train', '--model.hf=hf', '--model.vocab_size=64', *RUN],
+                   f'{WEIGHT} has shape [32,8], but this model wants [64,8]', folder)
+
+
+def case_other_tokenizer(name, given, says):
+    """A file of another library, in a folder or by its name."""
+    folder = fresh()
+    (folder / name).write_text('IQ== 0\n')
+    (folder / 'a.txt').write_text('ab')
+    return refused(['tokenize', 'a.txt', '-o', 'a.bin', '--tokenizer', given, '--no-eos'], says, folder)
+
+
 def case_text(name, content, says):
     folder = fresh()
     (folder / 'tokenizer.json').write_text(bpe())
@@ -207,7 +228,9 @@ def case_hub_name():
 
 if __name__ == '__main__':
     pathlib.Path('tokens.bin').write_bytes(bytes(2 * 64))
-    sys.exit(job.run_cases([('a name of the hub', case_hub_name)]
+    sys.exit(job.run_cases([('a name of the hub', case_hub_name), ('a model of another size', case_another_size)]
                            + [(name, case_folder, make, says) for name, make, says in FOLDERS]
                            + [(f'a tokenizer: {name}', case_tokenizer, *row) for name, *row in TOKENIZERS]
+                           + [(f'a tokenizer: {name} as {given}', case_other_tokenizer, name, given, says)
+                              for name, given, says in OTHERS]
                            + [(name, case_text, *row) for name, *row in TEXTS]))

@@ -36,6 +36,9 @@ MESHES = {
     '4 ranks, full_shard': (4, {'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 4}),
     '3 ranks, no_shard': (3, {'parallelism.sharding_strategy': 'no_shard'}),
     '2 ranks, shard_grad_op': (2, {'parallelism.sharding_strategy': 'shard_grad_op'}),
+    '2 ranks, shard_optim': (2, {'parallelism.sharding_strategy': 'shard_optim'}),
+    '4 ranks, hybrid_shard_zero2': (4, {'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 2,
+                                        'mesh.replicate': 2, 'training.global_batch_size': 4}),
     '2 ranks, replicas': (2, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 1, 'mesh.replicate': 2,
                               'comm.shared_memory': 'off'}),
 }
@@ -128,17 +131,27 @@ def case_import_export(name):
     return wrong
 
 
-def case_mesh(name, mesh):
+def case_mesh(name, mesh, source=None):
     """What a mesh loads is what `sherd ckpt import` has, and what it writes at the end what `ckpt export` does."""
     ranks, change = MESHES[mesh]
     tokens(name)
     out = f'{name}-{mesh}'.replace(', ', '-').replace(' ', '-')
-    config = {**RUN, **SEED, **change, 'model.hf_assets_path': str(HERE / name), 'checkpoint.export_dtype': 'float32'}
+    source = os.path.abspath(source or HERE / name)
+    config = {**RUN, **SEED, **change, 'model.hf_assets_path': source, 'checkpoint.export_dtype': 'float32'}
     job.train(out, config, ranks)
     checkpoints = pathlib.Path(out) / 'out/checkpoint'
     job.sherd('ckpt', 'export', checkpoints / 'step-00000000.h5', '-o', f'{out}/first', '--dtype', dtype_of(name))
     job.sherd('ckpt', 'export', checkpoints / 'step-00000001.h5', '-o', f'{out}/last')
     return differ(HERE / name, f'{out}/first') + differ(checkpoints / 'hf-00000001', f'{out}/last')
+
+
+def case_files():
+    """A source of five files or more, on ranks whose borders are not theirs."""
+    shutil.rmtree('files', ignore_errors=True)
+    job.sherd('ckpt', 'import', HERE / 'llama', '-o', 'files/imported')
+    job.sherd('ckpt', 'export', 'files/imported', '-o', 'files/hf', '--dtype', dtype_of('llama'), '--max-shard-size', '2KB')
+    n = len(list(pathlib.Path('files/hf').glob('model-*.safetensors')))
+    return ([] if n >= 5 else [f'{n} files']) + case_mesh('llama', '3 ranks, full_shard', 'files/hf')
 
 
 def case_plan():
@@ -248,6 +261,33 @@ def case_allow_nan():
     return wrong + differ('nan', 'nan-out')
 
 
+def too_large(t):
+    dtype, shape, data = t['transformer.wpe.weight']
+    t['transformer.wpe.weight'] = (dtype, shape, data[:20] + struct.pack('<f', 70000) + data[24:])
+
+
+def case_too_large():
+    """A number that float16 has not: no folder, by `ckpt export` and at the end of a run, whose checkpoint is there."""
+    for folder in 'large-ckpt', 'large-out':
+        shutil.rmtree(folder, ignore_errors=True)
+    copy_golden('gpt2', 'large')
+    t = tensors(HERE / 'gpt2/model.safetensors')
+    too_large(t)
+    pack(t, 'large/model.safetensors')
+    job.sherd('ckpt', 'import', 'large', '-o', 'large-ckpt')
+    tokens('gpt2')
+    job.prepare('large-run', {**RUN, 'model.hf_assets_path': '../large', 'training.steps': 1, 'job.dump_folder': 'out',
+                              'checkpoint.last_save_in_hf': True, 'checkpoint.export_dtype': 'float16'})
+    wrong = []
+    for words in ['ckpt', 'export', '../large-ckpt', '-o', '../large-out', '--dtype', 'float16'], ['train', 'c.yaml']:
+        done = subprocess.run(job.command(0, words), cwd='large-run', capture_output=True, text=True, env=job.environment(0))
+        lines = [line for line in done.stderr.splitlines() if line.startswith('sherd: error')]
+        if done.returncode != 6 or len(lines) != 1 or 'element 5 of transformer.wpe.weight is ' not in lines[0]:
+            wrong.append(f'{words[0]}: exit {done.returncode}, {done.stderr}')
+    left = [name for name in os.listdir('.') if 'large-out' in name] + os.listdir('large-run/out/checkpoint')
+    return wrong + ([] if sorted(left) == ['.lock', 'step-00000001.h5'] else [f'left {left}'])
+
+
 def case_cut():
     """A file that ends early."""
     copy_golden('gpt2', 'cut')
@@ -324,6 +364,7 @@ if __name__ == '__main__':
         + [(f'{name}: import and export', case_import_export, name) for name in FAMILIES]
         + [('a plan from config.json', case_plan), ('the architecture alone', case_architecture_only)]
         + [(f'a folder with {change.__name__}', case_changed, change) for change in CHANGES]
-        + [('weights that are not finite', case_allow_nan), ('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),
+        + [('weights that are not finite', case_allow_nan), ('weights that float16 has not', case_too_large)]
+        + [('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),
            ('weights that others may write', case_trust), ('a resume', case_resume)]
-        + (meshes if job.can_launch() else [])))
+        + ([*meshes, ('llama: many files on 3 ranks', case_files)] if job.can_launch() else [])))

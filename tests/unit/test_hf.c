@@ -606,7 +606,7 @@ static const struct {
      "model.norm_2.weight [2] is no tensor of this model; nearest is "
      "model.norm.weight"},
     {{EMBED, {"norm.weight", SH_ST_F32, {2, 0}}}, "missing"}, /* not all names lack the prefix */
-    {{{"model.embed_tokens.weight", SH_ST_BF16, {2, 4}}, NORM}, "has shape [2,4], but config.json wants [4,2]"},
+    {{{"model.embed_tokens.weight", SH_ST_BF16, {2, 4}}, NORM}, "has shape [2,4], but this model wants [4,2]"},
     {{{"model.embed_tokens.weight", SH_ST_I64, {4, 2}}, NORM}, "is I64; parameters are F32, F16 or BF16"},
 };
 

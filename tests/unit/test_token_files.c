@@ -286,6 +286,63 @@ static void zstd_frames(void **state)
 
 #endif
 
+/* `text` through a pipe, as from another program. */
+static sh_rc run_piped(const char *text, struct sh_token_options more, struct sh_token_report *report)
+{
+    static const char *const input[] = {"-"};
+    int before = dup(STDIN_FILENO), ends[2];
+
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], text, strlen(text)), (int)strlen(text));
+    close(ends[1]);
+    dup2(ends[0], STDIN_FILENO);
+    close(ends[0]);
+    if (!more.inputs) {
+        more.inputs = input;
+        more.n_inputs = 1;
+    }
+    sh_rc rc = run(more, report);
+    dup2(before, STDIN_FILENO);
+    close(before);
+    return rc;
+}
+
+static void standard_input(void **state)
+{
+    static const char *const twice[] = {"-", "-"};
+    static const struct {
+        const char *text;
+        struct sh_token_options opt;
+        sh_rc rc;
+        const char *says;
+    } rows[] = {
+        {"{\"text\":\"ab\"}\n{\"text\":\"c\"}", {.format = SH_FORMAT_JSONL}, SH_OK, "(X)(c)"},
+        {"a\n--\nb", {.format = SH_FORMAT_TEXT, .separator = "--"}, SH_OK, "(a_)(b)"},
+        {"{}", {.format = SH_FORMAT_JSONL}, SH_E_DATA, "standard input: line 1: there is no \"text\" in it"},
+        {"", {.format = SH_FORMAT_TEXT}, SH_E_DATA, "standard input is empty"},
+        {"", {.format = SH_FORMAT_TEXT, .tokenizer = "byte"}, SH_E_DATA, "standard input is empty"},
+        {"a", {0}, SH_E_USAGE, "give --format text or jsonl"},
+        {"a",
+         {.format = SH_FORMAT_TEXT, .val_output = "val.bin", .val_fraction = 0.1},
+         SH_E_USAGE,
+         "standard input has no size"},
+        {"a", {.format = SH_FORMAT_TEXT, .inputs = twice, .n_inputs = 2}, SH_E_USAGE, "- is given twice"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (run_piece = 0; run_piece < 4; run_piece += 3) {
+            struct sh_token_report report;
+
+            assert_int_equal(run_piped(rows[i].text, rows[i].opt, &report), rows[i].rc);
+            if (rows[i].rc == SH_OK)
+                check_written(rows[i].says);
+            else
+                assert_non_null(strstr(sh_error_text(), rows[i].says));
+        }
+    run_piece = 0;
+}
+
 static int files_in_folder(void)
 {
     int n = 0;
@@ -451,6 +508,7 @@ int main(void)
 #ifdef HAVE_ZSTD
         cmocka_unit_test(zstd_frames),
 #endif
+        cmocka_unit_test(standard_input),
         cmocka_unit_test(bad_inputs),
         cmocka_unit_test(the_end_is_that_of_the_folder),
         cmocka_unit_test(any_of_a_list_ends_a_text),

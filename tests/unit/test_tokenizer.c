@@ -365,6 +365,46 @@ static void cuts_change_no_id(void **state)
     }
 }
 
+/* Added tokens that take the white space beside them, and such as are white space themselves. The ids are what tokenizers
+ * 0.23.3 gives; where it panics, the token that has no text left is dropped as well. */
+static void white_space_of_added_tokens(void **state)
+{
+    /* clang-format off */
+    static const char file[] =
+        "{\"added_tokens\":["
+        "{\"id\":7,\"content\":\"<r>\",\"normalized\":false,\"rstrip\":true},"
+        "{\"id\":8,\"content\":\"\\n\\n\",\"normalized\":false,\"lstrip\":true},"
+        "{\"id\":9,\"content\":\" b\",\"normalized\":false,\"lstrip\":true},"
+        "{\"id\":10,\"content\":\"\\r\",\"normalized\":false}],"
+        "\"model\":{\"type\":\"BPE\",\"merges\":[],"
+        "\"vocab\":{\"a\":0,\"b\":1,\"\\n\":2,\"c\":3,\" \":4,\"x\":5,\"y\":6}}}";
+    /* clang-format on */
+    static const struct {
+        const char *text;
+        uint32_t ids[4];
+        size_t n;
+    } rows[] = {
+        {"a\n\nb", {0, 8, 1}, 3},      {"a \n\n\n\nb", {0, 8, 8, 1}, 4}, {"<r>\n\na", {7, 0}, 2},
+        {"<r> \n\na", {7, 0}, 2},      {"<r> ba", {7, 9, 0}, 3},         {"<r>\ra", {7, 10, 0}, 3},
+        {"<r>\r a", {7, 10, 4, 0}, 4}, {"<r>\n\n\n\nb", {7, 1}, 2}, /* it panics */
+        {"<r>\n\n c", {7, 3}, 2},                                   /* the same */
+    };
+    struct sh_hf *hf = NULL;
+    struct sh_ids ids = {0};
+
+    (void)state;
+    assert_int_equal(parse(file, &hf), SH_OK);
+    void *e = sh_token_hf.create(hf);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        encode_all(hf, e, rows[i].text, true, &ids);
+        assert_int_equal(ids.n, rows[i].n);
+        assert_memory_equal(ids.id, rows[i].ids, ids.n * sizeof *ids.id);
+    }
+    free(ids.id);
+    sh_token_hf.destroy(e);
+    sh_token_json_free(hf);
+}
+
 static void text_must_be_utf8(void **state)
 {
     static const char *const wrong[] = {"ab\xff",     "ab\xc0\x80", "ab\xed\xa0\x80", "ab\xf4\x90\x80\x80",
@@ -398,6 +438,7 @@ int main(void)
         cmocka_unit_test(long_pieces_merge_as_short_ones),
         cmocka_unit_test(unknown_characters),
         cmocka_unit_test(cuts_change_no_id),
+        cmocka_unit_test(white_space_of_added_tokens),
         cmocka_unit_test(text_must_be_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """`sherd data` and what `sherd tokenize` prints of conversations. Prints TAP."""
+import array
 import pathlib
 import sys
 
@@ -37,7 +38,23 @@ def case_documents():
 def case_stream():
     pathlib.Path('text.txt').write_text(CHAT)
     job.sherd('tokenize', 'text.txt', '-o', 'text.bin')
-    return lacks(job.sherd('data', 'text.bin', '--seq-len', 12), f'{len(CHAT)} tokens, no documents: {(len(CHAT) - 1) // 12} ')
+    windows = (len(CHAT) - 1) // 12
+    said = job.sherd('data', 'text.bin', '--seq-len', 12, '--tokenizer', 'byte', '--first', 1, '--documents', 2)
+    wrong = lacks(said, f'{len(CHAT)} tokens, no documents: {windows} ', f'\nsequence 1, 13 tokens:\n{CHAT[12:25]}\n',
+                  f'\nsequence 2, 13 tokens:\n{CHAT[24:37]}\n')
+    wrong += [f'a sequence too many: {said}'] if 'sequence 3' in said else []
+    wrong += refuses(['data', 'text.bin', '--seq-len', 12, '--excess', 'split'], 2, '--excess is for documents')
+    return wrong + refuses(['data', 'text.bin', '--seq-len', 12, '--first', windows], 2, f'has {windows} sequences')
+
+
+def case_bare():
+    """The words of the tokenizer, or the option, say how many bytes a token has."""
+    pathlib.Path('bare.bin').write_bytes(array.array('H', [300, 2, 259, 4, 5]).tobytes() + b'\0\0')
+    said = [job.sherd('data', 'bare.bin', '--seq-len', 2, *more) for more in
+            ([], ['--tokenizer', KIND / 'llama3.json'], ['--token-type', 'uint16'])]
+    wrong = lacks(said[0], '3 tokens, ') + lacks(said[1], '6 tokens, ')
+    wrong += lacks(said[2], '6 tokens, ', '\nsequence 0, 3 tokens:\n300 2 259\n')
+    return wrong + refuses(['data', 'bare.bin', '--token-type', 'int8'], 2, '--token-type must be uint16 or uint32')
 
 
 def case_conversations():
@@ -52,4 +69,5 @@ def case_conversations():
 
 
 if __name__ == '__main__':
-    sys.exit(job.run_cases([('documents', case_documents), ('a stream', case_stream), ('conversations', case_conversations)]))
+    sys.exit(job.run_cases([('documents', case_documents), ('a stream', case_stream), ('a file without a header', case_bare),
+                            ('conversations', case_conversations)]))
