@@ -20,13 +20,16 @@ from lm_eval.api.registry import register_model
 
 @register_model('sherd')
 class Sherd(LM):
-    def __init__(self, checkpoint, tokenizer=None, launcher='', batch=8, context=None, sherd='sherd', precision=None,
+    def __init__(self, checkpoint, tokenizer=None, launcher='', batch=None, context=None, sherd='sherd', precision=None,
                  batch_size=None, max_batch_size=None, device=None, **unknown):
         super().__init__()
         if unknown:
             raise ValueError(f'lm_eval_sherd: no model_args {", ".join(sorted(unknown))}')
         self.call = [*shlex.split(launcher), sherd]
-        self.options = ['--checkpoint', checkpoint, '--batch', str(batch_size or batch)]
+        self.options = ['--checkpoint', checkpoint]
+        # lm_eval says 1 where it was told nothing.
+        rows = str(batch or batch_size or '')
+        self.options += ['--batch', rows] if rows.isdigit() and int(rows) > 1 or batch else []
         self.options += ['--tokenizer', tokenizer] if tokenizer else []
         self.options += ['--context', str(context)] if context else []
         self.options += [f'--training.mixed_precision_param={precision}'] if precision else []
@@ -73,7 +76,7 @@ class Sherd(LM):
                 found[i] = text
         return found
 
-    def generate(self, prompts, until=(), max_gen_toks=256, do_sample=False, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0,
+    def generate(self, prompts, until=(), max_gen_toks=256, do_sample=False, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0,
                  **unknown):
         if unknown:
             raise ValueError(f'lm_eval_sherd: no generation_kwargs {", ".join(sorted(unknown))}')

@@ -80,8 +80,11 @@ static sh_rc take_messages(const json_t *list, bool learned, struct sh_message *
     return SH_OK;
 }
 
+typedef sh_rc (*put_messages)(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out);
+
 /* Messages of which those of `rest` (NULL: of `list`) are learned. */
-static sh_rc render(const struct sh_template *t, const json_t *list, const json_t *rest, struct sh_chat *out)
+static sh_rc render(const struct sh_template *t, put_messages put, const json_t *list, const json_t *rest,
+                    struct sh_chat *out)
 {
     size_t most = json_array_size(list) + json_array_size(rest);
     struct sh_message *m;
@@ -94,19 +97,20 @@ static sh_rc render(const struct sh_template *t, const json_t *list, const json_
     SH_TRY_OUT(take_messages(list, rest == NULL, m, &n));
     if (rest)
         SH_TRY_OUT(take_messages(rest, true, m, &n));
-    rc = sh_template_render(t, m, n, out);
+    rc = put(t, m, n, out);
 out:
     free(m);
     return rc;
 }
 
-static sh_rc parse_messages(const struct sh_template *t, const char *field, const json_t *top, struct sh_chat *out)
+static sh_rc parse_messages(const struct sh_template *t, put_messages put, const char *field, const json_t *top,
+                            struct sh_chat *out)
 {
     const json_t *list = json_object_get(top, field);
 
     if (!json_is_array(list))
         return sh_fail(SH_E_DATA, "\"%s\" is %s, not a list of messages", field, sh_json_is(list));
-    return render(t, list, NULL, out);
+    return render(t, put, list, NULL, out);
 }
 
 /* As two messages, or as they are. */
@@ -137,7 +141,7 @@ static sh_rc parse_completion(const struct sh_template *t, const json_t *top, st
         return put_completion(t, prompt, completion, out);
     if (!t)
         return sh_fail(SH_E_DATA, "prompt and completion are messages; give --chat-template NAME");
-    return render(t, prompt, completion, out);
+    return render(t, sh_template_render, prompt, completion, out);
 }
 
 static sh_rc parse_segments(const json_t *top, struct sh_chat *out)
@@ -176,7 +180,14 @@ sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const c
     else if (form == SH_CHAT_SEGMENTS)
         rc = parse_segments(top, out);
     else if ((rc = refuse_tools(top)) == SH_OK)
-        rc = form == SH_CHAT_MESSAGES ? parse_messages(t, field, top, out) : parse_completion(t, top, out);
+        rc = form == SH_CHAT_MESSAGES ? parse_messages(t, sh_template_render, field, top, out)
+                                      : parse_completion(t, top, out);
     json_decref(top);
     return rc;
+}
+
+sh_rc sh_chat_prompt(const struct sh_template *t, const json_t *line, struct sh_chat *out)
+{
+    SH_TRY(refuse_tools(line));
+    return parse_messages(t, sh_template_prompt, "messages", line, out);
 }

@@ -6,7 +6,9 @@
 #ifndef IO_TOKEN_CHAT_H
 #define IO_TOKEN_CHAT_H
 
+#include "io/json/json.h"
 #include "io/token/template.h"
+#include "io/token/token.h"
 
 enum sh_chat_form { SH_CHAT_NONE, SH_CHAT_SEGMENTS, SH_CHAT_MESSAGES, SH_CHAT_COMPLETION };
 
@@ -16,5 +18,16 @@ enum sh_chat_form { SH_CHAT_NONE, SH_CHAT_SEGMENTS, SH_CHAT_MESSAGES, SH_CHAT_CO
  * Errors: SH_E_DATA: no such object; tools; what cannot be rendered (template.h); nothing to learn. */
 sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const char *line,
                     size_t bytes, struct sh_chat *out);
+
+/* Append what "messages" of an object has, up to where the answer to them begins. Errors: SH_E_DATA, as above. */
+sh_rc sh_chat_prompt(const struct sh_template *t, const json_t *line, struct sh_chat *out);
+
+/* named.c: the template of a name, for a tokenizer that has its special tokens.
+ *   name   NULL: none was given
+ *   else_  what to do with a model of another template, for the message: "give --format segments"
+ *   *stop  the id of its stop token
+ * Errors: SH_E_USAGE: no such name, with those that there are; the tokenizer lacks one of its special tokens. */
+sh_rc sh_chat_template(const char *name, const struct sh_tokenizer *tok, const char *else_,
+                       const struct sh_template **out, int64_t *stop);
 
 #endif

@@ -221,44 +221,6 @@ static sh_rc find_end(struct job *j)
         j->tokenizer->path);
 }
 
-/* With the names that there are. */
-static sh_rc refuse_template(const char *given)
-{
-    const struct sh_template *t;
-    struct sh_text names = {0};
-    sh_rc rc;
-
-    for (int i = 0; (t = sh_template_at(i)) != NULL; i++) {
-        sh_text_put(&names, i ? ", " : "", i ? 2 : 0);
-        sh_text_put(&names, t->name, strlen(t->name));
-    }
-    rc = sh_fail(SH_E_USAGE,
-                 "%s%s; --chat-template takes %.*s; for others render the text elsewhere and give --format segments",
-                 given ? "no chat template is called " : "messages need a chat template", given ? given : "",
-                 (int)names.n, (const char *)names.at);
-    free(names.at);
-    return rc;
-}
-
-/* Its special tokens must be those of the tokenizer: as plain text a model would not know them. */
-static sh_rc find_template(struct job *j)
-{
-    const struct sh_template *t = NULL;
-
-    if (j->opt->template && !(t = sh_template_find(j->opt->template)))
-        return refuse_template(j->opt->template);
-    for (int i = 0; t && i < SH_TEMPLATE_SPECIALS && t->special[i]; i++) {
-        int64_t id = sh_tokenizer_find(j->tokenizer, t->special[i]);
-        if (id < 0 || !sh_token_is_special(j->tokenizer, (uint32_t)id))
-            return sh_fail(SH_E_USAGE,
-                           "%s has no special token %s, which the chat template %s writes; is it this model's?",
-                           j->tokenizer->path, t->special[i], t->name);
-        j->batch.end = i == 0 ? id : j->batch.end;
-    }
-    j->batch.template = t;
-    return SH_OK;
-}
-
 /* After the end is found, for a template has one of its own. */
 static sh_rc settle_chat(struct job *j)
 {
@@ -274,7 +236,10 @@ static sh_rc settle_chat(struct job *j)
     j->batch.field = opt->field ? opt->field : "messages";
     if (opt->no_end)
         return sh_fail(SH_E_USAGE, "--no-eos is not for conversations");
-    return find_template(j);
+    if (!opt->template && j->batch.chat != SH_CHAT_MESSAGES)
+        return SH_OK;
+    return sh_chat_template(opt->template, j->tokenizer, "render the text elsewhere and give --format segments",
+                            &j->batch.template, &j->batch.end);
 }
 
 /* Strings are lent from the options, which outlive the job. */
@@ -293,10 +258,8 @@ static sh_rc open_tokenizer(struct job *j)
                                      .end = -1};
     if (!j->tokenizer->ops->whole)
         return check_bytes(opt);
-    if (opt->format == SH_FORMAT_MESSAGES && !opt->template)
-        return refuse_template(NULL);
     /* A template says itself what ends a text. */
-    if (!opt->template)
+    if (!opt->template && opt->format != SH_FORMAT_MESSAGES)
         SH_TRY(find_end(j));
     return settle_chat(j);
 }

@@ -216,6 +216,14 @@ bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id)
     return false;
 }
 
+void sh_tokenizer_add_end(struct sh_tokenizer *t, uint32_t id)
+{
+    if (sh_tokenizer_ends(t, id))
+        return;
+    t->ends = sh_realloc(t->ends, (size_t)t->n_ends + 1, sizeof *t->ends);
+    t->ends[t->n_ends++] = id;
+}
+
 void sh_tokenizer_lengths(const struct sh_tokenizer *t, uint32_t *bytes)
 {
     if (t->ops->lengths)

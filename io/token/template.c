@@ -228,6 +228,7 @@ static sh_rc put_message(const struct sh_template *t, const struct sh_message *m
     return SH_OK;
 }
 
+/* A system message or none, then user and assistant in turn. */
 static sh_rc check_roles(const struct sh_message *m, int n)
 {
     static const char *const names[] = {"system", "user", "assistant"};
@@ -239,17 +240,14 @@ static sh_rc check_roles(const struct sh_message *m, int n)
             return sh_fail(SH_E_DATA, "message %d is of role %s where %s was due: user and assistant take turns", i + 1,
                            names[m[i].role], names[right]);
     }
-    if (n == first || m[n - 1].role != SH_ROLE_ASSISTANT)
-        return sh_fail(SH_E_DATA, "the last message is not an assistant's: there is nothing to learn");
     return SH_OK;
 }
 
-sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
+static sh_rc put_messages(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
 {
     const struct sh_message *system = NULL;
     int i = 0;
 
-    SH_TRY(check_roles(m, n));
     put_markup(t->begin, out);
     if (m[0].role == SH_ROLE_SYSTEM && t->system == SH_SYSTEM_NOWHERE)
         return sh_fail(SH_E_DATA, "template %s has no place for a system message; put it into the first user's text",
@@ -261,5 +259,27 @@ sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m
         if (m[i].role == SH_ROLE_USER)
             system = NULL;
     }
+    return SH_OK;
+}
+
+sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
+{
+    SH_TRY(check_roles(m, n));
+    if (n == 0 || m[n - 1].role != SH_ROLE_ASSISTANT)
+        return sh_fail(SH_E_DATA, "the last message is not an assistant's: there is nothing to learn");
+    return put_messages(t, m, n, out);
+}
+
+/* A blank in front of an answer is the model's to write: tokenizers make one token of it and the first word. */
+sh_rc sh_template_prompt(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
+{
+    const char *answer = t->before[SH_ROLE_ASSISTANT];
+
+    SH_TRY(check_roles(m, n));
+    if (n == 0 || m[n - 1].role != SH_ROLE_USER)
+        return sh_fail(SH_E_DATA, "the last message is not a user's: there is nothing to answer");
+    SH_TRY(put_messages(t, m, n, out));
+    if (strcmp(answer, " ") != 0)
+        put_markup(answer, out);
     return SH_OK;
 }

@@ -60,4 +60,7 @@ void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes); /* the text
  * turn, an assistant last), an assistant's text that is empty, a system message for which the template has no place. */
 sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out);
 
+/* Append a conversation that a model answers: up to where its answer begins. Errors: the same, but a user is last. */
+sh_rc sh_template_prompt(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out);
+
 #endif

@@ -59,6 +59,7 @@ int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word);
 
 /* Whether an id ends a text that is generated. */
 bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id);
+void sh_tokenizer_add_end(struct sh_tokenizer *t, uint32_t id); /* from now on this one does too */
 
 /* Bytes of the text that each word stands for, [vocab_size]; 0: a special token, or no word. A space is one byte, however
  * the file writes it. */

@@ -1,5 +1,6 @@
 #include "src/cmd/cmd.h"
 
+#include "io/token/chat.h"
 #include "src/run/generate.h"
 #include "src/run/run.h"
 
@@ -11,7 +12,7 @@ struct generate {
     struct sh_generate g;
     struct sh_prompts prompts;
     struct sh_tokenizer *tok;
-    struct sh_cmd_output output; /* with --prompts */
+    struct sh_cmd_output output; /* with a file of prompts */
 };
 
 static sh_rc read_parallel(const struct sh_cmd *cmd, const struct sh_cmd_args *args, enum sh_parallel *parallel)
@@ -57,19 +58,51 @@ static sh_rc read_sizes(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     return SH_OK;
 }
 
+/* Which words go together. */
+static sh_rc check_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    static const char *const ways[] = {"--prompt", "--prompts", "--messages"};
+    const char *first = NULL;
+
+    for (int i = 0; i < 3; i++) {
+        if (first && sh_cmd_option(cmd, args, ways[i]))
+            return sh_fail(SH_E_USAGE, "sherd generate: %s and %s are given both", first, ways[i]);
+        first = sh_cmd_option(cmd, args, ways[i]) ? ways[i] : first;
+    }
+    if ((!first || !strcmp(first, "--prompt")) &&
+        (sh_cmd_option(cmd, args, "-o") || sh_cmd_option(cmd, args, "--batch")))
+        return sh_fail(SH_E_USAGE, "sherd generate: -o and --batch go with --prompts FILE and --messages FILE");
+    if (!sh_cmd_option(cmd, args, "--messages") &&
+        (sh_cmd_option(cmd, args, "--chat-template") || sh_cmd_option(cmd, args, "--special-in-text")))
+        return sh_fail(SH_E_USAGE, "sherd generate: --chat-template and --special-in-text go with --messages FILE");
+    return SH_OK;
+}
+
 /* A prompt of one newline stands for "no prompt", since a model needs a token to start from. */
 static sh_rc read_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_prompts *out)
 {
     const char *prompt = sh_cmd_option(cmd, args, "--prompt"), *file = sh_cmd_option(cmd, args, "--prompts");
+    const char *chats = sh_cmd_option(cmd, args, "--messages");
 
-    if (prompt && file)
-        return sh_fail(SH_E_USAGE, "sherd generate: --prompt and --prompts are given both");
-    if (!file && (sh_cmd_option(cmd, args, "-o") || sh_cmd_option(cmd, args, "--batch")))
-        return sh_fail(SH_E_USAGE, "sherd generate: -o and --batch go with --prompts FILE");
-    if (file)
-        return sh_prompts_read(file, out);
+    SH_TRY(check_words(cmd, args));
+    if (file || chats)
+        return sh_prompts_read(chats ? chats : file, chats != NULL, out);
     sh_prompts_one(prompt ? prompt : "\n", out);
     return SH_OK;
+}
+
+/* The token that ends an assistant's message in the template ends an answer, whatever the model's folder names. */
+static sh_rc encode_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct generate *g)
+{
+    const struct sh_template *template;
+    int64_t stop;
+
+    if (!sh_cmd_option(cmd, args, "--messages"))
+        return sh_prompts_encode(g->tok, &g->prompts);
+    SH_TRY(sh_chat_template(sh_cmd_option(cmd, args, "--chat-template"), g->tok,
+                            "render the texts elsewhere and give --prompts", &template, &stop));
+    sh_tokenizer_add_end(g->tok, (uint32_t)stop);
+    return sh_prompts_render(g->tok, template, sh_cmd_option(cmd, args, "--special-in-text") != NULL, &g->prompts);
 }
 
 /* Positions past those that the model has are no rows of its tables. */
@@ -94,7 +127,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     SH_TRY(check_context(g));
     SH_TRY(sh_run_tokenizer_of(&g->cfg, checkpoint, sh_cmd_option(cmd, args, "--tokenizer"), &g->tok));
     g->g.tok = g->tok;
-    return sh_prompts_encode(g->tok, &g->prompts);
+    return encode_prompts(cmd, args, g);
 }
 
 /* Collective. The configuration comes from the checkpoint unless a file is given. */

@@ -152,7 +152,11 @@ static const struct sh_cmd_option generate[] = {
     {.name = "--tokenizer", .value = "NAME", .help = "of the model: byte, a folder that has tokenizer.json, or such a file; default that which "
      "the checkpoint names"},
     {.name = "--prompts", .value = "FILE", .help = "continue the \"prompt\" of each line of a file of JSON lines"},
-    {.name = "-o", .value = "FILE", .help = "with --prompts: file to write, a line for each prompt; default standard output"},
+    {.name = "--messages", .value = "FILE", .help = "answer the \"messages\" of each line, of which a user's is the last"},
+    {.name = "--chat-template", .value = "NAME", .help = "for --messages: chatml, llama3, llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or "
+     "phi3"},
+    {.name = "--special-in-text", .help = "messages may have the texts of special tokens in them"},
+    {.name = "-o", .value = "FILE", .help = "with --prompts and --messages: file to write, a line for each; default standard output"},
     {.name = "--tokens", .value = "N", .help = "tokens to add at most; default 256"},
     {.name = "--stop", .value = "TEXT", .help = "end a text before this"},
     {.name = "--temperature", .value = "X", .help = "0: always the most likely token; default 0.8"},
@@ -160,7 +164,7 @@ static const struct sh_cmd_option generate[] = {
     {.name = "--top-p", .value = "P", .help = "among the most likely whose probabilities sum to P; default 1: all"},
     {.name = "--min-p", .value = "P", .help = "among those of at least P times the probability of the most likely one; default 0: all"},
     {.name = "--seed", .value = "S", .help = "seed of the sampling; default 1"},
-    {.name = "--batch", .value = "N", .help = "with --prompts: prompts at a time per rank; default 8"},
+    {.name = "--batch", .value = "N", .help = "with --prompts and --messages: so many at a time per rank; default 8"},
     {.name = "--context", .value = "N", .help = "tokens that the model sees at most; default model.max_seq_len"},
     {.name = "--parallel", .value = "HOW", .help = "resident: each rank has all parameters; shard: each has its part, and they gather a "
      "unit at a time for each token; auto: resident where the memory allows; default auto"},

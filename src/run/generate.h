@@ -1,4 +1,4 @@
-/* Texts that a model continues. Order: sh_prompts_read() or sh_prompts_one(), sh_prompts_encode(), sh_run_open_cached()
+/* Texts that a model continues. Order: sh_prompts_read() or sh_prompts_one(), sh_prompts_encode() or _render(), sh_run_open_cached()
  * with sh_generate_cache(), a checkpoint, sh_run_generate(). */
 #ifndef SH_RUN_GENERATE_H
 #define SH_RUN_GENERATE_H
@@ -12,10 +12,11 @@
 #include <stdio.h>
 
 struct sh_run;
+struct sh_template;
 
 struct sh_prompt {
     json_t *line; /* of the file; NULL: the text of the command line */
-    char *text;
+    char *text;   /* NULL: its messages are */
     size_t bytes;
     struct sh_ids ids;
 };
@@ -25,14 +26,21 @@ struct sh_prompts {
     int n, cap;
 };
 
-/* Each line of a file is an object with "prompt"; what else it has goes to the output. All ranks read the same file.
- * Local. Errors: SH_E_DATA "FILE: line 3: ...": no JSON, no object, no "prompt", an empty one; a file without lines. */
-sh_rc sh_prompts_read(const char *path, struct sh_prompts *out);
+/* Each line of a file is an object with "prompt", or in a file of chats with "messages"; what else it has goes to the output.
+ * All ranks read the same file.
+ * Local. Errors: SH_E_DATA "FILE: line 3: ...": no JSON, no object, none of that, an empty prompt; a file without lines. */
+sh_rc sh_prompts_read(const char *path, bool chat, struct sh_prompts *out);
 void sh_prompts_one(const char *text, struct sh_prompts *out);
 void sh_prompts_free(struct sh_prompts *of);
 
 /* Their tokens, with what the tokenizer puts in front of a text. Local. Errors: those of sh_encode(), with the line. */
 sh_rc sh_prompts_encode(const struct sh_tokenizer *tok, struct sh_prompts *of);
+
+/* Those of chats, as template `t` writes them, up to where the answer begins.
+ *   strange  whether messages may have the texts of special tokens in them
+ * Local. Errors: those of sh_chat_prompt() and sh_marks_encode(), with the conversation's number from 1. */
+sh_rc sh_prompts_render(const struct sh_tokenizer *tok, const struct sh_template *t, bool strange,
+                        struct sh_prompts *of);
 
 struct sh_generate {
     const struct sh_tokenizer *tok;

@@ -1,5 +1,7 @@
 #include "src/run/generate.h"
 
+#include "io/token/chat.h"
+#include "io/token/marks.h"
 #include "src/base/file.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
@@ -29,25 +31,39 @@ void sh_prompts_one(const char *text, struct sh_prompts *out)
     take_text(add(out), text, strlen(text));
 }
 
-/* A model continues at least one token. */
-static sh_rc take_line(const char *line, size_t bytes, const char *name, struct sh_prompts *out)
+/* A model continues at least one token. Messages are rendered when the tokenizer is known. */
+static sh_rc check_line(const json_t *line, bool chat, const char *name)
 {
-    json_t *root, *text;
-    struct sh_prompt *p;
+    const json_t *text = json_object_get(line, "prompt");
 
-    SH_TRY(sh_json_parse(line, bytes, name, &root));
-    text = json_object_get(root, "prompt");
-    if (!json_is_string(text) || !json_string_length(text)) {
-        json_decref(root);
+    if (chat && !json_is_array(json_object_get(line, "messages")))
+        return sh_fail(SH_E_DATA, "%s: want {\"messages\": [{\"role\": \"user\", \"content\": TEXT}, ...]}", name);
+    if (!chat && !json_string_length(text))
         return sh_fail(SH_E_DATA, "%s: want {\"prompt\": TEXT} with a text that is not empty", name);
-    }
-    p = add(out);
-    p->line = root;
-    take_text(p, json_string_value(text), json_string_length(text));
     return SH_OK;
 }
 
-static sh_rc take_lines(const char *path, const char *data, size_t bytes, struct sh_prompts *out)
+static sh_rc take_line(const char *line, size_t bytes, bool chat, const char *name, struct sh_prompts *out)
+{
+    json_t *root;
+    struct sh_prompt *p;
+    sh_rc rc;
+
+    SH_TRY(sh_json_parse(line, bytes, name, &root));
+    rc = check_line(root, chat, name);
+    if (rc != SH_OK) {
+        json_decref(root);
+        return rc;
+    }
+    p = add(out);
+    p->line = root;
+    if (!chat)
+        take_text(p, json_string_value(json_object_get(root, "prompt")),
+                  json_string_length(json_object_get(root, "prompt")));
+    return SH_OK;
+}
+
+static sh_rc take_lines(const char *path, bool chat, const char *data, size_t bytes, struct sh_prompts *out)
 {
     size_t at = 0;
 
@@ -60,7 +76,7 @@ static sh_rc take_lines(const char *path, const char *data, size_t bytes, struct
         if (out->n == MOST_LINES)
             return sh_fail(SH_E_DATA, "%s has more than %d lines; cut it in several files", path, MOST_LINES);
         name = sh_strfmt("%s: line %d", path, line);
-        rc = n ? take_line(data + at, n, name, out) : SH_OK;
+        rc = n ? take_line(data + at, n, chat, name, out) : SH_OK;
         free(name);
         SH_TRY(rc);
         at += n + 1;
@@ -68,7 +84,7 @@ static sh_rc take_lines(const char *path, const char *data, size_t bytes, struct
     return out->n ? SH_OK : sh_fail(SH_E_DATA, "%s has no line", path);
 }
 
-sh_rc sh_prompts_read(const char *path, struct sh_prompts *out)
+sh_rc sh_prompts_read(const char *path, bool chat, struct sh_prompts *out)
 {
     char *data;
     size_t bytes;
@@ -76,7 +92,7 @@ sh_rc sh_prompts_read(const char *path, struct sh_prompts *out)
 
     *out = (struct sh_prompts){0};
     SH_TRY(sh_read_file(path, MOST_BYTES, &data, &bytes));
-    rc = take_lines(path, data, bytes, out);
+    rc = take_lines(path, chat, data, bytes, out);
     free(data);
     if (rc != SH_OK)
         sh_prompts_free(out);
@@ -106,6 +122,32 @@ sh_rc sh_prompts_encode(const struct sh_tokenizer *tok, struct sh_prompts *of)
         if (rc != SH_OK)
             rc = sh_fail_prefix(rc, of->p[i].line ? "prompt %d: " : "--prompt: ", i + 1);
     }
+    sh_encoder_destroy(e);
+    return rc;
+}
+
+/* A template writes what begins a text, so that the tokenizer puts nothing in front. */
+sh_rc sh_prompts_render(const struct sh_tokenizer *tok, const struct sh_template *t, bool strange,
+                        struct sh_prompts *of)
+{
+    struct sh_encoder *e = sh_encoder_create(tok);
+    struct sh_marks *marks = sh_marks_create(tok);
+    struct sh_chat chat = {0};
+    struct sh_text mask = {0};
+    sh_rc rc = SH_OK;
+
+    for (int i = 0; i < of->n && rc == SH_OK; i++) {
+        sh_chat_clear(&chat);
+        mask.n = 0;
+        rc = sh_chat_prompt(t, of->p[i].line, &chat);
+        if (rc == SH_OK)
+            rc = sh_marks_encode(marks, e, &chat, -1, strange, &of->p[i].ids, &mask);
+        if (rc != SH_OK)
+            rc = sh_fail_prefix(rc, "conversation %d: ", i + 1);
+    }
+    free(mask.at);
+    sh_chat_free(&chat);
+    sh_marks_destroy(marks);
     sh_encoder_destroy(e);
     return rc;
 }

@@ -72,6 +72,12 @@ JINJA = {
     'phi3': turns('{{ m.content }}<|end|>', '<|assistant|>\n%s{{ "\\n" }}',
                   '<|{{ m.role }}|>\n{{ m.content }}<|end|>{{ "\\n" }}'),
 }
+# What they put behind a conversation to be answered (add_generation_prompt), where that is not nothing.
+ANSWER = {'chatml': '<|im_start|>assistant\n', 'llama3': '<|start_header_id|>assistant<|end_header_id|>\n\n',
+          'gemma': '<start_of_turn>model\n', 'phi3': '<|assistant|>\n'}
+MODEL = {'model.n_layers': 1, 'model.dim': 16, 'model.n_heads': 1, 'model.ffn_dim': 16, 'model.max_seq_len': 1024,
+         'model.vocab_size': 800, 'training.dataset_path': 'out.bin', 'training.steps': 1, 'training.seq_len': 64,
+         'training.global_batch_size': 1, 'training.local_batch_size': 1, 'data.excess_length_strategy': 'truncate'}
 
 
 def words(draw, least):
@@ -137,6 +143,23 @@ def case(name, kind):
                                            return_assistant_tokens_mask=True)
         if ids != right['input_ids'] or mask != right['assistant_masks']:
             wrong.append(f'{chat}: {ids} {mask}, expected {right["input_ids"]} {right["assistant_masks"]}')
+    return wrong[:3] + answered(name, folder, theirs, chats[:50])
+
+
+def answered(name, folder, theirs, chats):
+    """What a model reads that is to answer: the last answer is left out."""
+    chats = [chat[:-1] for chat in chats]
+    (folder / 'asked.jsonl').write_text(''.join(json.dumps({'messages': c}) + '\n' for c in chats))
+    (folder / 'c.yaml').write_text(job.yaml(MODEL))
+    job.sherd('train', 'c.yaml', folder=folder)
+    job.sherd('generate', '--checkpoint', 'outputs', '--tokenizer', '.', '--messages', 'asked.jsonl', '--chat-template', name,
+              '-o', 'answers.jsonl', '--tokens', 1, folder=folder)
+    wrong = []
+    for chat, line in zip(chats, map(json.loads, (folder / 'answers.jsonl').read_text().splitlines()), strict=True):
+        text = theirs.apply_chat_template(chat, chat_template=JINJA[name], tokenize=False) + ANSWER.get(name, '')
+        right = theirs(text, add_special_tokens=False)['input_ids']
+        ids = line['ids'][:len(line['ids']) - line['tokens']]
+        wrong += [] if ids == right else [f'{chat}: asked with {ids}, expected {right}']
     return wrong[:3]
 
 

@@ -209,6 +209,54 @@ def case_lm_eval(name):
     return wrong
 
 
+ROLLING = ('a text of which the model reads some hundred words at a time, die Straße und дом 日本, ' * 30, 'short', ' ', 'дом')
+
+
+def case_rolling(name):
+    """Windows and likelihoods of a text that is longer than the model reads; of a tokenizer that puts nothing in front."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+    model, tokenizer = make(name)
+    theirs = HFLM(pretrained=model, tokenizer=tokenizer, max_length=128).loglikelihood_rolling(
+        [Instance('loglikelihood_rolling', {}, (text,), i) for i, text in enumerate(ROLLING)], disable_tqdm=True)
+    wrong = []
+    for text, wanted in zip(ROLLING, theirs):
+        pathlib.Path('rolling.txt').write_text(text)
+        for ranks in (0, 2) if job.can_launch() else (0,):
+            said = job.sherd('eval', '--checkpoint', 'ckpt', '--tokenizer', 'hf', '--text', 'rolling.txt', '--context', 128, F32, ranks=ranks)
+            found = float(said.split()[1])
+            wrong += [] if abs(found - wanted) <= 1e-5 * abs(wanted) + 1e-4 else [f'{ranks} ranks, {text[:20]!r}: {found}, for lm_eval {wanted}']
+    return wrong
+
+
+def case_adapter_words():
+    """Words of lm_eval become options of sherd."""
+    loader = importlib.util.spec_from_file_location('lm_eval_sherd', job.TOP / 'examples/lm_eval_sherd.py')
+    adapter = importlib.util.module_from_spec(loader)
+    loader.loader.exec_module(adapter)
+    wrong = []
+    for given, wanted in (({'batch_size': 1}, []), ({'batch_size': 'auto'}, []), ({'batch_size': 4}, ['--batch', '4']),
+                          ({'batch': 3, 'batch_size': 1}, ['--batch', '3']), ({'batch': 1}, ['--batch', '1'])):
+        found = adapter.Sherd('c', **given).options[2:]
+        wrong += [] if found == wanted else [f'{given}: {found}']
+    asked = []
+    model = adapter.Sherd('c')
+    model.ask = lambda *words: asked.append(words) or [{'text': 'one two three'}]
+    for given, temperature, text in (({}, '0', 'one two three'), ({'do_sample': True}, '1.0', 'one two three'),
+                                     ({'do_sample': True, 'temperature': 0.5, 'until': ['three', 'two']}, '0.5', 'one '),
+                                     ({'temperature': 0.5, 'until': ' two'}, '0', 'one')):
+        found = model.generate(['a'], **given)
+        options = asked[-1][3:]
+        if found != [text] or options[options.index('--temperature') + 1] != temperature:
+            wrong.append(f'{given}: {found}, {options}')
+    try:
+        model.generate(['a'], num_beams=3)
+        wrong.append('beams are taken')
+    except ValueError:
+        pass
+    return wrong
+
+
 if __name__ == '__main__':
     torch.set_num_threads(1)
     tests = [(f'{name}: greedy', case_greedy, name) for name in MODELS]
@@ -216,4 +264,6 @@ if __name__ == '__main__':
               for name in ('llama', 'mistral, a short window', 'gpt2')]
     if importlib.util.find_spec('lm_eval'):
         tests += [(f'{name}: lm_eval', case_lm_eval, name) for name in ('llama', 'gpt2')]
+        tests += [(f'{name}: a rolling text', case_rolling, name) for name in ('llama', 'gpt2')]
+        tests.append(('words of lm_eval', case_adapter_words))
     sys.exit(job.run_cases(tests))

@@ -322,6 +322,76 @@ static void unused(void **state)
     }
 }
 
+/* Up to where an answer begins; the stop token is that of the answers that were learned. */
+static void prompts(void **state)
+{
+    static const char turns[] = MESSAGES(TURNS "," MESSAGE("user", " z ")),
+                      system[] = MESSAGES(MESSAGE("system", "s") "," MESSAGE("user", "z"));
+    static const struct {
+        const char *name, *line, *stop, *right;
+    } rows[] = {
+        {"chatml", system, "<|im_end|>",
+         "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nz<|im_end|>\n<|im_start|>assistant\n"},
+        {"llama3", system, "<|eot_id|>",
+         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|>"
+         "<|start_header_id|>user<|end_header_id|>\n\nz<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+        {"llama2", turns, "</s>", "<s>[INST] x [/INST] abc </s><s>[INST] y [/INST] b </s><s>[INST] z [/INST]"},
+        {"llama2", system, "</s>", "<s>[INST] <<SYS>>\ns\n<</SYS>>\n\nz [/INST]"},
+        {"mistral-v3", turns, "</s>", "<s>[INST]  x [/INST] abc</s>[INST] y[/INST] b</s>[INST]  z [/INST]"},
+        {"mistral-v7", system, "</s>", "<s>[SYSTEM_PROMPT] s[/SYSTEM_PROMPT][INST] z[/INST]"},
+        {"mistral-v7-tekken", system, "</s>", "<s>[SYSTEM_PROMPT]s[/SYSTEM_PROMPT][INST]z[/INST]"},
+        {"gemma", system, "<end_of_turn>", "<bos><start_of_turn>user\ns\n\nz<end_of_turn>\n<start_of_turn>model\n"},
+        {"phi3", system, "<|end|>", "<|system|>\ns<|end|>\n<|user|>\nz<|end|>\n<|assistant|>\n"},
+    };
+    struct sh_tokenizer *tok;
+    struct sh_chat chat = {0};
+
+    (void)state;
+    assert_int_equal(sh_tokenizer_open(model_path, &tok), SH_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct sh_template *t;
+        int64_t stop;
+        json_t *line;
+
+        assert_int_equal(sh_chat_template(rows[i].name, tok, "do", &t, &stop), SH_OK);
+        assert_int_equal(stop, sh_tokenizer_find(tok, rows[i].stop));
+        assert_int_equal(sh_json_parse(rows[i].line, strlen(rows[i].line), "line", &line), SH_OK);
+        sh_chat_clear(&chat);
+        assert_int_equal(sh_chat_prompt(t, line, &chat), SH_OK);
+        sh_text_put(&chat.text, "", 1);
+        assert_string_equal(chat.text.at, rows[i].right);
+        json_decref(line);
+    }
+    sh_chat_free(&chat);
+    sh_tokenizer_close(tok);
+}
+
+/* A model that is asked nothing has nothing to answer. */
+static void no_prompts(void **state)
+{
+    static const char *const rows[][2] = {
+        {MESSAGES(TURNS), "the last message is not a user's"},
+        {MESSAGES(""), "the last message is not a user's"},
+        {MESSAGES(MESSAGE("system", "s")), "the last message is not a user's"},
+        {MESSAGES(MESSAGE("user", "x") "," MESSAGE("user", "x")), "message 2 is of role user"},
+        {MESSAGES(MESSAGE("tool", "x")), "of role \"tool\""},
+        {"{\"tools\":[],\"messages\":[" MESSAGE("user", "x") "]}", "it has \"tools\""},
+        {"{}", "\"messages\" is nothing"},
+    };
+    struct sh_chat chat = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        json_t *line;
+
+        assert_int_equal(sh_json_parse(rows[i][0], strlen(rows[i][0]), "line", &line), SH_OK);
+        assert_int_equal(sh_chat_prompt(sh_template_find("chatml"), line, &chat), SH_E_DATA);
+        assert_non_null(strstr(sh_error_text(), rows[i][1]));
+        json_decref(line);
+    }
+    sh_chat_free(&chat);
+}
+
 /* A part without a document would be found when it is trained on. */
 static void empty_parts(void **state)
 {
@@ -390,7 +460,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates),     cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
         cmocka_unit_test(refused),       cmocka_unit_test(unused),      cmocka_unit_test(empty_parts),
-        cmocka_unit_test(another_model),
+        cmocka_unit_test(another_model), cmocka_unit_test(prompts),     cmocka_unit_test(no_prompts),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
