@@ -84,6 +84,10 @@ int sh_device_threads(int sharing);
 /* The cores that this process may run on, as a number: ranks of a node with the same number share them. */
 uint64_t sh_device_cores(void);
 
+/* The same cores as a set: core i is bit i % 64 of set[i / 64]. */
+enum { SH_DEVICE_CORE_WORDS = 16 };
+void sh_device_core_set(uint64_t set[SH_DEVICE_CORE_WORDS]);
+
 /* Use that many threads in kernels from now on. */
 void sh_device_set_threads(int threads);
 

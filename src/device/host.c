@@ -40,6 +40,17 @@ uint64_t sh_device_cores(void)
     return sh_hash64(&set, sizeof set);
 }
 
+void sh_device_core_set(uint64_t set[SH_DEVICE_CORE_WORDS])
+{
+    cpu_set_t mine;
+
+    allowed_cores(&mine);
+    memset(set, 0, SH_DEVICE_CORE_WORDS * sizeof *set);
+    for (size_t i = 0; i < SH_DEVICE_CORE_WORDS * 64 && i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &mine))
+            set[i / 64] |= UINT64_C(1) << i % 64;
+}
+
 /* Dynamic adjustment off: with it OpenMP may give a kernel fewer threads than asked for, and times vary. */
 void sh_device_set_threads(int threads)
 {

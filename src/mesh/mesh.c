@@ -74,6 +74,17 @@ sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike)
     return rc;
 }
 
+sh_rc sh_mesh_or_on_node(uint64_t *words, int n)
+{
+    MPI_Comm node;
+    sh_mesh_own_mpi();
+    SH_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    int mpi_rc = MPI_Allreduce(MPI_IN_PLACE, words, n, MPI_UINT64_T, MPI_BOR, node);
+    MPI_Comm_free(&node);
+    SH_MPI(mpi_rc);
+    return SH_OK;
+}
+
 /* The tag is the group's mask, so that creations of different groups are not taken for each other. */
 static sh_rc comm_of_group(MPI_Group world, const int *ranks, int n, int tag, MPI_Comm *out)
 {

@@ -72,6 +72,9 @@ sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest);
 /* How many ranks on this node, this one included, gave the same value (the cores they may run on, say). Collective. */
 sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike);
 
+/* words[n] become the bitwise or of those that the ranks of this node gave. Collective. */
+sh_rc sh_mesh_or_on_node(uint64_t *words, int n);
+
 /* Collective over the job. req->ranks_per_node 0: nodes as MPI finds them. Errors: as sh_mesh_shape_make; agreed. */
 sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out);
 void sh_mesh_destroy(struct sh_mesh *mesh); /* collective */

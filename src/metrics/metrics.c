@@ -176,13 +176,14 @@ static json_t *hosts(const struct sh_start_metrics *s)
 void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
 {
     json_t *line = json_pack(
-        "{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}, s:i, s:i, s:o, s:I, s:o, s:s, s:s, s:s, s:s, s:o, s:o}", "event",
-        "start", "time", now(), "step", (json_int_t)s->step, "resumed_from", words_or_null(s->resumed_from),
+        "{s:s, s:o, s:I, s:o, s:o, s:i, s:{s:i, s:i}, s:i, s:i, s:o, s:i, s:I, s:o, s:s, s:s, s:s, s:s, s:o, s:o}",
+        "event", "start", "time", now(), "step", (json_int_t)s->step, "resumed_from", words_or_null(s->resumed_from),
         "parameters_from", words_or_null(s->parameters_from), "ranks", s->ranks, "mesh", "replicate", s->replicate,
-        "shard", s->shard, "nodes", s->nodes, "threads", s->threads, "device", words_or_null(s->device), "parameters",
-        (json_int_t)s->parameters, "hosts", hosts(s), "version", PACKAGE_VERSION, "built_with", SHERD_BUILT_WITH,
-        "config", s->config, "flops_formula", "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)",
-        "flops_per_token_causal", number(s->flops_causal), "flops_per_token_full", number(s->flops_full));
+        "shard", s->shard, "nodes", s->nodes, "threads", s->threads, "device", words_or_null(s->device), "cores",
+        s->cores, "parameters", (json_int_t)s->parameters, "hosts", hosts(s), "version", PACKAGE_VERSION, "built_with",
+        SHERD_BUILT_WITH, "config", s->config, "flops_formula",
+        "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)", "flops_per_token_causal",
+        number(s->flops_causal), "flops_per_token_full", number(s->flops_full));
 
     if (line && s->peak_tflops > 0)
         json_object_set_new(line, "peak_tflops", number(s->peak_tflops));

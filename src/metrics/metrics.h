@@ -68,6 +68,7 @@ struct sh_start_metrics {
     const char *parameters_from; /* one of which only the parameters were taken, NULL; both NULL: initial values */
     int ranks, replicate, shard;
     int nodes, threads; /* threads: per rank */
+    int cores;          /* that the ranks of the first node may run on, together */
     const char *device; /* "cpu", or the GPU's name */
     const char *hosts;  /* [n_hosts][SH_METRICS_HOST], as gathered from the ranks: a name may come again */
     int n_hosts;

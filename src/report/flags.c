@@ -1,9 +1,10 @@
 /* What stands out, each as a sentence: points behind their prediction, behind an older study, repeats that differ, a rank
- * that is always last. */
+ * that is always last, more threads than cores. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
+#include "src/base/str.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -142,6 +143,20 @@ static void flag_last(struct flags *f, const struct sh_report_run *run)
     fputs(" is always the last, by more than a tenth.</li>\n", f->out);
 }
 
+/* Hosts rather than nodes of the mesh, which may be parts of one machine. */
+static void flag_crowded(struct flags *f, const struct sh_report_run *run)
+{
+    int64_t ranks = run->n_hosts > 0 ? ((int64_t)run->ranks + run->n_hosts - 1) / run->n_hosts : 0;
+    char of[SH_STR_SHORT], on[SH_STR_SHORT];
+
+    if (run->cores <= 0 || run->threads <= 0 || ranks * run->threads <= run->cores)
+        return;
+    begin(f);
+    sh_html_text(f->out, run->name);
+    fprintf(f->out, ": more threads than cores on a node: %lld threads of %s take turns on %s.</li>\n",
+            (long long)ranks * run->threads, sh_str_plural(ranks, "rank", of), sh_str_plural(run->cores, "core", on));
+}
+
 /* A point of a weak and of a strong series is looked at in the first of them alone. */
 static bool is_seen(const struct sh_report *r, int k, const struct sh_report_at *at)
 {
@@ -170,5 +185,7 @@ void sh_report_flags(FILE *out, const struct sh_report *r)
         }
     for (int i = 0; i < r->n_runs; i++)
         flag_last(&f, &r->runs[i]);
+    for (int i = 0; i < r->n_runs; i++)
+        flag_crowded(&f, &r->runs[i]);
     fputs(f.n ? "</ul>\n" : "", out);
 }

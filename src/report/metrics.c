@@ -205,6 +205,8 @@ static void take_start(struct sh_report_run *run, const json_t *line, int64_t *w
         run->parameters = whole(line, "parameters");
     run->flops = or_zero(number(line, "flops_per_token_causal"));
     run->peak_tflops = or_zero(number(line, "peak_tflops"));
+    run->threads = (int)whole(line, "threads");
+    run->cores = (int)whole(line, "cores");
     run->replicate = (int)whole(mesh, "replicate");
     run->shard = (int)whole(mesh, "shard");
     *warming = run->warm_up;

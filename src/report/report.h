@@ -69,7 +69,7 @@ struct sh_report_run {
     int64_t warm_up;                 /* steps of a start that are not measured */
     char *began;                     /* "2030-01-31 12:00 UTC", its first start; NULL: not known */
     char *device, *version, *host;   /* of the newest start; host: the first of n_hosts; NULL: not known */
-    int n_hosts;
+    int n_hosts, threads, cores;     /* of the newest start: threads of a rank, cores of a node; 0: not known */
     int64_t parameters, tokens;      /* of the model; trained on so far; 0: not known */
     double clock;                    /* while it is read: since 1970, of what was read last */
     double wall;                     /* seconds of all steps, saves and validations, those given up included */

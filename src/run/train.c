@@ -234,7 +234,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(load_guard(&t));
     SH_TRY_OUT(sh_run_can_save(r));
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_run_can_save_hf(r) : SH_OK));
-    SH_TRY_OUT(sh_train_gather_hosts(&t));
+    SH_TRY_OUT(sh_train_gather_nodes(&t));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
     SH_TRY_OUT(loop(&t));

@@ -31,6 +31,7 @@ struct sh_train {
     int64_t last_step_ns;               /* when the last step ended; 0: none has */
     int64_t rss, gpu_used;              /* bytes, largest over the ranks */
     char *hosts;                        /* [world][SH_METRICS_HOST] names; rank 0 only, else NULL */
+    int cores;                          /* that the ranks of this node may run on, together */
 };
 
 /* Fill t from t->r's configuration; opens nothing. */
@@ -39,8 +40,8 @@ void sh_train_set_up(struct sh_train *t);
 /* Open the token files. Not collective: the ranks have yet to agree. */
 sh_rc sh_train_open_data(struct sh_train *t);
 
-/* Fill t->hosts. Collective. */
-sh_rc sh_train_gather_hosts(struct sh_train *t);
+/* Fill t->hosts and t->cores. Collective. */
+sh_rc sh_train_gather_nodes(struct sh_train *t);
 
 /* Open metrics and the record of the run, write config.yaml. Only when the run is sure to start: one that is refused
  * leaves no trace in the folder. Not collective: the ranks have yet to agree. */

@@ -62,12 +62,25 @@ static sh_rc open_metrics(struct sh_train *t)
     return open_openmetrics(t);
 }
 
+static sh_rc gather_cores(int *cores)
+{
+    uint64_t set[SH_DEVICE_CORE_WORDS];
+
+    sh_device_core_set(set);
+    SH_TRY(sh_mesh_or_on_node(set, SH_DEVICE_CORE_WORDS));
+    *cores = 0;
+    for (int i = 0; i < SH_DEVICE_CORE_WORDS; i++)
+        *cores += __builtin_popcountll(set[i]);
+    return SH_OK;
+}
+
 /* Collective, so that the line of the start can name all nodes. */
-sh_rc sh_train_gather_hosts(struct sh_train *t)
+sh_rc sh_train_gather_nodes(struct sh_train *t)
 {
     const struct sh_mesh *mesh = t->r->mesh;
     char mine[SH_METRICS_HOST];
 
+    SH_TRY(gather_cores(&t->cores));
     snprintf(mine, sizeof mine, "%s", mesh->host);
     if (mesh->rank == 0)
         t->hosts = sh_calloc((size_t)mesh->world, sizeof mine);
@@ -87,6 +100,7 @@ static sh_rc report_start(const struct sh_train *t)
                                  .shard = sh_group_size(&mesh->shape, mesh->shape.shard),
                                  .nodes = mesh->n_nodes,
                                  .threads = t->r->threads,
+                                 .cores = t->cores,
                                  .device = t->r->device->gpu ? t->r->gpu.info.name : "cpu",
                                  .parameters = sh_model_params(&t->r->build.model),
                                  .hosts = t->hosts,

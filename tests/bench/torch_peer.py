@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Training steps of GPT-2 or Llama on CPUs in PyTorch, as fast as its documented parts make them: what
-tests/bench/peers sets Sherd's steps beside. The model is that of tests/gpu/torch_step.py, not compiled.
+tests/bench/peers sets Sherd's steps beside. The model is that of tests/gpu/torch_step.py.
 
     tests/bench/torch_peer.py --job JSON    rank 0 prints one line of JSON
-    tests/bench/torch_peer.py --can MODE    says in one line why this PyTorch cannot; nothing when it can
+    tests/bench/torch_peer.py --can MODE    one line of JSON: why this PyTorch cannot, by variant; '' when it can
 
 A job: family, layers, dim, heads, kv_heads, head_dim, ffn, vocab, tied; batch (of a rank), seq, steps, precision
 (float32, bfloat16), threads, mode (plain, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a
-file of uint16).
+file of uint16); and the variant: graph (eager; compile: blocks, and head with loss), optimizer (AdamW: foreach, fused).
+What this PyTorch lacks is refused in one line.
 """
 import argparse
 import contextlib
@@ -22,6 +23,7 @@ import types
 
 sys.dont_write_bytecode = True
 PATIENCE = datetime.timedelta(minutes=10)
+VARIANTS = ['eager foreach', 'eager fused', 'compile foreach', 'compile fused']  # graph, optimizer
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gpu'))
 
 
@@ -33,7 +35,7 @@ def find_fully_shard():
     return fully_shard, MixedPrecisionPolicy
 
 
-def why_not(mode):
+def why_not_mode(mode):
     try:
         import torch
         if mode != 'plain' and not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
@@ -48,6 +50,33 @@ def why_not(mode):
     except Exception:  # where the module is there, it may still not load: PyTorch 1.13 with Python 3.11
         return f'PyTorch {torch.__version__} has no fully_shard; 2.4 has'
     return ''
+
+
+def why_not_compile():
+    """Asked of a function that is never called: whether a compiler of C++ is there only a run can tell."""
+    import torch
+    if not hasattr(torch, 'compile'):
+        return f'PyTorch {torch.__version__} has no torch.compile; 2.0 has'
+    try:
+        torch.compile(loss_of)
+    except Exception as error:  # PyTorch 2.0 with Python 3.11
+        return f'PyTorch {torch.__version__} cannot compile: {str(error).splitlines()[0]}'
+    return ''
+
+
+def why_not_fused():
+    """Some versions have it for GPUs alone, and find out at the parameters."""
+    import torch
+    try:
+        torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], fused=True)
+    except (TypeError, RuntimeError):
+        return f'PyTorch {torch.__version__} has no fused AdamW for CPUs; 2.4 has'
+    return ''
+
+
+def why_not(mode, graph, optimizer):
+    return (why_not_mode(mode) or (why_not_compile() if graph == 'compile' else '') or
+            (why_not_fused() if optimizer == 'fused' else ''))
 
 
 def libraries():
@@ -68,6 +97,19 @@ def is_reference(found):
 def loss_of(x, weight, targets):
     import torch.nn.functional as F
     return F.cross_entropy(F.linear(x, weight).flatten(0, 1), targets.flatten())
+
+
+def compile_parts(model):
+    """A block's forward rather than the block, whose hooks are DDP's and FSDP's."""
+    import torch
+    for block in model.blocks:
+        block.forward = torch.compile(block.forward, dynamic=False)
+    model.loss_of = torch.compile(model.loss_of, dynamic=False)
+
+
+def optimizer_of(job, parameters):
+    import torch
+    return torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, **{job.optimizer: True})
 
 
 def wrap(job, model):
@@ -118,14 +160,19 @@ def peak_bytes():
 
 
 def run(job):
+    lacking = why_not(job.mode, job.graph, job.optimizer)
+    if lacking:
+        raise SystemExit(f'torch_peer.py: {lacking}')
     import torch
     import torch_step
     torch.set_num_threads(job.threads)
     torch.manual_seed(1)
     model = torch_step.Model(job)
     model.loss_of = loss_of
+    if job.graph == 'compile':
+        compile_parts(model)
     model = wrap(job, model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, foreach=True)
+    optimizer = optimizer_of(job, model.parameters())
     steps = [train_step(job, model, optimizer, *batch) for batch in batches(job)]
     if job.rank == 0:
         print(json.dumps({'seconds': [step[0] for step in steps], 'losses': [step[1] for step in steps],
@@ -143,7 +190,7 @@ def main():
     wish.add_argument('--can', choices=['plain', 'ddp', 'fsdp'])
     a = parser.parse_args()
     if a.can:
-        print(why_not(a.can))
+        print(json.dumps({variant: why_not(a.can, *variant.split()) for variant in VARIANTS}))
     else:
         run(types.SimpleNamespace(**json.loads(a.job)))
 

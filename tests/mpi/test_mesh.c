@@ -101,6 +101,9 @@ static void test_helpers(void)
     int node_rank, node_size, smallest;
     CHECK_OK(sh_mesh_nodes(&node_rank, &node_size, &smallest));
     CHECK(node_rank == rank && node_size == world && smallest == world);
+    uint64_t bits[2] = {UINT64_C(1) << rank, 8};
+    CHECK_OK(sh_mesh_or_on_node(bits, 2));
+    CHECK(bits[0] == (UINT64_C(1) << world) - 1 && bits[1] == 8);
     test_end("helpers");
 }
 

@@ -514,12 +514,32 @@ def case_flags():
     return wrong + expect('bars of repeats', len(spreads), 1)
 
 
+def crowded(ranks, threads, cores, hosts):
+    """What stands out of a run whose nodes have these."""
+    empty()
+    write_run('n', config(2, -1, ranks), [{**start(0, ranks), 'threads': threads, 'cores': cores,
+                                           'hosts': [f'h{i}' for i in range(hosts)]}, *ten_steps(1000)])
+    return flags()
+
+
+def case_crowded():
+    """More ranks x threads on a node than cores there; hosts count, and a line of an older version says nothing."""
+    told = ': more threads than cores on a node: {} take turns on {}.'
+    wrong = expect('4 ranks on 2 cores', crowded(4, 1, 2, 1), ['n' + told.format('4 threads of 4 ranks', '2 cores')])
+    wrong += expect('1 rank', crowded(1, 2, 1, 1), ['n' + told.format('2 threads of 1 rank', '1 core')])
+    wrong += expect('5 ranks, 2 nodes', crowded(5, 2, 5, 2), ['n' + told.format('6 threads of 3 ranks', '5 cores')])
+    for ranks, threads, cores, hosts in ((4, 1, 4, 1), (8, 2, 8, 2), (4, 1, None, 1), (4, None, 2, 1), (4, 1, 2, 0)):
+        wrong += expect(f'{ranks} x {threads} on {hosts} x {cores}', crowded(ranks, threads, cores, hosts), [])
+    return wrong
+
+
 def case_hostile():
     """Predictions and studies that hold anything: a page, or one line that names the file."""
     empty()
     values = 0, -1, 1e-320, 1e300, 2**62, 'x', None, [], {}, True, '<script>'
     for number, value in enumerate(values, 1):
         lines = [{**start(0, number), 'hosts': value, 'device': value, 'version': value, 'parameters': value},
+                 {**start(0, number), 'hosts': ['h'], 'threads': value, 'cores': 1},
                  {**step(1, 100), 'rank_seconds': value},
                  {**step(2, 100), 'rank_seconds': {'median': value, 'max': value, 'slowest_rank': value, 'slowest_node': value}}]
         write_point(f'r{number}', number, None, value, lines=lines, limits=[{'part': value, 'gain': value}, value],
@@ -759,6 +779,7 @@ CASES = [
     ('strategies at equal batch', case_equal),
     ('time to a loss', case_reach),
     ('what stands out', case_flags),
+    ('more threads than cores', case_crowded),
     ('predictions and studies that hold anything', case_hostile),
     ('against an older study', case_against),
     ('a study', case_warm_up),

@@ -198,6 +198,7 @@ static void events_are_lines(void **state)
                                      .shard = 3,
                                      .nodes = 2,
                                      .threads = 4,
+                                     .cores = 12,
                                      .device = "cpu",
                                      .hosts = names[0],
                                      .n_hosts = 4,
@@ -229,6 +230,7 @@ static void events_are_lines(void **state)
     assert_true(json_is_null(json_object_get(o, "parameters_from")));
     assert_number(o, "nodes", 2);
     assert_number(o, "threads", 4);
+    assert_number(o, "cores", 12);
     assert_number(o, "parameters", 1234);
     assert_number(o, "peak_tflops", 0.5);
     assert_number(o, "flops_per_token_causal", 1e9);
