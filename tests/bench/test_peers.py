@@ -24,7 +24,7 @@ def run(*words, python=sys.executable):
     launcher = [os.environ['MPIRUN'], *job.launcher.LAUNCHER[os.environ['MPI_KIND']][0]]
     env = dict(job.environment(2), PYTHON=python)
     return subprocess.run([sys.executable, HERE / 'peers', '--quick', '--sherd', os.environ['SHERD'], '--mpirun',
-                           ' '.join(launcher), *words], capture_output=True, text=True, env=env, timeout=400)
+                           ' '.join(launcher), *words], capture_output=True, text=True, env=env, timeout=2 * job.SECONDS)
 
 
 def judge_row(name, runs):
