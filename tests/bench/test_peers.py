@@ -32,7 +32,7 @@ def run(*words, python=sys.executable):
     env = dict(job.environment(2), PYTHON=python)
     command = [sys.executable, HERE / 'peers', '--quick', '--sherd', os.environ['SHERD'], '--mpirun',
                ' '.join(launcher)]
-    return subprocess.run([*command, *words], capture_output=True, text=True, env=env, timeout=job.stretch(400))
+    return subprocess.run([*command, *words], capture_output=True, text=True, env=env, timeout=2 * job.SECONDS)
 
 
 def judge_row(name, runs):

@@ -20,7 +20,7 @@ TINY = [f'{key}={value}' for key, value in tiny.MODELS['gpt2'].items() if key !=
 def run(*words):
     launcher = [os.environ['MPIRUN'], *job.launcher.LAUNCHER[os.environ['MPI_KIND']][0]]
     words = [sys.executable, HERE / 'sweep', '--sherd', os.environ['SHERD'], '--mpirun', ' '.join(launcher), *words]
-    return subprocess.run(words, capture_output=True, text=True, env=job.environment(2), timeout=200)
+    return subprocess.run(words, capture_output=True, text=True, env=job.environment(2), timeout=2 * job.SECONDS)
 
 
 def rows():

@@ -18,7 +18,7 @@ import sys
 import time
 
 PROGRAMS = ('munged', 'mungekey', 'munge', 'slurmctld', 'slurmd', 'sbatch', 'srun', 'scontrol', 'squeue', 'sinfo', 'unshare')
-SECONDS = 30
+SECONDS = 300  # after which a daemon or a command hangs
 # A requeued job waits so long, so that it does not meet what is left of its former life (see Cluster.hurry).
 CREDENTIAL_SECONDS = 30
 SOON_SECONDS = 2
@@ -181,7 +181,7 @@ def kill(pids, how=signal.SIGKILL):
             pass
 
 
-def run(command, environment, folder, seconds=120):
+def run(command, environment, folder, seconds=600):
     """(exit status, standard output and error) of a command."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors='replace', env=environment, cwd=folder, timeout=seconds, check=False)

@@ -24,11 +24,10 @@ RANKS = 4
 VICTIMS = (0, 2, 3)
 INTERVAL = 4
 SAVES = (4, 8, tiny.STEPS)  # it is the second one that is broken
-END_SECONDS = 60  # start, steps and first save included, on a machine that does other things too
-# Only where a rank stands still: a save of a healthy job may take long on a busy machine.
-STAGE_SECONDS, STEP_SECONDS = job.stretch(4), job.stretch(8)
-LIMITS = (f'--checkpoint.timeout_seconds={STAGE_SECONDS}', f'--comm.train_timeout_seconds={STEP_SECONDS}')
+# Of a stage and of a collective, where a rank stands still: the deadline of one of the two ends the job.
+STAGE_SECONDS, STEP_SECONDS = 4, 8
 STOP_SECONDS = 5  # what the end takes, behind the longer of them
+DEADLINE = re.compile(r'^sherd: .*error: .*(?:takes longer than checkpoint.timeout_seconds|\(no answer\)|did not come)', re.M)
 STATUS_COMM = 5
 # In front through MPI-IO, since in the background it is never used; the bytes are the same.
 WAYS = {'in front': {'checkpoint.io': 'mpiio'}, 'in the background': {'checkpoint.async_mode': 'async'}}
@@ -84,15 +83,14 @@ def same(folder, whole, step):
     return checkpoint(folder, step).read_bytes() == checkpoint(whole, step).read_bytes()
 
 
-def judge_end(how, status, seconds, said):
+def judge_end(how, status, seconds, said, limit):
     wrong = [] if status != 0 else ['the job was not broken']
-    limit = STEP_SECONDS + job.stretch(STOP_SECONDS) if how == 'stop' else job.stretch(END_SECONDS)
+    named = DEADLINE.search(said)
+    if how != 'stop':  # the launcher sees it; all deadlines are those of a user, who waits for them five minutes and more
+        return wrong + ([f'it waited for a deadline: {said}'] if named else [])
     wrong += [f'it took {seconds:.1f} s to end'] if seconds > limit else []
-    if how == 'stop':
-        # The deadline of a stage, or, where the others have gone on with the training, that of its collectives.
-        named = re.search(r'^sherd: .*error: .*(?:takes longer than checkpoint.timeout_seconds|\(no answer\))', said,
-                          re.M)
-        wrong += [] if status == STATUS_COMM and named else [f'exit {status}: {said}']
+    # The deadline of a stage, or, where the others have gone on with the training, that of its collectives.
+    wrong += [] if status == STATUS_COMM and named and 'did not come' not in named[0] else [f'exit {status}: {said}']
     return wrong
 
 
@@ -117,8 +115,9 @@ def resume(folder, way):
 def case(way, how, env, program=None):
     unbroken(way)
     folder = job.prepare(f'broken-{next(folders)}', config(way))
-    limits = LIMITS if how == 'stop' else ()
-    wrong = judge_end(how, *start(folder, env, program, limits)) + resume(folder, way)
+    stage, step = job.stretch(STAGE_SECONDS), job.stretch(STEP_SECONDS)
+    limits = (f'--checkpoint.timeout_seconds={stage}', f'--comm.train_timeout_seconds={step}') if how == 'stop' else ()
+    wrong = judge_end(how, *start(folder, env, program, limits), step + job.stretch(STOP_SECONDS)) + resume(folder, way)
     if not wrong:
         shutil.rmtree(folder)
     return wrong

@@ -12,6 +12,7 @@ import hashlib
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ if LONG:
               6: (50, 20, 10, 20)}
 # All that rank 0 writes, HDF5's structures and the index too: lost, bent, short or failed.
 WRITES = [('save-direct', 1), ('save-async', 1)] + [('save-direct', 2), ('save-async', 2), ('save-mpiio', 2)] * LONG
-STAGE_SECONDS = job.stretch(4)
+STAGE_SECONDS = 4
 END_SECONDS = 4  # what a launcher needs, behind rank 0's deadline and that of the others
 STATUS_COMM = 5
 DIRTY = {'MALLOC_PERTURB_': '165'}  # what was never written in the heap is no zero
@@ -58,12 +59,14 @@ class Series:
     def __init__(self, work, ranks, budget, folder=None, text=''):
         self.work, self.ranks, self.budget, self.text = work, ranks, budget, text
         self.folder = pathlib.Path(folder or f'{work}-{ranks}{"-all" * bool(text)}').resolve()
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
+        self.stage_seconds = job.stretch(STAGE_SECONDS)
         self.first, self.bad, self.ended, self.injected, self.sums = 0, [], 0, 0, [0, 0]
 
     def start(self):
         """One start of the job; returns (status, seconds since its last sign, standard output, standard error)."""
-        words = job.command(self.ranks, [self.work, self.folder, self.first, self.budget, STAGE_SECONDS, self.text])
+        words = job.command(self.ranks, [self.work, self.folder, self.first, self.budget, self.stage_seconds, self.text])
         words[words.index(os.environ['SHERD'])] = str(PROGRAM)
         with open('stderr', 'w+') as err:
             child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, text=True,
@@ -84,7 +87,7 @@ class Series:
             self.bad.append(f'{place}: ended with status {status}\n{stderr}')
         if self.work == 'save-mpiio':  # it waits for no other rank inside MPI-IO
             self.bad.append(f'{place}: the job waited for its deadline')
-        if seconds > 2 * STAGE_SECONDS + job.stretch(END_SECONDS):
+        if seconds > 2 * self.stage_seconds + job.stretch(END_SECONDS):
             self.bad.append(f'{place}: ended after {seconds:.1f} s')
         before, new = hashes(self.folder)
         if before != reference()[0]:
@@ -148,4 +151,4 @@ if __name__ == '__main__':
              for ranks, budgets in BUDGET.items() for work, budget in zip(WORKS, budgets) if budget]
     cases += [(f'{work} on {ranks} ranks, every write of rank 0', case_writes, work, ranks) for work, ranks in WRITES]
     cases += [('save-direct on 2 ranks, every call interrupted', case_interrupted, 'save-direct', 2)]
-    sys.exit(job.run_cases(cases))
+    sys.exit(job.run_cases(cases, deadlines=True))

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STEP = 7, BLOCK_BYTES = 4096, LIMIT_SECONDS = 30 };
+enum { STEP = 7, BLOCK_BYTES = 4096, LIMIT_SECONDS = 600 };
 
 static const char *folder;
 static char path[256];

@@ -9,7 +9,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
@@ -20,7 +19,8 @@ import tiny
 # the end, so that 1 is too little for one and 2 for two.
 ROOMS = [(1.0, 0), (1.3, 0), (1.7, 1), (1.8, 1), (1.9, 1), (2.0, 1)] if os.environ.get('SHERD_LONG') else [(1.8, 1)]
 STATUS_DATA = 3
-END_SECONDS = 30
+# A rank that waits for another one waits for longer than a run may take.
+FOR_EVER = {'comm.train_timeout_seconds': 604800, 'checkpoint.timeout_seconds': 1000000}
 
 
 class Disk:
@@ -43,7 +43,7 @@ class Disk:
 
 def config(folder):
     return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'checkpoint.interval': tiny.STEPS // 2,
-            'checkpoint.folder': str(folder), **tiny.MODELS['llama']}
+            'checkpoint.folder': str(folder), **FOR_EVER, **tiny.MODELS['llama']}
 
 
 def checkpoint_bytes():
@@ -52,10 +52,9 @@ def checkpoint_bytes():
     return (folder / f'step-{tiny.STEPS:08}.h5').stat().st_size
 
 
-def judge(done, seconds, disk, fit):
+def judge(done, disk, fit):
     said = [line for line in done.stderr.splitlines() if line.startswith('sherd: ') and 'error' in line]
     wrong = [] if done.returncode == STATUS_DATA else [f'exit {done.returncode}']
-    wrong += [f'it took {seconds:.1f} s'] if seconds > job.stretch(END_SECONDS) else []
     if len(said) != 1 or 'No space left on device' not in said[0]:
         wrong.append(f'{len(said)} lines: {done.stderr}')
     left = sorted(path.name for path in disk.iterdir() if path.name != '.lock')
@@ -68,10 +67,10 @@ def judge(done, seconds, disk, fit):
 
 def case(ranks, size, fit):
     with Disk('disk', size) as disk:
-        folder, began = job.prepare(f'on-{ranks}', config(disk)), time.monotonic()
+        folder = job.prepare(f'on-{ranks}', config(disk))
         done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, cwd=folder, env=job.environment(ranks), timeout=job.SECONDS)
-        return judge(done, time.monotonic() - began, disk, fit)
+        return judge(done, disk, fit)
 
 
 def case_metrics(ranks):

@@ -45,4 +45,4 @@ def every():
 
 if __name__ == '__main__':
     job.need_launcher()
-    sys.exit(job.run_cases(every() if os.environ.get('SHERD_LONG') else sample()))
+    sys.exit(job.run_cases(every() if os.environ.get('SHERD_LONG') else sample(), deadlines=True))

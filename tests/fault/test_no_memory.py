@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 LONG = 'SHERD_LONG' in os.environ
-SECONDS = 120
+SECONDS = job.SECONDS
 SHIM = (pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')) / 'tests/fault/alloc.so').resolve()
 
 # The library that asked first, and why its end counts as no fault of Sherd's.

@@ -15,7 +15,7 @@ import job
 import tiny
 
 DATA = 3
-SECONDS = job.stretch(30)  # a command that waits for a FIFO would wait for ever
+SECONDS = job.SECONDS  # a command that waits for a FIFO would wait for ever
 STEPS = 3
 CHECKPOINT = f'out/checkpoint/step-{STEPS:08}.h5'
 TENSOR = 'model.norm.weight'

@@ -23,4 +23,4 @@ def case(way, rank, how):
 if __name__ == '__main__':
     job.need_launcher()
     broken.WAYS |= WAYS
-    sys.exit(job.run_cases([(f'{way}, rank {rank}: {how}', case, way, rank, how) for way, rank, how in CASES]))
+    sys.exit(job.run_cases([(f'{way}, rank {rank}: {how}', case, way, rank, how) for way, rank, how in CASES], deadlines=True))

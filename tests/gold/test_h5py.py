@@ -188,7 +188,7 @@ def make_checkpoint(folder):
         return None, f'{program} is not built'
     path = pathlib.Path(folder) / 'reference.h5'
     env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1')
-    done = subprocess.run([str(program), str(path)], capture_output=True, text=True, timeout=120, env=env)
+    done = subprocess.run([str(program), str(path)], capture_output=True, text=True, timeout=600, env=env)
     return (path, None) if done.returncode == 0 else (None, done.stdout + done.stderr)
 
 

@@ -15,10 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS = 2, SECONDS = 20 };
+enum { RANKS = 2, SECONDS = 600 };
 
 static ncclComm_t connect_all(int rank, ncclUniqueId id, int blocking)
 {
@@ -60,6 +61,8 @@ static void works(int rank, ncclUniqueId id)
         _exit(5);
 }
 
+static int *looked; /* by both ranks: rank 0 has seen that nothing is there yet */
+
 static void split_is_late(int rank, ncclUniqueId id)
 {
     ncclComm_t comm = connect_all(rank, id, 0), child = comm;
@@ -67,12 +70,14 @@ static void split_is_late(int rank, ncclUniqueId id)
     ncclResult_t state = ncclInProgress;
 
     config.blocking = 0;
-    if (rank == 1)
-        usleep(200 * 1000);
+    while (rank == 1 && !__atomic_load_n(looked, __ATOMIC_ACQUIRE))
+        usleep(1000);
     if (ncclCommSplit(comm, 0, rank, &child, &config) != ncclSuccess)
         _exit(6);
     if (rank == 0 && (child || ncclCommGetAsyncError(child, &state) != ncclInvalidArgument))
         _exit(7);
+    if (rank == 0)
+        __atomic_store_n(looked, 1, __ATOMIC_RELEASE);
     while (state == ncclInProgress)
         if (ncclCommGetAsyncError(comm, &state) != ncclSuccess)
             _exit(8);
@@ -169,6 +174,8 @@ static void test_double(void **state)
     char text[1024];
 
     (void)state;
+    looked = mmap(NULL, sizeof *looked, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(looked != MAP_FAILED);
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
     setenv("SHERD_EMULATED_GPUS", "2", 1);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -25,23 +25,23 @@ GRACE_SECONDS = 5   # after the limit
 QUICK = [
     ('ncclGetVersion', '1', 1, 'error', '1x2', 'error: rank 1: NCCL: ncclGetVersion: unhandled system error'),
     ('ncclGetUniqueId', '0', 1, 'error', '1x2', 'ncclGetUniqueId: unhandled system error'),
-    ('ncclGetUniqueId', '0', 1, 'hang', '1x2', 'ncclGetUniqueId is not complete after 3 s'),
+    ('ncclGetUniqueId', '0', 1, 'hang', '1x2', 'ncclGetUniqueId is not complete after LIMIT s'),
     ('ncclCommInitRankConfig', '1', 1, 'error', '1x2', 'rank 1: error: NCCL: connecting all ranks: unhandled'),
     ('ncclCommInitRankConfig', '*', 1, 'error', '2x2', r'rank \d: error: NCCL: connecting all ranks: unhandled'),
-    ('ncclCommInitRankConfig', '1', 1, 'hang', '1x2', 'connecting all ranks is not complete after 3 s'),
-    ('ncclCommInitRankConfig', '*', 1, 'hang', '1x2', 'connecting all ranks is not complete after 3 s'),
+    ('ncclCommInitRankConfig', '1', 1, 'hang', '1x2', 'connecting all ranks is not complete after LIMIT s'),
+    ('ncclCommInitRankConfig', '*', 1, 'hang', '1x2', 'connecting all ranks is not complete after LIMIT s'),
     ('ncclCommSplit', '0', 2, 'error', '1x2', 'rank 0: error: NCCL: sherd reduce shard: unhandled system error'),
     ('ncclCommSplit', '*', 1, 'error', '2x2', 'NCCL: sherd gather shard: unhandled system error'),
     ('ncclCommSplit', '1', 1, 'async', '1x2', 'rank 1: error: NCCL: sherd gather shard: remote process'),
     ('ncclAllGather', '1', 1, 'error', '1x2', 'rank 1: error: NCCL: sherd gather shard: unhandled'),
     ('ncclAllGather', '*', 4, 'error', '2x2', r'NCCL: .*all_gather: unhandled system error'),
     ('ncclReduceScatter', '0', 3, 'error', '1x2', r'rank 0: error: NCCL: .*reduce_scatter: unhandled'),
-    ('ncclReduceScatter', '1', 2, 'hang', '1x2', 'is not complete after 3 s'),
+    ('ncclReduceScatter', '1', 2, 'hang', '1x2', 'is not complete after LIMIT s'),
     ('ncclReduceScatter', '1', 2, 'async', '1x2', 'rank 1: error: NCCL: sherd reduce shard: remote process'),
     ('ncclAllReduce', '3', 3, 'error', '2x2', r'rank 3: error: NCCL: .*all_reduce: unhandled'),
     ('ncclCommGetAsyncError', '*', 3, 'error', '1x2', 'asking a communicator how it is: unhandled system error'),
     ('ncclCommFinalize', '1', 1, 'error', '1x2', 'rank 1: error: NCCL: closing a communicator: unhandled'),
-    ('ncclCommFinalize', '0', 2, 'hang', '1x2', 'closing a communicator is not complete after 3 s'),
+    ('ncclCommFinalize', '0', 2, 'hang', '1x2', 'closing a communicator is not complete after LIMIT s'),
     ('ncclCommDestroy', '*', 1, 'error', '1x2', 'closing a communicator: unhandled'),
 ]
 COUNTS = {'ncclGetUniqueId': [1], 'ncclCommInitRankConfig': [1], 'ncclCommSplit': [1, 2], 'ncclAllGather': [1, 2, 3, 5, 8],
@@ -74,7 +74,7 @@ def working(folder):
 
 def alive(folder):
     """Those that stay, after the launcher has left. What it has killed takes a moment to go."""
-    until = time.monotonic() + job.stretch(GRACE_SECONDS)
+    until = time.monotonic() + job.launcher.LEAVE_SECONDS
     while working(folder) and time.monotonic() < until:
         time.sleep(0.05)
     return working(folder)
@@ -100,16 +100,16 @@ def run(folder, ranks, limit, environment, **more):
 @functools.lru_cache(None)
 def start_seconds():
     """What a job of two ranks takes from start to end now, three times: the machine may be busy."""
-    return max(4, 3 * run('well', 2, PATIENT_SECONDS, {}, **MESHES['1x2'][1])[2])
+    return max(4, 3 * run('well', 2, job.stretch(PATIENT_SECONDS), {}, **MESHES['1x2'][1])[2])
 
 
 def fails(call, rank, count, what, mesh, says):
     ranks, axes = MESHES[mesh]
-    limit = HANG_SECONDS if what == 'hang' else PATIENT_SECONDS
+    limit = job.stretch(HANG_SECONDS if what == 'hang' else PATIENT_SECONDS)
     fault = {'SHERD_EMULATED_NCCL_FAIL': f'{call} {rank} {count} {what}'}
     done, lines, seconds = run('failing', ranks, limit, fault, **axes)
     wrong = []
-    if done.returncode != 5 or len(lines) != 1 or not re.search(says, lines[0]):
+    if done.returncode != 5 or len(lines) != 1 or not re.search(says.replace('LIMIT', str(limit)), lines[0]):
         wrong += [f'exit {done.returncode}, expected 5 and one line with "{says}":', done.stderr]
     if seconds > (limit + job.stretch(GRACE_SECONDS) + start_seconds() if what == 'hang' else limit):
         wrong += [f'took {seconds:.1f} s']
@@ -135,7 +135,7 @@ def main():
     cases = [(f'{call} {count} on rank {rank} of {mesh}: {what}', fails, call, rank, count, what, mesh, says)
              for call, rank, count, what, mesh, says in QUICK + (every() if LONG else [])]
     cases += [(f'NCCL 2.21 is refused, comm.backend={backend}', too_old, backend) for backend in ('nccl', 'auto')]
-    return job.run_cases(cases)
+    return job.run_cases(cases, deadlines=True)
 
 
 if __name__ == '__main__':

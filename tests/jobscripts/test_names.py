@@ -18,7 +18,7 @@ import tiny
 
 SCRIPTS = TOP / 'jobscripts'
 STEPS = 2
-SECONDS = 60
+SECONDS = job.SECONDS
 FAKES = {
     # One rank; the doctor has its own tests.
     'srun': '''[ "$1" != --mpi=list ] || { printf 'MPI plugins:\\npmix\\npmi2\\n'; exit; }

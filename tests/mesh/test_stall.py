@@ -16,17 +16,17 @@ import job
 import live
 import tiny
 
-TIMEOUT_SECONDS = job.stretch(2)
+TIMEOUT_SECONDS = 2
 RECENT = 16  # collectives in a flight file: fewer than a run of 20 steps starts
 GRACE_SECONDS = 5
 COMM = 5  # the exit status of a communication error
 CASES = [(signal.SIGSTOP, 1, 2), (signal.SIGSTOP, 0, 4), (signal.SIGSTOP, 2, 4), (signal.SIGKILL, 1, 4)]
 
 
-def start(folder, ranks):
+def start(folder, ranks, limit):
     return live.start(folder, {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.steps': 1000000,
                                'training.local_batch_size': tiny.GLOBAL_BATCH // ranks,
-                               'comm.train_timeout_seconds': TIMEOUT_SECONDS, 'comm.trace_buf_size': RECENT,
+                               'comm.train_timeout_seconds': limit, 'comm.trace_buf_size': RECENT,
                                'checkpoint.enable': False}, ranks)
 
 
@@ -45,11 +45,11 @@ def judge_flights(folder, how):
     return wrong + (['no flight file'] if how == signal.SIGSTOP and not found else [])
 
 
-def judge(status, seconds, folder, how, rank):
+def judge(status, seconds, most, folder, how, rank):
     text = live.said(folder)
     said = [line for line in text.splitlines() if 'error:' in line and line.startswith('sherd:')]
     wrong = [f'process {number} is still there' for number in launcher.left_alive(folder.absolute())]
-    if seconds > TIMEOUT_SECONDS + job.stretch(GRACE_SECONDS):
+    if seconds > most:
         wrong.append(f'took {seconds:.1f} s')
     if how == signal.SIGSTOP and status != COMM:
         wrong.append(f'exit status {status}, expected {COMM}')
@@ -62,14 +62,16 @@ def judge(status, seconds, folder, how, rank):
 
 def case(how, rank, ranks):
     folder = pathlib.Path(f'{how.name}-{rank}-of-{ranks}')
-    child = start(folder, ranks)
+    limit = job.stretch(TIMEOUT_SECONDS)
+    child = start(folder, ranks, limit)
     try:
         live.wait_for_steps(folder, child, 20)
         begin = time.monotonic()
         plant(folder)
         os.kill(live.find_rank(folder, rank), how)
-        status = child.wait(TIMEOUT_SECONDS + job.stretch(GRACE_SECONDS + 5))
-        return judge(status, time.monotonic() - begin, folder, how, rank) + judge_flights(folder, how)
+        most = limit + job.stretch(GRACE_SECONDS)
+        status = child.wait(most + 5)
+        return judge(status, time.monotonic() - begin, most, folder, how, rank) + judge_flights(folder, how)
     finally:
         launcher.stop(child)
 
@@ -79,4 +81,4 @@ if __name__ == '__main__':
     launcher = job.launcher
     tokens = tiny.write_tokens()
     sys.exit(job.run_cases([(f'{how.name} to rank {rank} of {ranks}', case, how, rank, ranks)
-                            for how, rank, ranks in CASES]))
+                            for how, rank, ranks in CASES], deadlines=True))

@@ -146,7 +146,7 @@ def case_nothing_to_save():
 def case_limit():
     """The job ends in some seconds; that a save is quick is known from the start before."""
     folder = pathlib.Path('limit')
-    job.prepare(folder, {'job.dump_folder': 'out', **config(**{'job.stop_before_limit_seconds': 3})})
+    job.prepare(folder, {'job.dump_folder': 'out', **config(**{'job.stop_before_limit_seconds': job.stretch(3)})})
     (folder / 'out').mkdir()
     (folder / 'out/progress.json').write_text('{"starts_without_checkpoint": 1, "save_seconds": 0.1}')
     end = int(time.time() + job.stretch(11))
@@ -196,4 +196,4 @@ CASES = [
 if __name__ == '__main__':
     job.need_launcher()
     tokens = tiny.write_tokens()
-    sys.exit(job.run_cases(CASES))
+    sys.exit(job.run_cases(CASES, deadlines=True))

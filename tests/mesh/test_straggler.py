@@ -17,7 +17,7 @@ import tiny
 
 RANKS, LATE, STEPS_TO_TELL = 3, 1, 200
 WORK_SECONDS, PAUSE_SECONDS = 0.003, 0.03
-MOST_SLOWNESS = 2
+MOST_SLOWNESS, TRIES = 2, 3
 
 
 def config():
@@ -56,6 +56,16 @@ def judge(folder, took):
 
 
 def case():
+    """Tried again, since what others do may make another rank the late one; on a quiet machine it has to be this one."""
+    wrong = attempt()
+    for _ in range(TRIES - 1):
+        if wrong and job.slowness() > 1:
+            job.skip_all(f'too busy to tell a late rank from the others: {wrong}')
+        wrong = wrong and attempt()
+    return wrong
+
+
+def attempt():
     folder = pathlib.Path('late')
     child = live.start(folder, config(), RANKS)
     try:

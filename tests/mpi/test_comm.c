@@ -49,7 +49,7 @@ static struct sh_group_use groups[GROUPS];
 
 static void create_comm(const struct sh_group_use *use, int n, int history)
 {
-    struct sh_comm_options opt = {.timeout_seconds = 60,
+    struct sh_comm_options opt = {.timeout_seconds = 600,
                                   .history = history,
                                   .groups = use,
                                   .n_groups = n,

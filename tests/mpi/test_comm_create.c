@@ -25,7 +25,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)
 static void test_without_thread(struct sh_mesh *mesh, int who)
 {
     const struct sh_group_use world = {"world", sh_group_world(&mesh->shape), 1u << SH_STREAM_REDUCE};
-    struct sh_comm_options opt = {.timeout_seconds = 60,
+    struct sh_comm_options opt = {.timeout_seconds = 600,
                                   .history = 4,
                                   .groups = &world,
                                   .n_groups = 1,

@@ -372,7 +372,7 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* 2 ms on a quiet machine (doc/performance.md); time of this thread, the best of many, and room for others' caches. */
+/* 2 ms on a quiet machine (doc/performance.md); time of this thread, the best of as many as others' caches ask for. */
 static void predictions_are_quick(void **state)
 {
     const double most_a_12000 = 8e-3;
@@ -380,18 +380,18 @@ static void predictions_are_quick(void **state)
     struct sh_program *p = tiny_program(&b, b.options.mesh);
     struct sh_machine m;
     struct sh_cost_request r = request_of(p, &b.options.mesh, &m);
-    double best = 1;
+    double best = 1, most = most_a_12000 * fmax(1, p->n_ops / 12000.0);
 
     (void)state;
     assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 20 || (i < 400 && best >= most); i++) {
         double begin = cpu_seconds();
 
         step_of(r);
         best = fmin(best, cpu_seconds() - begin);
     }
     print_message("# %d operations in %.3f ms\n", p->n_ops, best * 1e3);
-    assert_true(best < most_a_12000 * fmax(1, p->n_ops / 12000.0));
+    assert_true(best < most);
     sh_program_destroy(p);
 }
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 SHERD = pathlib.Path(os.environ['SHERD'])
-SECONDS = 60
+SECONDS = job.SECONDS
 # What is typed; what must be offered; what must not be.
 QUESTIONS = [
     ('sherd tr', ['train'], ['tokenize']),
