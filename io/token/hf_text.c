@@ -15,6 +15,7 @@ struct encoder {
     struct sh_bpe_scratch bpe;
     const struct sh_bpe *model;
     struct sh_ids *out;
+    bool lasting; /* pieces stay where they are until the text ends */
 };
 
 /* For one thread. */
@@ -25,6 +26,7 @@ static void *create(const void *own)
 
     e->split = sh_split_scratch_create(hf->n_split);
     e->model = &hf->model;
+    e->lasting = sh_split_lasts(hf->split, hf->n_split);
     sh_bpe_scratch_init(&e->bpe);
     return e;
 }
@@ -46,13 +48,18 @@ static sh_rc put_piece(void *ctx, const unsigned char *piece, size_t bytes)
     struct encoder *e = ctx;
 
     sh_bpe_encode(e->model, &e->bpe, piece, bytes, e->out);
+    if (!e->lasting)
+        sh_bpe_finish(e->model, &e->bpe, e->out);
     return SH_OK;
 }
 
 /* `first`: nothing stands before this stretch in the document, which decides about a prepended space. */
 static sh_rc put_section(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first)
 {
-    return sh_split(hf->split, hf->n_split, e->split, text, bytes, first, put_piece, e);
+    sh_rc rc = sh_split(hf->split, hf->n_split, e->split, text, bytes, first, put_piece, e);
+
+    sh_bpe_finish(e->model, &e->bpe, e->out); /* of a text that failed as well: its pieces must not wait any longer */
+    return rc;
 }
 
 typedef sh_rc (*section_fn)(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes,

@@ -13,24 +13,24 @@
 enum { SCANNED = 64 };
 
 /* Both ids in one number. */
-static uint64_t key_of(uint32_t left, uint32_t right)
+static inline uint64_t key_of(uint32_t left, uint32_t right)
 {
     return (uint64_t)left << 32 | right;
 }
 
 /* Fibonacci hashing: the multiplication spreads neighbouring ids, the upper bits are the best ones. */
-static uint64_t hash_of(uint64_t key)
+static inline uint64_t hash_of(uint64_t key)
 {
     return (key ^ key >> 32) * 0x9e3779b97f4a7c15u;
 }
 
-static uint32_t row_of(const struct sh_merges *m, uint64_t hash)
+static inline uint32_t row_of(const struct sh_merges *m, uint64_t hash)
 {
     return (uint32_t)(hash >> 32) & m->mask;
 }
 
 /* The bits lie in a sixteenth of the memory of the rows, so that a pair that is not there costs no look at these. */
-static uint32_t bit_of(const struct sh_merges *m, uint64_t hash)
+static inline uint32_t bit_of(const struct sh_merges *m, uint64_t hash)
 {
     return (uint32_t)(hash >> 29) & (m->mask << 3 | 7);
 }
@@ -56,29 +56,33 @@ void sh_merges_free(struct sh_merges *m)
 }
 
 /* The row of the pair, or the free one where it would be, whose rank is SH_NO_RANK. */
-static struct sh_pair *find(const struct sh_merges *m, uint32_t left, uint32_t right)
+static inline struct sh_pair *find(const struct sh_merges *m, uint64_t key, uint64_t hash)
 {
-    uint64_t key = key_of(left, right);
-    uint32_t i = row_of(m, hash_of(key));
+    uint32_t i = row_of(m, hash);
 
     while (m->row[i].rank != SH_NO_RANK && m->row[i].key != key)
         i = (i + 1) & m->mask;
     return &m->row[i];
 }
 
-static uint32_t rank_of(const struct sh_merges *m, uint32_t left, uint32_t right)
-{
-    uint32_t bit = bit_of(m, hash_of(key_of(left, right)));
+/* What a pair that cannot be merged makes. */
+static const struct sh_pair none = {.rank = SH_NO_RANK};
 
-    return m->bit[bit >> 5] >> (bit & 31) & 1 ? find(m, left, right)->rank : SH_NO_RANK;
+static inline const struct sh_pair *pair_of(const struct sh_merges *m, uint32_t left, uint32_t right)
+{
+    uint64_t key = key_of(left, right), hash = hash_of(key);
+    uint32_t bit = bit_of(m, hash);
+
+    return m->bit[bit >> 5] >> (bit & 31) & 1 ? find(m, key, hash) : &none;
 }
 
 void sh_merges_put(struct sh_merges *m, uint32_t left, uint32_t right, uint32_t rank, uint32_t id)
 {
-    uint32_t bit = bit_of(m, hash_of(key_of(left, right)));
+    uint64_t key = key_of(left, right), hash = hash_of(key);
+    uint32_t bit = bit_of(m, hash);
 
     m->bit[bit >> 5] |= 1u << (bit & 31);
-    *find(m, left, right) = (struct sh_pair){key_of(left, right), rank, id};
+    *find(m, key, hash) = (struct sh_pair){key, rank, id};
 }
 
 /* Zeroed afterwards, so that it can be used again. */
@@ -92,37 +96,74 @@ void sh_merge_scratch_free(struct sh_merge_scratch *s)
     *s = (struct sh_merge_scratch){0};
 }
 
-static void close_gap(uint32_t *list, size_t at, size_t n)
+/* Of a piece of few symbols: of each one its right neighbour, its left one, and the pair that it makes with the right
+ * one. A symbol that was taken in has no pair. */
+struct scan {
+    uint64_t pair[SCANNED]; /* rank << 32 | place; NO_PAIR */
+    uint32_t made[SCANNED];
+    unsigned char next[SCANNED + 1], prev[SCANNED + 1];
+};
+
+#define NO_PAIR UINT64_MAX
+
+/* Symbol i and its right neighbour. */
+static inline void look(const struct sh_merges *m, struct scan *s, const uint32_t *id, size_t i)
 {
-    for (size_t i = at; i < n; i++)
-        list[i] = list[i + 1];
+    const struct sh_pair *p = pair_of(m, id[i], id[s->next[i]]);
+
+    s->pair[i] = p->rank == SH_NO_RANK ? NO_PAIR : (uint64_t)p->rank << 32 | i;
+    s->made[i] = p->id;
 }
 
+static inline uint64_t less(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Four at a time, which do not wait for each other. n is a multiple of four. */
+static uint64_t least_of(const uint64_t *pair, size_t n)
+{
+    uint64_t a = pair[0], b = pair[1], c = pair[2], d = pair[3];
+
+    for (size_t i = 4; i < n; i += 4) {
+        a = less(a, pair[i]);
+        b = less(b, pair[i + 1]);
+        c = less(c, pair[i + 2]);
+        d = less(d, pair[i + 3]);
+    }
+    return less(less(a, b), less(c, d));
+}
+
+/* Symbols keep their places until the end: to close gaps would cost more than to look at them. Of equal pairs the left
+ * one is less by its place. */
 static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
 {
-    uint32_t rank[SCANNED];
+    size_t whole = (n + 3) / 4 * 4, kept = 0;
+    struct scan s;
+    uint64_t top;
 
-    for (size_t i = 0; i + 1 < n; i++)
-        rank[i] = rank_of(m, id[i], id[i + 1]);
-    while (n > 1) {
-        uint32_t least = SH_NO_RANK;
-        size_t best = 0;
-        for (size_t i = 0; i + 1 < n; i++)
-            least = rank[i] < least ? rank[i] : least;
-        if (least == SH_NO_RANK)
-            break;
-        while (rank[best] != least)
-            best++;
-        id[best] = find(m, id[best], id[best + 1])->id;
-        n--;
-        close_gap(id, best + 1, n);
-        close_gap(rank, best, n > 0 ? n - 1 : 0);
-        if (best + 1 < n)
-            rank[best] = rank_of(m, id[best], id[best + 1]);
-        if (best > 0)
-            rank[best - 1] = rank_of(m, id[best - 1], id[best]);
+    for (size_t i = 0; i < n; i++) {
+        s.next[i] = (unsigned char)(i + 1);
+        s.prev[i + 1] = (unsigned char)i;
     }
-    return n;
+    for (size_t i = 0; i + 1 < n; i++)
+        look(m, &s, id, i);
+    for (size_t i = n - 1; i < whole; i++)
+        s.pair[i] = NO_PAIR;
+    while ((top = least_of(s.pair, whole)) != NO_PAIR) {
+        size_t i = (size_t)(top & UINT32_MAX), right = s.next[i], after = s.next[right];
+        id[i] = s.made[i];
+        s.pair[i] = s.pair[right] = NO_PAIR;
+        s.next[i] = (unsigned char)after;
+        s.prev[after] = (unsigned char)i;
+        if (after < n)
+            look(m, &s, id, i);
+        if (i > 0)
+            look(m, &s, id, s.prev[i]);
+    }
+    for (size_t i = 0; i < n; i = s.next[i])
+        id[kept++] = id[i];
+    return kept;
 }
 
 /* Rank in the upper half, place in the lower: one comparison orders both. */
@@ -162,7 +203,7 @@ static void offer(const struct sh_merges *m, struct sh_merge_scratch *s, const u
     /* The last symbol has no right neighbour. */
     if (s->next[i] < 0)
         return;
-    const struct sh_pair *p = find(m, id[i], id[s->next[i]]);
+    const struct sh_pair *p = pair_of(m, id[i], id[s->next[i]]);
     s->rank[i] = p->rank;
     s->made[i] = p->id;
     if (p->rank != SH_NO_RANK)

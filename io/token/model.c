@@ -120,24 +120,49 @@ static void merge_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const 
 }
 
 /* Cache first. With ignore_merges a piece that is a word as a whole is that word, even if no merges lead to it. */
+static void encode_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const struct sh_bpe_piece *p,
+                         struct sh_ids *out)
+{
+    bool kept = p->bytes <= SH_CACHE_PIECE;
+    int64_t whole;
+
+    if (kept && sh_cache_get(s->cache, p->hash, p->text, p->bytes, out))
+        return;
+    if (m->ignore_merges && (whole = sh_words_get(&m->words, p->text, p->bytes)) >= 0) {
+        s->symbols.n = 0;
+        sh_ids_put(&s->symbols, (uint32_t)whole);
+    } else {
+        merge_piece(m, s, p->text, p->bytes);
+    }
+    /* The scratch still has the ids; `out` may be moved by growing. */
+    if (kept)
+        sh_cache_put(s->cache, p->hash, p->text, p->bytes, s->symbols.id, s->symbols.n);
+    if (s->symbols.n)
+        memcpy(sh_ids_room(out, s->symbols.n), s->symbols.id, s->symbols.n * sizeof *out->id);
+    out->n += s->symbols.n;
+}
+
+static struct sh_bpe_piece *waiting(struct sh_bpe_scratch *s, unsigned number)
+{
+    return &s->waiting[number % SH_BPE_WAITING];
+}
+
+/* The oldest piece leaves the ring, the one in the middle has its row by now, the new one asks for it. */
 void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes,
                    struct sh_ids *out)
 {
     uint64_t hash = bytes <= SH_CACHE_PIECE ? sh_words_hash(piece, bytes) : 0;
-    int64_t whole;
 
-    if (bytes <= SH_CACHE_PIECE && sh_cache_get(s->cache, hash, piece, bytes, out))
-        return;
-    if (m->ignore_merges && (whole = sh_words_get(&m->words, piece, bytes)) >= 0) {
-        s->symbols.n = 0;
-        sh_ids_put(&s->symbols, (uint32_t)whole);
-    } else {
-        merge_piece(m, s, piece, bytes);
-    }
-    /* The scratch still has the ids; `out` may be moved by growing. */
-    if (bytes <= SH_CACHE_PIECE)
-        sh_cache_put(s->cache, hash, piece, bytes, s->symbols.id, s->symbols.n);
-    if (s->symbols.n)
-        memcpy(sh_ids_room(out, s->symbols.n), s->symbols.id, s->symbols.n * sizeof *out->id);
-    out->n += s->symbols.n;
+    if (s->put - s->done == SH_BPE_WAITING)
+        encode_piece(m, s, waiting(s, s->done++), out);
+    if (s->put - s->done > SH_BPE_WAITING / 2)
+        sh_cache_fetch_ids(s->cache, waiting(s, s->put - SH_BPE_WAITING / 2)->hash);
+    sh_cache_fetch_row(s->cache, hash);
+    *waiting(s, s->put++) = (struct sh_bpe_piece){piece, bytes, hash};
+}
+
+void sh_bpe_finish(const struct sh_bpe *m, struct sh_bpe_scratch *s, struct sh_ids *out)
+{
+    while (s->done != s->put)
+        encode_piece(m, s, waiting(s, s->done++), out);
 }

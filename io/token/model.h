@@ -17,10 +17,21 @@ struct sh_bpe {
     int64_t ascii_id[128]; /* else: of the characters that are one byte */
 };
 
+/* A piece that waits while the row of the cache where it may be is on its way from memory. */
+struct sh_bpe_piece {
+    const unsigned char *text;
+    size_t bytes;
+    uint64_t hash;
+};
+
+enum { SH_BPE_WAITING = 8 }; /* pieces; a power of two */
+
 struct sh_bpe_scratch {
     struct sh_cache *cache;
     struct sh_merge_scratch merge;
     struct sh_ids symbols;
+    struct sh_bpe_piece waiting[SH_BPE_WAITING]; /* a ring */
+    unsigned put, done;                          /* numbers of pieces; the ring has [done, put) */
 };
 
 void sh_bpe_free(struct sh_bpe *m);
@@ -31,9 +42,13 @@ void sh_bpe_settle(struct sh_bpe *m);
 void sh_bpe_scratch_init(struct sh_bpe_scratch *s);
 void sh_bpe_scratch_free(struct sh_bpe_scratch *s);
 
-/* Append the ids of one piece, which is not empty. */
+/* Append the ids of one piece, which is not empty: at the latest when SH_BPE_WAITING more have come, or in
+ * sh_bpe_finish(). Until then the piece is lent. */
 void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes,
                    struct sh_ids *out);
+
+/* Append the ids of all pieces that wait. */
+void sh_bpe_finish(const struct sh_bpe *m, struct sh_bpe_scratch *s, struct sh_ids *out);
 
 /* The byte-level alphabet: bytes that print are themselves, the others are code points from 256 on, in order.
  * Source: GPT-2, encoder.py, bytes_to_unicode. */

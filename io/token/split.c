@@ -34,6 +34,15 @@ void sh_split_free(struct sh_split *s)
     *s = (struct sh_split){0};
 }
 
+/* A step that changes its text does so in one buffer: the first step has one text only. */
+bool sh_split_lasts(const struct sh_split *steps, int n)
+{
+    for (int i = 1; i < n; i++)
+        if (steps[i].kind == SH_SPLIT_PREFIX || steps[i].kind == SH_SPLIT_METASPACE)
+            return false;
+    return true;
+}
+
 struct sh_split_scratch *sh_split_scratch_create(int steps)
 {
     struct sh_split_scratch *s = sh_calloc(1, sizeof *s);

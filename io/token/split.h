@@ -46,6 +46,9 @@ struct sh_split {
 sh_rc sh_split_pattern(const char *pattern, size_t bytes, struct sh_split *out);
 void sh_split_free(struct sh_split *s);
 
+/* Whether pieces stay where they are until sh_split() returns; else a later piece may be written over an earlier one. */
+bool sh_split_lasts(const struct sh_split *steps, int n);
+
 struct sh_split_scratch;
 
 struct sh_split_scratch *sh_split_scratch_create(int steps);

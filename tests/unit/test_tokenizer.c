@@ -244,6 +244,7 @@ static void long_pieces_merge_as_short_ones(void **state)
     struct sh_ids ids = {0};
     memset(text, 'a', N);
     sh_bpe_encode(&hf->model, &s, text, N, &ids);
+    sh_bpe_finish(&hf->model, &s, &ids);
     assert_int_equal(ids.n, N / 4 + 1);
     assert_int_equal(ids.id[ids.n - 2], 2);
     assert_int_equal(ids.id[ids.n - 1], 0);
@@ -252,6 +253,7 @@ static void long_pieces_merge_as_short_ones(void **state)
         ids.n = 0;
         text[n] = 'b';
         sh_bpe_encode(&hf->model, &s, text, n + 1, &ids);
+        sh_bpe_finish(&hf->model, &s, &ids);
         assert_int_equal(ids.n, expected);
         assert_int_equal(ids.id[ids.n - 1], left % 2 ? 4 : 3);
         text[n] = 'a';
@@ -288,12 +290,73 @@ static void unknown_characters(void **state)
         assert_int_equal(parse(text, &hf), SH_OK);
         sh_bpe_scratch_init(&s);
         sh_bpe_encode(&hf->model, &s, (const unsigned char *)rows[i].text, strlen(rows[i].text), &ids);
+        sh_bpe_finish(&hf->model, &s, &ids);
         assert_int_equal(ids.n, rows[i].n);
         assert_memory_equal(ids.id, rows[i].ids, ids.n * sizeof *ids.id);
         free(ids.id);
         sh_bpe_scratch_free(&s);
         sh_token_json_free(hf);
     }
+}
+
+/* Of a tokenizer.json and a text. */
+static void encode_with(const char *file, const char *text, struct sh_ids *ids)
+{
+    struct sh_hf *hf = NULL;
+
+    assert_int_equal(parse(file, &hf), SH_OK);
+    void *encoder = sh_token_hf.create(hf);
+    assert_int_equal(sh_token_hf.encode(hf, encoder, (const unsigned char *)text, strlen(text), 0, ids), SH_OK);
+    sh_token_hf.destroy(encoder);
+    sh_token_hf.close(hf);
+}
+
+/* A step behind a cut writes each piece into the same buffer, where the one before must not wait any longer. */
+static void pieces_in_one_buffer(void **state)
+{
+    static const uint32_t expected[] = {3, 4, 3, 4, 4};
+    (void)state;
+    struct sh_ids ids = {0};
+
+    encode_with("{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+                "{\"type\":\"Split\",\"pattern\":{\"String\":\"-\"},\"behavior\":\"Removed\",\"invert\":false},"
+                "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"always\"}]},"
+                "\"model\":{\"type\":\"BPE\",\"vocab\":{\"_\":0,\"a\":1,\"b\":2,\"_a\":3,\"_b\":4},"
+                "\"merges\":[\"_ a\",\"_ b\"]}}",
+                "a-b-a-b-b", &ids);
+    assert_int_equal(ids.n, 5);
+    assert_memory_equal(ids.id, expected, sizeof expected);
+    free(ids.id);
+}
+
+/* A text of several stretches, replacements up to the longest that is written without a branch, and one beyond: each
+ * space, wherever it stands, becomes as many letters as the replacement has. */
+static void a_byte_is_replaced(void **state)
+{
+    enum { N = 10007 };
+    static const char *const with[] = {"b", "bbb", "bbbbbbbb", "bbbbbbbbb"};
+    (void)state;
+    char *text = calloc(N + 1, 1), file[300];
+
+    for (int i = 0; i < N; i++)
+        text[i] = i % 7 == 3 || i % 4096 > 4093 || i == N - 1 ? ' ' : 'a';
+    for (size_t k = 0; k < sizeof with / sizeof with[0]; k++) {
+        struct sh_ids ids = {0};
+        size_t at = 0;
+        snprintf(file, sizeof file,
+                 "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"%s\"},"
+                 "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}",
+                 with[k]);
+        encode_with(file, text, &ids);
+        for (int i = 0; i < N; i++)
+            for (size_t n = text[i] == ' ' ? strlen(with[k]) : 1; n > 0; n--) {
+                assert_true(at < ids.n);
+                assert_int_equal(ids.id[at++], text[i] == ' ');
+            }
+        assert_int_equal(at, ids.n);
+        free(ids.id);
+    }
+    free(text);
 }
 
 static void encode_all(struct sh_hf *hf, void *encoder, const char *text, bool cut, struct sh_ids *ids)
@@ -436,6 +499,8 @@ int main(void)
         cmocka_unit_test(expressions_that_are_not_read),
         cmocka_unit_test(classes_are_our_own),
         cmocka_unit_test(long_pieces_merge_as_short_ones),
+        cmocka_unit_test(pieces_in_one_buffer),
+        cmocka_unit_test(a_byte_is_replaced),
         cmocka_unit_test(unknown_characters),
         cmocka_unit_test(cuts_change_no_id),
         cmocka_unit_test(white_space_of_added_tokens),
