@@ -1,6 +1,7 @@
 #include "src/config/flat.h"
 
 #include "src/config/events.h"
+#include "src/config/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,13 +43,21 @@ static sh_rc append_item(struct walk *w, int i)
     return append(w, text);
 }
 
+/* Names and values go into messages and tables of one line: a blank line in a text without quotes is a line end, too. */
+static bool is_one_line(const struct walk *w)
+{
+    size_t bytes = w->y.event.data.scalar.length;
+
+    return sh_config_text_bad((const char *)w->y.event.data.scalar.value, bytes, false) == bytes;
+}
+
 /* event: a scalar. */
 static sh_rc walk_scalar(struct walk *w)
 {
     const char *text = (const char *)w->y.event.data.scalar.value;
 
-    if (strlen(text) != w->y.event.data.scalar.length)
-        return sh_yaml_fail(&w->y, "%s: contains a NUL character", w->path);
+    if (!is_one_line(w))
+        return sh_yaml_fail(&w->y, "%s: contains control characters or line ends", w->path);
     if (!*text && w->y.event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE)
         return SH_OK;
     return w->give(w->to, &(struct sh_flat_pair){w->path, text, w->y.line});
@@ -59,6 +68,8 @@ static sh_rc walk_pair(struct walk *w)
 {
     if (w->y.event.type != YAML_SCALAR_EVENT)
         return sh_yaml_fail(&w->y, "wants a name, got a list or a mapping");
+    if (!is_one_line(w))
+        return sh_yaml_fail(&w->y, "a name contains control characters or line ends");
     SH_TRY(append_name(w, (const char *)w->y.event.data.scalar.value));
     SH_TRY(sh_yaml_next(&w->y));
     return walk_value(w);

@@ -1,12 +1,13 @@
 /* Lines of conversations: each form and template takes or refuses them in one line; stretches lie in the text, apart from
  * each other; ids are those of the text as a whole, cut though it is; something is learned, and no more than the stretches.
  *
- *   fuzz_chat [RUNS [SEED]]       random mutations of good lines; default 20000 runs, 2000000 when SHERD_LONG is set
+ *   fuzz_chat [RUNS [SEED]]       random mutations of good lines; default 20000 runs; with SHERD_LONG as fuzz.h says
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
 #include "io/token/chat.h"
 #include "io/token/hf.h"
 #include "io/token/marks.h"
 #include "src/base/hash.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,11 +172,11 @@ static size_t mutate(char *text, size_t n)
 
 int main(int argc, char **argv)
 {
-    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 2000000 : 20000;
+    struct fuzz f = fuzz_begin(argc, argv, 20000);
     char text[MAX_BYTES];
 
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
-    for (long i = 0; i < runs; i++) {
+    state = f.state;
+    while (fuzz_more(&f)) {
         const char *seed = seeds[below(sizeof seeds / sizeof seeds[0])];
         size_t n = strlen(seed);
         memcpy(text, seed, n);
@@ -186,7 +187,7 @@ int main(int argc, char **argv)
     sh_marks_destroy(marks);
     sh_encoder_destroy(encoder);
     sh_token_json_free(tokenizer.own);
-    printf("fuzz_chat: %ld lines: ok\n", runs);
+    printf("fuzz_chat: %ld lines: ok\n", f.done);
     return 0;
 }
 #endif

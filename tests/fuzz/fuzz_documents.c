@@ -1,11 +1,12 @@
 /* Document files of random contents: opened, packed in each way and read without a crash, a hang, an id past the vocabulary, a
  * document that reaches into another row, or a mask that is not 0 or 1.
  *
- *   fuzz_documents [RUNS [SEED]]  random mutations of good files; default 2000 runs, 200000 when SHERD_LONG is set
+ *   fuzz_documents [RUNS [SEED]]  random mutations of good files; default 2000 runs; with SHERD_LONG as fuzz.h says
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
 #include "io/data/data.h"
 #include "io/data/format.h"
 #include "src/base/hash.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -134,13 +135,13 @@ static size_t mutate(uint8_t *bytes, size_t n)
 
 int main(int argc, char **argv)
 {
-    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 200000 : 2000;
+    struct fuzz f = fuzz_begin(argc, argv, 2000);
     static uint8_t bytes[MAX_BYTES];
 
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
-    for (long i = 0; i < runs; i++)
+    state = f.state;
+    while (fuzz_more(&f))
         LLVMFuzzerTestOneInput(bytes, mutate(bytes, make_good(bytes)));
-    printf("fuzz_documents: %ld files: ok\n", runs);
+    printf("fuzz_documents: %ld files: ok\n", f.done);
     return 0;
 }
 #endif

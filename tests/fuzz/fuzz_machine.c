@@ -1,10 +1,11 @@
 /* Damaged machine files: refused in one line or read, and what is read has figures within their bounds and points that a
  * price can divide by.
  *
- *   fuzz_machine [RUNS [SEED]]   random mutations of good texts; default 20000 runs, 1000000 when SHERD_LONG is set
+ *   fuzz_machine [RUNS [SEED]]   random mutations of good texts; default 20000 runs; with SHERD_LONG as fuzz.h says
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
 #include "src/base/hash.h"
 #include "src/cost/price.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -105,11 +106,11 @@ static size_t mutate(char *text, size_t n)
 
 int main(int argc, char **argv)
 {
-    long runs = argc > 1 ? atol(argv[1]) : getenv("SHERD_LONG") ? 1000000 : 20000;
+    struct fuzz f = fuzz_begin(argc, argv, 20000);
     char text[MAX_BYTES];
 
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
-    for (long i = 0; i < runs; i++) {
+    state = f.state;
+    while (fuzz_more(&f)) {
         const char *seed = seeds[random_below(sizeof seeds / sizeof *seeds)];
         size_t n = strlen(seed);
 
@@ -118,7 +119,7 @@ int main(int argc, char **argv)
             n = mutate(text, n);
         LLVMFuzzerTestOneInput((const uint8_t *)text, n);
     }
-    printf("fuzz_machine: %ld texts: ok\n", runs);
+    printf("fuzz_machine: %ld texts: ok\n", f.done);
     return 0;
 }
 #endif

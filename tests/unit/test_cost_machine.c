@@ -84,6 +84,8 @@ static void wrong_files_are_refused(void **state)
         {"device: {kind: cpu}\npoints: 3\n", "m.yaml:2: points: no such key"},
         {"device: &x {kind: cpu}\n", "anchors"},
         {"- a\n", "wants sections"},
+        {"device: {kind: a1-4\n\noverlap: 1}\n", "device.kind: contains control characters or line ends"},
+        {"device: {\"ki\\nnd\": cpu}\n", "a name contains control characters or line ends"},
         {"a: {b: {c: {d: {e: 1}}}}\n", "as deep"},
         {"device: {kind: cpu\n", "m.yaml:"},
     };
