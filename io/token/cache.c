@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 1 << 18, MOST = ROWS / 2, STORE_WORDS = 4 << 20 }; /* 4 MiB of rows, at most 16 MiB of ids and text */
+enum { ROWS = 1 << 19, MOST = ROWS / 2, STORE_WORDS = 4 << 20 }; /* 8 MiB of rows, at most 16 MiB of ids and text */
 
 /* A row is 16 bytes, and what it means lies together: ids, then the text in whole words. */
 struct row {
@@ -23,7 +23,7 @@ struct sh_cache {
     struct row row[ROWS];
 };
 
-/* 20 MiB of addresses; pages are taken as they fill. */
+/* 24 MiB of addresses; pages are taken as they fill. */
 struct sh_cache *sh_cache_create(void)
 {
     struct sh_cache *c = sh_calloc(1, sizeof *c);

@@ -49,7 +49,7 @@ void sh_bpe_settle(struct sh_bpe *m)
     }
 }
 
-/* The cache is 20 MiB of addresses, one for each thread. */
+/* The cache is 24 MiB of addresses, one for each thread. */
 void sh_bpe_scratch_init(struct sh_bpe_scratch *s)
 {
     *s = (struct sh_bpe_scratch){.cache = sh_cache_create()};
