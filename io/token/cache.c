@@ -65,14 +65,10 @@ static inline bool same_bytes(const void *a, const void *b, size_t n)
     return p[0] == q[0] && p[n / 2] == q[n / 2] && p[n - 1] == q[n - 1];
 }
 
-void sh_cache_fetch_row(const struct sh_cache *c, uint64_t hash)
+void sh_cache_fetch(const struct sh_cache *c, uint64_t later, uint64_t soon)
 {
-    __builtin_prefetch(&c->row[hash & (ROWS - 1)]);
-}
-
-void sh_cache_fetch_ids(const struct sh_cache *c, uint64_t hash)
-{
-    __builtin_prefetch(c->store + c->row[hash & (ROWS - 1)].at);
+    __builtin_prefetch(&c->row[later & (ROWS - 1)]);
+    __builtin_prefetch(c->store + c->row[soon & (ROWS - 1)].at);
 }
 
 bool sh_cache_get(const struct sh_cache *c, uint64_t hash, const unsigned char *piece, size_t bytes, struct sh_ids *out)

@@ -155,9 +155,8 @@ void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsig
 
     if (s->put - s->done == SH_BPE_WAITING)
         encode_piece(m, s, waiting(s, s->done++), out);
-    if (s->put - s->done > SH_BPE_WAITING / 2)
-        sh_cache_fetch_ids(s->cache, waiting(s, s->put - SH_BPE_WAITING / 2)->hash);
-    sh_cache_fetch_row(s->cache, hash);
+    /* In a ring that is not half full yet that is an old hash: a fetch of what is not needed does no harm. */
+    sh_cache_fetch(s->cache, hash, waiting(s, s->put - SH_BPE_WAITING / 2)->hash);
     *waiting(s, s->put++) = (struct sh_bpe_piece){piece, bytes, hash};
 }
 
