@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 1 << 18, MOST = ROWS / 2, STORE_WORDS = 4 << 20 }; /* 4 MiB of rows, at most 16 MiB of ids and text */
+enum { ROWS = 1 << 19, MOST = ROWS / 2, STORE_WORDS = 4 << 20 }; /* 8 MiB of rows, at most 16 MiB of ids and text */
 
 /* A row is 16 bytes, and what it means lies together: ids, then the text in whole words. */
 struct row {
@@ -23,7 +23,7 @@ struct sh_cache {
     struct row row[ROWS];
 };
 
-/* 20 MiB of addresses; pages are taken as they fill. */
+/* 24 MiB of addresses; pages are taken as they fill. */
 struct sh_cache *sh_cache_create(void)
 {
     struct sh_cache *c = sh_calloc(1, sizeof *c);
@@ -65,14 +65,10 @@ static inline bool same_bytes(const void *a, const void *b, size_t n)
     return p[0] == q[0] && p[n / 2] == q[n / 2] && p[n - 1] == q[n - 1];
 }
 
-void sh_cache_fetch_row(const struct sh_cache *c, uint64_t hash)
+void sh_cache_fetch(const struct sh_cache *c, uint64_t later, uint64_t soon)
 {
-    __builtin_prefetch(&c->row[hash & (ROWS - 1)]);
-}
-
-void sh_cache_fetch_ids(const struct sh_cache *c, uint64_t hash)
-{
-    __builtin_prefetch(c->store + c->row[hash & (ROWS - 1)].at);
+    __builtin_prefetch(&c->row[later & (ROWS - 1)]);
+    __builtin_prefetch(c->store + c->row[soon & (ROWS - 1)].at);
 }
 
 bool sh_cache_get(const struct sh_cache *c, uint64_t hash, const unsigned char *piece, size_t bytes, struct sh_ids *out)

@@ -14,10 +14,9 @@ struct sh_cache;
 struct sh_cache *sh_cache_create(void);
 void sh_cache_destroy(struct sh_cache *c); /* NULL is fine */
 
-/* Two memory accesses of a later sh_cache_get() with this hash, begun ahead of it: the second one waits for the first.
- * The table is larger than the processor's own caches. */
-void sh_cache_fetch_row(const struct sh_cache *c, uint64_t hash);
-void sh_cache_fetch_ids(const struct sh_cache *c, uint64_t hash);
+/* Memory accesses of later calls of sh_cache_get() with these hashes, begun ahead of them, since the table is larger
+ * than the processor's own caches: of `later` the row, of `soon`, which was `later` before, the text and the ids. */
+void sh_cache_fetch(const struct sh_cache *c, uint64_t later, uint64_t soon);
 
 /* Append the ids of a piece whose sh_words_hash() is `hash`. False: it is not there. */
 bool sh_cache_get(const struct sh_cache *c, uint64_t hash, const unsigned char *piece, size_t bytes,

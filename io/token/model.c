@@ -49,7 +49,7 @@ void sh_bpe_settle(struct sh_bpe *m)
     }
 }
 
-/* The cache is 20 MiB of addresses, one for each thread. */
+/* The cache is 24 MiB of addresses, one for each thread. */
 void sh_bpe_scratch_init(struct sh_bpe_scratch *s)
 {
     *s = (struct sh_bpe_scratch){.cache = sh_cache_create()};
@@ -155,9 +155,8 @@ void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsig
 
     if (s->put - s->done == SH_BPE_WAITING)
         encode_piece(m, s, waiting(s, s->done++), out);
-    if (s->put - s->done > SH_BPE_WAITING / 2)
-        sh_cache_fetch_ids(s->cache, waiting(s, s->put - SH_BPE_WAITING / 2)->hash);
-    sh_cache_fetch_row(s->cache, hash);
+    /* In a ring that is not half full yet that is an old hash: a fetch of what is not needed does no harm. */
+    sh_cache_fetch(s->cache, hash, waiting(s, s->put - SH_BPE_WAITING / 2)->hash);
     *waiting(s, s->put++) = (struct sh_bpe_piece){piece, bytes, hash};
 }
 
