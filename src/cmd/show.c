@@ -3,15 +3,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Control characters but line ends and tabs would do things to a terminal. */
+/* Control characters but line ends and tabs would do things to a terminal. Those from U+0080 on, two bytes each, begin
+ * commands as well: U+009B is ESC [. */
 static void put_text(FILE *out, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
+        unsigned char c = (unsigned char)text[i], next = i + 1 < bytes ? (unsigned char)text[i + 1] : 0;
+        if (c == 0xc2 && next >= 0x80 && next < 0xa0) {
+            fprintf(out, "\\x%02x", next);
+            i++;
+        } else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) {
             fprintf(out, "\\x%02x", c);
-        else
+        } else {
             putc(c, out);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ import job
 import test_documents
 
 KIND = job.TOP / 'tests/golden/tokenizer'
-CHAT = '{"prompt": "What is 2 + 2?", "completion": " It is 4.\\u001b[2J"}\n{"prompt": "x", "completion": "y"}\n'
+CHAT = '{"prompt": "What is 2 + 2?", "completion": " It is 4.\\u001b[2J\\u009b2J"}\n{"prompt": "x", "completion": "y"}\n'
 
 
 def refuses(words, status, says):
@@ -62,7 +62,7 @@ def case_conversations():
     pathlib.Path('chat.jsonl').write_text(CHAT)
     said = job.sherd('tokenize', 'chat.jsonl', '-o', 'chat.bin', '--tokenizer', KIND / 'llama3.json', '--format',
                      'prompt-completion', '--eos', '<|end_of_text|>')
-    shown = 'What is 2 + 2?\u27e8 It is 4.\\x1b[2J<|end_of_text|>\u27e9'
+    shown = 'What is 2 + 2?\u27e8 It is 4.\\x1b[2J\\x9b2J<|end_of_text|>\u27e9'
     wrong = lacks(said, '2 documents', shown)
     wrong += lacks(job.sherd('data', 'chat.bin', '--tokenizer', KIND / 'llama3.json'), shown, 'tokenizer.json with hash ')
     return wrong + refuses(['data', 'chat.bin', '--tokenizer', KIND / 'qwen.json'], 3, 'another tokenizer.json')
