@@ -254,20 +254,40 @@ def class_bars():
     return wrong
 
 
-def parts_of_variants():
-    """What torch_peer.py asks of PyTorch: AdamW of the kind, each block and the loss compiled."""
+def run_recorded(folder, variant):
+    """A step of a job: what was compiled, and which AdamW was asked for. This PyTorch may have neither."""
     import torch
-    wrong = []
-    for kind in ('fused', 'foreach'):
-        with mock.patch.object(torch.optim, 'AdamW') as adamw:
-            torch_peer.optimizer_of(types.SimpleNamespace(optimizer=kind), [])
-        asked = {key for key in ('fused', 'foreach') if adamw.call_args.kwargs.get(key)}
-        wrong += [] if asked == {kind} else [f'{kind}: {adamw.call_args}']
-    model = types.SimpleNamespace(blocks=[types.SimpleNamespace(forward=i) for i in range(2)], loss_of='loss')
-    with mock.patch.object(torch, 'compile', lambda part, dynamic: ('compiled', part), create=True):
-        torch_peer.compile_parts(model)
-    got = [block.forward for block in model.blocks] + [model.loss_of]
-    return wrong + ([] if got == [('compiled', part) for part in (0, 1, 'loss')] else [f'compiled: {got}'])
+    graph, optimizer = variant.split()
+    tokens, compiled, asked, adamw = folder / 'tokens.bin', [], [], torch.optim.AdamW
+    peers.timed.write_tokens(tokens, 2 * 16 + 1, peers.TINY['vocab'])
+    wanted = types.SimpleNamespace(**peers.TINY, batch=1, seq=16, steps=1, precision='float32', threads=1, mode='plain',
+                                   rank=0, ranks=1, store='', tokens=str(tokens), graph=graph, optimizer=optimizer)
+
+    def note_compile(part, dynamic):
+        compiled.append(part.__name__)
+        return part
+
+    def note_adamw(parameters, fused=False, foreach=False, **settings):
+        asked.append({'fused': fused, 'foreach': foreach})
+        return adamw(parameters, **settings)
+
+    with mock.patch.object(torch, 'compile', note_compile, create=True), mock.patch.object(
+            torch.optim, 'AdamW', note_adamw), mock.patch.object(
+                torch_peer, 'why_not', lambda *asked: ''), contextlib.redirect_stdout(io.StringIO()):
+        torch_peer.run(wanted)
+    return compiled, asked
+
+
+def parts_of_variants():
+    """A job compiles each block and the loss, or nothing, and updates with the AdamW that it names."""
+    folder, wrong = pathlib.Path('parts').absolute(), []
+    folder.mkdir()
+    for variant in torch_peer.VARIANTS:
+        compiled, asked = run_recorded(folder, variant)
+        parts = ['forward', 'forward', 'loss_of'] if 'compile' in variant else []
+        kind = [{'fused': 'fused' in variant, 'foreach': 'foreach' in variant}]
+        wrong += [] if (compiled, asked) == (parts, kind) else [f'{variant}: {compiled}, {asked}']
+    return wrong
 
 
 STUB = """
