@@ -78,6 +78,16 @@ def case_plan():
                              or rows['parameters (lower halves)'] != rows[UPPER])
 
 
+def case_limit():
+    """The limit lies below what the run would take, and the plan recomputes as much as the run does."""
+    limited = {**APART, 'activation_checkpoint.mode': 'memory_budget'}
+    free = job.train('free', upon('llama', 'bfloat16', **{'training.local_batch_size': 4, **APART}), 2)[-1]['arena_bytes']
+    limited['memory.limit_bytes'] = free - 1
+    step = job.train('limited', upon('llama', 'bfloat16', **{'training.local_batch_size': 4, **limited}), 2)[-1]
+    planned = int(re.search(r'arena: all that is allocated +(\d+)', job.sherd('plan', 'limited/c.yaml', '--ranks', '2'))[1])
+    return [] if step['arena_bytes'] == planned < free else [f'{step["arena_bytes"]} bytes, planned {planned}, without {free}']
+
+
 if __name__ == '__main__':
     job.need_launcher()
     for folder in [*pathlib.Path('.').glob('one-*'), *pathlib.Path('.').glob('base-*')]:
@@ -87,4 +97,5 @@ if __name__ == '__main__':
     ways = [('llama', 'float32'), ('gpt2', 'bfloat16')]
     sys.exit(job.run_cases([(f'{name}: {model}, {precision}', case_mesh, name, model, precision)
                             for i, name in enumerate(CASES) for model, precision in [ways[i % 2]]]
-                           + [('resumed on other meshes', case_resume), ('memory as planned', case_plan)]))
+                           + [('resumed on other meshes', case_resume), ('memory as planned', case_plan),
+                              ('memory as planned within a limit', case_limit)]))
