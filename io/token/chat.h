@@ -23,11 +23,20 @@ sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const c
 sh_rc sh_chat_prompt(const struct sh_template *t, const json_t *line, struct sh_chat *out);
 
 /* named.c: the template of a name, for a tokenizer that has its special tokens.
- *   name   NULL: none was given
+ *   name   "auto": the one of the tokenizer's folder; NULL: none was given
  *   else_  what to do with a model of another template, for the message: "give --format segments"
  *   *stop  the id of its stop token
- * Errors: SH_E_USAGE: no such name, with those that there are; the tokenizer lacks one of its special tokens. */
+ * Errors: SH_E_USAGE: no such name, with those that there are; the folder's own is none of them; the tokenizer lacks one of
+ * its special tokens. */
 sh_rc sh_chat_template(const char *name, const struct sh_tokenizer *tok, const char *else_,
                        const struct sh_template **out, int64_t *stop);
+
+/* known.c: the name of the template that the tokenizer's folder has, in chat_template.jinja or tokenizer_config.json.
+ *   *why  out  NULL; or why there is no name, as what goes on "FILE ..."
+ * Errors: SH_E_DATA: a file that cannot be read. */
+sh_rc sh_chat_template_beside(const struct sh_tokenizer *tok, const char **name, const char **why);
+
+/* Of a Jinja text, the same however line ends are written in its strings, and with or without a line end behind it. */
+uint64_t sh_chat_template_digest(const char *text, size_t bytes);
 
 #endif

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With the names that there are. */
-static sh_rc refuse_name(const char *given, const char *else_)
+/* With the names that there are. who: "" or the file that `why` is about. */
+static sh_rc refuse(const char *why, const char *who, const char *else_)
 {
     const struct sh_template *t;
     struct sh_text names = {0};
@@ -15,21 +15,40 @@ static sh_rc refuse_name(const char *given, const char *else_)
         sh_text_put(&names, i ? ", " : "", i ? 2 : 0);
         sh_text_put(&names, t->name, strlen(t->name));
     }
-    rc = sh_fail(SH_E_USAGE, "%s%s; --chat-template takes %.*s; for others %s",
-                 given ? "no chat template is called " : "messages need a chat template", given ? given : "",
-                 (int)names.n, (const char *)names.at, else_);
+    rc = sh_fail(SH_E_USAGE, "%s%s; --chat-template takes %.*s; for others %s", who, why, (int)names.n,
+                 (const char *)names.at, else_);
     free(names.at);
     return rc;
+}
+
+/* The row of a name, or of the folder's own text. */
+static sh_rc find(const char *name, const struct sh_tokenizer *tok, const char *else_, const struct sh_template **out)
+{
+    const char *why = NULL;
+    char *text;
+    sh_rc rc;
+
+    if (!name)
+        return refuse("messages need a chat template", "", else_);
+    if (!strcmp(name, "auto"))
+        SH_TRY(sh_chat_template_beside(tok, &name, &why));
+    if (why) {
+        text = sh_strfmt("the folder of %s ", tok->path);
+        rc = refuse(why, text, else_);
+        free(text);
+        return rc;
+    }
+    *out = sh_template_find(name);
+    return *out ? SH_OK : refuse(name, "no chat template is called ", else_);
 }
 
 /* As plain text a model would not know the special tokens. */
 sh_rc sh_chat_template(const char *name, const struct sh_tokenizer *tok, const char *else_,
                        const struct sh_template **out, int64_t *stop)
 {
-    const struct sh_template *t = name ? sh_template_find(name) : NULL;
+    const struct sh_template *t;
 
-    if (!t)
-        return refuse_name(name, else_);
+    SH_TRY(find(name, tok, else_, &t));
     for (int i = 0; i < SH_TEMPLATE_SPECIALS && t->special[i]; i++) {
         int64_t id = sh_tokenizer_find(tok, t->special[i]);
         if (id < 0 || !sh_token_is_special(tok, (uint32_t)id))

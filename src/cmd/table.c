@@ -119,8 +119,8 @@ static const struct sh_cmd_option tokenize[] = {
     {.name = "--format", .value = "FORMAT", .help = "text: a file is a document; jsonl: a line is; messages, prompt-completion, segments: a line is a "
      "conversation, of which the answers are trained; default by the name's end, before .gz or .zst"},
     {.name = "--field", .value = "KEY", .help = "jsonl: what has the text, default text; messages: what has them, default messages"},
-    {.name = "--chat-template", .value = "NAME", .help = "messages, prompt-completion: chatml, llama3, llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma "
-     "or phi3"},
+    {.name = "--chat-template", .value = "NAME", .help = "messages, prompt-completion: auto (the one of the tokenizer's folder, if it is one of these), chatml, llama3, "
+     "llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or phi3"},
     {.name = "--special-in-text", .help = "messages may have the texts of special tokens in them"},
     {.name = "--separator", .value = "LINE", .help = "text: a line that is just this ends a document"},
     {.name = "--eos", .value = "WORD",
@@ -153,7 +153,7 @@ static const struct sh_cmd_option generate[] = {
      "the checkpoint names"},
     {.name = "--prompts", .value = "FILE", .help = "continue the \"prompt\" of each line of a file of JSON lines"},
     {.name = "--messages", .value = "FILE", .help = "answer the \"messages\" of each line, of which a user's is the last"},
-    {.name = "--chat-template", .value = "NAME", .help = "for --messages: chatml, llama3, llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or "
+    {.name = "--chat-template", .value = "NAME", .help = "for --messages: auto, chatml, llama3, llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or "
      "phi3"},
     {.name = "--special-in-text", .help = "messages may have the texts of special tokens in them"},
     {.name = "-o", .value = "FILE", .help = "with --prompts and --messages: file to write, a line for each; default standard output"},

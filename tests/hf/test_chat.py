@@ -3,7 +3,7 @@
 Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 
 The Jinja texts say what the models' own ones say of conversations as these are: texts that a model is to learn stand in
-`generation` blocks.
+`generation` blocks. SHERD_CHAT_TEXTS=FOLDER has official ones as well, called NAME.jinja after the template that each is.
 """
 import json
 import os
@@ -35,6 +35,9 @@ SPECIALS = {
     'gemma': ['<bos>', '<start_of_turn>', '<end_of_turn>'],
     'phi3': ['<|system|>', '<|user|>', '<|assistant|>', '<|end|>'],
 }
+# What stands for bos_token and eos_token in official texts.
+TOKENS = {'llama3': {'bos_token': '<|begin_of_text|>'}, 'llama2': {'bos_token': '<s>', 'eos_token': '</s>'},
+          'gemma': {'bos_token': '<bos>'}}
 LEARN = '{%% generation %%}%s{%% endgeneration %%}'
 
 
@@ -163,5 +166,32 @@ def answered(name, folder, theirs, chats):
     return wrong[:3]
 
 
+def official(name, path):
+    """The text of a model's folder: --chat-template auto knows it, and transformers renders by it what Sherd writes; and a
+    folder that names another bos_token is none of that model's."""
+    draw, text = random.Random(name), path.read_text()
+    chats = [conversation(draw, name) for _ in range(COUNT)]
+    folder = job.prepare(f'official-{name}', {})
+    tokenizer = make_tokenizer(name, 'bytes', [m['content'] for c in chats for m in c])
+    tokenizer.save(str(folder / 'tokenizer.json'))
+    (folder / 'chats.jsonl').write_text(''.join(json.dumps({'messages': c}) + '\n' for c in chats))
+    (folder / 'tokenizer_config.json').write_text(json.dumps({'chat_template': text, **TOKENS.get(name, {})}))
+    words = ['tokenize', 'chats.jsonl', '-o', 'out.bin', '--tokenizer', '.', '--format', 'messages', '--chat-template', 'auto']
+    job.sherd(*words, folder=folder)
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **TOKENS.get(name, {}))
+    wrong = [f'{chat}: {ids}' for chat, (ids, _) in zip(chats, documents(folder / 'out.bin'), strict=True)
+             if ids != theirs.apply_chat_template(chat, chat_template=text, tokenize=True, return_dict=True)['input_ids']]
+    if name in TOKENS:
+        (folder / 'tokenizer_config.json').write_text(json.dumps({'chat_template': text, 'bos_token': '<other>'}))
+        try:
+            job.sherd(*words, folder=folder)
+            wrong.append('a folder with another bos_token was taken')
+        except job.Failed as failed:
+            wrong += [] if 'not its bos_token' in str(failed) else [str(failed)]
+    return wrong[:3]
+
+
 if __name__ == '__main__':
-    sys.exit(job.run_cases([(f'{name}, {kind}', case, name, kind) for name in JINJA for kind in ('bytes', 'marks')]))
+    texts = sorted(pathlib.Path(os.environ['SHERD_CHAT_TEXTS']).absolute().glob('*.jinja')) if 'SHERD_CHAT_TEXTS' in os.environ else []
+    sys.exit(job.run_cases([(f'{name}, {kind}', case, name, kind) for name in JINJA for kind in ('bytes', 'marks')]
+                           + [(f'the official text of {path.stem}', official, path.stem, path) for path in texts]))

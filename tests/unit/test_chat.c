@@ -235,6 +235,85 @@ static void prepended_spaces(void **state)
     write_model(false);
 }
 
+/* doc/tokenizers.md has it for folders that have none; in JSON its line ends and quotes are escaped once more. */
+#define OWN_LOOP \
+    "{%- for m in messages %}{{ \"<|im_start|>\" + m.role + \"\\n\" + m.content + \"<|im_end|>\\n\" }}{% endfor %}\n"
+#define OWN_END "{%- if add_generation_prompt %}{{ \"<|im_start|>assistant\\n\" }}{% endif -%}"
+#define OWN_JSON                                                                                                      \
+    "\"{%- for m in messages %}{{ \\\"<|im_start|>\\\" + m.role + \\\"\\n\\\" + m.content + \\\"<|im_end|>\\n\\\" }}" \
+    "{% endfor %}\\n{%- if add_generation_prompt %}{{ \\\"<|im_start|>assistant\\n\\\" }}{% endif -%}\""
+
+/* The folder's own template, as files of transformers have it, against its name. */
+static void folders_own(void **state)
+{
+    static const struct {
+        const char *jinja, *config, *says; /* NULL: no such file; taken, as chatml is */
+    } rows[] = {
+        {OWN_LOOP OWN_END "\n", NULL, NULL},
+        {OWN_LOOP OWN_END, "{\"chat_template\":\"another\"}", NULL},
+        {NULL, "{\"bos_token\":\"<bos>\",\"chat_template\":" OWN_JSON "}", NULL},
+        {NULL,
+         "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"x\"},{\"name\":\"default\",\"template\":" OWN_JSON
+         "}]}",
+         NULL},
+        {NULL, NULL, "tokenizer.json has no chat template; --chat-template takes chatml, llama3"},
+        {NULL, "{}", "has no chat template"},
+        {NULL, "{\"chat_template\":[{\"name\":\"rag\",\"template\":" OWN_JSON "}]}", "has no chat template"},
+        {OWN_LOOP " " OWN_END, NULL,
+         "has a chat template that is none of those known here; --chat-template takes chatml"},
+        {"", NULL, "none of those known here"},
+        {NULL, "{\"chat_template\":", "tokenizer_config.json: line 1"},
+    };
+    char *jinja = sh_path_join(folder, "chat_template.jinja"), *config = sh_path_join(folder, "tokenizer_config.json");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].jinja)
+            assert_int_equal(sh_write_file_atomic(jinja, rows[i].jinja, strlen(rows[i].jinja)), SH_OK);
+        if (rows[i].config)
+            assert_int_equal(sh_write_file_atomic(config, rows[i].config, strlen(rows[i].config)), SH_OK);
+        sh_rc rc = run(SH_FORMAT_MESSAGES, "auto", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "y")),
+                       (struct sh_token_options){0});
+        if (rows[i].says ? rc == SH_OK || !strstr(sh_error_text(), rows[i].says) : rc != SH_OK)
+            fail_msg("row %zu: rc %d: %s", i, (int)rc, rc ? sh_error_text() : "taken");
+        if (rc == SH_OK) {
+            char *text = written();
+            assert_string_equal(text, "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n");
+            free(text);
+        }
+        unlink(jinja);
+        unlink(config);
+    }
+    free(jinja);
+    free(config);
+}
+
+/* A line end in a string of Jinja can be written in two ways, and the last one of a file is none of the text. */
+static void digests(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } rows[] = {
+        {"{{ 'a\\nb' }}", "{{ 'a\nb' }}", true},
+        {"{% set x = \"\\n\" %}", "{% set x = \"\n\" %}", true},
+        {"{{ 'a' }}\n", "{{ 'a' }}", true},
+        {"{{ 'a' }}\n\n", "{{ 'a' }}", false},
+        {"a\\nb", "a\nb", false},
+        {"{{ x }}a\\n{{ y }}", "{{ x }}a\n{{ y }}", false},
+        {"{{ 'a\\'\\nb' }}", "{{ 'a\\'\nb' }}", true},
+        {"{{ 'a\\\\n' }}", "{{ 'a\\\n' }}", false},
+        {"{{ 'a' }}", "{{ 'b' }}", false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if ((sh_chat_template_digest(rows[i].a, strlen(rows[i].a)) ==
+             sh_chat_template_digest(rows[i].b, strlen(rows[i].b))) != rows[i].same)
+            fail_msg("row %zu", i);
+    assert_true(sh_chat_template_digest(OWN_LOOP OWN_END, strlen(OWN_LOOP OWN_END)) == 0x81b1f9242e2cce83);
+}
+
 static void refused(void **state)
 {
     static const struct {
@@ -458,9 +537,10 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates),     cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
-        cmocka_unit_test(refused),       cmocka_unit_test(unused),      cmocka_unit_test(empty_parts),
-        cmocka_unit_test(another_model), cmocka_unit_test(prompts),     cmocka_unit_test(no_prompts),
+        cmocka_unit_test(templates),   cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
+        cmocka_unit_test(folders_own), cmocka_unit_test(digests),     cmocka_unit_test(refused),
+        cmocka_unit_test(unused),      cmocka_unit_test(empty_parts), cmocka_unit_test(another_model),
+        cmocka_unit_test(prompts),     cmocka_unit_test(no_prompts),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,0 +1,159 @@
+/* Which of the chat templates a model's folder has: told by the digest of its Jinja text, which is not run and not read
+ * for hints. A text that is not in the table is refused. */
+#include "io/token/chat.h"
+
+#include "io/json/json.h"
+#include "src/base/file.h"
+#include "src/base/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_BYTES = 1 << 20 };
+
+/* Texts that render each conversation as the row of template.c does (tests/hf/test_chat.py has the rows' own Jinja texts), from
+ * the tokenizer_config.json of the model named; bos and eos are what the row writes for bos_token and eos_token, NULL: not
+ * asked for. Official texts that add a date or a system text of their own (Llama 3.1, Qwen 2.5) are not here. */
+static const struct known {
+    uint64_t digest; /* sh_chat_template_digest() */
+    const char *name, *bos, *eos;
+} known[] = {
+    {0x81b1f9242e2cce83, "chatml", NULL, NULL},                /* doc/tokenizers.md, for folders without one */
+    {0xa04f41d813a07b13, "chatml", NULL, NULL},                /* teknium/OpenHermes-2.5-Mistral-7B */
+    {0x9799ad6e2dea0594, "llama3", "<|begin_of_text|>", NULL}, /* meta-llama/Meta-Llama-3-8B-Instruct */
+    {0xcb7c5112dfc4a3b0, "llama2", "<s>", "</s>"},             /* meta-llama/Llama-2-13b-chat-hf */
+    {0xc8e457151b225c66, "gemma", "<bos>", NULL},              /* google/gemma-3-1b-it */
+};
+
+/* One text for both ways to write a line end into a string of Jinja, and without the last line end, which Jinja drops. */
+static void plain_text(const char *s, size_t n, struct sh_text *out)
+{
+    bool code = false;
+    char quote = 0;
+
+    n -= n > 0 && s[n - 1] == '\n';
+    for (size_t i = 0; i < n; i++) {
+        char c = s[i], next = i + 1 < n ? s[i + 1] : 0;
+
+        if (quote && c == '\\' && next == 'n') {
+            c = '\n';
+            i++;
+        } else if (quote && c == '\\' && next) {
+            sh_text_put(out, &c, 1);
+            c = next;
+            i++;
+        } else if (quote) {
+            quote = c == quote ? 0 : quote;
+        } else if (code) {
+            quote = c == '\'' || c == '"' ? c : 0;
+            code = !((c == '}' || c == '%') && next == '}');
+        } else {
+            code = c == '{' && (next == '{' || next == '%');
+        }
+        sh_text_put(out, &c, 1);
+    }
+}
+
+uint64_t sh_chat_template_digest(const char *text, size_t bytes)
+{
+    struct sh_text plain = {0};
+
+    plain_text(text, bytes, &plain);
+    uint64_t digest = sh_hash64(plain.at, plain.n);
+    free(plain.at);
+    return digest;
+}
+
+static const struct known *find(const char *text, size_t bytes)
+{
+    uint64_t digest = sh_chat_template_digest(text, bytes);
+
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (known[i].digest == digest)
+            return &known[i];
+    return NULL;
+}
+
+/* Of several templates the one that is called default. */
+static const char *template_of(const json_t *config)
+{
+    const json_t *value = json_object_get(config, "chat_template");
+    size_t i;
+    json_t *row;
+
+    json_array_foreach(value, i, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "name"));
+        if (name && !strcmp(name, "default"))
+            return json_string_value(json_object_get(row, "template"));
+    }
+    return json_string_value(value);
+}
+
+/* A special token is a text, or an object that has it. */
+static const char *token_of(const json_t *config, const char *key)
+{
+    const json_t *value = json_object_get(config, key);
+
+    return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+}
+
+/* The row writes its tokens out. */
+static bool differs(const json_t *config, const char *key, const char *wanted)
+{
+    const char *is = token_of(config, key);
+
+    return wanted && is && strcmp(is, wanted) != 0;
+}
+
+/* A file of the tokenizer's folder, if it is there. */
+static sh_rc read_beside(const char *tokenizer, const char *name, char **text, size_t *bytes)
+{
+    const char *slash = strrchr(tokenizer, '/');
+    char *path = sh_strfmt("%.*s%s", slash ? (int)(slash - tokenizer) + 1 : 0, tokenizer, name);
+    sh_rc rc = SH_OK;
+
+    *text = NULL;
+    if (access(path, F_OK) == 0)
+        rc = sh_read_file(path, MOST_BYTES, text, bytes);
+    free(path);
+    return rc;
+}
+
+/* chat_template.jinja goes first, as in transformers. config: of tokenizer_config.json, NULL: there is none. */
+static void recognise(const char *jinja, size_t bytes, const json_t *config, const char **name, const char **why)
+{
+    const char *text = jinja ? jinja : template_of(config);
+    const struct known *k = text ? find(text, jinja ? bytes : strlen(text)) : NULL;
+
+    *why = !text ? "has no chat template"
+           : !k  ? "has a chat template that is none of those known here"
+           : differs(config, "bos_token", k->bos) || differs(config, "eos_token", k->eos)
+               ? "has a known chat template, but not its bos_token and eos_token"
+               : NULL;
+    *name = k ? k->name : NULL;
+}
+
+sh_rc sh_chat_template_beside(const struct sh_tokenizer *tok, const char **name, const char **why)
+{
+    char *jinja = NULL, *text = NULL;
+    size_t jinja_bytes = 0, bytes = 0;
+    json_t *config = NULL;
+    sh_rc rc = SH_OK;
+
+    if (!strcmp(tok->path, "byte")) {
+        *why = "has no chat template";
+        return SH_OK;
+    }
+    SH_TRY_OUT(read_beside(tok->path, "chat_template.jinja", &jinja, &jinja_bytes));
+    SH_TRY_OUT(read_beside(tok->path, "tokenizer_config.json", &text, &bytes));
+    if (text)
+        SH_TRY_OUT(sh_json_parse(text, bytes, "tokenizer_config.json", &config));
+    recognise(jinja, jinja_bytes, config, name, why);
+out:
+    json_decref(config);
+    free(jinja);
+    free(text);
+    return rc;
+}
