@@ -42,6 +42,8 @@ void sh_added_set_make(struct sh_added_set *set, const struct sh_added *all, int
             i++;
         set->first[b] = i;
     }
+    int b = set->n ? (unsigned char)set->token[0]->found_as[0] : 0;
+    set->sole = set->n && set->first[b + 1] == set->n ? b : -1;
 }
 
 /* The tokens themselves belong to whoever made the set. */
@@ -123,14 +125,28 @@ static size_t skip_ahead(const unsigned char *text, size_t bytes, size_t at)
     return at;
 }
 
+/* The next place from i on at which a token may begin. Byte by byte: no token begins within a character, since both text and
+ * tokens are UTF-8. Most sets have tokens that begin with < only. */
+static size_t next_place(const struct sh_added_set *set, const unsigned char *text, size_t bytes, size_t i)
+{
+    if (set->sole >= 0 && i < bytes) {
+        const unsigned char *at = memchr(text + i, set->sole, bytes - i);
+        return at ? (size_t)(at - text) : bytes;
+    }
+    while (i < bytes && set->first[text[i]] == set->first[text[i] + 1])
+        i++;
+    return i;
+}
+
 const struct sh_added *sh_added_next(const struct sh_added_set *set, const unsigned char *text, size_t bytes,
                                      size_t *from, size_t done, size_t *begin, size_t *end)
 {
     const struct sh_added *t = NULL;
 
-    /* Byte by byte: no token begins within a character, since both text and tokens are UTF-8. */
-    for (size_t i = *from; set->n && i < bytes; i++) {
-        if (set->first[text[i]] == set->first[text[i] + 1] || !(t = longest_at(set, text + i, bytes - i)))
+    if (!set->n)
+        return NULL;
+    for (size_t i = next_place(set, text, bytes, *from); i < bytes; i = next_place(set, text, bytes, i + 1)) {
+        if (!(t = longest_at(set, text + i, bytes - i)))
             continue;
         if (t->single_word && !stands_alone(text, bytes, i, i + t->found_bytes)) {
             i += t->found_bytes - 1; /* what is passed over is not looked at again */

@@ -19,6 +19,7 @@ struct sh_added_set {
     const struct sh_added **token; /* [n], sorted by what they are found as; of equal ones the first of the file */
     int n;
     int32_t first[257]; /* by first byte: its tokens are [first[b], first[b + 1]) */
+    int sole;           /* the byte with which all of them begin; -1: several */
     uint32_t longest;
 };
 
