@@ -107,18 +107,12 @@ static bool differs(const json_t *config, const char *key, const char *wanted)
     return wanted && is && strcmp(is, wanted) != 0;
 }
 
-/* A file of the tokenizer's folder, if it is there. */
-static sh_rc read_beside(const char *tokenizer, const char *name, char **text, size_t *bytes)
+/* The path of a file in the tokenizer's folder. */
+static char *beside(const char *tokenizer, const char *name)
 {
     const char *slash = strrchr(tokenizer, '/');
-    char *path = sh_strfmt("%.*s%s", slash ? (int)(slash - tokenizer) + 1 : 0, tokenizer, name);
-    sh_rc rc = SH_OK;
 
-    *text = NULL;
-    if (access(path, F_OK) == 0)
-        rc = sh_read_file(path, MOST_BYTES, text, bytes);
-    free(path);
-    return rc;
+    return sh_strfmt("%.*s%s", slash ? (int)(slash - tokenizer) + 1 : 0, tokenizer, name);
 }
 
 /* chat_template.jinja goes first, as in transformers. config: of tokenizer_config.json, NULL: there is none. */
@@ -137,23 +131,24 @@ static void recognise(const char *jinja, size_t bytes, const json_t *config, con
 
 sh_rc sh_chat_template_beside(const struct sh_tokenizer *tok, const char **name, const char **why)
 {
-    char *jinja = NULL, *text = NULL;
-    size_t jinja_bytes = 0, bytes = 0;
+    char *jinja_path = beside(tok->path, "chat_template.jinja"), *jinja = NULL;
+    char *config_path = beside(tok->path, "tokenizer_config.json");
     json_t *config = NULL;
+    size_t bytes = 0;
     sh_rc rc = SH_OK;
 
-    if (!strcmp(tok->path, "byte")) {
-        *why = "has no chat template";
-        return SH_OK;
-    }
-    SH_TRY_OUT(read_beside(tok->path, "chat_template.jinja", &jinja, &jinja_bytes));
-    SH_TRY_OUT(read_beside(tok->path, "tokenizer_config.json", &text, &bytes));
-    if (text)
-        SH_TRY_OUT(sh_json_parse(text, bytes, "tokenizer_config.json", &config));
-    recognise(jinja, jinja_bytes, config, name, why);
+    *why = "has no chat template";
+    if (!strcmp(tok->path, "byte"))
+        goto out;
+    if (access(jinja_path, F_OK) == 0)
+        SH_TRY_OUT(sh_read_file(jinja_path, MOST_BYTES, &jinja, &bytes));
+    if (access(config_path, F_OK) == 0)
+        SH_TRY_OUT(sh_json_load(config_path, MOST_BYTES, &config));
+    recognise(jinja, bytes, config, name, why);
 out:
     json_decref(config);
     free(jinja);
-    free(text);
+    free(jinja_path);
+    free(config_path);
     return rc;
 }

@@ -262,7 +262,7 @@ static void folders_own(void **state)
         {OWN_LOOP " " OWN_END, NULL,
          "has a chat template that is none of those known here; --chat-template takes chatml"},
         {"", NULL, "none of those known here"},
-        {NULL, "{\"chat_template\":", "tokenizer_config.json: line 1"},
+        {NULL, "{\"chat_template\":", "/tokenizer_config.json: line 1"},
     };
     char *jinja = sh_path_join(folder, "chat_template.jinja"), *config = sh_path_join(folder, "tokenizer_config.json");
 
