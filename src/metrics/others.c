@@ -4,7 +4,7 @@
 #include <math.h>
 #include <time.h>
 
-enum { MOST_VALUES = 16 };
+enum { MOST_VALUES = 24 };
 
 /* Values of one event; what is not known is not added. */
 struct list {
@@ -21,6 +21,12 @@ static void add(struct list *l, bool known, const char *tag, double value)
 static sh_rc write_events(const struct sh_others *o, int64_t step, const struct list *l)
 {
     return o->events ? sh_events_write(o->events, step, l->n, l->value) : SH_OK;
+}
+
+/* Of the GPUs, which tell something at log steps only. */
+static bool is_told(const struct sh_step_metrics *s, double value)
+{
+    return s->gpu.gpus > 0 && isfinite(value);
 }
 
 static void list_step(const struct sh_step_metrics *s, struct list *l)
@@ -40,6 +46,22 @@ static void list_step(const struct sh_step_metrics *s, struct list *l)
     add(l, true, "memory/arena_bytes", (double)s->arena_bytes);
     add(l, true, "memory/peak_rss_bytes", (double)s->peak_rss_bytes);
     add(l, s->gpu_used_bytes > 0, "memory/gpu_used_bytes", (double)s->gpu_used_bytes);
+    add(l, is_told(s, s->gpu.watts), "gpu/power_watts", s->gpu.watts);
+    add(l, is_told(s, s->gpu.mhz), "gpu/clock_mhz", s->gpu.mhz);
+    add(l, is_told(s, s->gpu.celsius), "gpu/celsius", s->gpu.celsius);
+    add(l, s->gpu.gpus > 0, "gpu/held", s->gpu.held);
+}
+
+static void expose_gpu(struct sh_exposition *e, const struct sh_step_metrics *s)
+{
+    if (is_told(s, s->gpu.watts))
+        sh_exposition_set(e, SH_EXPOSED_GPU_WATTS, s->gpu.watts);
+    if (is_told(s, s->gpu.mhz))
+        sh_exposition_set(e, SH_EXPOSED_GPU_HERTZ, 1e6 * s->gpu.mhz);
+    if (is_told(s, s->gpu.celsius))
+        sh_exposition_set(e, SH_EXPOSED_GPU_CELSIUS, s->gpu.celsius);
+    if (s->gpu.gpus)
+        sh_exposition_set(e, SH_EXPOSED_GPUS_HELD, s->gpu.held);
 }
 
 static void expose_step(struct sh_exposition *e, const struct sh_step_metrics *s)
@@ -63,6 +85,7 @@ static void expose_step(struct sh_exposition *e, const struct sh_step_metrics *s
         sh_exposition_set(e, SH_EXPOSED_MFU, s->mfu);
     if (s->gpu_used_bytes > 0)
         sh_exposition_set(e, SH_EXPOSED_GPU_BYTES, (double)s->gpu_used_bytes);
+    expose_gpu(e, s);
 }
 
 static sh_rc expose(const struct sh_others *o, bool now)

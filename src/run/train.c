@@ -8,6 +8,7 @@
 #include "src/run/changes.h"
 #include "src/run/feed.h"
 #include "src/run/finite.h"
+#include "src/run/gpus.h"
 #include "src/run/replicas.h"
 #include "src/run/run.h"
 
@@ -234,6 +235,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(load_guard(&t));
     SH_TRY_OUT(sh_run_can_save(r));
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_run_can_save_hf(r) : SH_OK));
+    SH_TRY_OUT(sh_gpus_open(r));
     SH_TRY_OUT(sh_train_gather_nodes(&t));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
@@ -243,6 +245,7 @@ out:
     sh_progress_break(&t.progress);
     sh_stopping_close(&t.stopping, r, rc);
     sh_stragglers_close(&t.stragglers);
+    sh_gpus_unwatch();
     sh_tracing_close(&t.tracing, r);
     sh_metrics_close(t.metrics);
     free(t.hosts);

@@ -4,6 +4,7 @@
 #include "src/base/time.h"
 #include "src/optim/optim.h"
 #include "src/run/feed.h"
+#include "src/run/gpus.h"
 #include "src/run/run.h"
 #include "src/run/tree.h"
 
@@ -242,6 +243,7 @@ sh_rc sh_train_step(struct sh_train *t)
     if (sh_train_due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1) {
         SH_TRY(measure_memory(t));
         SH_TRY(sh_stragglers_gather(&t->stragglers, r, &m.pace));
+        SH_TRY(sh_gpus_gather(r, t->hosts, &m.gpu));
     }
     m.step = r->step;
     m.tokens = step_tokens(t);

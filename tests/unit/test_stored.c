@@ -77,6 +77,7 @@ static const struct row machine[] = {
     {"metrics.log_freq", "3", NULL},
     {"metrics.progress", "false", NULL},
     {"metrics.peak_tflops", "3", NULL},
+    {"metrics.gpu", "off", NULL},
     {"metrics.tensorboard", "tb", NULL},
     {"metrics.openmetrics", "run.prom", NULL},
     {"profiling.trace", "trace.json", NULL},

@@ -185,6 +185,7 @@ ROWS = {
     'metrics.log_freq': Row(1, 'says'),
     'metrics.progress': Row('false', 'user/test_terminal.py'),
     'metrics.peak_tflops': Row(0.001, 'says'),
+    'metrics.gpu': Row('must', 'refused'),
     'metrics.tensorboard': Row('tb', 'files'),
     'metrics.openmetrics': Row('run.prom', 'files'),
     'profiling.trace': Row('trace.json', 'trace'),
