@@ -328,8 +328,9 @@ static void test_few_rows(void **state)
     (void)state;
     optest_seed(8);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-        for (int way = 0; way < 8; way++) {
-            enum sh_dtype in = way & 1 ? SH_BF16 : SH_F32, out = way & 4 && way & 1 ? SH_BF16 : SH_F32;
+        for (int way = 0; way < 16; way++) {
+            enum sh_dtype half = way & 8 ? SH_F16 : SH_BF16;
+            enum sh_dtype in = way & 1 ? half : SH_F32, out = way & 4 && way & 1 ? half : SH_F32;
             int64_t n = sizes[s][0], k = sizes[s][1];
             bool trans_b = way & 2;
             struct sh_operand x = tensor(in, 8, k), w = trans_b ? tensor(in, n, k) : tensor(in, k, n),
@@ -369,7 +370,7 @@ static void test_few_rows(void **state)
                     double sum = way & 4 ? optest_get(&b, j) : 0, bound;
                     for (int64_t l = 0; l < k; l++)
                         sum += optest_get(&x, i * k + l) * optest_get(&w, trans_b ? j * k + l : l * n + j);
-                    bound = 0x1p-22 * (double)(k + 8) + (out == SH_BF16 ? 0x1p-8 * fabs(sum) : 0);
+                    bound = 0x1p-22 * (double)(k + 8) + (out == SH_F32 ? 0 : optest_eps(out) * fabs(sum));
                     assert_true(fabs(optest_get(&all, i * n + j) - sum) <= bound);
                 }
             free(x.data);
@@ -380,13 +381,52 @@ static void test_few_rows(void **state)
         }
 }
 
+/* Each pattern of float16 times 1, in vectors and beside them, by rows and by columns of w. */
+static void test_few_rows_of_f16(void **state)
+{
+    enum { N = 1 << 13, K = 65 };
+    struct sh_operand x = tensor(SH_F16, 1, K), w = tensor(SH_F16, N, K), y = tensor(SH_F16, 1, N);
+    struct sh_gemm g = {.m = 1,
+                        .n = N,
+                        .k = K,
+                        .in_dtype = SH_F16,
+                        .out_dtype = SH_F16,
+                        .a = x.data,
+                        .lda = K,
+                        .b = w.data,
+                        .c = y.data,
+                        .ldc = N};
+    (void)state;
+    for (int first = 0; first < 1 << 16; first += N)
+        for (int way = 0; way < 3; way++) {
+            int at = way == 1 ? K - 1 : 3; /* the last one is behind the whole vectors */
+            g.trans_b = way < 2;
+            g.ldb = way < 2 ? K : N;
+            memset(x.data, 0, K * sizeof(sh_f16));
+            memset(w.data, 0, N * K * sizeof(sh_f16));
+            ((sh_f16 *)x.data)[at] = 0x3c00;
+            for (int i = 0; i < N; i++)
+                ((sh_f16 *)w.data)[way < 2 ? i * K + at : at * N + i] = (sh_f16)(first + i);
+            sh_gemv_run(&g);
+            for (int i = 0; i < N; i++) {
+                float found = sh_f16_to_f32(((sh_f16 *)y.data)[i]), wanted = sh_f16_to_f32((sh_f16)(first + i));
+                if (isnan(wanted) ? !isnan(found) : found != wanted)
+                    fail_msg("%04x times 1 is %g, not %g", first + i, (double)found, (double)wanted);
+            }
+        }
+    free(x.data);
+    free(w.data);
+    free(y.data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_few_rows),          cmocka_unit_test(test_engines),
-        cmocka_unit_test(test_work_too_small),    cmocka_unit_test(test_linear_f32),
-        cmocka_unit_test(test_linear_bf16),       cmocka_unit_test(test_linear_f16),
-        cmocka_unit_test(test_residual_in_place), cmocka_unit_test(test_lora),
+        cmocka_unit_test(test_few_rows),   cmocka_unit_test(test_few_rows_of_f16),
+        cmocka_unit_test(test_engines),    cmocka_unit_test(test_work_too_small),
+        cmocka_unit_test(test_linear_f32), cmocka_unit_test(test_linear_bf16),
+        cmocka_unit_test(test_linear_f16), cmocka_unit_test(test_residual_in_place),
+        cmocka_unit_test(test_lora),
     };
     return cmocka_run_group_tests_name("cpu_gemm", tests, NULL, NULL);
 }
