@@ -24,13 +24,15 @@ static int64_t loss_rows(const struct sh_program *p)
     return 0;
 }
 
-/* First index: compute is bfloat16; second: reduction is bfloat16. */
+/* First index: compute is bfloat16; second: reduction is bfloat16, which float16 does without. */
 static const char *precision_name(const struct sh_cmd_plan *l)
 {
     static const char *const names[2][2] = {
         {"float32", "float32 compute and master, bfloat16 reduction"},
         {"bfloat16 compute, float32 master and reduction", "bfloat16 compute and reduction, float32 master"}};
 
+    if (l->p->act == SH_F16)
+        return "float16 compute, float32 master and reduction";
     return names[l->p->act == SH_BF16][l->build.options.reduce == SH_BF16];
 }
 
@@ -233,6 +235,8 @@ static void print_memory(const struct sh_cmd_plan *l)
         print_bytes("gaps between tensors", l->p->arena_bytes - sum);
     print_bytes(l->at.gpu ? "arena: all that is allocated on it" : "arena: all that is allocated", l->p->arena_bytes);
     print_beside(l);
+    if (bytes[SH_MEM_MASTER])
+        puts("  masters: float32, from which each update rounds what is gathered and computed with");
     if (halves)
         puts("  halves: a float32 master is a bfloat16, which is gathered, and 16 more bits");
 }

@@ -35,6 +35,7 @@ static const struct {
     {"checkpoint.async_mode", "async_with_pinned_mem", "async"},
     {"training.mixed_precision_param", "fp32", "float32"},
     {"training.mixed_precision_param", "bf16", "bfloat16"},
+    {"training.mixed_precision_param", "fp16", "float16"},
     {"training.mixed_precision_reduce", "fp32", "float32"},
     {"training.mixed_precision_reduce", "bf16", "bfloat16"},
     {"optimizer.state_dtype", "fp32", "float32"},
@@ -45,10 +46,8 @@ static const struct {
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
-    {"training.mixed_precision_param", "fp16", "bfloat16 is the 16-bit type here"},
-    {"training.mixed_precision_param", "float16", "bfloat16 is the 16-bit type here"},
-    {"training.mixed_precision_reduce", "fp16", "bfloat16 is the 16-bit type here"},
-    {"training.mixed_precision_reduce", "float16", "bfloat16 is the 16-bit type here"},
+    {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
+    {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
     {"offload.optimizer", "cpu", "the one tier below memory is nvme, a file on a local disk"},
 };
 

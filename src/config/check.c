@@ -226,6 +226,35 @@ static sh_rc check_reproducible(struct sh_config_state *state)
     return SH_OK;
 }
 
+static bool is_power_of_two(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* Only by powers of two gradients are scaled, and scaled back, without a rounding. */
+static sh_rc check_scale(struct sh_config_state *state, const char *key, int64_t scale)
+{
+    if (is_power_of_two(scale))
+        return SH_OK;
+    return sh_config_refuse(state, key,
+                            "%" PRId64 " is no power of two, by which alone nothing is rounded; 65536 is one", scale);
+}
+
+/* What float16 does not go with on a machine is checked by src/plan/request.c. */
+static sh_rc check_float16(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->training.loss_scale != SH_LOSS_SCALE_DYNAMIC)
+        SH_TRY(check_scale(state, "training.loss_scale", c->training.loss_scale));
+    SH_TRY(check_scale(state, "training.loss_scale_init", c->training.loss_scale_init));
+    if (c->training.mixed_precision_param == SH_PRECISION_FLOAT16 &&
+        c->training.mixed_precision_reduce != SH_PRECISION_FLOAT32)
+        return sh_config_refuse(state, "training.mixed_precision_reduce",
+                                "bfloat16 has 8 bits of the 11 that float16 computes; leave it out with"
+                                " training.mixed_precision_param=float16");
+    return SH_OK;
+}
+
 /* auto for the device is not judged here: it is known only on the node. */
 static sh_rc check_device(struct sh_config_state *state)
 {
@@ -282,10 +311,16 @@ static sh_rc check_offload(struct sh_config_state *state)
 static sh_rc check_idle(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
+    const bool half = c->training.mixed_precision_param == SH_PRECISION_FLOAT16;
+    const bool dynamic = half && c->training.loss_scale == SH_LOSS_SCALE_DYNAMIC;
     const struct {
         const char *name, *needs;
         bool used;
     } keys[] = {
+        {"training.loss_scale", "training.mixed_precision_param=float16", half},
+        {"training.loss_scale_init", "training.mixed_precision_param=float16 and training.loss_scale=dynamic", dynamic},
+        {"training.loss_scale_window", "training.mixed_precision_param=float16 and training.loss_scale=dynamic",
+         dynamic},
         {"model.rope_type", "model.rope_factor", c->model.rope_factor != 0},
         {"model.rope_low_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
         {"model.rope_high_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
@@ -405,7 +440,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,      check_rotary,   check_family,      check_window,       check_rope,      check_batch,
         check_documents,  check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
-        check_checkpoint, check_device,   check_lora,        check_offload,      check_idle,
+        check_checkpoint, check_device,   check_lora,        check_offload,      check_float16,   check_idle,
     };
     /* One message of each check: the second one of a subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

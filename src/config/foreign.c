@@ -11,7 +11,7 @@
 #define TENSORBOARD "metrics.tensorboard=FOLDER writes TensorBoard's files"
 #define NO_WANDB "leave it out: doc/metrics.md has the lines that send metrics.jsonl there"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
-#define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16 or float32"
+#define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define NO_EXPERTS "leave it out: models are dense"
 #define TRACE "profiling.trace=FILE writes what each stream did, with profiling.trace_first_step and trace_steps"
 #define VALIDATION_SET "validation.dataset_path and validation.sequences choose the set"
@@ -114,7 +114,7 @@ static const struct {
     {"gradient_clipping", "training.max_norm"},
     {"zero_optimization", "parallelism.zero_stage: 0, 1, 2 or 3, or parallelism.sharding_strategy"},
     {"bf16", "training.mixed_precision_param: bfloat16"},
-    {"fp16", "training.mixed_precision_param: bfloat16 is the 16-bit type here"},
+    {"fp16", "training.mixed_precision_param: float16"},
     {"scheduler", "lr_scheduler.warmup_steps, decay_type and min_lr_factor"},
     {"optimizer.type", "optimizer.name"},
     {"optimizer.params", "write its keys below optimizer: lr, beta1, beta2, eps, weight_decay"},

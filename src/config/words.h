@@ -14,7 +14,8 @@ enum sh_cfg_strategy {
     SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD, SH_HYBRID_SHARD, SH_HYBRID_SHARD_ZERO2
 };
 /* clang-format on */
-enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
+enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16, SH_PRECISION_FLOAT16 };
+enum { SH_LOSS_SCALE_DYNAMIC = 0 }; /* training.loss_scale, where it is not a number */
 /* clang-format off */
 enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
                         SH_RECOMPUTE_MEMORY_BUDGET };

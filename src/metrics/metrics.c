@@ -254,6 +254,8 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
     }
     if (line && s->masked)
         json_object_set_new(line, "targets", json_integer((json_int_t)s->targets));
+    if (line && s->loss_scale > 0)
+        json_object_set_new(line, "loss_scale", number(s->loss_scale));
     if (line && s->skipped)
         json_object_set_new(line, "skipped", json_string(s->skipped));
     if (line && s->pace.node)

@@ -39,6 +39,7 @@ struct sh_gpu_metrics {
 struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
+    double loss_scale;       /* that the gradients were computed with, in float16; else 0 */
     const char *skipped;     /* NULL, or why the update was skipped */
     int64_t tokens;          /* of this step over all ranks */
     bool masked;             /* whether the data have masks */

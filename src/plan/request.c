@@ -226,7 +226,29 @@ static int segment_ranks(const struct sh_config *cfg, const struct sh_topology *
 
 static enum sh_dtype dtype_of(int precision)
 {
-    return precision == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32;
+    static const enum sh_dtype dtypes[] = {
+        [SH_PRECISION_FLOAT32] = SH_F32, [SH_PRECISION_BFLOAT16] = SH_BF16, [SH_PRECISION_FLOAT16] = SH_F16};
+
+    return dtypes[precision];
+}
+
+/* What float16 does not go with. */
+static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
+{
+    const struct {
+        bool there;
+        const char *what;
+    } bars[] = {
+        {gpu, "its kernels are for CPUs, and the job runs on GPUs; give bfloat16, or training.device=cpu"},
+        {cfg->lora.rank > 0, "adapters (lora.rank) are on a base in bfloat16 or float32; give one of these"},
+        {cfg->offload.optimizer != SH_OFFLOAD_NONE,
+         "offload.optimizer=nvme is for float32 and bfloat16; leave it out, or give one of these"},
+    };
+
+    for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
+        if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
+            return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
+    return SH_OK;
 }
 
 /* What activation_checkpoint asks for. A memory budget begins with nothing recomputed; fit() raises it. */
@@ -311,6 +333,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     /* `parts`: ranks with data of their own. They, not all ranks, divide the batch. */
     int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
+    SH_TRY(check_float16(cfg, gpu));
     if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
         return sh_fail(
             SH_E_USAGE,

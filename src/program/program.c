@@ -85,7 +85,7 @@ int sh_program_add_divisor(struct sh_program *p, double divisor)
 }
 
 /* Takes the parameters that are appended next, until another unit begins. Tensors that only some strategies have
- * (remainder, snapshot, gradients) start as SH_NONE; the shard pass makes them. */
+ * (remainder, master, snapshot, gradients) start as SH_NONE; the shard pass makes them. */
 int sh_program_add_unit(struct sh_program *p, const char *name)
 {
     struct sh_unit u = {.first_param = p->n_params,
@@ -93,6 +93,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
                         .beside = SH_NONE,
                         .compute = SH_NONE,
                         .remainder = SH_NONE,
+                        .master = SH_NONE,
                         .full = SH_NONE,
                         .snapshot = SH_NONE,
                         .grad_shard = SH_NONE,

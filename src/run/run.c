@@ -218,6 +218,11 @@ static const char *describe_adapters(const struct sh_run *r, char text[64])
     return text;
 }
 
+static const char *precision_name(enum sh_dtype act)
+{
+    return act == SH_BF16 ? "bfloat16" : act == SH_F16 ? "float16" : "float32";
+}
+
 /* The line that a user compares with the plan. Types are named twice only if computation and reduction differ. */
 static void announce(const struct sh_run *r)
 {
@@ -237,9 +242,8 @@ static void announce(const struct sh_run *r)
     sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s%s, arena %s per rank",
                 sh_str_count(sh_model_params(&r->build.model), params), describe_adapters(r, adapters),
                 sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),
-                describe_device(r, device), r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "",
-                mixed ? reduce : "", mixed ? " reduction" : "", states, recompute,
-                sh_str_bytes(r->p->arena_bytes, arena));
+                describe_device(r, device), precision_name(r->p->act), mixed ? " compute, " : "", mixed ? reduce : "",
+                mixed ? " reduction" : "", states, recompute, sh_str_bytes(r->p->arena_bytes, arena));
 }
 
 /* Collective. Each phase is agreed before the next begins, so that a rank that cannot go on stops all of them at the

@@ -2,6 +2,7 @@
 #include "src/run/train.h"
 
 #include "src/base/log.h"
+#include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/run/frozen.h"
@@ -13,14 +14,34 @@
 #include "src/run/run.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* The text that sh_saving_save() makes. That of a run without a dynamic loss scale has none, and a run without one does not
+ * take what another left. */
+static sh_rc read_guard(struct sh_train *t, char *text)
+{
+    char *scale = strstr(text, SH_SAVING_SCALE);
+
+    if (scale)
+        *scale = '\0';
+    SH_TRY(sh_guard_load(&t->guard, text));
+    return scale && t->loss_scale.window ? sh_loss_scale_load(&t->loss_scale, scale + strlen(SH_SAVING_SCALE)) : SH_OK;
+}
 
 /* As the state that was loaded has it. */
 static sh_rc load_guard(struct sh_train *t)
 {
+    char *text;
+    sh_rc rc;
+
     sh_guard_forget(&t->guard);
+    sh_loss_scale_begin(&t->loss_scale);
     if (!t->r->guard || !t->r->guard[0])
         return SH_OK;
-    return sh_agree(sh_guard_load(&t->guard, t->r->guard));
+    text = sh_strdup(t->r->guard);
+    rc = sh_agree(read_guard(t, text));
+    free(text);
+    return rc;
 }
 
 /* Collective. The executor's time is taken and dropped, so that validation does not count as compute of the next step.
@@ -222,7 +243,11 @@ static void say_done(const struct sh_run *r)
 sh_rc sh_run_train(struct sh_run *r)
 {
     struct sh_train t = {.r = r,
-                         .saving = {.r = r, .guard = &t.guard, .progress = &t.progress, .stopping = &t.stopping},
+                         .saving = {.r = r,
+                                    .guard = &t.guard,
+                                    .loss_scale = &t.loss_scale,
+                                    .progress = &t.progress,
+                                    .stopping = &t.stopping},
                          .compared = -1};
     sh_rc rc;
 

@@ -15,6 +15,7 @@ struct sh_train {
     struct sh_feed feed, validation;
     struct sh_lr lr;
     struct sh_guard guard;
+    struct sh_loss_scale loss_scale;
     struct sh_metrics *metrics; /* rank 0 only, else NULL */
     struct sh_progress progress;
     struct sh_tracing tracing;

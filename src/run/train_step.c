@@ -140,20 +140,20 @@ static void micro_steps(struct sh_train *t)
     sh_exec_put(r->exec, r->p->loss, &loss);
 }
 
-/* The gradients are sums over targets; loss_scale, which is 1 over the targets of all ranks, makes them means. loss and
+/* The gradients are sums over targets; 1 over the targets of all ranks makes them means, times what float16 needs. loss and
  * sumsq are already summed over all ranks when they are read. */
 static void forward_backward(struct sh_train *t, double *loss, double *norm)
 {
     struct sh_run *r = t->r;
 
-    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)t->targets;
+    sh_exec_scalars(r->exec)->loss_scale = t->loss_scale.scale / (double)t->targets;
     micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
     sh_exec_get(r->exec, r->p->loss, loss);
     sh_exec_get(r->exec, r->p->sumsq, norm);
     *loss /= (double)t->targets;
-    *norm = sqrt(*norm);
+    *norm = sqrt(*norm) / t->loss_scale.scale;
 }
 
 /* `updates`, not the step, drives Adam's bias correction: skipped steps do not count. */
@@ -165,7 +165,7 @@ static void update(struct sh_train *t, double lr, double norm)
     t->r->updates++;
     s->lr = (float)lr;
     sh_optim_scalars(cfg, t->r->updates, s);
-    s->grad_scale = (float)sh_clip_scale(norm, cfg->training.max_norm);
+    s->grad_scale = (float)(sh_clip_scale(norm, cfg->training.max_norm) / t->loss_scale.scale);
     s->seed = cfg->debug.seed;
     sh_exec_run(t->r->exec, SH_SECTION_UPDATE);
 }
@@ -200,6 +200,15 @@ static const char *verdict_text(enum sh_verdict v)
     return text[v];
 }
 
+/* The update is left out, and the guard not asked: at a lower scale a later step does not overflow. */
+static sh_rc overflow(struct sh_train *t, struct sh_step_metrics *m)
+{
+    sh_rc rc = sh_loss_scale_lower(&t->loss_scale, t->r->step + 1);
+
+    m->skipped = "gradients overflow float16";
+    return rc == SH_OK ? SH_OK : sh_agree(rc);
+}
+
 /* Gradients and, where these are good, the update. A batch in which no target counts has neither loss nor gradients: the
  * state stays as it is, and the guard is not asked. */
 static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verdict *verdict)
@@ -211,10 +220,15 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
         return SH_OK;
     }
     forward_backward(t, &m->loss, &m->grad_norm);
+    m->loss_scale = t->r->p->act == SH_F16 ? t->loss_scale.scale : 0;
+    if (sh_loss_scale_overflows(&t->loss_scale, m->loss, m->grad_norm))
+        return overflow(t, m);
     SH_TRY(judge(t, m->loss, m->grad_norm, verdict));
     m->skipped = verdict_text(*verdict);
     if (*verdict == SH_STEP_GOOD)
         update(t, m->lr, m->grad_norm);
+    if (*verdict != SH_STEP_NON_FINITE)
+        sh_loss_scale_good(&t->loss_scale);
     return SH_OK;
 }
 

@@ -38,8 +38,8 @@ static struct sh_floats state_at(const struct place *p, int k)
             f.whole = at;
         return f;
     }
-    if (p->r->p->act == SH_F32) {
-        f.whole = (float *)sh_exec_data(p->r->exec, p->u->compute) + p->first;
+    if (p->r->p->act != SH_BF16) {
+        f.whole = (float *)sh_exec_data(p->r->exec, sh_shards_whole(p->u)) + p->first;
         return f;
     }
     f.high = (sh_bf16 *)sh_exec_data(p->r->exec, p->u->compute) + p->first;

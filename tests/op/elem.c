@@ -12,8 +12,10 @@
 
 #include <cmocka.h>
 
-static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
 enum { ACTS = 2 };
+
+/* Types of activations. */
+#define acts ((const enum sh_dtype[ACTS]){SH_F32, elem.half ? SH_F16 : SH_BF16})
 
 struct elem elem;
 

@@ -17,7 +17,8 @@ struct elem {
     const int64_t *lengths; /* of vectors */
     const int64_t (*matrices)[2];
     int n_lengths, n_matrices;
-    bool few; /* only the first shapes of the other tests, too: a sanitizer makes them slow */
+    bool half; /* the other type of activations is f16, in tests that have them, not bf16 */
+    bool few;  /* only the first shapes of the other tests, too: a sanitizer makes them slow */
 };
 extern struct elem elem;
 

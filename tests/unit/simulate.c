@@ -41,8 +41,9 @@ static int16_t *remainders(const struct sim *s, int rank, const struct sh_unit *
 /* The masters from element `at` of the chunk on; *n becomes how many of them lie together, at most. */
 static struct sh_floats masters(const struct sim *s, int rank, const struct sh_unit *u, int64_t at, int64_t *n)
 {
-    if (s->ranks[rank].p->act == SH_F32)
-        return (struct sh_floats){.whole = (float *)sim_data(s, rank, u->compute) + at};
+    if (s->ranks[rank].p->act != SH_BF16)
+        return (struct sh_floats){.whole =
+                                      (float *)sim_data(s, rank, u->master == SH_NONE ? u->compute : u->master) + at};
     return (struct sh_floats){.high = (sh_bf16 *)sim_data(s, rank, u->compute) + at,
                               .low = u->trainable ? remainders(s, rank, u, at, n) : NULL};
 }
@@ -337,13 +338,14 @@ static void same_full(const struct sim *s, int rank, const struct sh_unit *u, co
 {
     for (int64_t i = 0; i < u->elems; i++) {
         const void *full = sim_data(s, rank, u->full);
+        enum sh_dtype act = s->ranks[rank].p->act;
         float value = masters[i];
         sh_bf16 high;
         int16_t low;
 
         sh_floats_split(value, &high, &low);
-        if (s->ranks[rank].p->act == SH_F32 ? memcmp((const float *)full + i, &value, sizeof value)
-                                            : ((const sh_bf16 *)full)[i] != high)
+        if (act == SH_F32 ? memcmp((const float *)full + i, &value, sizeof value)
+                          : ((const uint16_t *)full)[i] != (act == SH_F16 ? sh_f32_to_f16(value) : high))
             fail_msg("%s: the full copy on rank %d is not what the masters are", u->name, rank);
     }
 }

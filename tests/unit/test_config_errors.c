@@ -47,8 +47,17 @@ static const struct refusal texts[] = {
     {"optimizer:\n  lr: inf\n", "c.yaml:2: optimizer.lr: 'inf' is not a number"},
     {"optimizer:\n  lr: 0x1p-3\n", "c.yaml:2: optimizer.lr: '0x1p-3' is not a number"},
     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
-    {"training:\n  mixed_precision_param: FP16\n",
-     "c.yaml:2: training.mixed_precision_param: 'FP16' is not one of float32 | bfloat16; bfloat16 is the 16-bit type here"},
+    {"training:\n  mixed_precision_reduce: FP16\n",
+     "c.yaml:2: training.mixed_precision_reduce: 'FP16' is not one of float32 | bfloat16; gradients computed in float16 are "
+     "reduced in float32"},
+    {DEBUG_MODEL "training: {mixed_precision_param: float16, mixed_precision_reduce: bfloat16}\n",
+     "c.yaml:2: training.mixed_precision_reduce: bfloat16 has 8 bits of the 11 that float16 computes; leave it out with "
+     "training.mixed_precision_param=float16"},
+    {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale: 1000}\n",
+     "c.yaml:2: training.loss_scale: 1000 is no power of two, by which alone nothing is rounded; 65536 is one"},
+    {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale_init: 3}\n",
+     "c.yaml:2: training.loss_scale_init: 3 is no power of two, by which alone nothing is rounded; 65536 is one"},
+    {"training:\n  loss_scale: static\n", "c.yaml:2: training.loss_scale: 'static' is not a whole number or dynamic"},
     {"offload:\n  optimizer: cpu\n",
      "c.yaml:2: offload.optimizer: 'cpu' is not one of none | nvme; the one tier below memory is nvme, a file on a local disk"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
@@ -299,6 +308,11 @@ static void test_idle_beside_words(void **state)
     } rows[] = {
         {"optimizer.name=SGD", "optimizer.beta2=0.9",
          "--optimizer.beta2: has no effect without optimizer.name=adamw or lion"},
+        {"training.mixed_precision_param=bfloat16", "training.loss_scale=1024",
+         "--training.loss_scale: has no effect without training.mixed_precision_param=float16"},
+        {"training.mixed_precision_param=float32", "training.loss_scale_init=1024",
+         "--training.loss_scale_init: has no effect without training.mixed_precision_param=float16 and "
+         "training.loss_scale=dynamic"},
         {"optimizer.name=sgd", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.beta2=0.9", NULL},

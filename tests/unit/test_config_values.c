@@ -55,6 +55,8 @@ static const struct expectation {
     {"parallelism: {sharding_strategy: full-shard}", {0}, "parallelism.sharding_strategy", "full_shard"},
     {"parallelism: {sharding_strategy: zero1}", {0}, "parallelism.sharding_strategy", "shard_optim"},
     {"training: {mixed_precision_param: fp32}", {0}, "training.mixed_precision_param", "float32"},
+    {"training: {mixed_precision_param: FP16}", {0}, "training.mixed_precision_param", "float16"},
+    {"training: {mixed_precision_param: torch.float16}", {0}, "training.mixed_precision_param", "float16"},
     {"training: {mixed_precision_param: torch.bfloat16}", {0}, "training.mixed_precision_param", "bfloat16"},
     {"training: {mixed_precision_reduce: torch.bfloat16}", {0}, "training.mixed_precision_reduce", "bfloat16"},
     {"training: {mixed_precision_reduce: fp32}", {0}, "training.mixed_precision_reduce", "float32"},

@@ -99,6 +99,7 @@ static void write_lines(void)
                                       .celsius = 40};
     bad.mfu = 0;
     bad.skipped = "loss or gradient norm is not finite";
+    bad.loss_scale = 65536;
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
     sh_metrics_step(m, &step);
     sh_metrics_step(m, &bad);
@@ -159,6 +160,7 @@ static void a_step_has_every_field(void **state)
     assert_number(time, "data", 0.125);
     assert_number(time, "checkpoint", 0);
     assert_null(json_object_get(o, "skipped"));
+    assert_null(json_object_get(o, "loss_scale"));
     assert_null(json_object_get(o, "offload_read_bytes"));
     assert_null(json_object_get(time, "exposed_offload"));
     pace = json_object_get(o, "rank_seconds");
@@ -193,6 +195,7 @@ static void what_is_not_finite_is_null(void **state)
     assert_true(json_is_null(json_object_get(o, "grad_norm")));
     assert_null(json_object_get(o, "rank_seconds"));
     assert_int_equal(json_object_size(json_object_get(o, "gpu")), 4); /* told, held, held_by, celsius */
+    assert_number(o, "loss_scale", 65536);
     assert_string_equal(json_string_value(json_object_get(o, "skipped")), "loss or gradient norm is not finite");
     json_decref(o);
     o = line(2);
@@ -663,6 +666,18 @@ static void speed_is_a_mean_and_the_rest_is_foreseen(void **state)
     }
 }
 
+static void a_scaled_step_says_by_what(void **state)
+{
+    struct sh_progress p = three_steps();
+    struct sh_step_metrics s = step;
+    char text[SH_PROGRESS_LINE];
+
+    (void)state;
+    s.loss_scale = 0x1p40;
+    sh_progress_line(&p, &s, 0, text);
+    assert_non_null(strstr(text, "  lr 3.00e-04  loss_scale 1099511627776  1500 tokens/s  "));
+}
+
 /* The reason why a step was skipped stays longest. */
 static void a_skipped_step_says_why(void **state)
 {
@@ -692,6 +707,7 @@ int main(void)
         cmocka_unit_test(mfu_is_what_the_page_says),
         cmocka_unit_test(a_line_fits_the_window),
         cmocka_unit_test(a_skipped_step_says_why),
+        cmocka_unit_test(a_scaled_step_says_by_what),
         cmocka_unit_test(speed_is_a_mean_and_the_rest_is_foreseen),
         cmocka_unit_test(moves_have_their_bytes),
     };

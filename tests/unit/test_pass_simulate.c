@@ -278,15 +278,14 @@ static void with_adapters(void **state)
     adapters = (struct sh_adapters){0};
 }
 
-/* Compute in bf16 rounds each activation, so that a mesh is near one rank only; variants of a mesh still agree. */
-static void bf16_trains(void **state)
+/* Compute in 16 bits rounds each activation, so that a mesh is near one rank only; variants of a mesh still agree. */
+static void check_narrow(enum sh_dtype act)
 {
     const struct tiny_model *m = &tiny_models[1];
     struct sh_build one_rank = build_of(m, 1, 1, false), four = build_of(m, 4, 3, false);
     struct outcome one, first;
 
-    (void)state;
-    one_rank.act = four.act = SH_BF16;
+    one_rank.act = four.act = act;
     one = run_variant(one_rank, &variants[0], 1, 1);
     first = run_variant(four, &variants[0], 2, 2);
     assert_near(&first, &one, 2e-2, 2e-2);
@@ -298,6 +297,18 @@ static void bf16_trains(void **state)
     }
     free(one.params);
     free(first.params);
+}
+
+static void bf16_trains(void **state)
+{
+    (void)state;
+    check_narrow(SH_BF16);
+}
+
+static void f16_trains(void **state)
+{
+    (void)state;
+    check_narrow(SH_F16);
 }
 
 /* Gradients that are sent in bf16 are rounded once before and once after their sum: near those of one rank, where
@@ -380,6 +391,7 @@ static void reproducible(void **state)
     (void)state;
     for (int m = 0; m < TINY_MODELS; m++)
         check_reproducible(&tiny_models[m], m % 2 ? SH_BF16 : SH_F32);
+    check_reproducible(&tiny_models[2], SH_F16);
     frozen = lowest;
     check_reproducible(&tiny_models[1], SH_F32);
     check_reproducible(&tiny_models[5], SH_BF16);
@@ -516,7 +528,7 @@ static void slices_change_no_bit(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 9] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 10] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){
@@ -530,5 +542,6 @@ int main(void)
     tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(with_frozen_units);
     tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(with_adapters);
     tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(slices_change_no_bit);
+    tests[TINY_MODELS + 9] = (struct CMUnitTest)cmocka_unit_test(f16_trains);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

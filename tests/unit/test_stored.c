@@ -19,6 +19,7 @@ enum { WORLD = 2 };
 #define LONGROPE                                                                                                \
     "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=longrope model.rope_short_factor=1,1 " \
     "model.rope_long_factor=1,1"
+#define FLOAT16 "training.mixed_precision_param=float16"
 #define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
 
 #define NVME "offload.nvme_path=/elsewhere offload.optimizer=nvme"
@@ -151,6 +152,9 @@ static const struct row state[] = {
     {"training.max_norm", "2", NULL},
     {"training.mixed_precision_param", "float32", NULL},
     {"training.mixed_precision_reduce", "bfloat16", NULL},
+    {"training.loss_scale", "1024", FLOAT16},
+    {"training.loss_scale_init", "1024", FLOAT16},
+    {"training.loss_scale_window", "5", FLOAT16},
     {"training.reproducible", "mesh", NULL},
     {"data.token_type", "uint32", NULL},
     {"data.target_mask", "off", NULL},
@@ -323,6 +327,7 @@ static const char *need_of(const char *change)
                 {"model.rope_truncate=false", YARN},
                 {"model.rope_truncate=true", YARN},
                 {"data.document_mask=true", "data.document_separator=0"},
+                {"training.loss_scale=dynamic", FLOAT16},
                 {"lora.use_rslora=true", "lora.rank=4"},
                 {"lora.use_rslora=false", "lora.rank=4"},
                 {"lora.quantize_base=none", "lora.rank=4"},

@@ -36,6 +36,7 @@ LONGROPE = {**ROPE, 'model.rope_type': 'longrope', 'model.rope_short_factor': '1
 WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
+HALF = {'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**30}
 TRACE = {'profiling.trace': 'trace.json'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
 OFTEN = {'checkpoint.interval': 1}
@@ -106,6 +107,9 @@ ROWS = {
     'training.max_norm': Row(0.01, 'steps'),
     'training.mixed_precision_param': Row('bfloat16', 'plan'),
     'training.mixed_precision_reduce': Row('bfloat16', 'plan'),
+    'training.loss_scale': Row(1024, 'steps', needs=HALF),
+    'training.loss_scale_init': Row(2**20, 'steps', needs=HALF),
+    'training.loss_scale_window': Row(1, 'steps', needs={**HALF, 'training.loss_scale_init': 1024}),
     'training.threads': Row(3, 'plan'),
     'training.device': Row('cuda', 'plan'),
     'training.kernels': Row('ref', 'plan'),
