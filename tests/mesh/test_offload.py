@@ -117,6 +117,25 @@ def background(name):
     return same(name, 0, more, NVME)
 
 
+def validated(name):
+    """Validations see what an update at once would leave."""
+    more = {**BF16, 'validation.enable': True, 'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
+            'validation.freq': 3, 'validation.sequences': 6, 'training.steps': 8, 'lr_scheduler.total_steps': 8,
+            'checkpoint.interval': 8}
+    wrong = same(name, 0, more, NVME)
+    seen = [[row['validation_loss'] for row in map(json.loads, pathlib.Path(f'{name}-{kind}/out/metrics.jsonl').open())
+             if 'validation_loss' in row] for kind in ('memory', 'file')]
+    return wrong if len(seen[0]) == 3 and seen[0] == seen[1] else [f'{name}: validation losses {seen}', *wrong]
+
+
+def adapters(name, ranks, more):
+    """Of a base that is frozen; states are of the adapters only."""
+    base = f'{name}-base'
+    job.train(base, config(0, **more))
+    begin = {'lora.rank': 2, 'checkpoint.initial_load_path': str(max(pathlib.Path(base).absolute().glob('out/checkpoint/*.h5')))}
+    return same(name, ranks, {**more, **begin, 'checkpoint.interval': 3}, NVME)
+
+
 def goes_back(name):
     """A guard that finds each step after the first few an outlier goes back to a checkpoint, twice."""
     more = {**BF16, 'training.steps': 60, 'lr_scheduler.total_steps': 60, 'optimizer.lr': 0.3, 'guard.window': 8,
@@ -303,13 +322,16 @@ def main():
     cases += [(f'resumed {name}', resumes, name, *way) for name, *way in (
         ('memory-to-file', {}, NVME, {}), ('file-to-memory', NVME, {}, BF16),
         ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
-    cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'),
+    cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'), ('validated', validated, 'validated'),
+              ('adapters', adapters, 'adapters', 0, BF16),
               ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('killed', killed, 'killed'),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]
     cases += [(f'refused: {more}', is_refused, f'refused-{i}', more, status, says)
               for i, (more, status, says) in enumerate(REFUSED)]
+    if job.can_launch():
+        cases.append(('adapters on 2 ranks', adapters, 'adapters-2', 2, {'parallelism.sharding_strategy': 'full_shard'}))
     return job.run_cases(cases)
 
 
