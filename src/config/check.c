@@ -352,6 +352,7 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
         {"offload.optimizer_ratio", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
         {"offload.buffer_count", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
+        {"offload.overlap_update", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
         {"offload.verify", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
         {"offload.allow_network", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},

@@ -41,6 +41,9 @@ static void list_step(const struct sh_step_metrics *s, struct list *l)
     add(l, true, "seconds/step", s->time.step);
     add(l, true, "seconds/compute", s->time.compute);
     add(l, true, "seconds/exposed_comm", s->time.exposed_comm);
+    add(l, s->offloads, "seconds/exposed_offload", s->time.exposed_offload);
+    add(l, s->offloads, "offload/read_bytes", (double)s->offload_read_bytes);
+    add(l, s->offloads, "offload/written_bytes", (double)s->offload_written_bytes);
     add(l, true, "seconds/data", s->time.data);
     add(l, true, "seconds/checkpoint", s->time.checkpoint);
     add(l, true, "memory/arena_bytes", (double)s->arena_bytes);
@@ -81,6 +84,11 @@ static void expose_step(struct sh_exposition *e, const struct sh_step_metrics *s
     sh_exposition_set(e, SH_EXPOSED_DATA_SECONDS, s->time.data);
     sh_exposition_set(e, SH_EXPOSED_RSS_BYTES, (double)s->peak_rss_bytes);
     sh_exposition_set(e, SH_EXPOSED_ARENA_BYTES, (double)s->arena_bytes);
+    if (s->offloads) {
+        sh_exposition_set(e, SH_EXPOSED_OFFLOAD_SECONDS, s->time.exposed_offload);
+        sh_exposition_set(e, SH_EXPOSED_OFFLOAD_READ, (double)s->offload_read_bytes);
+        sh_exposition_set(e, SH_EXPOSED_OFFLOAD_WRITTEN, (double)s->offload_written_bytes);
+    }
     if (s->mfu > 0)
         sh_exposition_set(e, SH_EXPOSED_MFU, s->mfu);
     if (s->gpu_used_bytes > 0)

@@ -204,6 +204,15 @@ void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int 
     op->attr.runs.count = p->n_runs - op->attr.runs.first;
 }
 
+/* In the order of the program, whatever became of the operations since they were made. */
+void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    p->n_runs = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        if (sh_op_info(p->ops[i].kind)->runs)
+            sh_shard_runs(opt, p, p->ops[i].unit, &p->ops[i]);
+}
+
 /* One operation for each trained unit, on the rank's chunk only. A resident full copy is gathered right after, so that the next step
  * finds it. */
 void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
@@ -245,7 +254,6 @@ static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
 {
     move_views(opt, p);
-    p->n_runs = 0;
     for (int i = 0; i < p->n_ops; i++) {
         struct sh_op *op = &p->ops[i];
         struct sh_tensor *t = op->kind == SH_OP_SUMSQ && op->unit != SH_NONE ? &p->tensors[op->in[0]] : NULL;
@@ -256,9 +264,8 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
             t->base_elems = part.begin;
             t->dim[0] = part.end - part.begin;
         }
-        if (sh_op_info(op->kind)->runs)
-            sh_shard_runs(opt, p, op->unit, op);
     }
+    sh_shard_renew_runs(opt, p);
     if (p->segment.ranks)
         p->segment.rank = opt->segment_rank;
 }

@@ -321,6 +321,7 @@ static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *o
             "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; "
             "leave it out, or give training.device=cpu");
     out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
+    out->carry = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
     return SH_OK;
 }
 

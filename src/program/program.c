@@ -69,6 +69,26 @@ int sh_program_add_op(struct sh_program *p, const struct sh_op *op)
     return APPEND(p->ops, p->n_ops, p->cap_ops, *op);
 }
 
+/* What lies behind the section moves. */
+void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *ops, int n)
+{
+    int first = p->sections[section].first_op, end = first + p->sections[section].n_ops, more = n - (end - first);
+    int n_tail = p->n_ops - end;
+    struct sh_op *tail = sh_calloc((size_t)n_tail + 1, sizeof *tail);
+
+    for (int i = 0; i < n_tail; i++)
+        tail[i] = p->ops[end + i];
+    p->n_ops = first;
+    for (int i = 0; i < n; i++)
+        sh_program_add_op(p, &ops[i]);
+    for (int i = 0; i < n_tail; i++)
+        sh_program_add_op(p, &tail[i]);
+    p->sections[section].n_ops = n;
+    for (int i = 0; i < p->n_sections; i++)
+        p->sections[i].first_op += i != section && p->sections[i].first_op >= end ? more : 0;
+    free(tail);
+}
+
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param)
 {
     return APPEND(p->params, p->n_params, p->cap_params, *param);
@@ -247,9 +267,28 @@ const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_
     return NULL;
 }
 
+int sh_program_find_section(const struct sh_program *p, enum sh_section_kind kind)
+{
+    const struct sh_section *s = sh_program_section(p, kind);
+
+    return s ? (int)(s - p->sections) : SH_NONE;
+}
+
 static bool is_micro_step(const struct sh_section *s)
 {
     return s->kind >= SH_SECTION_FIRST && s->kind <= SH_SECTION_ONLY;
+}
+
+bool sh_program_carried(const struct sh_section *s, const struct sh_op *op)
+{
+    return is_micro_step(s) && op->phase == SH_PHASE_UPDATE;
+}
+
+bool sh_program_carries(const struct sh_program *p)
+{
+    const struct sh_section *update = sh_program_section(p, SH_SECTION_UPDATE);
+
+    return update && !update->repeat;
 }
 
 /* In a binary tree of sums micro-step m writes level popcount(m) of a stack, and each trailing one of m completes a

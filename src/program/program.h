@@ -268,6 +268,9 @@ int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
 void sh_program_freeze(struct sh_program *p, int unit);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
 
+/* Give a section other operations, which are copied. */
+void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *ops, int n);
+
 /* Let the program have collectives over a group in a stream; nothing changes where it has. */
 void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream);
 
@@ -291,6 +294,12 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t);
 int sh_tensor_root(const struct sh_program *p, int tensor);
 
 const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_section_kind kind); /* NULL: none */
+int sh_program_find_section(const struct sh_program *p, enum sh_section_kind kind); /* its row; SH_NONE: none */
+
+/* Whether a training step's update is carried into the first micro-step of the next one (src/pass/carry.c), and whether an
+ * operation of a section is a part of that: it runs only where an update is pending. */
+bool sh_program_carries(const struct sh_program *p);
+bool sh_program_carried(const struct sh_section *s, const struct sh_op *op);
 
 /* The section that micro-step m of a training step runs; SH_NONE: there is none. With tree_sums it is the one with the
  * same place in the tree: as many ones in the binary form of m, and as many of them at its end. */

@@ -118,7 +118,7 @@ static void take_gpus(struct sh_report_gpus *g, const json_t *gpu)
         take_held(g, gpu);
 }
 
-/* What is left of the step after compute, communication and data is "other"; a checkpoint is added when its line comes.
+/* What is left of the step after compute, communication, moves to a file and data is "other"; a checkpoint is added when its line comes.
  * The first steps of a start are marked, since they warm up. */
 static void take_step(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
@@ -134,9 +134,10 @@ static void take_step(struct sh_report_run *run, const json_t *line, int64_t *wa
 
     spent[SH_SPENT_COMPUTE] = or_zero(number(t, "compute"));
     spent[SH_SPENT_COMM] = or_zero(number(t, "exposed_comm"));
+    spent[SH_SPENT_OFFLOAD] = or_zero(number(t, "exposed_offload"));
     spent[SH_SPENT_DATA] = or_zero(number(t, "data"));
-    spent[SH_SPENT_OTHER] =
-        or_zero(number(t, "step") - spent[SH_SPENT_COMPUTE] - spent[SH_SPENT_COMM] - spent[SH_SPENT_DATA]);
+    spent[SH_SPENT_OTHER] = or_zero(number(t, "step") - spent[SH_SPENT_COMPUTE] - spent[SH_SPENT_COMM] -
+                                    spent[SH_SPENT_OFFLOAD] - spent[SH_SPENT_DATA]);
     give_up_from(run, s.step);
     run->steps = sh_grow(run->steps, run->n_steps, &run->cap_steps, sizeof *run->steps);
     pass(run, number(t, "step"));

@@ -11,8 +11,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where the wall time of training went. */
-enum sh_spent { SH_SPENT_COMPUTE, SH_SPENT_COMM, SH_SPENT_DATA, SH_SPENT_CHECKPOINT, SH_SPENT_OTHER, SH_SPENT_N };
+/* Where the wall time of training went. Offload: what was waited for moves between memory and a file; shown where a run has it. */
+enum sh_spent {
+    SH_SPENT_COMPUTE,
+    SH_SPENT_COMM,
+    SH_SPENT_OFFLOAD,
+    SH_SPENT_DATA,
+    SH_SPENT_CHECKPOINT,
+    SH_SPENT_OTHER,
+    SH_SPENT_N
+};
 
 struct sh_report_step {
     int64_t step;

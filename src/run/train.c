@@ -91,11 +91,12 @@ static sh_rc compare_replicas(struct sh_train *t)
     return SH_OK;
 }
 
-/* Damage is not written as good. */
+/* Damage is not written as good. A save that a signal asks for comes unexpected: the update may be pending. */
 static sh_rc check(struct sh_train *t, bool *finite)
 {
     int64_t begun = sh_now_ns();
 
+    sh_exec_settle(t->r->exec);
     SH_TRY(compare_replicas(t));
     SH_TRY(sh_frozen_check(t->r));
     t->saving.look_seconds = (double)(sh_now_ns() - begun) / 1e9;
@@ -149,15 +150,14 @@ static sh_rc go_back(struct sh_train *t)
 static sh_rc after_step(struct sh_train *t)
 {
     struct sh_run *r = t->r;
-    const struct sh_config *cfg = &r->cfg;
 
-    if (cfg->fault.replica_check_every && r->step % cfg->fault.replica_check_every == 0)
+    if (sh_train_compares(t, r->step))
         SH_TRY(compare_replicas(t));
     SH_TRY(sh_saving_poll(&t->saving, false));
-    if (cfg->validation.enable && sh_train_due(r->step, cfg->validation.freq, cfg->training.steps))
+    if (sh_train_validates(t, r->step))
         SH_TRY(validate(t));
-    if (cfg->checkpoint.enable && sh_train_due(r->step, cfg->checkpoint.interval, cfg->training.steps))
-        SH_TRY(save(t, r->step == cfg->training.steps));
+    if (sh_train_saves(t, r->step))
+        SH_TRY(save(t, r->step == r->cfg.training.steps));
     return SH_OK;
 }
 

@@ -160,14 +160,14 @@ static void forward_backward(struct sh_train *t, double *loss, double *norm)
 static void update(struct sh_train *t, double lr, double norm)
 {
     const struct sh_config *cfg = &t->r->cfg;
-    struct sh_op_scalars *s = sh_exec_scalars(t->r->exec);
+    struct sh_op_scalars *s = sh_exec_update_scalars(t->r->exec);
 
     t->r->updates++;
     s->lr = (float)lr;
     sh_optim_scalars(cfg, t->r->updates, s);
     s->grad_scale = (float)(sh_clip_scale(norm, cfg->training.max_norm) / t->loss_scale.scale);
     s->seed = cfg->debug.seed;
-    sh_exec_run(t->r->exec, SH_SECTION_UPDATE);
+    sh_exec_update(t->r->exec, sh_train_looks(t, t->r->step + 1));
 }
 
 /* Collective. The largest over the ranks, since the largest is what runs out of memory. */

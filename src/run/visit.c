@@ -88,6 +88,7 @@ sh_rc sh_visit(const struct sh_run *r, const struct sh_unit *u, struct sh_range 
     bool sliced = any_far(r, u, states);
     struct place device = {.r = r, .u = u, .end = sliced ? u->held : u->chunk};
 
+    SH_REQUIRE(!sh_exec_is_pending(r->exec));
     if (meet(part, 0, device.end))
         look_at(&device, part, states, look, arg);
     for (int i = u->first_slice; sliced && i < u->first_slice + u->n_slices; i++) {

@@ -16,6 +16,7 @@ import tiny
 
 STEPS = 4
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
+AT_ONCE = {'offload.overlap_update': 'off'}
 NUMBERS = ('loss', 'grad_norm', 'lr')
 
 
@@ -53,16 +54,20 @@ def same(name, ranks, more, offload):
 
 
 def moved(name, folder, ranks, steps):
-    """Bytes of each step that updates, as the plan has them."""
+    """Bytes of all steps: each update moves what the plan has, with overlap_update in its own step or in the next one."""
     words = ['plan', 'c.yaml', '--ranks', max(ranks, 1), f'--mesh.ranks_per_node={max(ranks, 1)}']
     plan = job.sherd(*words, folder=folder)
     found = re.search(r'moved in a training step: (\d+) bytes read, (\d+) bytes written', plan)
     if not found:
         return [f'{name}: the plan has no bytes that are moved: {plan}']
-    return [f'{name}: step {step["step"]} moved {step.get("offload_read_bytes")} and {step.get("offload_written_bytes")} '
-            f'bytes, planned {found[1]} and {found[2]}'
-            for step in steps if not step.get('skipped')
-            if [step.get('offload_read_bytes'), step.get('offload_written_bytes')] != [int(found[1]), int(found[2])]]
+    planned = [int(found[1]), int(found[2])]
+    rows = [[step['offload_read_bytes'], step['offload_written_bytes']] for step in steps]
+    updates = sum(1 for step in steps if not step.get('skipped'))
+    wrong = [f'{name}: a step moved {row}, {planned} are planned' for row in rows
+             if row not in ([0, 0], planned, [2 * planned[0], 2 * planned[1]])]
+    if [sum(column) for column in zip(*rows)] != [updates * bytes for bytes in planned]:
+        wrong.append(f'{name}: {updates} updates moved {rows}, {planned} are planned for each')
+    return wrong
 
 
 BF16 = {'training.mixed_precision_param': 'bfloat16'}
@@ -80,6 +85,15 @@ MATRIX = [
     (0, SMALL, {}), (0, {**BF16, **SMALL, 'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}, {}),
     (2, {**BF16, **SMALL, 'parallelism.sharding_strategy': 'full_shard'}, {'offload.optimizer_ratio': 0.6}),
     (4, {**SMALL, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
+    (0, {**BF16, 'training.local_batch_size': 3, 'activation_checkpoint.mode': 'full', 'checkpoint.interval': 4}, AT_ONCE),
+    (0, {**BF16, 'training.local_batch_size': 3, 'activation_checkpoint.mode': 'full', 'checkpoint.interval': 4}, {}),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'full_shard', 'comm.shared_memory': 'off', 'checkpoint.interval': 4}, {}),
+    (2, {'parallelism.sharding_strategy': 'no_shard', 'comm.shared_memory': 'off', 'checkpoint.interval': 4}, {}),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'shard_optim', 'training.reproducible': 'mesh',
+         'training.local_batch_size': 3, 'checkpoint.interval': 4}, {}),
+    (4, {**BF16, 'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 2, 'fault.replica_check_every': 3,
+         'checkpoint.interval': 4}, {'offload.optimizer_ratio': 0.5}),
+    (4, {'parallelism.sharding_strategy': 'full_shard', 'comm.shared_memory': 'off', 'checkpoint.interval': 4}, {}),
 ]
 
 
@@ -101,6 +115,25 @@ def resumes(name, first, second, more):
 def background(name):
     more = {**BF16, 'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}
     return same(name, 0, more, NVME)
+
+
+def validated(name):
+    """Validations see what an update at once would leave."""
+    more = {**BF16, 'validation.enable': True, 'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
+            'validation.freq': 3, 'validation.sequences': 6, 'training.steps': 8, 'lr_scheduler.total_steps': 8,
+            'checkpoint.interval': 8}
+    wrong = same(name, 0, more, NVME)
+    seen = [[row['validation_loss'] for row in map(json.loads, pathlib.Path(f'{name}-{kind}/out/metrics.jsonl').open())
+             if 'validation_loss' in row] for kind in ('memory', 'file')]
+    return wrong if len(seen[0]) == 3 and seen[0] == seen[1] else [f'{name}: validation losses {seen}', *wrong]
+
+
+def adapters(name, ranks, more):
+    """Of a base that is frozen; states are of the adapters only."""
+    base = f'{name}-base'
+    job.train(base, config(0, **more))
+    begin = {'lora.rank': 2, 'checkpoint.initial_load_path': str(max(pathlib.Path(base).absolute().glob('out/checkpoint/*.h5')))}
+    return same(name, ranks, {**more, **begin, 'checkpoint.interval': 3}, NVME)
 
 
 def goes_back(name):
@@ -289,13 +322,16 @@ def main():
     cases += [(f'resumed {name}', resumes, name, *way) for name, *way in (
         ('memory-to-file', {}, NVME, {}), ('file-to-memory', NVME, {}, BF16),
         ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
-    cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'),
+    cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'), ('validated', validated, 'validated'),
+              ('adapters', adapters, 'adapters', 0, BF16),
               ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('killed', killed, 'killed'),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]
     cases += [(f'refused: {more}', is_refused, f'refused-{i}', more, status, says)
               for i, (more, status, says) in enumerate(REFUSED)]
+    if job.can_launch():
+        cases.append(('adapters on 2 ranks', adapters, 'adapters-2', 2, {'parallelism.sharding_strategy': 'full_shard'}))
     return job.run_cases(cases)
 
 

@@ -135,6 +135,21 @@ def case_time():
     return wrong + expect('widths of the bar', widths, [160.0, 80.0, 40.0, 80.0, 40.0])
 
 
+def case_offload():
+    """What was waited for a scratch file has a column where a run has it."""
+    empty()
+    waited = {**step(2, 1000), 'offload_read_bytes': 5, 'offload_written_bytes': 5}
+    waited['seconds'] = {**waited['seconds'], 'exposed_offload': 0.0625}
+    write_run('a', config(1, 4, 4), [step(1, 10), waited])
+    write_run('b', config(1, 4, 4), [step(1, 10), step(2, 1000)])
+    _, tree = page()
+    head, *found = rows(tree, 'compute')
+    wrong = expect('columns', head[2:8], ['compute', 'communication', 'offload', 'data', 'checkpoint', 'other'])
+    return wrong + expect('shares', [row[2:8] for row in found],
+                          [['50.0 %', '25.0 %', '6.2 %', '12.5 %', '0.0 %', '6.2 %'],
+                           ['50.0 %', '25.0 %', '0.0 %', '12.5 %', '0.0 %', '12.5 %']])
+
+
 def case_history():
     """What was given up is gone; the speed is that of the newest ranks; cut-off lines are passed over and told."""
     empty()
@@ -791,6 +806,7 @@ CASES = [
     ('efficiency, weak and strong', case_efficiency),
     ('model FLOPs utilization', case_mfu),
     ('where time and memory go', case_time),
+    ('what was waited for a file', case_offload),
     ('a line for each run', case_identity),
     ('the best validation', case_best),
     ('curves', case_curves),

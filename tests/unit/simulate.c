@@ -196,7 +196,7 @@ static void compute(const struct sim *s, struct sim_rank *r, const struct sh_op 
     struct sh_op_call call;
 
     sh_program_call(r->p, op, &(struct sh_bases){{r->arena}}, &call);
-    call.scalars = &s->scalars;
+    call.scalars = s->pending && sh_op_info(op->kind)->runs ? &s->later : &s->scalars;
     if (s->kernels->run[op->kind](&call) != SH_OK)
         fail_msg("%s", sh_error_text());
 }
@@ -226,6 +226,8 @@ static void advance(const struct sim *s, struct sim_rank *r, const struct sh_sec
         int i = section->first_op + r->at, waited;
         const struct sh_op *op = &r->p->ops[i];
 
+        if (!s->pending && sh_program_carried(section, op))
+            continue;
         if (sh_op_info(op->kind)->async) {
             sim_coll_start(r, i);
         } else if (sh_op_info(op->kind)->moves) {
@@ -267,6 +269,8 @@ void sim_run_section(struct sim *s, int section)
     const struct sh_section *first = &s->ranks[0].p->sections[section];
     int done, before = -1;
 
+    if (s->pending && first->kind != SH_SECTION_FIRST && first->kind != SH_SECTION_ONLY)
+        assert_int_equal(first->kind, SH_SECTION_UPDATE);
     for (int rank = 0; rank < s->world; rank++)
         begin_section(&s->ranks[rank]);
     for (;;) {
@@ -283,6 +287,14 @@ void sim_run_section(struct sim *s, int section)
     }
     for (int rank = 0; rank < s->world; rank++)
         end_section(&s->ranks[rank]);
+    s->pending = false;
+}
+
+void sim_put_off(struct sim *s)
+{
+    assert_true(!s->pending && sh_program_carries(s->ranks[0].p));
+    s->later = s->scalars;
+    s->pending = true;
 }
 
 void sim_run(struct sim *s, enum sh_section_kind kind)

@@ -113,7 +113,10 @@ static void train(struct sim *s, const struct sh_build *b, int step, struct outc
     o->loss[step] = agreed(s, s->ranks[0].p->loss) / batch.counted[step];
     o->norm[step] = sqrt(agreed(s, s->ranks[0].p->sumsq));
     assert_true(isfinite(o->loss[step]) && isfinite(o->norm[step]) && o->norm[step] > 0);
-    sim_run(s, SH_SECTION_UPDATE);
+    if (sh_program_carries(s->ranks[0].p) && step != 1)
+        sim_put_off(s);
+    else
+        sim_run(s, SH_SECTION_UPDATE);
 }
 
 static void evaluate(struct sim *s, const struct sh_build *b, struct outcome *o)
@@ -140,6 +143,8 @@ static struct outcome run(const struct sh_build *b, int shard, int replicate, in
 
     for (int step = 0; step < STEPS; step++)
         train(s, b, step, &o);
+    if (s->pending)
+        sim_run(s, SH_SECTION_UPDATE);
     evaluate(s, b, &o);
     o.params = calloc((size_t)o.elems, sizeof *o.params);
     sim_params(s, o.params);
@@ -522,18 +527,74 @@ static void slices_change_no_bit(void **state)
         with = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
         assert_same(&with, &without);
         free(with.params);
+        b.offload.carry = true;
+        with = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
+        assert_same(&with, &without);
+        free(with.params);
         free(without.params);
+    }
+}
+
+/* The update in the next step's forward, and sometimes right away, on each mesh and with each variant. */
+static void carried_updates_change_no_bit(void **state)
+{
+    static const char *const lowest[] = {"embed", "layers.1", NULL};
+
+    (void)state;
+    for (int v = 0; v < VARIANTS; v++) {
+        int mesh = v % (int)(sizeof meshes / sizeof *meshes);
+        struct sh_build b;
+        struct outcome at_once, carried;
+
+        frozen = v % 3 == 2 ? lowest : NULL;
+        adapters = v % 3 == 1 ? (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u}
+                              : (struct sh_adapters){0};
+        b = build_of(&tiny_models[v % TINY_MODELS], meshes[mesh].shard * meshes[mesh].replicate, meshes[mesh].micros,
+                     v % 2);
+        b.act = v % 2 ? SH_BF16 : SH_F32;
+        b.options.reduce = v % 4 ? SH_F32 : SH_BF16;
+        at_once = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
+        b.offload.carry = true;
+        carried = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
+        assert_same(&carried, &at_once);
+        free(at_once.params);
+        free(carried.params);
+    }
+    frozen = NULL;
+    adapters = (struct sh_adapters){0};
+}
+
+/* The first leaf of the tree has it, and the gradients of its levels are as they were. */
+static void carried_in_a_tree(void **state)
+{
+    struct sh_build b = build_of(&tiny_models[1], 1, GLOBAL, true);
+
+    (void)state;
+    b.options.reproducible = true;
+    for (int shard = 1; shard <= 8; shard *= 2) {
+        struct outcome at_once, carried;
+
+        b.options.micro_steps = LEAVES / shard;
+        b.offload.carry = false;
+        at_once = run_variant(b, &variants[shard % 3], shard, 1);
+        b.offload.carry = true;
+        carried = run_variant(b, &variants[shard % 3], shard, 1);
+        assert_same_training(&carried, &at_once);
+        free(at_once.params);
+        free(carried.params);
     }
 }
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 10] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 12] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){
             .name = tiny_models[i].name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&tiny_models[i]};
     tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(bf16_trains);
+    tests[TINY_MODELS + 9] = (struct CMUnitTest)cmocka_unit_test(carried_updates_change_no_bit);
+    tests[TINY_MODELS + 10] = (struct CMUnitTest)cmocka_unit_test(carried_in_a_tree);
     tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(logits_are_those_of_one_rank);
     tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(reproducible);
     tests[TINY_MODELS + 3] = (struct CMUnitTest)cmocka_unit_test(reproducible_is_near);

@@ -97,6 +97,7 @@ static const struct row machine[] = {
     {"offload.optimizer_ratio", "0.5", NVME},
     {"offload.nvme_path", "/elsewhere", NULL},
     {"offload.buffer_count", "4", NVME},
+    {"offload.overlap_update", "off", NVME},
     {"offload.verify", "false", NVME},
     {"offload.allow_network", "true", NVME},
     {"debug.sync_ops", "true", NULL},
@@ -316,6 +317,8 @@ static const char *need_of(const char *change)
         const char *change, *needs;
     } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
                 {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
+                {"offload.overlap_update=auto", NVME},
+                {"offload.overlap_update=off", NVME},
                 {"offload.verify=true", NVME},
                 {"offload.verify=false", NVME},
                 {"offload.allow_network=true", NVME},

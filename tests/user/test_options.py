@@ -213,6 +213,7 @@ ROWS = {
     'offload.optimizer_ratio': Row(0.25, 'plan', needs=NVME),
     'offload.nvme_path': Row('nowhere', 'refused', needs=NVME),
     'offload.buffer_count': Row(2, 'plan', needs=NVME),
+    'offload.overlap_update': Row('off', 'plan', needs=NVME),
     'offload.verify': Row('false', 'mesh/test_offload.py'),
     'offload.allow_network': Row('true', 'unit/test_tier.c'),
     'debug.seed': Row(5, 'steps'),
