@@ -7,6 +7,7 @@
 
 #include "src/base/mem.h"
 #include "src/base/str.h"
+#include "src/cost/budget.h"
 #include "src/cost/step.h"
 #include "src/optim/optim.h"
 #include "src/plan/request.h"
@@ -90,14 +91,13 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
                              .gpu = sh_machine_is_gpu(s->machine)};
     struct sh_mesh_shape mesh;
     struct sh_build b;
-    int level = 0;
 
     sh_search_apply(s, f, &cfg);
     st->planned++;
     SH_TRY(sh_request_mesh(&cfg, &at, &mesh));
     SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1,
                             s->limit_bytes, &b));
-    SH_TRY(sh_pass_fit(&b, &level));
+    SH_TRY(sh_budget_fit(&cfg, &at, NULL, &b));
     return price(s, &mesh, &b, st->sequences * cfg.training.seq_len, f);
 }
 

@@ -172,6 +172,57 @@ def fits(name):
     return wrong
 
 
+BUDGET = {'offload.mode': 'memory_budget', 'offload.nvme_path': '.', 'training.threads': 1}
+BOTH = {**BUDGET, 'activation_checkpoint.mode': 'memory_budget'}
+DISK = {'offload.rates': 'file=2e5/1e5,mixed=1e5'}
+
+
+def planned(folder, ranks, more):
+    """What a plan says of the job: the line of its strategy, the arena, the bytes of the file and those that move."""
+    job.prepare(folder, {'job.dump_folder': 'out', **config(ranks, **LARGE), **more})
+    ranks = max(ranks, 1)
+    text = job.sherd('plan', 'c.yaml', '--ranks', ranks, f'--mesh.ranks_per_node={ranks}', folder=folder)
+    file = re.search(r'optimizer states: all that is in it +(\d+)', text)
+    return {'strategy': ' '.join(re.search(r'strategy(.*?)\nstep', text, re.S)[1].split()),
+            'arena': int(re.search(r'all that is allocated +(\d+)', text)[1]), 'file': int(file[1]) if file else 0}
+
+
+def within_budget(name, ranks, more, share, says):
+    """What the budget chooses is what the plan says, and changes no bit. `share`: of what the file and recomputation can
+    save of memory, how much is left to the run."""
+    alone = {key: value for key, value in more.items() if not key.startswith(('offload', 'activation'))}
+    most = planned(f'{name}-most', ranks, alone)['arena']
+    recompute = {'activation_checkpoint.mode': 'full'} if 'activation_checkpoint.mode' in more else {}
+    least = planned(f'{name}-least', ranks, {**alone, **recompute, **NVME})['arena']
+    limit = {'memory.limit_bytes': least + int(share * (most - least))}
+    plan = planned(f'{name}-plan', ranks, {**more, **limit})
+    wrong = [] if re.search(says, plan['strategy']) else [f'{name}: the plan says {plan["strategy"]}, not {says}']
+    expected = job.train(f'{name}-memory', {**config(ranks, **LARGE), **alone}, ranks)
+    found = job.train(f'{name}-budget', {**config(ranks, **LARGE), **more, **limit}, ranks)
+    wrong += compare(name, found, expected, f'{name}-budget', f'{name}-memory') + left_behind(f'{name}-budget')
+    if plan['file']:
+        wrong += moved(name, f'{name}-budget', ranks, found)
+    elif 'offload_read_bytes' in found[-1]:
+        wrong.append(f'{name}: nothing was planned to be moved')
+    if found[-1]['arena_bytes'] != plan['arena'] or plan['arena'] > limit['memory.limit_bytes']:
+        wrong.append(f'{name}: an arena of {found[-1]["arena_bytes"]} bytes, planned {plan["arena"]}, {limit}')
+    return wrong
+
+
+def file_is_as_planned(name):
+    """The scratch file has the bytes of the plan, whoever chose them."""
+    whole = planned(f'{name}-whole', 0, {})['arena']
+    more = {**LARGE, **BUDGET, 'memory.limit_bytes': int(0.8 * whole)}
+    plan = planned(f'{name}-plan', 0, more)
+    run = start(name, {**more, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'checkpoint.enable': False})
+    bytes = os.stat(scratch_file(run.pid)).st_size
+    run.kill()
+    says = run.communicate()[1]
+    wrong = [] if bytes == plan['file'] else [f'{name}: a file of {bytes} bytes, planned {plan["file"]}']
+    choice = re.search(r', (?:\d+/16 of the )?optimizer states in a file', plan['strategy'])
+    return wrong if choice and choice[0] in says else [f'{name}: planned "{plan["strategy"]}", said: {says}', *wrong]
+
+
 def start(folder, more):
     """A long run, when it has done some steps."""
     job.prepare(folder, {'job.dump_folder': 'out', **config(0, **more)})
@@ -205,10 +256,14 @@ def sample(name, more):
 
 def held_by_the_kernel(name):
     """With half of the difference to spare, the kernel lets the run with a file train, save and load, and not the other."""
-    more = {'model.vocab_size': 32768}
+    more = {**BF16, 'model.vocab_size': 65536, 'offload.buffer_count': 2}
+    plan = planned(f'{name}-plan', 0, {**more, **NVME})
+    budget = {**BUDGET, 'memory.limit_bytes': plan['arena']}
     most = (sample(f'{name}-sample', more) + sample(f'{name}-sample', {**more, **NVME})) // 2
-    wrong = []
-    for steps, offload, status in ((2, {}, 4), (2, NVME, 0), (4, NVME, 0)):
+    wrong = [] if plan['file'] > plan['arena'] else [f'{name}: states are less than the memory: {plan}']
+    wrong += is_refused(f'{name}-planned', {**LARGE, **more, 'offload.optimizer': 'none', **{
+        key: value for key, value in budget.items() if key != 'offload.mode'}}, 4, 'offload.optimizer=nvme')
+    for steps, offload, status in ((2, {}, 4), (2, NVME, 0), (4, NVME, 0), (2, budget, 0)):
         folder = pathlib.Path(name)
         if steps == 2:
             job.prepare(folder, {})
@@ -265,7 +320,24 @@ def damage(path):
         file.write(b'?' * os.stat(path).st_size)
 
 
+BUDGETS = [
+    ('by-the-file', 0, BUDGET, 0.6, r'recompute none, \d+/16 of the optimizer states in a file, to fit'),
+    ('by-all-of-it', 0, {**BUDGET, **BF16}, 0, r'recompute none, optimizer states in a file, to fit'),
+    ('by-recomputation', 0, {**BOTH, **DISK}, 0.998, r'recompute selective.*, to fit'),
+    ('by-both', 2, {**BOTH, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 2}, 0.02,
+     r'(selective|full).*, (\d+/16 of the )?optimizer states in a file, to fit'),
+    ('no-shard', 2, {**BUDGET, 'parallelism.sharding_strategy': 'no_shard', 'training.global_batch_size': 2}, 0.5,
+     r'\d+/16 of the optimizer states in a file, to fit'),
+]
+
 REFUSED = [
+    ({'offload.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 2, 'chooses it; leave out one'),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240}, 4,
+     'of optimizer states in a file (offload.nvme_limit_bytes allows '),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240,
+      'offload.nvme_limit_bytes': 1}, 4, 'with 0 B of optimizer states in a file (offload.nvme_limit_bytes allows 1 B)'),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none'}, 2, 'fits memory.limit_bytes'),
+    ({'offload.nvme_limit_bytes': 4096}, 4, 'more than offload.nvme_limit_bytes'),
     ({'offload.nvme_path': '/dev/shm'}, 2, 'memory itself'), ({'offload.nvme_path': 'nowhere'}, 3, 'nowhere'),
     ({'offload.nvme_path': ''}, 2, 'offload.nvme_path'), ({'offload.nvme_path': 'c.yaml'}, 3, 'c.yaml'),
     ({'offload.optimizer_ratio': 0}, 2, 'leave out'), ({'offload.buffer_count': 1}, 2, 'offload.buffer_count'),
@@ -289,8 +361,10 @@ def main():
     cases += [(f'resumed {name}', resumes, name, *way) for name, *way in (
         ('memory-to-file', {}, NVME, {}), ('file-to-memory', NVME, {}, BF16),
         ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
+    cases += [(f'within a budget, {name}', within_budget, f'budget-{name}', *row)
+              for name, *row in BUDGETS if row[0] == 0 or job.can_launch()]
     cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'),
-              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
+              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('killed', killed, 'killed'),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]

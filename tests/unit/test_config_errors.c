@@ -229,6 +229,18 @@ static const struct refusal texts[] = {
      "c.yaml:2: activation_checkpoint.every_k: 5 is more than model.n_layers 4; no block would be recomputed"},
     {DEBUG_MODEL "activation_checkpoint: {mode: memory_budget}\n",
      "c.yaml:2: activation_checkpoint.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
+    {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d}\n",
+     "c.yaml:2: offload.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
+    {DEBUG_MODEL "offload: {mode: memory_budget}\nmemory: {limit_bytes: 1GiB}\n",
+     "c.yaml:2: offload.mode: memory_budget: into which folder? give offload.nvme_path, on a local disk"},
+    {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, optimizer: nvme}\nmemory: {limit_bytes: 1GiB}\n",
+     "c.yaml:2: offload.optimizer: offload.mode=memory_budget chooses it; leave out one of them"},
+    {DEBUG_MODEL
+     "offload: {mode: memory_budget, nvme_path: /d}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cuda}\n",
+     "c.yaml:2: offload.mode: memory_budget moves between a file and the memory of the CPU, not of a GPU; leave it out"},
+    {DEBUG_MODEL "offload: {rates: {file: 3e9}}\n",
+     "c.yaml:2: offload.rates: 'file=3e9' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, in bytes a second, as "
+     "`sherd bench tier` prints them"},
     {DEBUG_MODEL "guard: {z_score: 1}\n",
      "c.yaml:2: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2"},
     {DEBUG_MODEL "guard: {action: rollback}\ncheckpoint: {enable: false}\n",
@@ -306,6 +318,9 @@ static void test_idle_beside_words(void **state)
         {"data.packing=concat", "data.excess_length_strategy=drop",
          "--data.excess_length_strategy: has no effect without data.packing=bfd or none"},
         {"data.packing=none", "data.excess_length_strategy=drop", NULL},
+        {"offload.optimizer=none", "offload.nvme_path=/d",
+         "--offload.nvme_path: has no effect without offload.optimizer=nvme or offload.mode=memory_budget"},
+        {"offload.optimizer=nvme", "offload.nvme_path=/d", NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
