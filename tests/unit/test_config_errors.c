@@ -50,7 +50,7 @@ static const struct refusal texts[] = {
     {"training:\n  mixed_precision_param: FP16\n",
      "c.yaml:2: training.mixed_precision_param: 'FP16' is not one of float32 | bfloat16; bfloat16 is the 16-bit type here"},
     {"offload:\n  optimizer: cpu\n",
-     "c.yaml:2: offload.optimizer: 'cpu' is not one of none | nvme; the one tier below memory is nvme, a file on a local disk"},
+     "c.yaml:2: offload.optimizer: 'cpu' is not one of none | nvme; host memory is where a CPU computes; the tier below it is nvme, a file on a local disk"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
     {"data:\n  token_type: unit16\n",
      "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},
@@ -256,6 +256,25 @@ static const struct refusal arguments[] = {
     {"training.steps=5 ", "--training.steps: '5 ' is not a whole number"},
     {"job.description=a\nb", "--job.description: contains control characters or is not UTF-8"},
     {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
+    {"training.enable_cpu_offload=true",
+     "--training.enable_cpu_offload: on a CPU all is in host memory already; offload.optimizer=nvme with "
+     "offload.nvme_path puts optimizer states into a file. A GPU keeps all: see with `sherd plan` what fits"},
+    {"offload_optimizer.device=nvme", "--offload_optimizer.device: no such key; offload.optimizer: none or nvme"},
+    {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
+    {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
+    {"offload_optimizer.buffer_count=4",
+     "--offload_optimizer.buffer_count: no such key; offload.buffer_count, of slices; their size is chosen"},
+    {"offload_optimizer.pipeline_read=true", "--offload_optimizer.pipeline_read: no such key; leave it out: slices of "
+                                             "the file are read ahead and written behind in any case"},
+    {"offload_param.device=nvme", "--offload_param.device: no such key; leave it out: a CPU has all in host memory "
+                                  "already; offload.optimizer=nvme puts optimizer states into a file"},
+    {"zero_optimization.offload_optimizer.device=nvme",
+     "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer: nvme, with nvme_path, buffer_count "
+     "and optimizer_ratio below offload"},
+    {"fsdp_offload_params=true", "--fsdp_offload_params: no such key; leave it out: a CPU has all in host memory "
+                                 "already; offload.optimizer=nvme puts optimizer states into a file"},
+    {"optimizer_offload_fraction=0.5",
+     "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: nvme"},
     {"model.name=gpt", "--model.name: no preset 'gpt' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
                        "llama3.1-8b, llama3.1-70b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
@@ -318,6 +337,8 @@ static void test_idle_beside_words(void **state)
         {"data.packing=concat", "data.excess_length_strategy=drop",
          "--data.excess_length_strategy: has no effect without data.packing=bfd or none"},
         {"data.packing=none", "data.excess_length_strategy=drop", NULL},
+        {"offload.optimizer=none", "offload.optimizer_ratio=0.5",
+         "--offload.optimizer_ratio: has no effect without offload.optimizer=nvme"},
         {"offload.optimizer=none", "offload.nvme_path=/d",
          "--offload.nvme_path: has no effect without offload.optimizer=nvme or offload.mode=memory_budget"},
         {"offload.optimizer=nvme", "offload.nvme_path=/d", NULL},
