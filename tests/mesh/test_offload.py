@@ -233,6 +233,34 @@ def file_is_as_planned(name):
     return wrong if choice and choice[0] in says else [f'{name}: planned "{plan["strategy"]}", said: {says}', *wrong]
 
 
+# Of Llama 3.1 70B on four ranks: 70.55 G parameters, or with adapters of rank 16, 207 M; bytes of all ranks.
+LARGEST = [
+    ('trained whole', {}, {'parameters': 141.1e9, 'optimizer states: all that is in it': 705.5e9}),
+    ('adapters', {'lora.rank': 16},
+     {'parameters, frozen': 141.1e9, 'optimizer states: all that is in it': 2.07e9}),
+]
+PLAN_SECONDS = 1.0
+
+
+def plans_70b(name, more, wanted):
+    """What 70 billion parameters need of memory and of the file, within one per cent, and what a step moves."""
+    words = {'training.device': 'cpu', 'training.threads': 16, 'training.seq_len': 4096, 'training.global_batch_size': 128,
+             'checkpoint.enable': 'false', 'offload.rates': 'file=7e9/5e9', **NVME, **more}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    text = job.sherd('plan', job.TOP / 'examples/llama3.1-70b.yaml', '--ranks', 4, '--mesh.ranks_per_node=4',
+                     *(f'--{key}={value}' for key, value in words.items()))
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    wrong = [f'{name}: took {seconds:.1f} s'] if seconds > PLAN_SECONDS else []
+    for what, bytes in wanted.items():
+        found = 4 * int(re.search(rf'^  {re.escape(what)} +(\d+) ', text, re.M)[1])
+        if not 0.99 * bytes <= found <= 1.01 * bytes:
+            wrong.append(f'{name}: {what}: {found} bytes, not {bytes:.4g}')
+    moved, taken = 4 * int(re.search(r'step: (\d+) bytes read', text)[1]), float(re.search(r'written; ([\d.e+-]+) s a step', text)[1])
+    if not 0.99 <= taken / (moved / 7e9 + moved / 5e9) <= 1.01:
+        wrong.append(f'{name}: {taken} s for {moved} bytes each way')
+    return wrong
+
+
 def start(folder, more):
     """A long run, when it has done some steps."""
     job.prepare(folder, {'job.dump_folder': 'out', **config(0, **more)})
@@ -373,6 +401,7 @@ def main():
         ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
     cases += [(f'within a budget, {name}', within_budget, f'budget-{name}', *row)
               for name, *row in BUDGETS if row[0] == 0 or job.can_launch()]
+    cases += [(f'planned: 70B, {name}', plans_70b, f'70b-{name}', *row) for name, *row in LARGEST]
     cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'),
               ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('killed', killed, 'killed'),
