@@ -3,6 +3,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/cost/budget.h"
 #include "src/cost/fit.h"
 #include "src/report/report.h"
 
@@ -31,7 +32,6 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
 {
     struct sh_topology at = {.world = out->run->ranks, .in_blocks = true, .gpu = sh_machine_is_gpu(f->m)};
     struct sh_build b;
-    int level = 0;
 
     SH_TRY(sh_config_load(config, 0, NULL, &out->cfg));
     out->node = out->cfg.mesh.ranks_per_node ? out->cfg.mesh.ranks_per_node : (int)f->m->node.devices;
@@ -41,7 +41,7 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
     SH_TRY(sh_request_build(&out->cfg, &at, &out->mesh, SH_TO_TRAIN,
                             out->cfg.training.threads ? out->cfg.training.threads : 1, out->cfg.memory.limit_bytes,
                             &b));
-    SH_TRY(sh_pass_fit(&b, &level));
+    SH_TRY(sh_budget_fit(&out->cfg, &at, NULL, &b));
     b.limit_bytes = 0;
     return sh_pass_build(&b, &out->p);
 }

@@ -7,6 +7,7 @@
 #include "src/config/family.h"
 #include "src/config/place.h"
 #include "src/config/problems.h"
+#include "src/config/rates.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -287,11 +288,47 @@ static sh_rc check_recompute(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc check_rates(struct sh_config_state *state)
+{
+    struct sh_config_rates rates;
+    const char *bad;
+    if (sh_config_rates(state->cfg.offload.rates, &rates, &bad))
+        return SH_OK;
+    return sh_config_refuse(state, "offload.rates",
+                            "'%.40s' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, in bytes a second, as "
+                            "`sherd bench tier` prints them",
+                            bad);
+}
+
+/* What it chooses must not be chosen beside it, and it needs both limits. */
+static sh_rc check_offload_budget(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->training.device == SH_DEVICE_CUDA)
+        return sh_config_refuse(state, "offload.mode",
+                                "memory_budget moves between a file and the memory of the CPU, not of a GPU; leave it "
+                                "out");
+    if (c->offload.optimizer != SH_OFFLOAD_NONE)
+        return sh_config_refuse(state, "offload.optimizer",
+                                "offload.mode=memory_budget chooses it; leave out one of them");
+    if (c->memory.limit_bytes == 0)
+        return sh_config_refuse(state, "offload.mode",
+                                "memory_budget fits memory.limit_bytes; give that too, such as 60GiB");
+    if (!c->offload.nvme_path[0])
+        return sh_config_refuse(state, "offload.mode",
+                                "memory_budget: into which folder? give offload.nvme_path, on a local disk");
+    return SH_OK;
+}
+
 /* What only the machine shows is checked where a run opens its file. */
 static sh_rc check_offload(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    if (c->offload.optimizer == SH_OFFLOAD_NONE)
+    bool budget = c->offload.mode == SH_OFFLOAD_BUDGET;
+    SH_TRY(check_rates(state));
+    if (budget)
+        SH_TRY(check_offload_budget(state));
+    if (budget || c->offload.optimizer == SH_OFFLOAD_NONE)
         return SH_OK;
     if (c->training.device == SH_DEVICE_CUDA)
         return sh_config_refuse(state, "offload.optimizer",
@@ -313,6 +350,7 @@ static sh_rc check_idle(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     const bool half = c->training.mixed_precision_param == SH_PRECISION_FLOAT16;
     const bool dynamic = half && c->training.loss_scale == SH_LOSS_SCALE_DYNAMIC;
+    bool nvme = c->offload.optimizer == SH_OFFLOAD_NVME, any = nvme || c->offload.mode == SH_OFFLOAD_BUDGET;
     const struct {
         const char *name, *needs;
         bool used;
@@ -350,11 +388,14 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
-        {"offload.optimizer_ratio", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
-        {"offload.buffer_count", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
-        {"offload.overlap_update", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
-        {"offload.verify", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
-        {"offload.allow_network", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
+        {"offload.optimizer_ratio", "offload.optimizer=nvme", nvme},
+        {"offload.buffer_count", "offload.optimizer=nvme", any},
+        {"offload.overlap_update", "offload.optimizer=nvme", any},
+        {"offload.verify", "offload.optimizer=nvme", any},
+        {"offload.allow_network", "offload.optimizer=nvme", any},
+        {"offload.nvme_limit_bytes", "offload.optimizer=nvme or offload.mode=memory_budget", any},
+        {"offload.nvme_path", "offload.optimizer=nvme or offload.mode=memory_budget", any},
+        {"offload.rates", "offload.optimizer=nvme or offload.mode=memory_budget", any},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},

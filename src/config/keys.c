@@ -108,6 +108,7 @@ static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER
 static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
 static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
+static words offload_mode_words = {{"manual", SH_OFFLOAD_MANUAL}, {"memory_budget", SH_OFFLOAD_BUDGET}, {NULL, 0}};
 static words offload_words = {{"none", SH_OFFLOAD_NONE}, {"nvme", SH_OFFLOAD_NVME}, {NULL, 0}};
 static words overlap_words = {{"auto", SH_OVERLAP_AUTO}, {"off", SH_OVERLAP_OFF}, {NULL, 0}};
 static words progress_words = {{"thread", SH_PROGRESS_THREAD}, {"inline", SH_PROGRESS_INLINE}, {NULL, 0}};

@@ -39,6 +39,7 @@ enum sh_cfg_export { SH_EXPORT_FLOAT32, SH_EXPORT_FLOAT16, SH_EXPORT_BFLOAT16 };
 enum sh_cfg_trust { SH_TRUST_OWNER, SH_TRUST_ANY };
 enum sh_cfg_offload { SH_OFFLOAD_NONE, SH_OFFLOAD_NVME };
 enum sh_cfg_overlap { SH_OVERLAP_AUTO, SH_OVERLAP_OFF };
+enum sh_cfg_offload_mode { SH_OFFLOAD_MANUAL, SH_OFFLOAD_BUDGET };
 enum sh_cfg_progress { SH_PROGRESS_THREAD, SH_PROGRESS_INLINE };
 enum sh_cfg_gpu_metrics { SH_GPU_METRICS_AUTO, SH_GPU_METRICS_MUST, SH_GPU_METRICS_OFF };
 enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };

@@ -312,7 +312,13 @@ struct sh_adapters sh_request_adapters(const struct sh_config *cfg)
 /* The states of a run that trains. */
 static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out)
 {
+    bool budget = cfg->offload.mode == SH_OFFLOAD_BUDGET;
+
     *out = (struct sh_offload){.buffers = cfg->offload.buffer_count};
+    if (budget && gpu)
+        return sh_fail(SH_E_USAGE,
+                       "offload.mode=memory_budget moves between a file and the memory of the CPU, and the job runs on "
+                       "GPUs; leave it out, or give training.device=cpu");
     if (cfg->offload.optimizer == SH_OFFLOAD_NONE)
         return SH_OK;
     if (gpu)
@@ -375,6 +381,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .recompute = recompute(cfg),
         .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
         .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
+        .fit_homes = purpose == SH_TO_TRAIN && cfg->offload.mode == SH_OFFLOAD_BUDGET,
         .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
         .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
         .logits = generate,
@@ -383,6 +390,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .snapshot_on_host = gpu,
         .threads = threads,
         .limit_bytes = limit_bytes,
+        .file_limit_bytes = cfg->offload.nvme_limit_bytes,
     };
     if (purpose == SH_TO_TRAIN)
         SH_TRY(offload(cfg, gpu, &out->offload));

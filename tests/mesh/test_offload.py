@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Optimizer states in a file change no bit: losses, norms and checkpoints are those of a run that has them in memory, and
 what a run moves is what its plan says. Prints TAP."""
+import hashlib
 import itertools
 import json
 import os
@@ -26,8 +27,17 @@ def config(ranks, **more):
             'training.local_batch_size': tiny.GLOBAL_BATCH // max(ranks, 1), 'metrics.log_freq': 1000, **more}
 
 
+def digest(path):
+    """In pieces: what this process has held at once is counted as its children's peak."""
+    sum = hashlib.sha256()
+    with open(path, 'rb') as file:
+        for piece in iter(lambda: file.read(1 << 20), b''):
+            sum.update(piece)
+    return sum.hexdigest()
+
+
 def checkpoints(folder):
-    return {path.name: path.read_bytes() for path in sorted(pathlib.Path(folder).glob('out/checkpoint/*.h5'))}
+    return {path.name: digest(path) for path in sorted(pathlib.Path(folder).glob('out/checkpoint/*.h5'))}
 
 
 def compare(name, found, expected, folder, other):
@@ -205,6 +215,85 @@ def fits(name):
     return wrong
 
 
+BUDGET = {'offload.mode': 'memory_budget', 'offload.nvme_path': '.', 'training.threads': 1}
+BOTH = {**BUDGET, 'activation_checkpoint.mode': 'memory_budget'}
+DISK = {'offload.rates': 'file=2e5/1e5,mixed=1e5'}
+
+
+def planned(folder, ranks, more):
+    """What a plan says of the job: the line of its strategy, the arena, the bytes of the file and those that move."""
+    job.prepare(folder, {'job.dump_folder': 'out', **config(ranks, **LARGE), **more})
+    ranks = max(ranks, 1)
+    text = job.sherd('plan', 'c.yaml', '--ranks', ranks, f'--mesh.ranks_per_node={ranks}', folder=folder)
+    file = re.search(r'optimizer states: all that is in it +(\d+)', text)
+    return {'strategy': ' '.join(re.search(r'strategy(.*?)\nstep', text, re.S)[1].split()),
+            'arena': int(re.search(r'all that is allocated +(\d+)', text)[1]), 'file': int(file[1]) if file else 0}
+
+
+def within_budget(name, ranks, more, share, says):
+    """What the budget chooses is what the plan says, and changes no bit. `share`: of what the file and recomputation can
+    save of memory, how much is left to the run."""
+    alone = {key: value for key, value in more.items() if not key.startswith(('offload', 'activation'))}
+    most = planned(f'{name}-most', ranks, alone)['arena']
+    recompute = {'activation_checkpoint.mode': 'full'} if 'activation_checkpoint.mode' in more else {}
+    least = planned(f'{name}-least', ranks, {**alone, **recompute, **NVME})['arena']
+    limit = {'memory.limit_bytes': least + int(share * (most - least))}
+    plan = planned(f'{name}-plan', ranks, {**more, **limit})
+    wrong = [] if re.search(says, plan['strategy']) else [f'{name}: the plan says {plan["strategy"]}, not {says}']
+    expected = job.train(f'{name}-memory', {**config(ranks, **LARGE), **alone}, ranks)
+    found = job.train(f'{name}-budget', {**config(ranks, **LARGE), **more, **limit}, ranks)
+    wrong += compare(name, found, expected, f'{name}-budget', f'{name}-memory') + left_behind(f'{name}-budget')
+    if plan['file']:
+        wrong += moved(name, f'{name}-budget', ranks, found)
+    elif 'offload_read_bytes' in found[-1]:
+        wrong.append(f'{name}: nothing was planned to be moved')
+    if found[-1]['arena_bytes'] != plan['arena'] or plan['arena'] > limit['memory.limit_bytes']:
+        wrong.append(f'{name}: an arena of {found[-1]["arena_bytes"]} bytes, planned {plan["arena"]}, {limit}')
+    return wrong
+
+
+def file_is_as_planned(name):
+    """The scratch file has the bytes of the plan, whoever chose them."""
+    whole = planned(f'{name}-whole', 0, {})['arena']
+    more = {**LARGE, **BUDGET, 'memory.limit_bytes': int(0.8 * whole)}
+    plan = planned(f'{name}-plan', 0, more)
+    run = start(name, {**more, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'checkpoint.enable': False})
+    bytes = os.stat(scratch_file(run.pid)).st_size
+    run.kill()
+    says = run.communicate()[1]
+    wrong = [] if bytes == plan['file'] else [f'{name}: a file of {bytes} bytes, planned {plan["file"]}']
+    choice = re.search(r', (?:\d+/16 of the )?optimizer states in a file', plan['strategy'])
+    return wrong if choice and choice[0] in says else [f'{name}: planned "{plan["strategy"]}", said: {says}', *wrong]
+
+
+# Of Llama 3.1 70B on four ranks: 70.55 G parameters, or with adapters of rank 16, 207 M; bytes of all ranks.
+LARGEST = [
+    ('trained whole', {}, {'parameters': 141.1e9, 'optimizer states: all that is in it': 705.5e9}),
+    ('adapters', {'lora.rank': 16},
+     {'parameters, frozen': 141.1e9, 'optimizer states: all that is in it': 2.07e9}),
+]
+PLAN_SECONDS = 1.0
+
+
+def plans_70b(name, more, wanted):
+    """What 70 billion parameters need of memory and of the file, within one per cent, and what a step moves."""
+    words = {'training.device': 'cpu', 'training.threads': 16, 'training.seq_len': 4096, 'training.global_batch_size': 128,
+             'checkpoint.enable': 'false', 'offload.rates': 'file=7e9/5e9', **NVME, **more}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    text = job.sherd('plan', job.TOP / 'examples/llama3.1-70b.yaml', '--ranks', 4, '--mesh.ranks_per_node=4',
+                     *(f'--{key}={value}' for key, value in words.items()))
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    wrong = [f'{name}: took {seconds:.1f} s'] if seconds > PLAN_SECONDS else []
+    for what, bytes in wanted.items():
+        found = 4 * int(re.search(rf'^  {re.escape(what)} +(\d+) ', text, re.M)[1])
+        if not 0.99 * bytes <= found <= 1.01 * bytes:
+            wrong.append(f'{name}: {what}: {found} bytes, not {bytes:.4g}')
+    moved, taken = 4 * int(re.search(r'step: (\d+) bytes read', text)[1]), float(re.search(r'written; ([\d.e+-]+) s a step', text)[1])
+    if not 0.99 <= taken / (moved / 7e9 + moved / 5e9) <= 1.01:
+        wrong.append(f'{name}: {taken} s for {moved} bytes each way')
+    return wrong
+
+
 def start(folder, more):
     """A long run, when it has done some steps."""
     job.prepare(folder, {'job.dump_folder': 'out', **config(0, **more)})
@@ -238,10 +327,14 @@ def sample(name, more):
 
 def held_by_the_kernel(name):
     """With half of the difference to spare, the kernel lets the run with a file train, save and load, and not the other."""
-    more = {'model.vocab_size': 32768}
+    more = {**BF16, 'model.vocab_size': 65536, 'offload.buffer_count': 2}
+    plan = planned(f'{name}-plan', 0, {**more, **NVME})
+    budget = {**BUDGET, 'memory.limit_bytes': plan['arena']}
     most = (sample(f'{name}-sample', more) + sample(f'{name}-sample', {**more, **NVME})) // 2
-    wrong = []
-    for steps, offload, status in ((2, {}, 4), (2, NVME, 0), (4, NVME, 0)):
+    wrong = [] if plan['file'] > plan['arena'] else [f'{name}: states are less than the memory: {plan}']
+    wrong += is_refused(f'{name}-planned', {**LARGE, **more, 'offload.optimizer': 'none', **{
+        key: value for key, value in budget.items() if key != 'offload.mode'}}, 4, 'offload.optimizer=nvme')
+    for steps, offload, status in ((2, {}, 4), (2, NVME, 0), (4, NVME, 0), (2, budget, 0)):
         folder = pathlib.Path(name)
         if steps == 2:
             job.prepare(folder, {})
@@ -298,7 +391,24 @@ def damage(path):
         file.write(b'?' * os.stat(path).st_size)
 
 
+BUDGETS = [
+    ('by-the-file', 0, BUDGET, 0.6, r'recompute none, \d+/16 of the optimizer states in a file, to fit'),
+    ('by-all-of-it', 0, {**BUDGET, **BF16}, 0, r'recompute none, optimizer states in a file, to fit'),
+    ('by-recomputation', 0, {**BOTH, **DISK}, 0.998, r'recompute selective.*, to fit'),
+    ('by-both', 2, {**BOTH, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 2}, 0.02,
+     r'(selective|full).*, (\d+/16 of the )?optimizer states in a file, to fit'),
+    ('no-shard', 2, {**BUDGET, 'parallelism.sharding_strategy': 'no_shard', 'training.global_batch_size': 2}, 0.5,
+     r'\d+/16 of the optimizer states in a file, to fit'),
+]
+
 REFUSED = [
+    ({'offload.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 2, 'chooses it; leave out one'),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240}, 4,
+     'of optimizer states in a file (offload.nvme_limit_bytes allows '),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240,
+      'offload.nvme_limit_bytes': 1}, 4, 'with 0 B of optimizer states in a file (offload.nvme_limit_bytes allows 1 B)'),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none'}, 2, 'fits memory.limit_bytes'),
+    ({'offload.nvme_limit_bytes': 4096}, 4, 'more than offload.nvme_limit_bytes'),
     ({'offload.nvme_path': '/dev/shm'}, 2, 'memory itself'), ({'offload.nvme_path': 'nowhere'}, 3, 'nowhere'),
     ({'offload.nvme_path': ''}, 2, 'offload.nvme_path'), ({'offload.nvme_path': 'c.yaml'}, 3, 'c.yaml'),
     ({'offload.optimizer_ratio': 0}, 2, 'leave out'), ({'offload.buffer_count': 1}, 2, 'offload.buffer_count'),
@@ -322,9 +432,12 @@ def main():
     cases += [(f'resumed {name}', resumes, name, *way) for name, *way in (
         ('memory-to-file', {}, NVME, {}), ('file-to-memory', NVME, {}, BF16),
         ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
+    cases += [(f'within a budget, {name}', within_budget, f'budget-{name}', *row)
+              for name, *row in BUDGETS if row[0] == 0 or job.can_launch()]
+    cases += [(f'planned: 70B, {name}', plans_70b, f'70b-{name}', *row) for name, *row in LARGEST]
     cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'), ('validated', validated, 'validated'),
               ('adapters', adapters, 'adapters', 0, BF16),
-              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
+              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('killed', killed, 'killed'),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]

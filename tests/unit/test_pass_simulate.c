@@ -603,6 +603,6 @@ int main(void)
     tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(with_frozen_units);
     tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(with_adapters);
     tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(slices_change_no_bit);
-    tests[TINY_MODELS + 9] = (struct CMUnitTest)cmocka_unit_test(f16_trains);
+    tests[TINY_MODELS + 11] = (struct CMUnitTest)cmocka_unit_test(f16_trains);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

@@ -22,6 +22,7 @@ enum { WORLD = 2 };
 #define FLOAT16 "training.mixed_precision_param=float16"
 #define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
 
+#define BUDGET "offload.mode=memory_budget offload.nvme_path=/elsewhere memory.limit_bytes=1GiB"
 #define NVME "offload.nvme_path=/elsewhere offload.optimizer=nvme"
 
 /* A value other than that of the base below, and what else it needs, with blanks between: given on both sides. */
@@ -93,9 +94,12 @@ static const struct row machine[] = {
     {"comm.shared_memory", "off", NULL},
     {"comm.progress", "inline", NULL},
     {"memory.limit_bytes", "1GiB", NULL},
-    {"offload.optimizer", "nvme", "offload.nvme_path=/elsewhere"},
+    {"offload.optimizer", "nvme", NVME},
     {"offload.optimizer_ratio", "0.5", NVME},
-    {"offload.nvme_path", "/elsewhere", NULL},
+    {"offload.mode", "memory_budget", BUDGET},
+    {"offload.nvme_path", "/other", NVME},
+    {"offload.nvme_limit_bytes", "1GiB", NVME},
+    {"offload.rates", "file=3e9/2e9,mixed=2e9", NVME},
     {"offload.buffer_count", "4", NVME},
     {"offload.overlap_update", "off", NVME},
     {"offload.verify", "false", NVME},
@@ -317,8 +321,13 @@ static const char *need_of(const char *change)
         const char *change, *needs;
     } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
                 {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
+<<<<<<< ours
                 {"offload.overlap_update=auto", NVME},
                 {"offload.overlap_update=off", NVME},
+||||||| base
+=======
+                {"offload.mode=memory_budget", BUDGET},
+>>>>>>> theirs
                 {"offload.verify=true", NVME},
                 {"offload.verify=false", NVME},
                 {"offload.allow_network=true", NVME},
