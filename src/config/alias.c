@@ -48,6 +48,7 @@ static const struct {
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
+    {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
     {"offload.optimizer", "cpu",
      "host memory is where a CPU computes; the tier below it is nvme, a file on a local disk"},

@@ -321,13 +321,9 @@ static const char *need_of(const char *change)
         const char *change, *needs;
     } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
                 {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
-<<<<<<< ours
                 {"offload.overlap_update=auto", NVME},
                 {"offload.overlap_update=off", NVME},
-||||||| base
-=======
                 {"offload.mode=memory_budget", BUDGET},
->>>>>>> theirs
                 {"offload.verify=true", NVME},
                 {"offload.verify=false", NVME},
                 {"offload.allow_network=true", NVME},
