@@ -95,9 +95,10 @@ static sh_rc weigh(const struct budget *g, struct tried *t)
     return rc;
 }
 
+/* Rungs that are too much for the file are left at once. */
 static bool fits(const struct tried *t)
 {
-    return t->over <= 0 && t->file_over <= 0;
+    return t->over <= 0;
 }
 
 /* A rung with the least recomputation from t->level on that fits. */
