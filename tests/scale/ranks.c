@@ -1,6 +1,6 @@
-/* Many real ranks, as threads of one process under SimGrid's SMPI: the mesh, the channels, every collective that training
- * has over every group, and one step of the real program by the real executor with kernels that compute nothing; all values
- * are checked. For what grows with the ranks: tables, tags, sizes, order, deadlocks.
+/* Many real ranks, as threads of one process under SimGrid's SMPI: the mesh, the channels, every collective that
+ * training has over every group, and one step of the real program by the real executor with kernels that compute
+ * nothing; all values are checked. For what grows with the ranks: tables, tags, sizes, order, deadlocks.
  *
  *   smpirun -np R x S ... ranks R S [step]       R replicas of S shards; rank 0 prints what it came to */
 #include "src/base/mem.h"
