@@ -237,6 +237,17 @@ static void print_memory(const struct sh_cmd_plan *l)
         puts("  halves: a float32 master is a bfloat16, which is gathered, and 16 more bits");
 }
 
+static const char *file_has(const struct sh_program *p)
+{
+    bool act = false;
+
+    for (int i = 0; i < p->n_tensors; i++)
+        act |= p->tensors[i].persistent && p->tensors[i].tier && p->tensors[i].mem == SH_MEM_ACT;
+    if (!act)
+        return "optimizer states: all that is in it";
+    return p->n_slices ? "optimizer states and activations" : "activations: all that is in it";
+}
+
 /* What a drive of a given endurance lasts is a user's own division. */
 static void print_file(const struct sh_cmd_plan *l)
 {
@@ -248,7 +259,7 @@ static void print_file(const struct sh_cmd_plan *l)
         return;
     sh_program_moved(l->p, &in, &out);
     printf("\nfile of this rank (offload.nvme_path)\n");
-    printf("  %-34s %20lld  %12s\n", "optimizer states: all that is in it", (long long)l->p->tiers[tier].bytes,
+    printf("  %-34s %20lld  %12s\n", file_has(l->p), (long long)l->p->tiers[tier].bytes,
            sh_str_bytes(l->p->tiers[tier].bytes, text));
     printf("  moved in a training step: %lld bytes read, %lld bytes written\n", (long long)in, (long long)out);
     printf("  wear: %.4g TB written in 1000 steps\n", (double)out / 1e9);

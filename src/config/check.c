@@ -262,19 +262,33 @@ static sh_rc check_recompute(struct sh_config_state *state)
 static sh_rc check_offload(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    if (c->offload.optimizer == SH_OFFLOAD_NONE)
-        return SH_OK;
-    if (c->training.device == SH_DEVICE_CUDA)
-        return sh_config_refuse(state, "offload.optimizer",
-                                "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out");
-    if (c->offload.optimizer_ratio <= 0)
-        return sh_config_refuse(state, "offload.optimizer_ratio",
-                                "0 leaves nothing to the file; leave out "
-                                "offload.optimizer");
-    if (!c->offload.nvme_path[0])
-        return sh_config_refuse(state, "offload.optimizer",
-                                "nvme: into which folder? give offload.nvme_path, on a local disk");
+    const struct {
+        const char *key, *ratio;
+        int where;
+        double share;
+    } rows[] = {
+        {"offload.optimizer", "offload.optimizer_ratio", c->offload.optimizer, c->offload.optimizer_ratio},
+        {"offload.activations", "offload.activation_ratio", c->offload.activations, c->offload.activation_ratio},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].where == SH_OFFLOAD_NONE)
+            continue;
+        if (c->training.device == SH_DEVICE_CUDA)
+            return sh_config_refuse(state, rows[i].key,
+                                    "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out");
+        if (rows[i].share <= 0)
+            return sh_config_refuse(state, rows[i].ratio, "0 leaves nothing to the file; leave out %s", rows[i].key);
+        if (!c->offload.nvme_path[0])
+            return sh_config_refuse(state, rows[i].key,
+                                    "nvme: into which folder? give offload.nvme_path, on a local disk");
+    }
     return SH_OK;
+}
+
+static bool uses_a_file(const struct sh_config *c)
+{
+    return c->offload.optimizer == SH_OFFLOAD_NVME || c->offload.activations == SH_OFFLOAD_NVME;
 }
 
 /* A wish on the command line that another key makes meaningless. In a file the same stands in every printed
@@ -318,8 +332,9 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"offload.optimizer_ratio", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
         {"offload.buffer_count", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
         {"offload.overlap_update", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
-        {"offload.verify", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
-        {"offload.allow_network", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
+        {"offload.activation_ratio", "offload.activations=nvme", c->offload.activations == SH_OFFLOAD_NVME},
+        {"offload.verify", "offload.optimizer=nvme or offload.activations=nvme", uses_a_file(c)},
+        {"offload.allow_network", "offload.optimizer=nvme or offload.activations=nvme", uses_a_file(c)},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},

@@ -287,19 +287,23 @@ struct sh_adapters sh_request_adapters(const struct sh_config *cfg)
     return a;
 }
 
-/* The states of a run that trains. */
+/* The states and activations of a run that trains. */
 static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out)
 {
+    bool optimizer = cfg->offload.optimizer != SH_OFFLOAD_NONE, act = cfg->offload.activations != SH_OFFLOAD_NONE;
+
     *out = (struct sh_offload){.buffers = cfg->offload.buffer_count};
-    if (cfg->offload.optimizer == SH_OFFLOAD_NONE)
-        return SH_OK;
-    if (gpu)
-        return sh_fail(
-            SH_E_USAGE,
-            "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; "
-            "leave it out, or give training.device=cpu");
-    out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
-    out->carry = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
+    if (gpu && (optimizer || act))
+        return sh_fail(SH_E_USAGE,
+                       "offload.%s=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; "
+                       "leave it out, or give training.device=cpu",
+                       optimizer ? "optimizer" : "activations");
+    if (optimizer) {
+        out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
+        out->carry = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
+    }
+    if (act)
+        out->act_blocks = (int)ceil(cfg->offload.activation_ratio * cfg->model.n_layers);
     return SH_OK;
 }
 

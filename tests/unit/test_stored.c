@@ -93,6 +93,8 @@ static const struct row machine[] = {
     {"memory.limit_bytes", "1GiB", NULL},
     {"offload.optimizer", "nvme", "offload.nvme_path=/elsewhere"},
     {"offload.optimizer_ratio", "0.5", NVME},
+    {"offload.activations", "nvme", "offload.nvme_path=/elsewhere"},
+    {"offload.activation_ratio", "0.5", "offload.nvme_path=/elsewhere offload.activations=nvme"},
     {"offload.nvme_path", "/elsewhere", NULL},
     {"offload.buffer_count", "4", NVME},
     {"offload.overlap_update", "off", NVME},
@@ -312,6 +314,7 @@ static const char *need_of(const char *change)
         const char *change, *needs;
     } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
                 {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
+                {"offload.activations=nvme", "offload.nvme_path=/elsewhere"},
                 {"offload.overlap_update=auto", NVME},
                 {"offload.overlap_update=off", NVME},
                 {"offload.verify=true", NVME},
