@@ -558,7 +558,7 @@ static struct sh_build deep_build(const struct tiny_model *m, int world, int mic
     struct sh_build b = build_of(m, world, micros, false);
 
     b.model.n_layers = 5;
-    b.model.dim = 1024;
+    b.model.dim = 512;
     b.model.ffn_dim = 64;
     b.offload.act_blocks = blocks;
     return b;
