@@ -24,6 +24,17 @@ struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
     return out;
 }
 
+static const char *file_has(const struct sh_program *p)
+{
+    bool act = false;
+
+    for (int i = 0; i < p->n_tensors; i++)
+        act |= p->tensors[i].persistent && p->tensors[i].tier && p->tensors[i].mem == SH_MEM_ACT;
+    if (!act)
+        return "optimizer states: all that is in it";
+    return p->n_slices ? "optimizer states and activations" : "activations: all that is in it";
+}
+
 /* What a drive of a given endurance lasts is a user's own division. A path that a site gives to all is no mistake. */
 void sh_cmd_plan_file(const struct sh_cmd_plan *l)
 {
@@ -35,7 +46,7 @@ void sh_cmd_plan_file(const struct sh_cmd_plan *l)
     if (!moves.file_bytes)
         return;
     printf("\nfile of this rank (offload.nvme_path)\n");
-    printf("  %-34s %20lld  %12s\n", "optimizer states: all that is in it", (long long)moves.file_bytes,
+    printf("  %-34s %20lld  %12s\n", file_has(l->p), (long long)moves.file_bytes,
            sh_str_bytes(moves.file_bytes, text));
     printf("  moved in a training step: %lld bytes read, %lld bytes written\n", (long long)moves.read_bytes,
            (long long)moves.written_bytes);

@@ -311,6 +311,10 @@ static sh_rc check_offload_budget(struct sh_config_state *state)
     if (c->offload.optimizer != SH_OFFLOAD_NONE)
         return sh_config_refuse(state, "offload.optimizer",
                                 "offload.mode=memory_budget chooses it; leave out one of them");
+    if (c->offload.activations != SH_OFFLOAD_NONE)
+        return sh_config_refuse(state, "offload.activations",
+                                "offload.mode=memory_budget weighs optimizer states and recomputation only; leave out "
+                                "one of them");
     if (c->memory.limit_bytes == 0)
         return sh_config_refuse(state, "offload.mode",
                                 "memory_budget fits memory.limit_bytes; give that too, such as 60GiB");
@@ -324,22 +328,30 @@ static sh_rc check_offload_budget(struct sh_config_state *state)
 static sh_rc check_offload(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    bool budget = c->offload.mode == SH_OFFLOAD_BUDGET;
+    const struct {
+        const char *key, *ratio;
+        int where;
+        double share;
+    } rows[] = {
+        {"offload.optimizer", "offload.optimizer_ratio", c->offload.optimizer, c->offload.optimizer_ratio},
+        {"offload.activations", "offload.activation_ratio", c->offload.activations, c->offload.activation_ratio},
+    };
+
     SH_TRY(check_rates(state));
-    if (budget)
-        SH_TRY(check_offload_budget(state));
-    if (budget || c->offload.optimizer == SH_OFFLOAD_NONE)
-        return SH_OK;
-    if (c->training.device == SH_DEVICE_CUDA)
-        return sh_config_refuse(state, "offload.optimizer",
-                                "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out");
-    if (c->offload.optimizer_ratio <= 0)
-        return sh_config_refuse(state, "offload.optimizer_ratio",
-                                "0 leaves nothing to the file; leave out "
-                                "offload.optimizer");
-    if (!c->offload.nvme_path[0])
-        return sh_config_refuse(state, "offload.optimizer",
-                                "nvme: into which folder? give offload.nvme_path, on a local disk");
+    if (c->offload.mode == SH_OFFLOAD_BUDGET)
+        return check_offload_budget(state);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].where == SH_OFFLOAD_NONE)
+            continue;
+        if (c->training.device == SH_DEVICE_CUDA)
+            return sh_config_refuse(state, rows[i].key,
+                                    "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out");
+        if (rows[i].share <= 0)
+            return sh_config_refuse(state, rows[i].ratio, "0 leaves nothing to the file; leave out %s", rows[i].key);
+        if (!c->offload.nvme_path[0])
+            return sh_config_refuse(state, rows[i].key,
+                                    "nvme: into which folder? give offload.nvme_path, on a local disk");
+    }
     return SH_OK;
 }
 
@@ -350,7 +362,8 @@ static sh_rc check_idle(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     const bool half = c->training.mixed_precision_param == SH_PRECISION_FLOAT16;
     const bool dynamic = half && c->training.loss_scale == SH_LOSS_SCALE_DYNAMIC;
-    bool nvme = c->offload.optimizer == SH_OFFLOAD_NVME, any = nvme || c->offload.mode == SH_OFFLOAD_BUDGET;
+    bool nvme = c->offload.optimizer == SH_OFFLOAD_NVME, states = nvme || c->offload.mode == SH_OFFLOAD_BUDGET;
+    bool any = states || c->offload.activations == SH_OFFLOAD_NVME;
     const struct {
         const char *name, *needs;
         bool used;
@@ -389,10 +402,11 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
         {"offload.optimizer_ratio", "offload.optimizer=nvme", nvme},
-        {"offload.buffer_count", "offload.optimizer=nvme", any},
-        {"offload.overlap_update", "offload.optimizer=nvme", any},
-        {"offload.verify", "offload.optimizer=nvme", any},
-        {"offload.allow_network", "offload.optimizer=nvme", any},
+        {"offload.overlap_update", "offload.optimizer=nvme", states},
+        {"offload.activation_ratio", "offload.activations=nvme", c->offload.activations == SH_OFFLOAD_NVME},
+        {"offload.buffer_count", "offload.optimizer=nvme", states},
+        {"offload.verify", "offload.optimizer=nvme or offload.activations=nvme", any},
+        {"offload.allow_network", "offload.optimizer=nvme or offload.activations=nvme", any},
         {"offload.nvme_limit_bytes", "offload.optimizer=nvme or offload.mode=memory_budget", any},
         {"offload.nvme_path", "offload.optimizer=nvme or offload.mode=memory_budget", any},
         {"offload.rates", "offload.optimizer=nvme or offload.mode=memory_budget", any},

@@ -15,6 +15,7 @@ enum { PART = 16, QUARTER = PART / 4 };
 static void put_optimizer(struct sh_build *b, int sixteenths)
 {
     b->offload.optimizer_16 = sixteenths;
+    b->offload.carry = b->offload.overlap && sixteenths > 0;
 }
 
 /* In this order; the next row begins where all of the one before it is away. */

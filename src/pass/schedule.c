@@ -308,6 +308,15 @@ static bool is_micro_step(enum sh_section_kind k)
     return k != SH_SECTION_INIT && k != SH_SECTION_LOSS && k != SH_SECTION_NORM && k != SH_SECTION_UPDATE;
 }
 
+/* Of a slice; activations move where they stand. */
+static bool moves_slice(const struct schedule *s, int i, enum sh_op_kind kind)
+{
+    const struct sh_op *op = &s->old[i];
+    int copy = kind == SH_OP_FETCH ? op->out[0] : op->in[0];
+
+    return op->kind == kind && s->p->tensors[copy].mem == SH_MEM_FETCHED;
+}
+
 /* Slices of states on their way through the device. */
 struct slices {
     const struct schedule *s;
@@ -356,13 +365,13 @@ static void pass_by(struct slices *l, int i)
  * update to itself, and what it leaves free is for the next slice. */
 static void take_slice(struct slices *l, int i)
 {
-    if (l->s->old[i].kind == SH_OP_FETCH) {
+    if (moves_slice(l->s, i, SH_OP_FETCH)) {
         for (; l->started <= l->taken; fetch_ahead(l))
             if (l->alive == l->limit)
                 settle(l);
         return;
     }
-    if (waited_kind(l->s, i) != SH_OP_EVICT) {
+    if (l->s->old[i].kind != SH_OP_WAIT || !moves_slice(l->s, l->s->old[i].attr.waits_for, SH_OP_EVICT)) {
         pass_by(l, i);
         push(l->out, i);
         return;
@@ -391,7 +400,7 @@ static void move_slices(const struct schedule *s, const struct list *in, int lim
                        .limit = limit};
 
     for (int i = 0; i < in->n; i++)
-        if (s->old[in->op[i]].kind == SH_OP_FETCH)
+        if (moves_slice(s, in->op[i], SH_OP_FETCH))
             push(&l.fetches, in->op[i]);
     fetch_ahead(&l);
     for (int i = 0; i < in->n; i++)

@@ -243,6 +243,8 @@ static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
         {cfg->lora.rank > 0, "adapters (lora.rank) are on a base in bfloat16 or float32; give one of these"},
         {cfg->offload.optimizer != SH_OFFLOAD_NONE,
          "offload.optimizer=nvme is for float32 and bfloat16; leave it out, or give one of these"},
+        {cfg->offload.activations != SH_OFFLOAD_NONE,
+         "offload.activations=nvme is for float32 and bfloat16; leave it out, or give one of these"},
         {cfg->offload.mode == SH_OFFLOAD_BUDGET,
          "offload.mode=memory_budget is for float32 and bfloat16; leave it out, or give one of these"},
     };
@@ -311,9 +313,10 @@ struct sh_adapters sh_request_adapters(const struct sh_config *cfg)
     return a;
 }
 
-/* The states of a run that trains. */
+/* The states and activations of a run that trains. */
 static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out)
 {
+    bool optimizer = cfg->offload.optimizer != SH_OFFLOAD_NONE, act = cfg->offload.activations != SH_OFFLOAD_NONE;
     bool budget = cfg->offload.mode == SH_OFFLOAD_BUDGET;
 
     *out = (struct sh_offload){.buffers = cfg->offload.buffer_count};
@@ -321,15 +324,17 @@ static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *o
         return sh_fail(SH_E_USAGE,
                        "offload.mode=memory_budget moves between a file and the memory of the CPU, and the job runs on "
                        "GPUs; leave it out, or give training.device=cpu");
-    if (cfg->offload.optimizer == SH_OFFLOAD_NONE)
-        return SH_OK;
-    if (gpu)
-        return sh_fail(
-            SH_E_USAGE,
-            "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; "
-            "leave it out, or give training.device=cpu");
-    out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
-    out->carry = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
+    if (gpu && (optimizer || act))
+        return sh_fail(SH_E_USAGE,
+                       "offload.%s=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; "
+                       "leave it out, or give training.device=cpu",
+                       optimizer ? "optimizer" : "activations");
+    out->overlap = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
+    out->carry = optimizer && out->overlap;
+    if (optimizer)
+        out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
+    if (act)
+        out->act_blocks = (int)ceil(cfg->offload.activation_ratio * cfg->model.n_layers);
     return SH_OK;
 }
 

@@ -274,14 +274,14 @@ int sh_program_find_section(const struct sh_program *p, enum sh_section_kind kin
     return s ? (int)(s - p->sections) : SH_NONE;
 }
 
-static bool is_micro_step(const struct sh_section *s)
+bool sh_program_is_micro_step(const struct sh_section *s)
 {
     return s->kind >= SH_SECTION_FIRST && s->kind <= SH_SECTION_ONLY;
 }
 
 bool sh_program_carried(const struct sh_section *s, const struct sh_op *op)
 {
-    return is_micro_step(s) && op->phase == SH_PHASE_UPDATE;
+    return sh_program_is_micro_step(s) && op->phase == SH_PHASE_UPDATE;
 }
 
 bool sh_program_carries(const struct sh_program *p)
@@ -306,7 +306,7 @@ int sh_program_micro_step(const struct sh_program *p, int m)
         bool covers = p->tree_sums ? same_place((unsigned)s->micro_step, (unsigned)m)
                                    : s->micro_step <= m && m < s->micro_step + s->repeat;
 
-        if (is_micro_step(s) && covers)
+        if (sh_program_is_micro_step(s) && covers)
             return i;
     }
     return SH_NONE;

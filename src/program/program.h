@@ -301,6 +301,8 @@ int sh_program_find_section(const struct sh_program *p, enum sh_section_kind kin
 bool sh_program_carries(const struct sh_program *p);
 bool sh_program_carried(const struct sh_section *s, const struct sh_op *op);
 
+bool sh_program_is_micro_step(const struct sh_section *s); /* of a training step */
+
 /* The section that micro-step m of a training step runs; SH_NONE: there is none. With tree_sums it is the one with the
  * same place in the tree: as many ones in the binary form of m, and as many of them at its end. */
 int sh_program_micro_step(const struct sh_program *p, int m);

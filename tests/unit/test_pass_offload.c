@@ -281,6 +281,104 @@ static void a_step_moves_what_it_moved(void **state)
     }
 }
 
+/* Six blocks, whose activations are whole pages. */
+static struct sh_build deep_build(int blocks)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+
+    b.model.n_layers = 6;
+    b.model.dim = 1024;
+    b.offload.act_blocks = blocks;
+    return b;
+}
+
+/* Blocks at which moves of one activation stand: its eviction behind its last use, the wait behind the next block, its way back
+ * at the backward of the block after its own. */
+static void check_places(const struct sh_program *p, const struct sh_section *s, int evict)
+{
+    const struct sh_op *ops = p->ops + s->first_op;
+    int block = ops[evict].block, gone = 0, fetch = 0, back = 0;
+
+    for (int i = evict + 1; i < s->n_ops; i++) {
+        if (ops[i].kind == SH_OP_WAIT && ops[i].attr.waits_for == evict)
+            gone = i;
+        if (ops[i].kind == SH_OP_FETCH && ops[i].in[0] == ops[evict].out[0])
+            fetch = i;
+        if (fetch && ops[i].kind == SH_OP_WAIT && ops[i].attr.waits_for == fetch)
+            back = i;
+    }
+    assert_true(evict < gone && gone < fetch && fetch < back);
+    assert_true(ops[evict].phase == SH_PHASE_FORWARD && ops[evict].out[0] != ops[evict].in[0] && block < 5);
+    assert_int_equal(ops[gone].block, block < 4 ? block + 2 : SH_NONE);
+    assert_true(ops[fetch].phase != SH_PHASE_FORWARD && ops[fetch].block == ops[back].block + 1);
+    assert_int_equal(p->tensors[ops[fetch].out[0]].mem, SH_MEM_ACT);
+}
+
+/* Of the first blocks, never of the last two; each leaves and comes back once a micro-step, and takes its place in the file
+ * once, however many micro-steps there are. */
+static void activations_leave_and_come_back(void **state)
+{
+    int64_t file[8] = {0};
+
+    (void)state;
+    for (int blocks = 1; blocks <= 7; blocks++) {
+        struct sh_build b = deep_build(blocks);
+        struct sh_program *p;
+        int64_t in, out, moved = 0;
+
+        b.options.micro_steps = 3;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        for (int s = 0; s < p->n_sections; s++)
+            for (int i = 0; i < p->sections[s].n_ops; i++)
+                if (p->ops[p->sections[s].first_op + i].kind == SH_OP_EVICT) {
+                    assert_true(sh_program_is_micro_step(&p->sections[s]));
+                    check_places(p, &p->sections[s], i);
+                    moved++;
+                }
+        file[blocks] = p->tiers[sh_program_file_tier(p)].bytes;
+        sh_program_moved(p, &in, &out);
+        assert_true(moved > 0 && in == out && in == 3 * file[blocks]);
+        assert_int_equal(file[blocks], (blocks < 4 ? blocks : 4) * file[1]);
+        sh_program_destroy(p);
+    }
+}
+
+/* What a block keeps leaves the peak, and nothing else does. */
+static void the_peak_loses_what_leaves(void **state)
+{
+    struct sh_build b = deep_build(4);
+    struct sh_program *p = tiny_program(&b, tiny_mesh(1, 1, 1, 0)), *in_memory;
+
+    (void)state;
+    b.offload.act_blocks = 0;
+    in_memory = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    assert_true(p->arena_bytes < in_memory->arena_bytes);
+    assert_true(in_memory->arena_bytes - p->arena_bytes <= p->tiers[sh_program_file_tier(p)].bytes + (4 << 12));
+    sh_program_destroy(p);
+    sh_program_destroy(in_memory);
+}
+
+static void nothing_to_move_is_refused(void **state)
+{
+    static const struct {
+        int layers, dim;
+        const char *says;
+    } rows[] = {
+        {1, 1024, "the model has 1 blocks"}, {2, 1024, "the model has 2 blocks"}, {3, 12, "whole pages of 4096 bytes"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_build b = deep_build(6);
+        struct sh_program *p = NULL;
+
+        b.model.n_layers = rows[i].layers;
+        b.model.dim = rows[i].dim;
+        b.options.mesh = tiny_mesh(1, 1, 1, 0);
+        assert_int_equal(sh_pass_build(&b, &p), SH_E_USAGE);
+        assert_non_null(strstr(sh_error_text(), rows[i].says));
+    }
+}
+
 /* Moves are a rank's own affair. */
 static void the_hash_leaves_moves_out(void **state)
 {
@@ -328,6 +426,9 @@ int main(void)
         cmocka_unit_test(slices_have_a_size),
         cmocka_unit_test(carried_ahead_of_the_use),
         cmocka_unit_test(a_step_moves_what_it_moved),
+        cmocka_unit_test(activations_leave_and_come_back),
+        cmocka_unit_test(the_peak_loses_what_leaves),
+        cmocka_unit_test(nothing_to_move_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -564,6 +564,37 @@ static void carried_updates_change_no_bit(void **state)
     adapters = (struct sh_adapters){0};
 }
 
+/* Activations of whole pages, with five blocks of which the first three may go. */
+static struct sh_build deep_build(const struct tiny_model *m, int world, int micros, int blocks)
+{
+    struct sh_build b = build_of(m, world, micros, false);
+
+    b.model.n_layers = 5;
+    b.model.dim = 512;
+    b.model.ffn_dim = 64;
+    b.offload.act_blocks = blocks;
+    return b;
+}
+
+/* On the way to a file and back, where any read too early is poison; with all recomputations, meshes and micro-steps. */
+static void activations_in_a_file_change_no_bit(void **state)
+{
+    (void)state;
+    for (int v = 0; v < VARIANTS; v += 2) {
+        int mesh = v % (int)(sizeof meshes / sizeof *meshes), world = meshes[mesh].shard * meshes[mesh].replicate;
+        struct sh_build b = deep_build(&tiny_models[v % TINY_MODELS], world, meshes[mesh].micros, 0);
+        struct outcome in_memory, in_file;
+
+        b.act = v % 4 ? SH_BF16 : SH_F32;
+        in_memory = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
+        b.offload = (struct sh_offload){.act_blocks = 1 + v % 4, .optimizer_16 = v, .buffers = 3, .carry = v > 4};
+        in_file = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
+        assert_same(&in_file, &in_memory);
+        free(in_memory.params);
+        free(in_file.params);
+    }
+}
+
 /* The first leaf of the tree has it, and the gradients of its levels are as they were. */
 static void carried_in_a_tree(void **state)
 {
@@ -594,6 +625,7 @@ int main(void)
             .name = tiny_models[i].name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&tiny_models[i]};
     tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(bf16_trains);
     tests[TINY_MODELS + 9] = (struct CMUnitTest)cmocka_unit_test(carried_updates_change_no_bit);
+    tests[TINY_MODELS + 11] = (struct CMUnitTest)cmocka_unit_test(activations_in_a_file_change_no_bit);
     tests[TINY_MODELS + 10] = (struct CMUnitTest)cmocka_unit_test(carried_in_a_tree);
     tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(logits_are_those_of_one_rank);
     tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(reproducible);

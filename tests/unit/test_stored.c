@@ -97,6 +97,8 @@ static const struct row machine[] = {
     {"offload.optimizer", "nvme", NVME},
     {"offload.optimizer_ratio", "0.5", NVME},
     {"offload.mode", "memory_budget", BUDGET},
+    {"offload.activations", "nvme", "offload.nvme_path=/elsewhere"},
+    {"offload.activation_ratio", "0.5", "offload.nvme_path=/elsewhere offload.activations=nvme"},
     {"offload.nvme_path", "/other", NVME},
     {"offload.nvme_limit_bytes", "1GiB", NVME},
     {"offload.rates", "file=3e9/2e9,mixed=2e9", NVME},
@@ -321,6 +323,7 @@ static const char *need_of(const char *change)
         const char *change, *needs;
     } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
                 {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
+                {"offload.activations=nvme", "offload.nvme_path=/elsewhere"},
                 {"offload.overlap_update=auto", NVME},
                 {"offload.overlap_update=off", NVME},
                 {"offload.mode=memory_budget", BUDGET},

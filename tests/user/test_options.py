@@ -39,6 +39,7 @@ NARROW = {'training.mixed_precision_param': 'bfloat16'}
 HALF = {'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**30}
 TRACE = {'profiling.trace': 'trace.json'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
+DEEP = {'model.n_layers': 6, 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'training.seq_len': 16}
 OFTEN = {'checkpoint.interval': 1}
 # Steps of one sequence and a large rate, whose norms go up and down: a guard with a low bound finds outliers.
 ROUGH = {'training.global_batch_size': 1, 'training.local_batch_size': 1, 'optimizer.lr': 0.3, 'training.steps': 60,
@@ -215,6 +216,8 @@ ROWS = {
     'offload.rates': Row('file=1e9/1e9', 'plan', needs=NVME),
     'offload.optimizer': Row('nvme', 'plan', needs={'offload.nvme_path': '.'}),
     'offload.optimizer_ratio': Row(0.25, 'plan', needs=NVME),
+    'offload.activations': Row('nvme', 'plan', needs={'offload.nvme_path': '.', **DEEP}),
+    'offload.activation_ratio': Row(0.25, 'plan', needs={'offload.nvme_path': '.', 'offload.activations': 'nvme', **DEEP}),
     'offload.nvme_path': Row('nowhere', 'refused', needs=NVME),
     'offload.buffer_count': Row(2, 'plan', needs=NVME),
     'offload.overlap_update': Row('off', 'plan', needs=NVME),
