@@ -46,8 +46,7 @@ void sh_cmd_plan_file(const struct sh_cmd_plan *l)
     if (!moves.file_bytes)
         return;
     printf("\nfile of this rank (offload.nvme_path)\n");
-    printf("  %-34s %20lld  %12s\n", file_has(l->p), (long long)moves.file_bytes,
-           sh_str_bytes(moves.file_bytes, text));
+    printf("  %-34s %20lld  %12s\n", file_has(l->p), (long long)moves.file_bytes, sh_str_bytes(moves.file_bytes, text));
     printf("  moved in a training step: %lld bytes read, %lld bytes written\n", (long long)moves.read_bytes,
            (long long)moves.written_bytes);
     printf("  rates of a node, %s: %.4g GB/s read, %.4g GB/s written; %.4g s a step\n", moves.from,

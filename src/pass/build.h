@@ -7,11 +7,11 @@
 
 /* What has its home in a lower tier than the device. */
 struct sh_offload {
-    int optimizer_16;    /* sixteenths of the elements whose remainder and optimizer states lie in a file; 0: none */
-    int buffers;         /* slices on the device at once, at least 2: one arrives while one is in use */
-    bool carry;          /* the update goes into the next step's first micro-step, ahead of each unit's first use */
-    bool overlap;        /* of a budget: carry, where it moves states */
-    int act_blocks;      /* the first so many blocks, whose activations lie in a file from the forward to the backward */
+    int optimizer_16; /* sixteenths of the elements whose remainder and optimizer states lie in a file; 0: none */
+    int buffers;      /* slices on the device at once, at least 2: one arrives while one is in use */
+    bool carry;       /* the update goes into the next step's first micro-step, ahead of each unit's first use */
+    bool overlap;     /* of a budget: carry, where it moves states */
+    int act_blocks;   /* the first so many blocks, whose activations lie in a file from the forward to the backward */
     int64_t slice_elems; /* whole SH_SLICE_MULTIPLE; 0: a sixteenth of them, at most 4 Mi */
 };
 
