@@ -7,7 +7,7 @@
 #include <time.h>
 
 /* Of looks that found nothing. */
-enum { YIELDS_AFTER = 100, SLEEPS_AFTER = 10000, SLEEP_NS = 100000 };
+enum { YIELDS_AFTER = 100, SLEEPS_AFTER = 1000, SLEEP_NS = 100000 };
 
 /* UCX's: returns how many messages it has seen to. */
 unsigned ucp_worker_progress(void *worker);
