@@ -114,7 +114,8 @@ static void put(enum sh_dtype t, void *at, int64_t i, double v)
     case SH_BF16: ((sh_bf16 *)at)[i] = sh_f32_to_bf16((float)v); break;
     case SH_I32: ((int32_t *)at)[i] = (int32_t)v; break;
     case SH_U8: ((uint8_t *)at)[i] = (uint8_t)(int32_t)v; break;
-    case SH_I16: ((int16_t *)at)[i] = (int16_t)(int64_t)v; break;
+    case SH_I16:
+    case SH_F16: ((int16_t *)at)[i] = (int16_t)(int64_t)v; break; /* gathers move bits */
     default: ((int64_t *)at)[i] = (int64_t)v; break;
     }
 }

@@ -97,7 +97,7 @@ static const struct row machine[] = {
     {"offload.optimizer", "nvme", NVME},
     {"offload.optimizer_ratio", "0.5", NVME},
     {"offload.mode", "memory_budget", BUDGET},
-    {"offload.activations", "nvme", "offload.nvme_path=/elsewhere"},
+    {"offload.activations", "nvme", NVME},
     {"offload.activation_ratio", "0.5", "offload.nvme_path=/elsewhere offload.activations=nvme"},
     {"offload.nvme_path", "/other", NVME},
     {"offload.nvme_limit_bytes", "1GiB", NVME},
