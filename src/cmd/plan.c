@@ -314,6 +314,18 @@ static int64_t ranks_of(const struct sh_config *cfg)
     return cfg->mesh.shard > 0 && cfg->mesh.replicate > 0 ? (int64_t)cfg->mesh.shard * cfg->mesh.replicate : 1;
 }
 
+/* One size alone is no number of ranks: refused here, for of a job of one rank nobody asked. */
+static sh_rc check_ranks_said(const struct sh_config *cfg, bool searched)
+{
+    bool shard = cfg->mesh.shard > 1, replicate = cfg->mesh.replicate > 1;
+
+    if (cfg->mesh.ranks || searched || (shard ? cfg->mesh.replicate > 0 : !replicate || cfg->mesh.shard > 0))
+        return SH_OK;
+    return sh_fail(
+        SH_E_USAGE, "mesh.%s=%d alone does not say how many ranks there are; give --ranks N or mesh.%s as well",
+        shard ? "shard" : "replicate", shard ? cfg->mesh.shard : cfg->mesh.replicate, shard ? "replicate" : "shard");
+}
+
 /* The machine decides on the device, where the configuration leaves it open, and on the ranks of a node. */
 static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
 {
@@ -355,6 +367,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_feed_settle(&l->cfg, l->cfg.training.dataset_path));
     if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
         return sh_fail(SH_E_USAGE, "sherd plan: --ranks 0: a job has at least one rank");
+    SH_TRY(check_ranks_said(&l->cfg, is_search(cmd, args)));
     ranks = ranks_of(&l->cfg);
     if (machine)
         SH_TRY(take_machine(machine, l));

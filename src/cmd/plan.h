@@ -25,7 +25,7 @@ struct sh_cmd_plan_moves {
     int64_t file_bytes; /* 0: there is no file */
     int64_t read_bytes, written_bytes;
     double read_rate, write_rate; /* of its node, bytes a second */
-    const char *from;             /* "measured", as offload.rates are; "given" by the machine's file; "assumed" */
+    const char *from;             /* the rates: "offload.rates", "machine file" or "assumed" */
     double seconds;               /* of all ranks of the node, with nothing beside them */
 };
 struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l);

@@ -7,7 +7,7 @@
 struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
 {
     static const char *const names[] = {
-        [SH_FROM_PRESET] = "assumed", [SH_FROM_FILE] = "given", [SH_FROM_MEASUREMENT] = "measured"};
+        [SH_FROM_PRESET] = "assumed", [SH_FROM_FILE] = "machine file", [SH_FROM_MEASUREMENT] = "offload.rates"};
     struct sh_machine m = l->machine;
     struct sh_cmd_plan_moves out = {0};
     int tier = sh_program_file_tier(l->p), node = l->at.ranks_per_node > 1 ? l->at.ranks_per_node : 1;
@@ -49,7 +49,7 @@ void sh_cmd_plan_file(const struct sh_cmd_plan *l)
     printf("  %-34s %20lld  %12s\n", file_has(l->p), (long long)moves.file_bytes, sh_str_bytes(moves.file_bytes, text));
     printf("  moved in a training step: %lld bytes read, %lld bytes written\n", (long long)moves.read_bytes,
            (long long)moves.written_bytes);
-    printf("  rates of a node, %s: %.4g GB/s read, %.4g GB/s written; %.4g s a step\n", moves.from,
+    printf("  rates of a node (%s): %.4g GB/s read, %.4g GB/s written; %.4g s a step\n", moves.from,
            moves.read_rate / 1e9, moves.write_rate / 1e9, moves.seconds);
     printf("  wear: %.4g TB written in 1000 steps\n", (double)moves.written_bytes / 1e9);
 }

@@ -181,7 +181,7 @@ static void say_size(const struct sh_cmd_plan *l, const char *what, const struct
     printf("%-12s %s: %s, %s device-hours", what, size, sh_str_duration(z->seconds, time),
            sh_str_count(llround(z->device_hours), hours));
     if (l->machine.node.price_per_device_hour > 0)
-        printf(", %.4g of money", z->device_hours * l->machine.node.price_per_device_hour);
+        printf(", cost %s", sh_str_count(llround(z->device_hours * l->machine.node.price_per_device_hour), hours));
     printf("; %s %d x %d, batch %d, recompute %s\n", strategy_name(l, &s, &z->best, strategy), z->best.replicate,
            z->best.shard, z->best.local_batch, z->best.recompute);
 }

@@ -39,11 +39,12 @@ enum { N_ROWS = sizeof rows / sizeof rows[0], N_STRATEGIES = sizeof strategies /
 /* It means parameters, gradients and states in host memory, which is where a CPU computes. */
 static sh_rc refuse_offload(const char *where)
 {
-    return sh_fail(SH_E_USAGE,
-                   "%s: on a CPU all is in host memory already; leave it out, or put optimizer states into a file with "
-                   "--offload.optimizer=nvme --offload.nvme_path=DIR. A GPU keeps all: see with `sherd plan` what fits "
-                   "(--gradient_checkpointing, --lora.rank, --lora.quantize_base=nf4)",
-                   where);
+    return sh_fail(
+        SH_E_USAGE,
+        "%s: on a CPU all is in host memory already; leave it out, or put optimizer states into a file with "
+        "--offload.optimizer=nvme --offload.nvme_path=DIR. On GPUs all state stays in device memory; `sherd plan` "
+        "shows what fits (--gradient_checkpointing, --lora.rank, --lora.quantize_base=nf4)",
+        where);
 }
 
 /* One word of --fsdp; units are blocks, which is what auto_wrap asks for. */

@@ -263,8 +263,8 @@ static sh_rc refuse_cpu_offload(struct sh_config_state *state)
     return sh_config_refuse(state, "training.enable_cpu_offload",
                             "on a CPU all is in host memory already; "
                             "offload.optimizer=nvme with offload.nvme_path puts "
-                            "optimizer states into a file. A GPU keeps all: see "
-                            "with `sherd plan` what fits");
+                            "optimizer states into a file. On GPUs all state "
+                            "stays in device memory; `sherd plan` shows what fits");
 }
 
 /* The order matters: degrees and stages choose a strategy, which reshard then refines. */

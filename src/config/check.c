@@ -237,8 +237,8 @@ static sh_rc check_scale(struct sh_config_state *state, const char *key, int64_t
 {
     if (is_power_of_two(scale))
         return SH_OK;
-    return sh_config_refuse(state, key,
-                            "%" PRId64 " is no power of two, by which alone nothing is rounded; 65536 is one", scale);
+    return sh_config_refuse(
+        state, key, "%" PRId64 " is not a power of two; only these scale without rounding, such as 65536", scale);
 }
 
 /* What float16 does not go with on a machine is checked by src/plan/request.c. */
@@ -251,7 +251,7 @@ static sh_rc check_float16(struct sh_config_state *state)
     if (c->training.mixed_precision_param == SH_PRECISION_FLOAT16 &&
         c->training.mixed_precision_reduce != SH_PRECISION_FLOAT32)
         return sh_config_refuse(state, "training.mixed_precision_reduce",
-                                "bfloat16 has 8 bits of the 11 that float16 computes; leave it out with"
+                                "bfloat16 keeps 8 of float16's 11 bits; leave it out with"
                                 " training.mixed_precision_param=float16");
     return SH_OK;
 }
@@ -355,6 +355,10 @@ static sh_rc check_offload(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* What puts optimizer states, or anything, below memory. */
+#define STATES_AWAY "offload.optimizer=nvme or offload.mode=memory_budget"
+#define ANY_AWAY "offload.optimizer=nvme, offload.activations=nvme or offload.mode=memory_budget"
+
 /* A wish on the command line that another key makes meaningless. In a file the same stands in every printed
  * configuration, and may wait there for a mode that the command line chooses. */
 static sh_rc check_idle(struct sh_config_state *state)
@@ -402,14 +406,14 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
         {"offload.optimizer_ratio", "offload.optimizer=nvme", nvme},
-        {"offload.overlap_update", "offload.optimizer=nvme", states},
+        {"offload.overlap_update", STATES_AWAY, states},
         {"offload.activation_ratio", "offload.activations=nvme", c->offload.activations == SH_OFFLOAD_NVME},
-        {"offload.buffer_count", "offload.optimizer=nvme", states},
-        {"offload.verify", "offload.optimizer=nvme or offload.activations=nvme", any},
-        {"offload.allow_network", "offload.optimizer=nvme or offload.activations=nvme", any},
-        {"offload.nvme_limit_bytes", "offload.optimizer=nvme or offload.mode=memory_budget", any},
-        {"offload.nvme_path", "offload.optimizer=nvme or offload.mode=memory_budget", any},
-        {"offload.rates", "offload.optimizer=nvme or offload.mode=memory_budget", any},
+        {"offload.buffer_count", STATES_AWAY, states},
+        {"offload.verify", ANY_AWAY, any},
+        {"offload.allow_network", ANY_AWAY, any},
+        {"offload.nvme_limit_bytes", ANY_AWAY, any},
+        {"offload.nvme_path", ANY_AWAY, any},
+        {"offload.rates", ANY_AWAY, any},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},

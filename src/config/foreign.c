@@ -22,7 +22,9 @@
 #define NO_KNOB "leave it out: slices of the file are read ahead and written behind in any case"
 #define NO_PARAMS \
     "leave it out: a CPU has all in host memory already; offload.optimizer=nvme puts optimizer states into a file"
-#define NO_ACTIVATIONS "activation_checkpoint.mode: memory_budget recomputes what does not fit"
+#define NO_ACTIVATIONS                                                                        \
+    "offload.activations: nvme, of offload.activation_ratio of the blocks, on CPUs; on GPUs " \
+    "activation_checkpoint.mode: memory_budget recomputes what does not fit"
 #define ACCUMULATION "training.global_batch_size over local_batch_size * ranks is accumulated"
 
 /* A name that ends in * stands for all that begin so. doc/from-torchtitan.md has the same keys. */

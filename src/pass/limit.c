@@ -150,7 +150,7 @@ static sh_rc within_file(const struct sh_build *b, const struct sh_program *p)
     return sh_fail(
         SH_E_MEMORY,
         "the plan needs %s (%lld bytes) in a file a rank, more than offload.nvme_limit_bytes = %s; keep more "
-        "in memory with a smaller offload.optimizer_ratio, or take more ranks",
+        "in memory with a smaller offload.optimizer_ratio or offload.activation_ratio, or take more ranks",
         sh_str_bytes(p->tiers[file].bytes, need), (long long)p->tiers[file].bytes,
         sh_str_bytes(b->file_limit_bytes, limit));
 }

@@ -51,12 +51,12 @@ static const struct refusal texts[] = {
      "c.yaml:2: training.mixed_precision_reduce: 'FP16' is not one of float32 | bfloat16; gradients computed in float16 are "
      "reduced in float32"},
     {DEBUG_MODEL "training: {mixed_precision_param: float16, mixed_precision_reduce: bfloat16}\n",
-     "c.yaml:2: training.mixed_precision_reduce: bfloat16 has 8 bits of the 11 that float16 computes; leave it out with "
+     "c.yaml:2: training.mixed_precision_reduce: bfloat16 keeps 8 of float16's 11 bits; leave it out with "
      "training.mixed_precision_param=float16"},
     {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale: 1000}\n",
-     "c.yaml:2: training.loss_scale: 1000 is no power of two, by which alone nothing is rounded; 65536 is one"},
+     "c.yaml:2: training.loss_scale: 1000 is not a power of two; only these scale without rounding, such as 65536"},
     {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale_init: 3}\n",
-     "c.yaml:2: training.loss_scale_init: 3 is no power of two, by which alone nothing is rounded; 65536 is one"},
+     "c.yaml:2: training.loss_scale_init: 3 is not a power of two; only these scale without rounding, such as 65536"},
     {"training:\n  loss_scale: static\n", "c.yaml:2: training.loss_scale: 'static' is not a whole number or dynamic"},
     {"offload:\n  optimizer: cpu\n",
      "c.yaml:2: offload.optimizer: 'cpu' is not one of none | nvme; host memory is where a CPU computes; the tier below it is nvme, a file on a local disk"},
@@ -267,7 +267,7 @@ static const struct refusal arguments[] = {
     {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
     {"training.enable_cpu_offload=true",
      "--training.enable_cpu_offload: on a CPU all is in host memory already; offload.optimizer=nvme with "
-     "offload.nvme_path puts optimizer states into a file. A GPU keeps all: see with `sherd plan` what fits"},
+     "offload.nvme_path puts optimizer states into a file. On GPUs all state stays in device memory; `sherd plan` shows what fits"},
     {"offload_optimizer.device=nvme", "--offload_optimizer.device: no such key; offload.optimizer: none or nvme"},
     {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
     {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
@@ -354,7 +354,8 @@ static void test_idle_beside_words(void **state)
         {"offload.optimizer=none", "offload.optimizer_ratio=0.5",
          "--offload.optimizer_ratio: has no effect without offload.optimizer=nvme"},
         {"offload.optimizer=none", "offload.nvme_path=/d",
-         "--offload.nvme_path: has no effect without offload.optimizer=nvme or offload.mode=memory_budget"},
+         "--offload.nvme_path: has no effect without offload.optimizer=nvme, offload.activations=nvme or "
+         "offload.mode=memory_budget"},
         {"offload.optimizer=nvme", "offload.nvme_path=/d", NULL},
     };
     (void)state;
