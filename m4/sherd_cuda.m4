@@ -23,7 +23,7 @@ have_cuda_headers=no
 cuda_CPPFLAGS=
 cuda_LIBS=
 sherd_gencode=
-sherd_cuda_why=--without-cuda
+sherd_cuda_why=--with-cuda=no
 AS_IF([test "$with_cuda" != no], [SHERD_CUDA_HEADERS])
 AS_CASE([$with_cuda:$have_cuda_headers],
     [emulated:yes], [SHERD_CUDA_EMULATED],

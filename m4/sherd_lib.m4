@@ -40,7 +40,7 @@ AC_DEFUN([SHERD_LIB_PLACE], [
 $1_CPPFLAGS=
 $1_LIBS="$3"
 AS_CASE([$with_$1],
-    [no], [sherd_where="--without-$1"],
+    [no], [sherd_where="--with-$1=no"],
     [yes|check], [
         AS_IF([test -n "$2" && $PKG_CONFIG --exists "$2" 2>/dev/null], [
             $1_CPPFLAGS=`$PKG_CONFIG --cflags $2`

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ADVICE_BYTES = 256 };
+
 /* The row of the option, -1 when there is none. `word` need not end after `length`, since a value may follow. */
 static int find_option(const struct sh_cmd *cmd, const char *word, size_t length)
 {
@@ -24,17 +26,38 @@ static int find_option(const struct sh_cmd *cmd, const char *word, size_t length
     return -1;
 }
 
-/* With the nearest name, where one is near. */
+/* "--steps=10" where a key was meant: its whole name, or the advice for another trainer's word. "" without either. */
+static void advise(const struct sh_cmd *cmd, const char *word, char out[ADVICE_BYTES])
+{
+    const char *advice = NULL;
+    bool is_key = false;
+    char *name;
+
+    out[0] = '\0';
+    if (!cmd->config || strncmp(word, "--", 2) != 0)
+        return;
+    name = sh_strdup(word + 2);
+    name[strcspn(name, "=")] = '\0';
+    advice = sh_config_bare_word(name, &is_key);
+    if (advice)
+        snprintf(out, ADVICE_BYTES, is_key ? "; the key is --%s=VALUE" : "; %s", advice);
+    free(name);
+}
+
+/* With the key that was meant, or the nearest option, where one is near. */
 static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
 {
     const char *names[SH_CMD_MAX_ARGS], *near;
+    char advice[ADVICE_BYTES];
     int n = 0;
 
     for (; cmd->options[n].name; n++)
         names[n] = cmd->options[n].name;
     near = sh_str_nearest(word, n, names);
-    return sh_fail(SH_E_USAGE, "sherd %s: no option %s%s%s; see sherd --help", cmd->name, word,
-                   near ? "; nearest is " : "", near ? near : "");
+    advise(cmd, word, advice);
+    if (!advice[0] && near)
+        snprintf(advice, sizeof advice, "; nearest is %s", near);
+    return sh_fail(SH_E_USAGE, "sherd %s: no option %s%s; see sherd %s --help", cmd->name, word, advice, cmd->name);
 }
 
 /* `word` must live as long as args. */
@@ -236,7 +259,9 @@ sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, stru
     sh_rc rc;
 
     if (args->n_positional > 1)
-        return sh_fail(SH_E_USAGE, "one configuration file at a time, not %s as well", args->positional[1]);
+        return sh_fail(SH_E_USAGE, "one configuration file at a time, not %s as well%s%s", args->positional[1],
+                       strchr(args->positional[1], '=') ? "; a key begins with dashes: --" : "",
+                       strchr(args->positional[1], '=') ? args->positional[1] : "");
     if (!args->n_positional && checkpoint)
         return config_of_checkpoint(args, checkpoint, cfg);
     if (!args->n_positional && sh_cmd_names_folder(args))

@@ -42,7 +42,7 @@ static const struct exception {
 static sh_rc find_kind(const struct sh_cmd_args *args, const struct kind **out)
 {
     if (args->n_positional == 0)
-        return sh_fail(SH_E_USAGE, "sherd bench: what to measure? %s; see sherd --help", there_is);
+        return sh_fail(SH_E_USAGE, "sherd bench: what to measure? %s; see sherd bench --help", there_is);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(kinds[i].name, args->positional[0])) {
             *out = &kinds[i];

@@ -229,7 +229,8 @@ static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)
         for (size_t k = 0; k < sizeof v->options / sizeof *v->options && v->options[k]; k++)
             known = known || !strcmp(v->options[k], row[i].name);
         if (!known)
-            return sh_fail(SH_E_USAGE, "sherd ckpt %s: %s means nothing here; see sherd --help", v->name, row[i].name);
+            return sh_fail(SH_E_USAGE, "sherd ckpt %s: %s means nothing here; see sherd ckpt --help", v->name,
+                           row[i].name);
     }
     return SH_OK;
 }
@@ -250,7 +251,7 @@ sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     if (args->n_positional == 0)
         return sh_fail(
             SH_E_USAGE,
-            "sherd ckpt: what to do? info, verify, ls, latest, diff, extract, prune, export or import; see sherd --help");
+            "sherd ckpt: what to do? info, verify, ls, latest, diff, extract, prune, export or import; see sherd ckpt --help");
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(verbs[i].name, args->positional[0]))
             return run_verb(&verbs[i], args);

@@ -80,6 +80,6 @@ sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args
         return get(args);
     if (!strcmp(verb, "given"))
         return given(args);
-    return sh_fail(SH_E_USAGE, "sherd config: there are get and given%s%s; see sherd --help", verb[0] ? ", no " : "",
-                   verb);
+    return sh_fail(SH_E_USAGE, "sherd config: there are get and given%s%s; see sherd config --help",
+                   verb[0] ? ", no " : "", verb);
 }

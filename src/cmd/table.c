@@ -240,7 +240,7 @@ static const struct sh_cmd_option report[] = {
 /* For all kinds but those that name one. */
 static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR",
-     .help = "all but tier: write there, into a new folder that is deleted at the end; default ."},
+     .help = "all but tier: write there, into a new folder that is deleted at the end; default: the current one"},
     {.name = "--repeat", .value = "N", .help = "rounds; each measures everything once; default 3"},
     {.name = "--max-bytes", .value = "N", .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
     {.name = "--bytes", .value = "N", .help = "tier: of the scratch file of a rank; as many as it is to have in training; default 4 GiB"},
@@ -276,8 +276,9 @@ const struct sh_cmd sh_commands[] = {
      "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "
      "quotes; or the names of the keys that the file and the arguments set, a line each",
      none, .config = true, .run = sh_cmd_config_run},
-    {"doctor", "CONFIG",
-     "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network", doctor,
+    {"doctor", "[CONFIG]",
+     "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network; without a "
+     "configuration, nodes and folder alone, as a small model needs them", doctor,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...",
      "turn text files into a token file, with the tokenizer of a model, or one token per byte; the inputs may be packed "

@@ -130,6 +130,10 @@ sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text);
  * the table. Errors: as those of sh_config_load(). */
 sh_rc sh_config_given(const char *path, int n_overrides, const char *const *overrides, FILE *out);
 
+/* What to write for a word without a section: "training.steps" for "steps", the advice for another trainer's "max_steps".
+ * *is_key says which. NULL: nothing is known, or several sections have such a key. Local. */
+const char *sh_config_bare_word(const char *word, bool *is_key);
+
 /* Every key with type, unit, range, default and help, as text, man page (roff) or Markdown. */
 enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN, SH_HELP_BASH, SH_HELP_ZSH };
 void sh_config_help(FILE *out, enum sh_config_help form);

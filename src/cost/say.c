@@ -102,7 +102,7 @@ static sh_rc say_limits(const struct sh_cost_request *r, const struct sh_cost_st
 
     SH_TRY(sh_cost_limits(r, step->seconds, limits));
     for (int i = 0; i < 2 && limits[i].part; i++)
-        sh_str_say(out, i ? "then by" : "limited by", "%s, without which a step were %.1f %% faster: %s",
+        sh_str_say(out, i ? "then by" : "limited by", "%s, without which a step would be %.1f %% faster: %s",
                    limits[i].part->name, 100 * limits[i].gain, limits[i].part->remedy);
     return SH_OK;
 }

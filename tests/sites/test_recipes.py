@@ -26,11 +26,13 @@ def configure_options():
 def case_version():
     """One place has it, configure.ac; what cannot read it from there must agree."""
     wrong = []
-    for name in RECIPES + ('../sites.md',):
+    for name in RECIPES + ('../sites.md', '../../README.md'):
         for found in re.findall(r'(?<![\w.])sherd[-/](\d+\.\d+\.\d+)', (SITES / name).read_text()):
             wrong += [] if found == VERSION else [f'{name} names sherd {found}, configure.ac {VERSION}']
     text = (SITES / 'package.py').read_text()
-    return wrong + ([] if f'version("{VERSION}"' in text else [f'package.py has no version {VERSION}'])
+    wrong += [] if f'version("{VERSION}"' in text else [f'package.py has no version {VERSION}']
+    first = (job.TOP / 'NEWS').read_text().splitlines()[0]
+    return wrong + ([] if first.split()[:2] == ['Sherd', VERSION] else [f'NEWS begins with {first}'])
 
 
 def case_options():

@@ -49,6 +49,17 @@ def case_files():
     return [f'{path} is not installed' for path in wanted if not here(path).is_file()]
 
 
+def case_links():
+    """Each page that an installed page links to is installed."""
+    doc, = variables('docdir')
+    wrong, count = [], 0
+    for page in here(doc).rglob('*.md'):
+        for found in re.findall(r'\]\((?!http)([^)#\s]+)', page.read_text()):
+            count += 1
+            wrong += [] if (page.parent / found).exists() else [f'{page.relative_to(stage)} links to {found}']
+    return wrong + ([] if count > 100 else [f'{count} links only'])
+
+
 def case_example():
     """The installed program finds an installed example, from anywhere; each preset has one."""
     bindir, data = variables('bindir', 'pkgdatadir')
@@ -97,7 +108,7 @@ def case_installcheck():
     return wrong
 
 
-CASES = [('files', case_files), ('examples by name', case_example), ('job scripts', case_scripts),
+CASES = [('files', case_files), ('links', case_links), ('examples by name', case_example), ('job scripts', case_scripts),
          ('installcheck', case_installcheck)]
 
 if __name__ == '__main__':

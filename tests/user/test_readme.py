@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The commands of README's section "Training", run as they are written there, with fewer and smaller steps; and the plan
-that it begins with. Prints TAP.
+"""The commands of README's section "Training", run as they are written there, with fewer and smaller steps; the plan that it
+begins with; and the keys that doc/metrics.md explains. Prints TAP.
 
 A text becomes a model that continues it: what the first block says must work from a fresh folder, one command after the
 other. Of the second block, for root and containers, what this MPI understands.
@@ -80,11 +80,10 @@ def case_path():
     return wrong + ([] if report.exists() else ['no outputs/report.html'])
 
 
-def make_words(line):
-    """The first line where this Python has the library, without fetching it; else a tokenizer of the tests stands in."""
-    install, train = line.split(' && ')
-    if importlib.util.find_spec('tokenizers') and install == 'pip install tokenizers':
-        return [train.replace('python3 ', shlex.quote(sys.executable) + ' ')]
+def make_words(install, train):
+    """The second line where this Python has the library, without fetching it; else a tokenizer of the tests stands in."""
+    if importlib.util.find_spec('tokenizers') and install.endswith('venv/bin/pip install tokenizers'):
+        return [train.replace('venv/bin/python ', shlex.quote(sys.executable) + ' ')]
     (work / 'words').mkdir(exist_ok=True)
     shutil.copyfile(job.TOP / 'tests/golden/tokenizer/gpt2.json', work / 'words/tokenizer.json')
     (work / 'words/generation_config.json').write_text('{"eos_token_id": 0}')
@@ -97,7 +96,7 @@ def case_words():
     (work / 'examples').symlink_to(job.TOP / 'examples')
     lines = shorten(blocks()[2])
     exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
-    out, said = run([f'export PATH={work}/build:$PATH', *exports, *make_words(lines[0]), *lines[1:]])
+    out, said = run([f'export PATH={work}/build:$PATH', *exports, *make_words(*lines[:2]), *lines[2:]])
     wanted = {'tokenised': 'tokens in words.bin', 'evaluated': 'bits per byte', 'continued': 'Once '}
     wrong = [f'not {what}: {out}' for what, words in wanted.items() if words not in out]
     wrong += [] if 'done: 6 steps' in said else [said]
@@ -147,9 +146,17 @@ def case_plan():
     return [f'not printed, or in another order: {row}' for row in rows if row not in printed]
 
 
+def case_metrics():
+    """doc/metrics.md has each key of metrics.jsonl."""
+    keys = set(re.findall(r'"([a-z]+(?:_[a-z]+)+)"', (job.TOP / 'src/metrics/metrics.c').read_text()))
+    page = (job.TOP / 'doc/metrics.md').read_text()
+    wrong = [f'doc/metrics.md has no {key}' for key in sorted(keys) if not re.search(rf'\b{key}\b', page)]
+    return wrong + ([] if len(keys) > 30 else [f'{len(keys)} keys only'])
+
+
 CASES = [('the plan on the first screen', case_plan), ('from a text to a model that continues it', case_path),
          ('from a text to a model of words', case_words), ('from a folder to an adapter and a model', case_fine_tuning),
-         ('as root, on more ranks than cores', case_root)]
+         ('as root, on more ranks than cores', case_root), ('the keys of metrics.jsonl', case_metrics)]
 
 if __name__ == '__main__':
     job.need_launcher()
