@@ -358,6 +358,14 @@ def private_bytes(pid):
     return int(re.search(r'VmData:\s+(\d+)', pathlib.Path(f'/proc/{pid}/status').read_text())[1]) * 1024
 
 
+def benched(name):
+    """Traced steps are alike: each has the update of the step before it, and none its own."""
+    job.prepare(name, {'job.dump_folder': 'out', **config(0, **BF16), **NVME})
+    job.sherd('bench', 'step', 'c.yaml', '--folder', '.', '--repeat', '2', '--machine', 'm.yaml', folder=name)
+    points = pathlib.Path(name, 'm.yaml').read_text()
+    return [] if 'kind: adamw' in points else [f'{name}: no point is of an update: {points}']
+
+
 def sample(name, more):
     run = start(name, {**LARGE, **more, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'checkpoint.enable': False})
     bytes = private_bytes(run.pid)
@@ -488,7 +496,7 @@ def main():
                   'validation.enable': True, 'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
                   'validation.freq': 3, 'validation.sequences': 6}),
               ('adapters', adapters, 'adapters', 0, BF16),
-              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
+              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('benched', benched, 'bench'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('killed', killed, 'killed'),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]
