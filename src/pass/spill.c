@@ -304,10 +304,11 @@ static sh_rc none_moves(const struct spill *s)
                        "offload.activations=nvme: activations of the last two blocks stay in memory, and the model has "
                        "%s; leave it out",
                        sh_str_plural(s->b->model.n_layers, "block", blocks));
-    return sh_fail(SH_E_USAGE,
-                   "offload.activations=nvme: no activation that may leave memory fills whole pages of %d bytes; leave it "
-                   "out, or give a larger training.local_batch_size",
-                   SH_FILE_PAGE);
+    return sh_fail(
+        SH_E_USAGE,
+        "offload.activations=nvme: no activation that may leave memory fills whole pages of %d bytes; leave it "
+        "out, or give a larger training.local_batch_size",
+        SH_FILE_PAGE);
 }
 
 /* The states of the optimizer may go the same way. */

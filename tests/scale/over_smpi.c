@@ -159,7 +159,7 @@ const struct sh_kernel_table sh_kernels_ref = {.name = "ref", .run = {SH_OP_LIST
 
 static struct sh_program *program;
 static struct sh_exec *executor;
-static int at; /* the operation that the executor has come to */
+static int at;      /* the operation that the executor has come to */
 static int weights; /* that were looked at */
 
 /* Of parameters: the same on all ranks, whoever owns the element. */
