@@ -11,6 +11,7 @@
  * A micro-step leaves nothing in the file for the next one, so all have the same places there. What is not whole pages of
  * a file stays: statistics and the like, of small batches. */
 #include "src/base/mem.h"
+#include "src/base/str.h"
 #include "src/pass/build.h"
 
 #include <stdlib.h>
@@ -296,16 +297,18 @@ static sh_rc spill_section(struct spill *s, int section)
 
 static sh_rc none_moves(const struct spill *s)
 {
+    char blocks[SH_STR_SHORT];
+
     if (s->blocks <= 0)
-        return sh_fail(
-            SH_E_USAGE,
-            "offload.activations=nvme: those of the last two blocks stay, and the model has %d blocks; leave it out",
-            s->b->model.n_layers);
+        return sh_fail(SH_E_USAGE,
+                       "offload.activations=nvme: activations of the last two blocks stay in memory, and the model has "
+                       "%s; leave it out",
+                       sh_str_plural(s->b->model.n_layers, "block", blocks));
     return sh_fail(
         SH_E_USAGE,
-        "offload.activations=nvme: no activation of the first %d blocks is whole pages of %d bytes; leave it out, or "
-        "take a larger training.local_batch_size",
-        s->blocks, SH_FILE_PAGE);
+        "offload.activations=nvme: no activation that may leave memory fills whole pages of %d bytes; leave it "
+        "out, or give a larger training.local_batch_size",
+        SH_FILE_PAGE);
 }
 
 /* The states of the optimizer may go the same way. */

@@ -264,15 +264,20 @@ static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
     return SH_OK;
 }
 
+/* What is carried into a micro-step is the same update once more. */
 static sh_rc note_parts(struct check *c)
 {
-    for (int i = 0; i < c->p->n_ops; i++) {
-        const struct sh_op *op = &c->p->ops[i];
+    for (int s = 0; s < c->p->n_sections; s++) {
+        const struct sh_section *section = &c->p->sections[s];
 
-        if (op->kind == SH_OP_SUMSQ && op->unit != SH_NONE)
-            SH_TRY(note_squares(c, op));
-        else if (sh_op_info(op->kind)->runs)
-            SH_TRY(note_update(c, i, op));
+        for (int i = section->first_op; i < section->first_op + section->n_ops; i++) {
+            const struct sh_op *op = &c->p->ops[i];
+
+            if (op->kind == SH_OP_SUMSQ && op->unit != SH_NONE)
+                SH_TRY(note_squares(c, op));
+            else if (sh_op_info(op->kind)->runs && !sh_program_carried(section, op))
+                SH_TRY(note_update(c, i, op));
+        }
     }
     return SH_OK;
 }

@@ -209,6 +209,14 @@ static sh_rc overflow(struct sh_train *t, struct sh_step_metrics *m)
     return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
+/* Without gradients. The update of an earlier step may still be pending, since no forward has carried it out. */
+static void leave_out(struct sh_train *t, struct sh_step_metrics *m)
+{
+    m->skipped = "no target counts";
+    if (sh_train_looks(t, t->r->step + 1))
+        sh_exec_settle(t->r->exec);
+}
+
 /* Gradients and, where these are good, the update. A batch in which no target counts has neither loss nor gradients: the
  * state stays as it is, and the guard is not asked. */
 static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verdict *verdict)
@@ -216,7 +224,7 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
     *verdict = SH_STEP_GOOD;
     m->loss = m->grad_norm = NAN;
     if (!t->targets) {
-        m->skipped = "no target counts";
+        leave_out(t, m);
         return SH_OK;
     }
     forward_backward(t, &m->loss, &m->grad_norm);

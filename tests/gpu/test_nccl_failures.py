@@ -117,6 +117,12 @@ def fails(call, rank, count, what, mesh, says):
     return wrong + ([f'still alive: {left}'] if left else [])
 
 
+def unlimited():
+    """Without a limit of time no call takes too long."""
+    done, _, _ = run('unlimited', 2, 0, {'SHERD_EMULATED_NCCL_DELAY': '50000'}, **MESHES['1x2'][1])
+    return [] if done.returncode == 0 else [f'exit {done.returncode}:', done.stderr]
+
+
 def too_old(backend):
     done, lines, _ = run('old', 2, PATIENT_SECONDS, {'SHERD_EMULATED_NCCL_VERSION': '22105'}, **MESHES['1x2'][1],
                          **{'comm.backend': backend})
@@ -134,6 +140,7 @@ def main():
     tiny.write_tokens()
     cases = [(f'{call} {count} on rank {rank} of {mesh}: {what}', fails, call, rank, count, what, mesh, says)
              for call, rank, count, what, mesh, says in QUICK + (every() if LONG else [])]
+    cases += [('slow calls, comm.train_timeout_seconds=0', unlimited)]
     cases += [(f'NCCL 2.21 is refused, comm.backend={backend}', too_old, backend) for backend in ('nccl', 'auto')]
     return job.run_cases(cases, deadlines=True)
 

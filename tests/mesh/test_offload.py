@@ -166,6 +166,19 @@ def validated(name):
     return wrong if len(seen[0]) == 3 and seen[0] == seen[1] else [f'{name}: validation losses {seen}', *wrong]
 
 
+def without_targets(name, ranks, more):
+    """Whoever looks at the state after a step in which no target counts sees the update of the step before it."""
+    tokens, batch, steps = tiny.write_tokens(f'{name}.bin'), tiny.GLOBAL_BATCH * tiny.SEQ_LEN, 5
+    mask = bytearray(b'\1' * (os.stat(tokens).st_size // 2))
+    mask[2 * batch + 1:3 * batch + 1] = bytes(batch)
+    pathlib.Path(f'{tokens}.mask').write_bytes(mask)
+    more = {'training.dataset_path': tokens, 'data.shuffle': False, 'training.steps': steps,
+            'lr_scheduler.total_steps': steps, 'checkpoint.interval': steps, **more}
+    wrong = same(name, ranks, more, NVME)
+    left_out = [step['step'] for step in job.metrics(f'{name}-file') if step.get('skipped')]
+    return wrong if left_out == [3] else [f'{name}: steps without targets are {left_out}, not step 3', *wrong]
+
+
 def adapters(name, ranks, more):
     """Of a base that is frozen; states are of the adapters only."""
     base = f'{name}-base'
@@ -345,6 +358,14 @@ def private_bytes(pid):
     return int(re.search(r'VmData:\s+(\d+)', pathlib.Path(f'/proc/{pid}/status').read_text())[1]) * 1024
 
 
+def benched(name):
+    """Traced steps are alike: each has the update of the step before it, and none its own."""
+    job.prepare(name, {'job.dump_folder': 'out', **config(0, **BF16), **NVME})
+    job.sherd('bench', 'step', 'c.yaml', '--folder', '.', '--repeat', '2', '--machine', 'm.yaml', folder=name)
+    points = pathlib.Path(name, 'm.yaml').read_text()
+    return [] if 'kind: adamw' in points else [f'{name}: no point is of an update: {points}']
+
+
 def sample(name, more):
     run = start(name, {**LARGE, **more, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'checkpoint.enable': False})
     bytes = private_bytes(run.pid)
@@ -471,14 +492,19 @@ def main():
               for name, *row in BUDGETS if row[0] == 0 or job.can_launch()]
     cases += [(f'planned: 70B, {name}', plans_70b, f'70b-{name}', *row) for name, *row in LARGEST]
     cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'), ('validated', validated, 'validated'),
+              ('validated without targets', without_targets, 'empty', 0, {
+                  'validation.enable': True, 'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
+                  'validation.freq': 3, 'validation.sequences': 6}),
               ('adapters', adapters, 'adapters', 0, BF16),
-              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
+              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('benched', benched, 'bench'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('killed', killed, 'killed'),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]
     cases += [(f'refused: {more}', is_refused, f'refused-{i}', more, status, says)
               for i, (more, status, says) in enumerate(REFUSED)]
     if job.can_launch():
+        cases.append(('compared without targets', without_targets, 'empty-2', 2, {
+            'parallelism.sharding_strategy': 'no_shard', 'comm.shared_memory': 'off', 'fault.replica_check_every': 3}))
         cases.append(('adapters on 2 ranks', adapters, 'adapters-2', 2, {'parallelism.sharding_strategy': 'full_shard'}))
     return job.run_cases(cases)
 

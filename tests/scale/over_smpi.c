@@ -159,7 +159,8 @@ const struct sh_kernel_table sh_kernels_ref = {.name = "ref", .run = {SH_OP_LIST
 
 static struct sh_program *program;
 static struct sh_exec *executor;
-static int at; /* the operation that the executor has come to */
+static int at;      /* the operation that the executor has come to */
+static int weights; /* that were looked at */
 
 /* Of parameters: the same on all ranks, whoever owns the element. */
 static float parameter(int unit, int64_t elem)
@@ -185,6 +186,7 @@ static void look_at_weight(int tensor)
 
     if (program->tensors[root].mem != SH_MEM_GATHERED)
         return;
+    weights++;
     for (int64_t unit = unit_gathered(root), i = 0; i < sh_tensor_elems(t); i++)
         expect(x[i], parameter((int)unit, t->base_elems + i));
 }
@@ -308,6 +310,7 @@ static void step(void)
     fill_units();
     run_section(SH_SECTION_INIT);
     run_section(SH_SECTION_ONLY);
+    expect(weights > 0, 1);
     check_gradients();
     check_loss();
     run_section(SH_SECTION_NORM);

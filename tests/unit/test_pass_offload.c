@@ -363,8 +363,9 @@ static void nothing_to_move_is_refused(void **state)
     static const struct {
         int layers, dim;
         const char *says;
-    } rows[] = {
-        {1, 1024, "the model has 1 blocks"}, {2, 1024, "the model has 2 blocks"}, {3, 12, "whole pages of 4096 bytes"}};
+    } rows[] = {{1, 1024, "the model has 1 block;"},
+                {2, 1024, "the model has 2 blocks;"},
+                {3, 12, "whole pages of 4096 bytes"}};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -618,7 +618,7 @@ static void carried_in_a_tree(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 12] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 13] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){
@@ -635,6 +635,6 @@ int main(void)
     tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(with_frozen_units);
     tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(with_adapters);
     tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(slices_change_no_bit);
-    tests[TINY_MODELS + 11] = (struct CMUnitTest)cmocka_unit_test(f16_trains);
+    tests[TINY_MODELS + 12] = (struct CMUnitTest)cmocka_unit_test(f16_trains);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

@@ -58,11 +58,12 @@ static struct sh_build job(void)
     return b;
 }
 
-/* Trained as a whole; by adapters; by adapters upon packed weights. */
-enum { WAYS = 3 };
+/* Trained as a whole; by adapters; by adapters upon packed weights; as a whole with updates carried into the next step. */
+enum { WAYS = 4 };
 static void train_by(int way, struct sh_build *b)
 {
-    if (way)
+    b->offload.carry = way == 3;
+    if (way == 1 || way == 2)
         b->batch.adapters = (struct sh_adapters){.rank = 2, .scale = 1, .targets = ~0u};
     b->packed = way == 2;
     if (b->packed) /* matrices of whole blocks */
