@@ -4,11 +4,13 @@
 #include <ctype.h>
 #include <string.h>
 
+/* What is still to be read, and what it becomes. */
 struct reader {
     const char *at;
     struct sh_op_shape *shape;
 };
 
+/* Past blanks; with "" only those. */
 static bool skip(struct reader *r, const char *what)
 {
     size_t n = strlen(what);
@@ -32,6 +34,7 @@ static bool skip_word(struct reader *r, const char *word)
     return false;
 }
 
+/* Letters and digits, as in "dy" or "w1". False: none, or too long a one. */
 static bool read_name(struct reader *r, char name[SH_OPERAND_NAME])
 {
     int n = 0;
@@ -63,6 +66,7 @@ static bool read_only_with(struct reader *r, struct sh_formula_term *term)
     return term->only_with >= 0;
 }
 
+/* "2NIO", "I", "3": a factor, letters that are multiplied, and maybe ":b" behind them. */
 static bool read_term(struct reader *r, struct sh_formula_term *term)
 {
     const char *begin;
@@ -80,6 +84,7 @@ static bool read_term(struct reader *r, struct sh_formula_term *term)
     return r->at > begin && !isalpha((unsigned char)*r->at) && read_only_with(r, term);
 }
 
+/* Terms with + between. */
 static bool read_formula(struct reader *r, struct sh_formula *f)
 {
     do {
@@ -103,6 +108,7 @@ static char times_letter(const struct sh_formula *f)
     return f->n == 1 && strlen(f->term[0].letters) == 1 ? f->term[0].letters[0] : '\0';
 }
 
+/* "[N,2F]"; "[O>=K]": the first dimension may be longer; "[n]": any shape of so many elements. */
 static bool read_dims(struct reader *r, struct sh_operand_row *o)
 {
     if (!skip(r, "["))
@@ -117,6 +123,7 @@ static bool read_dims(struct reader *r, struct sh_operand_row *o)
     return skip(r, "]");
 }
 
+/* The name of a type, or a rule that binds several operands to one type. */
 static bool read_type(struct reader *r, struct sh_operand_row *o)
 {
     static const char *const rules[SH_TYPE_RULES] = {
@@ -136,6 +143,7 @@ static bool read_type(struct reader *r, struct sh_operand_row *o)
     return false;
 }
 
+/* In any order, up to the next comma or arrow. */
 static bool read_flags(struct reader *r, struct sh_operand_row *o)
 {
     for (;;) {
@@ -178,6 +186,7 @@ static bool read_operands(struct reader *r, struct sh_operand_row *row, int room
     return true;
 }
 
+/* Operands, an arrow, operands, and nothing behind them; then the operations as a formula of their own. */
 static bool read_all(struct reader *r, const char *flops)
 {
     struct sh_op_shape *s = r->shape;
@@ -189,6 +198,7 @@ static bool read_all(struct reader *r, const char *flops)
     return read_formula(r, &s->flops) && !*r->at;
 }
 
+/* A row that cannot be read is a shape without operands, which tests/op/test_op.c looks for. */
 bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shape)
 {
     struct reader r = {.at = text, .shape = shape};

@@ -13,7 +13,7 @@
 /* A rank without a text leaves the word to the one that has it. */
 static int report(sh_rc rc)
 {
-    if (rc != SH_OK && sh_error_text()[0])
+    if (sh_error_locate(rc) != SH_OK && sh_error_text()[0])
         sh_log_error("%s", sh_error_text());
     return (int)rc;
 }

@@ -11,6 +11,7 @@
 
 #include "src/base/floats.h"
 #include "src/base/err.h"
+#include "src/config/role.h"
 #include "src/config/words.h"
 
 #include <stdbool.h>
@@ -38,6 +39,7 @@ struct sh_ckpt_tensor {
     int ndim;         /* 1..4 */
     int64_t dim[4];
     int64_t elems;
+    enum sh_param_role role; /* not in the file */
 };
 
 /* Elements [begin, begin + elems) of a tensor in row-major order that this rank holds. Pieces of one rank do not

@@ -24,7 +24,7 @@ static const char *last_word(const char *name)
 static bool stands_for_others(const struct sh_family *f, unsigned targets, int which)
 {
     const char *word = last_word(sh_family_linear_name(f, which));
-    for (int i = 0; i < SH_LINEARS; i++) {
+    for (int i = 0; i < SH_PARAM_LINEARS; i++) {
         const char *name = sh_family_linear_name(f, i);
         if (name && !(targets & 1u << i) && strcmp(last_word(name), word) == 0)
             return true;
@@ -40,7 +40,7 @@ static json_t *list_targets(const struct sh_config *cfg)
     char bad[SH_FAMILY_WORD];
     unsigned targets;
     (void)sh_family_targets(f, cfg->lora.target_modules, &targets, bad);
-    for (int i = 0; i < SH_LINEARS; i++) {
+    for (int i = 0; i < SH_PARAM_LINEARS; i++) {
         const char *name = sh_family_linear_name(f, i);
         bool there = false;
         json_t *value;
@@ -61,6 +61,7 @@ static json_t *number(double x)
     return x == floor(x) && fabs(x) < 1e15 ? json_integer((json_int_t)x) : json_real(x);
 }
 
+/* PEFT's r, lora_alpha and use_rslora, from which it computes the same scale as this run. */
 sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text)
 {
     json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:n, s:b}", "peft_type", "LORA",
@@ -171,6 +172,7 @@ static sh_rc check_numbers(const char *path, json_t *root, const struct sh_confi
     return SH_OK;
 }
 
+/* What is set in the file and would change what is computed is refused; the rest is compared with the run's keys. */
 sh_rc sh_hf_adapter_check(const char *folder, const struct sh_config *cfg)
 {
     char *path = sh_path_join(folder, SH_HF_ADAPTER_CONFIG);

@@ -35,23 +35,26 @@ static sh_rc read_tensor(const struct sh_ckpt_index *index, int fd, const char *
 }
 
 /* "x.q_proj.weight" has "x.q_proj.lora_A.weight"; NULL: it has none. */
-static const struct sh_ckpt_entry *find_adapter(const struct sh_ckpt_index *index, const char *name, const char *which)
+static const struct sh_ckpt_entry *find_adapter(const struct sh_ckpt_index *index, const struct sh_ckpt_tensor *t,
+                                                enum sh_param_role which)
 {
-    static const char end[] = ".weight";
-    size_t n = strlen(name);
     char full[SH_CKPT_NAME_MAX + 1];
     int64_t at;
-    if (n < sizeof end || strcmp(name + n - (sizeof end - 1), end) != 0)
+    size_t module;
+    if (t->role >= SH_PARAM_LINEARS)
         return NULL;
-    snprintf(full, sizeof full, "%.*s.lora_%s.weight", (int)(n - (sizeof end - 1)), name, which);
+    module = strlen(t->name) - strlen(sh_param_info(t->role)->ending);
+    snprintf(full, sizeof full, "%.*s%s", (int)module, t->name, sh_param_info(which)->ending);
     at = sh_ckpt_index_find(index, full, 0);
     return at < 0 ? NULL : &index->entry[at];
 }
 
+/* Both matrices or none. Those of [in,out] weights have the same shapes: PEFT does not turn them. */
 static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd, const struct sh_ckpt_tensor *t,
                        struct sh_hf_pair *pair, int64_t *used)
 {
-    const struct sh_ckpt_entry *x = find_adapter(index, t->name, "A"), *y = find_adapter(index, t->name, "B");
+    const struct sh_ckpt_entry *x = find_adapter(index, t, SH_PARAM_LORA_A),
+                               *y = find_adapter(index, t, SH_PARAM_LORA_B);
     int64_t in, out;
     if (!x && !y)
         return SH_OK;
@@ -71,6 +74,7 @@ static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, 
     return read_tensor(index, fd, b->of, y, &pair->b);
 }
 
+/* All of them must belong to a weight of this model, or the checkpoint is another model's. */
 static sh_rc read_pairs(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd)
 {
     int64_t used = 0;
@@ -125,6 +129,7 @@ static sh_rc read_packing(struct sh_hf_base *b)
     return SH_OK;
 }
 
+/* A folder's files stay open while blocks of them are read. */
 static sh_rc open_folder(struct sh_hf_base *b, const char *family)
 {
     int64_t bytes;
@@ -141,6 +146,7 @@ static sh_rc open_folder(struct sh_hf_base *b, const char *family)
     return read_packing(b);
 }
 
+/* Any order of tensors in the file: each is found by its name. */
 static sh_rc open_checkpoint(struct sh_hf_base *b)
 {
     SH_TRY(sh_ckpt_index_read(b->path, &b->checkpoint));
@@ -245,6 +251,7 @@ static sh_rc read_unpacked(const struct sh_hf_base *b, int tensor, int64_t first
     return rc;
 }
 
+/* Blocks are read by several threads at once, which all add to one sum: the sum has no order. */
 static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
     const struct sh_st_entry *e;
@@ -297,6 +304,7 @@ static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, 
     }
 }
 
+/* First the sum, which is of the base alone; then what the adapters add. */
 sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
     SH_TRY(read_plain(b, tensor, first, n, out, spare));

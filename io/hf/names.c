@@ -46,7 +46,7 @@ static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
         n += !sh_st_index_find(m->index, name_there(m, m->set->tensors[i].name));
     return sh_fail(SH_E_DATA, "%s: %d of the model's tensors are missing, the first of them %s %s%s", m->folder, n,
                    name_there(m, t->name), sh_st_shape_text(t->ndim, t->dim, shape),
-                   strcmp(t->name, m->head) == 0 ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
+                   t->role == SH_PARAM_HEAD ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
 }
 
 /* Name, shape and type. *out points into the index. Of a packed weight also what lies beside it. */
@@ -66,7 +66,7 @@ static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
         return sh_fail(SH_E_DATA, "%s: %s has shape %s, but %s wants %s", m->folder, e->name,
                        sh_st_shape_text(e->ndim, e->dim, have),
-                       strstr(t->name, ".lora_") ? "an adapter of this model" : "this model",
+                       sh_param_info(t->role)->adapter ? "an adapter of this model" : "this model",
                        sh_st_shape_text(t->ndim, t->dim, want));
     if (e->type != SH_ST_F32 && e->type != SH_ST_F16 && e->type != SH_ST_BF16)
         return sh_fail(SH_E_DATA, "%s: %s is %s; parameters are F32, F16 or BF16", m->folder, e->name,
@@ -102,15 +102,25 @@ static sh_rc unexpected(const struct matcher *m, const struct sh_st_entry *e)
     return rc;
 }
 
-/* The embedding is the model's first tensor. */
+/* NULL: adapters alone have none. */
+static const struct sh_st_entry *find_embedding(const struct matcher *m, const struct sh_hf_match *match)
+{
+    for (int i = 0; i < m->set->n_tensors; i++)
+        if (m->set->tensors[i].role == SH_PARAM_EMBED)
+            return match->entry[i];
+    return NULL;
+}
+
 static sh_rc take_head(const struct matcher *m, const struct sh_st_entry *head, struct sh_hf_match *out)
 {
+    const struct sh_st_entry *of = find_embedding(m, out);
+
+    if (!of || head->ndim != of->ndim || head->elems != of->elems || head->dim[0] != of->dim[0] ||
+        (head->type != SH_ST_F32 && head->type != SH_ST_F16 && head->type != SH_ST_BF16))
+        return unexpected(m, head);
     out->copy = head;
-    out->of = out->entry[0];
-    if (head->ndim == out->of->ndim && head->elems == out->of->elems && head->dim[0] == out->of->dim[0] &&
-        (head->type == SH_ST_F32 || head->type == SH_ST_F16 || head->type == SH_ST_BF16))
-        return SH_OK;
-    return unexpected(m, head);
+    out->of = of;
+    return SH_OK;
 }
 
 /* What the model did not ask for: buffers are fine, an output matrix of a tied model is compared later, and the rest is

@@ -18,6 +18,7 @@ static const struct sh_st_entry *find(const struct sh_st_index *index, const cha
     return n < (int)sizeof full ? sh_st_index_find(index, full) : NULL;
 }
 
+/* A weight has one of two states beside it; fp4 is found as well, so that it can be refused by its name. */
 bool sh_hf_nf4_is(const struct sh_st_index *index, const char *name)
 {
     return find(index, name, STATE) || find(index, name, ".quant_state.bitsandbytes__fp4");
@@ -25,6 +26,7 @@ bool sh_hf_nf4_is(const struct sh_st_index *index, const char *name)
 
 /* ---- what is there ---- */
 
+/* What a search needs; `used` marks what belongs to a weight, since all else in the folder is refused. */
 struct finder {
     const char *folder, *name;
     const struct sh_st_index *index;
@@ -48,6 +50,7 @@ static sh_rc take(const struct finder *f, const char *what, int type, int64_t el
     return SH_OK;
 }
 
+/* Plain scales, or scales that are packed themselves, in a second level of blocks. */
 static sh_rc take_scales(const struct finder *f, int64_t blocks, struct sh_hf_nf4 *out)
 {
     const struct sh_st_entry *e = find(f->index, f->name, ".absmax");
@@ -72,6 +75,7 @@ static sh_rc take_codes(const struct finder *f, const struct sh_ckpt_tensor *t, 
     return SH_OK;
 }
 
+/* Names and sizes first, without reading data: a folder that does not fit is refused before the first byte moves. */
 sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const char *name,
                       const struct sh_ckpt_tensor *t, bool packed, bool *used, struct sh_hf_nf4 *out)
 {
@@ -110,6 +114,7 @@ static bool is_whole(const json_t *o, const char *key, json_int_t value)
     return json_is_integer(v) && json_integer_value(v) == value;
 }
 
+/* The shape that the weight had before it was packed. */
 static bool is_shape(const json_t *list, const struct sh_ckpt_tensor *t)
 {
     if (!json_is_array(list) || json_array_size(list) != (size_t)t->ndim)
@@ -122,6 +127,7 @@ static bool is_shape(const json_t *list, const struct sh_ckpt_tensor *t)
     return true;
 }
 
+/* Each value that unpacking depends on, and no other: newer versions may add keys. */
 static sh_rc check_state(struct sh_hf_nf4 *w, const char *place, const struct sh_ckpt_tensor *t, const json_t *o)
 {
     const char *type = json_string_value(json_object_get(o, "quant_type"));
@@ -157,6 +163,7 @@ out:
     return rc;
 }
 
+/* A scale that is not finite would make 64 elements so, or 16,384 by a nested one. */
 static sh_rc read_floats(const char *folder, const struct sh_st_entry *e, sh_hf_nf4_read_fn *read, void *arg,
                          float *out)
 {
@@ -167,6 +174,7 @@ static sh_rc read_floats(const char *folder, const struct sh_st_entry *e, sh_hf_
     return SH_OK;
 }
 
+/* The sixteen numbers are compared bit by bit: a table of another precision would unpack to another model. */
 sh_rc sh_hf_nf4_read(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t, sh_hf_nf4_read_fn *read,
                      void *arg)
 {

@@ -7,11 +7,12 @@
 #define IO_MOVE_TYPES_H
 
 #include "src/base/floats.h"
+#include "src/config/words.h"
 
 enum sh_move_type {
-    SH_MOVE_F32,
-    SH_MOVE_F16,
-    SH_MOVE_BF16,
+    SH_MOVE_F32 = SH_EXPORT_FLOAT32, /* these three have the numbers of checkpoint.export_dtype */
+    SH_MOVE_F16 = SH_EXPORT_FLOAT16,
+    SH_MOVE_BF16 = SH_EXPORT_BFLOAT16,
     SH_MOVE_TYPES,
     /* Of weights that lie packed in a file, one element a block of 64: its codes; its scale; the code of its scale. */
     SH_MOVE_CODES = SH_MOVE_TYPES,

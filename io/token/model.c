@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 /* Bytes that do not print: 0 to 32, 127 to 160, 173. In this order they are the code points from 256 on. */
-uint32_t sh_byte_to_code(unsigned char byte)
+static uint32_t byte_to_code(unsigned char byte)
 {
     if (byte <= 32)
         return 256u + byte;
@@ -22,7 +22,7 @@ uint32_t sh_byte_to_code(unsigned char byte)
 int sh_code_to_byte(uint32_t code)
 {
     if (code < 256)
-        return sh_byte_to_code((unsigned char)code) == code ? (int)code : -1;
+        return byte_to_code((unsigned char)code) == code ? (int)code : -1;
     if (code < 256 + 33)
         return (int)(code - 256);
     if (code < 256 + 67)

@@ -50,9 +50,8 @@ void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsig
 /* Append the ids of all pieces that wait. */
 void sh_bpe_finish(const struct sh_bpe *m, struct sh_bpe_scratch *s, struct sh_ids *out);
 
-/* The byte-level alphabet: bytes that print are themselves, the others are code points from 256 on, in order.
- * Source: GPT-2, encoder.py, bytes_to_unicode. */
-uint32_t sh_byte_to_code(unsigned char byte);
-int sh_code_to_byte(uint32_t code); /* -1: not in it */
+/* The byte of a code point of the byte-level alphabet: bytes that print are themselves, the others are code points
+ * from 256 on, in order. -1: it is not in it. Source: GPT-2, encoder.py, bytes_to_unicode. */
+int sh_code_to_byte(uint32_t code);
 
 #endif

@@ -151,18 +151,3 @@ bool sh_char_is_stripped(uint32_t code)
 {
     return sh_char_is_space(code) || (code >= 0x1c && code <= 0x1f);
 }
-
-/* The last row that begins at or before the code point. */
-enum sh_category sh_category_of(uint32_t code)
-{
-    int low = 0, high = sh_unicode_category_n;
-
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (sh_unicode_category[middle] >> 5 <= code)
-            low = middle;
-        else
-            high = middle;
-    }
-    return sh_unicode_category[low] & 31;
-}

@@ -27,6 +27,5 @@ void sh_ranges_add_space(struct sh_ranges *r);
 bool sh_range_has(const struct sh_range *sorted, int n, uint32_t code);
 bool sh_char_is_space(uint32_t code);
 bool sh_char_is_stripped(uint32_t code); /* by Python's strip(): White_Space and four separators of ASCII */
-enum sh_category sh_category_of(uint32_t code);
 
 #endif

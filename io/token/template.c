@@ -1,3 +1,5 @@
+/* Chats as the text that a model has learned them in. A template is a row: what stands around a message of each
+ * role, and where a system message goes. Jinja, in which models' folders have theirs, is not interpreted. */
 #include "io/token/template.h"
 
 #include "io/token/ranges.h"
@@ -87,6 +89,7 @@ static const struct sh_template templates[] = {
 };
 /* clang-format on */
 
+/* NULL behind the last row. */
 const struct sh_template *sh_template_at(int i)
 {
     return i < (int)(sizeof templates / sizeof templates[0]) ? &templates[i] : NULL;
@@ -102,6 +105,7 @@ const struct sh_template *sh_template_find(const char *name)
     return NULL;
 }
 
+/* The memory stays for the next chat. */
 void sh_chat_clear(struct sh_chat *c)
 {
     c->text.n = 0;
@@ -125,6 +129,7 @@ static void add_stretch(struct sh_stretch **to, int *n, int *room, struct sh_str
     (*to)[(*n)++] = s;
 }
 
+/* Stretches that touch are one, so that a mask has few. */
 void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end)
 {
     if (c->n && c->stretch[c->n - 1].end == begin) {
@@ -134,6 +139,7 @@ void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end)
     add_stretch(&c->stretch, &c->n, &c->room, (struct sh_stretch){begin, end});
 }
 
+/* Text of a user or a file: marks of the template in it must not become special tokens, so its place is kept. */
 void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes)
 {
     size_t begin = c->text.n;
@@ -243,6 +249,7 @@ static sh_rc check_roles(const struct sh_message *m, int n)
     return SH_OK;
 }
 
+/* A system message that goes into the first user's is given to that one and to no other. */
 static sh_rc put_messages(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
 {
     const struct sh_message *system = NULL;
@@ -262,6 +269,7 @@ static sh_rc put_messages(const struct sh_template *t, const struct sh_message *
     return SH_OK;
 }
 
+/* For training: the last message is what is learned. */
 sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
 {
     SH_TRY(check_roles(m, n));

@@ -11,55 +11,9 @@
 #include <omp.h>
 #include <string.h>
 
-/* Scratch of one thread. */
-struct scratch {
-    float *q, *k, *v; /* [Q,D], [K,D], [K,D]: copies of bf16 operands */
-    float *s;         /* [Q,K] */
-    float *o;         /* [Q,D] unscaled output */
-    float *max, *sum; /* [Q] of the scaled scores; of their exponentials */
-};
-
-/* Floats of one thread's scratch: see struct scratch. */
-static int64_t scratch_elems(int64_t dim)
-{
-    return (2 * SH_ATTN_Q + 2 * SH_ATTN_K) * dim + SH_ATTN_Q * SH_ATTN_K + 2 * SH_ATTN_Q;
-}
-
-/* The order of the pieces is that of struct scratch. */
-static struct scratch cut_scratch(float *p, int64_t dim)
-{
-    struct scratch w = {.q = p};
-    w.k = w.q + SH_ATTN_Q * dim;
-    w.v = w.k + SH_ATTN_K * dim;
-    w.o = w.v + SH_ATTN_K * dim;
-    w.s = w.o + SH_ATTN_Q * dim;
-    w.max = w.s + SH_ATTN_Q * SH_ATTN_K;
-    w.sum = w.max + SH_ATTN_Q;
-    return w;
-}
-
-/* One row of a tile of scores becomes exponentials; what the row has gathered before is brought to the new maximum. */
-static void take_row(const struct sh_attn *a, struct scratch *w, int64_t i, struct sh_attn_span in, int64_t nk)
-{
-    float *s = w->s + i * SH_ATTN_K;
-    float old = w->max[i], now = old;
-    if (in.lo < in.hi) {
-        float here = sh_cpu_row_max(s + in.lo, in.hi - in.lo) * a->scale;
-        now = here > old ? here : old;
-    }
-    float sum = sh_attn_exp_row(s, nk, in, a->scale, now);
-    if (now != old) {
-        float shrink = expf(old - now);
-        w->sum[i] *= shrink;
-        sh_cpu_row_scale(w->o + i * a->dim, a->dim, shrink);
-        w->max[i] = now;
-    }
-    w->sum[i] += sum;
-}
-
 /* Queries [t, t+nq) of a head against keys [k0, k0+nk). */
-static sh_rc take_tile(const struct sh_attn *a, struct scratch *w, struct sh_attn_view q, int64_t b, int64_t kv_head,
-                       int64_t t, int64_t nq, int64_t k0, int64_t nk)
+static sh_rc take_tile(const struct sh_attn *a, struct sh_attn_scratch *w, struct sh_attn_view q, int64_t b,
+                       int64_t kv_head, int64_t t, int64_t nq, int64_t k0, int64_t nk)
 {
     int64_t row = b * a->seq + k0;
     struct sh_attn_view k = sh_attn_read(a, a->qkv, a->ld, row, nk, sh_attn_k_col(a, kv_head), w->k);
@@ -68,13 +22,13 @@ static sh_rc take_tile(const struct sh_attn *a, struct scratch *w, struct sh_att
     struct sh_attn_tile tile = {.nq = nq, .nk = nk, .s = w->s};
     SH_TRY(sh_attn_scores(a, tile, q, k));
     for (int64_t i = 0; i < nq; i++)
-        take_row(a, w, i, sh_attn_span_of(a, b, t + i, k0, nk), nk);
+        sh_attn_take_row(a, w, i, sh_attn_span_of(a, b, t + i, k0, nk), nk);
     return sh_attn_to_rows(a, tile, v, w->o);
 }
 
 /* The block's rows are divided by their sums and rounded once. lse [B,H,T] is kept for the backward. */
-static void put_block(const struct sh_attn *a, const struct scratch *w, const struct sh_op_call *call, int64_t b,
-                      int64_t head, int64_t t, int64_t nq)
+static void put_block(const struct sh_attn *a, const struct sh_attn_scratch *w, const struct sh_op_call *call,
+                      int64_t b, int64_t head, int64_t t, int64_t nq)
 {
     float *lse = (float *)call->out[1].data + (b * a->heads + head) * a->seq + t;
     for (int64_t i = 0; i < nq; i++) {
@@ -87,7 +41,7 @@ static void put_block(const struct sh_attn *a, const struct scratch *w, const st
 }
 
 /* Queries [t, t + nq) of one head. Keys before the first document's begin and after the last query are not visited. */
-static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call, struct scratch *w, int64_t b,
+static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call, struct sh_attn_scratch *w, int64_t b,
                           int64_t head, int64_t t)
 {
     int64_t nq = a->seq - t < SH_ATTN_Q ? a->seq - t : SH_ATTN_Q, end = t + nq;
@@ -108,7 +62,7 @@ static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call
 /* Each thread's part starts on a cache line. */
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * sh_cpu_round64(scratch_elems(call->attr->attn.head_dim) * (int64_t)sizeof(float));
+    return threads * sh_cpu_round64(sh_attn_scratch_elems(call->attr->attn.head_dim) * (int64_t)sizeof(float));
 }
 
 static sh_rc run(const struct sh_op_call *call)
@@ -123,7 +77,7 @@ static sh_rc run(const struct sh_op_call *call)
     {
         sh_gemm_serial();
         char *mine = (char *)call->work + one_thread * omp_get_thread_num();
-        struct scratch w = cut_scratch((float *)(void *)mine, a.dim);
+        struct sh_attn_scratch w = sh_attn_scratch_cut((float *)(void *)mine, a.dim);
         /* The last blocks see the most keys: they go first, so that no thread is left with one at the end. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < blocks * heads; i++) {

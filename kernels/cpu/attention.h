@@ -48,6 +48,32 @@ static inline int64_t sh_attn_v_col(const struct sh_attn *a, int64_t kv_head)
     return (a->heads + a->kv_heads + kv_head) * a->dim;
 }
 
+/* Scratch of one thread of a forward; cut from floats in this order. */
+struct sh_attn_scratch {
+    float *q, *k, *v; /* [Q,D], [K,D], [K,D]: copies of bf16 operands */
+    float *o;         /* [Q,D] unscaled output */
+    float *s;         /* [Q,K] */
+    float *max, *sum; /* [Q] of the scaled scores; of their exponentials */
+};
+
+static inline int64_t sh_attn_scratch_elems(int64_t dim)
+{
+    return (2 * SH_ATTN_Q + 2 * SH_ATTN_K) * dim + SH_ATTN_Q * SH_ATTN_K + 2 * SH_ATTN_Q;
+}
+
+static inline struct sh_attn_scratch sh_attn_scratch_cut(float *p, int64_t dim)
+{
+    struct sh_attn_scratch w = {.q = p};
+
+    w.k = w.q + SH_ATTN_Q * dim;
+    w.v = w.k + SH_ATTN_K * dim;
+    w.o = w.v + SH_ATTN_K * dim;
+    w.s = w.o + SH_ATTN_Q * dim;
+    w.max = w.s + SH_ATTN_Q * SH_ATTN_K;
+    w.sum = w.max + SH_ATTN_Q;
+    return w;
+}
+
 /* An f32 matrix: in the tensor itself when that is f32, else in scratch. */
 struct sh_attn_view {
     const float *data;
@@ -88,5 +114,10 @@ sh_rc sh_attn_to_cols(const struct sh_attn *a, struct sh_attn_tile t, struct sh_
 
 /* s[j] = exp(s[j] * scale - shift) in the span, 0 in the rest of [0,n); returns the sum. */
 float sh_attn_exp_row(float *s, int64_t n, struct sh_attn_span in, float scale, float shift);
+
+/* Row i of a tile of nk scores becomes exponentials of its scaled scores; what the row has gathered before is
+ * brought to the new maximum. */
+void sh_attn_take_row(const struct sh_attn *a, struct sh_attn_scratch *w, int64_t i, struct sh_attn_span in,
+                      int64_t nk);
 
 #endif

@@ -2,6 +2,7 @@
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/row.h"
 
+#include <math.h>
 #include <string.h>
 
 struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand *qkv, const struct sh_operand *docs)
@@ -113,4 +114,23 @@ float sh_attn_exp_row(float *s, int64_t n, struct sh_attn_span in, float scale, 
     memset(s, 0, (size_t)in.lo * sizeof *s);
     memset(s + in.hi, 0, (size_t)(n - in.hi) * sizeof *s);
     return sh_cpu_row_exp(s + in.lo, in.hi - in.lo, scale, shift);
+}
+
+/* One row of a tile of scores becomes exponentials; what the row has gathered before is brought to the new maximum. */
+void sh_attn_take_row(const struct sh_attn *a, struct sh_attn_scratch *w, int64_t i, struct sh_attn_span in, int64_t nk)
+{
+    float *s = w->s + i * SH_ATTN_K, old = w->max[i], now = old;
+
+    if (in.lo < in.hi) {
+        float here = sh_cpu_row_max(s + in.lo, in.hi - in.lo) * a->scale;
+        now = here > old ? here : old;
+    }
+    float sum = sh_attn_exp_row(s, nk, in, a->scale, now);
+    if (now != old) {
+        float shrink = expf(old - now);
+        w->sum[i] *= shrink;
+        sh_cpu_row_scale(w->o + i * a->dim, a->dim, shrink);
+        w->max[i] = now;
+    }
+    w->sum[i] += sum;
 }

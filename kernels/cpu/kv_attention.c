@@ -21,36 +21,10 @@ struct cached {
     int64_t group;             /* query heads of a key-value head */
 };
 
-/* Scratch of one thread. */
-struct scratch {
-    float *q, *k, *v; /* [Q,D], [K,D], [K,D] */
-    float *s;         /* [Q,K] */
-    float *o;         /* [Q,D] unscaled output */
-    float *max, *sum; /* [Q] */
-};
-
 /* One block of rows: row i stands for query head `kv_head * group + (first + i) % group` of token (first + i) / group. */
 struct rows {
     int64_t b, kv_head, first, n;
 };
-
-static int64_t scratch_elems(int64_t dim)
-{
-    return (2 * SH_ATTN_Q + 2 * SH_ATTN_K) * dim + SH_ATTN_Q * SH_ATTN_K + 2 * SH_ATTN_Q;
-}
-
-static struct scratch cut_scratch(float *p, int64_t dim)
-{
-    struct scratch w = {.q = p};
-
-    w.k = w.q + SH_ATTN_Q * dim;
-    w.v = w.k + SH_ATTN_K * dim;
-    w.o = w.v + SH_ATTN_K * dim;
-    w.s = w.o + SH_ATTN_Q * dim;
-    w.max = w.s + SH_ATTN_Q * SH_ATTN_K;
-    w.sum = w.max + SH_ATTN_Q;
-    return w;
-}
 
 static int64_t token_of(const struct cached *c, const struct rows *r, int64_t i)
 {
@@ -85,25 +59,6 @@ static void read_queries(const struct cached *c, const struct rows *r, float *q)
             c->a.ld, c->a.dtype);
 }
 
-/* One row of a tile of scores becomes exponentials; what the row has gathered before is brought to the new maximum. */
-static void take_row(const struct cached *c, struct scratch *w, int64_t i, struct sh_attn_span in, int64_t nk)
-{
-    float *s = w->s + i * SH_ATTN_K, old = w->max[i], now = old;
-
-    if (in.lo < in.hi) {
-        float here = sh_cpu_row_max(s + in.lo, in.hi - in.lo) * c->a.scale;
-        now = here > old ? here : old;
-    }
-    float sum = sh_attn_exp_row(s, nk, in, c->a.scale, now);
-    if (now != old) {
-        float shrink = expf(old - now);
-        w->sum[i] *= shrink;
-        sh_cpu_row_scale(w->o + i * c->a.dim, c->a.dim, shrink);
-        w->max[i] = now;
-    }
-    w->sum[i] += sum;
-}
-
 static int64_t clamp(int64_t x, int64_t most)
 {
     return x < 0 ? 0 : x > most ? most : x;
@@ -116,7 +71,7 @@ static struct sh_attn_span span_of(const struct cached *c, const struct rows *r,
 }
 
 /* The block's rows against keys [k0, k0+nk). */
-static sh_rc take_tile(const struct cached *c, const struct rows *r, struct scratch *w, int64_t k0, int64_t nk)
+static sh_rc take_tile(const struct cached *c, const struct rows *r, struct sh_attn_scratch *w, int64_t k0, int64_t nk)
 {
     const struct sh_attn *a = &c->a;
     int64_t row = r->b * c->positions + k0;
@@ -127,7 +82,7 @@ static sh_rc take_tile(const struct cached *c, const struct rows *r, struct scra
 
     SH_TRY(sh_attn_scores(a, tile, q, k));
     for (int64_t i = 0; i < r->n; i++)
-        take_row(c, w, i, span_of(c, r, i, k0, nk), nk);
+        sh_attn_take_row(&c->a, w, i, span_of(c, r, i, k0, nk), nk);
     return sh_attn_to_rows(a, tile, v, w->o);
 }
 
@@ -138,7 +93,7 @@ static void *out_of(const struct cached *c, const struct rows *r, int64_t i)
 }
 
 /* Divided by their sums and rounded once. */
-static void put_rows(const struct cached *c, const struct rows *r, const struct scratch *w)
+static void put_rows(const struct cached *c, const struct rows *r, const struct sh_attn_scratch *w)
 {
     for (int64_t i = 0; i < r->n; i++) {
         sh_cpu_row_scale(w->o + i * c->a.dim, c->a.dim, 1.0f / w->sum[i]);
@@ -148,7 +103,7 @@ static void put_rows(const struct cached *c, const struct rows *r, const struct 
 }
 
 /* Keys before the first and past the last that any row sees are not visited. */
-static sh_rc attend_rows(const struct cached *c, const struct rows *r, struct scratch *w)
+static sh_rc attend_rows(const struct cached *c, const struct rows *r, struct sh_attn_scratch *w)
 {
     int64_t begin = first_of(c, r, 0), end = 0;
 
@@ -167,7 +122,7 @@ static sh_rc attend_rows(const struct cached *c, const struct rows *r, struct sc
 }
 
 /* Rows [first, first + n) of a block of tokens that do and do not count: the first ones do. */
-static sh_rc run_block(const struct cached *c, struct rows r, struct scratch *w)
+static sh_rc run_block(const struct cached *c, struct rows r, struct sh_attn_scratch *w)
 {
     int64_t counted = c->count[r.b] * c->group - r.first, all = r.n;
 
@@ -197,7 +152,7 @@ static struct cached cached_of(const struct sh_op_call *call)
 
 int64_t sh_cpu_attention_cache_work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * sh_cpu_round64(scratch_elems(call->attr->attn.head_dim) * (int64_t)sizeof(float));
+    return threads * sh_cpu_round64(sh_attn_scratch_elems(call->attr->attn.head_dim) * (int64_t)sizeof(float));
 }
 
 sh_rc sh_cpu_attention_cache(const struct sh_op_call *call)
@@ -212,7 +167,7 @@ sh_rc sh_cpu_attention_cache(const struct sh_op_call *call)
     {
         sh_gemm_serial();
         char *mine = (char *)call->work + one_thread * omp_get_thread_num();
-        struct scratch w = cut_scratch((float *)(void *)mine, c.a.dim);
+        struct sh_attn_scratch w = sh_attn_scratch_cut((float *)(void *)mine, c.a.dim);
         /* The last blocks see the most keys. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < blocks * heads; i++) {

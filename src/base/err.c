@@ -61,6 +61,16 @@ const char *sh_error_place(void)
     return kept_place;
 }
 
+/* Of other classes the place says nothing to the user, whose input or machine is at fault. */
+sh_rc sh_error_locate(sh_rc rc)
+{
+    size_t used = strlen(kept_text);
+
+    if (rc == SH_E_BUG && used)
+        snprintf(kept_text + used, sizeof kept_text - used, " (a bug of Sherd, at %s)", kept_place);
+    return rc;
+}
+
 /* For failures that are none to the caller: else the text would be reported with the next one. */
 void sh_error_clear(void)
 {
@@ -69,7 +79,7 @@ void sh_error_clear(void)
 }
 
 /* For the message of sh_stop() only; scripts read the exit status. */
-const char *sh_rc_name(sh_rc rc)
+static const char *name_of(sh_rc rc)
 {
     switch (rc) {
     case SH_OK: return "ok";
@@ -97,7 +107,7 @@ void sh_stop(sh_rc rc)
     /* When several threads fail at once the first one reports; the others wait for its exit. */
     while (atomic_flag_test_and_set(&stopping))
         pause();
-    sh_log_error("%s (%s, from %s)", kept_text, sh_rc_name(rc), kept_place);
+    sh_log_error("%s (%s, from %s)", kept_text, name_of(rc), kept_place);
     fflush(stdout);
     if (stop_hook != NULL)
         stop_hook((int)rc);

@@ -47,8 +47,8 @@ const char *sh_error_text(void);
 const char *sh_error_place(void);
 void sh_error_clear(void);
 
-/* "usage", "data", ... for messages. */
-const char *sh_rc_name(sh_rc rc);
+/* Where the class is SH_E_BUG, let the text that is kept end in its place; returns rc. For who prints it, once. */
+sh_rc sh_error_locate(sh_rc rc);
 
 #define SH_TRY(call)               \
     do {                           \

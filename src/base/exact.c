@@ -77,7 +77,7 @@ void sh_exact_add_squares(struct sh_exact *sum, const float *a, int64_t n)
     }
 }
 
-/* Digits have 32 bits of room above their value, so carries may wait until sh_exact_carry(). */
+/* Digits have 32 bits of room above their value, so carries may wait until sh_exact_put(). */
 void sh_exact_add(struct sh_exact *sum, const struct sh_exact *more)
 {
     for (int i = 0; i < SH_EXACT_DIGITS + 2; i++)
@@ -86,7 +86,7 @@ void sh_exact_add(struct sh_exact *sum, const struct sh_exact *more)
 }
 
 /* The last digit has no upper neighbour, and sums that are in range leave it far below 2^32. */
-void sh_exact_carry(struct sh_exact *sum)
+static void carry(struct sh_exact *sum)
 {
     for (int i = 0; i + 1 < SH_EXACT_DIGITS; i++) {
         sum->digit[i + 1] += sum->digit[i] >> BITS;
@@ -104,7 +104,7 @@ void sh_exact_get(struct sh_exact *sum, const double *elems)
 
 void sh_exact_put(struct sh_exact *sum, double *elems)
 {
-    sh_exact_carry(sum);
+    carry(sum);
     for (int i = 0; i < SH_EXACT_DIGITS; i++)
         elems[i] = (double)sum->digit[i];
     elems[SH_EXACT_DIGITS] = sum->not_finite;
@@ -116,7 +116,7 @@ double sh_exact_round(struct sh_exact *sum)
     uint64_t top, next, head;
     int i = SH_EXACT_DIGITS - 1, free_bits;
 
-    sh_exact_carry(sum);
+    carry(sum);
     if (sum->not_finite != 0)
         return sum->not_finite;
     while (i > 0 && !sum->digit[i])

@@ -22,14 +22,11 @@ struct sh_exact {
     double not_finite;
 };
 
-/* Add the squares of n floats, of which the first starts a block; at most 2^36 floats between two sh_exact_carry(). */
+/* Add the squares of n floats, of which the first starts a block; at most 2^36 floats between two sh_exact_put(). */
 void sh_exact_add_squares(struct sh_exact *sum, const float *a, int64_t n);
 
 /* sum += more; both may hold digits without their carries taken on. */
 void sh_exact_add(struct sh_exact *sum, const struct sh_exact *more);
-
-/* Take on carries, so that each digit is below 2^32. */
-void sh_exact_carry(struct sh_exact *sum);
 
 /* From and to SH_EXACT_ELEMS doubles; put takes on carries. */
 void sh_exact_get(struct sh_exact *sum, const double *elems);

@@ -120,8 +120,8 @@ const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
     return out;
 }
 
-/* `column`: where the line is now, for text after an option's name. Words are never cut. */
-int sh_str_columns(FILE *out)
+/* How wide lines on a stream may be: what COLUMNS says, else the window of a terminal, else 80. */
+static int columns_of(FILE *out)
 {
     const char *text = getenv("COLUMNS");
     long columns = text ? strtol(text, NULL, 10) : 0;
@@ -132,6 +132,7 @@ int sh_str_columns(FILE *out)
     return columns >= COLUMNS_MIN && columns <= COLUMNS_MAX ? (int)columns : COLUMNS_USUAL;
 }
 
+/* `column`: where the line is now, for text after an option's name. Words are never cut. */
 void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
 {
     bool first = true; /* word of its line */
@@ -180,5 +181,5 @@ void sh_str_say(FILE *out, const char *label, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    sh_str_wrap(out, sh_str_columns(out), fprintf(out, "%s", label), SAID_FROM, text);
+    sh_str_wrap(out, columns_of(out), fprintf(out, "%s", label), SAID_FROM, text);
 }

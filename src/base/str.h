@@ -29,9 +29,6 @@ const char *sh_str_plural(int64_t n, const char *noun, char out[SH_STR_SHORT]);
 /* "42 s", "12 m 5 s", "1 h 12 m", "3 d 4 h": whole seconds, the two largest units; returns out. */
 const char *sh_str_duration(double seconds, char out[SH_STR_SHORT]);
 
-/* How wide lines on a stream may be: what COLUMNS says, else the window of a terminal, else 80. */
-int sh_str_columns(FILE *out);
-
 /* Words of `text` in lines of at most `width` columns, the last one ended.
  *   column  printed in the first line already; < indent: it is filled up with blanks
  *   indent  of all lines */

@@ -24,6 +24,7 @@ struct events {
     int n, cap;
 };
 
+/* Compute events and those of collectives apart: the former become points, the latter say what went on beside them. */
 struct reader {
     struct sh_bench_points *l;
     const struct sh_program *p;
@@ -51,11 +52,13 @@ static int kind_of(const char *name)
     return SH_NONE;
 }
 
+/* What has an event in the compute stream: neither what only starts something nor markers. */
 static bool is_computed(const struct sh_op *op)
 {
     return !sh_op_starts(sh_op_info(op->kind)) && !sh_op_info(op->kind)->marker;
 }
 
+/* The operations of one step, sections repeated as often as a step repeats them. */
 static void find_order(struct reader *r)
 {
     for (int s = 0; s < r->p->n_sections; s++)
@@ -83,6 +86,7 @@ static sh_rc add_computed(struct reader *r, json_t *e, const char *name)
     return SH_OK;
 }
 
+/* Complete events ("X") of rank 0 only; other ranks do the same work. */
 static sh_rc read_event(struct reader *r, json_t *e)
 {
     const char *phase = json_string_value(json_object_get(e, "ph")),
@@ -118,6 +122,7 @@ static void find_beside(struct reader *r)
     }
 }
 
+/* Operations of one price: what prices.c would not tell apart. */
 static bool same_point(const struct reader *r, int a, int b)
 {
     double one[SH_POINT_DIMS], other[SH_POINT_DIMS];
@@ -153,6 +158,7 @@ static double alone_seconds(const struct reader *r, int op, double *times)
     return n ? times[n / 2] : 0;
 }
 
+/* Sums over all events beside one kind of collective: what they took, and would have taken alone. */
 struct beside {
     double measured, alone;
 };
@@ -187,6 +193,7 @@ static void judge(struct reader *r, struct beside beside[SH_OP_KINDS])
     free(alone);
 }
 
+/* A trace that has fewer or more events than the steps is of another program, and would shift every shape by one. */
 static sh_rc read_all(struct reader *r, json_t *events, const char *path, int steps)
 {
     struct beside beside[SH_OP_KINDS] = {{0}};

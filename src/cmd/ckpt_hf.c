@@ -85,10 +85,12 @@ static void find_beside(const char *source, const struct sh_ckpt_meta *meta, con
 static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
 {
     for (int i = 0; i < p->n_params; i++) {
-        t[i] =
-            (struct sh_ckpt_tensor){.name = p->params[i].name, .ndim = p->params[i].ndim, .elems = p->params[i].elems};
+        const struct sh_param *param = &p->params[i];
+
+        t[i] = (struct sh_ckpt_tensor){
+            .name = param->name, .ndim = param->ndim, .elems = param->elems, .role = param->role};
         for (int d = 0; d < t[i].ndim; d++)
-            t[i].dim[d] = p->params[i].dim[d];
+            t[i].dim[d] = param->dim[d];
     }
 }
 

@@ -86,6 +86,7 @@ static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return take_token_type(cmd, args, l);
 }
 
+/* Counts of all files of the pattern together; the tokenizer is that of the first. */
 static void print_files(const struct look *l)
 {
     const struct sh_data_file *f = &l->set.file[0];
@@ -100,6 +101,7 @@ static void print_files(const struct look *l)
     putchar('\n');
 }
 
+/* Percentiles rather than a mean: lengths of documents have long tails. */
 static sh_rc print_lengths(const struct look *l)
 {
     int64_t n = l->set.documents, *tokens = sh_calloc((size_t)n + 1, sizeof *tokens);
@@ -184,6 +186,7 @@ out:
     return rc;
 }
 
+/* What belongs to documents is refused, since nothing here would act by it. */
 static sh_rc look_at_stream(const struct look *l)
 {
     if (l->excess)
@@ -199,6 +202,7 @@ static sh_rc look_at_stream(const struct look *l)
     return SH_OK;
 }
 
+/* Both ways of packing side by side, so that the choice need not be tried in a run. */
 static sh_rc look(struct look *l)
 {
     SH_TRY(sh_data_files_open(&l->opt, &l->set));

@@ -417,7 +417,7 @@ static void print(const struct sh_cmd_plan *l, bool show)
     }
 }
 
-void sh_cmd_plan_free(struct sh_cmd_plan *l)
+static void free_plan(struct sh_cmd_plan *l)
 {
     sh_program_destroy(l->after);
     sh_program_destroy(l->p);
@@ -485,7 +485,7 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     rc = make(cmd, args, &l);
     if (rc == SH_OK && is_search(cmd, args)) {
         rc = sh_cmd_plan_search(cmd, args, &l);
-        sh_cmd_plan_free(&l);
+        free_plan(&l);
         return rc;
     }
     if (rc == SH_OK && after)
@@ -499,6 +499,6 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         rc = sh_cmd_plan_check(&l);
     if (rc == SH_OK && l.priced)
         rc = sh_cmd_plan_cost(cmd, args, &l);
-    sh_cmd_plan_free(&l);
+    free_plan(&l);
     return rc;
 }

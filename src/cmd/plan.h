@@ -31,12 +31,7 @@ struct sh_cmd_plan_moves {
 struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l);
 void sh_cmd_plan_file(const struct sh_cmd_plan *l); /* prints it */
 
-/* Whatever was made of it. */
-void sh_cmd_plan_free(struct sh_cmd_plan *l);
-
 /* plan_cost.c: the step on --machine. */
-struct sh_cost_request sh_cmd_plan_cost_request(const struct sh_cmd_plan *l);
-struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l);
 sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l);
 
 /* plan_json.c: the same and the memory as JSON, into a file. Errors: SH_E_DATA. */

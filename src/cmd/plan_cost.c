@@ -15,7 +15,8 @@
 /* To host memory, for a snapshot of a GPU, or within it. */
 static const double snapshot_bytes_per_second = 20e9;
 
-struct sh_cost_request sh_cmd_plan_cost_request(const struct sh_cmd_plan *l)
+/* What a step is priced by: the program of this rank stands for all. */
+static struct sh_cost_request request_of(const struct sh_cmd_plan *l)
 {
     return (struct sh_cost_request){.p = l->p,
                                     .mesh = &l->mesh,
@@ -47,7 +48,8 @@ static double save_seconds(const struct sh_cmd_plan *l)
     return state_bytes(l, false) / fmin(m->disk.write, nodes * m->disk.each_node);
 }
 
-struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l)
+/* What a job is judged by besides its step: tokens, FLOPs, and what saving costs. */
+static struct sh_cost_job job_of(const struct sh_cmd_plan *l)
 {
     struct sh_model_flops f =
         sh_model_flops_adapted(&l->build.model, &l->build.batch.adapters, l->cfg.training.seq_len);
@@ -61,6 +63,7 @@ struct sh_cost_job sh_cmd_plan_cost_job(const struct sh_cmd_plan *l)
                                 .save_steps = l->cfg.checkpoint.enable ? (double)l->cfg.checkpoint.interval : 0};
 }
 
+/* How much of the prediction rests on measurements is told with it. */
 static void say_machine(const struct sh_cmd_plan *l)
 {
     const struct sh_machine *m = &l->machine;
@@ -77,6 +80,8 @@ static void say_machine(const struct sh_cmd_plan *l)
         m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
 }
 
+/* Only where the machine has a device memory of its own that is too small; of a CPU the arena is compared with
+ * nothing. */
 static void say_memory(const struct sh_cmd_plan *l)
 {
     double room = l->machine.device.memory_bytes - l->machine.device.reserved_bytes;
@@ -115,7 +120,7 @@ static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t 
                             &other.build));
     SH_TRY(sh_budget_fit(&other.cfg, &other.at, NULL, &other.build));
     SH_TRY(sh_pass_build(&other.build, &other.p));
-    r = sh_cmd_plan_cost_request(&other);
+    r = request_of(&other);
     rc = sh_cost_step(&r, &step);
     *seconds = step.seconds;
     *bytes = other.p->arena_bytes;
@@ -146,6 +151,7 @@ static sh_rc say_hybrid(const struct sh_cmd_plan *l, const struct sh_cost_step *
     return rc;
 }
 
+/* Head and foot are those of a run's trace, so that the same viewers and scripts read both. */
 static sh_rc put_trace(const struct sh_config *cfg, const struct sh_cost_request *r, const char *path)
 {
     char config[SH_CONFIG_DIGEST], *head, *all;
@@ -176,6 +182,7 @@ static sh_rc write_trace(const struct sh_config *cfg, struct sh_cost_request r, 
     return rc;
 }
 
+/* The whole table again for a changed machine, below one line that says what it gains. */
 static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cost_job *job,
                         const struct sh_cost_step *step, const char *text)
 {
@@ -191,8 +198,8 @@ static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cos
 
 sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
 {
-    struct sh_cost_request r = sh_cmd_plan_cost_request(l);
-    struct sh_cost_job job = sh_cmd_plan_cost_job(l);
+    struct sh_cost_request r = request_of(l);
+    struct sh_cost_job job = job_of(l);
     const char *json = sh_cmd_option(cmd, args, "--json"), *trace = sh_cmd_option(cmd, args, "--trace"),
                *what_if = sh_cmd_option(cmd, args, "--what-if");
     struct sh_cost_step step;

@@ -12,6 +12,7 @@
 
 enum { SHOWN = 10, MOST_NODES = 1 << 14 };
 
+/* The mesh stands in a column of its own. */
 static const char *strategy_name(const struct sh_cmd_plan *l, const struct sh_search *s,
                                  const struct sh_search_found *f, char text[SH_STRATEGY_TEXT])
 {
@@ -33,6 +34,7 @@ static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, cons
            sh_str_bytes(f->bytes, bytes), f->seconds, sh_str_count(llround(f->tokens_per_second), rate), f->recompute);
 }
 
+/* The best ones, and all that are marked however far down they are. */
 static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *found,
                       int n)
 {
@@ -44,6 +46,7 @@ static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, co
     puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller");
 }
 
+/* Memory is what the configuration allows and the device has, whichever is less. */
 static struct sh_search search_of(const struct sh_cmd_plan *l, int ranks, bool quick)
 {
     const struct sh_machine *m = &l->machine;
@@ -60,6 +63,7 @@ static struct sh_search search_of(const struct sh_cmd_plan *l, int ranks, bool q
                               .quick = quick};
 }
 
+/* The whole configuration, so that the file is complete without the one that the search began with. */
 static sh_rc write_best(const struct sh_search *s, const struct sh_search_found *found, int n, const char *path)
 {
     struct sh_config cfg;
@@ -136,6 +140,7 @@ struct size {
     struct sh_search_found best;
 };
 
+/* Failures grow with the ranks, so more nodes are not worth their number. A save is taken to cost a second. */
 static double goodput_of(const struct sh_cmd_plan *l, int ranks)
 {
     struct sh_cost_job job = {.ranks = ranks, .save_seconds = 1};

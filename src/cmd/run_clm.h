@@ -23,10 +23,6 @@ char *sh_clm_yaml(const struct sh_clm_keys *keys); /* freed with free() */
  * Errors: SH_E_USAGE: the word that cannot be done. */
 sh_rc sh_clm_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys);
 
-/* Whether a word that is true or false stands there, without a value or with one that HfArgumentParser takes.
- * Errors: SH_E_USAGE: another value. */
-sh_rc sh_clm_flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, bool *on);
-
 /* run_clm_model.c: which model, and whether it has weights.
  * Errors: SH_E_USAGE: none, or more than one; those of sh_hf_config_parse(). */
 sh_rc sh_clm_model(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys);

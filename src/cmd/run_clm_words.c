@@ -66,8 +66,9 @@ static sh_rc set_schedule(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
                    given);
 }
 
-/* The words of HfArgumentParser's string_to_bool(). */
-sh_rc sh_clm_flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, bool *on)
+/* Whether a word that is true or false stands there, without a value or with one of HfArgumentParser's
+ * string_to_bool(). Errors: SH_E_USAGE: another value. */
+static sh_rc flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, bool *on)
 {
     static const char *const yes[] = {"", "true", "t", "yes", "y", "1"}, *const no[] = {"false", "f", "no", "n", "0"};
     const char *given = sh_cmd_option(cmd, args, name);
@@ -88,8 +89,8 @@ sh_rc sh_clm_flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, cons
 
 static sh_rc check_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args, bool *train, bool *eval)
 {
-    SH_TRY(sh_clm_flag(cmd, args, "--do_train", train));
-    SH_TRY(sh_clm_flag(cmd, args, "--do_eval", eval));
+    SH_TRY(flag(cmd, args, "--do_train", train));
+    SH_TRY(flag(cmd, args, "--do_eval", eval));
     if (sh_cmd_option(cmd, args, "--do_train") && !*train)
         return sh_fail(SH_E_USAGE, "sherd run_clm: --do_train False does not train; `sherd eval --checkpoint FOLDER "
                                    "--data FILE` evaluates");
@@ -101,8 +102,8 @@ static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *
     bool train, eval, half, brain;
 
     SH_TRY(check_train(cmd, args, &train, &eval));
-    SH_TRY(sh_clm_flag(cmd, args, "--fp16", &half));
-    SH_TRY(sh_clm_flag(cmd, args, "--bf16", &brain));
+    SH_TRY(flag(cmd, args, "--fp16", &half));
+    SH_TRY(flag(cmd, args, "--bf16", &brain));
     bool evaluates = eval || sh_cmd_option(cmd, args, "--eval_steps");
 
     if (half && brain)
@@ -136,10 +137,10 @@ sh_rc sh_clm_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, str
     for (size_t i = 0; i < COUNT(flags); i++) {
         bool on;
 
-        SH_TRY(sh_clm_flag(cmd, args, flags[i].option, &on));
+        SH_TRY(flag(cmd, args, flags[i].option, &on));
         sh_clm_set(keys, flags[i].key, on ? flags[i].on : flags[i].off);
     }
-    SH_TRY(sh_clm_flag(cmd, args, "--fp16", &half));
+    SH_TRY(flag(cmd, args, "--fp16", &half));
     if (half)
         sh_clm_set(keys, "training.mixed_precision_param", "float16");
     SH_TRY(set_schedule(cmd, args, keys));

@@ -359,7 +359,7 @@ static sh_rc check_offload(struct sh_config_state *state)
 #define STATES_AWAY "offload.optimizer=nvme or offload.mode=memory_budget"
 #define ANY_AWAY "offload.optimizer=nvme, offload.activations=nvme or offload.mode=memory_budget"
 
-/* A wish on the command line that another key makes meaningless. In a file the same stands in every printed
+/* A request on the command line that another key makes meaningless. In a file the same stands in every printed
  * configuration, and may wait there for a mode that the command line chooses. */
 static sh_rc check_idle(struct sh_config_state *state)
 {
@@ -478,7 +478,7 @@ static sh_rc check_lora(struct sh_config_state *state)
                                 "'%s' is no linear product of %s; give all-linear, or names "
                                 "such as %s",
                                 bad, f->name, f->o);
-    for (int i = 0; i < SH_LINEARS; i++) {
+    for (int i = 0; i < SH_PARAM_LINEARS; i++) {
         int64_t in, out;
         sh_family_linear_dims(&c->model, i, &in, &out);
         if (targets & 1u << i && c->lora.rank > (in < out ? in : out))

@@ -28,29 +28,53 @@ const struct sh_family *sh_family_of(int word)
     return &families[word];
 }
 
-const char *sh_family_linear_name(const struct sh_family *f, enum sh_family_linear which)
+const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role which)
 {
-    const char *const names[SH_LINEARS] = {
-        [SH_LINEAR_Q] = f->q,       [SH_LINEAR_K] = f->k,   [SH_LINEAR_V] = f->v,      [SH_LINEAR_O] = f->o,
-        [SH_LINEAR_GATE] = f->gate, [SH_LINEAR_UP] = f->up, [SH_LINEAR_DOWN] = f->down};
+    const char *const names[SH_PARAM_LINEARS] = {
+        [SH_PARAM_Q] = f->q,       [SH_PARAM_K] = f->k,   [SH_PARAM_V] = f->v,      [SH_PARAM_O] = f->o,
+        [SH_PARAM_GATE] = f->gate, [SH_PARAM_UP] = f->up, [SH_PARAM_DOWN] = f->down};
     return names[which];
 }
 
 /* Of one product, which may be a stack of several in one parameter. */
-void sh_family_linear_dims(const struct sh_model *m, enum sh_family_linear which, int64_t *in, int64_t *out)
+void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, int64_t *in, int64_t *out)
 {
     const struct sh_family *f = sh_family_of(m->family);
     int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim, ffn = m->ffn_dim;
     int64_t up = f->gelu || f->gate ? ffn : 2 * ffn;
-    const int64_t dims[SH_LINEARS][2] = {[SH_LINEAR_Q] = {m->dim, f->k ? q : q + 2 * kv},
-                                         [SH_LINEAR_K] = {m->dim, kv},
-                                         [SH_LINEAR_V] = {m->dim, kv},
-                                         [SH_LINEAR_O] = {q, m->dim},
-                                         [SH_LINEAR_GATE] = {m->dim, ffn},
-                                         [SH_LINEAR_UP] = {m->dim, up},
-                                         [SH_LINEAR_DOWN] = {ffn, m->dim}};
+    const int64_t dims[SH_PARAM_LINEARS][2] = {[SH_PARAM_Q] = {m->dim, f->k ? q : q + 2 * kv},
+                                               [SH_PARAM_K] = {m->dim, kv},
+                                               [SH_PARAM_V] = {m->dim, kv},
+                                               [SH_PARAM_O] = {q, m->dim},
+                                               [SH_PARAM_GATE] = {m->dim, ffn},
+                                               [SH_PARAM_UP] = {m->dim, up},
+                                               [SH_PARAM_DOWN] = {ffn, m->dim}};
     *in = dims[which][0];
     *out = dims[which][1];
+}
+
+bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which)
+{
+    const struct sh_family *f = sh_family_of(m->family);
+
+    switch (which) {
+    case SH_PARAM_Q:
+    case SH_PARAM_K:
+    case SH_PARAM_V: return f->qkv_bias || m->attention_bias;
+    case SH_PARAM_O: return f->o_bias || m->attention_bias;
+    default: return f->mlp_bias || m->mlp_bias;
+    }
+}
+
+void sh_family_param_name(const struct sh_family *f, int block, const char *module, enum sh_param_role role, char *name,
+                          size_t size)
+{
+    const char *ending = sh_param_info(role)->ending;
+
+    if (block < 0)
+        snprintf(name, size, "%s.%s", module, ending);
+    else
+        snprintf(name, size, "%s.%d.%s.%s", f->block, block, module, ending);
 }
 
 /* As PEFT matches: the name, or its end after a dot. */
@@ -64,7 +88,7 @@ static bool is_named(const char *name, const char *word)
 static unsigned targets_of(const struct sh_family *f, const char *word)
 {
     unsigned bits = 0;
-    for (int i = 0; i < SH_LINEARS; i++) {
+    for (int i = 0; i < SH_PARAM_LINEARS; i++) {
         const char *name = sh_family_linear_name(f, i);
         if (name && (strcmp(word, "all-linear") == 0 || is_named(name, word)))
             bits |= 1u << i;

@@ -5,8 +5,10 @@
 #define SH_CONFIG_FAMILY_H
 
 #include "src/config/model.h"
+#include "src/config/role.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct sh_family {
@@ -38,23 +40,19 @@ struct sh_family {
     const char *after1, *after2; /* norms of the branches before their sums, beside norm1 and norm2; NULL: none */
 };
 
-/* The linear products of a block. Where q has k and v too, or up the gate, only that is one. */
-enum sh_family_linear {
-    SH_LINEAR_Q,
-    SH_LINEAR_K,
-    SH_LINEAR_V,
-    SH_LINEAR_O,
-    SH_LINEAR_GATE,
-    SH_LINEAR_UP,
-    SH_LINEAR_DOWN,
-    SH_LINEARS
-};
+/* Of a linear product of a block: its module below the block, as "self_attn.q_proj", NULL where the family has it
+ * not; its inputs and outputs; whether it has a bias. */
+const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role which);
+void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, int64_t *in, int64_t *out);
+bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which);
 
-/* Its module below a block, as "self_attn.q_proj"; NULL: the family has it not. */
-const char *sh_family_linear_name(const struct sh_family *f, enum sh_family_linear which);
-void sh_family_linear_dims(const struct sh_model *m, enum sh_family_linear which, int64_t *in, int64_t *out);
+/* The full name of a parameter of `module`, as "transformer.h.3.attn.c_proj.weight".
+ *   block  in   below which the module is; negative: it is outside of all
+ *   name   out  [size] */
+void sh_family_param_name(const struct sh_family *f, int block, const char *module, enum sh_param_role role, char *name,
+                          size_t size);
 
-/* What lora.target_modules means, as bits 1 << enum sh_family_linear: "all-linear", or modules or the ends of their names
+/* What lora.target_modules means, as bits 1 << enum sh_param_role: "all-linear", or modules or the ends of their names
  * ("q_proj", "self_attn.q_proj") with commas or blanks between.
  *   bad  out  [SH_FAMILY_WORD] where it is false: the word that names nothing */
 enum { SH_FAMILY_WORD = 64 };

@@ -1,3 +1,5 @@
+/* A machine's figures from runs that were measured on it: few factors with priors, so that one run moves little and
+ * ten runs say much, and then what the formulas miss of each kind of work. doc/prediction.md has what came of it. */
 #include "src/cost/fit.h"
 
 #include "src/base/mem.h"
@@ -9,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The factors by name; each is the exponential of its number, so that 0 leaves the machine as it is. */
 enum { COMPUTATION, HOST, HOPS, SHARE, CROWDING, FACTORS };
 
 /* Widths of the priors, in the logarithm. */
@@ -24,6 +27,7 @@ struct fit {
     const struct sh_machine *start;
 };
 
+/* x [FACTORS], the logarithms. Hops inside and between nodes share one factor: no run tells them apart. */
 static struct sh_machine machine_of(const struct fit *f, const double *x)
 {
     struct sh_machine m = *f->start;
@@ -48,6 +52,7 @@ static sh_rc predict(const struct sh_cost_run *run, const struct sh_machine *m, 
     return SH_OK;
 }
 
+/* Quadratic near 0, linear beyond: one run that something disturbed does not turn all factors. */
 static double huber(double error)
 {
     double size = fabs(error);
@@ -55,6 +60,8 @@ static double huber(double error)
     return size <= far_error ? size * size : far_error * (2 * size - far_error);
 }
 
+/* Errors of the runs in units of what the formulas miss anyway, and how far the factors are from where they began,
+ * in widths of their priors. Both count alike, which makes it a maximum of the posterior. */
 static sh_rc loss_of(const struct fit *f, const double *x, double *loss)
 {
     struct sh_machine m = machine_of(f, x);
@@ -131,6 +138,7 @@ static sh_rc rest_of(const struct sh_cost_run *run, const struct sh_machine *m, 
     return SH_OK;
 }
 
+/* Equal up to the noise of adding in another order. */
 static bool same_work(const struct sh_machine_point *a, const struct sh_machine_point *b)
 {
     return !strcmp(a->type, b->type) && sh_nearby_distance(a->dims, b->dims, SH_WORK_DIMS) < 1e-3;
@@ -149,6 +157,7 @@ static void add_rest(struct sh_machine *m, const struct sh_machine_point *of)
     m->points[m->n_points++] = *of;
 }
 
+/* An earlier fit's corrections, which would be corrected a second time. */
 static void drop_steps(struct sh_machine *m)
 {
     int n = 0;
@@ -159,6 +168,8 @@ static void drop_steps(struct sh_machine *m)
     m->n_points = n;
 }
 
+/* The mean of the logarithms for each kind of work, with one more of weight 0, so that a single run is believed
+ * half. */
 static sh_rc fit_works(struct sh_cost_run *runs, int n, struct sh_machine *m)
 {
     struct sh_machine_point *rest = sh_calloc((size_t)n, sizeof *rest);
@@ -175,6 +186,7 @@ static sh_rc fit_works(struct sh_cost_run *runs, int n, struct sh_machine *m)
     return rc;
 }
 
+/* A single run cannot tell the host from kernels: it moves the computation alone. */
 sh_rc sh_cost_fit(struct sh_cost_run *runs, int n, struct sh_machine *m, struct sh_cost_fitted *out)
 {
     struct sh_machine start;

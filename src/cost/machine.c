@@ -14,6 +14,8 @@
 
 enum { MOST_BYTES = 16 << 20, MOST_RANKS = 1 << 24 };
 
+/* A file is read twice: the first pass looks for device.kind only, since the preset comes before all that overwrites
+ * it. */
 struct reader {
     struct sh_machine *m;
     const char *name;
@@ -22,11 +24,13 @@ struct reader {
     int point_line;
 };
 
+/* With file and line, as configurations are refused; a machine file is written by hand. */
 static sh_rc fail_at(const struct reader *r, const struct sh_flat_pair *pair, const char *text)
 {
     return sh_fail(SH_E_USAGE, "%s:%d: %s: %s", r->name, pair->line, pair->path, text);
 }
 
+/* Ranges are those of the key, so that a unit that was mistaken (GB for bytes) is refused and not predicted with. */
 static sh_rc read_number(const struct reader *r, const struct sh_flat_pair *pair, double min, double max,
                          const char *unit, double *out)
 {
@@ -58,6 +62,7 @@ static sh_rc no_such_key(const struct reader *r, const struct sh_flat_pair *pair
 
 /* --- points --- */
 
+/* A point is all doubles and short texts, so that one table of offsets reads and prints it. */
 #define COUNT(field) offsetof(struct sh_machine_point, field)
 static const struct point_field {
     const char *name;
@@ -71,6 +76,7 @@ static const struct point_field {
 };
 enum { POINT_FIELDS = sizeof point_fields / sizeof *point_fields };
 
+/* Points come in the order of the file, field by field; each field names the number of its point. */
 static struct sh_machine_point *point_at(struct sh_machine *m, int i)
 {
     while (m->n_points <= i) {
@@ -80,6 +86,7 @@ static struct sh_machine_point *point_at(struct sh_machine *m, int i)
     return &m->points[i];
 }
 
+/* A list inside the mapping: "dims[0]", "dims[1]", ... in this order. */
 static sh_rc read_dim(const struct reader *r, const struct sh_flat_pair *pair, struct sh_machine_point *p)
 {
     if (p->n_dims == SH_POINT_DIMS)
@@ -168,6 +175,7 @@ static sh_rc judge_points(struct reader *r)
 
 /* --- keys --- */
 
+/* One figure or text, in the range that the preset's own values keep to. A key counts once, as in a configuration. */
 static sh_rc read_key(struct reader *r, const struct sh_flat_pair *pair)
 {
     int key = sh_machine_key_find(pair->path);
@@ -233,6 +241,7 @@ sh_rc sh_machine_parse(const char *text, size_t bytes, const char *name, struct 
     return SH_OK;
 }
 
+/* A name that is no file is a preset, so that `--machine h100` needs no file. */
 sh_rc sh_machine_load(const char *name_or_file, struct sh_machine *out)
 {
     char *text;
@@ -276,7 +285,8 @@ static bool is_asked(const struct sh_machine_point *p, const char *at)
            (p->what == SH_POINT_BESIDE && at == (const char *)&p->slowdown);
 }
 
-void sh_machine_print_point(const struct sh_machine_point *p, FILE *out)
+/* One line: a point is read by people beside others of its kind. */
+static void print_point(const struct sh_machine_point *p, FILE *out)
 {
     const char *between = "";
 
@@ -313,6 +323,8 @@ static sh_rc head_of(const char *path, const char *text, size_t *bytes)
     return SH_OK;
 }
 
+/* Old points stay in their order, and new ones go to the end: a file under version control then shows what was
+ * measured. */
 static void write_points(const struct sh_machine *m, const struct sh_machine_point *points, int n, FILE *out)
 {
     fputs("points:\n", out);
@@ -323,15 +335,16 @@ static void write_points(const struct sh_machine *m, const struct sh_machine_poi
             replaced |= same_point(&m->points[i], &points[k]);
         if (replaced)
             continue;
-        sh_machine_print_point(&m->points[i], out);
+        print_point(&m->points[i], out);
         fputc('\n', out);
     }
     for (int k = 0; k < n; k++) {
-        sh_machine_print_point(&points[k], out);
+        print_point(&points[k], out);
         fputc('\n', out);
     }
 }
 
+/* The head of the file is kept byte for byte, comments included. What cannot be parsed is not written over. */
 static sh_rc rewrite(const char *path, const char *text, size_t bytes, const struct sh_machine_point *points, int n)
 {
     struct sh_machine m;

@@ -95,20 +95,6 @@ static void print_range(const struct sh_machine_key *k, FILE *out)
         fprintf(out, "%g .. %g%s%s", k->min, k->max, *k->unit ? " " : "", k->unit);
 }
 
-void sh_machine_print(const struct sh_machine *m, FILE *out)
-{
-    for (int i = 0; i < sh_machine_n_keys; i++) {
-        const struct sh_machine_key *k = &sh_machine_keys[i];
-        const char *at = (const char *)m + k->offset;
-
-        if (k->text)
-            fprintf(out, "  %-30s %-14s\n", k->name, at);
-        else
-            fprintf(out, "  %-30s %-14.6g %-10s %s\n", k->name, *(const double *)at, k->unit,
-                    sh_machine_from_name(m->from[i]));
-    }
-}
-
 void sh_machine_help(FILE *out)
 {
     enum { WIDTH = 74 };

@@ -1,3 +1,5 @@
+/* A step repeats few operations many times, and a price takes the longest of all that predicting does: it is made
+ * once for each kind and shape, and operations have its number. */
 #include "src/cost/prices.h"
 
 #include "src/base/mem.h"
@@ -15,12 +17,14 @@ struct table {
     } slots[SLOTS];
 };
 
+/* Not for a hash of anything that is stored: a collision would only make two prices one. */
 static uint64_t mix(uint64_t h, uint64_t value)
 {
     h = (h ^ value) * 0x9e3779b97f4a7c15u;
     return h ^ h >> 29;
 }
 
+/* Types and sizes; names and places do not matter to a price. */
 static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
 {
     if (t == SH_NONE)
@@ -58,6 +62,7 @@ static bool in_segment(const struct sh_cost_request *r, sh_group group)
     return w->ranks && (group == r->mesh->shard || w->ranks == sh_mesh_ranks(r->mesh));
 }
 
+/* Collectives by the links between their ranks, moves by the disk, all others by operations and bytes. */
 static struct sh_price price_of(const struct sh_cost_request *r, const struct sh_op *op)
 {
     struct sh_op_call call;
@@ -135,6 +140,8 @@ static void find_slowdowns(const struct sh_cost_request *r, double out[SH_COST_C
     out[SH_COST_MOVES] = 0; /* its threads sleep while the disk works */
 }
 
+/* Operations of a step by class: flops of products and attention, bytes of the rest. Begins at 1, for logarithms are
+ * taken. */
 void sh_prices_work(const struct sh_program *p, const struct sh_prices *of, double work[SH_WORK_DIMS])
 {
     for (int d = 0; d < SH_WORK_DIMS; d++)
@@ -183,6 +190,7 @@ static void correct(const struct sh_cost_request *r, struct sh_prices *out)
     free(done);
 }
 
+/* All markers share the first price, which is 0. */
 void sh_prices_make(const struct sh_cost_request *r, struct sh_prices *out)
 {
     struct table *t = sh_calloc(1, sizeof *t);

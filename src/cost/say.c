@@ -1,3 +1,5 @@
+/* The predicted step in words, as `sherd plan --machine` prints it. Numbers come from step.c; what is worked out
+ * here is what follows from a step's seconds: rates, model FLOPs utilisation, failures, and money. */
 #include "src/cost/say.h"
 
 #include "src/base/str.h"
@@ -11,6 +13,8 @@ double sh_cost_tokens_per_second(const struct sh_cost_job *job, const struct sh_
     return (double)job->tokens / step->seconds;
 }
 
+/* What a device does at most in the compute type. float16 has no figure of its own: the price of its products is
+ * float32's. */
 static double peak_of(const struct sh_machine *m, enum sh_dtype act)
 {
     return act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32;
@@ -41,6 +45,7 @@ static const char *seconds_text(double s, char text[SH_STR_SHORT])
     return text;
 }
 
+/* The field's two ways to count attention, half of the square and all of it, stand side by side: papers give either. */
 static void say_step(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
                      FILE *out)
 {
@@ -54,6 +59,8 @@ static void say_step(const struct sh_cost_request *r, const struct sh_cost_job *
         100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_full), peak_of(r->machine, r->p->act) / 1e12);
 }
 
+/* A class of kernels: how long alone, and what collectives beside it add. Memory-bound ones are told by bandwidth,
+ * for a share of the peak rate says nothing of them. */
 static void say_computation(const struct sh_cost_request *r, const struct sh_cost_step *step, enum sh_cost_class c,
                             FILE *out)
 {
@@ -70,6 +77,7 @@ static void say_computation(const struct sh_cost_request *r, const struct sh_cos
         fprintf(out, ", at %.0f %% of the peak\n", 100 * row->flops / row->alone / peak_of(r->machine, r->p->act));
 }
 
+/* A kind of collective. Only its exposed part costs; what is hidden behind kernels shows in their column "slowed". */
 static void say_collective(const struct sh_cost_step *step, enum sh_cost_class c, FILE *out)
 {
     const struct sh_cost_row *row = &step->row[c];
@@ -87,6 +95,7 @@ static void say_collective(const struct sh_cost_step *step, enum sh_cost_class c
                               : "");
 }
 
+/* What no stream accounts for: nodes that wait for each other, and the host between two steps. */
 static void say_rest(const struct sh_cost_step *step, FILE *out)
 {
     char spread[SH_STR_SHORT], host[SH_STR_SHORT];
@@ -96,6 +105,7 @@ static void say_rest(const struct sh_cost_step *step, FILE *out)
             seconds_text(step->host, host));
 }
 
+/* The two parts whose absence would help most, with what a user can do about each. */
 static sh_rc say_limits(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
 {
     struct sh_cost_limit limits[2];
@@ -107,6 +117,8 @@ static sh_rc say_limits(const struct sh_cost_request *r, const struct sh_cost_st
     return SH_OK;
 }
 
+/* Every part once: `usual` times faster, as the next generation of hardware would be; parts without such a factor
+ * are taken away. */
 static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
 {
     const char *between = "";
@@ -144,6 +156,7 @@ static void warn_interval(const struct sh_cost_failures *f, const struct sh_cost
                    mine > best ? "long" : "short", 100 * sh_cost_goodput(f, mine));
 }
 
+/* Prices are per hour of a device, so an idle hour after a failure costs too: tokens are divided by the goodput. */
 static void say_failures(const struct sh_cost_request *r, const struct sh_cost_job *job,
                          const struct sh_cost_step *step, FILE *out)
 {

@@ -128,18 +128,18 @@ static uint64_t most_frequent(int n, const uint64_t *value)
 /* The number of nodes whose value is not `usual`; text names the first NAMED of them. */
 int sh_doctor_nodes_but(const struct sh_doctor *d, const uint64_t *value, uint64_t usual, int size, char *text)
 {
-    int odd = 0, used = 0;
+    int others = 0, used = 0;
 
     text[0] = '\0';
     for (int i = 0; i < d->mesh->n_nodes; i++) {
         if (value[i] == usual)
             continue;
-        if (odd++ < NAMED && used < size)
+        if (others++ < NAMED && used < size)
             used += snprintf(text + used, (size_t)(size - used), "%s%s", used ? ", " : "", sh_doctor_host(d, i));
     }
-    if (odd > NAMED && used < size)
-        snprintf(text + used, (size_t)(size - used), " and %d more", odd - NAMED);
-    return odd;
+    if (others > NAMED && used < size)
+        snprintf(text + used, (size_t)(size - used), " and %d more", others - NAMED);
+    return others;
 }
 
 /* Against the value that most nodes have. */

@@ -1,3 +1,6 @@
+/* Moves between the arena and the scratch file. Sections move slices at places that the program says. Between
+ * sections, saves and loads read the same slices through slots: the memory that only sections use is free then, and
+ * serves as a cache. */
 #include "src/exec/moves.h"
 
 #include "src/base/mem.h"
@@ -29,6 +32,7 @@ struct sh_moves {
     pthread_mutex_t lent; /* held while a slice is */
 };
 
+/* Remainder and states of a slice are one extent. */
 static int64_t bytes_of(const struct sh_moves *m, int slice)
 {
     return sh_tensor_bytes(&m->p->tensors[m->p->slices[slice].home]);
@@ -79,6 +83,7 @@ void sh_moves_close(struct sh_moves *m)
     free(m);
 }
 
+/* Both sides have fixed places, so a move is one request of one length. */
 sh_rc sh_moves_start(struct sh_moves *m, const struct sh_op *op, int64_t *ticket)
 {
     const struct sh_tensor *from = &m->p->tensors[op->in[0]], *to = &m->p->tensors[op->out[0]];
@@ -106,6 +111,7 @@ void sh_moves_take(struct sh_moves *m, int64_t *in_bytes, int64_t *out_bytes)
 
 /* ---- between sections ---- */
 
+/* The unit and its elements, for a disk that fails knows offsets only. */
 static sh_rc named(const struct sh_moves *m, int slice, sh_rc rc)
 {
     const struct sh_slice *s = &m->p->slices[slice];
@@ -116,6 +122,7 @@ static sh_rc named(const struct sh_moves *m, int slice, sh_rc rc)
                                 (long long)s->first, (long long)(s->first + s->n - 1));
 }
 
+/* From then on the file is what counts. */
 static sh_rc write_slice(struct sh_moves *m, int slice, const char *from)
 {
     int64_t at = m->p->tensors[m->p->slices[slice].home].offset_bytes;
@@ -125,6 +132,7 @@ static sh_rc write_slice(struct sh_moves *m, int slice, const char *from)
     return SH_OK;
 }
 
+/* The file has no zeros to read: it is as long as the states, and mostly never written. */
 static sh_rc read_slice(struct sh_moves *m, int slice, char *to)
 {
     int64_t at = m->p->tensors[m->p->slices[slice].home].offset_bytes;
@@ -159,6 +167,7 @@ static struct slot *slot_for(struct sh_moves *m, int slice)
     return oldest;
 }
 
+/* What the slot has goes to its home first, where it was changed. */
 static sh_rc bring(struct sh_moves *m, int slice, struct slot *slot)
 {
     if (slot->slice == slice)
@@ -169,6 +178,7 @@ static sh_rc bring(struct sh_moves *m, int slice, struct slot *slot)
     return SH_OK;
 }
 
+/* The lock is held until it is given back: another slice could push this one out of its slot. */
 sh_rc sh_moves_lend(struct sh_moves *m, int slice, bool change, char **extent)
 {
     struct slot *slot;
@@ -211,6 +221,7 @@ sh_rc sh_moves_fill(struct sh_moves *m)
     return SH_OK;
 }
 
+/* After a rollback or a load all slices are zeros again until they are written. */
 void sh_moves_forget(struct sh_moves *m)
 {
     for (int i = 0; i < m->n_slots; i++)

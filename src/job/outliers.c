@@ -16,7 +16,7 @@ static uint64_t find_candidate(int n, const uint64_t *hash)
 }
 
 /* The candidate is only the majority if there is one, so its votes are counted in a second pass. Example: A A B gives
- * one odd rank, the third; A B has no majority, and both are odd. */
+ * one outlier, the third rank; A B has no majority, and both are outliers. */
 int sh_job_outliers(int n, const uint64_t *hash, bool *outlier)
 {
     uint64_t candidate = find_candidate(n, hash);

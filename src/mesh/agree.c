@@ -51,7 +51,7 @@ sh_rc sh_agree(sh_rc rc)
 
 int sh_mesh_report(sh_rc rc)
 {
-    if (rc == SH_OK)
+    if (sh_error_locate(rc) == SH_OK)
         return 0;
     if (sh_error_text()[0] != '\0')
         sh_log_end(sh_error_text());

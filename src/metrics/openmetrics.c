@@ -58,6 +58,7 @@ struct sh_exposition {
     int64_t written_ns;
 };
 
+/* Rows before SH_EXPOSED_STEP. */
 static bool is_counter(enum sh_exposed what)
 {
     return what < SH_EXPOSED_STEP;
@@ -96,6 +97,7 @@ static char *make_labels(const struct sh_metrics_labels *l)
     return NULL;
 }
 
+/* Written once at the start with counters at 0, so that a rate over the first minutes is right. */
 sh_rc sh_exposition_open(const char *path, const struct sh_metrics_labels *labels, struct sh_exposition **out)
 {
     char *text = make_labels(labels);
@@ -138,6 +140,7 @@ static void write_number(FILE *out, double v)
         fprintf(out, "%.17g", v);
 }
 
+/* TYPE, UNIT and HELP before each value, in the order that the format wants. */
 static void write_row(FILE *out, const struct sh_exposition *e, enum sh_exposed what)
 {
     const char *name = rows[what].name;

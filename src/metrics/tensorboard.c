@@ -20,7 +20,8 @@ struct sh_events {
 
 /* ---- checksums ---- */
 
-uint32_t sh_events_crc(const void *data, size_t n)
+/* CRC-32C (Castagnoli), as in iSCSI. */
+static uint32_t crc_of(const void *data, size_t n)
 {
     const uint32_t polynomial = 0x82f63b78; /* reflected */
     const unsigned char *at = data;
@@ -61,6 +62,7 @@ static void put_little(FILE *out, uint64_t bits, int bytes)
         fputc((int)(bits >> 8 * i & 0xff), out);
 }
 
+/* Seven bits a byte, the lowest first; the upper bit says that more follow. */
 static void put_varint(FILE *out, uint64_t v)
 {
     for (; v >= 0x80; v >>= 7)
@@ -75,6 +77,7 @@ static void put_bytes(FILE *out, enum field field, const void *data, size_t n)
     fwrite(data, 1, n, out);
 }
 
+/* Eight bytes, whatever the machine's order. */
 static void put_double(FILE *out, enum field field, double v)
 {
     uint64_t bits;
@@ -84,6 +87,7 @@ static void put_double(FILE *out, enum field field, double v)
     put_little(out, bits, 8);
 }
 
+/* TensorBoard's scalars have single precision. */
 static void put_float(FILE *out, enum field field, double v)
 {
     float narrow = (float)v;
@@ -107,6 +111,7 @@ static sh_rc begin(struct part *p)
     return p->out ? SH_OK : sh_fail(SH_E_MEMORY, "out of memory: no room for an event");
 }
 
+/* The data are there once the stream is closed; freed with free(). */
 static sh_rc end(struct part *p)
 {
     bool failed = ferror(p->out) != 0;
@@ -119,6 +124,7 @@ static sh_rc end(struct part *p)
 
 /* ---- records ---- */
 
+/* Flushed each time: who looks at a running job reads whole records. */
 static sh_rc write_record(struct sh_events *e, const void *data, size_t n)
 {
     unsigned char length[8];
@@ -126,14 +132,15 @@ static sh_rc write_record(struct sh_events *e, const void *data, size_t n)
     for (int i = 0; i < 8; i++)
         length[i] = (unsigned char)((uint64_t)n >> 8 * i & 0xff);
     fwrite(length, 1, sizeof length, e->file);
-    put_little(e->file, masked(sh_events_crc(length, sizeof length)), 4);
+    put_little(e->file, masked(crc_of(length, sizeof length)), 4);
     fwrite(data, 1, n, e->file);
-    put_little(e->file, masked(sh_events_crc(data, n)), 4);
+    put_little(e->file, masked(crc_of(data, n)), 4);
     if (fflush(e->file) != 0 || ferror(e->file))
         return sh_fail(SH_E_DATA, "write %s: %s", e->path, strerror(errno));
     return SH_OK;
 }
 
+/* Seconds since 1970, which the viewer shows as time of day. */
 static double wall_time(void)
 {
     struct timespec t;

@@ -21,9 +21,6 @@ sh_rc sh_events_open(const char *folder, int64_t step, struct sh_events **out);
 sh_rc sh_events_write(struct sh_events *e, int64_t step, int n, const struct sh_value *values);
 void sh_events_close(struct sh_events *e); /* NULL is fine */
 
-/* CRC-32C (Castagnoli), as in iSCSI; of n bytes. */
-uint32_t sh_events_crc(const void *data, size_t n);
-
 /* openmetrics.c: the newest values in a file that a collector reads every some seconds. */
 struct sh_exposition;
 /* Replaces `path` at once, so that one that cannot be written is found before the first step. Errors: SH_E_DATA. */

@@ -9,13 +9,13 @@
     }
 
 /* One of the two matrices of a product; the tensor of the first that is declared is a stack's. */
-static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, const char *which, int64_t rows, int64_t columns,
-                   enum sh_init init, float bound)
+static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, enum sh_param_role role, int64_t rows,
+                   int64_t columns, enum sh_init init, float bound)
 {
     char name[SH_NAME_MAX];
 
-    snprintf(name, sizeof name, "%s.%d.%s.lora_%s.weight", s->block, e->block, s->name[i], which);
-    return sh_emit_param(e, name, 2, DIMS(rows, columns), init, bound);
+    sh_family_param_name(s->family, e->block, s->module[i], role, name, sizeof name);
+    return sh_emit_param(e, role, name, 2, DIMS(rows, columns), init, bound);
 }
 
 /* All of A lie end to end, and behind them all of B. A starts as in PEFT: Kaiming's with a = sqrt(5), which comes to evenly
@@ -33,12 +33,12 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
         l.width[l.parts++] = (int)s->out[i];
     }
     for (int p = 0; p < l.parts; p++) {
-        int t = declare(e, s, from[p], "A", a->rank, s->in, SH_INIT_UNIFORM, 1.0f / sqrtf((float)s->in));
+        int t = declare(e, s, from[p], SH_PARAM_LORA_A, a->rank, s->in, SH_INIT_UNIFORM, 1.0f / sqrtf((float)s->in));
 
         l.a = p ? l.a : t;
     }
     for (int p = 0; p < l.parts; p++) {
-        int t = declare(e, s, from[p], "B", l.width[p], a->rank, SH_INIT_ZERO, 0);
+        int t = declare(e, s, from[p], SH_PARAM_LORA_B, l.width[p], a->rank, SH_INIT_ZERO, 0);
 
         l.b = p ? l.b : t;
     }
@@ -49,10 +49,10 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
     return l;
 }
 
-/* After all units are declared. */
+/* After all units are declared. Adapters have units of their own, so that the first parameter speaks for all. */
 void sh_adapt_freeze(struct sh_program *p)
 {
     for (int i = 0; i < p->n_units; i++)
-        if (p->units[i].beside == SH_NONE)
+        if (!sh_param_info(p->params[p->units[i].first_param].role)->adapter)
             sh_program_freeze(p, i);
 }

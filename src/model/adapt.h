@@ -10,9 +10,9 @@
 /* n products of one input that are written as one: queries, keys and values; gate and up. */
 struct sh_adapt {
     int n;
-    const char *block; /* the family's */
-    enum sh_family_linear which[SH_LORA_PARTS];
-    const char *name[SH_LORA_PARTS];
+    const struct sh_family *family;
+    enum sh_param_role which[SH_LORA_PARTS];
+    const char *module[SH_LORA_PARTS];
     int64_t in, out[SH_LORA_PARTS];
 };
 

@@ -31,137 +31,134 @@ struct block {
     int q_norm, k_norm;
 };
 
-/* The full name, as the family has it: "transformer.h.3.attn.c_proj.weight" inside of block 3, "lm_head.weight"
- * outside. */
-static int declare(struct decoder *d, const char *name, const char *kind, int ndim, const int64_t *dim,
-                   enum sh_init init, float std)
+/* Norms start as the identity. Matrices that write into the residual stream start smaller by 1/sqrt(2 L), so that the
+ * stream keeps its variance over depth (Radford et al. 2019, section 2.3).
+ *   std  out  of normal values */
+static enum sh_init init_of(const struct decoder *d, enum sh_param_role role, float *std)
 {
-    char full[SH_NAME_MAX];
+    const struct sh_param_info *info = sh_param_info(role);
 
-    if (d->e.block == SH_NONE)
-        snprintf(full, sizeof full, "%s.%s", name, kind);
-    else
-        snprintf(full, sizeof full, "%s.%d.%s.%s", d->f->block, d->e.block, name, kind);
-    return sh_emit_param(&d->e, full, ndim, dim, init, std);
+    *std = 0;
+    if (info->vector)
+        return role == SH_PARAM_NORM && !d->f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO;
+    *std = (float)d->m->init_std;
+    if (info->residual)
+        *std /= sqrtf(2.0f * (float)d->m->n_layers);
+    return SH_INIT_NORMAL;
 }
 
-/* w [C], b [C] or SH_NONE. Norms start as the identity. */
-static struct weights declare_norm(struct decoder *d, const char *name)
+/* The role says how it begins and ends in its name. */
+static int declare(struct decoder *d, enum sh_param_role role, const char *module, int ndim, const int64_t *dim)
+{
+    char name[SH_NAME_MAX];
+    float std;
+    enum sh_init init = init_of(d, role, &std);
+
+    sh_family_param_name(d->f, d->e.block, module, role, name, sizeof name);
+    return sh_emit_param(&d->e, role, name, ndim, dim, init, std);
+}
+
+/* w [C], b [C] or SH_NONE. */
+static struct weights declare_norm(struct decoder *d, const char *module)
 {
     int64_t dim = d->m->dim;
     struct weights n = {.b = SH_NONE};
 
-    n.w = declare(d, name, "weight", 1, &dim, d->f->norm_plus_one ? SH_INIT_ZERO : SH_INIT_ONE, 0);
+    n.w = declare(d, SH_PARAM_NORM, module, 1, &dim);
     if (d->f->layer_norm)
-        n.b = declare(d, name, "bias", 1, &dim, SH_INIT_ZERO, 0);
+        n.b = declare(d, SH_PARAM_BIAS, module, 1, &dim);
     return n;
 }
 
 /* One that a family may have beside the norm of its input. */
-static struct weights declare_after(struct decoder *d, const char *name)
+static struct weights declare_after(struct decoder *d, const char *module)
 {
-    return name ? declare_norm(d, name) : (struct weights){.w = SH_NONE, .b = SH_NONE};
+    return module ? declare_norm(d, module) : (struct weights){.w = SH_NONE, .b = SH_NONE};
 }
 
-/* w [O,I], or [I,O] as GPT-2 stores it; b [O] or SH_NONE. */
-static struct weights declare_linear(struct decoder *d, const char *name, int64_t in, int64_t out, bool bias, float std)
+/* [O,I], or [I,O] as GPT-2 stores it. */
+static int declare_matrix(struct decoder *d, enum sh_param_role role)
 {
-    struct weights l = {.b = SH_NONE};
+    int64_t in, out;
 
-    l.w = declare(d, name, "weight", 2, d->f->w_in_out ? DIMS(in, out) : DIMS(out, in), SH_INIT_NORMAL, std);
-    if (bias)
-        l.b = declare(d, name, "bias", 1, &out, SH_INIT_ZERO, 0);
+    sh_family_linear_dims(d->m, role, &in, &out);
+    return declare(d, role, sh_family_linear_name(d->f, role), 2, d->f->w_in_out ? DIMS(in, out) : DIMS(out, in));
+}
+
+/* [O] */
+static int declare_bias(struct decoder *d, enum sh_param_role role)
+{
+    int64_t in, out;
+
+    sh_family_linear_dims(d->m, role, &in, &out);
+    return declare(d, SH_PARAM_BIAS, sh_family_linear_name(d->f, role), 1, &out);
+}
+
+/* Those of n roles that the family has are products of one input, and written as one: their matrices are neighbours,
+ * and so are their biases behind them. w [sum of O,I], b [sum of O] or SH_NONE. */
+static struct weights declare_linear(struct decoder *d, enum sh_param_role first, int n)
+{
+    struct weights l = {.w = SH_NONE, .b = SH_NONE};
+    enum sh_param_role have[SH_LORA_PARTS];
+    int parts = 0;
+
+    for (int i = first; i < (int)first + n; i++)
+        if (sh_family_linear_name(d->f, i))
+            have[parts++] = i;
+    for (int i = 0; i < parts; i++) {
+        int w = declare_matrix(d, have[i]);
+
+        l.w = i ? l.w : w;
+    }
+    for (int i = 0; sh_family_linear_bias(d->m, first) && i < parts; i++) {
+        int b = declare_bias(d, have[i]);
+
+        l.b = i ? l.b : b;
+    }
+    if (parts == 1)
+        return l;
+    l.w = sh_emit_stack(&d->e, l.w, parts);
+    if (l.b != SH_NONE)
+        l.b = sh_emit_stack(&d->e, l.b, parts);
     return l;
-}
-
-/* n products of one input, written as one: their matrices are neighbours, and so are their biases behind them. */
-static struct weights declare_stack(struct decoder *d, int n, const char *const *name, const int64_t *out, bool bias)
-{
-    struct weights first = {.w = SH_NONE, .b = SH_NONE};
-
-    for (int i = 0; i < n; i++) {
-        int w = declare(d, name[i], "weight", 2, DIMS(out[i], d->m->dim), SH_INIT_NORMAL, (float)d->m->init_std);
-
-        first.w = i ? first.w : w;
-    }
-    for (int i = 0; bias && i < n; i++) {
-        int b = declare(d, name[i], "bias", 1, &out[i], SH_INIT_ZERO, 0);
-
-        first.b = i ? first.b : b;
-    }
-    first.w = sh_emit_stack(&d->e, first.w, n);
-    if (bias)
-        first.b = sh_emit_stack(&d->e, first.b, n);
-    return first;
-}
-
-/* Queries, keys and values are one product, as one parameter or as three. */
-static struct weights declare_qkv(struct decoder *d)
-{
-    const struct sh_family *f = d->f;
-    const struct sh_model *m = d->m;
-    int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
-    bool bias = f->qkv_bias || m->attention_bias;
-
-    if (!f->k)
-        return declare_linear(d, f->q, m->dim, q + 2 * kv, bias, (float)m->init_std);
-    return declare_stack(d, 3, (const char *const[]){f->q, f->k, f->v}, DIMS(q, kv, kv), bias);
 }
 
 /* As wide as a head, or as all of them. */
 static void declare_qk_norm(struct decoder *d, struct block *b)
 {
     const struct sh_model *m = d->m;
-    enum sh_init init = d->f->norm_plus_one ? SH_INIT_ZERO : SH_INIT_ONE;
     int64_t q = (d->f->wide_qk_norm ? m->n_heads : 1) * (int64_t)m->head_dim;
     int64_t k = (d->f->wide_qk_norm ? m->n_kv_heads : 1) * (int64_t)m->head_dim;
 
     if (!d->f->q_norm)
         return;
-    b->q_norm = declare(d, d->f->q_norm, "weight", 1, &q, init, 0);
-    b->k_norm = declare(d, d->f->k_norm, "weight", 1, &k, init, 0);
+    b->q_norm = declare(d, SH_PARAM_NORM, d->f->q_norm, 1, &q);
+    b->k_norm = declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &k);
 }
 
-/* [F,C] for GELU, [2F,C] with the gate first for SwiGLU; as one parameter or as two. */
-static struct weights declare_up(struct decoder *d)
-{
-    const struct sh_family *f = d->f;
-    const struct sh_model *m = d->m;
-    bool bias = f->mlp_bias || m->mlp_bias;
-
-    if (!f->gate)
-        return declare_linear(d, f->up, m->dim, (f->gelu ? 1 : 2) * (int64_t)m->ffn_dim, bias, (float)m->init_std);
-    return declare_stack(d, 2, (const char *const[]){f->gate, f->up}, DIMS(m->ffn_dim, m->ffn_dim), bias);
-}
-
-/* Matrices that write into the residual stream start smaller by 1/sqrt(2 L), so that the stream keeps its variance over
- * depth (Radford et al. 2019, section 2.3). */
 static struct block declare_block(struct decoder *d)
 {
-    const struct sh_model *m = d->m;
-    float residual_std = (float)m->init_std / sqrtf(2.0f * (float)m->n_layers);
     char unit[SH_NAME_MAX];
     struct block b = {0};
 
     snprintf(unit, sizeof unit, "layers.%d", d->e.block);
     sh_emit_unit(&d->e, unit);
     b.norm1 = declare_norm(d, d->f->norm1);
-    b.qkv = declare_qkv(d);
+    b.qkv = declare_linear(d, SH_PARAM_Q, 3);
     declare_qk_norm(d, &b);
-    b.proj = declare_linear(d, d->f->o, (int64_t)m->n_heads * m->head_dim, m->dim, d->f->o_bias || m->attention_bias,
-                            residual_std);
+    b.proj = declare_linear(d, SH_PARAM_O, 1);
     b.after1 = declare_after(d, d->f->after1);
     b.norm2 = declare_norm(d, d->f->norm2);
-    b.up = declare_up(d);
-    b.down = declare_linear(d, d->f->down, m->ffn_dim, m->dim, d->f->mlp_bias || m->mlp_bias, residual_std);
+    b.up = declare_linear(d, SH_PARAM_GATE, 2);
+    b.down = declare_linear(d, SH_PARAM_DOWN, 1);
     b.after2 = declare_after(d, d->f->after2);
     return b;
 }
 
 /* Of a stack of n products, from `first` on. */
-static struct sh_emit_lora adapt(struct decoder *d, enum sh_family_linear first, int n)
+static struct sh_emit_lora adapt(struct decoder *d, enum sh_param_role first, int n)
 {
-    struct sh_adapt s = {.block = d->f->block};
+    struct sh_adapt s = {.family = d->f};
 
     for (int i = first; i < (int)first + n; i++) {
         const char *name = sh_family_linear_name(d->f, i);
@@ -169,7 +166,7 @@ static struct sh_emit_lora adapt(struct decoder *d, enum sh_family_linear first,
         if (!name)
             continue;
         s.which[s.n] = i;
-        s.name[s.n] = name;
+        s.module[s.n] = name;
         sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n++]);
     }
     return sh_adapt_stack(&d->e, d->adapters, &s);
@@ -183,10 +180,10 @@ static void adapt_block(struct decoder *d, struct block *b)
         return;
     snprintf(unit, sizeof unit, "layers.%d.lora", d->e.block);
     sh_emit_unit_beside(&d->e, unit);
-    b->qkv.lora = adapt(d, SH_LINEAR_Q, 3);
-    b->proj.lora = adapt(d, SH_LINEAR_O, 1);
-    b->up.lora = adapt(d, SH_LINEAR_GATE, 2);
-    b->down.lora = adapt(d, SH_LINEAR_DOWN, 1);
+    b->qkv.lora = adapt(d, SH_PARAM_Q, 3);
+    b->proj.lora = adapt(d, SH_PARAM_O, 1);
+    b->up.lora = adapt(d, SH_PARAM_GATE, 2);
+    b->down.lora = adapt(d, SH_PARAM_DOWN, 1);
 }
 
 /* The final norm is in the last unit that the forward gathers, which is the head's. */
@@ -205,10 +202,10 @@ static void declare_embed(struct decoder *d)
     const struct sh_model *m = d->m;
 
     sh_emit_unit(&d->e, "embed");
-    d->wte = declare(d, d->f->wte, "weight", 2, DIMS(m->vocab_size, m->dim), SH_INIT_NORMAL, (float)m->init_std);
+    d->wte = declare(d, SH_PARAM_EMBED, d->f->wte, 2, DIMS(m->vocab_size, m->dim));
     d->wpe = SH_NONE;
     if (d->f->learned_positions)
-        d->wpe = declare(d, d->f->wpe, "weight", 2, DIMS(m->max_seq_len, m->dim), SH_INIT_NORMAL, (float)m->init_std);
+        d->wpe = declare(d, SH_PARAM_POSITIONS, d->f->wpe, 2, DIMS(m->max_seq_len, m->dim));
     d->head = d->wte;
     if (m->tie_word_embeddings)
         declare_final_norm(d);
@@ -221,8 +218,7 @@ static void declare_head(struct decoder *d)
         return;
     sh_emit_unit(&d->e, "head");
     declare_final_norm(d);
-    d->head =
-        declare(d, d->f->head, "weight", 2, DIMS(d->m->vocab_size, d->m->dim), SH_INIT_NORMAL, (float)d->m->init_std);
+    d->head = declare(d, SH_PARAM_HEAD, d->f->head, 2, DIMS(d->m->vocab_size, d->m->dim));
 }
 
 static struct sh_emit_norm norm_kind(const struct decoder *d)

@@ -11,6 +11,12 @@ static struct sh_program *emit(const struct sh_model *m, const struct sh_adapter
 
 static const struct sh_adapters none;
 
+/* Of one product, or of several written as one, of which all are trained or none. */
+static bool is_trained(const struct sh_program *p, int weight)
+{
+    return p->params[p->tensors[weight].param].trainable;
+}
+
 static double elems(const struct sh_program *p, int tensor)
 {
     return (double)sh_tensor_elems(&p->tensors[tensor]);
@@ -39,7 +45,7 @@ struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const str
         const struct sh_op *op = &p->ops[i];
 
         if (op->kind == SH_OP_LINEAR || op->kind == SH_OP_HEAD_LOSS)
-            matmul += (a->rank ? 4 : 6) * elems(p, op->in[1]);
+            matmul += (is_trained(p, op->in[1]) ? 6 : 4) * elems(p, op->in[1]);
         if (op->kind == SH_OP_LORA)
             matmul += 6 * (elems(p, op->in[2]) + elems(p, op->in[3]));
         if (op->kind == SH_OP_ATTENTION) { /* scores and their sums of values: [T,T] products of H*D elements a row */

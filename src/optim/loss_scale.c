@@ -13,7 +13,7 @@ void sh_loss_scale_begin(struct sh_loss_scale *s)
 {
     s->scale = s->init;
     s->good = 0;
-    s->patience = HYSTERESIS;
+    s->hysteresis = HYSTERESIS;
 }
 
 bool sh_loss_scale_overflows(const struct sh_loss_scale *s, double loss, double norm)
@@ -24,8 +24,8 @@ bool sh_loss_scale_overflows(const struct sh_loss_scale *s, double loss, double 
 sh_rc sh_loss_scale_lower(struct sh_loss_scale *s, int64_t step)
 {
     s->good = 0;
-    if (s->patience > 1) {
-        s->patience--;
+    if (s->hysteresis > 1) {
+        s->hysteresis--;
         return SH_OK;
     }
     if (s->scale <= 1)
@@ -42,26 +42,26 @@ void sh_loss_scale_good(struct sh_loss_scale *s)
     if (!s->window || ++s->good < s->window)
         return;
     s->good = 0;
-    s->patience = HYSTERESIS;
+    s->hysteresis = HYSTERESIS;
     s->scale = s->scale < SH_LOSS_SCALE_MOST ? 2 * s->scale : s->scale;
 }
 
 void sh_loss_scale_save(const struct sh_loss_scale *s, char *text, int size)
 {
-    snprintf(text, (size_t)size, "%a %d %d", s->scale, s->good, s->patience);
+    snprintf(text, (size_t)size, "%a %d %d", s->scale, s->good, s->hysteresis);
 }
 
 sh_rc sh_loss_scale_load(struct sh_loss_scale *s, const char *text)
 {
     double scale;
-    int good, patience, end = 0, power;
-    bool read = sscanf(text, "%la %d %d%n", &scale, &good, &patience, &end) == 3 && text[end] == '\0';
+    int good, hysteresis, end = 0, power;
+    bool read = sscanf(text, "%la %d %d%n", &scale, &good, &hysteresis, &end) == 3 && text[end] == '\0';
 
     if (!read || !(scale >= 1 && scale <= SH_LOSS_SCALE_MOST) || frexp(scale, &power) != 0.5 || good < 0 ||
-        patience < 1 || patience > HYSTERESIS)
+        hysteresis < 1 || hysteresis > HYSTERESIS)
         return sh_fail(SH_E_DATA, "the loss scale in the checkpoint is not readable: \"%.60s\"", text);
     s->scale = scale;
     s->good = good < s->window ? good : s->window - 1;
-    s->patience = patience;
+    s->hysteresis = hysteresis;
     return SH_OK;
 }

@@ -80,8 +80,8 @@ struct sh_loss_scale {
     int window;  /* steps without an overflow after which it doubles; 0: it is fixed */
     /* state */
     double scale;
-    int good;     /* steps since it doubled or since an overflow */
-    int patience; /* overflows until it is halved, that one included */
+    int good;       /* steps since it doubled or since an overflow */
+    int hysteresis; /* overflows until it is halved, that one included */
 };
 
 void sh_loss_scale_begin(struct sh_loss_scale *s); /* the state of a new run */
@@ -90,7 +90,7 @@ bool sh_loss_scale_overflows(const struct sh_loss_scale *s, double loss, double 
 sh_rc sh_loss_scale_lower(struct sh_loss_scale *s, int64_t step); /* SH_E_NUMERIC: it is 1 already */
 void sh_loss_scale_good(struct sh_loss_scale *s);                 /* after a step without an overflow */
 
-/* State of a dynamic one as text for the checkpoint ("scale good patience") and back; SH_E_DATA when malformed. */
+/* State of a dynamic one as text for the checkpoint ("scale good hysteresis") and back; SH_E_DATA when malformed. */
 void sh_loss_scale_save(const struct sh_loss_scale *s, char *text, int size);
 sh_rc sh_loss_scale_load(struct sh_loss_scale *s, const char *text);
 

@@ -30,12 +30,29 @@ static sh_rc run(const struct sh_build *b, int first, int last, bool training, s
     return SH_OK;
 }
 
-static void freeze(const struct sh_build *b, struct sh_program *micro)
+/* The row of the unit of this name; SH_NONE: the model has none. */
+static int find_unit(const struct sh_program *micro, const char *name)
 {
+    int i = micro->n_units - 1;
+
+    while (i >= 0 && strcmp(micro->units[i].name, name))
+        i--;
+    return i < 0 ? SH_NONE : i;
+}
+
+/* What a build asks of single units. */
+static void mark_units(const struct sh_build *b, struct sh_program *micro)
+{
+    int unit;
+
     for (const char *const *name = b->frozen; name && *name; name++)
-        for (int i = 0; i < micro->n_units; i++)
-            if (!strcmp(micro->units[i].name, *name))
-                sh_program_freeze(micro, i);
+        if ((unit = find_unit(micro, *name)) != SH_NONE)
+            sh_program_freeze(micro, unit);
+    for (const struct sh_unit_groups *g = b->groups; g && g->unit; g++)
+        if ((unit = find_unit(micro, g->unit)) != SH_NONE) {
+            micro->units[unit].shard = g->shard;
+            micro->units[unit].replicate = g->replicate;
+        }
 }
 
 /* The first pass: the model's forward on logical tensors, which know no ranks. */
@@ -45,7 +62,7 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 
     batch.out = b->score ? SH_MODEL_SCORE : b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
     sh_model_emit(&b->model, &batch, micro);
-    freeze(b, micro);
+    mark_units(b, micro);
     return SH_OK;
 }
 

@@ -15,6 +15,13 @@ struct sh_offload {
     int64_t slice_elems; /* whole SH_SLICE_MULTIPLE; 0: a sixteenth of them, at most 4 Mi */
 };
 
+/* A unit that is cut and replicated over groups of its own instead of the mesh's. Both together are all ranks of the
+ * mesh. */
+struct sh_unit_groups {
+    const char *unit; /* NULL: the end of a list */
+    sh_group shard, replicate;
+};
+
 /* clang-format off */
 struct sh_build {
     struct sh_model model;
@@ -24,6 +31,7 @@ struct sh_build {
     struct sh_recompute recompute;
     bool fit;                     /* sh_pass_fit() chooses it */
     const char *const *frozen;    /* names of units that are not trained, then NULL; NULL: none */
+    const struct sh_unit_groups *groups; /* of units that have their own; NULL: none */
     bool packed;                  /* the weights of frozen blocks are kept in four bits an element */
     bool widen;                   /* sh_pass_widen() may choose a larger batch.chunk_rows */
     bool evaluate;                /* an EVAL section beside the training sections, or alone */

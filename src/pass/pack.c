@@ -10,48 +10,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum use { USE_NONE, USE_WEIGHT, USE_OTHER };
-
 struct pack {
     struct sh_program *p;
-    enum use *use; /* [params] */
-    bool *leaves;  /* [params] its unit, for that of the vectors */
+    bool *leaves; /* [params] its unit, for that of the vectors */
 };
 
-/* The parameters that a tensor spans: one, or the neighbours of a stack. */
-static void mark(struct pack *k, int t, enum use use)
+static bool is_vector(const struct sh_param *param)
 {
-    const struct sh_tensor *root = &k->p->tensors[sh_tensor_root(k->p, t)];
-    int64_t left = sh_tensor_elems(root);
-
-    for (int i = root->param; root->param != SH_NONE && left > 0; i++) {
-        k->use[i] = k->use[i] < use ? use : k->use[i];
-        left -= k->p->params[i].elems;
-    }
+    return sh_param_info(param->role)->vector;
 }
 
-static void find_uses(struct pack *k)
-{
-    for (int i = 0; i < k->p->n_ops; i++) {
-        const struct sh_op *op = &k->p->ops[i];
-
-        for (int in = 0; in < SH_OP_MAX_IN; in++)
-            if (op->in[in] != SH_NONE)
-                mark(k, op->in[in], op->kind == SH_OP_LINEAR && in == 1 ? USE_WEIGHT : USE_OTHER);
-    }
-}
-
-/* Whether a unit is to be packed: it has matrices, and these are weights. */
-static bool is_packed(const struct pack *k, const struct sh_unit *u)
+/* Whether a unit is to be packed: its matrices, and it has some, are those of linear products. */
+static bool is_packed(const struct sh_program *p, const struct sh_unit *u)
 {
     bool any = false;
 
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        bool matrix = k->p->params[i].ndim >= 2;
-
-        if (matrix && k->use[i] != USE_WEIGHT)
+        if (is_vector(&p->params[i]))
+            continue;
+        if (p->params[i].role >= SH_PARAM_LINEARS)
             return false;
-        any = any || matrix;
+        any = true;
     }
     return any && !u->trainable;
 }
@@ -62,7 +41,7 @@ static sh_rc check_matrices(const struct pack *k, const struct sh_unit *u)
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct sh_param *param = &k->p->params[i];
 
-        if (param->ndim >= 2 && param->elems % SH_NF4_ELEMS)
+        if (!is_vector(param) && param->elems % SH_NF4_ELEMS)
             return sh_fail(
                 SH_E_USAGE,
                 "lora.quantize_base: nf4 wants matrices of a multiple of %d elements, and %s has %lld; say none",
@@ -76,13 +55,13 @@ static sh_rc choose(struct pack *k, bool *any)
     for (int i = 0; i < k->p->n_units; i++) {
         struct sh_unit *u = &k->p->units[i];
 
-        u->packed = is_packed(k, u);
+        u->packed = is_packed(k->p, u);
         if (!u->packed)
             continue;
         *any = true;
         SH_TRY(check_matrices(k, u));
         for (int j = u->first_param; j < u->first_param + u->n_params; j++)
-            k->leaves[j] = k->p->params[j].ndim < 2;
+            k->leaves[j] = is_vector(&k->p->params[j]);
     }
     return SH_OK;
 }
@@ -141,13 +120,10 @@ sh_rc sh_pass_pack(const struct sh_build *b, struct sh_program *micro)
 
     if (!b->packed)
         return SH_OK;
-    k.use = sh_calloc(n, sizeof *k.use);
     k.leaves = sh_calloc(n, sizeof *k.leaves);
-    find_uses(&k);
     rc = choose(&k, &any);
     if (rc == SH_OK && any)
         gather_vectors(&k);
-    free(k.use);
     free(k.leaves);
     return rc;
 }

@@ -84,7 +84,7 @@ struct sh_pass_options {
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
     enum sh_dtype reduce; /* in which gradients travel, f32 or bf16; micro-steps are added in f32. Not bf16 where
                                   reproducible */
-    bool decay_all;       /* weight decay on all parameters, not on matrices only */
+    bool decay_all;       /* weight decay on vectors too (src/config/role.h) */
     int forward_prefetch, backward_prefetch; /* units ahead */
     int resident_units; /* the first so many units have a full copy that is gathered behind each update */
     int gathers_alive;  /* limit for prefetched units, the one in use included; 0: none. Not for what

@@ -43,11 +43,7 @@ int sh_shard_replicas(const struct sh_pass_options *opt, const struct sh_unit *u
 int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit, int in,
                         int out, int after, enum sh_phase phase);
 
-/* Set the runs of weight decay of an update, whose gradient in[0] is the unit's chunk or a view of it: new rows of the
- * program's table. */
-void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op);
-
-/* The same for all updates of the program, whose old rows go. */
+/* Set the runs of weight decay of all updates of the program: new rows of its table, in place of the old ones. */
 void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p);
 
 /* A plain operation appended to the newest section. */

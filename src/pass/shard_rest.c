@@ -175,7 +175,7 @@ static struct sh_range updated_part(const struct sh_program *p, const struct sh_
 
 /* Runs of equal weight decay in the part of the rank's chunk that is updated, counted from its begin; neighbours of one kind
  * become one run. */
-void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
+static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
 {
     const struct sh_unit *u = &p->units[unit];
     struct sh_range owned, part = updated_part(p, op);
@@ -187,8 +187,9 @@ void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int 
         const struct sh_param *param = &p->params[i];
         struct sh_range mine =
             sh_layout_intersect(part, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
-        struct sh_decay_run run = {
-            .begin = mine.begin - part.begin, .end = mine.end - part.begin, .decay = param->decay || opt->decay_all};
+        struct sh_decay_run run = {.begin = mine.begin - part.begin,
+                                   .end = mine.end - part.begin,
+                                   .decay = !sh_param_info(param->role)->vector || opt->decay_all};
 
         if (mine.begin == mine.end)
             continue;
@@ -210,7 +211,7 @@ void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p
     p->n_runs = 0;
     for (int i = 0; i < p->n_ops; i++)
         if (sh_op_info(p->ops[i].kind)->runs)
-            sh_shard_runs(opt, p, p->ops[i].unit, &p->ops[i]);
+            set_runs(opt, p, p->ops[i].unit, &p->ops[i]);
 }
 
 /* One operation for each trained unit, on the rank's chunk only. A resident full copy is gathered right after, so that the next step
@@ -231,7 +232,7 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
         op.out[1 + out->n_states] = u->remainder;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
-        sh_shard_runs(opt, out, i, &op);
+        set_runs(opt, out, i, &op);
         sh_shard_op(out, op);
         cast_master(out, i, SH_PHASE_UPDATE);
         gather_resident(opt, out, i, SH_PHASE_UPDATE);

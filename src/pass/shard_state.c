@@ -151,6 +151,7 @@ static void keep_training(const struct sh_pass_options *opt, struct sh_program *
         u->grad_level[level] = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_level");
 }
 
+/* The states have the optimizer's names, by which checkpoints find them. */
 static void name_states(const struct sh_pass_options *opt, struct sh_program *p)
 {
     p->n_states = opt->optim->n_states;
@@ -160,6 +161,7 @@ static void name_states(const struct sh_pass_options *opt, struct sh_program *p)
     }
 }
 
+/* What the host fills or reads has to be where it was when the section is over. */
 static int keep_like(struct sh_program *p, const struct sh_program *micro, int t)
 {
     struct sh_tensor copy;
@@ -188,6 +190,7 @@ static void keep_cache(struct sh_program *p, const struct sh_program *micro)
     p->next_at = sh_shard_view(p, p->at, 0, 2, one, "next at");
 }
 
+/* Everything that lives between sections is made here, once. */
 void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
 {
     if (opt->segment_ranks)

@@ -1,3 +1,6 @@
+/* What has to be the same on all ranks of a job, and what has to fit together, found by planning every rank in turn.
+ * Rank 0 is the pattern; of the others only their parts are kept, so that thousands of ranks take little more memory
+ * than one. */
 #include "src/plan/ranks.h"
 
 #include "src/base/mem.h"
@@ -26,6 +29,7 @@ struct coll {
     enum sh_dtype in_type, out_type;
 };
 
+/* Each rank is checked while its program is there, and then forgotten but for the parts that it squares and updates. */
 struct check {
     const struct sh_ranks *ranks;
     struct sh_ranks_found *out;
@@ -53,6 +57,7 @@ static const char *label(const struct check *c, const struct sh_op *op, char tex
 
 /* --- meshes --- */
 
+/* Ranks differ in their place only. Strides are compared too: they decide who is a neighbour. */
 static bool same_axes(const struct sh_mesh_shape *a, const struct sh_mesh_shape *b)
 {
     if (a->n != b->n || a->shard != b->shard || a->inner != b->inner || a->replicate != b->replicate ||
@@ -87,6 +92,7 @@ static sh_rc check_mesh(const struct check *c)
 
 /* --- collectives --- */
 
+/* Sizes are noted with the operation, since the program that they come from does not stay. */
 static struct coll coll_of(const struct sh_program *p, int section, int op)
 {
     struct coll c = {.op = op, .section = section, .copy = p->ops[op]};
@@ -99,6 +105,7 @@ static struct coll coll_of(const struct sh_program *p, int section, int op)
     return c;
 }
 
+/* In the order in which a reader asks: what it is, over whom, in which stream, of what, where. NULL: the same. */
 static const char *why_other(const struct coll *a, const struct coll *b)
 {
     if (a->section != b->section || a->copy.kind != b->copy.kind || a->copy.unit != b->copy.unit)
@@ -137,6 +144,7 @@ static sh_rc check_sides(const struct check *c, const struct coll *x)
                    sh_dtype_name(gather ? x->out_type : x->in_type));
 }
 
+/* Against the collective of rank 0 at the same place of the order, which is how the ranks meet. */
 static sh_rc compare(struct check *c, int at, const struct coll *x)
 {
     char mine[SH_OP_LABEL], its[SH_OP_LABEL];
@@ -156,6 +164,7 @@ static sh_rc compare(struct check *c, int at, const struct coll *x)
                    at < c->n_colls ? label(c, &c->colls[at].copy, its) : "it has none there");
 }
 
+/* Sections run as often on each rank, else one would leave the others in a collective. */
 static sh_rc check_sections(struct check *c)
 {
     if (c->rank == 0) {
@@ -194,6 +203,7 @@ static sh_rc check_collectives(struct check *c)
 
 /* --- units and their parts --- */
 
+/* Names, sizes and groups of units; and chunks that reach to the last element. */
 static sh_rc check_units(struct check *c)
 {
     if (c->rank == 0) {
@@ -218,6 +228,7 @@ static sh_rc check_units(struct check *c)
     return SH_OK;
 }
 
+/* Empty parts are left out: ranks behind the last element of a small unit have nothing. */
 static void add_part(struct parts *l, int unit, int rank, int64_t begin, int64_t end)
 {
     if (begin >= end)
@@ -264,7 +275,8 @@ static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
     return SH_OK;
 }
 
-/* What is carried into a micro-step is the same update once more. */
+/* Each element of a gradient counts once in the norm, and is updated once: replicas share the squares, and repeat
+ * the updates. What is carried into a micro-step is the same update once more. */
 static sh_rc note_parts(struct check *c)
 {
     for (int s = 0; s < c->p->n_sections; s++) {
@@ -282,6 +294,7 @@ static sh_rc note_parts(struct check *c)
     return SH_OK;
 }
 
+/* Parts of a unit one after the other, so that a gap or an overlap shows between two neighbours. */
 static int by_place(const void *a, const void *b)
 {
     const struct part *x = a, *y = b;
@@ -323,6 +336,7 @@ static sh_rc check_covered(const struct check *c, struct parts *l, const char *w
 
 /* --- batch, memory --- */
 
+/* A micro-step has the same number of sequences everywhere, and all of them together are the global batch. */
 static sh_rc check_data(struct check *c)
 {
     int index = sh_group_index(c->mesh, c->mesh->data), parts = sh_group_size(c->mesh, c->mesh->data), micro = 0;
@@ -352,6 +366,7 @@ static sh_rc check_sequences(const struct check *c)
     return SH_OK;
 }
 
+/* Ranks come in the order of their nodes, so one sum that begins anew with each node is enough. */
 static sh_rc check_memory(struct check *c)
 {
     const struct sh_ranks *r = c->ranks;

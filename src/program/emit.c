@@ -57,16 +57,16 @@ void sh_emit_unit_beside(struct sh_emit *e, const char *name)
 }
 
 /* Appends a parameter to the unit that was opened last. unit_elems is its offset there: parameters of a unit lie one
- * after another in one flat buffer, which is gathered and reduced as a whole. Weight decay is for matrices; biases and
- * norm weights (one dimension) go without unless optimizer.decay_all says otherwise. */
-int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *dim, enum sh_init init, float std)
+ * after another in one flat buffer, which is gathered and reduced as a whole. */
+int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
+                  enum sh_init init, float std)
 {
     struct sh_unit *unit = &e->p->units[e->p->n_units - 1];
-    struct sh_param param = {.ndim = ndim,
+    struct sh_param param = {.role = role,
+                             .ndim = ndim,
                              .elems = 1,
                              .init = init,
                              .init_std = std,
-                             .decay = ndim >= 2,
                              .trainable = unit->trainable,
                              .unit = e->p->n_units - 1,
                              .unit_elems = unit->elems};

@@ -23,7 +23,8 @@ void sh_emit_unit(struct sh_emit *e, const char *name);
 void sh_emit_unit_beside(struct sh_emit *e, const char *name);
 
 /* Declare a parameter; `name` is its Hugging Face name. Returns its tensor [dim...] in the compute type. */
-int sh_emit_param(struct sh_emit *e, const char *name, int ndim, const int64_t *dim, enum sh_init init, float std);
+int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
+                  enum sh_init init, float std);
 
 /* One matrix [sum of rows, columns] over `n` matrices declared one after the other, `first` being the first of them:
  * q, k and v as one product. Or one vector over n vectors: their biases. */

@@ -26,6 +26,7 @@ int sh_program_add_stream(struct sh_program *p, const char *name, int runs)
     return p->n_streams++;
 }
 
+/* Tier 0 and the first streams are in each program, so that passes may count on their numbers. */
 struct sh_program *sh_program_create(enum sh_dtype act)
 {
     struct sh_program *p = sh_calloc(1, sizeof *p);
@@ -132,6 +133,7 @@ int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice)
     return APPEND(p->slices, p->n_slices, p->cap_slices, *slice);
 }
 
+/* A unit is trained as a whole, so its parameters say the same. */
 void sh_program_freeze(struct sh_program *p, int unit)
 {
     struct sh_unit *u = &p->units[unit];
@@ -149,6 +151,7 @@ int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int 
     return APPEND(p->sections, p->n_sections, p->cap_sections, s);
 }
 
+/* Masks compare as numbers: two sets of axes are the same group wherever they were made. */
 int sh_program_find_group(const struct sh_group_use *groups, int n, sh_group group)
 {
     for (int i = 0; i < n; i++)
@@ -157,6 +160,7 @@ int sh_program_find_group(const struct sh_group_use *groups, int n, sh_group gro
     return SH_NONE;
 }
 
+/* A stream is noted even where the group is known: a communicator belongs to a pair of both. */
 void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream)
 {
     struct sh_group_use use = {.axes = group};
@@ -219,6 +223,7 @@ int64_t sh_program_segment_bytes(const struct sh_segment *w)
     return w->ranks ? sh_program_segment_peer_at(w, w->ranks) : 0;
 }
 
+/* There is one file at most. */
 int sh_program_file_tier(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_tiers; i++)
@@ -252,6 +257,7 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t)
     return sh_tensor_elems(t) * sh_dtype_bytes(t->dtype);
 }
 
+/* A view of a view is one of the root, in bytes. */
 int sh_tensor_root(const struct sh_program *p, int tensor)
 {
     while (p->tensors[tensor].base != SH_NONE)
@@ -279,11 +285,13 @@ bool sh_program_is_micro_step(const struct sh_section *s)
     return s->kind >= SH_SECTION_FIRST && s->kind <= SH_SECTION_ONLY;
 }
 
+/* An update in a micro-step is that of the step before. */
 bool sh_program_carried(const struct sh_section *s, const struct sh_op *op)
 {
     return sh_program_is_micro_step(s) && op->phase == SH_PHASE_UPDATE;
 }
 
+/* It then stays as a section, for who needs the update done at once. */
 bool sh_program_carries(const struct sh_program *p)
 {
     const struct sh_section *update = sh_program_section(p, SH_SECTION_UPDATE);
@@ -312,6 +320,7 @@ int sh_program_micro_step(const struct sh_program *p, int m)
     return SH_NONE;
 }
 
+/* Without bases the call has shapes only, as prices and checks want it. */
 static void operand(const struct sh_program *p, int tensor, const struct sh_bases *b, struct sh_operand *out)
 {
     const struct sh_tensor *t;

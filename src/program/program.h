@@ -10,6 +10,7 @@
 #include "kernels/op.h"
 #include "src/base/dtype.h"
 #include "src/base/err.h"
+#include "src/config/role.h"
 #include "src/mesh/shape.h"
 
 #include <stdbool.h>
@@ -112,12 +113,12 @@ enum sh_init { SH_INIT_ZERO, SH_INIT_ONE, SH_INIT_NORMAL, SH_INIT_UNIFORM };
 
 struct sh_param {
     char name[SH_NAME_MAX];  /* Hugging Face name: "model.layers.0.self_attn.q_proj.weight" */
+    enum sh_param_role role;       /* what it is for */
     int ndim;
     int64_t dim[SH_MAX_DIMS];
     int64_t elems;
     enum sh_init init;
     float init_std;          /* of UNIFORM the bound */
-    bool decay;              /* weight decay applies */
     bool trainable;          /* as all of its unit; else it has neither gradient nor state, and is not saved */
     int unit;
     int64_t unit_elems;      /* where it starts in its unit */

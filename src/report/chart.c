@@ -18,13 +18,13 @@ static double place(const struct sh_axis *a, double v)
     return (v - a->min) / (a->max - a->min);
 }
 
-double sh_chart_x(const struct sh_chart *c, double v)
+static double x_of(const struct sh_chart *c, double v)
 {
     return LEFT + place(&c->x, v) * (RIGHT - LEFT);
 }
 
 /* SVG counts from the top. */
-double sh_chart_y(const struct sh_chart *c, double v)
+static double y_of(const struct sh_chart *c, double v)
 {
     return BOTTOM - place(&c->y, v) * (BOTTOM - TOP);
 }
@@ -61,7 +61,7 @@ static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER
 static void tick_x(const struct sh_chart *c, double v, bool fine)
 {
     char text[SH_HTML_NUMBER];
-    double x = sh_chart_x(c, v);
+    double x = x_of(c, v);
 
     tick_text(&c->x, v, text);
     fprintf(c->out,
@@ -74,7 +74,7 @@ static void tick_x(const struct sh_chart *c, double v, bool fine)
 static void tick_y(const struct sh_chart *c, double v, bool fine)
 {
     char text[SH_HTML_NUMBER];
-    double y = sh_chart_y(c, v);
+    double y = y_of(c, v);
 
     tick_text(&c->y, v, text);
     fprintf(c->out,
@@ -194,7 +194,7 @@ void sh_chart_line(const struct sh_chart *c, int look, int above, int n, const d
     open_line(c->out, look, above);
     for (int i = 0; i < n; i++) {
         if (isfinite(y[i]))
-            fprintf(c->out, "%s%.1f %.1f", open ? "L" : "M", sh_chart_x(c, x[i]), sh_chart_y(c, y[i]));
+            fprintf(c->out, "%s%.1f %.1f", open ? "L" : "M", x_of(c, x[i]), y_of(c, y[i]));
         open = isfinite(y[i]);
     }
     fputs("\"/>\n", c->out);
@@ -203,22 +203,22 @@ void sh_chart_line(const struct sh_chart *c, int look, int above, int n, const d
 /* A reference line behind the data, such as ideal scaling. */
 void sh_chart_guide(const struct sh_chart *c, double x0, double y0, double x1, double y1)
 {
-    fprintf(c->out, "<path class=\"guide\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", sh_chart_x(c, x0), sh_chart_y(c, y0),
-            sh_chart_x(c, x1), sh_chart_y(c, y1));
+    fprintf(c->out, "<path class=\"guide\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", x_of(c, x0), y_of(c, y0), x_of(c, x1),
+            y_of(c, y1));
 }
 
 void sh_chart_guess(const struct sh_chart *c, double x0, double y0, double x1, double y1)
 {
-    fprintf(c->out, "<path class=\"guess\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", sh_chart_x(c, x0), sh_chart_y(c, y0),
-            sh_chart_x(c, x1), sh_chart_y(c, y1));
+    fprintf(c->out, "<path class=\"guess\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", x_of(c, x0), y_of(c, y0), x_of(c, x1),
+            y_of(c, y1));
 }
 
 void sh_chart_spread(const struct sh_chart *c, int look, double x, double least, double most)
 {
-    double at = sh_chart_x(c, x);
+    double at = x_of(c, x);
 
     fprintf(c->out, "<path class=\"l spread k%d\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8M%.1f %.1fh8\"/>\n", look % COLOURS,
-            at, sh_chart_y(c, least), sh_chart_y(c, most), at - 4, sh_chart_y(c, least), at - 4, sh_chart_y(c, most));
+            at, y_of(c, least), y_of(c, most), at - 4, y_of(c, least), at - 4, y_of(c, most));
 }
 
 /* Eight shapes of about the same area, so that a chart reads without colours. The note becomes a tooltip. */
@@ -242,7 +242,7 @@ static void shape(FILE *out, int look, double x, double y, const char *note)
 
 void sh_chart_mark(const struct sh_chart *c, int look, double x, double y, const char *note)
 {
-    shape(c->out, look, sh_chart_x(c, x), sh_chart_y(c, y), note);
+    shape(c->out, look, x_of(c, x), y_of(c, y), note);
 }
 
 void sh_legend_begin(FILE *out)

@@ -34,6 +34,7 @@ static void begin_point(struct flags *f, const struct sh_report_series *s, const
     fprintf(f->out, " on %d ranks ", at->ranks);
 }
 
+/* Where a run's slowest rank had a majority of the gatherings for itself, and there were enough of them. */
 static bool is_last(const struct sh_report_run *run)
 {
     return run->slow_node && run->paces >= FEWEST_PACES && run->slowest >= always * run->paces;
@@ -72,6 +73,7 @@ static bool is_alone_behind(const struct sh_report_series *s, int i)
     return others > 0;
 }
 
+/* With the name of the node that was slow in that run, where the run knows one. */
 static void flag_prediction(struct flags *f, const struct sh_report *r, const struct sh_report_series *s, int i)
 {
     const struct sh_report_run *slow;
@@ -89,6 +91,7 @@ static void flag_prediction(struct flags *f, const struct sh_report *r, const st
     fputs(".</li>\n", f->out);
 }
 
+/* Over repeats of one point. A median of a wide spread proves little, whoever it is compared with. */
 static void flag_spread(struct flags *f, const struct sh_report_series *s, const struct sh_report_at *at)
 {
     double spread = at->measured > 1 ? (at->most - at->least) / at->median : 0;
@@ -133,6 +136,7 @@ static void flag_older(struct flags *f, const struct sh_report *r, const struct 
     fputs(", beyond the spread of both.</li>\n", f->out);
 }
 
+/* A node that is slow in one run says little; one that is always last is worth a look at its cooling. */
 static void flag_last(struct flags *f, const struct sh_report_run *run)
 {
     if (!is_last(run))
@@ -195,6 +199,7 @@ static void flag_held(struct flags *f, const struct sh_report_run *run)
     fputs(".</li>\n", f->out);
 }
 
+/* A limit below the card's own is the site's choice, and explains a speed that nothing else does. */
 static void flag_capped(struct flags *f, const struct sh_report_run *run)
 {
     const struct sh_report_gpus *g = &run->gpus;
@@ -219,6 +224,7 @@ static bool is_seen(const struct sh_report *r, int k, const struct sh_report_at 
     return false;
 }
 
+/* Points first, then runs; a page without a flag has no such section. */
 void sh_report_flags(FILE *out, const struct sh_report *r)
 {
     struct flags f = {.out = out};

@@ -41,10 +41,6 @@ struct sh_chart {
 void sh_chart_begin(const struct sh_chart *c, const char *title, const char *good);
 void sh_chart_end(const struct sh_chart *c);
 
-/* Where a value lies in the SVG. */
-double sh_chart_x(const struct sh_chart *c, double v);
-double sh_chart_y(const struct sh_chart *c, double v);
-
 /* A line through n points; one with a value that is not finite breaks it. `above`: how many lines that are drawn later
  * lie on it; it is wider then, so that it is seen below them. */
 void sh_chart_line(const struct sh_chart *c, int look, int above, int n, const double *x, const double *y);

@@ -57,7 +57,7 @@ static const struct note notes[] = {
 };
 
 /* What a reader must know before trusting the page. */
-void sh_report_notes(FILE *out, const struct sh_report *r)
+static void put_notes(FILE *out, const struct sh_report *r)
 {
     bool open = false;
 
@@ -107,7 +107,7 @@ static void write_page(FILE *out, const struct sh_report *r, int reload)
     fputs("</p>\n", out);
     write_study(out, &r->study);
     sh_report_identities(out, r);
-    sh_report_notes(out, r);
+    put_notes(out, r);
     sh_report_results(out, r);
     sh_report_flags(out, r);
     sh_report_scaling(out, r);

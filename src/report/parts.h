@@ -44,7 +44,6 @@ double sh_report_median(int n, double *values);
 
 /* The sections, in the order of the page. Each writes nothing when it has nothing to show. */
 void sh_report_identities(FILE *out, const struct sh_report *r);
-void sh_report_notes(FILE *out, const struct sh_report *r);
 void sh_report_curves(FILE *out, const struct sh_report *r);
 void sh_report_scaling(FILE *out, const struct sh_report *r);
 void sh_report_flags(FILE *out, const struct sh_report *r);

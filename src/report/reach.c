@@ -17,6 +17,7 @@ struct course {
     int n;
 };
 
+/* All that the step spent, waiting included: this is the time that a user waits. */
 static double step_seconds(const struct sh_report_step *s)
 {
     double sum = 0;
@@ -26,6 +27,7 @@ static double step_seconds(const struct sh_report_step *s)
     return sum;
 }
 
+/* Losses that are not finite are left out; time goes on. */
 static void add(struct course *c, double seconds, double loss)
 {
     if (!isfinite(loss))
@@ -48,6 +50,7 @@ static void of_validations(const struct sh_report_run *run, struct course *c)
     }
 }
 
+/* Means of at most POINTS stretches: single training losses jump, and the first low one would be an accident. */
 static void of_steps(const struct sh_report_run *run, struct course *c)
 {
     int each = (run->n_steps + POINTS - 1) / POINTS;
@@ -65,6 +68,7 @@ static void of_steps(const struct sh_report_run *run, struct course *c)
     }
 }
 
+/* Validation losses where there are some: they are of the same text at each point. */
 static struct course make_course(const struct sh_report_run *run, bool validations)
 {
     size_t most = (size_t)(validations ? run->n_validations : POINTS) + 1;
@@ -102,6 +106,7 @@ static double unit_of(double seconds, const char **name)
     return seconds > 7200 ? 3600 : seconds > 120 ? 60 : 1;
 }
 
+/* One line a run, in the colours of the curves above. */
 static void chart(FILE *out, const struct sh_report *r, struct course *of)
 {
     double low = INFINITY, high = -INFINITY, last = 0, unit;
@@ -132,6 +137,7 @@ static void chart(FILE *out, const struct sh_report *r, struct course *of)
     sh_chart_end(&c);
 }
 
+/* Rank-hours beside hours: a run on twice the ranks should not look twice as good. */
 static void table(FILE *out, const struct sh_report *r, const struct course *of, double target)
 {
     char time[SH_STR_SHORT], number[SH_HTML_NUMBER];

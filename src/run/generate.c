@@ -171,18 +171,21 @@ out:
 static sh_rc share_results(const struct sh_run *r, const struct texts *of, const struct sh_prompts *prompts, int first,
                            int n, FILE *out)
 {
-    int world = r->mesh->world;
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    int owners = sh_group_size(m, m->data);
     sh_rc wrote = SH_OK;
 
     for (int i = 0; i < n; i++)
-        SH_TRY(share_result(r, of, i / world, i % world, &prompts->p[first + i], out, &wrote));
+        SH_TRY(share_result(r, of, i / owners, sh_group_member(m, m->data, i % owners), &prompts->p[first + i], out,
+                            &wrote));
     return sh_agree(wrote);
 }
 
-/* Prompts [first, first + n) over the ranks. */
+/* Prompts [first, first + n) over the ranks that have different data. */
 static sh_rc continue_some(struct sh_run *r, const struct sh_generate *g, struct sh_prompts *prompts, int first, int n,
                            FILE *out, struct sh_continue_time *time)
 {
+    const struct sh_mesh_shape *m = &r->mesh->shape;
     size_t rows = (size_t)r->build.batch.batch;
     struct texts of = {.g = g,
                        .t = sh_calloc(rows, sizeof *of.t),
@@ -192,7 +195,7 @@ static sh_rc continue_some(struct sh_run *r, const struct sh_generate *g, struct
         .sampling = g->sampling, .tokens = (size_t)g->tokens, .ends = ends, .added = added, .ctx = &of, .time = time};
     sh_rc rc;
 
-    for (int i = r->mesh->rank; i < n; i += r->mesh->world)
+    for (int i = sh_group_index(m, m->data); i < n; i += sh_group_size(m, m->data))
         begin_text(&of, &prompts->p[first + i], (uint64_t)(first + i));
     if (!prompts->p[0].line)
         SH_TRY_OUT(sh_agree(of.prints ? print_prompt(&of) : SH_OK));
@@ -206,7 +209,7 @@ out:
 
 sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g, struct sh_prompts *prompts, FILE *out)
 {
-    int64_t at_once = (int64_t)r->build.batch.batch * r->mesh->world;
+    int64_t at_once = (int64_t)r->build.batch.batch * sh_group_size(&r->mesh->shape, r->mesh->shape.data);
     struct sh_continue_time time = {0};
 
     for (int64_t first = 0; first < prompts->n; first += at_once) {

@@ -1,3 +1,5 @@
+/* Power, clocks and temperature of each rank's GPU. A thread reads the driver once a second, because a read may take
+ * as long as a step; training only takes the sums. What the driver does not tell is NAN and stays so in all sums. */
 #include "src/run/gpus.h"
 
 #include "src/base/log.h"
@@ -13,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { PERIOD_SECONDS = 1, PATIENCE_SECONDS = 1 };
+enum { PERIOD_SECONDS = 1, TIMEOUT_SECONDS = 1 };
 
 /* Sums since they were taken. A value that is not told once is not told. */
 struct sums {
@@ -31,6 +33,7 @@ static struct {
     int64_t last_ns; /* 0: nothing was read */
 } watch;
 
+/* By the clock that nobody sets. */
 static struct timespec in_seconds(int seconds)
 {
     struct timespec t;
@@ -40,6 +43,7 @@ static struct timespec in_seconds(int seconds)
     return t;
 }
 
+/* At least one value; a driver that tells nothing is not counted among the readings. */
 static bool is_told(const struct sh_nvml_state *s)
 {
     return isfinite(s->watts) || isfinite(s->mhz) || isfinite(s->celsius);
@@ -64,6 +68,7 @@ static void add(const struct sh_nvml_state *s)
     to->n++;
 }
 
+/* The body of the thread. The lock is given up while the driver is asked, so that a step never waits for it. */
 static void *run(void *arg)
 {
     (void)arg;
@@ -121,6 +126,7 @@ sh_rc sh_gpus_watch(const char *bus)
     return rc;
 }
 
+/* Reasons that held the clock down in at least half of the readings: single ones come with each change of load. */
 static unsigned mostly_held(const struct sums *s)
 {
     unsigned bits = 0;
@@ -145,6 +151,7 @@ static struct sh_gpus_reading mean(const struct sums *s)
     return m;
 }
 
+/* A reading that is old is none: a driver that hangs would otherwise show its last value for hours. */
 void sh_gpus_take(struct sh_gpus_reading *out)
 {
     *out = (struct sh_gpus_reading){.told = 0};
@@ -169,7 +176,7 @@ void sh_gpus_unwatch(void)
 
     if (!watch.running)
         return;
-    until = in_seconds(PATIENCE_SECONDS);
+    until = in_seconds(TIMEOUT_SECONDS);
     pthread_mutex_lock(&watch.lock);
     watch.stop = true;
     pthread_cond_broadcast(&watch.changed);
@@ -217,6 +224,7 @@ static void judge_one(const struct sh_gpus_reading *g, int rank, const char *hos
     }
 }
 
+/* On rank 0, over what all ranks gathered: worst and median, so that a GPU that is held back shows. */
 void sh_gpus_judge(const struct sh_gpus_reading *each, int ranks, const char *hosts, struct sh_gpu_metrics *out)
 {
     double *mhz = sh_calloc((size_t)ranks, sizeof *mhz), watts = 0;
@@ -245,6 +253,7 @@ static bool wanted(const struct sh_run *r)
     return r->cfg.metrics.gpu != SH_GPU_METRICS_OFF && r->device->gpu;
 }
 
+/* With "auto" a run goes on without readings, and says once why; only "must" makes the ranks agree on a failure. */
 sh_rc sh_gpus_open(struct sh_run *r)
 {
     bool must = r->cfg.metrics.gpu == SH_GPU_METRICS_MUST;
@@ -262,6 +271,7 @@ sh_rc sh_gpus_open(struct sh_run *r)
     return SH_OK;
 }
 
+/* Collective where readings are wanted, which is the same on all ranks. */
 sh_rc sh_gpus_gather(const struct sh_run *r, const char *hosts, struct sh_gpu_metrics *out)
 {
     struct sh_gpus_reading mine, *all = NULL;

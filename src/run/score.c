@@ -1,3 +1,5 @@
+/* Log-probabilities of given texts, many at a time: short ones share rows as documents do, and ranks have different
+ * rows. */
 #include "src/run/score.h"
 
 #include "src/base/hash.h"
@@ -28,6 +30,7 @@ static int64_t inputs_of(const struct sh_score *text)
     return (int64_t)text->n - 1;
 }
 
+/* Texts and where each one's scored part begins: ranks that have read other files must not add up their answers. */
 uint64_t sh_score_hash(const struct sh_score *texts, int n)
 {
     uint64_t h = 0;
@@ -37,6 +40,7 @@ uint64_t sh_score_hash(const struct sh_score *texts, int n)
     return h;
 }
 
+/* Rows are as long as the longest text, but not so short that most of a step would be padding and overhead. */
 struct sh_request_score sh_score_request(const struct sh_score *texts, int n, int rows, const struct sh_config *cfg)
 {
     int64_t longest = 1, most = cfg->model.max_seq_len;
@@ -72,6 +76,7 @@ struct step {
     float *logprob;
 };
 
+/* Where a text's first token lies in this rank's [rows,seq]. */
 static int64_t elem_of(const struct step *s, const struct place *p)
 {
     return (p->row - s->first) * s->seq + p->at;
@@ -87,6 +92,8 @@ static void clear(struct step *s)
     }
 }
 
+/* Only tokens from text->first on are targets. The text is a document of its own, so that it does not see its
+ * neighbours. */
 static void put_text(struct step *s, const struct sh_score *text, const struct place *p)
 {
     int64_t at = elem_of(s, p);
@@ -111,6 +118,7 @@ static void run_step(struct step *s)
     sh_exec_get(s->r->exec, p->likeliest, s->word);
 }
 
+/* Token i is predicted at the place of the token before it. */
 static void take_text(const struct step *s, struct sh_score *text, const struct place *p)
 {
     int64_t at = elem_of(s, p);
@@ -160,11 +168,13 @@ static sh_rc share(struct sh_score *texts, int n)
     return rc;
 }
 
+/* Collective. All ranks run the same number of steps, for a step may have collectives. */
 sh_rc sh_run_score(struct sh_run *r, struct sh_score *texts, int n)
 {
     struct step s = {.r = r, .rows = r->build.batch.batch, .seq = r->build.batch.seq};
     struct place *place = sh_calloc((size_t)n + 1, sizeof *place);
-    int64_t all = place_texts(r, texts, n, place), elems = s.rows * s.seq, at_once = s.rows * r->mesh->world;
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    int64_t all = place_texts(r, texts, n, place), elems = s.rows * s.seq, at_once = s.rows * sh_group_size(m, m->data);
 
     for (int i = 0; i < n; i++) {
         texts[i].logprob = 0;
@@ -176,7 +186,7 @@ sh_rc sh_run_score(struct sh_run *r, struct sh_score *texts, int n)
     s.word = s.docs + elems;
     s.logprob = sh_calloc((size_t)elems, sizeof *s.logprob);
     for (int64_t first = 0; first < all; first += at_once) {
-        s.first = first + r->mesh->rank * s.rows;
+        s.first = first + sh_group_index(m, m->data) * s.rows;
         do_step(&s, texts, n, place);
     }
     free(s.tokens);

@@ -210,7 +210,8 @@ static void add_tensor(const struct sh_run *r, int param_index, struct sh_shards
     int i = out->set.n_tensors++;
 
     out->param[i] = param_index;
-    out->tensors[i] = (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems};
+    out->tensors[i] =
+        (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems, .role = param->role};
     out->packed[i] = r->p->units[param->unit].packed;
     for (int k = 0; k < param->ndim; k++)
         out->tensors[i].dim[k] = param->dim[k];

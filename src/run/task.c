@@ -1,3 +1,5 @@
+/* From texts to tokens, and from log-probabilities to answers. Where tokens end and what is divided by what are
+ * lm_eval's rules, so that figures compare with published ones (doc/evaluation.md). */
 #include "src/run/task.h"
 
 #include "io/token/ranges.h"
@@ -15,6 +17,8 @@ struct encoder {
     int64_t prefix;   /* the token before a text without a context: that which begins texts, or else ends them; -1 */
 };
 
+/* What a tokenizer puts before a text by itself; where it puts nothing, the token that ends texts stands for a
+ * beginning. */
 static sh_rc find_prefix(const struct sh_tokenizer *tok, struct encoder *e)
 {
     struct sh_ids ids = {0};
@@ -70,6 +74,7 @@ out:
     return rc;
 }
 
+/* A text alone is predicted from the prefix. */
 static sh_rc encode_alone(const struct encoder *e, const struct sh_task_choice *c, struct sh_ids *ids, size_t *context)
 {
     SH_TRY(put_prefix(e, ids));
@@ -148,6 +153,7 @@ static sh_rc check_tokens(const struct sh_task *t, int positions, int words)
     return SH_OK;
 }
 
+/* Tokens are made here once; what came as tokens is only checked. */
 sh_rc sh_task_encode(const struct sh_tokenizer *tok, int positions, int words, struct sh_task *t)
 {
     struct encoder e = {.positions = (size_t)positions};
@@ -179,6 +185,7 @@ static const struct sh_score *score_of(const struct sh_task *t, int choice)
 /* What the log-probability is divided by. */
 enum { ALONE, BY_CHARS, BY_BYTES, WAYS };
 
+/* Long answers have lower probabilities: lm_eval divides by characters (acc_norm) or bytes too. */
 static double weighed(const struct sh_task *t, int choice, int way)
 {
     const struct sh_task_choice *c = &t->choice[choice];
@@ -206,6 +213,7 @@ static sh_rc write_line(json_t *line, FILE *out)
     return written ? SH_OK : sh_fail(SH_E_DATA, "cannot write the results; is the disk full?");
 }
 
+/* The line that was read, with the answer added: whoever asked finds its own fields again. */
 static sh_rc write_request(const struct sh_task *t, const struct sh_task_doc *d, FILE *out)
 {
     const struct sh_score *s = score_of(t, d->first);
@@ -269,6 +277,7 @@ static void print_choices(const struct sh_task *t)
     printf("documents %d\n", t->n_docs);
 }
 
+/* Over tokens for the perplexity, over bytes for what compares between tokenizers. */
 static void print_text(const struct sh_task *t)
 {
     double sum = 0;

@@ -1,3 +1,4 @@
+/* Questions in files, as lm_eval has them: lines of JSON with texts to be scored, HellaSwag's own, or one text. */
 #include "src/run/task.h"
 
 #include "src/base/file.h"
@@ -9,6 +10,7 @@
 
 enum { MOST_BYTES = 1 << 30 };
 
+/* With an end, for libraries that want one; texts may have zeros in them, so lengths are kept beside it. */
 static char *copy(const char *text, size_t bytes)
 {
     char *to = sh_calloc(bytes + 1, 1);
@@ -17,6 +19,7 @@ static char *copy(const char *text, size_t bytes)
     return to;
 }
 
+/* Characters of UTF-8: bytes that do not continue another one. */
 static size_t count_chars(const char *text, size_t bytes)
 {
     size_t n = 0;
@@ -43,6 +46,7 @@ static void add_pair(struct sh_task *t, const char *context, size_t context_byte
     c->chars = count_chars(text, bytes);
 }
 
+/* A line is one text behind one context, and has no right answer. */
 static sh_rc read_request(json_t *line, const char *name, struct sh_task *t)
 {
     const json_t *context = json_object_get(line, "context"), *text = json_object_get(line, "continuation");
@@ -61,6 +65,7 @@ static void remove_span(char *text, size_t from, size_t to)
     memmove(text + from, text + to, strlen(text + to) + 1);
 }
 
+/* Shorter or as long, in place. */
 static void replace_all(char *text, const char *what, const char *by)
 {
     for (char *at = strstr(text, what); at; at = strstr(at + strlen(by), what)) {
@@ -104,6 +109,7 @@ static int label_of(const json_t *value, size_t n)
     return label >= 0 && (size_t)label < n ? (int)label : -1;
 }
 
+/* Two choices at least, none of them empty: of an empty one nothing could be scored. */
 static bool are_texts(const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -133,6 +139,7 @@ static char *hellaswag_query(const json_t *line)
     return query;
 }
 
+/* All endings go with one question, and are cleaned as that is. */
 static sh_rc read_hellaswag(json_t *line, const char *name, struct sh_task *t)
 {
     const json_t *endings = json_object_get(line, "endings");
@@ -156,6 +163,7 @@ static sh_rc read_hellaswag(json_t *line, const char *name, struct sh_task *t)
     return SH_OK;
 }
 
+/* Lines of both forms may stand in one file; "endings" tells them apart. */
 static sh_rc read_choices(json_t *line, const char *name, struct sh_task *t)
 {
     const json_t *query = json_object_get(line, "query"), *choices = json_object_get(line, "choices");
@@ -190,6 +198,7 @@ static sh_rc read_line(const char *text, size_t bytes, const char *name, struct 
     return rc;
 }
 
+/* Empty lines are passed over, and counted: messages have the numbers that an editor shows. */
 static sh_rc read_lines(const char *data, size_t bytes, const char *path, struct sh_task *t)
 {
     for (size_t at = 0, number = 1; at < bytes; number++) {
@@ -216,6 +225,7 @@ static sh_rc read_text(const char *data, size_t bytes, const char *path, struct 
     return SH_OK;
 }
 
+/* By what is asked for; questions may also be a binary file of llm.c, which begins with a number of its own. */
 sh_rc sh_task_read(enum sh_task_kind kind, const char *path, struct sh_task *out)
 {
     char *data;

@@ -1,3 +1,5 @@
+/* Which tokenizer belongs to a run and its checkpoints. A checkpoint keeps the hash of its files, not a path:
+ * folders move, and ids of another tokenizer would go through a model without an error and mean nothing. */
 #include "src/run/tokenizer.h"
 
 #include "io/hf/config.h"
@@ -34,6 +36,7 @@ static void take_name(struct sh_run *r, const struct sh_ckpt_meta *meta)
     free(then);
 }
 
+/* What the checkpoint says, against what the configuration names. A new run that names another one may have it. */
 void sh_run_tokenizer_take(struct sh_run *r, const struct sh_ckpt_meta *meta, bool begins)
 {
     bool named = r->cfg.hf.tokenizer[0] != '\0';
@@ -86,6 +89,7 @@ static const char *name_of(const struct sh_run *r, const char *given)
     return r->cfg.model.vocab_size == 256 ? sh_token_byte.name : NULL;
 }
 
+/* Closed again where it does not fit the model. */
 static sh_rc open_checked(const struct sh_run *r, const char *name, struct sh_tokenizer **out)
 {
     struct sh_tokenizer *t;
@@ -101,7 +105,8 @@ static sh_rc open_checked(const struct sh_run *r, const char *name, struct sh_to
     return SH_OK;
 }
 
-sh_rc sh_run_tokenizer_open(const struct sh_run *r, const char *given, struct sh_tokenizer **out)
+/* A prefix tells which key the failure is about where nobody gave the name as an option. */
+static sh_rc open_given(const struct sh_run *r, const char *given, struct sh_tokenizer **out)
 {
     const char *name = name_of(r, given);
 
@@ -128,7 +133,7 @@ sh_rc sh_run_tokenizer_of(const struct sh_config *cfg, const char *checkpoint, c
     r = sh_calloc(1, sizeof *r);
     r->cfg = *cfg;
     sh_run_tokenizer_take(r, &meta, false);
-    rc = sh_run_tokenizer_open(r, given, out);
+    rc = open_given(r, given, out);
     free(r->hf_config);
     free(r);
     sh_ckpt_meta_free(&meta);
@@ -175,6 +180,7 @@ static sh_rc open_named(struct sh_config *cfg, const char *wanted, struct sh_tok
     return rc == SH_OK ? check(cfg, wanted, *t) : sh_fail_prefix(rc, "model.tokenizer: ");
 }
 
+/* For import and for rank 0 of a run: the hash, and config.json of the model's folder where there is one. */
 sh_rc sh_run_tokenizer_find(struct sh_config *cfg, char hash[SH_RUN_HASH], char **hf_config)
 {
     struct sh_tokenizer *t = NULL;
@@ -203,6 +209,7 @@ static sh_rc share_config(struct sh_run *r)
     return sh_mesh_bcast(text, (long)bytes, 0);
 }
 
+/* Rank 0 reads the files; the others could see another version of them. */
 sh_rc sh_run_tokenizer_start(struct sh_run *r)
 {
     SH_TRY(sh_agree(r->mesh->rank == 0 ? sh_run_tokenizer_find(&r->cfg, r->tokenizer, &r->hf_config) : SH_OK));
@@ -230,6 +237,7 @@ static sh_rc measure(const struct sh_run *r, const char *name, uint32_t *lengths
     return rc;
 }
 
+/* Bytes of each word, for bits per byte. A tokenizer that is gone costs that figure and nothing else. */
 sh_rc sh_run_tokenizer_lengths(struct sh_run *r)
 {
     const char *name = name_of(r, NULL);
@@ -252,6 +260,8 @@ out:
     return rc;
 }
 
+/* The folder of the tokenizer with this hash: the one that is named, or the one that the file lies in. NULL: it has
+ * changed or is gone. */
 char *sh_run_tokenizer_folder(const char *name, const char *hash)
 {
     struct stat st;

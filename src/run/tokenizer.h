@@ -16,12 +16,9 @@ enum { SH_RUN_HASH = 20 }; /* bytes of a hash as text: 16 digits, or "byte" */
  * may take another tokenizer. Local, the same on all ranks. */
 void sh_run_tokenizer_take(struct sh_run *r, const struct sh_ckpt_meta *meta, bool begins);
 
-/* Open it: `given`, or NULL: model.tokenizer; where none is named, bytes. Local.
- * Errors: those of sh_tokenizer_open(); SH_E_USAGE: another one than the checkpoint was trained with, one that has more
- * words than the model, or none is known. */
-sh_rc sh_run_tokenizer_open(const struct sh_run *r, const char *given, struct sh_tokenizer **out);
-
-/* The same before there is a run: for the model of a checkpoint. Local. Errors: besides, those of sh_ckpt_read_meta(). */
+/* Open that of a checkpoint's model: `given`, or NULL: model.tokenizer; where none is named, bytes. Local.
+ * Errors: those of sh_tokenizer_open() and sh_ckpt_read_meta(); SH_E_USAGE: another one than the checkpoint was trained
+ * with, one that has more words than the model, or none is known. */
 sh_rc sh_run_tokenizer_of(const struct sh_config *cfg, const char *checkpoint, const char *given,
                           struct sh_tokenizer **out);
 

@@ -22,6 +22,7 @@ static const char *job_name(char pid[24])
     return job && job[0] ? job : pid;
 }
 
+/* A path in the configuration is below the run's folder, as that of metrics.jsonl is. */
 static sh_rc open_openmetrics(struct sh_train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
@@ -37,6 +38,7 @@ static sh_rc open_openmetrics(struct sh_train *t)
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "metrics.openmetrics: ");
 }
 
+/* Events from r->step on are written anew: those that an earlier process wrote for the same steps are shown no more. */
 static sh_rc open_tensorboard(struct sh_train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
@@ -51,6 +53,7 @@ static sh_rc open_tensorboard(struct sh_train *t)
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "metrics.tensorboard: ");
 }
 
+/* metrics.jsonl is always there; the other two are where they are asked for. */
 static sh_rc open_metrics(struct sh_train *t)
 {
     char *path = sh_path_join(t->r->folder, "metrics.jsonl");
@@ -62,6 +65,7 @@ static sh_rc open_metrics(struct sh_train *t)
     return open_openmetrics(t);
 }
 
+/* Cores of the node that its ranks may use, each once however the launcher has pinned them. */
 static sh_rc gather_cores(int *cores)
 {
     uint64_t set[SH_DEVICE_CORE_WORDS];
@@ -130,6 +134,7 @@ static sh_rc save_config(const struct sh_run *r)
     return rc;
 }
 
+/* Failures name the key that the path is from: there may be two sets of data. */
 static sh_rc open_feed(struct sh_train *t, const char *key, const char *path, bool shuffle, struct sh_feed *f)
 {
     sh_rc rc = sh_feed_open(t->r, path, shuffle, f);
@@ -168,6 +173,7 @@ sh_rc sh_train_open_outputs(struct sh_train *t)
     return sh_stopping_open(&t->stopping, t->r);
 }
 
+/* 1 where nothing is scaled, so that whoever multiplies by it need not ask. */
 static struct sh_loss_scale scale_of(const struct sh_config *cfg)
 {
     bool scales = cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16;
@@ -178,6 +184,7 @@ static struct sh_loss_scale scale_of(const struct sh_config *cfg)
                                   .window = dynamic ? cfg->training.loss_scale_window : 0};
 }
 
+/* What follows from the configuration alone: counts, schedules, judges. */
 void sh_train_set_up(struct sh_train *t)
 {
     const struct sh_mesh_shape *m = &t->r->mesh->shape;

@@ -17,32 +17,32 @@ int test_rank, test_world;
 /* Primes, ones, every number of dims, less and more than a digest block of 2^20 elements. */
 /* clang-format off */
 static const struct sh_ckpt_tensor large[] = {
-    {"wte.weight", 2, {1021, 1031}, 1052651},
-    {"layers.0.norm.weight", 1, {13}, 13},
-    {"layers.0.attn.weight", 2, {127, 64}, 8128},
-    {"layers.0.bias", 1, {1}, 1},
-    {"layers.1.conv.weight", 3, {3, 5, 7}, 105},
-    {"layers.1.deep.weight", 4, {2, 3, 5, 7}, 210},
-    {"layers.1.wide", 2, {1, 65537}, 65537},
-    {"head.weight", 2, {1 << 11, 1 << 9}, 1 << 20},
+    {"wte.weight", 2, {1021, 1031}, 1052651, SH_PARAM_EMBED},
+    {"layers.0.norm.weight", 1, {13}, 13, SH_PARAM_NORM},
+    {"layers.0.attn.weight", 2, {127, 64}, 8128, SH_PARAM_Q},
+    {"layers.0.bias", 1, {1}, 1, SH_PARAM_BIAS},
+    {"layers.1.conv.weight", 3, {3, 5, 7}, 105, SH_PARAM_UP},
+    {"layers.1.deep.weight", 4, {2, 3, 5, 7}, 210, SH_PARAM_DOWN},
+    {"layers.1.wide", 2, {1, 65537}, 65537, SH_PARAM_O},
+    {"head.weight", 2, {1 << 11, 1 << 9}, 1 << 20, SH_PARAM_HEAD},
 };
 
 /* For tests that save or load a thousand times. */
 static const struct sh_ckpt_tensor small[] = {
-    {"wte.weight", 2, {101, 103}, 10403},
-    {"layers.0.norm.weight", 1, {13}, 13},
-    {"layers.0.bias", 1, {1}, 1},
-    {"layers.0.conv.weight", 3, {3, 5, 7}, 105},
-    {"layers.0.wide", 2, {1, 6553}, 6553},
+    {"wte.weight", 2, {101, 103}, 10403, SH_PARAM_EMBED},
+    {"layers.0.norm.weight", 1, {13}, 13, SH_PARAM_NORM},
+    {"layers.0.bias", 1, {1}, 1, SH_PARAM_BIAS},
+    {"layers.0.conv.weight", 3, {3, 5, 7}, 105, SH_PARAM_UP},
+    {"layers.0.wide", 2, {1, 6553}, 6553, SH_PARAM_O},
 };
 /* clang-format on */
 
 /* 240 MB of state: for tests of memory. */
 static const struct sh_ckpt_tensor big[] = {
-    {"wte.weight", 2, {10007, 1009}, 10097063},
-    {"layers.0.norm.weight", 1, {1009}, 1009},
-    {"layers.0.attn.weight", 2, {3001, 2003}, 6011003},
-    {"head.weight", 2, {1009, 3967}, 4002703},
+    {"wte.weight", 2, {10007, 1009}, 10097063, SH_PARAM_EMBED},
+    {"layers.0.norm.weight", 1, {1009}, 1009, SH_PARAM_NORM},
+    {"layers.0.attn.weight", 2, {3001, 2003}, 6011003, SH_PARAM_Q},
+    {"head.weight", 2, {1009, 3967}, 4002703, SH_PARAM_HEAD},
 };
 
 const struct sh_ckpt_tensor *test_tensors = large;

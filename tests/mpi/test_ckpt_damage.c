@@ -262,7 +262,7 @@ static void uncovered(const char *folder)
 static void replicas_that_read_otherwise(void)
 {
     enum { ELEMS = 10 };
-    const struct sh_ckpt_tensor tensor = {"a", 1, {ELEMS}, ELEMS};
+    const struct sh_ckpt_tensor tensor = {.name = "a", .ndim = 1, .dim = {ELEMS}, .elems = ELEMS};
     const struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = &tensor, .n_tensors = 1};
     struct sh_ckpt_meta meta = {.step = 7};
     struct sh_ckpt_index x;

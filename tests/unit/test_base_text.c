@@ -42,6 +42,11 @@ static void test_error_is_kept(void **state)
     assert_string_equal(sh_error_text(), "run 7: open x.h5: gone");
     assert_int_equal(sh_fail(SH_E_USAGE, "again: %s", sh_error_text()), SH_E_USAGE); /* its own text as an argument */
     assert_string_equal(sh_error_text(), "again: run 7: open x.h5: gone");
+    assert_int_equal(sh_error_locate(SH_E_DATA), SH_E_DATA);
+    assert_null(strstr(sh_error_text(), "bug"));
+    assert_int_equal(sh_error_locate(SH_E_BUG), SH_E_BUG);
+    assert_non_null(strstr(sh_error_text(), " (a bug of Sherd, at "));
+    assert_non_null(strstr(sh_error_text(), sh_error_place()));
     sh_error_clear();
     assert_string_equal(sh_error_text(), "");
 }

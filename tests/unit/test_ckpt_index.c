@@ -24,7 +24,8 @@
 
 enum { BEGIN = 4096 };
 
-static const struct sh_ckpt_tensor tensors[] = {{"a.weight", 2, {3, 5}, 15}, {"b", 1, {2}, 2}};
+static const struct sh_ckpt_tensor tensors[] = {{"a.weight", 2, {3, 5}, 15, SH_PARAM_UP},
+                                                {"b", 1, {2}, 2, SH_PARAM_BIAS}};
 
 /* As create() makes it. */
 static struct sh_ckpt_index make_index(void)

@@ -125,6 +125,66 @@ static void names_are_hugging_faces(void **state)
     sh_program_destroy(p);
 }
 
+static bool ends_in(const char *name, const char *module, const char *ending)
+{
+    char end[SH_NAME_MAX];
+    size_t n = (size_t)snprintf(end, sizeof end, "%s%s%s", module, module[0] ? "." : "", ending);
+
+    return strlen(name) > n && strcmp(name + strlen(name) - n, end) == 0 && name[strlen(name) - n - 1] == '.';
+}
+
+/* Names, shapes, beginnings and what is trained go with the role. */
+static void check_role(const struct row *row, const struct sh_program *p, const struct sh_param *param)
+{
+    const struct sh_model *m = &row->m.model;
+    const struct sh_family *f = sh_family_of(m->family);
+    const struct sh_param_info *role = sh_param_info(param->role);
+    float residual = (float)m->init_std / sqrtf(2.0f * LAYERS);
+    int64_t in, out;
+
+    assert_true(ends_in(param->name, "", role->ending));
+    assert_int_equal(role->vector, param->ndim == 1);
+    assert_int_equal(role->adapter, p->units[param->unit].beside != SH_NONE);
+    if (role->vector)
+        assert_int_equal(param->init, param->role == SH_PARAM_NORM && !f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO);
+    else if (!role->adapter)
+        assert_true(param->init == SH_INIT_NORMAL &&
+                    param->init_std == (role->residual ? residual : (float)m->init_std));
+    if (param->role >= SH_PARAM_LINEARS)
+        return;
+    sh_family_linear_dims(m, param->role, &in, &out);
+    assert_true(ends_in(param->name, sh_family_linear_name(f, param->role), role->ending));
+    assert_int_equal(param->dim[0], f->w_in_out ? in : out);
+    assert_int_equal(param->dim[1], f->w_in_out ? out : in);
+    assert_int_equal(role->residual, param->role == SH_PARAM_O || param->role == SH_PARAM_DOWN);
+}
+
+/* With and without adapters, which are the only ones trained where there are some. */
+static void each_parameter_has_the_role_of_its_name(void **state)
+{
+    const struct row *row = *state;
+
+    for (int rank = 0; rank <= 2; rank += 2) {
+        struct sh_program *p = sh_program_create(SH_F32);
+        struct sh_model_batch b = {.batch = 2, .seq = TINY_SEQ, .out = SH_MODEL_LOSS};
+        int count[SH_PARAM_ROLES] = {0};
+
+        b.adapters = (struct sh_adapters){.rank = rank, .scale = 1, .targets = 1u << SH_PARAM_O | 1u << SH_PARAM_Q};
+        sh_model_emit(&row->m.model, &b, p);
+        for (int i = 0; i < p->n_params; i++) {
+            check_role(row, p, &p->params[i]);
+            assert_int_equal(p->params[i].trainable, !rank || sh_param_info(p->params[i].role)->adapter);
+            count[p->params[i].role]++;
+        }
+        assert_int_equal(count[SH_PARAM_EMBED], 1);
+        assert_int_equal(count[SH_PARAM_HEAD], !row->m.model.tie_word_embeddings);
+        assert_int_equal(count[SH_PARAM_LORA_A], rank ? 2 * LAYERS : 0);
+        for (int i = 0; i < SH_PARAM_LINEARS; i++)
+            assert_int_equal(count[i], sh_family_linear_name(sh_family_of(row->m.model.family), i) ? LAYERS : 0);
+        sh_program_destroy(p);
+    }
+}
+
 /* The figures of Qwen 2.5 for 128k tokens, worked out by hand: ln(32768 / (32 * 2 pi)) * 128 / (2 ln 1e6) = 23.6, with 1
  * for 32 turns 39.7, and 0.1 ln 4 + 1. */
 static void yarn_is_a_ramp(void **state)
@@ -336,18 +396,20 @@ static void a_mesh_trains_as_one_rank(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[3 * ROWS + 3] = {0};
-    CMUnitTestFunction functions[] = {names_are_hugging_faces, gradients_are_slopes, a_mesh_trains_as_one_rank};
-    const char *what[] = {"names", "slopes", "mesh"};
-    static char name[3 * ROWS][64];
+    enum { EACH = 4 };
+    struct CMUnitTest tests[EACH * ROWS + 3] = {0};
+    CMUnitTestFunction functions[EACH] = {names_are_hugging_faces, each_parameter_has_the_role_of_its_name,
+                                          gradients_are_slopes, a_mesh_trains_as_one_rank};
+    const char *what[EACH] = {"names", "roles", "slopes", "mesh"};
+    static char name[EACH * ROWS][64];
 
-    for (int i = 0; i < 3 * ROWS; i++) {
-        snprintf(name[i], sizeof name[i], "%s: %s", rows[i / 3].m.name, what[i % 3]);
+    for (int i = 0; i < EACH * ROWS; i++) {
+        snprintf(name[i], sizeof name[i], "%s: %s", rows[i / EACH].m.name, what[i % EACH]);
         tests[i] = (struct CMUnitTest){
-            .name = name[i], .test_func = functions[i % 3], .initial_state = (void *)(uintptr_t)&rows[i / 3]};
+            .name = name[i], .test_func = functions[i % EACH], .initial_state = (void *)(uintptr_t)&rows[i / EACH]};
     }
-    tests[3 * ROWS] = (struct CMUnitTest)cmocka_unit_test(yarn_is_a_ramp);
-    tests[3 * ROWS + 1] = (struct CMUnitTest)cmocka_unit_test(longrope_has_two_lists);
-    tests[3 * ROWS + 2] = (struct CMUnitTest)cmocka_unit_test(longrope_of_many_texts_is_refused);
+    tests[EACH * ROWS] = (struct CMUnitTest)cmocka_unit_test(yarn_is_a_ramp);
+    tests[EACH * ROWS + 1] = (struct CMUnitTest)cmocka_unit_test(longrope_has_two_lists);
+    tests[EACH * ROWS + 2] = (struct CMUnitTest)cmocka_unit_test(longrope_of_many_texts_is_refused);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

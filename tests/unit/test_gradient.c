@@ -121,8 +121,8 @@ static void check_model(void **state)
 /* All products, those of queries and values only, the last of a block, in both orders of storage. */
 static void adapters(void **state)
 {
-    static const unsigned targets[] = {(1u << SH_LINEARS) - 1, 1u << SH_LINEAR_Q | 1u << SH_LINEAR_V,
-                                       1u << SH_LINEAR_DOWN | 1u << SH_LINEAR_GATE | 1u << SH_LINEAR_Q};
+    static const unsigned targets[] = {(1u << SH_PARAM_LINEARS) - 1, 1u << SH_PARAM_Q | 1u << SH_PARAM_V,
+                                       1u << SH_PARAM_DOWN | 1u << SH_PARAM_GATE | 1u << SH_PARAM_Q};
 
     (void)state;
     for (int i = 0; i < TINY_MODELS * TINY_RECOMPUTES; i++) {

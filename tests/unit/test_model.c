@@ -71,30 +71,73 @@ static void names_and_shapes(void **state)
         int ndim;
         int64_t dim[2];
         enum sh_init init;
+        enum sh_param_role role;
     } table[] = {
-        {&gpt2_124m, "transformer.wte.weight", "embed", 2, {50257, 768}, SH_INIT_NORMAL},
-        {&gpt2_124m, "transformer.wpe.weight", "embed", 2, {1024, 768}, SH_INIT_NORMAL},
-        {&gpt2_124m, "transformer.h.11.ln_1.weight", "layers.11", 1, {768}, SH_INIT_ONE},
-        {&gpt2_124m, "transformer.h.11.ln_2.bias", "layers.11", 1, {768}, SH_INIT_ZERO},
-        {&gpt2_124m, "transformer.h.0.attn.c_attn.weight", "layers.0", 2, {768, 2304}, SH_INIT_NORMAL},
-        {&gpt2_124m, "transformer.h.0.attn.c_attn.bias", "layers.0", 1, {2304}, SH_INIT_ZERO},
-        {&gpt2_124m, "transformer.h.0.attn.c_proj.weight", "layers.0", 2, {768, 768}, SH_INIT_NORMAL},
-        {&gpt2_124m, "transformer.h.0.mlp.c_fc.weight", "layers.0", 2, {768, 3072}, SH_INIT_NORMAL},
-        {&gpt2_124m, "transformer.h.0.mlp.c_proj.weight", "layers.0", 2, {3072, 768}, SH_INIT_NORMAL},
-        {&gpt2_124m, "transformer.ln_f.bias", "embed", 1, {768}, SH_INIT_ZERO},
-        {&llama_8b, "model.embed_tokens.weight", "embed", 2, {128256, 4096}, SH_INIT_NORMAL},
-        {&llama_8b, "model.layers.31.input_layernorm.weight", "layers.31", 1, {4096}, SH_INIT_ONE},
-        {&llama_8b, "model.layers.31.self_attn.q_proj.weight", "layers.31", 2, {4096, 4096}, SH_INIT_NORMAL},
-        {&llama_8b, "model.layers.31.self_attn.k_proj.weight", "layers.31", 2, {1024, 4096}, SH_INIT_NORMAL},
-        {&llama_8b, "model.layers.31.self_attn.v_proj.weight", "layers.31", 2, {1024, 4096}, SH_INIT_NORMAL},
-        {&llama_8b, "model.layers.31.self_attn.o_proj.weight", "layers.31", 2, {4096, 4096}, SH_INIT_NORMAL},
-        {&llama_8b, "model.layers.31.post_attention_layernorm.weight", "layers.31", 1, {4096}, SH_INIT_ONE},
-        {&llama_8b, "model.layers.31.mlp.gate_proj.weight", "layers.31", 2, {14336, 4096}, SH_INIT_NORMAL},
-        {&llama_8b, "model.layers.31.mlp.up_proj.weight", "layers.31", 2, {14336, 4096}, SH_INIT_NORMAL},
-        {&llama_8b, "model.layers.31.mlp.down_proj.weight", "layers.31", 2, {4096, 14336}, SH_INIT_NORMAL},
-        {&llama_8b, "model.norm.weight", "head", 1, {4096}, SH_INIT_ONE},
-        {&llama_8b, "lm_head.weight", "head", 2, {128256, 4096}, SH_INIT_NORMAL},
-        {&llama_1b, "model.norm.weight", "embed", 1, {2048}, SH_INIT_ONE},
+        {&gpt2_124m, "transformer.wte.weight", "embed", 2, {50257, 768}, SH_INIT_NORMAL, SH_PARAM_EMBED},
+        {&gpt2_124m, "transformer.wpe.weight", "embed", 2, {1024, 768}, SH_INIT_NORMAL, SH_PARAM_POSITIONS},
+        {&gpt2_124m, "transformer.h.11.ln_1.weight", "layers.11", 1, {768}, SH_INIT_ONE, SH_PARAM_NORM},
+        {&gpt2_124m, "transformer.h.11.ln_2.bias", "layers.11", 1, {768}, SH_INIT_ZERO, SH_PARAM_BIAS},
+        {&gpt2_124m, "transformer.h.0.attn.c_attn.weight", "layers.0", 2, {768, 2304}, SH_INIT_NORMAL, SH_PARAM_Q},
+        {&gpt2_124m, "transformer.h.0.attn.c_attn.bias", "layers.0", 1, {2304}, SH_INIT_ZERO, SH_PARAM_BIAS},
+        {&gpt2_124m, "transformer.h.0.attn.c_proj.weight", "layers.0", 2, {768, 768}, SH_INIT_NORMAL, SH_PARAM_O},
+        {&gpt2_124m, "transformer.h.0.mlp.c_fc.weight", "layers.0", 2, {768, 3072}, SH_INIT_NORMAL, SH_PARAM_UP},
+        {&gpt2_124m, "transformer.h.0.mlp.c_proj.weight", "layers.0", 2, {3072, 768}, SH_INIT_NORMAL, SH_PARAM_DOWN},
+        {&gpt2_124m, "transformer.ln_f.bias", "embed", 1, {768}, SH_INIT_ZERO, SH_PARAM_BIAS},
+        {&llama_8b, "model.embed_tokens.weight", "embed", 2, {128256, 4096}, SH_INIT_NORMAL, SH_PARAM_EMBED},
+        {&llama_8b, "model.layers.31.input_layernorm.weight", "layers.31", 1, {4096}, SH_INIT_ONE, SH_PARAM_NORM},
+        {&llama_8b,
+         "model.layers.31.self_attn.q_proj.weight",
+         "layers.31",
+         2,
+         {4096, 4096},
+         SH_INIT_NORMAL,
+         SH_PARAM_Q},
+        {&llama_8b,
+         "model.layers.31.self_attn.k_proj.weight",
+         "layers.31",
+         2,
+         {1024, 4096},
+         SH_INIT_NORMAL,
+         SH_PARAM_K},
+        {&llama_8b,
+         "model.layers.31.self_attn.v_proj.weight",
+         "layers.31",
+         2,
+         {1024, 4096},
+         SH_INIT_NORMAL,
+         SH_PARAM_V},
+        {&llama_8b,
+         "model.layers.31.self_attn.o_proj.weight",
+         "layers.31",
+         2,
+         {4096, 4096},
+         SH_INIT_NORMAL,
+         SH_PARAM_O},
+        {&llama_8b,
+         "model.layers.31.post_attention_layernorm.weight",
+         "layers.31",
+         1,
+         {4096},
+         SH_INIT_ONE,
+         SH_PARAM_NORM},
+        {&llama_8b,
+         "model.layers.31.mlp.gate_proj.weight",
+         "layers.31",
+         2,
+         {14336, 4096},
+         SH_INIT_NORMAL,
+         SH_PARAM_GATE},
+        {&llama_8b, "model.layers.31.mlp.up_proj.weight", "layers.31", 2, {14336, 4096}, SH_INIT_NORMAL, SH_PARAM_UP},
+        {&llama_8b,
+         "model.layers.31.mlp.down_proj.weight",
+         "layers.31",
+         2,
+         {4096, 14336},
+         SH_INIT_NORMAL,
+         SH_PARAM_DOWN},
+        {&llama_8b, "model.norm.weight", "head", 1, {4096}, SH_INIT_ONE, SH_PARAM_NORM},
+        {&llama_8b, "lm_head.weight", "head", 2, {128256, 4096}, SH_INIT_NORMAL, SH_PARAM_HEAD},
+        {&llama_1b, "model.norm.weight", "embed", 1, {2048}, SH_INIT_ONE, SH_PARAM_NORM},
     };
 
     (void)state;
@@ -108,7 +151,7 @@ static void names_and_shapes(void **state)
         assert_int_equal(w->ndim, table[i].ndim);
         assert_memory_equal(w->dim, table[i].dim, (size_t)w->ndim * sizeof *w->dim);
         assert_int_equal(w->init, table[i].init);
-        assert_int_equal(w->decay, w->ndim == 2);
+        assert_int_equal(w->role, table[i].role);
         sh_program_destroy(p);
     }
 }
@@ -300,7 +343,7 @@ static void flops_of_frozen_weights_are_four(void **state)
     double adapters = 0;
 
     (void)state;
-    for (int i = 0; i < SH_LINEARS; i++) {
+    for (int i = 0; i < SH_PARAM_LINEARS; i++) {
         int64_t in, out;
 
         sh_family_linear_dims(&llama_1b, i, &in, &out);

@@ -368,14 +368,14 @@ static void scale_comes_back(void **state)
     sh_loss_scale_save(&s, text, sizeof text);
     assert_string_equal(text, "0x1p+19 77 1");
     assert_int_equal(sh_loss_scale_load(&back, text), SH_OK);
-    assert_true(back.scale == s.scale && back.good == 77 && back.patience == 1);
+    assert_true(back.scale == s.scale && back.good == 77 && back.hysteresis == 1);
     assert_int_equal(sh_loss_scale_load(&shorter, text), SH_OK); /* doubles with the next good step */
     sh_loss_scale_good(&shorter);
     assert_true(shorter.scale == 0x1p20);
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++)
         if (sh_loss_scale_load(&back, damaged[i]) != SH_E_DATA)
             fail_msg("\"%s\" is read", damaged[i]);
-    assert_true(back.scale == s.scale && back.good == 77 && back.patience == 1);
+    assert_true(back.scale == s.scale && back.good == 77 && back.hysteresis == 1);
 }
 
 int main(void)

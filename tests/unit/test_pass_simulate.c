@@ -208,8 +208,9 @@ static struct outcome run_variant(struct sh_build b, const struct variant *v, in
     return run(&b, shard, replicate, v->inner ? inner_size(shard) : 1);
 }
 
-/* What build_of() freezes, and what it trains instead of the model. */
+/* What build_of() freezes, which units it cuts otherwise, and what it trains instead of the model. */
 static const char *const *frozen;
+static const struct sh_unit_groups *groups;
 static struct sh_adapters adapters;
 
 static struct sh_build build_of(const struct tiny_model *m, int world, int micros, bool sync_last)
@@ -217,6 +218,7 @@ static struct sh_build build_of(const struct tiny_model *m, int world, int micro
     struct sh_build b = tiny_build(m, GLOBAL / (world * micros));
 
     b.frozen = frozen;
+    b.groups = groups;
     b.batch.adapters = adapters;
     b.options.micro_steps = micros;
     b.options.strategy.sync_last_only = sync_last;
@@ -269,6 +271,25 @@ static void with_frozen_units(void **state)
         frozen = lists[i];
         check_model(&(void *){(void *)(uintptr_t)&tiny_models[i % 2 ? 4 : 1]});
         frozen = NULL;
+    }
+}
+
+/* Each mesh with units that are cut over other ranks than the rest: over none, over all, over those who hold the rest's
+ * replicas. Groups are those of tiny_mesh(): bits of inner, outer, replicate. */
+static void with_groups_of_their_own(void **state)
+{
+    enum { SHARD = 3, REPLICATE = 4, ALL = 7 };
+    static const struct sh_unit_groups lists[][4] = {
+        {{"layers.1", 0, ALL}, {NULL, 0, 0}},
+        {{"embed", ALL, 0}, {"layers.0", REPLICATE, SHARD}, {NULL, 0, 0}},
+        {{"layers.2", ALL, 0}, {"layers.1", REPLICATE, SHARD}, {"head", 0, ALL}, {NULL, 0, 0}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        groups = lists[i];
+        check_model(&(void *){(void *)(uintptr_t)&tiny_models[i % 2 ? 4 : 1]});
+        groups = NULL;
     }
 }
 
@@ -618,23 +639,27 @@ static void carried_in_a_tree(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 13] = {0};
+    static const struct CMUnitTest others[] = {
+        cmocka_unit_test(bf16_trains),
+        cmocka_unit_test(f16_trains),
+        cmocka_unit_test(logits_are_those_of_one_rank),
+        cmocka_unit_test(reproducible),
+        cmocka_unit_test(reproducible_is_near),
+        cmocka_unit_test(bf16_is_sent),
+        cmocka_unit_test(fused_kinds_change_no_bit),
+        cmocka_unit_test(with_frozen_units),
+        cmocka_unit_test(with_groups_of_their_own),
+        cmocka_unit_test(with_adapters),
+        cmocka_unit_test(slices_change_no_bit),
+        cmocka_unit_test(carried_updates_change_no_bit),
+        cmocka_unit_test(carried_in_a_tree),
+        cmocka_unit_test(activations_in_a_file_change_no_bit),
+    };
+    struct CMUnitTest tests[TINY_MODELS + sizeof others / sizeof *others] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){
             .name = tiny_models[i].name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&tiny_models[i]};
-    tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(bf16_trains);
-    tests[TINY_MODELS + 9] = (struct CMUnitTest)cmocka_unit_test(carried_updates_change_no_bit);
-    tests[TINY_MODELS + 11] = (struct CMUnitTest)cmocka_unit_test(activations_in_a_file_change_no_bit);
-    tests[TINY_MODELS + 10] = (struct CMUnitTest)cmocka_unit_test(carried_in_a_tree);
-    tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(logits_are_those_of_one_rank);
-    tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(reproducible);
-    tests[TINY_MODELS + 3] = (struct CMUnitTest)cmocka_unit_test(reproducible_is_near);
-    tests[TINY_MODELS + 4] = (struct CMUnitTest)cmocka_unit_test(bf16_is_sent);
-    tests[TINY_MODELS + 5] = (struct CMUnitTest)cmocka_unit_test(fused_kinds_change_no_bit);
-    tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(with_frozen_units);
-    tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(with_adapters);
-    tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(slices_change_no_bit);
-    tests[TINY_MODELS + 12] = (struct CMUnitTest)cmocka_unit_test(f16_trains);
+    memcpy(tests + TINY_MODELS, others, sizeof others);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

@@ -226,9 +226,9 @@ static void neighbours_are_read_as_one_matrix(void **state)
 
     (void)state;
     sh_emit_unit(&e, "u");
-    q = sh_emit_param(&e, "q", 2, DIMS(8, 6), SH_INIT_NORMAL, 1);
-    sh_emit_param(&e, "k", 2, DIMS(2, 6), SH_INIT_NORMAL, 1);
-    sh_emit_param(&e, "v", 2, DIMS(2, 6), SH_INIT_NORMAL, 1);
+    q = sh_emit_param(&e, SH_PARAM_Q, "q", 2, DIMS(8, 6), SH_INIT_NORMAL, 1);
+    sh_emit_param(&e, SH_PARAM_K, "k", 2, DIMS(2, 6), SH_INIT_NORMAL, 1);
+    sh_emit_param(&e, SH_PARAM_V, "v", 2, DIMS(2, 6), SH_INIT_NORMAL, 1);
     stack = sh_emit_stack(&e, q, 3);
     assert_int_equal(p->tensors[stack].dim[0], 12);
     assert_int_equal(p->tensors[stack].dim[1], 6);

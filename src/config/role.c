@@ -1,0 +1,23 @@
+#include "src/config/role.h"
+
+/* Endings are those of transformers, and of PEFT for adapters. */
+const struct sh_param_info *sh_param_info(enum sh_param_role role)
+{
+    static const struct sh_param_info rows[SH_PARAM_ROLES] = {
+        [SH_PARAM_Q] = {.ending = "weight"},
+        [SH_PARAM_K] = {.ending = "weight"},
+        [SH_PARAM_V] = {.ending = "weight"},
+        [SH_PARAM_O] = {.ending = "weight", .residual = true},
+        [SH_PARAM_GATE] = {.ending = "weight"},
+        [SH_PARAM_UP] = {.ending = "weight"},
+        [SH_PARAM_DOWN] = {.ending = "weight", .residual = true},
+        [SH_PARAM_EMBED] = {.ending = "weight"},
+        [SH_PARAM_POSITIONS] = {.ending = "weight"},
+        [SH_PARAM_HEAD] = {.ending = "weight"},
+        [SH_PARAM_NORM] = {.ending = "weight", .vector = true},
+        [SH_PARAM_BIAS] = {.ending = "bias", .vector = true},
+        [SH_PARAM_LORA_A] = {.ending = "lora_A.weight", .adapter = true},
+        [SH_PARAM_LORA_B] = {.ending = "lora_B.weight", .adapter = true},
+    };
+    return &rows[role];
+}
