@@ -618,23 +618,26 @@ static void carried_in_a_tree(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 12] = {0};
+    static const struct CMUnitTest more[] = {
+        cmocka_unit_test(bf16_trains),
+        cmocka_unit_test(f16_trains),
+        cmocka_unit_test(logits_are_those_of_one_rank),
+        cmocka_unit_test(reproducible),
+        cmocka_unit_test(reproducible_is_near),
+        cmocka_unit_test(bf16_is_sent),
+        cmocka_unit_test(fused_kinds_change_no_bit),
+        cmocka_unit_test(with_frozen_units),
+        cmocka_unit_test(with_adapters),
+        cmocka_unit_test(slices_change_no_bit),
+        cmocka_unit_test(carried_updates_change_no_bit),
+        cmocka_unit_test(carried_in_a_tree),
+        cmocka_unit_test(activations_in_a_file_change_no_bit),
+    };
+    struct CMUnitTest tests[TINY_MODELS + sizeof more / sizeof *more] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){
             .name = tiny_models[i].name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&tiny_models[i]};
-    tests[TINY_MODELS] = (struct CMUnitTest)cmocka_unit_test(bf16_trains);
-    tests[TINY_MODELS + 9] = (struct CMUnitTest)cmocka_unit_test(carried_updates_change_no_bit);
-    tests[TINY_MODELS + 11] = (struct CMUnitTest)cmocka_unit_test(activations_in_a_file_change_no_bit);
-    tests[TINY_MODELS + 10] = (struct CMUnitTest)cmocka_unit_test(carried_in_a_tree);
-    tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(logits_are_those_of_one_rank);
-    tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(reproducible);
-    tests[TINY_MODELS + 3] = (struct CMUnitTest)cmocka_unit_test(reproducible_is_near);
-    tests[TINY_MODELS + 4] = (struct CMUnitTest)cmocka_unit_test(bf16_is_sent);
-    tests[TINY_MODELS + 5] = (struct CMUnitTest)cmocka_unit_test(fused_kinds_change_no_bit);
-    tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(with_frozen_units);
-    tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(with_adapters);
-    tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(slices_change_no_bit);
-    tests[TINY_MODELS + 11] = (struct CMUnitTest)cmocka_unit_test(f16_trains);
+    memcpy(tests + TINY_MODELS, more, sizeof more);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }
