@@ -413,7 +413,7 @@ static sh_rc look_at_stay(const struct sh_comm *c)
     int64_t since = atomic_load(&stay.since_ns), waited = since ? sh_now_ns() - since : 0;
     const char *what = atomic_load(&stay.what);
 
-    if (waited > (int64_t)(c->opt.timeout_seconds * 1e9))
+    if (c->opt.timeout_seconds > 0 && waited > (int64_t)(c->opt.timeout_seconds * 1e9))
         return sh_fail(SH_E_COMM,
                        "NCCL: %s is not complete after %g s (comm.train_timeout_seconds); NCCL_DEBUG=INFO tells "
                        "what it does",

@@ -117,6 +117,13 @@ def fails(call, rank, count, what, mesh, says):
     return wrong + ([f'still alive: {left}'] if left else [])
 
 
+def patient():
+    """No limit: a call that takes its time ends nothing."""
+    fault = {'SHERD_EMULATED_NCCL_FAIL': 'ncclReduceScatter 1 2 slow'}
+    done, lines, _ = run('patient', 2, 0, fault, **MESHES['1x2'][1])
+    return [] if done.returncode == 0 else [f'exit {done.returncode}, expected 0:', *lines]
+
+
 def too_old(backend):
     done, lines, _ = run('old', 2, PATIENT_SECONDS, {'SHERD_EMULATED_NCCL_VERSION': '22105'}, **MESHES['1x2'][1],
                          **{'comm.backend': backend})
@@ -135,6 +142,7 @@ def main():
     cases = [(f'{call} {count} on rank {rank} of {mesh}: {what}', fails, call, rank, count, what, mesh, says)
              for call, rank, count, what, mesh, says in QUICK + (every() if LONG else [])]
     cases += [(f'NCCL 2.21 is refused, comm.backend={backend}', too_old, backend) for backend in ('nccl', 'auto')]
+    cases += [('a slow call without a limit', patient)]
     return job.run_cases(cases, deadlines=True)
 
 
