@@ -66,6 +66,14 @@ static void set_path(char to[SH_CONFIG_PATH_MAX], const struct sh_config *cfg, i
     free(path);
 }
 
+/* Steps behind those that are measured: where an update is carried into the next step, the last step of a run does two. */
+static int steps_after(const struct sh_config *cfg)
+{
+    bool away = cfg->offload.optimizer == SH_OFFLOAD_NVME || cfg->offload.mode == SH_OFFLOAD_BUDGET;
+
+    return away && cfg->offload.overlap_update == SH_OVERLAP_AUTO;
+}
+
 /* What asks for other work than steps is off. */
 static void prepare(struct sh_config *cfg, const struct sh_bench_options *options)
 {
@@ -73,7 +81,7 @@ static void prepare(struct sh_config *cfg, const struct sh_bench_options *option
     set_path(cfg->profiling.trace, cfg, TRACE);
     cfg->data.token_type = SH_TOKEN_UINT32;
     /* First steps to warm up, then as many plain ones as rounds, then as many with a trace, which makes them slower. */
-    cfg->training.steps = WARM_UP + 2 * options->repeat;
+    cfg->training.steps = WARM_UP + 2 * options->repeat + steps_after(cfg);
     cfg->profiling.trace_first_step = WARM_UP + options->repeat + 1;
     cfg->profiling.trace_steps = options->repeat;
     cfg->lr_scheduler.warmup_steps = 0;
@@ -87,7 +95,8 @@ static void prepare(struct sh_config *cfg, const struct sh_bench_options *option
     cfg->metrics.log_freq = cfg->training.steps;
 }
 
-/* Steps of the warm-up are read for the memory only; plain and traced ones go to rows of their own. */
+/* Steps of the warm-up and behind the traced ones are read for the memory only; plain and traced ones go to rows of their
+ * own. */
 static void read_line(struct bench *b, json_t *line)
 {
     json_int_t round = json_integer_value(json_object_get(line, "step")) - WARM_UP - 1;
@@ -96,7 +105,7 @@ static void read_line(struct bench *b, json_t *line)
 
     b->arena_bytes = json_integer_value(json_object_get(line, "arena_bytes"));
     b->rss_bytes = json_integer_value(json_object_get(line, "peak_rss_bytes"));
-    if (round < 0)
+    if (round < 0 || round >= 2 * b->options->repeat)
         return;
     b->list.times[row].seconds[row == STEP ? round : round - b->options->repeat] = seconds;
     b->list.times[row].tokens = (int64_t)json_integer_value(json_object_get(line, "tokens"));
