@@ -24,7 +24,7 @@ struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand
     };
 }
 
-/* A view of f32 data itself; bf16 is converted into scratch. */
+/* A view of f32 data itself; 16 bits are converted into scratch. */
 struct sh_attn_view sh_attn_read(const struct sh_attn *a, const void *tensor, int64_t ld, int64_t row, int64_t rows,
                                  int64_t col, float *scratch)
 {

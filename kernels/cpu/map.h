@@ -1,4 +1,4 @@
-/* y[i] = f(a[i], b[i]) over whole tensors of any of the types f32 and bf16, by all threads. Local, no failure. */
+/* y[i] = f(a[i], b[i]) over whole tensors of any of the types f32, bf16 and f16, by all threads. Local, no failure. */
 #ifndef SH_KERNELS_CPU_MAP_H
 #define SH_KERNELS_CPU_MAP_H
 

@@ -75,7 +75,7 @@ sh_rc sh_cpu_regroup(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Between f32 and bf16 in either direction; the block functions convert straight from tensor to tensor. */
+/* Between f32 and 16 bits in either direction; the block functions convert straight from tensor to tensor. */
 static void cast_piece(const struct sh_operand *y, const struct sh_operand *a, int64_t at, int64_t n)
 {
     struct sh_cpu_block row = {1, n};

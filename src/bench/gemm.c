@@ -2,6 +2,7 @@
  * in the arena of the job. */
 #include "src/bench/bench.h"
 
+#include "kernels/cpu/block.h"
 #include "src/base/mem.h"
 #include "src/base/rng.h"
 #include "src/bench/folder.h"
@@ -151,22 +152,18 @@ static void find_shapes(struct bench *b)
 static void fill(struct bench *b, const struct sh_operand *t)
 {
     float *f32 = sh_calloc(PIECE, sizeof *f32);
-    sh_bf16 *bf16 = sh_calloc(PIECE, sizeof *bf16);
-    int32_t *i32 = sh_calloc(PIECE, sizeof *i32);
-    const void *host = t->dtype == SH_I32 ? (void *)i32 : t->dtype == SH_BF16 ? (void *)bf16 : f32;
+    void *host = sh_calloc(PIECE, sizeof *f32);
     int64_t n = t->data ? elems(t) : 0, size = sh_dtype_bytes(t->dtype);
 
     /* As wide as initial weights. */
     sh_rng_fill_normal(1, 0, PIECE, 0.02f, f32);
-    for (int i = 0; i < PIECE; i++) {
-        bf16[i] = sh_f32_to_bf16(f32[i]);
-        i32[i] = i * 31 % b->r->build.model.vocab_size;
-    }
+    sh_cpu_block_store((struct sh_cpu_block){1, PIECE}, host, PIECE, t->dtype, f32, PIECE);
+    for (int i = 0; t->dtype == SH_I32 && i < PIECE; i++)
+        ((int32_t *)host)[i] = i * 31 % b->r->build.model.vocab_size;
     for (int64_t at = 0; at < n; at += PIECE)
         b->r->device->put(b->rate.queue, (char *)t->data + at * size, host, size * (n - at < PIECE ? n - at : PIECE));
     free(f32);
-    free(bf16);
-    free(i32);
+    free(host);
 }
 
 /* Collective. Inputs are filled anew, because an earlier row may have left Inf or NaN there, which some units multiply
@@ -213,9 +210,10 @@ static double peak_tflops(const struct bench *b)
     return best > 0 ? t->flops / best / 1e12 : 0;
 }
 
-/* Each shape, and the squares as peaks. */
+/* Each shape, and the squares as peaks; float16 has none, since it is computed in float32. */
 static sh_rc write_points(const struct bench *b)
 {
+    static const char *const peaks[SH_DTYPES] = {[SH_F32] = "peak.float32", [SH_BF16] = "peak.bfloat16"};
     struct sh_bench_points points = {0};
     int rounds = b->options->repeat;
 
@@ -226,9 +224,9 @@ static sh_rc write_points(const struct bench *b)
 
         for (int k = 1; k < rounds; k++)
             best = t->seconds[k] < best ? t->seconds[k] : best;
-        if (i == b->square[dtype])
-            sh_bench_points_figure(&points, dtype == SH_BF16 ? "peak.bfloat16" : "peak.float32", t->flops / best);
-        else
+        if (i == b->square[dtype] && peaks[dtype])
+            sh_bench_points_figure(&points, peaks[dtype], t->flops / best);
+        else if (i != b->square[dtype])
             sh_bench_points_op(&points, &b->shapes[i].call, dtype, t->seconds, rounds);
     }
     return sh_bench_points_write(&points, b->options, b->r);

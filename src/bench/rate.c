@@ -2,6 +2,7 @@
  * 20 ms, and the mean of those counts; the first call is thrown away. */
 #include "src/bench/rate.h"
 
+#include "kernels/cpu/block.h"
 #include "src/base/time.h"
 #include "src/mesh/mesh.h"
 
@@ -95,15 +96,12 @@ static struct sh_operand square(const struct sh_rate *r, enum sh_dtype dtype, in
 static void fill(const struct sh_rate *r, const struct sh_operand *t)
 {
     enum { ELEMS = 4096 };
-    float f32[ELEMS];
-    sh_bf16 bf16[ELEMS];
-    const void *host = t->dtype == SH_BF16 ? (const void *)bf16 : f32;
+    float f32[ELEMS], host[ELEMS];
     int64_t bytes = ELEMS * sh_dtype_bytes(t->dtype);
 
-    for (int i = 0; i < ELEMS; i++) {
+    for (int i = 0; i < ELEMS; i++)
         f32[i] = (float)(i * 7919 % ELEMS - ELEMS / 2 + 1) / ELEMS + 0x1p-14f;
-        bf16[i] = sh_f32_to_bf16(f32[i]);
-    }
+    sh_cpu_block_store((struct sh_cpu_block){1, ELEMS}, host, ELEMS, t->dtype, f32, ELEMS);
     for (int64_t at = 0; at < r->side * r->side; at += ELEMS)
         r->device->put(r->queue, (char *)t->data + at * sh_dtype_bytes(t->dtype), host, bytes);
 }

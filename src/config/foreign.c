@@ -22,9 +22,10 @@
 #define NO_KNOB "leave it out: slices of the file are read ahead and written behind in any case"
 #define NO_PARAMS \
     "leave it out: a CPU has all in host memory already; offload.optimizer=nvme puts optimizer states into a file"
-#define NO_ACTIVATIONS                                                                        \
-    "offload.activations: nvme, of offload.activation_ratio of the blocks, on CPUs; on GPUs " \
+#define ACTIVATIONS                                                                                   \
+    "offload.activations: nvme, with nvme_path and activation_ratio below offload, on CPUs; on GPUs " \
     "activation_checkpoint.mode: memory_budget recomputes what does not fit"
+#define HALF "training.mixed_precision_param: float16, with loss_scale, loss_scale_init and loss_scale_window beside it"
 #define ACCUMULATION "training.global_batch_size over local_batch_size * ranks is accumulated"
 
 /* A name that ends in * stands for all that begin so. doc/from-torchtitan.md has the same keys. */
@@ -121,8 +122,8 @@ static const struct {
     {"zero_optimization.offload_param*", NO_PARAMS},
     {"zero_optimization", "parallelism.zero_stage: 0, 1, 2 or 3, or parallelism.sharding_strategy; offload_optimizer: "
                           "offload.optimizer"},
-    {"bf16", "training.mixed_precision_param: bfloat16"},
-    {"fp16", "training.mixed_precision_param: float16"},
+    {"bf16*", "training.mixed_precision_param: bfloat16"},
+    {"fp16*", HALF},
     {"scheduler", "lr_scheduler.warmup_steps, decay_type and min_lr_factor"},
     {"optimizer.type", "optimizer.name"},
     {"optimizer.params", "write its keys below optimizer: lr, beta1, beta2, eps, weight_decay"},
@@ -150,8 +151,13 @@ static const struct {
     /* Megatron-LM */
     {"optimizer_cpu_offload", NO_PARAMS},
     {"optimizer_offload_fraction", "offload.optimizer_ratio, with offload.optimizer: nvme"},
-    {"fine_grained_activation_offloading", NO_ACTIVATIONS},
-    {"activation_offload_fraction", NO_ACTIVATIONS},
+    {"fine_grained_activation_offloading", ACTIVATIONS},
+    {"activation_offload_fraction", "offload.activation_ratio, with offload.activations: nvme"},
+    {"loss_scale", "training.loss_scale: dynamic, or a power of two"},
+    {"initial_loss_scale", "training.loss_scale_init"},
+    {"loss_scale_window", "training.loss_scale_window"},
+    {"min_loss_scale", "leave it out: it is 1"},
+    {"hysteresis", "leave it out: it is 2"},
     {"exp_avg_dtype", "optimizer.state_dtype: float32 or bfloat16, of both means"},
     {"exp_avg_sq_dtype", "optimizer.state_dtype: float32 or bfloat16, of both means"},
     /* Hugging Face's Trainer */

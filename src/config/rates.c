@@ -38,7 +38,8 @@ bool sh_config_rates(const char *text, struct sh_config_rates *out, const char *
         *bad = at;
         if (!read_part(&at, out) || (*at && *at != ','))
             return false;
-        at += *at == ',';
+        if (*at == ',' && !*++at)
+            return false;
     }
     *bad = text;
     return !out->mixed || out->file_read > 0;

@@ -125,12 +125,23 @@ static bool is_better(const struct tried *a, const struct tried *b)
     return fits(a) ? a->seconds < b->seconds : a->arena < b->arena;
 }
 
-/* The highest rung below one that is too much for the file. */
+/* The highest rung below one that is too much for the file, by halving; *t stays where there is none above the quarter that
+ * was tried before. */
 static sh_rc fill_file(const struct budget *g, int rung, struct tried *t)
 {
-    while (t->file_over > 0) {
-        *t = (struct tried){0};
-        SH_TRY(try_rung(g, --rung, t));
+    int below = rung - QUARTER;
+
+    while (rung - below > 1) {
+        struct tried next = {0};
+        int middle = (below + rung) / 2;
+
+        SH_TRY(try_rung(g, middle, &next));
+        if (next.file_over > 0) {
+            rung = middle;
+        } else {
+            below = middle;
+            *t = next;
+        }
     }
     return SH_OK;
 }
@@ -148,7 +159,7 @@ static sh_rc find_quarter(const struct budget *g, struct tried *best)
         full = t.file_over > 0;
         if (full)
             SH_TRY(fill_file(g, rung, &t));
-        if (is_better(&t, best))
+        if (t.file_over <= 0 && is_better(&t, best))
             *best = t;
     }
     return SH_OK;

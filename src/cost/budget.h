@@ -1,4 +1,4 @@
-/* The least slow plan within its limits: how much is recomputed, and what has its home in a file. By trying, a real plan
+/* The fastest plan within its limits: how much is recomputed, and what has its home in a file. By trying, a real plan
  * each. The choice depends on the build and the configuration, offload.rates included, and on the free space where no limit
  * of the file is given; on nothing that was measured here: so `sherd plan` finds what `sherd train` does. */
 #ifndef SH_COST_BUDGET_H
@@ -15,7 +15,7 @@ typedef sh_rc sh_budget_agree(sh_rc rc, double *most);
  * none, the one with the smallest arena, which sh_pass_build() then refuses. Without the two nothing happens.
  *   at        ranks of a node share its disk
  *   together  NULL: one process alone
- * Cost: up to 7 times that of sh_pass_fit(), and as many plans. Errors: those of the passes; of `together`. */
+ * Cost: up to 7 times that of sh_pass_fit(), and as many plans; 9 where the file is full. Errors: those of the passes; of `together`. */
 sh_rc sh_budget_fit(const struct sh_config *cfg, const struct sh_topology *at, sh_budget_agree *together,
                     struct sh_build *b);
 

@@ -129,7 +129,7 @@ static sh_rc rest_of(const struct sh_cost_run *run, const struct sh_machine *m, 
     for (int c = 0; c <= SH_COST_OTHER; c++)
         computation += step.row[c].alone + step.row[c].slowed;
     *out = (struct sh_machine_point){.what = SH_POINT_STEP, .kind = "step", .n_dims = SH_WORK_DIMS, .rounds = 1};
-    snprintf(out->type, sizeof out->type, "%s", sh_dtype_name(run->p->act));
+    snprintf(out->type, sizeof out->type, "%s", sh_price_type(run->p->act));
     sh_prices_make(&r, &prices);
     sh_prices_work(run->p, &prices, out->dims);
     sh_prices_free(&prices);

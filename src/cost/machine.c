@@ -325,11 +325,11 @@ static sh_rc head_of(const char *path, const char *text, size_t *bytes)
 
 /* Old points stay in their order, and new ones go to the end: a file under version control then shows what was
  * measured. */
-static void write_points(const struct sh_machine *m, const struct sh_machine_point *points, int n, FILE *out)
+static void write_points(const struct sh_machine *m, const struct sh_machine_point *points, int n, bool fit, FILE *out)
 {
     fputs("points:\n", out);
     for (int i = 0; i < m->n_points; i++) {
-        bool replaced = false;
+        bool replaced = fit && m->points[i].what == SH_POINT_STEP;
 
         for (int k = 0; k < n; k++)
             replaced |= same_point(&m->points[i], &points[k]);
@@ -345,7 +345,8 @@ static void write_points(const struct sh_machine *m, const struct sh_machine_poi
 }
 
 /* The head of the file is kept byte for byte, comments included. What cannot be parsed is not written over. */
-static sh_rc rewrite(const char *path, const char *text, size_t bytes, const struct sh_machine_point *points, int n)
+static sh_rc rewrite(const char *path, const char *text, size_t bytes, const struct sh_machine_point *points, int n,
+                     bool fit)
 {
     struct sh_machine m;
     char *whole;
@@ -360,7 +361,7 @@ static sh_rc rewrite(const char *path, const char *text, size_t bytes, const str
         fwrite(text, 1, length, out);
         if (length && text[length - 1] != '\n')
             fputc('\n', out);
-        write_points(&m, points, n, out);
+        write_points(&m, points, n, fit, out);
         fclose(out);
         rc = sh_write_file_atomic(path, whole, written);
         free(whole);
@@ -369,7 +370,7 @@ static sh_rc rewrite(const char *path, const char *text, size_t bytes, const str
     return rc;
 }
 
-sh_rc sh_machine_add_points(const char *path, const char *kind, const struct sh_machine_point *points, int n)
+static sh_rc add(const char *path, const char *kind, const struct sh_machine_point *points, int n, bool fit)
 {
     char *text;
     size_t bytes;
@@ -381,7 +382,17 @@ sh_rc sh_machine_add_points(const char *path, const char *kind, const struct sh_
         text = sh_strfmt("machine: {name: %s}\ndevice: {kind: %s}\n", "measured", kind);
         bytes = strlen(text);
     }
-    rc = rewrite(path, text, bytes, points, n);
+    rc = rewrite(path, text, bytes, points, n, fit);
     free(text);
     return rc;
+}
+
+sh_rc sh_machine_add_points(const char *path, const char *kind, const struct sh_machine_point *points, int n)
+{
+    return add(path, kind, points, n, false);
+}
+
+sh_rc sh_machine_add_fit(const char *path, const char *kind, const struct sh_machine_point *points, int n)
+{
+    return add(path, kind, points, n, true);
 }

@@ -122,6 +122,9 @@ const char *sh_machine_from_name(enum sh_machine_from from);
  * file that is not there is made, with `kind` as its device. Errors: SH_E_USAGE, SH_E_DATA: the file. */
 sh_rc sh_machine_add_points(const char *path, const char *kind, const struct sh_machine_point *points, int n);
 
+/* The same of a fit: steps that the file has from an earlier one go. */
+sh_rc sh_machine_add_fit(const char *path, const char *kind, const struct sh_machine_point *points, int n);
+
 /* The keys and the presets, as text. */
 void sh_machine_help(FILE *out);
 

@@ -211,7 +211,7 @@ static double formula(const struct sh_machine *m, const struct sh_cost_faster *f
 
 const char *sh_price_type(enum sh_dtype act)
 {
-    return act == SH_BF16 ? "bfloat16" : "float32";
+    return act == SH_BF16 ? "bfloat16" : act == SH_F16 ? "float16" : "float32";
 }
 
 /* Measured over formula, of the points near by. */

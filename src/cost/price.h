@@ -42,7 +42,7 @@ enum sh_cost_link { SH_LINK_INSIDE, SH_LINK_NETWORK, SH_LINK_MEMORY, SH_LINK_FIL
 struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_faster *f, const struct sh_op_call *call,
                             enum sh_dtype act);
 
-/* "bfloat16" or "float32": of points. */
+/* "bfloat16", "float16" or "float32": of points. */
 const char *sh_price_type(enum sh_dtype act);
 
 /* The dimensions by which points of a kind are near each other. Products: rows, inputs, outputs; the head: rows, inputs,

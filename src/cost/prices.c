@@ -167,7 +167,7 @@ static double correct_steps(const struct sh_cost_request *r, const struct sh_pri
     for (int i = 0; i < r->machine->n_points; i++) {
         const struct sh_machine_point *p = &r->machine->points[i];
 
-        if (p->what == SH_POINT_STEP && p->n_dims == SH_WORK_DIMS && !strcmp(p->type, sh_dtype_name(r->p->act)))
+        if (p->what == SH_POINT_STEP && p->n_dims == SH_WORK_DIMS && !strcmp(p->type, sh_price_type(r->p->act)))
             sh_nearby_add(&near, sh_nearby_distance(work, p->dims, SH_WORK_DIMS), p->value);
     }
     return sh_nearby_ratio(&near);

@@ -25,10 +25,11 @@ struct sh_pace_metrics {
 /* The GPUs of a run, of what was read since the last time (src/run/gpus.h); NAN: not told. */
 struct sh_gpu_metrics {
     int gpus;                   /* that told something; 0: nothing was gathered */
-    double watts, limit_watts;  /* that one draws, as a mean; that it may draw, the least */
-    double usual_watts;         /* that it may by default */
+    double watts;               /* that one draws, as a mean */
+    double limit_watts;         /* that the one may draw whose limit is the lowest beside its default, ... */
+    double usual_watts;         /* ... which is this */
     double mhz, median_mhz;     /* clock of the slowest, and of the middle one */
-    double most_mhz;            /* that one can do */
+    double most_mhz;            /* that the slowest can do */
     double celsius;             /* of the hottest */
     int slowest;                /* rank; with the node only where a clock is told */
     const char *node;           /* that it is on; NULL */

@@ -44,7 +44,7 @@ static const struct {
     [SH_EXPOSED_GPU_WATTS] = {"sherd_gpu_power_watts", "watts", "Power of a GPU, mean over the ranks."},
     [SH_EXPOSED_GPU_HERTZ] = {"sherd_gpu_clock_hertz", "hertz", "Clock of the slowest GPU's multiprocessors."},
     [SH_EXPOSED_GPU_CELSIUS] = {"sherd_gpu_temperature_celsius", "celsius", "Temperature of the hottest GPU."},
-    [SH_EXPOSED_GPUS_HELD] = {"sherd_gpus_held", NULL, "Ranks whose GPU's clock is held down by power, heat or a setting."},
+    [SH_EXPOSED_GPUS_HELD] = {"sherd_gpus_held", NULL, "Ranks whose GPU clock is throttled, by power, heat or a setting."},
     [SH_EXPOSED_VALIDATION_LOSS] = {"sherd_validation_loss", NULL, "Newest validation loss, nats per token."},
     [SH_EXPOSED_CHECKPOINT_STEP] = {"sherd_checkpoint_step", NULL, "Step of the newest checkpoint."},
     [SH_EXPOSED_CHECKPOINT_SECONDS] = {"sherd_checkpoint_seconds", "seconds", "Duration of the newest save."},

@@ -313,6 +313,12 @@ struct sh_adapters sh_request_adapters(const struct sh_config *cfg)
     return a;
 }
 
+/* A share of n, rounded up; 0.28 of 25 is 7, though the product of the two doubles is more. */
+static int share_of(double share, int n)
+{
+    return (int)ceil(share * n * (1 - 1e-12));
+}
+
 /* The states and activations of a run that trains. */
 static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out)
 {
@@ -332,9 +338,9 @@ static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *o
     out->overlap = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
     out->carry = optimizer && out->overlap;
     if (optimizer)
-        out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
+        out->optimizer_16 = share_of(cfg->offload.optimizer_ratio, 16);
     if (act)
-        out->act_blocks = (int)ceil(cfg->offload.activation_ratio * cfg->model.n_layers);
+        out->act_blocks = share_of(cfg->offload.activation_ratio, cfg->model.n_layers);
     return SH_OK;
 }
 

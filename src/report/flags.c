@@ -1,5 +1,5 @@
 /* What stands out, each as a sentence: points behind their prediction, behind an older study, repeats that differ, a rank
- * that is always last, more threads than cores, GPUs whose clocks are held down. */
+ * that is always last, more threads than cores, GPUs that are throttled or capped. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -162,12 +162,12 @@ static void flag_crowded(struct flags *f, const struct sh_report_run *run)
             (long long)ranks * run->threads, sh_str_plural(ranks, "rank", of), sh_str_plural(run->cores, "core", on));
 }
 
-/* "their limit of power and heat": what held clocks down. */
+/* "the power limit and heat": what held clocks down. */
 static void write_holds(FILE *out, const struct sh_report_gpus *g)
 {
-    static const char *const words[SH_REPORT_HOLDS] = {"their limit of power", "heat",      "the node's power supply",
-                                                       "the cards themselves", "a setting", "each other"};
-    const char *before = ", by ";
+    static const char *const words[SH_REPORT_HOLDS] = {
+        "the power limit", "heat", "the node's power supply", "the GPU hardware", "a clock setting", "sync boost"};
+    const char *before = " by ";
 
     for (int i = 0; i < SH_REPORT_HOLDS; i++)
         if (g->by[i]) {
@@ -185,17 +185,17 @@ static void flag_held(struct flags *f, const struct sh_report_run *run)
         return;
     begin(f);
     sh_html_text(f->out, run->name);
-    fprintf(f->out, ": clocks of GPUs are held down in %.0f %% of the readings", 100.0 * g->held / g->lines);
+    fprintf(f->out, ": GPU clocks were throttled in %.0f %% of the readings", 100.0 * g->held / g->lines);
     write_holds(f->out, g);
     if (g->node) {
-        fprintf(f->out, "; at the lowest %.0f", g->mhz);
+        fprintf(f->out, "; the lowest was %.0f", g->mhz);
         if (g->most_mhz > 0)
             fprintf(f->out, " of %.0f", g->most_mhz);
-        fprintf(f->out, " MHz, of rank %d on ", g->rank);
+        fprintf(f->out, " MHz, on rank %d on ", g->rank);
         sh_html_text(f->out, g->node);
     }
     if (g->celsius > 0)
-        fprintf(f->out, "; the hottest has %.0f &#176;C", g->celsius);
+        fprintf(f->out, "; the hottest GPU reached %.0f &#176;C", g->celsius);
     fputs(".</li>\n", f->out);
 }
 
@@ -208,8 +208,8 @@ static void flag_capped(struct flags *f, const struct sh_report_run *run)
         return;
     begin(f);
     sh_html_text(f->out, run->name);
-    fprintf(f->out, ": a GPU may draw %.0f W, and %.0f W by default: its clock is lower for it.</li>\n", g->watts,
-            g->usual_watts);
+    fprintf(f->out, ": a GPU's power limit is %.0f W, below its default of %.0f W, which lowers its clock.</li>\n",
+            g->watts, g->usual_watts);
 }
 
 /* A point of a weak and of a strong series is looked at in the first of them alone. */

@@ -105,15 +105,16 @@ static void take_held(struct sh_report_gpus *g, const json_t *gpu)
 
 static void take_gpus(struct sh_report_gpus *g, const json_t *gpu)
 {
-    double watts = or_zero(number(gpu, "limit_watts"));
+    double watts = or_zero(number(gpu, "limit_watts")), usual = or_zero(number(gpu, "default_limit_watts"));
 
     if (!json_is_object(gpu))
         return;
     g->lines++;
     g->celsius = fmax(g->celsius, or_zero(number(gpu, "celsius")));
-    g->usual_watts = fmax(g->usual_watts, or_zero(number(gpu, "default_limit_watts")));
-    if (watts > 0 && (g->watts <= 0 || watts < g->watts))
+    if (watts > 0 && usual > 0 && (g->watts <= 0 || watts / usual < g->watts / g->usual_watts)) {
         g->watts = watts;
+        g->usual_watts = usual;
+    }
     if (whole(gpu, "held") > 0)
         take_held(g, gpu);
 }

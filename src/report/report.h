@@ -76,7 +76,7 @@ struct sh_report_gpus {
     int rank;                        /* that had it */
     char *node;                      /* NULL: not told */
     double celsius;                  /* the highest */
-    double watts, usual_watts;       /* allowed, the least, and allowed by default; 0: not told */
+    double watts, usual_watts;       /* the lowest power limit beside its default, and that; 0: not told */
 };
 /* clang-format on */
 

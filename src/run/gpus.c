@@ -207,18 +207,26 @@ static double median(double *values, int n)
     return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
-/* fmin() and fmax() pass over NAN. */
+/* What of its usual power a GPU may draw; all of it where that is not told, of none more than of any. */
+static double share_of_power(double limit, double usual)
+{
+    return isnan(limit) ? INFINITY : isnan(usual) ? 1 : limit / usual;
+}
+
+/* A limit is one of its own GPU, and so is a clock: a job may have GPUs of two kinds. fmax() passes over NAN. */
 static void judge_one(const struct sh_gpus_reading *g, int rank, const char *hosts, struct sh_gpu_metrics *out)
 {
     out->gpus++;
-    out->limit_watts = fmin(out->limit_watts, g->limit_watts);
-    out->usual_watts = fmax(out->usual_watts, g->usual_watts);
-    out->most_mhz = fmax(out->most_mhz, g->most_mhz);
+    if (share_of_power(g->limit_watts, g->usual_watts) < share_of_power(out->limit_watts, out->usual_watts)) {
+        out->limit_watts = g->limit_watts;
+        out->usual_watts = g->usual_watts;
+    }
     out->celsius = fmax(out->celsius, g->celsius);
     out->held += g->held > 0;
     out->why |= (unsigned)g->held;
     if (g->mhz < out->mhz || (isnan(out->mhz) && isfinite(g->mhz))) {
         out->mhz = g->mhz;
+        out->most_mhz = g->most_mhz;
         out->slowest = rank;
         out->node = hosts + (size_t)rank * SH_METRICS_HOST;
     }
@@ -260,7 +268,7 @@ sh_rc sh_gpus_open(struct sh_run *r)
     sh_rc rc = SH_OK;
 
     if (must && !r->device->gpu)
-        rc = sh_fail(SH_E_USAGE, "metrics.gpu=must, but training.device=%s is no GPU; say auto", r->device->name);
+        rc = sh_fail(SH_E_USAGE, "training.device=%s is no GPU; give metrics.gpu=auto", r->device->name);
     else if (wanted(r))
         rc = sh_gpus_watch(r->gpu.info.bus);
     if (must)

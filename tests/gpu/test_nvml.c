@@ -243,14 +243,32 @@ static void test_judge(void **state)
     assert_int_equal(g.why, SH_NVML_POWER | SH_NVML_HEAT);
     sh_gpus_judge(&each[2], 1, hosts[2], &g);
     assert_int_equal(g.gpus, 0);
+    assert_true(isnan(g.limit_watts));
     sh_gpus_judge(&each[3], 1, hosts[3], &g);
     assert_true(g.gpus == 1 && isnan(g.watts) && isnan(g.mhz) && isnan(g.median_mhz) && !g.node);
+}
+
+/* Of two kinds: a limit is told beside the default of its own GPU, and a clock beside what its own can do. */
+static void test_two_kinds(void **state)
+{
+    const struct sh_gpus_reading each[3] = {
+        {.limit_watts = 350, .usual_watts = 350, .mhz = 1300, .most_mhz = 1410, .celsius = NAN, .told = 1},
+        {.limit_watts = 600, .usual_watts = 700, .mhz = 1800, .most_mhz = 1980, .celsius = NAN, .told = 1},
+        {.limit_watts = 300, .usual_watts = NAN, .mhz = NAN, .most_mhz = 1980, .celsius = NAN, .told = 1}};
+    struct sh_gpu_metrics g;
+
+    (void)state;
+    sh_gpus_judge(each, 3, hosts[0], &g);
+    assert_true(fabs(g.limit_watts - 600) < 1e-9 && fabs(g.usual_watts - 700) < 1e-9);
+    assert_true(fabs(g.mhz - 1300) < 1e-9 && fabs(g.most_mhz - 1410) < 1e-9 && g.slowest == 0);
+    sh_gpus_judge(&each[2], 1, hosts[0], &g);
+    assert_true(fabs(g.limit_watts - 300) < 1e-9 && isnan(g.usual_watts));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_library), cmocka_unit_test(test_thread),
-                                       cmocka_unit_test(test_judge)};
+                                       cmocka_unit_test(test_judge), cmocka_unit_test(test_two_kinds)};
     ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
 
     if (n < 0)

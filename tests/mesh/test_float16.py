@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 import pathlib
-import random
 import re
 import shutil
 import subprocess
@@ -116,26 +115,13 @@ def case_changed(before, after, scale):
     return wrong + job.differ('loss', job.losses(steps)[:1], job.losses(whole[HALF:])[:1], 1e-2)
 
 
-def write_sentences(path, count=60000):
-    """Each token is one of four that may follow the one before."""
-    draw, vocab = random.Random(8), tiny.COMMON['model.vocab_size']
-    after = [[draw.randrange(vocab) for _ in range(4)] for _ in range(vocab)]
-    text = [0]
-    while len(text) < count:
-        text.append(after[text[-1]][min(int(draw.expovariate(0.8)), 3)])
-    path.write_bytes(array.array('H', text).tobytes())
-    return str(path.absolute())
-
-
 @functools.lru_cache(None)
 def learnt(model, dtype, **changes):
     return job.train(new_folder(), {**tiny.MODELS[model], **LEARN, 'training.dataset_path': sentences(),
                                     'training.mixed_precision_param': dtype, **changes})
 
 
-@functools.lru_cache(None)
-def sentences():
-    return write_sentences(pathlib.Path('sentences.bin'))
+sentences = functools.lru_cache(None)(tiny.write_sentences)
 
 
 def mean(steps):

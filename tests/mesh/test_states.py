@@ -10,7 +10,6 @@ import functools
 import itertools
 import os
 import pathlib
-import random
 import re
 import shutil
 import struct
@@ -142,19 +141,8 @@ LEARN = {'training.steps': 2000, 'lr_scheduler.total_steps': 2000, 'lr_scheduler
 SEEDS, LAST = (1, 2, 3), 200
 
 
-def write_sentences(path, count=60000):
-    """Each token is one of four that may follow the one before."""
-    draw, vocab = random.Random(8), tiny.COMMON['model.vocab_size']
-    after = [[draw.randrange(vocab) for _ in range(4)] for _ in range(vocab)]
-    text = [0]
-    while len(text) < count:
-        text.append(after[text[-1]][min(int(draw.expovariate(0.8)), 3)])
-    path.write_bytes(array.array('H', text).tobytes())
-    return str(path.absolute())
-
-
 def case_learns():
-    path = write_sentences(pathlib.Path('sentences.bin'))
+    path = tiny.write_sentences()
     mean = {}
     for dtype, seed in itertools.product(('float32', 'bfloat16'), SEEDS):
         steps = job.train(new_folder(), {**config('AdamW', LEARN), 'training.dataset_path': path, 'debug.seed': seed,

@@ -28,3 +28,15 @@ def write_tokens(path='tokens.bin', count=200 * SEQ_LEN + 1):
     path = pathlib.Path(path).absolute()
     path.write_bytes(array.array('H', [draw.randrange(COMMON['model.vocab_size']) for _ in range(count)]).tobytes())
     return str(path)
+
+
+def write_sentences(path='sentences.bin', count=60000):
+    """The same of a text that can be learnt: each token is one of four that may follow the one before."""
+    draw, vocab = random.Random(8), COMMON['model.vocab_size']
+    path = pathlib.Path(path).absolute()
+    after = [[draw.randrange(vocab) for _ in range(4)] for _ in range(vocab)]
+    text = [0]
+    while len(text) < count:
+        text.append(after[text[-1]][min(int(draw.expovariate(0.8)), 3)])
+    path.write_bytes(array.array('H', text).tobytes())
+    return str(path)

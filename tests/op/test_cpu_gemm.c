@@ -321,6 +321,83 @@ static void test_residual_in_place(void **state)
     optest_end(&ref);
 }
 
+/* Of few rows: y = x w, of w stored [n,k] where trans_b says so. */
+static struct sh_gemm few_rows(const struct sh_operand *x, const struct sh_operand *w, bool trans_b,
+                               const struct sh_operand *y)
+{
+    return (struct sh_gemm){.m = x->dim[0],
+                            .n = y->dim[1],
+                            .k = x->dim[1],
+                            .in_dtype = x->dtype,
+                            .out_dtype = y->dtype,
+                            .a = x->data,
+                            .lda = x->dim[1],
+                            .b = w->data,
+                            .ldb = w->dim[1],
+                            .trans_b = trans_b,
+                            .c = y->data,
+                            .ldc = y->dim[1]};
+}
+
+/* Stretches of all rows, from any on, by more threads than `all` were made by. */
+static void same_bits_in_any_company(struct sh_gemm g, const struct sh_operand *x, const struct sh_operand *all)
+{
+    struct sh_operand few = tensor(all->dtype, g.m, g.n);
+    int64_t rows = g.m;
+
+    omp_set_num_threads(2);
+    g.c = few.data;
+    for (g.m = 1; g.m <= rows; g.m++)
+        for (int64_t row = 0; row + g.m <= rows; row += g.m) {
+            size_t from = (size_t)(row * g.n * sh_dtype_bytes(all->dtype)),
+                   bytes = (size_t)(g.m * g.n * sh_dtype_bytes(all->dtype));
+            g.a = (char *)x->data + row * g.k * sh_dtype_bytes(x->dtype);
+            sh_gemv_run(&g);
+            if (memcmp(few.data, (char *)all->data + from, bytes) != 0)
+                fail_msg("%s %lld x %lld%s: %lld rows from %lld on differ", sh_dtype_name(x->dtype), (long long)g.n,
+                         (long long)g.k, g.trans_b ? "" : ", [k,n]", (long long)g.m, (long long)row);
+        }
+    free(few.data);
+}
+
+static void are_right(const struct sh_operand *x, const struct sh_operand *w, bool trans_b,
+                      const struct sh_operand *bias, const struct sh_operand *y)
+{
+    int64_t n = y->dim[1], k = x->dim[1];
+
+    for (int64_t at = 0; at < y->dim[0] * n; at++) {
+        int64_t i = at / n, j = at % n;
+        double sum = bias ? optest_get(bias, j) : 0, bound;
+
+        for (int64_t l = 0; l < k; l++)
+            sum += optest_get(x, i * k + l) * optest_get(w, trans_b ? j * k + l : l * n + j);
+        bound = 0x1p-22 * (double)(k + 8) + (y->dtype == SH_F32 ? 0 : optest_eps(y->dtype) * fabs(sum));
+        assert_true(fabs(optest_get(y, at) - sum) <= bound);
+    }
+}
+
+/* way: bit 0 the inputs are 16 bits; 1 w is [n,k]; 2 there is a bias, and the output is what the inputs are; 3 float16 */
+static void check_few_rows(int64_t n, int64_t k, int way)
+{
+    enum { ROWS = 8 };
+    enum sh_dtype half = way & 8 ? SH_F16 : SH_BF16, in = way & 1 ? half : SH_F32;
+    bool trans_b = way & 2;
+    struct sh_operand x = tensor(in, ROWS, k), w = trans_b ? tensor(in, n, k) : tensor(in, k, n), b = tensor(in, 1, n),
+                      *bias = way & 4 ? &b : NULL, y = tensor(way & 4 ? in : SH_F32, ROWS, n);
+    struct sh_gemm g = few_rows(&x, &w, trans_b, &y);
+
+    g.bias = bias ? b.data : NULL;
+    assert_true(sh_gemv_takes(&g));
+    omp_set_num_threads(1);
+    sh_gemv_run(&g);
+    same_bits_in_any_company(g, &x, &y);
+    are_right(&x, &w, trans_b, bias, &y);
+    free(x.data);
+    free(w.data);
+    free(b.data);
+    free(y.data);
+}
+
 /* Few rows: each of them has the bits that it has alone, whoever is beside it; and is right. */
 static void test_few_rows(void **state)
 {
@@ -328,85 +405,27 @@ static void test_few_rows(void **state)
     (void)state;
     optest_seed(8);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-        for (int way = 0; way < 16; way++) {
-            enum sh_dtype half = way & 8 ? SH_F16 : SH_BF16;
-            enum sh_dtype in = way & 1 ? half : SH_F32, out = way & 4 && way & 1 ? half : SH_F32;
-            int64_t n = sizes[s][0], k = sizes[s][1];
-            bool trans_b = way & 2;
-            struct sh_operand x = tensor(in, 8, k), w = trans_b ? tensor(in, n, k) : tensor(in, k, n),
-                              b = tensor(in, 1, n);
-            struct sh_operand all = tensor(out, 8, n), few = tensor(out, 8, n);
-            struct sh_gemm g = {.m = 8,
-                                .n = n,
-                                .k = k,
-                                .in_dtype = in,
-                                .out_dtype = out,
-                                .a = x.data,
-                                .lda = k,
-                                .b = w.data,
-                                .ldb = trans_b ? k : n,
-                                .trans_b = trans_b,
-                                .c = all.data,
-                                .ldc = n,
-                                .bias = way & 4 ? b.data : NULL};
-            assert_true(sh_gemv_takes(&g));
-            omp_set_num_threads(1);
-            sh_gemv_run(&g);
-            omp_set_num_threads(2);
-            g.c = few.data;
-            for (int64_t m = 1; m <= 8; m++)
-                for (int64_t row = 0; row + m <= 8; row += m) {
-                    size_t from = (size_t)(row * n * sh_dtype_bytes(out)),
-                           bytes = (size_t)(m * n * sh_dtype_bytes(out));
-                    g.m = m;
-                    g.a = (char *)x.data + row * k * sh_dtype_bytes(in);
-                    sh_gemv_run(&g);
-                    if (memcmp(few.data, (char *)all.data + from, bytes) != 0)
-                        fail_msg("%s %lld x %lld%s: %lld rows from %lld on differ", sh_dtype_name(in), (long long)n,
-                                 (long long)k, trans_b ? "" : ", [k,n]", (long long)m, (long long)row);
-                }
-            for (int64_t i = 0; i < 8; i++)
-                for (int64_t j = 0; j < n; j++) {
-                    double sum = way & 4 ? optest_get(&b, j) : 0, bound;
-                    for (int64_t l = 0; l < k; l++)
-                        sum += optest_get(&x, i * k + l) * optest_get(&w, trans_b ? j * k + l : l * n + j);
-                    bound = 0x1p-22 * (double)(k + 8) + (out == SH_F32 ? 0 : optest_eps(out) * fabs(sum));
-                    assert_true(fabs(optest_get(&all, i * n + j) - sum) <= bound);
-                }
-            free(x.data);
-            free(w.data);
-            free(b.data);
-            free(all.data);
-            free(few.data);
-        }
+        for (int way = 0; way < 16; way++)
+            check_few_rows(sizes[s][0], sizes[s][1], way);
 }
 
 /* Each pattern of float16 times 1, in vectors and beside them, by rows and by columns of w. */
 static void test_few_rows_of_f16(void **state)
 {
     enum { N = 1 << 13, K = 65 };
-    struct sh_operand x = tensor(SH_F16, 1, K), w = tensor(SH_F16, N, K), y = tensor(SH_F16, 1, N);
-    struct sh_gemm g = {.m = 1,
-                        .n = N,
-                        .k = K,
-                        .in_dtype = SH_F16,
-                        .out_dtype = SH_F16,
-                        .a = x.data,
-                        .lda = K,
-                        .b = w.data,
-                        .c = y.data,
-                        .ldc = N};
+    struct sh_operand x = tensor(SH_F16, 1, K), by_rows = tensor(SH_F16, N, K), by_columns = tensor(SH_F16, K, N),
+                      y = tensor(SH_F16, 1, N);
     (void)state;
     for (int first = 0; first < 1 << 16; first += N)
         for (int way = 0; way < 3; way++) {
+            const struct sh_operand *w = way < 2 ? &by_rows : &by_columns;
+            struct sh_gemm g = few_rows(&x, w, way < 2, &y);
             int at = way == 1 ? K - 1 : 3; /* the last one is behind the whole vectors */
-            g.trans_b = way < 2;
-            g.ldb = way < 2 ? K : N;
             memset(x.data, 0, K * sizeof(sh_f16));
-            memset(w.data, 0, N * K * sizeof(sh_f16));
+            memset(w->data, 0, N * K * sizeof(sh_f16));
             ((sh_f16 *)x.data)[at] = 0x3c00;
             for (int i = 0; i < N; i++)
-                ((sh_f16 *)w.data)[way < 2 ? i * K + at : at * N + i] = (sh_f16)(first + i);
+                ((sh_f16 *)w->data)[way < 2 ? i * K + at : at * N + i] = (sh_f16)(first + i);
             sh_gemv_run(&g);
             for (int i = 0; i < N; i++) {
                 float found = sh_f16_to_f32(((sh_f16 *)y.data)[i]), wanted = sh_f16_to_f32((sh_f16)(first + i));
@@ -415,7 +434,8 @@ static void test_few_rows_of_f16(void **state)
             }
         }
     free(x.data);
-    free(w.data);
+    free(by_rows.data);
+    free(by_columns.data);
     free(y.data);
 }
 

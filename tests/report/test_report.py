@@ -546,13 +546,17 @@ def case_gpus():
     free = gpu(held=0, held_by=[], clock_mhz=1900.0, limit_watts=700.0)
     wrong = expect('free', held(*[free] * 10), [])
     wrong += expect('held', held(None, gpu(), free, gpu(clock_mhz=900.0, slowest_rank=1, limit_watts=700.0), free), [
-        'n: clocks of GPUs are held down in 50 % of the readings, by their limit of power and heat; at the lowest 900 of 1980 MHz, '
-        'of rank 1 on n<1>; the hottest has 81 \u00b0C.',
-        'n: a GPU may draw 500 W, and 700 W by default: its clock is lower for it.'])
+        'n: GPU clocks were throttled in 50 % of the readings by the power limit and heat; the lowest was 900 of 1980 MHz, '
+        'on rank 1 on n<1>; the hottest GPU reached 81 \u00b0C.',
+        "n: a GPU's power limit is 500 W, below its default of 700 W, which lowers its clock."])
+    small = dict(limit_watts=350.0, default_limit_watts=350.0)
+    wrong += expect('GPUs of two kinds, none capped', held({**free, **small}, free), [])
+    wrong += expect('GPUs of two kinds, one capped', held({**free, **small}, {**free, 'limit_watts': 400.0}), [
+        "n: a GPU's power limit is 400 W, below its default of 700 W, which lowers its clock."])
     wrong += expect('rarely', held(*[free] * 10, gpu(limit_watts=690.0)), [])
     wrong += expect('a tenth', len(held(*[free] * 9, gpu(limit_watts=690.0))), 1)
     return wrong + expect('little is told', held({'told': 1, 'held': 1, 'held_by': ['brake', 'new', 3]}), [
-        "n: clocks of GPUs are held down in 100 % of the readings, by the node's power supply."])
+        "n: GPU clocks were throttled in 100 % of the readings by the node's power supply."])
 
 
 def crowded(ranks, threads, cores, hosts):

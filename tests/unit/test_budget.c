@@ -260,6 +260,29 @@ static void ranks_choose_together(void **state)
     }
 }
 
+/* A file that is full costs two more tries, wherever its limit is; each meets the others seven times, and the first once more. */
+static void a_full_file_is_found_soon(void **state)
+{
+    enum { TRIES = 9, MEETINGS = 7 };
+    struct sh_config cfg;
+
+    (void)state;
+    for (int i = 2; i < 2 * (PARTS - 1); i++) {
+        struct sh_build b = build(&cfg, FAST, false, 1);
+        struct plan most;
+        int part = i / 2, less = i % 2; /* less memory than any choice needs whose file is within its limit */
+
+        b.offload.optimizer_16 = part;
+        b.offload.carry = true;
+        most = plan_of(&cfg, &b);
+        b = build(&cfg, FAST, false, (int64_t)most.arena - less);
+        b.file_limit_bytes = (int64_t)most.file;
+        assert_int_equal(fit_with(&b, &cfg, 0, 1e18, 0), SH_OK);
+        assert_int_equal(b.offload.optimizer_16, part);
+        assert_in_range(calls, 1, TRIES * MEETINGS + 1);
+    }
+}
+
 static void rates_are_read(void **state)
 {
     static const struct {
@@ -278,6 +301,7 @@ static void rates_are_read(void **state)
                 {"file=nan/1e9", 0, {0, 0, 0}},
                 {"file=inf/1e9", 0, {0, 0, 0}},
                 {"file=1e9/1e9x", 0, {0, 0, 0}},
+                {"file=1e9/1e9,", 0, {0, 0, 0}},
                 {"file=1/1,file=1/1", 9, {0, 0, 0}},
                 {"file=1/1,host=1/1", 9, {0, 0, 0}},
                 {"disk=1/1", 0, {0, 0, 0}}};
@@ -310,9 +334,13 @@ static void mixed_is_what_both_reach(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_fastest_that_fits), cmocka_unit_test(the_disk_decides),
-        cmocka_unit_test(both_limits_hold),      cmocka_unit_test(ranks_choose_together),
-        cmocka_unit_test(rates_are_read),        cmocka_unit_test(mixed_is_what_both_reach),
+        cmocka_unit_test(the_fastest_that_fits),
+        cmocka_unit_test(the_disk_decides),
+        cmocka_unit_test(both_limits_hold),
+        cmocka_unit_test(ranks_choose_together),
+        cmocka_unit_test(rates_are_read),
+        cmocka_unit_test(mixed_is_what_both_reach),
+        cmocka_unit_test(a_full_file_is_found_soon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -284,6 +284,13 @@ static const struct refusal arguments[] = {
                                  "already; offload.optimizer=nvme puts optimizer states into a file"},
     {"optimizer_offload_fraction=0.5",
      "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: nvme"},
+    {"fine_grained_activation_offloading=true",
+     "--fine_grained_activation_offloading: no such key; offload.activations: nvme, with nvme_path and activation_ratio "
+     "below offload"},
+    {"fp16.loss_scale_window=500",
+     "--fp16.loss_scale_window: no such key; training.mixed_precision_param: float16, with "
+     "loss_scale, loss_scale_init and loss_scale_window beside it"},
+    {"initial_loss_scale=4294967296", "--initial_loss_scale: no such key; training.loss_scale_init"},
     {"model.name=gpt", "--model.name: no preset 'gpt' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
                        "llama3.1-8b, llama3.1-70b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",

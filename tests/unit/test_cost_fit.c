@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -132,6 +133,7 @@ static void works_keep_their_errors(void **state)
         for (int i = 0; i < SMALL; i++) {
             print_message("# %d ranks: %.3f\n", NODE << i, m.points[i].value);
             assert_true(m.points[i].what == SH_POINT_STEP);
+            assert_string_equal(m.points[i].type, "bfloat16"); /* as in a file */
             assert_true(i == 0 || (m.points[i].value > m.points[i - 1].value) == (i % 2 == 1));
         }
     }

@@ -214,6 +214,32 @@ static void points_are_written(void **state)
     rmdir(folder);
 }
 
+/* A fit knows nothing of the runs of an earlier one, whatever their sizes; what was measured stays. */
+static void a_fit_renews_its_steps(void **state)
+{
+    char folder[] = "/tmp/sherd-machine-XXXXXX", *path;
+    struct sh_machine_point points[] = {
+        {.what = SH_POINT_STEP, .kind = "step", .type = "float32", .n_dims = 3, .dims = {4e9 / 7, 8, 9}, .value = 1.1},
+        {.what = SH_POINT_STEP, .kind = "step", .type = "float32", .n_dims = 3, .dims = {5e9, 8, 9}, .value = 1.2},
+        {.what = SH_POINT_OP, .kind = "linear", .type = "float32", .n_dims = 3, .dims = {8, 16, 32}, .seconds = 0.25}};
+    struct sh_machine m;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    path = sh_path_join(folder, "m.yaml");
+    assert_int_equal(sh_machine_add_points(path, "cpu", points, 3), SH_OK);
+    for (int left = 2; left >= 0; left--) {
+        assert_int_equal(sh_machine_add_fit(path, "cpu", points, left), SH_OK);
+        assert_int_equal(sh_machine_load(path, &m), SH_OK);
+        assert_int_equal(m.n_points, left + 1);
+        assert_int_equal(m.points[0].what, SH_POINT_OP);
+        sh_machine_close(&m);
+    }
+    unlink(path);
+    free(path);
+    rmdir(folder);
+}
+
 /* What follows the list would be swallowed by it. */
 static void lists_in_the_middle_are_refused(void **state)
 {
@@ -240,6 +266,7 @@ int main(void)
         cmocka_unit_test(points_correct_the_formula),
         cmocka_unit_test(points_between_nodes_want_a_network),
         cmocka_unit_test(points_are_written),
+        cmocka_unit_test(a_fit_renews_its_steps),
         cmocka_unit_test(lists_in_the_middle_are_refused),
     };
 

@@ -666,29 +666,26 @@ static void speed_is_a_mean_and_the_rest_is_foreseen(void **state)
     }
 }
 
-static void a_scaled_step_says_by_what(void **state)
+static const char *line_of(struct sh_step_metrics s, int columns, char text[SH_PROGRESS_LINE])
 {
     struct sh_progress p = three_steps();
-    struct sh_step_metrics s = step;
-    char text[SH_PROGRESS_LINE];
 
-    (void)state;
-    s.loss_scale = 0x1p40;
-    sh_progress_line(&p, &s, 0, text);
-    assert_non_null(strstr(text, "  lr 3.00e-04  loss_scale 1099511627776  1500 tokens/s  "));
+    sh_progress_line(&p, &s, columns, text);
+    return text;
 }
 
-/* The reason why a step was skipped stays longest. */
-static void a_skipped_step_says_why(void **state)
+/* By what it was scaled; and the reason why a step was skipped stays longest. */
+static void a_line_says_what_is_special(void **state)
 {
-    struct sh_progress p = three_steps();
-    struct sh_step_metrics s = step;
+    struct sh_step_metrics scaled = step, skipped = step;
     char text[SH_PROGRESS_LINE];
 
     (void)state;
-    s.skipped = "gradient norm is an outlier";
-    sh_progress_line(&p, &s, 79, text);
-    assert_string_equal(text, "step    3/5000  loss 2.5000  skipped: gradient norm is an outlier");
+    scaled.loss_scale = 0x1p40;
+    skipped.skipped = "gradient norm is an outlier";
+    assert_non_null(strstr(line_of(scaled, 0, text), "  lr 3.00e-04  loss_scale 1099511627776  1500 tokens/s  "));
+    assert_string_equal(line_of(skipped, 79, text),
+                        "step    3/5000  loss 2.5000  skipped: gradient norm is an outlier");
 }
 
 int main(void)
@@ -706,8 +703,7 @@ int main(void)
         cmocka_unit_test(progress_off_a_terminal),
         cmocka_unit_test(mfu_is_what_the_page_says),
         cmocka_unit_test(a_line_fits_the_window),
-        cmocka_unit_test(a_skipped_step_says_why),
-        cmocka_unit_test(a_scaled_step_says_by_what),
+        cmocka_unit_test(a_line_says_what_is_special),
         cmocka_unit_test(speed_is_a_mean_and_the_rest_is_foreseen),
         cmocka_unit_test(moves_have_their_bytes),
     };

@@ -211,9 +211,48 @@ static void strategies_are_what_they_are_called(void **state)
     }
 }
 
+/* Of so many blocks activations go to the file; a share that is a whole number of blocks is no more than these. */
+static void shares_are_rounded_up(void **state)
+{
+    static const struct {
+        const char *share, *layers;
+        int blocks;
+    } rows[] = {{"0.28", "25", 7}, {"0.281", "25", 8}, {"0.55", "100", 55}, {"1e-6", "25", 1}, {"1", "25", 25}};
+    static const struct sh_topology at = NODES(1, 1);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char share[64], layers[64];
+        const char *words[] = {"model.family=llama",
+                               "model.dim=64",
+                               "model.n_heads=4",
+                               "model.ffn_dim=192",
+                               "model.vocab_size=512",
+                               "model.max_seq_len=64",
+                               "training.seq_len=64",
+                               "training.device=cpu",
+                               "offload.activations=nvme",
+                               "offload.nvme_path=.",
+                               layers,
+                               share};
+        struct sh_config cfg;
+        struct sh_mesh_shape mesh;
+        struct sh_build build;
+
+        snprintf(layers, sizeof layers, "model.n_layers=%s", rows[i].layers);
+        snprintf(share, sizeof share, "offload.activation_ratio=%s", rows[i].share);
+        if (sh_config_load(NULL, sizeof words / sizeof *words, words, &cfg) != SH_OK)
+            fail_msg("%s", sh_error_text());
+        assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);
+        assert_int_equal(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, 1, 0, &build), SH_OK);
+        assert_int_equal(build.offload.act_blocks, rows[i].blocks);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_are_rounded_up),
         cmocka_unit_test(strategies_are_what_they_are_called),
         cmocka_unit_test(meshes),
         cmocka_unit_test(axes_are_those_of_the_plan),

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { SLOW_SECONDS = 2 };
+
 static struct {
     char call[40], rank[12], what[12];
     int count;
@@ -61,5 +63,9 @@ enum sh_nccl_fault sh_nccl_fault_of(const char *call)
         return SH_NCCL_WELL;
     while (strcmp(wanted.what, "hang") == 0)
         pause();
+    if (strcmp(wanted.what, "slow") == 0) {
+        sleep(SLOW_SECONDS);
+        return SH_NCCL_WELL;
+    }
     return strcmp(wanted.what, "async") == 0 ? SH_NCCL_ASYNC : SH_NCCL_ERROR;
 }
