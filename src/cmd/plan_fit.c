@@ -112,7 +112,7 @@ static sh_rc write_figures(const struct fit *f, const char *path)
     for (int i = 0; i < f->m->n_points; i++)
         if (f->m->points[i].what == SH_POINT_STEP)
             points[n++] = f->m->points[i];
-    rc = sh_machine_add_points(path, f->m->device.kind, points, n);
+    rc = sh_machine_put_fit(path, f->m->device.kind, points, n);
     free(points);
     return rc;
 }

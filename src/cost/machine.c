@@ -313,26 +313,38 @@ static sh_rc head_of(const char *path, const char *text, size_t *bytes)
     return SH_OK;
 }
 
-static void write_points(const struct sh_machine *m, const struct sh_machine_point *points, int n, FILE *out)
+/* What is new for a file. A fit finds all points of steps at once, so those of an earlier one go, whatever their work is. */
+struct news {
+    const struct sh_machine_point *points;
+    int n;
+    bool fit;
+};
+
+static bool is_replaced(const struct sh_machine_point *p, const struct news *news)
+{
+    bool replaced = news->fit && p->what == SH_POINT_STEP;
+
+    for (int k = 0; k < news->n; k++)
+        replaced |= same_point(p, &news->points[k]);
+    return replaced;
+}
+
+static void write_points(const struct sh_machine *m, const struct news *news, FILE *out)
 {
     fputs("points:\n", out);
     for (int i = 0; i < m->n_points; i++) {
-        bool replaced = false;
-
-        for (int k = 0; k < n; k++)
-            replaced |= same_point(&m->points[i], &points[k]);
-        if (replaced)
+        if (is_replaced(&m->points[i], news))
             continue;
         sh_machine_print_point(&m->points[i], out);
         fputc('\n', out);
     }
-    for (int k = 0; k < n; k++) {
-        sh_machine_print_point(&points[k], out);
+    for (int k = 0; k < news->n; k++) {
+        sh_machine_print_point(&news->points[k], out);
         fputc('\n', out);
     }
 }
 
-static sh_rc rewrite(const char *path, const char *text, size_t bytes, const struct sh_machine_point *points, int n)
+static sh_rc rewrite(const char *path, const char *text, size_t bytes, const struct news *news)
 {
     struct sh_machine m;
     char *whole;
@@ -347,7 +359,7 @@ static sh_rc rewrite(const char *path, const char *text, size_t bytes, const str
         fwrite(text, 1, length, out);
         if (length && text[length - 1] != '\n')
             fputc('\n', out);
-        write_points(&m, points, n, out);
+        write_points(&m, news, out);
         fclose(out);
         rc = sh_write_file_atomic(path, whole, written);
         free(whole);
@@ -356,7 +368,7 @@ static sh_rc rewrite(const char *path, const char *text, size_t bytes, const str
     return rc;
 }
 
-sh_rc sh_machine_add_points(const char *path, const char *kind, const struct sh_machine_point *points, int n)
+static sh_rc add_news(const char *path, const char *kind, const struct news *news)
 {
     char *text;
     size_t bytes;
@@ -368,7 +380,17 @@ sh_rc sh_machine_add_points(const char *path, const char *kind, const struct sh_
         text = sh_strfmt("machine: {name: %s}\ndevice: {kind: %s}\n", "measured", kind);
         bytes = strlen(text);
     }
-    rc = rewrite(path, text, bytes, points, n);
+    rc = rewrite(path, text, bytes, news);
     free(text);
     return rc;
+}
+
+sh_rc sh_machine_add_points(const char *path, const char *kind, const struct sh_machine_point *points, int n)
+{
+    return add_news(path, kind, &(struct news){.points = points, .n = n});
+}
+
+sh_rc sh_machine_put_fit(const char *path, const char *kind, const struct sh_machine_point *points, int n)
+{
+    return add_news(path, kind, &(struct news){.points = points, .n = n, .fit = true});
 }

@@ -214,6 +214,41 @@ static void points_are_written(void **state)
     rmdir(folder);
 }
 
+/* A fit that finds other works, or none, leaves nothing of an earlier one; what was measured otherwise stays. */
+static void a_fit_replaces_the_one_before(void **state)
+{
+    char path[] = "/tmp/sherd-machine-XXXXXX";
+    const char *text =
+        "device: {kind: cpu}\npoints:\n  - {kind: linear, type: float32, dims: [8, 16, 32], seconds: 9}\n";
+    struct sh_machine_point old[] = {
+        {.what = SH_POINT_STEP,
+         .kind = "step",
+         .type = "float32",
+         .value = 1.1,
+         .n_dims = 3,
+         .dims = {M_PI * 1e14, 2, 3}},
+        {.what = SH_POINT_STEP, .kind = "step", .type = "bfloat16", .value = 1.2, .n_dims = 3, .dims = {4, 5, 6}}};
+    struct sh_machine_point found[] = {{.what = SH_POINT_FIGURE, .figure = "fit.computation", .value = 1.5}, old[0]};
+    int fd = mkstemp(path), left[] = {3, 2};
+    struct sh_machine m;
+
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(sh_write_file_atomic(path, text, strlen(text)), SH_OK);
+    assert_int_equal(sh_machine_add_points(path, "cpu", old, 2), SH_OK);
+    for (int i = 0; i < 2; i++) {
+        found[1].value = 0.9;
+        assert_int_equal(sh_machine_put_fit(path, "cpu", found, 2 - i), SH_OK);
+        assert_int_equal(sh_machine_load(path, &m), SH_OK);
+        assert_int_equal(m.n_points, left[i]);
+        assert_true(m.fit.computation == 1.5 && m.points[0].seconds == 9);
+        assert_true(i == 1 || (m.points[2].what == SH_POINT_STEP && m.points[2].value == 0.9));
+        sh_machine_close(&m);
+    }
+    unlink(path);
+}
+
 /* What follows the list would be swallowed by it. */
 static void lists_in_the_middle_are_refused(void **state)
 {
@@ -240,6 +275,7 @@ int main(void)
         cmocka_unit_test(points_correct_the_formula),
         cmocka_unit_test(points_between_nodes_want_a_network),
         cmocka_unit_test(points_are_written),
+        cmocka_unit_test(a_fit_replaces_the_one_before),
         cmocka_unit_test(lists_in_the_middle_are_refused),
     };
 
