@@ -257,7 +257,8 @@ static const struct sh_cmd_option bench[] = {
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (their completion); default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
-    {.name = "--machine", .help = "the keys and presets of machine files instead of the commands"},
+    {.name = "--machine", .value = "[NAME]", .bare = true, .help = "the keys and presets of machine files instead of the commands; of a "
+     "file or a preset its figures, each measured, of the file or of the preset"},
     {0},
 };
 
