@@ -156,6 +156,26 @@ sh_rc sh_cmd_unknown(const char *word)
                    near ? near : "");
 }
 
+/* The keys of machine files; of one machine its figures. */
+static sh_rc help_of_machine(const char *name)
+{
+    struct sh_machine m;
+
+    if (!name[0]) {
+        sh_machine_help(stdout);
+        return SH_OK;
+    }
+    SH_TRY(sh_machine_load(name, &m));
+    sh_machine_print(&m, stdout);
+    fputs(m.n_points ? "points:\n" : "", stdout);
+    for (int i = 0; i < m.n_points; i++) {
+        sh_machine_print_point(&m.points[i], stdout);
+        putchar('\n');
+    }
+    sh_machine_close(&m);
+    return SH_OK;
+}
+
 /* --config prints the keys of the configuration instead of the commands. */
 sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
@@ -168,8 +188,8 @@ sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         return sh_fail(SH_E_USAGE,
                        "sherd help: --format=bash and zsh complete commands and keys together; leave --config out");
     if (sh_cmd_option(cmd, args, "--machine"))
-        sh_machine_help(stdout);
-    else if (sh_cmd_option(cmd, args, "--config"))
+        return help_of_machine(sh_cmd_option(cmd, args, "--machine"));
+    if (sh_cmd_option(cmd, args, "--config"))
         sh_config_help(stdout, form);
     else
         sh_cmd_help(stdout, form);

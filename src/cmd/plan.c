@@ -434,6 +434,8 @@ static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *a
         return sh_fail(SH_E_USAGE, "--after says after which pass --show prints the program; add --show");
     if (sh_cmd_option(cmd, args, "--write") && !sh_cmd_option(cmd, args, "--search"))
         return sh_fail(SH_E_USAGE, "--write writes the configuration that --search finds; add --search");
+    if (sh_cmd_option(cmd, args, "--allow") && !sh_cmd_option(cmd, args, "--search"))
+        return sh_fail(SH_E_USAGE, "--allow says what --search may change of the numbers; add --search");
     for (size_t i = 0; is_search(cmd, args) && i < sizeof planned / sizeof *planned; i++)
         if (sh_cmd_option(cmd, args, planned[i]))
             return sh_fail(SH_E_USAGE, "%s is of one configuration, and a search is of many; leave out one of them",

@@ -24,14 +24,21 @@ static const char *strategy_name(const struct sh_cmd_plan *l, const struct sh_se
     return sh_request_strategy_text(&cfg, &mesh, text);
 }
 
+/* What changes numbers stands behind the recomputation. */
+static const char *rounded(const struct sh_cmd_plan *l, const struct sh_search_found *f)
+{
+    return f->reduce != l->cfg.training.mixed_precision_reduce ? ", reductions in bfloat16" : "";
+}
+
 static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *f)
 {
     char strategy[SH_STRATEGY_TEXT], bytes[SH_STR_SHORT], rate[SH_STR_SHORT], mesh[32];
 
     snprintf(mesh, sizeof mesh, "%d x %d", f->replicate, f->shard);
-    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10.4g %10s  %s\n", f->best ? '*' : ' ', f->pareto ? 'P' : ' ',
+    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10.4g %10s  %s%s\n", f->best ? '*' : ' ', f->pareto ? 'P' : ' ',
            strategy_name(l, s, f, strategy), mesh, f->inner, f->local_batch, f->micro_steps, f->forward_prefetch,
-           sh_str_bytes(f->bytes, bytes), f->seconds, sh_str_count(llround(f->tokens_per_second), rate), f->recompute);
+           sh_str_bytes(f->bytes, bytes), f->seconds, sh_str_count(llround(f->tokens_per_second), rate), f->recompute,
+           rounded(l, f));
 }
 
 /* The best ones, and all that are marked however far down they are. */
@@ -79,19 +86,38 @@ static sh_rc write_best(const struct sh_search *s, const struct sh_search_found 
     return rc;
 }
 
-static sh_rc search_ranks(const struct sh_cmd_plan *l, const char *path)
+/* "reduce_bfloat16,batch": either, or both. */
+static sh_rc read_allowed(const char *text, struct sh_search *s)
+{
+    for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        size_t length = strcspn(at, ",");
+
+        if (length == strlen("reduce_bfloat16") && !strncmp(at, "reduce_bfloat16", length))
+            s->may_round = true;
+        else if (length == strlen("batch") && !strncmp(at, "batch", length))
+            s->may_grow = true;
+        else
+            return sh_fail(SH_E_USAGE, "sherd plan: --allow %s: wants reduce_bfloat16, batch, or both with a comma",
+                           text);
+    }
+    return SH_OK;
+}
+
+static sh_rc search_ranks(const struct sh_cmd_plan *l, const char *allowed, const char *path)
 {
     struct sh_search s = search_of(l, l->at.world, false);
     struct sh_search_found found[SH_SEARCH_MOST];
     char limit[SH_STR_SHORT];
     int n;
 
+    SH_TRY(read_allowed(allowed, &s));
     SH_TRY(sh_search_run(&s, found, &n));
     if (!n)
         return sh_fail(SH_E_MEMORY, "no configuration fits %d ranks of %s each; use more ranks", s.ranks,
                        sh_str_bytes(s.limit_bytes, limit));
-    printf("search       %d ranks of %s, %lld sequences per step, at most %s per rank\n", s.ranks, l->machine.name,
-           (long long)sh_request_global_batch(&l->cfg, s.ranks), sh_str_bytes(s.limit_bytes, limit));
+    printf("search       %d ranks of %s, %lld sequences per step%s, at most %s per rank\n", s.ranks, l->machine.name,
+           (long long)sh_request_global_batch(&l->cfg, s.ranks), s.may_grow ? " or more" : "",
+           sh_str_bytes(s.limit_bytes, limit));
     say_table(l, &s, found, n);
     return path ? write_best(&s, found, n, path) : SH_OK;
 }
@@ -231,15 +257,17 @@ static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double 
 
 sh_rc sh_cmd_plan_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
 {
+    static const char *const of_ranks[] = {"--write", "--allow"};
     const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *within = sh_cmd_option(cmd, args, "--within");
     double n, seconds;
 
     if (!tokens != !within)
         return sh_fail(SH_E_USAGE, "sherd plan: --tokens and --within go together: so many tokens in that time");
     if (!tokens)
-        return search_ranks(l, sh_cmd_option(cmd, args, "--write"));
-    if (sh_cmd_option(cmd, args, "--write"))
-        return sh_fail(SH_E_USAGE, "sherd plan: --write is for --search on given ranks, without --tokens");
+        return search_ranks(l, sh_cmd_option(cmd, args, "--allow"), sh_cmd_option(cmd, args, "--write"));
+    for (size_t i = 0; i < sizeof of_ranks / sizeof *of_ranks; i++)
+        if (sh_cmd_option(cmd, args, of_ranks[i]))
+            return sh_fail(SH_E_USAGE, "sherd plan: %s is for --search on given ranks, without --tokens", of_ranks[i]);
     SH_TRY(read_tokens(tokens, &n));
     SH_TRY(read_time(within, &seconds));
     return search_deadline(l, n, seconds);

@@ -85,6 +85,8 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--trace", .value = "FILE", .help = "with --machine: write the predicted step as a trace, for ui.perfetto.dev"},
     {.name = "--what-if", .value = "PARTS", .help = "with --machine: predict again with parts of it so many times as fast: products=1.2,network=2"},
     {.name = "--search", .help = "with --machine: try strategies, meshes, micro-batches, recomputation and prefetch; the best first"},
+    {.name = "--allow", .value = "WORDS", .help = "with --search: change numbers as well: reduce_bfloat16, batch (up to 4 times as large), or "
+     "both with a comma"},
     {.name = "--write", .value = "FILE", .help = "with --search: write the configuration that is marked as the best"},
     {.name = "--tokens", .value = "N", .help = "with --machine and --within: how many nodes train on N tokens (2T, 300B) in that time"},
     {.name = "--within", .value = "TIME", .help = "of --tokens: 30d, 12h, 90m"},
@@ -257,7 +259,8 @@ static const struct sh_cmd_option bench[] = {
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (their completion); default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
-    {.name = "--machine", .help = "the keys and presets of machine files instead of the commands"},
+    {.name = "--machine", .value = "[NAME]", .bare = true, .help = "the keys and presets of machine files instead of the commands; of a "
+     "file or a preset its figures, each measured, of the file or of the preset"},
     {0},
 };
 

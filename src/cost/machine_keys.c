@@ -1,8 +1,11 @@
 /* The keys of a machine file: parsing, help and doc read these rows; a key is a field of struct sh_machine and a row. */
 #include "src/cost/machine.h"
 
+#include "src/base/mem.h"
 #include "src/base/str.h"
+#include "src/cost/preset.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define AT(field) .offset = offsetof(struct sh_machine, field)
@@ -95,14 +98,36 @@ static void print_range(const struct sh_machine_key *k, FILE *out)
         fprintf(out, "%g .. %g%s%s", k->min, k->max, *k->unit ? " " : "", k->unit);
 }
 
+void sh_machine_print(const struct sh_machine *m, FILE *out)
+{
+    for (int i = 0; i < sh_machine_n_keys; i++) {
+        const struct sh_machine_key *k = &sh_machine_keys[i];
+        const char *at = (const char *)m + k->offset;
+
+        if (k->text)
+            fprintf(out, "%-30s %s\n", k->name, at);
+        else
+            fprintf(out, "%-30s %-12.6g %-8s %s\n", k->name, *(const double *)at, k->unit,
+                    sh_machine_from_name(m->from[i]));
+    }
+}
+
 void sh_machine_help(FILE *out)
 {
     enum { WIDTH = 74 };
+    char names[SH_PRESET_NAMES], *presets;
 
     sh_str_wrap(
         out, WIDTH, 0, 0,
         "A machine file is YAML: sections with keys below them, and `points`, a list of what was measured, which "
         "`sherd bench KIND --machine FILE` writes. What is not given comes from the preset of device.kind.");
+    presets =
+        sh_strfmt("Presets: %s. As the name of a machine with the devices of a node and Gb/s of network for each: "
+                  "h100-80x8-ndr400.",
+                  sh_preset_names(names));
+    fputc('\n', out);
+    sh_str_wrap(out, WIDTH, 0, 0, presets);
+    free(presets);
     for (int i = 0; i < sh_machine_n_keys; i++) {
         fprintf(out, "\n%s: ", sh_machine_keys[i].name);
         print_range(&sh_machine_keys[i], out);

@@ -51,6 +51,7 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
     out->parallelism.reshard_after_forward = f->inner;
     out->parallelism.forward_prefetch = f->forward_prefetch;
     out->parallelism.backward_prefetch = f->backward_prefetch;
+    out->training.mixed_precision_reduce = f->reduce;
     out->activation_checkpoint.mode = f->mode;
     if (f->mode == SH_RECOMPUTE_MEMORY_BUDGET)
         out->memory.limit_bytes = s->limit_bytes;
@@ -99,7 +100,7 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
     SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1,
                             s->limit_bytes, &b));
     SH_TRY(sh_budget_fit(&cfg, &at, NULL, &b));
-    return price(s, &mesh, &b, st->sequences * cfg.training.seq_len, f);
+    return price(s, &mesh, &b, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len, f);
 }
 
 /* In the order of speed; the last one falls off a list that is full. */
@@ -107,7 +108,7 @@ static void keep(struct state *st, const struct sh_search_found *f)
 {
     int at = *st->n;
 
-    while (at > 0 && st->found[at - 1].seconds > f->seconds)
+    while (at > 0 && st->found[at - 1].tokens_per_second < f->tokens_per_second)
         at--;
     if (at == SH_SEARCH_MOST)
         return;
@@ -158,10 +159,8 @@ static bool could_fit(const struct state *st, const struct sh_search_found *f)
 }
 
 /* Micro-batches of 1, 2, 4, ... that divide what a rank has of a step. */
-static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last)
+static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64_t each, sh_rc *last)
 {
-    int64_t each = st->sequences / st->s->ranks;
-
     for (int batch = 1; batch <= each && batch <= MOST_BATCH; batch *= 2) {
         sh_rc rc;
 
@@ -176,6 +175,13 @@ static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last
             return rc;
         *last = rc == SH_OK ? *last : rc;
     }
+    return SH_OK;
+}
+
+static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last)
+{
+    for (int times = 1; times <= (st->s->may_grow ? SH_SEARCH_GROWS : 1); times *= 2)
+        SH_TRY(try_micro_batches(st, f, times * st->sequences / st->s->ranks, last));
     return SH_OK;
 }
 
@@ -202,6 +208,7 @@ static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
     const struct sh_search *s = st->s;
     struct sh_search_found f = {.strategy = strategy,
                                 .inner = 1,
+                                .reduce = s->cfg->training.mixed_precision_reduce,
                                 .forward_prefetch = s->cfg->parallelism.forward_prefetch,
                                 .backward_prefetch = s->cfg->parallelism.backward_prefetch};
 
@@ -234,6 +241,13 @@ static sh_rc refine(struct state *st, struct sh_search_found f, double than)
     return rc == SH_E_MEMORY || rc == SH_E_USAGE ? SH_OK : rc;
 }
 
+/* float16 has float32 beside it, and the same bits on every mesh want sums that do not round. */
+static bool may_round(const struct sh_search *s)
+{
+    return s->may_round && s->cfg->training.mixed_precision_param != SH_PRECISION_FLOAT16 &&
+           s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH;
+}
+
 static sh_rc refine_one(struct state *st, struct sh_search_found f)
 {
     struct sh_search_found other = f;
@@ -259,25 +273,35 @@ static sh_rc fine(struct state *st)
     int n = *st->n < FINE ? *st->n : FINE;
 
     memcpy(first, st->found, (size_t)n * sizeof *first);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         SH_TRY(refine_one(st, first[i]));
+        if (!may_round(st->s) || first[i].reduce == SH_PRECISION_BFLOAT16)
+            continue;
+        first[i].reduce = SH_PRECISION_BFLOAT16;
+        SH_TRY(refine(st, first[i], first[i].seconds));
+        SH_TRY(refine_one(st, first[i]));
+    }
     return SH_OK;
 }
 
-/* What a user has to understand: one axis before two, no budget, no resharding, the usual prefetch. */
-static int complexity(const struct sh_search_found *f)
+/* What a user has to understand: the numbers that were asked for, one axis before two, no budget, no resharding, the usual
+ * prefetch. */
+static int complexity(const struct sh_search *s, int64_t sequences, const struct sh_search_found *f)
 {
-    return 4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
+    return 8 * (f->reduce != s->cfg->training.mixed_precision_reduce) +
+           8 * ((int64_t)f->local_batch * f->micro_steps * s->ranks != sequences) +
+           4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
            2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
 }
 
-static void mark(struct sh_search_found *found, int n)
+static void mark(const struct state *st, struct sh_search_found *found, int n)
 {
     const double equal = 1.02;
     int best = 0;
 
     for (int i = 0; i < n; i++) {
-        if (found[i].seconds <= equal * found[0].seconds && complexity(&found[i]) < complexity(&found[best]))
+        if (found[i].tokens_per_second * equal >= found[0].tokens_per_second &&
+            complexity(st->s, st->sequences, &found[i]) < complexity(st->s, st->sequences, &found[best]))
             best = i;
         found[i].pareto = true;
         for (int k = 0; k < i; k++)
@@ -295,14 +319,17 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
     *n = 0;
     find_least(&st);
     st.sequences = sh_request_global_batch(s->cfg, s->ranks);
+    if (s->may_grow)
+        st.sequences += (s->ranks - st.sequences % s->ranks) % s->ranks;
     if (st.sequences % s->ranks)
-        return sh_fail(SH_E_USAGE, "training.global_batch_size %lld does not divide by %d ranks",
+        return sh_fail(SH_E_USAGE,
+                       "training.global_batch_size %lld does not divide by %d ranks; --allow=batch tries larger ones",
                        (long long)st.sequences, s->ranks);
     SH_TRY(coarse(&st, &last));
     if (!*n && last != SH_OK)
         return last;
     sh_error_clear();
     SH_TRY(s->quick ? SH_OK : fine(&st));
-    mark(found, *n);
+    mark(&st, found, *n);
     return SH_OK;
 }

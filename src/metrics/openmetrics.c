@@ -29,6 +29,7 @@ static const struct {
     [SH_EXPOSED_LOSS] = {"sherd_loss", NULL, "Training loss of the newest step, nats per token."},
     [SH_EXPOSED_GRAD_NORM] = {"sherd_grad_norm", NULL, "Norm of the gradient, before clipping."},
     [SH_EXPOSED_LR] = {"sherd_learning_rate", NULL, "Learning rate."},
+    [SH_EXPOSED_LOSS_SCALE] = {"sherd_loss_scale", NULL, "Scale of the loss of the newest step, in float16."},
     [SH_EXPOSED_SPEED] = {"sherd_tokens_per_second", NULL, "Tokens per second of the newest step, over all ranks."},
     [SH_EXPOSED_MFU] = {"sherd_mfu_ratio", "ratio", "Model FLOPs utilization of the newest step."},
     [SH_EXPOSED_STEP_SECONDS] = {"sherd_step_seconds", "seconds", "Duration of the newest step."},

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <time.h>
 
-enum { MOST_VALUES = 24 };
+enum { MOST_VALUES = 32 };
 
 /* Values of one event; what is not known is not added. */
 struct list {
@@ -34,6 +34,7 @@ static void list_step(const struct sh_step_metrics *s, struct list *l)
     add(l, true, "train/loss", s->loss);
     add(l, true, "train/grad_norm", s->grad_norm);
     add(l, true, "train/learning_rate", s->lr);
+    add(l, s->loss_scale > 0, "train/loss_scale", s->loss_scale);
     add(l, true, "train/tokens_seen", (double)s->tokens_seen);
     add(l, true, "train/skipped", s->skipped != NULL);
     add(l, true, "speed/tokens_per_second", s->tokens_per_second);
@@ -89,6 +90,8 @@ static void expose_step(struct sh_exposition *e, const struct sh_step_metrics *s
         sh_exposition_set(e, SH_EXPOSED_OFFLOAD_READ, (double)s->offload_read_bytes);
         sh_exposition_set(e, SH_EXPOSED_OFFLOAD_WRITTEN, (double)s->offload_written_bytes);
     }
+    if (s->loss_scale > 0)
+        sh_exposition_set(e, SH_EXPOSED_LOSS_SCALE, s->loss_scale);
     if (s->mfu > 0)
         sh_exposition_set(e, SH_EXPOSED_MFU, s->mfu);
     if (s->gpu_used_bytes > 0)

@@ -86,9 +86,10 @@ void sh_report_time(FILE *out, const struct sh_report *r)
     fputs(
         "<h2>Where the time goes</h2>\n<p class=\"soft\">Rank 0, means of all measured steps; more compute is better. "
         "Communication and offload count only time not overlapped with compute; checkpoint, only time training was "
-        "paused.</p>\n"
-        "<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>share of the time</th>",
+        "paused.</p>\n",
         out);
+    sh_html_fold(out, r->n_runs);
+    fputs("<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>share of the time</th>", out);
     for (int k = 0; k < SH_SPENT_N; k++)
         if (k != SH_SPENT_OFFLOAD || offload)
             head_cell(out, spent[k].colour, spent[k].name);
@@ -97,6 +98,7 @@ void sh_report_time(FILE *out, const struct sh_report *r)
         if (r->runs[i].seconds > 0)
             time_row(out, &r->runs[i], offload);
     fputs("</tbody></table></div>\n", out);
+    sh_html_unfold(out, r->n_runs);
 }
 
 /* Both bars are scaled by the largest value of all runs, so that rows can be compared. */
@@ -127,9 +129,10 @@ void sh_report_memory(FILE *out, const struct sh_report *r)
     fputs(
         "<h2>Memory of a rank</h2>\n<p class=\"soft\">Less is better. Planned: the arena, all of which is taken at the "
         "start. Used: peak resident memory of any rank, including the program, libraries, MPI buffers and cached token "
-        "files.</p>\n"
-        "<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>bytes</th>",
+        "files.</p>\n",
         out);
+    sh_html_fold(out, r->n_runs);
+    fputs("<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>bytes</th>", out);
     head_cell(out, 0, "planned");
     head_cell(out, 1, "used");
     fputs("</tr></thead>\n<tbody>\n", out);
@@ -137,4 +140,5 @@ void sh_report_memory(FILE *out, const struct sh_report *r)
         if (r->runs[i].n_steps)
             memory_row(out, &r->runs[i], most);
     fputs("</tbody></table></div>\n", out);
+    sh_html_unfold(out, r->n_runs);
 }

@@ -1,5 +1,5 @@
-/* What is drawn against steps: loss, gradient norm, learning rate, speed. The runs of a chart share one pair of axes, whose
- * range is that of the finite values of all of them. */
+/* What is drawn against steps: loss, gradient norm, learning rate, speed, loss scale. The runs of a chart share one pair of
+ * axes, whose range is that of the finite values of all of them. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -23,6 +23,7 @@ struct curve {
     mark_fn *mark;    /* (optional) */
     bool validations; /* are drawn as well */
     bool from_zero;
+    bool powers; /* of two: the axis is a logarithm */
 };
 
 static double loss_of(const struct sh_report_step *s)
@@ -38,6 +39,11 @@ static double grad_norm_of(const struct sh_report_step *s)
 static double lr_of(const struct sh_report_step *s)
 {
     return s->lr;
+}
+
+static double loss_scale_of(const struct sh_report_step *s)
+{
+    return s->loss_scale;
 }
 
 /* Not of a step that warms up, which would be the lowest point of any run. */
@@ -65,12 +71,14 @@ static bool is_stalled(const struct sh_report_step *s, char *note, size_t size)
 
 static const struct curve curves[] = {
     {"Loss against steps", "Nats per token; lower is better. Line: training; markers: validation.", "loss", loss_of,
-     NULL, true, false},
+     NULL, true, false, false},
     {"Gradient norm against steps", "Before clipping. Markers: steps whose update was skipped.", "gradient norm",
-     grad_norm_of, is_skipped, false, false},
+     grad_norm_of, is_skipped, false, false, false},
     {"Speed against steps", "Tokens per second of all ranks; higher is better. Markers: pauses longer than a step.",
-     "tokens/s", speed_of, is_stalled, false, true},
-    {"Learning rate against steps", "As the schedule has it.", "learning rate", lr_of, NULL, false, true},
+     "tokens/s", speed_of, is_stalled, false, true, false},
+    {"Learning rate against steps", "As the schedule has it.", "learning rate", lr_of, NULL, false, true, false},
+    {"Loss scale against steps", "Of runs in float16. Markers: steps whose update was skipped.", "loss scale",
+     loss_scale_of, is_skipped, false, false, true},
 };
 
 struct range {
@@ -283,6 +291,9 @@ static void draw(FILE *out, const struct sh_report *r, const struct curve *curve
         return;
     if (curve->from_zero)
         c.y.min = fmin(all.low, 0);
+    if (curve->powers && all.low > 0)
+        c.y =
+            (struct sh_axis){.min = all.low / 1.5, .max = all.high * 1.5, .ticks = SH_TICKS_LOG, .title = curve->unit};
     above = count_above(r, curve->value, eye_of(&all));
     sh_chart_begin(&c, curve->title, curve->good);
     for (int i = 0; i < r->n_runs; i++)

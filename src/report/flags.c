@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const double behind = 0.90, near = 0.95; /* of what is predicted */
 static const double wide = 0.05;                /* (most - least) / median of repeats */
@@ -16,22 +17,72 @@ static const double always = 0.8;
 static const double rare = 0.1; /* share of readings with a clock held down that is not worth a word */
 enum { FEWEST_PACES = 5 };
 
-/* The list is opened with its first sentence. */
+enum { MOST_NAMES = 3, MOST_SENTENCES = 24 };
+
+/* What is said of runs, in the same words of so many of them. */
+struct said {
+    char *text; /* markup */
+    int runs[MOST_NAMES], n;
+};
+
+/* The list is opened with its first sentence; a long one is folded from some sentence on. */
 struct flags {
     FILE *out;
     int n;
+    struct said *said;
+    int n_said, cap_said;
 };
 
 static void begin(struct flags *f)
 {
+    if (f->n == MOST_SENTENCES)
+        fputs("</ul>\n<details><summary>More of it</summary>\n<ul class=\"flags\">\n", f->out);
     fputs(f->n++ ? "<li>" : "<h2>What stands out</h2>\n<ul class=\"flags\">\n<li>", f->out);
+}
+
+/* Takes the text. */
+static void say_of(struct flags *f, int run, char *text)
+{
+    int i = 0;
+
+    while (i < f->n_said && strcmp(f->said[i].text, text) != 0)
+        i++;
+    if (i < f->n_said)
+        free(text);
+    else {
+        f->said = sh_grow(f->said, f->n_said, &f->cap_said, sizeof *f->said);
+        f->said[f->n_said++] = (struct said){.text = text};
+    }
+    if (f->said[i].n < MOST_NAMES)
+        f->said[i].runs[f->said[i].n] = run;
+    f->said[i].n++;
+}
+
+static void write_said(struct flags *f, const struct sh_report *r)
+{
+    for (int i = 0; i < f->n_said; i++) {
+        const struct said *s = &f->said[i];
+
+        begin(f);
+        for (int k = 0; k < s->n && k < MOST_NAMES; k++) {
+            fputs(k ? ", " : "", f->out);
+            sh_html_text(f->out, r->runs[s->runs[k]].name);
+        }
+        if (s->n > MOST_NAMES)
+            fprintf(f->out, " and %d more", s->n - MOST_NAMES);
+        fprintf(f->out, ": %s</li>\n", s->text);
+        free(s->text);
+    }
+    free(f->said);
 }
 
 static void begin_point(struct flags *f, const struct sh_report_series *s, const struct sh_report_at *at)
 {
+    char ranks[SH_STR_SHORT];
+
     begin(f);
     sh_html_text(f->out, s->label);
-    fprintf(f->out, " on %d ranks ", at->ranks);
+    fprintf(f->out, " on %s ", sh_str_plural(at->ranks, "rank", ranks));
 }
 
 /* Where a run's slowest rank had a majority of the gatherings for itself, and there were enough of them. */
@@ -136,30 +187,31 @@ static void flag_older(struct flags *f, const struct sh_report *r, const struct 
     fputs(", beyond the spread of both.</li>\n", f->out);
 }
 
+/* What stands out of a run, behind its name; false: nothing. */
+typedef bool flag_fn(FILE *out, const struct sh_report_run *run);
+
 /* A node that is slow in one run says little; one that is always last is worth a look at its cooling. */
-static void flag_last(struct flags *f, const struct sh_report_run *run)
+static bool flag_last(FILE *out, const struct sh_report_run *run)
 {
     if (!is_last(run))
-        return;
-    begin(f);
-    sh_html_text(f->out, run->name);
-    fprintf(f->out, ": rank %d on ", run->slow_rank);
-    sh_html_text(f->out, run->slow_node);
-    fputs(" is always the last, by more than a tenth.</li>\n", f->out);
+        return false;
+    fprintf(out, "rank %d on ", run->slow_rank);
+    sh_html_text(out, run->slow_node);
+    fputs(" is always the last, by more than a tenth.", out);
+    return true;
 }
 
 /* Hosts rather than nodes of the mesh, which may be parts of one machine. */
-static void flag_crowded(struct flags *f, const struct sh_report_run *run)
+static bool flag_crowded(FILE *out, const struct sh_report_run *run)
 {
     int64_t ranks = run->n_hosts > 0 ? ((int64_t)run->ranks + run->n_hosts - 1) / run->n_hosts : 0;
     char of[SH_STR_SHORT], on[SH_STR_SHORT];
 
     if (run->cores <= 0 || run->threads <= 0 || ranks * run->threads <= run->cores)
-        return;
-    begin(f);
-    sh_html_text(f->out, run->name);
-    fprintf(f->out, ": more threads than cores on a node: %lld threads of %s take turns on %s.</li>\n",
+        return false;
+    fprintf(out, "more threads than cores on a node: %lld threads of %s take turns on %s.",
             (long long)ranks * run->threads, sh_str_plural(ranks, "rank", of), sh_str_plural(run->cores, "core", on));
+    return true;
 }
 
 /* "the power limit and heat": what held clocks down. */
@@ -177,39 +229,53 @@ static void write_holds(FILE *out, const struct sh_report_gpus *g)
 }
 
 /* A prediction knows nothing of this, and a comparison of runs is off by it. */
-static void flag_held(struct flags *f, const struct sh_report_run *run)
+static bool flag_held(FILE *out, const struct sh_report_run *run)
 {
     const struct sh_report_gpus *g = &run->gpus;
 
     if (g->held < rare * g->lines || !g->held)
-        return;
-    begin(f);
-    sh_html_text(f->out, run->name);
-    fprintf(f->out, ": GPU clocks were throttled in %.0f %% of the readings", 100.0 * g->held / g->lines);
-    write_holds(f->out, g);
+        return false;
+    fprintf(out, "GPU clocks were throttled in %.0f %% of the readings", 100.0 * g->held / g->lines);
+    write_holds(out, g);
     if (g->node) {
-        fprintf(f->out, "; the lowest was %.0f", g->mhz);
+        fprintf(out, "; the lowest was %.0f", g->mhz);
         if (g->most_mhz > 0)
-            fprintf(f->out, " of %.0f", g->most_mhz);
-        fprintf(f->out, " MHz, on rank %d on ", g->rank);
-        sh_html_text(f->out, g->node);
+            fprintf(out, " of %.0f", g->most_mhz);
+        fprintf(out, " MHz, on rank %d on ", g->rank);
+        sh_html_text(out, g->node);
     }
     if (g->celsius > 0)
-        fprintf(f->out, "; the hottest GPU reached %.0f &#176;C", g->celsius);
-    fputs(".</li>\n", f->out);
+        fprintf(out, "; the hottest GPU reached %.0f &#176;C", g->celsius);
+    fputs(".", out);
+    return true;
 }
 
 /* A limit below the card's own is the site's choice, and explains a speed that nothing else does. */
-static void flag_capped(struct flags *f, const struct sh_report_run *run)
+static bool flag_capped(FILE *out, const struct sh_report_run *run)
 {
     const struct sh_report_gpus *g = &run->gpus;
 
     if (!(g->watts > 0 && g->watts < near * g->usual_watts))
-        return;
-    begin(f);
-    sh_html_text(f->out, run->name);
-    fprintf(f->out, ": a GPU's power limit is %.0f W, below its default of %.0f W, which lowers its clock.</li>\n",
-            g->watts, g->usual_watts);
+        return false;
+    fprintf(out, "a GPU's power limit is %.0f W, below its default of %.0f W, which lowers its clock.", g->watts,
+            g->usual_watts);
+    return true;
+}
+
+static void flag_runs(struct flags *f, const struct sh_report *r, flag_fn *flag)
+{
+    for (int i = 0; i < r->n_runs; i++) {
+        char *text;
+        size_t bytes;
+        FILE *out = sh_memstream(&text, &bytes);
+        bool stands_out = flag(out, &r->runs[i]);
+
+        fclose(out);
+        if (stands_out)
+            say_of(f, i, text);
+        else
+            free(text);
+    }
 }
 
 /* A point of a weak and of a strong series is looked at in the first of them alone. */
@@ -227,6 +293,7 @@ static bool is_seen(const struct sh_report *r, int k, const struct sh_report_at 
 /* Points first, then runs; a page without a flag has no such section. */
 void sh_report_flags(FILE *out, const struct sh_report *r)
 {
+    static flag_fn *const of_runs[] = {flag_last, flag_crowded, flag_held, flag_capped};
     struct flags f = {.out = out};
 
     for (int k = 0; k < r->n_series; k++)
@@ -239,13 +306,9 @@ void sh_report_flags(FILE *out, const struct sh_report *r)
             flag_spread(&f, &r->series[k], at);
             flag_older(&f, r, &r->series[k], at);
         }
-    for (int i = 0; i < r->n_runs; i++)
-        flag_last(&f, &r->runs[i]);
-    for (int i = 0; i < r->n_runs; i++)
-        flag_crowded(&f, &r->runs[i]);
-    for (int i = 0; i < r->n_runs; i++) {
-        flag_held(&f, &r->runs[i]);
-        flag_capped(&f, &r->runs[i]);
-    }
+    for (size_t i = 0; i < sizeof of_runs / sizeof *of_runs; i++)
+        flag_runs(&f, r, of_runs[i]);
+    write_said(&f, r);
     fputs(f.n ? "</ul>\n" : "", out);
+    fputs(f.n > MOST_SENTENCES ? "</details>\n" : "", out);
 }

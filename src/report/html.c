@@ -37,6 +37,17 @@ void sh_html_text(FILE *out, const char *text)
     }
 }
 
+void sh_html_fold(FILE *out, int rows)
+{
+    if (rows > SH_HTML_MOST_ROWS)
+        fprintf(out, "<details><summary>The table: %d rows</summary>\n", rows);
+}
+
+void sh_html_unfold(FILE *out, int rows)
+{
+    fputs(rows > SH_HTML_MOST_ROWS ? "</details>\n" : "", out);
+}
+
 /* Commas between the thousands of a whole number. */
 static const char *grouped(double v, char out[SH_HTML_NUMBER])
 {

@@ -15,6 +15,11 @@ void sh_html_text(FILE *out, const char *text);
 
 void sh_html_style(FILE *out); /* the style sheet */
 
+/* A table of more rows than these is folded away, so that a reader finds what comes behind it. Around it, with its rows. */
+enum { SH_HTML_MOST_ROWS = 64 };
+void sh_html_fold(FILE *out, int rows);
+void sh_html_unfold(FILE *out, int rows);
+
 enum { SH_HTML_NUMBER = 48 };
 
 /* "12,345" or "0.0123": three digits and more, as in running text; "–" for what is not finite. Returns out. */

@@ -128,6 +128,7 @@ static void take_step(struct sh_report_run *run, const json_t *line, int64_t *wa
                                .loss = number(line, "loss"),
                                .grad_norm = number(line, "grad_norm"),
                                .lr = number(line, "lr"),
+                               .loss_scale = number(line, "loss_scale"),
                                .first = *warming > 0,
                                .skipped = json_object_get(line, "skipped"),
                                .tokens_per_second = number(line, "tokens_per_second")};

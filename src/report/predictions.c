@@ -127,14 +127,14 @@ static void legend(FILE *out, bool offload)
 void sh_report_predictions(FILE *out, const struct sh_report *r)
 {
     struct columns with = {false, false};
-    bool any = false;
+    int rows = 0;
 
     for (int i = 0; i < r->n_runs; i++) {
-        any = any || r->runs[i].predicted.tokens_per_second > 0;
+        rows += r->runs[i].predicted.tokens_per_second > 0;
         with.priced = with.priced || r->runs[i].predicted.price > 0;
         with.failing = with.failing || r->runs[i].predicted.goodput > 0;
     }
-    if (!any)
+    if (!rows)
         return;
     fputs(
         "<h2>Predicted and measured</h2>\n<p class=\"soft\">Parts of a step: above as predicted before the job began, below "
@@ -146,6 +146,7 @@ void sh_report_predictions(FILE *out, const struct sh_report *r)
           out);
     fputs("</p>\n", out);
     legend(out, sh_report_offloads(r));
+    sh_html_fold(out, rows);
     fputs(
         "<div class=\"scroll\"><table class=\"wide\">\n<thead><tr><th>run</th><th>parts of a step</th><th class=\"n\">predicted "
         "step</th><th class=\"n\">measured step</th><th class=\"n\">measured / predicted speed</th><th class=\"n\">predicted "
@@ -158,4 +159,5 @@ void sh_report_predictions(FILE *out, const struct sh_report *r)
         if (r->runs[i].predicted.tokens_per_second > 0)
             row(out, &r->runs[i], with);
     fputs("</tbody></table></div>\n", out);
+    sh_html_unfold(out, rows);
 }

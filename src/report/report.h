@@ -25,6 +25,7 @@ enum sh_spent {
 struct sh_report_step {
     int64_t step;
     double loss, grad_norm, lr, tokens_per_second; /* NAN: not finite in the run */
+    double loss_scale;                             /* NAN: not in float16 */
     double seconds[SH_SPENT_N];
     double at; /* when it ended, in seconds since 1970: the time of the start and what passed since; small: not known */
     bool first;   /* of a start: it also warms up, and is not measured */
@@ -164,7 +165,7 @@ struct sh_report {
  * noted.
  * Errors: SH_E_DATA with the place: no run, metrics without a configuration, a line that is none of metrics; SH_E_USAGE
  * for a configuration that this version does not take.
- * Cost: the files are read once; some 80 bytes a step are held. */
+ * Cost: the files are read once; some 110 bytes a step are held. */
 sh_rc sh_report_open(const char *folder, struct sh_report **out);
 
 /* Replaces `path` in one step. `reload`: after so many seconds a browser reads the page again; 0: never. Errors:

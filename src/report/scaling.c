@@ -4,6 +4,7 @@
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
+#include "src/base/str.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -99,7 +100,7 @@ static void draw_series(const struct sh_chart *c, const struct sh_report *r, int
 {
     const struct sh_report_series *s = &r->series[look];
     double *x = sh_calloc(2 * (size_t)s->n_at, sizeof *x), *y = x + s->n_at;
-    char note[200], number[SH_HTML_NUMBER];
+    char note[200], number[SH_HTML_NUMBER], ranks[SH_STR_SHORT];
 
     for (int i = 0; i < s->n_at; i++) {
         const struct sh_report_at *at = &s->at[i];
@@ -116,7 +117,7 @@ static void draw_series(const struct sh_chart *c, const struct sh_report *r, int
 
         if (!known)
             y[i] = s->base > 0 ? NAN : predicted(s, at);
-        snprintf(note, sizeof note, "%d ranks: %s tokens/s%s, efficiency %.1f %%", at->ranks,
+        snprintf(note, sizeof note, "%s: %s tokens/s%s, efficiency %.1f %%", sh_str_plural(at->ranks, "rank", ranks),
                  sh_html_number(known ? at->median : at->predicted, number), known ? "" : " predicted",
                  100 * (known ? sh_report_efficiency(s, at) : sh_report_predicted_efficiency(s, at)));
         if (isfinite(y[i]))
@@ -285,7 +286,11 @@ static void write_row(FILE *out, const struct sh_report_series *s, const struct 
 static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling kind)
 {
     struct columns with = find_columns(r);
+    int rows = 0;
 
+    for (int k = 0; k < r->n_series; k++)
+        rows += r->series[k].kind == kind ? r->series[k].n_at : 0;
+    sh_html_fold(out, rows);
     fputs("<div class=\"scroll\"><table>\n<thead><tr><th>series</th><th class=\"n\">ranks</th>"
           "<th class=\"n\">sequences per step</th><th class=\"n\">tokens/s</th><th class=\"n\">tokens/s per rank</th>"
           "<th class=\"n\">efficiency</th>",
@@ -300,6 +305,7 @@ static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling ki
         for (int i = 0; r->series[k].kind == kind && i < r->series[k].n_at; i++)
             write_row(out, &r->series[k], &r->series[k].at[i], with);
     fputs("</tbody></table></div>\n", out);
+    sh_html_unfold(out, rows);
 }
 
 /* What the marks of the charts mean beside the legend. */

@@ -3,6 +3,7 @@
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
+#include "src/base/mem.h"
 #include "src/base/str.h"
 
 #include <math.h>
@@ -154,12 +155,13 @@ void sh_report_results(FILE *out, const struct sh_report *r)
     fprintf(
         out,
         "<h2>Runs</h2>\n<p class=\"soft\">Tokens per second: median over all steps except the first%s after each "
-        "(re)start. Time: steps, saves and validations, without starts. Perplexity: of the last validation.%s</p>\n"
-        "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>",
+        "(re)start. Time: steps, saves and validations, without starts. Perplexity: of the last validation.%s</p>\n",
         r->study.warm_up > 1 ? " ones" : "",
         mfu ? " MFU: tokens per second times 6 operations per weight in products and 6 L H D T of causal attention, over "
               "the peak of all ranks."
             : "");
+    sh_html_fold(out, r->n_runs);
+    fputs("<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>", out);
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         if (mfu || strcmp(heads[i], "MFU") != 0)
             fprintf(out, "<th class=\"n\">%s</th>", heads[i]);
@@ -167,6 +169,7 @@ void sh_report_results(FILE *out, const struct sh_report *r)
     for (int i = 0; i < r->n_runs; i++)
         result_row(out, &r->runs[i], mfu);
     fputs("</tbody></table></div>\n", out);
+    sh_html_unfold(out, r->n_runs);
 }
 
 /* ---- configurations: what differs as a table, what does not as a list ---- */
@@ -177,12 +180,17 @@ static bool is_shown(const struct sh_report *r, int i)
     return strcmp(r->runs[0].keys[i].name, "job.dump_folder") != 0 && sh_report_differs(r, i);
 }
 
-/* A column for each key that differs; a name may be broken after its section. */
+/* A column for each key that differs; a name may be broken after its section. Which do is asked once, of all runs. */
 static void differing_table(FILE *out, const struct sh_report *r)
 {
+    bool *shown = sh_calloc((size_t)r->runs[0].n_keys, sizeof *shown);
+
+    for (int i = 0; i < r->runs[0].n_keys; i++)
+        shown[i] = is_shown(r, i);
+    sh_html_fold(out, r->n_runs);
     fputs("<div class=\"scroll\"><table>\n<thead><tr><th>run</th>", out);
     for (int i = 0; i < r->runs[0].n_keys; i++)
-        if (is_shown(r, i))
+        if (shown[i])
             fprintf(out, "<th>%.*s<wbr/>%s</th>", (int)strcspn(r->runs[0].keys[i].name, ".") + 1,
                     r->runs[0].keys[i].name, strchr(r->runs[0].keys[i].name, '.') + 1);
     fputs("</tr></thead>\n<tbody>\n", out);
@@ -190,11 +198,13 @@ static void differing_table(FILE *out, const struct sh_report *r)
         fputs("<tr>", out);
         text_cell(out, "name", r->runs[k].name);
         for (int i = 0; i < r->runs[k].n_keys; i++)
-            if (is_shown(r, i))
+            if (shown[i])
                 text_cell(out, "v", r->runs[k].keys[i].value);
         fputs("</tr>\n", out);
     }
     fputs("</tbody></table></div>\n", out);
+    sh_html_unfold(out, r->n_runs);
+    free(shown);
 }
 
 /* What differs as a table, the rest folded away. */

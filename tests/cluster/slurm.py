@@ -51,6 +51,8 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 # Nodes are what stands here, whatever the machine has.
 SlurmdParameters=config_overrides
+# A job that takes it (--licenses=machine) is alone with the others that do.
+Licenses=machine:1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 # Quick to notice and to act.
@@ -189,11 +191,13 @@ def run(command, environment, folder, seconds=600):
 
 
 class Cluster:
-    """`nodes` nodes n1, n2, ... of `tasks` cores. Use as a context: started on entering, gone on leaving."""
+    """`nodes` nodes n1, n2, ... of `tasks` cores. Use as a context: started on entering, gone on leaving. Cores have the same
+    numbers on all nodes, and in truth are the same ones: ranks that are measured must not be bound to them."""
 
-    def __init__(self, folder, nodes, tasks):
+    def __init__(self, folder, nodes, tasks, bound=True):
         self.folder = pathlib.Path(folder).absolute()
         self.nodes, self.tasks = nodes, tasks
+        self.bound = bound and os.cpu_count() >= tasks
         self.daemons = {}
         self.environment = {**os.environ, **MPI_ENVIRONMENT, 'SLURM_CONF': str(self.folder / 'slurm.conf'),
                             'PATH': f"{os.environ.get('PATH', '')}:{PATH}"}
@@ -230,7 +234,7 @@ class Cluster:
         (self.folder / 'slurm.conf').write_text(CONFIG.format(
             host=HEAD, port=port, first=port + 1, last=port + self.nodes, nodes=self.nodes, tasks=self.tasks,
             memory=memory, folder=self.folder, credential=CREDENTIAL_SECONDS,
-            binding='task/affinity' if os.cpu_count() >= self.tasks else 'task/none'))
+            binding='task/affinity' if self.bound else 'task/none'))
         (self.folder / 'hosts').write_text(f'127.0.0.1 localhost {HEAD} {" ".join(self.names())}\n')
 
     def start_munge(self):

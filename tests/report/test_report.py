@@ -223,26 +223,28 @@ def marks_of(drawing):
 def case_curves():
     """Losses, gradient norms, speeds and learning rates against steps; what is special of a step is marked there."""
     empty()
-    lines = [{**step(i, 100 * i), 'grad_norm': 1.0 + i, 'lr': 1e-4 * i} for i in range(1, 11)]
+    lines = [{**step(i, 100 * i), 'grad_norm': 1.0 + i, 'lr': 1e-4 * i, 'loss_scale': 1024.0 + i} for i in range(1, 11)]
     lines[4]['skipped'] = 'loss is not finite'
     stalls = [{'step': 6, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 7.5},
               {'step': 7, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 0.5}]
     write_run('a', config(1, 4, 4), [*lines, *stalls, {'step': 10, 'validation_loss': 2.0, 'tokens': 1, 'seconds': 1}])
     _, tree = page()
-    found = {title: curve(tree, title) for title in ('Loss', 'Gradient norm', 'Speed', 'Learning rate')}
+    found = {title: curve(tree, title) for title in ('Loss against', 'Gradient norm', 'Speed', 'Learning rate', 'Loss scale')}
     if None in found.values():
         return [f'missing: {found}']
     wrong = expect('marks', [marks_of(drawing) for drawing in found.values()],
-                   [['step 10: validation loss 2.0000'], ['step 5: update skipped'], ['step 6: paused 7.5 s to save'], []])
+                   [['step 10: validation loss 2.0000'], ['step 5: update skipped'], ['step 6: paused 7.5 s to save'], [],
+                    ['step 5: update skipped']])
     heights = {title: [float(y) for y in re.findall(r'[ML][\d.]+ ([\d.]+)', lines_of(drawing)[0].get('d'))]
                for title, drawing in found.items()}
-    wrong += expect('points', [len(points) for points in heights.values()], [10, 10, 9, 10])
+    wrong += expect('points', [len(points) for points in heights.values()], [10, 10, 9, 10, 10])
     wrong += [f'{title} does not rise: {points}' for title, points in heights.items()
-              if title != 'Loss' and points != sorted(points, reverse=True)]
+              if title != 'Loss against' and points != sorted(points, reverse=True)]
     shutil.rmtree(work / 'a')
     write_run('old', config(1, 4, 4), ten_steps(100))
     _, tree = page()
-    return wrong + expect('of an older version', [curve(tree, title) is not None for title in found], [True, False, True, False])
+    return wrong + expect('of an older version', [curve(tree, title) is not None for title in found],
+                          [True, False, True, False, False])
 
 
 def case_same_curves():
@@ -288,7 +290,8 @@ def case_many():
     text, tree = page()
     wrong = expect('runs', len(rows(tree, 'strategy')), most + 1)
     folded = [words(item) for item in tree.iter('summary')]
-    wrong += expect('folded', folded, ['What they are', 'Which line is which run', 'What all runs have in common'])
+    wrong += expect('folded', folded, ['What they are', f'The table: {most} rows', f'The table: {most} rows', 'Which line is which run',
+                                       *[f'The table: {most} rows'] * 3, 'What all runs have in common'])
     return wrong + ([] if len(text) < 8 << 20 else [f'{len(text)} bytes'])
 
 
@@ -522,7 +525,7 @@ def case_flags():
     for name, speed in ('r1', 1000), ('r2', 1040), ('r3', 1060):
         write_run(f'n1-{name}', config(2, -1, 1), ten_steps(speed))
     write_run('n2', config(2, -1, 2), paced(1800, lambda i: i % 2))
-    wrong += expect('repeats', flags(), [f'{series} on 1 ranks varies by 6 % over 3 repeats.'])
+    wrong += expect('repeats', flags(), [f'{series} on 1 rank varies by 6 % over 3 repeats.'])
     _, tree = page()
     wrong += expect('row', rows(tree, 'least to most (repeats)')[1][1:], ['1', '2', '1,040', '1,040', '100.0 %', '1,000 to 1,060 (3)'])
     spreads = [path for path in curve(tree, 'Tokens per second against').iter('path') if 'spread' in path.get('class')]
@@ -565,6 +568,19 @@ def crowded(ranks, threads, cores, hosts):
     write_run('n', config(2, -1, ranks), [{**start(0, ranks), 'threads': threads, 'cores': cores,
                                            'hosts': [f'h{i}' for i in range(hosts)]}, *ten_steps(1000)])
     return flags()
+
+
+def case_alike():
+    """What is to be said of many runs is said once; what is different of each is folded from some sentence on."""
+    empty()
+    for number in range(5):
+        write_run(f'n{number}', config(2, -1, 1), [{**step(i, 1000), 'gpu': gpu(held=0)} for i in range(1, 5)])
+    wrong = expect('alike', flags(), ['n0, n1, n2 and 2 more: a GPU may draw 500 W, and 700 W by default: its clock is lower for it.'])
+    for number in range(30):
+        write_run(f'm{number}', config(2, -1, 1), [{**step(i, 1000), 'gpu': gpu(held=0, limit_watts=300.0 + number)} for i in range(1, 5)])
+    _, tree = page()
+    lists = [len(list(found.iter('li'))) for found in tree.iter('ul') if found.get('class') == 'flags']
+    return wrong + expect('folded', (lists, [words(s) for s in tree.iter('summary')][:2]), ([24, 7], ['What they are', 'More of it']))
 
 
 def case_crowded():
@@ -792,6 +808,29 @@ def case_repeats():
     return wrong + expect('arguments', json.loads(found[2]), (folder / 'arguments').read_text().splitlines())
 
 
+def case_later():
+    """A second call into the same folder: its points and its machine come beside the first's, whose jobs may still wait."""
+    empty()
+    (work / 'bin').mkdir()
+    (work / 'bin/sbatch').write_text('#!/bin/sh\necho 7\n')
+    (work / 'bin/sbatch').chmod(0o755)
+    (work / 'a.yaml').write_text('device: {kind: h100-80}\n')
+    (work / 'b.yaml').write_text('device: {kind: a100-40}\n')
+    calls = [study('--nodes=1', f'--machine={name}', f'--scaling={scaling}', '--batch=2', dry='', path=work / 'bin')
+             for name, scaling in (('a.yaml', 'weak'), ('b.yaml', 'strong'), ('b.yaml', 'strong'))]
+    wrong = [call.stderr for call in calls if call.returncode]
+    text = (work / 'scaling/study.yaml').read_text()
+    wrong += expect('points', re.findall(r'- {name: (\S+), .* machine: "(\S+)", ', text),
+                    [('weak-full_shard-b1-n1', 'a.yaml'), ('strong-full_shard-b1-n1', 'b.yaml')])
+    wrong += expect('machines', re.findall(r'^  machine: (.*)$', text, re.M), ['"a.yaml, b.yaml"'])
+    wrong += expect('lists', [(work / f'scaling/points-n1{end}').read_text() for end in ('', '-2', '-3')],
+                    ['weak-full_shard-b1-n1\n', *['strong-full_shard-b1-n1\n'] * 2])
+    wrong += expect('machines as they were', [(work / f'scaling/machine-{name}.yaml').read_text() for name in 'ab'],
+                    [(work / f'{name}.yaml').read_text() for name in 'ab'])
+    done = study('--nodes=1', '--warm-up=2', dry='', path=work / 'bin')
+    return wrong + expect('another warm-up', (done.returncode, 'study.yaml has --warm-up=1, not 2' in done.stderr), (2, True))
+
+
 def case_paper():
     """A study that runs nothing: predictions, and the page."""
     empty()
@@ -828,6 +867,7 @@ CASES = [
     ('strategies at equal batch', case_equal),
     ('time to a loss', case_reach),
     ('what stands out', case_flags),
+    ('what stands out of many runs', case_alike),
     ('more threads than cores', case_crowded),
     ('clocks of GPUs', case_gpus),
     ('predictions and studies that hold anything', case_hostile),
@@ -838,6 +878,7 @@ CASES = [
     ('scaling-study --dry-run', case_study),
     ('scaling-study: each point has a row', case_announced),
     ('scaling-study: repeats, jobs and predictions', case_repeats),
+    ('scaling-study: a second call into the folder', case_later),
     ('scaling-study --paper', case_paper),
 ]
 

@@ -179,12 +179,50 @@ static void batches_that_do_not_divide_are_refused(void **state)
     assert_non_null(strstr(sh_error_text(), "12 does not divide by 8 ranks"));
 }
 
+/* Numbers change where it is allowed, and only there; then what was asked for is still the simpler one. */
+static void numbers_change_where_they_may(void **state)
+{
+    struct sh_config cfg = config(8), best;
+    struct sh_machine m = machine();
+    struct sh_search s = {.cfg = &cfg,
+                          .machine = &m,
+                          .ranks = RANKS,
+                          .ranks_per_node = NODE,
+                          .limit_bytes = 1ll << 32,
+                          .may_round = true,
+                          .may_grow = true};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n, rounded = 0, grown = 0;
+
+    (void)state;
+    cfg.training.global_batch_size = 12; /* which 8 ranks do not divide */
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    for (int i = 0; i < n; i++) {
+        sh_search_apply(&s, &found[i], &best);
+        rounded += best.training.mixed_precision_reduce == SH_PRECISION_BFLOAT16;
+        grown += best.training.global_batch_size > 16;
+        assert_true(best.training.global_batch_size % 16 == 0 && best.training.global_batch_size <= 64);
+        assert_true(i == 0 || found[i].tokens_per_second <= found[i - 1].tokens_per_second);
+        assert_true(fabs(seconds_of(&best, &m, s.limit_bytes) - found[i].seconds) < 1e-12);
+    }
+    assert_true(rounded > 0 && grown > 0 && found[0].reduce == SH_PRECISION_BFLOAT16);
+    cfg.training.global_batch_size = 16;
+    cfg.training.reproducible = SH_REPRODUCIBLE_MESH;
+    s.may_grow = false;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    for (int i = 0; i < n; i++) {
+        assert_true(found[i].reduce == SH_PRECISION_FLOAT32);
+        assert_int_equal(found[i].local_batch * found[i].micro_steps * RANKS, 16);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(search_is_as_good_as_brute_force),
         cmocka_unit_test(batches_that_do_not_divide_are_refused),
         cmocka_unit_test(a_file_makes_room),
+        cmocka_unit_test(numbers_change_where_they_may),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -251,6 +251,22 @@ def case_offload():
     return wrong + ([] if found | right == found else [f'{found}, expected {right}'])
 
 
+def case_float16():
+    """The scale of each step, in both, and the step that it was too large for."""
+    folder = job.prepare('half', {**SETTINGS, 'training.dataset_path': tokens, 'validation.enable': False,
+                                  'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**40})
+    train(folder, '--metrics.openmetrics=run.prom', '--metrics.tensorboard=tb')
+    lines = [line for line in lines_of(folder) if 'loss' in line]
+    wrong = [] if lines[-1]['loss_scale'] < lines[0]['loss_scale'] == 2.0**40 and 'skipped' in lines[0] else [f'{lines}']
+    steps = [values for _, kind, values in events(next((folder / 'out/tb').iterdir())) if kind == 'values' and 'train/loss' in values]
+    wrong += [] if len(steps) == len(lines) else [f'{len(steps)} steps']
+    for values, line in zip(steps, lines):
+        wrong += differ('train/loss_scale', values['train/loss_scale'], line['loss_scale'])
+        wrong += differ('train/skipped', values['train/skipped'], float('skipped' in line))
+    _, _, found = exposition((folder / 'out/run.prom').read_text())['sherd_loss_scale']
+    return wrong + ([] if found == lines[-1]['loss_scale'] else [f'sherd_loss_scale: {found}, expected {lines[-1]}'])
+
+
 def case_live():
     """The file is there before the first step, without gauges that nobody knows yet."""
     folder = job.prepare('live', {**SETTINGS, 'training.dataset_path': tokens, 'validation.enable': False})
@@ -308,6 +324,7 @@ CASES = [
     ('TensorBoard', case_tensorboard),
     ('OpenMetrics', case_openmetrics),
     ('what a run with states in a file moves and waits for', case_offload),
+    ('the loss scale of float16', case_float16),
     ('OpenMetrics of a run that does nothing', case_live),
     ('what cannot be written', case_unwritable),
     ('Weights & Biases and MLflow', case_documented),
