@@ -10,9 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A rank without a text leaves the word to the one that has it. */
+/* A rank without a text leaves the word to the one that has it. The error comes last, also where both streams go into one
+ * file. */
 static int report(sh_rc rc)
 {
+    fflush(stdout);
     if (sh_error_locate(rc) != SH_OK && sh_error_text()[0])
         sh_log_error("%s", sh_error_text());
     return (int)rc;

@@ -117,12 +117,16 @@ static sh_rc run_ls(const struct sh_cmd_args *args)
 /* -1 is a result and no failure: scripts ask before the first checkpoint exists. */
 static sh_rc run_latest(const struct sh_cmd_args *args)
 {
-    char *path;
+    char *path = NULL, *folder;
+    sh_rc rc;
 
-    SH_TRY(sh_newest_whole(args->positional[1], &path));
+    SH_TRY(sh_newest_folder(args->positional[1], &folder));
+    SH_TRY_OUT(sh_newest_whole(folder, &path));
     printf("%lld\n", path ? (long long)sh_ckpt_step_of(path) : -1LL);
+out:
     free(path);
-    return SH_OK;
+    free(folder);
+    return rc;
 }
 
 /* The library decides the exit status: SH_E_DATA when the files differ. */

@@ -40,6 +40,17 @@ static void program_folder(char out[PATH_BYTES])
         *strrchr(out, '/') = '\0';
 }
 
+/* Without the ".." of the ways to it: messages name files in it. Takes `folder`, and gives one for it. */
+static char *tidy(char *folder)
+{
+    char *whole = realpath(folder, NULL);
+
+    if (!whole)
+        return folder;
+    free(folder);
+    return whole;
+}
+
 /* A program in its build tree takes those of the source; one whose tree was moved as a whole, those that moved with it. */
 static char *find_folder(void)
 {
@@ -48,10 +59,10 @@ static char *find_folder(void)
     program_folder(here);
     /* The build tree has no copy of the examples. */
     if (realpath(SHERD_BUILD, build) && strcmp(here, build) == 0)
-        return sh_strdup(SHERD_SOURCE_EXAMPLES);
+        return tidy(sh_strdup(SHERD_SOURCE_EXAMPLES));
     moved = sh_strfmt("%s/../share/sherd/examples", here);
     if (here[0] && is_folder(moved))
-        return moved;
+        return tidy(moved);
     free(moved);
     return sh_strdup(SHERD_EXAMPLES);
 }

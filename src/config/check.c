@@ -176,7 +176,9 @@ static sh_rc check_schedule(struct sh_config_state *state)
     int64_t warmup = c->lr_scheduler.warmup_steps;
     /* The rate would never reach its peak. */
     if (warmup > total)
-        return sh_config_refuse(state, "lr_scheduler.warmup_steps", "%" PRId64 " is more than all %" PRId64 " steps",
+        return sh_config_refuse(state, "lr_scheduler.warmup_steps",
+                                "%" PRId64 " is more than all %" PRId64 " steps; give fewer, such as "
+                                "--lr_scheduler.warmup_steps=0, or more training.steps",
                                 warmup, total);
     if (c->lr_scheduler.decay_type != SH_DECAY_WSD)
         return SH_OK;

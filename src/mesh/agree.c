@@ -53,6 +53,7 @@ int sh_mesh_report(sh_rc rc)
 {
     if (sh_error_locate(rc) == SH_OK)
         return 0;
+    fflush(stdout); /* the error comes last, also where both streams go into one file */
     if (sh_error_text()[0] != '\0')
         sh_log_end(sh_error_text());
     /* A launcher ends the job at the first rank that leaves with a status; the line must be out by then. */

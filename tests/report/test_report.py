@@ -575,7 +575,7 @@ def case_alike():
     empty()
     for number in range(5):
         write_run(f'n{number}', config(2, -1, 1), [{**step(i, 1000), 'gpu': gpu(held=0)} for i in range(1, 5)])
-    wrong = expect('alike', flags(), ['n0, n1, n2 and 2 more: a GPU may draw 500 W, and 700 W by default: its clock is lower for it.'])
+    wrong = expect('alike', flags(), ["n0, n1, n2 and 2 more: a GPU's power limit is 500 W, below its default of 700 W, which lowers its clock."])
     for number in range(30):
         write_run(f'm{number}', config(2, -1, 1), [{**step(i, 1000), 'gpu': gpu(held=0, limit_watts=300.0 + number)} for i in range(1, 5)])
     _, tree = page()

@@ -213,7 +213,8 @@ static const struct refusal texts[] = {
     {DEBUG_MODEL "data: {document_mask: true}\n",
      "c.yaml:2: data.document_mask: needs data.document_separator, the token that ends a document"},
     {DEBUG_MODEL "training: {steps: 10}\nlr_scheduler: {warmup_steps: 11}\n",
-     "c.yaml:3: lr_scheduler.warmup_steps: 11 is more than all 10 steps"},
+     "c.yaml:3: lr_scheduler.warmup_steps: 11 is more than all 10 steps; give fewer, such as "
+     "--lr_scheduler.warmup_steps=0, or more training.steps"},
     {DEBUG_MODEL "lr_scheduler: {warmup_steps: 900, decay_type: wsd}\n",
      "lr_scheduler.decay_ratio: 0.2 of 1000 steps and 900 warmup_steps overlap; make one of them less"},
     {DEBUG_MODEL "parallelism: {sharding_strategy: no_shard, reshard_after_forward: 2}\n",
