@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""comm.progress=inline: the same bits from an MPI library that only one thread may call. Prints TAP."""
+"""comm.progress=inline: the same bits from an MPI library that only one thread may call, also where ranks wait inside of it.
+Prints TAP."""
 import os
 import pathlib
 import subprocess
@@ -11,6 +12,7 @@ import tiny
 
 SHIM = pathlib.Path(os.environ['SHERD_BUILDDIR']).absolute() / 'tests/mesh/single.so'
 INLINE = {'comm.progress': 'inline'}
+IN_MPI = {**INLINE, 'comm.train_timeout_seconds': 0}
 APART = {'comm.shared_memory': 'off'}
 WAYS = [
     (2, {'parallelism.sharding_strategy': 'full_shard', **APART}),
@@ -41,12 +43,13 @@ def train(name, ranks, changes, shim):
 
 def same(number, ranks, changes):
     runs = {name: train(name, ranks, {**changes, **more}, shim) for name, more, shim in
-            ((f'thread-{number}', {}, False), (f'inline-{number}', INLINE, True))}
+            ((f'thread-{number}', {}, False), (f'inline-{number}', INLINE, True), (f'in-mpi-{number}', IN_MPI, True))}
     wrong = [f'{name}: exit {run.returncode}: {run.stderr}' for name, run in runs.items() if run.returncode]
     if wrong:
         return wrong
     losses = [[(row['loss'], row['grad_norm']) for row in job.metrics(name)] for name in runs]
-    return [] if losses[0] == losses[1] else [f'{losses[0]} with a thread, {losses[1]} inline']
+    return [] if losses[0] == losses[1] == losses[2] else [
+        f'{losses[0]} with a thread, {losses[1]} inline, {losses[2]} waiting inside of MPI']
 
 
 def refused(name, changes, shim, status, says):
