@@ -286,7 +286,7 @@ static bool is_asked(const struct sh_machine_point *p, const char *at)
 }
 
 /* One line: a point is read by people beside others of its kind. */
-static void print_point(const struct sh_machine_point *p, FILE *out)
+void sh_machine_print_point(const struct sh_machine_point *p, FILE *out)
 {
     const char *between = "";
 
@@ -335,11 +335,11 @@ static void write_points(const struct sh_machine *m, const struct sh_machine_poi
             replaced |= same_point(&m->points[i], &points[k]);
         if (replaced)
             continue;
-        print_point(&m->points[i], out);
+        sh_machine_print_point(&m->points[i], out);
         fputc('\n', out);
     }
     for (int k = 0; k < n; k++) {
-        print_point(&points[k], out);
+        sh_machine_print_point(&points[k], out);
         fputc('\n', out);
     }
 }

@@ -121,11 +121,16 @@ const char *sh_machine_from_name(enum sh_machine_from from);
 /* Write points into a file: those of the same kind and sizes are replaced, all else stays as it is, comments included. A
  * file that is not there is made, with `kind` as its device. Errors: SH_E_USAGE, SH_E_DATA: the file. */
 sh_rc sh_machine_add_points(const char *path, const char *kind, const struct sh_machine_point *points, int n);
+
 /* The same of a fit: steps that the file has from an earlier one go. */
 sh_rc sh_machine_add_fit(const char *path, const char *kind, const struct sh_machine_point *points, int n);
 
+/* A point as its line of the file, without a line break. */
+void sh_machine_print_point(const struct sh_machine_point *p, FILE *out);
+
 /* The keys and the presets, as text. */
 void sh_machine_help(FILE *out);
+
 /* Each figure with its unit and where it comes from. */
 void sh_machine_print(const struct sh_machine *m, FILE *out);
 
