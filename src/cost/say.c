@@ -117,6 +117,12 @@ static sh_rc say_limits(const struct sh_cost_request *r, const struct sh_cost_st
     return SH_OK;
 }
 
+/* Twice as fast is half of it; of the others, twice the rate. */
+static bool is_duration(const struct sh_cost_part *part)
+{
+    return part->offset == offsetof(struct sh_cost_faster, latency);
+}
+
 /* Every part once: `usual` times faster, as the next generation of hardware would be; parts without such a factor
  * are taken away. */
 static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
@@ -132,8 +138,8 @@ static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_s
 
         SH_TRY(sh_cost_gain(r, part, part->usual, step->seconds, &gain));
         if (part->usual > 0 && n < sizeof text)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s x %g: +%.1f %%", between, part->name, part->usual,
-                                  100 * gain);
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %c %g: +%.1f %%", between, part->name,
+                                  is_duration(part) ? '/' : 'x', part->usual, 100 * gain);
         else if (n < sizeof text)
             n += (size_t)snprintf(text + n, sizeof text - n, "%sno %s: +%.1f %%", between, part->name, 100 * gain);
         between = ", ";

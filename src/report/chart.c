@@ -43,6 +43,10 @@ static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER
         snprintf(out, SH_HTML_NUMBER, "%.0f %%", 100 * v);
         return;
     }
+    if (a->n_at) { /* those that are given are named as they are: 16384, not 16.38 k */
+        snprintf(out, SH_HTML_NUMBER, "%.6g", v);
+        return;
+    }
     if (v != 0 && fabs(v) < 1e-2) { /* "2e-5" is narrower than "0.00002" */
         int power = (int)floor(log10(fabs(v)) + 1e-9);
 
@@ -89,11 +93,13 @@ typedef void tick_fn(const struct sh_chart *c, double v, bool fine);
 static void given_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     double last = -INFINITY, last_wide = -INFINITY;
+    /* Digits are about 7 wide. */
+    double room = fmax(TICK_ROOM, 4 + 7.2 * ceil(log10(a->at[a->n_at - 1] + 1)));
 
     for (int i = 0; i < a->n_at; i++) {
         double at = place(a, a->at[i]) * (RIGHT - LEFT);
 
-        if (at - last < TICK_ROOM)
+        if (at - last < room)
             continue;
         tick(c, a->at[i], at - last_wide < TICK_ROOM_NARROW);
         if (at - last_wide >= TICK_ROOM_NARROW)

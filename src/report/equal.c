@@ -3,7 +3,10 @@
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
+#include "src/base/mem.h"
+
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct sh_report_run *first_of(const struct sh_report *r, const struct sh_report_series *s,
@@ -54,11 +57,12 @@ static bool is_listed(const struct sh_report *r, int a, const struct sh_report_a
     return false;
 }
 
-/* Points of both kinds of scaling are there once: the weak ones, or the strong ones where there are no others. */
-void sh_report_equals(FILE *out, const struct sh_report *r)
+/* Points of both kinds of scaling are there once: the weak ones, or the strong ones where there are no others. Returns how
+ * many rows there are. */
+static int write_rows(FILE *out, const struct sh_report *r)
 {
     enum sh_scaling kind = r->n_series ? r->series[0].kind : SH_SCALING_WEAK;
-    bool open = false;
+    int rows = 0;
 
     for (int a = 0; a < r->n_series && r->series[a].kind == kind; a++)
         for (int i = 0; i < r->series[a].n_at; i++) {
@@ -70,18 +74,34 @@ void sh_report_equals(FILE *out, const struct sh_report *r)
 
                 if (!other)
                     continue;
-                if (!open)
-                    fputs(
-                        "<h2>Strategies at equal batch</h2>\n<div class=\"scroll\"><table>\n<thead><tr><th class=\"n\">ranks"
-                        "</th><th class=\"n\">sequences per step</th><th>strategy</th><th class=\"n\">tokens/s</th><th "
-                        "class=\"n\">difference</th></tr></thead>\n<tbody>\n",
-                        out);
-                open = true;
                 if (first)
                     row(out, &r->series[a], at, speed_of(at));
+                rows += 1 + first;
                 first = false;
                 row(out, &r->series[b], other, speed_of(at));
             }
         }
-    fputs(open ? "</tbody></table></div>\n" : "", out);
+    return rows;
+}
+
+/* Rows go into memory first: how many there are decides on what stands before them. */
+void sh_report_equals(FILE *out, const struct sh_report *r)
+{
+    char *text;
+    size_t bytes;
+    FILE *body = sh_memstream(&text, &bytes);
+    int rows = write_rows(body, r);
+
+    fclose(body);
+    if (rows) {
+        fputs("<h2>Strategies at equal batch</h2>\n", out);
+        sh_html_fold(out, rows);
+        fprintf(out,
+                "<div class=\"scroll\"><table>\n<thead><tr><th class=\"n\">ranks</th><th class=\"n\">sequences per step"
+                "</th><th>strategy</th><th class=\"n\">tokens/s</th><th class=\"n\">difference</th></tr></thead>\n"
+                "<tbody>\n%s</tbody></table></div>\n",
+                text);
+        sh_html_unfold(out, rows);
+    }
+    free(text);
 }

@@ -31,6 +31,7 @@ struct flags {
     int n;
     struct said *said;
     int n_said, cap_said;
+    bool *slower; /* [runs] of a point that is said to be behind */
 };
 
 static void begin(struct flags *f)
@@ -128,9 +129,11 @@ static bool is_alone_behind(const struct sh_report_series *s, int i)
 static void flag_prediction(struct flags *f, const struct sh_report *r, const struct sh_report_series *s, int i)
 {
     const struct sh_report_run *slow;
+    bool *said = &f->slower[s->runs[s->at[i].first]];
 
-    if (!is_alone_behind(s, i))
+    if (!is_alone_behind(s, i) || *said)
         return;
+    *said = true;
     begin_point(f, s, &s->at[i]);
     fprintf(f->out, "is %.0f %% slower than predicted, the other points are within %.0f %%",
             100 * (1 - ratio(&s->at[i])), 100 * (1 - near));
@@ -294,7 +297,7 @@ static bool is_seen(const struct sh_report *r, int k, const struct sh_report_at 
 void sh_report_flags(FILE *out, const struct sh_report *r)
 {
     static flag_fn *const of_runs[] = {flag_last, flag_crowded, flag_held, flag_capped};
-    struct flags f = {.out = out};
+    struct flags f = {.out = out, .slower = sh_calloc((size_t)r->n_runs, sizeof *f.slower)};
 
     for (int k = 0; k < r->n_series; k++)
         for (int i = 0; i < r->series[k].n_at; i++) {
@@ -311,4 +314,5 @@ void sh_report_flags(FILE *out, const struct sh_report *r)
     write_said(&f, r);
     fputs(f.n ? "</ul>\n" : "", out);
     fputs(f.n > MOST_SENTENCES ? "</details>\n" : "", out);
+    free(f.slower);
 }

@@ -432,6 +432,17 @@ def case_predicted():
     return wrong + refused(3, f'{work}/n1/predicted.json: not a prediction')
 
 
+def case_ticks():
+    """Numbers of ranks are named as they are, where there is room for them."""
+    empty()
+    for ranks in (8192, 10000, 16384):
+        write_point(f'n{ranks}', ranks, None, 1000 * ranks)
+    _, tree = page()
+    drawing = curve(tree, 'Efficiency')
+    found = [words(text) for text in drawing.iter('text') if text.get('class') == 'tick' and '%' not in words(text)]
+    return expect('ticks', found, ['8192', '10000', '16384'])
+
+
 def case_markdown():
     """The same figures as Markdown, whose cells hold any text."""
     empty()
@@ -515,6 +526,10 @@ def case_flags():
     wrong = expect('behind', flags(), [
         f'{series} on 4 ranks is 15 % slower than predicted, the other points are within 5 %; the slowest is rank 3 on node3.',
         'n4: rank 3 on node3 is always the last, by more than a tenth.'])
+    write_run('s2', config(2, 8, 2), ten_steps(2000))
+    (work / 's2/predicted.json').write_text(json.dumps(prediction(2, 2000)))
+    wrong += expect('once, in weak and in strong scaling', len(flags()), 2)
+    shutil.rmtree(work / 's2')
     write_point('n8', 8, 4000, 8000)
     wrong += expect('the prediction is wrong', flags(), ['n4: rank 3 on node3 is always the last, by more than a tenth.'])
     empty()
@@ -863,6 +878,7 @@ CASES = [
     ('runs that have just begun', case_short),
     ('runs that have failed before their first step', case_failed),
     ('predicted beside measured', case_predicted),
+    ('numbers of ranks', case_ticks),
     ('tables as Markdown', case_markdown),
     ('strategies at equal batch', case_equal),
     ('time to a loss', case_reach),

@@ -287,7 +287,7 @@ static const struct refusal arguments[] = {
      "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: nvme"},
     {"fine_grained_activation_offloading=true",
      "--fine_grained_activation_offloading: no such key; offload.activations: nvme, with nvme_path and activation_ratio "
-     "below offload"},
+     "below offload, on CPUs; on GPUs activation_checkpoint.mode: memory_budget recomputes what does not fit"},
     {"fp16.loss_scale_window=500",
      "--fp16.loss_scale_window: no such key; training.mixed_precision_param: float16, with "
      "loss_scale, loss_scale_init and loss_scale_window beside it"},
