@@ -52,6 +52,7 @@ struct bench {
     const struct sh_bench_options *options;
     struct sh_comm *comm;
     struct sh_rate rate;
+    int ranks_per_node;        /* that can share memory; 0: none */
     struct sh_segment segment; /* ranks == 0: none; each part as large as the largest operand */
     int64_t max_bytes, own_bytes;
     char *arena; /* two operands of this rank, then the segment */
@@ -126,6 +127,16 @@ static bool is_shard(const struct bench *b, const struct sh_group_use *group)
     return group->axes == b->r->mesh->shape.shard;
 }
 
+/* As the run was planned; it does not keep where its ranks are. Collective. */
+static sh_rc find_nodes(struct bench *b)
+{
+    struct sh_topology at;
+
+    SH_TRY(sh_topology_find(&b->r->cfg, b->r->device->gpu, &at));
+    b->ranks_per_node = sh_topology_shares(&b->r->cfg, &at) ? at.ranks_per_node : 0;
+    return SH_OK;
+}
+
 /* The job's channels and memory make way for such of this file. */
 static sh_rc open_comm(struct bench *b)
 {
@@ -136,6 +147,7 @@ static sh_rc open_comm(struct bench *b)
                                   .device = r->device,
                                   .backend = !strcmp(name, "self") ? NULL : name,
                                   .share_gpu = r->gpu.sharing > 1,
+                                  .ranks_per_node = b->ranks_per_node,
                                   .nccl_max_ctas = r->cfg.comm.nccl_max_ctas};
 
     /* Two sets of channels would share the network's resources. */
@@ -395,6 +407,7 @@ static sh_rc report(const struct bench *b)
 static sh_rc measure(struct bench *b)
 {
     SH_TRY(choose_max_bytes(b));
+    SH_TRY(find_nodes(b));
     SH_TRY(open_comm(b));
     SH_TRY(open_memory(b));
     for (int64_t bytes = SH_BENCH_LEAST_BYTES; bytes <= b->max_bytes; bytes *= GROWTH)

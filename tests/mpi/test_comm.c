@@ -23,6 +23,15 @@ static struct {
     MPI_Request *first; /* of the slot that is held back; NULL: none yet */
 } delay;
 
+static long long sends, sent_bytes; /* of messages */
+
+int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI_Comm of, MPI_Request *request)
+{
+    sends++;
+    sent_bytes += count;
+    return PMPI_Isend(at, count, type, to, tag, of, request);
+}
+
 int MPI_Irecv(void *at, int count, MPI_Datatype type, int source, int tag, MPI_Comm of, MPI_Request *request)
 {
     if (delay.until > 0 && delay.first == NULL)
@@ -31,8 +40,15 @@ int MPI_Irecv(void *at, int count, MPI_Datatype type, int source, int tag, MPI_C
     return PMPI_Irecv(at, count, type, source, tag, of, request);
 }
 
+/* Of so many looks at a request one is made; the others say that it is not complete. 0: all are made. */
+static unsigned lazy, looks = 1;
+
 int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 {
+    if (lazy > 0 && *request != MPI_REQUEST_NULL && rand_r(&looks) % lazy != 0) {
+        *flag = 0;
+        return MPI_SUCCESS;
+    }
     bool held = delay.first != NULL && request >= delay.first && request < delay.first + delay.per_slot;
     if (held && delay.seen < delay.until) {
         *flag = 0;
@@ -46,6 +62,7 @@ int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 /* Every group that training has, in each stream. */
 enum { GROUPS = 4, STREAMS = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE | 1u << SH_STREAM_REPLICATE };
 static struct sh_group_use groups[GROUPS];
+static int ranks_per_node; /* that talk through memory, in two levels; 0: all by messages */
 
 static void create_comm(const struct sh_group_use *use, int n, int history)
 {
@@ -54,7 +71,9 @@ static void create_comm(const struct sh_group_use *use, int n, int history)
                                   .groups = use,
                                   .n_groups = n,
                                   .streams = sh_streams,
-                                  .n_streams = SH_STREAMS};
+                                  .n_streams = SH_STREAMS,
+                                  .ranks_per_node = ranks_per_node,
+                                  .levels_above = 1};
     for (int i = 0; i < n; i++)
         CHECK_OK(sh_mesh_open(mesh, use[i].axes));
     CHECK_OK(sh_comm_create(mesh, &opt, &comm));
@@ -354,9 +373,10 @@ static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
     sh_mesh_barrier();
 }
 
+static const enum sh_dtype summed[] = {SH_F64, SH_F32, SH_BF16};
+
 static void run_in_segment(void)
 {
-    static const enum sh_dtype summed[] = {SH_F64, SH_F32, SH_BF16};
     for (int g = 0; g < GROUPS; g++)
         for (int k = 1; k < N_KINDS; k++)
             for (int n = 0; n < N_COUNTS; n++)
@@ -426,6 +446,74 @@ static void run_overlap(int n, bool delays)
         drop(&trials[i]);
     }
     free(trials);
+}
+
+/* Sends of all ranks for one collective of a single round, and their bytes. */
+static long long count_messages(enum sh_op_kind kind, int64_t count, long long *bytes)
+{
+    long long all[2];
+
+    open_comm(test_world(), 1, 16);
+    sends = sent_bytes = 0;
+    run_trial(make_trial(kind, sh_group_world(&mesh->shape), SH_F32, count, 3), false);
+    all[0] = sends;
+    all[1] = sent_bytes;
+    CHECK_OK(sh_mesh_sum_i64(all, 2));
+    close_comm();
+    *bytes = all[1];
+    return all[0];
+}
+
+/* n ranks in k blocks say n (k - 1) things to each other instead of n (n - 1), and as much less. */
+static void compare_messages(int block)
+{
+    enum { PART = 2000, SIZE = 4 };
+    long long n = test_world(), k = n / block, bytes;
+
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        bool both = kinds[kind] == SH_OP_ALL_REDUCE;
+        int64_t count = both ? PART * n : PART;
+
+        ranks_per_node = 0;
+        CHECK(count_messages(kinds[kind], count, &bytes) == n * (n - 1) * (1 + both));
+        CHECK(bytes == n * (n - 1) * (1 + both) * PART * SIZE);
+        ranks_per_node = block;
+        CHECK(count_messages(kinds[kind], count, &bytes) == n * (k - 1) * (1 + both));
+        CHECK(bytes == n * (k - 1) * (1 + both) * PART * SIZE);
+    }
+}
+
+/* Every kind, type, group and size once; many rounds, the last one ragged; and ranks whose requests look incomplete for a
+ * while, others than those that start late. */
+static void run_levels(int shard)
+{
+    open_comm(shard, shard % 2 == 0 ? 2 : 1, 400);
+    for (int g = 0; g < GROUPS; g++)
+        for (int k = 0; k < N_KINDS; k++)
+            for (int n = 0; n < N_COUNTS; n++)
+                run_trial(make_trial(kinds[k], groups[g].axes, summed[(n + g + k) % 3], counts[n], n), (n + g) % 2);
+    for (int k = 0; k < N_KINDS; k++)
+        run_trial(make_trial(kinds[k], sh_group_world(&mesh->shape), SH_BF16, 5 * (128 << 10) + 33, k), k % 2);
+    run_overlap(60, false);
+    lazy = test_rank() % 2 ? 20 : 0;
+    run_overlap(60, true);
+    lazy = 0;
+    close_comm();
+}
+
+static void test_levels(void)
+{
+    int world = test_world();
+
+    for (ranks_per_node = 2; ranks_per_node <= world; ranks_per_node++)
+        for (int shard = 1; shard <= world; shard++)
+            if (world % ranks_per_node == 0 && world % shard == 0 && ranks_per_node <= 4)
+                run_levels(shard);
+    for (int block = 2; block <= world; block *= 2)
+        if (world % block == 0)
+            compare_messages(block);
+    ranks_per_node = 0;
+    test_end("in two levels: the same sums, and fewer messages");
 }
 
 static void test_overlap(void)
@@ -644,6 +732,7 @@ int main(int argc, char **argv)
         test_every_kind();
         test_segment();
         test_overlap();
+        test_levels();
         test_delayed_round();
         test_many();
         test_same_bits();
