@@ -384,6 +384,21 @@ static sh_rc write_points(const struct bench *b)
     return sh_bench_points_write(&points, b->options, b->r);
 }
 
+/* A line for each group that talks in two levels. Freed with free(). */
+static char *levels_of(const struct bench *b)
+{
+    char *text;
+    size_t bytes;
+    FILE *out = sh_memstream(&text, &bytes);
+
+    for (const struct sh_group_use *g = b->groups; g < b->groups + GROUPS; g++)
+        if (is_measured(b, g) && sh_comm_block(b->comm, g->axes) > 1)
+            fprintf(out, "\n%s: %d ranks in two levels, blocks of %d that share memory", g->name, size_of(b, g),
+                    sh_comm_block(b->comm, g->axes));
+    fclose(out);
+    return text;
+}
+
 /* Rank 0. The head says what the figures mean, since the file is read without this source. */
 static sh_rc report(const struct bench *b)
 {
@@ -392,13 +407,15 @@ static sh_rc report(const struct bench *b)
                              ? "operands of sums and gathered units in memory that the ranks of a node share; a "
                                "gather on the shard axis is a barrier and moves nothing"
                              : "operands in each rank's own memory";
+    char *levels = levels_of(b);
     char *head =
-        sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s\n%s",
+        sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s%s\n%s",
                   sh_group_size(m, m->replicate), sh_group_size(m, m->shard), sh_comm_name(b->comm), b->options->repeat,
-                  memory, sh_mesh_ranks(m) == 1 ? "\none rank: nothing is sent" : "", formulas);
+                  memory, levels, sh_mesh_ranks(m) == 1 ? "\none rank: nothing is sent" : "", formulas);
     sh_rc rc = sh_bench_report("comm", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
 
     free(head);
+    free(levels);
     return rc == SH_OK ? write_points(b) : rc;
 }
 

@@ -20,6 +20,7 @@ struct sh_cost_request sh_cmd_plan_cost_request(const struct sh_cmd_plan *l)
                                     .mesh = &l->mesh,
                                     .machine = &l->machine,
                                     .ranks_per_node = l->at.ranks_per_node,
+                                    .shares = sh_topology_shares(&l->cfg, &l->at),
                                     .faster = sh_cost_as_is};
 }
 

@@ -98,6 +98,10 @@ void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for *
 const char *sh_comm_name(const struct sh_comm *c);
 const char *sh_comm_group_name(const struct sh_comm *c, sh_group group); /* of a named one */
 
+/* Neighbouring ranks of a named group that say together what they have to say to others (SH_COMM_LEVELS_ABOVE); 1: each
+ * for itself. Local. */
+int sh_comm_block(const struct sh_comm *c, sh_group group);
+
 /* From now on collectives whose buffers lie in the segment work in place: an all_gather in the common part is a
  * barrier, reductions of a rank's part read those of its peers at the same distance from the parts' beginnings.
  * Collective; between create and the first start. */

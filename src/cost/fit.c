@@ -32,8 +32,12 @@ static struct sh_machine machine_of(const struct fit *f, const double *x)
 
 static sh_rc predict(const struct sh_cost_run *run, const struct sh_machine *m, double *seconds)
 {
-    struct sh_cost_request r = {
-        .p = run->p, .mesh = run->mesh, .machine = m, .ranks_per_node = run->ranks_per_node, .faster = sh_cost_as_is};
+    struct sh_cost_request r = {.p = run->p,
+                                .mesh = run->mesh,
+                                .machine = m,
+                                .ranks_per_node = run->ranks_per_node,
+                                .shares = run->shares,
+                                .faster = sh_cost_as_is};
     struct sh_cost_step step;
 
     SH_TRY(sh_cost_step(&r, &step));

@@ -489,6 +489,9 @@ static void run_levels(int shard)
 {
     open_comm(shard, shard % 2 == 0 ? 2 : 1, 400);
     for (int g = 0; g < GROUPS; g++)
+        CHECK(test_world() == 1 || sh_group_size(&mesh->shape, groups[g].axes) == 1 ||
+              sh_comm_block(comm, groups[g].axes) == sh_group_block(&mesh->shape, groups[g].axes, ranks_per_node));
+    for (int g = 0; g < GROUPS; g++)
         for (int k = 0; k < N_KINDS; k++)
             for (int n = 0; n < N_COUNTS; n++)
                 run_trial(make_trial(kinds[k], groups[g].axes, summed[(n + g + k) % 3], counts[n], n), (n + g) % 2);
