@@ -16,7 +16,8 @@
  * come before it in this order on all ranks of all blocks, so somebody can always go on. A scatter comes two rounds before
  * its gather, so that messages travel while the next round is summed: S0 - S1 G0 S2 G1 ... - Gn.
  *
- * Messages of a tag are posted in the order of rounds by both sides. */
+ * Messages of a tag are posted in the order of rounds by both sides. Nothing waits inside of MPI, even where channels block: a
+ * rank that did could not give its neighbours what they wait for in memory. */
 #include "src/comm/levels.h"
 #include "src/comm/parts.h"
 #include "src/comm/sum.h"

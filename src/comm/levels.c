@@ -93,12 +93,29 @@ static sh_rc agree(struct sh_channel *ch, struct sh_levels *l)
     return SH_OK;
 }
 
+/* Not a split: only the members talk. */
+static sh_rc comm_of_block(const struct sh_channel *ch, const struct sh_levels *l, MPI_Comm *out)
+{
+    MPI_Group all, block = MPI_GROUP_NULL;
+    int mpi_rc, range[1][3] = {{l->block * l->ranks, (l->block + 1) * l->ranks - 1, 1}};
+
+    SH_MPI(MPI_Comm_group(ch->comm, &all));
+    mpi_rc = MPI_Group_range_incl(all, 1, range, &block);
+    if (mpi_rc == MPI_SUCCESS)
+        mpi_rc = MPI_Comm_create_group(ch->comm, block, 0, out);
+    MPI_Group_free(&all);
+    if (block != MPI_GROUP_NULL)
+        MPI_Group_free(&block);
+    SH_MPI(mpi_rc);
+    return SH_OK;
+}
+
 static sh_rc share(struct sh_channel *ch, struct sh_levels *l)
 {
     MPI_Comm block = MPI_COMM_NULL;
     sh_rc rc;
 
-    SH_MPI(MPI_Comm_split(ch->comm, l->block, ch->rank, &block));
+    SH_TRY(comm_of_block(ch, l, &block));
     rc = map(l, block);
     MPI_Comm_free(&block);
     return rc == SH_OK || rc == SH_E_COMM || rc == SH_E_MEMORY ? agree(ch, l) : rc;

@@ -14,6 +14,7 @@ enum {
     YIELD_NS = 100 * 1000,
     SLEEP_MIN_NS = 20 * 1000,
     SLEEP_MAX_NS = 200 * 1000,
+    YIELDS = 16,                /* where channels block: looks at shared memory before the caller sleeps between them */
     IDLE_NS = 20 * 1000 * 1000, /* between looks for questions of others when nothing is in flight */
 };
 
@@ -178,10 +179,51 @@ void *sh_mpi_run(void *arg)
     return NULL;
 }
 
+/* The channel in whose queue a ticket is next, or that runs it. */
+static struct sh_channel *channel_of(const struct sh_mpi *m, int64_t ticket)
+{
+    int i = 0;
+    while (m->channel[i].current != ticket && m->channel[i].first != ticket)
+        i++;
+    return &m->channel[i];
+}
+
+/* Where channels block, the only reason that nothing moved: it is up to neighbours who share memory (algo_levels.c). MPI cannot
+ * wait for those. Looks are counted and not timed, since the time of a simulated job may stand still. */
+static void pause_between_looks(int idle)
+{
+    if (idle <= YIELDS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_MIN_NS}, NULL);
+}
+
+/* The oldest collective, to its end. All ranks start them in one order, so none waits here for a rank that waits in a
+ * later one. With the lock held, which is given back meanwhile. */
+static void work_off_oldest(struct sh_mpi *m)
+{
+    struct sh_comm *c = m->c;
+    int64_t oldest = c->oldest_open;
+    struct sh_channel *ch = channel_of(m, oldest);
+    sh_rc rc = SH_OK;
+    int idle = 0;
+    while (rc == SH_OK && c->oldest_open == oldest) {
+        bool moved = false;
+        pthread_mutex_unlock(&c->lock);
+        rc = advance(m, ch, &moved);
+        idle = moved ? 0 : idle + 1;
+        if (idle > 0)
+            pause_between_looks(idle);
+        pthread_mutex_lock(&c->lock);
+    }
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
 /* What the caller did before was no idle time of the channels: peers are in the same collective soon. */
 void sh_mpi_work_until(struct sh_mpi *m, int64_t ticket)
 {
     m->idle_since_ns = sh_now_ns();
     while (!sh_comm_is_complete(m->c, ticket))
-        work(m);
+        (m->c->blocks ? work_off_oldest : work)(m);
 }

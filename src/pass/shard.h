@@ -47,6 +47,9 @@ int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, 
  * program's table. */
 void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op);
 
+/* The same for all updates of the program, whose old rows go. */
+void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p);
+
 /* A plain operation appended to the newest section. */
 void sh_shard_op(struct sh_program *p, struct sh_op op);
 

@@ -41,6 +41,19 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
         sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full, SH_NONE, phase);
 }
 
+/* What is computed with, where the masters lie beside it. */
+static void cast_master(struct sh_program *p, int unit, enum sh_phase phase)
+{
+    struct sh_op cast = sh_program_op(SH_OP_CAST);
+
+    cast.in[0] = p->units[unit].master;
+    cast.out[0] = p->units[unit].compute;
+    cast.phase = phase;
+    cast.unit = unit;
+    if (cast.in[0] != SH_NONE)
+        sh_shard_op(p, cast);
+}
+
 static void copy_divisors(const struct sh_program *micro, struct sh_program *p, struct sh_op *op)
 {
     int from = op->attr.rope.first_divisor;
@@ -70,8 +83,10 @@ void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options 
 {
     sh_program_add_section(out, SH_SECTION_INIT, 0);
     copy_constants(micro, out);
-    for (int i = 0; i < out->n_units; i++)
+    for (int i = 0; i < out->n_units; i++) {
+        cast_master(out, i, SH_PHASE_INIT);
         gather_resident(opt, out, i, SH_PHASE_INIT);
+    }
 }
 
 /* Nothing to sum over one rank. */
@@ -189,6 +204,15 @@ void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int 
     op->attr.runs.count = p->n_runs - op->attr.runs.first;
 }
 
+/* In the order of the program, whatever became of the operations since they were made. */
+void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    p->n_runs = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        if (sh_op_info(p->ops[i].kind)->runs)
+            sh_shard_runs(opt, p, p->ops[i].unit, &p->ops[i]);
+}
+
 /* One operation for each trained unit, on the rank's chunk only. A resident full copy is gathered right after, so that the next step
  * finds it. */
 void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
@@ -201,7 +225,7 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
         if (!u->trainable)
             continue;
         op.in[0] = u->grad_shard;
-        op.out[0] = u->compute;
+        op.out[0] = u->master == SH_NONE ? u->compute : u->master;
         for (int k = 0; k < out->n_states; k++)
             op.out[1 + k] = u->state[k];
         op.out[1 + out->n_states] = u->remainder;
@@ -209,6 +233,7 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
         op.unit = i;
         sh_shard_runs(opt, out, i, &op);
         sh_shard_op(out, op);
+        cast_master(out, i, SH_PHASE_UPDATE);
         gather_resident(opt, out, i, SH_PHASE_UPDATE);
     }
 }
@@ -229,7 +254,6 @@ static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
 {
     move_views(opt, p);
-    p->n_runs = 0;
     for (int i = 0; i < p->n_ops; i++) {
         struct sh_op *op = &p->ops[i];
         struct sh_tensor *t = op->kind == SH_OP_SUMSQ && op->unit != SH_NONE ? &p->tensors[op->in[0]] : NULL;
@@ -240,9 +264,8 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
             t->base_elems = part.begin;
             t->dim[0] = part.end - part.begin;
         }
-        if (sh_op_info(op->kind)->runs)
-            sh_shard_runs(opt, p, op->unit, op);
     }
+    sh_shard_renew_runs(opt, p);
     if (p->segment.ranks)
         p->segment.rank = opt->segment_rank;
 }

@@ -69,6 +69,26 @@ int sh_program_add_op(struct sh_program *p, const struct sh_op *op)
     return APPEND(p->ops, p->n_ops, p->cap_ops, *op);
 }
 
+/* What lies behind the section moves. */
+void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *ops, int n)
+{
+    int first = p->sections[section].first_op, end = first + p->sections[section].n_ops, more = n - (end - first);
+    int n_tail = p->n_ops - end;
+    struct sh_op *tail = sh_calloc((size_t)n_tail + 1, sizeof *tail);
+
+    for (int i = 0; i < n_tail; i++)
+        tail[i] = p->ops[end + i];
+    p->n_ops = first;
+    for (int i = 0; i < n; i++)
+        sh_program_add_op(p, &ops[i]);
+    for (int i = 0; i < n_tail; i++)
+        sh_program_add_op(p, &tail[i]);
+    p->sections[section].n_ops = n;
+    for (int i = 0; i < p->n_sections; i++)
+        p->sections[i].first_op += i != section && p->sections[i].first_op >= end ? more : 0;
+    free(tail);
+}
+
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param)
 {
     return APPEND(p->params, p->n_params, p->cap_params, *param);
@@ -85,7 +105,7 @@ int sh_program_add_divisor(struct sh_program *p, double divisor)
 }
 
 /* Takes the parameters that are appended next, until another unit begins. Tensors that only some strategies have
- * (remainder, snapshot, gradients) start as SH_NONE; the shard pass makes them. */
+ * (remainder, master, snapshot, gradients) start as SH_NONE; the shard pass makes them. */
 int sh_program_add_unit(struct sh_program *p, const char *name)
 {
     struct sh_unit u = {.first_param = p->n_params,
@@ -93,6 +113,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
                         .beside = SH_NONE,
                         .compute = SH_NONE,
                         .remainder = SH_NONE,
+                        .master = SH_NONE,
                         .full = SH_NONE,
                         .snapshot = SH_NONE,
                         .grad_shard = SH_NONE,
@@ -246,9 +267,28 @@ const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_
     return NULL;
 }
 
-static bool is_micro_step(const struct sh_section *s)
+int sh_program_find_section(const struct sh_program *p, enum sh_section_kind kind)
+{
+    const struct sh_section *s = sh_program_section(p, kind);
+
+    return s ? (int)(s - p->sections) : SH_NONE;
+}
+
+bool sh_program_is_micro_step(const struct sh_section *s)
 {
     return s->kind >= SH_SECTION_FIRST && s->kind <= SH_SECTION_ONLY;
+}
+
+bool sh_program_carried(const struct sh_section *s, const struct sh_op *op)
+{
+    return sh_program_is_micro_step(s) && op->phase == SH_PHASE_UPDATE;
+}
+
+bool sh_program_carries(const struct sh_program *p)
+{
+    const struct sh_section *update = sh_program_section(p, SH_SECTION_UPDATE);
+
+    return update && !update->repeat;
 }
 
 /* In a binary tree of sums micro-step m writes level popcount(m) of a stack, and each trailing one of m completes a
@@ -266,7 +306,7 @@ int sh_program_micro_step(const struct sh_program *p, int m)
         bool covers = p->tree_sums ? same_place((unsigned)s->micro_step, (unsigned)m)
                                    : s->micro_step <= m && m < s->micro_step + s->repeat;
 
-        if (is_micro_step(s) && covers)
+        if (sh_program_is_micro_step(s) && covers)
             return i;
     }
     return SH_NONE;

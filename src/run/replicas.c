@@ -45,7 +45,7 @@ static uint64_t hash_data(const char *data, int64_t bytes)
 static const char *find_state(const struct sh_run *r, const struct sh_unit *u, int state, int64_t *bytes)
 {
     struct sh_range own = sh_shards_owned(r, u);
-    int t = state == 0 ? u->compute : state + 1 == n_states(r) ? u->remainder : u->state[state - 1];
+    int t = state == 0 ? sh_shards_whole(u) : state + 1 == n_states(r) ? u->remainder : u->state[state - 1];
 
     t = u->trainable ? t : SH_NONE;
     *bytes = t == SH_NONE ? 0 : (own.end - own.begin) * sh_dtype_bytes(r->p->tensors[t].dtype);
@@ -71,7 +71,8 @@ static uint64_t hash_stretch(const void *data, int64_t bytes, int64_t first)
     return first ? sh_mix64(h ^ (uint64_t)first) : h;
 }
 
-/* Parameters as they are computed with; what is left of them has a hash of its own. */
+/* Parameters as they are computed with, and what is left of them has a hash of its own; in float16 the masters, from which
+ * each update makes the others anew. */
 static void hash_look(const struct sh_stretch *s, void *arg)
 {
     const struct unit_hash *u = arg;

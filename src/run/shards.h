@@ -59,6 +59,7 @@ int sh_shards_states(const struct sh_run *r);
 const char *sh_shards_state_name(const struct sh_run *r, int k);
 
 /* Whether state k of a unit has its home, or a part of it, in a file: then visit.h has its numbers. */
+int sh_shards_whole(const struct sh_unit *u); /* the tensor that the masters are in, where they are whole floats */
 bool sh_shards_far(const struct sh_run *r, const struct sh_unit *u, int k);
 
 /* State k of this rank's chunk of a unit, at device addresses; a frozen one has its parameters only. Not one that is far. */

@@ -17,18 +17,27 @@ static struct sh_comm *comm;
  * `until` of the other's are complete. Set while nothing runs. The library's calls come here, since MPI's own are weak
  * symbols. */
 static int receives; /* parts of large collectives that came as messages */
+static int looks;    /* at requests */
 static struct {
     int until;          /* 0: no delay */
     int seen, per_slot; /* completed requests of the other slot; requests of one */
     MPI_Request *first; /* of the slot that is held back; NULL: none yet */
 } delay;
 
-static long long sends, sent_bytes; /* of messages */
+/* Messages; those that leave a node of so many ranks, where the group is the world. */
+static struct {
+    int node;
+    long long n, bytes, left, left_bytes;
+} sent;
 
 int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI_Comm of, MPI_Request *request)
 {
-    sends++;
-    sent_bytes += count;
+    bool leaves = sent.node > 0 && to / sent.node != test_rank() / sent.node;
+
+    sent.n++;
+    sent.bytes += count;
+    sent.left += leaves;
+    sent.left_bytes += leaves ? count : 0;
     return PMPI_Isend(at, count, type, to, tag, of, request);
 }
 
@@ -41,11 +50,12 @@ int MPI_Irecv(void *at, int count, MPI_Datatype type, int source, int tag, MPI_C
 }
 
 /* Of so many looks at a request one is made; the others say that it is not complete. 0: all are made. */
-static unsigned lazy, looks = 1;
+static unsigned lazy, seed = 1;
 
 int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 {
-    if (lazy > 0 && *request != MPI_REQUEST_NULL && rand_r(&looks) % lazy != 0) {
+    looks++;
+    if (lazy > 0 && *request != MPI_REQUEST_NULL && rand_r(&seed) % lazy != 0) {
         *flag = 0;
         return MPI_SUCCESS;
     }
@@ -64,9 +74,12 @@ enum { GROUPS = 4, STREAMS = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE | 1
 static struct sh_group_use groups[GROUPS];
 static int ranks_per_node; /* that talk through memory, in two levels; 0: all by messages */
 
+static bool in_mpi; /* the next ones wait inside of MPI */
+
 static void create_comm(const struct sh_group_use *use, int n, int history)
 {
-    struct sh_comm_options opt = {.timeout_seconds = 600,
+    struct sh_comm_options opt = {.timeout_seconds = in_mpi ? 0 : 600,
+                                  .inline_progress = in_mpi,
                                   .history = history,
                                   .groups = use,
                                   .n_groups = n,
@@ -128,7 +141,8 @@ static void put(enum sh_dtype t, void *at, int64_t i, double v)
     case SH_BF16: ((sh_bf16 *)at)[i] = sh_f32_to_bf16((float)v); break;
     case SH_I32: ((int32_t *)at)[i] = (int32_t)v; break;
     case SH_U8: ((uint8_t *)at)[i] = (uint8_t)(int32_t)v; break;
-    case SH_I16: ((int16_t *)at)[i] = (int16_t)(int64_t)v; break;
+    case SH_I16:
+    case SH_F16: ((int16_t *)at)[i] = (int16_t)(int64_t)v; break; /* gathers move bits */
     default: ((int64_t *)at)[i] = (int64_t)v; break;
     }
 }
@@ -448,38 +462,46 @@ static void run_overlap(int n, bool delays)
     free(trials);
 }
 
-/* Sends of all ranks for one collective of a single round, and their bytes. */
-static long long count_messages(enum sh_op_kind kind, int64_t count, long long *bytes)
+struct messages {
+    long long n, bytes, left, left_bytes;
+};
+
+/* Of all ranks for one collective of a single round, and those that leave a node. */
+static struct messages count_messages(enum sh_op_kind kind, int64_t count, int node)
 {
-    long long all[2];
+    long long all[4];
 
     open_comm(test_world(), 1, 16);
-    sends = sent_bytes = 0;
+    memset(&sent, 0, sizeof sent);
+    sent.node = node;
     run_trial(make_trial(kind, sh_group_world(&mesh->shape), SH_F32, count, 3), false);
-    all[0] = sends;
-    all[1] = sent_bytes;
-    CHECK_OK(sh_mesh_sum_i64(all, 2));
+    memcpy(all, (long long[]){sent.n, sent.bytes, sent.left, sent.left_bytes}, sizeof all);
+    sent.node = 0;
+    CHECK_OK(sh_mesh_sum_i64(all, 4));
     close_comm();
-    *bytes = all[1];
-    return all[0];
+    return (struct messages){all[0], all[1], all[2], all[3]};
 }
 
-/* n ranks in k blocks say n (k - 1) things to each other instead of n (n - 1), and as much less. */
+/* n ranks on k nodes say n (k - 1) things to each other instead of n (n - 1), and as much less; of what leaves a node a
+ * block-th is left. */
 static void compare_messages(int block)
 {
     enum { PART = 2000, SIZE = 4 };
-    long long n = test_world(), k = n / block, bytes;
+    long long n = test_world(), k = n / block;
 
     for (int kind = 0; kind < N_KINDS; kind++) {
         bool both = kinds[kind] == SH_OP_ALL_REDUCE;
         int64_t count = both ? PART * n : PART;
+        struct messages direct, levels;
 
         ranks_per_node = 0;
-        CHECK(count_messages(kinds[kind], count, &bytes) == n * (n - 1) * (1 + both));
-        CHECK(bytes == n * (n - 1) * (1 + both) * PART * SIZE);
+        direct = count_messages(kinds[kind], count, block);
         ranks_per_node = block;
-        CHECK(count_messages(kinds[kind], count, &bytes) == n * (k - 1) * (1 + both));
-        CHECK(bytes == n * (k - 1) * (1 + both) * PART * SIZE);
+        levels = count_messages(kinds[kind], count, block);
+        CHECK(direct.n == n * (n - 1) * (1 + both) && direct.bytes == direct.n * PART * SIZE);
+        CHECK(levels.n == n * (k - 1) * (1 + both) && levels.bytes == levels.n * PART * SIZE);
+        CHECK(levels.left == levels.n && direct.left == block * levels.left);
+        CHECK(direct.left_bytes == block * levels.left_bytes);
     }
 }
 
@@ -701,6 +723,58 @@ static void test_channels(void)
     test_end("channels for what is used only");
 }
 
+/* Inline and without a limit of time nothing is polled: neither channels nor agreements, and no rank is asked. */
+static void test_in_mpi(void)
+{
+    int world = test_world(), shard = world % 2 == 0 ? world / 2 : world;
+    long long one = 1;
+    in_mpi = true;
+    dups = 0;
+    open_comm(shard, 1, 400);
+    CHECK(world == 1 || dups == 3 * ((shard > 1 ? 1 : 0) + (shard < world ? 1 : 0) + 1)); /* none for the watch */
+    looks = 0;
+    run_overlap(120, true);
+    CHECK_OK(sh_mesh_sum_i64(&one, 1));
+    CHECK(one == world);
+    CHECK(sh_agree(world > 1 && test_rank() == world - 1 ? sh_fail(SH_E_DATA, "no file") : SH_OK) ==
+          (world > 1 ? SH_E_DATA : SH_OK));
+    sh_error_clear();
+    int *ranks = sh_calloc((size_t)world, sizeof *ranks);
+    CHECK_OK(sh_mesh_gather(&(int){test_rank()}, sizeof *ranks, ranks));
+    for (int i = 0; i < world && test_rank() == 0; i++)
+        CHECK(ranks[i] == i);
+    free(ranks);
+    run_group(sh_group_world(&mesh->shape));
+    CHECK(world == 1 || looks == 0);
+    close_comm();
+    for (ranks_per_node = 2; ranks_per_node <= world; ranks_per_node *= 2)
+        if (world % ranks_per_node == 0)
+            run_levels(world); /* which look at memory */
+    ranks_per_node = 0;
+    in_mpi = false;
+    sh_mesh_wait_in_mpi(false);
+    test_end("waits inside of MPI");
+}
+
+/* Without a limit of time, but with a thread: the watch is there and finds nothing overdue. */
+static void test_no_limit(void)
+{
+    struct sh_mesh_request req = test_request(test_world(), 1);
+    CHECK_OK(sh_mesh_create(&req, &mesh));
+    const struct sh_group_use world = {"world", sh_group_world(&mesh->shape), 1u << SH_STREAM_REPLICATE};
+    struct sh_comm_options opt = {
+        .history = 4, .groups = &world, .n_groups = 1, .streams = sh_streams, .n_streams = SH_STREAMS};
+    struct trial t = make_trial(SH_OP_ALL_REDUCE, world.axes, SH_F32, 3, 1);
+    t.coll.stream = SH_STREAM_REPLICATE;
+    CHECK_OK(sh_mesh_open(mesh, world.axes));
+    CHECK_OK(sh_comm_create(mesh, &opt, &comm));
+    if (test_rank() == test_world() - 1)
+        usleep(300 * 1000); /* the others look for what is overdue meanwhile */
+    run_trial(t, true);
+    close_comm();
+    test_end("no limit of time");
+}
+
 static void test_refused(void)
 {
     open_comm(test_world(), 1, 16);
@@ -742,6 +816,8 @@ int main(int argc, char **argv)
         test_turns();
         test_large();
         test_channels();
+        test_in_mpi();
+        test_no_limit();
         test_refused();
     }
     int status = sh_mesh_report(rc);

@@ -47,10 +47,19 @@ static const struct refusal texts[] = {
     {"optimizer:\n  lr: inf\n", "c.yaml:2: optimizer.lr: 'inf' is not a number"},
     {"optimizer:\n  lr: 0x1p-3\n", "c.yaml:2: optimizer.lr: '0x1p-3' is not a number"},
     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
-    {"training:\n  mixed_precision_param: FP16\n",
-     "c.yaml:2: training.mixed_precision_param: 'FP16' is not one of float32 | bfloat16; bfloat16 is the 16-bit type here"},
+    {"training:\n  mixed_precision_reduce: FP16\n",
+     "c.yaml:2: training.mixed_precision_reduce: 'FP16' is not one of float32 | bfloat16; gradients computed in float16 are "
+     "reduced in float32"},
+    {DEBUG_MODEL "training: {mixed_precision_param: float16, mixed_precision_reduce: bfloat16}\n",
+     "c.yaml:2: training.mixed_precision_reduce: bfloat16 has 8 bits of the 11 that float16 computes; leave it out with "
+     "training.mixed_precision_param=float16"},
+    {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale: 1000}\n",
+     "c.yaml:2: training.loss_scale: 1000 is no power of two, by which alone nothing is rounded; 65536 is one"},
+    {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale_init: 3}\n",
+     "c.yaml:2: training.loss_scale_init: 3 is no power of two, by which alone nothing is rounded; 65536 is one"},
+    {"training:\n  loss_scale: static\n", "c.yaml:2: training.loss_scale: 'static' is not a whole number or dynamic"},
     {"offload:\n  optimizer: cpu\n",
-     "c.yaml:2: offload.optimizer: 'cpu' is not one of none | nvme; the one tier below memory is nvme, a file on a local disk"},
+     "c.yaml:2: offload.optimizer: 'cpu' is not one of none | nvme; host memory is where a CPU computes; the tier below it is nvme, a file on a local disk"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
     {"data:\n  token_type: unit16\n",
      "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},
@@ -229,6 +238,18 @@ static const struct refusal texts[] = {
      "c.yaml:2: activation_checkpoint.every_k: 5 is more than model.n_layers 4; no block would be recomputed"},
     {DEBUG_MODEL "activation_checkpoint: {mode: memory_budget}\n",
      "c.yaml:2: activation_checkpoint.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
+    {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d}\n",
+     "c.yaml:2: offload.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
+    {DEBUG_MODEL "offload: {mode: memory_budget}\nmemory: {limit_bytes: 1GiB}\n",
+     "c.yaml:2: offload.mode: memory_budget: into which folder? give offload.nvme_path, on a local disk"},
+    {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, optimizer: nvme}\nmemory: {limit_bytes: 1GiB}\n",
+     "c.yaml:2: offload.optimizer: offload.mode=memory_budget chooses it; leave out one of them"},
+    {DEBUG_MODEL
+     "offload: {mode: memory_budget, nvme_path: /d}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cuda}\n",
+     "c.yaml:2: offload.mode: memory_budget moves between a file and the memory of the CPU, not of a GPU; leave it out"},
+    {DEBUG_MODEL "offload: {rates: {file: 3e9}}\n",
+     "c.yaml:2: offload.rates: 'file=3e9' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, in bytes a second, as "
+     "`sherd bench tier` prints them"},
     {DEBUG_MODEL "guard: {z_score: 1}\n",
      "c.yaml:2: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2"},
     {DEBUG_MODEL "guard: {action: rollback}\ncheckpoint: {enable: false}\n",
@@ -244,6 +265,25 @@ static const struct refusal arguments[] = {
     {"training.steps=5 ", "--training.steps: '5 ' is not a whole number"},
     {"job.description=a\nb", "--job.description: contains control characters or is not UTF-8"},
     {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
+    {"training.enable_cpu_offload=true",
+     "--training.enable_cpu_offload: on a CPU all is in host memory already; offload.optimizer=nvme with "
+     "offload.nvme_path puts optimizer states into a file. A GPU keeps all: see with `sherd plan` what fits"},
+    {"offload_optimizer.device=nvme", "--offload_optimizer.device: no such key; offload.optimizer: none or nvme"},
+    {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
+    {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
+    {"offload_optimizer.buffer_count=4",
+     "--offload_optimizer.buffer_count: no such key; offload.buffer_count, of slices; their size is chosen"},
+    {"offload_optimizer.pipeline_read=true", "--offload_optimizer.pipeline_read: no such key; leave it out: slices of "
+                                             "the file are read ahead and written behind in any case"},
+    {"offload_param.device=nvme", "--offload_param.device: no such key; leave it out: a CPU has all in host memory "
+                                  "already; offload.optimizer=nvme puts optimizer states into a file"},
+    {"zero_optimization.offload_optimizer.device=nvme",
+     "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer: nvme, with nvme_path, buffer_count "
+     "and optimizer_ratio below offload"},
+    {"fsdp_offload_params=true", "--fsdp_offload_params: no such key; leave it out: a CPU has all in host memory "
+                                 "already; offload.optimizer=nvme puts optimizer states into a file"},
+    {"optimizer_offload_fraction=0.5",
+     "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: nvme"},
     {"model.name=gpt", "--model.name: no preset 'gpt' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
                        "llama3.1-8b, llama3.1-70b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
@@ -299,6 +339,11 @@ static void test_idle_beside_words(void **state)
     } rows[] = {
         {"optimizer.name=SGD", "optimizer.beta2=0.9",
          "--optimizer.beta2: has no effect without optimizer.name=adamw or lion"},
+        {"training.mixed_precision_param=bfloat16", "training.loss_scale=1024",
+         "--training.loss_scale: has no effect without training.mixed_precision_param=float16"},
+        {"training.mixed_precision_param=float32", "training.loss_scale_init=1024",
+         "--training.loss_scale_init: has no effect without training.mixed_precision_param=float16 and "
+         "training.loss_scale=dynamic"},
         {"optimizer.name=sgd", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.beta2=0.9", NULL},
@@ -306,6 +351,11 @@ static void test_idle_beside_words(void **state)
         {"data.packing=concat", "data.excess_length_strategy=drop",
          "--data.excess_length_strategy: has no effect without data.packing=bfd or none"},
         {"data.packing=none", "data.excess_length_strategy=drop", NULL},
+        {"offload.optimizer=none", "offload.optimizer_ratio=0.5",
+         "--offload.optimizer_ratio: has no effect without offload.optimizer=nvme"},
+        {"offload.optimizer=none", "offload.nvme_path=/d",
+         "--offload.nvme_path: has no effect without offload.optimizer=nvme or offload.mode=memory_budget"},
+        {"offload.optimizer=nvme", "offload.nvme_path=/d", NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
