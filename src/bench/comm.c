@@ -52,6 +52,7 @@ struct bench {
     const struct sh_bench_options *options;
     struct sh_comm *comm;
     struct sh_rate rate;
+    int ranks_per_node;        /* that can share memory; 0: none */
     struct sh_segment segment; /* ranks == 0: none; each part as large as the largest operand */
     int64_t max_bytes, own_bytes;
     char *arena; /* two operands of this rank, then the segment */
@@ -126,6 +127,16 @@ static bool is_shard(const struct bench *b, const struct sh_group_use *group)
     return group->axes == b->r->mesh->shape.shard;
 }
 
+/* As the run was planned; it does not keep where its ranks are. Collective. */
+static sh_rc find_nodes(struct bench *b)
+{
+    struct sh_topology at;
+
+    SH_TRY(sh_topology_find(&b->r->cfg, b->r->device->gpu, &at));
+    b->ranks_per_node = sh_topology_shares(&b->r->cfg, &at) ? at.ranks_per_node : 0;
+    return SH_OK;
+}
+
 /* The job's channels and memory make way for such of this file. */
 static sh_rc open_comm(struct bench *b)
 {
@@ -136,6 +147,7 @@ static sh_rc open_comm(struct bench *b)
                                   .device = r->device,
                                   .backend = !strcmp(name, "self") ? NULL : name,
                                   .share_gpu = r->gpu.sharing > 1,
+                                  .ranks_per_node = b->ranks_per_node,
                                   .nccl_max_ctas = r->cfg.comm.nccl_max_ctas};
 
     /* Two sets of channels would share the network's resources. */
@@ -372,6 +384,21 @@ static sh_rc write_points(const struct bench *b)
     return sh_bench_points_write(&points, b->options, b->r);
 }
 
+/* A line for each group that talks in two levels. Freed with free(). */
+static char *levels_of(const struct bench *b)
+{
+    char *text;
+    size_t bytes;
+    FILE *out = sh_memstream(&text, &bytes);
+
+    for (const struct sh_group_use *g = b->groups; g < b->groups + GROUPS; g++)
+        if (is_measured(b, g) && sh_comm_block(b->comm, g->axes) > 1)
+            fprintf(out, "\n%s: %d ranks in two levels, blocks of %d that share memory", g->name, size_of(b, g),
+                    sh_comm_block(b->comm, g->axes));
+    fclose(out);
+    return text;
+}
+
 /* Rank 0. The head says what the figures mean, since the file is read without this source. */
 static sh_rc report(const struct bench *b)
 {
@@ -380,13 +407,15 @@ static sh_rc report(const struct bench *b)
                              ? "operands of sums and gathered units in memory that the ranks of a node share; a "
                                "gather on the shard axis is a barrier and moves nothing"
                              : "operands in each rank's own memory";
+    char *levels = levels_of(b);
     char *head =
-        sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s\n%s",
+        sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s%s\n%s",
                   sh_group_size(m, m->replicate), sh_group_size(m, m->shard), sh_comm_name(b->comm), b->options->repeat,
-                  memory, sh_mesh_ranks(m) == 1 ? "\none rank: nothing is sent" : "", formulas);
+                  memory, levels, sh_mesh_ranks(m) == 1 ? "\none rank: nothing is sent" : "", formulas);
     sh_rc rc = sh_bench_report("comm", head, b->list.rows, b->list.times, b->list.n, b->options->repeat, b->options);
 
     free(head);
+    free(levels);
     return rc == SH_OK ? write_points(b) : rc;
 }
 
@@ -395,6 +424,7 @@ static sh_rc report(const struct bench *b)
 static sh_rc measure(struct bench *b)
 {
     SH_TRY(choose_max_bytes(b));
+    SH_TRY(find_nodes(b));
     SH_TRY(open_comm(b));
     SH_TRY(open_memory(b));
     for (int64_t bytes = SH_BENCH_LEAST_BYTES; bytes <= b->max_bytes; bytes *= GROWTH)

@@ -22,6 +22,7 @@ static struct sh_cost_request request_of(const struct sh_cmd_plan *l)
                                     .mesh = &l->mesh,
                                     .machine = &l->machine,
                                     .ranks_per_node = l->at.ranks_per_node,
+                                    .shares = sh_topology_shares(&l->cfg, &l->at),
                                     .faster = sh_cost_as_is};
 }
 

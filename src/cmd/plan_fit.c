@@ -18,6 +18,7 @@ struct fitted {
     struct sh_program *p;
     const struct sh_report_run *run;
     int node;
+    bool shares;
 };
 
 struct fit {
@@ -37,6 +38,7 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
     out->node = out->cfg.mesh.ranks_per_node ? out->cfg.mesh.ranks_per_node : (int)f->m->node.devices;
     out->node = out->node < at.world ? out->node : at.world;
     at.ranks_per_node = out->node;
+    out->shares = sh_topology_shares(&out->cfg, &at);
     SH_TRY(sh_request_mesh(&out->cfg, &at, &out->mesh));
     SH_TRY(sh_request_build(&out->cfg, &at, &out->mesh, SH_TO_TRAIN,
                             out->cfg.training.threads ? out->cfg.training.threads : 1, out->cfg.memory.limit_bytes,
@@ -63,6 +65,7 @@ static sh_rc add_run(struct fit *f, const char *folder, const struct sh_report_r
         (struct sh_cost_run){.p = one->p,
                              .mesh = &one->mesh,
                              .ranks_per_node = one->node,
+                             .shares = one->shares,
                              .seconds = (double)run->global_batch * one->cfg.training.seq_len / run->tokens_per_second};
     f->n++;
     return SH_OK;

@@ -12,6 +12,7 @@
  * phase. So all messages of one tag are posted in the order of their rounds on every rank, whichever slot is faster there,
  * and those of two rounds cannot be taken for each other. */
 #include "src/comm/channel.h"
+#include "src/comm/parts.h"
 #include "src/comm/sum.h"
 
 #include <string.h>
@@ -20,38 +21,14 @@
  * Open MPI moves 4 MiB through shared memory at 0.3 GB/s in one part, and at 14 GB/s in parts of 256 KiB. */
 enum { GATHER_PART_BYTES = 256 << 10 };
 
-struct part {
-    char *at;
-    int64_t elems;
-};
-
-static int64_t div_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static bool scatters(const struct sh_coll *coll)
 {
     return coll->kind != SH_OP_ALL_GATHER;
 }
 
-/* In an all_reduce the parts of a round lie side by side; in the others each rank has a part of `count` elements, of
- * which a round takes a stretch. */
-static struct part part_of(const struct sh_channel *ch, int64_t round, int rank)
+static struct sh_part part_of(const struct sh_channel *ch, int64_t round, int rank)
 {
-    const struct sh_coll *coll = &ch->coll;
-    int64_t n = ch->direct.part_elems;
-    int64_t begin = round * n, end = coll->count, base = rank * coll->count;
-    if (coll->kind == SH_OP_ALL_REDUCE) {
-        begin = (round * ch->size + rank) * n;
-        base = 0;
-    }
-    int64_t left = end > begin ? end - begin : 0;
-    const char *all = coll->kind == SH_OP_REDUCE_SCATTER ? coll->send : coll->recv;
-    return (struct part){
-        .at = (char *)all + (base + begin) * sh_dtype_bytes(coll->dtype),
-        .elems = left < n ? left : n,
-    };
+    return sh_part_of(&ch->coll, ch->size, ch->direct.part_elems, round, rank);
 }
 
 /* Slot and phase: messages of one tag are posted in the order of their rounds everywhere. */
@@ -62,7 +39,7 @@ static int tag_of(const struct sh_direct_round *r)
 
 /* Empty parts are not sent, and the receiver knows that they are empty. A part is at most a stage of 256 KiB, so int is
  * enough. */
-static sh_rc send_to(const struct sh_channel *ch, struct sh_direct_round *r, struct part p, int peer)
+static sh_rc send_to(const struct sh_channel *ch, struct sh_direct_round *r, struct sh_part p, int peer)
 {
     if (p.elems == 0)
         return SH_OK;
@@ -72,7 +49,7 @@ static sh_rc send_to(const struct sh_channel *ch, struct sh_direct_round *r, str
     return SH_OK;
 }
 
-static sh_rc receive_from(const struct sh_channel *ch, struct sh_direct_round *r, struct part p, int peer)
+static sh_rc receive_from(const struct sh_channel *ch, struct sh_direct_round *r, struct sh_part p, int peer)
 {
     if (p.elems == 0)
         return SH_OK;
@@ -104,9 +81,9 @@ static sh_rc post_scatter(struct sh_channel *ch, struct sh_direct_round *r)
 {
     r->phase = SH_ROUND_SCATTER;
     r->n_requests = 0;
-    struct part mine = part_of(ch, r->index, ch->rank);
+    struct sh_part mine = part_of(ch, r->index, ch->rank);
     for (int d = 1; d < ch->size; d++)
-        SH_TRY(receive_from(ch, r, (struct part){stage(ch, r, d), mine.elems}, behind(ch, d)));
+        SH_TRY(receive_from(ch, r, (struct sh_part){stage(ch, r, d), mine.elems}, behind(ch, d)));
     for (int d = 1; d < ch->size; d++)
         SH_TRY(send_to(ch, r, part_of(ch, r->index, ahead(ch, d)), ahead(ch, d)));
     return SH_OK;
@@ -117,7 +94,7 @@ static sh_rc post_gather(struct sh_channel *ch, struct sh_direct_round *r)
 {
     r->phase = SH_ROUND_GATHER;
     r->n_requests = 0;
-    struct part mine = part_of(ch, r->index, ch->rank);
+    struct sh_part mine = part_of(ch, r->index, ch->rank);
     for (int d = 1; d < ch->size; d++)
         SH_TRY(receive_from(ch, r, part_of(ch, r->index, behind(ch, d)), behind(ch, d)));
     for (int d = 1; d < ch->size; d++)
@@ -129,7 +106,7 @@ static sh_rc post_gather(struct sh_channel *ch, struct sh_direct_round *r)
 static void place_own(struct sh_channel *ch, int64_t round)
 {
     int size = sh_dtype_bytes(ch->coll.dtype);
-    struct part mine = part_of(ch, round, ch->rank);
+    struct sh_part mine = part_of(ch, round, ch->rank);
     const char *from = (const char *)ch->coll.send + round * ch->direct.part_elems * size;
     if (from != mine.at)
         memcpy(mine.at, from, (size_t)(mine.elems * size));
@@ -140,7 +117,7 @@ static void place_own(struct sh_channel *ch, int64_t round)
 static void sum_part(struct sh_channel *ch, const struct sh_direct_round *r)
 {
     const struct sh_coll *coll = &ch->coll;
-    struct part mine = part_of(ch, r->index, ch->rank);
+    struct sh_part mine = part_of(ch, r->index, ch->rank);
     char *out = mine.at;
     if (coll->kind == SH_OP_REDUCE_SCATTER)
         out = (char *)coll->recv + r->index * ch->direct.part_elems * sh_dtype_bytes(coll->dtype);
@@ -189,9 +166,7 @@ static sh_rc direct_begin(struct sh_channel *ch)
     const struct sh_coll *coll = &ch->coll;
     struct sh_direct *direct = &ch->direct;
     int64_t most = (scatters(coll) ? ch->stage_bytes : GATHER_PART_BYTES) / sh_dtype_bytes(coll->dtype);
-    int64_t part = coll->kind == SH_OP_ALL_REDUCE ? div_up(coll->count, ch->size) : coll->count;
-    direct->rounds = div_up(part, most);
-    direct->part_elems = div_up(part, direct->rounds);
+    direct->part_elems = sh_part_elems(coll, ch->size, most, &direct->rounds);
     for (int i = 0; i < SH_DIRECT_ROUNDS; i++) {
         direct->round[i].index = i - SH_DIRECT_ROUNDS;
         SH_TRY(open_next_round(ch, &direct->round[i]));

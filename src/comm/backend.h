@@ -68,6 +68,7 @@ struct sh_comm_ops {
     sh_rc (*available)(void);               /* local; NULL: always */
     sh_rc (*look)(struct sh_comm *c);       /* by the progress thread now and then: is all well? NULL: nothing to ask */
     void (*set_segment)(struct sh_comm *c); /* c->segment is there; before the first start. (opt) */
+    int (*block)(const struct sh_comm *c, sh_group group); /* sh_comm_block(). (opt) */
 };
 
 extern const struct sh_comm_ops sh_comm_self;

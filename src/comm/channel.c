@@ -1,28 +1,22 @@
 #include "src/comm/channel.h"
 
 #include "src/base/mem.h"
+#include "src/comm/levels.h"
+#include "src/comm/parts.h"
 
 #include <stdlib.h>
 
-/* Bounds of the scratch for reductions. */
-enum {
-    STAGING_MAX_BYTES = 8 << 20, /* of a channel, whatever is reduced on it */
-    STAGE_MAX_BYTES = 256 << 10, /* of one source in a round: larger ones leave the second-level cache */
-    STAGE_ALIGN = 64,
-};
-
-/* Staging is for SH_DIRECT_ROUNDS rounds of size - 1 sources. Zeroed pages cost nothing until they are used, so that a
- * channel that only gathers has none. */
+/* Staging is for SH_DIRECT_ROUNDS rounds of size - 1 sources, or what two levels need beside what they share. Zeroed pages
+ * cost nothing until they are used, so that a channel that only gathers has none. */
 static void size_staging(struct sh_channel *ch)
 {
     int64_t sources = (int64_t)SH_DIRECT_ROUNDS * (ch->size - 1);
-    int64_t stage = STAGING_MAX_BYTES / sources / STAGE_ALIGN * STAGE_ALIGN;
-    if (stage > STAGE_MAX_BYTES)
-        stage = STAGE_MAX_BYTES;
-    if (stage < STAGE_ALIGN) /* more than 65536 ranks */
-        stage = STAGE_ALIGN;
-    ch->stage_bytes = stage;
-    ch->staging_bytes = stage * sources;
+    ch->stage_bytes = sh_part_stage_bytes(sources);
+    if (ch->levels) {
+        sources = sh_levels_stages(ch->levels);
+        ch->stage_bytes = ch->levels->stage_bytes;
+    }
+    ch->staging_bytes = ch->stage_bytes * sources;
     ch->staging = sh_calloc((size_t)ch->staging_bytes, 1);
 }
 
@@ -55,8 +49,12 @@ sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const s
     SH_MPI(MPI_Comm_set_errhandler(ch->comm, MPI_ERRORS_RETURN));
     ch->source = sh_calloc((size_t)ch->size, sizeof *ch->source);
     ch->request = sh_calloc((size_t)(SH_DIRECT_ROUNDS * 2 * (ch->size - 1)), sizeof *ch->request);
+    SH_TRY(sh_levels_open(ch));
     size_staging(ch);
-    share_out(ch);
+    if (ch->levels)
+        sh_levels_share_out(ch);
+    else
+        share_out(ch);
     return SH_OK;
 }
 
@@ -66,6 +64,7 @@ void sh_channel_close(struct sh_channel *ch)
         return;
     if (ch->comm != MPI_COMM_NULL)
         MPI_Comm_free(&ch->comm);
+    sh_levels_close(ch);
     free(ch->place);
     free(ch->staging);
     free(ch->request);
@@ -91,8 +90,8 @@ void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, c
  * everywhere; direct takes all. */
 sh_rc sh_channel_begin(struct sh_channel *ch)
 {
-    static const struct sh_algo *const algos[] = {&sh_algo_device, &sh_algo_alone, &sh_algo_segment, &sh_algo_small,
-                                                  &sh_algo_direct};
+    static const struct sh_algo *const algos[] = {&sh_algo_device, &sh_algo_alone,  &sh_algo_segment,
+                                                  &sh_algo_small,  &sh_algo_levels, &sh_algo_direct};
     int i = 0;
     while (!algos[i]->fits(ch, &ch->coll))
         i++;

@@ -22,6 +22,8 @@ struct sh_direct {
     struct sh_direct_round round[SH_DIRECT_ROUNDS];
 };
 
+struct sh_levels;
+
 /* clang-format off */
 struct sh_channel {
     int stream;
@@ -49,6 +51,7 @@ struct sh_channel {
     int *place;              /* [size]: of the group's ranks in the segment */
     int segment_phase;
     int64_t segment_done;    /* elements of this rank's part that are summed */
+    struct sh_levels *levels; /* NULL: ranks speak for themselves, not for their node */
 };
 /* clang-format on */
 
@@ -57,7 +60,8 @@ struct sh_algo {
     const char *name;
     bool (*fits)(const struct sh_channel *ch, const struct sh_coll *coll);
     sh_rc (*begin)(struct sh_channel *ch);
-    /* Looks once what has arrived and goes on from there; waits only where channels block. *moved: anything happened. */
+    /* Looks once what has arrived and goes on from there; waits only where channels block, and there too never for what
+     * neighbours do in shared memory. *moved: anything happened. */
     sh_rc (*step)(struct sh_channel *ch, bool *moved, bool *done);
 };
 
@@ -66,6 +70,7 @@ extern const struct sh_algo sh_algo_alone;
 extern const struct sh_algo sh_algo_small;
 extern const struct sh_algo sh_algo_direct;
 extern const struct sh_algo sh_algo_segment;
+extern const struct sh_algo sh_algo_levels;
 
 /* Collective over the group, whose communicator is duplicated. Errors: SH_E_COMM; close it even then. */
 sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const struct sh_comm *c);

@@ -156,6 +156,11 @@ void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w)
         c->ops->set_segment(c);
 }
 
+int sh_comm_block(const struct sh_comm *c, sh_group group)
+{
+    return c->ops->block ? c->ops->block(c, group) : 1;
+}
+
 static bool is_named(const struct sh_comm *c, const struct sh_coll *coll)
 {
     int row = sh_program_find_group(c->opt.groups, c->opt.n_groups, coll->group);

@@ -31,6 +31,9 @@
 
 struct sh_comm;
 
+/* Groups of more ranks than this talk in two levels: within nodes by memory, and a message is of a whole node. */
+enum { SH_COMM_LEVELS_ABOVE = 32 };
+
 struct sh_comm_options {
     double
         timeout_seconds; /* a collective that takes longer stops the job with SH_E_COMM and a report of who is missing;
@@ -46,8 +49,10 @@ struct sh_comm_options {
     bool inline_progress; /* collectives move on in sh_comm_wait() only, by the caller: no thread of their own; CPUs.
                              Without a limit of time one by one, in the order of their start on all channels, which
                              must be the same on all ranks: the caller waits inside of MPI, from then on in sh_agree()
-                             too */
+                             too; only a group that talks in two levels looks at memory again and again */
     bool share_gpu;       /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
+    int ranks_per_node;   /* neighbouring ranks that can share memory; 0: none can, so that all is said by messages */
+    int levels_above;     /* for tests: instead of SH_COMM_LEVELS_ABOVE; 0: that */
     int nccl_max_ctas;    /* blocks of a GPU that one collective of NCCL may take; 0: NCCL's default */
 };
 
@@ -90,12 +95,16 @@ struct sh_coll_record { /* what happened, for traces and the flight recorder */
 
 /* Chooses `self` for one rank, else as opt->backend says. Mesh, device and report_dir must outlive it. Collective over
  * the job. Errors: SH_E_COMM; SH_E_USAGE for a backend that is not there. Memory: up to 8 MiB for each channel that
- * carries reductions; none grows later. With mpi on GPUs also pinned buffers as large as what
- * is under way at once, made in the first step; with nccl what NCCL takes. */
+ * carries reductions, part of it shared with the node where it talks in two levels; none grows later. With mpi on GPUs
+ * also pinned buffers as large as what is under way at once, made in the first step; with nccl what NCCL takes. */
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out);
 void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
 const char *sh_comm_name(const struct sh_comm *c);
 const char *sh_comm_group_name(const struct sh_comm *c, sh_group group); /* of a named one */
+
+/* Neighbouring ranks of a named group that say together what they have to say to others (SH_COMM_LEVELS_ABOVE); 1: each
+ * for itself. Local. */
+int sh_comm_block(const struct sh_comm *c, sh_group group);
 
 /* From now on collectives whose buffers lie in the segment work in place: an all_gather in the common part is a
  * barrier, reductions of a rank's part read those of its peers at the same distance from the parts' beginnings.

@@ -1,5 +1,6 @@
 /* The mpi backend: a channel for each stream and group in use, and one progress thread. */
 #include "src/base/mem.h"
+#include "src/comm/levels.h"
 #include "src/comm/progress.h"
 
 #include <signal.h>
@@ -176,6 +177,17 @@ static void set_segment(struct sh_comm *c)
         sh_channel_set_segment(&m->channel[i], c->mesh, &c->segment);
 }
 
+/* All channels of a group have the same, or none. */
+static int block(const struct sh_comm *c, sh_group group)
+{
+    const struct sh_mpi *m = c->backend;
+
+    for (int i = 0; i < m->n_channels; i++)
+        if (m->channel[i].group == group && m->channel[i].levels)
+            return m->channel[i].levels->ranks;
+    return 1;
+}
+
 const struct sh_comm_ops sh_comm_mpi = {
     .name = "mpi",
     .create = create,
@@ -185,4 +197,5 @@ const struct sh_comm_ops sh_comm_mpi = {
     .join = sh_stage_back,
     .wait = wait,
     .set_segment = set_segment,
+    .block = block,
 };

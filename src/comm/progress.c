@@ -14,6 +14,7 @@ enum {
     YIELD_NS = 100 * 1000,
     SLEEP_MIN_NS = 20 * 1000,
     SLEEP_MAX_NS = 200 * 1000,
+    YIELDS = 16,                /* where channels block: looks at shared memory before the caller sleeps between them */
     IDLE_NS = 20 * 1000 * 1000, /* between looks for questions of others when nothing is in flight */
 };
 
@@ -187,6 +188,16 @@ static struct sh_channel *channel_of(const struct sh_mpi *m, int64_t ticket)
     return &m->channel[i];
 }
 
+/* Where channels block, the only reason that nothing moved: it is up to neighbours who share memory (algo_levels.c). MPI cannot
+ * wait for those. Looks are counted and not timed, since the time of a simulated job may stand still. */
+static void pause_between_looks(int idle)
+{
+    if (idle <= YIELDS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_MIN_NS}, NULL);
+}
+
 /* The oldest collective, to its end. All ranks start them in one order, so none waits here for a rank that waits in a
  * later one. With the lock held, which is given back meanwhile. */
 static void work_off_oldest(struct sh_mpi *m)
@@ -195,10 +206,14 @@ static void work_off_oldest(struct sh_mpi *m)
     int64_t oldest = c->oldest_open;
     struct sh_channel *ch = channel_of(m, oldest);
     sh_rc rc = SH_OK;
-    bool moved;
+    int idle = 0;
     while (rc == SH_OK && c->oldest_open == oldest) {
+        bool moved = false;
         pthread_mutex_unlock(&c->lock);
         rc = advance(m, ch, &moved);
+        idle = moved ? 0 : idle + 1;
+        if (idle > 0)
+            pause_between_looks(idle);
         pthread_mutex_lock(&c->lock);
     }
     if (rc != SH_OK)

@@ -83,6 +83,8 @@ DEFINE_SUM(sum_f32, float, float, tree_f32, copy_f32)
 DEFINE_SUM(sum_f32_away, float, float, tree_f32, away_f32)
 DEFINE_SUM(sum_f64, double, double, tree_f64, copy_f64)
 DEFINE_SUM(sum_bf16, float, sh_bf16, tree_bf16, round_bf16)
+DEFINE_SUM(sum_bf16_open, float, float, tree_bf16, copy_f32)
+DEFINE_SUM(sum_f32_rounded, float, sh_bf16, tree_f32, round_bf16)
 
 void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
 {
@@ -103,4 +105,25 @@ void sh_comm_sum_away(enum sh_dtype dtype, void *out, const void *const *src, in
     } else {
         sh_comm_sum(dtype, out, src, n_src, elems);
     }
+}
+
+enum sh_dtype sh_comm_sum_type(enum sh_dtype dtype)
+{
+    return dtype == SH_BF16 ? SH_F32 : dtype;
+}
+
+void sh_comm_sum_open(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
+{
+    if (dtype == SH_BF16)
+        sum_bf16_open(out, src, n_src, elems);
+    else
+        sh_comm_sum(dtype, out, src, n_src, elems);
+}
+
+void sh_comm_sum_close(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems)
+{
+    if (dtype == SH_BF16)
+        sum_f32_rounded(out, src, n_src, elems);
+    else
+        sh_comm_sum(dtype, out, src, n_src, elems);
 }

@@ -15,4 +15,10 @@ void sh_comm_sum(enum sh_dtype dtype, void *out, const void *const *src, int n_s
  * reading the place first. */
 void sh_comm_sum_away(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems);
 
+/* A sum in two steps with the bits of one: of sources whose branches of the tree are complete, open sums each branch and
+ * leaves it in the type of the additions; close adds those up and rounds. */
+enum sh_dtype sh_comm_sum_type(enum sh_dtype dtype); /* f32 of bf16, else dtype itself */
+void sh_comm_sum_open(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems);
+void sh_comm_sum_close(enum sh_dtype dtype, void *out, const void *const *src, int n_src, int64_t elems);
+
 #endif

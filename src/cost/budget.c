@@ -26,6 +26,7 @@ struct budget {
     struct sh_build *b;
     struct sh_machine machine;
     int ranks_per_node;
+    bool shares; /* as of a cost request */
     sh_budget_agree *agree;
 };
 
@@ -74,6 +75,7 @@ static sh_rc weigh(const struct budget *g, struct tried *t)
     struct sh_cost_request r = {.mesh = &g->b->options.mesh,
                                 .machine = &g->machine,
                                 .ranks_per_node = g->ranks_per_node,
+                                .shares = g->shares,
                                 .faster = sh_cost_as_is};
     struct sh_program *p;
     struct sh_cost_step step;
@@ -225,7 +227,10 @@ static void assume_machine(struct budget *g, const struct sh_config *cfg)
 sh_rc sh_budget_fit(const struct sh_config *cfg, const struct sh_topology *at, sh_budget_agree *together,
                     struct sh_build *b)
 {
-    struct budget g = {.b = b, .agree = together, .ranks_per_node = at->ranks_per_node > 1 ? at->ranks_per_node : 1};
+    struct budget g = {.b = b,
+                       .shares = sh_topology_shares(cfg, at),
+                       .agree = together,
+                       .ranks_per_node = at->ranks_per_node > 1 ? at->ranks_per_node : 1};
     int level = 0;
 
     if (!b->fit_homes)

@@ -4,11 +4,16 @@
  *             all_reduce:                 base + 2 ((n-k) a_in + 1.4 (k-1) a_net) + 2 S (n-1)/n / B
  *     tree    all_reduce:                 base + 2 (log2 k a_net + (n/k-1) a_in) + 2 S / (0.92 B)
  *     switch  all_reduce inside a node:   S / its rate, as bus bytes
+ *     CPUs    between nodes, by messages: base + a (i a_in + o a_net) + a S/n max(i / B_in, (n/k) o rings / B_net)
+ *             a       2 of an all_reduce, else 1
+ *             i, o    others that a rank speaks with on its node and on other ones: n/k - 1 and n - n/k, or in two levels
+ *                     (src/comm/algo_levels.c), with blocks of b ranks, n/k/b - 1 and (n - n/k)/b; those copy 3 S too
  *     B       inside a node the ring's; between nodes the least of that and the node's network x share / (1 + crowding
  *             log2 k) / rings that share it
  *
  * The form and its latencies are those of NCCL's tuning table (src/graph/tuning.cc of NVIDIA/nccl, protocol Simple); NCCL
  * takes the cheapest of its algorithms, and so does this. There is no tree of gathers: their latency is linear in ranks. */
+#include "src/comm/comm.h"
 #include "src/cost/nearby.h"
 #include "src/cost/price.h"
 
@@ -18,6 +23,8 @@
 static const double ring_hops = 1.4, tree_share = 0.92;
 /* A reduction in the node's segment reads this times its operand, by the progress thread. */
 static const double segment_reads = 1.5;
+/* In two levels a rank reads its operand, writes it for its neighbours and reads what they wrote for it. */
+static const double level_copies = 3;
 
 double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes)
 {
@@ -55,16 +62,17 @@ static double hops(const struct sh_machine *m, double inside, double between)
     return inside * m->inside.hop_seconds + between * m->network.hop_seconds;
 }
 
+static double node_rate(const struct sh_machine *m, int nodes)
+{
+    return m->network.bytes_per_second * m->network.share * m->network.taper / (1 + m->network.crowding * log2(nodes));
+}
+
 /* Of one ring, or tree. */
 static double rate(const struct sh_machine *m, const struct sh_coll_place *at)
 {
-    double nic;
-
     if (at->nodes == 1)
         return m->inside.bytes_per_second;
-    nic =
-        m->network.bytes_per_second * m->network.share * m->network.taper / (1 + m->network.crowding * log2(at->nodes));
-    return fmin(m->inside.bytes_per_second, nic / at->rings);
+    return fmin(m->inside.bytes_per_second, node_rate(m, at->nodes) / at->rings);
 }
 
 struct way {
@@ -96,6 +104,28 @@ static struct way by_switch(const struct sh_machine *m, const struct sh_coll_pla
                         sh_coll_received(SH_OP_ALL_REDUCE, at->ranks, bytes) / m->inside.nvls_bytes_per_second};
 }
 
+/* Ranks that speak to another node with one voice: as sh_group_block() of a group that has as many on each. */
+static int block_of(const struct sh_coll_place *at)
+{
+    int each = at->ranks / at->nodes;
+
+    return at->levels && at->ranks > SH_COMM_LEVELS_ABOVE && at->ranks % at->nodes == 0 ? each & -each : 1;
+}
+
+/* Between CPUs of several nodes: each rank speaks with each other one, or in two levels with one of each block. */
+static struct way exchange(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at,
+                           double bytes)
+{
+    double block = block_of(at), each = (double)at->ranks / at->nodes, phases = kind == SH_OP_ALL_REDUCE ? 2 : 1;
+    double inside = each / block - 1, between = (at->ranks - each) / block, part = bytes / at->ranks;
+    double copies = level_copies * bytes * (block - 1) / block / (m->memory.bytes_per_second * m->memory.share);
+
+    return (struct way){m->network.base_seconds + phases * hops(m, inside, between),
+                        phases * (part * fmax(inside / m->inside.bytes_per_second,
+                                              each * between * at->rings / node_rate(m, at->nodes)) +
+                                  copies)};
+}
+
 static struct way cheaper(struct way a, struct way b)
 {
     return a.latency + a.transfer <= b.latency + b.transfer ? a : b;
@@ -116,6 +146,8 @@ static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const
 
     if (at->segment)
         return in_segment(m, kind, bytes);
+    if (at->nodes > 1 && !sh_machine_is_gpu(m))
+        return exchange(m, kind, at, bytes);
     best = ring(m, kind, at, bytes);
     if (kind != SH_OP_ALL_REDUCE)
         return best;
@@ -134,7 +166,7 @@ static double correction(const struct sh_machine *m, enum sh_op_kind kind, const
 
     for (int i = 0; i < m->n_points; i++) {
         const struct sh_machine_point *p = &m->points[i];
-        struct sh_coll_place there = {(int)p->ranks, (int)p->nodes, at->rings, at->segment};
+        struct sh_coll_place there = {(int)p->ranks, (int)p->nodes, at->rings, at->segment, at->levels};
         struct way way;
 
         if (p->what != SH_POINT_COLL || strcmp(p->kind, sh_op_info(kind)->name) ||

@@ -41,10 +41,19 @@ static struct sh_machine machine_of(const struct fit *f, const double *x)
     return m;
 }
 
+static struct sh_cost_request request_of(const struct sh_cost_run *run, const struct sh_machine *m)
+{
+    return (struct sh_cost_request){.p = run->p,
+                                    .mesh = run->mesh,
+                                    .machine = m,
+                                    .ranks_per_node = run->ranks_per_node,
+                                    .shares = run->shares,
+                                    .faster = sh_cost_as_is};
+}
+
 static sh_rc predict(const struct sh_cost_run *run, const struct sh_machine *m, double *seconds)
 {
-    struct sh_cost_request r = {
-        .p = run->p, .mesh = run->mesh, .machine = m, .ranks_per_node = run->ranks_per_node, .faster = sh_cost_as_is};
+    struct sh_cost_request r = request_of(run, m);
     struct sh_cost_step step;
 
     SH_TRY(sh_cost_step(&r, &step));
@@ -119,8 +128,7 @@ static sh_rc search(const struct fit *f, double *x)
 /* What the run says of its work: a point with the logarithm of what its computation takes over what is predicted. */
 static sh_rc rest_of(const struct sh_cost_run *run, const struct sh_machine *m, struct sh_machine_point *out)
 {
-    struct sh_cost_request r = {
-        .p = run->p, .mesh = run->mesh, .machine = m, .ranks_per_node = run->ranks_per_node, .faster = sh_cost_as_is};
+    struct sh_cost_request r = request_of(run, m);
     struct sh_cost_step step;
     struct sh_prices prices;
     double computation = 0;

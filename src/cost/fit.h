@@ -8,6 +8,7 @@ struct sh_cost_run {
     const struct sh_program *p;
     const struct sh_mesh_shape *mesh;
     int ranks_per_node;
+    bool shares;          /* as of a cost request */
     double seconds;       /* measured, of a step */
     double before, after; /* out: predicted by the machine as it was, and as it is fitted */
 };

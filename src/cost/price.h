@@ -54,6 +54,7 @@ struct sh_coll_place {
     int ranks, nodes; /* of the group; nodes that it spans */
     int rings;        /* of groups like it that share a node's network */
     bool segment;     /* they see each other's memory (src/pass/pass.h segment_ranks) */
+    bool levels;      /* many of them say what goes between nodes for their neighbours too (src/comm/algo_levels.c) */
 };
 /* In a mesh whose neighbouring ranks fill nodes of ranks_per_node. */
 struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node);

@@ -59,10 +59,13 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
 
 /* Price what was built. */
 static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, const struct sh_build *b,
-                   int64_t tokens, struct sh_search_found *f)
+                   int64_t tokens, bool shares, struct sh_search_found *f)
 {
-    struct sh_cost_request r = {
-        .mesh = mesh, .machine = s->machine, .ranks_per_node = s->ranks_per_node, .faster = sh_cost_as_is};
+    struct sh_cost_request r = {.mesh = mesh,
+                                .machine = s->machine,
+                                .ranks_per_node = s->ranks_per_node,
+                                .shares = shares,
+                                .faster = sh_cost_as_is};
     struct sh_program *p = NULL;
     struct sh_cost_step step;
     char text[SH_RECOMPUTE_TEXT], homes[SH_HOMES_TEXT];
@@ -100,7 +103,8 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
     SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1,
                             s->limit_bytes, &b));
     SH_TRY(sh_budget_fit(&cfg, &at, NULL, &b));
-    return price(s, &mesh, &b, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len, f);
+    return price(s, &mesh, &b, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len,
+                 sh_topology_shares(&cfg, &at), f);
 }
 
 /* In the order of speed; the last one falls off a list that is full. */

@@ -12,6 +12,7 @@ struct sh_cost_request {
     const struct sh_mesh_shape *mesh;
     const struct sh_machine *machine;
     int ranks_per_node;           /* at least 1 */
+    bool shares;                  /* those of a node can share memory (src/plan/topology.h) */
     struct sh_cost_faster faster; /* sh_cost_as_is */
     struct sh_trace *trace;       /* (optional) gets the events of a step, from 0 on; rows as those of a real trace */
 };

@@ -245,7 +245,7 @@ sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row
     const struct sh_group_use groups[] = {
         {"shard", d->mesh->shape.shard, 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE},
         {"replicate", d->mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};
-    struct sh_comm_options opt = sh_topology_comm(d->cfg, d->device, d->gpu.sharing);
+    struct sh_comm_options opt = sh_topology_comm(d->cfg, &d->at, d->device, d->gpu.sharing);
     struct test t = {.d = d};
     struct sh_comm *comm = NULL;
     double *all = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *all);

@@ -163,6 +163,23 @@ int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index
     return rank;
 }
 
+/* The lengths of the runs are collected by their bits: the lowest one that any of them has is the power of two. */
+int sh_group_block(const struct sh_mesh_shape *shape, sh_group group, int ranks_per_node)
+{
+    int n = sh_group_size(shape, group), run = 0;
+    unsigned bits = 0;
+
+    for (int i = 0; i < n; i++) {
+        run++;
+        if (i + 1 == n || sh_group_member(shape, group, i) / ranks_per_node !=
+                              sh_group_member(shape, group, i + 1) / ranks_per_node) {
+            bits |= (unsigned)run;
+            run = 0;
+        }
+    }
+    return (int)(bits & -bits);
+}
+
 /* The product of all axes. */
 int sh_mesh_ranks(const struct sh_mesh_shape *shape)
 {

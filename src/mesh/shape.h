@@ -59,6 +59,11 @@ int sh_group_index(const struct sh_mesh_shape *shape, sh_group group);
 /* Rank in the job of the member `index` of this rank's group, 0 <= index < sh_group_size(). Local. */
 int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index);
 
+/* How many members of a group, one after the other, always lie on one node, where nodes have `ranks_per_node` neighbouring
+ * ranks: the largest power of two that divides all runs of members on one node, so that each such block is a branch of
+ * the tree that sums over the group (src/comm/sum.h). Local. */
+int sh_group_block(const struct sh_mesh_shape *shape, sh_group group, int ranks_per_node);
+
 /* Ranks of the job. */
 int sh_mesh_ranks(const struct sh_mesh_shape *shape);
 

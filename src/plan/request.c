@@ -31,18 +31,11 @@ static const struct strategy *strategy(const struct sh_config *cfg)
     return &strategies[cfg->parallelism.sharding_strategy];
 }
 
-/* Whether the ranks of a node can hold memory together: full nodes of neighbours that compute on CPUs. */
-static bool can_share(const struct sh_config *cfg, const struct sh_topology *at)
-{
-    return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && !at->gpu && at->in_blocks && at->ranks_per_node > 0 &&
-           at->world % at->ranks_per_node == 0;
-}
-
 /* Ranks that hold one copy of everything together: those of a node (doc/decisions/0032), unless replicas are asked for.
  */
 static int ranks_of_copy(const struct sh_config *cfg, const struct sh_topology *at)
 {
-    return can_share(cfg, at) && cfg->mesh.replicate == SH_MESH_AUTO ? at->ranks_per_node : 1;
+    return sh_topology_shares(cfg, at) && cfg->mesh.replicate == SH_MESH_AUTO ? at->ranks_per_node : 1;
 }
 
 /* What to ask of the mesh. An explicit mesh.shard wins; else the strategy decides: a node's ranks, all ranks, or one.
@@ -216,7 +209,7 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
 static int segment_ranks(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh)
 {
     int shard = sh_group_size(mesh, mesh->shard);
-    bool fits = can_share(cfg, at) && at->ranks_per_node % shard == 0;
+    bool fits = sh_topology_shares(cfg, at) && at->ranks_per_node % shard == 0;
     bool gains = shard > 1 || (at->world > 1 && at->world == at->ranks_per_node);
     /* It asks for gathers over some of the ranks, so there must be gathers. */
     bool resharded = sh_group_size(mesh, mesh->inner) > 1;

@@ -69,7 +69,14 @@ sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology
     return SH_OK;
 }
 
-struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struct sh_device *device, int sharing)
+bool sh_topology_shares(const struct sh_config *cfg, const struct sh_topology *at)
+{
+    return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && !at->gpu && at->in_blocks && at->ranks_per_node > 0 &&
+           at->world % at->ranks_per_node == 0;
+}
+
+struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struct sh_topology *at,
+                                        const struct sh_device *device, int sharing)
 {
     static const char *const backends[] = {[SH_COMM_AUTO] = "auto", [SH_COMM_MPI] = "mpi", [SH_COMM_NCCL] = "nccl"};
 
@@ -79,5 +86,6 @@ struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struc
                                     .backend = sums_by_mpi(cfg) ? "mpi" : backends[cfg->comm.backend],
                                     .inline_progress = cfg->comm.progress == SH_PROGRESS_INLINE,
                                     .share_gpu = sharing > 1,
+                                    .ranks_per_node = sh_topology_shares(cfg, at) ? at->ranks_per_node : 0,
                                     .nccl_max_ctas = cfg->comm.nccl_max_ctas};
 }

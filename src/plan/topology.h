@@ -37,8 +37,12 @@ sh_rc sh_topology_open_gpu(const struct sh_config *cfg, const struct sh_device *
 sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
                            int64_t *bytes);
 
+/* Whether the ranks of a node can hold memory together: full nodes of neighbours that compute on CPUs. Local. */
+bool sh_topology_shares(const struct sh_config *cfg, const struct sh_topology *at);
+
 /* How the ranks talk: as the configuration says, without report_dir. device: that of the operands; NULL: host memory.
  * Local. */
-struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struct sh_device *device, int sharing);
+struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struct sh_topology *at,
+                                        const struct sh_device *device, int sharing);
 
 #endif

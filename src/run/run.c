@@ -94,7 +94,7 @@ static sh_rc widen(struct sh_run *r)
 static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
 {
     struct sh_mesh_request req = sh_request_axes(&r->cfg, at);
-    struct sh_comm_options opt = sh_topology_comm(&r->cfg, r->device, r->gpu.sharing);
+    struct sh_comm_options opt = sh_topology_comm(&r->cfg, at, r->device, r->gpu.sharing);
 
     opt.report_dir = r->folder;
     opt.groups = r->p->groups;

@@ -4,7 +4,7 @@
  *   HOW  stop | kill: WHO sends itself the signal; loop: computes for ever; suspend: stops for 2 * SECONDS, with all
  *        others, and goes on; quiet: nothing happens; fail: WHO gives up in the step; late: takes three quarters of the limit;
  *        absent: does not come to the agreement at the end of the step; again: the same, and in the step before, the other
- *        ranks just had patience enough with rank 0 */
+ *        ranks just had patience enough with rank 0. With node- in front, pairs of ranks talk through memory, in two levels */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
 
@@ -90,6 +90,11 @@ static sh_rc run(const char *report_dir)
     struct sh_comm *comm;
     struct sh_mesh_request req = {.shard = 2, .replicate = SH_MESH_AUTO, .inner = 1};
     struct sh_comm_options opt = {.timeout_seconds = seconds, .history = 100, .report_dir = report_dir};
+    if (strncmp(how, "node-", 5) == 0) {
+        how += 5;
+        opt.ranks_per_node = 2;
+        opt.levels_above = 1;
+    }
     SH_TRY(sh_mesh_create(&req, &mesh));
     const struct sh_group_use groups[] = {{"shard", mesh->shape.shard, 1u << SH_STREAM_REDUCE},
                                           {"replicate", mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};

@@ -24,6 +24,23 @@ static struct {
     MPI_Request *first; /* of the slot that is held back; NULL: none yet */
 } delay;
 
+/* Messages; those that leave a node of so many ranks, where the group is the world. */
+static struct {
+    int node;
+    long long n, bytes, left, left_bytes;
+} sent;
+
+int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI_Comm of, MPI_Request *request)
+{
+    bool leaves = sent.node > 0 && to / sent.node != test_rank() / sent.node;
+
+    sent.n++;
+    sent.bytes += count;
+    sent.left += leaves;
+    sent.left_bytes += leaves ? count : 0;
+    return PMPI_Isend(at, count, type, to, tag, of, request);
+}
+
 int MPI_Irecv(void *at, int count, MPI_Datatype type, int source, int tag, MPI_Comm of, MPI_Request *request)
 {
     if (delay.until > 0 && delay.first == NULL)
@@ -32,9 +49,16 @@ int MPI_Irecv(void *at, int count, MPI_Datatype type, int source, int tag, MPI_C
     return PMPI_Irecv(at, count, type, source, tag, of, request);
 }
 
+/* Of so many looks at a request one is made; the others say that it is not complete. 0: all are made. */
+static unsigned lazy, seed = 1;
+
 int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 {
     looks++;
+    if (lazy > 0 && *request != MPI_REQUEST_NULL && rand_r(&seed) % lazy != 0) {
+        *flag = 0;
+        return MPI_SUCCESS;
+    }
     bool held = delay.first != NULL && request >= delay.first && request < delay.first + delay.per_slot;
     if (held && delay.seen < delay.until) {
         *flag = 0;
@@ -48,6 +72,7 @@ int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 /* Every group that training has, in each stream. */
 enum { GROUPS = 4, STREAMS = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE | 1u << SH_STREAM_REPLICATE };
 static struct sh_group_use groups[GROUPS];
+static int ranks_per_node; /* that talk through memory, in two levels; 0: all by messages */
 
 static bool in_mpi; /* the next ones wait inside of MPI */
 
@@ -59,7 +84,9 @@ static void create_comm(const struct sh_group_use *use, int n, int history)
                                   .groups = use,
                                   .n_groups = n,
                                   .streams = sh_streams,
-                                  .n_streams = SH_STREAMS};
+                                  .n_streams = SH_STREAMS,
+                                  .ranks_per_node = ranks_per_node,
+                                  .levels_above = 1};
     for (int i = 0; i < n; i++)
         CHECK_OK(sh_mesh_open(mesh, use[i].axes));
     CHECK_OK(sh_comm_create(mesh, &opt, &comm));
@@ -360,9 +387,10 @@ static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
     sh_mesh_barrier();
 }
 
+static const enum sh_dtype summed[] = {SH_F64, SH_F32, SH_BF16};
+
 static void run_in_segment(void)
 {
-    static const enum sh_dtype summed[] = {SH_F64, SH_F32, SH_BF16};
     for (int g = 0; g < GROUPS; g++)
         for (int k = 1; k < N_KINDS; k++)
             for (int n = 0; n < N_COUNTS; n++)
@@ -432,6 +460,85 @@ static void run_overlap(int n, bool delays)
         drop(&trials[i]);
     }
     free(trials);
+}
+
+struct messages {
+    long long n, bytes, left, left_bytes;
+};
+
+/* Of all ranks for one collective of a single round, and those that leave a node. */
+static struct messages count_messages(enum sh_op_kind kind, int64_t count, int node)
+{
+    long long all[4];
+
+    open_comm(test_world(), 1, 16);
+    memset(&sent, 0, sizeof sent);
+    sent.node = node;
+    run_trial(make_trial(kind, sh_group_world(&mesh->shape), SH_F32, count, 3), false);
+    memcpy(all, (long long[]){sent.n, sent.bytes, sent.left, sent.left_bytes}, sizeof all);
+    sent.node = 0;
+    CHECK_OK(sh_mesh_sum_i64(all, 4));
+    close_comm();
+    return (struct messages){all[0], all[1], all[2], all[3]};
+}
+
+/* n ranks on k nodes say n (k - 1) things to each other instead of n (n - 1), and as much less; of what leaves a node a
+ * block-th is left. */
+static void compare_messages(int block)
+{
+    enum { PART = 2000, SIZE = 4 };
+    long long n = test_world(), k = n / block;
+
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        bool both = kinds[kind] == SH_OP_ALL_REDUCE;
+        int64_t count = both ? PART * n : PART;
+        struct messages direct, levels;
+
+        ranks_per_node = 0;
+        direct = count_messages(kinds[kind], count, block);
+        ranks_per_node = block;
+        levels = count_messages(kinds[kind], count, block);
+        CHECK(direct.n == n * (n - 1) * (1 + both) && direct.bytes == direct.n * PART * SIZE);
+        CHECK(levels.n == n * (k - 1) * (1 + both) && levels.bytes == levels.n * PART * SIZE);
+        CHECK(levels.left == levels.n && direct.left == block * levels.left);
+        CHECK(direct.left_bytes == block * levels.left_bytes);
+    }
+}
+
+/* Every kind, type, group and size once; many rounds, the last one ragged; and ranks whose requests look incomplete for a
+ * while, others than those that start late. */
+static void run_levels(int shard)
+{
+    open_comm(shard, shard % 2 == 0 ? 2 : 1, 400);
+    for (int g = 0; g < GROUPS; g++)
+        CHECK(test_world() == 1 || sh_group_size(&mesh->shape, groups[g].axes) == 1 ||
+              sh_comm_block(comm, groups[g].axes) == sh_group_block(&mesh->shape, groups[g].axes, ranks_per_node));
+    for (int g = 0; g < GROUPS; g++)
+        for (int k = 0; k < N_KINDS; k++)
+            for (int n = 0; n < N_COUNTS; n++)
+                run_trial(make_trial(kinds[k], groups[g].axes, summed[(n + g + k) % 3], counts[n], n), (n + g) % 2);
+    for (int k = 0; k < N_KINDS; k++)
+        run_trial(make_trial(kinds[k], sh_group_world(&mesh->shape), SH_BF16, 5 * (128 << 10) + 33, k), k % 2);
+    run_overlap(60, false);
+    lazy = test_rank() % 2 ? 20 : 0;
+    run_overlap(60, true);
+    lazy = 0;
+    close_comm();
+}
+
+static void test_levels(void)
+{
+    int world = test_world();
+
+    for (ranks_per_node = 2; ranks_per_node <= world; ranks_per_node++)
+        for (int shard = 1; shard <= world; shard++)
+            if (world % ranks_per_node == 0 && world % shard == 0 && ranks_per_node <= 4)
+                run_levels(shard);
+    for (int block = 2; block <= world; block *= 2)
+        if (world % block == 0)
+            compare_messages(block);
+    ranks_per_node = 0;
+    test_end("in two levels: the same sums, and fewer messages");
 }
 
 static void test_overlap(void)
@@ -640,6 +747,10 @@ static void test_in_mpi(void)
     run_group(sh_group_world(&mesh->shape));
     CHECK(world == 1 || looks == 0);
     close_comm();
+    for (ranks_per_node = 2; ranks_per_node <= world; ranks_per_node *= 2)
+        if (world % ranks_per_node == 0)
+            run_levels(world); /* which look at memory */
+    ranks_per_node = 0;
     in_mpi = false;
     sh_mesh_wait_in_mpi(false);
     test_end("waits inside of MPI");
@@ -698,6 +809,7 @@ int main(int argc, char **argv)
         test_every_kind();
         test_segment();
         test_overlap();
+        test_levels();
         test_delayed_round();
         test_many();
         test_same_bits();

@@ -1,11 +1,14 @@
 /* A backend that cannot be made on one rank: all ranks are told, and none waits for a thread of another. */
+#include "src/base/mem.h"
 #include "src/comm/comm.h"
 #include "tests/mpi/mpitest.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static bool no_threads; /* on this rank, for now */
@@ -20,6 +23,69 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)
         return next(thread, attr, start, arg);
     usleep(100 * 1000); /* the others' threads have come to rest by then */
     return EAGAIN;
+}
+
+static bool no_memory; /* to share with the other ranks of the node */
+
+int memfd_create(const char *name, unsigned flags)
+{
+    int (*next)(const char *, unsigned);
+    void *symbol = dlsym(RTLD_NEXT, "memfd_create");
+
+    memcpy(&next, &symbol, sizeof next);
+    if (!no_memory)
+        return next(name, flags);
+    errno = ENOSYS;
+    return -1;
+}
+
+static int sends;
+
+int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI_Comm of, MPI_Request *request)
+{
+    sends++;
+    return PMPI_Isend(at, count, type, to, tag, of, request);
+}
+
+/* One block of two ranks has no memory in common: all ranks of the group talk by messages, and none is left out. */
+static void test_without_memory(struct sh_mesh *mesh, int who)
+{
+    enum { ELEMS = 5000 };
+    const struct sh_group_use world = {"world", sh_group_world(&mesh->shape), 1u << SH_STREAM_REDUCE};
+    struct sh_comm_options opt = {.timeout_seconds = 600,
+                                  .history = 4,
+                                  .groups = &world,
+                                  .n_groups = 1,
+                                  .streams = sh_streams,
+                                  .n_streams = SH_STREAMS,
+                                  .ranks_per_node = 2,
+                                  .levels_above = 1};
+    struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
+                           .stream = SH_STREAM_REDUCE,
+                           .group = world.axes,
+                           .dtype = SH_F32,
+                           .count = ELEMS,
+                           .label = "sum"};
+    float *x = sh_calloc(ELEMS, sizeof *x);
+    struct sh_comm *comm;
+    int64_t ticket;
+    int n = test_world();
+
+    no_memory = test_rank() == who;
+    CHECK_OK(sh_comm_create(mesh, &opt, &comm));
+    no_memory = false;
+    coll.recv = x;
+    for (int i = 0; i < ELEMS; i++)
+        x[i] = (float)(i + test_rank());
+    sends = 0;
+    CHECK_OK(sh_comm_start(comm, &coll, &ticket));
+    CHECK_OK(sh_comm_wait(comm, ticket));
+    for (int i = 0; i < ELEMS; i++)
+        CHECK(x[i] == (float)(i * n + n * (n - 1) / 2));
+    CHECK(sends == (who < n ? 2 * (n - 1) : 2 * (n / 2 - 1)));
+    sh_comm_destroy(comm);
+    free(x);
+    test_end(who < n ? "no memory for one node's ranks" : "memory for all");
 }
 
 static void test_without_thread(struct sh_mesh *mesh, int who)
@@ -57,6 +123,11 @@ int main(int argc, char **argv)
     if (test_world() > 1) {
         test_without_thread(mesh, 0);
         test_without_thread(mesh, test_world() - 1);
+    }
+    if (test_world() % 2 == 0) {
+        test_without_memory(mesh, 0);
+        test_without_memory(mesh, test_world() - 2);
+        test_without_memory(mesh, test_world());
     }
     sh_mesh_destroy(mesh);
     sh_mesh_stop();

@@ -237,9 +237,9 @@ static void advance(const struct sim *s, struct sim_rank *r, const struct sh_sec
             finish_move(r, &r->p->ops[section->first_op + op->attr.waits_for]);
         } else if (op->kind == SH_OP_WAIT) {
             waited = section->first_op + op->attr.waits_for;
-            if (!sim_coll_can_complete(s, r, waited, section))
+            if (!sim_coll_can_complete(s, r, waited))
                 return;
-            sim_coll_finish(s, r, waited, section);
+            sim_coll_finish(r, waited, section);
         } else if (op->kind == SH_OP_RELEASE) {
             memset(r->arena + r->p->tensors[op->in[0]].offset_bytes, SIM_POISON,
                    (size_t)sh_tensor_bytes(&r->p->tensors[op->in[0]]));
@@ -260,6 +260,7 @@ static void end_section(struct sim_rank *r)
     for (int i = 0; i < r->p->n_ops; i++) {
         assert_int_equal(r->flights[i].started, r->flights[i].waited);
         free(r->flights[i].sent);
+        free(r->flights[i].received);
         r->flights[i] = (struct sim_flight){0};
     }
 }
@@ -273,6 +274,7 @@ void sim_run_section(struct sim *s, int section)
         assert_int_equal(first->kind, SH_SECTION_UPDATE);
     for (int rank = 0; rank < s->world; rank++)
         begin_section(&s->ranks[rank]);
+    sim_meetings_open(s, section);
     for (;;) {
         done = 0;
         for (int rank = 0; rank < s->world; rank++) {
@@ -287,6 +289,7 @@ void sim_run_section(struct sim *s, int section)
     }
     for (int rank = 0; rank < s->world; rank++)
         end_section(&s->ranks[rank]);
+    sim_meetings_close(s);
     s->pending = false;
 }
 

@@ -11,6 +11,7 @@
 #include "src/pass/build.h"
 
 struct sim_flight;
+struct sim_meeting;
 
 struct sim_rank {
     struct sh_program *p;
@@ -24,6 +25,8 @@ struct sim_rank {
 struct sim {
     int world;
     struct sim_rank *ranks;
+    struct sim_meeting *meetings; /* [n_meetings] of the running section */
+    int n_meetings;
     const struct sh_kernel_table *kernels;
     struct sh_op_scalars scalars; /* of all ranks; set by the test */
     struct sh_op_scalars later;   /* of the update that is pending */

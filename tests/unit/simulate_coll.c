@@ -1,5 +1,6 @@
 #include "tests/unit/simulate_coll.h"
 
+#include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/comm/sum.h"
 
@@ -11,83 +12,203 @@
 
 #include <cmocka.h>
 
+enum { QUEUES = 32 };
+
+/* The collectives of one stream over one group, in the order that rank 0 has them in. */
+struct queue {
+    int stream;
+    sh_group group;
+    int first, n; /* collectives of the queues before, and of this one */
+};
+
+struct queues {
+    int n;
+    struct queue of[QUEUES];
+};
+
 static int64_t bytes_of(const struct sim_rank *r, int tensor)
 {
     return sh_tensor_bytes(&r->p->tensors[tensor]);
 }
 
-/* The operation of `peer` that meets operation i of `r`: the same place in the same queue. */
-static int meets(const struct sim_rank *r, int i, const struct sim_rank *peer, const struct sh_section *section)
+static bool is_collective(const struct sim_rank *r, int i)
 {
-    const struct sh_op *op = &r->p->ops[i];
+    return sh_op_info(r->p->ops[i].kind)->async;
+}
+
+static int queue_of(const struct queues *q, const struct sh_op *op)
+{
+    int i = 0;
+
+    while (i < q->n && (q->of[i].stream != op->stream || q->of[i].group != op->attr.group))
+        i++;
+    return i;
+}
+
+static struct queues list_queues(const struct sim_rank *r, const struct sh_section *section)
+{
+    struct queues q = {0};
     int before = 0;
 
-    for (int k = section->first_op; k < i; k++)
-        before += sh_op_info(r->p->ops[k].kind)->async && r->p->ops[k].stream == op->stream &&
-                  r->p->ops[k].attr.group == op->attr.group;
-    for (int k = section->first_op; k < section->first_op + section->n_ops; k++) {
-        const struct sh_op *other = &peer->p->ops[k];
+    for (int i = section->first_op; i < section->first_op + section->n_ops; i++) {
+        const struct sh_op *op = &r->p->ops[i];
+        int k = queue_of(&q, op);
 
-        if (!sh_op_info(other->kind)->async || other->stream != op->stream || other->attr.group != op->attr.group ||
-            before--)
+        if (!is_collective(r, i))
             continue;
-        assert_int_equal(other->kind, op->kind);
-        assert_int_equal(bytes_of(peer, other->out[0]), bytes_of(r, op->out[0]));
-        return k;
+        assert_in_range(k, 0, QUEUES - 1);
+        q.n = k < q.n ? q.n : k + 1;
+        q.of[k] = (struct queue){op->stream, op->attr.group, 0, q.of[k].n + 1};
     }
-    fail_msg("operation %d meets nothing on another rank", i - section->first_op);
-    return SH_NONE;
+    for (int k = 0; k < q.n; before += q.of[k++].n)
+        q.of[k].first = before;
+    return q;
 }
 
-static int peer_rank(const struct sim_rank *r, int i, int member)
+/* Operation i of a rank takes its place in the group. All must be about the same. */
+static void come(struct sim *s, int rank, int i, const struct sh_section *section, struct sim_meeting *m)
 {
-    return sh_group_member(&r->mesh, r->p->ops[i].attr.group, member);
-}
-
-bool sim_coll_can_complete(const struct sim *s, const struct sim_rank *r, int i, const struct sh_section *section)
-{
+    struct sim_rank *r = &s->ranks[rank];
     const struct sh_op *op = &r->p->ops[i];
 
-    for (int m = 0; m < sh_group_size(&r->mesh, op->attr.group); m++) {
-        const struct sim_rank *peer = &s->ranks[peer_rank(r, i, m)];
-        int k = meets(r, i, peer, section), after = peer->p->ops[k].attr.after;
+    if (!m->member) {
+        m->size = sh_group_size(&r->mesh, op->attr.group);
+        m->kind = op->kind;
+        m->bytes = bytes_of(r, op->out[0]);
+        m->member = sh_calloc((size_t)m->size, sizeof *m->member);
+    }
+    assert_int_equal(m->kind, op->kind);
+    assert_int_equal(m->bytes, bytes_of(r, op->out[0]));
+    m->member[sh_group_index(&r->mesh, op->attr.group)] =
+        (struct sim_member){rank, i, op->attr.after == SH_NONE ? SH_NONE : section->first_op + op->attr.after};
+    r->flights[i].meeting = m;
+}
 
-        if (!peer->flights[k].started)
-            return false;
-        if (after != SH_NONE && !sim_coll_can_complete(s, peer, section->first_op + after, section))
+/* A group is known by the first of its ranks. */
+static void come_to_all(struct sim *s, int rank, int section, const struct queues *q)
+{
+    struct sim_rank *r = &s->ranks[rank];
+    const struct sh_section *own = &r->p->sections[section];
+    int met[QUEUES] = {0};
+
+    for (int i = own->first_op; i < own->first_op + own->n_ops; i++) {
+        int k = queue_of(q, &r->p->ops[i]), first;
+
+        if (!is_collective(r, i))
+            continue;
+        if (k == q->n || met[k] == q->of[k].n)
+            fail_msg("operation %d of rank %d meets nothing on rank 0", i - own->first_op, rank);
+        first = sh_group_member(&r->mesh, q->of[k].group, 0);
+        come(s, rank, i, own, &s->meetings[(q->of[k].first + met[k]++) * s->world + first]);
+    }
+    for (int k = 0; k < q->n; k++)
+        assert_int_equal(met[k], q->of[k].n);
+}
+
+void sim_meetings_open(struct sim *s, int section)
+{
+    struct queues q = list_queues(&s->ranks[0], &s->ranks[0].p->sections[section]);
+
+    s->n_meetings = (q.n ? q.of[q.n - 1].first + q.of[q.n - 1].n : 0) * s->world;
+    s->meetings = sh_calloc((size_t)s->n_meetings + 1, sizeof *s->meetings);
+    for (int rank = 0; rank < s->world; rank++)
+        come_to_all(s, rank, section, &q);
+}
+
+void sim_meetings_close(struct sim *s)
+{
+    for (int i = 0; i < s->n_meetings; i++) {
+        free(s->meetings[i].member);
+        free(s->meetings[i].all);
+    }
+    free(s->meetings);
+    s->meetings = NULL;
+    s->n_meetings = 0;
+}
+
+static struct sim_flight *flight_of(const struct sim *s, const struct sim_member *m, int op)
+{
+    return &s->ranks[m->rank].flights[op];
+}
+
+/* What a member puts in: what it sent, or what it has received by then, where an all_reduce goes on with that. */
+static const char *given(const struct sim *s, const struct sim_meeting *m, int member)
+{
+    const struct sim_member *who = &m->member[member];
+    const struct sim_flight *before;
+
+    if (m->kind != SH_OP_ALL_REDUCE || who->after == SH_NONE)
+        return flight_of(s, who, who->op)->sent;
+    before = flight_of(s, who, who->after);
+    return before->meeting->all ? before->meeting->all : before->received;
+}
+
+static char *gathered(const struct sim *s, const struct sim_meeting *m)
+{
+    char *all = sh_calloc((size_t)m->bytes + 1, 1);
+    int64_t part = flight_of(s, m->member, m->member->op)->sent_bytes;
+
+    assert_true(part * m->size <= m->bytes);
+    for (int k = 0; k < m->size; k++)
+        memcpy(all + k * part, given(s, m, k), (size_t)part);
+    return all;
+}
+
+/* The sum of the bytes from `at` on of what the members gave, by the rule of src/comm. */
+static char *sum(const struct sim *s, const struct sim_meeting *m, const char *const *gifts, int64_t at)
+{
+    const struct sim_rank *r = &s->ranks[m->member->rank];
+    enum sh_dtype dtype = r->p->tensors[r->p->ops[m->member->op].out[0]].dtype;
+    const void **source = sh_calloc((size_t)m->size, sizeof *source);
+    char *out = sh_calloc((size_t)m->bytes + 1, 1);
+
+    for (int k = 0; k < m->size; k++)
+        source[k] = gifts[k] + at;
+    sh_comm_sum(dtype, out, source, m->size, m->bytes / sh_dtype_bytes(dtype));
+    free(source);
+    return out;
+}
+
+/* Each rank's result is made of what all sent at their starts, which nobody needs any more then. */
+static void make_results(const struct sim *s, struct sim_meeting *m)
+{
+    const char **gifts = sh_calloc((size_t)m->size, sizeof *gifts);
+
+    for (int k = 0; k < m->size; k++)
+        gifts[k] = given(s, m, k);
+    if (m->kind == SH_OP_ALL_GATHER)
+        m->all = gathered(s, m);
+    else if (m->kind == SH_OP_ALL_REDUCE)
+        m->all = sum(s, m, gifts, 0);
+    for (int k = 0; k < m->size && !m->all; k++)
+        flight_of(s, &m->member[k], m->member[k].op)->received = sum(s, m, gifts, k * m->bytes);
+    for (int k = 0; k < m->size; k++) {
+        struct sim_flight *f = flight_of(s, &m->member[k], m->member[k].op);
+
+        free(f->sent);
+        f->sent = NULL;
+    }
+    free(gifts);
+}
+
+static bool can_complete(const struct sim *s, struct sim_meeting *m)
+{
+    if (m->complete || m->started < m->size)
+        return m->complete;
+    for (; m->looked_at < m->size; m->looked_at++) {
+        const struct sim_member *who = &m->member[m->looked_at];
+
+        if (who->after != SH_NONE && !can_complete(s, flight_of(s, who, who->after)->meeting))
             return false;
     }
+    m->complete = true;
+    make_results(s, m);
     return true;
 }
 
-/* Result of collective i of rank r; allocated. Sums are made by the rule of src/comm. */
-static char *result(const struct sim *s, const struct sim_rank *r, int i, const struct sh_section *section,
-                    int64_t *bytes)
+bool sim_coll_can_complete(const struct sim *s, const struct sim_rank *r, int i)
 {
-    const struct sh_op *op = &r->p->ops[i];
-    enum sh_dtype dtype = r->p->tensors[op->out[0]].dtype;
-    int size = sh_group_size(&r->mesh, op->attr.group), index = sh_group_index(&r->mesh, op->attr.group);
-    bool gather = op->kind == SH_OP_ALL_GATHER, chained = op->kind == SH_OP_ALL_REDUCE && op->attr.after != SH_NONE;
-    int64_t part = bytes_of(r, gather ? op->in[0] : op->out[0]);
-    char *all = sh_calloc((size_t)(size * part) + 1, 1);
-    const void *source[SIM_MAX_RANKS];
-
-    assert_in_range(size, 1, SIM_MAX_RANKS);
-    for (int m = 0; m < size; m++) {
-        const struct sim_rank *peer = &s->ranks[peer_rank(r, i, m)];
-        int k = meets(r, i, peer, section);
-        int64_t peer_bytes;
-        char *made = chained ? result(s, peer, section->first_op + op->attr.after, section, &peer_bytes) : NULL;
-        const char *sent = made ? made : peer->flights[k].sent;
-
-        source[m] = all + m * part;
-        memcpy(all + m * part, op->kind == SH_OP_REDUCE_SCATTER ? sent + index * part : sent, (size_t)part);
-        free(made);
-    }
-    *bytes = gather ? size * part : part;
-    if (!gather)
-        sh_comm_sum(dtype, all, source, size, part / sh_dtype_bytes(dtype));
-    return all;
+    return can_complete(s, r->flights[i].meeting);
 }
 
 void sim_coll_start(struct sim_rank *r, int i)
@@ -97,10 +218,13 @@ void sim_coll_start(struct sim_rank *r, int i)
     int from = op->kind == SH_OP_ALL_REDUCE ? op->out[0] : op->in[0];
     char *in = r->arena + r->p->tensors[from].offset_bytes, *out = r->arena + r->p->tensors[op->out[0]].offset_bytes;
 
+    assert_false(f->started);
     f->started = true;
+    f->meeting->started++;
     f->sent_bytes = bytes_of(r, from);
     f->sent = sh_calloc((size_t)f->sent_bytes + 1, 1);
     memcpy(f->sent, in, (size_t)f->sent_bytes);
+    f->sent_hash = sh_hash64(in, (size_t)f->sent_bytes);
     memset(out, SIM_POISON, (size_t)bytes_of(r, op->out[0]));
     if (in >= out && in < out + bytes_of(r, op->out[0]) && op->kind == SH_OP_ALL_GATHER)
         memcpy(in, f->sent, (size_t)f->sent_bytes);
@@ -115,22 +239,18 @@ static bool goes_on(const struct sim_rank *r, int i, const struct sh_section *se
     return false;
 }
 
-void sim_coll_finish(const struct sim *s, struct sim_rank *r, int i, const struct sh_section *section)
+void sim_coll_finish(struct sim_rank *r, int i, const struct sh_section *section)
 {
     const struct sh_op *op = &r->p->ops[i];
     struct sim_flight *f = &r->flights[i];
-    int64_t bytes;
-    char *out;
 
     assert_false(f->waited);
     f->waited = true;
     if (op->kind != SH_OP_ALL_REDUCE &&
-        memcmp(r->arena + r->p->tensors[op->in[0]].offset_bytes, f->sent, (size_t)f->sent_bytes))
+        sh_hash64(r->arena + r->p->tensors[op->in[0]].offset_bytes, (size_t)f->sent_bytes) != f->sent_hash)
         fail_msg("%s, operation %d: what is sent changed under way", sh_section_name(section->kind),
                  i - section->first_op);
-    if (goes_on(r, i, section))
-        return;
-    out = result(s, r, i, section, &bytes);
-    memcpy(r->arena + r->p->tensors[op->out[0]].offset_bytes, out, (size_t)bytes);
-    free(out);
+    if (!goes_on(r, i, section))
+        memcpy(r->arena + r->p->tensors[op->out[0]].offset_bytes, f->meeting->all ? f->meeting->all : f->received,
+               (size_t)(op->kind == SH_OP_ALL_GATHER ? f->meeting->size * f->sent_bytes : f->meeting->bytes));
 }

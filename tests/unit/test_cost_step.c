@@ -334,6 +334,41 @@ static void faster_parts_make_faster_steps(void **state)
     sh_program_destroy(p);
 }
 
+/* On CPUs the ranks of a node share memory, and many of them its network: 64 on 4 nodes send a sixteenth. */
+static void cpus_of_a_node_speak_for_each_other(void **state)
+{
+    static const struct {
+        int ranks, nodes, block;
+    } rows[] = {{64, 4, 16}, {96, 4, 8}, {60, 4, 1}, {32, 2, 1}, {64, 64, 1}};
+    struct sh_build b = large_build();
+    struct sh_program *p;
+    struct sh_machine m;
+    struct sh_cost_request r = request_of(NULL, &b.options.mesh, &m);
+    double alone;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("cpux16-eth25", &m), SH_OK);
+    m.network.bytes_per_second /= 16; /* one port a node */
+    b.options.mesh = tiny_mesh(64, 1, 1, 0);
+    r.p = p = tiny_program(&b, b.options.mesh);
+    r.ranks_per_node = 16;
+    alone = step_of(r).row[SH_COST_REDUCE_SCATTER].alone;
+    r.shares = true;
+    assert_true(step_of(r).row[SH_COST_REDUCE_SCATTER].alone < alone / 3);
+    sh_program_destroy(p);
+
+    m.memory.bytes_per_second = m.inside.bytes_per_second = 1e30;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_coll_place at = {.ranks = rows[i].ranks, .nodes = rows[i].nodes, .rings = 1};
+        struct sh_price direct = sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_GATHER, &at, 1e9), levels;
+
+        at.levels = true;
+        levels = sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_GATHER, &at, 1e9);
+        assert_true(fabs(direct.transfer / levels.transfer - rows[i].block) < 1e-9);
+        assert_true(rows[i].block == 1 ? levels.latency == direct.latency : levels.latency < direct.latency);
+    }
+}
+
 static double attention_seconds(int window, int interval)
 {
     struct sh_build b = large_build();
@@ -418,6 +453,7 @@ int main(void)
         cmocka_unit_test(one_communicator_is_serial),
         cmocka_unit_test(prices_never_fall),
         cmocka_unit_test(replicas_share_the_network_of_a_node),
+        cmocka_unit_test(cpus_of_a_node_speak_for_each_other),
         cmocka_unit_test(latency_of_a_flat_gather),
         cmocka_unit_test(goodput_as_simulated),
         cmocka_unit_test(slowest_of_many),

@@ -185,11 +185,33 @@ static void test_more_axes(void **state)
     assert_string_equal(sh_group_name(&s, s.shard, text), "shard");
 }
 
+/* Neighbours in a group that a node always has together: a power of two that divides what it has of the group. */
+static void test_blocks(void **state)
+{
+    static const struct {
+        int world, shard, node, of_shard, of_replicate, of_world;
+    } rows[] = {{64, 64, 16, 16, 1, 16}, {64, 64, 24, 8, 1, 8}, /* runs of 24, 24 and 16 */
+                {96, 96, 48, 16, 1, 16}, {60, 60, 15, 1, 1, 1}, {60, 60, 20, 4, 1, 4}, {64, 4, 16, 4, 4, 16},
+                {64, 32, 8, 8, 1, 8},    {8, 8, 8, 8, 1, 8},    {6, 3, 2, 1, 1, 2}};
+    struct sh_mesh_shape s;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sh_mesh_request req = {.shard = rows[i].shard, .replicate = AUTO, .inner = 1};
+
+        assert_int_equal(sh_mesh_shape_make(&req, rows[i].world, 0, &s), SH_OK);
+        assert_int_equal(sh_group_block(&s, s.shard, rows[i].node), rows[i].of_shard);
+        assert_int_equal(sh_group_block(&s, s.replicate, rows[i].node), rows[i].of_replicate);
+        assert_int_equal(sh_group_block(&s, sh_group_world(&s), rows[i].node), rows[i].of_world);
+        assert_int_equal(sh_group_block(&s, 0, rows[i].node), 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fits),  cmocka_unit_test(test_misfits),   cmocka_unit_test(test_bad_rank),
-        cmocka_unit_test(test_names), cmocka_unit_test(test_more_axes),
+        cmocka_unit_test(test_names), cmocka_unit_test(test_more_axes), cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,10 +92,36 @@ static void sums_are_trees(void **state)
     free(out);
 }
 
+/* Blocks of a power of two of sources by themselves, then the blocks: the bits of one sum, in bf16 too. */
+static void blocks_are_branches(void **state)
+{
+    static const enum sh_dtype types[] = {SH_F32, SH_F64, SH_BF16};
+    static char opened[MOST_SOURCES][MOST_ELEMS * sizeof(double)];
+    const void *branch[MOST_SOURCES];
+    char *out = malloc((MOST_ELEMS + 1) * sizeof(double));
+
+    (void)state;
+    assert_int_equal(sh_comm_sum_type(SH_BF16), SH_F32);
+    for (int t = 0; t < 3; t++)
+        for (int block = 1; block <= 8; block *= 2)
+            for (int blocks = 1; blocks * block <= MOST_SOURCES; blocks++) {
+                fill(types[t]);
+                for (int b = 0; b < blocks; b++) {
+                    branch[b] = opened[b];
+                    sh_comm_sum_open(types[t], opened[b], src + (ptrdiff_t)b * block, block, MOST_ELEMS);
+                }
+                memset(out, 0x5a, (MOST_ELEMS + 1) * sizeof(double));
+                sh_comm_sum_close(types[t], out, branch, blocks, MOST_ELEMS);
+                check(types[t], out, blocks * block, MOST_ELEMS);
+            }
+    free(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_trees),
+        cmocka_unit_test(blocks_are_branches),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
