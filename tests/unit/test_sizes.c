@@ -152,7 +152,6 @@ static void check_arena(const struct sh_build *b, const struct sh_program *p)
 }
 
 static int drawn = 400;
-enum { DRAWN_FEW = 100 }; /* with SHERD_TEST_FEW */
 
 static void any_size_is_planned_or_refused(void **state)
 {
@@ -186,8 +185,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(any_size_is_planned_or_refused),
     };
 
-    if (getenv("SHERD_TEST_FEW"))
-        drawn = DRAWN_FEW;
     if (argc > 1 || getenv("SHERD_LONG"))
         drawn = argc > 1 ? atoi(argv[1]) : 10000;
     return cmocka_run_group_tests(tests, NULL, NULL);
