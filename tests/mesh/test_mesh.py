@@ -4,7 +4,8 @@
 In float32 the losses of all steps agree with those of one rank to LOSS_BOUND, and to ROUNDED_BOUND where gradients are
 sent in bfloat16; two runs on one mesh, and runs that
 differ only in what is computed again or gathered when, or in what the ranks of a node share, agree to the bit. SHERD_LONG=1 runs every
-combination, else a sample of them. SHERD_TEST_FEW=1 leaves out what another MPI does not change: the second model on a mesh, what is
+combination, else a sample of them: each mesh with one of the models, and by turns what is computed again and gathered when
+(tests/unit/test_pass_simulate has all of that on each mesh). SHERD_TEST_FEW=1 leaves out what another MPI does not change: what is
 computed again, when is gathered, widths.
 """
 import functools
@@ -119,7 +120,7 @@ def case_rounded(family, ranks, changes):
     exact = train(family, ranks, changes)[0]
     return (job.differ('loss or norm', numbers, one_rank(family), ROUNDED_BOUND)
             + (['nothing was rounded'] if numbers == exact else [])
-            + case_same_bits(family, ranks, {**changes, **ROUNDED}, [{}, APART, {**APART, 'mesh.ranks_per_node': 1}]))
+            + case_same_bits(family, ranks, {**changes, **ROUNDED}, [*({},) * LONG, APART, {**APART, 'mesh.ranks_per_node': 1}]))
 
 
 def case_again(family, ranks, changes):
@@ -156,10 +157,8 @@ def mesh_cases():
     both = [(family, ranks, {**apart, **with_local(changes, ranks, accumulate)}, accumulate)
             for family in tiny.MODELS for accumulate in (False, True) for apart in (({}, APART) if LONG else ({},))
             for ranks, changes in (EVERY_MESH if LONG else SAMPLE)]
-    if not LONG:  # half of the sample without accumulation, half with it; the other way round for the other model
-        both = [row for i, row in enumerate(both) if (i + (row[0] == 'llama')) % 2 == row[3]]
-        if job.FEW:  # each mesh once, by turns with one model and the other
-            both = [row for i, row in enumerate(both) if i % 2 == (row[0] == 'llama')]
+    if not LONG:  # each mesh once: by turns with one model or the other, and with accumulation or without it
+        both = [row for i, row in enumerate(both) if divmod(i % len(SAMPLE) % 4, 2) == (row[3], row[0] == 'llama')]
         both = [(family, ranks, {**APART, **changes} if i % 2 else changes, accumulate)
                 for i, (family, ranks, changes, accumulate) in enumerate(both)]
     return [(f'{family}, {label(ranks, changes)}', case_mesh, family, ranks, changes)
@@ -168,14 +167,15 @@ def mesh_cases():
 
 def bit_cases():
     cases = []
-    for family, (ranks, changes) in zip(itertools.cycle(tiny.MODELS), BIT_MESHES):
+    for turn, (family, (ranks, changes)) in enumerate(zip(itertools.cycle(tiny.MODELS), BIT_MESHES)):
+        every = slice(None) if LONG else slice(turn % len(RECOMPUTE), None, len(RECOMPUTE))
         where, changes = f'{family}, {label(ranks, changes)}', with_local(changes, ranks, True)
         cases += [(f'{where}: again', case_again, family, ranks, changes),
                   (f'{where}: nothing shared', case_same_bits, family, ranks, changes,
                    [APART, {**APART, 'mesh.ranks_per_node': 1}])]
         if not job.FEW:
-            cases += [(f'{where}: recompute', case_same_bits, family, ranks, changes, RECOMPUTE),
-                      (f'{where}: prefetch', case_same_bits, family, ranks, changes, PREFETCH if LONG else PREFETCH[::2])]
+            cases += [(f'{where}: recompute', case_same_bits, family, ranks, changes, RECOMPUTE[every]),
+                      (f'{where}: prefetch', case_same_bits, family, ranks, changes, PREFETCH[every])]
     return cases
 
 

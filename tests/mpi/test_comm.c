@@ -324,13 +324,22 @@ static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, 
 static const int64_t counts[] = {0, 1, 2, 3, 63, 255, 257, 1023, 1024, 1025, 4099, 65537};
 enum { N_KINDS = 3, N_COUNTS = sizeof counts / sizeof counts[0] };
 
+/* An all-reduce is always in place; the largest of the others by turns, since their elements are most of the work here. */
+static bool has_way(int k, int t, int n, int in_place)
+{
+    if (kinds[k] == SH_OP_ALL_REDUCE)
+        return in_place;
+    return n < N_COUNTS - 1 || (k + t) % 2 == in_place;
+}
+
 static void run_group(sh_group group)
 {
     for (int k = 0; k < N_KINDS; k++)
         for (int t = 0; t < SH_DTYPES; t++)
             for (int n = 0; n < N_COUNTS; n++)
                 for (int in_place = 0; in_place < 2; in_place++)
-                    if (kinds[k] == SH_OP_ALL_GATHER || t == SH_F32 || t == SH_F64 || t == SH_BF16)
+                    if (has_way(k, t, n, in_place) &&
+                        (kinds[k] == SH_OP_ALL_GATHER || t == SH_F32 || t == SH_F64 || t == SH_BF16))
                         run_trial(make_trial(kinds[k], group, (enum sh_dtype)t, counts[n], n + 17 * t), in_place);
 }
 
@@ -341,7 +350,7 @@ static void test_every_kind(void)
             continue;
         open_comm(shard, shard % 2 == 0 ? 2 : 1, 16);
         CHECK(strcmp(sh_comm_name(comm), test_world() == 1 ? "self" : "mpi") == 0);
-        for (int g = 0; g < GROUPS; g++)
+        for (int g = 0; g < GROUPS - (shard > 1); g++) /* all ranks once: they are the same on each mesh */
             run_group(groups[g].axes);
         close_comm();
     }

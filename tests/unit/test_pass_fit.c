@@ -110,7 +110,7 @@ static void every_level_on_many_meshes(void **state)
     static const int shards[] = {1, 2, 3, 5, 8};
 
     (void)state;
-    for (int i = 0; i < 2 * TINY_MODELS; i++)
+    for (int i = 0; i < 2 * TINY_MODELS; i += tiny_step(5))
         for (int s = 0; s < TINY_STRATEGIES; s++) {
             struct sh_build b = build(i, s);
             int shard = shards[(i + s) % 5];
@@ -141,7 +141,7 @@ static void every_level_of_real_models(void **state)
     /* clang-format on */
 
     (void)state;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i += tiny_step(3)) {
         struct sh_build b = tiny_build(&models[i / 4], 4);
 
         b.act = SH_BF16;
@@ -158,7 +158,7 @@ static void the_ranks_of_a_mesh_agree(void **state)
     (void)state;
     for (int i = 0; i < TINY_MODELS; i++)
         for (int s = 0; s < TINY_STRATEGIES; s++)
-            for (int k = 0; k <= TOP; k++) {
+            for (int k = 0; k <= TOP; k += tiny_step(4)) {
                 struct sh_build b = build(i, s);
                 int64_t first;
 
@@ -246,7 +246,7 @@ static void words(void **state)
 static void wide_and_narrow(void **state)
 {
     (void)state;
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < 24; i += tiny_step(5)) {
         struct sh_build b = build(i % 2, i % TINY_STRATEGIES);
 
         b.model.ffn_dim = i / 2 % 2 ? 20 : 400;

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -56,6 +57,11 @@ struct sh_build tiny_build(const struct tiny_model *m, int batch)
                                          .backward_prefetch = 1},
                              .kernels = &sh_kernels_ref,
                              .threads = 1};
+}
+
+int tiny_step(int n)
+{
+    return getenv("SHERD_TEST_FEW") ? n : 1;
 }
 
 struct sh_mesh_shape tiny_mesh(int shard, int replicate, int inner, int rank)

@@ -32,6 +32,10 @@ extern const struct sh_recompute tiny_recomputes[TINY_RECOMPUTES];
 /* A training build of a model on one rank with plain loops; the test changes what it is about. */
 struct sh_build tiny_build(const struct tiny_model *m, int batch);
 
+/* By how much a loop over a table goes on: 1, or with SHERD_TEST_FEW n, since under a sanitizer the rows take long and a sample
+ * of them goes the same ways. */
+int tiny_step(int n);
+
 struct sh_mesh_shape tiny_mesh(int shard, int replicate, int inner, int rank);
 
 /* sh_pass_build for a mesh, which must succeed; freed with sh_program_destroy(). */
