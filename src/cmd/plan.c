@@ -194,10 +194,25 @@ static void print_peak(const struct sh_cmd_plan *l, struct sh_pass_peak peak)
     putchar('\n');
 }
 
+/* Homes of optimizer states, and the copies that saves are written from; all that is pinned, in one arena. */
+static void print_pinned(const struct sh_cmd_plan *l, int tier)
+{
+    int64_t in, out, homes = 0;
+
+    for (int i = 0; i < l->p->n_slices; i++)
+        homes += sh_tensor_bytes(&l->p->tensors[l->p->slices[i].home]);
+    if (homes)
+        print_bytes("pinned host memory: optimizer states", homes);
+    print_bytes("pinned host memory: snapshots", l->p->tiers[tier].bytes - homes);
+    sh_program_moved(l->p, &in, &out);
+    if (homes)
+        printf("  moved in a training step: %lld bytes to the GPU, %lld bytes back\n", (long long)in, (long long)out);
+}
+
 /* What the arena is beside: on a GPU of the card, else of the node. */
 static void print_beside(const struct sh_cmd_plan *l)
 {
-    int64_t host = 0;
+    int host = sh_program_host_tier(l->p);
     char name[64];
 
     if (!l->at.gpu && l->at.ranks_per_node > 1) {
@@ -208,10 +223,9 @@ static void print_beside(const struct sh_cmd_plan *l)
         puts("  beside it, per rank: 50 to 70 MB for the program, its libraries and MPI");
         return;
     }
-    for (int i = 0; i < l->p->n_tiers; i++)
-        host += l->p->tiers[i].kind == SH_TIER_HOST ? l->p->tiers[i].bytes : 0;
     printf("  beside it, not Sherd's: about 0.5 GiB for CUDA, and NCCL's buffers\n");
-    print_bytes("pinned host memory: snapshots", host);
+    if (host != SH_NONE)
+        print_pinned(l, host);
 }
 
 /* Each kind at the moment when the sum of all is highest; what is left over to the arena are gaps. */

@@ -43,7 +43,7 @@ static sh_rc take_word(const char *word, const char **strategy)
     if (!strcmp(word, "offload"))
         return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp offload: parameters and optimizer state stay on the device; "
                                    "leave it out, and see with `sherd plan` what fits (--gradient_checkpointing, "
-                                   "--lora.rank, --lora.quantize_base=nf4)");
+                                   "--offload.optimizer=cpu on GPUs, --lora.rank, --lora.quantize_base=nf4)");
     for (int i = 0; i < N_STRATEGIES; i++)
         if (!strcmp(word, strategies[i])) {
             if (*strategy)

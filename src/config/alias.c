@@ -49,7 +49,6 @@ static const struct {
     {"training.mixed_precision_param", "float16", "bfloat16 is the 16-bit type here"},
     {"training.mixed_precision_reduce", "fp16", "bfloat16 is the 16-bit type here"},
     {"training.mixed_precision_reduce", "float16", "bfloat16 is the 16-bit type here"},
-    {"offload.optimizer", "cpu", "the one tier below memory is nvme, a file on a local disk"},
 };
 
 const char *sh_config_alias_advice(const char *key, const char *word)

@@ -264,14 +264,20 @@ static sh_rc check_offload(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     if (c->offload.optimizer == SH_OFFLOAD_NONE)
         return SH_OK;
-    if (c->training.device == SH_DEVICE_CUDA)
+    if (c->offload.optimizer == SH_OFFLOAD_NVME && c->training.device == SH_DEVICE_CUDA)
+        return sh_config_refuse(
+            state, "offload.optimizer",
+            "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
+            "beside it");
+    if (c->offload.optimizer == SH_OFFLOAD_CPU && c->training.device == SH_DEVICE_CPU)
         return sh_config_refuse(state, "offload.optimizer",
-                                "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out");
+                                "cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; "
+                                "nvme puts them into a file");
     if (c->offload.optimizer_ratio <= 0)
         return sh_config_refuse(state, "offload.optimizer_ratio",
-                                "0 leaves nothing to the file; leave out "
+                                "0 moves nothing; leave out "
                                 "offload.optimizer");
-    if (!c->offload.nvme_path[0])
+    if (c->offload.optimizer == SH_OFFLOAD_NVME && !c->offload.nvme_path[0])
         return sh_config_refuse(state, "offload.optimizer",
                                 "nvme: into which folder? give offload.nvme_path, on a local disk");
     return SH_OK;
@@ -315,8 +321,8 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
-        {"offload.optimizer_ratio", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
-        {"offload.buffer_count", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
+        {"offload.optimizer_ratio", "offload.optimizer=cpu or nvme", c->offload.optimizer != SH_OFFLOAD_NONE},
+        {"offload.buffer_count", "offload.optimizer=cpu or nvme", c->offload.optimizer != SH_OFFLOAD_NONE},
         {"offload.verify", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
         {"offload.allow_network", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},

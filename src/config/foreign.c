@@ -60,7 +60,8 @@ static const struct {
     {"training.lr", "optimizer.lr"},
     {"training.warmup_steps", "lr_scheduler.warmup_steps"},
     {"training.enable_cpu_offload",
-     "leave it out: nothing goes to host memory; offload.optimizer=nvme puts the optimizer's states into a file"},
+     "leave it out: parameters stay on the device; offload.optimizer=cpu puts a GPU's optimizer states into its host's memory, "
+     "nvme a CPU's into a file"},
     {"training.dtype", "leave it out: master parameters are float32; training.mixed_precision_param is what computes"},
     {"training.compile", NO_COMPILER},
     {"training.gc_*", "leave it out: there is no garbage collector"},

@@ -5,9 +5,9 @@
 #include "src/model/model.h"
 #include "src/pass/pass.h"
 
-/* What has its home in a lower tier than the device. */
+/* What has its home in a lower tier than the device: in the host's memory where the device has its own, else in a file. */
 struct sh_offload {
-    int optimizer_16;    /* sixteenths of the elements whose remainder and optimizer states lie in a file; 0: none */
+    int optimizer_16;    /* sixteenths of the elements whose remainder and optimizer states lie there; 0: none */
     int buffers;         /* slices on the device at once, at least 2: one arrives while one is in use */
     int64_t slice_elems; /* whole SH_SLICE_MULTIPLE; 0: a sixteenth of them, at most 4 Mi */
 };
@@ -29,7 +29,7 @@ struct sh_build {
     bool score;                   /* a SCORE section, alone */
     const struct sh_kernel_table *kernels;
     bool snapshot_on_host;        /* the device has memory of its own: snapshots lie in the host's, a tier of its own */
-    struct sh_offload offload;    /* not together with a device that has memory of its own */
+    struct sh_offload offload;
     int threads;                  /* kernels will run with; their scratch depends on it */
     int64_t limit_bytes;          /* of the arena; 0: none */
 };

@@ -293,11 +293,15 @@ static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *o
     *out = (struct sh_offload){.buffers = cfg->offload.buffer_count};
     if (cfg->offload.optimizer == SH_OFFLOAD_NONE)
         return SH_OK;
-    if (gpu)
+    if (gpu && cfg->offload.optimizer == SH_OFFLOAD_NVME)
         return sh_fail(
             SH_E_USAGE,
             "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; "
-            "leave it out, or give training.device=cpu");
+            "give cpu, their host's memory, or training.device=cpu");
+    if (!gpu && cfg->offload.optimizer == SH_OFFLOAD_CPU)
+        return sh_fail(SH_E_USAGE,
+                       "offload.optimizer=cpu is for GPUs, and the job runs on CPUs, whose memory has the states "
+                       "already; nvme puts them into a file");
     out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
     return SH_OK;
 }
@@ -340,7 +344,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .optim = sh_optim_of(cfg->optimizer.name),
                     .state_dtype = dtype_of(cfg->optimizer.state_dtype),
                     .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
-                                (gpu || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
+                                ((gpu && cfg->offload.optimizer == SH_OFFLOAD_NONE) ||
+                                 cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
                     .reproducible = reproducible(cfg),
                     .reduce = dtype_of(cfg->training.mixed_precision_reduce),
                     .decay_all = cfg->optimizer.decay_all,

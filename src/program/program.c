@@ -198,12 +198,22 @@ int64_t sh_program_segment_bytes(const struct sh_segment *w)
     return w->ranks ? sh_program_segment_peer_at(w, w->ranks) : 0;
 }
 
-int sh_program_file_tier(const struct sh_program *p)
+static int find_tier(const struct sh_program *p, int kind)
 {
     for (int i = 0; i < p->n_tiers; i++)
-        if (p->tiers[i].kind == SH_TIER_FILE)
+        if ((int)p->tiers[i].kind == kind)
             return i;
     return SH_NONE;
+}
+
+int sh_program_file_tier(const struct sh_program *p)
+{
+    return find_tier(p, SH_TIER_FILE);
+}
+
+int sh_program_host_tier(const struct sh_program *p)
+{
+    return find_tier(p, SH_TIER_HOST);
 }
 
 /* Counted from the operations that the run executes, so that both have the same figure. */

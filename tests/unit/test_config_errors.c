@@ -49,8 +49,13 @@ static const struct refusal texts[] = {
     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
     {"training:\n  mixed_precision_param: FP16\n",
      "c.yaml:2: training.mixed_precision_param: 'FP16' is not one of float32 | bfloat16; bfloat16 is the 16-bit type here"},
-    {"offload:\n  optimizer: cpu\n",
-     "c.yaml:2: offload.optimizer: 'cpu' is not one of none | nvme; the one tier below memory is nvme, a file on a local disk"},
+    {"offload:\n  optimizer: disk\n", "c.yaml:2: offload.optimizer: 'disk' is not one of none | cpu | nvme"},
+    {"model:\n  name: gpt2-124m\noffload:\n  optimizer: cpu\ntraining:\n  device: cpu\n",
+     "c.yaml:4: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
+     "puts them into a file"},
+    {"model:\n  name: gpt2-124m\noffload:\n  optimizer: nvme\ntraining:\n  device: cuda\n",
+     "c.yaml:4: offload.optimizer: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
+     "beside it"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
     {"data:\n  token_type: unit16\n",
      "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},

@@ -211,6 +211,35 @@ static void the_hash_leaves_moves_out(void **state)
     sh_program_destroy(in_memory);
 }
 
+/* Beside a device with memory of its own: in one arena with the snapshots, the same slices in the same order, and nothing but
+ * a file asks for whole pages. */
+static void homes_lie_in_host_memory(void **state)
+{
+    struct sh_build b = build_of(SH_BF16, 11, 3);
+    struct sh_program *file = tiny_program(&b, tiny_mesh(2, 1, 1, 0)), *p;
+    int64_t homes = 0, snapshots = 0;
+    int host;
+
+    (void)state;
+    b.snapshot_on_host = b.options.snapshot = true;
+    p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+    host = sh_program_host_tier(p);
+    assert_true(host > 0 && sh_program_file_tier(p) == SH_NONE && sh_program_host_tier(file) == SH_NONE);
+    assert_int_equal(p->n_slices, file->n_slices);
+    for (int i = 0; i < p->n_slices; i++) {
+        assert_int_equal(p->tensors[p->slices[i].home].tier, host);
+        assert_true(p->slices[i].unit == file->slices[i].unit && p->slices[i].first == file->slices[i].first);
+        homes += sh_tensor_bytes(&p->tensors[p->slices[i].home]);
+    }
+    for (int t = 0; t < p->n_tensors; t++)
+        snapshots += p->tensors[t].mem == SH_MEM_SNAPSHOT ? (sh_tensor_bytes(&p->tensors[t]) + 255) / 256 * 256 : 0;
+    assert_true(homes > 0 && snapshots > 0);
+    assert_int_equal(p->tiers[host].bytes, homes + snapshots);
+    assert_true(p->persistent_bytes <= file->persistent_bytes);
+    sh_program_destroy(p);
+    sh_program_destroy(file);
+}
+
 /* By the size of the model where nobody says: a sixteenth, at most 4 Mi elements. */
 static void slices_have_a_size(void **state)
 {
@@ -238,7 +267,7 @@ int main(void)
         cmocka_unit_test(slices_overlap),         cmocka_unit_test(the_limit_holds),
         cmocka_unit_test(the_share_is_the_ratio), cmocka_unit_test(bytes_are_what_they_were),
         cmocka_unit_test(runs_cover_the_chunk),   cmocka_unit_test(the_hash_leaves_moves_out),
-        cmocka_unit_test(slices_have_a_size),
+        cmocka_unit_test(slices_have_a_size),     cmocka_unit_test(homes_lie_in_host_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -504,6 +504,7 @@ static void slices_change_no_bit(void **state)
         b.act = i % 2 ? SH_BF16 : SH_F32;
         b.options.optim = sh_optim_of(rows[r].optimizer);
         without = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
+        b.snapshot_on_host = r % 2; /* homes in host memory */
         b.offload = (struct sh_offload){
             .optimizer_16 = rows[r].ratio_16, .buffers = rows[r].buffers, .slice_elems = SH_SLICE_MULTIPLE};
         assert_true(n_fetches(&b) > 0 && (rows[r].ratio_16 < 16 || n_fetches(&b) > rows[r].buffers));
