@@ -194,18 +194,23 @@ static void print_peak(const struct sh_cmd_plan *l, struct sh_pass_peak peak)
     putchar('\n');
 }
 
-/* Homes of optimizer states, and the copies that saves are written from; all that is pinned, in one arena. */
+/* Homes, and the copies that saves are written from; all that is pinned, in one arena. */
 static void print_pinned(const struct sh_cmd_plan *l, int tier)
 {
-    int64_t in, out, homes = 0;
+    static const struct {
+        enum sh_mem mem;
+        const char *name;
+    } rows[] = {{SH_MEM_OPTIM, "pinned host memory: optimizer states"},
+                {SH_MEM_GRAD, "pinned host memory: gradients"},
+                {SH_MEM_SNAPSHOT, "pinned host memory: snapshots"}};
+    int64_t bytes[SH_MEM_KINDS], in, out;
 
-    for (int i = 0; i < l->p->n_slices; i++)
-        homes += sh_tensor_bytes(&l->p->tensors[l->p->slices[i].home]);
-    if (homes)
-        print_bytes("pinned host memory: optimizer states", homes);
-    print_bytes("pinned host memory: snapshots", l->p->tiers[tier].bytes - homes);
+    sh_pass_pinned(l->p, tier, bytes);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (bytes[rows[i].mem] || rows[i].mem == SH_MEM_SNAPSHOT)
+            print_bytes(rows[i].name, bytes[rows[i].mem]);
     sh_program_moved(l->p, &in, &out);
-    if (homes)
+    if (in || out)
         printf("  moved in a training step: %lld bytes to the GPU, %lld bytes back\n", (long long)in, (long long)out);
 }
 

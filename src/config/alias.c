@@ -49,6 +49,7 @@ static const struct {
     {"training.mixed_precision_param", "float16", "bfloat16 is the 16-bit type here"},
     {"training.mixed_precision_reduce", "fp16", "bfloat16 is the 16-bit type here"},
     {"training.mixed_precision_reduce", "float16", "bfloat16 is the 16-bit type here"},
+    {"offload.gradients", "nvme", "a file is for optimizer states: offload.optimizer=nvme"},
 };
 
 const char *sh_config_alias_advice(const char *key, const char *word)

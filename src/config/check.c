@@ -262,6 +262,11 @@ static sh_rc check_recompute(struct sh_config_state *state)
 static sh_rc check_offload(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
+    if (c->offload.gradients == SH_OFFLOAD_CPU && c->training.device == SH_DEVICE_CPU)
+        return sh_config_refuse(
+            state, "offload.gradients",
+            "cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; "
+            "leave it out");
     if (c->offload.optimizer == SH_OFFLOAD_NONE)
         return SH_OK;
     if (c->offload.optimizer == SH_OFFLOAD_NVME && c->training.device == SH_DEVICE_CUDA)

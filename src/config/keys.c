@@ -103,6 +103,7 @@ static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct"
 static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
 static words offload_words = {{"none", SH_OFFLOAD_NONE}, {"cpu", SH_OFFLOAD_CPU}, {"nvme", SH_OFFLOAD_NVME}, {NULL, 0}};
+static words gradients_words = {{"none", SH_OFFLOAD_NONE}, {"cpu", SH_OFFLOAD_CPU}, {NULL, 0}};
 static words progress_words = {{"thread", SH_PROGRESS_THREAD}, {"inline", SH_PROGRESS_INLINE}, {NULL, 0}};
 static words shared_memory_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};

@@ -40,7 +40,7 @@ static void make_queues(struct sh_exec *e)
     e->before_copies = e->device->event_create(false);
     e->copied = e->device->event_create(false);
     e->spans = sh_timings_create(e->device, e->queue);
-    if (e->device->gpu && e->p->n_slices)
+    if (e->device->gpu && sh_program_moves(e->p))
         e->host = sh_host_moves_open(e->p, e->device, &e->at, e->queue);
 }
 

@@ -8,6 +8,7 @@
 /* What has its home in a lower tier than the device: in the host's memory where the device has its own, else in a file. */
 struct sh_offload {
     int optimizer_16;    /* sixteenths of the elements whose remainder and optimizer states lie there; 0: none */
+    bool gradients;      /* of the shards of gradients: there, on a device with memory of its own */
     int buffers;         /* slices on the device at once, at least 2: one arrives while one is in use */
     int64_t slice_elems; /* whole SH_SLICE_MULTIPLE; 0: a sixteenth of them, at most 4 Mi */
 };

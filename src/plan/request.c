@@ -290,7 +290,11 @@ struct sh_adapters sh_request_adapters(const struct sh_config *cfg)
 /* The states of a run that trains. */
 static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out)
 {
-    *out = (struct sh_offload){.buffers = cfg->offload.buffer_count};
+    *out = (struct sh_offload){.buffers = cfg->offload.buffer_count,
+                               .gradients = cfg->offload.gradients == SH_OFFLOAD_CPU};
+    if (!gpu && out->gradients)
+        return sh_fail(SH_E_USAGE, "offload.gradients=cpu is for GPUs, and the job runs on CPUs, whose memory has them "
+                                   "already; leave it out");
     if (cfg->offload.optimizer == SH_OFFLOAD_NONE)
         return SH_OK;
     if (gpu && cfg->offload.optimizer == SH_OFFLOAD_NVME)

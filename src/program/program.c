@@ -69,6 +69,26 @@ int sh_program_add_op(struct sh_program *p, const struct sh_op *op)
     return APPEND(p->ops, p->n_ops, p->cap_ops, *op);
 }
 
+/* What lies behind the section moves. */
+void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *ops, int n)
+{
+    int first = p->sections[section].first_op, end = first + p->sections[section].n_ops, more = n - (end - first);
+    int n_tail = p->n_ops - end;
+    struct sh_op *tail = sh_calloc((size_t)n_tail + 1, sizeof *tail);
+
+    for (int i = 0; i < n_tail; i++)
+        tail[i] = p->ops[end + i];
+    p->n_ops = first;
+    for (int i = 0; i < n; i++)
+        sh_program_add_op(p, &ops[i]);
+    for (int i = 0; i < n_tail; i++)
+        sh_program_add_op(p, &tail[i]);
+    p->sections[section].n_ops = n;
+    for (int i = 0; i < p->n_sections; i++)
+        p->sections[i].first_op += i != section && p->sections[i].first_op >= end ? more : 0;
+    free(tail);
+}
+
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param)
 {
     return APPEND(p->params, p->n_params, p->cap_params, *param);
@@ -214,6 +234,14 @@ int sh_program_file_tier(const struct sh_program *p)
 int sh_program_host_tier(const struct sh_program *p)
 {
     return find_tier(p, SH_TIER_HOST);
+}
+
+bool sh_program_moves(const struct sh_program *p)
+{
+    for (int i = 0; i < p->n_streams; i++)
+        if (p->streams[i].runs == SH_RUNS_MOVES)
+            return true;
+    return false;
 }
 
 /* Counted from the operations that the run executes, so that both have the same figure. */

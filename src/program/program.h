@@ -265,6 +265,9 @@ int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
 void sh_program_freeze(struct sh_program *p, int unit);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
 
+/* Give a section other operations, which are copied. */
+void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *ops, int n);
+
 /* Let the program have collectives over a group in a stream; nothing changes where it has. */
 void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream);
 
@@ -279,6 +282,9 @@ struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, 
 /* The row of the file tier, and of the host's memory beside a GPU's; SH_NONE: the program has none. */
 int sh_program_file_tier(const struct sh_program *p);
 int sh_program_host_tier(const struct sh_program *p);
+
+/* Whether it moves anything between tiers. */
+bool sh_program_moves(const struct sh_program *p);
 
 /* Bytes that a training step moves between tiers: by FETCH and by EVICT. */
 void sh_program_moved(const struct sh_program *p, int64_t *in_bytes, int64_t *out_bytes);

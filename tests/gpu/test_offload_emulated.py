@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Optimizer states in the host's memory beside emulated GPUs change no bit: losses, norms and checkpoints are those of a run
+"""Optimizer states and gradients in the host's memory beside emulated GPUs change no bit: losses, norms and checkpoints are those of a run
 that has them on the GPU, whatever order its queues take; what a run moves and holds is what its plan says; and what fails
 ends in one line. Prints TAP. SHERD_LONG=1 tries more meshes and many more orders.
 
@@ -66,6 +66,7 @@ def plan_of(folder, ranks):
     text = job.sherd('plan', 'c.yaml', '--ranks', max(ranks, 1), folder=folder)
     found = {}
     for what, words in (('arena', r'arena: all that is allocated on it'), ('homes', r'pinned host memory: optimizer states'),
+                        ('gradients', r'pinned host memory: gradients'),
                         ('snapshots', r'pinned host memory: snapshots')):
         line = re.search(words + r' +(\d+)', text)
         found[what] = int(line[1]) if line else 0
@@ -87,7 +88,7 @@ def as_planned(folder, ranks, steps):
 
 def same(ranks, more, offload):
     expected = job.train('device', config(ranks, **more), ranks)
-    found = job.train('host', config(ranks, **more, **HOST, **offload), ranks)
+    found = job.train('host', config(ranks, **{**more, **HOST, **offload}), ranks)
     return compare(found, expected, 'host', 'device') + as_planned('host', ranks, found)
 
 
@@ -98,7 +99,20 @@ MATRIX = [
     (2, {'parallelism.sharding_strategy': 'no_shard', 'comm.backend': 'mpi'}, {'offload.optimizer_ratio': 0.5}),
     (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, {}),
 ]
+# Alone and with the states; written by the backward itself, added to, scattered into, cast, and summed over replicas.
+GRADS = {'offload.gradients': 'cpu'}
+ALONE = {**GRADS, 'offload.optimizer': 'none'}
+MATRIX += [
+    (1, {**LARGE, 'training.local_batch_size': 2}, GRADS),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 1}, GRADS),
+    (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'training.local_batch_size': 1},
+     ALONE),
+]
 MORE = [
+    (1, BF16, ALONE), (2, {**LARGE, 'parallelism.sharding_strategy': 'no_shard',
+                           'training.mixed_precision_reduce': 'bfloat16'}, ALONE),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'shard_optim', 'training.local_batch_size': 1}, GRADS),
+    (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'shard_grad_op', 'training.local_batch_size': 1, **ASYNC}, GRADS),
     (1, {**LARGE, 'training.local_batch_size': 2}, {}), (1, {**BF16, 'optimizer.name': 'sgd'}, {}),
     (1, {**LARGE, **SMALL, **ASYNC}, {'offload.optimizer_ratio': 0.7}), (1, {'checkpoint.enable': False}, {}),
     (2, {**LARGE, 'parallelism.sharding_strategy': 'shard_optim', 'training.local_batch_size': 1}, {}),
@@ -196,10 +210,11 @@ def counters(more):
 
 def pinned(more):
     """What is pinned beside the device is what the plan has, to the byte."""
-    without = counters(more)['pinned']
+    without = counters({**more, **({'offload.gradients': 'none'} if GRADS.items() <= more.items() else {})})['pinned']
     host = counters({**more, **HOST})['pinned']
     plan = plan_of('counted', 1)
-    return [] if host - without == plan['homes'] > 0 else [f'{host - without} bytes are pinned, planned {plan}']
+    homes = plan['homes'] + plan['gradients']
+    return [] if host - without == homes > 0 else [f'{host - without} bytes are pinned, planned {plan}']
 
 
 def no_snapshots():
@@ -236,6 +251,7 @@ REFUSED = [
     ({**CPU, **HOST}, 2, 'offload.optimizer.*cpu is for GPUs'),
     ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 2, 'offload.optimizer.*not of a GPU; give cpu'),
     ({**HOST, 'offload.optimizer_ratio': 0}, 2, 'offload.optimizer_ratio.*leave out'),
+    ({**CPU, **GRADS}, 2, 'offload.gradients.*cpu is for GPUs'),
     ({**HOST, 'offload.buffer_count': 1}, 2, 'offload.buffer_count'),
 ]
 
@@ -254,6 +270,9 @@ def main():
               ('in any order on 1 GPU', in_any_order, 1, range(20 if LONG else 3), {**LARGE, **BF16}),
               ('in any order on 2 GPUs, saved behind', in_any_order, 2, range(20 if LONG else 2), {**LARGE, **BF16, **ASYNC}),
               ('an event is forgotten', forgotten), ('pinned as planned', pinned, {**LARGE, **BF16}),
+              ('gradients pinned as planned', pinned, {**LARGE, **BF16, **GRADS}),
+              ('gradients in any order', in_any_order, 2, range(20 if LONG else 2),
+               {**LARGE, **BF16, **GRADS, 'training.local_batch_size': 1}),
               ('no snapshots', no_snapshots), ('too little pinned memory', too_little_pinned), ('a copy fails', copy_fails),
               ('traced', traced)]
     cases += [(f'refused: {more}', ends, 'refused', 1, status, says, more) for more, status, says in REFUSED]

@@ -53,6 +53,11 @@ static const struct refusal texts[] = {
     {"model:\n  name: gpt2-124m\noffload:\n  optimizer: cpu\ntraining:\n  device: cpu\n",
      "c.yaml:4: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
      "puts them into a file"},
+    {"offload:\n  gradients: nvme\n",
+     "c.yaml:2: offload.gradients: 'nvme' is not one of none | cpu; a file is for optimizer states: offload.optimizer=nvme"},
+    {"model:\n  name: gpt2-124m\noffload:\n  gradients: cpu\ntraining:\n  device: cpu\n",
+     "c.yaml:4: offload.gradients: cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; "
+     "leave it out"},
     {"model:\n  name: gpt2-124m\noffload:\n  optimizer: nvme\ntraining:\n  device: cuda\n",
      "c.yaml:4: offload.optimizer: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
      "beside it"},

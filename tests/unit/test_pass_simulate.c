@@ -515,9 +515,37 @@ static void slices_change_no_bit(void **state)
     }
 }
 
+/* Shards of gradients that are away between their uses, on each mesh, alone or with the states; of a unit that is written by
+ * the backward itself, scattered into, added to, and summed over replicas. */
+static void gradients_away_change_no_bit(void **state)
+{
+    const int n = sizeof meshes / sizeof *meshes;
+
+    (void)state;
+    for (int i = 0; i < 2 * n; i++) {
+        int m = i % n, shard = meshes[m].shard, replicate = meshes[m].replicate;
+        bool sync_last = i >= n && shard > 1 && meshes[m].micros > 1;
+        struct sh_build b = build_of(&tiny_models[i % TINY_MODELS], shard * replicate, meshes[m].micros, sync_last);
+        const struct variant *v = &variants[i % VARIANTS];
+        struct outcome with, without;
+
+        b.model.ffn_dim = 500;
+        b.act = i % 3 ? SH_BF16 : SH_F32;
+        b.options.reduce = i % 3 == 2 ? SH_BF16 : SH_F32;
+        without = run_variant(b, v, shard, replicate);
+        b.snapshot_on_host = true;
+        b.offload = (struct sh_offload){.gradients = true, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE};
+        b.offload.optimizer_16 = i % 4 ? 9 : 0;
+        with = run_variant(b, v, shard, replicate);
+        assert_same(&with, &without);
+        free(with.params);
+        free(without.params);
+    }
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 9] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 10] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){
@@ -531,5 +559,6 @@ int main(void)
     tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(with_frozen_units);
     tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(with_adapters);
     tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(slices_change_no_bit);
+    tests[TINY_MODELS + 9] = (struct CMUnitTest)cmocka_unit_test(gradients_away_change_no_bit);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

@@ -92,6 +92,7 @@ static const struct row machine[] = {
     {"comm.progress", "inline", NULL},
     {"memory.limit_bytes", "1GiB", NULL},
     {"offload.optimizer", "nvme", "offload.nvme_path=/elsewhere"},
+    {"offload.gradients", "cpu", NULL},
     {"offload.optimizer_ratio", "0.5", NVME},
     {"offload.nvme_path", "/elsewhere", NULL},
     {"offload.buffer_count", "4", NVME},

@@ -205,6 +205,7 @@ ROWS = {
     'comm.shared_memory': Row('off', 'plan', needs=HYBRID),
     'memory.limit_bytes': Row('10KiB', 'refused'),
     'offload.optimizer': Row('nvme', 'plan', needs={'offload.nvme_path': '.'}),
+    'offload.gradients': Row('cpu', 'refused'),
     'offload.optimizer_ratio': Row(0.25, 'plan', needs=NVME),
     'offload.nvme_path': Row('nowhere', 'refused', needs=NVME),
     'offload.buffer_count': Row(2, 'plan', needs=NVME),
