@@ -136,15 +136,15 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_SUMSQ] = {.shape = "a [n] f32 -> s [22] f64 +=", .flops = "2n", APART},
     [SH_OP_EXACT_ROUND] = {.shape = "s [22] f64 -> y [1] f64", .flops = "66", APART},
     [SH_OP_ADAMW] =
-        {.shape = "g [n] f32 -> p [n] act inout, m [n] float inout, v [n] float inout, r [n] i16 inout opt:bf16",
+        {.shape = "g [n] f32 -> p [n] master inout, m [n] state inout, v [n] state inout, r [n] i16 inout opt:bf16",
          .flops = "15n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_SGD] =
-        {.shape = "g [n] f32 -> p [n] act inout, m [n] float inout, r [n] i16 inout opt:bf16",
+        {.shape = "g [n] f32 -> p [n] master inout, m [n] state inout, r [n] i16 inout opt:bf16",
          .flops = "7n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_LION] =
-        {.shape = "g [n] f32 -> p [n] act inout, m [n] float inout, r [n] i16 inout opt:bf16",
+        {.shape = "g [n] f32 -> p [n] master inout, m [n] state inout, r [n] i16 inout opt:bf16",
          .flops = "11n", .attrs = run_attrs, .runs = true, APART},
-    [SH_OP_UNPACK] = {.shape = "packed [b,36] u8 -> w [64b] act", .flops = "64b", APART},
+    [SH_OP_UNPACK] = {.shape = "packed [b,36] u8 -> w [64b] master", .flops = "64b", APART},
     [SH_OP_KV_PUT] =
         {.shape = "qkv [B,T,HD+2KD] act of 2BTKD, at [B,T] i32, count [B] i32 -> kv [B,S,2KD] act inout of 2BTKD",
          .attrs = cache_attrs, APART},

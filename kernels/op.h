@@ -2,7 +2,7 @@
  * their shapes and types, its cost and its attributes; a device has one kernel a kind (kernels/ref, kernels/cpu,
  * kernels/cuda); a kind that models emit has one rule in src/pass/grad.c. CONTRIBUTING.md has the steps.
  *
- * All tensors are row-major and dense. "act" is the compute type (f32 or bf16): activations, their gradients and
+ * All tensors are row-major and dense. "act" is the compute type (f32, bf16 or f16): activations, their gradients and
  * parameters as they are used; gradients of parameters are always f32. Kernels accumulate in f32 or better and round
  * once, at the end. Optional operands may be absent: data == NULL. An output marked += is added to when its bit is set in
  * attr->accumulate (sh_op_adds()), else overwritten. kernels/shape.h describes how op.c writes shapes.
@@ -182,12 +182,12 @@ double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *
 
 /* Numbers that change from step to step, the same for all operations of a section. */
 struct sh_op_scalars {
-    double loss_scale; /* 1 / unmasked target tokens of the global batch */
+    double loss_scale; /* 1 / unmasked target tokens of the global batch; in f16 times a power of two */
     float lr, beta1, beta2, adam_eps, weight_decay;
     double beta1_pow, beta2_pow; /* beta^t for this update t = 1, 2, ... */
-    float grad_scale;            /* clipping: gradients are multiplied by it before the update */
-    uint64_t seed, update;       /* of the random bits by which states in bf16 are rounded (kernels/states.h); t */
-    int64_t position;            /* LOGITS */
+    float grad_scale;      /* clipping, over what scaled the loss: gradients are multiplied by it before the update */
+    uint64_t seed, update; /* of the random bits by which states in bf16 are rounded (kernels/states.h); t */
+    int64_t position;      /* LOGITS */
 };
 
 struct sh_operand {

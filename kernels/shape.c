@@ -92,7 +92,7 @@ double sh_formula_value(const struct sh_formula *f, const struct sh_letters *let
 struct fit {
     const struct sh_op_call *call;
     struct sh_letters letters;
-    int bound[SH_TYPE_RULES]; /* dtype of an operand that says act, sum or any; -1: none has yet */
+    int bound[SH_TYPE_RULES]; /* dtype of an operand that says act, sum, master or any; -1: none has yet */
 };
 
 static bool right_dims(const struct fit *fit, const struct sh_operand_row *row, const struct sh_operand *t)
@@ -107,9 +107,16 @@ static bool right_dims(const struct fit *fit, const struct sh_operand_row *row, 
 
 static bool allowed(enum sh_type_rule rule, enum sh_dtype dtype)
 {
-    bool is_float = dtype == SH_F32 || dtype == SH_BF16;
+    static const unsigned allow[SH_TYPE_RULES] = {
+        [SH_TYPE_ACT] = 1u << SH_F32 | 1u << SH_BF16 | 1u << SH_F16,
+        [SH_TYPE_SUM] = 1u << SH_F32 | 1u << SH_BF16 | 1u << SH_F64,
+        [SH_TYPE_MASTER] = 1u << SH_F32 | 1u << SH_BF16,
+        [SH_TYPE_ANY] = (1u << SH_DTYPES) - 1,
+        [SH_TYPE_FLOAT] = 1u << SH_F32 | 1u << SH_BF16 | 1u << SH_F16,
+        [SH_TYPE_STATE] = 1u << SH_F32 | 1u << SH_BF16,
+    };
 
-    return rule == SH_TYPE_ANY || is_float || (rule == SH_TYPE_SUM && dtype == SH_F64);
+    return allow[rule] >> dtype & 1u;
 }
 
 static bool right_type(struct fit *fit, const struct sh_operand_row *row, enum sh_dtype dtype)
@@ -118,7 +125,7 @@ static bool right_type(struct fit *fit, const struct sh_operand_row *row, enum s
 
     if (row->type == SH_TYPE_FIXED)
         return dtype == row->dtype;
-    if (row->type != SH_TYPE_FLOAT && *bound >= 0)
+    if (row->type != SH_TYPE_FLOAT && row->type != SH_TYPE_STATE && *bound >= 0)
         return (int)dtype == *bound;
     *bound = (int)dtype;
     return allowed(row->type, dtype);
@@ -127,7 +134,7 @@ static bool right_type(struct fit *fit, const struct sh_operand_row *row, enum s
 static bool right_presence(const struct fit *fit, const struct sh_operand_row *row, const struct sh_operand *t)
 {
     if (row->with_bf16)
-        return absent(t) == (fit->bound[SH_TYPE_ACT] != SH_BF16);
+        return absent(t) == (fit->bound[SH_TYPE_MASTER] != SH_BF16);
     return !absent(t) || row->optional;
 }
 

@@ -6,9 +6,9 @@
  *   dims   formulas: sums of products of a number and letters, as N, 2F, HD+2KD. A letter is one number in all operands of a
  *          call: what a dim that is the letter alone says, or an attribute (struct sh_attr_field). P>=T: P, which is T at
  *          least. [n], a small letter: any shape of n elements; [64b]: of so many times b
- *   type   f32 bf16 f64 i32 i16 u8; act: f32 or bf16, sum: f32, f64 or bf16, any: any, each the same for all operands that say
- *          so; float: f32 or bf16
- *   flags  opt: may be absent; opt:bf16: is there when act is bf16, and only then
+ *   type   f32 bf16 f64 i32 i16 u8; act: f32, bf16 or f16, sum: f32, f64 or bf16, master: f32 or bf16, any: any, each the
+ *          same for all operands that say so; float: f32, bf16 or f16; state: f32 or bf16
+ *   flags  opt: may be absent; opt:bf16: is there when the master is bf16, and only then
  *          +=: added to when attr->accumulate says so; inout: its earlier value counts always
  *          turns: its two dims change places when attr->linear.w_in_out
  *          of FORMULA: the call touches so many of its elements only
@@ -31,7 +31,16 @@ struct sh_formula {
     } term[SH_FORMULA_TERMS];
 };
 
-enum sh_type_rule { SH_TYPE_FIXED, SH_TYPE_ACT, SH_TYPE_SUM, SH_TYPE_ANY, SH_TYPE_FLOAT, SH_TYPE_RULES };
+enum sh_type_rule {
+    SH_TYPE_FIXED,
+    SH_TYPE_ACT,
+    SH_TYPE_SUM,
+    SH_TYPE_MASTER,
+    SH_TYPE_ANY,
+    SH_TYPE_FLOAT,
+    SH_TYPE_STATE,
+    SH_TYPE_RULES
+};
 
 /* clang-format off */
 struct sh_operand_row {

@@ -120,7 +120,8 @@ static bool read_dims(struct reader *r, struct sh_operand_row *o)
 static bool read_type(struct reader *r, struct sh_operand_row *o)
 {
     static const char *const rules[SH_TYPE_RULES] = {
-        [SH_TYPE_ACT] = "act", [SH_TYPE_SUM] = "sum", [SH_TYPE_ANY] = "any", [SH_TYPE_FLOAT] = "float"};
+        [SH_TYPE_ACT] = "act", [SH_TYPE_SUM] = "sum",     [SH_TYPE_MASTER] = "master",
+        [SH_TYPE_ANY] = "any", [SH_TYPE_FLOAT] = "float", [SH_TYPE_STATE] = "state"};
 
     for (int t = 0; t < SH_DTYPES; t++)
         if (skip_word(r, sh_dtype_name((enum sh_dtype)t))) {

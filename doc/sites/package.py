@@ -1,9 +1,10 @@
-# A recipe for Spack 1.0 and newer: put it into <repository>/packages/sherd/package.py (`spack repo create` makes one), with
-# sherd-0.1.0.tar.xz of `make dist` in the current folder:
+# A recipe for Spack 1.0 and newer: put it into <repository>/packages/sherd/package.py (`spack repo
+# create` makes one), with sherd-0.1.0.tar.xz of `make dist` in the current folder:
 #
 #   spack install --no-checksum sherd ^openmpi
 #
-# --no-checksum, as long as the version below has none: add sha256= with what `sha256sum` says of the tarball you trust.
+# --no-checksum, as long as the version below has none: add sha256= with what `sha256sum` says of
+# the tarball you trust.
 import os
 
 from spack_repo.builtin.build_systems.autotools import AutotoolsPackage
@@ -13,15 +14,20 @@ from spack.package import *
 
 
 class Sherd(AutotoolsPackage, CudaPackage):
-    """Trains language models with fully sharded data parallelism over MPI, and keeps checkpoints in parallel HDF5."""
+    """Trains language models with fully sharded data parallelism over MPI, and keeps checkpoints
+    in parallel HDF5."""
+
+    manual_download = True
+    url = f"file://{os.getcwd()}/sherd-0.1.0.tar.xz"
 
     license("Apache-2.0")
-    manual_download = True
 
     version("0.1.0")
 
     variant("onednn", default=True, description="Fast matrix products on CPUs")
-    variant("tokenizers", default=True, description="tokenizer.json, and texts packed by gzip or zstd")
+    variant(
+        "tokenizers", default=True, description="tokenizer.json, and texts packed by gzip or zstd"
+    )
     variant("cudnn", default=True, when="+cuda", description="Attention on GPUs by cuDNN")
 
     depends_on("c", type="build")
@@ -31,7 +37,12 @@ class Sherd(AutotoolsPackage, CudaPackage):
     depends_on("mpi@3.1:")
     depends_on("hdf5@1.10:+mpi")
     depends_on("blas")
-    requires("^[virtuals=blas] openblas", "^[virtuals=blas] blis", policy="any_of", msg="CBLAS of OpenBLAS or BLIS")
+    requires(
+        "^[virtuals=blas] openblas",
+        "^[virtuals=blas] blis",
+        policy="any_of",
+        msg="CBLAS of OpenBLAS or BLIS",
+    )
     depends_on("libyaml")
     depends_on("jansson")
     depends_on("xxhash")
@@ -41,27 +52,35 @@ class Sherd(AutotoolsPackage, CudaPackage):
     depends_on("zstd", when="+tokenizers")
     depends_on("cuda@12.3:", when="+cuda")
     depends_on("nccl@2.26:", when="+cuda")
+    for _arch in CudaPackage.cuda_arch_values:
+        depends_on(f"nccl cuda_arch={_arch}", when=f"+cuda cuda_arch={_arch}")
     depends_on("cudnn@9:", when="+cudnn")
     depends_on("python@3.9:", type="test")
     depends_on("cmocka", type="test")
 
     conflicts("cuda_arch=none", when="+cuda", msg="name the GPUs: cuda_arch=80,90")
 
-    def url_for_version(self, version):
-        return f"file://{os.getcwd()}/sherd-{version}.tar.xz"
+    def place(self, name):
+        """What configure is told of a library: its prefix. Of the system's own, pkg-config knows
+        where below /usr the distribution has put them."""
+        prefix = self.spec[name].prefix
+        return "yes" if prefix == "/usr" else prefix
 
     def configure_args(self):
         spec = self.spec
-        args = [
-            f"--with-mpi={spec['mpi'].prefix}",
-            f"--with-hdf5={spec['hdf5'].prefix}",
-            f"--with-blas={spec['blas'].prefix}",
-        ]
-        for name in ("yaml", "jansson", "xxhash"):
-            args.append(f"--with-{name}={spec['libyaml' if name == 'yaml' else name].prefix}")
-        args.append(f"--with-dnnl={spec['onednn'].prefix}" if "+onednn" in spec else "--with-dnnl=no")
-        for name, package in (("pcre2", "pcre2"), ("zlib", "zlib-api"), ("zstd", "zstd")):
-            args.append(f"--with-{name}={spec[package].prefix}" if "+tokenizers" in spec else f"--with-{name}=no")
+        args = [f"--with-mpi={spec['mpi'].prefix}"]
+        for option, package, wanted in (
+            ("hdf5", "hdf5", True),
+            ("blas", "blas", True),
+            ("yaml", "libyaml", True),
+            ("jansson", "jansson", True),
+            ("xxhash", "xxhash", True),
+            ("dnnl", "onednn", "+onednn" in spec),
+            ("pcre2", "pcre2", "+tokenizers" in spec),
+            ("zlib", "zlib-api", "+tokenizers" in spec),
+            ("zstd", "zstd", "+tokenizers" in spec),
+        ):
+            args.append(f"--with-{option}={self.place(package) if wanted else 'no'}")
         args.append(f"--with-cmocka={'yes' if self.run_tests else 'no'}")
         if "+cuda" in spec:
             args += [

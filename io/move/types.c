@@ -12,43 +12,6 @@ int sh_move_type_bytes(enum sh_move_type t)
     return bytes[t];
 }
 
-/* The float with these bits. */
-static float of_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-/* IEEE 754 binary16: a sign, 5 bits of exponent with bias 15, 10 of fraction. A subnormal is its fraction times 2^-24. */
-static float widen_f16(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-    if (rest >= 0x7c00u)
-        return of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    if (rest < 0x400u)
-        return of_bits(sign) + (sign ? -1.0f : 1.0f) * (float)rest * 0x1p-24f;
-    return of_bits(sign | ((rest << 13) + (112u << 23)));
-}
-
-/* To nearest, ties to even: by adding what float32's own rounding cuts off, for the subnormals at their fixed step. */
-static uint16_t narrow_f16(float x)
-{
-    uint32_t bits, sign;
-    memcpy(&bits, &x, 4);
-    sign = bits >> 16 & 0x8000u;
-    bits &= 0x7fffffffu;
-    if (bits > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u);
-    if (bits < 113u << 23) {               /* below 2^-14 */
-        float step = of_bits(bits) + 0.5f; /* float32 counts in 2^-24 from here on */
-        memcpy(&bits, &step, 4);
-        return (uint16_t)(sign | (bits - 0x3f000000u));
-    }
-    bits += 0xfffu + (bits >> 13 & 1u);
-    return (uint16_t)(sign | (bits >= 143u << 23 ? 0x7c00u : (bits >> 13) - (112u << 10)));
-}
-
 /* Through memcpy: values in a file need not be aligned. */
 /* Blocks of a fixed length, which compilers make vectors of. */
 enum { BLOCK = 32 };
@@ -79,7 +42,7 @@ static void widen_piece(enum sh_move_type t, const char *from, int64_t n, float 
         widen_bf16(from, n, to);
     for (int64_t i = 0; t == SH_MOVE_F16 && i < n; i++) {
         memcpy(&h, from + 2 * i, 2);
-        to[i] = widen_f16(h);
+        to[i] = sh_f16_to_f32(h);
     }
 }
 
@@ -205,7 +168,7 @@ static int64_t narrow_to_f16(const float *from, int64_t n, char *to)
 {
     int64_t bad = n;
     for (int64_t i = 0; i < n; i++) {
-        uint16_t h = narrow_f16(from[i]);
+        uint16_t h = sh_f32_to_f16(from[i]);
         if ((h & 0x7fffu) == 0x7c00u && bad == n && isfinite(from[i]))
             bad = i;
         memcpy(to + 2 * i, &h, 2);

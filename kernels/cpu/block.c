@@ -1,6 +1,7 @@
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/math.h"
+#include "src/base/half.h"
 
 #include <string.h>
 
@@ -29,11 +30,25 @@ SH_CLONES static void add_bf16(float *dst, const sh_bf16 *src, int64_t n)
         dst[i] += sh_bf16_to_f32(src[i]);
 }
 
+/* Widened in the L1 cache. */
+static void add_f16(float *dst, const sh_f16 *src, int64_t n)
+{
+    float room[512];
+
+    for (int64_t at = 0, here; at < n; at += here) {
+        here = n - at < 512 ? n - at : 512;
+        sh_half_widen(room, src + at, here);
+        add_f32(dst + at, room, here);
+    }
+}
+
 /* The type is asked for once a row, not for each element. */
 static void add_one_row(float *dst, const void *src, enum sh_dtype dtype, int64_t n)
 {
     if (dtype == SH_BF16)
         add_bf16(dst, src, n);
+    else if (dtype == SH_F16)
+        add_f16(dst, src, n);
     else
         add_f32(dst, src, n);
 }
@@ -45,6 +60,8 @@ void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const voi
         const void *row = sh_cpu_at(src, dtype, i * lds);
         if (dtype == SH_BF16)
             load_bf16(dst + i * ldd, row, b.cols);
+        else if (dtype == SH_F16)
+            sh_half_widen(dst + i * ldd, row, b.cols);
         else
             memcpy(dst + i * ldd, row, (size_t)b.cols * sizeof(float));
     }
@@ -57,6 +74,8 @@ void sh_cpu_block_store(struct sh_cpu_block b, void *dst, int64_t ldd, enum sh_d
         void *row = sh_cpu_at(dst, dtype, i * ldd);
         if (dtype == SH_BF16)
             store_bf16(row, src + i * lds, b.cols);
+        else if (dtype == SH_F16)
+            sh_half_narrow(row, src + i * lds, b.cols);
         else
             memcpy(row, src + i * lds, (size_t)b.cols * sizeof(float));
     }

@@ -1,4 +1,4 @@
-/* Rectangular blocks of matrices between the compute type (f32 or bf16) and f32 scratch: what products, attention and
+/* Rectangular blocks of matrices between the compute type (f32, bf16 or f16) and f32 scratch: what products, attention and
  * the head do their arithmetic in. A block is `rows` rows of `cols` neighbouring elements; ld is the distance of rows
  * in elements. Source and destination do not overlap unless said so. All local, for one thread, no failure. */
 #ifndef SH_KERNELS_CPU_BLOCK_H

@@ -11,15 +11,16 @@ enum { MIN_SIDE = 128, GRAIN = 64 };
 
 /* By type: the most rows and columns of a tile, and how many tiles are to be there for the threads: more of tile_flops
  * (8 ms) where the product is that large. A library packs both sides of each tile, so that f32 gains by
- * larger tiles than those of bf16, whose size bounds a scratch; one tile for a thread would gain 15 %. */
+ * larger tiles than those of 16 bits, whose size bounds a scratch; one tile for a thread would gain 15 %. */
 static const struct cut {
     int64_t most_m, most_n, tiles, most_tiles;
     double tile_flops;
 } cuts[SH_DTYPES] = {
     [SH_F32] = {.most_m = 2048, .most_n = 1536, .tiles = 16, .most_tiles = 128, .tile_flops = 1200e6},
     [SH_BF16] = {.most_m = SH_GEMM_TILE_M, .most_n = SH_GEMM_TILE_N, .tiles = 16, .most_tiles = 16, .tile_flops = 1},
+    [SH_F16] = {.most_m = SH_GEMM_TILE_M, .most_n = SH_GEMM_TILE_N, .tiles = 16, .most_tiles = 16, .tile_flops = 1},
 };
-/* f32 sums of a tile that goes to a bf16 C: the first part of a thread's scratch; the engine's follows. */
+/* f32 sums of a tile that goes to a C of 16 bits: the first part of a thread's scratch; the engine's follows. */
 enum { SUMS_BYTES = SH_GEMM_TILE_M * SH_GEMM_TILE_N * (int)sizeof(float) };
 
 struct plan {
@@ -71,7 +72,7 @@ static struct plan plan_tiles(const struct sh_gemm *g)
     return p;
 }
 
-/* A tile's sums go straight to an f32 C; a bf16 C gets them rounded once, after bias and addend. */
+/* A tile's sums go straight to an f32 C; one of 16 bits gets them rounded once, after bias and addend. */
 static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, struct plan p, int64_t i, void *work)
 {
     int64_t row = i % p.down * p.tile_m, col = i / p.down * p.tile_n;

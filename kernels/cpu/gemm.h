@@ -19,14 +19,14 @@
 /* ld: distance of stored rows in elements. A is stored [m,k], or [k,m] when trans_a; B [k,n], or [n,k] when trans_b. */
 struct sh_gemm {
     int64_t m, n, k;
-    enum sh_dtype in_dtype; /* of A, B and bias: f32 or bf16 */
+    enum sh_dtype in_dtype; /* of A, B and bias: f32, bf16 or f16 */
     const void *a;
     int64_t lda;
     bool trans_a;
     const void *b;
     int64_t ldb;
     bool trans_b;
-    enum sh_dtype out_dtype; /* of C and addend: f32, or bf16 when in_dtype is bf16 */
+    enum sh_dtype out_dtype; /* of C and addend: f32, or in_dtype */
     void *c;                 /* [m,n]; overlaps none of the operands but, exactly, addend */
     int64_t ldc;
     const void *bias;   /* [n], added to each row; NULL: none */

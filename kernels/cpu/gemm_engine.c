@@ -12,7 +12,7 @@
  *   oneDNN 2.6 bf16      370-440               550-950
  *   oneDNN 2.6 sgemm     190-240               180-200
  *   OpenBLAS 0.3.21      100-115 (takes the CPU for a Haswell; 190-210 with OPENBLAS_CORETYPE=SkylakeX)   160-185
- *   bf16 widened to f32  nearly the f32 engine's */
+ *   16 bits widened to f32  nearly the f32 engine's */
 /* clang-format off */
 static const struct sh_gemm_engine *const engines[] = {
 #ifdef SH_AMX
@@ -23,6 +23,7 @@ static const struct sh_gemm_engine *const engines[] = {
     &sh_gemm_engine_dnnl_f32,
 #endif
     &sh_gemm_engine_widen,
+    &sh_gemm_engine_widen_f16,
     &sh_gemm_engine_cblas,
 };
 /* clang-format on */

@@ -35,7 +35,7 @@ struct sh_gemm_engine {
 };
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */
-extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen;
+extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen, sh_gemm_engine_widen_f16;
 extern const struct sh_gemm_engine sh_gemm_engine_amx; /* with HAVE_AMX, on x86-64 */
 
 /* Engine i of the table, NULL past the last; the one that sh_gemm_run() takes for a type, always the same. The first
@@ -43,7 +43,7 @@ extern const struct sh_gemm_engine sh_gemm_engine_amx; /* with HAVE_AMX, on x86-
 const struct sh_gemm_engine *sh_gemm_engine_at(int i);
 const struct sh_gemm_engine *sh_gemm_engine_for(enum sh_dtype in_dtype);
 
-/* The limits of a tile in bf16, which bound the scratch. Products with few tiles have smaller ones. */
+/* The limits of a tile in 16 bits, which bound the scratch. Products with few tiles have smaller ones. */
 enum { SH_GEMM_TILE_M = 256, SH_GEMM_TILE_N = 384 };
 
 /* sh_gemm_run() and its scratch for a given engine: tests and benchmarks compare engines. */

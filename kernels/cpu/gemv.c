@@ -15,7 +15,7 @@ typedef uint16_t halves __attribute__((vector_size(LANES * sizeof(uint16_t))));
 
 bool sh_gemv_takes(const struct sh_gemm *g)
 {
-    bool types = g->in_dtype == SH_BF16 || (g->in_dtype == SH_F32 && g->out_dtype == SH_F32);
+    bool types = g->in_dtype != SH_F32 || g->out_dtype == SH_F32;
 
     return g->m <= MOST_ROWS && !g->trans_a && !g->addend && types;
 }
@@ -29,6 +29,21 @@ bool sh_gemv_takes(const struct sh_gemm *g)
         (v) = (vec)(__builtin_convertvector(half_, bits) << 16); \
     } while (0)
 
+/* As sh_f16_to_f32(), for numbers: a subnormal is a fraction beside 2^-14, less that. No operand is subnormal in f32, where
+ * processors are slow. */
+static inline void widen_f16(vec *v, const sh_f16 *p)
+{
+    halves half;
+    memcpy(&half, p, sizeof half);
+    bits whole = __builtin_convertvector(half, bits), size = whole & 0x7fffu;
+    bits small = (bits)(size < 0x400u), large = (bits)(size >= 0x7c00u);
+    bits normal = (size << 13) + 0x38000000u + (large & 0x38000000u);
+    vec subnormal = (vec)((size << 13) + 0x38800000u) - 0x1p-14f;
+    *v = (vec)(((bits)subnormal & small) | (normal & ~small) | (whole & 0x8000u) << 16);
+}
+
+#define LOAD_F16(v, p) widen_f16(&(v), (p))
+
 static inline float one_f32(const float *p)
 {
     return *p;
@@ -37,6 +52,11 @@ static inline float one_f32(const float *p)
 static inline float one_bf16(const sh_bf16 *p)
 {
     return sh_bf16_to_f32(*p);
+}
+
+static inline float one_f16(const sh_f16 *p)
+{
+    return sh_f16_to_f32(*p);
 }
 
 /* sums [R,M] = w [R,k] x [M,k]': whole vectors by lanes, which are added in their order; then what is left over. The sizes
@@ -74,18 +94,28 @@ DOTS(dots_f32_4, float, LOAD_F32, one_f32, 4, GROUP)
 DOTS(dots_bf16_1, sh_bf16, LOAD_BF16, one_bf16, 1, GROUP)
 DOTS(dots_bf16_2, sh_bf16, LOAD_BF16, one_bf16, 2, GROUP)
 DOTS(dots_bf16_4, sh_bf16, LOAD_BF16, one_bf16, 4, GROUP)
+DOTS(dots_f16_1, sh_f16, LOAD_F16, one_f16, 1, GROUP)
+DOTS(dots_f16_2, sh_f16, LOAD_F16, one_f16, 2, GROUP)
+DOTS(dots_f16_4, sh_f16, LOAD_F16, one_f16, 4, GROUP)
 /* The rows that a group leaves over, one by one. */
 DOTS(dot_f32, float, LOAD_F32, one_f32, 1, 1)
 DOTS(dot_bf16, sh_bf16, LOAD_BF16, one_bf16, 1, 1)
+DOTS(dot_f16, sh_f16, LOAD_F16, one_f16, 1, 1)
+
+static float one(enum sh_dtype dtype, const void *p)
+{
+    return dtype == SH_BF16 ? one_bf16(p) : dtype == SH_F16 ? one_f16(p) : one_f32(p);
+}
 
 /* y [r,c], rounded once. */
 static void put(const struct sh_gemm *g, int64_t row, int64_t column, float sum)
 {
     if (g->bias)
-        sum += g->in_dtype == SH_BF16 ? sh_bf16_to_f32(((const sh_bf16 *)g->bias)[column])
-                                      : ((const float *)g->bias)[column];
+        sum += one(g->in_dtype, sh_cpu_at(g->bias, g->in_dtype, column));
     if (g->out_dtype == SH_BF16)
         ((sh_bf16 *)g->c)[row * g->ldc + column] = sh_f32_to_bf16(sum);
+    else if (g->out_dtype == SH_F16)
+        ((sh_f16 *)g->c)[row * g->ldc + column] = sh_f32_to_f16(sum);
     else
         ((float *)g->c)[row * g->ldc + column] = sum;
 }
@@ -98,6 +128,8 @@ static void take_group(const struct sh_gemm *g, int64_t row, int m, int64_t colu
 
     if (g->in_dtype == SH_BF16)
         (m == 4 ? dots_bf16_4 : m == 2 ? dots_bf16_2 : dots_bf16_1)(w, g->ldb, x, g->lda, g->k, sums);
+    else if (g->in_dtype == SH_F16)
+        (m == 4 ? dots_f16_4 : m == 2 ? dots_f16_2 : dots_f16_1)(w, g->ldb, x, g->lda, g->k, sums);
     else
         (m == 4 ? dots_f32_4 : m == 2 ? dots_f32_2 : dots_f32_1)(w, g->ldb, x, g->lda, g->k, sums);
     for (int r = 0; r < GROUP; r++)
@@ -112,6 +144,8 @@ static void take_one(const struct sh_gemm *g, int64_t row, int64_t column)
 
     if (g->in_dtype == SH_BF16)
         dot_bf16(w, 0, x, 0, g->k, &sum);
+    else if (g->in_dtype == SH_F16)
+        dot_f16(w, 0, x, 0, g->k, &sum);
     else
         dot_f32(w, 0, x, 0, g->k, &sum);
     put(g, row, column, sum);
@@ -143,6 +177,21 @@ SH_CLONES static void add_bf16(float *sums, float x, const sh_bf16 *w, int64_t n
         sums[i] += x * sh_bf16_to_f32(w[i]);
 }
 
+SH_CLONES static void add_f16(float *sums, float x, const sh_f16 *w, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; n - i >= LANES; i += LANES) {
+        vec ws, sum;
+        LOAD_F16(ws, w + i);
+        LOAD_F32(sum, sums + i);
+        sum += x * ws;
+        memcpy(sums + i, &sum, sizeof sum);
+    }
+    for (; i < n; i++)
+        sums[i] += x * sh_f16_to_f32(w[i]);
+}
+
 /* Columns [c, c + n) of y where w is [k,n]: sums of multiples of its rows, in their order. */
 static void take_columns_of_w(const struct sh_gemm *g, int64_t c, int64_t n)
 {
@@ -156,6 +205,8 @@ static void take_columns_of_w(const struct sh_gemm *g, int64_t c, int64_t n)
 
             if (g->in_dtype == SH_BF16)
                 add_bf16(sums[row], one_bf16(x), w, n);
+            else if (g->in_dtype == SH_F16)
+                add_f16(sums[row], one_f16(x), w, n);
             else
                 add_f32(sums[row], one_f32(x), w, n);
         }

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/gemm.h"
 
-/* Whether it is for such a product: few rows, x not turned, no addend, types alike but for f32 sums of bf16. */
+/* Whether it is for such a product: few rows, x not turned, no addend, types alike but for f32 sums of 16 bits. */
 bool sh_gemv_takes(const struct sh_gemm *g);
 
 /* By all threads of the calling one. Cost: the bytes of w. */

@@ -30,7 +30,7 @@ struct head {
     enum sh_dtype dtype;
     int64_t rows, dim, vocab, chunk, ld;
     double *loss;  /* [chunk] */
-    float *logits; /* [chunk,ld]; overwritten by their gradients, in bf16 at the start of each row */
+    float *logits; /* [chunk,ld]; overwritten by their gradients, in 16 bits at the start of each row */
     void *work;    /* of the products */
     int64_t work_bytes;
 };
@@ -135,14 +135,14 @@ static void row_gradient(float *x, int64_t n, int32_t target, double sum, double
     x[target] -= (float)scale;
 }
 
-/* The row's own place holds its first elements in bf16, piece by piece: none comes before it has been read. */
-static void round_row(float *x, int64_t n)
+/* The row's own place holds its first elements in 16 bits, piece by piece: none comes before it has been read. */
+static void round_row(float *x, int64_t n, enum sh_dtype to)
 {
-    sh_bf16 room[SH_CPU_PIECE];
+    uint16_t room[SH_CPU_PIECE];
 
     for (int64_t at = 0; at < n; at += SH_CPU_PIECE) {
         struct sh_cpu_block piece = {.rows = 1, .cols = n - at < SH_CPU_PIECE ? n - at : SH_CPU_PIECE};
-        sh_cpu_block_store(piece, room, piece.cols, SH_BF16, x + at, piece.cols);
+        sh_cpu_block_store(piece, room, piece.cols, to, x + at, piece.cols);
         memcpy((char *)x + at * (int64_t)sizeof *room, room, (size_t)piece.cols * sizeof *room);
     }
 }
@@ -160,8 +160,8 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
         memset(x, 0, (size_t)h->vocab * sizeof *x);
     else
         row_gradient(x, h->vocab, target, sum, h->call->scalars->loss_scale);
-    if (h->dtype == SH_BF16)
-        round_row(x, h->vocab);
+    if (h->dtype != SH_F32)
+        round_row(x, h->vocab, h->dtype);
 }
 
 /* Rows [r, r+n): their logits, which become gradients when asked for; returns the loss, summed in row order. */

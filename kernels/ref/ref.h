@@ -28,6 +28,7 @@ static inline double sh_ref_get(const struct sh_operand *t, int64_t i)
 {
     switch (t->dtype) {
     case SH_BF16: return sh_bf16_to_f32(((const sh_bf16 *)t->data)[i]);
+    case SH_F16: return sh_f16_to_f32(((const sh_f16 *)t->data)[i]);
     case SH_F64: return ((const double *)t->data)[i];
     case SH_I32: return ((const int32_t *)t->data)[i];
     case SH_I64: return (double)((const int64_t *)t->data)[i];
@@ -40,6 +41,7 @@ static inline void sh_ref_set(const struct sh_operand *t, int64_t i, double valu
 {
     switch (t->dtype) {
     case SH_BF16: ((sh_bf16 *)t->data)[i] = sh_f32_to_bf16((float)value); break;
+    case SH_F16: ((sh_f16 *)t->data)[i] = sh_f32_to_f16((float)value); break;
     case SH_F64: ((double *)t->data)[i] = value; break;
     case SH_I32: ((int32_t *)t->data)[i] = (int32_t)value; break;
     case SH_I64: ((int64_t *)t->data)[i] = (int64_t)value; break;

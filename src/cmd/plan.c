@@ -7,6 +7,8 @@
 #include "src/base/nf4.h"
 #include "src/base/str.h"
 #include "src/config/family.h"
+#include "src/cost/budget.h"
+#include "src/cost/rates.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"
 
@@ -24,13 +26,15 @@ static int64_t loss_rows(const struct sh_program *p)
     return 0;
 }
 
-/* First index: compute is bfloat16; second: reduction is bfloat16. */
+/* First index: compute is bfloat16; second: reduction is bfloat16, which float16 does without. */
 static const char *precision_name(const struct sh_cmd_plan *l)
 {
     static const char *const names[2][2] = {
         {"float32", "float32 compute and master, bfloat16 reduction"},
         {"bfloat16 compute, float32 master and reduction", "bfloat16 compute and reduction, float32 master"}};
 
+    if (l->p->act == SH_F16)
+        return "float16 compute, float32 master and reduction";
     return names[l->p->act == SH_BF16][l->build.options.reduce == SH_BF16];
 }
 
@@ -76,15 +80,17 @@ static void say_mesh(const struct sh_cmd_plan *l)
 static void say_strategy(const struct sh_cmd_plan *l)
 {
     int inner = sh_group_size(&l->mesh, l->mesh.inner);
-    char limit[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT], strategy[SH_STRATEGY_TEXT], over[64] = "", fits[64] = "";
+    char limit[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT], strategy[SH_STRATEGY_TEXT], homes[SH_HOMES_TEXT];
+    char over[64] = "", fits[64] = "";
 
     if (inner > 1)
         snprintf(over, sizeof over, ", after the forward over %d ranks", inner);
-    if (l->build.fit && l->p->arena_bytes <= l->build.limit_bytes)
+    if ((l->build.fit || l->build.fit_homes) && l->p->arena_bytes <= l->build.limit_bytes)
         snprintf(fits, sizeof fits, ", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
-    sh_str_say(stdout, "strategy", "%s%s; %s%s; recompute %s%s", sh_request_strategy_text(&l->cfg, &l->mesh, strategy),
-               over, precision_name(l), states_name(l),
-               sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute), fits);
+    sh_str_say(stdout, "strategy", "%s%s; %s%s; recompute %s%s%s",
+               sh_request_strategy_text(&l->cfg, &l->mesh, strategy), over, precision_name(l), states_name(l),
+               sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute),
+               sh_pass_homes_text(&l->build, homes), fits);
 }
 
 static void say_batch(const struct sh_cmd_plan *l)
@@ -252,25 +258,10 @@ static void print_memory(const struct sh_cmd_plan *l)
         print_bytes("gaps between tensors", l->p->arena_bytes - sum);
     print_bytes(l->at.gpu ? "arena: all that is allocated on it" : "arena: all that is allocated", l->p->arena_bytes);
     print_beside(l);
+    if (bytes[SH_MEM_MASTER])
+        puts("  masters: float32, from which each update rounds what is gathered and computed with");
     if (halves)
         puts("  halves: a float32 master is a bfloat16, which is gathered, and 16 more bits");
-}
-
-/* What a drive of a given endurance lasts is a user's own division. */
-static void print_file(const struct sh_cmd_plan *l)
-{
-    int tier = sh_program_file_tier(l->p);
-    int64_t in, out;
-    char text[SH_STR_SHORT];
-
-    if (tier == SH_NONE)
-        return;
-    sh_program_moved(l->p, &in, &out);
-    printf("\nfile of this rank (offload.nvme_path)\n");
-    printf("  %-34s %20lld  %12s\n", "optimizer states: all that is in it", (long long)l->p->tiers[tier].bytes,
-           sh_str_bytes(l->p->tiers[tier].bytes, text));
-    printf("  moved in a training step: %lld bytes read, %lld bytes written\n", (long long)in, (long long)out);
-    printf("  wear: %.4g TB written in 1000 steps\n", (double)out / 1e9);
 }
 
 /* Of a whole step. */
@@ -349,6 +340,7 @@ static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
 
     SH_TRY(sh_machine_load(name, &l->machine));
     l->priced = true;
+    sh_cost_take_rates(cfg, &l->machine);
     if (cfg->training.device == SH_DEVICE_AUTO)
         cfg->training.device = sh_machine_is_gpu(&l->machine) ? SH_DEVICE_CUDA : SH_DEVICE_CPU;
     if ((cfg->training.device == SH_DEVICE_CUDA) != sh_machine_is_gpu(&l->machine))
@@ -377,7 +369,6 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     int64_t ranks, rank;
     char why[256];
     int64_t rows = INT64_MAX;
-    int level = 0;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
     SH_TRY(sh_feed_settle(&l->cfg, l->cfg.training.dataset_path));
@@ -397,7 +388,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_request_mesh(&l->cfg, &l->at, &l->mesh));
     l->threads = threads_of_rank(l);
     SH_TRY(sh_request_build(&l->cfg, &l->at, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
-    SH_TRY(sh_pass_fit(&l->build, &level));
+    SH_TRY(sh_budget_fit(&l->cfg, &l->at, NULL, &l->build));
     SH_TRY(sh_pass_widen(&l->build, &rows));
     return sh_pass_build(&l->build, &l->p);
 }
@@ -424,7 +415,7 @@ static void print(const struct sh_cmd_plan *l, bool show)
     print_request(l);
     print_units(l);
     print_memory(l);
-    print_file(l);
+    sh_cmd_plan_file(l);
     print_collectives(l);
     if (show) {
         putchar('\n');

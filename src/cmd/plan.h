@@ -20,6 +20,17 @@ struct sh_cmd_plan {
     struct sh_machine machine;
 };
 
+/* plan_file.c: between the device and the tier below it, of this rank in a training step. */
+struct sh_cmd_plan_moves {
+    int64_t file_bytes; /* 0: there is no file */
+    int64_t read_bytes, written_bytes;
+    double read_rate, write_rate; /* of its node, or of its GPU, bytes a second */
+    const char *from;             /* "measured", as offload.rates are; "given" by the machine's file; "assumed" */
+    double seconds;               /* of all ranks of the node, with nothing beside them */
+};
+struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l);
+void sh_cmd_plan_file(const struct sh_cmd_plan *l); /* prints it */
+
 /* Whatever was made of it. */
 void sh_cmd_plan_free(struct sh_cmd_plan *l);
 

@@ -4,6 +4,7 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
+#include "src/cost/budget.h"
 #include "src/cost/limit.h"
 #include "src/metrics/trace.h"
 
@@ -104,7 +105,6 @@ static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t 
     struct sh_cmd_plan other = {.cfg = l->cfg, .at = l->at, .machine = l->machine};
     struct sh_cost_request r;
     struct sh_cost_step step;
-    int level = 0;
     sh_rc rc;
 
     other.cfg.parallelism.sharding_strategy = SH_HYBRID_SHARD;
@@ -113,7 +113,7 @@ static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t 
     SH_TRY(sh_request_mesh(&other.cfg, &other.at, &other.mesh));
     SH_TRY(sh_request_build(&other.cfg, &other.at, &other.mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes,
                             &other.build));
-    SH_TRY(sh_pass_fit(&other.build, &level));
+    SH_TRY(sh_budget_fit(&other.cfg, &other.at, NULL, &other.build));
     SH_TRY(sh_pass_build(&other.build, &other.p));
     r = sh_cmd_plan_cost_request(&other);
     rc = sh_cost_step(&r, &step);

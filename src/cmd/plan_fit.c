@@ -3,6 +3,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/cost/budget.h"
 #include "src/cost/fit.h"
 #include "src/report/report.h"
 
@@ -31,7 +32,6 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
 {
     struct sh_topology at = {.world = out->run->ranks, .in_blocks = true, .gpu = sh_machine_is_gpu(f->m)};
     struct sh_build b;
-    int level = 0;
 
     SH_TRY(sh_config_load(config, 0, NULL, &out->cfg));
     out->node = out->cfg.mesh.ranks_per_node ? out->cfg.mesh.ranks_per_node : (int)f->m->node.devices;
@@ -41,7 +41,7 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
     SH_TRY(sh_request_build(&out->cfg, &at, &out->mesh, SH_TO_TRAIN,
                             out->cfg.training.threads ? out->cfg.training.threads : 1, out->cfg.memory.limit_bytes,
                             &b));
-    SH_TRY(sh_pass_fit(&b, &level));
+    SH_TRY(sh_budget_fit(&out->cfg, &at, NULL, &b));
     b.limit_bytes = 0;
     return sh_pass_build(&b, &out->p);
 }
@@ -99,8 +99,9 @@ static sh_rc write_figures(const struct fit *f, const char *path)
     static const char *const keys[] = {"fit.computation",     "host.step_seconds", "inside.hop_seconds",
                                        "network.hop_seconds", "network.share",     "network.crowding"};
     enum { KEYS = sizeof keys / sizeof *keys };
-    struct sh_machine_point points[KEYS] = {{0}};
+    struct sh_machine_point *points = sh_calloc((size_t)f->m->n_points + KEYS, sizeof *points);
     int n = f->n == 1 ? 1 : KEYS;
+    sh_rc rc;
 
     for (int i = 0; i < n; i++) {
         points[i].what = SH_POINT_FIGURE;
@@ -108,7 +109,12 @@ static sh_rc write_figures(const struct fit *f, const char *path)
         points[i].value = *sh_machine_figure(f->m, sh_machine_key_find(keys[i]));
         points[i].rounds = f->n;
     }
-    return sh_machine_add_points(path, f->m->device.kind, points, n);
+    for (int i = 0; i < f->m->n_points; i++)
+        if (f->m->points[i].what == SH_POINT_STEP)
+            points[n++] = f->m->points[i];
+    rc = sh_machine_add_points(path, f->m->device.kind, points, n);
+    free(points);
+    return rc;
 }
 
 static sh_rc fit_and_write(struct fit *f, const char *folder, const struct sh_report *r, const char *path)

@@ -61,19 +61,36 @@ static json_t *goodput_of(const struct sh_cost_request *r, const struct sh_cost_
                      "goodput", every > 0 ? sh_cost_goodput(&f, every) : 1.0);
 }
 
+/* By what is on each; and what moves between them. */
+static json_t *tiers_of(const struct sh_cmd_plan *l, const struct sh_cost_step *step)
+{
+    struct sh_cmd_plan_moves moves = sh_cmd_plan_moves(l);
+    int64_t host = 0;
+
+    for (int i = 0; i < l->p->n_tiers; i++)
+        host += l->p->tiers[i].kind == SH_TIER_HOST ? l->p->tiers[i].bytes : 0;
+    return json_pack("{s:I, s:I, s:I, s:i, s:I, s:I, s:f, s:f, s:s, s:f, s:f}", "device_bytes",
+                     (json_int_t)l->p->arena_bytes, "host_bytes", (json_int_t)host, "file_bytes",
+                     (json_int_t)moves.file_bytes, "optimizer_16", l->build.offload.optimizer_16, "read_bytes",
+                     (json_int_t)moves.read_bytes, "written_bytes", (json_int_t)moves.written_bytes, "read_rate",
+                     moves.read_rate, "write_rate", moves.write_rate, "rates", moves.from, "seconds", moves.seconds,
+                     "written_bytes_a_day", (double)moves.written_bytes / step->seconds * 86400);
+}
+
 static json_t *all_of(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                       const struct sh_cost_step *step)
 {
     const struct sh_machine *m = &l->machine;
 
     return json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:o}", "model", l->cfg.model.name, "ranks",
-        l->at.world, "ranks_per_node", l->at.ranks_per_node, "replicate", sh_group_size(&l->mesh, l->mesh.replicate),
-        "shard", sh_group_size(&l->mesh, l->mesh.shard), "tokens", (json_int_t)job->tokens, "tokens_per_second",
-        sh_cost_tokens_per_second(job, step), "mfu_causal", sh_cost_mfu(job, step, m, l->p->act, job->flops_causal),
-        "mfu_full", sh_cost_mfu(job, step, m, l->p->act, job->flops_full), "arena_bytes", (json_int_t)l->p->arena_bytes,
-        "fits", (int)((double)l->p->arena_bytes <= m->device.memory_bytes - m->device.reserved_bytes), "step",
-        step_of(step), "failures", goodput_of(r, job, step), "machine", machine_of(m));
+        "{s:s, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:o, s:o}", "model", l->cfg.model.name,
+        "ranks", l->at.world, "ranks_per_node", l->at.ranks_per_node, "replicate",
+        sh_group_size(&l->mesh, l->mesh.replicate), "shard", sh_group_size(&l->mesh, l->mesh.shard), "tokens",
+        (json_int_t)job->tokens, "tokens_per_second", sh_cost_tokens_per_second(job, step), "mfu_causal",
+        sh_cost_mfu(job, step, m, l->p->act, job->flops_causal), "mfu_full",
+        sh_cost_mfu(job, step, m, l->p->act, job->flops_full), "arena_bytes", (json_int_t)l->p->arena_bytes, "fits",
+        (int)((double)l->p->arena_bytes <= m->device.memory_bytes - m->device.reserved_bytes), "step", step_of(step),
+        "failures", goodput_of(r, job, step), "tiers", tiers_of(l, step), "machine", machine_of(m));
 }
 
 sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,

@@ -32,8 +32,19 @@ static const struct {
     {"use_orig_params", "true", NULL, NULL},
     {"sync_module_states", "true", NULL, NULL}, /* each rank loads its part of the file */
     {"cpu_ram_efficient_loading", "true", NULL, NULL},
+    {"offload_params", "false", NULL, NULL},
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0], N_STRATEGIES = sizeof strategies / sizeof strategies[0] };
+
+/* It means parameters, gradients and states in host memory: where a CPU computes, and more than leaves a GPU. */
+static sh_rc refuse_offload(const char *where)
+{
+    return sh_fail(SH_E_USAGE,
+                   "%s: parameters stay on the device; leave it out. On GPUs --offload.optimizer=cpu "
+                   "--offload.gradients=cpu put optimizer states and gradients into host memory; a CPU has all there "
+                   "already, and --offload.optimizer=nvme --offload.nvme_path=DIR puts optimizer states into a file",
+                   where);
+}
 
 /* One word of --fsdp; units are blocks, which is what auto_wrap asks for. */
 static sh_rc take_word(const char *word, const char **strategy)
@@ -41,9 +52,7 @@ static sh_rc take_word(const char *word, const char **strategy)
     if (!strcmp(word, "auto_wrap") || !strcasecmp(word, "true"))
         return SH_OK;
     if (!strcmp(word, "offload"))
-        return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp offload: parameters and optimizer state stay on the device; "
-                                   "leave it out, and see with `sherd plan` what fits (--gradient_checkpointing, "
-                                   "--offload.optimizer=cpu on GPUs, --lora.rank, --lora.quantize_base=nf4)");
+        return refuse_offload("sherd run_clm: --fsdp offload");
     for (int i = 0; i < N_STRATEGIES; i++)
         if (!strcmp(word, strategies[i])) {
             if (*strategy)
@@ -113,6 +122,8 @@ static sh_rc take_key(const char *path, const char *name, const json_t *value, s
             sh_clm_set(keys, rows[i].key, rows[i].to ? rows[i].to : kept(keys));
         return SH_OK;
     }
+    if (known && !strcmp(bare, "offload_params") && json_is_true(value))
+        return refuse_offload("sherd run_clm: --fsdp_config: offload_params");
     if (known)
         return sh_fail(SH_E_USAGE, "--fsdp_config %s: %s: this value cannot be done; leave the key out", path, name);
     near = sh_str_nearest(bare, N_ROWS, names);

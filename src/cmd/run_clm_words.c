@@ -98,16 +98,15 @@ static sh_rc check_train(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
 
 static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    bool train, eval, half;
+    bool train, eval, half, brain;
 
     SH_TRY(check_train(cmd, args, &train, &eval));
     SH_TRY(sh_clm_flag(cmd, args, "--fp16", &half));
+    SH_TRY(sh_clm_flag(cmd, args, "--bf16", &brain));
     bool evaluates = eval || sh_cmd_option(cmd, args, "--eval_steps");
 
-    if (half)
-        return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: --fp16: float16 has too few exponents without scaled losses, which are not "
-                       "done here; give --bf16");
+    if (half && brain)
+        return sh_fail(SH_E_USAGE, "sherd run_clm: --fp16 and --bf16 are two types of one computation; leave out one");
     if (args->n_positional)
         return sh_fail(SH_E_USAGE, "sherd run_clm: no word of a line: \"%s\"; each begins with --",
                        args->positional[0]);
@@ -125,6 +124,8 @@ static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *
 
 sh_rc sh_clm_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys)
 {
+    bool half;
+
     SH_TRY(check_together(cmd, args));
     for (size_t i = 0; i < COUNT(words); i++) {
         const char *given = words[i].option ? sh_cmd_option(cmd, args, words[i].option) : NULL;
@@ -138,6 +139,9 @@ sh_rc sh_clm_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, str
         SH_TRY(sh_clm_flag(cmd, args, flags[i].option, &on));
         sh_clm_set(keys, flags[i].key, on ? flags[i].on : flags[i].off);
     }
+    SH_TRY(sh_clm_flag(cmd, args, "--fp16", &half));
+    if (half)
+        sh_clm_set(keys, "training.mixed_precision_param", "float16");
     SH_TRY(set_schedule(cmd, args, keys));
     return sh_clm_fsdp(cmd, args, keys);
 }

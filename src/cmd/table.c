@@ -54,7 +54,7 @@ static const struct sh_cmd_option run_clm[] = {
     {.name = "--warmup_steps", .value = "N", .help = "lr_scheduler.warmup_steps; default 0"},
     {.name = "--warmup_ratio", .value = "X", .help = "the same as a share of all steps"},
     {.name = "--bf16", .value = "[BOOL]", .bare = true, .help = "training.mixed_precision_param: bfloat16; default float32"},
-    {.name = "--fp16", .value = "[BOOL]", .bare = true, .help = "not done, unless it is False: float16 wants its losses scaled"},
+    {.name = "--fp16", .value = "[BOOL]", .bare = true, .help = "training.mixed_precision_param: float16, on CPUs"},
     {.name = "--gradient_checkpointing", .value = "[BOOL]", .bare = true, .help = "activation_checkpoint.mode: full; default none"},
     {.name = "--fsdp", .value = "[WORDS]", .bare = true, .help = "parallelism.sharding_strategy: \"full_shard auto_wrap\", which it is without a value, shard_grad_op, hybrid_shard, "
      "hybrid_shard_zero2 or no_shard; default no_shard"},

@@ -201,11 +201,11 @@ static sh_rc direct_begin(struct sh_channel *ch)
 
 /* One request is looked at until it is complete, then the next: each look drives all of MPI, so that nothing is lost
  * against looking at all of them. */
-static sh_rc drain(struct sh_direct_round *r, bool *moved)
+static sh_rc drain(const struct sh_channel *ch, struct sh_direct_round *r, bool *moved)
 {
     int arrived = 1;
     while (arrived && r->n_requests > 0) {
-        SH_MPI(MPI_Test(&r->request[r->n_requests - 1], &arrived, MPI_STATUS_IGNORE));
+        SH_TRY(sh_channel_look(ch, &r->request[r->n_requests - 1], &arrived));
         if (arrived) {
             r->n_requests--;
             *moved = true;
@@ -222,7 +222,7 @@ static sh_rc direct_step(struct sh_channel *ch, bool *moved, bool *done)
         struct sh_direct_round *r = &ch->direct.round[i];
         if (r->phase == SH_ROUND_IDLE)
             continue;
-        SH_TRY(drain(r, moved));
+        SH_TRY(drain(ch, r, moved));
         if (r->n_requests == 0) {
             *moved = true;
             SH_TRY(end_phase(ch, r));

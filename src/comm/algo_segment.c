@@ -148,7 +148,7 @@ static sh_rc segment_step(struct sh_channel *ch, bool *moved, bool *done)
         *moved = true;
         return sum_some(ch);
     }
-    SH_MPI(MPI_Test(&ch->request[0], &arrived, MPI_STATUS_IGNORE));
+    SH_TRY(sh_channel_look(ch, &ch->request[0], &arrived));
     if (!arrived)
         return SH_OK;
     *moved = true;

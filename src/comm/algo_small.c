@@ -81,15 +81,19 @@ static sh_rc small_begin(struct sh_channel *ch)
     const void *mine = reduce ? coll->recv : coll->send;
     if (mine == all + (int64_t)ch->rank * bytes)
         mine = MPI_IN_PLACE;
-    SH_MPI(MPI_Iallgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, ch->comm, &ch->request[0]));
+    ch->request[0] = MPI_REQUEST_NULL;
+    if (ch->c->blocks)
+        SH_MPI(MPI_Allgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, ch->comm));
+    else
+        SH_MPI(MPI_Iallgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, ch->comm, &ch->request[0]));
     return SH_OK;
 }
 
 static sh_rc small_step(struct sh_channel *ch, bool *moved, bool *done)
 {
     const struct sh_coll *coll = &ch->coll;
-    int arrived = 0;
-    SH_MPI(MPI_Test(&ch->request[0], &arrived, MPI_STATUS_IGNORE));
+    int arrived;
+    SH_TRY(sh_channel_look(ch, &ch->request[0], &arrived));
     if (!arrived)
         return SH_OK;
     *moved = *done = true;

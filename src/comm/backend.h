@@ -34,6 +34,7 @@ struct sh_comm {
     const struct sh_mesh *mesh;
     struct sh_comm_options opt;
     struct sh_comm_segment segment;
+    bool blocks; /* inline, without a limit of time: channels wait inside of MPI */
     void *backend;
     void *copies;                  /* queue for copies of the mpi backend on a GPU */
     struct sh_comm_events *events; /* [SH_COMM_ON_DEVICE], NULL without a GPU */

@@ -100,6 +100,16 @@ sh_rc sh_channel_begin(struct sh_channel *ch)
     return ch->algo->begin(ch);
 }
 
+sh_rc sh_channel_look(const struct sh_channel *ch, MPI_Request *request, int *arrived)
+{
+    *arrived = 1;
+    if (ch->c->blocks)
+        SH_MPI(MPI_Wait(request, MPI_STATUS_IGNORE));
+    else
+        SH_MPI(MPI_Test(request, arrived, MPI_STATUS_IGNORE));
+    return SH_OK;
+}
+
 struct sh_channel *sh_channel_oldest(struct sh_channel *ch, int n)
 {
     struct sh_channel *oldest = NULL;

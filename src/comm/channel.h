@@ -57,7 +57,7 @@ struct sh_algo {
     const char *name;
     bool (*fits)(const struct sh_channel *ch, const struct sh_coll *coll);
     sh_rc (*begin)(struct sh_channel *ch);
-    /* Looks once what has arrived and goes on from there; never waits. *moved: anything happened. */
+    /* Looks once what has arrived and goes on from there; waits only where channels block. *moved: anything happened. */
     sh_rc (*step)(struct sh_channel *ch, bool *moved, bool *done);
 };
 
@@ -76,6 +76,9 @@ void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, c
 
 /* Choose the algorithm for ch->coll and begin. Errors: SH_E_COMM. */
 sh_rc sh_channel_begin(struct sh_channel *ch);
+
+/* Look whether what a request is for has come. Where channels block, return when it has. Errors: SH_E_COMM. */
+sh_rc sh_channel_look(const struct sh_channel *ch, MPI_Request *request, int *arrived);
 
 /* Of n channels the one whose running collective began first; NULL: none runs. */
 struct sh_channel *sh_channel_oldest(struct sh_channel *ch, int n);

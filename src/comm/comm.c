@@ -106,18 +106,21 @@ static void free_all(struct sh_comm *c)
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out)
 {
     const struct sh_comm_ops *ops;
-    SH_REQUIRE(opt->timeout_seconds > 0 && opt->history >= 0);
+    SH_REQUIRE(opt->timeout_seconds >= 0 && opt->history >= 0);
     SH_TRY(check_progress(mesh, opt));
     SH_TRY(choose(mesh, opt, &ops));
     struct sh_comm *c = sh_calloc(1, sizeof *c);
     c->ops = ops;
     c->mesh = mesh;
     c->opt = *opt;
+    c->blocks = opt->inline_progress && opt->timeout_seconds == 0;
     c->capacity = opt->history > RING_MIN ? opt->history : RING_MIN;
     c->ring = sh_calloc((size_t)c->capacity, sizeof *c->ring);
     c->oldest_open = 1;
     atomic_init(&c->doing, "starting");
     init_locks(c);
+    if (c->blocks)
+        sh_mesh_wait_in_mpi(true);
     sh_comm_device_open(c);
     sh_rc rc = c->ops->create(c);
     if (rc != SH_OK) {

@@ -33,7 +33,8 @@ struct sh_comm;
 
 struct sh_comm_options {
     double
-        timeout_seconds; /* a collective that takes longer stops the job with SH_E_COMM and a report of who is missing */
+        timeout_seconds; /* a collective that takes longer stops the job with SH_E_COMM and a report of who is missing;
+                            0: none takes too long */
     int history;         /* collectives kept for that report */
     const char *report_dir;            /* where rank-N.flight.txt goes; NULL: standard error only */
     const struct sh_device *device;    /* open; where operands with a queue lie. NULL: there are none */
@@ -42,7 +43,10 @@ struct sh_comm_options {
     const struct sh_stream *streams; /* [n_streams] those of the program, which outlives the channels too */
     int n_streams;
     const char *backend;  /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
-    bool inline_progress; /* collectives move on in sh_comm_wait() only, by the caller: no thread of their own; CPUs */
+    bool inline_progress; /* collectives move on in sh_comm_wait() only, by the caller: no thread of their own; CPUs.
+                             Without a limit of time one by one, in the order of their start on all channels, which
+                             must be the same on all ranks: the caller waits inside of MPI, from then on in sh_agree()
+                             too */
     bool share_gpu;       /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
     int nccl_max_ctas;    /* blocks of a GPU that one collective of NCCL may take; 0: NCCL's default */
 };

@@ -69,7 +69,7 @@ static sh_rc open_channels(struct sh_mpi *m)
         for (int s = 0; s < opt->n_streams; s++)
             if (opt->groups[g].streams >> s & 1)
                 SH_TRY(sh_channel_open(&m->channel[m->n_channels++], s, opt->groups[g].axes, m->c));
-    return sh_watch_open(m);
+    return m->c->blocks ? SH_OK : sh_watch_open(m); /* nobody would read what others ask */
 }
 
 static void free_mpi(struct sh_mpi *m)
@@ -106,7 +106,8 @@ static void destroy(struct sh_comm *c)
     struct sh_mpi *m = c->backend;
     stop_thread(m);
     sh_mesh_own_mpi_hook(NULL, NULL);
-    sh_watch_close(m);
+    if (!c->blocks)
+        sh_watch_close(m);
     free_mpi(m);
 }
 

@@ -5,7 +5,8 @@
  * start hands MPI over again, or sh_mpi_lend(). So there is never more than one thread in MPI.
  *
  * With inline_progress there is no such thread: MPI is the caller's always, who works the channels off in its waits and, before
- * it calls MPI for something else, until nothing is open. Questions of other ranks are answered then only. */
+ * it calls MPI for something else, until nothing is open. Questions of other ranks are answered then only. Where channels
+ * block, there are none: a rank that waits inside of MPI could not answer. */
 #ifndef SH_COMM_PROGRESS_H
 #define SH_COMM_PROGRESS_H
 

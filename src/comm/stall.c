@@ -74,7 +74,8 @@ static sh_rc take_question(struct sh_mpi *m, const struct sh_watch_ask *ask, int
 static sh_rc find_overdue(struct sh_mpi *m)
 {
     struct sh_channel *oldest = sh_channel_oldest(m->channel, m->n_channels);
-    if (oldest == NULL || sh_now_ns() - oldest->start_ns < SECONDS(m->c->opt.timeout_seconds))
+    if (oldest == NULL || m->c->opt.timeout_seconds == 0 ||
+        sh_now_ns() - oldest->start_ns < SECONDS(m->c->opt.timeout_seconds))
         return SH_OK;
     return begin(m, oldest);
 }

@@ -35,21 +35,24 @@ static const struct {
     {"checkpoint.async_mode", "async_with_pinned_mem", "async"},
     {"training.mixed_precision_param", "fp32", "float32"},
     {"training.mixed_precision_param", "bf16", "bfloat16"},
+    {"training.mixed_precision_param", "fp16", "float16"},
     {"training.mixed_precision_reduce", "fp32", "float32"},
     {"training.mixed_precision_reduce", "bf16", "bfloat16"},
     {"optimizer.state_dtype", "fp32", "float32"},
     {"optimizer.state_dtype", "bf16", "bfloat16"},
+    {"offload.optimizer", "disk", "nvme"},
+    {"offload.optimizer", "file", "nvme"},
 };
 
 /* Words that have no counterpart. */
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
-    {"training.mixed_precision_param", "fp16", "bfloat16 is the 16-bit type here"},
-    {"training.mixed_precision_param", "float16", "bfloat16 is the 16-bit type here"},
-    {"training.mixed_precision_reduce", "fp16", "bfloat16 is the 16-bit type here"},
-    {"training.mixed_precision_reduce", "float16", "bfloat16 is the 16-bit type here"},
+    {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
+    {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
     {"offload.gradients", "nvme", "a file is for optimizer states: offload.optimizer=nvme"},
+    {"offload.activations", "cpu",
+     "a CPU computes in that memory, and a GPU keeps its activations: activation_checkpoint.mode computes them again"},
 };
 
 const char *sh_config_alias_advice(const char *key, const char *word)
@@ -253,11 +256,23 @@ static sh_rc resolve_lora(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* It asks for all of the state in host memory: where a CPU computes anyway, and more than leaves a GPU. */
+static sh_rc refuse_cpu_offload(struct sh_config_state *state)
+{
+    if (!state->alias.cpu_offload)
+        return SH_OK;
+    return sh_config_refuse(state, "training.enable_cpu_offload",
+                            "parameters stay on the device. On GPUs offload.optimizer=cpu and offload.gradients=cpu put "
+                            "optimizer states and gradients into host memory; a CPU has all there already, and "
+                            "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file");
+}
+
 /* The order matters: degrees and stages choose a strategy, which reshard then refines. */
 sh_rc sh_config_alias_resolve(struct sh_config_state *state)
 {
     SH_TRY(resolve_hf(state));
     SH_TRY(resolve_lora(state));
+    SH_TRY(refuse_cpu_offload(state));
     /* Stages and degrees before reshard, which looks at the strategy that they leave. */
     SH_TRY(resolve_zero_stage(state));
     SH_TRY(resolve_shard_degree(state));

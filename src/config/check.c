@@ -7,6 +7,7 @@
 #include "src/config/family.h"
 #include "src/config/place.h"
 #include "src/config/problems.h"
+#include "src/config/rates.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -226,6 +227,35 @@ static sh_rc check_reproducible(struct sh_config_state *state)
     return SH_OK;
 }
 
+static bool is_power_of_two(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* Only by powers of two gradients are scaled, and scaled back, without a rounding. */
+static sh_rc check_scale(struct sh_config_state *state, const char *key, int64_t scale)
+{
+    if (is_power_of_two(scale))
+        return SH_OK;
+    return sh_config_refuse(state, key,
+                            "%" PRId64 " is no power of two, by which alone nothing is rounded; 65536 is one", scale);
+}
+
+/* What float16 does not go with on a machine is checked by src/plan/request.c. */
+static sh_rc check_float16(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->training.loss_scale != SH_LOSS_SCALE_DYNAMIC)
+        SH_TRY(check_scale(state, "training.loss_scale", c->training.loss_scale));
+    SH_TRY(check_scale(state, "training.loss_scale_init", c->training.loss_scale_init));
+    if (c->training.mixed_precision_param == SH_PRECISION_FLOAT16 &&
+        c->training.mixed_precision_reduce != SH_PRECISION_FLOAT32)
+        return sh_config_refuse(state, "training.mixed_precision_reduce",
+                                "bfloat16 has 8 bits of the 11 that float16 computes; leave it out with"
+                                " training.mixed_precision_param=float16");
+    return SH_OK;
+}
+
 /* auto for the device is not judged here: it is known only on the node. */
 static sh_rc check_device(struct sh_config_state *state)
 {
@@ -258,33 +288,95 @@ static sh_rc check_recompute(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc check_rates(struct sh_config_state *state)
+{
+    struct sh_config_rates rates;
+    const char *bad;
+    if (sh_config_rates(state->cfg.offload.rates, &rates, &bad))
+        return SH_OK;
+    return sh_config_refuse(state, "offload.rates",
+                            "'%.40s' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, in bytes a second, as "
+                            "`sherd bench tier` prints them",
+                            bad);
+}
+
+/* What it chooses must not be chosen beside it, and it needs both limits. */
+static sh_rc check_offload_budget(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    if (c->training.device == SH_DEVICE_CUDA)
+        return sh_config_refuse(state, "offload.mode",
+                                "memory_budget moves between a file and the memory of the CPU, not of a GPU; give "
+                                "offload.optimizer=cpu instead");
+    if (c->offload.optimizer != SH_OFFLOAD_NONE)
+        return sh_config_refuse(state, "offload.optimizer",
+                                "offload.mode=memory_budget chooses it; leave out one of them");
+    if (c->offload.activations != SH_OFFLOAD_NONE)
+        return sh_config_refuse(state, "offload.activations",
+                                "offload.mode=memory_budget weighs optimizer states and recomputation only; leave out "
+                                "one of them");
+    if (c->memory.limit_bytes == 0)
+        return sh_config_refuse(state, "offload.mode",
+                                "memory_budget fits memory.limit_bytes; give that too, such as 60GiB");
+    if (!c->offload.nvme_path[0])
+        return sh_config_refuse(state, "offload.mode",
+                                "memory_budget: into which folder? give offload.nvme_path, on a local disk");
+    return SH_OK;
+}
+
+/* Tiers that a device, where it is named, has not. */
+static sh_rc check_tiers(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    const struct {
+        const char *key;
+        bool asked;
+        int device;
+        const char *text;
+    } rows[] = {
+        {"offload.optimizer", c->offload.optimizer == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
+         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory beside it"},
+        {"offload.activations", c->offload.activations == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
+         "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out"},
+        {"offload.optimizer", c->offload.optimizer == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
+         "cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme puts them into a "
+         "file"},
+        {"offload.gradients", c->offload.gradients == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
+         "cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; leave it out"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].asked && c->training.device == rows[i].device)
+            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
+    return SH_OK;
+}
+
 /* What only the machine shows is checked where a run opens its file. */
 static sh_rc check_offload(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    if (c->offload.gradients == SH_OFFLOAD_CPU && c->training.device == SH_DEVICE_CPU)
-        return sh_config_refuse(
-            state, "offload.gradients",
-            "cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; "
-            "leave it out");
-    if (c->offload.optimizer == SH_OFFLOAD_NONE)
-        return SH_OK;
-    if (c->offload.optimizer == SH_OFFLOAD_NVME && c->training.device == SH_DEVICE_CUDA)
-        return sh_config_refuse(
-            state, "offload.optimizer",
-            "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
-            "beside it");
-    if (c->offload.optimizer == SH_OFFLOAD_CPU && c->training.device == SH_DEVICE_CPU)
-        return sh_config_refuse(state, "offload.optimizer",
-                                "cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; "
-                                "nvme puts them into a file");
-    if (c->offload.optimizer_ratio <= 0)
-        return sh_config_refuse(state, "offload.optimizer_ratio",
-                                "0 moves nothing; leave out "
-                                "offload.optimizer");
-    if (c->offload.optimizer == SH_OFFLOAD_NVME && !c->offload.nvme_path[0])
-        return sh_config_refuse(state, "offload.optimizer",
-                                "nvme: into which folder? give offload.nvme_path, on a local disk");
+    const struct {
+        const char *key, *ratio;
+        int where;
+        double share;
+    } rows[] = {
+        {"offload.optimizer", "offload.optimizer_ratio", c->offload.optimizer, c->offload.optimizer_ratio},
+        {"offload.activations", "offload.activation_ratio", c->offload.activations, c->offload.activation_ratio},
+    };
+
+    SH_TRY(check_rates(state));
+    SH_TRY(check_tiers(state));
+    if (c->offload.mode == SH_OFFLOAD_BUDGET)
+        return check_offload_budget(state);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].where == SH_OFFLOAD_NONE)
+            continue;
+        if (rows[i].share <= 0)
+            return sh_config_refuse(state, rows[i].ratio, "0 moves nothing; leave out %s", rows[i].key);
+        if (rows[i].where == SH_OFFLOAD_NVME && !c->offload.nvme_path[0])
+            return sh_config_refuse(state, rows[i].key,
+                                    "nvme: into which folder? give offload.nvme_path, on a local disk");
+    }
     return SH_OK;
 }
 
@@ -293,10 +385,18 @@ static sh_rc check_offload(struct sh_config_state *state)
 static sh_rc check_idle(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
+    const bool half = c->training.mixed_precision_param == SH_PRECISION_FLOAT16;
+    const bool dynamic = half && c->training.loss_scale == SH_LOSS_SCALE_DYNAMIC;
+    bool budget = c->offload.mode == SH_OFFLOAD_BUDGET, states = budget || c->offload.optimizer != SH_OFFLOAD_NONE;
+    bool file = budget || c->offload.optimizer == SH_OFFLOAD_NVME || c->offload.activations == SH_OFFLOAD_NVME;
     const struct {
         const char *name, *needs;
         bool used;
     } keys[] = {
+        {"training.loss_scale", "training.mixed_precision_param=float16", half},
+        {"training.loss_scale_init", "training.mixed_precision_param=float16 and training.loss_scale=dynamic", dynamic},
+        {"training.loss_scale_window", "training.mixed_precision_param=float16 and training.loss_scale=dynamic",
+         dynamic},
         {"model.rope_type", "model.rope_factor", c->model.rope_factor != 0},
         {"model.rope_low_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
         {"model.rope_high_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
@@ -327,9 +427,14 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
         {"offload.optimizer_ratio", "offload.optimizer=cpu or nvme", c->offload.optimizer != SH_OFFLOAD_NONE},
-        {"offload.buffer_count", "offload.optimizer=cpu or nvme", c->offload.optimizer != SH_OFFLOAD_NONE},
-        {"offload.verify", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
-        {"offload.allow_network", "offload.optimizer=nvme", c->offload.optimizer == SH_OFFLOAD_NVME},
+        {"offload.overlap_update", "offload.optimizer=cpu or nvme", states},
+        {"offload.activation_ratio", "offload.activations=nvme", c->offload.activations == SH_OFFLOAD_NVME},
+        {"offload.buffer_count", "offload.optimizer=cpu or nvme", states},
+        {"offload.verify", "offload.optimizer=nvme or offload.activations=nvme", file},
+        {"offload.allow_network", "offload.optimizer=nvme or offload.activations=nvme", file},
+        {"offload.nvme_limit_bytes", "offload.optimizer=nvme or offload.mode=memory_budget", file},
+        {"offload.nvme_path", "offload.optimizer=nvme or offload.mode=memory_budget", file},
+        {"offload.rates", "offload.optimizer=nvme or offload.mode=memory_budget", file},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},
@@ -416,7 +521,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
     static sh_rc (*const checks[])(struct sh_config_state *) = {
         check_heads,      check_rotary,   check_family,      check_window,       check_rope,      check_batch,
         check_documents,  check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
-        check_checkpoint, check_device,   check_lora,        check_offload,      check_idle,
+        check_checkpoint, check_device,   check_lora,        check_offload,      check_float16,   check_idle,
     };
     /* One message of each check: the second one of a subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

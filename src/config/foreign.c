@@ -11,13 +11,20 @@
 #define TENSORBOARD "metrics.tensorboard=FOLDER writes TensorBoard's files"
 #define NO_WANDB "leave it out: doc/metrics.md has the lines that send metrics.jsonl there"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
-#define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16 or float32"
+#define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define NO_EXPERTS "leave it out: models are dense"
 #define TRACE "profiling.trace=FILE writes what each stream did, with profiling.trace_first_step and trace_steps"
 #define VALIDATION_SET "validation.dataset_path and validation.sequences choose the set"
 #define WHOLE_STATE \
     "leave it out: each checkpoint has parameters, optimizer and position; --init-from takes the parameters"
 #define TOKEN_FILES "training.dataset_path is a token file, which `sherd tokenize` makes"
+#define STATES \
+    "offload.optimizer: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count and optimizer_ratio are below offload"
+#define NO_KNOB "leave it out: slices are read ahead and written behind in any case, and host memory beside a GPU is pinned"
+#define NO_PARAMS \
+    "leave it out: parameters stay on the device; offload.optimizer=cpu and offload.gradients=cpu take a GPU's states and " \
+    "gradients to host memory, where a CPU has all; there offload.optimizer=nvme takes states to a file"
+#define NO_ACTIVATIONS "activation_checkpoint.mode: memory_budget recomputes what does not fit"
 #define ACCUMULATION "training.global_batch_size over local_batch_size * ranks is accumulated"
 
 /* A name that ends in * stands for all that begin so. doc/from-torchtitan.md has the same keys. */
@@ -59,9 +66,6 @@ static const struct {
     {"training.batch_size", "training.local_batch_size"},
     {"training.lr", "optimizer.lr"},
     {"training.warmup_steps", "lr_scheduler.warmup_steps"},
-    {"training.enable_cpu_offload",
-     "leave it out: parameters stay on the device; offload.optimizer=cpu puts a GPU's optimizer states into its host's memory, "
-     "nvme a CPU's into a file"},
     {"training.dtype", "leave it out: master parameters are float32; training.mixed_precision_param is what computes"},
     {"training.compile", NO_COMPILER},
     {"training.gc_*", "leave it out: there is no garbage collector"},
@@ -113,16 +117,41 @@ static const struct {
     {"train_batch_size", "training.global_batch_size"},
     {"train_micro_batch_size_per_gpu", "training.local_batch_size"},
     {"gradient_clipping", "training.max_norm"},
-    {"zero_optimization", "parallelism.zero_stage: 0, 1, 2 or 3, or parallelism.sharding_strategy"},
+    {"zero_optimization.offload_optimizer*", STATES},
+    {"zero_optimization.offload_param*", NO_PARAMS},
+    {"zero_optimization", "parallelism.zero_stage: 0, 1, 2 or 3, or parallelism.sharding_strategy; offload_optimizer: "
+                          "offload.optimizer"},
     {"bf16", "training.mixed_precision_param: bfloat16"},
-    {"fp16", "training.mixed_precision_param: bfloat16 is the 16-bit type here"},
+    {"fp16", "training.mixed_precision_param: float16"},
     {"scheduler", "lr_scheduler.warmup_steps, decay_type and min_lr_factor"},
     {"optimizer.type", "optimizer.name"},
     {"optimizer.params", "write its keys below optimizer: lr, beta1, beta2, eps, weight_decay"},
     {"optimizer.betas", "optimizer.beta1 and optimizer.beta2"},
+    {"offload_optimizer", STATES},
+    {"offload_optimizer.device", "offload.optimizer: none, cpu or nvme"},
+    {"offload_optimizer.nvme_path", "offload.nvme_path"},
+    {"offload_optimizer.buffer_count", "offload.buffer_count, of slices; their size is chosen"},
+    {"offload_optimizer.ratio", "offload.optimizer_ratio"},
+    {"offload_optimizer.pin_memory", NO_KNOB},
+    {"offload_optimizer.fast_init", NO_KNOB},
+    {"offload_optimizer.pipeline*", NO_KNOB},
+    {"offload_param*", NO_PARAMS},
+    {"sub_group_size", NO_KNOB},
+    {"aio*", NO_KNOB},
     {"steps_per_print", "metrics.log_freq"},
     {"wall_clock_breakdown", "leave it out: metrics.jsonl says where the time of each step went"},
+    /* FSDP and accelerate */
+    {"cpu_offload", NO_PARAMS},
+    {"offload_params", NO_PARAMS},
+    {"fsdp_offload_params", NO_PARAMS},
+    {"offload_policy", NO_PARAMS},
+    {"parallelism.cpu_offload", NO_PARAMS},
+    {"parallelism.offload_policy", NO_PARAMS},
     /* Megatron-LM */
+    {"optimizer_cpu_offload", STATES},
+    {"optimizer_offload_fraction", "offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on CPUs"},
+    {"fine_grained_activation_offloading", NO_ACTIVATIONS},
+    {"activation_offload_fraction", NO_ACTIVATIONS},
     {"exp_avg_dtype", "optimizer.state_dtype: float32 or bfloat16, of both means"},
     {"exp_avg_sq_dtype", "optimizer.state_dtype: float32 or bfloat16, of both means"},
     /* Hugging Face's Trainer */

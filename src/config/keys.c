@@ -18,6 +18,7 @@
 /* Larger than any run, small enough that products of two such numbers stay far from overflow. */
 #define MANY_STEPS 1e12
 #define MANY_ELEMS 16777216
+#define MANY_SCALE 1099511627776 /* 2^40, as SH_LOSS_SCALE_MOST */
 #define MANY_RANKS 1048576
 
 /* Each list ends with a NULL name. The first word that has a value is the one printed. */
@@ -36,6 +37,11 @@ static words rope_words = {{"llama3", SH_ROPE_LLAMA3},
                            {NULL, 0}};
 static words quantize_words = {{"none", SH_QUANTIZE_NONE}, {"nf4", SH_QUANTIZE_NF4}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
+static words compute_words = {{"float32", SH_PRECISION_FLOAT32},
+                              {"bfloat16", SH_PRECISION_BFLOAT16},
+                              {"float16", SH_PRECISION_FLOAT16},
+                              {NULL, 0}};
+static words loss_scale_words = {{"dynamic", SH_LOSS_SCALE_DYNAMIC}, {NULL, 0}};
 static words device_words = {{"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};
 static words comm_words = {{"auto", SH_COMM_AUTO}, {"mpi", SH_COMM_MPI}, {"nccl", SH_COMM_NCCL}, {NULL, 0}};
 static words kernels_words = {{"cpu", SH_KERNELS_CPU}, {"ref", SH_KERNELS_REF}, {NULL, 0}};
@@ -102,9 +108,14 @@ static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER
 static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
 static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
+static words offload_mode_words = {{"manual", SH_OFFLOAD_MANUAL}, {"memory_budget", SH_OFFLOAD_BUDGET}, {NULL, 0}};
 static words offload_words = {{"none", SH_OFFLOAD_NONE}, {"cpu", SH_OFFLOAD_CPU}, {"nvme", SH_OFFLOAD_NVME}, {NULL, 0}};
 static words gradients_words = {{"none", SH_OFFLOAD_NONE}, {"cpu", SH_OFFLOAD_CPU}, {NULL, 0}};
+static words activations_words = {{"none", SH_OFFLOAD_NONE}, {"nvme", SH_OFFLOAD_NVME}, {NULL, 0}};
+static words overlap_words = {{"auto", SH_OVERLAP_AUTO}, {"off", SH_OVERLAP_OFF}, {NULL, 0}};
 static words progress_words = {{"thread", SH_PROGRESS_THREAD}, {"inline", SH_PROGRESS_INLINE}, {NULL, 0}};
+static words gpu_metrics_words = {
+    {"auto", SH_GPU_METRICS_AUTO}, {"must", SH_GPU_METRICS_MUST}, {"off", SH_GPU_METRICS_OFF}, {NULL, 0}};
 static words shared_memory_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};
 static words export_words = {

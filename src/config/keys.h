@@ -54,6 +54,7 @@ struct sh_config_alias {
     char hf[SH_CONFIG_PATH_MAX];
     int lora_rank;
     double lora_alpha;
+    bool cpu_offload;
 };
 enum { SH_ALIAS_SELECTIVE_OP }; /* or k */
 enum { SH_ALIAS_RESHARD_DEFAULT, SH_ALIAS_RESHARD_ALWAYS, SH_ALIAS_RESHARD_NEVER };

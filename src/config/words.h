@@ -14,7 +14,8 @@ enum sh_cfg_strategy {
     SH_NO_SHARD, SH_SHARD_OPTIM, SH_SHARD_GRAD_OP, SH_FULL_SHARD, SH_HYBRID_SHARD, SH_HYBRID_SHARD_ZERO2
 };
 /* clang-format on */
-enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16 };
+enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16, SH_PRECISION_FLOAT16 };
+enum { SH_LOSS_SCALE_DYNAMIC = 0 }; /* training.loss_scale, where it is not a number */
 /* clang-format off */
 enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
                         SH_RECOMPUTE_MEMORY_BUDGET };
@@ -37,7 +38,10 @@ enum sh_cfg_verify { SH_VERIFY_DISK, SH_VERIFY_CACHE, SH_VERIFY_OFF };
 enum sh_cfg_export { SH_EXPORT_FLOAT32, SH_EXPORT_FLOAT16, SH_EXPORT_BFLOAT16 };
 enum sh_cfg_trust { SH_TRUST_OWNER, SH_TRUST_ANY };
 enum sh_cfg_offload { SH_OFFLOAD_NONE, SH_OFFLOAD_CPU, SH_OFFLOAD_NVME };
+enum sh_cfg_overlap { SH_OVERLAP_AUTO, SH_OVERLAP_OFF };
+enum sh_cfg_offload_mode { SH_OFFLOAD_MANUAL, SH_OFFLOAD_BUDGET };
 enum sh_cfg_progress { SH_PROGRESS_THREAD, SH_PROGRESS_INLINE };
+enum sh_cfg_gpu_metrics { SH_GPU_METRICS_AUTO, SH_GPU_METRICS_MUST, SH_GPU_METRICS_OFF };
 enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
 enum sh_cfg_family {
 #define FAMILY(id, ...) SH_FAMILY_##id,

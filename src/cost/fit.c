@@ -1,6 +1,13 @@
 #include "src/cost/fit.h"
 
+#include "src/base/mem.h"
+#include "src/cost/nearby.h"
+#include "src/cost/prices.h"
+
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { COMPUTATION, HOST, HOPS, SHARE, CROWDING, FACTORS };
 
@@ -100,19 +107,92 @@ static sh_rc search(const struct fit *f, double *x)
     return SH_OK;
 }
 
+/* ---- what is left, by work ---- */
+
+/* What the run says of its work: a point with the logarithm of what its computation takes over what is predicted. */
+static sh_rc rest_of(const struct sh_cost_run *run, const struct sh_machine *m, struct sh_machine_point *out)
+{
+    struct sh_cost_request r = {
+        .p = run->p, .mesh = run->mesh, .machine = m, .ranks_per_node = run->ranks_per_node, .faster = sh_cost_as_is};
+    struct sh_cost_step step;
+    struct sh_prices prices;
+    double computation = 0;
+
+    SH_TRY(sh_cost_step(&r, &step));
+    for (int c = 0; c <= SH_COST_OTHER; c++)
+        computation += step.row[c].alone + step.row[c].slowed;
+    *out = (struct sh_machine_point){.what = SH_POINT_STEP, .kind = "step", .n_dims = SH_WORK_DIMS, .rounds = 1};
+    snprintf(out->type, sizeof out->type, "%s", sh_dtype_name(run->p->act));
+    sh_prices_make(&r, &prices);
+    sh_prices_work(run->p, &prices, out->dims);
+    sh_prices_free(&prices);
+    out->value = log(fmax(1 + (run->seconds - step.seconds) / computation, exp(-far_error)));
+    out->value = fmin(out->value, far_error);
+    return SH_OK;
+}
+
+static bool same_work(const struct sh_machine_point *a, const struct sh_machine_point *b)
+{
+    return !strcmp(a->type, b->type) && sh_nearby_distance(a->dims, b->dims, SH_WORK_DIMS) < 1e-3;
+}
+
+/* The sum of `of` is added to the point of its work. */
+static void add_rest(struct sh_machine *m, const struct sh_machine_point *of)
+{
+    for (int i = 0; i < m->n_points; i++)
+        if (m->points[i].what == SH_POINT_STEP && same_work(&m->points[i], of)) {
+            m->points[i].value += of->value;
+            m->points[i].rounds++;
+            return;
+        }
+    m->points = sh_grow(m->points, m->n_points, &m->cap_points, sizeof *m->points);
+    m->points[m->n_points++] = *of;
+}
+
+static void drop_steps(struct sh_machine *m)
+{
+    int n = 0;
+
+    for (int i = 0; i < m->n_points; i++)
+        if (m->points[i].what != SH_POINT_STEP)
+            m->points[n++] = m->points[i];
+    m->n_points = n;
+}
+
+static sh_rc fit_works(struct sh_cost_run *runs, int n, struct sh_machine *m)
+{
+    struct sh_machine_point *rest = sh_calloc((size_t)n, sizeof *rest);
+    sh_rc rc = SH_OK;
+    int first = m->n_points;
+
+    for (int i = 0; i < n && rc == SH_OK; i++)
+        rc = rest_of(&runs[i], m, &rest[i]);
+    for (int i = 0; i < n && rc == SH_OK; i++)
+        add_rest(m, &rest[i]);
+    for (int i = first; i < m->n_points; i++)
+        m->points[i].value = exp(m->points[i].value / (m->points[i].rounds + 1));
+    free(rest);
+    return rc;
+}
+
 sh_rc sh_cost_fit(struct sh_cost_run *runs, int n, struct sh_machine *m, struct sh_cost_fitted *out)
 {
-    struct sh_machine start = *m;
+    struct sh_machine start;
     struct fit f = {.runs = runs, .n = n, .start = &start};
     double x[FACTORS] = {0}, sum = 0;
 
     SH_REQUIRE(n > 0);
+    drop_steps(m);
+    start = *m;
     SH_TRY(search(&f, x));
     *m = machine_of(&f, x);
     if (n == 1)
         m->host.step_seconds = start.host.step_seconds;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         SH_TRY(predict(&runs[i], &start, &runs[i].before));
+    if (n > 1)
+        SH_TRY(fit_works(runs, n, m));
+    for (int i = 0; i < n; i++) {
         SH_TRY(predict(&runs[i], m, &runs[i].after));
         sum += fabs(runs[i].seconds / runs[i].after - 1);
     }

@@ -24,7 +24,10 @@ struct sh_cost_fitted {
 
 /* Least sum of Huber losses of log(predicted / measured), quadratic to 12 %, with priors in the logarithm around the machine
  * as it is: 0.15 for computation, 0.5 for the host, 0.4 for latencies, 0.1 and 0.2 for the network. One run says how fast
- * computation is, and no more. *m becomes the machine that was found.
+ * computation is, and no more. Of several, what is left of runs of one work (prices.h) then becomes a factor on the
+ * computation of that work: errors of the formulas belong to shapes, and come again on more ranks. It is the mean, of errors
+ * up to 12 %, times n / (n + 1) for n runs, as if an error of the formula and the scatter of a run were of one size; a point
+ * "step" of *m holds it, and those that *m had are dropped. *m becomes the machine that was found.
  * Errors: those of sh_cost_step(). Cost: some 1,000 predictions of each run. */
 sh_rc sh_cost_fit(struct sh_cost_run *runs, int n, struct sh_machine *m, struct sh_cost_fitted *out);
 

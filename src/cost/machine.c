@@ -133,6 +133,10 @@ static sh_rc judge_point(const struct reader *r, struct sh_machine_point *p)
                            p->value, sh_machine_keys[key].min, sh_machine_keys[key].max);
         return SH_OK;
     }
+    if (!strcmp(p->kind, "step") && p->n_dims == SH_WORK_DIMS && p->value >= 0.01 && p->value <= 100) {
+        p->what = SH_POINT_STEP;
+        return SH_OK;
+    }
     p->what = *p->beside ? SH_POINT_BESIDE : p->n_dims ? SH_POINT_OP : SH_POINT_COLL;
     if (!*p->kind || (p->what != SH_POINT_BESIDE && p->seconds <= 0) ||
         (p->what == SH_POINT_COLL &&

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+enum { SH_WORK_DIMS = 3 }; /* of a whole step: prices.h */
 enum { SH_MACHINE_NAME = 64, SH_MACHINE_SOURCE = 512, SH_MACHINE_KEYS_MAX = 64, SH_POINT_DIMS = 6 };
 
 /* Where a figure comes from. */
@@ -24,6 +25,7 @@ enum sh_point_what {
     SH_POINT_COLL,   /* kind, ranks, nodes, bytes, seconds */
     SH_POINT_BESIDE, /* kind: a collective; beside; slowdown */
     SH_POINT_FIGURE, /* figure: a key of the file; value */
+    SH_POINT_STEP,   /* kind: "step"; type, dims of prices.h; value: seconds of its computation over those predicted */
 };
 struct sh_machine_point {
     enum sh_point_what what;

@@ -1,6 +1,7 @@
 #include "src/cost/prices.h"
 
 #include "src/base/mem.h"
+#include "src/cost/nearby.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -136,6 +137,54 @@ static void find_slowdowns(const struct sh_cost_request *r, double out[SH_COST_C
     out[SH_COST_MOVES] = 0; /* its threads sleep while the disk works */
 }
 
+void sh_prices_work(const struct sh_program *p, const struct sh_prices *of, double work[SH_WORK_DIMS])
+{
+    for (int d = 0; d < SH_WORK_DIMS; d++)
+        work[d] = 1;
+    for (int s = 0; s < p->n_sections; s++)
+        for (int i = p->sections[s].first_op; i < p->sections[s].first_op + p->sections[s].n_ops; i++) {
+            const struct sh_price *price = &of->of[of->index[i]];
+            enum sh_cost_class class = sh_cost_class_of(p->ops[i].kind);
+
+            if (class > SH_COST_OTHER || sh_op_info(p->ops[i].kind)->marker)
+                continue;
+            work[class] += p->sections[s].repeat * (class == SH_COST_OTHER ? price->bytes : price->flops);
+        }
+}
+
+/* Whole steps that were measured say what the formulas miss of their computation; of others as far as they are near. */
+static double correct_steps(const struct sh_cost_request *r, const struct sh_prices *out)
+{
+    double work[SH_WORK_DIMS];
+    struct sh_nearby near = {0};
+
+    sh_prices_work(r->p, out, work);
+    for (int i = 0; i < r->machine->n_points; i++) {
+        const struct sh_machine_point *p = &r->machine->points[i];
+
+        if (p->what == SH_POINT_STEP && p->n_dims == SH_WORK_DIMS && !strcmp(p->type, sh_dtype_name(r->p->act)))
+            sh_nearby_add(&near, sh_nearby_distance(work, p->dims, SH_WORK_DIMS), p->value);
+    }
+    return sh_nearby_ratio(&near);
+}
+
+/* Of computation alone: its operations share no price with others. */
+static void correct(const struct sh_cost_request *r, struct sh_prices *out)
+{
+    double ratio = correct_steps(r, out);
+    bool *done = sh_calloc((size_t)out->n, sizeof *done);
+
+    for (int i = 0; i < r->p->n_ops; i++) {
+        int at = out->index[i];
+
+        if (sh_cost_class_of(r->p->ops[i].kind) > SH_COST_OTHER || done[at])
+            continue;
+        done[at] = true;
+        out->of[at].seconds *= ratio;
+    }
+    free(done);
+}
+
 void sh_prices_make(const struct sh_cost_request *r, struct sh_prices *out)
 {
     struct table *t = sh_calloc(1, sizeof *t);
@@ -148,6 +197,7 @@ void sh_prices_make(const struct sh_cost_request *r, struct sh_prices *out)
     markers = add_price(out, (struct sh_price){0});
     for (int i = 0; i < r->p->n_ops; i++)
         out->index[i] = sh_op_info(r->p->ops[i].kind)->marker ? markers : find_price(r, &r->p->ops[i], t, out);
+    correct(r, out);
     mark_places(r->p, out->place);
     find_slowdowns(r, out->slowdown);
     free(t);

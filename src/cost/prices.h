@@ -16,6 +16,9 @@ struct sh_prices {
 };
 
 void sh_prices_make(const struct sh_cost_request *r, struct sh_prices *out);
+/* The work of one rank's step: operations of products, of attention, and bytes of the rest; at least 1 each. On more ranks it
+ * is nearly the same, for only the part to update is smaller. `of` are prices of the program. */
+void sh_prices_work(const struct sh_program *p, const struct sh_prices *of, double work[SH_WORK_DIMS]);
 void sh_prices_free(struct sh_prices *p);
 
 /* The events of a real trace; times in seconds from the start of the step, in the order of their ends. NULL: no trace is

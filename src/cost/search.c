@@ -7,6 +7,7 @@
 
 #include "src/base/mem.h"
 #include "src/base/str.h"
+#include "src/cost/budget.h"
 #include "src/cost/step.h"
 #include "src/optim/optim.h"
 #include "src/plan/request.h"
@@ -63,7 +64,7 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
         .mesh = mesh, .machine = s->machine, .ranks_per_node = s->ranks_per_node, .faster = sh_cost_as_is};
     struct sh_program *p = NULL;
     struct sh_cost_step step;
-    char text[SH_RECOMPUTE_TEXT];
+    char text[SH_RECOMPUTE_TEXT], homes[SH_HOMES_TEXT];
     sh_rc rc = sh_pass_build(b, &p);
 
     r.p = p;
@@ -73,7 +74,8 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
         f->bytes = p->arena_bytes;
         f->seconds = step.seconds;
         f->tokens_per_second = (double)tokens / step.seconds;
-        snprintf(f->recompute, sizeof f->recompute, "%s", sh_recompute_text(&b->recompute, b->model.n_layers, text));
+        snprintf(f->recompute, sizeof f->recompute, "%s%s", sh_recompute_text(&b->recompute, b->model.n_layers, text),
+                 sh_pass_homes_text(b, homes));
     }
     sh_program_destroy(p);
     return rc;
@@ -90,14 +92,13 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
                              .gpu = sh_machine_is_gpu(s->machine)};
     struct sh_mesh_shape mesh;
     struct sh_build b;
-    int level = 0;
 
     sh_search_apply(s, f, &cfg);
     st->planned++;
     SH_TRY(sh_request_mesh(&cfg, &at, &mesh));
     SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1,
                             s->limit_bytes, &b));
-    SH_TRY(sh_pass_fit(&b, &level));
+    SH_TRY(sh_budget_fit(&cfg, &at, NULL, &b));
     return price(s, &mesh, &b, st->sequences * cfg.training.seq_len, f);
 }
 
@@ -132,15 +133,17 @@ static sh_rc try_modes(struct state *st, struct sh_search_found f)
     return rc;
 }
 
-/* Masters in float32, the optimizer's states, and two bytes in the compute type, of what is trained. */
+/* Masters in float32, the optimizer's states, and two bytes in the compute type, of what is trained. Where a file may have
+ * the rest, the upper halves of the masters. */
 static void find_least(struct state *st)
 {
     const struct sh_config *cfg = st->s->cfg;
+    const bool file = cfg->offload.mode == SH_OFFLOAD_BUDGET || cfg->offload.optimizer != SH_OFFLOAD_NONE;
     const struct sh_adapters adapters = sh_request_adapters(cfg);
     const double trained = (double)sh_model_trained(&cfg->model, &adapters);
     const double state_bytes = cfg->optimizer.state_dtype == SH_PRECISION_BFLOAT16 ? 2 : 4;
 
-    st->least_bytes = (4 + state_bytes * sh_optim_of(cfg->optimizer.name)->n_states) * trained;
+    st->least_bytes = (file ? 2 : 4 + state_bytes * sh_optim_of(cfg->optimizer.name)->n_states) * trained;
     st->least_resident = 2 * trained;
 }
 

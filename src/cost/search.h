@@ -19,8 +19,8 @@ struct sh_search_found {
     int strategy, shard, replicate;
     int inner, forward_prefetch, backward_prefetch;
     int local_batch, micro_steps;
-    int mode;           /* activation_checkpoint.mode: none, selective, full, or memory_budget of limit_bytes */
-    char recompute[80]; /* that in words */
+    int mode;            /* activation_checkpoint.mode: none, selective, full, or memory_budget of limit_bytes */
+    char recompute[144]; /* that in words, and what has its home in a file */
     double seconds, tokens_per_second;
     int64_t bytes; /* of a rank */
     bool best;     /* the simplest of those within 2 % of the first */

@@ -38,6 +38,8 @@ static sh_rc describe(int index, struct sh_device_info *info)
     *info = (struct sh_device_info){
         .index = index, .id = sh_hash64(&prop.uuid, sizeof prop.uuid), .free_bytes = (int64_t)free_bytes};
     snprintf(info->name, sizeof info->name, "%.63s", prop.name);
+    snprintf(info->bus, sizeof info->bus, "%08x:%02x:%02x.0", prop.pciDomainID, prop.pciBusID & 0xff,
+             prop.pciDeviceID & 0xff);
     return SH_OK;
 }
 

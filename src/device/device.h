@@ -22,6 +22,7 @@
 struct sh_device_info {
     char name[64];      /* "NVIDIA H200" */
     int index;          /* among those that this process sees */
+    char bus[24];       /* its number on the PCI bus: "00000000:1b:00.0" */
     uint64_t id;        /* of the piece of hardware: processes of a node with the same number share it */
     int64_t free_bytes; /* of its memory, now */
 };

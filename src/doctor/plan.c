@@ -1,6 +1,7 @@
 /* The plan of the run, as sh_run_open() makes it, but for the ranks' one recomputation, which may take less. */
 #include "src/doctor/doctor.h"
 
+#include "src/cost/budget.h"
 #include "src/plan/request.h"
 #include "src/run/run.h"
 
@@ -12,7 +13,7 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need 
     struct sh_program *p = NULL;
     char why[256];
     int64_t rows = INT64_MAX;
-    int level = 0, file;
+    int file;
     bool gpu;
     sh_rc rc;
 
@@ -21,7 +22,7 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need 
         rc =
             sh_request_build(d->cfg, &d->at, &d->mesh->shape, SH_TO_TRAIN, threads, d->cfg->memory.limit_bytes, &build);
     if (rc == SH_OK)
-        rc = sh_pass_fit(&build, &level);
+        rc = sh_budget_fit(d->cfg, &d->at, NULL, &build);
     if (rc == SH_OK)
         rc = sh_pass_widen(&build, &rows);
     if (rc == SH_OK)

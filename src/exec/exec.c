@@ -25,6 +25,8 @@ struct sh_exec {
     int64_t *tickets;              /* [ops] of collectives and moves under way or done */
     char (*labels)[SH_EXEC_LABEL]; /* [ops] "backward layers.3 linear_bwd_x" */
     struct sh_op_scalars scalars;
+    struct sh_op_scalars update_scalars; /* of updates, which may come a step later */
+    bool pending;                        /* an update was put off */
     int64_t step;
     struct sh_timings *spans;
     struct sh_exec_trace *trace;
@@ -55,7 +57,7 @@ static void make_calls(struct sh_exec *e)
     e->labels = sh_calloc((size_t)p->n_ops, sizeof *e->labels);
     for (int i = 0; i < p->n_ops; i++) {
         sh_program_call(p, &p->ops[i], &e->at, &e->calls[i]);
-        e->calls[i].scalars = &e->scalars;
+        e->calls[i].scalars = sh_op_info(p->ops[i].kind)->runs ? &e->update_scalars : &e->scalars;
         e->calls[i].queue = e->queue;
         sh_program_label(p, &p->ops[i], e->labels[i]);
     }
@@ -265,50 +267,90 @@ static sh_rc run_and_check(struct sh_exec *e, const struct sh_section *s, int i)
     return rc == SH_OK || !e->sync ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[i]);
 }
 
+/* What is carried into the section stays out where nothing is pending. */
+static bool runs_now(const struct sh_exec *e, const struct sh_section *s, int i)
+{
+    return e->pending || !sh_program_carried(s, &e->p->ops[i]);
+}
+
 /* The trace reads its events once a section is over, where it may drain the queue without hiding overlap that it
  * measures. */
 static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
 {
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        if (!runs_now(e, s, i))
+            continue;
         sh_exec_trace_begin(e->trace, i);
         SH_TRY(run_and_check(e, s, i));
         sh_exec_trace_end(e->trace, i);
     }
-    return sh_exec_trace_section(e->trace, s, e->tickets);
+    return sh_exec_trace_section(e->trace, s, e->pending, e->tickets);
 }
 
-/* Slices that the host has looked at lie where the section will write; and what it fetches must have been written. */
-static sh_rc settle(struct sh_exec *e, const struct sh_section *s)
+/* Whether it changes the state: INIT what is derived from it, the first micro-step where an update is carried into it. */
+static bool changes_state(const struct sh_exec *e, const struct sh_section *s)
 {
+    bool first = s->kind == SH_SECTION_FIRST || s->kind == SH_SECTION_ONLY;
+
+    return s->kind == SH_SECTION_INIT || s->kind == SH_SECTION_UPDATE || (first && e->pending);
+}
+
+/* Slices that the host has looked at lie where the section will write; and what it fetches must have been written. With an
+ * update pending no other section has the parameters that it takes them for. */
+static sh_rc make_ready(struct sh_exec *e, const struct sh_section *s)
+{
+    if (e->pending && (s->kind == SH_SECTION_INIT || !changes_state(e, s)))
+        return sh_fail(SH_E_BUG, "%s: an update is pending", sh_section_name(s->kind));
     if (!e->moves)
         return SH_OK;
     SH_TRY(sh_moves_settle(e->moves));
-    return s->kind == SH_SECTION_INIT || s->kind == SH_SECTION_UPDATE ? sh_moves_fill(e->moves) : SH_OK;
+    return changes_state(e, s) ? sh_moves_fill(e->moves) : SH_OK;
 }
 
 /* Errors end the job here: the other ranks are in the same section and wait in collectives that this rank would not
  * join. */
 void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s)
 {
-    sh_rc rc = settle(e, s);
+    sh_rc rc = make_ready(e, s);
     int64_t timing;
 
     if (rc != SH_OK)
         sh_stop(rc);
     timing = sh_timings_begin(e->spans, SH_TIMING_SECTION);
 
-    /* These two overwrite the state that a snapshot may still be read from. All other sections only read it. */
-    if (s->kind == SH_SECTION_UPDATE || s->kind == SH_SECTION_INIT)
+    /* Those overwrite the state that a snapshot may still be read from. All other sections only read it. */
+    if (changes_state(e, s))
         e->device->queue_after(e->queue, e->copied);
     rc = run_ops(e, s);
     if (rc != SH_OK)
         sh_stop(rc);
     sh_timings_end(e->spans, timing);
+    e->pending = false;
 }
 
 void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind)
 {
     sh_exec_run_section(e, sh_program_section(e->p, kind));
+}
+
+void sh_exec_update(struct sh_exec *e, bool now)
+{
+    if (e->pending)
+        sh_stop(sh_fail(SH_E_BUG, "an update, and the one before it is pending"));
+    e->pending = sh_program_carries(e->p);
+    if (now || !e->pending)
+        sh_exec_run(e, SH_SECTION_UPDATE);
+}
+
+void sh_exec_settle(struct sh_exec *e)
+{
+    if (e->pending)
+        sh_exec_run(e, SH_SECTION_UPDATE);
+}
+
+bool sh_exec_is_pending(const struct sh_exec *e)
+{
+    return e->pending;
 }
 
 void *sh_exec_queue(struct sh_exec *e)
@@ -319,6 +361,11 @@ void *sh_exec_queue(struct sh_exec *e)
 struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e)
 {
     return &e->scalars;
+}
+
+struct sh_op_scalars *sh_exec_update_scalars(struct sh_exec *e)
+{
+    return &e->update_scalars;
 }
 
 /* No caller can go on with an address that is none. */
@@ -358,6 +405,7 @@ void sh_exec_give_back(struct sh_exec *e)
 
 void sh_exec_forget_slices(struct sh_exec *e)
 {
+    e->pending = false;
     if (e->moves)
         sh_moves_forget(e->moves);
     if (e->host) {

@@ -40,8 +40,17 @@ void sh_exec_destroy(struct sh_exec *e);
 void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s);
 void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind);
 
-void *sh_exec_queue(struct sh_exec *e); /* that of the operations; NULL on the CPU */
-struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e);
+/* The update, whose scalars are set. Where the program carries it (sh_program_carries()) and it is not to be done now, it is
+ * pending: the next step's first micro-step carries it out, or settle, whichever comes first. Until then the parameters and
+ * states are those before it, and no other section may run. Update and settle, which does nothing where none is pending, are
+ * collective; is_pending is local, and the same on all ranks. */
+void sh_exec_update(struct sh_exec *e, bool now);
+void sh_exec_settle(struct sh_exec *e);
+bool sh_exec_is_pending(const struct sh_exec *e);
+
+void *sh_exec_queue(struct sh_exec *e);                          /* that of the operations; NULL on the CPU */
+struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e);        /* of all operations but updates */
+struct sh_op_scalars *sh_exec_update_scalars(struct sh_exec *e); /* of those; as they are when it is carried out */
 /* Device address; of a snapshot and of a slice in the host tier: pinned host memory, which kernels of the device reach too. What lies in a file has none: SH_E_BUG, and the job ends. */
 void *sh_exec_data(struct sh_exec *e, int tensor);
 void sh_exec_put(struct sh_exec *e, int tensor, const void *host); /* the whole tensor */
@@ -54,7 +63,7 @@ void sh_exec_get(struct sh_exec *e, int tensor, void *host);
 sh_rc sh_exec_lend(struct sh_exec *e, int slice, bool change, char **extent);
 void sh_exec_give_back(struct sh_exec *e);
 
-/* All slices become zeros, as they are at first. Nothing where there are none. */
+/* All slices become zeros, as they are at first, and an update that is pending is dropped. */
 void sh_exec_forget_slices(struct sh_exec *e);
 
 /* Copies between device addresses, or a slice of the host tier, and any host memory, in order with the operations; done on

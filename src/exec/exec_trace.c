@@ -158,24 +158,30 @@ static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i
     return SH_OK;
 }
 
-static void write_section(struct sh_exec_trace *t, const struct sh_section *s)
+static void write_section(struct sh_exec_trace *t, int first, int last)
 {
-    int last = s->first_op + s->n_ops - 1;
-    int64_t begin = t->device->event_ns(t->begin[s->first_op]);
+    int64_t begin = t->device->event_ns(t->begin[first]);
 
-    sh_trace_section(t->out, &t->at, begin, begin + t->device->event_span_ns(t->begin[s->first_op], t->end[last]));
+    sh_trace_section(t->out, &t->at, begin, begin + t->device->event_span_ns(t->begin[first], t->end[last]));
 }
 
 /* NULL: not traced. The queue is drained, so a traced step is slower than others between its sections. */
-sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s, const int64_t *tickets)
+sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s, bool pending, const int64_t *tickets)
 {
+    int first = SH_NONE, last = SH_NONE;
+
     if (!t)
         return SH_OK;
     t->device->queue_drain(t->queue);
     sh_trace_enter(&t->at, s);
-    for (int i = s->first_op; i < s->first_op + s->n_ops; i++)
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        if (!pending && sh_program_carried(s, &t->p->ops[i]))
+            continue;
         SH_TRY(write_op(t, s, i, tickets));
-    if (s->n_ops)
-        write_section(t, s);
+        first = first == SH_NONE ? i : first;
+        last = i;
+    }
+    if (first != SH_NONE)
+        write_section(t, first, last);
     return SH_OK;
 }

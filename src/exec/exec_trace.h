@@ -21,7 +21,9 @@ void sh_exec_trace_destroy(struct sh_exec_trace *t);
 void sh_exec_trace_begin(struct sh_exec_trace *t, int i);
 void sh_exec_trace_end(struct sh_exec_trace *t, int i);
 
-/* After a section: write its events. tickets: [ops] of its collectives. */
-sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s, const int64_t *tickets);
+/* After a section: write its events.
+ *   pending  it ran with the update that is carried into it
+ *   tickets  [ops] of its collectives */
+sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s, bool pending, const int64_t *tickets);
 
 #endif

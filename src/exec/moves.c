@@ -59,7 +59,8 @@ sh_rc sh_moves_open(const struct sh_program *p, char *arena, const char *folder,
     m->written = sh_calloc((size_t)p->n_slices + 1, sizeof *m->written);
     pthread_mutex_init(&m->lent, NULL);
     make_slots(m);
-    rc = m->n_slots ? sh_tier_open(&settings, &m->file) : sh_fail(SH_E_BUG, "the arena has no room for a slice");
+    rc = m->n_slots || !p->n_slices ? sh_tier_open(&settings, &m->file)
+                                    : sh_fail(SH_E_BUG, "the arena has no room for a slice");
     if (rc == SH_OK)
         *out = m;
     else

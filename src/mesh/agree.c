@@ -19,6 +19,10 @@ static sh_rc reduce_world(void *values, int n, MPI_Datatype type, MPI_Op op)
     MPI_Request request;
 
     sh_mesh_own_mpi();
+    if (sh_mesh_waits_in_mpi()) {
+        SH_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, MPI_COMM_WORLD));
+        return SH_OK;
+    }
     SH_MPI(MPI_Iallreduce(MPI_IN_PLACE, values, n, type, op, MPI_COMM_WORLD, &request));
     return sh_mesh_wait(&request);
 }
@@ -85,6 +89,10 @@ sh_rc sh_mesh_gather(const void *mine, int bytes, void *all)
     MPI_Request request;
 
     sh_mesh_own_mpi();
+    if (sh_mesh_waits_in_mpi()) {
+        SH_MPI(MPI_Gather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, 0, MPI_COMM_WORLD));
+        return SH_OK;
+    }
     SH_MPI(MPI_Igather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, 0, MPI_COMM_WORLD, &request));
     return sh_mesh_wait(&request);
 }

@@ -11,19 +11,35 @@ struct nodes {
     int index, count;         /* which node, of how many; in the order of their lowest ranks */
 };
 
-/* Collective over the job. Nodes are numbered by a prefix sum over their first ranks, so all ranks agree on the order
- * without a table of host names. */
+/* sizes [world]: of the node that a rank is the first of, else 0. */
+static void number_nodes(const int *sizes, int world, int first, struct nodes *n)
+{
+    n->smallest = n->size;
+    for (int rank = 0; rank < world; rank++) {
+        if (sizes[rank] == 0)
+            continue;
+        n->index += rank < first;
+        n->count++;
+        n->smallest = sizes[rank] < n->smallest ? sizes[rank] : n->smallest;
+    }
+}
+
+/* Collective over the job. Nodes are numbered by their first ranks, so all ranks agree on the order without a table of
+ * host names. An int of each rank, and not a prefix sum: some libraries make that from n (n - 1) / 2 messages. */
 static sh_rc find_nodes_in(MPI_Comm node, struct nodes *out)
 {
     struct nodes n = {0};
+    int rank, world, first;
+    sh_mesh_world(&rank, &world);
     SH_MPI(MPI_Comm_rank(node, &n.rank));
     SH_MPI(MPI_Comm_size(node, &n.size));
-    SH_MPI(MPI_Allreduce(&n.size, &n.smallest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
-    int leader = n.rank == 0;
-    SH_MPI(MPI_Allreduce(&leader, &n.count, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
-    SH_MPI(MPI_Scan(&leader, &n.index, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
-    n.index--; /* leaders before this one; only the leader's own figure counts */
-    SH_MPI(MPI_Bcast(&n.index, 1, MPI_INT, 0, node));
+    first = rank; /* of the node's ranks the first */
+    SH_MPI(MPI_Bcast(&first, 1, MPI_INT, 0, node));
+    int mine = n.rank == 0 ? n.size : 0, *sizes = sh_calloc((size_t)world, sizeof *sizes);
+    int mpi_rc = MPI_Allgather(&mine, 1, MPI_INT, sizes, 1, MPI_INT, MPI_COMM_WORLD);
+    number_nodes(sizes, world, first, &n);
+    free(sizes);
+    SH_MPI(mpi_rc);
     *out = n;
     return SH_OK;
 }

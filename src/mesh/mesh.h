@@ -97,6 +97,11 @@ int sh_mesh_report(sh_rc rc);
  * SH_E_COMM; 0 (at the start): for ever. Set around what must not take long: a training step, not a save. Local. */
 void sh_mesh_timeout(double seconds);
 
+/* Let those functions wait inside of MPI while no limit is set: for a library in which each look at a request is dear. Not
+ * at the start: ranks look and sleep in between, and leave their cores to others. Local. */
+void sh_mesh_wait_in_mpi(bool yes);
+bool sh_mesh_waits_in_mpi(void); /* now */
+
 /* Wait for a request of a collective over all ranks, as patiently as that. */
 sh_rc sh_mesh_wait(MPI_Request *request);
 

@@ -24,6 +24,7 @@ enum {
 };
 
 static double limit_seconds;
+static bool wait_in_mpi;
 static int current; /* sequence number of the wait */
 
 /* What was told each speaker last; its buffer is MPI's until it has left. */
@@ -36,6 +37,16 @@ static struct {
 void sh_mesh_timeout(double seconds)
 {
     limit_seconds = seconds;
+}
+
+void sh_mesh_wait_in_mpi(bool yes)
+{
+    wait_in_mpi = yes;
+}
+
+bool sh_mesh_waits_in_mpi(void)
+{
+    return wait_in_mpi && !(limit_seconds > 0);
 }
 
 static void nap(void)

@@ -4,6 +4,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/device/nvml.h"
 #include "src/metrics/values.h"
 
 #include <errno.h>
@@ -103,6 +104,43 @@ static json_t *pace(const struct sh_pace_metrics *p)
 {
     return json_pack("{s:o, s:o, s:o, s:i, s:s}", "min", number(p->least), "median", number(p->median), "max",
                      number(p->most), "slowest_rank", p->slowest, "slowest_node", p->node);
+}
+
+static void add_number(json_t *object, const char *key, double v)
+{
+    if (isfinite(v))
+        json_object_set_new(object, key, json_real(v));
+}
+
+static json_t *reasons(unsigned bits)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < SH_NVML_REASONS; i++)
+        if (bits >> i & 1)
+            json_array_append_new(list, json_string(sh_nvml_reason(i)));
+    return list;
+}
+
+/* What no GPU has told is left out. */
+static json_t *gpu(const struct sh_gpu_metrics *g)
+{
+    json_t *object = json_pack("{s:i, s:i, s:o}", "told", g->gpus, "held", g->held, "held_by", reasons(g->why));
+
+    if (!object)
+        return NULL;
+    add_number(object, "power_watts", g->watts);
+    add_number(object, "limit_watts", g->limit_watts);
+    add_number(object, "default_limit_watts", g->usual_watts);
+    add_number(object, "clock_mhz", g->mhz);
+    add_number(object, "median_clock_mhz", g->median_mhz);
+    add_number(object, "highest_clock_mhz", g->most_mhz);
+    add_number(object, "celsius", g->celsius);
+    if (g->node) {
+        json_object_set_new(object, "slowest_rank", json_integer(g->slowest));
+        json_object_set_new(object, "slowest_node", json_string(g->node));
+    }
+    return object;
 }
 
 /* Reasons may hold names of files, and these any bytes. */
@@ -216,10 +254,14 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
     }
     if (line && s->masked)
         json_object_set_new(line, "targets", json_integer((json_int_t)s->targets));
+    if (line && s->loss_scale > 0)
+        json_object_set_new(line, "loss_scale", number(s->loss_scale));
     if (line && s->skipped)
         json_object_set_new(line, "skipped", json_string(s->skipped));
     if (line && s->pace.node)
         json_object_set_new(line, "rank_seconds", pace(&s->pace));
+    if (line && s->gpu.gpus)
+        json_object_set_new(line, "gpu", gpu(&s->gpu));
     write_line(m, line);
     if (m)
         keep(m, sh_others_step(&m->others, s));

@@ -22,9 +22,24 @@ struct sh_pace_metrics {
 };
 
 /* clang-format off */
+/* The GPUs of a run, of what was read since the last time (src/run/gpus.h); NAN: not told. */
+struct sh_gpu_metrics {
+    int gpus;                   /* that told something; 0: nothing was gathered */
+    double watts, limit_watts;  /* that one draws, as a mean; that it may draw, the least */
+    double usual_watts;         /* that it may by default */
+    double mhz, median_mhz;     /* clock of the slowest, and of the middle one */
+    double most_mhz;            /* that one can do */
+    double celsius;             /* of the hottest */
+    int slowest;                /* rank; with the node only where a clock is told */
+    const char *node;           /* that it is on; NULL */
+    int held;                   /* ranks whose clock is held down ... */
+    unsigned why;               /* ... by what, over all of them: bits of src/device/nvml.h */
+};
+
 struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
+    double loss_scale;       /* that the gradients were computed with, in float16; else 0 */
     const char *skipped;     /* NULL, or why the update was skipped */
     int64_t tokens;          /* of this step over all ranks */
     bool masked;             /* whether the data have masks */
@@ -41,6 +56,7 @@ struct sh_step_metrics {
     int64_t offload_read_bytes, offload_written_bytes; /* that this step moved, of the rank that writes */
     int64_t gpu_used_bytes;  /* of a GPU, by all that run on it, largest over the ranks; 0: none is used */
     struct sh_pace_metrics pace;
+    struct sh_gpu_metrics gpu;
 };
 /* clang-format on */
 

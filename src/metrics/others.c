@@ -4,7 +4,7 @@
 #include <math.h>
 #include <time.h>
 
-enum { MOST_VALUES = 16 };
+enum { MOST_VALUES = 24 };
 
 /* Values of one event; what is not known is not added. */
 struct list {
@@ -23,6 +23,12 @@ static sh_rc write_events(const struct sh_others *o, int64_t step, const struct 
     return o->events ? sh_events_write(o->events, step, l->n, l->value) : SH_OK;
 }
 
+/* Of the GPUs, which tell something at log steps only. */
+static bool is_told(const struct sh_step_metrics *s, double value)
+{
+    return s->gpu.gpus > 0 && isfinite(value);
+}
+
 static void list_step(const struct sh_step_metrics *s, struct list *l)
 {
     add(l, true, "train/loss", s->loss);
@@ -35,11 +41,30 @@ static void list_step(const struct sh_step_metrics *s, struct list *l)
     add(l, true, "seconds/step", s->time.step);
     add(l, true, "seconds/compute", s->time.compute);
     add(l, true, "seconds/exposed_comm", s->time.exposed_comm);
+    add(l, s->offloads, "seconds/exposed_offload", s->time.exposed_offload);
+    add(l, s->offloads, "offload/read_bytes", (double)s->offload_read_bytes);
+    add(l, s->offloads, "offload/written_bytes", (double)s->offload_written_bytes);
     add(l, true, "seconds/data", s->time.data);
     add(l, true, "seconds/checkpoint", s->time.checkpoint);
     add(l, true, "memory/arena_bytes", (double)s->arena_bytes);
     add(l, true, "memory/peak_rss_bytes", (double)s->peak_rss_bytes);
     add(l, s->gpu_used_bytes > 0, "memory/gpu_used_bytes", (double)s->gpu_used_bytes);
+    add(l, is_told(s, s->gpu.watts), "gpu/power_watts", s->gpu.watts);
+    add(l, is_told(s, s->gpu.mhz), "gpu/clock_mhz", s->gpu.mhz);
+    add(l, is_told(s, s->gpu.celsius), "gpu/celsius", s->gpu.celsius);
+    add(l, s->gpu.gpus > 0, "gpu/held", s->gpu.held);
+}
+
+static void expose_gpu(struct sh_exposition *e, const struct sh_step_metrics *s)
+{
+    if (is_told(s, s->gpu.watts))
+        sh_exposition_set(e, SH_EXPOSED_GPU_WATTS, s->gpu.watts);
+    if (is_told(s, s->gpu.mhz))
+        sh_exposition_set(e, SH_EXPOSED_GPU_HERTZ, 1e6 * s->gpu.mhz);
+    if (is_told(s, s->gpu.celsius))
+        sh_exposition_set(e, SH_EXPOSED_GPU_CELSIUS, s->gpu.celsius);
+    if (s->gpu.gpus)
+        sh_exposition_set(e, SH_EXPOSED_GPUS_HELD, s->gpu.held);
 }
 
 static void expose_step(struct sh_exposition *e, const struct sh_step_metrics *s)
@@ -59,10 +84,16 @@ static void expose_step(struct sh_exposition *e, const struct sh_step_metrics *s
     sh_exposition_set(e, SH_EXPOSED_DATA_SECONDS, s->time.data);
     sh_exposition_set(e, SH_EXPOSED_RSS_BYTES, (double)s->peak_rss_bytes);
     sh_exposition_set(e, SH_EXPOSED_ARENA_BYTES, (double)s->arena_bytes);
+    if (s->offloads) {
+        sh_exposition_set(e, SH_EXPOSED_OFFLOAD_SECONDS, s->time.exposed_offload);
+        sh_exposition_set(e, SH_EXPOSED_OFFLOAD_READ, (double)s->offload_read_bytes);
+        sh_exposition_set(e, SH_EXPOSED_OFFLOAD_WRITTEN, (double)s->offload_written_bytes);
+    }
     if (s->mfu > 0)
         sh_exposition_set(e, SH_EXPOSED_MFU, s->mfu);
     if (s->gpu_used_bytes > 0)
         sh_exposition_set(e, SH_EXPOSED_GPU_BYTES, (double)s->gpu_used_bytes);
+    expose_gpu(e, s);
 }
 
 static sh_rc expose(const struct sh_others *o, bool now)

@@ -8,7 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { FIELDS = 9, FIELD_MAX = 128, USUAL_COLUMNS = 80 };
+enum { FIELDS = 10, FIELD_MAX = 128, USUAL_COLUMNS = 80 };
 
 /* The parts of a line, in the order in which they are printed. */
 struct fields {
@@ -67,6 +67,8 @@ static void fill(const struct sh_progress *p, const struct sh_step_metrics *s, s
     add(f, 0, "loss %.4f", s->loss);
     add(f, 1, "grad_norm %.3f", s->grad_norm);
     add(f, 3, "lr %.2e", s->lr);
+    if (s->loss_scale > 0)
+        add(f, 1, "loss_scale %.0f", s->loss_scale);
     add(f, 6, "%.0f tokens/s", speed(p));
     if (mfu > 0)
         add(f, 4, "MFU %.1f %%", 100 * mfu);

@@ -1,5 +1,5 @@
-/* Around the update: the table of optimizers, learning rate, clipping, and the guard that skips a step. The update itself
- * is an operation of the program. Pure arithmetic on numbers that are the same on all ranks, so that all ranks decide
+/* Around the update: the table of optimizers, learning rate, clipping, the loss scale, and the guard that skips a step. The
+ * update itself is an operation of the program. Pure arithmetic on numbers that are the same on all ranks, so that all ranks decide
  * alike. Local. */
 #ifndef SH_OPTIM_OPTIM_H
 #define SH_OPTIM_OPTIM_H
@@ -70,5 +70,28 @@ sh_rc sh_guard_load(struct sh_guard *g, const char *text);
 
 void sh_guard_saved(struct sh_guard *g);  /* a checkpoint was saved: the rollback count starts again */
 void sh_guard_forget(struct sh_guard *g); /* back to the start of a run; the rollbacks stay counted */
+
+/* The loss scale of a run in float16: gradients are those of scale * loss, and are divided by it before anybody looks at them.
+ * Where they overflow all the same, the update is left out; which is no bad step to the guard as long as the scale can
+ * move. A loss that is not finite is the guard's: no scale helps there. */
+#define SH_LOSS_SCALE_MOST 0x1p40
+struct sh_loss_scale {
+    double init; /* a power of two from 1 to SH_LOSS_SCALE_MOST; 1 where nothing is scaled */
+    int window;  /* steps without an overflow after which it doubles; 0: it is fixed */
+    /* state */
+    double scale;
+    int good;     /* steps since it doubled or since an overflow */
+    int patience; /* overflows until it is halved, that one included */
+};
+
+void sh_loss_scale_begin(struct sh_loss_scale *s); /* the state of a new run */
+/* Whether this step is the loss scale's to answer for. */
+bool sh_loss_scale_overflows(const struct sh_loss_scale *s, double loss, double norm);
+sh_rc sh_loss_scale_lower(struct sh_loss_scale *s, int64_t step); /* SH_E_NUMERIC: it is 1 already */
+void sh_loss_scale_good(struct sh_loss_scale *s);                 /* after a step without an overflow */
+
+/* State of a dynamic one as text for the checkpoint ("scale good patience") and back; SH_E_DATA when malformed. */
+void sh_loss_scale_save(const struct sh_loss_scale *s, char *text, int size);
+sh_rc sh_loss_scale_load(struct sh_loss_scale *s, const char *text);
 
 #endif

@@ -103,8 +103,31 @@ static sh_rc check_partners(const struct sh_check *c, int i)
     return SH_OK;
 }
 
-/* One section. What was written or gathered in the section before does not count: sections run in any number and order.
- */
+/* What was written or gathered in the section before does not count: sections run in any number and order. */
+static void forget(struct sh_check *c)
+{
+    size_t n = (size_t)c->p->n_tensors;
+
+    memset(c->written, 0, n * sizeof *c->written);
+    memset(c->gathered, 0, n * sizeof *c->gathered);
+    memset(c->makes, 0, n * sizeof *c->makes);
+    memset(c->sends, 0, n * sizeof *c->sends);
+    memset(c->under_way, 0, (size_t)c->section->n_ops * sizeof *c->under_way);
+    memset(c->changed, 0, n * sizeof *c->changed);
+    memset(c->used, 0, n * sizeof *c->used);
+    for (int t = 0; t < c->p->n_tensors; t++)
+        c->home[t] = SH_NONE;
+}
+
+static bool carries(const struct sh_check *c)
+{
+    for (int i = 0; i < c->section->n_ops; i++)
+        if (sh_program_carried(c->section, sh_check_op(c, i)))
+            return true;
+    return false;
+}
+
+/* One section. Where an update is carried into it, it must be right without that too. */
 static sh_rc check_section(struct sh_check *c)
 {
     for (int i = 0; i < c->section->n_ops; i++) {
@@ -112,16 +135,12 @@ static sh_rc check_section(struct sh_check *c)
         SH_TRY(check_shapes(c, i));
         SH_TRY(check_partners(c, i));
     }
-    memset(c->written, 0, (size_t)c->p->n_tensors * sizeof *c->written);
-    memset(c->gathered, 0, (size_t)c->p->n_tensors * sizeof *c->gathered);
-    memset(c->makes, 0, (size_t)c->p->n_tensors * sizeof *c->makes);
-    memset(c->sends, 0, (size_t)c->p->n_tensors * sizeof *c->sends);
-    memset(c->under_way, 0, (size_t)c->section->n_ops * sizeof *c->under_way);
-    memset(c->changed, 0, (size_t)c->p->n_tensors * sizeof *c->changed);
-    for (int t = 0; t < c->p->n_tensors; t++)
-        c->home[t] = SH_NONE;
     sh_lifetime_of_section(c->p, c->section, c->life);
-    SH_TRY(sh_check_order(c));
+    for (int pending = carries(c); pending >= 0; pending--) {
+        forget(c);
+        c->pending = pending;
+        SH_TRY(sh_check_order(c));
+    }
     return sh_check_overlap(c);
 }
 
@@ -140,6 +159,7 @@ sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
     c.sends = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.sends);
     c.home = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.home);
     c.changed = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.changed);
+    c.used = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.used);
     for (int i = 0; i < p->n_sections && rc == SH_OK; i++) {
         c.section = &p->sections[i];
         rc = check_section(&c);
@@ -154,5 +174,6 @@ sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
     free(c.sends);
     free(c.home);
     free(c.changed);
+    free(c.used);
     return rc;
 }

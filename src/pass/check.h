@@ -15,6 +15,8 @@ struct sh_check {
     int *makes, *sends;   /* [tensors] by storage root: collectives and moves under way that write it, that read it */
     int *home;            /* [tensors] by storage root: what it was fetched from; SH_NONE: nothing */
     bool *changed;        /* [tensors] by storage root: fetched, and written since it was last put back */
+    bool *used;           /* [tensors] by storage root: read by the micro-step itself, not by what is carried into it */
+    bool pending;         /* the section runs with the update that is carried into it; else without */
 };
 
 /* Operation i of the section (check_report.c). */

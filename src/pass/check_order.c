@@ -129,6 +129,35 @@ static sh_rc start_move(struct sh_check *c, int i)
     return SH_OK;
 }
 
+/* Where its value is from: itself, or the home of a copy. */
+static int source_of(const struct sh_check *c, int tensor)
+{
+    int root = sh_tensor_root(c->p, tensor);
+
+    return c->home[root] == SH_NONE ? root : sh_tensor_root(c->p, c->home[root]);
+}
+
+/* What is carried is the update of the step before: it comes before the unit's first use, and takes a gradient that this
+ * step has not touched. */
+static sh_rc check_carried(struct sh_check *c, int i)
+{
+    const struct sh_op *op = sh_check_op(c, i);
+
+    if (!sh_program_carried(c->section, op)) {
+        for (int k = 0; k < SH_OP_MAX_IN; k++)
+            if (op->in[k] != SH_NONE)
+                c->used[sh_tensor_root(c->p, op->in[k])] = true;
+        return SH_OK;
+    }
+    if (!sh_op_info(op->kind)->runs)
+        return SH_OK;
+    if (c->written[source_of(c, op->in[0])])
+        return sh_check_broken(c, i, "takes the gradient of a later step");
+    if (c->used[sh_tensor_root(c->p, op->out[0])])
+        return sh_check_broken(c, i, "updates what was used before");
+    return SH_OK;
+}
+
 /* What holds after operation i. */
 static sh_rc take_effect(struct sh_check *c, int i)
 {
@@ -165,6 +194,9 @@ static sh_rc take_effect(struct sh_check *c, int i)
 sh_rc sh_check_order(struct sh_check *c)
 {
     for (int i = 0; i < c->section->n_ops; i++) {
+        if (!c->pending && sh_program_carried(c->section, sh_check_op(c, i)))
+            continue;
+        SH_TRY(check_carried(c, i));
         SH_TRY(check_gathered(c, i));
         SH_TRY(check_reads(c, i));
         SH_TRY(check_under_way(c, i));

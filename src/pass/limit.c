@@ -47,7 +47,7 @@ static bool all_sharded(struct sh_build *b)
 /* Only where the states can go there. */
 static bool states_in_a_file(struct sh_build *b)
 {
-    bool applies = b->options.training && b->offload.optimizer_16 < 16 && !b->snapshot_on_host;
+    bool applies = b->options.training && b->offload.optimizer_16 < 16 && !b->snapshot_on_host && !b->fit_homes;
 
     b->offload.optimizer_16 = 16;
     b->offload.buffers = b->offload.buffers ? b->offload.buffers : 3;
@@ -138,17 +138,66 @@ static const char *what_takes_it(const struct sh_program *p, char *text, size_t 
     return text;
 }
 
+const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT])
+{
+    int away = b->offload.optimizer_16;
+    char states[40] = "";
+
+    if (away == 16)
+        snprintf(states, sizeof states, ", optimizer states");
+    else if (away)
+        snprintf(states, sizeof states, ", %d/16 of the optimizer states", away);
+    snprintf(text, SH_HOMES_TEXT, "%s%s%s", states, b->offload.gradients ? ", gradients" : "",
+             !away && !b->offload.gradients ? ""
+             : b->snapshot_on_host          ? " in host memory"
+                                            : " in a file");
+    return text;
+}
+
+/* Its own limit, which no other choice of homes keeps. */
+static sh_rc within_file(const struct sh_build *b, const struct sh_program *p)
+{
+    int file = sh_program_file_tier(p);
+    char need[SH_STR_SHORT], limit[SH_STR_SHORT];
+
+    if (!b->file_limit_bytes || file == SH_NONE || p->tiers[file].bytes <= b->file_limit_bytes)
+        return SH_OK;
+    return sh_fail(
+        SH_E_MEMORY,
+        "the plan needs %s (%lld bytes) in a file a rank, more than offload.nvme_limit_bytes = %s; keep more "
+        "in memory with a smaller offload.optimizer_ratio, or take more ranks",
+        sh_str_bytes(p->tiers[file].bytes, need), (long long)p->tiers[file].bytes,
+        sh_str_bytes(b->file_limit_bytes, limit));
+}
+
+/* Of a budget that chose homes: what is in the file, and what might be. "" otherwise. */
+static const char *what_is_away(const struct sh_build *b, const struct sh_program *p, char *text, size_t size)
+{
+    int file = sh_program_file_tier(p);
+    char need[SH_STR_SHORT], limit[SH_STR_SHORT];
+
+    text[0] = '\0';
+    if (b->fit_homes)
+        snprintf(text, size, ", with %s of optimizer states in a file (offload.nvme_limit_bytes allows %s)",
+                 sh_str_bytes(file == SH_NONE ? 0 : p->tiers[file].bytes, need),
+                 b->file_limit_bytes ? sh_str_bytes(b->file_limit_bytes, limit) : "any");
+    return text;
+}
+
 /* Only a whole plan knows its arena, so the limit is compared at the end. The error names what takes the memory, and
  * what would help. */
 static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
 {
-    char text[768], smaller[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
+    char text[768], away[128], smaller[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
 
     if (!b->limit_bytes || p->arena_bytes <= b->limit_bytes)
-        return SH_OK;
-    return sh_fail(SH_E_MEMORY, "the plan needs %s (%lld bytes) a rank%s, more than memory.limit_bytes = %s (%s)%s",
+        return within_file(b, p);
+    return sh_fail(SH_E_MEMORY, "the plan needs %s (%lld bytes) a rank%s%s, more than memory.limit_bytes = %s (%s)%s",
                    sh_str_bytes(p->arena_bytes, need), (long long)p->arena_bytes,
-                   b->fit ? " at least, whatever is recomputed" : "", sh_str_bytes(b->limit_bytes, limit),
+                   b->fit         ? " at least, whatever is recomputed"
+                   : b->fit_homes ? " at least"
+                                  : "",
+                   what_is_away(b, p, away, sizeof away), sh_str_bytes(b->limit_bytes, limit),
                    what_takes_it(p, text, sizeof text), sh_pass_cures(b, p->arena_bytes, smaller));
 }
 

@@ -220,36 +220,6 @@ static void rebuild_update(struct offload *o, const struct sh_section *s)
     free(place);
 }
 
-/* The section in its new length between the others. */
-static void splice(struct offload *o, int section)
-{
-    struct sh_program *p = o->p;
-    int first = p->sections[section].first_op, end = first + p->sections[section].n_ops, n = p->n_ops, more;
-    struct sh_op *tail = sh_calloc((size_t)(n - end) + 1, sizeof *tail);
-
-    for (int i = end; i < n; i++)
-        tail[i - end] = p->ops[i];
-    p->n_ops = first;
-    for (int i = 0; i < o->update.n; i++)
-        sh_program_add_op(p, &o->update.op[i]);
-    for (int i = end; i < n; i++)
-        sh_program_add_op(p, &tail[i - end]);
-    more = o->update.n - p->sections[section].n_ops;
-    p->sections[section].n_ops = o->update.n;
-    for (int i = 0; i < p->n_sections; i++)
-        p->sections[i].first_op += p->sections[i].first_op >= end ? more : 0;
-    free(tail);
-}
-
-/* Of the parts; the rows of the whole units go. */
-static void renew_runs(struct offload *o)
-{
-    o->p->n_runs = 0;
-    for (int i = 0; i < o->p->n_ops; i++)
-        if (sh_op_info(o->p->ops[i].kind)->runs)
-            sh_shard_runs(&o->b->options, o->p, o->p->ops[i].unit, &o->p->ops[i]);
-}
-
 /* Nothing changes where nothing is asked for. */
 sh_rc sh_pass_offload(const struct sh_build *b, struct sh_program *p)
 {
@@ -263,8 +233,8 @@ sh_rc sh_pass_offload(const struct sh_build *b, struct sh_program *p)
     o.out = sh_program_add_stream(p, "out", SH_RUNS_MOVES);
     cut_units(&o);
     rebuild_update(&o, update);
-    splice(&o, (int)(update - p->sections));
-    renew_runs(&o);
+    sh_program_set_ops(p, (int)(update - p->sections), o.update.op, o.update.n);
+    sh_shard_renew_runs(&b->options, p);
     free(o.update.op);
     return SH_OK;
 }

@@ -25,6 +25,8 @@ struct sh_build; /* build.h: what is asked for */
     PASS(fuse, false)     /* makes one of two neighbours where the table of kernels has a fused kind (kernels/op.h) */ \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
     PASS(offload, false)  /* where asked for: optimizer states to a file, their update slice by slice */               \
+    PASS(spill, false)    /* where asked for: activations of the first blocks to a file until their backward */        \
+    PASS(carry, false)    /* where asked for: the update into the first micro-step of the next step */                 \
     PASS(groups, false)   /* names the groups and streams of all collectives, and of the host's sums over the batch */ \
     PASS(schedule, false) /* starts gathers ahead of their use, waits for reductions behind the next gradients */      \
     PASS(gradients, false) /* where asked for: shards of gradients to the host's memory, between their uses */         \

@@ -132,9 +132,10 @@ static void collect_blocks(struct place *pl, enum sh_space space)
         }
     for (int t = 0; t < pl->p->n_tensors; t++)
         if (pl->shares[t] != SH_NONE && pl->p->tensors[t].space == space) {
-            struct sh_life *life = &pl->blocks[at[storage(pl, t)]].life;
+            struct block *b = &pl->blocks[at[storage(pl, t)]];
 
-            life->last = life->last > pl->life[t].last ? life->last : pl->life[t].last;
+            b->life.last = b->life.last > pl->life[t].last ? b->life.last : pl->life[t].last;
+            b->align = pl->paged[t] ? PAGE : b->align;
         }
     free(at);
 }

@@ -29,6 +29,8 @@ struct list {
 
 struct schedule {
     const struct sh_pass_options *opt;
+    const struct sh_program *p;
+    const struct sh_section *section;
     const struct sh_op *old; /* the section as it was */
     int n, n_tensors;
     enum sh_section_kind kind;
@@ -147,7 +149,7 @@ struct prefetch {
     struct list *out;
     struct list gathers; /* in their order */
     bool *done;          /* [section's operations] in `out` already */
-    int *copy;           /* [tensors] the first operation that copies into it, SH_NONE */
+    int *copy;           /* [tensors] the first operation that copies into it, the last that updates it here; SH_NONE */
     int started, waited; /* gathers so far */
     int alive;
     int held; /* gathered in the forward and read again behind the loss; 0 once the unit of the loss is released */
@@ -182,6 +184,20 @@ static bool has_source(const struct prefetch *f, int gather)
     return copy == SH_NONE || f->done[copy];
 }
 
+/* What is carried into the micro-step moves no gather of it. */
+static bool is_gather(const struct schedule *s, int i)
+{
+    return s->old[i].kind == SH_OP_ALL_GATHER && !sh_program_carried(s->section, &s->old[i]);
+}
+
+/* The update of a unit that is carried into this section, or the last part of one. */
+static void find_updates(const struct schedule *s, int *copy)
+{
+    for (int i = 0; i < s->n; i++)
+        if (sh_program_carried(s->section, &s->old[i]) && sh_op_info(s->old[i].kind)->runs)
+            copy[s->p->units[s->old[i].unit].compute] = i;
+}
+
 /* Backwards, so that the first copy into a tensor is the one that stays. */
 static int *copies_of(const struct schedule *s)
 {
@@ -192,6 +208,7 @@ static int *copies_of(const struct schedule *s)
     for (int i = s->n - 1; i >= 0; i--)
         if (s->old[i].kind == SH_OP_COPY)
             copy[s->old[i].out[0]] = i;
+    find_updates(s, copy);
     return copy;
 }
 
@@ -231,17 +248,20 @@ static void start_ahead(struct prefetch *f)
 /* Take over operation i; where a gather stood at first is the latest place for it. */
 static void take_over(struct prefetch *f, int i)
 {
-    if (f->s->old[i].kind == SH_OP_ALL_GATHER) {
+    const struct sh_op *op = &f->s->old[i];
+    bool end = op->kind == SH_OP_WAIT && is_gather(f->s, op->attr.waits_for);
+
+    if (is_gather(f->s, i)) {
         while (f->started <= f->waited)
             start_next(f);
         return;
     }
     put(f, i);
-    f->waited += waited_kind(f->s, i) == SH_OP_ALL_GATHER;
-    f->alive -= f->s->old[i].kind == SH_OP_RELEASE;
-    if (f->s->old[i].kind == SH_OP_RELEASE && f->s->old[i].phase != SH_PHASE_FORWARD)
+    f->waited += end;
+    f->alive -= op->kind == SH_OP_RELEASE;
+    if (op->kind == SH_OP_RELEASE && op->phase != SH_PHASE_FORWARD)
         f->held = 0;
-    if (f->s->old[i].kind == SH_OP_RELEASE || f->s->old[i].kind == SH_OP_WAIT)
+    if (op->kind == SH_OP_RELEASE || op->kind == SH_OP_WAIT || sh_op_info(op->kind)->runs)
         start_ahead(f);
 }
 
@@ -256,7 +276,7 @@ static void advance_gathers(const struct schedule *s, const struct list *in, str
                          .copy = copies_of(s)};
 
     for (int i = 0; i < in->n; i++)
-        if (s->old[in->op[i]].kind == SH_OP_ALL_GATHER)
+        if (is_gather(s, in->op[i]))
             push(&f.gathers, in->op[i]);
     for (int i = 0; i < in->n; i++)
         take_over(&f, in->op[i]);
@@ -288,14 +308,25 @@ static bool is_micro_step(enum sh_section_kind k)
     return k != SH_SECTION_INIT && k != SH_SECTION_LOSS && k != SH_SECTION_NORM && k != SH_SECTION_UPDATE;
 }
 
+/* Of a slice; activations move where they stand. */
+static bool moves_slice(const struct schedule *s, int i, enum sh_op_kind kind)
+{
+    const struct sh_op *op = &s->old[i];
+    int copy = kind == SH_OP_FETCH ? op->out[0] : op->in[0];
+
+    return op->kind == kind && s->p->tensors[copy].mem == SH_MEM_FETCHED;
+}
+
 /* Slices of states on their way through the device. */
 struct slices {
     const struct schedule *s;
     struct list *out;
     struct list fetches; /* in their order */
     struct list evicted; /* waits for evictions, put off */
+    int *stretch;        /* [section's operations] of each of those: in which stretch it was put off */
     int started, taken;  /* fetches that were started, and of them those whose eviction is put off or over */
     int alive, limit;
+    int block, stretches; /* of the newest operation of a model, and how many stretches of one block there were */
 };
 
 /* The oldest eviction: its memory is free then. */
@@ -314,21 +345,39 @@ static void fetch_ahead(struct slices *l)
         push(l->out, l->fetches.op[l->started++]);
 }
 
+/* In a micro-step an eviction has the forward of one block to itself. The memory is for what comes then. */
+static void pass_by(struct slices *l, int i)
+{
+    const struct sh_op *op = &l->s->old[i];
+    bool model = op->phase != SH_PHASE_UPDATE && !sh_op_starts(sh_op_info(op->kind)) && op->kind != SH_OP_WAIT &&
+                 !sh_op_info(op->kind)->marker;
+
+    if (!model || (l->stretches && op->block == l->block))
+        return;
+    l->block = op->block;
+    l->stretches++;
+    while (l->evicted.n && l->stretch[l->evicted.op[0]] + 2 <= l->stretches)
+        settle(l);
+    fetch_ahead(l);
+}
+
 /* Where a fetch stood at first is the latest place for it. Of the evictions only the newest goes on: the one before had a whole
  * update to itself, and what it leaves free is for the next slice. */
 static void take_slice(struct slices *l, int i)
 {
-    if (l->s->old[i].kind == SH_OP_FETCH) {
+    if (moves_slice(l->s, i, SH_OP_FETCH)) {
         for (; l->started <= l->taken; fetch_ahead(l))
             if (l->alive == l->limit)
                 settle(l);
         return;
     }
-    if (waited_kind(l->s, i) != SH_OP_EVICT) {
+    if (l->s->old[i].kind != SH_OP_WAIT || !moves_slice(l->s, l->s->old[i].attr.waits_for, SH_OP_EVICT)) {
+        pass_by(l, i);
         push(l->out, i);
         return;
     }
     push(&l->evicted, i);
+    l->stretch[i] = l->stretches;
     l->taken++;
     while (l->evicted.n > 1)
         settle(l);
@@ -343,10 +392,15 @@ static void take_slice(struct slices *l, int i)
  * so that one slice arrives and one leaves while one is in use. */
 static void move_slices(const struct schedule *s, const struct list *in, int limit, struct list *out)
 {
-    struct slices l = {.s = s, .out = out, .fetches = list_for(s->n), .evicted = list_for(s->n), .limit = limit};
+    struct slices l = {.s = s,
+                       .out = out,
+                       .fetches = list_for(s->n),
+                       .evicted = list_for(s->n),
+                       .stretch = sh_calloc((size_t)s->n + 1, sizeof *l.stretch),
+                       .limit = limit};
 
     for (int i = 0; i < in->n; i++)
-        if (s->old[in->op[i]].kind == SH_OP_FETCH)
+        if (moves_slice(s, in->op[i], SH_OP_FETCH))
             push(&l.fetches, in->op[i]);
     fetch_ahead(&l);
     for (int i = 0; i < in->n; i++)
@@ -355,6 +409,7 @@ static void move_slices(const struct schedule *s, const struct list *in, int lim
         settle(&l);
     free(l.fetches.op);
     free(l.evicted.op);
+    free(l.stretch);
 }
 
 static void schedule_section(const struct sh_build *b, struct sh_program *p, const struct sh_section *section)
@@ -362,17 +417,25 @@ static void schedule_section(const struct sh_build *b, struct sh_program *p, con
     const struct sh_pass_options *opt = &b->options;
     struct sh_op *ops = p->ops + section->first_op;
     struct sh_op *old = sh_calloc((size_t)section->n_ops + 1, sizeof *old);
-    struct schedule s = {.opt = opt, .old = old, .n = section->n_ops, .n_tensors = p->n_tensors, .kind = section->kind};
-    struct list delayed = list_for(s.n), order = list_for(s.n);
+    struct schedule s = {.opt = opt,
+                         .p = p,
+                         .section = section,
+                         .old = old,
+                         .n = section->n_ops,
+                         .n_tensors = p->n_tensors,
+                         .kind = section->kind};
+    struct list delayed = list_for(s.n), gathered = list_for(s.n), order = list_for(s.n);
 
     memcpy(old, ops, (size_t)s.n * sizeof *old);
     delay_waits(&s, &delayed);
     if (is_micro_step(section->kind))
-        advance_gathers(&s, &delayed, &order);
+        advance_gathers(&s, &delayed, &gathered);
     else
-        move_slices(&s, &delayed, b->offload.buffers, &order);
+        append(&gathered, &delayed);
+    move_slices(&s, &gathered, b->offload.buffers, &order);
     apply(ops, old, &order);
     free(delayed.op);
+    free(gathered.op);
     free(order.op);
     free(old);
 }

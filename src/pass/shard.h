@@ -44,9 +44,11 @@ int sh_shard_replicas(const struct sh_pass_options *opt, const struct sh_unit *u
 int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit, int in,
                         int out, int after, enum sh_phase phase);
 
-/* Set the runs of weight decay of an update, whose gradient in[0] is the unit's chunk or a view of it: new rows of the
- * program's table. */
+/* Set the runs of weight decay of an update, of the unit's chunk or a part of it: new rows of the program's table. */
 void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op);
+
+/* The same for all updates of the program, whose old rows go. */
+void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p);
 
 /* Elements of the rank's chunk that an operation updates, padding included. */
 struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op *op);

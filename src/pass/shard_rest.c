@@ -41,6 +41,19 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
         sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full, SH_NONE, phase);
 }
 
+/* What is computed with, where the masters lie beside it. */
+static void cast_master(struct sh_program *p, int unit, enum sh_phase phase)
+{
+    struct sh_op cast = sh_program_op(SH_OP_CAST);
+
+    cast.in[0] = p->units[unit].master;
+    cast.out[0] = p->units[unit].compute;
+    cast.phase = phase;
+    cast.unit = unit;
+    if (cast.in[0] != SH_NONE)
+        sh_shard_op(p, cast);
+}
+
 static void copy_divisors(const struct sh_program *micro, struct sh_program *p, struct sh_op *op)
 {
     int from = op->attr.rope.first_divisor;
@@ -70,8 +83,10 @@ void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options 
 {
     sh_program_add_section(out, SH_SECTION_INIT, 0);
     copy_constants(micro, out);
-    for (int i = 0; i < out->n_units; i++)
+    for (int i = 0; i < out->n_units; i++) {
+        cast_master(out, i, SH_PHASE_INIT);
         gather_resident(opt, out, i, SH_PHASE_INIT);
+    }
 }
 
 /* Nothing to sum over one rank. */
@@ -149,17 +164,14 @@ static bool rounds_stochastically(const struct sh_program *p)
     return p->n_states > 0 && p->state[0].dtype != SH_F32;
 }
 
-/* Of the chunk: all, what stays on the device, or the slice whose states it has (src/pass/offload.c). The gradient may be a copy
+/* Of the chunk: all, or the part whose masters are a view of it (src/pass/offload.c). The gradient and the states may be copies
  * of just that. */
 struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_unit *u = &p->units[op->unit];
-    int states = sh_tensor_root(p, op->out[1]);
-    int64_t begin = 0;
+    bool all = op->out[0] == u->compute || op->out[0] == u->master;
+    int64_t begin = all ? 0 : p->tensors[op->out[0]].base_elems;
 
-    for (int i = u->first_slice; i < u->first_slice + u->n_slices; i++)
-        if (p->slices[i].copy == states)
-            begin = p->slices[i].first;
     return (struct sh_range){begin, begin + p->tensors[op->in[0]].dim[0]};
 }
 
@@ -194,6 +206,15 @@ void sh_shard_runs(const struct sh_pass_options *opt, struct sh_program *p, int 
     op->attr.runs.count = p->n_runs - op->attr.runs.first;
 }
 
+/* In the order of the program, whatever became of the operations since they were made. */
+void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    p->n_runs = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        if (sh_op_info(p->ops[i].kind)->runs)
+            sh_shard_runs(opt, p, p->ops[i].unit, &p->ops[i]);
+}
+
 /* One operation for each trained unit, on the rank's chunk only. A resident full copy is gathered right after, so that the next step
  * finds it. */
 void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
@@ -206,7 +227,7 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
         if (!u->trainable)
             continue;
         op.in[0] = u->grad_shard;
-        op.out[0] = u->compute;
+        op.out[0] = u->master == SH_NONE ? u->compute : u->master;
         for (int k = 0; k < out->n_states; k++)
             op.out[1 + k] = u->state[k];
         op.out[1 + out->n_states] = u->remainder;
@@ -214,6 +235,7 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
         op.unit = i;
         sh_shard_runs(opt, out, i, &op);
         sh_shard_op(out, op);
+        cast_master(out, i, SH_PHASE_UPDATE);
         gather_resident(opt, out, i, SH_PHASE_UPDATE);
     }
 }
@@ -234,7 +256,6 @@ static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
 {
     move_views(opt, p);
-    p->n_runs = 0;
     for (int i = 0; i < p->n_ops; i++) {
         struct sh_op *op = &p->ops[i];
         struct sh_tensor *t = op->kind == SH_OP_SUMSQ && op->unit != SH_NONE ? &p->tensors[op->in[0]] : NULL;
@@ -245,9 +266,8 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
             t->base_elems = part.begin;
             t->dim[0] = part.end - part.begin;
         }
-        if (sh_op_info(op->kind)->runs)
-            sh_shard_runs(opt, p, op->unit, op);
     }
+    sh_shard_renew_runs(opt, p);
     if (p->segment.ranks)
         p->segment.rank = opt->segment_rank;
 }

@@ -226,7 +226,33 @@ static int segment_ranks(const struct sh_config *cfg, const struct sh_topology *
 
 static enum sh_dtype dtype_of(int precision)
 {
-    return precision == SH_PRECISION_BFLOAT16 ? SH_BF16 : SH_F32;
+    static const enum sh_dtype dtypes[] = {
+        [SH_PRECISION_FLOAT32] = SH_F32, [SH_PRECISION_BFLOAT16] = SH_BF16, [SH_PRECISION_FLOAT16] = SH_F16};
+
+    return dtypes[precision];
+}
+
+/* What float16 does not go with. */
+static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
+{
+    const struct {
+        bool there;
+        const char *what;
+    } bars[] = {
+        {gpu, "its kernels are for CPUs, and the job runs on GPUs; give bfloat16, or training.device=cpu"},
+        {cfg->lora.rank > 0, "adapters (lora.rank) are on a base in bfloat16 or float32; give one of these"},
+        {cfg->offload.optimizer == SH_OFFLOAD_NVME,
+         "offload.optimizer=nvme is for float32 and bfloat16; leave it out, or give one of these"},
+        {cfg->offload.activations != SH_OFFLOAD_NONE,
+         "offload.activations=nvme is for float32 and bfloat16; leave it out, or give one of these"},
+        {cfg->offload.mode == SH_OFFLOAD_BUDGET,
+         "offload.mode=memory_budget is for float32 and bfloat16; leave it out, or give one of these"},
+    };
+
+    for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
+        if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
+            return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
+    return SH_OK;
 }
 
 /* What activation_checkpoint asks for. A memory budget begins with nothing recomputed; fit() raises it. */
@@ -287,26 +313,49 @@ struct sh_adapters sh_request_adapters(const struct sh_config *cfg)
     return a;
 }
 
-/* The states of a run that trains. */
+/* Which tiers the device has below it. check.c refuses the same where training.device names the device. */
+static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
+{
+    const struct {
+        bool asked, gpu; /* of such a device it cannot be done */
+        const char *text;
+    } bars[] = {
+        {cfg->offload.mode == SH_OFFLOAD_BUDGET, true,
+         "offload.mode=memory_budget moves between a file and the memory of the CPU, and the job runs on GPUs; give "
+         "offload.optimizer=cpu instead, their host's memory, or training.device=cpu"},
+        {cfg->offload.optimizer == SH_OFFLOAD_NVME, true,
+         "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; give cpu, "
+         "their host's memory, or training.device=cpu"},
+        {cfg->offload.activations == SH_OFFLOAD_NVME, true,
+         "offload.activations=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; leave it "
+         "out, or give training.device=cpu"},
+        {cfg->offload.optimizer == SH_OFFLOAD_CPU, false,
+         "offload.optimizer=cpu is for GPUs, and the job runs on CPUs, whose memory has the states already; nvme puts "
+         "them into a file"},
+        {cfg->offload.gradients == SH_OFFLOAD_CPU, false,
+         "offload.gradients=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; leave it out"},
+    };
+
+    for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
+        if (bars[i].asked && bars[i].gpu == gpu)
+            return sh_fail(SH_E_USAGE, "%s", bars[i].text);
+    return SH_OK;
+}
+
+/* The states, gradients and activations of a run that trains. */
 static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out)
 {
+    bool optimizer = cfg->offload.optimizer != SH_OFFLOAD_NONE, act = cfg->offload.activations != SH_OFFLOAD_NONE;
+
+    SH_TRY(offload_fits(cfg, gpu));
     *out = (struct sh_offload){.buffers = cfg->offload.buffer_count,
                                .gradients = cfg->offload.gradients == SH_OFFLOAD_CPU};
-    if (!gpu && out->gradients)
-        return sh_fail(SH_E_USAGE, "offload.gradients=cpu is for GPUs, and the job runs on CPUs, whose memory has them "
-                                   "already; leave it out");
-    if (cfg->offload.optimizer == SH_OFFLOAD_NONE)
-        return SH_OK;
-    if (gpu && cfg->offload.optimizer == SH_OFFLOAD_NVME)
-        return sh_fail(
-            SH_E_USAGE,
-            "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; "
-            "give cpu, their host's memory, or training.device=cpu");
-    if (!gpu && cfg->offload.optimizer == SH_OFFLOAD_CPU)
-        return sh_fail(SH_E_USAGE,
-                       "offload.optimizer=cpu is for GPUs, and the job runs on CPUs, whose memory has the states "
-                       "already; nvme puts them into a file");
-    out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
+    out->overlap = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
+    out->carry = optimizer && out->overlap;
+    if (optimizer)
+        out->optimizer_16 = (int)ceil(cfg->offload.optimizer_ratio * 16);
+    if (act)
+        out->act_blocks = (int)ceil(cfg->offload.activation_ratio * cfg->model.n_layers);
     return SH_OK;
 }
 
@@ -319,6 +368,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     /* `parts`: ranks with data of their own. They, not all ranks, divide the batch. */
     int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
+    SH_TRY(check_float16(cfg, gpu));
     if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
         return sh_fail(
             SH_E_USAGE,
@@ -360,6 +410,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .recompute = recompute(cfg),
         .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
         .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
+        .fit_homes = purpose == SH_TO_TRAIN && cfg->offload.mode == SH_OFFLOAD_BUDGET,
         .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
         .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
         .logits = generate,
@@ -368,6 +419,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .snapshot_on_host = gpu,
         .threads = threads,
         .limit_bytes = limit_bytes,
+        .file_limit_bytes = cfg->offload.nvme_limit_bytes,
     };
     if (purpose == SH_TO_TRAIN)
         SH_TRY(offload(cfg, gpu, &out->offload));

@@ -9,6 +9,7 @@ const char *sh_program_mem_name(enum sh_mem kind)
         [SH_MEM_PARAM] = "parameters",
         [SH_MEM_FROZEN] = "parameters, frozen",
         [SH_MEM_REMAINDER] = "parameters (lower halves)",
+        [SH_MEM_MASTER] = "parameters (masters, f32)",
         [SH_MEM_UNPACKED] = "parameters, unpacked",
         [SH_MEM_GRAD] = "gradients",
         [SH_MEM_OPTIM] = "optimizer state",

@@ -105,7 +105,7 @@ int sh_program_add_divisor(struct sh_program *p, double divisor)
 }
 
 /* Takes the parameters that are appended next, until another unit begins. Tensors that only some strategies have
- * (remainder, snapshot, gradients) start as SH_NONE; the shard pass makes them. */
+ * (remainder, master, snapshot, gradients) start as SH_NONE; the shard pass makes them. */
 int sh_program_add_unit(struct sh_program *p, const char *name)
 {
     struct sh_unit u = {.first_param = p->n_params,
@@ -113,6 +113,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
                         .beside = SH_NONE,
                         .compute = SH_NONE,
                         .remainder = SH_NONE,
+                        .master = SH_NONE,
                         .full = SH_NONE,
                         .snapshot = SH_NONE,
                         .grad_shard = SH_NONE,
@@ -284,9 +285,28 @@ const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_
     return NULL;
 }
 
-static bool is_micro_step(const struct sh_section *s)
+int sh_program_find_section(const struct sh_program *p, enum sh_section_kind kind)
+{
+    const struct sh_section *s = sh_program_section(p, kind);
+
+    return s ? (int)(s - p->sections) : SH_NONE;
+}
+
+bool sh_program_is_micro_step(const struct sh_section *s)
 {
     return s->kind >= SH_SECTION_FIRST && s->kind <= SH_SECTION_ONLY;
+}
+
+bool sh_program_carried(const struct sh_section *s, const struct sh_op *op)
+{
+    return sh_program_is_micro_step(s) && op->phase == SH_PHASE_UPDATE;
+}
+
+bool sh_program_carries(const struct sh_program *p)
+{
+    const struct sh_section *update = sh_program_section(p, SH_SECTION_UPDATE);
+
+    return update && !update->repeat;
 }
 
 /* In a binary tree of sums micro-step m writes level popcount(m) of a stack, and each trailing one of m completes a
@@ -304,7 +324,7 @@ int sh_program_micro_step(const struct sh_program *p, int m)
         bool covers = p->tree_sums ? same_place((unsigned)s->micro_step, (unsigned)m)
                                    : s->micro_step <= m && m < s->micro_step + s->repeat;
 
-        if (is_micro_step(s) && covers)
+        if (sh_program_is_micro_step(s) && covers)
             return i;
     }
     return SH_NONE;

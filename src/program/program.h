@@ -21,6 +21,7 @@ enum sh_mem {
     SH_MEM_PARAM,     /* parameters in the compute type, kept between steps: this rank's shard (or all of them) */
     SH_MEM_FROZEN,    /* parameters that are not trained, in the compute type: kept as SH_MEM_PARAM is */
     SH_MEM_REMAINDER, /* what bf16 leaves of the f32 master parameters of this rank's shard */
+    SH_MEM_MASTER,    /* f32 master parameters of this rank's shard, beside those in f16 */
     SH_MEM_GRAD,      /* f32 gradients kept between micro-steps: shard or full */
     SH_MEM_OPTIM,     /* states of the optimizer */
     SH_MEM_SNAPSHOT,  /* copy of what is saved, while a checkpoint is written in the background */
@@ -145,8 +146,10 @@ struct sh_unit {
     int64_t held;            /* of them, from the first on, those whose remainder and states lie on the device; the others have
                                 slices. `remainder` and `state` are [held], and SH_NONE where that is 0 */
     int first_slice, n_slices; /* rows of the program's table, in order from element `held` on */
-    int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves */
-    int remainder;           /* [held] i16: the low halves (src/base/floats.h); SH_NONE in f32, and where it is frozen */
+    int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves, in f16 what
+                                they round to */
+    int remainder;           /* [held] i16: the low halves (src/base/floats.h); SH_NONE in f32 and f16, and where it is frozen */
+    int master;              /* [chunk] f32, from which `compute` is cast; f16 only, else SH_NONE */
     int state[SH_STATES_MAX]; /* [held] of the program's states; SH_NONE: it is not trained */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
     int snapshot;            /* this replica's part of the masters (of halves one behind the other) and of each state, counted
@@ -295,6 +298,14 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t);
 int sh_tensor_root(const struct sh_program *p, int tensor);
 
 const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_section_kind kind); /* NULL: none */
+int sh_program_find_section(const struct sh_program *p, enum sh_section_kind kind); /* its row; SH_NONE: none */
+
+/* Whether a training step's update is carried into the first micro-step of the next one (src/pass/carry.c), and whether an
+ * operation of a section is a part of that: it runs only where an update is pending. */
+bool sh_program_carries(const struct sh_program *p);
+bool sh_program_carried(const struct sh_section *s, const struct sh_op *op);
+
+bool sh_program_is_micro_step(const struct sh_section *s); /* of a training step */
 
 /* The section that micro-step m of a training step runs; SH_NONE: there is none. With tree_sums it is the one with the
  * same place in the tree: as many ones in the binary form of m, and as many of them at its end. */

@@ -9,10 +9,12 @@
 
 enum { BAR = 400 }; /* width of a bar's drawing, whatever it is on the page */
 
-/* In the order of the enumeration; the number of a row is its colour in the style. */
-static const char *const spent_names[SH_SPENT_N] = {
-    [SH_SPENT_COMPUTE] = "compute",       [SH_SPENT_COMM] = "communication", [SH_SPENT_DATA] = "data",
-    [SH_SPENT_CHECKPOINT] = "checkpoint", [SH_SPENT_OTHER] = "other",
+static const struct {
+    const char *name;
+    int colour; /* of the style */
+} spent[SH_SPENT_N] = {
+    [SH_SPENT_COMPUTE] = {"compute", 0}, [SH_SPENT_COMM] = {"communication", 1},    [SH_SPENT_OFFLOAD] = {"offload", 8},
+    [SH_SPENT_DATA] = {"data", 2},       [SH_SPENT_CHECKPOINT] = {"checkpoint", 3}, [SH_SPENT_OTHER] = {"other", 4},
 };
 
 /* A coloured square beside the name: the legend of the bars is the head of the table. On a narrow screen the table becomes
@@ -35,7 +37,7 @@ static void name_cell(FILE *out, const struct sh_report_run *run)
 }
 
 /* Shares sum to 1, so the rectangles fill the drawing. Each has a title, which a browser shows as a tooltip. */
-static void time_bar(FILE *out, const struct sh_report_run *run)
+static void time_bar(FILE *out, const struct sh_report_run *run, bool offload)
 {
     double at = 0;
 
@@ -44,27 +46,38 @@ static void time_bar(FILE *out, const struct sh_report_run *run)
             "time\">",
             BAR);
     for (int k = 0; k < SH_SPENT_N; k++) {
-        fprintf(out, "<rect class=\"t%d\" x=\"%.2f\" width=\"%.2f\" height=\"16\"><title>%s %.1f %%</title></rect>", k,
-                at * BAR, run->share[k] * BAR, spent_names[k], 100 * run->share[k]);
+        if (k == SH_SPENT_OFFLOAD && !offload)
+            continue;
+        fprintf(out, "<rect class=\"t%d\" x=\"%.2f\" width=\"%.2f\" height=\"16\"><title>%s %.1f %%</title></rect>",
+                spent[k].colour, at * BAR, run->share[k] * BAR, spent[k].name, 100 * run->share[k]);
         at += run->share[k];
     }
     fputs("</svg>", out);
 }
 
-static void time_row(FILE *out, const struct sh_report_run *run)
+static void time_row(FILE *out, const struct sh_report_run *run, bool offload)
 {
     name_cell(out, run);
-    time_bar(out, run);
+    time_bar(out, run, offload);
     fputs("</td>", out);
     for (int k = 0; k < SH_SPENT_N; k++)
-        fprintf(out, "<td class=\"n\" data-of=\"%s\">%.1f %%</td>", spent_names[k], 100 * run->share[k]);
+        if (k != SH_SPENT_OFFLOAD || offload)
+            fprintf(out, "<td class=\"n\" data-of=\"%s\">%.1f %%</td>", spent[k].name, 100 * run->share[k]);
     fprintf(out, "<td class=\"n\" data-of=\"a step\">%.3g s</td></tr>\n", run->seconds);
+}
+
+bool sh_report_offloads(const struct sh_report *r)
+{
+    for (int i = 0; i < r->n_runs; i++)
+        if (r->runs[i].seconds > 0 && r->runs[i].share[SH_SPENT_OFFLOAD] > 0)
+            return true;
+    return false;
 }
 
 /* Runs without a measured step have no row; without any row there is no heading. */
 void sh_report_time(FILE *out, const struct sh_report *r)
 {
-    bool any = false;
+    bool any = false, offload = sh_report_offloads(r);
 
     for (int i = 0; i < r->n_runs; i++)
         any = any || r->runs[i].seconds > 0;
@@ -72,15 +85,17 @@ void sh_report_time(FILE *out, const struct sh_report *r)
         return;
     fputs(
         "<h2>Where the time goes</h2>\n<p class=\"soft\">Rank 0, means of all measured steps; more compute is better. "
-        "Communication counts only time not overlapped with compute; checkpoint, only time training was paused.</p>\n"
+        "Communication and offload count only time not overlapped with compute; checkpoint, only time training was "
+        "paused.</p>\n"
         "<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>share of the time</th>",
         out);
     for (int k = 0; k < SH_SPENT_N; k++)
-        head_cell(out, k, spent_names[k]);
+        if (k != SH_SPENT_OFFLOAD || offload)
+            head_cell(out, spent[k].colour, spent[k].name);
     fputs("<th class=\"n\">a step</th></tr></thead>\n<tbody>\n", out);
     for (int i = 0; i < r->n_runs; i++)
         if (r->runs[i].seconds > 0)
-            time_row(out, &r->runs[i]);
+            time_row(out, &r->runs[i], offload);
     fputs("</tbody></table></div>\n", out);
 }
 

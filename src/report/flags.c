@@ -1,5 +1,5 @@
 /* What stands out, each as a sentence: points behind their prediction, behind an older study, repeats that differ, a rank
- * that is always last, more threads than cores. */
+ * that is always last, more threads than cores, GPUs whose clocks are held down. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -13,6 +13,7 @@ static const double behind = 0.90, near = 0.95; /* of what is predicted */
 static const double wide = 0.05;                /* (most - least) / median of repeats */
 static const double noise = 0.02;               /* of a point without repeats, whose spread nobody knows */
 static const double always = 0.8;
+static const double rare = 0.1; /* share of readings with a clock held down that is not worth a word */
 enum { FEWEST_PACES = 5 };
 
 /* The list is opened with its first sentence. */
@@ -157,6 +158,55 @@ static void flag_crowded(struct flags *f, const struct sh_report_run *run)
             (long long)ranks * run->threads, sh_str_plural(ranks, "rank", of), sh_str_plural(run->cores, "core", on));
 }
 
+/* "their limit of power and heat": what held clocks down. */
+static void write_holds(FILE *out, const struct sh_report_gpus *g)
+{
+    static const char *const words[SH_REPORT_HOLDS] = {"their limit of power", "heat",      "the node's power supply",
+                                                       "the cards themselves", "a setting", "each other"};
+    const char *before = ", by ";
+
+    for (int i = 0; i < SH_REPORT_HOLDS; i++)
+        if (g->by[i]) {
+            fprintf(out, "%s%s", before, words[i]);
+            before = " and ";
+        }
+}
+
+/* A prediction knows nothing of this, and a comparison of runs is off by it. */
+static void flag_held(struct flags *f, const struct sh_report_run *run)
+{
+    const struct sh_report_gpus *g = &run->gpus;
+
+    if (g->held < rare * g->lines || !g->held)
+        return;
+    begin(f);
+    sh_html_text(f->out, run->name);
+    fprintf(f->out, ": clocks of GPUs are held down in %.0f %% of the readings", 100.0 * g->held / g->lines);
+    write_holds(f->out, g);
+    if (g->node) {
+        fprintf(f->out, "; at the lowest %.0f", g->mhz);
+        if (g->most_mhz > 0)
+            fprintf(f->out, " of %.0f", g->most_mhz);
+        fprintf(f->out, " MHz, of rank %d on ", g->rank);
+        sh_html_text(f->out, g->node);
+    }
+    if (g->celsius > 0)
+        fprintf(f->out, "; the hottest has %.0f &#176;C", g->celsius);
+    fputs(".</li>\n", f->out);
+}
+
+static void flag_capped(struct flags *f, const struct sh_report_run *run)
+{
+    const struct sh_report_gpus *g = &run->gpus;
+
+    if (!(g->watts > 0 && g->watts < near * g->usual_watts))
+        return;
+    begin(f);
+    sh_html_text(f->out, run->name);
+    fprintf(f->out, ": a GPU may draw %.0f W, and %.0f W by default: its clock is lower for it.</li>\n", g->watts,
+            g->usual_watts);
+}
+
 /* A point of a weak and of a strong series is looked at in the first of them alone. */
 static bool is_seen(const struct sh_report *r, int k, const struct sh_report_at *at)
 {
@@ -187,5 +237,9 @@ void sh_report_flags(FILE *out, const struct sh_report *r)
         flag_last(&f, &r->runs[i]);
     for (int i = 0; i < r->n_runs; i++)
         flag_crowded(&f, &r->runs[i]);
+    for (int i = 0; i < r->n_runs; i++) {
+        flag_held(&f, &r->runs[i]);
+        flag_capped(&f, &r->runs[i]);
+    }
     fputs(f.n ? "</ul>\n" : "", out);
 }

@@ -5,6 +5,7 @@
 
 #include "io/file/file.h"
 #include "src/base/mem.h"
+#include "src/device/nvml.h"
 #include "src/metrics/metrics.h"
 
 #include <errno.h>
@@ -79,7 +80,45 @@ static void take_pace(struct sh_report_run *run, const json_t *pace)
     run->slowest = 1;
 }
 
-/* What is left of the step after compute, communication and data is "other"; a checkpoint is added when its line comes.
+/* The clock that is the lowest of all lines stays, with its place. */
+static void take_held(struct sh_report_gpus *g, const json_t *gpu)
+{
+    const json_t *by = json_object_get(gpu, "held_by");
+    const char *node = json_string_value(json_object_get(gpu, "slowest_node"));
+    double mhz = or_zero(number(gpu, "clock_mhz"));
+
+    g->held++;
+    for (int i = 0; i < SH_REPORT_HOLDS; i++)
+        for (size_t k = 0; k < json_array_size(by); k++) {
+            const char *name = json_string_value(json_array_get(by, k));
+
+            g->by[i] = g->by[i] || (name && !strcmp(name, sh_nvml_reason(i)));
+        }
+    if (mhz <= 0 || (g->mhz > 0 && mhz >= g->mhz) || !node)
+        return;
+    g->mhz = mhz;
+    g->most_mhz = or_zero(number(gpu, "highest_clock_mhz"));
+    g->rank = (int)whole(gpu, "slowest_rank");
+    free(g->node);
+    g->node = sh_strdup(node);
+}
+
+static void take_gpus(struct sh_report_gpus *g, const json_t *gpu)
+{
+    double watts = or_zero(number(gpu, "limit_watts"));
+
+    if (!json_is_object(gpu))
+        return;
+    g->lines++;
+    g->celsius = fmax(g->celsius, or_zero(number(gpu, "celsius")));
+    g->usual_watts = fmax(g->usual_watts, or_zero(number(gpu, "default_limit_watts")));
+    if (watts > 0 && (g->watts <= 0 || watts < g->watts))
+        g->watts = watts;
+    if (whole(gpu, "held") > 0)
+        take_held(g, gpu);
+}
+
+/* What is left of the step after compute, communication, moves to a file and data is "other"; a checkpoint is added when its line comes.
  * The first steps of a start are marked, since they warm up. */
 static void take_step(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
@@ -95,9 +134,10 @@ static void take_step(struct sh_report_run *run, const json_t *line, int64_t *wa
 
     spent[SH_SPENT_COMPUTE] = or_zero(number(t, "compute"));
     spent[SH_SPENT_COMM] = or_zero(number(t, "exposed_comm"));
+    spent[SH_SPENT_OFFLOAD] = or_zero(number(t, "exposed_offload"));
     spent[SH_SPENT_DATA] = or_zero(number(t, "data"));
-    spent[SH_SPENT_OTHER] =
-        or_zero(number(t, "step") - spent[SH_SPENT_COMPUTE] - spent[SH_SPENT_COMM] - spent[SH_SPENT_DATA]);
+    spent[SH_SPENT_OTHER] = or_zero(number(t, "step") - spent[SH_SPENT_COMPUTE] - spent[SH_SPENT_COMM] -
+                                    spent[SH_SPENT_OFFLOAD] - spent[SH_SPENT_DATA]);
     give_up_from(run, s.step);
     run->steps = sh_grow(run->steps, run->n_steps, &run->cap_steps, sizeof *run->steps);
     pass(run, number(t, "step"));
@@ -105,6 +145,7 @@ static void take_step(struct sh_report_run *run, const json_t *line, int64_t *wa
     run->steps[run->n_steps++] = s;
     run->tokens = whole(line, "tokens_seen");
     take_pace(run, json_object_get(line, "rank_seconds"));
+    take_gpus(&run->gpus, json_object_get(line, "gpu"));
     run->arena_bytes = whole(line, "arena_bytes");
     if (json_object_get(line, "flops_per_token_causal")) /* older runs have it in each line */
         run->flops = or_zero(number(line, "flops_per_token_causal"));

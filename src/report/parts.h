@@ -36,6 +36,9 @@ bool sh_report_same_point(const struct sh_report_run *a, const struct sh_report_
 /* Whether two runs differ in how they are sharded, and in nothing else that changes the work of a step. */
 bool sh_report_same_but_sharding(const struct sh_report_run *a, const struct sh_report_run *b);
 
+/* Whether a run of the report waited for moves between memory and a file. */
+bool sh_report_offloads(const struct sh_report *r);
+
 /* The median of n values, which are sorted; 0 of none. */
 double sh_report_median(int n, double *values);
 

@@ -20,7 +20,7 @@ static const struct {
 } spent[SH_SPENT_N] = {
     [SH_SPENT_COMPUTE] = {"compute", 0}, [SH_SPENT_COMM] = {"exposed communication", 1},
     [SH_SPENT_DATA] = {"data", 2},       [SH_SPENT_CHECKPOINT] = {"checkpoint", 3},
-    [SH_SPENT_OTHER] = {"rest", 4},
+    [SH_SPENT_OTHER] = {"rest", 4},      [SH_SPENT_OFFLOAD] = {"exposed offload", 8},
 };
 
 static void rectangle(FILE *out, int colour, const char *name, int row, double at, double seconds, double most)
@@ -45,7 +45,8 @@ static void bars(FILE *out, const struct sh_report_run *run)
         rectangle(out, parts[k].colour, parts[k].name, 0, at, run->predicted.part[k], most);
     at = 0;
     for (int k = 0; k < SH_SPENT_N && run->seconds > 0; at += run->share[k++] * run->seconds)
-        rectangle(out, spent[k].colour, spent[k].name, 1, at, run->share[k] * run->seconds, most);
+        if (k != SH_SPENT_OFFLOAD || run->share[k] > 0)
+            rectangle(out, spent[k].colour, spent[k].name, 1, at, run->share[k] * run->seconds, most);
     fputs("</svg></td>", out);
 }
 
@@ -112,13 +113,13 @@ static void swatch(FILE *out, int colour, const char *name)
         colour, name);
 }
 
-static void legend(FILE *out)
+static void legend(FILE *out, bool offload)
 {
     sh_legend_begin(out);
     for (int k = 0; k < SH_PREDICTED_N; k++)
         swatch(out, parts[k].colour, parts[k].name);
     for (int k = 0; k < SH_SPENT_N; k++)
-        if (k == SH_SPENT_DATA || k == SH_SPENT_CHECKPOINT)
+        if (k == SH_SPENT_DATA || k == SH_SPENT_CHECKPOINT || (k == SH_SPENT_OFFLOAD && offload))
             swatch(out, spent[k].colour, spent[k].name);
     sh_legend_end(out);
 }
@@ -144,7 +145,7 @@ void sh_report_predictions(FILE *out, const struct sh_report *r)
               : "",
           out);
     fputs("</p>\n", out);
-    legend(out);
+    legend(out, sh_report_offloads(r));
     fputs(
         "<div class=\"scroll\"><table class=\"wide\">\n<thead><tr><th>run</th><th>parts of a step</th><th class=\"n\">predicted "
         "step</th><th class=\"n\">measured step</th><th class=\"n\">measured / predicted speed</th><th class=\"n\">predicted "

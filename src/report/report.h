@@ -11,8 +11,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where the wall time of training went. */
-enum sh_spent { SH_SPENT_COMPUTE, SH_SPENT_COMM, SH_SPENT_DATA, SH_SPENT_CHECKPOINT, SH_SPENT_OTHER, SH_SPENT_N };
+/* Where the wall time of training went. Offload: what was waited for moves between memory and a file; shown where a run has it. */
+enum sh_spent {
+    SH_SPENT_COMPUTE,
+    SH_SPENT_COMM,
+    SH_SPENT_OFFLOAD,
+    SH_SPENT_DATA,
+    SH_SPENT_CHECKPOINT,
+    SH_SPENT_OTHER,
+    SH_SPENT_N
+};
 
 struct sh_report_step {
     int64_t step;
@@ -22,6 +30,8 @@ struct sh_report_step {
     bool first;   /* of a start: it also warms up, and is not measured */
     bool skipped; /* its update was left out */
 };
+
+enum { SH_REPORT_HOLDS = 6 }; /* reasons for which a GPU's clock is held down */
 
 struct sh_report_point {
     int64_t step;
@@ -57,6 +67,19 @@ struct sh_report_key {
     char *name, *value; /* "training.seq_len", "2048" */
 };
 
+/* What its GPUs told, at log steps. */
+/* clang-format off */
+struct sh_report_gpus {
+    int lines, held;                 /* that told something; of these, with clocks held down */
+    bool by[SH_REPORT_HOLDS];        /* what held them, in the order of src/device/nvml.h */
+    double mhz, most_mhz;            /* the lowest clock of a line with clocks held down, and what the GPU can do; 0: not told */
+    int rank;                        /* that had it */
+    char *node;                      /* NULL: not told */
+    double celsius;                  /* the highest */
+    double watts, usual_watts;       /* allowed, the least, and allowed by default; 0: not told */
+};
+/* clang-format on */
+
 /* One run: its configuration, its steps as the run went (those that were given up by going back are left out), and the
  * figures of its measured steps: the ones since the number of ranks last changed, without the first of a start. */
 /* clang-format off */
@@ -85,6 +108,7 @@ struct sh_report_run {
     int paces, slow_rank;            /* times that the ranks' pace was gathered; the rank that was the slowest most often */
     int slowest;                     /* times that it was, more than a tenth behind the median */
     char *slow_node;                 /* that it was on; NULL: none */
+    struct sh_report_gpus gpus;
     int unreadable;                  /* lines of metrics.jsonl that were cut off */
     double tokens_per_second;        /* median; 0: no step was measured */
     double flops, peak_tflops;       /* per token, and of a rank; 0: not known */

@@ -90,6 +90,7 @@ void sh_report_free_run(struct sh_report_run *run)
     free(run->ended);
     free(run->stopped);
     free(run->slow_node);
+    free(run->gpus.node);
     sh_report_free_prediction(&run->predicted);
     free(run->began);
     free(run->device);

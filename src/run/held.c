@@ -31,13 +31,18 @@ static bool in_halves(const struct sh_run *r, int k)
     return k == SH_CKPT_MODEL && r->p->act == SH_BF16;
 }
 
+int sh_shards_whole(const struct sh_unit *u)
+{
+    return u->master == SH_NONE ? u->compute : u->master;
+}
+
 bool sh_shards_far(const struct sh_run *r, const struct sh_unit *u, int k)
 {
     return u->n_slices && (k != SH_CKPT_MODEL || in_halves(r, k));
 }
 
-/* Parameters lie as compute copy and remainder when the compute type is bfloat16, frozen ones as compute copy alone, or
- * packed; a state of the optimizer is whole, or upper halves alone. */
+/* Parameters lie as compute copy and remainder when the compute type is bfloat16, in float16 as masters of their own, frozen
+ * ones as compute copy alone, or packed; a state of the optimizer is whole, or upper halves alone. */
 struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u, int k)
 {
     if (sh_shards_far(r, u, k))
@@ -49,5 +54,6 @@ struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u
                                   .low = u->trainable ? sh_exec_data(r->exec, u->remainder) : NULL};
     if (k != SH_CKPT_MODEL && r->p->state[k - 1].dtype == SH_BF16)
         return (struct sh_floats){.high = sh_exec_data(r->exec, u->state[k - 1])};
-    return (struct sh_floats){.whole = sh_exec_data(r->exec, k == SH_CKPT_MODEL ? u->compute : u->state[k - 1])};
+    return (struct sh_floats){.whole =
+                                  sh_exec_data(r->exec, k == SH_CKPT_MODEL ? sh_shards_whole(u) : u->state[k - 1])};
 }

@@ -59,7 +59,8 @@ static uint64_t hash_stretch(const void *data, int64_t bytes, int64_t first)
     return first ? sh_mix64(h ^ (uint64_t)first) : h;
 }
 
-/* Parameters as they are computed with; what is left of them has a hash of its own. */
+/* Parameters as they are computed with, and what is left of them has a hash of its own; in float16 the masters, from which
+ * each update makes the others anew. */
 static void hash_look(const struct sh_stretch *s, void *arg)
 {
     const struct unit_hash *u = arg;

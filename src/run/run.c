@@ -5,6 +5,7 @@
 #include "src/base/mem.h"
 #include "src/base/size.h"
 #include "src/base/str.h"
+#include "src/cost/budget.h"
 #include "src/mesh/segment.h"
 #include "src/run/products.h"
 #include "src/tier/tier.h"
@@ -38,21 +39,11 @@ static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct sh_
     return sh_request_build(&r->cfg, at, &shape, purpose, r->threads, limit, &r->build);
 }
 
-/* One recomputation for all ranks, which gather the same units for it: that of the rank that needs most, if arenas
- * differ because nodes have other numbers of threads. Collective, agreed. */
-static sh_rc fit(struct sh_run *r)
+/* One choice for all ranks. Collective, agreed. */
+static sh_rc most_of_all(sh_rc rc, double *most)
 {
-    double from, most = 0;
-
-    do {
-        int level = (int)most;
-
-        from = most;
-        SH_TRY(sh_agree(sh_pass_fit(&r->build, &level)));
-        most = level;
-        SH_TRY(sh_mesh_max(&most, 1));
-    } while (most > from);
-    return SH_OK;
+    SH_TRY(sh_agree(rc));
+    return most ? sh_mesh_max(most, 1) : SH_OK;
 }
 
 /* Whether all is within the limit with parameters that are gathered once. */
@@ -218,11 +209,16 @@ static const char *describe_adapters(const struct sh_run *r, char text[64])
     return text;
 }
 
+static const char *precision_name(enum sh_dtype act)
+{
+    return act == SH_BF16 ? "bfloat16" : act == SH_F16 ? "float16" : "float32";
+}
+
 /* The line that a user compares with the plan. Types are named twice only if computation and reduction differ. */
 static void announce(const struct sh_run *r)
 {
     char adapters[64], ranks[64], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
-    char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 64] = "";
+    char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 64] = "", homes[SH_HOMES_TEXT];
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
     const char *states = r->p->n_states && r->p->state[0].dtype == SH_BF16 ? ", optimizer state in bfloat16" : "";
     bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
@@ -234,11 +230,11 @@ static void announce(const struct sh_run *r)
         snprintf(recompute, sizeof recompute, ", %s, cache %d x %d positions",
                  r->build.options.strategy.params_resident ? "resident" : "gathered for each token",
                  r->build.batch.batch, r->build.batch.cache);
-    sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s%s, arena %s per rank",
+    sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s%s%s, arena %s per rank",
                 sh_str_count(sh_model_params(&r->build.model), params), describe_adapters(r, adapters),
                 sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),
-                describe_device(r, device), r->p->act == SH_BF16 ? "bfloat16" : "float32", mixed ? " compute, " : "",
-                mixed ? reduce : "", mixed ? " reduction" : "", states, recompute,
+                describe_device(r, device), precision_name(r->p->act), mixed ? " compute, " : "", mixed ? reduce : "",
+                mixed ? " reduction" : "", states, recompute, sh_pass_homes_text(&r->build, homes),
                 sh_str_bytes(r->p->arena_bytes, arena));
 }
 
@@ -267,7 +263,7 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
         SH_TRY_OUT(place_cache(r, cache));
     if (score)
         SH_TRY_OUT(sh_agree(sh_request_scored(score, &r->build)));
-    SH_TRY_OUT(fit(r));
+    SH_TRY_OUT(sh_budget_fit(cfg, &at, most_of_all, &r->build));
     SH_TRY_OUT(widen(r));
     SH_TRY_OUT(sh_agree(sh_pass_build(&r->build, &r->p)));
     SH_TRY_OUT(sh_agree(check_offload(r, &at)));

@@ -46,16 +46,19 @@ static void report(struct sh_saving *s, struct sh_run_saved *saved)
     sh_error_clear();
 }
 
-/* Start a save of the present step. The guard's state belongs to the file, so it is taken at the same moment as the
- * parameters. */
+/* Start a save of the present step. The guard's state and the loss scale belong to the file, so they are taken at the
+ * same moment as the parameters. */
 static sh_rc begin(struct sh_saving *s)
 {
     struct sh_run_saved saved;
-    char guard[128];
+    char guard[128], scale[64], text[sizeof guard + sizeof scale + sizeof SH_SAVING_SCALE];
+    bool dynamic = s->loss_scale->window;
 
     s->step = s->r->step;
     sh_guard_save(s->guard, guard, sizeof guard);
-    SH_TRY(sh_run_save(s->r, guard, &saved));
+    sh_loss_scale_save(s->loss_scale, scale, sizeof scale);
+    snprintf(text, sizeof text, "%s%s%s", guard, dynamic ? SH_SAVING_SCALE : "", dynamic ? scale : "");
+    SH_TRY(sh_run_save(s->r, text, &saved));
     sh_guard_saved(s->guard);
     report(s, &saved);
     return SH_OK;

@@ -16,10 +16,13 @@
 
 struct sh_run;
 
+#define SH_SAVING_SCALE "; loss_scale "
+
 /* clang-format off */
 struct sh_saving {
     struct sh_run *r;
     struct sh_guard *guard;        /* its state goes into checkpoints, and it hears of them */
+    const struct sh_loss_scale *loss_scale; /* a dynamic one goes with that, behind SH_SAVING_SCALE */
     struct sh_stopping *stopping;  /* hears of what is committed */
     struct sh_metrics *metrics;    /* rank 0 only, else NULL */
     struct sh_progress *progress;

@@ -64,6 +64,8 @@ void sh_shards_touch(const struct sh_run *r);
 int sh_shards_states(const struct sh_run *r);
 const char *sh_shards_state_name(const struct sh_run *r, int k);
 
+int sh_shards_whole(const struct sh_unit *u); /* the tensor that the masters are in, where they are whole floats */
+
 /* Whether state k of a unit has its home, or a part of it, in a lower tier: then visit.h has its numbers. */
 bool sh_shards_far(const struct sh_run *r, const struct sh_unit *u, int k);
 

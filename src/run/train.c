@@ -2,24 +2,46 @@
 #include "src/run/train.h"
 
 #include "src/base/log.h"
+#include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/run/frozen.h"
 #include "src/run/changes.h"
 #include "src/run/feed.h"
 #include "src/run/finite.h"
+#include "src/run/gpus.h"
 #include "src/run/replicas.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* The text that sh_saving_save() makes. That of a run without a dynamic loss scale has none, and a run without one does not
+ * take what another left. */
+static sh_rc read_guard(struct sh_train *t, char *text)
+{
+    char *scale = strstr(text, SH_SAVING_SCALE);
+
+    if (scale)
+        *scale = '\0';
+    SH_TRY(sh_guard_load(&t->guard, text));
+    return scale && t->loss_scale.window ? sh_loss_scale_load(&t->loss_scale, scale + strlen(SH_SAVING_SCALE)) : SH_OK;
+}
 
 /* As the state that was loaded has it. */
 static sh_rc load_guard(struct sh_train *t)
 {
+    char *text;
+    sh_rc rc;
+
     sh_guard_forget(&t->guard);
+    sh_loss_scale_begin(&t->loss_scale);
     if (!t->r->guard || !t->r->guard[0])
         return SH_OK;
-    return sh_agree(sh_guard_load(&t->guard, t->r->guard));
+    text = sh_strdup(t->r->guard);
+    rc = sh_agree(read_guard(t, text));
+    free(text);
+    return rc;
 }
 
 /* Collective. The executor's time is taken and dropped, so that validation does not count as compute of the next step.
@@ -69,11 +91,12 @@ static sh_rc compare_replicas(struct sh_train *t)
     return SH_OK;
 }
 
-/* Damage is not written as good. */
+/* Damage is not written as good. A save that a signal asks for comes unexpected: the update may be pending. */
 static sh_rc check(struct sh_train *t, bool *finite)
 {
     int64_t begun = sh_now_ns();
 
+    sh_exec_settle(t->r->exec);
     SH_TRY(compare_replicas(t));
     SH_TRY(sh_frozen_check(t->r));
     t->saving.look_seconds = (double)(sh_now_ns() - begun) / 1e9;
@@ -127,15 +150,14 @@ static sh_rc go_back(struct sh_train *t)
 static sh_rc after_step(struct sh_train *t)
 {
     struct sh_run *r = t->r;
-    const struct sh_config *cfg = &r->cfg;
 
-    if (cfg->fault.replica_check_every && r->step % cfg->fault.replica_check_every == 0)
+    if (sh_train_compares(t, r->step))
         SH_TRY(compare_replicas(t));
     SH_TRY(sh_saving_poll(&t->saving, false));
-    if (cfg->validation.enable && sh_train_due(r->step, cfg->validation.freq, cfg->training.steps))
+    if (sh_train_validates(t, r->step))
         SH_TRY(validate(t));
-    if (cfg->checkpoint.enable && sh_train_due(r->step, cfg->checkpoint.interval, cfg->training.steps))
-        SH_TRY(save(t, r->step == cfg->training.steps));
+    if (sh_train_saves(t, r->step))
+        SH_TRY(save(t, r->step == r->cfg.training.steps));
     return SH_OK;
 }
 
@@ -221,7 +243,11 @@ static void say_done(const struct sh_run *r)
 sh_rc sh_run_train(struct sh_run *r)
 {
     struct sh_train t = {.r = r,
-                         .saving = {.r = r, .guard = &t.guard, .progress = &t.progress, .stopping = &t.stopping},
+                         .saving = {.r = r,
+                                    .guard = &t.guard,
+                                    .loss_scale = &t.loss_scale,
+                                    .progress = &t.progress,
+                                    .stopping = &t.stopping},
                          .compared = -1};
     sh_rc rc;
 
@@ -234,6 +260,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(load_guard(&t));
     SH_TRY_OUT(sh_run_can_save(r));
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_run_can_save_hf(r) : SH_OK));
+    SH_TRY_OUT(sh_gpus_open(r));
     SH_TRY_OUT(sh_train_gather_nodes(&t));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
@@ -243,6 +270,7 @@ out:
     sh_progress_break(&t.progress);
     sh_stopping_close(&t.stopping, r, rc);
     sh_stragglers_close(&t.stragglers);
+    sh_gpus_unwatch();
     sh_tracing_close(&t.tracing, r);
     sh_metrics_close(t.metrics);
     free(t.hosts);

@@ -15,6 +15,7 @@ struct sh_train {
     struct sh_feed feed, validation;
     struct sh_lr lr;
     struct sh_guard guard;
+    struct sh_loss_scale loss_scale;
     struct sh_metrics *metrics; /* rank 0 only, else NULL */
     struct sh_progress progress;
     struct sh_tracing tracing;
@@ -50,6 +51,13 @@ sh_rc sh_train_open_outputs(struct sh_train *t);
 /* One training step and its line of metrics; collective. Afterwards t->stopping.asked says that the step was not begun,
  * t->undo that the run has to go back. */
 sh_rc sh_train_step(struct sh_train *t);
+
+/* What is due after a step that stays: the comparison of replicas, a validation, a save; and whether any of them, or that it
+ * is the last one, looks at the state that it leaves. Local, the same on all ranks. */
+bool sh_train_compares(const struct sh_train *t, int64_t step);
+bool sh_train_validates(const struct sh_train *t, int64_t step);
+bool sh_train_saves(const struct sh_train *t, int64_t step);
+bool sh_train_looks(const struct sh_train *t, int64_t step);
 
 /* Whether something happens after this step: each `interval` steps (never when 0), and after the last. */
 static inline bool sh_train_due(int64_t step, int64_t interval, int64_t last)

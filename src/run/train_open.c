@@ -168,6 +168,16 @@ sh_rc sh_train_open_outputs(struct sh_train *t)
     return sh_stopping_open(&t->stopping, t->r);
 }
 
+static struct sh_loss_scale scale_of(const struct sh_config *cfg)
+{
+    bool scales = cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16;
+    bool dynamic = scales && cfg->training.loss_scale == SH_LOSS_SCALE_DYNAMIC;
+    int64_t init = dynamic ? cfg->training.loss_scale_init : cfg->training.loss_scale;
+
+    return (struct sh_loss_scale){.init = scales ? (double)init : 1,
+                                  .window = dynamic ? cfg->training.loss_scale_window : 0};
+}
+
 void sh_train_set_up(struct sh_train *t)
 {
     const struct sh_mesh_shape *m = &t->r->mesh->shape;
@@ -181,6 +191,7 @@ void sh_train_set_up(struct sh_train *t)
                                  .window = cfg->guard.window,
                                  .max_skips = cfg->guard.max_skips,
                                  .max_rollbacks = cfg->guard.max_rollbacks};
+    t->loss_scale = scale_of(cfg);
     sh_progress_init(&t->progress, cfg->metrics.progress && t->r->mesh->rank == 0, cfg->training.steps,
                      cfg->metrics.log_freq, sh_mesh_ranks(m), cfg->metrics.peak_tflops);
 }

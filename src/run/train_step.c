@@ -4,6 +4,7 @@
 #include "src/base/time.h"
 #include "src/optim/optim.h"
 #include "src/run/feed.h"
+#include "src/run/gpus.h"
 #include "src/run/run.h"
 #include "src/run/tree.h"
 
@@ -139,34 +140,34 @@ static void micro_steps(struct sh_train *t)
     sh_exec_put(r->exec, r->p->loss, &loss);
 }
 
-/* The gradients are sums over targets; loss_scale, which is 1 over the targets of all ranks, makes them means. loss and
+/* The gradients are sums over targets; 1 over the targets of all ranks makes them means, times what float16 needs. loss and
  * sumsq are already summed over all ranks when they are read. */
 static void forward_backward(struct sh_train *t, double *loss, double *norm)
 {
     struct sh_run *r = t->r;
 
-    sh_exec_scalars(r->exec)->loss_scale = 1.0 / (double)t->targets;
+    sh_exec_scalars(r->exec)->loss_scale = t->loss_scale.scale / (double)t->targets;
     micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
     sh_exec_get(r->exec, r->p->loss, loss);
     sh_exec_get(r->exec, r->p->sumsq, norm);
     *loss /= (double)t->targets;
-    *norm = sqrt(*norm);
+    *norm = sqrt(*norm) / t->loss_scale.scale;
 }
 
 /* `updates`, not the step, drives Adam's bias correction: skipped steps do not count. */
 static void update(struct sh_train *t, double lr, double norm)
 {
     const struct sh_config *cfg = &t->r->cfg;
-    struct sh_op_scalars *s = sh_exec_scalars(t->r->exec);
+    struct sh_op_scalars *s = sh_exec_update_scalars(t->r->exec);
 
     t->r->updates++;
     s->lr = (float)lr;
     sh_optim_scalars(cfg, t->r->updates, s);
-    s->grad_scale = (float)sh_clip_scale(norm, cfg->training.max_norm);
+    s->grad_scale = (float)(sh_clip_scale(norm, cfg->training.max_norm) / t->loss_scale.scale);
     s->seed = cfg->debug.seed;
-    sh_exec_run(t->r->exec, SH_SECTION_UPDATE);
+    sh_exec_update(t->r->exec, sh_train_looks(t, t->r->step + 1));
 }
 
 /* Collective. The largest over the ranks, since the largest is what runs out of memory. */
@@ -199,6 +200,15 @@ static const char *verdict_text(enum sh_verdict v)
     return text[v];
 }
 
+/* The update is left out, and the guard not asked: at a lower scale a later step does not overflow. */
+static sh_rc overflow(struct sh_train *t, struct sh_step_metrics *m)
+{
+    sh_rc rc = sh_loss_scale_lower(&t->loss_scale, t->r->step + 1);
+
+    m->skipped = "gradients overflow float16";
+    return rc == SH_OK ? SH_OK : sh_agree(rc);
+}
+
 /* Gradients and, where these are good, the update. A batch in which no target counts has neither loss nor gradients: the
  * state stays as it is, and the guard is not asked. */
 static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verdict *verdict)
@@ -210,10 +220,15 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
         return SH_OK;
     }
     forward_backward(t, &m->loss, &m->grad_norm);
+    m->loss_scale = t->r->p->act == SH_F16 ? t->loss_scale.scale : 0;
+    if (sh_loss_scale_overflows(&t->loss_scale, m->loss, m->grad_norm))
+        return overflow(t, m);
     SH_TRY(judge(t, m->loss, m->grad_norm, verdict));
     m->skipped = verdict_text(*verdict);
     if (*verdict == SH_STEP_GOOD)
         update(t, m->lr, m->grad_norm);
+    if (*verdict != SH_STEP_NON_FINITE)
+        sh_loss_scale_good(&t->loss_scale);
     return SH_OK;
 }
 
@@ -242,6 +257,7 @@ sh_rc sh_train_step(struct sh_train *t)
     if (sh_train_due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1) {
         SH_TRY(measure_memory(t));
         SH_TRY(sh_stragglers_gather(&t->stragglers, r, &m.pace));
+        SH_TRY(sh_gpus_gather(r, t->hosts, &m.gpu));
     }
     m.step = r->step;
     m.tokens = step_tokens(t);

@@ -38,8 +38,8 @@ static struct sh_floats state_at(const struct place *p, int k)
             f.whole = at;
         return f;
     }
-    if (p->r->p->act == SH_F32) {
-        f.whole = (float *)sh_exec_data(p->r->exec, p->u->compute) + p->first;
+    if (p->r->p->act != SH_BF16) {
+        f.whole = (float *)sh_exec_data(p->r->exec, sh_shards_whole(p->u)) + p->first;
         return f;
     }
     f.high = (sh_bf16 *)sh_exec_data(p->r->exec, p->u->compute) + p->first;
@@ -88,6 +88,7 @@ sh_rc sh_visit(const struct sh_run *r, const struct sh_unit *u, struct sh_range 
     bool sliced = any_far(r, u, states);
     struct place device = {.r = r, .u = u, .end = sliced ? u->held : u->chunk};
 
+    SH_REQUIRE(!sh_exec_is_pending(r->exec));
     if (meet(part, 0, device.end))
         look_at(&device, part, states, look, arg);
     for (int i = u->first_slice; sliced && i < u->first_slice + u->n_slices; i++) {

@@ -77,15 +77,31 @@ static sh_rc check_folder(const char *folder)
     return SH_OK;
 }
 
-static sh_rc check_room(const char *folder, int64_t need_bytes)
+/* false: the system does not say. */
+static bool find_room(const char *folder, int64_t *bytes)
 {
     struct statvfs st;
-    int64_t free_bytes;
 
     if (statvfs(folder, &st) != 0)
+        return false;
+    if (__builtin_mul_overflow(st.f_bavail, st.f_frsize, bytes))
+        *bytes = INT64_MAX;
+    return true;
+}
+
+int64_t sh_tier_free_bytes(const char *folder)
+{
+    int64_t bytes;
+
+    return find_room(folder, &bytes) ? bytes : INT64_MAX;
+}
+
+static sh_rc check_room(const char *folder, int64_t need_bytes)
+{
+    int64_t free_bytes;
+
+    if (!find_room(folder, &free_bytes))
         return sh_fail(SH_E_DATA, "free space of %s: %s", folder, strerror(errno));
-    if (__builtin_mul_overflow(st.f_bavail, st.f_frsize, &free_bytes))
-        return SH_OK;
     if (free_bytes < need_bytes)
         return sh_fail(SH_E_DATA,
                        "%s: this node needs %lld bytes there, and %lld are free; make room, or choose another folder",

@@ -64,6 +64,9 @@ struct sh_tier_usage {
  * aligned pages, fewer bytes free than needed. */
 sh_rc sh_tier_check(const char *folder, int64_t need_bytes, bool allow_network);
 
+/* What is free in the folder for this user; INT64_MAX where that cannot be told. */
+int64_t sh_tier_free_bytes(const char *folder);
+
 /* The network file system that the folder is on, as "NFS"; NULL: none, or the folder cannot be looked at. */
 const char *sh_tier_network(const char *folder);
 

@@ -57,7 +57,7 @@ def start(folder, env, program=None, limits=(), ranks=RANKS):
 def shim(**settings):
     """The shim watches the second save."""
     env = {f'SHIM_{key}': str(value) for key, value in settings.items()}
-    env |= {'LD_PRELOAD': str(BUILD / 'tests/fault/shim.so'), 'SHIM_FOLDER': 'out/',
+    env |= {'LD_PRELOAD': job.launcher.preload(BUILD / 'tests/fault/shim.so'), 'SHIM_FOLDER': 'out/',
             'SHIM_AFTER': f'step-{SAVES[1]:08}.h5'}
     # The sanitizers' library need not be the first one here.
     return env | {'ASAN_OPTIONS': f"{os.environ.get('ASAN_OPTIONS', 'detect_leaks=0')}:verify_asan_link_order=0"}

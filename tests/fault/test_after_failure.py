@@ -48,7 +48,7 @@ class Run:
         env = job.environment(ranks)
         if fault:
             call, error, rank = fault
-            env |= {'LD_PRELOAD': str(SHIM), 'SHIM_FOLDER': 'out/checkpoint', 'SHIM_RANK': str(rank % ranks),
+            env |= {'LD_PRELOAD': job.launcher.preload(SHIM), 'SHIM_FOLDER': 'out/checkpoint', 'SHIM_RANK': str(rank % ranks),
                     'SHIM_CALL': call, 'SHIM_NUMBER': '1', 'SHIM_FAULT': str(getattr(errno, error)),
                     'SHIM_COUNTS': str(self.folder / 'counts')}
             env |= {'SHIM_AFTER': f'step-{step:08}.h5'} if step else {}

@@ -29,6 +29,8 @@ launcher = load_script('tests/mpi/run')  # it knows how each MPI wants to be sta
 slowness, stretch = launcher.slowness, launcher.stretch
 # After which one run of sherd hangs: all take seconds on a quiet machine, and tens of times as long on one that is busy.
 SECONDS = float(os.environ.get('SHERD_RUN_SECONDS') or stretch(600))
+# Smaller samples, for a build with another MPI and another compiler than one that has had the whole test.
+FEW = bool(os.environ.get('SHERD_TEST_FEW'))
 
 
 class Failed(Exception):

@@ -208,6 +208,8 @@ OPTIMIZERS = ('llama, SGD', 'llama, Lion')
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
             'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text')
 OF_FAMILIES = (case_gradients, case_one_rank)
+# Another compiler's kernels are tried one by one in tests/op, another MPI's meshes in tests/mesh. Here they meet.
+FEW_MODELS = ('gpt2, tied', 'llama, untied', 'gemma', 'llama, documents, masked')
 CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients, '20 steps on one rank': case_one_rank,
          '20 steps on 2 x 2 ranks': case_hybrid, 'bf16 stays near': case_bf16}
 
@@ -216,5 +218,6 @@ if __name__ == '__main__':
     torch_reference.torch.set_num_threads(1)
     sys.exit(job.run_cases([(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
                             if (job.can_launch() or function is not case_hybrid)
+                            and (name in FEW_MODELS or not job.FEW)
                             and (name not in FAMILIES or function in OF_FAMILIES)
                             and (name not in OPTIMIZERS or function is case_one_rank)]))

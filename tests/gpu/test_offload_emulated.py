@@ -76,14 +76,15 @@ def plan_of(folder, ranks):
 
 
 def as_planned(folder, ranks, steps):
-    """On a GPU and between the tiers, to the byte."""
+    """On a GPU and between the tiers, to the byte; with overlap_update an update moves in its own step or in the next one."""
     plan = plan_of(folder, ranks)
     wrong = [f'{name} is {steps[-1][name]}, planned {plan["arena"]}' for name in ('arena_bytes', 'gpu_used_bytes')
              if steps[-1][name] != plan['arena']]
-    return wrong + [f'step {step["step"]} moved {moved}, planned {plan["moved"]}' for step in steps
-                    if not step.get('skipped')
-                    for moved in [[step.get('offload_read_bytes'), step.get('offload_written_bytes')]]
-                    if moved != plan['moved']]
+    moved = [sum(step.get(f'offload_{way}_bytes', 0) for step in steps) for way in ('read', 'written')]
+    updates = sum(not step.get('skipped') for step in steps)
+    if plan['moved'] == [None, None] or moved != [updates * planned for planned in plan['moved']]:
+        wrong.append(f'{updates} updates moved {moved}, planned {plan["moved"]} for each')
+    return wrong
 
 
 def same(ranks, more, offload):
@@ -108,7 +109,19 @@ MATRIX += [
     (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'training.local_batch_size': 1},
      ALONE),
 ]
+# No update is done at once but the last one's; or each of them.
+LATE = {'checkpoint.interval': STEPS}
+AT_ONCE = {'offload.overlap_update': 'off'}
+MATRIX += [
+    (1, {**LARGE, **BF16, **LATE}, {'offload.optimizer_ratio': 0.7}), (1, {**LARGE, **BF16}, AT_ONCE),
+    (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, GRADS),
+    (4, {**LARGE, **BF16, **LATE, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
+]
 MORE = [
+    (1, {**LATE, 'training.local_batch_size': 2, 'activation_checkpoint.mode': 'full'}, {**GRADS, **AT_ONCE}),
+    (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'no_shard'}, GRADS),
+    (2, {**LARGE, **LATE, 'parallelism.sharding_strategy': 'shard_grad_op', **ASYNC}, {}),
+    (4, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'parallelism.forward_prefetch': 2}, GRADS),
     (1, BF16, ALONE), (2, {**LARGE, 'parallelism.sharding_strategy': 'no_shard',
                            'training.mixed_precision_reduce': 'bfloat16'}, ALONE),
     (2, {**BF16, 'parallelism.sharding_strategy': 'shard_optim', 'training.local_batch_size': 1}, GRADS),
@@ -139,11 +152,11 @@ def resumes(first, second, more):
     return compare(job.metrics('parts'), expected, 'parts', 'whole')
 
 
-def goes_back():
+def goes_back(how):
     """A guard that finds each step after the first few an outlier goes back to a checkpoint."""
     wrong = same(1, {**BF16, 'training.steps': 40, 'lr_scheduler.total_steps': 40, 'optimizer.lr': 0.3, 'guard.window': 8,
                      'guard.z_score': 2, 'guard.action': 'rollback', 'guard.max_rollbacks': 1000, 'checkpoint.interval': 7,
-                     'training.global_batch_size': 1, 'training.local_batch_size': 1}, {})
+                     'training.global_batch_size': 1, 'training.local_batch_size': 1}, how)
     text = pathlib.Path('host/out/metrics.jsonl').read_text()
     return wrong if 'rollback_from' in text else ['nothing was rolled back', *wrong]
 
@@ -185,10 +198,10 @@ def ends(folder, ranks, status, says, more):
 def forgotten():
     """Without any one of the events between the queues of an update the judge of order finds an access, or the result is
     that of the run with all of them: the event was not the only one between two accesses."""
-    more = {**LARGE, 'training.steps': 1, 'checkpoint.enable': False}
+    more = {**LARGE, 'training.steps': 2, 'checkpoint.enable': False}
     expected = job.losses(job.train('all', config(1, **more, **HOST), 1))
     found = 0
-    for drop in range(1, 40 if LONG else 20):
+    for drop in range(1, 80 if LONG else 20):
         job.prepare('dropped', {'job.dump_folder': 'out', **config(1, **more, **HOST)})
         with emulated(drop=drop):
             done = subprocess.run(job.command(1, ['train', 'c.yaml']), cwd='dropped', capture_output=True, text=True,
@@ -266,13 +279,13 @@ def main():
     cases += [(f'resumed {name}', resumes, *way, BF16) for name, *way in (
         ('GPU to host', {}, HOST), ('host to GPU', HOST, {}),
         ('host to host', {**HOST, 'offload.optimizer_ratio': 0.3}, HOST))]
-    cases += [('rolled back', goes_back), ('from and to a folder of transformers', hugging_face),
-              ('in any order on 1 GPU', in_any_order, 1, range(20 if LONG else 3), {**LARGE, **BF16}),
+    cases += [('rolled back', goes_back, AT_ONCE), ('rolled back with an update pending', goes_back, {}), ('from and to a folder of transformers', hugging_face),
+              ('in any order on 1 GPU', in_any_order, 1, range(20 if LONG else 3), {**LARGE, **BF16, **LATE}),
               ('in any order on 2 GPUs, saved behind', in_any_order, 2, range(20 if LONG else 2), {**LARGE, **BF16, **ASYNC}),
               ('an event is forgotten', forgotten), ('pinned as planned', pinned, {**LARGE, **BF16}),
               ('gradients pinned as planned', pinned, {**LARGE, **BF16, **GRADS}),
               ('gradients in any order', in_any_order, 2, range(20 if LONG else 2),
-               {**LARGE, **BF16, **GRADS, 'training.local_batch_size': 1}),
+               {**LARGE, **BF16, **GRADS, **LATE, 'training.local_batch_size': 1}),
               ('no snapshots', no_snapshots), ('too little pinned memory', too_little_pinned), ('a copy fails', copy_fails),
               ('traced', traced)]
     cases += [(f'refused: {more}', ends, 'refused', 1, status, says, more) for more, status, says in REFUSED]

@@ -115,6 +115,53 @@ def no_gpu():
         os.environ['SHERD_EMULATED_GPUS'] = '8'
 
 
+def told(variant, word, **more):
+    """A run of two ranks above a double of the driver's library (fake_libnvml.c): what it notes of its GPUs."""
+    library = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / f'tests/gpu/libnvml_{variant}.so'
+    folder = pathlib.Path(f'nvml_{variant}').absolute()
+    folder.mkdir(exist_ok=True)
+    if not (folder / 'libnvidia-ml.so.1').exists():
+        (folder / 'libnvidia-ml.so.1').symlink_to(library)
+    before = os.environ.get('LD_LIBRARY_PATH', '')
+    os.environ.update(LD_LIBRARY_PATH=f'{folder}:{before}', SHERD_NVML=word)
+    try:
+        more = {'training.steps': 12, 'lr_scheduler.total_steps': 12, 'metrics.tensorboard': 'tb', 'metrics.openmetrics': 'run.prom', **more}
+        return [step['gpu'] for step in run('told', 'llama', CUDA, '1x2', **more) if 'gpu' in step]
+    finally:
+        os.environ.update(LD_LIBRARY_PATH=before, SHERD_NVML='')
+
+
+def nvml():
+    """The figures of both GPUs, the second of which is held down; they come in every form."""
+    lines = told('whole', '', **{'metrics.gpu': 'must'})
+    whole = {'told': 2, 'held': 1, 'held_by': ['power', 'heat'], 'power_watts': 575.25, 'limit_watts': 500.0, 'default_limit_watts': 700.0,
+             'clock_mhz': 1200.0, 'median_clock_mhz': 1450.0, 'highest_clock_mhz': 1980.0, 'celsius': 81.0, 'slowest_rank': 1}
+    node = lines[-1].pop('slowest_node') if lines else ''
+    wrong = [] if lines and lines[-1] == whole and node else [f'expected {whole} and a node, found {lines[-1:]}']
+    text = (pathlib.Path('told/out/run.prom')).read_text()
+    wrong += [f'no {name} in the exposition' for name in (
+        'sherd_gpu_power_watts{.*} 575.25', 'sherd_gpu_clock_hertz{.*} 1200000000', 'sherd_gpu_temperature_celsius{.*} 81',
+        'sherd_gpus_held{.*} 1') if not re.search(f'^{name}$', text, re.M)]
+    events = b''.join(path.read_bytes() for path in pathlib.Path('told/out/tb').iterdir())
+    wrong += [f'no {name} in the events' for name in (b'gpu/power_watts', b'gpu/clock_mhz', b'gpu/celsius', b'gpu/held') if name not in events]
+    return wrong + ([] if not told('whole', '', **{'metrics.gpu': 'off'}) else ['metrics.gpu=off reads GPUs'])
+
+
+def no_nvml():
+    """Each way in which the library fails: auto goes on without, must does not start."""
+    wrong = []
+    for variant, word in ('none', ''), ('few', ''), ('whole', 'start'), ('whole', 'lost'), ('whole', 'unsupported'), ('whole', 'late'):
+        lines = told(variant, word)
+        wrong += [f'{variant} {word}: {lines[-1]}'] if lines else []
+    os.environ['SHERD_NVML'] = 'start'
+    os.environ['LD_LIBRARY_PATH'] = str(pathlib.Path('nvml_whole').absolute())
+    try:
+        return wrong + refused('must', 2, 'metrics.gpu=must: cannot be started: libnvidia-ml.so.1 says: Driver Not Loaded',
+                               **{'metrics.gpu': 'must'})
+    finally:
+        del os.environ['SHERD_NVML'], os.environ['LD_LIBRARY_PATH']
+
+
 def flipped(**more):
     """A bit of the copy that a GPU has sent, whose sums the GPU has made of its own memory."""
     program = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / 'tests/fault/sherd_flips'
@@ -236,6 +283,8 @@ def main():
         ('a fault is known by its operation', faults),
         ('ranks share a GPU when they are let', shared),
         ('a host without GPUs is told from one', no_gpu),
+        ('power and clocks of GPUs are recorded', nvml),
+        ('GPUs that tell nothing stop nothing', no_nvml),
     ]
     return job.run_cases(cases)
 

@@ -34,7 +34,7 @@ def train(name, ranks, changes, shim):
     if shim and not SHIM.exists():
         raise job.Failed(f'{SHIM} is not built')
     if shim:
-        env['LD_PRELOAD'] = ':'.join(filter(None, (str(SHIM), env.get('LD_PRELOAD', ''))))
+        env['LD_PRELOAD'] = job.launcher.preload(SHIM)
     return subprocess.run(job.command(ranks, ['train', 'c.yaml']), cwd=folder, env=env, capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=job.SECONDS, check=False)
 

@@ -18,6 +18,8 @@ SECONDS_70B = 2.0  # of a processor
 RUNS = {
     'one rank, accumulation': (1, 'gpt2', {'training.local_batch_size': 4}),
     'full_shard over 4, bf16': (4, 'llama', {'training.mixed_precision_param': 'bfloat16'}),
+    'shard_optim over 3, f16': (3, 'gpt2', {'parallelism.sharding_strategy': 'shard_optim',
+                                            'training.mixed_precision_param': 'float16'}),
     'shard_grad_op over 3, selective recompute': (3, 'gpt2', {'parallelism.sharding_strategy': 'shard_grad_op',
                                                               'activation_checkpoint.mode': 'selective'}),
     'shard_optim over 2, full recompute': (2, 'llama', {'parallelism.sharding_strategy': 'shard_optim',

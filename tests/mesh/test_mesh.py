@@ -4,7 +4,8 @@
 In float32 the losses of all steps agree with those of one rank to LOSS_BOUND, and to ROUNDED_BOUND where gradients are
 sent in bfloat16; two runs on one mesh, and runs that
 differ only in what is computed again or gathered when, or in what the ranks of a node share, agree to the bit. SHERD_LONG=1 runs every
-combination, else a sample of them.
+combination, else a sample of them. SHERD_TEST_FEW=1 leaves out what another MPI does not change: the second model on a mesh, what is
+computed again, when is gathered, widths.
 """
 import functools
 import itertools
@@ -157,6 +158,8 @@ def mesh_cases():
             for ranks, changes in (EVERY_MESH if LONG else SAMPLE)]
     if not LONG:  # half of the sample without accumulation, half with it; the other way round for the other model
         both = [row for i, row in enumerate(both) if (i + (row[0] == 'llama')) % 2 == row[3]]
+        if job.FEW:  # each mesh once, by turns with one model and the other
+            both = [row for i, row in enumerate(both) if i % 2 == (row[0] == 'llama')]
         both = [(family, ranks, {**APART, **changes} if i % 2 else changes, accumulate)
                 for i, (family, ranks, changes, accumulate) in enumerate(both)]
     return [(f'{family}, {label(ranks, changes)}', case_mesh, family, ranks, changes)
@@ -168,10 +171,11 @@ def bit_cases():
     for family, (ranks, changes) in zip(itertools.cycle(tiny.MODELS), BIT_MESHES):
         where, changes = f'{family}, {label(ranks, changes)}', with_local(changes, ranks, True)
         cases += [(f'{where}: again', case_again, family, ranks, changes),
-                  (f'{where}: recompute', case_same_bits, family, ranks, changes, RECOMPUTE),
                   (f'{where}: nothing shared', case_same_bits, family, ranks, changes,
-                   [APART, {**APART, 'mesh.ranks_per_node': 1}]),
-                  (f'{where}: prefetch', case_same_bits, family, ranks, changes, PREFETCH if LONG else PREFETCH[::2])]
+                   [APART, {**APART, 'mesh.ranks_per_node': 1}])]
+        if not job.FEW:
+            cases += [(f'{where}: recompute', case_same_bits, family, ranks, changes, RECOMPUTE),
+                      (f'{where}: prefetch', case_same_bits, family, ranks, changes, PREFETCH if LONG else PREFETCH[::2])]
     return cases
 
 
@@ -181,6 +185,7 @@ def tied_cases():
     wide = {'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'training.max_norm': 0.1}
     meshes = [(flat('full_shard', 3), False), (flat('shard_optim', 2), True), (grid('shard_optim', 2, 2), True), (grid('hybrid_shard', 2, 2), False),
               (flat('full_shard', 2, **wide), False), (flat('full_shard', 3, **wide), False)]
+    meshes = [mesh for mesh in meshes if not job.FEW or 'model.dim' not in mesh[0][1]]
     return [(f'gpt2, {label(ranks, changes)}: tied', case_same_bits, 'gpt2', ranks,
              with_local(changes, ranks, accumulate), [APART, {'training.threads': 2}])
             for (ranks, changes), accumulate in meshes]

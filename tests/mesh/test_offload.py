@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Optimizer states in a file change no bit: losses, norms and checkpoints are those of a run that has them in memory, and
 what a run moves is what its plan says. Prints TAP."""
+import hashlib
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ import tiny
 
 STEPS = 4
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
+AT_ONCE = {'offload.overlap_update': 'off'}
 NUMBERS = ('loss', 'grad_norm', 'lr')
 
 
@@ -25,8 +27,17 @@ def config(ranks, **more):
             'training.local_batch_size': tiny.GLOBAL_BATCH // max(ranks, 1), 'metrics.log_freq': 1000, **more}
 
 
+def digest(path):
+    """In pieces: what this process has held at once is counted as its children's peak."""
+    sum = hashlib.sha256()
+    with open(path, 'rb') as file:
+        for piece in iter(lambda: file.read(1 << 20), b''):
+            sum.update(piece)
+    return sum.hexdigest()
+
+
 def checkpoints(folder):
-    return {path.name: path.read_bytes() for path in sorted(pathlib.Path(folder).glob('out/checkpoint/*.h5'))}
+    return {path.name: digest(path) for path in sorted(pathlib.Path(folder).glob('out/checkpoint/*.h5'))}
 
 
 def compare(name, found, expected, folder, other):
@@ -53,16 +64,20 @@ def same(name, ranks, more, offload):
 
 
 def moved(name, folder, ranks, steps):
-    """Bytes of each step that updates, as the plan has them."""
+    """Bytes of all steps: each update moves what the plan has, with overlap_update in its own step or in the next one."""
     words = ['plan', 'c.yaml', '--ranks', max(ranks, 1), f'--mesh.ranks_per_node={max(ranks, 1)}']
     plan = job.sherd(*words, folder=folder)
     found = re.search(r'moved in a training step: (\d+) bytes read, (\d+) bytes written', plan)
     if not found:
         return [f'{name}: the plan has no bytes that are moved: {plan}']
-    return [f'{name}: step {step["step"]} moved {step.get("offload_read_bytes")} and {step.get("offload_written_bytes")} '
-            f'bytes, planned {found[1]} and {found[2]}'
-            for step in steps if not step.get('skipped')
-            if [step.get('offload_read_bytes'), step.get('offload_written_bytes')] != [int(found[1]), int(found[2])]]
+    planned = [int(found[1]), int(found[2])]
+    rows = [[step['offload_read_bytes'], step['offload_written_bytes']] for step in steps]
+    updates = sum(1 for step in steps if not step.get('skipped'))
+    wrong = [f'{name}: a step moved {row}, {planned} are planned' for row in rows
+             if 'activations' not in plan and row not in ([0, 0], planned, [2 * planned[0], 2 * planned[1]])]
+    if [sum(column) for column in zip(*rows)] != [updates * bytes for bytes in planned]:
+        wrong.append(f'{name}: {updates} updates moved {rows}, {planned} are planned for each')
+    return wrong
 
 
 BF16 = {'training.mixed_precision_param': 'bfloat16'}
@@ -80,12 +95,49 @@ MATRIX = [
     (0, SMALL, {}), (0, {**BF16, **SMALL, 'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}, {}),
     (2, {**BF16, **SMALL, 'parallelism.sharding_strategy': 'full_shard'}, {'offload.optimizer_ratio': 0.6}),
     (4, {**SMALL, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
+    (0, {**BF16, 'training.local_batch_size': 3, 'activation_checkpoint.mode': 'full', 'checkpoint.interval': 4}, AT_ONCE),
+    (0, {**BF16, 'training.local_batch_size': 3, 'activation_checkpoint.mode': 'full', 'checkpoint.interval': 4}, {}),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'full_shard', 'comm.shared_memory': 'off', 'checkpoint.interval': 4}, {}),
+    (2, {'parallelism.sharding_strategy': 'no_shard', 'comm.shared_memory': 'off', 'checkpoint.interval': 4}, {}),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'shard_optim', 'training.reproducible': 'mesh',
+         'training.local_batch_size': 3, 'checkpoint.interval': 4}, {}),
+    (4, {**BF16, 'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 2, 'fault.replica_check_every': 3,
+         'checkpoint.interval': 4}, {'offload.optimizer_ratio': 0.5}),
+    (4, {'parallelism.sharding_strategy': 'full_shard', 'comm.shared_memory': 'off', 'checkpoint.interval': 4}, {}),
 ]
 
 
 def label(ranks, more, offload):
     words = [str(value) for value in itertools.chain(more.values(), offload.values())]
     return '-'.join([f'{max(ranks, 1)}-ranks', *words])
+
+
+# Activations of whole pages, and blocks before the last two.
+DEEP = {'model.n_layers': 5, 'model.dim': 256, 'model.n_heads': 4, 'model.head_dim': 64, 'model.ffn_dim': 128,
+        'model.init_std': 0.05, 'training.seq_len': 16, 'training.global_batch_size': 8, 'training.local_batch_size': 1,
+        'checkpoint.interval': 4}
+ACT = {'offload.activations': 'nvme', 'offload.nvme_path': '.'}
+FULL = {'activation_checkpoint.mode': 'full'}
+DEEP_MATRIX = [
+    (0, {'training.local_batch_size': 8}, ACT), (0, BF16, ACT), (0, {**BF16, **FULL}, ACT),
+    (0, {'activation_checkpoint.mode': 'selective'}, {**ACT, 'offload.activation_ratio': 0.4}),
+    (0, BF16, {**ACT, **NVME}), (0, {'training.local_batch_size': 4}, {**ACT, **NVME, **AT_ONCE, 'offload.verify': False}),
+    (2, {**BF16, **FULL, 'parallelism.sharding_strategy': 'full_shard'}, {**ACT, **NVME}),
+    (2, {'parallelism.sharding_strategy': 'no_shard', 'training.reproducible': 'mesh'}, ACT),
+    (2, {'parallelism.sharding_strategy': 'shard_optim', 'comm.shared_memory': 'off'}, {**ACT, **NVME}),
+    (4, {**BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2}, {**ACT, **NVME}),
+    (4, {**FULL, 'parallelism.sharding_strategy': 'shard_grad_op', 'comm.shared_memory': 'off'}, ACT),
+]
+
+
+def takes_less(name):
+    """With borders of blocks in the file, what a step takes does not grow with the blocks by more than their parameters."""
+    more = {**DEEP, **FULL, 'training.local_batch_size': 8}
+    arenas = [[arena_of(f'{name}-{n}-{len(offload)}', {**more, 'model.n_layers': n, **offload, 'optimizer.name': 'sgd'})
+               for n in (12, 16)] for offload in ({}, ACT)]
+    border = 8 * 16 * 256 * 4
+    grown = [larger - smaller for smaller, larger in arenas]
+    return [] if grown[0] - grown[1] == 4 * border else [f'{name}: {arenas}; a border is {border}']
 
 
 def resumes(name, first, second, more):
@@ -101,6 +153,25 @@ def resumes(name, first, second, more):
 def background(name):
     more = {**BF16, 'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}
     return same(name, 0, more, NVME)
+
+
+def validated(name):
+    """Validations see what an update at once would leave."""
+    more = {**BF16, 'validation.enable': True, 'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
+            'validation.freq': 3, 'validation.sequences': 6, 'training.steps': 8, 'lr_scheduler.total_steps': 8,
+            'checkpoint.interval': 8}
+    wrong = same(name, 0, more, NVME)
+    seen = [[row['validation_loss'] for row in map(json.loads, pathlib.Path(f'{name}-{kind}/out/metrics.jsonl').open())
+             if 'validation_loss' in row] for kind in ('memory', 'file')]
+    return wrong if len(seen[0]) == 3 and seen[0] == seen[1] else [f'{name}: validation losses {seen}', *wrong]
+
+
+def adapters(name, ranks, more):
+    """Of a base that is frozen; states are of the adapters only."""
+    base = f'{name}-base'
+    job.train(base, config(0, **more))
+    begin = {'lora.rank': 2, 'checkpoint.initial_load_path': str(max(pathlib.Path(base).absolute().glob('out/checkpoint/*.h5')))}
+    return same(name, ranks, {**more, **begin, 'checkpoint.interval': 3}, NVME)
 
 
 def goes_back(name):
@@ -172,6 +243,85 @@ def fits(name):
     return wrong
 
 
+BUDGET = {'offload.mode': 'memory_budget', 'offload.nvme_path': '.', 'training.threads': 1}
+BOTH = {**BUDGET, 'activation_checkpoint.mode': 'memory_budget'}
+DISK = {'offload.rates': 'file=2e5/1e5,mixed=1e5'}
+
+
+def planned(folder, ranks, more):
+    """What a plan says of the job: the line of its strategy, the arena, the bytes of the file and those that move."""
+    job.prepare(folder, {'job.dump_folder': 'out', **config(ranks, **LARGE), **more})
+    ranks = max(ranks, 1)
+    text = job.sherd('plan', 'c.yaml', '--ranks', ranks, f'--mesh.ranks_per_node={ranks}', folder=folder)
+    file = re.search(r'optimizer states: all that is in it +(\d+)', text)
+    return {'strategy': ' '.join(re.search(r'strategy(.*?)\nstep', text, re.S)[1].split()),
+            'arena': int(re.search(r'all that is allocated +(\d+)', text)[1]), 'file': int(file[1]) if file else 0}
+
+
+def within_budget(name, ranks, more, share, says):
+    """What the budget chooses is what the plan says, and changes no bit. `share`: of what the file and recomputation can
+    save of memory, how much is left to the run."""
+    alone = {key: value for key, value in more.items() if not key.startswith(('offload', 'activation'))}
+    most = planned(f'{name}-most', ranks, alone)['arena']
+    recompute = {'activation_checkpoint.mode': 'full'} if 'activation_checkpoint.mode' in more else {}
+    least = planned(f'{name}-least', ranks, {**alone, **recompute, **NVME})['arena']
+    limit = {'memory.limit_bytes': least + int(share * (most - least))}
+    plan = planned(f'{name}-plan', ranks, {**more, **limit})
+    wrong = [] if re.search(says, plan['strategy']) else [f'{name}: the plan says {plan["strategy"]}, not {says}']
+    expected = job.train(f'{name}-memory', {**config(ranks, **LARGE), **alone}, ranks)
+    found = job.train(f'{name}-budget', {**config(ranks, **LARGE), **more, **limit}, ranks)
+    wrong += compare(name, found, expected, f'{name}-budget', f'{name}-memory') + left_behind(f'{name}-budget')
+    if plan['file']:
+        wrong += moved(name, f'{name}-budget', ranks, found)
+    elif 'offload_read_bytes' in found[-1]:
+        wrong.append(f'{name}: nothing was planned to be moved')
+    if found[-1]['arena_bytes'] != plan['arena'] or plan['arena'] > limit['memory.limit_bytes']:
+        wrong.append(f'{name}: an arena of {found[-1]["arena_bytes"]} bytes, planned {plan["arena"]}, {limit}')
+    return wrong
+
+
+def file_is_as_planned(name):
+    """The scratch file has the bytes of the plan, whoever chose them."""
+    whole = planned(f'{name}-whole', 0, {})['arena']
+    more = {**LARGE, **BUDGET, 'memory.limit_bytes': int(0.8 * whole)}
+    plan = planned(f'{name}-plan', 0, more)
+    run = start(name, {**more, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'checkpoint.enable': False})
+    bytes = os.stat(scratch_file(run.pid)).st_size
+    run.kill()
+    says = run.communicate()[1]
+    wrong = [] if bytes == plan['file'] else [f'{name}: a file of {bytes} bytes, planned {plan["file"]}']
+    choice = re.search(r', (?:\d+/16 of the )?optimizer states in a file', plan['strategy'])
+    return wrong if choice and choice[0] in says else [f'{name}: planned "{plan["strategy"]}", said: {says}', *wrong]
+
+
+# Of Llama 3.1 70B on four ranks: 70.55 G parameters, or with adapters of rank 16, 207 M; bytes of all ranks.
+LARGEST = [
+    ('trained whole', {}, {'parameters': 141.1e9, 'optimizer states: all that is in it': 705.5e9}),
+    ('adapters', {'lora.rank': 16},
+     {'parameters, frozen': 141.1e9, 'optimizer states: all that is in it': 2.07e9}),
+]
+PLAN_SECONDS = 1.0
+
+
+def plans_70b(name, more, wanted):
+    """What 70 billion parameters need of memory and of the file, within one per cent, and what a step moves."""
+    words = {'training.device': 'cpu', 'training.threads': 16, 'training.seq_len': 4096, 'training.global_batch_size': 128,
+             'checkpoint.enable': 'false', 'offload.rates': 'file=7e9/5e9', **NVME, **more}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    text = job.sherd('plan', job.TOP / 'examples/llama3.1-70b.yaml', '--ranks', 4, '--mesh.ranks_per_node=4',
+                     *(f'--{key}={value}' for key, value in words.items()))
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    wrong = [f'{name}: took {seconds:.1f} s'] if seconds > PLAN_SECONDS else []
+    for what, bytes in wanted.items():
+        found = 4 * int(re.search(rf'^  {re.escape(what)} +(\d+) ', text, re.M)[1])
+        if not 0.99 * bytes <= found <= 1.01 * bytes:
+            wrong.append(f'{name}: {what}: {found} bytes, not {bytes:.4g}')
+    moved, taken = 4 * int(re.search(r'step: (\d+) bytes read', text)[1]), float(re.search(r'written; ([\d.e+-]+) s a step', text)[1])
+    if not 0.99 <= taken / (moved / 7e9 + moved / 5e9) <= 1.01:
+        wrong.append(f'{name}: {taken} s for {moved} bytes each way')
+    return wrong
+
+
 def start(folder, more):
     """A long run, when it has done some steps."""
     job.prepare(folder, {'job.dump_folder': 'out', **config(0, **more)})
@@ -205,10 +355,14 @@ def sample(name, more):
 
 def held_by_the_kernel(name):
     """With half of the difference to spare, the kernel lets the run with a file train, save and load, and not the other."""
-    more = {'model.vocab_size': 32768}
+    more = {**BF16, 'model.vocab_size': 65536, 'offload.buffer_count': 2}
+    plan = planned(f'{name}-plan', 0, {**more, **NVME})
+    budget = {**BUDGET, 'memory.limit_bytes': plan['arena']}
     most = (sample(f'{name}-sample', more) + sample(f'{name}-sample', {**more, **NVME})) // 2
-    wrong = []
-    for steps, offload, status in ((2, {}, 4), (2, NVME, 0), (4, NVME, 0)):
+    wrong = [] if plan['file'] > plan['arena'] else [f'{name}: states are less than the memory: {plan}']
+    wrong += is_refused(f'{name}-planned', {**LARGE, **more, 'offload.optimizer': 'none', **{
+        key: value for key, value in budget.items() if key != 'offload.mode'}}, 4, 'offload.optimizer=nvme')
+    for steps, offload, status in ((2, {}, 4), (2, NVME, 0), (4, NVME, 0), (2, budget, 0)):
         folder = pathlib.Path(name)
         if steps == 2:
             job.prepare(folder, {})
@@ -265,10 +419,31 @@ def damage(path):
         file.write(b'?' * os.stat(path).st_size)
 
 
+BUDGETS = [
+    ('by-the-file', 0, BUDGET, 0.6, r'recompute none, \d+/16 of the optimizer states in a file, to fit'),
+    ('by-all-of-it', 0, {**BUDGET, **BF16}, 0, r'recompute none, optimizer states in a file, to fit'),
+    ('by-recomputation', 0, {**BOTH, **DISK}, 0.998, r'recompute selective.*, to fit'),
+    ('by-both', 2, {**BOTH, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 2}, 0.02,
+     r'(selective|full).*, (\d+/16 of the )?optimizer states in a file, to fit'),
+    ('no-shard', 2, {**BUDGET, 'parallelism.sharding_strategy': 'no_shard', 'training.global_batch_size': 2}, 0.5,
+     r'\d+/16 of the optimizer states in a file, to fit'),
+]
+
 REFUSED = [
+    ({'offload.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 2, 'chooses it; leave out one'),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240}, 4,
+     'of optimizer states in a file (offload.nvme_limit_bytes allows '),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240,
+      'offload.nvme_limit_bytes': 1}, 4, 'with 0 B of optimizer states in a file (offload.nvme_limit_bytes allows 1 B)'),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none'}, 2, 'fits memory.limit_bytes'),
+    ({'offload.nvme_limit_bytes': 4096}, 4, 'more than offload.nvme_limit_bytes'),
     ({'offload.nvme_path': '/dev/shm'}, 2, 'memory itself'), ({'offload.nvme_path': 'nowhere'}, 3, 'nowhere'),
     ({'offload.nvme_path': ''}, 2, 'offload.nvme_path'), ({'offload.nvme_path': 'c.yaml'}, 3, 'c.yaml'),
     ({'offload.optimizer_ratio': 0}, 2, 'leave out'), ({'offload.buffer_count': 1}, 2, 'offload.buffer_count'),
+    ({'offload.optimizer': 'none', 'offload.activations': 'nvme', 'model.n_layers': 2}, 2, 'the model has 2 blocks'),
+    ({'offload.optimizer': 'none', 'offload.activations': 'nvme'}, 2, 'whole pages of 4096 bytes'),
+    ({'offload.activations': 'nvme', 'offload.activation_ratio': 0}, 2, 'leave out offload.activations'),
+    ({'offload.optimizer': 'none', 'offload.activations': 'nvme', 'training.device': 'cuda'}, 2, 'offload.activations'),
     ({'training.device': 'cuda'}, 2, 'offload.optimizer'), ({'offload.optimizer': 'cpu'}, 2, 'nvme'),
 ]
 
@@ -286,16 +461,25 @@ def main():
     tiny.write_tokens('tokens.bin')
     cases = [(label(*row), same, label(*row), row[0], row[1], {**NVME, **row[2]})
              for row in MATRIX if row[0] == 0 or job.can_launch()]
+    cases += [(f'deep {label(*row)}', same, f'deep-{label(*row)}', row[0], {**DEEP, **row[1]}, row[2])
+              for row in DEEP_MATRIX if row[0] == 0 or job.can_launch()]
+    cases += [('deep takes less', takes_less, 'less')]
     cases += [(f'resumed {name}', resumes, name, *way) for name, *way in (
         ('memory-to-file', {}, NVME, {}), ('file-to-memory', NVME, {}, BF16),
         ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
-    cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'),
-              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
+    cases += [(f'within a budget, {name}', within_budget, f'budget-{name}', *row)
+              for name, *row in BUDGETS if row[0] == 0 or job.can_launch()]
+    cases += [(f'planned: 70B, {name}', plans_70b, f'70b-{name}', *row) for name, *row in LARGEST]
+    cases += [('saved in the background', background, 'background'), ('rolled back', goes_back, 'rollback'), ('validated', validated, 'validated'),
+              ('adapters', adapters, 'adapters', 0, BF16),
+              ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('killed', killed, 'killed'),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]
     cases += [(f'refused: {more}', is_refused, f'refused-{i}', more, status, says)
               for i, (more, status, says) in enumerate(REFUSED)]
+    if job.can_launch():
+        cases.append(('adapters on 2 ranks', adapters, 'adapters-2', 2, {'parallelism.sharding_strategy': 'full_shard'}))
     return job.run_cases(cases)
 
 

@@ -36,7 +36,7 @@ class Held:
         for place in set(PLACES) - set(stops):
             self.go(place)
         shim = pathlib.Path(os.environ['SHERD_BUILDDIR']).absolute() / 'tests/mesh/late.so'
-        environment = {**job.environment(ranks), 'LD_PRELOAD': str(shim), 'LATE_FOLDER': str(self.folder.absolute())}
+        environment = {**job.environment(ranks), 'LD_PRELOAD': job.launcher.preload(shim), 'LATE_FOLDER': str(self.folder.absolute())}
         # A test in the background is born with SIGINT ignored, and would hand that on.
         with open(self.folder / 'stderr', 'wb') as errors:
             self.child = subprocess.Popen(job.command(ranks, words), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,

@@ -17,6 +17,7 @@ static struct sh_comm *comm;
  * `until` of the other's are complete. Set while nothing runs. The library's calls come here, since MPI's own are weak
  * symbols. */
 static int receives; /* parts of large collectives that came as messages */
+static int looks;    /* at requests */
 static struct {
     int until;          /* 0: no delay */
     int seen, per_slot; /* completed requests of the other slot; requests of one */
@@ -33,6 +34,7 @@ int MPI_Irecv(void *at, int count, MPI_Datatype type, int source, int tag, MPI_C
 
 int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 {
+    looks++;
     bool held = delay.first != NULL && request >= delay.first && request < delay.first + delay.per_slot;
     if (held && delay.seen < delay.until) {
         *flag = 0;
@@ -47,9 +49,12 @@ int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 enum { GROUPS = 4, STREAMS = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE | 1u << SH_STREAM_REPLICATE };
 static struct sh_group_use groups[GROUPS];
 
+static bool in_mpi; /* the next ones wait inside of MPI */
+
 static void create_comm(const struct sh_group_use *use, int n, int history)
 {
-    struct sh_comm_options opt = {.timeout_seconds = 600,
+    struct sh_comm_options opt = {.timeout_seconds = in_mpi ? 0 : 600,
+                                  .inline_progress = in_mpi,
                                   .history = history,
                                   .groups = use,
                                   .n_groups = n,
@@ -109,7 +114,8 @@ static void put(enum sh_dtype t, void *at, int64_t i, double v)
     case SH_BF16: ((sh_bf16 *)at)[i] = sh_f32_to_bf16((float)v); break;
     case SH_I32: ((int32_t *)at)[i] = (int32_t)v; break;
     case SH_U8: ((uint8_t *)at)[i] = (uint8_t)(int32_t)v; break;
-    case SH_I16: ((int16_t *)at)[i] = (int16_t)(int64_t)v; break;
+    case SH_I16:
+    case SH_F16: ((int16_t *)at)[i] = (int16_t)(int64_t)v; break; /* gathers move bits */
     default: ((int64_t *)at)[i] = (int64_t)v; break;
     }
 }
@@ -610,6 +616,54 @@ static void test_channels(void)
     test_end("channels for what is used only");
 }
 
+/* Inline and without a limit of time nothing is polled: neither channels nor agreements, and no rank is asked. */
+static void test_in_mpi(void)
+{
+    int world = test_world(), shard = world % 2 == 0 ? world / 2 : world;
+    long long one = 1;
+    in_mpi = true;
+    dups = 0;
+    open_comm(shard, 1, 400);
+    CHECK(world == 1 || dups == 3 * ((shard > 1 ? 1 : 0) + (shard < world ? 1 : 0) + 1)); /* none for the watch */
+    looks = 0;
+    run_overlap(120, true);
+    CHECK_OK(sh_mesh_sum_i64(&one, 1));
+    CHECK(one == world);
+    CHECK(sh_agree(world > 1 && test_rank() == world - 1 ? sh_fail(SH_E_DATA, "no file") : SH_OK) ==
+          (world > 1 ? SH_E_DATA : SH_OK));
+    sh_error_clear();
+    int *ranks = sh_calloc((size_t)world, sizeof *ranks);
+    CHECK_OK(sh_mesh_gather(&(int){test_rank()}, sizeof *ranks, ranks));
+    for (int i = 0; i < world && test_rank() == 0; i++)
+        CHECK(ranks[i] == i);
+    free(ranks);
+    run_group(sh_group_world(&mesh->shape));
+    CHECK(world == 1 || looks == 0);
+    close_comm();
+    in_mpi = false;
+    sh_mesh_wait_in_mpi(false);
+    test_end("waits inside of MPI");
+}
+
+/* Without a limit of time, but with a thread: the watch is there and finds nothing overdue. */
+static void test_no_limit(void)
+{
+    struct sh_mesh_request req = test_request(test_world(), 1);
+    CHECK_OK(sh_mesh_create(&req, &mesh));
+    const struct sh_group_use world = {"world", sh_group_world(&mesh->shape), 1u << SH_STREAM_REPLICATE};
+    struct sh_comm_options opt = {
+        .history = 4, .groups = &world, .n_groups = 1, .streams = sh_streams, .n_streams = SH_STREAMS};
+    struct trial t = make_trial(SH_OP_ALL_REDUCE, world.axes, SH_F32, 3, 1);
+    t.coll.stream = SH_STREAM_REPLICATE;
+    CHECK_OK(sh_mesh_open(mesh, world.axes));
+    CHECK_OK(sh_comm_create(mesh, &opt, &comm));
+    if (test_rank() == test_world() - 1)
+        usleep(300 * 1000); /* the others look for what is overdue meanwhile */
+    run_trial(t, true);
+    close_comm();
+    test_end("no limit of time");
+}
+
 static void test_refused(void)
 {
     open_comm(test_world(), 1, 16);
@@ -650,6 +704,8 @@ int main(int argc, char **argv)
         test_turns();
         test_large();
         test_channels();
+        test_in_mpi();
+        test_no_limit();
         test_refused();
     }
     int status = sh_mesh_report(rc);

@@ -2,7 +2,7 @@
 
 struct agree_bound agree_sum(enum sh_dtype dtype, double terms)
 {
-    double eps = dtype == SH_BF16 ? 0x1p-8 : 0x1p-23;
+    double eps = optest_eps(dtype);
     return (struct agree_bound){.atol = 0x1p-23 * (terms + 4), .rtol = 2 * eps + 4 * 0x1p-23};
 }
 

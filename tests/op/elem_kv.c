@@ -21,7 +21,7 @@ static int n_shapes(void)
     return elem.few ? FEW : SHAPES;
 }
 
-static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
+#define acts ((const enum sh_dtype[]){SH_F32, elem.half ? SH_F16 : SH_BF16})
 
 static void begin(struct optest *t, enum sh_op_kind kind, const int *s)
 {

@@ -61,6 +61,7 @@ double optest_get(const struct sh_operand *operand, int64_t i)
 {
     switch (operand->dtype) {
     case SH_BF16: return sh_bf16_to_f32(((const sh_bf16 *)operand->data)[i]);
+    case SH_F16: return sh_f16_to_f32(((const sh_f16 *)operand->data)[i]);
     case SH_F64: return ((const double *)operand->data)[i];
     case SH_I32: return ((const int32_t *)operand->data)[i];
     case SH_I16: return ((const int16_t *)operand->data)[i];
@@ -73,6 +74,7 @@ void optest_set(const struct sh_operand *operand, int64_t i, double value)
 {
     switch (operand->dtype) {
     case SH_BF16: ((sh_bf16 *)operand->data)[i] = sh_f32_to_bf16((float)value); break;
+    case SH_F16: ((sh_f16 *)operand->data)[i] = sh_f32_to_f16((float)value); break;
     case SH_F64: ((double *)operand->data)[i] = value; break;
     case SH_I32: ((int32_t *)operand->data)[i] = (int32_t)value; break;
     case SH_I16: ((int16_t *)operand->data)[i] = (int16_t)value; break;
@@ -258,14 +260,14 @@ void optest_run(struct optest *t, const struct sh_kernel_table *device, int thre
     check_guards(t);
 }
 
-static double type_eps(enum sh_dtype dtype)
+double optest_eps(enum sh_dtype dtype)
 {
-    return dtype == SH_BF16 ? 0x1p-8 : dtype == SH_F64 ? 0x1p-52 : 0x1p-23;
+    return dtype == SH_BF16 ? 0x1p-8 : dtype == SH_F16 ? 0x1p-11 : dtype == SH_F64 ? 0x1p-52 : 0x1p-23;
 }
 
 void optest_close(const struct optest *a, const struct optest *b, int i, double terms)
 {
-    optest_within(a, b, i, 0x1p-23 * (terms + 4), 2 * type_eps(a->call.out[i].dtype) + 4 * 0x1p-23);
+    optest_within(a, b, i, 0x1p-23 * (terms + 4), 2 * optest_eps(a->call.out[i].dtype) + 4 * 0x1p-23);
 }
 
 static bool near(double x, double y, double atol, double rtol)

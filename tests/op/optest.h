@@ -68,6 +68,9 @@ void optest_scale(const struct sh_operand *operand, double factor);
 /* Run with so many threads and scratch as the table asks for. */
 void optest_run(struct optest *t, const struct sh_kernel_table *device, int threads);
 
+/* What rounding to a type is off by at most, relatively; of float32 and float64 twice that. */
+double optest_eps(enum sh_dtype dtype);
+
 /* |a - b| <= atol + rtol |a| for all elements of output i, where rtol is two roundings to the output's type, and atol
  * is the rounding of a sum of `terms` numbers of size 1 in f32. NaN and Inf must agree in kind. */
 void optest_close(const struct optest *a, const struct optest *b, int i, double terms);

@@ -26,7 +26,7 @@ static const struct attention_shape shapes[] = {
  * most, and their sums by that part of what they would be if nothing cancelled, here `size` at most. */
 static struct agree_bound weighted(struct agree_bound b, enum sh_dtype act, double size)
 {
-    b.atol += act == SH_BF16 ? 0x1p-9 * size : 0;
+    b.atol += act == SH_F32 ? 0 : optest_eps(act) / 2 * size;
     return b;
 }
 
@@ -77,6 +77,13 @@ static void test_bf16(void **state)
     check_shapes(SH_BF16);
 }
 
+static void test_f16(void **state)
+{
+    (void)state;
+    optest_seed(16);
+    check_shapes(SH_F16);
+}
+
 /* Scores of hundreds: exponentials overflow without the maximum, and rows' maxima grow from tile to tile. */
 static void test_large_scores(void **state)
 {
@@ -108,6 +115,7 @@ static void test_nan_stays_in_its_row(void **state)
     optest_seed(14);
     check_nan(SH_F32);
     check_nan(SH_BF16);
+    check_nan(SH_F16);
 }
 
 int main(void)
@@ -115,6 +123,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f32),
         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_f16),
         cmocka_unit_test(test_large_scores),
         cmocka_unit_test(test_nan_stays_in_its_row),
     };

@@ -138,11 +138,27 @@ static void reference(void **state)
     elem = mine;
 }
 
+/* All that has activations. */
+static void float16(void **state)
+{
+    static void (*const tests[])(void **) = {
+        elem_norm,    elem_qk_norm, elem_regroup,         elem_embed,      elem_rope,
+        elem_act,     elem_bias,    elem_vector,          elem_not_finite, elem_fused,
+        elem_rope_at, elem_kv_put,  elem_attention_cache, elem_pick,
+    };
+
+    elem.half = true;
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        tests[i](state);
+    elem.half = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         ELEM_TESTS,
         cmocka_unit_test(reference),
+        cmocka_unit_test(float16),
         cmocka_unit_test(embed_refuses),
         cmocka_unit_test(update_leaves_padding),
         cmocka_unit_test(momentum_by_hand),

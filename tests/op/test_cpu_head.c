@@ -33,7 +33,7 @@ static void check_loss(enum sh_dtype act, struct head_shape s)
 }
 
 /* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, half of that at the
- * target. In bf16 that one is rounded once, the others twice; they are multiplied by numbers below 6. dw sums them over
+ * target. In 16 bits that one is rounded once, the others twice; they are multiplied by numbers below 6. dw sums them over
  * rows, which gives 2 again. */
 static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
 {
@@ -41,10 +41,10 @@ static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
     if (frozen)
         head_frozen(&t);
-    double eps = act == SH_BF16 ? 1.5 * 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;
+    double eps = act != SH_F32 ? 0.75 * optest_eps(act) : (double)(s.dim + 64) * 0x1p-23;
     struct agree_bound bound[3] = {
         loss_bound(s),
-        {.atol = 12 * eps * t.scalars.loss_scale, .rtol = act == SH_BF16 ? 0x1p-7 : 0x1p-20},
+        {.atol = 12 * eps * t.scalars.loss_scale, .rtol = act != SH_F32 ? 2 * optest_eps(act) : 0x1p-20},
         {.atol = 12 * eps, .rtol = 0x1p-20},
     };
     agree(&t, frozen ? 2 : 3, bound, -1, -1);
@@ -96,6 +96,13 @@ static void test_bf16(void **state)
     check_shapes(SH_BF16);
 }
 
+static void test_f16(void **state)
+{
+    (void)state;
+    optest_seed(24);
+    check_shapes(SH_F16);
+}
+
 /* Nothing to learn from: no loss, zero gradients, and dw as it was. */
 static void test_all_masked(void **state)
 {
@@ -114,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f32),
         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_f16),
         cmocka_unit_test(test_all_masked),
     };
     return cmocka_run_group_tests_name("cpu_head", tests, NULL, NULL);

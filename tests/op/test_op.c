@@ -159,7 +159,7 @@ static void other_costs(void **state)
     check_cost(&unpack, 384, 6 * 36 + 2 * 384);
     assert_null(sh_shape_misfit(&unpack, text));
     unpack.out[0].dim[1] = 95;
-    assert_string_equal(sh_shape_misfit(&unpack, text), "w is [4,95] bf16, which is not w [64b] act");
+    assert_string_equal(sh_shape_misfit(&unpack, text), "w is [4,95] bf16, which is not w [64b] master");
     check_cost(&wait, 0, 0);
 }
 

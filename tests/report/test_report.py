@@ -135,6 +135,21 @@ def case_time():
     return wrong + expect('widths of the bar', widths, [160.0, 80.0, 40.0, 80.0, 40.0])
 
 
+def case_offload():
+    """What was waited for a scratch file has a column where a run has it."""
+    empty()
+    waited = {**step(2, 1000), 'offload_read_bytes': 5, 'offload_written_bytes': 5}
+    waited['seconds'] = {**waited['seconds'], 'exposed_offload': 0.0625}
+    write_run('a', config(1, 4, 4), [step(1, 10), waited])
+    write_run('b', config(1, 4, 4), [step(1, 10), step(2, 1000)])
+    _, tree = page()
+    head, *found = rows(tree, 'compute')
+    wrong = expect('columns', head[2:8], ['compute', 'communication', 'offload', 'data', 'checkpoint', 'other'])
+    return wrong + expect('shares', [row[2:8] for row in found],
+                          [['50.0 %', '25.0 %', '6.2 %', '12.5 %', '0.0 %', '6.2 %'],
+                           ['50.0 %', '25.0 %', '0.0 %', '12.5 %', '0.0 %', '12.5 %']])
+
+
 def case_history():
     """What was given up is gone; the speed is that of the newest ranks; cut-off lines are passed over and told."""
     empty()
@@ -514,6 +529,32 @@ def case_flags():
     return wrong + expect('bars of repeats', len(spreads), 1)
 
 
+def gpu(**more):
+    return {'told': 4, 'held': 2, 'held_by': ['power', 'heat'], 'clock_mhz': 1200.0, 'highest_clock_mhz': 1980.0, 'celsius': 81.0,
+            'slowest_rank': 3, 'slowest_node': 'n<1>', 'limit_watts': 500.0, 'default_limit_watts': 700.0, **more}
+
+
+def held(*lines):
+    empty()
+    write_run('n', config(2, -1, 4), [{**step(i, 1000), **({'gpu': line} if line is not None else {})}
+                                      for i, line in enumerate(lines, 1)])
+    return flags()
+
+
+def case_gpus():
+    """Clocks that are held down explain more than any network; what is not told is not said."""
+    free = gpu(held=0, held_by=[], clock_mhz=1900.0, limit_watts=700.0)
+    wrong = expect('free', held(*[free] * 10), [])
+    wrong += expect('held', held(None, gpu(), free, gpu(clock_mhz=900.0, slowest_rank=1, limit_watts=700.0), free), [
+        'n: clocks of GPUs are held down in 50 % of the readings, by their limit of power and heat; at the lowest 900 of 1980 MHz, '
+        'of rank 1 on n<1>; the hottest has 81 \u00b0C.',
+        'n: a GPU may draw 500 W, and 700 W by default: its clock is lower for it.'])
+    wrong += expect('rarely', held(*[free] * 10, gpu(limit_watts=690.0)), [])
+    wrong += expect('a tenth', len(held(*[free] * 9, gpu(limit_watts=690.0))), 1)
+    return wrong + expect('little is told', held({'told': 1, 'held': 1, 'held_by': ['brake', 'new', 3]}), [
+        "n: clocks of GPUs are held down in 100 % of the readings, by the node's power supply."])
+
+
 def crowded(ranks, threads, cores, hosts):
     """What stands out of a run whose nodes have these."""
     empty()
@@ -541,7 +582,10 @@ def case_hostile():
         lines = [{**start(0, number), 'hosts': value, 'device': value, 'version': value, 'parameters': value},
                  {**start(0, number), 'hosts': ['h'], 'threads': value, 'cores': 1},
                  {**step(1, 100), 'rank_seconds': value},
-                 {**step(2, 100), 'rank_seconds': {'median': value, 'max': value, 'slowest_rank': value, 'slowest_node': value}}]
+                 {**step(2, 100), 'rank_seconds': {'median': value, 'max': value, 'slowest_rank': value, 'slowest_node': value}},
+                 {**step(3, 100), 'gpu': value},
+                 {**step(4, 100), 'gpu': {name: value for name in gpu()}},
+                 {**step(5, 100), 'gpu': gpu(clock_mhz=value, celsius=value, limit_watts=value, held_by=[value])}]
         write_point(f'r{number}', number, None, value, lines=lines, limits=[{'part': value, 'gain': value}, value],
                     machine={'name': value, 'figures': value}, failures={'seconds_between_failures': value, 'goodput': value},
                     mfu_causal=value, step={'seconds': value, 'spread': value, 'split': {'products': value}})
@@ -762,6 +806,7 @@ CASES = [
     ('efficiency, weak and strong', case_efficiency),
     ('model FLOPs utilization', case_mfu),
     ('where time and memory go', case_time),
+    ('what was waited for a file', case_offload),
     ('a line for each run', case_identity),
     ('the best validation', case_best),
     ('curves', case_curves),
@@ -780,6 +825,7 @@ CASES = [
     ('time to a loss', case_reach),
     ('what stands out', case_flags),
     ('more threads than cores', case_crowded),
+    ('clocks of GPUs', case_gpus),
     ('predictions and studies that hold anything', case_hostile),
     ('against an older study', case_against),
     ('a study', case_warm_up),

@@ -13,6 +13,7 @@ import job
 
 SITES = job.TOP / 'doc/sites'
 BUILD = pathlib.Path(os.environ['SHERD']).parent
+SPACK_OPTIONS = re.compile(r'^ +\("([\w]+)", "([\w-]+)", ', re.M)  # rows of the table: --with-OPTION, package
 VERSION = re.search(r'AC_INIT\(\[Sherd\], \[([\d.]+)\]', (job.TOP / 'configure.ac').read_text())[1]
 RECIPES = ('package.py', f'sherd-{VERSION}-foss-2023b.eb', 'sherd-cpu.def', 'sherd-cuda.def')
 
@@ -35,21 +36,26 @@ def case_version():
 def case_options():
     known, wrong = configure_options(), []
     for name in RECIPES:
-        text = (SITES / name).read_text().replace('--with-{name}', '--with-yaml')
+        text = (SITES / name).read_text()
         given = set(re.findall(r'--with-\w[\w-]*', text))
+        if '--with-{option}' in text:
+            given |= {f'--with-{option}' for option, _ in SPACK_OPTIONS.findall(text)}
         wrong += [f'{name}: configure has no {option}' for option in sorted(given - known)]
         wrong += [] if '--with-mpi' in given else [f'{name} leaves the MPI to chance']
     return wrong
 
 
 def case_syntax():
-    """Both are Python; everything that the recipe of Spack asks a spec for is a dependency of it."""
-    wrong = []
+    """Both are Python, Spack's as its style check wants it; everything that this one asks a spec for is a dependency of it."""
+    wrong = [f'package.py:{n}: more than 99 columns' for n, line in enumerate((SITES / 'package.py').read_text().splitlines(), 1)
+             if len(line) > 99]
     for name in RECIPES[:2]:
         ast.parse((SITES / name).read_text(), name)
     text = (SITES / 'package.py').read_text()
     needed = set(re.findall(r'depends_on\("([\w-]+)', text))
-    wrong += [f'package.py: no depends_on({asked})' for asked in re.findall(r"spec\['([\w-]+)'\]", text) if asked not in needed]
+    asked = re.findall(r"spec\['([\w-]+)'\]", text) + [package for _, package in SPACK_OPTIONS.findall(text)]
+    wrong += [f'package.py: no depends_on({name})' for name in asked if name not in needed]
+    wrong += [] if len(SPACK_OPTIONS.findall(text)) > 8 else ['package.py: its table of options was not found']
     return wrong
 
 

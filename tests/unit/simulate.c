@@ -41,8 +41,9 @@ static int16_t *remainders(const struct sim *s, int rank, const struct sh_unit *
 /* The masters from element `at` of the chunk on; *n becomes how many of them lie together, at most. */
 static struct sh_floats masters(const struct sim *s, int rank, const struct sh_unit *u, int64_t at, int64_t *n)
 {
-    if (s->ranks[rank].p->act == SH_F32)
-        return (struct sh_floats){.whole = (float *)sim_data(s, rank, u->compute) + at};
+    if (s->ranks[rank].p->act != SH_BF16)
+        return (struct sh_floats){.whole =
+                                      (float *)sim_data(s, rank, u->master == SH_NONE ? u->compute : u->master) + at};
     return (struct sh_floats){.high = (sh_bf16 *)sim_data(s, rank, u->compute) + at,
                               .low = u->trainable ? remainders(s, rank, u, at, n) : NULL};
 }
@@ -195,7 +196,7 @@ static void compute(const struct sim *s, struct sim_rank *r, const struct sh_op 
     struct sh_op_call call;
 
     sh_program_call(r->p, op, &(struct sh_bases){{r->arena}}, &call);
-    call.scalars = &s->scalars;
+    call.scalars = s->pending && sh_op_info(op->kind)->runs ? &s->later : &s->scalars;
     if (s->kernels->run[op->kind](&call) != SH_OK)
         fail_msg("%s", sh_error_text());
 }
@@ -225,6 +226,8 @@ static void advance(const struct sim *s, struct sim_rank *r, const struct sh_sec
         int i = section->first_op + r->at, waited;
         const struct sh_op *op = &r->p->ops[i];
 
+        if (!s->pending && sh_program_carried(section, op))
+            continue;
         if (sh_op_info(op->kind)->async) {
             sim_coll_start(r, i);
         } else if (sh_op_info(op->kind)->moves) {
@@ -266,6 +269,8 @@ void sim_run_section(struct sim *s, int section)
     const struct sh_section *first = &s->ranks[0].p->sections[section];
     int done, before = -1;
 
+    if (s->pending && first->kind != SH_SECTION_FIRST && first->kind != SH_SECTION_ONLY)
+        assert_int_equal(first->kind, SH_SECTION_UPDATE);
     for (int rank = 0; rank < s->world; rank++)
         begin_section(&s->ranks[rank]);
     for (;;) {
@@ -282,6 +287,14 @@ void sim_run_section(struct sim *s, int section)
     }
     for (int rank = 0; rank < s->world; rank++)
         end_section(&s->ranks[rank]);
+    s->pending = false;
+}
+
+void sim_put_off(struct sim *s)
+{
+    assert_true(!s->pending && sh_program_carries(s->ranks[0].p));
+    s->later = s->scalars;
+    s->pending = true;
 }
 
 void sim_run(struct sim *s, enum sh_section_kind kind)
@@ -337,13 +350,14 @@ static void same_full(const struct sim *s, int rank, const struct sh_unit *u, co
 {
     for (int64_t i = 0; i < u->elems; i++) {
         const void *full = sim_data(s, rank, u->full);
+        enum sh_dtype act = s->ranks[rank].p->act;
         float value = masters[i];
         sh_bf16 high;
         int16_t low;
 
         sh_floats_split(value, &high, &low);
-        if (s->ranks[rank].p->act == SH_F32 ? memcmp((const float *)full + i, &value, sizeof value)
-                                            : ((const sh_bf16 *)full)[i] != high)
+        if (act == SH_F32 ? memcmp((const float *)full + i, &value, sizeof value)
+                          : ((const uint16_t *)full)[i] != (act == SH_F16 ? sh_f32_to_f16(value) : high))
             fail_msg("%s: the full copy on rank %d is not what the masters are", u->name, rank);
     }
 }

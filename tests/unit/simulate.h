@@ -26,6 +26,8 @@ struct sim {
     struct sim_rank *ranks;
     const struct sh_kernel_table *kernels;
     struct sh_op_scalars scalars; /* of all ranks; set by the test */
+    struct sh_op_scalars later;   /* of the update that is pending */
+    bool pending;
 };
 
 /* Plan all ranks of the mesh, fill the parameters they own as a run does, and run INIT. */
@@ -37,6 +39,9 @@ void sim_destroy(struct sim *s); /* looks at the guard bytes */
 /* Run one section (an index in the program), or the first of a kind, on all ranks to its end. */
 void sim_run_section(struct sim *s, int section);
 void sim_run(struct sim *s, enum sh_section_kind kind);
+
+/* Put an update off, with the scalars as they are now: to the first micro-step that runs, or to UPDATE. */
+void sim_put_off(struct sim *s);
 
 /* A tensor in a rank's arena. */
 void *sim_data(const struct sim *s, int rank, int tensor);

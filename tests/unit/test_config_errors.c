@@ -47,20 +47,34 @@ static const struct refusal texts[] = {
     {"optimizer:\n  lr: inf\n", "c.yaml:2: optimizer.lr: 'inf' is not a number"},
     {"optimizer:\n  lr: 0x1p-3\n", "c.yaml:2: optimizer.lr: '0x1p-3' is not a number"},
     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
-    {"training:\n  mixed_precision_param: FP16\n",
-     "c.yaml:2: training.mixed_precision_param: 'FP16' is not one of float32 | bfloat16; bfloat16 is the 16-bit type here"},
+    {"training:\n  mixed_precision_reduce: FP16\n",
+     "c.yaml:2: training.mixed_precision_reduce: 'FP16' is not one of float32 | bfloat16; gradients computed in float16 are "
+     "reduced in float32"},
+    {DEBUG_MODEL "training: {mixed_precision_param: float16, mixed_precision_reduce: bfloat16}\n",
+     "c.yaml:2: training.mixed_precision_reduce: bfloat16 has 8 bits of the 11 that float16 computes; leave it out with "
+     "training.mixed_precision_param=float16"},
+    {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale: 1000}\n",
+     "c.yaml:2: training.loss_scale: 1000 is no power of two, by which alone nothing is rounded; 65536 is one"},
+    {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale_init: 3}\n",
+     "c.yaml:2: training.loss_scale_init: 3 is no power of two, by which alone nothing is rounded; 65536 is one"},
+    {"training:\n  loss_scale: static\n", "c.yaml:2: training.loss_scale: 'static' is not a whole number or dynamic"},
     {"offload:\n  optimizer: disk\n", "c.yaml:2: offload.optimizer: 'disk' is not one of none | cpu | nvme"},
-    {"model:\n  name: gpt2-124m\noffload:\n  optimizer: cpu\ntraining:\n  device: cpu\n",
-     "c.yaml:4: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
+    {DEBUG_MODEL "offload: {optimizer: cpu}\ntraining: {device: cpu}\n",
+     "c.yaml:2: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
      "puts them into a file"},
     {"offload:\n  gradients: nvme\n",
      "c.yaml:2: offload.gradients: 'nvme' is not one of none | cpu; a file is for optimizer states: offload.optimizer=nvme"},
-    {"model:\n  name: gpt2-124m\noffload:\n  gradients: cpu\ntraining:\n  device: cpu\n",
-     "c.yaml:4: offload.gradients: cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; "
+    {DEBUG_MODEL "offload: {gradients: cpu}\ntraining: {device: cpu}\n",
+     "c.yaml:2: offload.gradients: cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; "
      "leave it out"},
-    {"model:\n  name: gpt2-124m\noffload:\n  optimizer: nvme\ntraining:\n  device: cuda\n",
-     "c.yaml:4: offload.optimizer: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
+    {"offload:\n  activations: cpu\n",
+     "c.yaml:2: offload.activations: 'cpu' is not one of none | nvme; a CPU computes in that memory, and a GPU keeps its "
+     "activations: activation_checkpoint.mode computes them again"},
+    {DEBUG_MODEL "offload: {optimizer: nvme}\ntraining: {device: cuda}\n",
+     "c.yaml:2: offload.optimizer: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
      "beside it"},
+    {DEBUG_MODEL "offload: {activations: nvme}\ntraining: {device: cuda}\n",
+     "c.yaml:2: offload.activations: nvme moves between a file and the memory of the CPU, not of a GPU; leave it out"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
     {"data:\n  token_type: unit16\n",
      "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},
@@ -239,6 +253,19 @@ static const struct refusal texts[] = {
      "c.yaml:2: activation_checkpoint.every_k: 5 is more than model.n_layers 4; no block would be recomputed"},
     {DEBUG_MODEL "activation_checkpoint: {mode: memory_budget}\n",
      "c.yaml:2: activation_checkpoint.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
+    {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d}\n",
+     "c.yaml:2: offload.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
+    {DEBUG_MODEL "offload: {mode: memory_budget}\nmemory: {limit_bytes: 1GiB}\n",
+     "c.yaml:2: offload.mode: memory_budget: into which folder? give offload.nvme_path, on a local disk"},
+    {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, optimizer: nvme}\nmemory: {limit_bytes: 1GiB}\n",
+     "c.yaml:2: offload.optimizer: offload.mode=memory_budget chooses it; leave out one of them"},
+    {DEBUG_MODEL
+     "offload: {mode: memory_budget, nvme_path: /d}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cuda}\n",
+     "c.yaml:2: offload.mode: memory_budget moves between a file and the memory of the CPU, not of a GPU; give "
+     "offload.optimizer=cpu instead"},
+    {DEBUG_MODEL "offload: {rates: {file: 3e9}}\n",
+     "c.yaml:2: offload.rates: 'file=3e9' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, in bytes a second, as "
+     "`sherd bench tier` prints them"},
     {DEBUG_MODEL "guard: {z_score: 1}\n",
      "c.yaml:2: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2"},
     {DEBUG_MODEL "guard: {action: rollback}\ncheckpoint: {enable: false}\n",
@@ -254,6 +281,35 @@ static const struct refusal arguments[] = {
     {"training.steps=5 ", "--training.steps: '5 ' is not a whole number"},
     {"job.description=a\nb", "--job.description: contains control characters or is not UTF-8"},
     {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
+    {"training.enable_cpu_offload=true",
+     "--training.enable_cpu_offload: parameters stay on the device. On GPUs offload.optimizer=cpu and "
+     "offload.gradients=cpu put optimizer states and gradients into host memory; a CPU has all there already, and "
+     "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file"},
+    {"offload_optimizer.device=nvme", "--offload_optimizer.device: no such key; offload.optimizer: none, cpu or nvme"},
+    {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
+    {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
+    {"offload_optimizer.buffer_count=4",
+     "--offload_optimizer.buffer_count: no such key; offload.buffer_count, of slices; their size is chosen"},
+    {"offload_optimizer.pipeline_read=true",
+     "--offload_optimizer.pipeline_read: no such key; leave it out: slices are read ahead and written behind in any "
+     "case, and host memory beside a GPU is pinned"},
+    {"offload_param.device=nvme",
+     "--offload_param.device: no such key; leave it out: parameters stay on the device; offload.optimizer=cpu and "
+     "offload.gradients=cpu take a GPU's states and gradients to host memory, where a CPU has all; there "
+     "offload.optimizer=nvme takes states to a file"},
+    {"zero_optimization.offload_optimizer.device=nvme",
+     "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer: cpu on GPUs, or nvme on CPUs with "
+     "nvme_path; buffer_count and optimizer_ratio are below offload"},
+    {"optimizer_cpu_offload=true",
+     "--optimizer_cpu_offload: no such key; offload.optimizer: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count "
+     "and optimizer_ratio are below offload"},
+    {"fsdp_offload_params=true",
+     "--fsdp_offload_params: no such key; leave it out: parameters stay on the device; offload.optimizer=cpu and "
+     "offload.gradients=cpu take a GPU's states and gradients to host memory, where a CPU has all; there "
+     "offload.optimizer=nvme takes states to a file"},
+    {"optimizer_offload_fraction=0.5",
+     "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on "
+     "CPUs"},
     {"model.name=gpt", "--model.name: no preset 'gpt' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
                        "llama3.1-8b, llama3.1-70b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
@@ -309,6 +365,11 @@ static void test_idle_beside_words(void **state)
     } rows[] = {
         {"optimizer.name=SGD", "optimizer.beta2=0.9",
          "--optimizer.beta2: has no effect without optimizer.name=adamw or lion"},
+        {"training.mixed_precision_param=bfloat16", "training.loss_scale=1024",
+         "--training.loss_scale: has no effect without training.mixed_precision_param=float16"},
+        {"training.mixed_precision_param=float32", "training.loss_scale_init=1024",
+         "--training.loss_scale_init: has no effect without training.mixed_precision_param=float16 and "
+         "training.loss_scale=dynamic"},
         {"optimizer.name=sgd", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.beta2=0.9", NULL},
@@ -316,6 +377,15 @@ static void test_idle_beside_words(void **state)
         {"data.packing=concat", "data.excess_length_strategy=drop",
          "--data.excess_length_strategy: has no effect without data.packing=bfd or none"},
         {"data.packing=none", "data.excess_length_strategy=drop", NULL},
+        {"offload.optimizer=none", "offload.optimizer_ratio=0.5",
+         "--offload.optimizer_ratio: has no effect without offload.optimizer=cpu or nvme"},
+        {"offload.optimizer=none", "offload.nvme_path=/d",
+         "--offload.nvme_path: has no effect without offload.optimizer=nvme or offload.mode=memory_budget"},
+        {"offload.optimizer=nvme", "offload.nvme_path=/d", NULL},
+        {"offload.optimizer=cpu", "offload.optimizer_ratio=0.5", NULL},
+        {"offload.optimizer=cpu", "offload.overlap_update=off", NULL},
+        {"offload.optimizer=cpu", "offload.verify=false",
+         "--offload.verify: has no effect without offload.optimizer=nvme or offload.activations=nvme"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

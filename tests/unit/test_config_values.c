@@ -55,6 +55,8 @@ static const struct expectation {
     {"parallelism: {sharding_strategy: full-shard}", {0}, "parallelism.sharding_strategy", "full_shard"},
     {"parallelism: {sharding_strategy: zero1}", {0}, "parallelism.sharding_strategy", "shard_optim"},
     {"training: {mixed_precision_param: fp32}", {0}, "training.mixed_precision_param", "float32"},
+    {"training: {mixed_precision_param: FP16}", {0}, "training.mixed_precision_param", "float16"},
+    {"training: {mixed_precision_param: torch.float16}", {0}, "training.mixed_precision_param", "float16"},
     {"training: {mixed_precision_param: torch.bfloat16}", {0}, "training.mixed_precision_param", "bfloat16"},
     {"training: {mixed_precision_reduce: torch.bfloat16}", {0}, "training.mixed_precision_reduce", "bfloat16"},
     {"training: {mixed_precision_reduce: fp32}", {0}, "training.mixed_precision_reduce", "float32"},
@@ -91,6 +93,8 @@ static const struct expectation {
     {"job: {description: 12}", {0}, "job.description", "\"12\""},
     {"training:\n# all of it commented out\ndata: {shuffle: false}", {0}, "data.shuffle", "false"},
     /* keys that are aliases */
+    {"training: {enable_cpu_offload: false}", {0}, "offload.optimizer", "none"},
+    {"offload: {optimizer: Disk, nvme_path: /d}", {0}, "offload.optimizer", "nvme"},
     {"parallelism: {zero_stage: 0}", {0}, "parallelism.sharding_strategy", "no_shard"},
     {"parallelism: {zero_stage: 1}", {0}, "parallelism.sharding_strategy", "shard_optim"},
     {"parallelism: {zero_stage: 2}", {0}, "parallelism.sharding_strategy", "shard_grad_op"},

@@ -72,6 +72,8 @@ static void wrong_files_are_refused(void **state)
         {"device: {kind: cpu}\nnode: {devices: 2}\nnode: {devices: 2}\n", "m.yaml:3: node.devices: given twice"},
         {"device: {kind: cpu}\npoints:\n  - {kind: linear, dims: [1, 0], seconds: 1}\n", "m.yaml:3: points[0].dims[1]"},
         {"device: {kind: cpu}\npoints:\n  - {kind: linear, dims: [1, 2, 3]}\n", "lacks what it needs"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: step, dims: [1, 2], value: 1.1}\n", "lacks what it needs"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: step, dims: [1, 2, 3], value: 1e9}\n", "lacks what it needs"},
         {"device: {kind: cpu}\npoints:\n  - {kind: all_gather, ranks: 1, nodes: 1, bytes: 8, seconds: 1}\n",
          "2 ranks or more"},
         {"device: {kind: cpu}\npoints:\n  - {kind: all_gather, ranks: 2, nodes: 3, bytes: 8, seconds: 1}\n",

@@ -143,6 +143,28 @@ static void search_is_as_good_as_brute_force(void **state)
         compare_with_brute_force(&ways[i]);
 }
 
+/* On CPUs what does not fit in memory may, with a file; the words say what is there. */
+static void a_file_makes_room(void **state)
+{
+    struct sh_config cfg = config(8);
+    struct sh_machine m;
+    struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE, .limit_bytes = 30 << 20};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("cpux4-eth100", &m), SH_OK);
+    cfg.training.device = SH_DEVICE_CPU;
+    cfg.offload.buffer_count = 2;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    assert_int_equal(n, 0);
+    cfg.offload.mode = SH_OFFLOAD_BUDGET;
+    snprintf(cfg.offload.nvme_path, sizeof cfg.offload.nvme_path, "/nowhere");
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    assert_true(n > 0 && found[0].bytes <= s.limit_bytes);
+    assert_non_null(strstr(found[0].recompute, "optimizer states in a file"));
+}
+
 static void batches_that_do_not_divide_are_refused(void **state)
 {
     struct sh_config cfg = config(8);
@@ -162,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(search_is_as_good_as_brute_force),
         cmocka_unit_test(batches_that_do_not_divide_are_refused),
+        cmocka_unit_test(a_file_makes_room),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

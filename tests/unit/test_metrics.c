@@ -41,6 +41,8 @@ static const struct sh_step_metrics step = {
     .tokens_per_second = 12345.678, .flops_causal = 1e9, .mfu = 0.375, .since_last = 2,
     .time = {.step = 1, .compute = 0.5, .exposed_comm = 0.25, .data = 0.125, .checkpoint = 0, .checks = 0.0625},
     .arena_bytes = INT64_C(5) << 32, .peak_rss_bytes = INT64_C(6) << 32,
+    .gpu = {.gpus = 2, .watts = 650.5, .limit_watts = 500, .usual_watts = 700, .mhz = 1200, .median_mhz = 1500, .most_mhz = 1980,
+            .celsius = 81, .slowest = 3, .node = "n6", .held = 1, .why = 1 | 2},
     .pace = {.least = 0.5, .median = 0.75, .most = 1.5, .slowest = 4, .node = "n7"}};
 /* clang-format on */
 
@@ -87,8 +89,17 @@ static void write_lines(void)
     bad.loss = NAN;
     bad.grad_norm = INFINITY;
     bad.pace.node = NULL;
+    bad.gpu = (struct sh_gpu_metrics){.gpus = 1,
+                                      .watts = NAN,
+                                      .limit_watts = NAN,
+                                      .usual_watts = NAN,
+                                      .mhz = NAN,
+                                      .median_mhz = NAN,
+                                      .most_mhz = NAN,
+                                      .celsius = 40};
     bad.mfu = 0;
     bad.skipped = "loss or gradient norm is not finite";
+    bad.loss_scale = 65536;
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
     sh_metrics_step(m, &step);
     sh_metrics_step(m, &bad);
@@ -125,7 +136,7 @@ static void moves_have_their_bytes(void **state)
 
 static void a_step_has_every_field(void **state)
 {
-    json_t *o, *time, *pace;
+    json_t *o, *time, *pace, *gpu;
 
     (void)state;
     write_lines();
@@ -149,6 +160,7 @@ static void a_step_has_every_field(void **state)
     assert_number(time, "data", 0.125);
     assert_number(time, "checkpoint", 0);
     assert_null(json_object_get(o, "skipped"));
+    assert_null(json_object_get(o, "loss_scale"));
     assert_null(json_object_get(o, "offload_read_bytes"));
     assert_null(json_object_get(time, "exposed_offload"));
     pace = json_object_get(o, "rank_seconds");
@@ -157,6 +169,20 @@ static void a_step_has_every_field(void **state)
     assert_number(pace, "max", 1.5);
     assert_number(pace, "slowest_rank", 4);
     assert_string_equal(json_string_value(json_object_get(pace, "slowest_node")), "n7");
+    gpu = json_object_get(o, "gpu");
+    assert_number(gpu, "told", 2);
+    assert_number(gpu, "power_watts", 650.5);
+    assert_number(gpu, "limit_watts", 500);
+    assert_number(gpu, "default_limit_watts", 700);
+    assert_number(gpu, "clock_mhz", 1200);
+    assert_number(gpu, "median_clock_mhz", 1500);
+    assert_number(gpu, "highest_clock_mhz", 1980);
+    assert_number(gpu, "celsius", 81);
+    assert_number(gpu, "slowest_rank", 3);
+    assert_string_equal(json_string_value(json_object_get(gpu, "slowest_node")), "n6");
+    assert_number(gpu, "held", 1);
+    assert_int_equal(json_array_size(json_object_get(gpu, "held_by")), 2);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(gpu, "held_by"), 1)), "heat");
     json_decref(o);
 }
 
@@ -168,6 +194,8 @@ static void what_is_not_finite_is_null(void **state)
     assert_true(json_is_null(json_object_get(o, "loss")));
     assert_true(json_is_null(json_object_get(o, "grad_norm")));
     assert_null(json_object_get(o, "rank_seconds"));
+    assert_int_equal(json_object_size(json_object_get(o, "gpu")), 4); /* told, held, held_by, celsius */
+    assert_number(o, "loss_scale", 65536);
     assert_string_equal(json_string_value(json_object_get(o, "skipped")), "loss or gradient norm is not finite");
     json_decref(o);
     o = line(2);
@@ -638,6 +666,18 @@ static void speed_is_a_mean_and_the_rest_is_foreseen(void **state)
     }
 }
 
+static void a_scaled_step_says_by_what(void **state)
+{
+    struct sh_progress p = three_steps();
+    struct sh_step_metrics s = step;
+    char text[SH_PROGRESS_LINE];
+
+    (void)state;
+    s.loss_scale = 0x1p40;
+    sh_progress_line(&p, &s, 0, text);
+    assert_non_null(strstr(text, "  lr 3.00e-04  loss_scale 1099511627776  1500 tokens/s  "));
+}
+
 /* The reason why a step was skipped stays longest. */
 static void a_skipped_step_says_why(void **state)
 {
@@ -667,6 +707,7 @@ int main(void)
         cmocka_unit_test(mfu_is_what_the_page_says),
         cmocka_unit_test(a_line_fits_the_window),
         cmocka_unit_test(a_skipped_step_says_why),
+        cmocka_unit_test(a_scaled_step_says_by_what),
         cmocka_unit_test(speed_is_a_mean_and_the_rest_is_foreseen),
         cmocka_unit_test(moves_have_their_bytes),
     };

@@ -283,6 +283,101 @@ static void scalars_are_those_of_the_update(void **unused)
     assert_true(s.update == 3 && s.lr == 3 && s.grad_scale == 7);
 }
 
+static struct sh_loss_scale begun(double init, int window)
+{
+    struct sh_loss_scale s = {.init = init, .window = window};
+
+    sh_loss_scale_begin(&s);
+    return s;
+}
+
+static void scale_falls_by_halves_and_grows(void **state)
+{
+    struct sh_loss_scale s = begun(0x1p40, 3);
+    int skipped = 0;
+
+    (void)state;
+    for (; s.scale > 0x1p18; skipped++)
+        assert_int_equal(sh_loss_scale_lower(&s, skipped), SH_OK);
+    assert_int_equal(skipped, 22 + 1); /* the first one was let pass */
+    for (int i = 0; i < 3; i++) {
+        assert_true(s.scale == 0x1p18);
+        sh_loss_scale_good(&s);
+    }
+    assert_true(s.scale == 0x1p19);
+    assert_int_equal(sh_loss_scale_lower(&s, 1), SH_OK); /* the window has forgiven what was before */
+    assert_true(s.scale == 0x1p19);
+    assert_int_equal(sh_loss_scale_lower(&s, 2), SH_OK);
+    assert_true(s.scale == 0x1p18);
+    sh_loss_scale_good(&s);
+    sh_loss_scale_good(&s);
+    assert_int_equal(sh_loss_scale_lower(&s, 3), SH_OK); /* the window begins anew */
+    sh_loss_scale_good(&s);
+    sh_loss_scale_good(&s);
+    assert_true(s.scale == 0x1p17);
+    sh_loss_scale_good(&s);
+    assert_true(s.scale == 0x1p18);
+}
+
+static void scale_has_ends(void **state)
+{
+    struct sh_loss_scale s = begun(2, 1);
+
+    (void)state;
+    assert_int_equal(sh_loss_scale_lower(&s, 1), SH_OK);
+    assert_int_equal(sh_loss_scale_lower(&s, 2), SH_OK);
+    assert_true(s.scale == 1);
+    assert_int_equal(sh_loss_scale_lower(&s, 3), SH_E_NUMERIC);
+    assert_string_equal(sh_error_text(),
+                        "step 3: gradients overflow float16 although the loss scale is down to 1; give "
+                        "training.mixed_precision_param=bfloat16, or a lower optimizer.lr");
+    for (int i = 0; i < 100; i++)
+        sh_loss_scale_good(&s);
+    assert_true(s.scale == SH_LOSS_SCALE_MOST);
+}
+
+/* Whose a step is: a loss that is not finite is the guard's, and so is all of a fixed scale. */
+static void scale_answers_for_gradients(void **state)
+{
+    struct sh_loss_scale s = begun(65536, 1000), fixed = begun(65536, 0);
+
+    (void)state;
+    assert_true(sh_loss_scale_overflows(&s, 4, INFINITY));
+    assert_true(sh_loss_scale_overflows(&s, 4, NAN));
+    assert_false(sh_loss_scale_overflows(&s, 4, 1e30));
+    assert_false(sh_loss_scale_overflows(&s, NAN, NAN));
+    assert_false(sh_loss_scale_overflows(&s, INFINITY, NAN));
+    assert_false(sh_loss_scale_overflows(&fixed, 4, INFINITY));
+    sh_loss_scale_good(&fixed);
+    assert_true(fixed.scale == 65536);
+}
+
+static void scale_comes_back(void **state)
+{
+    static const char *const damaged[] = {"",           "0x1p+16",     "0x1p+16 1",   "0x1p+16 1 2 3", "3 1 2",
+                                          "0x1p-1 1 2", "0x1p+41 1 2", "nan 1 2",     "inf 1 2",       "0x1p+16 -1 2",
+                                          "-4 1 2",     "0x1p+16 1 0", "0x1p+16 1 3", "0x1p+16 1 2 ",  "0x1p+16 x 2"};
+    struct sh_loss_scale s = begun(0x1p20, 1000), back = begun(65536, 1000), shorter = begun(65536, 5);
+    char text[64];
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(sh_loss_scale_lower(&s, i), SH_OK);
+    for (int i = 0; i < 77; i++)
+        sh_loss_scale_good(&s);
+    sh_loss_scale_save(&s, text, sizeof text);
+    assert_string_equal(text, "0x1p+19 77 1");
+    assert_int_equal(sh_loss_scale_load(&back, text), SH_OK);
+    assert_true(back.scale == s.scale && back.good == 77 && back.patience == 1);
+    assert_int_equal(sh_loss_scale_load(&shorter, text), SH_OK); /* doubles with the next good step */
+    sh_loss_scale_good(&shorter);
+    assert_true(shorter.scale == 0x1p20);
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++)
+        if (sh_loss_scale_load(&back, damaged[i]) != SH_E_DATA)
+            fail_msg("\"%s\" is read", damaged[i]);
+    assert_true(back.scale == s.scale && back.good == 77 && back.patience == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +396,10 @@ int main(void)
         cmocka_unit_test(state_survives_a_checkpoint),
         cmocka_unit_test(a_shorter_window_keeps_mean_and_deviation),
         cmocka_unit_test(damaged_state_is_refused),
+        cmocka_unit_test(scale_falls_by_halves_and_grows),
+        cmocka_unit_test(scale_has_ends),
+        cmocka_unit_test(scale_answers_for_gradients),
+        cmocka_unit_test(scale_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

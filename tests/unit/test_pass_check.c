@@ -396,6 +396,38 @@ static void copies_share_their_place(struct plant *l)
     lay_upon(l, l->p->slices[0].copy, l->p->slices[1].copy);
 }
 
+static void gathered_before_its_update(struct plant *l)
+{
+    move(l, find(l, SH_OP_ALL_GATHER, false, 0), 0);
+}
+
+static void updated_behind_the_backward(struct plant *l)
+{
+    move(l, find(l, SH_OP_ADAMW, false, 0), l->s->n_ops - 1);
+}
+
+static void carried_without_an_update(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_ADAMW, false, 1))->phase = SH_PHASE_FORWARD;
+}
+
+static void kept_is_read_before_it_is_back(struct plant *l)
+{
+    move(l, find(l, SH_OP_FETCH, true, 0), l->s->n_ops - 1);
+}
+
+static void fetched_before_it_is_gone(struct plant *l)
+{
+    move(l, find(l, SH_OP_FETCH, false, 0), find(l, SH_OP_EVICT, true, 0));
+}
+
+static void kept_is_changed_on_its_way(struct plant *l)
+{
+    int evict = find(l, SH_OP_EVICT, false, 0);
+
+    move(l, evict, 0);
+}
+
 static struct sh_program *right_program(int rank)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -413,6 +445,29 @@ static struct sh_program *sliced_program(void)
     b.model.ffn_dim = 500;
     b.offload = (struct sh_offload){.optimizer_16 = 16, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE};
     return tiny_program(&b, tiny_mesh(2, 2, 1, 1));
+}
+
+/* The update of both in the forward of the next step. */
+static struct sh_program *carried_program(int optimizer_16)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+
+    b.act = SH_BF16;
+    b.model.ffn_dim = 500;
+    b.offload = (struct sh_offload){
+        .optimizer_16 = optimizer_16, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE, .carry = true};
+    return tiny_program(&b, tiny_mesh(2, 2, 1, 1));
+}
+
+/* With activations in a file. */
+static struct sh_program *spilled_program(void)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+
+    b.model.n_layers = 5;
+    b.model.dim = 1024;
+    b.offload.act_blocks = 1;
+    return tiny_program(&b, tiny_mesh(2, 1, 1, 1));
 }
 
 struct error {
@@ -483,6 +538,27 @@ static const struct error sliced_table[] = {
     {"a place of the file between pages", SH_SECTION_UPDATE, home_between_pages, "whole pages"},
     {"two slices in one place", SH_SECTION_UPDATE, copies_share_their_place, "share memory"},
 };
+
+static const struct error carried_table[] = {
+    {"a carried slice is used before it is there", SH_SECTION_ONLY, used_before_it_is_there, "adds to what nothing"},
+    {"a wait for a carried fetch is missing", SH_SECTION_ONLY, no_wait_for_fetch, "adds to what nothing"},
+    {"a wait for a carried eviction is missing", SH_SECTION_ONLY, no_wait_for_evict, "never waited for"},
+    {"a carried slice that is not put back", SH_SECTION_ONLY, never_put_back, "never put back"},
+    {"a carried slice changes on its way back", SH_SECTION_ONLY, changed_on_its_way_back, "under way"},
+    {"a carried slice goes where another is from", SH_SECTION_ONLY, put_back_elsewhere, "another one is from"},
+    {"a kernel of the forward on a file", SH_SECTION_ONLY, computed_in_the_file, "lies in another tier"},
+    {"a gather before the update of its unit", SH_SECTION_ONLY, gathered_before_its_update, "updates what was used before"},
+    {"an update with nothing pending", SH_SECTION_ONLY, carried_without_an_update, "adds to what nothing has written"},
+};
+static const struct error spilled_table[] = {
+    {"an activation is read before it is back", SH_SECTION_ONLY, kept_is_read_before_it_is_back, "nothing has written"},
+    {"an activation comes back before it is gone", SH_SECTION_ONLY, fetched_before_it_is_gone, "under way"},
+    {"an activation leaves before it is made", SH_SECTION_ONLY, kept_is_changed_on_its_way, "nothing has written"},
+    {"a wait for an activation is missing", SH_SECTION_ONLY, no_wait_for_evict, "under way"},
+};
+static const struct error carried_in_memory[] = {
+    {"an update behind the backward", SH_SECTION_ONLY, updated_behind_the_backward, "gradient of a later step"},
+};
 /* clang-format on */
 
 static struct sh_section *section_of(struct sh_program *p, enum sh_section_kind kind)
@@ -515,6 +591,12 @@ static void planted_errors_are_refused(void **state)
         wrong += !is_refused(&table[i], right_program(1));
     for (size_t i = 0; i < sizeof sliced_table / sizeof *sliced_table; i++)
         wrong += !is_refused(&sliced_table[i], sliced_program());
+    for (size_t i = 0; i < sizeof carried_table / sizeof *carried_table; i++)
+        wrong += !is_refused(&carried_table[i], carried_program(16));
+    for (size_t i = 0; i < sizeof spilled_table / sizeof *spilled_table; i++)
+        wrong += !is_refused(&spilled_table[i], spilled_program());
+    for (size_t i = 0; i < sizeof carried_in_memory / sizeof *carried_in_memory; i++)
+        wrong += !is_refused(&carried_in_memory[i], carried_program(0));
     assert_int_equal(wrong, 0);
 }
 

@@ -126,6 +126,21 @@ static void bf16_keeps_halves(void **state)
     assert_about(optim.bytes[SH_MEM_REMAINDER], 2 * elems / 4);
 }
 
+/* Masters as a whole, on the rank that updates them. */
+static void f16_keeps_masters(void **state)
+{
+    struct sh_build b = build();
+    int64_t elems = sh_model_params(&wide.model);
+    struct plan optim;
+
+    (void)state;
+    b.act = SH_F16;
+    optim = plan(&b, shard_optim, 4);
+    assert_about(optim.bytes[SH_MEM_PARAM], 2 * elems);
+    assert_about(optim.bytes[SH_MEM_MASTER], 4 * elems / 4);
+    assert_int_equal(optim.bytes[SH_MEM_REMAINDER], 0);
+}
+
 /* Half of what float32 takes, but for what tensors are aligned to; of a copy for the background only the masters stay as
  * long. */
 static void bf16_states_are_half(void **state)
@@ -344,6 +359,7 @@ int main(void)
         cmocka_unit_test(shards_divide_model_state),
         cmocka_unit_test(a_shared_copy_is_shared_out),
         cmocka_unit_test(bf16_keeps_halves),
+        cmocka_unit_test(f16_keeps_masters),
         cmocka_unit_test(bf16_states_are_half),
         cmocka_unit_test(gathered_units),
         cmocka_unit_test(what_stays_takes_no_memory),

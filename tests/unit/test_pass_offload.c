@@ -68,10 +68,10 @@ static void slices_overlap(void **state)
     check_order(1, 3, "F1 F2 F3 A A A A W1 A E1 W2 A E2 e1 W3 A E3 e2 e3 ", "e3 ");
 }
 
-/* Copies alive at once at the busiest operation of the update. */
-static int most_alive(const struct sh_program *p)
+/* Copies alive at once at the busiest operation of a section. */
+static int most_alive(const struct sh_program *p, enum sh_section_kind kind)
 {
-    const struct sh_section *s = sh_program_section(p, SH_SECTION_UPDATE);
+    const struct sh_section *s = sh_program_section(p, kind);
     int alive = 0, most = 0;
 
     for (int i = 0; i < s->n_ops; i++) {
@@ -92,7 +92,7 @@ static void the_limit_holds(void **state)
         struct sh_build b = build_of(SH_BF16, 16, buffers);
         struct sh_program *p = tiny_program(&b, tiny_mesh(2, 1, 1, 1));
 
-        assert_int_equal(most_alive(p), buffers);
+        assert_int_equal(most_alive(p, SH_SECTION_UPDATE), buffers);
         sh_program_destroy(p);
     }
 }
@@ -194,6 +194,188 @@ static void runs_cover_the_chunk(void **state)
                         p->runs[i].decay == other->runs[i].decay);
         sh_program_destroy(p);
         sh_program_destroy(other);
+    }
+}
+
+/* Which unit's update, gather and forward come in which order: u0 an update of unit 0, g0 its gather, f0 its release in the
+ * forward; repetitions left out. */
+static char *carried_order(const struct sh_program *p)
+{
+    const struct sh_section *s = sh_program_section(p, SH_SECTION_ONLY);
+    char *text = sh_calloc((size_t)s->n_ops + 1, 8), *at = text, last[8] = "", word[8];
+
+    for (int i = 0; i < s->n_ops && p->ops[s->first_op + i].phase != SH_PHASE_BACKWARD; i++) {
+        const struct sh_op *op = &p->ops[s->first_op + i];
+        char what = sh_op_info(op->kind)->runs     ? 'u'
+                    : op->kind == SH_OP_ALL_GATHER ? 'g'
+                    : op->kind == SH_OP_RELEASE    ? 'f'
+                                                   : 0;
+
+        snprintf(word, sizeof word, "%c%d ", what, op->unit);
+        if (!what || !strcmp(word, last))
+            continue;
+        at += sprintf(at, "%s", word);
+        snprintf(last, sizeof last, "%s", word);
+    }
+    return text;
+}
+
+/* Ahead of a unit's gather, and that many units before its use as gathers start ahead. */
+static void carried_ahead_of_the_use(void **state)
+{
+    static const char *const orders[] = {"u0 g0 f0 u1 g1 f1 u2 g2 ", "u0 g0 u1 g1 f0 u2 g2 f1 ",
+                                         "u0 g0 u1 g1 u2 g2 f0 "};
+
+    (void)state;
+    for (int ahead = 0; ahead < 3; ahead++) {
+        struct sh_build b = build_of(SH_F32, 16, 3);
+        struct sh_program *p;
+        char *order;
+
+        b.options.forward_prefetch = ahead;
+        b.offload.carry = true;
+        p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+        order = carried_order(p);
+        if (strncmp(order, orders[ahead], strlen(orders[ahead])))
+            fail_msg("%d ahead: %s", ahead, order);
+        free(order);
+        sh_program_destroy(p);
+    }
+}
+
+/* Whether a slice is on the device at the first operation of the backward. */
+static bool any_in_the_backward(const struct sh_program *p)
+{
+    const struct sh_section *s = sh_program_section(p, SH_SECTION_ONLY);
+    int alive = 0;
+
+    for (int i = 0; i < s->n_ops && p->ops[s->first_op + i].phase != SH_PHASE_BACKWARD; i++) {
+        const struct sh_op *op = &p->ops[s->first_op + i];
+
+        alive += op->kind == SH_OP_FETCH;
+        alive -= op->kind == SH_OP_WAIT && p->ops[s->first_op + op->attr.waits_for].kind == SH_OP_EVICT;
+    }
+    return alive > 0;
+}
+
+/* A step moves what it moved, once: UPDATE is for who looks. */
+static void a_step_moves_what_it_moved(void **state)
+{
+    (void)state;
+    for (int buffers = 2; buffers < 6; buffers++) {
+        struct sh_build b = build_of(SH_BF16, 11, buffers);
+        struct sh_program *at_once = tiny_program(&b, tiny_mesh(2, 1, 1, 0)), *p;
+        int64_t in[2], out[2];
+
+        b.offload.carry = true;
+        p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+        sh_program_moved(at_once, &in[0], &out[0]);
+        sh_program_moved(p, &in[1], &out[1]);
+        assert_true(in[0] == in[1] && out[0] == out[1] && in[0] > 0);
+        assert_true(sh_program_carries(p) && !sh_program_carries(at_once));
+        assert_int_equal(most_alive(p, SH_SECTION_ONLY), buffers);
+        assert_int_equal(most_alive(p, SH_SECTION_UPDATE), buffers);
+        assert_false(any_in_the_backward(p));
+        sh_program_destroy(p);
+        sh_program_destroy(at_once);
+    }
+}
+
+/* Six blocks, whose activations are whole pages. */
+static struct sh_build deep_build(int blocks)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+
+    b.model.n_layers = 6;
+    b.model.dim = 1024;
+    b.offload.act_blocks = blocks;
+    return b;
+}
+
+/* Blocks at which moves of one activation stand: its eviction behind its last use, the wait behind the next block, its way back
+ * at the backward of the block after its own. */
+static void check_places(const struct sh_program *p, const struct sh_section *s, int evict)
+{
+    const struct sh_op *ops = p->ops + s->first_op;
+    int block = ops[evict].block, gone = 0, fetch = 0, back = 0;
+
+    for (int i = evict + 1; i < s->n_ops; i++) {
+        if (ops[i].kind == SH_OP_WAIT && ops[i].attr.waits_for == evict)
+            gone = i;
+        if (ops[i].kind == SH_OP_FETCH && ops[i].in[0] == ops[evict].out[0])
+            fetch = i;
+        if (fetch && ops[i].kind == SH_OP_WAIT && ops[i].attr.waits_for == fetch)
+            back = i;
+    }
+    assert_true(evict < gone && gone < fetch && fetch < back);
+    assert_true(ops[evict].phase == SH_PHASE_FORWARD && ops[evict].out[0] != ops[evict].in[0] && block < 5);
+    assert_int_equal(ops[gone].block, block < 4 ? block + 2 : SH_NONE);
+    assert_true(ops[fetch].phase != SH_PHASE_FORWARD && ops[fetch].block == ops[back].block + 1);
+    assert_int_equal(p->tensors[ops[fetch].out[0]].mem, SH_MEM_ACT);
+}
+
+/* Of the first blocks, never of the last two; each leaves and comes back once a micro-step, and takes its place in the file
+ * once, however many micro-steps there are. */
+static void activations_leave_and_come_back(void **state)
+{
+    int64_t file[8] = {0};
+
+    (void)state;
+    for (int blocks = 1; blocks <= 7; blocks++) {
+        struct sh_build b = deep_build(blocks);
+        struct sh_program *p;
+        int64_t in, out, moved = 0;
+
+        b.options.micro_steps = 3;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        for (int s = 0; s < p->n_sections; s++)
+            for (int i = 0; i < p->sections[s].n_ops; i++)
+                if (p->ops[p->sections[s].first_op + i].kind == SH_OP_EVICT) {
+                    assert_true(sh_program_is_micro_step(&p->sections[s]));
+                    check_places(p, &p->sections[s], i);
+                    moved++;
+                }
+        file[blocks] = p->tiers[sh_program_file_tier(p)].bytes;
+        sh_program_moved(p, &in, &out);
+        assert_true(moved > 0 && in == out && in == 3 * file[blocks]);
+        assert_int_equal(file[blocks], (blocks < 4 ? blocks : 4) * file[1]);
+        sh_program_destroy(p);
+    }
+}
+
+/* What a block keeps leaves the peak, and nothing else does. */
+static void the_peak_loses_what_leaves(void **state)
+{
+    struct sh_build b = deep_build(4);
+    struct sh_program *p = tiny_program(&b, tiny_mesh(1, 1, 1, 0)), *in_memory;
+
+    (void)state;
+    b.offload.act_blocks = 0;
+    in_memory = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    assert_true(p->arena_bytes < in_memory->arena_bytes);
+    assert_true(in_memory->arena_bytes - p->arena_bytes <= p->tiers[sh_program_file_tier(p)].bytes + (4 << 12));
+    sh_program_destroy(p);
+    sh_program_destroy(in_memory);
+}
+
+static void nothing_to_move_is_refused(void **state)
+{
+    static const struct {
+        int layers, dim;
+        const char *says;
+    } rows[] = {
+        {1, 1024, "the model has 1 blocks"}, {2, 1024, "the model has 2 blocks"}, {3, 12, "whole pages of 4096 bytes"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_build b = deep_build(6);
+        struct sh_program *p = NULL;
+
+        b.model.n_layers = rows[i].layers;
+        b.model.dim = rows[i].dim;
+        b.options.mesh = tiny_mesh(1, 1, 1, 0);
+        assert_int_equal(sh_pass_build(&b, &p), SH_E_USAGE);
+        assert_non_null(strstr(sh_error_text(), rows[i].says));
     }
 }
 
@@ -327,11 +509,20 @@ static void slices_have_a_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slices_overlap),         cmocka_unit_test(the_limit_holds),
-        cmocka_unit_test(the_share_is_the_ratio), cmocka_unit_test(bytes_are_what_they_were),
-        cmocka_unit_test(runs_cover_the_chunk),   cmocka_unit_test(the_hash_leaves_moves_out),
-        cmocka_unit_test(slices_have_a_size),     cmocka_unit_test(homes_lie_in_host_memory),
+        cmocka_unit_test(slices_overlap),
+        cmocka_unit_test(the_limit_holds),
+        cmocka_unit_test(the_share_is_the_ratio),
+        cmocka_unit_test(bytes_are_what_they_were),
+        cmocka_unit_test(runs_cover_the_chunk),
+        cmocka_unit_test(the_hash_leaves_moves_out),
+        cmocka_unit_test(slices_have_a_size),
+        cmocka_unit_test(homes_lie_in_host_memory),
         cmocka_unit_test(gradients_go_and_come),
+        cmocka_unit_test(carried_ahead_of_the_use),
+        cmocka_unit_test(a_step_moves_what_it_moved),
+        cmocka_unit_test(activations_leave_and_come_back),
+        cmocka_unit_test(the_peak_loses_what_leaves),
+        cmocka_unit_test(nothing_to_move_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,10 +37,10 @@ static uint64_t mix_text(uint64_t h, const char *s)
     return h;
 }
 
-/* The digests are older than frozen parameters and packed ones. */
+/* The digests are older than frozen parameters, masters beside f16, and packed parameters. */
 static int number_of_mem(enum sh_mem mem)
 {
-    return (int)mem - (mem > SH_MEM_FROZEN) - (mem > SH_MEM_UNPACKED);
+    return (int)mem - (mem > SH_MEM_FROZEN) - (mem > SH_MEM_MASTER) - (mem > SH_MEM_UNPACKED);
 }
 
 static uint64_t of_tensor(uint64_t h, const struct sh_tensor *t)
@@ -132,7 +132,8 @@ static uint64_t of_unit(uint64_t h, const struct sh_unit *u)
 /* Not there when the digests were taken: they count where they have bytes. */
 static bool is_newer(int mem)
 {
-    return mem == SH_MEM_FROZEN || mem == SH_MEM_UNPACKED || mem == SH_MEM_KV || mem == SH_MEM_FETCHED;
+    return mem == SH_MEM_FROZEN || mem == SH_MEM_MASTER || mem == SH_MEM_UNPACKED || mem == SH_MEM_KV ||
+           mem == SH_MEM_FETCHED;
 }
 
 static uint64_t of_program(const struct sh_program *p)

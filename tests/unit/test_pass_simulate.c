@@ -113,7 +113,10 @@ static void train(struct sim *s, const struct sh_build *b, int step, struct outc
     o->loss[step] = agreed(s, s->ranks[0].p->loss) / batch.counted[step];
     o->norm[step] = sqrt(agreed(s, s->ranks[0].p->sumsq));
     assert_true(isfinite(o->loss[step]) && isfinite(o->norm[step]) && o->norm[step] > 0);
-    sim_run(s, SH_SECTION_UPDATE);
+    if (sh_program_carries(s->ranks[0].p) && step != 1)
+        sim_put_off(s);
+    else
+        sim_run(s, SH_SECTION_UPDATE);
 }
 
 static void evaluate(struct sim *s, const struct sh_build *b, struct outcome *o)
@@ -140,6 +143,8 @@ static struct outcome run(const struct sh_build *b, int shard, int replicate, in
 
     for (int step = 0; step < STEPS; step++)
         train(s, b, step, &o);
+    if (s->pending)
+        sim_run(s, SH_SECTION_UPDATE);
     evaluate(s, b, &o);
     o.params = calloc((size_t)o.elems, sizeof *o.params);
     sim_params(s, o.params);
@@ -278,15 +283,14 @@ static void with_adapters(void **state)
     adapters = (struct sh_adapters){0};
 }
 
-/* Compute in bf16 rounds each activation, so that a mesh is near one rank only; variants of a mesh still agree. */
-static void bf16_trains(void **state)
+/* Compute in 16 bits rounds each activation, so that a mesh is near one rank only; variants of a mesh still agree. */
+static void check_narrow(enum sh_dtype act)
 {
     const struct tiny_model *m = &tiny_models[1];
     struct sh_build one_rank = build_of(m, 1, 1, false), four = build_of(m, 4, 3, false);
     struct outcome one, first;
 
-    (void)state;
-    one_rank.act = four.act = SH_BF16;
+    one_rank.act = four.act = act;
     one = run_variant(one_rank, &variants[0], 1, 1);
     first = run_variant(four, &variants[0], 2, 2);
     assert_near(&first, &one, 2e-2, 2e-2);
@@ -298,6 +302,18 @@ static void bf16_trains(void **state)
     }
     free(one.params);
     free(first.params);
+}
+
+static void bf16_trains(void **state)
+{
+    (void)state;
+    check_narrow(SH_BF16);
+}
+
+static void f16_trains(void **state)
+{
+    (void)state;
+    check_narrow(SH_F16);
 }
 
 /* Gradients that are sent in bf16 are rounded once before and once after their sum: near those of one rank, where
@@ -380,6 +396,7 @@ static void reproducible(void **state)
     (void)state;
     for (int m = 0; m < TINY_MODELS; m++)
         check_reproducible(&tiny_models[m], m % 2 ? SH_BF16 : SH_F32);
+    check_reproducible(&tiny_models[2], SH_F16);
     frozen = lowest;
     check_reproducible(&tiny_models[1], SH_F32);
     check_reproducible(&tiny_models[5], SH_BF16);
@@ -511,12 +528,16 @@ static void slices_change_no_bit(void **state)
         with = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
         assert_same(&with, &without);
         free(with.params);
+        b.offload.carry = true;
+        with = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
+        assert_same(&with, &without);
+        free(with.params);
         free(without.params);
     }
 }
 
 /* Shards of gradients that are away between their uses, on each mesh, alone or with the states; of a unit that is written by
- * the backward itself, scattered into, added to, and summed over replicas. */
+ * the backward itself, scattered into, added to, and summed over replicas; the update at once and in the next forward. */
 static void gradients_away_change_no_bit(void **state)
 {
     const int n = sizeof meshes / sizeof *meshes;
@@ -536,16 +557,100 @@ static void gradients_away_change_no_bit(void **state)
         b.snapshot_on_host = true;
         b.offload = (struct sh_offload){.gradients = true, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE};
         b.offload.optimizer_16 = i % 4 ? 9 : 0;
-        with = run_variant(b, v, shard, replicate);
-        assert_same(&with, &without);
-        free(with.params);
+        for (int carry = 0; carry < 2; carry++) {
+            b.offload.carry = carry;
+            with = run_variant(b, v, shard, replicate);
+            assert_same(&with, &without);
+            free(with.params);
+        }
         free(without.params);
+    }
+}
+
+/* The update in the next step's forward, and sometimes right away, on each mesh and with each variant. */
+static void carried_updates_change_no_bit(void **state)
+{
+    static const char *const lowest[] = {"embed", "layers.1", NULL};
+
+    (void)state;
+    for (int v = 0; v < VARIANTS; v++) {
+        int mesh = v % (int)(sizeof meshes / sizeof *meshes);
+        struct sh_build b;
+        struct outcome at_once, carried;
+
+        frozen = v % 3 == 2 ? lowest : NULL;
+        adapters = v % 3 == 1 ? (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u}
+                              : (struct sh_adapters){0};
+        b = build_of(&tiny_models[v % TINY_MODELS], meshes[mesh].shard * meshes[mesh].replicate, meshes[mesh].micros,
+                     v % 2);
+        b.act = v % 2 ? SH_BF16 : SH_F32;
+        b.options.reduce = v % 4 ? SH_F32 : SH_BF16;
+        at_once = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
+        b.offload.carry = true;
+        carried = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
+        assert_same(&carried, &at_once);
+        free(at_once.params);
+        free(carried.params);
+    }
+    frozen = NULL;
+    adapters = (struct sh_adapters){0};
+}
+
+/* Activations of whole pages, with five blocks of which the first three may go. */
+static struct sh_build deep_build(const struct tiny_model *m, int world, int micros, int blocks)
+{
+    struct sh_build b = build_of(m, world, micros, false);
+
+    b.model.n_layers = 5;
+    b.model.dim = 512;
+    b.model.ffn_dim = 64;
+    b.offload.act_blocks = blocks;
+    return b;
+}
+
+/* On the way to a file and back, where any read too early is poison; with all recomputations, meshes and micro-steps. */
+static void activations_in_a_file_change_no_bit(void **state)
+{
+    (void)state;
+    for (int v = 0; v < VARIANTS; v += 2) {
+        int mesh = v % (int)(sizeof meshes / sizeof *meshes), world = meshes[mesh].shard * meshes[mesh].replicate;
+        struct sh_build b = deep_build(&tiny_models[v % TINY_MODELS], world, meshes[mesh].micros, 0);
+        struct outcome in_memory, in_file;
+
+        b.act = v % 4 ? SH_BF16 : SH_F32;
+        in_memory = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
+        b.offload = (struct sh_offload){.act_blocks = 1 + v % 4, .optimizer_16 = v, .buffers = 3, .carry = v > 4};
+        in_file = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
+        assert_same(&in_file, &in_memory);
+        free(in_memory.params);
+        free(in_file.params);
+    }
+}
+
+/* The first leaf of the tree has it, and the gradients of its levels are as they were. */
+static void carried_in_a_tree(void **state)
+{
+    struct sh_build b = build_of(&tiny_models[1], 1, GLOBAL, true);
+
+    (void)state;
+    b.options.reproducible = true;
+    for (int shard = 1; shard <= 8; shard *= 2) {
+        struct outcome at_once, carried;
+
+        b.options.micro_steps = LEAVES / shard;
+        b.offload.carry = false;
+        at_once = run_variant(b, &variants[shard % 3], shard, 1);
+        b.offload.carry = true;
+        carried = run_variant(b, &variants[shard % 3], shard, 1);
+        assert_same_training(&carried, &at_once);
+        free(at_once.params);
+        free(carried.params);
     }
 }
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 10] = {0};
+    struct CMUnitTest tests[TINY_MODELS + 14] = {0};
 
     for (int i = 0; i < TINY_MODELS; i++)
         tests[i] = (struct CMUnitTest){
@@ -560,5 +665,9 @@ int main(void)
     tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(with_adapters);
     tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(slices_change_no_bit);
     tests[TINY_MODELS + 9] = (struct CMUnitTest)cmocka_unit_test(gradients_away_change_no_bit);
+    tests[TINY_MODELS + 10] = (struct CMUnitTest)cmocka_unit_test(carried_updates_change_no_bit);
+    tests[TINY_MODELS + 11] = (struct CMUnitTest)cmocka_unit_test(carried_in_a_tree);
+    tests[TINY_MODELS + 12] = (struct CMUnitTest)cmocka_unit_test(activations_in_a_file_change_no_bit);
+    tests[TINY_MODELS + 13] = (struct CMUnitTest)cmocka_unit_test(f16_trains);
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

@@ -19,8 +19,10 @@ enum { WORLD = 2 };
 #define LONGROPE                                                                                                \
     "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=longrope model.rope_short_factor=1,1 " \
     "model.rope_long_factor=1,1"
+#define FLOAT16 "training.mixed_precision_param=float16"
 #define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
 
+#define BUDGET "offload.mode=memory_budget offload.nvme_path=/elsewhere memory.limit_bytes=1GiB"
 #define NVME "offload.nvme_path=/elsewhere offload.optimizer=nvme"
 
 /* A value other than that of the base below, and what else it needs, with blanks between: given on both sides. */
@@ -77,6 +79,7 @@ static const struct row machine[] = {
     {"metrics.log_freq", "3", NULL},
     {"metrics.progress", "false", NULL},
     {"metrics.peak_tflops", "3", NULL},
+    {"metrics.gpu", "off", NULL},
     {"metrics.tensorboard", "tb", NULL},
     {"metrics.openmetrics", "run.prom", NULL},
     {"profiling.trace", "trace.json", NULL},
@@ -91,11 +94,17 @@ static const struct row machine[] = {
     {"comm.shared_memory", "off", NULL},
     {"comm.progress", "inline", NULL},
     {"memory.limit_bytes", "1GiB", NULL},
-    {"offload.optimizer", "nvme", "offload.nvme_path=/elsewhere"},
+    {"offload.optimizer", "nvme", NVME},
     {"offload.gradients", "cpu", NULL},
     {"offload.optimizer_ratio", "0.5", NVME},
-    {"offload.nvme_path", "/elsewhere", NULL},
+    {"offload.mode", "memory_budget", BUDGET},
+    {"offload.activations", "nvme", NVME},
+    {"offload.activation_ratio", "0.5", "offload.nvme_path=/elsewhere offload.activations=nvme"},
+    {"offload.nvme_path", "/other", NVME},
+    {"offload.nvme_limit_bytes", "1GiB", NVME},
+    {"offload.rates", "file=3e9/2e9,mixed=2e9", NVME},
     {"offload.buffer_count", "4", NVME},
+    {"offload.overlap_update", "off", NVME},
     {"offload.verify", "false", NVME},
     {"offload.allow_network", "true", NVME},
     {"debug.sync_ops", "true", NULL},
@@ -151,6 +160,9 @@ static const struct row state[] = {
     {"training.max_norm", "2", NULL},
     {"training.mixed_precision_param", "float32", NULL},
     {"training.mixed_precision_reduce", "bfloat16", NULL},
+    {"training.loss_scale", "1024", FLOAT16},
+    {"training.loss_scale_init", "1024", FLOAT16},
+    {"training.loss_scale_window", "5", FLOAT16},
     {"training.reproducible", "mesh", NULL},
     {"data.token_type", "uint32", NULL},
     {"data.target_mask", "off", NULL},
@@ -312,6 +324,10 @@ static const char *need_of(const char *change)
         const char *change, *needs;
     } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
                 {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
+                {"offload.activations=nvme", "offload.nvme_path=/elsewhere"},
+                {"offload.overlap_update=auto", NVME},
+                {"offload.overlap_update=off", NVME},
+                {"offload.mode=memory_budget", BUDGET},
                 {"offload.verify=true", NVME},
                 {"offload.verify=false", NVME},
                 {"offload.allow_network=true", NVME},
@@ -323,6 +339,7 @@ static const char *need_of(const char *change)
                 {"model.rope_truncate=false", YARN},
                 {"model.rope_truncate=true", YARN},
                 {"data.document_mask=true", "data.document_separator=0"},
+                {"training.loss_scale=dynamic", FLOAT16},
                 {"lora.use_rslora=true", "lora.rank=4"},
                 {"lora.use_rslora=false", "lora.rank=4"},
                 {"lora.quantize_base=none", "lora.rank=4"},

@@ -232,6 +232,25 @@ def case_openmetrics():
     return wrong + [f'left behind: {path}' for path in (folder / name).iterdir() if path.name.endswith('.tmp')]
 
 
+def case_offload():
+    """Of a run with optimizer states in a file: bytes and what was waited for them, in all three."""
+    folder = job.prepare('offload', {**SETTINGS, 'training.dataset_path': tokens, 'validation.enable': False,
+                                     'offload.optimizer': 'nvme', 'offload.nvme_path': '.'})
+    train(folder, '--metrics.openmetrics=run.prom', '--metrics.tensorboard=tb')
+    lines = [line for line in lines_of(folder) if 'loss' in line]
+    steps = [values for _, kind, values in events(next((folder / 'out/tb').iterdir())) if kind == 'values' and 'train/loss' in values]
+    wrong = [] if len(steps) == len(lines) and any(line['offload_read_bytes'] for line in lines) else [f'{lines}']
+    for values, line in zip(steps, lines):
+        wrong += differ('seconds/exposed_offload', values['seconds/exposed_offload'], line['seconds']['exposed_offload'])
+        for what in ('read_bytes', 'written_bytes'):
+            wrong += differ(f'offload/{what}', values[f'offload/{what}'], line[f'offload_{what}'])
+    found = {name: value for name, (_, _, value) in exposition((folder / 'out/run.prom').read_text()).items()}
+    last = lines[-1]
+    right = {'sherd_exposed_offload_seconds': last['seconds']['exposed_offload'],
+             'sherd_offload_read_bytes': last['offload_read_bytes'], 'sherd_offload_written_bytes': last['offload_written_bytes']}
+    return wrong + ([] if found | right == found else [f'{found}, expected {right}'])
+
+
 def case_live():
     """The file is there before the first step, without gauges that nobody knows yet."""
     folder = job.prepare('live', {**SETTINGS, 'training.dataset_path': tokens, 'validation.enable': False})
@@ -288,6 +307,7 @@ def case_documented():
 CASES = [
     ('TensorBoard', case_tensorboard),
     ('OpenMetrics', case_openmetrics),
+    ('what a run with states in a file moves and waits for', case_offload),
     ('OpenMetrics of a run that does nothing', case_live),
     ('what cannot be written', case_unwritable),
     ('Weights & Biases and MLflow', case_documented),

@@ -36,8 +36,10 @@ LONGROPE = {**ROPE, 'model.rope_type': 'longrope', 'model.rope_short_factor': '1
 WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
+HALF = {'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**30}
 TRACE = {'profiling.trace': 'trace.json'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
+DEEP = {'model.n_layers': 6, 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'training.seq_len': 16}
 OFTEN = {'checkpoint.interval': 1}
 # Steps of one sequence and a large rate, whose norms go up and down: a guard with a low bound finds outliers.
 ROUGH = {'training.global_batch_size': 1, 'training.local_batch_size': 1, 'optimizer.lr': 0.3, 'training.steps': 60,
@@ -106,6 +108,9 @@ ROWS = {
     'training.max_norm': Row(0.01, 'steps'),
     'training.mixed_precision_param': Row('bfloat16', 'plan'),
     'training.mixed_precision_reduce': Row('bfloat16', 'plan'),
+    'training.loss_scale': Row(1024, 'steps', needs=HALF),
+    'training.loss_scale_init': Row(2**20, 'steps', needs=HALF),
+    'training.loss_scale_window': Row(1, 'steps', needs={**HALF, 'training.loss_scale_init': 1024}),
     'training.threads': Row(3, 'plan'),
     'training.device': Row('cuda', 'plan'),
     'training.kernels': Row('ref', 'plan'),
@@ -185,6 +190,7 @@ ROWS = {
     'metrics.log_freq': Row(1, 'says'),
     'metrics.progress': Row('false', 'user/test_terminal.py'),
     'metrics.peak_tflops': Row(0.001, 'says'),
+    'metrics.gpu': Row('must', 'refused'),
     'metrics.tensorboard': Row('tb', 'files'),
     'metrics.openmetrics': Row('run.prom', 'files'),
     'profiling.trace': Row('trace.json', 'trace'),
@@ -204,11 +210,18 @@ ROWS = {
     'comm.nccl_max_ctas': Row(4, 'refused'),
     'comm.shared_memory': Row('off', 'plan', needs=HYBRID),
     'memory.limit_bytes': Row('10KiB', 'refused'),
+    'training.enable_cpu_offload': Row('true', 'refused'),
+    'offload.mode': Row('memory_budget', 'plan', needs={'offload.nvme_path': '.', 'memory.limit_bytes': 1 << 30}),
+    'offload.nvme_limit_bytes': Row('1KiB', 'refused', needs=NVME),
+    'offload.rates': Row('file=1e9/1e9', 'plan', needs=NVME),
     'offload.optimizer': Row('nvme', 'plan', needs={'offload.nvme_path': '.'}),
     'offload.gradients': Row('cpu', 'refused'),
     'offload.optimizer_ratio': Row(0.25, 'plan', needs=NVME),
+    'offload.activations': Row('nvme', 'plan', needs={'offload.nvme_path': '.', **DEEP}),
+    'offload.activation_ratio': Row(0.25, 'plan', needs={'offload.nvme_path': '.', 'offload.activations': 'nvme', **DEEP}),
     'offload.nvme_path': Row('nowhere', 'refused', needs=NVME),
     'offload.buffer_count': Row(2, 'plan', needs=NVME),
+    'offload.overlap_update': Row('off', 'plan', needs=NVME),
     'offload.verify': Row('false', 'mesh/test_offload.py'),
     'offload.allow_network': Row('true', 'unit/test_tier.c'),
     'debug.seed': Row(5, 'steps'),

@@ -58,6 +58,7 @@ WORDS = [
     ('--bf16 1 --seed 7', {'training.mixed_precision_param': 'bfloat16', 'debug.seed': '7'}),
     ('--bf16 False', {}),
     ('--fp16 False', {}),
+    ('--fp16', {'training.mixed_precision_param': 'float16'}),
     ('--gradient_checkpointing', {'activation_checkpoint.mode': 'full'}),
     ('--gradient_checkpointing true', {'activation_checkpoint.mode': 'full'}),
     ('--gradient_checkpointing N', {}),
@@ -99,7 +100,7 @@ FILES = [
     ('hybrid_shard', {'reshard_after_forward': False}, {'parallelism.sharding_strategy': 'hybrid_shard_zero2'}),
     ('full_shard', {'reshard_after_forward': True, 'backward_prefetch': 'backward_pre', 'use_orig_params': True,
                     'fsdp_transformer_layer_cls_to_wrap': ['LlamaDecoderLayer'], 'sync_module_states': True,
-                    'cpu_ram_efficient_loading': True, 'forward_prefetch': True}, {}),
+                    'cpu_ram_efficient_loading': True, 'forward_prefetch': True, 'offload_params': False}, {}),
 ]
 REFUSED = [
     ('--model_name meta-llama/Llama-2-70b', 'is no folder here; nothing is downloaded'),
@@ -109,8 +110,7 @@ REFUSED = [
     ('--model_name model --learning_rat 3', 'nearest is --learning_rate'),
     ('--model_name model --bf16 maybe', '--bf16 takes True, False or no value, not "maybe"'),
     ('--model_name model extra', 'no word of a line: "extra"'),
-    ('--model_name model --fp16', '--fp16: float16 has too few exponents'),
-    ('--model_name model --fp16 true', 'give --bf16'),
+    ('--model_name model --fp16 --bf16', '--fp16 and --bf16 are two types'),
     ('--model_name model --do_train False', '--do_train False does not train'),
     ('--model_name model --config_name model', '--model_name and --config_name each say the whole model; give one'),
     ('--model_name model --model_type gpt2', '--model_name and --model_type each say the whole model'),
@@ -125,7 +125,8 @@ REFUSED = [
     ('--model_name model --warmup_ratio 1.5', '--warmup_ratio must be a number from 0 to 1', '--max_steps=3'),
     ('--model_name model --gradient_accumulation_steps 0', '--gradient_accumulation_steps must be a whole number'),
     ('--model_name model --num_train_epochs 0', '--num_train_epochs must be a number'),
-    ('--model_name model --fsdp "full_shard offload"', '--fsdp offload: parameters and optimizer state stay'),
+    ('--model_name model --fsdp "full_shard offload"', '--fsdp offload: parameters stay on the device'),
+    ('--model_name model --fsdp "full_shard offload auto_wrap"', '--offload.optimizer=nvme --offload.nvme_path=DIR'),
     ('--model_name model --fsdp "full_shard no_shard"', 'two strategies, full_shard and no_shard'),
     ('--model_name model --fsdp ful_shard', 'nearest is full_shard'),
     ('--model_name model --fsdp_config f.json', '--fsdp_config without --fsdp'),
@@ -138,7 +139,9 @@ REFUSED = [
     ('--model_name model --train_file gone.bin', 'gone.bin'),
 ]
 BAD_FILES = [
-    ({'offload_params': True}, 'no such key is known here: offload_params'),
+    ({'offload_params': True}, 'offload_params: parameters stay on the device'),
+    ({'fsdp_offload_params': True}, '--offload.optimizer=nvme'),
+    ({'offload_params': 'yes'}, 'offload_params: this value cannot be done'),
     ({'forward_prefetc': True}, 'nearest is forward_prefetch'),
     ({'use_orig_params': False}, 'use_orig_params: this value cannot be done'),
     ({'activation_checkpointing': 'yes'}, 'activation_checkpointing: this value cannot be done'),

@@ -135,6 +135,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "emulated GPU");
     snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "emulated%d", device);
+    prop->pciBusID = 1 + device;
     prop->major = 9;
     prop->multiProcessorCount = 4;
     return cudaSuccess;

@@ -1,0 +1,82 @@
+/* Eight elements an instruction: memory is the limit. */
+#include "src/base/half.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+void sh_half_widen_plain(float *to, const sh_f16 *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = sh_f16_to_f32(from[i]);
+}
+
+void sh_half_narrow_plain(sh_f16 *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = sh_f32_to_f16(from[i]);
+}
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+
+#define F16C __attribute__((target("avx,f16c")))
+enum { LANES = 8 };
+
+/* Asked of the processor once, since not all compilers know the feature's name. AVX tells that the system keeps the
+ * registers. */
+static bool f16c;
+
+static void ask(void)
+{
+    unsigned a, b, c, d;
+
+    f16c = __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
+
+static bool has_f16c(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, ask);
+    return f16c;
+}
+
+F16C static void widen(float *to, const sh_f16 *from, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; n - i >= LANES; i += LANES)
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + i))));
+    for (; i < n; i++)
+        to[i] = _cvtsh_ss(from[i]);
+}
+
+F16C static void narrow(sh_f16 *to, const float *from, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; n - i >= LANES; i += LANES)
+        _mm_storeu_si128((void *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++)
+        to[i] = _cvtss_sh(from[i], _MM_FROUND_TO_NEAREST_INT);
+}
+#else
+static bool has_f16c(void)
+{
+    return false;
+}
+
+#define widen sh_half_widen_plain
+#define narrow sh_half_narrow_plain
+#endif
+
+void sh_half_widen(float *to, const sh_f16 *from, int64_t n)
+{
+    (has_f16c() ? widen : sh_half_widen_plain)(to, from, n);
+}
+
+void sh_half_narrow(sh_f16 *to, const float *from, int64_t n)
+{
+    (has_f16c() ? narrow : sh_half_narrow_plain)(to, from, n);
+}

@@ -1,0 +1,69 @@
+/* `sherd plan`: what lies in the scratch file of a rank, what moves there and back, and at which rates. Beside a GPU: what moves
+ * to its host's memory and back. */
+#include "src/cmd/plan.h"
+
+#include "src/base/str.h"
+#include "src/cost/price.h"
+#include "src/cost/rates.h"
+
+/* Each GPU has a way of its own, which carries both directions at once. */
+static void move_to_host(struct sh_cmd_plan_moves *out)
+{
+    int64_t most = out->read_bytes > out->written_bytes ? out->read_bytes : out->written_bytes;
+
+    out->read_rate = out->write_rate = 1 / sh_price_host_move(SH_OP_FETCH, 1).seconds;
+    out->seconds = (double)most / out->read_rate;
+    out->from = "assumed";
+}
+
+struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
+{
+    static const char *const names[] = {
+        [SH_FROM_PRESET] = "assumed", [SH_FROM_FILE] = "given", [SH_FROM_MEASUREMENT] = "measured"};
+    struct sh_machine m = l->machine;
+    struct sh_cmd_plan_moves out = {0};
+    int tier = sh_program_file_tier(l->p), node = l->at.ranks_per_node > 1 ? l->at.ranks_per_node : 1;
+
+    if (!l->priced)
+        sh_cost_assume_rates(&l->cfg, &m);
+    if (tier != SH_NONE)
+        out.file_bytes = l->p->tiers[tier].bytes;
+    sh_program_moved(l->p, &out.read_bytes, &out.written_bytes);
+    out.read_rate = m.scratch.read;
+    out.write_rate = m.scratch.write;
+    out.from = names[m.from[sh_machine_key_find("scratch.read")]];
+    out.seconds = node * ((double)out.read_bytes / out.read_rate + (double)out.written_bytes / out.write_rate);
+    if (tier == SH_NONE && sh_program_moves(l->p))
+        move_to_host(&out);
+    return out;
+}
+
+static const char *file_has(const struct sh_program *p)
+{
+    bool act = false;
+
+    for (int i = 0; i < p->n_tensors; i++)
+        act |= p->tensors[i].persistent && p->tensors[i].tier && p->tensors[i].mem == SH_MEM_ACT;
+    if (!act)
+        return "optimizer states: all that is in it";
+    return p->n_slices ? "optimizer states and activations" : "activations: all that is in it";
+}
+
+/* What a drive of a given endurance lasts is a user's own division. A path that a site gives to all is no mistake. */
+void sh_cmd_plan_file(const struct sh_cmd_plan *l)
+{
+    struct sh_cmd_plan_moves moves = sh_cmd_plan_moves(l);
+    char text[SH_STR_SHORT];
+
+    if (!moves.file_bytes && l->cfg.offload.nvme_path[0])
+        puts("\nfile of this rank (offload.nvme_path): none, all is in memory");
+    if (!moves.file_bytes)
+        return;
+    printf("\nfile of this rank (offload.nvme_path)\n");
+    printf("  %-34s %20lld  %12s\n", file_has(l->p), (long long)moves.file_bytes, sh_str_bytes(moves.file_bytes, text));
+    printf("  moved in a training step: %lld bytes read, %lld bytes written\n", (long long)moves.read_bytes,
+           (long long)moves.written_bytes);
+    printf("  rates of a node, %s: %.4g GB/s read, %.4g GB/s written; %.4g s a step\n", moves.from,
+           moves.read_rate / 1e9, moves.write_rate / 1e9, moves.seconds);
+    printf("  wear: %.4g TB written in 1000 steps\n", (double)moves.written_bytes / 1e9);
+}

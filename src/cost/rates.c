@@ -1,0 +1,38 @@
+#include "src/cost/rates.h"
+
+#include "src/config/rates.h"
+#include "src/cost/preset.h"
+
+#include <string.h>
+
+static void set(struct sh_machine *m, const char *name, double value)
+{
+    int key = sh_machine_key_find(name);
+
+    *sh_machine_figure(m, key) = value;
+    m->from[key] = SH_FROM_MEASUREMENT;
+}
+
+void sh_cost_assume_rates(const struct sh_config *cfg, struct sh_machine *m)
+{
+    static const char kind[] = "cpu";
+    bool found = sh_preset_device(kind, strlen(kind), m);
+
+    (void)found;
+    sh_cost_take_rates(cfg, m);
+}
+
+void sh_cost_take_rates(const struct sh_config *cfg, struct sh_machine *m)
+{
+    struct sh_config_rates r;
+    const char *bad;
+    double share = 1;
+
+    if (!sh_config_rates(cfg->offload.rates, &r, &bad) || !r.file_read)
+        return;
+    /* In turn, a byte of each takes 1/read + 1/write. */
+    if (r.mixed)
+        share = r.mixed * (1 / r.file_read + 1 / r.file_write) / 2;
+    set(m, "scratch.read", r.file_read * share);
+    set(m, "scratch.write", r.file_write * share);
+}

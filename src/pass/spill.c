@@ -1,0 +1,343 @@
+/* Activations of the first blocks whose home, between the forward that makes them and the backward that reads them, is a file.
+ * They wait the longest; those of the last two blocks would be back before they are gone.
+ *
+ * An activation leaves behind its last use in the forward, and its memory is free when the forward of the block after that is
+ * over. It comes back to other memory at the begin of the backward of the block after its own, so that one backward hides
+ * it. With full recomputation what is kept is one border a block, and the memory of a step no longer grows with the depth.
+ *
+ *   before   F0 F1 F2 F3 F4  B4 B3 B2 B1 B0
+ *   after    F0 E0 F1 e0 F2 F3 F4  B4 B3 B2 f0 B1 w0 B0         (of block 0: E eviction, e its wait, f fetch, w its wait)
+ *
+ * A micro-step leaves nothing in the file for the next one, so all have the same places there. What is not whole pages of
+ * a file stays: statistics and the like, of small batches. */
+#include "src/base/mem.h"
+#include "src/pass/build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What moves. Places are operations of the section as it was. */
+struct away {
+    int root, home, back; /* storage on the device, in the file, and on the device again */
+    int last;             /* use in the forward, behind which it leaves */
+    int gone, fetched;    /* before which operations its eviction is waited for, and its fetch begins */
+    int first;            /* use after the forward, before which that is waited for */
+    int evict, fetch;     /* where the moves are in the section as it becomes */
+};
+
+struct spill {
+    const struct sh_build *b;
+    struct sh_program *p;
+    int file, in, out, blocks;      /* rows of the tier and of the streams; so many blocks, from the first on */
+    int *homes, n_homes, cap_homes; /* tensors, of the k-th that moves in each section */
+    const struct sh_section *s;
+    struct use *use; /* [tensors as the section was] by storage root */
+    struct away *away;
+    int n, cap;
+    int *copy; /* [tensors] what stands for it after the forward; SH_NONE: itself */
+    int n_copy;
+    struct sh_op *op;
+    int n_op, cap_op; /* the section as it becomes */
+};
+
+/* How the section uses a storage. */
+struct use {
+    int block;       /* that makes it; SH_NONE: none */
+    int last, first; /* use in the forward, and after it; SH_NONE */
+    bool changes;    /* after the forward, or is what another rank sees */
+};
+
+static const struct sh_op *op_of(const struct spill *s, int i)
+{
+    return &s->p->ops[s->s->first_op + i];
+}
+
+static bool is_forward(const struct spill *s, int i)
+{
+    return op_of(s, i)->phase == SH_PHASE_FORWARD;
+}
+
+/* An operation of the model, which belongs to a block or to none. */
+static bool computes(const struct spill *s, int i)
+{
+    const struct sh_op_info *info = sh_op_info(op_of(s, i)->kind);
+
+    return !sh_op_starts(info) && !info->marker;
+}
+
+static void note_read(const struct spill *s, int t, int i)
+{
+    struct use *u = &s->use[sh_tensor_root(s->p, t)];
+
+    if (is_forward(s, i))
+        u->last = i;
+    else if (u->first == SH_NONE)
+        u->first = i;
+}
+
+static void note_write(const struct spill *s, int t, int i)
+{
+    struct use *u = &s->use[sh_tensor_root(s->p, t)];
+
+    u->changes |= !is_forward(s, i) || !computes(s, i);
+    if (is_forward(s, i) && u->last == SH_NONE)
+        u->block = op_of(s, i)->block;
+    if (is_forward(s, i))
+        u->last = i;
+}
+
+static void note_uses(struct spill *s)
+{
+    for (int t = 0; t < s->p->n_tensors; t++)
+        s->use[t] = (struct use){.block = SH_NONE, .last = SH_NONE, .first = SH_NONE};
+    for (int i = 0; i < s->s->n_ops; i++) {
+        const struct sh_op *op = op_of(s, i);
+
+        for (int k = 0; k < SH_OP_MAX_IN; k++)
+            if (op->in[k] != SH_NONE)
+                note_read(s, op->in[k], i);
+        for (int k = 0; k < SH_OP_MAX_OUT; k++)
+            if (op->out[k] != SH_NONE)
+                note_write(s, op->out[k], i);
+    }
+}
+
+static bool may_move(const struct spill *s, int t)
+{
+    const struct sh_tensor *x = &s->p->tensors[t];
+    const struct use *u = &s->use[t];
+
+    return x->mem == SH_MEM_ACT && x->base == SH_NONE && !x->persistent && x->space == SH_SPACE_OWN && !u->changes &&
+           u->block >= 0 && u->block < s->blocks && u->first != SH_NONE && op_of(s, u->last)->block != SH_NONE &&
+           sh_tensor_bytes(x) % SH_FILE_PAGE == 0;
+}
+
+/* The forward of the block after the last use is over here. */
+static int gone_at(const struct spill *s, const struct use *u)
+{
+    int block = op_of(s, u->last)->block, i = u->last + 1;
+
+    while (is_forward(s, i) && (!computes(s, i) || op_of(s, i)->block == block || op_of(s, i)->block == block + 1))
+        i++;
+    return i;
+}
+
+/* The backward of the block before that of its first use begins here, backwards; at the latest at that use. */
+static int fetched_at(const struct spill *s, const struct use *u, int gone)
+{
+    int block = op_of(s, u->first)->block;
+
+    for (int i = gone; i < u->first; i++)
+        if (!is_forward(s, i) && computes(s, i) && block != SH_NONE && op_of(s, i)->block == block + 1)
+            return i;
+    return u->first;
+}
+
+/* Storage of bytes, which is what moves; the tensor becomes a view of it. */
+static int bytes_below(struct spill *s, int t)
+{
+    int64_t bytes = sh_tensor_bytes(&s->p->tensors[t]);
+    struct sh_tensor below = sh_tensor_make(SH_MEM_ACT, SH_U8, 1, &bytes, "%.40s.kept", s->p->tensors[t].name);
+    int root = sh_program_add_tensor(s->p, &below);
+
+    s->p->tensors[t].base = root;
+    s->p->tensors[t].base_elems = 0;
+    return root;
+}
+
+static int another(struct spill *s, int like, const char *what, bool in_file)
+{
+    const struct sh_tensor *l = &s->p->tensors[like];
+    struct sh_tensor t = sh_tensor_make(SH_MEM_ACT, SH_U8, 1, l->dim, "%.40s.%s", l->name, what);
+
+    t.persistent = in_file;
+    t.tier = in_file ? s->file : 0;
+    return sh_program_add_tensor(s->p, &t);
+}
+
+/* The k-th of each section has one home. */
+static int home_of(struct spill *s, int root)
+{
+    int k = s->n;
+
+    if (k == s->n_homes) {
+        s->homes = sh_grow(s->homes, k, &s->cap_homes, sizeof *s->homes);
+        s->homes[s->n_homes++] = another(s, root, "home", true);
+    }
+    return s->homes[k];
+}
+
+static sh_rc choose(struct spill *s)
+{
+    int n_tensors = s->p->n_tensors;
+
+    for (int t = 0; t < n_tensors; t++) {
+        struct away a = {.last = s->use[t].last, .first = s->use[t].first};
+
+        if (!may_move(s, t))
+            continue;
+        a.gone = gone_at(s, &s->use[t]);
+        a.fetched = fetched_at(s, &s->use[t], a.gone);
+        a.root = bytes_below(s, t);
+        a.home = home_of(s, a.root);
+        a.back = another(s, a.root, "back", false);
+        SH_REQUIRE(sh_tensor_bytes(&s->p->tensors[a.home]) == sh_tensor_bytes(&s->p->tensors[a.root]));
+        s->away = sh_grow(s->away, s->n, &s->cap, sizeof *s->away);
+        s->away[s->n++] = a;
+    }
+    return SH_OK;
+}
+
+static int push(struct spill *s, struct sh_op op)
+{
+    s->op = sh_grow(s->op, s->n_op, &s->cap_op, sizeof *s->op);
+    s->op[s->n_op] = op;
+    return s->n_op++;
+}
+
+/* In the phase and block of the operation that it stands beside. */
+static int push_move(struct spill *s, enum sh_op_kind kind, int from, int to, int beside)
+{
+    struct sh_op op = sh_program_op(kind);
+
+    op.in[0] = from;
+    op.out[0] = to;
+    op.stream = kind == SH_OP_FETCH ? s->in : s->out;
+    op.phase = op_of(s, beside)->phase;
+    op.block = op_of(s, beside)->block;
+    return push(s, op);
+}
+
+static void push_wait(struct spill *s, int move, int beside)
+{
+    struct sh_op wait = sh_program_op(SH_OP_WAIT);
+
+    wait.attr.waits_for = move;
+    wait.phase = op_of(s, beside)->phase;
+    wait.block = op_of(s, beside)->block;
+    push(s, wait);
+}
+
+static void push_before(struct spill *s, int i)
+{
+    for (int k = 0; k < s->n; k++)
+        if (s->away[k].gone == i)
+            push_wait(s, s->away[k].evict, i);
+    for (int k = 0; k < s->n; k++)
+        if (s->away[k].fetched == i)
+            s->away[k].fetch = push_move(s, SH_OP_FETCH, s->away[k].home, s->away[k].back, i);
+    for (int k = 0; k < s->n; k++)
+        if (s->away[k].first == i)
+            push_wait(s, s->away[k].fetch, i);
+}
+
+/* What stands for a tensor after the forward: a view of what came back, or itself. */
+static int translate(struct spill *s, int t)
+{
+    struct sh_tensor copy;
+
+    if (t == SH_NONE || t >= s->n_copy || s->copy[t] != SH_NONE)
+        return t == SH_NONE || t >= s->n_copy ? t : s->copy[t];
+    for (int k = 0; k < s->n; k++)
+        if (sh_tensor_root(s->p, t) == s->away[k].root) {
+            if (t == s->away[k].root)
+                return s->copy[t] = s->away[k].back;
+            copy = s->p->tensors[t];
+            copy.base = translate(s, copy.base);
+            return s->copy[t] = sh_program_add_tensor(s->p, &copy);
+        }
+    return s->copy[t] = t;
+}
+
+/* Positions within a section are those of its operations. */
+static void rebuild(struct spill *s)
+{
+    int *place = sh_calloc((size_t)s->s->n_ops + 1, sizeof *place);
+
+    for (int i = 0; i < s->s->n_ops; i++) {
+        struct sh_op op = *op_of(s, i);
+
+        push_before(s, i);
+        for (int k = 0; k < SH_OP_MAX_IN && !is_forward(s, i); k++)
+            op.in[k] = translate(s, op.in[k]);
+        if (op.kind == SH_OP_WAIT)
+            op.attr.waits_for = place[op.attr.waits_for];
+        if (op.attr.after != SH_NONE)
+            op.attr.after = place[op.attr.after];
+        place[i] = push(s, op);
+        for (int k = 0; k < s->n; k++)
+            if (s->away[k].last == i)
+                s->away[k].evict = push_move(s, SH_OP_EVICT, s->away[k].root, s->away[k].home, i);
+    }
+    free(place);
+}
+
+static sh_rc spill_section(struct spill *s, int section)
+{
+    sh_rc rc;
+
+    s->s = &s->p->sections[section];
+    s->use = sh_calloc((size_t)s->p->n_tensors + 1, sizeof *s->use);
+    s->n = s->n_op = 0;
+    note_uses(s);
+    rc = choose(s);
+    s->n_copy = s->p->n_tensors;
+    s->copy = sh_calloc((size_t)s->n_copy + 1, sizeof *s->copy);
+    for (int t = 0; t < s->n_copy; t++)
+        s->copy[t] = SH_NONE;
+    if (rc == SH_OK && s->n) {
+        rebuild(s);
+        sh_program_set_ops(s->p, section, s->op, s->n_op);
+    }
+    free(s->use);
+    free(s->copy);
+    return rc;
+}
+
+static sh_rc none_moves(const struct spill *s)
+{
+    if (s->blocks <= 0)
+        return sh_fail(
+            SH_E_USAGE,
+            "offload.activations=nvme: those of the last two blocks stay, and the model has %d blocks; leave it out",
+            s->b->model.n_layers);
+    return sh_fail(
+        SH_E_USAGE,
+        "offload.activations=nvme: no activation of the first %d blocks is whole pages of %d bytes; leave it out, or "
+        "take a larger training.local_batch_size",
+        s->blocks, SH_FILE_PAGE);
+}
+
+/* The states of the optimizer may go the same way. */
+static int stream(struct sh_program *p, const char *name)
+{
+    for (int i = 0; i < p->n_streams; i++)
+        if (!strcmp(p->streams[i].name, name))
+            return i;
+    return sh_program_add_stream(p, name, SH_RUNS_MOVES);
+}
+
+/* Nothing changes where nothing is asked for. */
+sh_rc sh_pass_spill(const struct sh_build *b, struct sh_program *p)
+{
+    int most = b->model.n_layers - 2;
+    struct spill s = {.b = b, .p = p, .blocks = b->offload.act_blocks < most ? b->offload.act_blocks : most};
+    sh_rc rc = SH_OK;
+
+    if (!b->offload.act_blocks || sh_program_micro_step(p, 0) == SH_NONE)
+        return SH_OK;
+    s.file = sh_program_file_tier(p);
+    if (s.file == SH_NONE)
+        s.file = sh_program_add_tier(p, "file", SH_TIER_FILE);
+    s.in = stream(p, "in");
+    s.out = stream(p, "out");
+    for (int i = 0; i < p->n_sections && rc == SH_OK; i++)
+        if (sh_program_is_micro_step(&p->sections[i]))
+            rc = spill_section(&s, i);
+    if (rc == SH_OK && !s.n_homes)
+        rc = none_moves(&s);
+    free(s.homes);
+    free(s.away);
+    free(s.op);
+    return rc;
+}

@@ -1,0 +1,281 @@
+#include "src/run/gpus.h"
+
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/device/nvml.h"
+#include "src/run/run.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { PERIOD_SECONDS = 1, PATIENCE_SECONDS = 1 };
+
+/* Sums since they were taken. A value that is not told once is not told. */
+struct sums {
+    struct sh_gpus_reading sum;
+    int n, held[SH_NVML_REASONS];
+};
+
+/* Of the process, and never freed: a thread that the driver holds may still come back to it. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* on the monotonic clock */
+    bool running, stop, ended;
+    struct sums sums;
+    struct sh_gpus_reading last;
+    int64_t last_ns; /* 0: nothing was read */
+} watch;
+
+static struct timespec in_seconds(int seconds)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += seconds;
+    return t;
+}
+
+static bool is_told(const struct sh_nvml_state *s)
+{
+    return isfinite(s->watts) || isfinite(s->mhz) || isfinite(s->celsius);
+}
+
+/* With the lock. */
+static void add(const struct sh_nvml_state *s)
+{
+    struct sums *to = &watch.sums;
+    struct sh_gpus_reading *sum = &to->sum;
+
+    if (!is_told(s))
+        return;
+    sum->watts += s->watts;
+    sum->limit_watts += s->limit_watts;
+    sum->usual_watts += s->usual_watts;
+    sum->mhz += s->mhz;
+    sum->most_mhz += s->most_mhz;
+    sum->celsius = to->n ? fmax(sum->celsius, s->celsius) : s->celsius;
+    for (int i = 0; i < SH_NVML_REASONS; i++)
+        to->held[i] += s->held >> i & 1;
+    to->n++;
+}
+
+static void *run(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&watch.lock);
+    while (!watch.stop) {
+        struct timespec until = in_seconds(PERIOD_SECONDS);
+        struct sh_nvml_state s;
+
+        pthread_mutex_unlock(&watch.lock);
+        sh_nvml_read(&s); /* as long as it takes */
+        pthread_mutex_lock(&watch.lock);
+        add(&s);
+        while (!watch.stop && pthread_cond_timedwait(&watch.changed, &watch.lock, &until) == 0)
+            ;
+    }
+    watch.ended = true;
+    pthread_cond_broadcast(&watch.changed);
+    pthread_mutex_unlock(&watch.lock);
+    return NULL;
+}
+
+/* Signals are for the main thread. Nobody joins it, since it may not come back. */
+static sh_rc start(void)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    int error;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return sh_fail(SH_E_MEMORY, "cannot create a thread that reads the GPU: %s", strerror(error));
+    pthread_detach(thread);
+    watch.running = true;
+    return SH_OK;
+}
+
+sh_rc sh_gpus_watch(const char *bus)
+{
+    pthread_condattr_t monotonic;
+    sh_rc rc;
+
+    SH_TRY(sh_nvml_open(bus));
+    memset(&watch, 0, sizeof watch);
+    pthread_mutex_init(&watch.lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&watch.changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    rc = start();
+    if (rc != SH_OK)
+        sh_nvml_close();
+    return rc;
+}
+
+static unsigned mostly_held(const struct sums *s)
+{
+    unsigned bits = 0;
+
+    for (int i = 0; i < SH_NVML_REASONS; i++)
+        if (2 * s->held[i] >= s->n && s->held[i])
+            bits |= 1U << i;
+    return bits;
+}
+
+static struct sh_gpus_reading mean(const struct sums *s)
+{
+    struct sh_gpus_reading m = s->sum;
+
+    m.watts /= s->n;
+    m.limit_watts /= s->n;
+    m.usual_watts /= s->n;
+    m.mhz /= s->n;
+    m.most_mhz /= s->n;
+    m.held = mostly_held(s);
+    m.told = 1;
+    return m;
+}
+
+void sh_gpus_take(struct sh_gpus_reading *out)
+{
+    *out = (struct sh_gpus_reading){.told = 0};
+    if (!watch.running)
+        return;
+    pthread_mutex_lock(&watch.lock);
+    if (watch.sums.n) {
+        watch.last = mean(&watch.sums);
+        watch.last_ns = sh_now_ns();
+        watch.sums = (struct sums){.n = 0};
+    }
+    if (watch.last_ns && sh_now_ns() - watch.last_ns < SH_GPUS_STALE_SECONDS * INT64_C(1000000000))
+        *out = watch.last;
+    pthread_mutex_unlock(&watch.lock);
+}
+
+/* Without its end the library stays open: closing it under a call that goes on would be worse. */
+void sh_gpus_unwatch(void)
+{
+    struct timespec until;
+    bool ended;
+
+    if (!watch.running)
+        return;
+    until = in_seconds(PATIENCE_SECONDS);
+    pthread_mutex_lock(&watch.lock);
+    watch.stop = true;
+    pthread_cond_broadcast(&watch.changed);
+    while (!watch.ended && pthread_cond_timedwait(&watch.changed, &watch.lock, &until) == 0)
+        ;
+    ended = watch.ended;
+    pthread_mutex_unlock(&watch.lock);
+    watch.running = false;
+    if (ended)
+        sh_nvml_close();
+}
+
+/* ---- of all ranks ---- */
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Of those that are told; NAN of none. */
+static double median(double *values, int n)
+{
+    if (!n)
+        return NAN;
+    qsort(values, (size_t)n, sizeof *values, ascending);
+    return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
+/* fmin() and fmax() pass over NAN. */
+static void judge_one(const struct sh_gpus_reading *g, int rank, const char *hosts, struct sh_gpu_metrics *out)
+{
+    out->gpus++;
+    out->limit_watts = fmin(out->limit_watts, g->limit_watts);
+    out->usual_watts = fmax(out->usual_watts, g->usual_watts);
+    out->most_mhz = fmax(out->most_mhz, g->most_mhz);
+    out->celsius = fmax(out->celsius, g->celsius);
+    out->held += g->held > 0;
+    out->why |= (unsigned)g->held;
+    if (g->mhz < out->mhz || (isnan(out->mhz) && isfinite(g->mhz))) {
+        out->mhz = g->mhz;
+        out->slowest = rank;
+        out->node = hosts + (size_t)rank * SH_METRICS_HOST;
+    }
+}
+
+void sh_gpus_judge(const struct sh_gpus_reading *each, int ranks, const char *hosts, struct sh_gpu_metrics *out)
+{
+    double *mhz = sh_calloc((size_t)ranks, sizeof *mhz), watts = 0;
+    int clocks = 0, powers = 0;
+
+    *out = (struct sh_gpu_metrics){.limit_watts = NAN, .usual_watts = NAN, .mhz = NAN, .most_mhz = NAN, .celsius = NAN};
+    for (int i = 0; i < ranks; i++) {
+        if (each[i].told <= 0)
+            continue;
+        judge_one(&each[i], i, hosts, out);
+        if (isfinite(each[i].mhz))
+            mhz[clocks++] = each[i].mhz;
+        if (isfinite(each[i].watts)) {
+            watts += each[i].watts;
+            powers++;
+        }
+    }
+    out->watts = powers ? watts / powers : NAN;
+    out->median_mhz = median(mhz, clocks);
+    free(mhz);
+}
+
+/* The same on all ranks. */
+static bool wanted(const struct sh_run *r)
+{
+    return r->cfg.metrics.gpu != SH_GPU_METRICS_OFF && r->device->gpu;
+}
+
+sh_rc sh_gpus_open(struct sh_run *r)
+{
+    bool must = r->cfg.metrics.gpu == SH_GPU_METRICS_MUST;
+    sh_rc rc = SH_OK;
+
+    if (must && !r->device->gpu)
+        rc = sh_fail(SH_E_USAGE, "metrics.gpu=must, but training.device=%s is no GPU; say auto", r->device->name);
+    else if (wanted(r))
+        rc = sh_gpus_watch(r->gpu.info.bus);
+    if (must)
+        return sh_agree(rc == SH_OK ? rc : sh_fail_prefix(rc, "metrics.gpu=must: "));
+    if (rc != SH_OK && r->mesh->rank == 0)
+        sh_log_info("note: power and clocks of GPUs are not recorded: %s", sh_error_text());
+    sh_error_clear();
+    return SH_OK;
+}
+
+sh_rc sh_gpus_gather(const struct sh_run *r, const char *hosts, struct sh_gpu_metrics *out)
+{
+    struct sh_gpus_reading mine, *all = NULL;
+    bool first = r->mesh->rank == 0;
+    sh_rc rc;
+
+    if (!wanted(r))
+        return SH_OK;
+    sh_gpus_take(&mine);
+    if (first)
+        all = sh_calloc((size_t)r->mesh->world, sizeof *all);
+    rc = sh_mesh_gather(&mine, sizeof mine, all);
+    if (rc == SH_OK && first)
+        sh_gpus_judge(all, r->mesh->world, hosts, out);
+    free(all);
+    return rc;
+}

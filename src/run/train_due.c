@@ -1,0 +1,30 @@
+#include "src/run/train.h"
+
+#include "src/run/run.h"
+
+bool sh_train_compares(const struct sh_train *t, int64_t step)
+{
+    int64_t every = t->r->cfg.fault.replica_check_every;
+
+    return every && step % every == 0;
+}
+
+bool sh_train_validates(const struct sh_train *t, int64_t step)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+
+    return cfg->validation.enable && sh_train_due(step, cfg->validation.freq, cfg->training.steps);
+}
+
+bool sh_train_saves(const struct sh_train *t, int64_t step)
+{
+    const struct sh_config *cfg = &t->r->cfg;
+
+    return cfg->checkpoint.enable && sh_train_due(step, cfg->checkpoint.interval, cfg->training.steps);
+}
+
+bool sh_train_looks(const struct sh_train *t, int64_t step)
+{
+    return step == t->r->cfg.training.steps || sh_train_compares(t, step) || sh_train_validates(t, step) ||
+           sh_train_saves(t, step);
+}

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""training.mixed_precision_param: float16: losses of float32, a loss scale that finds its place, the same bits on every mesh and
+after an interruption, and what a folder of transformers, eval and generate do with it. Prints TAP."""
+import array
+import functools
+import itertools
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+LONG = bool(os.environ.get('SHERD_LONG'))
+HALF = tiny.STEPS // 2
+F16 = {'training.mixed_precision_param': 'float16'}
+# The scale moves: gradients overflow here and there, and it doubles after two steps in which they do not.
+MOVING = {**F16, 'training.loss_scale_init': 2**19, 'training.loss_scale_window': 2}
+LEARN = {'training.steps': 300, 'lr_scheduler.total_steps': 300, 'lr_scheduler.warmup_steps': 20, 'optimizer.lr': 3e-3,
+         'training.local_batch_size': 24, 'checkpoint.enable': False}
+LAST = 50
+MESHES = {
+    '1 rank, 2 threads': (0, {'training.threads': 2}),
+    'full_shard over 2': (2, {'parallelism.sharding_strategy': 'full_shard'}),
+    'no_shard over 2, once, saved in the background': (2, {'parallelism.sharding_strategy': 'no_shard',
+                                                           'checkpoint.async_mode': 'async'}),
+    'shard_optim over 4': (4, {'parallelism.sharding_strategy': 'shard_optim'}),
+    'hybrid_shard 2 x 2, without shared memory': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
+                                                      'comm.shared_memory': 'off'}),
+    'shard_grad_op over 4': (4, {'parallelism.sharding_strategy': 'shard_grad_op'}),
+}
+SAMPLE = list(MESHES)[1:2] + list(MESHES)[3:5]
+folders = itertools.count()
+
+
+def new_folder():
+    return pathlib.Path(f'run-{next(folders)}')
+
+
+def config(changes):
+    return {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.reproducible': 'mesh',
+            'training.global_batch_size': 16, 'checkpoint.interval': HALF, **MOVING, **changes}
+
+
+def saved(folder, step=tiny.STEPS):
+    return folder / f'out/checkpoint/step-{step:08}.h5'
+
+
+def numbers(steps):
+    """A norm that is not finite is null."""
+    return [step[key] if step[key] is not None else -1.0 for step in steps for key in ('loss', 'grad_norm', 'loss_scale')]
+
+
+@functools.lru_cache(None)
+def one_rank():
+    folder = new_folder()
+    return folder, job.train(folder, config({}))
+
+
+def judge(folder, steps):
+    first, right = one_rank()
+    found, wanted = numbers(steps), numbers(right)
+    return (job.differ('loss, norm or scale', found, wanted[-len(found):], 0)
+            + ([] if saved(folder).read_bytes() == saved(first).read_bytes() else ['the last checkpoints differ']))
+
+
+def case_moves():
+    """What the other cases compare is worth comparing: the scale falls, grows, and the checkpoint lies within a window."""
+    folder, steps = one_rank()
+    scales = [step['loss_scale'] for step in steps]
+    pairs = list(zip(scales, scales[1:]))
+    state = re.search(r'; loss_scale (\S+) (\d+) (\d+)', job.sherd('ckpt', 'info', '--config', saved(folder, HALF)))
+    wrong = [] if any(a > b for a, b in pairs) and any(a < b for a, b in pairs) else [f'the scales are {scales}']
+    return wrong + ([] if state and float.fromhex(state[1]) == scales[HALF] and state[2] == '1' else [f'saved is {state}'])
+
+
+def case_mesh(mesh):
+    ranks, changes = MESHES[mesh]
+    folder = new_folder()
+    return judge(folder, job.train(folder, config(changes), ranks))
+
+
+def take_up(first, changes, ranks=0):
+    """Go on from the middle of a run; returns (folder, what was run)."""
+    folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **changes})
+    saved(folder).parent.mkdir(parents=True)
+    shutil.copy(saved(first, HALF), saved(folder, HALF))
+    return folder, run(ranks, ['train', 'c.yaml'], folder)
+
+
+def run(ranks, words, folder):
+    return subprocess.run(job.command(ranks, words), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
+                          env=job.environment(ranks), timeout=job.SECONDS, check=False)
+
+
+def case_taken_up(mesh):
+    ranks, changes = MESHES[mesh]
+    folder, done = take_up(one_rank()[0], config(changes), ranks)
+    return [done.stderr] if done.returncode else judge(folder, job.metrics(folder))
+
+
+def case_changed(before, after, scale):
+    """A run goes on in another type, with the parameters that it had; its scale begins anew, as one that was not saved."""
+    first = new_folder()
+    whole = job.train(first, config({'training.mixed_precision_param': before}))
+    folder, done = take_up(first, config({'training.mixed_precision_param': after}))
+    if done.returncode:
+        return [done.stderr]
+    steps = job.metrics(folder)
+    wrong = [] if steps[0].get('loss_scale') == scale else [f'the first scale is {steps[0].get("loss_scale")}']
+    return wrong + job.differ('loss', job.losses(steps)[:1], job.losses(whole[HALF:])[:1], 1e-2)
+
+
+def write_sentences(path, count=60000):
+    """Each token is one of four that may follow the one before."""
+    draw, vocab = random.Random(8), tiny.COMMON['model.vocab_size']
+    after = [[draw.randrange(vocab) for _ in range(4)] for _ in range(vocab)]
+    text = [0]
+    while len(text) < count:
+        text.append(after[text[-1]][min(int(draw.expovariate(0.8)), 3)])
+    path.write_bytes(array.array('H', text).tobytes())
+    return str(path.absolute())
+
+
+@functools.lru_cache(None)
+def learnt(model, dtype, **changes):
+    return job.train(new_folder(), {**tiny.MODELS[model], **LEARN, 'training.dataset_path': sentences(),
+                                    'training.mixed_precision_param': dtype, **changes})
+
+
+@functools.lru_cache(None)
+def sentences():
+    return write_sentences(pathlib.Path('sentences.bin'))
+
+
+def mean(steps):
+    return sum(job.losses(steps)[-LAST:]) / LAST
+
+
+def case_learns(model):
+    """The curve of float32, all of it within 1 %, and norms that are those of the loss itself."""
+    exact, found = learnt(model, 'float32'), learnt(model, 'float16')
+    print(f'# {model}: {mean(found):.4f} in float16, {mean(exact):.4f} in float32, from {exact[0]["loss"]:.4f}')
+    wrong = job.differ('loss', job.losses(found), job.losses(exact), 1e-2)
+    wrong += job.differ('the first norm', [found[0]['grad_norm']], [exact[0]['grad_norm']], 1e-2)
+    return wrong + [f'step {step["step"]} is left out' for step in found if 'skipped' in step]
+
+
+def case_falls():
+    """From far too large a scale it falls by halves, each in a step that is left out, and then the run learns as others do."""
+    steps = job.train(new_folder(), {**tiny.MODELS['llama'], **LEARN, **F16, 'training.dataset_path': sentences(),
+                                     'training.loss_scale_init': 2**40, 'guard.action': 'stop'})
+    skipped = [step for step in steps if 'skipped' in step]
+    scales = [step['loss_scale'] for step in skipped]
+    wrong = [] if len(scales) > 10 and scales[:2] == [2**40, 2**40] else [f'the first scales are {scales[:3]}']
+    wrong += [f'{a} is followed by {b}' for a, b in zip(scales[1:], scales[2:]) if b != a / 2]
+    wrong += [f'step {step["step"]}: {step["skipped"]}' for step in skipped if step['skipped'] != 'gradients overflow float16']
+    exact = learnt('llama', 'float32')
+    return wrong + job.differ('the last losses', [mean(steps)], [mean(exact)], 2e-2)
+
+
+def case_two_scales():
+    """A power of two changes the bits of what is subnormal in float16 only: norms and losses are near those of another scale."""
+    runs = [job.train(new_folder(), config({'training.loss_scale': scale})) for scale in (2**12, 2**14)]
+    first, second = ([step[key] for step in steps for key in ('loss', 'grad_norm')] for steps in runs)
+    return job.differ('loss or norm', first, second, 1e-3)
+
+
+def case_fixed():
+    """An overflow at a fixed scale is the guard's."""
+    folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **config({'training.loss_scale': 2**40, 'guard.max_skips': 2})})
+    done = run(0, ['train', 'c.yaml'], folder)
+    right = done.returncode == 6 and 'as many steps were skipped in a row as guard.max_skips allows: 2' in done.stderr
+    return [] if right and len(job.metrics(folder)) == 2 else [f'exit {done.returncode}: {done.stderr}']
+
+
+def case_refused(words, text):
+    folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **config(F16)})
+    done = run(0, ['plan' if 'device' in words[0] else 'train', 'c.yaml', *words], folder)
+    lines = done.stderr.strip().splitlines()
+    return [] if done.returncode == 2 and len(lines) == 1 and text in lines[0] else [f'exit {done.returncode}: {done.stderr}']
+
+
+def case_used():
+    """A folder of transformers is what a run leaves and begins with, to the bit; eval and generate take the checkpoint."""
+    folder = new_folder()
+    words = {'model.vocab_size': 256, 'training.dataset_path': text_tokens(), 'data.token_type': 'uint16'}
+    job.train(folder, config({**words, 'checkpoint.last_save_in_hf': True}))
+    ends = [job.sherd('eval', '--checkpoint', saved(folder), '--data', text_tokens(), *more).split()
+            for more in ([], ['--training.mixed_precision_param=float32'])]
+    found = [float(next(b for a, b in zip(end, end[1:]) if a == 'loss').rstrip(',')) for end in ends]
+    wrong = job.differ('loss of float16', found[:1], found[1:], 1e-3)
+    said = [job.sherd('generate', '--checkpoint', saved(folder), '--prompt', 'Once', '--tokens', 5, '--temperature', 0, *more)
+            for more in ([], ['--training.mixed_precision_param=float32'])]
+    wrong += [] if said[0].startswith('Once') else [f'generate says {said[0]}']
+    exported = next((folder / 'out').rglob('config.json')).parent
+    again = new_folder()
+    steps = job.train(again, config({**words, 'model.hf_assets_path': str(exported.absolute()), 'training.steps': 1,
+                                     'checkpoint.create_seed_checkpoint': True}))
+    wrong += [] if steps[0]['loss_scale'] == MOVING['training.loss_scale_init'] else ['no new scale']
+    first, second = (tensor(run, step) for run, step in ((folder, tiny.STEPS), (again, 0)))
+    return wrong + ([] if first == second else ['the parameters of the folder are others'])
+
+
+def tensor(folder, step):
+    job.sherd('ckpt', 'extract', f'out/checkpoint/step-{step:08d}.h5', 'model.layers.1.mlp.down_proj.weight', '-o', 'x.npy',
+              folder=folder)
+    return (folder / 'x.npy').read_bytes()
+
+
+@functools.lru_cache(None)
+def text_tokens():
+    path = pathlib.Path('bytes.bin')
+    path.write_bytes(array.array('H', [*b'Once upon a time there was a small model. ' * 60]).tobytes())
+    return str(path.absolute())
+
+
+if __name__ == '__main__':
+    tokens = tiny.write_tokens()
+    many = job.can_launch()
+    cases = [('the scale moves', case_moves), ('from a scale of 2^40', case_falls), ('at a fixed scale', case_fixed)]
+    cases += [(f'{model} learns as in float32', case_learns, model) for model in tiny.MODELS]
+    cases += [(mesh, case_mesh, mesh) for mesh in (MESHES if LONG else SAMPLE) if MESHES[mesh][0] == 0 or many]
+    cases += [(f'taken up by {mesh}', case_taken_up, mesh)
+              for mesh in (list(MESHES)[:2] if many else list(MESHES)[:1])]
+    cases += [('from bfloat16 to float16', case_changed, 'bfloat16', 'float16', MOVING['training.loss_scale_init']),
+              ('from float16 to float32', case_changed, 'float16', 'float32', None)]
+    cases += [('two scales', case_two_scales), ('used', case_used)]
+    cases += [(f'refused with {words[0]}', case_refused, words, text) for words, text in (
+        (['--training.device=cuda'], 'float16: its kernels are for CPUs'),
+        (['--lora.rank=2'], 'float16: adapters (lora.rank)'),
+        (['--offload.optimizer=nvme', '--offload.nvme_path=.'], 'float16: offload.optimizer=nvme'))]
+    sys.exit(job.run_cases(cases))

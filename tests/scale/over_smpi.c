@@ -1,0 +1,341 @@
+/* Many real ranks, as threads of one process under SimGrid's SMPI: the mesh, the channels, every collective that
+ * training has over every group, and one step of the real program by the real executor with kernels that compute
+ * nothing; all values are checked. For what grows with the ranks: tables, tags, sizes, order, deadlocks.
+ *
+ *   smpirun -np R x S ... ranks R S [step]       R replicas of S shards; rank 0 prints what it came to */
+#include "src/base/mem.h"
+#include "src/comm/comm.h"
+#include "src/exec/exec.h"
+#include "src/layout/layout.h"
+#include "src/mesh/mesh.h"
+#include "src/pass/build.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GROUPS = 3, ELEMS = 3, SEQ = 8, VOCAB = 32 };
+
+static struct sh_mesh *mesh;
+static struct sh_comm *comm;
+static long long wrong, checked;
+
+static void need(sh_rc rc)
+{
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
+static void expect(double found, double expected)
+{
+    wrong += found != expected;
+    checked++;
+}
+
+/* Whole numbers, so that a sum in any order is exact. */
+static float value(int rank, int64_t i)
+{
+    return (float)((rank * 7 + i * 13) % 101);
+}
+
+/* What rank + 1 is over the members of a group. */
+static double sum_over(sh_group group)
+{
+    double sum = 0;
+
+    for (int k = 0; k < sh_group_size(&mesh->shape, group); k++)
+        sum += sh_group_member(&mesh->shape, group, k) + 1;
+    return sum;
+}
+
+static void open_channels(const struct sh_group_use *groups, int n, const struct sh_stream *streams, int n_streams)
+{
+    struct sh_comm_options opt = {.history = 16,
+                                  .groups = groups,
+                                  .n_groups = n,
+                                  .streams = streams,
+                                  .n_streams = n_streams,
+                                  .inline_progress = true};
+
+    for (int g = 0; g < n; g++)
+        need(sh_mesh_open(mesh, groups[g].axes));
+    need(sh_comm_create(mesh, &opt, &comm));
+}
+
+static void run(sh_group group, enum sh_op_kind kind, int stream, const void *send, void *recv)
+{
+    struct sh_coll coll = {.kind = kind,
+                           .stream = stream,
+                           .group = group,
+                           .dtype = SH_F32,
+                           .send = send,
+                           .recv = recv,
+                           .count = ELEMS,
+                           .label = "scale"};
+    int64_t ticket;
+
+    need(sh_comm_start(comm, &coll, &ticket));
+    need(sh_comm_wait(comm, ticket));
+}
+
+static double sum_of(sh_group group, int64_t i)
+{
+    double sum = 0;
+
+    for (int k = 0; k < sh_group_size(&mesh->shape, group); k++)
+        sum += value(sh_group_member(&mesh->shape, group, k), i);
+    return sum;
+}
+
+static void gather(sh_group group)
+{
+    int size = sh_group_size(&mesh->shape, group);
+    float mine[ELEMS], *all = sh_calloc((size_t)size * ELEMS, sizeof *all);
+
+    for (int i = 0; i < ELEMS; i++)
+        mine[i] = value(mesh->rank, i);
+    run(group, SH_OP_ALL_GATHER, SH_STREAM_GATHER, mine, all);
+    for (int i = 0; i < size * ELEMS; i++)
+        expect(all[i], value(sh_group_member(&mesh->shape, group, i / ELEMS), i % ELEMS));
+    free(all);
+}
+
+static void reduce_scatter(sh_group group)
+{
+    int size = sh_group_size(&mesh->shape, group), place = sh_group_index(&mesh->shape, group);
+    float sum[ELEMS], *all = sh_calloc((size_t)size * ELEMS, sizeof *all);
+
+    for (int i = 0; i < size * ELEMS; i++)
+        all[i] = value(mesh->rank, i);
+    run(group, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, all, sum);
+    for (int i = 0; i < ELEMS; i++)
+        expect(sum[i], sum_of(group, place * ELEMS + i));
+    free(all);
+}
+
+static void all_reduce(sh_group group)
+{
+    float sum[ELEMS];
+
+    for (int i = 0; i < ELEMS; i++)
+        sum[i] = value(mesh->rank, i);
+    run(group, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, NULL, sum);
+    for (int i = 0; i < ELEMS; i++)
+        expect(sum[i], sum_of(group, i));
+}
+
+/* Reductions over the world only where each rank sums for itself: others are n (n - 1) messages. */
+static void collectives(void)
+{
+    const struct sh_mesh_shape *s = &mesh->shape;
+    const unsigned all = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE | 1u << SH_STREAM_REPLICATE;
+    struct sh_group_use groups[GROUPS] = {
+        {"shard", s->shard, all},
+        {"replicate", s->replicate, all},
+        {"world", sh_group_world(s), 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REPLICATE}};
+
+    open_channels(groups, GROUPS, sh_streams, SH_STREAMS);
+    need(sh_mesh_self_test(mesh));
+    for (int g = 0; g < GROUPS; g++) {
+        gather(groups[g].axes);
+        if (groups[g].streams >> SH_STREAM_REDUCE & 1)
+            reduce_scatter(groups[g].axes);
+        all_reduce(groups[g].axes);
+    }
+    sh_comm_destroy(comm);
+}
+
+/* The step. Kernels of the device `cpu` with tables that hold nothing; the device calls look() instead. */
+static sh_rc nothing(const struct sh_op_call *call)
+{
+    (void)call;
+    return SH_OK;
+}
+
+#define NOTHING(KIND, name) [SH_OP_##KIND] = nothing,
+#define NONE(KIND, name)
+const struct sh_kernel_table sh_kernels_cpu = {.name = "cpu", .run = {SH_OP_LIST(NOTHING, NOTHING, NONE)}};
+const struct sh_kernel_table sh_kernels_ref = {.name = "ref", .run = {SH_OP_LIST(NOTHING, NOTHING, NONE)}};
+
+static struct sh_program *program;
+static struct sh_exec *executor;
+static int at; /* the operation that the executor has come to */
+
+/* Of parameters: the same on all ranks, whoever owns the element. */
+static float parameter(int unit, int64_t elem)
+{
+    return (float)((unit * 31 + elem * 7) % 997);
+}
+
+/* Of a unit that is gathered here; its only tensor of that kind has no row in the unit. */
+static int unit_gathered(int tensor)
+{
+    for (int i = 0; i < program->n_ops; i++)
+        if (program->ops[i].kind == SH_OP_ALL_GATHER && program->ops[i].out[0] == tensor)
+            return program->ops[i].unit;
+    sh_stop(sh_fail(SH_E_BUG, "%s is gathered nowhere", program->tensors[tensor].name));
+}
+
+/* Weights as they come out of a gather, where they are used: views of the whole unit. */
+static void look_at_weight(int tensor)
+{
+    const struct sh_tensor *t = &program->tensors[tensor];
+    int root = sh_tensor_root(program, tensor);
+    const float *x = sh_exec_data(executor, tensor);
+
+    if (program->tensors[root].mem != SH_MEM_GATHERED)
+        return;
+    for (int64_t unit = unit_gathered(root), i = 0; i < sh_tensor_elems(t); i++)
+        expect(x[i], parameter((int)unit, t->base_elems + i));
+}
+
+/* What kernels write of a unit's gradient, before it is reduced. */
+static void fill_gradient(int tensor)
+{
+    float *x = sh_exec_data(executor, tensor);
+
+    if (program->tensors[sh_tensor_root(program, tensor)].mem != SH_MEM_GRAD_FULL)
+        return;
+    for (int64_t i = 0; i < sh_tensor_elems(&program->tensors[tensor]); i++)
+        x[i] = (float)mesh->rank + 1;
+}
+
+static bool has_kernel(const struct sh_op *op)
+{
+    const struct sh_op_info *info = sh_op_info(op->kind);
+
+    return !info->async && !info->moves && !info->marker;
+}
+
+/* In place of a kernel: operations come in the order of the section. */
+static sh_rc look(const struct sh_op_call *call, const char *label)
+{
+    const struct sh_op *op;
+
+    while (!has_kernel(&program->ops[at]))
+        at++;
+    op = &program->ops[at++];
+    if (op->kind != call->kind)
+        return sh_fail(SH_E_BUG, "%s is not the operation that is next", label);
+    for (int i = 0; i < SH_OP_MAX_IN && op->phase != SH_PHASE_UPDATE; i++)
+        if (op->in[i] != SH_NONE)
+            look_at_weight(op->in[i]);
+    for (int i = 0; i < SH_OP_MAX_OUT && op->phase != SH_PHASE_UPDATE; i++)
+        if (op->out[i] != SH_NONE)
+            fill_gradient(op->out[i]);
+    return SH_OK;
+}
+
+static void run_section(enum sh_section_kind kind)
+{
+    at = sh_program_section(program, kind)->first_op;
+    sh_exec_run(executor, kind);
+}
+
+static void fill_units(void)
+{
+    for (int i = 0; i < program->n_units; i++) {
+        const struct sh_unit *u = &program->units[i];
+        float *x = sh_exec_data(executor, u->compute);
+        int64_t first = sh_group_index(&mesh->shape, u->shard) * u->chunk;
+
+        for (int64_t k = 0; k < u->chunk; k++)
+            x[k] = parameter(i, first + k);
+    }
+}
+
+static void check_gradients(void)
+{
+    for (int i = 0; i < program->n_units; i++) {
+        const struct sh_unit *u = &program->units[i];
+        const float *x = sh_exec_data(executor, u->grad_shard);
+        int64_t first = sh_group_index(&mesh->shape, u->shard) * u->chunk;
+
+        for (int64_t k = 0; k < u->chunk && first + k < u->elems; k++)
+            expect(x[k], sum_over(sh_group_world(&mesh->shape)));
+    }
+}
+
+static void check_loss(void)
+{
+    double loss = mesh->rank + 1;
+
+    sh_exec_put(executor, program->loss, &loss);
+    run_section(SH_SECTION_LOSS);
+    sh_exec_get(executor, program->loss, &loss);
+    expect(loss, sum_over(sh_group_world(&mesh->shape)));
+}
+
+static void plan(void)
+{
+    static const struct sh_optim optim = {"AdamW", SH_OP_ADAMW, 2, {"exp_avg", "exp_avg_sq"}};
+    struct sh_build b = {.model = {.family = SH_FAMILY_LLAMA,
+                                   .n_layers = 2,
+                                   .dim = 16,
+                                   .n_heads = 2,
+                                   .n_kv_heads = 1,
+                                   .head_dim = 8,
+                                   .ffn_dim = 24,
+                                   .vocab_size = VOCAB,
+                                   .max_seq_len = SEQ,
+                                   .norm_eps = 1e-5f,
+                                   .init_std = 0.02f,
+                                   .rope_theta = 1e4},
+                         .batch = {.batch = 1, .seq = SEQ},
+                         .act = SH_F32,
+                         .options = {.mesh = mesh->shape,
+                                     .micro_steps = 1,
+                                     .training = true,
+                                     .optim = &optim,
+                                     .forward_prefetch = 1,
+                                     .backward_prefetch = 1},
+                         .kernels = &sh_kernels_ref,
+                         .threads = 1};
+
+    need(sh_agree(sh_pass_build(&b, &program)));
+    if (!sh_mesh_same(sh_pass_hash(program)))
+        sh_stop(sh_fail(SH_E_BUG, "ranks have planned different programs"));
+}
+
+static void step(void)
+{
+    struct sh_device device = sh_device_cpu;
+
+    device.run = look;
+    plan();
+    open_channels(program->groups, program->n_groups, program->streams, program->n_streams);
+    need(sh_agree(sh_exec_create(program, &device, comm, -1, &(struct sh_exec_file){0}, &executor)));
+    fill_units();
+    run_section(SH_SECTION_INIT);
+    run_section(SH_SECTION_ONLY);
+    check_gradients();
+    check_loss();
+    run_section(SH_SECTION_NORM);
+    run_section(SH_SECTION_UPDATE);
+    sh_exec_destroy(executor);
+    sh_comm_destroy(comm);
+    sh_program_destroy(program);
+}
+
+int main(int argc, char **argv)
+{
+    struct sh_mesh_request req = {.inner = 1};
+
+    need(sh_mesh_start(&argc, &argv));
+    sh_mesh_wait_in_mpi(true);
+    if (argc < 3)
+        sh_stop(sh_fail(SH_E_USAGE, "ranks REPLICAS SHARDS [step]"));
+    req.replicate = atoi(argv[1]);
+    req.shard = atoi(argv[2]);
+    need(sh_mesh_create(&req, &mesh));
+    collectives();
+    if (argc > 3)
+        step();
+    long long sums[2] = {wrong, checked};
+    need(sh_mesh_sum_i64(sums, 2));
+    if (mesh->rank == 0)
+        printf("%d ranks on %d nodes, %lld of %lld values wrong\n", mesh->world, mesh->n_nodes, sums[0], sums[1]);
+    sh_mesh_destroy(mesh);
+    sh_mesh_stop();
+    return sums[0] != 0;
+}
