@@ -261,10 +261,11 @@ static sh_rc refuse_cpu_offload(struct sh_config_state *state)
 {
     if (!state->alias.cpu_offload)
         return SH_OK;
-    return sh_config_refuse(state, "training.enable_cpu_offload",
-                            "parameters stay on the device. On GPUs offload.optimizer=cpu and offload.gradients=cpu put "
-                            "optimizer states and gradients into host memory; a CPU has all there already, and "
-                            "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file");
+    return sh_config_refuse(
+        state, "training.enable_cpu_offload",
+        "parameters stay on the device. On GPUs offload.optimizer=cpu and offload.gradients=cpu put "
+        "optimizer states and gradients into host memory; a CPU has all there already, and "
+        "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file");
 }
 
 /* The order matters: degrees and stages choose a strategy, which reshard then refines. */

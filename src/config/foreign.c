@@ -20,8 +20,9 @@
 #define TOKEN_FILES "training.dataset_path is a token file, which `sherd tokenize` makes"
 #define STATES \
     "offload.optimizer: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count and optimizer_ratio are below offload"
-#define NO_KNOB "leave it out: slices are read ahead and written behind in any case, and host memory beside a GPU is pinned"
-#define NO_PARAMS \
+#define NO_KNOB \
+    "leave it out: slices are read ahead and written behind in any case, and host memory beside a GPU is pinned"
+#define NO_PARAMS                                                                                                           \
     "leave it out: parameters stay on the device; offload.optimizer=cpu and offload.gradients=cpu take a GPU's states and " \
     "gradients to host memory, where a CPU has all; there offload.optimizer=nvme takes states to a file"
 #define NO_ACTIVATIONS "activation_checkpoint.mode: memory_budget recomputes what does not fit"
