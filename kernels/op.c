@@ -176,8 +176,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_GELU_ERF_BWD] = {.shape = "dy [n] act, x [n] act -> dx [n] act", .flops = "9n", OVER(0)},
     [SH_OP_REGROUP] =
         {.shape = "x [N,3HD] act -> y [N,3HD] act", .forward = true, .attrs = regroup_attrs, APART},
-    [SH_OP_FETCH] = {.shape = "home [n] u8 -> copy [n] u8", .moves = true, APART},
-    [SH_OP_EVICT] = {.shape = "copy [n] u8 -> home [n] u8", .moves = true, APART},
+    [SH_OP_FETCH] = {.shape = "home [n] any -> copy [n] any", .moves = true, APART},
+    [SH_OP_EVICT] = {.shape = "copy [n] any -> home [n] any", .moves = true, APART},
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .async = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .async = true, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .async = true, APART},

@@ -200,10 +200,30 @@ static void print_peak(const struct sh_cmd_plan *l, struct sh_pass_peak peak)
     putchar('\n');
 }
 
+/* Homes, and the copies that saves are written from; all that is pinned, in one arena. */
+static void print_pinned(const struct sh_cmd_plan *l, int tier)
+{
+    static const struct {
+        enum sh_mem mem;
+        const char *name;
+    } rows[] = {{SH_MEM_OPTIM, "pinned host memory: optimizer states"},
+                {SH_MEM_GRAD, "pinned host memory: gradients"},
+                {SH_MEM_SNAPSHOT, "pinned host memory: snapshots"}};
+    int64_t bytes[SH_MEM_KINDS], in, out;
+
+    sh_pass_pinned(l->p, tier, bytes);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (bytes[rows[i].mem] || rows[i].mem == SH_MEM_SNAPSHOT)
+            print_bytes(rows[i].name, bytes[rows[i].mem]);
+    sh_program_moved(l->p, &in, &out);
+    if (in || out)
+        printf("  moved in a training step: %lld bytes to the GPU, %lld bytes back\n", (long long)in, (long long)out);
+}
+
 /* What the arena is beside: on a GPU of the card, else of the node. */
 static void print_beside(const struct sh_cmd_plan *l)
 {
-    int64_t host = 0;
+    int host = sh_program_host_tier(l->p);
     char name[64];
 
     if (!l->at.gpu && l->at.ranks_per_node > 1) {
@@ -214,10 +234,9 @@ static void print_beside(const struct sh_cmd_plan *l)
         puts("  beside it, per rank: 50 to 70 MB for the program, its libraries and MPI");
         return;
     }
-    for (int i = 0; i < l->p->n_tiers; i++)
-        host += l->p->tiers[i].kind == SH_TIER_HOST ? l->p->tiers[i].bytes : 0;
     printf("  beside it, not Sherd's: about 0.5 GiB for CUDA, and NCCL's buffers\n");
-    print_bytes("pinned host memory: snapshots", host);
+    if (host != SH_NONE)
+        print_pinned(l, host);
 }
 
 /* Each kind at the moment when the sum of all is highest; what is left over to the arena are gaps. */

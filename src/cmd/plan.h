@@ -20,11 +20,11 @@ struct sh_cmd_plan {
     struct sh_machine machine;
 };
 
-/* plan_file.c: between memory and the file, of this rank in a training step. */
+/* plan_file.c: between the device and the tier below it, of this rank in a training step. */
 struct sh_cmd_plan_moves {
     int64_t file_bytes; /* 0: there is no file */
     int64_t read_bytes, written_bytes;
-    double read_rate, write_rate; /* of its node, bytes a second */
+    double read_rate, write_rate; /* of its node, or of its GPU, bytes a second */
     const char *from;             /* the rates: "offload.rates", "machine file" or "assumed" */
     double seconds;               /* of all ranks of the node, with nothing beside them */
 };

@@ -100,7 +100,7 @@ static void say_wear(const struct sh_cmd_plan *l, const struct sh_cost_step *ste
     int64_t in, out;
 
     sh_program_moved(l->p, &in, &out);
-    if (out)
+    if (out && sh_program_file_tier(l->p) != SH_NONE)
         printf("wear         %.4g TB written a day on the disk of a node (offload.nvme_path)\n",
                (double)out * l->at.ranks_per_node / step->seconds * 86400 / 1e12);
 }

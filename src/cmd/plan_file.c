@@ -1,8 +1,20 @@
-/* `sherd plan`: what lies in the scratch file of a rank, what moves there and back, and at which rates. */
+/* `sherd plan`: what lies in the scratch file of a rank, what moves there and back, and at which rates. Beside a GPU: what moves
+ * to its host's memory and back. */
 #include "src/cmd/plan.h"
 
 #include "src/base/str.h"
+#include "src/cost/price.h"
 #include "src/cost/rates.h"
+
+/* Each GPU has a way of its own, which carries both directions at once. */
+static void move_to_host(struct sh_cmd_plan_moves *out)
+{
+    int64_t most = out->read_bytes > out->written_bytes ? out->read_bytes : out->written_bytes;
+
+    out->read_rate = out->write_rate = 1 / sh_price_host_move(SH_OP_FETCH, 1).seconds;
+    out->seconds = (double)most / out->read_rate;
+    out->from = "assumed";
+}
 
 struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
 {
@@ -21,6 +33,8 @@ struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
     out.write_rate = m.scratch.write;
     out.from = names[m.from[sh_machine_key_find("scratch.read")]];
     out.seconds = node * ((double)out.read_bytes / out.read_rate + (double)out.written_bytes / out.write_rate);
+    if (tier == SH_NONE && sh_program_moves(l->p))
+        move_to_host(&out);
     return out;
 }
 

@@ -50,8 +50,9 @@ static const struct {
 } no_words[] = {
     {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
-    {"offload.optimizer", "cpu",
-     "host memory is where a CPU computes; the tier below it is nvme, a file on a local disk"},
+    {"offload.gradients", "nvme", "a file is for optimizer states: offload.optimizer=nvme"},
+    {"offload.activations", "cpu",
+     "a CPU computes in that memory, and a GPU keeps its activations: activation_checkpoint.mode computes them again"},
 };
 
 const char *sh_config_alias_advice(const char *key, const char *word)
@@ -255,16 +256,16 @@ static sh_rc resolve_lora(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* What it asks for, all of the state in host memory, is where a CPU computes anyway. */
+/* It asks for all of the state in host memory: where a CPU computes anyway, and more than leaves a GPU. */
 static sh_rc refuse_cpu_offload(struct sh_config_state *state)
 {
     if (!state->alias.cpu_offload)
         return SH_OK;
-    return sh_config_refuse(state, "training.enable_cpu_offload",
-                            "on a CPU all is in host memory already; "
-                            "offload.optimizer=nvme with offload.nvme_path puts "
-                            "optimizer states into a file. On GPUs all state "
-                            "stays in device memory; `sherd plan` shows what fits");
+    return sh_config_refuse(
+        state, "training.enable_cpu_offload",
+        "parameters stay on the device. On GPUs offload.optimizer=cpu and offload.gradients=cpu put "
+        "optimizer states and gradients into host memory; a CPU has all there already, and "
+        "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file");
 }
 
 /* The order matters: degrees and stages choose a strategy, which reshard then refines. */

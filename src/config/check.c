@@ -308,8 +308,8 @@ static sh_rc check_offload_budget(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     if (c->training.device == SH_DEVICE_CUDA)
         return sh_config_refuse(state, "offload.mode",
-                                "memory_budget moves between a file and the memory of the CPU, not of a GPU; leave it "
-                                "out");
+                                "memory_budget moves between a file and the memory of the CPU, not of a GPU; give "
+                                "offload.optimizer=cpu instead");
     if (c->offload.optimizer != SH_OFFLOAD_NONE)
         return sh_config_refuse(state, "offload.optimizer",
                                 "offload.mode=memory_budget chooses it; leave out one of them");
@@ -323,6 +323,33 @@ static sh_rc check_offload_budget(struct sh_config_state *state)
     if (!c->offload.nvme_path[0])
         return sh_config_refuse(state, "offload.mode",
                                 "memory_budget: into which folder? give offload.nvme_path, on a local disk");
+    return SH_OK;
+}
+
+/* Tiers that a device, where it is named, has not. */
+static sh_rc check_tiers(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    const struct {
+        const char *key;
+        bool asked;
+        int device;
+        const char *text;
+    } rows[] = {
+        {"offload.optimizer", c->offload.optimizer == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
+         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory beside it"},
+        {"offload.activations", c->offload.activations == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
+         "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out"},
+        {"offload.optimizer", c->offload.optimizer == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
+         "cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme puts them into a "
+         "file"},
+        {"offload.gradients", c->offload.gradients == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
+         "cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; leave it out"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].asked && c->training.device == rows[i].device)
+            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
     return SH_OK;
 }
 
@@ -340,26 +367,24 @@ static sh_rc check_offload(struct sh_config_state *state)
     };
 
     SH_TRY(check_rates(state));
+    SH_TRY(check_tiers(state));
     if (c->offload.mode == SH_OFFLOAD_BUDGET)
         return check_offload_budget(state);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (rows[i].where == SH_OFFLOAD_NONE)
             continue;
-        if (c->training.device == SH_DEVICE_CUDA)
-            return sh_config_refuse(state, rows[i].key,
-                                    "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out");
         if (rows[i].share <= 0)
-            return sh_config_refuse(state, rows[i].ratio, "0 leaves nothing to the file; leave out %s", rows[i].key);
-        if (!c->offload.nvme_path[0])
+            return sh_config_refuse(state, rows[i].ratio, "0 moves nothing; leave out %s", rows[i].key);
+        if (rows[i].where == SH_OFFLOAD_NVME && !c->offload.nvme_path[0])
             return sh_config_refuse(state, rows[i].key,
                                     "nvme: into which folder? give offload.nvme_path, on a local disk");
     }
     return SH_OK;
 }
 
-/* What puts optimizer states, or anything, below memory. */
-#define STATES_AWAY "offload.optimizer=nvme or offload.mode=memory_budget"
-#define ANY_AWAY "offload.optimizer=nvme, offload.activations=nvme or offload.mode=memory_budget"
+/* What puts optimizer states below the device, and what puts anything into a file. */
+#define STATES_AWAY "offload.optimizer=cpu or nvme, or offload.mode=memory_budget"
+#define IN_A_FILE "offload.optimizer=nvme, offload.activations=nvme or offload.mode=memory_budget"
 
 /* A request on the command line that another key makes meaningless. In a file the same stands in every printed
  * configuration, and may wait there for a mode that the command line chooses. */
@@ -368,8 +393,8 @@ static sh_rc check_idle(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     const bool half = c->training.mixed_precision_param == SH_PRECISION_FLOAT16;
     const bool dynamic = half && c->training.loss_scale == SH_LOSS_SCALE_DYNAMIC;
-    bool nvme = c->offload.optimizer == SH_OFFLOAD_NVME, states = nvme || c->offload.mode == SH_OFFLOAD_BUDGET;
-    bool any = states || c->offload.activations == SH_OFFLOAD_NVME;
+    bool budget = c->offload.mode == SH_OFFLOAD_BUDGET, states = budget || c->offload.optimizer != SH_OFFLOAD_NONE;
+    bool file = budget || c->offload.optimizer == SH_OFFLOAD_NVME || c->offload.activations == SH_OFFLOAD_NVME;
     const struct {
         const char *name, *needs;
         bool used;
@@ -407,15 +432,15 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
-        {"offload.optimizer_ratio", "offload.optimizer=nvme", nvme},
+        {"offload.optimizer_ratio", "offload.optimizer=cpu or nvme", c->offload.optimizer != SH_OFFLOAD_NONE},
         {"offload.overlap_update", STATES_AWAY, states},
         {"offload.activation_ratio", "offload.activations=nvme", c->offload.activations == SH_OFFLOAD_NVME},
         {"offload.buffer_count", STATES_AWAY, states},
-        {"offload.verify", ANY_AWAY, any},
-        {"offload.allow_network", ANY_AWAY, any},
-        {"offload.nvme_limit_bytes", ANY_AWAY, any},
-        {"offload.nvme_path", ANY_AWAY, any},
-        {"offload.rates", ANY_AWAY, any},
+        {"offload.verify", IN_A_FILE, file},
+        {"offload.allow_network", IN_A_FILE, file},
+        {"offload.nvme_limit_bytes", IN_A_FILE, file},
+        {"offload.nvme_path", IN_A_FILE, file},
+        {"offload.rates", IN_A_FILE, file},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},

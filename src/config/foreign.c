@@ -18,10 +18,13 @@
 #define WHOLE_STATE \
     "leave it out: each checkpoint has parameters, optimizer and position; --init-from takes the parameters"
 #define TOKEN_FILES "training.dataset_path is a token file, which `sherd tokenize` makes"
-#define STATES "offload.optimizer: nvme, with nvme_path, buffer_count and optimizer_ratio below offload"
-#define NO_KNOB "leave it out: slices of the file are read ahead and written behind in any case"
-#define NO_PARAMS \
-    "leave it out: a CPU has all in host memory already; offload.optimizer=nvme puts optimizer states into a file"
+#define STATES \
+    "offload.optimizer: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count and optimizer_ratio are below offload"
+#define NO_KNOB \
+    "leave it out: slices are read ahead and written behind in any case, and host memory beside a GPU is pinned"
+#define NO_PARAMS                                                                                                           \
+    "leave it out: parameters stay on the device; offload.optimizer=cpu and offload.gradients=cpu take a GPU's states and " \
+    "gradients to host memory, where a CPU has all; there offload.optimizer=nvme takes states to a file"
 #define ACTIVATIONS                                                                                   \
     "offload.activations: nvme, with nvme_path and activation_ratio below offload, on CPUs; on GPUs " \
     "activation_checkpoint.mode: memory_budget recomputes what does not fit"
@@ -129,7 +132,7 @@ static const struct {
     {"optimizer.params", "write its keys below optimizer: lr, beta1, beta2, eps, weight_decay"},
     {"optimizer.betas", "optimizer.beta1 and optimizer.beta2"},
     {"offload_optimizer", STATES},
-    {"offload_optimizer.device", "offload.optimizer: none or nvme"},
+    {"offload_optimizer.device", "offload.optimizer: none, cpu or nvme"},
     {"offload_optimizer.nvme_path", "offload.nvme_path"},
     {"offload_optimizer.buffer_count", "offload.buffer_count, of slices; their size is chosen"},
     {"offload_optimizer.ratio", "offload.optimizer_ratio"},
@@ -149,8 +152,8 @@ static const struct {
     {"parallelism.cpu_offload", NO_PARAMS},
     {"parallelism.offload_policy", NO_PARAMS},
     /* Megatron-LM */
-    {"optimizer_cpu_offload", NO_PARAMS},
-    {"optimizer_offload_fraction", "offload.optimizer_ratio, with offload.optimizer: nvme"},
+    {"optimizer_cpu_offload", STATES},
+    {"optimizer_offload_fraction", "offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on CPUs"},
     {"fine_grained_activation_offloading", ACTIVATIONS},
     {"activation_offload_fraction", "offload.activation_ratio, with offload.activations: nvme"},
     {"loss_scale", "training.loss_scale: dynamic, or a power of two"},

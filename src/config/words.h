@@ -37,7 +37,7 @@ enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
 enum sh_cfg_verify { SH_VERIFY_DISK, SH_VERIFY_CACHE, SH_VERIFY_OFF };
 enum sh_cfg_export { SH_EXPORT_FLOAT32, SH_EXPORT_FLOAT16, SH_EXPORT_BFLOAT16 };
 enum sh_cfg_trust { SH_TRUST_OWNER, SH_TRUST_ANY };
-enum sh_cfg_offload { SH_OFFLOAD_NONE, SH_OFFLOAD_NVME };
+enum sh_cfg_offload { SH_OFFLOAD_NONE, SH_OFFLOAD_CPU, SH_OFFLOAD_NVME };
 enum sh_cfg_overlap { SH_OVERLAP_AUTO, SH_OVERLAP_OFF };
 enum sh_cfg_offload_mode { SH_OFFLOAD_MANUAL, SH_OFFLOAD_BUDGET };
 enum sh_cfg_progress { SH_PROGRESS_THREAD, SH_PROGRESS_INLINE };

@@ -34,7 +34,16 @@ struct sh_price {
     double latency, transfer; /* of collectives and moves, in seconds */
     int link;                 /* of collectives and moves: who else uses it; an enum sh_cost_link */
 };
-enum sh_cost_link { SH_LINK_INSIDE, SH_LINK_NETWORK, SH_LINK_MEMORY, SH_LINK_FILE, SH_LINKS };
+/* HOST_IN and HOST_OUT: between a device and its host, which carries both ways at once. */
+enum sh_cost_link {
+    SH_LINK_INSIDE,
+    SH_LINK_NETWORK,
+    SH_LINK_MEMORY,
+    SH_LINK_FILE,
+    SH_LINK_HOST_IN,
+    SH_LINK_HOST_OUT,
+    SH_LINKS
+};
 
 /* An operation of the compute stream, from its row's formula and the shapes of its operands: the one place for operations
  * and bytes of a call, of which sh_op_cost() has the counts.
@@ -65,6 +74,9 @@ struct sh_price sh_price_coll(const struct sh_machine *m, const struct sh_cost_f
 
 /* FETCH or EVICT of so many bytes, by one of `sharing` ranks that use the disk at once. */
 struct sh_price sh_price_move(const struct sh_machine *m, enum sh_op_kind kind, int sharing, double bytes);
+
+/* The same between a device with memory of its own and its host. */
+struct sh_price sh_price_host_move(enum sh_op_kind kind, double bytes);
 
 /* What a rank receives of a collective over `ranks` ranks: (n-1)/n of the whole, twice that of an all_reduce. */
 double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes);

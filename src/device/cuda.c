@@ -123,7 +123,11 @@ static sh_rc host_create(int64_t bytes, char **memory)
 
     if (cudaMallocHost(&p, (size_t)bytes) != cudaSuccess) {
         cudaGetLastError();
-        return sh_fail(SH_E_MEMORY, "%s of pinned host memory cannot be had", sh_str_bytes(bytes, text));
+        return sh_fail(
+            SH_E_MEMORY,
+            "%s of pinned host memory cannot be had on this node, which ulimit -l, a container's limit or other ranks may have used up; "
+            "offload.optimizer=cpu and checkpoints of GPUs want it",
+            sh_str_bytes(bytes, text));
     }
     *memory = p;
     return SH_OK;

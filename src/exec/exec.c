@@ -2,19 +2,22 @@
 
 #include "src/base/mem.h"
 #include "src/exec/exec_trace.h"
+#include "src/exec/host_moves.h"
 #include "src/exec/moves.h"
 #include "src/exec/timings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct sh_exec {
     const struct sh_program *p;
     const struct sh_device *device;
     struct sh_comm *comm;
-    struct sh_bases at;     /* the tiers */
-    struct sh_moves *moves; /* of the file tier; NULL: there is none */
-    char *extra;            /* pinned memory that sh_exec_host() lends */
+    struct sh_bases at;         /* the tiers */
+    struct sh_moves *moves;     /* of the file tier; NULL: there is none */
+    struct sh_host_moves *host; /* of the host tier; NULL: the program moves nothing there */
+    char *extra;                /* pinned memory that sh_exec_host() lends */
     int64_t extra_bytes;
     void *queue, *copies;          /* queues of the operations, and of copies beside them */
     void *before_copies, *copied;  /* events */
@@ -39,6 +42,8 @@ static void make_queues(struct sh_exec *e)
     e->before_copies = e->device->event_create(false);
     e->copied = e->device->event_create(false);
     e->spans = sh_timings_create(e->device, e->queue);
+    if (e->device->gpu && sh_program_moves(e->p))
+        e->host = sh_host_moves_open(e->p, e->device, &e->at, e->queue);
 }
 
 /* Addresses do not change after the tiers are open, so each operation's arguments are resolved here and not in each
@@ -153,6 +158,7 @@ void sh_exec_destroy(struct sh_exec *e)
         return;
     e->device->queue_drain(e->queue);
     e->device->queue_drain(e->copies);
+    sh_host_moves_close(e->host);
     sh_exec_trace_destroy(e->trace);
     sh_timings_destroy(e->spans);
     e->device->event_destroy(e->before_copies);
@@ -197,11 +203,24 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
     return sh_comm_start(e->comm, &coll, &e->tickets[i]);
 }
 
-/* For a file the host waits. */
+static sh_rc start_move(struct sh_exec *e, int i)
+{
+    if (!e->host)
+        return sh_moves_start(e->moves, &e->p->ops[i], &e->tickets[i]);
+    sh_host_moves_start(e->host, i);
+    return SH_OK;
+}
+
+/* For a file the host waits; else a GPU's queue does. */
 static sh_rc wait_for_move(struct sh_exec *e, int move)
 {
     int64_t timing = sh_timings_begin(e->spans, SH_TIMING_MOVE);
-    sh_rc rc = sh_moves_wait(e->moves, e->tickets[move]);
+    sh_rc rc = SH_OK;
+
+    if (e->host)
+        sh_host_moves_join(e->host, move);
+    else
+        rc = sh_moves_wait(e->moves, e->tickets[move]);
 
     sh_timings_end(e->spans, timing);
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[move]);
@@ -232,7 +251,7 @@ static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
     if (e->p->streams[e->p->ops[i].stream].runs == SH_RUNS_COLLECTIVES)
         return start(e, s, i);
     if (info->moves)
-        return sh_moves_start(e->moves, &e->p->ops[i], &e->tickets[i]);
+        return start_move(e, i);
     if (e->p->ops[i].kind == SH_OP_WAIT)
         return wait(e, s, i);
     return info->marker ? SH_OK : e->device->run(&e->calls[i], e->labels[i]);
@@ -372,12 +391,16 @@ void sh_exec_get(struct sh_exec *e, int tensor, void *host)
 
 sh_rc sh_exec_lend(struct sh_exec *e, int slice, bool change, char **extent)
 {
-    return sh_moves_lend(e->moves, slice, change, extent);
+    if (!e->host)
+        return sh_moves_lend(e->moves, slice, change, extent);
+    *extent = sh_exec_data(e, e->p->slices[slice].home);
+    return SH_OK;
 }
 
 void sh_exec_give_back(struct sh_exec *e)
 {
-    sh_moves_give_back(e->moves);
+    if (e->moves)
+        sh_moves_give_back(e->moves);
 }
 
 void sh_exec_forget_slices(struct sh_exec *e)
@@ -385,17 +408,39 @@ void sh_exec_forget_slices(struct sh_exec *e)
     e->pending = false;
     if (e->moves)
         sh_moves_forget(e->moves);
+    if (e->host) {
+        e->device->queue_drain(e->copies);
+        sh_host_moves_forget(e->host);
+    }
+}
+
+/* Whether an address is in the host tier, which the host itself reads and writes once no queue does. */
+static bool is_home(const struct sh_exec *e, const void *at)
+{
+    int host = e->host ? sh_program_host_tier(e->p) : SH_NONE;
+    const char *begin = host == SH_NONE ? NULL : e->at.tier[host];
+
+    if (!begin || (const char *)at < begin || (const char *)at >= begin + e->p->tiers[host].bytes)
+        return false;
+    e->device->queue_drain(e->queue);
+    return true;
 }
 
 /* The bytes of `host` may be reused on return. */
 void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t bytes)
 {
-    e->device->put(e->queue, device, host, bytes);
+    if (is_home(e, device))
+        memcpy(device, host, (size_t)bytes);
+    else
+        e->device->put(e->queue, device, host, bytes);
 }
 
 void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t bytes)
 {
-    e->device->get(e->queue, host, device, bytes);
+    if (is_home(e, device))
+        memcpy(host, device, (size_t)bytes);
+    else
+        e->device->get(e->queue, host, device, bytes);
 }
 
 /* Halves are split and joined, blocks packed and unpacked, in pieces that stay in the cache, and are worth a GPU's way to the
@@ -545,5 +590,7 @@ struct sh_exec_time sh_exec_take_time(struct sh_exec *e)
     time.exposed_offload = seconds[SH_TIMING_MOVE];
     if (e->moves)
         sh_moves_take(e->moves, &time.read_bytes, &time.written_bytes);
+    if (e->host)
+        sh_host_moves_take(e->host, &time.read_bytes, &time.written_bytes);
     return time;
 }

@@ -16,7 +16,7 @@ struct sh_exec;
 struct sh_exec_time {
     double compute, exposed_comm,
         exposed_offload;               /* seconds of what came to its end since the last sh_exec_take_time */
-    int64_t read_bytes, written_bytes; /* of moves between the device and a file in the sections since then */
+    int64_t read_bytes, written_bytes; /* of moves to and from the device in the sections since then */
 };
 
 /* The scratch file of a program with a file tier (src/tier/tier.h). */
@@ -26,8 +26,8 @@ struct sh_exec_file {
 };
 
 /* The program, device and channels are lent until sh_exec_destroy. Allocates the arena, and touches nothing of it, the
- * arena of host memory where the program has one, and opens the scratch file where it has a file tier, for which the device
- * must be the host; prepares the kernels. Errors: SH_E_MEMORY; those of sh_tier_open(); those of a kernel's preparation, with
+ * arena of host memory where the program has one, whose slices are zeros, and opens the scratch file where it has a file
+ * tier, for which the device must be the host; prepares the kernels. Errors: SH_E_MEMORY; those of sh_tier_open(); those of a kernel's preparation, with
  * the name of the operation.
  *   segment_fd  the file of the program's segment, for the time of the call; -1 when it has none
  *   file        for the time of the call; its fields count where the program has a file tier */
@@ -51,21 +51,23 @@ bool sh_exec_is_pending(const struct sh_exec *e);
 void *sh_exec_queue(struct sh_exec *e);                          /* that of the operations; NULL on the CPU */
 struct sh_op_scalars *sh_exec_scalars(struct sh_exec *e);        /* of all operations but updates */
 struct sh_op_scalars *sh_exec_update_scalars(struct sh_exec *e); /* of those; as they are when it is carried out */
-/* Device address; of a snapshot: host address. What lies in a file has none: SH_E_BUG, and the job ends. */
+/* Device address; of a snapshot and of a slice in the host tier: pinned host memory, which kernels of the device reach too. What lies in a file has none: SH_E_BUG, and the job ends. */
 void *sh_exec_data(struct sh_exec *e, int tensor);
 void sh_exec_put(struct sh_exec *e, int tensor, const void *host); /* the whole tensor */
 void sh_exec_get(struct sh_exec *e, int tensor, void *host);
 
 /* The extent of a slice, a row of the program's table, between sections. It is in memory until others are asked for or a
  * section runs, and changes go to the file then. One is lent at a time: lend waits for who has one, give_back ends that.
- * Any thread. Errors: SH_E_DATA with unit and elements; nothing is lent then. */
+ * In the host tier it is always there, and what is queued may still write it: it is looked at by what is queued too, or by
+ * sh_exec_get_at() and the like. Any thread. Errors: SH_E_DATA with unit and elements; nothing is lent then. */
 sh_rc sh_exec_lend(struct sh_exec *e, int slice, bool change, char **extent);
 void sh_exec_give_back(struct sh_exec *e);
 
 /* All slices become zeros, as they are at first, and an update that is pending is dropped. */
 void sh_exec_forget_slices(struct sh_exec *e);
 
-/* Copies between device addresses and any host memory, in order with the operations; done on return. */
+/* Copies between device addresses, or a slice of the host tier, and any host memory, in order with the operations; done on
+ * return. One thread at a time, attached to the device. */
 void sh_exec_put_at(struct sh_exec *e, void *device, const void *host, int64_t bytes);
 void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t bytes);
 

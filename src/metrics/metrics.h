@@ -11,7 +11,7 @@
 /* Where the time of a step went, in seconds; what is left of `step` is host work between the sections. */
 struct sh_step_time {
     double step, compute, exposed_comm, data, checkpoint, checks;
-    double exposed_offload; /* waiting for moves between memory and a file */
+    double exposed_offload; /* waiting for moves between tiers */
 };
 
 /* How evenly the ranks work: seconds a step without waiting, as means since the last time they were gathered. */
@@ -53,7 +53,7 @@ struct sh_step_metrics {
     double since_last;       /* seconds since the step before ended: this step, and saves and validations before it */
     int64_t arena_bytes;     /* planned and allocated, of one rank */
     int64_t peak_rss_bytes;  /* largest over the ranks */
-    bool offloads;           /* states live in a file: the next two, and time.exposed_offload, say something */
+    bool offloads;           /* states live in a lower tier: the next two, and time.exposed_offload, say something */
     int64_t offload_read_bytes, offload_written_bytes; /* that this step moved, of the rank that writes */
     int64_t gpu_used_bytes;  /* of a GPU, by all that run on it, largest over the ranks; 0: none is used */
     struct sh_pace_metrics pace;

@@ -7,7 +7,7 @@ void sh_trace_program(struct sh_trace *t, const struct sh_program *p)
     for (int i = 0; i < p->n_streams; i++)
         sh_trace_row(t, i, p->streams[i].name);
     sh_trace_row(t, p->n_streams, "exposed communication");
-    if (sh_program_file_tier(p) != SH_NONE)
+    if (sh_program_moves(p))
         sh_trace_row(t, p->n_streams + 1, "exposed offload");
     sh_trace_row(t, SH_TRACE_STEPS, "steps");
 }

@@ -5,13 +5,14 @@
 #include "src/model/model.h"
 #include "src/pass/pass.h"
 
-/* What has its home in a lower tier than the device. */
+/* What has its home in a lower tier than the device: in the host's memory where the device has its own, else in a file. */
 struct sh_offload {
-    int optimizer_16; /* sixteenths of the elements whose remainder and optimizer states lie in a file; 0: none */
+    int optimizer_16; /* sixteenths of the elements whose remainder and optimizer states lie there; 0: none */
+    bool gradients;   /* of the shards of gradients: there, on a device with memory of its own */
     int buffers;      /* slices on the device at once, at least 2: one arrives while one is in use */
     bool carry;       /* the update goes into the next step's first micro-step, ahead of each unit's first use */
     bool overlap;     /* of a budget: carry, where it moves states */
-    int act_blocks;   /* the first so many blocks, whose activations lie in a file from the forward to the backward */
+    int act_blocks; /* of the first so many blocks activations lie in a file between their forward and backward; on CPUs */
     int64_t slice_elems; /* whole SH_SLICE_MULTIPLE; 0: a sixteenth of them, at most 4 Mi */
 };
 
@@ -40,8 +41,8 @@ struct sh_build {
     bool score;                   /* a SCORE section, alone */
     const struct sh_kernel_table *kernels;
     bool snapshot_on_host;        /* the device has memory of its own: snapshots lie in the host's, a tier of its own */
-    struct sh_offload offload;    /* not together with a device that has memory of its own */
-    bool fit_homes;               /* sh_budget_fit() chooses what is away from the device */
+    struct sh_offload offload;
+    bool fit_homes;               /* sh_budget_fit() chooses what is in a file */
     int threads;                  /* kernels will run with; their scratch depends on it */
     int64_t limit_bytes;          /* of the arena; 0: none */
     int64_t file_limit_bytes;     /* of the file; 0: none */
@@ -55,8 +56,9 @@ struct sh_build {
  * Cost: about log2(blocks) + 2 plans; before a refusal about three times that. Errors: SH_E_BUG from the checks. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level);
 
-/* What has its home in a lower tier, as the end of a list: ", 5/16 of the optimizer states in a file"; "" for nothing. */
-enum { SH_HOMES_TEXT = 64 };
+/* What has its home in a lower tier, as the end of a list: ", 5/16 of the optimizer states in a file", ", optimizer states,
+ * gradients in host memory"; "" for nothing. */
+enum { SH_HOMES_TEXT = 80 };
 const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT]);
 
 /* Where b->widen, after sh_pass_fit(): set b->batch.chunk_rows to 8192 or 4096 where there are as many rows and the arena

@@ -33,13 +33,14 @@ static bool within_reach(const struct sh_check *c, const int *operand, int room)
     return true;
 }
 
-/* A move has the device at one end and another tier at the other, and moves storage, not views: a request of a file. */
+/* A move has the device at one end and another tier at the other, and moves storage, not views: a request of a file. Of the
+ * host's memory it may be a part. */
 static bool goes_between_tiers(const struct sh_check *c, const struct sh_op *op)
 {
     const struct sh_tensor *in = &c->p->tensors[op->in[0]], *out = &c->p->tensors[op->out[0]];
 
     return (in->tier == 0) != (out->tier == 0) && (out->tier == 0) == (op->kind == SH_OP_FETCH) &&
-           in->base == SH_NONE && out->base == SH_NONE;
+           (in->base == SH_NONE || c->p->tiers[in->tier].kind == SH_TIER_HOST) && out->base == SH_NONE;
 }
 
 /* The stream runs what the operation is. */

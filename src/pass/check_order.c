@@ -129,6 +129,14 @@ static sh_rc start_move(struct sh_check *c, int i)
     return SH_OK;
 }
 
+/* Where its value is from: itself, or the home of a copy. */
+static int source_of(const struct sh_check *c, int tensor)
+{
+    int root = sh_tensor_root(c->p, tensor);
+
+    return c->home[root] == SH_NONE ? root : sh_tensor_root(c->p, c->home[root]);
+}
+
 /* What is carried is the update of the step before: it comes before the unit's first use, and takes a gradient that this
  * step has not touched. */
 static sh_rc check_carried(struct sh_check *c, int i)
@@ -143,7 +151,7 @@ static sh_rc check_carried(struct sh_check *c, int i)
     }
     if (!sh_op_info(op->kind)->runs)
         return SH_OK;
-    if (c->written[sh_tensor_root(c->p, op->in[0])])
+    if (c->written[source_of(c, op->in[0])])
         return sh_check_broken(c, i, "takes the gradient of a later step");
     if (c->used[sh_tensor_root(c->p, op->out[0])])
         return sh_check_broken(c, i, "updates what was used before");

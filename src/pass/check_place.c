@@ -182,9 +182,11 @@ static sh_rc check_pages(const struct sh_check *c)
 
     for (int i = 0; i < c->section->n_ops; i++) {
         const struct sh_op *op = sh_check_op(c, i);
-        int t = op->kind == SH_OP_FETCH ? op->out[0] : op->in[0];
+        bool fetch = op->kind == SH_OP_FETCH;
+        int home = fetch ? op->in[0] : op->out[0], copy = fetch ? op->out[0] : op->in[0];
 
-        if (sh_op_info(op->kind)->moves && p->tensors[t].offset_bytes % SH_FILE_PAGE)
+        if (sh_op_info(op->kind)->moves && p->tiers[p->tensors[home].tier].kind == SH_TIER_FILE &&
+            p->tensors[copy].offset_bytes % SH_FILE_PAGE)
             return sh_check_broken(c, i, "its place in memory is not the begin of a page");
     }
     return SH_OK;

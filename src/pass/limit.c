@@ -54,6 +54,16 @@ static bool states_in_a_file(struct sh_build *b)
     return applies;
 }
 
+/* The same of a device that has a host beside it. */
+static bool states_on_the_host(struct sh_build *b)
+{
+    bool applies = b->options.training && b->offload.optimizer_16 < 16 && b->snapshot_on_host;
+
+    b->offload.optimizer_16 = 16;
+    b->offload.buffers = b->offload.buffers ? b->offload.buffers : 3;
+    return applies;
+}
+
 /* Over an axis that is one rank only, as no_shard's, more of them change nothing. */
 static bool twice_the_ranks(struct sh_build *b)
 {
@@ -75,6 +85,7 @@ static const struct {
     {all_sharded, "parallelism.sharding_strategy=full_shard"},
     {twice_the_ranks, "twice the ranks"},
     {states_in_a_file, "offload.optimizer=nvme"},
+    {states_on_the_host, "offload.optimizer=cpu"},
 };
 
 static int64_t arena_of(struct sh_build *trial)
@@ -98,8 +109,9 @@ const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char te
     for (size_t i = 0; i < sizeof cures / sizeof *cures; i++) {
         struct sh_build trial = *b;
         int64_t less = cures[i].make(&trial) ? arena_of(&trial) : INT64_MAX;
-        /* A disk under each step is no price for a few bytes. */
-        int64_t gain = cures[i].make == states_in_a_file ? arena_bytes / 16 : 0;
+        /* A disk, or the host's memory, under each step is no price for a few bytes. */
+        bool moves = cures[i].make == states_in_a_file || cures[i].make == states_on_the_host;
+        int64_t gain = moves ? arena_bytes / 16 : 0;
 
         if (less < arena_bytes - gain)
             n += snprintf(text + n, (size_t)(SH_CURES_TEXT - n), "%s%s (%s%s)", n ? ", " : "; smaller with ",
@@ -129,13 +141,16 @@ static const char *what_takes_it(const struct sh_program *p, char *text, size_t 
 const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT])
 {
     int away = b->offload.optimizer_16;
+    char states[40] = "";
 
-    if (away == 0)
-        text[0] = '\0';
-    else if (away == 16)
-        snprintf(text, SH_HOMES_TEXT, ", optimizer states in a file");
-    else
-        snprintf(text, SH_HOMES_TEXT, ", %d/16 of the optimizer states in a file", away);
+    if (away == 16)
+        snprintf(states, sizeof states, ", optimizer states");
+    else if (away)
+        snprintf(states, sizeof states, ", %d/16 of the optimizer states", away);
+    snprintf(text, SH_HOMES_TEXT, "%s%s%s", states, b->offload.gradients ? ", gradients" : "",
+             !away && !b->offload.gradients ? ""
+             : b->snapshot_on_host          ? " in host memory"
+                                            : " in a file");
     return text;
 }
 

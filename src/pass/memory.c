@@ -80,6 +80,14 @@ static void add_persistent(const struct sh_program *p, int64_t bytes[SH_MEM_KIND
             bytes[p->tensors[t].mem] += sh_lifetime_share(p, &p->tensors[t]);
 }
 
+void sh_pass_pinned(const struct sh_program *p, int tier, int64_t bytes[SH_MEM_KINDS])
+{
+    memset(bytes, 0, SH_MEM_KINDS * sizeof *bytes);
+    for (int t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].persistent && p->tensors[t].base == SH_NONE && p->tensors[t].tier == tier)
+            bytes[p->tensors[t].mem] += sh_lifetime_bytes(&p->tensors[t]);
+}
+
 /* What is alive at the peak of the section that needs most, and what is persistent: the rows of `sherd plan`. */
 struct sh_pass_peak sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS])
 {

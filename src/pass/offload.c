@@ -1,4 +1,4 @@
-/* Optimizer states whose home is a file: the update of a unit becomes, slice by slice, a fetch of the remainder and the states, the
+/* Optimizer states whose home is a file, or the host's memory beside a GPU's: the update of a unit becomes, slice by slice, a fetch of the remainder and the states, the
  * update on views of what came, and their way back. The update is elementwise, so no cut changes a bit. Right after this pass
  * each move is waited for on the spot; schedule then makes the double buffer.
  *
@@ -15,7 +15,7 @@ enum { MOST_ELEMS = 4 << 20, SLICES = 16 };
 struct offload {
     const struct sh_build *b;
     struct sh_program *p;
-    int file, in, out; /* rows of the tier and of the streams */
+    int home, in, out; /* rows of the tier and of the streams */
     struct list {
         struct sh_op *op;
         int n, cap;
@@ -81,7 +81,7 @@ static void add_slice(struct offload *o, int unit, int64_t first, int64_t n)
     struct sh_slice s = {.unit = unit, .first = first, .n = n, .room = whole_multiples(n), .remainder = SH_NONE};
     int64_t bytes = extent_bytes(p, s.room), at = 0;
 
-    s.home = add_extent(o, &p->units[unit], bytes, SH_MEM_OPTIM, o->file);
+    s.home = add_extent(o, &p->units[unit], bytes, SH_MEM_OPTIM, o->home);
     s.copy = add_extent(o, &p->units[unit], bytes, SH_MEM_FETCHED, 0);
     if (p->act != SH_F32) {
         s.remainder = view_part(p, s.copy, SH_I16, at, n, "remainder");
@@ -228,7 +228,7 @@ sh_rc sh_pass_offload(const struct sh_build *b, struct sh_program *p)
 
     if (!b->offload.optimizer_16 || !update)
         return SH_OK;
-    o.file = sh_program_add_tier(p, "file", SH_TIER_FILE);
+    o.home = b->snapshot_on_host ? sh_program_host_tier(p) : sh_program_add_tier(p, "file", SH_TIER_FILE);
     o.in = sh_program_add_stream(p, "in", SH_RUNS_MOVES);
     o.out = sh_program_add_stream(p, "out", SH_RUNS_MOVES);
     cut_units(&o);

@@ -29,8 +29,9 @@ struct sh_build; /* build.h: what is asked for */
     PASS(carry, false)    /* where asked for: the update into the first micro-step of the next step */                 \
     PASS(groups, false)   /* names the groups and streams of all collectives, and of the host's sums over the batch */ \
     PASS(schedule, false) /* starts gathers ahead of their use, waits for reductions behind the next gradients */      \
-    PASS(place, false)    /* scratch of kernels, lifetimes, offsets in the arena */                                    \
-    PASS(check, false)    /* refuses a program that is not right */
+    PASS(gradients, false) /* where asked for: shards of gradients to the host's memory, between their uses */         \
+    PASS(place, false)     /* scratch of kernels, lifetimes, offsets in the arena */                                   \
+    PASS(check, false)     /* refuses a program that is not right */
 
 /* Errors: SH_E_BUG; of pack SH_E_USAGE where a matrix cannot be packed; of place SH_E_MEMORY where the segment of a node is beyond 64 bits. */
 typedef sh_rc sh_pass(const struct sh_build *b, struct sh_program *p);
@@ -110,5 +111,8 @@ struct sh_pass_peak sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_
 /* The same as a sum, at each operation of a section.
  *   bytes  out  [s->n_ops] */
 void sh_pass_in_use(const struct sh_program *p, const struct sh_section *s, int64_t *bytes);
+
+/* What lies in a lower tier, by kind. */
+void sh_pass_pinned(const struct sh_program *p, int tier, int64_t bytes[SH_MEM_KINDS]);
 
 #endif

@@ -84,14 +84,18 @@ static void place_persistent(struct place *pl)
     pl->p->persistent_bytes = pl->persistent[SH_SPACE_OWN];
 }
 
-/* Those of FETCH and EVICT on the device. */
+/* What FETCH and EVICT move between the device and a file. */
 static void find_paged(struct place *pl)
 {
     const struct sh_program *p = pl->p;
 
-    for (int i = 0; i < p->n_ops; i++)
-        if (sh_op_info(p->ops[i].kind)->moves)
-            pl->paged[sh_tensor_root(p, p->ops[i].kind == SH_OP_FETCH ? p->ops[i].out[0] : p->ops[i].in[0])] = true;
+    for (int i = 0; i < p->n_ops; i++) {
+        bool fetch = p->ops[i].kind == SH_OP_FETCH;
+        int home = fetch ? p->ops[i].in[0] : p->ops[i].out[0], copy = fetch ? p->ops[i].out[0] : p->ops[i].in[0];
+
+        if (sh_op_info(p->ops[i].kind)->moves && p->tiers[p->tensors[home].tier].kind == SH_TIER_FILE)
+            pl->paged[sh_tensor_root(p, copy)] = true;
+    }
 }
 
 /* Sharing is transitive: c may overwrite b, which has overwritten a. */

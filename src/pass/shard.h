@@ -2,6 +2,7 @@
 #ifndef SH_PASS_SHARD_H
 #define SH_PASS_SHARD_H
 
+#include "src/layout/layout.h"
 #include "src/pass/pass.h"
 
 /* Units with their persistent tensors for one rank, into the empty program `out`. */
@@ -45,6 +46,9 @@ int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, 
 
 /* Set the runs of weight decay of all updates of the program: new rows of its table, in place of the old ones. */
 void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p);
+
+/* Elements of the rank's chunk that an operation updates, padding included. */
+struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op *op);
 
 /* A plain operation appended to the newest section. */
 void sh_shard_op(struct sh_program *p, struct sh_op op);

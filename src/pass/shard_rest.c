@@ -164,13 +164,15 @@ static bool rounds_stochastically(const struct sh_program *p)
     return p->n_states > 0 && p->state[0].dtype != SH_F32;
 }
 
-/* Of the chunk: all, or a slice (src/pass/offload.c). */
-static struct sh_range updated_part(const struct sh_program *p, const struct sh_op *op)
+/* Of the chunk: all, or the part whose masters are a view of it (src/pass/offload.c). The gradient and the states may be copies
+ * of just that. */
+struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op *op)
 {
-    const struct sh_tensor *grad = &p->tensors[op->in[0]];
-    int64_t begin = grad->base == SH_NONE ? 0 : grad->base_elems;
+    const struct sh_unit *u = &p->units[op->unit];
+    bool all = op->out[0] == u->compute || op->out[0] == u->master;
+    int64_t begin = all ? 0 : p->tensors[op->out[0]].base_elems;
 
-    return (struct sh_range){begin, begin + grad->dim[0]};
+    return (struct sh_range){begin, begin + p->tensors[op->in[0]].dim[0]};
 }
 
 /* Runs of equal weight decay in the part of the rank's chunk that is updated, counted from its begin; neighbours of one kind
@@ -178,7 +180,7 @@ static struct sh_range updated_part(const struct sh_program *p, const struct sh_
 static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
 {
     const struct sh_unit *u = &p->units[unit];
-    struct sh_range owned, part = updated_part(p, op);
+    struct sh_range owned, part = sh_shard_updated(p, op);
 
     owned_elems(opt, u, &owned);
     part = sh_layout_intersect(owned, (struct sh_range){owned.begin + part.begin, owned.begin + part.end});
@@ -259,7 +261,7 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
         struct sh_op *op = &p->ops[i];
         struct sh_tensor *t = op->kind == SH_OP_SUMSQ && op->unit != SH_NONE ? &p->tensors[op->in[0]] : NULL;
 
-        if (t && t->base == p->units[op->unit].grad_shard) {
+        if (t) {
             struct sh_range part = squared_part(opt, &p->units[op->unit]);
 
             t->base_elems = part.begin;

@@ -5,6 +5,7 @@
 
 #include "src/base/mem.h"
 #include "src/layout/layout.h"
+#include "src/pass/shard.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -250,17 +251,15 @@ static sh_rc note_squares(struct check *c, const struct sh_op *op)
     const struct sh_tensor *t = &c->p->tensors[op->in[0]];
     int64_t begin = chunk_begin(c, u) + t->base_elems;
 
-    if (t->base != u->grad_shard)
-        return SH_OK;
     add_part(&c->squared, op->unit, c->rank, begin, begin + t->dim[0]);
     return SH_OK;
 }
 
-/* Runs lie end to end from the beginning of the chunk. Replicas update the same. */
+/* Runs lie end to end from the beginning of what is updated. Replicas update the same. */
 static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
 {
     const struct sh_unit *u = &c->p->units[op->unit];
-    int64_t at = 0;
+    int64_t begin = chunk_begin(c, u) + sh_shard_updated(c->p, op).begin, at = 0;
     char text[SH_OP_LABEL];
 
     for (int k = op->attr.runs.first; k < op->attr.runs.first + op->attr.runs.count; k++) {
@@ -271,7 +270,7 @@ static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
         at = c->p->runs[k].end;
     }
     if (sh_group_index(c->mesh, u->replicate) == 0)
-        add_part(&c->updated, op->unit, c->rank, chunk_begin(c, u), chunk_begin(c, u) + at);
+        add_part(&c->updated, op->unit, c->rank, begin, begin + at);
     return SH_OK;
 }
 

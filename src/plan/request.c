@@ -234,7 +234,7 @@ static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
     } bars[] = {
         {gpu, "its kernels are for CPUs, and the job runs on GPUs; give bfloat16, or training.device=cpu"},
         {cfg->lora.rank > 0, "adapters (lora.rank) are on a base in bfloat16 or float32; give one of these"},
-        {cfg->offload.optimizer != SH_OFFLOAD_NONE,
+        {cfg->offload.optimizer == SH_OFFLOAD_NVME,
          "offload.optimizer=nvme is for float32 and bfloat16; leave it out, or give one of these"},
         {cfg->offload.activations != SH_OFFLOAD_NONE,
          "offload.activations=nvme is for float32 and bfloat16; leave it out, or give one of these"},
@@ -312,22 +312,43 @@ static int share_of(double share, int n)
     return (int)ceil(share * n * (1 - 1e-12));
 }
 
-/* The states and activations of a run that trains. */
+/* Which tiers the device has below it. check.c refuses the same where training.device names the device. */
+static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
+{
+    const struct {
+        bool asked, gpu; /* of such a device it cannot be done */
+        const char *text;
+    } bars[] = {
+        {cfg->offload.mode == SH_OFFLOAD_BUDGET, true,
+         "offload.mode=memory_budget moves between a file and the memory of the CPU, and the job runs on GPUs; give "
+         "offload.optimizer=cpu instead, their host's memory, or training.device=cpu"},
+        {cfg->offload.optimizer == SH_OFFLOAD_NVME, true,
+         "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; give cpu, "
+         "their host's memory, or training.device=cpu"},
+        {cfg->offload.activations == SH_OFFLOAD_NVME, true,
+         "offload.activations=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; leave it "
+         "out, or give training.device=cpu"},
+        {cfg->offload.optimizer == SH_OFFLOAD_CPU, false,
+         "offload.optimizer=cpu is for GPUs, and the job runs on CPUs, whose memory has the states already; nvme puts "
+         "them into a file"},
+        {cfg->offload.gradients == SH_OFFLOAD_CPU, false,
+         "offload.gradients=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; leave it out"},
+    };
+
+    for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
+        if (bars[i].asked && bars[i].gpu == gpu)
+            return sh_fail(SH_E_USAGE, "%s", bars[i].text);
+    return SH_OK;
+}
+
+/* The states, gradients and activations of a run that trains. */
 static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out)
 {
     bool optimizer = cfg->offload.optimizer != SH_OFFLOAD_NONE, act = cfg->offload.activations != SH_OFFLOAD_NONE;
-    bool budget = cfg->offload.mode == SH_OFFLOAD_BUDGET;
 
-    *out = (struct sh_offload){.buffers = cfg->offload.buffer_count};
-    if (budget && gpu)
-        return sh_fail(SH_E_USAGE,
-                       "offload.mode=memory_budget moves between a file and the memory of the CPU, and the job runs on "
-                       "GPUs; leave it out, or give training.device=cpu");
-    if (gpu && (optimizer || act))
-        return sh_fail(SH_E_USAGE,
-                       "offload.%s=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; "
-                       "leave it out, or give training.device=cpu",
-                       optimizer ? "optimizer" : "activations");
+    SH_TRY(offload_fits(cfg, gpu));
+    *out = (struct sh_offload){.buffers = cfg->offload.buffer_count,
+                               .gradients = cfg->offload.gradients == SH_OFFLOAD_CPU};
     out->overlap = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
     out->carry = optimizer && out->overlap;
     if (optimizer)
@@ -376,7 +397,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .optim = sh_optim_of(cfg->optimizer.name),
                     .state_dtype = dtype_of(cfg->optimizer.state_dtype),
                     .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
-                                (gpu || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
+                                ((gpu && cfg->offload.optimizer == SH_OFFLOAD_NONE) ||
+                                 cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
                     .reproducible = reproducible(cfg),
                     .reduce = dtype_of(cfg->training.mixed_precision_reduce),
                     .decay_all = cfg->optimizer.decay_all,

@@ -223,13 +223,31 @@ int64_t sh_program_segment_bytes(const struct sh_segment *w)
     return w->ranks ? sh_program_segment_peer_at(w, w->ranks) : 0;
 }
 
+static int find_tier(const struct sh_program *p, int kind)
+{
+    for (int i = 0; i < p->n_tiers; i++)
+        if ((int)p->tiers[i].kind == kind)
+            return i;
+    return SH_NONE;
+}
+
 /* There is one file at most. */
 int sh_program_file_tier(const struct sh_program *p)
 {
-    for (int i = 0; i < p->n_tiers; i++)
-        if (p->tiers[i].kind == SH_TIER_FILE)
-            return i;
-    return SH_NONE;
+    return find_tier(p, SH_TIER_FILE);
+}
+
+int sh_program_host_tier(const struct sh_program *p)
+{
+    return find_tier(p, SH_TIER_HOST);
+}
+
+bool sh_program_moves(const struct sh_program *p)
+{
+    for (int i = 0; i < p->n_streams; i++)
+        if (p->streams[i].runs == SH_RUNS_MOVES)
+            return true;
+    return false;
 }
 
 /* Counted from the operations that the run executes, so that both have the same figure. */

@@ -283,8 +283,12 @@ struct sh_op sh_program_op(enum sh_op_kind kind);
 struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *fmt,
                                 ...) __attribute__((format(printf, 5, 6)));
 
-/* The row of the file tier; SH_NONE: the program has none. */
+/* The row of the file tier, and of the host's memory beside a GPU's; SH_NONE: the program has none. */
 int sh_program_file_tier(const struct sh_program *p);
+int sh_program_host_tier(const struct sh_program *p);
+
+/* Whether it moves anything between tiers. */
+bool sh_program_moves(const struct sh_program *p);
 
 /* Bytes that a training step moves between tiers: by FETCH and by EVICT. */
 void sh_program_moved(const struct sh_program *p, int64_t *in_bytes, int64_t *out_bytes);

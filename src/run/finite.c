@@ -35,16 +35,6 @@ static bool is_finite(const struct sh_run *r, struct sh_floats data, int64_t n)
     return bad == 0;
 }
 
-/* The state of a place: all that are saved of each unit, of a frozen one nothing. */
-static struct sh_floats state_of(const struct sh_run *r, int place, int64_t *n)
-{
-    const struct sh_unit *u = &r->p->units[place / sh_shards_states(r)];
-    struct sh_range own = sh_shards_owned(r, u);
-
-    *n = u->trainable ? own.end - own.begin : 0;
-    return sh_shards_state(r, u, u->trainable ? place % sh_shards_states(r) : SH_CKPT_MODEL);
-}
-
 static int places(const struct sh_run *r)
 {
     return r->p->n_units * sh_shards_states(r);
@@ -81,23 +71,41 @@ static int find_bad(const struct sh_run *r)
     return places(r);
 }
 
+/* On a device: which place each count is of. */
+struct scan_look {
+    const struct sh_run *r;
+    struct sh_scan *scan;
+    int unit;
+    int *place;
+    int n, cap;
+};
+
+static void scan_look(const struct sh_stretch *s, void *arg)
+{
+    struct scan_look *l = arg;
+
+    for (int k = 0; k < sh_shards_states(l->r); k++) {
+        sh_scan_bad(l->scan, s->state[k], s->n);
+        l->place = sh_grow(l->place, l->n, &l->cap, sizeof *l->place);
+        l->place[l->n++] = l->unit * sh_shards_states(l->r) + k;
+    }
+}
+
 static int find_bad_there(const struct sh_run *r)
 {
-    struct sh_scan *scan = sh_scan_open(r);
+    struct scan_look l = {.r = r, .scan = sh_scan_open(r)};
     const uint64_t *bad;
-    int place = 0;
-    int64_t n;
+    int first = places(r);
 
-    for (int i = 0; i < places(r); i++) {
-        struct sh_floats x = state_of(r, i, &n);
-
-        sh_scan_bad(scan, x, n);
-    }
-    bad = sh_scan_read(scan);
-    while (place < places(r) && !bad[place])
-        place++;
-    sh_scan_close(scan);
-    return place;
+    for (l.unit = 0; l.unit < r->p->n_units; l.unit++)
+        if (r->p->units[l.unit].trainable)
+            sh_visit_all(r, &r->p->units[l.unit], false, scan_look, &l);
+    bad = sh_scan_read(l.scan);
+    for (int i = 0; i < l.n; i++)
+        first = bad[i] && l.place[i] < first ? l.place[i] : first;
+    sh_scan_close(l.scan);
+    free(l.place);
+    return first;
 }
 
 /* Only this rank's part is looked at; sh_agree() makes a bad number on any rank a refusal on all. */

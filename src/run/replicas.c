@@ -19,7 +19,7 @@ static int n_states(const struct sh_run *r)
     return sh_shards_states(r) + 1;
 }
 
-/* Name of a state in a report; must name what find_state() reads. */
+/* Name of a state in a report; must name what hash_look() reads. */
 static const char *state_name(const struct sh_run *r, int state)
 {
     return state + 1 == n_states(r) ? "remainder" : sh_shards_state_name(r, state);
@@ -38,18 +38,6 @@ static uint64_t hash_data(const char *data, int64_t bytes)
         sum += sh_mix64(sh_hash64(data + b * BLOCK_BYTES, (size_t)n) + (uint64_t)b + 1);
     }
     return sum;
-}
-
-/* On a device with memory of its own. Without padding, which nobody reads. Of a state that is not there, or of frozen parameters, which frozen.c watches: no
- * bytes. */
-static const char *find_state(const struct sh_run *r, const struct sh_unit *u, int state, int64_t *bytes)
-{
-    struct sh_range own = sh_shards_owned(r, u);
-    int t = state == 0 ? sh_shards_whole(u) : state + 1 == n_states(r) ? u->remainder : u->state[state - 1];
-
-    t = u->trainable ? t : SH_NONE;
-    *bytes = t == SH_NONE ? 0 : (own.end - own.begin) * sh_dtype_bytes(r->p->tensors[t].dtype);
-    return t == SH_NONE ? NULL : sh_exec_data(r->exec, t);
 }
 
 static int n_hashes(const struct sh_run *r)
@@ -95,20 +83,53 @@ static void hash_here(const struct sh_run *r, uint64_t *hash)
     }
 }
 
-/* On the device: the words are summed there, and only 8 bytes a state travel. The two kinds of hash differ, so replicas
+/* On a device: which hash each sum is a part of, and where its stretch begins. */
+struct scan_sums {
+    const struct sh_run *r;
+    struct sh_scan *scan;
+    int unit;
+    struct scan_sum {
+        int hash;
+        int64_t first;
+    } * sum;
+    int n, cap;
+};
+
+static void ask_for_sum(struct scan_sums *c, int state, int64_t first, const void *data, int64_t bytes)
+{
+    if (!data)
+        return;
+    sh_scan_sum(c->scan, data, bytes);
+    c->sum = sh_grow(c->sum, c->n, &c->cap, sizeof *c->sum);
+    c->sum[c->n++] = (struct scan_sum){.hash = c->unit * n_states(c->r) + state, .first = first};
+}
+
+/* What hash_look() takes. */
+static void scan_look(const struct sh_stretch *s, void *arg)
+{
+    struct scan_sums *c = arg;
+    int last = n_states(c->r) - 1;
+
+    for (int k = 0; k < last; k++)
+        ask_for_sum(c, k, s->first, sh_floats_array(s->state[k], 0), sh_floats_bytes(s->state[k], s->n));
+    ask_for_sum(c, last, s->first, s->state[SH_CKPT_MODEL].low, s->n * (int64_t)sizeof(int16_t));
+}
+
+/* On the device: the words are summed there, and only 8 bytes a stretch travel. The two kinds of hash differ, so replicas
  * must all use the same; they do, since all ranks have the same kind of device. */
 static void hash_there(const struct sh_run *r, uint64_t *hash)
 {
-    struct sh_scan *scan = sh_scan_open(r);
-    int64_t bytes;
+    struct scan_sums c = {.r = r, .scan = sh_scan_open(r)};
+    const uint64_t *sum;
 
-    for (int i = 0; i < n_hashes(r); i++) {
-        const char *data = find_state(r, &r->p->units[i / n_states(r)], i % n_states(r), &bytes);
-
-        sh_scan_sum(scan, data, bytes);
-    }
-    memcpy(hash, sh_scan_read(scan), (size_t)n_hashes(r) * sizeof *hash);
-    sh_scan_close(scan);
+    for (c.unit = 0; c.unit < r->p->n_units; c.unit++)
+        if (r->p->units[c.unit].trainable)
+            sh_visit_all(r, &r->p->units[c.unit], false, scan_look, &c);
+    sum = sh_scan_read(c.scan);
+    for (int i = 0; i < c.n; i++)
+        hash[c.sum[i].hash] += c.sum[i].first ? sh_mix64(sum[i] ^ (uint64_t)c.sum[i].first) : sum[i];
+    sh_scan_close(c.scan);
+    free(c.sum);
 }
 
 /* The hash of all hashes. It depends on their order; two swapped states give another one. */

@@ -86,8 +86,8 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     struct sh_shards p;
     sh_rc rc;
 
-    sh_shards_make(r, r->device->gpu ? SH_SHARDS_SNAPSHOT : SH_SHARDS_SAVE, &p);
-    if (r->device->gpu) { /* a file is written from host memory */
+    sh_shards_make(r, sh_shards_copied(r) ? SH_SHARDS_SNAPSHOT : SH_SHARDS_SAVE, &p);
+    if (sh_shards_copied(r)) {
         sh_shards_copy(r, &p);
         sh_shards_wait(r, &p);
     }

@@ -41,7 +41,7 @@ sh_rc sh_run_can_save_hf(const struct sh_run *r)
     return rc;
 }
 
-/* From host memory, as save_now() does, and from a snapshot that is planned anyway. */
+/* From a snapshot that is planned anyway, as save_now() does. */
 static sh_rc export(struct sh_run *r, const char *folder)
 {
     char *tokenizer = sh_run_tokenizer_folder(r->cfg.hf.tokenizer, r->tokenizer);
@@ -55,8 +55,8 @@ static sh_rc export(struct sh_run *r, const char *folder)
     struct sh_shards p;
     sh_rc rc;
 
-    sh_shards_make(r, r->device->gpu ? SH_SHARDS_SNAPSHOT : SH_SHARDS_SAVE, &p);
-    if (r->device->gpu) { /* a file is written from host memory */
+    sh_shards_make(r, sh_shards_copied(r) ? SH_SHARDS_SNAPSHOT : SH_SHARDS_SAVE, &p);
+    if (sh_shards_copied(r)) {
         sh_shards_copy(r, &p);
         sh_shards_wait(r, &p);
     }

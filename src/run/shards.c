@@ -6,6 +6,7 @@
 #include "src/run/visit.h"
 
 #include <omp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,6 +100,20 @@ static bool loads(enum sh_shards_way way)
     return way == SH_SHARDS_LOAD || way == SH_SHARDS_BASE;
 }
 
+/* Whether files are written from a GPU's state and read into it piece by piece, without a copy of all of it in between. */
+static bool all_far(const struct sh_run *r, enum sh_shards_way way)
+{
+    return r->device->gpu && (way == SH_SHARDS_SAVE || (way == SH_SHARDS_LOAD && r->p->n_slices));
+}
+
+bool sh_shards_copied(const struct sh_run *r)
+{
+    for (int i = 0; i < r->p->n_units; i++)
+        if (r->p->units[i].snapshot != SH_NONE)
+            return r->device->gpu;
+    return false;
+}
+
 /* What this rank reads or writes of one parameter, the set's newest tensor, as one piece; none when it owns no element of
  * it. A parameter's elements are contiguous in its unit, so one piece is always enough. */
 static void add_piece(const struct sh_run *r, const struct sh_param *param, struct sh_shards *out)
@@ -116,7 +131,7 @@ static void add_piece(const struct sh_run *r, const struct sh_param *param, stru
         int64_t from;
         struct sh_floats state;
 
-        piece->far[k] = out->way != SH_SHARDS_SNAPSHOT && sh_shards_far(r, u, k);
+        piece->far[k] = out->way != SH_SHARDS_SNAPSHOT && (all_far(r, out->way) || sh_shards_far(r, u, k));
         if (piece->far[k])
             continue;
         state = find_state(r, u, out->way, k, out, &from);
@@ -168,6 +183,7 @@ static struct sh_range chunk_range(const struct sh_shards *s, int piece, int64_t
 
 /* One side of a copy between a stretch and memory. */
 struct far_copy {
+    const struct sh_run *r;
     int k;
     int64_t begin; /* of the range of the chunk that `to` or `from` has */
     float *to;
@@ -177,11 +193,36 @@ struct far_copy {
 static void copy_far(const struct sh_stretch *s, void *arg)
 {
     const struct far_copy *c = arg;
+    int64_t at = s->first - c->begin;
 
-    if (c->to)
-        sh_floats_get(s->state[c->k], s->n, c->to + (s->first - c->begin));
+    if (c->to && c->r->device->gpu)
+        sh_exec_get_floats(c->r->exec, c->to + at, s->state[c->k], s->n);
+    else if (c->to)
+        sh_floats_get(s->state[c->k], s->n, c->to + at);
+    else if (c->r->device->gpu)
+        sh_exec_put_floats(c->r->exec, s->state[c->k], c->from + at, s->n);
     else
-        sh_floats_put(s->state[c->k], s->n, c->from + (s->first - c->begin));
+        sh_floats_put(s->state[c->k], s->n, c->from + at);
+}
+
+/* The threads that read and write files take turns at a GPU. */
+static sh_rc visit_far(const struct sh_shards *s, const struct sh_unit *u, struct sh_range part, bool change,
+                       struct far_copy *copy)
+{
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+    bool gpu = s->r->device->gpu;
+    sh_rc rc;
+
+    copy->r = s->r;
+    copy->begin = part.begin;
+    if (gpu) {
+        pthread_mutex_lock(&turn);
+        s->r->device->attach();
+    }
+    rc = sh_visit(s->r, u, part, 1u << copy->k, change, copy_far, copy);
+    if (gpu)
+        pthread_mutex_unlock(&turn);
+    return rc;
 }
 
 static sh_rc get_far(void *arg, int piece, int k, int64_t at, int64_t n, float *to)
@@ -189,9 +230,9 @@ static sh_rc get_far(void *arg, int piece, int k, int64_t at, int64_t n, float *
     const struct sh_shards *s = arg;
     const struct sh_unit *u;
     struct sh_range part = chunk_range(s, piece, at, n, &u);
-    struct far_copy copy = {.k = k, .begin = part.begin, .to = to};
+    struct far_copy copy = {.k = k, .to = to};
 
-    return sh_visit(s->r, u, part, 1u << k, false, copy_far, &copy);
+    return visit_far(s, u, part, false, &copy);
 }
 
 static sh_rc put_far(void *arg, int piece, int k, int64_t at, int64_t n, const float *from)
@@ -199,9 +240,9 @@ static sh_rc put_far(void *arg, int piece, int k, int64_t at, int64_t n, const f
     const struct sh_shards *s = arg;
     const struct sh_unit *u;
     struct sh_range part = chunk_range(s, piece, at, n, &u);
-    struct far_copy copy = {.k = k, .begin = part.begin, .from = from};
+    struct far_copy copy = {.k = k, .from = from};
 
-    return sh_visit(s->r, u, part, 1u << k, true, copy_far, &copy);
+    return visit_far(s, u, part, true, &copy);
 }
 
 static void add_tensor(const struct sh_run *r, int param_index, struct sh_shards *out)
@@ -226,9 +267,9 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
 
     *out = (struct sh_shards){.way = way, .r = r};
     out->far = (struct sh_ckpt_far){.get = get_far, .put = put_far, .arg = out};
-    /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put().
-     */
-    if (loads(way) && r->device->gpu)
+    /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put(),
+     * unless it gets piece by piece. */
+    if (loads(way) && r->device->gpu && !all_far(r, way))
         out->loaded =
             sh_calloc((size_t)(states_of_way(r, way) * floats_before(r, way, r->p->units + r->p->n_units)) + 1,
                       sizeof *out->loaded);
@@ -257,7 +298,9 @@ void sh_shards_free(struct sh_shards *p)
     free(p->pieces);
     free(p->loaded);
     free(p->lows);
+    free(p->params);
     free(p->sums);
+    free(p->part_of);
 }
 
 /* Low halves of masters of the units before this one that lie in a file. */
@@ -292,11 +335,43 @@ static sh_rc visit_lows(const struct sh_run *r, const struct sh_shards *p, bool 
     return SH_OK;
 }
 
+/* A GPU's parameters to floats in host memory, or back. */
+static sh_rc visit_params(const struct sh_shards *p, bool change)
+{
+    const struct sh_run *r = p->r;
+
+    for (int i = 0; i < r->p->n_units; i++) {
+        const struct sh_unit *u = &r->p->units[i];
+        float *params = p->params + floats_before(r, p->way, u);
+        struct far_copy copy = {.k = SH_CKPT_MODEL, .to = change ? NULL : params, .from = params};
+
+        if (u->trainable)
+            SH_TRY(visit_far(p, u, (struct sh_range){0, owned_elems(r, u)}, change, &copy));
+    }
+    return SH_OK;
+}
+
+static sh_rc borrow_params(const struct sh_run *r, struct sh_shards *p)
+{
+    p->params = sh_calloc((size_t)floats_before(r, p->way, r->p->units + r->p->n_units) + 1, sizeof *p->params);
+    for (int i = 0; i < p->set.n_pieces; i++) {
+        struct sh_ckpt_piece *piece = &p->pieces[i];
+        const struct sh_unit *u;
+        int64_t at = chunk_range(p, i, 0, 0, &u).begin;
+
+        piece->far[SH_CKPT_MODEL] = false;
+        piece->data[SH_CKPT_MODEL] = (struct sh_floats){.whole = p->params + floats_before(r, p->way, u) + at};
+    }
+    return p->way == SH_SHARDS_SAVE ? visit_params(p, false) : SH_OK;
+}
+
 sh_rc sh_shards_borrow(const struct sh_run *r, struct sh_shards *p)
 {
     int64_t n = lows_before(r, r->p->units + r->p->n_units);
 
-    if (!n)
+    if (all_far(r, p->way))
+        return borrow_params(r, p);
+    if (!n || p->way == SH_SHARDS_SNAPSHOT)
         return SH_OK;
     p->lows = sh_calloc((size_t)n, sizeof *p->lows);
     for (int i = 0; i < p->set.n_pieces; i++) {
@@ -326,7 +401,7 @@ static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_f
  * borrowed. */
 void sh_shards_put(const struct sh_run *r, const struct sh_shards *p)
 {
-    sh_rc rc = p->lows ? visit_lows(r, p, true, take_lows) : SH_OK;
+    sh_rc rc = p->lows ? visit_lows(r, p, true, take_lows) : p->params ? visit_params(p, true) : SH_OK;
 
     if (rc != SH_OK)
         sh_stop(rc);
@@ -424,58 +499,95 @@ static void touch_by_all_threads(const struct sh_run *r)
 }
 
 /* What this replica writes of one state of a unit to its place in the snapshot. */
+struct snapshot_copy {
+    const struct sh_run *r;
+    struct sh_floats to;
+    int64_t begin; /* of the chunk, what `to` begins with */
+    int k;
+};
+
+static void copy_by_queue(const struct sh_stretch *s, void *arg)
+{
+    const struct snapshot_copy *c = arg;
+
+    copy_floats(c->r, sh_floats_at(c->to, s->first - c->begin), s->state[c->k], s->n, sh_exec_copy);
+}
+
+/* A GPU's state is always in memory. */
+static void visit_memory(const struct sh_run *r, const struct sh_unit *u, struct sh_range part, int k,
+                         sh_visit_look *look, void *arg)
+{
+    sh_rc rc = sh_visit(r, u, part, 1u << k, false, look, arg);
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
 static void copy_unit(const struct sh_run *r, const struct sh_unit *u, int k)
 {
-    struct sh_range part = written(r, u);
-    int64_t begin, copy_begin;
-    struct sh_floats state = find_state(r, u, SH_SHARDS_SAVE, k, NULL, &begin);
-    struct sh_floats snapshot = find_state(r, u, SH_SHARDS_SNAPSHOT, k, NULL, &copy_begin);
+    struct sh_range part = written(r, u), own = sh_shards_owned(r, u);
+    struct snapshot_copy c = {.r = r, .k = k, .begin = part.begin - own.begin};
+    int64_t begin;
 
-    copy_floats(r, snapshot, sh_floats_at(state, part.begin - begin), part.end - part.begin, sh_exec_copy);
+    c.to = find_state(r, u, SH_SHARDS_SNAPSHOT, k, NULL, &begin);
+    visit_memory(r, u, (struct sh_range){c.begin, part.end - own.begin}, k, copy_by_queue, &c);
 }
 
-/* Sum state k of a piece on the device, part by part of its blocks, or add up what the device has made of it (`add`).
- *   parts  in/out  the sums of this state's parts; returns where the next state's begin */
-static uint64_t *sum_state(const struct sh_run *r, const struct sh_param *param, const struct sh_ckpt_piece *piece,
-                           int k, uint64_t *parts, bool add)
+/* Sums of state k of a piece, part by part of its blocks. */
+struct piece_sums {
+    struct sh_shards *shards;
+    const struct sh_param *param;
+    const struct sh_ckpt_piece *piece;
+    int k;
+    int64_t begin; /* of the chunk, what the piece begins with */
+};
+
+static void sum_stretch(const struct sh_stretch *s, void *arg)
 {
-    int64_t from, block, n;
-    struct sh_floats state = find_state(r, &r->p->units[param->unit], SH_SHARDS_SAVE, k, NULL, &from);
+    const struct piece_sums *c = arg;
+    struct sh_shards *p = c->shards;
+    int64_t skip = s->first - c->begin, block, n;
     uint64_t place;
 
-    state = sh_floats_at(state, range_of(param, piece).begin - from);
-    for (int64_t at = 0; at < piece->elems; at += n, parts += parts_of(n)) {
-        n = sh_ckpt_piece_cut(piece, param->name, r->step, k, at, piece->elems - at, &block, &place);
-        if (!add)
-            sh_exec_mixsum(r->exec, sh_floats_at(state, at), n, place, parts);
-        for (int64_t i = 0; add && i < parts_of(n); i++)
-            piece->early[k][block] += parts[i];
+    for (int64_t at = 0; at < s->n; at += n) {
+        n = sh_ckpt_piece_cut(c->piece, c->param->name, p->r->step, c->k, skip + at, s->n - at, &block, &place);
+        sh_exec_mixsum(p->r->exec, sh_floats_at(s->state[c->k], at), n, place, p->parts + p->n_parts);
+        for (int64_t i = 0; i < parts_of(n); i++)
+            p->part_of[p->n_parts++] = &c->piece->early[c->k][block];
     }
-    return parts;
 }
 
-/* The same walk twice: once to start the sums on the device (add false), and once, when they are there, to add the
- * parts to their blocks. Both must cut alike, so that both use sum_state(). */
-static void sum_states(const struct sh_run *r, const struct sh_shards *p, bool add)
+/* Let the device sum parts, and note of which blocks they are. */
+static void sum_states(const struct sh_run *r, struct sh_shards *p)
 {
-    uint64_t *parts = p->parts;
-
     for (int i = 0; i < p->set.n_pieces; i++)
-        for (int k = 0; k < sh_shards_states(r); k++)
-            parts = sum_state(r, param_of(r, p, &p->pieces[i]), &p->pieces[i], k, parts, add);
+        for (int k = 0; k < sh_shards_states(r); k++) {
+            const struct sh_unit *u;
+            struct sh_range part = chunk_range(p, i, 0, p->pieces[i].elems, &u);
+            struct piece_sums c = {.shards = p,
+                                   .param = param_of(r, p, &p->pieces[i]),
+                                   .piece = &p->pieces[i],
+                                   .k = k,
+                                   .begin = part.begin};
+
+            visit_memory(r, u, part, k, sum_stretch, &c);
+        }
 }
 
-/* A part more for each block that is cut. */
+/* A part more for each block that is cut, and for each slice of the unit. */
 static int64_t count_parts(const struct sh_shards *p)
 {
     int64_t n = 0;
 
-    for (int i = 0; i < p->set.n_pieces; i++)
-        n += p->set.states.n * (parts_of(p->pieces[i].elems) + sh_ckpt_piece_blocks(&p->pieces[i]));
+    for (int i = 0; i < p->set.n_pieces; i++) {
+        const struct sh_unit *u = &p->r->p->units[param_of(p->r, p, &p->pieces[i])->unit];
+
+        n += p->set.states.n * (parts_of(p->pieces[i].elems) + sh_ckpt_piece_blocks(&p->pieces[i]) + u->n_slices);
+    }
     return n;
 }
 
-static void copy_by_queue(const struct sh_run *r)
+static void copy_units(const struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
         for (int k = 0; r->p->units[i].trainable && k < sh_shards_states(r); k++)
@@ -488,10 +600,12 @@ void sh_shards_copy(const struct sh_run *r, struct sh_shards *p)
 {
     sh_exec_copies_begin(r->exec);
     if (r->device->gpu) {
-        /* One more than needed: a rank that writes nothing still asks for memory that exists. */
-        p->parts = sh_exec_host(r->exec, (count_parts(p) + 1) * (int64_t)sizeof *p->parts);
-        sum_states(r, p, false);
-        copy_by_queue(r);
+        int64_t most = count_parts(p) + 1; /* a rank that writes nothing still asks for memory that exists */
+
+        p->parts = sh_exec_host(r->exec, most * (int64_t)sizeof *p->parts);
+        p->part_of = sh_calloc((size_t)most, sizeof *p->part_of);
+        sum_states(r, p);
+        copy_units(r);
     } else {
         copy_by_all_threads(r, p);
     }
@@ -501,8 +615,8 @@ void sh_shards_copy(const struct sh_run *r, struct sh_shards *p)
 void sh_shards_wait(const struct sh_run *r, const struct sh_shards *p)
 {
     sh_exec_copies_wait(r->exec);
-    if (r->device->gpu)
-        sum_states(r, p, true);
+    for (int64_t i = 0; i < p->n_parts; i++)
+        *p->part_of[i] += p->parts[i];
 }
 
 /* Once, before the first save: without it the first snapshot would pay for the page faults and place all pages by its

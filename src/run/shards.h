@@ -15,7 +15,7 @@ struct sh_param;
 enum sh_shards_way {
     SH_SHARDS_LOAD,     /* all that the rank holds of what is trained */
     SH_SHARDS_BASE,     /* the frozen parameters that it holds; they are loaded, and not saved */
-    SH_SHARDS_SAVE,     /* replicas, who all hold the same, share the writing; of a GPU for sh_shards_copy() only */
+    SH_SHARDS_SAVE,     /* replicas, who all hold the same, share the writing */
     SH_SHARDS_SNAPSHOT, /* the same as SAVE, of the copy in the units' snapshots */
 };
 
@@ -23,16 +23,20 @@ enum sh_shards_way {
 struct sh_shards {
     const struct sh_run *r;
     struct sh_ckpt_set set;
-    struct sh_ckpt_far far; /* the set's: states whose home is a file */
+    struct sh_ckpt_far
+        far; /* the set's: states whose home is a file, or of a GPU that takes or gives them piece by piece */
     struct sh_ckpt_tensor *tensors;
     struct sh_ckpt_piece *pieces;
     enum sh_shards_way way;
-    int *param;      /* [set.n_tensors] which parameter of the program a tensor is */
-    bool *packed;    /* [set.n_tensors] */
-    int16_t *lows;   /* borrowed: low halves of the masters that lie in a file; else NULL */
-    float *loaded;   /* on a GPU, LOAD and BASE: what was read, before it goes to the device; else NULL */
-    uint64_t *sums;  /* SNAPSHOT: the early sums of the pieces */
-    uint64_t *parts; /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
+    int *param;         /* [set.n_tensors] which parameter of the program a tensor is */
+    bool *packed;       /* [set.n_tensors] */
+    int16_t *lows;      /* borrowed: low halves of the masters that lie in a file; else NULL */
+    float *params;      /* borrowed: of a GPU, all parameters of `way`; else NULL */
+    float *loaded;      /* on a GPU, LOAD and BASE: what was read, before it goes to the device; else NULL */
+    uint64_t *sums;     /* SNAPSHOT: the early sums of the pieces */
+    uint64_t *parts;    /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
+    uint64_t **part_of; /* [n_parts] the sum that each is a part of */
+    int64_t n_parts;
 };
 
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out);
@@ -47,8 +51,12 @@ void sh_shards_wait(const struct sh_run *r, const struct sh_shards *p);
 /* After a file was read into the pieces of LOAD or BASE: bring them to the device, where that is not their place already. */
 void sh_shards_put(const struct sh_run *r, const struct sh_shards *p);
 
+/* Whether a save goes through the snapshots in host memory, as that of a GPU does where they are planned: copy, wait, and
+ * SNAPSHOT. Else the state itself is saved. */
+bool sh_shards_copied(const struct sh_run *r);
+
 /* Of LOAD and SAVE, for who reads or writes parameters in memory only: let no parameter be far. Takes 2 bytes for each whose low
- * half lies in a file, until free; sh_shards_put() brings what was loaded there. Local. Errors: SH_E_DATA of the file. */
+ * half lies in a file, 4 for each of a GPU's, until free; sh_shards_put() brings what was loaded there. Local. Errors: SH_E_DATA of the file. */
 sh_rc sh_shards_borrow(const struct sh_run *r, struct sh_shards *p);
 
 /* Have the pages of the copy before it is made: finding them while training waits takes longer than the copy. */
@@ -61,7 +69,7 @@ const char *sh_shards_state_name(const struct sh_run *r, int k);
 /* The tensor that the masters of a unit are in, where they are whole floats. */
 int sh_shards_whole(const struct sh_unit *u);
 
-/* Whether state k of a unit has its home, or a part of it, in a file: then visit.h has its numbers. */
+/* Whether state k of a unit has its home, or a part of it, in a lower tier: then visit.h has its numbers. */
 bool sh_shards_far(const struct sh_run *r, const struct sh_unit *u, int k);
 
 /* State k of this rank's chunk of a unit, at device addresses; a frozen one has its parameters only. Not one that is far. */

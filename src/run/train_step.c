@@ -276,7 +276,7 @@ sh_rc sh_train_step(struct sh_train *t)
     m.time.compute = spent.compute;
     m.time.exposed_comm = spent.exposed_comm;
     m.time.exposed_offload = spent.exposed_offload;
-    m.offloads = sh_program_file_tier(r->p) != SH_NONE;
+    m.offloads = sh_program_moves(r->p);
     m.offload_read_bytes = spent.read_bytes;
     m.offload_written_bytes = spent.written_bytes;
     m.time.data = t->data_seconds;

@@ -1,6 +1,8 @@
 /* The state of a run wherever it lives: what looks at all of it, or changes it, goes from stretch to stretch. A unit whose
  * states are in memory is one stretch; of one with slices in a file each is brought, looked at, and put back where it was
- * changed. Between sections only, and with no update pending (sh_exec_settle()), which is SH_E_BUG. Local. On devices with memory of their own all units are one stretch, at device addresses. */
+ * changed. Between sections only, and with no update pending (sh_exec_settle()), which is SH_E_BUG. Local. On devices with
+ * memory of their own stretches are at device addresses, or of slices in pinned host memory, which kernels of the device reach
+ * as well: what looks at them does so through the executor. */
 #ifndef SH_RUN_VISIT_H
 #define SH_RUN_VISIT_H
 

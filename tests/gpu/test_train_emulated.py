@@ -162,12 +162,12 @@ def no_nvml():
         del os.environ['SHERD_NVML'], os.environ['LD_LIBRARY_PATH']
 
 
-def flipped():
+def flipped(**more):
     """A bit of the copy that a GPU has sent, whose sums the GPU has made of its own memory."""
     program = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / 'tests/fault/sherd_flips'
     folder = job.prepare('flipped', {'job.dump_folder': 'out', **config(
         'llama', **CUDA, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1, 'training.steps': 3,
-                            'training.mixed_precision_param': 'bfloat16'})})
+                            'training.mixed_precision_param': 'bfloat16', **more})})
     words = job.command(2, ['train', 'c.yaml'])
     words[words.index(os.environ['SHERD'])] = str(program)
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=job.SECONDS, stdin=subprocess.DEVNULL,
@@ -250,6 +250,7 @@ def main():
         ('a checkpoint of GPUs goes on on the CPU', checkpoints, (CUDA, '1x2'), (CPU, '1x1'), 'disabled'),
         ('one of the CPU goes on on GPUs, and is saved behind them', checkpoints, (CPU, '1x1'), (CUDA, '1x2'), 'async'),
         ('a bit of a copy that changes on the host fails its save', flipped),
+        ('the same of states whose home is there', functools.partial(flipped, **{'offload.optimizer': 'cpu'})),
         *[(f'{name} on {ranks} ranks{"".join(f", {key}={value}" for key, value in more.items())}', strategy, name, ranks, more)
           for name, ranks, more in strategies()],
         ('two waits a step, on one GPU', functools.partial(counted, '1x1', 2, 64, **{'training.local_batch_size': 4})),

@@ -60,8 +60,8 @@ static void create_rank(struct sim_rank *r, const struct sh_build *build)
     r->arena = r->memory + GUARD;
     memset(r->memory, GUARD_BYTE, (size_t)r->p->arena_bytes + 2 * GUARD);
     memset(r->arena, 0, (size_t)r->p->arena_bytes);
-    if (sh_program_file_tier(r->p) != SH_NONE)
-        r->file = sh_calloc((size_t)r->p->tiers[sh_program_file_tier(r->p)].bytes + 1, 1);
+    if (r->p->n_tiers > 1)
+        r->file = sh_calloc((size_t)r->p->tiers[1].bytes + 1, 1);
     r->flights = sh_calloc((size_t)r->p->n_ops + 1, sizeof *r->flights);
 }
 

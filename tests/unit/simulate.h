@@ -17,7 +17,7 @@ struct sim_rank {
     struct sh_program *p;
     struct sh_mesh_shape mesh;
     char *memory, *arena;
-    char *file;                 /* what stands for the file tier; NULL: the program has none */
+    char *file;                 /* what stands for the one tier below the device; NULL: the program has none */
     int at;                     /* operations of the running section that are done */
     struct sim_flight *flights; /* [ops] collectives of the running section */
 };

@@ -58,8 +58,23 @@ static const struct refusal texts[] = {
     {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale_init: 3}\n",
      "c.yaml:2: training.loss_scale_init: 3 is not a power of two; only these scale without rounding, such as 65536"},
     {"training:\n  loss_scale: static\n", "c.yaml:2: training.loss_scale: 'static' is not a whole number or dynamic"},
-    {"offload:\n  optimizer: cpu\n",
-     "c.yaml:2: offload.optimizer: 'cpu' is not one of none | nvme; host memory is where a CPU computes; the tier below it is nvme, a file on a local disk"},
+    {"offload:\n  optimizer: host\n", "c.yaml:2: offload.optimizer: 'host' is not one of none | cpu | nvme"},
+    {DEBUG_MODEL "offload: {optimizer: cpu}\ntraining: {device: cpu}\n",
+     "c.yaml:2: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
+     "puts them into a file"},
+    {"offload:\n  gradients: nvme\n",
+     "c.yaml:2: offload.gradients: 'nvme' is not one of none | cpu; a file is for optimizer states: offload.optimizer=nvme"},
+    {DEBUG_MODEL "offload: {gradients: cpu}\ntraining: {device: cpu}\n",
+     "c.yaml:2: offload.gradients: cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; "
+     "leave it out"},
+    {"offload:\n  activations: cpu\n",
+     "c.yaml:2: offload.activations: 'cpu' is not one of none | nvme; a CPU computes in that memory, and a GPU keeps its "
+     "activations: activation_checkpoint.mode computes them again"},
+    {DEBUG_MODEL "offload: {optimizer: nvme}\ntraining: {device: cuda}\n",
+     "c.yaml:2: offload.optimizer: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
+     "beside it"},
+    {DEBUG_MODEL "offload: {activations: nvme}\ntraining: {device: cuda}\n",
+     "c.yaml:2: offload.activations: nvme moves between a file and the memory of the CPU, not of a GPU; leave it out"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
     {"data:\n  token_type: unit16\n",
      "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},
@@ -247,7 +262,8 @@ static const struct refusal texts[] = {
      "c.yaml:2: offload.optimizer: offload.mode=memory_budget chooses it; leave out one of them"},
     {DEBUG_MODEL
      "offload: {mode: memory_budget, nvme_path: /d}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cuda}\n",
-     "c.yaml:2: offload.mode: memory_budget moves between a file and the memory of the CPU, not of a GPU; leave it out"},
+     "c.yaml:2: offload.mode: memory_budget moves between a file and the memory of the CPU, not of a GPU; give "
+     "offload.optimizer=cpu instead"},
     {DEBUG_MODEL "offload: {rates: {file: 3e9}}\n",
      "c.yaml:2: offload.rates: 'file=3e9' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, in bytes a second, as "
      "`sherd bench tier` prints them"},
@@ -267,31 +283,41 @@ static const struct refusal arguments[] = {
     {"job.description=a\nb", "--job.description: contains control characters or is not UTF-8"},
     {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
     {"training.enable_cpu_offload=true",
-     "--training.enable_cpu_offload: on a CPU all is in host memory already; offload.optimizer=nvme with "
-     "offload.nvme_path puts optimizer states into a file. On GPUs all state stays in device memory; `sherd plan` shows what fits"},
-    {"offload_optimizer.device=nvme", "--offload_optimizer.device: no such key; offload.optimizer: none or nvme"},
+     "--training.enable_cpu_offload: parameters stay on the device. On GPUs offload.optimizer=cpu and "
+     "offload.gradients=cpu put optimizer states and gradients into host memory; a CPU has all there already, and "
+     "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file"},
+    {"offload_optimizer.device=nvme", "--offload_optimizer.device: no such key; offload.optimizer: none, cpu or nvme"},
     {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
     {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
     {"offload_optimizer.buffer_count=4",
      "--offload_optimizer.buffer_count: no such key; offload.buffer_count, of slices; their size is chosen"},
-    {"offload_optimizer.pipeline_read=true", "--offload_optimizer.pipeline_read: no such key; leave it out: slices of "
-                                             "the file are read ahead and written behind in any case"},
-    {"offload_param.device=nvme", "--offload_param.device: no such key; leave it out: a CPU has all in host memory "
-                                  "already; offload.optimizer=nvme puts optimizer states into a file"},
+    {"offload_optimizer.pipeline_read=true",
+     "--offload_optimizer.pipeline_read: no such key; leave it out: slices are read ahead and written behind in any "
+     "case, and host memory beside a GPU is pinned"},
+    {"offload_param.device=nvme",
+     "--offload_param.device: no such key; leave it out: parameters stay on the device; offload.optimizer=cpu and "
+     "offload.gradients=cpu take a GPU's states and gradients to host memory, where a CPU has all; there "
+     "offload.optimizer=nvme takes states to a file"},
     {"zero_optimization.offload_optimizer.device=nvme",
-     "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer: nvme, with nvme_path, buffer_count "
-     "and optimizer_ratio below offload"},
-    {"fsdp_offload_params=true", "--fsdp_offload_params: no such key; leave it out: a CPU has all in host memory "
-                                 "already; offload.optimizer=nvme puts optimizer states into a file"},
+     "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer: cpu on GPUs, or nvme on CPUs with "
+     "nvme_path; buffer_count and optimizer_ratio are below offload"},
+    {"optimizer_cpu_offload=true",
+     "--optimizer_cpu_offload: no such key; offload.optimizer: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count "
+     "and optimizer_ratio are below offload"},
+    {"fsdp_offload_params=true",
+     "--fsdp_offload_params: no such key; leave it out: parameters stay on the device; offload.optimizer=cpu and "
+     "offload.gradients=cpu take a GPU's states and gradients to host memory, where a CPU has all; there "
+     "offload.optimizer=nvme takes states to a file"},
     {"optimizer_offload_fraction=0.5",
-     "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: nvme"},
-    {"fine_grained_activation_offloading=true",
-     "--fine_grained_activation_offloading: no such key; offload.activations: nvme, with nvme_path and activation_ratio "
-     "below offload, on CPUs; on GPUs activation_checkpoint.mode: memory_budget recomputes what does not fit"},
-    {"fp16.loss_scale_window=500",
-     "--fp16.loss_scale_window: no such key; training.mixed_precision_param: float16, with "
-     "loss_scale, loss_scale_init and loss_scale_window beside it"},
-    {"initial_loss_scale=4294967296", "--initial_loss_scale: no such key; training.loss_scale_init"},
+     {"fine_grained_activation_offloading=true",
+      "--fine_grained_activation_offloading: no such key; offload.activations: nvme, with nvme_path and activation_ratio "
+      "below offload, on CPUs; on GPUs activation_checkpoint.mode: memory_budget recomputes what does not fit"},
+     {"fp16.loss_scale_window=500",
+      "--fp16.loss_scale_window: no such key; training.mixed_precision_param: float16, with "
+      "loss_scale, loss_scale_init and loss_scale_window beside it"},
+     {"initial_loss_scale=4294967296", "--initial_loss_scale: no such key; training.loss_scale_init"},
+     "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on "
+     "CPUs"},
     {"model.name=gpt", "--model.name: no preset 'gpt' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
                        "llama3.1-8b, llama3.1-70b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
@@ -360,11 +386,15 @@ static void test_idle_beside_words(void **state)
          "--data.excess_length_strategy: has no effect without data.packing=bfd or none"},
         {"data.packing=none", "data.excess_length_strategy=drop", NULL},
         {"offload.optimizer=none", "offload.optimizer_ratio=0.5",
-         "--offload.optimizer_ratio: has no effect without offload.optimizer=nvme"},
+         "--offload.optimizer_ratio: has no effect without offload.optimizer=cpu or nvme"},
         {"offload.optimizer=none", "offload.nvme_path=/d",
          "--offload.nvme_path: has no effect without offload.optimizer=nvme, offload.activations=nvme or "
          "offload.mode=memory_budget"},
         {"offload.optimizer=nvme", "offload.nvme_path=/d", NULL},
+        {"offload.optimizer=cpu", "offload.optimizer_ratio=0.5", NULL},
+        {"offload.optimizer=cpu", "offload.overlap_update=off", NULL},
+        {"offload.optimizer=cpu", "offload.verify=false",
+         "--offload.verify: has no effect without offload.optimizer=nvme or offload.activations=nvme"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

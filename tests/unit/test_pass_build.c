@@ -536,6 +536,13 @@ static void cures_are_those_that_help(void **state)
     assert_non_null(strstr(text, ", training.local_batch_size=1 ("));
     assert_non_null(strstr(text, ", twice the ranks ("));
     assert_null(strstr(text, "full_shard")); /* which it is */
+    for (int on_host = 0; on_host < 2; on_host++) {
+        b.snapshot_on_host = on_host;
+        sh_pass_cures(&b, INT64_MAX, text);
+        assert_int_equal(strstr(text, ", offload.optimizer=cpu (") != NULL, on_host);
+        assert_int_equal(strstr(text, ", offload.optimizer=nvme (") != NULL, !on_host);
+    }
+    b.snapshot_on_host = false;
     b.fit = true;
     b.batch.batch = 1;
     b.options.strategy = (struct sh_strategy){.params_resident = true, .sync_last_only = true};

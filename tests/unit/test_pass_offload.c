@@ -394,6 +394,98 @@ static void the_hash_leaves_moves_out(void **state)
     sh_program_destroy(in_memory);
 }
 
+/* Beside a device with memory of its own: in one arena with the snapshots, the same slices in the same order, and nothing but
+ * a file asks for whole pages. */
+static void homes_lie_in_host_memory(void **state)
+{
+    struct sh_build b = build_of(SH_BF16, 11, 3);
+    struct sh_program *file = tiny_program(&b, tiny_mesh(2, 1, 1, 0)), *p;
+    int64_t homes = 0, snapshots = 0;
+    int host;
+
+    (void)state;
+    b.snapshot_on_host = b.options.snapshot = true;
+    p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+    host = sh_program_host_tier(p);
+    assert_true(host > 0 && sh_program_file_tier(p) == SH_NONE && sh_program_host_tier(file) == SH_NONE);
+    assert_int_equal(p->n_slices, file->n_slices);
+    for (int i = 0; i < p->n_slices; i++) {
+        assert_int_equal(p->tensors[p->slices[i].home].tier, host);
+        assert_true(p->slices[i].unit == file->slices[i].unit && p->slices[i].first == file->slices[i].first);
+        homes += sh_tensor_bytes(&p->tensors[p->slices[i].home]);
+    }
+    for (int t = 0; t < p->n_tensors; t++)
+        snapshots += p->tensors[t].mem == SH_MEM_SNAPSHOT ? (sh_tensor_bytes(&p->tensors[t]) + 255) / 256 * 256 : 0;
+    assert_true(homes > 0 && snapshots > 0);
+    assert_int_equal(p->tiers[host].bytes, homes + snapshots);
+    assert_true(p->persistent_bytes <= file->persistent_bytes);
+    sh_program_destroy(p);
+    sh_program_destroy(file);
+}
+
+/* F, w, A, E, e of src/pass/gradients.c for the copies of a section, S for squares, U for an update; "" in a row. */
+static char *gradients_of(const struct sh_program *p, enum sh_section_kind kind)
+{
+    const struct sh_section *s = sh_program_section(p, kind);
+    char *text = sh_calloc((size_t)s->n_ops + 1, 1), *at = text;
+
+    for (int i = 0; i < s->n_ops; i++) {
+        const struct sh_op *op = &p->ops[s->first_op + i], *waited = op;
+
+        if (op->kind == SH_OP_WAIT)
+            waited = &p->ops[s->first_op + op->attr.waits_for];
+        if (sh_op_info(op->kind)->runs)
+            *at++ = 'U';
+        else if (op->kind == SH_OP_SUMSQ)
+            *at++ = 'S';
+        else if (sh_op_info(waited->kind)->moves)
+            *at++ = waited->kind == SH_OP_FETCH ? (waited == op ? 'F' : 'w') : (waited == op ? 'E' : 'e');
+    }
+    return text;
+}
+
+static void check_gradients(const struct sh_program *p, enum sh_section_kind kind, const char *expected)
+{
+    char *text = gradients_of(p, kind);
+
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+/* Five units. The first micro-step writes them, later ones add to them, and the last makes their squares, which the norm only
+ * adds up. One arrives and one leaves while one is in use. */
+static void gradients_go_and_come(void **state)
+{
+    struct sh_build b = build_of(SH_BF16, 0, 3);
+    struct sh_program *p, *kept;
+    int64_t with[SH_MEM_KINDS], without[SH_MEM_KINDS], pinned[SH_MEM_KINDS], in, out, elems = 0;
+
+    (void)state;
+    b.options.micro_steps = 3;
+    b.snapshot_on_host = true;
+    kept = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    b.offload.gradients = true;
+    p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    assert_int_equal(p->n_units, 5);
+    check_gradients(p, SH_SECTION_FIRST, "EeEeEeEeEe");
+    check_gradients(p, SH_SECTION_MIDDLE, "FwFEwFeEwFeEwFeEweEe");
+    check_gradients(p, SH_SECTION_LAST, "FwFSEwFSeEwFSeEwFSeEwSeEe");
+    check_gradients(p, SH_SECTION_NORM, "");
+    check_gradients(p, SH_SECTION_UPDATE, "FwFUwFUwFUwFUwU");
+    for (int i = 0; i < p->n_units; i++)
+        elems += p->units[i].chunk;
+    sh_pass_pinned(p, sh_program_host_tier(p), pinned);
+    assert_true(pinned[SH_MEM_GRAD] >= 4 * elems && pinned[SH_MEM_GRAD] < 4 * elems + 256 * 5);
+    sh_pass_memory(p, with);
+    sh_pass_memory(kept, without);
+    assert_true(p->persistent_bytes <= kept->persistent_bytes - 4 * elems);
+    assert_true(with[SH_MEM_GRAD] < without[SH_MEM_GRAD] && p->arena_bytes < kept->arena_bytes);
+    sh_program_moved(p, &in, &out);
+    assert_true(in == 3 * 4 * elems && out == 3 * 4 * elems);
+    sh_program_destroy(p);
+    sh_program_destroy(kept);
+}
+
 /* By the size of the model where nobody says: a sixteenth, at most 4 Mi elements. */
 static void slices_have_a_size(void **state)
 {
@@ -425,6 +517,8 @@ int main(void)
         cmocka_unit_test(runs_cover_the_chunk),
         cmocka_unit_test(the_hash_leaves_moves_out),
         cmocka_unit_test(slices_have_a_size),
+        cmocka_unit_test(homes_lie_in_host_memory),
+        cmocka_unit_test(gradients_go_and_come),
         cmocka_unit_test(carried_ahead_of_the_use),
         cmocka_unit_test(a_step_moves_what_it_moved),
         cmocka_unit_test(activations_leave_and_come_back),

@@ -551,6 +551,7 @@ static void slices_change_no_bit(void **state)
         b.act = i % 2 ? SH_BF16 : SH_F32;
         b.options.optim = sh_optim_of(rows[r].optimizer);
         without = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
+        b.snapshot_on_host = r % 2; /* homes in host memory */
         b.offload = (struct sh_offload){
             .optimizer_16 = rows[r].ratio_16, .buffers = rows[r].buffers, .slice_elems = SH_SLICE_MULTIPLE};
         assert_true(n_fetches(&b) > 0 && (rows[r].ratio_16 < 16 || n_fetches(&b) > rows[r].buffers));
@@ -561,6 +562,37 @@ static void slices_change_no_bit(void **state)
         with = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
         assert_same(&with, &without);
         free(with.params);
+        free(without.params);
+    }
+}
+
+/* Shards of gradients that are away between their uses, on each mesh, alone or with the states; of a unit that is written by
+ * the backward itself, scattered into, added to, and summed over replicas; the update at once and in the next forward. */
+static void gradients_away_change_no_bit(void **state)
+{
+    const int n = sizeof meshes / sizeof *meshes;
+
+    (void)state;
+    for (int i = 0; i < 2 * n; i++) {
+        int m = i % n, shard = meshes[m].shard, replicate = meshes[m].replicate;
+        bool sync_last = i >= n && shard > 1 && meshes[m].micros > 1;
+        struct sh_build b = build_of(&tiny_models[i % TINY_MODELS], shard * replicate, meshes[m].micros, sync_last);
+        const struct variant *v = &variants[i % VARIANTS];
+        struct outcome with, without;
+
+        b.model.ffn_dim = 500;
+        b.act = i % 3 ? SH_BF16 : SH_F32;
+        b.options.reduce = i % 3 == 2 ? SH_BF16 : SH_F32;
+        without = run_variant(b, v, shard, replicate);
+        b.snapshot_on_host = true;
+        b.offload = (struct sh_offload){.gradients = true, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE};
+        b.offload.optimizer_16 = i % 4 ? 9 : 0;
+        for (int carry = 0; carry < 2; carry++) {
+            b.offload.carry = carry;
+            with = run_variant(b, v, shard, replicate);
+            assert_same(&with, &without);
+            free(with.params);
+        }
         free(without.params);
     }
 }
@@ -660,6 +692,7 @@ int main(void)
         cmocka_unit_test(with_groups_of_their_own),
         cmocka_unit_test(with_adapters),
         cmocka_unit_test(slices_change_no_bit),
+        cmocka_unit_test(gradients_away_change_no_bit),
         cmocka_unit_test(carried_updates_change_no_bit),
         cmocka_unit_test(carried_in_a_tree),
         cmocka_unit_test(activations_in_a_file_change_no_bit),

@@ -34,7 +34,7 @@ struct block {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks; /* device and pinned memory */
 static int n_blocks, cap_blocks;
-static size_t used;
+static size_t used, used_pinned;
 static struct CUstream_st default_stream = {.actor = -1};
 static _Thread_local cudaError_t last_error;
 
@@ -186,7 +186,7 @@ const char *cudaGetErrorName(cudaError_t error)
     return error == cudaErrorNoDevice ? "cudaErrorNoDevice" : "cudaError";
 }
 
-static cudaError_t allocate(void **memory, size_t bytes, bool pinned)
+static cudaError_t allocate(void **memory, size_t bytes, bool on_host)
 {
     size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
 
@@ -196,8 +196,8 @@ static cudaError_t allocate(void **memory, size_t bytes, bool pinned)
     memset(*memory, POISON, bytes);
     pthread_mutex_lock(&lock);
     blocks = sh_grow(blocks, n_blocks, &cap_blocks, sizeof *blocks);
-    blocks[n_blocks++] = (struct block){*memory, bytes, pinned};
-    used += pinned ? 0 : bytes;
+    blocks[n_blocks++] = (struct block){*memory, bytes, on_host};
+    *(on_host ? &used_pinned : &used) += bytes;
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
@@ -211,7 +211,7 @@ static struct block take_block(const void *memory)
         if (blocks[i].begin == memory) {
             found = blocks[i];
             blocks[i] = blocks[--n_blocks];
-            used -= found.pinned ? 0 : found.bytes;
+            *(found.pinned ? &used_pinned : &used) -= found.bytes;
             break;
         }
     pthread_mutex_unlock(&lock);
@@ -243,6 +243,11 @@ cudaError_t cudaFree(void *memory)
 
 cudaError_t cudaMallocHost(void **memory, size_t bytes)
 {
+    size_t most = (size_t)sh_emulated_number("SHERD_EMULATED_PINNED_MIB") << 20;
+
+    if (most && used_pinned + bytes > most)
+        return last_error = cudaErrorMemoryAllocation;
+    sh_emulated_count(SH_EMULATED_PINNED, (int64_t)bytes);
     return allocate(memory, bytes, true);
 }
 
@@ -321,9 +326,12 @@ static void put_copy(struct copy copy, bool to_host, cudaStream_t stream)
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
+    static _Atomic long copies;
     bool to_host, from_host;
 
     (void)kind;
+    if (++copies == sh_emulated_number("SHERD_EMULATED_COPY_FAIL"))
+        return last_error = cudaErrorInvalidValue;
     if (!is_known(to, bytes, &to_host) || !is_known(from, bytes, &from_host))
         return cudaErrorInvalidValue;
     sh_emulated_access(stream, from, (int64_t)bytes, 0, "copy");

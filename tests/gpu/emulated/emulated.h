@@ -7,6 +7,8 @@
  *   SHERD_EMULATED_DROP          the how manieth cudaStreamWaitEvent of a process is forgotten
  *   SHERD_EMULATED_FAULT         the how manieth kernel of a process uses an invalid address; from when it is done on, every
  *                                wait for the device says so
+ *   SHERD_EMULATED_PINNED_MIB    the host memory that a process may pin; any when it is not set
+ *   SHERD_EMULATED_COPY_FAIL     the how manieth copy of a process is refused
  *   SHERD_EMULATED_CLOCK_SECONDS what was recorded before the first kernel is so much older for cudaEventElapsedTime
  *   SHERD_EMULATED_LT_FASTEST    which of cuBLASLt's 3 answers takes no time; the others take 50 ms more
  *   SHERD_EMULATED_LT_VERSION    what cublasLtGetVersion says
@@ -44,6 +46,7 @@ enum sh_emulated_counter {
     SH_EMULATED_QUERIES,    /* of events */
     SH_EMULATED_THREADS,    /* made by NCCL */
     SH_EMULATED_OTHER,      /* products by another kernel than cuBLASLt's first answer */
+    SH_EMULATED_PINNED,     /* bytes of host memory, given back or not */
     SH_EMULATED_COUNTERS
 };
 void sh_emulated_count(enum sh_emulated_counter which, int64_t n);

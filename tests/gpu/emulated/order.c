@@ -23,6 +23,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sh_order_clock clocks[SH_ORDER_ACTORS];
 static bool in_use[SH_ORDER_ACTORS];
 static __thread int host = -1; /* the calling thread's actor */
+static pthread_key_t ending;   /* of threads that have one */
 
 static struct stretch *stretches; /* sorted, none overlap */
 static int n_stretches, cap_stretches;
@@ -37,10 +38,27 @@ static int new_actor(void)
     sh_stop(sh_fail(SH_E_BUG, "order: more than %d streams and threads", SH_ORDER_ACTORS));
 }
 
+/* Of a thread: what it has waited for, nobody else needs to. */
+static void end_thread(void *actor)
+{
+    sh_order_actor_end((int)(intptr_t)actor - 1);
+}
+
+static void make_key(void)
+{
+    if (pthread_key_create(&ending, end_thread) != 0)
+        sh_stop(sh_fail(SH_E_BUG, "order: no key for threads"));
+}
+
 static int this_thread(void)
 {
-    if (host < 0)
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, make_key);
+    if (host < 0) {
         host = new_actor();
+        pthread_setspecific(ending, (void *)(intptr_t)(host + 1));
+    }
     return host;
 }
 

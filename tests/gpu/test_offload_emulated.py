@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+"""Optimizer states and gradients in the host's memory beside emulated GPUs change no bit: losses, norms and checkpoints are those of a run
+that has them on the GPU, whatever order its queues take; what a run moves and holds is what its plan says; and what fails
+ends in one line. Prints TAP. SHERD_LONG=1 tries more meshes and many more orders.
+
+Only in a build that was configured --with-cuda=emulated.
+"""
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from trains import CPU, CUDA, job, tiny
+
+LONG = bool(os.environ.get('SHERD_LONG'))
+STEPS = 4
+HOST = {'offload.optimizer': 'cpu'}
+NUMBERS = ('loss', 'grad_norm', 'lr')
+BF16 = {'training.mixed_precision_param': 'bfloat16'}
+SMALL = {'optimizer.state_dtype': 'bfloat16'}
+ASYNC = {'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}
+# Several slices a unit, which no unit fills.
+LARGE = {'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2, 'model.head_dim': 16, 'model.ffn_dim': 200,
+         'model.vocab_size': 301}
+
+
+def config(ranks, **more):
+    return {**tiny.MODELS['llama'], 'training.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
+            'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'checkpoint.interval': 2, **CUDA,
+            'training.global_batch_size': 8, 'training.local_batch_size': 8 // max(ranks, 1), 'metrics.log_freq': 1,
+            **more}
+
+
+@contextlib.contextmanager
+def emulated(**names):
+    """SHERD_EMULATED_X of x."""
+    names = {f'SHERD_EMULATED_{name.upper()}': str(value) for name, value in names.items()}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({name: value} if value is not None else {})
+
+
+def checkpoints(folder):
+    return {path.name: path.read_bytes() for path in sorted(pathlib.Path(folder).glob('out/checkpoint/*.h5'))}
+
+
+def compare(found, expected, folder, other):
+    wrong = [f'{key} differs: {[step[key] for step in found]}, not {[step[key] for step in expected]}'
+             for key in NUMBERS if [step[key] for step in found] != [step[key] for step in expected]]
+    saved, wanted = checkpoints(folder), checkpoints(other)
+    if saved.keys() != wanted.keys():
+        return [*wrong, f'checkpoints are {list(saved)}, not {list(wanted)}']
+    return wrong + ['the last checkpoint differs' for name in list(saved)[-1:] if saved[name] != wanted[name]]
+
+
+def plan_of(folder, ranks):
+    text = job.sherd('plan', 'c.yaml', '--ranks', max(ranks, 1), folder=folder)
+    found = {}
+    for what, words in (('arena', r'arena: all that is allocated on it'), ('homes', r'pinned host memory: optimizer states'),
+                        ('gradients', r'pinned host memory: gradients'),
+                        ('snapshots', r'pinned host memory: snapshots')):
+        line = re.search(words + r' +(\d+)', text)
+        found[what] = int(line[1]) if line else 0
+    moved = re.search(r'moved in a training step: (\d+) bytes to the GPU, (\d+) bytes back', text)
+    found['moved'] = [int(moved[1]), int(moved[2])] if moved else [None, None]
+    return found
+
+
+def as_planned(folder, ranks, steps):
+    """On a GPU and between the tiers, to the byte; with overlap_update an update moves in its own step or in the next one."""
+    plan = plan_of(folder, ranks)
+    wrong = [f'{name} is {steps[-1][name]}, planned {plan["arena"]}' for name in ('arena_bytes', 'gpu_used_bytes')
+             if steps[-1][name] != plan['arena']]
+    moved = [sum(step.get(f'offload_{way}_bytes', 0) for step in steps) for way in ('read', 'written')]
+    updates = sum(not step.get('skipped') for step in steps)
+    if plan['moved'] == [None, None] or moved != [updates * planned for planned in plan['moved']]:
+        wrong.append(f'{updates} updates moved {moved}, planned {plan["moved"]} for each')
+    return wrong
+
+
+def same(ranks, more, offload):
+    expected = job.train('device', config(ranks, **more), ranks)
+    found = job.train('host', config(ranks, **{**more, **HOST, **offload}), ranks)
+    return compare(found, expected, 'host', 'device') + as_planned('host', ranks, found)
+
+
+MATRIX = [
+    (1, LARGE, {}), (1, {**LARGE, **BF16}, {'offload.optimizer_ratio': 0.4, 'offload.buffer_count': 2}),
+    (1, {**BF16, **SMALL, 'optimizer.name': 'lion'}, {}),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, {}),
+    (2, {'parallelism.sharding_strategy': 'no_shard', 'comm.backend': 'mpi'}, {'offload.optimizer_ratio': 0.5}),
+    (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, {}),
+]
+# Alone and with the states; written by the backward itself, added to, scattered into, cast, and summed over replicas.
+GRADS = {'offload.gradients': 'cpu'}
+ALONE = {**GRADS, 'offload.optimizer': 'none'}
+MATRIX += [
+    (1, {**LARGE, 'training.local_batch_size': 2}, GRADS),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 1}, GRADS),
+    (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'training.local_batch_size': 1},
+     ALONE),
+]
+# No update is done at once but the last one's; or each of them.
+LATE = {'checkpoint.interval': STEPS}
+AT_ONCE = {'offload.overlap_update': 'off'}
+MATRIX += [
+    (1, {**LARGE, **BF16, **LATE}, {'offload.optimizer_ratio': 0.7}), (1, {**LARGE, **BF16}, AT_ONCE),
+    (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, GRADS),
+    (4, {**LARGE, **BF16, **LATE, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
+]
+MORE = [
+    (1, {**LATE, 'training.local_batch_size': 2, 'activation_checkpoint.mode': 'full'}, {**GRADS, **AT_ONCE}),
+    (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'no_shard'}, GRADS),
+    (2, {**LARGE, **LATE, 'parallelism.sharding_strategy': 'shard_grad_op', **ASYNC}, {}),
+    (4, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'parallelism.forward_prefetch': 2}, GRADS),
+    (1, BF16, ALONE), (2, {**LARGE, 'parallelism.sharding_strategy': 'no_shard',
+                           'training.mixed_precision_reduce': 'bfloat16'}, ALONE),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'shard_optim', 'training.local_batch_size': 1}, GRADS),
+    (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'shard_grad_op', 'training.local_batch_size': 1, **ASYNC}, GRADS),
+    (1, {**LARGE, 'training.local_batch_size': 2}, {}), (1, {**BF16, 'optimizer.name': 'sgd'}, {}),
+    (1, {**LARGE, **SMALL, **ASYNC}, {'offload.optimizer_ratio': 0.7}), (1, {'checkpoint.enable': False}, {}),
+    (2, {**LARGE, 'parallelism.sharding_strategy': 'shard_optim', 'training.local_batch_size': 1}, {}),
+    (2, {**BF16, **SMALL, 'parallelism.sharding_strategy': 'full_shard', **ASYNC}, {'offload.optimizer_ratio': 0.6}),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.reproducible': 'mesh', 'comm.backend': 'mpi',
+         'training.local_batch_size': 2}, {}),
+    (4, {**LARGE, 'parallelism.sharding_strategy': 'shard_grad_op', 'training.local_batch_size': 1}, {}),
+    (4, {**BF16, 'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 2}, {'offload.buffer_count': 5}),
+    (4, {**LARGE, **SMALL, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
+    (4, {'parallelism.sharding_strategy': 'full_shard'}, {}),
+]
+
+
+def label(ranks, more, offload):
+    return ' '.join([f'{ranks} ranks', *(str(value) for value in itertools.chain(more.values(), offload.values()))])
+
+
+def resumes(first, second, more):
+    """Half with one, half with the other, as the whole with the second."""
+    expected = job.train('whole', config(1, **more, **second), 1)
+    job.train('parts', config(1, **more, **first, **{'training.steps': 2}), 1)
+    pathlib.Path('parts/c.yaml').write_text(job.yaml({'job.dump_folder': 'out', **config(1, **more, **second)}))
+    job.sherd('train', 'c.yaml', ranks=1, folder='parts')
+    return compare(job.metrics('parts'), expected, 'parts', 'whole')
+
+
+def goes_back(how):
+    """A guard that finds each step after the first few an outlier goes back to a checkpoint."""
+    wrong = same(1, {**BF16, 'training.steps': 40, 'lr_scheduler.total_steps': 40, 'optimizer.lr': 0.3, 'guard.window': 8,
+                     'guard.z_score': 2, 'guard.action': 'rollback', 'guard.max_rollbacks': 1000, 'checkpoint.interval': 7,
+                     'training.global_batch_size': 1, 'training.local_batch_size': 1}, how)
+    text = pathlib.Path('host/out/metrics.jsonl').read_text()
+    return wrong if 'rollback_from' in text else ['nothing was rolled back', *wrong]
+
+
+def hugging_face():
+    """The last state as a folder of transformers, and a run that begins with it."""
+    wrong = same(1, {**BF16, 'checkpoint.last_save_in_hf': True, 'checkpoint.export_dtype': 'float32'}, {})
+    folders = [next(pathlib.Path(f'{kind}/out').glob('**/model.safetensors')) for kind in ('device', 'host')]
+    if folders[0].read_bytes() != folders[1].read_bytes():
+        wrong.append('model.safetensors differs')
+    begin = folders[0].parent.rename('hf').absolute()
+    return wrong + same(1, {**BF16, 'model.hf_assets_path': str(begin), 'checkpoint.initial_load_in_hf': True}, {})
+
+
+def in_any_order(ranks, seeds, more):
+    """The same bits with each seed; no unordered access, or the run would end."""
+    expected, wrong = None, []
+    for seed in seeds:
+        with emulated(seed=seed, nccl_delay=seed % 2 * 2000):
+            found = [tuple(step[key] for key in NUMBERS)
+                     for step in job.train('order', config(ranks, **more, **HOST), ranks)]
+        found = (found, list(checkpoints('order').values())[-1:])
+        expected = expected or found
+        if found != expected:
+            wrong.append(f'seed {seed}: {found[0]}, with {seeds[0]} {expected[0]}')
+    return wrong
+
+
+def ends(folder, ranks, status, says, more):
+    job.prepare(folder, {'job.dump_folder': 'out', **config(ranks, **more)})
+    done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), cwd=folder, capture_output=True, text=True,
+                          env=job.environment(ranks), timeout=job.SECONDS, stdin=subprocess.DEVNULL)
+    lines = [line for line in done.stderr.splitlines() if 'error:' in line]
+    if done.returncode != status or len(lines) != 1 or not re.search(says, lines[0]):
+        return [f'exit {done.returncode}, expected {status} and one line with "{says}":', done.stderr]
+    return []
+
+
+def forgotten():
+    """Without any one of the events between the queues of an update the judge of order finds an access, or the result is
+    that of the run with all of them: the event was not the only one between two accesses."""
+    more = {**LARGE, 'training.steps': 2, 'checkpoint.enable': False}
+    expected = job.losses(job.train('all', config(1, **more, **HOST), 1))
+    found = 0
+    for drop in range(1, 80 if LONG else 20):
+        job.prepare('dropped', {'job.dump_folder': 'out', **config(1, **more, **HOST)})
+        with emulated(drop=drop):
+            done = subprocess.run(job.command(1, ['train', 'c.yaml']), cwd='dropped', capture_output=True, text=True,
+                                  env=job.environment(1), timeout=job.SECONDS, stdin=subprocess.DEVNULL)
+        if 'no event lets the one wait' in done.stderr:
+            found += 1
+        elif done.returncode or job.losses(job.metrics('dropped')) != expected:
+            return [f'{drop}: exit {done.returncode}', done.stderr]
+    return [] if found > 5 else [f'only {found} forgotten events were found']
+
+
+def counters(more):
+    path = pathlib.Path('counters').absolute()
+    path.unlink(missing_ok=True)
+    with emulated(counters=path):
+        job.train('counted', config(1, **{'checkpoint.enable': False}, **more), 1)
+    return max((json.loads(line) for line in path.read_text().splitlines()), key=lambda line: line['launches'])
+
+
+def pinned(more):
+    """What is pinned beside the device is what the plan has, to the byte."""
+    without = counters({**more, **({'offload.gradients': 'none'} if GRADS.items() <= more.items() else {})})['pinned']
+    host = counters({**more, **HOST})['pinned']
+    plan = plan_of('counted', 1)
+    homes = plan['homes'] + plan['gradients']
+    return [] if host - without == homes > 0 else [f'{host - without} bytes are pinned, planned {plan}']
+
+
+def no_snapshots():
+    """A run that saves while training waits pins no copy of what it saves; one in the background does."""
+    job.prepare('plan', {'job.dump_folder': 'out', **config(1, **HOST)})
+    now = plan_of('plan', 1)
+    job.prepare('plan', {'job.dump_folder': 'out', **config(1, **HOST, **ASYNC)})
+    behind = plan_of('plan', 1)
+    return [] if now['snapshots'] == 0 < behind['snapshots'] and now['homes'] == behind['homes'] else [f'{now}, {behind}']
+
+
+def too_little_pinned():
+    with emulated(pinned_mib=17):
+        return ends('little', 1, 4, r'MiB of pinned host memory cannot be had.*offload.optimizer',
+                    {**LARGE, 'model.vocab_size': 4000, **HOST})
+
+
+def copy_fails():
+    with emulated(copy_fail=30):
+        return ends('copy', 1, 70, r'GPU 0: copy: an error of the emulated runtime', {**LARGE, **HOST})
+
+
+def traced():
+    job.train('trace', config(1, **LARGE, **HOST, **{
+        'profiling.trace': 'out/trace.json', 'profiling.trace_first_step': 2, 'profiling.trace_steps': 1}), 1)
+    events = json.loads(pathlib.Path('trace/out/trace.json').read_text())['traceEvents']
+    rows = {event['tid']: event['args']['name'] for event in events if event['name'] == 'thread_name'}
+    n = {row: sum(event['ph'] == 'X' and rows[event['tid']] == row for event in events)
+         for row in ('in', 'out', 'exposed offload')}
+    return [] if n['in'] == n['out'] > 5 and n['exposed offload'] == 2 * n['in'] else [str(n)]
+
+
+REFUSED = [
+    ({**CPU, **HOST}, 2, 'offload.optimizer.*cpu is for GPUs'),
+    ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 2, 'offload.optimizer.*not of a GPU; give cpu'),
+    ({**HOST, 'offload.optimizer_ratio': 0}, 2, 'offload.optimizer_ratio.*leave out'),
+    ({**CPU, **GRADS}, 2, 'offload.gradients.*cpu is for GPUs'),
+    ({**HOST, 'offload.buffer_count': 1}, 2, 'offload.buffer_count'),
+]
+
+
+def main():
+    if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
+        job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
+    job.need_launcher()
+    os.environ['SHERD_EMULATED_GPUS'] = '8'
+    tiny.write_tokens()
+    cases = [(label(*row), same, *row) for row in MATRIX + (MORE if LONG else [])]
+    cases += [(f'resumed {name}', resumes, *way, BF16) for name, *way in (
+        ('GPU to host', {}, HOST), ('host to GPU', HOST, {}),
+        ('host to host', {**HOST, 'offload.optimizer_ratio': 0.3}, HOST))]
+    cases += [('rolled back', goes_back, AT_ONCE), ('rolled back with an update pending', goes_back, {}), ('from and to a folder of transformers', hugging_face),
+              ('in any order on 1 GPU', in_any_order, 1, range(20 if LONG else 3), {**LARGE, **BF16, **LATE}),
+              ('in any order on 2 GPUs, saved behind', in_any_order, 2, range(20 if LONG else 2), {**LARGE, **BF16, **ASYNC}),
+              ('an event is forgotten', forgotten), ('pinned as planned', pinned, {**LARGE, **BF16}),
+              ('gradients pinned as planned', pinned, {**LARGE, **BF16, **GRADS}),
+              ('gradients in any order', in_any_order, 2, range(20 if LONG else 2),
+               {**LARGE, **BF16, **GRADS, **LATE, 'training.local_batch_size': 1}),
+              ('no snapshots', no_snapshots), ('too little pinned memory', too_little_pinned), ('a copy fails', copy_fails),
+              ('traced', traced)]
+    cases += [(f'refused: {more}', ends, 'refused', 1, status, says, more) for more, status, says in REFUSED]
+    return job.run_cases(cases)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
