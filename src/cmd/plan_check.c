@@ -25,10 +25,11 @@ static void say(const struct sh_cmd_plan *l, const struct sh_ranks_found *found)
 {
     char most[SH_STR_SHORT], node[SH_STR_SHORT], least[SH_STR_SHORT], part[SH_STR_SHORT];
 
-    printf(
-        "\ncheck        %d ranks agree: %d collectives per step with sizes, types and groups, each element updated and squared once, "
-        "each sequence read once\n",
-        l->at.world, found->collectives);
+    putchar('\n');
+    sh_str_say(stdout, "check",
+               "%d ranks agree: %d collectives per step with sizes, types and groups, each element updated and squared "
+               "once, each sequence read once",
+               l->at.world, found->collectives);
     printf("             rank %d takes most memory, %s", found->largest_rank, sh_str_bytes(found->most_bytes, most));
     if (l->at.ranks_per_node)
         printf("; node %d, %s", found->fullest_node, sh_str_bytes(found->node_bytes, node));

@@ -270,8 +270,8 @@ const struct sh_cmd sh_commands[] = {
     {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
      .mpi = true, .stops = true, .run = sh_cmd_train},
     {"run_clm", "--model_name DIR --train_file FILE",
-     "train by the words of transformers' run_clm.py, with the defaults of its Trainer; print the configuration that they "
-     "stand for. --section.key=value goes with them, and before them", run_clm, .config = true, .mpi = true, .stops = true,
+     "train with the options of run_clm.py of transformers, and the defaults of its Trainer; print the configuration that "
+     "they stand for. Keys may be added, and win", run_clm, .config = true, .mpi = true, .stops = true,
      .run = sh_cmd_run_clm},
     {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks, and what it takes on a machine", plan,
      .config = true, .run = sh_cmd_plan},

@@ -164,7 +164,7 @@ static sh_rc within_file(const struct sh_build *b, const struct sh_program *p)
         return SH_OK;
     return sh_fail(
         SH_E_MEMORY,
-        "the plan needs %s (%lld bytes) in a file a rank, more than offload.nvme_limit_bytes = %s; keep more "
+        "the plan needs %s (%lld bytes) in a file per rank, more than offload.nvme_limit_bytes = %s; keep more "
         "in memory with a smaller offload.optimizer_ratio or offload.activation_ratio, or take more ranks",
         sh_str_bytes(p->tiers[file].bytes, need), (long long)p->tiers[file].bytes,
         sh_str_bytes(b->file_limit_bytes, limit));
@@ -192,7 +192,7 @@ static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
 
     if (!b->limit_bytes || p->arena_bytes <= b->limit_bytes)
         return within_file(b, p);
-    return sh_fail(SH_E_MEMORY, "the plan needs %s (%lld bytes) a rank%s%s, more than memory.limit_bytes = %s (%s)%s",
+    return sh_fail(SH_E_MEMORY, "the plan needs %s (%lld bytes) per rank%s%s, more than memory.limit_bytes = %s (%s)%s",
                    sh_str_bytes(p->arena_bytes, need), (long long)p->arena_bytes,
                    b->fit         ? " at least, whatever is recomputed"
                    : b->fit_homes ? " at least"

@@ -208,7 +208,7 @@ static void both_limits_hold(void **state)
     b.file_limit_bytes = (int64_t)sixths.file;
     assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
     sh_program_destroy(p);
-    assert_non_null(strstr(sh_error_text(), "in a file a rank, more than offload.nvme_limit_bytes = "));
+    assert_non_null(strstr(sh_error_text(), "in a file per rank, more than offload.nvme_limit_bytes = "));
 }
 
 /* Another rank: it needs as much recomputation as this, or has a file that is full. */

@@ -199,7 +199,7 @@ static void too_little_is_refused(void **state)
     b.limit_bytes = least - 1;
     assert_int_equal(sh_pass_fit(&b, &chosen), SH_OK);
     assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
-    snprintf(words, sizeof words, "(%lld bytes) a rank at least", (long long)least);
+    snprintf(words, sizeof words, "(%lld bytes) per rank at least", (long long)least);
     assert_non_null(strstr(sh_error_text(), words));
     assert_non_null(strstr(sh_error_text(), "memory.limit_bytes"));
     assert_null(strstr(sh_error_text(), "activation_checkpoint")); /* there is nothing more to ask of it */
