@@ -309,15 +309,15 @@ static const struct refusal arguments[] = {
      "offload.gradients=cpu take a GPU's states and gradients to host memory, where a CPU has all; there "
      "offload.optimizer=nvme takes states to a file"},
     {"optimizer_offload_fraction=0.5",
-     {"fine_grained_activation_offloading=true",
-      "--fine_grained_activation_offloading: no such key; offload.activations: nvme, with nvme_path and activation_ratio "
-      "below offload, on CPUs; on GPUs activation_checkpoint.mode: memory_budget recomputes what does not fit"},
-     {"fp16.loss_scale_window=500",
-      "--fp16.loss_scale_window: no such key; training.mixed_precision_param: float16, with "
-      "loss_scale, loss_scale_init and loss_scale_window beside it"},
-     {"initial_loss_scale=4294967296", "--initial_loss_scale: no such key; training.loss_scale_init"},
      "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on "
      "CPUs"},
+    {"fine_grained_activation_offloading=true",
+     "--fine_grained_activation_offloading: no such key; offload.activations: nvme, with nvme_path and activation_ratio "
+     "below offload, on CPUs; on GPUs activation_checkpoint.mode: memory_budget recomputes what does not fit"},
+    {"fp16.loss_scale_window=500",
+     "--fp16.loss_scale_window: no such key; training.mixed_precision_param: float16, with "
+     "loss_scale, loss_scale_init and loss_scale_window beside it"},
+    {"initial_loss_scale=4294967296", "--initial_loss_scale: no such key; training.loss_scale_init"},
     {"model.name=gpt", "--model.name: no preset 'gpt' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
                        "llama3.1-8b, llama3.1-70b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
@@ -394,7 +394,8 @@ static void test_idle_beside_words(void **state)
         {"offload.optimizer=cpu", "offload.optimizer_ratio=0.5", NULL},
         {"offload.optimizer=cpu", "offload.overlap_update=off", NULL},
         {"offload.optimizer=cpu", "offload.verify=false",
-         "--offload.verify: has no effect without offload.optimizer=nvme or offload.activations=nvme"},
+         "--offload.verify: has no effect without offload.optimizer=nvme, offload.activations=nvme or "
+         "offload.mode=memory_budget"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
