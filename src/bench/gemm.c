@@ -5,6 +5,7 @@
 #include "kernels/cpu/block.h"
 #include "src/base/mem.h"
 #include "src/base/rng.h"
+#include "src/base/str.h"
 #include "src/bench/folder.h"
 #include "src/bench/points.h"
 #include "src/bench/rate.h"
@@ -236,12 +237,14 @@ static sh_rc write_points(const struct bench *b)
 static sh_rc report(struct bench *b)
 {
     const struct sh_config *cfg = &b->r->cfg;
-    char *head =
-        sh_strfmt("products of a training step of %s, %d sequences of %d tokens; one call of the slowest of %d ranks\n"
-                  "of %d threads, %d rounds; share: of a step's products; floor: the square's best round\n"
-                  "for the MFU of training: --metrics.peak_tflops=%.4g",
-                  cfg->model.name, cfg->training.local_batch_size, cfg->training.seq_len,
-                  sh_mesh_ranks(&b->r->mesh->shape), b->r->threads, b->options->repeat, peak_tflops(b));
+    char sequences[SH_STR_SHORT], ranks[SH_STR_SHORT], threads[SH_STR_SHORT], rounds[SH_STR_SHORT];
+    char *head = sh_strfmt("products of a training step of %s, %s of %d tokens; one call of the slowest of %s\n"
+                           "of %s, %s; share: of a step's products; floor: the square's best round\n"
+                           "for the MFU of training: --metrics.peak_tflops=%.4g",
+                           cfg->model.name, sh_str_plural(cfg->training.local_batch_size, "sequence", sequences),
+                           cfg->training.seq_len, sh_str_plural(sh_mesh_ranks(&b->r->mesh->shape), "rank", ranks),
+                           sh_str_plural(b->r->threads, "thread", threads),
+                           sh_str_plural(b->options->repeat, "round", rounds), peak_tflops(b));
     sh_rc rc;
 
     judge(b);

@@ -5,6 +5,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/bench/baseline.h"
 #include "src/bench/empty.h"
@@ -258,9 +259,12 @@ static sh_rc write_points(const struct bench *b)
 /* Rank 0. */
 static sh_rc report(const struct bench *b)
 {
-    char *head = sh_strfmt("checkpoint of %s, %.3f GB, %d ranks of %d threads, %d rounds, in %s",
+    char ranks[SH_STR_SHORT], threads[SH_STR_SHORT], rounds[SH_STR_SHORT];
+    char *head = sh_strfmt("checkpoint of %s, %.3f GB, %s of %s, %s, in %s",
                            b->r->cfg.model.name[0] ? b->r->cfg.model.name : "a model", (double)b->bytes / 1e9,
-                           sh_mesh_ranks(&b->r->mesh->shape), b->r->threads, b->options->repeat, b->options->folder);
+                           sh_str_plural(sh_mesh_ranks(&b->r->mesh->shape), "rank", ranks),
+                           sh_str_plural(b->r->threads, "thread", threads),
+                           sh_str_plural(b->options->repeat, "round", rounds), b->options->folder);
     sh_rc rc = sh_bench_report("io", head, rows, b->times, ROWS, b->options->repeat, b->options);
 
     free(head);

@@ -6,6 +6,7 @@
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/base/size.h"
+#include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/bench/rows.h"
 #include "src/mesh/mesh.h"
@@ -189,13 +190,14 @@ static sh_rc report(const struct bench *b)
     const char *network = sh_tier_network(b->options->folder);
     char *note = network ? sh_strfmt("\n%s, over a network: training takes it with offload.allow_network=true", network)
                          : sh_strdup("");
-    char *head =
-        sh_strfmt("scratch files in %s, %d ranks on %d nodes, %.3f GB a rank, %.3f GB written before; %d rounds\n"
-                  "%d extents of %.3f MB a rank, %d under way; mixed: bytes of both directions%s\n"
-                  "of a node, with sums: offload.rates: file=%.4g/%.4g,mixed=%.4g",
-                  b->options->folder, b->world, b->nodes, (double)b->options->bytes / 1e9, (double)b->written / 1e9,
-                  b->options->repeat, (int)b->span, (double)b->extent / 1e6, DEPTH, note, rate(b, READ), rate(b, WRITE),
-                  rate(b, MIXED));
+    char ranks[SH_STR_SHORT], nodes[SH_STR_SHORT], rounds[SH_STR_SHORT];
+    char *head = sh_strfmt("scratch files in %s, %s on %s, %.3f GB per rank, %.3f GB written before; %s\n"
+                           "%d extents of %.3f MB per rank, %d under way; mixed: bytes of both directions%s\n"
+                           "for a node, with sums: --offload.rates=file=%.4g/%.4g,mixed=%.4g",
+                           b->options->folder, sh_str_plural(b->world, "rank", ranks),
+                           sh_str_plural(b->nodes, "node", nodes), (double)b->options->bytes / 1e9,
+                           (double)b->written / 1e9, sh_str_plural(b->options->repeat, "round", rounds), (int)b->span,
+                           (double)b->extent / 1e6, DEPTH, note, rate(b, READ), rate(b, WRITE), rate(b, MIXED));
     sh_rc rc = sh_bench_report("tier", head, rows, b->times, ROWS, b->options->repeat, b->options);
 
     free(head);

@@ -102,7 +102,7 @@ sh_rc sh_cmd_find_config(const char *given, char **path)
     bool has_end = length > 5 && strcmp(given + length - 5, ".yaml") == 0;
 
     *path = sh_strdup(given);
-    if (exists(given) || strchr(given, '/'))
+    if (!is_folder(given) && (exists(given) || strchr(given, '/')))
         return SH_OK; /* a file, or what can only be one: who opens it says what is wrong */
     folder = find_folder();
     file = sh_strfmt("%s/%s%s", folder, given, has_end ? "" : ".yaml");
@@ -114,5 +114,8 @@ sh_rc sh_cmd_find_config(const char *given, char **path)
         return SH_OK;
     free(file);
     *path = NULL;
+    if (is_folder(given))
+        return sh_fail(SH_E_DATA, "%s is a folder, not a CONFIG; a folder of transformers is given as --model.hf=%s",
+                       given, given);
     return sh_fail(SH_E_DATA, "open %s: No such file or directory, and no example has that name%s", given, names);
 }

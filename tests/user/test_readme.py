@@ -100,7 +100,7 @@ def case_words():
     wanted = {'tokenised': 'tokens in words.bin', 'evaluated': 'bits per byte', 'continued': 'Once '}
     wrong = [f'not {what}: {out}' for what, words in wanted.items() if words not in out]
     wrong += [] if 'done: 6 steps' in said else [said]
-    there = {path.name for path in (work / 'llama-words').iterdir()}
+    there = {path.name for path in (work / 'words-hf').iterdir()}
     missing = {'config.json', 'model.safetensors', 'tokenizer.json', 'generation_config.json'} - there
     return wrong + ([f'the export lacks {missing}'] if missing else [])
 
