@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_ELEMS = 4 << 20, SLICES = 16 };
+enum { USUAL_ELEMS = 4 << 20, LEAST_SLICES = 16, MOST_SLICES = 16384 };
 
 struct offload {
     const struct sh_build *b;
@@ -36,14 +36,16 @@ static int64_t trained_elems(const struct sh_program *p)
     return n;
 }
 
-/* Large enough for a disk, small enough that the ones on the device are few bytes beside the rest of a small model. */
+/* Large enough for a disk, small enough that the ones on the device are few bytes beside the rest of a small model. A rank with
+ * more elements than any machine holds is planned too, to be refused; its slices grow instead of their number. */
 static int64_t slice_elems(const struct sh_build *b, int64_t away)
 {
-    int64_t part = whole_multiples((away + SLICES - 1) / SLICES);
+    int64_t most = whole_multiples((away + LEAST_SLICES - 1) / LEAST_SLICES);
+    int64_t least = whole_multiples((away + MOST_SLICES - 1) / MOST_SLICES);
 
     if (b->offload.slice_elems)
         return b->offload.slice_elems;
-    return part < MOST_ELEMS ? part : MOST_ELEMS;
+    return most < USUAL_ELEMS ? most : least > USUAL_ELEMS ? least : USUAL_ELEMS;
 }
 
 /* Bytes of the extent: the remainder and the states of so many elements. */
