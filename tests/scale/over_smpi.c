@@ -18,7 +18,7 @@
 
 enum { GROUPS = 3, ELEMS = 3, SEQ = 8, VOCAB = 32, VALUES = 101, STEP = 13 };
 enum { LARGE = 1100 };  /* elements that are more than MPI's own gather takes */
-enum { BLOCKS = 64 };   /* of the world, at most, for its reductions: each is a page of staging on each rank */
+enum { BLOCKS = 16 };   /* of the world, at most, for its reductions: all ranks look at messages of all */
 enum { GATHERED = 64 }; /* of a group, at most, that gathers as many of each: all of it is on each rank */
 
 static struct sh_mesh *mesh;
