@@ -7,6 +7,8 @@
 
 typedef void rule(float *p, float *m, const float *grad, int64_t n, struct sh_momentum_factors f);
 
+/* The arithmetic of an element is shared with the GPU's kernels (momentum.h); loops are here so that compilers make
+ * vectors of them. */
 SH_CLONES static void sgd(float *p, float *m, const float *grad, int64_t n, struct sh_momentum_factors f)
 {
 #pragma omp simd
