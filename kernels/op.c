@@ -47,6 +47,7 @@ static const struct sh_attr_field lora_attrs[] = {
     FIELD(lora, first[2]), FIELD(lora, width[2]), FIELD(lora, scale), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), {0}};
 
+/* As a double, for printing and for the letters of shapes: sizes are below 2^53. */
 double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *field)
 {
     const void *at = (const char *)attr + field->at;
@@ -187,13 +188,17 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
 _Static_assert(SH_NF4_ELEMS == 64 && SH_NF4_BLOCK_BYTES == 36, "as the row of UNPACK says");
 _Static_assert(SH_EXACT_ELEMS == 22, "as the rows of SUMSQ and EXACT_ROUND say");
 
+/* Names are those of the list of kinds, so that the printed program and the traces cannot disagree with it. */
 #define NAME(KIND, name) [SH_OP_##KIND] = #name,
 static const char *const names[SH_OP_KINDS] = {SH_OP_LIST(NAME, NAME, NAME)};
 
+/* Rows are parsed once, at the first question: any thread may ask first, as a bench or a test does without a run. */
 static struct sh_op_info table[SH_OP_KINDS];
 static struct sh_op_shape shapes[SH_OP_KINDS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* What the text of a shape says of operands becomes masks, by which passes ask. A text that cannot be parsed leaves
+ * its row without operands. */
 static void read_row(enum sh_op_kind kind)
 {
     struct sh_op_info *row = &table[kind];

@@ -1,3 +1,5 @@
+/* Two checkpoints compared: numbers of the run, configurations by key, tensors by distance. Files that differ are a
+ * failure, so that a script can use the exit status. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/digest.h"
@@ -43,6 +45,7 @@ static sh_rc open_side(struct side *s)
     return sh_ckpt_index_open_data(&s->index, s->path, &s->fd);
 }
 
+/* Right for a side that was opened in part. */
 static void close_side(struct side *s)
 {
     if (s->fd >= 0)

@@ -1,3 +1,9 @@
+/* A rank's pieces of tensors as extents, which lie in one block each. A block of SH_CKPT_BLOCK_ELEMS elements has
+ * one digest, which is a sum, so that ranks that hold parts of it add up theirs:
+ *
+ *     blocks     |-------0-------|-------1-------|---2---|
+ *     piece          [ begin                 end )
+ *     extents        [     a     ][      b      ) */
 #include "io/checkpoint/extents.h"
 
 #include "io/checkpoint/digest.h"
@@ -5,6 +11,7 @@
 
 #include <stdlib.h>
 
+/* There are as many as blocks that the rank touches; nobody knows the number before. */
 static void add(struct sh_ckpt_extents *extents, struct sh_ckpt_extent extent)
 {
     extents->extent = sh_grow(extents->extent, extents->n, &extents->cap, sizeof *extents->extent);
@@ -60,6 +67,8 @@ static sh_rc add_piece(struct sh_ckpt_extents *extents, const struct sh_ckpt_ind
     return SH_OK;
 }
 
+/* place: where the index has a tensor of the set, as files of another order have them elsewhere; NULL: in the same
+ * order. */
 sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ckpt_set *set,
                              const struct sh_ckpt_index *index, const int64_t *place)
 {
@@ -94,6 +103,8 @@ static int64_t block_begin(const struct sh_ckpt_entry *e, int64_t block)
     return begin < e->elems ? begin : e->elems;
 }
 
+/* Shares are cut by elements and moved to the next block, so that each block is of one rank, which can compare it
+ * alone. */
 void sh_ckpt_extents_of_share(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, int part, int parts)
 {
     int64_t total = 0, at = 0;
@@ -109,6 +120,7 @@ void sh_ckpt_extents_of_share(struct sh_ckpt_extents *extents, const struct sh_c
         }
 }
 
+/* Far data is not in memory: whoever keeps it hands over floats, a part at a time. */
 sh_rc sh_ckpt_extent_get(const struct sh_ckpt_extent *s, int64_t at, int64_t n, float *to)
 {
     return s->far->get(s->far->arg, s->piece, s->piece_state, s->piece_at + at, n, to);
@@ -119,6 +131,7 @@ sh_rc sh_ckpt_extent_put(const struct sh_ckpt_extent *s, int64_t at, int64_t n, 
     return s->far->put(s->far->arg, s->piece, s->piece_state, s->piece_at + at, n, from);
 }
 
+/* Bytes from the start of the file; a checkpoint has float32 alone, 4 bytes each. */
 int64_t sh_ckpt_extent_at(const struct sh_ckpt_extent *s)
 {
     return s->entry->offset[s->state] + (s->block * SH_CKPT_BLOCK_ELEMS + s->at) * 4;
@@ -130,6 +143,7 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Sorted by place, since a disk reads and writes neighbours faster, and neighbours become one range. */
 int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range **ranges)
 {
     struct sh_move_range *r = sh_calloc((size_t)extents->n + 1, sizeof *r);
@@ -158,6 +172,7 @@ static sh_rc has_changed(const struct sh_ckpt_extent *s)
         (long long)first, (long long)(first + s->elems - 1), s->group, s->entry->name);
 }
 
+/* Only where a sum was made early, when the state was copied: the others have nothing to be compared with. */
 sh_rc sh_ckpt_extents_compare(const struct sh_ckpt_extents *extents)
 {
     for (int i = 0; i < extents->n; i++)

@@ -1,3 +1,5 @@
+/* One tensor of a checkpoint as a .npy file, for a look with NumPy. Source of the format: numpy.lib.format, version
+ * 1.0. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/digest.h"
@@ -75,6 +77,7 @@ static sh_rc copy_blocks(const struct extract *x, float *buffer)
     return SH_OK;
 }
 
+/* Block by block through one buffer, so that any tensor fits. */
 static sh_rc write_array(const struct extract *x)
 {
     float *buffer = sh_calloc(SH_CKPT_BLOCK_ELEMS, sizeof *buffer);
@@ -96,6 +99,7 @@ static sh_rc write_file(struct extract *x, const char *out_path)
     return rc;
 }
 
+/* Names are looked up before the output is created: a mistyped one leaves no file. */
 sh_rc sh_ckpt_extract(const char *path, const char *name, const char *state, const char *out_path)
 {
     struct extract x = {.path = path, .from = -1};

@@ -1,3 +1,5 @@
+/* `sherd ckpt ls`: what lies in a folder, the newest first, with a judgement of each file. A damaged file is a line
+ * of the list and no failure of it. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/folder.h"
@@ -41,6 +43,7 @@ static void list_one(const char *folder, const struct sh_ckpt_found *found, bool
     free(path);
 }
 
+/* No head above an empty list. */
 sh_rc sh_ckpt_list(const char *folder, bool quick, FILE *out)
 {
     struct sh_ckpt_folder f;

@@ -1,3 +1,8 @@
+/* The index of a checkpoint as bytes, and back. It lies behind the tensors, and the footer behind it says where:
+ *
+ *     HDF5's structures | tensors ... | index | footer
+ *
+ * Unpacking trusts nothing: each number is compared with what is there before anything is allocated or read by it. */
 #include "io/checkpoint/pack.h"
 
 #include "io/checkpoint/clean.h"
@@ -68,6 +73,7 @@ bool sh_ckpt_footer_unpack(const unsigned char bytes[SH_CKPT_FOOTER_BYTES], stru
     return true;
 }
 
+/* A digest of 64 bits for each block in each state. */
 static int64_t blocks_bytes(int64_t blocks, int states)
 {
     return blocks * states * (int64_t)sizeof(uint64_t);
@@ -113,6 +119,7 @@ static void put(unsigned char **to, const void *data, size_t bytes)
     *to += bytes;
 }
 
+/* Numbers need not be aligned: both sides copy bytes. */
 static void put_tensor(unsigned char **to, const struct sh_ckpt_entry *e, int states)
 {
     struct tensor_head head = {.name_bytes = (uint16_t)strlen(e->name), .ndim = (uint16_t)e->ndim};
@@ -122,6 +129,7 @@ static void put_tensor(unsigned char **to, const struct sh_ckpt_entry *e, int st
     put(to, e->offset, (size_t)states * sizeof *e->offset);
 }
 
+/* Format 1 has its states without their names. */
 static void put_states(unsigned char **to, const struct sh_ckpt_states *s)
 {
     int64_t n = s->n;
@@ -197,6 +205,7 @@ struct rest {
     int64_t bytes, file_bytes, end;
 };
 
+/* All that an index can lack has this cure: its digest was right when it was written. */
 static sh_rc refuse(const struct rest *r, const char *why)
 {
     return sh_fail(SH_E_DATA, "%s: its index is damaged: %s; take an earlier checkpoint", r->path, why);
@@ -317,6 +326,7 @@ static sh_rc take_tensor(struct rest *r, int64_t begin, int states, struct sh_ck
     return SH_OK;
 }
 
+/* Through one more pointer, since entries stay where they are. */
 static int by_name(const void *a, const void *b)
 {
     const struct sh_ckpt_entry *const *x = a, *const *y = b;
@@ -367,6 +377,7 @@ static sh_rc take_digests(struct rest *r, int64_t blocks, struct sh_ckpt_index *
     return SH_OK;
 }
 
+/* The numbers that check_head() has let pass, and the digests, which are compared later. */
 static void take_numbers(const struct head *h, struct sh_ckpt_index *index)
 {
     index->minor = (int32_t)h->minor;

@@ -1,3 +1,9 @@
+/* The index of a checkpoint, read from a file that may be damaged or a stranger's. Newer files have a footer that
+ * says where the index is; older ones have theirs inside of HDF5, which a child process reads, since HDF5 may crash
+ * on damage:
+ *
+ *     footer found      index by its place and digest, then HDF5's structures by theirs
+ *     none              child; what it reads must be of a version without footers */
 #include "io/checkpoint/index.h"
 
 #include "io/checkpoint/child.h"
@@ -15,6 +21,7 @@ struct reader {
     int64_t bytes;
 };
 
+/* Each has the same cure, whatever is damaged. */
 static sh_rc damaged(const struct reader *r, const char *why)
 {
     return sh_fail(SH_E_DATA, "%s: %s: the file is damaged; take an earlier checkpoint", r->path, why);
@@ -61,6 +68,7 @@ static sh_rc check_footer(const struct reader *r, const struct sh_ckpt_footer *f
     return SH_OK;
 }
 
+/* 128 bits: damage that is not seen is out of the question. */
 static bool is_same(struct sh_hash128 a, struct sh_hash128 b)
 {
     return a.low == b.low && a.high == b.high;
@@ -130,6 +138,7 @@ static sh_rc check_name(const struct reader *r, const struct sh_ckpt_index *inde
                    r->path, (long long)index->meta.step);
 }
 
+/* What is no plain file (a device, a directory) is refused before its bytes are asked for. */
 static sh_rc read_open(const struct reader *r, struct sh_ckpt_index *out)
 {
     struct sh_ckpt_footer footer;

@@ -1,3 +1,6 @@
+/* Which checkpoints of a folder stay: the newest `latest`, each step that `every` divides, and all from the good one
+ * on. With latest 2 and every 1000, after a save of step 2400, when steps are saved each 200: 1000, 2000, 2200 and
+ * 2400 stay. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/folder.h"
@@ -24,6 +27,7 @@ static sh_rc drop(const char *folder, const char *name, bool only_say, FILE *out
     return SH_OK;
 }
 
+/* A file with another step's name may be the only one of its step, so nothing is inferred from its name. */
 static bool is_misnamed(const char *folder, const struct sh_ckpt_found *c, FILE *out)
 {
     char *path = sh_strfmt("%s/%s", folder, c->name);
@@ -92,6 +96,7 @@ static sh_rc prune_locked(const char *folder, const struct sh_ckpt_keep *keep, b
     return rc;
 }
 
+/* Files without a commit are remains of saves that were interrupted; the lock says that none goes on. */
 static sh_rc sweep(const char *folder, FILE *out)
 {
     int n;

@@ -1,3 +1,6 @@
+/* What `sherd ckpt info` and `verify` say of a checkpoint, and the check of one file that others build upon. info
+ * reads the index alone, which is quick for any size of model; verify reads all data and compares the digests of all
+ * blocks. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/clean.h"
@@ -7,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The texts are moved out of the index, so that they are freed once. */
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta)
 {
     struct sh_ckpt_index index;
@@ -29,6 +33,7 @@ static int64_t elements(const struct sh_ckpt_index *index)
 /* The file has no trace of the mesh, so only tensors and version decide who can load it. */
 static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
 {
+    /* One rank, a node, eight nodes: three sizes show how the share of a rank falls. */
     static const int ranks[] = {1, 8, 64};
     double bytes = (double)elements(index) * 4 * index->states.n;
     fprintf(out,
@@ -42,6 +47,7 @@ static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
     fputc('\n', out);
 }
 
+/* The file may be a stranger's: what a terminal would obey is made plain first. */
 static void print_text(const char *title, const char *text, FILE *out)
 {
     char *clean = sh_ckpt_clean(text, true);
@@ -64,6 +70,7 @@ static void print_verified(const struct sh_ckpt_meta *m, FILE *out)
         fprintf(out, "saved by a version that did not note what was read back\n");
 }
 
+/* Always f32: a checkpoint keeps the master values, whatever a run computes in. */
 static void print_tensors(const struct sh_ckpt_index *index, FILE *out)
 {
     for (int64_t i = 0; i < index->n; i++) {
@@ -73,6 +80,7 @@ static void print_tensors(const struct sh_ckpt_index *index, FILE *out)
     }
 }
 
+/* From what everyone asks (step, size, who can load it) to what fills pages. */
 static void print(const struct sh_ckpt_index *index, const char *path, unsigned what, FILE *out)
 {
     const struct sh_ckpt_meta *m = &index->meta;
@@ -105,6 +113,7 @@ sh_rc sh_ckpt_info(const char *path, unsigned what, FILE *out)
     return SH_OK;
 }
 
+/* One rank reads all: part 0 of 1. */
 static sh_rc verify(const struct sh_ckpt_index *index, const char *path)
 {
     int fd;
@@ -114,6 +123,7 @@ static sh_rc verify(const struct sh_ckpt_index *index, const char *path)
     return rc;
 }
 
+/* Quick trusts the index, whose own digest was compared when it was read; data may still be damaged. */
 sh_rc sh_ckpt_check(const char *path, bool quick)
 {
     struct sh_ckpt_index index;
@@ -123,6 +133,7 @@ sh_rc sh_ckpt_check(const char *path, bool quick)
     return rc;
 }
 
+/* One line, with what was compared: "all" of how many says more than "good". */
 sh_rc sh_ckpt_verify(const char *path, FILE *out)
 {
     struct sh_ckpt_index index;

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Blocks are read, converted and written by THREADS threads, each with a block of its own and as much scratch. */
 enum { BLOCK_BYTES = SH_CKPT_BLOCK_ELEMS * 4, THREADS = 4 };
 
 /* A block of a tensor's parameters is one job of the thread pool. */

@@ -74,6 +74,7 @@ static sh_rc check_sections(const char *path, const struct sh_document_header *h
     return SH_OK;
 }
 
+/* A tokenizer that is 0 is not known on one of the sides; the sizes of vocabularies are compared in any case. */
 sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct sh_document_header *h, int64_t bytes,
                         int vocab_size, uint64_t tokenizer)
 {
@@ -173,6 +174,7 @@ static sh_rc find_piece(const struct sh_data_files *set, const struct sh_piece *
     return SH_OK;
 }
 
+/* One more than the piece has places: the target of its last one. */
 sh_rc sh_documents_ids(const struct sh_data_files *set, const struct sh_piece *piece, int32_t *ids)
 {
     const struct sh_data_file *f;

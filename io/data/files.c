@@ -83,6 +83,7 @@ static sh_rc refuse_foreign(const struct sh_data_files *set, const struct sh_dat
                    is->what, is->cure);
 }
 
+/* Only a file whose type was not given can be something else by mistake. */
 static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const char *path,
                        const struct sh_data_options *opt, int64_t bytes)
 {
@@ -99,6 +100,8 @@ static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const 
     return SH_OK;
 }
 
+/* Bytes behind the known fields are zeros, so that a later version can use them and this one refuses what it does
+ * not know. */
 static sh_rc take_documents(struct sh_data_files *set, struct sh_data_file *f, const char *path,
                             const struct sh_data_options *opt, int64_t bytes)
 {
@@ -244,6 +247,7 @@ enum sh_cfg_packing sh_data_packing_of(const char *path)
     return documents ? SH_PACKING_BFD : SH_PACKING_CONCAT;
 }
 
+/* On failure the set is closed here, and *out is as it was. */
 sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out)
 {
     struct sh_data_files set = {.seq_len = opt->seq_len, .vocab_size = opt->vocab_size, .packing = opt->packing};

@@ -1,3 +1,5 @@
+/* Masks of targets: FILE.bin.mask has a byte for each token of FILE.bin, 1 where the token counts as a target. A
+ * file of documents has its mask in itself, a bit for each. A set has masks throughout or not at all. */
 #include "io/data/mask.h"
 
 #include "io/data/documents.h"
@@ -81,6 +83,7 @@ sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum 
     return rc;
 }
 
+/* Each byte is looked at: a mask of another tool may have 255 for "counts", or be text. */
 sh_rc sh_data_mask_read(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
                         unsigned char *mask)
 {

@@ -1,3 +1,9 @@
+/* Mixtures of data sets. Samples come in blocks of SH_MIX_BLOCK. In each block a set has the same number of samples,
+ * its share, and only their order changes. So the parts of the sets are exact after each block, and the set of a
+ * sample follows from the seed and its number alone. With a.bin=3,b.bin=1, if blocks had 8 samples:
+ *
+ *     block 0   a a b a a a b a      shares 6 and 2
+ *     block 1   b a a a a b a a */
 #include "io/data/mix.h"
 
 #include "io/data/permute.h"
@@ -57,6 +63,7 @@ static sh_rc settle_shares(struct sh_mix *m, const double weight[SH_MIX_SETS])
     return SH_OK;
 }
 
+/* Weights need not sum to 1: 3 and 1 are as good as 0.75 and 0.25. */
 sh_rc sh_mix_parse(const char *text, struct sh_mix *out)
 {
     char *copy = sh_strdup(text), *rest = copy;

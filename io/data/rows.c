@@ -1,3 +1,8 @@
+/* Rows of documents. A row of seq_len places has pieces of documents one behind the other, then places that are empty:
+ *
+ *     tokens    d0 d0 d0 | d1 d1 d1 d1 | 0  0
+ *     docs       0  0  0 |  3  3  3  3 | 7  8     where the piece of a place begins: attention does not cross it
+ *     targets   the token behind each, or -1: none */
 #include "io/data/rows.h"
 
 #include "io/data/documents.h"
@@ -25,6 +30,7 @@ struct walk {
     int at;       /* places so far */
 };
 
+/* Rows below `whole` have one piece each, of documents that fill them; the others are lists through pack->next. */
 static struct walk walk_row(const struct sh_data_files *set, const struct sh_pack *pack, int64_t row)
 {
     return (struct walk){
@@ -80,6 +86,7 @@ static sh_rc put_piece(const struct sh_data_files *set, const struct sh_piece *p
     return SH_OK;
 }
 
+/* The scratch is of a full row, since the longest piece is one. */
 sh_rc sh_data_rows_read(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int32_t *tokens,
                         int32_t *targets, int32_t *docs)
 {
@@ -103,6 +110,7 @@ out:
     return rc;
 }
 
+/* The tokens are not read, only lengths and masks. */
 sh_rc sh_data_rows_count(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int64_t *unmasked)
 {
     unsigned char *mask = sh_calloc((size_t)set->seq_len, 1);

@@ -1,3 +1,5 @@
+/* adapter_config.json of PEFT, written and read. Both directions have one rule: what adapters compute there and here
+ * is the same, or the file is refused. So a key that is not known may stand in it only where it is off. */
 #include "io/hf/adapter.h"
 
 #include "io/json/json.h"
@@ -14,6 +16,7 @@ enum { CONFIG_MAX = 1 << 20 };
 
 /* ---- writing ---- */
 
+/* "self_attn.q_proj" is "q_proj" in PEFT's lists. */
 static const char *last_word(const char *name)
 {
     const char *dot = strrchr(name, '.');

@@ -1,3 +1,6 @@
+/* The base of a checkpoint of adapters, read block by block for a merge. The base is a folder of transformers or a
+ * checkpoint; the result is W + scale B A. While it is read, a sum of its numbers is made and compared with the one
+ * in the checkpoint at the end, so that adapters are never merged with another base than theirs. */
 #include "io/hf/base.h"
 
 #include "io/checkpoint/digest.h"
@@ -109,6 +112,7 @@ out:
 
 /* ---- the base ---- */
 
+/* What unpacking needs of a folder: bytes of an entry, wherever its file has them. */
 static sh_rc read_bytes(void *arg, const struct sh_st_entry *e, int64_t at, int64_t n, void *to)
 {
     const struct sh_hf_base *b = arg;
@@ -172,12 +176,15 @@ static sh_rc check_packing(const struct sh_hf_base *b)
     return SH_OK;
 }
 
+/* A checkpoint is a file, a model of transformers is a folder. */
 static bool is_folder(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* The scale is that of the run: alpha / rank, or alpha / sqrt(rank) with use_rslora. Also after a failure the caller
+ * closes. */
 sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
                       const struct sh_ckpt_set *set, struct sh_hf_base *out)
 {
@@ -203,6 +210,7 @@ sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const st
     return rc;
 }
 
+/* Right for a base that was opened in part. */
 void sh_hf_base_close(struct sh_hf_base *b)
 {
     for (int64_t i = 0; b->fd && i < b->folder.n_files; i++) {
@@ -314,6 +322,7 @@ sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n
     return SH_OK;
 }
 
+/* After all has been read: the sum is of the whole base. */
 sh_rc sh_hf_base_check(const struct sh_hf_base *b)
 {
     if (b->sum == b->noted)

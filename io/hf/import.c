@@ -1,3 +1,5 @@
+/* A folder of transformers as a checkpoint of Sherd: each tensor of the model is matched with an entry of the
+ * folder, and its blocks are converted on their way. Memory is that of some blocks, whatever the size of the model. */
 #include "io/hf/import.h"
 
 #include "io/checkpoint/stream.h"
@@ -60,6 +62,7 @@ static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *
                    m->path[e->file], (long long)(first + bad), e->name);
 }
 
+/* In floats: a mebibyte at a time. */
 enum { PIECE = 1 << 18 };
 
 /* Bits are compared: an output matrix that is tied must be the embedding, not nearly. */
@@ -99,6 +102,7 @@ static sh_rc import(struct import *m, const char *family, const struct sh_ckpt_s
     return sh_ckpt_stream(folder, set, meta, read_block, m, path);
 }
 
+/* All is freed here, also what a failure has left half made. */
 sh_rc sh_hf_import(const char *from, const char *family, const struct sh_hf_import_options *options,
                    const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, const char *folder, char **path)
 {

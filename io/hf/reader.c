@@ -1,3 +1,6 @@
+/* Values of a config.json as text, in the form that a line of our own configuration would have. They are checked
+ * where that text is parsed, so this folder has no second set of ranges: {"rope_theta": 1e4} becomes "10000", as if
+ * a user had given it. */
 #include "io/hf/reader.h"
 
 #include "io/json/json.h"
@@ -5,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* transformers writes null for "not set", so null and a missing key are one. */
 json_t *sh_hf_find(const json_t *object, const char *key)
 {
     json_t *value = key ? json_object_get(object, key) : NULL;
@@ -16,6 +20,7 @@ sh_rc sh_hf_text_of(const struct sh_hf_reader *r, const char *key, const json_t 
     if (json_is_integer(value))
         snprintf(out, 64, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))
+        /* 17 digits give any double back exactly. */
         snprintf(out, 64, "%.17g", json_real_value(value));
     else if (json_is_boolean(value))
         strcpy(out, json_is_true(value) ? "true" : "false");
@@ -24,6 +29,7 @@ sh_rc sh_hf_text_of(const struct sh_hf_reader *r, const char *key, const json_t 
     return SH_OK;
 }
 
+/* The text was made by sh_hf_text_of() or is a default of the family's row, so that it is a number. */
 long long sh_hf_whole(const struct sh_hf_reader *r, enum sh_hf_value v)
 {
     return strtoll(r->value[v], NULL, 10);

@@ -1,3 +1,8 @@
+/* Rotary positions in a config.json. Files have three ages, and all are read:
+ *
+ *     {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2}}
+ *     {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 2}}
+ *     {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2}} */
 #include "io/hf/rope.h"
 
 #include "io/hf/plain.h"
@@ -84,6 +89,8 @@ static bool is_alias(const char *name)
     return strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0;
 }
 
+/* A family may have fewer types than transformers: what its class does not compute is refused here, where the name
+ * is known. */
 static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
 {
     const char *name = type_name(rope->object);
@@ -131,6 +138,7 @@ static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
     return r->give(r->to, "model.rotary_dim", text);
 }
 
+/* `dynamic` may have numbers, as factor, which change nothing at the lengths of training. */
 static bool is_number_of(const struct type *type, const char *key)
 {
     unsigned bits = strcmp(type->name, "dynamic") == 0 ? LLAMA3 | LINEAR : type->bit;
@@ -200,6 +208,7 @@ static sh_rc longer_by(const struct sh_hf_reader *r, const struct rope *rope, ch
     return SH_OK;
 }
 
+/* 0 is as absent for some numbers of transformers; for the others it is refused. */
 static sh_rc read_number(const struct sh_hf_reader *r, const struct rope *rope, const struct number *n, char out[64])
 {
     json_t *value = find_number(r, rope, n);

@@ -1,3 +1,5 @@
+/* Stretches of a file that are put together before they are moved, so that the tasks of a move are few and long. For
+ * example {8,4} {0,4} {4,4} become the one stretch {0,12}; {0,4} {2,4} overlap and are refused. */
 #include "io/move/ranges.h"
 
 #include <stdlib.h>
@@ -14,6 +16,7 @@ int sh_move_ranges_join(struct sh_move_range *ranges, int n)
     qsort(ranges, (size_t)n, sizeof *ranges, by_begin);
     for (int i = 0; i < n; i++) {
         int64_t end = last < 0 ? -1 : ranges[last].at + ranges[last].bytes;
+        /* An overlap would be written twice, with whichever bytes come last. */
         if (ranges[i].at < end)
             return -1;
         if (ranges[i].at == end)

@@ -1,9 +1,12 @@
+/* Types of files and of memory, a piece at a time: to floats (widen) and back (narrow). Each conversion also says
+ * which number is the first that is not finite, since looking for it later would read all data once more. */
 #include "io/move/types.h"
 
 #include <math.h>
 
 enum { PIECE = 4096 }; /* elements at a time, so that floats between two forms stay in the nearest cache */
 
+/* Of one element; of packed weights, of one block's codes or scale. */
 int sh_move_type_bytes(enum sh_move_type t)
 {
     static const int bytes[SH_MOVE_ALL_TYPES] = {
@@ -125,6 +128,7 @@ static float nested_scale(const struct sh_move_nested *table, int code, int64_t 
     return product + table->offset;
 }
 
+/* Scales of a packed folder are floats, or codes of a second level. */
 static float scale_of(enum sh_move_type t, const void *from, int64_t i, int64_t first,
                       const struct sh_move_nested *nested)
 {
@@ -135,6 +139,7 @@ static float scale_of(enum sh_move_type t, const void *from, int64_t i, int64_t 
     return scale;
 }
 
+/* Codes are always good numbers; of scales the first that is not finite is told. */
 int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n,
                      const struct sh_move_nested *nested, struct sh_floats to)
 {

@@ -1,3 +1,6 @@
+/* What is learned of each form of a line (chat.h): of messages, the assistant's, by the template; of a prompt and a
+ * completion, the completion; of segments, those with the label true. Without a template the texts follow each other as
+ * they stand. */
 #include "io/token/chat.h"
 
 #include "io/json/json.h"
@@ -5,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Beyond any conversation: a line with more is damaged. */
 enum { MOST_MESSAGES = 1 << 16 };
 
 /* A string, with its bytes: it may hold a 0. */
@@ -44,6 +48,7 @@ static const char *shown(const char *word, char out[41])
     return out;
 }
 
+/* Other roles, as "tool" or "developer", have no place in the templates, so they are refused and not guessed at. */
 static sh_rc take_role(const json_t *value, enum sh_role *role)
 {
     static const char *const names[SH_ROLES] = {"system", "user", "assistant"};
@@ -103,6 +108,7 @@ out:
     return rc;
 }
 
+/* The field may have another name than "messages": data sets have "conversations", for one. */
 static sh_rc parse_messages(const struct sh_template *t, put_messages put, const char *field, const json_t *top,
                             struct sh_chat *out)
 {
@@ -133,6 +139,7 @@ static sh_rc put_completion(const struct sh_template *t, const json_t *prompt, c
     return SH_OK;
 }
 
+/* Both forms of the keys: strings, or lists of messages, of which the completion's are learned. */
 static sh_rc parse_completion(const struct sh_template *t, const json_t *top, struct sh_chat *out)
 {
     const json_t *prompt = json_object_get(top, "prompt"), *completion = json_object_get(top, "completion");
@@ -144,6 +151,8 @@ static sh_rc parse_completion(const struct sh_template *t, const json_t *top, st
     return render(t, sh_template_render, prompt, completion, out);
 }
 
+/* The text is rendered already, so nothing is put between segments. What is learned may be any of them, not the last
+ * only. */
 static sh_rc parse_segments(const json_t *top, struct sh_chat *out)
 {
     const json_t *list = json_object_get(top, "segments"), *one;
@@ -168,6 +177,7 @@ static sh_rc parse_segments(const json_t *top, struct sh_chat *out)
     return out->n ? SH_OK : sh_fail(SH_E_DATA, "no segment has the label true: there is nothing to learn");
 }
 
+/* Segments may have keys of tools beside them: they are text by now. */
 sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const char *line,
                     size_t bytes, struct sh_chat *out)
 {
@@ -186,6 +196,7 @@ sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const c
     return rc;
 }
 
+/* The same template as in training, up to where the answer begins: a model sees what it has learned from. */
 sh_rc sh_chat_prompt(const struct sh_template *t, const json_t *line, struct sh_chat *out)
 {
     SH_TRY(refuse_tools(line));

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A mebibyte a stream: file systems of clusters want long writes. */
 enum { BUFFER_BYTES = 1 << 20, TOKENS, MASK, OFFSETS, STREAMS };
 
 struct stream {
@@ -52,6 +53,7 @@ static sh_rc open_spool(struct sh_document_writer *w, struct stream *s, const ch
     return SH_OK;
 }
 
+/* At a place of its own in the file, so that nothing depends on where a descriptor stands. */
 static sh_rc flush(struct stream *s)
 {
     SH_TRY(sh_file_write(s->fd, s->path, s->buffer, (int64_t)s->buffered, s->at + s->written));
@@ -60,6 +62,7 @@ static sh_rc flush(struct stream *s)
     return SH_OK;
 }
 
+/* n is a token, an offset or a byte, which always fit an empty buffer. */
 static sh_rc put(struct stream *s, const void *bytes, size_t n)
 {
     if (s->buffered + n > BUFFER_BYTES)
@@ -69,6 +72,7 @@ static sh_rc put(struct stream *s, const void *bytes, size_t n)
     return SH_OK;
 }
 
+/* Two bytes hold ids up to 65535. The header is written last: a file without one is not taken for a whole one. */
 sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokenizer, int masked,
                               struct sh_document_writer **out)
 {
@@ -116,6 +120,7 @@ static sh_rc put_token(struct sh_document_writer *w, uint32_t id, unsigned char 
     return SH_OK;
 }
 
+/* The documents of a call are made of its tokens: the first begins where those of earlier calls end. */
 sh_rc sh_document_writer_put(struct sh_document_writer *w, const uint32_t *ids, const unsigned char *mask, size_t n,
                              const uint32_t *lengths, size_t documents)
 {

@@ -34,6 +34,8 @@ static sh_rc refuse_empty(pcre2_code *code)
     return SH_OK;
 }
 
+/* Where the processor has no JIT, or the system forbids executable memory, matching is slower and the result is the
+ * same. */
 sh_rc sh_expression_compile(const char *pattern, size_t bytes, void **code, bool *jit)
 {
     char *text;
@@ -63,6 +65,7 @@ void sh_expression_free(void *code)
     pcre2_code_free(code);
 }
 
+/* One for each thread: match data and stacks are written while a match goes on. */
 struct sh_expression_scratch *sh_expression_scratch_create(void)
 {
     struct sh_expression_scratch *s = sh_calloc(1, sizeof *s);
@@ -97,6 +100,7 @@ static sh_rc refuse_match(int error)
                    (char *)what);
 }
 
+/* The caller's text is valid UTF-8, so that PCRE2 need not check all of it at each match. */
 sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratch *s, const unsigned char *text,
                          size_t bytes, size_t from, size_t *begin, size_t *end, bool *found)
 {

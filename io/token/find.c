@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The largest known tokenizer.json has some 30 MB. */
 enum { MOST_BYTES = 256 << 20, MOST_CONFIG = 1 << 20 };
 
 /* `own` is NULL where the tokenizer needs no scratch memory. */
@@ -208,6 +209,7 @@ int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word)
     return t->ops->find ? t->ops->find(t->own, word) : -1;
 }
 
+/* Models for chat have several: the end of a text, and that of an answer. */
 bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id)
 {
     for (int i = 0; i < t->n_ends; i++)
@@ -216,6 +218,7 @@ bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id)
     return false;
 }
 
+/* Each once, since a chat template may name one that the folder has. */
 void sh_tokenizer_add_end(struct sh_tokenizer *t, uint32_t id)
 {
     if (sh_tokenizer_ends(t, id))
@@ -224,6 +227,7 @@ void sh_tokenizer_add_end(struct sh_tokenizer *t, uint32_t id)
     t->ends[t->n_ends++] = id;
 }
 
+/* Without a function of its own a tokenizer has words of one byte. */
 void sh_tokenizer_lengths(const struct sh_tokenizer *t, uint32_t *bytes)
 {
     if (t->ops->lengths)
@@ -242,6 +246,7 @@ struct sh_encoder *sh_encoder_create(const struct sh_tokenizer *t)
     return e;
 }
 
+/* NULL is fine. */
 void sh_encoder_destroy(struct sh_encoder *e)
 {
     if (e && e->t->ops->destroy)
@@ -255,6 +260,7 @@ sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned h
     return e->t->ops->encode(e->t->own, e->own, text, bytes, how, out);
 }
 
+/* Without an encoder: decoding needs no scratch memory. */
 sh_rc sh_decode_ids(const struct sh_tokenizer *t, const uint32_t *ids, size_t n, bool special, char **text,
                     size_t *bytes)
 {

@@ -1,3 +1,5 @@
+/* Which chat template a command means: a name, or "auto" for the one whose text lies beside the tokenizer. The
+ * special tokens that it writes must be the tokenizer's own. */
 #include "io/token/chat.h"
 #include "io/token/marks.h"
 

@@ -9,6 +9,8 @@
 
 #ifdef SH_WIDE
 
+/* AHEAD: 1024 elements are 2 KiB, half a page: far enough for memory to answer, and near enough to stay in the L1
+ * cache. */
 enum { LANES = SH_WIDE_LANES, AHEAD = 1024 };
 
 /* x (1 + c x^2) 2 sqrt(2/pi), whose sigmoid is (1 + tanh) / 2. */
@@ -18,6 +20,8 @@ static SH_WIDE inline __m512 bend(__m512 x, __m512 square)
     return _mm512_mul_ps(x, _mm512_fmadd_ps(square, cubic, linear));
 }
 
+/* The last vector has a mask, so that there is no loop for the rest. Prefetches past the end do no harm: they never
+ * fault. */
 static SH_WIDE void gelu(sh_bf16 *y, const sh_bf16 *a, const sh_bf16 *none, int64_t n)
 {
     (void)none;
@@ -48,6 +52,7 @@ static SH_WIDE void gelu_bwd(sh_bf16 *dx, const sh_bf16 *dy, const sh_bf16 *a, i
     }
 }
 
+/* h = gate s(gate) up, with s the sigmoid. */
 static SH_WIDE void swiglu(sh_bf16 *h, const sh_bf16 *gate, const sh_bf16 *up, int64_t n)
 {
     for (int64_t i = 0; i < n; i += LANES) {
@@ -60,6 +65,8 @@ static SH_WIDE void swiglu(sh_bf16 *h, const sh_bf16 *gate, const sh_bf16 *up, i
     }
 }
 
+/* dgate = dh s up (1 + gate (1 - s)), dup = dh s gate: dh s is used by both. One pass writes both, so that gate is
+ * read once. */
 static SH_WIDE void swiglu_bwd(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, const sh_bf16 *gate, const sh_bf16 *up,
                                int64_t n)
 {
@@ -86,6 +93,7 @@ static bool usable(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
 }
 
+/* NULL where the processor lacks an instruction: the caller then takes the loops in f32. */
 sh_cpu_map_bf16_fn sh_wide_gelu(void)
 {
     return usable() ? gelu : NULL;

@@ -1,3 +1,5 @@
+/* Which attention is used: the first engine of a list that takes the type of the operands. Sizes of scratch come
+ * from the same choice, so that they cannot belong to another engine. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/amx.h"
@@ -42,6 +44,7 @@ int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threa
     return engine_for(backward, call->in[1].dtype)->work_bytes(call, threads);
 }
 
+/* The type is that of qkv, the second operand. */
 sh_rc sh_cpu_attention_bwd(const struct sh_op_call *call)
 {
     return engine_for(backward, call->in[1].dtype)->run(call);

@@ -1,3 +1,5 @@
+/* Rows of a matrix between the types, f32 in the middle. A block has rows and columns; ld is the distance of its
+ * rows, in elements of the tensor that it belongs to. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/math.h"
@@ -53,6 +55,7 @@ static void add_one_row(float *dst, const void *src, enum sh_dtype dtype, int64_
         add_f32(dst, src, n);
 }
 
+/* f32 to f32 is a copy; rows may be further apart on one side than on the other. */
 void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds,
                        enum sh_dtype dtype)
 {
@@ -67,6 +70,7 @@ void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const voi
     }
 }
 
+/* 16 bits are rounded to nearest, once. */
 void sh_cpu_block_store(struct sh_cpu_block b, void *dst, int64_t ldd, enum sh_dtype dtype, const float *src,
                         int64_t lds)
 {
@@ -81,6 +85,7 @@ void sh_cpu_block_store(struct sh_cpu_block b, void *dst, int64_t ldd, enum sh_d
     }
 }
 
+/* One row for all rows of the block, as a bias is. */
 void sh_cpu_block_add_row(struct sh_cpu_block b, float *dst, int64_t ldd, const void *row, enum sh_dtype dtype)
 {
     for (int64_t i = 0; i < b.rows; i++)

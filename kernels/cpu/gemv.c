@@ -7,12 +7,16 @@
 
 #include <string.h>
 
+/* MOST_ROWS: products with more rows go to the engines that work in tiles. GROUP rows of w by 4 rows of x are 16
+ * sums of one vector each, which is half of the registers of AVX-512. A thread takes CHUNK rows of w at a time, or
+ * COLUMNS columns where w is [k,n]. */
 enum { MOST_ROWS = 8, LANES = 16, GROUP = 4, CHUNK = 64, COLUMNS = 512 };
 
 typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
 typedef uint32_t bits __attribute__((vector_size(LANES * sizeof(uint32_t))));
 typedef uint16_t halves __attribute__((vector_size(LANES * sizeof(uint16_t))));
 
+/* 16-bit results of float32 operands are left to other engines. */
 bool sh_gemv_takes(const struct sh_gemm *g)
 {
     bool types = g->in_dtype != SH_F32 || g->out_dtype == SH_F32;
@@ -44,6 +48,7 @@ static inline void widen_f16(vec *v, const sh_f16 *p)
 
 #define LOAD_F16(v, p) widen_f16(&(v), (p))
 
+/* One element each, for what whole vectors leave over. */
 static inline float one_f32(const float *p)
 {
     return *p;
@@ -102,6 +107,7 @@ DOTS(dot_f32, float, LOAD_F32, one_f32, 1, 1)
 DOTS(dot_bf16, sh_bf16, LOAD_BF16, one_bf16, 1, 1)
 DOTS(dot_f16, sh_f16, LOAD_F16, one_f16, 1, 1)
 
+/* Of any type, for biases alone: the type is asked for each time. */
 static float one(enum sh_dtype dtype, const void *p)
 {
     return dtype == SH_BF16 ? one_bf16(p) : dtype == SH_F16 ? one_f16(p) : one_f32(p);
@@ -137,6 +143,7 @@ static void take_group(const struct sh_gemm *g, int64_t row, int m, int64_t colu
             put(g, row + i, column + r, sums[r * m + i]);
 }
 
+/* A group has GROUP rows; the last rows of a part may be fewer. */
 static void take_one(const struct sh_gemm *g, int64_t row, int64_t column)
 {
     const void *w = sh_cpu_at(g->b, g->in_dtype, column * g->ldb), *x = sh_cpu_at(g->a, g->in_dtype, row * g->lda);
@@ -215,6 +222,8 @@ static void take_columns_of_w(const struct sh_gemm *g, int64_t c, int64_t n)
             put(g, row, c + i, sums[row][i]);
 }
 
+/* Parts are taken as threads come: a core that is slower or busy takes fewer. Each result is of one thread, so that
+ * its bits do not depend on who made it. */
 void sh_gemv_run(const struct sh_gemm *g)
 {
     int64_t part = g->trans_b ? CHUNK : COLUMNS, parts = (g->n + part - 1) / part;

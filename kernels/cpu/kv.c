@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+/* All rows are alike, so that threads share them evenly; a row beyond `count` is passed over. Keys and values are
+ * the end of a row, so they begin kv_row elements before the next one. */
 sh_rc sh_cpu_kv_put(const struct sh_op_call *call)
 {
     const struct sh_operand *qkv = &call->in[0], *kv = &call->out[0];
@@ -22,6 +24,7 @@ sh_rc sh_cpu_kv_put(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* One row a sequence: too little for threads. */
 sh_rc sh_cpu_pick(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];

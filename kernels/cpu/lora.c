@@ -31,6 +31,7 @@ static struct lora lora_of(const struct sh_op_call *call, int threads)
     return l;
 }
 
+/* The products need scratch of their own, which both types of output share; they do not run at once. */
 int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads)
 {
     return lora_of(call, threads).bytes;
@@ -78,6 +79,11 @@ static void copy_rows(const struct lora *l)
         memcpy((char *)z->data + n * bytes, (const char *)y->data + n * bytes, (size_t)bytes);
 }
 
+/* As in kernels/cuda/lora.c, with K as R times the parts:
+ *
+ *     sums [N,K] f32 = x [N,I] A' [I,K]        all parts at once: x is read once
+ *     u [N,K] act    = scale sums
+ *     z' [N,width]   = y' + u' [N,R] B'        part by part, in place where z is y */
 sh_rc sh_cpu_lora(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[1], *a = &call->in[2], *b = &call->in[3], *z = &call->out[0],
@@ -203,6 +209,7 @@ static sh_rc through_a(const struct lora *l, const struct sh_operand *du)
     return product(l, &g);
 }
 
+/* du is made of all parts before da and dx, which then are one product each: x is read once, and dx is written once. */
 sh_rc sh_cpu_lora_bwd(const struct sh_op_call *call)
 {
     struct lora l = lora_of(call, omp_get_max_threads());

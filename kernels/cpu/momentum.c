@@ -5,6 +5,8 @@
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/update.h"
 
+/* The arithmetic of an element is shared with the GPU's kernels (momentum.h); loops are here so that compilers make
+ * vectors of them. */
 SH_CLONES static void sgd(float *p, float *const *state, const float *grad, int64_t n, const void *factors)
 {
     const struct sh_momentum_factors f = *(const struct sh_momentum_factors *)factors;

@@ -21,11 +21,15 @@ struct work {
     int64_t parts, sums, rooms, end;
 };
 
+/* A row that begins on a cache line shares none with another thread's. */
 static int64_t row_floats(int64_t elems)
 {
     return sh_cpu_round64(elems * FLOAT) / FLOAT;
 }
 
+/* The scratch, in floats; parts are 0 in the forward:
+ *
+ *     wq | wk | sums of part 0: wq, wk | sums of part 1 | ... | rooms of thread 0 | rooms of thread 1 | ... */
 static struct work work_of(const struct sh_op_call *call, int first_weight, int n_rooms, int threads)
 {
     struct work k = {.s = sh_qk_norm_of(call, &call->in[first_weight])};
@@ -90,6 +94,7 @@ SH_CLONES static void scale(float *y, const float *x, const float *w, float rstd
         y[c] = x[c] * rstd * w[c];
 }
 
+/* Queries first, then keys, as they lie in the row; rstd [N,G] has the groups in the same order. */
 static void forward_row(const struct sh_op_call *call, const struct work *k, int64_t n, float *room)
 {
     const struct sh_qk_norm *s = &k->s;
@@ -164,6 +169,8 @@ static void backward_row(const struct sh_op_call *call, const struct work *k, in
     copy_values(s, dx, &call->in[0], n);
 }
 
+/* The rows of a part are of one thread, so that sums have one order; the parts are folded afterwards, for what is
+ * trained. */
 sh_rc sh_cpu_qk_norm_bwd(const struct sh_op_call *call)
 {
     struct work k = work_of(call, 2, BWD_ROOMS, omp_get_max_threads());

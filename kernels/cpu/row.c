@@ -1,3 +1,5 @@
+/* What softmax and products do to a row of f32 that is in the L1 cache already: the maximum, exponentials with their
+ * sum, a factor, a scalar product. */
 #include "kernels/cpu/row.h"
 
 #include "kernels/cpu/math.h"

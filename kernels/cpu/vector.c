@@ -24,12 +24,14 @@ sh_rc sh_cpu_add(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* The output is an operand, too: y = y + a, read and written piece by piece. */
 sh_rc sh_cpu_accumulate(const struct sh_op_call *call)
 {
     sh_cpu_map(&call->out[0], &call->out[0], &call->in[0], add, NULL);
     return SH_OK;
 }
 
+/* The factor is float32, as attr->scale.by is: bf16 operands are widened before. */
 SH_CLONES static void scale(float *y, const float *x, float by, int64_t n)
 {
 #pragma omp simd

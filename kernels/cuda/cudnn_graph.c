@@ -1,3 +1,10 @@
+/* Attention as graphs of cuDNN's operations, in tables: tensors with their form and type, and nodes that connect
+ * them. The tables can be read beside the formulas:
+ *
+ *     forward    P = softmax(scale Q K'), O = P V, stats = max + log sum
+ *     backward   P = exp(scale Q K' - stats), dV = P' dO, dS = scale P (dO V' - delta), dQ = dS K, dK = dS' Q
+ *
+ * where delta is the sum over a row of dO O. */
 #include "kernels/cuda/cudnn_graph.h"
 
 #include <string.h>

@@ -34,6 +34,7 @@ static struct lora lora_of(const struct sh_op_call *call)
                          .work = work};
 }
 
+/* The products come one after the other on one queue, so that they share their scratch. */
 static sh_rc product(const struct lora *l, const struct sh_cublaslt_product *p)
 {
     return sh_cublaslt_run(p, l->work + l->at.product, SH_CUBLASLT_WORK_BYTES, l->call->queue);
@@ -55,6 +56,11 @@ static sh_rc copy_rows(const struct sh_op_call *call)
     return call->in[0].data == call->out[0].data || sh_cublaslt_is_asking() ? SH_OK : sh_cuda_copy(&copy);
 }
 
+/* Three steps, where K is R times the parts, and y' are the columns of a part:
+ *
+ *     sums [N,K] f32 = x [N,I] A' [I,K]        all parts at once: x is read once
+ *     u [N,K] act    = scale sums
+ *     z' [N,width]   = y' + u' [N,R] B'        part by part, in place where z is y */
 sh_rc sh_cuda_lora(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[1], *a = &call->in[2], *b = &call->in[3], *z = &call->out[0],
@@ -180,6 +186,7 @@ static sh_rc through_a(const struct lora *l, const void *du)
     return product(l, &g);
 }
 
+/* du is made of all parts before da and dx, which then are one product each: x is read once, and dx is written once. */
 sh_rc sh_cuda_lora_bwd(const struct sh_op_call *call)
 {
     struct lora l = lora_of(call);

@@ -14,6 +14,7 @@ static double gelu(double x)
     return 0.5 * x * (1 + tanh(root_2_pi * (x + cubic * x * x * x)));
 }
 
+/* The product rule: both factors of x/2 (1 + tanh) depend on x. */
 static double gelu_slope(double x)
 {
     double t = tanh(root_2_pi * (x + cubic * x * x * x));
@@ -91,6 +92,7 @@ static sh_rc gated(const struct sh_op_call *call, double (*f)(double))
     return SH_OK;
 }
 
+/* dgate = dh up f'(gate), dup = dh f(gate). */
 static sh_rc gated_bwd(const struct sh_op_call *call, double (*f)(double), double (*slope)(double))
 {
     const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0];

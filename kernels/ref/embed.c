@@ -8,6 +8,7 @@ static int64_t position(const struct sh_operand *docs, int64_t n, int64_t T)
     return n % T - (docs->data ? (int64_t)sh_ref_get(docs, n) : 0);
 }
 
+/* A token outside of the vocabulary is an error of the data and no bug: here it is met first. */
 sh_rc sh_ref_embed(const struct sh_op_call *call)
 {
     const struct sh_operand *tokens = &call->in[0], *wte = &call->in[1], *wpe = &call->in[2], *x = &call->out[0];
@@ -60,6 +61,7 @@ static void position_gradients(const struct sh_op_call *call)
     }
 }
 
+/* Either table may be frozen, or absent. */
 sh_rc sh_ref_embed_bwd(const struct sh_op_call *call)
 {
     if (call->out[0].data)

@@ -17,6 +17,7 @@ static struct shape shape_of(const struct sh_op_call *call, const struct sh_oper
     return (struct shape){qkv->dim[0], qkv->dim[1], kv->dim[1], H, K, D, (H + 2 * K) * D, 2 * K * D};
 }
 
+/* Only the first `count` rows of a sequence are tokens; what lies behind them must not touch the cache. */
 sh_rc sh_ref_kv_put(const struct sh_op_call *call)
 {
     const struct sh_operand *qkv = &call->in[0], *at = &call->in[1], *count = &call->in[2], *kv = &call->out[0];

@@ -18,6 +18,7 @@ static struct shape shape_of(const struct sh_operand *with_i, const struct sh_op
     return (struct shape){.N = sh_ref_elems(with_o) / O, .I = I, .O = O};
 }
 
+/* The bias is added in double as well, before the one rounding. */
 sh_rc sh_ref_linear(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *b = &call->in[2], *y = &call->out[0];

@@ -69,6 +69,7 @@ int64_t sh_ref_lora_bwd_work_bytes(const struct sh_op_call *call)
     return call->in[2].dim[0] * call->in[2].dim[1] * (int64_t)sizeof(double);
 }
 
+/* du [N,K] of all parts; a column of du belongs to one part, as one of u does. */
 static void make_du(const struct sh_op_call *call, struct shape s, double *du)
 {
     const struct sh_operand *dy = &call->in[0], *b = &call->in[4];

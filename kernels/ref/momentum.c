@@ -41,6 +41,7 @@ static void update(const struct sh_op_call *call, const struct sh_decay_run *run
     sh_ref_state_set(call, run, 0, i, m);
 }
 
+/* What lies between runs is left alone: padding stays 0. */
 static sh_rc update_runs(const struct sh_op_call *call, rule *by)
 {
     for (int r = 0; r < call->attr->runs.count; r++)

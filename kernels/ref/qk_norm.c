@@ -20,11 +20,13 @@ static struct group group_of(const struct sh_qk_norm *s, int64_t n, int64_t g)
         .at = n * s->row + column, .width = key ? s->wk : s->wq, .stat = n * (s->q + s->k) + g, .weight = key};
 }
 
+/* Gemma's weights are stored less 1. */
 static double weight(const struct sh_op_call *call, const struct sh_operand *w, int64_t c)
 {
     return sh_ref_get(w, c) + (call->attr->qk.plus_one ? 1 : 0);
 }
 
+/* Values are no part of the norm; they are copied where y is another tensor than x. */
 static void copy_values(const struct sh_qk_norm *s, const struct sh_operand *to, const struct sh_operand *from)
 {
     for (int64_t n = 0; n < s->rows; n++)
@@ -45,6 +47,7 @@ static void forward(const struct sh_op_call *call, struct group g)
     sh_ref_set(&call->out[1], g.stat, rstd);
 }
 
+/* Groups are q for queries and k for keys: one a head, or one for all heads (OLMo 2). */
 sh_rc sh_ref_qk_norm(const struct sh_op_call *call)
 {
     struct sh_qk_norm s = sh_qk_norm_of(call, &call->in[1]);

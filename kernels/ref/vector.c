@@ -2,6 +2,7 @@
 #include "src/base/exact.h"
 #include "kernels/ref/ref.h"
 
+/* In double, rounded once to the type of the output, as in all kernels of this folder. */
 sh_rc sh_ref_add(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)
@@ -43,6 +44,8 @@ sh_rc sh_ref_accumulate(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* Exact sums have the same bits in any order, so that this one is not only close to what other kernels give, but
+ * equal. */
 sh_rc sh_ref_sumsq(const struct sh_op_call *call)
 {
     struct sh_exact sum = {0};
@@ -53,6 +56,7 @@ sh_rc sh_ref_sumsq(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* The 22 parts of an exact sum become one double, rounded once. */
 sh_rc sh_ref_exact_round(const struct sh_op_call *call)
 {
     struct sh_exact sum;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* Those of Llama 3.1 405B. */
 enum { LAYERS = 126 };
 
 static const char *const of_layer[] = {

@@ -1,3 +1,4 @@
+/* A folder for what benchmarks write: made for one run of them, and empty again at its end. */
 #include "src/bench/folder.h"
 
 #include "src/mesh/mesh.h"

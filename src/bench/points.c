@@ -1,3 +1,5 @@
+/* What a bench has measured as points of a machine file (src/cost/machine.h). A bench collects points while it runs,
+ * in a list, and writes them once at its end, so that a bench that fails leaves the file as it was. */
 #include "src/bench/points.h"
 
 #include "src/base/mem.h"
@@ -8,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The point is zeroed: fields that its kind does not have are not printed. */
 static struct sh_machine_point *add(struct sh_bench_points *l, enum sh_point_what what, const char *kind)
 {
     l->of = sh_grow(l->of, l->n, &l->cap, sizeof *l->of);
@@ -16,6 +19,8 @@ static struct sh_machine_point *add(struct sh_bench_points *l, enum sh_point_wha
     return &l->of[l->n++];
 }
 
+/* The median, since one disturbed round must not move a figure; spread is (most - least) / median, which tells a
+ * reader whether rounds agreed. */
 static void set_seconds(struct sh_machine_point *p, const double *seconds, int rounds)
 {
     double least = seconds[0], most = seconds[0];
@@ -29,6 +34,8 @@ static void set_seconds(struct sh_machine_point *p, const double *seconds, int r
     p->spread = (most - least) / p->seconds;
 }
 
+/* The layers of a model repeat their shapes, and the first of them is enough. The newest point, p, is not compared
+ * with itself. */
 static bool is_there(const struct sh_bench_points *l, const struct sh_machine_point *p)
 {
     for (int i = 0; i < l->n - 1; i++)
@@ -38,6 +45,8 @@ static bool is_there(const struct sh_bench_points *l, const struct sh_machine_po
     return false;
 }
 
+/* A clock that is too coarse gives 0 seconds, whose ratio to a formula would be no correction: such a point is
+ * dropped. */
 void sh_bench_points_op(struct sh_bench_points *l, const struct sh_op_call *call, enum sh_dtype act,
                         const double *seconds, int rounds)
 {
@@ -55,6 +64,8 @@ void sh_bench_points_coll(struct sh_bench_points *l, enum sh_op_kind kind, const
 {
     struct sh_machine_point *p = add(l, SH_POINT_COLL, sh_op_info(kind)->name);
 
+    /* A segment of shared memory is a transport of its own and not an axis: its seconds would mislead the prices of
+     * the network. */
     snprintf(p->axis, sizeof p->axis, "%s", at->segment ? "segment" : axis);
     p->ranks = at->ranks;
     p->nodes = at->nodes;
@@ -62,6 +73,7 @@ void sh_bench_points_coll(struct sh_bench_points *l, enum sh_op_kind kind, const
     set_seconds(p, seconds, rounds);
 }
 
+/* How much slower a step computes while this kind of collective moves. */
 void sh_bench_points_beside(struct sh_bench_points *l, enum sh_op_kind kind, double slowdown)
 {
     struct sh_machine_point *p = add(l, SH_POINT_BESIDE, sh_op_info(kind)->name);
@@ -70,6 +82,7 @@ void sh_bench_points_beside(struct sh_bench_points *l, enum sh_op_kind kind, dou
     p->slowdown = slowdown;
 }
 
+/* A key of the file itself, written as a point so that the file's own text stays as its author wrote it. */
 void sh_bench_points_figure(struct sh_bench_points *l, const char *key, double value)
 {
     struct sh_machine_point *p = add(l, SH_POINT_FIGURE, "");
@@ -103,6 +116,7 @@ sh_rc sh_bench_points_check(const struct sh_bench_options *options, const struct
     return SH_OK;
 }
 
+/* On a CPU the ranks of a node are its devices, which no preset can know. The list is empty afterwards in any case. */
 sh_rc sh_bench_points_write(struct sh_bench_points *l, const struct sh_bench_options *options, const struct sh_run *r)
 {
     sh_rc rc = SH_OK;

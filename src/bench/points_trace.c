@@ -32,6 +32,7 @@ struct reader {
     int *order, n_order; /* operations of the compute stream in a step */
 };
 
+/* A trace has microseconds; points have seconds. */
 static void add_event(struct events *l, json_t *e, int op)
 {
     double begin = json_number_value(json_object_get(e, "ts")) / 1e6;
@@ -139,6 +140,7 @@ static bool same_point(const struct reader *r, int a, int b)
     return sh_price_dims(&y, other) == n && !memcmp(one, other, (size_t)n * sizeof *one);
 }
 
+/* Ascending, for the median. */
 static int by_size(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -213,6 +215,7 @@ static sh_rc read_all(struct reader *r, json_t *events, const char *path, int st
     return SH_OK;
 }
 
+/* The trace is read whole: a gibibyte is some million events. */
 sh_rc sh_bench_points_trace(struct sh_bench_points *l, const char *path, const struct sh_program *p, int steps)
 {
     struct reader r = {.l = l, .p = p};

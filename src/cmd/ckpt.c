@@ -29,6 +29,7 @@ static const char *option(const struct sh_cmd_args *args, const char *name)
     return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
 }
 
+/* "owner" by default: a file of another user is refused before anything of it is read. */
 static sh_rc read_trust(const struct sh_cmd_args *args, enum sh_cfg_trust *trust)
 {
     const char *word = option(args, "--trust");

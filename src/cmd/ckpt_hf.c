@@ -94,6 +94,7 @@ static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
     }
 }
 
+/* The word decides which numbers the adapters are added to, so that another one is refused here. */
 static sh_rc check_merge_base(const char *form, bool merges)
 {
     if (!form)
@@ -154,6 +155,7 @@ static sh_rc find_base(const char *given, char **path)
     return sh_newest_find(given, path);
 }
 
+/* The tensors come from a program of one sequence: it declares them without any data. */
 static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
 {
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
@@ -179,6 +181,7 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
     return rc;
 }
 
+/* All that may be refused is asked for first; writing a model may take long. */
 static sh_rc export(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, const char *out)
 {
     const char *source = option(args, "--hf"), *base = option(args, "--base"),
@@ -244,6 +247,7 @@ static sh_rc list_notes(struct sh_config *cfg, char **notes)
     return SH_OK;
 }
 
+/* The moments of the new checkpoint are zero, as at the first step. */
 static sh_rc import(const char *from, const char *folder, const struct sh_hf_import_options *options,
                     struct sh_config *cfg, const struct sh_program *p)
 {
@@ -268,6 +272,8 @@ out:
     return rc;
 }
 
+/* The folder's own configuration says the model, by the same key as in a run; nothing else of a configuration is
+ * needed. */
 sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust)
 {
     const char *from = args->positional[1], *out = option(args, "-o"), *ignore = option(args, "--ignore");

@@ -26,6 +26,7 @@ static sh_rc lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
     return sh_documents_lengths(set, first, n, tokens);
 }
 
+/* qsort()'s form. */
 static int ascending(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -235,6 +236,7 @@ out:
     return rc;
 }
 
+/* One process; nothing of the job's configuration is needed to look at a file. */
 sh_rc sh_cmd_data(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct look l = {0};

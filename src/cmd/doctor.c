@@ -1,3 +1,4 @@
+/* `sherd doctor`: checks of nodes before a job. It needs no configuration; with one, the checks are of that job. */
 #include "src/cmd/cmd.h"
 
 #include "src/doctor/doctor.h"

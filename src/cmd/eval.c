@@ -1,3 +1,4 @@
+/* `sherd eval`: the loss of a checkpoint on a text; requests, choices and texts of files are in eval_task.c. */
 #include "src/cmd/cmd.h"
 
 #include "src/run/feed.h"

@@ -11,6 +11,7 @@ static const char *const options[] = {
     [SH_TASK_REQUESTS] = "--requests", [SH_TASK_CHOICES] = "--choices", [SH_TASK_TEXT] = "--text"};
 enum { KINDS = sizeof options / sizeof *options };
 
+/* What has to be freed at the end, whatever happened. */
 struct eval {
     struct sh_config cfg;
     struct sh_task task;
@@ -19,6 +20,7 @@ struct eval {
     struct sh_cmd_output output;
 };
 
+/* One of the three options is enough; find_kind() refuses two. */
 bool sh_cmd_eval_is_task(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     for (int i = 0; i < KINDS; i++)
@@ -27,6 +29,7 @@ bool sh_cmd_eval_is_task(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     return false;
 }
 
+/* Words of the other kind of evaluation are refused and not ignored. */
 static sh_rc find_kind(const struct sh_cmd *cmd, const struct sh_cmd_args *args, enum sh_task_kind *kind)
 {
     int given = 0;
@@ -90,6 +93,7 @@ sh_rc sh_cmd_eval_task(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     SH_TRY_OUT(sh_run_score(run, e.task.score, e.task.n_scores));
     SH_TRY_OUT(sh_agree(run->mesh->rank == 0 ? sh_task_print(&e.task, e.output.out) : SH_OK));
 out:
+    /* Also on failure: the file is then abandoned, and nothing half done stays. */
     rc = sh_agree(sh_cmd_output_close(&e.output, rc));
     sh_run_close(run);
     sh_tokenizer_close(e.tok);

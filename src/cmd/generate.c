@@ -1,3 +1,5 @@
+/* `sherd generate`: a model continues a prompt, a file of prompts, or chats. All that can be refused without the
+ * model (options, prompts, the tokenizer) is refused before it is loaded, which may take minutes. */
 #include "src/cmd/cmd.h"
 
 #include "io/token/chat.h"
@@ -7,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What has to be closed at the end, also after a failure on the way. */
 struct generate {
     struct sh_config cfg;
     struct sh_generate g;
@@ -15,6 +18,7 @@ struct generate {
     struct sh_cmd_output output; /* with a file of prompts */
 };
 
+/* resident: each rank has the whole model and prompts of its own; shard: ranks share one; auto decides by memory. */
 static sh_rc read_parallel(const struct sh_cmd *cmd, const struct sh_cmd_args *args, enum sh_parallel *parallel)
 {
     static const char *const names[] = {
@@ -45,6 +49,7 @@ static sh_rc read_sampling(const struct sh_cmd *cmd, const struct sh_cmd_args *a
     return SH_OK;
 }
 
+/* --context 0: as many positions as the model has, or fewer where prompts and answers are shorter. */
 static sh_rc read_sizes(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_generate *g)
 {
     int64_t tokens, rows, positions;

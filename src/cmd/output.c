@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The stream has a descriptor of its own (dup), so that it can be closed, with its errors, before the file is
+ * committed. */
 sh_rc sh_cmd_output_open(const char *path, struct sh_cmd_output *o)
 {
     int rank, world, fd;
@@ -25,6 +27,7 @@ sh_rc sh_cmd_output_open(const char *path, struct sh_cmd_output *o)
     return o->out ? SH_OK : sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
 }
 
+/* Ranks that differ would not fail, but compute nonsense together or wait for ever. */
 sh_rc sh_cmd_same_on_all(const char *what, uint64_t hash)
 {
     bool same = sh_mesh_same(hash);

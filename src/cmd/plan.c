@@ -52,6 +52,7 @@ static const char *missing_nodes(const struct sh_cmd_plan *l)
     return matters && !l->at.ranks_per_node ? "; mesh.ranks_per_node not set: assumes no sharing within a node" : "";
 }
 
+/* The sizes of the model itself, without what a mesh adds to them. */
 static void say_model(const struct sh_cmd_plan *l)
 {
     const struct sh_model *m = &l->build.model;
@@ -65,6 +66,7 @@ static void say_model(const struct sh_cmd_plan *l)
         sh_str_count(sh_model_params(m), count));
 }
 
+/* Replicate times shard is what users think in; resharding is told with the strategy. */
 static void say_mesh(const struct sh_cmd_plan *l)
 {
     const struct sh_mesh_shape *mesh = &l->mesh;
@@ -77,6 +79,7 @@ static void say_mesh(const struct sh_cmd_plan *l)
                    missing_nodes(l));
 }
 
+/* What was decided here and not asked for ends in "to fit", with the limit that decided it. */
 static void say_strategy(const struct sh_cmd_plan *l)
 {
     int inner = sh_group_size(&l->mesh, l->mesh.inner);
@@ -93,6 +96,8 @@ static void say_strategy(const struct sh_cmd_plan *l)
                sh_pass_homes_text(&l->build, homes), fits);
 }
 
+/* sequences = ranks x micro-steps x sequences of a micro-step; a configuration gives some of them, and the rest
+ * follows from these. */
 static void say_batch(const struct sh_cmd_plan *l)
 {
     int64_t batch = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data));
@@ -143,6 +148,7 @@ static int next_alike(const struct sh_program *p, int i)
     return next < p->n_units && same_shape(&p->units[i], &p->units[next]) ? next : SH_NONE;
 }
 
+/* What a rank holds while it computes with the unit: all chunks of the shard group, padding included. */
 static int64_t gathered_bytes(const struct sh_cmd_plan *l, const struct sh_unit *u)
 {
     int64_t elems = u->chunk * sh_group_size(&l->mesh, u->shard);

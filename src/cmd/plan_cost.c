@@ -197,6 +197,7 @@ static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cos
     return sh_cost_say(&r, job, &faster, stdout);
 }
 
+/* The order of the lines goes from what is assumed to what follows: machine, memory, step, wear, advice, changes. */
 sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
 {
     struct sh_cost_request r = request_of(l);

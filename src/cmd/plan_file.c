@@ -16,6 +16,8 @@ static void move_to_host(struct sh_cmd_plan_moves *out)
     out->from = "assumed";
 }
 
+/* All ranks of a node use its disk at once, hence the factor `node`. Without a machine file the rates are those of
+ * the configuration or assumed, and `from` says which. */
 struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
 {
     static const char *const names[] = {
@@ -38,6 +40,7 @@ struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
     return out;
 }
 
+/* Slices are of optimizer states. Activations are persistent tensors there, since they wait for their backward. */
 static const char *file_has(const struct sh_program *p)
 {
     bool act = false;

@@ -21,6 +21,7 @@ struct fitted {
     bool shares;
 };
 
+/* of[i] and runs[i] are one run: what it was planned with, and what the fit reads of it. */
 struct fit {
     struct sh_machine *m;
     struct fitted *of;
@@ -48,6 +49,7 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
     return sh_pass_build(&b, &out->p);
 }
 
+/* A report of one run calls it by the folder itself; of several, by their names below it. */
 static sh_rc add_run(struct fit *f, const char *folder, const struct sh_report_run *run)
 {
     struct fitted *one = &f->of[f->n];
@@ -84,6 +86,7 @@ static sh_rc add_runs(struct fit *f, const char *folder, const struct sh_report 
     return SH_OK;
 }
 
+/* As it was and as fitted, run by run: a fit that helps one run at the cost of another shows here. */
 static void say(const struct fit *f, const struct sh_cost_fitted *found)
 {
     printf("%-32s %6s %12s %12s %12s\n", "seconds of a step", "ranks", "measured", "as it was", "as fitted");
@@ -97,6 +100,8 @@ static void say(const struct fit *f, const struct sh_cost_fitted *found)
         puts("one run tells how fast computation is, and nothing of the rest");
 }
 
+/* The figures that the fit changes, and the steps that it found. One run has one unknown only, so that it writes the
+ * first key alone. */
 static sh_rc write_figures(const struct fit *f, const char *path)
 {
     static const char *const keys[] = {"fit.computation",     "host.step_seconds", "inside.hop_seconds",
@@ -120,6 +125,7 @@ static sh_rc write_figures(const struct fit *f, const char *path)
     return rc;
 }
 
+/* The file is written after the fit has been shown, and only where it succeeded. */
 static sh_rc fit_and_write(struct fit *f, const char *folder, const struct sh_report *r, const char *path)
 {
     struct sh_cost_fitted found;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The names of the table that is printed, so that both can be compared. */
 static json_t *row_of(const struct sh_cost_row *row)
 {
     return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "alone", row->alone, "slowed", row->slowed, "exposed",
@@ -25,6 +26,7 @@ static json_t *step_of(const struct sh_cost_step *step)
                      "split", rows);
 }
 
+/* Each figure with where it is from: a reader can tell what of a prediction rests on measurements. */
 static json_t *machine_of(const struct sh_machine *m)
 {
     json_t *figures = json_object();
@@ -51,6 +53,7 @@ static sh_rc add_limits(const struct sh_cost_request *r, const struct sh_cost_st
     return SH_OK;
 }
 
+/* 0 seconds between failures: the machine file gives none, and all time goes forward. */
 static json_t *goodput_of(const struct sh_cost_request *r, const struct sh_cost_job *job,
                           const struct sh_cost_step *step)
 {
@@ -77,6 +80,7 @@ static json_t *tiers_of(const struct sh_cmd_plan *l, const struct sh_cost_step *
                      "written_bytes_a_day", (double)moves.written_bytes / step->seconds * 86400);
 }
 
+/* `sherd report` reads these names again from predicted.json, which lies beside a run (src/report/predicted.c). */
 static json_t *all_of(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                       const struct sh_cost_step *step)
 {
@@ -93,6 +97,8 @@ static json_t *all_of(const struct sh_cmd_plan *l, const struct sh_cost_request 
         "failures", goodput_of(r, job, step), "tiers", tiers_of(l, step), "machine", machine_of(m));
 }
 
+/* Limits are simulated, which may fail; the rest is packed before. json_pack() gives NULL for a number that is not
+ * finite. */
 sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                        const struct sh_cost_step *step, const char *path)
 {

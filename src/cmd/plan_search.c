@@ -30,6 +30,7 @@ static const char *rounded(const struct sh_cmd_plan *l, const struct sh_search_f
     return f->reduce != l->cfg.training.mixed_precision_reduce ? ", reductions in bfloat16" : "";
 }
 
+/* Two marks in front, so that a search for either finds its rows. */
 static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *f)
 {
     char strategy[SH_STRATEGY_TEXT], bytes[SH_STR_SHORT], rate[SH_STR_SHORT], mesh[32];
@@ -103,6 +104,7 @@ static sh_rc read_allowed(const char *text, struct sh_search *s)
     return SH_OK;
 }
 
+/* The limit is shown with the ranks: it is what most configurations fail at. */
 static sh_rc search_ranks(const struct sh_cmd_plan *l, const char *allowed, const char *path)
 {
     struct sh_search s = search_of(l, l->at.world, false);

@@ -1,3 +1,5 @@
+/* `sherd report`: a page of a folder of runs, once or again and again while they go on (--follow), or other forms of
+ * it. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/file.h"
@@ -11,6 +13,7 @@
 
 enum { FOLLOW_SECONDS = 10, LOOKS_PER_SECOND = 10 };
 
+/* Any of the signals that end a job: a report is followed in scripts, too. */
 static bool is_stopped(void)
 {
     return sh_job_heard(SH_JOB_INT) || sh_job_heard(SH_JOB_TERM) || sh_job_heard(SH_JOB_USR1);

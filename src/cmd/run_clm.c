@@ -30,6 +30,7 @@ static const struct file files[] = {
 };
 enum { N_FILES = sizeof files / sizeof files[0] };
 
+/* The keys so far as a configuration, with those of the command line, which go before them. */
 static sh_rc load(const struct sh_cmd_args *args, const struct sh_clm_keys *keys, struct sh_config *cfg)
 {
     char *text = sh_clm_yaml(keys);
@@ -39,6 +40,7 @@ static sh_rc load(const struct sh_cmd_args *args, const struct sh_clm_keys *keys
     return rc;
 }
 
+/* "key=value": the name must be followed by =, since one key may begin another. */
 static bool gives(const struct sh_cmd_args *args, const char *key)
 {
     for (int i = 0; i < args->n_overrides; i++)
@@ -52,6 +54,7 @@ static bool ends(const char *name, size_t length, const char *end)
     return length > strlen(end) && !strncmp(name + length - strlen(end), end, strlen(end));
 }
 
+/* A text may be compressed. */
 static bool is_text(const char *name)
 {
     size_t length = strlen(name);
@@ -63,6 +66,7 @@ static bool is_text(const char *name)
     return ends(name, length, ".txt") || ends(name, length, ".jsonl");
 }
 
+/* Names decide, since both kinds are opened much later; each refusal has the command that helps. */
 static sh_rc check_file(const struct file *f, const char *given, const struct sh_config *cfg)
 {
     const char *folder = cfg->hf.tokenizer[0] ? cfg->hf.tokenizer : cfg->hf.assets_path;
@@ -150,6 +154,7 @@ static sh_rc tokenize(const char *text, const char *to, const struct sh_config *
     return SH_OK;
 }
 
+/* The other ranks wait in the agreement that follows. */
 static sh_rc tokenize_all(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_config *cfg)
 {
     int rank, world;

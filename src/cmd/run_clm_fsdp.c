@@ -131,6 +131,7 @@ static sh_rc take_key(const char *path, const char *name, const json_t *value, s
                    near ? "; nearest is " : "", near ? near : "");
 }
 
+/* The first key that is refused ends it: what comes behind is not looked at. */
 static sh_rc take_file(const char *path, struct sh_clm_keys *keys)
 {
     json_t *file, *value;

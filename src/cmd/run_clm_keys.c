@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The last value of a key counts, at the place of its first: a later stage corrects an earlier one. */
 void sh_clm_set(struct sh_clm_keys *keys, const char *key, const char *value)
 {
     int i = 0;
@@ -20,6 +21,7 @@ void sh_clm_set(struct sh_clm_keys *keys, const char *key, const char *value)
     keys->value[i] = sh_strdup(value);
 }
 
+/* Keys have texts only, as in the file that they become. */
 void sh_clm_set_number(struct sh_clm_keys *keys, const char *key, int64_t value)
 {
     char *text = sh_strfmt("%lld", (long long)value);
@@ -55,11 +57,13 @@ static void print_value(FILE *out, const char *value)
     fputc('"', out);
 }
 
+/* Length of "section.", dot included. */
 static size_t section_of(const char *key)
 {
     return strcspn(key, ".") + 1;
 }
 
+/* The dot is compared, too: "model." is not the beginning of "models.". */
 static bool same_section(const char *a, const char *b)
 {
     return section_of(a) == section_of(b) && !strncmp(a, b, section_of(a));
@@ -82,6 +86,7 @@ static void print_section(FILE *out, const struct sh_clm_keys *keys, int first)
         }
 }
 
+/* Grouped by sections, as YAML wants each of them once, in the order in which they first came. */
 char *sh_clm_yaml(const struct sh_clm_keys *keys)
 {
     char *text = NULL;

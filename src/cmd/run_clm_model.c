@@ -14,6 +14,7 @@ struct defaults {
     const struct sh_hf_family *family;
 };
 
+/* "=" in a family's row: the value follows from another key, as head_dim from dim and heads. */
 static bool follows(const struct sh_hf_family *f, const char *key)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
@@ -22,6 +23,7 @@ static bool follows(const struct sh_hf_family *f, const char *key)
     return false;
 }
 
+/* Called with each key that the parsed file would set. */
 static sh_rc take(void *to, const char *key, const char *value)
 {
     const struct defaults *d = to;
@@ -71,6 +73,7 @@ static sh_rc check_one(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     return SH_OK;
 }
 
+/* --config_name has the shape alone: weights in that folder are not read. */
 sh_rc sh_clm_model(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys)
 {
     const char *folder = sh_cmd_option(cmd, args, "--model_name_or_path"),

@@ -87,6 +87,7 @@ static sh_rc flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, cons
     return sh_fail(SH_E_USAGE, "sherd run_clm: %s takes True, False or no value, not \"%s\"", name, given);
 }
 
+/* --do_train False asks for no training: another command evaluates. */
 static sh_rc check_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args, bool *train, bool *eval)
 {
     SH_TRY(flag(cmd, args, "--do_train", train));
@@ -97,6 +98,7 @@ static sh_rc check_train(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     return SH_OK;
 }
 
+/* Words that contradict each other, or that would silently do nothing. */
 static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     bool train, eval, half, brain;
@@ -123,6 +125,7 @@ static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *
     return SH_OK;
 }
 
+/* A word that is not given has Trainer's value where that differs from Sherd's. */
 sh_rc sh_clm_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys)
 {
     bool half;

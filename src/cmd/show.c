@@ -1,3 +1,5 @@
+/* Documents on a terminal: text where a tokenizer is known, ids where it is not; what is trained on stands in
+ * brackets. */
 #include "src/cmd/show.h"
 
 #include <stdlib.h>
@@ -20,6 +22,7 @@ static void put_text(FILE *out, const char *text, size_t bytes)
     }
 }
 
+/* Special tokens are shown, too: a chat whose marks are missing looks right without them. */
 static sh_rc put_ids(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, size_t n)
 {
     char *text;
@@ -35,6 +38,8 @@ static sh_rc put_ids(FILE *out, const struct sh_tokenizer *t, const uint32_t *id
     return SH_OK;
 }
 
+/* In runs of equal mask, since a character may take several tokens, which decode together only. The brackets are
+ * U+27E8 and U+27E9, which text hardly has. */
 sh_rc sh_show_document(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, const unsigned char *mask,
                        size_t n)
 {

@@ -1,3 +1,6 @@
+/* How much of a job's time goes forward when nodes fail. Times are in seconds: W of progress, d of a save, R of a
+ * restart, and M as the mean between failures. Example: M of 4 h, saves of 60 s: Young's interval is sqrt(2 x 60 x
+ * 14400) s, 22 minutes. */
 #include "src/cost/fail.h"
 
 #include <math.h>

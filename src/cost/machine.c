@@ -94,6 +94,7 @@ static sh_rc read_dim(const struct reader *r, const struct sh_flat_pair *pair, s
     return read_number(r, pair, 1, 1e18, "", &p->dims[p->n_dims++]);
 }
 
+/* 0 is allowed where a number need not be there; judge_point() looks at the whole point. */
 static sh_rc read_point_field(const struct reader *r, const struct sh_flat_pair *pair, const char *field,
                               struct sh_machine_point *p)
 {
@@ -209,6 +210,7 @@ static sh_rc read_kind(struct reader *r, const struct sh_flat_pair *pair)
                    sh_preset_names(names));
 }
 
+/* Called for each value of the file, in its order. */
 static sh_rc give(void *to, const struct sh_flat_pair *pair)
 {
     struct reader *r = to;
@@ -220,6 +222,7 @@ static sh_rc give(void *to, const struct sh_flat_pair *pair)
     return read_key(r, pair);
 }
 
+/* The caller's machine is touched only by a file that is right throughout. */
 sh_rc sh_machine_parse(const char *text, size_t bytes, const char *name, struct sh_machine *out)
 {
     struct sh_machine m = {0};
@@ -265,6 +268,7 @@ void sh_machine_close(struct sh_machine *m)
 
 /* --- writing --- */
 
+/* Exactly: dimensions are whole numbers, in a file as in a call. */
 static bool same_dims(const struct sh_machine_point *a, const struct sh_machine_point *b)
 {
     return a->n_dims == b->n_dims && !memcmp(a->dims, b->dims, (size_t)a->n_dims * sizeof *a->dims);
@@ -370,6 +374,7 @@ static sh_rc rewrite(const char *path, const char *text, size_t bytes, const str
     return rc;
 }
 
+/* A new file is begun with a name and the preset alone; all else is measured. */
 static sh_rc add(const char *path, const char *kind, const struct sh_machine_point *points, int n, bool fit)
 {
     char *text;

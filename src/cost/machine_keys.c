@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The offset alone says where a key lives: all numbers of struct sh_machine are doubles, all texts are arrays in it. */
 #define AT(field) .offset = offsetof(struct sh_machine, field)
 #define NUMBER(field, least, most, what, ...)                                                         \
     {                                                                                                 \
@@ -19,6 +20,7 @@
         .help = __VA_ARGS__                                                                               \
     }
 
+/* Rates and shares divide, so that 0 is no value of theirs; LARGE is beyond any machine, and keeps sums finite. */
 #define TINY 1e-12
 #define LARGE 1e24
 
@@ -78,6 +80,7 @@ int sh_machine_key_find(const char *name)
     return -1;
 }
 
+/* For keys that are numbers; a text's offset is that of its first byte. */
 double *sh_machine_figure(struct sh_machine *m, int key)
 {
     return (double *)((char *)m + sh_machine_keys[key].offset);
@@ -90,6 +93,7 @@ const char *sh_machine_from_name(enum sh_machine_from from)
     return names[from];
 }
 
+/* A text's limit is that of its array, which helps no reader. */
 static void print_range(const struct sh_machine_key *k, FILE *out)
 {
     if (k->text)
@@ -98,6 +102,7 @@ static void print_range(const struct sh_machine_key *k, FILE *out)
         fprintf(out, "%g .. %g%s%s", k->min, k->max, *k->unit ? " " : "", k->unit);
 }
 
+/* The last column says how far a figure can be trusted: a preset's is of a data sheet or of another machine. */
 void sh_machine_print(const struct sh_machine *m, FILE *out)
 {
     for (int i = 0; i < sh_machine_n_keys; i++) {
@@ -112,6 +117,7 @@ void sh_machine_print(const struct sh_machine *m, FILE *out)
     }
 }
 
+/* The keys are printed from the rows that parse them, so that the help cannot fall behind. */
 void sh_machine_help(FILE *out)
 {
     enum { WIDTH = 74 };

@@ -1,9 +1,15 @@
+/* Corrections of a formula from what was measured near by. A point says measured / formula at its dimensions; a call
+ * takes the mean of the nearest points' logarithms, weighted by distance. Distances are of logarithms to base 2:
+ * twice as many rows are 1 away, twice as many rows and columns sqrt(2). Example: points with ratios 1.2 at distance
+ * 0.5 and 1.0 at distance 2 have weights 1.21 and 0.07, and the ratio of the call is 1.19. */
 #include "src/cost/nearby.h"
 
 #include <math.h>
 
+/* Eight times the size in one dimension. What is farther says nothing of this call, and the formula stands alone. */
 static const double farthest = 3;
 
+/* All dimensions count alike, whatever their size. */
 double sh_nearby_distance(const double *a, const double *b, int n)
 {
     double sum = 0;

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+/* 4 written, 4 read, 2 written over them: the gradient takes the place of the logits. */
 static const double logit_bytes = 10;
 
 const struct sh_cost_faster sh_cost_as_is = {
@@ -29,6 +30,7 @@ const char *sh_cost_class_name(enum sh_cost_class c)
     return names[c];
 }
 
+/* What the tables tell apart. Adapters' products are thin and bound by memory, so that they are "other". */
 enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
 {
     switch (kind) {
@@ -49,6 +51,7 @@ enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
     }
 }
 
+/* 0 for an operand that is absent, since a scalar has one dimension of 1. */
 static double elems(const struct sh_operand *t)
 {
     double n = t->ndim > 0;
@@ -58,6 +61,7 @@ static double elems(const struct sh_operand *t)
     return n;
 }
 
+/* Features of a row. */
 static double last_dim(const struct sh_operand *t)
 {
     return (double)t->dim[t->ndim - 1];
@@ -84,6 +88,7 @@ static int product_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
     return 4;
 }
 
+/* Batch, sequence, heads, key-value heads, width of a head. */
 static int attention_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
 {
     dims[0] = (double)c->in[0].dim[0];
@@ -94,6 +99,7 @@ static int attention_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS]
     return 5;
 }
 
+/* Pointwise operations are told apart by their bytes alone, at least 1: distances are of logarithms. */
 int sh_price_dims(const struct sh_op_call *call, double dims[SH_POINT_DIMS])
 {
     switch (sh_cost_class_of(call->kind)) {
@@ -112,6 +118,7 @@ struct work {
     double seen; /* of attention: the share of pairs of a query and a key before it that a window leaves */
 };
 
+/* Logits are there in these two only: the others of the class have no chunks. */
 static bool is_head(enum sh_op_kind kind)
 {
     return kind == SH_OP_HEAD_LOSS || kind == SH_OP_HEAD_LOSS_GRAD;
@@ -123,6 +130,8 @@ static void add_logits(struct work *w)
         w->bytes += logit_bytes * w->dims[0] * w->dims[2];
 }
 
+/* From the operations counted with the window and without it, so that the rule of the window stands in one place
+ * (kernels/cost.c). */
 static double seen(const struct sh_op_call *call, double flops)
 {
     struct sh_op_attr attr = *call->attr;
@@ -171,6 +180,7 @@ static struct work work_of_point(enum sh_op_kind kind, enum sh_dtype act, const 
     return w;
 }
 
+/* The dimension that fills tiles least. */
 static double least(const double *dims, int n)
 {
     double d = dims[0];
@@ -202,6 +212,7 @@ static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster
     }
 }
 
+/* Arithmetic and memory go on at the same time, so that the longer of both counts. */
 static double formula(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
 {
     double memory = w->bytes / (m->memory.bytes_per_second * m->memory.share * f->memory);
@@ -209,6 +220,7 @@ static double formula(const struct sh_machine *m, const struct sh_cost_faster *f
     return m->device.launch_seconds + fmax(arithmetic(m, f, w), memory);
 }
 
+/* In the words of machine files, which are those of the configuration. */
 const char *sh_price_type(enum sh_dtype act)
 {
     return act == SH_BF16 ? "bfloat16" : act == SH_F16 ? "float16" : "float32";

@@ -1,3 +1,5 @@
+/* Rates of the scratch disk, for a plan without a machine file: those of the configuration (offload.rates), else the
+ * preset's of a CPU. */
 #include "src/cost/rates.h"
 
 #include "src/config/rates.h"
@@ -13,6 +15,7 @@ static void set(struct sh_machine *m, const char *name, double value)
     m->from[key] = SH_FROM_MEASUREMENT;
 }
 
+/* The preset is part of the program, so that it is always found. */
 void sh_cost_assume_rates(const struct sh_config *cfg, struct sh_machine *m)
 {
     static const char kind[] = "cpu";

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* FINE: results of the coarse round that are refined, the fastest ones. MOST_BATCH: sequences of a
+ * micro-batch. */
 enum { FINE = 6, MOST_BATCH = 64 };
 
 static const int strategies[] = {SH_FULL_SHARD,  SH_HYBRID_SHARD,       SH_SHARD_GRAD_OP,
@@ -152,6 +154,8 @@ static void find_least(struct state *st)
     st->least_resident = 2 * trained;
 }
 
+/* A bound from below: activations and what is gathered come on top. What fails here need not be planned, which takes
+ * far longer. */
 static bool could_fit(const struct state *st, const struct sh_search_found *f)
 {
     int owners = f->strategy == SH_NO_SHARD ? 1 : f->shard;
@@ -182,6 +186,7 @@ static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64
     return SH_OK;
 }
 
+/* The batch as asked for first, then doubled, where the user allows that. */
 static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last)
 {
     for (int times = 1; times <= (st->s->may_grow ? SH_SEARCH_GROWS : 1); times *= 2)
@@ -207,6 +212,7 @@ static bool is_shard(const struct sh_search *s, int strategy, int shard)
     return shard < node ? node % shard == 0 : shard % node == 0;
 }
 
+/* From the largest shard group down: it takes the least memory, so that something fits early. */
 static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
 {
     const struct sh_search *s = st->s;
@@ -226,6 +232,7 @@ static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
     return SH_OK;
 }
 
+/* Quick: the first two of the list, full_shard and hybrid_shard. */
 static sh_rc coarse(struct state *st, sh_rc *last)
 {
     size_t n = st->s->quick ? 2 : sizeof strategies / sizeof *strategies;
@@ -252,6 +259,7 @@ static bool may_round(const struct sh_search *s)
            s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH;
 }
 
+/* One change at a time, from the same result: finer recomputation, deeper prefetch, resharding over a node. */
 static sh_rc refine_one(struct state *st, struct sh_search_found f)
 {
     struct sh_search_found other = f;
@@ -298,6 +306,8 @@ static int complexity(const struct sh_search *s, int64_t sequences, const struct
            2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
 }
 
+/* Results within 2 % are equal, since a prediction is not better than that; of these the simplest is the best.
+ * Pareto: no faster result takes as little memory. */
 static void mark(const struct state *st, struct sh_search_found *found, int n)
 {
     const double equal = 1.02;
@@ -315,6 +325,7 @@ static void mark(const struct state *st, struct sh_search_found *found, int n)
         found[best].best = true;
 }
 
+/* An error of the last try is told only where nothing was found: single meshes may be impossible. */
 sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
 {
     struct state st = {.s = s, .found = found, .n = n};

@@ -50,6 +50,7 @@ static double slowdown_of(const struct sim *s, enum sh_op_kind kind)
     return s->prices->slowdown[sh_cost_class_of(kind)];
 }
 
+/* Operations are numbered in the section, as waits_for and after are. */
 static const struct sh_op *op_at(const struct sim *s, int i)
 {
     return &s->r->p->ops[s->s->first_op + i];
@@ -60,6 +61,7 @@ static const struct sh_price *price_at(const struct sim *s, int i)
     return &s->prices->of[s->prices->index[s->s->first_op + i]];
 }
 
+/* Made at the first collective; a section has few. */
 static struct channel *channel_of(struct sim *s, const struct sh_op *op)
 {
     for (int i = 0; i < s->n_channels; i++)
@@ -69,6 +71,7 @@ static struct channel *channel_of(struct sim *s, const struct sh_op *op)
     return &s->channels[s->n_channels++];
 }
 
+/* Of the head of the queue, which is the one that moves or is next. */
 static int link_of(const struct sim *s, const struct channel *c)
 {
     return price_at(s, c->queue[c->first])->link;
@@ -94,6 +97,7 @@ static bool may_start(const struct sim *s, const struct channel *c)
     return c->n && !c->moves && (after == SH_NONE || s->complete[after]) && !link_is_taken(s, c);
 }
 
+/* After each event: what was complete may have held up several queues. */
 static void start_ready(struct sim *s)
 {
     for (int i = 0; i < s->n_channels; i++) {
@@ -109,11 +113,13 @@ static void start_ready(struct sim *s)
     }
 }
 
+/* Without a trace this does nothing. */
 static void note_event(const struct sim *s, int i, double begin)
 {
     sh_cost_trace_op(s->trace, i, begin, s->now, price_at(s, i));
 }
 
+/* Queues only grow within a section; `first` passes over what is done. */
 static void finish(struct sim *s, struct channel *c)
 {
     int i = c->queue[c->first];
@@ -139,6 +145,7 @@ static int sharing(const struct sim *s, const struct channel *c)
     return n;
 }
 
+/* At the present rates, which hold until the next event. */
 static double left_of(const struct sim *s, const struct channel *c)
 {
     return c->latency > 0 ? c->latency : c->transfer * sharing(s, c);
@@ -181,6 +188,8 @@ static double slowdown_now(const struct sim *s)
     return most;
 }
 
+/* In stretches between events: while something moves, a stretch of `passed` seconds does passed / slow of the work.
+ * The bound of 1e-15 s ends what rounding leaves over. */
 static void compute(struct sim *s, int i)
 {
     const struct sh_price *price = price_at(s, i);
@@ -203,6 +212,7 @@ static void compute(struct sim *s, int i)
     note_event(s, i, begin);
 }
 
+/* The computation does not wait here: it only says that the operands are there. */
 static void enqueue(struct sim *s, int i)
 {
     const struct sh_op *op = op_at(s, i);
@@ -236,6 +246,7 @@ static void note_exposed(struct sim *s, int waited, double seconds)
         s->exposed_by[class][1] += s->weight * seconds;
 }
 
+/* Nothing is computed meanwhile: all of this time is exposed. */
 static sh_rc wait_for(struct sim *s, int i)
 {
     int waited = op_at(s, i)->attr.waits_for;
@@ -271,6 +282,7 @@ static sh_rc run_section(struct sim *s)
     return SH_OK;
 }
 
+/* Queues are of one section, with numbers of its operations. */
 static void free_channels(struct sim *s)
 {
     for (int i = 0; i < CHANNELS; i++) {
@@ -312,6 +324,7 @@ double sh_cost_slowest(double k)
     return k < 2 ? 0 : fmax(0, a - (log(log(k)) + log(4 * M_PI)) / (2 * a));
 }
 
+/* Before anything is priced: without a network the division by its rate would make a step endless. */
 static sh_rc check(const struct sh_cost_request *r)
 {
     int ranks = sh_mesh_ranks(r->mesh);
@@ -326,6 +339,7 @@ static sh_rc check(const struct sh_cost_request *r)
         r->machine->name, ranks, r->ranks_per_node);
 }
 
+/* Nodes differ in speed, and a step waits for the slowest of them; the host's share is added to each step. */
 static void sum_up(struct sim *s)
 {
     struct sh_cost_step *out = s->out;
@@ -341,6 +355,7 @@ static void sum_up(struct sim *s)
     out->seconds += out->spread + out->host;
 }
 
+/* The marks of complete operations have room for the longest section and are used by all. */
 sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out)
 {
     struct sim s = {.r = r, .out = out};
@@ -364,6 +379,7 @@ sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out)
     return rc;
 }
 
+/* What the compute stream takes if nothing is ever waited for: a lower bound, without a simulation. */
 double sh_cost_floor(const struct sh_cost_request *r)
 {
     struct sh_prices prices;

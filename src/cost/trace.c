@@ -17,11 +17,13 @@ struct sh_cost_trace {
     double begin;    /* of the section */
 };
 
+/* A predicted step begins at 0, so that no clock is needed. */
 static int64_t ns(double seconds)
 {
     return llround(seconds * 1e9);
 }
 
+/* NULL without a trace, which all functions here accept: the simulation need not ask. */
 struct sh_cost_trace *sh_cost_trace_begin(const struct sh_cost_request *r)
 {
     struct sh_cost_trace *t;
@@ -56,6 +58,8 @@ void sh_cost_trace_section_end(struct sh_cost_trace *t, double now)
     t->tickets += t->at.section->n_ops;
 }
 
+/* Tickets tie a wait to its collective, as those of a run do: sections before, then the place in this one, from 1
+ * on, since 0 is none. */
 void sh_cost_trace_op(struct sh_cost_trace *t, int i, double begin, double end, const struct sh_price *price)
 {
     const struct sh_section *s;

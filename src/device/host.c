@@ -1,3 +1,5 @@
+/* What this process may use of its node: cores, as the launcher has bound it, and memory, as its container limits
+ * it. /proc and cgroups are read at each question; nothing is kept. */
 #include "src/device/device.h"
 
 #include "src/base/file.h"
@@ -40,6 +42,7 @@ uint64_t sh_device_cores(void)
     return sh_hash64(&set, sizeof set);
 }
 
+/* As words, which ranks can combine with a bitwise or. */
 void sh_device_core_set(uint64_t set[SH_DEVICE_CORE_WORDS])
 {
     cpu_set_t mine;

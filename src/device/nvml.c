@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* NVML_CLOCK_SM and NVML_TEMPERATURE_GPU. */
 enum { CLOCK_SM = 1, TEMPERATURE_GPU = 0 };
 
 static const char *const files[] = {"libnvidia-ml.so.1", NULL};
@@ -72,6 +73,7 @@ static void load_optional(void)
             sh_error_clear();
 }
 
+/* 0 is NVML_SUCCESS. An old library may have no words for the number, so that it is shown as well. */
 static sh_rc told(int rc, const char *what)
 {
     if (rc == 0)
@@ -79,6 +81,7 @@ static sh_rc told(int rc, const char *what)
     return sh_fail(SH_E_USAGE, "%s: %s says: %s (%d)", what, files[0], nvml.words ? nvml.words(rc) : "error", rc);
 }
 
+/* The bus, not an index: NVML numbers all GPUs of the node, whatever CUDA_VISIBLE_DEVICES leaves of them. */
 sh_rc sh_nvml_open(const char *bus)
 {
     void *found = NULL;
@@ -109,6 +112,7 @@ static double ask(int (*function)(void *, unsigned *), double unit)
     return number(rc, value, unit);
 }
 
+/* Clocks and temperatures, of which there are several kinds. */
 static double ask_for(int (*function)(void *, int, unsigned *), int which)
 {
     unsigned value = 0;
@@ -117,6 +121,7 @@ static double ask_for(int (*function)(void *, int, unsigned *), int which)
     return number(rc, value, 1);
 }
 
+/* Bits of NVML become bits of our own reasons: two of NVML's may be one reason for a reader. */
 static unsigned held(void)
 {
     unsigned long long bits = 0;
@@ -130,6 +135,7 @@ static unsigned held(void)
     return out;
 }
 
+/* NVML has milliwatts; watts are shown. Nothing here fails: what cannot be read is NAN, and the run goes on. */
 void sh_nvml_read(struct sh_nvml_state *s)
 {
     *s = (struct sh_nvml_state){.watts = NAN, NAN, NAN, .mhz = NAN, NAN, .celsius = NAN};

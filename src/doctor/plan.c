@@ -36,6 +36,7 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need 
     return rc;
 }
 
+/* Collective: ranks may differ in cores, and so in what they plan. */
 sh_rc sh_doctor_plan(const struct sh_doctor *d, struct sh_doctor_need *need, struct sh_doctor_row *row, bool *failed)
 {
     int sharing;

@@ -1,3 +1,7 @@
+/* A report that can be posted: what a helper wants to know of the system, less what is private. Two rules:
+ *
+ *     text        /home/ada/lib/libmpi.so.40 on gpu07  ->  (path)/libmpi.so.40 on node0
+ *     variables   shown if short, of plain characters, and without the name of a host or of the user */
 #include "src/doctor/report.h"
 
 #include "src/base/file.h"
@@ -75,6 +79,7 @@ static size_t find_path(int n, const char *const *hosts, const char *user, const
     return length;
 }
 
+/* Paths first, since a name may be a part of one. */
 char *sh_doctor_redact(int n, const char *const *hosts, const char *user, const char *text)
 {
     char *out = NULL;
@@ -94,6 +99,7 @@ char *sh_doctor_redact(int n, const char *const *hosts, const char *user, const 
     return out ? out : sh_strdup("");
 }
 
+/* Stricter than for text: a value is shown whole or not at all, since what a variable holds is not known. */
 bool sh_doctor_shown(int n, const char *const *hosts, const char *user, const char *value)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,+-_";
@@ -112,6 +118,7 @@ bool sh_doctor_shown(int n, const char *const *hosts, const char *user, const ch
 
 /* ---- the file ---- */
 
+/* What must not be in the file: hosts of all nodes, and the user. */
 struct names {
     int n;
     const char **hosts;
@@ -130,6 +137,7 @@ static struct names names_of(const struct sh_doctor *d)
     return names;
 }
 
+/* What the program says of itself, its configuration and its checks goes through here: it may name files and hosts. */
 static void put(const struct names *names, FILE *out, const char *text)
 {
     char *safe = sh_doctor_redact(names->n, names->hosts, names->user, text);
@@ -198,6 +206,7 @@ static bool has_prefix(const char *variable)
     return false;
 }
 
+/* That a variable is set tells something even where its value is not shown. */
 static void put_environment(const struct names *names, FILE *out)
 {
     fputs("\n== environment\n", out);
@@ -225,6 +234,7 @@ static sh_rc put_configuration(const struct names *names, const struct sh_config
     return SH_OK;
 }
 
+/* Flushed before the checks, one of which may hang: then the file says which was the last. */
 sh_rc sh_doctor_report_begin(const struct sh_doctor *d, const char *path, void (*about)(FILE *out), FILE **out)
 {
     struct names names = names_of(d);
@@ -256,6 +266,7 @@ sh_rc sh_doctor_report_begin(const struct sh_doctor *d, const char *path, void (
     return rc;
 }
 
+/* The names are asked for again at each row: checks may take minutes, and nothing is kept between them. */
 void sh_doctor_report_row(const struct sh_doctor *d, FILE *out, const char *name, const char *state, const char *text)
 {
     struct names names = names_of(d);

@@ -1,3 +1,5 @@
+/* The speed of ranks, watched for a straggler: one slow node holds up all others, and nothing else in a log shows
+ * which. */
 #include "src/job/job.h"
 
 #include "src/base/mem.h"
@@ -5,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Ascending. */
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;

@@ -1,3 +1,5 @@
+/* What a run leaves for the script that starts it again: how far it came, what it saved, and why it ended. JSON,
+ * since scripts in any language read that. */
 #include "src/job/job.h"
 
 #include "src/base/file.h"
@@ -27,6 +29,7 @@ static json_t *whole_or_null(int64_t v)
     return v < 0 ? json_null() : json_integer(v);
 }
 
+/* Atomic, since the script may read at any time, also while a signal ends the run. */
 sh_rc sh_job_record_write(const char *path, const struct sh_job_record *r)
 {
     json_t *o = json_pack(

@@ -1,3 +1,5 @@
+/* Ranks, nodes and groups of a job. Each group of ranks has one communicator, made when it is first asked for and
+ * kept to the end. */
 #include "src/mesh/mesh.h"
 
 #include "src/base/mem.h"
@@ -55,6 +57,7 @@ static sh_rc find_nodes(struct nodes *out)
     return rc;
 }
 
+/* Without a mesh: what is asked before one can be made, as the number of ranks that share a node. */
 sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest)
 {
     struct nodes n;
@@ -80,6 +83,7 @@ static sh_rc count_alike(MPI_Comm node, unsigned long long value, int *alike)
     return SH_OK;
 }
 
+/* The node's communicator is for this question only, so that nothing is left open before the mesh is there. */
 sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike)
 {
     MPI_Comm node;
@@ -90,6 +94,7 @@ sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike)
     return rc;
 }
 
+/* The words are sets of cores: their union is what the ranks of the node have together. */
 sh_rc sh_mesh_or_on_node(uint64_t *words, int n)
 {
     MPI_Comm node;
@@ -113,6 +118,7 @@ static sh_rc comm_of_group(MPI_Group world, const int *ranks, int n, int tag, MP
     return SH_OK;
 }
 
+/* Members in the order of the group, which is that of their ranks in it. */
 static sh_rc create(const struct sh_mesh *mesh, sh_group group, MPI_Comm *out)
 {
     int n = sh_group_size(&mesh->shape, group);
@@ -129,6 +135,7 @@ static sh_rc create(const struct sh_mesh *mesh, sh_group group, MPI_Comm *out)
     return rc;
 }
 
+/* A job has a handful of groups, so they are looked for one by one. */
 MPI_Comm sh_mesh_comm(const struct sh_mesh *mesh, sh_group group)
 {
     for (int i = 0; i < mesh->n_groups; i++)
@@ -185,6 +192,7 @@ static sh_rc fill(struct sh_mesh *mesh, const struct sh_mesh_request *req)
     return req->shard == SH_MESH_NODE ? sh_agree(check_within_nodes(mesh)) : SH_OK;
 }
 
+/* A mesh that was filled in part is destroyed here: the caller has nothing to close after a failure. */
 sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out)
 {
     struct sh_mesh *mesh = sh_calloc(1, sizeof *mesh);

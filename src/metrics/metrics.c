@@ -1,3 +1,5 @@
+/* A run's metrics.jsonl: a line of JSON for each start, step, validation and checkpoint. The same figures go on to
+ * TensorBoard and OpenMetrics, where these are asked for (others.c). */
 #include "src/metrics/metrics.h"
 
 #include "sherd_config.h"
@@ -49,6 +51,7 @@ void sh_metrics_close(struct sh_metrics *m)
     free(m);
 }
 
+/* The first failure is told: those behind it have the same cause. */
 sh_rc sh_metrics_result(const struct sh_metrics *m)
 {
     return m && m->failure ? sh_fail(m->failed, "%s", m->failure) : SH_OK;
@@ -76,6 +79,7 @@ static void keep(struct sh_metrics *m, sh_rc rc)
     sh_error_clear();
 }
 
+/* NULL is fine: only rank 0 has metrics. */
 void sh_metrics_finish(struct sh_metrics *m)
 {
     if (m)
@@ -106,12 +110,14 @@ static json_t *pace(const struct sh_pace_metrics *p)
                      number(p->most), "slowest_rank", p->slowest, "slowest_node", p->node);
 }
 
+/* A key without a number is left out. */
 static void add_number(json_t *object, const char *key, double v)
 {
     if (isfinite(v))
         json_object_set_new(object, key, json_real(v));
 }
 
+/* By name, since the bits are our own. */
 static json_t *reasons(unsigned bits)
 {
     json_t *list = json_array();

@@ -52,9 +52,10 @@ static const struct {
 };
 /* clang-format on */
 
+/* `known` and not NAN marks what is there: a loss that is NaN is told as NaN. */
 struct sh_exposition {
     char *path, *labels;
-    double value[SH_EXPOSED_N]; /* gauges: NAN until something is known, and left out until then */
+    double value[SH_EXPOSED_N]; /* a gauge is left out until it is known; counters are known from the start */
     bool known[SH_EXPOSED_N];
     int64_t written_ns;
 };
@@ -119,12 +120,14 @@ sh_rc sh_exposition_open(const char *path, const struct sh_metrics_labels *label
     return rc;
 }
 
+/* In memory only; sh_exposition_write() decides when the file is made again. */
 void sh_exposition_set(struct sh_exposition *e, enum sh_exposed what, double value)
 {
     e->value[what] = value;
     e->known[what] = true;
 }
 
+/* A counter that is not known yet is 0, as all of `value` are at first. */
 void sh_exposition_add(struct sh_exposition *e, enum sh_exposed what, double value)
 {
     sh_exposition_set(e, what, e->value[what] + value);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <time.h>
 
+/* More than a step has: a step with offload, a loss scale and GPUs has 23. */
 enum { MOST_VALUES = 32 };
 
 /* Values of one event; what is not known is not added. */
@@ -12,6 +13,7 @@ struct list {
     int n;
 };
 
+/* `known` and not NAN decides: a loss that is not finite is a fact that a chart must show. */
 static void add(struct list *l, bool known, const char *tag, double value)
 {
     if (known && l->n < MOST_VALUES)
@@ -29,6 +31,7 @@ static bool is_told(const struct sh_step_metrics *s, double value)
     return s->gpu.gpus > 0 && isfinite(value);
 }
 
+/* A tag's first word groups its charts in TensorBoard: train, speed, seconds, memory, offload, gpu. */
 static void list_step(const struct sh_step_metrics *s, struct list *l)
 {
     add(l, true, "train/loss", s->loss);
@@ -56,6 +59,7 @@ static void list_step(const struct sh_step_metrics *s, struct list *l)
     add(l, s->gpu.gpus > 0, "gpu/held", s->gpu.held);
 }
 
+/* OpenMetrics wants base units, so MHz become hertz. */
 static void expose_gpu(struct sh_exposition *e, const struct sh_step_metrics *s)
 {
     if (is_told(s, s->gpu.watts))
@@ -68,6 +72,8 @@ static void expose_gpu(struct sh_exposition *e, const struct sh_step_metrics *s)
         sh_exposition_set(e, SH_EXPOSED_GPUS_HELD, s->gpu.held);
 }
 
+/* Counters count what this process did, so that they start at 0 after a restart, as Prometheus expects; gauges say
+ * where the run is. */
 static void expose_step(struct sh_exposition *e, const struct sh_step_metrics *s)
 {
     sh_exposition_add(e, SH_EXPOSED_STEPS, 1);
@@ -104,6 +110,7 @@ static sh_rc expose(const struct sh_others *o, bool now)
     return o->exposition ? sh_exposition_write(o->exposition, now) : SH_OK;
 }
 
+/* The exposition is written now and then (SH_EXPOSITION_SECONDS); events are written at each call. */
 sh_rc sh_others_step(struct sh_others *o, const struct sh_step_metrics *s)
 {
     struct list l = {.n = 0};
@@ -120,6 +127,7 @@ sh_rc sh_others_validation(struct sh_others *o, int64_t step, const struct sh_va
     struct list l = {.n = 0};
 
     add(&l, true, "validation/loss", v->loss);
+    /* Nats per token times tokens are nats of the text; by ln 2 they are bits, which do not depend on the tokenizer. */
     add(&l, v->bytes > 0, "validation/bits_per_byte", v->loss * (double)v->tokens / log(2.0) / (double)v->bytes);
     if (o->exposition)
         sh_exposition_set(o->exposition, SH_EXPOSED_VALIDATION_LOSS, v->loss);
@@ -142,6 +150,8 @@ sh_rc sh_others_checkpoint(struct sh_others *o, const struct sh_checkpoint_metri
     return expose(o, false);
 }
 
+/* For what has no figures, as a failed save or a rollback: a collector counts it, a chart of TensorBoard has no use
+ * for it. */
 sh_rc sh_others_count(struct sh_others *o, enum sh_exposed what)
 {
     if (o->exposition)
@@ -149,6 +159,7 @@ sh_rc sh_others_count(struct sh_others *o, enum sh_exposed what)
     return expose(o, false);
 }
 
+/* The last figures must not wait for the interval: no other write comes after them. */
 sh_rc sh_others_finish(struct sh_others *o)
 {
     return expose(o, true);

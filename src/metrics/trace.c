@@ -37,10 +37,12 @@ struct step {
     double exposed; /* share of the waits */
 };
 
+/* The arena from one change to the next. */
 struct level {
     int64_t at_ns, bytes;
 };
 
+/* When a collective began, by its ticket: where the arrow of its wait points. */
 struct start {
     int64_t ticket, begin_ns;
 };
@@ -84,6 +86,7 @@ struct sh_trace *sh_trace_create(const struct sh_mesh_shape *mesh, const char *h
     return t;
 }
 
+/* NULL is fine. */
 void sh_trace_destroy(struct sh_trace *t)
 {
     if (!t)
@@ -97,6 +100,7 @@ void sh_trace_destroy(struct sh_trace *t)
     free(t);
 }
 
+/* Clocks of nodes differ: the origin is the same moment on all ranks, as well as it could be found. */
 void sh_trace_clock(struct sh_trace *t, int64_t origin_ns, int64_t uncertainty_ns)
 {
     t->origin_ns = origin_ns;
@@ -109,6 +113,7 @@ const struct sh_mesh_shape *sh_trace_mesh(const struct sh_trace *t)
     return t->mesh;
 }
 
+/* Rows are named once, before the first event. */
 void sh_trace_row(struct sh_trace *t, int row, const char *name)
 {
     t->rows = sh_grow(t->rows, t->n_rows, &t->cap_rows, sizeof *t->rows);
@@ -116,6 +121,7 @@ void sh_trace_row(struct sh_trace *t, int row, const char *name)
     copy_plain(t->rows[t->n_rows++].name, sizeof t->rows->name, name);
 }
 
+/* Only collectives, which have a ticket and an axis; their waits come later and look for them. */
 static void add_start(struct sh_trace *t, const struct sh_trace_event *e)
 {
     t->starts = sh_grow(t->starts, t->n_starts, &t->cap_starts, sizeof *t->starts);
@@ -135,6 +141,7 @@ static int64_t find_arrow(const struct sh_trace *t, const struct sh_trace_event 
     return none;
 }
 
+/* The words are copied: names of a program may be made for one event only. A ticket without an axis is a wait. */
 void sh_trace_add(struct sh_trace *t, const struct sh_trace_event *e)
 {
     struct event *to;
@@ -159,6 +166,7 @@ void sh_trace_add(struct sh_trace *t, const struct sh_trace_event *e)
         add_start(t, e);
 }
 
+/* Waits of this step alone; their share is what hides behind nothing. */
 void sh_trace_step(struct sh_trace *t, int64_t step, int64_t begin_ns, int64_t end_ns)
 {
     int64_t waited = 0;
@@ -172,6 +180,7 @@ void sh_trace_step(struct sh_trace *t, int64_t step, int64_t begin_ns, int64_t e
         (struct step){step, begin_ns, end_ns, end_ns > begin_ns ? (double)waited / (double)(end_ns - begin_ns) : 0};
 }
 
+/* Only changes: most operations leave the level as it is. */
 void sh_trace_arena(struct sh_trace *t, int64_t at_ns, int64_t bytes)
 {
     if (t->n_levels && t->levels[t->n_levels - 1].bytes == bytes)
@@ -197,6 +206,7 @@ static void add(struct sh_trace *t, const char *fmt, ...)
     va_end(ap);
 }
 
+/* From the common origin, so that ranks of several nodes lie on one axis. */
 static double us(const struct sh_trace *t, int64_t ns)
 {
     return (double)(ns - t->origin_ns) / 1e3;
@@ -301,6 +311,7 @@ const char *sh_trace_text(struct sh_trace *t, int64_t *bytes)
     return t->text;
 }
 
+/* "predicted_for" marks a trace that no machine has run. */
 char *sh_trace_head(const struct sh_trace_about *about)
 {
     char machine[64];

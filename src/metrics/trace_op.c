@@ -1,3 +1,9 @@
+/* Events of a trace from operations of a program, for runs and for predictions alike. Rows of a rank, from the top:
+ *
+ *     steps                      a step, and in it its sections: micro-step 1, micro-step 2, ...
+ *     streams                    one row each: computation, and the collectives of each stream
+ *     exposed communication      waits, as long as computation stood still
+ *     exposed offload            the same for the file, where there is one */
 #include "src/metrics/trace_op.h"
 
 #include <stdio.h>
@@ -12,6 +18,7 @@ void sh_trace_program(struct sh_trace *t, const struct sh_program *p)
     sh_trace_row(t, SH_TRACE_STEPS, "steps");
 }
 
+/* The four kinds differ in what is done before and behind the micro-step, not in what it is. */
 static bool is_micro_step(enum sh_section_kind k)
 {
     return k == SH_SECTION_FIRST || k == SH_SECTION_MIDDLE || k == SH_SECTION_LAST || k == SH_SECTION_ONLY;
@@ -33,6 +40,7 @@ static const char *name_result(const struct sh_program *p, const struct sh_op *o
     return "";
 }
 
+/* "?": a group that the program does not name, which a test's may have. */
 static const char *group_name(const struct sh_program *p, sh_group group)
 {
     int i = sh_program_find_group(p->groups, p->n_groups, group);
@@ -40,6 +48,8 @@ static const char *group_name(const struct sh_program *p, sh_group group)
     return i == SH_NONE ? "?" : p->groups[i].name;
 }
 
+/* The kind decides what is told: collectives have a ticket, which ties them to their wait, and an axis; moves have
+ * bytes; markers take no time and are left out. */
 void sh_trace_op(struct sh_trace *t, const struct sh_trace_place *at, const struct sh_trace_timed *timed)
 {
     const struct sh_program *p = at->p;
@@ -80,6 +90,7 @@ void sh_trace_op(struct sh_trace *t, const struct sh_trace_place *at, const stru
     sh_trace_add(t, &e);
 }
 
+/* Its time is known only when it ends, as is that of all events. */
 void sh_trace_section(struct sh_trace *t, const struct sh_trace_place *at, int64_t begin_ns, int64_t end_ns)
 {
     const char *kind = sh_section_name(at->section->kind);

@@ -1,3 +1,6 @@
+/* Adapters of a stack of matrices, as q, k and v are one: which parts are adapted, and the two small matrices of
+ * each. The stack has one A, [parts x rank, in], and one B, whose rows are those of the parts one behind the other,
+ * so that the kernels make few products. */
 #include "src/model/adapt.h"
 
 #include <math.h>

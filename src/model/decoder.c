@@ -1,3 +1,10 @@
+/* Decoders of all families as one emitter. A block, with N = batch x seq rows; what stands in brackets depends on
+ * the family:
+ *
+ *     x [N,C] -> (norm1) -> qkv [N,(H+2K)D] -> (qk norm) -> (rope) -> attention [N,HD] -> proj [N,C] -> (norm) -> + x
+ *             -> (norm2) -> up [N,F], or gate and up [N,2F] -> activation [N,F] -> down [N,C] -> (norm) -> + x
+ *
+ * Parameters are declared first, unit by unit in the order of the forward; units are what is gathered at once. */
 #include "src/config/family.h"
 #include "src/model/adapt.h"
 #include "src/model/model.h"
@@ -136,6 +143,7 @@ static void declare_qk_norm(struct decoder *d, struct block *b)
     b->k_norm = declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &k);
 }
 
+/* The order of declaration is the order in the unit, and so in its shards. */
 static struct block declare_block(struct decoder *d)
 {
     char unit[SH_NAME_MAX];
@@ -172,6 +180,7 @@ static struct sh_emit_lora adapt(struct decoder *d, enum sh_param_role first, in
     return sh_adapt_stack(&d->e, d->adapters, &s);
 }
 
+/* A unit of its own beside the block's: the block is frozen, its adapters are trained. */
 static void adapt_block(struct decoder *d, struct block *b)
 {
     char unit[SH_NAME_MAX];
@@ -238,6 +247,7 @@ static int norm_before(struct decoder *d, int x, struct weights n)
     return d->f->norm_after ? x : norm(d, x, n);
 }
 
+/* A family with norms after its branches only has them under the names of norm1 and norm2. */
 static int norm_after(struct decoder *d, int x, struct weights before, struct weights after)
 {
     if (after.w != SH_NONE)
@@ -245,6 +255,7 @@ static int norm_after(struct decoder *d, int x, struct weights before, struct we
     return d->f->norm_after ? norm(d, x, before) : x;
 }
 
+/* Without adapters sh_emit_lora() gives back what it is given. */
 static int linear(struct decoder *d, int x, struct weights l)
 {
     return sh_emit_lora(&d->e, sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out), x, &l.lora);

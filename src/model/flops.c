@@ -1,3 +1,6 @@
+/* Operations of a token, counted from the program of one sequence, so that no family needs a formula of its own. The
+ * usual rule: 2 a weight forward, 4 backward (inputs and weights), hence 6; frozen weights have no gradient, hence
+ * 4. */
 #include "src/model/model.h"
 
 /* The caller destroys it. float32, for only shapes are counted. */
@@ -70,6 +73,7 @@ int64_t sh_model_params(const struct sh_model *m)
     return n;
 }
 
+/* Equal to sh_model_params() where nothing is frozen. */
 int64_t sh_model_trained(const struct sh_model *m, const struct sh_adapters *a)
 {
     struct sh_program *p = emit(m, a, 1);

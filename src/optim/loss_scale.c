@@ -16,11 +16,14 @@ void sh_loss_scale_begin(struct sh_loss_scale *s)
     s->hysteresis = HYSTERESIS;
 }
 
+/* A loss that is not finite is no overflow of gradients: lowering the scale would not help, and the guard of the run
+ * judges it. */
 bool sh_loss_scale_overflows(const struct sh_loss_scale *s, double loss, double norm)
 {
     return s->window && isfinite(loss) && !isfinite(norm);
 }
 
+/* Below 1 gradients would be made smaller than they are: float16 has no room for this model then. */
 sh_rc sh_loss_scale_lower(struct sh_loss_scale *s, int64_t step)
 {
     s->good = 0;
@@ -37,6 +40,7 @@ sh_rc sh_loss_scale_lower(struct sh_loss_scale *s, int64_t step)
     return SH_OK;
 }
 
+/* The window begins anew after each doubling, and hysteresis is full again. */
 void sh_loss_scale_good(struct sh_loss_scale *s)
 {
     if (!s->window || ++s->good < s->window)
@@ -46,11 +50,14 @@ void sh_loss_scale_good(struct sh_loss_scale *s)
     s->scale = s->scale < SH_LOSS_SCALE_MOST ? 2 * s->scale : s->scale;
 }
 
+/* %a is exact, so that a run that goes on has the same bits as one that was not interrupted. */
 void sh_loss_scale_save(const struct sh_loss_scale *s, char *text, int size)
 {
     snprintf(text, (size_t)size, "%a %d %d", s->scale, s->good, s->hysteresis);
 }
 
+/* frexp() gives 0.5 for powers of two alone. A window that is shorter now than in the file must still let the scale
+ * double. */
 sh_rc sh_loss_scale_load(struct sh_loss_scale *s, const char *text)
 {
     double scale;

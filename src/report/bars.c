@@ -55,6 +55,7 @@ static void time_bar(FILE *out, const struct sh_report_run *run, bool offload)
     fputs("</svg>", out);
 }
 
+/* data-of names a column on narrow screens, where the head is not beside it. */
 static void time_row(FILE *out, const struct sh_report_run *run, bool offload)
 {
     name_cell(out, run);
@@ -66,6 +67,7 @@ static void time_row(FILE *out, const struct sh_report_run *run, bool offload)
     fprintf(out, "<td class=\"n\" data-of=\"a step\">%.3g s</td></tr>\n", run->seconds);
 }
 
+/* A column of zeros would only ask for explanation. */
 bool sh_report_offloads(const struct sh_report *r)
 {
     for (int i = 0; i < r->n_runs; i++)
@@ -116,6 +118,7 @@ static void memory_row(FILE *out, const struct sh_report_run *run, double most)
             sh_str_bytes(run->arena_bytes, planned), sh_str_bytes(run->peak_rss_bytes, peak));
 }
 
+/* `most` is the scale of all bars. */
 void sh_report_memory(FILE *out, const struct sh_report *r)
 {
     double most = 0;

@@ -9,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Repeats of a point have one configuration, so that the first speaks for it. */
 static const struct sh_report_run *first_of(const struct sh_report *r, const struct sh_report_series *s,
                                             const struct sh_report_at *at)
 {
     return &r->runs[s->runs[at->first]];
 }
 
+/* Measured, else predicted; find_other() pairs like with like. */
 static double speed_of(const struct sh_report_at *at)
 {
     return at->median > 0 ? at->median : at->predicted;

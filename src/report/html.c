@@ -37,6 +37,7 @@ void sh_html_text(FILE *out, const char *text)
     }
 }
 
+/* A page of many runs stays readable: tables open at a click, without a script. */
 void sh_html_fold(FILE *out, int rows)
 {
     if (rows > SH_HTML_MOST_ROWS)

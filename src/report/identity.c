@@ -41,6 +41,7 @@ static void write_known(FILE *out, const char *before, const char *text)
     sh_html_text(out, text);
 }
 
+/* What happened comes from the run's own lines: steps done against steps wanted, or why it ended. */
 static void write_done(FILE *out, const struct sh_report_run *run)
 {
     int64_t done = run->n_steps ? run->steps[run->n_steps - 1].step : 0;
@@ -72,6 +73,7 @@ static void write_data(FILE *out, const struct sh_report_run *run)
     }
 }
 
+/* Many runs are folded, so that the charts stay near the top. */
 void sh_report_identities(FILE *out, const struct sh_report *r)
 {
     bool folded = r->n_runs > MOST_LINES;

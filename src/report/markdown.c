@@ -18,6 +18,7 @@ static void text_cell(FILE *out, const char *text)
     fputs(" |", out);
 }
 
+/* 0 is "not measured" in a report; no run is that slow. */
 static void number_cell(FILE *out, double v)
 {
     char number[SH_HTML_NUMBER];
@@ -25,6 +26,7 @@ static void number_cell(FILE *out, double v)
     fprintf(out, " %s |", v > 0 ? sh_html_number(v, number) : "–");
 }
 
+/* NAN: one of the two numbers is not known. */
 static void percent_cell(FILE *out, double v)
 {
     if (isfinite(v))
@@ -65,6 +67,7 @@ static void row(FILE *out, const struct sh_report *r, const struct sh_report_ser
     fputc('\n', out);
 }
 
+/* One for each series; columns of measurements are there only where something was measured. */
 static void table(FILE *out, const struct sh_report *r, const struct sh_report_series *s)
 {
     bool measured = s->base > 0;

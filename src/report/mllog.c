@@ -54,11 +54,13 @@ static json_t *value_of(const char *text)
     return value ? value : json_string(text);
 }
 
+/* JSON has no NaN. */
 static json_t *loss_of(double loss)
 {
     return isfinite(loss) ? json_real(loss) : json_null();
 }
 
+/* All at the start of the run, before run_start: they are known then. */
 static void write_settings(FILE *out, const struct sh_report_run *run, double at)
 {
     int64_t each = run->ranks * strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10);
@@ -99,6 +101,8 @@ static void write_course(FILE *out, const struct sh_report_run *run)
     }
 }
 
+/* The first step's line is written at its end, so that its parts are taken off to find where the run began; saving
+ * is after it. */
 static void write_run(FILE *out, const struct sh_report *r)
 {
     const struct sh_report_run *run = &r->runs[0];
@@ -115,6 +119,7 @@ static void write_run(FILE *out, const struct sh_report *r)
                json_pack("{s:s}", "status", sh_report_finished(r) ? "success" : "aborted"));
 }
 
+/* Made in memory first: a file that is there is whole. */
 sh_rc sh_report_mllog(const struct sh_report *r, const char *path)
 {
     char *text = NULL;

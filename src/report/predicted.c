@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A prediction is some kilobytes; the limit keeps a file that is no prediction from filling memory. */
 enum { MOST_BYTES = 1 << 20 };
 
 /* 0 for what is not there, or is no size that a machine has. */
@@ -45,6 +46,7 @@ static void take_split(const json_t *step, double *part)
     part[SH_PREDICTED_HOST] = number(step, "host") + number(step, "spread");
 }
 
+/* "network (12 %)": that much faster the step would be if the network cost nothing. */
 static char *limit_of(const json_t *all, size_t i)
 {
     const json_t *limit = json_array_get(json_object_get(all, "limits"), i);
@@ -53,6 +55,7 @@ static char *limit_of(const json_t *all, size_t i)
     return name ? sh_strfmt("%s (%.0f %%)", name, 100 * number(limit, "gain")) : NULL;
 }
 
+/* A key that is missing leaves 0 or NULL, which the tables show as a dash: older predictions have fewer keys. */
 static void take(const json_t *all, struct sh_report_prediction *p)
 {
     const json_t *step = json_object_get(all, "step"), *machine = json_object_get(all, "machine");
@@ -72,6 +75,8 @@ static void take(const json_t *all, struct sh_report_prediction *p)
     p->machine = name ? sh_strdup(name) : NULL;
 }
 
+/* No file is no error: most runs were not predicted. A file that is there must be readable, or a table would quietly
+ * lack a run. */
 sh_rc sh_report_read_prediction(const char *folder, struct sh_report_prediction *p)
 {
     char *path = sh_path_join(folder, "predicted.json"), *text = NULL;

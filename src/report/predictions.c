@@ -23,6 +23,7 @@ static const struct {
     [SH_SPENT_OTHER] = {"rest", 4},      [SH_SPENT_OFFLOAD] = {"exposed offload", 8},
 };
 
+/* Row 0 is the upper bar, row 1 the lower one; a bar is 8 high, with 1 between. */
 static void rectangle(FILE *out, int colour, const char *name, int row, double at, double seconds, double most)
 {
     fprintf(out, "<rect class=\"t%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"8\"><title>%s %.3g s</title></rect>",
@@ -60,6 +61,7 @@ static double cost(const struct sh_report_run *run, double tokens_per_second)
     return p->price * run->ranks / 3600 * 1e9 / tokens_per_second / (p->goodput > 0 ? p->goodput : 1);
 }
 
+/* A dash for what is not known: 0, or a ratio with it. */
 static void cell(FILE *out, const char *format, double v)
 {
     fputs("<td class=\"n\">", out);
@@ -70,6 +72,7 @@ static void cell(FILE *out, const char *format, double v)
     fputs("</td>", out);
 }
 
+/* Texts are of files, and go through sh_html_text(). */
 static void text_cell(FILE *out, const char *text)
 {
     fputs("<td>", out);
@@ -77,10 +80,12 @@ static void text_cell(FILE *out, const char *text)
     fputs("</td>", out);
 }
 
+/* Columns that some run has something for. */
 struct columns {
     bool priced, failing;
 };
 
+/* Measured over predicted: above 100 % the run was faster than said. */
 static void row(FILE *out, const struct sh_report_run *run, struct columns with)
 {
     const struct sh_report_prediction *p = &run->predicted;
@@ -104,6 +109,7 @@ static void row(FILE *out, const struct sh_report_run *run, struct columns with)
     fputs("</tr>\n", out);
 }
 
+/* The legend is a list of coloured squares. */
 static void swatch(FILE *out, int colour, const char *name)
 {
     fprintf(
@@ -113,6 +119,7 @@ static void swatch(FILE *out, int colour, const char *name)
         colour, name);
 }
 
+/* Parts of both bars once: what is measured as one with a predicted part needs no second entry. */
 static void legend(FILE *out, bool offload)
 {
     sh_legend_begin(out);
@@ -124,6 +131,7 @@ static void legend(FILE *out, bool offload)
     sh_legend_end(out);
 }
 
+/* Nothing at all without a prediction, as for each section of the page. */
 void sh_report_predictions(FILE *out, const struct sh_report *r)
 {
     struct columns with = {false, false};

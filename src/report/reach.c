@@ -81,6 +81,7 @@ static struct course make_course(const struct sh_report_run *run, bool validatio
     return c;
 }
 
+/* Of a course that goes up again the lowest point counts, as for a run that is stopped there. */
 static double lowest(const struct course *c)
 {
     double low = INFINITY;

@@ -19,6 +19,7 @@ static const struct {
 /* A point of a chart: what is drawn against the ranks; NAN where there is nothing. */
 typedef double measure(const struct sh_report_series *s, const struct sh_report_at *at);
 
+/* 0 means "not measured" or "not predicted" in a report; a chart leaves out NAN. */
 static double or_nan(double v)
 {
     return v > 0 ? v : NAN;
@@ -36,6 +37,7 @@ static double predicted_speed(const struct sh_report_series *s, const struct sh_
     return or_nan(at->predicted);
 }
 
+/* Per rank, since equal speeds are a horizontal line then, which eyes judge better than a slope. */
 static double rank_speed(const struct sh_report_series *s, const struct sh_report_at *at)
 {
     return speed(s, at) / at->ranks;
@@ -197,6 +199,7 @@ static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling ki
     draw_all(&c, r, kind, speed, predicted_speed);
 }
 
+/* From 0 on, as for efficiency; a tenth of room above the highest. */
 static void chart_rank_speed(FILE *out, const struct sh_report *r, enum sh_scaling kind, const double *ranks, int n)
 {
     double high = 0, low = INFINITY;
@@ -232,6 +235,7 @@ struct columns {
     bool repeats, predicted;
 };
 
+/* Of all series, also of the other kind, so that both tables have the same columns. */
 static struct columns find_columns(const struct sh_report *r)
 {
     struct columns c = {false, false};
@@ -251,6 +255,7 @@ static void number_cell(FILE *out, double v)
     fprintf(out, "<td class=\"n\">%s</td>", sh_html_number(v, number));
 }
 
+/* A dash for what cannot be told: a point without a base, or without a prediction. */
 static void percent_cell(FILE *out, double v)
 {
     if (isfinite(v))
@@ -283,6 +288,7 @@ static void write_row(FILE *out, const struct sh_report_series *s, const struct 
     fputs("</tr>\n", out);
 }
 
+/* Long tables are folded: charts say the same at a glance. */
 static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling kind)
 {
     struct columns with = find_columns(r);
@@ -341,6 +347,7 @@ static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kin
     free(ranks);
 }
 
+/* A page without any series says why, since a user who asked for scaling would look for it. */
 void sh_report_scaling(FILE *out, const struct sh_report *r)
 {
     for (enum sh_scaling kind = 0; kind < SH_SCALING_N; kind++)

@@ -26,6 +26,7 @@ static char *value_of(const char *line, const char *key)
     return sh_strdup(value);
 }
 
+/* The newest line counts; other lines leave the text as it is. */
 static void take_text(char **text, const char *line, const char *key)
 {
     char *value = value_of(line, key);
@@ -36,6 +37,7 @@ static void take_text(char **text, const char *line, const char *key)
     *text = value;
 }
 
+/* A line is compared with each key, since the file is a stranger's: other keys are passed over. */
 static void take_line(struct sh_report_study *s, const char *line)
 {
     char *warm_up = value_of(line, "warm_up"), *paper = value_of(line, "paper");
@@ -51,6 +53,8 @@ static void take_line(struct sh_report_study *s, const char *line)
     free(paper);
 }
 
+/* Without the file the defaults hold: a folder of runs need not be a study. The section ends at the first line that
+ * is not indented. */
 sh_rc sh_report_read_study(const char *folder, struct sh_report_study *s)
 {
     char *path = sh_path_join(folder, "study.yaml"), *text = NULL, *rest, *line;

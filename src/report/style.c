@@ -1,3 +1,4 @@
+/* The style sheet of a report. Colours are variables, so that the dark scheme changes them in one place. */
 #include "src/report/html.h"
 
 /* Series colours: those of Okabe and Ito (2008), which most eyes tell apart, darker on white where they are too light.
