@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 /* A mebibyte a stream: file systems of clusters want long writes. */
-enum { BUFFER_BYTES = 1 << 20, TOKENS, MASK, OFFSETS, STREAMS };
+enum { BUFFER_BYTES = 1 << 20 };
+
+enum { TOKENS, MASK, OFFSETS, STREAMS };
 
 struct stream {
     int fd;              /* of its own but for TOKENS; -1: none */
