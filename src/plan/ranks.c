@@ -263,16 +263,24 @@ static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
     return SH_OK;
 }
 
-static sh_rc note_parts(struct check *c)
+/* An update that is carried into a micro-step does what UPDATE does, in its stead. */
+static sh_rc note_section(struct check *c, const struct sh_section *s)
 {
-    for (int i = 0; i < c->p->n_ops; i++) {
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
         const struct sh_op *op = &c->p->ops[i];
 
         if (op->kind == SH_OP_SUMSQ && op->unit != SH_NONE)
             SH_TRY(note_squares(c, op));
-        else if (sh_op_info(op->kind)->runs)
+        else if (sh_op_info(op->kind)->runs && !sh_program_carried(s, op))
             SH_TRY(note_update(c, i, op));
     }
+    return SH_OK;
+}
+
+static sh_rc note_parts(struct check *c)
+{
+    for (int i = 0; i < c->p->n_sections; i++)
+        SH_TRY(note_section(c, &c->p->sections[i]));
     return SH_OK;
 }
 

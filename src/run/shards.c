@@ -299,6 +299,7 @@ void sh_shards_free(struct sh_shards *p)
     free(p->lows);
     free(p->params);
     free(p->sums);
+    free(p->part_of);
 }
 
 /* Low halves of masters of the units before this one that lie in a file. */
@@ -533,50 +534,42 @@ static void copy_unit(const struct sh_run *r, const struct sh_unit *u, int k)
 
 /* Sums of state k of a piece, part by part of its blocks. */
 struct piece_sums {
-    const struct sh_run *r;
+    struct sh_shards *shards;
     const struct sh_param *param;
     const struct sh_ckpt_piece *piece;
     int k;
-    int64_t begin;   /* of the chunk, what the piece begins with */
-    uint64_t *parts; /* in/out: the next one */
-    bool add;        /* what the device has made of them, to their blocks; else let it make them */
+    int64_t begin; /* of the chunk, what the piece begins with */
 };
 
 static void sum_stretch(const struct sh_stretch *s, void *arg)
 {
-    struct piece_sums *c = arg;
+    const struct piece_sums *c = arg;
+    struct sh_shards *p = c->shards;
     int64_t skip = s->first - c->begin, block, n;
     uint64_t place;
 
-    for (int64_t at = 0; at < s->n; at += n, c->parts += parts_of(n)) {
-        n = sh_ckpt_piece_cut(c->piece, c->param->name, c->r->step, c->k, skip + at, s->n - at, &block, &place);
-        if (!c->add)
-            sh_exec_mixsum(c->r->exec, sh_floats_at(s->state[c->k], at), n, place, c->parts);
-        for (int64_t i = 0; c->add && i < parts_of(n); i++)
-            c->piece->early[c->k][block] += c->parts[i];
+    for (int64_t at = 0; at < s->n; at += n) {
+        n = sh_ckpt_piece_cut(c->piece, c->param->name, p->r->step, c->k, skip + at, s->n - at, &block, &place);
+        sh_exec_mixsum(p->r->exec, sh_floats_at(s->state[c->k], at), n, place, p->parts + p->n_parts);
+        for (int64_t i = 0; i < parts_of(n); i++)
+            p->part_of[p->n_parts++] = &c->piece->early[c->k][block];
     }
 }
 
-/* The same walk twice: once to start the sums on the device (add false), and once, when they are there, to add the
- * parts to their blocks. Both must cut alike, so that both use sum_stretch(). */
-static void sum_states(const struct sh_run *r, const struct sh_shards *p, bool add)
+/* Let the device sum parts, and note of which blocks they are. */
+static void sum_states(const struct sh_run *r, struct sh_shards *p)
 {
-    uint64_t *parts = p->parts;
-
     for (int i = 0; i < p->set.n_pieces; i++)
         for (int k = 0; k < sh_shards_states(r); k++) {
             const struct sh_unit *u;
             struct sh_range part = chunk_range(p, i, 0, p->pieces[i].elems, &u);
-            struct piece_sums c = {.r = r,
+            struct piece_sums c = {.shards = p,
                                    .param = param_of(r, p, &p->pieces[i]),
                                    .piece = &p->pieces[i],
                                    .k = k,
-                                   .begin = part.begin,
-                                   .parts = parts,
-                                   .add = add};
+                                   .begin = part.begin};
 
             visit_memory(r, u, part, k, sum_stretch, &c);
-            parts = c.parts;
         }
 }
 
@@ -606,9 +599,11 @@ void sh_shards_copy(const struct sh_run *r, struct sh_shards *p)
 {
     sh_exec_copies_begin(r->exec);
     if (r->device->gpu) {
-        /* One more than needed: a rank that writes nothing still asks for memory that exists. */
-        p->parts = sh_exec_host(r->exec, (count_parts(p) + 1) * (int64_t)sizeof *p->parts);
-        sum_states(r, p, false);
+        int64_t most = count_parts(p) + 1; /* a rank that writes nothing still asks for memory that exists */
+
+        p->parts = sh_exec_host(r->exec, most * (int64_t)sizeof *p->parts);
+        p->part_of = sh_calloc((size_t)most, sizeof *p->part_of);
+        sum_states(r, p);
         copy_units(r);
     } else {
         copy_by_all_threads(r, p);
@@ -619,8 +614,8 @@ void sh_shards_copy(const struct sh_run *r, struct sh_shards *p)
 void sh_shards_wait(const struct sh_run *r, const struct sh_shards *p)
 {
     sh_exec_copies_wait(r->exec);
-    if (r->device->gpu)
-        sum_states(r, p, true);
+    for (int64_t i = 0; i < p->n_parts; i++)
+        *p->part_of[i] += p->parts[i];
 }
 
 /* Once, before the first save: without it the first snapshot would pay for the page faults and place all pages by its

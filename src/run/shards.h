@@ -28,13 +28,15 @@ struct sh_shards {
     struct sh_ckpt_tensor *tensors;
     struct sh_ckpt_piece *pieces;
     enum sh_shards_way way;
-    int *param;      /* [set.n_tensors] which parameter of the program a tensor is */
-    bool *packed;    /* [set.n_tensors] */
-    int16_t *lows;   /* borrowed: low halves of the masters that lie in a file; else NULL */
-    float *params;   /* borrowed: of a GPU, all parameters of `way`; else NULL */
-    float *loaded;   /* on a GPU, LOAD and BASE: what was read, before it goes to the device; else NULL */
-    uint64_t *sums;  /* SNAPSHOT: the early sums of the pieces */
-    uint64_t *parts; /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
+    int *param;         /* [set.n_tensors] which parameter of the program a tensor is */
+    bool *packed;       /* [set.n_tensors] */
+    int16_t *lows;      /* borrowed: low halves of the masters that lie in a file; else NULL */
+    float *params;      /* borrowed: of a GPU, all parameters of `way`; else NULL */
+    float *loaded;      /* on a GPU, LOAD and BASE: what was read, before it goes to the device; else NULL */
+    uint64_t *sums;     /* SNAPSHOT: the early sums of the pieces */
+    uint64_t *parts;    /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
+    uint64_t **part_of; /* [n_parts] the sum that each is a part of */
+    int64_t n_parts;
 };
 
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out);

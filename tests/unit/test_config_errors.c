@@ -58,7 +58,7 @@ static const struct refusal texts[] = {
     {DEBUG_MODEL "training: {mixed_precision_param: float16, loss_scale_init: 3}\n",
      "c.yaml:2: training.loss_scale_init: 3 is no power of two, by which alone nothing is rounded; 65536 is one"},
     {"training:\n  loss_scale: static\n", "c.yaml:2: training.loss_scale: 'static' is not a whole number or dynamic"},
-    {"offload:\n  optimizer: disk\n", "c.yaml:2: offload.optimizer: 'disk' is not one of none | cpu | nvme"},
+    {"offload:\n  optimizer: host\n", "c.yaml:2: offload.optimizer: 'host' is not one of none | cpu | nvme"},
     {DEBUG_MODEL "offload: {optimizer: cpu}\ntraining: {device: cpu}\n",
      "c.yaml:2: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
      "puts them into a file"},

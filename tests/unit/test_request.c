@@ -54,7 +54,7 @@ static const struct {
 /* no_shard, unless `set` says otherwise: a setting, or two with a space between them. */
 static void load(const char *set, struct sh_config *cfg)
 {
-    const char *words[4] = {"model.name=debug"};
+    const char *words[6] = {"model.name=debug"};
     char text[128];
     int n = 1;
 
@@ -130,6 +130,49 @@ static void refused(void **state)
         assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_E_USAGE);
         if (!strstr(sh_error_text(), rows[i].text))
             fail_msg("row %d: %s", (int)i, sh_error_text());
+        sh_error_clear();
+    }
+}
+
+/* What a device has below it, where the configuration leaves the device to the node; NULL: it can be done. */
+static void tiers_below_a_device(void **state)
+{
+    static const struct {
+        const char *set;
+        bool gpu;
+        const char *text;
+    } rows[] = {
+        {"offload.optimizer=cpu", true, NULL},
+        {"offload.optimizer=cpu", false,
+         "offload.optimizer=cpu is for GPUs, and the job runs on CPUs, whose memory has the states already; nvme puts them "
+         "into a file"},
+        {"offload.optimizer=nvme offload.nvme_path=/d", false, NULL},
+        {"offload.optimizer=nvme offload.nvme_path=/d", true, "give cpu, their host's memory, or training.device=cpu"},
+        {"offload.gradients=cpu", true, NULL},
+        {"offload.gradients=cpu", false, "offload.gradients=cpu is for GPUs, and the job runs on CPUs"},
+        {"offload.activations=nvme offload.nvme_path=/d", false, NULL},
+        {"offload.activations=nvme offload.nvme_path=/d", true, "offload.activations=nvme moves between a file"},
+        {"offload.mode=memory_budget memory.limit_bytes=1GiB offload.nvme_path=/d", false, NULL},
+        {"offload.mode=memory_budget memory.limit_bytes=1GiB offload.nvme_path=/d", true,
+         "give offload.optimizer=cpu instead"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_topology at = NODES(4, 4);
+        struct sh_config cfg;
+        struct sh_mesh_shape mesh;
+        struct sh_build build;
+
+        at.gpu = rows[i].gpu;
+        load(rows[i].set, &cfg);
+        assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);
+        assert_int_equal(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, 1, 0, &build),
+                         rows[i].text ? SH_E_USAGE : SH_OK);
+        if (rows[i].text && !strstr(sh_error_text(), rows[i].text))
+            fail_msg("row %d: %s", (int)i, sh_error_text());
+        if (!rows[i].text)
+            assert_true(build.offload.carry == (build.offload.optimizer_16 == 16));
         sh_error_clear();
     }
 }
@@ -218,6 +261,7 @@ int main(void)
         cmocka_unit_test(meshes),
         cmocka_unit_test(axes_are_those_of_the_plan),
         cmocka_unit_test(refused),
+        cmocka_unit_test(tiers_below_a_device),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
