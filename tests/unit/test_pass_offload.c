@@ -510,6 +510,12 @@ static void parameters_come_and_stay_away(void **state)
         assert_true(in > 2 * 2 * elems && in < 3 * 2 * elems); /* by the update, the forward and most of the backward */
         sh_program_destroy(p);
     }
+    /* What an update that is carried sends home is there before a gather fetches it, or the check refuses the program. */
+    b.offload.carry = true;
+    for (int i = 0; i < 6; i++) {
+        b.options.forward_prefetch = i / 2;
+        sh_program_destroy(tiny_program(&b, tiny_mesh(1 + i % 2, 1, 1, 0)));
+    }
 }
 
 /* By the size of the model where nobody says: a sixteenth, at most 4 Mi elements. */
