@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_ELEMS = 4 << 20, SLICES = 16 };
+enum { MOST_ELEMS = 4 << 20, SLICES = 16, MOST_SLICES = 1 << 16 };
 
 struct offload {
     const struct sh_build *b;
@@ -36,14 +36,16 @@ static int64_t trained_elems(const struct sh_program *p)
     return n;
 }
 
-/* Large enough for a disk, small enough that the ones on the device are few bytes beside the rest of a small model. */
+/* Large enough for a disk, small enough that the ones on the device are few bytes beside the rest of a small model. A model of
+ * more than 10^11 elements a rank, which is only planned, has larger ones: the program stays small. */
 static int64_t slice_elems(const struct sh_build *b, int64_t away)
 {
-    int64_t part = whole_multiples((away + SLICES - 1) / SLICES);
+    int64_t part = whole_multiples((away + SLICES - 1) / SLICES), most = whole_multiples(away / MOST_SLICES);
 
     if (b->offload.slice_elems)
         return b->offload.slice_elems;
-    return part < MOST_ELEMS ? part : MOST_ELEMS;
+    most = most < MOST_ELEMS ? MOST_ELEMS : most;
+    return part < most ? part : most;
 }
 
 /* Bytes of the extent: the remainder and the states of so many elements. */
