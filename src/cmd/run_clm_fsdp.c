@@ -36,14 +36,15 @@ static const struct {
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0], N_STRATEGIES = sizeof strategies / sizeof strategies[0] };
 
-/* It means parameters, gradients and states in host memory: where a CPU computes, and more than leaves a GPU. */
+/* It means parameters, gradients and states in host memory, which is where a CPU computes. */
 static sh_rc refuse_offload(const char *where)
 {
-    return sh_fail(SH_E_USAGE,
-                   "%s: parameters stay on the device; leave it out. On GPUs --offload.optimizer=cpu "
-                   "--offload.gradients=cpu put optimizer states and gradients into host memory; a CPU has all there "
-                   "already, and --offload.optimizer=nvme --offload.nvme_path=DIR puts optimizer states into a file",
-                   where);
+    return sh_fail(
+        SH_E_USAGE,
+        "%s: leave it out; on GPUs give --training.enable_cpu_offload=true, where all of that goes to host memory; "
+        "a CPU has it there already, and --offload.optimizer=nvme --offload.nvme_path=DIR puts optimizer states "
+        "into a file",
+        where);
 }
 
 /* One word of --fsdp; units are blocks, which is what auto_wrap asks for. */

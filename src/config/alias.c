@@ -51,6 +51,7 @@ static const struct {
     {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
     {"offload.gradients", "nvme", "a file is for optimizer states: offload.optimizer=nvme"},
+    {"offload.parameters", "nvme", "a file is for optimizer states: offload.optimizer=nvme"},
     {"offload.activations", "cpu",
      "a CPU computes in that memory, and a GPU keeps its activations: activation_checkpoint.mode computes them again"},
 };
@@ -256,16 +257,27 @@ static sh_rc resolve_lora(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* It asks for all of the state in host memory: where a CPU computes anyway, and more than leaves a GPU. */
-static sh_rc refuse_cpu_offload(struct sh_config_state *state)
+/* All of the state to the host's memory. Where a CPU computes that is where it is, which check.c says. */
+static sh_rc resolve_cpu_offload(struct sh_config_state *state)
 {
-    if (!state->alias.cpu_offload)
-        return SH_OK;
-    return sh_config_refuse(
-        state, "training.enable_cpu_offload",
-        "parameters stay on the device. On GPUs offload.optimizer=cpu and offload.gradients=cpu put "
-        "optimizer states and gradients into host memory; a CPU has all there already, and "
-        "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file");
+    static const char alias[] = "training.enable_cpu_offload";
+    const struct {
+        const char *key;
+        int *value;
+    } rows[] = {
+        {"offload.optimizer", &state->cfg.offload.optimizer},
+        {"offload.gradients", &state->cfg.offload.gradients},
+        {"offload.parameters", &state->cfg.offload.parameters},
+    };
+    bool yes;
+    for (size_t i = 0; state->alias.cpu_offload && i < sizeof rows / sizeof rows[0]; i++) {
+        SH_TRY(decides(state, alias, rows[i].key, &yes));
+        if (!yes)
+            continue;
+        *rows[i].value = SH_OFFLOAD_CPU;
+        take_place(state, alias, rows[i].key);
+    }
+    return SH_OK;
 }
 
 /* The order matters: degrees and stages choose a strategy, which reshard then refines. */
@@ -273,7 +285,7 @@ sh_rc sh_config_alias_resolve(struct sh_config_state *state)
 {
     SH_TRY(resolve_hf(state));
     SH_TRY(resolve_lora(state));
-    SH_TRY(refuse_cpu_offload(state));
+    SH_TRY(resolve_cpu_offload(state));
     /* Stages and degrees before reshard, which looks at the strategy that they leave. */
     SH_TRY(resolve_zero_stage(state));
     SH_TRY(resolve_shard_degree(state));

@@ -345,6 +345,8 @@ static sh_rc check_tiers(struct sh_config_state *state)
          "file"},
         {"offload.gradients", c->offload.gradients == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
          "cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; leave it out"},
+        {"offload.parameters", c->offload.parameters == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
+         "cpu is for GPUs: with training.device=cpu the parameters are in the CPU's memory already; leave it out"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

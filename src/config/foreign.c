@@ -22,9 +22,11 @@
     "offload.optimizer: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count and optimizer_ratio are below offload"
 #define NO_KNOB \
     "leave it out: slices are read ahead and written behind in any case, and host memory beside a GPU is pinned"
-#define NO_PARAMS                                                                                                           \
-    "leave it out: parameters stay on the device; offload.optimizer=cpu and offload.gradients=cpu take a GPU's states and " \
-    "gradients to host memory, where a CPU has all; there offload.optimizer=nvme takes states to a file"
+#define PARAMS \
+    "offload.parameters: cpu on GPUs; a CPU has all in host memory already, and offload.optimizer: nvme puts states into a file"
+#define ALL_STATE                                                                                                        \
+    "training.enable_cpu_offload: true on GPUs; a CPU has all in host memory already, and offload.optimizer: nvme puts " \
+    "states into a file"
 #define ACTIVATIONS                                                                                   \
     "offload.activations: nvme, with nvme_path and activation_ratio below offload, on CPUs; on GPUs " \
     "activation_checkpoint.mode: memory_budget recomputes what does not fit"
@@ -122,7 +124,7 @@ static const struct {
     {"train_micro_batch_size_per_gpu", "training.local_batch_size"},
     {"gradient_clipping", "training.max_norm"},
     {"zero_optimization.offload_optimizer*", STATES},
-    {"zero_optimization.offload_param*", NO_PARAMS},
+    {"zero_optimization.offload_param*", PARAMS},
     {"zero_optimization", "parallelism.zero_stage: 0, 1, 2 or 3, or parallelism.sharding_strategy; offload_optimizer: "
                           "offload.optimizer"},
     {"bf16*", "training.mixed_precision_param: bfloat16"},
@@ -139,18 +141,18 @@ static const struct {
     {"offload_optimizer.pin_memory", NO_KNOB},
     {"offload_optimizer.fast_init", NO_KNOB},
     {"offload_optimizer.pipeline*", NO_KNOB},
-    {"offload_param*", NO_PARAMS},
+    {"offload_param*", PARAMS},
     {"sub_group_size", NO_KNOB},
     {"aio*", NO_KNOB},
     {"steps_per_print", "metrics.log_freq"},
     {"wall_clock_breakdown", "leave it out: metrics.jsonl says where the time of each step went"},
     /* FSDP and accelerate */
-    {"cpu_offload", NO_PARAMS},
-    {"offload_params", NO_PARAMS},
-    {"fsdp_offload_params", NO_PARAMS},
-    {"offload_policy", NO_PARAMS},
-    {"parallelism.cpu_offload", NO_PARAMS},
-    {"parallelism.offload_policy", NO_PARAMS},
+    {"cpu_offload", ALL_STATE},
+    {"offload_params", ALL_STATE},
+    {"fsdp_offload_params", ALL_STATE},
+    {"offload_policy", ALL_STATE},
+    {"parallelism.cpu_offload", ALL_STATE},
+    {"parallelism.offload_policy", ALL_STATE},
     /* Megatron-LM */
     {"optimizer_cpu_offload", STATES},
     {"optimizer_offload_fraction", "offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on CPUs"},

@@ -126,7 +126,7 @@ static sh_rc host_create(int64_t bytes, char **memory)
         return sh_fail(
             SH_E_MEMORY,
             "%s of pinned host memory cannot be had on this node, which ulimit -l, a container's limit or other ranks may have used up; "
-            "offload.optimizer=cpu and checkpoints of GPUs want it",
+            "offload.optimizer, gradients or parameters=cpu and checkpoints of GPUs want it",
             sh_str_bytes(bytes, text));
     }
     *memory = p;

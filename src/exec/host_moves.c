@@ -35,6 +35,17 @@ static void clear_homes(const struct sh_host_moves *m)
     }
 }
 
+/* Padding is zero, and never written but by updates, which keep it so. */
+static void clear_parameters(const struct sh_host_moves *m)
+{
+    for (int i = 0; i < m->p->n_units; i++) {
+        const struct sh_tensor *home = &m->p->tensors[m->p->units[i].compute];
+
+        if (m->p->tiers[home->tier].kind == SH_TIER_HOST)
+            clear(m->at->tier[home->tier] + home->offset_bytes, sh_tensor_bytes(home));
+    }
+}
+
 struct sh_host_moves *sh_host_moves_open(const struct sh_program *p, const struct sh_device *device,
                                          const struct sh_bases *at, void *queue)
 {
@@ -42,6 +53,7 @@ struct sh_host_moves *sh_host_moves_open(const struct sh_program *p, const struc
 
     *m = (struct sh_host_moves){.p = p, .device = device, .at = at, .queue = queue};
     m->begin = device->event_create(false);
+    clear_parameters(m);
     m->done = sh_calloc((size_t)p->n_ops + 1, sizeof *m->done);
     for (int i = 0; i < p->n_ops; i++)
         if (sh_op_info(p->ops[i].kind)->moves)

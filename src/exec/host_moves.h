@@ -13,7 +13,7 @@
 
 struct sh_host_moves;
 
-/* All is lent until the end; the homes of slices become zeros.
+/* All is lent until the end; the homes of slices and parameters become zeros.
  *   queue  of the operations */
 struct sh_host_moves *sh_host_moves_open(const struct sh_program *p, const struct sh_device *device,
                                          const struct sh_bases *at, void *queue);

@@ -9,6 +9,7 @@
 struct sh_offload {
     int optimizer_16; /* sixteenths of the elements whose remainder and optimizer states lie there; 0: none */
     bool gradients;   /* of the shards of gradients: there, on a device with memory of its own */
+    bool parameters;  /* the same of the chunks of parameters that are gathered; options.fetched with it */
     int buffers;      /* slices on the device at once, at least 2: one arrives while one is in use */
     bool carry;       /* the update goes into the next step's first micro-step, ahead of each unit's first use */
     bool overlap;     /* of a budget: carry, where it moves states */

@@ -153,7 +153,7 @@ static sh_rc check_carried(struct sh_check *c, int i)
         return SH_OK;
     if (c->written[source_of(c, op->in[0])])
         return sh_check_broken(c, i, "takes the gradient of a later step");
-    if (c->used[sh_tensor_root(c->p, op->out[0])])
+    if (c->used[source_of(c, op->out[0])])
         return sh_check_broken(c, i, "updates what was used before");
     return SH_OK;
 }

@@ -1,4 +1,5 @@
-/* The groups of ranks that a program talks to: one row each, so that a job connects those and no others. */
+/* The groups of ranks that a program talks to: one row each, so that a job connects those and no others. A gather over one
+ * rank becomes a fetch (host.c). */
 #include "src/pass/build.h"
 
 sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
@@ -6,7 +7,7 @@ sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
     const struct sh_mesh_shape *mesh = &b->options.mesh;
 
     for (int i = 0; i < p->n_ops; i++)
-        if (sh_op_info(p->ops[i].kind)->async)
+        if (sh_op_info(p->ops[i].kind)->async && sh_group_size(mesh, p->ops[i].attr.group) > 1)
             sh_program_use_group(p, mesh, p->ops[i].attr.group, p->ops[i].stream);
     if (p->loss != SH_NONE)
         sh_program_use_group(p, mesh, mesh->data, SH_STREAM_REPLICATE);

@@ -4,6 +4,7 @@
 #include "src/pass/build.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Each makes a trial of a build; false where it does not apply. */
 static bool less_kept(struct sh_build *b)
@@ -148,9 +149,10 @@ const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT
     else if (away)
         snprintf(states, sizeof states, ", %d/16 of the optimizer states", away);
     snprintf(text, SH_HOMES_TEXT, "%s%s%s", states, b->offload.gradients ? ", gradients" : "",
-             !away && !b->offload.gradients ? ""
-             : b->snapshot_on_host          ? " in host memory"
-                                            : " in a file");
+             b->offload.parameters ? ", parameters" : "");
+    if (text[0])
+        snprintf(text + strlen(text), SH_HOMES_TEXT - strlen(text),
+                 b->snapshot_on_host ? " in host memory" : " in a file");
     return text;
 }
 

@@ -29,9 +29,9 @@ struct sh_build; /* build.h: what is asked for */
     PASS(carry, false)    /* where asked for: the update into the first micro-step of the next step */                 \
     PASS(groups, false)   /* names the groups and streams of all collectives, and of the host's sums over the batch */ \
     PASS(schedule, false) /* starts gathers ahead of their use, waits for reductions behind the next gradients */      \
-    PASS(gradients, false) /* where asked for: shards of gradients to the host's memory, between their uses */         \
-    PASS(place, false)     /* scratch of kernels, lifetimes, offsets in the arena */                                   \
-    PASS(check, false)     /* refuses a program that is not right */
+    PASS(host, false)     /* where asked for: gradients and parameters to the host's memory, between their uses */     \
+    PASS(place, false)    /* scratch of kernels, lifetimes, offsets in the arena */                                    \
+    PASS(check, false)    /* refuses a program that is not right */
 
 /* Errors: SH_E_BUG; of pack SH_E_USAGE where a matrix cannot be packed; of place SH_E_MEMORY where the segment of a node is beyond 64 bits. */
 typedef sh_rc sh_pass(const struct sh_build *b, struct sh_program *p);
@@ -88,7 +88,9 @@ struct sh_pass_options {
     bool decay_all;       /* weight decay on vectors too (src/config/role.h) */
     int forward_prefetch, backward_prefetch; /* units ahead */
     int resident_units; /* the first so many units have a full copy that is gathered behind each update */
-    int gathers_alive;  /* limit for prefetched units, the one in use included; 0: none. Not for what
+    bool fetched;      /* units without such a copy are gathered over one rank too: parameters have their home below the
+                                  device (src/pass/host.c) */
+    int gathers_alive; /* limit for prefetched units, the one in use included; 0: none. Not for what
                                   keep_after_forward holds anyway */
 };
 

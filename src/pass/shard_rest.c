@@ -164,12 +164,12 @@ static bool rounds_stochastically(const struct sh_program *p)
     return p->n_states > 0 && p->state[0].dtype != SH_F32;
 }
 
-/* Of the chunk: all, or the part whose masters are a view of it (src/pass/offload.c). The gradient and the states may be copies
- * of just that. */
+/* Of the chunk: all, or the part whose masters are a view of it, or of a copy of it (src/pass/offload.c, host.c). The gradient and
+ * the states may be copies of just that. */
 struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_unit *u = &p->units[op->unit];
-    bool all = op->out[0] == u->compute || op->out[0] == u->master;
+    bool all = op->out[0] == u->compute || op->out[0] == u->master || p->tensors[op->out[0]].base == SH_NONE;
     int64_t begin = all ? 0 : p->tensors[op->out[0]].base_elems;
 
     return (struct sh_range){begin, begin + p->tensors[op->in[0]].dim[0]};

@@ -92,7 +92,7 @@ static int keep_stored(struct sh_program *p, const struct sh_unit *u, enum sh_sp
 /* Parameters: a chunk in the compute type, which the others gather from, and beside bf16 what that leaves of the f32
  * master, beside f16 the master itself. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
  * nothing twice. In a segment all ranks have that copy together, whatever the strategy: it takes no more than their
- * chunks. Over one rank the chunk is the full copy. A frozen unit never changes, so what computing takes is all of it. */
+ * chunks. Over one rank the chunk is the full copy, unless it has its home below the device. A frozen unit never changes, so what computing takes is all of it. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = sh_shard_chunks(opt, u), index = sh_shard_index(opt, u);
@@ -108,7 +108,7 @@ static void keep_params(const struct sh_pass_options *opt, struct sh_program *p,
         u->master = keep(p, SH_MEM_MASTER, SH_F32, u->chunk, u->name, "master");
     if (p->act == SH_BF16 && u->trainable)
         u->remainder = keep(p, SH_MEM_REMAINDER, SH_I16, u->chunk, u->name, "remainder");
-    if (size == 1)
+    if (size == 1 && (!opt->fetched || opt->strategy.params_resident || u->resident))
         u->full = u->compute;
 }
 

@@ -333,6 +333,11 @@ static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
          "them into a file"},
         {cfg->offload.gradients == SH_OFFLOAD_CPU, false,
          "offload.gradients=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; leave it out"},
+        {cfg->offload.parameters == SH_OFFLOAD_CPU, false,
+         "offload.parameters=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; leave it out"},
+        {cfg->offload.parameters == SH_OFFLOAD_CPU && strategy(cfg)->keeps.params_resident, true,
+         "offload.parameters=cpu is for strategies that gather parameters for each use; give "
+         "parallelism.sharding_strategy=full_shard"},
     };
 
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
@@ -348,7 +353,8 @@ static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *o
 
     SH_TRY(offload_fits(cfg, gpu));
     *out = (struct sh_offload){.buffers = cfg->offload.buffer_count,
-                               .gradients = cfg->offload.gradients == SH_OFFLOAD_CPU};
+                               .gradients = cfg->offload.gradients == SH_OFFLOAD_CPU,
+                               .parameters = cfg->offload.parameters == SH_OFFLOAD_CPU};
     out->overlap = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
     out->carry = optimizer && out->overlap;
     if (optimizer)
@@ -405,6 +411,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,
                     .resident_units = cfg->parallelism.resident_units,
+                    .fetched = purpose == SH_TO_TRAIN && cfg->offload.parameters == SH_OFFLOAD_CPU,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
         .recompute = recompute(cfg),
         .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,

@@ -67,6 +67,7 @@ def plan_of(folder, ranks):
     found = {}
     for what, words in (('arena', r'arena: all that is allocated on it'), ('homes', r'pinned host memory: optimizer states'),
                         ('gradients', r'pinned host memory: gradients'),
+                        ('parameters', r'pinned host memory: parameters'),
                         ('snapshots', r'pinned host memory: snapshots')):
         line = re.search(words + r' +(\d+)', text)
         found[what] = int(line[1]) if line else 0
@@ -117,7 +118,20 @@ MATRIX += [
     (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, GRADS),
     (4, {**LARGE, **BF16, **LATE, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
 ]
+# Chunks that gathers fetch, and over one rank the fetch that is the gather.
+PARAMS = {'offload.parameters': 'cpu'}
+ALL = {**GRADS, **PARAMS}
+MATRIX += [
+    (1, {**LARGE, **BF16, **LATE}, ALL), (1, {'training.local_batch_size': 2}, {**PARAMS, 'offload.optimizer': 'none'}),
+    (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, ALL),
+    (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, ALL),
+]
 MORE = [
+    (1, {**BF16, 'activation_checkpoint.mode': 'full', 'training.local_batch_size': 2}, {**ALL, **AT_ONCE}),
+    (2, {**LARGE, 'parallelism.sharding_strategy': 'full_shard', 'parallelism.resident_units': 2}, PARAMS),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'shard_grad_op', 'training.local_batch_size': 2}, ALL),
+    (4, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'parallelism.reshard_after_forward': 2}, ALL),
+    (4, {**BF16, 'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 2}, {**PARAMS, **AT_ONCE}),
     (1, {**LATE, 'training.local_batch_size': 2, 'activation_checkpoint.mode': 'full'}, {**GRADS, **AT_ONCE}),
     (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'no_shard'}, GRADS),
     (2, {**LARGE, **LATE, 'parallelism.sharding_strategy': 'shard_grad_op', **ASYNC}, {}),
@@ -223,10 +237,10 @@ def counters(more):
 
 def pinned(more):
     """What is pinned beside the device is what the plan has, to the byte."""
-    without = counters({**more, **({'offload.gradients': 'none'} if GRADS.items() <= more.items() else {})})['pinned']
+    without = counters({key: value for key, value in more.items() if not key.startswith('offload.')})['pinned']
     host = counters({**more, **HOST})['pinned']
     plan = plan_of('counted', 1)
-    homes = plan['homes'] + plan['gradients']
+    homes = plan['homes'] + plan['gradients'] + plan['parameters']
     return [] if host - without == homes > 0 else [f'{host - without} bytes are pinned, planned {plan}']
 
 
@@ -265,6 +279,8 @@ REFUSED = [
     ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 2, 'offload.optimizer.*not of a GPU; give cpu'),
     ({**HOST, 'offload.optimizer_ratio': 0}, 2, 'offload.optimizer_ratio.*leave out'),
     ({**CPU, **GRADS}, 2, 'offload.gradients.*cpu is for GPUs'),
+    ({**CPU, **PARAMS}, 2, 'offload.parameters.*cpu is for GPUs'),
+    ({**PARAMS, 'parallelism.sharding_strategy': 'shard_optim'}, 2, 'offload.parameters.*sharding_strategy=full_shard'),
     ({**HOST, 'offload.buffer_count': 1}, 2, 'offload.buffer_count'),
 ]
 
@@ -277,13 +293,16 @@ def main():
     tiny.write_tokens()
     cases = [(label(*row), same, *row) for row in MATRIX + (MORE if LONG else [])]
     cases += [(f'resumed {name}', resumes, *way, BF16) for name, *way in (
-        ('GPU to host', {}, HOST), ('host to GPU', HOST, {}),
+        ('GPU to host', {}, HOST), ('GPU to host, all', {}, {**HOST, **ALL}), ('host to GPU, all', {**HOST, **ALL}, {}), ('host to GPU', HOST, {}),
         ('host to host', {**HOST, 'offload.optimizer_ratio': 0.3}, HOST))]
     cases += [('rolled back', goes_back, AT_ONCE), ('rolled back with an update pending', goes_back, {}), ('from and to a folder of transformers', hugging_face),
               ('in any order on 1 GPU', in_any_order, 1, range(20 if LONG else 3), {**LARGE, **BF16, **LATE}),
               ('in any order on 2 GPUs, saved behind', in_any_order, 2, range(20 if LONG else 2), {**LARGE, **BF16, **ASYNC}),
               ('an event is forgotten', forgotten), ('pinned as planned', pinned, {**LARGE, **BF16}),
               ('gradients pinned as planned', pinned, {**LARGE, **BF16, **GRADS}),
+              ('all pinned as planned', pinned, {**LARGE, **BF16, **ALL}),
+              ('all in any order', in_any_order, 2, range(20 if LONG else 2),
+               {**LARGE, **BF16, **ALL, **LATE, 'training.local_batch_size': 1}),
               ('gradients in any order', in_any_order, 2, range(20 if LONG else 2),
                {**LARGE, **BF16, **GRADS, **LATE, 'training.local_batch_size': 1}),
               ('no snapshots', no_snapshots), ('too little pinned memory', too_little_pinned), ('a copy fails', copy_fails),

@@ -18,7 +18,10 @@ enum { GUARD = 4096, GUARD_BYTE = 0xa5 };
 
 void *sim_data(const struct sim *s, int rank, int tensor)
 {
-    return s->ranks[rank].arena + s->ranks[rank].p->tensors[tensor].offset_bytes;
+    const struct sim_rank *r = &s->ranks[rank];
+    const struct sh_tensor *t = &r->p->tensors[tensor];
+
+    return (t->tier ? r->file : r->arena) + t->offset_bytes;
 }
 
 /* Remainders from element `at` of the chunk on; *n becomes how many of them lie together, at most. */

@@ -67,6 +67,16 @@ static const struct refusal texts[] = {
     {DEBUG_MODEL "offload: {gradients: cpu}\ntraining: {device: cpu}\n",
      "c.yaml:2: offload.gradients: cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; "
      "leave it out"},
+    {"offload:\n  parameters: nvme\n",
+     "c.yaml:2: offload.parameters: 'nvme' is not one of none | cpu; a file is for optimizer states: offload.optimizer=nvme"},
+    {DEBUG_MODEL "offload: {parameters: cpu}\ntraining: {device: cpu}\n",
+     "c.yaml:2: offload.parameters: cpu is for GPUs: with training.device=cpu the parameters are in the CPU's memory already; "
+     "leave it out"},
+    {DEBUG_MODEL "training: {enable_cpu_offload: true, device: cpu}\n",
+     "c.yaml:2: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
+     "puts them into a file"},
+    {DEBUG_MODEL "training: {enable_cpu_offload: true}\noffload: {gradients: cpu}\n",
+     "c.yaml:2: training.enable_cpu_offload: contradicts offload.gradients given at c.yaml:3; give one of them"},
     {"offload:\n  activations: cpu\n",
      "c.yaml:2: offload.activations: 'cpu' is not one of none | nvme; a CPU computes in that memory, and a GPU keeps its "
      "activations: activation_checkpoint.mode computes them again"},
@@ -282,10 +292,6 @@ static const struct refusal arguments[] = {
     {"training.steps=5 ", "--training.steps: '5 ' is not a whole number"},
     {"job.description=a\nb", "--job.description: contains control characters or is not UTF-8"},
     {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
-    {"training.enable_cpu_offload=true",
-     "--training.enable_cpu_offload: parameters stay on the device. On GPUs offload.optimizer=cpu and "
-     "offload.gradients=cpu put optimizer states and gradients into host memory; a CPU has all there already, and "
-     "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file"},
     {"offload_optimizer.device=nvme", "--offload_optimizer.device: no such key; offload.optimizer: none, cpu or nvme"},
     {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
     {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
@@ -295,9 +301,8 @@ static const struct refusal arguments[] = {
      "--offload_optimizer.pipeline_read: no such key; leave it out: slices are read ahead and written behind in any "
      "case, and host memory beside a GPU is pinned"},
     {"offload_param.device=nvme",
-     "--offload_param.device: no such key; leave it out: parameters stay on the device; offload.optimizer=cpu and "
-     "offload.gradients=cpu take a GPU's states and gradients to host memory, where a CPU has all; there "
-     "offload.optimizer=nvme takes states to a file"},
+     "--offload_param.device: no such key; offload.parameters: cpu on GPUs; a CPU has all in host memory already, "
+     "and offload.optimizer: nvme puts states into a file"},
     {"zero_optimization.offload_optimizer.device=nvme",
      "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer: cpu on GPUs, or nvme on CPUs with "
      "nvme_path; buffer_count and optimizer_ratio are below offload"},
@@ -305,9 +310,8 @@ static const struct refusal arguments[] = {
      "--optimizer_cpu_offload: no such key; offload.optimizer: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count "
      "and optimizer_ratio are below offload"},
     {"fsdp_offload_params=true",
-     "--fsdp_offload_params: no such key; leave it out: parameters stay on the device; offload.optimizer=cpu and "
-     "offload.gradients=cpu take a GPU's states and gradients to host memory, where a CPU has all; there "
-     "offload.optimizer=nvme takes states to a file"},
+     "--fsdp_offload_params: no such key; training.enable_cpu_offload: true on GPUs; a CPU has all in host "
+     "memory already, and offload.optimizer: nvme puts states into a file"},
     {"optimizer_offload_fraction=0.5",
      "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on "
      "CPUs"},

@@ -94,6 +94,10 @@ static const struct expectation {
     {"training:\n# all of it commented out\ndata: {shuffle: false}", {0}, "data.shuffle", "false"},
     /* keys that are aliases */
     {"training: {enable_cpu_offload: false}", {0}, "offload.optimizer", "none"},
+    {"training: {enable_cpu_offload: true}", {0}, "offload.optimizer", "cpu"},
+    {"training: {enable_cpu_offload: true}", {0}, "offload.gradients", "cpu"},
+    {"training: {enable_cpu_offload: true}", {"offload.gradients=none"}, "offload.gradients", "none"},
+    {"training: {enable_cpu_offload: true}", {0}, "offload.parameters", "cpu"},
     {"offload: {optimizer: Disk, nvme_path: /d}", {0}, "offload.optimizer", "nvme"},
     {"parallelism: {zero_stage: 0}", {0}, "parallelism.sharding_strategy", "no_shard"},
     {"parallelism: {zero_stage: 1}", {0}, "parallelism.sharding_strategy", "shard_optim"},

@@ -423,7 +423,7 @@ static void homes_lie_in_host_memory(void **state)
     sh_program_destroy(file);
 }
 
-/* F, w, A, E, e of src/pass/gradients.c for the copies of a section, S for squares, U for an update; "" in a row. */
+/* F, w, A, E, e of src/pass/host.c for the copies of a section, S for squares, U for an update; "" in a row. */
 static char *gradients_of(const struct sh_program *p, enum sh_section_kind kind)
 {
     const struct sh_section *s = sh_program_section(p, kind);
@@ -486,6 +486,39 @@ static void gradients_go_and_come(void **state)
     sh_program_destroy(kept);
 }
 
+/* Chunks of parameters: G a gather of one over several ranks; over one, each fetch is the gather of a unit, where it is ahead as far
+ * as schedule has it. What the moves carry is counted in test_pass_simulate. */
+static void parameters_come_and_stay_away(void **state)
+{
+    struct sh_build b = build_of(SH_BF16, 0, 3);
+    int64_t with[SH_MEM_KINDS], pinned[SH_MEM_KINDS], in, out, elems = 0;
+    struct sh_program *p;
+
+    (void)state;
+    b.snapshot_on_host = b.offload.parameters = b.options.fetched = true;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        p = tiny_program(&b, tiny_mesh(ranks, 1, 1, 0));
+        elems = 0;
+        for (int i = 0; i < p->n_units; i++)
+            elems += p->units[i].chunk;
+        check_gradients(p, SH_SECTION_UPDATE, "FwFUEwFUeEwFUeEwFUeEwUeEe");
+        sh_pass_pinned(p, sh_program_host_tier(p), pinned);
+        assert_true(pinned[SH_MEM_PARAM] >= 2 * elems && pinned[SH_MEM_PARAM] < 2 * elems + 256 * p->n_units);
+        sh_pass_memory(p, with);
+        assert_true(with[SH_MEM_PARAM] < 2 * elems);
+        sh_program_moved(p, &in, &out);
+        assert_int_equal(out, 2 * elems);
+        assert_true(in > 2 * 2 * elems && in < 3 * 2 * elems); /* by the update, the forward and most of the backward */
+        sh_program_destroy(p);
+    }
+    /* What an update that is carried sends home is there before a gather fetches it, or the check refuses the program. */
+    b.offload.carry = true;
+    for (int i = 0; i < 6; i++) {
+        b.options.forward_prefetch = i / 2;
+        sh_program_destroy(tiny_program(&b, tiny_mesh(1 + i % 2, 1, 1, 0)));
+    }
+}
+
 /* By the size of the model where nobody says: a sixteenth, at most 4 Mi elements. */
 static void slices_have_a_size(void **state)
 {
@@ -519,6 +552,7 @@ int main(void)
         cmocka_unit_test(slices_have_a_size),
         cmocka_unit_test(homes_lie_in_host_memory),
         cmocka_unit_test(gradients_go_and_come),
+        cmocka_unit_test(parameters_come_and_stay_away),
         cmocka_unit_test(carried_ahead_of_the_use),
         cmocka_unit_test(a_step_moves_what_it_moved),
         cmocka_unit_test(activations_leave_and_come_back),

@@ -597,6 +597,43 @@ static void gradients_away_change_no_bit(void **state)
     }
 }
 
+/* Chunks of parameters that are away, of strategies that gather and of those that do not; frozen ones too, and beside adapters;
+ * with all else away, and with the update at once and in the next forward. */
+static void parameters_away_change_no_bit(void **state)
+{
+    static const char *const lowest[] = {"embed", "layers.1", NULL};
+    const int n = sizeof meshes / sizeof *meshes;
+
+    (void)state;
+    for (int i = 0; i < 2 * n; i++) {
+        int m = i % n, shard = meshes[m].shard, replicate = meshes[m].replicate;
+        const struct variant *v = &variants[i % VARIANTS];
+        struct outcome with, without;
+        struct sh_build b;
+
+        frozen = i % 5 == 2 ? lowest : NULL;
+        adapters = i % 5 == 1 ? (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u}
+                              : (struct sh_adapters){0};
+        b = build_of(&tiny_models[i % TINY_MODELS], shard * replicate, meshes[m].micros, false);
+        b.model.ffn_dim = 500;
+        b.act = i % 3 ? SH_BF16 : SH_F32;
+        without = run_variant(b, v, shard, replicate);
+        b.snapshot_on_host = b.options.fetched = true;
+        b.offload =
+            (struct sh_offload){.parameters = true, .gradients = i % 2, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE};
+        b.offload.optimizer_16 = i % 4 ? 9 : 0;
+        for (int carry = 0; carry < 2; carry++) {
+            b.offload.carry = carry;
+            with = run_variant(b, v, shard, replicate);
+            assert_same(&with, &without);
+            free(with.params);
+        }
+        free(without.params);
+    }
+    frozen = NULL;
+    adapters = (struct sh_adapters){0};
+}
+
 /* The update in the next step's forward, and sometimes right away, on each mesh and with each variant. */
 static void carried_updates_change_no_bit(void **state)
 {
@@ -693,6 +730,7 @@ int main(void)
         cmocka_unit_test(with_adapters),
         cmocka_unit_test(slices_change_no_bit),
         cmocka_unit_test(gradients_away_change_no_bit),
+        cmocka_unit_test(parameters_away_change_no_bit),
         cmocka_unit_test(carried_updates_change_no_bit),
         cmocka_unit_test(carried_in_a_tree),
         cmocka_unit_test(activations_in_a_file_change_no_bit),

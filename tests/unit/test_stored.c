@@ -96,6 +96,7 @@ static const struct row machine[] = {
     {"memory.limit_bytes", "1GiB", NULL},
     {"offload.optimizer", "nvme", NVME},
     {"offload.gradients", "cpu", NULL},
+    {"offload.parameters", "cpu", NULL},
     {"offload.optimizer_ratio", "0.5", NVME},
     {"offload.mode", "memory_budget", BUDGET},
     {"offload.activations", "nvme", NVME},

@@ -216,6 +216,7 @@ ROWS = {
     'offload.rates': Row('file=1e9/1e9', 'plan', needs=NVME),
     'offload.optimizer': Row('nvme', 'plan', needs={'offload.nvme_path': '.'}),
     'offload.gradients': Row('cpu', 'refused'),
+    'offload.parameters': Row('cpu', 'refused'),
     'offload.optimizer_ratio': Row(0.25, 'plan', needs=NVME),
     'offload.activations': Row('nvme', 'plan', needs={'offload.nvme_path': '.', **DEEP}),
     'offload.activation_ratio': Row(0.25, 'plan', needs={'offload.nvme_path': '.', 'offload.activations': 'nvme', **DEEP}),

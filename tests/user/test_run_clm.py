@@ -125,7 +125,7 @@ REFUSED = [
     ('--model_name model --warmup_ratio 1.5', '--warmup_ratio must be a number from 0 to 1', '--max_steps=3'),
     ('--model_name model --gradient_accumulation_steps 0', '--gradient_accumulation_steps must be a whole number'),
     ('--model_name model --num_train_epochs 0', '--num_train_epochs must be a number'),
-    ('--model_name model --fsdp "full_shard offload"', '--fsdp offload: parameters stay on the device'),
+    ('--model_name model --fsdp "full_shard offload"', '--fsdp offload: leave it out; on GPUs give --training.enable_cpu_offload=true'),
     ('--model_name model --fsdp "full_shard offload auto_wrap"', '--offload.optimizer=nvme --offload.nvme_path=DIR'),
     ('--model_name model --fsdp "full_shard no_shard"', 'two strategies, full_shard and no_shard'),
     ('--model_name model --fsdp ful_shard', 'nearest is full_shard'),
@@ -139,7 +139,7 @@ REFUSED = [
     ('--model_name model --train_file gone.bin', 'gone.bin'),
 ]
 BAD_FILES = [
-    ({'offload_params': True}, 'offload_params: parameters stay on the device'),
+    ({'offload_params': True}, 'offload_params: leave it out; on GPUs give --training.enable_cpu_offload=true'),
     ({'fsdp_offload_params': True}, '--offload.optimizer=nvme'),
     ({'offload_params': 'yes'}, 'offload_params: this value cannot be done'),
     ({'forward_prefetc': True}, 'nearest is forward_prefetch'),
