@@ -257,7 +257,7 @@ static sh_rc resolve_lora(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* All of the state to the host's memory. Where a CPU computes that is where it is, which check.c says. */
+/* All of the state to the host's memory, which is where it is when a CPU computes: refused by the name that was written. */
 static sh_rc resolve_cpu_offload(struct sh_config_state *state)
 {
     static const char alias[] = "training.enable_cpu_offload";
@@ -270,6 +270,10 @@ static sh_rc resolve_cpu_offload(struct sh_config_state *state)
         {"offload.parameters", &state->cfg.offload.parameters},
     };
     bool yes;
+    if (state->alias.cpu_offload && state->cfg.training.device == SH_DEVICE_CPU)
+        return sh_config_refuse(state, alias,
+                                "is for GPUs: with training.device=cpu all state is in the CPU's memory already; "
+                                "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file");
     for (size_t i = 0; state->alias.cpu_offload && i < sizeof rows / sizeof rows[0]; i++) {
         SH_TRY(decides(state, alias, rows[i].key, &yes));
         if (!yes)

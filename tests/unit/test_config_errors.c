@@ -73,8 +73,8 @@ static const struct refusal texts[] = {
      "c.yaml:2: offload.parameters: cpu is for GPUs: with training.device=cpu the parameters are in the CPU's memory already; "
      "leave it out"},
     {DEBUG_MODEL "training: {enable_cpu_offload: true, device: cpu}\n",
-     "c.yaml:2: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
-     "puts them into a file"},
+     "c.yaml:2: training.enable_cpu_offload: is for GPUs: with training.device=cpu all state is in the CPU's memory already; "
+     "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file"},
     {DEBUG_MODEL "training: {enable_cpu_offload: true}\noffload: {gradients: cpu}\n",
      "c.yaml:2: training.enable_cpu_offload: contradicts offload.gradients given at c.yaml:3; give one of them"},
     {"offload:\n  activations: cpu\n",
