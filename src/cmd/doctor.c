@@ -14,7 +14,7 @@ static bool names_model(const struct sh_cmd_args *args)
     return false;
 }
 
-/* Who looks after nodes may have neither a model nor data: a small one stands in, and data are a note then. */
+/* Those who look after nodes may have neither model nor data: a small model stands in, and no data is a note. */
 static sh_rc configure(const struct sh_cmd_args *args, struct sh_config *cfg)
 {
     const char *words[SH_CMD_MAX_ARGS + 1] = {"model.name=debug"};

@@ -341,7 +341,7 @@ static int64_t ranks_of(const struct sh_config *cfg)
     return cfg->mesh.shard > 0 && cfg->mesh.replicate > 0 ? (int64_t)cfg->mesh.shard * cfg->mesh.replicate : 1;
 }
 
-/* One size alone is no number of ranks: refused here, for of a job of one rank nobody asked. */
+/* One size alone does not say how many ranks there are. It is refused here: nobody asked for a job of one rank. */
 static sh_rc check_ranks_said(const struct sh_config *cfg, bool searched)
 {
     bool shard = cfg->mesh.shard > 1, replicate = cfg->mesh.replicate > 1;

@@ -259,8 +259,8 @@ static const struct sh_cmd_option bench[] = {
 static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (their completion); default text"},
     {.name = "--config", .help = "the keys of the configuration instead of the commands"},
-    {.name = "--machine", .value = "[NAME]", .bare = true, .help = "the keys and presets of machine files instead of the commands; of a "
-     "file or a preset its figures, each measured, of the file or of the preset"},
+    {.name = "--machine", .value = "[NAME]", .bare = true, .help = "the keys and presets of machine files instead of the commands; with "
+     "a file or a preset its figures, and where each is from"},
     {0},
 };
 
@@ -281,7 +281,7 @@ const struct sh_cmd sh_commands[] = {
      none, .config = true, .run = sh_cmd_config_run},
     {"doctor", "[CONFIG]",
      "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network; without a "
-     "configuration, nodes and folder alone, as a small model needs them", doctor,
+     "configuration it checks nodes and folder for a small model", doctor,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...",
      "turn text files into a token file, with the tokenizer of a model, or one token per byte; the inputs may be packed "

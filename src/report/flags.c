@@ -244,7 +244,7 @@ static bool flag_held(FILE *out, const struct sh_report_run *run)
         fprintf(out, "; the lowest was %.0f", g->mhz);
         if (g->most_mhz > 0)
             fprintf(out, " of %.0f", g->most_mhz);
-        fprintf(out, " MHz, on rank %d on ", g->rank);
+        fprintf(out, " MHz, of rank %d on ", g->rank);
         sh_html_text(out, g->node);
     }
     if (g->celsius > 0)

@@ -565,7 +565,7 @@ def case_gpus():
     wrong = expect('free', held(*[free] * 10), [])
     wrong += expect('held', held(None, gpu(), free, gpu(clock_mhz=900.0, slowest_rank=1, limit_watts=700.0), free), [
         'n: GPU clocks were throttled in 50 % of the readings by the power limit and heat; the lowest was 900 of 1980 MHz, '
-        'on rank 1 on n<1>; the hottest GPU reached 81 \u00b0C.',
+        'of rank 1 on n<1>; the hottest GPU reached 81 \u00b0C.',
         "n: a GPU's power limit is 500 W, below its default of 700 W, which lowers its clock."])
     small = dict(limit_watts=350.0, default_limit_watts=350.0)
     wrong += expect('GPUs of two kinds, none capped', held({**free, **small}, free), [])
