@@ -7,7 +7,8 @@
  *     CPUs    between nodes, by messages: base + a (i a_in + o a_net) + a S/n max(i / B_in, (n/k) o rings / B_net)
  *             a       2 of an all_reduce, else 1
  *             i, o    others that a rank speaks with on its node and on other ones: n/k - 1 and n - n/k, or in two levels
- *                     (src/comm/algo_levels.c), with blocks of b ranks, n/k/b - 1 and (n - n/k)/b; those copy 3 S too
+ *                     (src/comm/algo_levels.c), with blocks of b ranks, n/k/b - 1 and (n - n/k)/b; those copy 3 S too, and
+ *                     send sums of bfloat16 in float32: a of the second term is 2, 3 of an all_reduce
  *     B       inside a node the ring's; between nodes the least of that and the node's network x share / (1 + crowding
  *             log2 k) / rings that share it
  *
@@ -119,11 +120,12 @@ static struct way exchange(const struct sh_machine *m, enum sh_op_kind kind, con
     double block = block_of(at), each = (double)at->ranks / at->nodes, phases = kind == SH_OP_ALL_REDUCE ? 2 : 1;
     double inside = each / block - 1, between = (at->ranks - each) / block, part = bytes / at->ranks;
     double copies = level_copies * bytes * (block - 1) / block / (m->memory.bytes_per_second * m->memory.share);
+    double sent = at->half && block > 1 && kind != SH_OP_ALL_GATHER ? phases + 1 : phases; /* parts to each other one */
 
-    return (struct way){m->network.base_seconds + phases * hops(m, inside, between),
-                        phases * (part * fmax(inside / m->inside.bytes_per_second,
-                                              each * between * at->rings / node_rate(m, at->nodes)) +
-                                  copies)};
+    return (struct way){
+        m->network.base_seconds + phases * hops(m, inside, between),
+        sent * part * fmax(inside / m->inside.bytes_per_second, each * between * at->rings / node_rate(m, at->nodes)) +
+            phases * copies};
 }
 
 static struct way cheaper(struct way a, struct way b)
@@ -166,7 +168,7 @@ static double correction(const struct sh_machine *m, enum sh_op_kind kind, const
 
     for (int i = 0; i < m->n_points; i++) {
         const struct sh_machine_point *p = &m->points[i];
-        struct sh_coll_place there = {(int)p->ranks, (int)p->nodes, at->rings, at->segment, at->levels};
+        struct sh_coll_place there = {(int)p->ranks, (int)p->nodes, at->rings, at->segment, at->levels, false};
         struct way way;
 
         if (p->what != SH_POINT_COLL || strcmp(p->kind, sh_op_info(kind)->name) ||

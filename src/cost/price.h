@@ -64,6 +64,7 @@ struct sh_coll_place {
     int rings;        /* of groups like it that share a node's network */
     bool segment;     /* they see each other's memory (src/pass/pass.h segment_ranks) */
     bool levels;      /* many of them say what goes between nodes for their neighbours too (src/comm/algo_levels.c) */
+    bool half;        /* bfloat16, whose sums travel in float32 then */
 };
 /* In a mesh whose neighbouring ranks fill nodes of ranks_per_node. */
 struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node);

@@ -72,6 +72,7 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
         at = sh_coll_place(r->mesh, op->attr.group, r->ranks_per_node);
         at.segment = in_segment(r, op->attr.group);
         at.levels = r->shares;
+        at.half = r->p->tensors[op->out[0]].dtype == SH_BF16;
         return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));
     }
     if (sh_op_info(op->kind)->moves && sh_program_file_tier(r->p) == SH_NONE)

@@ -369,6 +369,47 @@ static void cpus_of_a_node_speak_for_each_other(void **state)
     }
 }
 
+/* Sums of bfloat16 go between blocks in float32: to reduce in it saves nothing there, and half of each direct message. */
+static void sums_of_halves_travel_whole(void **state)
+{
+    static const struct {
+        enum sh_op_kind kind;
+        bool levels;
+        double ratio; /* of what as many bytes take otherwise */
+    } rows[] = {{SH_OP_REDUCE_SCATTER, true, 2},
+                {SH_OP_ALL_REDUCE, true, 1.5},
+                {SH_OP_ALL_GATHER, true, 1},
+                {SH_OP_REDUCE_SCATTER, false, 1},
+                {SH_OP_ALL_REDUCE, false, 1}};
+    struct sh_build b = large_build();
+    struct sh_program *p;
+    struct sh_machine m;
+    struct sh_cost_request r = request_of(NULL, &b.options.mesh, &m);
+    double whole;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("cpux16-eth25", &m), SH_OK);
+    m.memory.bytes_per_second = 1e30;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_coll_place at = {.ranks = 64, .nodes = 4, .rings = 1, .levels = rows[i].levels};
+        double before = sh_price_coll(&m, &sh_cost_as_is, rows[i].kind, &at, 1e9).transfer;
+
+        at.half = true;
+        assert_true(fabs(sh_price_coll(&m, &sh_cost_as_is, rows[i].kind, &at, 1e9).transfer / before - rows[i].ratio) <
+                    1e-9);
+    }
+    b.options.mesh = tiny_mesh(64, 1, 1, 0);
+    r.ranks_per_node = 16;
+    r.shares = true;
+    r.p = p = tiny_program(&b, b.options.mesh);
+    whole = step_of(r).row[SH_COST_REDUCE_SCATTER].alone;
+    sh_program_destroy(p);
+    b.options.reduce = SH_BF16;
+    r.p = p = tiny_program(&b, b.options.mesh);
+    assert_true(step_of(r).row[SH_COST_REDUCE_SCATTER].alone > 0.9 * whole);
+    sh_program_destroy(p);
+}
+
 static double attention_seconds(int window, int interval)
 {
     struct sh_build b = large_build();
@@ -454,6 +495,7 @@ int main(void)
         cmocka_unit_test(prices_never_fall),
         cmocka_unit_test(replicas_share_the_network_of_a_node),
         cmocka_unit_test(cpus_of_a_node_speak_for_each_other),
+        cmocka_unit_test(sums_of_halves_travel_whole),
         cmocka_unit_test(latency_of_a_flat_gather),
         cmocka_unit_test(goodput_as_simulated),
         cmocka_unit_test(slowest_of_many),
