@@ -40,16 +40,21 @@ struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
     return out;
 }
 
-/* Slices are of optimizer states. Activations are persistent tensors there, since they wait for their backward. */
+/* All are persistent tensors there, activations since they wait for their backward. */
 static const char *file_has(const struct sh_program *p)
 {
-    bool act = false;
+    static const char *const names[] = {"",
+                                        "optimizer states: all that is in it",
+                                        "gradients: all that is in it",
+                                        "optimizer states and gradients",
+                                        "activations: all that is in it",
+                                        "optimizer states and activations",
+                                        "gradients and activations",
+                                        "states, gradients and activations"};
+    int64_t bytes[SH_MEM_KINDS];
 
-    for (int i = 0; i < p->n_tensors; i++)
-        act |= p->tensors[i].persistent && p->tensors[i].tier && p->tensors[i].mem == SH_MEM_ACT;
-    if (!act)
-        return "optimizer states: all that is in it";
-    return p->n_slices ? "optimizer states and activations" : "activations: all that is in it";
+    sh_pass_pinned(p, sh_program_file_tier(p), bytes);
+    return names[(bytes[SH_MEM_OPTIM] > 0) + 2 * (bytes[SH_MEM_GRAD] > 0) + 4 * (bytes[SH_MEM_ACT] > 0)];
 }
 
 /* What a drive of a given endurance lasts is a user's own division. A path that a site gives to all is no mistake. */

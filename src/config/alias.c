@@ -42,6 +42,8 @@ static const struct {
     {"optimizer.state_dtype", "bf16", "bfloat16"},
     {"offload.optimizer", "disk", "nvme"},
     {"offload.optimizer", "file", "nvme"},
+    {"offload.gradients", "disk", "nvme"},
+    {"offload.gradients", "file", "nvme"},
 };
 
 /* Words that have no counterpart. */
@@ -50,8 +52,8 @@ static const struct {
 } no_words[] = {
     {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
-    {"offload.gradients", "nvme", "a file is for optimizer states: offload.optimizer=nvme"},
-    {"offload.parameters", "nvme", "a file is for optimizer states: offload.optimizer=nvme"},
+    {"offload.parameters", "nvme",
+     "a file is for optimizer states and gradients: offload.optimizer=nvme, gradients=nvme"},
     {"offload.activations", "cpu",
      "a CPU computes in that memory, and a GPU keeps its activations: activation_checkpoint.mode computes them again"},
 };

@@ -306,6 +306,10 @@ static sh_rc check_rates(struct sh_config_state *state)
 static sh_rc check_offload_budget(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
+    const struct {
+        const char *key;
+        int where;
+    } others[] = {{"offload.gradients", c->offload.gradients}, {"offload.activations", c->offload.activations}};
     if (c->training.device == SH_DEVICE_CUDA)
         return sh_config_refuse(state, "offload.mode",
                                 "memory_budget moves between a file and the memory of the CPU, not of a GPU; give "
@@ -313,10 +317,11 @@ static sh_rc check_offload_budget(struct sh_config_state *state)
     if (c->offload.optimizer != SH_OFFLOAD_NONE)
         return sh_config_refuse(state, "offload.optimizer",
                                 "offload.mode=memory_budget chooses it; leave out one of them");
-    if (c->offload.activations != SH_OFFLOAD_NONE)
-        return sh_config_refuse(state, "offload.activations",
-                                "offload.mode=memory_budget weighs optimizer states and recomputation only; leave out "
-                                "one of them");
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (others[i].where != SH_OFFLOAD_NONE)
+            return sh_config_refuse(state, others[i].key,
+                                    "offload.mode=memory_budget weighs optimizer states and recomputation only; leave "
+                                    "out one of them");
     if (c->memory.limit_bytes == 0)
         return sh_config_refuse(state, "offload.mode",
                                 "memory_budget fits memory.limit_bytes; give that too, such as 60GiB");
@@ -338,13 +343,16 @@ static sh_rc check_tiers(struct sh_config_state *state)
     } rows[] = {
         {"offload.optimizer", c->offload.optimizer == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
          "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory beside it"},
+        {"offload.gradients", c->offload.gradients == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
+         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory beside it"},
         {"offload.activations", c->offload.activations == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
          "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out"},
         {"offload.optimizer", c->offload.optimizer == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
          "cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme puts them into a "
          "file"},
         {"offload.gradients", c->offload.gradients == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
-         "cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; leave it out"},
+         "cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; nvme puts them into "
+         "a file"},
         {"offload.parameters", c->offload.parameters == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
          "cpu is for GPUs: with training.device=cpu the parameters are in the CPU's memory already; leave it out"},
     };
@@ -365,6 +373,7 @@ static sh_rc check_offload(struct sh_config_state *state)
         double share;
     } rows[] = {
         {"offload.optimizer", "offload.optimizer_ratio", c->offload.optimizer, c->offload.optimizer_ratio},
+        {"offload.gradients", NULL, c->offload.gradients, 1},
         {"offload.activations", "offload.activation_ratio", c->offload.activations, c->offload.activation_ratio},
     };
 
@@ -386,7 +395,7 @@ static sh_rc check_offload(struct sh_config_state *state)
 
 /* What puts optimizer states below the device, and what puts anything into a file. */
 #define STATES_AWAY "offload.optimizer=cpu or nvme, or offload.mode=memory_budget"
-#define IN_A_FILE "offload.optimizer=nvme, offload.activations=nvme or offload.mode=memory_budget"
+#define IN_A_FILE "offload.optimizer, offload.gradients or offload.activations=nvme, or offload.mode=memory_budget"
 
 /* A request on the command line that another key makes meaningless. In a file the same stands in every printed
  * configuration, and may wait there for a mode that the command line chooses. */
@@ -396,7 +405,8 @@ static sh_rc check_idle(struct sh_config_state *state)
     const bool half = c->training.mixed_precision_param == SH_PRECISION_FLOAT16;
     const bool dynamic = half && c->training.loss_scale == SH_LOSS_SCALE_DYNAMIC;
     bool budget = c->offload.mode == SH_OFFLOAD_BUDGET, states = budget || c->offload.optimizer != SH_OFFLOAD_NONE;
-    bool file = budget || c->offload.optimizer == SH_OFFLOAD_NVME || c->offload.activations == SH_OFFLOAD_NVME;
+    bool file = budget || c->offload.optimizer == SH_OFFLOAD_NVME || c->offload.gradients == SH_OFFLOAD_NVME ||
+                c->offload.activations == SH_OFFLOAD_NVME;
     const struct {
         const char *name, *needs;
         bool used;

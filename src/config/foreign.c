@@ -18,8 +18,9 @@
 #define WHOLE_STATE \
     "leave it out: each checkpoint has parameters, optimizer and position; --init-from takes the parameters"
 #define TOKEN_FILES "training.dataset_path is a token file, which `sherd tokenize` makes"
-#define STATES \
-    "offload.optimizer: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count and optimizer_ratio are below offload"
+#define STATES                                                                                                           \
+    "offload.optimizer, and offload.gradients beside it: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count and " \
+    "optimizer_ratio are below offload"
 #define NO_KNOB \
     "leave it out: slices are read ahead and written behind in any case, and host memory beside a GPU is pinned"
 #define PARAMS \
@@ -134,7 +135,7 @@ static const struct {
     {"optimizer.params", "write its keys below optimizer: lr, beta1, beta2, eps, weight_decay"},
     {"optimizer.betas", "optimizer.beta1 and optimizer.beta2"},
     {"offload_optimizer", STATES},
-    {"offload_optimizer.device", "offload.optimizer: none, cpu or nvme"},
+    {"offload_optimizer.device", "offload.optimizer, and offload.gradients beside it: none, cpu or nvme"},
     {"offload_optimizer.nvme_path", "offload.nvme_path"},
     {"offload_optimizer.buffer_count", "offload.buffer_count, of slices; their size is chosen"},
     {"offload_optimizer.ratio", "offload.optimizer_ratio"},

@@ -1,9 +1,12 @@
-/* Gradients and parameters whose home is the host's memory beside a GPU's. Copies of them stand on the device while a section
- * uses them; this comes behind schedule, and the order of what was there stays.
+/* Gradients and parameters whose home is the host's memory beside a GPU's, or of CPUs gradients whose home is a file. Copies of
+ * them stand on the device while a section uses them; this comes behind schedule, and the order of what was there stays.
  *
  * The shard of a unit's gradient has a copy from the first touch to the last: it is fetched where the section adds to it, and
  * evicted where it changes it. The squares of the norm are made of the copy of the last micro-step, before that leaves, and
- * an update fetches the stretch that it reads.
+ * an update fetches the stretch that it reads. A file gives back only what it was given as a whole, and in whole pages: there all
+ * updates of a unit have one copy of its shard, and homes and copies are as many pages, of which operations see the chunk.
+ *
+ * The copy lies where the shard did. In the segment of a node, where replicas sum it in place, it is at the same place for all.
  *
  * The chunk of a unit's parameters has a copy from its first update to its last, fetched and evicted, and one for each gather.
  * Over one rank a gather is the fetch itself, where schedule has put it (opt->fetched).
@@ -40,6 +43,7 @@ struct host {
     const struct sh_build *b;
     struct sh_program *p;
     int tier, in, out;    /* rows of the tier and of the streams */
+    bool file;            /* the tier is one */
     int n_tensors;        /* of the program as it was */
     int *grad_of;         /* [n_tensors] the unit whose gradients at home the tensor is, or a view of; SH_NONE */
     int *param_of;        /* [n_tensors] the same of parameters */
@@ -52,6 +56,7 @@ struct host {
     int *of_grad, *of_param,
         *of_op;       /* [units], [units], [operations] rows of copies, SH_NONE: of a section's gradient, of an
                                         updated chunk, of what an update or a gather reads */
+    int *of_update;   /* [units] the one of what its updates read from a file, SH_NONE */
     int *moved;       /* [n_tensors] the same view of the section's copy, SH_NONE */
     struct sh_op *op; /* the section as it becomes */
     int n, cap;
@@ -128,7 +133,15 @@ static int add_copy(struct host *h, enum chain chain, int unit, int home, int64_
     return h->n_copies++;
 }
 
-/* An update has a copy of its own, of the gradients that it reads. */
+/* All of the shard. */
+static int add_shard(struct host *h, int unit, int i)
+{
+    int home = h->p->units[unit].grad_shard;
+
+    return add_copy(h, GRADIENTS, unit, home, 0, sh_tensor_elems(&h->p->tensors[home]), i);
+}
+
+/* An update has a copy of its own, of the gradients that it reads; from a file all updates of a unit have one. */
 static void touch_gradients(struct host *h, int i)
 {
     const struct sh_op op = *op_at(h, i);
@@ -136,9 +149,15 @@ static void touch_gradients(struct host *h, int i)
 
     if (unit_in(h->grad_of, op.in[0]) == SH_NONE)
         return;
-    h->of_op[i] = add_copy(h, GRADIENTS, op.unit, h->p->units[op.unit].grad_shard,
-                           grad.base == SH_NONE ? 0 : grad.base_elems, sh_tensor_elems(&grad), i);
+    if (!h->file)
+        h->of_op[i] = add_copy(h, GRADIENTS, op.unit, h->p->units[op.unit].grad_shard,
+                               grad.base == SH_NONE ? 0 : grad.base_elems, sh_tensor_elems(&grad), i);
+    else if (h->of_update[op.unit] == SH_NONE)
+        h->of_op[i] = h->of_update[op.unit] = add_shard(h, op.unit, i);
+    else
+        h->of_op[i] = h->of_update[op.unit];
     h->copies[h->of_op[i]].fetched = true;
+    h->copies[h->of_op[i]].last = i;
 }
 
 static int add_chunk(struct host *h, enum chain chain, int unit, int i)
@@ -172,7 +191,7 @@ static void touch(struct host *h, int i, int tensor, bool reads, bool writes)
     if (unit == SH_NONE)
         return;
     if (h->of_grad[unit] == SH_NONE) {
-        h->of_grad[unit] = add_copy(h, GRADIENTS, unit, h->p->units[unit].grad_shard, 0, h->p->units[unit].chunk, i);
+        h->of_grad[unit] = add_shard(h, unit, i);
         h->copies[h->of_grad[unit]].fetched = reads;
     }
     c = &h->copies[h->of_grad[unit]];
@@ -278,13 +297,15 @@ static void push_fetch(struct host *h, struct copy *c)
     c->fetch = push_move(h, c, SH_OP_FETCH);
 }
 
-/* The same view of the copy. */
+/* The same view of the copy; of a shard without what fills its last page. */
 static int moved(struct host *h, const struct copy *c, int tensor)
 {
     struct sh_tensor view = h->p->tensors[tensor];
     int64_t at = 0;
 
-    if (view.base == SH_NONE)
+    if (view.base == SH_NONE && c->chain == GRADIENTS)
+        view.dim[0] = h->p->units[c->unit].chunk;
+    if (view.base == SH_NONE && sh_tensor_elems(&view) == sh_tensor_elems(&h->p->tensors[c->tensor]))
         return c->tensor;
     for (int t = tensor; h->p->tensors[t].base != SH_NONE; t = h->p->tensors[t].base)
         at += h->p->tensors[t].base_elems;
@@ -351,7 +372,7 @@ static int translate(struct host *h, int i, int tensor)
     if (copy == SH_NONE)
         return tensor;
     if (copy == h->of_op[i])
-        return h->copies[copy].tensor;
+        return h->file ? moved(h, &h->copies[copy], tensor) : h->copies[copy].tensor;
     if (h->moved[tensor] == SH_NONE)
         h->moved[tensor] = moved(h, &h->copies[copy], tensor);
     return h->moved[tensor];
@@ -421,6 +442,7 @@ static void do_section(struct host *h, int section)
     h->waits = SH_NONE;
     h->of_grad = filled(h->p->n_units);
     h->of_param = filled(h->p->n_units);
+    h->of_update = filled(h->p->n_units);
     h->of_op = filled(n);
     h->moved = filled(h->n_tensors);
     if (h->p->sections[section].kind != SH_SECTION_NORM)
@@ -430,6 +452,7 @@ static void do_section(struct host *h, int section)
     sh_program_set_ops(h->p, section, h->op, h->n);
     free(h->of_grad);
     free(h->of_param);
+    free(h->of_update);
     free(h->of_op);
     free(h->moved);
 }
@@ -480,28 +503,54 @@ static void look_at_squares(struct host *h)
             h->squares_in = i;
 }
 
+/* From now on a shard is as long as its copies. */
+static void fill_pages(struct host *h)
+{
+    const int64_t page = SH_FILE_PAGE / sh_dtype_bytes(SH_F32);
+
+    for (int i = 0; i < h->p->n_units; i++)
+        if (gradients_go(h, &h->p->units[i]))
+            h->p->tensors[h->p->units[i].grad_shard].dim[0] = (h->p->units[i].chunk + page - 1) / page * page;
+}
+
+/* No other rank sees a home. */
 static void move_homes(struct host *h)
 {
     for (int i = 0; i < h->p->n_units; i++) {
-        if (gradients_go(h, &h->p->units[i]))
+        if (gradients_go(h, &h->p->units[i])) {
             h->p->tensors[h->p->units[i].grad_shard].tier = h->tier;
+            h->p->tensors[h->p->units[i].grad_shard].space = SH_SPACE_OWN;
+        }
         if (parameters_go(h, &h->p->units[i]))
             h->p->tensors[h->p->units[i].compute].tier = h->tier;
     }
 }
 
+/* States and activations may be in the file too. */
+static int home_tier(const struct sh_build *b, struct sh_program *p)
+{
+    int file = sh_program_file_tier(p);
+
+    if (b->snapshot_on_host)
+        return sh_program_host_tier(p);
+    return file == SH_NONE ? sh_program_add_tier(p, "file", SH_TIER_FILE) : file;
+}
+
 /* Nothing changes where nothing is asked for. */
 sh_rc sh_pass_host(const struct sh_build *b, struct sh_program *p)
 {
-    struct host h = {.b = b, .p = p, .tier = sh_program_host_tier(p)};
+    struct host h = {.b = b, .p = p, .file = !b->snapshot_on_host};
 
     if ((!b->offload.gradients && !b->offload.parameters) || !b->options.training)
         return SH_OK;
-    SH_REQUIRE(h.tier != SH_NONE);
+    h.tier = home_tier(b, p);
+    SH_REQUIRE(h.tier != SH_NONE && (!h.file || !b->offload.parameters));
     h.in = moving_stream(p, "in");
     h.out = moving_stream(p, "out");
     look_at_tensors(&h);
     look_at_squares(&h);
+    if (h.file)
+        fill_pages(&h);
     for (int i = 0; i < p->n_sections; i++)
         do_section(&h, i);
     move_homes(&h);

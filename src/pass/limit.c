@@ -65,6 +65,16 @@ static bool states_on_the_host(struct sh_build *b)
     return applies;
 }
 
+/* What goes to a file once the states are there. */
+static bool gradients_in_a_file(struct sh_build *b)
+{
+    bool applies = b->options.training && b->offload.optimizer_16 == 16 && !b->offload.gradients &&
+                   !b->snapshot_on_host && !b->fit_homes;
+
+    b->offload.gradients = true;
+    return applies;
+}
+
 /* Over an axis that is one rank only, as no_shard's, more of them change nothing. */
 static bool twice_the_ranks(struct sh_build *b)
 {
@@ -86,6 +96,7 @@ static const struct {
     {all_sharded, "parallelism.sharding_strategy=full_shard"},
     {twice_the_ranks, "twice the ranks"},
     {states_in_a_file, "offload.optimizer=nvme"},
+    {gradients_in_a_file, "offload.gradients=nvme"},
     {states_on_the_host, "offload.optimizer=cpu"},
 };
 
@@ -111,7 +122,8 @@ const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char te
         struct sh_build trial = *b;
         int64_t less = cures[i].make(&trial) ? arena_of(&trial) : INT64_MAX;
         /* A disk, or the host's memory, under each step is no price for a few bytes. */
-        bool moves = cures[i].make == states_in_a_file || cures[i].make == states_on_the_host;
+        bool moves = cures[i].make == states_in_a_file || cures[i].make == gradients_in_a_file ||
+                     cures[i].make == states_on_the_host;
         int64_t gain = moves ? arena_bytes / 16 : 0;
 
         if (less < arena_bytes - gain)

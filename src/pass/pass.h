@@ -29,7 +29,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(carry, false)    /* where asked for: the update into the first micro-step of the next step */                 \
     PASS(groups, false)   /* names the groups and streams of all collectives, and of the host's sums over the batch */ \
     PASS(schedule, false) /* starts gathers ahead of their use, waits for reductions behind the next gradients */      \
-    PASS(host, false)     /* where asked for: gradients and parameters to the host's memory, between their uses */     \
+    PASS(host, false)     /* where asked for: gradients and parameters to a lower tier, between their uses */          \
     PASS(place, false)    /* scratch of kernels, lifetimes, offsets in the arena */                                    \
     PASS(check, false)    /* refuses a program that is not right */
 

@@ -84,17 +84,22 @@ static void place_persistent(struct place *pl)
     pl->p->persistent_bytes = pl->persistent[SH_SPACE_OWN];
 }
 
-/* What FETCH and EVICT move between the device and a file. */
+/* What FETCH and EVICT move between the device and a file. In the segment of a node pages begin behind what is persistent there
+ * as well. */
 static void find_paged(struct place *pl)
 {
     const struct sh_program *p = pl->p;
+    int64_t *peers = &pl->persistent[SH_SPACE_PEERS];
 
     for (int i = 0; i < p->n_ops; i++) {
         bool fetch = p->ops[i].kind == SH_OP_FETCH;
         int home = fetch ? p->ops[i].in[0] : p->ops[i].out[0], copy = fetch ? p->ops[i].out[0] : p->ops[i].in[0];
 
-        if (sh_op_info(p->ops[i].kind)->moves && p->tiers[p->tensors[home].tier].kind == SH_TIER_FILE)
-            pl->paged[sh_tensor_root(p, copy)] = true;
+        if (!sh_op_info(p->ops[i].kind)->moves || p->tiers[p->tensors[home].tier].kind != SH_TIER_FILE)
+            continue;
+        pl->paged[sh_tensor_root(p, copy)] = true;
+        if (p->tensors[sh_tensor_root(p, copy)].space == SH_SPACE_PEERS)
+            pl->bytes[SH_SPACE_PEERS] = *peers = whole_pages(*peers);
     }
 }
 

@@ -236,6 +236,8 @@ static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
         {cfg->lora.rank > 0, "adapters (lora.rank) are on a base in bfloat16 or float32; give one of these"},
         {cfg->offload.optimizer == SH_OFFLOAD_NVME,
          "offload.optimizer=nvme is for float32 and bfloat16; leave it out, or give one of these"},
+        {cfg->offload.gradients == SH_OFFLOAD_NVME,
+         "offload.gradients=nvme is for float32 and bfloat16; leave it out, or give one of these"},
         {cfg->offload.activations != SH_OFFLOAD_NONE,
          "offload.activations=nvme is for float32 and bfloat16; leave it out, or give one of these"},
         {cfg->offload.mode == SH_OFFLOAD_BUDGET,
@@ -325,6 +327,9 @@ static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
         {cfg->offload.optimizer == SH_OFFLOAD_NVME, true,
          "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; give cpu, "
          "their host's memory, or training.device=cpu"},
+        {cfg->offload.gradients == SH_OFFLOAD_NVME, true,
+         "offload.gradients=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; give cpu, "
+         "their host's memory, or training.device=cpu"},
         {cfg->offload.activations == SH_OFFLOAD_NVME, true,
          "offload.activations=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; leave it "
          "out, or give training.device=cpu"},
@@ -332,7 +337,8 @@ static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
          "offload.optimizer=cpu is for GPUs, and the job runs on CPUs, whose memory has the states already; nvme puts "
          "them into a file"},
         {cfg->offload.gradients == SH_OFFLOAD_CPU, false,
-         "offload.gradients=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; leave it out"},
+         "offload.gradients=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; nvme puts them "
+         "into a file"},
         {cfg->offload.parameters == SH_OFFLOAD_CPU, false,
          "offload.parameters=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; leave it out"},
         {cfg->offload.parameters == SH_OFFLOAD_CPU && strategy(cfg)->keeps.params_resident, true,
@@ -353,7 +359,7 @@ static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *o
 
     SH_TRY(offload_fits(cfg, gpu));
     *out = (struct sh_offload){.buffers = cfg->offload.buffer_count,
-                               .gradients = cfg->offload.gradients == SH_OFFLOAD_CPU,
+                               .gradients = cfg->offload.gradients != SH_OFFLOAD_NONE,
                                .parameters = cfg->offload.parameters == SH_OFFLOAD_CPU};
     out->overlap = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
     out->carry = optimizer && out->overlap;

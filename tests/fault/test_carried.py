@@ -2,7 +2,7 @@
 """An update that is pending, and carried out in the next step's forward, meets a disk that fails, a kill and a signal to
 stop. Prints TAP.
 
-A request of the scratch file that fails ends the job in one line; no step is told that was not made, and the checkpoint of
+A request of the scratch file, of states or gradients, that fails ends the job in one line; no step is told that was not made, and the checkpoint of
 before is whole. Started again the run ends with the losses and the checkpoint, to the bit, of one that has its states in
 memory.
 """
@@ -34,7 +34,7 @@ def config(**more):
             'training.local_batch_size': 3, 'checkpoint.interval': INTERVAL, 'metrics.log_freq': 1000, **more}
 
 
-FILE = {'offload.optimizer': 'nvme', 'offload.nvme_path': 'scratch'}
+FILE = {'offload.optimizer': 'nvme', 'offload.gradients': 'nvme', 'offload.nvme_path': 'scratch'}
 
 
 def prepare(name, more):

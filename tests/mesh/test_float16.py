@@ -220,5 +220,6 @@ if __name__ == '__main__':
     cases += [(f'refused with {words[0]}', case_refused, words, text) for words, text in (
         (['--training.device=cuda'], 'float16: its kernels are for CPUs'),
         (['--lora.rank=2'], 'float16: adapters (lora.rank)'),
-        (['--offload.optimizer=nvme', '--offload.nvme_path=.'], 'float16: offload.optimizer=nvme'))]
+        (['--offload.optimizer=nvme', '--offload.nvme_path=.'], 'float16: offload.optimizer=nvme'),
+        (['--offload.gradients=nvme', '--offload.nvme_path=.'], 'float16: offload.gradients=nvme'))]
     sys.exit(job.run_cases(cases))

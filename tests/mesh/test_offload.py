@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Optimizer states in a file change no bit: losses, norms and checkpoints are those of a run that has them in memory, and
+"""Optimizer states, gradients and activations in a file change no bit: losses, norms and checkpoints are those of a run that has them in memory, and
 what a run moves is what its plan says. Prints TAP."""
 import hashlib
 import itertools
@@ -18,6 +18,8 @@ import tiny
 STEPS = 4
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
 AT_ONCE = {'offload.overlap_update': 'off'}
+GRADS = {'offload.gradients': 'nvme'}
+ALONE = {**GRADS, 'offload.optimizer': 'none'}
 NUMBERS = ('loss', 'grad_norm', 'lr')
 
 
@@ -64,7 +66,8 @@ def same(name, ranks, more, offload):
 
 
 def moved(name, folder, ranks, steps):
-    """Bytes of all steps: each update moves what the plan has, with overlap_update in its own step or in the next one."""
+    """Bytes of all steps: each update moves what the plan has, with overlap_update in its own step or in the next one. What
+    moves in micro-steps moves in a step of its own, and also in one that is left out."""
     words = ['plan', 'c.yaml', '--ranks', max(ranks, 1), f'--mesh.ranks_per_node={max(ranks, 1)}']
     plan = job.sherd(*words, folder=folder)
     found = re.search(r'moved in a training step: (\d+) bytes read, (\d+) bytes written', plan)
@@ -73,8 +76,10 @@ def moved(name, folder, ranks, steps):
     planned = [int(found[1]), int(found[2])]
     rows = [[step['offload_read_bytes'], step['offload_written_bytes']] for step in steps]
     updates = sum(1 for step in steps if not step.get('skipped'))
+    if 'gradients' in plan and updates < len(steps):
+        return []
     wrong = [f'{name}: a step moved {row}, {planned} are planned' for row in rows
-             if 'activations' not in plan and row not in ([0, 0], planned, [2 * planned[0], 2 * planned[1]])]
+             if 'activations' not in plan and 'gradients' not in plan and row not in ([0, 0], planned, [2 * planned[0], 2 * planned[1]])]
     if [sum(column) for column in zip(*rows)] != [updates * bytes for bytes in planned]:
         wrong.append(f'{name}: {updates} updates moved {rows}, {planned} are planned for each')
     return wrong
@@ -104,6 +109,17 @@ MATRIX = [
     (4, {**BF16, 'parallelism.sharding_strategy': 'hybrid_shard_zero2', 'mesh.shard': 2, 'fault.replica_check_every': 3,
          'checkpoint.interval': 4}, {'offload.optimizer_ratio': 0.5}),
     (4, {'parallelism.sharding_strategy': 'full_shard', 'comm.shared_memory': 'off', 'checkpoint.interval': 4}, {}),
+    (0, {}, GRADS), (0, {**BF16, 'training.local_batch_size': 3}, ALONE), (0, {'training.local_batch_size': 3}, GRADS),
+    (0, BF16, {**GRADS, **AT_ONCE, 'offload.optimizer_ratio': 0.4}),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, GRADS),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'no_shard', 'training.local_batch_size': 3}, {**GRADS, 'offload.verify': False}),
+    (2, {'parallelism.sharding_strategy': 'no_shard', 'comm.shared_memory': 'off', 'training.reproducible': 'mesh'}, GRADS),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'shard_optim', 'training.local_batch_size': 2,
+         'training.mixed_precision_reduce': 'bfloat16'}, ALONE),
+    (4, {**BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'checkpoint.interval': 4}, GRADS),
+    (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'training.local_batch_size': 1,
+         'fault.replica_check_every': 3}, {**GRADS, 'offload.optimizer_ratio': 0.5}),
+    (4, {**BF16, 'parallelism.sharding_strategy': 'shard_grad_op', 'comm.shared_memory': 'off'}, {**GRADS, **AT_ONCE}),
 ]
 
 
@@ -121,7 +137,8 @@ FULL = {'activation_checkpoint.mode': 'full'}
 DEEP_MATRIX = [
     (0, {'training.local_batch_size': 8}, ACT), (0, BF16, ACT), (0, {**BF16, **FULL}, ACT),
     (0, {'activation_checkpoint.mode': 'selective'}, {**ACT, 'offload.activation_ratio': 0.4}),
-    (0, BF16, {**ACT, **NVME}), (0, {'training.local_batch_size': 4}, {**ACT, **NVME, **AT_ONCE, 'offload.verify': False}),
+    (0, BF16, {**ACT, **NVME}), (0, BF16, {**ACT, **NVME, **GRADS}), (0, FULL, {**ACT, **GRADS}),
+    (0, {'training.local_batch_size': 4}, {**ACT, **NVME, **AT_ONCE, 'offload.verify': False}),
     (2, {**BF16, **FULL, 'parallelism.sharding_strategy': 'full_shard'}, {**ACT, **NVME}),
     (2, {'parallelism.sharding_strategy': 'no_shard', 'training.reproducible': 'mesh'}, ACT),
     (2, {'parallelism.sharding_strategy': 'shard_optim', 'comm.shared_memory': 'off'}, {**ACT, **NVME}),
@@ -166,7 +183,7 @@ def validated(name):
     return wrong if len(seen[0]) == 3 and seen[0] == seen[1] else [f'{name}: validation losses {seen}', *wrong]
 
 
-def without_targets(name, ranks, more):
+def without_targets(name, ranks, more, offload=NVME):
     """Whoever looks at the state after a step in which no target counts sees the update of the step before it."""
     tokens, batch, steps = tiny.write_tokens(f'{name}.bin'), tiny.GLOBAL_BATCH * tiny.SEQ_LEN, 5
     mask = bytearray(b'\1' * (os.stat(tokens).st_size // 2))
@@ -174,7 +191,7 @@ def without_targets(name, ranks, more):
     pathlib.Path(f'{tokens}.mask').write_bytes(mask)
     more = {'training.dataset_path': tokens, 'data.shuffle': False, 'training.steps': steps,
             'lr_scheduler.total_steps': steps, 'checkpoint.interval': steps, **more}
-    wrong = same(name, ranks, more, NVME)
+    wrong = same(name, ranks, more, offload)
     left_out = [step['step'] for step in job.metrics(f'{name}-file') if step.get('skipped')]
     return wrong if left_out == [3] else [f'{name}: steps without targets are {left_out}, not step 3', *wrong]
 
@@ -187,12 +204,12 @@ def adapters(name, ranks, more):
     return same(name, ranks, {**more, **begin, 'checkpoint.interval': 3}, NVME)
 
 
-def goes_back(name):
+def goes_back(name, offload=NVME):
     """A guard that finds each step after the first few an outlier goes back to a checkpoint, twice."""
     more = {**BF16, 'training.steps': 60, 'lr_scheduler.total_steps': 60, 'optimizer.lr': 0.3, 'guard.window': 8,
             'guard.z_score': 2, 'guard.action': 'rollback', 'guard.max_rollbacks': 1000, 'checkpoint.interval': 7,
             'training.global_batch_size': 1, 'training.local_batch_size': 1}
-    wrong = same(name, 0, more, NVME)
+    wrong = same(name, 0, more, offload)
     text = pathlib.Path(f'{name}-file/out/metrics.jsonl').read_text()
     return wrong if 'rollback_from' in text else [f'{name}: nothing was rolled back', *wrong]
 
@@ -397,6 +414,38 @@ def held_by_the_kernel(name):
     return wrong
 
 
+# Many blocks, of which each is a small part. In bfloat16 states are 16 bytes a parameter.
+NARROW = {**BF16, 'model.n_layers': 24, 'model.dim': 192, 'model.n_heads': 4, 'model.n_kv_heads': 4, 'model.head_dim': 48,
+          'model.ffn_dim': 512, 'model.init_std': 0.02, 'training.global_batch_size': 1, 'training.local_batch_size': 1,
+          'training.steps': 20, 'lr_scheduler.total_steps': 20, 'checkpoint.enable': False, 'training.threads': 1}
+BESIDE_THE_PLAN = 64 << 20
+
+
+def states_thrice_the_limit(name):
+    """With states and gradients in the file a model trains within a third of the bytes of its state, which the kernel holds it to;
+    with states alone in the file it does not fit."""
+    folder = job.prepare(f'{name}-plan', {'job.dump_folder': 'out', **config(0, **NARROW), **NVME, **GRADS})
+    text = job.sherd('plan', 'c.yaml', folder=folder)
+    arena = int(re.search(r'all that is allocated +(\d+)', text)[1])
+    states = 8 * int(re.search(r'^  parameters +(\d+) ', text, re.M)[1])
+    limit, most = {'memory.limit_bytes': states // 3}, arena + BESIDE_THE_PLAN
+    wrong = [] if most < states else [f'{name}: states of {states} bytes fit into {most}']
+    wrong += is_refused(f'{name}-none', {**NARROW, **limit, 'offload.optimizer': 'none'}, 4, 'offload.optimizer=nvme')
+    wrong += is_refused(f'{name}-states', {**NARROW, **limit}, 4, 'offload.gradients=nvme')
+    expected = job.train(f'{name}-memory', config(0, **NARROW), 0)
+    for kind, offload, status in (('kernel', {}, 4), ('file', {**limit, **NVME, **GRADS}, 0)):
+        folder = job.prepare(f'{name}-{kind}', {'job.dump_folder': 'out', **config(0, **NARROW), **offload})
+        done = job.subprocess.run(job.command(0, ['train', 'c.yaml']), cwd=folder, capture_output=True, text=True,
+                                  stdin=job.subprocess.DEVNULL, env=job.environment(0), timeout=job.SECONDS, check=False,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (most, most)))
+        if done.returncode != status:
+            return [*wrong, f'{name}: {offload} within {most} bytes: exit {done.returncode}: {done.stderr}']
+    found = job.metrics(folder)
+    if found[-1]['arena_bytes'] != arena or arena > states // 3 or found[-1]['peak_rss_bytes'] > most:
+        wrong.append(f'{name}: {found[-1]["arena_bytes"]} bytes, {arena} planned, resident {found[-1]["peak_rss_bytes"]}')
+    return wrong + [f'{name}: {key} differs' for key in NUMBERS if [row[key] for row in found] != [row[key] for row in expected]]
+
+
 def killed(name):
     """Nothing is left of the file, and a new start goes on from the checkpoint with the same bits."""
     run = start(name, {**LONG, **NVME})
@@ -421,9 +470,9 @@ def scratch_file(pid):
     raise job.Failed('no scratch file is open')
 
 
-def breaks(name, how, says):
+def breaks(name, how, says, offload=NVME):
     """A disk that loses or damages what it holds ends the job in one line; the last checkpoint stays."""
-    run = start(name, {**LONG, **NVME, 'checkpoint.interval': 4000, 'checkpoint.create_seed_checkpoint': True})
+    run = start(name, {**LONG, **offload, 'checkpoint.interval': 4000, 'checkpoint.create_seed_checkpoint': True})
     how(scratch_file(run.pid))
     error = run.communicate(timeout=job.SECONDS)[1]
     lines = [line for line in error.splitlines() if 'error:' in line]
@@ -438,6 +487,15 @@ def breaks(name, how, says):
 def damage(path):
     with open(path, 'r+b') as file:
         file.write(b'?' * os.stat(path).st_size)
+
+
+def damage_until_it_ends(path):
+    """Each step writes gradients anew, over what was damaged before they were there."""
+    try:
+        while True:
+            damage(path)
+    except OSError:
+        pass
 
 
 BUDGETS = [
@@ -466,6 +524,8 @@ REFUSED = [
     ({'offload.activations': 'nvme', 'offload.activation_ratio': 0}, 2, 'leave out offload.activations'),
     ({'offload.optimizer': 'none', 'offload.activations': 'nvme', 'training.device': 'cuda'}, 2, 'offload.activations'),
     ({'training.device': 'cuda'}, 2, 'offload.optimizer'), ({'offload.optimizer': 'cpu'}, 2, 'nvme'),
+    ({**ALONE, 'offload.nvme_path': ''}, 2, 'offload.nvme_path'), ({**ALONE, 'training.device': 'cuda'}, 2, 'offload.gradients'),
+    ({**ALONE, 'offload.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 2, 'offload.gradients'),
 ]
 
 
@@ -487,7 +547,8 @@ def main():
     cases += [('deep takes less', takes_less, 'less')]
     cases += [(f'resumed {name}', resumes, name, *way) for name, *way in (
         ('memory-to-file', {}, NVME, {}), ('file-to-memory', NVME, {}, BF16),
-        ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16))]
+        ('file-to-file', {**NVME, 'offload.optimizer_ratio': 0.3}, NVME, BF16),
+        ('gradients-to-states', {**NVME, **ALONE}, NVME, BF16), ('states-to-both', NVME, {**NVME, **GRADS}, BF16))]
     cases += [(f'within a budget, {name}', within_budget, f'budget-{name}', *row)
               for name, *row in BUDGETS if row[0] == 0 or job.can_launch()]
     cases += [(f'planned: 70B, {name}', plans_70b, f'70b-{name}', *row) for name, *row in LARGEST]
@@ -497,7 +558,11 @@ def main():
                   'validation.freq': 3, 'validation.sequences': 6}),
               ('adapters', adapters, 'adapters', 0, BF16),
               ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('benched', benched, 'bench'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
+              ('states of three times the limit', states_thrice_the_limit, 'thrice'),
+              ('rolled back, gradients too', goes_back, 'rollback-both', {**NVME, **GRADS}),
+              ('without targets, gradients too', without_targets, 'empty-both', 0, {}, {**NVME, **GRADS}),
               ('killed', killed, 'killed'),
+              ('damaged gradients', breaks, 'damaged-gradients', damage_until_it_ends, 'damaged', {**NVME, **ALONE}),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use')]
     cases += [(f'refused: {more}', is_refused, f'refused-{i}', more, status, says)

@@ -62,13 +62,17 @@ static const struct refusal texts[] = {
     {DEBUG_MODEL "offload: {optimizer: cpu}\ntraining: {device: cpu}\n",
      "c.yaml:2: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
      "puts them into a file"},
-    {"offload:\n  gradients: nvme\n",
-     "c.yaml:2: offload.gradients: 'nvme' is not one of none | cpu; a file is for optimizer states: offload.optimizer=nvme"},
+    {DEBUG_MODEL "offload: {gradients: nvme}\n",
+     "c.yaml:2: offload.gradients: nvme: into which folder? give offload.nvme_path, on a local disk"},
+    {DEBUG_MODEL "offload: {gradients: nvme}\ntraining: {device: cuda}\n",
+     "c.yaml:2: offload.gradients: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
+     "beside it"},
     {DEBUG_MODEL "offload: {gradients: cpu}\ntraining: {device: cpu}\n",
      "c.yaml:2: offload.gradients: cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; "
-     "leave it out"},
+     "nvme puts them into a file"},
     {"offload:\n  parameters: nvme\n",
-     "c.yaml:2: offload.parameters: 'nvme' is not one of none | cpu; a file is for optimizer states: offload.optimizer=nvme"},
+     "c.yaml:2: offload.parameters: 'nvme' is not one of none | cpu; a file is for optimizer states and gradients: "
+     "offload.optimizer=nvme, gradients=nvme"},
     {DEBUG_MODEL "offload: {parameters: cpu}\ntraining: {device: cpu}\n",
      "c.yaml:2: offload.parameters: cpu is for GPUs: with training.device=cpu the parameters are in the CPU's memory already; "
      "leave it out"},
@@ -270,6 +274,9 @@ static const struct refusal texts[] = {
      "c.yaml:2: offload.mode: memory_budget: into which folder? give offload.nvme_path, on a local disk"},
     {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, optimizer: nvme}\nmemory: {limit_bytes: 1GiB}\n",
      "c.yaml:2: offload.optimizer: offload.mode=memory_budget chooses it; leave out one of them"},
+    {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, gradients: nvme}\nmemory: {limit_bytes: 1GiB}\n",
+     "c.yaml:2: offload.gradients: offload.mode=memory_budget weighs optimizer states and recomputation only; leave out one "
+     "of them"},
     {DEBUG_MODEL
      "offload: {mode: memory_budget, nvme_path: /d}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cuda}\n",
      "c.yaml:2: offload.mode: memory_budget moves between a file and the memory of the CPU, not of a GPU; give "
@@ -292,7 +299,8 @@ static const struct refusal arguments[] = {
     {"training.steps=5 ", "--training.steps: '5 ' is not a whole number"},
     {"job.description=a\nb", "--job.description: contains control characters or is not UTF-8"},
     {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
-    {"offload_optimizer.device=nvme", "--offload_optimizer.device: no such key; offload.optimizer: none, cpu or nvme"},
+    {"offload_optimizer.device=nvme",
+     "--offload_optimizer.device: no such key; offload.optimizer, and offload.gradients beside it: none, cpu or nvme"},
     {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
     {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
     {"offload_optimizer.buffer_count=4",
@@ -304,11 +312,11 @@ static const struct refusal arguments[] = {
      "--offload_param.device: no such key; offload.parameters: cpu on GPUs; a CPU has all in host memory already, "
      "and offload.optimizer: nvme puts states into a file"},
     {"zero_optimization.offload_optimizer.device=nvme",
-     "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer: cpu on GPUs, or nvme on CPUs with "
-     "nvme_path; buffer_count and optimizer_ratio are below offload"},
+     "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer, and offload.gradients beside it: cpu "
+     "on GPUs, or nvme on CPUs with nvme_path; buffer_count and optimizer_ratio are below offload"},
     {"optimizer_cpu_offload=true",
-     "--optimizer_cpu_offload: no such key; offload.optimizer: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count "
-     "and optimizer_ratio are below offload"},
+     "--optimizer_cpu_offload: no such key; offload.optimizer, and offload.gradients beside it: cpu on GPUs, or nvme on "
+     "CPUs with nvme_path; buffer_count and optimizer_ratio are below offload"},
     {"fsdp_offload_params=true",
      "--fsdp_offload_params: no such key; training.enable_cpu_offload: true on GPUs; a CPU has all in host "
      "memory already, and offload.optimizer: nvme puts states into a file"},
@@ -392,13 +400,14 @@ static void test_idle_beside_words(void **state)
         {"offload.optimizer=none", "offload.optimizer_ratio=0.5",
          "--offload.optimizer_ratio: has no effect without offload.optimizer=cpu or nvme"},
         {"offload.optimizer=none", "offload.nvme_path=/d",
-         "--offload.nvme_path: has no effect without offload.optimizer=nvme, offload.activations=nvme or "
+         "--offload.nvme_path: has no effect without offload.optimizer, offload.gradients or offload.activations=nvme, or "
          "offload.mode=memory_budget"},
+        {"offload.gradients=nvme", "offload.nvme_path=/d", NULL},
         {"offload.optimizer=nvme", "offload.nvme_path=/d", NULL},
         {"offload.optimizer=cpu", "offload.optimizer_ratio=0.5", NULL},
         {"offload.optimizer=cpu", "offload.overlap_update=off", NULL},
         {"offload.optimizer=cpu", "offload.verify=false",
-         "--offload.verify: has no effect without offload.optimizer=nvme, offload.activations=nvme or "
+         "--offload.verify: has no effect without offload.optimizer, offload.gradients or offload.activations=nvme, or "
          "offload.mode=memory_budget"},
     };
     (void)state;

@@ -486,6 +486,74 @@ static void gradients_go_and_come(void **state)
     sh_program_destroy(kept);
 }
 
+/* Whole pages of each shard, there and in memory. A file has no stretches to give: the slices of a unit have one copy of its
+ * gradient, which each update fetches once, at once or in the next forward. */
+static void gradients_lie_in_the_file(void **state)
+{
+    struct sh_build b = build_of(SH_BF16, 0, 3);
+    struct sh_program *p;
+    int64_t in, out, pages = 0, states = 0;
+
+    (void)state;
+    b.options.micro_steps = 3;
+    b.offload.gradients = true;
+    p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    check_gradients(p, SH_SECTION_FIRST, "EeEeEeEeEe");
+    check_gradients(p, SH_SECTION_LAST, "FwFSEwFSeEwFSeEwFSeEwSeEe");
+    check_gradients(p, SH_SECTION_UPDATE, "FwFUwFUwFUwFUwU");
+    for (int i = 0; i < p->n_units; i++) {
+        const struct sh_tensor *home = &p->tensors[p->units[i].grad_shard];
+
+        assert_int_equal(p->tiers[home->tier].kind, SH_TIER_FILE);
+        assert_in_range(sh_tensor_bytes(home), 4 * p->units[i].chunk, 4 * p->units[i].chunk + SH_FILE_PAGE - 1);
+        pages += sh_tensor_bytes(home);
+    }
+    assert_int_equal(p->tiers[sh_program_file_tier(p)].bytes, pages);
+    sh_program_moved(p, &in, &out);
+    assert_true(in == 3 * pages && out == 3 * pages);
+    sh_program_destroy(p);
+    b.offload.optimizer_16 = 16;
+    for (int carry = 0; carry < 2; carry++) {
+        b.offload.carry = carry;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        states = p->tiers[sh_program_file_tier(p)].bytes - pages;
+        sh_program_moved(p, &in, &out);
+        assert_true(p->n_slices > p->n_units && in == 3 * pages + states && out == in);
+        sh_program_destroy(p);
+    }
+}
+
+/* Replicas of a node sum the copy where all see it, in whole pages behind what is there from step to step; the home is the rank's
+ * own. */
+static void copies_lie_where_replicas_see_them(void **state)
+{
+    struct sh_build b = build_of(SH_F32, 16, 3);
+
+    (void)state;
+    b.options.segment_ranks = 4;
+    b.offload.gradients = true;
+    for (int micro_steps = 1; micro_steps < 3; micro_steps++) {
+        struct sh_program *p;
+        int sums = 0;
+
+        b.options.micro_steps = micro_steps;
+        b.options.strategy.sync_last_only = micro_steps > 1;
+        p = tiny_program(&b, tiny_mesh(2, 2, 1, 0));
+        for (int i = 0; i < p->n_ops; i++) {
+            const struct sh_op *op = &p->ops[i];
+
+            if (op->kind != SH_OP_ALL_REDUCE || op->unit == SH_NONE)
+                continue;
+            assert_int_equal(p->tensors[sh_tensor_root(p, op->out[0])].space, SH_SPACE_PEERS);
+            sums++;
+        }
+        assert_int_equal(sums, p->n_units);
+        for (int i = 0; i < p->n_units; i++)
+            assert_int_equal(p->tensors[p->units[i].grad_shard].space, SH_SPACE_OWN);
+        sh_program_destroy(p);
+    }
+}
+
 /* Chunks of parameters: G a gather of one over several ranks; over one, each fetch is the gather of a unit, where it is ahead as far
  * as schedule has it. What the moves carry is counted in test_pass_simulate. */
 static void parameters_come_and_stay_away(void **state)
@@ -552,6 +620,8 @@ int main(void)
         cmocka_unit_test(slices_have_a_size),
         cmocka_unit_test(homes_lie_in_host_memory),
         cmocka_unit_test(gradients_go_and_come),
+        cmocka_unit_test(gradients_lie_in_the_file),
+        cmocka_unit_test(copies_lie_where_replicas_see_them),
         cmocka_unit_test(parameters_come_and_stay_away),
         cmocka_unit_test(carried_ahead_of_the_use),
         cmocka_unit_test(a_step_moves_what_it_moved),

@@ -566,7 +566,7 @@ static void slices_change_no_bit(void **state)
     }
 }
 
-/* Shards of gradients that are away between their uses, on each mesh, alone or with the states; of a unit that is written by
+/* Shards of gradients that are away between their uses, on each mesh, in a file or host memory, alone or with the states; of a unit that is written by
  * the backward itself, scattered into, added to, and summed over replicas; the update at once and in the next forward. */
 static void gradients_away_change_no_bit(void **state)
 {
@@ -584,11 +584,11 @@ static void gradients_away_change_no_bit(void **state)
         b.act = i % 3 ? SH_BF16 : SH_F32;
         b.options.reduce = i % 3 == 2 ? SH_BF16 : SH_F32;
         without = run_variant(b, v, shard, replicate);
-        b.snapshot_on_host = true;
         b.offload = (struct sh_offload){.gradients = true, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE};
         b.offload.optimizer_16 = i % 4 ? 9 : 0;
-        for (int carry = 0; carry < 2; carry++) {
-            b.offload.carry = carry;
+        for (int k = 0; k < 4; k++) {
+            b.snapshot_on_host = k / 2;
+            b.offload.carry = k % 2;
             with = run_variant(b, v, shard, replicate);
             assert_same(&with, &without);
             free(with.params);

@@ -150,6 +150,8 @@ static void tiers_below_a_device(void **state)
         {"offload.optimizer=nvme offload.nvme_path=/d", true, "give cpu, their host's memory, or training.device=cpu"},
         {"offload.gradients=cpu", true, NULL},
         {"offload.gradients=cpu", false, "offload.gradients=cpu is for GPUs, and the job runs on CPUs"},
+        {"offload.gradients=nvme offload.nvme_path=/d", false, NULL},
+        {"offload.gradients=nvme offload.nvme_path=/d", true, "offload.gradients=nvme moves between a file"},
         {"offload.parameters=cpu parallelism.sharding_strategy=full_shard", true, NULL},
         {"offload.parameters=cpu", true, "give parallelism.sharding_strategy=full_shard"},
         {"offload.parameters=cpu", false, "offload.parameters=cpu is for GPUs, and the job runs on CPUs"},

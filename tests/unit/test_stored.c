@@ -95,7 +95,7 @@ static const struct row machine[] = {
     {"comm.progress", "inline", NULL},
     {"memory.limit_bytes", "1GiB", NULL},
     {"offload.optimizer", "nvme", NVME},
-    {"offload.gradients", "cpu", NULL},
+    {"offload.gradients", "nvme", NVME},
     {"offload.parameters", "cpu", NULL},
     {"offload.optimizer_ratio", "0.5", NVME},
     {"offload.mode", "memory_budget", BUDGET},
@@ -325,6 +325,7 @@ static const char *need_of(const char *change)
         const char *change, *needs;
     } rows[] = {{"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
                 {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
+                {"offload.gradients=nvme", "offload.nvme_path=/elsewhere"},
                 {"offload.activations=nvme", "offload.nvme_path=/elsewhere"},
                 {"offload.overlap_update=auto", NVME},
                 {"offload.overlap_update=off", NVME},

@@ -215,7 +215,7 @@ ROWS = {
     'offload.nvme_limit_bytes': Row('1KiB', 'refused', needs=NVME),
     'offload.rates': Row('file=1e9/1e9', 'plan', needs=NVME),
     'offload.optimizer': Row('nvme', 'plan', needs={'offload.nvme_path': '.'}),
-    'offload.gradients': Row('cpu', 'refused'),
+    'offload.gradients': Row('nvme', 'plan', needs={'offload.nvme_path': '.'}),
     'offload.parameters': Row('cpu', 'refused'),
     'offload.optimizer_ratio': Row(0.25, 'plan', needs=NVME),
     'offload.activations': Row('nvme', 'plan', needs={'offload.nvme_path': '.', **DEEP}),
