@@ -7,7 +7,7 @@
  * Waits for reductions move down: that of one unit stands before the start of the next one's, so that a reduction runs
  * beside one unit's backward and two unreduced gradients are alive at most. What follows a wait (casts, adding to the shard,
  * the sum over replicas) goes with it; the wait for that sum, and those of the update's gathers, go to the end of the
- * section.
+ * section. Where shards leave the device behind their sums, the wait for a sum goes no further than the next unit's reduction.
  *
  * Three units, forward_prefetch 1, backward the other way round. G gather, w wait, F forward, B backward, R reduction,
  * r wait for it, x release; time from left to right. Unit 3 is that of the loss, and unit 2 stays through it:
@@ -34,6 +34,7 @@ struct schedule {
     const struct sh_op *old; /* the section as it was */
     int n, n_tensors;
     enum sh_section_kind kind;
+    bool leaves; /* gradients are moved to a lower tier once they are complete (host.c) */
 };
 
 /* Operations put off, and what they make. */
@@ -96,6 +97,36 @@ static void take_up(const struct schedule *s, struct delayed *d, struct list *ou
     append(out, &d->list);
 }
 
+static bool has(const struct list *l, int op)
+{
+    for (int i = l->n - 1; i >= 0; i--)
+        if (l->op[i] == op)
+            return true;
+    return false;
+}
+
+/* Where shards leave: how many of them, from the first on, wait for what `out` has, or go on with that. */
+static int n_started(const struct schedule *s, const struct delayed *d, const struct list *out)
+{
+    int n = 0;
+
+    while (s->leaves && n < d->list.n &&
+           (s->old[d->list.op[n]].kind != SH_OP_WAIT || has(out, s->old[d->list.op[n]].attr.waits_for)))
+        n++;
+    return n;
+}
+
+/* The first n of them only. */
+static void take_first(const struct schedule *s, struct delayed *d, int n, struct list *out)
+{
+    struct list rest = {.op = d->list.op + n, .n = d->list.n - n};
+
+    d->list.n = n;
+    take_up(s, d, out);
+    memmove(d->list.op, rest.op, (size_t)rest.n * sizeof *rest.op);
+    d->list.n = rest.n;
+}
+
 /* Casts, additions and sums over replicas that go on with what is put off. */
 static bool goes_with(const struct schedule *s, const struct delayed *d, int i)
 {
@@ -127,7 +158,10 @@ static void delay_waits(const struct schedule *s, struct list *out)
         bool of_unit = s->old[i].unit != SH_NONE;
 
         if (s->old[i].kind == SH_OP_REDUCE_SCATTER) {
+            int n = n_started(s, &end, out);
+
             take_up(s, &tail, out);
+            take_first(s, &end, n, out);
             push(out, i);
         } else if (goes_with(s, &end, i) || (of_unit && waited == SH_OP_ALL_REDUCE) ||
                    (of_unit && waited == SH_OP_ALL_GATHER && s->kind == SH_SECTION_UPDATE)) {
@@ -135,6 +169,8 @@ static void delay_waits(const struct schedule *s, struct list *out)
         } else if (waited == SH_OP_REDUCE_SCATTER || goes_with(s, &tail, i)) {
             put_off(s, &tail, i);
         } else {
+            if (is_grad_sum(s, i))
+                take_first(s, &end, n_started(s, &end, out), out);
             push(out, i);
         }
     }
@@ -423,7 +459,8 @@ static void schedule_section(const struct sh_build *b, struct sh_program *p, con
                          .old = old,
                          .n = section->n_ops,
                          .n_tensors = p->n_tensors,
-                         .kind = section->kind};
+                         .kind = section->kind,
+                         .leaves = b->offload.gradients};
     struct list delayed = list_for(s.n), gathered = list_for(s.n), order = list_for(s.n);
 
     memcpy(old, ops, (size_t)s.n * sizeof *old);

@@ -423,7 +423,8 @@ static void homes_lie_in_host_memory(void **state)
     sh_program_destroy(file);
 }
 
-/* F, w, A, E, e of src/pass/host.c for the copies of a section, S for squares, U for an update; "" in a row. */
+/* F, w, A, E, e of src/pass/host.c for the copies of a section, S for squares, R for a sum over replicas, U for an update; "" in a
+ * row. */
 static char *gradients_of(const struct sh_program *p, enum sh_section_kind kind)
 {
     const struct sh_section *s = sh_program_section(p, kind);
@@ -438,6 +439,8 @@ static char *gradients_of(const struct sh_program *p, enum sh_section_kind kind)
             *at++ = 'U';
         else if (op->kind == SH_OP_SUMSQ)
             *at++ = 'S';
+        else if (op->kind == SH_OP_ALL_REDUCE && op->unit != SH_NONE)
+            *at++ = 'R';
         else if (sh_op_info(waited->kind)->moves)
             *at++ = waited->kind == SH_OP_FETCH ? (waited == op ? 'F' : 'w') : (waited == op ? 'E' : 'e');
     }
@@ -519,6 +522,21 @@ static void gradients_lie_in_the_file(void **state)
         states = p->tiers[sh_program_file_tier(p)].bytes - pages;
         sh_program_moved(p, &in, &out);
         assert_true(p->n_slices > p->n_units && in == 3 * pages + states && out == in);
+        sh_program_destroy(p);
+    }
+}
+
+/* Behind its sum, which has the backward of one unit to itself. */
+static void shards_leave_replicas_one_by_one(void **state)
+{
+    struct sh_build b = build_of(SH_F32, 0, 3);
+
+    (void)state;
+    b.offload.gradients = true;
+    for (int shard = 1; shard <= 2; shard++) {
+        struct sh_program *p = tiny_program(&b, tiny_mesh(shard, 2, 1, 0));
+
+        check_gradients(p, SH_SECTION_ONLY, "RSERSeERSeERSeERSeEe");
         sh_program_destroy(p);
     }
 }
@@ -621,6 +639,7 @@ int main(void)
         cmocka_unit_test(homes_lie_in_host_memory),
         cmocka_unit_test(gradients_go_and_come),
         cmocka_unit_test(gradients_lie_in_the_file),
+        cmocka_unit_test(shards_leave_replicas_one_by_one),
         cmocka_unit_test(copies_lie_where_replicas_see_them),
         cmocka_unit_test(parameters_come_and_stay_away),
         cmocka_unit_test(carried_ahead_of_the_use),
