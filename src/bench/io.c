@@ -14,6 +14,7 @@
 #include "src/bench/rows.h"
 #include "src/run/run.h"
 #include "src/run/shards.h"
+#include "src/run/visit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,12 +208,20 @@ static sh_rc round_of_all(struct bench *b)
     return empty(b);
 }
 
-/* Any numbers, but not zeros: a disk may be quick with those. */
+static void fill_stretch(const struct sh_stretch *s, void *arg)
+{
+    const struct bench *b = arg;
+
+    for (int k = 0; k < sh_shards_states(b->r); k++)
+        sh_exec_fill_normal(b->r->exec, s->state[k], (uint64_t)k, s->first, s->n, 1.0f);
+}
+
+/* Any numbers, but not zeros: a disk may be quick with those. Wherever the state lives. */
 static void fill(struct bench *b)
 {
-    for (int i = 0; i < b->state.set.n_pieces; i++)
-        for (int k = 0; k < b->state.set.states.n; k++)
-            sh_exec_fill_normal(b->r->exec, b->state.pieces[i].data[k], (uint64_t)k, i, b->state.pieces[i].elems, 1.0f);
+    for (int i = 0; i < b->r->p->n_units; i++)
+        if (b->r->p->units[i].trainable)
+            sh_visit_all(b->r, &b->r->p->units[i], true, fill_stretch, b);
 }
 
 /* Rows that do not depend on the size have no GB/s. */

@@ -274,6 +274,13 @@ def traced():
     return [] if n['in'] == n['out'] > 5 and n['exposed offload'] == 2 * n['in'] else [str(n)]
 
 
+def benched(how):
+    """Checkpoints are written from states wherever these are, and read back."""
+    job.prepare('bench', {'job.dump_folder': 'out', **config(1, **LARGE, **BF16, **how)})
+    text = job.sherd('bench', 'io', 'c.yaml', '--folder', '.', '--repeat', '1', folder='bench')
+    return [] if re.search(r'^load cold +[0-9.]', text, re.M) else [text]
+
+
 REFUSED = [
     ({**CPU, **HOST}, 2, 'offload.optimizer.*cpu is for GPUs'),
     ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 2, 'offload.optimizer.*not of a GPU; give cpu'),
@@ -306,7 +313,8 @@ def main():
               ('gradients in any order', in_any_order, 2, range(20 if LONG else 2),
                {**LARGE, **BF16, **GRADS, **LATE, 'training.local_batch_size': 1}),
               ('no snapshots', no_snapshots), ('too little pinned memory', too_little_pinned), ('a copy fails', copy_fails),
-              ('traced', traced)]
+              ('traced', traced), ('benchmark of checkpoints', benched, {}),
+              ('benchmark of checkpoints, all away', benched, {**HOST, **ALL})]
     cases += [(f'refused: {more}', ends, 'refused', 1, status, says, more) for more, status, says in REFUSED]
     return job.run_cases(cases)
 

@@ -376,9 +376,10 @@ def private_bytes(pid):
 
 
 def benched(name):
-    """Traced steps are alike: each has the update of the step before it, and none its own."""
+    """Traced steps are alike: each has the update of the step before it, and none its own. A checkpoint has states of the file."""
     job.prepare(name, {'job.dump_folder': 'out', **config(0, **BF16), **NVME})
     job.sherd('bench', 'step', 'c.yaml', '--folder', '.', '--repeat', '2', '--machine', 'm.yaml', folder=name)
+    job.sherd('bench', 'io', 'c.yaml', '--folder', '.', '--repeat', '1', folder=name)
     points = pathlib.Path(name, 'm.yaml').read_text()
     return [] if 'kind: adamw' in points else [f'{name}: no point is of an update: {points}']
 
