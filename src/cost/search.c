@@ -140,17 +140,28 @@ static sh_rc try_modes(struct state *st, struct sh_search_found f)
     return rc;
 }
 
-/* Masters in float32, the optimizer's states, and two bytes in the compute type, of what is trained. Where a file may have
- * the rest, the upper halves of the masters. */
+/* Bytes of the masters of an element that a device keeps at least: all four, or of bfloat16 one half where the other one is
+ * below the device. */
+static double least_master(const struct sh_config *cfg, bool states_away)
+{
+    bool halves = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16;
+
+    if (cfg->offload.parameters != SH_OFFLOAD_NONE)
+        return halves && !states_away ? 2 : 0;
+    return states_away ? 2 : 4;
+}
+
+/* Masters and the optimizer's states, and two bytes in the compute type, of what is trained. */
 static void find_least(struct state *st)
 {
     const struct sh_config *cfg = st->s->cfg;
-    const bool file = cfg->offload.mode == SH_OFFLOAD_BUDGET || cfg->offload.optimizer != SH_OFFLOAD_NONE;
+    const bool away = cfg->offload.mode == SH_OFFLOAD_BUDGET || cfg->offload.optimizer != SH_OFFLOAD_NONE;
     const struct sh_adapters adapters = sh_request_adapters(cfg);
     const double trained = (double)sh_model_trained(&cfg->model, &adapters);
     const double state_bytes = cfg->optimizer.state_dtype == SH_PRECISION_BFLOAT16 ? 2 : 4;
+    const double states = away ? 0 : state_bytes * sh_optim_of(cfg->optimizer.name)->n_states;
 
-    st->least_bytes = (file ? 2 : 4 + state_bytes * sh_optim_of(cfg->optimizer.name)->n_states) * trained;
+    st->least_bytes = (least_master(cfg, away) + states) * trained;
     st->least_resident = 2 * trained;
 }
 

@@ -166,6 +166,29 @@ static void a_file_makes_room(void **state)
     assert_non_null(strstr(found[0].recompute, "optimizer states in a file"));
 }
 
+/* On GPUs with less memory than the chunks of parameters take: these may be in the host's. */
+static void the_hosts_memory_makes_room(void **state)
+{
+    struct sh_config cfg = config(8);
+    struct sh_machine m = machine();
+    struct sh_search s = {
+        .cfg = &cfg, .machine = &m, .ranks = 2, .ranks_per_node = 2, .limit_bytes = 112 << 20, .quick = true};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n;
+
+    (void)state;
+    cfg.model.n_layers = 128;
+    cfg.training.loss_chunk_rows = 64;
+    cfg.offload.optimizer = cfg.offload.gradients = SH_OFFLOAD_CPU;
+    cfg.offload.buffer_count = 2;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    assert_int_equal(n, 0);
+    cfg.offload.parameters = SH_OFFLOAD_CPU;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    assert_true(n > 0 && found[0].bytes <= s.limit_bytes);
+    assert_non_null(strstr(found[0].recompute, "parameters in host memory"));
+}
+
 static void batches_that_do_not_divide_are_refused(void **state)
 {
     struct sh_config cfg = config(8);
@@ -223,6 +246,7 @@ int main(void)
         cmocka_unit_test(search_is_as_good_as_brute_force),
         cmocka_unit_test(batches_that_do_not_divide_are_refused),
         cmocka_unit_test(a_file_makes_room),
+        cmocka_unit_test(the_hosts_memory_makes_room),
         cmocka_unit_test(numbers_change_where_they_may),
     };
 
