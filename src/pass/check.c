@@ -24,11 +24,11 @@ static bool fits(const struct sh_check *c, const int *operand, int room, int n, 
     return true;
 }
 
-/* Kernels and collectives reach the device's memory only. */
+/* Kernels and collectives reach the device's memory only; a view is where its base is. */
 static bool within_reach(const struct sh_check *c, const int *operand, int room)
 {
     for (int k = 0; k < room; k++)
-        if (operand[k] != SH_NONE && c->p->tensors[operand[k]].tier != 0)
+        if (operand[k] != SH_NONE && c->p->tensors[sh_tensor_root(c->p, operand[k])].tier != 0)
             return false;
     return true;
 }

@@ -380,6 +380,17 @@ static void computed_in_the_file(struct plant *l)
     op_at(l, find(l, SH_OP_ADAMW, false, 0))->out[1] = l->p->slices[0].home;
 }
 
+/* As if it were where its base was, before that moved. */
+static void computed_in_a_view_of_the_file(struct plant *l)
+{
+    struct sh_op *op = op_at(l, find(l, SH_OP_ADAMW, false, 0));
+    struct sh_tensor view = l->p->tensors[op->out[1]];
+
+    view.base = l->p->slices[0].home;
+    view.base_elems = 0;
+    op->out[1] = sh_program_add_tensor(l->p, &view);
+}
+
 static void homes_share_their_place(struct plant *l)
 {
     l->p->tensors[l->p->slices[1].home].offset_bytes = l->p->tensors[l->p->slices[0].home].offset_bytes;
@@ -534,6 +545,7 @@ static const struct error sliced_table[] = {
     {"a fetch among kernels", SH_SECTION_UPDATE, fetched_as_a_kernel, "its stream does not run"},
     {"a slice between pages", SH_SECTION_UPDATE, fetched_between_pages, "the begin of a page"},
     {"a kernel on a file", SH_SECTION_UPDATE, computed_in_the_file, "lies in another tier"},
+    {"a kernel on a view of a file", SH_SECTION_UPDATE, computed_in_a_view_of_the_file, "lies in another tier"},
     {"two slices in one place of the file", SH_SECTION_UPDATE, homes_share_their_place, "lies upon another"},
     {"a place of the file between pages", SH_SECTION_UPDATE, home_between_pages, "whole pages"},
     {"two slices in one place", SH_SECTION_UPDATE, copies_share_their_place, "share memory"},
