@@ -28,6 +28,9 @@
 
 enum chain { GRADIENTS, UPDATED, GATHERED, CHAINS };
 
+/* What happens to a copy beside an operation: its fetch starts, it is touched first, it is touched last. */
+enum stop { FETCHED_AT, FIRST, LAST, STOPS };
+
 /* A copy on the device: [begin, begin + n) of the chunk of a unit, from operation `first` to operation `last` of the section. */
 struct copy {
     enum chain chain;
@@ -35,8 +38,9 @@ struct copy {
     int64_t begin;
     int first, last;
     bool fetched, evicted;
-    int fetch;    /* operation of the section as it becomes */
-    int fetch_at; /* operation of it as it was, before which the fetch starts */
+    int fetch;       /* operation of the section as it becomes */
+    int fetch_at;    /* operation of it as it was, before which the fetch starts */
+    int next[STOPS]; /* the copy behind it in each list, SH_NONE */
 };
 
 struct host {
@@ -57,6 +61,7 @@ struct host {
         *of_op;       /* [units], [units], [operations] rows of copies, SH_NONE: of a section's gradient, of an
                                         updated chunk, of what an update or a gather reads */
     int *of_update;   /* [units] the one of what its updates read from a file, SH_NONE */
+    int *stop[STOPS]; /* [operations] the first of the copies that stop there, in their order; SH_NONE */
     int *moved;       /* [n_tensors] the same view of the section's copy, SH_NONE */
     struct sh_op *op; /* the section as it becomes */
     int n, cap;
@@ -238,6 +243,23 @@ static void find_starts(struct host *h)
     }
 }
 
+/* Thousands of slices have as many copies, so that an operation asks for its own only. */
+static void list_copies(struct host *h)
+{
+    for (int k = h->n_copies - 1; k >= 0; k--) {
+        struct copy *c = &h->copies[k];
+        const int at[STOPS] = {[FETCHED_AT] = c->fetched ? c->fetch_at : SH_NONE,
+                               [FIRST] = c->fetched ? c->first : SH_NONE,
+                               [LAST] = c->evicted ? c->last : SH_NONE};
+
+        for (int stop = 0; stop < STOPS; stop++)
+            if (at[stop] != SH_NONE) {
+                c->next[stop] = h->stop[stop][at[stop]];
+                h->stop[stop][at[stop]] = k;
+            }
+    }
+}
+
 /* ---- the section anew ---- */
 
 static int push(struct host *h, struct sh_op op)
@@ -331,22 +353,21 @@ static void push_squares(struct host *h, const struct copy *c)
 
 static void push_before(struct host *h, int i)
 {
-    for (int k = 0; k < h->n_copies; k++)
-        if (h->copies[k].fetched && h->copies[k].first == i && h->copies[k].fetch_at == i)
-            push_fetch(h, &h->copies[k]);
-    for (int k = 0; k < h->n_copies; k++)
-        if (h->copies[k].fetched && h->copies[k].first == i)
-            push_wait(h, h->copies[k].fetch);
-    for (int k = 0; k < h->n_copies; k++)
-        if (h->copies[k].fetched && h->copies[k].first != i && h->copies[k].fetch_at == i)
-            push_fetch(h, &h->copies[k]);
+    struct copy *c = h->copies;
+
+    for (int k = h->stop[FETCHED_AT][i]; k != SH_NONE; k = c[k].next[FETCHED_AT])
+        if (c[k].first == i)
+            push_fetch(h, &c[k]);
+    for (int k = h->stop[FIRST][i]; k != SH_NONE; k = c[k].next[FIRST])
+        push_wait(h, c[k].fetch);
+    for (int k = h->stop[FETCHED_AT][i]; k != SH_NONE; k = c[k].next[FETCHED_AT])
+        if (c[k].first != i)
+            push_fetch(h, &c[k]);
 }
 
 static void push_behind(struct host *h, int i)
 {
-    for (int k = 0; k < h->n_copies; k++) {
-        if (h->copies[k].last != i || !h->copies[k].evicted)
-            continue;
+    for (int k = h->stop[LAST][i]; k != SH_NONE; k = h->copies[k].next[LAST]) {
         push_squares(h, &h->copies[k]);
         settle(h);
         h->waits = push_move(h, &h->copies[k], SH_OP_EVICT);
@@ -444,16 +465,21 @@ static void do_section(struct host *h, int section)
     h->of_param = filled(h->p->n_units);
     h->of_update = filled(h->p->n_units);
     h->of_op = filled(n);
+    for (int stop = 0; stop < STOPS; stop++)
+        h->stop[stop] = filled(n);
     h->moved = filled(h->n_tensors);
     if (h->p->sections[section].kind != SH_SECTION_NORM)
         find_copies(h);
     find_starts(h);
+    list_copies(h);
     rebuild(h);
     sh_program_set_ops(h->p, section, h->op, h->n);
     free(h->of_grad);
     free(h->of_param);
     free(h->of_update);
     free(h->of_op);
+    for (int stop = 0; stop < STOPS; stop++)
+        free(h->stop[stop]);
     free(h->moved);
 }
 
