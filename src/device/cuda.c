@@ -125,8 +125,8 @@ static sh_rc host_create(int64_t bytes, char **memory)
         cudaGetLastError();
         return sh_fail(
             SH_E_MEMORY,
-            "%s of pinned host memory cannot be had on this node, which ulimit -l, a container's limit or other ranks may have used up; "
-            "offload.optimizer, gradients or parameters=cpu and checkpoints of GPUs want it",
+            "%s of pinned host memory cannot be allocated: too little is free on this node, or ulimit -l or the "
+            "container allows less; offload.optimizer, gradients or parameters=cpu and checkpoints of GPUs need it",
             sh_str_bytes(bytes, text));
     }
     *memory = p;

@@ -255,7 +255,7 @@ def no_snapshots():
 
 def too_little_pinned():
     with emulated(pinned_mib=17):
-        return ends('little', 1, 4, r'MiB of pinned host memory cannot be had.*offload.optimizer',
+        return ends('little', 1, 4, r'MiB of pinned host memory cannot be allocated.*offload.optimizer',
                     {**LARGE, 'model.vocab_size': 4000, **HOST})
 
 
