@@ -143,6 +143,14 @@ def need_launcher():
         skip_all('no launcher (configure found no mpirun of this MPI; give MPIRUN=)')
 
 
+def need_emulated_gpus():
+    """Skip without them; a node then has eight."""
+    if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
+        skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
+    need_launcher()
+    os.environ['SHERD_EMULATED_GPUS'] = '8'
+
+
 def need_modules(*names):
     """Skip without them; the system's Python has them perhaps, when another one comes first in PATH."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]

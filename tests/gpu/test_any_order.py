@@ -5,7 +5,6 @@ notice. Prints TAP. SHERD_LONG=1 tries many more orders.
 Only in a build that was configured --with-cuda=emulated.
 """
 import os
-import pathlib
 import sys
 
 from trains import CUDA, job, run, tiny
@@ -30,10 +29,7 @@ def in_any_order(mesh, seeds, more):
 
 
 def main():
-    if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
-        job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
-    job.need_launcher()
-    os.environ['SHERD_EMULATED_GPUS'] = '8'
+    job.need_emulated_gpus()
     tiny.write_tokens()
     behind = {'checkpoint.async_mode': 'async', 'checkpoint.interval': 1}
     return job.run_cases([

@@ -132,10 +132,7 @@ def too_old(backend):
 
 
 def main():
-    if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
-        job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
-    job.need_launcher()
-    os.environ['SHERD_EMULATED_GPUS'] = '8'
+    job.need_emulated_gpus()
     MESHES['1x6'] = (6, {'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 6})
     tiny.write_tokens()
     cases = [(f'{call} {count} on rank {rank} of {mesh}: {what}', fails, call, rank, count, what, mesh, says)

@@ -293,10 +293,7 @@ REFUSED = [
 
 
 def main():
-    if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
-        job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
-    job.need_launcher()
-    os.environ['SHERD_EMULATED_GPUS'] = '8'
+    job.need_emulated_gpus()
     tiny.write_tokens()
     cases = [(label(*row), same, *row) for row in MATRIX + (MORE if LONG else [])]
     cases += [(f'resumed {name}', resumes, *way, BF16) for name, *way in (

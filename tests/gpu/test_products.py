@@ -109,10 +109,7 @@ def no_file():
 
 
 def main():
-    if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
-        job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
-    job.need_launcher()
-    os.environ['SHERD_EMULATED_GPUS'] = '8'
+    job.need_emulated_gpus()
     tiny.write_tokens()
     return job.run_cases([
         ('the fastest is taken, and again after a restart', takes_the_fastest),

@@ -229,10 +229,7 @@ def strategies():
 
 
 def main():
-    if b'SHERD_EMULATED_GPUS' not in pathlib.Path(os.environ['SHERD']).read_bytes():
-        job.skip_all('this build has no emulated GPUs (configure --with-cuda=emulated)')
-    job.need_launcher()
-    os.environ['SHERD_EMULATED_GPUS'] = '8'
+    job.need_emulated_gpus()
     tiny.write_tokens()
     mpi, tree = {'comm.backend': 'mpi'}, {'training.reproducible': 'mesh'}
     rounded = {'training.mixed_precision_reduce': 'bfloat16'}

@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -387,4 +388,17 @@ void sim_params(const struct sim *s, float *out)
             if (s->ranks[rank].p->units[i].full != SH_NONE)
                 (p->units[i].packed ? same_packed : same_full)(s, rank, &s->ranks[rank].p->units[i], out);
     }
+}
+
+struct sh_op_scalars sim_scalars(int step, double loss_scale)
+{
+    return (struct sh_op_scalars){.loss_scale = loss_scale,
+                                  .lr = 0.02f,
+                                  .beta1 = 0.9f,
+                                  .beta2 = 0.95f,
+                                  .adam_eps = 1e-3f,
+                                  .weight_decay = 0.1f,
+                                  .beta1_pow = pow(0.9, step + 1),
+                                  .beta2_pow = pow(0.95, step + 1),
+                                  .grad_scale = 0.5f};
 }

@@ -40,6 +40,10 @@ extern bool sim_round_frozen;
 void sim_destroy(struct sim *s); /* looks at the guard bytes */
 
 /* Run one section (an index in the program), or the first of a kind, on all ranks to its end. */
+/* Of step `step`, counted from 0. eps is large beside the rounding of gradients, so that a gradient that is zero but for rounding
+ * moves nothing. */
+struct sh_op_scalars sim_scalars(int step, double loss_scale);
+
 void sim_run_section(struct sim *s, int section);
 void sim_run(struct sim *s, enum sh_section_kind kind);
 

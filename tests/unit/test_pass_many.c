@@ -92,15 +92,7 @@ static double agreed(const struct sim *s, int tensor)
 
 static void train(struct sim *s, int n, int step, struct outcome *o)
 {
-    s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / (ranks() * TINY_SEQ),
-                                        .lr = 0.02f,
-                                        .beta1 = 0.9f,
-                                        .beta2 = 0.95f,
-                                        .adam_eps = 1e-3f,
-                                        .weight_decay = 0.1f,
-                                        .beta1_pow = pow(0.9, step + 1),
-                                        .beta2_pow = pow(0.95, step + 1),
-                                        .grad_scale = 0.5f};
+    s->scalars = sim_scalars(step, 1.0 / (ranks() * TINY_SEQ));
     micro_steps(s, n, step);
     sim_run(s, SH_SECTION_LOSS);
     sim_run(s, SH_SECTION_NORM);

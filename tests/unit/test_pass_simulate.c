@@ -95,18 +95,9 @@ static double agreed(const struct sim *s, int tensor)
     return first;
 }
 
-/* eps is large beside the rounding of gradients, so that a gradient that is zero but for rounding moves nothing. */
 static void train(struct sim *s, const struct sh_build *b, int step, struct outcome *o)
 {
-    s->scalars = (struct sh_op_scalars){.loss_scale = 1.0 / batch.counted[step],
-                                        .lr = 0.02f,
-                                        .beta1 = 0.9f,
-                                        .beta2 = 0.95f,
-                                        .adam_eps = 1e-3f,
-                                        .weight_decay = 0.1f,
-                                        .beta1_pow = pow(0.9, step + 1),
-                                        .beta2_pow = pow(0.95, step + 1),
-                                        .grad_scale = 0.5f};
+    s->scalars = sim_scalars(step, 1.0 / batch.counted[step]);
     micro_steps(s, b, step);
     sim_run(s, SH_SECTION_LOSS);
     sim_run(s, SH_SECTION_NORM);
