@@ -54,7 +54,9 @@ static inline void sh_dnnl_end(struct sh_dnnl_matmul *m)
 typedef const dnnl_memory_desc_t *sh_dnnl_desc_ref;
 #define SH_DNNL_REF(desc) (&(desc))
 
+/* Not copied: the iterator reads the operation again for each implementation that it tries. */
 struct sh_dnnl_matmul {
+    dnnl_matmul_desc_t op;
     dnnl_primitive_desc_iterator_t it;
     dnnl_primitive_desc_t pd;
 };
@@ -81,10 +83,9 @@ static inline dnnl_status_t sh_dnnl_fetch(struct sh_dnnl_matmul *m)
 static inline dnnl_status_t sh_dnnl_first(struct sh_dnnl_matmul *m, dnnl_engine_t engine, sh_dnnl_desc_ref a,
                                           sh_dnnl_desc_ref b, sh_dnnl_desc_ref c, const_dnnl_primitive_attr_t attr)
 {
-    dnnl_matmul_desc_t op;
-    dnnl_status_t status = dnnl_matmul_desc_init(&op, a, b, NULL, c);
+    dnnl_status_t status = dnnl_matmul_desc_init(&m->op, a, b, NULL, c);
     if (status == dnnl_success)
-        status = dnnl_primitive_desc_iterator_create(&m->it, &op, attr, engine, NULL);
+        status = dnnl_primitive_desc_iterator_create(&m->it, &m->op, attr, engine, NULL);
     return status == dnnl_success ? sh_dnnl_fetch(m) : status;
 }
 
