@@ -2,21 +2,21 @@
  * from the same choice, so that they cannot belong to another engine. */
 #include "sherd_config.h"
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/panel.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu.h"
 
 /* The first that takes the type; the last ones take all. */
 static const struct sh_attn_engine *const forward[] = {
-#ifdef SH_AMX
-    &sh_attn_amx,
+#ifdef SH_WIDE
+    &sh_attn_panels,
 #endif
     &sh_attn_f32,
 };
 
 static const struct sh_attn_engine *const backward[] = {
-#ifdef SH_AMX
-    &sh_attn_amx_bwd,
+#ifdef SH_WIDE
+    &sh_attn_panels_bwd,
 #endif
     &sh_attn_f32_bwd,
 };

@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/gemm_engine.h"
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/panel.h"
 
 #include <stddef.h>
 
@@ -15,8 +15,8 @@
  *   16 bits widened to f32  nearly the f32 engine's */
 /* clang-format off */
 static const struct sh_gemm_engine *const engines[] = {
-#ifdef SH_AMX
-    &sh_gemm_engine_amx,
+#ifdef SH_WIDE
+    &sh_gemm_engine_panels,
 #endif
 #ifdef HAVE_DNNL
     &sh_gemm_engine_dnnl_bf16,

@@ -1,5 +1,5 @@
 /* The head: logits, cross entropy and its gradients, a chunk of attr->head.chunk_rows rows at a time, so that [N,V] never
- * exists: by amx_head.c where that can, else with the products of any engine. Rows are padded in scratch to whole cache
+ * exists: by head_panels.c where that can, else with the products of any engine. Rows are padded in scratch to whole cache
  * lines, since a vocabulary seldom is a multiple of anything.
  * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w once or twice and reads and writes
  * dw once, so that chunks of few rows are bound by memory. The chunk's size changes the order of dw's sums only.
@@ -7,8 +7,8 @@
  * 421 and 735 with 256. */
 #include "sherd_config.h"
 
-#include "kernels/cpu/amx.h"
-#include "kernels/cpu/amx_head.h"
+#include "kernels/cpu/panel.h"
+#include "kernels/cpu/head_panels.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
@@ -69,10 +69,10 @@ static int64_t products_bytes(enum sh_dtype dtype, int threads)
     return f32 > act ? f32 : act;
 }
 
-#ifdef SH_AMX
+#ifdef SH_WIDE
 static bool by_tiles(const struct sh_op_call *call)
 {
-    return call->kind != SH_OP_HEAD_SCORE && call->in[0].dtype == SH_BF16 && sh_amx_usable();
+    return call->kind != SH_OP_HEAD_SCORE && call->in[0].dtype == SH_BF16 && sh_panel_unit();
 }
 #endif
 
@@ -81,9 +81,9 @@ int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads)
     enum sh_dtype dtype = call->in[0].dtype;
     if (call->kind == SH_OP_LOGITS)
         return sh_gemm_work_bytes(dtype, SH_F32, threads);
-#ifdef SH_AMX
+#ifdef SH_WIDE
     if (by_tiles(call))
-        return sh_amx_head_work_bytes(call, threads);
+        return sh_panel_head_work_bytes(call, threads);
 #endif
     int64_t piece[2];
     (void)head_of(call, piece);
@@ -223,9 +223,9 @@ static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, double *lo
 static sh_rc run_head(const struct sh_op_call *call)
 {
     double loss;
-#ifdef SH_AMX
+#ifdef SH_WIDE
     if (by_tiles(call))
-        SH_TRY(sh_amx_head_run(call, &loss));
+        SH_TRY(sh_panel_head_run(call, &loss));
     else
 #endif
         SH_TRY(run_chunks(call, call->kind == SH_OP_HEAD_LOSS_GRAD, &loss));

@@ -4,16 +4,16 @@
  * pairs which the next product reads as columns. Scores, softmax and all sums are f32; weights and gradients of scores
  * are rounded to bf16 where a product reads them.
  *
- * A block is 32 x 32 floats, row-major, dense; a panel is that of amx.h. Internal to kernels/cpu; local, no state. */
-#ifndef SH_KERNELS_CPU_ATTENTION_AMX_H
-#define SH_KERNELS_CPU_ATTENTION_AMX_H
+ * A block is 32 x 32 floats, row-major, dense; a panel is that of panel.h. Internal to kernels/cpu; local, no state. */
+#ifndef SH_KERNELS_CPU_ATTENTION_PANELS_H
+#define SH_KERNELS_CPU_ATTENTION_PANELS_H
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/panel.h"
 #include "kernels/cpu/attention.h"
 
-enum { SH_ATTN_SIDE = SH_AMX_SIDE, SH_ATTN_BLOCK = SH_AMX_STEP };
+enum { SH_ATTN_SIDE = SH_PANEL_SIDE, SH_ATTN_BLOCK = SH_PANEL_STEP };
 
-bool sh_attn_amx_takes(enum sh_dtype dtype);
+bool sh_attn_panels_takes(enum sh_dtype dtype);
 
 /* Rows of a head in a tensor of bf16. */
 struct sh_attn_matrix {
@@ -21,9 +21,9 @@ struct sh_attn_matrix {
     int64_t ld, rows, dim;
 };
 
-/* Panels of 32 rows each, dim deep; the next one sh_amx_panels(dim) steps on.
+/* Panels of 32 rows each, dim deep; the next one sh_panels(dim) steps on.
  * Panels of 32 columns each, rows deep; the next one `steps` steps on. */
-typedef void (*sh_attn_pack)(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride);
+typedef void (*sh_attn_pack)(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels);
 void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps);
 
@@ -38,12 +38,12 @@ struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, in
 /* Scores of keys from `key` on become -Inf where the query does not see the key. */
 void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key);
 
-#ifdef SH_AMX
+#ifdef SH_WIDE
 #include <immintrin.h>
 
 /* Two rows of 32 as pair `p` of a step of columns. Unpacking works within quarters of a vector: each of its two results
  * has pairs of both halves of the columns. */
-static SH_AMX inline void sh_attn_put_pair(__m512i even, __m512i odd, sh_bf16 *step, int64_t p)
+static SH_WIDE inline void sh_attn_put_pair(__m512i even, __m512i odd, sh_bf16 *step, int64_t p)
 {
     const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
     const __m512i second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);

@@ -4,9 +4,9 @@
  * at T=1024. */
 #include "sherd_config.h"
 
-#include "kernels/cpu/attention_amx.h"
+#include "kernels/cpu/attention_panels.h"
 
-#ifdef SH_AMX
+#ifdef SH_WIDE
 
 #include "kernels/cpu/wide.h"
 
@@ -15,7 +15,7 @@
 #include <omp.h>
 #include <string.h>
 
-enum { SIDE = SH_ATTN_SIDE, STEP = SH_AMX_STEP, BLOCK = SH_ATTN_BLOCK, QUERIES = 8, KEYS = 8 };
+enum { SIDE = SH_ATTN_SIDE, STEP = SH_PANEL_STEP, BLOCK = SH_ATTN_BLOCK, QUERIES = 8, KEYS = 8 };
 
 struct task {
     const struct sh_attn *a;
@@ -55,7 +55,7 @@ static void cut_scratch(struct task *w, void *p)
 }
 
 /* e^(row of scores * by - now), added to total, rounded */
-static SH_AMX inline __m512i weights(const float *row, __m512 by, const __m512 now[2], __m512 total[2])
+static SH_WIDE inline __m512i weights(const float *row, __m512 by, const __m512 now[2], __m512 total[2])
 {
     __m512 e[2];
 
@@ -68,7 +68,8 @@ static SH_AMX inline __m512i weights(const float *row, __m512 by, const __m512 n
 
 /* Scores s of `steps` blocks become weights, as steps of columns; shrink: what brings earlier ones to the new
  * maximum. */
-static SH_AMX void soften(const float *s, int64_t steps, float scale, float *max, float *sum, float *shrink, sh_bf16 *p)
+static SH_WIDE void soften(const float *s, int64_t steps, float scale, float *max, float *sum, float *shrink,
+                           sh_bf16 *p)
 {
     __m512 by = _mm512_set1_ps(scale), top[2], now[2], total[2];
 
@@ -96,7 +97,7 @@ static SH_AMX void soften(const float *s, int64_t steps, float scale, float *max
 }
 
 /* block [SIDE][SIDE], by [SIDE]: a column is a query. */
-static SH_AMX void scale_columns(float *restrict block, const float *restrict by)
+static SH_WIDE void scale_columns(float *restrict block, const float *restrict by)
 {
     for (int i = 0; i < SIDE; i++, block += SIDE)
         for (int j = 0; j < SIDE; j++)
@@ -104,7 +105,7 @@ static SH_AMX void scale_columns(float *restrict block, const float *restrict by
 }
 
 /* Panel j of the queries against those of the panels of keys [k0, k1) that it sees. */
-static SH_AMX void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
+static SH_WIDE void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
 {
     const struct sh_attn_queries *seen = &w->seen[j];
     int64_t lo = seen->least / SIDE > k0 ? seen->least / SIDE : k0, n = least(seen->t / SIDE + 1, k1) - lo;
@@ -113,14 +114,14 @@ static SH_AMX void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
         return;
 
     for (int64_t i = 0; i < n; i++) {
-        sh_amx_multiply(w->k + (lo - k0 + i) * w->depth * STEP, w->q + j * w->depth * STEP, w->s + i * BLOCK, w->depth,
-                        false);
+        sh_panel_multiply(w->k + (lo - k0 + i) * w->depth * STEP, w->q + j * w->depth * STEP, w->s + i * BLOCK,
+                          w->depth, false);
         sh_attn_hide(w->s + i * BLOCK, seen, (lo + i) * SIDE);
     }
     soften(w->s, n, w->a->scale, w->max + j * SIDE, w->sum + j * SIDE, shrink, w->p);
     for (int64_t d = 0; d < w->depth; d++) {
         scale_columns(o + d * BLOCK, shrink);
-        sh_amx_multiply(w->v + (d * KEYS + lo - k0) * STEP, w->p, o + d * BLOCK, n, true);
+        sh_panel_multiply(w->v + (d * KEYS + lo - k0) * STEP, w->p, o + d * BLOCK, n, true);
     }
 }
 
@@ -138,7 +139,7 @@ static struct sh_attn_matrix rows_of(const struct task *w, int64_t row, int64_t 
 static void open_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
-    sh_attn_pack_rows(rows_of(w, w->t, QUERIES * SIDE, sh_attn_q_col(a, w->head)), sh_amx_pack_cols, w->q);
+    sh_attn_pack_rows(rows_of(w, w->t, QUERIES * SIDE, sh_attn_q_col(a, w->head)), sh_panel_pack_cols, w->q);
     memset(w->o, 0, (size_t)(w->panels * w->depth * BLOCK) * sizeof(float));
     for (int64_t j = 0; j < w->panels; j++)
         w->seen[j] = sh_attn_queries_of(a, w->b, w->t + j * SIDE);
@@ -149,7 +150,7 @@ static void open_task(struct task *w)
 }
 
 /* The output lies turned, D by queries; it is divided by the sums and turned back as it is stored. */
-static SH_AMX void close_task(struct task *w)
+static SH_WIDE void close_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
     int64_t end = least(w->t + w->panels * SIDE, a->seq), ld = a->heads * a->dim;
@@ -173,7 +174,7 @@ static void attend(struct task *w)
 {
     const struct sh_attn *a = w->a;
     int64_t kv_head = w->head / (a->heads / a->kv_heads), first = a->seq;
-    w->panels = least(sh_amx_panels(a->seq - w->t), QUERIES);
+    w->panels = least(sh_panels(a->seq - w->t), QUERIES);
     open_task(w);
     for (int64_t j = 0; j < w->panels; j++)
         /* Panels of queries see different first keys where documents begin; the task begins at the least. */
@@ -181,8 +182,8 @@ static void attend(struct task *w)
     int64_t end = w->t / SIDE + w->panels;
     for (int64_t k0 = first / SIDE; k0 < end; k0 += KEYS) {
         int64_t k1 = least(k0 + KEYS, end), rows = (k1 - k0) * SIDE;
-        sh_attn_pack_rows(rows_of(w, k0 * SIDE, rows, sh_attn_k_col(a, kv_head)), sh_amx_pack_rows, w->k);
-        sh_attn_pack_cols(rows_of(w, k0 * SIDE, rows, sh_attn_v_col(a, kv_head)), sh_amx_pack_rows, w->v, KEYS);
+        sh_attn_pack_rows(rows_of(w, k0 * SIDE, rows, sh_attn_k_col(a, kv_head)), sh_panel_pack_rows, w->k);
+        sh_attn_pack_cols(rows_of(w, k0 * SIDE, rows, sh_attn_v_col(a, kv_head)), sh_panel_pack_rows, w->v, KEYS);
         for (int64_t j = 0; j < w->panels; j++)
             take_keys(w, j, k0, k1);
     }
@@ -191,7 +192,7 @@ static void attend(struct task *w)
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * scratch_bytes(sh_amx_panels(call->attr->attn.head_dim));
+    return threads * scratch_bytes(sh_panels(call->attr->attn.head_dim));
 }
 
 static sh_rc run(const struct sh_op_call *call)
@@ -201,9 +202,9 @@ static sh_rc run(const struct sh_op_call *call)
     SH_REQUIRE(call->work_bytes >= work_bytes(call, omp_get_max_threads()));
 #pragma omp parallel
     {
-        struct task w = {.a = &a, .call = call, .depth = sh_amx_panels(a.dim)};
+        struct task w = {.a = &a, .call = call, .depth = sh_panels(a.dim)};
         cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
-        sh_amx_begin();
+        sh_panel_begin();
         /* The last queries see the most keys: they go first, so that no thread is left with them at the end. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks * heads; i++) {
@@ -212,11 +213,11 @@ static sh_rc run(const struct sh_op_call *call)
             w.head = i % a.heads;
             attend(&w);
         }
-        sh_amx_end();
+        sh_panel_end();
     }
     return SH_OK;
 }
 
-const struct sh_attn_engine sh_attn_amx = {.takes = sh_attn_amx_takes, .work_bytes = work_bytes, .run = run};
+const struct sh_attn_engine sh_attn_panels = {.takes = sh_attn_panels_takes, .work_bytes = work_bytes, .run = run};
 
 #endif

@@ -4,16 +4,16 @@
  * on a core of a Xeon with AMX: 400 GFLOP/s of the floor's operations at T=256, 600 at T=1024. */
 #include "sherd_config.h"
 
-#include "kernels/cpu/attention_amx.h"
+#include "kernels/cpu/attention_panels.h"
 
-#ifdef SH_AMX
+#ifdef SH_WIDE
 
 #include "kernels/cpu/wide.h"
 
 #include <omp.h>
 #include <string.h>
 
-enum { SIDE = SH_ATTN_SIDE, STEP = SH_AMX_STEP, BLOCK = SH_ATTN_BLOCK, QUERIES = 4, KEYS = 4 };
+enum { SIDE = SH_ATTN_SIDE, STEP = SH_PANEL_STEP, BLOCK = SH_ATTN_BLOCK, QUERIES = 4, KEYS = 4 };
 
 struct task {
     const struct sh_attn *a;
@@ -75,7 +75,7 @@ struct columns {
     __m512 by, lse[2], delta[2];
 };
 
-static SH_AMX struct columns columns_of(const struct task *w, int64_t j)
+static SH_WIDE struct columns columns_of(const struct task *w, int64_t j)
 {
     struct columns c = {.by = _mm512_set1_ps(w->a->scale)};
 
@@ -88,8 +88,8 @@ static SH_AMX struct columns columns_of(const struct task *w, int64_t j)
 
 /* One key: from a row of scores s and of gradients of weights ds, a row of weights, and one of gradients of the
  * unscaled scores, which is also returned. */
-static SH_AMX inline __m512i gradients(const struct columns *c, const float *s, const float *ds, sh_bf16 *weights,
-                                       sh_bf16 *grads)
+static SH_WIDE inline __m512i gradients(const struct columns *c, const float *s, const float *ds, sh_bf16 *weights,
+                                        sh_bf16 *grads)
 {
     __m512 p[2], d[2];
     __m512i rounded;
@@ -106,11 +106,11 @@ static SH_AMX inline __m512i gradients(const struct columns *c, const float *s, 
 }
 
 /* Panel j of the chunk against panel k of the keys, the i-th of its tile. */
-static SH_AMX void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
+static SH_WIDE void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
 {
     int64_t keys = k * w->depth * STEP, queries = j * w->depth * STEP;
-    sh_amx_multiply(w->k + keys, w->q + queries, w->s, w->depth, false);
-    sh_amx_multiply(w->v + keys, w->g + queries, w->ds, w->depth, false);
+    sh_panel_multiply(w->k + keys, w->q + queries, w->s, w->depth, false);
+    sh_panel_multiply(w->v + keys, w->g + queries, w->ds, w->depth, false);
     sh_attn_hide(w->s, &w->seen[j], k * SIDE);
     struct columns c = columns_of(w, j);
     sh_bf16 *p = w->p_rows + j * STEP, *ds = w->ds_rows + j * STEP;
@@ -122,7 +122,7 @@ static SH_AMX void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
 }
 
 /* All queries of the chunk that come after panel k of the keys, with dv += p' do and dk += ds' q. */
-static SH_AMX void take_panel(struct task *w, int64_t k, int64_t i)
+static SH_WIDE void take_panel(struct task *w, int64_t k, int64_t i)
 {
     /* Earlier panels of queries see none of these keys. */
     int64_t lo = k > w->t / SIDE ? k - w->t / SIDE : 0;
@@ -130,26 +130,26 @@ static SH_AMX void take_panel(struct task *w, int64_t k, int64_t i)
         take_block(w, j, k, i);
     for (int64_t d = 0; d < w->depth; d++) {
         int64_t at = (k * w->depth + d) * BLOCK, in = (d * QUERIES + lo) * STEP;
-        sh_amx_multiply(w->p_rows + lo * STEP, w->g_in + in, w->dv + at, w->panels - lo, true);
-        sh_amx_multiply(w->ds_rows + lo * STEP, w->q_in + in, w->dk + at, w->panels - lo, true);
+        sh_panel_multiply(w->p_rows + lo * STEP, w->g_in + in, w->dv + at, w->panels - lo, true);
+        sh_panel_multiply(w->ds_rows + lo * STEP, w->q_in + in, w->dk + at, w->panels - lo, true);
     }
 }
 
 /* Panels [k0, k1) of the keys, with dq += ds k. */
-static SH_AMX void take_tile(struct task *w, int64_t k0, int64_t k1)
+static SH_WIDE void take_tile(struct task *w, int64_t k0, int64_t k1)
 {
     for (int64_t k = k0; k < k1; k++)
         take_panel(w, k, k - k0);
     for (int64_t j = 0; j < w->panels; j++) {
         int64_t steps = least(k1, w->t / SIDE + j + 1) - k0;
         for (int64_t d = 0; d < w->depth && steps > 0; d++)
-            sh_amx_multiply(w->k_turned + (d * w->keys + k0) * STEP, w->ds_cols + j * KEYS * STEP,
-                            w->dq + (j * w->depth + d) * BLOCK, steps, true);
+            sh_panel_multiply(w->k_turned + (d * w->keys + k0) * STEP, w->ds_cols + j * KEYS * STEP,
+                              w->dq + (j * w->depth + d) * BLOCK, steps, true);
     }
 }
 
 /* In f32, in one order. */
-static SH_AMX float dot(const sh_bf16 *x, const sh_bf16 *y, int64_t n)
+static SH_WIDE float dot(const sh_bf16 *x, const sh_bf16 *y, int64_t n)
 {
     float sum = 0;
     for (int64_t i = 0; i < n; i++)
@@ -178,10 +178,10 @@ static void open_chunk(struct task *w)
     struct sh_attn_matrix o = rows_of(w, w->call->in[2].data, ld, w->t, rows, w->head * a->dim);
     const float *lse = (const float *)w->call->in[3].data + (w->b * a->heads + w->head) * a->seq + w->t;
 
-    sh_attn_pack_rows(q, sh_amx_pack_cols, w->q);
-    sh_attn_pack_rows(g, sh_amx_pack_cols, w->g);
-    sh_attn_pack_cols(q, sh_amx_pack_cols, w->q_in, QUERIES);
-    sh_attn_pack_cols(g, sh_amx_pack_cols, w->g_in, QUERIES);
+    sh_attn_pack_rows(q, sh_panel_pack_cols, w->q);
+    sh_attn_pack_rows(g, sh_panel_pack_cols, w->g);
+    sh_attn_pack_cols(q, sh_panel_pack_cols, w->q_in, QUERIES);
+    sh_attn_pack_cols(g, sh_panel_pack_cols, w->g_in, QUERIES);
     memset(w->dq, 0, (size_t)(w->panels * w->depth * BLOCK) * sizeof(float));
     for (int64_t j = 0; j < w->panels; j++)
         w->seen[j] = sh_attn_queries_of(a, w->b, w->t + j * SIDE);
@@ -213,7 +213,7 @@ static void put_chunk(const struct task *w)
 static void take_chunk(struct task *w)
 {
     int64_t first = w->a->seq;
-    w->panels = least(sh_amx_panels(w->a->seq - w->t), QUERIES);
+    w->panels = least(sh_panels(w->a->seq - w->t), QUERIES);
     open_chunk(w);
     for (int64_t j = 0; j < w->panels; j++)
         first = least(w->seen[j].least, first);
@@ -241,9 +241,9 @@ static void take_kv_head(struct task *w)
     struct sh_attn_matrix k = rows_of(w, a->qkv, a->ld, 0, a->seq, k_col);
     size_t bytes = (size_t)(w->keys * w->depth * BLOCK) * sizeof(float);
 
-    sh_attn_pack_rows(k, sh_amx_pack_rows, w->k);
-    sh_attn_pack_cols(k, sh_amx_pack_rows, w->k_turned, w->keys);
-    sh_attn_pack_rows(rows_of(w, a->qkv, a->ld, 0, a->seq, v_col), sh_amx_pack_rows, w->v);
+    sh_attn_pack_rows(k, sh_panel_pack_rows, w->k);
+    sh_attn_pack_cols(k, sh_panel_pack_rows, w->k_turned, w->keys);
+    sh_attn_pack_rows(rows_of(w, a->qkv, a->ld, 0, a->seq, v_col), sh_panel_pack_rows, w->v);
     memset(w->dk, 0, bytes);
     memset(w->dv, 0, bytes);
     for (w->head = w->kv_head * group; w->head < (w->kv_head + 1) * group; w->head++)
@@ -255,7 +255,7 @@ static void take_kv_head(struct task *w)
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * scratch_bytes(sh_amx_panels(call->in[1].dim[1]), sh_amx_panels(call->attr->attn.head_dim));
+    return threads * scratch_bytes(sh_panels(call->in[1].dim[1]), sh_panels(call->attr->attn.head_dim));
 }
 
 static sh_rc run(const struct sh_op_call *call)
@@ -264,20 +264,20 @@ static sh_rc run(const struct sh_op_call *call)
     SH_REQUIRE(call->work_bytes >= work_bytes(call, omp_get_max_threads()));
 #pragma omp parallel
     {
-        struct task w = {.a = &a, .call = call, .depth = sh_amx_panels(a.dim), .keys = sh_amx_panels(a.seq)};
+        struct task w = {.a = &a, .call = call, .depth = sh_panels(a.dim), .keys = sh_panels(a.seq)};
         cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
-        sh_amx_begin();
+        sh_panel_begin();
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < a.batch * a.kv_heads; i++) {
             w.b = i / a.kv_heads;
             w.kv_head = i % a.kv_heads;
             take_kv_head(&w);
         }
-        sh_amx_end();
+        sh_panel_end();
     }
     return SH_OK;
 }
 
-const struct sh_attn_engine sh_attn_amx_bwd = {.takes = sh_attn_amx_takes, .work_bytes = work_bytes, .run = run};
+const struct sh_attn_engine sh_attn_panels_bwd = {.takes = sh_attn_panels_takes, .work_bytes = work_bytes, .run = run};
 
 #endif

@@ -1,55 +1,27 @@
+/* Rows and columns of matrices as the tiles that products read. */
 #include "sherd_config.h"
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/panel.h"
 
-#ifdef SH_AMX
+#ifdef SH_WIDE
 
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-enum { HALF = SH_AMX_SIDE / 2, TILE = SH_AMX_STEP / 2 };
-
-/* Leaf 7 of CPUID tells of the unit, and of the instruction that rounds to bf16. */
-static bool cpu_has_it(void)
-{
-    unsigned a, b, c, d, a1, b1, c1, d1;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !__get_cpuid_count(7, 1, &a1, &b1, &c1, &d1))
-        return false;
-    bool tile = d >> 24 & 1, bf16 = d >> 22 & 1, avx512 = (b >> 16 & 1) && (b >> 30 & 1) && (b >> 31 & 1);
-    return tile && bf16 && avx512 && (a1 >> 5 & 1);
-}
-
-/* Linux saves the tiles only for processes that have asked. */
-static bool system_allows(void)
-{
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
-}
-
-/* Asked once: the permission is the process's, and threads created later inherit it. */
-bool sh_amx_usable(void)
-{
-    static int answer; /* 0: not asked yet */
-    if (!answer)
-        answer = cpu_has_it() && system_allows() ? 1 : -1;
-    return answer > 0;
-}
+enum { HALF = SH_PANEL_SIDE / 2, TILE = SH_PANEL_STEP / 2 };
 
 /* Masks of the first n lanes; n may be negative or too large at the edges of a matrix. */
-static SH_AMX __mmask32 first_32(int64_t n)
+static SH_WIDE __mmask32 first_32(int64_t n)
 {
     return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
 }
 
-static SH_AMX __mmask16 first_16(int64_t n)
+static SH_WIDE __mmask16 first_16(int64_t n)
 {
     return (__mmask16)(n >= 16 ? 0xffffu : n <= 0 ? 0 : (1u << n) - 1);
 }
 
 /* 16 x 16 pairs: rows become columns. */
-static SH_AMX inline void transpose(__m512i r[16])
+static SH_WIDE inline void transpose(__m512i r[16])
 {
     __m512i t[16];
     _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)
@@ -81,7 +53,7 @@ static SH_AMX inline void transpose(__m512i r[16])
 }
 
 /* One tile of stored rows i, each of 32 inner elements from k on. */
-static SH_AMX inline void load_rows(const struct sh_amx_source *s, int64_t i, int64_t k, __m512i r[16])
+static SH_WIDE inline void load_rows(const struct sh_panel_source *s, int64_t i, int64_t k, __m512i r[16])
 {
     __mmask32 mask = first_32(s->depth - k);
     _Pragma("GCC unroll 16") for (int64_t j = 0; j < HALF; j++)
@@ -89,7 +61,7 @@ static SH_AMX inline void load_rows(const struct sh_amx_source *s, int64_t i, in
 }
 
 /* One tile of stored rows k: two neighbours are interleaved to pairs, for 16 sides from i on. */
-static SH_AMX inline void load_pairs(const struct sh_amx_source *s, int64_t i, int64_t k, __m512i r[16])
+static SH_WIDE inline void load_pairs(const struct sh_panel_source *s, int64_t i, int64_t k, __m512i r[16])
 {
     __mmask16 mask = first_16(s->sides - i);
     _Pragma("GCC unroll 16") for (int64_t j = 0; j < HALF; j++)
@@ -102,9 +74,9 @@ static SH_AMX inline void load_pairs(const struct sh_amx_source *s, int64_t i, i
 }
 
 /* A tile is 16 lines of the cache. */
-static SH_AMX inline void store(const __m512i r[16], sh_bf16 *tile)
+static SH_WIDE inline void store(const __m512i r[16], sh_bf16 *tile)
 {
-    _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++) _mm512_store_si512(tile + j * SH_AMX_SIDE, r[j]);
+    _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++) _mm512_store_si512(tile + j * SH_PANEL_SIDE, r[j]);
 }
 
 /* The n-th step in the order in which they are read: along the stored rows, as lines lie in memory. */
@@ -113,35 +85,35 @@ struct place {
 };
 
 /* Steps along the stored rows: the next step then begins where the last one has ended. */
-static inline struct place place_of(const struct sh_amx_source *s, int64_t n)
+static inline struct place place_of(const struct sh_panel_source *s, int64_t n)
 {
-    int64_t panels = sh_amx_panels(s->sides), steps = sh_amx_panels(s->depth);
+    int64_t panels = sh_panels(s->sides), steps = sh_panels(s->depth);
 
     if (s->inner_rows)
-        return (struct place){n % panels, n / panels * SH_AMX_SIDE};
-    return (struct place){n / steps, n % steps * SH_AMX_SIDE};
+        return (struct place){n % panels, n / panels * SH_PANEL_SIDE};
+    return (struct place){n / steps, n % steps * SH_PANEL_SIDE};
 }
 
 /* Ask for a step: a line of each of its 32 stored rows, which hardware does not foresee, as they often lie in as many
  * pages. Addresses past the end of a matrix do no harm. */
-SH_AMX_ASKS void prefetch(const struct sh_amx_source *s, struct place p)
+SH_PANEL_ASKS void prefetch(const struct sh_panel_source *s, struct place p)
 {
-    int64_t side = p.panel * SH_AMX_SIDE;
+    int64_t side = p.panel * SH_PANEL_SIDE;
     const sh_bf16 *next = s->data + (s->inner_rows ? p.k * s->step + side : side * s->step + p.k);
 
-    for (int64_t r = 0; r < SH_AMX_SIDE; r++)
+    for (int64_t r = 0; r < SH_PANEL_SIDE; r++)
         __builtin_prefetch(next + r * s->step);
 }
 
 /* Stored rows are tiles of rows as they are; pairs are tiles of columns. The other way round they are transposed. */
-static SH_AMX void pack_step(const struct sh_amx_source *s, struct place p, bool rows, sh_bf16 *tiles)
+static SH_WIDE void pack_step(const struct sh_panel_source *s, struct place p, bool rows, sh_bf16 *tiles)
 {
     __m512i r[16];
     for (int h = 0; h < 2; h++, tiles += TILE) {
         if (s->inner_rows)
-            load_pairs(s, p.panel * SH_AMX_SIDE + h * HALF, p.k, r);
+            load_pairs(s, p.panel * SH_PANEL_SIDE + h * HALF, p.k, r);
         else
-            load_rows(s, p.panel * SH_AMX_SIDE + h * HALF, p.k, r);
+            load_rows(s, p.panel * SH_PANEL_SIDE + h * HALF, p.k, r);
         if (s->inner_rows == rows)
             transpose(r);
         store(r, tiles);
@@ -149,32 +121,25 @@ static SH_AMX void pack_step(const struct sh_amx_source *s, struct place p, bool
 }
 
 /* All steps in the order of memory, asking for the one after the next. */
-static void pack(const struct sh_amx_source *s, bool rows, sh_bf16 *panels, int64_t stride)
+static void pack(const struct sh_panel_source *s, bool rows, sh_bf16 *panels, int64_t stride)
 {
     enum { AHEAD = 2 };
 
-    for (int64_t n = 0; n < sh_amx_panels(s->sides) * sh_amx_panels(s->depth); n++) {
+    for (int64_t n = 0; n < sh_panels(s->sides) * sh_panels(s->depth); n++) {
         struct place p = place_of(s, n);
         prefetch(s, place_of(s, n + AHEAD));
-        pack_step(s, p, rows, panels + p.panel * stride + p.k * SH_AMX_SIDE);
+        pack_step(s, p, rows, panels + p.panel * stride + p.k * SH_PANEL_SIDE);
     }
 }
 
-void sh_amx_pack_rows(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride)
+void sh_panel_pack_rows(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride)
 {
     pack(s, true, panels, stride);
 }
 
-void sh_amx_pack_cols(const struct sh_amx_source *s, sh_bf16 *panels, int64_t stride)
+void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride)
 {
     pack(s, false, panels, stride);
-}
-
-#else
-
-bool sh_amx_usable(void)
-{
-    return false;
 }
 
 #endif

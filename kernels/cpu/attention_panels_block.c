@@ -1,31 +1,31 @@
 #include "sherd_config.h"
 
-#include "kernels/cpu/attention_amx.h"
+#include "kernels/cpu/attention_panels.h"
 
-#ifdef SH_AMX
+#ifdef SH_WIDE
 
 #include <immintrin.h>
 #include <math.h>
 
 enum { SIDE = SH_ATTN_SIDE, HALF = SIDE / 2, BLOCK = SH_ATTN_BLOCK };
 
-bool sh_attn_amx_takes(enum sh_dtype dtype)
+bool sh_attn_panels_takes(enum sh_dtype dtype)
 {
-    return dtype == SH_BF16 && sh_amx_usable();
+    return dtype == SH_BF16 && sh_panel_unit();
 }
 
 /* Rows become panels; D is the inner dimension. */
 void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels)
 {
-    pack(&(struct sh_amx_source){.data = m.data, .step = m.ld, .sides = m.rows, .depth = m.dim}, panels,
-         sh_amx_panels(m.dim) * SH_AMX_STEP);
+    pack(&(struct sh_panel_source){.data = m.data, .step = m.ld, .sides = m.rows, .depth = m.dim}, panels,
+         sh_panels(m.dim) * SH_PANEL_STEP);
 }
 
 /* D becomes the side, rows the inner dimension: for products over the keys. */
 void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps)
 {
-    pack(&(struct sh_amx_source){.data = m.data, .step = m.ld, .inner_rows = true, .sides = m.dim, .depth = m.rows},
-         panels, steps * SH_AMX_STEP);
+    pack(&(struct sh_panel_source){.data = m.data, .step = m.ld, .inner_rows = true, .sides = m.dim, .depth = m.rows},
+         panels, steps * SH_PANEL_STEP);
 }
 
 /* What 32 queries see: their first keys, the least and the largest of these. Queries past the end see nothing. */
@@ -43,7 +43,7 @@ struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, in
 
 /* Scores of keys that a query must not see become -Inf. The early return is the usual case: a block below the diagonal
  * and inside one document. */
-SH_AMX void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key)
+SH_WIDE void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key)
 {
     if (key >= q->most && key + SIDE - 1 <= q->t)
         return;
@@ -55,13 +55,13 @@ SH_AMX void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t 
 }
 
 /* dst [n] = 16 floats, rounded. */
-static SH_AMX inline void put_half(const float *src, sh_bf16 *dst, int64_t n)
+static SH_WIDE inline void put_half(const float *src, sh_bf16 *dst, int64_t n)
 {
     __mmask16 mask = (__mmask16)(n >= HALF ? 0xffffu : n <= 0 ? 0 : (1u << n) - 1);
     _mm256_mask_storeu_epi16(dst, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(src)));
 }
 
-static SH_AMX void put_rows(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
+static SH_WIDE void put_rows(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t h = 0; h < SIDE; h += HALF)
@@ -70,13 +70,13 @@ static SH_AMX void put_rows(const float *block, sh_bf16 *dst, int64_t ld, int64_
 
 /* Packing as columns turns pairs of two bytes each: to it, a row of 32 floats is one of 64 elements. What comes is
  * tiles of 16 x 16 floats, turned: two for the left 16 columns of the block, then two for the right ones. */
-static SH_AMX void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
+static SH_WIDE void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
 {
     _Alignas(64) float turned[BLOCK];
-    struct sh_amx_source s = {
+    struct sh_panel_source s = {
         .data = (const sh_bf16 *)(const void *)block, .step = 2 * SIDE, .sides = SIDE, .depth = 2 * SIDE};
 
-    sh_amx_pack_cols(&s, (sh_bf16 *)(void *)turned, 2 * SH_AMX_STEP);
+    sh_panel_pack_cols(&s, (sh_bf16 *)(void *)turned, 2 * SH_PANEL_STEP);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t h = 0; h < 2; h++)
             put_half(turned + ((i / HALF * 2 + h) * HALF + i % HALF) * HALF, dst + i * ld + h * HALF, cols - h * HALF);
@@ -85,7 +85,7 @@ static SH_AMX void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int6
 /* To dst [rows][ld], at most 32 x 32, rounded to bf16. */
 void sh_attn_put(const float *block, bool turned, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
 {
-    (turned ? put_turned : put_rows)(block, dst, ld, sh_amx_least(rows, SIDE), sh_amx_least(cols, SIDE));
+    (turned ? put_turned : put_rows)(block, dst, ld, sh_panel_least(rows, SIDE), sh_panel_least(cols, SIDE));
 }
 
 #endif

@@ -1,24 +1,24 @@
-/* Products in bf16 by the tile unit (AMX), where the libraries leave a third to a half of it unused: they pack both
- * sides again and again, or store each partial sum.
+/* Products in bf16 of packed panels (panel.h). With AMX the libraries leave a third to a half of the unit unused: they pack
+ * both sides again and again, or store each partial sum; with AVX-512 a tenth.
  *
  * The side of C that is shorter is kept: all threads pack its panels once, over the whole inner dimension. The other
- * one is cut in slices; a thread packs a slice for itself, SH_AMX_DEPTH steps at a time, multiplies it with all kept
+ * one is cut in slices; a thread packs a slice for itself, SH_PANEL_DEPTH steps at a time, multiplies it with all kept
  * panels and has the sums in its own L2 cache, from where they go to C when their last step is done. So what a thread
  * packs for itself never leaves its caches, and threads meet twice in a product. A sum takes its inner elements in
  * ascending order whatever thread works on it, so that the number of threads changes no bit. Floor: 2*m*n*k
- * operations at 2 x 16 x 16 x 32 in 16 cycles; the caches give half of that (see doc/performance.md). */
+ * operations at the rate of the unit; the caches give half of that to AMX, 92 % to AVX-512 (see doc/performance.md). */
 #include "sherd_config.h"
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/panel.h"
 
-#ifdef SH_AMX
+#ifdef SH_WIDE
 
 #include "kernels/cpu/gemm_engine.h"
 
 #include <omp.h>
 
-enum { SIDE = SH_AMX_SIDE, STEP = SH_AMX_STEP, DEPTH = SH_AMX_DEPTH, CHUNK = DEPTH * STEP };
-enum { SLICE = 8, KEPT = 32, KEPT_ELEMS = 8 << 20 }; /* panels of a slice; panels and elements that are kept at most */
+enum { SIDE = SH_PANEL_SIDE, STEP = SH_PANEL_STEP, DEPTH = SH_PANEL_DEPTH, CHUNK = DEPTH * STEP };
+enum { SLICE = 8, KEPT = 32, KEPT_ELEMS = 8 << 20 }; /* at most: panels of a slice; panels and elements that are kept */
 enum { OWN_BYTES = SLICE * (CHUNK * (int)sizeof(sh_bf16) + KEPT * STEP * (int)sizeof(float)) };
 
 /* One product; [first, first + count) are the panels kept now. */
@@ -43,35 +43,35 @@ static bool has_inner_rows(const struct sh_gemm *g, bool rows)
 }
 
 /* `count` panels of the rows or columns, from `first` on, over at most `steps` steps from inner element k on. */
-static struct sh_amx_source source_of(const struct sh_gemm *g, bool rows, int64_t first, int64_t count, int64_t k,
-                                      int64_t steps)
+static struct sh_panel_source source_of(const struct sh_gemm *g, bool rows, int64_t first, int64_t count, int64_t k,
+                                        int64_t steps)
 {
     int64_t side = first * SIDE, ld = rows ? g->lda : g->ldb;
     bool inner_rows = has_inner_rows(g, rows);
 
-    return (struct sh_amx_source){.data = (const sh_bf16 *)(rows ? g->a : g->b) +
-                                          (inner_rows ? k * ld + side : side * ld + k),
-                                  .step = ld,
-                                  .inner_rows = inner_rows,
-                                  .sides = sh_amx_least((rows ? g->m : g->n) - side, count * SIDE),
-                                  .depth = sh_amx_least(g->k - k, steps * SIDE)};
+    return (struct sh_panel_source){.data = (const sh_bf16 *)(rows ? g->a : g->b) +
+                                            (inner_rows ? k * ld + side : side * ld + k),
+                                    .step = ld,
+                                    .inner_rows = inner_rows,
+                                    .sides = sh_panel_least((rows ? g->m : g->n) - side, count * SIDE),
+                                    .depth = sh_panel_least(g->k - k, steps * SIDE)};
 }
 
-static void pack(const struct sh_amx_source *s, bool rows, sh_bf16 *panels)
+static void pack(const struct sh_panel_source *s, bool rows, sh_bf16 *panels)
 {
     if (rows)
-        sh_amx_pack_rows(s, panels, CHUNK);
+        sh_panel_pack_rows(s, panels, CHUNK);
     else
-        sh_amx_pack_cols(s, panels, CHUNK);
+        sh_panel_pack_cols(s, panels, CHUNK);
 }
 
 /* Ask for the n-th of `parts` parts of what is packed next. */
-SH_AMX_ASKS void prefetch_part(const struct sh_amx_source *s, int64_t n, int64_t parts)
+SH_PANEL_ASKS void prefetch_part(const struct sh_panel_source *s, int64_t n, int64_t parts)
 {
     int64_t rows = s->inner_rows ? s->depth : s->sides, cols = s->inner_rows ? s->sides : s->depth;
 
     for (int64_t r = rows * n / parts; r < rows * (n + 1) / parts; r++)
-        sh_amx_prefetch(s->data + r * s->step, cols * (int64_t)sizeof *s->data);
+        sh_panel_prefetch(s->data + r * s->step, cols * (int64_t)sizeof *s->data);
 }
 
 /* Chunk c of kept panel i. */
@@ -84,12 +84,12 @@ static sh_bf16 *kept_panel(const struct product *p, int64_t c, int64_t i)
 static void pack_kept(const struct product *p)
 {
     bool rows = p->keeps_rows;
-    int64_t steps = sh_amx_panels(p->g->k);
+    int64_t steps = sh_panels(p->g->k);
 
     if (has_inner_rows(p->g, rows)) {
 #pragma omp for schedule(static)
         for (int64_t s = 0; s < steps; s++) {
-            struct sh_amx_source from = source_of(p->g, rows, p->first, p->count, s * SIDE, 1);
+            struct sh_panel_source from = source_of(p->g, rows, p->first, p->count, s * SIDE, 1);
             pack(&from, rows, kept_panel(p, s / DEPTH, 0) + s % DEPTH * STEP);
         }
         return;
@@ -97,7 +97,7 @@ static void pack_kept(const struct product *p)
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < p->count; i++) {
         for (int64_t s = 0; s < steps; s += DEPTH) {
-            struct sh_amx_source from = source_of(p->g, rows, p->first + i, 1, s * SIDE, DEPTH);
+            struct sh_panel_source from = source_of(p->g, rows, p->first + i, 1, s * SIDE, DEPTH);
             pack(&from, rows, kept_panel(p, s / DEPTH, i));
         }
     }
@@ -116,7 +116,7 @@ static struct place place_of(const struct product *p, int64_t first, int64_t cou
 }
 
 /* The source of chunk c of the inner dimension of a slice; empty past the last one. */
-static struct sh_amx_source chunk_of(const struct product *p, int64_t c, int64_t first, int64_t count)
+static struct sh_panel_source chunk_of(const struct product *p, int64_t c, int64_t first, int64_t count)
 {
     return source_of(p->g, !p->keeps_rows, first, count, c * DEPTH * SIDE, DEPTH);
 }
@@ -125,8 +125,8 @@ static struct sh_amx_source chunk_of(const struct product *p, int64_t c, int64_t
  * one is made. */
 static void multiply_chunk(const struct product *p, int64_t c, int64_t first, int64_t count)
 {
-    struct sh_amx_source next = chunk_of(p, c + 1, first, count);
-    int64_t left = p->g->k - c * DEPTH * SIDE, steps = sh_amx_panels(sh_amx_least(left, DEPTH * SIDE));
+    struct sh_panel_source next = chunk_of(p, c + 1, first, count);
+    int64_t left = p->g->k - c * DEPTH * SIDE, steps = sh_panels(sh_panel_least(left, DEPTH * SIDE));
     bool last = left <= DEPTH * SIDE;
     struct place at = {0}, before = {0};
 
@@ -134,23 +134,23 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
         const sh_bf16 *own = p->panels + n % count * CHUNK, *kept = kept_panel(p, c, n / count);
         at = place_of(p, first, count, n);
         /* The next kept panel has left the L2 cache since the last slice. */
-        sh_amx_prefetch(kept + CHUNK + CHUNK * (n % count) / count, CHUNK / count * (int64_t)sizeof *kept);
+        sh_panel_prefetch(kept + CHUNK + CHUNK * (n % count) / count, CHUNK / count * (int64_t)sizeof *kept);
         prefetch_part(&next, n, p->count * count);
         if (last)
-            sh_amx_prefetch_addend(p->g, at.row, at.col);
-        sh_amx_multiply(p->keeps_rows ? kept : own, p->keeps_rows ? own : kept, p->sums + n * STEP, steps, c > 0);
+            sh_panel_prefetch_addend(p->g, at.row, at.col);
+        sh_panel_multiply(p->keeps_rows ? kept : own, p->keeps_rows ? own : kept, p->sums + n * STEP, steps, c > 0);
         if (last && n > 0)
-            sh_amx_emit(p->g, p->sums + (n - 1) * STEP, before.row, before.col);
+            sh_panel_emit(p->g, p->sums + (n - 1) * STEP, before.row, before.col);
     }
     if (last)
-        sh_amx_emit(p->g, p->sums + (p->count * count - 1) * STEP, at.row, at.col);
+        sh_panel_emit(p->g, p->sums + (p->count * count - 1) * STEP, at.row, at.col);
 }
 
 /* Panels [begin, end) of the side that is not kept. */
 static void multiply_slice(const struct product *p, int64_t begin, int64_t end)
 {
     for (int64_t c = 0; c * DEPTH * SIDE < p->g->k; c++) {
-        struct sh_amx_source from = chunk_of(p, c, begin, end - begin);
+        struct sh_panel_source from = chunk_of(p, c, begin, end - begin);
         pack(&from, !p->keeps_rows, p->panels);
         multiply_chunk(p, c, begin, end - begin);
     }
@@ -159,7 +159,7 @@ static void multiply_slice(const struct product *p, int64_t begin, int64_t end)
 /* Panels of a slice: each thread is to have two slices at least. */
 static int64_t slice_of(int64_t panels)
 {
-    int64_t slice = SLICE;
+    int64_t slice = sh_panel_unit()->slice;
 
     while (slice > 1 && div_up(panels, slice) < 2 * omp_get_num_threads())
         slice /= 2;
@@ -169,23 +169,28 @@ static int64_t slice_of(int64_t panels)
 /* Within a parallel region: its threads share the work. */
 static void multiply_all(struct product p)
 {
-    int64_t rows = sh_amx_panels(p.g->m), cols = sh_amx_panels(p.g->n), slice = slice_of(p.keeps_rows ? cols : rows);
+    int64_t rows = sh_panels(p.g->m), cols = sh_panels(p.g->n), slice = slice_of(p.keeps_rows ? cols : rows);
     int64_t panels = p.keeps_rows ? rows : cols, others = p.keeps_rows ? cols : rows;
     /* As many panels as the shared memory for them has room for, at least one. */
     int64_t most = KEPT_ELEMS / (div_up(p.g->k, DEPTH * SIDE) * CHUNK);
 
-    most = most < 1 ? 1 : sh_amx_least(most, KEPT);
+    most = most < 1 ? 1 : sh_panel_least(most, KEPT);
     for (p.first = 0; p.first < panels; p.first += most) {
-        p.count = sh_amx_least(panels - p.first, most);
+        p.count = sh_panel_least(panels - p.first, most);
         pack_kept(&p);
 #pragma omp for schedule(dynamic)
         for (int64_t q = 0; q < others; q += slice)
-            multiply_slice(&p, q, sh_amx_least(q + slice, others));
+            multiply_slice(&p, q, sh_panel_least(q + slice, others));
     }
 }
 
+static bool usable(void)
+{
+    return sh_panel_unit();
+}
+
 /* A float C takes a deep product in parts; to a bf16 C it comes whole, with less kept at a time. */
-static sh_rc amx_product(const struct sh_gemm *g, void *work)
+static sh_rc panels_product(const struct sh_gemm *g, void *work)
 {
     enum { DEEP = KEPT_ELEMS / (KEPT * SIDE) };
 
@@ -200,28 +205,28 @@ static sh_rc amx_product(const struct sh_gemm *g, void *work)
                             .panels = (sh_bf16 *)(void *)own,
                             .sums = (float *)(void *)(own + SLICE * CHUNK * sizeof(sh_bf16))};
 
-        sh_amx_begin();
+        sh_panel_begin();
         for (int64_t k = 0; k < g->k; k += part.k) {
             part.a = (const sh_bf16 *)g->a + (g->trans_a ? k * g->lda : k);
             part.b = (const sh_bf16 *)g->b + (g->trans_b ? k : k * g->ldb);
-            part.k = g->out_dtype == SH_F32 ? sh_amx_least(g->k - k, DEEP) : g->k;
+            part.k = g->out_dtype == SH_F32 ? sh_panel_least(g->k - k, DEEP) : g->k;
             part.bias = k ? NULL : g->bias;
             part.addend = k ? g->c : g->addend;
             multiply_all(p);
-            sh_amx_fence(); /* the next part adds to C, maybe in another thread; both meet in between, when it packs */
+            sh_panel_fence(); /* the next part adds to C, maybe in another thread; both meet in between, when it packs */
         }
-        sh_amx_end();
+        sh_panel_end();
     }
     return SH_OK;
 }
 
-const struct sh_gemm_engine sh_gemm_engine_amx = {
-    .name = "AMX bf16",
+const struct sh_gemm_engine sh_gemm_engine_panels = {
+    .name = "packed panels",
     .in_dtype = SH_BF16,
-    .usable = sh_amx_usable,
+    .usable = usable,
     .shared_bytes = KEPT_ELEMS * (int64_t)sizeof(sh_bf16),
     .work_bytes = OWN_BYTES,
-    .product = amx_product,
+    .product = panels_product,
 };
 
 #endif

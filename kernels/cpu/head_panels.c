@@ -9,11 +9,11 @@
  * doc/performance.md. */
 #include "sherd_config.h"
 
-#include "kernels/cpu/amx_head.h"
+#include "kernels/cpu/head_panels.h"
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/panel.h"
 
-#ifdef SH_AMX
+#ifdef SH_WIDE
 
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/math.h"
@@ -25,7 +25,7 @@
 #include <omp.h>
 #include <string.h>
 
-enum { SIDE = SH_AMX_SIDE, STEP = SH_AMX_STEP, DEPTH = SH_AMX_DEPTH, CHUNK = DEPTH * STEP };
+enum { SIDE = SH_PANEL_SIDE, STEP = SH_PANEL_STEP, DEPTH = SH_PANEL_DEPTH, CHUNK = DEPTH * STEP };
 enum { SLICE = DEPTH };          /* panels of the vocabulary that a thread takes at a time */
 enum { DOWN = 16, ACROSS = 12 }; /* squares of dx that a thread sums at a time, at most */
 
@@ -74,10 +74,10 @@ static struct head head_of(const struct sh_op_call *call)
 
     for (int i = 0; i < x->ndim - 1; i++)
         h.rows *= x->dim[i];
-    h.chunk = sh_amx_least(call->attr->head.chunk_rows, h.rows);
-    h.row_panels = sh_amx_panels(h.chunk);
-    h.word_panels = sh_amx_panels(h.vocab);
-    h.dim_panels = sh_amx_panels(h.dim);
+    h.chunk = sh_panel_least(call->attr->head.chunk_rows, h.rows);
+    h.row_panels = sh_panels(h.chunk);
+    h.word_panels = sh_panels(h.vocab);
+    h.dim_panels = sh_panels(h.dim);
     h.slices = div_up(h.word_panels, SLICE);
     return h;
 }
@@ -122,7 +122,7 @@ static int64_t lay_out(struct head *h, char *scratch, int threads)
     return used;
 }
 
-int64_t sh_amx_head_work_bytes(const struct sh_op_call *call, int threads)
+int64_t sh_panel_head_work_bytes(const struct sh_op_call *call, int threads)
 {
     struct head h = head_of(call);
 
@@ -138,12 +138,12 @@ static sh_bf16 *kept(const struct head *h, int64_t slice, int64_t row_panel)
 /* Panels of a slice; words of those. */
 static int64_t panels_of(const struct head *h, int64_t slice)
 {
-    return sh_amx_least(h->word_panels - slice * SLICE, SLICE);
+    return sh_panel_least(h->word_panels - slice * SLICE, SLICE);
 }
 
 static int64_t words_of(const struct head *h, int64_t slice)
 {
-    return sh_amx_least(h->vocab - slice * SLICE * SIDE, SLICE * SIDE);
+    return sh_panel_least(h->vocab - slice * SLICE * SIDE, SLICE * SIDE);
 }
 
 /* x is packed twice in one pass over the chunk: as columns for the logits, and with rows and columns exchanged for dw.
@@ -155,23 +155,23 @@ static void pack_x(const struct head *h)
 /* No barrier: the second packing writes other memory. */
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < h->row_panels; i++)
-        sh_amx_pack_cols(&(struct sh_amx_source){.data = x + i * SIDE * h->dim,
-                                                 .step = h->dim,
-                                                 .sides = sh_amx_least(h->n - i * SIDE, SIDE),
-                                                 .depth = h->dim},
-                         h->x_turned + i * h->dim_panels * STEP, 0);
+        sh_panel_pack_cols(&(struct sh_panel_source){.data = x + i * SIDE * h->dim,
+                                                     .step = h->dim,
+                                                     .sides = sh_panel_least(h->n - i * SIDE, SIDE),
+                                                     .depth = h->dim},
+                           h->x_turned + i * h->dim_panels * STEP, 0);
 #pragma omp for schedule(static)
     for (int64_t j = 0; j < (h->gradient ? h->dim_panels : 0); j++)
-        sh_amx_pack_cols(&(struct sh_amx_source){.data = x + j * SIDE,
-                                                 .step = h->dim,
-                                                 .inner_rows = true,
-                                                 .sides = sh_amx_least(h->dim - j * SIDE, SIDE),
-                                                 .depth = h->n},
-                         h->x_cols + j * h->row_panels * STEP, 0);
+        sh_panel_pack_cols(&(struct sh_panel_source){.data = x + j * SIDE,
+                                                     .step = h->dim,
+                                                     .inner_rows = true,
+                                                     .sides = sh_panel_least(h->dim - j * SIDE, SIDE),
+                                                     .depth = h->n},
+                           h->x_cols + j * h->row_panels * STEP, 0);
 }
 
 /* max and sum [SIDE] of the rows of logits [words][SIDE], and unless NULL the exponentials, likewise. */
-static SH_AMX void soften(const float *logits, int64_t words, float *max, float *sum, sh_bf16 *out)
+static SH_WIDE void soften(const float *logits, int64_t words, float *max, float *sum, sh_bf16 *out)
 {
     __m512 top[2] = {_mm512_set1_ps(-FLT_MAX), _mm512_set1_ps(-FLT_MAX)}, total[2] = {{0}, {0}}, e[2];
 
@@ -199,7 +199,7 @@ static void take_logits(const struct head *h, int64_t slice, int64_t i, const fl
     int64_t part = slice * h->row_panels * SIDE + at;
     sh_bf16 *out = h->gradient ? kept(h, slice, i) : NULL;
 
-    for (int64_t r = at; r < sh_amx_least(h->n, at + SIDE); r++) {
+    for (int64_t r = at; r < sh_panel_least(h->n, at + SIDE); r++) {
         int64_t word = h->targets[h->row + r] - begin;
         if (word >= 0 && word < words)
             h->hit[r] = logits[word * SIDE + r - at];
@@ -215,16 +215,16 @@ static void slice_logits(const struct head *h, int64_t slice, sh_bf16 *panels)
     float *sums = (float *)(void *)(panels + SLICE * CHUNK);
 
     for (int64_t k = 0; k < h->dim_panels; k += DEPTH) {
-        struct sh_amx_source w = {.data = h->w + slice * SLICE * SIDE * h->dim + k * SIDE,
-                                  .step = h->dim,
-                                  .sides = words_of(h, slice),
-                                  .depth = sh_amx_least(h->dim - k * SIDE, DEPTH * SIDE)};
-        sh_amx_pack_rows(&w, panels, CHUNK);
+        struct sh_panel_source w = {.data = h->w + slice * SLICE * SIDE * h->dim + k * SIDE,
+                                    .step = h->dim,
+                                    .sides = words_of(h, slice),
+                                    .depth = sh_panel_least(h->dim - k * SIDE, DEPTH * SIDE)};
+        sh_panel_pack_rows(&w, panels, CHUNK);
         for (int64_t i = 0; i < h->row_panels; i++) {
             float *square = sums + i * SLICE * STEP;
             for (int64_t q = 0; q < panels_of(h, slice); q++)
-                sh_amx_multiply(panels + q * CHUNK, h->x_turned + (i * h->dim_panels + k) * STEP, square + q * STEP,
-                                sh_amx_panels(w.depth), k > 0);
+                sh_panel_multiply(panels + q * CHUNK, h->x_turned + (i * h->dim_panels + k) * STEP, square + q * STEP,
+                                  sh_panels(w.depth), k > 0);
             if (k + DEPTH >= h->dim_panels)
                 take_logits(h, slice, i, square);
         }
@@ -248,7 +248,7 @@ static void close_row(const struct head *h, int64_t r)
 }
 
 /* by [SIDE]: what makes gradients of the exponentials of a slice; 0 for rows that are masked or do not exist. */
-static SH_AMX void factors(const struct head *h, int64_t slice, int64_t i, float *by)
+static SH_WIDE void factors(const struct head *h, int64_t slice, int64_t i, float *by)
 {
     const float *max = h->max + slice * h->row_panels * SIDE;
     float scale = (float)h->call->scalars->loss_scale;
@@ -258,7 +258,7 @@ static SH_AMX void factors(const struct head *h, int64_t slice, int64_t i, float
 }
 
 /* to [SIDE][SIDE] = from, each column times its factor */
-static SH_AMX void scale_square(const sh_bf16 *from, const float *by, sh_bf16 *to)
+static SH_WIDE void scale_square(const sh_bf16 *from, const float *by, sh_bf16 *to)
 {
     __m512 lo = _mm512_load_ps(by), hi = _mm512_load_ps(by + SIDE / 2);
 
@@ -274,7 +274,7 @@ static void put_targets(const struct head *h, int64_t slice, int64_t i, sh_bf16 
 {
     float scale = (float)h->call->scalars->loss_scale;
 
-    for (int64_t r = i * SIDE; r < sh_amx_least(h->n, (i + 1) * SIDE); r++) {
+    for (int64_t r = i * SIDE; r < sh_panel_least(h->n, (i + 1) * SIDE); r++) {
         int64_t word = h->targets[h->row + r] - slice * SLICE * SIDE;
         if (word >= 0 && word < words_of(h, slice))
             words[word / SIDE * h->row_panels * STEP + word % SIDE * SIDE + r % SIDE] =
@@ -292,14 +292,14 @@ static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf
     words += i * STEP;
     factors(h, slice, i, by);
     for (int64_t q = 0; q < panels_of(h, slice); q++) {
-        sh_amx_prefetch(at + (q + 1) * STEP, STEP * (int64_t)sizeof *at);
+        sh_panel_prefetch(at + (q + 1) * STEP, STEP * (int64_t)sizeof *at);
         scale_square(at + q * STEP, by, words + q * h->row_panels * STEP);
     }
     put_targets(h, slice, i, words);
     for (int64_t q = 0; q < panels_of(h, slice); q++) {
-        struct sh_amx_source s = {
+        struct sh_panel_source s = {
             .data = words + q * h->row_panels * STEP, .step = SIDE, .inner_rows = true, .sides = SIDE, .depth = SIDE};
-        sh_amx_pack_rows(&s, at + q * STEP, 0);
+        sh_panel_pack_rows(&s, at + q * STEP, 0);
     }
 }
 
@@ -312,13 +312,13 @@ static void slice_dw(const struct head *h, const struct sh_gemm *dw, int64_t sli
         for (int64_t k = 0; k < h->row_panels; k += DEPTH) {
             for (int64_t j = 0; j < h->dim_panels; j++) {
                 if (k == 0)
-                    sh_amx_prefetch_addend(dw, word, j * SIDE);
-                sh_amx_multiply(words + k * STEP, h->x_cols + (j * h->row_panels + k) * STEP, sums + j * STEP,
-                                sh_amx_least(h->row_panels - k, DEPTH), k > 0);
+                    sh_panel_prefetch_addend(dw, word, j * SIDE);
+                sh_panel_multiply(words + k * STEP, h->x_cols + (j * h->row_panels + k) * STEP, sums + j * STEP,
+                                  sh_panel_least(h->row_panels - k, DEPTH), k > 0);
             }
         }
         for (int64_t j = 0; j < h->dim_panels; j++)
-            sh_amx_emit(dw, sums + j * STEP, word, j * SIDE);
+            sh_panel_emit(dw, sums + j * STEP, word, j * SIDE);
     }
 }
 
@@ -329,24 +329,24 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
     float *sums = (float *)(void *)(panels + ACROSS * CHUNK);
 
     for (int64_t s = 0; s < h->slices; s++) {
-        struct sh_amx_source w = {.data = h->w + s * SLICE * SIDE * h->dim + j * SIDE,
-                                  .step = h->dim,
-                                  .inner_rows = true,
-                                  .sides = sh_amx_least(h->dim - j * SIDE, across * SIDE),
-                                  .depth = words_of(h, s)};
-        sh_amx_pack_cols(&w, panels, CHUNK);
+        struct sh_panel_source w = {.data = h->w + s * SLICE * SIDE * h->dim + j * SIDE,
+                                    .step = h->dim,
+                                    .inner_rows = true,
+                                    .sides = sh_panel_least(h->dim - j * SIDE, across * SIDE),
+                                    .depth = words_of(h, s)};
+        sh_panel_pack_cols(&w, panels, CHUNK);
         for (int64_t q = 0; q < across; q++) {
             for (int64_t p = 0; p < down; p++) {
                 const sh_bf16 *next = kept(h, s + 1, i + p) + CHUNK * q / across;
-                sh_amx_prefetch(next, CHUNK / across * (int64_t)sizeof *next);
-                sh_amx_multiply(kept(h, s, i + p), panels + q * CHUNK, sums + (q * DOWN + p) * STEP, panels_of(h, s),
-                                s > 0);
+                sh_panel_prefetch(next, CHUNK / across * (int64_t)sizeof *next);
+                sh_panel_multiply(kept(h, s, i + p), panels + q * CHUNK, sums + (q * DOWN + p) * STEP, panels_of(h, s),
+                                  s > 0);
             }
         }
     }
     for (int64_t p = 0; p < down; p++)
         for (int64_t q = 0; q < across; q++)
-            sh_amx_emit(dx, sums + (q * DOWN + p) * STEP, (i + p) * SIDE, (j + q) * SIDE);
+            sh_panel_emit(dx, sums + (q * DOWN + p) * STEP, (i + p) * SIDE, (j + q) * SIDE);
 }
 
 /* dx [n,C]: parts are made smaller until each thread has one, so that the last threads do not wait. */
@@ -367,7 +367,7 @@ static void all_dx(const struct head *h)
 #pragma omp for schedule(dynamic)
     for (int64_t p = 0; p < parts; p++) {
         int64_t i = p % div_up(h->row_panels, down) * down, j = p / div_up(h->row_panels, down) * across;
-        part_dx(h, &dx, i, sh_amx_least(down, h->row_panels - i), j, sh_amx_least(across, h->dim_panels - j),
+        part_dx(h, &dx, i, sh_panel_least(down, h->row_panels - i), j, sh_panel_least(across, h->dim_panels - j),
                 own_of(h));
     }
 }
@@ -408,7 +408,7 @@ static void run_chunk(const struct head *h)
 }
 
 /* *loss is the sum over all rows, added in row order by one thread. */
-sh_rc sh_amx_head_run(const struct sh_op_call *call, double *loss)
+sh_rc sh_panel_head_run(const struct sh_op_call *call, double *loss)
 {
     struct head h = head_of(call);
     int64_t chunk_panels = h.row_panels;
@@ -416,14 +416,14 @@ sh_rc sh_amx_head_run(const struct sh_op_call *call, double *loss)
     SH_REQUIRE(call->work_bytes >= lay_out(&h, call->work, omp_get_max_threads()));
     *loss = 0;
     for (h.row = 0; h.row < h.rows; h.row += h.n) {
-        h.n = sh_amx_least(h.rows - h.row, h.chunk);
+        h.n = sh_panel_least(h.rows - h.row, h.chunk);
         /* The last chunk may have fewer rows. */
-        h.row_panels = sh_amx_least(chunk_panels, sh_amx_panels(h.n));
+        h.row_panels = sh_panel_least(chunk_panels, sh_panels(h.n));
 #pragma omp parallel
         {
-            sh_amx_begin();
+            sh_panel_begin();
             run_chunk(&h);
-            sh_amx_end();
+            sh_panel_end();
         }
         for (int64_t r = 0; r < h.n; r++)
             *loss += h.loss[r];

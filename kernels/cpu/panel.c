@@ -1,0 +1,46 @@
+/* Which unit multiplies panels. */
+#include "sherd_config.h"
+
+#include "kernels/cpu/panel.h"
+
+#include <stddef.h>
+
+/* The fastest first. */
+static const struct sh_panel_unit *const units[] = {
+#ifdef SH_WIDE
+    &sh_panel_amx,
+    &sh_panel_avx512,
+#endif
+    NULL,
+};
+
+const struct sh_panel_unit *sh_panel_unit(void)
+{
+    static bool asked;
+    static const struct sh_panel_unit *chosen;
+
+    for (int i = 0; !asked && units[i] && !chosen; i++)
+        chosen = units[i]->usable() ? units[i] : NULL;
+    asked = true;
+    return chosen;
+}
+
+void sh_panel_begin(void)
+{
+    if (sh_panel_unit()->begin)
+        sh_panel_unit()->begin();
+}
+
+void sh_panel_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add)
+{
+    sh_panel_unit()->multiply(rows, cols, sums, steps, add);
+}
+
+void sh_panel_end(void)
+{
+#ifdef SH_WIDE
+    sh_panel_fence();
+#endif
+    if (sh_panel_unit()->end)
+        sh_panel_unit()->end();
+}
