@@ -18,7 +18,7 @@ struct sh_attn_engine {
     sh_kernel run;
 };
 extern const struct sh_attn_engine sh_attn_f32, sh_attn_f32_bwd; /* any type, computed in f32 */
-extern const struct sh_attn_engine sh_attn_panels, sh_attn_panels_bwd; /* with HAVE_AMX, on x86-64: bf16 by the tile unit */
+extern const struct sh_attn_engine sh_attn_panels, sh_attn_panels_bwd; /* with SH_WIDE: bf16 by packed panels */
 
 struct sh_attn {
     int64_t batch, seq, heads, kv_heads, dim;

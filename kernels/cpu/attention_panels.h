@@ -1,4 +1,4 @@
-/* Attention in bf16 by the tile unit: what forward and backward share. Scores stand the other way round than in
+/* Attention in bf16 by packed panels: what forward and backward share. Scores stand the other way round than in
  * attention.h: a tile is 32 keys (rows) by 32 queries (columns), so that what belongs to a query (its maximum, its sum,
  * lse, delta) is a lane of a vector and no row is ever reduced, and so that two rows of weights side by side are the
  * pairs which the next product reads as columns. Scores, softmax and all sums are f32; weights and gradients of scores

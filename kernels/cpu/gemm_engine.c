@@ -7,10 +7,10 @@
 #include <stddef.h>
 
 /* Measured with one thread on the products of a GPT-2 step (bench_kernels), GFLOP/s a core:
- *                        Zen 5 (avx512_bf16)   Sapphire-Rapids-like (AMX)
- *   own AMX              -                     1.2-1.6 x oneDNN on the same machine
- *   oneDNN 2.6 bf16      370-440               550-950
- *   oneDNN 2.6 sgemm     190-240               180-200
+ *                        Zen 5 (avx512_bf16)   Zen 4 (likewise)   Sapphire-Rapids-like (AMX)
+ *   own, packed panels   not yet               205-218            1.2-1.6 x oneDNN on the same machine
+ *   oneDNN 2.6 bf16      370-440               182-204            550-950
+ *   oneDNN 2.6 sgemm     190-240               100-105            180-200
  *   OpenBLAS 0.3.21      100-115 (takes the CPU for a Haswell; 190-210 with OPENBLAS_CORETYPE=SkylakeX)   160-185
  *   16 bits widened to f32  nearly the f32 engine's */
 /* clang-format off */

@@ -36,7 +36,7 @@ struct sh_gemm_engine {
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */
 extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen, sh_gemm_engine_widen_f16;
-extern const struct sh_gemm_engine sh_gemm_engine_panels; /* with HAVE_AMX, on x86-64 */
+extern const struct sh_gemm_engine sh_gemm_engine_panels; /* with SH_WIDE: bf16 by AMX or AVX-512 */
 
 /* Engine i of the table, NULL past the last; the one that sh_gemm_run() takes for a type, always the same. The first
  * call for a type is outside of parallel regions. */

@@ -1,4 +1,4 @@
-/* A chunk of rows of logits never exists: they are made as squares of 32 words x 32 rows, sums of the tile unit, and
+/* A chunk of rows of logits never exists: they are made as squares of 32 words x 32 rows, sums of packed panels, and
  * stay in the caches of the thread that made a slice of the vocabulary only until it has each row's maximum over the
  * slice and its exponentials relative to that. These are kept, in bf16. A row is a lane of a vector, so that none is
  * reduced. When the sums of whole rows are known, each square of exponentials is scaled to gradients: the thread takes

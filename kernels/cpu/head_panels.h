@@ -1,4 +1,4 @@
-/* The head on processors with the tile unit, in bf16: what kernels/cpu/head.c does by matrix products and passes over
+/* The head on processors that multiply packed panels (panel.h), in bf16: what kernels/cpu/head.c does by matrix products and passes over
  * rows of logits, done on squares of 32 x 32 logits that never leave the caches. Local; opens parallel regions. */
 #ifndef SH_KERNELS_CPU_HEAD_PANELS_H
 #define SH_KERNELS_CPU_HEAD_PANELS_H
