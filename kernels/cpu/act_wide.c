@@ -4,6 +4,7 @@
 #include "sherd_config.h"
 
 #include "kernels/cpu/wide.h"
+#include "src/base/isa.h"
 
 #include <stddef.h>
 
@@ -89,8 +90,7 @@ static SH_WIDE void swiglu_bwd(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, 
 /* The store rounds with an instruction of avx512_bf16; without it the f32 loops are used. */
 static bool usable(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+    return sh_isa_has(SH_ISA_AVX512_BF16);
 }
 
 /* NULL where the processor lacks an instruction: the caller then takes the loops in f32. */

@@ -2,6 +2,7 @@
 #include "kernels/cpu/states.h"
 
 #include "src/base/clones.h"
+#include "src/base/isa.h"
 
 _Static_assert(SH_STATES_MAX *SH_RANDOM_BITS == 32, "a word has bits for all states");
 
@@ -74,10 +75,9 @@ static WIDE void throw_wide(const struct blocks *b, int64_t n, uint32_t *words)
     }
 }
 
-/* Asked of the CPU at run time, so that one program runs on all. */
 static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
 {
-    (__builtin_cpu_supports("avx2") ? throw_wide : throw_plain)(b, n, words);
+    (sh_isa_has(SH_ISA_AVX2) ? throw_wide : throw_plain)(b, n, words);
 }
 #else
 static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)

@@ -3,6 +3,7 @@
 #include "sherd_config.h"
 
 #include "kernels/cpu/wide.h"
+#include "src/base/isa.h"
 #include "src/base/nf4.h"
 
 #include <stddef.h>
@@ -59,9 +60,7 @@ static WIDE void unpack_f32(const unsigned char *block, int64_t blocks, void *to
 
 sh_wide_unpack_fn sh_wide_unpack(enum sh_dtype to)
 {
-    bool usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512vl");
-    return !usable ? NULL : to == SH_BF16 ? unpack_bf16 : unpack_f32;
+    return !sh_isa_has(SH_ISA_AVX512) ? NULL : to == SH_BF16 ? unpack_bf16 : unpack_f32;
 }
 
 #else

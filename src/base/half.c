@@ -1,8 +1,7 @@
 /* Eight elements an instruction: memory is the limit. */
 #include "src/base/half.h"
 
-#include <pthread.h>
-#include <stdbool.h>
+#include "src/base/isa.h"
 
 void sh_half_widen_plain(float *to, const sh_f16 *from, int64_t n)
 {
@@ -17,30 +16,10 @@ void sh_half_narrow_plain(sh_f16 *to, const float *from, int64_t n)
 }
 
 #ifdef __x86_64__
-#include <cpuid.h>
 #include <immintrin.h>
 
 #define F16C __attribute__((target("avx,f16c")))
 enum { LANES = 8 };
-
-/* Asked of the processor once, since not all compilers know the feature's name. AVX tells that the system keeps the
- * registers. */
-static bool f16c;
-
-static void ask(void)
-{
-    unsigned a, b, c, d;
-
-    f16c = __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
-}
-
-static bool has_f16c(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, ask);
-    return f16c;
-}
 
 F16C static void widen(float *to, const sh_f16 *from, int64_t n)
 {
@@ -62,21 +41,16 @@ F16C static void narrow(sh_f16 *to, const float *from, int64_t n)
         to[i] = _cvtss_sh(from[i], _MM_FROUND_TO_NEAREST_INT);
 }
 #else
-static bool has_f16c(void)
-{
-    return false;
-}
-
 #define widen sh_half_widen_plain
 #define narrow sh_half_narrow_plain
 #endif
 
 void sh_half_widen(float *to, const sh_f16 *from, int64_t n)
 {
-    (has_f16c() ? widen : sh_half_widen_plain)(to, from, n);
+    (sh_isa_has(SH_ISA_F16C) ? widen : sh_half_widen_plain)(to, from, n);
 }
 
 void sh_half_narrow(sh_f16 *to, const float *from, int64_t n)
 {
-    (has_f16c() ? narrow : sh_half_narrow_plain)(to, from, n);
+    (sh_isa_has(SH_ISA_F16C) ? narrow : sh_half_narrow_plain)(to, from, n);
 }

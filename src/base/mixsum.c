@@ -1,6 +1,7 @@
 #include "src/base/mixsum.h"
 
 #include "src/base/clones.h"
+#include "src/base/isa.h"
 #include "src/base/mem.h"
 
 /* Elements that are copied and then summed out of the nearest cache. */
@@ -153,12 +154,6 @@ static WIDE uint64_t copy_halves(struct sh_floats to, struct sh_floats from, int
     return total(l);
 }
 
-/* Asked of the CPU at run time, so that one program runs on all. */
-static bool is_wide(void)
-{
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
-}
-
 /* Elements before the one with which a line begins in each array; n: there is none. */
 static int64_t before_line(struct sh_floats to, int64_t n)
 {
@@ -170,7 +165,7 @@ static int64_t before_line(struct sh_floats to, int64_t n)
 
 uint64_t sh_mixsum_copy(struct sh_floats to, struct sh_floats from, int64_t n, uint64_t place)
 {
-    bool by_hand = is_wide() && (to.whole || to.low);
+    bool by_hand = sh_isa_has(SH_ISA_AVX512) && (to.whole || to.low);
     int64_t head = by_hand ? before_line(to, n) : n, turn = to.whole ? 16 : 32, lines = (n - head) / turn * turn;
     struct sh_floats lines_to = sh_floats_at(to, head), lines_from = sh_floats_at(from, head);
     uint64_t at = place + (uint64_t)head * SH_MIXSUM_STEP, sum = copy_plain(to, from, head, place);
