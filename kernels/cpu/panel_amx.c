@@ -5,7 +5,8 @@
 
 #ifdef SH_WIDE
 
-#include <cpuid.h>
+#include "src/base/isa.h"
+
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,16 +23,6 @@ static const struct {
     uint8_t rows[16];
 } all_tiles = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
-/* Leaf 7 of CPUID tells of the unit, and of the instruction that rounds to bf16. */
-static bool cpu_has_it(void)
-{
-    unsigned a, b, c, d, a1, b1, c1, d1;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !__get_cpuid_count(7, 1, &a1, &b1, &c1, &d1))
-        return false;
-    bool tile = d >> 24 & 1, bf16 = d >> 22 & 1, avx512 = (b >> 16 & 1) && (b >> 30 & 1) && (b >> 31 & 1);
-    return tile && bf16 && avx512 && (a1 >> 5 & 1);
-}
-
 /* Linux saves the tiles only for processes that have asked. */
 static bool system_allows(void)
 {
@@ -42,7 +33,7 @@ static bool system_allows(void)
 /* The permission is the process's, and threads created later inherit it. */
 static bool usable(void)
 {
-    return cpu_has_it() && system_allows();
+    return sh_isa_has(SH_ISA_AMX) && system_allows();
 }
 
 /* Per thread, since tiles are registers. Between begin and end nothing else may use them. */

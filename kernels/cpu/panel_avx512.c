@@ -8,6 +8,8 @@
 
 #ifdef SH_WIDE
 
+#include "src/base/isa.h"
+
 #include <immintrin.h>
 #include <string.h>
 
@@ -16,7 +18,7 @@ enum { SIDE = SH_PANEL_SIDE, HALF = SIDE / 2, TILE = SH_PANEL_STEP / 2, PAIRS = 
 /* On the Intel CPU that was measured these products take twice as long as those of f32. */
 static bool usable(void)
 {
-    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
+    return sh_isa_has(SH_ISA_AVX512_BF16) && __builtin_cpu_is("amd");
 }
 
 /* Two inner elements of a row, for each of 16 columns. */

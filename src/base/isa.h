@@ -15,7 +15,7 @@ enum sh_isa {
     SH_ISA_AVX2,
     SH_ISA_AVX512,      /* f, bw, vl and dq */
     SH_ISA_AVX512_BF16, /* AVX512, and its rounding to and products of bf16 */
-    SH_ISA_AMX,         /* AVX512_BF16, and tiles of bf16. The system's permission is asked for by kernels/cpu/amx.h */
+    SH_ISA_AMX,         /* AVX512_BF16, and tiles of bf16. The system's permission is asked for by panel_amx.c */
     SH_ISAS
 };
 
