@@ -17,7 +17,7 @@ struct sh_attn_engine {
     int64_t (*work_bytes)(const struct sh_op_call *call, int threads);
     sh_kernel run;
 };
-extern const struct sh_attn_engine sh_attn_f32, sh_attn_f32_bwd; /* any type, computed in f32 */
+extern const struct sh_attn_engine sh_attn_f32, sh_attn_f32_bwd;       /* any type, computed in f32 */
 extern const struct sh_attn_engine sh_attn_panels, sh_attn_panels_bwd; /* with SH_WIDE: bf16 by packed panels */
 
 struct sh_attn {
