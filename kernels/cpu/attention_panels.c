@@ -165,11 +165,9 @@ static SH_WIDE void close_task(struct task *w)
         w->sum[t - w->t] = 1.0f / w->sum[t - w->t];
     }
     for (int64_t t = w->t, j = 0; t < end; t += SIDE, j++)
-        for (int64_t d = 0; d < w->depth; d++) {
-            float *block = w->o + (j * w->depth + d) * BLOCK;
-            scale_columns(block, w->sum + j * SIDE);
-            sh_attn_put(block, true, o + t * ld + d * SIDE, ld, end - t, a->dim - d * SIDE);
-        }
+        for (int64_t d = 0; d < w->depth; d++)
+            sh_attn_put_turned(w->o + (j * w->depth + d) * BLOCK, w->sum + j * SIDE, o + t * ld + d * SIDE, ld, end - t,
+                               a->dim - d * SIDE);
 }
 
 /* Keys from the first that any query sees up to the last query, KEYS panels at a time. */

@@ -54,7 +54,9 @@ static SH_WIDE inline void sh_attn_put_pair(__m512i even, __m512i odd, sh_bf16 *
 }
 #endif
 
-/* dst [rows,cols] of bf16 = the block, of which so much exists; `turned`: the block's rows are dst's columns. */
-void sh_attn_put(const float *block, bool turned, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols);
+/* dst [rows,cols] of bf16 = the block, of which so much exists; turned: the block's rows are dst's columns, and row i of
+ * dst is multiplied by by[i], unless that is NULL. */
+void sh_attn_put(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols);
+void sh_attn_put_turned(const float *block, const float *by, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols);
 
 #endif

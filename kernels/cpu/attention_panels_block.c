@@ -54,38 +54,35 @@ SH_WIDE void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t
     }
 }
 
-/* dst [n] = 16 floats, rounded. */
-static SH_WIDE inline void put_half(const float *src, sh_bf16 *dst, int64_t n)
+/* dst [n] = 16 floats times `by`, rounded. */
+static SH_WIDE inline void put_half(const float *src, float by, sh_bf16 *dst, int64_t n)
 {
     __mmask16 mask = (__mmask16)(n >= HALF ? 0xffffu : n <= 0 ? 0 : (1u << n) - 1);
-    _mm256_mask_storeu_epi16(dst, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(src)));
+    sh_wide_store(dst, _mm512_mul_ps(_mm512_loadu_ps(src), _mm512_set1_ps(by)), mask);
 }
 
-static SH_WIDE void put_rows(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
+/* To dst [rows][ld], at most 32 x 32. */
+SH_WIDE void sh_attn_put(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
 {
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < sh_panel_least(rows, SIDE); i++)
         for (int64_t h = 0; h < SIDE; h += HALF)
-            put_half(block + i * SIDE + h, dst + i * ld + h, cols - h);
+            put_half(block + i * SIDE + h, 1, dst + i * ld + h, cols - h);
 }
 
 /* Packing as columns turns pairs of two bytes each: to it, a row of 32 floats is one of 64 elements. What comes is
  * tiles of 16 x 16 floats, turned: two for the left 16 columns of the block, then two for the right ones. */
-static SH_WIDE void put_turned(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
+SH_WIDE void sh_attn_put_turned(const float *block, const float *by, sh_bf16 *dst, int64_t ld, int64_t rows,
+                                int64_t cols)
 {
     _Alignas(64) float turned[BLOCK];
     struct sh_panel_source s = {
         .data = (const sh_bf16 *)(const void *)block, .step = 2 * SIDE, .sides = SIDE, .depth = 2 * SIDE};
 
     sh_panel_pack_cols(&s, (sh_bf16 *)(void *)turned, 2 * SH_PANEL_STEP);
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < sh_panel_least(rows, SIDE); i++)
         for (int64_t h = 0; h < 2; h++)
-            put_half(turned + ((i / HALF * 2 + h) * HALF + i % HALF) * HALF, dst + i * ld + h * HALF, cols - h * HALF);
-}
-
-/* To dst [rows][ld], at most 32 x 32, rounded to bf16. */
-void sh_attn_put(const float *block, bool turned, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
-{
-    (turned ? put_turned : put_rows)(block, dst, ld, sh_panel_least(rows, SIDE), sh_panel_least(cols, SIDE));
+            put_half(turned + ((i / HALF * 2 + h) * HALF + i % HALF) * HALF, by ? by[i] : 1, dst + i * ld + h * HALF,
+                     cols - h * HALF);
 }
 
 #endif

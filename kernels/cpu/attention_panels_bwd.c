@@ -208,8 +208,9 @@ static void put_chunk(const struct task *w)
     for (int64_t j = 0; j < w->panels; j++)
         for (int64_t d = 0; d < w->depth; d++) {
             int64_t t = w->t + j * SIDE;
-            sh_attn_put(w->dq + (j * w->depth + d) * BLOCK, true,
-                        gradient_at(w, t, sh_attn_q_col(a, w->head) + d * SIDE), a->ld, a->seq - t, a->dim - d * SIDE);
+            sh_attn_put_turned(w->dq + (j * w->depth + d) * BLOCK, NULL,
+                               gradient_at(w, t, sh_attn_q_col(a, w->head) + d * SIDE), a->ld, a->seq - t,
+                               a->dim - d * SIDE);
         }
 }
 
@@ -234,7 +235,7 @@ static void put_keys(const struct task *w, const float *sums, int64_t col)
     const struct sh_attn *a = w->a;
     for (int64_t t = 0; t < a->seq; t += SIDE)
         for (int64_t d = 0; d < w->depth; d++, sums += BLOCK)
-            sh_attn_put(sums, false, gradient_at(w, t, col + d * SIDE), a->ld, a->seq - t, a->dim - d * SIDE);
+            sh_attn_put(sums, gradient_at(w, t, col + d * SIDE), a->ld, a->seq - t, a->dim - d * SIDE);
 }
 
 /* dk and dv are sums over all query heads of the group and all chunks, in this order, whoever runs the task. */
