@@ -3,7 +3,7 @@
  * ONEDNN_MAX_CPU_ISA, or DNNL_MAX_CPU_ISA where the first is unset or empty, holds one of oneDNN's words and limits Sherd
  * as it limits oneDNN: AVX2 leaves kernels what a processor without AVX-512 has. Letters of either case; a word that is
  * not known limits nothing. Loops under SH_CLONES are chosen at load time and know of no limit: configure's
- * --with-cpu-clones leaves copies out. */
+ * --with-clones leaves copies out. */
 #ifndef SH_BASE_ISA_H
 #define SH_BASE_ISA_H
 

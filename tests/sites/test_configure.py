@@ -54,6 +54,7 @@ def cases(two_mpis):
     own, path = HERE / 'own', os.environ['PATH']
     return [
         ('a misspelt option', ['--with-mp=openmpi'], {}, ['unrecognized options: --with-mp'], ''),
+        ('copies of loops for no such level', ['--with-clones=v2'], {}, ['--with-clones=v2: say v1 (no copies), v3 (AVX2)'], ''),
         ('a folder without MPI', ['--with-mpi=/nowhere'], {}, ['--with-mpi=/nowhere: there is no program /nowhere/bin/mpicc'], ''),
         ('an MPI in a folder, with its launcher', [f'--with-mpi={own}'], {},
          [f'links MPI programs with the flags of {own}/bin/mpicc... yes', f'{NAME[KIND]} ', f'... {own}/bin/mpirun'], ''),
