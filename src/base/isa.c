@@ -114,7 +114,7 @@ bool sh_isa_has(enum sh_isa isa)
 
 static const char *last_before(int end)
 {
-    return end == 0 ? "loops without a set of their own" : name[end - 1];
+    return end == 0 ? "plain loops" : name[end - 1];
 }
 
 bool sh_isa_describe(char text[SH_ISA_TEXT])

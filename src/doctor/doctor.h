@@ -54,8 +54,9 @@ struct sh_doctor_row {
 
 /* What a check does: fill the row, the same on all ranks. An error is one of MPI. */
 typedef sh_rc sh_doctor_check(const struct sh_doctor *d, struct sh_doctor_row *row);
-sh_doctor_check sh_doctor_ranks, sh_doctor_cores, sh_doctor_program, sh_doctor_clocks, sh_doctor_data, sh_doctor_folder,
-    sh_doctor_space, sh_doctor_writing, sh_doctor_memory, sh_doctor_scratch, sh_doctor_links, sh_doctor_collectives;
+sh_doctor_check sh_doctor_ranks, sh_doctor_program, sh_doctor_instructions, sh_doctor_cores, sh_doctor_clocks,
+    sh_doctor_data, sh_doctor_folder, sh_doctor_space, sh_doctor_writing, sh_doctor_memory, sh_doctor_scratch,
+    sh_doctor_links, sh_doctor_collectives;
 
 /* Set the row. Local. */
 void sh_doctor_good(struct sh_doctor_row *row, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
