@@ -153,7 +153,8 @@ static void float16(void **state)
     elem.half = false;
 }
 
-int main(void)
+/* An argument is a pattern of the names of tests to run. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         ELEM_TESTS,
@@ -171,5 +172,6 @@ int main(void)
                          .n_lengths = 7,
                          .matrices = matrices,
                          .n_matrices = 6};
+    cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
