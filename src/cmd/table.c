@@ -232,7 +232,7 @@ static const struct sh_cmd_option ckpt[] = {
 /* The folder is positional, as everywhere. */
 static const struct sh_cmd_option report[] = {
     {.name = "-o", .value = "FILE", .help = "file to write; default report.html in the folder"},
-    {.name = "--follow", .help = "write the page again every ten seconds until all runs are finished, or Ctrl-C; it reloads itself"},
+    {.name = "--follow", .help = "write the page again every ten seconds until all runs are finished or over, or Ctrl-C; it reloads itself"},
     {.name = "--against", .value = "OLD", .help = "another folder: say which points are slower than the same ones there"},
     {.name = "--markdown", .help = "instead of the page, its tables of scaling as Markdown, report.md"},
     {.name = "--mllog", .help = "instead of the page, the lines of MLPerf's logging format for one run, mllog.txt"},
