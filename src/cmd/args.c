@@ -196,6 +196,18 @@ sh_rc sh_cmd_whole(const struct sh_cmd *cmd, const struct sh_cmd_args *args, con
     return SH_OK;
 }
 
+sh_rc sh_cmd_bytes(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, int64_t min, int64_t max,
+                   int64_t none, int64_t *out)
+{
+    const char *text = sh_cmd_option(cmd, args, name);
+
+    *out = none;
+    if (!text || (sh_config_size(text, out) && *out >= min && *out <= max))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "sherd %s: %s must be a size like 64MiB, from %lld to %lld bytes, not \"%s\"", cmd->name,
+                   name, (long long)min, (long long)max, text);
+}
+
 sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, double min, double max,
                     double none, double *out)
 {

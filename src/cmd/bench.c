@@ -102,8 +102,8 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
     SH_TRY(check_options(cmd, args, (*kind)->name));
     SH_TRY((*kind)->folder ? name_folder(args, &folder) : configure(args, cfg));
     SH_TRY(sh_cmd_whole(cmd, args, "--repeat", 1, SH_BENCH_ROUNDS, 3, &repeat));
-    SH_TRY(sh_cmd_whole(cmd, args, "--max-bytes", SH_BENCH_LEAST_BYTES, SH_BENCH_MOST_BYTES, 0, &max_bytes));
-    SH_TRY(sh_cmd_whole(cmd, args, "--bytes", SH_BENCH_LEAST_FILE, SH_BENCH_MOST_FILE, DEFAULT_FILE, &bytes));
+    SH_TRY(sh_cmd_bytes(cmd, args, "--max-bytes", SH_BENCH_LEAST_BYTES, SH_BENCH_MOST_BYTES, 0, &max_bytes));
+    SH_TRY(sh_cmd_bytes(cmd, args, "--bytes", SH_BENCH_LEAST_FILE, SH_BENCH_MOST_FILE, DEFAULT_FILE, &bytes));
     SH_TRY(sh_cmd_whole(cmd, args, "--seconds", 0, MOST_SECONDS, DEFAULT_SECONDS, &seconds));
     *options = (struct sh_bench_options){.folder = folder ? folder : ".",
                                          .repeat = (int)repeat,

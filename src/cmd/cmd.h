@@ -58,6 +58,9 @@ const char *sh_cmd_option(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
 /* As a number within [min, max]; `none` when it was not given. Errors: SH_E_USAGE. */
 sh_rc sh_cmd_whole(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, int64_t min, int64_t max,
                    int64_t none, int64_t *out);
+/* The same in bytes: a number, or one with a unit as configurations have it (sh_config_size). */
+sh_rc sh_cmd_bytes(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, int64_t min, int64_t max,
+                   int64_t none, int64_t *out);
 sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, double min, double max,
                     double none, double *out);
 

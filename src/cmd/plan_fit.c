@@ -3,6 +3,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/base/str.h"
 #include "src/cost/budget.h"
 #include "src/cost/fit.h"
 #include "src/report/report.h"
@@ -29,6 +30,12 @@ struct fit {
     int n;
 };
 
+/* Of a rank. A run that does not tell what it had is taken by its configuration, where 0 leaves it to the machine. */
+static int threads_of(const struct fitted *of)
+{
+    return of->run->threads > 0 ? of->run->threads : of->cfg.training.threads;
+}
+
 /* As the run was planned, with the machine for the nodes where the run does not say. */
 static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
 {
@@ -41,9 +48,8 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
     at.ranks_per_node = out->node;
     out->shares = sh_topology_shares(&out->cfg, &at);
     SH_TRY(sh_request_mesh(&out->cfg, &at, &out->mesh));
-    SH_TRY(sh_request_build(&out->cfg, &at, &out->mesh, SH_TO_TRAIN,
-                            out->cfg.training.threads ? out->cfg.training.threads : 1, out->cfg.memory.limit_bytes,
-                            &b));
+    SH_TRY(sh_request_build(&out->cfg, &at, &out->mesh, SH_TO_TRAIN, threads_of(out) ? threads_of(out) : 1,
+                            out->cfg.memory.limit_bytes, &b));
     SH_TRY(sh_budget_fit(&out->cfg, &at, NULL, &b));
     b.limit_bytes = 0;
     return sh_pass_build(&b, &out->p);
@@ -73,6 +79,29 @@ static sh_rc add_run(struct fit *f, const char *folder, const struct sh_report_r
     return SH_OK;
 }
 
+/* On CPUs a rank with two threads is another machine than one with one: its figures would be those of neither. Runs that do
+ * not tell go with any. */
+static sh_rc check_threads(const struct fit *f)
+{
+    const struct fitted *first = NULL;
+    char text[SH_STR_SHORT];
+
+    for (int i = 0; i < f->n && !sh_machine_is_gpu(f->m); i++) {
+        const struct fitted *one = &f->of[i];
+
+        if (!threads_of(one))
+            continue;
+        first = first ? first : one;
+        if (threads_of(one) != threads_of(first))
+            return sh_fail(SH_E_USAGE,
+                           "sherd plan --fit: %s had %s per rank, and %s %d: one machine file holds one number "
+                           "of threads; fit each to a file of its own",
+                           first->run->name, sh_str_plural(threads_of(first), "thread", text), one->run->name,
+                           threads_of(one));
+    }
+    return SH_OK;
+}
+
 /* Those without a measured step say nothing. */
 static sh_rc add_runs(struct fit *f, const char *folder, const struct sh_report *r)
 {
@@ -83,7 +112,7 @@ static sh_rc add_runs(struct fit *f, const char *folder, const struct sh_report 
             SH_TRY(add_run(f, folder, &r->runs[i]));
     if (!f->n)
         return sh_fail(SH_E_DATA, "%s: no run with a measured step", folder);
-    return SH_OK;
+    return check_threads(f);
 }
 
 /* As it was and as fitted, run by run: a fit that helps one run at the cost of another shows here. */

@@ -26,6 +26,19 @@ struct request {
     bool mllog, markdown;         /* instead of the page */
 };
 
+/* Runs that will not do what is left of their steps; of those that go on nothing is said. */
+static void say_over(const struct sh_report *r)
+{
+    for (int i = 0; i < r->n_runs; i++) {
+        const struct sh_report_run *run = &r->runs[i];
+
+        if (run->over)
+            sh_log_warn("%s: not followed any more at step %lld of %lld: %s", run->name,
+                        (long long)(run->n_steps ? run->steps[run->n_steps - 1].step : 0), (long long)run->wanted,
+                        run->over);
+    }
+}
+
 /* Runs that still write are read as they are. */
 static sh_rc write_once(const struct request *q, int reload, bool *finished)
 {
@@ -44,6 +57,8 @@ static sh_rc write_once(const struct request *q, int reload, bool *finished)
         rc = sh_report_markdown(r, q->path);
     else
         rc = sh_report_write(r, *finished ? 0 : reload, q->path);
+    if (rc == SH_OK && reload && *finished)
+        say_over(r);
     if (rc == SH_OK && reload == 0)
         sh_log_info("%s: %s", sh_str_plural(r->n_runs, "run", runs), q->path);
 out:
@@ -52,7 +67,7 @@ out:
     return rc;
 }
 
-/* The last page, of finished runs or at the end of the following, does not reload itself. A folder that cannot be read
+/* The last page, of runs that are finished or over, or at the end of the following, does not reload itself. A folder that cannot be read
  * for once, as when a run is just being created, is read again later; the page stays as it is. */
 static sh_rc follow(const struct request *q)
 {
@@ -60,7 +75,8 @@ static sh_rc follow(const struct request *q)
 
     SH_TRY(sh_job_listen());
     SH_TRY(write_once(q, FOLLOW_SECONDS, &finished));
-    sh_log_info("%s: written every %d s; Ctrl-C ends it", q->path, FOLLOW_SECONDS);
+    if (!finished)
+        sh_log_info("%s: written every %d s; Ctrl-C ends it", q->path, FOLLOW_SECONDS);
     while (!finished && !stopped) {
         for (int i = 0; i < FOLLOW_SECONDS * LOOKS_PER_SECOND && !is_stopped(); i++)
             nanosleep(&(struct timespec){.tv_nsec = 1000000000 / LOOKS_PER_SECOND}, NULL);

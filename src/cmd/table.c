@@ -232,7 +232,7 @@ static const struct sh_cmd_option ckpt[] = {
 /* The folder is positional, as everywhere. */
 static const struct sh_cmd_option report[] = {
     {.name = "-o", .value = "FILE", .help = "file to write; default report.html in the folder"},
-    {.name = "--follow", .help = "write the page again every ten seconds until all runs are finished, or Ctrl-C; it reloads itself"},
+    {.name = "--follow", .help = "write the page again every ten seconds until all runs are finished or over, or Ctrl-C; it reloads itself"},
     {.name = "--against", .value = "OLD", .help = "another folder: say which points are slower than the same ones there"},
     {.name = "--markdown", .help = "instead of the page, its tables of scaling as Markdown, report.md"},
     {.name = "--mllog", .help = "instead of the page, the lines of MLPerf's logging format for one run, mllog.txt"},
@@ -244,8 +244,8 @@ static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR",
      .help = "all but tier: write there, into a new folder that is deleted at the end; default: the current one"},
     {.name = "--repeat", .value = "N", .help = "rounds; each measures everything once; default 3"},
-    {.name = "--max-bytes", .value = "N", .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
-    {.name = "--bytes", .value = "N", .help = "tier: of the scratch file of a rank; as many as it is to have in training; default 4 GiB"},
+    {.name = "--max-bytes", .value = "BYTES", .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
+    {.name = "--bytes", .value = "BYTES", .help = "tier: of the scratch file of a rank; as many as it is to have in training; default 4 GiB"},
     {.name = "--seconds", .value = "N", .help = "tier: the file is written twice before it is measured, or for so long; default 60"},
     {.name = "--machine", .value = "FILE", .help = "all but tier: write the results into this machine file as measured points, for sherd plan "
      "--machine FILE; on CPUs a new one is made"},

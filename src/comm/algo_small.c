@@ -4,8 +4,6 @@
 #include "src/comm/channel.h"
 #include "src/comm/sum.h"
 
-enum { SMALL_PART_BYTES = 4 << 10 }; /* of one rank */
-
 static int64_t part_bytes(const struct sh_coll *coll)
 {
     return coll->count * sh_dtype_bytes(coll->dtype);
@@ -67,7 +65,7 @@ const struct sh_algo sh_algo_alone = {
 /* An all_reduce gathers all ranks' values into staging and adds them up itself: one exchange instead of two. */
 static bool small_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
-    if (coll->kind == SH_OP_REDUCE_SCATTER || part_bytes(coll) > SMALL_PART_BYTES)
+    if (coll->kind == SH_OP_REDUCE_SCATTER || part_bytes(coll) > SH_COMM_SMALL_BYTES)
         return false;
     return coll->kind == SH_OP_ALL_GATHER || part_bytes(coll) * ch->size <= ch->staging_bytes;
 }

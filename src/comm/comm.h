@@ -33,6 +33,8 @@ struct sh_comm;
 
 /* Groups of more ranks than this talk in two levels: within nodes by memory, and a message is of a whole node. */
 enum { SH_COMM_LEVELS_ABOVE = 32 };
+/* Where a rank's part is no larger, MPI's own all-gather moves gathers and, between CPUs, the operands of all_reduces. */
+enum { SH_COMM_SMALL_BYTES = 4 << 10 };
 
 struct sh_comm_options {
     double
@@ -51,7 +53,8 @@ struct sh_comm_options {
                              must be the same on all ranks: the caller waits inside of MPI, from then on in sh_agree()
                              too; only a group that talks in two levels looks at memory again and again */
     bool share_gpu;       /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
-    int ranks_per_node;   /* neighbouring ranks that can share memory; 0: none can, so that all is said by messages */
+    int ranks_per_node;   /* neighbouring ranks that can share memory: refused where they cannot; 0: none can, so that
+                             all is said by messages */
     int levels_above;     /* for tests: instead of SH_COMM_LEVELS_ABOVE; 0: that */
     int nccl_max_ctas;    /* blocks of a GPU that one collective of NCCL may take; 0: NCCL's default */
 };

@@ -1,6 +1,5 @@
 #include "src/comm/levels.h"
 
-#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/comm/parts.h"
 #include "src/mesh/segment.h"
@@ -74,25 +73,6 @@ static void unmap(struct sh_levels *l)
     l->memory = NULL;
 }
 
-/* Where one rank of the group has no memory with its neighbours, as in containers of their own, all go on by messages. The
- * first such rank says why. */
-static sh_rc agree(struct sh_channel *ch, struct sh_levels *l)
-{
-    char why[256] = "", name[SH_GROUP_NAME];
-    int failed = l->memory ? ch->size : ch->rank, first;
-
-    snprintf(why, sizeof why, "%s", sh_error_text());
-    sh_error_clear();
-    SH_MPI(MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, ch->comm));
-    if (first == ch->size)
-        return SH_OK;
-    SH_MPI(MPI_Bcast(why, sizeof why, MPI_CHAR, first, ch->comm));
-    sh_log_info("axis %s of %d ranks: each sends to each other one: %s",
-                sh_group_name(&ch->c->mesh->shape, ch->group, name), ch->size, why);
-    unmap(l);
-    return SH_OK;
-}
-
 /* Not a split: only the members talk. */
 static sh_rc comm_of_block(const struct sh_channel *ch, const struct sh_levels *l, MPI_Comm *out)
 {
@@ -110,15 +90,21 @@ static sh_rc comm_of_block(const struct sh_channel *ch, const struct sh_levels *
     return SH_OK;
 }
 
+/* A plan that counts on two levels is not given up quietly where a node cannot have them: who wants messages instead says
+ * so. Where the first rank of a block has failed it says why, and the others have no memory either. */
 static sh_rc share(struct sh_channel *ch, struct sh_levels *l)
 {
     MPI_Comm block = MPI_COMM_NULL;
+    char name[SH_GROUP_NAME];
     sh_rc rc;
 
     SH_TRY(comm_of_block(ch, l, &block));
     rc = map(l, block);
     MPI_Comm_free(&block);
-    return rc == SH_OK || rc == SH_E_COMM || rc == SH_E_MEMORY ? agree(ch, l) : rc;
+    if (rc == SH_OK)
+        return SH_OK;
+    return sh_fail_prefix(rc, "axis %s of %d ranks, in two levels; comm.shared_memory=off trains without this: ",
+                          sh_group_name(&ch->c->mesh->shape, ch->group, name), ch->size);
 }
 
 sh_rc sh_levels_open(struct sh_channel *ch)
@@ -131,8 +117,6 @@ sh_rc sh_levels_open(struct sh_channel *ch)
         return SH_OK;
     size_memory(&l);
     SH_TRY(share(ch, &l));
-    if (!l.memory)
-        return SH_OK;
     ch->levels = sh_calloc(1, sizeof *ch->levels);
     *ch->levels = l;
     return SH_OK;

@@ -34,8 +34,10 @@ struct sh_levels {
     int64_t ready; /* rounds whose own part is what the others get */
 };
 
-/* One for a channel of many ranks, some of them neighbours on a node who can share memory; ch->levels stays NULL where
- * they cannot. Its requests are those of the channel. Collective over the group, agreed there. Errors: SH_E_COMM. */
+/* One for a channel of many ranks, some of them neighbours on a node who can share memory (options.ranks_per_node); of
+ * others ch->levels stays NULL. Its requests are those of the channel. Collective over the group, not agreed: after a
+ * failure of one rank the channel must not be used on any. Errors: SH_E_COMM, SH_E_MEMORY: the ranks of a node cannot share
+ * memory after all, as in containers of their own. */
 sh_rc sh_levels_open(struct sh_channel *ch);
 void sh_levels_close(struct sh_channel *ch);
 

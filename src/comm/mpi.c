@@ -61,7 +61,7 @@ static void stop_thread(struct sh_mpi *m)
 }
 
 /* A channel for each pair of group and stream that the program uses. All ranks open them in the same order, since
- * opening is collective. */
+ * opening is collective, and agree on each: another group's ranks would wait in the next one for those that failed. */
 static sh_rc open_channels(struct sh_mpi *m)
 {
     const struct sh_comm_options *opt = &m->c->opt;
@@ -69,7 +69,7 @@ static sh_rc open_channels(struct sh_mpi *m)
     for (int g = 0; g < opt->n_groups; g++)
         for (int s = 0; s < opt->n_streams; s++)
             if (opt->groups[g].streams >> s & 1)
-                SH_TRY(sh_channel_open(&m->channel[m->n_channels++], s, opt->groups[g].axes, m->c));
+                SH_TRY(sh_agree(sh_channel_open(&m->channel[m->n_channels++], s, opt->groups[g].axes, m->c)));
     return m->c->blocks ? SH_OK : sh_watch_open(m); /* nobody would read what others ask */
 }
 

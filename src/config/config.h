@@ -126,6 +126,9 @@ sh_rc sh_config_digest(const struct sh_config *cfg, char digest[SH_CONFIG_DIGEST
  * Errors: SH_E_USAGE: no such key, or one that only sets another. */
 sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text);
 
+/* "67108864", "64MiB" or "64 MB" in bytes, as keys that are sizes take it; false: none, or beyond 2^63. Local. */
+bool sh_config_size(const char *text, int64_t *bytes);
+
 /* The names of the keys that the file and the overrides set, as sh_config_load() reads them, a line each in the order of
  * the table. Errors: as those of sh_config_load(). */
 sh_rc sh_config_given(const char *path, int n_overrides, const char *const *overrides, FILE *out);

@@ -150,16 +150,29 @@ static int64_t unit_factor(const char *unit)
     return 0;
 }
 
+/* "4GiB" and "4 GiB": digits, blanks, then the unit. */
+static int64_t factor_of(const char *text, size_t number_len)
+{
+    return unit_factor(text + number_len + strspn(text + number_len, " "));
+}
+
+bool sh_config_size(const char *text, int64_t *bytes)
+{
+    size_t number_len = strspn(text, "-0123456789");
+    int64_t factor = factor_of(text, number_len);
+
+    if (factor == 0 || !is_whole(text, number_len))
+        return false;
+    errno = 0;
+    return !__builtin_mul_overflow(strtoll(text, NULL, 10), factor, bytes) && errno == 0;
+}
+
 /* Checked as a double against the bounds before the product is made, which therefore cannot overflow: no bound comes
  * near 2^63. */
 static sh_rc set_whole(const struct sh_config_key *key, const char *text, struct sh_config_state *state)
 {
-    /* "4GiB" and "4 GiB": digits, blanks, then the unit. */
     size_t number_len = strspn(text, "-0123456789");
-    const char *unit = text + number_len;
-    int64_t factor = 1, value;
-    if (key->sizes)
-        factor = unit_factor(unit + strspn(unit, " "));
+    int64_t factor = key->sizes ? factor_of(text, number_len) : 1, value;
     if (factor == 0 || !is_whole(text, key->sizes ? number_len : strlen(text)))
         return wrong_type(key, text);
     errno = 0;

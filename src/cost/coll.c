@@ -6,9 +6,16 @@
  *     switch  all_reduce inside a node:   S / its rate, as bus bytes
  *     CPUs    between nodes, by messages: base + a (i a_in + o a_net) + a S/n max(i / B_in, (n/k) o rings / B_net)
  *             a       2 of an all_reduce, else 1
- *             i, o    others that a rank speaks with on its node and on other ones: n/k - 1 and n - n/k, or in two levels
- *                     (src/comm/algo_levels.c), with blocks of b ranks, n/k/b - 1 and (n - n/k)/b; those copy 3 S too, and
- *                     send sums of bfloat16 in float32: a of the second term is 2, 3 of an all_reduce
+ *             i, o    others that a rank speaks with on its node and on other ones: n/k - 1 and n - n/k
+ *     levels  the same by blocks of b ranks, for which one speaks (src/comm/algo_levels.c): i is n/k/b - 1, o (n - n/k)/b
+ *             reduce inside     barrier + 3 S / memory: a rank copies what its neighbours are to sum, and sums its own part
+ *             between           a (a_net + (i + o - 1) a_in) + the bytes as above: messages are posted at once, so each
+ *                               behind the first costs the sender's time only; sums of bfloat16 go in float32: in the
+ *                               second term a is 2, 3 of an all_reduce
+ *             broadcast inside  barrier + 2 S / memory: what comes is copied once, and read once by each rank
+ *             a reduce_scatter has no broadcast, an all_gather no reduction
+ *     small   on CPUs, of up to 4 KiB a rank, by MPI's all-gather (src/comm/algo_small.c), which doubles what a rank has in each
+ *             round: base + log2(n/k) a_in + log2 k a_net + (n-1) s / B, s of a rank
  *     B       inside a node the ring's; between nodes the least of that and the node's network x share / (1 + crowding
  *             log2 k) / rings that share it
  *
@@ -24,8 +31,10 @@
 static const double ring_hops = 1.4, tree_share = 0.92;
 /* A reduction in the node's segment reads this times its operand, by the progress thread. */
 static const double segment_reads = 1.5;
-/* In two levels a rank reads its operand, writes it for its neighbours and reads what they wrote for it. */
-static const double level_copies = 3;
+/* Bytes that pass through a rank's memory in two levels, over those of the operand. To reduce, with blocks of b, it reads and
+ * writes (b-1)/b for the others, reads b parts of 1/b and writes their sum, and sums those of the blocks: 1/b is read. To
+ * broadcast it reads and writes 1/b, and (b-1)/b that the others wrote. */
+static const double reduce_copies = 3, broadcast_copies = 2;
 
 double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes)
 {
@@ -113,19 +122,80 @@ static int block_of(const struct sh_coll_place *at)
     return at->levels && at->ranks > SH_COMM_LEVELS_ABOVE && at->ranks % at->nodes == 0 ? each & -each : 1;
 }
 
-/* Between CPUs of several nodes: each rank speaks with each other one, or in two levels with one of each block. */
+/* What a rank of a CPU says to others: one for each block, on its node and on other ones. */
+struct peers {
+    double inside, between;
+};
+
+static struct peers peers_of(const struct sh_coll_place *at, int block)
+{
+    double each = (double)at->ranks / at->nodes;
+
+    return (struct peers){each / block - 1, (at->ranks - each) / block};
+}
+
+/* `times` parts of 1/n to each of them. */
+static double exchanged(const struct sh_machine *m, const struct sh_coll_place *at, struct peers to, double times,
+                        double bytes)
+{
+    double each = (double)at->ranks / at->nodes;
+
+    return times * bytes / at->ranks *
+           fmax(to.inside / m->inside.bytes_per_second, each * to.between * at->rings / node_rate(m, at->nodes));
+}
+
+/* Between CPUs of several nodes, each rank to each other one. */
 static struct way exchange(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at,
                            double bytes)
 {
-    double block = block_of(at), each = (double)at->ranks / at->nodes, phases = kind == SH_OP_ALL_REDUCE ? 2 : 1;
-    double inside = each / block - 1, between = (at->ranks - each) / block, part = bytes / at->ranks;
-    double copies = level_copies * bytes * (block - 1) / block / (m->memory.bytes_per_second * m->memory.share);
-    double sent = at->half && block > 1 && kind != SH_OP_ALL_GATHER ? phases + 1 : phases; /* parts to each other one */
+    double phases = kind == SH_OP_ALL_REDUCE ? 2 : 1;
+    struct peers to = peers_of(at, 1);
+
+    return (struct way){m->network.base_seconds + phases * hops(m, to.inside, to.between),
+                        exchanged(m, at, to, phases, bytes)};
+}
+
+/* The same by blocks: reduce inside, exchange between, broadcast inside. */
+static struct way in_levels(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, int block,
+                            double bytes)
+{
+    double memory = m->memory.bytes_per_second * m->memory.share;
+    int reduces = kind != SH_OP_ALL_GATHER, broadcasts = kind != SH_OP_REDUCE_SCATTER, phases = reduces + broadcasts;
+    struct peers to = peers_of(at, block);
+    double flight = hops(m, to.inside + to.between - 1, 1);
 
     return (struct way){
-        m->network.base_seconds + phases * hops(m, inside, between),
-        sent * part * fmax(inside / m->inside.bytes_per_second, each * between * at->rings / node_rate(m, at->nodes)) +
-            phases * copies};
+        m->network.base_seconds + phases * (m->inside.barrier_seconds + flight),
+        exchanged(m, at, to, phases + (at->half && reduces), bytes) +
+            (reduces * reduce_copies + broadcasts * broadcast_copies) * bytes / memory,
+    };
+}
+
+/* Recursive doubling, as MPI libraries gather little (Thakur, Rabenseifner, Gropp 2005): at first between neighbours. An
+ * all_reduce gathers all operands, and each rank sums them. */
+static struct way gathered(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at,
+                           double bytes)
+{
+    double each = (double)at->ranks / at->nodes, one = kind == SH_OP_ALL_REDUCE ? bytes : bytes / at->ranks;
+    double inside = (each - 1) * one, between = (at->ranks - each) * one, moved = inside / m->inside.bytes_per_second;
+
+    if (at->nodes > 1)
+        moved += each * between * at->rings / node_rate(m, at->nodes);
+    return (struct way){m->network.base_seconds + hops(m, log2(each), log2(at->nodes)), moved};
+}
+
+static bool is_small(enum sh_op_kind kind, const struct sh_coll_place *at, double bytes)
+{
+    return kind != SH_OP_REDUCE_SCATTER &&
+           (kind == SH_OP_ALL_REDUCE ? bytes : bytes / at->ranks) <= SH_COMM_SMALL_BYTES;
+}
+
+static struct way between_nodes(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at,
+                                double bytes)
+{
+    int block = block_of(at);
+
+    return block > 1 ? in_levels(m, kind, at, block, bytes) : exchange(m, kind, at, bytes);
 }
 
 static struct way cheaper(struct way a, struct way b)
@@ -148,8 +218,10 @@ static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const
 
     if (at->segment)
         return in_segment(m, kind, bytes);
-    if (at->nodes > 1 && !sh_machine_is_gpu(m))
-        return exchange(m, kind, at, bytes);
+    if (!sh_machine_is_gpu(m) && is_small(kind, at, bytes))
+        return gathered(m, kind, at, bytes);
+    if (!sh_machine_is_gpu(m) && at->nodes > 1)
+        return between_nodes(m, kind, at, bytes);
     best = ring(m, kind, at, bytes);
     if (kind != SH_OP_ALL_REDUCE)
         return best;

@@ -52,10 +52,16 @@ struct sh_job_record {
     double save_seconds; /* the longest of the last saves, < 0: not measured */
     int status;          /* exit status; < 0: it runs, or was killed */
     char reason[512];    /* why it ended, a line; "" while it runs */
+    /* Who writes it, filled in by sh_job_record_write: */
+    char host[64];
+    int64_t pid, pid_space; /* pid_space: tells process numbers of a container from those of its host */
 };
-sh_rc sh_job_record_write(const char *path, const struct sh_job_record *r);
-/* What the start before left: `starts` and `save_seconds`. *found false: no file, or one that cannot be used. */
+sh_rc sh_job_record_write(const char *path, struct sh_job_record *r);
+/* What the start before left: `starts`, `save_seconds`, `status`, `reason` and who wrote it. *found false: no file, or one
+ * that cannot be used, and *r is as it was. */
 void sh_job_record_read(const char *path, struct sh_job_record *r, bool *found);
+/* The process that wrote it ran here and does not any more; false also where nobody here can tell. Local. */
+bool sh_job_is_gone(const struct sh_job_record *r);
 
 /* outliers.c: of n hashes that should be equal, outlier[i] says which are not what more than half of them are; where there is no
  * such majority (two that differ), all are. Returns how many are outliers. Cost: O(n). */

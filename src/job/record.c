@@ -3,10 +3,18 @@
 #include "src/job/job.h"
 
 #include "src/base/file.h"
+#include "src/base/mem.h"
 
+#include <errno.h>
 #include <jansson.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 enum { FILE_MAX = 1 << 16 };
 
@@ -29,23 +37,62 @@ static json_t *whole_or_null(int64_t v)
     return v < 0 ? json_null() : json_integer(v);
 }
 
-/* Atomic, since the script may read at any time, also while a signal ends the run. */
-sh_rc sh_job_record_write(const char *path, const struct sh_job_record *r)
+/* A number of a process counts where it was given: on a host, and there in one space of numbers. */
+static void name_process(struct sh_job_record *r)
 {
-    json_t *o = json_pack(
-        "{s:I, s:I, s:I, s:o, s:b, s:I, s:o, s:o, s:o}", "steps", (json_int_t)r->steps, "first_step",
-        (json_int_t)r->first_step, "step", (json_int_t)r->step, "saved_step", whole_or_null(r->saved_step), "finished",
-        r->step >= r->steps && r->status == SH_OK, "starts_without_checkpoint", (json_int_t)r->starts, "save_seconds",
-        number_or_null(r->save_seconds), "exit_status", whole_or_null(r->status), "reason", words(r->reason));
-    char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
+    struct stat st;
+
+    if (gethostname(r->host, sizeof r->host - 1) != 0)
+        r->host[0] = '\0';
+    r->host[sizeof r->host - 1] = '\0';
+    r->pid = getpid();
+    r->pid_space = stat("/proc/self/ns/pid", &st) == 0 ? (int64_t)st.st_ino : 0;
+}
+
+/* Atomic, since the script may read at any time, also while a signal ends the run. A line ends what is in it, for tools that
+ * read lines. */
+sh_rc sh_job_record_write(const char *path, struct sh_job_record *r)
+{
+    json_t *o;
+    char *text, *lines;
     sh_rc rc;
 
+    name_process(r);
+    o = json_pack("{s:I, s:I, s:I, s:o, s:b, s:I, s:o, s:o, s:o, s:o, s:I, s:I}", "steps", (json_int_t)r->steps,
+                  "first_step", (json_int_t)r->first_step, "step", (json_int_t)r->step, "saved_step",
+                  whole_or_null(r->saved_step), "finished", r->step >= r->steps && r->status == SH_OK,
+                  "starts_without_checkpoint", (json_int_t)r->starts, "save_seconds", number_or_null(r->save_seconds),
+                  "exit_status", whole_or_null(r->status), "reason", words(r->reason), "host", words(r->host), "pid",
+                  (json_int_t)r->pid, "pid_space", (json_int_t)r->pid_space);
+    text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
     json_decref(o);
     if (!text)
         return sh_fail(SH_E_MEMORY, "out of memory: no room for what goes into %s", path);
-    rc = sh_write_file_atomic(path, text, strlen(text));
+    lines = sh_strfmt("%s\n", text);
     free(text);
+    rc = sh_write_file_atomic(path, lines, strlen(lines));
+    free(lines);
     return rc;
+}
+
+static void take_text(const json_t *o, const char *key, char *out, size_t size)
+{
+    const char *text = json_string_value(json_object_get(o, key));
+
+    snprintf(out, size, "%s", text ? text : "");
+}
+
+static void take(const json_t *o, struct sh_job_record *r)
+{
+    const json_t *seconds = json_object_get(o, "save_seconds"), *status = json_object_get(o, "exit_status");
+
+    r->starts = json_integer_value(json_object_get(o, "starts_without_checkpoint"));
+    r->save_seconds = json_is_number(seconds) ? json_number_value(seconds) : -1;
+    r->status = json_is_integer(status) ? (int)json_integer_value(status) : -1;
+    take_text(o, "reason", r->reason, sizeof r->reason);
+    take_text(o, "host", r->host, sizeof r->host);
+    r->pid = json_integer_value(json_object_get(o, "pid"));
+    r->pid_space = json_integer_value(json_object_get(o, "pid_space"));
 }
 
 /* A missing or damaged file is no failure: the record is advice for the restart script, and the first start of a run
@@ -54,15 +101,23 @@ void sh_job_record_read(const char *path, struct sh_job_record *r, bool *found)
 {
     char *text = NULL;
     json_t *o = sh_read_file(path, FILE_MAX, &text, NULL) == SH_OK ? json_loads(text, 0, NULL) : NULL;
-    const json_t *starts = json_object_get(o, "starts_without_checkpoint");
-    const json_t *seconds = json_object_get(o, "save_seconds");
 
-    *found = json_is_integer(starts);
-    if (*found) {
-        r->starts = json_integer_value(starts);
-        r->save_seconds = json_is_number(seconds) ? json_number_value(seconds) : -1;
-    }
+    *found = json_is_integer(json_object_get(o, "starts_without_checkpoint"));
+    if (*found)
+        take(o, r);
     json_decref(o);
     free(text);
     sh_error_clear();
+}
+
+/* Signal 0 only asks. A number that was given again names another process: then nobody can tell. */
+bool sh_job_is_gone(const struct sh_job_record *r)
+{
+    struct sh_job_record here = {0};
+
+    name_process(&here);
+    if (r->pid <= 0 || r->pid > INT_MAX || !r->host[0] || !r->pid_space || strcmp(r->host, here.host) ||
+        r->pid_space != here.pid_space)
+        return false;
+    return kill((pid_t)r->pid, 0) != 0 && errno == ESRCH;
 }

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,7 +22,12 @@ struct ticket {
 
 static sh_rc refuse(const char *what)
 {
-    return sh_fail(SH_E_COMM, "memory cannot be shared between the ranks of this node: %s: %s", what, strerror(errno));
+    char host[HOST_NAME_MAX + 1] = "this";
+    int why = errno;
+
+    gethostname(host, sizeof host - 1);
+    return sh_fail(SH_E_COMM, "memory cannot be shared between the ranks of node %s: %s: %s", host, what,
+                   strerror(why));
 }
 
 /* Only the first rank of the node. Its descriptor stays open until the others have opened the file: that keeps it

@@ -43,8 +43,8 @@ char *sh_report_why_stopped(const char *folder)
     return said_by_run(folder);
 }
 
-/* FOLDER/chain, of the job scripts: "chain=... stopped=REASON". */
-static char *said_by_script(const char *folder)
+/* "chain=... stopped=REASON". */
+char *sh_report_said_by_script(const char *folder)
 {
     static const char key[] = "stopped=";
     char *path = sh_path_join(folder, "chain"), *line = read_text(path);
@@ -87,7 +87,7 @@ char *sh_report_why_ended(const char *folder)
 
     if (text)
         return text;
-    verdict = said_by_script(folder);
+    verdict = sh_report_said_by_script(folder);
     error = said_by_log(folder);
     if (verdict && verdict[0] && error && error[0])
         text = sh_strfmt("%s: %s", verdict, error);

@@ -121,14 +121,16 @@ static void write_page(FILE *out, const struct sh_report *r, int reload)
     fputs("</body>\n</html>\n", out);
 }
 
+bool sh_report_is_done(const struct sh_report_run *run)
+{
+    return run->n_steps && run->steps[run->n_steps - 1].step >= run->wanted;
+}
+
 bool sh_report_finished(const struct sh_report *r)
 {
-    for (int i = 0; i < r->n_runs; i++) {
-        const struct sh_report_run *run = &r->runs[i];
-
-        if (!run->n_steps || run->steps[run->n_steps - 1].step < run->wanted)
+    for (int i = 0; i < r->n_runs; i++)
+        if (!sh_report_is_done(&r->runs[i]) && !r->runs[i].over)
             return false;
-    }
     return true;
 }
 

@@ -26,6 +26,13 @@ void sh_report_free_prediction(struct sh_report_prediction *p);
 char *sh_report_why_ended(const char *folder);
 /* The same of a run that has done some of its steps: only itself is asked. */
 char *sh_report_why_stopped(const char *folder);
+/* What FOLDER/chain says, the file of the job scripts: why it starts the run no more, "" while it may; NULL: no script. */
+char *sh_report_said_by_script(const char *folder);
+/* over.c: why a run with steps left will do none of them; NULL: it goes on, waits to be started, or nobody can tell. Its job
+ * script says that it has given up; or, without a script, progress.json has an exit status, or names a process of this host
+ * that is gone; or none of its files has changed for 15 minutes (a day where a script may start it again) and for ten times
+ * its longest step. Freed with free(). */
+char *sh_report_why_over(const char *folder, const struct sh_report_run *run);
 
 /* Find what scales. */
 void sh_report_find_series(struct sh_report *r);

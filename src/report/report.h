@@ -105,6 +105,7 @@ struct sh_report_run {
     int64_t arena_bytes, peak_rss_bytes;
     char *ended;                     /* why, of a run that has done no step; NULL: it has, or nothing says so */
     char *stopped;                   /* why, of a run that has done some of its steps; NULL: it goes on, or was killed */
+    char *over;                      /* why it will do no more of its steps; NULL: it has done all, goes on, or waits */
     struct sh_report_prediction predicted;
     int paces, slow_rank;            /* times that the ranks' pace was gathered; the rank that was the slowest most often */
     int slowest;                     /* times that it was, more than a tenth behind the median */
@@ -172,7 +173,9 @@ sh_rc sh_report_open(const char *folder, struct sh_report **out);
  * SH_E_DATA. */
 sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path);
 
-/* Whether every run has done all of its steps. */
+/* Whether the run has done all of its steps. */
+bool sh_report_is_done(const struct sh_report_run *run);
+/* Whether every run has, or will not do the rest. */
 bool sh_report_finished(const struct sh_report *r);
 
 /* The tables of scaling as Markdown. Replaces `path` in one step. Errors: SH_E_DATA. */

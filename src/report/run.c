@@ -67,6 +67,8 @@ sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *nam
     run.ended = run.n_steps ? NULL : sh_report_why_ended(folder);
     if (run.n_steps && run.steps[run.n_steps - 1].step < run.wanted)
         run.stopped = sh_report_why_stopped(folder);
+    if (!sh_report_is_done(&run))
+        run.over = sh_report_why_over(folder, &run);
     r->runs = sh_grow(r->runs, r->n_runs, &r->cap_runs, sizeof *r->runs);
     r->runs[r->n_runs++] = run;
 out:
@@ -89,6 +91,7 @@ void sh_report_free_run(struct sh_report_run *run)
     free(run->validations);
     free(run->ended);
     free(run->stopped);
+    free(run->over);
     free(run->slow_node);
     free(run->gpus.node);
     sh_report_free_prediction(&run->predicted);

@@ -49,6 +49,7 @@ static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
     /* Starts without a save in between: a job script ends a chain of jobs that get nowhere by it. */
     s->record.starts++;
     s->record.status = -1;
+    s->record.reason[0] = '\0';
     if (s->record.save_seconds >= 0)
         sh_job_limit_save(&s->limit, s->record.save_seconds);
     return sh_job_record_write(s->path, &s->record);

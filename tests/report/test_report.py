@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -746,6 +747,71 @@ def case_follow():
                           [False, False])
 
 
+def write_record(name, status, reason='', **process):
+    """progress.json as a run writes it, by a process elsewhere unless it is given."""
+    record = {'steps': 10, 'step': 3, 'starts_without_checkpoint': 1, 'exit_status': status, 'reason': reason,
+              'host': 'elsewhere', 'pid': 1, 'pid_space': 1, **process}
+    (work / name / 'progress.json').write_text(json.dumps(record) + '\n')
+
+
+def begin_run(name, record=None, chain=None, age=0, seconds=1):
+    """Three of ten steps, with a record (status, reason, process), a job script's line, and files of an age."""
+    lines = [{**line, 'seconds': {**line['seconds'], 'step': seconds}} for line in ten_steps(1000)[:3]]
+    write_run(name, config(1, 4, 4), lines)
+    if record:
+        write_record(name, record[0], record[1], **record[2])
+    if chain is not None:
+        (work / name / 'chain').write_text(f'chain=7 at=3 starts=1 stopped={chain}\n')
+    for path in (work / name).iterdir():
+        os.utime(path, (time.time() - age,) * 2)
+
+
+def process(pid):
+    return {'host': socket.gethostname(), 'pid': pid, 'pid_space': os.stat('/proc/self/ns/pid').st_ino}
+
+
+def dead():
+    child = subprocess.Popen(['true'])
+    child.wait()
+    return child.pid
+
+
+def follow_until(done):
+    running = subprocess.Popen([os.environ['SHERD'], 'report', '--follow', str(work)], stderr=subprocess.PIPE, text=True)
+    wait_for('a page', (work / 'report.html').exists)
+    if not done:
+        running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=job.SECONDS)
+    return running.returncode, said
+
+
+def case_follow_over():
+    """A run that will do no more steps is not waited for, and the last line says why; one that may go on is."""
+    empty()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    write_run('done', config(1, 4, 4), ten_steps(1000))
+    begin_run('failed', (6, 'loss is NaN', {}))
+    begin_run('given-up', (5, 'a rank was lost', {}), chain='2 starts saved nothing')
+    begin_run('killed', (None, '', process(dead())))
+    begin_run('silent', (None, '', {}), age=3660)
+    status, said = follow_until(done=True)
+    wrong = expect('exit status', status, 0)
+    wrong += expect('lines', [line.split('any more ')[1] for line in said.splitlines()],
+                    ['at step 3 of 10: exit status 6: loss is NaN', 'at step 3 of 10: 2 starts saved nothing',
+                     f'at step 3 of 10: process {json.loads((work / "killed/progress.json").read_text())["pid"]} on '
+                     f'{socket.gethostname()} is gone', 'at step 3 of 10: nothing written for 1 h 1 m'])
+    wrong += expect('the last page reloads', REFRESH in (work / 'report.html').read_text(), False)
+    waiting = {'alive': dict(record=(None, '', process(os.getpid()))), 'elsewhere': dict(record=(None, '', {}), age=600),
+               'begun': {}, 'slow': dict(record=(None, '', {}), age=3600, seconds=400),
+               'stopped to start again': dict(record=(75, 'SIGTERM', {}), chain='', age=3600)}
+    for name, how in waiting.items():
+        empty()
+        begin_run(name, **how)
+        _, said = follow_until(done=False)
+        wrong += expect(f'{name} is followed', 'not followed' in said, False)
+    return wrong
+
+
 def study(*arguments, dry='--dry-run', path=''):
     settings = config(1, -1, 0, **{'lr_scheduler.warmup_steps': 1})
     for key in ('mesh.ranks', 'training.global_batch_size'):
@@ -891,6 +957,7 @@ CASES = [
     ('a study', case_warm_up),
     ('lines of MLPerf', case_mllog),
     ('a page that follows its runs', case_follow),
+    ('a page that follows runs that are over', case_follow_over),
     ('scaling-study --dry-run', case_study),
     ('scaling-study: each point has a row', case_announced),
     ('scaling-study: repeats, jobs and predictions', case_repeats),

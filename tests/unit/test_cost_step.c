@@ -369,6 +369,45 @@ static void cpus_of_a_node_speak_for_each_other(void **state)
     }
 }
 
+/* Blocks of 16 on 4 nodes speak with 3 others; of 8 on nodes of 24 ranks with 2 of their node and 9 beyond. A barrier takes
+ * 6 us, a message 5, each behind it 1, and a collective 5 before them. Memory moves 20 GB/s, a node's network 10. */
+static void levels_are_three_phases(void **state)
+{
+    static const struct {
+        enum sh_op_kind kind;
+        int ranks;
+        bool half;
+        double bytes, latency, transfer; /* us */
+    } rows[] = {
+        /* reduce 3 MB, send 3/4 MB, broadcast 2 MB */
+        {SH_OP_REDUCE_SCATTER, 64, false, 1e6, 5 + 6 + (5 + 2 * 1), 150 + 75},
+        {SH_OP_ALL_GATHER, 64, false, 1e6, 5 + 6 + (5 + 2 * 1), 75 + 100},
+        {SH_OP_ALL_REDUCE, 64, false, 1e6, 5 + 2 * (6 + 5 + 2 * 1), 150 + 2 * 75 + 100},
+        {SH_OP_ALL_REDUCE, 64, true, 1e6, 5 + 2 * (6 + 5 + 2 * 1), 150 + 3 * 75 + 100},
+        /* a part of 10 kB to 9 others by each of 24 ranks */
+        {SH_OP_ALL_REDUCE, 96, false, 0.96e6, 5 + 2 * (6 + 5 + 10 * 1), 144 + 2 * 216 + 96},
+        /* 4 rounds in a node and 2 beyond; 15 operands of 8 bytes from the node at 5 GB/s, 48 of others by 16 ranks */
+        {SH_OP_ALL_REDUCE, 64, false, 8, 5 + 4 * 1 + 2 * 5, 15 * 8 / 5e3 + 16 * 48 * 8 / 10e3},
+        {SH_OP_ALL_REDUCE, 64, false, 4096, 19, 15 * 4096 / 5e3 + 16 * 48 * 4096 / 10e3},
+        {SH_OP_ALL_REDUCE, 64, false, 4100, 31, 4100 * 400e-6},
+    };
+    struct sh_machine m;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("cpux16-eth25", &m), SH_OK);
+    m.network.bytes_per_second = 10e9;
+    m.network.share = 1;
+    m.network.crowding = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_coll_place at = {
+            .ranks = rows[i].ranks, .nodes = 4, .rings = 1, .levels = true, .half = rows[i].half};
+        struct sh_price price = sh_price_coll(&m, &sh_cost_as_is, rows[i].kind, &at, rows[i].bytes);
+
+        assert_true(fabs(price.latency * 1e6 - rows[i].latency) < 1e-9);
+        assert_true(fabs(price.transfer * 1e6 - rows[i].transfer) < 1e-9 * rows[i].transfer);
+    }
+}
+
 /* Sums of bfloat16 go between blocks in float32: to reduce in it saves nothing there, and half of each direct message. */
 static void sums_of_halves_travel_whole(void **state)
 {
@@ -495,6 +534,7 @@ int main(void)
         cmocka_unit_test(prices_never_fall),
         cmocka_unit_test(replicas_share_the_network_of_a_node),
         cmocka_unit_test(cpus_of_a_node_speak_for_each_other),
+        cmocka_unit_test(levels_are_three_phases),
         cmocka_unit_test(sums_of_halves_travel_whole),
         cmocka_unit_test(latency_of_a_flat_gather),
         cmocka_unit_test(goodput_as_simulated),

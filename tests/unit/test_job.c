@@ -243,13 +243,47 @@ static void the_record_comes_back(void **state)
     assert_true(!found && back.starts == 0);
     assert_int_equal(sh_job_record_write(path, &r), SH_OK);
     sh_job_record_read(path, &back, &found);
-    assert_true(found && back.starts == 3 && back.save_seconds == 1.5);
+    assert_true(found && back.starts == 3 && back.save_seconds == 1.5 && back.status == -1);
+    assert_string_equal(back.reason, "see the log");
+    assert_true(back.pid == getpid() && back.host[0] && !sh_job_is_gone(&back));
+    f = fopen(path, "r");
+    assert_non_null(f);
+    fseek(f, -2, SEEK_END);
+    assert_true(fgetc(f) == '}' && fgetc(f) == '\n');
+    fclose(f);
     f = fopen(path, "w");
     assert_non_null(f);
     fputs("{\"starts_without_checkpoint\": \"many\"}", f);
     fclose(f);
     sh_job_record_read(path, &back, &found);
     assert_true(!found && back.starts == 3);
+    unlink(path);
+    rmdir(folder);
+}
+
+/* A process that has ended and was waited for; the same number elsewhere says nothing. */
+static void a_process_that_is_gone_is_told(void **state)
+{
+    char folder[] = "/tmp/test_fault.XXXXXX", path[64];
+    struct sh_job_record r = {.status = 6, .reason = "diverged"}, back;
+    bool found;
+    pid_t child;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/progress.json", folder);
+    child = fork();
+    if (child == 0)
+        _exit(sh_job_record_write(path, &r) != SH_OK);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    sh_job_record_read(path, &back, &found);
+    assert_true(found && back.status == 6 && back.pid == child && sh_job_is_gone(&back));
+    assert_string_equal(back.reason, "diverged");
+    back.pid_space++;
+    assert_true(!sh_job_is_gone(&back));
+    back.pid_space--;
+    back.host[0]++;
+    assert_true(!sh_job_is_gone(&back));
     unlink(path);
     rmdir(folder);
 }
@@ -267,6 +301,7 @@ int main(void)
         cmocka_unit_test(a_second_interrupt_ends_the_process),
         cmocka_unit_test(signals_leave_a_note_and_the_caller_alone),
         cmocka_unit_test(the_record_comes_back),
+        cmocka_unit_test(a_process_that_is_gone_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
