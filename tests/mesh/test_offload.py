@@ -196,12 +196,12 @@ def without_targets(name, ranks, more, offload=NVME):
     return wrong if left_out == [3] else [f'{name}: steps without targets are {left_out}, not step 3', *wrong]
 
 
-def adapters(name, ranks, more):
-    """Of a base that is frozen; states are of the adapters only."""
+def adapters(name, ranks, more, offload=NVME):
+    """Of a base that is frozen; states and gradients are of the adapters only."""
     base = f'{name}-base'
     job.train(base, config(0, **more))
     begin = {'lora.rank': 2, 'checkpoint.initial_load_path': str(max(pathlib.Path(base).absolute().glob('out/checkpoint/*.h5')))}
-    return same(name, ranks, {**more, **begin, 'checkpoint.interval': 3}, NVME)
+    return same(name, ranks, {**more, **begin, 'checkpoint.interval': 3}, offload)
 
 
 def goes_back(name, offload=NVME):
@@ -558,6 +558,9 @@ def main():
                   'validation.enable': True, 'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
                   'validation.freq': 3, 'validation.sequences': 6}),
               ('adapters', adapters, 'adapters', 0, BF16),
+              ('adapters, gradients too', adapters, 'adapters-both', 0, {**BF16, 'training.local_batch_size': 3},
+               {**NVME, **GRADS}),
+              ('adapters, gradients alone', adapters, 'adapters-alone', 0, {}, {**NVME, **ALONE}),
               ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('benched', benched, 'bench'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('states of three times the limit', states_thrice_the_limit, 'thrice'),
               ('rolled back, gradients too', goes_back, 'rollback-both', {**NVME, **GRADS}),
@@ -572,6 +575,8 @@ def main():
         cases.append(('compared without targets', without_targets, 'empty-2', 2, {
             'parallelism.sharding_strategy': 'no_shard', 'comm.shared_memory': 'off', 'fault.replica_check_every': 3}))
         cases.append(('adapters on 2 ranks', adapters, 'adapters-2', 2, {'parallelism.sharding_strategy': 'full_shard'}))
+        cases.append(('adapters on 2 ranks, gradients too', adapters, 'adapters-both-2', 2, {
+            **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 3}, {**NVME, **GRADS}))
     return job.run_cases(cases)
 
 
