@@ -87,6 +87,7 @@ def moved(name, folder, ranks, steps):
 
 BF16 = {'training.mixed_precision_param': 'bfloat16'}
 SMALL = {'optimizer.state_dtype': 'bfloat16'}
+F16 = {'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**16, 'training.loss_scale_window': 1}
 MATRIX = [
     (0, {}, {}), (0, BF16, {}), (0, {}, {'offload.optimizer_ratio': 0.4}), (0, BF16, {'offload.optimizer_ratio': 0.7}),
     (0, {'training.local_batch_size': 4}, {'offload.buffer_count': 2, 'offload.verify': False}),
@@ -120,6 +121,7 @@ MATRIX = [
     (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'training.local_batch_size': 1,
          'fault.replica_check_every': 3}, {**GRADS, 'offload.optimizer_ratio': 0.5}),
     (4, {**BF16, 'parallelism.sharding_strategy': 'shard_grad_op', 'comm.shared_memory': 'off'}, {**GRADS, **AT_ONCE}),
+    (0, F16, {}), (2, {**F16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 3}, GRADS),
 ]
 
 
@@ -137,7 +139,7 @@ FULL = {'activation_checkpoint.mode': 'full'}
 DEEP_MATRIX = [
     (0, {'training.local_batch_size': 8}, ACT), (0, BF16, ACT), (0, {**BF16, **FULL}, ACT),
     (0, {'activation_checkpoint.mode': 'selective'}, {**ACT, 'offload.activation_ratio': 0.4}),
-    (0, BF16, {**ACT, **NVME}), (0, BF16, {**ACT, **NVME, **GRADS}), (0, FULL, {**ACT, **GRADS}),
+    (0, BF16, {**ACT, **NVME}), (0, BF16, {**ACT, **NVME, **GRADS}), (0, F16, {**ACT, **NVME, **GRADS}), (0, FULL, {**ACT, **GRADS}),
     (0, {'training.local_batch_size': 4}, {**ACT, **NVME, **AT_ONCE, 'offload.verify': False}),
     (2, {**BF16, **FULL, 'parallelism.sharding_strategy': 'full_shard'}, {**ACT, **NVME}),
     (2, {'parallelism.sharding_strategy': 'no_shard', 'training.reproducible': 'mesh'}, ACT),
@@ -501,6 +503,7 @@ def damage_until_it_ends(path):
 
 BUDGETS = [
     ('by-the-file', 0, BUDGET, 0.6, r'recompute none, \d+/16 of the optimizer states in a file, to fit'),
+    ('by-the-file-in-float16', 0, {**BUDGET, **F16}, 0.5, r'recompute none, \d+/16 of the optimizer states in a file, to fit'),
     ('by-all-of-it', 0, {**BUDGET, **BF16}, 0, r'recompute none, optimizer states in a file, to fit'),
     ('by-recomputation', 0, {**BOTH, **DISK}, 0.998, r'recompute selective.*, to fit'),
     ('by-both', 2, {**BOTH, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 2}, 0.02,
