@@ -322,7 +322,8 @@ struct sh_bases {
 void sh_program_call(const struct sh_program *p, const struct sh_op *op, const struct sh_bases *b,
                      struct sh_op_call *call);
 
-/* What reports of stalls and traces call an operation: "backward layers.3 linear_bwd_x". */
+/* What reports of stalls and traces call an operation: "backward layers.3 linear_bwd_x"; of a move also what it moves:
+ * "update layers.3 fetch optimizer states". */
 enum { SH_OP_LABEL = 64 };
 void sh_program_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL]);
 

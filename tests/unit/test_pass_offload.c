@@ -614,6 +614,48 @@ static void parameters_come_and_stay_away(void **state)
     }
 }
 
+static bool has_label(const struct sh_program *p, const char *want)
+{
+    char label[SH_OP_LABEL];
+
+    for (int i = 0; i < p->n_ops; i++) {
+        sh_program_label(p, &p->ops[i], label);
+        if (!strcmp(label, want))
+            return true;
+    }
+    return false;
+}
+
+/* An update fetches more than one thing of a unit. */
+static void labels_say_what_moves(void **state)
+{
+    static const char *const file[] = {"update layers.1 fetch optimizer states", "update layers.1 evict optimizer states",
+                                       "update layers.1 fetch gradients", "backward layers.1 evict gradients",
+                                       "forward layers.0 evict activations", "backward layers.2 fetch activations"},
+                            *const host[] = {"update layers.1 fetch parameters", "update layers.1 evict parameters",
+                                             "forward layers.1 fetch parameters"};
+    struct sh_build b = deep_build(3);
+    struct sh_program *p;
+
+    (void)state;
+    b.offload.gradients = true;
+    b.offload.optimizer_16 = 16;
+    b.offload.buffers = 3;
+    p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    for (size_t i = 0; i < sizeof file / sizeof *file; i++)
+        if (!has_label(p, file[i]))
+            fail_msg("no %s", file[i]);
+    assert_false(has_label(p, "update layers.1 fetch"));
+    sh_program_destroy(p);
+    b = build_of(SH_BF16, 0, 3);
+    b.snapshot_on_host = b.offload.parameters = b.options.fetched = true;
+    p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        if (!has_label(p, host[i]))
+            fail_msg("no %s", host[i]);
+    sh_program_destroy(p);
+}
+
 /* By the size of the model where nobody says: a sixteenth, at most 4 Mi elements. */
 static void slices_have_a_size(void **state)
 {
@@ -644,6 +686,7 @@ int main(void)
         cmocka_unit_test(bytes_are_what_they_were),
         cmocka_unit_test(runs_cover_the_chunk),
         cmocka_unit_test(the_hash_leaves_moves_out),
+        cmocka_unit_test(labels_say_what_moves),
         cmocka_unit_test(slices_have_a_size),
         cmocka_unit_test(homes_lie_in_host_memory),
         cmocka_unit_test(gradients_go_and_come),
