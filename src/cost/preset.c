@@ -18,8 +18,8 @@
 /* Latencies of published runs over those of the table. */
 #define HOPS 1.1
 
-/* slowdown: of computation beside a collective. host_bytes: what a node has at most for each device, where that is of one make
- * with its processor; 0: nodes differ. */
+/* slowdown: of computation beside a collective. host_bytes: what a node has at most for each device, where that is of
+ * one make with its processor; 0: nodes differ. */
 static const struct preset {
     const char *kind;
     double bf16, f32, share, attention_forward, attention_backward;

@@ -1,4 +1,5 @@
-/* The plan of the run and what of the host's memory it pins, as sh_run_open() makes and compares it, but for the ranks' one recomputation, which may take less. */
+/* The plan of the run and what of the host's memory it pins, as sh_run_open() makes and compares it, but for
+ * the ranks' one recomputation, which may take less. */
 #include "src/doctor/doctor.h"
 
 #include "src/cost/budget.h"

@@ -1,5 +1,5 @@
-/* Host memory that the ranks of a node pin beside their GPUs, against what the node has. Pinned memory is never swapped, so
- * a node that has less ends with processes killed in mid-run, or does not start. */
+/* Host memory that the ranks of a node pin beside their GPUs, against what the node has. Pinned memory is never swapped,
+ * so a node that has less ends with processes killed in mid-run, or does not start. */
 #ifndef SH_PLAN_PINNED_H
 #define SH_PLAN_PINNED_H
 

@@ -145,7 +145,8 @@ struct sh_unit {
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
     int64_t held;            /* of them, from the first on, those whose remainder and states lie on the device; the others have
-                                slices. `remainder` and `state` are [held], and SH_NONE where that is 0; `master` is all there */
+                                slices. `remainder` and `state` are [held], and SH_NONE where that is 0; `master` is
+                                all there */
     int first_slice, n_slices; /* rows of the program's table, in order from element `held` on */
     int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves, in f16 what
                                 they round to */

@@ -305,8 +305,13 @@ static void a_node_holds_what_its_ranks_pin(void **state)
         int ranks;
         int64_t bytes, has;
         sh_rc rc;
-    } rows[] = {{4, 100, 400, SH_OK},         {4, 100, 399, SH_E_MEMORY},      {1, 100, 100, SH_OK}, {1, 101, 100, SH_E_MEMORY},
-                {8, INT64_MAX / 2, 0, SH_OK}, {8, INT64_MAX / 2, 1, SH_E_MEMORY}, {8, 0, 1, SH_OK}};
+    } rows[] = {{4, 100, 400, SH_OK},
+                {4, 100, 399, SH_E_MEMORY},
+                {1, 100, 100, SH_OK},
+                {1, 101, 100, SH_E_MEMORY},
+                {8, INT64_MAX / 2, 0, SH_OK},
+                {8, INT64_MAX / 2, 1, SH_E_MEMORY},
+                {8, 0, 1, SH_OK}};
     struct sh_program *p = sh_program_create(SH_BF16);
 
     (void)state;
