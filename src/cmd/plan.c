@@ -9,6 +9,7 @@
 #include "src/config/family.h"
 #include "src/cost/budget.h"
 #include "src/cost/rates.h"
+#include "src/plan/pinned.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"
 
@@ -382,6 +383,17 @@ static bool is_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
            sh_cmd_option(cmd, args, "--within");
 }
 
+/* Of the ranks of a node, where the machine says what a node has beside its GPUs. */
+static sh_rc check_pinned(const struct sh_cmd_plan *l)
+{
+    char whose[SH_MACHINE_NAME + 32];
+
+    if (!l->priced)
+        return SH_OK;
+    snprintf(whose, sizeof whose, "a node of %s has", l->machine.name);
+    return sh_pinned_check(l->p, l->at.ranks_per_node, (int64_t)l->machine.host.memory_bytes, whose);
+}
+
 /* The same calls as sh_run_open() makes, with ranks and nodes from the command line instead of MPI. */
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l)
 {
@@ -411,7 +423,8 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_request_build(&l->cfg, &l->at, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
     SH_TRY(sh_budget_fit(&l->cfg, &l->at, NULL, &l->build));
     SH_TRY(sh_pass_widen(&l->build, &rows));
-    return sh_pass_build(&l->build, &l->p);
+    SH_TRY(sh_pass_build(&l->build, &l->p));
+    return check_pinned(l);
 }
 
 /* Where they are here; a plan is made without data. Of a plan that was refused nothing is said, and its reason stays. */

@@ -79,7 +79,7 @@ struct sh_machine {
         double device_hours, restart_seconds;
     } failure;
     struct {
-        double step_seconds;
+        double memory_bytes, step_seconds;
     } host;
     struct {
         double computation;

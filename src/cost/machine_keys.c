@@ -67,6 +67,7 @@ const struct sh_machine_key sh_machine_keys[] = {
     NUMBER(failure.restart_seconds, 0, 1e7, "s", "from a failure to the first step after it"),
     NUMBER(fit.computation, 0.01, 100, "",
            "seconds of all computation over those of formulas and points; found by sherd plan --fit"),
+    NUMBER(host.memory_bytes, 0, LARGE, "bytes", "memory of a node beside its GPUs; 0: not known"),
     NUMBER(host.step_seconds, 0, 1e4, "s", "of the host between the operations of a step"),
 };
 const int sh_machine_n_keys = sizeof sh_machine_keys / sizeof *sh_machine_keys;

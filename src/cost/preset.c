@@ -18,30 +18,31 @@
 /* Latencies of published runs over those of the table. */
 #define HOPS 1.1
 
-/* slowdown: of computation beside a collective. */
+/* slowdown: of computation beside a collective. host_bytes: what a node has at most for each device, where that is of
+ * one make with its processor; 0: nodes differ. */
 static const struct preset {
     const char *kind;
     double bf16, f32, share, attention_forward, attention_backward;
-    double memory_rate, memory_bytes, ring, nvls, slowdown, watts;
+    double memory_rate, memory_bytes, ring, nvls, slowdown, watts, host_bytes;
     const char *note;
 } presets[] = {
     /* clang-format off */
-    {"a100-40",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 1.56 * T,  40 * GIB, 232 * GB,   0,      0.37,  400, ""},
-    {"a100-80",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 2.04 * T,  80 * GIB, 232 * GB,   0,      0.37,  400, ""},
+    {"a100-40",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 1.56 * T,  40 * GIB, 232 * GB,   0,      0.37,  400, 0, ""},
+    {"a100-80",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 2.04 * T,  80 * GIB, 232 * GB,   0,      0.37,  400, 0, ""},
     {"h100-64",    989 * T,  67 * T,   0.645, 0.62, 0.50, 2.0 * T,   64 * GIB, 362 * GB,   0,      0.35,  700,
-     "four of a node, all linked to all; its ring as of an H100 behind switches"},
-    {"h100-80",    989 * T,  67 * T,   0.645, 0.62, 0.50, 3.35 * T,  80 * GIB, 362 * GB, 480 * GB, 0.35,  700, ""},
-    {"h200-141",   989 * T,  67 * T,   0.645, 0.62, 0.50, 4.8 * T,  141 * GB,  364 * GB, 480 * GB, 0.35,  700, ""},
-    {"gh200-96",   989 * T,  67 * T,   0.67,  0.62, 0.50, 4.0 * T,   96 * GB,  362 * GB,   0,      0.35, 1000, ""},
-    {"gh200-141",  989 * T,  67 * T,   0.67,  0.62, 0.50, 4.8 * T,  141 * GB,  362 * GB,   0,      0.35, 1000, ""},
-    {"b200-180",  2250 * T,  75 * T,   0.62,  0.60, 0.48, 8.0 * T,  180 * GB,  682 * GB, 840 * GB, 0.35, 1000, "attention and slow-down as of an H100"},
-    {"gb200-186", 2500 * T,  80 * T,   0.58,  0.60, 0.48, 8.0 * T,  186 * GB,  682 * GB, 840 * GB, 0.35, 1200, "attention and slow-down as of an H100"},
+     0, "four of a node, all linked to all; its ring as of an H100 behind switches"},
+    {"h100-80",    989 * T,  67 * T,   0.645, 0.62, 0.50, 3.35 * T,  80 * GIB, 362 * GB, 480 * GB, 0.35,  700, 0, ""},
+    {"h200-141",   989 * T,  67 * T,   0.645, 0.62, 0.50, 4.8 * T,  141 * GB,  364 * GB, 480 * GB, 0.35,  700, 0, ""},
+    {"gh200-96",   989 * T,  67 * T,   0.67,  0.62, 0.50, 4.0 * T,   96 * GB,  362 * GB,   0,      0.35, 1000, 480 * GB, ""},
+    {"gh200-141",  989 * T,  67 * T,   0.67,  0.62, 0.50, 4.8 * T,  141 * GB,  362 * GB,   0,      0.35, 1000, 480 * GB, ""},
+    {"b200-180",  2250 * T,  75 * T,   0.62,  0.60, 0.48, 8.0 * T,  180 * GB,  682 * GB, 840 * GB, 0.35, 1000, 0, "attention and slow-down as of an H100"},
+    {"gb200-186", 2500 * T,  80 * T,   0.58,  0.60, 0.48, 8.0 * T,  186 * GB,  682 * GB, 840 * GB, 0.35, 1200, 240 * GB, "attention and slow-down as of an H100"},
     {"mi250x-128", 383 * T,  95.7 * T, 0.5,   0.35, 0.30, 3.28 * T, 128 * GB,   50 * GB,   0,      0.37,  560,
-     "both dies; product, attention and slow-down are guesses"},
-    {"mi300x-192",1307 * T, 163 * T,   0.41,  0.35, 0.30, 5.3 * T,  192 * GB,  315 * GB,   0,      0.37,  750, "attention, ring and slow-down are guesses"},
-    {"mi325x-256",1307 * T, 163 * T,   0.48,  0.35, 0.30, 6.0 * T,  256 * GB,  315 * GB,   0,      0.37, 1000, "attention, ring and slow-down are guesses"},
+     0, "both dies; product, attention and slow-down are guesses"},
+    {"mi300x-192",1307 * T, 163 * T,   0.41,  0.35, 0.30, 5.3 * T,  192 * GB,  315 * GB,   0,      0.37,  750, 0, "attention, ring and slow-down are guesses"},
+    {"mi325x-256",1307 * T, 163 * T,   0.48,  0.35, 0.30, 6.0 * T,  256 * GB,  315 * GB,   0,      0.37, 1000, 0, "attention, ring and slow-down are guesses"},
     {"cpu",          1 * T, 0.3 * T,   0.9,   0.10, 0.08, 0.02 * T,  64 * GIB,   5 * GB,   0,      1.0,     0,
-     "two cores of no special make: measure yours with sherd bench gemm, step and comm --machine FILE"},
+     0, "two cores of no special make: measure yours with sherd bench gemm, step and comm --machine FILE"},
     /* clang-format on */
 };
 enum { PRESETS = sizeof presets / sizeof *presets };
@@ -78,7 +79,7 @@ static void fill(const struct preset *p, struct sh_machine *m)
         .disk = {.write = 40 * GB, .read = 60 * GB, .each_node = 4 * GB},
         .scratch = {.write = 2 * GB, .read = 3 * GB},
         .failure = {.device_hours = 50700, .restart_seconds = 300},
-        .host = {.step_seconds = 0.0004},
+        .host = {.memory_bytes = p->host_bytes, .step_seconds = 0.0004},
         .fit = {.computation = 1},
     };
     if (!strcmp(p->kind, "cpu"))
@@ -117,6 +118,7 @@ static bool read_node(const char *text, struct sh_machine *m)
     if (end == text || devices < 1 || devices > 1024)
         return false;
     m->node.devices = (double)devices;
+    m->host.memory_bytes *= (double)devices;
     if (!*end)
         return true;
     if (*end++ != '-')

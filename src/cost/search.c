@@ -10,6 +10,7 @@
 #include "src/cost/budget.h"
 #include "src/cost/step.h"
 #include "src/optim/optim.h"
+#include "src/plan/pinned.h"
 #include "src/plan/request.h"
 
 #include <math.h>
@@ -74,6 +75,8 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
     sh_rc rc = sh_pass_build(b, &p);
 
     r.p = p;
+    if (rc == SH_OK)
+        rc = sh_pinned_check(p, s->ranks_per_node, (int64_t)s->machine->host.memory_bytes, "a node has");
     if (rc == SH_OK)
         rc = sh_cost_step(&r, &step);
     if (rc == SH_OK) {

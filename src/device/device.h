@@ -95,6 +95,9 @@ void sh_device_set_threads(int threads);
 /* Memory that the node may use (a container's limit counts), in bytes. */
 int64_t sh_device_node_memory(void);
 
+/* What of it can be had now without swapping; what other programs hold counts, too. */
+int64_t sh_device_node_free(void);
+
 /* Largest resident size of this process so far, in bytes. */
 int64_t sh_device_peak_rss(void);
 

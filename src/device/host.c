@@ -108,6 +108,23 @@ int64_t sh_device_node_memory(void)
     return cgroup_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", nested_limit(all));
 }
 
+/* What the kernel says, or a container's limit when that is less. */
+int64_t sh_device_node_free(void)
+{
+    int64_t limit = sh_device_node_memory(), available = limit;
+    char *text, *line;
+
+    if (sh_read_file("/proc/meminfo", 65536, &text, NULL) != SH_OK) {
+        sh_error_clear();
+        return limit;
+    }
+    line = strstr(text, "MemAvailable:");
+    if (line)
+        available = 1024 * strtoll(line + strlen("MemAvailable:"), NULL, 10);
+    free(text);
+    return available < limit ? available : limit;
+}
+
 /* Linux counts ru_maxrss in KiB. */
 int64_t sh_device_peak_rss(void)
 {

@@ -1,31 +1,11 @@
 /* The plan of the run against the memory that is free on each node now: what other programs hold counts, too. */
 #include "src/doctor/doctor.h"
 
-#include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-/* What the kernel says can be had without swapping, or a container's limit when that is less. */
-static double free_memory(void)
-{
-    int64_t limit = sh_device_node_memory();
-    double available = (double)limit;
-    char *text, *line;
-
-    if (sh_read_file("/proc/meminfo", 65536, &text, NULL) != SH_OK) {
-        sh_error_clear();
-        return available;
-    }
-    line = strstr(text, "MemAvailable:");
-    if (line)
-        available = 1024.0 * strtod(line + strlen("MemAvailable:"), NULL);
-    free(text);
-    return available < (double)limit ? available : (double)limit;
-}
 
 /* Bytes. 0 when the GPU cannot say: then the check fails, which is right. */
 static double room_for_rank(const struct sh_doctor *d)
@@ -33,7 +13,7 @@ static double room_for_rank(const struct sh_doctor *d)
     int64_t bytes;
 
     if (!d->device)
-        return free_memory() / d->mesh->node_size;
+        return (double)sh_device_node_free() / d->mesh->node_size;
     if (sh_topology_gpu_room(d->cfg, &d->at, &d->gpu, &bytes) == SH_OK)
         return (double)bytes;
     sh_error_clear();

@@ -1,7 +1,9 @@
-/* The plan of the run, as sh_run_open() makes it, but for the ranks' one recomputation, which may take less. */
+/* The plan of the run and what of the host's memory it pins, as sh_run_open() makes and compares it, but for
+ * the ranks' one recomputation, which may take less. */
 #include "src/doctor/doctor.h"
 
 #include "src/cost/budget.h"
+#include "src/plan/pinned.h"
 #include "src/plan/request.h"
 #include "src/run/run.h"
 
@@ -32,6 +34,8 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need 
         out->arena_bytes = p->arena_bytes;
         out->file_bytes = file == SH_NONE ? 0 : p->tiers[file].bytes;
     }
+    if (rc == SH_OK)
+        rc = sh_pinned_check(p, d->at.node_size, sh_device_node_free(), "their node has free");
     sh_program_destroy(p);
     return rc;
 }

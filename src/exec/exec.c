@@ -299,12 +299,17 @@ static bool changes_state(const struct sh_exec *e, const struct sh_section *s)
  * update pending no other section has the parameters that it takes them for. */
 static sh_rc make_ready(struct sh_exec *e, const struct sh_section *s)
 {
+    sh_rc rc;
+
     if (e->pending && (s->kind == SH_SECTION_INIT || !changes_state(e, s)))
         return sh_fail(SH_E_BUG, "%s: an update is pending", sh_section_name(s->kind));
     if (!e->moves)
         return SH_OK;
-    SH_TRY(sh_moves_settle(e->moves));
-    return changes_state(e, s) ? sh_moves_fill(e->moves) : SH_OK;
+    rc = sh_moves_settle(e->moves);
+    if (rc == SH_OK && changes_state(e, s))
+        rc = sh_moves_fill(e->moves);
+    return rc == SH_OK ? rc
+                       : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, sh_section_name(s->kind));
 }
 
 /* Errors end the job here: the other ranks are in the same section and wait in collectives that this rank would not

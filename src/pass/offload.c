@@ -48,10 +48,16 @@ static int64_t slice_elems(const struct sh_build *b, int64_t away)
     return most < USUAL_ELEMS ? most : least > USUAL_ELEMS ? least : USUAL_ELEMS;
 }
 
+/* Masters of float32 and float16 are whole, and stay: nothing is left of them that could go. */
+static bool has_remainder(const struct sh_program *p)
+{
+    return p->act == SH_BF16;
+}
+
 /* Bytes of the extent: the remainder and the states of so many elements. */
 static int64_t extent_bytes(const struct sh_program *p, int64_t room)
 {
-    int64_t bytes = p->act != SH_F32 ? room * sh_dtype_bytes(SH_I16) : 0;
+    int64_t bytes = has_remainder(p) ? room * sh_dtype_bytes(SH_I16) : 0;
 
     for (int k = 0; k < p->n_states; k++)
         bytes += room * sh_dtype_bytes(p->state[k].dtype);
@@ -85,7 +91,7 @@ static void add_slice(struct offload *o, int unit, int64_t first, int64_t n)
 
     s.home = add_extent(o, &p->units[unit], bytes, SH_MEM_OPTIM, o->home);
     s.copy = add_extent(o, &p->units[unit], bytes, SH_MEM_FETCHED, 0);
-    if (p->act != SH_F32) {
+    if (has_remainder(p)) {
         s.remainder = view_part(p, s.copy, SH_I16, at, n, "remainder");
         at += s.room * sh_dtype_bytes(SH_I16);
     }

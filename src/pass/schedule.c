@@ -226,11 +226,17 @@ static bool is_gather(const struct schedule *s, int i)
     return s->old[i].kind == SH_OP_ALL_GATHER && !sh_program_carried(s->section, &s->old[i]);
 }
 
+/* Of what is carried: an update writes what is gathered, or beside float16 the masters, from which that is cast then. */
+static bool makes_parameters(const struct sh_op *op)
+{
+    return sh_op_info(op->kind)->runs || op->kind == SH_OP_CAST;
+}
+
 /* The update of a unit that is carried into this section, or the last part of one. */
 static void find_updates(const struct schedule *s, int *copy)
 {
     for (int i = 0; i < s->n; i++)
-        if (sh_program_carried(s->section, &s->old[i]) && sh_op_info(s->old[i].kind)->runs)
+        if (sh_program_carried(s->section, &s->old[i]) && makes_parameters(&s->old[i]))
             copy[s->p->units[s->old[i].unit].compute] = i;
 }
 

@@ -234,14 +234,6 @@ static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
     } bars[] = {
         {gpu, "its kernels are for CPUs, and the job runs on GPUs; give bfloat16, or training.device=cpu"},
         {cfg->lora.rank > 0, "adapters (lora.rank) are on a base in bfloat16 or float32; give one of these"},
-        {cfg->offload.optimizer == SH_OFFLOAD_NVME,
-         "offload.optimizer=nvme is for float32 and bfloat16; leave it out, or give one of these"},
-        {cfg->offload.gradients == SH_OFFLOAD_NVME,
-         "offload.gradients=nvme is for float32 and bfloat16; leave it out, or give one of these"},
-        {cfg->offload.activations != SH_OFFLOAD_NONE,
-         "offload.activations=nvme is for float32 and bfloat16; leave it out, or give one of these"},
-        {cfg->offload.mode == SH_OFFLOAD_BUDGET,
-         "offload.mode=memory_budget is for float32 and bfloat16; leave it out, or give one of these"},
     };
 
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)

@@ -63,14 +63,28 @@ const char *sh_section_name(enum sh_section_kind k)
     return name[k];
 }
 
+/* Of a move what its home holds: an update fetches states of a unit and gradients of it. */
+static const char *what_moves(const struct sh_program *p, const struct sh_op *op)
+{
+    static const char *const held[SH_MEM_KINDS] = {[SH_MEM_PARAM] = " parameters",
+                                                   [SH_MEM_FROZEN] = " parameters",
+                                                   [SH_MEM_GRAD] = " gradients",
+                                                   [SH_MEM_OPTIM] = " optimizer states",
+                                                   [SH_MEM_ACT] = " activations"};
+    int home = op->kind == SH_OP_FETCH ? op->in[0] : op->out[0];
+    const char *name = sh_op_info(op->kind)->moves ? held[p->tensors[sh_tensor_root(p, home)].mem] : NULL;
+
+    return name ? name : "";
+}
+
 void sh_program_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL])
 {
-    const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase);
+    const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase), *what = what_moves(p, op);
 
     if (op->unit != SH_NONE)
-        snprintf(label, SH_OP_LABEL, "%s %.30s %s", phase, p->units[op->unit].name, kind);
+        snprintf(label, SH_OP_LABEL, "%s %.30s %s%s", phase, p->units[op->unit].name, kind, what);
     else if (op->block != SH_NONE)
-        snprintf(label, SH_OP_LABEL, "%s layers.%d %s", phase, op->block, kind);
+        snprintf(label, SH_OP_LABEL, "%s layers.%d %s%s", phase, op->block, kind, what);
     else
-        snprintf(label, SH_OP_LABEL, "%s %s", phase, kind);
+        snprintf(label, SH_OP_LABEL, "%s %s%s", phase, kind, what);
 }

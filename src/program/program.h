@@ -145,7 +145,8 @@ struct sh_unit {
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
     int64_t held;            /* of them, from the first on, those whose remainder and states lie on the device; the others have
-                                slices. `remainder` and `state` are [held], and SH_NONE where that is 0 */
+                                slices. `remainder` and `state` are [held], and SH_NONE where that is 0; `master` is
+                                all there */
     int first_slice, n_slices; /* rows of the program's table, in order from element `held` on */
     int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves, in f16 what
                                 they round to */
@@ -170,7 +171,7 @@ struct sh_slice {
     int64_t room;             /* n rounded up to whole SH_SLICE_MULTIPLE; what is beyond n is zero and stays zero */
     int home;                 /* [bytes] u8, persistent: the remainder [room] i16 where there is one, then each state [room] */
     int copy;                 /* the same on the device, while it is there */
-    int remainder;            /* [n] i16, a view of the copy; SH_NONE in f32 */
+    int remainder;            /* [n] i16, a view of the copy; SH_NONE in f32 and f16 */
     int state[SH_STATES_MAX]; /* [n], views of the copy */
 };
 
@@ -322,7 +323,8 @@ struct sh_bases {
 void sh_program_call(const struct sh_program *p, const struct sh_op *op, const struct sh_bases *b,
                      struct sh_op_call *call);
 
-/* What reports of stalls and traces call an operation: "backward layers.3 linear_bwd_x". */
+/* What reports of stalls and traces call an operation: "backward layers.3 linear_bwd_x"; of a move also what it moves:
+ * "update layers.3 fetch optimizer states". */
 enum { SH_OP_LABEL = 64 };
 void sh_program_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL]);
 

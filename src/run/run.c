@@ -7,6 +7,7 @@
 #include "src/base/str.h"
 #include "src/cost/budget.h"
 #include "src/mesh/segment.h"
+#include "src/plan/pinned.h"
 #include "src/run/products.h"
 #include "src/tier/tier.h"
 
@@ -123,6 +124,14 @@ static sh_rc check_offload(const struct sh_run *r, const struct sh_topology *at)
     rc = sh_tier_check(r->cfg.offload.nvme_path, sh_size_mul(r->p->tiers[file].bytes, at->node_size),
                        r->cfg.offload.allow_network);
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "offload.nvme_path: ");
+}
+
+/* Of the ranks of a node together, asked once for them. */
+static sh_rc check_pinned(const struct sh_run *r, const struct sh_topology *at)
+{
+    if (!sh_pinned_bytes(r->p) || at->node_rank != 0)
+        return SH_OK;
+    return sh_pinned_check(r->p, at->node_size, sh_device_node_free(), "their node has free");
 }
 
 /* Collective, agreed. */
@@ -267,6 +276,7 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
     SH_TRY_OUT(widen(r));
     SH_TRY_OUT(sh_agree(sh_pass_build(&r->build, &r->p)));
     SH_TRY_OUT(sh_agree(check_offload(r, &at)));
+    SH_TRY_OUT(sh_agree(check_pinned(r, &at)));
     if (purpose == SH_TO_TRAIN)
         SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
     SH_TRY_OUT(sh_agree(connect(r, &at)));

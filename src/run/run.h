@@ -73,6 +73,7 @@ struct sh_run_saved {
     char *path; /* of what was committed, freed with free(); NULL: nothing was */
     int64_t step, bytes;
     double seconds, stall, disk_seconds; /* the last: the longest of the ranks' times of writing and fsync */
+    bool lost; /* of a save that failed: a home below the device did not give back the state itself */
 };
 sh_rc sh_run_can_save(struct sh_run *r);                                          /* asked before the first step */
 sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out); /* begin, and end when not async */

@@ -76,6 +76,17 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
     return SH_OK;
 }
 
+/* What storage did to the checkpoint may be better the next time; what it did to the state is lost. */
+static sh_rc whose_failure(const struct sh_run *r, const struct sh_shards *p, sh_rc rc, bool *lost)
+{
+    sh_rc home = sh_shards_failed(p);
+
+    *lost = home != SH_OK;
+    if (!*lost)
+        return rc;
+    return sh_error_text()[0] ? sh_fail_prefix(home, "step %lld, save: ", (long long)r->step) : home;
+}
+
 /* The file is complete on return and training has waited for all of it, so stall equals seconds. */
 static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct sh_run_saved *out)
 {
@@ -94,6 +105,8 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     rc = sh_ckpt_save_as(folder, &p.set, meta, &options, &out->bytes);
     if (rc == SH_OK)
         out->path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
+    else
+        rc = whose_failure(r, &p, rc, &out->lost);
     out->step = r->step;
     out->seconds = out->stall = (double)(sh_now_ns() - begin) / 1e9;
     sh_shards_free(&p);

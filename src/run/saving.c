@@ -51,6 +51,7 @@ static void report(struct sh_saving *s, struct sh_run_saved *saved)
 static sh_rc begin(struct sh_saving *s)
 {
     struct sh_run_saved saved;
+    sh_rc rc;
     char guard[128], scale[64], text[sizeof guard + sizeof scale + sizeof SH_SAVING_SCALE];
     bool dynamic = s->loss_scale->window;
 
@@ -58,7 +59,9 @@ static sh_rc begin(struct sh_saving *s)
     sh_guard_save(s->guard, guard, sizeof guard);
     sh_loss_scale_save(s->loss_scale, scale, sizeof scale);
     snprintf(text, sizeof text, "%s%s%s", guard, dynamic ? SH_SAVING_SCALE : "", dynamic ? scale : "");
-    SH_TRY(sh_run_save(s->r, text, &saved));
+    rc = sh_run_save(s->r, text, &saved);
+    s->lost = rc != SH_OK && saved.lost;
+    SH_TRY(rc);
     sh_guard_saved(s->guard);
     report(s, &saved);
     return SH_OK;
@@ -121,7 +124,7 @@ static bool is_last_straw(const struct sh_saving *s)
 }
 
 /* What becomes of a save. Storage may be better the next time, under another name; of all other failures the save is
- * not the cause. */
+ * not the cause, nor is it where the state did not come back from its home. */
 static sh_rc settle(struct sh_saving *s, sh_rc rc)
 {
     char reason[REASON_BYTES];
@@ -129,7 +132,7 @@ static sh_rc settle(struct sh_saving *s, sh_rc rc)
     if (rc == SH_OK)
         return SH_OK;
     sh_run_save_abandon(s->r);
-    if (rc != SH_E_DATA && rc != SH_E_MEMORY)
+    if (s->lost || (rc != SH_E_DATA && rc != SH_E_MEMORY))
         return rc;
     SH_TRY(share_reason(s->r, reason));
     s->failures++;

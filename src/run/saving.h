@@ -32,6 +32,7 @@ struct sh_saving {
     /* Of the checkpoint begun last. */
     int64_t step;
     bool must, again;              /* it must be saved; this is its second try */
+    bool lost;                     /* it failed, and the state was not there to be saved */
 };
 /* clang-format on */
 

@@ -7,6 +7,7 @@
 
 #include <omp.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,24 +226,45 @@ static sh_rc visit_far(const struct sh_shards *s, const struct sh_unit *u, struc
     return rc;
 }
 
+/* Of the threads of a rank the first keeps its text. */
+static sh_rc note_failure(struct sh_shards *s, sh_rc rc)
+{
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
+    if (rc == SH_OK)
+        return rc;
+    pthread_mutex_lock(&turn);
+    if (s->failed == SH_OK) {
+        s->failed = rc;
+        snprintf(s->failed_text, sizeof s->failed_text, "%s", sh_error_text());
+    }
+    pthread_mutex_unlock(&turn);
+    return rc;
+}
+
 static sh_rc get_far(void *arg, int piece, int k, int64_t at, int64_t n, float *to)
 {
-    const struct sh_shards *s = arg;
+    struct sh_shards *s = arg;
     const struct sh_unit *u;
     struct sh_range part = chunk_range(s, piece, at, n, &u);
     struct far_copy copy = {.k = k, .to = to};
 
-    return visit_far(s, u, part, false, &copy);
+    return note_failure(s, visit_far(s, u, part, false, &copy));
 }
 
 static sh_rc put_far(void *arg, int piece, int k, int64_t at, int64_t n, const float *from)
 {
-    const struct sh_shards *s = arg;
+    struct sh_shards *s = arg;
     const struct sh_unit *u;
     struct sh_range part = chunk_range(s, piece, at, n, &u);
     struct far_copy copy = {.k = k, .from = from};
 
-    return visit_far(s, u, part, true, &copy);
+    return note_failure(s, visit_far(s, u, part, true, &copy));
+}
+
+sh_rc sh_shards_failed(const struct sh_shards *p)
+{
+    return sh_agree(p->failed == SH_OK ? SH_OK : sh_fail(p->failed, "%s", p->failed_text));
 }
 
 static void add_tensor(const struct sh_run *r, int param_index, struct sh_shards *out)

@@ -19,6 +19,8 @@ enum sh_shards_way {
     SH_SHARDS_SNAPSHOT, /* the same as SAVE, of the copy in the units' snapshots */
 };
 
+enum { SH_SHARDS_TEXT = 1024 };
+
 /* Stays where it is while its set is in use. */
 struct sh_shards {
     const struct sh_run *r;
@@ -37,10 +39,16 @@ struct sh_shards {
     uint64_t *parts;    /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
     uint64_t **part_of; /* [n_parts] the sum that each is a part of */
     int64_t n_parts;
+    sh_rc failed;         /* of `far` */
+    char failed_text[SH_SHARDS_TEXT];
 };
 
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out);
 void sh_shards_free(struct sh_shards *p);
+
+/* Why a home gave or took no state, where that is so on any rank. A load or a save that failed asks: it is no fault of the
+ * checkpoint then. Collective; agreed. Errors: SH_E_DATA of the scratch file. */
+sh_rc sh_shards_failed(const struct sh_shards *p);
 
 /* Copy what SAVE describes to where `p`, new pieces of SNAPSHOT, finds it, and sum it on the way for its early sums: on
  * CPUs by all threads of the rank in one pass; from a GPU beside the training, which sums its own memory before that

@@ -143,6 +143,17 @@ static void say_unverified(const char *path, const struct sh_ckpt_meta *meta)
         sh_log_info("%s was saved with checkpoint.verify=off: never read back before now", path);
 }
 
+/* A home below the device that takes no state says nothing of the file: an earlier one would not help. */
+static sh_rc whose_failure(const char *path, const struct sh_shards *s, sh_rc rc, bool *damaged)
+{
+    sh_rc home = sh_shards_failed(s);
+
+    if (home == SH_OK)
+        return rc;
+    *damaged = false;
+    return sh_error_text()[0] ? sh_fail_prefix(home, "load %s: ", path) : home;
+}
+
 /* Read into the pieces of a load. With model_only only the first state is asked for, and the optimizer's stay zero. */
 static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
@@ -161,6 +172,8 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     if (rc == SH_OK) {
         sh_shards_put(r, &s);
         say_unverified(path, meta);
+    } else {
+        rc = whose_failure(path, &s, rc, &report.damaged);
     }
     sh_shards_free(&s);
     if (damaged)

@@ -108,5 +108,5 @@ void sh_visit_all(const struct sh_run *r, const struct sh_unit *u, bool change, 
     sh_rc rc = sh_visit(r, u, (struct sh_range){0, own.end - own.begin}, all, change, look, arg);
 
     if (rc != SH_OK)
-        sh_stop(rc);
+        sh_stop(sh_fail_prefix(rc, "step %lld: ", (long long)r->step));
 }

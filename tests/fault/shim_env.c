@@ -3,8 +3,8 @@
  *
  *   SHIM_FOLDER=out/ SHIM_AFTER=part-of-a-path SHIM_RANK=1 SHIM_CALL=write SHIM_NUMBER=3 SHIM_FAULT=kill
  *
- * SHIM_FAULT is kill, count, or the number of an errno; with SHIM_LASTING all later calls of that kind fail too. The
- * calls met are written at the end, one line a rank, to the file SHIM_COUNTS if that is given: "rank call call ...", in
+ * SHIM_FAULT is kill, short, lose, flip, count, or the number of an errno; with SHIM_LASTING all later calls of that kind
+ * fail too. The calls met are written at the end, one line a rank, to the file SHIM_COUNTS if that is given: "rank call call ...", in
  * their order. */
 #include "tests/fault/shim.h"
 
@@ -26,18 +26,32 @@ static enum shim_call call_of(const char *name)
     return (enum shim_call)c;
 }
 
+static enum shim_fault fault_of(const char *name)
+{
+    static const struct {
+        const char *name;
+        enum shim_fault fault;
+    } faults[] = {{"kill", SHIM_KILL},
+                  {"short", SHIM_SHORT},
+                  {"lose", SHIM_LOSE},
+                  {"flip", SHIM_FLIP},
+                  {"count", SHIM_NOTHING}};
+
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        if (!strcmp(name, faults[i].name))
+            return faults[i].fault;
+    return SHIM_FAIL;
+}
+
 static struct shim_plan plan_here(void)
 {
     const char *fault = setting("SHIM_FAULT");
     struct shim_plan plan = {.call = call_of(setting("SHIM_CALL")),
                              .number = atol(setting("SHIM_NUMBER")),
                              .lasting = getenv("SHIM_LASTING") != NULL};
-    if (strcmp(fault, "kill") == 0)
-        plan.fault = SHIM_KILL;
-    else if (strcmp(fault, "count") != 0) {
-        plan.fault = SHIM_FAIL;
+    plan.fault = fault_of(fault);
+    if (plan.fault == SHIM_FAIL)
         plan.error = atoi(fault);
-    }
     return plan;
 }
 

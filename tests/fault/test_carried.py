@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""An update that is pending, and carried out in the next step's forward, meets a disk that fails, a kill and a signal to
-stop. Prints TAP.
+"""Optimizer states and gradients in a file, with an update that is pending and carried out in the next step's forward, meet a
+disk that fails, a kill and a signal to stop. Prints TAP.
 
-A request of the scratch file, of states or gradients, that fails ends the job in one line; no step is told that was not made, and the checkpoint of
-before is whole. Started again the run ends with the losses and the checkpoint, to the bit, of one that has its states in
-memory.
+A request of the scratch file that fails, or comes back other than it went, ends the job in one line that names the step and what
+was moved; no step is told that was not made, and the checkpoint of before is whole. Started again the run ends with the losses
+and the checkpoint, to the bit, of one that has all of it in memory. A request that was done in part is finished.
 """
 import errno
+import itertools
 import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ import tiny
 
 SHIM = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).absolute() / 'tests/fault/shim.so'
 STEPS, INTERVAL = 8, 4  # of four updates one is done at once, for a save, and three are carried
-PLACES = 12 if os.environ.get('SHERD_LONG') else 3  # of each call and fault
+PLACES = 12 if os.environ.get('SHERD_LONG') else 1  # of each call and fault
 NUMBERS = ('loss', 'grad_norm', 'lr')
 STATUS_DATA, STATUS_STOPPED = 3, 75
 
@@ -34,7 +36,27 @@ def config(**more):
             'training.local_batch_size': 3, 'checkpoint.interval': INTERVAL, 'metrics.log_freq': 1000, **more}
 
 
-FILE = {'offload.optimizer': 'nvme', 'offload.gradients': 'nvme', 'offload.nvme_path': 'scratch'}
+GRADIENTS = {'offload.gradients': 'nvme', 'offload.nvme_path': 'scratch'}
+FILE = {'offload.optimizer': 'nvme', **GRADIENTS}
+# What is in the file, and which words of an error say so.
+HOMES = {
+    'states and gradients': (FILE, r'step \d+[:,] .*(optimizer states|gradients).*: scratch file in scratch: '),
+    'gradients': (GRADIENTS, r'step \d+, \w+ \S+ (fetch|evict) gradients: scratch file in scratch: '),
+}
+# More states than there is room to look at, so that a save fetches them again; and the same steps as above.
+MANY = {**FILE, 'model.n_layers': 24, 'training.global_batch_size': 1, 'training.local_batch_size': 1,
+        'activation_checkpoint.mode': 'full', 'training.steps': 2,
+        'lr_scheduler.total_steps': 2, 'lr_scheduler.warmup_steps': 0}
+# What a call of the disk does, and what the one line says of it; None: it goes on.
+FAULTS = [
+    ('fails', ('read', 'write'), errno.EIO, False, os.strerror(errno.EIO)),
+    ('finds no space from then on', ('write',), errno.ENOSPC, True, os.strerror(errno.ENOSPC)),
+    ('flips a bit', ('read', 'write'), 'flip', False, 'damaged at byte '),
+    ('does nothing', ('write',), 'lose', False, 'damaged at byte '),
+    ('moves half', ('read', 'write'), 'short', False, None),
+    ('moves half from then on', ('read', 'write'), 'short', True, 'the disk moves less than a page in one call'),
+    ('kills', ('read', 'write'), 'kill', False, None),
+]
 
 
 def prepare(name, more):
@@ -43,15 +65,15 @@ def prepare(name, more):
     return folder
 
 
-def train(folder, env=()):
-    done = subprocess.run(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          cwd=folder, env=job.environment(0) | dict(env), timeout=job.SECONDS)
+def train(folder, env=(), ranks=0):
+    done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          cwd=folder, env=job.environment(ranks) | dict(env), timeout=job.SECONDS)
     return done.returncode, done.stderr
 
 
-def shim(call, number, fault, counts=''):
-    env = {'LD_PRELOAD': SHIM, 'SHIM_FOLDER': 'scratch', 'SHIM_RANK': 0, 'SHIM_CALL': call, 'SHIM_NUMBER': number,
-           'SHIM_FAULT': fault, **({'SHIM_COUNTS': counts} if counts else {})}
+def shim(call, number, fault, counts='', lasting=False, rank=0):
+    env = {'LD_PRELOAD': SHIM, 'SHIM_FOLDER': 'scratch', 'SHIM_RANK': rank, 'SHIM_CALL': call, 'SHIM_NUMBER': number,
+           'SHIM_FAULT': fault, **({'SHIM_COUNTS': counts} if counts else {}), **({'SHIM_LASTING': 1} if lasting else {})}
     return {key: str(value) for key, value in env.items()}
 
 
@@ -79,21 +101,53 @@ def ends_well(name, folder):
     return wrong
 
 
-def fails(name, call, number):
-    folder = prepare(name, FILE)
-    status, error = train(folder, shim(call, number, errno.EIO))
+def breaks(name, home, call, number, fault, lasting, says):
+    """The job ends in one line, or goes on with the same bits."""
+    more, what = HOMES[home]
+    folder = prepare(name, more)
+    status, error = train(folder, shim(call, number, fault, lasting=lasting))
     lines = [line for line in error.splitlines() if 'error:' in line]
-    if status != STATUS_DATA or len(lines) != 1 or os.strerror(errno.EIO) not in lines[0]:
+    if fault == 'kill':
+        right = status == -signal.SIGKILL
+    elif says is None:
+        right = status == 0 and not lines
+    else:
+        right = status == STATUS_DATA and len(lines) == 1 and says in lines[0] and re.search(what, lines[0])
+        right = right and 'not saved' not in error
+    if not right:
         return [f'{name}: exit {status}: {error}']
     return as_in_memory(name, folder) + ends_well(name, folder)
 
 
-def killed(name, call, number):
-    folder = prepare(name, FILE)
-    status, error = train(folder, shim(call, number, 'kill'))
-    if status != -signal.SIGKILL:
+def lost_in_a_save(name, ranks, fault, says):
+    """The last read of a run is for its last checkpoint. What does not come back is lost for a second try as well: the job ends
+    with the disk's own line, and not as a save that failed."""
+    more = {**MANY, 'training.global_batch_size': max(ranks, 1)}
+    folder, last = prepare(name, more), max(ranks - 1, 0)
+    status, error = train(folder, shim('read', calls_of(f'{name}-counted', more, ranks)['read'], fault, rank=last), ranks)
+    lines = [line for line in error.splitlines() if 'error:' in line]
+    who = f'rank {last}: ' if last else ''
+    wanted = rf'error: step 2, save: {who}optimizer states of \S+, elements \d+ to \d+: scratch file in scratch: .*{says}'
+    if status != STATUS_DATA or len(lines) != 1 or not re.search(wanted, lines[0]) or 'not saved' in error:
         return [f'{name}: exit {status}: {error}']
-    return as_in_memory(name, folder) + ends_well(name, folder)
+    left = [str(path) for path in (folder / 'out/checkpoint').iterdir() if path.name != '.lock']
+    return [f'{name}: left behind: {left}'] if left else []
+
+
+def lost_in_a_load(name):
+    """What cannot be put away is no fault of the checkpoint: an earlier one is not tried instead."""
+    more = {**MANY, 'checkpoint.interval': 1}
+    folder = prepare(name, more)
+    status, error = train(folder)
+    if status:
+        return [f'{name}: exit {status}: {error}']
+    (folder / 'c.yaml').write_text(job.yaml(config(**{**more, 'training.steps': 3})))
+    status, error = train(folder, shim('write', 3, errno.EIO))
+    lines = [line for line in error.splitlines() if 'error:' in line]
+    wanted = r'error: load out/checkpoint/step-00000002\.h5: optimizer states of .*: scratch file in scratch: write .*Input/output'
+    if status != STATUS_DATA or len(lines) != 1 or not re.search(wanted, lines[0]) or 'step-00000001' in error:
+        return [f'{name}: exit {status}: {error}']
+    return []
 
 
 def stopped(name):
@@ -125,14 +179,34 @@ def differences(a, b):
             if not line.startswith(('configuration differs', 'training.steps: '))]
 
 
-def calls_of():
-    """How often an unbroken run reads and writes the scratch file."""
-    folder = prepare('counted', FILE)
-    status, error = train(folder, shim('any', 0, 'count', 'counts'))
+def calls_of(name, more, ranks=0):
+    """How often an unbroken run reads and writes the scratch file: its last rank."""
+    folder = prepare(name, more)
+    status, error = train(folder, shim('any', 0, 'count', 'counts'), ranks)
     if status != 0:
         raise job.Failed(f'exit {status}: {error}')
-    words = (folder / 'counts').read_text().split()[1:]
+    words = max((folder / 'counts').read_text().splitlines()).split()[1:]
     return {call: words.count(call) for call in ('read', 'write')}
+
+
+def places(home, call):
+    """Of a kind of call: some numbers."""
+    n = calls[home][call]
+    return sorted(random.sample(range(1, n + 1), PLACES))
+
+
+def main():
+    random.seed(len(whole))
+    cases = [('stopped by a signal', stopped, 'stopped')]
+    cases += [(f'a read of the last save {what}', lost_in_a_save, f'save-{fault}', 0, fault, says)
+              for what, fault, says in (('fails', errno.EIO, os.strerror(errno.EIO)), ('flips a bit', 'flip', 'damaged at byte '))]
+    cases += [('a write of a load fails', lost_in_a_load, 'load')]
+    if job.can_launch():
+        cases += [('a read of the last save fails on one of 2 ranks', lost_in_a_save, 'save-2', 2, errno.EIO, os.strerror(errno.EIO))]
+    for (what, kinds, fault, lasting, says), home in itertools.product(FAULTS, HOMES):
+        cases += [(f'{home}: {call} {number} of {calls[home][call]} {what}', breaks, f'{what}-{home}-{call}-{number}'.replace(' ', '-'),
+                   home, call, number, fault, lasting, says) for call in kinds for number in places(home, call)]
+    return job.run_cases(cases)
 
 
 if __name__ == '__main__':
@@ -140,11 +214,5 @@ if __name__ == '__main__':
     memory = prepare('memory', {})
     if train(memory)[0] != 0:
         raise job.Failed("a run in memory")
-    whole, calls = steps_of(memory), calls_of()
-    random.seed(len(whole))
-    cases = [('stopped by a signal', stopped, 'stopped')]
-    for way, what in ((fails, 'fails'), (killed, 'kills')):
-        for call, n in calls.items():
-            cases += [(f'{call} {number} of {n} {what}', way, f'{what}-{call}-{number}', call, number)
-                      for number in sorted(random.sample(range(1, n + 1), PLACES))]
-    sys.exit(job.run_cases(cases))
+    whole, calls = steps_of(memory), {home: calls_of(f'counted-{home}', more) for home, (more, _) in HOMES.items()}
+    sys.exit(main())

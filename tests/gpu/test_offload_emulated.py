@@ -199,9 +199,9 @@ def in_any_order(ranks, seeds, more):
     return wrong
 
 
-def ends(folder, ranks, status, says, more):
+def ends(folder, ranks, status, says, more, command='train'):
     job.prepare(folder, {'job.dump_folder': 'out', **config(ranks, **more)})
-    done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), cwd=folder, capture_output=True, text=True,
+    done = subprocess.run(job.command(ranks, [command, 'c.yaml']), cwd=folder, capture_output=True, text=True,
                           env=job.environment(ranks), timeout=job.SECONDS, stdin=subprocess.DEVNULL)
     lines = [line for line in done.stderr.splitlines() if 'error:' in line]
     if done.returncode != status or len(lines) != 1 or not re.search(says, lines[0]):
@@ -259,6 +259,18 @@ def too_little_pinned():
                     {**LARGE, 'model.vocab_size': 4000, **HOST})
 
 
+def more_than_the_node():
+    """Each of two ranks alone would find room for its homes; refused before the first byte."""
+    free = 1024 * int(re.search(r'MemAvailable: +(\d+)', pathlib.Path('/proc/meminfo').read_text())[1])
+    more = {**LARGE, **HOST, 'model.vocab_size': 64, 'model.dim': 2048, 'model.n_heads': 16, 'model.head_dim': 128,
+            'model.n_kv_heads': 16, 'model.ffn_dim': 8192, 'parallelism.sharding_strategy': 'no_shard',
+            'memory.limit_bytes': 1 << 44, 'checkpoint.enable': False}
+    block = 8 * (4 * 2048 * 2048 + 3 * 2048 * 8192)
+    more['model.n_layers'] = int(0.7 * free / block)
+    says = r'pinned host memory: 2 ranks with .* each are .*, and their node has free .*offload\.optimizer'
+    return [line for command in ('train', 'doctor') for line in ends('node', 2, 4, says, more, command)]
+
+
 def copy_fails():
     with emulated(copy_fail=30):
         return ends('copy', 1, 70, r'GPU 0: copy: an error of the emulated runtime', {**LARGE, **HOST})
@@ -309,7 +321,8 @@ def main():
                {**LARGE, **BF16, **ALL, **LATE, 'training.local_batch_size': 1}),
               ('gradients in any order', in_any_order, 2, range(20 if LONG else 2),
                {**LARGE, **BF16, **GRADS, **LATE, 'training.local_batch_size': 1}),
-              ('no snapshots', no_snapshots), ('too little pinned memory', too_little_pinned), ('a copy fails', copy_fails),
+              ('no snapshots', no_snapshots), ('too little pinned memory', too_little_pinned),
+              ('more than the node has', more_than_the_node), ('a copy fails', copy_fails),
               ('traced', traced), ('benchmark of checkpoints', benched, {}),
               ('benchmark of checkpoints, all away', benched, {**HOST, **ALL})]
     cases += [(f'refused: {more}', ends, 'refused', 1, status, says, more) for more, status, says in REFUSED]

@@ -34,6 +34,19 @@ MESHES = {
     'shard_grad_op over 4': (4, {'parallelism.sharding_strategy': 'shard_grad_op'}),
 }
 SAMPLE = list(MESHES)[1:2] + list(MESHES)[3:5]
+NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
+GRADS = {'offload.gradients': 'nvme'}
+OFFLOADS = {
+    'states in a file': (0, {}, NVME),
+    'states and gradients in a file': (0, {}, {**NVME, **GRADS}),
+    'gradients in a file': (0, {}, {**GRADS, 'offload.nvme_path': '.'}),
+    'some states in a file, none carried': (0, {}, {**NVME, 'offload.optimizer_ratio': 0.4, 'offload.overlap_update': 'off'}),
+    'states and gradients in a file, full_shard over 2': (2, {'parallelism.sharding_strategy': 'full_shard',
+                                                              'comm.shared_memory': 'off'}, {**NVME, **GRADS}),
+    'states in a file, no_shard over 2': (2, {'parallelism.sharding_strategy': 'no_shard'}, NVME),
+    'states and gradients in a file, shard_optim over 4': (4, {'parallelism.sharding_strategy': 'shard_optim'},
+                                                           {**NVME, **GRADS}),
+}
 folders = itertools.count()
 
 
@@ -82,6 +95,18 @@ def case_mesh(mesh):
     ranks, changes = MESHES[mesh]
     folder = new_folder()
     return judge(folder, job.train(folder, config(changes), ranks))
+
+
+def case_offloaded(name):
+    """What is left out for an overflow leaves no update behind, nor does it lose the one that was carried into it."""
+    ranks, changes, offload = OFFLOADS[name]
+    folder = new_folder()
+    steps = job.train(folder, config({**changes, **offload}), ranks)
+    before = [a['step'] % HALF and 'skipped' not in a and 'skipped' in b for a, b in zip(steps, steps[1:])]
+    wrong = [] if any(before) else ['no step with an overflow carries an update']
+    wrong += [] if sum(step['offload_written_bytes'] for step in steps) else ['nothing was moved']
+    left = [path.name for path in folder.iterdir() if path.name not in ('c.yaml', 'out')]
+    return judge(folder, steps) + wrong + ([f'left behind: {left}'] if left else [])
 
 
 def take_up(first, changes, ranks=0):
@@ -214,12 +239,11 @@ if __name__ == '__main__':
     cases += [(mesh, case_mesh, mesh) for mesh in (MESHES if LONG else SAMPLE) if MESHES[mesh][0] == 0 or many]
     cases += [(f'taken up by {mesh}', case_taken_up, mesh)
               for mesh in (list(MESHES)[:2] if many else list(MESHES)[:1])]
+    cases += [(name, case_offloaded, name) for name in OFFLOADS if OFFLOADS[name][0] == 0 or many]
     cases += [('from bfloat16 to float16', case_changed, 'bfloat16', 'float16', MOVING['training.loss_scale_init']),
               ('from float16 to float32', case_changed, 'float16', 'float32', None)]
     cases += [('two scales', case_two_scales), ('used', case_used)]
     cases += [(f'refused with {words[0]}', case_refused, words, text) for words, text in (
         (['--training.device=cuda'], 'float16: its kernels are for CPUs'),
-        (['--lora.rank=2'], 'float16: adapters (lora.rank)'),
-        (['--offload.optimizer=nvme', '--offload.nvme_path=.'], 'float16: offload.optimizer=nvme'),
-        (['--offload.gradients=nvme', '--offload.nvme_path=.'], 'float16: offload.gradients=nvme'))]
+        (['--lora.rank=2'], 'float16: adapters (lora.rank)'))]
     sys.exit(job.run_cases(cases))

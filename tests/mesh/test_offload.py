@@ -87,6 +87,7 @@ def moved(name, folder, ranks, steps):
 
 BF16 = {'training.mixed_precision_param': 'bfloat16'}
 SMALL = {'optimizer.state_dtype': 'bfloat16'}
+F16 = {'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**16, 'training.loss_scale_window': 1}
 MATRIX = [
     (0, {}, {}), (0, BF16, {}), (0, {}, {'offload.optimizer_ratio': 0.4}), (0, BF16, {'offload.optimizer_ratio': 0.7}),
     (0, {'training.local_batch_size': 4}, {'offload.buffer_count': 2, 'offload.verify': False}),
@@ -120,6 +121,7 @@ MATRIX = [
     (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'training.local_batch_size': 1,
          'fault.replica_check_every': 3}, {**GRADS, 'offload.optimizer_ratio': 0.5}),
     (4, {**BF16, 'parallelism.sharding_strategy': 'shard_grad_op', 'comm.shared_memory': 'off'}, {**GRADS, **AT_ONCE}),
+    (0, F16, {}), (2, {**F16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 3}, GRADS),
 ]
 
 
@@ -137,7 +139,7 @@ FULL = {'activation_checkpoint.mode': 'full'}
 DEEP_MATRIX = [
     (0, {'training.local_batch_size': 8}, ACT), (0, BF16, ACT), (0, {**BF16, **FULL}, ACT),
     (0, {'activation_checkpoint.mode': 'selective'}, {**ACT, 'offload.activation_ratio': 0.4}),
-    (0, BF16, {**ACT, **NVME}), (0, BF16, {**ACT, **NVME, **GRADS}), (0, FULL, {**ACT, **GRADS}),
+    (0, BF16, {**ACT, **NVME}), (0, BF16, {**ACT, **NVME, **GRADS}), (0, F16, {**ACT, **NVME, **GRADS}), (0, FULL, {**ACT, **GRADS}),
     (0, {'training.local_batch_size': 4}, {**ACT, **NVME, **AT_ONCE, 'offload.verify': False}),
     (2, {**BF16, **FULL, 'parallelism.sharding_strategy': 'full_shard'}, {**ACT, **NVME}),
     (2, {'parallelism.sharding_strategy': 'no_shard', 'training.reproducible': 'mesh'}, ACT),
@@ -196,12 +198,12 @@ def without_targets(name, ranks, more, offload=NVME):
     return wrong if left_out == [3] else [f'{name}: steps without targets are {left_out}, not step 3', *wrong]
 
 
-def adapters(name, ranks, more):
-    """Of a base that is frozen; states are of the adapters only."""
+def adapters(name, ranks, more, offload=NVME):
+    """Of a base that is frozen; states and gradients are of the adapters only."""
     base = f'{name}-base'
     job.train(base, config(0, **more))
     begin = {'lora.rank': 2, 'checkpoint.initial_load_path': str(max(pathlib.Path(base).absolute().glob('out/checkpoint/*.h5')))}
-    return same(name, ranks, {**more, **begin, 'checkpoint.interval': 3}, NVME)
+    return same(name, ranks, {**more, **begin, 'checkpoint.interval': 3}, offload)
 
 
 def goes_back(name, offload=NVME):
@@ -227,18 +229,22 @@ def hugging_face(name):
 
 
 def traced(name):
-    """Moves have rows of their own, and so has what is waited for them."""
+    """Moves have rows of their own, and names that say what moves; so has what is waited for them."""
     more = {**BF16, 'profiling.trace': 'out/trace.json', 'profiling.trace_first_step': 2, 'profiling.trace_steps': 1}
-    job.train(name, config(0, **more, **NVME), 0)
+    job.train(name, config(0, **more, **NVME, **GRADS), 0)
     events = json.loads((pathlib.Path(name) / 'out/trace.json').read_text())['traceEvents']
     rows = {event['tid']: event['args']['name'] for event in events if event['name'] == 'thread_name'}
     found = {row: [event for event in events if event['ph'] == 'X' and rows[event['tid']] == row]
              for row in ('in', 'out', 'exposed offload')}
-    n = len(found['in'])
-    if n < 5 or len(found['out']) != n or len(found['exposed offload']) != 2 * n:
+    # Both updates, the one of the step before and its own ahead of a save, fetch gradients that were evicted once in it.
+    n, fetched = len(found['in']), sum('gradients' in event['name'] for event in found['in'])
+    if n < 10 or fetched < 4 or len(found['out']) != n - fetched // 2 or len(found['exposed offload']) != n + len(found['out']):
         return [f'{name}: {({row: len(events) for row, events in found.items()})}']
-    wrong = [f'{name}: {event["name"]} on row {row}' for row, kind in (('in', 'fetch'), ('out', 'evict'))
-             for event in found[row] if not event['name'].endswith(kind)]
+    wrong = []
+    for row, kind in (('in', 'fetch'), ('out', 'evict')):
+        kinds = {re.sub(r'^\w+ \S+ ', '', event['name']) for event in found[row]}
+        if kinds != {f'{kind} optimizer states', f'{kind} gradients'}:
+            wrong.append(f'{name}: {kinds} on row {row}')
     for row in ('in', 'out'):
         for a, b in zip(found[row], found[row][1:]):
             if b['ts'] < a['ts'] + a['dur'] - 0.01:
@@ -501,6 +507,7 @@ def damage_until_it_ends(path):
 
 BUDGETS = [
     ('by-the-file', 0, BUDGET, 0.6, r'recompute none, \d+/16 of the optimizer states in a file, to fit'),
+    ('by-the-file-in-float16', 0, {**BUDGET, **F16}, 0.5, r'recompute none, \d+/16 of the optimizer states in a file, to fit'),
     ('by-all-of-it', 0, {**BUDGET, **BF16}, 0, r'recompute none, optimizer states in a file, to fit'),
     ('by-recomputation', 0, {**BOTH, **DISK}, 0.998, r'recompute selective.*, to fit'),
     ('by-both', 2, {**BOTH, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 2}, 0.02,
@@ -558,6 +565,9 @@ def main():
                   'validation.enable': True, 'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
                   'validation.freq': 3, 'validation.sequences': 6}),
               ('adapters', adapters, 'adapters', 0, BF16),
+              ('adapters, gradients too', adapters, 'adapters-both', 0, {**BF16, 'training.local_batch_size': 3},
+               {**NVME, **GRADS}),
+              ('adapters, gradients alone', adapters, 'adapters-alone', 0, {}, {**NVME, **ALONE}),
               ('from and to a folder of transformers', hugging_face, 'hf'), ('traced', traced, 'trace'), ('benched', benched, 'bench'), ('of the bytes planned', file_is_as_planned, 'bytes'), ('within a limit', fits, 'limit'), ('held by the kernel', held_by_the_kernel, 'kernel'),
               ('states of three times the limit', states_thrice_the_limit, 'thrice'),
               ('rolled back, gradients too', goes_back, 'rollback-both', {**NVME, **GRADS}),
@@ -572,6 +582,8 @@ def main():
         cases.append(('compared without targets', without_targets, 'empty-2', 2, {
             'parallelism.sharding_strategy': 'no_shard', 'comm.shared_memory': 'off', 'fault.replica_check_every': 3}))
         cases.append(('adapters on 2 ranks', adapters, 'adapters-2', 2, {'parallelism.sharding_strategy': 'full_shard'}))
+        cases.append(('adapters on 2 ranks, gradients too', adapters, 'adapters-both-2', 2, {
+            **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 3}, {**NVME, **GRADS}))
     return job.run_cases(cases)
 
 

@@ -133,8 +133,13 @@ static void the_share_is_the_ratio(void **state)
 static void bytes_are_what_they_were(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct sh_build b = build_of(bf16 ? SH_BF16 : SH_F32, 16, 3);
+    static const struct {
+        enum sh_dtype act;
+        int bytes; /* an element: of float16 the masters stay */
+    } types[] = {{SH_F32, 8}, {SH_BF16, 10}, {SH_F16, 8}};
+
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        struct sh_build b = build_of(types[t].act, 16, 3);
         struct sh_program *p = tiny_program(&b, tiny_mesh(1, 1, 1, 0)), *in_memory;
         int64_t file = p->tiers[sh_program_file_tier(p)].bytes, in, out, with[SH_MEM_KINDS], without[SH_MEM_KINDS];
         int64_t elems = 0;
@@ -145,10 +150,11 @@ static void bytes_are_what_they_were(void **state)
         sh_pass_memory(in_memory, without);
         for (int i = 0; i < p->n_slices; i++)
             elems += p->slices[i].room;
-        assert_int_equal(file, elems * (bf16 ? 10 : 8));
+        assert_int_equal(file, elems * types[t].bytes);
         assert_true(file >= without[SH_MEM_OPTIM] + without[SH_MEM_REMAINDER]);
         assert_int_equal(with[SH_MEM_OPTIM] + with[SH_MEM_REMAINDER], 0);
         assert_int_equal(with[SH_MEM_PARAM], without[SH_MEM_PARAM]);
+        assert_int_equal(with[SH_MEM_MASTER], without[SH_MEM_MASTER]);
         sh_program_moved(p, &in, &out);
         assert_true(in == file && out == file);
         assert_true(p->arena_bytes < in_memory->arena_bytes);
@@ -197,8 +203,8 @@ static void runs_cover_the_chunk(void **state)
     }
 }
 
-/* Which unit's update, gather and forward come in which order: u0 an update of unit 0, g0 its gather, f0 its release in the
- * forward; repetitions left out. */
+/* Which unit's update, gather and forward come in which order: u0 an update of unit 0, c0 the cast of its masters, g0 its gather,
+ * f0 its release in the forward; repetitions left out. */
 static char *carried_order(const struct sh_program *p)
 {
     const struct sh_section *s = sh_program_section(p, SH_SECTION_ONLY);
@@ -207,6 +213,7 @@ static char *carried_order(const struct sh_program *p)
     for (int i = 0; i < s->n_ops && p->ops[s->first_op + i].phase != SH_PHASE_BACKWARD; i++) {
         const struct sh_op *op = &p->ops[s->first_op + i];
         char what = sh_op_info(op->kind)->runs     ? 'u'
+                    : op->kind == SH_OP_CAST       ? 'c'
                     : op->kind == SH_OP_ALL_GATHER ? 'g'
                     : op->kind == SH_OP_RELEASE    ? 'f'
                                                    : 0;
@@ -223,12 +230,14 @@ static char *carried_order(const struct sh_program *p)
 /* Ahead of a unit's gather, and that many units before its use as gathers start ahead. */
 static void carried_ahead_of_the_use(void **state)
 {
-    static const char *const orders[] = {"u0 g0 f0 u1 g1 f1 u2 g2 ", "u0 g0 u1 g1 f0 u2 g2 f1 ",
-                                         "u0 g0 u1 g1 u2 g2 f0 "};
+    static const char *const orders[2][3] = {
+        {"u0 g0 f0 u1 g1 f1 u2 g2 ", "u0 g0 u1 g1 f0 u2 g2 f1 ", "u0 g0 u1 g1 u2 g2 f0 "},
+        {"u0 c0 g0 f0 u1 c1 g1 f1 ", "u0 c0 g0 u1 c1 g1 f0 u2 c2 g2 f1 ", "u0 c0 g0 u1 c1 g1 u2 c2 g2 f0 "}};
 
     (void)state;
-    for (int ahead = 0; ahead < 3; ahead++) {
-        struct sh_build b = build_of(SH_F32, 16, 3);
+    for (int i = 0; i < 6; i++) {
+        int half = i / 3, ahead = i % 3;
+        struct sh_build b = build_of(half ? SH_F16 : SH_F32, 16, 3);
         struct sh_program *p;
         char *order;
 
@@ -236,7 +245,7 @@ static void carried_ahead_of_the_use(void **state)
         b.offload.carry = true;
         p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
         order = carried_order(p);
-        if (strncmp(order, orders[ahead], strlen(orders[ahead])))
+        if (strncmp(order, orders[half][ahead], strlen(orders[half][ahead])))
             fail_msg("%d ahead: %s", ahead, order);
         free(order);
         sh_program_destroy(p);
@@ -605,6 +614,48 @@ static void parameters_come_and_stay_away(void **state)
     }
 }
 
+static bool has_label(const struct sh_program *p, const char *want)
+{
+    char label[SH_OP_LABEL];
+
+    for (int i = 0; i < p->n_ops; i++) {
+        sh_program_label(p, &p->ops[i], label);
+        if (!strcmp(label, want))
+            return true;
+    }
+    return false;
+}
+
+/* An update fetches more than one thing of a unit. */
+static void labels_say_what_moves(void **state)
+{
+    static const char *const file[] = {"update layers.1 fetch optimizer states", "update layers.1 evict optimizer states",
+                                       "update layers.1 fetch gradients", "backward layers.1 evict gradients",
+                                       "forward layers.0 evict activations", "backward layers.2 fetch activations"},
+                            *const host[] = {"update layers.1 fetch parameters", "update layers.1 evict parameters",
+                                             "forward layers.1 fetch parameters"};
+    struct sh_build b = deep_build(3);
+    struct sh_program *p;
+
+    (void)state;
+    b.offload.gradients = true;
+    b.offload.optimizer_16 = 16;
+    b.offload.buffers = 3;
+    p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    for (size_t i = 0; i < sizeof file / sizeof *file; i++)
+        if (!has_label(p, file[i]))
+            fail_msg("no %s", file[i]);
+    assert_false(has_label(p, "update layers.1 fetch"));
+    sh_program_destroy(p);
+    b = build_of(SH_BF16, 0, 3);
+    b.snapshot_on_host = b.offload.parameters = b.options.fetched = true;
+    p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        if (!has_label(p, host[i]))
+            fail_msg("no %s", host[i]);
+    sh_program_destroy(p);
+}
+
 /* By the size of the model where nobody says: a sixteenth, at most 4 Mi elements. */
 static void slices_have_a_size(void **state)
 {
@@ -635,6 +686,7 @@ int main(void)
         cmocka_unit_test(bytes_are_what_they_were),
         cmocka_unit_test(runs_cover_the_chunk),
         cmocka_unit_test(the_hash_leaves_moves_out),
+        cmocka_unit_test(labels_say_what_moves),
         cmocka_unit_test(slices_have_a_size),
         cmocka_unit_test(homes_lie_in_host_memory),
         cmocka_unit_test(gradients_go_and_come),

@@ -533,13 +533,14 @@ static void slices_change_no_bit(void **state)
                 {11, 2, 1, 2, SH_OPTIM_SGD},   {16, 5, 3, 1, SH_OPTIM_LION},  {1, 2, 1, 1, SH_OPTIM_ADAMW}};
 
     (void)state;
-    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
-        int r = (int)i / 2, world = rows[r].shard * rows[r].replicate;
+    for (size_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++) {
+        static const enum sh_dtype types[] = {SH_F32, SH_BF16, SH_F16};
+        int r = (int)i / 3, world = rows[r].shard * rows[r].replicate;
         struct sh_build b = build_of(&tiny_models[r % TINY_MODELS], world, 12 / world > 6 ? 2 : 1, false);
         struct outcome with, without;
 
         b.model.ffn_dim = 500;
-        b.act = i % 2 ? SH_BF16 : SH_F32;
+        b.act = types[i % 3];
         b.options.optim = sh_optim_of(rows[r].optimizer);
         without = run_variant(b, &variants[r], rows[r].shard, rows[r].replicate);
         b.snapshot_on_host = r % 2; /* homes in host memory */
@@ -572,8 +573,8 @@ static void gradients_away_change_no_bit(void **state)
         struct outcome with, without;
 
         b.model.ffn_dim = 500;
-        b.act = i % 3 ? SH_BF16 : SH_F32;
-        b.options.reduce = i % 3 == 2 ? SH_BF16 : SH_F32;
+        b.act = i % 5 == 4 ? SH_F16 : i % 3 ? SH_BF16 : SH_F32;
+        b.options.reduce = i % 3 == 2 && b.act == SH_BF16 ? SH_BF16 : SH_F32;
         without = run_variant(b, v, shard, replicate);
         b.offload = (struct sh_offload){.gradients = true, .buffers = 3, .slice_elems = SH_SLICE_MULTIPLE};
         b.offload.optimizer_16 = i % 4 ? 9 : 0;

@@ -2,6 +2,7 @@
 #include "src/plan/request.h"
 
 #include "src/pass/build.h"
+#include "src/plan/pinned.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -297,6 +298,35 @@ static void shares_are_rounded_up(void **state)
     }
 }
 
+/* Of all ranks of a node, to the byte; nothing is said of a node that is not known. */
+static void a_node_holds_what_its_ranks_pin(void **state)
+{
+    static const struct {
+        int ranks;
+        int64_t bytes, has;
+        sh_rc rc;
+    } rows[] = {{4, 100, 400, SH_OK},
+                {4, 100, 399, SH_E_MEMORY},
+                {1, 100, 100, SH_OK},
+                {1, 101, 100, SH_E_MEMORY},
+                {8, INT64_MAX / 2, 0, SH_OK},
+                {8, INT64_MAX / 2, 1, SH_E_MEMORY},
+                {8, 0, 1, SH_OK}};
+    struct sh_program *p = sh_program_create(SH_BF16);
+
+    (void)state;
+    assert_int_equal(sh_pinned_bytes(p), 0);
+    assert_int_equal(sh_pinned_check(p, 8, 1, "it has"), SH_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int host = i ? sh_program_host_tier(p) : sh_program_add_tier(p, "host", SH_TIER_HOST);
+
+        p->tiers[host].bytes = rows[i].bytes;
+        assert_int_equal(sh_pinned_bytes(p), rows[i].bytes);
+        assert_int_equal(sh_pinned_check(p, rows[i].ranks, rows[i].has, "it has"), rows[i].rc);
+    }
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +336,7 @@ int main(void)
         cmocka_unit_test(axes_are_those_of_the_plan),
         cmocka_unit_test(refused),
         cmocka_unit_test(tiers_below_a_device),
+        cmocka_unit_test(a_node_holds_what_its_ranks_pin),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,25 @@
+#include "src/plan/pinned.h"
+
+#include "src/base/size.h"
+#include "src/base/str.h"
+
+int64_t sh_pinned_bytes(const struct sh_program *p)
+{
+    int host = sh_program_host_tier(p);
+
+    return host == SH_NONE ? 0 : p->tiers[host].bytes;
+}
+
+sh_rc sh_pinned_check(const struct sh_program *p, int ranks, int64_t bytes, const char *whose)
+{
+    int64_t each = sh_pinned_bytes(p), all = sh_size_mul(each, ranks);
+    char one[SH_STR_SHORT], sum[SH_STR_SHORT], has[SH_STR_SHORT], count[SH_STR_SHORT];
+
+    if (!bytes || all <= bytes)
+        return SH_OK;
+    return sh_fail(SH_E_MEMORY,
+                   "pinned host memory: %s with %s each are %s, and %s %s; move less there (offload.optimizer, "
+                   "gradients, parameters; snapshots of checkpoint.async_mode=async), or shard over more nodes",
+                   sh_str_plural(ranks, "rank", count), sh_str_bytes(each, one), sh_str_bytes(all, sum), whose,
+                   sh_str_bytes(bytes, has));
+}
