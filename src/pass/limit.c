@@ -68,8 +68,8 @@ static bool states_on_the_host(struct sh_build *b)
 /* Blocks whose forward comes long before their backward. */
 static bool activations_on_the_host(struct sh_build *b)
 {
-    bool applies = b->options.training && b->offload.act_blocks < b->model.n_layers - 2 && b->snapshot_on_host &&
-                   !b->fit_homes;
+    bool applies = b->options.training && b->snapshot_on_host && !b->fit_homes &&
+                   b->offload.act_blocks < b->model.n_layers - 2;
 
     b->offload.act_blocks = b->model.n_layers;
     return applies;

@@ -408,6 +408,25 @@ static void the_peak_loses_what_leaves(void **state)
     }
 }
 
+/* States, gradients and activations move in the same two, in the order in which they leave and come. */
+static void moves_share_two_streams(void **state)
+{
+    (void)state;
+    for (int on_host = 0; on_host < 2; on_host++) {
+        struct sh_build b = deep_build(6);
+        struct sh_program *p;
+
+        b.snapshot_on_host = on_host;
+        b.offload.optimizer_16 = 16;
+        b.offload.buffers = 3;
+        b.offload.gradients = true;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        assert_int_equal(p->n_streams, SH_STREAMS + 2);
+        assert_int_equal(p->n_tiers, 2);
+        sh_program_destroy(p);
+    }
+}
+
 static void nothing_to_move_is_refused(void **state)
 {
     static const struct {
@@ -702,6 +721,7 @@ int main(void)
         cmocka_unit_test(a_step_moves_what_it_moved),
         cmocka_unit_test(activations_leave_and_come_back),
         cmocka_unit_test(activations_lie_in_host_memory),
+        cmocka_unit_test(moves_share_two_streams),
         cmocka_unit_test(the_peak_loses_what_leaves),
         cmocka_unit_test(nothing_to_move_is_refused),
     };
