@@ -138,7 +138,8 @@ MATRIX += [
     (2, {**DEEP, **BF16, 'parallelism.sharding_strategy': 'no_shard', 'training.local_batch_size': 2},
      {**GRADS, **ACT, 'offload.activation_ratio': 0.2}),
     (4, {**DEEP, **BF16, **FULL, 'parallelism.sharding_strategy': 'shard_optim', 'training.local_batch_size': 1}, ACTS),
-    (4, {**DEEP, **BF16, **LATE, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2}, {**ALL, **ACT}),
+    (4, {**DEEP, **BF16, **LATE, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'comm.backend': 'mpi'},
+     {**ALL, **ACT}),
 ]
 MORE = [
     *((ranks, {**DEEP, **BF16, **recompute, 'parallelism.sharding_strategy': strategy, 'training.local_batch_size': batch},
