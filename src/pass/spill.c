@@ -1,5 +1,6 @@
-/* Activations of the first blocks whose home, between the forward that makes them and the backward that reads them, is a file,
- * or the host's memory beside a GPU's. They wait the longest; those of the last two blocks would be back before they are gone.
+/* Activations of the first blocks whose home, between the forward that makes them and the backward that reads them, is
+ * a file, or the host's memory beside a GPU's. They wait the longest; those of the last two blocks would be back before
+ * they are gone.
  *
  * An activation leaves behind its last use in the forward, and its memory is free when the forward of the block after that is
  * over. It comes back to other memory at the begin of the backward of the block after its own, so that one backward hides
