@@ -217,6 +217,7 @@ static void print_pinned(const struct sh_cmd_plan *l, int tier)
                 {SH_MEM_GRAD, "pinned host memory: gradients"},
                 {SH_MEM_PARAM, "pinned host memory: parameters"},
                 {SH_MEM_FROZEN, "pinned host memory: frozen"},
+                {SH_MEM_ACT, "pinned host memory: activations"},
                 {SH_MEM_SNAPSHOT, "pinned host memory: snapshots"}};
     int64_t bytes[SH_MEM_KINDS], in, out;
 

@@ -54,8 +54,6 @@ static const struct {
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
     {"offload.parameters", "nvme",
      "a file is for optimizer states and gradients: offload.optimizer=nvme, gradients=nvme"},
-    {"offload.activations", "cpu",
-     "a CPU computes in that memory, and a GPU keeps its activations: activation_checkpoint.mode computes them again"},
 };
 
 const char *sh_config_alias_advice(const char *key, const char *word)

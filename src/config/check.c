@@ -346,7 +346,7 @@ static sh_rc check_tiers(struct sh_config_state *state)
         {"offload.gradients", c->offload.gradients == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
          "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory beside it"},
         {"offload.activations", c->offload.activations == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
-         "nvme moves between a file and the memory of the CPU, not of a GPU; leave it out"},
+         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory beside it"},
         {"offload.optimizer", c->offload.optimizer == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
          "cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme puts them into a "
          "file"},
@@ -355,6 +355,9 @@ static sh_rc check_tiers(struct sh_config_state *state)
          "a file"},
         {"offload.parameters", c->offload.parameters == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
          "cpu is for GPUs: with training.device=cpu the parameters are in the CPU's memory already; leave it out"},
+        {"offload.activations", c->offload.activations == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
+         "cpu is for GPUs: with training.device=cpu activations are in the CPU's memory already; nvme puts them into a "
+         "file"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -446,7 +449,7 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
         {"offload.optimizer_ratio", "offload.optimizer=cpu or nvme", c->offload.optimizer != SH_OFFLOAD_NONE},
         {"offload.overlap_update", STATES_AWAY, states},
-        {"offload.activation_ratio", "offload.activations=nvme", c->offload.activations == SH_OFFLOAD_NVME},
+        {"offload.activation_ratio", "offload.activations=cpu or nvme", c->offload.activations != SH_OFFLOAD_NONE},
         {"offload.buffer_count", STATES_AWAY, states},
         {"offload.verify", IN_A_FILE, file},
         {"offload.allow_network", IN_A_FILE, file},

@@ -28,9 +28,7 @@
 #define ALL_STATE                                                                                                        \
     "training.enable_cpu_offload: true on GPUs; a CPU has all in host memory already, and offload.optimizer: nvme puts " \
     "states into a file"
-#define ACTIVATIONS                                                                                   \
-    "offload.activations: nvme, with nvme_path and activation_ratio below offload, on CPUs; on GPUs " \
-    "activation_checkpoint.mode: memory_budget recomputes what does not fit"
+#define ACTIVATIONS "offload.activations: cpu on GPUs, or nvme on CPUs with nvme_path; activation_ratio is below offload"
 #define HALF "training.mixed_precision_param: float16, with loss_scale, loss_scale_init and loss_scale_window beside it"
 #define ACCUMULATION "training.global_batch_size over local_batch_size * ranks is accumulated"
 
@@ -125,6 +123,7 @@ static const struct {
     {"train_micro_batch_size_per_gpu", "training.local_batch_size"},
     {"gradient_clipping", "training.max_norm"},
     {"zero_optimization.offload_optimizer*", STATES},
+    {"activation_checkpointing.cpu_checkpointing", ACTIVATIONS},
     {"zero_optimization.offload_param*", PARAMS},
     {"zero_optimization", "parallelism.zero_stage: 0, 1, 2 or 3, or parallelism.sharding_strategy; offload_optimizer: "
                           "offload.optimizer"},
@@ -158,7 +157,7 @@ static const struct {
     {"optimizer_cpu_offload", STATES},
     {"optimizer_offload_fraction", "offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on CPUs"},
     {"fine_grained_activation_offloading", ACTIVATIONS},
-    {"activation_offload_fraction", "offload.activation_ratio, with offload.activations: nvme"},
+    {"activation_offload_fraction", "offload.activation_ratio, with offload.activations: cpu on GPUs, nvme on CPUs"},
     {"loss_scale", "training.loss_scale: dynamic, or a power of two"},
     {"initial_loss_scale", "training.loss_scale_init"},
     {"loss_scale_window", "training.loss_scale_window"},

@@ -111,7 +111,6 @@ static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_
 static words offload_mode_words = {{"manual", SH_OFFLOAD_MANUAL}, {"memory_budget", SH_OFFLOAD_BUDGET}, {NULL, 0}};
 static words offload_words = {{"none", SH_OFFLOAD_NONE}, {"cpu", SH_OFFLOAD_CPU}, {"nvme", SH_OFFLOAD_NVME}, {NULL, 0}};
 static words gpu_homes_words = {{"none", SH_OFFLOAD_NONE}, {"cpu", SH_OFFLOAD_CPU}, {NULL, 0}};
-static words activations_words = {{"none", SH_OFFLOAD_NONE}, {"nvme", SH_OFFLOAD_NVME}, {NULL, 0}};
 static words overlap_words = {{"auto", SH_OVERLAP_AUTO}, {"off", SH_OVERLAP_OFF}, {NULL, 0}};
 static words progress_words = {{"thread", SH_PROGRESS_THREAD}, {"inline", SH_PROGRESS_INLINE}, {NULL, 0}};
 static words gpu_metrics_words = {

@@ -126,7 +126,8 @@ static sh_rc host_create(int64_t bytes, char **memory)
         return sh_fail(
             SH_E_MEMORY,
             "%s of pinned host memory cannot be allocated: too little is free on this node, or ulimit -l or the "
-            "container allows less; offload.optimizer, gradients or parameters=cpu and checkpoints of GPUs need it",
+            "container allows less; offload.optimizer, gradients, parameters or activations=cpu and checkpoints of GPUs "
+            "need it",
             sh_str_bytes(bytes, text));
     }
     *memory = p;

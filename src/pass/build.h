@@ -13,7 +13,7 @@ struct sh_offload {
     int buffers;      /* slices on the device at once, at least 2: one arrives while one is in use */
     bool carry;       /* the update goes into the next step's first micro-step, ahead of each unit's first use */
     bool overlap;     /* of a budget: carry, where it moves states */
-    int act_blocks; /* of the first so many blocks activations lie in a file between their forward and backward; on CPUs */
+    int act_blocks;   /* of the first so many blocks activations lie there between their forward and backward */
     int64_t slice_elems; /* whole SH_SLICE_MULTIPLE; 0: a sixteenth of them, at most 4 Mi */
 };
 

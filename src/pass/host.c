@@ -21,10 +21,10 @@
  *   gathers              F1 w F2 G1  w F3 G2  w G3 */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
+#include "src/pass/home.h"
 #include "src/pass/shard.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum chain { GRADIENTS, UPDATED, GATHERED, CHAINS };
 
@@ -74,15 +74,6 @@ static int *filled(int n)
     for (int i = 0; i < n; i++)
         a[i] = SH_NONE;
     return a;
-}
-
-/* A row that another pass may have added already. */
-static int moving_stream(struct sh_program *p, const char *name)
-{
-    for (int i = 0; i < p->n_streams; i++)
-        if (p->streams[i].runs == SH_RUNS_MOVES && !strcmp(p->streams[i].name, name))
-            return i;
-    return sh_program_add_stream(p, name, SH_RUNS_MOVES);
 }
 
 static const struct sh_op *op_at(const struct host *h, int i)
@@ -552,16 +543,6 @@ static void move_homes(struct host *h)
     }
 }
 
-/* States and activations may be in the file too. */
-static int home_tier(const struct sh_build *b, struct sh_program *p)
-{
-    int file = sh_program_file_tier(p);
-
-    if (b->snapshot_on_host)
-        return sh_program_host_tier(p);
-    return file == SH_NONE ? sh_program_add_tier(p, "file", SH_TIER_FILE) : file;
-}
-
 /* Nothing changes where nothing is asked for. */
 sh_rc sh_pass_host(const struct sh_build *b, struct sh_program *p)
 {
@@ -569,10 +550,10 @@ sh_rc sh_pass_host(const struct sh_build *b, struct sh_program *p)
 
     if ((!b->offload.gradients && !b->offload.parameters) || !b->options.training)
         return SH_OK;
-    h.tier = home_tier(b, p);
-    SH_REQUIRE(h.tier != SH_NONE && (!h.file || !b->offload.parameters));
-    h.in = moving_stream(p, "in");
-    h.out = moving_stream(p, "out");
+    h.tier = sh_pass_home_tier(b, p);
+    SH_REQUIRE(!h.file || !b->offload.parameters);
+    h.in = sh_pass_moving_stream(p, "in");
+    h.out = sh_pass_moving_stream(p, "out");
     look_at_tensors(&h);
     look_at_squares(&h);
     if (h.file)

@@ -65,6 +65,16 @@ static bool states_on_the_host(struct sh_build *b)
     return applies;
 }
 
+/* Blocks whose forward comes long before their backward. */
+static bool activations_on_the_host(struct sh_build *b)
+{
+    bool applies = b->options.training && b->snapshot_on_host && !b->fit_homes &&
+                   b->offload.act_blocks < b->model.n_layers - 2;
+
+    b->offload.act_blocks = b->model.n_layers;
+    return applies;
+}
+
 /* What goes to a file once the states are there. */
 static bool gradients_in_a_file(struct sh_build *b)
 {
@@ -90,14 +100,16 @@ static bool twice_the_ranks(struct sh_build *b)
 static const struct {
     bool (*make)(struct sh_build *b);
     const char *text;
+    bool moves; /* something, in each step */
 } cures[] = {
-    {less_kept, "activation_checkpoint.mode=memory_budget"},
-    {one_sequence, "training.local_batch_size=1"},
-    {all_sharded, "parallelism.sharding_strategy=full_shard"},
-    {twice_the_ranks, "twice the ranks"},
-    {states_in_a_file, "offload.optimizer=nvme"},
-    {gradients_in_a_file, "offload.gradients=nvme"},
-    {states_on_the_host, "offload.optimizer=cpu"},
+    {less_kept, "activation_checkpoint.mode=memory_budget", false},
+    {one_sequence, "training.local_batch_size=1", false},
+    {all_sharded, "parallelism.sharding_strategy=full_shard", false},
+    {twice_the_ranks, "twice the ranks", false},
+    {states_in_a_file, "offload.optimizer=nvme", true},
+    {gradients_in_a_file, "offload.gradients=nvme", true},
+    {states_on_the_host, "offload.optimizer=cpu", true},
+    {activations_on_the_host, "offload.activations=cpu", true},
 };
 
 static int64_t arena_of(struct sh_build *trial)
@@ -122,9 +134,7 @@ const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char te
         struct sh_build trial = *b;
         int64_t less = cures[i].make(&trial) ? arena_of(&trial) : INT64_MAX;
         /* A disk, or the host's memory, under each step is no price for a few bytes. */
-        bool moves = cures[i].make == states_in_a_file || cures[i].make == gradients_in_a_file ||
-                     cures[i].make == states_on_the_host;
-        int64_t gain = moves ? arena_bytes / 16 : 0;
+        int64_t gain = cures[i].moves ? arena_bytes / 16 : 0;
 
         if (less < arena_bytes - gain)
             n += snprintf(text + n, (size_t)(SH_CURES_TEXT - n), "%s%s (%s%s)", n ? ", " : "; smaller with ",

@@ -6,6 +6,7 @@
  * split there. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
+#include "src/pass/home.h"
 #include "src/pass/shard.h"
 
 #include <stdlib.h>
@@ -236,9 +237,9 @@ sh_rc sh_pass_offload(const struct sh_build *b, struct sh_program *p)
 
     if (!b->offload.optimizer_16 || !update)
         return SH_OK;
-    o.home = b->snapshot_on_host ? sh_program_host_tier(p) : sh_program_add_tier(p, "file", SH_TIER_FILE);
-    o.in = sh_program_add_stream(p, "in", SH_RUNS_MOVES);
-    o.out = sh_program_add_stream(p, "out", SH_RUNS_MOVES);
+    o.home = sh_pass_home_tier(b, p);
+    o.in = sh_pass_moving_stream(p, "in");
+    o.out = sh_pass_moving_stream(p, "out");
     cut_units(&o);
     rebuild_update(&o, update);
     sh_program_set_ops(p, (int)(update - p->sections), o.update.op, o.update.n);

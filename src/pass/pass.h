@@ -25,7 +25,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(fuse, false)     /* makes one of two neighbours where the table of kernels has a fused kind (kernels/op.h) */ \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
     PASS(offload, false)  /* where asked for: optimizer states to a lower tier, updated in slices */                   \
-    PASS(spill, false)    /* where asked for: activations of the first blocks to a file until their backward */        \
+    PASS(spill, false)    /* where asked for: activations of the first blocks to a lower tier until their backward */  \
     PASS(carry, false)    /* where asked for: the update into the first micro-step of the next step */                 \
     PASS(groups, false)   /* names the groups and streams of all collectives, and of the host's sums over the batch */ \
     PASS(schedule, false) /* starts gathers ahead of their use, waits for reductions behind the next gradients */      \

@@ -1,5 +1,6 @@
-/* Activations of the first blocks whose home, between the forward that makes them and the backward that reads them, is a file.
- * They wait the longest; those of the last two blocks would be back before they are gone.
+/* Activations of the first blocks whose home, between the forward that makes them and the backward that reads them, is
+ * a file, or the host's memory beside a GPU's. They wait the longest; those of the last two blocks would be back before
+ * they are gone.
  *
  * An activation leaves behind its last use in the forward, and its memory is free when the forward of the block after that is
  * over. It comes back to other memory at the begin of the backward of the block after its own, so that one backward hides
@@ -8,18 +9,18 @@
  *   before   F0 F1 F2 F3 F4  B4 B3 B2 B1 B0
  *   after    F0 E0 F1 e0 F2 F3 F4  B4 B3 B2 f0 B1 w0 B0         (of block 0: E eviction, e its wait, f fetch, w its wait)
  *
- * A micro-step leaves nothing in the file for the next one, so all have the same places there. What is not whole pages of
- * a file stays: statistics and the like, of small batches. */
+ * A micro-step leaves nothing there for the next one, so all have the same places. What is not whole pages of a file stays:
+ * statistics and the like, of small batches. The host's memory takes any bytes. */
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/pass/build.h"
+#include "src/pass/home.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* What moves. Places are operations of the section as it was. */
 struct away {
-    int root, home, back; /* storage on the device, in the file, and on the device again */
+    int root, home, back; /* storage on the device, in the lower tier, and on the device again */
     int last;             /* use in the forward, behind which it leaves */
     int gone, fetched;    /* before which operations its eviction is waited for, and its fetch begins */
     int first;            /* use after the forward, before which that is waited for */
@@ -29,7 +30,8 @@ struct away {
 struct spill {
     const struct sh_build *b;
     struct sh_program *p;
-    int file, in, out, blocks;      /* rows of the tier and of the streams; so many blocks, from the first on */
+    int tier, in, out, blocks;      /* rows of the tier and of the streams; so many blocks, from the first on */
+    bool file;                      /* the tier is one */
     int *homes, n_homes, cap_homes; /* tensors, of the k-th that moves in each section */
     const struct sh_section *s;
     struct use *use; /* [tensors as the section was] by storage root */
@@ -110,7 +112,7 @@ static bool may_move(const struct spill *s, int t)
 
     return x->mem == SH_MEM_ACT && x->base == SH_NONE && !x->persistent && x->space == SH_SPACE_OWN && !u->changes &&
            u->block >= 0 && u->block < s->blocks && u->first != SH_NONE && op_of(s, u->last)->block != SH_NONE &&
-           sh_tensor_bytes(x) % SH_FILE_PAGE == 0;
+           (!s->file || sh_tensor_bytes(x) % SH_FILE_PAGE == 0);
 }
 
 /* The forward of the block after the last use is over here. */
@@ -146,13 +148,13 @@ static int bytes_below(struct spill *s, int t)
     return root;
 }
 
-static int another(struct spill *s, int like, const char *what, bool in_file)
+static int another(struct spill *s, int like, const char *what, int tier)
 {
     const struct sh_tensor *l = &s->p->tensors[like];
     struct sh_tensor t = sh_tensor_make(SH_MEM_ACT, SH_U8, 1, l->dim, "%.40s.%s", l->name, what);
 
-    t.persistent = in_file;
-    t.tier = in_file ? s->file : 0;
+    t.persistent = tier != 0;
+    t.tier = tier;
     return sh_program_add_tensor(s->p, &t);
 }
 
@@ -163,7 +165,7 @@ static int home_of(struct spill *s, int root)
 
     if (k == s->n_homes) {
         s->homes = sh_grow(s->homes, k, &s->cap_homes, sizeof *s->homes);
-        s->homes[s->n_homes++] = another(s, root, "home", true);
+        s->homes[s->n_homes++] = another(s, root, "home", s->tier);
     }
     return s->homes[k];
 }
@@ -181,7 +183,7 @@ static sh_rc choose(struct spill *s)
         a.fetched = fetched_at(s, &s->use[t], a.gone);
         a.root = bytes_below(s, t);
         a.home = home_of(s, a.root);
-        a.back = another(s, a.root, "back", false);
+        a.back = another(s, a.root, "back", 0);
         SH_REQUIRE(sh_tensor_bytes(&s->p->tensors[a.home]) == sh_tensor_bytes(&s->p->tensors[a.root]));
         s->away = sh_grow(s->away, s->n, &s->cap, sizeof *s->away);
         s->away[s->n++] = a;
@@ -297,13 +299,17 @@ static sh_rc spill_section(struct spill *s, int section)
 
 static sh_rc none_moves(const struct spill *s)
 {
+    const char *where = s->file ? "nvme" : "cpu";
     char blocks[SH_STR_SHORT];
 
     if (s->blocks <= 0)
         return sh_fail(SH_E_USAGE,
-                       "offload.activations=nvme: activations of the last two blocks stay in memory, and the model has "
+                       "offload.activations=%s: activations of the last two blocks stay in memory, and the model has "
                        "%s; leave it out",
-                       sh_str_plural(s->b->model.n_layers, "block", blocks));
+                       where, sh_str_plural(s->b->model.n_layers, "block", blocks));
+    if (!s->file)
+        return sh_fail(SH_E_USAGE,
+                       "offload.activations=cpu: blocks before the last two keep nothing for a backward; leave it out");
     return sh_fail(
         SH_E_USAGE,
         "offload.activations=nvme: no activation that may leave memory fills whole pages of %d bytes; leave it "
@@ -311,29 +317,21 @@ static sh_rc none_moves(const struct spill *s)
         SH_FILE_PAGE);
 }
 
-/* The states of the optimizer may go the same way. */
-static int stream(struct sh_program *p, const char *name)
-{
-    for (int i = 0; i < p->n_streams; i++)
-        if (!strcmp(p->streams[i].name, name))
-            return i;
-    return sh_program_add_stream(p, name, SH_RUNS_MOVES);
-}
-
 /* Nothing changes where nothing is asked for. */
 sh_rc sh_pass_spill(const struct sh_build *b, struct sh_program *p)
 {
     int most = b->model.n_layers - 2;
-    struct spill s = {.b = b, .p = p, .blocks = b->offload.act_blocks < most ? b->offload.act_blocks : most};
+    struct spill s = {.b = b,
+                      .p = p,
+                      .file = !b->snapshot_on_host,
+                      .blocks = b->offload.act_blocks < most ? b->offload.act_blocks : most};
     sh_rc rc = SH_OK;
 
     if (!b->offload.act_blocks || sh_program_micro_step(p, 0) == SH_NONE)
         return SH_OK;
-    s.file = sh_program_file_tier(p);
-    if (s.file == SH_NONE)
-        s.file = sh_program_add_tier(p, "file", SH_TIER_FILE);
-    s.in = stream(p, "in");
-    s.out = stream(p, "out");
+    s.tier = sh_pass_home_tier(b, p);
+    s.in = sh_pass_moving_stream(p, "in");
+    s.out = sh_pass_moving_stream(p, "out");
     for (int i = 0; i < p->n_sections && rc == SH_OK; i++)
         if (sh_program_is_micro_step(&p->sections[i]))
             rc = spill_section(&s, i);

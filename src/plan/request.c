@@ -323,8 +323,8 @@ static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
          "offload.gradients=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; give cpu, "
          "their host's memory, or training.device=cpu"},
         {cfg->offload.activations == SH_OFFLOAD_NVME, true,
-         "offload.activations=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; leave it "
-         "out, or give training.device=cpu"},
+         "offload.activations=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; give cpu, "
+         "their host's memory, or training.device=cpu"},
         {cfg->offload.optimizer == SH_OFFLOAD_CPU, false,
          "offload.optimizer=cpu is for GPUs, and the job runs on CPUs, whose memory has the states already; nvme puts "
          "them into a file"},
@@ -333,6 +333,9 @@ static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
          "into a file"},
         {cfg->offload.parameters == SH_OFFLOAD_CPU, false,
          "offload.parameters=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; leave it out"},
+        {cfg->offload.activations == SH_OFFLOAD_CPU, false,
+         "offload.activations=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; nvme puts them "
+         "into a file"},
         {cfg->offload.parameters == SH_OFFLOAD_CPU && strategy(cfg)->keeps.params_resident, true,
          "offload.parameters=cpu is for strategies that gather parameters for each use; give "
          "parallelism.sharding_strategy=full_shard"},

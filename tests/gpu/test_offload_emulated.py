@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Optimizer states and gradients in the host's memory beside emulated GPUs change no bit: losses, norms and checkpoints are those of a run
-that has them on the GPU, whatever order its queues take; what a run moves and holds is what its plan says; and what fails
-ends in one line. Prints TAP. SHERD_LONG=1 tries more meshes and many more orders.
+"""Optimizer states, gradients, parameters and activations in the host's memory beside emulated GPUs change no bit: losses,
+norms and checkpoints are those of a run that has them on the GPU, whatever order its queues take; what a run moves and holds
+is what its plan says; and what fails ends in one line. Prints TAP. SHERD_LONG=1 tries more meshes and many more orders.
 
 Only in a build that was configured --with-cuda=emulated.
 """
@@ -68,6 +68,7 @@ def plan_of(folder, ranks):
     for what, words in (('arena', r'arena: all that is allocated on it'), ('homes', r'pinned host memory: optimizer states'),
                         ('gradients', r'pinned host memory: gradients'),
                         ('parameters', r'pinned host memory: parameters'),
+                        ('activations', r'pinned host memory: activations'),
                         ('snapshots', r'pinned host memory: snapshots')):
         line = re.search(words + r' +(\d+)', text)
         found[what] = int(line[1]) if line else 0
@@ -126,7 +127,29 @@ MATRIX += [
     (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, ALL),
     (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, ALL),
 ]
+# Blocks before the last two, of each recomputation and accumulation.
+DEEP = {'model.n_layers': 5}
+ACT = {'offload.activations': 'cpu'}
+ACTS = {**ACT, 'offload.optimizer': 'none'}
+FULL, SOME = ({'activation_checkpoint.mode': mode} for mode in ('full', 'selective'))
+MATRIX += [
+    (1, {**DEEP, **BF16, 'training.local_batch_size': 2}, ACTS), (1, {**DEEP, **FULL, **LATE}, {**ALL, **ACT}),
+    (2, {**DEEP, **SOME, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 1}, ACTS),
+    (2, {**DEEP, **BF16, 'parallelism.sharding_strategy': 'no_shard', 'training.local_batch_size': 2},
+     {**GRADS, **ACT, 'offload.activation_ratio': 0.2}),
+    (4, {**DEEP, **BF16, **FULL, 'parallelism.sharding_strategy': 'shard_optim', 'training.local_batch_size': 1}, ACTS),
+    (4, {**DEEP, **BF16, **LATE, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'comm.backend': 'mpi'},
+     {**ALL, **ACT}),
+]
 MORE = [
+    *((ranks, {**DEEP, **BF16, **recompute, 'parallelism.sharding_strategy': strategy, 'training.local_batch_size': batch},
+       {**ACTS, **(PARAMS if strategy != 'shard_optim' and batch == 1 else {})})
+      for ranks in (2, 4) for strategy in ('full_shard', 'shard_grad_op', 'shard_optim')
+      for recompute in ({}, FULL, SOME, {'activation_checkpoint.mode': 'every_k', 'activation_checkpoint.every_k': 2})
+      for batch in (1, 2)),
+    (2, {**DEEP, 'parallelism.sharding_strategy': 'full_shard', 'training.reproducible': 'mesh', 'comm.backend': 'mpi',
+         'training.local_batch_size': 1}, {**ALL, **ACT}),
+    (1, {**DEEP, **BF16, 'lora.rank': 4, 'lora.alpha': 8, 'training.local_batch_size': 2}, ACTS),
     (1, {**BF16, 'activation_checkpoint.mode': 'full', 'training.local_batch_size': 2}, {**ALL, **AT_ONCE}),
     (2, {**LARGE, 'parallelism.sharding_strategy': 'full_shard', 'parallelism.resident_units': 2}, PARAMS),
     (2, {**BF16, 'parallelism.sharding_strategy': 'shard_grad_op', 'training.local_batch_size': 2}, ALL),
@@ -185,6 +208,12 @@ def hugging_face():
     return wrong + same(1, {**BF16, 'model.hf_assets_path': str(begin), 'checkpoint.initial_load_in_hf': True}, {})
 
 
+def without_an_update(more):
+    """Validations between, whose forwards move nothing, and steps of which each moves what is planned."""
+    return same(1, {**more, 'validation.enable': True, 'validation.freq': 1, 'validation.sequences': 8,
+                    'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute())}, ACTS)
+
+
 def in_any_order(ranks, seeds, more):
     """The same bits with each seed; no unordered access, or the run would end."""
     expected, wrong = None, []
@@ -209,14 +238,14 @@ def ends(folder, ranks, status, says, more, command='train'):
     return []
 
 
-def forgotten():
-    """Without any one of the events between the queues of an update the judge of order finds an access, or the result is
+def forgotten(how):
+    """Without any one of the events between the queues of a step the judge of order finds an access, or the result is
     that of the run with all of them: the event was not the only one between two accesses."""
-    more = {**LARGE, 'training.steps': 2, 'checkpoint.enable': False}
-    expected = job.losses(job.train('all', config(1, **more, **HOST), 1))
+    more = {**LARGE, 'training.steps': 2, 'checkpoint.enable': False, **how}
+    expected = job.losses(job.train('all', config(1, **more), 1))
     found = 0
     for drop in range(1, 80 if LONG else 20):
-        job.prepare('dropped', {'job.dump_folder': 'out', **config(1, **more, **HOST)})
+        job.prepare('dropped', {'job.dump_folder': 'out', **config(1, **more)})
         with emulated(drop=drop):
             done = subprocess.run(job.command(1, ['train', 'c.yaml']), cwd='dropped', capture_output=True, text=True,
                                   env=job.environment(1), timeout=job.SECONDS, stdin=subprocess.DEVNULL)
@@ -240,7 +269,7 @@ def pinned(more):
     without = counters({key: value for key, value in more.items() if not key.startswith('offload.')})['pinned']
     host = counters({**more, **HOST})['pinned']
     plan = plan_of('counted', 1)
-    homes = plan['homes'] + plan['gradients'] + plan['parameters']
+    homes = sum(plan[what] for what in ('homes', 'gradients', 'parameters', 'activations'))
     return [] if host - without == homes > 0 else [f'{host - without} bytes are pinned, planned {plan}']
 
 
@@ -269,6 +298,18 @@ def more_than_the_node():
     more['model.n_layers'] = int(0.7 * free / block)
     says = r'pinned host memory: 2 ranks with .* each are .*, and their node has free .*offload\.optimizer'
     return [line for command in ('train', 'doctor') for line in ends('node', 2, 4, says, more, command)]
+
+
+def grows_by_parameters_alone():
+    """With borders of blocks on the host, blocks add their parameters to what a step takes of the GPU, and nothing else."""
+    arenas = []
+    for offload in ({}, ACTS):
+        for layers in (8, 12):
+            job.prepare('grows', {'job.dump_folder': 'out', **config(1, **LARGE, **FULL, **offload, **{
+                'model.n_layers': layers, 'optimizer.name': 'sgd'})})
+            arenas.append(plan_of('grows', 1)['arena'])
+    border = 8 * tiny.SEQ_LEN * LARGE['model.dim'] * 4
+    return [] if (arenas[1] - arenas[0]) - (arenas[3] - arenas[2]) == 4 * border else [f'{arenas}; a border is {border}']
 
 
 def copy_fails():
@@ -300,6 +341,10 @@ REFUSED = [
     ({**CPU, **GRADS}, 2, 'offload.gradients.*cpu is for GPUs'),
     ({**CPU, **PARAMS}, 2, 'offload.parameters.*cpu is for GPUs'),
     ({**PARAMS, 'parallelism.sharding_strategy': 'shard_optim'}, 2, 'offload.parameters.*sharding_strategy=full_shard'),
+    ({**CPU, **DEEP, **ACT}, 2, 'offload.activations.*cpu is for GPUs'),
+    ({'offload.activations': 'nvme', 'offload.nvme_path': '.'}, 2, 'offload.activations.*not of a GPU; give cpu'),
+    ({**ACT, 'offload.activation_ratio': 0}, 2, 'offload.activation_ratio.*leave out'),
+    ({**ACT, 'model.n_layers': 2}, 2, 'offload.activations=cpu: activations of the last two blocks stay.*2 blocks'),
     ({**HOST, 'offload.buffer_count': 1}, 2, 'offload.buffer_count'),
 ]
 
@@ -314,7 +359,13 @@ def main():
     cases += [('rolled back', goes_back, AT_ONCE), ('rolled back with an update pending', goes_back, {}), ('from and to a folder of transformers', hugging_face),
               ('in any order on 1 GPU', in_any_order, 1, range(20 if LONG else 3), {**LARGE, **BF16, **LATE}),
               ('in any order on 2 GPUs, saved behind', in_any_order, 2, range(20 if LONG else 2), {**LARGE, **BF16, **ASYNC}),
-              ('an event is forgotten', forgotten), ('pinned as planned', pinned, {**LARGE, **BF16}),
+              ('activations in any order', in_any_order, 1, range(20 if LONG else 2), {**DEEP, **BF16, **ACT}),
+              ('all and activations in any order', in_any_order, 2, range(20 if LONG else 2),
+               {**DEEP, **BF16, **ALL, **ACT, **LATE, 'training.local_batch_size': 1}),
+              ('validated between', without_an_update, DEEP), ('grows by parameters alone', grows_by_parameters_alone),
+              ('activations pinned as planned', pinned, {**DEEP, **BF16, **ACT}),
+              ('an event is forgotten', forgotten, HOST), ('an event of activations is forgotten', forgotten, {**DEEP, **FULL, **ACTS}),
+              ('pinned as planned', pinned, {**LARGE, **BF16}),
               ('gradients pinned as planned', pinned, {**LARGE, **BF16, **GRADS}),
               ('all pinned as planned', pinned, {**LARGE, **BF16, **ALL}),
               ('all in any order', in_any_order, 2, range(20 if LONG else 2),

@@ -81,14 +81,15 @@ static const struct refusal texts[] = {
      "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file"},
     {DEBUG_MODEL "training: {enable_cpu_offload: true}\noffload: {gradients: cpu}\n",
      "c.yaml:2: training.enable_cpu_offload: contradicts offload.gradients given at c.yaml:3; give one of them"},
-    {"offload:\n  activations: cpu\n",
-     "c.yaml:2: offload.activations: 'cpu' is not one of none | nvme; a CPU computes in that memory, and a GPU keeps its "
-     "activations: activation_checkpoint.mode computes them again"},
+    {DEBUG_MODEL "offload: {activations: cpu}\ntraining: {device: cpu}\n",
+     "c.yaml:2: offload.activations: cpu is for GPUs: with training.device=cpu activations are in the CPU's memory already; "
+     "nvme puts them into a file"},
     {DEBUG_MODEL "offload: {optimizer: nvme}\ntraining: {device: cuda}\n",
      "c.yaml:2: offload.optimizer: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
      "beside it"},
     {DEBUG_MODEL "offload: {activations: nvme}\ntraining: {device: cuda}\n",
-     "c.yaml:2: offload.activations: nvme moves between a file and the memory of the CPU, not of a GPU; leave it out"},
+     "c.yaml:2: offload.activations: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
+     "beside it"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
     {"data:\n  token_type: unit16\n",
      "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},
@@ -324,8 +325,14 @@ static const struct refusal arguments[] = {
      "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on "
      "CPUs"},
     {"fine_grained_activation_offloading=true",
-     "--fine_grained_activation_offloading: no such key; offload.activations: nvme, with nvme_path and activation_ratio "
-     "below offload, on CPUs; on GPUs activation_checkpoint.mode: memory_budget recomputes what does not fit"},
+     "--fine_grained_activation_offloading: no such key; offload.activations: cpu on GPUs, or nvme on CPUs with nvme_path; "
+     "activation_ratio is below offload"},
+    {"activation_checkpointing.cpu_checkpointing=true",
+     "--activation_checkpointing.cpu_checkpointing: no such key; offload.activations: cpu on GPUs, or nvme on CPUs with "
+     "nvme_path; activation_ratio is below offload"},
+    {"activation_offload_fraction=0.5",
+     "--activation_offload_fraction: no such key; offload.activation_ratio, with offload.activations: cpu on GPUs, nvme on "
+     "CPUs"},
     {"fp16.loss_scale_window=500",
      "--fp16.loss_scale_window: no such key; training.mixed_precision_param: float16, with "
      "loss_scale, loss_scale_init and loss_scale_window beside it"},
@@ -405,6 +412,12 @@ static void test_idle_beside_words(void **state)
         {"offload.gradients=nvme", "offload.nvme_path=/d", NULL},
         {"offload.optimizer=nvme", "offload.nvme_path=/d", NULL},
         {"offload.optimizer=cpu", "offload.optimizer_ratio=0.5", NULL},
+        {"offload.activations=none", "offload.activation_ratio=0.5",
+         "--offload.activation_ratio: has no effect without offload.activations=cpu or nvme"},
+        {"offload.activations=cpu", "offload.activation_ratio=0.5", NULL},
+        {"offload.activations=cpu", "offload.nvme_path=/d",
+         "--offload.nvme_path: has no effect without offload.optimizer, offload.gradients or offload.activations=nvme, or "
+         "offload.mode=memory_budget"},
         {"offload.optimizer=cpu", "offload.overlap_update=off", NULL},
         {"offload.optimizer=cpu", "offload.verify=false",
          "--offload.verify: has no effect without offload.optimizer, offload.gradients or offload.activations=nvme, or "

@@ -542,6 +542,16 @@ static void cures_are_those_that_help(void **state)
         assert_int_equal(strstr(text, ", offload.optimizer=cpu (") != NULL, on_host);
         assert_int_equal(strstr(text, ", offload.optimizer=nvme (") != NULL, !on_host);
     }
+    b.model.n_layers = 8;
+    for (int case_of = 0; case_of < 4; case_of++) {
+        b.snapshot_on_host = case_of != 1;
+        b.offload.act_blocks = case_of == 2 ? 6 : 0;
+        b.fit_homes = case_of == 3; /* which chooses that itself */
+        sh_pass_cures(&b, INT64_MAX, text);
+        assert_int_equal(strstr(text, ", offload.activations=cpu (") != NULL, case_of == 0);
+    }
+    b.model.n_layers = 3;
+    b.fit_homes = false;
     b.snapshot_on_host = false;
     b.fit = true;
     b.batch.batch = 1;

@@ -470,13 +470,14 @@ static struct sh_program *carried_program(int optimizer_16)
     return tiny_program(&b, tiny_mesh(2, 2, 1, 1));
 }
 
-/* With activations in a file. */
-static struct sh_program *spilled_program(void)
+/* With activations in a file, or in the memory of the host. */
+static struct sh_program *spilled_program(bool on_host)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
 
     b.model.n_layers = 5;
     b.model.dim = 1024;
+    b.snapshot_on_host = on_host;
     b.offload.act_blocks = 1;
     return tiny_program(&b, tiny_mesh(2, 1, 1, 1));
 }
@@ -567,6 +568,7 @@ static const struct error spilled_table[] = {
     {"an activation comes back before it is gone", SH_SECTION_ONLY, fetched_before_it_is_gone, "under way"},
     {"an activation leaves before it is made", SH_SECTION_ONLY, kept_is_changed_on_its_way, "nothing has written"},
     {"a wait for an activation is missing", SH_SECTION_ONLY, no_wait_for_evict, "under way"},
+    {"a wait for an activation that comes back is missing", SH_SECTION_ONLY, no_wait_for_fetch, "nothing has written"},
 };
 static const struct error carried_in_memory[] = {
     {"an update behind the backward", SH_SECTION_ONLY, updated_behind_the_backward, "gradient of a later step"},
@@ -606,7 +608,8 @@ static void planted_errors_are_refused(void **state)
     for (size_t i = 0; i < sizeof carried_table / sizeof *carried_table; i++)
         wrong += !is_refused(&carried_table[i], carried_program(16));
     for (size_t i = 0; i < sizeof spilled_table / sizeof *spilled_table; i++)
-        wrong += !is_refused(&spilled_table[i], spilled_program());
+        for (int on_host = 0; on_host < 2; on_host++)
+            wrong += !is_refused(&spilled_table[i], spilled_program(on_host));
     for (size_t i = 0; i < sizeof carried_in_memory / sizeof *carried_in_memory; i++)
         wrong += !is_refused(&carried_in_memory[i], carried_program(0));
     assert_int_equal(wrong, 0);

@@ -352,29 +352,102 @@ static void activations_leave_and_come_back(void **state)
     }
 }
 
+/* Homes of activations in a tier. */
+static int64_t kept_there(const struct sh_program *p, int tier, bool *any_odd)
+{
+    int64_t bytes = 0;
+
+    for (int t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].tier == tier && p->tensors[t].mem == SH_MEM_ACT) {
+            assert_true(p->tensors[t].persistent);
+            *any_odd |= sh_tensor_bytes(&p->tensors[t]) % SH_FILE_PAGE != 0;
+            bytes += sh_tensor_bytes(&p->tensors[t]);
+        }
+    return bytes;
+}
+
+/* Beside a device with memory of its own: at the same places, but of any number of bytes, as a file has none. */
+static void activations_lie_in_host_memory(void **state)
+{
+    int64_t kept[8] = {0};
+
+    (void)state;
+    for (int blocks = 1; blocks <= 7; blocks++) {
+        struct sh_build b = deep_build(blocks);
+        struct sh_program *p;
+        int64_t in, out, pinned[SH_MEM_KINDS];
+        bool any_odd = false;
+        int host;
+
+        b.snapshot_on_host = true;
+        b.options.micro_steps = 3;
+        p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+        host = sh_program_host_tier(p);
+        assert_int_equal(sh_program_file_tier(p), SH_NONE);
+        for (int s = 0; s < p->n_sections; s++)
+            for (int i = 0; i < p->sections[s].n_ops; i++)
+                if (p->ops[p->sections[s].first_op + i].kind == SH_OP_EVICT)
+                    check_places(p, &p->sections[s], i);
+        kept[blocks] = kept_there(p, host, &any_odd);
+        sh_program_moved(p, &in, &out);
+        assert_true(any_odd && in == out && in == 3 * kept[blocks]);
+        assert_int_equal(kept[blocks], (blocks < 4 ? blocks : 4) * kept[1]);
+        sh_pass_pinned(p, host, pinned);
+        assert_true(pinned[SH_MEM_ACT] == p->tiers[host].bytes && pinned[SH_MEM_ACT] >= kept[blocks]);
+        sh_program_destroy(p);
+    }
+}
+
 /* What a block keeps leaves the peak, and nothing else does. */
 static void the_peak_loses_what_leaves(void **state)
 {
-    struct sh_build b = deep_build(4);
-    struct sh_program *p = tiny_program(&b, tiny_mesh(1, 1, 1, 0)), *in_memory;
-
     (void)state;
-    b.offload.act_blocks = 0;
-    in_memory = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
-    assert_true(p->arena_bytes < in_memory->arena_bytes);
-    assert_true(in_memory->arena_bytes - p->arena_bytes <= p->tiers[sh_program_file_tier(p)].bytes + (4 << 12));
-    sh_program_destroy(p);
-    sh_program_destroy(in_memory);
+    for (int on_host = 0; on_host < 2; on_host++) {
+        struct sh_build b = deep_build(4);
+        struct sh_program *p, *in_memory;
+
+        b.snapshot_on_host = on_host;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        b.offload.act_blocks = 0;
+        in_memory = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        assert_true(p->arena_bytes < in_memory->arena_bytes);
+        assert_true(in_memory->arena_bytes - p->arena_bytes <= p->tiers[p->n_tiers - 1].bytes + (4 << 12));
+        sh_program_destroy(p);
+        sh_program_destroy(in_memory);
+    }
+}
+
+/* States, gradients and activations move in the same two, in the order in which they leave and come. */
+static void moves_share_two_streams(void **state)
+{
+    (void)state;
+    for (int on_host = 0; on_host < 2; on_host++) {
+        struct sh_build b = deep_build(6);
+        struct sh_program *p;
+
+        b.snapshot_on_host = on_host;
+        b.offload.optimizer_16 = 16;
+        b.offload.buffers = 3;
+        b.offload.gradients = true;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        assert_int_equal(p->n_streams, SH_STREAMS + 2);
+        assert_int_equal(p->n_tiers, 2);
+        sh_program_destroy(p);
+    }
 }
 
 static void nothing_to_move_is_refused(void **state)
 {
     static const struct {
         int layers, dim;
+        bool on_host;
         const char *says;
-    } rows[] = {{1, 1024, "the model has 1 block;"},
-                {2, 1024, "the model has 2 blocks;"},
-                {3, 12, "whole pages of 4096 bytes"}};
+    } rows[] = {{1, 1024, false,
+                 "activations=nvme: activations of the last two blocks stay in memory, and the model has 1 block;"},
+                {2, 1024, true,
+                 "activations=cpu: activations of the last two blocks stay in memory, and the model has 2 blocks;"},
+                {3, 12, false, "whole pages of 4096 bytes"},
+                {3, 12, true, NULL}};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -383,9 +456,11 @@ static void nothing_to_move_is_refused(void **state)
 
         b.model.n_layers = rows[i].layers;
         b.model.dim = rows[i].dim;
+        b.snapshot_on_host = rows[i].on_host;
         b.options.mesh = tiny_mesh(1, 1, 1, 0);
-        assert_int_equal(sh_pass_build(&b, &p), SH_E_USAGE);
-        assert_non_null(strstr(sh_error_text(), rows[i].says));
+        assert_int_equal(sh_pass_build(&b, &p), rows[i].says ? SH_E_USAGE : SH_OK);
+        assert_true(!rows[i].says || strstr(sh_error_text(), rows[i].says));
+        sh_program_destroy(p);
     }
 }
 
@@ -697,6 +772,8 @@ int main(void)
         cmocka_unit_test(carried_ahead_of_the_use),
         cmocka_unit_test(a_step_moves_what_it_moved),
         cmocka_unit_test(activations_leave_and_come_back),
+        cmocka_unit_test(activations_lie_in_host_memory),
+        cmocka_unit_test(moves_share_two_streams),
         cmocka_unit_test(the_peak_loses_what_leaves),
         cmocka_unit_test(nothing_to_move_is_refused),
     };

@@ -157,7 +157,13 @@ static void tiers_below_a_device(void **state)
         {"offload.parameters=cpu", true, "give parallelism.sharding_strategy=full_shard"},
         {"offload.parameters=cpu", false, "offload.parameters=cpu is for GPUs, and the job runs on CPUs"},
         {"offload.activations=nvme offload.nvme_path=/d", false, NULL},
-        {"offload.activations=nvme offload.nvme_path=/d", true, "offload.activations=nvme moves between a file"},
+        {"offload.activations=nvme offload.nvme_path=/d", true,
+         "offload.activations=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; give cpu, their "
+         "host's memory, or training.device=cpu"},
+        {"offload.activations=cpu", true, NULL},
+        {"offload.activations=cpu", false,
+         "offload.activations=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; nvme puts them into "
+         "a file"},
         {"offload.mode=memory_budget memory.limit_bytes=1GiB offload.nvme_path=/d", false, NULL},
         {"offload.mode=memory_budget memory.limit_bytes=1GiB offload.nvme_path=/d", true,
          "give offload.optimizer=cpu instead"},
