@@ -72,6 +72,9 @@ static void drop(struct data *d)
     free(d->targets);
 }
 
+/* With SHERD_FEW_SHAPES in the environment one order of threads: a race detector, which is slow, finds the same in each. */
+static int orders;
+
 enum { NO_GRADIENT = -1 };
 static const double loss_scale = 0.125;
 
@@ -146,7 +149,7 @@ static void check(const struct data *before, struct shape s, int gradient, bool 
     if (!(fabs(after.loss - loss) <= 0x1p-20 * size))
         fail_msg("loss of %lld x %lld: %.9g, not %.9g", (long long)s.rows, (long long)s.vocab, after.loss, loss);
 
-    for (int order = 1; order < OPTEST_ORDERS; order++) {
+    for (int order = 1; order < orders; order++) {
         struct data again = copy(before);
         optest_device_order(order);
         run(&again, gradient, add);
@@ -217,6 +220,7 @@ int main(void)
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_no_rows),
     };
+    orders = getenv("SHERD_FEW_SHAPES") ? 1 : OPTEST_ORDERS;
     if (!optest_device_there())
         return 0;
     return cmocka_run_group_tests_name("cuda_softmax", tests, NULL, NULL);

@@ -131,6 +131,7 @@ static void reference(void **state)
 
     elem.table = &sh_kernels_ref;
     elem.n_lengths = elem.n_matrices = 3;
+    elem.few = true;
     elem_norm(state);
     elem_embed(state);
     elem_act(state);

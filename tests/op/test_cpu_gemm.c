@@ -24,11 +24,17 @@ struct product {
     enum { PLAIN, ADD, BIAS, BIAS_AND_ADDEND } extra;
 };
 
-static struct sh_operand tensor(enum sh_dtype dtype, int64_t rows, int64_t cols)
+static struct sh_operand empty(enum sh_dtype dtype, int64_t rows, int64_t cols)
 {
     struct sh_operand t = {.dtype = dtype, .ndim = 2, .dim = {rows, cols}};
     t.data = malloc((size_t)(rows * cols + 1) * 4);
     assert_non_null(t.data);
+    return t;
+}
+
+static struct sh_operand tensor(enum sh_dtype dtype, int64_t rows, int64_t cols)
+{
+    struct sh_operand t = empty(dtype, rows, cols);
     for (int64_t i = 0; i < rows * cols; i++)
         optest_set(&t, i, optest_normal());
     return t;
@@ -80,7 +86,7 @@ static struct sh_operand run_on(const struct sh_gemm_engine *e, const struct pro
         fail_msg("%s: %s", e->name, sh_error_text());
     free(work);
 
-    struct sh_operand c = tensor(t[2].dtype, t[2].dim[0], t[2].dim[1]);
+    struct sh_operand c = empty(t[2].dtype, t[2].dim[0], t[2].dim[1]);
     memcpy(c.data, moved[2].data, (size_t)(c.dim[0] * c.dim[1]) * (size_t)sh_dtype_bytes(c.dtype));
     for (int i = 0; i < 5; i++)
         free((char *)moved[i].data - (size_t)shift * (size_t)sh_dtype_bytes(t[i].dtype));
