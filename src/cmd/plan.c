@@ -213,12 +213,10 @@ static void print_pinned(const struct sh_cmd_plan *l, int tier)
     static const struct {
         enum sh_mem mem;
         const char *name;
-    } rows[] = {{SH_MEM_OPTIM, "pinned host memory: optimizer states"},
-                {SH_MEM_GRAD, "pinned host memory: gradients"},
-                {SH_MEM_PARAM, "pinned host memory: parameters"},
-                {SH_MEM_FROZEN, "pinned host memory: frozen"},
-                {SH_MEM_ACT, "pinned host memory: activations"},
-                {SH_MEM_SNAPSHOT, "pinned host memory: snapshots"}};
+    } rows[] = {
+        {SH_MEM_OPTIM, "pinned host memory: optimizer states"}, {SH_MEM_GRAD, "pinned host memory: gradients"},
+        {SH_MEM_PARAM, "pinned host memory: parameters"},       {SH_MEM_FROZEN, "pinned host memory: frozen"},
+        {SH_MEM_ACT, "pinned host memory: activations"},        {SH_MEM_SNAPSHOT, "pinned host memory: snapshots"}};
     int64_t bytes[SH_MEM_KINDS], in, out;
 
     sh_pass_pinned(l->p, tier, bytes);

@@ -28,7 +28,8 @@
 #define ALL_STATE                                                                                                        \
     "training.enable_cpu_offload: true on GPUs; a CPU has all in host memory already, and offload.optimizer: nvme puts " \
     "states into a file"
-#define ACTIVATIONS "offload.activations: cpu on GPUs, or nvme on CPUs with nvme_path; activation_ratio is below offload"
+#define ACTIVATIONS \
+    "offload.activations: cpu on GPUs, or nvme on CPUs with nvme_path; activation_ratio is below offload"
 #define HALF "training.mixed_precision_param: float16, with loss_scale, loss_scale_init and loss_scale_window beside it"
 #define ACCUMULATION "training.global_batch_size over local_batch_size * ranks is accumulated"
 

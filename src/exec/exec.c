@@ -308,8 +308,7 @@ static sh_rc make_ready(struct sh_exec *e, const struct sh_section *s)
     rc = sh_moves_settle(e->moves);
     if (rc == SH_OK && changes_state(e, s))
         rc = sh_moves_fill(e->moves);
-    return rc == SH_OK ? rc
-                       : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, sh_section_name(s->kind));
+    return rc == SH_OK ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, sh_section_name(s->kind));
 }
 
 /* Errors end the job here: the other ranks are in the same section and wait in collectives that this rank would not

@@ -7,13 +7,13 @@
 
 /* What has its home in a lower tier than the device: in the host's memory where the device has its own, else in a file. */
 struct sh_offload {
-    int optimizer_16; /* sixteenths of the elements whose remainder and optimizer states lie there; 0: none */
-    bool gradients;   /* the shards of gradients: there between their uses */
-    bool parameters;  /* chunks that are gathered, of a device with memory of its own; options.fetched with it */
-    int buffers;      /* slices on the device at once, at least 2: one arrives while one is in use */
-    bool carry;       /* the update goes into the next step's first micro-step, ahead of each unit's first use */
-    bool overlap;     /* of a budget: carry, where it moves states */
-    int act_blocks;   /* of the first so many blocks activations lie there between their forward and backward */
+    int optimizer_16;    /* sixteenths of the elements whose remainder and optimizer states lie there; 0: none */
+    bool gradients;      /* the shards of gradients: there between their uses */
+    bool parameters;     /* chunks that are gathered, of a device with memory of its own; options.fetched with it */
+    int buffers;         /* slices on the device at once, at least 2: one arrives while one is in use */
+    bool carry;          /* the update goes into the next step's first micro-step, ahead of each unit's first use */
+    bool overlap;        /* of a budget: carry, where it moves states */
+    int act_blocks;      /* of the first so many blocks activations lie there between their forward and backward */
     int64_t slice_elems; /* whole SH_SLICE_MULTIPLE; 0: a sixteenth of them, at most 4 Mi */
 };
 

@@ -17,9 +17,10 @@ sh_rc sh_pinned_check(const struct sh_program *p, int ranks, int64_t bytes, cons
 
     if (!bytes || all <= bytes)
         return SH_OK;
-    return sh_fail(SH_E_MEMORY,
-                   "pinned host memory: %s with %s each are %s, and %s %s; move less there (offload.optimizer, "
-                   "gradients, parameters; snapshots of checkpoint.async_mode=async), or shard over more nodes",
-                   sh_str_plural(ranks, "rank", count), sh_str_bytes(each, one), sh_str_bytes(all, sum), whose,
-                   sh_str_bytes(bytes, has));
+    return sh_fail(
+        SH_E_MEMORY,
+        "pinned host memory: %s with %s each are %s (%lld bytes), and %s %s (%lld); move less there (offload.optimizer, "
+        "gradients, parameters, activations; snapshots of checkpoint.async_mode=async), or shard over more nodes",
+        sh_str_plural(ranks, "rank", count), sh_str_bytes(each, one), sh_str_bytes(all, sum), (long long)all, whose,
+        sh_str_bytes(bytes, has), (long long)bytes);
 }

@@ -121,11 +121,6 @@ static void write_page(FILE *out, const struct sh_report *r, int reload)
     fputs("</body>\n</html>\n", out);
 }
 
-bool sh_report_is_done(const struct sh_report_run *run)
-{
-    return run->n_steps && run->steps[run->n_steps - 1].step >= run->wanted;
-}
-
 bool sh_report_finished(const struct sh_report *r)
 {
     for (int i = 0; i < r->n_runs; i++)

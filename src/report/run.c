@@ -52,6 +52,11 @@ static void settle(struct sh_report_run *run)
         run->global_batch = run->ranks * strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10);
 }
 
+bool sh_report_is_done(const struct sh_report_run *run)
+{
+    return run->n_steps && run->steps[run->n_steps - 1].step >= run->wanted;
+}
+
 /* Both names are copied. After a failure nothing is added. */
 sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *name)
 {

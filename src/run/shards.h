@@ -39,7 +39,7 @@ struct sh_shards {
     uint64_t *parts;    /* on a GPU, SNAPSHOT: sums of parts of them, in pinned memory that the executor lends */
     uint64_t **part_of; /* [n_parts] the sum that each is a part of */
     int64_t n_parts;
-    sh_rc failed;         /* of `far` */
+    sh_rc failed; /* of `far` */
     char failed_text[SH_SHARDS_TEXT];
 };
 

@@ -31,11 +31,8 @@ static enum shim_fault fault_of(const char *name)
     static const struct {
         const char *name;
         enum shim_fault fault;
-    } faults[] = {{"kill", SHIM_KILL},
-                  {"short", SHIM_SHORT},
-                  {"lose", SHIM_LOSE},
-                  {"flip", SHIM_FLIP},
-                  {"count", SHIM_NOTHING}};
+    } faults[] = {
+        {"kill", SHIM_KILL}, {"short", SHIM_SHORT}, {"lose", SHIM_LOSE}, {"flip", SHIM_FLIP}, {"count", SHIM_NOTHING}};
 
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
         if (!strcmp(name, faults[i].name))

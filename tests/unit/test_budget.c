@@ -161,18 +161,20 @@ static void the_fastest_that_fits(void **state)
     }
 }
 
-/* The same limit; a disk that costs nothing, and one that costs more than computing again. */
+/* The same limit, which either way meets; a disk that costs nothing, and one that costs more than computing again. */
 static void the_disk_decides(void **state)
 {
     struct sh_config cfg;
-    struct sh_build b = build(&cfg, FAST, true, 1);
-    struct plan whole = plan_of(&cfg, &b);
+    struct sh_build b = build(&cfg, FAST, true, 1), moved = b;
+    int64_t limit;
 
     (void)state;
-    b = build(&cfg, FAST, true, (int64_t)(0.9 * whole.arena));
+    moved.offload.optimizer_16 = 16;
+    limit = (int64_t)((plan_of(&cfg, &b).arena + plan_of(&cfg, &moved).arena) / 2);
+    b = build(&cfg, FAST, true, limit);
     assert_int_equal(sh_budget_fit(&cfg, &at, NULL, &b), SH_OK);
     assert_true(level_of(&b) == 0 && b.offload.optimizer_16 > 0);
-    b = build(&cfg, SLOW, true, (int64_t)(0.9 * whole.arena));
+    b = build(&cfg, SLOW, true, limit);
     assert_int_equal(sh_budget_fit(&cfg, &at, NULL, &b), SH_OK);
     assert_true(level_of(&b) > 0 && b.offload.optimizer_16 == 0);
 }

@@ -704,11 +704,14 @@ static bool has_label(const struct sh_program *p, const char *want)
 /* An update fetches more than one thing of a unit. */
 static void labels_say_what_moves(void **state)
 {
-    static const char *const file[] = {"update layers.1 fetch optimizer states", "update layers.1 evict optimizer states",
-                                       "update layers.1 fetch gradients", "backward layers.1 evict gradients",
-                                       "forward layers.0 evict activations", "backward layers.2 fetch activations"},
-                            *const host[] = {"update layers.1 fetch parameters", "update layers.1 evict parameters",
-                                             "forward layers.1 fetch parameters"};
+    static const char *const file[] = {"update layers.1 fetch optimizer states",
+                                       "update layers.1 evict optimizer states",
+                                       "update layers.1 fetch gradients",
+                                       "backward layers.1 evict gradients",
+                                       "forward layers.0 evict activations",
+                                       "backward layers.2 fetch activations"},
+                             *const host[] = {"update layers.1 fetch parameters", "update layers.1 evict parameters",
+                                              "forward layers.1 fetch parameters"};
     struct sh_build b = deep_build(3);
     struct sh_program *p;
 
