@@ -12,10 +12,10 @@
 #define SH_BENCH_MOST_FILE (1ll << 50)
 
 struct sh_bench_options {
-    const char *folder;  /* where files are written, in a new folder that is deleted at the end */
+    const char *folder;  /* where files are written, in a new folder that is deleted at the end; NULL: of tier, none */
     int repeat;          /* rounds; what is compared is measured in each of them */
     int64_t max_bytes;   /* comm: the largest operand; 0: 1 GiB, or what the memory allows */
-    int64_t bytes;       /* tier: of a rank's file */
+    int64_t bytes;       /* tier: of a rank's file, or what moves each way between a GPU and its host */
     int64_t seconds;     /* tier: the most that is spent on writing it before it is measured */
     const char *json;    /* (optional) file for the results */
     const char *machine; /* (optional) machine file that the results are written into as points */
@@ -48,7 +48,7 @@ sh_rc sh_bench_comm(const struct sh_config *cfg, const struct sh_bench_options *
  * written, read, and both in turn, with sums and without. Prints a table and the line for offload.rates on rank 0;
  * leaves nothing in the folder. Collective, agreed; the configuration is not looked at. Needs 120 MiB of memory a rank,
  * and up to 4 GiB in the folder beside the file. Errors: as sh_tier_check (src/tier/tier.h), but on a network it goes
- * on. */
+ * on. Without a folder: sh_bench_tier_host(). */
 sh_rc sh_bench_tier(const struct sh_config *cfg, const struct sh_bench_options *options);
 
 #endif

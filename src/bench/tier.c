@@ -9,6 +9,7 @@
 #include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/bench/rows.h"
+#include "src/bench/tier_host.h"
 #include "src/mesh/mesh.h"
 #include "src/tier/tier.h"
 
@@ -242,10 +243,12 @@ static sh_rc make_memory(struct bench *b)
  * threads may still use. */
 sh_rc sh_bench_tier(const struct sh_config *cfg, const struct sh_bench_options *options)
 {
-    struct bench *b = sh_calloc(1, sizeof *b);
+    struct bench *b;
     sh_rc rc;
 
-    (void)cfg;
+    if (!options->folder)
+        return sh_bench_tier_host(cfg, options);
+    b = sh_calloc(1, sizeof *b);
     b->options = options;
     SH_TRY_OUT(sh_agree(sh_bench_check("tier", options)));
     SH_TRY_OUT(check(b));

@@ -18,7 +18,7 @@ static const char there_is[] = "gemm, step, comm, io, tier";
 static const struct kind {
     const char *name;
     sh_rc (*run)(const struct sh_config *cfg, const struct sh_bench_options *options);
-    bool folder; /* measures the folder that is named in place of a configuration */
+    bool folder; /* measures the folder that is named in place of a configuration, if any */
 } kinds[] = {
     {.name = "gemm", .run = sh_bench_gemm},
     {.name = "step", .run = sh_bench_step},
@@ -67,14 +67,18 @@ static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *a
     return SH_OK;
 }
 
-/* One folder, and no keys: what is measured does not depend on any. */
-static sh_rc name_folder(const struct sh_cmd_args *args, const char **folder)
+/* A folder or none, and no keys: what is measured does not depend on any. */
+static sh_rc name_folder(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char **folder)
 {
-    if (args->n_positional != 2 || args->n_overrides > 0)
+    if (args->n_positional == 1 && sh_cmd_option(cmd, args, "--seconds"))
+        return sh_fail(SH_E_USAGE,
+                       "sherd bench %s: --seconds is for writing a file; name the folder that it is to lie in",
+                       args->positional[0]);
+    if (args->n_positional > 2 || args->n_overrides > 0)
         return sh_fail(SH_E_USAGE,
                        "sherd bench %s: name the folder that the scratch files are to lie in, and nothing else",
                        args->positional[0]);
-    *folder = args->positional[1];
+    *folder = args->n_positional == 2 ? args->positional[1] : NULL;
     return SH_OK;
 }
 
@@ -100,12 +104,12 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
 
     SH_TRY(find_kind(args, kind));
     SH_TRY(check_options(cmd, args, (*kind)->name));
-    SH_TRY((*kind)->folder ? name_folder(args, &folder) : configure(args, cfg));
+    SH_TRY((*kind)->folder ? name_folder(cmd, args, &folder) : configure(args, cfg));
     SH_TRY(sh_cmd_whole(cmd, args, "--repeat", 1, SH_BENCH_ROUNDS, 3, &repeat));
     SH_TRY(sh_cmd_bytes(cmd, args, "--max-bytes", SH_BENCH_LEAST_BYTES, SH_BENCH_MOST_BYTES, 0, &max_bytes));
     SH_TRY(sh_cmd_bytes(cmd, args, "--bytes", SH_BENCH_LEAST_FILE, SH_BENCH_MOST_FILE, DEFAULT_FILE, &bytes));
     SH_TRY(sh_cmd_whole(cmd, args, "--seconds", 0, MOST_SECONDS, DEFAULT_SECONDS, &seconds));
-    *options = (struct sh_bench_options){.folder = folder ? folder : ".",
+    *options = (struct sh_bench_options){.folder = folder || (*kind)->folder ? folder : ".",
                                          .repeat = (int)repeat,
                                          .max_bytes = max_bytes,
                                          .bytes = bytes,

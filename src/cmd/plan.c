@@ -217,15 +217,19 @@ static void print_pinned(const struct sh_cmd_plan *l, int tier)
         {SH_MEM_OPTIM, "pinned host memory: optimizer states"}, {SH_MEM_GRAD, "pinned host memory: gradients"},
         {SH_MEM_PARAM, "pinned host memory: parameters"},       {SH_MEM_FROZEN, "pinned host memory: frozen"},
         {SH_MEM_ACT, "pinned host memory: activations"},        {SH_MEM_SNAPSHOT, "pinned host memory: snapshots"}};
-    int64_t bytes[SH_MEM_KINDS], in, out;
+    struct sh_cmd_plan_moves moves = sh_cmd_plan_moves(l);
+    int64_t bytes[SH_MEM_KINDS];
 
     sh_pass_pinned(l->p, tier, bytes);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (bytes[rows[i].mem] || rows[i].mem == SH_MEM_SNAPSHOT)
             print_bytes(rows[i].name, bytes[rows[i].mem]);
-    sh_program_moved(l->p, &in, &out);
-    if (in || out)
-        printf("  moved in a training step: %lld bytes to the GPU, %lld bytes back\n", (long long)in, (long long)out);
+    if (!moves.host)
+        return;
+    printf("  moved in a training step: %lld bytes to the GPU, %lld bytes back\n", (long long)moves.read_bytes,
+           (long long)moves.written_bytes);
+    printf("  rates of a GPU (%s): %.4g GB/s to it, %.4g GB/s back; %.4g s a step\n", moves.from, moves.read_rate / 1e9,
+           moves.write_rate / 1e9, moves.seconds);
 }
 
 /* What the arena is beside: on a GPU of the card, else of the node. */

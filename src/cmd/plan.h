@@ -24,6 +24,7 @@ struct sh_cmd_plan {
 struct sh_cmd_plan_moves {
     int64_t file_bytes; /* 0: there is no file */
     int64_t read_bytes, written_bytes;
+    bool host;                    /* they go to the host's memory beside a GPU */
     double read_rate, write_rate; /* of its node, or of its GPU, bytes a second */
     const char *from;             /* the rates: "offload.rates", "machine file" or "assumed" */
     double seconds;               /* of all ranks of the node, with nothing beside them */

@@ -3,40 +3,49 @@
 #include "src/cmd/plan.h"
 
 #include "src/base/str.h"
-#include "src/cost/price.h"
+#include "src/cost/budget.h"
 #include "src/cost/rates.h"
 
-/* Each GPU has a way of its own, which carries both directions at once. */
-static void move_to_host(struct sh_cmd_plan_moves *out)
-{
-    int64_t most = out->read_bytes > out->written_bytes ? out->read_bytes : out->written_bytes;
+#include <math.h>
 
-    out->read_rate = out->write_rate = 1 / sh_price_host_move(SH_OP_FETCH, 1).seconds;
-    out->seconds = (double)most / out->read_rate;
-    out->from = "assumed";
+/* Where a rate is from. */
+static const char *source(const struct sh_machine *m, const char *key)
+{
+    static const char *const names[] = {
+        [SH_FROM_PRESET] = "assumed", [SH_FROM_FILE] = "machine file", [SH_FROM_MEASUREMENT] = "offload.rates"};
+
+    return names[m->from[sh_machine_key_find(key)]];
+}
+
+/* Each GPU has a link of its own, which carries both directions at once. */
+static void move_to_host(const struct sh_machine *m, struct sh_cmd_plan_moves *out)
+{
+    out->host = true;
+    out->read_rate = m->host.read;
+    out->write_rate = m->host.write;
+    out->seconds = fmax((double)out->read_bytes / out->read_rate, (double)out->written_bytes / out->write_rate);
+    out->from = source(m, "host.read");
 }
 
 /* All ranks of a node use its disk at once, hence the factor `node`. Without a machine file the rates are those of
  * the configuration or assumed, and `from` says which. */
 struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
 {
-    static const char *const names[] = {
-        [SH_FROM_PRESET] = "assumed", [SH_FROM_FILE] = "machine file", [SH_FROM_MEASUREMENT] = "offload.rates"};
     struct sh_machine m = l->machine;
     struct sh_cmd_plan_moves out = {0};
     int tier = sh_program_file_tier(l->p), node = l->at.ranks_per_node > 1 ? l->at.ranks_per_node : 1;
 
     if (!l->priced)
-        sh_cost_assume_rates(&l->cfg, &m);
+        sh_cost_assume_machine(&l->cfg, l->at.gpu, &m);
     if (tier != SH_NONE)
         out.file_bytes = l->p->tiers[tier].bytes;
     sh_program_moved(l->p, &out.read_bytes, &out.written_bytes);
     out.read_rate = m.scratch.read;
     out.write_rate = m.scratch.write;
-    out.from = names[m.from[sh_machine_key_find("scratch.read")]];
+    out.from = source(&m, "scratch.read");
     out.seconds = node * ((double)out.read_bytes / out.read_rate + (double)out.written_bytes / out.write_rate);
     if (tier == SH_NONE && sh_program_moves(l->p))
-        move_to_host(&out);
+        move_to_host(&m, &out);
     return out;
 }
 
@@ -57,6 +66,20 @@ static const char *file_has(const struct sh_program *p)
     return names[(bytes[SH_MEM_OPTIM] > 0) + 2 * (bytes[SH_MEM_GRAD] > 0) + 4 * (bytes[SH_MEM_ACT] > 0)];
 }
 
+/* Without a machine a step takes what the budget weighed it with; of other plans nobody has said how long one takes. */
+static void print_wear(const struct sh_cmd_plan *l, const struct sh_cmd_plan_moves *moves)
+{
+    int node = l->at.ranks_per_node > 1 ? l->at.ranks_per_node : 1;
+    struct sh_build b = l->build;
+    double seconds;
+
+    printf("  wear: %.4g TB written in 1000 steps", (double)moves->written_bytes / 1e9);
+    if (l->build.fit_homes && !l->priced && sh_budget_seconds(&l->cfg, &l->at, &b, l->p, &seconds) == SH_OK)
+        printf("; %.4g TB a day on the disk of a node, at the %.4g s a step that the budget assumed",
+               node * (double)moves->written_bytes / seconds * 86400 / 1e12, seconds);
+    putchar('\n');
+}
+
 /* What a drive of a given endurance lasts is a user's own division. A path that a site gives to all is no mistake. */
 void sh_cmd_plan_file(const struct sh_cmd_plan *l)
 {
@@ -73,5 +96,5 @@ void sh_cmd_plan_file(const struct sh_cmd_plan *l)
            (long long)moves.written_bytes);
     printf("  rates of a node (%s): %.4g GB/s read, %.4g GB/s written; %.4g s a step\n", moves.from,
            moves.read_rate / 1e9, moves.write_rate / 1e9, moves.seconds);
-    printf("  wear: %.4g TB written in 1000 steps\n", (double)moves.written_bytes / 1e9);
+    print_wear(l, &moves);
 }

@@ -245,7 +245,7 @@ static const struct sh_cmd_option bench[] = {
      .help = "all but tier: write there, into a new folder that is deleted at the end; default: the current one"},
     {.name = "--repeat", .value = "N", .help = "rounds; each measures everything once; default 3"},
     {.name = "--max-bytes", .value = "BYTES", .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
-    {.name = "--bytes", .value = "BYTES", .help = "tier: of the scratch file of a rank; as many as it is to have in training; default 4 GiB"},
+    {.name = "--bytes", .value = "BYTES", .help = "tier: of the scratch file of a rank, as many as it is to have in training; or what moves between a GPU and its host; default 4 GiB"},
     {.name = "--seconds", .value = "N", .help = "tier: the file is written twice before it is measured, or for so long; default 60"},
     {.name = "--machine", .value = "FILE", .help = "all but tier: write the results into this machine file as measured points, for sherd plan "
      "--machine FILE; on CPUs a new one is made"},
@@ -303,11 +303,11 @@ const struct sh_cmd sh_commands[] = {
     {"report", "FOLDER",
      "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
      report, .run = sh_cmd_report},
-    {"bench", "tier FOLDER | gemm|step|comm|io [CONFIG]",
+    {"bench", "tier [FOLDER] | gemm|step|comm|io [CONFIG]",
      "measure this machine: the matrix products of a model against the best rate of a large one; a training step and "
      "each of its operations against what that rate and the memory allow; collectives against MPI's own; checkpoint "
      "save and load speed, next to plain programs that write and read the same amount; how fast a folder takes and gives "
-     "back what training puts below memory; start it with mpirun or srun",
+     "back what training puts below memory, or without a folder the host of GPUs; start it with mpirun or srun",
      bench, .config = true, .mpi = true, .run = sh_cmd_bench},
     {"help", "[COMMAND]", "this text, or that of one command; the keys of the configuration with --config", help,
      .run = sh_cmd_help_run},

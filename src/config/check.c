@@ -296,36 +296,33 @@ static sh_rc check_rates(struct sh_config_state *state)
     const char *bad;
     if (sh_config_rates(state->cfg.offload.rates, &rates, &bad))
         return SH_OK;
-    return sh_config_refuse(state, "offload.rates",
-                            "'%.40s' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, in bytes a second, as "
-                            "`sherd bench tier` prints them",
-                            bad);
+    return sh_config_refuse(
+        state, "offload.rates",
+        "'%.40s' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, or host=READ/WRITE, in bytes a "
+        "second, as `sherd bench tier` prints them",
+        bad);
 }
 
-/* What it chooses must not be chosen beside it, and it needs both limits. */
+/* What it chooses must not be chosen beside it; it needs a limit and, on CPUs, somewhere to put things. */
 static sh_rc check_offload_budget(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     const struct {
         const char *key;
         int where;
-    } others[] = {{"offload.gradients", c->offload.gradients}, {"offload.activations", c->offload.activations}};
-    if (c->training.device == SH_DEVICE_CUDA)
-        return sh_config_refuse(state, "offload.mode",
-                                "memory_budget moves between a file and the memory of the CPU, not of a GPU; give "
-                                "offload.optimizer=cpu instead");
-    if (c->offload.optimizer != SH_OFFLOAD_NONE)
-        return sh_config_refuse(state, "offload.optimizer",
-                                "offload.mode=memory_budget chooses it; leave out one of them");
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        if (others[i].where != SH_OFFLOAD_NONE)
-            return sh_config_refuse(state, others[i].key,
-                                    "offload.mode=memory_budget weighs optimizer states and recomputation only; leave "
-                                    "out one of them");
+    } chosen[] = {{"offload.optimizer", c->offload.optimizer},
+                  {"offload.gradients", c->offload.gradients},
+                  {"offload.parameters", c->offload.parameters},
+                  {"offload.activations", c->offload.activations}};
+    for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++)
+        if (chosen[i].where != SH_OFFLOAD_NONE)
+            return sh_config_refuse(state, chosen[i].key,
+                                    "offload.mode=memory_budget chooses it; leave out one of them");
     if (c->memory.limit_bytes == 0)
         return sh_config_refuse(state, "offload.mode",
                                 "memory_budget fits memory.limit_bytes; give that too, such as 60GiB");
-    if (!c->offload.nvme_path[0])
+    /* With device=auto a GPU may be there, which moves to its host; request.c asks again. */
+    if (!c->offload.nvme_path[0] && c->training.device == SH_DEVICE_CPU)
         return sh_config_refuse(state, "offload.mode",
                                 "memory_budget: into which folder? give offload.nvme_path, on a local disk");
     return SH_OK;
@@ -398,6 +395,7 @@ static sh_rc check_offload(struct sh_config_state *state)
 
 /* What puts optimizer states below the device, and what puts anything into a file. */
 #define STATES_AWAY "offload.optimizer=cpu or nvme, or offload.mode=memory_budget"
+#define ANYWHERE_ELSE "offload.mode=memory_budget, or a home below the device in offload"
 #define IN_A_FILE "offload.optimizer, offload.gradients or offload.activations=nvme, or offload.mode=memory_budget"
 
 /* A request on the command line that another key makes meaningless. In a file the same stands in every printed
@@ -408,8 +406,10 @@ static sh_rc check_idle(struct sh_config_state *state)
     const bool half = c->training.mixed_precision_param == SH_PRECISION_FLOAT16;
     const bool dynamic = half && c->training.loss_scale == SH_LOSS_SCALE_DYNAMIC;
     bool budget = c->offload.mode == SH_OFFLOAD_BUDGET, states = budget || c->offload.optimizer != SH_OFFLOAD_NONE;
-    bool file = budget || c->offload.optimizer == SH_OFFLOAD_NVME || c->offload.gradients == SH_OFFLOAD_NVME ||
-                c->offload.activations == SH_OFFLOAD_NVME;
+    bool file = (budget && c->training.device != SH_DEVICE_CUDA) || c->offload.optimizer == SH_OFFLOAD_NVME ||
+                c->offload.gradients == SH_OFFLOAD_NVME || c->offload.activations == SH_OFFLOAD_NVME;
+    bool moves = file || states || c->offload.gradients != SH_OFFLOAD_NONE ||
+                 c->offload.parameters != SH_OFFLOAD_NONE || c->offload.activations != SH_OFFLOAD_NONE;
     const struct {
         const char *name, *needs;
         bool used;
@@ -455,7 +455,8 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"offload.allow_network", IN_A_FILE, file},
         {"offload.nvme_limit_bytes", IN_A_FILE, file},
         {"offload.nvme_path", IN_A_FILE, file},
-        {"offload.rates", IN_A_FILE, file},
+        {"offload.rates", ANYWHERE_ELSE, moves},
+        {"memory.host_limit_bytes", "GPUs, but training.device is cpu", c->training.device != SH_DEVICE_CPU},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},

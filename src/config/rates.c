@@ -18,17 +18,27 @@ static bool read_rate(const char **at, double *rate)
     return true;
 }
 
-/* One part; *at goes behind it. */
+/* READ/WRITE. */
+static bool read_both(const char **at, double *in, double *out)
+{
+    return read_rate(at, in) && *(*at)++ == '/' && read_rate(at, out);
+}
+
+/* One part; *at goes behind it. Each may be there once. */
 static bool read_part(const char **at, struct sh_config_rates *out)
 {
     if (!strncmp(*at, "mixed=", 6) && !out->mixed) {
         *at += 6;
         return read_rate(at, &out->mixed);
     }
-    if (strncmp(*at, "file=", 5) != 0 || out->file_read)
+    if (!strncmp(*at, "file=", 5) && !out->file_read) {
+        *at += 5;
+        return read_both(at, &out->file_read, &out->file_write);
+    }
+    if (strncmp(*at, "host=", 5) != 0 || out->host_read)
         return false;
     *at += 5;
-    return read_rate(at, &out->file_read) && *(*at)++ == '/' && read_rate(at, &out->file_write);
+    return read_both(at, &out->host_read, &out->host_write);
 }
 
 bool sh_config_rates(const char *text, struct sh_config_rates *out, const char **bad)

@@ -1,28 +1,29 @@
-/* What goes away, goes in an order: rungs of a ladder, a sixteenth of a row of `homes` each. Each rung moves more bytes than
- * the one below it, and needs no more recomputation. So of the rungs of whole quarters, each with the least recomputation
- * that fits, the one that takes least time is found by its price; then the lowest sixteenth below it that needs no more
- * recomputation, since it moves less. */
+/* A choice is a part of each row of homes (homes.h) and a level of recomputation (src/pass/fit.c). Whatever goes away and
+ * whatever is computed again makes a step no shorter. So a choice without recomputation is a bound from below for all with
+ * the same homes and more recomputation, and for those that move activations as well; bounds are tried in their order, until
+ * the next one is no better than the best choice that fits.
+ *
+ * With the homes given, the least recomputation that fits is the shortest, but where activations move: what is computed
+ * again does not move. There the levels at which what is kept changes its kind are tried too.
+ *
+ * Rows are tried in a few parts each; between two of them the least that fits is found by halving, since it moves less. */
 #include "src/cost/budget.h"
 
+#include "src/base/mem.h"
+#include "src/cost/homes.h"
 #include "src/cost/rates.h"
 #include "src/cost/step.h"
 #include "src/tier/tier.h"
 
 #include <math.h>
+#include <stdlib.h>
 
-enum { PART = 16, QUARTER = PART / 4 };
-
-static void put_optimizer(struct sh_build *b, int sixteenths)
-{
-    b->offload.optimizer_16 = sixteenths;
-    b->offload.carry = b->offload.overlap && sixteenths > 0;
-}
-
-/* In this order; the next row begins where all of the one before it is away. */
-static void (*const homes[])(struct sh_build *b, int sixteenths) = {put_optimizer};
-enum { HOMES = sizeof homes / sizeof *homes, TOP = HOMES * PART };
+/* BOUNDS: most choices without activations and recomputation: quarters of the optimizer and one between two of them, each with
+ * and without gradients and parameters. */
+enum { DEVICE, HOST, FILES, LIMITS, BOUNDS = 6 * 2 * 2 };
 
 struct budget {
+    const struct sh_config *cfg;
     struct sh_build *b;
     struct sh_machine machine;
     int ranks_per_node;
@@ -30,27 +31,29 @@ struct budget {
     sh_budget_agree *agree;
 };
 
-/* A rung as it was planned; figures are those of the rank that needs most. */
+/* A choice as it was planned; figures are those of the rank that needs most. */
 struct tried {
-    int rung, level;
-    double over, file_over; /* bytes above the limits, negative: to spare */
-    double arena, seconds;
-    struct sh_recompute recompute;
-    struct sh_offload offload;
+    struct sh_homes homes;
+    int level, order;
+    double over[LIMITS];   /* bytes above them, negative: to spare */
+    double seconds, moved; /* moved: bytes of a step, both ways */
 };
+
+/* Choices that fit. */
+struct found {
+    struct tried *of;
+    int n, cap;
+    double least; /* seconds of the shortest */
+};
+
+/* What a prediction cannot tell apart. */
+static const double alike = 1.001;
+/* Of what cannot be had at all, and where there is no limit. */
+static const double too_much = 0x1p62;
 
 static sh_rc agree(const struct budget *g, sh_rc rc, double *most)
 {
     return g->agree ? g->agree(rc, most) : rc;
-}
-
-static void put(struct sh_build *b, int rung)
-{
-    for (int i = 0; i < HOMES; i++) {
-        int part = rung - i * PART;
-
-        homes[i](b, part < 0 ? 0 : part > PART ? PART : part);
-    }
 }
 
 /* One recomputation for all ranks, which gather the same units for it: that of the rank that needs most, if arenas differ
@@ -69,115 +72,293 @@ static sh_rc fit_level(const struct budget *g, int *level)
     return SH_OK;
 }
 
-/* The program of b as it is, its needs and its price. */
-static sh_rc weigh(const struct budget *g, struct tried *t)
+static int top_level(const struct budget *g)
 {
-    struct sh_cost_request r = {.mesh = &g->b->options.mesh,
-                                .machine = &g->machine,
-                                .ranks_per_node = g->ranks_per_node,
-                                .shares = g->shares,
-                                .faster = sh_cost_as_is};
-    struct sh_program *p;
+    return 2 * g->b->model.n_layers;
+}
+
+static struct sh_cost_request request_of(const struct budget *g, const struct sh_program *p)
+{
+    return (struct sh_cost_request){.p = p,
+                                    .mesh = &g->b->options.mesh,
+                                    .machine = &g->machine,
+                                    .ranks_per_node = g->ranks_per_node,
+                                    .shares = g->shares,
+                                    .faster = sh_cost_as_is};
+}
+
+static double above(int64_t bytes, int64_t limit)
+{
+    return limit ? (double)bytes - (double)limit : -too_much;
+}
+
+static double tier_above(const struct sh_program *p, int tier, int64_t limit)
+{
+    return tier == SH_NONE ? -too_much : above(p->tiers[tier].bytes, limit);
+}
+
+/* ---- one choice ---- */
+
+/* Recomputation that is not to be chosen stays as it was asked for. */
+static void put(const struct budget *g, const struct tried *t)
+{
+    sh_homes_put(g->cfg, &t->homes, g->b);
+    if (g->b->fit)
+        g->b->recompute = sh_pass_fit_level(g->b->model.n_layers, t->level);
+}
+
+static sh_rc plan(const struct budget *g, struct tried *t)
+{
+    struct sh_cost_request r;
     struct sh_cost_step step;
-    int file;
+    struct sh_program *p;
+    int64_t in, out;
     sh_rc rc;
 
+    put(g, t);
     SH_TRY(sh_pass_build_until(g->b, NULL, &p));
-    r.p = p;
+    r = request_of(g, p);
     rc = sh_cost_step(&r, &step);
-    if (rc == SH_OK) {
-        file = sh_program_file_tier(p);
-        t->arena = (double)p->arena_bytes;
-        t->over = g->b->limit_bytes ? t->arena - (double)g->b->limit_bytes : -1;
-        t->file_over = file == SH_NONE || !g->b->file_limit_bytes
-                           ? -1
-                           : (double)p->tiers[file].bytes - (double)g->b->file_limit_bytes;
-        t->seconds = step.seconds;
-    }
+    t->over[DEVICE] = above(p->arena_bytes, g->b->limit_bytes);
+    t->over[HOST] = tier_above(p, sh_program_host_tier(p), g->b->host_limit_bytes);
+    t->over[FILES] = tier_above(p, sh_program_file_tier(p), g->b->file_limit_bytes);
+    sh_program_moved(p, &in, &out);
+    t->moved = (double)in + (double)out;
+    t->seconds = step.seconds;
     sh_program_destroy(p);
     return rc;
 }
 
-/* Rungs that are too much for the file are left at once. */
-static bool fits(const struct tried *t)
+/* Its needs and its price. */
+static sh_rc weigh(const struct budget *g, struct tried *t)
 {
-    return t->over <= 0;
-}
-
-/* A rung with the least recomputation from t->level on that fits. */
-static sh_rc try_rung(const struct budget *g, int rung, struct tried *t)
-{
-    t->rung = rung;
-    put(g->b, rung);
-    SH_TRY(fit_level(g, &t->level));
-    SH_TRY(agree(g, weigh(g, t), NULL));
-    SH_TRY(agree(g, SH_OK, &t->over));
-    SH_TRY(agree(g, SH_OK, &t->file_over));
-    SH_TRY(agree(g, SH_OK, &t->arena));
-    t->recompute = g->b->recompute;
-    t->offload = g->b->offload;
+    SH_TRY(agree(g, plan(g, t), NULL));
+    for (int i = 0; i < LIMITS; i++)
+        SH_TRY(agree(g, SH_OK, &t->over[i]));
+    SH_TRY(agree(g, SH_OK, &t->moved));
     return agree(g, SH_OK, &t->seconds);
 }
 
-/* Where neither fits, the smaller one is what a refusal is about. */
-static bool is_better(const struct tried *a, const struct tried *b)
+static bool fits_below(const struct tried *t)
 {
-    if (fits(a) != fits(b))
-        return fits(a);
-    return fits(a) ? a->seconds < b->seconds : a->arena < b->arena;
+    return t->over[HOST] <= 0 && t->over[FILES] <= 0;
 }
 
-/* The highest rung below one that is too much for the file, by halving; *t stays where there is none above the quarter that
- * was tried before. */
-static sh_rc fill_file(const struct budget *g, int rung, struct tried *t)
+static bool fits(const struct tried *t)
 {
-    int below = rung - QUARTER;
+    return t->over[DEVICE] <= 0 && fits_below(t);
+}
 
-    while (rung - below > 1) {
-        struct tried next = {0};
-        int middle = (below + rung) / 2;
+static void note(const struct tried *t, struct found *all)
+{
+    if (!fits(t))
+        return;
+    all->of = sh_grow(all->of, all->n, &all->cap, sizeof *all->of);
+    all->of[all->n++] = *t;
+    all->least = fmin(all->least, t->seconds);
+}
 
-        SH_TRY(try_rung(g, middle, &next));
-        if (next.file_over > 0) {
-            rung = middle;
-        } else {
-            below = middle;
-            *t = next;
+/* Of those that take as long as the shortest, the one that moves least: a disk wears out. */
+static struct tried best_of(const struct found *all)
+{
+    const struct tried *best = NULL;
+
+    for (int i = 0; i < all->n; i++)
+        if (all->of[i].seconds <= all->least * alike && (!best || all->of[i].moved < best->moved))
+            best = &all->of[i];
+    return *best;
+}
+
+/* Whether more recomputation can make it fit. The last levels may take a little more than those before them. */
+static sh_rc may_fit(const struct budget *g, const struct tried *t, bool *may)
+{
+    struct tried top = *t;
+
+    top.level = top_level(g);
+    SH_TRY(weigh(g, &top));
+    *may = top.over[DEVICE] <= (double)g->b->limit_bytes / 8;
+    return SH_OK;
+}
+
+/* With the least recomputation that fits. t is weighed without any. */
+static sh_rc try_fit(const struct budget *g, struct tried *t, struct found *found)
+{
+    bool may = g->b->fit && !fits(t);
+
+    if (may)
+        SH_TRY(may_fit(g, t, &may));
+    if (may) {
+        put(g, t);
+        t->level = 1;
+        SH_TRY(fit_level(g, &t->level));
+        SH_TRY(weigh(g, t));
+    }
+    note(t, found);
+    return SH_OK;
+}
+
+/* ---- activations ---- */
+
+/* From the least level that fits, those at which the kind of what is kept changes: in the blocks that move, in all. */
+static sh_rc try_levels(const struct budget *g, struct tried *t, struct found *found)
+{
+    int blocks = g->b->model.n_layers, moved = t->homes.part[SH_HOME_ACTIVATIONS];
+    const int levels[] = {0, moved, blocks, blocks + moved, top_level(g)};
+    int least = 0;
+
+    put(g, t);
+    SH_TRY(fit_level(g, &least));
+    t->level = least;
+    SH_TRY(weigh(g, t));
+    note(t, found);
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+        if (levels[i] <= least)
+            continue;
+        t->level = levels[i];
+        SH_TRY(weigh(g, t));
+        note(t, found);
+    }
+    return SH_OK;
+}
+
+/* The homes of `bound`, and activations in a file. */
+static sh_rc try_activations(const struct budget *g, const struct tried *bound, struct found *found)
+{
+    for (int i = 1; i <= sh_homes_tries(g->b, SH_HOME_ACTIVATIONS); i++) {
+        struct tried t = *bound;
+        bool may = g->b->fit;
+
+        t.homes.part[SH_HOME_ACTIVATIONS] = sh_homes_tried(g->b, SH_HOME_ACTIVATIONS, i);
+        if (may)
+            SH_TRY(may_fit(g, &t, &may));
+        if (may) {
+            SH_TRY(try_levels(g, &t, found));
+        } else if (!g->b->fit) {
+            SH_TRY(weigh(g, &t));
+            note(&t, found);
         }
     }
     return SH_OK;
 }
 
-static sh_rc find_quarter(const struct budget *g, struct tried *best)
+/* ---- all choices ---- */
+
+struct bounds {
+    struct tried of[BOUNDS];
+    int n;
+};
+
+static void add(struct bounds *all, const struct tried *t)
+{
+    all->of[all->n] = *t;
+    all->of[all->n].order = all->n;
+    all->n++;
+}
+
+/* The most of the optimizer that has room below the device, between a part that has and *t, which has not. By halving; none
+ * may be there. */
+static sh_rc fill(const struct budget *g, int from, const struct tried *t, struct bounds *all)
+{
+    int below = from, above_it = t->homes.part[SH_HOME_OPTIMIZER];
+    struct tried most = {0};
+
+    while (above_it - below > 1) {
+        struct tried next = *t;
+        int middle = (below + above_it) / 2;
+
+        next.homes.part[SH_HOME_OPTIMIZER] = middle;
+        SH_TRY(weigh(g, &next));
+        if (fits_below(&next)) {
+            below = middle;
+            most = next;
+        } else {
+            above_it = middle;
+        }
+    }
+    if (below > from)
+        add(all, &most);
+    return SH_OK;
+}
+
+/* Parts of the optimizer with the other homes of t: up to one that needs nothing else, or has no room. Beside a GPU a copy of
+ * the states takes more than their homes, so that some may have room where none has not. */
+static sh_rc add_parts(const struct budget *g, struct tried t, struct bounds *all)
 {
     bool full = false;
 
-    SH_TRY(try_rung(g, 0, best));
-    /* What fits without recomputation is only slower with more away. */
-    for (int rung = QUARTER; rung <= TOP && !full && !(fits(best) && best->level == 0); rung += QUARTER) {
-        struct tried t = {0};
+    for (int i = 0, from = 0; i <= sh_homes_tries(g->b, SH_HOME_OPTIMIZER) && !full; i++) {
+        int part = sh_homes_tried(g->b, SH_HOME_OPTIMIZER, i);
 
-        SH_TRY(try_rung(g, rung, &t));
-        full = t.file_over > 0;
+        t.homes.part[SH_HOME_OPTIMIZER] = part;
+        SH_TRY(weigh(g, &t));
+        add(all, &t);
+        if (fits(&t))
+            return SH_OK;
+        full = part > 0 && !fits_below(&t);
         if (full)
-            SH_TRY(fill_file(g, rung, &t));
-        if (t.file_over <= 0 && is_better(&t, best))
-            *best = t;
+            SH_TRY(fill(g, from, &t, all));
+        from = part;
     }
     return SH_OK;
 }
 
-/* By halving: in (below, best] the upper ones do with as little. */
-static sh_rc find_sixteenth(const struct budget *g, struct tried *best)
+/* What fits as it is needs no other. */
+static sh_rc find_bounds(const struct budget *g, struct bounds *all)
 {
-    int below = best->rung > QUARTER ? best->rung - QUARTER : 0;
+    for (int gradients = 0; gradients <= sh_homes_most(g->b, SH_HOME_GRADIENTS); gradients++)
+        for (int params = 0; params <= sh_homes_most(g->b, SH_HOME_PARAMETERS); params++) {
+            struct tried t = {.homes = {.part = {[SH_HOME_GRADIENTS] = gradients, [SH_HOME_PARAMETERS] = params}}};
 
-    while (fits(best) && best->rung - below > 1) {
-        struct tried t = {.level = best->level};
-        int middle = (below + best->rung) / 2;
+            SH_TRY(add_parts(g, t, all));
+            if (fits(&all->of[0]))
+                return SH_OK;
+        }
+    return SH_OK;
+}
 
-        SH_TRY(try_rung(g, middle, &t));
-        if (fits(&t) && t.level == best->level)
+static int by_seconds(const void *a, const void *b)
+{
+    const struct tried *x = a, *y = b;
+
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return x->order - y->order;
+}
+
+static sh_rc find_fitting(const struct budget *g, const struct bounds *all, struct found *found)
+{
+    for (int i = 0; i < all->n; i++) {
+        struct tried t = all->of[i];
+
+        if (t.seconds > found->least * alike)
+            return SH_OK;
+        if (!fits_below(&t))
+            continue;
+        SH_TRY(try_fit(g, &t, found));
+        if (!fits(&all->of[i]) && all->of[i].seconds <= found->least * alike)
+            SH_TRY(try_activations(g, &all->of[i], found));
+    }
+    return SH_OK;
+}
+
+/* ---- less of a row ---- */
+
+/* By halving: of the parts of a row below the one that was tried, the upper ones do. What moves less is no slower, but for
+ * slices that become smaller. */
+static sh_rc find_least(const struct budget *g, enum sh_home row, struct tried *best)
+{
+    int n = sh_homes_tries(g->b, row), step = n ? sh_homes_most(g->b, row) / n : 0;
+    int below = best->homes.part[row] - (step > 1 ? step : 1);
+    double most = best->seconds * alike;
+
+    below = below > 0 ? below : 0;
+    while (best->homes.part[row] - below > 1) {
+        struct tried t = *best;
+        int middle = (below + best->homes.part[row]) / 2;
+
+        t.homes.part[row] = middle;
+        SH_TRY(weigh(g, &t));
+        if (fits(&t) && t.seconds <= most)
             *best = t;
         else
             below = middle;
@@ -185,15 +366,70 @@ static sh_rc find_sixteenth(const struct budget *g, struct tried *best)
     return SH_OK;
 }
 
+/* ---- none fits ---- */
+
+static double lack_of(const struct tried *t)
+{
+    double sum = 0;
+
+    for (int i = 0; i < LIMITS; i++)
+        sum += fmax(0, t->over[i]);
+    return sum;
+}
+
+static sh_rc take_smaller(const struct budget *g, struct tried t, struct tried *best)
+{
+    t.level = g->b->fit ? top_level(g) : 0;
+    SH_TRY(weigh(g, &t));
+    if (lack_of(&t) < lack_of(best))
+        *best = t;
+    return SH_OK;
+}
+
+/* What a refusal is about: of each home with all that can be recomputed the one that lacks least. */
+static sh_rc find_smallest(const struct budget *g, const struct bounds *all, struct tried *best)
+{
+    for (int i = 0; i < all->n; i++)
+        for (int k = 0; k <= sh_homes_tries(g->b, SH_HOME_ACTIVATIONS); k++) {
+            struct tried t = all->of[i];
+
+            t.homes.part[SH_HOME_ACTIVATIONS] = sh_homes_tried(g->b, SH_HOME_ACTIVATIONS, k);
+            SH_TRY(take_smaller(g, t, best));
+        }
+    put(g, best);
+    best->level = 0;
+    SH_TRY(fit_level(g, &best->level));
+    return SH_OK;
+}
+
+static sh_rc choose(const struct budget *g, const struct bounds *all, const struct found *found)
+{
+    struct tried best = {.over = {too_much, too_much, too_much}};
+
+    if (found->n) {
+        best = best_of(found);
+        SH_TRY(find_least(g, SH_HOME_ACTIVATIONS, &best));
+        SH_TRY(find_least(g, SH_HOME_OPTIMIZER, &best));
+    } else {
+        SH_TRY(find_smallest(g, all, &best));
+    }
+    put(g, &best);
+    return SH_OK;
+}
+
 static sh_rc fit_homes(const struct budget *g)
 {
-    struct tried best = {0};
+    struct bounds all = {.n = 0};
+    struct found found = {.least = too_much};
+    sh_rc rc;
 
-    SH_TRY(find_quarter(g, &best));
-    SH_TRY(find_sixteenth(g, &best));
-    g->b->recompute = best.recompute;
-    g->b->offload = best.offload;
-    return SH_OK;
+    SH_TRY(find_bounds(g, &all));
+    qsort(all.of, (size_t)all.n, sizeof *all.of, by_seconds);
+    rc = find_fitting(g, &all, &found);
+    if (rc == SH_OK)
+        rc = choose(g, &all, &found);
+    free(found.of);
+    return rc;
 }
 
 /* Without a limit, an even share of what is free; none where the folder is not here. What is free is not the same at each
@@ -211,31 +447,54 @@ static sh_rc limit_file(const struct budget *g, const char *folder)
     return SH_OK;
 }
 
-/* Figures for a processor of no special make, by its threads; and any network where the nodes are several. */
-static void assume_machine(struct budget *g, const struct sh_config *cfg)
+/* Figures for a processor of no special make, by its threads, or for such a GPU; and any network where the nodes are
+ * several: 100 Gb/s of a node of CPUs, 200 Gb/s of each GPU. */
+static void assume_machine(struct budget *g)
 {
     enum { PRESET_CORES = 2 };
-    double threads = (double)g->b->threads / PRESET_CORES;
+    bool gpu = g->b->snapshot_on_host;
+    double threads = gpu ? 1 : (double)g->b->threads / PRESET_CORES;
 
-    sh_cost_assume_rates(cfg, &g->machine);
+    sh_cost_assume_machine(g->cfg, gpu, &g->machine);
     g->machine.peak.bfloat16 *= threads;
     g->machine.peak.float32 *= threads;
     g->machine.memory.bytes_per_second *= threads;
-    g->machine.network.bytes_per_second = 12.5e9;
+    g->machine.network.bytes_per_second = gpu ? 25e9 * g->ranks_per_node : 12.5e9;
+}
+
+static struct budget budget_of(const struct sh_config *cfg, const struct sh_topology *at, struct sh_build *b)
+{
+    struct budget g = {.cfg = cfg,
+                       .b = b,
+                       .shares = sh_topology_shares(cfg, at),
+                       .ranks_per_node = at->ranks_per_node > 1 ? at->ranks_per_node : 1};
+
+    assume_machine(&g);
+    return g;
 }
 
 sh_rc sh_budget_fit(const struct sh_config *cfg, const struct sh_topology *at, sh_budget_agree *together,
                     struct sh_build *b)
 {
-    struct budget g = {.b = b,
-                       .shares = sh_topology_shares(cfg, at),
-                       .agree = together,
-                       .ranks_per_node = at->ranks_per_node > 1 ? at->ranks_per_node : 1};
+    struct budget g = budget_of(cfg, at, b);
     int level = 0;
 
+    g.agree = together;
     if (!b->fit_homes)
         return fit_level(&g, &level);
-    assume_machine(&g, cfg);
-    SH_TRY(limit_file(&g, cfg->offload.nvme_path));
+    if (!b->snapshot_on_host)
+        SH_TRY(limit_file(&g, cfg->offload.nvme_path));
     return fit_homes(&g);
+}
+
+sh_rc sh_budget_seconds(const struct sh_config *cfg, const struct sh_topology *at, struct sh_build *b,
+                        const struct sh_program *p, double *seconds)
+{
+    struct budget g = budget_of(cfg, at, b);
+    struct sh_cost_request r = request_of(&g, p);
+    struct sh_cost_step step;
+
+    SH_TRY(sh_cost_step(&r, &step));
+    *seconds = step.seconds;
+    return SH_OK;
 }

@@ -79,7 +79,7 @@ struct sh_machine {
         double device_hours, restart_seconds;
     } failure;
     struct {
-        double memory_bytes, step_seconds;
+        double memory_bytes, step_seconds, read, write; /* read, write: of moves between a GPU and it */
     } host;
     struct {
         double computation;

@@ -69,6 +69,11 @@ const struct sh_machine_key sh_machine_keys[] = {
            "seconds of all computation over those of formulas and points; found by sherd plan --fit"),
     NUMBER(host.memory_bytes, 0, LARGE, "bytes", "memory of a node beside its GPUs; 0: not known"),
     NUMBER(host.step_seconds, 0, 1e4, "s", "of the host between the operations of a step"),
+    NUMBER(
+        host.read, 1, LARGE, "byte/s",
+        "that a GPU fetches from pinned memory of its host, while others of its node do and it sends as well; assumed "
+        "where not given"),
+    NUMBER(host.write, 1, LARGE, "byte/s", "the same of sending back"),
 };
 const int sh_machine_n_keys = sizeof sh_machine_keys / sizeof *sh_machine_keys;
 _Static_assert(sizeof sh_machine_keys / sizeof *sh_machine_keys <= SH_MACHINE_KEYS_MAX, "one mark for each");

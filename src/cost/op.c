@@ -254,12 +254,10 @@ struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_fas
         .seconds = formula(m, f, &w) * correction(m, &w) * m->fit.computation, .flops = w.flops, .bytes = w.bytes};
 }
 
-/* PCIe 4 x16, and half of what PCIe 5 does: what a device reaches each way when others of its node move too. Assumed. */
-static const double host_bytes_per_second = 20e9;
-
-struct sh_price sh_price_host_move(enum sh_op_kind kind, double bytes)
+/* Each GPU has a link of its own, which carries both directions at once. */
+struct sh_price sh_price_host_move(const struct sh_machine *m, enum sh_op_kind kind, double bytes)
 {
-    double seconds = bytes / host_bytes_per_second;
+    double seconds = bytes / (kind == SH_OP_FETCH ? m->host.read : m->host.write);
 
     return (struct sh_price){.seconds = seconds,
                              .transfer = seconds,

@@ -79,7 +79,8 @@ static void fill(const struct preset *p, struct sh_machine *m)
         .disk = {.write = 40 * GB, .read = 60 * GB, .each_node = 4 * GB},
         .scratch = {.write = 2 * GB, .read = 3 * GB},
         .failure = {.device_hours = 50700, .restart_seconds = 300},
-        .host = {.memory_bytes = p->host_bytes, .step_seconds = 0.0004},
+        /* Of its link PCIe 4 x16, and half of what PCIe 5 does. */
+        .host = {.memory_bytes = p->host_bytes, .step_seconds = 0.0004, .read = 20 * GB, .write = 20 * GB},
         .fit = {.computation = 1},
     };
     if (!strcmp(p->kind, "cpu"))

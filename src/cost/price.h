@@ -77,7 +77,7 @@ struct sh_price sh_price_coll(const struct sh_machine *m, const struct sh_cost_f
 struct sh_price sh_price_move(const struct sh_machine *m, enum sh_op_kind kind, int sharing, double bytes);
 
 /* The same between a device with memory of its own and its host. */
-struct sh_price sh_price_host_move(enum sh_op_kind kind, double bytes);
+struct sh_price sh_price_host_move(const struct sh_machine *m, enum sh_op_kind kind, double bytes);
 
 /* What a rank receives of a collective over `ranks` ranks: (n-1)/n of the whole, twice that of an all_reduce. */
 double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes);

@@ -76,7 +76,7 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
         return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));
     }
     if (sh_op_info(op->kind)->moves && sh_program_file_tier(r->p) == SH_NONE)
-        return sh_price_host_move(op->kind, (double)sh_tensor_bytes(&r->p->tensors[op->in[0]]));
+        return sh_price_host_move(r->machine, op->kind, (double)sh_tensor_bytes(&r->p->tensors[op->in[0]]));
     if (sh_op_info(op->kind)->moves)
         return sh_price_move(r->machine, op->kind, r->ranks_per_node,
                              (double)sh_tensor_bytes(&r->p->tensors[op->in[0]]));

@@ -1,5 +1,5 @@
-/* Rates of the scratch disk, for a plan without a machine file: those of the configuration (offload.rates), else the
- * preset's of a CPU. */
+/* Rates of what lies below the device, for a plan without a machine file: those of the configuration (offload.rates), else
+ * a preset's. */
 #include "src/cost/rates.h"
 
 #include "src/config/rates.h"
@@ -15,10 +15,11 @@ static void set(struct sh_machine *m, const char *name, double value)
     m->from[key] = SH_FROM_MEASUREMENT;
 }
 
-/* The preset is part of the program, so that it is always found. */
-void sh_cost_assume_rates(const struct sh_config *cfg, struct sh_machine *m)
+/* The preset is part of the program, so that it is always found. Of a GPU an older one: what a choice needs is how
+ * computation compares with its link to the host, and both are slower there than on newer ones. */
+void sh_cost_assume_machine(const struct sh_config *cfg, bool gpu, struct sh_machine *m)
 {
-    static const char kind[] = "cpu";
+    const char *kind = gpu ? "a100-80" : "cpu";
     bool found = sh_preset_device(kind, strlen(kind), m);
 
     (void)found;
@@ -31,7 +32,13 @@ void sh_cost_take_rates(const struct sh_config *cfg, struct sh_machine *m)
     const char *bad;
     double share = 1;
 
-    if (!sh_config_rates(cfg->offload.rates, &r, &bad) || !r.file_read)
+    if (!sh_config_rates(cfg->offload.rates, &r, &bad))
+        return;
+    if (r.host_read) {
+        set(m, "host.read", r.host_read);
+        set(m, "host.write", r.host_write);
+    }
+    if (!r.file_read)
         return;
     /* In turn, a byte of each takes 1/read + 1/write. */
     if (r.mixed)

@@ -145,11 +145,11 @@ static sh_rc try_modes(struct state *st, struct sh_search_found f)
 
 /* Bytes of the masters of an element that a device keeps at least: all four, or of bfloat16 one half where the other one is
  * below the device. */
-static double least_master(const struct sh_config *cfg, bool states_away)
+static double least_master(const struct sh_config *cfg, bool states_away, bool parameters_away)
 {
     bool halves = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16;
 
-    if (cfg->offload.parameters != SH_OFFLOAD_NONE)
+    if (parameters_away)
         return halves && !states_away ? 2 : 0;
     return states_away ? 2 : 4;
 }
@@ -158,13 +158,15 @@ static double least_master(const struct sh_config *cfg, bool states_away)
 static void find_least(struct state *st)
 {
     const struct sh_config *cfg = st->s->cfg;
-    const bool away = cfg->offload.mode == SH_OFFLOAD_BUDGET || cfg->offload.optimizer != SH_OFFLOAD_NONE;
+    const bool budget = cfg->offload.mode == SH_OFFLOAD_BUDGET;
+    const bool away = budget || cfg->offload.optimizer != SH_OFFLOAD_NONE;
+    const bool parameters = cfg->offload.parameters != SH_OFFLOAD_NONE || (budget && sh_machine_is_gpu(st->s->machine));
     const struct sh_adapters adapters = sh_request_adapters(cfg);
     const double trained = (double)sh_model_trained(&cfg->model, &adapters);
     const double state_bytes = cfg->optimizer.state_dtype == SH_PRECISION_BFLOAT16 ? 2 : 4;
     const double states = away ? 0 : state_bytes * sh_optim_of(cfg->optimizer.name)->n_states;
 
-    st->least_bytes = (least_master(cfg, away) + states) * trained;
+    st->least_bytes = (least_master(cfg, away, parameters) + states) * trained;
     st->least_resident = 2 * trained;
 }
 

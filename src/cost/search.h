@@ -23,7 +23,7 @@ struct sh_search_found {
     int local_batch, micro_steps;
     int reduce;          /* training.mixed_precision_reduce */
     int mode;            /* activation_checkpoint.mode: none, selective, full, or memory_budget of limit_bytes */
-    char recompute[144]; /* that in words, and what has its home in a file */
+    char recompute[208]; /* that in words, and what has its home below the device */
     double seconds, tokens_per_second;
     int64_t bytes; /* of a rank */
     bool best;     /* the simplest of those within 2 % of the first */

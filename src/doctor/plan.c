@@ -23,8 +23,10 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need 
     if (rc == SH_OK)
         rc =
             sh_request_build(d->cfg, &d->at, &d->mesh->shape, SH_TO_TRAIN, threads, d->cfg->memory.limit_bytes, &build);
-    if (rc == SH_OK)
+    if (rc == SH_OK) {
+        build.host_limit_bytes = sh_topology_host_room(d->cfg, &d->at);
         rc = sh_budget_fit(d->cfg, &d->at, NULL, &build);
+    }
     if (rc == SH_OK)
         rc = sh_pass_widen(&build, &rows);
     if (rc == SH_OK)

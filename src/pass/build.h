@@ -43,10 +43,11 @@ struct sh_build {
     const struct sh_kernel_table *kernels;
     bool snapshot_on_host;        /* the device has memory of its own: snapshots lie in the host's, a tier of its own */
     struct sh_offload offload;
-    bool fit_homes;               /* sh_budget_fit() chooses what is in a file */
+    bool fit_homes;               /* sh_budget_fit() chooses what lives below the device */
     int threads;                  /* kernels will run with; their scratch depends on it */
     int64_t limit_bytes;          /* of the arena; 0: none */
     int64_t file_limit_bytes;     /* of the file; 0: none */
+    int64_t host_limit_bytes;     /* of what is pinned beside a device; 0: none */
 };
 /* clang-format on */
 
@@ -57,9 +58,12 @@ struct sh_build {
  * Cost: about log2(blocks) + 2 plans; before a refusal about three times that. Errors: SH_E_BUG from the checks. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level);
 
+/* The recomputation of a level of that ladder: 0 is none, `blocks` selective in all, 2 * blocks full in all. */
+struct sh_recompute sh_pass_fit_level(int blocks, int level);
+
 /* What has its home in a lower tier, as the end of a list: ", 5/16 of the optimizer states in a file", ", optimizer states,
- * gradients in host memory"; "" for nothing. */
-enum { SH_HOMES_TEXT = 80 };
+ * gradients in host memory", ", activations of 10 blocks in a file"; "" for nothing. */
+enum { SH_HOMES_TEXT = 120 };
 const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT]);
 
 /* Where b->widen, after sh_pass_fit(): set b->batch.chunk_rows to 8192 or 4096 where there are as many rows and the arena
@@ -73,7 +77,7 @@ sh_rc sh_pass_widen(struct sh_build *b, int64_t *most);
 enum { SH_CURES_TEXT = 512 };
 const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char text[SH_CURES_TEXT]);
 
-/* All passes. Errors: SH_E_MEMORY over the limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */
+/* All passes. Errors: SH_E_MEMORY over a limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out);
 
 /* As far as the pass `after` (NULL: all), whatever the limit: before shard the program is one micro-step, without sections.

@@ -13,7 +13,7 @@
 
 #include <stdlib.h>
 
-static struct sh_recompute of_level(int blocks, int level)
+struct sh_recompute sh_pass_fit_level(int blocks, int level)
 {
     if (level <= blocks)
         return (struct sh_recompute){.selective = level};
@@ -33,7 +33,7 @@ static sh_rc arena_of(struct ladder *l, int level, int64_t *bytes)
     struct sh_program *p;
 
     if (!l->bytes[level]) {
-        trial.recompute = of_level(trial.model.n_layers, level);
+        trial.recompute = sh_pass_fit_level(trial.model.n_layers, level);
         SH_TRY(sh_pass_build_until(&trial, NULL, &p));
         l->bytes[level] = p->arena_bytes;
         sh_program_destroy(p);
@@ -126,7 +126,7 @@ sh_rc sh_pass_fit(struct sh_build *b, int *level)
     l.bytes = sh_calloc(2 * (size_t)b->model.n_layers + 1, sizeof *l.bytes);
     rc = climb(&l, *level, level);
     free(l.bytes);
-    b->recompute = of_level(b->model.n_layers, *level);
+    b->recompute = sh_pass_fit_level(b->model.n_layers, *level);
     return rc;
 }
 

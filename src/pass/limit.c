@@ -3,6 +3,7 @@
 #include "src/base/str.h"
 #include "src/pass/build.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,7 +59,7 @@ static bool states_in_a_file(struct sh_build *b)
 /* The same of a device that has a host beside it. */
 static bool states_on_the_host(struct sh_build *b)
 {
-    bool applies = b->options.training && b->offload.optimizer_16 < 16 && b->snapshot_on_host;
+    bool applies = b->options.training && b->offload.optimizer_16 < 16 && b->snapshot_on_host && !b->fit_homes;
 
     b->offload.optimizer_16 = 16;
     b->offload.buffers = b->offload.buffers ? b->offload.buffers : 3;
@@ -161,72 +162,126 @@ static const char *what_takes_it(const struct sh_program *p, char *text, size_t 
     return text;
 }
 
+/* The end of a list that grows; what does not fit is cut off. */
+static void append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void append(char *text, size_t size, const char *format, ...)
+{
+    size_t at = strlen(text);
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text + at, size - at, format, args);
+    va_end(args);
+}
+
 const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT])
 {
-    int away = b->offload.optimizer_16;
-    char states[40] = "";
+    int away = b->offload.optimizer_16, act = b->offload.act_blocks;
 
+    text[0] = '\0';
     if (away == 16)
-        snprintf(states, sizeof states, ", optimizer states");
+        append(text, SH_HOMES_TEXT, ", optimizer states");
     else if (away)
-        snprintf(states, sizeof states, ", %d/16 of the optimizer states", away);
-    snprintf(text, SH_HOMES_TEXT, "%s%s%s", states, b->offload.gradients ? ", gradients" : "",
-             b->offload.parameters ? ", parameters" : "");
+        append(text, SH_HOMES_TEXT, ", %d/16 of the optimizer states", away);
+    if (b->offload.gradients)
+        append(text, SH_HOMES_TEXT, ", gradients");
+    if (b->offload.parameters)
+        append(text, SH_HOMES_TEXT, ", parameters");
+    if (act)
+        append(text, SH_HOMES_TEXT, ", activations of %d block%s",
+               act < b->model.n_layers - 2 ? act : b->model.n_layers - 2, act == 1 ? "" : "s");
     if (text[0])
-        snprintf(text + strlen(text), SH_HOMES_TEXT - strlen(text),
-                 b->snapshot_on_host ? " in host memory" : " in a file");
+        append(text, SH_HOMES_TEXT, b->snapshot_on_host ? " in host memory" : " in a file");
     return text;
+}
+
+/* A limit, and what the plan needs of it. */
+struct limited {
+    const char *key, *what, *cure;
+    int64_t need, limit; /* bytes; limit 0: none */
+};
+enum { LIMITS = 3 };
+
+/* Bytes of a tier that may not be there. */
+static int64_t tier_bytes(const struct sh_program *p, int tier)
+{
+    return tier == SH_NONE ? 0 : p->tiers[tier].bytes;
+}
+
+static void find_limits(const struct sh_build *b, const struct sh_program *p, struct limited out[LIMITS])
+{
+    out[0] = (struct limited){.key = "memory.limit_bytes", .need = p->arena_bytes, .limit = b->limit_bytes};
+    out[1] = (struct limited){.key = "memory.host_limit_bytes",
+                              .what = "of pinned host memory",
+                              .cure = "offload.optimizer_ratio or offload.activation_ratio",
+                              .need = tier_bytes(p, sh_program_host_tier(p)),
+                              .limit = b->host_limit_bytes};
+    out[2] = (struct limited){.key = "offload.nvme_limit_bytes",
+                              .what = "in a file",
+                              .cure = "offload.optimizer_ratio or offload.activation_ratio",
+                              .need = tier_bytes(p, sh_program_file_tier(p)),
+                              .limit = b->file_limit_bytes};
+}
+
+static bool is_over(const struct limited *l)
+{
+    return l->limit && l->need > l->limit;
 }
 
 /* Its own limit, which no other choice of homes keeps. */
-static sh_rc within_file(const struct sh_build *b, const struct sh_program *p)
+static sh_rc below_is_over(const struct limited *l)
 {
-    int file = sh_program_file_tier(p);
     char need[SH_STR_SHORT], limit[SH_STR_SHORT];
 
-    if (!b->file_limit_bytes || file == SH_NONE || p->tiers[file].bytes <= b->file_limit_bytes)
-        return SH_OK;
     return sh_fail(
         SH_E_MEMORY,
-        "the plan needs %s (%lld bytes) in a file per rank, more than offload.nvme_limit_bytes = %s; keep more "
-        "in memory with a smaller offload.optimizer_ratio or offload.activation_ratio, or take more ranks",
-        sh_str_bytes(p->tiers[file].bytes, need), (long long)p->tiers[file].bytes,
-        sh_str_bytes(b->file_limit_bytes, limit));
+        "the plan needs %s (%lld bytes) %s per rank, more than %s = %s; keep more on the device with a smaller "
+        "%s, or take more ranks",
+        sh_str_bytes(l->need, need), (long long)l->need, l->what, l->key, sh_str_bytes(l->limit, limit), l->cure);
 }
 
-/* Of a budget that chose homes: what is in the file, and what might be. "" otherwise. */
-static const char *what_is_away(const struct sh_build *b, const struct sh_program *p, char *text, size_t size)
+/* Of a budget: what the plan that lacks least lacks of each limit, and what it needs of those that it keeps. */
+static sh_rc none_fits(const struct sh_build *b, const struct sh_program *p, const struct limited l[LIMITS])
 {
-    int file = sh_program_file_tier(p);
-    char need[SH_STR_SHORT], limit[SH_STR_SHORT];
+    char lacks[384] = "", keeps[256] = "", text[768], smaller[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
 
-    text[0] = '\0';
+    for (int i = 0; i < LIMITS; i++) {
+        sh_str_bytes(l[i].need, need);
+        sh_str_bytes(l[i].limit, limit);
+        if (is_over(&l[i]))
+            append(lacks, sizeof lacks, "%s%lld bytes of %s = %s, since it needs %s", lacks[0] ? ", and " : "",
+                   (long long)(l[i].need - l[i].limit), l[i].key, limit, need);
+        else if (i == 0 || i == (b->snapshot_on_host ? 1 : 2))
+            append(keeps, sizeof keeps, "; it takes %s%s%s, and %s allows %s", need, l[i].what ? " " : "",
+                   l[i].what ? l[i].what : "", l[i].key, l[i].limit ? limit : "any");
+    }
+    return sh_fail(SH_E_MEMORY, "offload.mode=memory_budget: no plan fits; the smallest lacks %s%s (%s)%s", lacks,
+                   keeps, what_takes_it(p, text, sizeof text), sh_pass_cures(b, p->arena_bytes, smaller));
+}
+
+/* Only a whole plan knows its arena, so limits are compared at the end. The error names what takes the memory, and what
+ * would help. */
+static sh_rc within_limits(const struct sh_build *b, const struct sh_program *p)
+{
+    char text[768], smaller[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
+    struct limited l[LIMITS];
+
+    find_limits(b, p, l);
+    if (!is_over(&l[0]) && !is_over(&l[1]) && !is_over(&l[2]))
+        return SH_OK;
     if (b->fit_homes)
-        snprintf(text, size, ", with %s of optimizer states in a file (offload.nvme_limit_bytes allows %s)",
-                 sh_str_bytes(file == SH_NONE ? 0 : p->tiers[file].bytes, need),
-                 b->file_limit_bytes ? sh_str_bytes(b->file_limit_bytes, limit) : "any");
-    return text;
-}
-
-/* Only a whole plan knows its arena, so the limit is compared at the end. The error names what takes the memory, and
- * what would help. */
-static sh_rc within_limit(const struct sh_build *b, const struct sh_program *p)
-{
-    char text[768], away[128], smaller[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
-
-    if (!b->limit_bytes || p->arena_bytes <= b->limit_bytes)
-        return within_file(b, p);
-    return sh_fail(SH_E_MEMORY, "the plan needs %s (%lld bytes) per rank%s%s, more than memory.limit_bytes = %s (%s)%s",
+        return none_fits(b, p, l);
+    for (int i = 1; i < LIMITS && !is_over(&l[0]); i++)
+        if (is_over(&l[i]))
+            return below_is_over(&l[i]);
+    return sh_fail(SH_E_MEMORY, "the plan needs %s (%lld bytes) per rank%s, more than memory.limit_bytes = %s (%s)%s",
                    sh_str_bytes(p->arena_bytes, need), (long long)p->arena_bytes,
-                   b->fit         ? " at least, whatever is recomputed"
-                   : b->fit_homes ? " at least"
-                                  : "",
-                   what_is_away(b, p, away, sizeof away), sh_str_bytes(b->limit_bytes, limit),
+                   b->fit ? " at least, whatever is recomputed" : "", sh_str_bytes(b->limit_bytes, limit),
                    what_takes_it(p, text, sizeof text), sh_pass_cures(b, p->arena_bytes, smaller));
 }
 
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out)
 {
     SH_TRY(sh_pass_build_until(b, NULL, out));
-    return within_limit(b, *out);
+    return within_limits(b, *out);
 }

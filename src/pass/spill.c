@@ -317,7 +317,7 @@ static sh_rc none_moves(const struct spill *s)
         SH_FILE_PAGE);
 }
 
-/* Nothing changes where nothing is asked for. */
+/* Nothing changes where nothing is asked for. A budget asks for less than may be there, and sees that nothing moves. */
 sh_rc sh_pass_spill(const struct sh_build *b, struct sh_program *p)
 {
     int most = b->model.n_layers - 2;
@@ -335,7 +335,7 @@ sh_rc sh_pass_spill(const struct sh_build *b, struct sh_program *p)
     for (int i = 0; i < p->n_sections && rc == SH_OK; i++)
         if (sh_program_is_micro_step(&p->sections[i]))
             rc = spill_section(&s, i);
-    if (rc == SH_OK && !s.n_homes)
+    if (rc == SH_OK && !s.n_homes && !b->fit_homes)
         rc = none_moves(&s);
     free(s.homes);
     free(s.away);

@@ -313,9 +313,8 @@ static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
         bool asked, gpu; /* of such a device it cannot be done */
         const char *text;
     } bars[] = {
-        {cfg->offload.mode == SH_OFFLOAD_BUDGET, true,
-         "offload.mode=memory_budget moves between a file and the memory of the CPU, and the job runs on GPUs; give "
-         "offload.optimizer=cpu instead, their host's memory, or training.device=cpu"},
+        {cfg->offload.mode == SH_OFFLOAD_BUDGET && !cfg->offload.nvme_path[0], false,
+         "offload.mode=memory_budget: into which folder? On CPUs give offload.nvme_path, on a local disk"},
         {cfg->offload.optimizer == SH_OFFLOAD_NVME, true,
          "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; give cpu, "
          "their host's memory, or training.device=cpu"},
@@ -365,6 +364,11 @@ static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *o
     return SH_OK;
 }
 
+bool sh_request_snapshot(const struct sh_config *cfg, bool gpu, bool states_away)
+{
+    return cfg->checkpoint.enable && ((gpu && !states_away) || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC);
+}
+
 /* All that the passes need to know, in one struct. Local, and the same on all ranks but for segment_rank, threads and
  * limit_bytes. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
@@ -403,9 +407,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .training = purpose == SH_TO_TRAIN,
                     .optim = sh_optim_of(cfg->optimizer.name),
                     .state_dtype = dtype_of(cfg->optimizer.state_dtype),
-                    .snapshot = purpose == SH_TO_TRAIN && cfg->checkpoint.enable &&
-                                ((gpu && cfg->offload.optimizer == SH_OFFLOAD_NONE) ||
-                                 cfg->checkpoint.async_mode == SH_ASYNC_ASYNC),
+                    .snapshot = purpose == SH_TO_TRAIN &&
+                                sh_request_snapshot(cfg, gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),
                     .reproducible = reproducible(cfg),
                     .reduce = dtype_of(cfg->training.mixed_precision_reduce),
                     .decay_all = cfg->optimizer.decay_all,
@@ -427,6 +430,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .threads = threads,
         .limit_bytes = limit_bytes,
         .file_limit_bytes = cfg->offload.nvme_limit_bytes,
+        .host_limit_bytes = gpu ? cfg->memory.host_limit_bytes : 0,
     };
     if (purpose == SH_TO_TRAIN)
         SH_TRY(offload(cfg, gpu, &out->offload));

@@ -40,6 +40,10 @@ sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *b
 sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256]);
 const struct sh_device *sh_request_device(const struct sh_config *cfg, bool gpu);
 
+/* Whether a run that trains plans room for a copy of what is saved: beside a GPU where states do not lie on its host
+ * anyway, and where saves go on behind the training. */
+bool sh_request_snapshot(const struct sh_config *cfg, bool gpu, bool states_away);
+
 /* What the section lora asks for; rank 0: nothing. */
 struct sh_adapters sh_request_adapters(const struct sh_config *cfg);
 

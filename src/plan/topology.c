@@ -89,3 +89,13 @@ struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struc
                                     .ranks_per_node = sh_topology_shares(cfg, at) ? at->ranks_per_node : 0,
                                     .nccl_max_ctas = cfg->comm.nccl_max_ctas};
 }
+
+/* The rest is for programs and cached files. */
+int64_t sh_topology_host_room(const struct sh_config *cfg, const struct sh_topology *at)
+{
+    const double share = 0.8;
+
+    if (!at->gpu || cfg->memory.host_limit_bytes)
+        return at->gpu ? cfg->memory.host_limit_bytes : 0;
+    return (int64_t)(share * (double)sh_device_node_memory()) / at->node_size;
+}

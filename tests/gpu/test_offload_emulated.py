@@ -334,7 +334,72 @@ def benched(how):
     return [] if re.search(r'^load cold +[0-9.]', text, re.M) else [text]
 
 
+BUDGET = {'offload.mode': 'memory_budget'}
+BOTH = {**BUDGET, 'activation_checkpoint.mode': 'memory_budget'}
+
+
+IN_HOST = r'(states|gradients|parameters) in host memory, to fit'
+BUDGETS = [
+    (1, {**LARGE, **BF16, **LATE}, BUDGET, 0.5, f'recompute none.*{IN_HOST}'),
+    (2, {**BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, BUDGET, 0,
+     r'optimizer states.*, parameters in host memory, to fit'),
+    (2, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 1, **ASYNC},
+     BOTH, 0.1, IN_HOST),
+]
+
+
+def planned(more, ranks):
+    job.prepare('budget', {'job.dump_folder': 'out', **config(ranks, **more)})
+    return plan_of('budget', ranks)
+
+
+def within_budget(ranks, more, how, share, says):
+    """What a budget chooses is what its plan says, keeps the limit and changes no bit. `share`: of what homes on the host can
+    save on the GPU, how much is left to the run."""
+    most, least = planned(more, ranks)['arena'], planned({**more, **HOST, **ALL}, ranks)['arena']
+    limit = {**how, 'memory.limit_bytes': least + int(share * (most - least)), 'memory.host_limit_bytes': 1 << 30}
+    expected = job.train('device', config(ranks, **more), ranks)
+    found = job.train('host', config(ranks, **{**more, **limit}), ranks)
+    wrong = compare(found, expected, 'host', 'device') + as_planned('host', ranks, found)
+    text = ' '.join(job.sherd('plan', 'c.yaml', '--ranks', ranks, folder='host').split())
+    if not re.search(says, text):
+        wrong.append(f'the plan does not say "{says}": {text}')
+    if found[-1]['arena_bytes'] > limit['memory.limit_bytes']:
+        wrong.append(f'{found[-1]["arena_bytes"]} bytes, with {limit}')
+    return wrong
+
+
+def host_limits(more):
+    """All has room on the GPU; the copy for saves is more than the host may hold, so that states lie there instead."""
+    plan = planned(more, 1)
+    limit = {'memory.limit_bytes': 2 * plan['arena'], 'memory.host_limit_bytes': plan['snapshots'] - 1}
+    expected = job.train('device', config(1, **more), 1)
+    found = job.train('host', config(1, **more, **BUDGET, **limit), 1)
+    chosen = plan_of('host', 1)
+    wrong = compare(found, expected, 'host', 'device') + as_planned('host', 1, found)
+    if not 0 < chosen['homes'] < plan['snapshots'] or chosen['snapshots']:
+        wrong.append(f'{chosen}, with {limit}')
+    swapped = {'memory.limit_bytes': limit['memory.host_limit_bytes'] // 8, 'memory.host_limit_bytes': 1024}
+    return wrong + ends('both', 1, 4, r'no plan fits; the smallest lacks \d+ bytes of memory.limit_bytes.* of memory.host_limit_bytes',
+                        {**more, **BUDGET, **swapped})
+
+
+def rates_of_the_host():
+    """What the benchmark prints is what a plan takes."""
+    job.prepare('tier', config(1, **HOST))
+    text = job.sherd('bench', 'tier', '--bytes', 1 << 24, '--repeat', 1, folder='tier')
+    rates = re.search(r'^for a GPU: --(offload.rates=host=([0-9.e+]+)/([0-9.e+]+))$', text, re.M)
+    if not rates or not re.search(r'^both ways +[0-9.]', text, re.M):
+        return [text]
+    plan = job.sherd('plan', 'c.yaml', f'--{rates[1]}', folder='tier')
+    says = re.search(r'rates of a GPU \(offload.rates\): ([0-9.e+-]+) GB/s to it, ([0-9.e+-]+) GB/s back', plan)
+    wrong = [plan for i in (1, 2) if not says or abs(float(says[i]) * 1e9 / float(rates[i + 1]) - 1) > 0.01]
+    return wrong[:1]
+
+
 REFUSED = [
+    ({**BUDGET, **HOST, 'memory.limit_bytes': 1 << 30}, 2, 'offload.optimizer.*chooses it; leave out one'),
+    ({**HOST, 'memory.host_limit_bytes': 1024}, 4, 'of pinned host memory per rank, more than memory.host_limit_bytes'),
     ({**CPU, **HOST}, 2, 'offload.optimizer.*cpu is for GPUs'),
     ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 2, 'offload.optimizer.*not of a GPU; give cpu'),
     ({**HOST, 'offload.optimizer_ratio': 0}, 2, 'offload.optimizer_ratio.*leave out'),
@@ -353,6 +418,9 @@ def main():
     job.need_emulated_gpus()
     tiny.write_tokens()
     cases = [(label(*row), same, *row) for row in MATRIX + (MORE if LONG else [])]
+    cases += [(f'within a budget, {label(ranks, more, how)}, {share}', within_budget, ranks, more, how, share, says)
+              for ranks, more, how, share, says in BUDGETS]
+    cases += [('limits of the host', host_limits, {**LARGE, **BF16}), ('rates of the host', rates_of_the_host)]
     cases += [(f'resumed {name}', resumes, *way, BF16) for name, *way in (
         ('GPU to host', {}, HOST), ('GPU to host, all', {}, {**HOST, **ALL}), ('host to GPU, all', {**HOST, **ALL}, {}), ('host to GPU', HOST, {}),
         ('host to host', {**HOST, 'offload.optimizer_ratio': 0.3}, HOST))]

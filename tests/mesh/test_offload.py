@@ -289,7 +289,7 @@ def planned(folder, ranks, more):
     job.prepare(folder, {'job.dump_folder': 'out', **config(ranks, **LARGE), **more})
     ranks = max(ranks, 1)
     text = job.sherd('plan', 'c.yaml', '--ranks', ranks, f'--mesh.ranks_per_node={ranks}', folder=folder)
-    file = re.search(r'optimizer states: all that is in it +(\d+)', text)
+    file = re.search(r'file of this rank.*\n  .* {2,}(\d+)  ', text)
     return {'strategy': ' '.join(re.search(r'strategy(.*?)\nstep', text, re.S)[1].split()),
             'arena': int(re.search(r'all that is allocated +(\d+)', text)[1]), 'file': int(file[1]) if file else 0}
 
@@ -326,8 +326,8 @@ def file_is_as_planned(name):
     run.kill()
     says = run.communicate()[1]
     wrong = [] if bytes == plan['file'] else [f'{name}: a file of {bytes} bytes, planned {plan["file"]}']
-    choice = re.search(r', (?:\d+/16 of the )?optimizer states in a file', plan['strategy'])
-    return wrong if choice and choice[0] in says else [f'{name}: planned "{plan["strategy"]}", said: {says}', *wrong]
+    choice = re.search(r'recompute none(, .* in a file)', plan['strategy'])
+    return wrong if choice and choice[1] in says else [f'{name}: planned "{plan["strategy"]}", said: {says}', *wrong]
 
 
 # Of Llama 3.1 70B on four ranks: 70.55 G parameters, or with adapters of rank 16, 207 M; bytes of all ranks.
@@ -506,23 +506,25 @@ def damage_until_it_ends(path):
 
 
 BUDGETS = [
-    ('by-the-file', 0, BUDGET, 0.6, r'recompute none, \d+/16 of the optimizer states in a file, to fit'),
-    ('by-the-file-in-float16', 0, {**BUDGET, **F16}, 0.5, r'recompute none, \d+/16 of the optimizer states in a file, to fit'),
-    ('by-all-of-it', 0, {**BUDGET, **BF16}, 0, r'recompute none, optimizer states in a file, to fit'),
+    ('by-the-file', 0, BUDGET, 0.6, r'recompute none, .*(states|gradients).* in a file, to fit'),
+    ('by-the-file-in-float16', 0, {**BUDGET, **F16}, 0.5, r'recompute none, .*(states|gradients).* in a file, to fit'),
+    ('by-all-of-it', 0, {**BUDGET, **BF16}, 0, r'recompute none, optimizer states.* in a file, to fit'),
     ('by-recomputation', 0, {**BOTH, **DISK}, 0.998, r'recompute selective.*, to fit'),
     ('by-both', 2, {**BOTH, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 2}, 0.02,
-     r'(selective|full).*, (\d+/16 of the )?optimizer states in a file, to fit'),
+     r'(selective|full).*, (states|gradients).* in a file, to fit'),
     ('no-shard', 2, {**BUDGET, 'parallelism.sharding_strategy': 'no_shard', 'training.global_batch_size': 2}, 0.5,
-     r'\d+/16 of the optimizer states in a file, to fit'),
+     r'(states|gradients).* in a file, to fit'),
 ]
 
 REFUSED = [
     ({'offload.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 2, 'chooses it; leave out one'),
     ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240}, 4,
-     'of optimizer states in a file (offload.nvme_limit_bytes allows '),
+     'no plan fits; the smallest lacks '),
     ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240,
-      'offload.nvme_limit_bytes': 1}, 4, 'with 0 B of optimizer states in a file (offload.nvme_limit_bytes allows 1 B)'),
+      'offload.nvme_limit_bytes': 1}, 4, '0 B in a file, and offload.nvme_limit_bytes allows 1 B'),
     ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none'}, 2, 'fits memory.limit_bytes'),
+    ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'offload.nvme_path': '', 'memory.limit_bytes': 1 << 30},
+     2, 'into which folder'),
     ({'offload.nvme_limit_bytes': 4096}, 4, 'more than offload.nvme_limit_bytes'),
     ({'offload.nvme_path': '/dev/shm'}, 2, 'memory itself'), ({'offload.nvme_path': 'nowhere'}, 3, 'nowhere'),
     ({'offload.nvme_path': ''}, 2, 'offload.nvme_path'), ({'offload.nvme_path': 'c.yaml'}, 3, 'c.yaml'),

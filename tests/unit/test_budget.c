@@ -17,22 +17,30 @@
 
 #include <cmocka.h>
 
-enum { LAYERS = 3, LEVELS = 2 * LAYERS + 1, PARTS = 17, RANKS = 2 };
+enum { LAYERS = 4, LEVELS = 2 * LAYERS + 1, PARTS = 17, RANKS = 2 };
 
-static const char SLOW[] = "offload.rates=file=2e7/1e7,mixed=1e7", FAST[] = "offload.rates=file=4e10/4e10";
+static const char SLOW[] = "offload.rates=file=2e7/1e7,mixed=1e7,host=2e8/1e8",
+                  FAST[] = "offload.rates=file=4e10/4e10,host=9e11/9e11";
 
-static const struct sh_topology at = {.world = RANKS, .ranks_per_node = RANKS, .in_blocks = true};
+static const struct sh_topology cpus = {.world = RANKS, .ranks_per_node = RANKS, .in_blocks = true},
+                                gpus = {.world = RANKS, .ranks_per_node = RANKS, .in_blocks = true, .gpu = true};
+static const struct sh_topology *at = &cpus;
 
+/* What is tried, and what comes of it. */
+struct choice {
+    int level, part, gradients, params, act;
+};
 struct plan {
-    double arena, file, seconds;
+    double arena, file, host, seconds;
 };
 
-/* `fit`: what the budget may choose. */
-static struct sh_build build(struct sh_config *cfg, const char *rates, bool recompute, int64_t limit)
+/* `fit`: what the budget may choose. Limits are what the configuration says. */
+static struct sh_build build_within(struct sh_config *cfg, const char *rates, bool recompute, int64_t limit,
+                                    int64_t host)
 {
-    char limit_text[64];
+    char limit_text[64], host_text[64], layers[32];
     const char *words[] = {"model.family=llama",
-                           "model.n_layers=3",
+                           layers,
                            "model.dim=64",
                            "model.n_heads=4",
                            "model.n_kv_heads=4",
@@ -44,23 +52,29 @@ static struct sh_build build(struct sh_config *cfg, const char *rates, bool reco
                            "training.local_batch_size=2",
                            "training.global_batch_size=16",
                            "parallelism.sharding_strategy=full_shard",
-                           "training.device=cpu",
-                           "checkpoint.enable=false",
+                           at->gpu ? "training.device=cuda" : "training.device=cpu",
                            "offload.mode=memory_budget",
-                           "offload.nvme_path=.",
+                           at->gpu ? host_text : "offload.nvme_path=.",
                            limit_text,
                            rates,
                            "activation_checkpoint.mode=memory_budget"};
     struct sh_mesh_shape mesh;
     struct sh_build b;
 
+    snprintf(layers, sizeof layers, "model.n_layers=%d", LAYERS);
     snprintf(limit_text, sizeof limit_text, "memory.limit_bytes=%lld", (long long)limit);
+    snprintf(host_text, sizeof host_text, "memory.host_limit_bytes=%lld", (long long)host);
     if (sh_config_load(NULL, (int)(sizeof words / sizeof *words) - !recompute, words, cfg) != SH_OK)
         fail_msg("%s", sh_error_text());
-    assert_int_equal(sh_request_mesh(cfg, &at, &mesh), SH_OK);
-    assert_int_equal(sh_request_build(cfg, &at, &mesh, SH_TO_TRAIN, 2, limit, &b), SH_OK);
+    assert_int_equal(sh_request_mesh(cfg, at, &mesh), SH_OK);
+    assert_int_equal(sh_request_build(cfg, at, &mesh, SH_TO_TRAIN, 2, limit, &b), SH_OK);
     assert_true(b.fit_homes && b.fit == recompute);
     return b;
+}
+
+static struct sh_build build(struct sh_config *cfg, const char *rates, bool recompute, int64_t limit)
+{
+    return build_within(cfg, rates, recompute, limit, 0);
 }
 
 static struct plan plan_of(const struct sh_config *cfg, const struct sh_build *b)
@@ -71,14 +85,16 @@ static struct plan plan_of(const struct sh_config *cfg, const struct sh_build *b
     struct sh_cost_step step;
     struct sh_program *p;
     struct plan out;
-    int file;
+    int file, host;
 
-    sh_cost_assume_rates(cfg, &m); /* of two threads, as these plans have */
+    sh_cost_assume_machine(cfg, at->gpu, &m); /* of two threads, as these plans have */
     assert_int_equal(sh_pass_build_until(b, NULL, &p), SH_OK);
     r.p = p;
     assert_int_equal(sh_cost_step(&r, &step), SH_OK);
     file = sh_program_file_tier(p);
-    out = (struct plan){(double)p->arena_bytes, file == SH_NONE ? 0 : (double)p->tiers[file].bytes, step.seconds};
+    host = sh_program_host_tier(p);
+    out = (struct plan){(double)p->arena_bytes, file == SH_NONE ? 0 : (double)p->tiers[file].bytes,
+                        host == SH_NONE ? 0 : (double)p->tiers[host].bytes, step.seconds};
     sh_program_destroy(p);
     return out;
 }
@@ -88,20 +104,45 @@ static struct sh_recompute of_level(int i)
     return (struct sh_recompute){.full = i > LAYERS ? i - LAYERS : 0, .selective = i > LAYERS ? LAYERS : i};
 }
 
-/* Every choice there is. */
-static void plan_all(const struct sh_config *cfg, struct sh_build b, struct plan all[LEVELS][PARTS])
+/* As a configuration would ask for it; beside a GPU there is a copy for saves only while the states are on it. */
+static struct plan plan_choice(const struct sh_config *cfg, struct sh_build b, const struct choice *c)
 {
-    for (int level = 0; level < LEVELS; level++)
-        for (int part = 0; part < PARTS; part++) {
-            b.recompute = of_level(level);
-            b.offload.optimizer_16 = part;
-            all[level][part] = plan_of(cfg, &b);
-        }
+    b.recompute = of_level(c->level);
+    b.offload.optimizer_16 = c->part;
+    b.offload.carry = c->part > 0;
+    b.offload.gradients = c->gradients;
+    b.offload.parameters = b.options.fetched = c->params;
+    b.offload.act_blocks = c->act;
+    b.options.snapshot = at->gpu && c->part == 0;
+    return plan_of(cfg, &b);
 }
 
-static bool fits(const struct sh_build *b, struct plan p, double file_limit)
+/* Every choice there is, with quarters of the states; `plans` has room for all. Returns how many. */
+static int plan_all(const struct sh_config *cfg, const struct sh_build *b, struct choice *choices, struct plan *plans)
 {
-    return p.arena <= (double)b->limit_bytes && p.file <= file_limit;
+    int n = 0;
+
+    for (int level = 0; level < LEVELS; level++)
+        for (int part = 0; part < PARTS; part += 4)
+            for (int gradients = 0; gradients < 2; gradients++)
+                for (int params = 0; params < (at->gpu ? 2 : 1); params++)
+                    for (int act = 0; act <= LAYERS - 2; act++) {
+                        choices[n] = (struct choice){level, part, gradients, params, act};
+                        plans[n] = plan_choice(cfg, *b, &choices[n]);
+                        n++;
+                    }
+    return n;
+}
+enum { MOST = LEVELS * 5 * 2 * 2 * (LAYERS - 1) };
+
+/* Limits in bytes; those of a CPU's host and a GPU's file mean nothing. */
+struct limits {
+    double arena, host, file;
+};
+
+static bool fits(const struct limits *l, const struct plan *p)
+{
+    return p->arena <= l->arena && p->file <= l->file && p->host <= l->host;
 }
 
 static int level_of(const struct sh_build *b)
@@ -114,68 +155,159 @@ static int level_of(const struct sh_build *b)
     return level;
 }
 
-/* Against all others; the mode and the file may forbid some. */
-static void check_choice(const struct sh_build *b, struct plan all[LEVELS][PARTS], int levels, double file_limit)
+static struct choice choice_of(const struct sh_build *b)
 {
-    int level = level_of(b), part = b->offload.optimizer_16;
-    const double near = 0.995; /* larger slices are fewer, which may be worth some microseconds */
-    struct plan mine = all[level][part];
-
-    assert_true(level < levels && fits(b, mine, file_limit));
-    for (int i = 0; i < levels; i++)
-        for (int k = 0; k < PARTS; k += 4)
-            if (fits(b, all[i][k], file_limit) && all[i][k].seconds < mine.seconds * near)
-                fail_msg("level %d with %d/16 takes %g s, %d with %d/16 %g s", level, part, mine.seconds, i, k,
-                         all[i][k].seconds);
-    if (part > 0)
-        assert_false(fits(b, all[level][part - 1], file_limit));
+    return (struct choice){level_of(b), b->offload.optimizer_16, b->offload.gradients, b->offload.parameters,
+                           b->offload.act_blocks};
 }
 
-static void check_limit(const char *rates, bool recompute, double share, struct plan all[LEVELS][PARTS])
+/* Against all others; the mode may forbid some. Returns whether anything fits. */
+static bool check_choice(const struct sh_config *cfg, const struct sh_build *b, const struct choice *choices,
+                         const struct plan *plans, int n, int levels, const struct limits *l)
 {
-    int levels = recompute ? LEVELS : 1;
-    double least = all[levels - 1][16].arena;
-    struct sh_config cfg;
-    struct sh_build b;
+    const double near = 0.994; /* a thousandth is no difference, and larger slices are fewer */
+    struct choice mine = choice_of(b);
+    struct plan its = plan_of(cfg, b);
+    bool any = false;
 
-    b = build(&cfg, rates, recompute, (int64_t)(least + share * (all[0][0].arena - least)));
-    assert_int_equal(sh_budget_fit(&cfg, &at, NULL, &b), SH_OK);
-    check_choice(&b, all, levels, 1e18);
-    assert_true(share < 1 || (level_of(&b) == 0 && b.offload.optimizer_16 == 0));
+    for (int i = 0; i < n; i++) {
+        if (choices[i].level >= levels || !fits(l, &plans[i]))
+            continue;
+        any = true;
+        if (plans[i].seconds < its.seconds * near)
+            fail_msg(
+                "level %d, %d/16, gradients %d, parameters %d, activations of %d take %g s; level %d, %d/16, %d, %d, "
+                "%d %g s",
+                mine.level, mine.part, mine.gradients, mine.params, mine.act, its.seconds, choices[i].level,
+                choices[i].part, choices[i].gradients, choices[i].params, choices[i].act, plans[i].seconds);
+    }
+    assert_true(mine.level < levels && (!any || fits(l, &its)));
+    if (any && mine.part > 0) {
+        struct plan less;
+
+        mine.part--;
+        less = plan_choice(cfg, *b, &mine);
+        assert_false(fits(l, &less) && less.seconds <= its.seconds);
+    }
+    return any;
+}
+
+/* shares: of what lies between the smallest choice and the one that leaves all on the device. */
+static bool check_limits(const char *rates, bool recompute, const struct choice *choices, const struct plan *plans,
+                         int n, struct limits l)
+{
+    struct sh_config cfg;
+    struct sh_build b = build_within(&cfg, rates, recompute, (int64_t)l.arena, at->gpu ? (int64_t)l.host : 0);
+
+    b.file_limit_bytes = at->gpu ? 0 : (int64_t)l.file;
+    assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
+    return check_choice(&cfg, &b, choices, plans, n, recompute ? LEVELS : 1, &l);
+}
+
+static struct limits most_of(const struct plan *plans, int n)
+{
+    struct limits most = {0, 0, 0};
+
+    for (int i = 0; i < n; i++)
+        most = (struct limits){fmax(most.arena, plans[i].arena), fmax(most.host, plans[i].host),
+                               fmax(most.file, plans[i].file)};
+    return most;
+}
+
+static double least_arena(const struct plan *plans, int n)
+{
+    double least = INFINITY;
+
+    for (int i = 0; i < n; i++)
+        least = fmin(least, plans[i].arena);
+    return least;
+}
+
+/* Thirds of what the choices differ by on the device, beside none, half and all of what may be wanted below it. */
+static void check_rates(const char *rates, int *fitting)
+{
+    static struct choice choices[MOST];
+    static struct plan plans[MOST];
+    struct sh_config cfg;
+    struct sh_build b = build(&cfg, rates, true, 1);
+    int n = plan_all(&cfg, &b, choices, plans);
+    struct limits most = most_of(plans, n);
+    double least = least_arena(plans, n);
+
+    for (int share = 0; share <= 3; share++)
+        for (int below = 0; below <= 2; below++)
+            for (int recompute = 0; recompute < 2; recompute++)
+                *fitting += check_limits(rates, recompute, choices, plans, n,
+                                         (struct limits){floor(least + share / 3.0 * (plans[0].arena - least)),
+                                                         floor(1 + below / 2.0 * most.host),
+                                                         floor(1 + below / 2.0 * most.file)});
 }
 
 static void the_fastest_that_fits(void **state)
 {
-    static const char *const rates[] = {SLOW, FAST, "offload.rates=", "offload.rates=file=2e9/1e9"};
-    static struct plan all[LEVELS][PARTS];
+    static const char *const rates[] = {SLOW, FAST, "offload.rates=file=2e9/1e9,host=5e9/4e9"};
+    int fitting = 0;
+
+    at = *state;
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        check_rates(rates[i], &fitting);
+    at = &cpus;
+    assert_true(fitting > 30); /* else nothing was compared */
+}
+
+/* Bytes that a copy for saves takes, those of all homes, and what lies between: each limit decides by itself, and in the
+ * place of the other it would decide otherwise. */
+static void each_limit_decides(void **state)
+{
+    struct sh_config cfg;
+    struct sh_build b, other;
+    struct sh_program *p = NULL;
+    struct plan whole, half;
 
     (void)state;
-    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
-        struct sh_config cfg;
-        struct sh_build b = build(&cfg, rates[i], true, 1);
-
-        plan_all(&cfg, b, all);
-        for (int share = 0; share <= 8; share++)
-            for (int recompute = 0; recompute < 2; recompute++)
-                check_limit(rates[i], recompute, share / 8.0, all);
-    }
+    at = &gpus;
+    b = build(&cfg, FAST, false, 1);
+    whole = plan_choice(&cfg, b, &(struct choice){.part = 0});
+    half = plan_choice(&cfg, b, &(struct choice){.part = 8});
+    /* The device's alone. */
+    b = build_within(&cfg, FAST, false, (int64_t)half.arena, (int64_t)(2 * whole.host));
+    assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
+    assert_true(plan_of(&cfg, &b).arena <= half.arena && sh_pass_homes_text(&b, (char[SH_HOMES_TEXT]){0})[0]);
+    /* The host's: all fits the device, but the copy for saves takes more than the states would. */
+    other = build_within(&cfg, FAST, false, (int64_t)whole.arena, (int64_t)whole.host - 1);
+    assert_int_equal(sh_budget_fit(&cfg, at, NULL, &other), SH_OK);
+    assert_true(other.offload.optimizer_16 > 0 && plan_of(&cfg, &other).host < whole.host);
+    /* Neither alone: what the device lacks has no room on the host. The refusal has both. */
+    b = build_within(&cfg, FAST, false, (int64_t)half.arena, 1000);
+    assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
+    assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
+    sh_program_destroy(p);
+    assert_non_null(strstr(sh_error_text(), "no plan fits; the smallest lacks "));
+    assert_non_null(strstr(sh_error_text(), " bytes of memory.host_limit_bytes = 1000 B, since it needs "));
+    /* By hand it is a limit all the same. */
+    b = build_within(&cfg, FAST, false, (int64_t)1e12, 1000);
+    b.fit_homes = false;
+    assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
+    sh_program_destroy(p);
+    assert_non_null(
+        strstr(sh_error_text(), "of pinned host memory per rank, more than memory.host_limit_bytes = 1000 B; "));
+    at = &cpus;
 }
 
 /* The same limit, which either way meets; a disk that costs nothing, and one that costs more than computing again. */
 static void the_disk_decides(void **state)
 {
     struct sh_config cfg;
-    struct sh_build b = build(&cfg, FAST, true, 1), moved = b;
+    struct sh_build b = build(&cfg, FAST, true, 1);
     int64_t limit;
 
     (void)state;
-    moved.offload.optimizer_16 = 16;
-    limit = (int64_t)((plan_of(&cfg, &b).arena + plan_of(&cfg, &moved).arena) / 2);
+    limit = (int64_t)((plan_of(&cfg, &b).arena + plan_choice(&cfg, b, &(struct choice){.part = 16}).arena) / 2);
     b = build(&cfg, FAST, true, limit);
-    assert_int_equal(sh_budget_fit(&cfg, &at, NULL, &b), SH_OK);
-    assert_true(level_of(&b) == 0 && b.offload.optimizer_16 > 0);
+    assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
+    assert_true(level_of(&b) == 0 && sh_pass_homes_text(&b, (char[SH_HOMES_TEXT]){0})[0]);
     b = build(&cfg, SLOW, true, limit);
-    assert_int_equal(sh_budget_fit(&cfg, &at, NULL, &b), SH_OK);
+    assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
     assert_true(level_of(&b) > 0 && b.offload.optimizer_16 == 0);
 }
 
@@ -185,29 +317,30 @@ static void both_limits_hold(void **state)
     struct sh_config cfg;
     struct sh_build b = build(&cfg, FAST, false, 1);
     struct sh_program *p = NULL;
-    struct plan sixths;
+    struct choice six = {.part = 6, .gradients = 1, .act = LAYERS - 2},
+                  all = {.part = 16, .gradients = 1, .act = LAYERS - 2};
+    struct plan sixths = plan_choice(&cfg, b, &six), least = plan_choice(&cfg, b, &all);
 
     (void)state;
-    b.offload.optimizer_16 = 6;
-    sixths = plan_of(&cfg, &b);
     for (int less = 0; less < 2; less++) {
-        int64_t limit = (int64_t)sixths.arena - less;
+        int64_t limit = less ? (int64_t)least.arena / 2 : (int64_t)sixths.arena;
 
         b = build(&cfg, FAST, false, limit);
         b.file_limit_bytes = (int64_t)sixths.file;
-        assert_int_equal(sh_budget_fit(&cfg, &at, NULL, &b), SH_OK);
-        assert_int_equal(b.offload.optimizer_16, 6);
+        assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
+        assert_true(less || plan_of(&cfg, &b).file <= sixths.file);
         assert_int_equal(sh_pass_build(&b, &p), less ? SH_E_MEMORY : SH_OK);
         sh_program_destroy(p);
     }
-    assert_non_null(strstr(sh_error_text(), "more than memory.limit_bytes = "));
-    assert_non_null(strstr(sh_error_text(), " of optimizer states in a file (offload.nvme_limit_bytes allows "));
+    assert_non_null(strstr(sh_error_text(), "no plan fits; the smallest lacks "));
+    assert_non_null(strstr(sh_error_text(), " bytes of memory.limit_bytes = "));
+    assert_non_null(strstr(sh_error_text(), "offload.nvme_limit_bytes"));
     assert_null(strstr(sh_error_text(), "offload.optimizer=nvme"));
     /* Without a choice it is a limit all the same. */
     b = build(&cfg, FAST, false, (int64_t)2e9);
     b.fit_homes = false;
     b.offload.optimizer_16 = 7;
-    b.file_limit_bytes = (int64_t)sixths.file;
+    b.file_limit_bytes = (int64_t)sixths.file / 4;
     assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
     sh_program_destroy(p);
     assert_non_null(strstr(sh_error_text(), "in a file per rank, more than offload.nvme_limit_bytes = "));
@@ -234,7 +367,7 @@ static sh_rc fit_with(struct sh_build *b, const struct sh_config *cfg, double le
     fails_at = fails;
     other_level = level;
     other_room = room;
-    return sh_budget_fit(cfg, &at, another_rank, b);
+    return sh_budget_fit(cfg, at, another_rank, b);
 }
 
 static void ranks_choose_together(void **state)
@@ -246,7 +379,7 @@ static void ranks_choose_together(void **state)
 
     (void)state;
     alone = b = build(&cfg, SLOW, true, (int64_t)(0.95 * whole));
-    assert_int_equal(sh_budget_fit(&cfg, &at, NULL, &alone), SH_OK);
+    assert_int_equal(sh_budget_fit(&cfg, at, NULL, &alone), SH_OK);
     assert_int_equal(fit_with(&b, &cfg, 0, 1e18, 0), SH_OK);
     assert_memory_equal(&b.recompute, &alone.recompute, sizeof b.recompute);
     assert_int_equal(b.offload.optimizer_16, alone.offload.optimizer_16);
@@ -262,25 +395,24 @@ static void ranks_choose_together(void **state)
     }
 }
 
-/* A file that is full costs two more tries, wherever its limit is; each meets the others seven times, and the first once more. */
+/* A file that is full costs a few more tries, wherever its limit is; each has eight meetings, and the first one more. Without
+ * recomputation to choose there are ten choices of homes and twenty of activations at most, and as many for a refusal. */
 static void a_full_file_is_found_soon(void **state)
 {
-    enum { TRIES = 9, MEETINGS = 7 };
+    enum { TRIES = 2 * (12 + 24) + 8, MEETINGS = 6 };
     struct sh_config cfg;
 
     (void)state;
     for (int i = 2; i < 2 * (PARTS - 1); i++) {
         struct sh_build b = build(&cfg, FAST, false, 1);
-        struct plan most;
         int part = i / 2, less = i % 2; /* less memory than any choice needs whose file is within its limit */
+        struct plan most = plan_choice(&cfg, b, &(struct choice){.part = part}), mine;
 
-        b.offload.optimizer_16 = part;
-        b.offload.carry = true;
-        most = plan_of(&cfg, &b);
         b = build(&cfg, FAST, false, (int64_t)most.arena - less);
         b.file_limit_bytes = (int64_t)most.file;
         assert_int_equal(fit_with(&b, &cfg, 0, 1e18, 0), SH_OK);
-        assert_int_equal(b.offload.optimizer_16, part);
+        mine = plan_of(&cfg, &b);
+        assert_true(less || (mine.file <= most.file && mine.arena <= most.arena));
         assert_in_range(calls, 1, TRIES * MEETINGS + 1);
     }
 }
@@ -291,22 +423,26 @@ static void rates_are_read(void **state)
         const char *text;
         int bad; /* -1: it is right */
         struct sh_config_rates rates;
-    } rows[] = {{"", -1, {0, 0, 0}},
-                {"file=3e9/2e9", -1, {3e9, 2e9, 0}},
-                {"file=3e9/2e9,mixed=1e9", -1, {3e9, 2e9, 1e9}},
-                {"mixed=1e9,file=1/2", -1, {1, 2, 1e9}},
-                {"mixed=1e9", 0, {0, 0, 0}},
-                {"file=3e9", 0, {0, 0, 0}},
-                {"file=3e9/", 0, {0, 0, 0}},
-                {"file=3e9/0", 0, {0, 0, 0}},
-                {"file=-1/1", 0, {0, 0, 0}},
-                {"file=nan/1e9", 0, {0, 0, 0}},
-                {"file=inf/1e9", 0, {0, 0, 0}},
-                {"file=1e9/1e9x", 0, {0, 0, 0}},
-                {"file=1e9/1e9,", 0, {0, 0, 0}},
-                {"file=1/1,file=1/1", 9, {0, 0, 0}},
-                {"file=1/1,host=1/1", 9, {0, 0, 0}},
-                {"disk=1/1", 0, {0, 0, 0}}};
+    } rows[] = {{"", -1, {0, 0, 0, 0, 0}},
+                {"file=3e9/2e9", -1, {3e9, 2e9, 0, 0, 0}},
+                {"file=3e9/2e9,mixed=1e9", -1, {3e9, 2e9, 1e9, 0, 0}},
+                {"mixed=1e9,file=1/2", -1, {1, 2, 1e9, 0, 0}},
+                {"host=4/5", -1, {0, 0, 0, 4, 5}},
+                {"host=4/5,file=1/2,mixed=3", -1, {1, 2, 3, 4, 5}},
+                {"mixed=1e9", 0, {0, 0, 0, 0, 0}},
+                {"file=3e9", 0, {0, 0, 0, 0, 0}},
+                {"file=3e9/", 0, {0, 0, 0, 0, 0}},
+                {"file=3e9/0", 0, {0, 0, 0, 0, 0}},
+                {"file=-1/1", 0, {0, 0, 0, 0, 0}},
+                {"file=nan/1e9", 0, {0, 0, 0, 0, 0}},
+                {"file=inf/1e9", 0, {0, 0, 0, 0, 0}},
+                {"file=1e9/1e9x", 0, {0, 0, 0, 0, 0}},
+                {"file=1e9/1e9,", 0, {0, 0, 0, 0, 0}},
+                {"file=1/1,file=1/1", 9, {0, 0, 0, 0, 0}},
+                {"host=1", 0, {0, 0, 0, 0, 0}},
+                {"mixed=1,host=1/1", 0, {0, 0, 0, 0, 0}},
+                {"host=1/1,host=1/1", 9, {0, 0, 0, 0, 0}},
+                {"disk=1/1", 0, {0, 0, 0, 0, 0}}};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -328,16 +464,36 @@ static void mixed_is_what_both_reach(void **state)
 
     (void)state;
     build(&cfg, "offload.rates=file=3e9/1e9,mixed=1.2e9", true, 1);
-    sh_cost_assume_rates(&cfg, &m);
+    sh_cost_assume_machine(&cfg, false, &m);
     assert_true(fabs(2 / (1 / m.scratch.read + 1 / m.scratch.write) / 1.2e9 - 1) < 1e-12);
     assert_true(fabs(m.scratch.read / m.scratch.write / 3 - 1) < 1e-12);
+}
+
+/* Either direction of either link has its own place. */
+static void rates_reach_the_machine(void **state)
+{
+    struct sh_config cfg;
+    struct sh_machine m;
+
+    (void)state;
+    build(&cfg, "offload.rates=file=1e9/2e9,host=3e9/4e9", true, 1);
+    sh_cost_assume_machine(&cfg, true, &m);
+    assert_true(m.scratch.read == 1e9 && m.scratch.write == 2e9 && m.host.read == 3e9 && m.host.write == 4e9);
+    assert_true(fabs(sh_price_host_move(&m, SH_OP_FETCH, 6e9).seconds - 2) < 1e-12);
+    assert_true(fabs(sh_price_host_move(&m, SH_OP_EVICT, 6e9).seconds - 1.5) < 1e-12);
+    build(&cfg, "offload.rates=file=1e9/2e9", true, 1);
+    sh_cost_assume_machine(&cfg, true, &m);
+    assert_true(m.host.read == 20e9 && m.host.write == 20e9);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_fastest_that_fits),
+        cmocka_unit_test_prestate(the_fastest_that_fits, (void *)&cpus),
+        {"the_fastest_that_fits_gpus", the_fastest_that_fits, NULL, NULL, (void *)&gpus},
         cmocka_unit_test(the_disk_decides),
+        cmocka_unit_test(each_limit_decides),
+        cmocka_unit_test(rates_reach_the_machine),
         cmocka_unit_test(both_limits_hold),
         cmocka_unit_test(ranks_choose_together),
         cmocka_unit_test(rates_are_read),

@@ -271,20 +271,20 @@ static const struct refusal texts[] = {
      "c.yaml:2: activation_checkpoint.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
     {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d}\n",
      "c.yaml:2: offload.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
-    {DEBUG_MODEL "offload: {mode: memory_budget}\nmemory: {limit_bytes: 1GiB}\n",
+    {DEBUG_MODEL "offload: {mode: memory_budget}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cpu}\n",
      "c.yaml:2: offload.mode: memory_budget: into which folder? give offload.nvme_path, on a local disk"},
     {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, optimizer: nvme}\nmemory: {limit_bytes: 1GiB}\n",
      "c.yaml:2: offload.optimizer: offload.mode=memory_budget chooses it; leave out one of them"},
     {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, gradients: nvme}\nmemory: {limit_bytes: 1GiB}\n",
-     "c.yaml:2: offload.gradients: offload.mode=memory_budget weighs optimizer states and recomputation only; leave out one "
-     "of them"},
+     "c.yaml:2: offload.gradients: offload.mode=memory_budget chooses it; leave out one of them"},
+    {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, activations: nvme}\nmemory: {limit_bytes: 1GiB}\n",
+     "c.yaml:2: offload.activations: offload.mode=memory_budget chooses it; leave out one of them"},
     {DEBUG_MODEL
-     "offload: {mode: memory_budget, nvme_path: /d}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cuda}\n",
-     "c.yaml:2: offload.mode: memory_budget moves between a file and the memory of the CPU, not of a GPU; give "
-     "offload.optimizer=cpu instead"},
+     "offload: {mode: memory_budget, parameters: cpu}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cuda}\n",
+     "c.yaml:2: offload.parameters: offload.mode=memory_budget chooses it; leave out one of them"},
     {DEBUG_MODEL "offload: {rates: {file: 3e9}}\n",
-     "c.yaml:2: offload.rates: 'file=3e9' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, in bytes a second, as "
-     "`sherd bench tier` prints them"},
+     "c.yaml:2: offload.rates: 'file=3e9' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, or host=READ/WRITE, in "
+     "bytes a second, as `sherd bench tier` prints them"},
     {DEBUG_MODEL "guard: {z_score: 1}\n",
      "c.yaml:2: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2"},
     {DEBUG_MODEL "guard: {action: rollback}\ncheckpoint: {enable: false}\n",
@@ -409,6 +409,13 @@ static void test_idle_beside_words(void **state)
         {"offload.optimizer=none", "offload.nvme_path=/d",
          "--offload.nvme_path: has no effect without offload.optimizer, offload.gradients or offload.activations=nvme, or "
          "offload.mode=memory_budget"},
+        {"offload.optimizer=none", "offload.rates=host=1e9/1e9",
+         "--offload.rates: has no effect without offload.mode=memory_budget, or a home below the device in offload"},
+        {"offload.parameters=cpu", "offload.rates=host=1e9/1e9", NULL},
+        {"offload.gradients=cpu", "offload.rates=host=1e9/1e9", NULL},
+        {"training.device=cpu", "memory.host_limit_bytes=1GiB",
+         "--memory.host_limit_bytes: has no effect without GPUs, but training.device is cpu"},
+        {"training.device=cuda", "memory.host_limit_bytes=1GiB", NULL},
         {"offload.gradients=nvme", "offload.nvme_path=/d", NULL},
         {"offload.optimizer=nvme", "offload.nvme_path=/d", NULL},
         {"offload.optimizer=cpu", "offload.optimizer_ratio=0.5", NULL},

@@ -74,6 +74,7 @@ static const struct expectation {
     {"data: {shuffle: False}", {0}, "data.shuffle", "false"},
     {"data: {token_type: \"uint32\"}", {0}, "data.token_type", "uint32"},
     {"memory: {limit_bytes: 4GiB}", {0}, "memory.limit_bytes", "4294967296"},
+    {"memory: {host_limit_bytes: 4GiB}", {0}, "memory.host_limit_bytes", "4294967296"},
     {"memory: {limit_bytes: 512 MiB}", {0}, "memory.limit_bytes", "536870912"},
     {"memory: {limit_bytes: 3KiB}", {0}, "memory.limit_bytes", "3072"},
     {"memory: {limit_bytes: 2TiB}", {0}, "memory.limit_bytes", "2199023255552"},

@@ -164,7 +164,7 @@ static void a_file_makes_room(void **state)
     snprintf(cfg.offload.nvme_path, sizeof cfg.offload.nvme_path, "/nowhere");
     assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
     assert_true(n > 0 && found[0].bytes <= s.limit_bytes);
-    assert_non_null(strstr(found[0].recompute, "optimizer states in a file"));
+    assert_non_null(strstr(found[0].recompute, " in a file"));
 }
 
 /* On GPUs with less memory than the chunks of parameters take: these may be in the host's. */

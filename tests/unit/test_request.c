@@ -135,6 +135,25 @@ static void refused(void **state)
     }
 }
 
+/* What a run may pin: what it is told, else its share of the node; on CPUs the limit says nothing. */
+static void room_on_the_host(void **state)
+{
+    struct sh_topology at = NODES(4, 4);
+    struct sh_config cfg;
+    double share;
+
+    (void)state;
+    load("training.device=cuda", &cfg);
+    at.gpu = true;
+    at.node_size = 4;
+    share = (double)sh_topology_host_room(&cfg, &at) / (double)sh_device_node_memory();
+    assert_true(share > 0.199 && share < 0.201);
+    cfg.memory.host_limit_bytes = 777;
+    assert_int_equal(sh_topology_host_room(&cfg, &at), 777);
+    at.gpu = false;
+    assert_int_equal(sh_topology_host_room(&cfg, &at), 0);
+}
+
 /* What a device has below it, where the configuration leaves the device to the node; NULL: it can be done. */
 static void tiers_below_a_device(void **state)
 {
@@ -165,8 +184,9 @@ static void tiers_below_a_device(void **state)
          "offload.activations=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; nvme puts them into "
          "a file"},
         {"offload.mode=memory_budget memory.limit_bytes=1GiB offload.nvme_path=/d", false, NULL},
-        {"offload.mode=memory_budget memory.limit_bytes=1GiB offload.nvme_path=/d", true,
-         "give offload.optimizer=cpu instead"},
+        {"offload.mode=memory_budget memory.limit_bytes=1GiB", true, NULL},
+        {"offload.mode=memory_budget memory.limit_bytes=1GiB", false,
+         "offload.mode=memory_budget: into which folder? On CPUs give offload.nvme_path"},
     };
 
     (void)state;
@@ -178,6 +198,7 @@ static void tiers_below_a_device(void **state)
 
         at.gpu = rows[i].gpu;
         load(rows[i].set, &cfg);
+        cfg.memory.host_limit_bytes = 12345;
         assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);
         assert_int_equal(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, 1, 0, &build),
                          rows[i].text ? SH_E_USAGE : SH_OK);
@@ -185,6 +206,8 @@ static void tiers_below_a_device(void **state)
             fail_msg("row %d: %s", (int)i, sh_error_text());
         if (!rows[i].text)
             assert_true(build.offload.carry == (build.offload.optimizer_16 == 16));
+        if (!rows[i].text)
+            assert_int_equal(build.host_limit_bytes, at.gpu ? 12345 : 0);
         sh_error_clear();
     }
 }
@@ -341,6 +364,7 @@ int main(void)
         cmocka_unit_test(meshes),
         cmocka_unit_test(axes_are_those_of_the_plan),
         cmocka_unit_test(refused),
+        cmocka_unit_test(room_on_the_host),
         cmocka_unit_test(tiers_below_a_device),
         cmocka_unit_test(a_node_holds_what_its_ranks_pin),
     };

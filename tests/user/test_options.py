@@ -210,6 +210,7 @@ ROWS = {
     'comm.nccl_max_ctas': Row(4, 'refused'),
     'comm.shared_memory': Row('off', 'plan', needs=HYBRID),
     'memory.limit_bytes': Row('10KiB', 'refused'),
+    'memory.host_limit_bytes': Row('1KiB', 'mpi/plan-host-budget.case'),
     'training.enable_cpu_offload': Row('true', 'refused'),
     'offload.mode': Row('memory_budget', 'plan', needs={'offload.nvme_path': '.', 'memory.limit_bytes': 1 << 30}),
     'offload.nvme_limit_bytes': Row('1KiB', 'refused', needs=NVME),
