@@ -1,8 +1,12 @@
 /* Rates of the matrix products, attention and the head at the shapes of GPT-2 124M. Not a test: it passes nothing.
  *     OMP_NUM_THREADS=2 bench_kernels [repeats]
  * A figure is operations over the best wall time of the repeats. Attention counts the pairs that are seen: half. */
+#include "sherd_config.h"
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm_engine.h"
+#include "kernels/cpu/wide.h"
+#include "src/base/isa.h"
 #include "src/base/mem.h"
 
 #include <omp.h>
@@ -153,6 +157,47 @@ static void bench_head(enum sh_dtype act, int64_t chunk_rows)
     measure(name, sh_cpu_head_loss_grad, sh_cpu_head_work_bytes, &grad, 6.0 * N * C * V);
 }
 
+#ifdef SH_WIDE
+enum { SUMS = 12, DOTS = 50 << 20 }; /* as many sums at a time as hide the latency */
+
+/* Products of pairs, DOTS times SUMS, with all operands in registers. */
+static SH_WIDE void dots(void)
+{
+    __m512 sum[SUMS];
+    __m512i pair = _mm512_setzero_si512();
+
+    _Pragma("GCC unroll 12") for (int j = 0; j < SUMS; j++) sum[j] = _mm512_setzero_ps();
+    for (int i = 0; i < DOTS; i++) {
+        _Pragma("GCC unroll 12") for (int j = 0; j < SUMS; j++)
+        {
+            sum[j] = _mm512_dpbf16_ps(sum[j], (__m512bh)pair, (__m512bh)pair);
+            __asm__ volatile("" : "+v"(sum[j])); /* no product may be left out */
+        }
+    }
+}
+
+/* The roof of products by AVX-512 bf16: the instruction alone. */
+static void bench_instruction(void)
+{
+    double seconds = 1e30;
+
+    if (!sh_isa_has(SH_ISA_AVX512_BF16))
+        return;
+    for (int r = 0; r < 3; r++) {
+        double start = omp_get_wtime();
+#pragma omp parallel
+        dots();
+        double s = omp_get_wtime() - start;
+        seconds = s < seconds ? s : seconds;
+    }
+    report("vdpbf16ps alone", SH_BF16, 64.0 * SUMS * DOTS * omp_get_max_threads(), seconds);
+}
+#else
+static void bench_instruction(void)
+{
+}
+#endif
+
 /* One product [N,C] x [C,F] on each engine, for their order in gemm_engine.c. */
 static void bench_engines(void)
 {
@@ -201,6 +246,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         repeats = atoi(argv[1]);
     printf("%d threads, %d tokens\n", omp_get_max_threads(), N);
+    bench_instruction();
     bench_engines();
     for (int a = 0; a < 2; a++) {
         for (int i = 0; i < 4; i++)
