@@ -90,12 +90,15 @@ struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struc
                                     .nccl_max_ctas = cfg->comm.nccl_max_ctas};
 }
 
-/* The rest is for programs and cached files. */
+/* The rest is for programs and cached files. What nobody chooses is compared with what is free (pinned.h), and with nothing
+ * else. */
 int64_t sh_topology_host_room(const struct sh_config *cfg, const struct sh_topology *at)
 {
     const double share = 0.8;
 
-    if (!at->gpu || cfg->memory.host_limit_bytes)
-        return at->gpu ? cfg->memory.host_limit_bytes : 0;
+    if (!at->gpu)
+        return 0;
+    if (cfg->memory.host_limit_bytes || cfg->offload.mode != SH_OFFLOAD_BUDGET)
+        return cfg->memory.host_limit_bytes;
     return (int64_t)(share * (double)sh_device_node_memory()) / at->node_size;
 }

@@ -45,8 +45,8 @@ bool sh_topology_shares(const struct sh_config *cfg, const struct sh_topology *a
 struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struct sh_topology *at,
                                         const struct sh_device *device, int sharing);
 
-/* Bytes that a rank may pin on the host of its GPU: memory.host_limit_bytes, else its share of four fifths of this node's
- * memory; 0 on CPUs. Local. */
+/* Bytes that a rank may pin on the host of its GPU: memory.host_limit_bytes, else with offload.mode=memory_budget its share of
+ * four fifths of this node's memory; 0: no limit. Local. */
 int64_t sh_topology_host_room(const struct sh_config *cfg, const struct sh_topology *at);
 
 #endif

@@ -510,7 +510,7 @@ BUDGETS = [
     ('by-the-file-in-float16', 0, {**BUDGET, **F16}, 0.5, r'recompute none, .*(states|gradients).* in a file, to fit'),
     ('by-all-of-it', 0, {**BUDGET, **BF16}, 0, r'recompute none, optimizer states.* in a file, to fit'),
     ('by-recomputation', 0, {**BOTH, **DISK}, 0.998, r'recompute selective.*, to fit'),
-    ('by-both', 2, {**BOTH, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 2}, 0.02,
+    ('by-both', 2, {**BOTH, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 2}, -0.1,
      r'(selective|full).*, (states|gradients).* in a file, to fit'),
     ('no-shard', 2, {**BUDGET, 'parallelism.sharding_strategy': 'no_shard', 'training.global_batch_size': 2}, 0.5,
      r'(states|gradients).* in a file, to fit'),

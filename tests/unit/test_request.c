@@ -135,7 +135,7 @@ static void refused(void **state)
     }
 }
 
-/* What a run may pin: what it is told, else its share of the node; on CPUs the limit says nothing. */
+/* What a run may pin: what it is told, else of a budget its share of the node; on CPUs the limit says nothing. */
 static void room_on_the_host(void **state)
 {
     struct sh_topology at = NODES(4, 4);
@@ -146,6 +146,8 @@ static void room_on_the_host(void **state)
     load("training.device=cuda", &cfg);
     at.gpu = true;
     at.node_size = 4;
+    assert_int_equal(sh_topology_host_room(&cfg, &at), 0);
+    cfg.offload.mode = SH_OFFLOAD_BUDGET;
     share = (double)sh_topology_host_room(&cfg, &at) / (double)sh_device_node_memory();
     assert_true(share > 0.199 && share < 0.201);
     cfg.memory.host_limit_bytes = 777;
