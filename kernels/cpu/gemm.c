@@ -102,17 +102,17 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
 }
 
 /* Either the engine takes whole products and has scratch of its own, or the tiles are dealt out here. */
-int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, enum sh_dtype out_dtype, int threads)
+int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, int threads)
 {
     if (e->product)
-        return e->shared_bytes + threads * e->work_bytes;
-    return threads * sh_cpu_round64((out_dtype == SH_F32 ? 0 : SUMS_BYTES) + e->work_bytes);
+        return e->product_bytes(g, threads);
+    return threads * sh_cpu_round64((g->out_dtype == SH_F32 ? 0 : SUMS_BYTES) + e->work_bytes);
 }
 
 /* Dynamic, since tiles at the edges are smaller, and other processes may take a core. */
 static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work)
 {
-    int64_t one_thread = sh_gemm_work_bytes_on(e, g->out_dtype, 1);
+    int64_t one_thread = sh_gemm_work_bytes_on(e, g, 1);
     struct plan p = plan_tiles(g);
     struct sh_gemm_failure failure = {0};
 #pragma omp parallel
@@ -128,13 +128,13 @@ static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm *g, 
 
 sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes)
 {
-    SH_REQUIRE(work_bytes >= sh_gemm_work_bytes_on(e, g->out_dtype, omp_get_max_threads()));
+    SH_REQUIRE(work_bytes >= sh_gemm_work_bytes_on(e, g, omp_get_max_threads()));
     return e->product ? e->product(g, work) : run_tiles(e, g, work);
 }
 
-int64_t sh_gemm_work_bytes(enum sh_dtype in_dtype, enum sh_dtype out_dtype, int threads)
+int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads)
 {
-    return sh_gemm_work_bytes_on(sh_gemm_engine_for(in_dtype), out_dtype, threads);
+    return sh_gemm_work_bytes_on(sh_gemm_engine_for(g->in_dtype), g, threads);
 }
 
 sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes)

@@ -33,8 +33,9 @@ struct sh_gemm {
     const void *addend; /* [m,n] with ldc; c itself: the product is added to C; NULL: none */
 };
 
-/* Scratch of any product of these types with `threads` threads. */
-int64_t sh_gemm_work_bytes(enum sh_dtype in_dtype, enum sh_dtype out_dtype, int threads);
+/* Scratch of a product with `threads` threads; only sizes and types of g are read. Larger sizes never want less, so that one
+ * with the largest of each stands for several. */
+int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads);
 
 /* Run one product with omp_get_max_threads() threads; work: sh_gemm_work_bytes() of them, 64-byte aligned.
  * Errors: SH_E_MEMORY when oneDNN has none, SH_E_BUG when `work` is too small. */

@@ -30,8 +30,8 @@ struct sh_gemm_engine {
     /* Either of both; all f32 engines have tile(). */
     sh_rc (*tile)(const struct sh_gemm_tile *t, void *work); /* from many threads at once */
     sh_rc (*product)(const struct sh_gemm *g, void *work);   /* opens a parallel region itself */
-    int64_t work_bytes;   /* scratch of one thread, a multiple of 64; 0 in all f32 engines */
-    int64_t shared_bytes; /* scratch of product() beside that of each thread */
+    int64_t work_bytes; /* tile(): scratch of one thread, a multiple of 64; 0 in all f32 engines */
+    int64_t (*product_bytes)(const struct sh_gemm *g, int threads); /* product(): as sh_gemm_work_bytes() */
 };
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */
@@ -47,7 +47,7 @@ const struct sh_gemm_engine *sh_gemm_engine_for(enum sh_dtype in_dtype);
 enum { SH_GEMM_TILE_M = 256, SH_GEMM_TILE_N = 384 };
 
 /* sh_gemm_run() and its scratch for a given engine: tests and benchmarks compare engines. */
-int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, enum sh_dtype out_dtype, int threads);
+int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, int threads);
 sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes);
 
 #endif

@@ -18,8 +18,8 @@
 #include <omp.h>
 
 enum { SIDE = SH_PANEL_SIDE, STEP = SH_PANEL_STEP, DEPTH = SH_PANEL_DEPTH, CHUNK = DEPTH * STEP };
-enum { SLICE = 8, KEPT = 32, KEPT_ELEMS = 8 << 20 }; /* at most: panels of a slice; panels and elements that are kept */
-enum { OWN_BYTES = SLICE * (CHUNK * (int)sizeof(sh_bf16) + KEPT * STEP * (int)sizeof(float)) };
+enum { KEPT = 32, KEPT_ELEMS = 8 << 20 };   /* panels and elements that are kept at most */
+enum { DEEP = KEPT_ELEMS / (KEPT * SIDE) }; /* of the inner dimension, what a float C takes at a time */
 
 /* One product; [first, first + count) are the panels kept now. */
 struct product {
@@ -27,13 +27,44 @@ struct product {
     bool keeps_rows;
     int64_t first, count;
     sh_bf16 *kept;   /* [chunks of the inner dimension][count][CHUNK] */
-    sh_bf16 *panels; /* of this thread: [SLICE][CHUNK] */
-    float *sums;     /* of this thread: [SLICE][KEPT][STEP] */
+    sh_bf16 *panels; /* of this thread: [panels of a slice][CHUNK] */
+    float *sums;     /* of this thread: [kept panels][panels of the slice][STEP] */
 };
 
 static int64_t div_up(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
+}
+
+/* Of the shorter side of C, at most so many panels at a time. */
+static int64_t kept_panels(const struct sh_gemm *g)
+{
+    return sh_panel_least(sh_panels(sh_panel_least(g->m, g->n)), KEPT);
+}
+
+static int64_t kept_bytes(const struct sh_gemm *g)
+{
+    int64_t depth = g->out_dtype == SH_F32 ? sh_panel_least(g->k, DEEP) : g->k;
+    int64_t elems = kept_panels(g) * div_up(depth, DEPTH * SIDE) * CHUNK;
+
+    return sh_panel_least(elems, KEPT_ELEMS) * (int64_t)sizeof(sh_bf16);
+}
+
+/* Panels of a slice of the longer side, at most. */
+static int64_t most_slice(const struct sh_gemm *g)
+{
+    return sh_panel_least(sh_panels(g->m > g->n ? g->m : g->n), sh_panel_unit()->slice);
+}
+
+/* Of a thread: packed panels of a slice, and its sums. */
+static int64_t own_bytes(const struct sh_gemm *g)
+{
+    return most_slice(g) * (CHUNK * (int64_t)sizeof(sh_bf16) + kept_panels(g) * STEP * (int64_t)sizeof(float));
+}
+
+static int64_t product_bytes(const struct sh_gemm *g, int threads)
+{
+    return kept_bytes(g) + threads * own_bytes(g);
 }
 
 /* Whether the inner dimension counts the stored rows of A, or of B. */
@@ -192,18 +223,16 @@ static bool usable(void)
 /* A float C takes a deep product in parts; to a bf16 C it comes whole, with less kept at a time. */
 static sh_rc panels_product(const struct sh_gemm *g, void *work)
 {
-    enum { DEEP = KEPT_ELEMS / (KEPT * SIDE) };
-
     SH_REQUIRE(g->out_dtype == SH_F32 || g->k <= KEPT_ELEMS / SIDE);
 #pragma omp parallel
     {
-        char *own = (char *)work + KEPT_ELEMS * sizeof(sh_bf16) + (size_t)omp_get_thread_num() * OWN_BYTES;
+        char *own = (char *)work + kept_bytes(g) + own_bytes(g) * omp_get_thread_num();
         struct sh_gemm part = *g;
         struct product p = {.g = &part,
                             .keeps_rows = g->m <= g->n,
                             .kept = work,
                             .panels = (sh_bf16 *)(void *)own,
-                            .sums = (float *)(void *)(own + SLICE * CHUNK * sizeof(sh_bf16))};
+                            .sums = (float *)(void *)(own + most_slice(g) * CHUNK * (int64_t)sizeof(sh_bf16))};
 
         sh_panel_begin();
         for (int64_t k = 0; k < g->k; k += part.k) {
@@ -224,8 +253,7 @@ const struct sh_gemm_engine sh_gemm_engine_panels = {
     .name = "packed panels",
     .in_dtype = SH_BF16,
     .usable = usable,
-    .shared_bytes = KEPT_ELEMS * (int64_t)sizeof(sh_bf16),
-    .work_bytes = OWN_BYTES,
+    .product_bytes = product_bytes,
     .product = panels_product,
 };
 

@@ -62,11 +62,20 @@ static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
     return h;
 }
 
-/* The largest of the products that the head runs: logits in f32, dx in the compute type. */
-static int64_t products_bytes(enum sh_dtype dtype, int threads)
+/* The largest of the products that the head runs: logits and dw in f32, dx in the compute type. */
+static int64_t products_bytes(const struct head *h, int threads)
 {
-    int64_t f32 = sh_gemm_work_bytes(dtype, SH_F32, threads), act = sh_gemm_work_bytes(dtype, dtype, threads);
-    return f32 > act ? f32 : act;
+    struct sh_gemm logits = {.m = h->chunk, .n = h->vocab, .k = h->dim, .in_dtype = h->dtype, .out_dtype = SH_F32};
+    struct sh_gemm dx = {.m = h->chunk, .n = h->dim, .k = h->vocab, .in_dtype = h->dtype, .out_dtype = h->dtype};
+    struct sh_gemm dw = {.m = h->vocab, .n = h->dim, .k = h->chunk, .in_dtype = h->dtype, .out_dtype = SH_F32};
+    const struct sh_gemm *all[] = {&logits, &dx, &dw};
+    int64_t most = 0;
+
+    for (int i = 0; i < 3; i++) {
+        int64_t bytes = sh_gemm_work_bytes(all[i], threads);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 #ifdef SH_WIDE
@@ -76,18 +85,36 @@ static bool by_tiles(const struct sh_op_call *call)
 }
 #endif
 
+/* logits [B,V] = x [B, position, C] w': rows T*C elements apart */
+static struct sh_gemm logits_of_last(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
+    int64_t seq = x->dim[1], dim = x->dim[2], position = call->scalars ? call->scalars->position : 0;
+
+    /* clang-format off */
+    return (struct sh_gemm){
+        .m = x->dim[0], .n = w->dim[0], .k = dim,
+        .in_dtype = x->dtype, .out_dtype = y->dtype,
+        .a = sh_cpu_at(x->data, x->dtype, position * dim), .lda = seq * dim,
+        .b = w->data, .ldb = dim, .trans_b = true,
+        .c = y->data, .ldc = w->dim[0],
+    };
+    /* clang-format on */
+}
+
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads)
 {
-    enum sh_dtype dtype = call->in[0].dtype;
-    if (call->kind == SH_OP_LOGITS)
-        return sh_gemm_work_bytes(dtype, SH_F32, threads);
+    if (call->kind == SH_OP_LOGITS) {
+        struct sh_gemm g = logits_of_last(call);
+        return sh_gemm_work_bytes(&g, threads);
+    }
 #ifdef SH_WIDE
     if (by_tiles(call))
         return sh_panel_head_work_bytes(call, threads);
 #endif
     int64_t piece[2];
-    (void)head_of(call, piece);
-    return piece[0] + piece[1] + products_bytes(dtype, threads);
+    struct head h = head_of(call, piece);
+    return piece[0] + piece[1] + products_bytes(&h, threads);
 }
 
 /* Cut the scratch in the order in which it was counted. */
@@ -278,20 +305,10 @@ sh_rc sh_cpu_head_score(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* logits [B,V] = x [B, position, C] w': rows T*C elements apart */
 sh_rc sh_cpu_logits(const struct sh_op_call *call)
 {
-    const struct sh_operand *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
-    int64_t seq = x->dim[1], dim = x->dim[2];
+    struct sh_gemm g = logits_of_last(call);
 
-    /* clang-format off */
-    struct sh_gemm g = {
-        .m = x->dim[0], .n = w->dim[0], .k = dim,
-        .in_dtype = x->dtype, .out_dtype = y->dtype,
-        .a = sh_cpu_at(x->data, x->dtype, call->scalars->position * dim), .lda = seq * dim,
-        .b = w->data, .ldb = dim, .trans_b = true,
-        .c = y->data, .ldc = w->dim[0],
-    };
     if (sh_gemv_takes(&g)) {
         sh_gemv_run(&g);
         return SH_OK;

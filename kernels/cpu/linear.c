@@ -20,13 +20,13 @@ static int64_t rows_of(const struct sh_operand *t)
 }
 
 /* y [N,O] = x [N,I] w' + b */
-sh_rc sh_cpu_linear(const struct sh_op_call *call)
+static struct sh_gemm forward_of(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *b = &call->in[2], *y = &call->out[0];
     bool w_in_out = call->attr->linear.w_in_out;
 
     /* clang-format off */
-    struct sh_gemm g = {
+    return (struct sh_gemm){
         .m = rows_of(x), .n = last_dim(y), .k = last_dim(x),
         .in_dtype = x->dtype, .out_dtype = y->dtype,
         .a = x->data, .lda = last_dim(x),
@@ -34,21 +34,17 @@ sh_rc sh_cpu_linear(const struct sh_op_call *call)
         .c = y->data, .ldc = last_dim(y),
         .bias = b->data,
     };
-    if (sh_gemv_takes(&g)) {
-        sh_gemv_run(&g);
-        return SH_OK;
-    }
-    return sh_gemm_run(&g, call->work, call->work_bytes);
+    /* clang-format on */
 }
 
 /* dx [N,I] = dy [N,O] w + dres */
-sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
+static struct sh_gemm bwd_x_of(const struct sh_op_call *call)
 {
     const struct sh_operand *dy = &call->in[0], *w = &call->in[1], *dres = &call->in[2], *dx = &call->out[0];
     bool w_in_out = call->attr->linear.w_in_out;
 
     /* clang-format off */
-    struct sh_gemm g = {
+    return (struct sh_gemm){
         .m = rows_of(dy), .n = last_dim(dx), .k = last_dim(dy),
         .in_dtype = dy->dtype, .out_dtype = dx->dtype,
         .a = dy->data, .lda = last_dim(dy),
@@ -57,17 +53,16 @@ sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
         .addend = dres->data,
     };
     /* clang-format on */
-    return sh_gemm_run(&g, call->work, call->work_bytes);
 }
 
 /* dw [O,I] (+)= dy' x, or dw [I,O] (+)= x' dy */
-sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call)
+static struct sh_gemm bwd_w_of(const struct sh_op_call *call)
 {
     const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
     const struct sh_operand *a = call->attr->linear.w_in_out ? x : dy, *b = call->attr->linear.w_in_out ? dy : x;
 
     /* clang-format off */
-    struct sh_gemm g = {
+    return (struct sh_gemm){
         .m = last_dim(a), .n = last_dim(b), .k = rows_of(dy),
         .in_dtype = dy->dtype, .out_dtype = dw->dtype,
         .a = a->data, .lda = last_dim(a), .trans_a = true,
@@ -76,20 +71,50 @@ sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call)
         .addend = sh_op_adds(call, 0) ? dw->data : NULL,
     };
     /* clang-format on */
+}
+
+sh_rc sh_cpu_linear(const struct sh_op_call *call)
+{
+    struct sh_gemm g = forward_of(call);
+
+    if (sh_gemv_takes(&g)) {
+        sh_gemv_run(&g);
+        return SH_OK;
+    }
+    return sh_gemm_run(&g, call->work, call->work_bytes);
+}
+
+sh_rc sh_cpu_linear_bwd_x(const struct sh_op_call *call)
+{
+    struct sh_gemm g = bwd_x_of(call);
+
+    return sh_gemm_run(&g, call->work, call->work_bytes);
+}
+
+sh_rc sh_cpu_linear_bwd_w(const struct sh_op_call *call)
+{
+    struct sh_gemm g = bwd_w_of(call);
+
     return sh_gemm_run(&g, call->work, call->work_bytes);
 }
 
 int64_t sh_cpu_linear_work_bytes(const struct sh_op_call *call, int threads)
 {
-    return sh_gemm_work_bytes(call->in[0].dtype, call->out[0].dtype, threads);
+    struct sh_gemm g = forward_of(call);
+
+    return sh_gemm_work_bytes(&g, threads);
 }
 
 int64_t sh_cpu_linear_bwd_x_work_bytes(const struct sh_op_call *call, int threads)
 {
-    return sh_gemm_work_bytes(call->in[0].dtype, call->out[0].dtype, threads);
+    struct sh_gemm g = bwd_x_of(call);
+
+    return sh_gemm_work_bytes(&g, threads);
 }
 
 int64_t sh_cpu_linear_bwd_w_work_bytes(const struct sh_op_call *call, int threads)
 {
-    return sh_gemm_work_bytes(call->in[0].dtype, call->out[0].dtype, threads);
+    struct sh_gemm g = bwd_w_of(call);
+
+    return sh_gemm_work_bytes(&g, threads);
 }

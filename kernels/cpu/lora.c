@@ -17,6 +17,17 @@ struct lora {
     int64_t sums, scaled, products, bytes; /* places and length in bytes */
 };
 
+/* The most that any of the products wants. */
+static int64_t products_bytes(const struct lora *l, int threads)
+{
+    int64_t rows = l->N > l->M ? l->N : l->M, cols = l->I > l->K ? l->I : l->K, most = rows > cols ? rows : cols;
+    struct sh_gemm act = {.m = most, .n = most, .k = most, .in_dtype = l->act, .out_dtype = l->act}, f32 = act;
+
+    f32.out_dtype = SH_F32;
+    int64_t a = sh_gemm_work_bytes(&act, threads), b = sh_gemm_work_bytes(&f32, threads);
+    return a > b ? a : b;
+}
+
 static struct lora lora_of(const struct sh_op_call *call, int threads)
 {
     const struct sh_operand *y = &call->in[0], *x = &call->in[1];
@@ -26,8 +37,7 @@ static struct lora lora_of(const struct sh_op_call *call, int threads)
     l.K = l.R * call->attr->lora.parts;
     l.scaled = sh_cpu_round64(l.N * l.K * (int64_t)sizeof(float));
     l.products = l.scaled + (call->kind == SH_OP_LORA ? 0 : sh_cpu_round64(l.N * l.K * sh_dtype_bytes(l.act)));
-    int64_t act = sh_gemm_work_bytes(l.act, l.act, threads), f32 = sh_gemm_work_bytes(l.act, SH_F32, threads);
-    l.bytes = l.products + (act > f32 ? act : f32);
+    l.bytes = l.products + products_bytes(&l, threads);
     return l;
 }
 

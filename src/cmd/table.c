@@ -303,7 +303,7 @@ const struct sh_cmd sh_commands[] = {
     {"report", "FOLDER",
      "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
      report, .run = sh_cmd_report},
-    {"bench", "tier [FOLDER] | gemm|step|comm|io [CONFIG]",
+    {"bench", "tier [DIR] | gemm|step|comm|io [CONFIG]",
      "measure this machine: the matrix products of a model against the best rate of a large one; a training step and "
      "each of its operations against what that rate and the memory allow; collectives against MPI's own; checkpoint "
      "save and load speed, next to plain programs that write and read the same amount; how fast a folder takes and gives "

@@ -219,7 +219,7 @@ static void bench_engines(void)
                             .trans_b = true,
                             .c = c.data,
                             .ldc = F};
-        int64_t work_bytes = sh_gemm_work_bytes_on(e, SH_F32, omp_get_max_threads());
+        int64_t work_bytes = sh_gemm_work_bytes_on(e, &g, omp_get_max_threads());
         void *work = zeroed(work_bytes);
         double best = 1e30;
         for (int r = 0; r <= repeats; r++) {

@@ -44,7 +44,7 @@ HOMES = {
     'gradients': (GRADIENTS, r'step \d+, \w+ \S+ (fetch|evict) gradients: scratch file in scratch: '),
 }
 # More states than there is room to look at, so that a save fetches them again; and the same steps as above.
-MANY = {**FILE, 'model.n_layers': 24, 'training.global_batch_size': 1, 'training.local_batch_size': 1,
+MANY = {**FILE, 'model.n_layers': 96, 'training.global_batch_size': 1, 'training.local_batch_size': 1,
         'activation_checkpoint.mode': 'full', 'training.steps': 2,
         'lr_scheduler.total_steps': 2, 'lr_scheduler.warmup_steps': 0}
 # What a call of the disk does, and what the one line says of it; None: it goes on.

@@ -80,7 +80,7 @@ static struct sh_operand run_on(const struct sh_gemm_engine *e, const struct pro
     };
     /* clang-format on */
     omp_set_num_threads(threads);
-    int64_t work_bytes = sh_gemm_work_bytes_on(e, g.out_dtype, threads);
+    int64_t work_bytes = sh_gemm_work_bytes_on(e, &g, threads);
     void *work = aligned_alloc(64, (size_t)work_bytes + 64);
     if (sh_gemm_run_on(e, &g, work, work_bytes) != SH_OK)
         fail_msg("%s: %s", e->name, sh_error_text());

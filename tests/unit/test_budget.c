@@ -311,24 +311,24 @@ static void the_disk_decides(void **state)
     assert_true(level_of(&b) > 0 && b.offload.optimizer_16 == 0);
 }
 
-/* What the file may take is used to its last sixteenth, and no further; the refusal names both. */
+/* Limits that just hold half of the states, which the search tries itself: no more is taken; the refusal names both. */
 static void both_limits_hold(void **state)
 {
     struct sh_config cfg;
     struct sh_build b = build(&cfg, FAST, false, 1);
     struct sh_program *p = NULL;
-    struct choice six = {.part = 6, .gradients = 1, .act = LAYERS - 2},
+    struct choice half = {.part = 8, .gradients = 1, .act = LAYERS - 2},
                   all = {.part = 16, .gradients = 1, .act = LAYERS - 2};
-    struct plan sixths = plan_choice(&cfg, b, &six), least = plan_choice(&cfg, b, &all);
+    struct plan halves = plan_choice(&cfg, b, &half), least = plan_choice(&cfg, b, &all);
 
     (void)state;
     for (int less = 0; less < 2; less++) {
-        int64_t limit = less ? (int64_t)least.arena / 2 : (int64_t)sixths.arena;
+        int64_t limit = less ? (int64_t)least.arena / 2 : (int64_t)halves.arena;
 
         b = build(&cfg, FAST, false, limit);
-        b.file_limit_bytes = (int64_t)sixths.file;
+        b.file_limit_bytes = (int64_t)halves.file;
         assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
-        assert_true(less || plan_of(&cfg, &b).file <= sixths.file);
+        assert_true(less || plan_of(&cfg, &b).file <= halves.file);
         assert_int_equal(sh_pass_build(&b, &p), less ? SH_E_MEMORY : SH_OK);
         sh_program_destroy(p);
     }
@@ -340,7 +340,7 @@ static void both_limits_hold(void **state)
     b = build(&cfg, FAST, false, (int64_t)2e9);
     b.fit_homes = false;
     b.offload.optimizer_16 = 7;
-    b.file_limit_bytes = (int64_t)sixths.file / 4;
+    b.file_limit_bytes = (int64_t)halves.file / 4;
     assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
     sh_program_destroy(p);
     assert_non_null(strstr(sh_error_text(), "in a file per rank, more than offload.nvme_limit_bytes = "));
