@@ -385,9 +385,11 @@ static void ranks_choose_together(void **state)
     assert_int_equal(b.offload.optimizer_16, alone.offload.optimizer_16);
     all = calls;
     /* Without recomputation there is a choice: with it, none is below what the other needs. */
-    alone = b = build(&cfg, SLOW, true, (int64_t)(0.95 * whole));
-    assert_int_equal(fit_with(&b, &cfg, level_of(&alone) + 5, 1e18, 0), SH_OK);
-    assert_true(level_of(&b) >= 5);
+    alone = b = build(&cfg, SLOW, true, 64 + (int64_t)plan_choice(&cfg, b, &(struct choice){.level = 1}).arena);
+    assert_int_equal(sh_budget_fit(&cfg, at, NULL, &alone), SH_OK);
+    assert_int_equal(level_of(&alone), 1);
+    assert_int_equal(fit_with(&b, &cfg, 5, 1e18, 0), SH_OK);
+    assert_int_equal(level_of(&b), 5);
     /* All learn of a failure wherever it is. */
     for (int i = 1; i <= all; i++) {
         b = build(&cfg, SLOW, true, (int64_t)(0.95 * whole));
