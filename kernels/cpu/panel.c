@@ -19,7 +19,10 @@ const struct sh_panel_unit *sh_panel_unit(void)
     static bool asked;
     static const struct sh_panel_unit *chosen;
 
-    for (int i = 0; !asked && units[i] && !chosen; i++)
+    /* Nothing is written after the first call: threads ask for each product. */
+    if (asked)
+        return chosen;
+    for (int i = 0; units[i] && !chosen; i++)
         chosen = units[i]->usable() ? units[i] : NULL;
     asked = true;
     return chosen;
