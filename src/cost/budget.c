@@ -6,7 +6,8 @@
  * With the homes given, the least recomputation that fits is the shortest, but where activations move: what is computed
  * again does not move. There the levels at which what is kept changes its kind are tried too.
  *
- * Rows are tried in a few parts each; between two of them the least that fits is found by halving, since it moves less. */
+ * Rows are tried in a few parts each; between two of them the least that fits is found by halving, since it moves less. Only
+ * where none fits are all parts of the optimizer tried. */
 #include "src/cost/budget.h"
 
 #include "src/base/mem.h"
@@ -174,10 +175,19 @@ static sh_rc may_fit(const struct budget *g, const struct tried *t, bool *may)
 {
     struct tried top = *t;
 
-    top.level = top_level(g);
+    top.level = g->b->fit ? top_level(g) : 0;
     SH_TRY(weigh(g, &top));
     *may = top.over[DEVICE] <= (double)g->b->limit_bytes / 8;
     return SH_OK;
+}
+
+/* With the least recomputation that fits, but some. */
+static sh_rc recompute_least(const struct budget *g, struct tried *t)
+{
+    put(g, t);
+    t->level = 1;
+    SH_TRY(fit_level(g, &t->level));
+    return weigh(g, t);
 }
 
 /* With the least recomputation that fits. t is weighed without any. */
@@ -187,12 +197,8 @@ static sh_rc try_fit(const struct budget *g, struct tried *t, struct found *foun
 
     if (may)
         SH_TRY(may_fit(g, t, &may));
-    if (may) {
-        put(g, t);
-        t->level = 1;
-        SH_TRY(fit_level(g, &t->level));
-        SH_TRY(weigh(g, t));
-    }
+    if (may)
+        SH_TRY(recompute_least(g, t));
     note(t, found);
     return SH_OK;
 }
@@ -255,27 +261,35 @@ static void add(struct bounds *all, const struct tried *t)
     all->n++;
 }
 
-/* The most of the optimizer that has room below the device, between a part that has and *t, which has not. By halving; none
- * may be there. */
-static sh_rc fill(const struct budget *g, int from, const struct tried *t, struct bounds *all)
+/* Of a row the most that has room below the device: *t has `from` of it, and `to` is too much. By halving; where it is no
+ * more than `from`, *t is left as it was. */
+static sh_rc find_most(const struct budget *g, enum sh_home row, int from, int to, struct tried *t)
 {
-    int below = from, above_it = t->homes.part[SH_HOME_OPTIMIZER];
-    struct tried most = {0};
+    struct tried next = *t;
 
-    while (above_it - below > 1) {
-        struct tried next = *t;
-        int middle = (below + above_it) / 2;
+    while (to - from > 1) {
+        int middle = (from + to) / 2;
 
-        next.homes.part[SH_HOME_OPTIMIZER] = middle;
+        next.homes.part[row] = middle;
         SH_TRY(weigh(g, &next));
         if (fits_below(&next)) {
-            below = middle;
-            most = next;
+            from = middle;
+            *t = next;
         } else {
-            above_it = middle;
+            to = middle;
         }
     }
-    if (below > from)
+    return SH_OK;
+}
+
+/* Between a part of the optimizer that has room below the device and that of *t, which has not. */
+static sh_rc fill(const struct budget *g, int from, const struct tried *t, struct bounds *all)
+{
+    struct tried most = *t;
+
+    most.homes.part[SH_HOME_OPTIMIZER] = from;
+    SH_TRY(find_most(g, SH_HOME_OPTIMIZER, from, t->homes.part[SH_HOME_OPTIMIZER], &most));
+    if (most.homes.part[SH_HOME_OPTIMIZER] > from)
         add(all, &most);
     return SH_OK;
 }
@@ -337,6 +351,46 @@ static sh_rc find_fitting(const struct budget *g, const struct bounds *all, stru
         SH_TRY(try_fit(g, &t, found));
         if (!fits(&all->of[i]) && all->of[i].seconds <= found->least * alike)
             SH_TRY(try_activations(g, &all->of[i], found));
+    }
+    return SH_OK;
+}
+
+/* ---- between what was tried ---- */
+
+/* With all that can be recomputed, which needs the least everywhere, and the most blocks whose activations have room. */
+static sh_rc try_most(const struct budget *g, struct tried t, struct found *found)
+{
+    t.level = g->b->fit ? top_level(g) : 0;
+    SH_TRY(weigh(g, &t));
+    if (!fits_below(&t))
+        return SH_OK;
+    SH_TRY(find_most(g, SH_HOME_ACTIVATIONS, 0, sh_homes_most(g->b, SH_HOME_ACTIVATIONS) + 1, &t));
+    note(&t, found);
+    if (!g->b->fit || !fits(&t))
+        return SH_OK;
+    SH_TRY(recompute_least(g, &t));
+    note(&t, found);
+    return SH_OK;
+}
+
+/* The limits of device and file, or host, may leave room only between two parts that were tried: each part of the
+ * optimizer then. */
+static sh_rc find_between(const struct budget *g, const struct bounds *all, struct found *found)
+{
+    for (int i = 0; i < all->n; i++) {
+        struct tried t = all->of[i];
+        bool may;
+
+        if (t.homes.part[SH_HOME_OPTIMIZER] > 0)
+            continue; /* one for each choice of the other homes */
+        t.homes.part[SH_HOME_OPTIMIZER] = sh_homes_most(g->b, SH_HOME_OPTIMIZER);
+        t.homes.part[SH_HOME_ACTIVATIONS] = sh_homes_most(g->b, SH_HOME_ACTIVATIONS);
+        SH_TRY(may_fit(g, &t, &may));
+        t.homes.part[SH_HOME_ACTIVATIONS] = 0;
+        for (int part = 0; may && part <= sh_homes_most(g->b, SH_HOME_OPTIMIZER); part++) {
+            t.homes.part[SH_HOME_OPTIMIZER] = part;
+            SH_TRY(try_most(g, t, found));
+        }
     }
     return SH_OK;
 }
@@ -426,6 +480,8 @@ static sh_rc fit_homes(const struct budget *g)
     SH_TRY(find_bounds(g, &all));
     qsort(all.of, (size_t)all.n, sizeof *all.of, by_seconds);
     rc = find_fitting(g, &all, &found);
+    if (rc == SH_OK && !found.n)
+        rc = find_between(g, &all, &found);
     if (rc == SH_OK)
         rc = choose(g, &all, &found);
     free(found.of);

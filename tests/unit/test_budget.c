@@ -346,6 +346,23 @@ static void both_limits_hold(void **state)
     assert_non_null(strstr(sh_error_text(), "in a file per rank, more than offload.nvme_limit_bytes = "));
 }
 
+/* Limits that hold a part of the states between two that are tried, beside activations: more of either has no room. */
+static void both_limits_hold_between(void **state)
+{
+    struct sh_config cfg;
+    struct sh_build b = build(&cfg, FAST, false, 1);
+    struct plan between = plan_choice(&cfg, b, &(struct choice){.part = 7, .act = 1}), its;
+
+    (void)state;
+    b = build(&cfg, FAST, false, (int64_t)between.arena);
+    b.file_limit_bytes = (int64_t)between.file;
+    assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
+    its = plan_of(&cfg, &b);
+    if (its.arena > between.arena || its.file > between.file)
+        fail_msg("%d/16, activations of %d blocks: %g over %g, %g over %g in a file", b.offload.optimizer_16,
+                 b.offload.act_blocks, its.arena, between.arena, its.file, between.file);
+}
+
 /* Another rank: it needs as much recomputation as this, or has a file that is full. */
 static double other_level, other_room;
 static int calls, fails_at;
@@ -398,10 +415,11 @@ static void ranks_choose_together(void **state)
 }
 
 /* A file that is full costs a few more tries, wherever its limit is; each has eight meetings, and the first one more. Without
- * recomputation to choose there are ten choices of homes and twenty of activations at most, and as many for a refusal. */
+ * recomputation to choose there are ten choices of homes and twenty of activations at most, and as many for a refusal, before
+ * which each part of the states is tried with halves of the activations. */
 static void a_full_file_is_found_soon(void **state)
 {
-    enum { TRIES = 2 * (12 + 24) + 8, MEETINGS = 6 };
+    enum { TRIES = 2 * (12 + 24) + 8, PARTLY = 2 * (1 + PARTS * 3), MEETINGS = 6 };
     struct sh_config cfg;
 
     (void)state;
@@ -415,7 +433,7 @@ static void a_full_file_is_found_soon(void **state)
         assert_int_equal(fit_with(&b, &cfg, 0, 1e18, 0), SH_OK);
         mine = plan_of(&cfg, &b);
         assert_true(less || (mine.file <= most.file && mine.arena <= most.arena));
-        assert_in_range(calls, 1, TRIES * MEETINGS + 1);
+        assert_in_range(calls, 1, (TRIES + less * PARTLY) * MEETINGS + 1);
     }
 }
 
@@ -497,6 +515,7 @@ int main(void)
         cmocka_unit_test(each_limit_decides),
         cmocka_unit_test(rates_reach_the_machine),
         cmocka_unit_test(both_limits_hold),
+        cmocka_unit_test(both_limits_hold_between),
         cmocka_unit_test(ranks_choose_together),
         cmocka_unit_test(rates_are_read),
         cmocka_unit_test(mixed_is_what_both_reach),
