@@ -424,6 +424,9 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_request_mesh(&l->cfg, &l->at, &l->mesh));
     l->threads = threads_of_rank(l);
     SH_TRY(sh_request_build(&l->cfg, &l->at, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
+    if (l->priced)
+        l->build.host_limit_bytes =
+            sh_topology_host_room(&l->cfg, &l->at, (int64_t)l->machine.host.memory_bytes, l->at.ranks_per_node);
     SH_TRY(sh_budget_fit(&l->cfg, &l->at, NULL, &l->build));
     SH_TRY(sh_pass_widen(&l->build, &rows));
     SH_TRY(sh_pass_build(&l->build, &l->p));

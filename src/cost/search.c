@@ -33,6 +33,7 @@ struct state {
     double least_resident; /* of what is trained in the compute type, where each rank has it all, at least */
     int64_t sequences;     /* of a step */
     int planned;
+    bool lacks_memory; /* some choice would be possible with more */
 };
 
 /* Takes groups of ranks that are replicas of each other. */
@@ -107,6 +108,7 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
     SH_TRY(sh_request_mesh(&cfg, &at, &mesh));
     SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1,
                             s->limit_bytes, &b));
+    b.host_limit_bytes = sh_topology_host_room(&cfg, &at, (int64_t)s->machine->host.memory_bytes, at.ranks_per_node);
     SH_TRY(sh_budget_fit(&cfg, &at, NULL, &b));
     return price(s, &mesh, &b, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len,
                  sh_topology_shares(&cfg, &at), f);
@@ -188,11 +190,16 @@ static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64
     for (int batch = 1; batch <= each && batch <= MOST_BATCH; batch *= 2) {
         sh_rc rc;
 
-        if (each % batch || !could_fit(st, &f))
+        if (each % batch)
             continue;
+        if (!could_fit(st, &f)) {
+            st->lacks_memory = true;
+            break;
+        }
         f.local_batch = batch;
         f.micro_steps = (int)(each / batch);
         rc = try_modes(st, f);
+        st->lacks_memory |= rc == SH_E_MEMORY;
         if (rc == SH_E_MEMORY)
             break; /* a larger one takes more */
         if (rc != SH_OK && rc != SH_E_USAGE)
@@ -341,7 +348,7 @@ static void mark(const struct state *st, struct sh_search_found *found, int n)
         found[best].best = true;
 }
 
-/* An error of the last try is told only where nothing was found: single meshes may be impossible. */
+/* An error of the last try is told only where nothing was found, and nothing was possible: single meshes may not be. */
 sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
 {
     struct state st = {.s = s, .found = found, .n = n};
@@ -357,7 +364,7 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
                        "training.global_batch_size %lld does not divide by %d ranks; --allow=batch tries larger ones",
                        (long long)st.sequences, s->ranks);
     SH_TRY(coarse(&st, &last));
-    if (!*n && last != SH_OK)
+    if (!*n && last != SH_OK && !st.lacks_memory)
         return last;
     sh_error_clear();
     SH_TRY(s->quick ? SH_OK : fine(&st));

@@ -24,7 +24,7 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need 
         rc =
             sh_request_build(d->cfg, &d->at, &d->mesh->shape, SH_TO_TRAIN, threads, d->cfg->memory.limit_bytes, &build);
     if (rc == SH_OK) {
-        build.host_limit_bytes = sh_topology_host_room(d->cfg, &d->at);
+        build.host_limit_bytes = sh_topology_host_room(d->cfg, &d->at, sh_device_node_memory(), d->at.node_size);
         rc = sh_budget_fit(d->cfg, &d->at, NULL, &build);
     }
     if (rc == SH_OK)

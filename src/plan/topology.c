@@ -92,7 +92,7 @@ struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struc
 
 /* The rest is for programs and cached files. What nobody chooses is compared with what is free (pinned.h), and with nothing
  * else. */
-int64_t sh_topology_host_room(const struct sh_config *cfg, const struct sh_topology *at)
+int64_t sh_topology_host_room(const struct sh_config *cfg, const struct sh_topology *at, int64_t node_bytes, int ranks)
 {
     const double share = 0.8;
 
@@ -100,5 +100,5 @@ int64_t sh_topology_host_room(const struct sh_config *cfg, const struct sh_topol
         return 0;
     if (cfg->memory.host_limit_bytes || cfg->offload.mode != SH_OFFLOAD_BUDGET)
         return cfg->memory.host_limit_bytes;
-    return (int64_t)(share * (double)sh_device_node_memory()) / at->node_size;
+    return (int64_t)(share * (double)node_bytes) / ranks;
 }

@@ -46,7 +46,9 @@ struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struc
                                         const struct sh_device *device, int sharing);
 
 /* Bytes that a rank may pin on the host of its GPU: memory.host_limit_bytes, else with offload.mode=memory_budget its share of
- * four fifths of this node's memory; 0: no limit. Local. */
-int64_t sh_topology_host_room(const struct sh_config *cfg, const struct sh_topology *at);
+ * four fifths of its node's memory; 0: no limit. Local, pure.
+ *   node_bytes  memory of the node beside its GPUs; 0: not known
+ *   ranks       that share it */
+int64_t sh_topology_host_room(const struct sh_config *cfg, const struct sh_topology *at, int64_t node_bytes, int ranks);
 
 #endif

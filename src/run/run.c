@@ -38,7 +38,7 @@ static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct sh_
     SH_TRY(sh_request_mesh(&r->cfg, at, &shape));
     SH_TRY(check_ranks(&r->cfg, &shape));
     SH_TRY(sh_request_build(&r->cfg, at, &shape, purpose, r->threads, limit, &r->build));
-    r->build.host_limit_bytes = sh_topology_host_room(&r->cfg, at);
+    r->build.host_limit_bytes = sh_topology_host_room(&r->cfg, at, sh_device_node_memory(), at->node_size);
     return SH_OK;
 }
 
