@@ -1,6 +1,10 @@
 /* y = x W' + b, where W[o,i] is stored [O,I] as Llama does, or transposed, [I,O], as GPT-2 does (attr->linear.w_in_out). */
 #include "kernels/ref/ref.h"
 
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+
 struct shape {
     int64_t N, I, O;
 };
@@ -18,54 +22,83 @@ static struct shape shape_of(const struct sh_operand *with_i, const struct sh_op
     return (struct shape){.N = sh_ref_elems(with_o) / O, .I = I, .O = O};
 }
 
+/* c [rows, cols] += a [rows, inner] b [inner, cols], each element of c summed in the order of `inner`. */
+static void add_product(int64_t rows, int64_t inner, int64_t cols, const double *a, const double *b, double *c)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < inner; k++)
+            for (int64_t j = 0; j < cols; j++)
+                c[r * cols + j] += a[r * inner + k] * b[k * cols + j];
+}
+
+/* [rows, cols], or turned [cols, rows]; the caller frees it. Zeros where the operand is not given. */
+static double *doubles_of(const struct sh_operand *t, int64_t rows, int64_t cols, bool turned)
+{
+    double *d = sh_calloc((size_t)(rows * cols), sizeof *d);
+
+    for (int64_t i = 0; t->data && i < rows * cols; i++)
+        d[turned ? i % cols * rows + i / cols : i] = sh_ref_get(t, i);
+    return d;
+}
+
+/* The weight as [O,I], or turned. */
+static double *weight_of(const struct sh_op_call *call, const struct sh_operand *w, struct shape s, bool turned)
+{
+    bool in_out = call->attr->linear.w_in_out;
+
+    return doubles_of(w, in_out ? s.I : s.O, in_out ? s.O : s.I, turned != in_out);
+}
+
 /* The bias is added in double as well, before the one rounding. */
 sh_rc sh_ref_linear(const struct sh_op_call *call)
 {
-    const struct sh_operand *x = &call->in[0], *w = &call->in[1], *b = &call->in[2], *y = &call->out[0];
-    struct shape s = shape_of(x, y);
+    const struct sh_operand *b = &call->in[2], *y = &call->out[0];
+    struct shape s = shape_of(&call->in[0], y);
+    double *x = doubles_of(&call->in[0], s.N, s.I, false), *w = weight_of(call, &call->in[1], s, true);
+    double *sums = sh_calloc((size_t)(s.N * s.O), sizeof *sums);
 
-    for (int64_t n = 0; n < s.N; n++) {
-        for (int64_t o = 0; o < s.O; o++) {
-            double sum = b->data ? sh_ref_get(b, o) : 0;
-            for (int64_t i = 0; i < s.I; i++)
-                sum += sh_ref_get(x, n * s.I + i) * sh_ref_get(w, weight_at(call, s, o, i));
-            sh_ref_set(y, n * s.O + o, sum);
-        }
-    }
+    for (int64_t i = 0; b->data && i < s.N * s.O; i++)
+        sums[i] = sh_ref_get(b, i % s.O);
+    add_product(s.N, s.I, s.O, x, w, sums);
+    for (int64_t i = 0; i < s.N * s.O; i++)
+        sh_ref_set(y, i, sums[i]);
+    free(sums);
+    free(w);
+    free(x);
     return SH_OK;
 }
 
 /* dx = dy W + dres */
 sh_rc sh_ref_linear_bwd_x(const struct sh_op_call *call)
 {
-    const struct sh_operand *dy = &call->in[0], *w = &call->in[1], *dres = &call->in[2], *dx = &call->out[0];
-    struct shape s = shape_of(dx, dy);
+    const struct sh_operand *dx = &call->out[0];
+    struct shape s = shape_of(dx, &call->in[0]);
+    double *dy = doubles_of(&call->in[0], s.N, s.O, false), *w = weight_of(call, &call->in[1], s, false);
+    double *sums = doubles_of(&call->in[2], s.N, s.I, false);
 
-    for (int64_t n = 0; n < s.N; n++) {
-        for (int64_t i = 0; i < s.I; i++) {
-            double sum = dres->data ? sh_ref_get(dres, n * s.I + i) : 0;
-            for (int64_t o = 0; o < s.O; o++)
-                sum += sh_ref_get(dy, n * s.O + o) * sh_ref_get(w, weight_at(call, s, o, i));
-            sh_ref_set(dx, n * s.I + i, sum);
-        }
-    }
+    add_product(s.N, s.O, s.I, dy, w, sums);
+    for (int64_t i = 0; i < s.N * s.I; i++)
+        sh_ref_set(dx, i, sums[i]);
+    free(sums);
+    free(w);
+    free(dy);
     return SH_OK;
 }
 
 /* dW = dy' x */
 sh_rc sh_ref_linear_bwd_w(const struct sh_op_call *call)
 {
-    const struct sh_operand *dy = &call->in[0], *x = &call->in[1];
-    struct shape s = shape_of(x, dy);
+    struct shape s = shape_of(&call->in[1], &call->in[0]);
+    double *dy = doubles_of(&call->in[0], s.N, s.O, true), *x = doubles_of(&call->in[1], s.N, s.I, false);
+    double *sums = sh_calloc((size_t)(s.O * s.I), sizeof *sums);
 
-    for (int64_t o = 0; o < s.O; o++) {
-        for (int64_t i = 0; i < s.I; i++) {
-            double sum = 0;
-            for (int64_t n = 0; n < s.N; n++)
-                sum += sh_ref_get(dy, n * s.O + o) * sh_ref_get(x, n * s.I + i);
-            sh_ref_sum(call, 0, weight_at(call, s, o, i), sum);
-        }
-    }
+    add_product(s.O, s.N, s.I, dy, x, sums);
+    for (int64_t o = 0; o < s.O; o++)
+        for (int64_t i = 0; i < s.I; i++)
+            sh_ref_sum(call, 0, weight_at(call, s, o, i), sums[o * s.I + i]);
+    free(sums);
+    free(x);
+    free(dy);
     return SH_OK;
 }
 
