@@ -9,6 +9,11 @@ void openblas_set_num_threads(int n) __attribute__((weak));
 void bli_thread_set_num_threads(long n) __attribute__((weak));
 void MKL_Set_Num_Threads(int n) __attribute__((weak));
 
+bool sh_gemm_cblas_is_fast(void)
+{
+    return openblas_set_num_threads || bli_thread_set_num_threads || MKL_Set_Num_Threads;
+}
+
 static bool cblas_usable(void)
 {
     if (openblas_set_num_threads)

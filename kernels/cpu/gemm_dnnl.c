@@ -29,10 +29,11 @@ static sh_rc check(dnnl_status_t status, const char *what)
 }
 #define DNNL_TRY(call) SH_TRY(check((call), #call))
 
-/* Without vector units that oneDNN knows its sgemm is a plain loop. */
+/* With AVX2 its sgemm takes twice as long as OpenBLAS where the rows of an operand lie a multiple of 4 KiB apart, and
+ * without it is a plain loop, as a BLAS of no known make may be. */
 static bool f32_usable(void)
 {
-    return has_isa(dnnl_cpu_isa_avx2);
+    return has_isa(dnnl_cpu_isa_avx512_core) || (has_isa(dnnl_cpu_isa_avx2) && !sh_gemm_cblas_is_fast());
 }
 
 static sh_rc f32_tile(const struct sh_gemm_tile *t, void *work)

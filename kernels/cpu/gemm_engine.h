@@ -38,6 +38,9 @@ extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_
 extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen, sh_gemm_engine_widen_f16;
 extern const struct sh_gemm_engine sh_gemm_engine_panels; /* with SH_WIDE: bf16 by AMX or AVX-512 */
 
+/* Whether cblas_sgemm is that of OpenBLAS, BLIS or MKL, which are made for speed. Local. */
+bool sh_gemm_cblas_is_fast(void);
+
 /* Engine i of the table, NULL past the last; the one that sh_gemm_run() takes for a type, always the same. The first
  * call for a type is outside of parallel regions. */
 const struct sh_gemm_engine *sh_gemm_engine_at(int i);
