@@ -4,7 +4,7 @@
 # cannot do without and `check` for what it can. MODULE is pkg-config's name for it (empty: it has none); HEADER and LIBS
 # are for finding it without pkg-config; CALL is a statement that must link. DEBIAN, RHEL and SPACK are package names for
 # the message; WITHOUT says in the table what is lost without an optional one.
-# Sets NAME_CPPFLAGS, NAME_LIBS, have_NAME=yes|no and a row of the table; defines HAVE_NAME when found.
+# Sets NAME_CPPFLAGS, NAME_LIBS, have_NAME=yes|no, sherd_NAME_version where it is, and a row of the table; defines HAVE_NAME when found.
 AC_DEFUN([SHERD_LIB], [
 AC_ARG_WITH([$1], [AS_HELP_STRING([--with-$1=check|yes|no|DIR], [header $4, $5 @<:@$2@:>@])], [], [with_$1=$2])
 have_$1=no
@@ -18,6 +18,7 @@ AS_IF([test "$have_$1" = yes], [
         AC_DEFINE([HAVE_]m4_toupper([$1]), [1], [Define to 1 when $1 is there.])
         SHERD_MACRO_VALUE([sherd_version], [$$1_CPPFLAGS], [$4], [$10])
         AS_IF([test -n "$3" && test -z "$10"], [sherd_version=`$PKG_CONFIG --modversion $3 2>/dev/null`])
+        sherd_$1_version=$sherd_version
         SHERD_RESULT([$1], [${sherd_version:-found}], [$sherd_where])],
     [$1_CPPFLAGS=
     $1_LIBS=
