@@ -270,9 +270,9 @@ static void check_all_gather(const struct trial *t)
 {
     const struct sh_coll *c = &t->coll;
     struct members m = members_of(c->group);
+    int64_t step = stride(c->count);
     for (int owner = 0; owner < m.n; owner++)
-        for (int64_t i = (owner + 1) * c->count - 1; i >= owner * c->count;
-             i -= stride(c->count)) /* the last: ragged */
+        for (int64_t i = (owner + 1) * c->count - 1; i >= owner * c->count; i -= step) /* the last: ragged */
             CHECK(same_element(c->dtype, t->recv, i, value(t->salt, m.rank[owner], i)));
 }
 
@@ -280,12 +280,13 @@ static void check_result(const struct trial *t)
 {
     const struct sh_coll *c = &t->coll;
     int64_t first = c->kind == SH_OP_REDUCE_SCATTER ? sh_group_index(&mesh->shape, c->group) * c->count : 0;
+    int64_t step = stride(c->count);
     if (c->kind == SH_OP_ALL_GATHER) {
         check_all_gather(t);
         return;
     }
     struct members m = members_of(c->group);
-    for (int64_t i = c->count - 1; i >= 0; i -= stride(c->count))
+    for (int64_t i = c->count - 1; i >= 0; i -= step)
         CHECK(same_element(c->dtype, t->recv, i, tree_of(c->dtype, m.rank, m.n, t->salt, first + i)));
 }
 
