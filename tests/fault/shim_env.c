@@ -59,13 +59,16 @@ __attribute__((constructor)) static void begin(void)
         shim_start(setting("SHIM_FOLDER"), getenv("SHIM_AFTER"), plan_here());
 }
 
-/* One write to a file opened for appending: the ranks' lines do not mix. */
+/* One write to a file opened for appending, however long the line is: the ranks' lines do not mix. */
 __attribute__((destructor)) static void tell(void)
 {
+    enum { LINE_BYTES = 16 * (SHIM_ORDER + 1) };
+    static char line[LINE_BYTES];
     FILE *out = getenv("SHIM_COUNTS") ? fopen(getenv("SHIM_COUNTS"), "a") : NULL;
     shim_stop();
     if (!out)
         return;
+    setvbuf(out, line, _IOFBF, sizeof line);
     fprintf(out, "%d", shim_rank());
     for (long i = 0; i < shim_count(SHIM_ANY) && i < SHIM_ORDER; i++)
         fprintf(out, " %s", shim_call_name[shim_order(i)]);
