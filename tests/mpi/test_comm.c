@@ -133,48 +133,71 @@ static double value(int salt, int rank, int64_t i)
     return bits & 1 ? mantissa : -mantissa * 1e-6;
 }
 
-static void put(enum sh_dtype t, void *at, int64_t i, double v)
+enum { BLOCK = 256 }; /* elements that are made or compared at once: they are most of the work here */
+
+/* Elements of a trial: first, first + step, ... */
+struct row {
+    int salt;
+    int64_t first, step;
+    int n; /* at most BLOCK */
+};
+
+static int64_t element(const struct row *r, int i)
+{
+    return r->first + i * r->step;
+}
+
+static sh_bf16 to_bf16(double v)
+{
+    return sh_f32_to_bf16((float)v);
+}
+
+#define PACK(type, convert)                     \
+    for (int i = 0; i < n; i++)                 \
+        ((type *)out)[i] = (type)convert(v[i]); \
+    break
+
+/* A gather moves bits: of types that nobody adds up any will do. */
+static void pack(enum sh_dtype t, const double *v, int n, void *out)
 {
     switch (t) {
-    case SH_F32: ((float *)at)[i] = (float)v; break;
-    case SH_F64: ((double *)at)[i] = v; break;
-    case SH_BF16: ((sh_bf16 *)at)[i] = sh_f32_to_bf16((float)v); break;
-    case SH_I32: ((int32_t *)at)[i] = (int32_t)v; break;
-    case SH_U8: ((uint8_t *)at)[i] = (uint8_t)(int32_t)v; break;
+    case SH_F32: PACK(float, );
+    case SH_F64: PACK(double, );
+    case SH_BF16: PACK(sh_bf16, to_bf16);
+    case SH_I32: PACK(int32_t, );
+    case SH_U8: PACK(uint8_t, (int32_t));
     case SH_I16:
-    case SH_F16: ((int16_t *)at)[i] = (int16_t)(int64_t)v; break; /* gathers move bits */
-    default: ((int64_t *)at)[i] = (int64_t)v; break;
+    case SH_F16: PACK(int16_t, (int64_t));
+    default: PACK(int64_t, );
     }
 }
 
-/* With sizes that the compiler knows: this runs for every element of every collective. */
-static bool same_bytes(const char *a, const char *b, size_t size)
+static void values_of(const struct row *r, int rank, double *v)
 {
-    switch (size) {
-    case 1: return *a == *b;
-    case 2: return memcmp(a, b, 2) == 0;
-    case 4: return memcmp(a, b, 4) == 0;
-    default: return memcmp(a, b, 8) == 0;
-    }
+    for (int i = 0; i < r->n; i++)
+        v[i] = value(r->salt, rank, element(r, i));
 }
 
-static bool same_element(enum sh_dtype t, const void *a, int64_t i, double expected)
+static bool same_row(enum sh_dtype t, const char *a, const struct row *r, int64_t offset, const double *v)
 {
-    char want[8] = {0};
+    char want[BLOCK * sizeof(double)];
     size_t size = (size_t)sh_dtype_bytes(t);
-    put(t, want, 0, expected);
-    return same_bytes((const char *)a + (size_t)i * size, want, size);
+    pack(t, v, r->n, want);
+    if (r->step == 1)
+        return memcmp(a + (size_t)(r->first - offset) * size, want, (size_t)r->n * size) == 0;
+    for (int i = 0; i < r->n; i++)
+        if (memcmp(a + (size_t)(element(r, i) - offset) * size, want + (size_t)i * size, size) != 0)
+            return false;
+    return true;
 }
 
 /* As it is kept, and as it is added up. */
-static double stored(enum sh_dtype t, double v)
+static void store(enum sh_dtype t, double *v, int n)
 {
-    return t == SH_BF16 ? (double)sh_bf16_to_f32(sh_f32_to_bf16((float)v)) : t == SH_F64 ? v : (double)(float)v;
-}
-
-static double round_to(enum sh_dtype t, double v)
-{
-    return t == SH_F64 ? v : (double)(float)v;
+    for (int i = 0; i < n && t == SH_BF16; i++)
+        v[i] = (double)sh_bf16_to_f32(sh_f32_to_bf16((float)v[i]));
+    for (int i = 0; i < n && t == SH_F32; i++)
+        v[i] = (double)(float)v[i];
 }
 
 /* The ranks of a group, in the order of their places. */
@@ -191,16 +214,23 @@ static struct members members_of(sh_group group)
     return m;
 }
 
-/* The sum of element i over n members of a group, as the tree of src/comm/sum.h, in the type of the reduction: bf16 is
- * summed in f32. */
-static double tree_of(enum sh_dtype t, const int *rank, int n, int salt, int64_t i)
+/* The sums of a row over n members of a group, as the tree of src/comm/sum.h, in the type of the reduction: bf16 is summed in
+ * f32. */
+static void tree_of(enum sh_dtype t, const int *rank, int n, const struct row *r, double *sum)
 {
+    double right[BLOCK];
     int left = 1;
-    if (n == 1)
-        return stored(t, value(salt, *rank, i));
+    if (n == 1) {
+        values_of(r, *rank, sum);
+        store(t, sum, r->n);
+        return;
+    }
     while (left * 2 < n)
         left *= 2;
-    return round_to(t, tree_of(t, rank, left, salt, i) + tree_of(t, rank + left, n - left, salt, i));
+    tree_of(t, rank, left, r, sum);
+    tree_of(t, rank + left, n - left, r, right);
+    for (int i = 0; i < r->n; i++)
+        sum[i] = t == SH_F64 ? sum[i] + right[i] : (double)(float)(sum[i] + right[i]);
 }
 
 /* Buffers come from the segment while there is one: at the same place on all ranks, who ask for the same. */
@@ -217,10 +247,15 @@ static void *buffer(enum sh_dtype t, int64_t elems)
     return at;
 }
 
+/* Elements from `first` on; `at` is where element 0 would be. */
 static void fill(enum sh_dtype t, void *at, int64_t first, int64_t n, int salt)
 {
-    for (int64_t i = 0; i < n; i++)
-        put(t, at, first + i, value(salt, mesh->rank, first + i));
+    double v[BLOCK];
+    for (int64_t done = 0; done < n; done += BLOCK) {
+        struct row r = {salt, first + done, 1, (int)(n - done < BLOCK ? n - done : BLOCK)};
+        values_of(&r, mesh->rank, v);
+        pack(t, v, r.n, (char *)at + r.first * sh_dtype_bytes(t));
+    }
 }
 
 /* One collective with its buffers, from start to check. */
@@ -266,28 +301,30 @@ static int64_t stride(int64_t count)
     return count > 1 << 17 && !getenv("SHERD_LONG") ? 7 : 1;
 }
 
-static void check_all_gather(const struct trial *t)
+/* `count` elements from `first` on, which is at `at`: the sums over n ranks, or what the only one had. The last is looked at,
+ * which is of a ragged round. */
+static void check_part(const struct trial *t, const char *at, int64_t first, const int *rank, int n)
 {
-    const struct sh_coll *c = &t->coll;
-    struct members m = members_of(c->group);
-    int64_t step = stride(c->count);
-    for (int owner = 0; owner < m.n; owner++)
-        for (int64_t i = (owner + 1) * c->count - 1; i >= owner * c->count; i -= step) /* the last: ragged */
-            CHECK(same_element(c->dtype, t->recv, i, value(t->salt, m.rank[owner], i)));
+    int64_t count = t->coll.count, step = stride(count);
+    double expected[BLOCK];
+    for (int64_t i = (count - 1) % step; i < count; i += step * BLOCK) {
+        int64_t left = (count - 1 - i) / step + 1;
+        struct row r = {t->salt, first + i, step, (int)(left < BLOCK ? left : BLOCK)};
+        tree_of(t->coll.dtype, rank, n, &r, expected);
+        CHECK(same_row(t->coll.dtype, at, &r, first, expected));
+    }
 }
 
 static void check_result(const struct trial *t)
 {
     const struct sh_coll *c = &t->coll;
-    int64_t first = c->kind == SH_OP_REDUCE_SCATTER ? sh_group_index(&mesh->shape, c->group) * c->count : 0;
-    int64_t step = stride(c->count);
-    if (c->kind == SH_OP_ALL_GATHER) {
-        check_all_gather(t);
-        return;
-    }
     struct members m = members_of(c->group);
-    for (int64_t i = c->count - 1; i >= 0; i -= step)
-        CHECK(same_element(c->dtype, t->recv, i, tree_of(c->dtype, m.rank, m.n, t->salt, first + i)));
+    int64_t bytes = c->count * sh_dtype_bytes(c->dtype);
+    for (int owner = 0; owner < m.n && c->kind == SH_OP_ALL_GATHER; owner++)
+        check_part(t, (char *)t->recv + owner * bytes, owner * c->count, &m.rank[owner], 1);
+    if (c->kind != SH_OP_ALL_GATHER)
+        check_part(t, t->recv, c->kind == SH_OP_REDUCE_SCATTER ? sh_group_index(&mesh->shape, c->group) * c->count : 0,
+                   m.rank, m.n);
 }
 
 /* In place, one of the two buffers lies inside the other and is not freed. */
