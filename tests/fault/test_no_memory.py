@@ -22,7 +22,7 @@ SHIM = (pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')) / 'tests/fault/alloc
 # The library that asked first, and why its end counts as no fault of Sherd's.
 FOREIGN = {
     r'libhdf5': 'crashes, prints or exits when it cannot start; and a file that it has no memory to read it cannot read',
-    r'libmpi|libopen-|libpmix|mca_|libevent|libhwloc|libucp|libucs|libfabric|libpmi': 'MPI aborts the job itself',
+    r'libmpi|libopen-|libpmix|mca_|libevent|libhwloc|libudev|libucp|libucs|libfabric|libpmi': 'MPI aborts the job itself',
     r'libdnnl': 'oneDNN compiles its kernels as it runs, and writes through the buffer that it did not get',
     r'libgomp|libomp|libiomp': 'the OpenMP runtime prints its own line and exits, or crashes (Clang)',
 }
