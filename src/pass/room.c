@@ -124,7 +124,8 @@ static void find_sets(struct sh_room *r, struct sh_life life)
 }
 
 /* Each set moves `at` up to where it leaves room. When all agree in a row it is the lowest such offset: `at` only
- * grows, and no set would allow less. */
+ * grows, and no set would allow less. A set does not agree yet when its room begins below the aligned offset, where it
+ * may have another range. */
 int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes, int64_t align)
 {
     int64_t at = 0;
@@ -132,10 +133,9 @@ int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes, in
 
     find_sets(r, life);
     for (int i = 0; agree < r->n_looked; i = (i + 1) % r->n_looked) {
-        int64_t next = clear_of(r->looked[i], at, bytes);
+        int64_t clear = clear_of(r->looked[i], at, bytes), next = (clear + align - 1) / align * align;
 
-        next = (next + align - 1) / align * align;
-        agree = next == at ? agree + 1 : 1;
+        agree = next == at ? agree + 1 : next == clear;
         at = next;
     }
     return at;

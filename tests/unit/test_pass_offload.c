@@ -352,6 +352,44 @@ static void activations_leave_and_come_back(void **state)
     }
 }
 
+static void assert_on_pages(const struct sh_program *p)
+{
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct sh_op *op = &p->ops[i];
+
+        if (op->kind == SH_OP_FETCH || op->kind == SH_OP_EVICT)
+            assert_int_equal(
+                p->tensors[sh_tensor_root(p, op->kind == SH_OP_FETCH ? op->out[0] : op->in[0])].offset_bytes %
+                    SH_FILE_PAGE,
+                0);
+    }
+}
+
+/* Between blocks of any size, and in the place of an input that does not move. */
+static void what_moves_lies_on_pages(void **state)
+{
+    static const int widths[] = {500, 1001, 1777, 3001};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int m = 0; m < TINY_MODELS; m++)
+            for (int r = 0; r < TINY_RECOMPUTES; r++) {
+                struct sh_build b = deep_build(7);
+                struct sh_program *p;
+
+                b.model = tiny_build(&tiny_models[m], 1).model;
+                b.model.n_layers = 6;
+                b.model.dim = 1024;
+                b.model.ffn_dim = widths[i];
+                b.act = m % 2 ? SH_BF16 : SH_F32;
+                b.offload.gradients = i % 2;
+                b.recompute = tiny_recomputes[r];
+                p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+                assert_on_pages(p);
+                sh_program_destroy(p);
+            }
+}
+
 /* Homes of activations in a tier. */
 static int64_t kept_there(const struct sh_program *p, int tier, bool *any_odd)
 {
@@ -775,6 +813,7 @@ int main(void)
         cmocka_unit_test(carried_ahead_of_the_use),
         cmocka_unit_test(a_step_moves_what_it_moved),
         cmocka_unit_test(activations_leave_and_come_back),
+        cmocka_unit_test(what_moves_lies_on_pages),
         cmocka_unit_test(activations_lie_in_host_memory),
         cmocka_unit_test(moves_share_two_streams),
         cmocka_unit_test(the_peak_loses_what_leaves),
