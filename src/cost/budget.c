@@ -117,7 +117,7 @@ static sh_rc plan(const struct budget *g, struct tried *t)
     sh_rc rc;
 
     put(g, t);
-    SH_TRY(sh_pass_build_until(g->b, NULL, &p));
+    SH_TRY(sh_pass_weigh(g->b, &p));
     r = request_of(g, p);
     rc = sh_cost_step(&r, &step);
     t->over[DEVICE] = above(p->arena_bytes, g->b->limit_bytes);

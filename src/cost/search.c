@@ -73,9 +73,11 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
     struct sh_program *p = NULL;
     struct sh_cost_step step;
     char text[SH_RECOMPUTE_TEXT], homes[SH_HOMES_TEXT];
-    sh_rc rc = sh_pass_build(b, &p);
+    sh_rc rc = sh_pass_weigh(b, &p);
 
     r.p = p;
+    if (rc == SH_OK && !sh_pass_fits(b, p))
+        rc = SH_E_MEMORY;
     if (rc == SH_OK)
         rc = sh_pinned_check(p, s->ranks_per_node, (int64_t)s->machine->host.memory_bytes, "a node has");
     if (rc == SH_OK)
@@ -355,6 +357,7 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
     sh_rc last = SH_OK;
 
     *n = 0;
+    SH_TRY(sh_cost_check_network(s->machine, s->ranks, s->ranks_per_node));
     find_least(&st);
     st.sequences = sh_request_global_batch(s->cfg, s->ranks);
     if (s->may_grow)

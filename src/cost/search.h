@@ -32,8 +32,9 @@ struct sh_search_found {
 
 enum { SH_SEARCH_MOST = 24, SH_SEARCH_GROWS = 4 };
 
-/* The most tokens a second first; *n of them, none where nothing fits. Errors: SH_E_USAGE: what the configuration asks for is not possible
- * on any mesh, with the last reason. Cost: for 70B parameters and 4,096 ranks some 10 s. */
+/* The most tokens a second first; *n of them, none where nothing fits. Errors: SH_E_USAGE: what the configuration asks for
+ * is not possible on any mesh, with the last reason; those of sh_cost_check_network(). Cost: for 70B parameters and 4,096
+ * ranks some 2 s. */
 sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n);
 
 /* The configuration of a result: all keys that were searched, in *out. */

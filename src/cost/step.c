@@ -325,18 +325,16 @@ double sh_cost_slowest(double k)
 }
 
 /* Before anything is priced: without a network the division by its rate would make a step endless. */
-static sh_rc check(const struct sh_cost_request *r)
+sh_rc sh_cost_check_network(const struct sh_machine *m, int ranks, int ranks_per_node)
 {
-    int ranks = sh_mesh_ranks(r->mesh);
-
-    SH_REQUIRE(r->ranks_per_node > 0);
-    if (ranks <= r->ranks_per_node || r->machine->network.bytes_per_second > 0)
+    SH_REQUIRE(ranks_per_node > 0);
+    if (ranks <= ranks_per_node || m->network.bytes_per_second > 0)
         return SH_OK;
     return sh_fail(
         SH_E_USAGE,
         "%s: %d ranks are more than the %d of a node, and the machine has no network; give network.bytes_per_second, "
         "or a preset with one, as h100-80x8-ndr400",
-        r->machine->name, ranks, r->ranks_per_node);
+        m->name, ranks, ranks_per_node);
 }
 
 /* Nodes differ in speed, and a step waits for the slowest of them; the host's share is added to each step. */
@@ -363,7 +361,7 @@ sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out)
     int most = 1;
     sh_rc rc;
 
-    SH_TRY(check(r));
+    SH_TRY(sh_cost_check_network(r->machine, sh_mesh_ranks(r->mesh), r->ranks_per_node));
     memset(out, 0, sizeof *out);
     sh_prices_make(r, &prices);
     for (int i = 0; i < r->p->n_sections; i++)

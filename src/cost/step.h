@@ -32,8 +32,11 @@ struct sh_cost_step {
     struct sh_cost_row row[SH_COST_CLASSES];
 };
 
-/* Errors: SH_E_USAGE: the job spans nodes and the machine has no network. Cost: about 0.2 us an operation. */
+/* Errors: those of sh_cost_check_network(). Cost: about 0.2 us an operation. */
 sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out);
+
+/* Errors: SH_E_USAGE: the job spans nodes and the machine has no network. */
+sh_rc sh_cost_check_network(const struct sh_machine *m, int ranks, int ranks_per_node);
 
 /* How much slower than the mean the slowest of k is, in standard deviations; k >= 1, 0 for one. */
 double sh_cost_slowest(double k);

@@ -55,7 +55,7 @@ struct sh_build {
  * one with the smallest arena, which sh_pass_build() then refuses. By a ladder (fit.c).
  *   level  in: the first that may be chosen, 0 at first; out: the one chosen. Ranks whose answers differ ask again from the
  *          highest of them.
- * Cost: about log2(blocks) + 2 plans; before a refusal about three times that. Errors: SH_E_BUG from the checks. */
+ * Cost: about log2(blocks) + 2 plans; before a refusal about three times that. Errors: those of the passes. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level);
 
 /* The recomputation of a level of that ladder: 0 is none, `blocks` selective in all, 2 * blocks full in all. */
@@ -69,7 +69,7 @@ const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT
 /* Where b->widen, after sh_pass_fit(): set b->batch.chunk_rows to 8192 or 4096 where there are as many rows and the arena
  * still takes at most limit_bytes. Each chunk reads and writes the gradient of the output matrix once more.
  *   most  in: no more than that; out: what was chosen. Ranks whose answers differ ask again with the least of them.
- * Cost: up to two plans. Errors: SH_E_BUG from the checks. */
+ * Cost: up to two plans. Errors: those of the passes. */
 sh_rc sh_pass_widen(struct sh_build *b, int64_t *most);
 
 /* What would make the arena smaller than `arena_bytes`, and how small, in words that go on a sentence; returns text.
@@ -79,6 +79,13 @@ const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char te
 
 /* All passes. Errors: SH_E_MEMORY over a limit (*out is the program all the same, for the table); SH_E_BUG from the checks. */
 sh_rc sh_pass_build(const struct sh_build *b, struct sh_program **out);
+
+/* All passes before the check, whatever the limits: a plan that is compared with others and does not run. Errors: those of
+ * the passes. */
+sh_rc sh_pass_weigh(const struct sh_build *b, struct sh_program **out);
+
+/* Whether a plan is within all limits of b. */
+bool sh_pass_fits(const struct sh_build *b, const struct sh_program *p);
 
 /* As far as the pass `after` (NULL: all), whatever the limit: before shard the program is one micro-step, without sections.
  * Errors: SH_E_USAGE for a pass that is not there; those of the passes. */

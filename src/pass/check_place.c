@@ -37,6 +37,11 @@ sh_rc sh_check_homes(const struct sh_program *p)
     return SH_OK;
 }
 
+/* Of one storage, as places in the sweep's offsets. */
+struct ends {
+    int begin, end;
+};
+
 /* The sweep goes through the section's operations, each of two moments, and keeps the storage that is alive. How much of
  * it meets [begin, end) is how much begins before `end`, less how much ends at `begin` or before; two trees of sums over
  * all offsets know both. */
@@ -44,9 +49,10 @@ struct sweep {
     const struct sh_check *c;
     int *list, n;         /* storage in use, by offset */
     struct sh_life *life; /* [n] in moments; life[i] is of list[i] */
-    int64_t *offsets;     /* sorted: where storage begins or ends */
+    int64_t *offsets;     /* rising: where storage begins or ends */
     int n_offsets;
-    int *begins, *ends; /* [n_offsets + 1] Fenwick trees of what is alive */
+    struct ends *ends_at; /* [n] of list[i] */
+    int *begins, *ends;   /* [n_offsets + 1] Fenwick trees of what is alive */
 };
 
 static int by_offset(const void *a, const void *b, void *tensors)
@@ -88,8 +94,32 @@ static void list_storage(struct sweep *s)
         s->offsets[2 * i] = begin_of(s, i);
         s->offsets[2 * i + 1] = end_of(s, i);
     }
-    s->n_offsets = 2 * s->n;
-    qsort(s->offsets, (size_t)s->n_offsets, sizeof *s->offsets, by_value);
+    qsort(s->offsets, 2 * (size_t)s->n, sizeof *s->offsets, by_value);
+    for (int i = 0; i < 2 * s->n; i++)
+        if (!i || s->offsets[i] != s->offsets[i - 1])
+            s->offsets[s->n_offsets++] = s->offsets[i];
+}
+
+/* Binary search; the offset is in the list. */
+static int place_of(const struct sweep *s, int64_t offset)
+{
+    int low = 0, high = s->n_offsets;
+
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+
+        if (s->offsets[middle] < offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void find_ends(struct sweep *s)
+{
+    for (int i = 0; i < s->n; i++)
+        s->ends_at[i] = (struct ends){place_of(s, begin_of(s, i)), place_of(s, end_of(s, i))};
 }
 
 /* What lives between sections lives in all of this one. An operation that works in place has its input in its first moment
@@ -115,36 +145,20 @@ static void find_moments(struct sweep *s, int *at)
     }
 }
 
-/* The first offset in the sorted list that is not less; binary search. */
-static int place_in(const struct sweep *s, int64_t offset)
-{
-    int low = 0, high = s->n_offsets;
-
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-
-        if (s->offsets[middle] < offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Add `by` at an offset. A Fenwick tree: node i holds the sum of the i & -i entries up to i, so both this and
+/* Add `by` at a place. A Fenwick tree: node i holds the sum of the i & -i entries up to i, so both this and
  * sum_below() take log n steps. */
-static void change(const struct sweep *s, int *tree, int64_t offset, int by)
+static void change(const struct sweep *s, int *tree, int place, int by)
 {
-    for (int i = place_in(s, offset) + 1; i <= s->n_offsets; i += i & -i)
+    for (int i = place + 1; i <= s->n_offsets; i += i & -i)
         tree[i] += by;
 }
 
-/* What lies at offsets less than this one. */
-static int sum_below(const struct sweep *s, const int *tree, int64_t offset)
+/* What lies at places less than this one. */
+static int sum_below(const int *tree, int place)
 {
     int sum = 0;
 
-    for (int i = place_in(s, offset); i > 0; i -= i & -i)
+    for (int i = place; i > 0; i -= i & -i)
         sum += tree[i];
     return sum;
 }
@@ -152,15 +166,15 @@ static int sum_below(const struct sweep *s, const int *tree, int64_t offset)
 /* Storage i begins to live, or ends. */
 static void change_alive(struct sweep *s, int i, int by)
 {
-    change(s, s->begins, begin_of(s, i), by);
-    change(s, s->ends, end_of(s, i), by);
+    change(s, s->begins, s->ends_at[i].begin, by);
+    change(s, s->ends, s->ends_at[i].end, by);
 }
 
 /* Whether anything alive meets [begin, end) of storage i: begins before its end, less ends at or before its begin. i
  * itself is not in the trees yet. */
 static bool is_taken(const struct sweep *s, int i)
 {
-    return sum_below(s, s->begins, end_of(s, i)) > sum_below(s, s->ends, begin_of(s, i) + 1);
+    return sum_below(s->begins, s->ends_at[i].end) > sum_below(s->ends, s->ends_at[i].begin + 1);
 }
 
 /* The two by name: seldom needed, so found without haste. */
@@ -246,11 +260,13 @@ sh_rc sh_check_overlap(const struct sh_check *c)
     struct sweep s = {.c = c,
                       .list = sh_calloc(n, sizeof *s.list),
                       .life = sh_calloc(n, sizeof *s.life),
-                      .offsets = sh_calloc(2 * n, sizeof *s.offsets)};
+                      .offsets = sh_calloc(2 * n, sizeof *s.offsets),
+                      .ends_at = sh_calloc(n, sizeof *s.ends_at)};
     int *at = sh_calloc(n, sizeof *at);
     sh_rc rc;
 
     list_storage(&s);
+    find_ends(&s);
     find_moments(&s, at);
     s.begins = sh_calloc((size_t)s.n_offsets + 1, sizeof *s.begins);
     s.ends = sh_calloc((size_t)s.n_offsets + 1, sizeof *s.ends);
@@ -262,6 +278,7 @@ sh_rc sh_check_overlap(const struct sh_check *c)
     free(s.list);
     free(s.life);
     free(s.offsets);
+    free(s.ends_at);
     free(s.begins);
     free(s.ends);
     free(at);

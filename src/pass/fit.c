@@ -34,7 +34,7 @@ static sh_rc arena_of(struct ladder *l, int level, int64_t *bytes)
 
     if (!l->bytes[level]) {
         trial.recompute = sh_pass_fit_level(trial.model.n_layers, level);
-        SH_TRY(sh_pass_build_until(&trial, NULL, &p));
+        SH_TRY(sh_pass_weigh(&trial, &p));
         l->bytes[level] = p->arena_bytes;
         sh_program_destroy(p);
     }
@@ -143,7 +143,7 @@ sh_rc sh_pass_widen(struct sh_build *b, int64_t *most)
         if (wider[i] > *most || wider[i] > all || wider[i] <= before)
             continue;
         trial.batch.chunk_rows = wider[i];
-        SH_TRY(sh_pass_build_until(&trial, NULL, &p));
+        SH_TRY(sh_pass_weigh(&trial, &p));
         fits = p->arena_bytes <= b->limit_bytes;
         sh_program_destroy(p);
         if (!fits)

@@ -118,7 +118,7 @@ static int64_t arena_of(struct sh_build *trial)
     struct sh_program *p = NULL;
     int64_t bytes;
 
-    if (sh_pass_build_until(trial, NULL, &p) != SH_OK)
+    if (sh_pass_weigh(trial, &p) != SH_OK)
         return INT64_MAX;
     bytes = p->arena_bytes;
     sh_program_destroy(p);
@@ -228,6 +228,17 @@ static bool is_over(const struct limited *l)
     return l->limit && l->need > l->limit;
 }
 
+bool sh_pass_fits(const struct sh_build *b, const struct sh_program *p)
+{
+    struct limited l[LIMITS];
+    bool fits = true;
+
+    find_limits(b, p, l);
+    for (int i = 0; i < LIMITS; i++)
+        fits &= !is_over(&l[i]);
+    return fits;
+}
+
 /* Its own limit, which no other choice of homes keeps. */
 static sh_rc below_is_over(const struct limited *l)
 {
@@ -266,9 +277,9 @@ static sh_rc within_limits(const struct sh_build *b, const struct sh_program *p)
     char text[768], smaller[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
     struct limited l[LIMITS];
 
-    find_limits(b, p, l);
-    if (!is_over(&l[0]) && !is_over(&l[1]) && !is_over(&l[2]))
+    if (sh_pass_fits(b, p))
         return SH_OK;
+    find_limits(b, p, l);
     if (b->fit_homes)
         return none_fits(b, p, l);
     for (int i = 1; i < LIMITS && !is_over(&l[0]); i++)

@@ -204,6 +204,23 @@ static void batches_that_do_not_divide_are_refused(void **state)
     assert_non_null(strstr(sh_error_text(), "12 does not divide by 8 ranks"));
 }
 
+static void more_than_a_node_wants_a_network(void **state)
+{
+    struct sh_config cfg = config(8);
+    struct sh_machine m = machine();
+    struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE, .limit_bytes = 1ll << 30};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n;
+
+    (void)state;
+    m.network.bytes_per_second = 0;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "8 ranks are more than the 4 of a node, and the machine has no network"));
+    s.ranks = NODE;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    assert_true(n > 0);
+}
+
 /* Numbers change where it is allowed, and only there; then what was asked for is still the simpler one. */
 static void numbers_change_where_they_may(void **state)
 {
@@ -248,11 +265,9 @@ static void numbers_change_where_they_may(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(search_is_as_good_as_brute_force),
-        cmocka_unit_test(batches_that_do_not_divide_are_refused),
-        cmocka_unit_test(a_file_makes_room),
-        cmocka_unit_test(the_hosts_memory_makes_room),
-        cmocka_unit_test(numbers_change_where_they_may),
+        cmocka_unit_test(search_is_as_good_as_brute_force), cmocka_unit_test(batches_that_do_not_divide_are_refused),
+        cmocka_unit_test(more_than_a_node_wants_a_network), cmocka_unit_test(a_file_makes_room),
+        cmocka_unit_test(the_hosts_memory_makes_room),      cmocka_unit_test(numbers_change_where_they_may),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
