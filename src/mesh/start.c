@@ -151,6 +151,9 @@ sh_rc sh_mesh_start(int *argc, char ***argv)
      * behind when a job is killed, and the next job that opens a file of that name hangs; those in a locked file make
      * the other ranks hang when one of them cannot write that file, and leave it behind. */
     setenv("OMPI_MCA_sharedfp", "^sm,lockedfile", 0);
+    /* Open MPI 4 starts a daemon beside a process that no launcher started, so that it could start others. It takes a
+     * quarter of a short run's processor time. */
+    setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     int provided, rank, world;
     if (cannot_meet())
         SH_TRY(check_launch(1));
