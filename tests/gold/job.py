@@ -14,6 +14,8 @@ import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 SYSTEM_PYTHON = '/usr/bin/python3'
+# Threads of numpy and PyTorch spin while they wait, and half of the time of a test with small matrices was that.
+os.environ['OMP_NUM_THREADS'] = '1'
 
 
 def load_script(name):

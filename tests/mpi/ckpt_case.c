@@ -91,6 +91,19 @@ static uint32_t known_bits(int state, int tensor, int64_t i)
     return state == SH_CKPT_MODEL && (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
 }
 
+enum { BLOCK = 512 }; /* elements that are made or compared at once: most of the work of these tests */
+
+/* The next block of elements up to `end`. Returns how many. */
+static int known_values(int state, int tensor, int64_t at, int64_t end, float value[BLOCK])
+{
+    int n = end - at < BLOCK ? (int)(end - at) : BLOCK;
+    for (int i = 0; i < n; i++) {
+        uint32_t bits = known_bits(state, tensor, at + i);
+        memcpy(&value[i], &bits, 4);
+    }
+    return n;
+}
+
 /* Saved from one array by one rank and from halves by its neighbour, which the file must not show; loaded by all alike. */
 static struct sh_floats make_room(int state, int tensor, int64_t n, bool fill)
 {
@@ -104,11 +117,10 @@ static void add_piece(struct sh_ckpt_set *set, int tensor, int64_t begin, int64_
     struct sh_ckpt_piece p = {.tensor = tensor, .begin = begin, .elems = end - begin};
     for (int s = 0; s < test_states.n; s++) {
         p.data[s] = make_room(s, tensor, end - begin, fill);
-        for (int64_t i = begin; fill && i < end; i++) {
-            uint32_t bits = known_bits(s, tensor, i);
-            float value;
-            memcpy(&value, &bits, 4);
-            sh_floats_put(sh_floats_at(p.data[s], i - begin), 1, &value);
+        for (int64_t n, at = begin; fill && at < end; at += n) {
+            float value[BLOCK];
+            n = known_values(s, tensor, at, end, value);
+            sh_floats_put(sh_floats_at(p.data[s], at - begin), n, value);
         }
     }
     struct sh_ckpt_piece *pieces = (struct sh_ckpt_piece *)set->pieces;
@@ -202,12 +214,12 @@ void free_set(struct sh_ckpt_set *set)
 static long wrong_in_piece(const struct sh_ckpt_piece *p, int state)
 {
     long wrong = 0;
-    for (int64_t i = 0; i < p->elems; i++) {
-        uint32_t bits;
-        float value;
-        sh_floats_get(sh_floats_at(p->data[state], i), 1, &value);
-        memcpy(&bits, &value, 4);
-        wrong += bits != known_bits(state, p->tensor, p->begin + i);
+    for (int64_t n, at = 0; at < p->elems; at += n) {
+        float value[BLOCK], expected[BLOCK];
+        n = known_values(state, p->tensor, p->begin + at, p->begin + p->elems, expected);
+        sh_floats_get(sh_floats_at(p->data[state], at), n, value);
+        for (int64_t i = 0; i < n && memcmp(value, expected, (size_t)n * 4) != 0; i++)
+            wrong += memcmp(&value[i], &expected[i], 4) != 0;
     }
     return wrong;
 }

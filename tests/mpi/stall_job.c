@@ -1,7 +1,7 @@
 /* The job of tests/mpi/stall: ranks go through collectives until one of them misbehaves.
  *
  *   stall_job HOW WHO SECONDS [REPORT_DIR]
- *   HOW  stop | kill: WHO sends itself the signal; loop: computes for ever; suspend: stops for 2 * SECONDS, with all
+ *   HOW  stop | kill: WHO sends itself the signal; loop: never comes back; suspend: stops for 2 * SECONDS, with all
  *        others, and goes on; quiet: nothing happens; fail: WHO gives up in the step; late: takes three quarters of the limit;
  *        absent: does not come to the agreement at the end of the step; again: the same, and in the step before, the other
  *        ranks just had patience enough with rank 0. With node- in front, pairs of ranks talk through memory, in two levels */
@@ -23,8 +23,8 @@ static double seconds;
 
 static void loop_for_ever(void)
 {
-    for (volatile unsigned i = 0;; i++)
-        ;
+    for (;;)
+        usleep(1000);
 }
 
 /* A child wakes this process up again. */

@@ -1,4 +1,5 @@
 /* Collectives on channels against plain loops: every kind, type and group, overlap, order, bits, memory. */
+#include "src/base/clones.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/comm/comm.h"
@@ -172,8 +173,9 @@ static void pack(enum sh_dtype t, const double *v, int n, void *out)
     }
 }
 
-static void values_of(const struct row *r, int rank, double *v)
+SH_CLONES static void values_of(const struct row *r, int rank, double *v)
 {
+#pragma omp simd
     for (int i = 0; i < r->n; i++)
         v[i] = value(r->salt, rank, element(r, i));
 }
