@@ -29,7 +29,7 @@ void sh_mesh_own_mpi_hook(void (*take)(void *arg), void *arg)
     take_mpi_arg = arg;
 }
 
-/* Without a hook no progress thread has been started, and MPI is the caller's already. */
+/* Without a hook no progress thread has been started, so MPI already belongs to the caller. */
 void sh_mesh_own_mpi(void)
 {
     if (take_mpi != NULL)
@@ -49,15 +49,15 @@ sh_rc sh_mesh_mpi_check(const char *file, int line, const char *call, int mpi_rc
     char why[MPI_MAX_ERROR_STRING] = "unknown error";
     int len;
     MPI_Error_string(mpi_rc, why, &len);
-    for (char *c = why; *c != '\0'; c++) /* MPICH answers with a stack of lines; a message is one line */
+    for (char *c = why; *c != '\0'; c++) /* MPICH answers with several lines; a message is one line */
         if (isspace((unsigned char)*c))
             *c = ' ';
     /* The name of the call is enough; its arguments are our variables. */
     return sh_fail_at(file, line, SH_E_COMM, "%.*s: %s", (int)strcspn(call, "("), call, why);
 }
 
-/* MPICH's launcher ends the job as soon as it hears of the abort, with what it has not read from the ranks' pipes lost:
- * the line that says why is to be read by then. */
+/* MPICH's launcher ends the job as soon as it hears of the abort, and drops what it has not yet read from the ranks'
+ * pipes: the line that says why must have been read by then. */
 static void wait_for_reader(int fd)
 {
     const struct timespec nap = {.tv_nsec = 1000000};
@@ -70,8 +70,8 @@ static void wait_for_reader(int fd)
         nanosleep(&nap, NULL);
 }
 
-/* Another thread may be inside MPI now, and an abort that waits for it would never end: the alarm's default action ends
- * this process then, and the launcher the others. */
+/* Another thread may be inside MPI now, and an abort that waits for it would never end: the alarm's default action then
+ * ends this process, and the launcher ends the others. */
 static void abort_job(int exit_status)
 {
     wait_for_reader(STDERR_FILENO);
@@ -80,7 +80,7 @@ static void abort_job(int exit_status)
     MPI_Abort(MPI_COMM_WORLD, exit_status);
 }
 
-/* How launchers tell a process the number of ranks and which one it is, in the order of nearness to MPI. SLURM_NTASKS
+/* How launchers tell a process the number of ranks and its own rank, the variables closest to MPI first. SLURM_NTASKS
  * is not among them: it is also set in a batch script that starts one process on purpose. */
 static const struct {
     const char *size, *rank;
@@ -91,7 +91,7 @@ static const struct {
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
 };
 
-/* Launchers set plain numbers; a variable that is not there counts as 0. */
+/* Launchers set plain numbers; a missing variable counts as 0. */
 static int number_of(const char *variable)
 {
     const char *value = getenv(variable);
@@ -116,8 +116,8 @@ sh_rc sh_mesh_launch_check(int world)
         number_of(launchers[i].size), launchers[i].size);
 }
 
-/* In a step of srun --mpi=none nothing tells the ranks of each other. Open MPI ends the process then, with a page of
- * text from each, so it is not asked; others become jobs of one rank, which are refused when MPI is up. */
+/* In a step of srun --mpi=none nothing tells the ranks about each other. Open MPI then ends the process, with a page of
+ * text from each, so it is not called; other libraries turn into jobs of one rank, which are refused when MPI is up. */
 static bool cannot_meet(void)
 {
 #ifdef OPEN_MPI
@@ -127,8 +127,8 @@ static bool cannot_meet(void)
 #endif
 }
 
-/* Ranks that MPI does not bring together cannot wait for each other, and a launcher may end the job at the first of
- * them that leaves: the one that says why goes first. */
+/* Ranks that MPI does not bring together cannot wait for each other, and a launcher may end the job when the first of
+ * them leaves: so the rank that says why leaves first. */
 static sh_rc check_launch(int world)
 {
     sh_rc rc = sh_mesh_launch_check(world);
@@ -145,15 +145,28 @@ void sh_mesh_before_start(sh_rc (*call)(void))
     before_start = call;
 }
 
+/* Without a launcher Open MPI 4 starts a daemon next to the process, so that the process could start others; that takes
+ * a quarter of a short run's processor time. Without the daemon all such processes of a user share one session
+ * directory in /tmp, which one of them removes while the next one makes it, and MPI_Init fails. A process alone needs
+ * no session directory. */
+static void start_alone(void)
+{
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++)
+        if (getenv(launchers[i].size) != NULL)
+            return;
+    if (getenv("PMIX_RANK") != NULL)
+        return;
+    setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    setenv("OMPI_MCA_orte_create_session_dirs", "0", 0);
+}
+
 sh_rc sh_mesh_start(int *argc, char ***argv)
 {
     /* Open MPI's shared file pointers, which Sherd does not need: those in shared memory leave a locked semaphore
      * behind when a job is killed, and the next job that opens a file of that name hangs; those in a locked file make
      * the other ranks hang when one of them cannot write that file, and leave it behind. */
     setenv("OMPI_MCA_sharedfp", "^sm,lockedfile", 0);
-    /* Open MPI 4 starts a daemon beside a process that no launcher started, so that it could start others. It takes a
-     * quarter of a short run's processor time. */
-    setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    start_alone();
     int provided, rank, world;
     if (cannot_meet())
         SH_TRY(check_launch(1));
@@ -175,7 +188,7 @@ bool sh_mesh_threads_may_call(void)
     return serialized;
 }
 
-/* The hook goes first: from here on a failure in MPI_Finalize must not try to abort through MPI. */
+/* Remove the hook first: from here on a failure in MPI_Finalize must not try to abort through MPI. */
 void sh_mesh_stop(void)
 {
     sh_mesh_own_mpi();
