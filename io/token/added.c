@@ -1,7 +1,6 @@
 /* Added tokens, such as <|endoftext|>, are found before the text is normalized or cut. A set is an array sorted by
- * text, with the range of each first byte, so that most places of a text are passed over with one look at a table.
- * Where several tokens begin at one place the longest wins; what was found is not looked at again, so matches never
- * overlap. */
+ * text, with the range of each first byte, so one table lookup is enough to skip most positions of a text. If several
+ * tokens begin at one position, the longest wins; the search continues after a match, so matches never overlap. */
 #include "io/token/added.h"
 
 #include "io/token/ranges.h"
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* By bytes, then by length, then by id: of equal texts the token that comes first in the file stands first. */
+/* Order by bytes, then by length, then by id: of equal texts, the token that is first in the file comes first. */
 static int by_text(const void *a, const void *b)
 {
     const struct sh_added *x = *(const struct sh_added *const *)a, *y = *(const struct sh_added *const *)b;
@@ -24,8 +23,8 @@ static int by_text(const void *a, const void *b)
                                             : (x->id > y->id) - (x->id < y->id);
 }
 
-/* `normalized` chooses which of `all` belong to this set. Tokens whose text normalizes to nothing can
- * never be found. */
+/* `normalized` selects the tokens of `all` that belong to this set. Tokens whose text normalizes to nothing are left
+ * out: they can never be found. */
 void sh_added_set_make(struct sh_added_set *set, const struct sh_added *all, int n, bool normalized)
 {
     *set = (struct sh_added_set){.token = sh_calloc((size_t)n + 1, sizeof *set->token)};
@@ -53,8 +52,8 @@ void sh_added_set_free(struct sh_added_set *set)
     *set = (struct sh_added_set){0};
 }
 
-/* The longest token that begins here. Tokens that are beginnings of this text sort one after the other by length,
- * with others between: the range shrinks byte by byte. */
+/* Find the longest token that begins here. Tokens that are prefixes of this text are sorted by length, with other
+ * tokens in between; the candidate range shrinks byte by byte. */
 static const struct sh_added *longest_at(const struct sh_added_set *set, const unsigned char *text, size_t bytes)
 {
     int low = set->first[text[0]], high = set->first[text[0] + 1];
@@ -68,10 +67,10 @@ static const struct sh_added *longest_at(const struct sh_added_set *set, const u
         }
         if (k == bytes)
             break;
-        /* Two searches cut the range to the tokens whose byte k is the text's: first where they begin, then where they
-         * end. */
+        /* Two binary searches narrow the range to the tokens whose byte k equals the text's: the first finds where they
+         * begin, the second where they end. */
         int from = low, to = high;
-        while (from < to) { /* the first one whose byte k is not below ours */
+        while (from < to) { /* the first token whose byte k is not below the text's */
             int middle = (from + to) / 2;
             if ((unsigned char)set->token[middle]->found_as[k] < text[k])
                 from = middle + 1;
@@ -91,7 +90,7 @@ static const struct sh_added *longest_at(const struct sh_added_set *set, const u
     return best;
 }
 
-/* Letters, digits, marks and underscores, as \w of the regular expressions that tokenizers uses. */
+/* Letters, digits, marks and underscores, like \w in the regular expressions that tokenizers uses. */
 static bool is_word(const unsigned char *p)
 {
     size_t n;
@@ -125,8 +124,8 @@ static size_t skip_ahead(const unsigned char *text, size_t bytes, size_t at)
     return at;
 }
 
-/* The next place from i on at which a token may begin. Byte by byte: no token begins within a character, since both text and
- * tokens are UTF-8. Most sets have tokens that begin with < only. */
+/* Return the next position from i on at which a token may begin. It is safe to step by bytes: no token begins within a
+ * character, because both text and tokens are UTF-8. In most sets all tokens begin with <. */
 static size_t next_place(const struct sh_added_set *set, const unsigned char *text, size_t bytes, size_t i)
 {
     if (set->sole >= 0 && i < bytes) {
@@ -149,7 +148,7 @@ const struct sh_added *sh_added_next(const struct sh_added_set *set, const unsig
         if (!(t = longest_at(set, text + i, bytes - i)))
             continue;
         if (t->single_word && !stands_alone(text, bytes, i, i + t->found_bytes)) {
-            i += t->found_bytes - 1; /* what is passed over is not looked at again */
+            i += t->found_bytes - 1; /* continue after the rejected match */
             continue;
         }
         *from = *end = i + t->found_bytes;
@@ -158,7 +157,7 @@ const struct sh_added *sh_added_next(const struct sh_added_set *set, const unsig
             *end = skip_ahead(text, bytes, *end);
         if (!t->lstrip || done < *end)
             return t;
-        i = *from - 1; /* the token before has taken all of it as its white space: tokenizers drops such a one */
+        i = *from - 1; /* the previous token took all of this one as white space: tokenizers drops it then */
     }
     return NULL;
 }

@@ -1,6 +1,6 @@
-/* What a thread of the pool does with a batch: check that it is UTF-8, cut it into documents, encode each one with what
- * goes before and after it. A batch holds whole documents only, so that no thread needs another one's. The tokenizer
- * "byte" has no documents and takes the bytes as they are. */
+/* What a thread of the pool does with a batch: check that it is UTF-8, cut it into documents, encode each one with the
+ * tokens in front of and after it. A batch holds whole documents only, so no thread needs another thread's batch. The
+ * tokenizer "byte" has no documents and takes the bytes as they are. */
 #include "io/token/batch.h"
 
 #include "io/json/field.h"
@@ -9,11 +9,11 @@
 
 #include <stdlib.h>
 
-/* One for each thread: an encoder has scratch memory and a cache, which threads do not share. */
+/* The state of one thread: an encoder has scratch memory and a cache, which threads do not share. */
 struct worker {
     struct sh_encoder *encoder;
-    struct sh_text text;    /* of one document, or of a batch that was mended */
-    struct sh_marks *marks; /* of conversations, as is `chat` */
+    struct sh_text text;    /* of one document, or scratch to repair a batch */
+    struct sh_marks *marks; /* for conversations, like `chat` */
     struct sh_chat chat;
 };
 
@@ -59,7 +59,7 @@ size_t sh_batch_separator(const char *separator, const unsigned char *text, size
     return bytes;
 }
 
-/* The text of a document that already has what the tokenizer puts in front would have it twice. */
+/* Refuse a text that already begins with the token that the tokenizer puts in front; it would be there twice. */
 static sh_rc refuse_twice(const struct sh_ids *ids, size_t begin, size_t first)
 {
     if (first > begin && ids->n > first && ids->id[first] == ids->id[begin])
@@ -93,7 +93,7 @@ static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, stru
     return SH_OK;
 }
 
-/* Ids that are put in front of a text, or behind it, as the mask has them. */
+/* Extend the mask to the ids that were added in front of a text or after it. */
 static void fill_mask(struct sh_batch *b, unsigned char counts)
 {
     size_t more = b->ids.n - b->mask.n;
@@ -102,8 +102,8 @@ static void fill_mask(struct sh_batch *b, unsigned char counts)
     b->mask.n += more;
 }
 
-/* Prompt and completion as they are: begin and end of a text around them, the end learned. A template, or who wrote the
- * segments, puts there what has to be there. */
+/* A prompt and a completion without a template get the tokenizer's begin and end around them; the end is learned. With
+ * a template or with segments, the template or the author of the segments provides those tokens. */
 static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
                       size_t bytes)
 {
@@ -127,20 +127,21 @@ static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct s
     return SH_OK;
 }
 
-/* One field of a line. */
+/* Encode one field of a line as a document. */
 static sh_rc put_field(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
                        size_t bytes)
 {
     size_t n = 0;
 
     w->text.n = 0;
-    /* A decoded string is never longer than the line that it stands in. */
+    /* A decoded string is never longer than the line that contains it. */
     char *text = (char *)sh_text_room(&w->text, bytes + 1);
     SH_TRY(sh_json_field(line, bytes, job->field, text, &n));
     return put_document(job, w, b, text, n);
 }
 
-/* A line of white space; a zero byte is none (strchr finds the end of its list). */
+/* Whether a line is only white space. A zero byte is not white space, though strchr() would find it, as the end of its
+ * list. */
 static bool is_blank(const unsigned char *line, size_t bytes)
 {
     while (bytes > 0 && strchr(" \t\r\n", line[bytes - 1]) && line[bytes - 1])
@@ -148,7 +149,7 @@ static bool is_blank(const unsigned char *line, size_t bytes)
     return bytes == 0;
 }
 
-/* jsonl: a document is one field of each line, or a conversation. Messages count lines of the file, from 1. */
+/* Encode jsonl: a document is one field of each line, or a conversation. Messages count lines of the file, from 1. */
 static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
 {
     int64_t number = b->first;
@@ -166,7 +167,8 @@ static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct 
     return SH_OK;
 }
 
-/* Text: documents between separators, or the whole batch. Messages count bytes of the file, from 1. */
+/* Encode text: a document is the text between separators, or the whole batch. Messages count bytes of the file,
+ * from 1. */
 static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
 {
     for (size_t at = 0, after; at < b->text.n; at = after) {
@@ -185,8 +187,7 @@ static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct 
     return SH_OK;
 }
 
-/* --invalid replace: each longest beginning of a character that is wrong becomes one U+FFFD, as Python
- * and Rust do it. */
+/* Carry out --invalid replace: each maximal prefix of a broken character becomes one U+FFFD, as in Python and Rust. */
 static void mend(struct sh_text *text, struct sh_text *scratch)
 {
     scratch->n = 0;
@@ -203,7 +204,7 @@ static void mend(struct sh_text *text, struct sh_text *scratch)
     sh_text_put(text, scratch->at, scratch->n);
 }
 
-/* By line where a document is a line, else by byte; both from the beginning of the file. */
+/* Name the place by line if a document is a line, otherwise by byte; both are counted from the start of the file. */
 static sh_rc refuse_bytes(const struct sh_batch *b, size_t at)
 {
     int64_t line = b->first;
@@ -215,7 +216,7 @@ static sh_rc refuse_bytes(const struct sh_batch *b, size_t at)
                    b->text.at[at]);
 }
 
-/* Called from any thread of the pool; `ctx` is read only, `worker` and `b` are this thread's. */
+/* Called from any thread of the pool; `ctx` is read-only, `worker` and `b` are this thread's. */
 sh_rc sh_batch_run(const void *ctx, void *worker, struct sh_batch *b)
 {
     const struct sh_batch_job *job = ctx;
@@ -226,7 +227,7 @@ sh_rc sh_batch_run(const void *ctx, void *worker, struct sh_batch *b)
     size_t right = sh_utf8_check(b->text.at, b->text.n);
     if (right < b->text.n && !job->replace_invalid)
         return refuse_bytes(b, right);
-    /* Places in later messages are those of the mended text. */
+    /* From here on, messages give positions in the repaired text. */
     if (right < b->text.n)
         mend(&b->text, &w->text);
     return b->lines ? put_lines(job, w, b) : put_texts(job, w, b);

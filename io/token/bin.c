@@ -13,7 +13,7 @@
 
 enum { BUFFER_BYTES = 1 << 20 };
 
-/* A buffer of one MiB turns ids into few large writes. */
+/* A buffer of one MiB collects ids into a few large writes. */
 struct sh_token_writer {
     struct sh_new_file file;
     int token_bytes; /* 2 or 4 */
@@ -23,7 +23,7 @@ struct sh_token_writer {
     unsigned char buffer[BUFFER_BYTES];
 };
 
-/* NULL is fine. The file that was begun is deleted; one of the same name from before stays. */
+/* NULL is fine. The unfinished file is deleted; an older file of the same name stays. */
 void sh_token_writer_abandon(struct sh_token_writer *w)
 {
     if (!w)
@@ -47,7 +47,7 @@ sh_rc sh_token_writer_open(const char *path, int vocab_size, struct sh_token_wri
     return SH_OK;
 }
 
-/* After what is written already; the header's place is skipped at the beginning. */
+/* Write the buffer after the bytes already written; the space for the header at the start of the file is skipped. */
 static sh_rc flush(struct sh_token_writer *w)
 {
     SH_TRY(sh_file_write(w->file.fd, w->file.temp, w->buffer, (int64_t)w->buffered, w->written));
@@ -56,7 +56,7 @@ static sh_rc flush(struct sh_token_writer *w)
     return SH_OK;
 }
 
-/* Ids for which there is room, little-endian: the low bytes come first. */
+/* Put ids, for which there is room, into the buffer, little-endian: the low bytes come first. */
 static void put_ids(struct sh_token_writer *w, const uint32_t *ids, size_t n)
 {
     unsigned char *to = w->buffer + w->buffered;
@@ -76,7 +76,7 @@ sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t
     /* The count in the header has 31 bits. */
     if (n > (size_t)(SH_TOKEN_COUNT_MAX - w->tokens))
         return sh_fail(SH_E_DATA,
-                       "%s would have more than %d tokens, which its format cannot say; write several files and "
+                       "%s would have more than %d tokens, the limit of its format; write several files and "
                        "give training.dataset_path as a pattern",
                        w->file.path, SH_TOKEN_COUNT_MAX);
     while (n > 0) {
@@ -91,7 +91,7 @@ sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t
     return SH_OK;
 }
 
-/* The rest of its bytes is zero. */
+/* Write the header; its unused bytes are zero. */
 static sh_rc write_header(struct sh_token_writer *w)
 {
     bool narrow = w->token_bytes == 2;

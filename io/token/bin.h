@@ -1,5 +1,5 @@
-/* Writing a token file in llm.c's format (io/data/format.h). It appears under its name complete or not at all. Local.
- * Order: open, put any number of times, then commit or abandon. */
+/* Writes a token file in llm.c's format (io/data/format.h). The file appears under its name complete or not at all.
+ * Local. Order: open, put any number of times, then commit or abandon. */
 #ifndef IO_TOKEN_BIN_H
 #define IO_TOKEN_BIN_H
 
@@ -10,19 +10,20 @@
 
 struct sh_token_writer;
 
-/* vocab_size decides the size of a token: uint16 up to 65536 words, uint32 above. Errors: SH_E_DATA. */
+/* vocab_size determines the size of a token: uint16 up to 65536 words, uint32 above. Errors: SH_E_DATA. */
 sh_rc sh_token_writer_open(const char *path, int vocab_size, struct sh_token_writer **out);
 
-/* Errors: SH_E_DATA: the disk is full, or the file would have more tokens than its header can say (2^31 - 1). */
+/* Append n ids. Errors: SH_E_DATA: the disk is full, or the file would have more tokens than its header can hold
+ * (2^31 - 1). */
 sh_rc sh_token_writer_put(struct sh_token_writer *w, const uint32_t *ids, size_t n);
 
-/* Write the header, fsync, rename. Frees the writer in any case; on failure nothing is left behind. */
+/* Write the header, fsync, rename. Always frees the writer; on failure nothing is left behind. */
 sh_rc sh_token_writer_commit(struct sh_token_writer *w);
 
-/* Remove what was written. NULL is fine. */
+/* Delete the unfinished file and free the writer. NULL is fine. */
 void sh_token_writer_abandon(struct sh_token_writer *w);
 
-/* A whole file at once: n ids. */
+/* Write a whole file of n ids at once. */
 sh_rc sh_token_write(const char *path, int vocab_size, const uint32_t *ids, size_t n);
 
 #endif

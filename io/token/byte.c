@@ -1,5 +1,5 @@
-/* The tokenizer "byte": an id is a byte, 256 words, no documents. It needs no files and takes any data, so examples and
- * tests use it. */
+/* The tokenizer "byte": an id is a byte, 256 words, no documents. It needs no files and accepts any data, so examples
+ * and tests use it. */
 #include "io/token/token.h"
 
 #include "src/base/mem.h"
@@ -18,7 +18,7 @@ static sh_rc encode(const void *own, void *encoder, const unsigned char *text, s
     return SH_OK;
 }
 
-/* *text is the caller's, with a zero after it. Words of a model past the bytes have no text. */
+/* *text belongs to the caller and has a zero after it. A model's ids above 255 have no text. */
 static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
 {
     char *s = sh_calloc(n + 1, 1);

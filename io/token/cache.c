@@ -1,6 +1,6 @@
-/* A hash table with open addressing and linear steps. Rows are small and lie together; ids and texts are in one store
- * of their own, where they are only appended. At half full, or when the store is, all is forgotten at once: that is
- * cheaper than keeping track of what was used last. */
+/* A hash table with open addressing and linear probing. Rows are small and contiguous; ids and texts are in a separate
+ * store to which they are only appended. When the table is half full, or the store is full, everything is dropped at
+ * once: that is cheaper than keeping track of what was used last. */
 #include "io/token/cache.h"
 
 #include <stdlib.h>
@@ -8,11 +8,11 @@
 
 enum { ROWS = 1 << 19, MOST = ROWS / 2, STORE_WORDS = 4 << 20 }; /* 8 MiB of rows, at most 16 MiB of ids and text */
 
-/* A row is 16 bytes, and what it means lies together: ids, then the text in whole words. */
+/* A row is 16 bytes; its ids and its text are contiguous in the store: ids first, then the text in whole words. */
 struct row {
     uint32_t check; /* upper half of the hash */
     uint32_t at;    /* in the store, in words */
-    uint32_t first; /* its first id: pieces are mostly one word */
+    uint32_t first; /* its first id: most pieces are one word */
     uint16_t bytes; /* 0: free */
     uint16_t n;
 };
@@ -23,7 +23,7 @@ struct sh_cache {
     struct row row[ROWS];
 };
 
-/* 24 MiB of addresses; pages are taken as they fill. */
+/* Reserves 24 MiB of address space; pages are allocated as they fill. */
 struct sh_cache *sh_cache_create(void)
 {
     struct sh_cache *c = sh_calloc(1, sizeof *c);
@@ -39,7 +39,7 @@ void sh_cache_destroy(struct sh_cache *c)
     free(c);
 }
 
-/* memcmp() for a few bytes, which most pieces are, without a call: by two words that may overlap. */
+/* memcmp() without a call for a few bytes, which is what most pieces are: compares two words that may overlap. */
 static inline bool same_bytes(const void *a, const void *b, size_t n)
 {
     const unsigned char *p = a, *q = b;
@@ -95,7 +95,7 @@ void sh_cache_put(struct sh_cache *c, uint64_t hash, const unsigned char *piece,
 {
     uint32_t words = (uint32_t)(n + (bytes + 3) / 4), i = hash & (ROWS - 1);
 
-    /* Rows only: what is in the store is overwritten from its beginning. */
+    /* Clear the rows only: the store is overwritten from its start. */
     if (c->rows == MOST || c->used + words > STORE_WORDS) {
         memset(c->row, 0, sizeof c->row);
         c->rows = c->used = 0;

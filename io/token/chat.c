@@ -1,6 +1,6 @@
-/* What is learned of each form of a line (chat.h): of messages, the assistant's, by the template; of a prompt and a
- * completion, the completion; of segments, those with the label true. Without a template the texts follow each other as
- * they stand. */
+/* What is learned from each form of line (chat.h): from messages, the assistant's, rendered by the template; from a
+ * prompt and a completion, the completion; from segments, those with the label true. Without a template the texts are
+ * joined unchanged. */
 #include "io/token/chat.h"
 
 #include "io/json/json.h"
@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Beyond any conversation: a line with more is damaged. */
+/* More than any conversation has: a line with more is damaged. */
 enum { MOST_MESSAGES = 1 << 16 };
 
-/* A string, with its bytes: it may hold a 0. */
+/* Get a string and its length in bytes: it may contain a 0. */
 static sh_rc take_text(const json_t *value, const char *what, const char **text, size_t *bytes)
 {
     if (!json_is_string(value))
@@ -21,7 +21,7 @@ static sh_rc take_text(const json_t *value, const char *what, const char **text,
     return SH_OK;
 }
 
-/* Calls of tools are written in ways that the templates here do not know. */
+/* The templates here do not know how calls of tools are written. */
 static sh_rc refuse_tools(const json_t *object)
 {
     static const char *const keys[] = {"tools", "functions", "tool_calls", "function_call", "tool_call_id"};
@@ -37,7 +37,7 @@ static sh_rc refuse_tools(const json_t *object)
     return SH_OK;
 }
 
-/* A word of a stranger, for one line of a terminal. */
+/* Make a word from an untrusted file safe for one line of a terminal. */
 static const char *shown(const char *word, char out[41])
 {
     size_t n = 0;
@@ -48,7 +48,8 @@ static const char *shown(const char *word, char out[41])
     return out;
 }
 
-/* Other roles, as "tool" or "developer", have no place in the templates, so they are refused and not guessed at. */
+/* Other roles, such as "tool" or "developer", have no place in the templates, so they are refused rather than guessed
+ * at. */
 static sh_rc take_role(const json_t *value, enum sh_role *role)
 {
     static const char *const names[SH_ROLES] = {"system", "user", "assistant"};
@@ -61,11 +62,11 @@ static sh_rc take_role(const json_t *value, enum sh_role *role)
         }
     if (!json_is_string(value))
         return sh_fail(SH_E_DATA, "a message's role is %s, not a string", sh_json_is(value));
-    return sh_fail(SH_E_DATA, "a message is of role \"%s\"; system, user and assistant are known",
+    return sh_fail(SH_E_DATA, "a message has the role \"%s\"; known roles are system, user and assistant",
                    shown(json_string_value(value), word));
 }
 
-/* Appends to m[*n]; strings are lent from `list`. */
+/* Append messages to m[*n]; the strings are lent from `list`. */
 static sh_rc take_messages(const json_t *list, bool learned, struct sh_message *m, int *n)
 {
     const json_t *one;
@@ -87,7 +88,7 @@ static sh_rc take_messages(const json_t *list, bool learned, struct sh_message *
 
 typedef sh_rc (*put_messages)(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out);
 
-/* Messages of which those of `rest` (NULL: of `list`) are learned. */
+/* Render the messages of `list` and `rest`, and learn those of `rest` (NULL: those of `list`). */
 static sh_rc render(const struct sh_template *t, put_messages put, const json_t *list, const json_t *rest,
                     struct sh_chat *out)
 {
@@ -108,7 +109,7 @@ out:
     return rc;
 }
 
-/* The field may have another name than "messages": data sets have "conversations", for one. */
+/* The field may have a name other than "messages": some data sets have "conversations", for one. */
 static sh_rc parse_messages(const struct sh_template *t, put_messages put, const char *field, const json_t *top,
                             struct sh_chat *out)
 {
@@ -119,7 +120,7 @@ static sh_rc parse_messages(const struct sh_template *t, put_messages put, const
     return render(t, put, list, NULL, out);
 }
 
-/* As two messages, or as they are. */
+/* Render two strings as two messages, or join them unchanged without a template. */
 static sh_rc put_completion(const struct sh_template *t, const json_t *prompt, const json_t *completion,
                             struct sh_chat *out)
 {
@@ -139,7 +140,7 @@ static sh_rc put_completion(const struct sh_template *t, const json_t *prompt, c
     return SH_OK;
 }
 
-/* Both forms of the keys: strings, or lists of messages, of which the completion's are learned. */
+/* Both keys may be strings, or lists of messages; then the messages of the completion are learned. */
 static sh_rc parse_completion(const struct sh_template *t, const json_t *top, struct sh_chat *out)
 {
     const json_t *prompt = json_object_get(top, "prompt"), *completion = json_object_get(top, "completion");
@@ -151,8 +152,8 @@ static sh_rc parse_completion(const struct sh_template *t, const json_t *top, st
     return render(t, sh_template_render, prompt, completion, out);
 }
 
-/* The text is rendered already, so nothing is put between segments. What is learned may be any of them, not the last
- * only. */
+/* The text is rendered already, so nothing is put between segments. Any of the segments may be learned, not only the
+ * last. */
 static sh_rc parse_segments(const json_t *top, struct sh_chat *out)
 {
     const json_t *list = json_object_get(top, "segments"), *one;
@@ -177,7 +178,7 @@ static sh_rc parse_segments(const json_t *top, struct sh_chat *out)
     return out->n ? SH_OK : sh_fail(SH_E_DATA, "no segment has the label true: there is nothing to learn");
 }
 
-/* Segments may have keys of tools beside them: they are text by now. */
+/* Segments may come with keys of tools: the tools are part of the text by now. */
 sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const char *line,
                     size_t bytes, struct sh_chat *out)
 {
@@ -196,7 +197,8 @@ sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const c
     return rc;
 }
 
-/* The same template as in training, up to where the answer begins: a model sees what it has learned from. */
+/* Use the same template as in training, up to where the answer begins, so a model sees the form that it was trained
+ * on. */
 sh_rc sh_chat_prompt(const struct sh_template *t, const json_t *line, struct sh_chat *out)
 {
     SH_TRY(refuse_tools(line));

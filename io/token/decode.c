@@ -1,6 +1,6 @@
 /* From ids back to text. Each id is a word; the decoder of the file is a list of steps, and each step maps a list of
- * strings to a list of strings. The last list is joined. A stream of ids may end within a character, so bytes that are
- * no UTF-8 become U+FFFD instead of an error. */
+ * strings to a list of strings. The last list is joined. A stream of ids may end within a character, so invalid UTF-8
+ * becomes U+FFFD instead of an error. */
 #include "io/token/decode.h"
 
 #include "io/token/model.h"
@@ -18,7 +18,7 @@ void sh_decode_free(struct sh_decode *d)
     *d = (struct sh_decode){0};
 }
 
-/* The last piece ends here. */
+/* End the last piece here. */
 static void end_piece(struct sh_strings *p)
 {
     if (p->n == p->room) {
@@ -28,7 +28,7 @@ static void end_piece(struct sh_strings *p)
     p->end[p->n++] = p->text.n;
 }
 
-/* Copies. */
+/* Copies the text. */
 void sh_strings_put(struct sh_strings *p, const void *text, size_t bytes)
 {
     sh_text_put(&p->text, text, bytes);
@@ -51,7 +51,7 @@ static const unsigned char *piece(const struct sh_strings *p, size_t i, size_t *
     return p->text.at + begin;
 }
 
-/* Bytes that are no UTF-8 become U+FFFD, one for each longest beginning of a character. */
+/* Copy text; invalid UTF-8 becomes U+FFFD, one for each maximal prefix of a character. */
 static void put_readable(struct sh_text *out, const unsigned char *text, size_t bytes)
 {
     while (bytes > 0) {
@@ -66,7 +66,7 @@ static void put_readable(struct sh_text *out, const unsigned char *text, size_t 
     }
 }
 
-/* Bytes of one word; a word that is not of the alphabet is its own text. */
+/* Put the bytes that one word stands for; a word with characters outside the alphabet stands for its own text. */
 static void put_bytes(struct sh_text *out, const unsigned char *word, size_t bytes)
 {
     size_t before = out->n;
@@ -74,7 +74,7 @@ static void put_bytes(struct sh_text *out, const unsigned char *word, size_t byt
     for (size_t i = 0, n; i < bytes; i += n) {
         int byte = sh_code_to_byte(sh_utf8_get(word + i, &n));
         unsigned char c = (unsigned char)byte;
-        /* An added token, say; nothing of it is read as bytes. */
+        /* An added token, for example; no part of it is read as bytes. */
         if (byte < 0) {
             out->n = before;
             sh_text_put(out, word, bytes);
@@ -84,8 +84,8 @@ static void put_bytes(struct sh_text *out, const unsigned char *word, size_t byt
     }
 }
 
-/* Bytes of all words together, because a character may be spread over several of them; so this step
- * leaves one string. */
+/* Decode the bytes of all words together, because a character may be spread over several words. So this step leaves one
+ * string. */
 static void byte_level(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     struct sh_text all = {0};
@@ -101,7 +101,7 @@ static void byte_level(const struct sh_decode *d, const struct sh_strings *in, s
     free(all.at);
 }
 
-/* In each string by itself: a text that is spread over two is not found. */
+/* Replace within each string: a text that is spread over two strings is not found. */
 static void replace(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     for (size_t i = 0; i < in->n; i++) {
@@ -119,13 +119,13 @@ static void replace(const struct sh_decode *d, const struct sh_strings *in, stru
     }
 }
 
-/* -1: no digit. */
+/* The value of a hexadecimal digit; -1: not a digit. */
 static int hex(unsigned char c)
 {
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* "<0x41>", also as "+4" and the like, which a reader of numbers takes for one. -1: another word. */
+/* The byte of "<0x41>"; also accepts "<0x+4>" and the like, as parsers of numbers do. -1: another word. */
 static int byte_of_word(const unsigned char *p, size_t n)
 {
     if (n != 6 || memcmp(p, "<0x", 3) != 0 || p[5] != '>' || hex(p[4]) < 0)
@@ -135,7 +135,7 @@ static int byte_of_word(const unsigned char *p, size_t n)
     return hex(p[3]) < 0 ? -1 : hex(p[3]) * 16 + hex(p[4]);
 }
 
-/* Bytes in a row are text together, or each of them is unreadable. */
+/* Consecutive bytes form one text; if that is not UTF-8, each byte is unreadable. */
 static void flush_bytes(struct sh_text *row, struct sh_strings *out)
 {
     if (row->n && sh_utf8_check(row->at, row->n) == row->n)
@@ -146,7 +146,7 @@ static void flush_bytes(struct sh_text *row, struct sh_strings *out)
     row->n = 0;
 }
 
-/* ByteFallback: words such as <0x41> are bytes; other words end a row of them. */
+/* ByteFallback: words such as <0x41> are bytes; any other word ends a run of them. */
 static void bytes(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     struct sh_text row = {0};
@@ -168,20 +168,20 @@ static void bytes(const struct sh_decode *d, const struct sh_strings *in, struct
     free(row.at);
 }
 
-/* All strings become one, for steps that look at the beginning or the end of the whole text. */
+/* Join all strings into one, for steps that look at the beginning or the end of the whole text. */
 static void fuse(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     (void)d;
     sh_strings_put(out, in->text.at, in->text.n);
 }
 
-/* `from` is the character that strip removes. */
+/* Whether a string ends with d->from, the character that strip removes. */
 static bool ends_with(const unsigned char *p, size_t n, const struct sh_decode *d)
 {
     return n >= d->from_bytes && memcmp(p + n - d->from_bytes, d->from, d->from_bytes) == 0;
 }
 
-/* Up to `start` characters at the front and `stop` at the end of each string. */
+/* Remove up to `start` characters at the front and `stop` at the end of each string. */
 static void strip(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     for (size_t i = 0; i < in->n; i++) {
@@ -197,7 +197,7 @@ static void strip(const struct sh_decode *d, const struct sh_strings *in, struct
     }
 }
 
-/* The mark is a space again. In the first string it was put there by the encoder and goes away. */
+/* Turn the mark back into a space. In the first string the encoder may have put it there; then it is removed. */
 static void metaspace(const struct sh_decode *d, const struct sh_strings *in, struct sh_strings *out)
 {
     for (size_t i = 0; i < in->n; i++) {
@@ -215,7 +215,7 @@ static void metaspace(const struct sh_decode *d, const struct sh_strings *in, st
     }
 }
 
-/* Each step makes a new list and frees the one before; `words` ends as the last one. */
+/* Each step makes a new list and frees the previous one; `words` ends up as the last list. */
 void sh_decode(const struct sh_decode *steps, int n, struct sh_strings *words)
 {
     static void (*const kinds[])(const struct sh_decode *, const struct sh_strings *, struct sh_strings *) = {

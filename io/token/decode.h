@@ -1,4 +1,5 @@
-/* The decoder of a tokenizer.json as a list of steps: words to text. Local; steps are read from any thread. */
+/* The decoder of a tokenizer.json as a list of steps that turn words into text. Local; any thread may read
+ * the steps. */
 #ifndef IO_TOKEN_DECODE_H
 #define IO_TOKEN_DECODE_H
 
@@ -20,23 +21,23 @@ struct sh_decode {
     enum sh_decode_kind kind;
     char *from, *to; /* REPLACE: both; STRIP, METASPACE: `from`, one character; owned */
     size_t from_bytes, to_bytes;
-    size_t start, stop; /* STRIP: most characters taken off at both ends */
-    bool prepended;     /* METASPACE: the first word lost none of its marks to a space */
+    size_t start, stop; /* STRIP: most characters removed at the front and at the end */
+    bool prepended;     /* METASPACE: the encoder put a mark in front of the text: drop the marks of the first word */
 };
 
 void sh_decode_free(struct sh_decode *d);
 
-/* Words, end to end. */
+/* A list of strings, stored end to end. */
 struct sh_strings {
     struct sh_text text;
-    size_t *end; /* [n]: where each ends */
+    size_t *end; /* [n]: where each string ends */
     size_t n, room;
 };
 
 void sh_strings_put(struct sh_strings *p, const void *text, size_t bytes);
 void sh_strings_free(struct sh_strings *p);
 
-/* Change `words` to the pieces of the text, which end to end are the text. */
+/* Replace `words` by the pieces of the text; concatenated, the pieces are the text. */
 void sh_decode(const struct sh_decode *steps, int n, struct sh_strings *words);
 
 #endif

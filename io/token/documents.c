@@ -1,6 +1,5 @@
-/* How many documents there are is known only at the end, and their offsets may be many. So tokens are written as they
- * come; offsets and mask go to files that have no name any more, and are copied behind the tokens at the end. Memory: three
- * buffers. */
+/* The number of documents is known only at the end, and there may be many offsets. So tokens are written as they come;
+ * offsets and mask go to unnamed (unlinked) files and are copied after the tokens at the end. Memory: three buffers. */
 #include "io/token/documents.h"
 
 #include "io/data/format.h"
@@ -11,13 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A mebibyte a stream: file systems of clusters want long writes. */
+/* One mebibyte per stream: cluster file systems want long writes. */
 enum { BUFFER_BYTES = 1 << 20 };
 
 enum { TOKENS, MASK, OFFSETS, STREAMS };
 
 struct stream {
-    int fd;              /* of its own but for TOKENS; -1: none */
+    int fd;              /* its own, except for TOKENS; -1: none */
     char *path;          /* for messages */
     int64_t at, written; /* where it begins in its file; bytes written */
     size_t buffered;
@@ -28,10 +27,10 @@ struct sh_document_writer {
     struct sh_new_file file;
     struct sh_document_header header;
     struct stream stream[STREAMS];
-    unsigned char bits; /* of the byte of the mask that is being filled */
+    unsigned char bits; /* of the mask byte that is being filled */
 };
 
-/* NULL is fine. Files without a name go with their descriptors. */
+/* NULL is fine. Unnamed files disappear when their descriptors are closed. */
 void sh_document_writer_abandon(struct sh_document_writer *w)
 {
     if (!w)
@@ -46,7 +45,7 @@ void sh_document_writer_abandon(struct sh_document_writer *w)
     free(w);
 }
 
-/* In the folder of the output, where there is room for all of it. */
+/* Create the unnamed file in the folder of the output, where there must be room for the whole output anyway. */
 static sh_rc open_spool(struct sh_document_writer *w, struct stream *s, const char *what)
 {
     s->path = sh_strfmt("%s.%s", w->file.temp, what);
@@ -55,7 +54,7 @@ static sh_rc open_spool(struct sh_document_writer *w, struct stream *s, const ch
     return SH_OK;
 }
 
-/* At a place of its own in the file, so that nothing depends on where a descriptor stands. */
+/* Write at an explicit offset, so nothing depends on a descriptor's file position. */
 static sh_rc flush(struct stream *s)
 {
     SH_TRY(sh_file_write(s->fd, s->path, s->buffer, (int64_t)s->buffered, s->at + s->written));
@@ -64,7 +63,7 @@ static sh_rc flush(struct stream *s)
     return SH_OK;
 }
 
-/* n is a token, an offset or a byte, which always fit an empty buffer. */
+/* n is the size of a token, an offset or a byte, which always fits an empty buffer. */
 static sh_rc put(struct stream *s, const void *bytes, size_t n)
 {
     if (s->buffered + n > BUFFER_BYTES)
@@ -74,7 +73,7 @@ static sh_rc put(struct stream *s, const void *bytes, size_t n)
     return SH_OK;
 }
 
-/* Two bytes hold ids up to 65535. The header is written last: a file without one is not taken for a whole one. */
+/* Two bytes hold ids up to 65535. The header is written last: a file without one is not mistaken for a complete one. */
 sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokenizer, int masked,
                               struct sh_document_writer **out)
 {
@@ -122,7 +121,7 @@ static sh_rc put_token(struct sh_document_writer *w, uint32_t id, unsigned char 
     return SH_OK;
 }
 
-/* The documents of a call are made of its tokens: the first begins where those of earlier calls end. */
+/* The documents of a call consist of its tokens: the first one begins where the documents of earlier calls end. */
 sh_rc sh_document_writer_put(struct sh_document_writer *w, const uint32_t *ids, const unsigned char *mask, size_t n,
                              const uint32_t *lengths, size_t documents)
 {
@@ -145,7 +144,7 @@ static int64_t round_up(int64_t n)
     return (n + SH_DOCUMENT_ALIGN - 1) / SH_DOCUMENT_ALIGN * SH_DOCUMENT_ALIGN;
 }
 
-/* Behind what is there. *at: where it begins, of the output. */
+/* Append a stream to the output. *at: where it begins in the output. */
 static sh_rc append(struct sh_document_writer *w, struct stream *from, int64_t *end, int64_t *at)
 {
     struct stream *to = &w->stream[TOKENS];
@@ -162,8 +161,8 @@ static sh_rc append(struct sh_document_writer *w, struct stream *from, int64_t *
     return SH_OK;
 }
 
-/* The tokens are flushed already. Offsets end the file, for they are never empty: a last section without a byte would
- * have to be made by hand. */
+/* The tokens are flushed already. Offsets come last because they are never empty: an empty last section would need
+ * special treatment. */
 static sh_rc finish(struct sh_document_writer *w)
 {
     struct stream *mask = &w->stream[MASK], *tokens = &w->stream[TOKENS];

@@ -1,6 +1,6 @@
 /* Regular expressions of pre-tokenizers, matched by PCRE2. They are written for Oniguruma, so sh_pattern_translate()
- * turns them into what means the same in PCRE2 and refuses the rest. Compiled code is read by all threads; match data,
- * context and stack belong to one. */
+ * translates them into equivalent expressions of PCRE2 and refuses the rest. All threads read the compiled code; match
+ * data, context and stack belong to one thread. */
 #include "io/token/expression.h"
 
 #include "io/token/pattern.h"
@@ -15,7 +15,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* Steps of one match. The known expressions need a few; one that goes back and forth over a long piece is stopped. */
+/* Limit on the steps of one match. The known expressions need a few; a match that backtracks over a long piece is
+ * stopped. */
 enum { MATCH_LIMIT = 20000000, STACK_BYTES = 1 << 20 };
 
 struct sh_expression_scratch {
@@ -24,18 +25,18 @@ struct sh_expression_scratch {
     pcre2_jit_stack *stack;
 };
 
-/* At an empty match the cutting would stand still. */
+/* Refuse expressions that match the empty string: cutting would make no progress. */
 static sh_rc refuse_empty(pcre2_code *code)
 {
     uint32_t empty = 0;
 
     if (pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &empty) != 0 || empty)
-        return sh_fail(SH_E_DATA, "the expression matches an empty text, where nothing can be cut");
+        return sh_fail(SH_E_DATA, "the expression matches the empty string, so it cannot cut text");
     return SH_OK;
 }
 
-/* Where the processor has no JIT, or the system forbids executable memory, matching is slower and the result is the
- * same. */
+/* If there is no JIT for the processor, or the system forbids executable memory, matching is slower but the result is
+ * the same. */
 sh_rc sh_expression_compile(const char *pattern, size_t bytes, void **code, bool *jit)
 {
     char *text;
@@ -65,14 +66,14 @@ void sh_expression_free(void *code)
     pcre2_code_free(code);
 }
 
-/* One for each thread: match data and stacks are written while a match goes on. */
+/* One per thread: match data and stacks are written during a match. */
 struct sh_expression_scratch *sh_expression_scratch_create(void)
 {
     struct sh_expression_scratch *s = sh_calloc(1, sizeof *s);
 
-    s->data = pcre2_match_data_create(1, NULL); /* the match alone */
+    s->data = pcre2_match_data_create(1, NULL); /* the whole match only, no groups */
     s->context = pcre2_match_context_create(NULL);
-    s->stack = pcre2_jit_stack_create(32 << 10, STACK_BYTES, NULL); /* NULL, where there is no JIT, is fine below */
+    s->stack = pcre2_jit_stack_create(32 << 10, STACK_BYTES, NULL); /* NULL without a JIT, which is fine below */
     if (!s->data || !s->context)
         sh_stop(sh_fail(SH_E_MEMORY, "no memory for PCRE2"));
     pcre2_set_match_limit(s->context, MATCH_LIMIT);
@@ -90,7 +91,7 @@ void sh_expression_scratch_destroy(struct sh_expression_scratch *s)
     free(s);
 }
 
-/* Limits of steps, memory or stack: PCRE2 says which. */
+/* A limit on steps, memory or stack was reached: PCRE2 says which. */
 static sh_rc refuse_match(int error)
 {
     PCRE2_UCHAR what[160];
@@ -100,7 +101,7 @@ static sh_rc refuse_match(int error)
                    (char *)what);
 }
 
-/* The caller's text is valid UTF-8, so that PCRE2 need not check all of it at each match. */
+/* The caller's text is valid UTF-8, so PCRE2 need not check all of it at each match. */
 sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratch *s, const unsigned char *text,
                          size_t bytes, size_t from, size_t *begin, size_t *end, bool *found)
 {
@@ -112,11 +113,10 @@ sh_rc sh_expression_next(const void *code, bool jit, struct sh_expression_scratc
         return n == PCRE2_ERROR_NOMATCH ? SH_OK : refuse_match(n);
     *begin = pcre2_get_ovector_pointer(s->data)[0];
     *end = pcre2_get_ovector_pointer(s->data)[1];
-    return *end > *begin ? SH_OK : sh_fail(SH_E_DATA, "the expression of the pre-tokenizer matches an empty text");
+    return *end > *begin ? SH_OK : sh_fail(SH_E_DATA, "the expression of the pre-tokenizer matches the empty string");
 }
 
-/* Without PCRE2 tokenizers of words still work where nothing is cut by an expression; the rest is refused when the file
- * is read. */
+/* Without PCRE2, tokenizers still work if no expression cuts the text; the others are refused when the file is read. */
 #else
 
 static sh_rc refuse(void)

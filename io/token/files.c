@@ -1,13 +1,13 @@
-/* `sherd tokenize`: text files into one or two token files. One thread reads, cuts at ends of documents and writes; the
- * pool encodes. The main loop finds a free slot (and writes what is ready meanwhile), fills it with whole documents and
- * gives it to the pool. With a validation file the last part of all text goes there: a byte is computed from the sizes,
- * and moved to the next beginning of a line. */
+/* `sherd tokenize`: turns text files into one or two token files. One thread reads, cuts at the ends of documents and
+ * writes; the pool encodes. The main loop finds a free slot (meanwhile it writes finished batches), fills it with whole
+ * documents and gives it to the pool. The validation file, if there is one, gets the last part of all text: the first
+ * byte of that part is computed from the sizes, and moved to the next start of a line. */
 #include "io/token/files.h"
 
 #include "io/data/format.h"
 #include "io/token/batch.h"
 #include "io/token/bin.h"
-#include "io/token/crew.h"
+#include "io/token/pool.h"
 #include "io/token/documents.h"
 #include "io/token/marks.h"
 #include "io/token/source.h"
@@ -20,10 +20,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Text read at a time, and the least of a batch; the longest document or line; the most threads. */
+/* Bytes of text read at a time, and at least in a batch; most bytes in a document or line; most threads. */
 enum { PIECE_BYTES = 1 << 20, DOCUMENT_BYTES = 1 << 30, MOST_THREADS = 256 };
 
-/* A file that is written: one of both kinds, or none. */
+/* An output file: one of the two kinds, or none. */
 struct output {
     struct sh_token_writer *tokens;
     struct sh_document_writer *documents;
@@ -33,36 +33,36 @@ struct job {
     const struct sh_token_options *opt;
     struct sh_tokenizer *tokenizer;
     struct sh_batch_job batch;
-    struct sh_crew *crew;
-    int64_t *input_bytes;  /* [n_inputs], packed as they are */
-    int64_t total, before; /* of all inputs, 0: not known; of those before this one */
+    struct sh_pool *pool;
+    int64_t *input_bytes;  /* [n_inputs], as stored, still packed */
+    int64_t total, before; /* total: of all inputs, 0: not known; before: of the inputs before this one */
     int64_t cut;           /* byte of the text at which its validation part begins; INT64_MAX: none */
     int64_t read;          /* bytes of text read */
     size_t piece_bytes;
     int64_t document_bytes;
-    struct sh_text rest; /* of the file: the begin of a document that has not ended */
+    struct sh_text rest; /* of the file: the start of a document whose end has not been read */
     struct output train, val;
     struct sh_token_report report;
     struct sh_token_progress progress;
 };
 
-/* One input file while it is read. */
+/* One input file while it is being read. */
 struct input {
     struct sh_source *source;
     const char *path;
     bool lines, ended;
     int64_t byte, line; /* of the file, where the next batch begins */
-    size_t scanned;     /* of the batch that is being filled: lines up to here are no separators */
+    size_t scanned;     /* in the batch being filled: lines up to here are not separators */
 };
 
-/* Device and inode: the same file, whatever links lead to it. */
+/* Compare device and inode: it is the same file, whatever links lead to it. */
 static bool same_inode(const char *a, const char *b)
 {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Lent. */
+/* The name after the last slash; lent. */
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -76,7 +76,8 @@ static char *folder_of(const char *path)
     return n ? sh_strfmt("%.*s", (int)n, path) : sh_strdup(".");
 }
 
-/* Whether two names are one file, or would be once they exist: links of all kinds, and the same name in one folder. */
+/* Whether two names are the same file, or would be once they exist: follows all kinds of links, and compares names
+ * within one folder. */
 static bool same_place(const char *a, const char *b)
 {
     char *folder_a = folder_of(a), *folder_b = folder_of(b);
@@ -86,7 +87,7 @@ static bool same_place(const char *a, const char *b)
     return same;
 }
 
-/* By the option, else by the name. */
+/* Whether a file is jsonl: by the option, otherwise by the file's name. */
 static bool is_lines(const struct sh_token_options *opt, const char *path)
 {
     static const char *const ends[] = {".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"};
@@ -100,7 +101,7 @@ static bool is_lines(const struct sh_token_options *opt, const char *path)
     return false;
 }
 
-/* It has neither a name, nor a size, nor a second time. */
+/* Standard input has no name and no size, and cannot be read twice. */
 static sh_rc check_standard_input(const struct sh_token_options *opt, int before)
 {
     for (int i = 0; i < before; i++)
@@ -108,13 +109,13 @@ static sh_rc check_standard_input(const struct sh_token_options *opt, int before
             return sh_fail(SH_E_USAGE, "- is given twice, and standard input can be read once");
     if (opt->format == SH_FORMAT_AUTO)
         return sh_fail(SH_E_USAGE, "standard input has no name that says what it is; give --format text or jsonl");
-    return opt->val_output
-               ? sh_fail(SH_E_USAGE, "standard input has no size, so that its last part cannot be found for "
-                                     "validation; tokenize a file of its own for validation")
-               : SH_OK;
+    return opt->val_output ? sh_fail(SH_E_USAGE, "standard input has no size, so its last part cannot be found for "
+                                                 "validation; tokenize a separate file for validation")
+                           : SH_OK;
 }
 
-/* An output that is also an input would be replaced by its own tokens. Packed text has no places to count bytes in. */
+/* An input that is also an output would be replaced by its own tokens. In packed text the byte at which the validation
+ * part begins cannot be found. */
 static sh_rc check_inputs(const struct sh_token_options *opt)
 {
     for (int i = 0; i < opt->n_inputs; i++) {
@@ -123,15 +124,13 @@ static sh_rc check_inputs(const struct sh_token_options *opt)
             continue;
         }
         if (same_place(opt->inputs[i], opt->output) || (opt->val_output && same_place(opt->inputs[i], opt->val_output)))
-            return sh_fail(SH_E_USAGE,
-                           "%s is a text to read and a file of tokens to write; give another name for the tokens",
+            return sh_fail(SH_E_USAGE, "%s is both an input and an output; give another name for the tokens",
                            opt->inputs[i]);
         if (opt->val_output && sh_source_packed(opt->inputs[i]))
-            return sh_fail(
-                SH_E_USAGE,
-                "%s is packed, so that its last part cannot be found for validation; unpack it, or tokenize a "
-                "file of its own for validation",
-                opt->inputs[i]);
+            return sh_fail(SH_E_USAGE,
+                           "%s is packed, so its last part cannot be found for validation; unpack it, or tokenize a "
+                           "separate file for validation",
+                           opt->inputs[i]);
     }
     return SH_OK;
 }
@@ -144,7 +143,7 @@ static bool any_is_lines(const struct sh_token_options *opt, bool lines)
     return false;
 }
 
-/* What would be taken and change nothing. */
+/* Refuse options that would be accepted and have no effect. */
 static sh_rc check_used(const struct sh_token_options *opt)
 {
     bool rendered = opt->format >= SH_FORMAT_MESSAGES, plain = opt->format < SH_FORMAT_SEGMENTS;
@@ -157,7 +156,7 @@ static sh_rc check_used(const struct sh_token_options *opt)
         {"--separator", "files of text, in which it ends a document", opt->separator, any_is_lines(opt, false)},
         {"--chat-template", "--format messages and prompt-completion", opt->template, rendered},
         {"--special-in-text", "--format messages and prompt-completion", opt->special_in_text, rendered},
-        {"--eos", "text without a chat template, which has an end of its own", opt->end, !opt->template},
+        {"--eos", "text without a chat template, which has its own end", opt->end, !opt->template},
         {"--no-bos", "text before which the tokenizer puts a token: segments and chat templates have it written out",
          opt->no_begin, !opt->template && opt->format != SH_FORMAT_SEGMENTS},
     };
@@ -183,7 +182,7 @@ static sh_rc check_options(const struct sh_token_options *opt)
     return check_inputs(opt);
 }
 
-/* The tokenizer "byte" has no documents, and nothing to do with them. */
+/* The tokenizer "byte" has no documents, so options about documents are refused. */
 static sh_rc check_bytes(const struct sh_token_options *opt)
 {
     for (int i = 0; i < opt->n_inputs; i++)
@@ -200,15 +199,15 @@ static sh_rc check_bytes(const struct sh_token_options *opt)
     return SH_OK;
 }
 
-/* The token that ends a document: --eos, else what the model's folder says. Without one, documents would run into each
- * other, so its lack is an error and not a default. */
+/* Find the token that ends a document: --eos, otherwise the one that the model's folder names. Without one, documents
+ * would run into each other, so a missing one is an error and has no default. */
 static sh_rc find_end(struct job *j)
 {
     const struct sh_token_options *opt = j->opt;
 
     j->batch.end = -1;
     if (opt->no_end)
-        return opt->end ? sh_fail(SH_E_USAGE, "--eos and --no-eos are given both") : SH_OK;
+        return opt->end ? sh_fail(SH_E_USAGE, "--eos and --no-eos are both given") : SH_OK;
     j->batch.end = opt->end ? sh_tokenizer_find(j->tokenizer, opt->end) : j->tokenizer->end;
     if (j->batch.end >= 0)
         return SH_OK;
@@ -216,12 +215,12 @@ static sh_rc find_end(struct job *j)
         return sh_fail(SH_E_USAGE, "%s has no word \"%s\"", j->tokenizer->path, opt->end);
     return sh_fail(
         SH_E_USAGE,
-        "%s: no config.json beside it names an eos_token_id; give --eos TOKEN for the one that ends a document, "
+        "%s: no config.json next to it names an eos_token_id; give --eos TOKEN to name the token that ends a document, "
         "or --no-eos",
         j->tokenizer->path);
 }
 
-/* After the end is found, for a template has one of its own. */
+/* Set up conversations. Called after find_end(), because a template has its own end token. */
 static sh_rc settle_chat(struct job *j)
 {
     static const enum sh_chat_form forms[] = {[SH_FORMAT_SEGMENTS] = SH_CHAT_SEGMENTS,
@@ -258,13 +257,13 @@ static sh_rc open_tokenizer(struct job *j)
                                      .end = -1};
     if (!j->tokenizer->ops->whole)
         return check_bytes(opt);
-    /* A template says itself what ends a text. */
+    /* A template itself determines what ends a text. */
     if (!opt->template && opt->format != SH_FORMAT_MESSAGES)
         SH_TRY(find_end(j));
     return settle_chat(j);
 }
 
-/* Sizes of all before the first is read: a name that is wrong is seen at once. */
+/* Get the sizes of all inputs before the first one is read: a wrong name is noticed at once. */
 static sh_rc look_at_inputs(struct job *j)
 {
     bool known = true;
@@ -272,7 +271,7 @@ static sh_rc look_at_inputs(struct job *j)
     j->input_bytes = sh_calloc((size_t)j->opt->n_inputs, sizeof *j->input_bytes);
     for (int i = 0; i < j->opt->n_inputs; i++) {
         struct sh_source *s;
-        /* Also starts the unpacking, so that a form that is not read is refused here. */
+        /* This also starts unpacking, so a form that is not read is refused here. */
         SH_TRY(sh_source_open(j->opt->inputs[i], &s, &j->input_bytes[i]));
         sh_source_close(s);
         known = known && j->input_bytes[i] >= 0;
@@ -284,11 +283,11 @@ static sh_rc look_at_inputs(struct job *j)
                               : sh_fail(SH_E_DATA, "%s is empty: there is nothing to tokenize", j->opt->inputs[0]);
 }
 
-/* Validation: the cut moves to the first line begin at or behind it; a text without a line end there is cut where
+/* Validation: the cut moves to the first start of a line at or after it; if no line starts there, the cut stays where
  * it is. */
 
-/* *at becomes the first beginning of a line at or after it, -1: there is none in this file. Starts one byte earlier,
- * since the byte before may be the end of a line already. */
+/* Move *at to the first start of a line at or after it; -1: there is none in this file. The search starts one byte
+ * earlier, because the byte before *at may be a line end already. */
 static sh_rc next_line(const char *path, int64_t *at)
 {
     unsigned char text[4096];
@@ -313,8 +312,8 @@ out:
     return rc;
 }
 
-/* Goes on into later files until a line begins. Example: files of 10 and 10 bytes, cut at 8: the first line beginning
- * at or after byte 8, else byte 10, where the second file begins. */
+/* Search on through later files until a line starts. Example: two files of 10 bytes each, cut at 8: the cut moves to
+ * the first start of a line at or after byte 8, otherwise to byte 10, where the second file begins. */
 static sh_rc move_cut_to_line(struct job *j)
 {
     int64_t begin = 0;
@@ -323,7 +322,7 @@ static sh_rc move_cut_to_line(struct job *j)
         int64_t at = j->cut > begin ? j->cut - begin : 0;
         if (at > j->input_bytes[i])
             continue;
-        if (begin > 0 && at == 0) { /* the line end before it is that of the file before */
+        if (begin > 0 && at == 0) { /* a file starts a new line: the previous file has ended */
             j->cut = begin;
             return SH_OK;
         }
@@ -336,7 +335,7 @@ static sh_rc move_cut_to_line(struct job *j)
     return SH_OK;
 }
 
-/* INT64_MAX: no validation part, so that comparisons need no other case. */
+/* Without a validation part the cut is INT64_MAX, so comparisons need no special case. */
 static sh_rc find_cut(struct job *j)
 {
     const struct sh_token_options *opt = j->opt;
@@ -348,20 +347,20 @@ static sh_rc find_cut(struct job *j)
     SH_TRY(move_cut_to_line(j));
     if (j->cut == 0 || j->cut == j->total)
         return sh_fail(SH_E_DATA,
-                       "cutting %lld bytes at a line end leaves nothing for %s; choose another fraction than %g",
+                       "cutting %lld bytes at a line end leaves nothing for %s; choose a fraction other than %g",
                        (long long)j->total, j->cut ? opt->val_output : opt->output, opt->val_fraction);
     return SH_OK;
 }
 
 /* Reading. */
 
-/* Bytes at the front of a text that are whole documents, when its last `n` bytes are new. */
+/* Return how many bytes at the front of a text are whole documents, given that its last `n` bytes are new. */
 static size_t whole_documents(const struct job *j, struct input *in, const struct sh_text *text, size_t n)
 {
     const unsigned char *end = n ? memrchr(text->at + text->n - n, '\n', n) : NULL;
     size_t whole = 0, after = in->scanned;
 
-    /* Bytes need no documents: all is whole. */
+    /* The tokenizer "byte" needs no documents: any text is whole. */
     if (!j->tokenizer->ops->whole)
         return text->n;
     if (!end)
@@ -376,7 +375,7 @@ static size_t whole_documents(const struct job *j, struct input *in, const struc
     return whole;
 }
 
-/* A document must fit into memory, with its ids. A file without any separator meets this first. */
+/* A document and its ids must fit into memory. The usual case is a file without any separator. */
 static sh_rc refuse_long(const struct job *j, const struct input *in)
 {
     if (in->lines)
@@ -385,11 +384,11 @@ static sh_rc refuse_long(const struct job *j, const struct input *in)
     return sh_fail(SH_E_DATA,
                    "%s: the document at byte %lld has more than %lld bytes; give --separator for a line that ends "
                    "documents, or cut "
-                   "the file in several",
+                   "the file into several",
                    in->path, (long long)in->byte + 1, (long long)j->document_bytes);
 }
 
-/* Read on until there are whole documents, the file ends, or the validation part begins. */
+/* Read on until the batch has whole documents, the file ends, or the validation part begins. */
 static sh_rc fill(struct job *j, struct input *in, struct sh_batch *b)
 {
     int64_t taken, limit = j->read < j->cut ? j->cut : INT64_MAX;
@@ -410,16 +409,16 @@ static sh_rc fill(struct job *j, struct input *in, struct sh_batch *b)
         in->ended = n == 0;
         whole = whole_documents(j, in, &b->text, n);
     }
-    /* At the end of a part all is whole, whatever it ends with. */
+    /* At the end of a file or of the training part everything is whole, whatever it ends with. */
     if (in->ended || j->read == limit)
         whole = b->text.n;
-    /* The beginning of a document goes to the front of the next batch. */
+    /* The start of an incomplete document goes to the front of the next batch. */
     sh_text_put(&j->rest, b->text.at + whole, b->text.n - whole);
     b->text.n = whole;
     return SH_OK;
 }
 
-/* Places in messages are of the file and not of the batch. `first` is its first line, or its first byte. */
+/* Messages give positions in the file, not in the batch: `first` is the batch's first line, or its first byte. */
 static void name_batch(struct input *in, struct sh_batch *b)
 {
     b->name = in->path;
@@ -449,11 +448,11 @@ static sh_rc put_batch(struct output *out, const struct sh_batch *b)
     return sh_token_writer_put(out->tokens, b->ids.id, b->ids.n);
 }
 
-/* Counts and reports after the write, so that progress never runs ahead of the file. */
+/* Count and report after the write, so progress never runs ahead of the file. */
 static sh_rc write_batch(struct job *j, const struct sh_batch *b)
 {
-    /* In the order of the input, so the first failure of the text is the one reported. */
-    SH_TRY(sh_crew_rc(b));
+    /* Batches come in the order of the input, so the first failure in the text is the one reported. */
+    SH_TRY(sh_pool_rc(b));
     SH_TRY(put_batch(b->val ? &j->val : &j->train, b));
     *(b->val ? &j->report.val_tokens : &j->report.tokens) += (int64_t)b->ids.n;
     j->report.documents += b->documents;
@@ -466,24 +465,24 @@ static sh_rc write_batch(struct job *j, const struct sh_batch *b)
     return SH_OK;
 }
 
-/* Write what is ready; `all`: wait for everything. */
+/* Write the finished batches; `all`: wait for all batches. */
 static sh_rc write_ready(struct job *j, bool all)
 {
-    for (struct sh_batch *b; (b = sh_crew_take(j->crew, all)) != NULL;)
+    for (struct sh_batch *b; (b = sh_pool_take(j->pool, all)) != NULL;)
         SH_TRY(write_batch(j, b));
     return SH_OK;
 }
 
-/* Takes finished batches in order until a slot is free. */
+/* Write finished batches in order until a slot is free. */
 static sh_rc find_room(struct job *j, struct sh_batch **b)
 {
     SH_TRY(write_ready(j, false));
-    while ((*b = sh_crew_room(j->crew)) == NULL)
-        SH_TRY(write_batch(j, sh_crew_take(j->crew, true)));
+    while ((*b = sh_pool_room(j->pool)) == NULL)
+        SH_TRY(write_batch(j, sh_pool_take(j->pool, true)));
     return SH_OK;
 }
 
-/* The last batch of a file may be empty; it is given all the same and writes nothing. */
+/* The last batch of a file may be empty; it is given to the pool nevertheless and writes nothing. */
 static sh_rc encode_input(struct job *j, struct input *in)
 {
     while (!in->ended) {
@@ -491,12 +490,12 @@ static sh_rc encode_input(struct job *j, struct input *in)
         SH_TRY(find_room(j, &b));
         SH_TRY(fill(j, in, b));
         name_batch(in, b);
-        sh_crew_give(j->crew);
+        sh_pool_give(j->pool);
     }
     return SH_OK;
 }
 
-/* Files one after the other. A document never crosses from one to the next. */
+/* Encode the files one after the other. A document never crosses from one file to the next. */
 static sh_rc encode_all(struct job *j)
 {
     for (int i = 0; i < j->opt->n_inputs; i++) {
@@ -509,11 +508,11 @@ static sh_rc encode_all(struct job *j)
             return rc;
         j->before += bytes;
     }
-    /* Waits for all threads. */
+    /* This waits for all batches. */
     return write_ready(j, true);
 }
 
-/* The cores that this process may use, which on a node of Slurm are fewer than there are. */
+/* The number of cores that this process may use; under Slurm that may be fewer than the node has. */
 static int threads_of(const struct sh_token_options *opt)
 {
     cpu_set_t set;
@@ -524,7 +523,7 @@ static int threads_of(const struct sh_token_options *opt)
     return n > MOST_THREADS ? MOST_THREADS : n;
 }
 
-/* A commit frees its writer also when it fails. */
+/* A commit frees its writer even if it fails. */
 static sh_rc commit(struct output *out)
 {
     struct output mine = *out;
@@ -541,11 +540,11 @@ static void abandon(struct output *out)
     sh_document_writer_abandon(out->documents);
 }
 
-/* Outputs are created last and get their names last: a mistake in an input leaves the old files as they were. */
+/* Outputs are created late and get their names last: an error in an input leaves existing files unchanged. */
 static sh_rc run(struct job *j)
 {
     const struct sh_token_options *opt = j->opt;
-    struct sh_crew_job crew = {.encode = sh_batch_run,
+    struct sh_pool_job pool = {.encode = sh_batch_run,
                                .create = sh_batch_worker_create,
                                .destroy = sh_batch_worker_destroy,
                                .ctx = &j->batch,
@@ -557,24 +556,24 @@ static sh_rc run(struct job *j)
     SH_TRY(open_output(j, opt->output, &j->train));
     if (opt->val_output)
         SH_TRY(open_output(j, opt->val_output, &j->val));
-    SH_TRY(sh_crew_start(&crew, &j->crew));
+    SH_TRY(sh_pool_start(&pool, &j->pool));
     SH_TRY(encode_all(j));
     if (j->read == 0)
         return sh_fail(SH_E_DATA, "%s is empty: there is nothing to tokenize", sh_source_name(opt->inputs[0]));
-    /* Files of blank lines only: no token file is made. */
+    /* If all lines are blank, no token file is made. */
     if (j->tokenizer->ops->whole && j->report.documents == 0)
-        return sh_fail(SH_E_DATA, "%s: there is no document with a text in it", sh_source_name(opt->inputs[0]));
+        return sh_fail(SH_E_DATA, "%s: no document in it has any text", sh_source_name(opt->inputs[0]));
     if (opt->val_output && (j->report.tokens == 0 || j->report.val_tokens == 0))
-        return sh_fail(SH_E_DATA, "no document is left for %s; choose another fraction than %g",
+        return sh_fail(SH_E_DATA, "no document is left for %s; choose a fraction other than %g",
                        j->report.tokens ? opt->val_output : opt->output, opt->val_fraction);
     SH_TRY(commit(&j->train));
     return commit(&j->val);
 }
 
-/* The pool goes first: its threads read the tokenizer. */
+/* The pool is stopped first, because its threads read the tokenizer. */
 static void clean(struct job *j)
 {
-    sh_crew_stop(j->crew);
+    sh_pool_stop(j->pool);
     abandon(&j->train);
     abandon(&j->val);
     sh_tokenizer_close(j->tokenizer);

@@ -1,5 +1,5 @@
-/* Which tokenizer a name means, and the calls through its table of functions. A folder or a file of transformers, or
- * the word "byte". A tokenizer is read once and shared; an encoder belongs to one thread. */
+/* Finds the tokenizer that a name means, and calls it through its table of functions. A name is a folder or a file of
+ * transformers, or the word "byte". A tokenizer is read once and shared; an encoder belongs to one thread. */
 #include "io/token/token.h"
 
 #include "io/json/json.h"
@@ -14,16 +14,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The largest known tokenizer.json has some 30 MB. */
+/* The largest known tokenizer.json is about 30 MB. */
 enum { MOST_BYTES = 256 << 20, MOST_CONFIG = 1 << 20 };
 
-/* `own` is NULL where the tokenizer needs no scratch memory. */
+/* `own` is NULL if the tokenizer needs no scratch memory. */
 struct sh_encoder {
     const struct sh_tokenizer *t;
     void *own;
 };
 
-/* A word or a list of them; of a list the first. -1: none. */
+/* Return an id, or the first one of a list of ids. -1: none. */
 static int64_t first_id(const json_t *value)
 {
     if (json_is_array(value))
@@ -31,7 +31,7 @@ static int64_t first_id(const json_t *value)
     return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
 }
 
-/* An id or a list of them. */
+/* Keep an id or a list of ids as the tokenizer's ends. */
 static void take_ends(struct sh_tokenizer *t, const json_t *value)
 {
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
@@ -46,14 +46,15 @@ static void take_ends(struct sh_tokenizer *t, const json_t *value)
     }
 }
 
-/* What a model's folder says about the end of a text; nothing changes where there is no such file, or nothing in it. */
+/* Read which token ends a text from a file of the model's folder; nothing changes if the file does not exist or does
+ * not say. */
 static sh_rc read_end(struct sh_tokenizer *t, const char *folder, const char *name)
 {
     char *path = sh_path_join(folder, name);
     json_t *config;
     sh_rc rc = SH_OK;
 
-    /* An earlier file that named one wins. */
+    /* The first file that names one wins. */
     if (t->end < 0 && access(path, F_OK) == 0) {
         SH_TRY_OUT(sh_json_load(path, MOST_CONFIG, &config));
         free(t->ends);
@@ -65,8 +66,8 @@ out:
     return rc;
 }
 
-/* generation_config.json goes first: models for chat name the token there that ends an answer. Ids beyond the words
- * mean that files of two models are mixed. */
+/* generation_config.json takes precedence: chat models name there the token that ends an answer. An id outside the
+ * vocabulary means that the folder mixes files of two models. */
 static sh_rc find_end(struct sh_tokenizer *t)
 {
     const char *slash = strrchr(t->path, '/');
@@ -77,14 +78,15 @@ static sh_rc find_end(struct sh_tokenizer *t)
     SH_TRY_OUT(read_end(t, folder, "generation_config.json"));
     SH_TRY_OUT(read_end(t, folder, "config.json"));
     if (t->end >= t->vocab_size)
-        rc = sh_fail(SH_E_DATA, "%s: eos_token_id of its folder is %lld, and it has %d words; are they of one model?",
+        rc = sh_fail(SH_E_DATA,
+                     "%s: eos_token_id in its folder is %lld, but it has %d words; are both of the same model?",
                      t->path, (long long)t->end, t->vocab_size);
 out:
     free(folder);
     return rc;
 }
 
-/* What people have beside a tokenizer.json, and how to make one of it. */
+/* Other tokenizer files that a folder may have instead of a tokenizer.json, and how to make one from them. */
 static sh_rc refuse_folder(const char *folder)
 {
     static const struct {
@@ -107,7 +109,7 @@ static sh_rc refuse_folder(const char *folder)
     return sh_fail(SH_E_DATA, "%s has no tokenizer.json", folder);
 }
 
-/* Files of others are known by their names; their first line would say "no JSON" only. */
+/* Recognize other tokenizers' files by their names; parsing them would only give "not JSON". */
 static sh_rc refuse_others(const char *path)
 {
     static const struct {
@@ -130,7 +132,7 @@ static sh_rc refuse_others(const char *path)
     return SH_OK;
 }
 
-/* *path is the caller's. */
+/* *path is freed by the caller. */
 static sh_rc find_file(const char *name, char **path)
 {
     struct stat st;
@@ -146,13 +148,13 @@ static sh_rc find_file(const char *name, char **path)
     *path = S_ISDIR(st.st_mode) ? sh_path_join(name, "tokenizer.json") : sh_strdup(name);
     if (S_ISDIR(st.st_mode) && access(*path, F_OK) != 0) {
         free(*path);
-        *path = NULL; /* the tokenizer has it, and is closed */
+        *path = NULL; /* the tokenizer owns it, and is closed */
         return refuse_folder(name);
     }
     return SH_OK;
 }
 
-/* The file is read whole, so that its hash is of the bytes that were parsed. */
+/* The file is read as a whole, so the hash is of the very bytes that are parsed. */
 static sh_rc open_file(struct sh_tokenizer *t)
 {
     struct sh_hf *hf;
@@ -170,7 +172,7 @@ static sh_rc open_file(struct sh_tokenizer *t)
     return find_end(t);
 }
 
-/* A file that is called "byte" is given as ./byte. */
+/* "byte" is always the tokenizer; a file of that name can be given as ./byte. */
 sh_rc sh_tokenizer_open(const char *name, struct sh_tokenizer **out)
 {
     bool byte = strcmp(name, sh_token_byte.name) == 0;
@@ -191,7 +193,7 @@ out:
     return rc;
 }
 
-/* NULL is fine; encoders must be destroyed before. */
+/* NULL is fine; encoders must be destroyed first. */
 void sh_tokenizer_close(struct sh_tokenizer *t)
 {
     if (!t)
@@ -203,13 +205,13 @@ void sh_tokenizer_close(struct sh_tokenizer *t)
     free(t);
 }
 
-/* The id of a word, -1: there is none. */
+/* Return the id of a word, -1 if there is none. */
 int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word)
 {
     return t->ops->find ? t->ops->find(t->own, word) : -1;
 }
 
-/* Models for chat have several: the end of a text, and that of an answer. */
+/* Chat models have several ends: the end of a text, and the end of an answer. */
 bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id)
 {
     for (int i = 0; i < t->n_ends; i++)
@@ -218,7 +220,7 @@ bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id)
     return false;
 }
 
-/* Each once, since a chat template may name one that the folder has. */
+/* Add each id only once: a chat template may name one that the folder already has. */
 void sh_tokenizer_add_end(struct sh_tokenizer *t, uint32_t id)
 {
     if (sh_tokenizer_ends(t, id))
@@ -227,7 +229,7 @@ void sh_tokenizer_add_end(struct sh_tokenizer *t, uint32_t id)
     t->ends[t->n_ends++] = id;
 }
 
-/* Without a function of its own a tokenizer has words of one byte. */
+/* A tokenizer without a `lengths` function has words of one byte. */
 void sh_tokenizer_lengths(const struct sh_tokenizer *t, uint32_t *bytes)
 {
     if (t->ops->lengths)
@@ -236,7 +238,7 @@ void sh_tokenizer_lengths(const struct sh_tokenizer *t, uint32_t *bytes)
         bytes[i] = 1;
 }
 
-/* Keeps `t` by address. */
+/* Keeps a pointer to `t`. */
 struct sh_encoder *sh_encoder_create(const struct sh_tokenizer *t)
 {
     struct sh_encoder *e = sh_calloc(1, sizeof *e);

@@ -1,7 +1,7 @@
 /* Reads a tokenizer.json: the words and merges of the model, then the added tokens. Everything in the file that could
- * change an id is either read or refused by its name; nothing is passed over in silence, since one wrong id in a
- * thousand would spoil a training run without a sign. The order of reading matters: parts first, because they say
- * whether the model is of bytes; then words, merges, and tokens that get the ids after them. */
+ * change an id is either read or refused by name; nothing is silently ignored, because one wrong id in a thousand would
+ * spoil a training run unnoticed. The order of reading matters: parts first, because they determine whether the model
+ * is byte-level; then words, merges, and the added tokens, whose ids follow those of the words. */
 #include "io/token/hf.h"
 
 #include "io/token/parts.h"
@@ -10,10 +10,10 @@
 
 #include <stdlib.h>
 
-/* SentencePiece's mark of a space, U+2581. */
+/* SentencePiece's mark for a space, U+2581. */
 static const char mark[] = "\xe2\x96\x81";
 
-/* Also one that was read in part. */
+/* Also frees one that was only partly read. */
 void sh_token_json_free(struct sh_hf *hf)
 {
     if (!hf)
@@ -40,7 +40,7 @@ void sh_token_json_free(struct sh_hf *hf)
     free(hf);
 }
 
-/* The bound keeps a hostile file from asking for gigabytes of words. */
+/* Read an id. The bound keeps a hostile file from asking for gigabytes of words. */
 static sh_rc id_of(const json_t *value, const char *word, uint32_t *id)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= SH_HF_IDS)
@@ -50,7 +50,7 @@ static sh_rc id_of(const json_t *value, const char *word, uint32_t *id)
     return SH_OK;
 }
 
-/* Room for all texts at once, so that they stay where they are, and for all ids. */
+/* Allocate room for all ids, and for all texts at once, so that the texts never move. */
 static sh_rc make_room(struct sh_hf *hf, const json_t *vocab, const json_t *added)
 {
     size_t bytes = 0, i;
@@ -71,7 +71,7 @@ static sh_rc make_room(struct sh_hf *hf, const json_t *vocab, const json_t *adde
     }
     if (hf->words == 0)
         return sh_fail(SH_E_DATA, "there is no word in it");
-    /* Each text twice: as the file has it, and as bytes. */
+    /* Each text is stored twice: as in the file, and as bytes. */
     sh_text_room(&hf->store, 2 * bytes + 2);
     hf->word = sh_calloc((size_t)hf->words, sizeof *hf->word);
     sh_words_init(&hf->by_text, json_object_size(vocab) + json_array_size(added));
@@ -79,13 +79,13 @@ static sh_rc make_room(struct sh_hf *hf, const json_t *vocab, const json_t *adde
     return SH_OK;
 }
 
-/* Bytes of a word in a message. */
+/* How many bytes of a word to show in a message. */
 static int shown(size_t bytes)
 {
     return bytes < 40 ? (int)bytes : 40;
 }
 
-/* Two words with one id would make decoding ambiguous. text is lent. */
+/* Assign an id to a word. Two words with the same id would make decoding ambiguous. text is lent. */
 static sh_rc take_id(struct sh_hf *hf, uint32_t id, const char *text, size_t bytes)
 {
     const struct sh_token_json_word *there = &hf->word[id];
@@ -97,7 +97,8 @@ static sh_rc take_id(struct sh_hf *hf, uint32_t id, const char *text, size_t byt
     return SH_OK;
 }
 
-/* The bytes that a word of a byte-level model stands for. A word that is not of the alphabet is never met in a text. */
+/* Add the bytes that a word of a byte-level model stands for. A word with characters outside the alphabet never occurs
+ * in a text. */
 static void add_as_bytes(struct sh_hf *hf, const char *text, size_t bytes, uint32_t id)
 {
     size_t begin = hf->store.n;
@@ -114,8 +115,8 @@ static void add_as_bytes(struct sh_hf *hf, const char *text, size_t bytes, uint3
     sh_words_put(&hf->model.words, hf->store.at + begin, hf->store.n - begin, id);
 }
 
-/* by_text has the texts of the file, for merges and tokens; model.words has what is met in a text, which for byte-level
- * models are the bytes. */
+/* by_text has the texts as in the file, for merges and tokens; model.words has the words as they occur in a text, which
+ * for byte-level models is as bytes. */
 static sh_rc read_words(struct sh_hf *hf, const json_t *vocab)
 {
     const json_t *value;
@@ -129,7 +130,7 @@ static sh_rc read_words(struct sh_hf *hf, const json_t *vocab)
         sh_text_put(&hf->store, key, bytes);
         SH_TRY(take_id(hf, id, text, bytes));
         sh_words_put(&hf->by_text, text, bytes, id);
-        if (bytes == 0) /* a word of no text is never met */
+        if (bytes == 0) /* an empty word never occurs in a text */
             continue;
         if (hf->model.byte_level)
             add_as_bytes(hf, text, bytes, id);
@@ -139,14 +140,14 @@ static sh_rc read_words(struct sh_hf *hf, const json_t *vocab)
     return SH_OK;
 }
 
-/* The two words of a merge: ["a", "b"], or "a b". */
+/* Read the two words of a merge: ["a", "b"], or "a b". */
 static sh_rc sides(const json_t *merge, const char *side[2], size_t bytes[2])
 {
     for (int i = 0; i < 2 && json_is_array(merge) && json_array_size(merge) == 2; i++) {
         side[i] = json_string_value(json_array_get(merge, (size_t)i));
         bytes[i] = json_string_length(json_array_get(merge, (size_t)i));
         if (!side[i])
-            return sh_fail(SH_E_DATA, "one of the two is no string");
+            return sh_fail(SH_E_DATA, "one of the two is not a string");
     }
     if (json_is_array(merge) && json_array_size(merge) == 2)
         return SH_OK;
@@ -173,18 +174,18 @@ static sh_rc read_merge(struct sh_hf *hf, const json_t *merge, uint32_t rank, st
     for (int i = 0; i < 2; i++) {
         id[i] = sh_words_get(&hf->by_text, side[i], bytes[i]);
         if (id[i] < 0)
-            return sh_fail(SH_E_DATA, "\"%.*s\" is no word", shown(bytes[i]), side[i]);
+            return sh_fail(SH_E_DATA, "\"%.*s\" is not a word", shown(bytes[i]), side[i]);
         sh_text_put(whole, side[i], bytes[i]);
     }
     int64_t made = sh_words_get(&hf->by_text, whole->at, whole->n);
     if (made < 0)
-        return sh_fail(SH_E_DATA, "\"%.*s\" and \"%.*s\" together are no word", shown(bytes[0]), side[0],
+        return sh_fail(SH_E_DATA, "\"%.*s\" and \"%.*s\" together are not a word", shown(bytes[0]), side[0],
                        shown(bytes[1]), side[1]);
     sh_merges_put(&hf->model.merges, (uint32_t)id[0], (uint32_t)id[1], rank, (uint32_t)made);
     return SH_OK;
 }
 
-/* The first line of a merges.txt, which some files still have. */
+/* Whether an entry is the first line of a merges.txt, which some files still have. */
 static bool is_version(const json_t *merge)
 {
     const char *text = json_string_value(merge);
@@ -192,7 +193,7 @@ static bool is_version(const json_t *merge)
     return text && !strncmp(text, "#version", 8);
 }
 
-/* A failure says which merge, counted from 0 as JSON tools do. */
+/* An error names the merge by its number, counted from 0 as JSON tools do. */
 static sh_rc read_merges(struct sh_hf *hf, const json_t *merges)
 {
     struct sh_text whole = {0};
@@ -218,14 +219,14 @@ static sh_rc read_merges(struct sh_hf *hf, const json_t *merges)
     return rc;
 }
 
-/* Values that have no effect on ids. */
+/* Whether a value has no effect on ids. */
 static bool is_nothing(const json_t *value)
 {
     return !value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0) ||
            (json_is_number(value) && json_number_value(value) == 0);
 }
 
-/* A file without a type is BPE when it has merges. Dropout would give other ids at each call. */
+/* A model without a type is BPE if it has merges. Dropout would give different ids at each call, so it is refused. */
 static sh_rc refuse_model(const json_t *model)
 {
     static const char *const others[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
@@ -255,7 +256,7 @@ static sh_rc read_unk(struct sh_hf *hf, const json_t *model)
     if (!json_is_string(unk))
         return sh_fail(SH_E_DATA, "unk_token is %s and must be a string", sh_json_is(unk));
     hf->model.unk = sh_words_get(&hf->by_text, json_string_value(unk), json_string_length(unk));
-    return hf->model.unk >= 0 ? SH_OK : sh_fail(SH_E_DATA, "unk_token \"%.40s\" is no word", json_string_value(unk));
+    return hf->model.unk >= 0 ? SH_OK : sh_fail(SH_E_DATA, "unk_token \"%.40s\" is not a word", json_string_value(unk));
 }
 
 /* Words before merges: a merge names words. */
@@ -277,13 +278,13 @@ static sh_rc read_model(struct sh_hf *hf, const json_t *model, const json_t *add
     sh_bpe_settle(&hf->model);
     for (int b = 0; b < 256 && hf->model.byte_level && hf->model.byte_fallback; b++)
         if (hf->model.byte_id[b] < 0)
-            return sh_fail(SH_E_DATA, "byte_fallback of a model of bytes in which not all 256 are words");
+            return sh_fail(SH_E_DATA, "byte_fallback in a byte-level model in which not all 256 bytes are words");
     return SH_OK;
 }
 
 /* Added tokens. */
 
-/* What a token of the normalized text is there. */
+/* Normalize the text of a token that is matched in normalized text. */
 static void normalize_token(const struct sh_hf *hf, struct sh_added *a)
 {
     struct sh_text scratch[2] = {0};
@@ -299,8 +300,8 @@ static void normalize_token(const struct sh_hf *hf, struct sh_added *a)
     free(scratch[1].at);
 }
 
-/* A token that is a word already keeps its id, another one gets the next: `tokenizers` does so, whatever the file
- * says. */
+/* A token that is a word already keeps that word's id; any other token gets the next free id. `tokenizers` does the
+ * same, whatever id the file has, so a file with another id is refused. */
 static sh_rc place_token(struct sh_hf *hf, struct sh_added *a, uint32_t *next)
 {
     int64_t there = sh_words_get(&hf->by_text, a->content, a->bytes);
@@ -318,7 +319,8 @@ static sh_rc place_token(struct sh_hf *hf, struct sh_added *a, uint32_t *next)
     return SH_OK;
 }
 
-/* The scan for duplicates is quadratic, so it stops at 4096 tokens; place_token() finds most others by their ids. */
+/* The scan for duplicates is quadratic, so it stops at 4096 tokens; place_token() finds most other duplicates by their
+ * ids. */
 static sh_rc read_token(struct sh_hf *hf, const json_t *value, uint32_t *next)
 {
     struct sh_added *a = &hf->added[hf->n_added];
@@ -333,34 +335,35 @@ static sh_rc read_token(struct sh_hf *hf, const json_t *value, uint32_t *next)
     SH_TRY(sh_token_json_switch(value, "normalized", true, &a->normalized));
     SH_TRY(sh_token_json_switch(value, "special", false, &a->special));
     if (bytes == 0)
-        return sh_fail(SH_E_DATA, "content is an empty text");
+        return sh_fail(SH_E_DATA, "content is empty");
     for (int i = 0; i < hf->n_added && hf->n_added < 4096; i++)
         if (hf->added[i].bytes == bytes && !memcmp(hf->added[i].content, text, bytes))
-            return sh_fail(SH_E_DATA, "\"%.40s\" is there twice", text);
+            return sh_fail(SH_E_DATA, "\"%.40s\" appears twice", text);
     a->id = (uint32_t)json_integer_value(json_object_get(value, "id"));
     a->content = sh_calloc(bytes + 1, 1);
     memcpy(a->content, text, bytes);
     a->bytes = (uint32_t)bytes;
-    /* From here on sh_token_json_free() frees what the token has. */
+    /* From here on sh_token_json_free() frees the token. */
     hf->n_added++;
     normalize_token(hf, a);
     return place_token(hf, a, next);
 }
 
-/* The decoder gets a token as it is found in a text, and where special tokens are left out, it is one by that text. */
+/* The decoder gets an added token as its found_as. The token counts as special, and can be left out, only if that is
+ * also its content. */
 static void show_tokens(struct sh_hf *hf)
 {
     for (int i = 0; i < hf->n_added; i++) {
         const struct sh_added *a = &hf->added[i];
         struct sh_token_json_word *w = &hf->word[a->id];
-        /* Lent: tokens live as long as the words. */
+        /* Lent: the tokens live as long as the words. */
         w->shown = a->found_as;
         w->shown_bytes = a->found_bytes;
         w->special = a->special && a->found_bytes == a->bytes && !memcmp(a->found_as, a->content, a->bytes);
     }
 }
 
-/* `vocab` is the next free id. */
+/* Read the added tokens; `vocab` is the next free id. */
 static sh_rc read_added(struct sh_hf *hf, const json_t *list, uint32_t vocab)
 {
     const json_t *value;
@@ -381,7 +384,7 @@ static sh_rc read_added(struct sh_hf *hf, const json_t *list, uint32_t vocab)
     return SH_OK;
 }
 
-/* Whether a word has `part` and more beside it. */
+/* Whether any word contains `part` and something else. */
 static bool is_part(const struct sh_hf *hf, const char *part)
 {
     size_t n = strlen(part);
@@ -394,7 +397,7 @@ static bool is_part(const struct sh_hf *hf, const char *part)
     return false;
 }
 
-/* Whether a word has the mark of a space behind another character. */
+/* Whether any word has the mark for a space after another character. */
 static bool mark_follows(const struct sh_hf *hf)
 {
     size_t n = sizeof mark - 1;
@@ -408,8 +411,8 @@ static bool mark_follows(const struct sh_hf *hf)
     return false;
 }
 
-/* Whether an unknown character becomes its bytes. Else it waits for the next known one, which must not be in another
- * piece, or is left out, so that its neighbours may merge. */
+/* Whether an unknown character is spelled as its bytes. If not, it either waits for the next known character, which
+ * must not be in another piece, or is left out, and its neighbours may merge. */
 static bool spells_unknown(const struct sh_hf *hf)
 {
     bool all = hf->model.byte_fallback;
@@ -419,7 +422,8 @@ static bool spells_unknown(const struct sh_hf *hf)
     return all;
 }
 
-/* Whether a byte stands beside something in a word: a merge may cross from a character that is spelled to the next. */
+/* Whether any word contains a byte word such as <0x41> and something else: then a merge may cross from a spelled
+ * character to the next one. */
 static bool merges_bytes(const struct sh_hf *hf)
 {
     for (int id = 0; id < hf->words; id++) {
@@ -430,7 +434,7 @@ static bool merges_bytes(const struct sh_hf *hf)
     return false;
 }
 
-/* Places where two characters meet within words; more than there are pairs. */
+/* Return an upper bound on the number of pairs: the number of places where two characters meet within words. */
 static size_t count_pairs(const struct sh_hf *hf)
 {
     size_t n = 0;
@@ -452,8 +456,8 @@ static void put_pairs(struct sh_pairs *pairs, const unsigned char *text, size_t 
     }
 }
 
-/* Two characters that no word has side by side: no merge crosses the place between them. Where unknown ones are not
- * spelled both must be words, which is asked of ASCII only. */
+/* Cut between two characters that are not neighbours in any word: no merge crosses such a place. If unknown characters
+ * are not spelled as bytes, both characters must also be words, which is checked for ASCII only. */
 static void cut_at_pairs(struct sh_hf *hf, bool spells)
 {
     struct sh_pairs *pairs = sh_pairs_create(spells ? count_pairs(hf) : 0);
@@ -467,11 +471,12 @@ static void cut_at_pairs(struct sh_hf *hf, bool spells)
     hf->split[hf->n_split++] = (struct sh_split){.kind = SH_SPLIT_PAIRS, .pairs = pairs};
 }
 
-/* Where nothing cuts the text, a document would be one piece. But where no word crosses, no merge does, and pieces may
- * end. With unknown characters spelled by their bytes that is between any two characters that no word has side by side.
- * Without, it is at line ends, when they are a word by themselves only; in front of marks of spaces, when none is within
- * a word, and what stands before is not left out; and between characters of ASCII. With ignore_merges a whole piece may
- * be a word, so there they may not. */
+/* Without a pre-tokenizer that cuts, a document would be one piece. But no merge crosses a place that no word crosses,
+ * so pieces may end there. If unknown characters are spelled as bytes, such places are between any two characters that
+ * are not neighbours in any word. Otherwise they are: at line ends, if the line end is a word and part of no other
+ * word; in front of marks for spaces, if no word has one after another character and unknown characters are not left
+ * out; and between ASCII characters that are not neighbours. With ignore_merges a whole piece may be a word, so nothing
+ * is cut. */
 static void cut_between_words(struct sh_hf *hf)
 {
     const struct sh_bpe *m = &hf->model;
@@ -491,7 +496,7 @@ static void cut_between_words(struct sh_hf *hf)
     cut_at_pairs(hf, spells);
 }
 
-/* Only now, when all words are known. */
+/* Check the ids of a template; possible only now that all words are known. */
 static sh_rc check_template(const struct sh_hf *hf, const struct sh_ids *ids)
 {
     for (size_t i = 0; i < ids->n; i++)
@@ -500,7 +505,7 @@ static sh_rc check_template(const struct sh_hf *hf, const struct sh_ids *ids)
     return SH_OK;
 }
 
-/* Keys that are unknown at the top are refused: they might be a part of a newer version. */
+/* Unknown keys at the top level are refused: they might be a part of a newer version. */
 static sh_rc read_all(struct sh_hf *hf, const json_t *top)
 {
     const json_t *model = json_object_get(top, "model"), *added = json_object_get(top, "added_tokens");
@@ -520,7 +525,7 @@ static sh_rc read_all(struct sh_hf *hf, const json_t *top)
     return SH_OK;
 }
 
-/* Messages begin with the name of the file. The text need not outlive the call. */
+/* Error messages begin with the name of the file. The text need not outlive the call. */
 sh_rc sh_token_json_parse(const char *text, size_t bytes, const char *name, struct sh_hf **out)
 {
     struct sh_hf *hf;

@@ -1,6 +1,6 @@
-/* Encoding and decoding with a tokenizer.json. A text goes through: added tokens as they are; normalizers on what lies
- * between; added tokens in normalized text; pre-tokenizers, which cut pieces; merges, which turn a piece into ids. Each
- * stage passes stretches to the next, so that nothing is copied but by steps that change the text. */
+/* Encoding and decoding with a tokenizer.json. The stages of encoding: find added tokens in the raw text; normalize the
+ * text between them; find added tokens in the normalized text; pre-tokenizers cut it into pieces; merges turn a piece
+ * into ids. Each stage passes stretches to the next, so only steps that change the text copy it. */
 #include "io/token/hf.h"
 #include "src/base/utf8.h"
 
@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* What a thread encodes with. */
+/* The state of a thread that encodes. */
 struct encoder {
     struct sh_text normal[2];
     struct sh_split_scratch *split;
@@ -18,7 +18,7 @@ struct encoder {
     bool lasting; /* pieces stay where they are until the text ends */
 };
 
-/* For one thread. */
+/* Create the encoder of one thread. */
 static void *create(const void *own)
 {
     const struct sh_hf *hf = own;
@@ -42,7 +42,7 @@ static void destroy(void *encoder)
     free(e);
 }
 
-/* The end of the chain: a piece becomes ids. */
+/* The last stage: a piece becomes ids. */
 static sh_rc put_piece(void *ctx, const unsigned char *piece, size_t bytes)
 {
     struct encoder *e = ctx;
@@ -53,19 +53,19 @@ static sh_rc put_piece(void *ctx, const unsigned char *piece, size_t bytes)
     return SH_OK;
 }
 
-/* `first`: nothing stands before this stretch in the document, which decides about a prepended space. */
+/* `first`: this stretch is at the start of the document, which decides whether a space is prepended. */
 static sh_rc put_section(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first)
 {
     sh_rc rc = sh_split(hf->split, hf->n_split, e->split, text, bytes, first, put_piece, e);
 
-    sh_bpe_finish(e->model, &e->bpe, e->out); /* of a text that failed as well: its pieces must not wait any longer */
+    sh_bpe_finish(e->model, &e->bpe, e->out); /* also after a failure: pieces of this text must not wait any longer */
     return rc;
 }
 
 typedef sh_rc (*section_fn)(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes,
                             bool first);
 
-/* Cut a text at the tokens of a set, and hand on what lies between them. */
+/* Cut a text at the tokens of a set, and pass the stretches between them to the next stage. */
 static sh_rc cut(const struct sh_hf *hf, struct encoder *e, const struct sh_added_set *set, const unsigned char *text,
                  size_t bytes, bool first, section_fn next)
 {
@@ -88,7 +88,7 @@ static sh_rc normalize(const struct sh_hf *hf, struct encoder *e, const unsigned
     return cut(hf, e, &hf->normalized, text, bytes, first, put_section);
 }
 
-/* The ids of a template. */
+/* Append the ids of a template. */
 static void put_all(struct sh_ids *out, const struct sh_ids *ids)
 {
     if (ids->n)
@@ -114,7 +114,7 @@ static sh_rc encode(const void *own, void *encoder, const unsigned char *text, s
     return SH_OK;
 }
 
-/* Ids without a word are left out, as tokenizers does; without a decoder words are joined by spaces. */
+/* Ids without a word are left out, as in tokenizers; without a decoder, words are joined by spaces. */
 static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes)
 {
     const struct sh_hf *hf = own;
@@ -136,13 +136,13 @@ static sh_rc decode(const void *own, const uint32_t *ids, size_t n, bool special
     return SH_OK;
 }
 
-/* Added tokens included. */
+/* Includes added tokens. */
 static int64_t find(const void *own, const char *word)
 {
     return sh_words_get(&((const struct sh_hf *)own)->by_text, word, strlen(word));
 }
 
-/* Of a model of bytes: each character of its alphabet is one. */
+/* Length of a word of a byte-level model: each character of the alphabet is one byte. */
 static uint32_t alphabet_bytes(const struct sh_token_json_word *w)
 {
     uint32_t bytes = 0;
@@ -154,7 +154,8 @@ static uint32_t alphabet_bytes(const struct sh_token_json_word *w)
     return bytes;
 }
 
-/* Of a model of characters: "<0x0A>" is one byte where these stand for bytes, and so is the mark of a space. */
+/* Length of a word of a character-level model: "<0x0A>" is one byte if such words stand for bytes, and so is the mark
+ * for a space. */
 static uint32_t plain_bytes(const struct sh_hf *hf, const struct sh_token_json_word *w)
 {
     static const char mark[] = "\xe2\x96\x81";

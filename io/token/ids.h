@@ -12,7 +12,7 @@ struct sh_ids {
     size_t n, room;
 };
 
-/* Room for `more` behind those that are there; returns the place. */
+/* Make room for `more` ids after the existing ones; returns the address of the first. */
 static inline uint32_t *sh_ids_room(struct sh_ids *ids, size_t more)
 {
     if (ids->room - ids->n < more) {

@@ -1,4 +1,4 @@
-/* Which of the chat templates a model's folder has: told by the digest of its Jinja text, which is not run and not read
+/* Recognizes the chat template in a model's folder by the digest of its Jinja text, which is neither run nor searched
  * for hints. A text that is not in the table is refused. */
 #include "io/token/chat.h"
 
@@ -12,9 +12,10 @@
 
 enum { MOST_BYTES = 1 << 20 };
 
-/* Texts that render each conversation as the row of template.c does (tests/hf/test_chat.py has the rows' own Jinja texts), from
- * the tokenizer_config.json of the model named; bos and eos are what the row writes for bos_token and eos_token, NULL: not
- * asked for. Official texts that add a date or a system text of their own (Llama 3.1, Qwen 2.5) are not here. */
+/* Texts that render each conversation exactly like the row of template.c (tests/hf/test_chat.py has the rows' own Jinja
+ * texts), taken from the tokenizer_config.json of the model named; bos and eos are what the row writes for bos_token
+ * and eos_token, NULL: not checked. Official texts that add a date or their own system text (Llama 3.1, Qwen 2.5) are
+ * not here. */
 static const struct known {
     uint64_t digest; /* sh_chat_template_digest() */
     const char *name, *bos, *eos;
@@ -26,7 +27,8 @@ static const struct known {
     {0xc8e457151b225c66, "gemma", "<bos>", NULL},              /* google/gemma-3-1b-it */
 };
 
-/* One text for both ways to write a line end into a string of Jinja, and without the last line end, which Jinja drops. */
+/* Normalize a Jinja text: both ways to write a line end in a string become the same, and the last line end, which Jinja
+ * drops, is removed. */
 static void plain_text(const char *s, size_t n, struct sh_text *out)
 {
     bool code = false;
@@ -75,7 +77,7 @@ static const struct known *find(const char *text, size_t bytes)
     return NULL;
 }
 
-/* Of several templates the one that is called default. */
+/* Return the template; if there are several, the one named "default". */
 static const char *template_of(const json_t *config)
 {
     const json_t *value = json_object_get(config, "chat_template");
@@ -91,7 +93,7 @@ static const char *template_of(const json_t *config)
     return json_string_value(value);
 }
 
-/* A special token is a text, or an object that has it. */
+/* Get the text of a special token: it is a string, or an object that contains it. */
 static const char *token_of(const json_t *config, const char *key)
 {
     const json_t *value = json_object_get(config, key);
@@ -99,7 +101,7 @@ static const char *token_of(const json_t *config, const char *key)
     return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-/* The row writes its tokens out. */
+/* Whether the folder's token differs from the one that the row spells out. */
 static bool differs(const json_t *config, const char *key, const char *wanted)
 {
     const char *is = token_of(config, key);
@@ -107,7 +109,7 @@ static bool differs(const json_t *config, const char *key, const char *wanted)
     return wanted && is && strcmp(is, wanted) != 0;
 }
 
-/* The path of a file in the tokenizer's folder. */
+/* Return the path of a file in the tokenizer's folder. */
 static char *beside(const char *tokenizer, const char *name)
 {
     const char *slash = strrchr(tokenizer, '/');
@@ -115,14 +117,14 @@ static char *beside(const char *tokenizer, const char *name)
     return sh_strfmt("%.*s%s", slash ? (int)(slash - tokenizer) + 1 : 0, tokenizer, name);
 }
 
-/* chat_template.jinja goes first, as in transformers. config: of tokenizer_config.json, NULL: there is none. */
+/* chat_template.jinja takes precedence, as in transformers. config: tokenizer_config.json, NULL: there is none. */
 static void recognise(const char *jinja, size_t bytes, const json_t *config, const char **name, const char **why)
 {
     const char *text = jinja ? jinja : template_of(config);
     const struct known *k = text ? find(text, jinja ? bytes : strlen(text)) : NULL;
 
     *why = !text ? "has no chat template"
-           : !k  ? "has a chat template that is none of those known here"
+           : !k  ? "has a chat template that is not known here"
            : differs(config, "bos_token", k->bos) || differs(config, "eos_token", k->eos)
                ? "has a known chat template, but not its bos_token and eos_token"
                : NULL;

@@ -1,6 +1,6 @@
-/* Where a character of a text is among its ids: words know how many bytes of the normalized text they stand for, and so
- * the ids of a text's beginning say where that ends. A text is cut at its added tokens first, which nothing crosses, so
- * that such beginnings are short. */
+/* Finds the ids that a stretch of a text became. Each word stands for a known number of bytes of normalized text, so
+ * encoding a prefix of the text tells where the prefix ends among the ids. A text is first cut at its added tokens,
+ * which no id crosses, so such prefixes are short. */
 #include "io/token/marks.h"
 
 #include "io/token/hf.h"
@@ -16,7 +16,7 @@ struct sh_marks {
     struct sh_ids prefix;
 };
 
-/* Of a model of bytes the characters of its alphabet. */
+/* Count the characters of a text; in a byte-level model each of them is a byte. */
 static uint32_t count_characters(const char *text, uint32_t bytes)
 {
     uint32_t n = 0;
@@ -26,7 +26,7 @@ static uint32_t count_characters(const char *text, uint32_t bytes)
     return n;
 }
 
-/* Which word is unknown text does not matter as long as it has some width. */
+/* For unknown text the word's width does not matter as long as it is not 0. */
 static uint32_t width_of(const struct sh_hf *hf, const struct sh_token_json_word *w)
 {
     if (!w->text)
@@ -64,8 +64,8 @@ bool sh_token_is_special(const struct sh_tokenizer *t, uint32_t id)
     return t->ops == &sh_token_hf && id < (uint32_t)hf->words && hf->word[id].special;
 }
 
-/* Bytes of normalized text that a beginning of a piece becomes. It may end within what one character became: then at the
- * end of that. */
+/* Measure how many bytes of normalized text a prefix of a piece becomes. If the prefix ends within the expansion of one
+ * character, the width includes that whole expansion. */
 static sh_rc measure(struct sh_marks *m, struct sh_encoder *e, const unsigned char *text, size_t bytes, uint64_t *width)
 {
     m->prefix.n = 0;
@@ -76,7 +76,7 @@ static sh_rc measure(struct sh_marks *m, struct sh_encoder *e, const unsigned ch
     return SH_OK;
 }
 
-/* Ids from `first` on are a piece; those that touch its bytes [begin, end) are learned. */
+/* The ids from `first` on are a piece; mark those that touch its bytes [begin, end) as learned. */
 static sh_rc mark(struct sh_marks *m, struct sh_encoder *e, const unsigned char *piece, size_t bytes, size_t begin,
                   size_t end, size_t first, const struct sh_ids *ids, unsigned char *mask)
 {
@@ -95,7 +95,7 @@ static sh_rc mark(struct sh_marks *m, struct sh_encoder *e, const unsigned char 
     return SH_OK;
 }
 
-/* text [at, at + bytes) is a piece. *s: the first stretch that may reach into it. */
+/* Encode the piece at text [at, at + bytes). *s: the first stretch that may overlap it. */
 static sh_rc put_piece(struct sh_marks *m, struct sh_encoder *e, const struct sh_chat *chat, size_t at, size_t bytes,
                        int *s, struct sh_ids *ids, struct sh_text *mask)
 {
@@ -111,12 +111,12 @@ static sh_rc put_piece(struct sh_marks *m, struct sh_encoder *e, const struct sh
         size_t from = t->begin > at ? t->begin - at : 0, to = (t->end < end ? t->end : end) - at;
         SH_TRY(mark(m, e, chat->text.at + at, bytes, from, to, first, ids, mask->at));
         if (t->end > end)
-            return SH_OK; /* it goes on in the next piece */
+            return SH_OK; /* the stretch continues in the next piece */
     }
     return SH_OK;
 }
 
-/* Learned stretches end with the stop token: a model that never saw it would write on and on. */
+/* Check that learned stretches end with the stop token: a model that never saw it would never stop writing. */
 static sh_rc check_stops(const struct sh_ids *ids, const unsigned char *mask, size_t first, int64_t stop)
 {
     for (size_t i = first; i < ids->n; i++)
@@ -128,8 +128,8 @@ static sh_rc check_stops(const struct sh_ids *ids, const unsigned char *mask, si
     return SH_OK;
 }
 
-/* Of texts alone: what a template wrote has special tokens, and they must be told from those of strangers, who could end
- * a turn with one. Characters that no word has are no special token, though the id that stands for them is one. */
+/* Only the texts of messages are checked: the template's own text has special tokens, but one inside a message could
+ * end its turn. Unknown characters do not count as a special token, though the id that stands for them is one. */
 static sh_rc check_specials(struct sh_marks *m, struct sh_encoder *e, const struct sh_chat *chat)
 {
     for (int i = 0; i < chat->n_foreign; i++) {
@@ -140,7 +140,7 @@ static sh_rc check_specials(struct sh_marks *m, struct sh_encoder *e, const stru
         for (size_t k = 0; k < m->prefix.n; k++)
             if (sh_token_is_special(m->t, m->prefix.id[k]) && m->prefix.id[k] != m->hf->model.unk)
                 return sh_fail(SH_E_DATA,
-                               "a message has the text of a special token in it (token %u); take it out, or give "
+                               "a message contains the text of a special token (token %u); take it out, or give "
                                "--special-in-text",
                                m->prefix.id[k]);
     }
@@ -155,7 +155,7 @@ sh_rc sh_marks_encode(struct sh_marks *m, struct sh_encoder *e, const struct sh_
     int s = 0;
 
     SH_REQUIRE(mask->n == ids->n);
-    /* A piece is an added token and what follows it. */
+    /* A piece is an added token and the text after it. */
     while (sh_added_next(&m->hf->raw, text->at, text->n, &from, done, &begin, &end)) {
         if (begin > at)
             SH_TRY(put_piece(m, e, chat, at, begin - at, &s, ids, mask));

@@ -1,22 +1,22 @@
-/* Ids of a text of which stretches are learned, with a mask. A token is learned when it touches a stretch: from the one
- * that has its first character to the one that has its last. Merges cross the borders of stretches, since a model reads
- * the text as one. Local. */
+/* Encodes a text of which some stretches are learned, and makes the mask. A token is learned if it touches a stretch:
+ * from the token with the stretch's first character to the token with its last. Merges cross the borders of stretches,
+ * because a model reads the text as a whole. Local. */
 #ifndef IO_TOKEN_MARKS_H
 #define IO_TOKEN_MARKS_H
 
 #include "io/token/template.h"
 #include "io/token/token.h"
 
-struct sh_marks; /* scratch of a thread */
+struct sh_marks; /* scratch memory of one thread */
 
 struct sh_marks *sh_marks_create(const struct sh_tokenizer *t);
 void sh_marks_destroy(struct sh_marks *m); /* NULL is fine */
 
-/* Append the ids of a chat, and a byte for each to `mask`.
- *   encoder   of the tokenizer, which is a tokenizer.json
- *   stop      id with which each stretch has to end
- *   strange   whether special tokens may be in the text beside those that a template wrote
- * Errors: SH_E_DATA: of sh_encode(); a stretch that does not end with `stop`; a special token in the text. */
+/* Append the ids of a chat, and one byte per id to `mask`.
+ *   encoder   of a tokenizer of the kind tokenizer.json
+ *   stop      id with which each stretch must end
+ *   strange   whether the text may contain special tokens other than those that the template wrote
+ * Errors: SH_E_DATA: as for sh_encode(); a stretch that does not end with `stop`; a special token in the text. */
 sh_rc sh_marks_encode(struct sh_marks *m, struct sh_encoder *encoder, const struct sh_chat *chat, int64_t stop,
                       bool strange, struct sh_ids *ids, struct sh_text *mask);
 

@@ -1,7 +1,7 @@
-/* Merging of one piece, by two methods with the same result. Short pieces, nearly all: ranks of all neighbours in an
- * array, the least is searched each time. Long ones: a heap of pairs by rank and place, and a list that links the
- * symbols which remain; entries that no longer hold are recognized and dropped when they come up. Example with ranks th
- * 1, the 2: t h e becomes th e, then the. */
+/* Merges one piece, by one of two methods with the same result. For short pieces, which is nearly all of them: the
+ * ranks of all pairs of neighbours are in an array, which is searched for the lowest each time. For long pieces: a heap
+ * of pairs by rank and place, and a list that links the remaining symbols; stale entries are recognized and dropped
+ * when they come up. Example with the ranks 1 for th and 2 for the: t h e becomes th e, then the. */
 #include "io/token/merge.h"
 
 #include "src/base/mem.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Up to here looking at all ranks is faster than keeping them in order. */
+/* Up to this many symbols, scanning all ranks is faster than keeping them in order. */
 enum { SCANNED = 64 };
 
 /* Both ids in one number. */
@@ -29,13 +29,14 @@ static inline uint32_t row_of(const struct sh_merges *m, uint64_t hash)
     return (uint32_t)(hash >> 32) & m->mask;
 }
 
-/* The bits lie in a sixteenth of the memory of the rows, so that a pair that is not there costs no look at these. */
+/* The bits take a sixteenth of the memory of the rows, and most pairs that are absent are recognized without accessing
+ * a row. */
 static inline uint32_t bit_of(const struct sh_merges *m, uint64_t hash)
 {
     return (uint32_t)(hash >> 29) & (m->mask << 3 | 7);
 }
 
-/* At most half full, so that a search ends soon. */
+/* At most half full, so searches are short. */
 void sh_merges_init(struct sh_merges *m, size_t n)
 {
     uint32_t rows = 16;
@@ -55,7 +56,7 @@ void sh_merges_free(struct sh_merges *m)
     *m = (struct sh_merges){0};
 }
 
-/* The row of the pair, or the free one where it would be, whose rank is SH_NO_RANK. */
+/* Find the row of the pair, or the free row where it would be, whose rank is SH_NO_RANK. */
 static inline struct sh_pair *find(const struct sh_merges *m, uint64_t key, uint64_t hash)
 {
     uint32_t i = row_of(m, hash);
@@ -65,7 +66,7 @@ static inline struct sh_pair *find(const struct sh_merges *m, uint64_t key, uint
     return &m->row[i];
 }
 
-/* What a pair that cannot be merged makes. */
+/* The result for a pair that cannot be merged. */
 static const struct sh_pair none = {.rank = SH_NO_RANK};
 
 static inline const struct sh_pair *pair_of(const struct sh_merges *m, uint32_t left, uint32_t right)
@@ -85,7 +86,7 @@ void sh_merges_put(struct sh_merges *m, uint32_t left, uint32_t right, uint32_t 
     *find(m, key, hash) = (struct sh_pair){key, rank, id};
 }
 
-/* Zeroed afterwards, so that it can be used again. */
+/* Zeroes the scratch, so it can be used again. */
 void sh_merge_scratch_free(struct sh_merge_scratch *s)
 {
     free(s->rank);
@@ -96,8 +97,8 @@ void sh_merge_scratch_free(struct sh_merge_scratch *s)
     *s = (struct sh_merge_scratch){0};
 }
 
-/* Of a piece of few symbols: of each one its right neighbour, its left one, and the pair that it makes with the right
- * one. A symbol that was taken in has no pair. */
+/* The state of a piece of few symbols: for each symbol its right and its left neighbour, and the pair that it forms
+ * with the right one. A symbol that was merged into its left neighbour has no pair. */
 struct scan {
     uint64_t pair[SCANNED]; /* rank << 32 | place; NO_PAIR */
     uint32_t made[SCANNED];
@@ -106,7 +107,7 @@ struct scan {
 
 #define NO_PAIR UINT64_MAX
 
-/* Symbol i and its right neighbour. */
+/* Look up the pair of symbol i and its right neighbour. */
 static inline void look(const struct sh_merges *m, struct scan *s, const uint32_t *id, size_t i)
 {
     const struct sh_pair *p = pair_of(m, id[i], id[s->next[i]]);
@@ -120,7 +121,7 @@ static inline uint64_t less(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Four at a time, which do not wait for each other. n is a multiple of four. */
+/* Find the minimum, four independent comparisons at a time. n is a multiple of four. */
 static uint64_t least_of(const uint64_t *pair, size_t n)
 {
     uint64_t a = pair[0], b = pair[1], c = pair[2], d = pair[3];
@@ -134,8 +135,8 @@ static uint64_t least_of(const uint64_t *pair, size_t n)
     return less(less(a, b), less(c, d));
 }
 
-/* Symbols keep their places until the end: to close gaps would cost more than to look at them. Of equal pairs the left
- * one is less by its place. */
+/* Symbols keep their places until the end: closing gaps would cost more than scanning them. Of equal pairs, the left
+ * one is lower because its place is. */
 static size_t merge_by_scan(const struct sh_merges *m, uint32_t *id, size_t n)
 {
     size_t whole = (n + 3) / 4 * 4, kept = 0;
@@ -179,7 +180,7 @@ static void push(struct sh_merge_scratch *s, uint64_t entry)
     s->heap[i] = entry;
 }
 
-/* The least entry; the heap is not empty. */
+/* Remove the lowest entry; the heap is not empty. */
 static uint64_t pop(struct sh_merge_scratch *s)
 {
     uint64_t top = s->heap[0], last = s->heap[--s->heap_n];
@@ -196,7 +197,7 @@ static uint64_t pop(struct sh_merge_scratch *s)
     return top;
 }
 
-/* Look up the pair that begins at i, and remember it where it can be merged. */
+/* Look up the pair that begins at i, and push it if it can be merged. */
 static void offer(const struct sh_merges *m, struct sh_merge_scratch *s, const uint32_t *id, int64_t i)
 {
     s->rank[i] = SH_NO_RANK;
@@ -210,7 +211,7 @@ static void offer(const struct sh_merges *m, struct sh_merge_scratch *s, const u
         push(s, (uint64_t)p->rank << 32 | (uint64_t)i);
 }
 
-/* Grows only; a thread keeps it from piece to piece. */
+/* The scratch only grows; a thread keeps it from piece to piece. */
 static void make_room(struct sh_merge_scratch *s, size_t n)
 {
     if (n <= s->room)
@@ -222,7 +223,7 @@ static void make_room(struct sh_merge_scratch *s, size_t n)
     s->prev = sh_realloc(s->prev, s->room, sizeof *s->prev);
 }
 
-/* Symbol i takes its right neighbour in. Both pairs that touch it are looked up again. */
+/* Merge the right neighbour into symbol i. Both pairs that touch it are looked up again. */
 static void join(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *id, int64_t i)
 {
     int64_t right = s->next[i], after = s->next[right];
@@ -237,8 +238,8 @@ static void join(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t
         offer(m, s, id, s->prev[i]);
 }
 
-/* An entry is stale when the pair at its place has another rank by now. Equal ranks are equal pairs: the left one
- * first. */
+/* An entry is stale if the pair at its place has a different rank by now. Equal ranks mean equal pairs: the left one
+ * comes first. */
 static size_t merge_by_heap(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *id, size_t n)
 {
     size_t kept = 0;
@@ -254,17 +255,17 @@ static size_t merge_by_heap(const struct sh_merges *m, struct sh_merge_scratch *
     while (s->heap_n > 0) {
         uint64_t top = pop(s);
         int64_t i = (int64_t)(top & UINT32_MAX);
-        /* Else the entry is stale. */
+        /* Otherwise the entry is stale. */
         if (s->rank[i] == top >> 32)
             join(m, s, id, i);
     }
-    /* Symbol 0 is never taken in by another, so the list begins there. */
+    /* Symbol 0 is never merged into another, so the list begins there. */
     for (int64_t i = 0; i >= 0; i = s->next[i])
         id[kept++] = id[i];
     return kept;
 }
 
-/* ids [n] in place. */
+/* Merges ids [n] in place. */
 size_t sh_merge(const struct sh_merges *m, struct sh_merge_scratch *s, uint32_t *ids, size_t n)
 {
     return n < 2 ? n : n <= SCANNED ? merge_by_scan(m, ids, n) : merge_by_heap(m, s, ids, n);

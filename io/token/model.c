@@ -1,6 +1,6 @@
-/* Byte pair encoding of one piece: characters (or bytes) become symbols, symbols are merged. GPT-2 gave each byte a
- * printable character, so that a vocabulary of bytes can be written as text; the two functions at the top are that
- * alphabet. The rest treats what is not in the vocabulary. */
+/* Byte pair encoding of one piece: characters (or bytes) become symbols, and symbols are merged. GPT-2 gave each byte a
+ * printable character, so a byte-level vocabulary can be written as text; the two functions at the top are that
+ * alphabet. The rest is mostly about symbols that are not in the vocabulary. */
 #include "io/token/model.h"
 
 #include "src/base/utf8.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Bytes that do not print: 0 to 32, 127 to 160, 173. In this order they are the code points from 256 on. */
+/* Bytes that are not printable: 0 to 32, 127 to 160, 173. In this order they become the code points from 256 on. */
 static uint32_t byte_to_code(unsigned char byte)
 {
     if (byte <= 32)
@@ -18,7 +18,7 @@ static uint32_t byte_to_code(unsigned char byte)
     return byte == 173 ? 256u + 67 : byte;
 }
 
-/* The inverse; -1: not of the alphabet. */
+/* The inverse; -1: not in the alphabet. */
 int sh_code_to_byte(uint32_t code)
 {
     if (code < 256)
@@ -36,7 +36,7 @@ void sh_bpe_free(struct sh_bpe *m)
     sh_merges_free(&m->merges);
 }
 
-/* Tables for what is asked at each symbol: the id of each byte and of each ASCII character, -1 where there is none. */
+/* Fill the tables that are used for each symbol: the id of each byte and of each ASCII character, -1 if it has none. */
 void sh_bpe_settle(struct sh_bpe *m)
 {
     for (int b = 0; b < 256; b++) {
@@ -49,7 +49,7 @@ void sh_bpe_settle(struct sh_bpe *m)
     }
 }
 
-/* The cache is 24 MiB of addresses, one for each thread. */
+/* Each thread has a cache, which is 24 MiB of address space. */
 void sh_bpe_scratch_init(struct sh_bpe_scratch *s)
 {
     *s = (struct sh_bpe_scratch){.cache = sh_cache_create()};
@@ -62,7 +62,7 @@ void sh_bpe_scratch_free(struct sh_bpe_scratch *s)
     free(s->symbols.id);
 }
 
-/* Whether byte_fallback can spell the symbol. A byte-level model needs no fallback. */
+/* Whether byte_fallback can spell the symbol as bytes. A byte-level model needs no fallback. */
 static bool all_bytes_are_words(const struct sh_bpe *m, const unsigned char *symbol, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -71,8 +71,8 @@ static bool all_bytes_are_words(const struct sh_bpe *m, const unsigned char *sym
     return m->byte_fallback && !m->byte_level;
 }
 
-/* An unknown symbol waits: with fuse_unk the next unknown ones become one with it, and bytes of a character pass it
- * by. */
+/* An unknown symbol is held back: with fuse_unk the unknown symbols that follow are fused with it. A character spelled
+ * as bytes is put before the held symbol. */
 static void put_symbol(const struct sh_bpe *m, struct sh_ids *to, const unsigned char *symbol, size_t n, int64_t id,
                        bool *waits)
 {
@@ -90,7 +90,7 @@ static void put_symbol(const struct sh_bpe *m, struct sh_ids *to, const unsigned
         sh_ids_put(to, (uint32_t)id);
 }
 
-/* *n: the bytes of the symbol. -1: unknown. */
+/* Return the id of the symbol at p, -1 if unknown. *n: its length in bytes. */
 static int64_t symbol_id(const struct sh_bpe *m, const unsigned char *p, size_t *n)
 {
     *n = 1;
@@ -102,7 +102,7 @@ static int64_t symbol_id(const struct sh_bpe *m, const unsigned char *p, size_t 
     return sh_words_get(&m->words, p, *n);
 }
 
-/* The ids are in s->symbols afterwards. */
+/* Merge a piece; its ids are in s->symbols afterwards. */
 static void merge_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes)
 {
     struct sh_ids *to = &s->symbols;
@@ -119,7 +119,8 @@ static void merge_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const 
     to->n = sh_merge(&m->merges, &s->merge, to->id, to->n);
 }
 
-/* Cache first. With ignore_merges a piece that is a word as a whole is that word, even if no merges lead to it. */
+/* Try the cache first. With ignore_merges, a piece that is a word as a whole becomes that word, even if no merges lead
+ * to it. */
 static void encode_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const struct sh_bpe_piece *p,
                          struct sh_ids *out)
 {
@@ -134,7 +135,7 @@ static void encode_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const
     } else {
         merge_piece(m, s, p->text, p->bytes);
     }
-    /* The scratch still has the ids; `out` may be moved by growing. */
+    /* Store the ids from the scratch; `out` may move when it grows. */
     if (kept)
         sh_cache_put(s->cache, p->hash, p->text, p->bytes, s->symbols.id, s->symbols.n);
     if (s->symbols.n)
@@ -147,7 +148,8 @@ static struct sh_bpe_piece *waiting(struct sh_bpe_scratch *s, unsigned number)
     return &s->waiting[number % SH_BPE_WAITING];
 }
 
-/* The oldest piece leaves the ring, the one in the middle has its row by now, the new one asks for it. */
+/* The oldest piece leaves the ring and is encoded; for the one in the middle, whose row has arrived by now, text and
+ * ids are fetched; for the new one, the row. */
 void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes,
                    struct sh_ids *out)
 {
@@ -155,7 +157,7 @@ void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsig
 
     if (s->put - s->done == SH_BPE_WAITING)
         encode_piece(m, s, waiting(s, s->done++), out);
-    /* In a ring that is not half full yet that is an old hash: a fetch of what is not needed does no harm. */
+    /* If the ring is not half full yet, the middle has an old hash: an unneeded fetch does no harm. */
     sh_cache_fetch(s->cache, hash, waiting(s, s->put - SH_BPE_WAITING / 2)->hash);
     *waiting(s, s->put++) = (struct sh_bpe_piece){piece, bytes, hash};
 }

@@ -1,12 +1,12 @@
-/* Which chat template a command means: a name, or "auto" for the one whose text lies beside the tokenizer. The
- * special tokens that it writes must be the tokenizer's own. */
+/* Finds the chat template that a command asks for: by name, or "auto" for the one whose text is in the tokenizer's
+ * folder. The special tokens that it writes must exist in the tokenizer. */
 #include "io/token/chat.h"
 #include "io/token/marks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* With the names that there are. who: "" or the file that `why` is about. */
+/* Fail with the sentence `who` `why` and a list of the known names. who: "", or the beginning of the sentence. */
 static sh_rc refuse(const char *why, const char *who, const char *else_)
 {
     const struct sh_template *t;
@@ -23,7 +23,7 @@ static sh_rc refuse(const char *why, const char *who, const char *else_)
     return rc;
 }
 
-/* The row of a name, or of the folder's own text. */
+/* Find the row by name, or by the text in the tokenizer's folder. */
 static sh_rc find(const char *name, const struct sh_tokenizer *tok, const char *else_, const struct sh_template **out)
 {
     const char *why = NULL;
@@ -44,7 +44,7 @@ static sh_rc find(const char *name, const struct sh_tokenizer *tok, const char *
     return *out ? SH_OK : refuse(name, "no chat template is called ", else_);
 }
 
-/* As plain text a model would not know the special tokens. */
+/* The tokenizer must have the template's special tokens; written as plain text, a model would not know them. */
 sh_rc sh_chat_template(const char *name, const struct sh_tokenizer *tok, const char *else_,
                        const struct sh_template **out, int64_t *stop)
 {

@@ -1,7 +1,7 @@
-/* Unicode normalization form C: characters are decomposed, marks sorted by class, and joined again. Most text is in
- * this form already, so a scan looks for places that may change, and only the stretch around such a place, from one
- * beginning to the next, is worked through. Hangul syllables are computed (Unicode, section 3.12), all others are in
- * tables. */
+/* Unicode normalization form C: characters are decomposed, marks sorted by class, and everything composed again. Most
+ * text is in this form already, so a scan looks for places that may change, and only the stretch around such a place,
+ * from one starter to the next, is processed. Hangul syllables are computed (Unicode, section 3.12), all other
+ * characters are in tables. */
 #include "io/token/nfc.h"
 
 #include "io/token/unicode.h"
@@ -18,13 +18,13 @@ enum {
     V_COUNT = 21,
     T_COUNT = 28,
     S_COUNT = L_COUNT * V_COUNT * T_COUNT,
-    CHANGES = 255,      /* may compose with what stands before, or is not in the form itself */
-    PLAIN_BYTES = 0xcc, /* U+0300 begins with this byte, and no character below it changes */
+    CHANGES = 255,      /* may compose with the character before, or is not itself in the form */
+    PLAIN_BYTES = 0xcc, /* U+0300 begins with this byte, and no lower character changes */
 };
 
-/* A byte for each code point: 1.1 MB, read by all threads. */
+/* One byte per code point: 1.1 MB, read by all threads. */
 struct sh_nfc {
-    unsigned char kind[SH_UNICODE_END]; /* 0: all begins anew with it; its combining class; CHANGES */
+    unsigned char kind[SH_UNICODE_END]; /* 0: a starter, which can begin a stretch; combining class; or CHANGES */
 };
 
 struct mark {
@@ -32,7 +32,7 @@ struct mark {
     int class;
 };
 
-/* 0 for characters that begin anew. */
+/* The combining class; 0 for starters. */
 static int class_of(uint32_t code)
 {
     int low = 0, high = sh_unicode_combining_n;
@@ -48,7 +48,7 @@ static int class_of(uint32_t code)
                                                                                    : 0;
 }
 
-/* NULL: it is its own form. Hangul is not in the table. */
+/* Return the decomposition; NULL: the character has none. Hangul is not in the table. */
 static const struct sh_decomposed *parts_of(uint32_t code)
 {
     int low = 0, high = sh_unicode_decomposed_n;
@@ -64,8 +64,8 @@ static const struct sh_decomposed *parts_of(uint32_t code)
                                                                                     : NULL;
 }
 
-/* A leading consonant and a vowel, or such a syllable and a final consonant; 0: neither. Subtractions wrap around, so
- * one comparison checks both ends. */
+/* Compose a leading consonant and a vowel, or such a syllable and a final consonant; 0: neither. Subtractions wrap
+ * around, so one comparison checks both ends. */
 static uint32_t compose_hangul(uint32_t a, uint32_t b)
 {
     if (a - L_BASE < L_COUNT && b - V_BASE < V_COUNT)
@@ -75,7 +75,7 @@ static uint32_t compose_hangul(uint32_t a, uint32_t b)
     return 0;
 }
 
-/* What two code points become, 0: they stay two. */
+/* Compose two code points; 0: they stay two. */
 static uint32_t compose(uint32_t a, uint32_t b)
 {
     int low = 0, high = sh_unicode_composed_n;
@@ -102,14 +102,14 @@ struct sh_nfc *sh_nfc_create(void)
             t->kind[c] = (unsigned char)sh_unicode_combining[i].class;
     for (int i = 0; i < sh_unicode_decomposed_n; i++) {
         const struct sh_decomposed *d = &sh_unicode_decomposed[i];
-        /* A character that decomposes and does not come back is never in the form. */
+        /* A character that decomposes and does not recompose never occurs in the form. */
         if (!d->b || compose(d->a, d->b) != d->code)
             t->kind[d->code] = CHANGES;
     }
-    /* Second characters of a pair may join what stands before. */
+    /* The second character of a pair may compose with the one before. */
     for (int i = 0; i < sh_unicode_composed_n; i++)
         t->kind[sh_unicode_composed[i].b] = CHANGES;
-    /* Vowels and final consonants of Hangul join what stands before. */
+    /* Vowels and final consonants of Hangul compose with the character before. */
     memset(t->kind + V_BASE, CHANGES, V_COUNT);
     memset(t->kind + T_BASE + 1, CHANGES, T_COUNT - 1);
     return t;
@@ -120,7 +120,7 @@ void sh_nfc_destroy(struct sh_nfc *t)
     free(t);
 }
 
-/* Keep marks sorted by class as they come; equal ones keep their order. */
+/* Insert a mark so that marks stay sorted by class; marks of equal class keep their order. */
 static void add_mark(struct mark **list, int *n, int *room, uint32_t code)
 {
     int class = class_of(code), at = *n;
@@ -132,7 +132,7 @@ static void add_mark(struct mark **list, int *n, int *room, uint32_t code)
     (*n)++;
 }
 
-/* Marks go into their order as they come; starters stay where they are. */
+/* Decompose a character; marks are inserted in order as they come, starters stay where they are. */
 static void decompose(struct mark **list, int *n, int *room, uint32_t code)
 {
     uint32_t s = code - S_BASE;
@@ -154,15 +154,15 @@ static void decompose(struct mark **list, int *n, int *room, uint32_t code)
         add_mark(list, n, room, parts->b);
 }
 
-/* A mark joins the last starter unless one of its class or a higher one, or a starter, stands between. Returns the
- * new n. */
+/* A mark composes with the last starter unless a mark of the same or a higher class, or another starter, is in between.
+ * Returns the new n. */
 static int recompose(struct mark *list, int n)
 {
-    int kept = 0, starter = -1, last = -1; /* last: class of the one kept before, -1: it is the starter */
+    int kept = 0, starter = -1, last = -1; /* last: class of the last one kept, -1: it is the starter */
 
     for (int i = 0; i < n; i++) {
         uint32_t made = starter >= 0 && last < list[i].class ? compose(list[starter].code, list[i].code) : 0;
-        /* The mark is gone; the next one may join, too. */
+        /* The mark is gone; the next one may compose, too. */
         if (made) {
             list[starter].code = made;
             continue;
@@ -178,7 +178,7 @@ static int recompose(struct mark *list, int n)
     return kept;
 }
 
-/* One stretch from a beginning to the next. */
+/* Normalize one stretch, from a starter to the next. */
 static void apply_slowly(const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     struct mark *list = NULL;
@@ -192,15 +192,15 @@ static void apply_slowly(const unsigned char *text, size_t bytes, struct sh_text
     free(list);
 }
 
-/* The next place at or behind `i` where something may change; *begin: where all begins anew before it. Its end:
- * next_begin(). */
+/* Find the next place at or after `i` where something may change; *begin: the last starter before it. next_begin()
+ * finds the end of the stretch. */
 static size_t next_change(const struct sh_nfc *t, const unsigned char *text, size_t bytes, size_t i, size_t *begin)
 {
     unsigned char last = 0;
 
     *begin = i;
     for (size_t step; i < bytes; i += step) {
-        /* One or two bytes, no mark, no change: nearly all of Latin text passes here. */
+        /* One or two bytes, not a mark, no change: nearly all Latin text takes this branch. */
         if (text[i] < PLAIN_BYTES) {
             step = text[i] < 0x80 ? 1 : 2;
             *begin = i;
@@ -217,7 +217,7 @@ static size_t next_change(const struct sh_nfc *t, const unsigned char *text, siz
     return bytes;
 }
 
-/* The end of a stretch: the next character that begins anew, or the end of the text. */
+/* Find the end of a stretch: the next starter, or the end of the text. */
 static size_t next_begin(const struct sh_nfc *t, const unsigned char *text, size_t bytes, size_t i)
 {
     for (size_t step; i < bytes; i += step)
@@ -226,7 +226,7 @@ static size_t next_begin(const struct sh_nfc *t, const unsigned char *text, size
     return bytes;
 }
 
-/* False: the text is in the form already, and `out` is untouched. */
+/* Returns false if the text is in the form already; then `out` is untouched. */
 bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     size_t done = 0, begin, i = next_change(t, text, bytes, 0, &begin);
@@ -235,7 +235,7 @@ bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t byte
         return false;
     while (i < bytes) {
         size_t end = next_begin(t, text, bytes, i);
-        /* What does not change is copied as it is. */
+        /* The unchanged text in between is copied. */
         sh_text_put(out, text + done, begin - done);
         apply_slowly(text + begin, end - begin, out);
         done = end;

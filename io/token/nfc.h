@@ -1,6 +1,6 @@
-/* Unicode's normal form C as the library `tokenizers` makes it: its tables are of an older Unicode than most
- * (unicode.h). Local; reading from any thread. Source: Unicode Standard Annex 15; Hangul: the Unicode Standard,
- * section 3.12. */
+/* Unicode's normalization form C as the library `tokenizers` computes it: its tables are from an older version of
+ * Unicode than most (unicode.h). Local; any thread may read. Source: Unicode Standard Annex 15; Hangul: the Unicode
+ * Standard, section 3.12. */
 #ifndef IO_TOKEN_NFC_H
 #define IO_TOKEN_NFC_H
 
@@ -13,7 +13,8 @@ struct sh_nfc;
 struct sh_nfc *sh_nfc_create(void);
 void sh_nfc_destroy(struct sh_nfc *t); /* NULL is fine */
 
-/* Append text [bytes], which is UTF-8, in normal form. False: it is in that form, and nothing was appended. */
+/* Append text [bytes], which is UTF-8, in normal form. Returns false if it is already in that form; then nothing is
+ * appended. */
 bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t bytes, struct sh_text *out);
 
 #endif

@@ -1,12 +1,12 @@
-/* Normalizers: steps that change a whole text before it is cut. A step that changes nothing says so, and its input goes
- * on without a copy. */
+/* Normalizers: steps that change a whole text before it is cut. A step that changes nothing says so, and its input is
+ * passed on without a copy. */
 #include "io/token/normal.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Zeroed afterwards. */
+/* Zeroes the step. */
 void sh_normal_free(struct sh_normal *n)
 {
     sh_nfc_destroy(n->nfc);
@@ -15,7 +15,7 @@ void sh_normal_free(struct sh_normal *n)
     *n = (struct sh_normal){0};
 }
 
-/* Llama 2 puts its mark of a space before each text that is not empty. */
+/* Put `to` before each text that is not empty, as Llama 2 does with its mark for a space. */
 static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     if (bytes == 0)
@@ -25,8 +25,9 @@ static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t
     return true;
 }
 
-/* One byte becomes a few, as a space its mark. Words are so short that to find and copy each of them takes longer than
- * to write every byte in the same way, without a branch: eight bytes each time, of which those that count are kept. */
+/* Replacing one byte by a few, as a space by its mark. Words are so short that finding and copying each of them takes
+ * longer than writing every byte in the same way, without a branch: always eight bytes, of which only the valid ones
+ * are kept. */
 enum { FEW = 8, STRETCH = 4096 };
 
 static void replace_byte(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
@@ -47,13 +48,13 @@ static void replace_byte(const struct sh_normal *s, const unsigned char *text, s
     }
 }
 
-/* Most often a space is looked for, and is near. */
+/* Find the next occurrence. Usually the search is for a space, and one is near. */
 static const unsigned char *find(const struct sh_normal *s, const unsigned char *text, size_t bytes)
 {
     return s->from_bytes == 1 ? memchr(text, s->from[0], bytes) : memmem(text, bytes, s->from, s->from_bytes);
 }
 
-/* False when there is nothing to replace. */
+/* Returns false if there is nothing to replace. */
 static bool replace(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     const unsigned char *at = find(s, text, bytes);
@@ -74,7 +75,7 @@ static bool replace(const struct sh_normal *s, const unsigned char *text, size_t
     return true;
 }
 
-/* False: the text stays as it is; else `out` has the new one. */
+/* Apply a step; the new text is in `out`. Returns false if the text stays as it is. */
 static bool apply(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
 {
     switch (s->kind) {

@@ -1,4 +1,4 @@
-/* The normalizer of a tokenizer.json as a list of steps. Steps are read from any thread. */
+/* The normalizer of a tokenizer.json as a list of steps. Any thread may read the steps. */
 #ifndef IO_TOKEN_NORMAL_H
 #define IO_TOKEN_NORMAL_H
 
@@ -16,8 +16,8 @@ struct sh_normal {
 
 void sh_normal_free(struct sh_normal *n);
 
-/* Normalize *text [*bytes]: where something changes, they become those of a scratch buffer, of which there are two,
- * for the steps in turn. */
+/* Normalize *text [*bytes]. If anything changes, *text and *bytes become those of a scratch buffer; there are two,
+ * which the steps use in turn. */
 void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text,
                   size_t *bytes);
 

@@ -1,5 +1,5 @@
-/* One bit a pair, in a table of sixteen bits for each: small enough to stay near the processor, and one other pair in
- * sixteen is taken for one of the set. */
+/* One bit per pair, in a table with sixteen bits per pair: small enough to stay in the processor's cache; one in
+ * sixteen of the other pairs is mistaken for a member of the set. */
 #include "io/token/pairs.h"
 
 #include "src/base/mem.h"

@@ -1,5 +1,6 @@
-/* A set of pairs of characters, those that some word has side by side: no merge crosses the place between two others. It may
- * say that it has a pair which it has not, never the reverse: a cut less changes no id. Read from any thread. */
+/* The set of pairs of characters that are neighbours in some word: no merge crosses the place between two characters
+ * that are not such a pair. The set may report a pair that it does not have, but never the reverse: one cut fewer
+ * changes no id. Any thread may read. */
 #ifndef IO_TOKEN_PAIRS_H
 #define IO_TOKEN_PAIRS_H
 
@@ -9,11 +10,11 @@
 
 struct sh_pairs {
     unsigned char ascii[128 * 128]; /* exact */
-    unsigned shift;                 /* of a hash of 32 bits, to the number of a bit */
-    uint32_t *bit;                  /* other pairs, by their hash; NULL: has them all */
+    unsigned shift;                 /* turns a hash of 32 bits into the number of a bit */
+    uint32_t *bit;                  /* all other pairs, by hash; NULL: the set has them all */
 };
 
-/* Room for `n` pairs, none of them there; 0: has all pairs with a character beyond ASCII. */
+/* Create an empty set with room for `n` pairs; n = 0: it has all pairs with a character beyond ASCII. */
 struct sh_pairs *sh_pairs_create(size_t n);
 void sh_pairs_destroy(struct sh_pairs *p); /* NULL is fine */
 

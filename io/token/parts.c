@@ -1,6 +1,6 @@
 /* The four parts of a tokenizer.json that are lists of steps: normalizer, pre_tokenizer, post_processor, decoder. Each
- * has a table of the types it may have; a row names the type, the function that reads it and the keys that it may have.
- * A key that is not in the row is refused: it would change something. */
+ * part has a table of its types; a row names the type, the function that reads it and the keys that are allowed. A key
+ * that is not in the row is refused, because it might change the result. */
 #include "io/token/parts.h"
 
 #include "src/base/utf8.h"
@@ -10,7 +10,7 @@
 
 typedef sh_rc (*read_fn)(struct sh_hf *hf, const json_t *part);
 
-/* A type of one part, and the keys that it may have. */
+/* A type of one part, and the keys allowed for it. */
 struct type {
     const char *name;
     read_fn read;
@@ -18,11 +18,11 @@ struct type {
 };
 
 struct part {
-    const char *key, *list;   /* in the file; of a Sequence */
+    const char *key, *list;   /* the part's key in the file; the key of its list in a Sequence */
     const struct type *types; /* ends with a NULL name */
 };
 
-/* *text is lent from the object; it may hold zero bytes, hence *bytes. */
+/* *text is lent from the object; it may contain zero bytes, hence *bytes. */
 sh_rc sh_token_json_string(const json_t *object, const char *key, const char **text, size_t *bytes)
 {
     const json_t *value = json_object_get(object, key);
@@ -34,7 +34,7 @@ sh_rc sh_token_json_string(const json_t *object, const char *key, const char **t
     return SH_OK;
 }
 
-/* `none`: the value where the key is absent or null. */
+/* `none`: the value if the key is absent or null. */
 sh_rc sh_token_json_switch(const json_t *object, const char *key, bool none, bool *out)
 {
     const json_t *value = json_object_get(object, key);
@@ -58,7 +58,7 @@ static bool is_known(const char *known, const char *key)
     return false;
 }
 
-/* null is as good as absent. */
+/* null counts as absent. */
 sh_rc sh_token_json_known(const json_t *object, const char *known)
 {
     const char *key;
@@ -69,7 +69,7 @@ sh_rc sh_token_json_known(const json_t *object, const char *known)
     return SH_OK;
 }
 
-/* With a zero after it. */
+/* Copy a text and put a zero after it. */
 static char *copy(const char *text, size_t bytes)
 {
     char *to = sh_calloc(bytes + 1, 1);
@@ -78,7 +78,7 @@ static char *copy(const char *text, size_t bytes)
     return to;
 }
 
-/* A whole number that must be there. */
+/* Read a whole number that must be present. */
 static sh_rc count(const json_t *object, const char *key, size_t *out)
 {
     const json_t *value = json_object_get(object, key);
@@ -89,7 +89,7 @@ static sh_rc count(const json_t *object, const char *key, size_t *out)
     return SH_OK;
 }
 
-/* {"String": text}; *regex: {"Regex": text} instead. */
+/* Read {"String": text}, or {"Regex": text} if *regex is set on return. */
 static sh_rc read_pattern(const json_t *part, const char **text, size_t *bytes, bool *regex)
 {
     const json_t *pattern = json_object_get(part, "pattern");
@@ -98,12 +98,12 @@ static sh_rc read_pattern(const json_t *part, const char **text, size_t *bytes, 
     if (json_object_size(pattern) != 1)
         return sh_fail(SH_E_DATA, "pattern must be {\"String\": ...} or {\"Regex\": ...}");
     SH_TRY(sh_token_json_string(pattern, *regex ? "Regex" : "String", text, bytes));
-    return *bytes ? SH_OK : sh_fail(SH_E_DATA, "pattern is an empty text");
+    return *bytes ? SH_OK : sh_fail(SH_E_DATA, "pattern is empty");
 }
 
 /* Normalizers. */
 
-/* *out is the new step, to be filled. */
+/* Add a step; *out is to be filled by the caller. */
 static sh_rc add_normal(struct sh_hf *hf, enum sh_normal_kind kind, struct sh_normal **out)
 {
     if (hf->n_normal == SH_HF_STEPS)
@@ -113,7 +113,7 @@ static sh_rc add_normal(struct sh_hf *hf, enum sh_normal_kind kind, struct sh_no
     return SH_OK;
 }
 
-/* Its table is built once and belongs to the step. */
+/* The table is built once and belongs to the step. */
 static sh_rc read_nfc(struct sh_hf *hf, const json_t *part)
 {
     struct sh_normal *n = NULL;
@@ -124,7 +124,7 @@ static sh_rc read_nfc(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
-/* Copied, since the JSON is freed after reading. */
+/* The text is copied because the JSON is freed after reading. */
 static sh_rc read_prepend(struct sh_hf *hf, const json_t *part)
 {
     struct sh_normal *n = NULL;
@@ -138,7 +138,7 @@ static sh_rc read_prepend(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
-/* Everything is read before the step is added: a failure leaves no half step. */
+/* Everything is read before the step is added, so a failure leaves no half-made step. */
 static sh_rc read_replace(struct sh_hf *hf, const json_t *part)
 {
     const char *from, *to;
@@ -149,7 +149,7 @@ static sh_rc read_replace(struct sh_hf *hf, const json_t *part)
     SH_TRY(read_pattern(part, &from, &from_bytes, &regex));
     SH_TRY(sh_token_json_string(part, "content", &to, &to_bytes));
     if (regex || !to_bytes)
-        return sh_fail(SH_E_DATA, "only a string is replaced, by one that is not empty");
+        return sh_fail(SH_E_DATA, "only a string can be replaced, and not by an empty one");
     SH_TRY(add_normal(hf, SH_NORMAL_REPLACE, &n));
     n->from = copy(from, from_bytes);
     n->to = copy(to, to_bytes);
@@ -167,18 +167,18 @@ static const struct type normalizers[] = {
 
 /* Pre-tokenizers. */
 
-/* ByteLevel turns text into bytes, so nothing can cut after it. */
+/* Add a step. ByteLevel turns text into bytes, so no step can cut after it. */
 static sh_rc add_split(struct sh_hf *hf, const struct sh_split *step)
 {
-    if (hf->n_split == SH_HF_STEPS - 3) /* three are left for ours */
+    if (hf->n_split == SH_HF_STEPS - 3) /* three are reserved for our own */
         return sh_fail(SH_E_DATA, "more than %d steps", SH_HF_STEPS - 3);
     if (hf->model.byte_level)
-        return sh_fail(SH_E_DATA, "a step behind ByteLevel, which must be the last");
+        return sh_fail(SH_E_DATA, "a step after ByteLevel, which must be the last");
     hf->split[hf->n_split++] = *step;
     return SH_OK;
 }
 
-/* Compiles here, so that a bad expression is refused when the file is opened. */
+/* The expression is compiled here, so a bad one is refused when the file is opened. */
 static sh_rc add_pattern(struct sh_hf *hf, const char *pattern, size_t bytes, enum sh_split_how how, bool invert)
 {
     struct sh_split step;
@@ -204,10 +204,10 @@ static sh_rc add_string(struct sh_hf *hf, enum sh_split_kind kind, const char *t
     return rc;
 }
 
-/* Source: GPT-2, encoder.py: what ByteLevel cuts at without a Split of its own. */
+/* The expression at which ByteLevel itself cuts if use_regex is set. Source: GPT-2, encoder.py. */
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* May be three steps: a prefix, GPT-2's expression, and the alphabet of bytes. */
+/* This may become three steps: a prefix, GPT-2's expression, and the byte alphabet. */
 static sh_rc read_byte_level(struct sh_hf *hf, const json_t *part)
 {
     bool prefix, regex;
@@ -224,7 +224,7 @@ static sh_rc read_byte_level(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
-/* What happens with a match: it stands alone, goes away, or joins a neighbour. */
+/* Read what happens to a match: it becomes a piece, is removed, or joins a neighbour. */
 static sh_rc read_how(const json_t *part, enum sh_split_how *how)
 {
     static const char *const names[] = {
@@ -244,7 +244,7 @@ static sh_rc read_how(const json_t *part, enum sh_split_how *how)
     return sh_fail(SH_E_DATA, "behavior is \"%s\", which is not known", text);
 }
 
-/* By an expression or by a plain text. */
+/* Read a step that cuts at a regular expression or at a fixed string. */
 static sh_rc read_split(struct sh_hf *hf, const json_t *part)
 {
     const char *text;
@@ -259,7 +259,7 @@ static sh_rc read_split(struct sh_hf *hf, const json_t *part)
                  : add_string(hf, SH_SPLIT_STRING, text, bytes, how, invert);
 }
 
-/* Each digit alone, or runs of them. */
+/* Read a step that isolates each digit, or each run of digits. */
 static sh_rc read_digits(struct sh_hf *hf, const json_t *part)
 {
     bool each;
@@ -269,7 +269,7 @@ static sh_rc read_digits(struct sh_hf *hf, const json_t *part)
         hf, &(struct sh_split){.kind = SH_SPLIT_DIGITS, .how = each ? SH_SPLIT_ISOLATED : SH_SPLIT_CONTIGUOUS});
 }
 
-/* A character may have several bytes. */
+/* Read a single character, which may have several bytes. */
 static sh_rc read_character(const json_t *part, const char *key, const char **text, size_t *bytes)
 {
     size_t n = 0;
@@ -280,7 +280,7 @@ static sh_rc read_character(const json_t *part, const char *key, const char **te
     return n && n == *bytes ? SH_OK : sh_fail(SH_E_DATA, "%s must be one character", key);
 }
 
-/* Always, if the file does not say; old files have add_prefix_space for it. */
+/* Read when to prepend the mark: always, if the file does not say; old files use add_prefix_space instead. */
 static sh_rc read_scheme(const json_t *part, enum sh_split_prepend *out)
 {
     static const char *const names[] = {
@@ -302,7 +302,7 @@ static sh_rc read_scheme(const json_t *part, enum sh_split_prepend *out)
     return sh_fail(SH_E_DATA, "prepend_scheme is \"%s\", which is not known", text);
 }
 
-/* Spaces become the mark; with `split` the text is cut before each mark as well. */
+/* Read Metaspace: spaces become the mark; with `split` the text is also cut before each mark. */
 static sh_rc read_metaspace(struct sh_hf *hf, const json_t *part)
 {
     struct sh_split step = {.kind = SH_SPLIT_METASPACE};
@@ -332,7 +332,7 @@ static const struct type pre_tokenizers[] = {
 
 /* Post-processors. */
 
-/* A token of the template may stand for several ids. */
+/* Append the ids of a token of the template; there may be several. */
 static sh_rc add_template_ids(const json_t *tokens, const json_t *piece, struct sh_ids *to)
 {
     const char *name;
@@ -342,17 +342,17 @@ static sh_rc add_template_ids(const json_t *tokens, const json_t *piece, struct 
     SH_TRY(sh_token_json_string(piece, "id", &name, &bytes));
     ids = json_object_get(json_object_get(tokens, name), "ids");
     if (!json_is_array(ids))
-        return sh_fail(SH_E_DATA, "special_tokens has no ids of \"%s\"", name);
+        return sh_fail(SH_E_DATA, "special_tokens has no ids for \"%s\"", name);
     json_array_foreach(ids, i, id)
     {
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= SH_HF_IDS)
-            return sh_fail(SH_E_DATA, "an id of \"%s\" is no id", name);
+            return sh_fail(SH_E_DATA, "an id of \"%s\" is not valid", name);
         sh_ids_put(to, (uint32_t)json_integer_value(id));
     }
     return SH_OK;
 }
 
-/* Ids in front of those that are there, which are from processors before. */
+/* Insert ids in front of the existing ones, which are from earlier processors. */
 static void put_in_front(struct sh_ids *to, const struct sh_ids *front)
 {
     sh_ids_room(to, front->n + 1);
@@ -362,8 +362,8 @@ static void put_in_front(struct sh_ids *to, const struct sh_ids *front)
     to->n += front->n;
 }
 
-/* What stands before the text goes to `front`, what stands after it to the end. The template for pairs is not used:
- * there is one text. */
+/* Ids before the text go to `front`, ids after it to hf->end. The template for pairs is not used: there is only one
+ * text. */
 static sh_rc read_single(struct sh_hf *hf, const json_t *part, struct sh_ids *front)
 {
     const json_t *single = json_object_get(part, "single"), *piece;
@@ -376,7 +376,7 @@ static sh_rc read_single(struct sh_hf *hf, const json_t *part, struct sh_ids *fr
         if (token)
             SH_TRY(add_template_ids(json_object_get(part, "special_tokens"), token, texts ? &hf->end : front));
         const json_t *name = json_object_get(text, "id");
-        /* "A" is the first text; "B" is of pairs. */
+        /* "A" is the first text; "B" occurs only in pairs. */
         texts += json_is_string(name) && !strcmp(json_string_value(name), "A");
     }
     return texts == 1 ? SH_OK : sh_fail(SH_E_DATA, "single must have the text \"A\" once");
@@ -394,7 +394,7 @@ static sh_rc read_template(struct sh_hf *hf, const json_t *part)
     return rc;
 }
 
-/* Types that change no id. */
+/* Types that do not change any id. */
 static sh_rc read_nothing(struct sh_hf *hf, const json_t *part)
 {
     (void)hf, (void)part;
@@ -403,14 +403,14 @@ static sh_rc read_nothing(struct sh_hf *hf, const json_t *part)
 
 static const struct type post_processors[] = {
     {"ByteLevel", read_nothing,
-     "type add_prefix_space trim_offsets use_regex"}, /* it moves offsets, which are not kept */
+     "type add_prefix_space trim_offsets use_regex"}, /* adjusts offsets, which are not kept here */
     {"TemplateProcessing", read_template, "type single pair special_tokens"},
     {0},
 };
 
 /* Decoders. */
 
-/* *out is the new step, to be filled. */
+/* Add a step; *out is to be filled by the caller. */
 static sh_rc add_decode(struct sh_hf *hf, enum sh_decode_kind kind, struct sh_decode **out)
 {
     if (hf->n_decode == SH_HF_STEPS)
@@ -420,7 +420,7 @@ static sh_rc add_decode(struct sh_hf *hf, enum sh_decode_kind kind, struct sh_de
     return SH_OK;
 }
 
-/* Three types without options. */
+/* Read the three types without options. */
 static sh_rc read_decode_bytes(struct sh_hf *hf, const json_t *part)
 {
     struct sh_decode *d = NULL;
@@ -444,7 +444,7 @@ static sh_rc read_decode_replace(struct sh_hf *hf, const json_t *part)
     SH_TRY(read_pattern(part, &from, &from_bytes, &regex));
     SH_TRY(sh_token_json_string(part, "content", &to, &to_bytes));
     if (regex)
-        return sh_fail(SH_E_DATA, "only a string is replaced");
+        return sh_fail(SH_E_DATA, "only a string can be replaced");
     SH_TRY(add_decode(hf, SH_DECODE_REPLACE, &d));
     d->from = copy(from, from_bytes);
     d->to = copy(to, to_bytes);
@@ -453,7 +453,7 @@ static sh_rc read_decode_replace(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
-/* One character, so many times at the front and at the end. */
+/* Read Strip: one character, and how many of it to remove at the front and at the end. */
 static sh_rc read_strip(struct sh_hf *hf, const json_t *part)
 {
     struct sh_decode *d = NULL, step = {.kind = SH_DECODE_STRIP};
@@ -468,7 +468,7 @@ static sh_rc read_strip(struct sh_hf *hf, const json_t *part)
     return SH_OK;
 }
 
-/* Whether the encoder put a mark in front decides whether the first one is dropped. */
+/* Read Metaspace: if the encoder put a mark in front, the decoder drops it. */
 static sh_rc read_decode_metaspace(struct sh_hf *hf, const json_t *part)
 {
     struct sh_decode *d = NULL, step = {.kind = SH_DECODE_METASPACE};
@@ -494,7 +494,7 @@ static const struct type decoders[] = {
     {0},
 };
 
-/* In the order in which a text goes through them, the decoder apart. */
+/* In the order in which a text passes through them, except for the decoder. */
 static const struct part parts[] = {
     {"normalizer", "normalizers", normalizers},
     {"pre_tokenizer", "pretokenizers", pre_tokenizers},
@@ -504,7 +504,7 @@ static const struct part parts[] = {
 
 static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *value);
 
-/* Sequences may stand in sequences; the depth of the JSON bounds them. */
+/* Sequences may be nested; the depth of the JSON bounds the nesting. */
 static sh_rc read_sequence(struct sh_hf *hf, const struct part *part, const json_t *value)
 {
     const json_t *list = json_object_get(value, part->list), *one;
@@ -521,7 +521,7 @@ static sh_rc read_sequence(struct sh_hf *hf, const struct part *part, const json
     return SH_OK;
 }
 
-/* A failure says the path to it: "pre_tokenizer: pretokenizers[1]: Split: ...". */
+/* An error message gives the path: "pre_tokenizer: pretokenizers[1]: Split: ...". */
 static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *value)
 {
     const char *type;
@@ -543,7 +543,7 @@ static sh_rc read_one(struct sh_hf *hf, const struct part *part, const json_t *v
     return sh_fail(SH_E_DATA, "the type \"%s\" is not one that Sherd reads", type);
 }
 
-/* An absent part has no steps. Without a decoder words are joined by spaces. */
+/* An absent part has no steps. Without a decoder, words are joined by spaces. */
 sh_rc sh_token_json_read_parts(struct sh_hf *hf, const json_t *top)
 {
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {

@@ -5,13 +5,13 @@
 #include "io/json/json.h"
 #include "io/token/hf.h"
 
-/* Read one of them by its key into hf. Errors: SH_E_DATA: "pre_tokenizer: pretokenizers[1]: ...". */
+/* Read all of them, by their keys, into hf. Errors: SH_E_DATA: "pre_tokenizer: pretokenizers[1]: ...". */
 sh_rc sh_token_json_read_parts(struct sh_hf *hf, const json_t *top);
 
-/* A text that must be there; *text stays jansson's. Errors: SH_E_DATA with the key. */
+/* Read a string that must be present; *text still belongs to jansson. Errors: SH_E_DATA with the key. */
 sh_rc sh_token_json_string(const json_t *object, const char *key, const char **text, size_t *bytes);
 
-/* A switch that may be absent or null. */
+/* Read a boolean that may be absent or null; `none` is its value then. */
 sh_rc sh_token_json_switch(const json_t *object, const char *key, bool none, bool *out);
 
 /* Errors: SH_E_DATA: a key that is not one of `known` (separated by blanks) and has a value. */

@@ -1,7 +1,7 @@
 /* Translates an expression of Oniguruma (Ruby syntax, as tokenizers uses it) into one of PCRE2. Classes and properties
- * are written out as ranges of code points from our own tables, so that the Unicode version of PCRE2 does not matter.
- * Whatever could mean something else there is refused with its place. take_ functions read, put_ functions write, both
- * at their current place. */
+ * are written out as ranges of code points from our own tables, so the Unicode version of PCRE2 does not matter.
+ * Anything that could mean something else in PCRE2 is refused with its place. take_ functions read, put_ functions
+ * write, both at their current place. */
 #include "io/token/pattern.h"
 
 #include "io/token/ranges.h"
@@ -14,17 +14,17 @@
 
 enum { MOST_BYTES = 1 << 16, MOST_GROUPS = 32, MOST_REPEATS = 1000 };
 
-/* `out` grows with the translation; fold[] remembers for each open group whether cases are equal. */
+/* `out` grows with the translation; fold[] records for each open group whether case is ignored. */
 struct reader {
     const unsigned char *p;
     size_t at, bytes;
-    bool fold[MOST_GROUPS]; /* whether letters of either case are equal, by depth of groups */
+    bool fold[MOST_GROUPS]; /* whether upper and lower case are equal, by depth of groups */
     int depth;
-    uint32_t before; /* the character before, where cases are equal; 0: none */
+    uint32_t before; /* the previous character, if case is ignored; 0: none */
     struct sh_text out;
 };
 
-/* Shows up to eight bytes from the place on, cut at a whole character. */
+/* Fail, and show up to eight bytes from the place on, cut at a whole character. */
 static sh_rc refuse(const struct reader *r, size_t at, const char *what)
 {
     size_t n = r->bytes - at < 8 ? r->bytes - at : 8;
@@ -35,13 +35,13 @@ static sh_rc refuse(const struct reader *r, size_t at, const char *what)
                    (const char *)r->p + at);
 }
 
-/* -1 at the end. */
+/* The next byte; -1 at the end. */
 static int peek(const struct reader *r)
 {
     return r->at < r->bytes ? r->p[r->at] : -1;
 }
 
-/* Moves past `word` if it stands here. */
+/* Move past `word` if it comes next. */
 static bool take(struct reader *r, const char *word)
 {
     size_t n = strlen(word);
@@ -52,7 +52,7 @@ static bool take(struct reader *r, const char *word)
     return true;
 }
 
-/* The expression was checked to be UTF-8. */
+/* Take one character; the expression is known to be UTF-8. */
 static uint32_t take_code(struct reader *r)
 {
     size_t n;
@@ -67,7 +67,7 @@ static void put(struct reader *r, const char *text)
     sh_text_put(&r->out, text, strlen(text));
 }
 
-/* Surrogates are no characters, and PCRE2 does not take them as ends of a range. */
+/* Surrogates are not characters, and PCRE2 does not accept them as ends of a range. */
 static void put_range(struct reader *r, uint32_t first, uint32_t last)
 {
     char text[40];
@@ -82,11 +82,11 @@ static void put_range(struct reader *r, uint32_t first, uint32_t last)
     put(r, text);
 }
 
-/* An empty class matches nothing, its negation anything; PCRE2 has no way to write an empty one. */
+/* An empty class matches nothing, its negation anything; PCRE2 has no syntax for an empty class. */
 static void put_class(struct reader *r, struct sh_ranges *set, bool negated)
 {
     sh_ranges_settle(set);
-    if (set->n == 0) { /* a class that nothing is in */
+    if (set->n == 0) { /* an empty class */
         put(r, negated ? "(?s:.)" : "(?!)");
         return;
     }
@@ -96,8 +96,8 @@ static void put_class(struct reader *r, struct sh_ranges *set, bool negated)
     put(r, "]");
 }
 
-/* With cases equal, Oniguruma also lets some pairs of letters be one character ("ss"); none of them is in a known
- * pattern. */
+/* When it ignores case, Oniguruma also equates some pairs of letters with a single character ("ss"); no known pattern
+ * has such a pair. */
 static bool is_expanded(uint32_t a, uint32_t b)
 {
     static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
@@ -108,7 +108,8 @@ static bool is_expanded(uint32_t a, uint32_t b)
     return false;
 }
 
-/* The only letters beyond ASCII that are of the same kind as one of ASCII: long s, and the sign of kelvin. */
+/* Add both cases of a letter. The only letters beyond ASCII that case folding equates with an ASCII letter are long s
+ * and the kelvin sign. */
 static void add_cases(struct sh_ranges *set, uint32_t code)
 {
     uint32_t low = code | 32;
@@ -124,28 +125,28 @@ static void add_cases(struct sh_ranges *set, uint32_t code)
         sh_ranges_add(set, 0x212a, 0x212a);
 }
 
-/* As a class of one, so that nothing needs a backslash. */
+/* Write a character as a class of one, so nothing needs a backslash. */
 static sh_rc put_character(struct reader *r, size_t at, uint32_t code)
 {
     struct sh_ranges set = {0};
 
     if (r->fold[r->depth]) {
         if (code >= 0x80)
-            return refuse(r, at, "letters of either case are known for ASCII only, and there is another character");
+            return refuse(r, at, "case can be ignored for ASCII letters only, and there is another character");
         if (is_expanded(r->before, code))
-            return refuse(r, at, "two letters of which Unicode makes one where cases are equal end");
+            return refuse(r, at, "two letters that become one character when Unicode ignores case end");
         add_cases(&set, code);
     } else {
         sh_ranges_add(&set, code, code);
     }
-    /* For the next letter, which may form a pair with it. */
+    /* The next letter may form a pair with it. */
     r->before = code;
     put_class(r, &set, false);
     sh_ranges_free(&set);
     return SH_OK;
 }
 
-/* Frees `set`. */
+/* Add a set or its complement. Frees `set`. */
 static void add_set(struct sh_ranges *to, struct sh_ranges *set, bool negated)
 {
     if (negated)
@@ -155,7 +156,7 @@ static void add_set(struct sh_ranges *to, struct sh_ranges *set, bool negated)
     sh_ranges_free(set);
 }
 
-/* Behind \p or \P. */
+/* Take the name after \p or \P. */
 static sh_rc take_property(struct reader *r, size_t at, bool negated, struct sh_ranges *to)
 {
     struct sh_ranges set = {0};
@@ -173,8 +174,8 @@ static sh_rc take_property(struct reader *r, size_t at, bool negated, struct sh_
     return SH_OK;
 }
 
-/* Letters with a meaning, and punctuation, which stands for itself. Other letters and digits are refused: they are
- * classes, anchors or back references. */
+/* Letters that mean one character, and punctuation, which stands for itself. Other letters and digits are refused: they
+ * are classes, anchors or back references. */
 static bool simple_escape(int c, uint32_t *code)
 {
     static const char from[] = "rntfv", to[] = "\r\n\t\f\v";
@@ -185,7 +186,7 @@ static bool simple_escape(int c, uint32_t *code)
     return found || (c > ' ' && c < 127 && !word);
 }
 
-/* An escape, its backslash taken. *code: the character, or UINT32_MAX, and `to` has its class. */
+/* Take an escape after its backslash. *code: the character, or UINT32_MAX if it is a class, which is added to `to`. */
 static sh_rc take_escape(struct reader *r, struct sh_ranges *to, uint32_t *code)
 {
     size_t at = r->at - 1;
@@ -210,7 +211,7 @@ static sh_rc take_escape(struct reader *r, struct sh_ranges *to, uint32_t *code)
     return SH_OK;
 }
 
-/* One member of a class, or the end of a range. *code: UINT32_MAX: it was a class of its own, and is added. */
+/* Take one member of a class, or one end of a range. *code UINT32_MAX: it was itself a class and has been added. */
 static sh_rc take_member(struct reader *r, struct sh_ranges *set, uint32_t *code)
 {
     size_t at = r->at;
@@ -223,7 +224,8 @@ static sh_rc take_member(struct reader *r, struct sh_ranges *set, uint32_t *code
     return SH_OK;
 }
 
-/* Up to the closing bracket. A bracket that comes first would be a member in some dialects, so it is refused. */
+/* Take the members up to the closing bracket. A closing bracket that comes first would be a member in some dialects, so
+ * it is refused. */
 static sh_rc take_members(struct reader *r, size_t begin, struct sh_ranges *set)
 {
     for (bool first = true; first || peek(r) != ']'; first = false) {
@@ -241,14 +243,14 @@ static sh_rc take_members(struct reader *r, size_t begin, struct sh_ranges *set)
             SH_TRY(take_member(r, set, &high));
         }
         if (high == UINT32_MAX || high < low)
-            return refuse(r, at, "a range without an end, or that falls");
+            return refuse(r, at, "a range without an end, or in descending order");
         sh_ranges_add(set, low, high);
     }
     r->at++;
     return SH_OK;
 }
 
-/* Where cases are equal a class would have to be widened, which no known tokenizer needs. */
+/* If case is ignored, a class would have to be extended, which no known tokenizer needs. */
 static sh_rc take_class(struct reader *r)
 {
     size_t begin = r->at - 1;
@@ -257,7 +259,7 @@ static sh_rc take_class(struct reader *r)
     sh_rc rc = take_members(r, begin, &set);
 
     if (rc == SH_OK && r->fold[r->depth])
-        rc = refuse(r, begin, "a class where letters of either case are equal");
+        rc = refuse(r, begin, "a class where case is ignored");
     if (rc == SH_OK)
         put_class(r, &set, negated);
     sh_ranges_free(&set);
@@ -265,7 +267,7 @@ static sh_rc take_class(struct reader *r)
     return rc;
 }
 
-/* A character or a class, outside of brackets. */
+/* Take a character or a class, outside of brackets. */
 static sh_rc take_outside_escape(struct reader *r)
 {
     size_t at = r->at - 1;
@@ -283,7 +285,7 @@ static sh_rc take_outside_escape(struct reader *r)
     return rc;
 }
 
-/* Cases stay as they are outside unless the group says (?i:. Groups that catch become plain ones. */
+/* A group inherits whether case is ignored unless it is (?i:. Capturing groups become non-capturing ones. */
 static sh_rc open_group(struct reader *r)
 {
     static const struct {
@@ -294,9 +296,9 @@ static sh_rc open_group(struct reader *r)
     size_t at = r->at - 1;
     bool fold = r->fold[r->depth];
 
-    /* The stack of fold[] has that many places. */
+    /* fold[] has only that many entries. */
     if (r->depth + 1 == MOST_GROUPS)
-        return refuse(r, at, "more than 31 groups in one another");
+        return refuse(r, at, "groups nested more than 31 deep");
     r->depth++;
     r->fold[r->depth] = fold;
     r->before = 0;
@@ -308,11 +310,11 @@ static sh_rc open_group(struct reader *r)
         }
     if (peek(r) == '?' || peek(r) == '*')
         return refuse(r, at, "an unknown kind of group");
-    put(r, "(?:"); /* what it catches is not asked for */
+    put(r, "(?:"); /* captures are not used */
     return SH_OK;
 }
 
-/* False: no digits, or a number that is too large. */
+/* Returns false if there are no digits, or the number is too large. */
 static bool take_number(struct reader *r, int *out)
 {
     size_t begin = r->at;
@@ -322,7 +324,8 @@ static bool take_number(struct reader *r, int *out)
     return r->at > begin && *out <= MOST_REPEATS;
 }
 
-/* Behind '{'. In Ruby's words {,n} is {0,n}, and a + behind it repeats instead of forbidding to go back. */
+/* Take a count after '{'. In Ruby syntax {,n} is {0,n}, and a + after a count repeats it instead of making it
+ * possessive. */
 static sh_rc take_count(struct reader *r)
 {
     size_t at = r->at - 1;
@@ -339,13 +342,13 @@ static sh_rc take_count(struct reader *r)
     put(r, text);
     /* Ruby reads {n}? as "once or not at all", PCRE2 as a lazy count. */
     if (!comma && peek(r) == '?')
-        return refuse(r, at, "a count that is not {n,} or {n,m} with a ? behind it");
+        return refuse(r, at, "a count with a ? after it that is not {n,} or {n,m}");
     if (take(r, "?"))
         put(r, "?");
     return SH_OK;
 }
 
-/* Greedy, lazy or possessive; the three mean the same in both. */
+/* Take ? * or +, greedy, lazy or possessive, which mean the same in both dialects. */
 static sh_rc take_repeat(struct reader *r, char c)
 {
     const char text[2] = {c, 0};
@@ -358,7 +361,7 @@ static sh_rc take_repeat(struct reader *r, char c)
     return SH_OK;
 }
 
-/* One element of the expression. Characters without a meaning stand for themselves. */
+/* Take one element of the expression. Characters without a special meaning stand for themselves. */
 static sh_rc take_one(struct reader *r)
 {
     size_t at = r->at;
@@ -397,7 +400,7 @@ static sh_rc translate(struct reader *r)
     return r->depth ? refuse(r, r->bytes, "a ( without a )") : SH_OK;
 }
 
-/* *out is the caller's. */
+/* *out is freed by the caller. */
 sh_rc sh_pattern_translate(const char *pattern, size_t bytes, char **out)
 {
     struct reader r = {.p = (const unsigned char *)pattern, .bytes = bytes};

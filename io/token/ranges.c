@@ -1,6 +1,6 @@
-/* Sets of code points as ranges, and what Unicode says about a code point. The tables in unicode.c are sorted, so that
- * each question is a binary search. A category's row holds its first code point and the category in the low five bits;
- * it reaches to the next row. */
+/* Sets of code points as ranges, and the Unicode properties of a code point. The tables in unicode.c are sorted, so
+ * each lookup is a binary search. A row of categories holds the first code point, and the category in the low five
+ * bits; it extends to the next row. */
 #include "io/token/ranges.h"
 
 #include "src/base/mem.h"
@@ -44,7 +44,7 @@ void sh_ranges_add(struct sh_ranges *r, uint32_t first, uint32_t last)
     r->at[r->n++] = (struct sh_range){first, last};
 }
 
-/* Ascending. */
+/* Ascending order. */
 static int by_first(const void *a, const void *b)
 {
     const struct sh_range *x = a, *y = b;
@@ -52,7 +52,7 @@ static int by_first(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Sorted, with neighbours and overlaps joined: 1-3, 4-6, 5-9 become 1-9. */
+/* Sort, and join adjacent and overlapping ranges: 1-3, 4-6, 5-9 become 1-9. */
 void sh_ranges_settle(struct sh_ranges *r)
 {
     int kept = 0;
@@ -61,7 +61,7 @@ void sh_ranges_settle(struct sh_ranges *r)
         qsort(r->at, (size_t)r->n, sizeof *r->at, by_first);
     for (int i = 0; i < r->n; i++) {
         struct sh_range *last = kept ? &r->at[kept - 1] : NULL;
-        /* Touching ranges join as well as overlapping ones. */
+        /* Adjacent ranges are joined, too. */
         if (last && r->at[i].first <= last->last + 1)
             last->last = r->at[i].last > last->last ? r->at[i].last : last->last;
         else
@@ -70,7 +70,7 @@ void sh_ranges_settle(struct sh_ranges *r)
     r->n = kept;
 }
 
-/* Against all code points, 0 to 0x10ffff. The result is settled. */
+/* The complement within all code points, 0 to 0x10ffff. The result is settled. */
 void sh_ranges_invert(struct sh_ranges *r)
 {
     struct sh_ranges other = {0};
@@ -88,7 +88,7 @@ void sh_ranges_invert(struct sh_ranges *r)
     *r = other;
 }
 
-/* One letter is a whole group: "L" is Lu, Ll, Lt, Lm and Lo. False: no such category. */
+/* A single letter is a whole group: "L" is Lu, Ll, Lt, Lm and Lo. Returns false if there is no such category. */
 static bool add_category(struct sh_ranges *r, const char *name, size_t bytes)
 {
     bool found = false;
@@ -106,7 +106,7 @@ static bool add_category(struct sh_ranges *r, const char *name, size_t bytes)
     return found;
 }
 
-/* A script or a category. */
+/* The name is a script or a category. */
 bool sh_ranges_add_property(struct sh_ranges *r, const char *name, size_t bytes)
 {
     for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
@@ -119,7 +119,7 @@ bool sh_ranges_add_property(struct sh_ranges *r, const char *name, size_t bytes)
     return add_category(r, name, bytes);
 }
 
-/* What \s means in Unicode. */
+/* The characters that \s means in Unicode. */
 void sh_ranges_add_space(struct sh_ranges *r)
 {
     for (int i = 0; i < SPACES; i++)
@@ -141,7 +141,7 @@ bool sh_range_has(const struct sh_range *sorted, int n, uint32_t code)
     return low < n && sorted[low].first <= code;
 }
 
-/* ASCII without a search: it is asked for at many bytes. */
+/* ASCII is decided without a search, because this is called for many bytes. */
 bool sh_char_is_space(uint32_t code)
 {
     return code < 0x85 ? code == ' ' || (code >= 9 && code <= 13) : sh_range_has(spaces, SPACES, code);

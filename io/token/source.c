@@ -1,5 +1,5 @@
-/* Reads a text file, packed or not, from front to back. The form follows from the end of the name. Forms that are not
- * read are rows as well, whose open function says what to do with them. */
+/* Reads a text file, packed or not, from front to back. The name's suffix decides the form. Forms that are not read are
+ * rows as well; their open function says what to do with such a file. */
 #include "io/token/source.h"
 
 #include "io/file/file.h"
@@ -29,19 +29,19 @@ struct form {
     void (*close)(struct sh_source *s);
 };
 
-/* `at` counts bytes of the file as it is, packed; progress is measured in those. */
+/* `at` counts bytes of the file as stored, still packed; progress is measured in those. */
 struct sh_source {
     const struct form *form;
     char *path;
     int fd;
     int64_t at, bytes; /* of the file */
     void *packer;
-    bool within;       /* a packed stream that has not ended */
-    size_t begin, end; /* of what is in the buffer */
+    bool within;       /* in a packed stream that has not ended */
+    size_t begin, end; /* of the unused bytes in the buffer */
     unsigned char packed[PACKED_BYTES];
 };
 
-/* *n 0: the end. Never past the size that the file had when it was opened. */
+/* *n 0: the end. Never reads past the size that the file had when it was opened. */
 static sh_rc read_plain(struct sh_source *s, void *to, size_t room, size_t *n)
 {
     *n = (int64_t)room < s->bytes - s->at ? room : (size_t)(s->bytes - s->at);
@@ -50,7 +50,7 @@ static sh_rc read_plain(struct sh_source *s, void *to, size_t room, size_t *n)
     return SH_OK;
 }
 
-/* Of a pipe: it ends where nothing more comes. */
+/* Read from a pipe: it ends when nothing more comes. */
 static sh_rc read_input(struct sh_source *s, void *to, size_t room, size_t *n)
 {
     ssize_t got;
@@ -67,7 +67,7 @@ static sh_rc read_input(struct sh_source *s, void *to, size_t room, size_t *n)
 
 #if defined HAVE_ZLIB || defined HAVE_ZSTD
 
-/* More packed bytes, when all are used. */
+/* Read more packed bytes if all of the buffer is used. */
 static sh_rc refill(struct sh_source *s)
 {
     if (s->begin < s->end)
@@ -99,7 +99,7 @@ static sh_rc open_gz(struct sh_source *s)
     return inflateInit2(z, 15 + 16) == Z_OK ? SH_OK : sh_fail(SH_E_MEMORY, "no memory for zlib");
 }
 
-/* A file may have several streams, one after the other; each is gzip's. */
+/* A file may consist of several gzip streams, one after the other. */
 static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
 {
     z_stream *z = s->packer;
@@ -109,7 +109,7 @@ static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
     uInt all = z->avail_out;
     while (z->avail_out == all) {
         SH_TRY(refill(s));
-        /* The file has ended: fine between streams, not within one. */
+        /* The file has ended: that is fine between streams, not within one. */
         if (s->end == s->begin) {
             *n = 0;
             return s->within ? refuse_end(s) : SH_OK;
@@ -130,7 +130,7 @@ static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
     return SH_OK;
 }
 
-/* Only called when open_gz() has set the packer. */
+/* Only called if open_gz() has set the packer. */
 static void close_gz(struct sh_source *s)
 {
     inflateEnd(s->packer);
@@ -155,7 +155,7 @@ static sh_rc open_zst(struct sh_source *s)
     return s->packer ? SH_OK : sh_fail(SH_E_MEMORY, "no memory for zstd");
 }
 
-/* As read_gz(); frames in a row need no reset. */
+/* Like read_gz(); consecutive frames need no reset. */
 static sh_rc read_zst(struct sh_source *s, void *to, size_t room, size_t *n)
 {
     ZSTD_outBuffer out = {to, room, 0};
@@ -192,7 +192,7 @@ static sh_rc open_zst(struct sh_source *s)
 
 #endif
 
-/* Columns and types need a reader of their own; pandas is installed where such files are. */
+/* Columns and types would need their own reader; pandas is usually installed where such files are. */
 static sh_rc refuse_table(struct sh_source *s)
 {
     return sh_fail(SH_E_DATA,
@@ -217,7 +217,7 @@ static sh_rc refuse_packed(struct sh_source *s)
 #define close_zst NULL
 #endif
 
-/* The last row has the empty suffix, which every name ends in, so a search always ends. */
+/* The last row has the empty suffix, with which every name ends, so a search always ends. */
 static const struct form forms[] = {
     {".gz", open_gz, read_gz, close_gz},    {".zst", open_zst, read_zst, close_zst},
     {".parquet", refuse_table, NULL, NULL}, {".arrow", refuse_table, NULL, NULL},
@@ -238,7 +238,7 @@ const char *sh_source_name(const char *path)
     return sh_source_is_input(path) ? "standard input" : path;
 }
 
-/* Letters of any case. */
+/* Find the form by suffix, ignoring case. */
 static const struct form *form_of(const char *path)
 {
     const struct form *f = forms;
@@ -257,7 +257,7 @@ bool sh_source_packed(const char *path)
     return form_of(path)->open != NULL;
 }
 
-/* A copy, so that closing is the same for all. */
+/* The descriptor is duplicated, so closing is the same for all files. */
 static sh_rc open_input(struct sh_source *s)
 {
     s->fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
@@ -265,7 +265,7 @@ static sh_rc open_input(struct sh_source *s)
     return s->fd >= 0 ? SH_OK : sh_fail(SH_E_DATA, "open %s: %s", s->path, strerror(errno));
 }
 
-/* *bytes: the size of the file as it is. */
+/* *bytes: the size of the file as stored. */
 sh_rc sh_source_open(const char *path, struct sh_source **out, int64_t *bytes)
 {
     struct sh_source *s = sh_calloc(1, sizeof *s);
@@ -273,7 +273,7 @@ sh_rc sh_source_open(const char *path, struct sh_source **out, int64_t *bytes)
 
     s->form = sh_source_is_input(path) ? &standard_input : form_of(path);
     s->path = sh_strdup(sh_source_name(path));
-    /* 0 would be a descriptor. */
+    /* 0 would be a valid descriptor. */
     s->fd = -1;
     if (sh_source_is_input(path))
         SH_TRY_OUT(open_input(s));
@@ -302,13 +302,13 @@ void sh_source_close(struct sh_source *s)
     free(s);
 }
 
-/* For plain text only, before the first read. */
+/* For plain text only; call before the first read. */
 void sh_source_skip(struct sh_source *s, int64_t at)
 {
     s->at = at < s->bytes ? at : s->bytes;
 }
 
-/* Up to `room` bytes, 0 at the end. *taken: bytes of the file that are used so far. */
+/* Reads up to `room` bytes, 0 at the end. *taken: bytes of the file used so far. */
 sh_rc sh_source_read(struct sh_source *s, void *to, size_t room, size_t *n, int64_t *taken)
 {
     SH_TRY(s->form->read(s, to, room, n));

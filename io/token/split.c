@@ -1,7 +1,7 @@
-/* Pre-tokenizers: steps that cut a text into pieces. Steps are applied depth first: each piece of a step goes through
- * the later steps at once, and the last one passes it to the sink, so that no list of pieces is ever built. A step
- * sees its text as stretches that are matches or lie between two; how they join is the same for all kinds of steps.
- * Example: "MergedWithPrevious" at "-" cuts "a-b" into "a-" and "b". */
+/* Pre-tokenizers: steps that cut a text into pieces. Steps are applied depth first: each piece of a step passes through
+ * the later steps at once, and the last step hands it to the sink, so no list of pieces is ever built. A step sees its
+ * text as stretches that are either matches or the text between matches; how stretches join is the same for all kinds
+ * of steps. Example: "MergedWithPrevious" at "-" cuts "a-b" into "a-" and "b". */
 #include "io/token/split.h"
 
 #include "io/token/expression.h"
@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-/* A text for each step: steps that change what they cut need it while the later steps run. */
+/* One buffer per step: a step that changes its text needs the buffer while the later steps run. */
 struct sh_split_scratch {
     struct sh_expression_scratch *match;
     struct sh_text *text; /* [steps] */
@@ -34,7 +34,8 @@ void sh_split_free(struct sh_split *s)
     *s = (struct sh_split){0};
 }
 
-/* A step that changes its text does so in one buffer: the first step has one text only. */
+/* A step that changes its text has one buffer for all its pieces, so only the first step, which gets a single text, may
+ * change it. */
 bool sh_split_lasts(const struct sh_split *steps, int n)
 {
     for (int i = 1; i < n; i++)
@@ -64,9 +65,9 @@ void sh_split_scratch_destroy(struct sh_split_scratch *s)
     free(s);
 }
 
-/* What is being cut, and where the pieces go. */
+/* The text that is being cut, and where the pieces go. */
 struct cut {
-    const struct sh_split *step; /* this one; `left` more behind it */
+    const struct sh_split *step; /* this step; `left` more follow */
     int left;
     struct sh_split_scratch *s;
     struct sh_text *scratch;
@@ -75,7 +76,7 @@ struct cut {
     bool first;
     sh_split_sink sink;
     void *ctx;
-    size_t begin; /* of a piece that may still grow, up to `end` */
+    size_t begin; /* of the held piece, [begin, end), which may still grow */
     size_t end;
     bool held, last_match;
 };
@@ -83,7 +84,7 @@ struct cut {
 static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes,
                  bool first);
 
-/* A finished piece: to the next step, or to the sink. Empty ones go nowhere. */
+/* Pass a finished piece to the next step, or to the sink. Empty pieces are dropped. */
 static sh_rc emit(struct cut *c, size_t begin, size_t end)
 {
     if (begin == end)
@@ -93,7 +94,7 @@ static sh_rc emit(struct cut *c, size_t begin, size_t end)
     return run(c->step + 1, c->left, c, c->text + begin, end - begin, c->first && begin == 0);
 }
 
-/* The piece that could still have grown. */
+/* Emit the held piece, which could still have grown. */
 static sh_rc emit_held(struct cut *c)
 {
     bool held = c->held;
@@ -102,7 +103,7 @@ static sh_rc emit_held(struct cut *c)
     return held ? emit(c, c->begin, c->end) : SH_OK;
 }
 
-/* Whether a stretch goes on the piece that is held. */
+/* Whether a stretch extends the held piece. */
 static bool joins(const struct cut *c, bool match)
 {
     switch (c->step->how) {
@@ -113,18 +114,18 @@ static bool joins(const struct cut *c, bool match)
     }
 }
 
-/* The next stretch of the text, which is a match or what lies between two; the stretches cover it all. */
+/* Take the next stretch of the text, a match or the text between two; together the stretches cover the text. */
 static sh_rc stretch(struct cut *c, size_t begin, size_t end, bool match)
 {
     if (begin == end)
         return SH_OK;
-    /* invert: what lies between matches counts as the match. */
+    /* invert: the text between matches counts as the match. */
     match ^= c->step->invert;
     if (c->step->how == SH_SPLIT_ISOLATED)
         return emit(c, begin, end);
     if (c->step->how == SH_SPLIT_REMOVED)
         return match ? SH_OK : emit(c, begin, end);
-    /* Grows the piece, or ends it and begins another one. */
+    /* Extend the held piece, or emit it and begin another one. */
     if (c->held && joins(c, match)) {
         c->end = end;
     } else {
@@ -154,7 +155,7 @@ static sh_rc cut_pattern(struct cut *c)
     }
 }
 
-/* As a pattern, without an expression. */
+/* Like cut_pattern(), with a fixed string. */
 static sh_rc cut_string(struct cut *c)
 {
     const struct sh_split *s = c->step;
@@ -171,13 +172,13 @@ static sh_rc cut_string(struct cut *c)
     }
 }
 
-/* All numbers of Unicode, as Rust's is_numeric(), and not only decimal digits. */
+/* All Unicode numbers, like Rust's is_numeric(), not only decimal digits. */
 static bool is_numeric(uint32_t code)
 {
     return code < 0x80 ? code >= '0' && code <= '9' : sh_range_has(sh_unicode_numeric, sh_unicode_numeric_n, code);
 }
 
-/* Each digit is a match of its own; `how` joins them or does not. */
+/* Each digit is its own match; `how` decides whether they are joined. */
 static sh_rc cut_digits(struct cut *c)
 {
     size_t done = 0;
@@ -192,8 +193,8 @@ static sh_rc cut_digits(struct cut *c)
     return stretch(c, done, c->bytes, false);
 }
 
-/* Before each run of marks. These cuts are ours and not the file's: they only make pieces short (see cut_at_marks() in
- * hf.c). */
+/* Cut before each run of marks. These cuts are ours and not the file's: they only make pieces short (see
+ * cut_between_words() in hf.c). */
 static sh_rc cut_marks(struct cut *c)
 {
     const struct sh_split *s = c->step;
@@ -211,7 +212,7 @@ static sh_rc cut_marks(struct cut *c)
     }
 }
 
-/* These cuts are ours as well. */
+/* Cut between characters that are not a pair of the set. These cuts are ours as well. */
 static sh_rc cut_pairs(struct cut *c)
 {
     const struct sh_pairs *pairs = c->step->pairs;
@@ -233,7 +234,7 @@ static bool begins_with(const struct cut *c, const void *text, size_t bytes)
     return c->bytes >= bytes && memcmp(c->text, text, bytes) == 0;
 }
 
-/* A space in front, unless there is one: the first word of a text then has the id that it has elsewhere. */
+/* Put a space in front unless there is one: the first word of a text then has the same id as elsewhere. */
 static sh_rc add_prefix(struct cut *c)
 {
     if (!begins_with(c, " ", 1)) {
@@ -246,7 +247,7 @@ static sh_rc add_prefix(struct cut *c)
     return emit(c, 0, c->bytes);
 }
 
-/* Each space becomes the mark; one more in front where the scheme asks for it. */
+/* Each space becomes the mark; one more mark is put in front if the scheme asks for it. */
 static sh_rc replace_spaces(struct cut *c)
 {
     const struct sh_split *s = c->step;
@@ -290,7 +291,7 @@ static sh_rc run(const struct sh_split *step, int left, struct cut *from, const 
     return emit_held(&c);
 }
 
-/* Pieces are lent to the sink for the time of its call. */
+/* Pieces are lent to the sink for the duration of its call. */
 sh_rc sh_split(const struct sh_split *steps, int n, struct sh_split_scratch *s, const unsigned char *text, size_t bytes,
                bool first, sh_split_sink sink, void *ctx)
 {

@@ -1,6 +1,6 @@
 /* Finds a validation file that is the end of a training file: a call without --val after one with it leaves such a
- * pair, and a model trained on all of the text would be judged by what it has seen. Looks at token files of the same
- * folder and compares bytes. */
+ * pair, and a model trained on all of the text would be validated on text that it has seen. Looks at token files in the
+ * same folder and compares bytes. */
 #include "io/token/tail.h"
 
 #include "io/data/format.h"
@@ -37,13 +37,14 @@ static sh_rc open_tokens(const char *path, struct tokens *t)
     t->magic = rc == SH_OK ? h.magic : 0;
     t->bytes = bytes - SH_TOKEN_HEADER_BYTES;
     if (rc == SH_OK && t->magic != SH_TOKEN_MAGIC_U16 && t->magic != SH_TOKEN_MAGIC_U32)
-        rc = sh_fail(SH_E_DATA, "%s is no token file", path);
+        rc = sh_fail(SH_E_DATA, "%s is not a token file", path);
     if (rc != SH_OK)
         close(t->fd);
     return rc;
 }
 
-/* Static buffers: one thread only. From the front of the tail on, so that most files differ in the first piece. */
+/* Static buffers: for one thread only. Compares from the front of the tail on, so most files differ in the first
+ * piece. */
 static bool same_bytes(const struct tokens *whole, const struct tokens *tail)
 {
     static char a[PIECE_BYTES], b[PIECE_BYTES];
@@ -59,7 +60,7 @@ static bool same_bytes(const struct tokens *whole, const struct tokens *tail)
     return true;
 }
 
-/* Shorter than the whole, but not so short that chance could make them equal. */
+/* A tail is shorter than the whole, but not so short that it could match by chance. */
 static bool is_tail(const struct tokens *whole, const char *path)
 {
     int64_t least = LEAST_TOKENS * (whole->magic == SH_TOKEN_MAGIC_U16 ? 2 : 4);
@@ -73,7 +74,7 @@ static bool is_tail(const struct tokens *whole, const char *path)
     return is;
 }
 
-/* Other files are not token files by our names. */
+/* Files with other names are not token files here. */
 static bool ends_in_bin(const char *name)
 {
     size_t n = strlen(name);
@@ -81,7 +82,7 @@ static bool ends_in_bin(const char *name)
     return n > 4 && !strcmp(name + n - 4, ".bin");
 }
 
-/* The first one that is found; the caller frees it. */
+/* Return the first one found; the caller frees it. */
 static char *look_through(DIR *folder, const char *prefix, int prefix_length, const struct tokens *whole)
 {
     char *path = NULL;
@@ -95,7 +96,7 @@ static char *look_through(DIR *folder, const char *prefix, int prefix_length, co
         free(path);
         path = NULL;
     }
-    sh_error_clear(); /* of files that are something else */
+    sh_error_clear(); /* errors from files that are not token files */
     return path;
 }
 
@@ -111,7 +112,7 @@ sh_rc sh_token_find_tail(const char *path, char **other)
                  : sh_fail(errno == ENOMEM ? SH_E_MEMORY : SH_E_DATA, "folder %s: %s", folder, strerror(errno));
 
     if (rc == SH_OK) {
-        /* What cannot be read is no tail. */
+        /* A file that cannot be read is not a tail. */
         *other = look_through(d, path, prefix, &whole);
         close(whole.fd);
     }

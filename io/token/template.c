@@ -1,5 +1,5 @@
-/* Chats as the text that a model has learned them in. A template is a row: what stands around a message of each
- * role, and where a system message goes. Jinja, in which models' folders have theirs, is not interpreted. */
+/* Renders chats in the form in which a model has learned them. A template is a row: the text around a message of each
+ * role, and where a system message goes. The Jinja templates in models' folders are not interpreted. */
 #include "io/token/template.h"
 
 #include "io/token/ranges.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of each role: what stands before and behind its text. */
+/* For each role, the text before and after a message. */
 #define TAGS(system, user, assistant) \
     {                                 \
         system, user, assistant       \
@@ -45,7 +45,7 @@ static const struct sh_template templates[] = {
      " </s>",
      ALL,
      SH_SYSTEM_IN_USER},
-    /* Where a system message goes depends on what follows in its Jinja text: not said here. */
+    /* In its Jinja text the place of a system message depends on what follows, which a row cannot express. */
     {"mistral-v3",
      {"</s>", "<s>", "[INST]", "[/INST]"},
      "<s>",
@@ -89,7 +89,7 @@ static const struct sh_template templates[] = {
 };
 /* clang-format on */
 
-/* NULL behind the last row. */
+/* NULL after the last row. */
 const struct sh_template *sh_template_at(int i)
 {
     return i < (int)(sizeof templates / sizeof templates[0]) ? &templates[i] : NULL;
@@ -105,7 +105,7 @@ const struct sh_template *sh_template_find(const char *name)
     return NULL;
 }
 
-/* The memory stays for the next chat. */
+/* Keeps the memory for the next chat. */
 void sh_chat_clear(struct sh_chat *c)
 {
     c->text.n = 0;
@@ -129,7 +129,7 @@ static void add_stretch(struct sh_stretch **to, int *n, int *room, struct sh_str
     (*to)[(*n)++] = s;
 }
 
-/* Stretches that touch are one, so that a mask has few. */
+/* Stretches that touch are joined, so a mask has few of them. */
 void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end)
 {
     if (c->n && c->stretch[c->n - 1].end == begin) {
@@ -139,7 +139,8 @@ void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end)
     add_stretch(&c->stretch, &c->n, &c->room, (struct sh_stretch){begin, end});
 }
 
-/* Text of a user or a file: marks of the template in it must not become special tokens, so its place is kept. */
+/* This is text from a user or a file: markup of the template in it must not become special tokens, so its place is
+ * recorded. */
 void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes)
 {
     size_t begin = c->text.n;
@@ -153,7 +154,7 @@ static bool is_space(const unsigned char *p, size_t *n)
     return sh_char_is_stripped(sh_utf8_get(p, n));
 }
 
-/* As Jinja's trim. */
+/* Like Jinja's trim. */
 static void trim(const unsigned char **text, size_t *bytes)
 {
     size_t n;
@@ -170,13 +171,13 @@ static void trim(const unsigned char **text, size_t *bytes)
     }
 }
 
-/* What the template writes. */
+/* Append text of the template itself. */
 static void put_markup(const char *text, struct sh_chat *out)
 {
     sh_text_put(&out->text, text, strlen(text));
 }
 
-/* The system message inside of the first user's, which is trimmed with it. */
+/* Put the system message inside the first user's message; the two are trimmed together. */
 static void put_inside(const struct sh_template *t, const struct sh_message *system, const struct sh_message *user,
                        struct sh_chat *out)
 {
@@ -206,7 +207,7 @@ static void put_text(const struct sh_template *t, const struct sh_message *m, st
     sh_chat_put(out, text, bytes);
 }
 
-/* `system`: the message that goes into this one, NULL: none. */
+/* `system`: the system message that goes into this message, NULL: none. */
 static sh_rc put_message(const struct sh_template *t, const struct sh_message *m, const struct sh_message *system,
                          struct sh_chat *out)
 {
@@ -234,7 +235,7 @@ static sh_rc put_message(const struct sh_template *t, const struct sh_message *m
     return SH_OK;
 }
 
-/* A system message or none, then user and assistant in turn. */
+/* Check the order of roles: a system message or none, then user and assistant in turn. */
 static sh_rc check_roles(const struct sh_message *m, int n)
 {
     static const char *const names[] = {"system", "user", "assistant"};
@@ -243,13 +244,13 @@ static sh_rc check_roles(const struct sh_message *m, int n)
     for (int i = first; i < n; i++) {
         enum sh_role right = (i - first) % 2 ? SH_ROLE_ASSISTANT : SH_ROLE_USER;
         if (m[i].role != right)
-            return sh_fail(SH_E_DATA, "message %d is of role %s where %s was due: user and assistant take turns", i + 1,
-                           names[m[i].role], names[right]);
+            return sh_fail(SH_E_DATA, "message %d has the role %s, but %s was expected: user and assistant take turns",
+                           i + 1, names[m[i].role], names[right]);
     }
     return SH_OK;
 }
 
-/* A system message that goes into the first user's is given to that one and to no other. */
+/* A system message that belongs inside the first user's message goes into that message only. */
 static sh_rc put_messages(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
 {
     const struct sh_message *system = NULL;
@@ -269,7 +270,7 @@ static sh_rc put_messages(const struct sh_template *t, const struct sh_message *
     return SH_OK;
 }
 
-/* For training: the last message is what is learned. */
+/* For training: the last message must be an assistant's, which is learned. */
 sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
 {
     SH_TRY(check_roles(m, n));
@@ -278,7 +279,8 @@ sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m
     return put_messages(t, m, n, out);
 }
 
-/* A blank in front of an answer is the model's to write: tokenizers make one token of it and the first word. */
+/* A blank at the start of an answer is left for the model to write: tokenizers merge it with the first word into one
+ * token. */
 sh_rc sh_template_prompt(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
 {
     const char *answer = t->before[SH_ROLE_ASSISTANT];

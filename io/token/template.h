@@ -1,7 +1,7 @@
-/* Templates of conversations: how messages become one text, and which stretches of it a model is to learn. A row of a
- * table each; the Jinja text of a model's folder is not run. Local, no state.
+/* Chat templates: how messages become one text, and which stretches of it a model learns. Each template is a row of a
+ * table; the Jinja text of a model's folder is not run. Local, no state.
  *
- * Sources: the chat templates that the models' folders have; tests/gold/test_chat.py has them and compares. */
+ * Sources: the chat templates in the models' folders; tests/gold/test_chat.py has them and compares. */
 #ifndef IO_TOKEN_TEMPLATE_H
 #define IO_TOKEN_TEMPLATE_H
 
@@ -23,23 +23,23 @@ struct sh_template {
     const char *special[SH_TEMPLATE_SPECIALS]; /* special tokens that it writes, the stop token first; then NULL */
     const char *begin;                         /* before the first message */
     const char *before[SH_ROLES], *after[SH_ROLES];
-    const char *stop; /* behind an assistant's text, and learned with it */
+    const char *stop; /* after an assistant's text, and learned with it */
     bool trim[SH_ROLES];
     enum sh_system system;
 };
 
-/* NULL: there is none of this name. */
+/* Returns NULL if there is no template of this name. */
 const struct sh_template *sh_template_find(const char *name);
-const struct sh_template *sh_template_at(int i); /* for lists; NULL: no more */
+const struct sh_template *sh_template_at(int i); /* row i, for lists; NULL after the last */
 
 struct sh_message {
     enum sh_role role;
-    const char *text; /* UTF-8, may hold 0 */
+    const char *text; /* UTF-8, may contain 0 bytes */
     size_t bytes;
-    bool learned; /* of an assistant */
+    bool learned; /* only an assistant's message is */
 };
 
-/* A text and the stretches of it that are learned, in order, apart from each other. */
+/* A text and the stretches of it that are learned, in order and not touching each other. */
 struct sh_stretch {
     size_t begin, end;
 };
@@ -47,20 +47,21 @@ struct sh_chat {
     struct sh_text text;
     struct sh_stretch *stretch; /* [n] learned */
     int n, room;
-    struct sh_stretch *foreign; /* [n_foreign] texts of messages, and not of a template */
+    struct sh_stretch *foreign; /* [n_foreign] text from messages, not from a template */
     int n_foreign, foreign_room;
 };
 
 void sh_chat_clear(struct sh_chat *c);
 void sh_chat_free(struct sh_chat *c);
-void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end);     /* joins a stretch that ends where it begins */
-void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes); /* the text of a message */
+void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end);     /* extends a stretch that ends at `begin` */
+void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes); /* appends the text of a message */
 
 /* Append a conversation. Errors: SH_E_DATA: roles out of order (a system message or none, then user and assistant in
- * turn, an assistant last), an assistant's text that is empty, a system message for which the template has no place. */
+ * turn, an assistant last), an empty assistant's message, a system message for which the template has no place. */
 sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out);
 
-/* Append a conversation that a model answers: up to where its answer begins. Errors: the same, but a user is last. */
+/* Append a conversation for a model to answer, up to where the answer begins. Errors: the same, but the last message
+ * must be a user's. */
 sh_rc sh_template_prompt(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Bytes in a growing buffer. */
+/* A growing buffer of bytes. */
 #ifndef IO_TOKEN_TEXT_H
 #define IO_TOKEN_TEXT_H
 

@@ -1,8 +1,8 @@
-/* Tokenizers: text to ids and back, exactly as the library `tokenizers` does it. Two kinds: "byte", an id a byte, and a
- * tokenizer.json of byte pair encoding (hf.h says what of it is read).
+/* Tokenizers: text to ids and back, exactly as the library `tokenizers` does it. Two kinds: "byte", one id per byte,
+ * and a tokenizer.json of byte pair encoding (hf.h says which parts of it are read).
  *
- *   sh_tokenizer_open      once; what it makes is read from any thread
- *   sh_encoder_create      one a thread: it keeps pieces of text that it met, and their ids
+ *   sh_tokenizer_open      once; any thread may read the tokenizer
+ *   sh_encoder_create      one per thread: it caches pieces of text that it has seen, and their ids
  *   sh_encode, sh_decode   any number of times
  *   sh_encoder_destroy, sh_tokenizer_close
  *
@@ -21,48 +21,49 @@ struct sh_token_ops;
 
 struct sh_tokenizer {
     const struct sh_token_ops *ops;
-    char *path;     /* of its file; "byte" */
-    uint64_t hash;  /* sh_hash64() of the file; 0: it has none */
-    int vocab_size; /* the largest id and 1 */
-    int64_t end;    /* id that ends a document: the first eos_token_id of generation_config.json or config.json beside
+    char *path;     /* of its file, or "byte" */
+    uint64_t hash;  /* sh_hash64() of the file; 0: there is no file */
+    int vocab_size; /* largest id + 1 */
+    int64_t end;    /* id that ends a document: the first eos_token_id of generation_config.json or config.json next to
                        the file; -1: none is named */
-    uint32_t *ends; /* [n_ends] all of them, where it is a list: each ends a text that is generated */
+    uint32_t *ends; /* [n_ends] all of them, if eos_token_id is a list: each ends a generated text */
     int n_ends;
-    void *own; /* of the kind */
+    void *own; /* the kind's own data */
 };
 
-/* What a kind is. */
+/* The functions of a kind of tokenizer. */
 struct sh_token_ops {
     const char *name;
-    bool whole; /* a text must come whole: its pieces have other ids than it */
+    bool whole; /* a text must be encoded as a whole: its pieces would get other ids */
     void (*close)(void *own);
-    void *(*create)(const void *own); /* what a thread encodes with; (optional) with `destroy` */
+    void *(*create)(const void *own); /* (optional, with `destroy`) make a thread's encoder */
     void (*destroy)(void *encoder);
     sh_rc (*encode)(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how,
                     struct sh_ids *out);
     sh_rc (*decode)(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes);
-    /* (optional) The id of a word by its text, special tokens included; -1: there is none. */
+    /* (optional) Find the id of a word by its text, including special tokens; -1: there is none. */
     int64_t (*find)(const void *own, const char *word);
-    /* (optional) Bytes of the text of each word, [vocab_size]; else 1 each. */
+    /* (optional) Length in bytes of the text of each word, [vocab_size]; without it, 1 each. */
     void (*lengths)(const void *own, uint32_t *bytes);
 };
 
 extern const struct sh_token_ops sh_token_byte, sh_token_hf;
 
-/*   name  "byte", a folder that has tokenizer.json, or such a file
- * Errors: SH_E_USAGE: neither of these. SH_E_DATA: of the file, with the part of it that is not read. */
+/*   name  "byte", a folder that has a tokenizer.json, or the path of such a file
+ * Errors: SH_E_USAGE: none of these. SH_E_DATA: the file is damaged, or has a part that is not read, which the message
+ * names. */
 sh_rc sh_tokenizer_open(const char *name, struct sh_tokenizer **out);
 void sh_tokenizer_close(struct sh_tokenizer *t); /* NULL is fine */
 
-/* The id of a word by its text; -1: there is none. */
+/* Return the id of a word by its text; -1: there is none. */
 int64_t sh_tokenizer_find(const struct sh_tokenizer *t, const char *word);
 
-/* Whether an id ends a text that is generated. */
+/* Whether an id ends a generated text. */
 bool sh_tokenizer_ends(const struct sh_tokenizer *t, uint32_t id);
-void sh_tokenizer_add_end(struct sh_tokenizer *t, uint32_t id); /* from now on this one does too */
+void sh_tokenizer_add_end(struct sh_tokenizer *t, uint32_t id); /* from now on this id does too */
 
-/* Bytes of the text that each word stands for, [vocab_size]; 0: a special token, or no word. A space is one byte, however
- * the file writes it. */
+/* Fill [vocab_size] with the length in bytes of the text that each word stands for; 0: a special token, or not a word.
+ * A space is one byte, however the file writes it. */
 void sh_tokenizer_lengths(const struct sh_tokenizer *t, uint32_t *bytes);
 
 struct sh_encoder;
@@ -70,18 +71,18 @@ struct sh_encoder;
 struct sh_encoder *sh_encoder_create(const struct sh_tokenizer *t);
 void sh_encoder_destroy(struct sh_encoder *e); /* NULL is fine */
 
-/* What the tokenizer's post-processor puts in front of a text, and behind it. */
+/* Whether to add the ids that the tokenizer's post-processor puts in front of a text, and after it. */
 enum { SH_ENCODE_BEGIN = 1, SH_ENCODE_END = 2 };
 
-/* Append the ids of a text. Texts of special tokens in it become these.
- * Errors: SH_E_DATA: the text is not UTF-8 (of kinds that want it), with the byte; an expression of the file takes
- * too long. */
+/* Append the ids of a text. The text of a special token in it becomes that token.
+ * Errors: SH_E_DATA: the text is not UTF-8 (for kinds that require it; the message has the byte); an expression of the
+ * file takes too long. */
 sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned how, struct sh_ids *out);
 
 /* Ids to text.
- *   special  in   whether special tokens are part of it
- *   *text    out  freed with free(), *bytes long and a 0 behind that
- * Bytes that are not UTF-8 become U+FFFD, but with "byte". Ids without a word are passed over. */
+ *   special  in   whether the text includes special tokens
+ *   *text    out  freed with free(), *bytes long and followed by a 0
+ * Invalid UTF-8 becomes U+FFFD, except with "byte". Ids without a word are skipped. */
 sh_rc sh_decode_ids(const struct sh_tokenizer *t, const uint32_t *ids, size_t n, bool special, char **text,
                     size_t *bytes);
 

@@ -1,6 +1,6 @@
-/* What the library `tokenizers` takes for letters, numbers, words and composed characters, measured from it by
- * tests/gold/unicode.py. Tables of our own: a regular expression or a normal form of the machine's libraries would
- * make ids depend on their version of Unicode. */
+/* What the library `tokenizers` regards as letters, numbers, words and composed characters, extracted from it by
+ * tests/gold/unicode.py. The tables are our own because regular expressions or normal forms of the machine's libraries
+ * would make ids depend on the libraries' version of Unicode. */
 #ifndef IO_TOKEN_UNICODE_H
 #define IO_TOKEN_UNICODE_H
 
@@ -14,19 +14,19 @@ struct sh_range {
 
 struct sh_combining {
     uint32_t first, last;
-    int class; /* not 0 */
+    int class; /* never 0 */
 };
 
 struct sh_decomposed {
-    uint32_t code, a, b; /* one step; b 0: a alone */
+    uint32_t code, a, b; /* one step of decomposition; b 0: a alone */
 };
 
 struct sh_composed {
     uint32_t a, b, code;
 };
 
-/* General categories, in the order of the numbers below the code point: code << 5 | category holds up to the next
- * entry. */
+/* General categories, numbered as in the low five bits of sh_unicode_category: an entry is code << 5 | category and
+ * holds up to the next entry. */
 enum sh_category {
     SH_CN,
     SH_LU,
@@ -61,12 +61,12 @@ enum sh_category {
 extern const uint32_t sh_unicode_category[];
 extern const int sh_unicode_category_n;
 
-/* All sorted by what they begin with. */
+/* All sorted by their first code point. */
 extern const struct sh_range sh_unicode_han[], sh_unicode_hiragana[], sh_unicode_katakana[], sh_unicode_hangul[];
 extern const int sh_unicode_han_n, sh_unicode_hiragana_n, sh_unicode_katakana_n, sh_unicode_hangul_n;
 
 extern const struct sh_range sh_unicode_numeric[],
-    sh_unicode_word[]; /* of Digits; beside a token that is a single word */
+    sh_unicode_word[]; /* for Digits; next to a token that must be a single word */
 extern const int sh_unicode_numeric_n, sh_unicode_word_n;
 
 extern const struct sh_combining sh_unicode_combining[];

@@ -1,11 +1,11 @@
-/* A hash table from texts to ids, with open addressing. Texts are lent: they lie in the tokenizer's store. */
+/* A hash table from texts to ids, with open addressing. Texts are lent: they are in the tokenizer's store. */
 #include "io/token/words.h"
 
 #include "src/base/mem.h"
 
 #include <stdlib.h>
 
-/* Twice the rows of `n` words at least, so that a search ends after a step or two. n is a bound. */
+/* Allocate at least two rows per word, so a search ends after a step or two. n is an upper bound on the words. */
 void sh_words_init(struct sh_words *w, size_t n)
 {
     uint32_t rows = 16;
@@ -21,18 +21,18 @@ void sh_words_free(struct sh_words *w)
     *w = (struct sh_words){0};
 }
 
-/* The row of the text, or the free one where it would be. */
+/* Find the row of the text, or the free row where it would be. */
 static struct sh_word *find(const struct sh_words *w, const void *text, size_t bytes)
 {
     uint32_t i = (uint32_t)(sh_words_hash(text, bytes) >> 20) & w->mask;
 
-    /* Lengths first: they differ most often. */
+    /* Compare lengths first: they differ most often. */
     while (w->row[i].text && (w->row[i].bytes != bytes || memcmp(w->row[i].text, text, bytes) != 0))
         i = (i + 1) & w->mask;
     return &w->row[i];
 }
 
-/* False: the text is there already, and keeps its id. */
+/* Returns false if the text is there already; it keeps its id then. */
 bool sh_words_put(struct sh_words *w, const void *text, size_t bytes, uint32_t id)
 {
     struct sh_word *row = find(w, text, bytes);
@@ -44,7 +44,7 @@ bool sh_words_put(struct sh_words *w, const void *text, size_t bytes, uint32_t i
     return true;
 }
 
-/* SH_NO_ID: no such word. */
+/* Returns SH_NO_ID if there is no such word. */
 int64_t sh_words_get(const struct sh_words *w, const void *text, size_t bytes)
 {
     const struct sh_word *row = find(w, text, bytes);

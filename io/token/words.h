@@ -1,5 +1,5 @@
-/* A table from strings of bytes to ids, open addressing, read only once it is filled. Local; reading from any
- * thread. */
+/* A hash table from byte strings to ids, with open addressing; read-only once it is filled. Local; any thread may
+ * read. */
 #ifndef IO_TOKEN_WORDS_H
 #define IO_TOKEN_WORDS_H
 
@@ -16,21 +16,22 @@ struct sh_word {
 };
 
 struct sh_words {
-    struct sh_word *row; /* [mask + 1]; text NULL: free */
+    struct sh_word *row; /* [mask + 1]; text NULL: the row is free */
     uint32_t mask, n;
 };
 
-/* Room for `n` words. */
+/* Make an empty table with room for `n` words. */
 void sh_words_init(struct sh_words *w, size_t n);
 void sh_words_free(struct sh_words *w);
 
-/* False: the word is there already, and keeps its id. */
+/* Add a word. Returns false if it is there already; it keeps its id then. */
 bool sh_words_put(struct sh_words *w, const void *text, size_t bytes, uint32_t id);
 
-/* SH_NO_ID: it is not there. */
+/* Return the id of a word; SH_NO_ID: it is not there. */
 int64_t sh_words_get(const struct sh_words *w, const void *text, size_t bytes);
 
-/* Up to eight bytes as one number, by two loads that may overlap: a copy of so many bytes would be waited for. */
+/* Return up to eight bytes as one number, by two loads that may overlap: the processor would have to wait for a
+ * memcpy() of n bytes. */
 static inline uint64_t sh_words_few(const unsigned char *p, size_t n)
 {
     uint32_t low, high;
@@ -42,8 +43,8 @@ static inline uint64_t sh_words_few(const unsigned char *p, size_t n)
     return low | (uint64_t)high << 32;
 }
 
-/* Eight bytes at a time, the last eight of a longer text may overlap the others; pieces of text are short. The upper bits
- * are the good ones. */
+/* Hash eight bytes at a time; the last eight of a longer text may overlap the ones before. Pieces of text are short.
+ * The upper bits are the better ones. */
 static inline uint64_t sh_words_hash(const unsigned char *p, size_t n)
 {
     uint64_t h = n * 0x9e3779b97f4a7c15u, x;

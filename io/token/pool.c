@@ -1,8 +1,8 @@
-/* A pool of threads that encode batches, in order. Batches go around a ring of slots: EMPTY, filled by the caller and
- * GIVEN, UNDER_WAY in a thread, DONE, taken by the caller in the order in which they were given. `put`, `begun` and
- * `taken` count batches, and taken <= begun <= put <= taken + slots. So output has the order of the input whatever the
- * threads do, and memory is bounded by the slots. */
-#include "io/token/crew.h"
+/* A pool of threads that encode batches and keep them in order. Batches cycle through a ring of slots: EMPTY; filled by
+ * the caller and GIVEN; UNDER_WAY in a thread; DONE; taken by the caller in the order in which they were given. `put`,
+ * `begun` and `taken` count batches, and taken <= begun <= put <= taken + slots. So the output has the order of the
+ * input whatever the threads do, and memory is bounded by the slots. */
+#include "io/token/pool.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -10,25 +10,25 @@
 
 enum state { EMPTY, GIVEN, UNDER_WAY, DONE };
 
-/* Its buffers are used again by later batches. */
+/* A slot's buffers are reused by later batches. */
 struct slot {
     struct sh_batch batch;
     enum state state;
 };
 
-struct sh_crew {
-    struct sh_crew_job job;
+struct sh_pool {
+    struct sh_pool_job job;
     pthread_mutex_t lock;
     pthread_cond_t given, done;
     struct slot *slot; /* [slots]: batch i is in slot i % slots */
     int64_t slots, put, begun, taken;
-    bool stopping, taking; /* taking: the slot before `taken` is the caller's still */
+    bool stopping, taking; /* taking: the slot before `taken` still belongs to the caller */
     pthread_t *thread;
     int n_threads;
 };
 
-/* The next batch that nobody has begun; NULL: there will be none. */
-static struct slot *begin_next(struct sh_crew *c)
+/* Wait for the next batch that no thread has started; NULL: there will be none. */
+static struct slot *begin_next(struct sh_pool *c)
 {
     struct slot *s = NULL;
 
@@ -43,8 +43,9 @@ static struct slot *begin_next(struct sh_crew *c)
     return s;
 }
 
-/* A failure is in the batch; the thread goes on, and the caller meets it in its turn. */
-static void end_one(struct sh_crew *c, struct slot *s)
+/* A failure is stored in the batch; the thread continues, and the caller gets the failure when the batch's
+ * turn comes. */
+static void end_one(struct sh_pool *c, struct slot *s)
 {
     pthread_mutex_lock(&c->lock);
     s->state = DONE;
@@ -52,15 +53,15 @@ static void end_one(struct sh_crew *c, struct slot *s)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* The worker is made in its thread, so that its memory is near to it. */
+/* The worker is created in its own thread, so its memory is near that thread. */
 static void *work(void *arg)
 {
-    struct sh_crew *c = arg;
+    struct sh_pool *c = arg;
     void *worker = c->job.create(c->job.ctx);
 
     for (struct slot *s; (s = begin_next(c)) != NULL; end_one(c, s)) {
         s->batch.rc = c->job.encode(c->job.ctx, worker, &s->batch);
-        /* The text of an error belongs to the thread that failed; the caller is another one. */
+        /* The text of an error belongs to the thread that failed; the caller is another thread. */
         if (s->batch.rc != SH_OK)
             s->batch.error = sh_strdup(sh_error_text());
     }
@@ -68,8 +69,8 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* With all signals blocked: they are for the thread that reads and writes. */
-static sh_rc start_thread(struct sh_crew *c)
+/* Start a thread with all signals blocked: signals are for the thread that reads and writes. */
+static sh_rc start_thread(struct sh_pool *c)
 {
     sigset_t all, old;
 
@@ -83,9 +84,9 @@ static sh_rc start_thread(struct sh_crew *c)
     return SH_OK;
 }
 
-sh_rc sh_crew_start(const struct sh_crew_job *job, struct sh_crew **out)
+sh_rc sh_pool_start(const struct sh_pool_job *job, struct sh_pool **out)
 {
-    struct sh_crew *c = sh_calloc(1, sizeof *c);
+    struct sh_pool *c = sh_calloc(1, sizeof *c);
 
     c->job = *job;
     /* Two batches for each thread, so that none waits while the caller writes, and two more for the caller. */
@@ -98,7 +99,7 @@ sh_rc sh_crew_start(const struct sh_crew_job *job, struct sh_crew **out)
     for (int i = 0; i < job->threads; i++) {
         sh_rc rc = start_thread(c);
         if (rc != SH_OK) {
-            sh_crew_stop(c);
+            sh_pool_stop(c);
             return rc;
         }
     }
@@ -106,8 +107,8 @@ sh_rc sh_crew_start(const struct sh_crew_job *job, struct sh_crew **out)
     return SH_OK;
 }
 
-/* NULL is fine. Batches that nobody has begun are dropped; those under way are finished. */
-void sh_crew_stop(struct sh_crew *c)
+/* NULL is fine. Batches that no thread has started are dropped; those under way are finished. */
+void sh_pool_stop(struct sh_pool *c)
 {
     if (!c)
         return;
@@ -132,8 +133,8 @@ void sh_crew_stop(struct sh_crew *c)
     free(c);
 }
 
-/* What the caller took last is free now; its buffers stay for the next batch in this slot. */
-static void give_back(struct sh_crew *c)
+/* Free the slot that the caller took last; its buffers stay for the next batch in this slot. */
+static void give_back(struct sh_pool *c)
 {
     if (!c->taking)
         return;
@@ -146,15 +147,15 @@ static void give_back(struct sh_crew *c)
     c->taking = false;
 }
 
-/* NULL: all slots are in use, take one first. Also gives back what was taken last. */
-struct sh_batch *sh_crew_room(struct sh_crew *c)
+/* Returns NULL if all slots are in use: take one first. Also gives back the batch that was taken last. */
+struct sh_batch *sh_pool_room(struct sh_pool *c)
 {
     give_back(c);
     return c->put - c->taken < c->slots ? &c->slot[c->put % c->slots].batch : NULL;
 }
 
-/* The batch that sh_crew_room() returned; from here on it is the pool's. */
-void sh_crew_give(struct sh_crew *c)
+/* Gives the batch that sh_pool_room() returned; from here on it belongs to the pool. */
+void sh_pool_give(struct sh_pool *c)
 {
     pthread_mutex_lock(&c->lock);
     c->slot[c->put++ % c->slots].state = GIVEN;
@@ -162,9 +163,9 @@ void sh_crew_give(struct sh_crew *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* The oldest batch, the caller's until the next call of room or take. NULL: none was given, or it is not done and
- * `wait` is false. */
-struct sh_batch *sh_crew_take(struct sh_crew *c, bool wait)
+/* Returns the oldest batch, which is the caller's until the next call of room or take. NULL: none was given, or it is
+ * not done and `wait` is false. */
+struct sh_batch *sh_pool_take(struct sh_pool *c, bool wait)
 {
     struct slot *s = &c->slot[c->taken % c->slots];
 
@@ -184,8 +185,8 @@ struct sh_batch *sh_crew_take(struct sh_crew *c, bool wait)
     return &s->batch;
 }
 
-/* In the caller's thread, so that the text is where the caller's errors are. */
-sh_rc sh_crew_rc(const struct sh_batch *b)
+/* Sets the error in the caller's thread, where the caller looks for it. */
+sh_rc sh_pool_rc(const struct sh_batch *b)
 {
     return b->rc == SH_OK ? SH_OK : sh_fail(b->rc, "%s", b->error);
 }
