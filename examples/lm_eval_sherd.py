@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checkpoints of Sherd as models of lm_eval: beside this file,
+"""Sherd's checkpoints as models of lm_eval. In the folder of this file:
 
     python3 lm_eval_sherd.py --model sherd --model_args checkpoint=outputs --tasks hellaswag
 
-model_args: checkpoint=FILE or FOLDER; tokenizer=DIR (default that which the checkpoint names); launcher="mpirun -n 4" (default
-none); batch=N, context=N (as of `sherd eval`); sherd=PROGRAM; precision=float32 or bfloat16 (default the checkpoint's).
+model_args: checkpoint=FILE or FOLDER; tokenizer=DIR (default: the one that the checkpoint names); launcher="mpirun -n 4"
+(default: none); batch=N, context=N (as in `sherd eval`); sherd=PROGRAM; precision=float32 or bfloat16 (default: the
+checkpoint's).
 All requests of a task go to one call of `sherd eval --requests` or `sherd generate --prompts`.
 """
 import json
@@ -24,10 +25,10 @@ class Sherd(LM):
                  batch_size=None, max_batch_size=None, device=None, **unknown):
         super().__init__()
         if unknown:
-            raise ValueError(f'lm_eval_sherd: no model_args {", ".join(sorted(unknown))}')
+            raise ValueError(f'lm_eval_sherd: unknown model_args: {", ".join(sorted(unknown))}')
         self.call = [*shlex.split(launcher), sherd]
         self.options = ['--checkpoint', checkpoint]
-        # lm_eval says 1 where it was told nothing.
+        # lm_eval passes 1 if no batch size was given.
         rows = str(batch or batch_size or '')
         self.options += ['--batch', rows] if rows.isdigit() and int(rows) > 1 or batch else []
         self.options += ['--tokenizer', tokenizer] if tokenizer else []
@@ -42,7 +43,7 @@ class Sherd(LM):
         return done.stdout
 
     def ask(self, command, option, lines, *options):
-        """One line of answer for each line."""
+        """Run the command on these lines; return one line of answer for each."""
         with tempfile.TemporaryDirectory() as folder:
             name, answers = os.path.join(folder, 'in.jsonl'), os.path.join(folder, 'out.jsonl')
             with open(name, 'w', encoding='utf-8') as f:
@@ -66,7 +67,7 @@ class Sherd(LM):
             return float(re.match(r'log-likelihood (\S+)', self.run('eval', '--text', f.name)).group(1))
 
     def generate_until(self, requests):
-        """Requests with the same words of sampling go together; of several stop texts the program knows the first."""
+        """Requests with equal sampling arguments share a call; of several stop texts the program is given the first."""
         groups, found = {}, [None] * len(requests)
         for i, request in enumerate(requests):
             groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(i)
@@ -79,7 +80,7 @@ class Sherd(LM):
     def generate(self, prompts, until=(), max_gen_toks=256, do_sample=False, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0,
                  **unknown):
         if unknown:
-            raise ValueError(f'lm_eval_sherd: no generation_kwargs {", ".join(sorted(unknown))}')
+            raise ValueError(f'lm_eval_sherd: unknown generation_kwargs: {", ".join(sorted(unknown))}')
         until = [until] if isinstance(until, str) else list(until)
         options = ['--tokens', str(max_gen_toks), '--temperature', str(temperature if do_sample else 0), '--top-k', str(top_k),
                    '--top-p', str(top_p), '--min-p', str(min_p), *([f'--stop={until[0]}'] if until else [])]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A tokenizer of a text of one's own, in GPT-2's form:   python3 examples/train_tokenizer.py TEXT FOLDER [WORDS]
+"""Train a tokenizer on your own text, in GPT-2's form:   python3 examples/train_tokenizer.py TEXT FOLDER [WORDS]
 
-Writes FOLDER/tokenizer.json with WORDS words (4096), and generation_config.json, which says which one ends a document. Needs
-`pip install tokenizers`. Models that somebody else trained bring their own.
+Writes FOLDER/tokenizer.json with WORDS words (4096), and generation_config.json, which names the one that ends a
+document. Needs `pip install tokenizers`. Models that somebody else trained bring their own tokenizer.
 """
 import json
 import pathlib

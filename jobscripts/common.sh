@@ -1,29 +1,29 @@
 # shellcheck shell=bash
-# What the job scripts share: which srun, one start of a run, and what follows from how it ended.
+# Shared by the job scripts: how to call srun, one start of a run, and what to do after it ends.
 #
-# A run goes on from its newest checkpoint, so a chain of jobs is the same job again and again. One line in the run's folder,
-# FOLDER/chain, says where the chain stands:
+# A run resumes from its newest checkpoint, so a chain of jobs is the same job again and again. One line in the run's
+# folder, FOLDER/chain, records the state of the chain:
 #
 #   chain=ID at=STEP starts=N stopped=REASON
 #
-# ID is the job's number, which a requeue keeps, or what submit-chain gave to all of its jobs; N counts the starts from the
-# checkpoint of STEP (-1: from none). It is written before each start, so that a chain whose batch node dies is counted too.
-
+# ID is the job ID, which a requeue keeps, or the name that submit-chain gave to all of its jobs. N counts the starts
+# from the checkpoint of STEP (-1: from none). The line is written before each start, so a start whose batch node dies
+# is counted too.
 #
-# Folders and files may have any name, and others may be able to put some there. So nothing here takes a file or a listing
-# apart: `sherd config` and `sherd ckpt latest` say what is needed, a value a line.
+# Folders and files may have any name, and other users may be able to create some. So these scripts never parse a
+# configuration or a listing: `sherd config` and `sherd ckpt latest` print what they need, one value per line.
 
 SHERD=${SHERD:-sherd}
-umask go-w # whatever the user's is: nobody else writes into what a run makes
-fruitless_starts=2 # so many starts that leave no new checkpoint end a chain
-# Of an array this task only: the number of one of them is also that of the whole.
+umask go-w # whatever the user's umask: nobody else may write into what a run creates
+fruitless_starts=2 # this many starts without a new checkpoint end a chain
+# In an array, name this task only: the job ID of one of the tasks is also the ID of the whole array.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 job=${job:-${SLURM_JOB_ID:-0}}
-end_seconds=30 # after the first rank that ends, the others have this long
+end_seconds=30 # after the first rank ends, the others have this long to end
 
 say() { printf '%s: %s\n' "${SLURM_JOB_NAME:-sherd}" "$*" >&2; }
 
-# stop STATUS REASON...: no job of this chain starts again.
+# stop STATUS REASON...: end this job, and record that no later job of its chain may start the run.
 stop() {
     local status=$1
     shift
@@ -34,14 +34,15 @@ stop() {
 
 # ---------------------------------------------------------------------------------------------------------- the run
 
-# settings KEY... CONFIG [ARGUMENT]...: sets the array `values`. No value has a line break in it.
+# settings KEY... CONFIG [ARGUMENT]...: set the array `values` to the keys' values, none of which has a line break.
 settings() {
     local text
     text=$("$SHERD" config get "$@") || return
     mapfile -t values <<<"$text"
 }
 
-# look_at_ranks CONFIG [ARGUMENT]...: sets `arranged`, whether they say how the ranks are to be arranged.
+# look_at_ranks CONFIG [ARGUMENT]...: set `arranged` to yes if the configuration or an argument chooses a strategy or a
+# mesh, else to no.
 look_at_ranks() {
     local names words='sharding_strategy|zero_stage|data_parallel_(replicate|shard)_degree|fsdp_reshard_after_forward'
     names=$("$SHERD" config given "$@") || return
@@ -49,10 +50,11 @@ look_at_ranks() {
     if grep -Exq "parallelism\.($words)|mesh\.(shard|replicate)" <<<"$names"; then arranged=yes; fi
 }
 
-# run_arguments CONFIG ARGUMENT...: sets the array `run`, the arguments of `sherd train`. Between nodes the network is slower
-# than inside: where nobody has decided, parameters are sharded inside each node, and nodes are replicas.
+# run_arguments CONFIG ARGUMENT...: set the array `run` to the arguments of `sherd train`, and `folder`, `checkpoints`
+# and `steps`. The network is slower between nodes than inside one, so unless the user has chosen a strategy or a mesh,
+# parameters are sharded inside each node, and nodes are replicas.
 run_arguments() {
-    [ $# -gt 0 ] || { say "which configuration? sbatch ... ${0##*/} CONFIG.yaml [--section.key=value]..."; exit 2; }
+    [ $# -gt 0 ] || { say "no configuration given: sbatch ... ${0##*/} CONFIG.yaml [--section.key=value]..."; exit 2; }
     run=("$@")
     look_at_ranks "$@" || exit
     if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ] && [ "$arranged" = no ]; then
@@ -61,22 +63,22 @@ run_arguments() {
     fi
     settings job.dump_folder checkpoint.folder training.steps "${run[@]}" || exit
     folder=${values[0]} checkpoints=${values[1]} steps=${values[2]}
-    case $folder in -*) folder=./$folder ;; esac # which no command takes for an option
+    case $folder in -*) folder=./$folder ;; esac # so that no command takes it for an option
     case $checkpoints in /*) ;; *) checkpoints=$folder/$checkpoints ;; esac
 }
 
-# The step of the newest checkpoint that is whole, -1 without one.
+# Print the step of the newest checkpoint that is whole, or -1 if there is none.
 newest_step() { "$SHERD" ckpt latest "$checkpoints"; }
 
 # ---------------------------------------------------------------------------------------------------------- the chain
 
 chain=${SHERD_CHAIN:-${SLURM_JOB_ID:-0}}
 
-# Another chain's line is not this one's business: a user who starts a run anew has reasons.
+# Read the line of this chain. The line of another chain is ignored: a user who starts a run again has reasons to.
 read_chain() {
     local line
     at=-1 starts=0 stopped=
-    [ -f "$folder/chain" ] || return 0 # a FIFO would be waited for
+    [ -f "$folder/chain" ] || return 0 # opening a FIFO would block
     { read -r line <"$folder/chain"; } 2>/dev/null || return 0
     [[ $line =~ ^chain=([^ ]+)\ at=(-1|[0-9]{1,18})\ starts=([1-9][0-9]{0,8})\ stopped=(.*)$ ]] || return 0
     [ "${BASH_REMATCH[1]}" = "$chain" ] || return 0
@@ -89,7 +91,8 @@ write_chain() {
         printf 'chain=%s at=%s starts=%s stopped=%s\n' "$chain" "$at" "$starts" "${1:-}" | replace "$folder/chain"
 }
 
-# replace FILE: by what is read, in one step and under a name that nobody knows before; a link is replaced, not followed.
+# replace FILE: replace it atomically with standard input. The temporary name cannot be guessed; a link is replaced, not
+# followed.
 replace() {
     local temp
     temp=$(mktemp "$1.XXXXXXXXXX") || return
@@ -98,7 +101,7 @@ replace() {
     return 1
 }
 
-# Count this start, or end here: a run that is finished, a chain that was stopped, one that gets nowhere.
+# Count this start, or end the job if the run is finished, its chain was stopped, or its chain makes no progress.
 begin_start() {
     local now
     now=$(newest_step) || { say "cannot read $checkpoints"; exit 3; }
@@ -116,23 +119,23 @@ begin_start() {
 
 name_step() { [ "$1" -ge 0 ] && echo "step $1" || echo "the beginning"; }
 
-# What an exit status is: finished, again (the run can go on), or a reason to stop. The classes are those of `man sherd`; whatever
-# is none of them comes from Slurm or a signal: a rank or a node was lost.
+# Print what an exit status means: finished, again (the run can resume), or a reason to stop. The classes are those of
+# `man sherd`; a status that is none of them comes from Slurm or a signal: a rank or a node was lost.
 judge() {
     case $1 in
     0) echo finished ;;
     2) echo "the command line, the configuration or the mesh is wrong" ;;
     3) echo "a file cannot be used: data, checkpoint or folder" ;;
-    4) echo "memory does not suffice" ;;
-    6) echo "the numbers of the training are not sound" ;;
-    7) echo "replicas differ: a node computes or stores wrongly" ;;
-    70) echo "a defect of sherd" ;;
+    4) echo "there is not enough memory" ;;
+    6) echo "NaN, infinity or too many bad steps in training" ;;
+    7) echo "replicas differ: the memory or a processor of a node has failed" ;;
+    70) echo "a bug in sherd" ;;
     126 | 127) echo "$SHERD cannot be started" ;;
     *) echo again ;;
     esac
 }
 
-# finish STATUS: end this job as its run has ended; start it again where that can help.
+# finish STATUS: end this job with the status of its run; start it again if that can help.
 finish() {
     local verdict now
     verdict=$(judge "$1")
@@ -153,25 +156,25 @@ finish() {
     again "$1" "$now"
 }
 
-# again STATUS STEP: a job of submit-chain leaves it to the next one. A requeue sends this script SIGTERM, which could break off the
-# line that says so.
+# again STATUS STEP: requeue this job, or, in a chain of submit-chain, leave the restart to the next job. A requeue
+# sends this script SIGTERM, which is ignored because it could cut off the line that reports the requeue.
 again() {
     local after
     after="ended with $1 after $(name_step "$2")"
     trap '' TERM USR1
     if [ -n "${SHERD_CHAIN:-}" ]; then
-        say "$after; the next job of the chain goes on"
+        say "$after; the next job of the chain continues"
     elif scontrol requeue "$job"; then
         say "$after; queued again"
     else
-        say "$after; Slurm took no requeue: it has queued the job itself, or use jobscripts/submit-chain here"
+        say "$after; Slurm refused the requeue: unless it has requeued the job itself, use jobscripts/submit-chain"
     fi
     exit "$1"
 }
 
 # ---------------------------------------------------------------------------------------------------------- the step
 
-# The protocol between srun and the MPI that sherd was built with. SLURM_MPI_TYPE is Slurm's own way to say it.
+# Choose the protocol between srun and the MPI that sherd was built with. SLURM_MPI_TYPE is Slurm's own variable for it.
 choose_protocol() {
     local wanted have
     [ -z "${SLURM_MPI_TYPE:-}" ] || return 0
@@ -189,7 +192,7 @@ choose_protocol() {
     export SLURM_MPI_TYPE=$wanted
 }
 
-# The end of the job in seconds since 1970, for a run that stops in time. Newer Slurm says it.
+# Export the end of the job, in seconds since 1970, so that the run can stop in time. Newer Slurm sets it.
 know_the_end() {
     local end
     end=$(squeue -h -j "$job" -o %e)
@@ -197,17 +200,18 @@ know_the_end() {
     export SHERD_END_TIME=${SLURM_JOB_END_TIME:-$end}
 }
 
-# How srun places and ends ranks, in its own variables, so that what the user has set holds: in blocks, so that neighbours
-# share a node; on cores of their own; when one ends, the others have some seconds. Not at once (--kill-on-bad-exit): that would
-# kill ranks which are about to end with the class of an error, and 143 would hide it.
+# Set how srun places and ends ranks, through srun's own variables, so that the user's settings win. Ranks are placed in
+# blocks, so that neighbours share a node, and each rank has its own cores. When one rank ends, the others have some
+# seconds to end. They are not killed at once (--kill-on-bad-exit): that would kill ranks that are about to exit with
+# the class of an error, and 143 would hide the class.
 place_ranks() {
     export SLURM_DISTRIBUTION=${SLURM_DISTRIBUTION:-block:block} SLURM_CPU_BIND=${SLURM_CPU_BIND:-cores}
     export SLURM_KILL_BAD_EXIT=0 SLURM_WAIT=${SLURM_WAIT:-$end_seconds}
-    # Since 22.05 srun does not take this from sbatch by itself.
+    # Since Slurm 22.05 srun no longer takes this from sbatch.
     [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 }
 
-# step COMMAND...: one rank a task. In the background, so that this script can take signals.
+# step COMMAND...: run it with one rank per task, in the background, so that this script can handle signals.
 step() {
     local status
     srun "$@" &
@@ -216,8 +220,9 @@ step() {
     return "$status"
 }
 
-# check_ranks: compare the programs of all ranks before any of them starts. On this node, where nobody may see the GPUs, memory
-# is no reason to end: training knows better. Ranks and nodes are Slurm's, unless the run says what they are.
+# check_ranks: compare the programs of all ranks before any of them starts. The GPUs may not be visible on this node, so
+# a plan that does not fit in memory does not end the job here: training knows better. The numbers of ranks and of ranks
+# per node are Slurm's, unless the run sets them.
 check_ranks() {
     local names text status arguments=() ranks=${SLURM_NTASKS:-} each=${SLURM_NTASKS_PER_NODE:-}
     [ -n "$ranks" ] || [ -z "$each" ] || ranks=$((each * ${SLURM_JOB_NUM_NODES:-1}))
@@ -232,14 +237,14 @@ check_ranks() {
     return "$status"
 }
 
-# start ARGUMENT...: everything of one start.
+# start ARGUMENT...: do one whole start of a run.
 start() {
     run_arguments "$@"
     begin_start
     choose_protocol
     place_ranks
     know_the_end
-    # Slurm signals the steps (--signal=USR1@...), and with B: only this script, which then hands it on.
+    # Slurm signals the steps (--signal=USR1@...), or with B: only this script, which then forwards the signal.
     trap 'kill -USR1 "$srun_pid" 2>/dev/null' USR1
     trap 'cancelled=yes' TERM
     say "start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NUM_NODES nodes from $(name_step "$at"): $SLURM_JOB_NODELIST"

@@ -1,7 +1,7 @@
-# Tools that the other macros share.
+# Helpers that the other macros share.
 
 # SHERD_TRY_LINK(CPPFLAGS, LIBS, PROLOGUE, BODY, IF-YES, IF-NO)
-# Link a program with flags that are gone again afterwards.
+# Link a program with these flags, and restore the old flags afterwards.
 AC_DEFUN([SHERD_TRY_LINK], [
 sherd_keep_CPPFLAGS=$CPPFLAGS
 sherd_keep_LIBS=$LIBS
@@ -14,8 +14,8 @@ AS_IF([test "$sherd_linked" = yes], [$5], [$6])
 ])
 
 # SHERD_MACRO_VALUE(VARIABLE, CPPFLAGS, HEADER, MACROS)
-# What macros of a header expand to, joined with dots: "4 1 4" becomes 4.1.4. Empty when there is no such header.
-# Only the preprocessor runs, so that it works for another machine too.
+# What macros of a header expand to, joined with dots: "4 1 4" becomes 4.1.4. Empty if there is no such header.
+# Only the preprocessor runs, so this also works when cross-compiling.
 AC_DEFUN([SHERD_MACRO_VALUE], [
 cat > conftest.c <<SHERD_EOF
 [#]include <$3>
@@ -35,7 +35,7 @@ $sherd_row"
 ])
 
 # SHERD_MISSING(WHAT, DEBIAN, RHEL, SPACK, HOW)
-# End configure: what is missing, what the package is called, which option says where it is.
+# End configure with an error: what is missing, what the package is called, which option says where it is.
 AC_DEFUN([SHERD_MISSING], [AC_MSG_ERROR([$1.
   Debian, Ubuntu:  apt-get install $2
   RHEL, Fedora:    dnf install $3
@@ -43,8 +43,8 @@ AC_DEFUN([SHERD_MISSING], [AC_MSG_ERROR([$1.
   elsewhere:       $5])])
 
 # SHERD_FLAGS(VARIABLE, FLAGS)
-# Append those flags that the compiler takes without a word; each is tried together with the ones before it, because
-# some of them mean something only together.
+# Append the flags that the compiler accepts without a warning. Each is tried together with the ones before it, because
+# some have an effect only together.
 AC_DEFUN([SHERD_FLAGS], [
 for sherd_flag in $2; do
     AC_MSG_CHECKING([whether $CC takes $sherd_flag])

@@ -1,10 +1,10 @@
-# SHERD_BLAS: a CBLAS for products in fp32: --with-blas=auto|openblas|blis|cblas|DIR.
+# SHERD_BLAS: find a CBLAS for float32 matrix products: --with-blas=auto|openblas|blis|cblas|DIR.
 #
-# auto takes the first that links, the fast ones before the plain interface (which may be the slow reference library
-# behind it). DIR is a folder with include/cblas.h and lib/libopenblas, libblis, libcblas or libblas.
+# auto takes the first that links and tries the fast libraries before the plain interface (which may belong to the slow
+# reference library). DIR is a folder with include/cblas.h and lib/libopenblas, libblis, libcblas or libblas.
 AC_DEFUN([SHERD_BLAS], [
 AC_ARG_WITH([blas], [AS_HELP_STRING([--with-blas=auto|openblas|blis|cblas|DIR],
-    [which library gives cblas_sgemm @<:@auto@:>@])], [], [with_blas=auto])
+    [which library provides cblas_sgemm @<:@auto@:>@])], [], [with_blas=auto])
 have_blas=no
 AS_CASE([$with_blas],
     [auto|yes|/*], [sherd_blas_names="openblas blis cblas blas"],

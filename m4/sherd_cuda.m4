@@ -1,18 +1,19 @@
-# SHERD_CUDA: the CUDA toolkit, and the headers of NCCL and cuDNN.
+# SHERD_CUDA: find the CUDA toolkit, and the headers of NCCL and cuDNN.
 #
-# --with-cuda=check|yes|no|DIR builds kernels for real GPUs. --with-cuda=emulated builds them for the CPU, on doubles of the
-# CUDA runtime, cuBLASLt and NCCL that check the order of everything (tests/gpu/emulated): a test of the whole trainer that
-# needs no GPU, only the headers.
-# NCCL, cuBLASLt and cuDNN are loaded while the program runs, so that one program starts on hosts without them as well; only
-# their headers are wanted here. The CUDA runtime is linked statically, for the same reason.
+# --with-cuda=check|yes|no|DIR builds kernels for real GPUs. --with-cuda=emulated builds them for the CPU, on doubles of
+# the CUDA runtime, cuBLASLt and NCCL that check the order of all operations (tests/gpu/emulated): a test of the whole
+# trainer that needs no GPU, only the headers. NCCL, cuBLASLt and cuDNN are loaded at run time, so that one program also
+# starts on hosts without them; only their headers are needed here. The CUDA runtime is linked statically, for the same
+# reason.
 #
-# Sets cuda_CPPFLAGS, cuda_LIBS, NVCC, NVCC_FLAGS; the conditionals HAVE_CUDA (the program has a cuda device), CUDA_EMULATED
-# (it is the emulated one), HAVE_CUDA_HEADERS, HAVE_NCCL, HAVE_CUDNN, HAVE_CXX, HAVE_TSAN; and defines of the same names.
+# Sets cuda_CPPFLAGS, cuda_LIBS, NVCC, NVCC_FLAGS; the conditionals HAVE_CUDA (the program has a cuda device),
+# CUDA_EMULATED (it is the emulated one), HAVE_CUDA_HEADERS, HAVE_NCCL, HAVE_CUDNN, HAVE_CXX, HAVE_TSAN; and defines of
+# the same names.
 AC_DEFUN([SHERD_CUDA], [
 AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda=check|yes|no|DIR|emulated],
-    [CUDA toolkit for GPUs; emulated: GPUs are imitated on the CPU, for tests @<:@check@:>@])], [], [with_cuda=check])
+    [CUDA toolkit for GPUs; emulated: GPUs are emulated on the CPU, for tests @<:@check@:>@])], [], [with_cuda=check])
 AC_ARG_WITH([cuda-arch], [AS_HELP_STRING([--with-cuda-arch="80 90 100"],
-    [GPUs to compile for; the highest also as PTX for later ones @<:@80 90 100@:>@])], [], [with_cuda_arch="80 90 100"])
+    [GPUs to compile for; the highest also as PTX for newer ones @<:@80 90 100@:>@])], [], [with_cuda_arch="80 90 100"])
 AC_ARG_VAR([NVCC], [CUDA compiler])
 AC_ARG_VAR([NVCCFLAGS], [flags for the CUDA compiler])
 AS_CASE([$with_cuda], [check|yes|no|emulated|/*], [],
@@ -36,13 +37,13 @@ AS_CASE([$have_cuda:$with_cuda],
     [SHERD_RESULT([CUDA], [$sherd_nvcc_version], [$NVCC, for compute capabilities $sherd_archs])])
 SHERD_CUDA_PART([nccl], [NCCL], [#include <nccl.h>],
     [ncclConfig_t c = NCCL_CONFIG_INITIALIZER; c.maxCTAs = 8; return ncclCommSplit(0, 0, 0, 0, &c);],
-    [nccl.h], [NCCL_MAJOR NCCL_MINOR NCCL_PATCH], [several GPUs talk through MPI and host memory])
+    [nccl.h], [NCCL_MAJOR NCCL_MINOR NCCL_PATCH], [GPUs communicate through MPI and host memory])
 SHERD_CUDA_PART([cudnn], [CUDNN], [#include <cudnn.h>], [cudnnBackendDescriptor_t d = 0; return cudnnBackendFinalize(d) + CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION;],
-    [cudnn_version.h], [CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL], [attention by its own kernels])
+    [cudnn_version.h], [CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL], [attention uses Sherd's own kernels])
 AS_IF([test $have_cuda = yes], [
     AC_DEFINE([HAVE_CUDA], [1], [Define to 1 when the program has a cuda device, a real or an emulated one.])])
 AC_DEFINE_UNQUOTED([SHERD_CUDA_LIBDIRS], ["$sherd_cuda_libdirs"],
-    [Folders in which cuBLASLt, NCCL and cuDNN are looked for where the loader does not find them by itself.])
+    [Folders to search for cuBLASLt, NCCL and cuDNN if the loader does not find them by itself.])
 AC_SUBST([cuda_CPPFLAGS])
 AC_SUBST([cuda_LIBS])
 AC_SUBST([NVCC_FLAGS], ["$NVCCFLAGS $sherd_gencode"])
@@ -56,7 +57,7 @@ AM_CONDITIONAL([CUDA_EMULATED], [test "$have_cuda:$with_cuda" = yes:emulated])
 AM_CONDITIONAL([HAVE_CUDA_HEADERS], [test $have_cuda_headers = yes])
 ])
 
-# A C++17 compiler: of the same kind as CC, so that the sanitizers of both are one.
+# Find a C++17 compiler of the same kind as CC, so that both use the same sanitizers.
 AC_DEFUN([SHERD_CXX], [
 have_cxx=no
 AS_CASE([$CC], [*clang*], [sherd_cxx=`echo "$CC" | sed 's/clang/clang++/'`], [sherd_cxx=g++])
@@ -69,8 +70,8 @@ rm -f conftest.cc conftest$EXEEXT
 AC_MSG_RESULT([$have_cxx])
 AM_CONDITIONAL([HAVE_CXX], [test $have_cxx = yes])
 
-# GCC's ThreadSanitizer, for the race detector of tests/gpu: Clang's (14) does not see races between its fibers of two
-# blocks. Other sanitizers exclude it.
+# Find GCC's ThreadSanitizer, for the race detector of tests/gpu: Clang's (14) misses races between the fibers of two
+# blocks. It cannot be combined with other sanitizers.
 have_tsan=no
 AC_MSG_CHECKING([whether $CXX has ThreadSanitizer])
 cat > conftest.cc <<'END'
@@ -118,7 +119,7 @@ AS_IF([test $have_cxx = yes], [
     [sherd_cuda_why="no C++17 compiler"])
 ])
 
-# nvcc, and which GPUs of the wish it compiles for.
+# Find nvcc, and which of the requested GPUs it compiles for.
 AC_DEFUN([SHERD_CUDA_TOOLKIT], [
 : ${NVCCFLAGS=-O3}
 sherd_archs=
@@ -128,7 +129,7 @@ AS_IF([test -n "$NVCC"], [
     for sherd_arch in $with_cuda_arch; do
         SHERD_CUDA_ARCH([$sherd_arch])
     done
-    # 90a and the like are for one GPU only, and give no PTX that later ones could use.
+    # 90a and the like are for one GPU only, and give no PTX that newer GPUs could use.
     AS_CASE([$sherd_highest], [*a|*f|''], [],
         [sherd_gencode="$sherd_gencode -gencode=arch=compute_$sherd_highest,code=compute_$sherd_highest"])
     sherd_cuda_why="$NVCC compiles for none of $with_cuda_arch"
@@ -157,8 +158,8 @@ for sherd_lib in `echo "$sherd_cuda_libdirs" | tr ':' ' '` ''; do
 done
 ])
 
-# SHERD_CUDA_PART(NAME, MACRO, INCLUDE, BODY, VERSION-HEADER, VERSION-MACROS, WITHOUT): headers of a library that is loaded
-# while the program runs.
+# SHERD_CUDA_PART(NAME, MACRO, INCLUDE, BODY, VERSION-HEADER, VERSION-MACROS, WITHOUT): find the headers of a library
+# that is loaded at run time.
 AC_DEFUN([SHERD_CUDA_PART], [
 AC_ARG_WITH([$1], [AS_HELP_STRING([--with-$1=check|yes|no|DIR], [headers of $2, with CUDA only @<:@check@:>@])], [],
     [with_$1=check])
@@ -180,7 +181,7 @@ AS_IF([test $have_$1 = yes], [
     AC_DEFINE([HAVE_$2], [1], [Define to 1 when the headers of $2 are there.])
     SHERD_MACRO_VALUE([sherd_version], [$cuda_CPPFLAGS], [$5], [$6])])
 AS_IF([test $have_cuda = yes], [
-    AS_IF([test $have_$1 = yes], [SHERD_RESULT([$2], [${sherd_version:-found}], [loaded when the program runs])],
+    AS_IF([test $have_$1 = yes], [SHERD_RESULT([$2], [${sherd_version:-found}], [loaded at run time])],
         [SHERD_RESULT([$2], [no], [$7])])])
 AM_CONDITIONAL([HAVE_$2], [test $have_$1 = yes])
 ])

@@ -1,10 +1,10 @@
 # SHERD_LIB(NAME, DEFAULT, MODULE, HEADER, LIBS, CALL, DEBIAN, RHEL, SPACK, VERSION-MACROS, WITHOUT)
 #
-# One library, found in the same way as every other: --with-NAME=check|yes|no|DIR, where DEFAULT is `yes` for what Sherd
-# cannot do without and `check` for what it can. MODULE is pkg-config's name for it (empty: it has none); HEADER and LIBS
-# are for finding it without pkg-config; CALL is a statement that must link. DEBIAN, RHEL and SPACK are package names for
-# the message; WITHOUT says in the table what is lost without an optional one.
-# Sets NAME_CPPFLAGS, NAME_LIBS, have_NAME=yes|no, sherd_NAME_version where it is, and a row of the table; defines HAVE_NAME when found.
+# Find one library, in the same way as every other: --with-NAME=check|yes|no|DIR. DEFAULT is `yes` for a library that
+# Sherd requires and `check` for an optional one. MODULE is pkg-config's name for it (empty: it has none); HEADER and
+# LIBS are for finding it without pkg-config; CALL is a statement that must link. DEBIAN, RHEL and SPACK are package
+# names for the message; WITHOUT says in the table what is lost without an optional library. Sets NAME_CPPFLAGS,
+# NAME_LIBS, have_NAME=yes|no and a row of the table; if it is found also sherd_NAME_version, and defines HAVE_NAME.
 AC_DEFUN([SHERD_LIB], [
 AC_ARG_WITH([$1], [AS_HELP_STRING([--with-$1=check|yes|no|DIR], [header $4, $5 @<:@$2@:>@])], [], [with_$1=$2])
 have_$1=no
@@ -29,14 +29,15 @@ AC_SUBST([$1_CPPFLAGS])
 AC_SUBST([$1_LIBS])
 ])
 
-# What some headers (cmocka.h, pcre2.h) want to be read before them.
+# What must come before some headers (cmocka.h, pcre2.h).
 m4_define([SHERD_LIB_INCLUDES], [#define PCRE2_CODE_UNIT_WIDTH 8
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>])
 
-# SHERD_LIB_PLACE(NAME, MODULE, LIBS, HEADER): from --with-NAME to NAME_CPPFLAGS, NAME_LIBS and words for where that is.
+# SHERD_LIB_PLACE(NAME, MODULE, LIBS, HEADER): turn --with-NAME into NAME_CPPFLAGS, NAME_LIBS and sherd_where, which
+# says where the library is.
 AC_DEFUN([SHERD_LIB_PLACE], [
 $1_CPPFLAGS=
 $1_LIBS="$3"
@@ -54,10 +55,11 @@ AS_CASE([$with_$1],
     [AC_MSG_ERROR([--with-$1=$with_$1: say check, yes, no or a folder that begins with /])])
 ])
 
-# SHERD_PREFIX(NAME, DIR, LIBS, HEADER, [SUBFOLDER]): flags for a library below DIR; the path is kept in the program, for
-# such libraries are seldom where the loader looks by itself. Debian has libraries in lib/x86_64-linux-gnu, and headers and
-# libraries of an MPI in a SUBFOLDER (hdf5/openmpi) there and in include. A DIR without header or library would let the
-# compiler's own paths win unseen: the one is an error here, the other links a file that does not exist.
+# SHERD_PREFIX(NAME, DIR, LIBS, HEADER, [SUBFOLDER]): set the flags for a library below DIR. The path is kept in the
+# program, because such libraries are seldom where the loader looks by itself. Debian has libraries in
+# lib/x86_64-linux-gnu, and headers and libraries for one MPI in a SUBFOLDER (hdf5/openmpi) there and in include. With a
+# DIR that lacks the header or the library, the compiler's own paths would silently win. So a missing header is an error
+# here, and for a missing library the flags name a file that does not exist.
 AC_DEFUN([SHERD_PREFIX], [
 sherd_first=`expr "X$3" : 'X-l\(@<:@^ @:>@*\)'`
 sherd_libdir=

@@ -1,12 +1,12 @@
-# SHERD_MPI: find MPI without taking the user's compiler away.
+# SHERD_MPI: find MPI, and keep the user's compiler.
 #
-# A compiler that links MPI as it is (CC=mpicc, Cray's cc) is used as it is. Else the flags are read from an mpicc wrapper
-# (`mpicc -show`), so that GCC and Clang both work with any MPI that is installed. The first wrapper that is there decides:
-# one whose flags do not link ends configure, since going on to the next would build with an MPI that nobody chose.
-# Sets mpi_CPPFLAGS, mpi_LIBS, sherd_mpi_kind (openmpi | mpich | intel | other), MPIRUN, and a row of the table.
+# A compiler that already links MPI (CC=mpicc, Cray's cc) is used as it is. Otherwise the flags are read from an mpicc
+# wrapper (`mpicc -show`), so that GCC and Clang both work with any installed MPI. The first wrapper found decides: if
+# its flags do not link, configure ends, because trying the next one would build with an MPI that nobody chose. Sets
+# mpi_CPPFLAGS, mpi_LIBS, sherd_mpi_kind (openmpi | mpich | intel | other), MPIRUN, and a row of the table.
 AC_DEFUN([SHERD_MPI], [
 AC_ARG_WITH([mpi], [AS_HELP_STRING([--with-mpi=auto|openmpi|mpich|DIR],
-    [which MPI, when CC is not an MPI compiler itself @<:@auto@:>@])], [], [with_mpi=auto])
+    [which MPI, if CC is not an MPI compiler itself @<:@auto@:>@])], [], [with_mpi=auto])
 AC_ARG_VAR([MPIRUN], [program that starts MPI programs in the tests (mpirun, mpiexec, srun)])
 mpi_CPPFLAGS=
 mpi_LIBS=
@@ -15,7 +15,7 @@ AS_CASE([$with_mpi],
     [openmpi|mpich], [sherd_wrappers="mpicc.$with_mpi mpicc"],
     [/*], [sherd_wrappers=$with_mpi/bin/mpicc
         AS_IF([test ! -x "$sherd_wrappers"], [AC_MSG_ERROR([--with-mpi=$with_mpi: there is no program $sherd_wrappers])])
-        # Intel's wrapper asks it where it is; no other MPI reads it.
+        # Intel's wrapper finds its installation by this variable; no other MPI reads it.
         I_MPI_ROOT=$with_mpi
         export I_MPI_ROOT],
     [AC_MSG_ERROR([--with-mpi=$with_mpi: say auto, openmpi, mpich or a folder that begins with / and has bin/mpicc])])
@@ -29,7 +29,7 @@ for sherd_try in $sherd_wrappers; do
 done
 AS_IF([test $sherd_have_mpi = no], [SHERD_MPI_MISSING])
 SHERD_MPIRUN
-SHERD_RESULT([MPI], [$sherd_mpi_name], [$sherd_mpi_where, started by ${MPIRUN:-nothing that was found}])
+SHERD_RESULT([MPI], [$sherd_mpi_name], [$sherd_mpi_where, started by ${MPIRUN:-no launcher that was found}])
 AC_SUBST([mpi_CPPFLAGS])
 AC_SUBST([mpi_LIBS])
 ])
@@ -38,7 +38,7 @@ AC_DEFUN([SHERD_MPI_LINKS], [
 SHERD_TRY_LINK([$mpi_CPPFLAGS], [$mpi_LIBS], [#include <mpi.h>], [MPI_Init(0, 0); MPI_Finalize();], [$1], [$2])
 ])
 
-# CC links MPI by itself. An MPI that --with-mpi names must be the same one.
+# CC links MPI by itself. If --with-mpi names an MPI, it must be the same one.
 AC_DEFUN([SHERD_MPI_COMPILER], [
 SHERD_MPI_KIND
 set dummy $CC
@@ -50,7 +50,7 @@ AS_CASE([$with_mpi:$sherd_mpi_kind:$sherd_mpi_where],
     [AC_MSG_ERROR([--with-mpi=$with_mpi was asked for, but CC=$CC links $sherd_mpi_name by itself (a wrapper, or by CPATH and LIBRARY_PATH); drop one of the two])])
 ])
 
-# SHERD_MPI_WRAPPER(FILE): take its flags if it is there and of the kind that was asked for.
+# SHERD_MPI_WRAPPER(FILE): use its flags if it exists and is of the kind that was asked for.
 AC_DEFUN([SHERD_MPI_WRAPPER], [
 sherd_wrapper=$1
 AS_IF([test -n "$sherd_wrapper"], [
@@ -62,7 +62,7 @@ AS_IF([test -n "$sherd_wrapper"], [
             SHERD_MPI_LINKS([sherd_have_mpi=yes], [sherd_have_mpi=no])
             AC_MSG_RESULT([$sherd_have_mpi])
             AS_IF([test $sherd_have_mpi = no], [AC_MSG_ERROR([$CC does not link MPI programs with what "$sherd_wrapper -show" prints (see config.log).
-  Mend that installation, or name another one: --with-mpi=openmpi|mpich|DIR, or CC=mpicc])])
+  Repair that installation, or name another one: --with-mpi=openmpi|mpich|DIR, or CC=mpicc])])
             sherd_mpi_where=$sherd_wrapper])])
 ])
 
@@ -80,7 +80,7 @@ for sherd_word in `$2 -show 2>/dev/null | tr -d '"' | tr ' ' '\n' | sed -n '/^-/
 done
 ])
 
-# Which MPI the header says it is, for HDF5's sake and the launcher's. Intel MPI's names an MPICH too.
+# Find out from the header which MPI this is, to choose HDF5 and the launcher. Intel MPI's header names an MPICH too.
 AC_DEFUN([SHERD_MPI_KIND], [
 sherd_mpi_kind=other
 sherd_mpi_name="unknown kind"
@@ -90,7 +90,7 @@ SHERD_MPI_KIND_IF([mpich], [MPICH], [MPICH_VERSION])
 SHERD_MPI_KIND_IF([intel], [Intel MPI], [I_MPI_VERSION])
 ])
 
-# SHERD_MPI_KIND_IF(KIND, NAME, MACROS): it is that one if mpi.h says its version.
+# SHERD_MPI_KIND_IF(KIND, NAME, MACROS): it is this kind if mpi.h defines its version.
 AC_DEFUN([SHERD_MPI_KIND_IF], [
 SHERD_MACRO_VALUE([sherd_version], [$mpi_CPPFLAGS], [mpi.h], [$3])
 AS_CASE([$sherd_version], [@<:@0-9@:>@*], [
@@ -112,9 +112,9 @@ AS_CASE([$with_mpi],
         [$sherd_how])])
 ])
 
-# The launcher of the same MPI: beside its compiler, then in PATH. Another MPI's mpirun would start N programs of one rank
-# each, so its --version must tell that it is the right one; in PATH, where another installation may come first, of the
-# same version too.
+# Find the launcher of the same MPI: next to its compiler, then in PATH. Another MPI's mpirun would start N programs of
+# one rank each, so its --version must name the right MPI; in PATH, where another installation may come first, it must
+# also name the same version.
 AC_DEFUN([SHERD_MPIRUN], [
 AC_MSG_CHECKING([for the launcher of $sherd_mpi_name])
 AS_IF([test -n "$MPIRUN" && (command -v "$MPIRUN") >/dev/null || test -z "$MPIRUN"], [],

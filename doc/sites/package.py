@@ -3,8 +3,8 @@
 #
 #   spack install --no-checksum sherd ^openmpi
 #
-# --no-checksum, as long as the version below has none: add sha256= with what `sha256sum` says of
-# the tarball you trust.
+# --no-checksum is needed as long as the version below has no checksum: add sha256= with the sum
+# that `sha256sum` prints for the tarball you trust.
 import os
 
 from spack_repo.builtin.build_systems.autotools import AutotoolsPackage
@@ -94,7 +94,7 @@ class Sherd(AutotoolsPackage, CudaPackage):
         return args
 
     def setup_run_environment(self, env):
-        # They are loaded when the program runs, and only where there is a GPU.
+        # They are loaded when the program runs, and only if there is a GPU.
         for name in ("nccl", "cudnn"):
             if name in self.spec:
                 env.prepend_path("LD_LIBRARY_PATH", self.spec[name].libs.directories[0])
