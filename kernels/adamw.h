@@ -1,4 +1,4 @@
-/* AdamW's numbers that are the same for all elements of a run: computed once, in double, on the host; and where its
+/* AdamW's factors that are the same for all elements of a run, computed once, in double, on the host; and where its
  * parameters are. Valid C and C++. */
 #ifndef SH_KERNELS_ADAMW_H
 #define SH_KERNELS_ADAMW_H

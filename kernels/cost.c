@@ -1,8 +1,9 @@
-/* What a call costs at least: additions and multiplications, by its row's formula, and bytes that must cross the memory
- * once. The planner divides them by measured rates; they are floors, not predictions.
+/* The least a call can cost: additions and multiplications, by its row's formula, and bytes that must cross the
+ * memory once. The planner divides them by measured rates; they are floors, not predictions.
  *
- * Of the pairs (query, key) of attention those that the causal mask leaves are counted, T(T+1)/2 of T*T, as only they need
- * be looked at, and of these those that a window leaves. Document masks leave still fewer; the shapes do not tell. */
+ * Attention counts only the (query, key) pairs that the causal mask leaves, T(T+1)/2 of T*T, since no others need to
+ * be looked at, and of these only the ones inside the window. Document masks leave still fewer pairs, but the shapes
+ * do not tell. */
 #include "kernels/shape.h"
 
 static double bytes(const struct sh_operand *t)
@@ -14,7 +15,7 @@ static double bytes(const struct sh_operand *t)
     return n;
 }
 
-/* Bytes of the elements that the call touches: all, but for tables of which only some rows are looked up. */
+/* Bytes of the elements that the call touches: all of them, except for tables in which only some rows are looked up. */
 static double touched(const struct sh_op_call *c, const struct sh_operand_row *row, const struct sh_operand *t,
                       const struct sh_letters *letters)
 {
@@ -23,8 +24,8 @@ static double touched(const struct sh_op_call *c, const struct sh_operand_row *r
     return sh_formula_value(&row->touched, letters, c) * sh_dtype_bytes(t->dtype);
 }
 
-/* Bytes of an output that are written, and read where the earlier value counts. One of which some rows are added to is
- * first set to zero. */
+/* Bytes of an output that are written, plus those read if its earlier value counts. An output of which only some rows
+ * are added to is set to zero first, unless it accumulates. */
 static double written(const struct sh_op_call *c, int i, const struct sh_letters *letters)
 {
     const struct sh_operand_row *row = &sh_op_shape(c->kind)->out[i];
@@ -36,7 +37,8 @@ static double written(const struct sh_op_call *c, int i, const struct sh_letters
     return earlier ? 2 * some : some;
 }
 
-/* T(T+1)/2 pairs less those of the T-W queries that see no more than W keys. */
+/* The share of T*T that is counted: T(T+1)/2 pairs, less those hidden from the T-W queries that see no more than W
+ * keys. */
 static double share_of_pairs(const struct sh_op_call *c)
 {
     double T, W = c->attr->attn.window, hidden;

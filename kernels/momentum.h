@@ -1,5 +1,5 @@
-/* Updates that keep one number beside each parameter, SGD's and Lion's: what is the same for all elements of a run,
- * computed once, in double, on the host; the rules themselves; and where the parameters are. Valid C, C++ and CUDA. */
+/* SGD and Lion, the updates that keep one number per parameter: the factors that are the same for all elements of a
+ * run, computed once, in double, on the host; the update rules; and where the parameters are. Valid C, C++ and CUDA. */
 #ifndef SH_KERNELS_MOMENTUM_H
 #define SH_KERNELS_MOMENTUM_H
 
@@ -23,7 +23,7 @@ static inline struct sh_momentum_factors sh_momentum_factors_of(const struct sh_
     return f;
 }
 
-/* As torch.optim.SGD with momentum beta1, no dampening, and the decay added to the gradient:
+/* As in torch.optim.SGD with momentum beta1, no dampening, and the decay added to the gradient:
  *   g = grad_scale g + decay p, m = beta1 m + g, p = p - lr m */
 SH_FLOATS void sh_sgd_elem(float *p, float *m, float grad, const struct sh_momentum_factors *f)
 {
@@ -31,9 +31,9 @@ SH_FLOATS void sh_sgd_elem(float *p, float *m, float grad, const struct sh_momen
     *p -= f->lr * *m;
 }
 
-/* Lion (Chen et al., arXiv:2302.06675, algorithm 2), with the decay apart from the gradient:
+/* Lion (Chen et al., arXiv:2302.06675, algorithm 2), with decay decoupled from the gradient:
  *   u = sign(beta1 m + (1 - beta1) g), p = (1 - lr decay) p - lr u, m = beta2 m + (1 - beta2) g
- * The sign of 0 is 0, and of a NaN it is that NaN. */
+ * The sign of 0 is 0, and the sign of a NaN is that NaN. */
 SH_FLOATS void sh_lion_elem(float *p, float *m, float grad, const struct sh_momentum_factors *f)
 {
     float g = grad * f->grad_scale, u = f->beta1 * *m + f->grad1 * g;

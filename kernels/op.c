@@ -1,7 +1,7 @@
-/* The table of operations. Letters: B batch, T sequence, N = B*T rows, C channels, H heads, K key-value heads, D head dim,
- * F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product, b blocks; of LORA P parts, R rank, M columns of
- * the stack. Additions and multiplications are
- * counted from the formulas in kernels/ref, with an exponential, a division or a root as one. */
+/* The table of operations. Letters: B batch, T sequence, N = B*T rows, C channels, H heads, K key-value heads, D head
+ * dim, F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product, b blocks; in LORA P parts,
+ * R rank, M columns of the stack. Additions and multiplications are counted from the formulas in kernels/ref, with an
+ * exponential, a division or a root as one. */
 #include "kernels/op.h"
 
 #include "src/base/exact.h"
@@ -10,8 +10,8 @@
 
 #include <pthread.h>
 
-/* Output 0 may take the storage of input i: allowed only where every kernel reads an element, at the latest, just
- * before it writes the same index. */
+/* Output 0 may take the storage of input i. Allowed only if every kernel reads an element no later than just before
+ * it writes the same index. */
 #define OVER(i) .inplace_in = (i), .inplace_out = 0
 #define APART .inplace_in = -1, .inplace_out = -1
 
@@ -47,7 +47,7 @@ static const struct sh_attr_field lora_attrs[] = {
     FIELD(lora, first[2]), FIELD(lora, width[2]), FIELD(lora, scale), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), {0}};
 
-/* As a double, for printing and for the letters of shapes: sizes are below 2^53. */
+/* As a double, for printing and for the letters of shapes; sizes are below 2^53. */
 double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *field)
 {
     const void *at = (const char *)attr + field->at;
@@ -188,17 +188,17 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
 _Static_assert(SH_NF4_ELEMS == 64 && SH_NF4_BLOCK_BYTES == 36, "as the row of UNPACK says");
 _Static_assert(SH_EXACT_ELEMS == 22, "as the rows of SUMSQ and EXACT_ROUND say");
 
-/* Names are those of the list of kinds, so that the printed program and the traces cannot disagree with it. */
+/* Names come from the list of kinds, so printed programs and traces cannot disagree with it. */
 #define NAME(KIND, name) [SH_OP_##KIND] = #name,
 static const char *const names[SH_OP_KINDS] = {SH_OP_LIST(NAME, NAME, NAME)};
 
-/* Rows are parsed once, at the first question: any thread may ask first, as a bench or a test does without a run. */
+/* Rows are parsed once, on first use. Any thread may be the first: a bench or a test asks without a run. */
 static struct sh_op_info table[SH_OP_KINDS];
 static struct sh_op_shape shapes[SH_OP_KINDS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* What the text of a shape says of operands becomes masks, by which passes ask. A text that cannot be parsed leaves
- * its row without operands. */
+/* Turn the text of a shape into masks of operands, which the passes query. A text that cannot be parsed leaves its
+ * row without operands. */
 static void read_row(enum sh_op_kind kind)
 {
     struct sh_op_info *row = &table[kind];

@@ -1,15 +1,16 @@
-/* Where QK_NORM finds its groups: the columns of queries and then those of keys are cut in groups as wide as wq and wk. A
- * weight as wide as a head is one norm a head; one as wide as all queries is one norm for them together. Valid C and C++. */
+/* Where QK_NORM finds its groups: first the columns of the queries, then those of the keys, are cut into groups as
+ * wide as wq and wk. A weight as wide as a head gives one norm per head; one as wide as all queries gives one norm
+ * over them all. Valid C and C++. */
 #ifndef SH_KERNELS_QK_NORM_H
 #define SH_KERNELS_QK_NORM_H
 
 #include "kernels/op.h"
 
 struct sh_qk_norm {
-    int64_t rows, row;    /* of qkv; elements of a row */
+    int64_t rows, row;    /* of qkv: rows, and elements per row */
     int64_t q, k;         /* groups of queries and of keys */
     int64_t q_cols, cols; /* columns of queries; of both */
-    int64_t wq, wk;       /* elements of a group */
+    int64_t wq, wk;       /* elements per group */
 };
 
 static inline int64_t sh_qk_norm_elems(const struct sh_operand *t)
@@ -20,7 +21,8 @@ static inline int64_t sh_qk_norm_elems(const struct sh_operand *t)
     return n;
 }
 
-/* `wq`: the operand, which wk follows. Widths that cut no whole groups give none, which the kernels refuse. */
+/* `wq`: the operand; wk follows it. Widths that do not divide the columns leave a remainder; sh_qk_norm_fits() finds
+ * it and the kernels refuse the call. */
 static inline struct sh_qk_norm sh_qk_norm_of(const struct sh_op_call *call, const struct sh_operand *wq)
 {
     struct sh_qk_norm s;

@@ -1,5 +1,5 @@
-/* Letters of a row stand for sizes: the first operand that has a letter alone says what it is, and all others are
- * compared with that. So the check pass and the costs of operations read one table (op.c). */
+/* Letters of a row stand for sizes. The first operand with a dim that is a letter alone defines the letter, and all
+ * other operands are compared with that. The check pass and the costs of operations thus read one table (op.c). */
 #include "kernels/shape.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 /* --- letters --- */
 
-/* Operands that are not given have no dimensions; a scalar has one of size 1. */
+/* An absent operand has no dimensions; a scalar has one, of size 1. */
 static bool absent(const struct sh_operand *t)
 {
     return t->ndim == 0;
@@ -22,7 +22,7 @@ static int64_t elems(const struct sh_operand *t)
     return n;
 }
 
-/* Dim i as the row counts them. */
+/* Dim i in the row's order. */
 static int64_t dim_of(const struct sh_op_call *call, const struct sh_operand_row *row, const struct sh_operand *t,
                       int i)
 {
@@ -36,7 +36,7 @@ static bool same_ndim(const struct sh_operand_row *row, const struct sh_operand 
     return row->any_shape || row->ndim == t->ndim;
 }
 
-/* The first operand that says a letter binds it; another size of it later is a misfit. */
+/* The first operand that defines a letter binds it; a different size for it later is a misfit. */
 static void say(struct sh_letters *letters, char letter, int64_t value)
 {
     int64_t *at = &letters->value[(unsigned char)letter & 127];
@@ -52,7 +52,7 @@ static void letters_of(const struct sh_op_call *call, const struct sh_operand_ro
         say(letters, sh_formula_letter(&row->dim[i]), dim_of(call, row, t, i));
 }
 
-/* Attributes come first: the number of heads is known from them only. */
+/* Attributes come first: only they give the number of heads. */
 void sh_shape_letters(const struct sh_op_call *call, struct sh_letters *letters)
 {
     const struct sh_op_shape *s = sh_op_shape(call->kind);
@@ -66,13 +66,13 @@ void sh_shape_letters(const struct sh_op_call *call, struct sh_letters *letters)
         letters_of(call, &s->out[i], &call->out[i], letters);
 }
 
-/* The operand with the number that a term has for it. */
+/* The operand that a term refers to by number. */
 static const struct sh_operand *operand_of(const struct sh_op_call *call, int number)
 {
     return number < SH_OP_MAX_IN ? &call->in[number] : &call->out[number - SH_OP_MAX_IN];
 }
 
-/* -1: a letter that no operand says. A term that counts with an absent operand is 0. */
+/* -1 if no operand defines one of the letters. A term tied to an absent operand is 0. */
 double sh_formula_value(const struct sh_formula *f, const struct sh_letters *letters, const struct sh_op_call *call)
 {
     double sum = 0;
@@ -98,7 +98,7 @@ double sh_formula_value(const struct sh_formula *f, const struct sh_letters *let
 struct fit {
     const struct sh_op_call *call;
     struct sh_letters letters;
-    int bound[SH_TYPE_RULES]; /* dtype of an operand that says act, sum, master or any; -1: none has yet */
+    int bound[SH_TYPE_RULES]; /* dtype of the operands of act, sum, master or any; -1: none seen yet */
 };
 
 /* Each dimension is a formula over letters that were bound before. */
@@ -112,7 +112,7 @@ static bool right_dims(const struct fit *fit, const struct sh_operand_row *row, 
     return !row->least || dim_of(fit->call, row, t, 0) >= fit->letters.value[(unsigned char)row->least & 127];
 }
 
-/* What a rule may be bound to at all. */
+/* Whether a rule may be bound to this type at all. */
 static bool allowed(enum sh_type_rule rule, enum sh_dtype dtype)
 {
     static const unsigned allow[SH_TYPE_RULES] = {
@@ -140,7 +140,7 @@ static bool right_type(struct fit *fit, const struct sh_operand_row *row, enum s
     return allowed(row->type, dtype);
 }
 
-/* "opt:bf16" is there exactly when the master is bfloat16: that is the other half of it. */
+/* An operand marked "opt:bf16" is present if and only if the master is bfloat16: it is the other half of the master. */
 static bool right_presence(const struct fit *fit, const struct sh_operand_row *row, const struct sh_operand *t)
 {
     if (row->with_bf16)
@@ -170,7 +170,7 @@ static bool fits(struct fit *fit, const struct sh_operand_row *row, const struct
     return absent(t) || (right_dims(fit, row, t) && right_type(fit, row, t->dtype));
 }
 
-/* Inputs first, since outputs are told by their letters. */
+/* Inputs first, since their letters define the outputs. */
 const char *sh_shape_misfit(const struct sh_op_call *call, char text[SH_MISFIT_TEXT])
 {
     const struct sh_op_shape *s = sh_op_shape(call->kind);

@@ -1,20 +1,23 @@
-/* The texts of the operation table (op.c), read: operands with their shapes and types, and formulas over the same letters.
+/* Parser for the texts of the operation table (op.c): operands with their shapes and types, and formulas over the
+ * same letters.
  *
  *   "x [N,I] act, w [O,I] act turns, b [O] act opt -> y [N,O] act"
  *
- * An operand is NAME [DIMS] TYPE and flags; inputs stand before the arrow.
- *   dims   formulas: sums of products of a number and letters, as N, 2F, HD+2KD. A letter is one number in all operands of a
- *          call: what a dim that is the letter alone says, or an attribute (struct sh_attr_field). P>=T: P, which is T at
- *          least. [n], a small letter: any shape of n elements; [64b]: of so many times b
- *   type   f32 bf16 f64 i32 i16 u8; act: f32, bf16 or f16, sum: f32, f64 or bf16, master: f32 or bf16, any: any, each the
- *          same for all operands that say so; float: f32, bf16 or f16; state: f32 or bf16
- *   flags  opt: may be absent; opt:bf16: is there when the master is bf16, and only then
- *          +=: added to when attr->accumulate says so; inout: its earlier value counts always
- *          turns: its two dims change places when attr->linear.w_in_out
- *          of FORMULA: the call touches so many of its elements only
- * A term of a formula of operations may end in :NAME, and counts when that operand is there.
+ * An operand is NAME [DIMS] TYPE and flags; inputs come before the arrow.
+ *   dims   formulas: sums of products of a number and letters, e.g. N, 2F, HD+2KD. A letter is the same number in all
+ *          operands of a call. Its value comes from a dim that is the letter alone, or from an attribute (struct
+ *          sh_attr_field). P>=T: P, which must be at least T. [n], a small letter: any shape with n elements; [64b]:
+ *          any shape with 64 b elements
+ *   type   f32 bf16 f64 i32 i16 u8. act: f32, bf16 or f16; sum: f32, f64 or bf16; master: f32 or bf16; any: any type;
+ *          each of these four is the same type for all operands that name it. float: f32, bf16 or f16; state: f32 or
+ *          bf16
+ *   flags  opt: may be absent; opt:bf16: present if the master is bf16, and only then
+ *          +=: added to if attr->accumulate says so; inout: its earlier value always counts
+ *          turns: its two dims are swapped if attr->linear.w_in_out
+ *          of FORMULA: the call touches only that many of its elements
+ * A term in a formula of operations may end in :NAME; it then counts only if that operand is present.
  *
- * Local; the table is read once, by whoever asks first. */
+ * Local; the table is parsed once, by the first caller. */
 #ifndef SH_KERNELS_SHAPE_H
 #define SH_KERNELS_SHAPE_H
 
@@ -27,7 +30,7 @@ struct sh_formula {
     struct sh_formula_term {
         int factor;
         char letters[SH_FORMULA_LETTERS];
-        int only_with; /* input, or SH_OP_MAX_IN + output; -1: counts always */
+        int only_with; /* input i: i; output i: SH_OP_MAX_IN + i; -1: counts always */
     } term[SH_FORMULA_TERMS];
 };
 
@@ -49,7 +52,7 @@ struct sh_operand_row {
     int text_len;
     int ndim;
     struct sh_formula dim[SH_MAX_DIMS];
-    char least;                    /* dim[0] is this letter at least; 0: no limit */
+    char least;                    /* dim[0] is at least this letter; 0: no limit */
     enum sh_type_rule type;
     enum sh_dtype dtype;           /* FIXED */
     bool any_shape;                /* dim[0] is the number of elements */
@@ -65,25 +68,26 @@ struct sh_op_shape {
     struct sh_formula flops;
 };
 
-/* Read a row's texts; flops may be NULL. False: they are not in the language above. `shape` keeps pointers to `text`. */
+/* Parse a row's texts; flops may be NULL. False: they are not in the notation above. `shape` keeps pointers into
+ * `text`. */
 bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shape);
 
-/* The letter that a formula is, alone and once; 0: it is more than that (shape_read.c). */
+/* The letter, if the formula is one letter alone with factor 1; otherwise 0 (shape_read.c). */
 char sh_formula_letter(const struct sh_formula *f);
 
-/* The row of a kind; without operands where its text cannot be read. */
+/* The row of a kind. It has no operands if its text cannot be parsed. */
 const struct sh_op_shape *sh_op_shape(enum sh_op_kind kind);
 
-/* What the letters of a call stand for; -1: nothing says so. Operands without dims are absent. */
+/* The values of a call's letters; -1: nothing defines the letter. An operand without dims is absent. */
 struct sh_letters {
     int64_t value[128];
 };
 void sh_shape_letters(const struct sh_op_call *call, struct sh_letters *letters);
 
-/* A letter without a value makes it negative: no dim is. */
+/* The value; negative, which no dim is, if a letter has no value. */
 double sh_formula_value(const struct sh_formula *f, const struct sh_letters *letters, const struct sh_op_call *call);
 
-/* NULL: the call's operands are what the table says; else text, which says which is not. */
+/* NULL if the call's operands match the table; otherwise text, which names the one that does not. */
 enum { SH_MISFIT_TEXT = 192 };
 const char *sh_shape_misfit(const struct sh_op_call *call, char text[SH_MISFIT_TEXT]);
 

@@ -1,16 +1,16 @@
-/* The reader of the language in which rows of op.c describe their operands (shape.h). */
+/* Parser for the notation in which rows of op.c describe their operands (shape.h). */
 #include "kernels/shape.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* What is still to be read, and what it becomes. */
+/* The text still to be parsed, and the result. */
 struct reader {
     const char *at;
     struct sh_op_shape *shape;
 };
 
-/* Past blanks; with "" only those. */
+/* Skip blanks, then `what`, which may be "". */
 static bool skip(struct reader *r, const char *what)
 {
     size_t n = strlen(what);
@@ -23,7 +23,7 @@ static bool skip(struct reader *r, const char *what)
     return true;
 }
 
-/* The same for a whole word. */
+/* The same for a whole word; the reader stays in place if the word is not there. */
 static bool skip_word(struct reader *r, const char *word)
 {
     const char *begin = r->at;
@@ -34,7 +34,7 @@ static bool skip_word(struct reader *r, const char *word)
     return false;
 }
 
-/* Letters and digits, as in "dy" or "w1". False: none, or too long a one. */
+/* Letters and digits, as in "dy" or "w1". False: none, or too many. */
 static bool read_name(struct reader *r, char name[SH_OPERAND_NAME])
 {
     int n = 0;
@@ -46,7 +46,7 @@ static bool read_name(struct reader *r, char name[SH_OPERAND_NAME])
     return n > 0 && !isalnum((unsigned char)*r->at);
 }
 
-/* The operand that a term counts with. */
+/* Read the operand whose presence a term depends on. */
 static bool read_only_with(struct reader *r, struct sh_formula_term *term)
 {
     char name[SH_OPERAND_NAME];
@@ -66,7 +66,7 @@ static bool read_only_with(struct reader *r, struct sh_formula_term *term)
     return term->only_with >= 0;
 }
 
-/* "2NIO", "I", "3": a factor, letters that are multiplied, and maybe ":b" behind them. */
+/* "2NIO", "I", "3": a factor, letters that are multiplied, and optionally ":b" after them. */
 static bool read_term(struct reader *r, struct sh_formula_term *term)
 {
     const char *begin;
@@ -84,7 +84,7 @@ static bool read_term(struct reader *r, struct sh_formula_term *term)
     return r->at > begin && !isalpha((unsigned char)*r->at) && read_only_with(r, term);
 }
 
-/* Terms with + between. */
+/* Terms separated by +. */
 static bool read_formula(struct reader *r, struct sh_formula *f)
 {
     do {
@@ -94,7 +94,7 @@ static bool read_formula(struct reader *r, struct sh_formula *f)
     return true;
 }
 
-/* The letter that a formula is, alone; 0: it is more, or less. */
+/* The letter, if the formula is one letter alone; otherwise 0. */
 char sh_formula_letter(const struct sh_formula *f)
 {
     bool alone = f->n == 1 && f->term[0].factor == 1 && strlen(f->term[0].letters) == 1;
@@ -102,13 +102,13 @@ char sh_formula_letter(const struct sh_formula *f)
     return alone ? f->term[0].letters[0] : '\0';
 }
 
-/* The same where a number may stand before it. */
+/* The same, but a number may precede the letter. */
 static char times_letter(const struct sh_formula *f)
 {
     return f->n == 1 && strlen(f->term[0].letters) == 1 ? f->term[0].letters[0] : '\0';
 }
 
-/* "[N,2F]"; "[O>=K]": the first dimension may be longer; "[n]": any shape of so many elements. */
+/* "[N,2F]"; "[O>=K]": the first dimension may be larger; "[n]": any shape with n elements. */
 static bool read_dims(struct reader *r, struct sh_operand_row *o)
 {
     if (!skip(r, "["))
@@ -123,7 +123,7 @@ static bool read_dims(struct reader *r, struct sh_operand_row *o)
     return skip(r, "]");
 }
 
-/* The name of a type, or a rule that binds several operands to one type. */
+/* The name of a type, or of a rule that binds several operands to one type. */
 static bool read_type(struct reader *r, struct sh_operand_row *o)
 {
     static const char *const rules[SH_TYPE_RULES] = {
@@ -143,7 +143,7 @@ static bool read_type(struct reader *r, struct sh_operand_row *o)
     return false;
 }
 
-/* In any order, up to the next comma or arrow. */
+/* Flags in any order, up to the next comma or arrow. */
 static bool read_flags(struct reader *r, struct sh_operand_row *o)
 {
     for (;;) {
@@ -164,7 +164,7 @@ static bool read_flags(struct reader *r, struct sh_operand_row *o)
     }
 }
 
-/* Operands up to the arrow or the end. */
+/* Operands up to the arrow or the end of the text. */
 static bool read_operands(struct reader *r, struct sh_operand_row *row, int room, int *n)
 {
     skip(r, "");
@@ -186,7 +186,7 @@ static bool read_operands(struct reader *r, struct sh_operand_row *row, int room
     return true;
 }
 
-/* Operands, an arrow, operands, and nothing behind them; then the operations as a formula of their own. */
+/* Operands, an arrow, operands, and nothing after them; then the operations as a separate formula. */
 static bool read_all(struct reader *r, const char *flops)
 {
     struct sh_op_shape *s = r->shape;
@@ -198,7 +198,7 @@ static bool read_all(struct reader *r, const char *flops)
     return read_formula(r, &s->flops) && !*r->at;
 }
 
-/* A row that cannot be read is a shape without operands, which tests/op/test_op.c looks for. */
+/* A row that cannot be parsed becomes a shape without operands, which tests/op/test_op.c looks for. */
 bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shape)
 {
     struct reader r = {.at = text, .shape = shape};

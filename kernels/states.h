@@ -1,14 +1,15 @@
-/* The states of an optimizer in memory: float32, or bfloat16 in half of it. An update computes in float32 and rounds what it
- * leaves in bfloat16 stochastically (sh_f32_to_bf16_stochastic()): rounded to nearest, a mean of squares of beta2 = 0.999
- * could not fall any more, as it loses a thousandth a step and bfloat16 has 8 bits.
+/* The states of an optimizer in memory: float32, or bfloat16 in half the space. An update computes in float32 and
+ * rounds a bfloat16 state stochastically (sh_f32_to_bf16_stochastic()). With rounding to nearest, a mean of squares
+ * with beta2 = 0.999 could no longer fall, because it loses a thousandth per step and bfloat16 has 8 bits.
  *
- * The random bits are a function of the seed, the number of the update, the tensor and the element's place in it. So they
- * are the same on every mesh, for every cut of a shard, any number of threads, and on every device:
+ * The random bits are a function of the seed, the number of the update, the tensor and the element's place in it, so
+ * they are the same on every mesh and device, for every cut of a shard and any number of threads:
  *
  *     block e / 4 of Philox with the key of (seed, tensor), and the number of the update above it; word e % 4 of it;
- *     of that 16 bits for each state, state 0 the lower ones
+ *     16 bits of that word for each state, the lower ones for state 0
  *
- * Initial values take the same keys with 0 above, which no update has. Local, no failure. Valid C, C++ and CUDA. */
+ * Initial values use the same keys with 0 above, a number that no update has. Local, no failure. Valid C, C++ and
+ * CUDA. */
 #ifndef SH_KERNELS_STATES_H
 #define SH_KERNELS_STATES_H
 
@@ -18,7 +19,7 @@
 
 enum { SH_RANDOM_ELEMS = 4, SH_RANDOM_BITS = 16 }; /* elements that share a block; bits of a state */
 
-/* Where the random bits of a run come from. */
+/* The source of a run's random bits. */
 struct sh_random {
     uint64_t key, update;
     int64_t origin;
@@ -33,19 +34,19 @@ static inline struct sh_random sh_random_of(const struct sh_op_call *call, const
     return d;
 }
 
-/* The words of the four elements of which element i of the shard is one. */
+/* The words of the block of four elements that contains element i of the shard. */
 SH_FLOATS void sh_random_block(const struct sh_random *d, int64_t i, uint32_t word[SH_RANDOM_ELEMS])
 {
     sh_philox_block(d->key, d->update, (uint64_t)(i - d->origin) / SH_RANDOM_ELEMS, word);
 }
 
-/* Which of them is its own. */
+/* Which of these words belongs to element i. */
 SH_FLOATS int sh_random_place(const struct sh_random *d, int64_t i)
 {
     return (int)((uint64_t)(i - d->origin) % SH_RANDOM_ELEMS);
 }
 
-/* State k of an element with such a word. */
+/* Round state k of an element, given the element's word. */
 SH_FLOATS sh_bf16 sh_random_round(float x, uint32_t word, int k)
 {
     return sh_f32_to_bf16_stochastic(x, word >> (k * SH_RANDOM_BITS));

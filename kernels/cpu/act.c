@@ -1,8 +1,6 @@
-/* Activations. Bytes an element, f32 (bf16: half): gelu 8, gelu_bwd 12, swiglu and geglu 12, their
- * backward 20.
+/* Activations. Bytes per element, f32 (bf16: half): gelu 8, gelu_bwd 12, swiglu and geglu 12, their backward 20.
  * Measured at [16384,3072] on one core of a Zen 5 server whose memcpy moves 40 GB/s from memory: f32 34, 34, 21, 28
- * GB/s; bf16 12 to 14 GB/s, where the arithmetic (0.22 ns an element for gelu) and the conversions are what takes the
- * time.
+ * GB/s; bf16 12 to 14 GB/s, where the time goes to the arithmetic (0.22 ns per element for gelu) and the conversions.
  *
  * GELU's tanh form is x sigmoid(2u): one exponential, and no cancellation where tanh is near -1. */
 #include "kernels/cpu/cpu.h"
@@ -26,7 +24,7 @@ SH_CLONES static void gelu(float *y, const float *x, const float *none, int64_t 
         y[i] = x[i] * sh_sigmoidf(two_root_2_pi * (x[i] + cubic * x[i] * x[i] * x[i]));
 }
 
-/* z is x where du matters; past 20 the sigmoid is 0 or 1 and z keeps 0 * du from being 0 * Inf. NaN stays NaN. */
+/* z is x where du matters; past 20 the sigmoid is 0 or 1 and z prevents 0 * du from being 0 * Inf. NaN stays NaN. */
 SH_CLONES static void gelu_bwd(float *dx, const float *dy, const float *x, int64_t n)
 {
 #pragma omp simd
@@ -38,7 +36,7 @@ SH_CLONES static void gelu_bwd(float *dx, const float *dy, const float *x, int64
     }
 }
 
-/* The C library's function, an element at a time: few models have it, and beside their products it is little. */
+/* The C library's function, one element at a time: few models use it, and next to their products it costs little. */
 static void gelu_erf(float *y, const float *x, const float *none, int64_t n)
 {
     (void)none;
@@ -78,8 +76,7 @@ sh_rc sh_cpu_gelu_bwd(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* One row of sums [F] for each part of the rows; their number depends on the rows only, so that threads change no bit.
- */
+/* One row of sums [F] per part of the rows. The number of parts depends on the rows only, so threads change no bit. */
 int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads)
 {
     int64_t F = sh_cpu_elems(&call->out[1]);
@@ -88,7 +85,7 @@ int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threa
     return sh_cpu_folds(sh_cpu_elems(&call->in[0]) / F) * F * (int64_t)sizeof(float);
 }
 
-/* Elements [at, at + n) of dx, whose columns add to sum [n]. */
+/* Compute elements [at, at + n) of dx and add their columns to sum [n]. */
 static void gelu_bwd_bias_piece(const struct sh_op_call *call, bool done, int64_t at, int64_t n, float *sum)
 {
     const struct sh_operand *dx = &call->out[0];
@@ -105,8 +102,8 @@ static void gelu_bwd_bias_row(const struct sh_op_call *call, bool done, int64_t 
         gelu_bwd_bias_piece(call, done, row * F + p * SH_CPU_PIECE, sh_cpu_piece_elems(F, p), sum + p * SH_CPU_PIECE);
 }
 
-/* GELU_BWD goes through dx as one vector, and what is left over after whole vectors of the processor may be rounded
- * otherwise than those. So rows that are no whole vectors are not taken one by one. */
+/* GELU_BWD processes dx as one vector, and the remainder after whole vectors of the processor may be rounded
+ * differently. So rows that are not a whole number of vectors are not processed one by one. */
 sh_rc sh_cpu_gelu_bwd_bias(const struct sh_op_call *call)
 {
     enum { VECTOR = 64 };
@@ -172,7 +169,7 @@ SH_CLONES static void geglu_bwd(float *dgate, float *dup, const float *dh, const
     }
 }
 
-/* Elements [f, f + n) of row `row`, F of them. */
+/* Elements [f, f + n) of row `row`, which has F elements. */
 static void gated_piece(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
 {
     const struct sh_operand *gu = &call->in[0], *h = &call->out[0];
@@ -201,7 +198,7 @@ static void gated_bwd_piece(const struct sh_op_call *call, int64_t row, int64_t 
     sh_cpu_stage_put(dgu, up, n, dup);
 }
 
-/* The same where all is bf16 and there are loops for that. */
+/* The same if everything is bf16 and there are loops for it. */
 static void swiglu_wide(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
 {
     const sh_bf16 *gate = (const sh_bf16 *)call->in[0].data + row * 2 * F + f;
@@ -220,7 +217,7 @@ static void swiglu_bwd_wide(const struct sh_op_call *call, int64_t row, int64_t 
 
 typedef void (*row_piece_fn)(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n);
 
-/* Pieces of all rows in one loop: few long rows then still give work to all threads. */
+/* Pieces of all rows in one loop, so that a few long rows still give work to all threads. */
 static void over_rows(const struct sh_op_call *call, const struct sh_operand *h, row_piece_fn f)
 {
     int64_t F = h->dim[h->ndim - 1], pieces = sh_cpu_pieces(F), all = sh_cpu_elems(h) / F * pieces;

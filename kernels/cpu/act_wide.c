@@ -1,6 +1,6 @@
-/* GELU and SwiGLU of bf16 in vectors of 16; act.c says what is computed, and why so. Floor: 4 bytes an element of GELU
- * forward, 6 backward; 6 and 10 of SwiGLU. Measured for GELU at [1024,3072] on a core of a Xeon with AMX: 12 and 14
- * GB/s; the arithmetic takes two thirds. */
+/* GELU and SwiGLU of bf16 in vectors of 16; act.c explains what is computed and why. Floor: 4 bytes per element of
+ * GELU forward, 6 backward; 6 and 10 of SwiGLU. Measured for GELU at [1024,3072] on a core of a Xeon with AMX: 12 and
+ * 14 GB/s; two thirds of the time is arithmetic. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/wide.h"
@@ -14,14 +14,14 @@
  * cache. */
 enum { LANES = SH_WIDE_LANES, AHEAD = 1024 };
 
-/* x (1 + c x^2) 2 sqrt(2/pi), whose sigmoid is (1 + tanh) / 2. */
+/* x (1 + c x^2) 2 sqrt(2/pi); its sigmoid is (1 + tanh) / 2. */
 static SH_WIDE inline __m512 bend(__m512 x, __m512 square)
 {
     const __m512 linear = _mm512_set1_ps(1.5957691216f), cubic = _mm512_set1_ps(1.5957691216f * 0.044715f);
     return _mm512_mul_ps(x, _mm512_fmadd_ps(square, cubic, linear));
 }
 
-/* The last vector has a mask, so that there is no loop for the rest. Prefetches past the end do no harm: they never
+/* The last vector is masked, so no loop is needed for the remainder. Prefetches past the end do no harm: they never
  * fault. */
 static SH_WIDE void gelu(sh_bf16 *y, const sh_bf16 *a, const sh_bf16 *none, int64_t n)
 {
@@ -35,7 +35,7 @@ static SH_WIDE void gelu(sh_bf16 *y, const sh_bf16 *a, const sh_bf16 *none, int6
     }
 }
 
-/* dx = dy (s + x s (1 - s) du). Where x is beyond 20, the sigmoid is 0 or 1, and du stays finite. */
+/* dx = dy (s + x s (1 - s) du). For x beyond 20 the sigmoid is 0 or 1, and du stays finite. */
 static SH_WIDE void gelu_bwd(sh_bf16 *dx, const sh_bf16 *dy, const sh_bf16 *a, int64_t n)
 {
     const __m512 one = _mm512_set1_ps(1.0f), most = _mm512_set1_ps(400.0f);
@@ -66,8 +66,8 @@ static SH_WIDE void swiglu(sh_bf16 *h, const sh_bf16 *gate, const sh_bf16 *up, i
     }
 }
 
-/* dgate = dh s up (1 + gate (1 - s)), dup = dh s gate: dh s is used by both. One pass writes both, so that gate is
- * read once. */
+/* dgate = dh s up (1 + gate (1 - s)), dup = dh s gate; both use dh s. One pass writes both, so that gate is read
+ * once. */
 static SH_WIDE void swiglu_bwd(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, const sh_bf16 *gate, const sh_bf16 *up,
                                int64_t n)
 {
@@ -93,7 +93,7 @@ static bool usable(void)
     return sh_isa_has(SH_ISA_AVX512_BF16);
 }
 
-/* NULL where the processor lacks an instruction: the caller then takes the loops in f32. */
+/* NULL if the processor lacks an instruction: the caller then uses the loops in f32. */
 sh_cpu_map_bf16_fn sh_wide_gelu(void)
 {
     return usable() ? gelu : NULL;

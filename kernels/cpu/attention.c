@@ -1,7 +1,7 @@
-/* Attention, forward. A task is one block of queries of one head; its keys are walked once with a running row maximum
- * and sum (online softmax). Tasks share nothing that they write. Floor: 4*D operations for each pair (query, key seen);
- * the tiles on the diagonal are computed whole, so that T=256 does 1.25 times that, T=1024 1.06 times. Measured at D=64
- * on a Zen 5 core: 103 GFLOP/s of the floor's operations at T=256, 137 at T=1024; small products alone run at 220. */
+/* Attention, forward. A task is one block of queries of one head; it walks its keys once with a running row maximum
+ * and sum (online softmax). Tasks share nothing that they write. Floor: 4*D operations per pair (query, key seen).
+ * The tiles on the diagonal are computed whole, so T=256 does 1.25 times that, T=1024 1.06 times. Measured at D=64 on
+ * a Zen 5 core: 103 GFLOP/s of the floor's operations at T=256, 137 at T=1024; small products alone run at 220. */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
@@ -26,7 +26,7 @@ static sh_rc take_tile(const struct sh_attn *a, struct sh_attn_scratch *w, struc
     return sh_attn_to_rows(a, tile, v, w->o);
 }
 
-/* The block's rows are divided by their sums and rounded once. lse [B,H,T] is kept for the backward. */
+/* Divide the block's rows by their sums and round once. lse [B,H,T] is kept for the backward. */
 static void put_block(const struct sh_attn *a, const struct sh_attn_scratch *w, const struct sh_op_call *call,
                       int64_t b, int64_t head, int64_t t, int64_t nq)
 {
@@ -40,7 +40,7 @@ static void put_block(const struct sh_attn *a, const struct sh_attn_scratch *w, 
     sh_cpu_block_store((struct sh_cpu_block){.rows = nq, .cols = a->dim}, o, ld, a->dtype, w->o, a->dim);
 }
 
-/* Queries [t, t + nq) of one head. Keys before the first document's begin and after the last query are not visited. */
+/* Queries [t, t + nq) of one head. Keys before the start of the first document and after the last query are skipped. */
 static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call, struct sh_attn_scratch *w, int64_t b,
                           int64_t head, int64_t t)
 {
@@ -78,7 +78,7 @@ static sh_rc run(const struct sh_op_call *call)
         sh_gemm_serial();
         char *mine = (char *)call->work + one_thread * omp_get_thread_num();
         struct sh_attn_scratch w = sh_attn_scratch_cut((float *)(void *)mine, a.dim);
-        /* The last blocks see the most keys: they go first, so that no thread is left with one at the end. */
+        /* The last blocks see the most keys, so they go first: no thread is then left alone with one at the end. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < blocks * heads; i++) {
             int64_t t = (blocks - 1 - i / heads) * SH_ATTN_Q, head = i % heads;

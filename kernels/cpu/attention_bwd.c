@@ -1,7 +1,7 @@
-/* Attention, backward. A task is one key-value head of one sequence with all its query heads, so that dk and dv have
- * one owner and one order of sums; more threads than B*K find no work. Scores are computed again from q, k and the
- * saved lse. Floor: 10*D operations for each pair (query, key seen); five products a tile. Measured at D=64 on a Zen 5
- * core: 125 GFLOP/s of the floor's operations at T=256, 167 at T=1024. */
+/* Attention, backward. A task is one key-value head of one sequence with all its query heads, so dk and dv have one
+ * owner and one order of summation; threads beyond B*K find no work. Scores are recomputed from q, k and the saved
+ * lse. Floor: 10*D operations per pair (query, key seen); five products per tile. Measured at D=64 on a Zen 5 core:
+ * 125 GFLOP/s of the floor's operations at T=256, 167 at T=1024. */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
@@ -32,13 +32,13 @@ struct block {
     const float *lse;         /* [nq] */
 };
 
-/* Floats of one thread: whole keys, values and their gradients, and one block of queries. */
+/* Floats per thread: all keys, values and their gradients, and one block of queries. */
 static int64_t scratch_elems(int64_t seq, int64_t dim)
 {
     return 4 * seq * dim + 4 * SH_ATTN_Q * dim + 2 * SH_ATTN_Q * SH_ATTN_K + SH_ATTN_Q;
 }
 
-/* The order of the pieces is that of struct task. */
+/* The pieces are in the order of struct task. */
 static void cut_scratch(struct task *w, float *p, int64_t seq, int64_t dim)
 {
     w->kf = p;
@@ -54,14 +54,14 @@ static void cut_scratch(struct task *w, float *p, int64_t seq, int64_t dim)
     w->delta = w->ds + SH_ATTN_Q * SH_ATTN_K;
 }
 
-/* ds [n] holds the gradient of the probabilities p, and gets that of the unscaled scores. */
+/* ds [n] holds the gradient of the probabilities p and is overwritten with the gradient of the unscaled scores. */
 SH_CLONES static void score_gradient(float *ds, const float *p, int64_t n, float delta, float scale)
 {
     for (int64_t j = 0; j < n; j++)
         ds[j] = p[j] * (ds[j] - delta) * scale;
 }
 
-/* src [rows,D] to a column of dqkv, rounded if that is bf16. */
+/* Write src [rows,D] to a column of dqkv, rounded if dqkv is 16 bits. */
 static void put(const struct task *w, int64_t row, int64_t rows, int64_t col, const float *src)
 {
     const struct sh_attn *a = w->a;
@@ -69,7 +69,7 @@ static void put(const struct task *w, int64_t row, int64_t rows, int64_t col, co
     sh_cpu_block_store((struct sh_cpu_block){.rows = rows, .cols = a->dim}, dst, a->ld, a->dtype, src, a->dim);
 }
 
-/* Probabilities of the tile into s, with dv += p' do. */
+/* Write the tile's probabilities into s; dv += p' do. */
 static sh_rc probabilities(struct task *w, const struct block *q, int64_t k0, int64_t nk)
 {
     const struct sh_attn *a = w->a;
@@ -82,7 +82,7 @@ static sh_rc probabilities(struct task *w, const struct block *q, int64_t k0, in
     return sh_attn_to_cols(a, p, q->g, w->dv + k0 * a->dim);
 }
 
-/* Gradients of the tile's scores into ds, with dq += ds k and dk += ds' q. */
+/* Write the gradients of the tile's scores into ds; dq += ds k and dk += ds' q. */
 static sh_rc gradients(struct task *w, const struct block *q, int64_t k0, int64_t nk)
 {
     const struct sh_attn *a = w->a;
@@ -94,7 +94,7 @@ static sh_rc gradients(struct task *w, const struct block *q, int64_t k0, int64_
     return sh_attn_to_cols(a, ds, q->q, w->dk + k0 * a->dim);
 }
 
-/* Read q, do and o of the block, and make delta; for f32 these are views and nothing is copied. */
+/* Read q, do and o of the block, and compute delta; for f32 these are views and nothing is copied. */
 static struct block open_block(struct task *w, int64_t head, int64_t t)
 {
     const struct sh_attn *a = w->a;
@@ -111,7 +111,7 @@ static struct block open_block(struct task *w, int64_t head, int64_t t)
     return q;
 }
 
-/* dq of one block is complete after its keys; dk and dv go on. */
+/* dq of a block is complete after its keys; dk and dv accumulate further. */
 static sh_rc block_backward(struct task *w, int64_t head, int64_t t)
 {
     const struct sh_attn *a = w->a;

@@ -1,12 +1,12 @@
-/* Which attention is used: the first engine of a list that takes the type of the operands. Sizes of scratch come
- * from the same choice, so that they cannot belong to another engine. */
+/* Which attention is used: the first engine of a list that takes the type of the operands. Scratch sizes follow the
+ * same choice, so they cannot belong to another engine. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu.h"
 
-/* The first that takes the type; the last ones take all. */
+/* Engines in order of preference; the last one takes every type. */
 static const struct sh_attn_engine *const forward[] = {
 #ifdef SH_WIDE
     &sh_attn_panels,

@@ -1,7 +1,7 @@
-/* Attention by packed panels, forward. A task is QUERIES panels of queries of one head; the keys go by in tiles of KEYS
- * panels, which are packed once a task, with a running maximum and sum a query (online softmax). Tasks share nothing
- * that they write. Measured at D=64, GFLOP/s of the floor's operations a core at T=256 and T=1024: 290 and 400 on
- * a Xeon with AMX; 135 and 165 on a Zen 4, 63 and 77 % of what a large product has there. */
+/* Attention by packed panels, forward. A task is QUERIES panels of queries of one head. The keys pass in tiles of
+ * KEYS panels, which are packed once per task, with a running maximum and sum per query (online softmax). Tasks share
+ * nothing that they write. Measured at D=64, GFLOP/s of the floor's operations per core at T=256 and T=1024: 290 and
+ * 400 on a Xeon with AMX; 135 and 165 on a Zen 4, 63 and 77 % of the rate of a large product there. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/attention_panels.h"
@@ -19,15 +19,15 @@ enum { SIDE = SH_ATTN_SIDE, STEP = SH_PANEL_STEP, BLOCK = SH_ATTN_BLOCK, QUERIES
 struct task {
     const struct sh_attn *a;
     const struct sh_op_call *call;
-    int64_t b, head, t, panels, depth; /* of the task: first query, panels of queries; steps that hold D */
+    int64_t b, head, t, panels, depth; /* the task: first query, panels of queries; steps that hold D */
     struct sh_attn_queries seen[QUERIES];
-    bool begun[QUERIES]; /* the panel has met keys: o holds sums */
+    bool begun[QUERIES]; /* the panel has seen keys: o holds sums */
     /* Scratch of one thread. */
     sh_bf16 *q, *k;   /* [QUERIES][depth] columns, [KEYS][depth] rows */
-    sh_bf16 *v, *p;   /* [depth][KEYS] rows: V turned; [KEYS] columns: weights of one panel of queries */
-    float *o;         /* [QUERIES][depth] blocks: the output, turned, not yet divided by the sums */
+    sh_bf16 *v, *p;   /* [depth][KEYS] rows: V transposed; [KEYS] columns: weights of one panel of queries */
+    float *o;         /* [QUERIES][depth] blocks: the output, transposed, not yet divided by the sums */
     float *s;         /* [KEYS] blocks: scores of one panel of queries */
-    float *max, *sum; /* [QUERIES][SIDE] of the scaled scores; of their exponentials */
+    float *max, *sum; /* [QUERIES][SIDE] maximum of the scaled scores; sum of their exponentials */
 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -41,7 +41,7 @@ static int64_t scratch_bytes(int64_t depth)
     return steps * STEP * (int64_t)sizeof(sh_bf16) + (blocks * BLOCK + 2 * QUERIES * SIDE) * (int64_t)sizeof(float);
 }
 
-/* The order of the pieces is that of struct task; each is a multiple of 64 bytes. */
+/* The pieces are in the order of struct task; each is a multiple of 64 bytes. */
 static void cut_scratch(struct task *w, void *p)
 {
     w->q = p;
@@ -54,7 +54,7 @@ static void cut_scratch(struct task *w, void *p)
     w->sum = w->max + QUERIES * SIDE;
 }
 
-/* e^(row of scores * by - now), added to total, rounded */
+/* e^(row of scores * by - now), added to total, then rounded */
 static SH_WIDE inline __m512i weights(const float *row, __m512 by, const __m512 now[2], __m512 total[2])
 {
     __m512 e[2];
@@ -66,8 +66,8 @@ static SH_WIDE inline __m512i weights(const float *row, __m512 by, const __m512 
     return (__m512i)_mm512_cvtne2ps_pbh(e[1], e[0]);
 }
 
-/* Scores s of `steps` blocks become weights, as steps of columns; shrink: what brings earlier ones to the new
- * maximum. */
+/* Turn scores s of `steps` blocks into weights, as steps of columns; shrink: factor that rescales earlier ones to the
+ * new maximum. */
 static SH_WIDE void soften(const float *s, int64_t steps, float scale, float *max, float *sum, float *shrink,
                            sh_bf16 *p)
 {
@@ -76,7 +76,7 @@ static SH_WIDE void soften(const float *s, int64_t steps, float scale, float *ma
     for (int h = 0; h < 2; h++)
         top[h] = _mm512_set1_ps(-FLT_MAX);
     for (int64_t i = 0; i < steps * BLOCK; i += SIDE)
-        for (int h = 0; h < 2; h++) /* passes over NaN, which shows in the exponentials */
+        for (int h = 0; h < 2; h++) /* ignores NaN, which shows in the exponentials */
             top[h] = _mm512_max_ps(_mm512_loadu_ps(s + i + h * SH_WIDE_LANES), top[h]);
     for (int h = 0; h < 2; h++) {
         __m512 old = _mm512_loadu_ps(max + h * SH_WIDE_LANES), less;
@@ -88,7 +88,7 @@ static SH_WIDE void soften(const float *s, int64_t steps, float scale, float *ma
     }
     for (int64_t i = 0; i < steps; i++, s += BLOCK)
         for (int64_t r = 0; r < SIDE; r += 2) {
-            __m512i even = weights(s + r * SIDE, by, now, total); /* one after the other: both add to the total */
+            __m512i even = weights(s + r * SIDE, by, now, total); /* in this order: both add to the total */
             __m512i odd = weights(s + (r + 1) * SIDE, by, now, total);
             sh_attn_put_pair(even, odd, p + i * STEP, r / 2);
         }
@@ -96,7 +96,7 @@ static SH_WIDE void soften(const float *s, int64_t steps, float scale, float *ma
         _mm512_storeu_ps(sum + h * SH_WIDE_LANES, total[h]);
 }
 
-/* block [SIDE][SIDE], by [SIDE]: a column is a query. */
+/* block [SIDE][SIDE] times by [SIDE]: a column is a query. */
 static SH_WIDE void scale_columns(float *restrict block, const float *restrict by)
 {
     for (int i = 0; i < SIDE; i++, block += SIDE)
@@ -104,7 +104,7 @@ static SH_WIDE void scale_columns(float *restrict block, const float *restrict b
             block[j] *= by[j];
 }
 
-/* Panel j of the queries against those of the panels of keys [k0, k1) that it sees. */
+/* Panel j of the queries against the panels of keys in [k0, k1) that it sees. */
 static SH_WIDE void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
 {
     const struct sh_attn_queries *seen = &w->seen[j];
@@ -137,7 +137,7 @@ static struct sh_attn_matrix rows_of(const struct task *w, int64_t row, int64_t 
                                    .dim = a->dim};
 }
 
-/* Pack the queries once; they meet all keys, each at least its own. Maxima begin at the least float. */
+/* Pack the queries once; they meet all keys, each at least its own. Maxima start at the lowest float. */
 static void open_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
@@ -147,12 +147,12 @@ static void open_task(struct task *w)
         w->begun[j] = false;
     }
     for (int64_t j = 0; j < w->panels * SIDE; j++) {
-        w->max[j] = -FLT_MAX; /* not -Inf: queries that see nothing shrink by exp(0) */
+        w->max[j] = -FLT_MAX; /* not -Inf: queries that see nothing are rescaled by exp(0) */
         w->sum[j] = 0;
     }
 }
 
-/* The output lies turned, D by queries; it is divided by the sums and turned back as it is stored. */
+/* The output is transposed, D by queries; it is divided by the sums and transposed back when it is stored. */
 static SH_WIDE void close_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
@@ -178,7 +178,7 @@ static void attend(struct task *w)
     w->panels = least(sh_panels(a->seq - w->t), QUERIES);
     open_task(w);
     for (int64_t j = 0; j < w->panels; j++)
-        /* Panels of queries see different first keys where documents begin; the task begins at the least. */
+        /* With documents, panels of queries see different first keys; the task starts at the earliest. */
         first = least(w->seen[j].least, first);
     int64_t end = w->t / SIDE + w->panels;
     for (int64_t k0 = first / SIDE; k0 < end; k0 += KEYS) {
@@ -206,7 +206,7 @@ static sh_rc run(const struct sh_op_call *call)
         struct task w = {.a = &a, .call = call, .depth = sh_panels(a.dim)};
         cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
         sh_panel_begin();
-        /* The last queries see the most keys: they go first, so that no thread is left with them at the end. */
+        /* The last queries see the most keys, so they go first: no thread is then left alone with them at the end. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks * heads; i++) {
             w.t = (tasks - 1 - i / heads) * QUERIES * SIDE;

@@ -21,14 +21,14 @@ void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *pane
          sh_panels(m.dim) * SH_PANEL_STEP);
 }
 
-/* D becomes the side, rows the inner dimension: for products over the keys. */
+/* D becomes the side, rows become the inner dimension, for products over the keys. */
 void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps)
 {
     pack(&(struct sh_panel_source){.data = m.data, .step = m.ld, .inner_rows = true, .sides = m.dim, .depth = m.rows},
          panels, steps * SH_PANEL_STEP);
 }
 
-/* What 32 queries see: their first keys, the least and the largest of these. Queries past the end see nothing. */
+/* What 32 queries see: their first keys, and the minimum and maximum of these. Queries past the end see nothing. */
 struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, int64_t t)
 {
     struct sh_attn_queries q = {.t = t, .least = INT32_MAX};
@@ -41,8 +41,8 @@ struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, in
     return q;
 }
 
-/* Scores of keys that a query must not see become -Inf. The early return is the usual case: a block below the diagonal
- * and inside one document. */
+/* Set scores of keys that a query must not see to -Inf. The early return is the usual case: a block below the
+ * diagonal and inside one document. */
 SH_WIDE void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key)
 {
     if (key >= q->most && key + SIDE - 1 <= q->t)
@@ -69,8 +69,9 @@ SH_WIDE void sh_attn_put(const float *block, sh_bf16 *dst, int64_t ld, int64_t r
             put_half(block + i * SIDE + h, 1, dst + i * ld + h, cols - h);
 }
 
-/* Packing as columns turns pairs of two bytes each: to it, a row of 32 floats is one of 64 elements. What comes is
- * tiles of 16 x 16 floats, turned: two for the left 16 columns of the block, then two for the right ones. */
+/* Packing as columns transposes pairs of two bytes each, so it sees a row of 32 floats as one of 64 elements. The
+ * result is transposed tiles of 16 x 16 floats: two for the left 16 columns of the block, then two for the right
+ * ones. */
 SH_WIDE void sh_attn_put_turned(const float *block, const float *by, sh_bf16 *dst, int64_t ld, int64_t rows,
                                 int64_t cols)
 {

@@ -1,8 +1,8 @@
-/* Attention by packed panels, backward. A task is one key-value head of one sequence with all its query heads, so that
- * dk and dv have one owner and one order of sums; more threads than B*K find no work. Queries go by in chunks of
- * QUERIES panels, keys in tiles of KEYS panels. Scores are computed again from q, k and the saved lse. Measured at D=64,
- * GFLOP/s of the floor's operations a core at T=256 and T=1024: 400 and 600 on a Xeon with AMX; 133 and 177 on a Zen 4,
- * 62 and 82 % of what a large product has there. */
+/* Attention by packed panels, backward. A task is one key-value head of one sequence with all its query heads, so dk
+ * and dv have one owner and one order of summation; threads beyond B*K find no work. Queries pass in chunks of
+ * QUERIES panels, keys in tiles of KEYS panels. Scores are recomputed from q, k and the saved lse. Measured at D=64,
+ * GFLOP/s of the floor's operations per core at T=256 and T=1024: 400 and 600 on a Xeon with AMX; 133 and 177 on a
+ * Zen 4, 62 and 82 % of the rate of a large product there. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/attention_panels.h"
@@ -20,15 +20,15 @@ struct task {
     const struct sh_attn *a;
     const struct sh_op_call *call;
     int64_t b, kv_head, depth, keys; /* steps that hold D; panels that hold T */
-    /* The chunk at hand: its head, first query, panels of queries. */
+    /* The current chunk: its head, first query, panels of queries. */
     int64_t head, t, panels;
     struct sh_attn_queries seen[QUERIES];
     /* Scratch of one thread. */
     sh_bf16 *k, *v, *k_turned; /* [keys][depth] rows, twice; [depth][keys] rows */
     float *dk, *dv;            /* [keys][depth] blocks */
     sh_bf16 *q, *g;            /* [QUERIES][depth] columns: queries, and gradients of the output */
-    sh_bf16 *q_in, *g_in;      /* [depth][QUERIES] columns: the same with the rows as the inner dimension */
-    float *dq;                 /* [QUERIES][depth] blocks: turned */
+    sh_bf16 *q_in, *g_in;      /* [depth][QUERIES] columns: the same, with the rows as the inner dimension */
+    float *dq;                 /* [QUERIES][depth] blocks, transposed */
     float *s, *ds;             /* one block each: scores; gradients of weights */
     sh_bf16 *p_rows, *ds_rows; /* [QUERIES] rows, of one panel of keys */
     sh_bf16 *ds_cols;          /* [QUERIES][KEYS] columns */
@@ -40,7 +40,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Of one thread; keys panels hold the whole sequence, so this grows with T. */
+/* Scratch of one thread; `keys` panels hold the whole sequence, so it grows with T. */
 static int64_t scratch_bytes(int64_t keys, int64_t depth)
 {
     int64_t steps = 3 * keys * depth + 4 * QUERIES * depth + (2 + KEYS) * QUERIES;
@@ -48,7 +48,7 @@ static int64_t scratch_bytes(int64_t keys, int64_t depth)
     return steps * STEP * (int64_t)sizeof(sh_bf16) + (blocks * BLOCK + 2 * QUERIES * SIDE) * (int64_t)sizeof(float);
 }
 
-/* The order of the pieces is that of struct task. */
+/* The pieces are in the order of struct task. */
 static void cut_scratch(struct task *w, void *p)
 {
     int64_t head = w->keys * w->depth * STEP, chunk = QUERIES * w->depth * STEP;
@@ -71,7 +71,7 @@ static void cut_scratch(struct task *w, void *p)
     w->delta = w->lse + QUERIES * SIDE;
 }
 
-/* What 32 queries have for each key: lse and delta. */
+/* The values of 32 queries, the same for every key: scale, lse and delta. */
 struct columns {
     __m512 by, lse[2], delta[2];
 };
@@ -87,8 +87,8 @@ static SH_WIDE struct columns columns_of(const struct task *w, int64_t j)
     return c;
 }
 
-/* One key: from a row of scores s and of gradients of weights ds, a row of weights, and one of gradients of the
- * unscaled scores, which is also returned. */
+/* One key: from a row of scores s and a row of gradients of weights ds, make a row of weights and a row of gradients
+ * of the unscaled scores; the latter is also returned. */
 static SH_WIDE inline __m512i gradients(const struct columns *c, const float *s, const float *ds, sh_bf16 *weights,
                                         sh_bf16 *grads)
 {
@@ -106,7 +106,7 @@ static SH_WIDE inline __m512i gradients(const struct columns *c, const float *s,
     return rounded;
 }
 
-/* Panel j of the chunk against panel k of the keys, the i-th of its tile. */
+/* Panel j of the chunk against panel k of the keys, which is the i-th of its tile. */
 static SH_WIDE void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
 {
     int64_t keys = k * w->depth * STEP, queries = j * w->depth * STEP;
@@ -122,7 +122,7 @@ static SH_WIDE void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
     }
 }
 
-/* All queries of the chunk that come after panel k of the keys, with dv += p' do and dk += ds' q. */
+/* All queries of the chunk from panel k of the keys on; dv += p' do and dk += ds' q. */
 static SH_WIDE void take_panel(struct task *w, int64_t k, int64_t i)
 {
     /* Earlier panels of queries see none of these keys. */
@@ -136,7 +136,7 @@ static SH_WIDE void take_panel(struct task *w, int64_t k, int64_t i)
     }
 }
 
-/* Panels [k0, k1) of the keys, with dq += ds k. */
+/* Panels [k0, k1) of the keys; dq += ds k. */
 static SH_WIDE void take_tile(struct task *w, int64_t k0, int64_t k1)
 {
     for (int64_t k = k0; k < k1; k++)
@@ -161,7 +161,7 @@ static SH_WIDE float dot(const sh_bf16 *x, const sh_bf16 *y, int64_t n)
     return _mm512_reduce_add_ps(sum);
 }
 
-/* Of a tensor [B,T,ld], what the task's sequence has from `row` on at column `col`. */
+/* The rows of the task's sequence from `row` on, at column `col` of a tensor [B,T,ld]. */
 static struct sh_attn_matrix rows_of(const struct task *w, const void *tensor, int64_t ld, int64_t row, int64_t rows,
                                      int64_t col)
 {
@@ -171,8 +171,8 @@ static struct sh_attn_matrix rows_of(const struct task *w, const void *tensor, i
                                    .dim = w->a->dim};
 }
 
-/* The queries of a chunk are packed four ways: q and do, each with D and with the rows as inner dimension. delta is
- * made in f32, once a row. */
+/* Pack the queries of a chunk in four ways: q and do, each with D and with the rows as inner dimension. delta is
+ * computed in f32, once per row. */
 static void open_chunk(struct task *w)
 {
     const struct sh_attn *a = w->a;
@@ -224,12 +224,12 @@ static void take_chunk(struct task *w)
         first = least(w->seen[j].least, first);
     int64_t end = w->t / SIDE + w->panels;
     for (int64_t k0 = first / SIDE; k0 < end; k0 += KEYS)
-        /* Keys behind the last query of the chunk are never seen. */
+        /* Keys after the last query of the chunk are never seen. */
         take_tile(w, k0, least(k0 + KEYS, end));
     put_chunk(w);
 }
 
-/* sums [keys][depth] blocks, to column `col` of the gradient. */
+/* Write sums, [keys][depth] blocks, to column `col` of the gradient. */
 static void put_keys(const struct task *w, const float *sums, int64_t col)
 {
     const struct sh_attn *a = w->a;
@@ -238,7 +238,8 @@ static void put_keys(const struct task *w, const float *sums, int64_t col)
             sh_attn_put(sums, gradient_at(w, t, col + d * SIDE), a->ld, a->seq - t, a->dim - d * SIDE);
 }
 
-/* dk and dv are sums over all query heads of the group and all chunks, in this order, whoever runs the task. */
+/* dk and dv are sums over all query heads of the group and all chunks, in this order, whichever thread runs the
+ * task. */
 static void take_kv_head(struct task *w)
 {
     const struct sh_attn *a = w->a;

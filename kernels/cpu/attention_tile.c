@@ -24,7 +24,7 @@ struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand
     };
 }
 
-/* A view of f32 data itself; 16 bits are converted into scratch. */
+/* f32 data is viewed in place; 16 bits are converted into scratch. */
 struct sh_attn_view sh_attn_read(const struct sh_attn *a, const void *tensor, int64_t ld, int64_t row, int64_t rows,
                                  int64_t col, float *scratch)
 {
@@ -35,7 +35,7 @@ struct sh_attn_view sh_attn_read(const struct sh_attn *a, const void *tensor, in
     return (struct sh_attn_view){.data = scratch, .ld = a->dim};
 }
 
-/* It never falls from one query to the next, with documents and with windows. */
+/* It never decreases from one query to the next, with documents and with windows. */
 int64_t sh_attn_first_key(const struct sh_attn *a, int64_t b, int64_t t)
 {
     int64_t first = a->docs ? a->docs[b * a->seq + t] : 0, near = a->window ? t - a->window + 1 : 0;
@@ -43,7 +43,7 @@ int64_t sh_attn_first_key(const struct sh_attn *a, int64_t b, int64_t t)
     return near > first ? near : first;
 }
 
-/* The smallest first key of some queries: documents may begin within the block. */
+/* The smallest first key of several queries: documents may start within the block. */
 int64_t sh_attn_first_key_of(const struct sh_attn *a, int64_t b, int64_t t, int64_t rows)
 {
     int64_t first = t;
@@ -106,7 +106,7 @@ sh_rc sh_attn_to_cols(const struct sh_attn *a, struct sh_attn_tile t, struct sh_
     return a->f32->tile(&g, NULL);
 }
 
-/* Outside of the visible range exactly 0. shift is the maximum, so no exponential is above 1. */
+/* Exactly 0 outside the visible range. shift is the maximum, so no exponential is above 1. */
 float sh_attn_exp_row(float *s, int64_t n, struct sh_attn_span in, float scale, float shift)
 {
     if (in.lo >= in.hi)
@@ -116,7 +116,8 @@ float sh_attn_exp_row(float *s, int64_t n, struct sh_attn_span in, float scale, 
     return sh_cpu_row_exp(s + in.lo, in.hi - in.lo, scale, shift);
 }
 
-/* One row of a tile of scores becomes exponentials; what the row has gathered before is brought to the new maximum. */
+/* Turn one row of a tile of scores into exponentials, and rescale what the row has accumulated so far to the new
+ * maximum. */
 void sh_attn_take_row(const struct sh_attn *a, struct sh_attn_scratch *w, int64_t i, struct sh_attn_span in, int64_t nk)
 {
     float *s = w->s + i * SH_ATTN_K, old = w->max[i], now = old;

@@ -19,7 +19,7 @@ int64_t sh_cpu_bias_bwd_work_bytes(const struct sh_op_call *call, int threads)
     return sh_cpu_folds(rows_of(call)) * sh_cpu_elems(&call->out[0]) * (int64_t)sizeof(float);
 }
 
-/* Partial sums by rows: one for each part, added up in order by sh_cpu_fold(). */
+/* Partial sums by rows: one per part, added in order by sh_cpu_fold(). */
 static void sum_part(const struct sh_operand *dy, int64_t rows, int64_t part, float *sum)
 {
     struct sh_cpu_block row = {1, dy->dim[dy->ndim - 1]};

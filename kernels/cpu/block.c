@@ -1,5 +1,5 @@
-/* Rows of a matrix between the types, f32 in the middle. A block has rows and columns; ld is the distance of its
- * rows, in elements of the tensor that it belongs to. */
+/* Rows of a matrix converted between types, by way of f32. A block has rows and columns; ld is the distance between
+ * its rows, in elements of the tensor that it belongs to. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/math.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Copies of a row into f32 and back; the compiler makes vectors of them for each kind of processor. */
+/* Copy a row to f32 and back; the compiler vectorises these for each kind of processor. */
 SH_CLONES static void load_bf16(float *dst, const sh_bf16 *src, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -44,7 +44,7 @@ static void add_f16(float *dst, const sh_f16 *src, int64_t n)
     }
 }
 
-/* The type is asked for once a row, not for each element. */
+/* The type is checked once per row, not per element. */
 static void add_one_row(float *dst, const void *src, enum sh_dtype dtype, int64_t n)
 {
     if (dtype == SH_BF16)
@@ -85,7 +85,7 @@ void sh_cpu_block_store(struct sh_cpu_block b, void *dst, int64_t ldd, enum sh_d
     }
 }
 
-/* One row for all rows of the block, as a bias is. */
+/* Add one row to all rows of the block, e.g. a bias. */
 void sh_cpu_block_add_row(struct sh_cpu_block b, float *dst, int64_t ldd, const void *row, enum sh_dtype dtype)
 {
     for (int64_t i = 0; i < b.rows; i++)

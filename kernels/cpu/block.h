@@ -1,6 +1,7 @@
-/* Rectangular blocks of matrices between the compute type (f32, bf16 or f16) and f32 scratch: what products, attention and
- * the head do their arithmetic in. A block is `rows` rows of `cols` neighbouring elements; ld is the distance of rows
- * in elements. Source and destination do not overlap unless said so. All local, for one thread, no failure. */
+/* Rectangular blocks of matrices, moved between the compute type (f32, bf16 or f16) and f32 scratch, in which
+ * products, attention and the head do their arithmetic. A block is `rows` rows of `cols` neighbouring elements; ld is
+ * the distance between rows in elements. Source and destination do not overlap unless stated. All local, for one
+ * thread, no failure. */
 #ifndef SH_KERNELS_CPU_BLOCK_H
 #define SH_KERNELS_CPU_BLOCK_H
 
@@ -33,7 +34,7 @@ static inline void *sh_cpu_at(const void *data, enum sh_dtype dtype, int64_t ele
     return (char *)(uintptr_t)data + elem * sh_dtype_bytes(dtype);
 }
 
-/* Scratch is cut in pieces that start on cache lines. */
+/* Scratch is cut into pieces that start on cache lines. */
 static inline int64_t sh_cpu_round64(int64_t bytes)
 {
     return (bytes + 63) / 64 * 64;

@@ -1,17 +1,17 @@
-/* The CPU kernels: one function a kind of operation, gathered in sh_kernels_cpu (table.c). What each one computes, and
- * the shapes of its operands, stands in kernels/op.c; a kernel here may differ from kernels/ref by rounding only.
+/* The CPU kernels: one function per kind of operation, gathered in sh_kernels_cpu (table.c). kernels/op.c defines
+ * what each one computes and the shapes of its operands; a kernel here may differ from kernels/ref by rounding only.
  *
- * Threads are OpenMP's: as many as omp_get_max_threads() says in the calling thread. One thread calls at a time. Sums
- * are cut in blocks of a fixed size and combined in a fixed order, so that the number of threads changes no bit.
+ * Threads are OpenMP's, as many as omp_get_max_threads() returns in the calling thread. One thread calls at a time.
+ * Sums are cut into blocks of a fixed size and combined in a fixed order, so the number of threads changes no bit.
  * All local. Errors: SH_E_BUG for types that the check pass refuses; products may pass on SH_E_MEMORY. */
 #ifndef SH_KERNELS_CPU_CPU_H
 #define SH_KERNELS_CPU_CPU_H
 
 #include "kernels/op.h"
 
-#define sh_cpu_rope_table sh_ref_rope_table   /* once a run, in double: nothing to gain */
-#define sh_cpu_exact_round sh_ref_exact_round /* some digits: nothing to gain */
-#define sh_cpu_norm_bwd_bias sh_cpu_norm_bwd  /* which looks for the bias */
+#define sh_cpu_rope_table sh_ref_rope_table   /* once per run, in double: nothing to gain */
+#define sh_cpu_exact_round sh_ref_exact_round /* a few digits: nothing to gain */
+#define sh_cpu_norm_bwd_bias sh_cpu_norm_bwd  /* it looks for the bias */
 
 #define SH_CPU_KERNEL(KIND, name) sh_rc sh_cpu_##name(const struct sh_op_call *call);
 SH_OP_LIST(SH_CPU_KERNEL, SH_CPU_KERNEL, SH_OP_SKIP)
@@ -21,7 +21,7 @@ sh_rc sh_cpu_sgd(const struct sh_op_call *call);
 sh_rc sh_cpu_lion(const struct sh_op_call *call);
 
 /* Scratch that a call needs with `threads` threads (shapes and attr set, data not), for the kinds that need any.
- * head: HEAD_LOSS, HEAD_LOSS_GRAD, HEAD_SCORE and LOGITS, told apart by call->kind. */
+ * head: HEAD_LOSS, HEAD_LOSS_GRAD, HEAD_SCORE and LOGITS, distinguished by call->kind. */
 int64_t sh_cpu_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_add_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
@@ -35,7 +35,7 @@ int64_t sh_cpu_attention_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_attention_cache_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads);
-int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads); /* both ways */
+int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads); /* both directions */
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads);
 
 #endif

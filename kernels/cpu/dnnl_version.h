@@ -1,6 +1,6 @@
-/* oneDNN 2 and 3 under one interface: what version 3 calls otherwise, chosen when this is compiled. Both run the same
- * kernels; version 3 made descriptors of memory opaque, and let a descriptor of a primitive step through the
- * implementations by itself, for which version 2 had an iterator. For gemm_dnnl.c alone. */
+/* oneDNN 2 and 3 under one interface: the differences of version 3, resolved at compile time. Both run the same
+ * kernels. Version 3 made memory descriptors opaque, and lets a primitive descriptor step through the implementations
+ * itself; version 2 had an iterator for that. For gemm_dnnl.c only. */
 #ifndef SH_KERNELS_CPU_DNNL_VERSION_H
 #define SH_KERNELS_CPU_DNNL_VERSION_H
 
@@ -8,10 +8,10 @@
 #include <stdbool.h>
 
 /* dnnl_memory_desc_t is a struct in version 2 and a pointer to one in version 3; functions take sh_dnnl_desc_ref.
- * struct sh_dnnl_matmul: the implementations of one product, from the fastest on; pd is the present one.
+ * struct sh_dnnl_matmul: the implementations of one product, fastest first; pd is the current one.
  *   sh_dnnl_describe     make a descriptor of a matrix; it is never destroyed
- *   sh_dnnl_append_sum   the product is added to what is there
- *   sh_dnnl_first        the first implementation; sh_dnnl_end() also after an error, when *m was all 0 before
+ *   sh_dnnl_append_sum   add the product to the existing values
+ *   sh_dnnl_first        the first implementation; call sh_dnnl_end() even after an error, if *m was all 0 before
  *   sh_dnnl_next         the next one; dnnl_iterator_ends or dnnl_last_impl_reached after the last */
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -54,7 +54,7 @@ static inline void sh_dnnl_end(struct sh_dnnl_matmul *m)
 typedef const dnnl_memory_desc_t *sh_dnnl_desc_ref;
 #define SH_DNNL_REF(desc) (&(desc))
 
-/* Not copied: the iterator reads the operation again for each implementation that it tries. */
+/* Must not be copied: the iterator reads the operation again for each implementation that it tries. */
 struct sh_dnnl_matmul {
     dnnl_matmul_desc_t op;
     dnnl_primitive_desc_iterator_t it;
@@ -72,7 +72,7 @@ static inline dnnl_status_t sh_dnnl_append_sum(dnnl_post_ops_t ops)
     return dnnl_post_ops_append_sum(ops, 1.0f);
 }
 
-/* What the iterator stands on, as an object of its own. */
+/* Fetch the iterator's current position as a separate object. */
 static inline dnnl_status_t sh_dnnl_fetch(struct sh_dnnl_matmul *m)
 {
     dnnl_primitive_desc_destroy(m->pd);

@@ -1,7 +1,7 @@
-/* Token and position embedding. Forward: N rows of C read from wte (anywhere in it) and written; backward: N rows of
- * f32 read and written, and all of dwte once more where it is overwritten, which is by far the most.
- * Measured with 50257 x 768 and 1024 tokens on one core, where memcpy moves 40 GB/s: forward 40 GB/s, backward 78 (a
- * memset, nearly); rows in random places of a table cost more with more tokens: 16 and 22 GB/s with 16384. */
+/* Token and position embedding. Forward: N rows of C are read from wte (anywhere in it) and written. Backward: N rows
+ * of f32 are read and written, and all of dwte once more if it is overwritten, which is by far the largest part.
+ * Measured with 50257 x 768 and 1024 tokens on one core, where memcpy moves 40 GB/s: forward 40 GB/s, backward 78
+ * (almost a memset). Rows at random places of a table cost more with more tokens: 16 and 22 GB/s with 16384. */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/stage.h"
@@ -9,7 +9,7 @@
 #include <omp.h>
 #include <string.h>
 
-/* Before the threads: an error cannot leave a parallel loop. */
+/* Checked before the threads start: an error cannot leave a parallel loop. */
 static sh_rc check_tokens(const int32_t *tokens, int64_t rows, int64_t V)
 {
     for (int64_t n = 0; n < rows; n++)
@@ -21,7 +21,7 @@ static sh_rc check_tokens(const int32_t *tokens, int64_t rows, int64_t V)
     return SH_OK;
 }
 
-/* Positions begin anew in each document. */
+/* Positions start again in each document. */
 static int64_t position(const int32_t *docs, int64_t n, int64_t T)
 {
     return n % T - (docs ? docs[n] : 0);
@@ -60,7 +60,7 @@ sh_rc sh_cpu_embed(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* One memset a thread: the C library writes long runs past the caches. */
+/* One memset per thread: the C library writes long runs past the caches. */
 static void clear(float *y, int64_t n)
 {
 #pragma omp parallel
@@ -70,12 +70,11 @@ static void clear(float *y, int64_t n)
     }
 }
 
-/* Columns that one thread takes at a time. Each goes through the tokens in order, so that the sum over the places of a
- * token has one order; a cut by rows would need either locks or a sort. */
+/* Columns that one thread takes at a time. It goes through the tokens in order, so the sum over the places of a token
+ * has one order; cutting by rows would need locks or a sort. */
 enum { COLUMNS = 64 };
 
-/* All tokens of some columns, in their order: a token that occurs twice adds twice, to the same memory, in one thread.
- */
+/* All tokens for some columns, in order: a token that occurs twice adds twice, to the same memory, in one thread. */
 static void token_columns(const struct sh_op_call *call, int64_t c, int64_t n_columns)
 {
     const struct sh_operand *dx = &call->in[0];
@@ -100,7 +99,7 @@ static void token_gradients(const struct sh_op_call *call)
         token_columns(call, c, C - c < COLUMNS ? C - c : COLUMNS);
 }
 
-/* All places of some columns, as token_columns(): with documents a position may stand anywhere. */
+/* All places for some columns, like token_columns(): with documents a position may occur anywhere. */
 static void position_columns(const struct sh_op_call *call, int64_t c, int64_t n_columns)
 {
     const struct sh_operand *dx = &call->in[0];
@@ -113,7 +112,7 @@ static void position_columns(const struct sh_op_call *call, int64_t c, int64_t n
                          sh_cpu_at(dx->data, dx->dtype, n * C + c), C, dx->dtype);
 }
 
-/* dwpe [P,C]: rows past T are cleared and get nothing. */
+/* dwpe [P,C]: rows past T are cleared and stay zero. */
 static void position_gradients(const struct sh_op_call *call)
 {
     const struct sh_operand *dx = &call->in[0];

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* In the order of the parts: the sum does not depend on which thread made which part. */
+/* In the order of the parts: the sum does not depend on which thread computed which part. */
 void sh_cpu_fold(float *dst, bool add, const float *parts, int64_t n_parts, int64_t stride, int64_t C)
 {
     int64_t pieces = sh_cpu_pieces(C);

@@ -6,12 +6,12 @@
 #include <omp.h>
 #include <stdio.h>
 
-/* Smaller tiles than MIN_SIDE waste more in packing than idle threads do. */
+/* Tiles smaller than MIN_SIDE waste more time in packing than idle threads do. */
 enum { MIN_SIDE = 128, GRAIN = 64 };
 
-/* By type: the most rows and columns of a tile, and how many tiles are to be there for the threads: more of tile_flops
- * (8 ms) where the product is that large. A library packs both sides of each tile, so that f32 gains by
- * larger tiles than those of 16 bits, whose size bounds a scratch; one tile for a thread would gain 15 %. */
+/* Per type: the most rows and columns of a tile, and how many tiles there should be for the threads: more, of
+ * tile_flops (8 ms) each, if the product is large enough. A library packs both sides of each tile, so f32 gains from
+ * larger tiles than 16-bit types, whose tile size bounds the scratch; one tile per thread would gain 15 %. */
 static const struct cut {
     int64_t most_m, most_n, tiles, most_tiles;
     double tile_flops;
@@ -20,7 +20,7 @@ static const struct cut {
     [SH_BF16] = {.most_m = SH_GEMM_TILE_M, .most_n = SH_GEMM_TILE_N, .tiles = 16, .most_tiles = 16, .tile_flops = 1},
     [SH_F16] = {.most_m = SH_GEMM_TILE_M, .most_n = SH_GEMM_TILE_N, .tiles = 16, .most_tiles = 16, .tile_flops = 1},
 };
-/* f32 sums of a tile that goes to a C of 16 bits: the first part of a thread's scratch; the engine's follows. */
+/* f32 sums of a tile that goes to a 16-bit C: the first part of a thread's scratch; the engine's follows. */
 enum { SUMS_BYTES = SH_GEMM_TILE_M * SH_GEMM_TILE_N * (int)sizeof(float) };
 
 struct plan {
@@ -32,14 +32,14 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* The size that cuts n in equal parts of at most `most`, in multiples of the vector units' grain. */
+/* The size that cuts n into equal parts of at most `most`, in multiples of the vector units' grain. */
 static int64_t even_part(int64_t n, int64_t most)
 {
     int64_t part = ceil_div(ceil_div(n, ceil_div(n, most)), GRAIN) * GRAIN;
     return part < n ? part : n;
 }
 
-/* Tiles of equal size: the last row of tiles is not a thin one. */
+/* Tiles of equal size, so that the last row of tiles is not a thin one. */
 static struct plan plan_of(int64_t most_m, int64_t most_n, const struct sh_gemm *g)
 {
     struct plan p = {.tile_m = even_part(g->m, most_m), .tile_n = even_part(g->n, most_n)};
@@ -56,7 +56,7 @@ static int64_t enough_tiles(const struct sh_gemm *g)
     return wanted < (double)c->tiles ? c->tiles : wanted > (double)c->most_tiles ? c->most_tiles : (int64_t)wanted;
 }
 
-/* The longer side of a tile is halved until there are enough tiles, or they would be too small. */
+/* Halve the longer side of a tile until there are enough tiles, or they would be too small. */
 static struct plan plan_tiles(const struct sh_gemm *g)
 {
     int64_t most_m = cuts[g->in_dtype].most_m, most_n = cuts[g->in_dtype].most_n, enough = enough_tiles(g);
@@ -72,7 +72,7 @@ static struct plan plan_tiles(const struct sh_gemm *g)
     return p;
 }
 
-/* A tile's sums go straight to an f32 C; one of 16 bits gets them rounded once, after bias and addend. */
+/* A tile's sums go straight to an f32 C; a 16-bit C gets them rounded once, after bias and addend. */
 static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, struct plan p, int64_t i, void *work)
 {
     int64_t row = i % p.down * p.tile_m, col = i / p.down * p.tile_n;
@@ -89,7 +89,7 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
         .c = direct ? c : work, .ldc = direct ? g->ldc : p.tile_n, .add = in_place,
     };
     /* clang-format on */
-    /* In place: the product adds to what C holds. */
+    /* In place: the product is added to C. */
     SH_TRY(e->tile(&t, direct ? work : (char *)work + SUMS_BYTES));
     if (g->bias)
         sh_cpu_block_add_row(size, t.c, t.ldc, sh_cpu_at(g->bias, g->in_dtype, col), g->in_dtype);
@@ -101,7 +101,7 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
     return SH_OK;
 }
 
-/* Either the engine takes whole products and has scratch of its own, or the tiles are dealt out here. */
+/* Either the engine takes whole products and has its own scratch, or the tiles are dealt out here. */
 int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, int threads)
 {
     if (e->product)
@@ -109,7 +109,7 @@ int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_ge
     return threads * sh_cpu_round64((g->out_dtype == SH_F32 ? 0 : SUMS_BYTES) + e->work_bytes);
 }
 
-/* Dynamic, since tiles at the edges are smaller, and other processes may take a core. */
+/* Dynamic, since tiles at the edges are smaller and other processes may occupy a core. */
 static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work)
 {
     int64_t one_thread = sh_gemm_work_bytes_on(e, g, 1);
@@ -144,11 +144,12 @@ sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes)
 
 void sh_gemm_serial(void)
 {
-    /* Inside a parallel region this sets the number for regions that this thread would open, and for no one else. */
+    /* Inside a parallel region this sets the number for regions that this thread would open, and affects no other
+     * thread. */
     omp_set_num_threads(1);
 }
 
-/* The first failure counts. Errors are kept by thread, so its text is copied for the thread that will return it. */
+/* The first failure counts. Errors are kept per thread, so its text is copied for the thread that will return it. */
 void sh_gemm_note(struct sh_gemm_failure *f, sh_rc rc)
 {
     if (rc == SH_OK)

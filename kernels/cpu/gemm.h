@@ -1,12 +1,13 @@
 /* Matrix products: C = op(A) op(B) + bias + addend, all row-major, sums in f32, one rounding at the end.
  *
- * C is cut in tiles of a size that depends on its shape only; a tile is one call of a library on one thread, over the
- * whole inner dimension, and the threads of the program take tiles. So a library's own threads, its cutting of work by
- * their number and its summing across them play no part: the number of threads changes no bit, nor does the library's
- * build (OpenBLAS with pthreads, with OpenMP, or serial). An engine (gemm_engine.h) is a library that does one tile.
+ * C is cut into tiles whose size depends on its shape only. A tile is one library call on one thread, over the whole
+ * inner dimension, and the program's threads take tiles. A library's own threads, the way it cuts work by their
+ * number and its sums across them therefore play no part: neither the number of threads nor the library's build
+ * (OpenBLAS with pthreads, with OpenMP, or serial) changes any bit. An engine (gemm_engine.h) is a library that
+ * computes one tile.
  *
- * Not reentrant: one call at a time, from a thread that is in no parallel region. oneDNN's bf16 engine keeps one small
- * object per shape of tile, made when the shape is first met; nothing else is allocated here. */
+ * Not reentrant: one call at a time, from a thread outside any parallel region. oneDNN's bf16 engine keeps one small
+ * object per shape of tile, made when the shape is first seen; nothing else is allocated here. */
 #ifndef SH_KERNELS_CPU_GEMM_H
 #define SH_KERNELS_CPU_GEMM_H
 
@@ -16,7 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ld: distance of stored rows in elements. A is stored [m,k], or [k,m] when trans_a; B [k,n], or [n,k] when trans_b. */
+/* ld: distance between stored rows in elements. A is stored [m,k], or [k,m] if trans_a; B [k,n], or [n,k] if
+ * trans_b. */
 struct sh_gemm {
     int64_t m, n, k;
     enum sh_dtype in_dtype; /* of A, B and bias: f32, bf16 or f16 */
@@ -27,25 +29,25 @@ struct sh_gemm {
     int64_t ldb;
     bool trans_b;
     enum sh_dtype out_dtype; /* of C and addend: f32, or in_dtype */
-    void *c;                 /* [m,n]; overlaps none of the operands but, exactly, addend */
+    void *c;                 /* [m,n]; overlaps no operand, except that it may be exactly addend */
     int64_t ldc;
     const void *bias;   /* [n], added to each row; NULL: none */
-    const void *addend; /* [m,n] with ldc; c itself: the product is added to C; NULL: none */
+    const void *addend; /* [m,n] with ldc; C itself: the product is added to C; NULL: none */
 };
 
-/* Scratch of a product with `threads` threads; only sizes and types of g are read. Larger sizes never want less, so that one
- * with the largest of each stands for several. */
+/* Scratch of a product with `threads` threads; only sizes and types of g are read. Larger sizes never need less, so
+ * one product with the maximum of each size covers several. */
 int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads);
 
-/* Run one product with omp_get_max_threads() threads; work: sh_gemm_work_bytes() of them, 64-byte aligned.
- * Errors: SH_E_MEMORY when oneDNN has none, SH_E_BUG when `work` is too small. */
+/* Run one product with omp_get_max_threads() threads; work: sh_gemm_work_bytes() for that many threads, 64-byte
+ * aligned. Errors: SH_E_MEMORY if oneDNN runs out of memory, SH_E_BUG if `work` is too small. */
 sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes);
 
-/* Within a parallel region: the libraries called from this thread start no threads of their own until it ends. */
+/* Within a parallel region: libraries called from this thread start no threads until the region ends. */
 void sh_gemm_serial(void);
 
-/* Errors of threads: texts are kept per thread (err.h), so that a parallel region collects its first failure here and
- * fails again with it on the calling thread. Start with {0}. */
+/* Errors of threads. Error texts are kept per thread (err.h), so a parallel region collects its first failure here
+ * and raises it again on the calling thread. Start with {0}. */
 struct sh_gemm_failure {
     sh_rc rc;
     char text[256];

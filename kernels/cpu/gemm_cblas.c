@@ -1,10 +1,10 @@
-/* The engine that is always there: cblas_sgemm of OpenBLAS, MKL, BLIS or another. */
+/* The engine that is always available: cblas_sgemm of OpenBLAS, MKL, BLIS or another library. */
 #include "kernels/cpu/gemm_engine.h"
 
 #include <cblas.h>
 
-/* Each library's own switch; at most one of them is linked. A library that follows OpenMP needs none, since a tile runs
- * inside a parallel region; one with threads of its own (OpenBLAS with pthreads) would start them for every tile. */
+/* Each library's own switch; at most one of them is linked. A library that follows OpenMP needs none, since a tile
+ * runs inside a parallel region. One with its own threads (OpenBLAS with pthreads) would start them for every tile. */
 void openblas_set_num_threads(int n) __attribute__((weak));
 void bli_thread_set_num_threads(long n) __attribute__((weak));
 void MKL_Set_Num_Threads(int n) __attribute__((weak));

@@ -1,7 +1,7 @@
 /* Engines of oneDNN 2 and 3: dnnl_sgemm for f32, its matmul primitive for bf16.
  *
- * Of the matmul implementations the first is taken that needs no scratchpad. That is oneDNN's packed gemm (AMX,
- * avx512_bf16), which is stateless, takes any leading dimensions and lets threads share a primitive; the brgemm kind
+ * The first matmul implementation that needs no scratchpad is used. That is oneDNN's packed gemm (AMX, avx512_bf16),
+ * which is stateless, takes any leading dimensions and lets threads share a primitive; the brgemm implementation
  * before it is 2-8 % faster on whole matrices but refuses tiles inside larger ones. */
 #include "sherd_config.h"
 
@@ -13,13 +13,13 @@
 
 #include <string.h>
 
-/* The isa that oneDNN has found, or that ONEDNN_MAX_CPU_ISA allows. */
+/* Whether oneDNN has detected this ISA and may use it (ONEDNN_MAX_CPU_ISA can forbid it). */
 static bool has_isa(dnnl_cpu_isa_t isa)
 {
     return ((unsigned)dnnl_get_effective_cpu_isa() & (unsigned)isa) == (unsigned)isa;
 }
 
-/* Out of memory is the only failure that a user can do something about. */
+/* Running out of memory is the only failure that a user can do something about. */
 static sh_rc check(dnnl_status_t status, const char *what)
 {
     if (status == dnnl_success)
@@ -29,8 +29,8 @@ static sh_rc check(dnnl_status_t status, const char *what)
 }
 #define DNNL_TRY(call) SH_TRY(check((call), #call))
 
-/* With AVX2 its sgemm takes twice as long as OpenBLAS where the rows of an operand lie a multiple of 4 KiB apart, and
- * without it is a plain loop, as a BLAS of no known make may be. */
+/* With AVX2, oneDNN's sgemm takes twice as long as OpenBLAS if the rows of an operand are a multiple of 4 KiB apart.
+ * Without AVX2 it is a plain loop, as a BLAS of unknown make may be too. */
 static bool f32_usable(void)
 {
     return has_isa(dnnl_cpu_isa_avx512_core) || (has_isa(dnnl_cpu_isa_avx2) && !sh_gemm_cblas_is_fast());
@@ -54,7 +54,7 @@ const struct sh_gemm_engine sh_gemm_engine_dnnl_f32 = {
 enum { SRC, WEIGHTS, DST, OPERANDS };
 enum { KEYS = 9 };
 
-/* A shape met earlier, and the primitive for it. They live as long as the process: a run meets a few dozen. */
+/* A shape seen earlier, and the primitive for it. They live as long as the process: a run sees a few dozen. */
 struct known {
     int64_t key[KEYS];
     dnnl_memory_desc_t desc[OPERANDS];
@@ -65,7 +65,7 @@ static int n_known, cap_known;
 static dnnl_engine_t cpu;
 static dnnl_stream_t stream;
 
-/* Prepares the library. A second question must not make engine and stream again: the first ones would be lost. */
+/* Prepare the library. A second call must not make engine and stream again: the first ones would leak. */
 static bool bf16_works(void)
 {
     return has_isa(dnnl_cpu_isa_avx512_core) &&
@@ -73,7 +73,8 @@ static bool bf16_works(void)
                        dnnl_stream_create(&stream, cpu, dnnl_stream_default_flags) == dnnl_success));
 }
 
-/* avx512_bf16 without AMX: at half the f32 rate on the Intel CPU that was measured, at twice that on AMD's. */
+/* avx512_bf16 without AMX: it ran at half the f32 rate on the Intel CPU that was measured, and at twice that rate on
+ * AMD's. */
 static bool bf16_usable(void)
 {
 #if defined(__x86_64__)
@@ -85,7 +86,7 @@ static bool bf16_usable(void)
     return fast && bf16_works();
 }
 
-/* Strides instead of copies: a transposed matrix is the same memory with its strides exchanged. */
+/* Strides instead of copies: a transposed matrix is the same memory with its strides swapped. */
 static sh_rc describe(dnnl_memory_desc_t *d, int64_t rows, int64_t cols, int64_t ld, bool trans, dnnl_data_type_t type)
 {
     dnnl_dims_t dims = {rows, cols}, strides = {trans ? 1 : ld, trans ? ld : 1};
@@ -118,7 +119,7 @@ static sh_rc pick(struct sh_dnnl_matmul *m, dnnl_primitive_t *primitive)
     return SH_OK;
 }
 
-/* The attributes are freed in any case; the primitive keeps what it needs. */
+/* The attributes are always freed; the primitive keeps what it needs. */
 static sh_rc build_primitive(struct known *k, bool add)
 {
     dnnl_primitive_attr_t attr = NULL;
@@ -144,7 +145,7 @@ out:
     return rc;
 }
 
-/* A row of the table is made completely before it is added, so a failure leaves no half row. */
+/* A row of the table is completed before it is added, so a failure leaves no half row. */
 static sh_rc learn(const struct sh_gemm_tile *t, const int64_t key[KEYS], struct known *out)
 {
     struct known k = {0};
@@ -159,7 +160,7 @@ static sh_rc learn(const struct sh_gemm_tile *t, const int64_t key[KEYS], struct
     return SH_OK;
 }
 
-/* A copy of the row, since another thread may move the table as soon as this one has left. */
+/* Returns a copy of the row, since another thread may move the table as soon as this one has left. */
 static sh_rc look_up(const struct sh_gemm_tile *t, struct known *out)
 {
     int64_t key[KEYS] = {t->m, t->n, t->k, t->lda, t->ldb, t->ldc, t->trans_a, t->trans_b, t->add};
@@ -193,7 +194,7 @@ out:
     return rc;
 }
 
-/* Only the look-up is in the critical section; products run side by side. */
+/* Only the look-up is in the critical section; products run concurrently. */
 static sh_rc bf16_tile(const struct sh_gemm_tile *t, void *work)
 {
     (void)work;

@@ -1,12 +1,12 @@
-/* Products in bf16 of packed panels (panel.h). With AMX the libraries leave a third to a half of the unit unused: they pack
- * both sides again and again, or store each partial sum; with AVX-512 a tenth.
+/* Products in bf16 of packed panels (panel.h). With AMX the libraries leave a third to a half of the unit unused,
+ * because they pack both sides again and again, or store each partial sum; with AVX-512 a tenth.
  *
- * The side of C that is shorter is kept: all threads pack its panels once, over the whole inner dimension. The other
- * one is cut in slices; a thread packs a slice for itself, SH_PANEL_DEPTH steps at a time, multiplies it with all kept
- * panels and has the sums in its own L2 cache, from where they go to C when their last step is done. So what a thread
- * packs for itself never leaves its caches, and threads meet twice in a product. A sum takes its inner elements in
- * ascending order whatever thread works on it, so that the number of threads changes no bit. Floor: 2*m*n*k
- * operations at the rate of the unit; the caches give half of that to AMX, 92 % to AVX-512 (see doc/performance.md). */
+ * The shorter side of C is kept: all threads pack its panels once, over the whole inner dimension. The other side is
+ * cut into slices. A thread packs a slice for itself, SH_PANEL_DEPTH steps at a time, multiplies it with all kept
+ * panels and keeps the sums in its L2 cache, from where they go to C when their last step is done. So what a thread
+ * packs for itself never leaves its caches, and threads meet twice per product. A sum takes its inner elements in
+ * ascending order whatever thread works on it, so the number of threads changes no bit. Floor: 2*m*n*k operations at
+ * the rate of the unit; the caches allow half of that with AMX, 92 % with AVX-512 (see doc/performance.md). */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel.h"
@@ -18,8 +18,8 @@
 #include <omp.h>
 
 enum { SIDE = SH_PANEL_SIDE, STEP = SH_PANEL_STEP, DEPTH = SH_PANEL_DEPTH, CHUNK = DEPTH * STEP };
-enum { KEPT = 32, KEPT_ELEMS = 8 << 20 };   /* panels and elements that are kept at most */
-enum { DEEP = KEPT_ELEMS / (KEPT * SIDE) }; /* of the inner dimension, what a float C takes at a time */
+enum { KEPT = 32, KEPT_ELEMS = 8 << 20 };   /* upper limits on kept panels and elements */
+enum { DEEP = KEPT_ELEMS / (KEPT * SIDE) }; /* stretch of the inner dimension that a float C takes at a time */
 
 /* One product; [first, first + count) are the panels kept now. */
 struct product {
@@ -27,8 +27,8 @@ struct product {
     bool keeps_rows;
     int64_t first, count;
     sh_bf16 *kept;   /* [chunks of the inner dimension][count][CHUNK] */
-    sh_bf16 *panels; /* of this thread: [panels of a slice][CHUNK] */
-    float *sums;     /* of this thread: [kept panels][panels of the slice][STEP] */
+    sh_bf16 *panels; /* this thread's: [panels of a slice][CHUNK] */
+    float *sums;     /* this thread's: [kept panels][panels of the slice][STEP] */
 };
 
 static int64_t div_up(int64_t a, int64_t b)
@@ -36,7 +36,7 @@ static int64_t div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Of the shorter side of C, at most so many panels at a time. */
+/* The number of panels of the shorter side of C that are kept at a time, at most. */
 static int64_t kept_panels(const struct sh_gemm *g)
 {
     return sh_panel_least(sh_panels(sh_panel_least(g->m, g->n)), KEPT);
@@ -50,13 +50,13 @@ static int64_t kept_bytes(const struct sh_gemm *g)
     return sh_panel_least(elems, KEPT_ELEMS) * (int64_t)sizeof(sh_bf16);
 }
 
-/* Panels of a slice of the longer side, at most. */
+/* The maximum number of panels in a slice of the longer side. */
 static int64_t most_slice(const struct sh_gemm *g)
 {
     return sh_panel_least(sh_panels(g->m > g->n ? g->m : g->n), sh_panel_unit()->slice);
 }
 
-/* Of a thread: packed panels of a slice, and its sums. */
+/* Bytes per thread: the packed panels of a slice, and its sums. */
 static int64_t own_bytes(const struct sh_gemm *g)
 {
     return most_slice(g) * (CHUNK * (int64_t)sizeof(sh_bf16) + kept_panels(g) * STEP * (int64_t)sizeof(float));
@@ -96,7 +96,7 @@ static void pack(const struct sh_panel_source *s, bool rows, sh_bf16 *panels)
         sh_panel_pack_cols(s, panels, CHUNK);
 }
 
-/* Ask for the n-th of `parts` parts of what is packed next. */
+/* Prefetch the n-th of `parts` parts of what is packed next. */
 SH_PANEL_ASKS void prefetch_part(const struct sh_panel_source *s, int64_t n, int64_t parts)
 {
     int64_t rows = s->inner_rows ? s->depth : s->sides, cols = s->inner_rows ? s->sides : s->depth;
@@ -111,7 +111,8 @@ static sh_bf16 *kept_panel(const struct product *p, int64_t c, int64_t i)
     return p->kept + (c * p->count + i) * CHUNK;
 }
 
-/* A thread takes 32 stored rows at a time, all of what is kept of them: hardware foresees what lies side by side. */
+/* A thread takes 32 stored rows at a time, and all that is kept of them: hardware prefetching follows contiguous
+ * memory. */
 static void pack_kept(const struct product *p)
 {
     bool rows = p->keeps_rows;
@@ -134,7 +135,7 @@ static void pack_kept(const struct product *p)
     }
 }
 
-/* Where in C the n-th square of a slice stands: `count` panels of the slice for each kept one. */
+/* Where in C the n-th square of a slice goes: there are `count` panels of the slice for each kept one. */
 struct place {
     int64_t row, col;
 };
@@ -152,8 +153,8 @@ static struct sh_panel_source chunk_of(const struct product *p, int64_t c, int64
     return source_of(p->g, !p->keeps_rows, first, count, c * DEPTH * SIDE, DEPTH);
 }
 
-/* Chunk c: `count` packed panels of a slice, from `first` on, times all kept ones. A square goes to C while the next
- * one is made. */
+/* Chunk c: `count` packed panels of a slice, from `first` on, times all kept ones. A square is written to C while the
+ * next one is computed. */
 static void multiply_chunk(const struct product *p, int64_t c, int64_t first, int64_t count)
 {
     struct sh_panel_source next = chunk_of(p, c + 1, first, count);
@@ -164,7 +165,7 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
     for (int64_t n = 0; n < p->count * count; n++, before = at) {
         const sh_bf16 *own = p->panels + n % count * CHUNK, *kept = kept_panel(p, c, n / count);
         at = place_of(p, first, count, n);
-        /* The next kept panel has left the L2 cache since the last slice. */
+        /* The next kept panel has been evicted from the L2 cache since the last slice. */
         sh_panel_prefetch(kept + CHUNK + CHUNK * (n % count) / count, CHUNK / count * (int64_t)sizeof *kept);
         prefetch_part(&next, n, p->count * count);
         if (last)
@@ -187,7 +188,7 @@ static void multiply_slice(const struct product *p, int64_t begin, int64_t end)
     }
 }
 
-/* Panels of a slice: each thread is to have two slices at least. */
+/* Panels per slice: each thread should have at least two slices. */
 static int64_t slice_of(int64_t panels)
 {
     int64_t slice = sh_panel_unit()->slice;
@@ -202,7 +203,7 @@ static void multiply_all(struct product p)
 {
     int64_t rows = sh_panels(p.g->m), cols = sh_panels(p.g->n), slice = slice_of(p.keeps_rows ? cols : rows);
     int64_t panels = p.keeps_rows ? rows : cols, others = p.keeps_rows ? cols : rows;
-    /* As many panels as the shared memory for them has room for, at least one. */
+    /* As many panels as their shared memory has room for, at least one. */
     int64_t most = KEPT_ELEMS / (div_up(p.g->k, DEPTH * SIDE) * CHUNK);
 
     most = most < 1 ? 1 : sh_panel_least(most, KEPT);
@@ -220,7 +221,7 @@ static bool usable(void)
     return sh_panel_unit();
 }
 
-/* A float C takes a deep product in parts; to a bf16 C it comes whole, with less kept at a time. */
+/* A float C takes a deep product in parts; a bf16 C gets it whole, with fewer panels kept at a time. */
 static sh_rc panels_product(const struct sh_gemm *g, void *work)
 {
     SH_REQUIRE(g->out_dtype == SH_F32 || g->k <= KEPT_ELEMS / SIDE);
@@ -242,7 +243,7 @@ static sh_rc panels_product(const struct sh_gemm *g, void *work)
             part.bias = k ? NULL : g->bias;
             part.addend = k ? g->c : g->addend;
             multiply_all(p);
-            sh_panel_fence(); /* the next part adds to C, maybe in another thread; both meet in between, when it packs */
+            sh_panel_fence(); /* the next part adds to C, maybe in another thread; all threads meet when packing */
         }
         sh_panel_end();
     }

@@ -1,9 +1,10 @@
-/* bf16 on CPUs without fast bf16 arithmetic, and f16: pieces of A and B are converted to f32 and multiplied by the f32 engine,
- * piece after piece of the inner dimension. Exact products, sums in f32: no less accurate than units of that type. */
+/* bf16 on CPUs without fast bf16 arithmetic, and f16: pieces of A and B are converted to f32 and multiplied by the
+ * f32 engine, one piece of the inner dimension after another. Products are exact and sums in f32: no less accurate
+ * than units of that type. */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/gemm_engine.h"
 
-/* 256 deep, the two pieces (655 KB) stay in the L2 cache. */
+/* At a depth of 256 the two pieces (655 KB) stay in the L2 cache. */
 enum { DEPTH = 256 };
 
 static bool widen_usable(void)
@@ -11,8 +12,8 @@ static bool widen_usable(void)
     return sh_gemm_engine_for(SH_F32) != NULL;
 }
 
-/* Piece [begin, begin+depth) of the inner dimension of an operand with `outer` rows or columns; the stored order stays.
- * inner_rows: the inner dimension counts the stored rows. Returns the piece's leading dimension. */
+/* Piece [begin, begin+depth) of the inner dimension of an operand with `outer` rows or columns; the stored order is
+ * kept. inner_rows: the inner dimension counts the stored rows. Returns the piece's leading dimension. */
 static int64_t widen(float *dst, const void *src, int64_t ld, bool inner_rows, int64_t outer, int64_t begin,
                      int64_t depth, enum sh_dtype dtype)
 {
@@ -21,7 +22,7 @@ static int64_t widen(float *dst, const void *src, int64_t ld, bool inner_rows, i
     return b.cols;
 }
 
-/* Two conversions and one product a piece; the sums stay in C, which is f32. */
+/* Two conversions and one product per piece; the sums stay in C, which is f32. */
 static sh_rc widen_tile(const struct sh_gemm_tile *t, void *work, enum sh_dtype dtype)
 {
     const struct sh_gemm_engine *f32 = sh_gemm_engine_for(SH_F32);

@@ -1,5 +1,5 @@
-/* Floor: the bytes of w, once. Whether a processor reaches it is a matter of how many sums are under way: a group of rows of
- * w is worked on at a time, so that no addition waits for the one before it. */
+/* Floor: the bytes of w, once. Whether a processor reaches it depends on how many sums are in flight: a group of rows
+ * of w is worked on at a time, so that no addition waits for the one before it. */
 #include "kernels/cpu/gemv.h"
 
 #include "kernels/cpu/block.h"
@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-/* MOST_ROWS: products with more rows go to the engines that work in tiles. GROUP rows of w by 4 rows of x are 16
- * sums of one vector each, which is half of the registers of AVX-512. A thread takes CHUNK rows of w at a time, or
- * COLUMNS columns where w is [k,n]. */
+/* MOST_ROWS: products with more rows go to the engines that work in tiles. GROUP rows of w by 4 rows of x are 16 sums
+ * of one vector each, half of the registers of AVX-512. A thread takes CHUNK rows of w at a time, or COLUMNS columns
+ * if w is [k,n]. */
 enum { MOST_ROWS = 8, LANES = 16, GROUP = 4, CHUNK = 64, COLUMNS = 512 };
 
 typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
@@ -33,8 +33,8 @@ bool sh_gemv_takes(const struct sh_gemm *g)
         (v) = (vec)(__builtin_convertvector(half_, bits) << 16); \
     } while (0)
 
-/* As sh_f16_to_f32(), for numbers: a subnormal is a fraction beside 2^-14, less that. No operand is subnormal in f32, where
- * processors are slow. */
+/* The same as sh_f16_to_f32() for numbers: a subnormal is read as a fraction added to 2^-14, minus 2^-14. No operand
+ * is subnormal in f32, where processors are slow. */
 static inline void widen_f16(vec *v, const sh_f16 *p)
 {
     halves half;
@@ -48,7 +48,7 @@ static inline void widen_f16(vec *v, const sh_f16 *p)
 
 #define LOAD_F16(v, p) widen_f16(&(v), (p))
 
-/* One element each, for what whole vectors leave over. */
+/* One element each, for the remainder after whole vectors. */
 static inline float one_f32(const float *p)
 {
     return *p;
@@ -64,8 +64,8 @@ static inline float one_f16(const sh_f16 *p)
     return sh_f16_to_f32(*p);
 }
 
-/* sums [R,M] = w [R,k] x [M,k]': whole vectors by lanes, which are added in their order; then what is left over. The sizes
- * are constants, so that all sums stay in registers. */
+/* sums [R,M] = w [R,k] x [M,k]': whole vectors by lanes, which are added in order; then the remainder. The sizes are
+ * constants, so that all sums stay in registers. */
 #define DOTS(name, T, LOAD, ONE, M, R)                                                                   \
     SH_CLONES static void name(const T *w, int64_t ldw, const T *x, int64_t ldx, int64_t k, float *sums) \
     {                                                                                                    \
@@ -102,12 +102,12 @@ DOTS(dots_bf16_4, sh_bf16, LOAD_BF16, one_bf16, 4, GROUP)
 DOTS(dots_f16_1, sh_f16, LOAD_F16, one_f16, 1, GROUP)
 DOTS(dots_f16_2, sh_f16, LOAD_F16, one_f16, 2, GROUP)
 DOTS(dots_f16_4, sh_f16, LOAD_F16, one_f16, 4, GROUP)
-/* The rows that a group leaves over, one by one. */
+/* The rows that remain after whole groups, one by one. */
 DOTS(dot_f32, float, LOAD_F32, one_f32, 1, 1)
 DOTS(dot_bf16, sh_bf16, LOAD_BF16, one_bf16, 1, 1)
 DOTS(dot_f16, sh_f16, LOAD_F16, one_f16, 1, 1)
 
-/* Of any type, for biases alone: the type is asked for each time. */
+/* An element of any type, for biases only: the type is checked each time. */
 static float one(enum sh_dtype dtype, const void *p)
 {
     return dtype == SH_BF16 ? one_bf16(p) : dtype == SH_F16 ? one_f16(p) : one_f32(p);
@@ -158,7 +158,7 @@ static void take_one(const struct sh_gemm *g, int64_t row, int64_t column)
     put(g, row, column, sum);
 }
 
-/* Columns [c, end) of y, rows of w; the second and third look at a group find it in the cache. */
+/* Columns [c, end) of y, which are rows of w; the second and third pass over a group find it in the cache. */
 static void take_rows_of_w(const struct sh_gemm *g, int64_t c, int64_t end)
 {
     for (; c + GROUP <= end; c += GROUP)
@@ -199,7 +199,7 @@ SH_CLONES static void add_f16(float *sums, float x, const sh_f16 *w, int64_t n)
         sums[i] += x * sh_f16_to_f32(w[i]);
 }
 
-/* Columns [c, c + n) of y where w is [k,n]: sums of multiples of its rows, in their order. */
+/* Columns [c, c + n) of y if w is [k,n]: sums of multiples of its rows, in order. */
 static void take_columns_of_w(const struct sh_gemm *g, int64_t c, int64_t n)
 {
     float sums[MOST_ROWS][COLUMNS];
@@ -222,8 +222,8 @@ static void take_columns_of_w(const struct sh_gemm *g, int64_t c, int64_t n)
             put(g, row, c + i, sums[row][i]);
 }
 
-/* Parts are taken as threads come: a core that is slower or busy takes fewer. Each result is of one thread, so that
- * its bits do not depend on who made it. */
+/* Threads take parts as they become free: a core that is slower or busy takes fewer. Each result is computed by one
+ * thread, so its bits do not depend on which. */
 void sh_gemv_run(const struct sh_gemm *g)
 {
     int64_t part = g->trans_b ? CHUNK : COLUMNS, parts = (g->n + part - 1) / part;

@@ -1,10 +1,9 @@
-/* The head: logits, cross entropy and its gradients, a chunk of attr->head.chunk_rows rows at a time, so that [N,V] never
- * exists: by head_panels.c where that can, else with the products of any engine. Rows are padded in scratch to whole cache
- * lines, since a vocabulary seldom is a multiple of anything.
- * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w once or twice and reads and writes
- * dw once, so that chunks of few rows are bound by memory. The chunk's size changes the order of dw's sums only.
- * Measured at GPT-2's size on two Zen 5 cores, loss with gradients, GFLOP/s: 344 in f32 and 586 in bf16 with 80 rows,
- * 421 and 735 with 256. */
+/* The head: logits, cross entropy and its gradients, a chunk of attr->head.chunk_rows rows at a time, so that [N,V]
+ * never exists. head_panels.c does it if it can, otherwise the products of any engine. Rows are padded in scratch to
+ * whole cache lines, since a vocabulary is seldom a multiple of anything. Floor: 2*N*C*V operations for the loss,
+ * 6*N*C*V with gradients. Each chunk reads w once or twice and reads and writes dw once, so chunks of few rows are
+ * bound by memory. The chunk's size changes only the order of dw's sums. Measured at GPT-2's size on two Zen 5 cores,
+ * loss with gradients, GFLOP/s: 344 in f32 and 586 in bf16 with 80 rows, 421 and 735 with 256. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel.h"
@@ -31,7 +30,7 @@ struct head {
     int64_t rows, dim, vocab, chunk, ld;
     double *loss;  /* [chunk] */
     float *logits; /* [chunk,ld]; overwritten by their gradients, in 16 bits at the start of each row */
-    void *work;    /* of the products */
+    void *work;    /* for the products */
     int64_t work_bytes;
 };
 
@@ -43,7 +42,7 @@ static int64_t rows_of(const struct sh_operand *x)
     return rows;
 }
 
-/* Shapes, and the sizes of the two pieces of scratch before the products'. */
+/* Shapes, and the sizes of the two pieces of scratch before the one for products. */
 static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
@@ -146,7 +145,7 @@ static sh_rc logits_of(const struct head *h, int64_t r, int64_t n)
     return sh_gemm_run(&g, h->work, h->work_bytes);
 }
 
-/* Loss of one row of logits, of which exponentials are left, with the sum of those. */
+/* Loss of one row of logits. Leaves their exponentials in x and the sum of those in *sum. */
 static double row_loss(float *x, int64_t n, int32_t target, double *sum)
 {
     float max = sh_cpu_row_max(x, n);
@@ -155,14 +154,15 @@ static double row_loss(float *x, int64_t n, int32_t target, double *sum)
     return log(*sum) + (double)max - at_target;
 }
 
-/* The row of exponentials becomes (softmax - onehot) * scale. */
+/* Turn the row of exponentials into (softmax - onehot) * scale. */
 static void row_gradient(float *x, int64_t n, int32_t target, double sum, double scale)
 {
     sh_cpu_row_scale(x, n, (float)(scale / sum));
     x[target] -= (float)scale;
 }
 
-/* The row's own place holds its first elements in 16 bits, piece by piece: none comes before it has been read. */
+/* Round a row to 16 bits in place, piece by piece, from the start of its own memory: no element is overwritten before
+ * it has been read. */
 static void round_row(float *x, int64_t n, enum sh_dtype to)
 {
     uint16_t room[SH_CPU_PIECE];
@@ -174,7 +174,7 @@ static void round_row(float *x, int64_t n, enum sh_dtype to)
     }
 }
 
-/* Row i of the chunk. A masked row has no loss, and its gradient is 0: it still takes part in the products. */
+/* Row i of the chunk. A masked row has no loss, and its gradient is 0, but it still takes part in the products. */
 static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
 {
     float *x = h->logits + i * h->ld;
@@ -191,7 +191,8 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
         round_row(x, h->vocab, h->dtype);
 }
 
-/* Rows [r, r+n): their logits, which become gradients when asked for; returns the loss, summed in row order. */
+/* Compute the logits of rows [r, r+n), or their gradients in place if asked for; return the loss, summed in row
+ * order. */
 static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient, double *loss)
 {
     SH_TRY(logits_of(h, r, n));
@@ -203,7 +204,7 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
     return SH_OK;
 }
 
-/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x, where it is wanted */
+/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x, if wanted */
 static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *dx = &h->call->out[1], *dw = &h->call->out[2];
@@ -231,7 +232,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
     return sh_gemm_run(&g, h->work, h->work_bytes);
 }
 
-/* One chunk after the other; *loss is added in row order. */
+/* One chunk after another; *loss is summed in row order. */
 static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, double *loss)
 {
     struct head h;
@@ -246,7 +247,7 @@ static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, double *lo
     return SH_OK;
 }
 
-/* The same for both kinds: the call's kind says whether gradients are made. */
+/* For both kinds: the call's kind says whether gradients are computed. */
 static sh_rc run_head(const struct sh_op_call *call)
 {
     double loss;
@@ -271,7 +272,7 @@ sh_rc sh_cpu_head_loss_grad(const struct sh_op_call *call)
     return run_head(call);
 }
 
-/* The first of equally likely words. A row of NaNs has word 0. */
+/* The likeliest word, the first one on a tie. For a row of NaNs it is word 0. */
 static int32_t word_of(const float *x, int64_t n, float max)
 {
     for (int64_t v = 0; v < n; v++)

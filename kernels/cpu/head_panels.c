@@ -1,8 +1,9 @@
-/* A chunk of rows of logits never exists: they are made as squares of 32 words x 32 rows, sums of packed panels, and
- * stay in the caches of the thread that made a slice of the vocabulary only until it has each row's maximum over the
- * slice and its exponentials relative to that. These are kept, in bf16. A row is a lane of a vector, so that none is
- * reduced. When the sums of whole rows are known, each square of exponentials is scaled to gradients: the thread takes
- * them as they are for the slice's dw, and leaves them turned in their place, for dx. So a gradient is rounded twice.
+/* A chunk of rows of logits never exists as a whole. Logits are computed as squares of 32 words x 32 rows, as sums of
+ * packed panels. They stay in the caches of the thread that computed a slice of the vocabulary only until it has each
+ * row's maximum over the slice and its exponentials relative to that. The exponentials are kept, in bf16. A row is a
+ * lane of a vector, so no vector is ever reduced. Once the sums of whole rows are known, each square of exponentials
+ * is scaled to gradients: the thread uses them directly for the slice's dw, and stores them transposed in their
+ * place, for dx. So a gradient is rounded twice.
  *
  * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w twice, writes and reads the
  * exponentials and then the gradients once, and writes or adds to dw. All sums are cut by shape alone. Measured:
@@ -29,7 +30,7 @@ enum { SIDE = SH_PANEL_SIDE, STEP = SH_PANEL_STEP, DEPTH = SH_PANEL_DEPTH, CHUNK
 enum { SLICE = DEPTH };          /* panels of the vocabulary that a thread takes at a time */
 enum { DOWN = 16, ACROSS = 12 }; /* squares of dx that a thread sums at a time, at most */
 
-/* One call, its scratch, and the rows [row, row + n) that are worked on. */
+/* One call, its scratch, and the rows [row, row + n) that are being worked on. */
 struct head {
     const struct sh_op_call *call;
     const sh_bf16 *x, *w;   /* [N,C], [V,C] */
@@ -37,18 +38,19 @@ struct head {
     bool gradient;
     int64_t rows, dim, vocab, chunk, row, n;
     int64_t row_panels, word_panels, dim_panels, slices;
-    float *max, *sum;  /* [slices][row_panels * SIDE]: over a slice, of the logits; of exponentials */
+    float *max, *sum;  /* [slices][row_panels * SIDE], over a slice: maximum of the logits; sum of exponentials */
     double *loss;      /* [row_panels * SIDE] */
     float *hit, *lse;  /* [row_panels * SIDE]: the target's logit; log of the sum of exponentials */
     sh_bf16 *x_turned; /* [row_panels][dim_panels][STEP]: columns of x' */
     sh_bf16 *x_cols;   /* [dim_panels][row_panels][STEP]: columns of x */
-    sh_bf16 *kept;     /* [slices][row_panels][SLICE][STEP] exponentials: words by rows, relative to
-                                            max; then gradients: panels of rows, with the slice's words as steps */
-    char *own;         /* [threads][own_bytes]: panels in bf16, then sums in f32 */
+    /* [slices][row_panels][SLICE][STEP] exponentials: words by rows, relative to max; then gradients: panels of rows,
+     * with the slice's words as steps */
+    sh_bf16 *kept;
+    char *own; /* [threads][own_bytes]: panels in bf16, then sums in f32 */
     int64_t own_bytes;
 };
 
-/* Memory of this thread, for the packed panels that it works on. */
+/* This thread's memory for the packed panels that it works on. */
 static void *own_of(const struct head *h)
 {
     return h->own + omp_get_thread_num() * h->own_bytes;
@@ -82,7 +84,7 @@ static struct head head_of(const struct sh_op_call *call)
     return h;
 }
 
-/* The next `bytes` of the scratch, of which *used are taken. */
+/* The next `bytes` of the scratch; *used bytes of it are taken already. */
 static void *take(char *scratch, int64_t *used, int64_t bytes)
 {
     char *p = scratch ? scratch + *used : NULL;
@@ -91,7 +93,7 @@ static void *take(char *scratch, int64_t *used, int64_t bytes)
     return p;
 }
 
-/* The most that a thread needs of its own: for a slice's logits, its part of dw, or a part of dx. */
+/* The most private scratch that a thread needs: for a slice's logits, its part of dw, or a part of dx. */
 static int64_t own_bytes(const struct head *h)
 {
     int64_t panel = STEP * (int64_t)sizeof(sh_bf16), sums = STEP * (int64_t)sizeof(float);
@@ -103,7 +105,7 @@ static int64_t own_bytes(const struct head *h)
     return h->gradient && backward > logits ? backward : logits;
 }
 
-/* Cut the scratch, or with NULL only count it. */
+/* Cut the scratch, or, with NULL, only count it. */
 static int64_t lay_out(struct head *h, char *scratch, int threads)
 {
     int64_t used = 0, rows = h->row_panels * SIDE, x_bytes = rows * h->dim_panels * SIDE * (int64_t)sizeof(sh_bf16);
@@ -129,13 +131,13 @@ int64_t sh_panel_head_work_bytes(const struct sh_op_call *call, int threads)
     return lay_out(&h, NULL, threads);
 }
 
-/* SLICE steps of one row panel: where its exponentials, later its gradients, are kept. */
+/* SLICE steps of one row panel: where its exponentials, and later its gradients, are kept. */
 static sh_bf16 *kept(const struct head *h, int64_t slice, int64_t row_panel)
 {
     return h->kept + (slice * h->row_panels + row_panel) * SLICE * STEP;
 }
 
-/* Panels of a slice; words of those. */
+/* Panels of a slice; words in those panels. */
 static int64_t panels_of(const struct head *h, int64_t slice)
 {
     return sh_panel_least(h->word_panels - slice * SLICE, SLICE);
@@ -146,13 +148,12 @@ static int64_t words_of(const struct head *h, int64_t slice)
     return sh_panel_least(h->vocab - slice * SLICE * SIDE, SLICE * SIDE);
 }
 
-/* x is packed twice in one pass over the chunk: as columns for the logits, and with rows and columns exchanged for dw.
- */
+/* Pack x twice in one pass over the chunk: as columns for the logits, and transposed for dw. */
 static void pack_x(const struct head *h)
 {
     const sh_bf16 *x = h->x + h->row * h->dim;
 
-/* No barrier: the second packing writes other memory. */
+/* No barrier: the second packing writes to other memory. */
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < h->row_panels; i++)
         sh_panel_pack_cols(&(struct sh_panel_source){.data = x + i * SIDE * h->dim,
@@ -170,13 +171,13 @@ static void pack_x(const struct head *h)
                            h->x_cols + j * h->row_panels * STEP, 0);
 }
 
-/* max and sum [SIDE] of the rows of logits [words][SIDE], and unless NULL the exponentials, likewise. */
+/* max and sum [SIDE] of the rows of logits [words][SIDE], and their exponentials to `out`, unless it is NULL. */
 static SH_WIDE void soften(const float *logits, int64_t words, float *max, float *sum, sh_bf16 *out)
 {
     __m512 top[2] = {_mm512_set1_ps(-FLT_MAX), _mm512_set1_ps(-FLT_MAX)}, total[2] = {{0}, {0}}, e[2];
 
     for (int64_t i = 0; i < words; i++)
-        for (int h = 0; h < 2; h++) /* passes over NaN, which shows in the exponentials */
+        for (int h = 0; h < 2; h++) /* ignores NaN, which shows in the exponentials */
             top[h] = _mm512_max_ps(_mm512_load_ps(logits + i * SIDE + h * SIDE / 2), top[h]);
     for (int64_t i = 0; i < words; i++) {
         for (int h = 0; h < 2; h++) {
@@ -192,7 +193,7 @@ static SH_WIDE void soften(const float *logits, int64_t words, float *max, float
     }
 }
 
-/* Of the slice's logits of row panel i, what is kept. Exponentials of words that do not exist are 0. */
+/* Keep what is needed of the slice's logits of row panel i. Exponentials of words that do not exist are 0. */
 static void take_logits(const struct head *h, int64_t slice, int64_t i, const float *logits)
 {
     int64_t words = words_of(h, slice), begin = slice * SLICE * SIDE, at = i * SIDE;
@@ -231,7 +232,7 @@ static void slice_logits(const struct head *h, int64_t slice, sh_bf16 *panels)
     }
 }
 
-/* What the slices say of row r of the chunk; always in their order. */
+/* Combine the slices' results for row r of the chunk, always in the order of the slices. */
 static void close_row(const struct head *h, int64_t r)
 {
     int64_t stride = h->row_panels * SIDE;
@@ -247,7 +248,8 @@ static void close_row(const struct head *h, int64_t r)
     h->loss[r] = h->targets[h->row + r] < 0 ? 0 : lse - (double)h->hit[r];
 }
 
-/* by [SIDE]: what makes gradients of the exponentials of a slice; 0 for rows that are masked or do not exist. */
+/* by [SIDE]: the factors that turn the exponentials of a slice into gradients; 0 for rows that are masked or do not
+ * exist. */
 static SH_WIDE void factors(const struct head *h, int64_t slice, int64_t i, float *by)
 {
     const float *max = h->max + slice * h->row_panels * SIDE;
@@ -269,7 +271,7 @@ static SH_WIDE void scale_square(const sh_bf16 *from, const float *by, sh_bf16 *
     }
 }
 
-/* The targets of row panel i among the words of a slice: (softmax - 1) * scale, from their own logits. */
+/* Set the targets of row panel i that are among the words of a slice: (softmax - 1) * scale, from their own logits. */
 static void put_targets(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
 {
     float scale = (float)h->call->scalars->loss_scale;
@@ -282,8 +284,8 @@ static void put_targets(const struct head *h, int64_t slice, int64_t i, sh_bf16 
     }
 }
 
-/* (softmax - onehot) * scale of row panel i: as step i of the panels of words, row_panels steps deep, for the thread
- * itself; as a panel of rows in the place of the exponentials. */
+/* (softmax - onehot) * scale of row panel i, written twice: as step i of the panels of words, row_panels steps deep,
+ * for this thread itself; and as a panel of rows in place of the exponentials. */
 static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
 {
     _Alignas(64) float by[SIDE];
@@ -303,8 +305,8 @@ static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf
     }
 }
 
-/* dw [V,C] (+)= dlogits' x for the words of a slice, a panel of words at a time, so that whole rows of dw go by; words
- * [SLICE][row_panels][STEP], sums [dim_panels][STEP] */
+/* dw [V,C] (+)= dlogits' x for the words of a slice, one panel of words at a time, so that whole rows of dw are
+ * written; words [SLICE][row_panels][STEP], sums [dim_panels][STEP] */
 static void slice_dw(const struct head *h, const struct sh_gemm *dw, int64_t slice, const sh_bf16 *words, float *sums)
 {
     for (int64_t q = 0; q < panels_of(h, slice); q++, words += h->row_panels * STEP) {
@@ -349,7 +351,7 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
             sh_panel_emit(dx, sums + (q * DOWN + p) * STEP, (i + p) * SIDE, (j + q) * SIDE);
 }
 
-/* dx [n,C]: parts are made smaller until each thread has one, so that the last threads do not wait. */
+/* dx [n,C]: parts are halved until there is one for each thread, so that no thread waits for the last ones. */
 static void all_dx(const struct head *h)
 {
     const struct sh_operand *t = &h->call->out[1];
@@ -372,8 +374,8 @@ static void all_dx(const struct head *h)
     }
 }
 
-/* dw [V,C], where it is wanted: a thread takes a slice of words and makes their gradients itself; the same gradients are
- * left for dx. */
+/* dw [V,C], if wanted: a thread takes a slice of words and computes their gradients itself; the same gradients are
+ * kept for dx. */
 static void all_dw(const struct head *h)
 {
     const struct sh_operand *t = &h->call->out[2];

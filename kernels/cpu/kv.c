@@ -1,12 +1,12 @@
-/* Copies into and out of what continues a sequence: keys and values into the cache, the last row out of a step. Bytes: what
- * is copied, read and written once. */
+/* Copies into and out of the tensors that continue a sequence: keys and values into the cache, the last row out of a
+ * step. Bytes: what is copied, read and written once. */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
 
-/* All rows are alike, so that threads share them evenly; a row beyond `count` is passed over. Keys and values are
- * the end of a row, so they begin kv_row elements before the next one. */
+/* All rows cost the same, so threads share them evenly; a row beyond `count` is skipped. Keys and values are the end
+ * of a row, so they start kv_row elements before the next one. */
 sh_rc sh_cpu_kv_put(const struct sh_op_call *call)
 {
     const struct sh_operand *qkv = &call->in[0], *kv = &call->out[0];
@@ -24,7 +24,7 @@ sh_rc sh_cpu_kv_put(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* One row a sequence: too little for threads. */
+/* One row per sequence: too little for threads. */
 sh_rc sh_cpu_pick(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];

@@ -1,8 +1,8 @@
-/* Attention over a cache of keys and values. A task is one key-value head of a sequence and up to SH_ATTN_Q rows of queries
- * that use it: those of one token in all its query heads, then those of the next. So a step of one token reads each key
- * once for all heads that share it. Keys are walked in blocks with a running row maximum and sum, as in attention.c.
- * Floor: the bytes of keys and values up to the positions, once; with many tokens 4*D operations for each pair (query, key
- * seen). */
+/* Attention over a cache of keys and values. A task is one key-value head of a sequence and up to SH_ATTN_Q rows of
+ * queries that use it: the queries of one token in all query heads of the group, then those of the next token. So a
+ * step of one token reads each key once for all heads that share it. Keys are walked in blocks with a running row
+ * maximum and sum, as in attention.c. Floor: the bytes of keys and values up to the positions, once; with many tokens
+ * 4*D operations per pair (query, key seen). */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
@@ -18,10 +18,10 @@ struct cached {
     const void *kv;            /* [B,S,2KD] */
     const int32_t *at, *count; /* [B,T], [B] */
     int64_t positions, kv_ld;  /* S, 2KD */
-    int64_t group;             /* query heads of a key-value head */
+    int64_t group;             /* query heads per key-value head */
 };
 
-/* One block of rows: row i stands for query head `kv_head * group + (first + i) % group` of token (first + i) / group. */
+/* One block of rows: row i is query head `kv_head * group + (first + i) % group` of token (first + i) / group. */
 struct rows {
     int64_t b, kv_head, first, n;
 };
@@ -49,7 +49,7 @@ static int64_t first_of(const struct cached *c, const struct rows *r, int64_t i)
     return window && keys > window ? keys - window : 0;
 }
 
-/* The queries of the block, side by side in f32. */
+/* Read the queries of the block into contiguous f32. */
 static void read_queries(const struct cached *c, const struct rows *r, float *q)
 {
     for (int64_t i = 0; i < r->n; i++)
@@ -64,7 +64,7 @@ static int64_t clamp(int64_t x, int64_t most)
     return x < 0 ? 0 : x > most ? most : x;
 }
 
-/* Keys of a tile that begins at key k0 and has nk keys, as row i sees them. */
+/* The keys of a tile that row i sees; the tile starts at key k0 and has nk keys. */
 static struct sh_attn_span span_of(const struct cached *c, const struct rows *r, int64_t i, int64_t k0, int64_t nk)
 {
     return (struct sh_attn_span){.lo = clamp(first_of(c, r, i) - k0, nk), .hi = clamp(keys_of(c, r, i) - k0, nk)};
@@ -86,13 +86,13 @@ static sh_rc take_tile(const struct cached *c, const struct rows *r, struct sh_a
     return sh_attn_to_rows(a, tile, v, w->o);
 }
 
-/* Where the output of row i stands. */
+/* Where the output of row i goes. */
 static void *out_of(const struct cached *c, const struct rows *r, int64_t i)
 {
     return sh_cpu_at(c->call->out[0].data, c->a.dtype, (token_of(c, r, i) * c->a.heads + head_of(c, r, i)) * c->a.dim);
 }
 
-/* Divided by their sums and rounded once. */
+/* Divide rows by their sums and round once. */
 static void put_rows(const struct cached *c, const struct rows *r, const struct sh_attn_scratch *w)
 {
     for (int64_t i = 0; i < r->n; i++) {
@@ -102,7 +102,7 @@ static void put_rows(const struct cached *c, const struct rows *r, const struct 
     }
 }
 
-/* Keys before the first and past the last that any row sees are not visited. */
+/* Keys before the first and after the last that any row sees are skipped. */
 static sh_rc attend_rows(const struct cached *c, const struct rows *r, struct sh_attn_scratch *w)
 {
     int64_t begin = first_of(c, r, 0), end = 0;
@@ -121,7 +121,7 @@ static sh_rc attend_rows(const struct cached *c, const struct rows *r, struct sh
     return SH_OK;
 }
 
-/* Rows [first, first + n) of a block of tokens that do and do not count: the first ones do. */
+/* Rows [first, first + n) of a block. The block starts with the rows of valid tokens; the others follow. */
 static sh_rc run_block(const struct cached *c, struct rows r, struct sh_attn_scratch *w)
 {
     int64_t counted = c->count[r.b] * c->group - r.first, all = r.n;
@@ -168,7 +168,7 @@ sh_rc sh_cpu_attention_cache(const struct sh_op_call *call)
         sh_gemm_serial();
         char *mine = (char *)call->work + one_thread * omp_get_thread_num();
         struct sh_attn_scratch w = sh_attn_scratch_cut((float *)(void *)mine, c.a.dim);
-        /* The last blocks see the most keys. */
+        /* The last blocks see the most keys, so they go first. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < blocks * heads; i++) {
             int64_t first = (blocks - 1 - i / heads) * SH_ATTN_Q, head = i % heads;

@@ -1,5 +1,5 @@
-/* Linear layers: three products on the weight in either order of storage. Floor: 2*N*I*O operations each; figures of
- * the engines in gemm_engine.c. */
+/* Linear layers: three products on the weight in either storage order. Floor: 2*N*I*O operations each; gemm_engine.c
+ * has figures of the engines. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemv.h"

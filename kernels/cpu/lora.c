@@ -1,7 +1,7 @@
-/* Adapters of low rank: thin matrix products beside those of the matrices that they adapt; kernels/ref/lora.c has the
- * formulas. What is scaled is made in f32 and rounded once. The parts' columns of y lie in rows of the whole stack, so
- * a part is one product with the stack's leading dimension. Floor: x is read once, y and dy once a part, for 2 R
- * operations an element. */
+/* Low-rank adapters: thin matrix products in addition to those of the matrices that they adapt; kernels/ref/lora.c
+ * has the formulas. Scaled values are computed in f32 and rounded once. The parts' columns of y are in rows of the
+ * whole stack, so a part is one product with the stack's leading dimension. Floor: x is read once, y and dy once per
+ * part, for 2 R operations per element. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/stage.h"
@@ -9,15 +9,15 @@
 #include <omp.h>
 #include <string.h>
 
-/* A call's sizes, and its scratch: f32 before it is scaled, du in the compute type, the products' own. */
+/* A call's sizes, and its scratch: f32 values before scaling, du in the compute type, scratch of the products. */
 struct lora {
     const struct sh_op_call *call;
     enum sh_dtype act;
-    int64_t N, M, I, R, K;                 /* K: R a part */
-    int64_t sums, scaled, products, bytes; /* places and length in bytes */
+    int64_t N, M, I, R, K;                 /* K: R times the parts */
+    int64_t sums, scaled, products, bytes; /* offsets and total length in bytes */
 };
 
-/* The most that any of the products wants. */
+/* The most scratch that any of the products needs. */
 static int64_t products_bytes(const struct lora *l, int threads)
 {
     int64_t rows = l->N > l->M ? l->N : l->M, cols = l->I > l->K ? l->I : l->K, most = rows > cols ? rows : cols;
@@ -41,7 +41,7 @@ static struct lora lora_of(const struct sh_op_call *call, int threads)
     return l;
 }
 
-/* The products need scratch of their own, which both types of output share; they do not run at once. */
+/* The products need separate scratch. Both output types share it, since they do not run at the same time. */
 int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads)
 {
     return lora_of(call, threads).bytes;
@@ -57,7 +57,7 @@ static sh_rc product(const struct lora *l, const struct sh_gemm *g)
     return sh_gemm_run(g, (char *)l->call->work + l->products, l->bytes - l->products);
 }
 
-/* to [N,K] act = scale * sums, by all threads; f32 in place where `to` is f32. */
+/* to [N,K] act = scale * sums, by all threads; in place if `to` is f32. */
 static void scale_into(const struct lora *l, const struct sh_operand *to)
 {
     const float *sums = (const float *)(const void *)((const char *)l->call->work + l->sums);
@@ -76,7 +76,7 @@ static void scale_into(const struct lora *l, const struct sh_operand *to)
     }
 }
 
-/* Where z has storage of its own, all columns of y, of which the parts' are then added to. */
+/* If z has its own storage, copy all columns of y; the parts' columns are then added to. */
 static void copy_rows(const struct lora *l)
 {
     const struct sh_operand *y = &l->call->in[0], *z = &l->call->out[0];
@@ -93,7 +93,7 @@ static void copy_rows(const struct lora *l)
  *
  *     sums [N,K] f32 = x [N,I] A' [I,K]        all parts at once: x is read once
  *     u [N,K] act    = scale sums
- *     z' [N,width]   = y' + u' [N,R] B'        part by part, in place where z is y */
+ *     z' [N,width]   = y' + u' [N,R] B'        part by part, in place if z is y */
 sh_rc sh_cpu_lora(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[1], *a = &call->in[2], *b = &call->in[3], *z = &call->out[0],
@@ -140,7 +140,7 @@ sh_rc sh_cpu_lora(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Of part p, whose rows of b begin at `row`: db (+)= dy' u, and its columns of dy b, not yet scaled. */
+/* For part p, whose rows of b start at `row`: db (+)= dy' u, and the part's columns of dy b, not yet scaled. */
 static sh_rc part_backward(const struct lora *l, int64_t p, int64_t row)
 {
     const struct sh_op_call *call = l->call;
@@ -219,7 +219,8 @@ static sh_rc through_a(const struct lora *l, const struct sh_operand *du)
     return product(l, &g);
 }
 
-/* du is made of all parts before da and dx, which then are one product each: x is read once, and dx is written once. */
+/* du of all parts is computed before da and dx, each of which is then one product: x is read once, and dx is written
+ * once. */
 sh_rc sh_cpu_lora_bwd(const struct sh_op_call *call)
 {
     struct lora l = lora_of(call, omp_get_max_threads());

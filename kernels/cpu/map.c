@@ -1,6 +1,6 @@
 /* Pointwise operations on tensors of any type. A piece of SH_CPU_PIECE elements is converted, computed and converted
- * back while it is in the L1 cache, so that memory is read and written once. Where all operands are bf16 and there
- * is a function for it, nothing is converted in between. */
+ * back while it is in the L1 cache, so memory is read and written once. If all operands are bf16 and there is a
+ * function for bf16, nothing is converted in between. */
 #include "kernels/cpu/map.h"
 
 #include "kernels/cpu/stage.h"

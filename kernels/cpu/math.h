@@ -1,7 +1,8 @@
-/* Elementary functions that a compiler can vectorise: no branch, no table, no call. For the inner loops of kernels/cpu.
+/* Elementary functions that a compiler can vectorise: no branch, no table, no call. For the inner loops of
+ * kernels/cpu.
  *
- * NaN gives NaN and +-Inf give the limits. Nothing here breaks under -fassociative-math: where regrouping a sum would
- * lose the digits that matter, something stands between its parts. All local, no state. */
+ * NaN gives NaN and +-Inf give the limits. Nothing here breaks under -fassociative-math: if regrouping a sum would
+ * lose the digits that matter, something separates its parts. All local, no state. */
 #ifndef SH_KERNELS_CPU_MATH_H
 #define SH_KERNELS_CPU_MATH_H
 
@@ -10,11 +11,11 @@
 
 #include <math.h>
 
-/* e^x within 1.3 ulp for -87.33 <= x <= 88.37, where it and the steps to it are normal numbers; 0 below, Inf above.
- * x = n ln 2 + r: adding 1.5 * 2^23 leaves the rounded n in the low bits. n ln 2 is taken off in two parts, of which
- * the first is exact as 0.693359375 = 355/512. The limit on h never bites where the result is used; it is there
- * because a compiler may not regroup the two subtractions across it, which would cost 60 ulp. e^r is a polynomial of
- * degree 6 (minimax on |r| <= 0.3475, relative error 4e-9) and 2^n an exponent. */
+/* e^x within 1.3 ulp for -87.33 <= x <= 88.37, where it and its intermediate steps are normal numbers; 0 below, Inf
+ * above. x = n ln 2 + r: adding 1.5 * 2^23 leaves the rounded n in the low bits. n ln 2 is subtracted in two parts,
+ * the first of which is exact since 0.693359375 = 355/512. The limit on h never takes effect where the result is
+ * used; it is there because a compiler may not regroup the two subtractions across it, which would cost 60 ulp. e^r
+ * is a polynomial of degree 6 (minimax on |r| <= 0.3475, relative error 4e-9) and 2^n an exponent. */
 static inline float sh_expf(float x)
 {
     const float round = 12582912.0f;

@@ -1,12 +1,12 @@
-/* SGD and Lion on a flat shard: 20 bytes a parameter (g, and p and m read and written), whether p is whole or in
+/* SGD and Lion on a flat shard: 20 bytes per parameter (g, and p and m read and written), whether p is whole or in
  * halves; 16 with states in bf16. */
 #include "kernels/momentum.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/update.h"
 
-/* The arithmetic of an element is shared with the GPU's kernels (momentum.h); loops are here so that compilers make
- * vectors of them. */
+/* The arithmetic of an element is shared with the GPU kernels (momentum.h); the loops are here so that compilers
+ * vectorise them. */
 SH_CLONES static void sgd(float *p, float *const *state, const float *grad, int64_t n, const void *factors)
 {
     const struct sh_momentum_factors f = *(const struct sh_momentum_factors *)factors;

@@ -1,7 +1,7 @@
-/* LayerNorm and RMSNorm, a row at a time; a row stays in the L1 or L2 cache while it is passed over again. Bytes an
- * element, f32 (bf16: half): forward 8, and 8 more with ADD before it; backward 12 and 4 more with dres, and the
- * partial sums (fold.h).
- * Measured at [16384,768] on one core, where memcpy moves 40 GB/s: f32 40 forward, 33 backward; bf16 17 and 24 GB/s.
+/* LayerNorm and RMSNorm, one row at a time; a row stays in the L1 or L2 cache for its second pass. Bytes per element,
+ * f32 (bf16: half): forward 8, and 8 more with ADD before it; backward 12 and 4 more with dres, and the partial sums
+ * (fold.h). Measured at [16384,768] on one core, where memcpy moves 40 GB/s: f32 40 forward, 33 backward; bf16 17 and
+ * 24 GB/s.
  *
  * Scratch holds w and b as f32, and for each thread the rows that are converted from and to 16 bits. */
 #include "kernels/cpu/cpu.h"
@@ -20,7 +20,7 @@ static int64_t row_floats(int64_t C)
     return sh_cpu_round64(C * FLOAT) / FLOAT;
 }
 
-/* In float: a row has a few thousand elements, and 16 lanes add at a time. */
+/* In float: a row has a few thousand elements, and 16 lanes accumulate in parallel. */
 SH_CLONES static float sum(const float *x, int64_t C)
 {
     float s = 0;
@@ -30,7 +30,7 @@ SH_CLONES static float sum(const float *x, int64_t C)
     return s;
 }
 
-/* Squares of differences, not the difference of squares: the latter loses all digits where the mean is large. */
+/* Squares of differences, not the difference of squares: the latter loses all digits if the mean is large. */
 SH_CLONES static float squares(const float *x, int64_t C, float mean)
 {
     float s = 0;
@@ -53,7 +53,7 @@ SH_CLONES static void scale(float *y, const float *x, const float *w, const floa
     }
 }
 
-/* The weight as f32, in `room` where it is not that already. */
+/* The weight as f32, in `room` unless it is f32 already. */
 static const float *weight(const struct sh_op_call *call, const struct sh_operand *w, int64_t C, float *room)
 {
     const float *as_it_is = sh_cpu_stage_in(w, 0, C, room);
@@ -125,7 +125,7 @@ sh_rc sh_cpu_norm(const struct sh_op_call *call)
     return run_norm(call, NULL);
 }
 
-/* The norm inside ADD_NORM: its input is the sum, and its operands come one place later. */
+/* The norm inside ADD_NORM: its input is the sum, and its operands are shifted by one. */
 static struct sh_op_call norm_of(const struct sh_op_call *add)
 {
     struct sh_op_call norm = *add;
@@ -157,7 +157,7 @@ struct row {
     int64_t C;
 };
 
-/* The two means that flow back, and what the row adds to dw and db (NULL: not wanted), in one pass. */
+/* The two means that flow back, and the row's contribution to dw and db (NULL: not wanted), in one pass. */
 SH_CLONES static void reduce(struct row *r, float *dw, float *db)
 {
     const float *dy = r->dy, *x = r->x, *w = r->w;
@@ -191,7 +191,7 @@ SH_CLONES static void apply(float *dx, const struct row *r, const float *dres)
     }
 }
 
-/* dres is staged where dx will be written: each element is read before it is overwritten. */
+/* dres is staged in the place where dx will be written: each element is read before it is overwritten. */
 static void norm_bwd_row(const struct sh_op_call *call, int64_t n, struct row r, float *dw, float *db, float *room)
 {
     const struct sh_operand *dres = &call->in[5], *dx = &call->out[0];
@@ -210,9 +210,8 @@ static void norm_bwd_row(const struct sh_op_call *call, int64_t n, struct row r,
     sh_cpu_stage_put(dx, at, r.C, to);
 }
 
-/* Scratch of the backward, in floats from its start: w, the parts of dw (also where it is not wanted: one loop for both has
- * the same bits), those of db and of the bias that NORM_BWD_BIAS
- * knows, the rooms of the threads. */
+/* Scratch of the backward, in floats from its start: w, the parts of dw (even if dw is not wanted: a single loop
+ * gives the same bits in both cases), those of db and of the bias of NORM_BWD_BIAS, and the buffers of the threads. */
 struct bwd_work {
     int64_t N, C, step, parts, dw, db, bias, rooms, end;
     bool has_db, has_bias;
@@ -233,13 +232,13 @@ static struct bwd_work bwd_work_of(const struct sh_op_call *call, int threads)
     return k;
 }
 
-/* In bytes, for one call. */
+/* Scratch in bytes for one call. */
 int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads)
 {
     return bwd_work_of(call, threads).end * FLOAT;
 }
 
-/* Row n of dx, where it still is in the L1 cache. */
+/* Add row n of dx while it is still in the L1 cache. */
 static void add_to_bias(const struct sh_operand *dx, int64_t n, int64_t C, float *sum)
 {
     sh_cpu_block_add((struct sh_cpu_block){1, C}, sum, C, sh_cpu_at(dx->data, dx->dtype, n * C), C, dx->dtype);

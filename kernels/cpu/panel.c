@@ -1,11 +1,11 @@
-/* Which unit multiplies panels. */
+/* Chooses the unit that multiplies panels. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel.h"
 
 #include <stddef.h>
 
-/* The fastest first. */
+/* Fastest first. */
 static const struct sh_panel_unit *const units[] = {
 #ifdef SH_WIDE
     &sh_panel_amx,
@@ -19,7 +19,7 @@ const struct sh_panel_unit *sh_panel_unit(void)
     static bool asked;
     static const struct sh_panel_unit *chosen;
 
-    /* Nothing is written after the first call: threads ask for each product. */
+    /* Nothing is written after the first call: threads ask at each product. */
     if (asked)
         return chosen;
     for (int i = 0; units[i] && !chosen; i++)

@@ -15,22 +15,22 @@
 
 enum { SIDE = SH_PANEL_SIDE, HALF = SIDE / 2, TILE = SH_PANEL_STEP / 2 };
 
-/* All eight tiles: 16 rows of 64 bytes. Static, since GCC 12 believes that loading it reads eight bytes, and drops what
- * is written to the others. */
+/* All eight tiles: 16 rows of 64 bytes. Static, because GCC 12 believes that loading it reads only eight bytes, and
+ * drops the stores to the others. */
 static const struct {
     uint8_t palette, start, rest[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
 } all_tiles = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
-/* Linux saves the tiles only for processes that have asked. */
+/* Linux saves the tiles only for processes that have requested them. */
 static bool system_allows(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
 
-/* The permission is the process's, and threads created later inherit it. */
+/* The permission belongs to the process; threads created later inherit it. */
 static bool usable(void)
 {
     return sh_isa_has(SH_ISA_AMX) && system_allows();
@@ -47,8 +47,8 @@ static SH_AMX void end(void)
     _tile_release();
 }
 
-/* C [32][32] (+)= rows [32][32 steps] cols. Four tiles of C, two of each side: each loaded tile is used twice, which is
- * what the eight tiles allow. */
+/* C [32][32] (+)= rows [32][32 steps] cols. Four tiles of C and two of each side: each loaded tile is used twice,
+ * which is the most that eight tiles allow. */
 static SH_AMX void multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add)
 {
     enum { BYTES = SIDE * 4 };
@@ -80,7 +80,7 @@ static SH_AMX void multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sum
     _tile_stored(3, sums + HALF * SIDE + HALF, BYTES);
 }
 
-/* 2 MiB of L2: slices of 4 panels are 12 % slower. */
+/* For 2 MiB of L2: slices of 4 panels are 12 % slower. */
 const struct sh_panel_unit sh_panel_amx = {
     .name = "AMX", .usable = usable, .begin = begin, .end = end, .multiply = multiply, .slice = 8};
 

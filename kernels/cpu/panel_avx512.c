@@ -1,7 +1,7 @@
-/* Products of pairs of bf16 by AVX-512 (avx512_bf16): 2 x 16 x 2 operations a cycle where vectors of 512 bits go through
- * at one a cycle. Floor, measured on a core of a Zen 4 at 3.65 GHz: 233 GFLOP/s by vdpbf16ps alone, with or without a
- * broadcast operand; products of panels run at 230 where they are 8 steps deep and come from the L2 cache, at 217 where
- * they are 2. Registers for 12 rows instead of 8 gain nothing. */
+/* Products of pairs of bf16 by AVX-512 (avx512_bf16): 2 x 16 x 2 operations per cycle if the processor issues one
+ * 512-bit vector operation per cycle. Floor, measured on a core of a Zen 4 at 3.65 GHz: 233 GFLOP/s by vdpbf16ps
+ * alone, with or without a broadcast operand. Products of panels run at 230 if they are 8 steps deep and come from
+ * the L2 cache, at 217 if they are 2. Registers for 12 rows instead of 8 gain nothing. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel.h"
@@ -15,13 +15,13 @@
 
 enum { SIDE = SH_PANEL_SIDE, HALF = SIDE / 2, TILE = SH_PANEL_STEP / 2, PAIRS = SIDE / 2, ROWS = 8 };
 
-/* On the Intel CPU that was measured these products take twice as long as those of f32. */
+/* On the Intel CPU that was measured these products take twice as long as f32 products. */
 static bool usable(void)
 {
     return sh_isa_has(SH_ISA_AVX512_BF16) && __builtin_cpu_is("amd");
 }
 
-/* Two inner elements of a row, for each of 16 columns. */
+/* Two inner elements of a row, repeated for 16 columns. */
 static SH_WIDE inline __m512bh broadcast(const sh_bf16 *pair)
 {
     int32_t bits;
@@ -34,7 +34,7 @@ static SH_WIDE inline __m512bh load(const sh_bf16 *pairs)
     return (__m512bh)_mm512_load_si512(pairs);
 }
 
-/* ROWS rows of sums: 16 registers, two for the pairs of the columns, and one for the pair of a row. */
+/* ROWS rows of sums: 16 registers for them, two for the pairs of the columns, and one for the pair of a row. */
 static SH_WIDE void multiply_rows(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add)
 {
     __m512 lo[ROWS], hi[ROWS];
@@ -69,7 +69,7 @@ static SH_WIDE void multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *su
         multiply_rows(rows + i * SIDE, cols, sums + i * SIDE, steps, add);
 }
 
-/* 1 MiB of L2: with slices of 8 panels nothing is faster, and 2,304 columns do not divide among two threads. */
+/* For 1 MiB of L2: slices of 8 panels are no faster, and 2,304 columns would not divide between two threads. */
 const struct sh_panel_unit sh_panel_avx512 = {
     .name = "AVX-512 bf16", .usable = usable, .multiply = multiply, .slice = 4};
 

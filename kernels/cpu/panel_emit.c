@@ -1,4 +1,4 @@
-/* What becomes of the sums of a product of panels: bias, addend, rounding, and the way past the caches. */
+/* The last step of a product of panels: bias, addend, rounding, and stores past the caches. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel.h"
@@ -11,13 +11,13 @@
 
 enum { SIDE = SH_PANEL_SIDE, HALF = SIDE / 2 };
 
-/* Streamed stores become visible to other threads only behind a fence. */
+/* Streamed stores become visible to other threads only after a fence. */
 SH_WIDE void sh_panel_fence(void)
 {
     _mm_sfence();
 }
 
-/* 16 elements to f32. A bf16 is the upper half of a float, so a shift is exact. */
+/* Widen 16 elements to f32. A bf16 is the upper half of a float, so a shift is exact. */
 static SH_WIDE inline __m512 widen(const void *p, enum sh_dtype dtype, __mmask16 mask)
 {
     if (dtype == SH_F32)
@@ -25,7 +25,7 @@ static SH_WIDE inline __m512 widen(const void *p, enum sh_dtype dtype, __mmask16
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
 }
 
-/* Up to 16 sums of a row, from column `col` on, with what is added to them. */
+/* Up to 16 sums of a row, from column `col` on, with bias and addend added. */
 static SH_WIDE inline __m512 finish(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col,
                                     __mmask16 mask)
 {
@@ -38,8 +38,8 @@ static SH_WIDE inline __m512 finish(const struct sh_gemm *g, const float *sums, 
     return x;
 }
 
-/* Past the caches, without reading the line first: only whole lines, which are not in the caches already, and only a C
- * that would leave them before it is read again. */
+/* Whether to store past the caches, without reading the line first: only for whole lines that are not in the caches
+ * already, and only for a C that would be evicted before it is read again. */
 static bool streams(const struct sh_gemm *g, int64_t row, int64_t col)
 {
     enum { LARGE = 1 << 20 };
@@ -75,7 +75,7 @@ static SH_WIDE inline void store(const struct sh_gemm *g, __m512 x, int64_t row,
         _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
-/* Sums of one square to C, with bias and addend, in C's type. At the edges masks leave out what lies past C. */
+/* Store the sums of one square to C, with bias and addend, in C's type. At the edges masks leave out what is past C. */
 SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
 {
     int64_t rows = sh_panel_least(g->m - row, SIDE), cols = sh_panel_least(g->n - col, SIDE);
@@ -94,7 +94,7 @@ SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t r
     }
 }
 
-/* Before the product, so that the addend is there when the sums are. */
+/* Called before the product, so that the addend is in the cache when the sums are ready. */
 void sh_panel_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col)
 {
     if (!g->addend || row >= g->m || col >= g->n)

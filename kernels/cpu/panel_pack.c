@@ -1,4 +1,4 @@
-/* Rows and columns of matrices as the tiles that products read. */
+/* Pack rows and columns of matrices into the tiles that products read. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel.h"
@@ -20,7 +20,7 @@ static SH_WIDE __mmask16 first_16(int64_t n)
     return (__mmask16)(n >= 16 ? 0xffffu : n <= 0 ? 0 : (1u << n) - 1);
 }
 
-/* 16 x 16 pairs: rows become columns. */
+/* Transpose 16 x 16 pairs. */
 static SH_WIDE inline void transpose(__m512i r[16])
 {
     __m512i t[16];
@@ -52,7 +52,7 @@ static SH_WIDE inline void transpose(__m512i r[16])
     }
 }
 
-/* One tile of stored rows i, each of 32 inner elements from k on. */
+/* Load one tile of stored rows i, each of 32 inner elements from k on. */
 static SH_WIDE inline void load_rows(const struct sh_panel_source *s, int64_t i, int64_t k, __m512i r[16])
 {
     __mmask32 mask = first_32(s->depth - k);
@@ -60,7 +60,7 @@ static SH_WIDE inline void load_rows(const struct sh_panel_source *s, int64_t i,
         r[j] = _mm512_maskz_loadu_epi16(i + j < s->sides ? mask : 0, s->data + (i + j) * s->step + k);
 }
 
-/* One tile of stored rows k: two neighbours are interleaved to pairs, for 16 sides from i on. */
+/* Load one tile of stored rows k: two neighbours are interleaved into pairs, for 16 sides from i on. */
 static SH_WIDE inline void load_pairs(const struct sh_panel_source *s, int64_t i, int64_t k, __m512i r[16])
 {
     __mmask16 mask = first_16(s->sides - i);
@@ -73,18 +73,18 @@ static SH_WIDE inline void load_pairs(const struct sh_panel_source *s, int64_t i
     }
 }
 
-/* A tile is 16 lines of the cache. */
+/* A tile is 16 cache lines. */
 static SH_WIDE inline void store(const __m512i r[16], sh_bf16 *tile)
 {
     _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++) _mm512_store_si512(tile + j * SH_PANEL_SIDE, r[j]);
 }
 
-/* The n-th step in the order in which they are read: along the stored rows, as lines lie in memory. */
+/* The n-th step in reading order: along the stored rows, as lines are in memory. */
 struct place {
     int64_t panel, k;
 };
 
-/* Steps along the stored rows: the next step then begins where the last one has ended. */
+/* Steps go along the stored rows: the next step starts where the last one ended. */
 static inline struct place place_of(const struct sh_panel_source *s, int64_t n)
 {
     int64_t panels = sh_panels(s->sides), steps = sh_panels(s->depth);
@@ -94,8 +94,8 @@ static inline struct place place_of(const struct sh_panel_source *s, int64_t n)
     return (struct place){n / steps, n % steps * SH_PANEL_SIDE};
 }
 
-/* Ask for a step: a line of each of its 32 stored rows, which hardware does not foresee, as they often lie in as many
- * pages. Addresses past the end of a matrix do no harm. */
+/* Prefetch a step: a line of each of its 32 stored rows. Hardware does not foresee these, as they are often in as
+ * many pages. Addresses past the end of a matrix do no harm. */
 SH_PANEL_ASKS void prefetch(const struct sh_panel_source *s, struct place p)
 {
     int64_t side = p.panel * SH_PANEL_SIDE;
@@ -105,7 +105,7 @@ SH_PANEL_ASKS void prefetch(const struct sh_panel_source *s, struct place p)
         __builtin_prefetch(next + r * s->step);
 }
 
-/* Stored rows are tiles of rows as they are; pairs are tiles of columns. The other way round they are transposed. */
+/* Stored rows are tiles of rows unchanged; pairs are tiles of columns. The other two cases are transposed. */
 static SH_WIDE void pack_step(const struct sh_panel_source *s, struct place p, bool rows, sh_bf16 *tiles)
 {
     __m512i r[16];
@@ -120,7 +120,7 @@ static SH_WIDE void pack_step(const struct sh_panel_source *s, struct place p, b
     }
 }
 
-/* All steps in the order of memory, asking for the one after the next. */
+/* All steps in the order of memory, prefetching the one after the next. */
 static void pack(const struct sh_panel_source *s, bool rows, sh_bf16 *panels, int64_t stride)
 {
     enum { AHEAD = 2 };

@@ -1,7 +1,8 @@
-/* RMSNorm of queries and keys, a group at a time, which stays in the L1 cache while it is passed over again. Bytes an
- * element, f32 (bf16: half): forward 8, backward 12, and the partial sums (fold.h); of values 8, none in place.
+/* RMSNorm of queries and keys, one group at a time; a group stays in the L1 cache for its second pass. Bytes per
+ * element, f32 (bf16: half): forward 8, backward 12, and the partial sums (fold.h); for values 8, none in place.
  *
- * Scratch: wq and wk as f32, in the backward a row of sums for each part and weight, and for each thread a group's rooms. */
+ * Scratch: wq and wk as f32, in the backward a row of sums per part and weight, and per thread the buffers of a
+ * group. */
 #include "kernels/qk_norm.h"
 
 #include "kernels/cpu/cpu.h"
@@ -17,11 +18,11 @@ enum { FLOAT = sizeof(float), FWD_ROOMS = 2, BWD_ROOMS = 3 };
 /* Floats from the start of the scratch; rows start on cache lines. */
 struct work {
     struct sh_qk_norm s;
-    int64_t steps[2], room; /* of wq and wk; of one room */
+    int64_t steps[2], room; /* of wq and wk; of one buffer */
     int64_t parts, sums, rooms, end;
 };
 
-/* A row that begins on a cache line shares none with another thread's. */
+/* A row that starts on a cache line shares no line with another thread's row. */
 static int64_t row_floats(int64_t elems)
 {
     return sh_cpu_round64(elems * FLOAT) / FLOAT;
@@ -68,7 +69,7 @@ static void load_weights(const struct sh_op_call *call, const struct work *k, in
     }
 }
 
-/* Values of row n. */
+/* Copy the values of row n. */
 static void copy_values(const struct sh_qk_norm *s, const struct sh_operand *to, const struct sh_operand *from,
                         int64_t n)
 {
@@ -94,7 +95,7 @@ SH_CLONES static void scale(float *y, const float *x, const float *w, float rstd
         y[c] = x[c] * rstd * w[c];
 }
 
-/* Queries first, then keys, as they lie in the row; rstd [N,G] has the groups in the same order. */
+/* Queries first, then keys, in the order of the row; rstd [N,G] has the groups in the same order. */
 static void forward_row(const struct sh_op_call *call, const struct work *k, int64_t n, float *room)
 {
     const struct sh_qk_norm *s = &k->s;
@@ -126,7 +127,7 @@ sh_rc sh_cpu_qk_norm(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* What the group adds to dw; returns the sum of dy w xhat. */
+/* Add the group's contribution to dw; return the sum of dy w xhat. */
 SH_CLONES static float reduce(float *dw, const float *dy, const float *x, const float *w, float rstd, int64_t n)
 {
     float sum = 0;
@@ -148,7 +149,7 @@ SH_CLONES static void apply(float *dx, const float *dy, const float *x, const fl
         dx[c] = rstd * (dy[c] * w[c] - x[c] * rstd * mean);
 }
 
-/* sums: of this part, for wq and behind it for wk. */
+/* sums: of this part, for wq and after it for wk. */
 static void backward_row(const struct sh_op_call *call, const struct work *k, int64_t n, float *sums, float *room)
 {
     const struct sh_qk_norm *s = &k->s;
@@ -169,8 +170,8 @@ static void backward_row(const struct sh_op_call *call, const struct work *k, in
     copy_values(s, dx, &call->in[0], n);
 }
 
-/* The rows of a part are of one thread, so that sums have one order; the parts are folded afterwards, for what is
- * trained. */
+/* One thread handles all rows of a part, so that sums have one order; the parts are folded afterwards, for the
+ * weights that are trained. */
 sh_rc sh_cpu_qk_norm_bwd(const struct sh_op_call *call)
 {
     struct work k = work_of(call, 2, BWD_ROOMS, omp_get_max_threads());

@@ -1,12 +1,12 @@
-/* Rotary embedding of the query and key heads in a packed row; value heads are copied, or left where they are when the
- * output is the input. Bytes: qkv read and written; in place only the (H+K)/(H+2K) of it that turns.
- * Measured out of place for 16384 rows of 12 heads on one core, where memcpy moves 40 GB/s: f32 33 GB/s, bf16 15. */
+/* Rotary embedding of the query and key heads in a packed row. Value heads are copied, or left in place if the output
+ * is the input. Bytes: qkv read and written; in place only the fraction (H+K)/(H+2K) of it that is rotated. Measured
+ * out of place for 16384 rows of 12 heads on one core, where memcpy moves 40 GB/s: f32 33 GB/s, bf16 15. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/stage.h"
 
-/* Heads [0, n) of x, D long each, of which the first R are turned by the angles of one position. y may be x. sign -1 turns
- * back. */
+/* Heads [0, n) of x, each D long; the first R elements of each are rotated by the angles of one position. y may be x.
+ * sign -1 rotates back. */
 SH_CLONES static void rotate(float *y, const float *x, const float *cs, int64_t n, int64_t D, int64_t R, float sign)
 {
     int64_t half = R / 2;
@@ -23,7 +23,7 @@ SH_CLONES static void rotate(float *y, const float *x, const float *cs, int64_t 
     }
 }
 
-/* The turned heads of one row in groups that fit in a piece. */
+/* The rotated heads of one row, in groups that fit in a piece. */
 static void rotate_row(const struct sh_op_call *call, int64_t row_at, const float *cs)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
@@ -44,8 +44,8 @@ sh_rc sh_cpu_rope(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
     const float *cs = call->in[1].data;
-    const int32_t *docs = call->in[2].data;      /* positions begin anew in each document */
-    const int32_t *positions = call->in[3].data; /* positions as they are, where a cache is continued */
+    const int32_t *docs = call->in[2].data;      /* positions start again in each document */
+    const int32_t *positions = call->in[3].data; /* explicit positions, when a cache is continued */
     int64_t rows = x->dim[0] * x->dim[1], T = x->dim[1], D = call->attr->attn.head_dim;
     int64_t turned = (call->attr->attn.heads + call->attr->attn.kv_heads) * D,
             row = turned + call->attr->attn.kv_heads * D;

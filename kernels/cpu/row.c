@@ -1,12 +1,13 @@
-/* What softmax and products do to a row of f32 that is in the L1 cache already: the maximum, exponentials with their
- * sum, a factor, a scalar product. */
+/* The functions that softmax and products apply to a row of f32 that is in the L1 cache already: the maximum,
+ * exponentials with their sum, a factor, a scalar product. */
 #include "kernels/cpu/row.h"
 
 #include "kernels/cpu/math.h"
 
 enum { LANES = 16 };
 
-/* Lanes by hand: NaNs forbid a compiler to reorder a running maximum, and Clang then does not vectorise it. */
+/* Lanes are written by hand: because of NaNs a compiler may not reorder a running maximum, and Clang then does not
+ * vectorise it. */
 SH_CLONES float sh_cpu_row_max(const float *x, int64_t n)
 {
     float lane[LANES];
@@ -23,7 +24,7 @@ SH_CLONES float sh_cpu_row_max(const float *x, int64_t n)
     return lane[0];
 }
 
-/* The sum is in f32: its terms lie between 0 and 1, since shift is at least the largest. */
+/* The sum is in f32: its terms are between 0 and 1, since shift is at least the largest. */
 SH_CLONES float sh_cpu_row_exp(float *x, int64_t n, float scale, float shift)
 {
     float sum = 0;

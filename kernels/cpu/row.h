@@ -1,11 +1,11 @@
-/* One row of f32 scores: what softmax needs of it. The kernel flags (-fassociative-math) vectorise it; sums are in the
- * order of the vector's lanes, whatever the number of threads. All local, for one thread, no failure. */
+/* One row of f32 scores: the functions that softmax needs. The kernel flags (-fassociative-math) vectorise them; sums
+ * are in the order of the vector's lanes, whatever the number of threads. All local, for one thread, no failure. */
 #ifndef SH_KERNELS_CPU_ROW_H
 #define SH_KERNELS_CPU_ROW_H
 
 #include <stdint.h>
 
-/* The largest of x [n]; -Inf when n is 0. NaNs are passed over: they show in the exponentials. */
+/* The largest of x [n]; -Inf if n is 0. NaNs are ignored here: they show in the exponentials. */
 float sh_cpu_row_max(const float *x, int64_t n);
 
 /* x[j] = exp(x[j] * scale - shift); returns their sum. */

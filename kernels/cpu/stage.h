@@ -1,5 +1,6 @@
-/* Tensors of the compute type as f32, piece by piece. A loop is written once, on f32: where the tensor is f32 already
- * it works in place, else on a piece that is converted in the L1 cache and costs no memory traffic.
+/* Tensors of the compute type as f32, piece by piece. A loop is written once, on f32. If the tensor is f32 already,
+ * the loop works in place; otherwise it works on a piece that is converted in the L1 cache and costs no memory
+ * traffic.
  *
  *     const float *x = sh_cpu_stage_in(&call->in[0], at, n, x_room);
  *     float *y = sh_cpu_stage_out(&call->out[0], at, n, y_room);
@@ -13,21 +14,21 @@
 #include "kernels/cpu/block.h"
 #include "kernels/op.h"
 
-/* Elements of a piece where the caller is free to choose: 4 KiB of f32, so that four of them fit in an L1 cache.
- * Pieces are also how loops are cut over threads: always at the same elements, however many threads there are. */
+/* Elements of a piece, if the caller is free to choose: 4 KiB of f32, so that four of them fit in an L1 cache. Loops
+ * over threads are also cut at pieces: always at the same elements, however many threads there are. */
 enum { SH_CPU_PIECE = 1024 };
 
-/* Ask for memory that is used soon. Converting in bursts leaves the memory idle while a piece is worked on, and
- * hardware does not look ahead far enough by itself: with this, bf16 tensors in memory go through 20 to 35 % faster.
- * Addresses past the end of a tensor do no harm. */
+/* Prefetch memory that is used soon. Converting in bursts leaves the memory idle while a piece is worked on, and
+ * hardware does not look far enough ahead by itself: with this, bf16 tensors in memory are processed 20 to 35 %
+ * faster. Addresses past the end of a tensor do no harm. */
 static inline void sh_cpu_prefetch(const void *p, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch((const char *)p + i);
 }
 
-/* How many elements ahead a loop over long vectors asks for memory, and how many it does between two such requests.
- * Measured from memory on one core: AdamW takes 15 % less time, with 128 to 2048 ahead alike. */
+/* How many elements ahead a loop over long vectors prefetches, and how many it processes between two prefetches.
+ * Measured from memory on one core: AdamW takes 15 % less time, equally for 128 to 2048 ahead. */
 enum { SH_CPU_AHEAD = 512, SH_CPU_STRIDE = 128 };
 
 /* Elements [at, at + n) for reading: the tensor's own, or converted into room [n]. */
@@ -40,7 +41,7 @@ static inline const float *sh_cpu_stage_in(const struct sh_operand *t, int64_t a
     return room;
 }
 
-/* Where to write elements [at, at + n): the tensor itself, or room. */
+/* Where to write elements [at, at + n): the tensor itself, or `room`. */
 static inline float *sh_cpu_stage_out(const struct sh_operand *t, int64_t at, int64_t n, float *room)
 {
     if (t->dtype == SH_F32)
@@ -49,7 +50,7 @@ static inline float *sh_cpu_stage_out(const struct sh_operand *t, int64_t at, in
     return room;
 }
 
-/* Bring what was written there into the tensor. */
+/* Store what was written there into the tensor. */
 static inline void sh_cpu_stage_put(const struct sh_operand *t, int64_t at, int64_t n, const float *from)
 {
     if (t->dtype != SH_F32)
@@ -69,7 +70,7 @@ static inline int64_t sh_cpu_pieces(int64_t n)
     return (n + SH_CPU_PIECE - 1) / SH_CPU_PIECE;
 }
 
-/* Elements of piece `piece` of n. */
+/* Elements in piece `piece` of n. */
 static inline int64_t sh_cpu_piece_elems(int64_t n, int64_t piece)
 {
     int64_t left = n - piece * SH_CPU_PIECE;

@@ -6,16 +6,16 @@
 
 _Static_assert(SH_STATES_MAX *SH_RANDOM_BITS == 32, "a word has bits for all states");
 
-/* Blocks of random bits that are drawn at once. A piece may begin and end within a block. */
+/* Random bits are drawn LANES blocks at once. A piece may start and end within a block. */
 enum { LANES = 4, TURN = LANES * SH_RANDOM_ELEMS, WORDS = SH_CPU_STRIDE + TURN };
 _Static_assert(SH_CPU_STRIDE % TURN == 0, "a piece is whole turns");
 
-/* Where the blocks are: key, what stands above their numbers, and the first. */
+/* Which blocks: the key, the bits above their numbers, and the number of the first. */
 struct blocks {
     uint64_t key, above, first;
 };
 
-/* words [n]: of n / TURN * LANES blocks. */
+/* words [n]: the words of n / TURN * LANES blocks. */
 static void throw_plain(const struct blocks *b, int64_t n, uint32_t *words)
 {
     for (int64_t i = 0; i < n; i += SH_RANDOM_ELEMS)
@@ -27,8 +27,8 @@ static void throw_plain(const struct blocks *b, int64_t n, uint32_t *words)
 
 #define WIDE __attribute__((target("avx2")))
 
-/* Four blocks side by side, a word of each in the lower half of 64 bits; what stands in the upper halves is not read. By
- * hand: of products of 32 bits a compiler makes products of 64, and takes six times as long for it. */
+/* Four blocks side by side, with a word of each in the lower half of 64 bits; the upper halves are never read.
+ * Written by hand: a compiler turns the 32-bit products into 64-bit ones, which take six times as long. */
 struct lanes {
     __m256i c[SH_RANDOM_ELEMS];
 };
@@ -41,7 +41,7 @@ static WIDE inline struct lanes lanes_at(const struct blocks *b, int64_t turn)
                            _mm256_set1_epi64x((long long)(b->above >> 32))}};
 }
 
-/* As sh_philox_round(). */
+/* Same as sh_philox_round(). */
 static WIDE inline struct lanes round_of(struct lanes x, const uint32_t k[2])
 {
     __m256i p0 = _mm256_mul_epu32(_mm256_set1_epi64x(0xd2511f53), x.c[0]);
@@ -51,7 +51,7 @@ static WIDE inline struct lanes round_of(struct lanes x, const uint32_t k[2])
                            _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), x.c[3]), k1), p0}};
 }
 
-/* From lanes of words to blocks, one behind the other. */
+/* Reorder lanes of words into blocks, one after another. */
 static WIDE inline void store(struct lanes x, uint32_t *words)
 {
     __m256i front = _mm256_blend_epi32(x.c[0], _mm256_slli_epi64(x.c[1], 32), 0xaa);

@@ -1,4 +1,4 @@
-/* The states of an optimizer as f32, piece by piece: in place, or, of bf16, in a room in the L1 cache.
+/* The states of an optimizer as f32, piece by piece: in place, or, if bf16, in a buffer in the L1 cache.
  *
  *     struct sh_cpu_states s;
  *     sh_cpu_states_get(call, n_states, i, n, &s);
@@ -17,10 +17,10 @@ struct sh_cpu_states {
     float room[SH_STATES_MAX][SH_CPU_STRIDE];
 };
 
-/* Elements [i, i + n) of the shard, n at most SH_CPU_STRIDE; asks for those that follow. */
+/* Elements [i, i + n) of the shard, n at most SH_CPU_STRIDE; prefetches those that follow. */
 void sh_cpu_states_get(const struct sh_op_call *call, int n_states, int64_t i, int64_t n, struct sh_cpu_states *s);
 
-/* What is in a room, rounded by the random bits of its run. */
+/* Store what is in a buffer, rounded by the random bits of its run. */
 void sh_cpu_states_put(const struct sh_op_call *call, int n_states, const struct sh_random *random, int64_t i,
                        int64_t n, const struct sh_cpu_states *s);
 

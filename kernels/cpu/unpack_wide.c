@@ -1,5 +1,5 @@
-/* UNPACK by permutes: one instruction looks 32 codes up in the 16 numbers of a block, rounded to bf16, or 16 in f32. Floor:
- * 2.56 and 4.56 bytes an element. */
+/* UNPACK by permutes: one instruction looks up 32 codes in the 16 numbers of a block, rounded to bf16, or 16 codes in
+ * f32. Floor: 2.56 and 4.56 bytes per element. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/wide.h"
@@ -20,7 +20,7 @@ static WIDE inline __m512 scaled_numbers(const unsigned char *block)
         _mm512_set1_ps(_mm_cvtss_f32(_mm_load_ss((const float *)(const void *)(block + SH_NF4_CODE_BYTES)))));
 }
 
-/* Round to nearest, ties to even. Not by the instruction of avx512_bf16, which makes zeros of subnormal numbers. */
+/* Round to nearest, ties to even. Not by the instruction of avx512_bf16, which flushes subnormal numbers to zero. */
 static WIDE inline __m256i rounded(__m512 x)
 {
     __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -28,7 +28,7 @@ static WIDE inline __m256i rounded(__m512 x)
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
 }
 
-/* 16 bytes at a time: upper and lower half of each as two lanes of 16 bits. */
+/* 16 bytes at a time: upper and lower half of each byte as two lanes of 16 bits. */
 static WIDE void unpack_bf16(const unsigned char *block, int64_t blocks, void *to)
 {
     const __m512i low = _mm512_set1_epi32(15);

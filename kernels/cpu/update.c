@@ -12,7 +12,7 @@ struct update {
     sh_cpu_rule *rule;
 };
 
-/* Whole, or in halves where the operand behind the states is there. */
+/* Whole, or in halves if the operand after the states is present. */
 static struct sh_floats params_of(const struct sh_op_call *call, int n_states)
 {
     struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL, NULL};
@@ -20,7 +20,7 @@ static struct sh_floats params_of(const struct sh_op_call *call, int n_states)
     return call->out[1 + n_states].data ? halves : whole;
 }
 
-/* Parameters in halves go through a room in the L1 cache, so that one loop does the arithmetic of both. */
+/* Parameters in halves go through a buffer in the L1 cache, so that one loop does the arithmetic for both forms. */
 static void update_stride(const struct update *u, struct sh_floats p, float *const *state, const float *grad, int64_t n,
                           const void *factors)
 {
@@ -35,7 +35,7 @@ static void update_stride(const struct update *u, struct sh_floats p, float *con
     sh_floats_put(p, n, room);
 }
 
-/* Memory is asked for in the loop itself: compilers leave out calls of a function that does nothing else. */
+/* The prefetch is in the loop itself: compilers drop calls of a function that does nothing else. */
 static void update_piece(const struct update *u, const struct sh_random *random, int64_t at, int64_t n,
                          const void *factors)
 {
@@ -58,7 +58,7 @@ static void update_piece(const struct update *u, const struct sh_random *random,
     }
 }
 
-/* What lies between runs is padding, and stays. */
+/* Elements between runs are padding and are left alone. */
 void sh_cpu_update(const struct sh_op_call *call, int n_states, sh_cpu_rule *rule, const void *const factors[2])
 {
     const struct update u = {call, params_of(call, n_states), n_states, rule};

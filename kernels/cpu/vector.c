@@ -1,6 +1,7 @@
-/* Operations on whole vectors, all bound by memory. Bytes an element, f32 (bf16: half): add 12, scale 8, cast 6, copy 8,
- * accumulate 12, sumsq 4. Measured in memory on one core, where memcpy moves 40 GB/s: add 43 (bf16 34), cast 39,
- * accumulate 59 GB/s. sumsq, whose sums are exact: 11 GB/s where plain ones come to 12 (doc/performance.md). */
+/* Operations on whole vectors, all bound by memory. Bytes per element, f32 (bf16: half): add 12, scale 8, cast 6,
+ * copy 8, accumulate 12, sumsq 4. Measured in memory on one core, where memcpy moves 40 GB/s: add 43 (bf16 34), cast
+ * 39, accumulate 59 GB/s. sumsq, whose sums are exact: 11 GB/s, compared with 12 for plain sums
+ * (doc/performance.md). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/math.h"
@@ -24,14 +25,14 @@ sh_rc sh_cpu_add(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* The output is an operand, too: y = y + a, read and written piece by piece. */
+/* The output is also an operand: y = y + a, read and written piece by piece. */
 sh_rc sh_cpu_accumulate(const struct sh_op_call *call)
 {
     sh_cpu_map(&call->out[0], &call->out[0], &call->in[0], add, NULL);
     return SH_OK;
 }
 
-/* The factor is float32, as attr->scale.by is: bf16 operands are widened before. */
+/* The factor is float32, like attr->scale.by: bf16 operands are widened first. */
 SH_CLONES static void scale(float *y, const float *x, float by, int64_t n)
 {
 #pragma omp simd
@@ -55,7 +56,7 @@ sh_rc sh_cpu_scale(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* A row of heads, each with its q, k and v, to all q, all k and all v; or back. */
+/* From a row of heads, each with its q, k and v, to all q, all k and all v; or back. */
 static void regroup_row(char *to, const char *from, int64_t H, int64_t bytes, bool inverse)
 {
     for (int64_t h = 0; h < H; h++)
@@ -77,7 +78,7 @@ sh_rc sh_cpu_regroup(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Between f32 and 16 bits in either direction; the block functions convert straight from tensor to tensor. */
+/* Between f32 and 16 bits in either direction; the block functions convert directly from tensor to tensor. */
 static void cast_piece(const struct sh_operand *y, const struct sh_operand *a, int64_t at, int64_t n)
 {
     struct sh_cpu_block row = {1, n};
@@ -102,7 +103,7 @@ sh_rc sh_cpu_cast(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* One memcpy a thread: the C library writes long runs past the caches. */
+/* One memcpy per thread: the C library writes long runs past the caches. */
 sh_rc sh_cpu_copy(const struct sh_op_call *call)
 {
     const struct sh_operand *a = &call->in[0], *y = &call->out[0];
@@ -116,7 +117,7 @@ sh_rc sh_cpu_copy(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Ask ahead, then add: the exact sum is fast enough to be bound by memory. */
+/* Prefetch, then add: the exact sum is fast enough to be bound by memory. */
 static void add_squares(struct sh_exact *sum, const float *a, int64_t n)
 {
     for (int64_t i = 0; i < n; i += SH_CPU_STRIDE) {
@@ -125,7 +126,7 @@ static void add_squares(struct sh_exact *sum, const float *a, int64_t n)
     }
 }
 
-/* Threads add up what they happen to get, in any order: these sums are exact (src/base/exact.h). */
+/* Each thread adds up whatever pieces it happens to get, in any order: these sums are exact (src/base/exact.h). */
 sh_rc sh_cpu_sumsq(const struct sh_op_call *call)
 {
     const float *a = call->in[0].data;

@@ -1,6 +1,7 @@
-/* Vectors of 16 floats, by hand: for loops over bf16 whose arithmetic takes longer than the memory, and which a
- * compiler makes twice as long (it rounds to bf16 in ten instructions where processors have one, and guards what scalef
- * does by itself). Elsewhere plain loops with the functions of math.h do the same. All local, no state. */
+/* Hand-written vectors of 16 floats, for loops over bf16 that are bound by arithmetic rather than memory and that a
+ * compiler makes twice as slow (it rounds to bf16 in ten instructions where processors have one, and guards against
+ * cases that scalef handles itself). Elsewhere plain loops with the functions of math.h do the same. All local, no
+ * state. */
 #ifndef SH_KERNELS_CPU_WIDE_H
 #define SH_KERNELS_CPU_WIDE_H
 
@@ -9,7 +10,7 @@
 
 #include <stdint.h>
 
-/* act_wide.c: loops of activations; NULL where this CPU lacks AVX-512 or the instructions that round to bf16. */
+/* act_wide.c: loops of activations; NULL if this CPU lacks AVX-512 or the instructions that round to bf16. */
 sh_cpu_map_bf16_fn sh_wide_gelu(void);
 sh_cpu_map_bf16_fn sh_wide_gelu_bwd(void);
 sh_cpu_map_bf16_fn sh_wide_swiglu(void); /* of gate and up */
@@ -17,11 +18,11 @@ typedef void (*sh_wide_swiglu_bwd_fn)(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf1
                                       const sh_bf16 *up, int64_t n);
 sh_wide_swiglu_bwd_fn sh_wide_swiglu_bwd(void);
 
-/* unpack_wide.c: blocks of src/base/nf4.h to a type of activations; NULL where this CPU lacks AVX-512. */
+/* unpack_wide.c: blocks of src/base/nf4.h to a type of activations; NULL if this CPU lacks AVX-512. */
 typedef void (*sh_wide_unpack_fn)(const unsigned char *block, int64_t blocks, void *to);
 sh_wide_unpack_fn sh_wide_unpack(enum sh_dtype to);
 
-/* A compiler that knows the tile unit knows these too. */
+/* A compiler that knows the tile unit also knows these. */
 #if defined(__x86_64__) && defined(HAVE_AMX)
 #define SH_WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
@@ -29,7 +30,7 @@ sh_wide_unpack_fn sh_wide_unpack(enum sh_dtype to);
 
 enum { SH_WIDE_LANES = 16 };
 
-/* The lanes of which n are left. */
+/* The mask of the lanes that exist if n are left. */
 static SH_WIDE inline __mmask16 sh_wide_first(int64_t n)
 {
     return (__mmask16)(n >= SH_WIDE_LANES ? 0xffffu : (1u << n) - 1);
@@ -46,8 +47,9 @@ static SH_WIDE inline void sh_wide_store(sh_bf16 *dst, __m512 x, __mmask16 lanes
     _mm256_mask_storeu_epi16(dst, lanes, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
-/* e^x within 1e-6 of itself for |x| <= 20, 3e-6 up to 87; 0 below -87, Inf from 89 on; NaN gives NaN. e^x = 2^n 2^r
- * with r = x log2(e) - n rounded once; 2^r is a polynomial of degree 5 (minimax on |r| <= 1/2, relative error 8e-8). */
+/* e^x within 1e-6 of its value for |x| <= 20, 3e-6 up to 87; 0 below -87, Inf from 89 on; NaN gives NaN. e^x = 2^n
+ * 2^r with r = x log2(e) - n rounded once; 2^r is a polynomial of degree 5 (minimax on |r| <= 1/2, relative error
+ * 8e-8). */
 static SH_WIDE inline __m512 sh_wide_exp(__m512 x)
 {
     const __m512 log2_e = _mm512_set1_ps(1.44269504f);
@@ -60,7 +62,7 @@ static SH_WIDE inline __m512 sh_wide_exp(__m512 x)
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ), p, n);
 }
 
-/* 1 / (1 + e^-x) within 1e-6; 0 below -69. The reciprocal has 14 bits, and a step of Newton's doubles them. */
+/* 1 / (1 + e^-x) within 1e-6; 0 below -69. The reciprocal has 14 bits, and one Newton step doubles them. */
 static SH_WIDE inline __m512 sh_wide_sigmoid(__m512 x)
 {
     __m512 d = _mm512_add_ps(_mm512_set1_ps(1.0f), sh_wide_exp(_mm512_sub_ps(_mm512_setzero_ps(), x)));

@@ -1,8 +1,8 @@
-/* Activations, all bound by memory. Bytes an element, f32 (bf16: half): gelu 8, gelu_bwd 12 (with the bias's gradient: and its
- * partial sums), swiglu and geglu 12, their backward 20.
+/* Activations, all bound by memory. Bytes per element, f32 (bf16: half): gelu 8, gelu_bwd 12 (with the bias's
+ * gradient: plus its partial sums), swiglu and geglu 12, their backward 20.
  *
  * GELU's tanh form is x sigmoid(2u): one exponential, and no cancellation where tanh is near -1. In bf16 the fast
- * exponential and division are right to 2^-17 or better, far below what is rounded away; with the exact ones the
+ * exponential and division are accurate to 2^-17 or better, far below what is rounded away; with the exact ones the
  * arithmetic would take as long as the memory. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fold.cuh"
@@ -14,7 +14,7 @@ namespace
 constexpr float TWO_ROOT_2_PI = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 constexpr float CUBIC = 0.044715f;
 
-/* f32 takes the exact functions; bf16 the fast ones, whose error is far below its rounding. */
+/* f32 uses the exact functions; bf16 the fast ones, whose error is far below its rounding. */
 template <class T> __device__ __forceinline__ float sigmoid(float x);
 
 template <> __device__ __forceinline__ float sigmoid<float>(float x)
@@ -48,7 +48,7 @@ template <class T> struct gelu {
     }
 };
 
-/* z is x where the slope of u matters; past 20 the sigmoid is 0 or 1 and z keeps 0 * slope from being 0 * Inf. NaN
+/* z is x where the slope of u matters; past 20 the sigmoid is 0 or 1 and z prevents 0 * slope from being 0 * Inf. NaN
  * stays NaN. */
 template <class T> __device__ __forceinline__ float gelu_slope(float x)
 {
@@ -72,7 +72,7 @@ template <class T> struct gelu_bwd {
     }
 };
 
-/* The same for sums over rows: d is what was stored. */
+/* The same for sums over rows: d is the value that was stored. */
 template <class T> struct gelu_bwd_row {
     gelu_bwd<T> g;
     bool vectors;
@@ -88,7 +88,7 @@ template <class T> struct gelu_bwd_row {
     }
 };
 
-/* By the normal distribution; erfcf loses no digits where it is small. */
+/* By the normal distribution function; erfcf loses no digits where it is small. */
 constexpr float ROOT_HALF = 0.70710678118654752f, DENSITY = 0.39894228040143268f; /* sqrt(1/2), 1/sqrt(2 pi) */
 
 template <class T> struct gelu_erf {
@@ -120,7 +120,7 @@ template <class T> struct gelu_erf_bwd {
     }
 };
 
-/* Element i of h [N,F] belongs to gate i + row * F and up F further on, in gu [N,2F]. */
+/* Element i of h [N,F] belongs to gate i + row * F and to up F elements further on, in gu [N,2F]. */
 template <class T> struct swiglu {
     T *h;
     const T *gu;
@@ -138,7 +138,7 @@ template <class T> struct swiglu {
     }
 };
 
-/* As swiglu; both gradients are made from one pass over gate and up. */
+/* Like swiglu; both gradients are computed in one pass over gate and up. */
 template <class T> struct swiglu_bwd {
     T *dgu;
     const T *dh, *gu;
@@ -215,7 +215,7 @@ template <template <class> class G, class T> sh_rc run_map_bwd(const char *name,
     return sh_map<N>(name, f, sh_elems(&call->out[0]), vectors, call->queue);
 }
 
-/* Vectors need F to be a multiple of their length, or gate and up would not be aligned alike. */
+/* Vectors require F to be a multiple of their length; otherwise gate and up would not be aligned alike. */
 template <template <class> class G, class T> sh_rc run_gated(const char *name, const struct sh_op_call *call)
 {
     constexpr int N = SH_WIDTH<T>;

@@ -1,5 +1,5 @@
-/* AdamW on a flat shard: 28 bytes a parameter (g, and p, m, v read and written), whether p is whole or in halves; 20
- * with states in bf16. */
+/* AdamW on a flat shard: 28 bytes per parameter (g, and p, m, v read and written), whether p is whole or in halves;
+ * 20 with states in bf16. */
 #include "kernels/adamw.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/floats.cuh"
@@ -12,7 +12,7 @@ struct adamw {
     struct sh_floats p, m, v;
     const float *g;
     struct sh_adamw_factors plain;
-    float keep; /* of a run with decay */
+    float keep; /* in a run with decay */
 
     template <int N> __device__ __forceinline__ void at(int64_t at, const sh_runs &r, int run) const
     {
@@ -37,7 +37,7 @@ struct adamw {
 };
 } // namespace
 
-/* Both kinds of run in one launch: the run of an element decides which factors it takes. */
+/* Both kinds of run in one launch: an element's run determines its factors. */
 extern "C" sh_rc sh_cuda_adamw(const struct sh_op_call *call)
 {
     const struct sh_operand *out = call->out;

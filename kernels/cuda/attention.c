@@ -14,18 +14,18 @@
 #define TRY_CUDNN(call) (void)(call)
 #endif
 
-/* Refused before the first step, and with the limit in the text. */
+/* Refused before the first step; the text names the limit. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
 {
     if (call->attr->attn.head_dim > SH_ATTENTION_MAX_DIM)
-        return sh_fail(SH_E_USAGE, "attention on a GPU: a head of %d is too large; %d at most",
+        return sh_fail(SH_E_USAGE, "attention on a GPU: head size %d is too large, the limit is %d",
                        call->attr->attn.head_dim, SH_ATTENTION_MAX_DIM);
     PREPARE_CUDNN(call);
     return SH_OK;
 }
 
-/* cuDNN first, then tensor cores, then the kernel that takes any shape. The choice depends on shape and type only, so a
- * step is the same each time. */
+/* cuDNN first, then tensor cores, then the kernel that takes any shape. The choice depends on shape and type only, so
+ * each step is computed the same way. */
 sh_rc sh_cuda_attention(const struct sh_op_call *call)
 {
     TRY_CUDNN(call);
@@ -33,7 +33,7 @@ sh_rc sh_cuda_attention(const struct sh_op_call *call)
     return sh_attention_tensor_takes(&a) ? sh_attention_tensor(&a, call->queue) : sh_attention_any(&a, call->queue);
 }
 
-/* delta = sum over D of do * o is made by a kernel of its own; cuDNN makes it inside its graph. */
+/* A separate kernel computes delta = sum over D of do * o; cuDNN does it inside its graph. */
 sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call)
 {
     TRY_CUDNN(call);

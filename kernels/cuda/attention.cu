@@ -1,20 +1,20 @@
-/* Attention on tensor cores, bf16, causal, grouped queries, within documents: FlashAttention-2 (Dao, arXiv:2307.08691)
- * with mma.m16n8k16 and cp.async, for any GPU since sm_80.
+/* Attention on tensor cores, bf16, causal, grouped queries, within documents: FlashAttention-2 (Dao,
+ * arXiv:2307.08691) with mma.m16n8k16 and cp.async, for any GPU since sm_80.
  *
- * Forward: a block of four warps owns 64 or 128 queries of one head; tiles of 64 keys and values stream through shared
- * memory, twice, so that one is copied while the other is used; the scores of a tile are kept in registers, with a
- * running maximum and sum.
- * Backward: the row sums of dout * o, then one kernel whose blocks own queries and give dq, and one whose blocks own
- * keys and give dk and dv, summed over the queries and over the heads that share a key in the order of their positions.
- * Each computes the scores anew: 7 products of tiles where one kernel with atomics would do 5, but every sum has one
- * order.
+ * Forward: a block of four warps owns 64 or 128 queries of one head. Tiles of 64 keys and values stream through two
+ * buffers in shared memory, so that one is filled while the other is used. The scores of a tile are kept in
+ * registers, with a running maximum and sum.
+ * Backward: the row sums of dout * o, then one kernel whose blocks own queries and produce dq, and one whose blocks
+ * own keys and produce dk and dv, summed over the queries and over the heads that share a key in the order of their
+ * positions. Each recomputes the scores: 7 products of tiles where one kernel with atomics would do 5, but every sum
+ * has one order.
  *
- * Floor, each pair (query, key seen) of a head: 4 D operations forward, 10 D backward (14 D done here); bytes are
+ * Floor, per pair (query, key seen) of a head: 4 D operations forward, 10 D backward (14 D done here); bytes are
  * negligible. Tiles on the diagonal are computed whole. Shared memory of a block: 32 KB at D = 64, 64 KB at D = 128,
- * for dk and dv 1.5 KB more. Registers of a thread, by ptxas 13.0 for sm_80, 90, 100:
+ * for dk and dv 1.5 KB more. Registers per thread, by ptxas 13.0 for sm_80, 90, 100:
  *     D = 64    forward 246, 250, 246    dq 230, 236, 216    dk, dv 160, 168, 186
  *     D = 128   forward 177, 175, 173    dq 238, 242, 204    dk, dv 255, 255, 255
- * None spills, but the last on sm_100: 20 bytes. Not measured on a GPU. */
+ * None spills, except the last on sm_100: 20 bytes. Not measured on a GPU. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_tile.cuh"
 
@@ -27,7 +27,7 @@ using sh_tile::WARPS;
 constexpr int TILE = 64; /* rows of a streamed tile */
 constexpr float LOG2E = 1.4426950408889634f;
 
-/* Tiles lie in shared memory with a pitch that keeps lanes of a warp on different banks (attention_tile.cuh). */
+/* Tiles in shared memory have a pitch that keeps the lanes of a warp on different banks (attention_tile.cuh). */
 template <int D> constexpr int TILE_ELEMS = TILE *sh_tile::PITCH<D>;
 
 /* The lane's place in the fragments of sums: row lane / 4 (+ 8), columns 2 (lane % 4) (+ 1). */
@@ -55,24 +55,24 @@ __device__ __forceinline__ rows heads_of_out(const sh_attention &a, const void *
     return {static_cast<const sh_bf16 *>(x) + b * a.seq * stride + head * (int64_t)a.dim, stride, (int)a.seq};
 }
 
-/* Positions are 32 bits wide, for the registers' sake. */
+/* Positions are 32 bits wide, to save registers. */
 __device__ __forceinline__ int first_key(const sh_attention &a, int64_t b, int t)
 {
     int first = a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0, near = a.window ? t - a.window + 1 : 0;
     return near > first ? near : first;
 }
 
-/* Whether first_key() may be another one than 0. */
+/* Whether first_key() may be something other than 0. */
 __device__ __forceinline__ bool limited(const sh_attention &a)
 {
     return a.docs || a.window;
 }
 
-/* What a block of queries owns, and the tiles of keys that it sees. */
+/* The queries that a block owns, and the tiles of keys that it sees. */
 struct queries {
     int64_t b;
     int head, kv_head;
-    int from, first_tile, end; /* end: past the last key seen */
+    int from, first_tile, end; /* end: one past the last key seen */
 };
 
 /* Blocks are numbered so that those with the most keys start first. */
@@ -82,7 +82,7 @@ template <int OWN> __device__ __forceinline__ queries queries_of(const sh_attent
     q.head = (int)(blockIdx.x % a.heads);
     q.kv_head = q.head / (a.heads / a.kv_heads);
     q.b = blockIdx.x / a.heads;
-    q.from = (int)(gridDim.y - 1 - blockIdx.y) * OWN; /* the last see the most keys: they go first */
+    q.from = (int)(gridDim.y - 1 - blockIdx.y) * OWN; /* the last queries see the most keys, so they go first */
     q.first_tile = first_key(a, q.b, q.from) / TILE * TILE;
     q.end = q.from + OWN < a.seq ? q.from + OWN : (int)a.seq;
     return q;
@@ -95,7 +95,7 @@ template <int D> __device__ __forceinline__ void fetch_pair(sh_bf16 *shared, int
     sh_tile::fetch<D, TILE>(shared + (2 + buffer) * TILE_ELEMS<D>, y, from);
 }
 
-/* The rows that the block owns, by way of buffers that are not in use yet. */
+/* Read the rows that the block owns, by way of buffers that are not in use yet. */
 template <int D, int M>
 __device__ __forceinline__ void take_own(uint32_t a[M][D / 16][4], sh_bf16 *shared, rows src, int from)
 {
@@ -106,13 +106,13 @@ __device__ __forceinline__ void take_own(uint32_t a[M][D / 16][4], sh_bf16 *shar
     __syncthreads();
 }
 
-/* Base 2, since exp2 is an instruction; one multiplication then does both scalings. */
-/* One row's state: scores are kept as they are, their scaling is part of the exponent, whose base is 2. */
+/* Base 2, since exp2 is an instruction; a single multiplication then does both scalings. */
+/* The state of the rows: scores are kept unscaled, their scaling is part of the exponent, whose base is 2. */
 template <int M> struct running {
     float top[M][2], sum[M][2];
 };
 
-/* Over the four lanes that hold one row of a fragment. */
+/* Reduce over the four lanes that hold one row of a fragment. */
 __device__ __forceinline__ float over_quad(float x, bool largest)
 {
     SH_UNROLL
@@ -123,7 +123,7 @@ __device__ __forceinline__ float over_quad(float x, bool largest)
     return x;
 }
 
-/* Scores [16M,TILE] become weights; what the rows have gathered before is brought to their new maximum. */
+/* Turn scores [16M,TILE] into weights, and rescale what the rows have accumulated so far to their new maximum. */
 template <int D, int M>
 __device__ __forceinline__ void take_scores(running<M> &run, float s[TILE / 16][M][2][4], float o[M][D / 8][4],
                                             float scale2)
@@ -137,7 +137,7 @@ __device__ __forceinline__ void take_scores(running<M> &run, float s[TILE / 16][
         for (int i = 0; i < TILE / 4; i++)
             top = fmaxf(top, s[i / 4][m][i / 2 % 2][half * 2 + i % 2]);
         top = over_quad(top, true);
-        /* A row that has seen no key yet has -Inf as maximum; base 0 keeps Inf - Inf out. */
+        /* A row that has seen no key yet has -Inf as its maximum; base 0 then avoids Inf - Inf. */
         float base = top == -INFINITY ? 0 : top * scale2;
         float shrink = sh_mma::exp2_of(run.top[m][half] * scale2 - base);
         float sum = 0;
@@ -157,7 +157,7 @@ __device__ __forceinline__ void take_scores(running<M> &run, float s[TILE / 16][
     }
 }
 
-/* Whether key s is seen by a query at t whose document begins at `first`. */
+/* Whether a query at t whose document starts at `first` sees key s. */
 __device__ __forceinline__ bool seen(int s, int t, int first)
 {
     return s <= t && s >= first;
@@ -183,7 +183,7 @@ __device__ __forceinline__ void put_queries(const sh_attention &a, const queries
     }
 }
 
-/* One block: 16 M rows a warp, all tiles of keys from the first that the block sees. */
+/* One block: 16 M rows per warp, all tiles of keys from the first one that the block sees. */
 template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_attention a)
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* keys 0, 1, values 0, 1 */
@@ -208,11 +208,11 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_at
     int buffer = 0;
     for (int k0 = q.first_tile; k0 < q.end; k0 += TILE, buffer ^= 1) {
         sh_mma::wait_copies();
-        __syncthreads(); /* the tile is there, and nobody uses the other buffer any more */
+        __syncthreads(); /* the tile is ready, and no warp still uses the other buffer */
         /* The next tile is copied while this one is multiplied. */
         if (k0 + TILE < q.end)
             fetch_pair<D>(shared, buffer ^ 1, keys, values, k0 + TILE);
-        /* The whole tile lies behind this warp's last query. */
+        /* The whole tile is after this warp's last query. */
         if (k0 > own + 16 * M - 1)
             continue;
         SH_UNROLL
@@ -295,7 +295,7 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_quer
     }
 }
 
-/* What a tile of queries brings besides q and dout, by asynchronous copies like those. */
+/* What a tile of queries needs besides q and dout, read by asynchronous copies like theirs. */
 struct of_queries {
     float lse[2][TILE], delta[2][TILE];
     int32_t first[2][TILE];
@@ -314,7 +314,7 @@ __device__ __forceinline__ void fetch_of_queries(const sh_attention &a, of_queri
         sh_mma::copy<4>(&to->first[buffer][i], &a.docs[b * a.seq + t], there);
 }
 
-/* Past the last tile of queries that see keys up to `last`: first keys never fall. */
+/* One past the last tile of queries that see keys up to `last`: first keys never decrease. */
 __device__ __forceinline__ int end_of_queries(const sh_attention &a, int64_t b, int first_tile, int last)
 {
     int low = first_tile, high = (int)((a.seq + TILE - 1) / TILE);
@@ -328,8 +328,8 @@ __device__ __forceinline__ int end_of_queries(const sh_attention &a, int64_t b, 
     return high;
 }
 
-/* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) q[t], of all heads that share s. The
- * products are those of backward_queries, transposed: rows are keys. */
+/* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) q[t], over all heads that share s.
+ * The products are those of backward_queries, transposed: rows are keys. */
 template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_keys(sh_attention a)
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* queries 0, 1, dout 0, 1, of_queries */
@@ -418,7 +418,7 @@ template <int D, int M, int M_KEYS> sh_rc run_backward(const sh_attention &a, vo
     return SH_LAUNCH((backward_keys<D, M_KEYS>), keys, dim3(THREADS), SHARED<D> + sizeof(of_queries), queue, a);
 }
 
-/* Rows of 16 a warp: as many as its registers hold. */
+/* Rows per warp, in units of 16: as many as its registers hold. */
 const struct {
     int dim;
     sh_rc (*forward)(const sh_attention &a, void *queue);
@@ -440,7 +440,7 @@ int row_of(const sh_attention *a)
 }
 } // namespace
 
-/* The others go to attention_any.cu. */
+/* Everything else goes to attention_any.cu. */
 bool sh_attention_tensor_takes(const struct sh_attention *a)
 {
     return row_of(a) >= 0;

@@ -1,11 +1,13 @@
-/* Attention on a GPU: three ways to the same operands, chosen by the shape alone, so that all ranks choose alike.
+/* Attention on a GPU: three implementations for the same operands. The shape alone chooses, so that all ranks choose
+ * alike.
  *
- *   attention_cudnn.c  cuDNN: bf16, head sizes of 64 and 128, whole tiles, no documents, no window; when the library is there
+ *   attention_cudnn.c  cuDNN: bf16, head sizes of 64 and 128, whole tiles, no documents, no window; needs the library
  *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128
  *   attention_any.cu   ordinary arithmetic: f32, and other head sizes up to 256
  *
- * All three are deterministic; but cuDNN's backward, where attr->attn.any_order allows it, adds dq in any order. The own
- * kernels have no such way: what blocks would add with atomics, they make by two products more. Valid C and C++, no CUDA header. */
+ * All three are deterministic, except that cuDNN's backward adds dq in any order if attr->attn.any_order allows it.
+ * Our own kernels have no such variant: they compute two more products instead of adding across blocks with atomics.
+ * Valid C and C++, no CUDA header. */
 #ifndef SH_KERNELS_CUDA_ATTENTION_H
 #define SH_KERNELS_CUDA_ATTENTION_H
 
@@ -15,19 +17,19 @@
 extern "C" {
 #endif
 
-/* One call of either direction, as the kernels read it. Rows of qkv and dqkv are (H+2K)*D elements, of o and dout
- * H*D. */
+/* One call of either direction, in the form that the kernels take. Rows of qkv and dqkv are (H+2K)*D elements, rows
+ * of o and dout H*D. */
 struct sh_attention {
     int64_t batch, seq;
     int heads, kv_heads, dim;
-    int window; /* a query sees itself and so many keys less one before; 0: all */
+    int window; /* a query sees itself and the window - 1 keys before it; 0: all */
     enum sh_dtype dtype;
     float scale;
     const void *qkv;
     const int32_t *docs; /* [B,T] first position of the document of each position; NULL: 0 */
-    void *o;             /* [B,T,H*D]: out forward, in backward */
-    float *lse;          /* [B,H,T]: the same */
-    const void *dout;    /* backward only, as the rest */
+    void *o;             /* [B,T,H*D]: output of the forward, input of the backward */
+    float *lse;          /* [B,H,T]: likewise */
+    const void *dout;    /* this and the rest: backward only */
     void *dqkv;
     float *delta; /* [B,H,T] scratch: sum over d of dout * o */
 };
@@ -53,19 +55,20 @@ static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
 
 enum { SH_ATTENTION_MAX_DIM = 256 };
 
-/* attention.cu: whether it has a kernel for the type and head size, and the two directions. Backward needs delta. */
+/* attention.cu: whether it has a kernel for the type and head size, and the two directions. The backward needs
+ * delta. */
 bool sh_attention_tensor_takes(const struct sh_attention *a);
 sh_rc sh_attention_tensor(const struct sh_attention *a, void *queue);
 sh_rc sh_attention_tensor_bwd(const struct sh_attention *a, void *queue);
 
-/* attention_any.cu: head sizes up to SH_ATTENTION_MAX_DIM; delta is for both. */
+/* attention_any.cu: head sizes up to SH_ATTENTION_MAX_DIM; it needs delta in both directions. */
 sh_rc sh_attention_any(const struct sh_attention *a, void *queue);
 sh_rc sh_attention_any_bwd(const struct sh_attention *a, void *queue);
 sh_rc sh_attention_delta(const struct sh_attention *a, void *queue);
 
-/* attention_cudnn.c. prepare makes the plan of a call that cuDNN can do, which takes a second or two, and says once in
- * the log where there is none. takes: the library is there and has a plan for this call.
- * Errors of prepare: SH_E_BUG for more shapes than plans are kept. */
+/* attention_cudnn.c. prepare makes the plan of a call that cuDNN supports, which takes a second or two; if there is
+ * none, it says so once in the log. takes: the library is loaded and has a plan for this call. Errors of prepare:
+ * SH_E_BUG for more shapes than there is room for plans. */
 sh_rc sh_attention_cudnn_prepare(const struct sh_op_call *call);
 bool sh_attention_cudnn_takes(const struct sh_op_call *call);
 sh_rc sh_attention_cudnn(const struct sh_op_call *call);

@@ -1,12 +1,12 @@
 /* Attention by ordinary arithmetic in f32: for f32, where tensor cores would round, and for head sizes that
  * attention.cu has no kernel for. A warp owns four rows and walks over tiles of 32 rows of the other side, which its
- * block shares: first each lane takes one of the 32 rows and computes its dot products with the four, then each lane
- * takes some columns and adds up the 32 rows by the weights that came out. Forward and dq own queries, dk and dv own
+ * block shares. First each lane takes one of the 32 rows and computes its dot products with the four; then each lane
+ * takes some columns and adds up the 32 rows, weighted by the results. Forward and dq own queries, dk and dv own
  * keys: the same two steps.
  *
- * Floor: 4 D operations for each pair (query, key seen) of a head forward, 10 D backward (14 D done here, as in
- * attention.cu); done on ordinary cores from shared memory, which gives some tenth of their peak: enough to test, not
- * to train large models in f32. Not measured on a GPU. */
+ * Floor: 4 D operations per pair (query, key seen) of a head forward, 10 D backward (14 D done here, as in
+ * attention.cu). This runs on ordinary cores from shared memory, at roughly a tenth of their peak: enough to test,
+ * not to train large models in f32. Not measured on a GPU. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/launch.cuh"
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ void set(const rows &r, int64_t i, float x)
         reinterpret_cast<float *>(r.first)[i] = x;
 }
 
-/* Shared memory of a block, in floats. Rows are D + 1 long where lanes read a column. */
+/* Shared memory of a block, in floats. Rows are D + 1 long if lanes read a column. */
 struct layout {
     int tile, own, weights;
     __device__ __host__ explicit layout(int dim) : tile(LANES * (dim + 1)), own(OWN * dim), weights(OWN * LANES)
@@ -70,7 +70,7 @@ struct layout {
 };
 
 struct space {
-    float *tile[2], *own[2], *weights[2]; /* own and weights: of this warp */
+    float *tile[2], *own[2], *weights[2]; /* own and weights: for this warp */
 };
 
 __device__ __forceinline__ space cut(float *shared, int dim)
@@ -95,7 +95,7 @@ __device__ __forceinline__ void read(float *to, int pitch, rows src, int64_t fro
     }
 }
 
-/* out [ROWS] = own [ROWS,D] row [D], one after the other over D: the sum has one order. */
+/* out [ROWS] = own [ROWS,D] row [D], added in sequence over D: the sum has one order. */
 __device__ __forceinline__ void dot(float out[ROWS], const float *own, const float *row, int dim)
 {
     for (int i = 0; i < ROWS; i++)
@@ -110,7 +110,7 @@ template <int C>
 __device__ __forceinline__ void add(float sum[ROWS][C], const float *weights, const float *tile, int dim)
 {
     int lane = threadIdx.x % LANES;
-    /* The 32 rows of the tile in their order, whatever lane has a column. */
+    /* The 32 rows of the tile in order, whichever lane has a column. */
     for (int j = 0; j < LANES; j++)
         for (int c = 0; c < C; c++) {
             float x = lane + LANES * c < dim ? tile[j * (dim + 1) + lane + LANES * c] : 0;
@@ -129,14 +129,14 @@ __device__ __forceinline__ void write(rows to, int64_t row, const float sum[C], 
             set(to, row * to.stride + lane + LANES * c, sum[c] * factor);
 }
 
-/* 0 without documents and window: then every query sees from the first position on. */
+/* 0 without documents and window: every query then sees all positions from the first on. */
 __device__ __forceinline__ int64_t first_key(const sh_attention &a, int64_t b, int64_t t)
 {
     int64_t first = a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0, near = a.window ? t - a.window + 1 : 0;
     return near > first ? near : first;
 }
 
-/* What a block of queries owns; `own` is the first of this warp's rows. */
+/* The queries that a block owns; `own` is the first of this warp's rows. */
 struct queries {
     int64_t b, from, own, first_tile, end;
     int head, kv_head;
@@ -156,7 +156,7 @@ __device__ __forceinline__ queries queries_of(const sh_attention &a)
     return q;
 }
 
-/* One row's 32 scores become weights; what it has gathered before is brought to its new maximum. */
+/* Turn one row's 32 scores into weights, and rescale what it has accumulated so far to its new maximum. */
 template <int C> __device__ __forceinline__ float take_scores(float score, float &top, float &sum, float o[C])
 {
     float now = fmaxf(top, sh_warp_reduce(score, sh_larger())), base = now == -INFINITY ? 0 : now;
@@ -168,7 +168,7 @@ template <int C> __device__ __forceinline__ float take_scores(float score, float
     return p;
 }
 
-/* o [ROWS,D] in registers, C columns a lane. */
+/* o [ROWS,D] in registers, C columns per lane. */
 template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention a)
 {
     SH_DYNAMIC_SHARED(float, shared);
@@ -207,7 +207,7 @@ template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention
     }
 }
 
-/* delta [B,H,T]: a warp a row */
+/* delta [B,H,T]: one warp per row */
 __global__ void __launch_bounds__(THREADS) row_sums(sh_attention a)
 {
     int lane = threadIdx.x % LANES;
@@ -278,7 +278,7 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_att
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t q0 = from / LANES * LANES; q0 < a.seq; q0 += LANES) {
             int64_t t = q0 + lane, at = (b * a.heads + head) * a.seq + t, first = first_key(a, b, t);
-            /* First keys never fall, so all later tiles see none of these keys. */
+            /* First keys never decrease, so no later tile sees any of these keys. */
             if (first_key(a, b, q0) >= from + OWN)
                 break;
             __syncthreads();
@@ -323,7 +323,7 @@ template <int C> sh_rc run(const sh_attention &a, bool backward, void *queue)
     return SH_LAUNCH(backward_keys<C>, grid_of(a, a.kv_heads), dim3(THREADS), shared_bytes(a), queue, a);
 }
 
-/* By columns of a lane: head sizes up to 64, 128 and 256. */
+/* By columns per lane: head sizes up to 64, 128 and 256. */
 sh_rc run_any(const sh_attention &a, bool backward, void *queue)
 {
     SH_REQUIRE(a.dim <= SH_ATTENTION_MAX_DIM);

@@ -1,8 +1,8 @@
-/* Attention by cuDNN, through its graph interface in plain C: what it is asked for is a graph of products, masks and
- * sums (cudnn_graph.c), which cuDNN matches to one of its fused kernels. A plan for each shape is made before the first
- * step, which takes a second or two, and kept. Both directions are deterministic, but for a backward with
- * attr->attn.any_order; NVIDIA's figures for an H200, causal, 64 query heads to 8, D = 128, T = 8192: 644 TFLOP/s forward,
- * 541 backward (in any order). Not measured by us on a GPU. */
+/* Attention by cuDNN, through its graph interface in plain C: it is given a graph of products, masks and sums
+ * (cudnn_graph.c), which it matches to one of its fused kernels. A plan for each shape is made before the first step,
+ * which takes a second or two, and kept. Both directions are deterministic, except for a backward with
+ * attr->attn.any_order. NVIDIA's figures for an H200, causal, 64 query heads to 8, D = 128, T = 8192: 644 TFLOP/s
+ * forward, 541 backward (in any order). Not measured by us on a GPU. */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include "kernels/cuda/attention.h"
@@ -30,7 +30,7 @@ static struct {
 
 typedef cudnnBackendDescriptor_t desc;
 
-/* Descriptors refer to each other: those of a plan live as long as the plan does. */
+/* Descriptors refer to one another, so those of a plan live as long as the plan. */
 enum { MOST_DESCRIPTORS = 160, CONFIGS = 8 };
 /* A plan, and all descriptors it is made of; they are destroyed together. */
 struct plan {
@@ -42,17 +42,18 @@ struct plan {
     int n_made, n_ops;
 };
 
-/* A layer has two shapes, a model one kind of layer; evaluation may bring two more. */
+/* A layer has two shapes, and a model has one kind of layer; evaluation may add two more. */
 enum { PLANS = 16 };
 /* One process, one device: cuDNN's handle and plans are kept until the process ends. */
 static struct {
-    bool loaded, gone; /* gone: tried in vain */
+    bool loaded, gone; /* gone: an attempt to load it failed */
     cudnnHandle_t handle;
     struct plan plan[PLANS];
     int n;
 } state;
 
-/* Every failure of cuDNN has its words in the error; callers may clear it and go on with other kernels. */
+/* Every failure of cuDNN puts cuDNN's own message into the error; callers may clear it and continue with other
+ * kernels. */
 static sh_rc check(cudnnStatus_t status, const char *what)
 {
     char words[512] = "";
@@ -63,7 +64,7 @@ static sh_rc check(cudnnStatus_t status, const char *what)
 }
 
 /* Loaded at run time, so that a sherd built with cuDNN's headers starts without the library. Versions before 9.8 lack
- * the operations used. */
+ * some of the operations used. */
 sh_rc sh_cudnn_load(void)
 {
     static const char *const files[] = {"libcudnn.so.9", NULL};
@@ -89,7 +90,7 @@ struct attribute {
     ((struct attribute){CUDNN_ATTR_##name_, CUDNN_TYPE_##type_, (count_), (value_)})
 #define ONE_DESC(name_, desc_) ATTRIBUTE(name_, BACKEND_DESCRIPTOR, 1, &(desc_))
 
-/* A finished descriptor with these attributes; those without a value are left out. */
+/* A finished descriptor with these attributes; attributes without a value are left out. */
 static sh_rc make(struct plan *p, cudnnBackendDescriptorType_t type, const char *what, int n, const struct attribute *a,
                   desc *out)
 {
@@ -106,7 +107,7 @@ static sh_rc make(struct plan *p, cudnnBackendDescriptorType_t type, const char 
          (int)(sizeof((struct attribute[]){__VA_ARGS__}) / sizeof(struct attribute)), \
          (struct attribute[]){__VA_ARGS__}, out)
 
-/* Descriptors in the reverse order of their creation, for later ones refer to earlier ones. */
+/* Destroy descriptors in the reverse order of their creation, because later ones refer to earlier ones. */
 static void forget(struct plan *p)
 {
     while (p->n_made > 0)
@@ -114,7 +115,7 @@ static void forget(struct plan *p)
     p->plan = NULL;
 }
 
-/* T_LAST_NUMBER is the last tensor with an address; those after it exist only inside of the kernel ("virtual"). */
+/* T_LAST_NUMBER is the last tensor with an address; those after it exist only inside the kernel ("virtual"). */
 static sh_rc add_tensor(struct plan *p, const struct sh_cudnn_tensor_row *row)
 {
     int64_t dim[4], stride[4], uid = row->tensor, align = 16;
@@ -153,7 +154,7 @@ static sh_rc add_pointwise(struct plan *p, const struct sh_cudnn_node *n, desc *
                 ONE_DESC(OPERATION_POINTWISE_YDESC, p->tensor[n->y]));
 }
 
-/* Sums and maxima along the dimension that y has only one element of. */
+/* Sums and maxima along the dimension in which y has only one element. */
 static sh_rc add_reduce(struct plan *p, const struct sh_cudnn_node *n, desc *op)
 {
     cudnnReduceTensorOp_t mode = (cudnnReduceTensorOp_t)n->mode;
@@ -165,15 +166,15 @@ static sh_rc add_reduce(struct plan *p, const struct sh_cudnn_node *n, desc *op)
                 ONE_DESC(OPERATION_REDUCTION_YDESC, p->tensor[n->y]), ONE_DESC(OPERATION_REDUCTION_DESC, how));
 }
 
-/* A transposition of the view: no data moves by itself. */
+/* A transposition of the view: this moves no data. */
 static sh_rc add_reshape(struct plan *p, const struct sh_cudnn_node *n, desc *op)
 {
     return MAKE(p, OPERATION_RESHAPE, "a transposition", op, ONE_DESC(OPERATION_RESHAPE_XDESC, p->tensor[n->x]),
                 ONE_DESC(OPERATION_RESHAPE_YDESC, p->tensor[n->y]));
 }
 
-/* The graph in cuDNN's descriptors, from the tables of cudnn_graph.c. A node that does not apply to the shape is left
- * out. */
+/* Build the graph in cuDNN's descriptors from the tables of cudnn_graph.c. Nodes that do not apply to the shape are
+ * left out. */
 static sh_rc build_graph(struct plan *p, desc *graph)
 {
     static sh_rc (*const add[])(struct plan *, const struct sh_cudnn_node *, desc *) = {
@@ -190,7 +191,7 @@ static sh_rc build_graph(struct plan *p, desc *graph)
                 ATTRIBUTE(OPERATIONGRAPH_HANDLE, HANDLE, 1, state.handle ? &state.handle : NULL));
 }
 
-/* What cuDNN would run the graph with, best first. */
+/* The configurations with which cuDNN would run the graph, best first. */
 static sh_rc ask(struct plan *p, desc graph, const char *gpu, desc config[CONFIGS], int64_t *n)
 {
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
@@ -210,7 +211,7 @@ static sh_rc ask(struct plan *p, desc graph, const char *gpu, desc config[CONFIG
                  "a choice of kernels");
 }
 
-/* The first configuration that becomes a plan with little enough scratch. */
+/* The first configuration that becomes a plan and needs little enough scratch. */
 static sh_rc choose(struct plan *p, const desc config[CONFIGS], int64_t n)
 {
     sh_rc rc = sh_fail(SH_E_BUG, "cuDNN has no kernel for this attention");
@@ -224,16 +225,16 @@ static sh_rc choose(struct plan *p, const desc config[CONFIGS], int64_t n)
                                              &count, &p->bytes),
                      "a plan"));
         if (p->bytes <= p->shape.most_bytes) {
-            sh_error_clear(); /* those of the configurations before, and of none */
+            sh_error_clear(); /* drop the errors of earlier configurations, and of finding none */
             return SH_OK;
         }
-        rc = sh_fail(SH_E_BUG, "cuDNN wants %lld bytes of scratch for attention, and %lld are there",
+        rc = sh_fail(SH_E_BUG, "cuDNN needs %lld bytes of scratch for attention, but only %lld are available",
                      (long long)p->bytes, (long long)p->shape.most_bytes);
     }
     return rc;
 }
 
-/* Everything that a plan needs. `gpu` is a description of a GPU that is not there; NULL: the present one. */
+/* Build everything that a plan needs. `gpu` describes a GPU that is not present; NULL: use the present one. */
 static sh_rc build_plan(struct plan *p, const char *gpu)
 {
     desc graph, config[CONFIGS];
@@ -243,7 +244,7 @@ static sh_rc build_plan(struct plan *p, const char *gpu)
     return choose(p, config, n);
 }
 
-/* What a plan depends on, without addresses. batch 0: cuDNN does not take this call. */
+/* What a plan depends on, without addresses. batch 0: cuDNN does not support this call. */
 static struct sh_cudnn_shape shape_of(const struct sh_op_call *call)
 {
     struct sh_cuda_cudnn_work w = sh_cuda_cudnn_work(call);
@@ -259,12 +260,12 @@ static struct sh_cudnn_shape shape_of(const struct sh_op_call *call)
     /* clang-format on */
 }
 
-/* For tests without a GPU: whether cuDNN would have a kernel, and with how much scratch. */
+/* For tests without a GPU: whether cuDNN would have a kernel, and how much scratch it would need. */
 sh_rc sh_cudnn_try_plan(const struct sh_op_call *call, const char *gpu, int64_t *bytes, int64_t *most)
 {
     struct plan p = {.shape = shape_of(call)};
     if (p.shape.batch == 0)
-        return sh_fail(SH_E_USAGE, "cuDNN is not for this attention");
+        return sh_fail(SH_E_USAGE, "cuDNN does not support this attention");
     SH_TRY(sh_cudnn_load());
     sh_rc rc = build_plan(&p, gpu);
     forget(&p);
@@ -289,7 +290,8 @@ static struct plan *find(const struct sh_cudnn_shape *shape)
     return NULL;
 }
 
-/* Where cuDNN is missing or has no plan, it is said once, and other kernels do the work: slower, and as deterministic. */
+/* If cuDNN is missing or has no plan, this is logged once and other kernels do the work: slower, but just as
+ * deterministic. */
 sh_rc sh_attention_cudnn_prepare(const struct sh_op_call *call)
 {
     struct sh_cudnn_shape shape = shape_of(call);
@@ -297,26 +299,26 @@ sh_rc sh_attention_cudnn_prepare(const struct sh_op_call *call)
         return SH_OK;
     if (open_cudnn() != SH_OK) {
         state.gone = true;
-        sh_log_info("attention: own kernels, as cuDNN is not to be had (%s)", sh_error_text());
+        sh_log_info("attention: using Sherd's own kernels, cuDNN is not available (%s)", sh_error_text());
         sh_error_clear();
         return SH_OK;
     }
     if (state.n == PLANS)
         return sh_fail(SH_E_BUG, "cuDNN: more than %d shapes of attention", PLANS);
     struct plan *p = &state.plan[state.n++];
-    /* A failed plan keeps its row, so that it is not tried again at each call. */
+    /* A failed plan keeps its row, so it is not tried again at each call. */
     *p = (struct plan){.shape = shape};
     if (build_plan(p, NULL) == SH_OK)
         return SH_OK;
     p->failed = true;
-    sh_log_info("%s, T = %lld, D = %lld: own kernels (%s)", sh_op_info(call->kind)->name, (long long)shape.seq,
+    sh_log_info("%s, T = %lld, D = %lld: Sherd's own kernels (%s)", sh_op_info(call->kind)->name, (long long)shape.seq,
                 (long long)shape.dim, sh_error_text());
     sh_error_clear();
     forget(p);
     return SH_OK;
 }
 
-/* NULL: other kernels do it. */
+/* NULL: other kernels compute this call. */
 static struct plan *plan_of(const struct sh_op_call *call)
 {
     struct sh_cudnn_shape shape = shape_of(call);
@@ -330,7 +332,7 @@ bool sh_attention_cudnn_takes(const struct sh_op_call *call)
     return plan_of(call) != NULL;
 }
 
-/* Addresses of one piece of a call: sequences from b, key-value heads from k, and their query heads. */
+/* Addresses for one piece of a call: sequences from b, key-value heads from k, and their query heads. */
 static void bind(const struct sh_op_call *call, const struct sh_cudnn_shape *s, int64_t b, int64_t k, char *sums,
                  char *dq_sums, void *at[T_LAST_NUMBER + 1])
 {
@@ -349,8 +351,8 @@ static void bind(const struct sh_op_call *call, const struct sh_cudnn_shape *s, 
     at[T_DQ_SUMS] = s->any_order ? dq_sums : NULL;
 }
 
-/* A list of addresses for the plan's tensors. It is small and made anew for each launch, since addresses change with b
- * and k. */
+/* A list of addresses for the plan's tensors. It is small and made again for each launch, since addresses change with
+ * b and k. */
 static sh_rc execute(struct plan *p, void *const at[T_LAST_NUMBER + 1], void *scratch)
 {
     void *address[T_LAST_NUMBER];
@@ -377,15 +379,15 @@ static sh_rc execute(struct plan *p, void *const at[T_LAST_NUMBER + 1], void *sc
     return check(status, "attention run");
 }
 
-/* Piece by piece where the scratch does not hold the whole backward: w.batch sequences and w.kv_heads heads at a time.
- */
+/* Run piece by piece if the scratch cannot hold the whole backward: w.batch sequences and w.kv_heads heads at a
+ * time. */
 sh_rc sh_attention_cudnn(const struct sh_op_call *call)
 {
     struct sh_cuda_cudnn_work w = sh_cuda_cudnn_work(call);
     struct plan *p = plan_of(call);
     SH_REQUIRE(p && call->work_bytes >= w.bytes);
     float scale = call->attr->attn.scale, minus_inf = -INFINITY, one = 1;
-    /* Scratch begins at a multiple of 256: row sums first, then dq in f32, then the plan's own. */
+    /* Scratch starts at a multiple of 256: row sums first, then dq in f32, then the plan's workspace. */
     char *sums = (char *)call->work + (-(uintptr_t)call->work & 255), *dq_sums = sums + w.sums;
     int64_t batch = call->in[p->shape.backward ? 1 : 0].dim[0];
 

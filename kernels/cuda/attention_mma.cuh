@@ -1,9 +1,9 @@
-/* The instructions of tensor cores and asynchronous copies that attention.cu is made of, each as one small function of
- * a warp, and the same in C++ for the CPU, lane by lane with the same layout of fragments: so that tests without a GPU
- * prove the index arithmetic. All lanes of the warp call together.
+/* The tensor-core instructions and asynchronous copies that attention.cu is made of, each as one small function of a
+ * warp. The same functions exist in C++ for the CPU, lane by lane with the same fragment layout, so that tests
+ * without a GPU prove the index arithmetic. All lanes of the warp call together.
  *
- * A product is c [16,8] += a [16,16] b [16,8], c in f32, a and b in bf16, two numbers a register. With g = lane / 4 and
- * t = lane % 4, a lane has (PTX manual, "Matrix Fragments for mma.m16n8k16"):
+ * A product is c [16,8] += a [16,16] b [16,8], c in f32, a and b in bf16, two numbers per register. With g = lane / 4
+ * and t = lane % 4, a lane holds (PTX manual, "Matrix Fragments for mma.m16n8k16"):
  *     a[0] row g,   columns 2t, 2t+1       a[2] the same row, columns 2t+8, 2t+9
  *     a[1] row g+8, columns 2t, 2t+1       a[3] the same row, columns 2t+8, 2t+9
  *     b[0] rows 2t, 2t+1, column g         b[1] rows 2t+8, 2t+9, column g
@@ -34,8 +34,8 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Four matrices [8,8] of bf16: lane i gives the address of row i % 8 of matrix i / 8, 16 bytes in shared memory, and
- * gets of each matrix the two numbers at row lane / 4, columns 2 (lane % 4) and one more. */
+/* Load four matrices [8,8] of bf16: lane i passes the address of row i % 8 of matrix i / 8, 16 bytes in shared
+ * memory, and receives from each matrix the two numbers at row lane / 4, columns 2 (lane % 4) and the next. */
 static __device__ __forceinline__ void load(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void load(uint32_t r[4], const void *row)
                  : "memory");
 }
 
-/* The same of each matrix transposed. */
+/* The same, with each matrix transposed. */
 static __device__ __forceinline__ void load_transposed(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void load_transposed(uint32_t r[4], const void
                  : "memory");
 }
 
-/* BYTES (4 or 16) from global to shared memory in the background, or zeros. */
+/* Copy BYTES (4 or 16) from global to shared memory in the background, or write zeros. */
 template <int BYTES> static __device__ __forceinline__ void copy(void *shared, const void *global, bool there)
 {
     if (BYTES == 16)
@@ -68,7 +68,7 @@ template <int BYTES> static __device__ __forceinline__ void copy(void *shared, c
                      : "memory");
 }
 
-/* Wait for all copies of this thread. Those of other threads are there after __syncthreads(). */
+/* Wait for all copies of this thread. Copies of other threads are complete after __syncthreads(). */
 static __device__ __forceinline__ void wait_copies()
 {
     asm volatile("cp.async.wait_all;" : : : "memory");
@@ -92,7 +92,7 @@ static __device__ __forceinline__ uint32_t pack(float low, float high)
 
 #else
 
-/* What the lanes of each warp show each other. Between two barriers of a warp a lane writes its own place only. */
+/* What the lanes of each warp show one another. Between two barriers of the warp a lane writes only its own place. */
 struct board {
     uint32_t word[32][6];
     const void *row[32];
@@ -166,7 +166,7 @@ static inline void load_transposed(uint32_t r[4], const void *row)
     load_any(r, row, true);
 }
 
-/* A copy is made when it is waited for, not before: what reads too early finds what was there. */
+/* The copy is made when it is waited for, not before, so a read that comes too early finds the old contents. */
 template <int BYTES> static inline void copy(void *shared, const void *global, bool there)
 {
     sh_emulated::delayed d = {static_cast<char *>(shared), {0}, BYTES};

@@ -1,6 +1,6 @@
 /* Tiles of rows in shared memory, and the two products of a warp that attention.cu consists of. A tile is rows of one
- * head, D numbers of bf16 each, as they lie in qkv or dout. Its rows are 64 or 128 numbers apart; in row r the piece of
- * 8 numbers that belongs in place p lies in place p ^ (r % 8), so that the 8 rows that a warp reads at once lie in
+ * head, D numbers of bf16 each, as in qkv or dout. Its rows are 64 or 128 numbers apart. In row r the piece of 8
+ * numbers that belongs at place p is stored at place p ^ (r % 8), so that the 8 rows that a warp reads at once are in
  * different banks. */
 #ifndef SH_KERNELS_CUDA_ATTENTION_TILE_CUH
 #define SH_KERNELS_CUDA_ATTENTION_TILE_CUH
@@ -19,14 +19,14 @@ template <int D> static __device__ __forceinline__ sh_bf16 *at(sh_bf16 *tile, in
     return tile + row * PITCH<D> + ((column / 8) ^ (row % 8)) * 8;
 }
 
-/* Where rows of one head stand in global memory. */
+/* The rows of one head in global memory. */
 struct rows {
     const sh_bf16 *first; /* of row 0 */
     int64_t stride;       /* elements */
     int count;            /* rows past the last are zeros */
 };
 
-/* Begin to copy rows [from, from + ROWS). */
+/* Start copying rows [from, from + ROWS). */
 template <int D, int ROWS> static __device__ __forceinline__ void fetch(sh_bf16 *tile, rows src, int from)
 {
     constexpr int PIECES = D / 8;
@@ -40,7 +40,8 @@ template <int D, int ROWS> static __device__ __forceinline__ void fetch(sh_bf16 
     }
 }
 
-/* The address that a lane gives to load the square [16,16] at (row, column): its four [8,8] in the order of a[0..3]. */
+/* The address that a lane passes to load the square [16,16] at (row, column): its four [8,8] in the order of
+ * a[0..3]. */
 template <int D> static __device__ __forceinline__ const sh_bf16 *corner(sh_bf16 *tile, int row, int column)
 {
     int lane = threadIdx.x % 32;
@@ -109,7 +110,7 @@ template <int D, int M> static __device__ __forceinline__ void clear(float sum[M
         sum[m][i / 4][i % 4] = 0;
 }
 
-/* Row `half` (0: g, 1: g + 8) of a lane's sums, times `factor`, to a row of D numbers in global memory. */
+/* Write row `half` (0: g, 1: g + 8) of a lane's sums, times `factor`, to a row of D numbers in global memory. */
 template <int D>
 static __device__ __forceinline__ void put(sh_bf16 *to, const float sum[D / 8][4], int half, float factor)
 {

@@ -5,7 +5,7 @@
 
 namespace
 {
-/* dy as it is; f of sh_row_sums(). */
+/* dy unchanged; the f of sh_row_sums(). */
 template <class T> struct plain {
     const T *dy;
     bool vectors;
@@ -17,7 +17,7 @@ template <class T> struct plain {
 };
 } // namespace
 
-/* First sums of parts of the rows, cut by shape alone, then the parts in their order. */
+/* First sum parts of the rows, cut by shape alone, then the parts in order. */
 extern "C" sh_rc sh_cuda_bias_bwd(const struct sh_op_call *call)
 {
     int64_t O = sh_elems(&call->out[0]), rows = sh_elems(&call->in[0]) / O, n_parts = sh_cuda_row_parts(rows);

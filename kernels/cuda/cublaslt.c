@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The functions used. In the emulated build they are linked (tests/gpu/emulated/cublaslt.c), else loaded. */
+/* The functions used. In the emulated build they are linked (tests/gpu/emulated/cublaslt.c), otherwise loaded. */
 /* clang-format off */
 #define CALLS(X)                                                       \
     X(Create) X(GetStatusString) X(GetVersion) X(Matmul)               \
@@ -40,7 +40,7 @@ static sh_rc load_calls(void)
 #endif
 }
 
-/* What cuBLASLt's choice depends on: everything but the addresses, of which only the alignment counts. */
+/* What cuBLASLt's choice depends on: everything but the addresses, of which only the alignment matters. */
 struct shape {
     int64_t m, n, k, lda, ldb, ldc;
     int32_t in_dtype, out_dtype;
@@ -48,7 +48,7 @@ struct shape {
     uint32_t align_a, align_b, align_c, align_addend, align_bias;
 };
 
-/* Answers of the library for one product; more than the first few are never the fastest. */
+/* Answers of the library for one product; those after the first few are never the fastest. */
 enum { ANSWERS = 8 };
 struct choice {
     struct shape shape;
@@ -61,7 +61,7 @@ struct choice {
 };
 
 /* A model has five kinds of weights, three products each, with and without addend, and the head's chunks: about 40.
- * When there are more, the oldest goes. */
+ * If there are more than CHOICES, the oldest is dropped. */
 enum { CHOICES = 128 };
 static struct {
     cublasLtHandle_t handle;
@@ -70,7 +70,7 @@ static struct {
     bool asking;
 } cache;
 
-/* Shapes in the error, since a library's refusal almost always comes from one of them. */
+/* The error names the shapes, since a library's refusal is almost always caused by one of them. */
 static sh_rc check(cublasStatus_t status, const struct sh_cublaslt_product *p, const char *what)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
@@ -80,7 +80,7 @@ static sh_rc check(cublasStatus_t status, const struct sh_cublaslt_product *p, c
                    sh_dtype_name(p->in_dtype), lt.GetStatusString(status));
 }
 
-/* Starts the library at the first product; later calls only find it started. */
+/* Start the library at the first product; later calls find it started. */
 sh_rc sh_cuda_product_prepare(const struct sh_op_call *call)
 {
     (void)call;
@@ -93,7 +93,7 @@ sh_rc sh_cuda_product_prepare(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Largest power of two up to 256 that divides the address. */
+/* The largest power of two up to 256 that divides the address. */
 static uint32_t alignment(const void *p)
 {
     uintptr_t low = (uintptr_t)p | 256;
@@ -121,7 +121,7 @@ static cudaDataType_t type_of(int32_t dtype)
     return dtype == SH_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* Also right for a row that was only begun. */
+/* Also correct for a row that is only partly filled in. */
 static void forget(struct choice *x)
 {
     if (x->desc)
@@ -134,7 +134,8 @@ static void forget(struct choice *x)
     memset(x, 0, sizeof *x);
 }
 
-/* cuBLASLt knows columns only: a row-major [m,n] is its [n,m], and c' = b' a'. Its A is our b, its B our a. */
+/* cuBLASLt knows column-major matrices only: a row-major [m,n] is its [n,m], and c' = b' a'. Its A is our b, its B
+ * our a. */
 static cublasStatus_t describe(struct choice *x, const struct sh_cublaslt_product *p)
 {
     const struct shape *s = &x->shape;
@@ -163,13 +164,14 @@ static cublasStatus_t describe(struct choice *x, const struct sh_cublaslt_produc
     return status;
 }
 
-/* What a kernel may assume. Alignments follow the exchange of A and B (see describe()). In-place reductions are
- * forbidden, or the order of sums would not be fixed. */
+/* What a kernel may assume. Alignments are swapped like A and B (see describe()). In-place reductions are forbidden,
+ * or the order of sums would not be fixed. */
 static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, const struct shape *s)
 {
     uint64_t space = SH_CUBLASLT_SPACE_BYTES;
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    /* A bias is read as the output is written, and has no preference of its own. */
+    /* A bias is read when the output is written, and has no preference attribute; its alignment limits that of the
+     * output. */
     uint32_t align_d = s->has_bias && s->align_bias < s->align_c ? s->align_bias : s->align_c;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
@@ -189,7 +191,7 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
     return status;
 }
 
-/* The library's answers without those that it marks as unusable. None left: not supported. */
+/* The library's answers, minus those that it marks as unusable. If none is left: not supported. */
 static cublasStatus_t choose(struct choice *x)
 {
     cublasLtMatmulPreference_t preference;
@@ -212,7 +214,7 @@ static cublasStatus_t choose(struct choice *x)
     return x->n_algos > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* A row of the table, or an error and no row. */
+/* Make a row of the table, or return an error and leave no row. */
 static sh_rc make_choice(const struct sh_cublaslt_product *p, const struct shape *s, struct choice **out)
 {
     bool full = cache.n == CHOICES;
@@ -247,13 +249,14 @@ static sh_rc find_choice(const struct sh_cublaslt_product *p, struct choice **ou
     return make_choice(p, &s, out);
 }
 
-/* Workspaces are given with 256 bytes to spare for this. */
+/* Workspaces come with 256 spare bytes for this. */
 static void *align256(void *p)
 {
     return (char *)p + (-(uintptr_t)p & 255);
 }
 
-/* The bias pointer is part of the descriptor, so it is set before each run; everything else of it stays. */
+/* The bias pointer is part of the descriptor, so it is set before each run; the rest of the descriptor stays the
+ * same. */
 static sh_rc run(const struct choice *x, int which, const struct sh_cublaslt_product *p, void *work, void *queue)
 {
     if (p->bias)
@@ -267,7 +270,7 @@ static sh_rc run(const struct choice *x, int which, const struct sh_cublaslt_pro
                  p, "run");
 }
 
-/* While asking, the product is only noted: kernels run their products with real addresses but launch nothing. */
+/* While asking, only note the product: kernels run their products with real addresses but launch nothing. */
 sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue)
 {
     SH_REQUIRE(work_bytes >= SH_CUBLASLT_WORK_BYTES);
@@ -281,7 +284,7 @@ sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t w
     return SH_OK;
 }
 
-/* Collects the products of a call by running its kernel with nothing launched. */
+/* Collect the products of a call by running its kernel with nothing launched. */
 sh_rc sh_cublaslt_ask(const struct sh_op_call *call, sh_kernel kernel)
 {
     cache.asking = true;
@@ -300,7 +303,7 @@ static int count(void)
     return cache.n;
 }
 
-/* A part of the key of measured answers: another version may have other kernels, or number them otherwise. */
+/* Part of the key of measured answers: another version may have other kernels, or number them differently. */
 static const char *library(void)
 {
     static char text[64];
@@ -308,7 +311,7 @@ static const char *library(void)
     return text;
 }
 
-/* Everything that the shape has, so that two products never share a line in the file. */
+/* Every field of the shape, so that two products never share a line in the file. */
 static void name(int i, char text[SH_CHOICE_TEXT])
 {
     const struct shape *s = &cache.choice[i].shape;
@@ -324,7 +327,7 @@ static int answers(int i)
     return cache.choice[i].n_algos;
 }
 
-/* A product with the operands of its first call. What it writes is garbage, hence before the first step. */
+/* Run a product with the operands of its first call. It writes garbage, so this must come before the first step. */
 static sh_rc attempt(int i, int which, void *queue)
 {
     const struct choice *x = &cache.choice[i];

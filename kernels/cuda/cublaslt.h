@@ -1,13 +1,15 @@
 /* Matrix products by cuBLASLt, which is loaded before the first product and stays loaded.
  *
- * For each shape cuBLASLt is asked once, before the first step, which of its kernels are best; the answers and the
- * descriptors are kept, so that a training step allocates nothing and asks nothing. The first answer is taken, which is the
- * library's table look-up and not a measurement: a clock would choose otherwise on another rank or another day, and with
- * the kernel the bits. Who has all ranks choose alike may choose by a clock (struct sh_choices).
+ * cuBLASLt is asked once per shape, before the first step, which of its kernels are best. The answers and the
+ * descriptors are kept, so a training step allocates nothing and asks nothing. The first answer is used, which comes
+ * from the library's tables and not from a measurement: a clock would choose another kernel on another rank or
+ * another day, and with the kernel the bits would change. A caller that makes all ranks choose alike may choose by a
+ * clock (struct sh_choices).
  *
- * Deterministic: same inputs, same bits, on GPUs of one kind with one version of the library. Products split along k
- * are allowed only when their parts are added by a step of their own, in order and in f32. f32 means f32: no TF32.
- * Local. For the one thread that enqueues; one GPU a process. No CUDA header, so that plans can be made without. */
+ * Deterministic: the same inputs give the same bits on GPUs of one kind with one version of the library. Products
+ * split along k are allowed only if a separate step adds their parts, in order and in f32. f32 means f32: no TF32.
+ * Local. For the one thread that enqueues; one GPU per process. No CUDA header, so that plans can be made without
+ * CUDA. */
 #ifndef SH_KERNELS_CUDA_CUBLASLT_H
 #define SH_KERNELS_CUDA_CUBLASLT_H
 
@@ -16,7 +18,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Scratch of one product: what NVIDIA advises for Hopper and later, and the place to begin at 256 bytes. */
+/* Scratch of one product: the size that NVIDIA advises for Hopper and later, plus room to align its start to 256
+ * bytes. */
 enum { SH_CUBLASLT_SPACE_BYTES = 32 << 20, SH_CUBLASLT_WORK_BYTES = SH_CUBLASLT_SPACE_BYTES + 256 };
 
 /* c [m,n] = a [m,k] b [k,n] + bias [n] + addend [m,n], all row-major; sums in f32, rounded once. */
@@ -33,19 +36,19 @@ struct sh_cublaslt_product {
     const void *bias;   /* (opt) */
 };
 
-/* See op.h. The calls are the shapes of products. */
+/* See op.h. Here a "call" is the shape of a product. */
 extern const struct sh_choices sh_cublaslt_choices;
 
-/* Run a call without its products: they are only described, and cuBLASLt is asked for each new shape. Kernels between them
- * must not be launched: sh_cublaslt_is_asking(). Operands, scratch and queue as for a run, to stay until all is chosen. */
+/* Run a call without its products: they are only described, and cuBLASLt is asked about each new shape. Kernels
+ * between the products must not be launched: see sh_cublaslt_is_asking(). Operands, scratch and queue are as in a
+ * run, and must stay until every shape has its kernel. */
 sh_rc sh_cublaslt_ask(const struct sh_op_call *call, sh_kernel run);
 bool sh_cublaslt_is_asking(void);
 
 /* Enqueue one product, after sh_cuda_product_prepare() (cuda.h).
- *   work   device, SH_CUBLASLT_WORK_BYTES, this product's until it has run
+ *   work   device, SH_CUBLASLT_WORK_BYTES, reserved for this product until it has run
  *   queue  cudaStream_t
- * Cost:   2*m*n*k operations.
- * Errors: SH_E_BUG with cuBLASLt's words when it refuses the product. */
+ * Cost:   2*m*n*k operations. Errors: SH_E_BUG with cuBLASLt's message if it refuses the product. */
 sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue);
 
 #endif

@@ -1,11 +1,11 @@
-/* The CUDA kernels: one function a kind of operation, gathered in sh_kernels_cuda (table.c). What each one computes, and
- * the shapes of its operands, stands in kernels/op.c; a kernel here may differ from kernels/ref by rounding only.
+/* The CUDA kernels: one function per kind of operation, gathered in sh_kernels_cuda (table.c). kernels/op.c defines
+ * what each one computes and the shapes of its operands; a kernel here may differ from kernels/ref by rounding only.
  *
- * A function puts its work into call->queue, a stream of the current GPU, and returns. Operands and call->work are device
- * memory; scalars are read now and travel as arguments. It allocates nothing, waits for nothing and reads nothing back.
- * Sums have a fixed order and no atomics on floating-point numbers: same inputs, same bits.
- * All local, called by one thread. Errors: SH_E_BUG for types that the check pass refuses and for launches
- * that the driver refuses; SH_E_USAGE where a library is missing. */
+ * A function puts its work into call->queue, a stream of the current GPU, and returns. Operands and call->work are
+ * device memory; scalars are read at once and passed as arguments. A kernel allocates nothing, waits for nothing and
+ * reads nothing back. Sums have a fixed order and use no atomics on floating-point numbers: same inputs, same bits.
+ * All local, called by one thread. Errors: SH_E_BUG for types that the check pass refuses and for launches that the
+ * driver refuses; SH_E_USAGE if a library is missing. */
 #ifndef SH_KERNELS_CUDA_CUDA_H
 #define SH_KERNELS_CUDA_CUDA_H
 
@@ -15,17 +15,17 @@
 extern "C" {
 #endif
 
-/* Products are cuBLASLt's (linear.c, head.c); attention is cuDNN's where it can, else attention.cu and attention_any.cu
- * (attention.c): SH_E_USAGE for a head that is too large for all. */
-#define sh_cuda_add_norm sh_cuda_norm          /* which looks for the second summand */
-#define sh_cuda_norm_bwd_bias sh_cuda_norm_bwd /* which looks for the bias */
+/* Products are done by cuBLASLt (linear.c, head.c). Attention is done by cuDNN if possible, otherwise by attention.cu
+ * or attention_any.cu (attention.c); SH_E_USAGE for a head that is too large for all of them. */
+#define sh_cuda_add_norm sh_cuda_norm          /* it looks for the second summand */
+#define sh_cuda_norm_bwd_bias sh_cuda_norm_bwd /* it looks for the bias */
 #define SH_CUDA_KERNEL(KIND, name) sh_rc sh_cuda_##name(const struct sh_op_call *call);
 SH_OP_LIST(SH_CUDA_KERNEL, SH_CUDA_KERNEL, SH_OP_SKIP)
 
-/* cublaslt.c: for all kinds with products; load cuBLASLt, and start it on this GPU. SH_E_USAGE when it is not there. */
+/* cublaslt.c, for all kinds with products: load cuBLASLt and start it on this GPU. SH_E_USAGE if it is missing. */
 sh_rc sh_cuda_product_prepare(const struct sh_op_call *call);
 
-/* Make cuDNN's plan; a call that was not prepared takes the other kernels. */
+/* Make cuDNN's plan; a call that was not prepared uses the other kernels. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call);
 
 /* momentum.cu */
@@ -47,8 +47,8 @@ sh_rc sh_cuda_take_slots(uint64_t *out, int n, void *queue);
 
 /* Scratch that a call needs (shapes and attr set, data not), for the kinds that need any. In plain C and in every
  * build, so that a plan for GPUs can be made anywhere: work.c, and work_product.c for products, attention and head.
- * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, told apart by call->kind; linear: the three kinds of LINEAR; norm_bwd and
- * bias_bwd: what they are fused to as well. */
+ * head: HEAD_LOSS, HEAD_LOSS_GRAD and LOGITS, distinguished by call->kind; linear: the three kinds of LINEAR;
+ * norm_bwd and bias_bwd: also the kinds they are fused into. */
 int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_qk_norm_bwd_work_bytes(const struct sh_op_call *call);
@@ -56,7 +56,7 @@ int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_bwd_work_bytes(const struct sh_op_call *call);
-int64_t sh_cuda_lora_work_bytes(const struct sh_op_call *call); /* both ways */
+int64_t sh_cuda_lora_work_bytes(const struct sh_op_call *call); /* both directions */
 int64_t sh_cuda_head_work_bytes(const struct sh_op_call *call);
 
 #ifdef __cplusplus

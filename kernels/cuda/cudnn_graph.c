@@ -1,5 +1,5 @@
 /* Attention as graphs of cuDNN's operations, in tables: tensors with their form and type, and nodes that connect
- * them. The tables can be read beside the formulas:
+ * them. The tables can be read side by side with the formulas:
  *
  *     forward    P = softmax(scale Q K'), O = P V, stats = max + log sum
  *     backward   P = exp(scale Q K' - stats), dV = P' dO, dS = scale P (dO V' - delta), dQ = dS K, dK = dS' Q
@@ -24,7 +24,7 @@
 #define REDUCE(mode_, x_, y_) {.kind = N_REDUCE, .mode = CUDNN_REDUCE_TENSOR_##mode_, .x = T_##x_, .y = T_##y_}
 #define RESHAPE(x_, y_) {.kind = N_RESHAPE, .x = T_##x_, .y = T_##y_}
 
-/* y = x where the key stands at or before the query, else -inf */
+/* y = x if the key is at or before the query, else -inf */
 #define CAUSAL(x_, y_)                                                                                          \
     POINT(GEN_INDEX, x_, NONE, ROW), POINT(GEN_INDEX, x_, NONE, COLUMN), POINT(CMP_GE, ROW, COLUMN, SEEN),      \
     {                                                                                                           \
@@ -68,8 +68,8 @@ static const struct sh_cudnn_tensor_row backward_tensors[] = {
 };
 /* clang-format on */
 
-/* In one order, dq is one product more, for which the kernel keeps a [T,T] in scratch. In any order, blocks add to dq in
- * f32 as they come: less memory is moved, and it is what others do. */
+/* In a fixed order, dq is one more product, for which the kernel keeps a [T,T] in scratch. In any order, blocks add
+ * to dq in f32 as they finish: this moves less memory, and it is what other frameworks do. */
 static const struct sh_cudnn_node backward_nodes[] = {
     POINT(MUL, DO, O, DO_O),
     REDUCE(ADD, DO_O, DELTA),
@@ -115,8 +115,8 @@ bool sh_cudnn_takes_part(const struct sh_cudnn_node *node, const struct sh_cudnn
     return false;
 }
 
-/* Dims and strides, in elements. All views of qkv [B,T,(H+2K)D]: a head is D columns of a row. D and T exchanged give
- * the transposed form. */
+/* Dims and strides, in elements. All are views of qkv [B,T,(H+2K)D]: a head is D columns of a row. Swapping D and T
+ * gives the transposed form. */
 void sh_cudnn_form(enum sh_cudnn_form form, const struct sh_cudnn_shape *s, int64_t dim[4], int64_t stride[4])
 {
     int64_t B = s->batch, H = s->heads, K = s->kv_heads, T = s->seq, D = s->dim;

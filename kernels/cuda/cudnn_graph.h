@@ -1,6 +1,6 @@
-/* The graphs of cuDNN that attention_cudnn.c runs, as tables: what the tensors are, and the operations between them.
- * No calls of cuDNN here. The wiring is that of NVIDIA's documented patterns of attention, which is what its kernels
- * are matched against: an operation more or less, and there is no kernel. */
+/* The graphs of cuDNN that attention_cudnn.c runs, as tables: the tensors, and the operations between them. No calls
+ * of cuDNN here. The wiring follows the attention patterns in NVIDIA's documentation, because cuDNN matches its
+ * kernels against those: with one operation more or less, it finds no kernel. */
 #ifndef SH_KERNELS_CUDA_CUDNN_GRAPH_H
 #define SH_KERNELS_CUDA_CUDNN_GRAPH_H
 
@@ -9,8 +9,8 @@
 #include <cudnn.h>
 #include <stdbool.h>
 
-/* Tensors of both graphs. Up to LAST_REAL they are memory that a call binds; then numbers; then what is never
- * stored. */
+/* Tensors of both graphs. Up to LAST_REAL they are memory that a call binds, then come numbers, then tensors that are
+ * never stored. */
 /* clang-format off */
 enum sh_cudnn_tensor {
     T_NONE,
@@ -25,7 +25,7 @@ enum sh_cudnn_tensor {
 };
 /* clang-format on */
 
-/* How a tensor lies: H query heads, K key-value heads. */
+/* How a tensor is laid out: H query heads, K key-value heads. */
 enum sh_cudnn_form {
     F_Q,        /* [H,T,D] in rows of qkv */
     F_KV,       /* [K,T,D] in rows of qkv */
@@ -63,7 +63,7 @@ struct sh_cudnn_graph {
 };
 extern const struct sh_cudnn_graph sh_cudnn_forward, sh_cudnn_backward;
 
-/* Whether a node is part of the graph of a shape. */
+/* Whether a node is part of the graph for a shape. */
 bool sh_cudnn_takes_part(const struct sh_cudnn_node *node, const struct sh_cudnn_shape *s);
 
 /* Dimensions and strides of a form, 4 each. */

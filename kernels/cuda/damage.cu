@@ -1,6 +1,6 @@
-/* A look at the state where it lies, for damage: how many numbers are not finite, and a sum of all words that changes with
- * any of them. One number a tensor goes to the host. Floor: the bytes of the tensor, read once. Whole numbers only, so the
- * order of the sums does not matter. */
+/* Look for damage in the state where it is stored: the number of elements that are not finite, and a sum of all words
+ * that changes if any of them does. One number per tensor goes to the host. Floor: the bytes of the tensor, read
+ * once. Only integers are added, so the order of the sums does not matter. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/floats.cuh"
 
@@ -8,7 +8,7 @@ namespace
 {
 enum { THREADS = 256 };
 constexpr int64_t MOST_BLOCKS = 1024;
-typedef unsigned long long word; /* as atomicAdd has it */
+typedef unsigned long long word; /* the type that atomicAdd takes */
 
 /* One number for each request, in device memory until take() brings all of them. */
 __device__ word slots[SH_DAMAGE_SLOTS];
@@ -22,7 +22,7 @@ __device__ __forceinline__ void add_to_slot(int slot, word mine)
         atomicAdd(&slots[slot], all[0]);
 }
 
-/* The exponent of all ones: Inf and NaN. */
+/* An exponent of all ones: Inf and NaN. */
 template <int N> __global__ void __launch_bounds__(THREADS) count_bad(struct sh_floats x, int64_t n, int slot)
 {
     int64_t step = (int64_t)gridDim.x * THREADS * N;
@@ -50,7 +50,7 @@ __device__ __forceinline__ word mix(word x)
     return x ^ (x >> 31);
 }
 
-/* Each word with its place mixed in; the bytes behind the last whole one are one more. */
+/* Each word with its place mixed in; the bytes after the last whole word count as one more word. */
 __global__ void __launch_bounds__(THREADS) sum_words(const uint64_t *x, int64_t bytes, int slot)
 {
     int64_t n = bytes / 8, step = (int64_t)gridDim.x * THREADS, first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(THREADS) take(uint64_t *out, int n)
     }
 }
 
-/* Eight elements a thread at least; more blocks than MOST_BLOCKS only compete for the slot. */
+/* At least eight elements per thread; more blocks than MOST_BLOCKS would only compete for the slot. */
 unsigned blocks_for(int64_t elems)
 {
     int64_t wanted = sh_ceil_div(elems, 8 * THREADS);
@@ -84,7 +84,7 @@ unsigned blocks_for(int64_t elems)
 }
 } // namespace
 
-/* Only enqueued; the number is there after sh_cuda_take_slots() and a drain of the queue. */
+/* Only enqueued; the number is available after sh_cuda_take_slots() and once the queue has drained. */
 sh_rc sh_cuda_count_bad(struct sh_floats x, int64_t n, int slot, void *queue)
 {
     constexpr int N = SH_WIDTH<float>;

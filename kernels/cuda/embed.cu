@@ -1,13 +1,13 @@
-/* Token and position embedding. Forward: N rows of C read from wte (anywhere in it) and written, and as
- * many read of wpe: 8 bytes an element in f32, 12 with wpe (bf16: half). Backward: dx read once for dwte and once for
- * dwpe, and all of dwte (4 V C bytes) written where it is overwritten, which is by far the most.
+/* Token and position embedding. Forward: N rows of C read from wte (anywhere in it) and written, and as many read
+ * from wpe: 8 bytes per element in f32, 12 with wpe (bf16: half). Backward: dx read once for dwte and once for dwpe,
+ * and all of dwte (4 V C bytes) written if it is overwritten, which is by far the largest part.
  *
- * dwte has a sum for each token over the places where it stands; where documents begin anew, so has dwpe for each
- * position. Rows are sorted by token with a counting sort, rows
- * of one token in their own order, so that each sum has one order; atomics touch integers only, and what their order
- * leaves open is settled afterwards.
+ * dwte has a sum for each token over the places where it occurs; if documents restart positions, so has dwpe for each
+ * position. Rows are sorted by token with a counting sort, and rows of one token stay in their own order, so that
+ * each sum has one order. Atomics touch integers only, and what their order leaves undetermined is settled
+ * afterwards.
  *
- * Tokens are inside the vocabulary: who reads data checks them. One that is not makes its row NaN and gets no
+ * Tokens are inside the vocabulary: whoever reads data checks them. One that is not makes its row NaN and gets no
  * gradient. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/map.cuh"
@@ -59,13 +59,13 @@ template <class T> struct positions {
     }
 };
 
-/* The rows in which each token stands, or each position of a document: order[start[v]] up to order[start[v + 1]]. */
+/* The rows in which each token, or each position of a document, occurs: order[start[v]] up to order[start[v + 1]]. */
 struct buckets {
     const int32_t *tokens, *docs; /* docs: the key of a row is its position */
     int64_t rows, V, seq;
     int32_t *start; /* [V+1] */
-    int32_t *next;  /* [V]: how many there are, then where the next one goes */
-    int32_t *loose; /* [rows]: by token, each token's rows as they came */
+    int32_t *next;  /* [V]: counts, then where the next row goes */
+    int32_t *loose; /* [rows]: by token, each token's rows in arrival order */
     int32_t *order; /* [rows]: by token and row */
     int32_t *total; /* [scan blocks]: rows of each block of tokens */
 
@@ -75,7 +75,7 @@ struct buckets {
     }
 };
 
-/* Counts of the last call are still there. */
+/* The counts of the last call are still there. */
 struct clear {
     buckets b;
     template <int N> __device__ __forceinline__ void at(int64_t v) const
@@ -95,8 +95,8 @@ struct count {
     }
 };
 
-/* A row takes the next place of its token: which one depends on the order of the threads, and settle() puts that right.
- */
+/* A row takes the next place of its token; which place depends on the order of the threads, and settle() corrects
+ * that. */
 struct scatter {
     buckets b;
     template <int N> __device__ __forceinline__ void at(int64_t row) const
@@ -107,8 +107,8 @@ struct scatter {
     }
 };
 
-/* Each row looks for its place among those of its token: the square of their number, which is little even for the
- * commonest words, and spread over all threads when they are all the same. */
+/* Each row finds its place among the rows of its token. The cost is the square of their number, which is little even
+ * for the most common words, and spread over all threads if all tokens are the same. */
 struct settle {
     buckets b;
     template <int N> __device__ __forceinline__ void at(int64_t i) const
@@ -143,7 +143,7 @@ __device__ __forceinline__ int32_t sum_before(int32_t v)
     return upto - v;
 }
 
-/* From counts to places, in two steps; a thread has one token. */
+/* From counts to places, in two steps; a thread handles one token. */
 __global__ void __launch_bounds__(SCAN_THREADS) add_counts(buckets b)
 {
     int64_t v = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) add_counts(buckets b)
         b.total[blockIdx.x] = sum[0];
 }
 
-/* Places before this block come from `total`, those within it from sum_before(). */
+/* Offsets from earlier blocks come from `total`, those within the block from sum_before(). */
 __global__ void __launch_bounds__(SCAN_THREADS) scan(buckets b)
 {
     int64_t v = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
@@ -205,7 +205,7 @@ __device__ __forceinline__ void add_rows(float (&sum)[N], const gather<T> &g, co
 }
 
 template <class T, int N>
-/* One token's columns: added to what is there, or written. */
+/* One token's columns: added to the earlier values, or overwriting them. */
 __device__ __forceinline__ void put_sum(const gather<T> &g, int64_t v, int64_t c, float (&sum)[N], bool vectors)
 {
     float *to = g.dwte + v * g.C + c, old[N];
@@ -218,8 +218,8 @@ __device__ __forceinline__ void put_sum(const gather<T> &g, int64_t v, int64_t c
     sh_store_some(to, sum, g.C - c, vectors);
 }
 
-/* A block has 32 N columns of eight tokens at a time: a warp a token, and all warps together for one after another of
- * those that stand in many places. */
+/* A block handles 32 N columns of eight tokens at a time: one warp per token, and all warps together for each token
+ * that occurs in many places, one token after another. */
 template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gather<T> g, buckets b, bool out_vectors)
 {
     constexpr int N = SH_WIDTH<T>, MANY = 64;
@@ -228,7 +228,7 @@ template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gathe
     int64_t c = ((int64_t)blockIdx.y * 32 + lane) * N;
 
     for (int64_t first = (int64_t)blockIdx.x * SUM_WARPS; first < b.V; first += (int64_t)gridDim.x * SUM_WARPS) {
-        /* A token with few rows is summed by one warp, in row order. With `add` tokens without rows are left alone;
+        /* A token with few rows is summed by one warp, in row order. With `add`, tokens without rows are left alone;
          * without it they become 0. */
         int64_t own = first + warp;
         int32_t n = own < b.V ? b.start[own + 1] - b.start[own] : 0;
@@ -258,7 +258,7 @@ template <class T> __global__ void __launch_bounds__(SUM_THREADS) sum_rows(gathe
     }
 }
 
-/* The call's scratch, cut; see sh_cuda_embed_bwd_ints(). */
+/* The call's scratch, cut into pieces; see sh_cuda_embed_bwd_ints(). */
 buckets buckets_of(const struct sh_op_call *call, int out)
 {
     buckets b = {};
@@ -289,7 +289,7 @@ template <class T> sh_rc sorted_gradients(const struct sh_op_call *call, int out
     return SH_LAUNCH(sum_rows<T>, grid, dim3(SUM_THREADS), 0, call->queue, g, b, sh_aligned<N>(g.dwte, g.C));
 }
 
-/* Each position's sum goes over the batch in order, by one thread. */
+/* One thread sums each position over the batch, in order. */
 template <class T> sh_rc position_gradients(const struct sh_op_call *call)
 {
     constexpr int N = 4; /* 16 bytes of dwpe */

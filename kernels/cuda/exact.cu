@@ -1,10 +1,12 @@
-/* Sums that do not depend on their order (src/base/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 an element,
- * in whole sectors of 32: the order of the sum gives neighbouring lanes neighbouring elements, and a lane no vector.
+/* Sums that do not depend on their order (src/base/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 per
+ * element, in whole sectors of 32: the order of the sum gives neighbouring lanes neighbouring elements, and no lane a
+ * vector.
  *
- * Eight lanes sum a block of 64 elements, each the elements that are its lane in block_sum(), and add up in the same
- * tree. The sum is then added to the accumulator of the warp, of which each lane has one digit in a register. Digits
- * are integers: warps and blocks add up exactly, in any order, and the last block to end carries them into the result.
- * So a sum is one launch, and needs no scratch; two sums at once on one GPU, in two queues, it could not be. */
+ * Eight lanes sum a block of 64 elements; each sums the elements of its lane in block_sum(), and they are combined in
+ * the same tree. The sum is then added to the accumulator of the warp, in which each lane holds one digit in a
+ * register. Digits are integers: warps and blocks add exactly, in any order, and the last block to finish carries
+ * them into the result. So a sum is one launch and needs no scratch, but two sums must not run at once on one GPU, in
+ * two queues. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/launch.cuh"
 #include "src/base/exact.h"
@@ -13,9 +15,9 @@ namespace
 {
 constexpr int THREADS = 256, WARPS = THREADS / 32, LANES = 8;
 constexpr int LOWEST = -352, BITS = 32;
-typedef unsigned long long word; /* as atomicAdd has it */
+typedef unsigned long long word; /* the type that atomicAdd takes */
 
-/* Lanes 0 to 22 have a digit; what is not finite is counted, Inf by ones and NaN by A_NAN. */
+/* Lanes 0 to 22 hold a digit; values that are not finite are counted, Inf by ones and NaN by A_NAN. */
 constexpr unsigned NOT_FINITE = SH_EXACT_DIGITS + 2, WORDS = NOT_FINITE + 1;
 constexpr word A_NAN = 1ull << 40;
 static_assert(WORDS <= 32, "a lane each");
@@ -28,7 +30,7 @@ __device__ __forceinline__ uint64_t as_bits(double d)
     return bits;
 }
 
-/* add_value() of kernels/exact.c, as seen by the lane that has `mine`. */
+/* add_value() of kernels/exact.c, from the point of view of the lane that holds `mine`. */
 __device__ __forceinline__ word add_value(word mine, double value, unsigned lane)
 {
     uint64_t bits = as_bits(value);
@@ -47,7 +49,7 @@ __device__ __forceinline__ word add_value(word mine, double value, unsigned lane
                                 : 0);
 }
 
-/* The sum of the lane's share of a block of which the first of n elements is a[0]. */
+/* The sum of the lane's share of a block; a[0] is the first of n elements that are left. */
 __device__ __forceinline__ double lane_sum(const float *a, int64_t n, unsigned lane)
 {
     double sum = 0;
@@ -65,7 +67,7 @@ __device__ __forceinline__ double lane_sum(const float *a, int64_t n, unsigned l
 __device__ word total[WORDS];
 __device__ unsigned turn;
 
-/* Added over the block first. */
+/* Summed over the block first. */
 __device__ __forceinline__ void add_to_total(word mine)
 {
     SH_SHARED(word, words, WARPS * 32);
@@ -88,7 +90,7 @@ __device__ void carry(uint64_t *digit)
     }
 }
 
-/* s [SH_EXACT_ELEMS] = or += the total, carries taken on; by one thread. */
+/* s [SH_EXACT_ELEMS] = or += the total, with carries propagated; by one thread. */
 __device__ void put_total(double *s, bool add)
 {
     uint64_t digit[SH_EXACT_DIGITS];
@@ -104,7 +106,7 @@ __device__ void put_total(double *s, bool add)
         total[i] = 0;
 }
 
-/* A warp has four neighbouring blocks at a time. */
+/* A warp takes four neighbouring blocks at a time. */
 __global__ void __launch_bounds__(THREADS) sum_squares(double *s, bool add, const float *a, int64_t n)
 {
     constexpr int GROUPS = 32 / LANES, STRIDE = GROUPS * SH_EXACT_BLOCK;
@@ -163,7 +165,7 @@ extern "C" sh_rc sh_cuda_sumsq(const struct sh_op_call *call)
                      sh_op_adds(call, 0), sh_data<float>(&call->in[0]), n);
 }
 
-/* A sum of squares that met Inf or NaN has it in the last element, and returns it. */
+/* A sum of squares that met Inf or NaN has it in the last element; it is then the result. */
 extern "C" sh_rc sh_cuda_exact_round(const struct sh_op_call *call)
 {
     return SH_LAUNCH(round_kernel, dim3(1), dim3(32), 0, call->queue, sh_data<double>(&call->out[0]),

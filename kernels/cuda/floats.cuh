@@ -1,4 +1,5 @@
-/* N neighbouring floats from element `at` on, whole or in halves, as vectors where sh_floats_aligned() says so. */
+/* N neighbouring floats starting at element `at`, whole or in halves; moved as vectors if sh_floats_aligned() allows
+ * it. */
 #ifndef SH_KERNELS_CUDA_FLOATS_CUH
 #define SH_KERNELS_CUDA_FLOATS_CUH
 

@@ -1,5 +1,5 @@
-/* Sums in two steps of fixed order: blocks give partial sums, a second kernel adds those. For gradients of parameters,
- * which are sums over rows, and for scalars. */
+/* Sums in two steps of fixed order: blocks produce partial sums, a second kernel adds them. For gradients of
+ * parameters, which are sums over rows, and for scalars. */
 #ifndef SH_KERNELS_CUDA_FOLD_CUH
 #define SH_KERNELS_CUDA_FOLD_CUH
 
@@ -7,7 +7,7 @@
 
 enum { SH_FOLD_WARPS = 8, SH_FOLD_THREADS = SH_FOLD_WARPS * 32 };
 
-/* Columns [c, c + N) of ROWS rows from r on, one after the other, of which all loads may be under way at once. */
+/* Add columns [c, c + N) of ROWS rows from r on, one after another; all their loads may be in flight at once. */
 template <int ROWS, int N, class F>
 __device__ __forceinline__ void sh_add_rows(float (&sum)[N], const F &f, int64_t r, int64_t c, int64_t C)
 {
@@ -22,9 +22,9 @@ __device__ __forceinline__ void sh_add_rows(float (&sum)[N], const F &f, int64_t
             sum[k] += v[i][k];
 }
 
-/* out [parts,C] = sums over the rows of what f makes of them, cut in parts: a warp has 32 N columns of one part and
- * takes its rows one after the other. f.row<N>(v, i, left): elements [i, i + N) of a matrix [rows,C], of which the first
- * `left` are in the row, zeros after them. */
+/* out [parts,C] = sums of f's values over the rows of each part: a warp has 32 N columns of one part and takes its
+ * rows one after another. f.row<N>(v, i, left): elements [i, i + N) of a matrix [rows,C]; the first `left` of them
+ * are in the row, the others are zeros. */
 template <int N, class F>
 static __global__ void __launch_bounds__(SH_FOLD_THREADS)
     sh_row_sums_kernel(F f, float *out, int64_t rows, int64_t C, int64_t parts, bool vectors)
@@ -43,7 +43,7 @@ static __global__ void __launch_bounds__(SH_FOLD_THREADS)
     sh_store_some(out + part * C + c, sum, C - c, vectors);
 }
 
-/* Errors: SH_E_BUG when the launch is refused. */
+/* Errors: SH_E_BUG if the launch is refused. */
 template <int N, class F>
 static sh_rc sh_row_sums(const F &f, float *out, int64_t rows, int64_t C, int64_t parts, void *queue)
 {
@@ -52,8 +52,8 @@ static sh_rc sh_row_sums(const F &f, float *out, int64_t rows, int64_t C, int64_
                      sh_aligned<N>(out, C));
 }
 
-/* dst [C] = or += the sum over the partial sums [n,C]. A block takes 32 columns, so that there are blocks enough, and
- * each of its warps every eighth part. */
+/* dst [C] = or += the sum over the partial sums [n,C]. A block takes 32 columns, to have enough blocks, and each of
+ * its warps takes every eighth part. */
 static __global__ void __launch_bounds__(SH_FOLD_THREADS)
     sh_fold_kernel(float *dst, bool add, const float *parts, int64_t n, int64_t C)
 {
@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(SH_FOLD_THREADS)
     dst[c] = add ? dst[c] + sum : sum;
 }
 
-/* Errors: SH_E_BUG when the launch is refused. */
+/* Errors: SH_E_BUG if the launch is refused. */
 static inline sh_rc sh_fold_parts(float *dst, bool add, const float *parts, int64_t n, int64_t C, void *queue)
 {
     return SH_LAUNCH(sh_fold_kernel, dim3((unsigned)sh_ceil_div(C, 32)), dim3(SH_FOLD_THREADS), 0, queue, dst, add,

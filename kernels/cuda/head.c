@@ -1,10 +1,10 @@
-/* The head: logits, cross entropy and its gradients, a chunk of attr->head.chunk_rows rows at a time, so that [N,V] never
- * exists. The logits are f32 also in bf16: rounded to bf16 they would cost the loss its third digit. Their gradients
- * take their place, in the compute type. Rows are padded in scratch to 64 elements, since a vocabulary seldom is a
- * multiple of anything and products want aligned rows.
- * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; besides, every logit is written, read twice and its
- * gradient written and read twice: 18 bytes in bf16 against 6*C operations, a tenth of the time at C = 4096 on an H200.
- * dw is read and written once a chunk, so chunks should have a thousand rows or more. */
+/* The head: logits, cross entropy and its gradients, a chunk of attr->head.chunk_rows rows at a time, so that [N,V]
+ * never exists. The logits are f32 even in bf16 runs: rounding them to bf16 would cost the loss its third digit.
+ * Their gradients replace them in place, in the compute type. Rows are padded in scratch to 64 elements, since a
+ * vocabulary is seldom a multiple of anything and products want aligned rows. Floor: 2*N*C*V operations for the loss,
+ * 6*N*C*V with gradients. In addition every logit is written, read twice, and its gradient written and read twice: 18
+ * bytes in bf16 against 6*C operations, a tenth of the time at C = 4096 on an H200. dw is read and written once per
+ * chunk, so chunks should have a thousand rows or more. */
 #include "kernels/cuda/head.h"
 
 #include "kernels/cuda/cublaslt.h"
@@ -22,7 +22,7 @@ struct head {
     char *work;
 };
 
-/* Scratch begins at a multiple of 256, for cuBLASLt's sake. */
+/* Scratch starts at a multiple of 256, as cuBLASLt requires. */
 static struct head head_of(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
@@ -36,7 +36,7 @@ static struct head head_of(const struct sh_op_call *call)
                          .work = work};
 }
 
-/* Behind the head's own scratch lies cuBLASLt's. */
+/* cuBLASLt's scratch follows the head's own. */
 static sh_rc run_product(const struct head *h, const struct sh_cublaslt_product *p)
 {
     return sh_cublaslt_run(p, h->work + h->at.product, SH_CUBLASLT_WORK_BYTES, h->call->queue);
@@ -58,8 +58,8 @@ static sh_rc chunk_logits(const struct head *h, int64_t r, int64_t n)
     return run_product(h, &p);
 }
 
-/* rows [n,V]: loss, and with `gradient` the gradients in place of the logits. Nothing is launched while products are
- * collected. */
+/* rows [n,V]: compute the loss and, with `gradient`, replace the logits with their gradients. Nothing is launched
+ * while products are being collected. */
 static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient)
 {
     const struct sh_op_call *call = h->call;
@@ -79,7 +79,7 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
     return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_softmax_loss(&s, call->queue);
 }
 
-/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x, where it is wanted */
+/* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x, if wanted */
 static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *x = &h->call->in[0], *w = &h->call->in[1], *dx = &h->call->out[1], *dw = &h->call->out[2];
@@ -107,7 +107,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
     return run_product(h, &p);
 }
 
-/* As many chunks as rows need; scratch is for one. */
+/* Run as many chunks as the rows need; there is scratch for one. */
 static sh_rc run_chunks(const struct sh_op_call *call, bool gradient)
 {
     SH_REQUIRE(call->work_bytes >= sh_cuda_head_work(call).bytes);
@@ -132,7 +132,7 @@ sh_rc sh_cuda_head_loss_grad(const struct sh_op_call *call)
     return run_chunks(call, true);
 }
 
-/* rows [n,V]. Nothing is launched while products are collected. */
+/* rows [n,V]. Nothing is launched while products are being collected. */
 static sh_rc chunk_scores(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_op_call *call = h->call;

@@ -1,5 +1,5 @@
-/* Initial values, made on the GPU where they stay. Bytes: 4 an element, written; but about 90 integer operations
- * each make this kernel one of arithmetic. It runs once. */
+/* Initial values, made on the GPU where they stay. Bytes: 4 per element, written; but some 90 integer operations per
+ * element make this kernel bound by arithmetic. It runs once. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/map.cuh"
@@ -24,7 +24,7 @@ struct normal {
 };
 } // namespace
 
-/* Element i depends on key and first + i only, so any cut of a parameter makes the same values. */
+/* Element i depends on key and first + i only, so any cut of a parameter gives the same values. */
 sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue)
 {
     constexpr int N = SH_WIDTH<float>;

@@ -1,9 +1,9 @@
 /* The cache of keys and values: copies into it, attention over it, and the last row of a step.
  *
- * Attention: a block has one query. It walks the keys in tiles of as many as it has threads: each thread takes one key and
- * its score, then each takes some columns and adds up the values by the weights that came out. Keys of heads that share
- * them come from the L2 cache after the first. Floor: the bytes of keys and values up to the position, once a token. Not
- * measured on a GPU. */
+ * Attention: a block handles one query. It walks the keys in tiles of as many keys as it has threads. Each thread
+ * first takes one key and its score, then some columns, for which it adds up the values weighted by the results. Keys
+ * of heads that share them come from the L2 cache after the first head. Floor: the bytes of keys and values up to the
+ * position, once per token. Not measured on a GPU. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/map.cuh"
 
@@ -11,7 +11,7 @@ namespace
 {
 constexpr int THREADS = 128;
 
-/* Element i counts those of keys and values in the rows of qkv. */
+/* Element i counts the keys' and values' elements in the rows of qkv. */
 template <class T> struct put {
     T *kv;
     const T *qkv;
@@ -78,7 +78,7 @@ template <class T> __device__ __forceinline__ float score(const cached<T> &c, co
     return sum * c.scale;
 }
 
-/* o [D] = o * shrink + weights [n] values [n,D], the values in their order. */
+/* o [D] = o * shrink + weights [n] values [n,D], the values in order. */
 template <class T>
 __device__ __forceinline__ void add_values(const cached<T> &c, float *o, float shrink, const float *weights,
                                            const T *values, int n)
@@ -91,8 +91,8 @@ __device__ __forceinline__ void add_values(const cached<T> &c, float *o, float s
     }
 }
 
-/* Keys [0, n) of one head, whose first key and value stand at k and v; o and weights are shared. Returns the sum of the
- * exponentials that o was weighted with. */
+/* Keys [0, n) of one head, whose first key and value are at k and v; o and weights are shared. Returns the sum of the
+ * exponentials that weighted o. */
 template <class T>
 __device__ __forceinline__ float attend(const cached<T> &c, const float *q, float *o, float *weights, const T *k,
                                         const T *v, int64_t n)

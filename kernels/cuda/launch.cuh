@@ -1,9 +1,9 @@
 /* What the kernels of this folder share: launching, types, vectors, sums over a warp or a block. A .cu file includes
- * it instead of any CUDA header; with SH_CUDA_EMULATED the same file is C++ for the CPU
+ * this instead of any CUDA header; with SH_CUDA_EMULATED the same file is C++ for the CPU
  * (tests/gpu/emulated/cuda_on_cpu.h).
  *
- * No inline PTX outside attention_mma.cuh, no atomics on floating-point numbers: same inputs, same bits, and the
- * number of blocks and threads that a sum is cut in depends on shapes only, never on the GPU. */
+ * No inline PTX outside attention_mma.cuh and no atomics on floating-point numbers: same inputs, same bits. How many
+ * blocks and threads a sum is cut into depends on shapes only, never on the GPU. */
 #ifndef SH_KERNELS_CUDA_LAUNCH_CUH
 #define SH_KERNELS_CUDA_LAUNCH_CUH
 
@@ -21,7 +21,7 @@
     static char name##_key_;         \
     type *const name = static_cast<type *>(sh_emulated::shared(&name##_key_, sizeof(type) * (count)))
 #define SH_DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(sh_emulated::dynamic_shared())
-#define SH_ANY_TYPE __attribute__((may_alias)) /* what stands in the memory may be of another type */
+#define SH_ANY_TYPE __attribute__((may_alias)) /* the memory may hold another type */
 #define SH_UNROLL
 #define SH_NO_UNROLL
 
@@ -48,7 +48,7 @@ sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
 #define SH_UNROLL _Pragma("unroll")
 #define SH_NO_UNROLL _Pragma("unroll 1")
 
-/* More shared memory than 48 KB has to be asked for. */
+/* More than 48 KB of shared memory must be requested explicitly. */
 template <class... P, class... A>
 sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
                      A... args)
@@ -65,12 +65,12 @@ sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
 }
 #endif
 
-/* Enqueue kernel(...) and return SH_OK, or SH_E_BUG when the launch is refused. A template stands in parentheses:
+/* Enqueue kernel(...) and return SH_OK, or SH_E_BUG if the launch is refused. A template goes in parentheses:
  *   SH_TRY(SH_LAUNCH((sum<float, 4>), dim3(blocks), dim3(256), 0, call->queue, x, n)); */
 #define SH_LAUNCH(kernel, grid, block, shared_bytes, queue, ...) \
     sh_cuda_launch(#kernel, kernel, grid, block, shared_bytes, queue, __VA_ARGS__)
 
-/* f(float()) or f(sh_bf16()), by the type of activations. */
+/* f(float()) or f(sh_bf16()), depending on the type of activations. */
 template <class F> static inline sh_rc sh_by_act(enum sh_dtype dtype, F f)
 {
     if (dtype == SH_BF16)
@@ -103,8 +103,8 @@ static inline int64_t sh_ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Blocks for so much work, of which each block takes what the grid leaves over: few on the CPU, so that tests go
- * round. */
+/* Blocks for a given amount of work. Each block loops over what the grid does not cover; the CPU has few blocks, so
+ * that tests exercise the loop. */
 static inline unsigned sh_blocks(int64_t wanted)
 {
 #ifdef SH_CUDA_EMULATED
@@ -118,8 +118,8 @@ static inline unsigned sh_blocks(int64_t wanted)
 /* Elements in 16 bytes of T. */
 template <class T> constexpr int SH_WIDTH = 16 / (int)sizeof(T);
 
-/* Whether vectors of N elements begin where a GPU can load them: at `p` and every row of `row` elements after it. An
- * absent operand (NULL) is no obstacle. */
+/* Whether vectors of N elements start where a GPU can load them: at `p` and at every row of `row` elements after it.
+ * An absent operand (NULL) is no obstacle. */
 template <int N, class T> static inline bool sh_aligned(const T *p, int64_t row)
 {
     constexpr size_t bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
@@ -152,7 +152,7 @@ template <> __device__ __forceinline__ sh_bf16 sh_narrow<sh_bf16>(float x)
 #endif
 }
 
-/* The piece of memory that one instruction moves. */
+/* The unit of memory that one instruction moves. */
 template <size_t BYTES> struct sh_piece;
 template <> struct sh_piece<1> {
     typedef uint8_t SH_ANY_TYPE type;
@@ -170,7 +170,8 @@ template <> struct sh_piece<16> {
     typedef uint4 type;
 };
 
-/* N elements as they are, moved 16 bytes at a time or in one piece where they are less; p has that alignment. */
+/* N elements unchanged, moved 16 bytes at a time, or in one access if there are fewer bytes; p is aligned
+ * accordingly. */
 template <class T, int N> __device__ __forceinline__ void sh_load_raw(T (&v)[N], const T *p)
 {
     constexpr size_t bytes = sizeof v < 16 ? sizeof v : 16;
@@ -191,7 +192,7 @@ template <class T, int N> __device__ __forceinline__ void sh_store_raw(T *p, con
         reinterpret_cast<piece *>(p)[i] = pieces[i];
 }
 
-/* The same from and to f32. */
+/* The same, converting from and to f32. */
 template <class T, int N> __device__ __forceinline__ void sh_load(float (&v)[N], const T *p)
 {
     T raw[N];
@@ -209,7 +210,7 @@ template <class T, int N> __device__ __forceinline__ void sh_store(T *p, const f
 }
 
 /* The same for sums, whose order must not depend on addresses: `left` elements from p on, zeros after them, in one
- * piece where `vectors` says that p has the alignment. */
+ * access if `vectors` says that p is aligned. */
 template <class T, int N>
 __device__ __forceinline__ void sh_load_some(float (&v)[N], const T *p, int64_t left, bool vectors)
 {
@@ -248,7 +249,7 @@ struct sh_add {
     }
 };
 
-/* The larger one; a NaN is passed over. */
+/* The larger one; a NaN is ignored. */
 struct sh_larger {
     __device__ __forceinline__ float operator()(float a, float b) const
     {
@@ -256,7 +257,7 @@ struct sh_larger {
     }
 };
 
-/* Over the lanes of a warp; all get the same bits, because f is commutative. */
+/* Reduce over the lanes of a warp; all lanes get the same bits, because f is commutative. */
 template <class T, class F> __device__ __forceinline__ T sh_warp_reduce(T v, F f)
 {
     for (int with = 16; with; with /= 2)
@@ -264,7 +265,8 @@ template <class T, class F> __device__ __forceinline__ T sh_warp_reduce(T v, F f
     return v;
 }
 
-/* Over the threads of a block of whole warps, for all of them; K values at once. `none` is what adds nothing. */
+/* Reduce over the threads of a block of whole warps, K values at once; all threads get the result. `none` is the
+ * neutral element of f. */
 template <int K, class T, class F> __device__ __forceinline__ void sh_block_reduce(T (&v)[K], T none, F f)
 {
     SH_SHARED(T, part, K * 32);
@@ -280,10 +282,10 @@ template <int K, class T, class F> __device__ __forceinline__ void sh_block_redu
     __syncthreads();
     for (int k = 0; k < K; k++)
         v[k] = sh_warp_reduce(lane < warps ? part[k * 32 + lane] : none, f);
-    __syncthreads(); /* part may be used again */
+    __syncthreads(); /* so that part may be reused */
 }
 
-/* Take the next number of `turn`; what was written before the lower ones were taken is there. */
+/* Take the next number of `turn`. Everything that was written before the lower numbers were taken is visible. */
 __device__ __forceinline__ unsigned sh_take_turn(unsigned *turn)
 {
 #ifdef SH_CUDA_EMULATED
@@ -296,8 +298,8 @@ __device__ __forceinline__ unsigned sh_take_turn(unsigned *turn)
 #endif
 }
 
-/* For all threads of all blocks: whether this block is the last one to come here, and thus may work on what the others
- * have written. `turn` is 0 before the launch and after it; no two launches at once have the same one. */
+/* Called by all threads of all blocks: whether this block is the last one to arrive, and so may work on what the
+ * others have written. `turn` is 0 before the launch and after it; concurrent launches must not share one. */
 __device__ __forceinline__ bool sh_block_is_last(unsigned *turn)
 {
     SH_SHARED(unsigned, mine, 1);

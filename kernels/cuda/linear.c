@@ -1,7 +1,7 @@
-/* Linear layers: three products on the weight in either order of storage. The bias is added by the product's epilogue,
- * dres and the gradient's earlier value by its beta, so that nothing is read or written twice. Floor: 2*N*I*O
- * operations each; at N = 8192 rows a layer of 4096 x 4096 does 1638 operations a byte in bf16, far above what any GPU
- * needs to be bound by arithmetic. */
+/* Linear layers: three products on the weight in either storage order. The bias is added by the product's epilogue,
+ * dres and the gradient's earlier value by its beta, so nothing is read or written twice. Floor: 2*N*I*O operations
+ * each; at N = 8192 rows a layer of 4096 x 4096 does 1638 operations per byte in bf16, far more than any GPU needs to
+ * be bound by arithmetic. */
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/operand.h"

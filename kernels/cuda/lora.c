@@ -1,6 +1,6 @@
-/* Adapters of low rank: thin matrix products beside those of the matrices that they adapt, as kernels/cpu/lora.c has
- * them. What is scaled is made in f32 and rounded once, by a kernel between the products. 2 R operations for each
- * element of x, y and dy, so that all of these are bound by memory for R up to a hundred. */
+/* Low-rank adapters: thin matrix products in addition to those of the matrices that they adapt, as in
+ * kernels/cpu/lora.c. Scaled values are computed in f32 and rounded once, by a kernel between the products. There are
+ * 2 R operations for each element of x, y and dy, so all products are bound by memory for R up to a hundred. */
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/operand.h"
@@ -12,11 +12,11 @@ struct lora {
     const struct sh_op_call *call;
     struct sh_cuda_lora_work at;
     enum sh_dtype act;
-    int64_t N, M, I, R, K; /* K: R a part */
+    int64_t N, M, I, R, K; /* K: R times the parts */
     char *work;
 };
 
-/* Scratch begins at a multiple of 256, for cuBLASLt's sake. */
+/* Scratch starts at a multiple of 256, as cuBLASLt requires. */
 static struct lora lora_of(const struct sh_op_call *call)
 {
     const struct sh_operand *y = &call->in[0], *x = &call->in[1];
@@ -34,13 +34,13 @@ static struct lora lora_of(const struct sh_op_call *call)
                          .work = work};
 }
 
-/* The products come one after the other on one queue, so that they share their scratch. */
+/* The products run one after another on one queue, so they share their scratch. */
 static sh_rc product(const struct lora *l, const struct sh_cublaslt_product *p)
 {
     return sh_cublaslt_run(p, l->work + l->at.product, SH_CUBLASLT_WORK_BYTES, l->call->queue);
 }
 
-/* to [N,K] = scale times the sums. Nothing is launched while products are collected. */
+/* to [N,K] = scale times the sums. Nothing is launched while products are being collected. */
 static sh_rc scale_into(const struct lora *l, void *to)
 {
     return sh_cublaslt_is_asking() ? SH_OK
@@ -48,7 +48,7 @@ static sh_rc scale_into(const struct lora *l, void *to)
                                                         l->N * l->K, l->act, to, l->call->queue);
 }
 
-/* Where z has storage of its own, all columns of y, of which the parts' are then added to. */
+/* If z has its own storage, copy all columns of y; the parts' columns are then added to. */
 static sh_rc copy_rows(const struct sh_op_call *call)
 {
     struct sh_op_call copy = {
@@ -60,7 +60,7 @@ static sh_rc copy_rows(const struct sh_op_call *call)
  *
  *     sums [N,K] f32 = x [N,I] A' [I,K]        all parts at once: x is read once
  *     u [N,K] act    = scale sums
- *     z' [N,width]   = y' + u' [N,R] B'        part by part, in place where z is y */
+ *     z' [N,width]   = y' + u' [N,R] B'        part by part, in place if z is y */
 sh_rc sh_cuda_lora(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[1], *a = &call->in[2], *b = &call->in[3], *z = &call->out[0],
@@ -107,7 +107,7 @@ sh_rc sh_cuda_lora(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Of part p, whose rows of b begin at `row`: db (+)= dy' u, and its columns of dy b, not yet scaled. */
+/* For part p, whose rows of b start at `row`: db (+)= dy' u, and the part's columns of dy b, not yet scaled. */
 static sh_rc part_backward(const struct lora *l, int64_t p, int64_t row)
 {
     const struct sh_op_call *call = l->call;
@@ -186,7 +186,8 @@ static sh_rc through_a(const struct lora *l, const void *du)
     return product(l, &g);
 }
 
-/* du is made of all parts before da and dx, which then are one product each: x is read once, and dx is written once. */
+/* du of all parts is computed before da and dx, each of which is then one product: x is read once, and dx is written
+ * once. */
 sh_rc sh_cuda_lora_bwd(const struct sh_op_call *call)
 {
     struct lora l = lora_of(call);

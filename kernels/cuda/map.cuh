@@ -7,7 +7,7 @@
  *     };
  *     return sh_map<SH_WIDTH<T>>("negate", negate<T>{y, x}, n, sh_aligned<SH_WIDTH<T>>(y, n) && ..., queue);
  *
- * at() is called with N, at multiples of N, and with 1 for what remains; with 1 only where `vectors` is false. */
+ * at() is called with N, at multiples of N, and with 1 for the remainder; if `vectors` is false, only with 1. */
 #ifndef SH_KERNELS_CUDA_MAP_CUH
 #define SH_KERNELS_CUDA_MAP_CUH
 
@@ -28,7 +28,7 @@ template <int N, class F> static __global__ void __launch_bounds__(SH_MAP_THREAD
     }
 }
 
-/* Over elements [0, n). Errors: SH_E_BUG when the launch is refused. */
+/* Map elements [0, n). Errors: SH_E_BUG if the launch is refused. */
 template <int N, class F> static sh_rc sh_map(const char *name, const F &f, int64_t n, bool vectors, void *queue)
 {
     unsigned blocks = sh_blocks(sh_ceil_div(n, SH_MAP_THREADS * (vectors ? N : 1)));

@@ -1,6 +1,6 @@
-/* Sums of what a checkpoint copies (src/base/mixsum.h), of parts of SH_MIXSUM_PART elements, a block each. Bytes: 4 an
- * element, read once; some 25 integer operations each, of which two 64-bit products are most. So a GPU of 3 TB/s is kept
- * busy by the arithmetic, but the copy to the host, which follows, takes ten times as long. */
+/* Sums of the data that a checkpoint copies (src/base/mixsum.h), in parts of SH_MIXSUM_PART elements, one block each.
+ * Bytes: 4 per element, read once; some 25 integer operations each, most of them in two 64-bit products. A GPU of 3
+ * TB/s is therefore bound by this arithmetic, but the copy to the host, which follows, takes ten times as long. */
 #include "src/base/mixsum.h"
 
 #include "kernels/cuda/cuda.h"
@@ -11,7 +11,7 @@ namespace
 {
 constexpr int THREADS = 256;
 
-/* One block a part, so that the sums of parts do not depend on the grid. */
+/* One block per part, so that the sums of parts do not depend on the grid. */
 template <int N> __global__ void sum_parts(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums)
 {
     int64_t begin = (int64_t)blockIdx.x * SH_MIXSUM_PART, end = begin + SH_MIXSUM_PART < n ? begin + SH_MIXSUM_PART : n;
@@ -29,7 +29,7 @@ template <int N> __global__ void sum_parts(struct sh_floats data, int64_t n, uin
 }
 } // namespace
 
-/* The grid has a dimension of 2^31 - 1 blocks, so any n is one launch. Vectors where all lengths allow them. */
+/* The grid has a dimension of 2^31 - 1 blocks, so any n is one launch. Vectors are used if all lengths allow them. */
 sh_rc sh_cuda_mixsum(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums, void *queue)
 {
     constexpr int N = SH_WIDTH<float>;

@@ -1,4 +1,4 @@
-/* SGD and Lion on a flat shard: 20 bytes a parameter (g, and p and m read and written), whether p is whole or in
+/* SGD and Lion on a flat shard: 20 bytes per parameter (g, and p and m read and written), whether p is whole or in
  * halves; 16 with states in bf16. */
 #include "kernels/momentum.h"
 #include "kernels/cuda/cuda.h"
@@ -7,7 +7,7 @@
 
 namespace
 {
-/* The arithmetic is that of the CPU's kernel (sh_sgd_elem, sh_lion_elem), element by element. */
+/* The arithmetic is the same as in the CPU kernel (sh_sgd_elem, sh_lion_elem), element by element. */
 template <bool LION> struct momentum {
     struct sh_floats p, m;
     const float *g;
@@ -34,7 +34,7 @@ template <bool LION> struct momentum {
     }
 };
 
-/* Factors of runs with and without decay; the run of an element decides. */
+/* There are factors for runs with and without decay; an element's run decides. */
 template <bool LION> sh_rc update(const char *name, const struct sh_op_call *call)
 {
     momentum<LION> f = {sh_momentum_params(call), sh_state_floats(&call->out[1]), sh_data<float>(&call->in[0]),

@@ -1,9 +1,9 @@
-/* LayerNorm and RMSNorm. A block owns a row at a time and keeps it in registers, so that it is read once. Bytes an
- * element, f32 (bf16: half): forward 8, of a sum 16, backward 12 and 4 more with dres, and the partial sums of dw, db and the bias
- * before the norm (work.h). kernels/ref/norm.c has the formulas.
+/* LayerNorm and RMSNorm. A block owns one row at a time and keeps it in registers, so that it is read once. Bytes per
+ * element, f32 (bf16: half): forward 8, of a sum 16; backward 12 and 4 more with dres, and the partial sums of dw, db
+ * and the bias before the norm (work.h). kernels/ref/norm.c has the formulas.
  *
- * A thread has E elements of a row, in vectors of 16 bytes: 8, and 32 where a row has more than 8192 elements; there
- * the backward keeps some of its sums in local memory. */
+ * A thread holds E elements of a row, in vectors of 16 bytes: 8, or 32 if a row has more than 8192 elements, in which
+ * case the backward keeps some of its sums in local memory. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/work.h"
@@ -12,13 +12,13 @@ namespace
 {
 constexpr int MOST_THREADS = 1024, FEW = 8, MANY = 32;
 
-/* Threads that have E elements each of a row of C. */
+/* Threads needed for a row of C elements if each has E of them. */
 unsigned row_threads(int64_t C, int E)
 {
     return (unsigned)sh_ceil_div(sh_ceil_div(C, E), 32) * 32;
 }
 
-/* Where vector p of the thread begins. */
+/* The first column of the thread's vector p. */
 template <int N> __device__ __forceinline__ int64_t column(int p)
 {
     return ((int64_t)p * blockDim.x + threadIdx.x) * N;
@@ -48,7 +48,7 @@ __device__ __forceinline__ float row_sum(const float (&v)[P][N], float mean, boo
     return sum[0];
 }
 
-/* v = x + more, rounded, as ADD has it. */
+/* v = x + more, rounded, as in ADD. */
 template <class T, int N>
 __device__ __forceinline__ void add_more(float (&v)[N], const forward<T> &f, int64_t at, int64_t left)
 {
@@ -102,14 +102,14 @@ template <class T> struct backward {
     bool rms, plus_one, vectors;
 };
 
-/* Of the thread's elements of a row: xhat, and of dx what is known before the means of the row are; and what the rows add
- * to dw, db and dbias. */
+/* Per thread, for its elements of a row: xhat, and the part of dx that is known before the means of the row are; and
+ * the contribution of the rows to dw, db and dbias. */
 template <int P, int N> struct sums {
     float xhat[P][N], dx[P][N], dw[P][N], db[P][N], dbias[P][N];
 };
 
-/* All that is read of a row is read here: what were loaded behind the block's sum would wait for memory once more. With
- * g = dy w: dx = rstd g + dres, and the thread's sums of g and of g xhat. */
+/* Everything that is read of a row is read here: loads issued after the block's sum would wait for memory once more.
+ * With g = dy w: dx = rstd g + dres, and the thread's sums of g and of g xhat. */
 template <class T, int P, int N>
 __device__ __forceinline__ void read_row(sums<P, N> &s, float (&mean_g)[2], const backward<T> &f, int64_t row)
 {
@@ -135,7 +135,7 @@ __device__ __forceinline__ void read_row(sums<P, N> &s, float (&mean_g)[2], cons
     }
 }
 
-/* dx = rstd (g - mean(g) - xhat mean(g xhat)) + dres; the bias takes what is stored. */
+/* dx = rstd (g - mean(g) - xhat mean(g xhat)) + dres; the bias sums the stored values. */
 template <bool BIAS, class T, int P, int N>
 __device__ __forceinline__ void write_row(sums<P, N> &s, float (&mean_g)[2], const backward<T> &f, int64_t row)
 {
@@ -154,7 +154,7 @@ __device__ __forceinline__ void write_row(sums<P, N> &s, float (&mean_g)[2], con
     }
 }
 
-/* A block has the rows of one part. */
+/* A block handles the rows of one part. */
 template <class T, int E, bool BIAS> __global__ void __launch_bounds__(MOST_THREADS) norm_bwd_kernel(backward<T> f)
 {
     constexpr int N = SH_WIDTH<T>, P = E / N;
@@ -180,7 +180,7 @@ template <class T, int E, bool BIAS> __global__ void __launch_bounds__(MOST_THRE
 sh_rc check_width(int64_t C)
 {
     if (C > (int64_t)MOST_THREADS * MANY)
-        return sh_fail(SH_E_USAGE, "norm of rows of %lld elements: on a GPU they have %d at most", (long long)C,
+        return sh_fail(SH_E_USAGE, "norm of rows of %lld elements: the limit on a GPU is %d", (long long)C,
                        MOST_THREADS * MANY);
     return SH_OK;
 }
@@ -189,7 +189,7 @@ template <class T> sh_rc run_forward(const struct sh_op_call *call)
 {
     constexpr int N = SH_WIDTH<T>;
     bool adds = call->kind == SH_OP_ADD_NORM;
-    const struct sh_operand *in = call->in + adds, *out = call->out + adds; /* from more and y on, of a sum */
+    const struct sh_operand *in = call->in + adds, *out = call->out + adds; /* for a sum, start at `more` and y */
     /* clang-format off */
     forward<T> f = {sh_data<T>(&out[0]), adds ? sh_data<T>(&call->out[0]) : NULL, sh_data<T>(&call->in[0]),
                     sh_data<T>(&in[0]), sh_data<T>(&in[1]), sh_data<T>(&in[2]), sh_data<float>(&out[1]),

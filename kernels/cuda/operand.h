@@ -9,7 +9,7 @@ static inline int64_t sh_cuda_last_dim(const struct sh_operand *t)
     return t->dim[t->ndim - 1];
 }
 
-/* All dimensions but the last, multiplied. */
+/* The product of all dimensions except the last. */
 static inline int64_t sh_cuda_rows(const struct sh_operand *t)
 {
     int64_t rows = 1;
@@ -24,7 +24,7 @@ static inline void *sh_cuda_at(const struct sh_operand *t, int64_t i)
     return (char *)t->data + i * sh_dtype_bytes(t->dtype);
 }
 
-/* Pieces of scratch begin at multiples of 256 bytes, as the libraries want. */
+/* Pieces of scratch start at multiples of 256 bytes, as the libraries require. */
 static inline int64_t sh_cuda_round256(int64_t bytes)
 {
     return (bytes + 255) / 256 * 256;

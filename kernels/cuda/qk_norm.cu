@@ -1,7 +1,7 @@
-/* RMSNorm of queries and keys. A warp has a group of a row at a time and reads it twice, the second time from the L1
- * cache; gradients of the weights are sums over rows and groups (fold.cuh), which read dy and qkv once more, before dqkv is
- * written, for it may have the storage of dy. Bytes an element, f32 (bf16: half): forward 8, backward 20 and the partial
- * sums; of values 8, none in place. kernels/ref/qk_norm.c has the formulas. */
+/* RMSNorm of queries and keys. A warp handles one group of a row at a time and reads it twice, the second time from
+ * the L1 cache. Gradients of the weights are sums over rows and groups (fold.cuh), which read dy and qkv once more,
+ * before dqkv is written, because it may have the storage of dy. Bytes per element, f32 (bf16: half): forward 8,
+ * backward 20 and the partial sums; for values 8, none in place. kernels/ref/qk_norm.c has the formulas. */
 #include "kernels/qk_norm.h"
 
 #include "kernels/cuda/cuda.h"
@@ -12,7 +12,7 @@ namespace
 {
 constexpr int WARPS = 8;
 
-/* Groups of a row, those of queries first; behind them the values as one more, which is copied. */
+/* Groups of a row, queries first; after them the values as one more group, which is copied. */
 template <class T> struct norm {
     sh_qk_norm s;
     T *y;
@@ -119,7 +119,7 @@ template <class T> __global__ void __launch_bounds__(WARPS *LANES) qk_norm_kerne
     }
 }
 
-/* A group's dy xhat as a row of a matrix [rows * groups, width], of queries or of keys. */
+/* A group's dy xhat as a row of a matrix [rows * groups, width], for queries or for keys. */
 template <class T> struct weight_rows {
     norm<T> f;
     int64_t groups, width, first;
@@ -167,7 +167,7 @@ template <class T> sh_rc run_forward(const struct sh_op_call *call, const sh_qk_
     return launch(f, call->queue);
 }
 
-/* Of queries (0) or keys (1). */
+/* For queries (0) or keys (1). */
 template <class T> sh_rc weight_gradient(const struct sh_op_call *call, const norm<T> &f, int key)
 {
     constexpr int N = SH_WIDTH<T>;

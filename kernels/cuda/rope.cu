@@ -1,19 +1,19 @@
-/* Rotary embedding of the query and key heads in a packed row; value heads are copied, or left where they are when the
- * output is the input. Bytes: qkv read and written (8 an element in f32, 4 in bf16); in place only the (H+K)/(H+2K) of
- * it that turns. The table stays in the L2 cache. */
+/* Rotary embedding of the query and key heads in a packed row. Value heads are copied, or left in place if the output
+ * is the input. Bytes: qkv read and written (8 per element in f32, 4 in bf16); in place only the fraction
+ * (H+K)/(H+2K) of it that is rotated. The table stays in the L2 cache. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/map.cuh"
 
 namespace
 {
-/* Element i counts, for each head that is touched, `half` pairs of elements and `rest` single ones behind them: of `heads`
- * of the `row_heads` in a row, the first `turned` of which turn. y may be x. */
+/* Element i counts, for each head that is touched, `half` pairs of elements and `rest` single ones after them.
+ * `heads` of the `row_heads` in a row are touched, and the first `turned` of these are rotated. y may be x. */
 template <class T> struct rope {
     T *y;
     const T *x;
     const float *cs;
-    const int32_t *docs;      /* NULL: positions of the sequence; else they begin anew in each document */
-    const int32_t *positions; /* NULL: those; else they are given */
+    const int32_t *docs;      /* NULL: positions in the sequence; otherwise they start again in each document */
+    const int32_t *positions; /* NULL: as above; otherwise explicit positions */
     int64_t heads, row_heads, turned, D, half, rest, seq;
     float sign;
 
@@ -48,7 +48,7 @@ template <class T> struct rope {
     }
 };
 
-/* As kernels/ref/rope.c, whose comments explain it; once a run. */
+/* As in kernels/ref/rope.c, whose comments explain it; once per run. */
 struct rope_table {
     float *cs;
     int64_t R;

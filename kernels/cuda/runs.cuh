@@ -1,4 +1,4 @@
-/* Updates by runs of decay: which run an element belongs to, and one launch for each 64 runs, which is more than a unit
+/* Updates by runs of weight decay: find the run of an element, and launch once per 64 runs, which is more than a unit
  * has. */
 #ifndef SH_KERNELS_CUDA_RUNS_CUH
 #define SH_KERNELS_CUDA_RUNS_CUH
@@ -8,16 +8,16 @@
 
 constexpr int SH_RUNS = 64;
 
-/* An argument of the kernel: neighbouring runs, in order. */
+/* A kernel argument: neighbouring runs, in order. */
 struct sh_runs {
     int n;
     int64_t begin[SH_RUNS], end[SH_RUNS];
     bool decay[SH_RUNS];
-    uint64_t key[SH_RUNS], update; /* of the random bits */
+    uint64_t key[SH_RUNS], update; /* for the random bits */
     int64_t origin[SH_RUNS];
 };
 
-/* Of N neighbours of one run the words of their random bits. */
+/* The words of random bits for N neighbours of one run. */
 template <int N>
 __device__ __forceinline__ void sh_cuda_random(const sh_runs &r, int run, int64_t at, uint32_t (&word)[N])
 {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void sh_cuda_random(const sh_runs &r, int run, int64_
     }
 }
 
-/* State k of N neighbours from element `at` on. */
+/* Store state k of N neighbours from element `at` on. */
 template <int N>
 __device__ __forceinline__ void sh_cuda_store_state(const struct sh_floats &state, int64_t at, const float (&v)[N],
                                                     const uint32_t (&word)[N], int k)
@@ -47,7 +47,7 @@ __device__ __forceinline__ void sh_cuda_store_state(const struct sh_floats &stat
     sh_store_raw(state.high + at, upper);
 }
 
-/* The last run that begins at `at` or before it; 0 when all begin later. */
+/* The last run that starts at or before `at`; 0 if all start later. */
 __device__ __forceinline__ int sh_decay_run_at(const sh_runs &r, int64_t at)
 {
     int low = 0;
@@ -61,9 +61,9 @@ __device__ __forceinline__ int sh_decay_run_at(const sh_runs &r, int64_t at)
     return low;
 }
 
-/* Element i of the map is element first + i of the shard. UPDATE has template <int N> void at(int64_t element, const sh_runs
- * &r, int run), for N neighbours of one run. Only elements of a run are parameters: a vector that reaches over an end of its
- * run is taken apart. */
+/* Element i of the map is element first + i of the shard. UPDATE has template <int N> void at(int64_t element, const
+ * sh_runs &r, int run), for N neighbours of one run. Only elements of a run are parameters: a vector that crosses the
+ * end of its run is split. */
 template <class UPDATE> struct sh_by_runs {
     UPDATE update;
     int64_t first;
@@ -82,7 +82,7 @@ template <class UPDATE> struct sh_by_runs {
     }
 };
 
-/* vectors: whether four neighbours of all operands can be read at once. */
+/* vectors: whether four neighbours can be read at once from all operands. */
 template <class UPDATE>
 static inline sh_rc sh_update_by_runs(const char *name, const struct sh_op_call *call, UPDATE update, bool vectors)
 {

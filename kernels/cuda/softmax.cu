@@ -1,5 +1,5 @@
-/* Softmax and cross entropy of rows of logits. A block owns a row. Bytes a logit: 4 for the loss, which keeps a running
- * maximum and a sum that it scales when the maximum grows; with gradients 4 more, and 4 (bf16: 2) written. */
+/* Softmax and cross entropy of rows of logits. A block owns a row. Bytes per logit: 4 for the loss, which keeps a
+ * running maximum and a sum that is rescaled when the maximum grows; with gradients 4 more, and 4 (bf16: 2) written. */
 #include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/head.h"
 
@@ -24,7 +24,7 @@ __device__ __forceinline__ void include(soft &s, const float (&x)[N])
     s.max = max;
 }
 
-/* Elements from `at` on, -Inf past the end: they add nothing. */
+/* Elements from `at` on, -Inf past the end, which adds nothing. */
 __device__ __forceinline__ void load_logits(float (&x)[N], const float *row, int64_t at, int64_t vocab)
 {
     if (at + N <= vocab)
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_logits(float (&x)[N], const float *row, int
             x[k] = at + k < vocab ? row[at + k] : -INFINITY;
 }
 
-/* Of the whole row, for all threads of the block. */
+/* The soft of the whole row, for all threads of the block. */
 __device__ __forceinline__ soft soft_of(const float *row, int64_t vocab)
 {
     soft s = {-INFINITY, 0};
@@ -50,8 +50,8 @@ __device__ __forceinline__ soft soft_of(const float *row, int64_t vocab)
     return {max[0], sum[0]};
 }
 
-/* The row becomes (softmax - onehot) * scale, 0 where factor and scale are. A gradient never lies after the logit
- * that it is made of, so that a tile of the row may be written when all of it was read. */
+/* Turn the row into (softmax - onehot) * scale, or into 0 if factor and scale are 0. A gradient is never stored after
+ * the logit that it comes from, so a tile of the row may be written once all of it has been read. */
 template <class T>
 __device__ __forceinline__ void write_gradient(float *row, int64_t vocab, int64_t target, float max, float factor,
                                                float scale)
@@ -102,7 +102,7 @@ struct sh_smaller {
     }
 };
 
-/* The first word with the row's maximum; 0 where nothing has it. */
+/* The first word with the row's maximum; 0 if no word has it. */
 __device__ __forceinline__ int word_of(const float *row, int64_t vocab, float max)
 {
     int first[1] = {INT32_MAX};

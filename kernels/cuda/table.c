@@ -1,5 +1,5 @@
-/* The CUDA kernels as a table. In a build without CUDA its rows are there all the same, so that plans can be made with
- * it, and refuse to run. */
+/* The CUDA kernels as a table. A build without CUDA has the same rows, so that it can make plans, but they refuse to
+ * run. */
 #include "kernels/cuda/cuda.h"
 
 #include "kernels/cuda/cublaslt.h"
@@ -39,7 +39,8 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 #ifdef HAVE_CUDA
 #define RUN(function) function
-/* Kinds with products or plans are prepared before the first step; the others have nothing that could be missing. */
+/* Kinds with products or plans are prepared before the first step; the other kinds need nothing that could be
+ * missing. */
 static sh_rc prepare_call(const struct sh_op_call *call)
 {
     switch (call->kind) {
@@ -61,7 +62,7 @@ static sh_rc prepare_call(const struct sh_op_call *call)
 }
 #else
 #define RUN(function) absent
-/* Plans for a GPU can be made with this build; a run is refused with a line that says why. */
+/* This build can make plans for a GPU; a run is refused with a line that says why. */
 static sh_rc absent(const struct sh_op_call *call)
 {
     return sh_fail(SH_E_BUG, "%s on a GPU: this sherd was built without CUDA", sh_op_info(call->kind)->name);

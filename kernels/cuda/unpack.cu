@@ -1,5 +1,5 @@
-/* From four bits an element to f32 or bf16: 0.56 bytes read, 4 or 2 written. A thread has eight neighbours, four bytes of
- * codes: a warp reads whole lines, for the scales that lie between the codes are read by the same warp. */
+/* From four bits per element to f32 or bf16: 0.56 bytes read, 4 or 2 written. A thread handles eight neighbours, four
+ * bytes of codes. A warp reads whole lines, because it also reads the scales that are stored between the codes. */
 #include "kernels/cuda/launch.cuh"
 
 #include "src/base/nf4.h"
@@ -14,7 +14,8 @@ struct numbers {
     float number[16];
 };
 
-/* Lanes look different codes up, which constant memory would serve one after the other: so in shared memory. */
+/* The table is in shared memory: lanes look up different codes, and constant memory would serve these one after
+ * another. */
 template <class T>
 __global__ void __launch_bounds__(THREADS) unpack(T *w, const uint32_t *packed, int64_t words, bool vectors, numbers of)
 {
@@ -39,7 +40,7 @@ extern "C" sh_rc sh_cuda_unpack(const struct sh_op_call *call)
     const uint32_t *packed = sh_data<const uint32_t>(&call->in[0]);
     int64_t words = call->in[0].dim[0] * CODE_WORDS;
 
-    /* Blocks are whole words, and tensors begin on 64 bytes. */
+    /* Blocks are whole words, and tensors are aligned to 64 bytes. */
     SH_REQUIRE(reinterpret_cast<uintptr_t>(packed) % 4 == 0);
     return sh_by_act(call->out[0].dtype, [&](auto zero) {
         typedef decltype(zero) T;

@@ -1,5 +1,5 @@
-/* Operations on whole vectors, all bound by memory. Bytes an element, f32 (bf16: half): add 12, scale 8, cast 6, copy 8,
- * accumulate 12. */
+/* Operations on whole vectors, all bound by memory. Bytes per element, f32 (bf16: half): add 12, scale 8, cast 6,
+ * copy 8, accumulate 12. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/map.cuh"
 
@@ -49,7 +49,7 @@ template <class T> sh_rc run_scale(const struct sh_op_call *call)
     return sh_map<N>("scale", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0), call->queue);
 }
 
-/* Element i is in the order of heads; the other one in that of q, k and v. */
+/* Index i is in the order of heads; the other index is in the order of q, k and v. */
 template <class T> struct regroup {
     T *y;
     const T *x;
@@ -115,7 +115,7 @@ template <class Y> sh_rc run_scale(Y *y, const float *a, float by, int64_t n, vo
     return sh_map<N>("scale", scaled<Y>{y, a, by}, n, sh_aligned<N>(y, 0) && sh_aligned<N>(a, 0), queue);
 }
 
-/* Of a type that has the size. */
+/* Copy with a type of the same size. */
 template <class T> struct copy {
     T *y;
     const T *a;

@@ -9,8 +9,8 @@ static int64_t elems(const struct sh_operand *t)
     return sh_cuda_rows(t) * sh_cuda_last_dim(t);
 }
 
-/* Integers for sorting the tokens, or the positions of documents: places of one are added in order. One after the
- * other, so that the larger decides. */
+/* Integers for sorting the tokens, or the positions of documents, so that the rows of each are added in order. The
+ * two sorts run one after the other, so the larger one determines the size. */
 int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call)
 {
     int64_t words = call->out[0].ndim ? call->out[0].dim[0] : 0;
@@ -20,7 +20,7 @@ int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call)
     return most ? sh_cuda_embed_bwd_ints(elems(&call->in[1]), most) * (int64_t)sizeof(int32_t) : 0;
 }
 
-/* Partial sums of dw, and of db and the bias where they are wanted. */
+/* Partial sums of dw, and of db and the bias if they are wanted. */
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call)
 {
     int64_t C = elems(&call->in[2]), N = elems(&call->in[1]) / C;
@@ -28,7 +28,7 @@ int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call)
     return sums * sh_cuda_row_parts(N) * C * (int64_t)sizeof(float);
 }
 
-/* Those of wq, and then in the same place those of wk. */
+/* Partial sums of wq, and then in the same place those of wk. */
 int64_t sh_cuda_qk_norm_bwd_work_bytes(const struct sh_op_call *call)
 {
     struct sh_qk_norm s = sh_qk_norm_of(call, &call->in[2]);

@@ -1,4 +1,4 @@
-/* How the kernels without a library cut their sums, and with that their scratch: for the kernels, and for plans on
+/* How the kernels that use no library cut their sums, and hence their scratch, for the kernels and for plans on
  * machines without CUDA (work.c). All numbers depend on shapes only. Valid C and C++. Local, no failure. */
 #ifndef SH_KERNELS_CUDA_WORK_H
 #define SH_KERNELS_CUDA_WORK_H
@@ -11,22 +11,22 @@ static inline int64_t sh_cuda_parts(int64_t n, int64_t each, int64_t most)
     return parts < 1 ? 1 : parts < most ? parts : most;
 }
 
-/* Enough blocks for the largest GPUs, and so few that the partial sums are a small part of what is read. One cut for all
- * sums over rows: kinds that are fused add as the pair does. */
+/* Enough blocks for the largest GPUs, but few enough that the partial sums are a small part of what is read. All sums
+ * over rows use the same cut, so fused kinds add in the same order as the pair they replace. */
 static inline int64_t sh_cuda_row_parts(int64_t rows)
 {
     return sh_cuda_parts(rows, 4, 512);
 }
 
-/* Blocks that count the tokens' places. */
+/* Blocks that count the places of the tokens. */
 enum { SH_CUDA_SCAN_THREADS = 1024 };
 static inline int64_t sh_cuda_scan_blocks(int64_t vocab)
 {
     return (vocab + SH_CUDA_SCAN_THREADS - 1) / SH_CUDA_SCAN_THREADS;
 }
 
-/* Integers of EMBED_BWD's scratch: where each token's rows begin, where its next one goes, the rows twice, and how many
- * rows each block of tokens has. */
+/* Integers in EMBED_BWD's scratch: where each token's rows start, where its next one goes, the rows twice, and how
+ * many rows each block of tokens has. */
 static inline int64_t sh_cuda_embed_bwd_ints(int64_t rows, int64_t vocab)
 {
     return 2 * vocab + 1 + 2 * rows + sh_cuda_scan_blocks(vocab);

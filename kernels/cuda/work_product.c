@@ -17,7 +17,7 @@ int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call)
     return SH_CUBLASLT_WORK_BYTES;
 }
 
-/* Scratch of the head, in order: losses of rows, logits [chunk,ld], then cuBLASLt's. Each begins at 256 bytes. */
+/* Scratch of the head, in order: losses of rows, logits [chunk,ld], then cuBLASLt's. Each is aligned to 256 bytes. */
 struct sh_cuda_head_work sh_cuda_head_work(const struct sh_op_call *call)
 {
     int64_t rows = sh_cuda_rows(&call->in[0]), vocab = call->in[1].dim[0], wanted = call->attr->head.chunk_rows;
@@ -61,7 +61,8 @@ static bool has_docs(const struct sh_op_call *call)
     return call->in[call->kind == SH_OP_ATTENTION ? 1 : 4].ndim > 0;
 }
 
-/* Whole tiles, two head sizes, bf16, no document mask and no window: the graphs of cudnn_graph.c are written for these. */
+/* Whole tiles, two head sizes, bf16, no document mask and no window: the graphs of cudnn_graph.c are written for this
+ * case. */
 static bool cudnn_can(const struct sh_op_call *call)
 {
     const struct sh_operand *qkv = qkv_of(call);
@@ -70,8 +71,8 @@ static bool cudnn_can(const struct sh_op_call *call)
            call->attr->attn.window == 0;
 }
 
-/* Space for `heads` query heads of one sequence: their [T,T] in bf16, and dk and dv of each in bf16. In any order there is
- * no [T,T], nor are there dk and dv of heads that share none; for sm_80 and 100 plans want dq in f32 once more. */
+/* Space for `heads` query heads of one sequence: their [T,T] in bf16, and dk and dv of each in bf16. In any order
+ * there is no [T,T], and no dk and dv for heads that share none; plans for sm_80 and 100 need dq in f32 once more. */
 static int64_t cudnn_space(const struct sh_op_call *call, int64_t heads)
 {
     int64_t seq = qkv_of(call)->dim[1], dim = call->attr->attn.head_dim;
@@ -79,7 +80,8 @@ static int64_t cudnn_space(const struct sh_op_call *call, int64_t heads)
     return heads * seq * (call->attr->attn.any_order ? any_order : 2 * seq + 4 * dim);
 }
 
-/* dq in f32, which blocks add to in any order: the caller's, beside the plan's space. cuDNN clears it, since 9.6. */
+/* dq in f32, to which blocks add in any order. The caller provides it, in addition to the plan's space. cuDNN clears
+ * it, since 9.6. */
 static int64_t dq_sums(const struct sh_op_call *call, int64_t heads)
 {
     return call->attr->attn.any_order
@@ -87,13 +89,13 @@ static int64_t dq_sums(const struct sh_op_call *call, int64_t heads)
                : 0;
 }
 
-/* What the caller and the plan need together for so many heads. */
+/* What the caller and the plan need together for that many heads. */
 static int64_t cudnn_bytes(const struct sh_op_call *call, int64_t heads)
 {
     return cudnn_space(call, heads) + dq_sums(call, heads);
 }
 
-/* The largest divisor of n with each * divisor <= CUDNN_MOST; 0: not even 1. */
+/* The largest divisor of n with each * divisor <= CUDNN_MOST; 0: not even 1 fits. */
 static int64_t most_at_once(int64_t n, int64_t each)
 {
     for (int64_t d = n; d > 0; d--)
@@ -102,8 +104,8 @@ static int64_t most_at_once(int64_t n, int64_t each)
     return 0;
 }
 
-/* The backward is cut by key-value heads, then by sequences, until its scratch fits CUDNN_MOST. batch 0: cuDNN does not
- * take it. */
+/* The backward is cut by key-value heads, then by sequences, until its scratch fits CUDNN_MOST. batch 0: cuDNN does
+ * not support the call. */
 struct sh_cuda_cudnn_work sh_cuda_cudnn_work(const struct sh_op_call *call)
 {
     struct sh_cuda_cudnn_work w = {0};

@@ -1,6 +1,6 @@
 /* Activations. GELU in its tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks, Gimpel,
- * arXiv:1606.08415), and as defined there, by the normal distribution. SwiGLU: h = silu(gate) up with silu(g) = g / (1 + e^-g) (Shazeer, arXiv:2002.05202); GEGLU: with
- * GELU for silu. */
+ * arXiv:1606.08415), and as defined there, by the normal distribution function. SwiGLU: h = silu(gate) up with
+ * silu(g) = g / (1 + e^-g) (Shazeer, arXiv:2002.05202); GEGLU: with GELU instead of silu. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -22,8 +22,8 @@ static double gelu_slope(double x)
     return 0.5 * (1 + t) + 0.5 * x * dt;
 }
 
-/* Each element through double and rounded once: the reference is what other kernels are compared with, so it must be
- * clearly more exact. */
+/* Each element is computed in double and rounded once: other kernels are compared with the reference, so it must be
+ * clearly more exact than they are. */
 sh_rc sh_ref_gelu(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->in[0]); i++) {
@@ -42,7 +42,7 @@ sh_rc sh_ref_gelu_bwd(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* x times the normal distribution up to x; the slope has its density as well. */
+/* x times the normal distribution function at x; the slope also contains the density. */
 sh_rc sh_ref_gelu_erf(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->in[0]); i++) {
@@ -62,7 +62,7 @@ sh_rc sh_ref_gelu_erf_bwd(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* In double, so no care for large x is needed. */
+/* In double, so large x needs no special care. */
 static double sigmoid(double x)
 {
     return 1 / (1 + exp(-x));

@@ -1,6 +1,6 @@
-/* AdamW: Adam with weight decay apart from the gradient (Loshchilov, Hutter, arXiv:1711.05101, algorithm 2), in the
- * order of torch.optim.AdamW: first p shrinks by lr weight_decay, then the step is taken. Only elements of a decay
- * run are parameters; what lies between runs is padding and is left as it is. */
+/* AdamW: Adam with decoupled weight decay (Loshchilov, Hutter, arXiv:1711.05101, algorithm 2), in the order of
+ * torch.optim.AdamW: p is first shrunk by lr weight_decay, then the step is taken. Only elements of a decay run are
+ * parameters; elements between runs are padding and are left as they are. */
 #include "kernels/adamw.h"
 #include "kernels/ref/ref.h"
 

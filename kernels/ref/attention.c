@@ -19,7 +19,7 @@ static struct shape shape_of(const struct sh_op_call *call, const struct sh_oper
     return (struct shape){qkv->dim[0], qkv->dim[1], H, K, D, (H + 2 * K) * D};
 }
 
-/* Where head h's query, key and value of position t of sequence b stand in qkv. */
+/* Where the query, key and value of head h at position t of sequence b are in qkv. */
 static int64_t query_at(struct shape z, int64_t b, int64_t t, int64_t h)
 {
     return (b * z.T + t) * z.row + h * z.D;
@@ -35,7 +35,7 @@ static int64_t value_at(struct shape z, int64_t b, int64_t t, int64_t h)
     return key_at(z, b, t, h) + z.K * z.D;
 }
 
-/* Without documents and window every query sees from position 0. */
+/* Without documents and a window every query sees all keys from position 0. */
 static int64_t first_key(const struct sh_op_call *call, const struct sh_operand *docs, struct shape z, int64_t b,
                          int64_t t)
 {
@@ -65,7 +65,7 @@ static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int
         score[s] = (double)call->attr->attn.scale * dot(qkv, query_at(z, b, t, h), qkv, key_at(z, b, s, h), z.D);
         max = score[s] > max || isnan(score[s]) ? score[s] : max;
     }
-    /* Two passes over the row, after the maximum: no exponential can overflow. */
+    /* Two passes over the row once the maximum is known, so no exponential can overflow. */
     for (int64_t s = first; s <= t; s++)
         sum += exp(score[s] - max);
     for (int64_t d = 0; d < z.D; d++) {
@@ -77,13 +77,13 @@ static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int
     sh_ref_set(&call->out[1], (b * z.H + h) * z.T + t, max + log(sum));
 }
 
-/* Scores of one query. */
+/* Scratch: the scores of one query. */
 int64_t sh_ref_attention_work_bytes(const struct sh_op_call *call)
 {
     return call->in[0].dim[1] * (int64_t)sizeof(double);
 }
 
-/* Heads and positions one after the other: the reference has no threads. */
+/* Heads and positions one after another: the reference has no threads. */
 sh_rc sh_ref_attention(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call, &call->in[0]);
@@ -95,7 +95,7 @@ sh_rc sh_ref_attention(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* What one query adds to dqkv [T,row] of its sequence. With dp[s] = do.v[s] and p from the saved lse:
+/* Add one query's contribution to dqkv [T,row] of its sequence. With dp[s] = do.v[s] and p from the saved lse:
  *     dscore[s] = p[s] (dp[s] - sum over r of p[r] dp[r]), and that sum is do.o. */
 static void attend_bwd(const struct sh_op_call *call, struct shape z, int64_t b, int64_t h, int64_t t, double *dqkv)
 {
@@ -116,7 +116,7 @@ static void attend_bwd(const struct sh_op_call *call, struct shape z, int64_t b,
     }
 }
 
-/* Gradients of one sequence in double. */
+/* Scratch: the gradients of one sequence, in double. */
 int64_t sh_ref_attention_bwd_work_bytes(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call, &call->in[1]);
@@ -130,7 +130,7 @@ sh_rc sh_ref_attention_bwd(const struct sh_op_call *call)
 
     for (int64_t b = 0; b < z.B; b++) {
         memset(dqkv, 0, (size_t)(z.T * z.row) * sizeof *dqkv);
-        /* Queries in ascending order, so sums over queries have one order too. */
+        /* Queries in ascending order, so sums over queries have a fixed order too. */
         for (int64_t h = 0; h < z.H; h++)
             for (int64_t t = 0; t < z.T; t++)
                 attend_bwd(call, z, b, h, t, dqkv);

@@ -1,14 +1,14 @@
-/* Token embedding, with learned positions when wpe is there: x[b,t] = wte[tokens[b,t]] + wpe[t], with docs
- * wpe[t - docs[b,t]]: positions begin anew in each document. */
+/* Token embedding, with learned positions if wpe is present: x[b,t] = wte[tokens[b,t]] + wpe[t]. With docs the second
+ * term is wpe[t - docs[b,t]]: positions start again in each document. */
 #include "kernels/ref/ref.h"
 
-/* Of place n of B * T. */
+/* The position of place n of B * T. */
 static int64_t position(const struct sh_operand *docs, int64_t n, int64_t T)
 {
     return n % T - (docs->data ? (int64_t)sh_ref_get(docs, n) : 0);
 }
 
-/* A token outside of the vocabulary is an error of the data and no bug: here it is met first. */
+/* A token outside the vocabulary is an error in the data, not a bug, and this is where it first shows. */
 sh_rc sh_ref_embed(const struct sh_op_call *call)
 {
     const struct sh_operand *tokens = &call->in[0], *wte = &call->in[1], *wpe = &call->in[2], *x = &call->out[0];
@@ -29,7 +29,7 @@ sh_rc sh_ref_embed(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* dwte[v] = sum of dx over the places where token v stands. */
+/* dwte[v] = sum of dx over the places where token v occurs. */
 static void token_gradients(const struct sh_op_call *call)
 {
     const struct sh_operand *dx = &call->in[0], *tokens = &call->in[1], *dwte = &call->out[0];
@@ -45,7 +45,7 @@ static void token_gradients(const struct sh_op_call *call)
     }
 }
 
-/* dwpe[p] = sum of dx over the places with position p; those past T had no part in x. */
+/* dwpe[p] = sum of dx over the places with position p. Positions past T had no part in x. */
 static void position_gradients(const struct sh_op_call *call)
 {
     const struct sh_operand *dx = &call->in[0], *docs = &call->in[2], *dwpe = &call->out[1];
@@ -61,7 +61,7 @@ static void position_gradients(const struct sh_op_call *call)
     }
 }
 
-/* Either table may be frozen, or absent. */
+/* Either table may be frozen or absent. */
 sh_rc sh_ref_embed_bwd(const struct sh_op_call *call)
 {
     if (call->out[0].data)

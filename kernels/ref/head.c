@@ -1,7 +1,7 @@
 /* The output head and its loss. For a row n with target y >= 0: logits = W x[n], loss = log(sum of e^logits) -
- * logits[y]. Rows with a negative target count for nothing and get zero gradients. The loss is a sum; its gradients
- * are those of scalars->loss_scale times it: with dlogits = (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW +=
- * dlogits' x[n]. */
+ * logits[y]. Rows with a negative target do not count and get zero gradients. The loss is a sum; the gradients are
+ * those of scalars->loss_scale times the loss: with dlogits = (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW
+ * += dlogits' x[n]. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -11,14 +11,14 @@ struct shape {
     int64_t N, C, V;
 };
 
-/* Without targets, as in generation, N is 0. */
+/* Without targets, i.e. in generation, N is 0. */
 static struct shape shape_of(const struct sh_op_call *call)
 {
     const struct sh_operand *w = &call->in[1], *targets = &call->in[2];
     return (struct shape){.N = targets->data ? sh_ref_elems(targets) : 0, .C = w->dim[1], .V = w->dim[0]};
 }
 
-/* One product at a time in double: the reference is slow and exact. */
+/* One product at a time, in double: the reference is slow and exact. */
 static double logit(const struct sh_op_call *call, struct shape z, int64_t row, int64_t v)
 {
     double sum = 0;
@@ -27,7 +27,7 @@ static double logit(const struct sh_op_call *call, struct shape z, int64_t row, 
     return sum;
 }
 
-/* Logits of one row in `logits`; returns the log of the sum of their exponentials. */
+/* Compute the logits of one row into `logits`; return the log of the sum of their exponentials. */
 static double logits_of(const struct sh_op_call *call, struct shape z, int64_t row, double *logits)
 {
     double max = -INFINITY, sum = 0;
@@ -41,7 +41,8 @@ static double logits_of(const struct sh_op_call *call, struct shape z, int64_t r
     return max + log(sum);
 }
 
-/* dx of one row, and what the row adds to dw (NULL: not wanted). `logits` becomes dlogits. */
+/* Compute dx of one row and add the row's contribution to dw (NULL: not wanted). `logits` is overwritten with
+ * dlogits. */
 static void row_gradients(const struct sh_op_call *call, struct shape z, int64_t row, int64_t target, double lse,
                           double *logits, double *dw)
 {
@@ -63,7 +64,7 @@ static bool makes_dw(const struct sh_op_call *call)
     return call->kind == SH_OP_HEAD_LOSS_GRAD && call->out[2].ndim > 0;
 }
 
-/* Scratch: one row of logits, and dw in double so that the sum over rows rounds once. */
+/* Scratch: one row of logits, and dw in double so that the sum over rows is rounded once. */
 int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call)
 {
     int64_t C = call->in[1].dim[1], V = call->in[1].dim[0];
@@ -94,7 +95,7 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* The first of equally likely words. */
+/* The likeliest word; the first one on a tie. */
 static int64_t likeliest(const double *logits, int64_t n)
 {
     int64_t best = 0;

@@ -4,7 +4,7 @@
 
 enum { PIECE = 1024 };
 
-/* On a CPU there is no queue. In pieces, since halves need a buffer. */
+/* A CPU has no queue. Fill in pieces, since halves need a buffer. */
 sh_rc sh_ref_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue)
 {
     float piece[PIECE];

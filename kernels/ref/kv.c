@@ -1,10 +1,10 @@
-/* The cache of keys and values, by which a sequence goes on without its beginning being computed again. A row of the cache
- * [B,S,2KD] has the K keys and the K values of a position, as they stand at the end of a packed row of qkv. */
+/* The cache of keys and values, which lets a sequence continue without recomputing its beginning. A row of the cache
+ * [B,S,2KD] holds the K keys and the K values of a position, as they are at the end of a packed row of qkv. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
-/* H heads of D in front of the keys; S positions. */
+/* H heads of D before the keys; S positions. */
 struct shape {
     int64_t B, T, S, H, K, D, row, kv_row;
 };
@@ -17,7 +17,7 @@ static struct shape shape_of(const struct sh_op_call *call, const struct sh_oper
     return (struct shape){qkv->dim[0], qkv->dim[1], kv->dim[1], H, K, D, (H + 2 * K) * D, 2 * K * D};
 }
 
-/* Only the first `count` rows of a sequence are tokens; what lies behind them must not touch the cache. */
+/* Only the first `count` rows of a sequence are tokens; the rows after them must not touch the cache. */
 sh_rc sh_ref_kv_put(const struct sh_op_call *call)
 {
     const struct sh_operand *qkv = &call->in[0], *at = &call->in[1], *count = &call->in[2], *kv = &call->out[0];
@@ -64,13 +64,13 @@ static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int
     }
 }
 
-/* Scores of one query. */
+/* Scratch: the scores of one query. */
 int64_t sh_ref_attention_cache_work_bytes(const struct sh_op_call *call)
 {
     return call->in[1].dim[1] * (int64_t)sizeof(double);
 }
 
-/* Over no positions the sum is empty: 0, as it must be where a token does not count. */
+/* Over no positions the sum is empty: 0, as required for a token that is not valid. */
 sh_rc sh_ref_attention_cache(const struct sh_op_call *call)
 {
     const struct sh_operand *at = &call->in[2], *count = &call->in[3];
@@ -88,7 +88,7 @@ sh_rc sh_ref_attention_cache(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Row count - 1 of each sequence; where none counts the first, which is as good as any. */
+/* Row count - 1 of each sequence; if no row is valid, the first, which is as good as any. */
 sh_rc sh_ref_pick(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *count = &call->in[1], *y = &call->out[0];

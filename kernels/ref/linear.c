@@ -1,4 +1,5 @@
-/* y = x W' + b, where W[o,i] is stored [O,I] as Llama does, or transposed, [I,O], as GPT-2 does (attr->linear.w_in_out). */
+/* y = x W' + b. The weight W[o,i] is stored [O,I] as in Llama, or transposed, [I,O], as in GPT-2
+ * (attr->linear.w_in_out). */
 #include "kernels/ref/ref.h"
 
 #include "src/base/mem.h"
@@ -15,7 +16,7 @@ static int64_t weight_at(const struct sh_op_call *call, struct shape s, int64_t 
     return call->attr->linear.w_in_out ? i * s.O + o : o * s.I + i;
 }
 
-/* N from the output, since a gradient's rows are those of y. */
+/* N is taken from the output side, since a gradient has the rows of y. */
 static struct shape shape_of(const struct sh_operand *with_i, const struct sh_operand *with_o)
 {
     int64_t I = with_i->dim[with_i->ndim - 1], O = with_o->dim[with_o->ndim - 1];
@@ -31,7 +32,7 @@ static void add_product(int64_t rows, int64_t inner, int64_t cols, const double 
                 c[r * cols + j] += a[r * inner + k] * b[k * cols + j];
 }
 
-/* [rows, cols], or turned [cols, rows]; the caller frees it. Zeros where the operand is not given. */
+/* The operand as doubles, [rows, cols] or turned [cols, rows]; the caller frees it. Zeros if the operand is absent. */
 static double *doubles_of(const struct sh_operand *t, int64_t rows, int64_t cols, bool turned)
 {
     double *d = sh_calloc((size_t)(rows * cols), sizeof *d);

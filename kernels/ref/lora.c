@@ -1,6 +1,6 @@
-/* Adapters of low rank beside linear products (Hu et al., LoRA, arXiv:2106.09685). y is the product of a stack of matrices;
- * those of its parts that are adapted have matrices A [R,I] and B [width,R]: u = scale x A', and u B' is added to the part's
- * columns. Backward: du = scale dy B, dx = du A + dres, dA = du' x, dB = dy' u. */
+/* Low-rank adapters for linear products (Hu et al., LoRA, arXiv:2106.09685). y is the product with a stack of
+ * matrices. Each adapted part of the stack has matrices A [R,I] and B [width,R]: u = scale x A', and u B' is added to
+ * the part's columns. Backward: du = scale dy B, dx = du A + dres, dA = du' x, dB = dy' u. */
 #include "kernels/ref/ref.h"
 
 struct shape {
@@ -14,7 +14,7 @@ static struct shape shape_of(const struct sh_operand *y, const struct sh_operand
         .N = y->dim[0], .M = y->dim[1], .I = a->dim[1], .R = b->dim[1], .parts = call->attr->lora.parts};
 }
 
-/* The row of b with which a part begins. */
+/* The first row of b that belongs to a part. */
 static int64_t first_row(const struct sh_op_call *call, int64_t part)
 {
     int64_t row = 0;
@@ -24,7 +24,7 @@ static int64_t first_row(const struct sh_op_call *call, int64_t part)
     return row;
 }
 
-/* u of one row: it is rounded to its type before it is used. */
+/* u of one row; it is rounded to its type before it is used. */
 static void make_u(const struct sh_op_call *call, struct shape s, int64_t n)
 {
     for (int64_t r = 0; r < s.parts * s.R; r++) {
@@ -69,7 +69,7 @@ int64_t sh_ref_lora_bwd_work_bytes(const struct sh_op_call *call)
     return call->in[2].dim[0] * call->in[2].dim[1] * (int64_t)sizeof(double);
 }
 
-/* du [N,K] of all parts; a column of du belongs to one part, as one of u does. */
+/* du [N,K] of all parts; each column of du belongs to one part, as in u. */
 static void make_du(const struct sh_op_call *call, struct shape s, double *du)
 {
     const struct sh_operand *dy = &call->in[0], *b = &call->in[4];

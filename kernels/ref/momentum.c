@@ -1,11 +1,11 @@
 /* SGD with momentum, in the order of torch.optim.SGD, and Lion (Chen et al., arXiv:2302.06675, algorithm 2). Only
- * elements of a decay run are parameters; what lies between runs is padding and is left as it is. */
+ * elements of a decay run are parameters; elements between runs are padding and are left as they are. */
 #include "kernels/momentum.h"
 #include "kernels/ref/ref.h"
 
 typedef void rule(const struct sh_op_scalars *s, bool decay, double *p, double *m, double g);
 
-/* torch.optim.SGD: decay is part of the gradient here, unlike AdamW's and Lion's. */
+/* As in torch.optim.SGD: decay is part of the gradient here, unlike in AdamW and Lion. */
 static void sgd(const struct sh_op_scalars *s, bool decay, double *p, double *m, double g)
 {
     if (decay)
@@ -14,7 +14,7 @@ static void sgd(const struct sh_op_scalars *s, bool decay, double *p, double *m,
     *p -= (double)s->lr * *m;
 }
 
-/* The step has one size for all elements: only the sign of u counts. At u = 0, and NaN, u itself. */
+/* The step has the same size for all elements: only the sign of u counts. If u is 0 or NaN, u itself is used. */
 static void lion(const struct sh_op_scalars *s, bool decay, double *p, double *m, double g)
 {
     double b1 = (double)s->beta1, b2 = (double)s->beta2, u = b1 * *m + (1 - b1) * g;
@@ -26,7 +26,7 @@ static void lion(const struct sh_op_scalars *s, bool decay, double *p, double *m
     *m = b2 * *m + (1 - b2) * g;
 }
 
-/* Through double, and rounded once. */
+/* Computed in double and rounded once. */
 static void update(const struct sh_op_call *call, const struct sh_decay_run *run, rule *by, int64_t i)
 {
     struct sh_floats at = sh_floats_at(sh_momentum_params(call), i);
@@ -41,7 +41,7 @@ static void update(const struct sh_op_call *call, const struct sh_decay_run *run
     sh_ref_state_set(call, run, 0, i, m);
 }
 
-/* What lies between runs is left alone: padding stays 0. */
+/* Elements between runs are left alone, so padding stays 0. */
 static sh_rc update_runs(const struct sh_op_call *call, rule *by)
 {
     for (int r = 0; r < call->attr->runs.count; r++)

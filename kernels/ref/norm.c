@@ -1,6 +1,6 @@
-/* LayerNorm: xhat = (x - mean) rstd, y = xhat w + b, rstd = 1 / sqrt(var + eps) with the biased variance.
- * RMSNorm (attr->norm.rms): the same with mean = 0, so that var is the mean square. Statistics are taken over C.
- * attr->norm.plus_one: 1 + w stands for w. */
+/* LayerNorm: xhat = (x - mean) rstd, y = xhat w + b, rstd = 1 / sqrt(var + eps) with the biased variance. RMSNorm
+ * (attr->norm.rms): the same with mean = 0, so that var is the mean square. Statistics are taken over C. With
+ * attr->norm.plus_one, 1 + w takes the place of w. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -34,12 +34,12 @@ sh_rc sh_ref_norm(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* What the backward knows of one element. */
+/* What the backward pass needs of one element. */
 struct element {
     double xhat, g; /* g = dy w: the gradient of xhat */
 };
 
-/* Computed again at each use: the reference keeps nothing. */
+/* Recomputed at each use: the reference keeps nothing. */
 static struct element element_at(const struct sh_op_call *call, int64_t n, int64_t c, int64_t C)
 {
     double mean = call->in[4].data ? sh_ref_get(&call->in[4], n) : 0;
@@ -49,8 +49,8 @@ static struct element element_at(const struct sh_op_call *call, int64_t n, int64
     };
 }
 
-/* dx = rstd (g - mean(g) - xhat mean(g xhat)) + dres: the two means are what flows back through mean and rstd.
- * RMSNorm has no mean and so not the first of them. */
+/* dx = rstd (g - mean(g) - xhat mean(g xhat)) + dres: the two means flow back through mean and rstd. RMSNorm has no
+ * mean and so lacks the first of them. */
 static void input_gradient(const struct sh_op_call *call, int64_t n, int64_t C)
 {
     const struct sh_operand *dres = &call->in[5];

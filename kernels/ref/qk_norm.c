@@ -1,5 +1,5 @@
-/* RMSNorm of queries and keys (Henry et al., arXiv:2010.04245, and as Qwen 3 and OLMo 2 have it): xhat = x rstd and
- * y = xhat w over each group, with rstd = 1 / sqrt(mean(x^2) + eps). attr->qk.plus_one: 1 + w stands for w. */
+/* RMSNorm of queries and keys (Henry et al., arXiv:2010.04245, as in Qwen 3 and OLMo 2): xhat = x rstd and y = xhat w
+ * over each group, with rstd = 1 / sqrt(mean(x^2) + eps). With attr->qk.plus_one, 1 + w takes the place of w. */
 #include "kernels/qk_norm.h"
 #include "kernels/ref/ref.h"
 
@@ -20,13 +20,13 @@ static struct group group_of(const struct sh_qk_norm *s, int64_t n, int64_t g)
         .at = n * s->row + column, .width = key ? s->wk : s->wq, .stat = n * (s->q + s->k) + g, .weight = key};
 }
 
-/* Gemma's weights are stored less 1. */
+/* Gemma stores its weights minus 1. */
 static double weight(const struct sh_op_call *call, const struct sh_operand *w, int64_t c)
 {
     return sh_ref_get(w, c) + (call->attr->qk.plus_one ? 1 : 0);
 }
 
-/* Values are no part of the norm; they are copied where y is another tensor than x. */
+/* Values are not part of the norm; they are copied if y is not the same tensor as x. */
 static void copy_values(const struct sh_qk_norm *s, const struct sh_operand *to, const struct sh_operand *from)
 {
     for (int64_t n = 0; n < s->rows; n++)
@@ -47,7 +47,7 @@ static void forward(const struct sh_op_call *call, struct group g)
     sh_ref_set(&call->out[1], g.stat, rstd);
 }
 
-/* Groups are q for queries and k for keys: one a head, or one for all heads (OLMo 2). */
+/* There are q groups of queries and k groups of keys: one per head, or one for all heads (OLMo 2). */
 sh_rc sh_ref_qk_norm(const struct sh_op_call *call)
 {
     struct sh_qk_norm s = sh_qk_norm_of(call, &call->in[1]);
@@ -96,7 +96,7 @@ sh_rc sh_ref_qk_norm_bwd(const struct sh_op_call *call)
 
     SH_REQUIRE(sh_qk_norm_fits(&s));
     for (int key = 0; key < 2; key++)
-        if (call->out[1 + key].data) /* none of one that is frozen */
+        if (call->out[1 + key].data) /* NULL if frozen */
             weight_gradient(call, &s, key);
     for (int64_t n = 0; n < s.rows; n++)
         for (int64_t g = 0; g < s.q + s.k; g++)

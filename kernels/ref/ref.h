@@ -1,9 +1,10 @@
-/* The reference kernels: what each operation *is*. Plain loops, one function a kind, forward and backward of a family
- * in one file. They read any operand as double, compute in double and round once when they store, so that one loop
- * serves f32 and bf16 (and f64, by which the tests differentiate them). They run on one thread and are slow on
- * purpose: the other devices are tested against them, and a reader reads them.
+/* The reference kernels: what each operation *is*. Plain loops, one function per kind, forward and backward of a
+ * family in one file. They read any operand as double, compute in double and round once when they store, so one loop
+ * serves f32 and bf16 (and f64, with which the tests differentiate them). They run on one thread and are slow on
+ * purpose: other devices are tested against them, and people read them.
  *
- * Contract and shapes: kernels/op.h, op.c. All local. Errors: SH_E_DATA from embed for a token outside the vocabulary. */
+ * Contract and shapes: kernels/op.h, op.c. All local. Errors: SH_E_DATA from embed for a token outside the
+ * vocabulary. */
 #ifndef SH_KERNELS_REF_REF_H
 #define SH_KERNELS_REF_REF_H
 
@@ -50,13 +51,13 @@ static inline void sh_ref_set(const struct sh_operand *t, int64_t i, double valu
     }
 }
 
-/* Store in output `out`, or add to it where the call says so ("+=" in op.h). */
+/* Store in output `out`, or add to it if the call says so ("+=" in op.h). */
 static inline void sh_ref_sum(const struct sh_op_call *call, int out, int64_t i, double value)
 {
     sh_ref_set(&call->out[out], i, sh_op_adds(call, out) ? sh_ref_get(&call->out[out], i) + value : value);
 }
 
-/* State k of element i of an update (kernels/states.h). */
+/* Set state k of element i in an update (kernels/states.h). */
 void sh_ref_state_set(const struct sh_op_call *call, const struct sh_decay_run *run, int k, int64_t i, double value);
 
 static inline int64_t sh_ref_elems(const struct sh_operand *t)

@@ -1,12 +1,12 @@
-/* Rotary position embedding (Su et al., arXiv:2104.09864) in Hugging Face's form: element i of the first half of a head
- * turns with element i + R/2, by an angle that is the position times freq_i = theta^(-2i/R). R is the width of the table:
- * that of a head, or less, and then the head's other elements stay as they are (GPT-NeoX).
- * Llama 3, YaRN and LongRoPE stretch the slow frequencies so that a model can read further than it was first trained. */
+/* Rotary position embedding (Su et al., arXiv:2104.09864) in Hugging Face's form: element i of the first half of a
+ * head is rotated together with element i + R/2, by the position times freq_i = theta^(-2i/R). R is the width of the
+ * table: that of a head, or less, and then the head's other elements stay as they are (GPT-NeoX). Llama 3, YaRN and
+ * LongRoPE stretch the slow frequencies so that a model can handle longer texts than it was first trained on. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
-/* Waves longer than original_len / low_freq are slowed by `factor`, those shorter than original_len / high_freq are
+/* Waves longer than original_len / low_freq are slowed by `factor`, waves shorter than original_len / high_freq are
  * left alone, and between the two the change is gradual. */
 static double stretch_by_length(const struct sh_op_attr *attr, double freq)
 {
@@ -21,8 +21,8 @@ static double stretch_by_length(const struct sh_op_attr *attr, double freq)
     return (1 - smooth) * freq / attr->rope.factor + smooth * freq;
 }
 
-/* YaRN (Peng et al., arXiv:2309.00071, section 3.2): the same with limits between elements instead of lengths, which
- * makes the change even in the logarithm of the length. */
+/* YaRN (Peng et al., arXiv:2309.00071, section 3.2): the same, with limits between elements instead of lengths, which
+ * makes the change uniform in the logarithm of the length. */
 static double stretch_by_element(const struct sh_op_attr *attr, int64_t i, double freq)
 {
     double smooth = ((double)i - attr->rope.ramp_first) / (attr->rope.ramp_last - attr->rope.ramp_first);
@@ -31,8 +31,8 @@ static double stretch_by_element(const struct sh_op_attr *attr, int64_t i, doubl
     return (1 - smooth) * freq + smooth * freq / attr->rope.factor;
 }
 
-/* factor 0: no stretching. ramp_last > 0 only with YaRN. LongRoPE (Ding et al., arXiv:2402.13753) has searched a number
- * for each element. */
+/* factor 0: no stretching. ramp_last > 0 only with YaRN. LongRoPE (Ding et al., arXiv:2402.13753) has a searched
+ * number for each element. */
 static double stretch(const struct sh_op_call *call, int64_t i, double freq)
 {
     const struct sh_op_attr *attr = call->attr;
@@ -44,8 +44,8 @@ static double stretch(const struct sh_op_call *call, int64_t i, double freq)
     return attr->rope.ramp_last > 0 ? stretch_by_element(attr, i, freq) : stretch_by_length(attr, freq);
 }
 
-/* cos in the first half of a row, sin in the second. Angles in double: at position 10^6 a float has lost all but its
- * first digits. */
+/* cos in the first half of a row, sin in the second. Angles are in double: at position 10^6 a float has only its
+ * first digits left. */
 sh_rc sh_ref_rope_table(const struct sh_op_call *call)
 {
     const struct sh_operand *cs = &call->out[0];
@@ -62,8 +62,8 @@ sh_rc sh_ref_rope_table(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* One head vector at element `at` of x and y, which may be the same tensor: both halves are read before one is
- * written. */
+/* Rotate the head vector at element `at` of x into y, which may be the same tensor: both halves are read before
+ * either is written. */
 static void rotate(const struct sh_op_call *call, int64_t at, int64_t t)
 {
     const struct sh_operand *x = &call->in[0], *cs = &call->in[1], *y = &call->out[0];
@@ -81,8 +81,8 @@ static void rotate(const struct sh_op_call *call, int64_t at, int64_t t)
         sh_ref_set(y, at + i, sh_ref_get(x, at + i));
 }
 
-/* The gradient of a rotation is the rotation back: attr->attn.inverse is the backward. With docs positions begin anew in
- * each document: the same turns but for roundings, since only differences of positions matter. */
+/* The gradient of a rotation is the reverse rotation: attr->attn.inverse is the backward. With docs, positions start
+ * again in each document. Up to rounding the result is the same, since only differences of positions matter. */
 sh_rc sh_ref_rope(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *docs = &call->in[2], *at = &call->in[3], *y = &call->out[0];

@@ -1,4 +1,4 @@
-/* What an update leaves of a state: rounded once to f32, and from there stochastically where it is kept in bf16. */
+/* How an update stores a state: rounded once to f32, then stochastically to bf16 if it is kept in bf16. */
 #include "kernels/ref/ref.h"
 #include "kernels/states.h"
 

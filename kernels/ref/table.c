@@ -1,11 +1,11 @@
-/* The reference kernels as a table. They define what is right: plain loops, sums in double, one thread; tests
- * compare the other tables with this one. Fused kinds and collectives have no kernel here: only the first column of
- * SH_OP_LIST is taken. */
+/* The reference kernels as a table. They define what is right: plain loops, sums in double, one thread; tests compare
+ * the other tables with this one. Fused kinds and collectives have no kernel here: only the first column of
+ * SH_OP_LIST is used. */
 #include "kernels/ref/ref.h"
 
 #include <stddef.h>
 
-/* Kinds that are not named need no scratch: they keep nothing between their loops. */
+/* Kinds that are not listed need no scratch: they keep nothing between their loops. */
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads; /* one thread, always */

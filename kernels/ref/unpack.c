@@ -1,7 +1,8 @@
 #include "kernels/ref/ref.h"
 #include "src/base/nf4.h"
 
-/* packed [b,36]: codes, first the upper half of a byte; then the scale. The product of two floats is exact in double. */
+/* packed [b,36]: the codes, upper half of each byte first, then the scale. The product of two floats is exact in
+ * double. */
 sh_rc sh_ref_unpack(const struct sh_op_call *call)
 {
     static const float numbers[16] = SH_NF4_NUMBERS;

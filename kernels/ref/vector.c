@@ -2,7 +2,7 @@
 #include "src/base/exact.h"
 #include "kernels/ref/ref.h"
 
-/* In double, rounded once to the type of the output, as in all kernels of this folder. */
+/* In double, rounded once to the type of the output, like all kernels of this folder. */
 sh_rc sh_ref_add(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)
@@ -17,7 +17,7 @@ sh_rc sh_ref_scale(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Part p (q, k, v) of head h: in one order (h, p), in the other (p, h). */
+/* Part p (q, k, v) of head h: order (h, p) on one side, (p, h) on the other. */
 sh_rc sh_ref_regroup(const struct sh_op_call *call)
 {
     int64_t H = call->attr->regroup.heads, D = call->attr->regroup.head_dim, row = 3 * H * D;
@@ -44,8 +44,7 @@ sh_rc sh_ref_accumulate(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Exact sums have the same bits in any order, so that this one is not only close to what other kernels give, but
- * equal. */
+/* Exact sums have the same bits in any order, so this one is not merely close to what other kernels give, but equal. */
 sh_rc sh_ref_sumsq(const struct sh_op_call *call)
 {
     struct sh_exact sum = {0};

@@ -1,7 +1,7 @@
-/* Rates of the elementwise kernels beside that of memcpy, which is what they can reach at best. Not a test.
+/* Rates of the elementwise kernels next to that of memcpy, which is the best they can reach. Not a test.
  *     OMP_NUM_THREADS=2 bench_elem [repeats [tokens]]
- * A figure is bytes that must move (sh_op_cost) over the best wall time of the repeats. With few tokens the tensors
- * stay in a shared cache, as they may in training; memcpy is measured at both sizes. */
+ * A figure is bytes that must move (sh_op_cost) divided by the best wall time of the repeats. With few tokens the
+ * tensors stay in a shared cache, as they may in training; memcpy is measured at both sizes. */
 #include "src/base/exact.h"
 #include "kernels/op.h"
 
@@ -80,7 +80,7 @@ static void *filled(int64_t bytes)
     return p;
 }
 
-/* One operand of a description: ones, and tokens that jump about in their table. */
+/* Make one operand of a description: ones, and tokens at scattered places of their table. */
 static void make(struct sh_operand *t, const char *text, enum sh_dtype act)
 {
     int64_t n = 1;
@@ -168,7 +168,7 @@ static void measure(enum sh_op_kind kind, const char *operands, enum sh_dtype ac
     drop(&call);
 }
 
-/* The system's own memcpy, cut over the threads, without the conversions or pieces of COPY. */
+/* The system's memcpy, split over the threads, without the conversions or pieces of COPY. */
 static void measure_memcpy(int64_t bytes)
 {
     int threads = omp_get_max_threads();

@@ -1,10 +1,11 @@
-/* Loading and exporting a folder of transformers against plain programs that move the same bytes, side by side. Not a test.
+/* Loading and exporting a folder of transformers against plain programs that move the same bytes, side by side. Not a
+ * test.
  *
  *     mpirun -n 1 tests/bench/bench_hf [FOLDER [MIB [ROUNDS]]]      default: . 1024 5; needs 3 times MIB of memory
  *
- * In each round, in turn: bytes written plainly and synced, an export in bfloat16 without its read-back; the files read
- * plainly, a load; both again with an empty page cache. Of several ranks all write and read, plainly too. Prints the
- * medians, and plain time over ours: the bars are 0.9 for the export and 0.8 for the load. */
+ * Each round runs, in turn: bytes written plainly and synced, an export in bfloat16 without its read-back; the files
+ * read plainly, a load; both reads again with an empty page cache. With several ranks all of them write and read,
+ * plainly too. Prints the medians, and plain time over ours: the bars are 0.9 for the export and 0.8 for the load. */
 #include "io/file/file.h"
 #include "io/hf/export.h"
 #include "io/hf/load.h"
@@ -23,14 +24,14 @@
 enum { TENSORS = 16, COLUMNS = 4096, MOST_ROUNDS = 64, CHUNK = 1 << 20 };
 
 static int rank, ranks;
-static int64_t rows; /* of a tensor */
+static int64_t rows; /* of one tensor */
 static struct sh_ckpt_tensor tensor[TENSORS];
 static struct sh_ckpt_piece piece[TENSORS];
 static char name[TENSORS][32];
 static float *data;
 static char chunk[CHUNK];
 
-/* This must not fail: there is nothing to measure then. */
+/* This must not fail: there would be nothing to measure. */
 static void need(sh_rc rc)
 {
     if (rc != SH_OK)
@@ -57,7 +58,7 @@ static struct sh_ckpt_set make_set(void)
     return (struct sh_ckpt_set){.tensors = tensor, .n_tensors = TENSORS, .pieces = piece, .n_pieces = TENSORS};
 }
 
-/* The part of this rank of so many bytes. */
+/* This rank's part of that many bytes. */
 static int64_t part(int64_t bytes, int r)
 {
     return bytes / ranks * r;
@@ -85,7 +86,7 @@ static void read_plainly(const char *path, int64_t bytes)
     close(fd);
 }
 
-/* After fsync pages are clean, and can be given up. */
+/* After fsync the pages are clean and can be dropped. */
 static void forget(const char *path)
 {
     int fd = open(path, O_RDONLY);
@@ -109,8 +110,8 @@ static double median(double *seconds, int n)
 
 enum { WRITE, EXPORT, READ, LOAD, READ_COLD, LOAD_COLD, KINDS };
 
-/* What one kind took in each round: wall time of the slowest rank, and processor time of this one, which says more on a
- * busy machine. */
+/* What one kind took in each round: wall time of the slowest rank, and processor time of this one, which says more on
+ * a busy machine. */
 struct times {
     double wall[MOST_ROUNDS], processor[MOST_ROUNDS];
 };
@@ -123,7 +124,8 @@ static double processor_seconds(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-/* Since the last call; NULL: only from now on. The barrier's own waiting is processor time, so it comes behind. */
+/* Time since the last call; NULL: start from now. The barrier's own waiting uses processor time, so the barrier comes
+ * after. */
 static void lap(struct times *to, int i)
 {
     static int64_t last;

@@ -1,6 +1,7 @@
-/* Rates of the matrix products, attention and the head at the shapes of GPT-2 124M. Not a test: it passes nothing.
+/* Rates of the matrix products, attention and the head at the shapes of GPT-2 124M. Not a test: it checks nothing.
  *     OMP_NUM_THREADS=2 bench_kernels [repeats]
- * A figure is operations over the best wall time of the repeats. Attention counts the pairs that are seen: half. */
+ * A figure is operations divided by the best wall time of the repeats. Attention counts the pairs that are seen:
+ * half. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/cpu.h"
@@ -26,7 +27,7 @@ static void *zeroed(int64_t bytes)
     return p;
 }
 
-/* Small numbers without a pattern that an engine could profit from. */
+/* Small numbers without a pattern that an engine could exploit. */
 static void fill(struct sh_operand *t, int64_t elems)
 {
     uint32_t z = 1;
@@ -158,7 +159,7 @@ static void bench_head(enum sh_dtype act, int64_t chunk_rows)
 }
 
 #ifdef SH_WIDE
-enum { SUMS = 12, DOTS = 50 << 20 }; /* as many sums at a time as hide the latency */
+enum { SUMS = 12, DOTS = 50 << 20 }; /* enough sums at a time to hide the latency */
 
 /* Products of pairs, DOTS times SUMS, with all operands in registers. */
 static SH_WIDE void dots(void)
@@ -171,7 +172,7 @@ static SH_WIDE void dots(void)
         _Pragma("GCC unroll 12") for (int j = 0; j < SUMS; j++)
         {
             sum[j] = _mm512_dpbf16_ps(sum[j], (__m512bh)pair, (__m512bh)pair);
-            __asm__ volatile("" : "+v"(sum[j])); /* no product may be left out */
+            __asm__ volatile("" : "+v"(sum[j])); /* no product may be optimised away */
         }
     }
 }

@@ -1,12 +1,12 @@
-"""What a processor has for bfloat16 products: a bar against PyTorch is one of the machine's class."""
+"""A processor's support for bfloat16 products: the bars against PyTorch depend on the machine's class."""
 import collections
 import pathlib
 
 CPUINFO = pathlib.Path('/proc/cpuinfo')
 
-# `needs`: flags of /proc/cpuinfo, all of them. `bfloat16`: Sherd over the strongest PyTorch; None: no bar.
+# `needs`: flags of /proc/cpuinfo, all required. `bfloat16`: the bar for Sherd over the strongest PyTorch; None: no bar.
 CpuClass = collections.namedtuple('CpuClass', 'name needs bfloat16')
-# The widest first: a machine is of the first class whose flags it has.
+# The widest first: a machine belongs to the first class whose flags it has.
 CLASSES = [CpuClass('AMX', {'amx_tile', 'amx_bf16'}, 2.5), CpuClass('AVX-512 with bf16', {'avx512_bf16'}, 1.6),
            CpuClass('AVX-512 without bf16', {'avx512f'}, None), CpuClass('AVX2', {'avx2'}, None),
            CpuClass('other', set(), None)]
@@ -15,7 +15,7 @@ AVX512 = {'avx512f', 'avx512bw', 'avx512dq', 'avx512vl'}  # what PyTorch's AVX-5
 
 
 def read_flags(text):
-    """Of the first processor; an empty set where there is no such line, as on other architectures."""
+    """Flags of the first processor; an empty set if there is no such line, as on other architectures."""
     for line in text.splitlines():
         key, _, value = line.partition(':')
         if key.strip() == 'flags':

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""tests/bench/peers on a tiny model: both sides train on the same, every figure is there, bars are judged as they say.
-Its speeds mean nothing. Which PyTorch is taken is tried with doubles, as fast as a test asks. Prints TAP."""
+"""tests/bench/peers on a tiny model: both sides train on the same data, every figure is there, bars are judged as
+stated. Its speeds mean nothing. The choice of a PyTorch is tested with doubles, which are as fast as a test asks.
+Prints TAP."""
 import contextlib
 import io
 import json
@@ -23,7 +24,7 @@ import cpu_class  # the same modules as peers'
 import torch_peer
 import torch_runs
 
-LEARNED = 0.1  # both start near log(vocab), from other numbers
+LEARNED = 0.1  # both start near log(vocab), from different initial values
 TINY = 'tiny B=4 T=64 float32'
 
 
@@ -36,7 +37,7 @@ def run(*words, python=sys.executable):
 
 
 def judge_row(name, runs):
-    """A round of 6 steps, of which 4 count."""
+    """A round of 6 steps, 4 of which count."""
     found = runs[0]
     first, expected = found['losses'][0], math.log(peers.TINY['vocab'])
     whole = len(runs) == 1 and len(found['seconds']) == 4 and min(found['seconds']) > 0
@@ -95,7 +96,8 @@ def verdicts():
 
 
 def budgets():
-    """Six tenths of what PyTorch had last, less 56 MiB; what cannot be met is said, and all is recomputed."""
+    """The budget is six tenths of PyTorch's last peak, less 56 MiB; if it cannot be met, a line says so, and all is
+    recomputed."""
     rows = {row.name: row for row in peers.pairs([('tiny', 4, 64)], 1.6)[0]}
     row, torch = rows['tiny B=4 T=64 float32, sherd'], 'tiny B=4 T=64 float32, torch'
     found = {'slow': [made_up([2.0], 1 << 29)], 'fast': [made_up([1.0], 1 << 30), made_up([1.0], 120 << 20)]}
@@ -133,11 +135,11 @@ if variant in said['fails']:
 print(json.dumps({{'seconds': [9.0] * 2 + [said['seconds'][variant]] * (job['steps'] - 2), 'losses': [],
                   'peak_bytes': said['peak'], 'torch': said['torch'], 'blas': [], 'reference_blas': False}}))
 """
-SPEEDS = dict(zip(torch_peer.VARIANTS, (4.0, 2.0, 8.0, 6.0)))  # seconds a step
+SPEEDS = dict(zip(torch_peer.VARIANTS, (4.0, 2.0, 8.0, 6.0)))  # seconds per step
 
 
 def double(name, torch='2.15', seconds=SPEEDS, peak=1 << 30, lacks=None, fails=None):
-    """An executable that answers as `python torch_peer.py` does; its jobs are noted beside it."""
+    """An executable that answers like `python torch_peer.py`; it records its jobs in a file next to it."""
     folder = pathlib.Path(name).absolute()
     folder.mkdir()
     said = {'torch': torch, 'seconds': seconds, 'peak': peak, 'lacks': lacks or {}, 'fails': fails or {}}
@@ -148,13 +150,13 @@ def double(name, torch='2.15', seconds=SPEEDS, peak=1 << 30, lacks=None, fails=N
 
 
 def jobs_of(python):
-    """Graph, optimizer and steps of each, in their order."""
+    """Graph, optimizer and steps of each job, in order."""
     lines = map(json.loads, (pathlib.Path(python).parent / 'jobs').read_text().splitlines())
     return [(line['graph'], line['optimizer'], line['steps']) for line in lines]
 
 
 def strongest_peer():
-    """Of two interpreters the one that is faster, with the fastest of what it has; --trial-steps and --steps."""
+    """Bars are judged against the faster of two interpreters, with its fastest variant; --trial-steps and --steps."""
     new = double('new', lacks={'compile fused': 'no such thing'}, peak=3 << 30, fails={
         'compile foreach': 'Traceback:\n  File\nInvalidCxxCompiler\ntorch.InductorError: no C++ compiler\n\nSet TORCH'})
     old = double('old', torch='1.13', seconds=dict(SPEEDS, **{'eager foreach': 1.0}))
@@ -177,7 +179,7 @@ def strongest_peer():
 
 
 def choose(*pythons):
-    """Of the double's rows; quietly."""
+    """Trials of the double's rows; quietly."""
     row = peers.pairs([('tiny', 4, 64)], None)[0][0]
     folder = pathlib.Path('chosen').absolute()
     folder.mkdir(exist_ok=True)
@@ -187,7 +189,8 @@ def choose(*pythons):
 
 
 def fastest_variant():
-    """Each of the four when it is the fastest; none when all fail or there is no interpreter; two with one PyTorch."""
+    """Each of the four variants, if it is the fastest; none, if all fail or there is no interpreter; two interpreters
+    with one PyTorch."""
     wrong = []
     for i, fastest in enumerate(torch_peer.VARIANTS):
         choice = choose(double(f'fast{i}', seconds=dict(SPEEDS, **{fastest: 0.5})))
@@ -205,7 +208,7 @@ def fastest_variant():
 
 
 def classes():
-    """Flags of a processor, the bar of bfloat16 and of what else is judged there."""
+    """Flags of a processor, its bar for bfloat16, and the other bars that are judged there."""
     flags = {'fpu avx2 avx512f avx512_bf16 amx_tile amx_bf16': ('AMX', 2.5),
              'avx2 avx512f amx_tile': ('AVX-512 without bf16', None),
              'avx512f avx512_bf16 avx2': ('AVX-512 with bf16', 1.6), 'avx avx2': ('AVX2', None), 'fpu': ('other', None)}
@@ -227,7 +230,7 @@ def classes():
 
 
 def missed(cpu, seconds):
-    """Output and exit status where Sherd takes so many times what PyTorch does in bfloat16, nothing else is run."""
+    """The verdict and the output if Sherd takes `seconds` for PyTorch's 1.0 in bfloat16; nothing else is run."""
     a = types.SimpleNamespace(json=None, trial_steps=5)
     rows, bars = peers.pairs([('tiny', 4, 64)], cpu.bfloat16)
     rows, bars = rows[2:], [bar for bar in bars if 'bfloat16' in bar.name]
@@ -242,7 +245,8 @@ def missed(cpu, seconds):
 
 
 def class_bars():
-    """1.7 times PyTorch: enough without AMX, too little with it. Where no bar is, the figure stands with the reason."""
+    """1.7 times PyTorch: enough without AMX, too little with it. If there is no bar, the figure stands with the
+    reason."""
     wrong = []
     for cpu, seconds, expected, words in ((cpu_class.CLASSES[0], 1 / 1.7, False, '>= 2.5   not met, against t\n'),
                                           (cpu_class.CLASSES[1], 1 / 1.7, True, '>= 1.6   met, against t\n'),
@@ -255,7 +259,7 @@ def class_bars():
 
 
 def run_recorded(folder, variant):
-    """A step of a job: what was compiled, and which AdamW was asked for. This PyTorch may have neither."""
+    """A step of a job: what was compiled, and which AdamW was requested. This PyTorch may have neither."""
     import torch
     graph, optimizer = variant.split()
     tokens, compiled, asked, adamw = folder / 'tokens.bin', [], [], torch.optim.AdamW
@@ -302,7 +306,7 @@ optim = of(AdamW=AdamW)
 
 
 def lacking():
-    """What a PyTorch has not is named, and refused in a job."""
+    """A feature that a PyTorch lacks is named, and refused in a job."""
     cannot = 'def compile(part):\n    raise RuntimeError("Python is too new\\n")'
     table = [('fused=False', 'raise RuntimeError', '', 'no fused AdamW', 'no torch.compile'),
              ('foreach=False', 'pass', cannot, 'no fused AdamW', 'cannot compile: Python is too new'),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tests/bench/sweep on a tiny model has a row for each choice, and refuses what it cannot read; the laws of
-tests/bench/growth are those of points that follow them. Prints TAP."""
+"""tests/bench/sweep on a tiny model has a row for each choice, and refuses arguments that it cannot read;
+tests/bench/growth recovers the laws of points that follow them. Prints TAP."""
 import json
 import os
 import pathlib

@@ -1,10 +1,10 @@
-"""Short training runs on made tokens, for the measurements of this folder."""
+"""Short training runs on generated tokens, for the measurements in this folder."""
 import json
 import os
 import subprocess
 
 WARM_UP = 2  # the first steps of a run, which do not count
-# Open MPI wants to be asked twice before it starts jobs of root, as in a container.
+# Open MPI needs two variables before it starts jobs as root, as in a container.
 ROOT = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if os.getuid() == 0 else {}
 KEYS = {'data.token_type': 'uint16', 'lr_scheduler.warmup_steps': 1, 'checkpoint.enable': 'false',
         'metrics.progress': 'false'}
@@ -22,12 +22,12 @@ def add_arguments(parser, steps, rounds):
 
 
 def write_tokens(path, count, vocab=256):
-    """Any tokens that the model has do: the work does not depend on them."""
+    """Any tokens of the vocabulary will do: the work does not depend on them."""
     path.write_bytes(b''.join((i * 7919 % vocab).to_bytes(2, 'little') for i in range(count)))
 
 
 def sherd(a, ranks, words):
-    """Run to its end; `a` as of add_arguments()."""
+    """Run to the end; `a` comes from add_arguments()."""
     words = ([] if ranks == 1 else a.mpirun.split() + ['-n', str(ranks)]) + [a.sherd, *words]
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, env=dict(os.environ, **ROOT))
     if done.returncode != 0:
@@ -35,7 +35,7 @@ def sherd(a, ranks, words):
 
 
 def train(a, folder, ranks, keys):
-    """All lines of metrics; `keys` over those of above."""
+    """All lines of metrics; `keys` override the ones above."""
     metrics = folder / 'out/metrics.jsonl'
     metrics.unlink(missing_ok=True)
     (folder / 'empty.yaml').write_text('{}\n')
@@ -45,6 +45,7 @@ def train(a, folder, ranks, keys):
 
 
 def steps(lines):
-    """Those of a step, in their order, the warm-up included; with what the line of the start says of all of them."""
+    """The lines of steps, in order, including the warm-up; each with the fields of the start line that hold for all of
+    them."""
     flops = {key: lines[0][key] for key in lines[0] if key.startswith('flops_per_token')}
     return [{**flops, **line} for line in lines if 'loss' in line]

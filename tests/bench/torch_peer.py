@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 or Llama on CPUs in PyTorch, as fast as its documented parts make them: what
-tests/bench/peers sets Sherd's steps beside. The model is that of tests/gpu/torch_step.py.
+"""Training steps of GPT-2 or Llama on CPUs in PyTorch, as fast as its documented parts allow: tests/bench/peers
+compares Sherd's steps with them. The model is that of tests/gpu/torch_step.py.
 
     tests/bench/torch_peer.py --job JSON    rank 0 prints one line of JSON
-    tests/bench/torch_peer.py --can MODE    one line of JSON: why this PyTorch cannot, by variant; '' when it can
+    tests/bench/torch_peer.py --can MODE    one line of JSON: why this PyTorch cannot, by variant; '' if it can
 
 A job: family, layers, dim, heads, kv_heads, head_dim, ffn, vocab, tied; batch (of a rank), seq, steps, precision
 (float32, bfloat16), threads, mode (plain, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a
 file of uint16); and the variant: graph (eager; compile: blocks, and head with loss), optimizer (AdamW: foreach, fused).
-What this PyTorch lacks is refused in one line.
+A job that needs something this PyTorch lacks is refused in one line.
 """
 import argparse
 import contextlib
@@ -42,18 +42,18 @@ def why_not_mode(mode):
             return f'PyTorch {torch.__version__} has no gloo'
     except ImportError:
         return f'{sys.executable} has no torch (Debian: python3-torch)'
-    except AttributeError:  # PyTorch 1.13 cannot be asked for gloo
+    except AttributeError:  # PyTorch 1.13 cannot be asked whether it has gloo
         pass
     try:
         if mode == 'fsdp':
             find_fully_shard()
-    except Exception:  # where the module is there, it may still not load: PyTorch 1.13 with Python 3.11
+    except Exception:  # the module may exist and still not load: PyTorch 1.13 with Python 3.11
         return f'PyTorch {torch.__version__} has no fully_shard; 2.4 has'
     return ''
 
 
 def why_not_compile():
-    """Asked of a function that is never called: whether a compiler of C++ is there only a run can tell."""
+    """Asks with a function that is never called: only a run can tell whether there is a C++ compiler."""
     import torch
     if not hasattr(torch, 'compile'):
         return f'PyTorch {torch.__version__} has no torch.compile; 2.0 has'
@@ -65,7 +65,7 @@ def why_not_compile():
 
 
 def why_not_fused():
-    """Some versions have it for GPUs alone, and find out at the parameters."""
+    """Some versions have fused AdamW only for GPUs, and notice only when they see the parameters."""
     import torch
     try:
         torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], fused=True)
@@ -80,7 +80,7 @@ def why_not(mode, graph, optimizer):
 
 
 def libraries():
-    """What is behind the products, by the files that are mapped."""
+    """The libraries behind the products, from the mapped files."""
     import torch
     names = {line.split()[-1] for line in pathlib.Path('/proc/self/maps').read_text().splitlines() if '/' in line}
     found = sorted(name for name in names if re.search(r'lib(blas|openblas|blis|mkl)', os.path.basename(name)))
@@ -89,7 +89,7 @@ def libraries():
 
 
 def is_reference(found):
-    """Debian's libblas3 without any other library beside it."""
+    """Debian's libblas3 and no other library with it."""
     fast = [name for name in found if re.search('openblas|blis|mkl|MKL', name)]
     return not fast and any('blas' in name for name in found)
 
@@ -117,7 +117,7 @@ def wrap(job, model):
     if job.mode == 'plain':
         return model
     torch.distributed.init_process_group('gloo', init_method=f'file://{job.store}', rank=job.rank, world_size=job.ranks,
-                                         timeout=PATIENCE)  # a rank that fails does not keep the others for ever
+                                         timeout=PATIENCE)  # a rank that fails does not make the others wait for ever
     if job.mode == 'ddp':
         return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     fully_shard, policy = find_fully_shard()

@@ -1,8 +1,8 @@
-"""PyTorch's side of tests/bench/peers: runs of torch_peer.py, and which of its variants is the fastest here.
+"""PyTorch's side of tests/bench/peers: runs of torch_peer.py, and the choice of the variant that is fastest here.
 
 A peer is an interpreter with its PyTorch. Each takes part in every row with the variant that was the fastest in short
-trials of that row on this machine, and bars are judged against the fastest peer. What a PyTorch lacks, and what fails
-in its trial (no C++ compiler, for instance), is left out with the reason.
+trials of that row on this machine, and bars are judged against the fastest peer. A variant that a PyTorch lacks, or
+that fails in its trial (no C++ compiler, for instance), is left out with the reason.
 """
 import collections
 import json
@@ -18,21 +18,21 @@ import timed
 import torch_peer
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / 'torch_peer.py'
-# Freed memory is kept. Compiled code is made in the process: workers would take cores and memory beside it.
+# Freed memory is kept. Code is compiled inside the process: workers would take additional cores and memory.
 TUNED = {'MALLOC_MMAP_MAX_': '0', 'MALLOC_TRIM_THRESHOLD_': '-1', 'MALLOC_TOP_PAD_': '268435456',
          'GLOO_SOCKET_IFNAME': 'lo', 'TORCHINDUCTOR_COMPILE_THREADS': '1'}
 ERROR = re.compile(r'[A-Za-z_][\w.]*(Error|Exception|Failed|NotFound)\b.*: ')
 
-# `torch`: its version; None where nothing ran. `speeds`: tokens/s of the variants that ran; `left_out`: reasons of the
-# others. `chosen`: the fastest, or None.
+# `torch`: its version; None if nothing ran. `speeds`: tokens/s of the variants that ran; `left_out`: the reasons for
+# the others. `chosen`: the fastest, or None.
 Trial = collections.namedtuple('Trial', 'row python torch speeds left_out chosen')
-# Found by choose(): the rows, with each of PyTorch in place of the one without a peer; the names of those, by its name;
-# trials; rows without any variant, with the reason.
+# Found by choose(): the rows, where the rows of all peers replace each row of PyTorch without a peer; the names of
+# these, by its name; trials; rows without any variant, with the reason.
 Choice = collections.namedtuple('Choice', 'rows rivals trials left_out')
 
 
 class Failed(Exception):
-    """A run of PyTorch ended otherwise than it should; one line says why."""
+    """A run of PyTorch did not end as it should; one line says why."""
 
 
 def reason_in(text):
@@ -43,7 +43,7 @@ def reason_in(text):
 
 
 def what_lacks(python, mode):
-    """Reasons by variant; '' where it can be tried."""
+    """Reasons by variant; '' if it can be tried."""
     try:
         done = subprocess.run([python, str(SCRIPT), '--can', mode], capture_output=True, text=True)
     except OSError as error:
@@ -54,7 +54,7 @@ def what_lacks(python, mode):
 
 
 def run(python, variant, row, model, steps, folder, tokens):
-    """The last line of rank 0, its warm-up taken off."""
+    """The last line of rank 0, without the warm-up steps."""
     store = folder / 'store'
     store.unlink(missing_ok=True)
     graph, optimizer = variant.split()
@@ -75,7 +75,7 @@ def run(python, variant, row, model, steps, folder, tokens):
 
 
 def try_variants(python, row, lacks, run_once):
-    """A trial of each variant that this PyTorch has, in turn; run_once(variant) is one run of it."""
+    """A trial of each variant that this PyTorch has, in turn; run_once(variant) runs it once."""
     speeds, left_out, version = {}, {}, None
     for variant in torch_peer.VARIANTS:
         if lacks[variant]:
@@ -93,19 +93,19 @@ def try_variants(python, row, lacks, run_once):
 
 
 def name_of(trial, taken):
-    """Of its row; two interpreters may have one PyTorch."""
+    """The name of a trial's row; two interpreters may have the same PyTorch."""
     name = f'{trial.row} {trial.torch}, {trial.chosen}'
     return f'{name} of {trial.python}' if name in taken else name
 
 
 def reasons(trial):
-    """Those of all variants: once, when they have the same."""
+    """The reasons of all variants; equal ones once."""
     each = sorted(set(trial.left_out.values()))
     return f'{trial.python}: {"; ".join(each)}'
 
 
 def choose(rows, pythons, run_once):
-    """Trials of all rows of PyTorch; run_once(python, variant, row) is one run, or raises Failed."""
+    """Trials of all rows of PyTorch; run_once(python, variant, row) runs one, or raises Failed."""
     modes = sorted({row.how for row in rows if row.who == 'torch'})
     lacks = {(python, mode): what_lacks(python, mode) for python in pythons for mode in modes}
     choice = Choice([], {}, [], {})
@@ -127,7 +127,7 @@ def choose(rows, pythons, run_once):
 
 
 def print_trials(trials, steps):
-    """What was tried, * at what the rounds take; then what was left out of it, with the reason."""
+    """The variants that were tried, with a * at the one that the rounds take; then those left out, with the reason."""
     if not trials:
         return
     names = [f'{trial.row} {trial.torch or trial.python}' for trial in trials]

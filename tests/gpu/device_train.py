@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The whole trainer on one GPU: it starts at all, it learns as on the CPU, 2 and 4 ranks that share the GPU learn as
-one, by NCCL and through host memory, and checkpoints go to the CPU and back. Prints TAP.
+"""The whole trainer on one GPU: it starts at all, it learns like the CPU, 2 and 4 ranks that share the GPU learn like
+one, by NCCL and through host memory, and checkpoints move to the CPU and back. Prints TAP.
 
     tests/gpu/device_train.py [smoke] [learn] [mesh] [checkpoint]
 
@@ -19,8 +19,8 @@ from trains import CPU, CUDA, BOUND, MESHES, as_on_cpu, checkpoints, evaluates, 
 
 NCCL, MPI = {'comm.backend': 'nccl'}, {'comm.backend': 'mpi'}
 STEPS = 50
-# What models for GPUs have: heads of 64 for tensor cores and cuDNN, sizes that are no power of two. On emulated GPUs it
-# would take hours; there the model is the smallest that learns.
+# A model like those for GPUs: heads of 64 for tensor cores and cuDNN, sizes that are not powers of two. On emulated
+# GPUs this would take hours, so there the model is the smallest that learns.
 REAL = {'model.n_layers': 3, 'model.dim': 192, 'model.n_heads': 3, 'model.head_dim': 64, 'model.vocab_size': 509,
         'model.max_seq_len': 160, 'model.ffn_dim': 512, 'training.seq_len': 160, 'training.global_batch_size': 8,
         'optimizer.lr': 3e-3, 'lr_scheduler.warmup_steps': 5, 'model.init_std': 0.05}
@@ -33,7 +33,7 @@ def emulated():
 
 
 def write_chain(path, vocab, count):
-    """Tokens that can be learnt: each follows from the one before, but for one in eight."""
+    """Tokens that can be learnt: each follows from the one before, except for one in eight."""
     draw, token, tokens = random.Random(3), 0, []
     for _ in range(count):
         token = draw.randrange(vocab) if draw.random() < 1 / 8 else (5 * token + 1) % vocab
@@ -64,7 +64,7 @@ def as_one_rank(model, mesh, precision, how):
 
 
 def versions():
-    """What the rest of the output is to be read with; says what it finds and complains of nothing."""
+    """Context for reading the rest of the output; prints what it finds and never complains."""
     for words in (['nvidia-smi', '--query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.draw,power.limit',
                    '--format=csv'], ['nvcc', '--version'], [os.environ['SHERD'], '--version']):
         try:
@@ -77,7 +77,7 @@ def versions():
 
 
 def starts(mesh, how):
-    """Five steps of a tiny model, and what it said: which libraries were loaded, and from where."""
+    """Five steps of a tiny model, and its messages: which libraries were loaded, and from where."""
     steps = run('smoke', 'gpt2', CUDA, mesh, **{'training.steps': 5, 'training.mixed_precision_param': 'bfloat16'}, **how)
     losses = job.losses(steps)
     print('#', mesh, *how.values(), 'losses', *(f'{loss:.4f}' for loss in losses))

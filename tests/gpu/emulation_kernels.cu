@@ -90,7 +90,7 @@ __global__ void look_at_shared(int *good)
         if (room[i] == room[i])
             *good = 0;
     __syncthreads();
-    room[threadIdx.x] = 1; /* not what the next block finds */
+    room[threadIdx.x] = 1; /* must not be what the next block finds */
 }
 
 void launch_fault(void (*kernel)(int *), unsigned threads, size_t shared_bytes)

@@ -1,6 +1,6 @@
-/* A driver without a device, for test_cudnn_plan: cuDNN makes the plans of a GPU that is described to it, and asks the
- * driver for no more than to take its kernels. Built as a shared library that calls itself libcuda.so.1. Every function
- * that cuDNN looks up has to be there; those of the list below are not called, or need no answer. */
+/* A driver without a device, for test_cudnn_plan: cuDNN makes plans for a GPU that is described to it, and only asks
+ * the driver to accept its kernels. Built as a shared library named libcuda.so.1. Every function that cuDNN looks up
+ * must exist; those in the list below are not called, or need no answer. */
 #include <stddef.h>
 
 enum { NO_DEVICE = 100, NOT_FOUND = 500, VERSION = 13000 };

@@ -1,12 +1,12 @@
-/* A double of libnvidia-ml: two GPUs whose figures follow from their place on the bus, and what goes wrong with such a
- * library, by the word in SHERD_NVML:
- *   start       cannot be started
- *   lost        GPUs that are not there
+/* A double of libnvidia-ml: two GPUs whose figures follow from their place on the bus, and ways in which such a
+ * library fails, chosen by the word in SHERD_NVML:
+ *   start       it cannot be started
+ *   lost        the GPUs are missing
  *   unsupported no figure is supported, as in a virtual machine
  *   partly      clock and reasons are not supported, as on consumer cards
  *   late        each figure takes an hour
- * In the file SHERD_NVML_MARK a letter is added when that hour begins (a), and when the library is shut down (z).
- * Built with -DFEW it has what is needed and no more. */
+ * A letter is added to the file SHERD_NVML_MARK when that hour begins (a), and when the library is shut down (z).
+ * Built with -DFEW it has the necessary functions and no others. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +88,7 @@ int nvmlDeviceGetPowerManagementDefaultLimit(void *gpu, unsigned *milliwatts)
     return tell(gpu, milliwatts, 700000, 700000);
 }
 
-/* which: 1 is the multiprocessors' */
+/* which: 1 is the multiprocessors' clock */
 int nvmlDeviceGetClockInfo(void *gpu, int which, unsigned *mhz)
 {
     return is("partly") || which != 1 ? NOT_SUPPORTED : tell(gpu, mhz, 1700, 1200);
@@ -99,13 +99,13 @@ int nvmlDeviceGetMaxClockInfo(void *gpu, int which, unsigned *mhz)
     return which != 1 ? NOT_SUPPORTED : tell(gpu, mhz, 1980, 1980);
 }
 
-/* which: 0 is the chip's */
+/* which: 0 is the chip's sensor */
 int nvmlDeviceGetTemperature(void *gpu, int which, unsigned *celsius)
 {
     return which != 0 ? NOT_SUPPORTED : tell(gpu, celsius, 60, 81);
 }
 
-/* The first waits for work, which holds nothing; the second is held by its limit, and by heat. */
+/* The first GPU waits for work, so nothing limits it; the second is limited by its power limit and by heat. */
 #ifdef OLD
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *gpu, unsigned long long *bits)
 #else

@@ -98,7 +98,7 @@ void optest_device_order(int order)
 }
 #endif
 
-/* The address sanitizer sees more where an allocation ends with its last byte. */
+/* The address sanitizer sees more if an allocation ends at its last byte. */
 #ifdef WITH_ASAN
 enum { GUARD = 0 };
 #else
@@ -149,7 +149,7 @@ static size_t bytes_of(const struct sh_operand *o)
     return (size_t)optest_elems(o) * (size_t)sh_dtype_bytes(o->dtype);
 }
 
-/* The slot before this one that has the same storage; the slot itself when there is none. */
+/* The earlier slot that has the same storage; the slot itself if there is none. */
 static int first_slot(struct sh_op_call *call, int slot)
 {
     for (int i = 0; i < slot; i++)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The trainer on emulated GPUs whose streams do what was put into them late, and in another order each time: nobody has to
-notice. Prints TAP. SHERD_LONG=1 tries many more orders.
+"""The trainer on emulated GPUs whose streams do their work late, and in another order each time: this must not show.
+Prints TAP. SHERD_LONG=1 tries many more orders.
 
 Only in a build that was configured --with-cuda=emulated.
 """

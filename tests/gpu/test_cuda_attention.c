@@ -1,5 +1,5 @@
-/* Attention of CUDA against the reference: lengths around the edges of tiles, all ratios of heads, documents that begin
- * anywhere, scores that are far apart; by tensor cores (bf16, head sizes of 32, 64, 96, 128) and by ordinary
+/* Attention of CUDA against the reference: lengths around the edges of tiles, all ratios of heads, documents that
+ * start anywhere, scores that are far apart; by tensor cores (bf16, head sizes of 32, 64, 96, 128) and by ordinary
  * arithmetic. The same bits in any order of threads and blocks. */
 #include "kernels/cuda/cuda.h"
 #include "tests/gpu/optest_device.h"
@@ -40,13 +40,13 @@ static const struct attention_shape tensor_shapes[] = {
     {1, 129, 4, 2, 64, false, 0}, {2, 64, 2, 2, 128, false, 0}, {1, 131, 2, 1, 128, true, 0}, {1, 90, 1, 1, 96, false, 0},
     {1, 300, 1, 1, 32, true, 0},
     {2, 65, 2, 1, 32, false, 1}, {1, 200, 4, 2, 64, true, 7},   {1, 300, 2, 1, 32, false, 70}, {1, 131, 2, 1, 128, false, 64},
-#ifndef SH_CUDA_EMULATED /* what models have; those without documents are cuDNN's */
+#ifndef SH_CUDA_EMULATED /* shapes of real models; without documents cuDNN takes them */
     {2, 512, 8, 2, 128, false, 0}, {1, 1024, 4, 4, 64, false, 0}, {1, 1024, 4, 1, 128, true, 0},
 #endif
 };
 /* clang-format on */
 
-/* With SHERD_FEW_SHAPES in the environment only the first of each, for programs that a sanitizer makes slow. */
+/* With SHERD_FEW_SHAPES in the environment only the first of each, for programs that a sanitizer slows down. */
 static size_t n_any = sizeof any_shapes / sizeof any_shapes[0],
               n_tensor = sizeof tensor_shapes / sizeof tensor_shapes[0];
 
@@ -58,9 +58,9 @@ static double size_of(const struct sh_operand *x)
     return sqrt(sum / (double)optest_elems(x));
 }
 
-/* Weights and their gradients are rounded to bf16 before they are multiplied: an output is a sum of products that are
- * each off by 2^-9 of themselves, at random, of which the largest few count. As a whole the output is then off by less
- * than 2^-8 of its size; one element by some deviations of that. In f32, all errors are those of sums. */
+/* Weights and their gradients are rounded to bf16 before they are multiplied: an output is a sum of products, each
+ * off by 2^-9 of itself, at random, of which the few largest matter. The output as a whole is then off by less than
+ * 2^-8 of its size; one element by a few deviations of that. In f32, all errors are those of sums. */
 static void check_near(const struct optest *ref, const struct optest *t, int i, double terms)
 {
     const struct sh_operand *x = &ref->call.out[i], *y = &t->call.out[i];
@@ -79,7 +79,7 @@ static void check_near(const struct optest *ref, const struct optest *t, int i, 
     optest_within(ref, t, i, 8 * 0x1p-8 * size, 0x1p-7);
 }
 
-/* n outputs of the call, as the reference says, and with the same bits in all orders. */
+/* Check n outputs of the call against the reference, and for the same bits in all orders. */
 static void check(const struct optest *t, int n, double terms)
 {
     struct optest ref, first, other;
@@ -137,8 +137,8 @@ static void test_tensor_cores(void **state)
         check_shape(SH_BF16, tensor_shapes[i]);
 }
 
-/* Scores of hundreds: exponentials overflow without the maximum, and rows' maxima grow from tile to tile. A row is then
- * one value, or few; lse is as large as the scores, whose sums of 32 products are off by f32's rounding. */
+/* Scores of hundreds: exponentials overflow without the maximum, and rows' maxima grow from tile to tile. A row then
+ * consists of one value, or few; lse is as large as the scores, whose sums of 32 products are off by f32's rounding. */
 static void test_large_scores(void **state)
 {
     (void)state;
@@ -155,7 +155,7 @@ static void test_large_scores(void **state)
     optest_end(&t);
 }
 
-/* A NaN in the last query reaches no other row. */
+/* A NaN in the last query affects no other row. */
 static void test_nan_stays_in_its_row(void **state)
 {
     static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
@@ -177,7 +177,7 @@ static void test_nan_stays_in_its_row(void **state)
     }
 }
 
-/* What is too large for all kernels is refused. */
+/* A head that is too large for all kernels is refused. */
 static void test_head_too_large(void **state)
 {
     (void)state;

@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-/* Not sh_kernels_cuda: its functions are there in builds with a GPU only. */
+/* Not sh_kernels_cuda: its functions exist only in builds with a GPU. */
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads;
@@ -77,8 +77,8 @@ static const struct sh_kernel_table table = {
 };
 /* clang-format on */
 
-/* Lengths around vectors, blocks and grids; matrices around warps, blocks, and what a thread has of a row. With
- * SHERD_FEW_SHAPES in the environment only the first of each, for programs that a sanitizer makes slow. */
+/* Lengths around vectors, blocks and grids; matrices around warps, blocks, and a thread's share of a row. With
+ * SHERD_FEW_SHAPES in the environment only the first of each, for programs that a sanitizer slows down. */
 static const int64_t lengths[] = {1, 7, 32, 1023, 1024, 8195};
 static const int64_t matrices[][2] = {{1, 1}, {3, 17}, {65, 33}, {21, 768}, {2, 3001}, {2, 8232}};
 
@@ -101,7 +101,7 @@ static void norm_refuses(void **state)
     optest_end(&t);
 }
 
-/* Nothing is read or written outside the table; what the token stands for cannot be used. */
+/* Nothing is read or written outside the table; the row of such a token is unusable. */
 static void embed_outside(void **state)
 {
     (void)state;
@@ -128,7 +128,7 @@ static void embed_outside(void **state)
     optest_end(&t);
 }
 
-/* The reference's accumulator and its rounding, bit for bit, over floats of all sizes. */
+/* Against the reference's accumulator and its rounding, bit for bit, over floats of all sizes. */
 static void check_exact(int64_t n, int exponents, bool add, double odd)
 {
     struct optest t, round;
@@ -169,7 +169,7 @@ static void exact(void **state)
     check_exact(0x1000, 1, true, (double)0x1.fffffep127f);
 }
 
-/* The digits of an accumulator that nothing was added to, and rounding of all lengths of it. */
+/* The digits of an accumulator that nothing was added to, and rounding at every length of it. */
 static void exact_rounds(void **state)
 {
     (void)state;
@@ -185,7 +185,7 @@ static void exact_rounds(void **state)
     }
 }
 
-/* More runs than one launch takes; every third element belongs to none and keeps its bits. */
+/* More runs than one launch takes; every third element belongs to no run and keeps its bits. */
 static void check_many_runs(enum sh_op_kind kind)
 {
     enum { N = 600, RUNS = N / 3 };
@@ -218,7 +218,7 @@ static void update_has_many_runs(void **state)
         check_many_runs(elem_updates[i]);
 }
 
-/* Any stretch of a stream, to any address, as the CPU makes it; and nothing around it. */
+/* Any stretch of a stream, to any address, equal to the CPU's; and nothing around it is touched. */
 static void check_initial(int64_t first, int64_t n, uint64_t key, int shift, bool halves)
 {
     enum { MOST = 1032 };
@@ -254,7 +254,7 @@ static void initial_values(void **state)
     }
 }
 
-/* Sums of parts, of any length and place, as the CPU makes them. */
+/* Sums of parts, of any length and place, equal to the CPU's. */
 static void check_mixsum(int64_t n, int shift, bool halves)
 {
     enum { MOST = 2 * SH_MIXSUM_PART + 100 };
@@ -302,7 +302,8 @@ static uint64_t take_slot(uint64_t *slots)
     return found[1];
 }
 
-/* n numbers with `bad` of them not finite, the largest among the others; the count, and that a second look begins anew. */
+/* n numbers, `bad` of them not finite, the largest finite number among the others: checks the count, and that a
+ * second look starts again from zero. */
 static void check_damage(int64_t n, bool halves, size_t shift)
 {
     enum { MOST = 5000 };
@@ -333,7 +334,7 @@ static void check_damage(int64_t n, bool halves, size_t shift)
     free(room);
 }
 
-/* As the comment of the kernel says it. */
+/* As the kernel's comment describes it. */
 static uint64_t sum_words(const unsigned char *x, int64_t bytes)
 {
     uint64_t sum = 0, word;

@@ -1,4 +1,5 @@
-/* Times of a GPU after ten days: the emulated clock tells what lies between its first events and others to 64 ms only. */
+/* Times of a GPU after ten days: the emulated clock gives the time between its first events and others only to within
+ * 64 ms. */
 #include "src/base/time.h"
 #include "src/device/device.h"
 
@@ -41,7 +42,7 @@ static int close_gpu(void **state)
     return 0;
 }
 
-/* Two events some 3 ms apart, and what that can be at least and at most. */
+/* Two events some 3 ms apart, and the least and most that their distance can be. */
 static void mark_two(void *event[2], int64_t *least, int64_t *most)
 {
     int64_t before = sh_now_ns(), between, then;
@@ -70,7 +71,7 @@ static void test_span(void **state)
         gpu->event_destroy(event[i]);
 }
 
-/* On the host's clock, which a read-back ties them to anew. */
+/* On the host's clock, to which a read-back ties them again. */
 static void test_clock(void **state)
 {
     void *event[2] = {gpu->event_create(true), gpu->event_create(true)};

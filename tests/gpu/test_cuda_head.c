@@ -1,5 +1,5 @@
 /* The head of CUDA against the reference, on the double of cuBLASLt: vocabularies of any size, masked targets, chunks
- * that do not divide the rows or exceed them, sums that go on from earlier values. */
+ * that do not divide the rows or exceed them, sums that continue from earlier values. */
 #include "kernels/cuda/cuda.h"
 #include "tests/gpu/optest_device.h"
 #include "tests/op/calls.h"
@@ -61,7 +61,7 @@ static void check(struct optest *t, int n, const struct bound *bound)
     optest_end(t);
 }
 
-/* A row's loss is off as its logits are, and as a sum of V exponentials is. */
+/* A row's loss is off by the error of its logits plus that of a sum of V exponentials. */
 static struct bound loss_bound(struct head_shape s)
 {
     double rows = (double)(s.batch * s.seq);
@@ -76,8 +76,8 @@ static void check_loss(enum sh_dtype act, struct head_shape s)
     check(&t, 1, &bound);
 }
 
-/* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, and in bf16 each is
- * rounded; they are multiplied by numbers below 6. dw sums them over rows, which gives 2 again. */
+/* The absolute gradients of one row's logits sum to at most 2 * loss_scale, and in bf16 each is rounded; they are
+ * multiplied by numbers below 6. dw sums them over rows, which gives 2 again. */
 static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
 {
     struct optest t;
@@ -134,7 +134,7 @@ static void test_bf16(void **state)
     check_shapes(SH_BF16);
 }
 
-/* Nothing to learn from: no loss, zero gradients, and dw as it was. */
+/* Nothing to learn from: no loss, zero gradients, and dw unchanged. */
 static void test_all_masked(void **state)
 {
     (void)state;
@@ -155,7 +155,7 @@ int main(void)
     };
     if (!optest_device_there())
         return 0;
-    /* Scratch is 32 MiB a call: pages that were had once are kept. */
+    /* Scratch is 32 MiB per call: keep pages once they are allocated. */
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     return cmocka_run_group_tests_name("cuda_head", tests, NULL, NULL);

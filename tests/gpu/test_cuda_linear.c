@@ -1,5 +1,5 @@
-/* Linear layers of CUDA against the reference, on the double of cuBLASLt: both orders of storage, bias, residual
- * gradient, sums that go on, operands at any address, more shapes than are remembered. */
+/* Linear layers of CUDA against the reference, on the double of cuBLASLt: both storage orders, bias, residual
+ * gradient, sums that continue, operands at any address, more shapes than are remembered. */
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/gpu/optest_device.h"
@@ -118,7 +118,7 @@ static void test_bf16(void **state)
     check_all(SH_BF16);
 }
 
-/* dx in the storage of dres, as the place pass may put it. */
+/* dx in the storage of dres, where the place pass may put it. */
 static void test_in_place(void **state)
 {
     (void)state;
@@ -134,7 +134,7 @@ static void test_in_place(void **state)
     optest_end(&ref);
 }
 
-/* A bias that begins where the output could not: in a unit, where parameters lie end to end. */
+/* A bias that starts where the output could not: in a unit, in which parameters are packed end to end. */
 static void test_shifted_bias(void **state)
 {
     enum { ROWS = 4, COLS = 16, SHIFT = 1 };
@@ -169,7 +169,7 @@ static void test_shifted_bias(void **state)
     device_free(dy);
 }
 
-/* On the device and by the reference; output 0 in the storage of input alias_in (-1: in its own). */
+/* On the device and by the reference; output 0 in the storage of input alias_in (-1: separate). */
 static void check_lora(struct optest *t, int alias_in)
 {
     struct optest ref;
@@ -204,7 +204,7 @@ static void test_lora(void **state)
     }
 }
 
-/* Twice through more shapes than have room: the second time round, the first are chosen again. */
+/* Twice through more shapes than there is room for: the second time round, the first ones are chosen again. */
 static void test_many_shapes(void **state)
 {
     (void)state;
@@ -257,7 +257,7 @@ int main(void)
     };
     if (!optest_device_there())
         return 0;
-    /* Scratch is 32 MiB a call: pages that were had once are kept. */
+    /* Scratch is 32 MiB per call: keep pages once they are allocated. */
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     return cmocka_run_group_tests_name("cuda_linear", tests, NULL, NULL);

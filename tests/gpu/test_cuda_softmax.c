@@ -1,5 +1,5 @@
 /* Softmax and cross entropy of rows of logits on CUDA against float64: any vocabulary, masked rows, all types of
- * gradient in the place of the logits, sums that go on; and the same bits in any order of threads. */
+ * gradient in place of the logits, sums that continue; and the same bits in any order of threads. */
 #include "kernels/cuda/head.h"
 #include "tests/gpu/optest_device.h"
 
@@ -21,7 +21,7 @@ static const struct shape shapes[] = {{1, 1, 1},    {3, 5, 1},       {7, 64, 1},
                                       {5, 4099, 1}, {2, 17000, 200}, {300, 33, 5}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-/* What a call reads and writes, on the host. */
+/* A call's inputs and outputs, on the host. */
 struct data {
     int64_t rows, vocab, ld;
     float *logits; /* [rows,ld] */
@@ -41,7 +41,7 @@ static size_t logits_bytes(const struct data *d)
     return (size_t)(d->rows * d->ld) * sizeof(float);
 }
 
-/* What stands behind the vocabulary is NaN and must not matter; one target in five is masked. */
+/* Values past the vocabulary are NaN and must not matter; one target in five is masked. */
 static struct data make(struct shape s)
 {
     struct data d = {.rows = s.rows, .vocab = s.vocab, .ld = (s.vocab + 63) / 64 * 64, .loss = 2};
@@ -72,7 +72,8 @@ static void drop(struct data *d)
     free(d->targets);
 }
 
-/* With SHERD_FEW_SHAPES in the environment one order of threads: a race detector, which is slow, finds the same in each. */
+/* With SHERD_FEW_SHAPES in the environment only one order of threads: a race detector, which is slow, finds the same
+ * in each. */
 static int orders;
 
 enum { NO_GRADIENT = -1 };
@@ -119,7 +120,7 @@ static double gradient_at(const struct data *d, int64_t r, int64_t v, int gradie
     return gradient == SH_BF16 ? sh_bf16_to_f32(((const sh_bf16 *)(const void *)row)[v]) : row[v];
 }
 
-/* Exponentials of differences as large as `spread` times ten are off by their rounding. */
+/* Exponentials of differences as large as ten times `spread` are off by their rounding. */
 static void check_row(const struct data *before, const struct data *after, int64_t r, int gradient, double spread)
 {
     double lse = lse_of(before, r), eps = 0x1p-23 * (8 + 12 * spread), type = gradient == SH_BF16 ? 0x1p-8 : 0x1p-22;
@@ -174,7 +175,7 @@ static void test_shapes(void **state)
     }
 }
 
-/* Only the loss: the logits stay. */
+/* Only the loss: the logits stay unchanged. */
 static void test_loss_leaves_logits(void **state)
 {
     (void)state;
@@ -186,7 +187,7 @@ static void test_loss_leaves_logits(void **state)
     drop(&d);
 }
 
-/* A NaN among the logits, and a class that there is not, show in the loss; a masked row hides its own. */
+/* A NaN among the logits, and a class that does not exist, show in the loss; a masked row hides its own. */
 static void test_not_finite(void **state)
 {
     (void)state;

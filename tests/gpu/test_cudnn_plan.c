@@ -1,7 +1,7 @@
-/* cuDNN makes plans of our graphs of attention for GPUs that are not here: they are described to it, and the driver is
- * a double without a device (fake_libcuda.c, libcuda.so.1 beside this program). What is tested is the code that a run
- * uses: both graphs are accepted, there are kernels for them, and those want no more scratch than a plan of memory sets
- * aside. */
+/* cuDNN makes plans of our attention graphs for GPUs that are not present: they are described to it, and the driver
+ * is a double without a device (fake_libcuda.c, libcuda.so.1 next to this program). The test covers the code that a
+ * run uses: both graphs are accepted, there are kernels for them, and the kernels need no more scratch than a memory
+ * plan sets aside. */
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/work_product.h"
@@ -32,11 +32,11 @@ static const struct gpu {
 struct shape {
     int64_t batch, seq;
     int heads, kv_heads, dim;
-    bool is_long; /* only when SHERD_LONG is set */
+    bool is_long; /* only if SHERD_LONG is set */
     bool any_order;
 };
 
-/* GPT-2; Llama 8B; its pieces of one key-value head; one head at the longest sequence that has room. */
+/* GPT-2; Llama 8B; its pieces of one key-value head; one head at the longest sequence that there is room for. */
 static const struct shape shapes[] = {
     {8, 1024, 12, 12, 64, false, false}, {2, 4096, 32, 8, 128, false, false}, {1, 8192, 32, 8, 128, true, false},
     {4, 2048, 32, 4, 64, true, false},   {1, 16384, 8, 8, 128, true, false},  {3, 128, 4, 1, 128, true, false},
@@ -106,8 +106,8 @@ static int count(const struct sh_cudnn_shape *s, enum sh_cudnn_tensor y)
     return n;
 }
 
-/* training.deterministic: in one order dq is a product, in any order it is copied from sums in f32; and the scratch is that of
- * the graph. */
+/* training.deterministic: in one order dq is a product, in any order it is copied from sums in f32; and the scratch
+ * matches the graph. */
 static void test_orders(void **state)
 {
     (void)state;
@@ -133,7 +133,8 @@ static void test_orders(void **state)
     }
 }
 
-/* What is not for cuDNN, by its shape alone: f32, other heads, cut tiles, documents, and a [T,T] beyond its room. */
+/* Calls that cuDNN does not take, by their shape alone: f32, other heads, cut tiles, documents, and a [T,T] that
+ * exceeds its room. */
 static void test_others(void **state)
 {
     (void)state;

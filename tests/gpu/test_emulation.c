@@ -1,4 +1,4 @@
-/* The emulation of CUDA itself: it runs kernels as a GPU does, and it sees what it says that it sees. */
+/* Tests of the CUDA emulation itself: it runs kernels as a GPU does, and it finds the faults that it claims to find. */
 #include "tests/gpu/emulated/order_of_threads.h"
 #include "tests/gpu/emulation_kernels.h"
 
@@ -49,7 +49,7 @@ static void runs_in_all_orders(void **state)
     sh_emulated_set_order(SH_EMULATED_FORWARD);
 }
 
-/* Without its barrier a thread reads what others have not written yet; who that is depends on the order. */
+/* Without its barrier a thread reads what others have not written yet; which thread that is depends on the order. */
 static void finds_a_missing_barrier(void **state)
 {
     uint32_t x[N], y[SH_EMULATED_ORDERS][N];
@@ -85,7 +85,7 @@ static void starts_with_poison(void **state)
     assert_true(emulation_shared_is_poisoned());
 }
 
-/* What a child says on stderr before it dies of the fault; it must die. */
+/* The text that a child prints to stderr before it dies of the fault; it must die. */
 static void die_of(enum emulation_fault fault, char *text, size_t room)
 {
     int ends[2], status;

@@ -1,5 +1,5 @@
-/* The double of NCCL (tests/gpu/emulated/nccl.c) behaves as the library: two ranks are two processes here, and what NCCL
- * would hang or go wrong on ends one of them with a line. */
+/* The double of NCCL (tests/gpu/emulated/nccl.c) behaves like the library: two ranks are two processes here, and
+ * anything on which NCCL would hang or go wrong ends one of them with a line. */
 #include "src/base/err.h"
 
 #include <cuda_runtime.h>
@@ -47,7 +47,7 @@ static float *floats(void)
     return p;
 }
 
-/* Both ranks say 1 and get 2. */
+/* Both ranks contribute 1 and get 2. */
 static void works(int rank, ncclUniqueId id)
 {
     ncclComm_t comm = connect_all(rank, id, 1);
@@ -61,7 +61,7 @@ static void works(int rank, ncclUniqueId id)
         _exit(5);
 }
 
-static int *looked; /* by both ranks: rank 0 has seen that nothing is there yet */
+static int *looked; /* for both ranks: rank 0 has seen that nothing is there yet */
 
 static void split_is_late(int rank, ncclUniqueId id)
 {
@@ -125,7 +125,7 @@ static void two_threads(int rank, ncclUniqueId id)
     ask_often(comm);
 }
 
-/* Returns the status of the first process that ends otherwise than well, 0: none; text: all that both said. */
+/* Returns the status of the first process that does not end well, 0: none; text: everything that both printed. */
 static int run(void (*body)(int rank, ncclUniqueId id), char *text, size_t room)
 {
     ncclUniqueId id;
@@ -151,7 +151,7 @@ static int run(void (*body)(int rank, ncclUniqueId id), char *text, size_t room)
         status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         found = found ? found : status;
         for (int rank = 0; rank < RANKS && status; rank++)
-            kill(child[rank], SIGKILL); /* it may wait for the other one */
+            kill(child[rank], SIGKILL); /* it may be waiting for the other one */
     }
     got = read(ends[0], text, room - 1);
     text[got > 0 ? got : 0] = '\0';

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The whole trainer above a double of NCCL in which a call fails, hangs, or is followed by a failure of the communicator, on
-one rank or on all: the job ends in time, with class 5 and one line, whatever the call was. Prints TAP. SHERD_LONG=1 tries
-more of them.
+"""The whole trainer on a double of NCCL in which a call fails, hangs, or is followed by a failure of the communicator,
+on one rank or on all: the job ends in time, with class 5 and one line, whatever the call was. Prints TAP. SHERD_LONG=1
+tries more of them.
 
 Only in a build that was configured --with-cuda=emulated.
 """
@@ -17,11 +17,11 @@ import time
 from trains import CUDA, MESHES, config, job, tiny
 
 LONG = bool(os.environ.get('SHERD_LONG'))
-HANG_SECONDS = 3    # comm.train_timeout_seconds, where that is what ends the job
-PATIENT_SECONDS = 60  # the same where it is not
+HANG_SECONDS = 3    # comm.train_timeout_seconds, if that is what ends the job
+PATIENT_SECONDS = 60  # the same if it is not
 GRACE_SECONDS = 5   # after the limit
 
-# Call, rank, which of its calls, what becomes of it, mesh, what the line says.
+# Call, rank, which of its calls, what happens to it, mesh, what the line says.
 QUICK = [
     ('ncclGetVersion', '1', 1, 'error', '1x2', 'error: rank 1: NCCL: ncclGetVersion: unhandled system error'),
     ('ncclGetUniqueId', '0', 1, 'error', '1x2', 'ncclGetUniqueId: unhandled system error'),
@@ -39,7 +39,7 @@ QUICK = [
     ('ncclReduceScatter', '1', 2, 'hang', '1x2', 'is not complete after LIMIT s'),
     ('ncclReduceScatter', '1', 2, 'async', '1x2', 'rank 1: error: NCCL: sherd reduce shard: remote process'),
     ('ncclAllReduce', '3', 3, 'error', '2x2', r'rank 3: error: NCCL: .*all_reduce: unhandled'),
-    ('ncclCommGetAsyncError', '*', 3, 'error', '1x2', 'asking a communicator how it is: unhandled system error'),
+    ('ncclCommGetAsyncError', '*', 3, 'error', '1x2', 'asking a communicator for its state: unhandled system error'),
     ('ncclCommFinalize', '1', 1, 'error', '1x2', 'rank 1: error: NCCL: closing a communicator: unhandled'),
     ('ncclCommFinalize', '0', 2, 'hang', '1x2', 'closing a communicator is not complete after LIMIT s'),
     ('ncclCommDestroy', '*', 1, 'error', '1x2', 'closing a communicator: unhandled'),
@@ -51,7 +51,7 @@ WHATS = {'ncclAllGather': ['error', 'async'], 'ncclReduceScatter': ['error', 'as
 
 
 def every():
-    """One after the other on 2, 4 and 6 ranks; those that hang take their time, so that there are few."""
+    """One after another on 2, 4 and 6 ranks; cases that hang take long, so there are few of them."""
     who = {'1x2': ('0', '1', '*'), '2x2': ('0', '1', '*'), '1x6': ('*',)}
     some = [(call, rank, count, what, mesh, '') for mesh, ranks in who.items() for call in COUNTS
             for count in COUNTS[call] for what in WHATS.get(call, ['error']) for rank in ranks
@@ -61,7 +61,7 @@ def every():
 
 
 def working(folder):
-    """Processes of the job: those that work in its folder."""
+    """Processes of the job: those whose working directory is its folder."""
     found = []
     for entry in pathlib.Path('/proc').glob('[0-9]*'):
         try:
@@ -73,7 +73,7 @@ def working(folder):
 
 
 def alive(folder):
-    """Those that stay, after the launcher has left. What it has killed takes a moment to go."""
+    """Processes that remain after the launcher has left. Those that it has killed take a moment to go."""
     until = time.monotonic() + job.launcher.LEAVE_SECONDS
     while working(folder) and time.monotonic() < until:
         time.sleep(0.05)
@@ -81,7 +81,7 @@ def alive(folder):
 
 
 def run(folder, ranks, limit, environment, **more):
-    """Exit status, lines of Sherd's errors, and the seconds that it took."""
+    """Exit status, lines of Sherd's errors, and the seconds taken."""
     meet = pathlib.Path(f'/dev/shm/sherd-test-{os.getpid()}')
     meet.mkdir(exist_ok=True)
     job.prepare(folder, {'job.dump_folder': 'out', **config('llama', **CUDA, **more),
@@ -99,7 +99,7 @@ def run(folder, ranks, limit, environment, **more):
 
 @functools.lru_cache(None)
 def start_seconds():
-    """What a job of two ranks takes from start to end now, three times: the machine may be busy."""
+    """How long a job of two ranks takes from start to end now, times three: the machine may be busy."""
     return max(4, 3 * run('well', 2, job.stretch(PATIENT_SECONDS), {}, **MESHES['1x2'][1])[2])
 
 
@@ -118,7 +118,7 @@ def fails(call, rank, count, what, mesh, says):
 
 
 def unlimited():
-    """Without a limit of time no call takes too long."""
+    """Without a time limit no call takes too long."""
     done, _, _ = run('unlimited', 2, 0, {'SHERD_EMULATED_NCCL_DELAY': '50000'}, **MESHES['1x2'][1])
     return [] if done.returncode == 0 else [f'exit {done.returncode}:', done.stderr]
 

@@ -1,5 +1,5 @@
-/* What a GPU tells of itself, by doubles of libnvidia-ml (fake_libnvml.c): whole, old, with the least, and each way in which
- * one fails. A library stays loaded, so each case is a process of its own. */
+/* What a GPU reports about itself, using doubles of libnvidia-ml (fake_libnvml.c): complete, old, minimal, and each
+ * way in which one fails. A library stays loaded, so each case runs in a separate process. */
 #include "src/base/time.h"
 #include "src/device/nvml.h"
 #include "src/run/gpus.h"
@@ -23,7 +23,7 @@
 
 static char folder[4096];
 
-/* The status of a process: 0, or the line of what was not as it should be. */
+/* The status of a process: 0, or the line of the first check that failed. */
 #define REQUIRE(so)                                                                               \
     do {                                                                                          \
         if (!(so)) {                                                                              \
@@ -32,7 +32,7 @@ static char folder[4096];
         }                                                                                         \
     } while (0)
 
-/* Its soname is that of the library, so who asks for that one finds this. NULL: none is loaded. */
+/* Its soname is that of the real library, so asking for that finds this one. NULL: none is loaded. */
 static void check(const char *library, const char *word, void (*what)(void))
 {
     int status = -1;
@@ -104,7 +104,7 @@ static void has_no_such_gpu(void)
     REQUIRE(isnan(s.watts));
 }
 
-/* A library of another thing under the name; where the host has a real one, that is found before. */
+/* An unrelated library under this name; if the host has a real one, that is found first. */
 static void is_none(void)
 {
     REQUIRE(sh_nvml_open(FIRST) == SH_E_USAGE);
@@ -136,7 +136,7 @@ static void take_first(struct sh_gpus_reading *r)
     }
 }
 
-/* The letters that the double has left. */
+/* The letters that the double has written. */
 static bool is_marked(const char *letters)
 {
     char found[16] = "";
@@ -156,7 +156,7 @@ static void is_watched(void)
     REQUIRE(sh_gpus_watch(SECOND) == SH_OK);
     take_first(&r);
     REQUIRE(r.told > 0 && fabs(r.watts - 500) < 1e-9 && fabs(r.mhz - 1200) < 1e-9 && fabs(r.held - 3) < 1e-9);
-    sh_gpus_take(&r); /* a line that comes soon after has the same */
+    sh_gpus_take(&r); /* a line that comes soon after has the same values */
     REQUIRE(r.told > 0 && fabs(r.celsius - 81) < 1e-9);
     sh_gpus_unwatch();
     sh_gpus_take(&r);
@@ -164,7 +164,7 @@ static void is_watched(void)
     REQUIRE(is_marked("z"));
 }
 
-/* Neither a step nor the end waits for it, and the library is not closed under its feet. */
+/* Neither a step nor the end waits for it, and the library is not closed while it is in use. */
 static void is_late(void)
 {
     struct sh_gpus_reading r;
@@ -248,7 +248,7 @@ static void test_judge(void **state)
     assert_true(g.gpus == 1 && isnan(g.watts) && isnan(g.mhz) && isnan(g.median_mhz) && !g.node);
 }
 
-/* Of two kinds: a limit is told beside the default of its own GPU, and a clock beside what its own can do. */
+/* Two kinds: a limit is reported next to the default of its own GPU, and a clock next to the maximum of its own GPU. */
 static void test_two_kinds(void **state)
 {
     const struct sh_gpus_reading each[3] = {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Optimizer states, gradients, parameters and activations in the host's memory beside emulated GPUs change no bit: losses,
-norms and checkpoints are those of a run that has them on the GPU, whatever order its queues take; what a run moves and holds
-is what its plan says; and what fails ends in one line. Prints TAP. SHERD_LONG=1 tries more meshes and many more orders.
+"""Keeping optimizer states, gradients, parameters and activations in host memory changes no bit on emulated GPUs:
+losses, norms and checkpoints equal those of a run that keeps them on the GPU, whatever order its queues take; a run
+moves and holds what its plan says; and a failure ends in one line. Prints TAP. SHERD_LONG=1 tries more meshes and many
+more orders.
 
 Only in a build that was configured --with-cuda=emulated.
 """
@@ -23,7 +24,7 @@ NUMBERS = ('loss', 'grad_norm', 'lr')
 BF16 = {'training.mixed_precision_param': 'bfloat16'}
 SMALL = {'optimizer.state_dtype': 'bfloat16'}
 ASYNC = {'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}
-# Several slices a unit, which no unit fills.
+# Several slices per unit; no unit is a whole number of slices.
 LARGE = {'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2, 'model.head_dim': 16, 'model.ffn_dim': 200,
          'model.vocab_size': 301}
 
@@ -78,7 +79,8 @@ def plan_of(folder, ranks):
 
 
 def as_planned(folder, ranks, steps):
-    """On a GPU and between the tiers, to the byte; with overlap_update an update moves in its own step or in the next one."""
+    """On a GPU and between tiers, to the byte; with overlap_update an update's moves are in its own step or in the
+    next."""
     plan = plan_of(folder, ranks)
     wrong = [f'{name} is {steps[-1][name]}, planned {plan["arena"]}' for name in ('arena_bytes', 'gpu_used_bytes')
              if steps[-1][name] != plan['arena']]
@@ -102,7 +104,7 @@ MATRIX = [
     (2, {'parallelism.sharding_strategy': 'no_shard', 'comm.backend': 'mpi'}, {'offload.optimizer_ratio': 0.5}),
     (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, {}),
 ]
-# Alone and with the states; written by the backward itself, added to, scattered into, cast, and summed over replicas.
+# Alone and with the states; written by the backward directly, added to, scattered into, cast, and summed over replicas.
 GRADS = {'offload.gradients': 'cpu'}
 ALONE = {**GRADS, 'offload.optimizer': 'none'}
 MATRIX += [
@@ -111,7 +113,7 @@ MATRIX += [
     (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'training.local_batch_size': 1},
      ALONE),
 ]
-# No update is done at once but the last one's; or each of them.
+# Only the last step's update is done at once; or every one.
 LATE = {'checkpoint.interval': STEPS}
 AT_ONCE = {'offload.overlap_update': 'off'}
 MATRIX += [
@@ -119,7 +121,7 @@ MATRIX += [
     (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, GRADS),
     (4, {**LARGE, **BF16, **LATE, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
 ]
-# Chunks that gathers fetch, and over one rank the fetch that is the gather.
+# Chunks that gathers fetch, and, on one rank, the fetch that takes the place of the gather.
 PARAMS = {'offload.parameters': 'cpu'}
 ALL = {**GRADS, **PARAMS}
 MATRIX += [
@@ -127,7 +129,7 @@ MATRIX += [
     (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, ALL),
     (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, ALL),
 ]
-# Blocks before the last two, of each recomputation and accumulation.
+# Blocks before the last two, with each recomputation and accumulation.
 DEEP = {'model.n_layers': 5}
 ACT = {'offload.activations': 'cpu'}
 ACTS = {**ACT, 'offload.optimizer': 'none'}
@@ -181,7 +183,7 @@ def label(ranks, more, offload):
 
 
 def resumes(first, second, more):
-    """Half with one, half with the other, as the whole with the second."""
+    """Half of the run one way, half the other, equal to a whole run the second way."""
     expected = job.train('whole', config(1, **more, **second), 1)
     job.train('parts', config(1, **more, **first, **{'training.steps': 2}), 1)
     pathlib.Path('parts/c.yaml').write_text(job.yaml({'job.dump_folder': 'out', **config(1, **more, **second)}))
@@ -190,7 +192,7 @@ def resumes(first, second, more):
 
 
 def goes_back(how):
-    """A guard that finds each step after the first few an outlier goes back to a checkpoint."""
+    """A guard that judges each step after the first few an outlier goes back to a checkpoint."""
     wrong = same(1, {**BF16, 'training.steps': 40, 'lr_scheduler.total_steps': 40, 'optimizer.lr': 0.3, 'guard.window': 8,
                      'guard.z_score': 2, 'guard.action': 'rollback', 'guard.max_rollbacks': 1000, 'checkpoint.interval': 7,
                      'training.global_batch_size': 1, 'training.local_batch_size': 1}, how)
@@ -199,7 +201,7 @@ def goes_back(how):
 
 
 def hugging_face():
-    """The last state as a folder of transformers, and a run that begins with it."""
+    """The last state exported as a transformers folder, and a run that starts from it."""
     wrong = same(1, {**BF16, 'checkpoint.last_save_in_hf': True, 'checkpoint.export_dtype': 'float32'}, {})
     folders = [next(pathlib.Path(f'{kind}/out').glob('**/model.safetensors')) for kind in ('device', 'host')]
     if folders[0].read_bytes() != folders[1].read_bytes():
@@ -209,7 +211,7 @@ def hugging_face():
 
 
 def without_an_update(more):
-    """Validations between, whose forwards move nothing, and steps of which each moves what is planned."""
+    """Validations in between, whose forwards move nothing, and steps that each move what is planned."""
     return same(1, {**more, 'validation.enable': True, 'validation.freq': 1, 'validation.sequences': 8,
                     'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute())}, ACTS)
 
@@ -239,8 +241,8 @@ def ends(folder, ranks, status, says, more, command='train'):
 
 
 def forgotten(how):
-    """Without any one of the events between the queues of a step the judge of order finds an access, or the result is
-    that of the run with all of them: the event was not the only one between two accesses."""
+    """Drop any one of the events between the queues of a step: the order checker finds an unordered access, or the
+    result equals that of the run with all events, because another event also ordered the two accesses."""
     more = {**LARGE, 'training.steps': 2, 'checkpoint.enable': False, **how}
     expected = job.losses(job.train('all', config(1, **more), 1))
     found = 0
@@ -265,7 +267,7 @@ def counters(more):
 
 
 def pinned(more):
-    """What is pinned beside the device is what the plan has, to the byte."""
+    """The pinned host memory is what the plan says, to the byte."""
     without = counters({key: value for key, value in more.items() if not key.startswith('offload.')})['pinned']
     host = counters({**more, **HOST})['pinned']
     plan = plan_of('counted', 1)
@@ -274,7 +276,7 @@ def pinned(more):
 
 
 def no_snapshots():
-    """A run that saves while training waits pins no copy of what it saves; one in the background does."""
+    """A run whose saves make training wait pins no copy of what it saves; one that saves in the background does."""
     job.prepare('plan', {'job.dump_folder': 'out', **config(1, **HOST)})
     now = plan_of('plan', 1)
     job.prepare('plan', {'job.dump_folder': 'out', **config(1, **HOST, **ASYNC)})
@@ -289,19 +291,19 @@ def too_little_pinned():
 
 
 def more_than_the_node():
-    """Each of two ranks alone would find room for its homes; refused before the first byte."""
+    """Each of two ranks alone would have room for its homes; together they are refused before the first byte."""
     free = 1024 * int(re.search(r'MemAvailable: +(\d+)', pathlib.Path('/proc/meminfo').read_text())[1])
     more = {**LARGE, **HOST, 'model.vocab_size': 64, 'model.dim': 2048, 'model.n_heads': 16, 'model.head_dim': 128,
             'model.n_kv_heads': 16, 'model.ffn_dim': 8192, 'parallelism.sharding_strategy': 'no_shard',
             'memory.limit_bytes': 1 << 44, 'checkpoint.enable': False}
     block = 8 * (4 * 2048 * 2048 + 3 * 2048 * 8192)
     more['model.n_layers'] = int(0.7 * free / block)
-    says = r'pinned host memory: 2 ranks with .* each are .*, and their node has free .*offload\.optimizer'
+    says = r'pinned host memory: 2 ranks with .* each need .*, but the free memory of their node is .*offload\.optimizer'
     return [line for command in ('train', 'doctor') for line in ends('node', 2, 4, says, more, command)]
 
 
 def grows_by_parameters_alone():
-    """With borders of blocks on the host, blocks add their parameters to what a step takes of the GPU, and nothing else."""
+    """With the activations at block borders on the host, a block adds only its parameters to a step's GPU memory."""
     arenas = []
     for offload in ({}, ACTS):
         for layers in (8, 12):
@@ -328,7 +330,7 @@ def traced():
 
 
 def benched(how):
-    """Checkpoints are written from states wherever these are, and read back."""
+    """Checkpoints are written from the states wherever they live, and read back."""
     job.prepare('bench', {'job.dump_folder': 'out', **config(1, **LARGE, **BF16, **how)})
     text = job.sherd('bench', 'io', 'c.yaml', '--folder', '.', '--repeat', '1', folder='bench')
     return [] if re.search(r'^load cold +[0-9.]', text, re.M) else [text]
@@ -354,8 +356,8 @@ def planned(more, ranks):
 
 
 def within_budget(ranks, more, how, share, says):
-    """What a budget chooses is what its plan says, keeps the limit and changes no bit. `share`: of what homes on the host can
-    save on the GPU, how much is left to the run."""
+    """A budget's choice is what its plan says, keeps the limit and changes no bit. `share`: how much the run still has
+    of the GPU memory that homes on the host can save."""
     most, least = planned(more, ranks)['arena'], planned({**more, **HOST, **ALL}, ranks)['arena']
     limit = {**how, 'memory.limit_bytes': least + int(share * (most - least)), 'memory.host_limit_bytes': 1 << 30}
     expected = job.train('device', config(ranks, **more), ranks)
@@ -370,7 +372,8 @@ def within_budget(ranks, more, how, share, says):
 
 
 def host_limits(more):
-    """All has room on the GPU; the copy for saves is more than the host may hold, so that states lie there instead."""
+    """Everything fits on the GPU, but the copy for saves is more than the host may hold, so states live there
+    instead."""
     plan = planned(more, 1)
     limit = {'memory.limit_bytes': 2 * plan['arena'], 'memory.host_limit_bytes': plan['snapshots'] - 1}
     expected = job.train('device', config(1, **more), 1)
@@ -380,12 +383,12 @@ def host_limits(more):
     if not 0 < chosen['homes'] < plan['snapshots'] or chosen['snapshots']:
         wrong.append(f'{chosen}, with {limit}')
     swapped = {'memory.limit_bytes': limit['memory.host_limit_bytes'] // 8, 'memory.host_limit_bytes': 1024}
-    return wrong + ends('both', 1, 4, r'no plan fits; the smallest lacks \d+ bytes of memory.limit_bytes.* of memory.host_limit_bytes',
+    return wrong + ends('both', 1, 4, r'no plan fits; the smallest is \d+ bytes over memory.limit_bytes.* over memory.host_limit_bytes',
                         {**more, **BUDGET, **swapped})
 
 
 def rates_of_the_host():
-    """What the benchmark prints is what a plan takes."""
+    """The benchmark prints the values that a plan uses."""
     job.prepare('tier', config(1, **HOST))
     text = job.sherd('bench', 'tier', '--bytes', 1 << 24, '--repeat', 1, folder='tier')
     rates = re.search(r'^for a GPU: --(offload.rates=host=([0-9.e+]+)/([0-9.e+]+))$', text, re.M)

@@ -1,5 +1,5 @@
-/* The judge of order that the emulated runtime stands on (tests/gpu/emulated/order.h): what is ordered passes, and each
- * kind of disorder ends the process with both doings named. */
+/* The order checker that the emulated runtime relies on (tests/gpu/emulated/order.h): ordered accesses pass, and each
+ * kind of disorder ends the process with both accesses named. */
 #include "tests/gpu/emulated/order.h"
 
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 
 static char memory[256];
 
-/* Run in a child, whose standard error is what it said. Returns its exit status. */
+/* Run in a child and return its exit status; `said` receives its standard error. */
 static int run(void (*body)(void), char *said, size_t room)
 {
     int ends[2], status;
@@ -51,7 +51,7 @@ static void event_orders(void)
     sh_order_access(b, memory + 50, 100, 0, "gather");
     sh_order_mark(b, &event);
     sh_order_wait(&event);
-    sh_order_access(a, memory, 256, 1, "norm"); /* what the host has waited for, all know */
+    sh_order_access(a, memory, 256, 1, "norm"); /* what the host has waited for is known to all */
 }
 
 static void read_without_event(void)

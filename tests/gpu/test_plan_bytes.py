@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the operations of a step move on a GPU, by `sherd plan --show` of the benchmark's models: no pass moves more than it
-is known to. A pass that is not fused any more shows as a number. Prints TAP."""
+"""The bytes that the operations of a step move on a GPU, from `sherd plan --show` of the benchmark's models: no pass
+moves more than is known of it. A pass that is no longer fused shows as a number. Prints TAP."""
 import collections
 import os
 import pathlib
@@ -18,8 +18,8 @@ PASSES = {'activations': 'gelu gelu_bwd gelu_bwd_bias swiglu swiglu_bwd',
           'biases': 'bias_bwd',
           'norms': 'norm norm_bwd add add_norm norm_bwd_bias rope',
           'adamw': 'adamw sumsq'}
-# GB of a step. The first profile, before neighbours were joined, had 22.7 of biases and 45.6 of norms for gpt2-1558m, 26.1 of
-# norms for llama3.2-1b and 26.5 for both others; all else was the same.
+# GB per step. The first profile, before neighbours were fused, had 22.7 for biases and 45.6 for norms of gpt2-1558m,
+# 26.1 for norms of llama3.2-1b and 26.5 for norms of both others; everything else was the same.
 MOST = {'gpt2-1558m': {'activations': 50.4, 'biases': 10.2, 'norms': 40.7, 'adamw': 49.9},
         'llama3.2-1b': {'activations': 34.5, 'biases': 0, 'norms': 24.1, 'adamw': 39.6},
         'llama8b-4096': {'activations': 30.2, 'biases': 0, 'norms': 24.4, 'adamw': 89.6},
@@ -27,7 +27,7 @@ MOST = {'gpt2-1558m': {'activations': 50.4, 'biases': 10.2, 'norms': 40.7, 'adam
 
 
 def moved(text):
-    """GB of each kind of operation: every operand once, and the state of AdamW, which it reads and writes, twice."""
+    """GB per kind of operation: every operand once, but AdamW's state, which is read and written, twice."""
     found = collections.Counter()
     for kind, operands in OPERATION.findall(text):
         out, _, given = operands.partition('<-')
@@ -37,7 +37,7 @@ def moved(text):
 
 
 def plan(model):
-    """Of one GPU that recomputes as the benchmark does: not at all."""
+    """For one GPU that recomputes as the benchmark does, i.e. not at all."""
     bench = job.load_script('tests/gpu/bench')
     m = bench.MODELS[model]
     keys = {bench.KEYS[key]: value for key, value in m.items() if key in bench.KEYS}

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""training.measure_products on emulated GPUs, where one of cuBLASLt's answers is fast and the others are slow: which one is
-taken, that all ranks take it and go on with it, and what becomes of a file that is not this run's. Prints TAP.
+"""training.measure_products on emulated GPUs, where one of cuBLASLt's answers is fast and the others are slow: which
+one is chosen, that all ranks use it and keep it after a restart, and what happens to a file that does not fit this
+run. Prints TAP.
 
 Only in a build that was configured --with-cuda=emulated.
 """
@@ -28,7 +29,7 @@ def environment(**values):
 
 
 def train(folder, mesh, steps, **more):
-    """Go on in the folder; returns what was said."""
+    """Continue in the folder; return the output."""
     ranks, axes = MESHES[mesh]
     settings = {'job.dump_folder': 'out', **config('llama', **CUDA, **axes, **MORE, **more), 'training.steps': steps,
                 'lr_scheduler.total_steps': 8}
@@ -41,7 +42,7 @@ def train(folder, mesh, steps, **more):
 
 
 def products(folder):
-    """The file, and which answers it has."""
+    """The file's text, and which answers it has."""
     text = (pathlib.Path(folder) / 'out/products.txt').read_text()
     return text, [line.split()[0] for line in text.splitlines()[2:-1]]
 
@@ -51,7 +52,7 @@ def says(what, said):
 
 
 def mostly(which, chosen):
-    """A clock on a busy machine may err now and then."""
+    """A clock on a busy machine may be wrong now and then."""
     found = chosen.count(which)
     return [] if 2 * found > len(chosen) else [f'answer {which} is the fastest, but chosen are {chosen}']
 
@@ -68,7 +69,7 @@ def takes_the_fastest():
 
 
 def on_all_ranks():
-    """Of a start that measures nothing, all ranks have run as many products by other kernels than the first."""
+    """In a start that measures nothing, all ranks run the same number of products with kernels other than the first."""
     job.prepare('ranks', {})
     with environment(LT_FASTEST=1):
         train('ranks', '2x2', 1)
@@ -80,25 +81,26 @@ def on_all_ranks():
 
 
 def other_files():
-    """Damaged, of another library, for other shapes, and not a file: measured anew, with the reason; the next start reads."""
+    """Damaged, of another library, for other shapes, and not a file: measured again, with the reason; the next start
+    reads it."""
     job.prepare('other', {})
     train('other', '1x1', 1)
     path, wrong = pathlib.Path('other/out/products.txt'), []
     good = path.read_text()
     for damage in (good[:-30], good.replace('\n0 ', '\n1 ', 1), good.replace('\n1 ', '\n7 ', 1) + 'x', '', '\0' * 100):
         path.write_text(damage)
-        wrong += says('products.txt is measured anew: it is damaged$', train('other', '1x1', 1))
+        wrong += says('products.txt is measured again: it is damaged$', train('other', '1x1', 1))
     with environment(LT_VERSION=120000):
-        wrong += says('measured anew: it is of another GPU or another library$', train('other', '1x1', 1))
-    wrong += says('measured anew: it is of another GPU or another library$', train('other', '1x1', 1))
+        wrong += says('measured again: it is for another GPU or another library$', train('other', '1x1', 1))
+    wrong += says('measured again: it is for another GPU or another library$', train('other', '1x1', 1))
     said = train('other', '1x1', 1, **{'training.local_batch_size': 2})
-    wrong += says('measured anew: it lacks a product of this run$', said)
+    wrong += says('measured again: it lacks a product of this run$', said)
     said = train('other', '1x1', 1, **{'training.local_batch_size': 2})
     return wrong + (['measured anew although nothing changed', said] if 'measured' in said else [])
 
 
 def no_file():
-    """Without a place for the answers a restart would have other bits."""
+    """Without a place to keep the answers a restart would give different bits."""
     job.prepare('blocked', {})
     pathlib.Path('blocked/out/products.txt').mkdir(parents=True)
     try:

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Races in CUDA kernels, found on the CPU by ThreadSanitizer (tests/gpu/emulated/races.h): two that are planted, between the
-threads of a block and between blocks, and none in any kernel. Prints TAP. SHERD_LONG=1 goes through all shapes, and
-through some of the attention kernels, which takes minutes.
-"""
+"""Races in CUDA kernels, found on the CPU by ThreadSanitizer (tests/gpu/emulated/races.h): two planted ones, between
+the threads of a block and between blocks, and none in any kernel. Prints TAP. SHERD_LONG=1 goes through all shapes,
+and through some of the attention kernels, which takes minutes. """
 import os
 import pathlib
 import re

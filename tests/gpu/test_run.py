@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A rehearsal of the first hour on a GPU: tests/gpu/run and tests/gpu/bench, every part and option of them. On emulated
-GPUs all parts run; elsewhere the one says that there is no GPU and skips, the other measures a toy on the CPU. Prints
+GPUs all parts run; elsewhere `run` says that there is no GPU and skips, and `bench` measures a toy on the CPU. Prints
 TAP."""
 import functools
 import json
@@ -25,7 +25,7 @@ def is_emulated():
 
 
 def lacks(text, *lines):
-    """A complaint for each that no line begins with."""
+    """A complaint for each text that no line starts with."""
     return [f'no line begins with "{line}" in:\n{text}' for line in lines
             if not any(found.startswith(line) for found in text.splitlines())]
 
@@ -39,7 +39,7 @@ def run(*words, status=0, **environment):
 
 
 def rows(path):
-    """Of a file with a JSON object per line."""
+    """The rows of a file with one JSON object per line."""
     return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
 
 
@@ -49,7 +49,7 @@ def skips():
 
 
 def runs_parts():
-    """Those that nothing else runs; the others are test_train_emulated.py's, and this one's in check-long."""
+    """The parts that nothing else runs; test_train_emulated.py runs the others, and so does this test in check-long."""
     parts = ['smoke', 'kernels:softmax', 'memcheck:elem'] + (['torch', 'learn', 'mesh', 'checkpoint'] if LONG else [])
     text, wrong = run('--out', 'results', *parts)
     wrong += lacks(text, 'gpu/smoke ', '# 1x2 nccl losses', 'gpu/kernels:softmax ', 'gpu/memcheck:elem ', '    skipped: ')
@@ -60,7 +60,7 @@ def runs_parts():
 
 
 def stops_at_a_failure():
-    """A launcher that fails: the parts behind the first one are skipped, and so are the cases behind the first one."""
+    """A launcher that fails: the parts after the first are skipped, and so are the cases after the first."""
     text, wrong = run('--out', 'stopped', '--stop', 'smoke', 'checkpoint', status=1, MPIRUN='/bin/false', MPI_KIND='mpich')
     found = {row['test']: row for row in rows('stopped/results.jsonl')}
     smoke, after = found['gpu/smoke'], found['gpu/checkpoint']
@@ -104,7 +104,7 @@ def measures():
 
 
 def survives_failures():
-    """PyTorch that runs out of memory is a row, and exit 0; Sherd that cannot start is a row, and exit 1."""
+    """If PyTorch runs out of memory that is a row, and exit 0; if Sherd cannot start that is a row, and exit 1."""
     stub = pathlib.Path('python-without-memory')
     stub.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\n'
                     'echo "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB" >&2; exit 1\n')

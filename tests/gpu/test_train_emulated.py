@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The whole trainer on emulated GPUs: it learns as on the CPU, on any mesh and through both ways of communication, takes
-its checkpoints to the CPU and back, and an event that is forgotten is found. Prints TAP. SHERD_LONG=1 runs more of each.
+"""The whole trainer on emulated GPUs: it learns like the CPU, on any mesh and with both communication backends, moves
+its checkpoints to the CPU and back, and a forgotten event is found. Prints TAP. SHERD_LONG=1 runs more of each.
 
 Only in a build that was configured --with-cuda=emulated.
 """
@@ -28,8 +28,8 @@ def refused(name, ranks, word, **more):
 
 
 def forgotten(wait, backend, word):
-    """Leave out one of the waits of a queue for an event; which is the how manieth follows from the schedule of this model,
-    and a changed one shows here as another message."""
+    """Drop one of the waits of a queue for an event. Which wait has which number follows from the schedule of this
+    model; a changed schedule shows here as another message."""
     os.environ['SHERD_EMULATED_DROP'] = str(wait)
     try:
         return refused('forgotten', 2, word, **{'training.steps': 2, 'comm.backend': backend})
@@ -38,12 +38,12 @@ def forgotten(wait, backend, word):
 
 
 def tree_by_nccl():
-    return refused('tree', 1, 'nccl sums in an order of its own', **{'training.reproducible': 'mesh',
+    return refused('tree', 1, 'nccl sums in its own order', **{'training.reproducible': 'mesh',
                                                                      'comm.backend': 'nccl'})
 
 
 def planned(mesh, **more):
-    """The arena is all that is allocated on a GPU, to the byte: an emulated one has no context and no buffers of NCCL."""
+    """The arena is all that is allocated on a GPU, to the byte: an emulated GPU has no context and no NCCL buffers."""
     step = run('planned', 'llama', CUDA, mesh, **more)[-1]
     text = job.sherd('plan', 'planned/c.yaml', '--ranks', MESHES[mesh][0])
     arena = int(re.search(r'arena: all that is allocated on it +(\d+)', text)[1])
@@ -52,7 +52,7 @@ def planned(mesh, **more):
 
 
 def margin():
-    """What is free is not all for the arena: NCCL and the libraries come later."""
+    """The arena does not get all free memory: NCCL and the libraries come later."""
     wrong = []
     for mib, mesh, word in ((2559, '1x2', 'GPU 0 .* has 2.5 GiB free for each rank, and 2.5 GiB are kept'),
                             (1000, '1x1', 'has 1000.0 MiB free for each rank, and 1.0 GiB are kept'),
@@ -66,7 +66,7 @@ def margin():
 
 
 def doctor(backend):
-    """It tries the GPUs' own way, with the communicators of training."""
+    """It tests the GPUs' own backend, with the communicators of training."""
     job.prepare('doctor', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID, **{'comm.backend': backend})})
     said = job.sherd('doctor', 'c.yaml', ranks=4, folder='doctor')
     word = rf'^collectives +ok +shard .* GB/s per rank \(2 ranks\); replicate .*; GPU to GPU, {backend}$'
@@ -74,7 +74,7 @@ def doctor(backend):
 
 
 def bench():
-    """Every collective on every axis, on communicators that are there."""
+    """Every collective on every axis, on existing communicators."""
     job.prepare('bench', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID)})
     said = job.sherd('bench', 'comm', 'c.yaml', '--folder', '.', '--repeat', '1', '--max-bytes', '4096', ranks=4,
                      folder='bench')
@@ -84,12 +84,12 @@ def bench():
 
 
 def too_large():
-    """Before the first step, and with the name of the operation."""
-    return refused('heads', 1, r'forward layers\.0 attention: .* a head of 264 is too large', **{'model.head_dim': 264})
+    """Refused before the first step, with the name of the operation."""
+    return refused('heads', 1, r'forward layers\.0 attention: .* head size 264 is too large', **{'model.head_dim': 264})
 
 
 def faults():
-    """A kernel with a wrong address is found at a later wait; with debug.sync_ops it is known by its name."""
+    """A kernel with a wrong address shows at a later wait; with debug.sync_ops it is named."""
     os.environ['SHERD_EMULATED_FAULT'] = '20'
     try:
         wrong = refused('fault', 1, 'an error of the emulated runtime')
@@ -116,7 +116,7 @@ def no_gpu():
 
 
 def told(variant, word, **more):
-    """A run of two ranks above a double of the driver's library (fake_libnvml.c): what it notes of its GPUs."""
+    """A run of two ranks on a double of the driver's library (fake_libnvml.c): what it records about its GPUs."""
     library = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / f'tests/gpu/libnvml_{variant}.so'
     folder = pathlib.Path(f'nvml_{variant}').absolute()
     folder.mkdir(exist_ok=True)
@@ -132,7 +132,7 @@ def told(variant, word, **more):
 
 
 def nvml():
-    """The figures of both GPUs, the second of which is held down; they come in every form."""
+    """The figures of both GPUs, the second of which is throttled; they appear in every form of output."""
     lines = told('whole', '', **{'metrics.gpu': 'must'})
     whole = {'told': 2, 'held': 1, 'held_by': ['power', 'heat'], 'power_watts': 575.25, 'limit_watts': 500.0, 'default_limit_watts': 700.0,
              'clock_mhz': 1200.0, 'median_clock_mhz': 1450.0, 'highest_clock_mhz': 1980.0, 'celsius': 81.0, 'slowest_rank': 1}
@@ -148,7 +148,7 @@ def nvml():
 
 
 def no_nvml():
-    """Each way in which the library fails: auto goes on without, must does not start."""
+    """Each way in which the library fails: `auto` continues without it, `must` does not start."""
     wrong = []
     for variant, word in ('none', ''), ('few', ''), ('whole', 'start'), ('whole', 'lost'), ('whole', 'unsupported'), ('whole', 'late'):
         lines = told(variant, word)
@@ -163,7 +163,7 @@ def no_nvml():
 
 
 def flipped(**more):
-    """A bit of the copy that a GPU has sent, whose sums the GPU has made of its own memory."""
+    """A flipped bit in the copy that a GPU has sent; the GPU has computed the sums from its own memory."""
     program = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / 'tests/fault/sherd_flips'
     folder = job.prepare('flipped', {'job.dump_folder': 'out', **config(
         'llama', **CUDA, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1, 'training.steps': 3,
@@ -179,7 +179,7 @@ def flipped(**more):
 
 
 def counters(steps, mesh, **more):
-    """What each rank has done in so many steps."""
+    """What each rank has done in that many steps."""
     path = pathlib.Path('counters').absolute()
     path.unlink(missing_ok=True)
     os.environ['SHERD_EMULATED_COUNTERS'] = str(path)
@@ -189,17 +189,17 @@ def counters(steps, mesh, **more):
     finally:
         del os.environ['SHERD_EMULATED_COUNTERS']
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [line for line in lines if line['launches']]  # not of the launcher
+    return [line for line in lines if line['launches']]  # not the launcher's
 
 
 def state_bytes():
-    """Parameters and both moments of the model, and what the replicas' padding adds."""
+    """Bytes of the model's parameters and both moments, plus the replicas' padding."""
     return 12 * 7820 * 1.1
 
 
 def counted(mesh, most_waits, most_bytes, **more):
-    """What a step may wait for and read; NCCL makes no thread. At the start a few more or less are waits, as the streams are
-    drawn."""
+    """What a step may wait for and read; NCCL creates no thread. At the start there may be a few waits more or less,
+    since the order of the streams is random."""
     few, many = counters(2, mesh, **more), counters(12, mesh, **more)
     waits, host_bytes = ((max(rank[what] for rank in many) - min(rank[what] for rank in few)) / 10
                          for what in ('waits', 'host_bytes'))
@@ -209,7 +209,7 @@ def counted(mesh, most_waits, most_bytes, **more):
 
 
 def strategy(name, ranks, more):
-    """As one rank on the CPU."""
+    """Trains like one rank on the CPU."""
     batch = {'training.global_batch_size': 12, 'training.local_batch_size': 1}
     MESHES['any'] = (ranks, {'parallelism.sharding_strategy': name, **more})
     cpu, cuda = (job.losses(run('strategy', 'gpt2', device, mesh, **batch)) for device, mesh in ((CPU, '1x1'), (CUDA, 'any')))
@@ -217,7 +217,7 @@ def strategy(name, ranks, more):
 
 
 def strategies():
-    """Name, ranks, other keys. In a few of them each strategy and each number of ranks is there."""
+    """Name, ranks, other keys. A few cases cover each strategy and each number of ranks."""
     groups = {2: [], 4: [(2, 2)], 6: [(3, 2), (2, 3)]}
     found = [(name, ranks, {}) for ranks in groups
              for name in ('no_shard', 'shard_optim', 'shard_grad_op', 'full_shard')]

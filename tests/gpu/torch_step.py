@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 or Llama in PyTorch, as fast as its documented parts make them: what tests/gpu/bench sets
-Sherd's steps beside. Master weights and AdamW in float32, compute in bfloat16, gradients reduced in float32, clipping
+"""Training steps of GPT-2 or Llama in PyTorch, as fast as its documented parts allow: tests/gpu/bench compares Sherd's
+steps with these. Master weights and AdamW in float32, compute in bfloat16, gradients reduced in float32, clipping
 at 1.
 
     tests/gpu/torch_step.py --family gpt2|llama --layers N --dim C --heads H --kv-heads K --head-dim D --ffn F --vocab V
@@ -8,8 +8,8 @@ at 1.
                             [--attention auto|flash|cudnn] [--no-compile]
 
 fsdp:  fully_shard of each block and of the whole, on one rank, with MixedPrecisionPolicy(bfloat16, reduce float32)
-plain: the module as it is, under autocast
-Blocks, and head with loss, are compiled. One line of JSON a step, and one at the end.
+plain: the unwrapped module, under autocast
+Blocks, and head with loss, are compiled. Prints one line of JSON per step, and one at the end.
 """
 import argparse
 import contextlib
@@ -46,13 +46,13 @@ class RMSNorm(nn.Module):
 
 
 def turn(x, cos, sin):
-    """[B,H,T,D]: element i of a head turns with element i + D/2."""
+    """[B,H,T,D]: element i of a head is rotated together with element i + D/2."""
     a, b = x.float().chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
 
 def attend(q, k, v):
-    """[B,H,T,D], K and V perhaps with fewer heads."""
+    """[B,H,T,D]; K and V may have fewer heads."""
     if q.shape[1] == k.shape[1]:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     try:
@@ -160,7 +160,7 @@ def train_step(a, model, optimizer, generator):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return loss.item()  # waits for the GPU, as Sherd does to read its loss
+    return loss.item()  # waits for the GPU, as Sherd does when it reads its loss
 
 
 def used_bytes():

@@ -1,5 +1,5 @@
-"""Training on GPUs against training on the CPU: what the tests on emulated GPUs and on real ones share. Each function
-trains in folders of the current one, and returns complaints (see tests/gold/job.py)."""
+"""Training on GPUs compared with training on the CPU, shared by the tests on emulated GPUs and on real ones. Each
+function trains in folders of the current one, and returns complaints (see tests/gold/job.py)."""
 import json
 import pathlib
 import shutil
@@ -10,7 +10,7 @@ import job
 import test_documents
 import tiny
 
-BOUND = {'float32': 1e-5, 'bfloat16': 1e-2}  # sums in another order; rounded to 8 bits in other places
+BOUND = {'float32': 1e-5, 'bfloat16': 1e-2}  # sums in a different order; rounded to 8 bits at different points
 STEPS = 2
 CPU = {'training.device': 'cpu'}
 CUDA = {'training.device': 'cuda'}  # on one GPU also comm.share_gpu
@@ -44,7 +44,7 @@ def as_on_cpu(model, mesh, precision, more):
 
 
 def adapted(mesh, precision, **more):
-    """Adapters upon a model that the CPU has trained. For a base in four bits its matrices have whole blocks."""
+    """Adapters on a model that the CPU has trained. For a base in four bits its matrices consist of whole blocks."""
     sizes = {} if 'lora.quantize_base' not in more else {
         'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2, 'model.ffn_dim': 48}
     run('whole', 'llama', CPU, **sizes)
@@ -59,7 +59,7 @@ def same_bits(first, second):
 
 
 def masked():
-    """A token in three counts as a target, and none in every other sequence."""
+    """One token in three counts as a target, and none in every other sequence."""
     tokens = pathlib.Path('masked.bin').absolute()
     shutil.copy('tokens.bin', tokens)
     count = tokens.stat().st_size // 2
@@ -68,7 +68,7 @@ def masked():
 
 
 def documents(model):
-    """Rows of documents, in which positions begin anew, and a window that is shorter than a row."""
+    """Rows of documents, in which positions start again, and a window that is shorter than a row."""
     path = test_documents.write_documents('documents.bin', 1, 90, True)
     return as_on_cpu(model, '1x2', 'float32', {'training.dataset_path': path, 'data.excess_length_strategy': 'split',
                                                'model.attention_window': 5, 'model.full_attention_interval': 2})

@@ -123,7 +123,7 @@ void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64
     optest_out(t, 0, SH_F32, DIMS(s.batch, s.vocab));
 }
 
-/* All of a stack; some of it; none of it to spare; numbers of rows and ranks that divide nothing. */
+/* All of a stack; some of it; nothing to spare; numbers of rows and ranks that divide nothing. */
 const struct lora_shape lora_shapes[LORA_SHAPES] = {
     {1, 1, 1, 1, 1, {0}, {1}},
     {5, 12, 7, 2, 3, {0, 6, 9}, {6, 3, 3}},

@@ -49,7 +49,8 @@ static void run_variant(const struct optest *before, const struct optest *one, e
     optest_end(&t);
 }
 
-/* What is asked with few shapes, whether threads race, does not depend on their order. */
+/* Runs with few shapes look for races between threads, which show in any thread order, so they skip the variants of
+ * thread order. */
 static void all_variants(const struct optest *before, const struct optest *one)
 {
     for (int v = elem.few ? SHIFTED : 0; v < VARIANTS; v++)
@@ -68,7 +69,7 @@ void elem_check(struct optest *before, const double terms[SH_OP_MAX_OUT])
             continue;
         if (terms[o] == 0)
             optest_same(&ref, &one, o);
-        else if (ref.call.out[o].dtype == SH_F64) /* positive numbers summed in f64, each time in another order */
+        else if (ref.call.out[o].dtype == SH_F64) /* positive numbers summed in f64, each time in a different order */
             optest_within(&ref, &one, o, 0, terms[o] * 0x1p-53);
         else
             optest_close(&ref, &one, o, terms[o]);
@@ -97,7 +98,7 @@ static void check_norm(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool b
     elem_check(&t, TERMS(64, 64, 64));
 }
 
-/* rstd is up to 1/sqrt(eps) = 10 for rows of one element; sums over N rows stand in dw and db. */
+/* rstd is up to 1/sqrt(eps) = 10 for rows of one element; dw and db are sums over N rows. */
 static void check_norm_bwd(enum sh_dtype act, int64_t N, int64_t C, bool rms, bool all, bool frozen, bool plus_one)
 {
     struct optest t;
@@ -129,7 +130,7 @@ void elem_norm(void **state)
     optest_seed(1);
     for (int m = 0; m < elem.n_matrices; m++) {
         for (int a = elem.half; a < ACTS; a++) {
-            for (int kind = 0; kind < 5; kind++) { /* the last: as Gemma has it */
+            for (int kind = 0; kind < 5; kind++) { /* the last: Gemma's */
                 check_norm(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind % 4 != 2 && kind, kind & 2,
                            kind == 4);
                 check_norm_bwd(acts[a], elem.matrices[m][0], elem.matrices[m][1], kind % 4 != 2 && kind, kind & 2,
@@ -195,7 +196,7 @@ void elem_qk_norm(void **state)
                 check_qk_norm(acts[a], shapes[s], kind == 1, kind == 2);
 }
 
-/* Tokens of which `common` in 256 are one and the same, as in text. */
+/* Tokens; `common` in 256 of them are the same one, as in text. */
 static void add_tokens(struct optest *t, int i, int64_t V, int64_t B, int64_t T, int common)
 {
     optest_in_ints(t, i, 0, V, DIMS(B, T));
@@ -204,7 +205,7 @@ static void add_tokens(struct optest *t, int i, int64_t V, int64_t B, int64_t T,
             optest_set(&t->call.in[i], k, (double)(V / 3));
 }
 
-/* Documents of random lengths: the first position of each place's. */
+/* Documents of random lengths: for each place, the first position of its document. */
 static void add_docs(struct optest *t, int i, int64_t B, int64_t T)
 {
     optest_in_ints(t, i, 0, 1, DIMS(B, T));
@@ -266,7 +267,7 @@ void elem_embed(void **state)
     (void)state;
     static const int64_t shapes[][5] = {
         {1, 1, 1, 1, 0},        {2, 17, 65, 50, 0},
-        {2, 40, 8, 2050, 40}, /* more tokens of the vocabulary than a block of CUDA's scans */
+        {2, 40, 8, 2050, 40}, /* a larger vocabulary than one scan block of CUDA takes */
         {3, 100, 40, 1500, 80}, {1, 300, 264, 9, 256},
         {3, 5, 1025, 2, 0}};
     optest_seed(2);
@@ -332,7 +333,7 @@ void elem_rope_table(void **state)
     }
 }
 
-/* Inputs with deviation 3, so that the flat ends of the curves are met. */
+/* Inputs with deviation 3, so that they reach the flat ends of the curves. */
 static void check_gelu(enum sh_op_kind forward, enum sh_op_kind backward, enum sh_dtype act, int64_t n)
 {
     struct optest t;
@@ -407,7 +408,7 @@ void elem_bias(void **state)
     }
 }
 
-/* Heads, and elements of one. */
+/* Heads, and elements per head. */
 void elem_regroup(void **state)
 {
     (void)state;
@@ -532,7 +533,7 @@ void elem_make_exact(struct optest *t)
     }
 }
 
-/* Where a device rounds otherwise to f32, the same random bits may take it to the other neighbour in bf16. */
+/* If a device rounds differently to f32, the same random bits may take the value to the other neighbour in bf16. */
 void elem_update_of_bf16_states(void **state)
 {
     (void)state;
@@ -548,7 +549,7 @@ void elem_update_of_bf16_states(void **state)
     }
 }
 
-/* In halves, parameters get the bits that they get in one array; also from addresses between vectors. */
+/* Parameters in halves get the same bits as in one array, also at addresses between vectors. */
 static void check_halves(const struct optest *t, int way, int shift)
 {
     struct optest whole, halves, joined;
@@ -573,7 +574,7 @@ void elem_update_in_halves(void **state)
         int64_t n = elem.lengths[i / ELEM_UPDATES];
         struct optest t;
         elem_begin_update(&t, elem_updates[i % ELEM_UPDATES], n);
-        if (n > 8) { /* too large for bf16, too small for a normal number, none at all */
+        if (n > 8) { /* too large for bf16, too small for a normal number, not a number */
             optest_set(&t.call.out[0], 0, 3.4028234e38);
             optest_set(&t.call.out[0], 1, -1e-44);
             if (t.call.kind != SH_OP_SGD) /* its decay makes inf - inf of it, and a NaN may get other bits */
@@ -599,7 +600,7 @@ static void check_survives(enum sh_op_kind kind, enum sh_dtype act, int64_t in_l
     optest_copy(&device, &ref);
     optest_run(&ref, &sh_kernels_ref, 1);
     elem.run(&device, elem.table, 0);
-    /* Where an infinite number meets a zero, the reference has NaN; a compiler that regroups (GCC 14) may have the
+    /* When an infinite number meets a zero, the reference has NaN; a compiler that regroups (GCC 14) may produce the
      * limit, which is finite. NaN itself must stay NaN. */
     if (isinf(odd) && isnan(optest_get(&ref.call.out[0], 5)) && isfinite(optest_get(&device.call.out[0], 5))) {
         optest_set(&ref.call.out[0], 5, 0);
@@ -632,15 +633,15 @@ void elem_not_finite(void **state)
     }
 }
 
-/* Operand `to` has the values of `from`. */
+/* Give operand `to` the values of `from`. */
 static void same_values(const struct sh_operand *to, const struct sh_operand *from)
 {
     for (int64_t i = 0; to->data && i < optest_elems(to); i++)
         optest_set(to, i, optest_get(from, i));
 }
 
-/* A fused kind has the bits of its pair, in all variants. The fused call is ready to run; `first` and `second` have its
- * shapes, and get its values. Frees them all. */
+/* A fused kind has the bits of its pair, in all variants. The fused call is ready to run; `first` and `second` have
+ * its shapes, and receive its values. Frees all three. */
 static void check_pair(struct optest *first, struct optest *second, struct optest *fused)
 {
     const struct sh_op_info *a = sh_op_info(first->call.kind), *b = sh_op_info(second->call.kind);
@@ -727,7 +728,7 @@ static void begin_gelu_bwd(struct optest *t, enum sh_op_kind kind, enum sh_dtype
     optest_out(t, 0, act, DIMS(N, F));
 }
 
-/* Behind the outputs of `first` stands the bias's, in `fused`. */
+/* In `fused`, the bias's output follows the outputs of `first`. */
 static void check_bias_behind(struct optest *first, struct optest *fused, bool add)
 {
     const struct sh_operand *dx = &first->call.out[0];
@@ -789,7 +790,7 @@ static void fill_scales(const struct sh_operand *packed)
     }
 }
 
-/* A matrix of all kinds of shapes, but of whole blocks. */
+/* A matrix in all kinds of shapes, but always of whole blocks. */
 void elem_unpack(void **state)
 {
     static const int64_t shapes[][2] = {{1, 64}, {3, 64}, {64, 33}, {128, 768}, {8, 8008}};

@@ -1,6 +1,6 @@
-/* Test cases of the elementwise operations, shared by all devices. Each case compares a kernel with the reference: f32
- * and bf16, odd shapes, += on and off, optional operands absent. The bits must not depend on the way a kernel runs, on
- * the alignment of its operands, on running in place, or on fusing two operations.
+/* Test cases of the elementwise operations, shared by all devices. Each case compares a kernel with the reference:
+ * f32 and bf16, odd shapes, += on and off, optional operands absent. The bits must not depend on how a kernel is run,
+ * on the alignment of its operands, on running in place, or on fusing two operations.
  *
  * A test program fills `elem`, then runs ELEM_TESTS. */
 #ifndef SH_TESTS_OP_ELEM_H
@@ -8,7 +8,7 @@
 
 #include "tests/op/optest.h"
 
-/* Ways to run a kernel that must give the same bits: 1, 2 and 3 threads on a CPU, thread orders on a GPU. */
+/* Ways to run a kernel that must give the same bits: 1, 2 and 3 threads on a CPU, different thread orders on a GPU. */
 enum { ELEM_WAYS = 3 };
 
 struct elem {
@@ -17,8 +17,8 @@ struct elem {
     const int64_t *lengths; /* of vectors */
     const int64_t (*matrices)[2];
     int n_lengths, n_matrices;
-    bool half; /* the other type of activations is f16, in tests that have them, not bf16 */
-    bool few;  /* only the first shapes of the other tests, too: a sanitizer makes them slow */
+    bool half; /* the other activation type is f16 rather than bf16, in tests that have activations */
+    bool few;  /* only the first shapes of the other tests too: a sanitizer makes them slow */
 };
 extern struct elem elem;
 
@@ -28,7 +28,7 @@ void elem_check(struct optest *before, const double terms[SH_OP_MAX_OUT]);
 #define TERMS(...) (const double[SH_OP_MAX_OUT]){__VA_ARGS__}
 /* clang-format on */
 
-/* The kinds that update parameters, and what one writes but for low halves: parameters and states. */
+/* The kinds that update parameters, and what each writes apart from low halves: parameters and states. */
 enum { ELEM_UPDATES = 3 };
 extern const enum sh_op_kind elem_updates[ELEM_UPDATES];
 int elem_written(enum sh_op_kind update);
@@ -36,10 +36,11 @@ int elem_written(enum sh_op_kind update);
 /* An update of n elements, in three runs that leave some out. */
 void elem_begin_update(struct optest *t, enum sh_op_kind kind, int64_t n);
 
-/* Its states in bf16, each run of a tensor of its own that begins before the shard. */
+/* Its states in bf16, each run belonging to a separate tensor that starts before the shard. */
 void elem_narrow_states(struct optest *t);
 
-/* Numbers of which an update makes states without rounding to f32, so that all devices round the same ones to bf16. */
+/* Numbers from which an update makes states without rounding to f32, so that all devices round the same numbers to
+ * bf16. */
 void elem_make_exact(struct optest *t);
 
 void elem_norm(void **state);
@@ -57,12 +58,13 @@ void elem_update_of_bf16_states(void **state);
 void elem_not_finite(void **state);
 void elem_fused(void **state);
 void elem_unpack(void **state);
-/* elem_kv.c: what continues a sequence from a cache */
+/* elem_kv.c: kernels that continue a sequence from a cache */
 void elem_rope_at(void **state);
 void elem_kv_put(void **state);
 void elem_attention_cache(void **state);
 void elem_pick(void **state);
-/* The last one has the largest blocks: behind it the race detector of the GPU's emulation takes longer for all. */
+/* The last one has the largest blocks: after it the race detector of the GPU's emulation takes longer for
+ * everything. */
 #define ELEM_TESTS                                                                                                \
     cmocka_unit_test(elem_norm), cmocka_unit_test(elem_qk_norm), cmocka_unit_test(elem_regroup),                  \
         cmocka_unit_test(elem_rope), cmocka_unit_test(elem_rope_table), cmocka_unit_test(elem_act),               \

@@ -1,4 +1,5 @@
-/* Sequences that go on from a cache: rows of which some tokens count, all or none, at positions anywhere in the cache. */
+/* Sequences that continue from a cache: rows in which some, all or none of the tokens are valid, at positions
+ * anywhere in the cache. */
 #include "tests/op/elem.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ static const int shapes[][6] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes, FEW = 3 };
 
-/* Those that are tried. */
+/* How many of them are tried. */
 static int n_shapes(void)
 {
     return elem.few ? FEW : SHAPES;
@@ -37,7 +38,7 @@ static int64_t row_of(const int *s)
     return (int64_t)(s[2] + 2 * s[3]) * s[4];
 }
 
-/* Neighbouring positions from a random one on, of which as many count as the sequence takes. */
+/* Neighbouring positions from a random one on, of which as many are valid as the sequence takes. */
 static void put_positions(struct optest *t, int in, const int *s)
 {
     optest_in_ints(t, in, 0, 1, DIMS(s[0], s[1]));
@@ -76,7 +77,7 @@ void elem_rope_at(void **state)
     }
 }
 
-/* Copies, and nothing beside them is touched. */
+/* Copies the rows and touches nothing next to them. */
 void elem_kv_put(void **state)
 {
     (void)state;

@@ -30,8 +30,8 @@ static uint64_t next(void)
     return z ^ (z >> 31);
 }
 
-/* The sum of 12 uniform numbers has variance 1: normal enough, and no tail that a tolerance would have to know. 11 of them
- * have 16 bits, a whole number of steps of the last one, so that a sum has all the bits of its type. */
+/* The sum of 12 uniform numbers has variance 1: normal enough, and without a tail that tolerances would have to allow
+ * for. 11 of them have 16 bits, a whole number of steps of the last one, so that a sum has all the bits of its type. */
 double optest_normal(void)
 {
     double sum = (double)(next() >> 11) * 0x1p-53 - 6;
@@ -181,7 +181,7 @@ void optest_add_to(struct optest *t, int i)
         t->attr.accumulate |= 1u << i;
 }
 
-/* The output of an update that has the low halves: the last. */
+/* The output of an update that holds the low halves: the last one. */
 static int low_of(const struct optest *t)
 {
     return sh_op_info(t->call.kind)->n_out - 1;
@@ -231,7 +231,7 @@ void optest_shift(struct optest *t, int elems)
 {
     for (int slot = 0; slot < SH_OP_MAX_IN + SH_OP_MAX_OUT; slot++) {
         struct sh_operand *o = operand_at(t, slot);
-        /* Bytes stand for larger things in packed form, which begin at words. */
+        /* Bytes stand for larger units in packed form, which start at words. */
         size_t by = (size_t)elems * (size_t)(o->dtype == SH_U8 ? 4 : sh_dtype_bytes(o->dtype));
         if (!t->owned[slot])
             continue;

@@ -1,4 +1,4 @@
-/* Attention against the reference: lengths around the blocks' edges, all ratios of heads, documents that begin
+/* Attention against the reference: lengths around the blocks' edges, all ratios of heads, documents that start
  * anywhere, scores that are far apart. Bits must not depend on threads or addresses. */
 #include "tests/op/agree.h"
 #include "tests/op/calls.h"
@@ -22,15 +22,16 @@ static const struct attention_shape shapes[] = {
 };
 /* clang-format on */
 
-/* Products of bf16 read weights, and gradients of scores, that are rounded to bf16: each is off by 2^-9 of itself at
- * most, and their sums by that part of what they would be if nothing cancelled, here `size` at most. */
+/* Products of bf16 read weights, and gradients of scores, that are rounded to bf16: each is off by at most 2^-9 of
+ * itself, and their sums by that fraction of what they would be if nothing cancelled, which is at most `size`. */
 static struct agree_bound weighted(struct agree_bound b, enum sh_dtype act, double size)
 {
     b.atol += act == SH_F32 ? 0 : optest_eps(act) / 2 * size;
     return b;
 }
 
-/* A score is a sum of D products, and its error is that of the exponential; weights then sum to 1 over the keys. */
+/* A score is a sum of D products, and its error carries over to the exponential; weights then sum to 1 over the
+ * keys. */
 static void check_forward(enum sh_dtype act, struct attention_shape s)
 {
     struct optest t;
@@ -42,8 +43,8 @@ static void check_forward(enum sh_dtype act, struct attention_shape s)
     optest_end(&t);
 }
 
-/* dp is a sum of D products, of size sqrt(D); dk and dv sum over the queries of all heads that share the key: the
- * weights of a column sum to a few for each head. */
+/* dp is a sum of D products, of size sqrt(D); dk and dv sum over the queries of all heads that share the key: for
+ * each head, the weights of a column sum to a small number. */
 static void check_backward(enum sh_dtype act, struct attention_shape s)
 {
     struct optest t;
@@ -98,7 +99,7 @@ static void test_large_scores(void **state)
     optest_end(&t);
 }
 
-/* A NaN in the last query reaches no other row. */
+/* A NaN in the last query affects no other row. */
 static void check_nan(enum sh_dtype act)
 {
     struct optest t;

@@ -1,4 +1,4 @@
-/* The elementwise CPU kernels: the list of elem.h, with 1, 2 and 3 threads, and what is theirs alone. */
+/* The elementwise CPU kernels: the list of elem.h, with 1, 2 and 3 threads, and tests of the CPU alone. */
 #include "tests/op/elem.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ static void embed_refuses(void **state)
     optest_end(&t);
 }
 
-/* Two updates of one element by hand: weight decay before, in and after the gradient; what the sign of nothing is. */
+/* Two updates of one element by hand: weight decay before, in and after the gradient; and the sign of zero. */
 static void momentum_by_hand(void **state)
 {
     (void)state;
@@ -65,7 +65,7 @@ static void momentum_by_hand(void **state)
         }
 }
 
-/* A parameter that is no number stays none for those who read the upper half only. */
+/* A parameter that is NaN stays NaN for readers of the upper half alone. */
 static void check_shows_nan(enum sh_op_kind kind)
 {
     enum { N = 200, AT = 150 };
@@ -89,7 +89,7 @@ static void update_shows_nan(void **state)
         check_shows_nan(elem_updates[i]);
 }
 
-/* Elements 3 and 4 lie between the runs, 7 behind them. */
+/* Elements 3 and 4 are between the runs, 7 is after them. */
 static void check_padding(struct optest *t, int outs)
 {
     struct optest before;
@@ -99,7 +99,7 @@ static void check_padding(struct optest *t, int outs)
     optest_run(t, &sh_kernels_cpu, 2);
     for (int o = 0; o < outs; o++) {
         size_t size = (size_t)sh_dtype_bytes(t->call.out[o].dtype);
-        bool upper = t->call.out[o].dtype == SH_BF16; /* may round to what it was */
+        bool upper = t->call.out[o].dtype == SH_BF16; /* may round to its old value */
         for (size_t i = 0; i < 8; i++) {
             const char *was = (char *)before.call.out[o].data + i * size;
             bool changed = memcmp((char *)t->call.out[o].data + i * size, was, size);
@@ -124,7 +124,7 @@ static void update_leaves_padding(void **state)
     }
 }
 
-/* What is right against itself: the list holds for any table. */
+/* The reference against itself: the list works for any table. */
 static void reference(void **state)
 {
     const struct elem mine = elem;
@@ -139,7 +139,7 @@ static void reference(void **state)
     elem = mine;
 }
 
-/* All that has activations. */
+/* All kinds that have activations. */
 static void float16(void **state)
 {
     static void (*const tests[])(void **) = {
@@ -154,7 +154,7 @@ static void float16(void **state)
     elem.half = false;
 }
 
-/* An argument is a pattern of the names of tests to run. */
+/* The argument is a pattern for the names of the tests to run. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {

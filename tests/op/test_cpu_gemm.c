@@ -57,7 +57,7 @@ static double expected(const struct product *p, const struct sh_operand t[5], in
     return sum;
 }
 
-/* C of one run; freed with free(). The operands stand `shift` elements off their usual places. */
+/* C of one run; free it with free(). The operands are `shift` elements off their usual places. */
 static struct sh_operand run_on(const struct sh_gemm_engine *e, const struct product *p, const struct sh_operand t[5],
                                 int threads, int shift)
 {
@@ -93,8 +93,9 @@ static struct sh_operand run_on(const struct sh_gemm_engine *e, const struct pro
     return c;
 }
 
-/* Of a large product each so-many-th element is compared, an odd number: those add up what the engines do much faster. More
- * with SHERD_LONG; fewer with SHERD_TEST_FEW, where a sanitizer watches the engines and makes the comparison slow. */
+/* For a large product only every so many-th element is compared, an odd number: the comparison adds up what the
+ * engines compute much faster. More with SHERD_LONG; fewer with SHERD_TEST_FEW, when a sanitizer watches the engines
+ * and makes the comparison slow. */
 static int64_t sampled(const struct product *p)
 {
     int64_t whole = getenv("SHERD_LONG") ? 1 << 24 : getenv("SHERD_TEST_FEW") ? 1 << 18 : 1 << 21;
@@ -223,7 +224,7 @@ static void check_linear_bwd_x(enum sh_dtype act, struct layer l, bool w_in_out,
         optest_in(&t, 2, act, DIMS(l.rows, l.in));
     optest_out(&t, 0, act, DIMS(l.rows, l.in));
     struct agree_bound bound = agree_sum(act, (double)l.out);
-    /* An aliased f32 sum starts with the residual instead of ending with it: the same bits are not asked for. */
+    /* An aliased f32 sum starts with the residual instead of ending with it, so the same bits are not required. */
     agree(&t, 1, &bound, residual && act != SH_F32 ? 2 : -1, 0);
     optest_end(&t);
 }
@@ -284,7 +285,7 @@ static void check_lora(struct optest *t, int n, int alias_in)
     optest_end(t);
 }
 
-/* z in the storage of y has the bits that it has elsewhere; dx in that of dres starts an f32 sum with it. */
+/* z in the storage of y has the same bits as elsewhere; dx in the storage of dres starts an f32 sum with it. */
 static void check_loras(enum sh_dtype act, const struct lora_shape *s)
 {
     struct optest t;
@@ -328,7 +329,7 @@ static void test_residual_in_place(void **state)
     optest_end(&ref);
 }
 
-/* Of few rows: y = x w, of w stored [n,k] where trans_b says so. */
+/* A product with few rows: y = x w, with w stored [n,k] if trans_b says so. */
 static struct sh_gemm few_rows(const struct sh_operand *x, const struct sh_operand *w, bool trans_b,
                                const struct sh_operand *y)
 {
@@ -346,7 +347,7 @@ static struct sh_gemm few_rows(const struct sh_operand *x, const struct sh_opera
                             .ldc = y->dim[1]};
 }
 
-/* Stretches of all rows, from any on, by more threads than `all` were made by. */
+/* Stretches of the rows, starting at any row, by more threads than computed `all`. */
 static void same_bits_in_any_company(struct sh_gemm g, const struct sh_operand *x, const struct sh_operand *all)
 {
     struct sh_operand few = tensor(all->dtype, g.m, g.n);
@@ -383,7 +384,8 @@ static void are_right(const struct sh_operand *x, const struct sh_operand *w, bo
     }
 }
 
-/* way: bit 0 the inputs are 16 bits; 1 w is [n,k]; 2 there is a bias, and the output is what the inputs are; 3 float16 */
+/* way: bit 0 the inputs are 16 bits; 1 w is [n,k]; 2 there is a bias, and the output has the type of the inputs; 3
+ * float16 */
 static void check_few_rows(int64_t n, int64_t k, int way)
 {
     enum { ROWS = 8 };
@@ -405,7 +407,7 @@ static void check_few_rows(int64_t n, int64_t k, int way)
     free(y.data);
 }
 
-/* Few rows: each of them has the bits that it has alone, whoever is beside it; and is right. */
+/* Few rows: each of them has the same bits as it has alone, whatever its neighbours, and is correct. */
 static void test_few_rows(void **state)
 {
     static const int64_t sizes[][2] = {{1, 1}, {5, 3}, {64, 16}, {67, 100}, {130, 515}, {520, 40}}; /* n, k */
@@ -416,7 +418,7 @@ static void test_few_rows(void **state)
             check_few_rows(sizes[s][0], sizes[s][1], way);
 }
 
-/* Each pattern of float16 times 1, in vectors and beside them, by rows and by columns of w. */
+/* Each pattern of float16 times 1, inside and outside of whole vectors, by rows and by columns of w. */
 static void test_few_rows_of_f16(void **state)
 {
     enum { N = 1 << 13, K = 65 };
@@ -427,7 +429,7 @@ static void test_few_rows_of_f16(void **state)
         for (int way = 0; way < 3; way++) {
             const struct sh_operand *w = way < 2 ? &by_rows : &by_columns;
             struct sh_gemm g = few_rows(&x, w, way < 2, &y);
-            int at = way == 1 ? K - 1 : 3; /* the last one is behind the whole vectors */
+            int at = way == 1 ? K - 1 : 3; /* the last one is after the whole vectors */
             memset(x.data, 0, K * sizeof(sh_f16));
             memset(w->data, 0, N * K * sizeof(sh_f16));
             ((sh_f16 *)x.data)[at] = 0x3c00;

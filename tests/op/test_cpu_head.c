@@ -1,5 +1,5 @@
 /* The head against the reference: vocabularies of any size, masked targets, chunks that do not divide the rows or
- * exceed them, sums that go on from earlier values. Bits must not depend on threads or addresses. */
+ * exceed them, sums that continue from earlier values. Bits must not depend on threads or addresses. */
 #include "tests/op/agree.h"
 #include "tests/op/calls.h"
 
@@ -16,7 +16,7 @@ static const struct head_shape shapes[] = {
     {1, 530, 420, 270, 520, false, true},
 };
 
-/* A row's loss is off as its logits are, and as a sum of V exponentials is. */
+/* A row's loss is off by the error of its logits plus that of a sum of V exponentials. */
 static struct agree_bound loss_bound(struct head_shape s)
 {
     double rows = (double)(s.batch * s.seq);
@@ -32,9 +32,9 @@ static void check_loss(enum sh_dtype act, struct head_shape s)
     optest_end(&t);
 }
 
-/* The gradients of one row's logits have absolute values that sum to 2 * loss_scale at most, half of that at the
- * target. In 16 bits that one is rounded once, the others twice; they are multiplied by numbers below 6. dw sums them over
- * rows, which gives 2 again. */
+/* The absolute gradients of one row's logits sum to at most 2 * loss_scale, half of that at the target. In 16 bits
+ * the target's is rounded once, the others twice; they are multiplied by numbers below 6. dw sums them over rows,
+ * which gives 2 again. */
 static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
 {
     struct optest t;
@@ -60,7 +60,7 @@ static void check_logits(enum sh_dtype act, struct head_shape s, int64_t positio
     optest_end(&t);
 }
 
-/* The likeliest of words must not hang on rounding: the largest of normal logits stands apart. */
+/* The likeliest word must not depend on rounding: the largest of normal logits is well separated. */
 static void check_score(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
@@ -103,7 +103,7 @@ static void test_f16(void **state)
     check_shapes(SH_F16);
 }
 
-/* Nothing to learn from: no loss, zero gradients, and dw as it was. */
+/* Nothing to learn from: no loss, zero gradients, and dw unchanged. */
 static void test_all_masked(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Sums without rounding: against long double, in any order and cut over any parts, at both ends of their range. */
+/* Sums without rounding: against long double, in any order and cut into any parts, at both ends of their range. */
 #include "src/base/exact.h"
 #include "tests/op/optest.h"
 
@@ -46,7 +46,7 @@ static void is_near_long_double(void **state)
         }
 }
 
-/* One element a block, and sums that fit into the 64 bits of a long double: then only the last step rounds. */
+/* One element per block, and sums that fit into the 64 bits of a long double: only the last step then rounds. */
 static void rounds_once(void **state)
 {
     (void)state;
@@ -75,7 +75,7 @@ static void swap_blocks(float *a, int64_t x, int64_t y)
     memcpy(a + y * SH_EXACT_BLOCK, kept, sizeof kept);
 }
 
-/* As ranks do it: each has some of the blocks, and their accumulators are added as doubles. */
+/* The way ranks do it: each has some of the blocks, and their accumulators are added as doubles. */
 static double round_of_parts(const float *a, int parts)
 {
     double all[SH_EXACT_ELEMS] = {0}, one[SH_EXACT_ELEMS];
@@ -115,7 +115,8 @@ static void has_no_order(void **state)
     }
 }
 
-/* 1 + 2 * 2^-54 lies between two doubles and goes to the even one, 1; the smallest square there is tips it over. */
+/* 1 + 2 * 2^-54 is midway between two doubles and rounds to the even one, 1; adding the smallest square there is tips
+ * it over. */
 static void reaches_both_ends(void **state)
 {
     float a[4 * SH_EXACT_BLOCK] = {0};
@@ -148,7 +149,7 @@ static void carries_what_is_not_finite(void **state)
     assert_true(isnan(round_of(a, 3 * SH_EXACT_BLOCK)));
 }
 
-/* Rank counts far beyond any: each gives the most that a digit can hold. */
+/* Far more ranks than any job has: each contributes the most that a digit can hold. */
 static void digits_have_room(void **state)
 {
     const double ranks = 1048576, most = 4294967295.0;

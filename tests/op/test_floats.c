@@ -1,4 +1,4 @@
-/* Floats in halves: each comes back to the bit, and the upper half is the number rounded to bf16. */
+/* Floats in halves: each comes back bit for bit, and the upper half is the number rounded to bf16. */
 #include "kernels/cpu/math.h"
 #include "src/base/floats.h"
 
@@ -56,7 +56,7 @@ static void all_come_back(void **state)
     free(low);
 }
 
-/* As rounding to nearest does it elsewhere, but where the number lies in the middle. */
+/* Equal to rounding to nearest elsewhere, except if the number is exactly in the middle. */
 static void upper_half_is_rounded(void **state)
 {
     uint16_t top[512];
@@ -79,7 +79,7 @@ static void upper_half_is_rounded(void **state)
         }
 }
 
-/* Any length and any beginning, and nothing around it. */
+/* Any length and any start, and nothing around it is touched. */
 static void parts(void **state)
 {
     enum { N = 100 };

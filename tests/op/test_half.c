@@ -1,4 +1,5 @@
-/* Float16 against its definition: all 65,536 patterns to float32, and back what lies at, beside and between any two of them. */
+/* Float16 against its definition: all 65,536 patterns to float32, and back everything at, next to and between any two
+ * of them. */
 #include "src/base/half.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@
 
 enum { PATTERNS = 1 << 16, INFINITE = 0x7c00, SIGN = 0x8000, AROUND = 5 };
 
-/* The size of a pattern without its sign, exact in double; of the infinite one what would come next, where rounding ends. */
+/* The size of a pattern without its sign, exact in double; for infinity the value that would come next, which is
+ * where rounding ends. */
 static double size_of(int pattern)
 {
     int exponent = pattern >> 10, fraction = pattern & 0x3ff;
@@ -25,12 +27,13 @@ static uint32_t widened(int pattern)
     uint32_t sign = (uint32_t)(pattern & SIGN) << 16;
     int rest = pattern & ~SIGN;
 
-    if (rest > INFINITE) /* NaN: its payload, and quiet */
+    if (rest > INFINITE) /* NaN: its payload, made quiet */
         return sign | 0x7fc00000u | (uint32_t)(rest & 0x3ff) << 13;
     return sign | (rest == INFINITE ? 0x7f800000u : sh_f32_to_bits((float)size_of(rest)));
 }
 
-/* The nearest pattern, of two the even one. Patterns are ordered as their sizes are, and all here is exact in double. */
+/* The nearest pattern, the even one of two. Patterns are ordered like their sizes, and everything here is exact in
+ * double. */
 static int narrowed(float x)
 {
     int sign = signbit(x) ? SIGN : 0, low = 0, high = INFINITE;
@@ -83,7 +86,7 @@ static void check_narrow(narrow_fn *narrow, const float *from, int64_t n)
             fail_msg("%a is %04x, not %04x", (double)from[i], to[i], narrowed(from[i]));
 }
 
-/* With the floats next to it, and the same below 0. */
+/* With the floats next to it, and the same with a minus sign. */
 static int around(double size, float *out)
 {
     float x = (float)size,
@@ -97,7 +100,7 @@ static int around(double size, float *out)
     return 2 * AROUND;
 }
 
-/* Where rounding turns: each number, and each middle between two, the last of which is where infinity begins. */
+/* Where rounding changes: each number, and each midpoint between two, the last of which is where infinity begins. */
 static void test_narrow_edges(void **state)
 {
     float from[4 * AROUND];
@@ -112,7 +115,7 @@ static void test_narrow_edges(void **state)
     }
 }
 
-/* Any bits, NaN among them, in lengths that vectors do not divide. */
+/* Any bits, including NaN, in lengths that vectors do not divide. */
 static void test_narrow_any(void **state)
 {
     static const uint32_t some[] = {0,          1,          0x007fffff, 0x00800000, 0x477fe000, 0x477fefff, 0x477ff000,
@@ -139,7 +142,7 @@ static void test_narrow_any(void **state)
     }
 }
 
-/* Nothing beyond the last element is written. */
+/* Nothing after the last element is written. */
 static void test_ends(void **state)
 {
     sh_f16 half[40];

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Processors without AVX-512, on one that has it. Prints TAP.
+"""Processors without AVX-512, tested on one that has it. Prints TAP.
 
-Code for AVX-512 stands in files that ask the processor and obey ONEDNN_MAX_CPU_ISA, and in copies of loops that are chosen
-at load time and that configure's --with-clones limits. Under ONEDNN_MAX_CPU_ISA=AVX2 kernels take what they have instead:
-tests of those that are left without AVX-512 once more, as far as they take seconds. The others ran so by hand.
+Code for AVX-512 is in files that ask the processor and obey ONEDNN_MAX_CPU_ISA, and in copies of loops that are chosen
+at load time and limited by configure's --with-clones. Under ONEDNN_MAX_CPU_ISA=AVX2 kernels use their fallbacks: this
+runs the tests of kernels that lose AVX-512 again, as far as they take seconds. The others were run this way by hand.
 """
 import os
 import pathlib
@@ -15,10 +15,10 @@ import sys
 BUILD = pathlib.Path(os.environ['SHERD_BUILDDIR'])
 PROGRAMS = ['test_half', 'test_states', 'test_mixsum', 'test_nf4', 'test_cpu_attention', 'test_cpu_elem elem_act',
             'test_cpu_elem elem_unpack']
-# Sources of which all that calls them has asked: whether there is a unit for panels, or sh_isa_has().
+# Sources whose callers have all asked first: whether there is a unit for panels, or sh_isa_has().
 ASKED = re.compile(r'(^|_)(panels?|wide)(_|$)')
 CLONE = re.compile(r'\.arch_x86_64_v(\d)')
-# Registers that came with AVX-512, masks, and tiles.
+# Registers introduced by AVX-512, masks, and tiles.
 AVX512 = re.compile(r'%zmm|%[xy]mm(?:1[6-9]|2\d|3[01])\b|%k[0-7]\b|%tmm')
 OBJECT, FUNCTION = re.compile(r'^(?:\w+_a-)?(\w+)\.o: '), re.compile(r'^[0-9a-f]+ <(.+)>:')
 
@@ -37,7 +37,7 @@ def functions_with_avx512(lines):
 
 
 def asks(source):
-    """Whether the file asks for AVX-512 before it goes on; each archive has one file of a name with such code."""
+    """Whether the file asks for AVX-512 before it uses it; each archive has one file of that name with such code."""
     top = pathlib.Path(os.environ['SHERD_SRCDIR'])
     paths = [path for root in ('src', 'kernels', 'io') for path in (top / root).rglob(f'{source}.c')]
     return bool(ASKED.search(source)) or any('sh_isa_has(SH_ISA_A' in path.read_text() for path in paths)
@@ -49,7 +49,7 @@ def disassembled():
 
 
 def code_is_guarded():
-    """Problems: AVX-512 where nobody has asked, and a pattern that finds none at all."""
+    """Problems: AVX-512 code that nobody guards, and a pattern that finds none at all."""
     found = functions_with_avx512(disassembled())
     wrong = [f'{source}.c: {function}() has AVX-512 unasked' for source, function in sorted(found)
              if not CLONE.search(function) and not asks(source)]
@@ -61,7 +61,7 @@ def built_for_avx512():
 
 
 def clones_are_those_configured():
-    """Problems: copies of loops beyond the level that configure was told. Clang and sanitizers have none."""
+    """Problems: copies of loops above the level given to configure. Clang and sanitizers have none."""
     said = subprocess.run([os.environ['SHERD'], '--version'], capture_output=True, text=True, check=True).stdout
     level = re.search(r'--with-clones=v(\d)', said)
     names = subprocess.run(['nm', BUILD / 'libsherd.a'], capture_output=True, text=True, check=True).stdout

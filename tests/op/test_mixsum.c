@@ -1,4 +1,5 @@
-/* Sums that see every change: any length and place gives what one element at a time gives, copied or not. */
+/* Sums that detect every change: for any length and place the result equals that of one element at a time, copied or
+ * not. */
 #include "src/base/mixsum.h"
 #include "src/base/hash.h"
 
@@ -10,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { MOST = 5024, ODD = 5017, AHEAD = 70 }; /* of halves: both arrays begin alike in a line, or not */
+enum { MOST = 5024, ODD = 5017, AHEAD = 70 }; /* in halves: both arrays are aligned alike in a line, or not */
 
 static const int64_t lengths[] = {0, 1, 15, 16, 17, 31, 32, 33, 64, 100, 1023, 1024, 1025, 4096, ODD - AHEAD};
 static const uint64_t place = 0x0123456789abcdefu;
@@ -33,7 +34,7 @@ static uint64_t sum_one_by_one(struct sh_floats f, int64_t n)
     return sum;
 }
 
-/* Copies where both sides begin anywhere, and nothing beside them changes. */
+/* Copies in which both sides start anywhere, and nothing next to them changes. */
 static void check(struct sh_floats from, struct sh_floats to, char *memory, int64_t n)
 {
     static char before[MOST * 4];
@@ -66,7 +67,7 @@ static void any_length_and_place(void **state)
                 struct sh_floats a = sh_floats_at(sh_floats_in(from, MOST, kind > 0), AHEAD - 1 - at);
                 struct sh_floats b = sh_floats_at(sh_floats_in(to, kind == 2 ? ODD : MOST, kind > 0), at);
 
-                if (kind == 3) /* upper halves alone */
+                if (kind == 3) /* upper halves only */
                     a.low = b.low = NULL;
                 check(a, b, (char *)to, lengths[k]);
             }

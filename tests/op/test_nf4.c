@@ -1,4 +1,4 @@
-/* Four bits an element: what bitsandbytes made of some numbers (tests/hf/make_nf4.py), and any numbers one by one. */
+/* Four bits per element: what bitsandbytes made of some numbers (tests/hf/make_nf4.py), and any numbers one by one. */
 #include "src/base/nf4.h"
 
 #include <math.h>
@@ -61,7 +61,7 @@ static void theirs_bit_for_bit(void **state)
     assert_memory_equal(back, theirs.back, bytes / SH_NF4_BLOCK_BYTES * sizeof back[0]);
 }
 
-/* By the words of the header, one number at a time. */
+/* The code of one number, following the text of the header. */
 static int code_of(float x, float scale)
 {
     static const float numbers[16] = SH_NF4_NUMBERS;
@@ -78,7 +78,7 @@ static float random_float(void)
     return (float)((rand() / (double)RAND_MAX - 0.5) * pow(10, rand() % 60 - 30));
 }
 
-/* And no part of the packed matrix depends on another: any cut gives the same bytes. */
+/* No part of the packed matrix depends on another: any cut gives the same bytes. */
 static void one_by_one_and_cut(void **state)
 {
     static float x[MOST * SH_NF4_ELEMS];

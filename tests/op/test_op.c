@@ -45,7 +45,7 @@ static void devices_have_all_kernels(void **state)
     }
 }
 
-/* Of an operand all is read: what is not in the language makes the row void. */
+/* All of an operand is parsed: anything that is not in the notation makes the row void. */
 static void texts_are_read(void **state)
 {
     /* clang-format off */

@@ -1,10 +1,9 @@
-/* Every backward rule of the reference kernels against the forward's own differences.
+/* Every backward rule of the reference kernels, compared with finite differences of the forward.
  *
- * For L = sum over outputs of g * out with random g, the backward fed with g must give dL/dx, which is
- * (L(x + h) - L(x - h)) / 2h to within h^2 times a third derivative, and the rounding of L over h. The reference
- * computes in the type of its operands or better, so the test gives it f64 operands: with h = 2^-16 the first error
- * is about 3e-10 and the second 1e-16 * 2^16 * |L| = 1e-11 |L|; the bound of 1e-6 leaves room for sums and steep
- * places. */
+ * For L = sum over outputs of g * out with random g, the backward fed with g must give dL/dx, which is (L(x + h) -
+ * L(x - h)) / 2h to within h^2 times a third derivative, and the rounding of L over h. The reference computes in the
+ * type of its operands or better, so the test gives it f64 operands: with h = 2^-16 the first error is about 3e-10
+ * and the second 1e-16 * 2^16 * |L| = 1e-11 |L|; the bound of 1e-6 leaves room for sums and steep places. */
 #include "tests/op/optest.h"
 
 #include <math.h>
@@ -17,7 +16,7 @@
 
 static const double h = 0x1p-16, bound = 1e-6;
 
-/* L of a forward call: every output that has weights g (NULL: none) counts. */
+/* L of a forward call: every output with weights g (NULL: none) counts. */
 static double objective(struct optest *fwd, const struct sh_operand *const g[SH_OP_MAX_OUT])
 {
     double sum = 0;
@@ -48,7 +47,7 @@ static void check_gradient(struct optest *fwd, const struct sh_operand *const g[
     objective(fwd, g);
 }
 
-/* Let input i of `to` start with the numbers of an operand of another call. */
+/* Let input i of `to` start with the numbers of another call's operand. */
 static void give(struct optest *to, int i, const struct sh_operand *from)
 {
     optest_in(to, i, from->dtype, from->ndim, from->dim);
@@ -168,7 +167,7 @@ static void qk_norm_by_hand(void)
     optest_end(&f);
 }
 
-/* Two heads of one element: q0 k0 v0 q1 k1 v1. */
+/* Two heads with one element each: q0 k0 v0 q1 k1 v1. */
 static void regroup_by_hand(void **state)
 {
     static const double by_part[] = {0, 3, 1, 4, 2, 5};
@@ -240,8 +239,8 @@ static void linear(void **state)
     check_linear(true);
 }
 
-/* Embedding: the tables' gradients; token 0 stands twice at least, one token never. With documents: one of two tokens,
- * then one of one, in the second row. */
+/* Embedding: the tables' gradients; token 0 occurs at least twice, one token never. With documents: one of two
+ * tokens, then one of one, in the second row. */
 static void check_embed(bool docs)
 {
     enum { B = 2, T = 3, V = 5, P = 4, C = 3 };
@@ -279,7 +278,7 @@ static void embed(void **state)
     check_embed(true);
 }
 
-/* Three stretches of a stack, one of which ends it; u is made by the forward. */
+/* Three stretches of a stack, the last of which ends it; the forward computes u. */
 static void lora(void **state)
 {
     enum { N = 3, M = 9, I = 4, R = 2, PARTS = 2, O = 5 };
@@ -387,9 +386,9 @@ static void rope(void **state)
     pair_end(&f, &b);
 }
 
-/* Frequencies by hand: theta 16, D 4 give 1 and 1/4; with original length 8 pi those waves turn 4 times and once, so
- * that limits of 1.5 and 3 leave the first alone and slow the second by the factor, and limits of 0.5 and 1.5 mix it
- * half. */
+/* Frequencies by hand: theta 16, D 4 give 1 and 1/4. With original length 8 pi those waves turn 4 times and once, so
+ * limits of 1.5 and 3 leave the first alone and slow the second by the factor, and limits of 0.5 and 1.5 mix it half
+ * and half. */
 static void rope_table(void **state)
 {
     (void)state;
@@ -415,8 +414,8 @@ static void rope_table(void **state)
     }
 }
 
-/* theta 16, D 8 give 1, 1/2, 1/4, 1/8; a ramp from 0 to 2 leaves the first alone, mixes the second half and slows the
- * others by the factor. */
+/* theta 16, D 8 give 1, 1/2, 1/4, 1/8; a ramp from 0 to 2 leaves the first alone, mixes the second half and half and
+ * slows the others by the factor. */
 static void rope_table_with_a_ramp(void **state)
 {
     const double freq[] = {1, 0.5 * 0.5 + 0.5 * 0.5 / 4, 0.25 / 4, 0.125 / 4};
@@ -436,7 +435,7 @@ static void rope_table_with_a_ramp(void **state)
     optest_end(&t);
 }
 
-/* The same frequencies, each by a number of its own. */
+/* The same frequencies, each with its own divisor. */
 static void rope_table_with_divisors(void **state)
 {
     const double divisor[] = {1, 3, 0.5, 8}, freq[] = {1, 0.5 / 3, 0.25 / 0.5, 0.125 / 8};
@@ -488,7 +487,8 @@ static void check_attention(bool docs, int heads, int kv_heads, int window)
     pair_end(&f, &b);
 }
 
-/* A window is what documents would be that begin anew at each query: the last W keys, or fewer where a document begins. */
+/* A window equals documents that start again at each query: the last W keys, or fewer if a document starts within
+ * them. */
 static void attention_window(void **state)
 {
     enum { T = 9, W = 3, D = 4 };
@@ -537,7 +537,7 @@ static void attention(void **state)
     check_attention(true, 2, 1, 2);
 }
 
-/* Neighbouring query heads share a key-value head: 4 on 2 are 4 on 4 with each key and value standing twice. */
+/* Neighbouring query heads share a key-value head: 4 on 2 equals 4 on 4 with each key and value repeated twice. */
 static void grouped_queries(void **state)
 {
     (void)state;
@@ -564,7 +564,7 @@ static void grouped_queries(void **state)
     pair_end(&two, &four);
 }
 
-/* The head's backward gives gradients of loss_scale * loss; a row is masked. */
+/* The head's backward gives gradients of loss_scale * loss; one row is masked. */
 static void head(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* States in bf16: what stochastic rounding promises, and that its random bits are a tensor's and not a shard's. */
+/* States in bf16: the guarantees of stochastic rounding, and that its random bits belong to a tensor and not to a
+ * shard. */
 #include "kernels/states.h"
 #include "tests/op/elem.h"
 
@@ -25,7 +26,7 @@ static double neighbour(uint16_t top, int away)
     return (double)sh_bf16_to_f32((sh_bf16)(top + away));
 }
 
-/* Over all random bits the mean is the number: exactly, in double. */
+/* Over all random bits the mean is the number itself: exactly, in double. */
 static void the_mean_is_the_number(void **state)
 {
     (void)state;
@@ -61,7 +62,7 @@ static void numbers_of_bf16_stay(void **state)
         }
 }
 
-/* The largest of bf16, what lies beyond it, infinity, and NaN whose upper half alone would be infinity. */
+/* The largest bf16 number, values beyond it, infinity, and a NaN whose upper half alone would be infinity. */
 static void the_ends(void **state)
 {
     (void)state;
@@ -98,7 +99,7 @@ static void clear_states(const struct optest *t)
         memset(t->call.out[o].data, 0, (size_t)optest_elems(&t->call.out[o]) * sizeof(sh_bf16));
 }
 
-/* Within five deviations of the mean of so many coins. Both moments. */
+/* Within five deviations of the mean of that many coin flips. Both moments. */
 static void unbiased_over_seeds(void **state)
 {
     enum { N = 37, SEEDS = 4000 };
@@ -126,7 +127,7 @@ static void unbiased_over_seeds(void **state)
     optest_end(&t);
 }
 
-/* Bits of a tensor of N elements for one update; state 0 the lower half. */
+/* Bits of a tensor of N elements for one update; the lower half is state 0. */
 enum { BITS_OF = 4096 };
 
 static void draw(uint64_t seed, const char *name, uint64_t update, uint32_t bits[BITS_OF])
@@ -171,7 +172,7 @@ static void random_bits_are_independent(void **state)
     assert_independent(one, other, 0, BITS_OF, "tensors");
 }
 
-/* Elements [from, to) of an update as a call of its own, whose element 0 is `from`. */
+/* Elements [from, to) of an update as a separate call, whose element 0 is `from`. */
 static void run_part(const struct optest *t, const struct sh_kernel_table *device, int64_t from, int64_t to)
 {
     struct optest part = *t;
@@ -200,7 +201,7 @@ static void run_part(const struct optest *t, const struct sh_kernel_table *devic
     assert_int_equal(device->run[part.call.kind](&part.call), SH_OK);
 }
 
-/* As ranks cut a unit and slices a shard: any cut gives the bits of the whole. */
+/* The way ranks cut a unit and slices cut a shard: any cut gives the bits of the whole. */
 static void cuts_do_not_show(void **state)
 {
     enum { N = 1500 };
@@ -226,7 +227,7 @@ static void cuts_do_not_show(void **state)
             }
 }
 
-/* Not by chance the same: another seed, update, tensor or place in it rounds otherwise. */
+/* They are not equal by chance: another seed, update, tensor or place in it rounds differently. */
 static void what_the_bits_depend_on(void **state)
 {
     (void)state;
@@ -271,9 +272,9 @@ static void damage_shows(void **state)
         }
 }
 
-/* Gradients shrink to a tenth at step 500. At step 3,000 the mean of squares of beta2 = 0.999 has followed: in float32 and,
- * but for its noise, here; rounded to nearest it stands where it was, since it would have to fall by less than half a step
- * of bf16 each time. */
+/* Gradients shrink to a tenth at step 500. At step 3,000 the mean of squares with beta2 = 0.999 has followed: in
+ * float32 and, except for its noise, here. Rounded to nearest it stays where it was, since it would have to fall by
+ * less than half a step of bf16 each time. */
 static void a_mean_of_squares_follows(void **state)
 {
     enum { N = 512, SMALLER = 500, STEPS = 3000 };

@@ -15,7 +15,7 @@ int64_t sh_emulated_counted(enum sh_emulated_counter which)
     return counted[which];
 }
 
-/* One write, so that lines of several ranks do not mix. */
+/* One write, so that lines of several ranks do not interleave. */
 __attribute__((destructor)) static void write_line(void)
 {
     const char *path = getenv("SHERD_EMULATED_COUNTERS");

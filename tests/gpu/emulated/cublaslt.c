@@ -1,6 +1,7 @@
-/* Double of the part of cuBLASLt that kernels/cuda/cublaslt.c uses: plain products on host memory, done where they are
- * asked for or in their stream (emulated.h). It is stricter than the library where the library would be quietly wrong: an operand that is less aligned
- * than was promised, a kernel that was chosen for other shapes, or with too little scratch, ends the program. */
+/* Double of the part of cuBLASLt that kernels/cuda/cublaslt.c uses: plain products on host memory, computed at the
+ * call or in their stream (emulated.h). It is stricter than the library where the library would be silently wrong: it
+ * ends the program if an operand is less aligned than was promised, if a kernel was chosen for other shapes, or if it
+ * has too little scratch. */
 #include "tests/gpu/emulated/emulated.h"
 
 #include <cublasLt.h>
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 enum { ALIGNMENTS = 4 }; /* of A, B, C, D */
-enum { KERNELS = 3 };    /* for each shape, all with the same bits */
+enum { KERNELS = 3 };    /* per shape, all with the same bits */
 
 struct layout {
     cudaDataType_t type;
@@ -32,7 +33,7 @@ struct preference {
     uint32_t reduction, alignment[ALIGNMENTS];
 };
 
-/* What stands in a cublasLtMatmulAlgo_t: the wish that it answers. */
+/* The contents of a cublasLtMatmulAlgo_t: the request that it answers. */
 struct algo {
     int which;
     struct layout layout[ALIGNMENTS];
@@ -54,7 +55,7 @@ static void want(bool fine, const char *what)
     abort();
 }
 
-/* Also where there is no double of the runtime. */
+/* Also works in programs without the double of the runtime. */
 static long number(const char *name)
 {
     const char *text = getenv(name);
@@ -102,7 +103,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* One attribute: where it is kept. */
+/* One attribute: where it is stored. */
 struct place {
     int attribute;
     void *at;
@@ -186,7 +187,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return set(place, (int)attribute, value, bytes);
 }
 
-/* The last wishes answered. They are kept for good, as the algorithm is nothing but its number. */
+/* The latest requests answered. They are kept for good, as the algorithm is nothing but its number. */
 static struct algo *answers[KERNELS << 12];
 static uint64_t n_answers;
 
@@ -238,7 +239,7 @@ static void put(void *p, cudaDataType_t type, int64_t i, float value)
 }
 
 enum { SLOW_US = 50000 };
-#pragma weak sh_emulated_count /* not in programs that have kernels only */
+#pragma weak sh_emulated_count /* not in programs that have only kernels */
 
 static const struct algo *answer_of(const cublasLtMatmulAlgo_t *algo)
 {
@@ -288,7 +289,7 @@ static void multiply(const struct product *p, float alpha, float beta, const str
         }
 }
 
-/* A product that is under way. */
+/* A product that is in progress. */
 struct call {
     int which;
     struct product product;
@@ -306,7 +307,7 @@ static void run(void *arg)
     long fastest = number("SHERD_EMULATED_LT_FASTEST");
     if (getenv("SHERD_EMULATED_LT_FASTEST") && x->which != fastest)
         usleep(SLOW_US);
-    memset(x->space, 0xff, 4096); /* what anybody had there is gone */
+    memset(x->space, 0xff, 4096); /* destroy what was there */
     memset(x->space + x->space_bytes - 4096, 0xff, 4096);
     multiply(&x->product, x->alpha, x->beta, &x->layout[0], x->a, &x->layout[1], x->b, &x->layout[2], x->c,
              &x->layout[3], x->d);

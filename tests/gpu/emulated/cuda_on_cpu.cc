@@ -39,7 +39,7 @@ enum state { READY, AT_WARP, AT_BLOCK, ENDED };
 struct fiber {
     ucontext_t at;
     jmp_buf jump;
-    void *fake_stack; /* the address sanitizer's */
+    void *fake_stack; /* for the address sanitizer */
     char *stack;
     enum state state;
     place where;
@@ -55,7 +55,7 @@ struct piece {
 
 fiber all_fibers[2][MAX_THREADS], *fibers, scheduler; /* [parity of the block, for races.h] */
 unsigned current, n_threads;
-uint64_t boxes[2][MAX_THREADS / WARP][2][WARP]; /* the same */
+uint64_t boxes[2][MAX_THREADS / WARP][2][WARP]; /* likewise */
 std::vector<piece> pieces;                      /* of shared memory */
 size_t dynamic_bytes, shared_bytes;
 const char *kernel_name;
@@ -63,8 +63,8 @@ const std::function<void()> *thread_body;
 enum sh_emulated_order order;
 uint64_t dice;
 
-/* From the scheduler to a fiber and back. swapcontext() asks the operating system twice and is 40 times slower than a
- * long jump, but the sanitizers take a long jump for the end of all frames between. */
+/* From the scheduler to a fiber and back. swapcontext() makes two system calls and is 40 times slower than a long
+ * jump, but the sanitizers take a long jump for the end of all frames in between. */
 #ifdef SH_EMULATED_RACES
 void enter(fiber &f)
 {
@@ -145,7 +145,7 @@ void live()
     }
 }
 
-/* Below the stack lie pages that nobody may touch. */
+/* Below the stack are pages that may not be touched. */
 void make_fiber(fiber &f)
 {
     void *room = mmap(nullptr, STACK + GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -195,7 +195,7 @@ bool same_place(const place &a, const place &b)
     return a.line == b.line && !strcmp(a.file, b.file);
 }
 
-/* Threads [first, first + n) go on when all of them wait in one place. */
+/* Let threads [first, first + n) continue once all of them wait at the same place. */
 bool release(unsigned first, unsigned n, enum state waiting)
 {
     for (unsigned i = first; i < first + n; i++)
@@ -206,7 +206,7 @@ bool release(unsigned first, unsigned n, enum state waiting)
     return true;
 }
 
-/* A warp runs as far as it can before another one does, so that a block's barrier that is missing between warps shows. */
+/* A warp runs as far as it can before another one does, which exposes a block barrier that is missing between warps. */
 void run_warp(const std::vector<unsigned> &turn, unsigned first)
 {
     do {
@@ -245,8 +245,8 @@ void describe(const char *what, unsigned i)
         fprintf(stderr, "waits for its %s at %s:%d", f.state == AT_WARP ? "warp" : "block", f.where.file, f.where.line);
 }
 
-/* Nobody can go on: two threads that wait for each other in different places, or for one that has ended. A warp's
- * trouble is told before the block's, which it causes. */
+/* No thread can continue: two of them wait for each other at different places, or for one that has ended. Trouble in
+ * a warp is reported before that of its block, which it causes. */
 [[noreturn]] void tell_divergence()
 {
     unsigned a = 0, b = 0;
@@ -410,7 +410,7 @@ unsigned sh_emulated::parity()
     return races::set();
 }
 
-/* Not of the standard library: what that allocates is the race detector's. */
+/* Not from the standard library: the race detector tracks what that allocates. */
 static struct {
     sh_emulated::delayed copy[MOST_DELAYED];
     unsigned n, next;

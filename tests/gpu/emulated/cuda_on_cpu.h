@@ -1,20 +1,22 @@
-/* CUDA kernels on the CPU, so that tests find wrong indices and missing barriers without a GPU. kernels/cuda/launch.cuh
- * includes this in place of the CUDA headers when SH_CUDA_EMULATED is defined; the kernels do not know the difference.
+/* CUDA kernels on the CPU, so that tests find wrong indices and missing barriers without a GPU.
+ * kernels/cuda/launch.cuh includes this instead of the CUDA headers if SH_CUDA_EMULATED is defined; the kernels do
+ * not know the difference.
  *
- * A launch runs at once, on the calling thread, or in its stream beside the double of the runtime: the blocks one after another, and the threads of a block as fibers, of
- * which each runs until it ends or waits at a barrier. What is found:
- *   - a missing barrier: between two barriers, the order of threads and blocks is forward, backward or shuffled, as
- *     sh_emulated_set_order() says. A test runs a kernel in all orders and wants the same bits.
+ * A launch runs at once on the calling thread, or in its stream if the double of the runtime is present: the blocks
+ * one after another, and the threads of a block as fibers, each of which runs until it ends or waits at a barrier.
+ * What it finds:
+ *   - a missing barrier: between two barriers, the order of threads and blocks is forward, backward or shuffled, as set
+ *     by sh_emulated_set_order(). A test runs a kernel in all orders and requires the same bits.
  *   - a divergent barrier or shuffle: threads that wait at different places, or for threads that have ended; one line
  *     on stderr, then abort().
- *   - wrong addresses, with -fsanitize=address,undefined: every piece of shared memory is an allocation of its own, of
- *     its exact size, and vectors of 16 bytes have their alignment. Shared memory starts as NaN.
+ *   - wrong addresses, with -fsanitize=address,undefined: every piece of shared memory is a separate allocation of its
+ *     exact size, and vectors of 16 bytes have their alignment. Shared memory starts as NaN.
  *   - launches that a GPU refuses: blocks too large or of odd size, too much shared memory.
  *   - races that show in no order, in programs built for it (races.h): tests/gpu/race_*.
- * Not found: what depends on a memory model weaker than the CPU's.
+ * What it does not find: faults that depend on a memory model weaker than the CPU's.
  *
- * Warps have 32 lanes, all of which take part in every shuffle. Costs some 50 ns for each wait of a thread (2 us with
- * the address sanitizer). One host thread launches at a time. */
+ * Warps have 32 lanes, all of which take part in every shuffle. Each wait of a thread costs some 50 ns (2 us with the
+ * address sanitizer). One host thread launches at a time. */
 #ifndef SH_TESTS_GPU_EMULATED_CUDA_ON_CPU_H
 #define SH_TESTS_GPU_EMULATED_CUDA_ON_CPU_H
 
@@ -58,7 +60,7 @@ struct alignas(16) int4 {
     int x, y, z, w;
 };
 
-/* Of the thread that runs. */
+/* Those of the running thread. */
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
@@ -71,32 +73,33 @@ struct place {
 
 void launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
 
-/* The same in a stream, where there are streams (emulated.h); returns the error of the launch, 0 for none. */
+/* The same in a stream, if there are streams (emulated.h); returns the error of the launch, 0 for none. */
 int put(void *stream, const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> thread);
 void wait_block(place at);
 void wait_warp(place at);
 unsigned lane();
-/* 32 words of this warp, other ones at every second call, so that one wait is enough between two exchanges. */
+/* 32 words of this warp, alternating between two sets, so that one wait is enough between two exchanges. */
 uint64_t *mailbox();
-/* The block's memory for a variable, which `key` names; the first thread that asks makes it. */
+/* The block's memory for the variable that `key` names; the first thread that asks creates it. */
 void *shared(const void *key, size_t bytes);
 void *dynamic_shared();
 void want_full_mask(unsigned mask, place at);
 
-/* 0 or 1: what a warp keeps between its threads has a place for each, so that blocks side by side do not meet there. */
+/* 0 or 1: storage that a warp shares between its threads exists once per parity, so that neighbouring blocks do not
+ * meet there. */
 unsigned parity();
 
-/* Copies that the running thread has begun and not waited for, the first one first. Kept here, where the race detector does
- * not look: they are the thread's own, wherever its block runs. */
+/* Copies that the running thread has started and not waited for, oldest first. Kept here, where the race detector
+ * does not look: they belong to the thread, wherever its block runs. */
 struct delayed {
     char *to;
     char data[16];
     int bytes;
 };
 void delay(const delayed &copy);
-bool next_delayed(delayed *copy); /* false: no more */
+bool next_delayed(delayed *copy); /* false: none left */
 
-/* What lane `from` has as `value`. */
+/* The `value` of lane `from`. */
 template <class T> T exchange(unsigned mask, T value, unsigned from, place at)
 {
     static_assert(sizeof(T) <= sizeof(uint64_t), "a shuffle moves 8 bytes at most");
@@ -169,12 +172,12 @@ inline int __all_sync(unsigned mask, int predicate, SH_EMULATED_PLACE)
     return __ballot_sync(mask, predicate, file, line) == ~0u;
 }
 
-/* Fibers change places at barriers only: nothing can come between. Integers only, as in the kernels. */
+/* Fibers switch at barriers only, so nothing can come in between. Integers only, as in the kernels. */
 template <class T> T atomicAdd(T *p, T value)
 {
     static_assert(std::is_integral<T>::value, "floating-point sums must have one order");
     return __atomic_fetch_add(p, value,
-                              __ATOMIC_RELAXED); /* one thread runs; the race detector knows it for an atomic */
+                              __ATOMIC_RELAXED); /* one thread runs; the race detector recognises it as an atomic */
 }
 
 inline unsigned __float_as_uint(float f)
@@ -223,7 +226,7 @@ inline float __logf(float x)
     return logf(x);
 }
 
-/* As the GPU's: 0 where the divisor is larger than 2^126. */
+/* Like the GPU's: 0 if the divisor is larger than 2^126. */
 inline float __fdividef(float x, float y)
 {
     return fabsf(y) > 0x1p126f ? x * 0.0f : x / y;

@@ -1,5 +1,5 @@
 /* A double of the CUDA runtime for tests without a GPU: memory is the host's, streams are lazy (streams.h), and the
- * order of everything is judged (order.h). Only what Sherd calls is here. */
+ * order of all accesses is checked (order.h). It has only what Sherd calls. */
 #include "src/base/mem.h"
 #include "tests/gpu/emulated/emulated.h"
 #include "tests/gpu/emulated/order.h"
@@ -28,7 +28,7 @@ struct CUevent_st {
 struct block {
     char *begin;
     size_t bytes;
-    bool pinned; /* of the host: counts not as used */
+    bool pinned; /* of the host: not counted as used */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -97,7 +97,7 @@ static cudaError_t status(void)
     return faulted ? cudaErrorIllegalAddress : cudaSuccess;
 }
 
-/* As launch.cuh does: an error of an earlier call of this thread is taken for one of the launch. */
+/* As in launch.cuh: an error of an earlier call of this thread is taken for an error of the launch. */
 static int launch(void *stream, void (*work)(void *arg), void *arg)
 {
     sh_emulated_count(SH_EMULATED_LAUNCHES, 1);
@@ -218,7 +218,7 @@ static struct block take_block(const void *memory)
     return found;
 }
 
-/* Memory is only given back when the device is at rest, as CUDA does it. */
+/* Memory is given back only when the device is idle, as in CUDA. */
 static cudaError_t release(void *memory)
 {
     struct block b = take_block(memory);
@@ -256,7 +256,7 @@ cudaError_t cudaFreeHost(void *memory)
     return release(memory);
 }
 
-/* Copies that do not wait are only real with memory that the driver knows. */
+/* Asynchronous copies are only asynchronous with memory that the driver knows. */
 static bool is_known(const void *at, size_t bytes, bool *pinned)
 {
     bool known = false;
@@ -270,7 +270,7 @@ static bool is_known(const void *at, size_t bytes, bool *pinned)
     return known;
 }
 
-/* A copy that is not done yet, in a ring with all others. from == NULL: a memset. */
+/* A copy that is not done yet, in a ring of all of them. from == NULL: a memset. */
 struct copy {
     struct copy *before, *behind;
     char *to;
@@ -285,7 +285,7 @@ static bool meet(const char *a, const char *b, size_t bytes, size_t b_bytes)
     return a && b && a < b + b_bytes && b < a + bytes;
 }
 
-/* Host memory that a copy will fill holds nothing of use until then, unless an earlier copy has still to do with it. */
+/* Host memory that a copy will fill holds nothing useful until then, unless an earlier copy still uses it. */
 static void poison(char *to, size_t bytes)
 {
     for (struct copy *c = pending.behind; c != &pending; c = c->behind)
@@ -393,7 +393,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return status();
 }
 
-/* The host learns no more from it than from the default stream's: that is all that Sherd synchronises in this way. */
+/* The host learns no more from this than from synchronising the default stream: that is all that Sherd uses it for. */
 cudaError_t cudaDeviceSynchronize(void)
 {
     return cudaStreamSynchronize(NULL);
@@ -430,7 +430,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return status();
 }
 
-/* CUDA may take the answer for an error of this thread. */
+/* CUDA may report the answer as an error of this thread. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     sh_emulated_count(SH_EMULATED_QUERIES, 1);
@@ -440,8 +440,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return cudaSuccess;
 }
 
-/* As a float of milliseconds. Of SHERD_EMULATED_CLOCK_SECONDS, what was recorded before the first kernel is that much
- * older, and a time from it as coarse as that makes it; the difference itself is not told. */
+/* A float of milliseconds. With SHERD_EMULATED_CLOCK_SECONDS, anything recorded before the first kernel is that much
+ * older, and a time measured from it is as coarse as a float of that size; the age itself is subtracted again. */
 static float elapsed(const struct CUevent_st *begin, const struct CUevent_st *end)
 {
     double ms = (double)(sh_mark_ns(end->mark) - sh_mark_ns(begin->mark)) / 1e6;

@@ -1,11 +1,12 @@
 /* A double of NCCL for tests without a GPU, as close to the library as its caller can see:
- *   - Communicators block or not. One that does not finishes each call on a thread of its own and says ncclInProgress
- *     until then; ncclCommSplit says ncclSuccess even so, and its communicator is NULL until it is connected.
- *   - One thread at a time may be in a communicator; two stop the process.
- *   - A collective is work of its stream. With NCCL_LAUNCH_ORDER_IMPLICIT, those of a process begin in the order of their
- *     calls, on whatever stream and communicator.
- *   - What NCCL would hang or go wrong on stops the process: ranks whose calls differ in kind, count, type, stream,
- *     communicator or order, and NULL for a communicator in ncclCommGetAsyncError.
+ *   - Communicators are blocking or not. A non-blocking one finishes each call on a separate thread and returns
+ *     ncclInProgress until then; ncclCommSplit returns ncclSuccess even so, and its communicator is NULL until it is
+ *     connected.
+ *   - Only one thread at a time may be in a communicator; a second one stops the process.
+ *   - A collective is work in its stream. With NCCL_LAUNCH_ORDER_IMPLICIT, those of a process start in the order of
+ *     their calls, on whatever stream and communicator.
+ *   - Anything on which NCCL would hang or go wrong stops the process: ranks whose calls differ in kind, count, type,
+ *     stream, communicator or order, and a NULL communicator in ncclCommGetAsyncError.
  *   - Any call fails, hangs or is slow on request (emulated.h). */
 #include "src/base/err.h"
 #include "src/base/mem.h"
@@ -23,10 +24,10 @@ struct ncclComm {
     int rank, size, splits;
     bool blocks;
     char path[SH_MEET_PATH], name[SH_MEET_NAME];
-    struct ncclComm *world; /* whose meeting has the log */
+    struct ncclComm *world; /* its meeting has the log */
     struct sh_meeting *m;
     _Atomic int inside; /* threads */
-    _Atomic int state;  /* ncclResult_t: of the call under way, or why it failed later */
+    _Atomic int state;  /* ncclResult_t: of the call in progress, or why it failed later */
 };
 
 static void stop(const char *what, const char *name)
@@ -45,7 +46,7 @@ static void leave(struct ncclComm *c)
     atomic_fetch_sub(&c->inside, 1);
 }
 
-/* A call on a thread of its own. */
+/* A call on a separate thread. */
 struct job {
     struct ncclComm *c;
     ncclResult_t (*work)(void *arg);
@@ -64,7 +65,7 @@ static void *job_main(void *arg)
     return NULL;
 }
 
-/* Finish a call here, or behind the caller's back. */
+/* Finish a call here, or in the background. */
 static ncclResult_t finish(struct ncclComm *c, ncclResult_t (*work)(void *arg), void *arg)
 {
     pthread_t thread;
@@ -164,7 +165,7 @@ struct split {
     int color, key, number;
 };
 
-/* Ranks of the same color, by key; equal keys do not occur. */
+/* Ranks of the same color, ordered by key; equal keys do not occur. */
 static ncclResult_t split(void *arg)
 {
     struct split s = *(struct split *)arg;
@@ -207,7 +208,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *co
         atomic_store(&s->child->state, ncclRemoteError);
     rc = finish(parent, split, s);
     leave(parent);
-    return rc == ncclInProgress ? ncclSuccess : rc; /* so do 2.19 to 2.30 */
+    return rc == ncclInProgress ? ncclSuccess : rc; /* 2.19 to 2.30 do the same */
 }
 
 static ncclResult_t finalize(void *arg)
@@ -260,7 +261,7 @@ struct collective {
     const void *send;
     void *recv;
     void *stream;
-    bool never; /* comes to an end */
+    bool never; /* never ends */
 };
 
 static void exchange(void *arg)

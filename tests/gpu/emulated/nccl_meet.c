@@ -71,7 +71,7 @@ static void must_agree(const struct sh_meet_log *log, int rank, int other, int64
                         describe(a, mine), rank, describe(b, theirs), other));
 }
 
-/* Whichever of two ranks comes later sees both. A rank that is a whole log ahead has overwritten its part. */
+/* Whichever of two ranks comes later compares both. A rank that is a whole log ahead has overwritten its part. */
 void sh_meet_compare(struct sh_meeting *world, int rank, int size, const struct sh_meet_call *call)
 {
     struct sh_meet_log *log = world->log;
@@ -104,7 +104,7 @@ static void add(void *sum, const void *x, size_t n, ncclDataType_t type)
             ((float *)sum)[i] += ((const float *)x)[i];
 }
 
-/* The ranks' stretches of `bytes` are in data; their sum, in rank order. */
+/* The ranks' stretches of `bytes` are in data; compute their sum, in rank order. */
 static void sum_all(const struct sh_meeting *m, int size, void *out, size_t bytes, ncclDataType_t type)
 {
     memcpy(out, m->data[0], bytes);
@@ -129,7 +129,7 @@ static void gather(struct sh_meeting *m, int rank, int size, size_t bytes, const
     }
 }
 
-/* The sum of all ranks' stretch at send, where `here`. */
+/* The sum of all ranks' stretches at send; stored if `here`. */
 static void reduce(struct sh_meeting *m, int rank, int size, size_t bytes, ncclDataType_t type, const char *send,
                    char *recv, int here)
 {
@@ -150,7 +150,7 @@ void sh_meet_exchange(struct sh_meeting *m, int rank, int size, const struct sh_
 
     switch (call->kind) {
     case SH_MEET_ALL_GATHER: gather(m, rank, size, bytes, send, recv); break;
-    case SH_MEET_REDUCE_SCATTER: /* the parts of each rank one after the other */
+    case SH_MEET_REDUCE_SCATTER: /* the parts of each rank one after another */
         for (int r = 0; r < size; r++)
             reduce(m, rank, size, bytes, call->type, (const char *)send + (size_t)r * bytes, recv, r == rank);
         break;

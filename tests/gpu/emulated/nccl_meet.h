@@ -1,4 +1,5 @@
-/* Inside of the double of NCCL: ranks of one node that meet in shared memory, not in MPI, which belongs to another thread. */
+/* Part of the double of NCCL: ranks of one node that meet in shared memory, not through MPI, which belongs to another
+ * thread. */
 #ifndef SH_TESTS_GPU_EMULATED_NCCL_MEET_H
 #define SH_TESTS_GPU_EMULATED_NCCL_MEET_H
 
@@ -11,40 +12,40 @@ enum { SH_MEET_RANKS = 16, SH_MEET_CHUNK = 64 << 10, SH_MEET_LOG = 2048, SH_MEET
 
 enum sh_meet_kind { SH_MEET_ALL_GATHER, SH_MEET_REDUCE_SCATTER, SH_MEET_ALL_REDUCE };
 
-/* A collective as a rank asks for it. */
+/* A collective as a rank requests it. */
 struct sh_meet_call {
     enum sh_meet_kind kind;
     ncclDataType_t type;
     size_t count;
-    int64_t stream;          /* the how manieth of the process */
+    int64_t stream;          /* its number within the process */
     char comm[SH_MEET_NAME]; /* the communicator's name */
 };
 
-/* What a rank has asked for so far, on all of its communicators. */
+/* What a rank has requested so far, on all of its communicators. */
 struct sh_meet_log {
     _Atomic int64_t n;
     struct sh_meet_call call[SH_MEET_LOG];
 };
 
 struct sh_meeting {
-    _Atomic int state; /* 0: as it was made, 1: one is setting it up, 2: ready */
+    _Atomic int state; /* 0: as created, 1: being set up, 2: ready */
     pthread_barrier_t barrier;
     struct {
         int color, key;
-    } wish[SH_MEET_RANKS]; /* of a split */
+    } wish[SH_MEET_RANKS]; /* for a split */
     struct sh_meet_log log[SH_MEET_RANKS];
     _Alignas(64) char data[SH_MEET_RANKS][SH_MEET_CHUNK];
 };
 
-/* The meeting of that name; returns when all `size` ranks are there. NULL: it cannot be. */
+/* The meeting with that name; returns when all `size` ranks have joined. NULL: impossible. */
 struct sh_meeting *sh_meet_open(const char *path, int rank, int size);
 void sh_meet_close(struct sh_meeting *m);
 void sh_meet_wait(struct sh_meeting *m); /* for all ranks */
 
-/* Note the call of this rank, and stop the process when another one has called something else in its place. */
+/* Record this rank's call, and stop the process if another rank has called something else in its place. */
 void sh_meet_compare(struct sh_meeting *world, int rank, int size, const struct sh_meet_call *call);
 
-/* Do it. */
+/* Carry out the collective. */
 void sh_meet_exchange(struct sh_meeting *m, int rank, int size, const struct sh_meet_call *call, const void *send,
                       void *recv);
 

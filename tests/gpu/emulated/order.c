@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* A doing of an actor: its own count, and what it was. */
+/* Something an actor did: the actor's count at that time, and what it was. */
 struct doing {
     int64_t tick; /* 0: none */
     const char *label;
@@ -23,7 +23,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sh_order_clock clocks[SH_ORDER_ACTORS];
 static bool in_use[SH_ORDER_ACTORS];
 static __thread int host = -1; /* the calling thread's actor */
-static pthread_key_t ending;   /* of threads that have one */
+static pthread_key_t ending;   /* for threads that have an actor */
 
 static struct stretch *stretches; /* sorted, none overlap */
 static int n_stretches, cap_stretches;
@@ -38,7 +38,7 @@ static int new_actor(void)
     sh_stop(sh_fail(SH_E_BUG, "order: more than %d streams and threads", SH_ORDER_ACTORS));
 }
 
-/* Of a thread: what it has waited for, nobody else needs to. */
+/* For a thread that ends: nobody needs what it has waited for any more. */
 static void end_thread(void *actor)
 {
     sh_order_actor_end((int)(intptr_t)actor - 1);
@@ -82,7 +82,7 @@ int sh_order_actor(void)
     return actor;
 }
 
-/* Its count goes on, so that one of the same number that follows is not taken for it. */
+/* Its count continues, so that a later actor with the same number is not taken for it. */
 void sh_order_actor_end(int actor)
 {
     pthread_mutex_lock(&lock);
@@ -141,7 +141,7 @@ static void delete (int first, int n)
     n_stretches -= n;
 }
 
-/* The first stretch that ends behind an address. */
+/* The first stretch that ends after an address. */
 static int find(uintptr_t address)
 {
     int low = 0, high = n_stretches;
@@ -157,7 +157,7 @@ static int find(uintptr_t address)
     return low;
 }
 
-/* Let a stretch begin at an address that lies within one. */
+/* If an address is inside a stretch, make a stretch start there. */
 static void cut(uintptr_t address)
 {
     int i = find(address);
@@ -168,7 +168,7 @@ static void cut(uintptr_t address)
     stretches[i].end = stretches[i + 1].begin = address;
 }
 
-/* Let [begin, end) be covered by whole stretches, fresh ones where nothing was; returns the first. */
+/* Cover [begin, end) with whole stretches, fresh ones where there were none; returns the first. */
 static int cover(uintptr_t begin, uintptr_t end)
 {
     int i;

@@ -1,12 +1,12 @@
-/* A race detector for emulated kernels, part of cuda_on_cpu.cc: with SH_EMULATED_RACES defined, every CUDA thread is a
- * fiber of ThreadSanitizer, and the barriers below are all that orders them. So a race is found in any order of
- * execution, by a report with both places and exit status 66. Only the kernels are compiled with -fsanitize=thread;
- * this runtime is not, so that what it does between threads is no access of theirs.
+/* A race detector for emulated kernels, part of cuda_on_cpu.cc: with SH_EMULATED_RACES defined, every CUDA thread is
+ * a fiber of ThreadSanitizer, and only the barriers below order them. So a race is found in any order of execution,
+ * with a report of both places and exit status 66. Only the kernels are compiled with -fsanitize=thread; this runtime
+ * is not, so its own accesses between threads are not attributed to them.
  *
- * What is ordered: the threads of a warp at its barriers, those of a block at its own, a launch after the one before it,
- * as in one stream. Blocks are not ordered, but stacks and shared memory are used again: even and odd blocks have their
- * own, and a block is ordered after the last one of its parity. So a race of two blocks is found where one of them is
- * even and one is odd.
+ * What is ordered: the threads of a warp at its barriers, those of a block at its barriers, a launch after the
+ * previous one, as in one stream. Blocks are not ordered, but stacks and shared memory are reused: even and odd
+ * blocks have separate ones, and a block is ordered after the previous one of its parity. So a race between two
+ * blocks is found if one of them is even and the other odd.
  *
  * Without SH_EMULATED_RACES all of this is empty. */
 #ifndef SH_TESTS_GPU_EMULATED_RACES_H
@@ -31,7 +31,7 @@ constexpr bool ON = true;
 constexpr unsigned THREADS = 1024, NO_SYNC = 1;
 constexpr size_t POOL = 1 << 20, GAP = 128;
 
-/* Its address stands for a barrier. ThreadSanitizer keeps one for each 8 bytes. */
+/* Its address represents a barrier. ThreadSanitizer keeps one per 8 bytes. */
 struct alignas(8) meeting {
     char bytes[8];
 };
@@ -48,7 +48,7 @@ inline parity *now = &both[0];
 inline void *scheduler;
 inline meeting launched;
 
-/* The pools are made by the scheduler: mmap is ThreadSanitizer's too, and counts as a write. */
+/* The scheduler makes the pools: ThreadSanitizer also intercepts mmap, and counts it as a write. */
 inline void begin_launch()
 {
     scheduler = __tsan_get_current_fiber();
@@ -65,7 +65,7 @@ inline void end_launch()
         __tsan_acquire(&p.end);
 }
 
-/* A fiber that only knows blocks of this parity orders this one after the last. */
+/* A fiber that only sees blocks of this parity orders this block after the previous one. */
 inline void begin_block(size_t turn)
 {
     now = &both[turn % 2];
@@ -101,8 +101,8 @@ inline void end_thread()
     __tsan_release(&now->end);
 }
 
-/* The barrier that thread `thread` comes to, its `count`-th, and leaves when all have come. Neighbours in time differ: else
- * one that is late to leave would be ordered after what others do on their way to the next. */
+/* The barrier that thread `thread` reaches, its `count`-th, and leaves once all have reached it. Consecutive ones
+ * differ: otherwise a thread that leaves late would be ordered after what others do on their way to the next one. */
 inline void *barrier(bool of_block, unsigned thread, unsigned count)
 {
     return of_block ? &now->block[count % 2] : &now->warps[thread / 32][count % 2];
@@ -118,7 +118,7 @@ inline void go(void *at)
     __tsan_acquire(at);
 }
 
-/* Filled by plain stores: memset is ThreadSanitizer's, which would count it as the thread's own. */
+/* Filled by plain stores: ThreadSanitizer intercepts memset and would count it as the thread's access. */
 inline void *shared(size_t bytes, unsigned char fill)
 {
     char *data = now->pool + now->used;

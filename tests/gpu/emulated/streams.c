@@ -8,17 +8,17 @@
 #include <signal.h>
 #include <stdlib.h>
 
-enum { MORE = 16, ASKS = 4 }; /* one put in so many is done without being asked for; one question in so many counts */
+enum { MORE = 16, ASKS = 4 }; /* one in MORE items is done without being asked for; one in ASKS questions counts */
 
 struct sh_mark {
     int references;
     bool done;
     int64_t ns;
     struct sh_stream *stream;
-    int64_t at; /* its number in the stream */
+    int64_t at; /* its number within the stream */
 };
 
-/* One of three: work, a mark that is reached, a mark that is waited for. */
+/* One of three kinds: work, a mark that is reached, a mark that is waited for. */
 struct item {
     struct item *next, *next_in_order;
     void (*work)(void *arg);
@@ -32,14 +32,14 @@ struct item {
 struct sh_stream {
     struct sh_stream *next;
     struct item *first, *last;
-    int64_t items;  /* that were ever put */
-    int64_t wanted; /* all up to this one shall be done */
+    int64_t items;  /* ever put */
+    int64_t wanted; /* all up to this one should be done */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t asked = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
 static struct sh_stream *streams;
-static struct item *orderly, *last_orderly; /* work that waits for its turn */
+static struct item *orderly, *last_orderly; /* work that waits its turn */
 static bool running;
 
 static void give_back(struct sh_mark *m)
@@ -48,7 +48,7 @@ static void give_back(struct sh_mark *m)
         free(m);
 }
 
-/* And all that it needs. */
+/* Ask for it and for everything it needs. */
 static void want(struct sh_stream *s, int64_t at)
 {
     int64_t before = s->wanted;
@@ -84,7 +84,7 @@ static struct sh_stream *draw(void)
     return found;
 }
 
-/* Without the lock while it works; the item stays in front of its stream, so that nothing passes it. */
+/* Works without the lock; the item stays at the front of its stream, so nothing overtakes it. */
 static void run_first(struct sh_stream *s)
 {
     struct item *i = s->first;
@@ -124,7 +124,7 @@ static void *device_main(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
+/* Signals are left to the program's threads. */
 static void start_device(void)
 {
     sigset_t all, before;
@@ -162,7 +162,7 @@ static void put_in_turn(struct item *i)
     last_orderly = i;
 }
 
-/* With the lock held. */
+/* Called with the lock held. */
 static void put(struct sh_stream *s, struct item item)
 {
     struct item *i = sh_calloc(1, sizeof *i);
