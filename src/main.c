@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A rank without a text leaves the word to the one that has it. The error comes last, also where both streams go into one
- * file. */
+/* Print the error. A rank without its text leaves that to the rank that has it. The error comes last, even if both
+ * streams go into one file. */
 static int report(sh_rc rc)
 {
     fflush(stdout);
@@ -33,7 +33,7 @@ static sh_rc run_parsed(const struct sh_cmd *cmd, int argc, char **argv)
     return rc;
 }
 
-/* Every rank runs the command, and all end with the same class; one of them says why. */
+/* Every rank runs the command, and all end with the same error class; one of them says why. */
 static int run_job(const struct sh_cmd *cmd, int argc, char **argv)
 {
     sh_rc rc = sh_mesh_start(&argc, &argv);
@@ -47,7 +47,7 @@ static int run_job(const struct sh_cmd *cmd, int argc, char **argv)
     return status;
 }
 
-/* What was asked for stands on standard output: a full disk there is a failure. */
+/* The result of a command goes to standard output, so a full disk there is a failure. */
 static int finish(int status)
 {
     if (status || (fflush(stdout) == 0 && !ferror(stdout)))
@@ -60,7 +60,7 @@ static bool is_help(const char *word)
     return !strcmp(word, "--help") || !strcmp(word, "-h");
 }
 
-/* Signals are listened for before MPI is started, which takes tens of seconds on thousands of ranks. */
+/* Start to listen for signals before MPI, whose start takes tens of seconds on thousands of ranks. */
 static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -77,7 +77,7 @@ static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
     return cmd->mpi ? run_job(cmd, argc, argv) : report(run_parsed(cmd, argc, argv));
 }
 
-/* sherd --help, sherd --version: alone. */
+/* sherd --help and sherd --version take no other argument. */
 static int run_flag(int argc, char **argv)
 {
     if (argc > 2)

@@ -1,7 +1,7 @@
 /* An asynchronous save. Its thread runs one local stage at a time: memory, HDF5 on rank 0, writes, fsync, reads.
- * What needs MPI, and every agreement, is done by the caller between two steps. HDF5 is mostly not built for threads,
- * but bears being used by one after the other: a stage's thread is joined before the next begins, and training itself
- * has no use for HDF5. Its serial driver calls no MPI. */
+ * The caller does everything that needs MPI, and every agreement, between two steps. HDF5 is mostly not built for
+ * threads, but can be used by one thread after the other: a stage's thread is joined before the next starts, and
+ * training itself does not use HDF5. Its serial driver calls no MPI. */
 #include "io/checkpoint/save.h"
 
 #include "io/checkpoint/io_method.h"
@@ -18,18 +18,18 @@ enum { TEXT_BYTES = 2048 };
 /* clang-format off */
 struct sh_ckpt_async {
     struct sh_ckpt_saving s;
-    int stage;              /* the next one, or the one that the thread runs */
-    bool running;           /* a thread was started and not yet joined */
+    int stage;              /* the next stage, or the one that the thread runs */
+    bool running;           /* a thread was started but not yet joined */
     pthread_t thread;
-    bool committed;         /* all stages are behind us, on all ranks */
-    atomic_bool done;       /* set last by the thread: what follows may be read */
+    bool committed;         /* all stages are done, on all ranks */
+    atomic_bool done;       /* set last by the thread; then rc and text may be read */
     sh_rc rc;
-    char text[TEXT_BYTES];  /* errors are kept by thread */
+    char text[TEXT_BYTES];  /* errors are kept per thread */
 };
 /* clang-format on */
 
-/* The thread's body: run one stage and leave its result. `done` is stored last, so whoever sees it also sees rc and
- * text. */
+/* The thread's body: runs one stage and leaves its result. `done` is stored last, so a thread that sees it also sees rc
+ * and text. */
 static void *run_stage(void *arg)
 {
     struct sh_ckpt_async *b = arg;
@@ -41,8 +41,8 @@ static void *run_stage(void *arg)
     return NULL;
 }
 
-/* A thread that cannot be had is the stage's failure, so that all ranks learn of it where they agree; others of the
- * node may wait for what it would have passed on. */
+/* If no thread can be created, the stage has failed, so that all ranks learn of it when they agree; others on the node
+ * may wait for data that it would have passed on. */
 static void start_stage(struct sh_ckpt_async *b)
 {
     atomic_store(&b->done, false);
@@ -53,7 +53,7 @@ static void start_stage(struct sh_ckpt_async *b)
         return;
     sh_move_writers_give_up(&b->s.writers);
     b->rc = SH_E_MEMORY;
-    snprintf(b->text, sizeof b->text, "no thread for a checkpoint in the background: %s", strerror(error));
+    snprintf(b->text, sizeof b->text, "cannot create a thread for a checkpoint in the background: %s", strerror(error));
     atomic_store(&b->done, true);
 }
 
@@ -64,7 +64,7 @@ static void join(struct sh_ckpt_async *b)
     b->running = false;
 }
 
-/* All ranks agree on a stage before the next begins. The thread's text is made this thread's error first. */
+/* All ranks agree on a stage before the next starts. The thread's text first becomes this thread's error. */
 static sh_rc finish_stage(struct sh_ckpt_async *b)
 {
     join(b);
@@ -72,7 +72,7 @@ static sh_rc finish_stage(struct sh_ckpt_async *b)
     return sh_agree(b->rc == SH_OK ? SH_OK : sh_fail(b->rc, "%s", b->text));
 }
 
-/* Without `wait` the ranks count those that are busy: none goes on before all can. With it each joins its own thread,
+/* Without `wait` the ranks count the busy ones: none continues before all can. With it each rank joins its own thread,
  * and no count is needed. */
 static sh_rc all_done(struct sh_ckpt_async *b, bool wait, bool *done)
 {
@@ -85,7 +85,7 @@ static sh_rc all_done(struct sh_ckpt_async *b, bool wait, bool *done)
     return SH_OK;
 }
 
-/* The ranks meet: whether all are done with the stage, and with what result. */
+/* The ranks meet: are all done with the stage, and with what result? */
 static sh_rc meet(struct sh_ckpt_async *b, bool wait, bool *done)
 {
     sh_move_deadline_meet(b->s.deadline, true);
@@ -96,8 +96,8 @@ static sh_rc meet(struct sh_ckpt_async *b, bool wait, bool *done)
     return rc;
 }
 
-/* Stages until one is under way or all are done. Collective ones run here, on the caller's thread, which is the only
- * one that may call MPI.
+/* Runs stages until one is in progress or all are done. Collective ones run here, on the caller's thread, which is the
+ * only one that may call MPI.
  *  start  true: the next local stage has no thread yet; false: it was started by an earlier call */
 static sh_rc go_on(struct sh_ckpt_async *b, bool wait, bool start)
 {
@@ -115,7 +115,7 @@ static sh_rc go_on(struct sh_ckpt_async *b, bool wait, bool start)
     return SH_OK;
 }
 
-/* Before training: the writing thread cannot use MPI-IO, so a file system on which direct writes may be lost is
+/* Called before training: the writing thread cannot use MPI-IO, so a file system that may lose direct writes is
  * refused. Collective. */
 sh_rc sh_ckpt_async_check(const char *folder, const struct sh_ckpt_options *options)
 {
@@ -124,21 +124,20 @@ sh_rc sh_ckpt_async_check(const char *folder, const struct sh_ckpt_options *opti
     if (io_method == SH_IO_DIRECT)
         return SH_OK;
     return sh_agree(sh_fail(SH_E_USAGE,
-                            "%s: saving in the background writes without MPI-IO, but this is not a file system "
-                            "known to bear that from several nodes; set checkpoint.async_mode=disabled, or "
-                            "checkpoint.io=direct if you know better",
+                            "%s: saving in the background writes without MPI-IO, but this file system is not known "
+                            "to allow that from several nodes; set checkpoint.async_mode=disabled, or "
+                            "checkpoint.io=direct if you know that it does",
                             folder));
 }
 
-/* Collective. On failure everything is undone and *out is untouched. The set's data must stay as it is until the end.
- */
+/* Collective. On failure everything is undone and *out is untouched. The set's data must not change until the end. */
 sh_rc sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                           const struct sh_ckpt_options *options, struct sh_ckpt_async **out)
 {
     struct sh_ckpt_async *b = sh_calloc(1, sizeof *b);
     sh_rc rc = sh_ckpt_saving_open(&b->s, folder, set, meta, options);
     b->s.options.io_method = SH_IO_DIRECT;
-    /* One thread of its own: more would take cores from the training. */
+    /* Only one thread: more would take cores from the training. */
     b->s.options.threads = 1;
     if (rc == SH_OK)
         rc = go_on(b, false, true);
@@ -149,7 +148,7 @@ sh_rc sh_ckpt_async_begin(const char *folder, const struct sh_ckpt_set *set, con
     return rc;
 }
 
-/* Collective. Between two steps the ranks look whether the stage is over, and begin the next one. With `wait` it
+/* Collective. Between two steps the ranks check whether the stage is over, and start the next one. With `wait` it
  * returns when all stages are done. */
 sh_rc sh_ckpt_async_poll(struct sh_ckpt_async *b, bool wait, bool *done, int64_t *bytes)
 {
@@ -159,7 +158,7 @@ sh_rc sh_ckpt_async_poll(struct sh_ckpt_async *b, bool wait, bool *done, int64_t
     return SH_OK;
 }
 
-/* Also of a save that failed or was never finished: its temporary file is deleted. */
+/* Also for a save that failed or was never finished: its temporary file is deleted. */
 void sh_ckpt_async_end(struct sh_ckpt_async *b)
 {
     if (!b)

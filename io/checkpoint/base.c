@@ -1,4 +1,4 @@
-/* The base of a checkpoint that holds a part of a model only: where the rest is, and one number over all of that. */
+/* The base of a checkpoint that holds only a part of a model: where the rest is, and one digest over all of it. */
 #include "io/checkpoint/checkpoint.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
@@ -17,14 +17,14 @@ sh_rc sh_ckpt_base_read(const char *of, const char *text, uint64_t *sum, char **
     unsigned long long number;
     const char *at = strchr(text, '\n'), *end = at ? strchr(at + 1, '\n') : NULL;
     if (!end || sscanf(text, "sum: %16llx\n", &number) != 1 || strncmp(at + 1, second, strlen(second)) != 0)
-        return sh_fail(SH_E_DATA, "%s: what it says of its base is not readable", of);
+        return sh_fail(SH_E_DATA, "%s: its description of its base is not readable", of);
     at += 1 + strlen(second);
     *sum = number;
     *path = sh_strfmt("%.*s", (int)(end - at), at);
     return SH_OK;
 }
 
-/* Elements are summed with their name and place, so that parts add up to the same whoever has them. */
+/* Elements are summed with their name and place, so that the parts add up to the same sum whoever holds them. */
 uint64_t sh_ckpt_base_place(const char *name, int64_t at)
 {
     return sh_mix64(sh_hash64(name, strlen(name))) + (uint64_t)at * SH_MIXSUM_STEP;

@@ -1,6 +1,6 @@
-/* The child is this program once more (/proc/self/exe), not a fork: what MPI has registered with the network stays
- * mapped once, the cost does not grow with the memory of the process, and no other thread's lock is held in the child.
- * It is told apart by its first word, before main and before MPI (decisions/0034). */
+/* The child is this program started again (/proc/self/exe), not a fork: memory that MPI has registered with the network
+ * stays mapped once, the cost does not grow with the memory of the process, and no other thread's lock is held in the
+ * child. It is recognized by its first word, before main and before MPI (decisions/0034). */
 #include "io/checkpoint/child.h"
 
 #include "io/checkpoint/clean.h"
@@ -23,15 +23,15 @@
 
 #define FIRST_WORD "sherd: reading a checkpoint"
 
-/* Descriptors of the child beside the standard ones, which lead nowhere. */
+/* Descriptors of the child in addition to the standard ones, which lead to /dev/null. */
 enum { FILE_FD = 3, PIPE_FD = 4, N_FDS = 5 };
 
-/* HDF5 needs a few hundred MB of space for 100,000 tensors, and some seconds. */
+/* For 100,000 tensors HDF5 needs a few hundred MB of address space and a few seconds. */
 enum { MORE_BYTES = 1 << 30, CPU_SECONDS = 60 };
 
-/* What the child sends: that it is there, and when it is done one of two things. */
+/* Messages of the child: first that it runs, and when it is done one of the other two. */
 enum { HERE = 0x53484331, INDEX = 1, REFUSED = 2 };
-/* A greeting of its own tells "the child ran and then died" (a damaged file) from "it never started" (a broken
+/* A separate greeting distinguishes "the child ran and then died" (a damaged file) from "it never started" (a broken
  * installation). */
 struct message {
     int64_t kind, bytes;
@@ -42,7 +42,7 @@ struct greeting {
 
 /* ---- the child ---- */
 
-/* All bytes or false; a signal is no failure. */
+/* Sends all bytes, or returns false; a signal is not a failure. */
 static bool send_all(const void *data, size_t bytes)
 {
     const char *from = data;
@@ -58,7 +58,7 @@ static bool send_all(const void *data, size_t bytes)
     return true;
 }
 
-/* Lower a limit, never raise it. Both values are set, so that the child cannot raise it again. */
+/* Lowers a limit, never raises it. Both values are set, so that the child cannot raise it again. */
 static void limit(int what, rlim_t most)
 {
     struct rlimit r;
@@ -79,7 +79,7 @@ static void limit(int what, rlim_t most)
 #define SANITIZED 0
 #endif
 
-/* The libraries are mapped already, so the limit is above what is in use. */
+/* The libraries are mapped already, so the limit is relative to the space in use. */
 static void limit_memory(void)
 {
     unsigned long long pages = 0;
@@ -90,7 +90,7 @@ static void limit_memory(void)
         fclose(f);
 }
 
-/* Kernels before 5.9 have no call for it; on them few are left open by exec anyway. */
+/* Kernels before 5.9 have no such call; on them exec leaves few descriptors open anyway. */
 static void close_others(void)
 {
 #ifdef SYS_close_range
@@ -101,7 +101,7 @@ static void close_others(void)
         close(fd);
 }
 
-/* A damaged file may make HDF5 allocate, loop or write. The child may use some memory and CPU time, no file but its
+/* A damaged file may make HDF5 allocate, loop or write. The child may use some memory and CPU time, no file except its
  * own, and dies with its parent. */
 static void confine(void)
 {
@@ -113,7 +113,7 @@ static void confine(void)
     limit_memory();
 }
 
-/* A file that needs the child is of format 1, so the names of its states are known. */
+/* A file that needs the child has format 1, so the names of its states are known. */
 static sh_rc walk(const char *path, struct sh_ckpt_index *index)
 {
     struct stat st;
@@ -122,7 +122,8 @@ static sh_rc walk(const char *path, struct sh_ckpt_index *index)
     return sh_ckpt_walk(FILE_FD, path, st.st_size, &sh_ckpt_states_1, index);
 }
 
-/* An index as sh_ckpt_pack() makes it, or the text of the error. The parent checks either as it would a file's bytes.
+/* Sends an index as made by sh_ckpt_pack(), or the text of the error. The parent checks either like the bytes of a
+ * file.
  */
 static bool answer(const char *path)
 {
@@ -138,7 +139,7 @@ static bool answer(const char *path)
     return send_all(&m, sizeof m) && send_all(data, (size_t)m.bytes);
 }
 
-/* In every process that has this file linked in; in all but the child without effect. */
+/* Runs in every process that has this file linked in, but has an effect only in the child. */
 __attribute__((constructor)) static void serve(int argc, char **argv)
 {
     if (argc != 2 || strcmp(argv[0], FIRST_WORD) != 0)
@@ -152,18 +153,18 @@ __attribute__((constructor)) static void serve(int argc, char **argv)
 
 struct child {
     pid_t pid;
-    int pipe; /* its reading end */
+    int pipe; /* the reading end */
 };
 
-/* What the dynamic linker and HDF5 need to start as they did here. Nothing else: a process with a rank's environment would
- * be taken for that rank. */
+/* The environment that the dynamic linker and HDF5 need to start as they did here. Nothing else: a process with a
+ * rank's environment would be taken for that rank. */
 static const char *const kept[] = {
     "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "MALLOC_PERTURB_", "HDF5_DISABLE_VERSION_CHECK",
     "ASAN_OPTIONS",    "UBSAN_OPTIONS",  "TSAN_OPTIONS",
 };
 enum { KEPT = sizeof kept / sizeof kept[0] };
 
-/* OpenBLAS would start threads as soon as it is loaded. */
+/* OpenBLAS would start threads as soon as it is loaded, so their number is set to 1. */
 static char **make_environment(void)
 {
     char **env = sh_calloc(KEPT + 3, sizeof *env);
@@ -183,7 +184,7 @@ static void free_environment(char **env)
     free(env);
 }
 
-/* Signals of the batch system are for the parent, those of a crash for the child. */
+/* The batch system's signals are for the parent, those of a crash for the child. */
 static int set_signals(posix_spawnattr_t *attr)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGXCPU};
@@ -207,7 +208,7 @@ static int set_files(posix_spawn_file_actions_t *files, int file, int end)
     return error ? error : posix_spawn_file_actions_adddup2(files, end, PIPE_FD);
 }
 
-/* Start the child. Returns an errno value. All strings are copies, since posix_spawn takes them as not const. */
+/* Start the child. Returns an errno value. All strings are copies, since posix_spawn does not take const ones. */
 static int spawn_with(int file, int end, const char *path, pid_t *pid)
 {
     char *argv[] = {sh_strdup(FIRST_WORD), sh_strdup(path), NULL}, **env = make_environment();
@@ -226,7 +227,7 @@ static int spawn_with(int file, int end, const char *path, pid_t *pid)
     return error;
 }
 
-/* Start the child with the file and one end of a pipe. Returns an errno value, 0 when c is set. */
+/* Start the child with the file and one end of a pipe. Returns an errno value, or 0 if c is set. */
 static int start(int fd, const char *path, struct child *c)
 {
     int ends[2];
@@ -246,7 +247,7 @@ static int start(int fd, const char *path, struct child *c)
     return error;
 }
 
-/* All bytes, or false when the child has closed its end, as a dead one has. */
+/* Receives all bytes, or returns false if the child has closed its end, as a dead one has. */
 static bool receive(const struct child *c, void *data, int64_t bytes)
 {
     char *to = data;
@@ -262,8 +263,8 @@ static bool receive(const struct child *c, void *data, int64_t bytes)
     return true;
 }
 
-/* Whatever it does: nothing more is wanted of it. Where children are reaped by the kernel its number may be another's by
- * now, and its status is 0. */
+/* Ends the child, whatever it is doing, since nothing more is wanted of it. If the kernel reaps children, its process
+ * number may belong to another process by now; its status is then 0. */
 static int end(const struct child *c)
 {
     int status = 0;
@@ -287,16 +288,16 @@ static void receive_answer(const struct child *c, int64_t most, struct answer *a
 {
     struct greeting g;
     a->here = receive(c, &g, sizeof g) && g.here == HERE;
-    /* The length is the child's word, hence of a damaged file's; more than an index of such a file can have is not
-     * allocated. */
+    /* The length comes from the child, and so from a file that may be damaged; no more is allocated than an index of
+     * such a file can have. */
     if (!a->here || !receive(c, &a->m, sizeof a->m) || a->m.bytes < 0 || a->m.bytes > most)
         return;
-    /* Plain calloc(): no memory for a length that a file asks for is an answer, not the end of the program. */
+    /* Plain calloc(): failing to allocate a length from a file must not end the program. */
     a->data = calloc((size_t)a->m.bytes + 1, 1);
     a->whole = a->data && receive(c, a->data, a->m.bytes);
 }
 
-/* Its own words are lost, so the signal is all that is known. */
+/* The child's own words are lost, so the signal is all that is known. */
 static sh_rc say_dead(const char *path, int status)
 {
     char how[40] = "";
@@ -311,14 +312,13 @@ static sh_rc say_dead(const char *path, int status)
 /* Truth table:
  *  here  whole  kind      result
  *  no    -      -         the process did not start
- *  yes   no     -         it died on the way: the file is damaged
+ *  yes   no     -         it died halfway: the file is damaged
  *  yes   yes    INDEX     unpacked, with all checks of sh_ckpt_unpack()
  *  yes   yes    REFUSED   its error, cleaned of control characters */
 static sh_rc judge(const struct answer *a, const char *path, int64_t bytes, int status, struct sh_ckpt_index *out)
 {
     if (!a->here)
-        return sh_fail(SH_E_MEMORY,
-                       "%s: the process that was to read it did not start: is /proc/self/exe this program?", path);
+        return sh_fail(SH_E_MEMORY, "%s: the process to read it did not start: is /proc/self/exe this program?", path);
     if (!a->whole || (a->m.kind != INDEX && a->m.kind != REFUSED))
         return say_dead(path, status);
     if (a->m.kind == INDEX)
@@ -329,15 +329,15 @@ static sh_rc judge(const struct answer *a, const char *path, int64_t bytes, int 
     return rc;
 }
 
-/* A file without an index of its own is read by HDF5, in a process that may crash. The answer's memory is bounded by
- * the length of the file. */
+/* A file without a separate index is read by HDF5, in a process that may crash. The answer's memory is limited by the
+ * length of the file. */
 sh_rc sh_ckpt_child_read(int fd, const char *path, int64_t bytes, struct sh_ckpt_index *out)
 {
     struct answer a = {0};
     struct child c;
     int error = start(fd, path, &c);
     if (error)
-        return sh_fail(SH_E_MEMORY, "%s: no process to read it could be started: %s", path, strerror(error));
+        return sh_fail(SH_E_MEMORY, "%s: cannot start a process to read it: %s", path, strerror(error));
     receive_answer(&c, sh_ckpt_packed_most(bytes), &a);
     sh_rc rc = judge(&a, path, bytes, end(&c), out);
     free(a.data);

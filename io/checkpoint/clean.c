@@ -13,11 +13,11 @@ bool sh_ckpt_name_is_clean(const char *name)
     return bytes > 0 && sh_config_text_bad(name, bytes, false) == bytes;
 }
 
-/* Text of a file for a terminal: what is not clean UTF-8 is shown as \xNN. The caller frees it. */
+/* Makes text of a file safe for a terminal: bytes that are not clean UTF-8 are shown as \xNN. The caller frees it. */
 char *sh_ckpt_clean(const char *text, bool lines)
 {
     size_t left = strlen(text);
-    /* Each byte becomes four at most. */
+    /* Each byte becomes at most four. */
     char *out = sh_calloc(4 * left + 1, 1), *to = out;
     while (left > 0) {
         size_t good = sh_config_text_bad(text, left, false);

@@ -16,9 +16,9 @@
 
 enum { DATA_ALIGN = 4096, COPY_BYTES = 1 << 20 };
 
-/* One file while it is laid out. Property lists are made once; closing the file closes what hangs on it. */
+/* One file while it is laid out. Property lists are made once; closing the file closes everything attached to it. */
 struct layout {
-    const char *path; /* of the file that it will be, for words */
+    const char *path; /* path of the final file, for messages */
     struct sh_ckpt_index *index;
     /* A file in memory, in which HDF5 lays out the structures. */
     int memory;
@@ -32,7 +32,7 @@ static hsize_t metadata_bytes(const struct sh_ckpt_index *index)
     return 65536 + (hsize_t)index->n * (hsize_t)index->states.n * 1024;
 }
 
-/* At least what the file will have: twice the metadata for growth, digests, texts, padding, data. */
+/* At least as long as the file will be: twice the metadata for growth, digests, texts, padding, data. */
 static int64_t upper_bound(const struct sh_ckpt_index *index)
 {
     int64_t bytes = 2 * (int64_t)metadata_bytes(index) + index->n_blocks * index->states.n * 8 + DATA_ALIGN +
@@ -44,7 +44,7 @@ static int64_t upper_bound(const struct sh_ckpt_index *index)
     return bytes;
 }
 
-/* No time stamps, so that the same state gives the same bytes; links keep the order in which they were made. */
+/* No time stamps, so that the same state gives the same bytes; links keep their order of creation. */
 static sh_rc make_properties(struct layout *l)
 {
     unsigned order = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
@@ -63,8 +63,8 @@ static sh_rc make_properties(struct layout *l)
     return SH_OK;
 }
 
-/* HDF5 takes space for its own structures in blocks. One block with room for all of them keeps them out from between
- * the tensors, so that the tensors of a unit are one range of the file. */
+/* HDF5 takes space for its own structures in blocks. One block with room for all of them keeps them from landing
+ * between the tensors, so that the tensors of a unit form one range of the file. */
 static sh_rc set_metadata_block(struct layout *l)
 {
     SH_H5(H5Pset_meta_block_size(l->fapl, metadata_bytes(l->index)), l->path, "property list");
@@ -82,8 +82,8 @@ static sh_rc make_group(const struct layout *l, const char *name)
 }
 
 /* Create a dataset, whose space is allocated at once (ALLOC_TIME_EARLY), so that its offset is final.
- *  data    in   NULL: the space is left as it is
- *  offset  out  NULL: not asked for */
+ *  data    in   NULL: the space is not written
+ *  offset  out  NULL: not wanted */
 static sh_rc make_dataset(const struct layout *l, const char *name, hid_t type, int ndim, const hsize_t *dim,
                           const void *data, int64_t *offset)
 {
@@ -113,7 +113,7 @@ static sh_rc set_attribute(const struct layout *l, const char *name, hid_t type,
     return SH_OK;
 }
 
-/* A text of fixed length. Variable-length ones lie in a heap of HDF5's own, and a reader would have to trust its
+/* A text of fixed length. Variable-length texts are stored in HDF5's own heap, and a reader would have to trust its
  * addresses. */
 static hid_t text_type(size_t bytes)
 {
@@ -124,7 +124,7 @@ static hid_t text_type(size_t bytes)
     return type;
 }
 
-/* A text of `bytes` bytes, padded with zeros, which readers take off again. */
+/* Writes a text of `bytes` bytes, padded with zeros, which readers remove again. */
 static sh_rc make_text(const struct layout *l, const char *name, const char *text, size_t bytes)
 {
     hid_t type = text_type(bytes);
@@ -138,7 +138,7 @@ static sh_rc make_text(const struct layout *l, const char *name, const char *tex
 }
 
 /* Example: the file has 10000 bytes so far and the configuration 300. 10300 is rounded up to 12288, and the text is
- * padded to 2288 bytes. The padding of the last text lets the tensors after it begin at a page. */
+ * padded to 2288 bytes. The padding of the last text makes the tensors after it start at a page. */
 static sh_rc make_texts(const struct layout *l)
 {
     hsize_t begin;
@@ -152,7 +152,7 @@ static sh_rc make_texts(const struct layout *l)
     return make_text(l, "/meta/config", l->index->meta.config, end - (size_t)begin);
 }
 
-/* The attribute by which any HDF5 tool sees whose file this is. */
+/* The attribute from which any HDF5 tool sees the format of this file. */
 static sh_rc set_format(const struct layout *l)
 {
     hid_t type = text_type(strlen(SH_CKPT_FORMAT));
@@ -184,14 +184,14 @@ static sh_rc write_meta(const struct layout *l)
     return set_attribute(l, "digest", H5T_STD_U64LE, &unsigned_yet);
 }
 
-/* The dataset of a state's digests: one 64-bit sum a block. */
+/* The dataset of a state's digests: one 64-bit sum per block. */
 static const char *digest_name(const struct sh_ckpt_index *index, int state, char name[64])
 {
     snprintf(name, 64, "/digest/%s", index->states.name[state]);
     return name;
 }
 
-/* Small, and before the tensors, so that they lie with the structures. */
+/* Digests are small and come before the tensors, so that they lie with the structures. */
 static sh_rc make_digests(const struct layout *l)
 {
     static const char *const groups[] = {"/digest", "/digest/optimizer"};
@@ -205,8 +205,8 @@ static sh_rc make_digests(const struct layout *l)
     return SH_OK;
 }
 
-/* One state after the other, and in it the tensors in the order of the set: those of a unit are then one extent in the
- * file, and a rank's part of it one write. */
+/* One state after the other, with the tensors of each in the order of the set: the tensors of a unit are then one
+ * extent in the file, and a rank's part of the unit is one write. */
 static sh_rc make_tensors(const struct layout *l, int state)
 {
     SH_TRY(make_group(l, l->index->states.name[state]));
@@ -222,7 +222,7 @@ static sh_rc make_tensors(const struct layout *l, int state)
     return SH_OK;
 }
 
-/* The last of all, so that the file ends with it. */
+/* The index is made last, so that the file ends with it. */
 static sh_rc make_index(struct layout *l)
 {
     hsize_t bytes = (hsize_t)sh_ckpt_packed_bytes(l->index) + SH_CKPT_FOOTER_BYTES;
@@ -236,8 +236,8 @@ static sh_rc make_file(struct layout *l)
     return SH_OK;
 }
 
-/* The order of the file: structures, digests, texts, tensors, index. It follows from the order of creation, and
- * check_layout() proves it. */
+/* The order of the file is structures, digests, texts, tensors, index. It follows from the order of creation, and
+ * check_layout() verifies it. */
 static sh_rc make_all(struct layout *l)
 {
     SH_TRY(make_properties(l));
@@ -252,7 +252,7 @@ static sh_rc make_all(struct layout *l)
     return make_index(l);
 }
 
-/* Closes what was opened, also after an error, which is kept. */
+/* Closes whatever was opened, also after an error, which is kept. */
 static sh_rc close_all(struct layout *l, sh_rc rc)
 {
     const hid_t lists[] = {l->fcpl, l->fapl, l->gcpl, l->dcpl};
@@ -264,7 +264,8 @@ static sh_rc close_all(struct layout *l, sh_rc rc)
     return rc;
 }
 
-/* HDF5 has put everything where the format wants it; its file is as long as the real one, and nearly all of it a hole. */
+/* Checks that HDF5 has put everything where the format wants it. HDF5's file in memory is as long as the real one, and
+ * nearly all of it is a hole. */
 static sh_rc check_layout(const struct layout *l)
 {
     struct sh_ckpt_index *x = l->index;
@@ -281,8 +282,8 @@ static sh_rc check_layout(const struct layout *l)
     return SH_OK;
 }
 
-/* In memory only: HDF5 never touches the real file, so it needs no file system that it knows, and no data passes
- * through it. */
+/* In memory only: HDF5 never touches the real file, so it need not know the file system, and no data passes through
+ * it. */
 static sh_rc lay_out(int memory, const char *path, struct sh_ckpt_index *index)
 {
     struct layout l = {
@@ -292,8 +293,8 @@ static sh_rc lay_out(int memory, const char *path, struct sh_ckpt_index *index)
     return check_layout(&l);
 }
 
-/* Rank 0. Space is reserved before anything is written, so that a full disk is found first. The caller closes *memory,
- * which sh_ckpt_sign() still needs. */
+/* Rank 0. Space is reserved before anything is written, so that a full disk is noticed first. The caller closes
+ * *memory, which sh_ckpt_sign() still needs. */
 sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index, int *memory)
 {
     SH_REQUIRE(index->n > 0);
@@ -311,7 +312,7 @@ sh_rc sh_ckpt_create(const char *path, int fd, struct sh_ckpt_index *index, int 
     return rc;
 }
 
-/* Digests go into the space that make_digests() has left. */
+/* Writes digests into the space that make_digests() has left. */
 static sh_rc put_digest(hid_t file, const char *path, const char *name, const uint64_t *digest)
 {
     hid_t set = H5Dopen2(file, name, H5P_DEFAULT);
@@ -332,7 +333,7 @@ static sh_rc write_attribute(hid_t group, const char *path, uint64_t digest)
     return SH_OK;
 }
 
-/* Through its group: HDF5 1.10.8 does not find an attribute again that was opened by name from the file. */
+/* Opened through its group: HDF5 1.10.8 does not find an attribute again that was opened by name from the file. */
 static sh_rc put_index_digest(hid_t file, const char *path, uint64_t digest)
 {
     hid_t group = H5Gopen2(file, "/meta", H5P_DEFAULT);
@@ -367,7 +368,7 @@ static sh_rc put_all(int memory, const char *path, const struct sh_ckpt_index *i
     return rc;
 }
 
-/* What others will find in the structures must be what the index says. */
+/* Checks that readers will find in the structures what the index says. */
 static sh_rc check_structures(int memory, const char *path, const struct sh_ckpt_index *index)
 {
     struct sh_ckpt_index found;
@@ -376,10 +377,10 @@ static sh_rc check_structures(int memory, const char *path, const struct sh_ckpt
     found.structure = index->structure;
     bool same = sh_ckpt_packed_same(&found, index);
     sh_ckpt_index_free(&found);
-    return same ? SH_OK : sh_fail(SH_E_BUG, "%s: HDF5 finds in its structures something else than was put there", path);
+    return same ? SH_OK : sh_fail(SH_E_BUG, "%s: HDF5 reads back different structures than were written", path);
 }
 
-/* The structures as they are now. */
+/* Copies the structures from memory to the file in their present state. */
 static sh_rc put_structures(const char *path, int fd, int memory, const struct sh_ckpt_index *index)
 {
     char *piece = sh_calloc(COPY_BYTES, 1);
@@ -394,7 +395,7 @@ static sh_rc put_structures(const char *path, int fd, int memory, const struct s
     return rc;
 }
 
-/* Over the structures as they lie in memory: what is read back from disk later is compared with this. */
+/* A digest over the structures in memory, to be compared with what is read back from disk later. */
 static sh_rc structures_digest(const char *path, int fd, int64_t bytes, struct sh_hash128 *digest)
 {
     unsigned char *all = sh_calloc((size_t)bytes, 1);
@@ -405,8 +406,8 @@ static sh_rc structures_digest(const char *path, int fd, int64_t bytes, struct s
     return rc;
 }
 
-/* Our own index at the end of the file: a reader that has it never needs HDF5, and knows all digests after two reads.
- */
+/* Writes Sherd's own index at the end of the file: a reader that knows it never needs HDF5, and has all digests after
+ * two reads. */
 static sh_rc put_index(const char *path, int fd, const struct sh_ckpt_index *index)
 {
     int64_t bytes = sh_ckpt_packed_bytes(index), at = index->file_bytes - SH_CKPT_FOOTER_BYTES - bytes;
@@ -424,7 +425,7 @@ static sh_rc put_index(const char *path, int fd, const struct sh_ckpt_index *ind
     return rc;
 }
 
-/* Rank 0, when all data is written and its sums are known. The order is fixed: digests into the structures, then the
+/* Rank 0, once all data is written and its sums are known. The order is fixed: digests into the structures, then the
  * digest of the structures into the index, then the index. */
 sh_rc sh_ckpt_sign(const char *path, int fd, int memory, struct sh_ckpt_index *index)
 {

@@ -1,4 +1,4 @@
-/* Two checkpoints compared: numbers of the run, configurations by key, tensors by distance. Files that differ are a
+/* Compares two checkpoints: numbers of the run, configurations by key, tensors by distance. Differing files count as a
  * failure, so that a script can use the exit status. */
 #include "io/checkpoint/checkpoint.h"
 
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One of two checkpoints that are compared. */
+/* One of the two checkpoints compared. */
 struct side {
     const char *path;
     struct sh_ckpt_index index;
@@ -21,23 +21,23 @@ struct side {
     float *buffer; /* [SH_CKPT_BLOCK_ELEMS] */
 };
 
-/* Two distances, since neither says enough alone: 1e-3 is much for a weight of 1e-2 and nothing for one of 100. */
+/* Two distances, since neither is enough alone: 1e-3 is much for a weight of 1e-2 and nothing for one of 100. */
 struct distance {
-    double most, relative; /* |a-b|, and that over the larger of |a| and |b| */
-    int64_t elems;         /* whose bits differ */
-    int64_t tensor;        /* of the first file */
+    double most, relative; /* |a-b|, and |a-b| over the larger of |a| and |b| */
+    int64_t elems;         /* elements whose bits differ */
+    int64_t tensor;        /* index in the first file */
     int state;
 };
 
 struct diff {
     struct side a, b;
     FILE *out;
-    int64_t found;        /* things that differ */
-    struct distance *far; /* [n_far] of a tensor and a state each */
+    int64_t found;        /* number of differences */
+    struct distance *far; /* [n_far] one for each tensor and state that differ */
     int64_t n_far;
 };
 
-/* Also right to close after a failure. */
+/* If this fails, close_side() must still be called. */
 static sh_rc open_side(struct side *s)
 {
     s->buffer = sh_calloc(SH_CKPT_BLOCK_ELEMS, sizeof *s->buffer);
@@ -45,7 +45,7 @@ static sh_rc open_side(struct side *s)
     return sh_ckpt_index_open_data(&s->index, s->path, &s->fd);
 }
 
-/* Right for a side that was opened in part. */
+/* Also works for a side that is only partly open. */
 static void close_side(struct side *s)
 {
     if (s->fd >= 0)
@@ -54,7 +54,7 @@ static void close_side(struct side *s)
     sh_ckpt_index_free(&s->index);
 }
 
-/* Lines as "step: 100 -> 200". */
+/* Prints lines like "step: 100 -> 200". */
 static void diff_meta(struct diff *d)
 {
     const struct sh_ckpt_meta *a = &d->a.index.meta, *b = &d->b.index.meta;
@@ -73,7 +73,7 @@ static void diff_meta(struct diff *d)
     }
 }
 
-/* A configuration that this program cannot read, of a later version say, is only compared as text. */
+/* A configuration that this program cannot read, for example of a later version, is only compared as text. */
 static void diff_config(struct diff *d)
 {
     const char *ta = d->a.index.meta.config, *tb = d->b.index.meta.config;
@@ -92,20 +92,20 @@ static void diff_config(struct diff *d)
 
 static void add_distance(const float *a, const float *b, int64_t n, struct distance *d)
 {
-    /* Bits, not values: a NaN equals itself then, and -0 differs from 0. */
+    /* Compares bits, not values: a NaN then equals itself, and -0 differs from 0. */
     for (int64_t i = 0; i < n; i++) {
         if (memcmp(a + i, b + i, sizeof *a) == 0)
             continue;
         double gap = fabs((double)a[i] - (double)b[i]), size = fmax(fabs((double)a[i]), fabs((double)b[i]));
         if (isnan(gap))
-            gap = INFINITY; /* a number on one side only */
+            gap = INFINITY; /* a NaN on one side */
         d->elems++;
         d->most = fmax(d->most, gap);
         d->relative = fmax(d->relative, size > 0 ? (isinf(gap) ? INFINITY : gap / size) : 0);
     }
 }
 
-/* Block by block through two buffers. Nothing is compared with digests; that is `sherd ckpt verify`. */
+/* Reads block by block through two buffers. Digests are not checked; that is for `sherd ckpt verify`. */
 static sh_rc measure(struct diff *d, int state, int other, const struct sh_ckpt_entry *a, const struct sh_ckpt_entry *b,
                      struct distance *far)
 {
@@ -122,7 +122,7 @@ static sh_rc diff_state(struct diff *d, int state, const struct sh_ckpt_entry *a
 {
     int other = sh_ckpt_states_find(&d->b.index.states, d->a.index.states.name[state]);
     struct distance far = {.tensor = a - d->a.index.entry, .state = state};
-    if (other < 0) /* diff_states() has said so */
+    if (other < 0) /* reported by diff_states() */
         return SH_OK;
     SH_TRY(measure(d, state, other, a, b, &far));
     if (far.elems > 0) {
@@ -133,7 +133,7 @@ static sh_rc diff_state(struct diff *d, int state, const struct sh_ckpt_entry *a
     return SH_OK;
 }
 
-/* The largest first; equal ones in the order of the file. */
+/* Sorts the largest first, and equal ones in the order of the file. */
 static int compare_distance(const void *pa, const void *pb)
 {
     const struct distance *a = pa, *b = pb;
@@ -160,7 +160,7 @@ static void print_distances(struct diff *d, int64_t most)
         fprintf(d->out, "and %lld more with smaller differences\n", (long long)(d->n_far - n));
 }
 
-/* Order of tensors may differ between the files; the hint makes the usual case one comparison. */
+/* The order of tensors may differ between the files; the hint makes the usual case a single comparison. */
 static sh_rc diff_tensor(struct diff *d, const struct sh_ckpt_entry *a, int64_t hint)
 {
     char have[100], other[100];
@@ -177,7 +177,7 @@ static sh_rc diff_tensor(struct diff *d, const struct sh_ckpt_entry *a, int64_t 
     return SH_OK;
 }
 
-/* States that only one file has. diff_tensors() calls it for both directions. */
+/* Prints states that only one file has. diff_tensors() calls it for both directions. */
 static void diff_states(struct diff *d, const struct sh_ckpt_states *a, const struct sh_ckpt_states *b,
                         const char *path)
 {
@@ -188,7 +188,7 @@ static void diff_states(struct diff *d, const struct sh_ckpt_states *a, const st
         }
 }
 
-/* All of a in b, then what only b has. */
+/* Compares all tensors of a with b, then prints those that only b has. */
 static sh_rc diff_tensors(struct diff *d)
 {
     diff_states(d, &d->a.index.states, &d->b.index.states, d->a.path);
@@ -206,7 +206,7 @@ static sh_rc diff_tensors(struct diff *d)
     return SH_OK;
 }
 
-/* Returns SH_E_DATA when they differ, so that a script can tell by the exit status. */
+/* Returns SH_E_DATA if the files differ, so that a script can tell by the exit status. */
 sh_rc sh_ckpt_diff(const char *a, const char *b, int64_t most, FILE *out)
 {
     struct diff d = {.a = {.path = a, .fd = -1}, .b = {.path = b, .fd = -1}, .out = out};

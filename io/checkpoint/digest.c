@@ -18,14 +18,14 @@ int64_t sh_ckpt_block_elems(int64_t elems, int64_t block)
     return left < SH_CKPT_BLOCK_ELEMS ? left : SH_CKPT_BLOCK_ELEMS;
 }
 
-/* Mixes what a block belongs to into its sum: data of another step, state or tensor never has the right digest. */
+/* Mixes the step, state and tensor of a block into its sum, so that data of another one never has the right digest. */
 uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name)
 {
     return sh_mix64(sh_mix64(sh_hash64(name, strlen(name)) ^ (uint64_t)step) + (uint64_t)state);
 }
 
-/* And where in it: equal parts at other places have other sums. Elements add up, so a block's sum may be made of parts,
- * in any order and by several ranks. */
+/* Adds the place in the block, so that equal parts at other places have different sums. The sum of a block can be
+ * computed from parts, in any order and by several ranks. */
 uint64_t sh_ckpt_digest_place(uint64_t seed, int64_t block, int64_t at)
 {
     return (uint64_t)(at + 1) * SH_MIXSUM_STEP + sh_mix64(seed ^ (uint64_t)block);

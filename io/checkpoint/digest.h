@@ -1,11 +1,11 @@
-/* Digests of tensor data: a sum per block of 2^20 elements that does not depend on who computes which part of it.
+/* Digests of tensor data: a sum per block of 2^20 elements, whoever computes which part of it.
  *
  *   digest(block) = sum over its elements i of mix(bits(i) ^ ((i - first of block + 1) * K + seed))   mod 2^64
  *
  * mix is a bijection, so a change of one element always changes the sum; the place inside the block is mixed in, so
- * swapped elements are seen; the seed depends on step, state, tensor and block, so a block from elsewhere or from an
- * older file is seen. Sums of parts of a block add up to the sum of the block: ranks add theirs. Against damage, not
- * against malice. Local, no state. */
+ * swapped elements are detected; the seed depends on step, state, tensor and block, so a block from elsewhere or from
+ * an older file is detected. Sums of parts of a block add up to the sum of the block: ranks add theirs. The digest
+ * protects against damage, not against malice. Local, no state. */
 #ifndef IO_CHECKPOINT_DIGEST_H
 #define IO_CHECKPOINT_DIGEST_H
 
@@ -24,11 +24,11 @@ uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name);
 /* Elements of block `block` of a tensor of `elems` elements. */
 int64_t sh_ckpt_block_elems(int64_t elems, int64_t block);
 
-/* The `place` (src/base/mixsum.h) of element `at` of a block: with it any device makes the sums. */
+/* The `place` (src/base/mixsum.h) of element `at` of a block, with which any device can compute the sums. */
 uint64_t sh_ckpt_digest_place(uint64_t seed, int64_t block, int64_t at);
 
-/* The sum of `elems` elements of one block from its element `at` on; from 0 to its end: the block's digest. The data is
- * in host memory. */
+/* The sum of `elems` elements of one block, starting at its element `at`; from 0 to its end: the block's digest. The
+ * data is in host memory. */
 uint64_t sh_ckpt_digest_part(uint64_t seed, int64_t block, const float *data, int64_t at, int64_t elems);
 uint64_t sh_ckpt_digest_floats(uint64_t seed, int64_t block, struct sh_floats data, int64_t at, int64_t elems);
 

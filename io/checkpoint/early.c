@@ -1,4 +1,4 @@
-/* Sums of the state, made while it is copied: from then on every change of the copy is found. */
+/* Sums of the state, computed while it is copied: from then on every change of the copy is noticed. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/digest.h"
@@ -19,7 +19,7 @@ int64_t sh_ckpt_piece_cut(const struct sh_ckpt_piece *p, const char *name, int64
     return elems < SH_CKPT_BLOCK_ELEMS - inside ? elems : SH_CKPT_BLOCK_ELEMS - inside;
 }
 
-/* The sum is made of the very bytes that are copied, in one pass over memory. */
+/* The sum is computed from the very bytes that are copied, in one pass over memory. */
 void sh_ckpt_piece_copy(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,
                         struct sh_floats from)
 {
@@ -28,7 +28,7 @@ void sh_ckpt_piece_copy(const struct sh_ckpt_piece *p, const char *name, int64_t
         uint64_t place;
 
         n = sh_ckpt_piece_cut(p, name, step, s, at, end - at, &block, &place);
-        /* Atomic, as two threads may have parts of one block. Addition has no order, so relaxed is enough. */
+        /* Atomic, since two threads may have parts of one block. Addition has no order, so relaxed is enough. */
         __atomic_fetch_add(&p->early[s][block],
                            sh_mixsum_copy(sh_floats_at(p->data[s], at), sh_floats_at(from, at), n, place),
                            __ATOMIC_RELAXED);

@@ -7,20 +7,20 @@
 #include <mpi.h>
 #include <stdlib.h>
 
-/* Blocks are dealt to the ranks in turn, so that each has few to look after, however many ranks there are. */
+/* Blocks are dealt to the ranks in turn, so that each rank is responsible for few, however many ranks there are. */
 static int home(const struct sh_ckpt_part *p, int world)
 {
     return (int)(p->block % world);
 }
 
-/* What this rank sends to all others, or gets from them. */
+/* Data that this rank sends to all others, or receives from them. */
 struct exchange {
-    int *count, *place; /* [world] bytes for each rank, and where they begin */
+    int *count, *place; /* [world] bytes for each rank, and their start */
     char *data;
     int bytes;
 };
 
-/* Places follow from counts. */
+/* Places are computed from the counts. */
 static void make_room(struct exchange *x, int world)
 {
     x->bytes = 0;
@@ -31,7 +31,7 @@ static void make_room(struct exchange *x, int world)
     x->data = sh_calloc((size_t)x->bytes + 1, 1);
 }
 
-/* Sort the parts by the rank that looks after their block. */
+/* Sorts the parts by the rank that is the home of their block. */
 static void fill(struct exchange *x, const struct sh_ckpt_parts *mine, int world)
 {
     for (int i = 0; i < mine->n; i++)
@@ -46,7 +46,7 @@ static void fill(struct exchange *x, const struct sh_ckpt_parts *mine, int world
     free(next);
 }
 
-/* Collective. Counts first, so that each rank knows how much it gets. */
+/* Collective. Counts go first, so that each rank knows how much it will receive. */
 static sh_rc swap(struct exchange *out, struct exchange *in, int world)
 {
     SH_MPI(MPI_Alltoall(out->count, 1, MPI_INT, in->count, 1, MPI_INT, MPI_COMM_WORLD));
@@ -64,7 +64,7 @@ static int by_place(const void *a, const void *b)
     return x->begin != y->begin ? x->begin - y->begin : x->end - y->end;
 }
 
-/* The blocks that this rank is the home of. */
+/* Checks the blocks whose home is this rank. */
 struct judge {
     const struct sh_ckpt_index *index;
     int fd;
@@ -72,7 +72,7 @@ struct judge {
     float *buffer;
 };
 
-/* The entry that a block number falls into, by bisection: first_block grows with the entry. */
+/* Finds the entry of a block number by bisection: first_block grows with the entry. */
 static const struct sh_ckpt_entry *entry_of(const struct sh_ckpt_index *index, int64_t block)
 {
     int64_t low = 0, high = index->n - 1;
@@ -86,8 +86,8 @@ static const struct sh_ckpt_entry *entry_of(const struct sh_ckpt_index *index, i
     return &index->entry[low];
 }
 
-/* A part may come twice, from two replicas; both must then have read the same. */
-/* The parts [0, n) of one block, sorted. Returns whether they are the whole block, each element once, and its sum. */
+/* Adds up the parts [0, n) of one block, sorted. Returns whether they are the whole block, each element once. A part
+ * may come twice, from two replicas; *agree is cleared if the two have read different data. */
 static bool add_up(const struct sh_ckpt_part *p, int n, int64_t elems, uint64_t *sum, bool *agree)
 {
     int64_t at = 0;
@@ -105,8 +105,8 @@ static bool add_up(const struct sh_ckpt_part *p, int n, int64_t elems, uint64_t 
     return at == elems;
 }
 
-/* Whole: compare. Contradictory: damaged. Not whole, since nobody asked for the rest of it: read all of the block and
- * compare that. */
+/* Whole: compares it. Contradictory: damaged. Not whole, since nobody wanted the rest of it: reads the whole block and
+ * compares that. */
 static sh_rc judge_block(struct judge *j, const struct sh_ckpt_part *p, int n)
 {
     int state = (int)(p->block / j->index->n_blocks);
@@ -125,7 +125,7 @@ static sh_rc judge_block(struct judge *j, const struct sh_ckpt_part *p, int n)
     return sh_ckpt_index_read_block(j->index, j->fd, j->path, state, e, block, j->buffer, &elems);
 }
 
-/* Sorted by block, so the parts of one lie together. */
+/* The parts are sorted by block, so those of one block are adjacent. */
 static sh_rc judge_all(struct judge *j, const struct sh_ckpt_part *p, int n)
 {
     for (int first = 0, end; first < n; first = end) {
@@ -146,8 +146,8 @@ static sh_rc judge_parts(struct judge *j, struct exchange *in)
     return rc;
 }
 
-/* Blocks at the edges of shards are read in parts by several ranks, and no rank could compare its digest alone. Each
- * sends the sum of its part to the block's home, which adds up and compares. Collective. */
+/* Blocks at the edges of shards are read in parts by several ranks, none of which could check the digest alone. Each
+ * rank sends the sum of its part to the block's home, which adds up and compares. Collective. */
 sh_rc sh_ckpt_edge_check(const struct sh_ckpt_parts *mine, const struct sh_ckpt_index *index, int fd, const char *path,
                          int world)
 {

@@ -1,5 +1,5 @@
-/* A rank's pieces of tensors as extents, which lie in one block each. A block of SH_CKPT_BLOCK_ELEMS elements has
- * one digest, which is a sum, so that ranks that hold parts of it add up theirs:
+/* A rank's pieces of tensors as extents, each of which lies in one block. A block of SH_CKPT_BLOCK_ELEMS elements has
+ * one digest. It is a sum, so ranks that hold parts of the block add up their sums:
  *
  *     blocks     |-------0-------|-------1-------|---2---|
  *     piece          [ begin                 end )
@@ -11,22 +11,22 @@
 
 #include <stdlib.h>
 
-/* There are as many as blocks that the rank touches; nobody knows the number before. */
+/* There is one for each block that the rank touches; their number is not known in advance. */
 static void add(struct sh_ckpt_extents *extents, struct sh_ckpt_extent extent)
 {
     extents->extent = sh_grow(extents->extent, extents->n, &extents->cap, sizeof *extents->extent);
     extents->extent[extents->n++] = extent;
 }
 
-/* Where the data of a range is. */
+/* The location of a range's data. */
 struct source {
     struct sh_floats data;
     const struct sh_ckpt_far *far;
     int piece, state;
-    const uint64_t *early; /* [blocks that the range lies in] sums made before; NULL: none */
+    const uint64_t *early; /* [blocks that the range touches] sums made before; NULL: none */
 };
 
-/* Elements [begin, begin + elems) of a tensor, cut at the ends of its blocks. */
+/* Adds elements [begin, begin + elems) of a tensor, cut at the ends of its blocks. */
 static void add_range(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, const struct sh_ckpt_entry *e,
                       int state, int64_t begin, int64_t elems, const struct source *from)
 {
@@ -52,7 +52,7 @@ static void add_range(struct sh_ckpt_extents *extents, const struct sh_ckpt_inde
     }
 }
 
-/* State s of piece i of the set; `state` is its place in the index. */
+/* Adds state s of piece i of the set; `state` is its position in the index. */
 static sh_rc add_piece(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, const int64_t *place,
                        int state, const struct sh_ckpt_set *set, int i, int s)
 {
@@ -67,7 +67,7 @@ static sh_rc add_piece(struct sh_ckpt_extents *extents, const struct sh_ckpt_ind
     return SH_OK;
 }
 
-/* place: where the index has a tensor of the set, as files of another order have them elsewhere; NULL: in the same
+/* place: the index's position of each tensor of the set, since files may have another order; NULL: the same
  * order. */
 sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ckpt_set *set,
                              const struct sh_ckpt_index *index, const int64_t *place)
@@ -83,13 +83,13 @@ sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ck
     return SH_OK;
 }
 
-/* Place `part` of `parts` equal cuts of `total`, without overflow. */
+/* The start of part `part` if `total` is cut into `parts` equal parts, without overflow. */
 static int64_t cut(int64_t total, int part, int parts)
 {
     return total / parts * part + total % parts * part / parts;
 }
 
-/* The first block of a tensor that begins at or after element `at` of it. */
+/* The first block of a tensor that starts at or after its element `at`. */
 static int64_t first_block(const struct sh_ckpt_entry *e, int64_t at)
 {
     int64_t block = at <= 0 ? 0 : sh_ckpt_blocks(at);
@@ -103,7 +103,7 @@ static int64_t block_begin(const struct sh_ckpt_entry *e, int64_t block)
     return begin < e->elems ? begin : e->elems;
 }
 
-/* Shares are cut by elements and moved to the next block, so that each block is of one rank, which can compare it
+/* Shares are cut by elements and moved to the next block, so that each block belongs to one rank, which can compare it
  * alone. */
 void sh_ckpt_extents_of_share(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, int part, int parts)
 {
@@ -120,7 +120,7 @@ void sh_ckpt_extents_of_share(struct sh_ckpt_extents *extents, const struct sh_c
         }
 }
 
-/* Far data is not in memory: whoever keeps it hands over floats, a part at a time. */
+/* Far data is not in memory: its owner hands over floats, a part at a time. */
 sh_rc sh_ckpt_extent_get(const struct sh_ckpt_extent *s, int64_t at, int64_t n, float *to)
 {
     return s->far->get(s->far->arg, s->piece, s->piece_state, s->piece_at + at, n, to);
@@ -131,7 +131,7 @@ sh_rc sh_ckpt_extent_put(const struct sh_ckpt_extent *s, int64_t at, int64_t n, 
     return s->far->put(s->far->arg, s->piece, s->piece_state, s->piece_at + at, n, from);
 }
 
-/* Bytes from the start of the file; a checkpoint has float32 alone, 4 bytes each. */
+/* Bytes from the start of the file; a checkpoint contains only float32, 4 bytes each. */
 int64_t sh_ckpt_extent_at(const struct sh_ckpt_extent *s)
 {
     return s->entry->offset[s->state] + (s->block * SH_CKPT_BLOCK_ELEMS + s->at) * 4;
@@ -143,7 +143,7 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorted by place, since a disk reads and writes neighbours faster, and neighbours become one range. */
+/* Sorted by offset, since a disk reads and writes neighbours faster, and neighbours join into one range. */
 int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range **ranges)
 {
     struct sh_move_range *r = sh_calloc((size_t)extents->n + 1, sizeof *r);
@@ -161,7 +161,7 @@ int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range
     return n;
 }
 
-/* The digest of the copy was made before the write, so the change happened in memory. */
+/* The sum of the state was made before the write, so the change happened in memory. */
 static sh_rc has_changed(const struct sh_ckpt_extent *s)
 {
     int64_t first = s->block * SH_CKPT_BLOCK_ELEMS + s->at;
@@ -172,7 +172,7 @@ static sh_rc has_changed(const struct sh_ckpt_extent *s)
         (long long)first, (long long)(first + s->elems - 1), s->group, s->entry->name);
 }
 
-/* Only where a sum was made early, when the state was copied: the others have nothing to be compared with. */
+/* Compares only extents with an early sum, from the copy of the state: the others have nothing to compare with. */
 sh_rc sh_ckpt_extents_compare(const struct sh_ckpt_extents *extents)
 {
     for (int i = 0; i < extents->n; i++)

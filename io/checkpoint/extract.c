@@ -1,5 +1,5 @@
-/* One tensor of a checkpoint as a .npy file, for a look with NumPy. Source of the format: numpy.lib.format, version
- * 1.0. */
+/* Writes one tensor of a checkpoint as a .npy file, for inspection with NumPy. Source of the format: numpy.lib.format,
+ * version 1.0. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/digest.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEAD_BYTES = 192 }; /* of a .npy file: a multiple of 64, as numpy wants it, with room for 4 dims of 19 digits */
+enum { HEAD_BYTES = 192 }; /* of a .npy file: a multiple of 64, as numpy requires, with room for 4 dims of 19 digits */
 
 /* A tensor on its way into a .npy file. */
 struct extract {
@@ -22,7 +22,7 @@ struct extract {
     int state, from;
 };
 
-/* The error lists the names that the file has, without their group, as --state takes them. */
+/* The error lists the names that the file has, without their group, in the form that --state accepts. */
 static sh_rc find_state(struct extract *x, const char *state)
 {
     char all[SH_CKPT_STATES_MAX * SH_CKPT_STATE_NAME] = "";
@@ -34,15 +34,15 @@ static sh_rc find_state(struct extract *x, const char *state)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", s > 0 ? ", " : "",
                  slash ? slash + 1 : x->index.states.name[s]);
     }
-    return sh_fail(SH_E_USAGE, "sherd ckpt extract: --state %s is none of %s", state, all);
+    return sh_fail(SH_E_USAGE, "sherd ckpt extract: --state %s is not one of %s", state, all);
 }
 
-/* The tensor's entry, or an error that names the command which lists them. */
+/* Finds the tensor's entry; the error names the command that lists them. */
 static sh_rc find_tensor(struct extract *x, const char *name)
 {
     int64_t i = sh_ckpt_index_find(&x->index, name, 0);
     if (i < 0)
-        return sh_fail(SH_E_DATA, "%s has no tensor %s; `sherd ckpt info %s` lists those it has", x->path, name,
+        return sh_fail(SH_E_DATA, "%s has no tensor %s; `sherd ckpt info %s` lists its tensors", x->path, name,
                        x->path);
     x->entry = &x->index.entry[i];
     return SH_OK;
@@ -65,7 +65,7 @@ static sh_rc write_head(const struct extract *x)
     return sh_file_write(x->out.fd, x->out.temp, head, HEAD_BYTES, 0);
 }
 
-/* Each block is compared with its digest on the way: an extracted array is known to be good. */
+/* Each block is compared with its digest on the way, so an extracted array is known to be good. */
 static sh_rc copy_blocks(const struct extract *x, float *buffer)
 {
     const struct sh_ckpt_entry *e = x->entry;
@@ -88,7 +88,7 @@ static sh_rc write_array(const struct extract *x)
     return rc;
 }
 
-/* Under a temporary name: an array that is there is whole. */
+/* Written under a temporary name, so that an array under the final name is always complete. */
 static sh_rc write_file(struct extract *x, const char *out_path)
 {
     SH_TRY(sh_new_file_create(out_path, 0640, &x->out));
@@ -99,7 +99,7 @@ static sh_rc write_file(struct extract *x, const char *out_path)
     return rc;
 }
 
-/* Names are looked up before the output is created: a mistyped one leaves no file. */
+/* Names are looked up before the output is created: a mistyped name leaves no file. */
 sh_rc sh_ckpt_extract(const char *path, const char *name, const char *state, const char *out_path)
 {
     struct extract x = {.path = path, .from = -1};

@@ -12,10 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The step in a name like step-00001000.h5, or -1: all else in the folder is none of ours, unfinished files too. */
+/* The step in a name like step-00001000.h5; -1 for all other files, unfinished ones included. */
 static int64_t step_of_name(const char *name)
 {
-    /* strtoll() takes more than it should, such as leading zeros of any number. Printing the step again and comparing
+    /* strtoll() accepts more than it should, such as any number of leading zeros. Printing the step again and comparing
      * is the exact test. */
     char again[64];
     if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
@@ -26,12 +26,13 @@ static int64_t step_of_name(const char *name)
     return errno == 0 && strcmp(again, name) == 0 ? step : -1;
 }
 
-/* ".step-00001000.h5.<16 hex digits>.tmp", as sh_output_temp_name() makes them, and what MPI-IO puts beside such a file
- * and leaves there when it is killed: Open MPI ".data.<rank>" and ".metadata.<rank>" after the whole name. */
+/* Matches ".step-00001000.h5.<16 hex digits>.tmp", as made by sh_output_temp_name(), and the files that MPI-IO puts
+ * next to such a file and leaves there when it is killed: Open MPI appends ".data.<rank>" and ".metadata.<rank>" to the
+ * whole name. */
 static bool is_unfinished(const char *name)
 {
     char base[64];
-    const char *end = name[0] == '.' ? strstr(name, ".h5.") : NULL; /* of the step's own name, but for its h5 */
+    const char *end = name[0] == '.' ? strstr(name, ".h5.") : NULL; /* end of the step's name, except for its h5 */
     if (!end || end + 3 - name > (ptrdiff_t)sizeof base)
         return false;
     snprintf(base, sizeof base, "%.*s", (int)(end + 2 - name), name + 1);
@@ -45,7 +46,7 @@ static int newest_first(const void *a, const void *b)
     return x->step != y->step ? (x->step < y->step) - (x->step > y->step) : strcmp(x->name, y->name);
 }
 
-/* Files of ours only, newest first. The caller frees them with sh_ckpt_folder_free(). */
+/* Lists only Sherd's own files, newest first. The caller frees them with sh_ckpt_folder_free(). */
 sh_rc sh_ckpt_folder_scan(const char *folder, struct sh_ckpt_folder *out)
 {
     DIR *dir = opendir(folder);
@@ -85,7 +86,8 @@ int64_t sh_ckpt_step_of(const char *path)
     return step_of_name(slash ? slash + 1 : path);
 }
 
-/* A folder that is not there yet holds no checkpoint, which is no error: the first job of a chain begins so. */
+/* A folder that does not exist yet contains no checkpoint, which is not an error: the first job of a chain starts that
+ * way. */
 sh_rc sh_ckpt_newest_before(const char *folder, int64_t step, char **path)
 {
     struct sh_ckpt_folder f = {0};
@@ -105,8 +107,8 @@ sh_rc sh_ckpt_newest(const char *folder, char **path)
     return sh_ckpt_newest_before(folder, INT64_MAX, path);
 }
 
-/* Renamed before it is deleted: if the process is killed between the two, the rest is an unfinished file, which the
- * next sweep removes, and never half a checkpoint under its name. */
+/* The file is renamed before it is deleted: if the process is killed between the two, the rest is an unfinished file,
+ * which the next sweep removes, and never half a checkpoint under its name. */
 sh_rc sh_ckpt_folder_remove(const char *folder, const char *name)
 {
     char *path = sh_strfmt("%s/%s", folder, name), *hidden = sh_output_temp_name(path);
@@ -118,7 +120,7 @@ sh_rc sh_ckpt_folder_remove(const char *folder, const char *name)
     return rc;
 }
 
-/* Delete what killed jobs left. Only for the holder of the lock. */
+/* Deletes the files of killed jobs. Only for the holder of the lock. */
 sh_rc sh_ckpt_sweep(const char *folder, int *n)
 {
     struct sh_ckpt_folder f;

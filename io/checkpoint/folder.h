@@ -1,4 +1,5 @@
-/* What lies in a checkpoint folder, by names alone: finished checkpoints and unfinished files. All functions are local. */
+/* The contents of a checkpoint folder, by names alone: finished checkpoints and unfinished files. All functions are
+ * local. */
 #ifndef IO_CHECKPOINT_FOLDER_H
 #define IO_CHECKPOINT_FOLDER_H
 
@@ -9,7 +10,7 @@
 
 struct sh_ckpt_found {
     char *name;
-    int64_t step; /* of a finished one; -1: unfinished, left by a save or a deletion that was killed or goes on */
+    int64_t step; /* of a finished one; -1: unfinished, left by a save or a deletion that was killed or is running */
 };
 
 struct sh_ckpt_folder {
@@ -24,7 +25,7 @@ void sh_ckpt_folder_free(struct sh_ckpt_folder *f);
 /* "<folder>/step-00001000.h5"; freed with free(). */
 char *sh_ckpt_folder_path(const char *folder, int64_t step);
 
-/* Delete a file so that nobody sees half of it: first under a hidden name, which a later sweep finds as well. */
+/* Delete a file such that nobody sees half of it: it first gets a hidden name, which a later sweep finds as well. */
 sh_rc sh_ckpt_folder_remove(const char *folder, const char *name);
 
 #endif

@@ -9,8 +9,8 @@
 
 enum { CACHE_BYTES = 16 << 20, HEADROOM_BYTES = 4 << 20 };
 
-/* Whether memory is at hand: HDF5 crashes, or ends the process, where it has too little to start with (1.10.8), and says
- * of a file that it cannot be read where there was none for reading it. */
+/* Whether memory is available: HDF5 (1.10.8) crashes or ends the process if it has too little to start with, and if
+ * memory runs out while it reads a file, it reports that the file cannot be read. */
 static bool has_room(void)
 {
     void *volatile p = malloc(HEADROOM_BYTES);
@@ -19,8 +19,8 @@ static bool has_room(void)
     return p != NULL;
 }
 
-/* Before MPI starts HDF5 registers nothing that runs at the end of the program or of MPI. What it does there is to close
- * once more a file whose close has failed, and it crashes (1.10.8). Every file is closed where it was opened. */
+/* Called before MPI starts, so that HDF5 registers nothing that runs at the end of the program or of MPI. There HDF5
+ * would close again a file whose close has failed, and crash (1.10.8). Every file is closed where it was opened. */
 static sh_rc open_library(void)
 {
     /* The flag is atomic because the writing thread may come here while the main thread reads a checkpoint. */
@@ -31,7 +31,7 @@ static sh_rc open_library(void)
     if (!open)
         (void)H5dont_atexit();
     open = H5open() >= 0;
-    return open ? SH_OK : sh_fail(SH_E_MEMORY, "the HDF5 library does not start, as when it is out of memory");
+    return open ? SH_OK : sh_fail(SH_E_MEMORY, "the HDF5 library does not start; it may be out of memory");
 }
 
 __attribute__((constructor)) static void before_mpi(void)
@@ -39,25 +39,25 @@ __attribute__((constructor)) static void before_mpi(void)
     sh_mesh_before_start(open_library);
 }
 
-/* Before each use by a thread. Error printing is switched off, as errors are returned; plugins too, since a file must
- * not choose code to run. */
+/* Called before each use by a thread. Error printing is switched off, since errors are returned; so are plugins, since
+ * a file must not choose code to run. */
 sh_rc sh_ckpt_h5_start(void)
 {
     SH_TRY(open_library());
-    /* Where HDF5 is built for threads, each has its own way of printing errors. */
+    /* If HDF5 is built for threads, each thread has its own setting for printing errors. */
     if (H5Eset_auto2(H5E_DEFAULT, NULL, NULL) < 0 || H5PLset_loading_state(0) < 0)
         return sh_fail(SH_E_BUG, "the HDF5 library does not start");
     return SH_OK;
 }
 
-/* By descriptor: the file may have no name (memory), and another one may have its name by now. */
+/* By descriptor: the file may have no name (memory), and its name may belong to another file by now. */
 const char *sh_ckpt_h5_name(int fd, char name[SH_CKPT_FD_NAME_BYTES])
 {
     snprintf(name, SH_CKPT_FD_NAME_BYTES, "/proc/self/fd/%d", fd);
     return name;
 }
 
-/* Upwards from where it happened: the first one is the reason, the rest is who called whom. */
+/* Walks upwards from the place of the error: the first entry is the reason, the rest is the chain of callers. */
 static herr_t take_first(unsigned n, const H5E_error2_t *error, void *text)
 {
     if (n == 0)
@@ -65,8 +65,8 @@ static herr_t take_first(unsigned n, const H5E_error2_t *error, void *text)
     return 0;
 }
 
-/* The first reason of HDF5's stack, as one line. Out of memory is told apart: an earlier checkpoint would not help
- * then. */
+/* Returns the first reason of HDF5's stack, as one line. Running out of memory is distinguished, since an earlier
+ * checkpoint would not help then. */
 sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
 {
     const char *reason = NULL;
@@ -80,7 +80,7 @@ sh_rc sh_ckpt_h5_fail(const char *path, const char *words)
                    words, line);
 }
 
-/* Closing clears HDF5's error stack. It is put back, so that sh_ckpt_h5_fail() can still name the reason. */
+/* Closing clears HDF5's error stack. The stack is restored, so that sh_ckpt_h5_fail() can still name the reason. */
 void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id)
 {
     hid_t errors = H5Eget_current_stack();
@@ -89,8 +89,8 @@ void sh_ckpt_h5_close(herr_t (*close)(hid_t), hid_t id)
         H5Eset_current_stack(errors);
 }
 
-/* Room for the structures of the largest models from the start, 3 KiB a tensor: a cache that fills writes them out and
- * reads them back one by one. */
+/* Provides room for the structures of the largest models from the start, 3 KiB per tensor: a full cache would write
+ * them out and read them back one by one. */
 static herr_t set_cache(hid_t fapl)
 {
     H5AC_cache_config_t c = {.version = H5AC__CURR_CACHE_CONFIG_VERSION};
@@ -105,13 +105,13 @@ static herr_t set_cache(hid_t fapl)
     return H5Pset_mdc_config(fapl, &c);
 }
 
-/* What both ways of access share. The caller closes it; H5I_INVALID_HID on failure. */
+/* Shared by both kinds of access. The caller closes it; H5I_INVALID_HID on failure. */
 static hid_t common_access(void)
 {
     hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
     if (fapl < 0)
         return fapl;
-    /* The format of 1.10 has checksums over its metadata. Locks are left out because many parallel file systems have
+    /* The format of 1.10 has checksums over its metadata. Locks are not used because many parallel file systems have
      * none, and because a file that is being written has a name that nobody else knows. */
     if (H5Pset_libver_bounds(fapl, H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 || set_cache(fapl) < 0 ||
         H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG) < 0 || H5Pset_file_locking(fapl, 0, 1) < 0) {
@@ -121,7 +121,7 @@ static hid_t common_access(void)
     return fapl;
 }
 
-/* Through the C library's files: HDF5's usual driver wants a path that realpath() knows, and a file in memory has none. */
+/* Uses the C library's files: HDF5's usual driver needs a path that realpath() knows, and a file in memory has none. */
 hid_t sh_ckpt_h5_serial_access(void)
 {
     hid_t fapl = common_access();
@@ -132,8 +132,8 @@ hid_t sh_ckpt_h5_serial_access(void)
     return fapl;
 }
 
-/* MPI_COMM_SELF: each rank opens the file for itself, so one that fails does not hang the others in a collective open.
- */
+/* MPI_COMM_SELF: each rank opens the file for itself, so that a rank that fails does not hang the others in a
+ * collective open. */
 hid_t sh_ckpt_h5_mpiio_access(MPI_Info hints)
 {
     hid_t fapl = common_access();

@@ -8,10 +8,10 @@
 
 const struct sh_ckpt_states sh_ckpt_states_1 = {3, {"model", "optimizer/exp_avg", "optimizer/exp_avg_sq"}};
 
-/* In the file the optimizer's states lie below this group; users name them without it. */
+/* In the file the optimizer's states are in this group; users name them without it. */
 static const char group[] = "optimizer/";
 
-/* States of a program: the model, and the optimizer's by their names. */
+/* The states of a program: the model, and the optimizer's states by name. */
 struct sh_ckpt_states sh_ckpt_states_of(const char *const *names, int n)
 {
     struct sh_ckpt_states s = {.n = 1 + n, .name = {"model"}};
@@ -20,7 +20,7 @@ struct sh_ckpt_states sh_ckpt_states_of(const char *const *names, int n)
     return s;
 }
 
-/* With or without the group. -1: there is none. */
+/* `name` may be with or without the group. -1: there is none. */
 int sh_ckpt_states_find(const struct sh_ckpt_states *states, const char *name)
 {
     for (int s = 0; s < states->n; s++) {
@@ -31,8 +31,8 @@ int sh_ckpt_states_find(const struct sh_ckpt_states *states, const char *name)
     return -1;
 }
 
-/* Format 1 has AdamW's states and does not store their names. A file with exactly these is still written as format 1,
- * so that older programs read it. */
+/* Format 1 has AdamW's states and does not store their names. A file with exactly these states is still written as
+ * format 1, so that older programs can read it. */
 int sh_ckpt_major(const struct sh_ckpt_states *states)
 {
     bool first = states->n == sh_ckpt_states_1.n;
@@ -47,8 +47,8 @@ void sh_ckpt_index_alloc(struct sh_ckpt_index *index, int64_t n)
     index->entry = sh_calloc((size_t)n + 1, sizeof *index->entry);
 }
 
-/* Blocks are numbered over all tensors, the same in each state: a tensor's block b is number first_block + b, and its
- * digest digest[state][first_block + b]. */
+/* Blocks are numbered over all tensors, in the same way for each state: a tensor's block b has number first_block + b,
+ * and its digest is digest[state][first_block + b]. */
 void sh_ckpt_index_number_blocks(struct sh_ckpt_index *index)
 {
     index->n_blocks = 0;
@@ -60,7 +60,7 @@ void sh_ckpt_index_number_blocks(struct sh_ckpt_index *index)
         index->digest[s] = sh_calloc((size_t)index->n_blocks + 1, sizeof(uint64_t));
 }
 
-/* What the format can store. The caller is this program, so a violation is a bug and not a bad file. */
+/* Accepts what the format can store. The caller is this program, so a violation is a bug and not a bad file. */
 static sh_rc take_tensor(const struct sh_ckpt_tensor *t, struct sh_ckpt_entry *e)
 {
     int64_t elems = 1;
@@ -75,7 +75,7 @@ static sh_rc take_tensor(const struct sh_ckpt_tensor *t, struct sh_ckpt_entry *e
     return SH_OK;
 }
 
-/* Copies of the texts, for the index outlives the caller's. */
+/* Copies the texts, since the index outlives the caller's. */
 static void copy_meta(const struct sh_ckpt_meta *from, struct sh_ckpt_meta *to)
 {
     *to = *from;
@@ -123,14 +123,14 @@ void sh_ckpt_meta_free(struct sh_ckpt_meta *meta)
     *meta = (struct sh_ckpt_meta){0};
 }
 
-/* Chained, so that the order of the parts counts. */
+/* Hashes are chained, so that the order of the parts counts. */
 static uint64_t chain(uint64_t h, const void *data, size_t bytes)
 {
     return sh_mix64(h ^ sh_hash64(data, bytes));
 }
 
-/* One number over all that is not data: counters, texts, names, shapes and the digests of all blocks. Offsets are left
- * out: the same state has the same digest wherever its tensors lie. */
+/* One digest over everything except the data: counters, texts, names, shapes and the digests of all blocks. Offsets are
+ * left out, so that the same state has the same digest wherever its tensors lie. */
 uint64_t sh_ckpt_index_digest(const struct sh_ckpt_index *index)
 {
     const struct sh_ckpt_meta *m = &index->meta;
@@ -151,7 +151,7 @@ uint64_t sh_ckpt_index_digest(const struct sh_ckpt_index *index)
     return m->base && m->base[0] ? chain(h, m->base, strlen(m->base)) : h;
 }
 
-/* `hint` is where the tensor is expected, which makes a walk over all tensors linear. */
+/* `hint` is the expected position of the tensor, which makes a walk over all tensors linear. */
 int64_t sh_ckpt_index_find(const struct sh_ckpt_index *index, const char *name, int64_t hint)
 {
     if (hint < index->n && strcmp(index->entry[hint].name, name) == 0)
@@ -171,7 +171,7 @@ const char *sh_ckpt_shape_text(int ndim, const int64_t *dim, char text[100])
     return text;
 }
 
-/* Always an error; its text is the same wherever damage is found. */
+/* Always returns an error; its text is the same wherever damage is found. */
 sh_rc sh_ckpt_index_damaged(const struct sh_ckpt_index *index, const char *path, int state,
                             const struct sh_ckpt_entry *e, int64_t block)
 {

@@ -1,5 +1,5 @@
-/* What a checkpoint file holds: meta data, tensors with their places in the file, digests. Made from the caller's set
- * when saving, read from the file when loading; after that the data is only reached by offset. */
+/* The index of a checkpoint file: meta data, tensors with their offsets in the file, digests. Built from the caller's
+ * set when saving, read from the file when loading; after that the data is only accessed by offset. */
 #ifndef IO_CHECKPOINT_INDEX_H
 #define IO_CHECKPOINT_INDEX_H
 
@@ -7,10 +7,10 @@
 #include "src/base/hash.h"
 
 #define SH_CKPT_FORMAT "sherd-checkpoint"
-/* The newest. What a file has follows from its states, and for the minor one from whether it has a base. */
+/* The newest format. A file's major version follows from its states, the minor one also from whether it has a base. */
 enum { SH_CKPT_MAJOR = 2, SH_CKPT_MINOR = 2, SH_CKPT_MINOR_WHOLE = 1 };
 
-/* Far above every model, and small enough that a hostile file cannot make the reader run out of memory or time. */
+/* Far above every model, and small enough that a hostile file cannot exhaust the reader's memory or time. */
 enum { SH_CKPT_NAME_MAX = 255, SH_CKPT_DIMS_MAX = 4, SH_CKPT_TENSORS_MAX = 100000, SH_CKPT_TEXT_MAX = 16 << 20 };
 
 struct sh_ckpt_entry {
@@ -18,7 +18,7 @@ struct sh_ckpt_entry {
     int32_t ndim;
     int64_t dim[SH_CKPT_DIMS_MAX];
     int64_t elems;
-    int64_t first_block;                /* of this tensor in the arrays of digests */
+    int64_t first_block;                /* this tensor's first in the arrays of digests */
     int64_t offset[SH_CKPT_STATES_MAX]; /* bytes; set when read from a file */
 };
 
@@ -28,39 +28,41 @@ struct sh_ckpt_index {
     struct sh_ckpt_entry *entry;
     int64_t n, n_blocks;
     uint64_t *digest[SH_CKPT_STATES_MAX]; /* [n_blocks] each */
-    uint64_t sum;                         /* sh_ckpt_index_digest() of it as a whole file has it */
-    int32_t minor;               /* of the format; 0: the file has no index of its own, so what follows is zero */
-    int64_t structure_bytes;     /* HDF5's own structures with texts and digests: all before the first tensor */
-    struct sh_hash128 structure; /* of these bytes */
+    uint64_t sum;                         /* sh_ckpt_index_digest() as in a complete file */
+    int32_t minor;               /* of the format; 0: the file has no separate index, so what follows is zero */
+    int64_t structure_bytes;     /* HDF5's structures with texts and digests: all before the first tensor */
+    struct sh_hash128 structure; /* digest of these bytes */
     int64_t file_bytes;          /* set when laid out or read from a file */
 };
 
 /* The format of a file with these states. Local. */
 int sh_ckpt_major(const struct sh_ckpt_states *states);
 
-/* From a set and its meta data; digests zero. Local. Errors: SH_E_BUG: a name or shape that a file cannot have. */
+/* Build an index from a set and its meta data; digests are zero. Local. Errors: SH_E_BUG: a name or shape that a file
+ * cannot have. */
 sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, struct sh_ckpt_index *out);
 void sh_ckpt_index_free(struct sh_ckpt_index *index);
 
-/* Space for n tensors, then (states and elems set) numbers of the blocks and space for their digests. Local. */
+/* Allocate n tensors; then, with states and elems set, number the blocks and allocate their digests. Local. */
 void sh_ckpt_index_alloc(struct sh_ckpt_index *index, int64_t n);
 void sh_ckpt_index_number_blocks(struct sh_ckpt_index *index);
 
-/* Of the meta data, names, shapes and digests: the part of the file that HDF5's own checksums do not cover. Local. */
+/* A digest of the meta data, names, shapes and digests: the part of the file that HDF5's own checksums do not cover.
+ * Local. */
 uint64_t sh_ckpt_index_digest(const struct sh_ckpt_index *index);
 
-/* Place of tensor `name`, or -1. `hint`: where it probably is. Local. */
+/* Position of tensor `name`, or -1. `hint`: the likely position. Local. */
 int64_t sh_ckpt_index_find(const struct sh_ckpt_index *index, const char *name, int64_t hint);
 
-/* "[50257,768]" into text. Local. */
+/* Write "[50257,768]" into text. Local. */
 const char *sh_ckpt_shape_text(int ndim, const int64_t *dim, char text[100]);
 
-/* Rank 0's index to all ranks; the others' is overwritten. Collective. Errors: SH_E_COMM. */
+/* Send rank 0's index to all ranks, overwriting theirs. Collective. Errors: SH_E_COMM. */
 sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank);
 
-/* Read the index of a file, believing nothing, and compare HDF5's structures with their digest. HDF5 is not used: a file
- * of format 1.0, which has no index of its own, is left to a child process (child.h). Local.
- * Errors: SH_E_DATA: not a checkpoint, damaged, of a newer version, with anything in it that could reach outside, or of
+/* Read the index of a file, trusting nothing, and compare HDF5's structures with their digest. HDF5 is not used: a file
+ * of format 1.0, which has no separate index, is left to a child process (child.h). Local.
+ * Errors: SH_E_DATA: not a checkpoint, damaged, of a newer version, with anything that refers outside the file, or of
  * another step than a name like step-00001000.h5 says. SH_E_MEMORY: no process for a file of format 1.0. */
 sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
 
@@ -68,16 +70,16 @@ sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
 sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts,
                            bool from_disk);
 
-/* Read one block of a tensor into buffer [SH_CKPT_BLOCK_ELEMS] and compare it with its digest; *elems gets its length.
- * Local. Errors: SH_E_DATA naming tensor and block. */
+/* Read one block of a tensor into buffer [SH_CKPT_BLOCK_ELEMS] and compare it with its digest; *elems is set to its
+ * length. Local. Errors: SH_E_DATA naming tensor and block. */
 sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const char *path, int state,
                                const struct sh_ckpt_entry *e, int64_t block, float *buffer, int64_t *elems);
 
-/* The failure of a block that does not match its digest. Local. */
+/* Fail for a block that does not match its digest. Local. */
 sh_rc sh_ckpt_index_damaged(const struct sh_ckpt_index *index, const char *path, int state,
                             const struct sh_ckpt_entry *e, int64_t block);
 
-/* Open a file whose index is known. Errors: SH_E_DATA: cannot be opened, or is another file than the index's. */
+/* Open a file whose index is known. Errors: SH_E_DATA: it cannot be opened, or is not the file of the index. */
 sh_rc sh_ckpt_index_open_data(const struct sh_ckpt_index *index, const char *path, int *fd);
 
 #endif

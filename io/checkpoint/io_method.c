@@ -10,15 +10,16 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
-/* File systems on which what several nodes write into one file, side by side, is all there afterwards, without MPI-IO's
- * help. On NFS it is not: its clients write back whole pages, each with an old view of the neighbour's bytes. */
+/* File systems on which everything is in the file afterwards when several nodes write into it side by side, without
+ * MPI-IO's help. NFS is not one of them: its clients write back whole pages, each with an old view of the neighbour's
+ * bytes. */
 static bool is_coherent(long type)
 {
     static const long known[] = {
         0x0bd00bd0, /* Lustre */
         0x47504653, /* GPFS, Spectrum Scale */
         0x00c36400, /* CephFS */
-        0x01021994, /* tmpfs, and below: of one node, which needs no help at all */
+        0x01021994, /* tmpfs and the following: one node only, which needs no help at all */
         0xef53,     /* ext4 */
         0x58465342, /* XFS */
     };
@@ -28,7 +29,7 @@ static bool is_coherent(long type)
     return false;
 }
 
-/* Hints are for MPI-IO only, so they ask for it. */
+/* Hints are only for MPI-IO, so giving some selects it. */
 static sh_rc decide(const char *folder, const struct sh_ckpt_options *options, bool one_node, enum sh_cfg_io *io_method)
 {
     struct statfs fs;
@@ -54,7 +55,7 @@ sh_rc sh_ckpt_io_method_choose(const char *folder, const struct sh_ckpt_options 
     return rc;
 }
 
-/* Writes a zero into the text of the hint. */
+/* Replaces the "=" in the text of the hint by a zero. */
 static sh_rc add_hint(MPI_Info info, char *hint)
 {
     char *equals = strchr(hint, '=');
@@ -76,7 +77,7 @@ static sh_rc add_hints(MPI_Info info, const char *hints)
     return rc;
 }
 
-/* MPI_INFO_NULL without hints. The caller frees it otherwise. */
+/* Returns MPI_INFO_NULL without hints; otherwise the caller frees the object. */
 sh_rc sh_ckpt_io_method_info(const char *hints, MPI_Info *info)
 {
     MPI_Info made;
@@ -100,7 +101,7 @@ static sh_rc create_failed(const char *path, int mpi_rc)
     return sh_fail(SH_E_DATA, "create %s with checkpoint.hints: %s", path, why);
 }
 
-/* MPI-IO gives files the mode that the umask leaves of 0666. */
+/* MPI-IO creates files with mode 0666 less the umask. */
 static int create_with(const char *path, MPI_Info info)
 {
     MPI_File file;
@@ -111,7 +112,7 @@ static int create_with(const char *path, MPI_Info info)
     return mpi_rc == MPI_SUCCESS ? MPI_File_close(&file) : mpi_rc;
 }
 
-/* Rank 0. With hints the file has to be created by MPI-IO: striping, for one, can only be chosen at creation. */
+/* Rank 0. With hints MPI-IO must create the file: striping, for example, can only be chosen at creation. */
 sh_rc sh_ckpt_io_method_create(const char *path, const char *hints, int *fd)
 {
     MPI_Info info;

@@ -1,5 +1,5 @@
-/* `sherd ckpt ls`: what lies in a folder, the newest first, with a judgement of each file. A damaged file is a line
- * of the list and no failure of it. */
+/* `sherd ckpt ls`: the contents of a folder, the newest first, with a verdict on each file. A damaged file is a line
+ * of the list and not a failure of the command. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/folder.h"
@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* -1: it has gone meanwhile. */
+/* -1: the file has disappeared meanwhile. */
 static int64_t bytes_of(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
 }
 
-/* "partial" was never committed; "whole" has a good index, and only "valid" has had all its data compared. */
+/* "partial" was never committed; "whole" has a good index; only "valid" has had all its data compared. */
 static const char *judge(const struct sh_ckpt_found *found, const char *path, bool quick)
 {
     if (found->step < 0)
@@ -26,7 +26,7 @@ static const char *judge(const struct sh_ckpt_found *found, const char *path, bo
     return quick ? "whole" : "valid";
 }
 
-/* One line a file, and a second one with the reason where it is damaged. */
+/* Prints one line per file, and a second one with the reason if the file is damaged. */
 static void list_one(const char *folder, const struct sh_ckpt_found *found, bool quick, FILE *out)
 {
     char *path = sh_strfmt("%s/%s", folder, found->name);
@@ -43,7 +43,7 @@ static void list_one(const char *folder, const struct sh_ckpt_found *found, bool
     free(path);
 }
 
-/* No head above an empty list. */
+/* An empty list gets no header. */
 sh_rc sh_ckpt_list(const char *folder, bool quick, FILE *out)
 {
     struct sh_ckpt_folder f;

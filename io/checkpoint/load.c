@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TURN = 8 }; /* blocks that a replica reads before it hands them on */
+enum { TURN = 8 }; /* blocks that a replica reads before handing them on */
 
 /* A load by all ranks; the stages below fill it one after the other. */
 struct load {
@@ -23,17 +23,17 @@ struct load {
     const struct sh_ckpt_set *set;
     int rank, world;
     struct sh_file_direct file;
-    int64_t *place; /* [set->n_tensors]: of each tensor in the index */
+    int64_t *place; /* [set->n_tensors]: position of each tensor in the index */
     struct sh_ckpt_index index;
     struct sh_ckpt_extents wanted;
-    bool share; /* ranks that want the same read it together */
+    bool share; /* ranks that want the same data read it together */
     struct sh_move_replicas replicas;
-    struct sh_ckpt_parts parts; /* of blocks that this rank reads in part */
+    struct sh_ckpt_parts parts; /* of blocks that this rank reads only in part */
     struct sh_move_deadline *deadline;
 };
 
-/* Rank 0 only: owner and mode are the same for all, and 1000 ranks that ask the same metadata server at once are a
- * load. */
+/* Rank 0 only: owner and mode are the same for all ranks, and 1000 ranks that query one metadata server at the same
+ * time are a burden. */
 static sh_rc look_at_owner(struct load *l)
 {
     return l->rank == 0 ? sh_ckpt_trusted(l->path, l->trust) : SH_OK;
@@ -51,7 +51,7 @@ static sh_rc match_tensor(struct load *l, int i)
     char want[100], have[100];
     l->place[i] = sh_ckpt_index_find(&l->index, t->name, i);
     if (l->place[i] < 0)
-        return sh_fail(SH_E_DATA, "%s has no tensor %s %s, which this model needs; is it of another model?", l->path,
+        return sh_fail(SH_E_DATA, "%s has no tensor %s %s, which this model needs; is it from another model?", l->path,
                        t->name, sh_ckpt_shape_text(t->ndim, t->dim, want));
     const struct sh_ckpt_entry *e = &l->index.entry[l->place[i]];
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
@@ -60,8 +60,8 @@ static sh_rc match_tensor(struct load *l, int i)
     return SH_OK;
 }
 
-/* The first tensor that the model does not have. At least one exists, since the file has more tensors and all of the
- * model's were found. */
+/* Names the first tensor that the model does not have. At least one exists, since the file has more tensors and all of
+ * the model's were found. */
 static sh_rc name_extra(const struct load *l)
 {
     char *used = sh_calloc((size_t)l->index.n + 1, 1);
@@ -73,17 +73,17 @@ static sh_rc name_extra(const struct load *l)
     free(used);
     char have[100];
     return sh_fail(SH_E_DATA,
-                   "%s has %lld tensors more than this model, the first of them %s %s; is it of another model?",
+                   "%s has %lld tensors more than this model, the first of them %s %s; is it from another model?",
                    l->path, (long long)l->index.n - l->set->n_tensors, l->index.entry[i].name,
                    sh_ckpt_shape_text(l->index.entry[i].ndim, l->index.entry[i].dim, have));
 }
 
-/* More states than the run needs are no error: parameters alone can be loaded from any file. */
+/* More states than the run needs are not an error: parameters alone can be loaded from any file. */
 static sh_rc match_states(const struct load *l)
 {
     for (int s = 0; s < l->set->states.n; s++)
         if (sh_ckpt_states_find(&l->index.states, l->set->states.name[s]) < 0)
-            return sh_fail(SH_E_DATA, "%s has no %s, which this run's optimizer needs; is it of another optimizer?",
+            return sh_fail(SH_E_DATA, "%s has no %s, which this run's optimizer needs; is it from another optimizer?",
                            l->path, l->set->states.name[s]);
     return SH_OK;
 }
@@ -104,7 +104,7 @@ static sh_rc open_data(struct load *l)
     return sh_ckpt_index_open_data(&l->index, l->path, &l->file.fd);
 }
 
-/* The list of extents that this rank wants, cut at blocks. */
+/* Makes the list of extents that this rank wants, cut at blocks. */
 static sh_rc plan_reads(struct load *l)
 {
     return sh_ckpt_extents_of_set(&l->wanted, l->set, &l->index, l->place);
@@ -124,7 +124,7 @@ static sh_rc find_replicas(struct load *l)
     return l->share ? sh_move_replicas_find(wanted, &l->replicas) : SH_OK;
 }
 
-/* Past the page cache, except when ranks read the same bytes: those of one node then share what is in it. */
+/* Bypasses the page cache, unless ranks read the same bytes: the ranks of a node then share what is in the cache. */
 static sh_rc choose_way(struct load *l)
 {
     long long elems[2] = {0};
@@ -139,7 +139,7 @@ static sh_rc choose_way(struct load *l)
     return SH_OK;
 }
 
-/* Replica k reads the k-th TURN of a round. One that has failed goes on taking part in the rounds. */
+/* Replica k reads the k-th TURN of a round. A replica that has failed keeps taking part in the rounds. */
 static void read_turn(struct load *l, int first, sh_rc *rc)
 {
     int begin = first + l->replicas.rank * TURN, left = l->wanted.n - begin;
@@ -148,8 +148,8 @@ static void read_turn(struct load *l, int first, sh_rc *rc)
         *rc = sh_ckpt_extents_read(&turn, &l->file, &l->index);
 }
 
-/* Each turn is broadcast by the replica that has read it. The others check what they get: the network may damage it
- * too. */
+/* Each turn is broadcast by the replica that has read it. The others check the data that they receive, since the
+ * network may damage it, too. */
 static sh_rc broadcast_round(struct load *l, int first, sh_rc *rc)
 {
     const struct sh_move_replicas *r = &l->replicas;
@@ -163,8 +163,8 @@ static sh_rc broadcast_round(struct load *l, int first, sh_rc *rc)
     return SH_OK;
 }
 
-/* Rounds in which k replicas read k * TURN blocks, each its own, and pass them on. The file system is then read once
- * for all replicas: with 8 replicas, an eighth of the bytes. */
+/* Reads in rounds: k replicas read k * TURN blocks, each replica a different part, and pass them on. The file system is
+ * then read once for all replicas: with 8 replicas, each reads an eighth of the bytes. */
 static sh_rc read_together(struct load *l)
 {
     sh_rc own = SH_OK, handed = SH_OK;
@@ -174,7 +174,7 @@ static sh_rc read_together(struct load *l)
         SH_TRY(broadcast_round(l, first, &handed));
     }
     SH_TRY(sh_move_replicas_any(&l->replicas, own != SH_OK, &any));
-    /* What a replica that failed has handed on is no reason of its own. */
+    /* Bad data from a replica that failed is not a failure of this rank. */
     return any ? own : handed;
 }
 
@@ -183,7 +183,7 @@ static sh_rc read_data(struct load *l)
     return l->replicas.size > 1 ? read_together(l) : sh_ckpt_extents_read(&l->wanted, &l->file, &l->index);
 }
 
-/* Whole blocks have been compared already. */
+/* Adds the blocks that this rank reads only in part; whole blocks have been compared already. */
 static void add_edges(struct load *l)
 {
     for (int i = 0; i < l->wanted.n; i++) {
@@ -208,7 +208,7 @@ static sh_rc check_edges(struct load *l)
 
 static const struct {
     const char *name;
-    bool local; /* meets the others only when it is done */
+    bool local; /* meets the other ranks only at its end */
     sh_rc (*run)(struct load *);
 } stages[] = {
     {"looking at its owner", true, look_at_owner},
@@ -222,8 +222,8 @@ static const struct {
     {"comparing shared blocks", false, check_edges},
 };
 
-/* Every stage ends with an agreement, so that all ranks leave the list at the same place. The deadline watches those
- * that work; time spent waiting for others is not theirs. */
+/* Every stage ends with an agreement, so that all ranks leave the list at the same place. The deadline watches the
+ * ranks that work; time spent waiting for others is not counted against them. */
 static sh_rc run_stage(struct load *l, size_t i)
 {
     sh_move_deadline_enter(l->deadline, stages[i].name);
@@ -242,8 +242,8 @@ static struct sh_move_deadline *start_deadline(const struct load *l, double time
     return d;
 }
 
-/* Collective. On success *meta is the caller's to free. report->damaged tells whether an earlier checkpoint may help:
- * not when the model does not match or the owner is not trusted. */
+/* Collective. On success *meta belongs to the caller, who frees it. report->damaged tells whether an earlier checkpoint
+ * may help: not if the model does not match or the owner is not trusted. */
 sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
                       struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report)
 {

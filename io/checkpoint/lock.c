@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The lock is fcntl's: the kernel lets it go when its process dies, however that happens, and the network file systems
- * of clusters hand it on between nodes. The text in the file only says who it is. */
+/* The lock is fcntl's: the kernel releases it when its process dies, however that happens, and the network file systems
+ * of clusters pass it on between nodes. The text in the file only says who the holder is. */
 struct sh_ckpt_lock {
     int fd;
     bool held;
@@ -35,12 +35,12 @@ static sh_rc refuse(int fd, const char *path)
     sh_rc rc = sh_fail(SH_E_DATA,
                        "%s is held by another job (%s); wait for it, stop it, or choose another "
                        "checkpoint.folder",
-                       path, clean[0] ? clean : "which has not said who it is");
+                       path, clean[0] ? clean : "which has not identified itself");
     free(clean);
     return rc;
 }
 
-/* The batch system's own number of the job, by which a user finds it. */
+/* The batch system's id of the job, which a user can look up. */
 static const char *job_id(void)
 {
     static const char *const names[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "FLUX_JOB_ID"};
@@ -50,7 +50,7 @@ static const char *job_id(void)
     return "none";
 }
 
-/* Replace the text by this process; only the holder of the lock writes. */
+/* Replaces the text by this process; only the holder of the lock writes. */
 static sh_rc sign(int fd, const char *path)
 {
     char host[64] = "", owner[OWNER_MAX];
@@ -61,8 +61,8 @@ static sh_rc sign(int fd, const char *path)
     return sh_file_write(fd, path, owner, n, 0);
 }
 
-/* Three results: held; refused, when another job holds it; and neither, on a file system without locks, where a warning
- * is all that can be done. */
+/* Three results: held; refused, if another job holds the lock; and neither, on a file system without locks, where only
+ * a warning is possible. */
 static sh_rc take(const char *path, struct sh_ckpt_lock *lock)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -74,8 +74,8 @@ static sh_rc take(const char *path, struct sh_ckpt_lock *lock)
         return refuse(lock->fd, path);
     if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP)
         return sh_fail(SH_E_DATA, "lock %s: %s", path, strerror(errno));
-    sh_log_warn("%s: this file system has no locks (%s): nothing keeps a second job from writing here, and files that "
-                "killed jobs left are not deleted",
+    sh_log_warn("%s: this file system has no locks (%s): nothing keeps a second job from writing here, and files left "
+                "by killed jobs are not deleted",
                 path, strerror(errno));
     return SH_OK;
 }
@@ -89,7 +89,7 @@ static sh_rc open_and_take(const char *path, struct sh_ckpt_lock *lock)
     return take(path, lock);
 }
 
-/* A file as those that will be written: a folder in which none can be made is found before the first step. */
+/* Creates a file like the later ones, so that a folder that cannot be written is noticed before the first step. */
 static sh_rc try_to_write(const char *folder)
 {
     char *path = sh_ckpt_folder_path(folder, 0), *temp = sh_output_temp_name(path);
@@ -104,7 +104,7 @@ static sh_rc try_to_write(const char *folder)
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "checkpoint folder %s cannot be written: ", folder);
 }
 
-/* Rank 0. Free with sh_ckpt_unlock(), which also lets a lock go that is not held. */
+/* Rank 0. Free with sh_ckpt_unlock(), which also frees a lock that is not held. */
 sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out)
 {
     SH_TRY(sh_file_make_folder(folder));
@@ -125,7 +125,7 @@ bool sh_ckpt_lock_held(const struct sh_ckpt_lock *lock)
     return lock && lock->held;
 }
 
-/* The file stays: deleting it would let a third job lock a new one while a second still waits at the old. */
+/* The file stays: deleting it would let a third job lock a new file while a second still waits at the old one. */
 void sh_ckpt_unlock(struct sh_ckpt_lock *lock)
 {
     if (!lock)

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A file without an index of its own: only HDF5 knows its step. */
+/* For a file without a separate index, whose step only HDF5 can read. */
 static sh_rc step_by_child(int fd, const char *path, int64_t bytes, int64_t *step)
 {
     struct sh_ckpt_index index;
@@ -23,7 +23,7 @@ static sh_rc step_by_child(int fd, const char *path, int64_t bytes, int64_t *ste
     return SH_OK;
 }
 
-/* Nothing is compared with a digest: a wrong step by damage is only another reason to leave a file alone. */
+/* Digests are not compared: if damage has changed the step, that is only another reason to leave the file alone. */
 static sh_rc step_of_open(int fd, const char *path, int64_t bytes, int64_t *step)
 {
     unsigned char head[SH_CKPT_HEAD_BYTES], tail[SH_CKPT_FOOTER_BYTES];
@@ -36,11 +36,11 @@ static sh_rc step_of_open(int fd, const char *path, int64_t bytes, int64_t *step
     if (f.at < 0 || f.at > bytes - SH_CKPT_HEAD_BYTES)
         return sh_fail(SH_E_DATA, "%s: its last bytes do not say where its index is", path);
     SH_TRY(sh_file_read(fd, path, head, sizeof head, f.at));
-    return sh_ckpt_packed_step(head, step) ? SH_OK : sh_fail(SH_E_DATA, "%s: its index does not begin as one", path);
+    return sh_ckpt_packed_step(head, step) ? SH_OK : sh_fail(SH_E_DATA, "%s: its index does not start like one", path);
 }
 
-/* A file whose name says another step than it holds: copied or renamed by hand. Errors mean "not known to be", since
- * the file is then left alone anyway. */
+/* Whether the step in the file's name differs from the step inside: the file was copied or renamed by hand. Errors
+ * count as false, since the file is then left alone anyway. */
 bool sh_ckpt_is_misnamed(const char *path, int64_t named, int64_t *step)
 {
     int64_t bytes;
@@ -55,8 +55,8 @@ bool sh_ckpt_is_misnamed(const char *path, int64_t named, int64_t *step)
     return rc == SH_OK && *step != named;
 }
 
-/* A file of another step is in the way of a new one. It is renamed and never overwritten: it may be all that somebody
- * has. */
+/* A file of another step is in the way of a new one. It is renamed and never overwritten, since it may be the only one
+ * that somebody has. */
 sh_rc sh_ckpt_set_aside(const char *path, int64_t step)
 {
     int64_t inside;

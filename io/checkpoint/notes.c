@@ -1,4 +1,4 @@
-/* What a file says of how it was made. */
+/* Notes on how a file was made. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "src/base/mem.h"
@@ -18,7 +18,7 @@ static const char *find_note(const char *notes, const char *name)
     return NULL;
 }
 
-/* How much was read back when the file was saved; NULL in files of versions that did not note it. Returns a pointer
+/* How much was read back when the file was saved; NULL for files of versions that did not note it. Returns a pointer
  * into sh_ckpt_verify_name. */
 const char *sh_ckpt_verified(const struct sh_ckpt_meta *meta)
 {

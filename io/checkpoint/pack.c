@@ -1,8 +1,8 @@
-/* The index of a checkpoint as bytes, and back. It lies behind the tensors, and the footer behind it says where:
+/* Converts the index of a checkpoint to bytes, and back. It lies after the tensors, and the footer after it says where:
  *
  *     HDF5's structures | tensors ... | index | footer
  *
- * Unpacking trusts nothing: each number is compared with what is there before anything is allocated or read by it. */
+ * Unpacking trusts nothing: each number is compared with the bytes present before it sizes an allocation or a read. */
 #include "io/checkpoint/pack.h"
 
 #include "io/checkpoint/clean.h"
@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers are stored as they lie in memory: little-endian, as the tensors' data. */
+/* Numbers are stored as in memory: little-endian, like the tensors' data. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "checkpoints are little-endian");
 
 static const char index_magic[8] = "SHERDIDX", footer_magic[8] = "\x89SHERD\r\n";
 
-/* The numbers at the beginning of an index, in the order and the sizes of the file. */
+/* The numbers at the start of an index, in the order and the sizes of the file. */
 struct head {
     char magic[8];
     uint32_t major, minor;
@@ -31,19 +31,19 @@ struct head {
 };
 _Static_assert(sizeof(struct head) == SH_CKPT_HEAD_BYTES, "no padding");
 
-/* Before the name, the dims and the places of a tensor. */
+/* Precedes the name, the dims and the offsets of a tensor. */
 struct tensor_head {
     uint16_t name_bytes, ndim;
 };
 enum { TENSOR_LEAST = sizeof(struct tensor_head) + 1 + (1 + 1) * 8 };
 enum { TENSOR_MOST = sizeof(struct tensor_head) + SH_CKPT_NAME_MAX + (SH_CKPT_DIMS_MAX + SH_CKPT_STATES_MAX) * 8 };
 
-/* Of 450 TB of tensors. A file that is nothing but a hole can be as long as it likes. */
+/* The index of 450 TB of tensors. A file that is nothing but a hole can have any length. */
 enum { PACKED_MOST = 1 << 30 };
 
 enum { FOOTER_ZEROS = 16 };
-/* The footer has a fixed size at the end of the file, so a reader finds the index with one read. Its magic has a byte
- * above 127 and line ends, which a transfer as text destroys. */
+/* The footer has a fixed size at the end of the file, so that a reader finds the index with one read. Its magic has a
+ * byte above 127 and line ends, which a transfer as text would destroy. */
 struct footer {
     int64_t at, bytes;
     struct sh_hash128 digest;
@@ -79,19 +79,19 @@ static int64_t blocks_bytes(int64_t blocks, int states)
     return blocks * states * (int64_t)sizeof(uint64_t);
 }
 
-/* Of format 2 on: the number of states, and their names, which end in zeros. Format 1 knows them. */
+/* From format 2 on: the number of states, and their names, padded with zeros. In format 1 they are known. */
 static int64_t states_bytes(const struct sh_ckpt_states *s)
 {
     return sh_ckpt_major(s) == 1 ? 0 : (int64_t)sizeof(int64_t) + s->n * SH_CKPT_STATE_NAME;
 }
 
-/* Of minor version 2 on, behind all else: the bytes of the base's text, and the text. */
+/* From minor version 2 on, after everything else: the length of the base's text, and the text. */
 static int64_t base_bytes(const struct sh_ckpt_index *index)
 {
     return index->minor < SH_CKPT_MINOR ? 0 : (int64_t)sizeof(int64_t) + (int64_t)strlen(index->meta.base);
 }
 
-/* Exact: sh_ckpt_pack() allocates this many and fills all. */
+/* Exact: sh_ckpt_pack() allocates this many bytes and fills all of them. */
 int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
 {
     const struct sh_ckpt_meta *m = &index->meta;
@@ -103,7 +103,7 @@ int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
     return bytes + states_bytes(&index->states) + blocks_bytes(index->n_blocks, index->states.n) + base_bytes(index);
 }
 
-/* What an index of a file of this length can have at most. Without the bound a damaged length would be allocated. */
+/* The most that the index of a file of this length can have. Without this limit a damaged length would be allocated. */
 int64_t sh_ckpt_packed_most(int64_t file_bytes)
 {
     int64_t blocks = file_bytes / (SH_CKPT_BLOCK_ELEMS * 4) + SH_CKPT_TENSORS_MAX;
@@ -112,14 +112,14 @@ int64_t sh_ckpt_packed_most(int64_t file_bytes)
     return most < PACKED_MOST ? most : PACKED_MOST;
 }
 
-/* Append, and move on. */
+/* Appends the data and advances. */
 static void put(unsigned char **to, const void *data, size_t bytes)
 {
     memcpy(*to, data, bytes);
     *to += bytes;
 }
 
-/* Numbers need not be aligned: both sides copy bytes. */
+/* Numbers need not be aligned, since both sides copy bytes. */
 static void put_tensor(unsigned char **to, const struct sh_ckpt_entry *e, int states)
 {
     struct tensor_head head = {.name_bytes = (uint16_t)strlen(e->name), .ndim = (uint16_t)e->ndim};
@@ -129,7 +129,7 @@ static void put_tensor(unsigned char **to, const struct sh_ckpt_entry *e, int st
     put(to, e->offset, (size_t)states * sizeof *e->offset);
 }
 
-/* Format 1 has its states without their names. */
+/* Format 1 stores no names of states. */
 static void put_states(unsigned char **to, const struct sh_ckpt_states *s)
 {
     int64_t n = s->n;
@@ -178,7 +178,7 @@ unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
     return bytes;
 }
 
-/* Only magic and step, without any check of the rest. */
+/* Reads only magic and step, without checking the rest. */
 bool sh_ckpt_packed_step(const unsigned char head[SH_CKPT_HEAD_BYTES], int64_t *step)
 {
     struct head h;
@@ -187,7 +187,7 @@ bool sh_ckpt_packed_step(const unsigned char head[SH_CKPT_HEAD_BYTES], int64_t *
     return memcmp(h.magic, index_magic, sizeof h.magic) == 0;
 }
 
-/* By their packed bytes, which is all that a file would have of them. */
+/* Compares the packed bytes, which are all that a file would contain of them. */
 bool sh_ckpt_packed_same(const struct sh_ckpt_index *a, const struct sh_ckpt_index *b)
 {
     int64_t bytes = sh_ckpt_packed_bytes(a);
@@ -198,20 +198,20 @@ bool sh_ckpt_packed_same(const struct sh_ckpt_index *a, const struct sh_ckpt_ind
     return same;
 }
 
-/* What is left of the bytes while they are taken apart. */
+/* The remaining bytes while an index is unpacked. */
 struct rest {
     const char *path;
     const unsigned char *at;
     int64_t bytes, file_bytes, end;
 };
 
-/* All that an index can lack has this cure: its digest was right when it was written. */
+/* One cure covers every fault of an index, since its digest was right when it was written. */
 static sh_rc refuse(const struct rest *r, const char *why)
 {
     return sh_fail(SH_E_DATA, "%s: its index is damaged: %s; take an earlier checkpoint", r->path, why);
 }
 
-/* The only way bytes leave the buffer: bounds are checked here, once. */
+/* All bytes leave the buffer through here, so this is the only check of its bounds. */
 static sh_rc take(struct rest *r, void *to, int64_t bytes)
 {
     if (bytes < 0 || bytes > r->bytes)
@@ -222,18 +222,18 @@ static sh_rc take(struct rest *r, void *to, int64_t bytes)
     return SH_OK;
 }
 
-/* Everything that sizes an allocation later is bounded by bytes that are really there. */
+/* Every number that later sizes an allocation is limited by the bytes that really exist. */
 static sh_rc check_head(const struct rest *r, const struct head *h)
 {
     if (memcmp(h->magic, index_magic, sizeof h->magic) != 0)
-        return refuse(r, "it does not begin as one");
+        return refuse(r, "it does not start like one");
     if (h->major < 1 || h->major > SH_CKPT_MAJOR || h->minor > INT32_MAX)
-        return refuse(r, "its version is another one than the file's");
+        return refuse(r, "its version differs from the file's");
     if (h->block_elems != SH_CKPT_BLOCK_ELEMS)
-        return sh_fail(SH_E_DATA, "%s: digests are of blocks of %lld elements, not %d", r->path,
+        return sh_fail(SH_E_DATA, "%s: digests cover blocks of %lld elements, not %d", r->path,
                        (long long)h->block_elems, SH_CKPT_BLOCK_ELEMS);
     if (h->file_bytes != r->file_bytes || h->structure_bytes < 0 || h->structure_bytes > r->end)
-        return refuse(r, "it is of a file of another length");
+        return refuse(r, "it belongs to a file of another length");
     if (h->step < 0 || h->updates < 0 || h->samples < 0 || h->tokens < 0)
         return sh_fail(SH_E_DATA, "%s: step, updates, samples or tokens is negative", r->path);
     if (h->tensors < 0 || h->tensors > SH_CKPT_TENSORS_MAX || h->tensors > r->bytes / TENSOR_LEAST)
@@ -243,7 +243,7 @@ static sh_rc check_head(const struct rest *r, const struct head *h)
     return SH_OK;
 }
 
-/* A zero inside would let a text end earlier than its length says. */
+/* A zero byte inside would make a text end earlier than its length says. */
 static sh_rc take_text(struct rest *r, int64_t bytes, char **text)
 {
     if (bytes < 0 || bytes > r->bytes || bytes > SH_CKPT_TEXT_MAX || memchr(r->at, '\0', (size_t)bytes))
@@ -252,7 +252,7 @@ static sh_rc take_text(struct rest *r, int64_t bytes, char **text)
     return take(r, *text, bytes);
 }
 
-/* The first is the model; the others are all below "optimizer/", which they have in common with no tensor. */
+/* The first state is the model; the others are all below "optimizer/", a prefix that no tensor has. */
 static bool is_state(const struct sh_ckpt_states *s, int i)
 {
     static const char group[] = "optimizer/";
@@ -264,8 +264,7 @@ static bool is_state(const struct sh_ckpt_states *s, int i)
     return strncmp(name, group, strlen(group)) == 0 && *own && !strchr(own, '/') && sh_ckpt_states_find(s, name) == i;
 }
 
-/* Format 1 has no names in the file. A file of format 2 with the states of format 1 does not exist, so it is refused.
- */
+/* Format 1 has no names in the file. A file of format 2 with the states of format 1 cannot exist, so it is refused. */
 static sh_rc take_states(struct rest *r, uint32_t major, struct sh_ckpt_states *s)
 {
     int64_t n;
@@ -312,7 +311,7 @@ static sh_rc take_shape(struct rest *r, int ndim, struct sh_ckpt_entry *e)
     return SH_OK;
 }
 
-/* A tensor must lie between the structures and the index, completely. */
+/* A tensor must lie completely between the structures and the index. */
 static sh_rc take_tensor(struct rest *r, int64_t begin, int states, struct sh_ckpt_entry *e)
 {
     struct tensor_head head;
@@ -326,14 +325,14 @@ static sh_rc take_tensor(struct rest *r, int64_t begin, int states, struct sh_ck
     return SH_OK;
 }
 
-/* Through one more pointer, since entries stay where they are. */
+/* Compares pointers to entries, since the entries themselves must not move. */
 static int by_name(const void *a, const void *b)
 {
     const struct sh_ckpt_entry *const *x = a, *const *y = b;
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* Sorted, since comparing each pair of 100,000 names would take minutes. */
+/* Sorts the names, since comparing each pair of 100,000 would take minutes. */
 static sh_rc check_names(const struct rest *r, const struct sh_ckpt_index *index)
 {
     const struct sh_ckpt_entry **sorted = sh_calloc((size_t)index->n + 1, sizeof(struct sh_ckpt_entry *));
@@ -347,7 +346,7 @@ static sh_rc check_names(const struct rest *r, const struct sh_ckpt_index *index
     return twice ? refuse(r, "two tensors have one name") : SH_OK;
 }
 
-/* Nothing of a file is without a digest when its tensors fill all between structures and index. */
+/* Every byte of a file is covered by a digest only if the tensors fill all bytes between structures and index. */
 static sh_rc check_places(const struct rest *r, const struct sh_ckpt_index *index)
 {
     struct sh_move_range *ranges = sh_calloc((size_t)(index->n * index->states.n) + 1, sizeof *ranges);
@@ -360,10 +359,10 @@ static sh_rc check_places(const struct rest *r, const struct sh_ckpt_index *inde
     free(ranges);
     if (joined < 0)
         return sh_fail(SH_E_DATA, "%s: its tensors overlap", r->path);
-    return index->structure_bytes > 0 && !whole ? refuse(r, "its tensors leave bytes of the file out") : SH_OK;
+    return index->structure_bytes > 0 && !whole ? refuse(r, "its tensors do not cover all bytes of the file") : SH_OK;
 }
 
-/* Tensors that do not overlap have no more blocks than the file has room for, so that the arrays stay small. */
+/* Tensors that do not overlap have no more blocks than fit the file, so the arrays stay small. */
 static sh_rc take_digests(struct rest *r, int64_t blocks, struct sh_ckpt_index *index)
 {
     int64_t expected = 0;
@@ -377,7 +376,7 @@ static sh_rc take_digests(struct rest *r, int64_t blocks, struct sh_ckpt_index *
     return SH_OK;
 }
 
-/* The numbers that check_head() has let pass, and the digests, which are compared later. */
+/* Takes the numbers that check_head() has accepted, and the digests, which are compared later. */
 static void take_numbers(const struct head *h, struct sh_ckpt_index *index)
 {
     index->minor = (int32_t)h->minor;
@@ -402,7 +401,7 @@ static sh_rc take_base(struct rest *r, struct sh_ckpt_index *index)
     return take_text(r, n, &index->meta.base);
 }
 
-/* In the order of sh_ckpt_pack(). Each step uses only what the steps before have checked. */
+/* In the order of sh_ckpt_pack(). Each step uses only what earlier steps have checked. */
 static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
 {
     struct sh_ckpt_meta *m = &index->meta;
@@ -431,8 +430,8 @@ static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
     return SH_OK;
 }
 
-/* On success *out is the caller's. `end` is where the data ends: the index's own place, or the file's length in files
- * without one. */
+/* On success *out belongs to the caller. `end` is where the data ends: the offset of the index, or the file's length
+ * for files without one. */
 sh_rc sh_ckpt_unpack(const unsigned char *bytes, int64_t n, const char *path, int64_t file_bytes, int64_t end,
                      struct sh_ckpt_index *out)
 {

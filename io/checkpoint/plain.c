@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* The first bytes of a file with superblock version 2 or 3, as HDF5's file format specification has them: signature,
+/* The first bytes of a file with superblock version 2 or 3, from HDF5's file format specification: signature,
  * version, bytes of an address, bytes of a length, flags, then addresses: base, extension, end of file. */
 /* clang-format off */
 enum {
@@ -14,9 +14,9 @@ enum {
 };
 /* clang-format on */
 
-enum { WRITING_FLAGS = 5 }; /* opened for writing, or for one writer with many readers, and never closed */
+enum { WRITING_FLAGS = 5 }; /* opened for writing, or by one writer with many readers, but never closed */
 
-/* Unaligned, hence memcpy. */
+/* The address may be unaligned, hence memcpy. */
 static uint64_t address_at(const unsigned char *superblock, int at)
 {
     uint64_t address;
@@ -24,8 +24,8 @@ static uint64_t address_at(const unsigned char *superblock, int at)
     return address;
 }
 
-/* Before HDF5 sees the file: signature, kind, closed by its writer, and length. These catch cut and half-written files
- * at once, with a message of their own. */
+/* Checks signature, kind, closing by the writer, and length before HDF5 sees the file. This catches truncated and
+ * half-written files at once, with separate messages. */
 sh_rc sh_ckpt_plain_file(int fd, const char *path, int64_t bytes)
 {
     static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
@@ -37,12 +37,12 @@ sh_rc sh_ckpt_plain_file(int fd, const char *path, int64_t bytes)
         return sh_fail(SH_E_DATA, "%s is not an HDF5 file", path);
     if (s[VERSION_AT] < 2 || s[VERSION_AT] > 3 || s[ADDRESS_BYTES_AT] != 8 || s[LENGTH_BYTES_AT] != 8 ||
         address_at(s, BASE_AT) != 0)
-        return sh_fail(SH_E_DATA, "%s is an HDF5 file of another kind (superblock version %d) than checkpoints are",
+        return sh_fail(SH_E_DATA, "%s is an HDF5 file of a kind (superblock version %d) that checkpoints do not use",
                        path, s[VERSION_AT]);
     if (s[FLAGS_AT] & WRITING_FLAGS)
         return sh_fail(SH_E_DATA, "%s was never closed by its writer; take an earlier checkpoint", path);
     if (address_at(s, END_AT) != (uint64_t)bytes)
-        return sh_fail(SH_E_DATA, "%s has %lld bytes, but says it has %llu: it was cut or added to", path,
+        return sh_fail(SH_E_DATA, "%s has %lld bytes, but says it has %llu: it was truncated or extended", path,
                        (long long)bytes, (unsigned long long)address_at(s, END_AT));
     return SH_OK;
 }
@@ -52,7 +52,7 @@ static sh_rc refuse(const char *path, const char *name, const char *why)
     return sh_fail(SH_E_DATA, "%s: %s: %s", path, name, why);
 }
 
-/* Each link on the way: a soft or external one could lead anywhere. */
+/* Checks each link on the way, since a soft or external one could lead anywhere. */
 static sh_rc check_links(hid_t file, const char *path, const char *name)
 {
     char part[320];
@@ -82,7 +82,7 @@ sh_rc sh_ckpt_plain_group(hid_t file, const char *path, const char *name, hid_t 
     return SH_OK;
 }
 
-/* Why a dataset is not stored as plain bytes at one place; NULL: it is. Only such data can be read without HDF5. */
+/* Why a dataset is not stored as plain bytes in one place; NULL: it is. Only such data can be read without HDF5. */
 static const char *storage_fault(hid_t dcpl)
 {
     if (H5Pget_layout(dcpl) != H5D_CONTIGUOUS)
@@ -94,7 +94,7 @@ static const char *storage_fault(hid_t dcpl)
     return NULL;
 }
 
-/* Texts may have any fixed length; numbers must be exactly the type. */
+/* Texts may have any fixed length; numbers must have exactly the type. */
 static bool type_fits(hid_t found, hid_t wanted)
 {
     if (H5Tget_class(wanted) == H5T_STRING)
@@ -102,7 +102,7 @@ static bool type_fits(hid_t found, hid_t wanted)
     return H5Tequal(found, wanted) > 0;
 }
 
-/* Also for scalars, which have no dims and one element. */
+/* Also works for scalars, which have no dims and one element. */
 static sh_rc take_shape(hid_t set, const char *path, const char *name, struct sh_ckpt_plain *p)
 {
     hsize_t dim[H5S_MAX_RANK];
@@ -123,7 +123,7 @@ static sh_rc take_shape(hid_t set, const char *path, const char *name, struct sh
     return SH_OK;
 }
 
-/* The data lies at [offset, offset + bytes) and all of it within the file. */
+/* Checks that the data at [offset, offset + bytes) is completely within the file. */
 static sh_rc take_place(hid_t set, size_t elem_bytes, const char *path, const char *name, int64_t file_bytes,
                         struct sh_ckpt_plain *p)
 {
@@ -157,7 +157,7 @@ static sh_rc take_dataset(hid_t set, const char *path, const char *name, hid_t w
     return take_place(set, elem_bytes, path, name, file_bytes, p);
 }
 
-/* All that a reader needs to take the data with read() alone. */
+/* Gets everything that a reader needs to take the data with read() alone. */
 sh_rc sh_ckpt_plain_dataset(hid_t file, const char *path, const char *name, hid_t type, int64_t file_bytes,
                             struct sh_ckpt_plain *out)
 {
@@ -185,12 +185,12 @@ static bool is_number(hid_t attr)
     return fits;
 }
 
-/* `value` has 8 bytes. */
+/* `value` has room for 8 bytes. */
 sh_rc sh_ckpt_plain_number(hid_t file, const char *path, const char *name, void *value)
 {
     hid_t attr = H5Aopen_by_name(file, "/meta", name, H5P_DEFAULT, H5P_DEFAULT);
     SH_H5(attr, path, name);
-    /* Signed or not makes no difference to the bits: the memory type is the file's own. */
+    /* Signed or not makes no difference to the bits: the memory type is that of the file. */
     hid_t type = H5Aget_type(attr);
     bool done = is_number(attr) && type >= 0 && H5Aread(attr, type, value) >= 0;
     if (type >= 0)
@@ -199,7 +199,7 @@ sh_rc sh_ckpt_plain_number(hid_t file, const char *path, const char *name, void 
     return done ? SH_OK : refuse(path, name, "is not a number of 64 bits");
 }
 
-/* Into room that ends with zeros, whatever the text's own end. */
+/* Reads into a buffer that ends with zeros, however the text ends. */
 static bool is_word(hid_t attr, const char *word)
 {
     char text[64] = "";
@@ -214,7 +214,7 @@ static bool is_word(hid_t attr, const char *word)
     return is;
 }
 
-/* An attribute that must be exactly `word`. */
+/* Checks an attribute that must be exactly `word`. */
 sh_rc sh_ckpt_plain_word(hid_t file, const char *path, const char *name, const char *word)
 {
     char why[100];
@@ -222,6 +222,6 @@ sh_rc sh_ckpt_plain_word(hid_t file, const char *path, const char *name, const c
     SH_H5(attr, path, name);
     bool is = is_word(attr, word);
     H5Aclose(attr);
-    snprintf(why, sizeof why, "is not \"%s\": no checkpoint of Sherd", word);
+    snprintf(why, sizeof why, "is not \"%s\": not a checkpoint of Sherd", word);
     return is ? SH_OK : refuse(path, name, why);
 }

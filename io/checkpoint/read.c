@@ -1,9 +1,9 @@
-/* The index of a checkpoint, read from a file that may be damaged or a stranger's. Newer files have a footer that
- * says where the index is; older ones have theirs inside of HDF5, which a child process reads, since HDF5 may crash
+/* Reads the index of a checkpoint from a file that may be damaged or a stranger's. Newer files have a footer that
+ * says where the index is; older ones have only HDF5's structures, which a child process reads, since HDF5 may crash
  * on damage:
  *
  *     footer found      index by its place and digest, then HDF5's structures by theirs
- *     none              child; what it reads must be of a version without footers */
+ *     none              child; its result must be of a version without footers */
 #include "io/checkpoint/index.h"
 
 #include "io/checkpoint/child.h"
@@ -14,23 +14,23 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A file that is not trusted yet: every number in it is checked before it is used. */
+/* A file that is not trusted yet: every number in it is checked before use. */
 struct reader {
     const char *path;
     int fd;
     int64_t bytes;
 };
 
-/* Each has the same cure, whatever is damaged. */
+/* The cure is the same, whatever is damaged. */
 static sh_rc damaged(const struct reader *r, const char *why)
 {
     return sh_fail(SH_E_DATA, "%s: %s: the file is damaged; take an earlier checkpoint", r->path, why);
 }
 
-/* Into memory of its own that is there, since the length is the file's word. */
+/* Allocates with plain malloc(), which may fail, since the length comes from the file. */
 static sh_rc read_bytes(const struct reader *r, int64_t at, int64_t bytes, unsigned char **out)
 {
-    enum { ANY_MACHINE_HAS = 64 << 20 }; /* a length up to here is not to blame */
+    enum { ANY_MACHINE_HAS = 64 << 20 }; /* up to this size the length is not to blame */
     unsigned char *data = malloc((size_t)bytes + 1);
     if (!data && bytes <= ANY_MACHINE_HAS)
         return sh_fail(SH_E_MEMORY, "%s: no memory for %lld bytes of its index", r->path, (long long)bytes);
@@ -44,7 +44,7 @@ static sh_rc read_bytes(const struct reader *r, int64_t at, int64_t bytes, unsig
     return rc;
 }
 
-/* *found false: the file is older than footers, or its end is damaged; read_by_child() tells these apart. */
+/* *found false: the file is older than footers, or its end is damaged; read_by_child() distinguishes the two. */
 static sh_rc read_footer(const struct reader *r, struct sh_ckpt_footer *footer, bool *found)
 {
     unsigned char bytes[SH_CKPT_FOOTER_BYTES];
@@ -56,7 +56,7 @@ static sh_rc read_footer(const struct reader *r, struct sh_ckpt_footer *footer, 
     return SH_OK;
 }
 
-/* The index must fill all between its begin and the footer: one more condition that a damaged number has to meet. */
+/* The index must fill all bytes from its start to the footer: one more condition that a damaged number must meet. */
 static sh_rc check_footer(const struct reader *r, const struct sh_ckpt_footer *f)
 {
     if (f->major < 1 || f->major > SH_CKPT_MAJOR)
@@ -68,14 +68,14 @@ static sh_rc check_footer(const struct reader *r, const struct sh_ckpt_footer *f
     return SH_OK;
 }
 
-/* 128 bits: damage that is not seen is out of the question. */
+/* With 128 bits, undetected damage is out of the question. */
 static bool is_same(struct sh_hash128 a, struct sh_hash128 b)
 {
     return a.low == b.low && a.high == b.high;
 }
 
-/* At most some KiB for each tensor, with the texts and digests that the index has too: a length beyond that is not worth
- * reading. */
+/* The structures take at most a few KiB for each tensor, plus the texts and digests that the index has, too: a larger
+ * length is not worth reading. */
 static sh_rc check_structures(const struct reader *r, const struct sh_ckpt_index *index, int64_t packed_bytes)
 {
     unsigned char *bytes;
@@ -87,7 +87,7 @@ static sh_rc check_structures(const struct reader *r, const struct sh_ckpt_index
     return same ? SH_OK : damaged(r, "HDF5's structures do not match their digest");
 }
 
-/* From cheap to dear: digest of the index, its contents, then the structures that it vouches for. */
+/* In order of cost: the digest of the index, its contents, then the structures that it vouches for. */
 static sh_rc unpack(const struct reader *r, const struct sh_ckpt_footer *f, const unsigned char *bytes,
                     struct sh_ckpt_index *out)
 {
@@ -105,7 +105,7 @@ static sh_rc unpack(const struct reader *r, const struct sh_ckpt_footer *f, cons
     return rc;
 }
 
-/* The path of all new files: no HDF5, no child. */
+/* The path for all new files: no HDF5, no child. */
 static sh_rc read_own(const struct reader *r, const struct sh_ckpt_footer *f, struct sh_ckpt_index *out)
 {
     unsigned char *bytes;
@@ -116,7 +116,7 @@ static sh_rc read_own(const struct reader *r, const struct sh_ckpt_footer *f, st
     return rc;
 }
 
-/* A file that says it has an index, and has none at its end, was damaged there. */
+/* A file that claims to have an index, but has none at its end, was damaged there. */
 static sh_rc read_by_child(const struct reader *r, struct sh_ckpt_index *out)
 {
     SH_TRY(sh_ckpt_child_read(r->fd, r->path, r->bytes, out));
@@ -126,19 +126,19 @@ static sh_rc read_by_child(const struct reader *r, struct sh_ckpt_index *out)
     return damaged(r, "its index is not at its end");
 }
 
-/* A file under another step's name would make "newest" mean something else. Names that are no step's are free. */
+/* A file under another step's name would change what "newest" means. Names without a step are not checked. */
 static sh_rc check_name(const struct reader *r, const struct sh_ckpt_index *index)
 {
     int64_t named = sh_ckpt_step_of(r->path);
     if (named < 0 || named == index->meta.step)
         return SH_OK;
     return sh_fail(SH_E_DATA,
-                   "%s holds step %lld, not the one of its name: it was copied or renamed; give it its own name "
-                   "back",
+                   "%s holds step %lld, not the one in its name: it was copied or renamed; restore its original "
+                   "name",
                    r->path, (long long)index->meta.step);
 }
 
-/* What is no plain file (a device, a directory) is refused before its bytes are asked for. */
+/* Anything but a plain file (a device, a directory) is refused before its bytes are read. */
 static sh_rc read_open(const struct reader *r, struct sh_ckpt_index *out)
 {
     struct sh_ckpt_footer footer;
@@ -155,7 +155,7 @@ static sh_rc read_open(const struct reader *r, struct sh_ckpt_index *out)
     return rc;
 }
 
-/* The descriptor is closed again: data is read later, by those who need it. */
+/* The descriptor is closed again: the data is read later, by those who need it. */
 sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out)
 {
     struct reader r = {.path = path};

@@ -1,6 +1,6 @@
-/* Which checkpoints of a folder stay: the newest `latest`, each step that `every` divides, and all from the good one
- * on. With latest 2 and every 1000, after a save of step 2400, when steps are saved each 200: 1000, 2000, 2200 and
- * 2400 stay. */
+/* Decides which checkpoints of a folder stay: the newest `latest`, each step that is a multiple of `every`, and all
+ * from the good one on. Example with latest 2 and every 1000, after a save of step 2400, with a save every 200 steps:
+ * 1000, 2000, 2200 and 2400 stay. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/folder.h"
@@ -10,8 +10,8 @@
 
 #include <stdlib.h>
 
-/* Newer ones than `good` are left alone: they were not written by this run, or are damaged; who knows what they are
- * for. */
+/* Checkpoints newer than `good` are left alone: this run did not write them, or they are damaged; who knows what they
+ * are for. */
 bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, int newer)
 {
     return keep->latest == 0 || step >= good || newer < keep->latest || (keep->every > 0 && step % keep->every == 0);
@@ -39,7 +39,7 @@ static bool is_misnamed(const char *folder, const struct sh_ckpt_found *c, FILE 
     return is;
 }
 
-/* The good one itself was read a moment ago, or written. Misnamed ones neither count nor go. */
+/* The good checkpoint itself has just been read or written. Misnamed ones are neither counted nor deleted. */
 static sh_rc apply(const char *folder, const struct sh_ckpt_folder *f, const struct sh_ckpt_keep *keep, int64_t good,
                    bool only_say, FILE *out)
 {
@@ -55,7 +55,7 @@ static sh_rc apply(const char *folder, const struct sh_ckpt_folder *f, const str
     return SH_OK;
 }
 
-/* Local, after a save: step `good` is the one that was just committed. */
+/* Local, after a save: step `good` is the one just committed. */
 sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_t good)
 {
     struct sh_ckpt_folder f;
@@ -67,7 +67,7 @@ sh_rc sh_ckpt_retain(const char *folder, const struct sh_ckpt_keep *keep, int64_
     return rc;
 }
 
-/* The newest one whose data all matches its digests: nothing older goes before it is known. */
+/* Finds the newest checkpoint whose data all matches its digests: nothing older is deleted before it is known. */
 static sh_rc find_good(const char *folder, const struct sh_ckpt_folder *f, int64_t *good, FILE *out)
 {
     for (int i = 0; i < f->n && f->found[i].step >= 0; i++) {
@@ -83,7 +83,7 @@ static sh_rc find_good(const char *folder, const struct sh_ckpt_folder *f, int64
     return sh_fail(SH_E_DATA, "%s has no valid checkpoint: nothing is deleted", folder);
 }
 
-/* With the lock held, so that no job writes a newer one meanwhile. */
+/* Called with the lock held, so that no job writes a newer one meanwhile. */
 static sh_rc prune_locked(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out)
 {
     struct sh_ckpt_folder f;
@@ -96,7 +96,7 @@ static sh_rc prune_locked(const char *folder, const struct sh_ckpt_keep *keep, b
     return rc;
 }
 
-/* Files without a commit are remains of saves that were interrupted; the lock says that none goes on. */
+/* Files that were never committed are remains of interrupted saves; with the lock held, no save can be running. */
 static sh_rc sweep(const char *folder, FILE *out)
 {
     int n;
@@ -106,12 +106,12 @@ static sh_rc sweep(const char *folder, FILE *out)
     return SH_OK;
 }
 
-/* For a user, who may point at any folder: all data of the newest is compared before an older one is deleted. */
+/* For a user, who may name any folder: all data of the newest is compared before an older one is deleted. */
 sh_rc sh_ckpt_prune(const char *folder, const struct sh_ckpt_keep *keep, bool only_say, FILE *out)
 {
     struct sh_ckpt_lock *lock = NULL;
     struct sh_ckpt_folder f;
-    SH_TRY(sh_ckpt_folder_scan(folder, &f)); /* a folder that is not there is not made */
+    SH_TRY(sh_ckpt_folder_scan(folder, &f)); /* a folder that does not exist is not created */
     sh_ckpt_folder_free(&f);
     SH_TRY(sh_ckpt_lock(folder, &lock));
     sh_rc rc = prune_locked(folder, keep, only_say, out);

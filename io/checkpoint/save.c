@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What becomes of the file says what it is worth, so it is the save that writes it down. */
+/* How the file was verified determines how far it can be trusted, so the save notes it. */
 static void note_verify(struct sh_ckpt_meta *meta, enum sh_cfg_verify verify)
 {
     char *notes = meta->notes;
@@ -16,8 +16,8 @@ static void note_verify(struct sh_ckpt_meta *meta, enum sh_cfg_verify verify)
     free(notes);
 }
 
-/* Collective. Errors are agreed, so that all ranks or none go on to the stages. Close with sh_ckpt_saving_close() in
- * any case. */
+/* Collective. Errors are agreed, so that all ranks or none continue with the stages. Always close with
+ * sh_ckpt_saving_close(). */
 sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const struct sh_ckpt_set *set,
                           const struct sh_ckpt_meta *meta, const struct sh_ckpt_options *options)
 {
@@ -33,7 +33,7 @@ sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const st
     return sh_agree(rc);
 }
 
-/* Without an agreement; time is added to the stage's phase. */
+/* Runs a stage without an agreement; its time is added to its phase. */
 sh_rc sh_ckpt_saving_run_alone(struct sh_ckpt_saving *s, int stage)
 {
     int64_t begin = sh_now_ns();
@@ -42,18 +42,18 @@ sh_rc sh_ckpt_saving_run_alone(struct sh_ckpt_saving *s, int stage)
     return rc;
 }
 
-/* One stage with its agreement. Collective. */
+/* Runs one stage with its agreement. Collective. */
 sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage)
 {
     sh_move_deadline_enter(s->deadline, sh_ckpt_stages[stage].name);
     if (!sh_ckpt_stages[stage].local)
-        sh_move_deadline_wait(s->deadline); /* it meets the others on the way */
+        sh_move_deadline_wait(s->deadline); /* it meets the other ranks on the way */
     sh_rc rc = sh_ckpt_saving_run_alone(s, stage);
     sh_move_deadline_wait(s->deadline);
     return sh_agree(rc);
 }
 
-/* Collective if it was not committed. The temporary file of a save that failed is deleted by rank 0. */
+/* Collective if not committed. Rank 0 deletes the temporary file of a failed save. */
 void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
 {
     sh_move_deadline_stop(s->deadline);
@@ -74,7 +74,7 @@ void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
     sh_ckpt_index_free(&s->written);
 }
 
-/* Collective, and synchronous: all stages in a row. */
+/* Collective, and synchronous: all stages one after the other. */
 sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                       const struct sh_ckpt_options *options, int64_t *bytes)
 {

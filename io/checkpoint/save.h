@@ -1,5 +1,5 @@
-/* A save while it goes on: its stages in one table, so that the same ones run one after the other,
- * synchronously or, those that are local, in a thread beside the training. */
+/* A save in progress: its stages are one table, so that the same stages run one after the other, synchronously or,
+ * if they are local, in a thread during training. */
 #ifndef IO_CHECKPOINT_SAVE_H
 #define IO_CHECKPOINT_SAVE_H
 
@@ -15,7 +15,7 @@ struct sh_ckpt_saving {
     struct sh_ckpt_options options;
     int rank, world;
     enum sh_cfg_io io_method;                                /* SH_IO_MPIIO or SH_IO_DIRECT, the same on all ranks */
-    char path[SH_CKPT_PATH_BYTES], temp[SH_CKPT_PATH_BYTES]; /* temp "": nothing created yet */
+    char path[SH_CKPT_PATH_BYTES], temp[SH_CKPT_PATH_BYTES]; /* temp "": no file created yet */
     int fd;                       /* of temp, open from before the first write: see the sync stage */
     int memory;                   /* on rank 0: HDF5's structures of temp, see sh_ckpt_create(); -1: not laid out yet */
     long long *covered;           /* [tensors] elements that the ranks hold together */
@@ -28,8 +28,8 @@ struct sh_ckpt_saving {
     struct sh_move_deadline *deadline;
 };
 
-/* A stage gives a result of this rank alone and meets the same collectives whatever that is; the next one begins when
- * all ranks have passed. */
+/* A stage gives a result of this rank alone and meets the same collectives whatever that result is; the next stage
+ * starts when all ranks have passed. */
 struct sh_ckpt_stage {
     const char *name;
     enum sh_ckpt_phase phase;
@@ -39,12 +39,13 @@ struct sh_ckpt_stage {
 extern const struct sh_ckpt_stage sh_ckpt_stages[];
 extern const int sh_ckpt_n_stages;
 
-/* Collective, agreed; close in any case. Not committed: what was begun is deleted, and the ranks wait for that. */
+/* Collective, agreed; always call close. If not committed, close deletes the unfinished file, and the ranks wait for
+ * that. */
 sh_rc sh_ckpt_saving_open(struct sh_ckpt_saving *s, const char *folder, const struct sh_ckpt_set *set,
                           const struct sh_ckpt_meta *meta, const struct sh_ckpt_options *options);
 sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage);
 
-/* What `stage` does on this rank alone, timed. Local when the stage is. */
+/* Do the work of `stage` on this rank alone, timed. Local if the stage is. */
 sh_rc sh_ckpt_saving_run_alone(struct sh_ckpt_saving *s, int stage);
 void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed);
 

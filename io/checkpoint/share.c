@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Rank 0's text to all. Others allocate it. */
+/* Sends rank 0's text to all ranks. The others allocate it. */
 static sh_rc share_text(char **text, int rank)
 {
     int64_t bytes = rank == 0 ? (int64_t)strlen(*text) : 0;
@@ -15,7 +15,7 @@ static sh_rc share_text(char **text, int rank)
     return sh_mesh_bcast(*text, bytes, 0);
 }
 
-/* In the order of dependence: sizes, texts, entries, then block numbers, which size the digests. */
+/* In order of dependence: sizes, texts, entries, then block numbers, which size the digests. */
 static sh_rc share_into(struct sh_ckpt_index *index, const struct sh_ckpt_index *sizes, int rank)
 {
     if (rank != 0) {
@@ -36,7 +36,7 @@ static sh_rc share_into(struct sh_ckpt_index *index, const struct sh_ckpt_index 
     return SH_OK;
 }
 
-/* Collective. Rank 0's index to all; what others had is freed first. */
+/* Collective. Sends rank 0's index to all; the previous one of the others is freed first. */
 sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank)
 {
     struct sh_ckpt_index sizes = {0};
@@ -44,7 +44,7 @@ sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank)
         sizes = *index;
     else
         sh_ckpt_index_free(index);
-    /* The plain numbers of the struct; its pointers mean nothing on the other side and are not used there. */
+    /* Sends the struct's numbers; its pointers mean nothing on the other ranks and are not used there. */
     SH_TRY(sh_mesh_bcast(&sizes, sizeof sizes, 0));
     return share_into(index, &sizes, rank);
 }

@@ -1,6 +1,5 @@
-/* What `sherd ckpt info` and `verify` say of a checkpoint, and the check of one file that others build upon. info
- * reads the index alone, which is quick for any size of model; verify reads all data and compares the digests of all
- * blocks. */
+/* The output of `sherd ckpt info` and `verify`, and the check of one file on which other code builds. info reads only
+ * the index, which is quick for any size of model; verify reads all data and compares the digests of all blocks. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/clean.h"
@@ -21,7 +20,7 @@ sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta)
     return SH_OK;
 }
 
-/* Of one state. */
+/* Elements of one state. */
 static int64_t elements(const struct sh_ckpt_index *index)
 {
     int64_t elems = 0;
@@ -30,7 +29,7 @@ static int64_t elements(const struct sh_ckpt_index *index)
     return elems;
 }
 
-/* The file has no trace of the mesh, so only tensors and version decide who can load it. */
+/* The file is independent of the mesh, so only tensors and version decide who can load it. */
 static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
 {
     /* One rank, a node, eight nodes: three sizes show how the share of a rank falls. */
@@ -47,7 +46,7 @@ static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
     fputc('\n', out);
 }
 
-/* The file may be a stranger's: what a terminal would obey is made plain first. */
+/* The file may be a stranger's: control sequences that a terminal would obey are made plain first. */
 static void print_text(const char *title, const char *text, FILE *out)
 {
     char *clean = sh_ckpt_clean(text, true);
@@ -80,7 +79,7 @@ static void print_tensors(const struct sh_ckpt_index *index, FILE *out)
     }
 }
 
-/* From what everyone asks (step, size, who can load it) to what fills pages. */
+/* In order, from what everyone asks (step, size, who can load it) to what fills pages. */
 static void print(const struct sh_ckpt_index *index, const char *path, unsigned what, FILE *out)
 {
     const struct sh_ckpt_meta *m = &index->meta;
@@ -113,7 +112,7 @@ sh_rc sh_ckpt_info(const char *path, unsigned what, FILE *out)
     return SH_OK;
 }
 
-/* One rank reads all: part 0 of 1. */
+/* One rank reads everything: part 0 of 1. */
 static sh_rc verify(const struct sh_ckpt_index *index, const char *path)
 {
     int fd;
@@ -123,7 +122,7 @@ static sh_rc verify(const struct sh_ckpt_index *index, const char *path)
     return rc;
 }
 
-/* Quick trusts the index, whose own digest was compared when it was read; data may still be damaged. */
+/* quick trusts the index, whose digest was compared when it was read; data may still be damaged. */
 sh_rc sh_ckpt_check(const char *path, bool quick)
 {
     struct sh_ckpt_index index;
@@ -133,7 +132,7 @@ sh_rc sh_ckpt_check(const char *path, bool quick)
     return rc;
 }
 
-/* One line, with what was compared: "all" of how many says more than "good". */
+/* Prints one line with the number of things compared: "all" of how many says more than "good". */
 sh_rc sh_ckpt_verify(const char *path, FILE *out)
 {
     struct sh_ckpt_index index;

@@ -16,8 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the caller promises, checked before anything is created: a piece past its tensor would write over its neighbour.
- */
+/* Checks the caller's promises before anything is created: a piece past its tensor would overwrite its neighbour. */
 static sh_rc check_pieces(const struct sh_ckpt_set *set)
 {
     for (int i = 0; i < set->n_pieces; i++) {
@@ -30,7 +29,8 @@ static sh_rc check_pieces(const struct sh_ckpt_set *set)
     return SH_OK;
 }
 
-/* Names, HDF5 and the folder. The temporary name needs up to 64 bytes more than the path, which are kept free here. */
+/* Prepares names, HDF5 and the folder. The temporary name needs up to 64 bytes more than the path; they are kept free
+ * here. */
 static sh_rc prepare(struct sh_ckpt_saving *s)
 {
     int n = snprintf(s->path, sizeof s->path, "%s/step-%08lld.h5", s->folder, (long long)s->index.meta.step);
@@ -41,13 +41,14 @@ static sh_rc prepare(struct sh_ckpt_saving *s)
     return s->rank == 0 ? sh_file_make_folder(s->folder) : SH_OK;
 }
 
-/* Collective: see sh_ckpt_io_method_choose(). */
+/* Collective, like sh_ckpt_io_method_choose(). */
 static sh_rc choose_io_method(struct sh_ckpt_saving *s)
 {
     return sh_ckpt_io_method_choose(s->folder, &s->options, &s->io_method);
 }
 
-/* The extents that this rank writes, and how many elements of each tensor it covers, for add_digests() to compare. */
+/* Lists the extents that this rank writes, and counts the elements of each tensor that it covers, for add_digests() to
+ * compare. */
 static sh_rc list_spans(struct sh_ckpt_saving *s)
 {
     s->covered = sh_calloc((size_t)s->index.n + 1, sizeof *s->covered);
@@ -56,14 +57,14 @@ static sh_rc list_spans(struct sh_ckpt_saving *s)
     return sh_ckpt_extents_of_set(&s->extents, &s->set, &s->index, NULL);
 }
 
-/* Sums are made from memory, with this method before the data is given away: what is compared at the end covers the whole
- * way to the disk. */
+/* Sums are computed from memory, and with MPI-IO before the data is handed over, so that the comparison at the end
+ * covers the whole way to the disk. */
 static sh_rc sum_blocks(struct sh_ckpt_saving *s)
 {
     return s->io_method == SH_IO_MPIIO ? sh_ckpt_extents_sum(&s->extents, s->options.threads) : SH_OK;
 }
 
-/* When all ranks have written all that they hold, and so have all their sums. */
+/* Called once all ranks have written everything that they hold, and so have all their sums. */
 static sh_rc add_digests(struct sh_ckpt_saving *s)
 {
     sh_rc changed = sh_ckpt_extents_compare(&s->extents);
@@ -71,8 +72,8 @@ static sh_rc add_digests(struct sh_ckpt_saving *s)
         const struct sh_ckpt_extent *extent = &s->extents.extent[i];
         s->index.digest[extent->state][extent->entry->first_block + extent->block] += extent->sum;
     }
-    /* How many elements all ranks cover together. More or fewer than the tensor has means that two ranks write one
-     * element, or that none does. */
+    /* The elements that all ranks cover together. More or fewer than the tensor has means that two ranks write the same
+     * element, or that no rank does. */
     SH_TRY(sh_mesh_sum_i64(s->covered, (int)s->index.n));
     for (int k = 0; k < s->index.states.n; k++)
         SH_TRY(sh_mesh_sum_i64((long long *)s->index.digest[k], (int)s->index.n_blocks));
@@ -85,7 +86,7 @@ static sh_rc add_digests(struct sh_ckpt_saving *s)
     return SH_OK;
 }
 
-/* With hints MPI-IO does it, hence not a part of the layout, which may be a thread's. */
+/* With hints MPI-IO creates the file, so this is not a part of the layout, which may run in a thread. */
 static sh_rc create_file(struct sh_ckpt_saving *s)
 {
     int fd;
@@ -94,14 +95,14 @@ static sh_rc create_file(struct sh_ckpt_saving *s)
     char *temp = sh_output_temp_name(s->path);
     sh_rc rc = sh_ckpt_io_method_create(temp, s->options.hints, &fd);
     if (rc == SH_OK)
-        strcpy(s->temp, temp); /* a suffix of less than the 64 bytes that prepare() kept free */
+        strcpy(s->temp, temp); /* the suffix is shorter than the 64 bytes that prepare() kept free */
     free(temp);
     if (rc == SH_OK)
         close(fd);
     return rc;
 }
 
-/* Rank 0. The file is created in create_file() and laid out here, on the writing thread when the save is asynchronous.
+/* Rank 0. create_file() has created the file; it is laid out here, on the writing thread if the save is asynchronous.
  */
 static sh_rc lay_out(struct sh_ckpt_saving *s)
 {
@@ -115,13 +116,13 @@ static sh_rc lay_out(struct sh_ckpt_saving *s)
     return rc;
 }
 
-/* Collective. Every rank opens the file by the name that rank 0 made: a folder that is another one on some node is
- * found here, before data is written. */
+/* Collective. Every rank opens the file by the name that rank 0 chose: if the folder is a different one on some node,
+ * this is noticed here, before data is written. */
 static sh_rc open_file(struct sh_ckpt_saving *s)
 {
     SH_TRY(sh_mesh_bcast(s->temp, sizeof s->temp, 0));
     SH_TRY(sh_mesh_bcast(&s->index.file_bytes, sizeof s->index.file_bytes, 0));
-    SH_TRY(sh_mesh_bcast(s->index.entry, (long)((size_t)s->index.n * sizeof *s->index.entry), 0)); /* their places */
+    SH_TRY(sh_mesh_bcast(s->index.entry, (long)((size_t)s->index.n * sizeof *s->index.entry), 0)); /* its offsets */
     sh_rc rc = sh_file_reopen(s->temp, &s->fd, &s->bytes);
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "the checkpoint folder must be the same on all nodes: ");
 }
@@ -141,7 +142,7 @@ static sh_rc choose_writers(struct sh_ckpt_saving *s)
     return rc;
 }
 
-/* Collective in time only: each rank writes its own pieces through its own handle. */
+/* Collective only in time: each rank writes its own pieces through its own handle. */
 static sh_rc write_mpiio(struct sh_ckpt_saving *s)
 {
     if (s->io_method != SH_IO_MPIIO)
@@ -149,14 +150,14 @@ static sh_rc write_mpiio(struct sh_ckpt_saving *s)
     return sh_ckpt_write_pieces(s->temp, &s->set, &s->index, s->options.hints);
 }
 
-/* Sums on the way, while the disk is busy with the piece before. */
+/* Sums the data on the way, while the disk is busy with the previous piece. */
 static sh_rc write_direct(struct sh_ckpt_saving *s)
 {
     struct sh_file_direct file;
     if (s->io_method != SH_IO_DIRECT)
         return SH_OK;
-    /* Read back from the cache later, so the data has to be in it; else past the page cache, which it would only fill.
-     */
+    /* If the data will be read back from the cache, it has to be in it; otherwise it bypasses the page cache, which it
+     * would only fill. */
     if (s->options.verify == SH_VERIFY_CACHE)
         sh_file_cached_open(s->temp, s->fd, &file);
     else
@@ -166,20 +167,20 @@ static sh_rc write_direct(struct sh_ckpt_saving *s)
     return rc;
 }
 
-/* Rank 0: digests, structures and index are written when all data is. */
+/* Rank 0: writes digests, structures and index once all data is written. */
 static sh_rc sign(struct sh_ckpt_saving *s)
 {
     return s->rank == 0 ? sh_ckpt_sign(s->temp, s->fd, s->memory, &s->index) : SH_OK;
 }
 
-/* After the close, by every rank, since each node has its own part in memory; on a file descriptor from before the
- * writes, since a new one may not learn of an earlier failure to write back. */
+/* After the close, on every rank, since each node has its own part in memory; on a file descriptor opened before the
+ * writes, since a newer one may not learn of an earlier failure to write back. */
 static sh_rc sync_data(struct sh_ckpt_saving *s)
 {
     return sh_file_sync(s->fd, s->temp);
 }
 
-/* As a stranger's, and past the page cache where the data is too. */
+/* Reads the index like a stranger's, and past the page cache if the data is read that way, too. */
 static sh_rc read_index(struct sh_ckpt_saving *s)
 {
     if (s->rank != 0)
@@ -188,17 +189,17 @@ static sh_rc read_index(struct sh_ckpt_saving *s)
         posix_fadvise(s->fd, 0, 0, POSIX_FADV_DONTNEED);
     SH_TRY(sh_ckpt_index_read(s->temp, &s->written));
     if (!sh_ckpt_packed_same(&s->written, &s->index))
-        return sh_fail(SH_E_DATA, "%s: read back, its index is not what was written", s->temp);
+        return sh_fail(SH_E_DATA, "%s: the index read back differs from what was written", s->temp);
     return SH_OK;
 }
 
-/* Collective: every rank verifies a part, and needs what the file says, not what memory says. */
+/* Collective: every rank verifies a part, and needs the index from the file, not from memory. */
 static sh_rc share_index(struct sh_ckpt_saving *s)
 {
     return sh_ckpt_index_share(&s->written, s->rank);
 }
 
-/* The part of the next rank, which another process and mostly another node wrote. */
+/* Verifies the part of the next rank, which another process and usually another node wrote. */
 static sh_rc verify_data(struct sh_ckpt_saving *s)
 {
     if (s->options.verify == SH_VERIFY_OFF)
@@ -207,7 +208,7 @@ static sh_rc verify_data(struct sh_ckpt_saving *s)
                                 s->options.verify == SH_VERIFY_DISK);
 }
 
-/* What s->fd is open as: it was written, synced and read back through it. */
+/* Publishes the file open as s->fd: it was written, synced and read back through it. */
 static sh_rc publish(struct sh_ckpt_saving *s)
 {
     if (s->rank != 0)
@@ -216,19 +217,19 @@ static sh_rc publish(struct sh_ckpt_saving *s)
     return sh_output_publish(s->fd, s->temp, s->path);
 }
 
-/* The new checkpoint is there and stays: an old one that cannot be deleted is no failure of the save. */
+/* The new checkpoint exists and stays: an old one that cannot be deleted is not a failure of the save. */
 static sh_rc retain(struct sh_ckpt_saving *s)
 {
     if (s->rank != 0 || sh_ckpt_retain(s->folder, &s->options.keep, s->index.meta.step) == SH_OK)
         return SH_OK;
-    sh_log_warn("old checkpoints stay: %s", sh_error_text());
+    sh_log_warn("old checkpoints are not deleted: %s", sh_error_text());
     sh_error_clear();
     return SH_OK;
 }
 
-/* The stages of a save, in order. Each ends with an agreement of all ranks. A local one uses no MPI, so that a thread
+/* The stages of a save, in order. Each ends with an agreement of all ranks. A local stage uses no MPI, so that a thread
  * may run it; the others run on the caller's thread. Until "renaming" the file has a temporary name, so a failure at
- * any stage leaves the older checkpoints as they are. */
+ * any stage leaves the older checkpoints unchanged. */
 const struct sh_ckpt_stage sh_ckpt_stages[] = {
     {.name = "preparing", .phase = SH_CKPT_LAYOUT, .run = prepare},
     {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_io_method},

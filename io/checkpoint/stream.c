@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Blocks are read, converted and written by THREADS threads, each with a block of its own and as much scratch. */
+/* Blocks are read, converted and written by THREADS threads, each with its own block and as much scratch. */
 enum { BLOCK_BYTES = SH_CKPT_BLOCK_ELEMS * 4, THREADS = 4 };
 
 /* A block of a tensor's parameters is one job of the thread pool. */
@@ -22,7 +22,7 @@ struct job {
     int64_t block;
 };
 
-/* A checkpoint that is written from a stream of blocks. */
+/* A checkpoint written from a stream of blocks. */
 struct stream {
     char *path, *temp; /* temp NULL: no file yet */
     struct sh_ckpt_index index, written;
@@ -34,7 +34,7 @@ struct stream {
     struct sh_ckpt_lock *lock;
 };
 
-/* All blocks of all tensors, in the order of the file. */
+/* Lists all blocks of all tensors, in the order of the file. */
 static void list_jobs(struct stream *s)
 {
     int cap = 0, n = 0;
@@ -46,7 +46,7 @@ static void list_jobs(struct stream *s)
     s->n = n;
 }
 
-/* The moments are zero in a new file already; their sums are not. */
+/* The moments are zero already in a new file; their sums are not. */
 static sh_rc write_block(void *arg, int64_t i, char *buffer)
 {
     struct stream *s = arg;
@@ -65,16 +65,16 @@ static sh_rc write_block(void *arg, int64_t i, char *buffer)
     return SH_OK;
 }
 
-/* lstat(): a dangling link is in the way, too. */
+/* lstat(): a dangling link would be in the way, too. */
 static sh_rc refuse_existing(const struct stream *s)
 {
     struct stat st;
     if (lstat(s->path, &st) != 0)
         return SH_OK;
-    return sh_fail(SH_E_USAGE, "%s exists already; give another folder, or delete it", s->path);
+    return sh_fail(SH_E_USAGE, "%s exists already; name another folder, or delete it", s->path);
 }
 
-/* As a save of one rank does it: temporary name, space reserved, structures in memory. */
+/* Creates the file like a save of one rank: temporary name, space reserved, structures in memory. */
 static sh_rc create(struct stream *s)
 {
     char *temp = sh_output_temp_name(s->path);
@@ -86,16 +86,16 @@ static sh_rc create(struct stream *s)
     return rc == SH_OK ? sh_ckpt_create(s->temp, s->fd, &s->index, &s->memory) : rc;
 }
 
-/* All data is read back from the disk and compared with the digests that were made when it was written. */
+/* Reads all data back from the disk and compares it with the digests computed while writing. */
 static sh_rc verify(struct stream *s)
 {
     SH_TRY(sh_ckpt_index_read(s->temp, &s->written));
     if (!sh_ckpt_packed_same(&s->written, &s->index))
-        return sh_fail(SH_E_DATA, "%s: read back, its index is not what was written", s->temp);
+        return sh_fail(SH_E_DATA, "%s: the index read back differs from what was written", s->temp);
     return sh_ckpt_index_verify(&s->written, s->fd, s->temp, 0, 1, true);
 }
 
-/* The order of a save, by one process: lock, create, write and sum in parallel, sign, sync, verify, publish. */
+/* Follows the order of a save, in one process: lock, create, write and sum in parallel, sign, sync, verify, publish. */
 static sh_rc write_file(struct stream *s, const char *folder)
 {
     SH_TRY(sh_ckpt_h5_start());
@@ -111,7 +111,7 @@ static sh_rc write_file(struct stream *s, const char *folder)
     return sh_output_publish(s->fd, s->temp, s->path);
 }
 
-/* Also after a failure at any point; a file that is not committed is deleted. */
+/* Also called after a failure at any point; a file that is not committed is deleted. */
 static void close_file(struct stream *s, bool committed)
 {
     if (s->memory >= 0)
@@ -127,7 +127,7 @@ static void close_file(struct stream *s, bool committed)
     free(s->temp);
 }
 
-/* A checkpoint whose parameters come from elsewhere, block by block, so that a model larger than memory can be
+/* Writes a checkpoint whose parameters come from elsewhere, block by block, so that a model larger than memory can be
  * converted. Local. The caller frees *path. */
 sh_rc sh_ckpt_stream(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
                      sh_ckpt_stream_read read, void *arg, char **path)

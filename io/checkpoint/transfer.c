@@ -1,6 +1,7 @@
-/* Spans between memory and file. They are small where tensors are small, and begin anywhere; the file is moved in large
- * pieces, past the page cache, several at a time. Each piece goes through a buffer of its thread, which stays in the
- * cache: the copy costs a tenth of what pages of the page cache would (measured: see doc/performance.md). */
+/* Moves extents between memory and file. Extents are small if tensors are small, and start anywhere; the file is moved
+ * in large pieces, past the page cache, several at a time. Each piece goes through its thread's buffer, which stays in
+ * the processor's cache: the copy costs a tenth of what pages of the page cache would (measured: see
+ * doc/performance.md). */
 #include "io/checkpoint/extents.h"
 
 #include "io/checkpoint/digest.h"
@@ -15,14 +16,14 @@
 enum { CHUNK_BYTES = SH_MOVE_CHUNK_BYTES, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
 enum { CACHED_BYTES = 128 << 10 };
 
-/* A contiguous range of the file; `first` is the extent in which it begins. Written for several ranks: the first extent of
- * this one that ends after its begin. */
+/* A contiguous range of the file; `first` is the extent in which it starts. If several ranks write it, `first` is this
+ * rank's first extent that ends after the start of the range. */
 struct chunk {
     int64_t offset, bytes;
     int first;
 };
 
-/* Chunks are made by one of the two functions below, and worked off by the thread pool. */
+/* One of the two functions below makes the chunks, and the thread pool processes them. */
 struct transfer {
     struct sh_ckpt_extents *extents;
     const struct sh_file_direct *file;
@@ -32,33 +33,33 @@ struct transfer {
     int n, cap;
 };
 
-/* A chunk of 0 bytes, which the caller lengthens. */
+/* Starts a chunk of 0 bytes, which the caller lengthens. */
 static void begin_chunk(struct transfer *t, int64_t offset, int first)
 {
     t->chunk = sh_grow(t->chunk, t->n, &t->cap, sizeof *t->chunk);
     t->chunk[t->n++] = (struct chunk){.offset = offset, .first = first};
 }
 
-/* Whether `at` is where the newest chunk ends. */
+/* Whether the newest chunk ends at `at`. */
 static bool continues(const struct transfer *t, int64_t at)
 {
     return t->n > 0 && t->chunk[t->n - 1].offset + t->chunk[t->n - 1].bytes == at;
 }
 
-/* In the file. */
+/* The end of an extent in the file. */
 static int64_t end_of(const struct sh_ckpt_extent *s)
 {
     return sh_ckpt_extent_at(s) + s->elems * 4;
 }
 
-/* Writes: cut where the file is aligned, wherever in an extent that is. */
+/* For writes: cuts at aligned offsets of the file, wherever in an extent they are. */
 static void cut_at_multiples(struct transfer *t)
 {
     for (int i = 0, first = 0; i < t->writers->n_ranges; i++) {
         int64_t at = t->writers->range[i].at, end = at + t->writers->range[i].bytes;
         while (at < end) {
             /* The next multiple of CHUNK_BYTES: with 8 MiB chunks, a range at 1 MiB gets chunks of 7 MiB, then 8 MiB
-             * each, all ending at aligned places. */
+             * each, all ending at aligned offsets. */
             int64_t next = at - at % CHUNK_BYTES + CHUNK_BYTES, n = (next < end ? next : end) - at;
             while (first < t->extents->n && end_of(&t->extents->extent[first]) <= at)
                 first++;
@@ -69,7 +70,7 @@ static void cut_at_multiples(struct transfer *t)
     }
 }
 
-/* Reads: whole extents, so that each is summed by one thread. */
+/* For reads: whole extents, so that each is summed by one thread. */
 static void cut_at_spans(struct transfer *t)
 {
     for (int i = 0; i < t->extents->n; i++) {
@@ -80,19 +81,19 @@ static void cut_at_spans(struct transfer *t)
     }
 }
 
-/* Part of an extent into the buffer, summed as it comes into the cache. Its other parts may be another thread's. The sum is
- * of the state itself, so that a buffer that changes is found when the file is read back; where early sums are of the
- * state, it is of the buffer, the last place before the disk. */
+/* Copies part of an extent into the buffer and sums it while it is in the cache. Other parts may be another thread's.
+ * The sum is over the state itself, so that a later change of the buffer is noticed when the file is read back. If
+ * early sums of the state exist, the sum is over the buffer instead, the last place before the disk. */
 static sh_rc give_part(struct sh_ckpt_extent *s, int64_t skip, int64_t bytes, char *to)
 {
     uint64_t sum = 0;
-    /* All at once: what brings it brings more than the cache holds. */
+    /* All at once, since fetching it moves more data than the cache holds. */
     if (s->far) {
         struct sh_floats given = {.whole = (float *)(void *)to};
         SH_TRY(sh_ckpt_extent_get(s, skip / 4, bytes / 4, given.whole));
         sum = sh_ckpt_digest_floats(s->seed, s->block, given, s->at + skip / 4, bytes / 4);
     }
-    /* In pieces that the cache holds between the copy and the sum. */
+    /* In pieces that stay in the cache between the copy and the sum. */
     for (int64_t at = skip; !s->far && at < skip + bytes; at += CACHED_BYTES) {
         int64_t n = skip + bytes - at < CACHED_BYTES ? skip + bytes - at : CACHED_BYTES;
         float *here = (float *)(void *)(to + (at - skip));
@@ -100,12 +101,12 @@ static sh_rc give_part(struct sh_ckpt_extent *s, int64_t skip, int64_t bytes, ch
         sh_floats_get(from, n / 4, here);
         sum += sh_ckpt_digest_floats(s->seed, s->block, s->early ? given : from, s->at + at / 4, n / 4);
     }
-    /* Several threads may have parts of one extent when a chunk ends in it. Addition commutes, so relaxed is enough. */
+    /* If a chunk ends in an extent, several threads have parts of it. Addition commutes, so relaxed is enough. */
     __atomic_fetch_add(&s->sum, sum, __ATOMIC_RELAXED);
     return SH_OK;
 }
 
-/* This rank's part of a chunk; `buffer` begins with the page in which the chunk does. *given: its bytes. */
+/* Copies this rank's part of a chunk; `buffer` starts with the page in which the chunk starts. *given: its bytes. */
 static sh_rc give_own(const struct transfer *t, const struct chunk *c, char *buffer, int64_t *given)
 {
     int64_t end = c->offset + c->bytes, origin = sh_file_align_down(c->offset);
@@ -120,7 +121,7 @@ static sh_rc give_own(const struct transfer *t, const struct chunk *c, char *buf
     return SH_OK;
 }
 
-/* A job of the thread pool when the rank writes alone. */
+/* A job of the thread pool if the rank writes alone. */
 static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
@@ -136,8 +137,8 @@ static bool has_part(const struct transfer *t, const struct chunk *c)
     return c->first < t->extents->n && sh_ckpt_extent_at(&t->extents->extent[c->first]) < c->offset + c->bytes;
 }
 
-/* All ranks of the group work off the same chunks in the same order, so the oldest that is not written always has its
- * slot and gets all its parts. When the ring was given up, whoever did so says why. */
+/* All ranks of the group process the same chunks in the same order, so the oldest unwritten chunk always has its slot
+ * and gets all its parts. If the ring was given up, the rank that did so reports why. */
 static sh_rc pass_chunk(void *arg, int64_t job, char *no_buffer)
 {
     struct transfer *t = arg;
@@ -145,7 +146,7 @@ static sh_rc pass_chunk(void *arg, int64_t job, char *no_buffer)
     struct sh_move_ring *ring = t->writers->ring;
     char *slot;
     (void)no_buffer;
-    /* Nothing to give and nothing to write: the ring counts bytes, so nobody waits for this rank. */
+    /* Nothing to pass and nothing to write: the ring counts bytes, so nobody waits for this rank. */
     if (!t->writers->writes && !has_part(t, c))
         return SH_OK;
     if (!(slot = sh_move_ring_enter(ring, job)))
@@ -167,7 +168,7 @@ static sh_rc pass_chunk(void *arg, int64_t job, char *no_buffer)
     return rc;
 }
 
-/* Only a whole block has a digest of its own; parts are compared by check_edges() in load.c. */
+/* Only a whole block has a digest; parts are compared by check_edges() in load.c. */
 static sh_rc compare(const struct sh_ckpt_extent *s, const struct sh_ckpt_index *index, const char *path)
 {
     const struct sh_ckpt_entry *e = s->entry;
@@ -177,7 +178,7 @@ static sh_rc compare(const struct sh_ckpt_extent *s, const struct sh_ckpt_index 
                : SH_OK;
 }
 
-/* Through memory of its own; an extent is a block at most. */
+/* Sums far data through newly allocated memory; an extent is at most a block. */
 static sh_rc sum_far(struct sh_ckpt_extent *s)
 {
     struct sh_floats data = {.whole = sh_calloc((size_t)s->elems + 1, sizeof(float))};
@@ -188,7 +189,7 @@ static sh_rc sum_far(struct sh_ckpt_extent *s)
     return rc;
 }
 
-/* Sum what is in memory, as when another replica has read it. */
+/* Sums the data in memory, for example after another replica has read it. */
 static sh_rc sum_data(struct sh_ckpt_extent *s)
 {
     if (s->far)
@@ -203,7 +204,7 @@ sh_rc sh_ckpt_extent_check(struct sh_ckpt_extent *s, const struct sh_ckpt_index 
     return compare(s, index, path);
 }
 
-/* From the buffer to its place, and compare. No place: it is only verified. */
+/* Moves an extent from the buffer to its destination, and compares. Without a destination it is only verified. */
 static sh_rc take_span(const struct transfer *t, struct sh_ckpt_extent *s, const float *from)
 {
     if (s->far)
@@ -214,14 +215,14 @@ static sh_rc take_span(const struct transfer *t, struct sh_ckpt_extent *s, const
     return compare(s, t->index, t->file->path);
 }
 
-/* A job: one large read past the page cache, then its extents one by one. */
+/* A job: one large read past the page cache, then the extents in it one by one. */
 static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
     const struct chunk *c = &t->chunk[job];
     const char *from = buffer + (c->offset - sh_file_align_down(c->offset));
     SH_TRY(sh_file_direct_read(t->file, buffer, c->offset, c->offset + c->bytes));
-    if (c->offset % 4 != 0) /* other writers of HDF5 may put floats anywhere */
+    if (c->offset % 4 != 0) /* other programs that write HDF5 may put floats anywhere */
         from = memmove(buffer, from, (size_t)c->bytes);
     struct sh_ckpt_extent *s = &t->extents->extent[c->first];
     for (int64_t done = 0; done < c->bytes; done += s->elems * 4, s++)
@@ -229,7 +230,7 @@ static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
     return SH_OK;
 }
 
-/* Through the page cache, in pieces that are still in this core's cache when they are summed. */
+/* Reads through the page cache, in pieces that are still in this core's cache when they are summed. */
 static sh_rc read_span(const struct transfer *t, struct sh_ckpt_extent *s, char *buffer)
 {
     int64_t n;
@@ -248,7 +249,7 @@ static sh_rc read_span(const struct transfer *t, struct sh_ckpt_extent *s, char 
     return compare(s, t->index, t->file->path);
 }
 
-/* A job: the extents of a chunk, each by reads of its own. The page cache joins them. */
+/* A job: the extents of a chunk, each with separate reads. The page cache merges them. */
 static sh_rc read_cached_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
@@ -259,7 +260,7 @@ static sh_rc read_cached_chunk(void *arg, int64_t job, char *buffer)
     return SH_OK;
 }
 
-/* Frees the chunks in any case. */
+/* Always frees the chunks. */
 static sh_rc run(struct transfer *t, int64_t buffer_bytes, sh_rc (*work)(void *arg, int64_t job, char *buffer))
 {
     sh_rc rc = sh_move_pool_run(t->n, TRANSFERS, buffer_bytes, work, t);
@@ -267,8 +268,8 @@ static sh_rc run(struct transfer *t, int64_t buffer_bytes, sh_rc (*work)(void *a
     return rc;
 }
 
-/* Returns when all of this rank's data is written, as its thread or through its group's writer. Spans have their sums
- * then. */
+/* Returns when all of this rank's data is written, by its threads or by its group's writer. The extents then have their
+ * sums. */
 sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_move_writers *writers,
                             const struct sh_file_direct *file)
 {
@@ -277,7 +278,7 @@ sh_rc sh_ckpt_extents_write(struct sh_ckpt_extents *extents, const struct sh_mov
     return writers->ring ? run(&t, 0, pass_chunk) : run(&t, BUFFER_BYTES, write_chunk);
 }
 
-/* Every extent is read, summed and, if it is a whole block, compared. */
+/* Reads and sums every extent, and compares it if it is a whole block. */
 sh_rc sh_ckpt_extents_read(struct sh_ckpt_extents *extents, const struct sh_file_direct *file,
                            const struct sh_ckpt_index *index)
 {
@@ -293,7 +294,7 @@ static sh_rc sum_extent(void *arg, int64_t job, char *buffer)
     return sum_data(s);
 }
 
-/* Before MPI-IO writes, which has no place to sum on the way. */
+/* Called before MPI-IO writes, since nothing can be summed while it does. */
 sh_rc sh_ckpt_extents_sum(struct sh_ckpt_extents *extents, int threads)
 {
     return sh_move_pool_run(extents->n, threads, 0, sum_extent, extents);

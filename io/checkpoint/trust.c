@@ -1,5 +1,6 @@
-/* Who could have written a file that is about to be loaded. The digests of a checkpoint are against damage, not against
- * malice: whoever can write the file can write matching ones, and the structures that are parsed on the way. */
+/* Checks who could have written a file that is about to be loaded. The digests of a checkpoint protect against damage,
+ * not against malice: whoever can write the file can write matching digests, and the structures that are parsed on the
+ * way. */
 #include "io/checkpoint/checkpoint.h"
 
 #include "src/base/mem.h"
@@ -13,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CURE "or set checkpoint.trust=any (sherd ckpt: --trust any) where you trust them"
+#define CURE "or set checkpoint.trust=any (sherd ckpt: --trust any) if you trust them"
 
 /* Root can change any file anyway. */
 static bool is_trusted_owner(uid_t owner)
@@ -21,10 +22,10 @@ static bool is_trusted_owner(uid_t owner)
     return owner == 0 || owner == geteuid();
 }
 
-/* The group of one user, as many systems make them, with a umask that lets the group write. */
+/* Whether the group has only one user, as many systems create them, with a umask that lets the group write. */
 static bool is_private_group(gid_t gid, uid_t owner)
 {
-    /* getpwuid() and getgrgid() may ask a directory service, so they are called only when the mode leaves it open. */
+    /* getpwuid() and getgrgid() may query a directory service, so they are called only if the mode requires it. */
     const struct passwd *user = getpwuid(owner);
     const struct group *group = user ? getgrgid(gid) : NULL;
     if (!group || strcmp(group->gr_name, user->pw_name) != 0)
@@ -35,7 +36,7 @@ static bool is_private_group(gid_t gid, uid_t owner)
     return true;
 }
 
-/* The name says whom to ask. */
+/* The name tells the user whom to ask. */
 static sh_rc refuse_owner(const char *what, const char *path, uid_t owner)
 {
     const struct passwd *user = getpwuid(owner);
@@ -48,7 +49,7 @@ static sh_rc refuse_mode(const char *what, const char *path, const struct stat *
 {
     bool all = st->st_mode & S_IWOTH;
     const struct group *group = all ? NULL : getgrgid(st->st_gid);
-    return sh_fail(SH_E_DATA, "%s%s may be written by %s%s; take that away (chmod %s-w), " CURE, what, path,
+    return sh_fail(SH_E_DATA, "%s%s may be written by %s%s; remove that permission (chmod %s-w), " CURE, what, path,
                    all ? "everybody" : "all of the group ",
                    all     ? ""
                    : group ? group->gr_name
@@ -56,13 +57,13 @@ static sh_rc refuse_mode(const char *what, const char *path, const struct stat *
                    all ? "o" : "g");
 }
 
-/* A group of one user is no other. */
+/* A private group counts as its user. */
 static bool others_may_write(const struct stat *st)
 {
     return st->st_mode & S_IWOTH || (st->st_mode & S_IWGRP && !is_private_group(st->st_gid, st->st_uid));
 }
 
-/* A sticky folder, such as /tmp, lets nobody but its owner touch what is another's. */
+/* In a sticky folder, such as /tmp, only the owner of a file can rename or delete it. */
 static sh_rc judge(const char *what, const char *path, const struct stat *st)
 {
     bool sticky = S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX;
@@ -71,14 +72,14 @@ static sh_rc judge(const char *what, const char *path, const struct stat *st)
     return others_may_write(st) && !sticky ? refuse_mode(what, path, st) : SH_OK;
 }
 
-/* Who can write the folder can replace the file in it. */
+/* Whoever can write the folder can replace the file in it. */
 static sh_rc judge_folder(const char *folder)
 {
     struct stat st;
     return stat(folder, &st) == 0 ? judge("the folder ", folder, &st) : SH_OK;
 }
 
-/* What cannot be looked at cannot be opened either, which says why. */
+/* A path that cannot be examined cannot be opened either; the open then reports why. */
 sh_rc sh_ckpt_trusted(const char *path, enum sh_cfg_trust trust)
 {
     char real[PATH_MAX];

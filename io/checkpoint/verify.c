@@ -36,8 +36,8 @@ sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const 
     return SH_OK;
 }
 
-/* `part` of `parts` equal shares, so that ranks can divide the work. From the disk, not from the page cache, which
- * would only prove that memory is good. */
+/* Verifies share `part` of `parts` equal ones, so that ranks can divide the work. Reads from the disk, not from the
+ * page cache, which would only prove that memory is good. */
 sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts,
                            bool from_disk)
 {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A file while it is walked through: HDF5 says where things are, the bytes come through fd. */
+/* A file being walked: HDF5 says where things are, and the bytes come through fd. */
 struct reader {
     const char *path;
     int fd;
@@ -17,27 +17,26 @@ struct reader {
     hid_t file;
 };
 
-/* The version first: everything else may be different in another one. */
+/* Checks the version first, since everything else may differ in another version. */
 static sh_rc check_format(const struct reader *r, int expected)
 {
     int64_t major, block_elems;
     SH_TRY(sh_ckpt_plain_word(r->file, r->path, "format", SH_CKPT_FORMAT));
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "format_major", &major));
     if (major != expected && major >= 1 && major <= SH_CKPT_MAJOR)
-        return sh_fail(SH_E_DATA,
-                       "%s is of format %lld and has no index of its own, without which only format 1 is read", r->path,
-                       (long long)major);
+        return sh_fail(SH_E_DATA, "%s has format %lld, but no separate index; only format 1 is read without one",
+                       r->path, (long long)major);
     if (major != expected)
         return sh_fail(SH_E_DATA, "%s has format version %lld, but this program reads %d; use the Sherd that wrote it",
                        r->path, (long long)major, SH_CKPT_MAJOR);
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "block_elems", &block_elems));
     if (block_elems != SH_CKPT_BLOCK_ELEMS)
-        return sh_fail(SH_E_DATA, "%s: digests are of blocks of %lld elements, not %d", r->path, (long long)block_elems,
+        return sh_fail(SH_E_DATA, "%s: digests cover blocks of %lld elements, not %d", r->path, (long long)block_elems,
                        SH_CKPT_BLOCK_ELEMS);
     return SH_OK;
 }
 
-/* Into *text, which the caller frees, also after an error. */
+/* Reads into *text, which the caller frees, also after an error. */
 static sh_rc read_text(const struct reader *r, const char *name, char **text)
 {
     struct sh_ckpt_plain p;
@@ -46,7 +45,7 @@ static sh_rc read_text(const struct reader *r, const char *name, char **text)
         return sh_fail(SH_E_DATA, "%s: %s is not one text of at most %d bytes", r->path, name, SH_CKPT_TEXT_MAX);
     *text = sh_calloc((size_t)p.bytes + 1, 1);
     SH_TRY(sh_file_read(r->fd, r->path, *text, p.bytes, p.offset));
-    /* The digest covers the text; what pads it is zero, or was damaged. */
+    /* The digest covers the text; its padding is zero, or was damaged. */
     for (int64_t i = (int64_t)strlen(*text); i < p.bytes; i++)
         if ((*text)[i] != '\0')
             return sh_fail(SH_E_DATA, "%s: %s continues past its end: the file is damaged; take an earlier checkpoint",
@@ -54,7 +53,7 @@ static sh_rc read_text(const struct reader *r, const char *name, char **text)
     return SH_OK;
 }
 
-/* A text that a file of an earlier version, or of another kind, does not have: then it is empty. */
+/* Reads a text that files of an earlier version, or of another kind, do not have: it is then empty. */
 static sh_rc read_optional(const struct reader *r, const char *name, char **text)
 {
     if (H5Lexists(r->file, name, H5P_DEFAULT) > 0)
@@ -79,7 +78,7 @@ static sh_rc read_meta(const struct reader *r, struct sh_ckpt_meta *m)
 
 /* A link of one state's group. */
 struct link {
-    int64_t order; /* in which it was made: the order of the tensors */
+    int64_t order; /* of creation, which is the order of the tensors */
     char name[SH_CKPT_NAME_MAX + 1];
 };
 
@@ -93,14 +92,14 @@ struct listing {
     sh_rc rc;
 };
 
-/* One text for all that can be wrong with a name. */
+/* One message for everything that can be wrong with a name. */
 static sh_rc bad_name(const struct listing *l)
 {
     return sh_fail(SH_E_DATA, "%s: /%s has a tensor with an impossible name", l->r->path,
                    l->index->states.name[l->state]);
 }
 
-/* The first state defines the tensors; the others must have the same ones in the same order. */
+/* The first state defines the tensors; the others must have the same tensors in the same order. */
 static sh_rc take_tensor(struct listing *l, const char *name, struct sh_ckpt_entry *e)
 {
     struct sh_ckpt_plain p;
@@ -131,7 +130,7 @@ static sh_rc take_link(struct listing *l, const char *name, const H5L_info_t *in
     return SH_OK;
 }
 
-/* The error is kept in the listing: HDF5 only passes on that there was one. */
+/* The error is kept in the listing, since HDF5 only reports that there was one. */
 static herr_t visit(hid_t group, const char *name, const H5L_info_t *info, void *arg)
 {
     struct listing *l = arg;
@@ -146,8 +145,9 @@ static int by_order(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* In whatever order HDF5 finds them. Asked to sort the links of a large group it makes a table first, and frees what it
- * has not yet written there when a block of the group is damaged (1.10 to 1.14): with luck that is zero. */
+/* Takes the links in whatever order HDF5 finds them. If HDF5 is asked to sort the links of a large group, it first
+ * makes a table, and if a block of the group is damaged it frees entries that it has not yet written (1.10 to 1.14):
+ * with luck they are zero. */
 static sh_rc take_links(struct listing *l, hid_t group)
 {
     SH_H5(H5Literate(group, H5_INDEX_CRT_ORDER, H5_ITER_NATIVE, NULL, visit, l), l->r->path,
@@ -161,7 +161,7 @@ static sh_rc take_links(struct listing *l, hid_t group)
     return l->n == l->n_links ? SH_OK : bad_name(l);
 }
 
-/* The number of links is the file's word, so it is bounded before memory is sized by it. */
+/* The number of links comes from the file, so it is limited before it sizes memory. */
 static sh_rc list_group(struct listing *l, hid_t group)
 {
     H5G_info_t info;
@@ -181,7 +181,7 @@ static sh_rc list_group(struct listing *l, hid_t group)
     return SH_OK;
 }
 
-/* All tensors of one state. */
+/* Reads all tensors of one state. */
 static sh_rc read_state(const struct reader *r, struct sh_ckpt_index *index, int state)
 {
     struct listing l = {.r = r, .index = index, .state = state};
@@ -195,7 +195,7 @@ static sh_rc read_state(const struct reader *r, struct sh_ckpt_index *index, int
     return rc;
 }
 
-/* After the tensors, whose blocks tell how many sums there must be. */
+/* Called after the tensors, whose blocks determine the number of sums. */
 static sh_rc read_digests(const struct reader *r, struct sh_ckpt_index *index)
 {
     for (int s = 0; s < index->states.n; s++) {
@@ -211,21 +211,21 @@ static sh_rc read_digests(const struct reader *r, struct sh_ckpt_index *index)
     return SH_OK;
 }
 
-/* Data sets lie inside the file, so their blocks cannot be more than the file has bytes: the arrays stay small. Tensors
- * that share bytes would get around that. */
+/* Datasets lie inside the file, so they cannot have more blocks than fit its bytes, and the arrays stay small. Tensors
+ * that share bytes would circumvent that. */
 static sh_rc check_total(const struct reader *r, const struct sh_ckpt_index *index)
 {
     int64_t left = r->bytes / 4;
     for (int64_t i = 0; i < index->n; i++) {
-        left -= index->entry[i].elems; /* each at most bytes / 4: no overflow before it is found */
+        left -= index->entry[i].elems; /* each at most bytes / 4: no overflow before the check */
         if (left < 0)
             return sh_fail(SH_E_DATA, "%s: its tensors overlap", r->path);
     }
     return SH_OK;
 }
 
-/* Everything that can be compared is, except the data itself. index->sum is compared by sh_ckpt_unpack() in the parent.
- */
+/* Compares everything that can be compared, except the data itself. sh_ckpt_unpack() compares index->sum in the parent.
+ * */
 static sh_rc read_all(const struct reader *r, struct sh_ckpt_index *index)
 {
     int64_t minor;
@@ -244,7 +244,7 @@ static sh_rc read_all(const struct reader *r, struct sh_ckpt_index *index)
     return sh_ckpt_plain_number(r->file, r->path, "digest", &index->sum);
 }
 
-/* HDF5 opens files by name, and that of an open one leads to this file and no other. */
+/* HDF5 opens files by name; the name of an open descriptor leads to this file and no other. */
 static sh_rc open_with_hdf5(struct reader *r)
 {
     char name[SH_CKPT_FD_NAME_BYTES];
@@ -257,7 +257,7 @@ static sh_rc open_with_hdf5(struct reader *r)
     return SH_OK;
 }
 
-/* Only in the child, or for structures that this program has just made. On success *out is the caller's. */
+/* Only in the child, or for structures that this program has just made. On success *out belongs to the caller. */
 sh_rc sh_ckpt_walk(int fd, const char *path, int64_t bytes, const struct sh_ckpt_states *states,
                    struct sh_ckpt_index *out)
 {

@@ -1,7 +1,7 @@
-/* Parallel HDF5 writes each rank's pieces by its MPI-IO driver, below the level of objects: the places are known, and the
- * structures are rank 0's. Each rank has a file handle of its own, over MPI_COMM_SELF, so none waits for another: opening
- * and closing by all ranks are collectives, in which MPI libraries leave the others waiting when the file system fails one
- * of them, and a close of objects writes structures there too. */
+/* Writes each rank's pieces with parallel HDF5's MPI-IO driver, below the level of objects, since the offsets are known
+ * and only rank 0 handles the structures. Each rank has a separate file handle, over MPI_COMM_SELF, so no rank waits
+ * for another. Opening and closing with all ranks are collectives, in which MPI libraries leave the others waiting if
+ * the file system fails one of them; and a close of objects would write structures, too. */
 #include "io/checkpoint/write.h"
 
 #include "io/checkpoint/h5.h"
@@ -14,7 +14,7 @@
 #endif
 #include <stdlib.h>
 
-/* Elements in one call: 256 MiB, since MPI counts in an int; of halves as many as are joined at a time. */
+/* Elements per call: 256 MiB, since MPI counts in an int; for split masters as many as are joined at a time. */
 enum { SLAB_ELEMS = 64 << 20, JOINED_ELEMS = 1 << 20 };
 
 struct target {
@@ -22,7 +22,7 @@ struct target {
     H5FD_t *file;
 };
 
-/* The driver's end of allocation is set to the file's length, since it refuses to write past it. */
+/* Sets the driver's end of allocation to the file's length, since it refuses to write past it. */
 static sh_rc open_file(struct target *f, int64_t bytes, const char *hints)
 {
     MPI_Info info;
@@ -44,7 +44,7 @@ static sh_rc open_file(struct target *f, int64_t bytes, const char *hints)
     return rc;
 }
 
-/* A short write is an error of the driver. */
+/* The driver reports a short write as an error. */
 static sh_rc write_at(const struct target *f, const float *data, int64_t elems, int64_t at)
 {
     SH_H5(H5FDwrite(f->file, H5FD_MEM_DRAW, H5P_DEFAULT, (haddr_t)at, (size_t)elems * sizeof *data, data), f->path,
@@ -52,7 +52,7 @@ static sh_rc write_at(const struct target *f, const float *data, int64_t elems, 
     return SH_OK;
 }
 
-/* State s of piece i. room: [JOINED_ELEMS] to join halves in, or for what is far; NULL: there are none. */
+/* Writes state s of piece i. room: [JOINED_ELEMS] to join halves in, or for far data; NULL: neither is needed. */
 static sh_rc write_interval(const struct target *f, const struct sh_ckpt_set *set, int i, int s, int64_t at,
                             float *room)
 {
@@ -94,7 +94,7 @@ static sh_rc write_all(const struct target *f, const struct sh_ckpt_set *set, co
     return SH_OK;
 }
 
-/* Local, for each rank has a handle of its own; the save agrees on the result. */
+/* Local, since each rank has its own handle; the save agrees on the result. */
 sh_rc sh_ckpt_write_pieces(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_index *index,
                            const char *hints)
 {

@@ -1,6 +1,7 @@
-/* One thread reads the next range of samples while the step computes. The states: EMPTY (nothing asked, or it failed),
- * ASKED (the thread works on it), FULL (it can be taken), STOPPED. The asker moves EMPTY or FULL to ASKED, the thread
- * moves ASKED to FULL or EMPTY, so that each field has one owner at any time and only `state` needs the lock. */
+/* One thread reads the next range of samples while the step computes. The states: EMPTY (nothing was asked for, or the
+ * read failed), ASKED (the thread is reading), FULL (the range can be taken), STOPPED. The asker moves EMPTY or FULL to
+ * ASKED, the thread moves ASKED to FULL or EMPTY, so each field has one owner at any time and only `state` needs the
+ * lock. */
 #include "io/data/ahead.h"
 
 #include "src/base/mem.h"
@@ -12,7 +13,7 @@
 
 enum state { EMPTY, ASKED, FULL, STOPPED };
 
-/* The arrays are kept from range to range; `docs` says whether the third one was filled. */
+/* The arrays are reused from range to range; `docs` says whether the third one was filled. */
 struct sh_data_ahead {
     sh_data_fill fill;
     sh_data_counter count;
@@ -21,10 +22,10 @@ struct sh_data_ahead {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    enum state state;       /* under lock; the rest belongs to the thread while ASKED, else to the asker */
+    enum state state;       /* under lock; all other fields belong to the thread while ASKED, otherwise to the asker */
     int64_t first, n, room; /* room: samples that fit in each array */
     bool docs;
-    int64_t to_count, unmasked; /* samples from the first on; targets of them */
+    int64_t to_count, unmasked; /* samples from `first` on; how many of their targets count */
     int32_t *rows[3];           /* tokens, targets, docs [room,T] */
 };
 
@@ -36,7 +37,7 @@ static void set_state(struct sh_data_ahead *a, enum state state)
     pthread_mutex_unlock(&a->lock);
 }
 
-/* Wait while the range is (thread: is not) being asked for; returns the state found. */
+/* Wait while the state is ASKED (for the thread: while it is not); returns the new state. */
 static enum state wait_state(struct sh_data_ahead *a, bool while_asked)
 {
     pthread_mutex_lock(&a->lock);
@@ -47,7 +48,8 @@ static enum state wait_state(struct sh_data_ahead *a, bool while_asked)
     return state;
 }
 
-/* A failure leaves EMPTY and no text: errors are kept by thread, so the asker reads again itself and meets it there. */
+/* A failure leaves EMPTY and no error text: errors are kept per thread, so the asker reads again itself and gets the
+ * error there. */
 static void *work(void *arg)
 {
     struct sh_data_ahead *a = arg;
@@ -60,7 +62,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* With all signals blocked: they are for the thread that trains. */
+/* Start the thread with all signals blocked: signals are for the thread that trains. */
 static int create_thread(struct sh_data_ahead *a)
 {
     sigset_t all, old;
@@ -71,7 +73,7 @@ static int create_thread(struct sh_data_ahead *a)
     return err;
 }
 
-/* The thread has ended, or was never started. */
+/* Call when the thread has ended, or was never started. */
 static void destroy(struct sh_data_ahead *a)
 {
     pthread_cond_destroy(&a->changed);
@@ -104,14 +106,14 @@ void sh_data_ahead_stop(struct sh_data_ahead *a)
 {
     if (!a)
         return;
-    /* A read that is under way is waited for: it uses the source, which the caller frees next. */
+    /* Wait for a read that is under way: it uses the source, which the caller frees next. */
     wait_state(a, true);
     set_state(a, STOPPED);
     pthread_join(a->thread, NULL);
     destroy(a);
 }
 
-/* Grows only; the arrays are those of the largest range so far. */
+/* The arrays only grow, to the size of the largest range so far. */
 static void make_room(struct sh_data_ahead *a, int64_t n)
 {
     if (n <= a->room)
@@ -125,7 +127,7 @@ void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool d
 {
     wait_state(a, true);
     make_room(a, n);
-    /* The thread is idle here, so its fields may be written without the lock. */
+    /* The thread is idle here, so the fields may be written without the lock. */
     a->first = first;
     a->n = n;
     a->docs = docs;
@@ -133,8 +135,8 @@ void sh_data_ahead_ask(struct sh_data_ahead *a, int64_t first, int64_t n, bool d
     set_state(a, ASKED);
 }
 
-/* Only the very range that was asked for: after a rollback or a skipped step another one is wanted,
- * and false says so. */
+/* Succeeds only for exactly the range that was asked for: after a rollback or a skipped step the caller wants another
+ * one, and gets false. */
 bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32_t *tokens, int32_t *targets,
                         int32_t *docs)
 {
@@ -150,7 +152,7 @@ bool sh_data_ahead_take(struct sh_data_ahead *a, int64_t first, int64_t n, int32
 
 bool sh_data_ahead_targets(struct sh_data_ahead *a, int64_t first, int64_t n, int64_t *unmasked)
 {
-    /* The count may be over more samples than were read: all micro-steps of this rank, not only one. */
+    /* The count may cover more samples than were read: all micro-steps of this rank, not only one. */
     if (wait_state(a, true) != FULL || a->first != first || a->to_count != n)
         return false;
     *unmasked = a->unmasked;

@@ -1,4 +1,4 @@
-/* Sample s of a run is window s mod W of epoch s / W, W windows in the set, shuffled anew in each epoch by a keyed
+/* Sample s of a run is window s mod W of epoch s / W, for W windows in the set, reshuffled in each epoch by a keyed
  * permutation. There is no state: any rank can read any sample at any time, which is all that resuming and changing the
  * mesh need. A window is a stretch of a stream, or a row of packed documents. */
 #include "io/data/data.h"
@@ -13,19 +13,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A pattern of files. */
+/* The files of one pattern. */
 struct set {
     struct sh_data_files files;
-    struct sh_pack pack; /* of documents */
+    struct sh_pack pack; /* if the set has documents */
     bool packed;
     int64_t windows;
 };
 
-/* Everything but `ahead` is constant after sh_data_open(), so that two threads may read it. */
+/* Everything except `ahead` is constant after sh_data_open(), so two threads may read it. */
 struct sh_data {
     struct set set[SH_MIX_SETS];
     int n_sets;
-    struct sh_mix mix; /* with several sets */
+    struct sh_mix mix; /* if there are several sets */
     int seq_len;
     bool shuffle, masked;
     uint64_t seed;
@@ -37,7 +37,7 @@ struct sh_data {
 struct reader {
     int32_t *ids;        /* [T+1] */
     unsigned char *mask; /* [T] */
-    int32_t *docs;       /* [T] where the caller wants none */
+    int32_t *docs;       /* [T] used if the caller does not want docs */
     struct sh_mix_block block;
 };
 
@@ -60,14 +60,14 @@ static void close_reader(struct reader *r)
     free(r);
 }
 
-/* A permutation for each epoch, so that every window is seen once before any is seen again. */
+/* Each epoch has its own permutation, so every window is seen once before any is seen again. */
 static int64_t window_of_sample(const struct sh_data *d, const struct set *set, int64_t sample)
 {
     int64_t epoch = sample / set->windows, i = sample % set->windows;
     return d->shuffle ? sh_data_permute(i, set->windows, d->seed, (uint64_t)epoch) : i;
 }
 
-/* Set and window of a sample. */
+/* Find the set and the window of a sample. */
 static const struct set *find_sample(const struct sh_data *d, struct reader *r, int64_t sample, int64_t *window)
 {
     int64_t block = sample / SH_MIX_BLOCK, place = sample % SH_MIX_BLOCK, i = 0;
@@ -81,7 +81,7 @@ static const struct set *find_sample(const struct sh_data *d, struct reader *r, 
     return &d->set[i];
 }
 
-/* docs[t] is where the document of token t begins in the window; the separator belongs to the document that it ends.
+/* Set docs[t] to where the document of token t begins in the window; a separator belongs to the document that it ends.
  * Example: a b | c, with | the separator, gives 0 0 0 3. */
 static void mark_documents(const int32_t *tokens, int n, int separator, int32_t *docs)
 {
@@ -93,7 +93,7 @@ static void mark_documents(const int32_t *tokens, int n, int separator, int32_t 
     }
 }
 
-/* Targets [T] of a window of a stream. */
+/* Apply the mask to the targets [T] of a window of a stream. */
 static sh_rc mask_targets(const struct set *set, int64_t window, unsigned char *mask, int32_t *targets)
 {
     SH_TRY(sh_data_files_mask(&set->files, window, mask));
@@ -103,7 +103,7 @@ static sh_rc mask_targets(const struct set *set, int64_t window, unsigned char *
     return SH_OK;
 }
 
-/* One window of a stream. */
+/* Read one window of a stream. */
 static sh_rc read_stream(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window,
                          int32_t *tokens, int32_t *targets, int32_t *docs)
 {
@@ -111,7 +111,7 @@ static sh_rc read_stream(const struct sh_data *d, const struct set *set, struct 
 
     SH_TRY(sh_data_files_window(&set->files, window, r->ids));
     memcpy(tokens, r->ids, row_bytes);
-    /* Targets are the tokens one place on: ids has T + 1. */
+    /* Targets are the tokens shifted by one: ids has T + 1. */
     memcpy(targets, r->ids + 1, row_bytes);
     if (set->files.masked)
         SH_TRY(mask_targets(set, window, r->mask, targets));
@@ -128,7 +128,7 @@ static sh_rc read_window(const struct sh_data *d, const struct set *set, struct 
     return read_stream(d, set, r, window, tokens, targets, docs);
 }
 
-/* sh_data_fill: runs in the caller's thread and in the one that reads ahead, so it only reads `source`. */
+/* The sh_data_fill: runs in the caller's thread and in the one that reads ahead, so it does not change `source`. */
 static sh_rc fill(const void *source, int64_t first, int64_t n, int32_t *tokens, int32_t *targets, int32_t *docs)
 {
     const struct sh_data *d = source;
@@ -144,7 +144,7 @@ static sh_rc fill(const void *source, int64_t first, int64_t n, int32_t *tokens,
     return rc;
 }
 
-/* Targets of one window that count. */
+/* Count the targets of one window that count. */
 static sh_rc count_window(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window,
                           int64_t *unmasked)
 {
@@ -160,7 +160,7 @@ static sh_rc count_window(const struct sh_data *d, const struct set *set, struct
     return SH_OK;
 }
 
-/* sh_data_counter: in either thread, as fill(). */
+/* The sh_data_counter: runs in either thread, like fill(). */
 static sh_rc count_masks(const void *source, int64_t first, int64_t n, int64_t *unmasked)
 {
     const struct sh_data *d = source;
@@ -178,7 +178,7 @@ static sh_rc count_masks(const void *source, int64_t first, int64_t n, int64_t *
     return rc;
 }
 
-/* Without masks every token counts, and nothing is read. Else the count that was made ahead is used where it fits. */
+/* Without masks every token counts, and nothing is read. Otherwise the count that was made ahead is used if it fits. */
 sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *unmasked)
 {
     *unmasked = n * d->seq_len;
@@ -187,7 +187,7 @@ sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *
     return count_masks(d, first, n, unmasked);
 }
 
-/* Now rather than after an epoch that taught nothing. */
+/* Check now, rather than after an epoch that taught nothing. */
 static sh_rc check_masks(const struct sh_data *d, const struct set *set, const char *path)
 {
     struct reader *r = open_reader(d);
@@ -198,11 +198,11 @@ static sh_rc check_masks(const struct sh_data *d, const struct set *set, const c
         rc = count_window(d, set, r, w, &unmasked);
     close_reader(r);
     if (rc == SH_OK && !unmasked)
-        return sh_fail(SH_E_DATA, "%s: no token counts as a target, the masks are 0 all over", path);
+        return sh_fail(SH_E_DATA, "%s: no token counts as a target, the masks are all 0", path);
     return rc;
 }
 
-/* In `d` at once, so that closing it frees what a failure leaves. */
+/* The set is opened directly in `d`, so closing `d` frees everything after a failure. */
 static sh_rc open_set(struct sh_data *d, const struct sh_data_options *opt)
 {
     struct set *set = &d->set[d->n_sets];
@@ -217,7 +217,7 @@ static sh_rc open_set(struct sh_data *d, const struct sh_data_options *opt)
     return set->files.masked ? check_masks(d, set, opt->path) : SH_OK;
 }
 
-/* Streams and rows differ in what attention sees, which is one thing in a program. */
+/* Streams and rows differ in what attention sees, and a program is made for one of them. */
 static sh_rc check_kinds(const struct sh_data *d)
 {
     for (int i = 1; i < d->n_sets; i++)
@@ -262,7 +262,7 @@ out:
     return rc;
 }
 
-/* The thread first: it reads the files. Also of one that was opened in part. */
+/* Stops the thread first, because it reads the files. Also works for data that was only partly opened. */
 void sh_data_close(struct sh_data *d)
 {
     if (!d)
@@ -276,7 +276,7 @@ void sh_data_close(struct sh_data *d)
     free(d);
 }
 
-/* Of all sets. */
+/* The sum over all sets. */
 int64_t sh_data_samples(const struct sh_data *d)
 {
     int64_t windows = 0;
@@ -286,7 +286,7 @@ int64_t sh_data_samples(const struct sh_data *d)
     return windows;
 }
 
-/* Of all files, with those at a file's end that no window has. */
+/* All tokens of all files, including those at a file's end that are in no window. */
 int64_t sh_data_tokens(const struct sh_data *d)
 {
     int64_t tokens = 0;
@@ -296,7 +296,7 @@ int64_t sh_data_tokens(const struct sh_data *d)
     return tokens;
 }
 
-/* Of all sets together. */
+/* The statistics are for all sets together. */
 bool sh_data_rows(const struct sh_data *d, struct sh_data_rows *out)
 {
     double used = 0;
@@ -320,7 +320,8 @@ bool sh_data_masked(const struct sh_data *d)
     return d->masked;
 }
 
-/* A look at 16 windows spread over the set, enough to see whether the ids are bytes. Not a bound. */
+/* Look at 16 windows spread over the set, which is enough to see whether the ids are bytes. The result is not
+ * a bound. */
 static sh_rc look_at(const struct sh_data *d, const struct set *set, int *id)
 {
     enum { LOOKS = 16 };
@@ -347,7 +348,7 @@ sh_rc sh_data_largest(const struct sh_data *d, int *id)
     return SH_OK;
 }
 
-/* Targets of -1 do not count; the loss of the step is divided by the number of the others. */
+/* Targets of -1 do not count; the loss of the step is divided by the number of all others. */
 static int64_t count_targets(const struct sh_data *d, int64_t n, const int32_t *targets)
 {
     int64_t unmasked = 0, all = n * d->seq_len;
@@ -366,7 +367,7 @@ sh_rc sh_data_read(struct sh_data *d, int64_t first, int64_t n, int32_t *tokens,
     if (!docs && d->set[0].packed)
         return sh_fail(SH_E_USAGE, "the sequences are rows of documents, and the program was made for a stream; set "
                                    "data.packing=bfd, or concat");
-    /* Read here after all; an error that the other thread met comes up again. */
+    /* Otherwise read here; an error that the other thread had comes up again. */
     if (!sh_data_ahead_take(d->ahead, first, n, tokens, targets, docs))
         SH_TRY(fill(d, first, n, tokens, targets, docs));
     *unmasked = count_targets(d, n, targets);

@@ -1,5 +1,5 @@
-/* A document file trusts nothing: its header is compared with the length of the file, offsets are compared with each
- * other and with the number of tokens each time they are read, and ids with the vocabulary (files.c). */
+/* Nothing in a document file is trusted: the header is checked against the length of the file, offsets against each
+ * other and against the number of tokens each time they are read, and ids against the vocabulary (ids.c). */
 #include "io/data/documents.h"
 
 #include "src/base/mem.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sizes of 2^60 cannot be multiplied by 8 and added. */
+/* A bound on sizes: sizes of 2^60 could not be multiplied by 8 and added without overflow. */
 static const int64_t most = INT64_C(1) << 56;
 
 struct section {
@@ -15,7 +15,7 @@ struct section {
     int64_t at, bytes;
 };
 
-/* A header of zeros behind the fields leaves room for later versions; this one does not read them. */
+/* The zeros after the header's fields leave room for later versions; this version does not read them. */
 static sh_rc check_fields(const char *path, const struct sh_document_header *h)
 {
     const struct {
@@ -41,14 +41,15 @@ static sh_rc check_fields(const char *path, const struct sh_document_header *h)
     return SH_OK;
 }
 
-/* An empty section goes before the one that begins where it does. */
+/* Order sections by place; an empty section comes before one that begins at the same place. */
 static int by_place(const void *a, const void *b)
 {
     const struct section *x = a, *y = b;
     return x->at != y->at ? (x->at > y->at) - (x->at < y->at) : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* Sections one behind the other, the last one up to the end: no overlap, and no copy that was cut short. */
+/* Sections must follow each other without overlap, and the last must end at the end of the file, or a copy was cut
+ * short. */
 static sh_rc check_sections(const char *path, const struct sh_document_header *h, int64_t bytes)
 {
     struct section s[] = {
@@ -74,7 +75,8 @@ static sh_rc check_sections(const char *path, const struct sh_document_header *h
     return SH_OK;
 }
 
-/* A tokenizer that is 0 is not known on one of the sides; the sizes of vocabularies are compared in any case. */
+/* A tokenizer hash of 0, in the file or for the model, means not known; the sizes of the vocabularies are always
+ * compared. */
 sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct sh_document_header *h, int64_t bytes,
                         int vocab_size, uint64_t tokenizer)
 {
@@ -84,7 +86,7 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
         return sh_fail(
             SH_E_DATA,
             "%s was made with another tokenizer.json (hash %016llx) than the model's (%016llx); tokenize the "
-            "text again with that one",
+            "text again with the model's",
             path, (unsigned long long)h->tokenizer, (unsigned long long)tokenizer);
     if (h->vocab_size > vocab_size)
         return sh_fail(
@@ -103,7 +105,7 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
     return SH_OK;
 }
 
-/* Offsets of documents [first, first + n] of one file. */
+/* Read the offsets of documents [first, first + n] of one file. */
 static sh_rc read_offsets(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int64_t n,
                           int64_t *offsets)
 {
@@ -122,7 +124,7 @@ static sh_rc read_offsets(const struct sh_data_files *set, const struct sh_data_
     return SH_OK;
 }
 
-/* The file that a document of the set is in: the last that begins at or before it and has one. */
+/* Find the file that a document of the set is in: the last file that has documents and begins at or before it. */
 static const struct sh_data_file *file_of(const struct sh_data_files *set, int64_t document)
 {
     int low = 0, high = set->n;
@@ -137,7 +139,7 @@ static const struct sh_data_file *file_of(const struct sh_data_files *set, int64
     return &set->file[low];
 }
 
-/* One file after the other. */
+/* The range may span several files; read one file after the other. */
 sh_rc sh_documents_lengths(const struct sh_data_files *set, int64_t first, int64_t n, int64_t *tokens)
 {
     int64_t *offsets;
@@ -159,7 +161,7 @@ sh_rc sh_documents_lengths(const struct sh_data_files *set, int64_t first, int64
     return rc;
 }
 
-/* Where a piece begins in its file, in tokens. */
+/* Find where a piece begins in its file, in tokens. */
 static sh_rc find_piece(const struct sh_data_files *set, const struct sh_piece *piece, const struct sh_data_file **f,
                         int64_t *at)
 {
@@ -174,7 +176,7 @@ static sh_rc find_piece(const struct sh_data_files *set, const struct sh_piece *
     return SH_OK;
 }
 
-/* One more than the piece has places: the target of its last one. */
+/* Reads one more token than the piece has places: the target of the last place. */
 sh_rc sh_documents_ids(const struct sh_data_files *set, const struct sh_piece *piece, int32_t *ids)
 {
     const struct sh_data_file *f;
@@ -184,7 +186,7 @@ sh_rc sh_documents_ids(const struct sh_data_files *set, const struct sh_piece *p
     return sh_data_files_ids(set, f, at, piece->places + 1, ids);
 }
 
-/* A token's bit says whether it counts as a target, so the piece's first one has none here. */
+/* A token's bit says whether it counts as a target, so the bit of the piece's first token is skipped. */
 sh_rc sh_documents_mask(const struct sh_data_files *set, const struct sh_piece *piece, unsigned char *mask)
 {
     const struct sh_data_file *f;
@@ -194,7 +196,7 @@ sh_rc sh_documents_mask(const struct sh_data_files *set, const struct sh_piece *
     return sh_documents_bits(set, f, at + 1, piece->places, mask);
 }
 
-/* In steps, so that a long piece needs no memory of its own. */
+/* Reads in steps, so a long piece needs no extra memory. */
 sh_rc sh_documents_bits(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
                         unsigned char *mask)
 {

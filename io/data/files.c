@@ -1,6 +1,7 @@
-/* A set of token files as one row of windows. A window is T + 1 tokens: T inputs and the target of the last one, which
- * is the first input of the next window. So a file of n tokens has (n - 1) / T windows, none crosses a border between
- * files, and what is left at a file's end is not used. Window w is found by bisection over the files' first windows. */
+/* A set of token files as one sequence of windows. A window is T + 1 tokens: T inputs and the target of the last one,
+ * which is the first input of the next window. So a file of n tokens has (n - 1) / T windows, no window crosses a
+ * border between files, and the rest at a file's end is not used. Window w is found by bisection over the files' first
+ * windows. */
 #include "io/data/files.h"
 
 #include "io/data/documents.h"
@@ -15,10 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What a file that begins like this is. llm.c's other files share the header and would pass as bare tokens. */
+/* Kinds of files by their header. llm.c's other files have the same form of header and would pass as bare tokens. */
 static const struct kind {
     int32_t magic, version;
-    int token_bytes; /* 0: no tokens for training */
+    int token_bytes; /* 0: not tokens for training */
     const char *what;
 } kinds[] = {
     {SH_TOKEN_MAGIC_U16, SH_TOKEN_VERSION_U16, 2, "llm.c tokens (uint16)"},
@@ -31,7 +32,7 @@ static const struct kind {
     {SH_DOCUMENT_MAGIC, 0, 0, "a document file"},
 };
 
-/* NULL: no header that is known, so the file is bare token ids or something foreign. */
+/* Returns NULL if the header is not known: the file is then bare token ids or something foreign. */
 static const struct kind *find_kind(int32_t magic)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
@@ -40,7 +41,8 @@ static const struct kind *find_kind(int32_t magic)
     return NULL;
 }
 
-/* The size must fit the header exactly: a copy that was cut short would otherwise train on fewer tokens unnoticed. */
+/* The size must match the header exactly: with a copy that was cut short, training would otherwise use fewer tokens
+ * unnoticed. */
 static sh_rc take_header(struct sh_data_file *f, const char *path, const struct kind *kind,
                          const struct sh_token_header *h, int64_t bytes)
 {
@@ -60,7 +62,7 @@ static sh_rc take_header(struct sh_data_file *f, const char *path, const struct 
     return SH_OK;
 }
 
-/* Without a header or a key the vocabulary decides: ids up to 65535 fit into two bytes. */
+/* Without a header or a configured type the vocabulary decides: ids up to 65535 fit into two bytes. */
 static int bare_token_bytes(const struct sh_data_options *opt)
 {
     if (opt->type == SH_TOKEN_AUTO)
@@ -68,7 +70,8 @@ static int bare_token_bytes(const struct sh_data_options *opt)
     return opt->type == SH_TOKEN_UINT16 ? 2 : 4;
 }
 
-/* Where the configuration says that these are ids, they are; else what looks like something else is that. */
+/* If the configuration says that the files are ids, that is trusted; otherwise a file that looks like something else is
+ * refused. */
 static sh_rc refuse_foreign(const struct sh_data_files *set, const struct sh_data_file *f, const char *path,
                             int64_t bytes)
 {
@@ -79,11 +82,11 @@ static sh_rc refuse_foreign(const struct sh_data_files *set, const struct sh_dat
     const struct sh_foreign *is = sh_data_foreign(head, (size_t)n);
     if (!is)
         return SH_OK;
-    return sh_fail(SH_E_DATA, "%s is %s, not token ids; %s (data.token_type takes it as ids all the same)", path,
+    return sh_fail(SH_E_DATA, "%s is %s, not token ids; %s (set data.token_type to read it as ids nevertheless)", path,
                    is->what, is->cure);
 }
 
-/* Only a file whose type was not given can be something else by mistake. */
+/* Take a file of bare ids. Only a file whose type was not configured is checked for being something else. */
 static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const char *path,
                        const struct sh_data_options *opt, int64_t bytes)
 {
@@ -100,8 +103,7 @@ static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const 
     return SH_OK;
 }
 
-/* Bytes behind the known fields are zeros, so that a later version can use them and this one refuses what it does
- * not know. */
+/* Bytes after the known fields must be zero: a later version can use them, and this version then refuses the file. */
 static sh_rc take_documents(struct sh_data_files *set, struct sh_data_file *f, const char *path,
                             const struct sh_data_options *opt, int64_t bytes)
 {
@@ -117,7 +119,7 @@ static sh_rc take_documents(struct sh_data_files *set, struct sh_data_file *f, c
     return sh_documents_take(f, path, &h.header, bytes, opt->vocab_size, opt->tokenizer);
 }
 
-/* A file shorter than a header cannot have one. */
+/* Read the header, if any. A file shorter than a header cannot have one. */
 static sh_rc read_layout(struct sh_data_files *set, struct sh_data_file *f, const char *path,
                          const struct sh_data_options *opt, int64_t bytes)
 {
@@ -132,20 +134,20 @@ static sh_rc read_layout(struct sh_data_files *set, struct sh_data_file *f, cons
     return kind ? take_header(f, path, kind, &h, bytes) : take_bare(set, f, path, opt, bytes);
 }
 
-/* Rows of documents, or windows of a stream: the first file decides where the configuration does not. */
+/* Decide between rows of documents and windows of a stream: the first file decides if the configuration does not. */
 static sh_rc settle_packing(struct sh_data_files *set, const struct sh_data_file *f, const char *path)
 {
     if (set->packing == SH_PACKING_AUTO)
         set->packing = f->has_documents ? SH_PACKING_BFD : SH_PACKING_CONCAT;
     if (set->packing != SH_PACKING_CONCAT && !f->has_documents)
         return sh_fail(SH_E_DATA,
-                       "%s has no documents that could be packed; make it with `sherd tokenize --documents`, or set "
+                       "%s has no documents to pack; make it with `sherd tokenize --documents`, or set "
                        "data.packing=concat",
                        path);
     return SH_OK;
 }
 
-/* Appends to `set`, which has room for it. Windows are numbered in the order of the calls. */
+/* Append a file to `set`, which has room for it. Windows are numbered in the order of the calls. */
 static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *opt, const char *path)
 {
     struct sh_data_file *f = &set->file[set->n];
@@ -167,7 +169,7 @@ static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *o
     return SH_OK;
 }
 
-/* By its first bytes alone. */
+/* Whether a file is a document file, judging by its first bytes only. */
 static bool have_documents(const char *path)
 {
     int64_t bytes;
@@ -186,14 +188,14 @@ static bool have_documents(const char *path)
     return magic == SH_DOCUMENT_MAGIC;
 }
 
-/* Bytes, not the locale's order. */
+/* Compare by bytes, not in the locale's order. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Files that the pattern matches, in the order of their names; freed with globfree(). Not glob's own order, which follows
- * the locale: every rank must number the windows alike. */
+/* Find the files that match the pattern, in the order of their names; freed with globfree(). glob's own order follows
+ * the locale, but every rank must number the windows alike. */
 static sh_rc find_matches(const char *path, glob_t *found)
 {
     int status = glob(path, GLOB_NOSORT, NULL, found);
@@ -205,13 +207,13 @@ static sh_rc find_matches(const char *path, glob_t *found)
     return SH_OK;
 }
 
-/* A file whose own name has a * or a bracket is that file, not a pattern. */
+/* If a file exists whose name contains a * or a bracket, the path is that file, not a pattern. */
 static bool is_pattern(const char *path)
 {
     return strpbrk(path, "*?[") && access(path, F_OK) != 0;
 }
 
-/* Masks match a pattern such as *.bin* as well; they belong to their token files and are passed over. */
+/* Masks match a pattern such as *.bin* as well; they belong to their token files and are skipped. */
 static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_options *opt)
 {
     glob_t found;
@@ -227,7 +229,7 @@ static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_option
     return rc;
 }
 
-/* What cannot be found or read is no matter here: opening the set says so. */
+/* Errors are ignored here: opening the set reports files that cannot be found or read. */
 enum sh_cfg_packing sh_data_packing_of(const char *path)
 {
     bool documents = false;
@@ -247,7 +249,7 @@ enum sh_cfg_packing sh_data_packing_of(const char *path)
     return documents ? SH_PACKING_BFD : SH_PACKING_CONCAT;
 }
 
-/* On failure the set is closed here, and *out is as it was. */
+/* On failure the set is closed here, and *out is unchanged. */
 sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out)
 {
     struct sh_data_files set = {.seq_len = opt->seq_len, .vocab_size = opt->vocab_size, .packing = opt->packing};
@@ -270,7 +272,7 @@ sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files
     return SH_OK;
 }
 
-/* Also for a set that was opened in part. */
+/* Also works for a set that was only partly opened. */
 void sh_data_files_close(struct sh_data_files *set)
 {
     sh_handles_destroy(set->handles);
@@ -278,7 +280,7 @@ void sh_data_files_close(struct sh_data_files *set)
     *set = (struct sh_data_files){0};
 }
 
-/* The last file whose first window is at or before w. */
+/* Find the last file whose first window is at or before w. */
 static const struct sh_data_file *file_of_window(const struct sh_data_files *set, int64_t w)
 {
     int low = 0, high = set->n;
@@ -300,7 +302,7 @@ sh_rc sh_data_files_window(const struct sh_data_files *set, int64_t w, int32_t *
     return sh_data_files_ids(set, f, (w - f->first_window) * set->seq_len, set->seq_len + 1, ids);
 }
 
-/* From the second token of the window on: the mask belongs to targets. */
+/* Reads the mask from the second token of the window on, because the mask is about targets. */
 sh_rc sh_data_files_mask(const struct sh_data_files *set, int64_t w, unsigned char *mask)
 {
     const struct sh_data_file *f = file_of_window(set, w);

@@ -1,5 +1,5 @@
-/* Training on a gzip file would run without a complaint: its bytes are numbers below 65536, too. So a bare file is
- * compared with what people give by mistake, and the answer says what to do with it. */
+/* Training on a gzip file would run without an error: its bytes are numbers below 65536, too. So a bare file is
+ * compared with the kinds of files that people give by mistake, and the answer says what to do with such a file. */
 #include "io/data/foreign.h"
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 #define EXPORT \
     "write its token ids with numpy's tofile() as uint16 or uint32, or its text to a file for `sherd tokenize`"
 
-/* Long enough that ids hardly begin so by chance. */
+/* These are long enough that ids hardly ever begin like this by chance. */
 static const struct {
     const char *bytes;
     size_t n, at;
@@ -37,8 +37,8 @@ static const struct {
 static const struct sh_foreign json = {"JSON", "put its text into a plain file for `sherd tokenize`"};
 static const struct sh_foreign text = {"text", TOKENIZE};
 
-/* Bytes of the UTF-8 character that begins at s, 0 where there is none that prints. One that is cut off at the end of what
- * was read is as long as what is left. */
+/* Return the length of the UTF-8 character at s, 0 if there is none or it is not printable. A character that is cut off
+ * at the end of the head is as long as the rest of the head. */
 static size_t printable(const unsigned char *s, size_t left)
 {
     size_t n = *s >= 0xf0 ? 4 : *s >= 0xe0 ? 3 : 2;
@@ -53,7 +53,7 @@ static size_t printable(const unsigned char *s, size_t left)
     return n < left ? n : left;
 }
 
-/* An empty file is no text. All of the head must print. */
+/* An empty file is not text. All of the head must be printable. */
 static bool is_text(const unsigned char *head, size_t bytes)
 {
     size_t at = bytes >= 3 && !memcmp(head, "\xef\xbb\xbf", 3) ? 3 : 0; /* a byte order mark */
@@ -67,7 +67,7 @@ static bool is_text(const unsigned char *head, size_t bytes)
     return bytes > 0;
 }
 
-/* jsonl, or an array: the first character says so. */
+/* jsonl or an array, judging by the first character. */
 static bool is_json(const unsigned char *head, size_t bytes)
 {
     size_t at = 0;
@@ -77,7 +77,7 @@ static bool is_json(const unsigned char *head, size_t bytes)
     return at + 1 < bytes && (head[at] == '{' || (head[at] == '[' && strchr(" \t\r\n[{\"", head[at + 1])));
 }
 
-/* Magic numbers first; then text, because 4 KiB of token ids hardly ever print as UTF-8. */
+/* Check magic numbers first; then text, because 4 KiB of token ids are hardly ever printable UTF-8. */
 const struct sh_foreign *sh_data_foreign(const unsigned char *head, size_t bytes)
 {
     for (size_t i = 0; i < sizeof magics / sizeof magics[0]; i++)
@@ -85,6 +85,6 @@ const struct sh_foreign *sh_data_foreign(const unsigned char *head, size_t bytes
             return &magics[i].is;
     if (!is_text(head, bytes))
         return NULL;
-    /* JSON is text, too, and has another cure. */
+    /* JSON is text, too, but has a different cure. */
     return is_json(head, bytes) ? &json : &text;
 }

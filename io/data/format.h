@@ -1,6 +1,6 @@
-/* The header of a token file, as llm.c defines it: 256 little-endian int32 of which three are used (magic, version,
- * number of tokens), then the tokens; and that of a document file, which has as many bytes. Read by io/data, written by
- * io/token. */
+/* The header of a token file, as llm.c defines it: 256 little-endian int32, of which three are used (magic, version,
+ * number of tokens), then the tokens; and the header of a document file, which has the same size. Read by io/data,
+ * written by io/token. */
 #ifndef IO_DATA_FORMAT_H
 #define IO_DATA_FORMAT_H
 
@@ -17,7 +17,7 @@ enum {
     SH_TOKEN_VERSION_U32 = 7,
 };
 
-/* The count is an int32 in llm.c's readers, so a file cannot say more. */
+/* llm.c's readers hold the count in an int32, so a file cannot have more tokens. */
 #define SH_TOKEN_COUNT_MAX INT32_MAX
 
 struct sh_token_header {
@@ -28,17 +28,17 @@ enum {
     SH_DOCUMENT_MAGIC = 0x44524853, /* "SHRD" */
     SH_DOCUMENT_VERSION = 1,
     SH_DOCUMENT_MASK = 1,     /* flags: there is a mask */
-    SH_DOCUMENT_ALIGN = 4096, /* each section begins at a multiple of it */
+    SH_DOCUMENT_ALIGN = 4096, /* each section begins at a multiple of this */
 };
 
-/* Sections, in any order: offsets [documents + 1] int64, in tokens; tokens; a mask, a bit a token, the low bit of a byte
- * first: whether the token counts as a target. doc/data-format.md. */
+/* Sections, in any order: offsets [documents + 1] int64, in tokens; the tokens; a mask with one bit per token, the low
+ * bit of a byte first: whether the token counts as a target. See doc/data-format.md. */
 struct sh_document_header {
     int32_t magic, version, token_bytes, flags;
     int64_t tokens, documents;
     int64_t offsets_at, tokens_at, mask_at; /* bytes from the beginning of the file; mask_at 0: none */
-    uint64_t tokenizer;                     /* sh_hash64() of tokenizer.json; 0: of another kind */
-    int32_t vocab_size;                     /* the largest id of the tokenizer, and 1 */
+    uint64_t tokenizer;                     /* sh_hash64() of tokenizer.json; 0: another kind of tokenizer */
+    int32_t vocab_size;                     /* largest id of the tokenizer + 1 */
     int32_t zero;
 };
 

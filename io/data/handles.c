@@ -16,22 +16,23 @@
 struct handle {
     char *path;
     int fd;        /* -1: closed */
-    int readers;   /* that use fd now */
-    uint64_t used; /* when it was read last, counted in reads */
+    int readers;   /* threads that are using fd now */
+    uint64_t used; /* when it was last read, counted in reads */
     dev_t device;
     ino_t inode;
 };
 
 struct sh_handles {
-    pthread_mutex_t lock; /* of all but the paths */
+    pthread_mutex_t lock; /* for everything except the paths */
     struct handle *handle;
     int n, room;
-    int *open; /* [most]: those with a descriptor */
+    int *open; /* [most]: the files that have a descriptor */
     int n_open, most;
     uint64_t reads;
 };
 
-/* The rest is for MPI's connections, libraries, checkpoints and a second set. RLIM_INFINITY is a large number. */
+/* How many descriptors a set may use. The rest is for MPI's connections, libraries, checkpoints and a second set.
+ * RLIM_INFINITY is a large number, so it needs no special case. */
 static int share_of_descriptors(int sets)
 {
     enum { LEAST = 4, MOST = 1024 };
@@ -42,7 +43,7 @@ static int share_of_descriptors(int sets)
     return limit.rlim_cur / 4 / (rlim_t)sets > MOST ? MOST : (int)(limit.rlim_cur / 4 / (rlim_t)sets);
 }
 
-/* No file is open yet. */
+/* No file is open at first. */
 struct sh_handles *sh_handles_create(int sets)
 {
     struct sh_handles *h = sh_calloc(1, sizeof *h);
@@ -53,7 +54,7 @@ struct sh_handles *sh_handles_create(int sets)
     return h;
 }
 
-/* No read may be under way. */
+/* No read may be in progress. */
 void sh_handles_destroy(struct sh_handles *h)
 {
     if (!h)
@@ -74,7 +75,8 @@ const char *sh_handles_path(const struct sh_handles *h, int file)
     return h->handle[file].path;
 }
 
-/* Close the one that was not read for the longest time. There always is one: `most` is more than the threads that read. */
+/* Close the least recently read file. There always is one that is not being read: `most` is more than the number of
+ * reading threads. */
 static void close_one(struct sh_handles *h)
 {
     int oldest = -1;
@@ -92,8 +94,8 @@ static void close_one(struct sh_handles *h)
     h->open[oldest] = h->open[--h->n_open];
 }
 
-/* The first time remembers which file it is; later times compare. A data set replaced in the middle of a run would
- * change the samples without a sign. */
+/* The first open records which file it is; later ones compare. A data set replaced in the middle of a run would change
+ * the samples unnoticed. */
 static sh_rc look_at(struct handle *f, int fd, bool again)
 {
     struct stat st;
@@ -108,7 +110,7 @@ static sh_rc look_at(struct handle *f, int fd, bool again)
     return SH_OK;
 }
 
-/* Under the lock. */
+/* Call with the lock held. */
 static sh_rc open_file(struct sh_handles *h, int file, bool again, int64_t *bytes)
 {
     struct handle *f = &h->handle[file];
@@ -131,7 +133,7 @@ static sh_rc open_file(struct sh_handles *h, int file, bool again, int64_t *byte
 
 sh_rc sh_handles_add(struct sh_handles *h, const char *path, int *file, int64_t *bytes)
 {
-    /* May move the array, so it must not run while others read. */
+    /* This may move the array, so it must not run while other threads read. */
     if (h->n == h->room) {
         h->room = h->room ? 2 * h->room : 16;
         h->handle = sh_realloc(h->handle, (size_t)h->room, sizeof *h->handle);
@@ -141,7 +143,7 @@ sh_rc sh_handles_add(struct sh_handles *h, const char *path, int *file, int64_t 
     return open_file(h, *file, false, bytes);
 }
 
-/* Marks the file as being read, so that close_one() leaves it open until the read is done. */
+/* Mark the file as being read, so close_one() leaves it open until the read is done. */
 static sh_rc take(struct sh_handles *h, int file, int *fd)
 {
     struct handle *f = &h->handle[file];
@@ -160,7 +162,7 @@ static sh_rc take(struct sh_handles *h, int file, int *fd)
     return rc;
 }
 
-/* The read itself is outside of the lock: several threads read at the same time. */
+/* The read itself is outside the lock: several threads may read at the same time. */
 sh_rc sh_handles_read(struct sh_handles *h, int file, void *data, int64_t bytes, int64_t offset)
 {
     sh_rc rc;

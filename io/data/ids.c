@@ -1,4 +1,4 @@
-/* Ids of one file of a set, read and checked. */
+/* Reads and checks the ids of one file of a set. */
 #include "io/data/files.h"
 
 #include "io/data/handles.h"
@@ -15,13 +15,13 @@ static void widen(int32_t *ids, int n)
     }
 }
 
-/* What other tools' data have in the place of a target that does not count: -100 and -1 as uint32. */
+/* Values that other tools' data have in place of a target that does not count: -100 and -1 as uint32. */
 static bool is_ignored_elsewhere(uint32_t id)
 {
     return id == (uint32_t)-100 || id == (uint32_t)-1;
 }
 
-/* Here, once for each token read: an id outside of the vocabulary would read memory outside of the embedding. */
+/* Checked here, once for each token read: an id outside the vocabulary would read memory outside the embedding. */
 static sh_rc check_ids(const char *path, const int32_t *ids, int n, int64_t first, int vocab_size)
 {
     for (int i = 0; i < n; i++)
@@ -34,7 +34,7 @@ static sh_rc check_ids(const char *path, const int32_t *ids, int n, int64_t firs
     return SH_OK;
 }
 
-/* ids [n]. Called by two threads; nothing in `set` changes. */
+/* ids [n]. May be called by two threads at once; nothing in `set` changes. */
 sh_rc sh_data_files_ids(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
                         int32_t *ids)
 {

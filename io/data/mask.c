@@ -1,5 +1,5 @@
-/* Masks of targets: FILE.bin.mask has a byte for each token of FILE.bin, 1 where the token counts as a target. A
- * file of documents has its mask in itself, a bit for each. A set has masks throughout or not at all. */
+/* Masks of targets: FILE.bin.mask has one byte per token of FILE.bin, 1 if the token counts as a target. A document
+ * file contains its mask, one bit per token. Either all files of a set have masks or none has. */
 #include "io/data/mask.h"
 
 #include "io/data/documents.h"
@@ -11,7 +11,7 @@
 
 static const char suffix[] = ".mask";
 
-/* A name that is only the suffix is no mask. */
+/* A name that consists of the suffix only is not a mask. */
 bool sh_data_mask_is(const char *path)
 {
     size_t n = strlen(path), end = sizeof suffix - 1;
@@ -19,7 +19,7 @@ bool sh_data_mask_is(const char *path)
     return n > end && strcmp(path + n - end, suffix) == 0;
 }
 
-/* One byte a token, so the sizes must be equal; a mask of another version of the tokens is refused here. */
+/* A mask has one byte per token, so its size must fit; a mask for another version of the tokens is refused here. */
 static sh_rc open_mask(struct sh_data_files *set, struct sh_data_file *f, const char *tokens, const char *path)
 {
     int64_t bytes;
@@ -31,8 +31,8 @@ static sh_rc open_mask(struct sh_data_files *set, struct sh_data_file *f, const 
     return SH_OK;
 }
 
-/* The first file decides for the set: all files have masks or none. A mixture is most often a mask
- * that was forgotten. */
+/* The first file decides for the set: all files have masks or none has. A mixture usually means that a mask was
+ * forgotten. */
 static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const char *tokens, const char *path,
                        bool must)
 {
@@ -50,7 +50,7 @@ static sh_rc find_mask(struct sh_data_files *set, struct sh_data_file *f, const 
     return there ? open_mask(set, f, tokens, path) : SH_OK;
 }
 
-/* A document file has its mask in it, or none. */
+/* A document file contains its mask, or has none. */
 static sh_rc take_own(struct sh_data_files *set, const struct sh_data_file *f, const char *tokens, bool must)
 {
     bool there = f->mask_at != 0, first = f == set->file;
@@ -66,7 +66,7 @@ static sh_rc take_own(struct sh_data_files *set, const struct sh_data_file *f, c
     return SH_OK;
 }
 
-/* `f` must be open already, since the name of the mask is made of its name. */
+/* `f` must be open already, because the name of the mask is derived from its name. */
 sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum sh_cfg_masks want)
 {
     const char *tokens = sh_handles_path(set->handles, f->handle);
@@ -83,7 +83,7 @@ sh_rc sh_data_mask_open(struct sh_data_files *set, struct sh_data_file *f, enum 
     return rc;
 }
 
-/* Each byte is looked at: a mask of another tool may have 255 for "counts", or be text. */
+/* Each byte is checked: a mask from another tool may have 255 for "counts", or be text. */
 sh_rc sh_data_mask_read(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
                         unsigned char *mask)
 {

@@ -1,6 +1,6 @@
-/* Mixtures of data sets. Samples come in blocks of SH_MIX_BLOCK. In each block a set has the same number of samples,
- * its share, and only their order changes. So the parts of the sets are exact after each block, and the set of a
- * sample follows from the seed and its number alone. With a.bin=3,b.bin=1, if blocks had 8 samples:
+/* Mixes of data sets. Samples come in blocks of SH_MIX_BLOCK. In every block a set has the same number of samples, its
+ * share, and only their order changes. So the proportions of the sets are exact after each block, and the set of a
+ * sample follows from the seed and the sample's number alone. With a.bin=3,b.bin=1, if blocks had 8 samples:
  *
  *     block 0   a a b a a a b a      shares 6 and 2
  *     block 1   b a a a a b a a */
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One "path=weight"; a path may have an equals sign in it. */
+/* Parse one "path=weight"; a path may contain an equals sign. */
 static sh_rc take_part(struct sh_mix *m, const char *part, double weight[SH_MIX_SETS])
 {
     const char *equals = strrchr(part, '=');
@@ -28,14 +28,14 @@ static sh_rc take_part(struct sh_mix *m, const char *part, double weight[SH_MIX_
     for (int i = 0; i < m->n; i++)
         if (!strcmp(m->path[i], path)) {
             free(path);
-            return sh_fail(SH_E_USAGE, "data.mix: %s is there twice; give it one weight", m->path[i]);
+            return sh_fail(SH_E_USAGE, "data.mix: %s appears twice; give it one weight", m->path[i]);
         }
     weight[m->n] = w;
     m->path[m->n++] = path;
     return SH_OK;
 }
 
-/* Rounded down, and what is missing to those with the largest remainders. */
+/* Round the shares down, and give the missing samples to the sets with the largest remainders. */
 static sh_rc settle_shares(struct sh_mix *m, const double weight[SH_MIX_SETS])
 {
     double sum = 0, rest[SH_MIX_SETS];
@@ -63,7 +63,7 @@ static sh_rc settle_shares(struct sh_mix *m, const double weight[SH_MIX_SETS])
     return SH_OK;
 }
 
-/* Weights need not sum to 1: 3 and 1 are as good as 0.75 and 0.25. */
+/* Weights need not sum to 1: 3 and 1 mean the same as 0.75 and 0.25. */
 sh_rc sh_mix_parse(const char *text, struct sh_mix *out)
 {
     char *copy = sh_strdup(text), *rest = copy;
@@ -88,7 +88,7 @@ void sh_mix_free(struct sh_mix *m)
     *m = (struct sh_mix){0};
 }
 
-/* The set of a place that has not been shuffled: the first `share` ones are the first set's. */
+/* Return the set of a place before shuffling: the first share[0] places are the first set's, and so on. */
 static int set_of(const struct sh_mix *m, int64_t place)
 {
     int i = 0;
@@ -98,7 +98,7 @@ static int set_of(const struct sh_mix *m, int64_t place)
     return i;
 }
 
-/* Another key than that of windows, so that both orders have nothing to do with each other. */
+/* The key differs from that of the windows, so the two orders are independent. */
 void sh_mix_order(const struct sh_mix *m, uint64_t seed, int64_t number, struct sh_mix_block *b)
 {
     int taken[SH_MIX_SETS] = {0};

@@ -1,6 +1,7 @@
-/* Best fit, documents in falling order of length. Three kinds of lists share their links: documents of one length, from
- * which they are taken; documents of one row, into which they go; rows with as much room. A document is in one of the
- * first two at a time, so one array holds both. Which amounts of room exist is a tree of bits. */
+/* Best fit decreasing: documents in descending order of length. There are three kinds of linked lists: documents of one
+ * length, from which they are taken; documents of one row, into which they go; rows with the same amount of room. A
+ * document is in one of the first two at a time, so one array holds the links of both. A tree of bits records which
+ * amounts of room exist. */
 #include "io/data/pack.h"
 
 #include "src/base/mem.h"
@@ -9,26 +10,26 @@
 
 enum { BLOCK = 1 << 14, LEVELS = 5 };
 
-/* Bits 0 .. n-1, and for each word of 64 a bit above it that says whether it has any. */
+/* Bits 0 .. n-1, and for each word of 64 bits one bit on the level above that says whether any of them is set. */
 struct bits {
     uint64_t *level[LEVELS];
     int64_t words[LEVELS];
     int n_levels;
 };
 
-/* While rows are made. */
+/* The state while rows are made. */
 struct fit {
     struct sh_pack *p;
     int32_t *head;     /* [T+1] the last document of each length; -1: none */
-    int32_t *roomy;    /* [T+1] a row with so much room; -1: none */
-    int32_t *same;     /* [rows] another row with as much room */
-    struct bits room;  /* amounts of room that a row has */
-    int64_t row_space; /* rows that first and same have memory for */
+    int32_t *roomy;    /* [T+1] a row with this much room; -1: none */
+    int32_t *same;     /* [rows] another row with the same amount of room */
+    struct bits room;  /* set for each amount of room that some row has */
+    int64_t row_space; /* rows for which `first` and `same` have memory */
     int64_t n;         /* rows that are not whole */
     int64_t longest, too_long;
 };
 
-/* n at most 64^LEVELS, of which sequences are far away. */
+/* n is at most 64^LEVELS, far more than the length of any sequence. */
 static struct bits make_bits(int64_t n)
 {
     struct bits b = {0};
@@ -53,7 +54,7 @@ static void set_bit(struct bits *b, int64_t i)
         b->level[l][i / 64] |= UINT64_C(1) << i % 64;
 }
 
-/* Upwards as long as a word becomes empty. */
+/* Continues upwards as long as a word becomes empty. */
 static void clear_bit(struct bits *b, int64_t i)
 {
     for (int l = 0; l < b->n_levels; l++, i /= 64) {
@@ -63,7 +64,8 @@ static void clear_bit(struct bits *b, int64_t i)
     }
 }
 
-/* The least bit that is set from i on; -1: none. Up to a word that has one behind i, then down to its first. */
+/* Find the lowest set bit from i on; -1: none. Goes up to a word that has a set bit after i, then down to the first one
+ * below it. */
 static int64_t next_bit(const struct bits *b, int64_t i)
 {
     for (int l = 0; l < b->n_levels; l++, i = i / 64 + 1) {
@@ -92,7 +94,7 @@ struct sh_piece sh_pack_piece(const struct sh_pack *p, int64_t d, int64_t tokens
     return (struct sh_piece){.document = d, .begin = begin, .places = (int)(places - begin)};
 }
 
-/* The last long document that begins at or before the row. */
+/* Search for the last long document that begins at or before the row. */
 struct sh_piece sh_pack_whole(const struct sh_pack *p, int64_t row)
 {
     int64_t low = 0, high = p->n_longs;
@@ -108,7 +110,7 @@ struct sh_piece sh_pack_whole(const struct sh_pack *p, int64_t row)
         .document = p->longs[low].document, .begin = (row - p->longs[low].row) * p->seq_len, .places = p->seq_len};
 }
 
-/* Memory doubles. */
+/* Add a long document; the memory doubles when it is full. */
 static void add_long(struct sh_pack *p, int64_t document, int64_t whole)
 {
     if ((p->n_longs & (p->n_longs - 1)) == 0)
@@ -117,7 +119,7 @@ static void add_long(struct sh_pack *p, int64_t document, int64_t whole)
     p->whole += whole;
 }
 
-/* Room for one more, a quarter more each time: with 10 million documents twice the memory would be much. */
+/* Add a row. The memory grows by a quarter each time: with 10 million documents doubling would waste too much. */
 static int64_t add_row(struct fit *f)
 {
     if (f->n == f->row_space) {
@@ -130,7 +132,7 @@ static int64_t add_row(struct fit *f)
     return f->n++;
 }
 
-/* Take a row with at least so much room; *room: how much it has. */
+/* Take a row with room for at least `places`; *room: how much it has. */
 static int64_t take_row(struct fit *f, int places, int64_t *room)
 {
     *room = next_bit(&f->room, places);
@@ -154,7 +156,7 @@ static void put_row(struct fit *f, int64_t row, int64_t room)
     set_bit(&f->room, room);
 }
 
-/* From the longest down, each to the front of its row's list. */
+/* Place documents from the longest down, each at the front of its row's list. */
 static void fill_rows(struct fit *f)
 {
     struct sh_pack *p = f->p;
@@ -169,7 +171,8 @@ static void fill_rows(struct fit *f)
         }
 }
 
-/* One document: counted, its whole rows taken, the rest in the list of its length or in a row of its own. */
+/* Add one document: count it, split off its whole rows, and put the rest into the list of its length or into its own
+ * row. */
 static void add_document(struct fit *f, int64_t d, int64_t tokens)
 {
     struct sh_pack *p = f->p;
@@ -189,12 +192,12 @@ static void add_document(struct fit *f, int64_t d, int64_t tokens)
         p->next[d] = f->head[piece.places];
         f->head[piece.places] = (int32_t)d;
     } else {
-        int64_t row = add_row(f); /* which may move p->first */
+        int64_t row = add_row(f); /* this may move p->first */
         p->first[row] = (int32_t)d;
     }
 }
 
-/* In blocks, so that lengths need no memory of their own. */
+/* Read lengths in blocks, so they need no memory for all documents. */
 static sh_rc add_documents(struct fit *f, sh_pack_tokens tokens, const void *ctx)
 {
     int64_t *n = sh_calloc(BLOCK, sizeof *n);
@@ -210,7 +213,7 @@ static sh_rc add_documents(struct fit *f, sh_pack_tokens tokens, const void *ctx
     return rc;
 }
 
-/* What cannot be trained on as it was asked for. */
+/* Refuse documents that cannot be trained on with the given options. */
 static sh_rc check_rows(const struct fit *f, const char *name)
 {
     const struct sh_pack *p = f->p;
@@ -265,7 +268,7 @@ out:
     return rc;
 }
 
-/* Also of one that is zero. */
+/* A zeroed struct is fine. */
 void sh_pack_free(struct sh_pack *p)
 {
     free(p->first);

@@ -2,11 +2,11 @@
 
 #include "src/base/hash.h"
 
-/* Four rounds are enough to be indistinguishable when the halves are long (Luby and Rackoff, 1988). Here they may be
- * one bit, and small data sets are common, so more are taken; a round costs a nanosecond. */
+/* Four rounds are enough to be indistinguishable from random if the halves are long (Luby and Rackoff, 1988). Here a
+ * half may be one bit, and small data sets are common, so there are more rounds; a round costs a nanosecond. */
 enum { ROUNDS = 8 };
 
-/* The least number of bits with 4^bits >= n, so that both halves of the network are equally long. */
+/* Return the least number of bits with 4^bits >= n, so both halves of the network are equally long. */
 static int half_bits(int64_t n)
 {
     int bits = 1;
@@ -15,7 +15,7 @@ static int half_bits(int64_t n)
     return bits;
 }
 
-/* A bijection of 2 * bits bits whatever the round function is: each round can be undone. */
+/* A bijection on 2 * bits bits whatever the round function is: each round can be undone. */
 static uint64_t feistel(uint64_t x, int bits, uint64_t key)
 {
     uint64_t mask = ((uint64_t)1 << bits) - 1;
@@ -28,8 +28,8 @@ static uint64_t feistel(uint64_t x, int bits, uint64_t key)
     return left << bits | right;
 }
 
-/* The network permutes 0 .. 4^bits - 1, at most four times n. Values past the end are sent through again: since they
- * lie on the same cycle as i, the walk comes back below n and stays one to one. */
+/* The network permutes 0 .. 4^bits - 1, at most four times n. Values at or above n are sent through again: because they
+ * are on the same cycle as i, the walk comes back below n, and the mapping stays one to one. */
 int64_t sh_data_permute(int64_t i, int64_t n, uint64_t seed, uint64_t epoch)
 {
     int bits = half_bits(n);

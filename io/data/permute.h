@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Where index i (0 <= i < n, n < 2^62) goes in the order of (seed, epoch); one to one for each key. */
+/* Return the position of index i (0 <= i < n, n < 2^62) in the order of (seed, epoch); one to one for each key. */
 int64_t sh_data_permute(int64_t i, int64_t n, uint64_t seed, uint64_t epoch);
 
 #endif

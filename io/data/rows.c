@@ -1,8 +1,8 @@
-/* Rows of documents. A row of seq_len places has pieces of documents one behind the other, then places that are empty:
+/* Rows of documents. A row of seq_len places has pieces of documents one after the other, then empty places:
  *
  *     tokens    d0 d0 d0 | d1 d1 d1 d1 | 0  0
  *     docs       0  0  0 |  3  3  3  3 | 7  8     where the piece of a place begins: attention does not cross it
- *     targets   the token behind each, or -1: none */
+ *     targets   the next token, or -1: none */
 #include "io/data/rows.h"
 
 #include "io/data/documents.h"
@@ -21,7 +21,7 @@ sh_rc sh_data_rows_pack(const struct sh_data_files *set, const struct sh_data_op
     return sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents, lengths, set, out);
 }
 
-/* Pieces of a row, one at a time. */
+/* Iterates over the pieces of a row. */
 struct walk {
     const struct sh_data_files *set;
     const struct sh_pack *pack;
@@ -30,14 +30,15 @@ struct walk {
     int at;       /* places so far */
 };
 
-/* Rows below `whole` have one piece each, of documents that fill them; the others are lists through pack->next. */
+/* Rows below `whole` are one piece of a document each, which fills the row; the others are lists through pack->next. */
 static struct walk walk_row(const struct sh_data_files *set, const struct sh_pack *pack, int64_t row)
 {
     return (struct walk){
         .set = set, .pack = pack, .row = row, .next = row < pack->whole ? 0 : pack->first[row - pack->whole]};
 }
 
-/* *piece with 0 places: there are no more. A row cannot get longer than it is, even if the file changes under it. */
+/* *piece with 0 places means that there are no more. A row never gets longer than seq_len, even if the file changes
+ * during the run. */
 static sh_rc next_piece(struct walk *w, struct sh_piece *piece)
 {
     int64_t tokens;
@@ -61,7 +62,7 @@ static sh_rc next_piece(struct walk *w, struct sh_piece *piece)
     return SH_OK;
 }
 
-/* Empty places: any token, no target. Each is alone, so that attention there costs nothing. */
+/* Fill empty places: any token, no target. Each is its own document, so attention there costs nothing. */
 static void clear_rest(int at, int n, int32_t *tokens, int32_t *targets, int32_t *docs)
 {
     for (int t = at; t < n; t++) {
@@ -71,7 +72,7 @@ static void clear_rest(int at, int n, int32_t *tokens, int32_t *targets, int32_t
     }
 }
 
-/* ids [places + 1] and mask [places] are scratch. */
+/* Put a piece into a row; ids [places + 1] and mask [places] are scratch. */
 static sh_rc put_piece(const struct sh_data_files *set, const struct sh_piece *piece, int at, int32_t *ids,
                        unsigned char *mask, int32_t *tokens, int32_t *targets, int32_t *docs)
 {
@@ -86,7 +87,7 @@ static sh_rc put_piece(const struct sh_data_files *set, const struct sh_piece *p
     return SH_OK;
 }
 
-/* The scratch is of a full row, since the longest piece is one. */
+/* The scratch has the size of a full row, because the longest piece is one. */
 sh_rc sh_data_rows_read(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int32_t *tokens,
                         int32_t *targets, int32_t *docs)
 {
@@ -110,7 +111,7 @@ out:
     return rc;
 }
 
-/* The tokens are not read, only lengths and masks. */
+/* Tokens are not read, only lengths and masks. */
 sh_rc sh_data_rows_count(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int64_t *unmasked)
 {
     unsigned char *mask = sh_calloc((size_t)set->seq_len, 1);

@@ -1,6 +1,6 @@
-/* Transfers past the page cache (O_DIRECT). A checkpoint is written once and not read soon: through the cache it would
- * push out what the job needs, and compete with it for memory. Direct transfers need addresses, offsets and lengths in
- * whole blocks, so the unaligned ends of a range go through the cache. */
+/* Transfers that bypass the page cache (O_DIRECT). A checkpoint is written once and not read soon: in the cache it
+ * would evict data that the job needs, and compete with the job for memory. Direct transfers need addresses, offsets
+ * and lengths in whole blocks, so the unaligned ends of a range go through the cache. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* O_DIRECT, sync_file_range */
 #endif
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The name may have been replaced between the two opens; then only `fd` is used. */
+/* The name may have been replaced between the two opens; in that case only `fd` is used. */
 static bool is_same_file(int a, int b)
 {
     struct stat x, y;
@@ -22,7 +22,7 @@ static bool is_same_file(int a, int b)
     return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Never fails: where the file system has no O_DIRECT, everything goes through `fd` and the cache. */
+/* Never fails: if the file system has no O_DIRECT, everything goes through `fd` and the cache. */
 void sh_file_direct_open(const char *path, int fd, bool writing, struct sh_file_direct *out)
 {
     int direct = open(path, (writing ? O_RDWR : O_RDONLY) | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
@@ -46,7 +46,8 @@ void sh_file_direct_close(struct sh_file_direct *f)
     f->direct = -1;
 }
 
-/* A file system may take the flag and refuse the transfer; a short one leaves a place that is not aligned. */
+/* Used for unaligned ends, for files without O_DIRECT, and for the rest of a direct write: a file system may accept the
+ * flag and refuse the transfer, and a short transfer ends at an unaligned offset. */
 static sh_rc write_cached(const struct sh_file_direct *f, const char *data, int64_t at, int64_t end)
 {
     if (at == end)
@@ -56,8 +57,8 @@ static sh_rc write_cached(const struct sh_file_direct *f, const char *data, int6
     return SH_OK;
 }
 
-/* EINVAL is what a file system says that takes O_DIRECT at open and not at write; the rest then goes
- * through the cache. */
+/* A file system that accepts O_DIRECT at open but not at write returns EINVAL; the rest then goes through the
+ * cache. */
 static sh_rc write_aligned(const struct sh_file_direct *f, const char *data, int64_t at, int64_t end)
 {
     ssize_t put = 0;
@@ -74,7 +75,7 @@ static sh_rc write_aligned(const struct sh_file_direct *f, const char *data, int
 }
 
 /* Example with blocks of 4 KiB: bytes [1000, 10000) are cached [1000, 4096), direct [4096, 8192), cached [8192, 10000).
- * data[0] stands for the block border at or before `at`, so that memory is aligned as the file is. */
+ * data[0] stands for the block boundary at or before `at`, so memory is aligned in the same way as the file. */
 sh_rc sh_file_direct_write(const struct sh_file_direct *f, const char *data, int64_t at, int64_t end)
 {
     int64_t origin = sh_file_align_down(at), first = sh_file_align_up(at), last = sh_file_align_down(end);
@@ -86,7 +87,7 @@ sh_rc sh_file_direct_write(const struct sh_file_direct *f, const char *data, int
     return write_cached(f, data + (last - origin), last, end);
 }
 
-/* The last pages of a file may be shorter than what is asked for. */
+/* The last page of the file may be shorter than the request. */
 sh_rc sh_file_direct_read(const struct sh_file_direct *f, char *data, int64_t at, int64_t end)
 {
     int64_t origin = sh_file_align_down(at), from = at;

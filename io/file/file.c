@@ -18,7 +18,7 @@
 /* Linux moves at most 2 GiB in one call; a smaller piece also keeps a signal's wait short. */
 enum { PIECE_BYTES = 256 << 20 };
 
-/* For the message: "is a FIFO" tells more than "not a regular file". */
+/* For the message: "is a FIFO" says more than "not a regular file". */
 static const char *file_kind(mode_t mode)
 {
     static const struct {
@@ -64,14 +64,14 @@ static sh_rc open_failed(const char *path, int err)
 
     if (err == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
         return sh_fail(SH_E_DATA,
-                       "open %s: this process may have %llu files open and has them; raise the limit (ulimit -n)", path,
-                       (unsigned long long)limit.rlim_cur);
+                       "open %s: this process has reached its limit of %llu open files; raise the limit (ulimit -n)",
+                       path, (unsigned long long)limit.rlim_cur);
     return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(err));
 }
 
 static sh_rc open_regular(const char *path, int how, int *fd, int64_t *bytes)
 {
-    /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. It means nothing for regular files. */
+    /* O_NONBLOCK: opening a FIFO without a writer would wait forever. The flag has no effect on regular files. */
     int f = open_again(path, how | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (f < 0)
         return open_failed(path, errno);
@@ -89,19 +89,19 @@ sh_rc sh_file_open(const char *path, int *fd, int64_t *bytes)
     return open_regular(path, O_RDONLY, fd, bytes);
 }
 
-/* O_NOFOLLOW: between the first open and this one nobody may put a link in the place of the file. */
+/* O_NOFOLLOW: nobody may replace the file by a link between the first open and this one. */
 sh_rc sh_file_reopen(const char *path, int *fd, int64_t *bytes)
 {
     return open_regular(path, O_RDWR | O_NOFOLLOW, fd, bytes);
 }
 
-/* Bytes of the next call. */
+/* Returns the number of bytes of the next call. */
 static int64_t piece(int64_t bytes)
 {
     return bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
 }
 
-/* Short reads are normal on network file systems; only an end of the file before `bytes` is an error. */
+/* Short reads are normal on network file systems; it is an error only if the file ends before `bytes`. */
 sh_rc sh_file_read(int fd, const char *path, void *data, int64_t bytes, int64_t offset)
 {
     char *to = data;
@@ -112,8 +112,8 @@ sh_rc sh_file_read(int fd, const char *path, void *data, int64_t bytes, int64_t 
         if (got < 0)
             return sh_fail(SH_E_DATA, "read %s at byte %lld: %s", path, (long long)offset, strerror(errno));
         if (got == 0)
-            return sh_fail(SH_E_DATA, "%s ends at byte %lld, %lld bytes too early; was it cut while in use?", path,
-                           (long long)offset, (long long)bytes);
+            return sh_fail(SH_E_DATA, "%s ends at byte %lld, %lld bytes too early; was it truncated while in use?",
+                           path, (long long)offset, (long long)bytes);
         to += got;
         offset += got;
         bytes -= got;
@@ -137,7 +137,7 @@ sh_rc sh_file_write(int fd, const char *path, const void *data, int64_t bytes, i
     return SH_OK;
 }
 
-/* O_EXCL and O_NOFOLLOW: what exists, or a link that somebody put there, is not written into. */
+/* O_EXCL and O_NOFOLLOW: never write into an existing file, or through a link that somebody put there. */
 sh_rc sh_file_create(const char *path, int *fd)
 {
     int f = open_again(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW);
@@ -147,8 +147,8 @@ sh_rc sh_file_create(const char *path, int *fd)
     return SH_OK;
 }
 
-/* For file systems that cannot reserve (NFS before 4.2, Lustre on ZFS): at least ask whether there is room now.
- * posix_fallocate would write a byte to each block instead, which takes as long as the checkpoint itself. */
+/* For file systems that cannot reserve space (NFS before 4.2, Lustre on ZFS): at least ask whether there is room now.
+ * posix_fallocate would write a byte to each block instead, which takes as long as writing the checkpoint. */
 static sh_rc check_room(int fd, const char *path, int64_t bytes)
 {
     struct statvfs st;
@@ -161,8 +161,8 @@ static sh_rc check_room(int fd, const char *path, int64_t bytes)
     return SH_OK;
 }
 
-/* A disk that is too small shows now and not after minutes of writing. Reserved blocks also keep ranks that write side
- * by side from fragmenting the file. */
+/* A disk that is too small is noticed now and not after minutes of writing. Reserving blocks also keeps ranks that
+ * write side by side from fragmenting the file. */
 sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes)
 {
     int status;
@@ -188,23 +188,23 @@ static int sync_again(int fd)
 
 sh_rc sh_file_sync(int fd, const char *path)
 {
-    /* Only an interrupted fsync is tried again: after a failed one the kernel may have dropped the pages, and would
-     * report success. */
+    /* Only an interrupted fsync is tried again: after a failed one the kernel may have dropped the pages, and a second
+     * call would report success. */
     if (sync_again(fd) != 0)
         return sh_fail(SH_E_DATA, "fsync %s: %s", path, strerror(errno));
     return SH_OK;
 }
 
-/* mkdir answers EEXIST for a file of that name, too, so the result is looked at. */
+/* mkdir also answers EEXIST if a file has that name, so check what is there. */
 static sh_rc check_folder(const char *path)
 {
     struct stat st;
-    if (stat(path, &st) != 0 && errno == ENOENT) /* though its name is taken */
-        return sh_fail(SH_E_DATA, "folder %s: a symbolic link to something that is not there", path);
+    if (stat(path, &st) != 0 && errno == ENOENT) /* though mkdir said that it exists */
+        return sh_fail(SH_E_DATA, "folder %s: a symbolic link to something that does not exist", path);
     if (stat(path, &st) != 0)
         return sh_fail(SH_E_DATA, "folder %s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode))
-        return sh_fail(SH_E_DATA, "%s is needed as a folder, but a file has this name", path);
+        return sh_fail(SH_E_DATA, "%s must be a folder, but a file has this name", path);
     return SH_OK;
 }
 

@@ -1,5 +1,5 @@
-/* adapter_config.json of PEFT, written and read. Both directions have one rule: what adapters compute there and here
- * is the same, or the file is refused. So a key that is not known may stand in it only where it is off. */
+/* Writes and reads PEFT's adapter_config.json. One rule holds in both directions: either adapters compute the same in
+ * PEFT and here, or the file is refused. So an unknown key is accepted only if it is off. */
 #include "io/hf/adapter.h"
 
 #include "io/json/json.h"
@@ -16,14 +16,15 @@ enum { CONFIG_MAX = 1 << 20 };
 
 /* ---- writing ---- */
 
-/* "self_attn.q_proj" is "q_proj" in PEFT's lists. */
+/* PEFT's lists have "q_proj" for "self_attn.q_proj". */
 static const char *last_word(const char *name)
 {
     const char *dot = strrchr(name, '.');
     return dot ? dot + 1 : name;
 }
 
-/* The last word of a module's name stands for all modules that end so; where not all of these are adapted, for none. */
+/* Whether the last word of a module's name also matches a module that is not adapted. In PEFT the last word stands for
+ * all modules whose names end with it. */
 static bool stands_for_others(const struct sh_family *f, unsigned targets, int which)
 {
     const char *word = last_word(sh_family_linear_name(f, which));
@@ -35,7 +36,7 @@ static bool stands_for_others(const struct sh_family *f, unsigned targets, int w
     return false;
 }
 
-/* Each name once: two modules may end in the same word. */
+/* List each name once: two modules may end in the same word. */
 static json_t *list_targets(const struct sh_config *cfg)
 {
     const struct sh_family *f = sh_family_of(cfg->model.family);
@@ -58,13 +59,13 @@ static json_t *list_targets(const struct sh_config *cfg)
     return list;
 }
 
-/* PEFT has whole numbers here; others it takes as they are. */
+/* PEFT writes whole numbers here; it accepts fractions, too. */
 static json_t *number(double x)
 {
     return x == floor(x) && fabs(x) < 1e15 ? json_integer((json_int_t)x) : json_real(x);
 }
 
-/* PEFT's r, lora_alpha and use_rslora, from which it computes the same scale as this run. */
+/* PEFT computes the same scale as this run from r, lora_alpha and use_rslora. */
 sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text)
 {
     json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:n, s:b}", "peft_type", "LORA",
@@ -84,7 +85,7 @@ sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **
 
 /* ---- reading ---- */
 
-/* Absent, null, false, 0, "", empty: not used. */
+/* Absent, null, false, 0, "" or empty: the feature is not used. */
 static bool is_off(const json_t *value)
 {
     return !value || json_is_null(value) || json_is_false(value) ||
@@ -94,7 +95,7 @@ static bool is_off(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-/* Keys that are read, or that say nothing of what adapters compute. */
+/* Keys that are read, or that do not affect what adapters compute. */
 static bool is_known(const char *key)
 {
     static const char *const keys[] = {"auto_mapping",
@@ -122,7 +123,7 @@ static bool is_known(const char *key)
     return false;
 }
 
-/* Some ways to begin change the model too, so that the adapters go upon another one than is in its folder. */
+/* Some initializations also change the model, so the adapters no longer fit the model in its folder. */
 static bool begins_with_the_model(const json_t *init)
 {
     return !init || json_is_boolean(init) || json_is_null(init) ||
@@ -130,7 +131,7 @@ static bool begins_with_the_model(const json_t *init)
             (!strcmp(json_string_value(init), "gaussian") || !strcmp(json_string_value(init), "orthogonal")));
 }
 
-/* What is not known is refused where it is set: it may change what adapters compute. */
+/* An unknown key is refused if it is set: it may change what adapters compute. */
 static sh_rc check_unknown(const char *path, json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "peft_type"));
@@ -156,13 +157,13 @@ static sh_rc check_unknown(const char *path, json_t *root)
     return SH_OK;
 }
 
-/* Another rank or scale would be another model; the key says how to have it. */
+/* Another rank or scale would be another model; the message says which key to set. */
 static sh_rc check_numbers(const char *path, json_t *root, const struct sh_config *cfg)
 {
     json_t *r = json_object_get(root, "r"), *alpha = json_object_get(root, "lora_alpha");
     bool rs = json_is_true(json_object_get(root, "use_rslora"));
     if (!json_is_integer(r) || !json_is_number(alpha))
-        return sh_fail(SH_E_DATA, "%s: r or lora_alpha is no number", path);
+        return sh_fail(SH_E_DATA, "%s: r or lora_alpha is not a number", path);
     if (json_integer_value(r) != cfg->lora.rank)
         return sh_fail(SH_E_DATA, "%s: r is %lld, but lora.rank is %d; give lora.rank=%lld", path,
                        (long long)json_integer_value(r), cfg->lora.rank, (long long)json_integer_value(r));
@@ -175,7 +176,8 @@ static sh_rc check_numbers(const char *path, json_t *root, const struct sh_confi
     return SH_OK;
 }
 
-/* What is set in the file and would change what is computed is refused; the rest is compared with the run's keys. */
+/* Keys that are set in the file and would change the computation are refused; the others are compared with the run's
+ * keys. */
 sh_rc sh_hf_adapter_check(const char *folder, const struct sh_config *cfg)
 {
     char *path = sh_path_join(folder, SH_HF_ADAPTER_CONFIG);

@@ -1,4 +1,4 @@
-/* Folders of adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors. Local. */
+/* Adapter folders in PEFT's format: adapter_config.json and adapter_model.safetensors. Local. */
 #ifndef IO_HF_ADAPTER_H
 #define IO_HF_ADAPTER_H
 
@@ -8,13 +8,13 @@
 #define SH_HF_ADAPTER_FILE "adapter_model.safetensors"
 #define SH_HF_ADAPTER_PREFIX "base_model.model." /* before the names of the model's modules */
 
-/* adapter_config.json of a run with cfg->lora; *text freed with free().
- *   base  in  what it names as the model; NULL, "": nothing */
+/* Make the adapter_config.json of a run with cfg->lora; *text is freed with free().
+ *   base  in  the model that the file names as its base; NULL, "": none */
 sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text);
 
-/* Whether a folder's adapters are what cfg->lora says. Names and shapes are compared when the tensors are read.
- * Errors: SH_E_DATA: no adapter_config.json, or one that is damaged; another rank or scale, with the key; anything that is
- * not done here, by name. */
+/* Check that a folder's adapters are what cfg->lora says. Names and shapes are compared when the tensors are read.
+ * Errors: SH_E_DATA: adapter_config.json is missing or damaged; another rank or scale, with the key; any feature that
+ * is not implemented here, by name. */
 sh_rc sh_hf_adapter_check(const char *folder, const struct sh_config *cfg);
 
 #endif

@@ -1,6 +1,6 @@
-/* The base of a checkpoint of adapters, read block by block for a merge. The base is a folder of transformers or a
- * checkpoint; the result is W + scale B A. While it is read, a sum of its numbers is made and compared with the one
- * in the checkpoint at the end, so that adapters are never merged with another base than theirs. */
+/* Reads the base of an adapter checkpoint block by block for a merge. The base is a folder of transformers or a
+ * checkpoint; the result is W + scale B A. During the read a checksum of the base's numbers is computed, and at the end
+ * it is compared with the one in the checkpoint, so adapters are never merged with a base other than their own. */
 #include "io/hf/base.h"
 
 #include "io/checkpoint/digest.h"
@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Of one matrix: A [rank,in] and B [out,rank]; a NULL: it is not adapted. */
+/* The adapters of one matrix: A [rank,in] and B [out,rank]; a NULL: it is not adapted. */
 struct sh_hf_pair {
     float *a, *b;
     int64_t rank, in, out;
@@ -25,7 +25,7 @@ struct sh_hf_pair {
 
 /* ---- adapters ---- */
 
-/* A whole tensor, block by block, which are compared with their digests. Freed with free(). */
+/* Read a whole tensor block by block; the blocks are compared with their digests. Freed with free(). */
 static sh_rc read_tensor(const struct sh_ckpt_index *index, int fd, const char *path, const struct sh_ckpt_entry *e,
                          float **out)
 {
@@ -37,7 +37,7 @@ static sh_rc read_tensor(const struct sh_ckpt_index *index, int fd, const char *
     return rc;
 }
 
-/* "x.q_proj.weight" has "x.q_proj.lora_A.weight"; NULL: it has none. */
+/* Find the adapter of a tensor: of "x.q_proj.weight" it is "x.q_proj.lora_A.weight"; NULL: it has none. */
 static const struct sh_ckpt_entry *find_adapter(const struct sh_ckpt_index *index, const struct sh_ckpt_tensor *t,
                                                 enum sh_param_role which)
 {
@@ -52,7 +52,7 @@ static const struct sh_ckpt_entry *find_adapter(const struct sh_ckpt_index *inde
     return at < 0 ? NULL : &index->entry[at];
 }
 
-/* Both matrices or none. Those of [in,out] weights have the same shapes: PEFT does not turn them. */
+/* Read both matrices or none. Adapters of [in,out] weights have the same shapes: PEFT does not transpose them. */
 static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd, const struct sh_ckpt_tensor *t,
                        struct sh_hf_pair *pair, int64_t *used)
 {
@@ -62,7 +62,8 @@ static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, 
     if (!x && !y)
         return SH_OK;
     if (!x || !y || t->ndim != 2 || x->ndim != 2 || y->ndim != 2)
-        return sh_fail(SH_E_DATA, "%s: %s has one adapter of two, or of another kind", b->of, t->name);
+        return sh_fail(SH_E_DATA, "%s: %s has only one of its two adapters, or adapters of another kind", b->of,
+                       t->name);
     in = t->dim[b->w_in_out ? 0 : 1];
     out = t->dim[b->w_in_out ? 1 : 0];
     if (x->dim[1] != in || y->dim[0] != out || x->dim[0] != y->dim[1])
@@ -77,19 +78,19 @@ static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, 
     return read_tensor(index, fd, b->of, y, &pair->b);
 }
 
-/* All of them must belong to a weight of this model, or the checkpoint is another model's. */
+/* Every adapter must belong to a weight of this model, or the checkpoint is another model's. */
 static sh_rc read_pairs(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd)
 {
     int64_t used = 0;
     for (int i = 0; i < b->set->n_tensors; i++)
         SH_TRY(read_pair(b, index, fd, &b->set->tensors[i], &b->pair[i], &used));
     if (used < index->n)
-        return sh_fail(SH_E_DATA, "%s has %lld tensors that are adapters of nothing in this model", b->of,
+        return sh_fail(SH_E_DATA, "%s has %lld adapter tensors that fit no weight of this model", b->of,
                        (long long)(index->n - used));
     return SH_OK;
 }
 
-/* What the checkpoint says of its base, and all that it adds to it. */
+/* Read what the checkpoint says about its base, and all its adapters. */
 static sh_rc read_adapters(struct sh_hf_base *b, char **noted)
 {
     struct sh_ckpt_index index = {0};
@@ -112,14 +113,14 @@ out:
 
 /* ---- the base ---- */
 
-/* What unpacking needs of a folder: bytes of an entry, wherever its file has them. */
+/* The sh_hf_nf4_read_fn for unpacking: reads bytes of an entry from its file. */
 static sh_rc read_bytes(void *arg, const struct sh_st_entry *e, int64_t at, int64_t n, void *to)
 {
     const struct sh_hf_base *b = arg;
     return sh_file_read(b->fd[e->file], b->file[e->file], to, n, e->at + at);
 }
 
-/* Of weights that the folder has packed. */
+/* Read the small tensors, such as scales, of weights that are packed in the folder. */
 static sh_rc read_packing(struct sh_hf_base *b)
 {
     if (b->match.n_packed && !b->as_packed)
@@ -133,7 +134,7 @@ static sh_rc read_packing(struct sh_hf_base *b)
     return SH_OK;
 }
 
-/* A folder's files stay open while blocks of them are read. */
+/* A folder's files stay open while their blocks are read. */
 static sh_rc open_folder(struct sh_hf_base *b, const char *family)
 {
     int64_t bytes;
@@ -150,7 +151,7 @@ static sh_rc open_folder(struct sh_hf_base *b, const char *family)
     return read_packing(b);
 }
 
-/* Any order of tensors in the file: each is found by its name. */
+/* Tensors may be in any order in the file: each is found by name. */
 static sh_rc open_checkpoint(struct sh_hf_base *b)
 {
     SH_TRY(sh_ckpt_index_read(b->path, &b->checkpoint));
@@ -164,7 +165,7 @@ static sh_rc open_checkpoint(struct sh_hf_base *b)
     return sh_ckpt_index_open_data(&b->checkpoint, b->path, &b->checkpoint_fd);
 }
 
-/* Adapters make good what packing has lost, and so belong to the packed base. */
+/* Adapters make up for what packing has lost, so they belong to the packed base. */
 static sh_rc check_packing(const struct sh_hf_base *b)
 {
     if (b->as_packed && !b->packed)
@@ -183,8 +184,8 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* The scale is that of the run: alpha / rank, or alpha / sqrt(rank) with use_rslora. Also after a failure the caller
- * closes. */
+/* The scale is that of the run: alpha / rank, or alpha / sqrt(rank) with use_rslora. The caller must close the base
+ * even after a failure. */
 sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
                       const struct sh_ckpt_set *set, struct sh_hf_base *out)
 {
@@ -210,7 +211,7 @@ sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const st
     return rc;
 }
 
-/* Right for a base that was opened in part. */
+/* Also works for a base that was only partly opened. */
 void sh_hf_base_close(struct sh_hf_base *b)
 {
     for (int64_t i = 0; b->fd && i < b->folder.n_files; i++) {
@@ -236,7 +237,8 @@ void sh_hf_base_close(struct sh_hf_base *b)
 
 /* ---- blocks ---- */
 
-/* Elements [first, first + n) of a weight that the folder has packed: whole blocks, as blocks of checkpoints are. */
+/* Read and unpack elements [first, first + n) of a weight that is packed in the folder. They are whole packed blocks,
+ * because checkpoint blocks are. */
 static sh_rc read_unpacked(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
     const struct sh_hf_nf4 *w = b->match.nf4[tensor];
@@ -259,7 +261,7 @@ static sh_rc read_unpacked(const struct sh_hf_base *b, int tensor, int64_t first
     return rc;
 }
 
-/* Blocks are read by several threads at once, which all add to one sum: the sum has no order. */
+/* Several threads read blocks at once, and all add to one checksum, which does not depend on the order. */
 static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
     const struct sh_st_entry *e;
@@ -277,8 +279,9 @@ static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, i
     return SH_OK;
 }
 
-/* Of the numbers as they were kept, packed or rounded, which x [n] becomes where they are to be read so. Those that the folder
- * has packed are what unpacking gives already; packing them once more need not give it again. */
+/* Add the numbers to the checksum in the form in which training used them, packed or rounded; x [n] is changed to that
+ * form if the caller wants it. Weights that are packed in the folder already are in that form: packing the unpacked
+ * numbers once more need not reproduce them. */
 static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *x, void *spare)
 {
     bool there = b->match.nf4 && b->match.nf4[tensor], packed = b->packed && b->set->packed[tensor] && !there;
@@ -297,8 +300,7 @@ static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t 
     free(rounded);
 }
 
-/* W + scale B A, in double and rounded to float32 once. Matrices of [in,out] have their elements the other way
- * round. */
+/* Compute W + scale B A in double and round it to float32 once. In [in,out] matrices rows and columns are swapped. */
 static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, int64_t first, int64_t n, float *x)
 {
     int64_t columns = b->w_in_out ? p->out : p->in;
@@ -312,7 +314,7 @@ static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, 
     }
 }
 
-/* First the sum, which is of the base alone; then what the adapters add. */
+/* Updates the checksum first, which is of the base alone; then adds the adapters' product. */
 sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
     SH_TRY(read_plain(b, tensor, first, n, out, spare));
@@ -322,13 +324,13 @@ sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n
     return SH_OK;
 }
 
-/* After all has been read: the sum is of the whole base. */
+/* Call after everything has been read: the checksum is of the whole base. */
 sh_rc sh_hf_base_check(const struct sh_hf_base *b)
 {
     if (b->sum == b->noted)
         return SH_OK;
     return sh_fail(SH_E_DATA,
-                   "%s was trained on other numbers than those in %s; give --base with the folder or checkpoint that "
+                   "%s was trained on numbers other than those in %s; give --base with the folder or checkpoint that "
                    "it began with",
                    b->of, b->path);
 }

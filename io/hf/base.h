@@ -1,4 +1,5 @@
-/* The model that a checkpoint of adapters was trained on, read block by block with what the adapters add. Inside io/hf; local. */
+/* Reads the base model of an adapter checkpoint block by block and adds the adapters' product to it. Inside io/hf;
+ * local. */
 #ifndef IO_HF_BASE_H
 #define IO_HF_BASE_H
 
@@ -10,36 +11,37 @@ struct sh_hf_pair;
 
 struct sh_hf_base {
     char *path;                    /* of the base */
-    const char *of;                /* the checkpoint of adapters */
+    const char *of;                /* the adapter checkpoint */
     const struct sh_ckpt_set *set; /* the model's tensors */
-    uint64_t noted, sum;           /* of its numbers: as the checkpoint has it, and of those read so far */
-    bool packed;                   /* it was computed with as packed in four bits where set->packed says so */
-    bool as_packed;                /* and what is read is that too */
-    bool rounded;                  /* it was computed with as bfloat16 has it */
+    uint64_t noted, sum;           /* checksums of its numbers: from the checkpoint, and of those read so far */
+    bool packed;                   /* training used it packed in four bits, where set->packed says so */
+    bool as_packed;                /* the numbers returned are the packed ones too */
+    bool rounded;                  /* training used it rounded to bfloat16 */
     bool w_in_out;
     double scale;
     struct sh_hf_pair *pair;   /* [tensors of the set] */
-    struct sh_st_index folder; /* of a folder of transformers */
+    struct sh_st_index folder; /* if the base is a folder of transformers */
     struct sh_hf_match match;
     int *fd; /* [folder.n_files] */
     char **file;
-    struct sh_ckpt_index checkpoint; /* or of a checkpoint */
-    int64_t *place;                  /* [tensors of the set] in it */
+    struct sh_ckpt_index checkpoint; /* if the base is a checkpoint */
+    int64_t *place;                  /* [tensors of the set] the tensor's number in it */
     int checkpoint_fd;
 };
 
-/* `path`: a folder of transformers or a checkpoint; NULL: as the checkpoint of adapters `of` says. `as_packed`: see above. All
- * adapters are read.
- * Errors: SH_E_USAGE: `of` has no adapters, or its base was not packed; the base is only there packed, and wanted otherwise;
- * SH_E_DATA: something cannot be read or does not fit. Close it in any case. */
+/* `path`: a folder of transformers or a checkpoint; NULL: the base that the adapter checkpoint `of` names. `as_packed`:
+ * see above. Reads all adapters.
+ * Errors: SH_E_USAGE: `of` has no adapters; its base was not packed, though as_packed is set; the base exists only
+ * packed, and as_packed is not set; SH_E_DATA: something cannot be read or does not fit. Always close it, also after an
+ * error. */
 sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
                       const struct sh_ckpt_set *set, struct sh_hf_base *out);
 void sh_hf_base_close(struct sh_hf_base *b);
 
-/* As sh_hf_stream's read. Each block is to be read once. */
+/* The `read` of struct sh_hf_stream. Each block must be read exactly once. */
 sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare);
 
-/* When all of it was read. Errors: SH_E_DATA: the adapters were trained on other numbers. */
+/* Check the sum after everything was read. Errors: SH_E_DATA: the adapters were trained on other numbers. */
 sh_rc sh_hf_base_check(const struct sh_hf_base *b);
 
 #endif

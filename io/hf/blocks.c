@@ -12,7 +12,7 @@
 
 /* ---- rotary positions ---- */
 
-/* 1: the block has positions. */
+/* Whether a list follows an interval. In the list, 1 means that the block has positions. */
 static bool follows(const json_t *list, long long blocks, long long interval)
 {
     for (long long i = 0; i < blocks; i++)
@@ -21,7 +21,7 @@ static bool follows(const json_t *list, long long blocks, long long interval)
     return true;
 }
 
-/* The first block without positions says the interval that the others must follow. */
+/* The first block without positions determines the interval that the others must follow. */
 static long long interval_of(const json_t *list, long long blocks)
 {
     for (long long i = 0; i < blocks; i++)
@@ -50,12 +50,12 @@ sh_rc sh_hf_blocks_positions(struct sh_hf_reader *r)
     if (!are_switches(list) || (long long)json_array_size(list) < blocks)
         return sh_fail(SH_E_USAGE, "%s: " NO_ROPE " must have 0 or 1 for each of %lld blocks", r->place, blocks);
     if (follows(list, blocks, sh_hf_whole(r, SH_HF_NO_ROPE)))
-        return SH_OK; /* beyond the last block, perhaps */
+        return SH_OK; /* perhaps beyond the last block */
     interval = interval_of(list, blocks);
     if (!follows(list, blocks, interval))
         return sh_fail(SH_E_USAGE,
-                       "%s: " NO_ROPE ": blocks without positions have one distance here, as "
-                       "no_rope_layer_interval says it",
+                       "%s: " NO_ROPE ": blocks without positions must be evenly spaced here, as "
+                       "no_rope_layer_interval says",
                        r->place);
     snprintf(r->value[SH_HF_NO_ROPE], sizeof r->value[0], "%lld", interval);
     return SH_OK;
@@ -68,7 +68,7 @@ static bool is_word(const json_t *value, const char *word)
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 
-/* Types of blocks are two words. */
+/* A block has one of two types. */
 static sh_rc check_types(const struct sh_hf_reader *r, const json_t *list)
 {
     size_t i;
@@ -87,7 +87,7 @@ static sh_rc check_types(const struct sh_hf_reader *r, const json_t *list)
     return SH_OK;
 }
 
-/* Each block of this number has no window, in classes that say it so. */
+/* Return sliding_window_pattern n, for classes that have it: every n-th block has no window. */
 static long long pattern_of(const struct sh_hf_reader *r)
 {
     json_t *said = sh_hf_find(r->root, PATTERN);
@@ -102,8 +102,9 @@ static sh_rc check_pattern(const struct sh_hf_reader *r)
     return sh_fail(SH_E_USAGE, "%s: " PATTERN " must be a whole number from 1 on", r->place);
 }
 
-/* Whether block i has the window: as the list says; without one the blocks from max_window_layers on have it, or in a
- * class that has no such key those without positions. */
+/* Whether block i has the window. The list decides. Without one, it depends on the class: all blocks except every n-th
+ * by the pattern, or the blocks from max_window_layers on, or, in a class without either key, those
+ * without positions. */
 static bool slides(const struct sh_hf_reader *r, long long i)
 {
     json_t *list = sh_hf_find(r->root, TYPES), *first = sh_hf_find(r->root, "max_window_layers");
@@ -120,7 +121,7 @@ static bool slides(const struct sh_hf_reader *r, long long i)
     return interval > 0 && (i + 1) % interval == 0;
 }
 
-/* As many as a model may have: beyond that model.n_layers is refused. */
+/* The number of blocks, up to the most that a model may have: with more, model.n_layers is refused. */
 static long long blocks_of(const struct sh_hf_reader *r)
 {
     enum { MOST = 10000 };
@@ -129,7 +130,8 @@ static long long blocks_of(const struct sh_hf_reader *r)
     return blocks < MOST ? blocks : MOST;
 }
 
-/* The first block from i on that has the window, or has none; as many as there are blocks: there is none such. */
+/* Return the first block from i on that has the window (or, without `window`, that has none); the number of blocks if
+ * there is no such block. */
 static long long next_of(const struct sh_hf_reader *r, long long i, bool window)
 {
     long long blocks = blocks_of(r);
@@ -147,7 +149,8 @@ static bool window_follows(const struct sh_hf_reader *r, long long first, long l
     return true;
 }
 
-/* Which blocks from the first on have none: 0 or a number of blocks, as model.full_attention_interval; -1: neither. */
+/* Return model.full_attention_interval for the blocks from `first` on that have no window: 0 or a number of blocks; -1:
+ * no interval describes them. */
 static long long full_interval(const struct sh_hf_reader *r, long long first)
 {
     long long full = next_of(r, first, false) + 1; /* counted from 1 */
@@ -160,7 +163,7 @@ static long long full_interval(const struct sh_hf_reader *r, long long first)
     return -1;
 }
 
-/* Whether any block has the window. use_sliding_window is off where it is absent. */
+/* Whether any block has the window. use_sliding_window is off if it is absent. */
 static sh_rc is_used(const struct sh_hf_reader *r, bool *used)
 {
     json_t *list = sh_hf_find(r->root, TYPES);
@@ -175,7 +178,7 @@ static sh_rc is_used(const struct sh_hf_reader *r, bool *used)
     return SH_OK;
 }
 
-/* In tokens; 0: none. */
+/* Read the window, in tokens; 0: none. */
 static sh_rc window_of(const struct sh_hf_reader *r, const json_t *said, long long *window)
 {
     bool used;
@@ -184,12 +187,12 @@ static sh_rc window_of(const struct sh_hf_reader *r, const json_t *said, long lo
     if (!r->f->window || json_is_null(said) || sh_hf_is_named("sliding_window", r->so_far->hf.ignore))
         return SH_OK;
     if (said && !json_is_integer(said))
-        return sh_fail(SH_E_USAGE, "%s: sliding_window is %s, where a number is wanted", r->place, sh_json_is(said));
+        return sh_fail(SH_E_USAGE, "%s: sliding_window is %s, but must be a number", r->place, sh_json_is(said));
     SH_TRY(is_used(r, &used));
     if (used && said && json_integer_value(said) < 1)
         return sh_fail(SH_E_USAGE, "%s: sliding_window %lld leaves nothing to attend to", r->place,
                        (long long)json_integer_value(said));
-    /* The class's default counts when the key is absent. */
+    /* If the key is absent, the class's default applies. */
     if (used)
         *window = said ? json_integer_value(said) : strtoll(r->f->window, NULL, 10);
     return SH_OK;
@@ -203,7 +206,7 @@ static sh_rc give_number(const struct sh_hf_reader *r, const char *key, long lon
     return r->give(r->to, key, text);
 }
 
-/* Sequences of the window's length or less see no difference. */
+/* Sequences no longer than the window see no difference. */
 static sh_rc check_seen(const struct sh_hf_reader *r, long long window)
 {
     long long seq = r->so_far->training.seq_len;
@@ -211,13 +214,13 @@ static sh_rc check_seen(const struct sh_hf_reader *r, long long window)
     if (window >= sh_hf_whole(r, SH_HF_POSITIONS) || (seq && window >= seq))
         return SH_OK;
     return sh_fail(SH_E_USAGE,
-                   "%s: " TYPES ": blocks with the sliding window of %lld are neither all from one on, "
-                   "nor all of these but each n-th, as model.full_attention_interval says it; give a training.seq_len "
+                   "%s: " TYPES ": blocks with the sliding window of %lld are neither all blocks from one on, "
+                   "nor all of these except every n-th, as model.full_attention_interval says; give a training.seq_len "
                    "of at most %lld",
                    r->place, window, window);
 }
 
-/* Where these blocks differ in more than the window, it cannot be left out. */
+/* If blocks with a window differ in more than the window, it cannot be left out. */
 static sh_rc check_local(const struct sh_hf_reader *r)
 {
     bool used = false;
@@ -251,7 +254,7 @@ sh_rc sh_hf_blocks_window(const struct sh_hf_reader *r)
 
 /* ---- keys ---- */
 
-/* The last three of classes whose blocks differ. */
+/* The last three are for classes whose blocks differ. */
 static const char *const window_keys[] = {"sliding_window", "use_sliding_window", "max_window_layers", TYPES};
 enum { WINDOW_KEYS = sizeof window_keys / sizeof *window_keys };
 

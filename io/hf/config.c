@@ -14,20 +14,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Reads config.json of a model and gives the keys of our configuration their values. Unknown keys are refused if they
- * could change the mathematics. */
+/* Reads the config.json of a model and sets the keys of our configuration. Unknown keys are refused if they could
+ * change the mathematics. */
 
 /* ---- values ---- */
 
-/* What a class without such a key computes. */
+/* What a class that has no such key computes. */
 static const char *const off[SH_HF_VALUES] = {[SH_HF_TIED] = "false",
                                               [SH_HF_ATTENTION_BIAS] = "false",
                                               [SH_HF_MLP_BIAS] = "false",
                                               [SH_HF_NO_ROPE] = "0",
                                               [SH_HF_SCALAR] = "0"};
 
-/* Some families have two spellings of a value; the first one wins. Absent values have the default of the family's
- * class, as transformers would take. */
+/* Some families have two spellings of a value; the first one found wins. An absent value has the default of the
+ * family's class, as in transformers. */
 static sh_rc read_value(struct sh_hf_reader *r, int v)
 {
     for (int k = 0; k < 2; k++) {
@@ -39,7 +39,7 @@ static sh_rc read_value(struct sh_hf_reader *r, int v)
     return SH_OK;
 }
 
-/* What follows from the width and the heads. Sizes that are none are refused with their key. */
+/* Derive the values that follow from the width and the heads. Impossible sizes are refused with their key. */
 static sh_rc derive(struct sh_hf_reader *r)
 {
     long long dim = sh_hf_whole(r, SH_HF_DIM), heads = sh_hf_whole(r, SH_HF_HEADS);
@@ -50,14 +50,15 @@ static sh_rc derive(struct sh_hf_reader *r)
     if (strcmp(r->value[SH_HF_HEAD_DIM], "=") != 0)
         return SH_OK;
     if (heads < 1 || dim % heads != 0)
-        /* The message has the file's own names of both. */
+        /* The message has the file's own names for both. */
         return sh_fail(SH_E_USAGE, "%s: %s %lld is not a multiple of %s %lld", r->place, r->f->key[SH_HF_DIM][0], dim,
                        r->f->key[SH_HF_HEADS][0], heads);
     snprintf(r->value[SH_HF_HEAD_DIM], sizeof r->value[0], "%lld", dim / heads);
     return SH_OK;
 }
 
-/* "=" in a default means that it follows from others; see derive(). rope_theta is given with the other rotary keys. */
+/* "=" as a default means that the value follows from others; see derive(). rope_theta is set with the other rotary
+ * keys. */
 static sh_rc give_values(struct sh_hf_reader *r)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
@@ -74,7 +75,7 @@ static sh_rc give_values(struct sh_hf_reader *r)
 
 /* ---- what must be as it is here ---- */
 
-/* Words and truth values: "false" in a must stands for the JSON value false. */
+/* Compare with a word or a boolean: "false" in a must stands for the JSON value false. */
 static bool is_word(const json_t *value, const char *word)
 {
     if (json_is_boolean(value))
@@ -82,8 +83,8 @@ static bool is_word(const json_t *value, const char *word)
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 
-/* A key that must have one of some words, where another one would be another model. Absent means the default, which is
- * the first. */
+/* Check a key that must have one of a few words, because any other word would be another model. An absent key means the
+ * default, which is the first. */
 static sh_rc check_must(const struct sh_hf_reader *r, const struct sh_hf_must *m)
 {
     json_t *value = sh_hf_find(r->root, m->key);
@@ -95,7 +96,7 @@ static sh_rc check_must(const struct sh_hf_reader *r, const struct sh_hf_must *m
 
 /* ---- keys that nobody knows ---- */
 
-/* Each key is in one of these lists: values, musts, plain ones of the family, rotary positions, and blocks. */
+/* A known key is in one of these lists: values, musts, plain keys of the family, rotary positions, and blocks. */
 static bool is_known(const struct sh_hf_reader *r, const char *key)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
@@ -108,13 +109,13 @@ static bool is_known(const struct sh_hf_reader *r, const char *key)
     for (size_t i = 0; i < sizeof r->f->plain / sizeof *r->f->plain && r->f->plain[i]; i++)
         if (strcmp(r->f->plain[i], key) == 0)
             return true;
-    /* It has been looked at by check_packing(). */
+    /* check_packing() has checked it. */
     if (strcmp(key, "quantization_config") == 0)
         return true;
     return sh_hf_rope_is_key(r->f, key) || sh_hf_blocks_is_key(r->f, key);
 }
 
-/* All unknown keys in one message, so that a user has to start once only. */
+/* All unknown keys are in one message, so a user does not have to find them one start at a time. */
 static sh_rc check_unknown(const struct sh_hf_reader *r)
 {
     const char *ignore = r->so_far->hf.ignore, *key, *dropout = NULL;
@@ -123,7 +124,7 @@ static sh_rc check_unknown(const struct sh_hf_reader *r)
     size_t used = 0;
     json_object_foreach(r->root, key, value)
     {
-        /* Named dropouts are only noted; they have no part in an inference. */
+        /* Dropouts are only logged; they are not used in inference. */
         bool named = sh_hf_is_named(key, ignore);
         if (sh_hf_is_dropout(key) && !sh_hf_plain_value(value))
             dropout = key;
@@ -135,23 +136,23 @@ static sh_rc check_unknown(const struct sh_hf_reader *r)
     }
     if (used)
         return sh_fail(SH_E_USAGE,
-                       "%s: not known here, and it may change the mathematics: %s; model.hf_ignore names what is to "
-                       "be left out",
+                       "%s: not known here, and it may change the mathematics: %s; name keys in model.hf_ignore to "
+                       "leave them out",
                        r->place, all);
     if (dropout)
-        sh_log_info("%s: its dropouts are left out: training has none here", r->place);
+        sh_log_info("%s: its dropouts are ignored: training has none here", r->place);
     return SH_OK;
 }
 
 /* ---- the file ---- */
 
-/* With the nearest known name, since most are typed by hand or are a new version of a known one. */
+/* Suggest the nearest known name, because most unknown ones are typed by hand or are a new version of a known one. */
 static sh_rc unknown_type(const struct sh_hf_reader *r, const char *type)
 {
     const char *names[64], *near;
     char shown[SH_CONFIG_SHOWN];
     int n = 0;
-    /* The table has fewer rows than 64. */
+    /* The table has fewer than 64 rows. */
     for (const struct sh_hf_family *f; (f = sh_hf_family_row(n)) && n < 64; n++)
         names[n] = f->type;
     near = sh_str_nearest(type, n, names);
@@ -159,7 +160,7 @@ static sh_rc unknown_type(const struct sh_hf_reader *r, const char *type)
                    near ? "; nearest is " : "", near ? near : "");
 }
 
-/* Of packed weights those of bitsandbytes in nf4 are read, for a frozen base. */
+/* The only packed weights that are read are nf4 of bitsandbytes, for a frozen base. */
 static sh_rc check_packing(const struct sh_hf_reader *r)
 {
     json_t *said = sh_hf_find(r->root, "quantization_config");
@@ -173,7 +174,7 @@ static sh_rc check_packing(const struct sh_hf_reader *r)
                    r->place);
 }
 
-/* Code and packed weights first: with these the rest of the file does not say what is computed. */
+/* Check for code and packed weights first: with these, the rest of the file does not determine what is computed. */
 static sh_rc choose_family(struct sh_hf_reader *r)
 {
     const char *type = json_string_value(json_object_get(r->root, "model_type"));
@@ -192,11 +193,11 @@ static sh_rc choose_family(struct sh_hf_reader *r)
     return SH_OK;
 }
 
-/* Musts and unknown keys before values: they say whether the values mean what they seem to. */
+/* Musts and unknown keys are checked before values: they decide whether the values mean what they seem to. */
 static sh_rc read_root(struct sh_hf_reader *r)
 {
     if (!json_is_object(r->root))
-        return sh_fail(SH_E_DATA, "%s: it is %s, no object", r->place, sh_json_is(r->root));
+        return sh_fail(SH_E_DATA, "%s: it is %s, not an object", r->place, sh_json_is(r->root));
     SH_TRY(choose_family(r));
     for (size_t i = 0; i < sizeof r->f->must / sizeof *r->f->must && r->f->must[i].key; i++)
         SH_TRY(check_must(r, &r->f->must[i]));
@@ -206,15 +207,15 @@ static sh_rc read_root(struct sh_hf_reader *r)
     return sh_hf_blocks_window(r);
 }
 
-/* A name like meta-llama/Llama-3.2-1B is a folder once it was downloaded. */
+/* A name like meta-llama/Llama-3.2-1B is a folder only once it has been downloaded. */
 static sh_rc check_folder(const char *folder)
 {
     struct stat st;
     if (stat(folder, &st) != 0)
         return sh_fail(SH_E_DATA,
-                       "model.hf_assets_path: %s is no folder here; nothing is downloaded: `hf download` does that",
+                       "model.hf_assets_path: %s is not a folder here; nothing is downloaded: `hf download` does that",
                        folder);
-    return S_ISDIR(st.st_mode) ? SH_OK : sh_fail(SH_E_DATA, "model.hf_assets_path: %s is no folder", folder);
+    return S_ISDIR(st.st_mode) ? SH_OK : sh_fail(SH_E_DATA, "model.hf_assets_path: %s is not a folder", folder);
 }
 
 static sh_rc read_and_free(struct sh_hf_reader *r)
@@ -224,8 +225,8 @@ static sh_rc read_and_free(struct sh_hf_reader *r)
     return rc;
 }
 
-/* From memory, for tests of damaged and hostile texts. `give` is called with keys of our configuration and values as
- * text. */
+/* Reads from memory, for tests with damaged and hostile texts. `give` is called with keys of our configuration and
+ * values as text. */
 sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config *so_far, const char *place,
                          sh_config_give_value give, void *to)
 {
@@ -234,7 +235,7 @@ sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config 
     return read_and_free(&r);
 }
 
-/* The folder's tokenizer is the model's, where none is named. */
+/* If no tokenizer is configured, use the one in the model's folder. */
 static sh_rc give_tokenizer(const struct sh_hf_reader *r)
 {
     const char *folder = r->so_far->hf.assets_path;
@@ -245,7 +246,7 @@ static sh_rc give_tokenizer(const struct sh_hf_reader *r)
     return there && !r->so_far->hf.tokenizer[0] ? r->give(r->to, "model.tokenizer", folder) : SH_OK;
 }
 
-/* From the folder of so_far->model.hf_assets_path. `so_far` is what other sources have set already. */
+/* Reads from the folder so_far->hf.assets_path. `so_far` is the configuration from the sources read earlier. */
 sh_rc sh_hf_config_read(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to)
 {
     struct sh_hf_reader r = {.so_far = so_far, .place = place, .give = give, .to = to};

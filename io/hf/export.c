@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Names as config.json has them in dtype. */
+/* Names of types as in config.json's dtype. */
 static const struct {
     int file_type;
     const char *name;
@@ -23,7 +23,7 @@ static const struct {
                           [SH_MOVE_F16] = {SH_ST_F16, "float16"},
                           [SH_MOVE_BF16] = {SH_ST_BF16, "bfloat16"}};
 
-/* What stands beside the weights and does not follow from them. */
+/* Files that accompany the weights and do not follow from them. */
 /* clang-format off */
 static const char *const beside[] = {
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -31,7 +31,7 @@ static const char *const beside[] = {
 };
 /* clang-format on */
 
-/* An entry of the layout, without a place. */
+/* Make an entry of the layout, without a place. */
 static struct sh_st_entry describe(const char *name, int ndim, const int64_t *dim, int64_t elems,
                                    enum sh_move_type type)
 {
@@ -41,7 +41,7 @@ static struct sh_st_entry describe(const char *name, int ndim, const int64_t *di
     return e;
 }
 
-/* From our configuration, and what only the source knows. */
+/* Make config.json from our configuration, and from the source for what only it knows. */
 static sh_rc print_config(const struct sh_config *cfg, const struct sh_hf_export *o, char **text)
 {
     char *source;
@@ -80,7 +80,7 @@ struct export
     struct sh_st_writing w;
 };
 
-/* Local and equal on all ranks. */
+/* Local, with the same result on all ranks. */
 static sh_rc lay_out(struct export *x)
 {
     const struct sh_ckpt_set *set = x->set;
@@ -95,19 +95,19 @@ static sh_rc lay_out(struct export *x)
     return rc;
 }
 
-/* Rank 0 makes the folder and the files; the others open them after share_name(). */
+/* Rank 0 creates the folder and the files; the other ranks open them after share_name(). */
 static sh_rc create(struct export *x)
 {
     return x->rank == 0 ? sh_st_writing_create(&x->w) : SH_OK;
 }
 
-/* Collective: the temporary name is random, so rank 0's is everybody's. */
+/* Collective: the temporary name is random, so all ranks use rank 0's. */
 static sh_rc share_name(struct export *x)
 {
     return sh_mesh_bcast(x->w.temp, sizeof x->w.temp, 0);
 }
 
-/* This rank's pieces of the parameters, converted to the export's type as they are written. */
+/* Write this rank's pieces of the parameters, converted to the export's type. */
 static sh_rc put(struct export *x)
 {
     struct sh_move_part *part = sh_calloc((size_t)x->set->n_pieces + 1, sizeof *part);
@@ -127,19 +127,19 @@ static sh_rc put(struct export *x)
     return rc;
 }
 
-/* Each rank what it has written: other nodes cannot sync this one's page cache. */
+/* Each rank syncs what it has written: other nodes cannot sync this node's page cache. */
 static sh_rc sync_files(struct export *x)
 {
     return sh_st_writing_sync(&x->w);
 }
 
-/* Each rank what it has written; nothing with verify=off. */
+/* Each rank compares what it has written; nothing with verify=off. */
 static sh_rc compare(struct export *x)
 {
     return sh_st_writing_compare(&x->w);
 }
 
-/* Rank 0, when all ranks have synced and compared. */
+/* Called when all ranks have synced and compared; rank 0 renames the folder. */
 static sh_rc commit(struct export *x)
 {
     if (x->rank != 0)
@@ -157,7 +157,7 @@ static const struct {
     {"giving the folder its name", commit},
 };
 
-/* Collective. Each stage ends with an agreement; a failure at any of them leaves no folder. */
+/* Collective. Each stage ends with an agreement; a failure in any stage leaves no folder behind. */
 sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
                    const struct sh_hf_export *options)
 {
@@ -167,7 +167,7 @@ sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct
     int world;
     sh_mesh_own_mpi();
     sh_mesh_world(&x.rank, &world);
-    /* The deadline covers all stages; a rank that waits has some seconds more. */
+    /* One deadline object covers all stages; a waiting rank gets a few seconds more. */
     struct sh_move_deadline *d = sh_move_deadline_start(what, options->timeout_seconds, x.rank);
     for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == SH_OK; i++) {
         sh_move_deadline_enter(d, stages[i].name);
@@ -191,7 +191,7 @@ struct source {
     const struct sh_hf_export *options;
 };
 
-/* Compared with its digest. */
+/* Read a block and compare it with its digest. */
 static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
     const struct source *f = arg;
@@ -216,7 +216,7 @@ static sh_rc beside_adapter(void *arg, const struct sh_st_writing *w)
     return rc;
 }
 
-/* Names of adapters get the two words that PEFT puts before those of the model. */
+/* Names of adapters get the prefix of two words that PEFT puts before the model's names. */
 static sh_rc copy_all(struct source *f, const char *folder)
 {
     bool adapter = f->options->adapter;
@@ -242,8 +242,7 @@ static sh_rc copy_all(struct source *f, const char *folder)
     return rc;
 }
 
-/* One process, without MPI: converts a checkpoint block by block, so that a model larger than memory can be exported.
- */
+/* One process, without MPI: converts a checkpoint block by block, so a model larger than memory can be exported. */
 sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
                         const struct sh_hf_export *options)
 {
@@ -255,7 +254,7 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
     return rc;
 }
 
-/* ---- a checkpoint of adapters, into the model that they go upon ---- */
+/* ---- merging an adapter checkpoint into its base ---- */
 
 struct merging {
     struct sh_hf_base base;
@@ -268,7 +267,7 @@ static sh_rc read_merged(void *arg, int tensor, int64_t first, int64_t n, float 
     return sh_hf_base_read(&((struct merging *)arg)->base, tensor, first, n, out, spare);
 }
 
-/* Before the folder gets its name. */
+/* Runs before the folder gets its name. */
 static sh_rc beside_merged(void *arg, const struct sh_st_writing *w)
 {
     const struct merging *m = arg;

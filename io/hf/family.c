@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Where transformers has the values of a Llama-like model. */
+/* The keys of transformers for the values of a Llama-like model. */
 /* clang-format off */
 #define LLAMA_KEYS                                                                                                      \
     [SH_HF_LAYERS] = {"num_hidden_layers"}, [SH_HF_DIM] = {"hidden_size"}, [SH_HF_HEADS] = {"num_attention_heads"},     \
@@ -14,7 +14,7 @@
 #define SILU {"hidden_act", {"silu", "swish"}, "the gate's activation is SiLU here"}
 #define NOT_YET(what) .refused = what " is not computed here"
 
-/* Defaults: the configuration classes of transformers 5.23, which tests/hf compares one key at a time. */
+/* Defaults are those of the configuration classes of transformers 5.23; tests/hf compares them one key at a time. */
 static const struct sh_hf_family rows[] = {
     {.type = "llama",
      .family = "llama",
@@ -107,7 +107,7 @@ static const struct sh_hf_family rows[] = {
               {"mlp_type", {"default"}, "the feed-forward layer has no gate here"},
               {"norm_type", {"layer_norm"}, "norms are LayerNorm here"}},
      .dropout = {"attention_dropout", "embedding_dropout", "residual_dropout"},
-     .plain = {"activation_function", "layer_norm_epsilon"}}, /* which its class does not read */
+     .plain = {"activation_function", "layer_norm_epsilon"}}, /* its class does not read these */
     {.type = "qwen3",
      .family = "qwen3",
      .prefix = "model.",
@@ -138,7 +138,7 @@ static const struct sh_hf_family rows[] = {
      .absent = {[SH_HF_LAYERS] = "28", [SH_HF_DIM] = "3072", [SH_HF_HEADS] = "16", [SH_HF_KV_HEADS] = "16",
                 [SH_HF_HEAD_DIM] = "256", [SH_HF_FFN] = "24576", [SH_HF_VOCAB] = "256000", [SH_HF_POSITIONS] = "8192",
                 [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_TIED] = "true", [SH_HF_THETA] = "10000"},
-     /* Its class takes "gelu" for the tanh form, as the first files had it. */
+     /* Its class takes "gelu" to mean the tanh form, as in the first files. */
      .must = {{"hidden_act", {"gelu_pytorch_tanh", "gelu", "gelu_new"}, "the gate's activation is GELU by tanh here"},
               {"hidden_activation", {"gelu_pytorch_tanh", "gelu_new"}, "the gate's activation is GELU by tanh here"},
               {"use_bidirectional_attention", {"false"}, "a token sees those before it"}},
@@ -157,7 +157,7 @@ static const struct sh_hf_family rows[] = {
      .must = {{"hidden_activation", {"gelu_pytorch_tanh", "gelu_new"}, "the gate's activation is GELU by tanh here"},
               {"use_bidirectional_attention", {"false"}, "a token sees those before it"}},
      .dropout = {"attention_dropout"},
-     .plain = {"_sliding_window_pattern"}}, /* which its class writes beside layer_types, and does not read */
+     .plain = {"_sliding_window_pattern"}}, /* its class writes it in addition to layer_types, and does not read it */
 
     {.type = "gpt_neox",
      .family = "gpt_neox",
@@ -177,7 +177,7 @@ static const struct sh_hf_family rows[] = {
               {"use_parallel_residual", {"true"}, "both branches have the input of the block here"},
               {"attention_bias", {"true"}, "all products have biases here"}},
      .dropout = {"attention_dropout", "hidden_dropout"},
-     .plain = {"partial_rotary_factor"}}, /* in front: older files have it beside rotary_pct, and its class does not read it */
+     .plain = {"partial_rotary_factor"}}, /* top level, next to rotary_pct in older files; its class ignores it */
     {.type = "gemma2", NOT_YET("its soft cap on scores and logits")},
     {.type = "gemma3", .refused = "it reads images too; a folder of gemma3_text has the language model alone"},
     {.type = "qwen2_vl", .refused = "it reads images too"},
@@ -226,7 +226,7 @@ const char *sh_hf_family_key(int value)
     return keys[value];
 }
 
-/* NULL behind the last row; for lists and messages. */
+/* NULL after the last row; for lists and messages. */
 const struct sh_hf_family *sh_hf_family_row(int i)
 {
     return i >= 0 && i < (int)(sizeof rows / sizeof *rows) ? &rows[i] : NULL;
@@ -241,7 +241,7 @@ const struct sh_hf_family *sh_hf_family_of_type(const char *type)
     return NULL;
 }
 
-/* Types and families have the same names; the families' own table says the class. */
+/* Types and families have the same names; the table of families has the class. */
 const struct sh_hf_family *sh_hf_family_to_write(const char *family)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -1,5 +1,6 @@
-/* The kinds of models that folders of transformers hold, a row each: what its class takes absent keys of config.json to
- * mean, and which family here computes the same. A kind that no family computes is in the table too, with the reason.
+/* The model types that folders of transformers hold, one row each: the defaults of the class for keys that config.json
+ * lacks, and the family here that computes the same. A type that no family computes is in the table too, with the
+ * reason.
  * Local. */
 #ifndef IO_HF_FAMILY_H
 #define IO_HF_FAMILY_H
@@ -7,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A value of `model` that config.json has under a name of its own. */
+/* The values of `model` that config.json has under another name. */
 /* clang-format off */
 enum sh_hf_value {
     SH_HF_LAYERS, SH_HF_DIM, SH_HF_HEADS, SH_HF_KV_HEADS, SH_HF_HEAD_DIM, SH_HF_FFN, SH_HF_VOCAB, SH_HF_POSITIONS, SH_HF_EPS,
@@ -15,7 +16,8 @@ enum sh_hf_value {
 };
 /* clang-format on */
 
-/* A key that must be one of these words (or true, false), or absent where the class's default is the first of them. */
+/* A key that must have one of these words (or true, false) as its value, or be absent; the first word is
+ * the default. */
 struct sh_hf_must {
     const char *key, *words[4], *why;
 };
@@ -23,35 +25,35 @@ struct sh_hf_must {
 struct sh_hf_family {
     const char *type;                 /* model_type */
     const char *family;               /* model.family */
-    const char *refused;              /* why there is none */
-    const char *prefix;               /* of tensors' names, which a folder of the base model lacks */
-    const char *head;                 /* the output matrix; NULL: lm_head.weight */
+    const char *refused;              /* why there is no family; NULL: there is one */
+    const char *prefix;               /* prefix of tensor names, absent in a folder of the base model */
+    const char *head;                 /* name of the output matrix; NULL: lm_head.weight */
     const char *key[SH_HF_VALUES][2]; /* first found wins; none: the class has no such key */
-    const char *absent[SH_HF_VALUES]; /* the class's default. "=": as SH_HF_DIM and SH_HF_HEADS say it; NULL: off */
-    const char *window;  /* sliding_window when that key is absent, "" for none; NULL: the class has no such key */
-    bool layer_types;    /* a window only with use_sliding_window, and in the blocks that layer_types names */
-    const char *pattern; /* sliding_window_pattern when that key is absent, which says the blocks without a window where
+    const char *absent[SH_HF_VALUES]; /* the class's default. "=": follows from SH_HF_DIM and SH_HF_HEADS; NULL: off */
+    const char *window;      /* sliding_window if that key is absent, "" for none; NULL: the class has no such key */
+    bool layer_types;        /* a window only with use_sliding_window, and in the blocks that layer_types names */
+    const char *pattern;     /* sliding_window_pattern if that key is absent; it says which blocks have no window if
                                 layer_types does not; NULL: the class has no such key */
-    const char *local_theta; /* rope_local_base_freq when that key is absent, for blocks with a window; NULL: all blocks
+    const char *local_theta; /* rope_local_base_freq if that key is absent, for blocks with a window; NULL: all blocks
                                 have the same frequencies */
-    const char *partial;     /* key for the part of a head that turns, beside rope_parameters; NULL: none */
-    double part;             /* where no key says it; 0: all */
-    /* original_max_position_embeddings where no key says it, of the class whose rotary positions are default or longrope;
+    const char *partial;     /* top-level key for the rotated part of a head, outside rope_parameters; NULL: none */
+    double part;             /* that part if no key says it; 0: all */
+    /* original_max_position_embeddings if no key says it, for the class whose rotary positions are default or longrope;
      * NULL: max_position_embeddings. */
     const char *length;
     struct sh_hf_must must[6];
-    const char *dropout[4]; /* of the class; 0 is written for them where there is no source */
-    const char *plain[8];   /* names that say nothing about the mathematics, beside those of all classes */
+    const char *dropout[4]; /* dropout keys of the class; written as 0 if there is no source */
+    const char *plain[8];   /* keys without effect on the mathematics, in addition to those of all classes */
 };
 
-/* The key of `model` for a value. */
+/* Return the key of `model` for a value. */
 const char *sh_hf_family_key(int value);
 
-/* The row of a model_type, NULL: none; and the one that a model of `family` is written as. */
+/* Return the row of a model_type, NULL if there is none; and the row as which a model of `family` is written. */
 const struct sh_hf_family *sh_hf_family_of_type(const char *type);
 const struct sh_hf_family *sh_hf_family_to_write(const char *family);
 
-/* Row i, NULL behind the last. */
+/* Row i, NULL after the last. */
 const struct sh_hf_family *sh_hf_family_row(int i);
 
 #endif

@@ -1,5 +1,6 @@
-/* A folder of transformers as a checkpoint of Sherd: each tensor of the model is matched with an entry of the
- * folder, and its blocks are converted on their way. Memory is that of some blocks, whatever the size of the model. */
+/* Converts a folder of transformers into a checkpoint of Sherd: each tensor of the model is matched with an entry of
+ * the folder, and its blocks are converted one by one. Memory is needed for only a few blocks, whatever the size of the
+ * model. */
 #include "io/hf/import.h"
 
 #include "io/checkpoint/stream.h"
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A folder of weights on its way into a checkpoint, block by block. */
+/* The state of a conversion of a folder of weights into a checkpoint, block by block. */
 struct import {
     const char *from;
     const struct sh_hf_import_options *options;
@@ -22,7 +23,7 @@ struct import {
     char **path;
 };
 
-/* All are marked as not open first, so that a failure on the way closes the right ones. */
+/* First mark all files as not open, so a failure closes only those that were opened. */
 static sh_rc open_files(struct import *m)
 {
     int64_t bytes;
@@ -39,7 +40,7 @@ static sh_rc open_files(struct import *m)
     return SH_OK;
 }
 
-/* *bad: the first that is not finite, or n. */
+/* *bad: the index of the first number that is not finite, or n. */
 static sh_rc read_floats(const struct import *m, const struct sh_st_entry *e, int64_t first, int64_t n, float *out,
                          void *spare, int64_t *bad)
 {
@@ -49,7 +50,7 @@ static sh_rc read_floats(const struct import *m, const struct sh_st_entry *e, in
     return SH_OK;
 }
 
-/* What sh_ckpt_stream() calls from several threads: it only reads, and `spare` is the thread's own. */
+/* sh_ckpt_stream() calls this from several threads: it changes no shared data, and `spare` is the thread's own. */
 static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare)
 {
     const struct import *m = arg;
@@ -62,10 +63,10 @@ static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *
                    m->path[e->file], (long long)(first + bad), e->name);
 }
 
-/* In floats: a mebibyte at a time. */
+/* In floats: one mebibyte at a time. */
 enum { PIECE = 1 << 18 };
 
-/* Bits are compared: an output matrix that is tied must be the embedding, not nearly. */
+/* Bits are compared: a tied output matrix must be exactly the embedding, not nearly. */
 static sh_rc compare_pieces(const struct import *m, float *a, float *b, void *spare)
 {
     int64_t bad;
@@ -79,12 +80,12 @@ static sh_rc compare_pieces(const struct import *m, float *a, float *b, void *sp
     return SH_OK;
 }
 
-/* Of a tied model that brings an output matrix. */
+/* For a tied model whose folder has an output matrix, compare that with the embedding. */
 static sh_rc compare_copy(const struct import *m)
 {
     if (!m->match.copy)
         return SH_OK;
-    /* Three pieces: both matrices as floats, and the bytes as they are in the file. */
+    /* Three pieces: both matrices as floats, and the bytes from the file. */
     float *memory = sh_calloc(3 * PIECE, sizeof *memory);
     sh_rc rc = compare_pieces(m, memory, memory + PIECE, memory + 2 * PIECE);
     free(memory);
@@ -102,7 +103,7 @@ static sh_rc import(struct import *m, const char *family, const struct sh_ckpt_s
     return sh_ckpt_stream(folder, set, meta, read_block, m, path);
 }
 
-/* All is freed here, also what a failure has left half made. */
+/* Everything is freed here, also after a failure. */
 sh_rc sh_hf_import(const char *from, const char *family, const struct sh_hf_import_options *options,
                    const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, const char *folder, char **path)
 {

@@ -14,12 +14,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Elements of the output matrix and embedding are compared through this much memory at a time. */
+/* The output matrix and the embedding are compared through a buffer of this size. */
 enum { COMPARE_BYTES = 1 << 20 };
 
 struct load {
     const char *folder, *family;
-    const struct sh_config *adapter; /* the folder is of adapters, which this describes; NULL: of a model */
+    const struct sh_config *adapter; /* the folder has adapters, which this describes; NULL: it has a model */
     const struct sh_ckpt_set *set;
     const struct sh_ckpt_load_options *options;
     int rank, world;
@@ -41,8 +41,8 @@ static sh_rc read_index(struct load *l)
         return sh_st_index_read(l->folder, &l->index);
     SH_TRY(sh_hf_adapter_check(l->folder, l->adapter));
     SH_TRY(sh_st_index_read_one(l->folder, SH_HF_ADAPTER_FILE, &l->index));
-    /* The names of the model's modules. All begin alike, so that the order by name stays; one that does not is no tensor of
-     * the model. */
+    /* Strip the prefix to get the names of the model's modules. All names begin with it, so the order by name does not
+     * change; a name without it is not a tensor of the model. */
     for (int64_t i = 0; i < l->index.n; i++) {
         char *name = l->index.entry[i].name;
         size_t n = strlen(SH_HF_ADAPTER_PREFIX);
@@ -64,7 +64,7 @@ static sh_rc share_index(struct load *l)
     return SH_OK;
 }
 
-/* On rank 0, by path, before any file is opened for its data. */
+/* Runs on rank 0, by path, before any file is opened for its data. */
 static sh_rc look_at_owners(struct load *l)
 {
     for (int64_t i = 0; l->rank == 0 && i < l->index.n_files; i++)
@@ -72,13 +72,13 @@ static sh_rc look_at_owners(struct load *l)
     return SH_OK;
 }
 
-/* Local and equal on all ranks, as all have the same index. */
+/* Local, with the same result on all ranks because all have the same index. */
 static sh_rc match(struct load *l)
 {
     return sh_hf_match(l->folder, &l->index, l->set, l->family, &l->match);
 }
 
-/* Blocks [first, first + n) of codes or of scales, where a packed weight has them. Returns 1. */
+/* Add a part for blocks [first, first + n) of the codes or scales of a packed weight. Returns 1. */
 static int add_blocks(const struct sh_st_entry *e, enum sh_move_type type, int64_t first, int64_t n,
                       struct sh_floats data, const struct sh_move_nested *nested, struct sh_move_part *part)
 {
@@ -93,7 +93,7 @@ static int add_blocks(const struct sh_st_entry *e, enum sh_move_type type, int64
     return 1;
 }
 
-/* Of a piece, which is of whole blocks where it is packed. Returns the number of parts. */
+/* Add the parts of a packed piece, which consists of whole blocks. Returns the number of parts. */
 static int add_packed(const struct sh_ckpt_piece *p, const struct sh_hf_nf4 *w, struct sh_move_part *part)
 {
     int64_t first = p->begin / SH_NF4_ELEMS, n = p->elems / SH_NF4_ELEMS;
@@ -103,14 +103,15 @@ static int add_packed(const struct sh_ckpt_piece *p, const struct sh_hf_nf4 *w, 
            add_blocks(w->scales, w->nested ? SH_MOVE_NESTED : SH_MOVE_SCALES, first, n, data, &w->table, part + parts);
 }
 
-/* This rank's pieces of the parameters, as places in the files. Optimizer state is not there and stays as it is. */
+/* Find the places in the files of this rank's pieces of the parameters. The folder has no optimizer state, which stays
+ * unchanged. */
 static sh_rc plan_reads(struct load *l)
 {
     struct sh_move_part *part = sh_calloc(2 * (size_t)l->set->n_pieces + 1, sizeof *part);
     int n = 0;
     for (int i = 0; i < l->set->n_pieces; i++) {
         const struct sh_ckpt_piece *p = &l->set->pieces[i];
-        /* Parts without a place in memory are another rank's. */
+        /* Pieces without memory belong to another rank. */
         const struct sh_st_entry *e = l->match.entry[p->tensor];
         if (!sh_floats_none(p->data[SH_CKPT_MODEL]) && l->match.nf4[p->tensor])
             n += add_packed(p, l->match.nf4[p->tensor], part + n);
@@ -128,7 +129,7 @@ static sh_rc plan_reads(struct load *l)
     return rc;
 }
 
-/* Through the page cache: who has just fetched a model has it there, and ranks of a node share it. */
+/* Read through the page cache: a model that was just downloaded is still there, and the ranks of a node share it. */
 static sh_rc open_file(struct load *l, int i)
 {
     int64_t bytes;
@@ -142,7 +143,7 @@ static sh_rc open_file(struct load *l, int i)
     return SH_OK;
 }
 
-/* Only files in which this rank has a part. */
+/* Open only the files in which this rank has a part. */
 static sh_rc open_files(struct load *l)
 {
     for (int i = 0; i < l->parts.n_chunks; i++)
@@ -157,7 +158,7 @@ static sh_rc read_small(void *arg, const struct sh_st_entry *e, int64_t at, int6
     return sh_file_read(l->file[e->file].fd, l->path[e->file], to, n, e->at + at);
 }
 
-/* What says how the packed weights that this rank has a part of are to be read. */
+/* Read the small tensors that are needed to unpack the weights of which this rank has a part. */
 static sh_rc read_packing(struct load *l)
 {
     for (int i = 0; i < l->set->n_pieces; i++) {
@@ -168,15 +169,15 @@ static sh_rc read_packing(struct load *l)
     return SH_OK;
 }
 
-/* As in io/checkpoint/load.c: those who read the same parts share the reading. Not of packed weights: codes and scales have
- * one place, which they would hand on with the other half of it not read yet. */
+/* As in io/checkpoint/load.c: ranks that read the same parts share the reading. Packed weights are excluded: codes and
+ * scales go to the same place in memory, which would be passed on while one of the two has not been read yet. */
 static sh_rc find_replicas(struct load *l)
 {
     return l->options->share && !l->match.n_packed ? sh_move_replicas_find(sh_move_parts_wish(&l->parts), &l->replicas)
                                                    : SH_OK;
 }
 
-/* Replicas read together; a rank alone reads its chunks in any order. */
+/* Replicas read together; a rank without replicas reads its chunks in any order. */
 static sh_rc read_data(struct load *l)
 {
     return l->replicas.size > 1 ? sh_move_parts_read_together(&l->parts, l->file, &l->replicas)
@@ -192,12 +193,12 @@ static sh_rc read_floats(struct load *l, const struct sh_st_entry *e, int64_t fi
     return SH_OK;
 }
 
-/* Elements of the share of this rank. */
+/* Compare the elements of this rank's share. */
 static sh_rc compare_share(struct load *l, char *bytes, float *a, float *b)
 {
     enum { MOST = COMPARE_BYTES / 4 };
     int64_t elems = l->match.of->elems, end = elems / l->world * (l->rank + 1), n;
-    /* The last rank takes the rest of the division. */
+    /* The last rank takes the remainder of the division. */
     if (l->rank == l->world - 1)
         end = elems;
     for (int64_t at = elems / l->world * l->rank; at < end; at += n) {
@@ -210,12 +211,12 @@ static sh_rc compare_share(struct load *l, char *bytes, float *a, float *b)
     return SH_OK;
 }
 
-/* Each rank compares its share of the elements; sh_agree() makes any difference everybody's. */
+/* Each rank compares its share of the elements; sh_agree() makes a difference on any rank a failure on all. */
 static sh_rc compare_copy(struct load *l)
 {
     if (!l->match.copy)
         return SH_OK;
-    /* Both may lie in files that this rank has no other part of. */
+    /* Both may be in files of which this rank has no other part. */
     SH_TRY(open_file(l, l->match.copy->file));
     SH_TRY(open_file(l, l->match.of->file));
     char *memory = sh_calloc(3, COMPARE_BYTES);
@@ -242,7 +243,8 @@ static const struct {
     {"reading the weights", true, read_data},
 };
 
-/* As in io/checkpoint/load.c: time is counted while this rank works, with a reserve while it waits. */
+/* As in io/checkpoint/load.c: the deadline counts while this rank works, and is extended by a reserve while
+ * it waits. */
 static sh_rc run_stage(struct load *l, size_t i)
 {
     sh_move_deadline_enter(l->deadline, stages[i].name);
@@ -253,7 +255,7 @@ static sh_rc run_stage(struct load *l, size_t i)
     return sh_agree(rc);
 }
 
-/* Also after a failure at any stage. */
+/* Also called after a failure at any stage. */
 static void clean(struct load *l)
 {
     for (int64_t i = 0; l->file && i < l->index.n_files; i++) {
@@ -284,7 +286,7 @@ static sh_rc run(struct load *l)
     return rc;
 }
 
-/* Collective. Parameters of a folder into the pieces of `set`. */
+/* Collective. Loads the parameters of a folder into the pieces of `set`. */
 sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
                  const struct sh_ckpt_load_options *options)
 {

@@ -12,7 +12,7 @@ struct matcher {
     const struct sh_st_index *index;
     const struct sh_ckpt_set *set;
     const char *prefix, *head;
-    bool bare;  /* no name has the prefix */
+    bool bare;  /* no name in the folder has the prefix */
     bool *used; /* [index->n] */
 };
 
@@ -21,7 +21,8 @@ static bool has_prefix(const char *name, const char *prefix)
     return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
-/* Base classes save names without the prefix of the class with a head. It is one or the other for a whole folder. */
+/* Base classes save names without the prefix of the class with a head. A folder has the prefix on all names or
+ * on none. */
 static bool is_bare(const struct matcher *m)
 {
     for (int64_t i = 0; i < m->index->n; i++)
@@ -30,26 +31,27 @@ static bool is_bare(const struct matcher *m)
     return true;
 }
 
-/* A name of the model as the folder has it. */
+/* Return the folder's name for a name of the model. */
 static const char *name_there(const struct matcher *m, const char *name)
 {
     return m->bare && has_prefix(name, m->prefix) ? name + strlen(m->prefix) : name;
 }
 
-/* The number of all that are missing tells another model from a damaged folder. */
+/* The number of missing tensors distinguishes another model from a damaged folder. */
 static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
 {
     char shape[100];
     int n = 0;
     for (int i = 0; i < m->set->n_tensors; i++)
-        /* Counted for the message only. */
+        /* Only counted for the message. */
         n += !sh_st_index_find(m->index, name_there(m, m->set->tensors[i].name));
     return sh_fail(SH_E_DATA, "%s: %d of the model's tensors are missing, the first of them %s %s%s", m->folder, n,
                    name_there(m, t->name), sh_st_shape_text(t->ndim, t->dim, shape),
                    t->role == SH_PARAM_HEAD ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
 }
 
-/* Name, shape and type. *out points into the index. Of a packed weight also what lies beside it. */
+/* Match name, shape and type. *out points into the index. For a packed weight, also find the tensors that belong
+ * to it. */
 static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *t, const struct sh_st_entry **out,
                           struct sh_hf_nf4 **packed)
 {
@@ -76,7 +78,7 @@ static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *
     return SH_OK;
 }
 
-/* What classes made of their configuration and saved beside the parameters: frequencies and masks. */
+/* Buffers that classes compute from their configuration and save with the parameters: frequencies and masks. */
 static bool is_buffer(const char *name)
 {
     static const char *const ends[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
@@ -87,22 +89,22 @@ static bool is_buffer(const char *name)
     return false;
 }
 
-/* With the nearest name of the model, for most are spelling differences between versions. */
+/* Suggest the nearest name of the model: most unexpected names are spelling differences between versions. */
 static sh_rc unexpected(const struct matcher *m, const struct sh_st_entry *e)
 {
     const char **names = sh_calloc((size_t)m->set->n_tensors + 1, sizeof *names), *near;
     char shape[100];
     for (int i = 0; i < m->set->n_tensors; i++)
         names[i] = m->set->tensors[i].name;
-    /* A spelling difference is the usual reason. */
+    /* A different spelling is the usual reason. */
     near = sh_str_nearest(e->name, m->set->n_tensors, names);
-    sh_rc rc = sh_fail(SH_E_DATA, "%s: %s %s is no tensor of this model%s%s", m->folder, e->name,
+    sh_rc rc = sh_fail(SH_E_DATA, "%s: %s %s is not a tensor of this model%s%s", m->folder, e->name,
                        sh_st_shape_text(e->ndim, e->dim, shape), near ? "; nearest is " : "", near ? near : "");
     free(names);
     return rc;
 }
 
-/* NULL: adapters alone have none. */
+/* Returns NULL if there is none: a set of adapters has no embedding. */
 static const struct sh_st_entry *find_embedding(const struct matcher *m, const struct sh_hf_match *match)
 {
     for (int i = 0; i < m->set->n_tensors; i++)
@@ -123,8 +125,8 @@ static sh_rc take_head(const struct matcher *m, const struct sh_st_entry *head, 
     return SH_OK;
 }
 
-/* What the model did not ask for: buffers are fine, an output matrix of a tied model is compared later, and the rest is
- * refused. */
+/* Check the tensors that the model did not ask for: buffers are fine, the output matrix of a tied model is compared
+ * later, and the rest is refused. */
 static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
 {
     for (int64_t i = 0; i < m->index->n; i++) {
@@ -136,7 +138,7 @@ static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
     return SH_OK;
 }
 
-/* First what the model needs, then what the folder has more. */
+/* First match the tensors that the model needs, then check the folder's other tensors. */
 static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
 {
     for (int i = 0; i < m->set->n_tensors; i++) {
@@ -160,7 +162,7 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
                         .prefix = f ? f->prefix : "",
                         .head = f && f->head ? f->head : "lm_head.weight",
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
-    /* A folder of a base class has no prefix at all. */
+    /* The folder of a base class has no prefix on any name. */
     m.bare = is_bare(&m);
     sh_rc rc = match_all(&m, &match);
     free(m.used);
@@ -180,7 +182,7 @@ sh_rc sh_hf_copy_differs(const char *folder, const struct sh_hf_match *m)
                    folder, m->copy->name, m->of->name);
 }
 
-/* Types were checked by match_tensor(), so what is neither F32 nor F16 is BF16. */
+/* match_tensor() has checked the type, so a type other than F32 and F16 is BF16. */
 enum sh_move_type sh_hf_move_type(const struct sh_st_entry *e)
 {
     return e->type == SH_ST_F32 ? SH_MOVE_F32 : e->type == SH_ST_F16 ? SH_MOVE_F16 : SH_MOVE_BF16;

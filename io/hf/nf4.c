@@ -18,7 +18,7 @@ static const struct sh_st_entry *find(const struct sh_st_index *index, const cha
     return n < (int)sizeof full ? sh_st_index_find(index, full) : NULL;
 }
 
-/* A weight has one of two states beside it; fp4 is found as well, so that it can be refused by its name. */
+/* A packed weight comes with one of two states; fp4 is recognized as well, so it can be refused by name. */
 bool sh_hf_nf4_is(const struct sh_st_index *index, const char *name)
 {
     return find(index, name, STATE) || find(index, name, ".quant_state.bitsandbytes__fp4");
@@ -26,23 +26,23 @@ bool sh_hf_nf4_is(const struct sh_st_index *index, const char *name)
 
 /* ---- what is there ---- */
 
-/* What a search needs; `used` marks what belongs to a weight, since all else in the folder is refused. */
+/* The state of a search; `used` marks tensors that belong to a weight, because all others in the folder are refused. */
 struct finder {
     const char *folder, *name;
     const struct sh_st_index *index;
     bool *used;
 };
 
-/* One of the tensors beside a weight, which has so many elements of a type. */
+/* Take one of the tensors that belong to a weight; it must have `elems` elements of the type. */
 static sh_rc take(const struct finder *f, const char *what, int type, int64_t elems, const struct sh_st_entry **out)
 {
     const struct sh_st_entry *e = find(f->index, f->name, what);
     char shape[100];
     if (!e)
-        return sh_fail(SH_E_DATA, "%s: %s%s is missing, without which the weight cannot be unpacked", f->folder,
+        return sh_fail(SH_E_DATA, "%s: %s%s is missing, and the weight cannot be unpacked without it", f->folder,
                        f->name, what);
     if (e->type != type || e->elems != elems)
-        return sh_fail(SH_E_DATA, "%s: %s is %s %s, and %s of %lld elements is wanted", f->folder, e->name,
+        return sh_fail(SH_E_DATA, "%s: %s is %s %s, but must be %s with %lld elements", f->folder, e->name,
                        sh_st_type_name(e->type), sh_st_shape_text(e->ndim, e->dim, shape), sh_st_type_name(type),
                        (long long)elems);
     f->used[e - f->index->entry] = true;
@@ -50,7 +50,7 @@ static sh_rc take(const struct finder *f, const char *what, int type, int64_t el
     return SH_OK;
 }
 
-/* Plain scales, or scales that are packed themselves, in a second level of blocks. */
+/* Take the scales: plain ones, or ones that are themselves packed, in a second level of blocks. */
 static sh_rc take_scales(const struct finder *f, int64_t blocks, struct sh_hf_nf4 *out)
 {
     const struct sh_st_entry *e = find(f->index, f->name, ".absmax");
@@ -61,12 +61,12 @@ static sh_rc take_scales(const struct finder *f, int64_t blocks, struct sh_hf_nf
     return take(f, ".nested_quant_map", SH_ST_F32, 256, &out->nested_map);
 }
 
-/* The type of the codes only says how they were stored; in it they may be of any shape. */
+/* Take the codes. Their type only says how they were stored; they may have any shape. */
 static sh_rc take_codes(const struct finder *f, const struct sh_ckpt_tensor *t, struct sh_hf_nf4 *out)
 {
     const struct sh_st_entry *e = find(f->index, f->name, "");
     if (!e)
-        return sh_fail(SH_E_DATA, "%s: %s%s is there, and %s is not", f->folder, f->name, STATE, f->name);
+        return sh_fail(SH_E_DATA, "%s: %s%s is there, but %s is not", f->folder, f->name, STATE, f->name);
     if (e->elems * sh_st_type_bytes(e->type) != t->elems / 2)
         return sh_fail(SH_E_DATA, "%s: %s has %lld bytes of codes, and the weight %lld elements, two a byte", f->folder,
                        f->name, (long long)(e->elems * sh_st_type_bytes(e->type)), (long long)t->elems);
@@ -75,7 +75,7 @@ static sh_rc take_codes(const struct finder *f, const struct sh_ckpt_tensor *t, 
     return SH_OK;
 }
 
-/* Names and sizes first, without reading data: a folder that does not fit is refused before the first byte moves. */
+/* Checks names and sizes without reading data: a folder that does not fit is refused before the first byte moves. */
 sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const char *name,
                       const struct sh_ckpt_tensor *t, bool packed, bool *used, struct sh_hf_nf4 *out)
 {
@@ -88,14 +88,14 @@ sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const
                        "lora.quantize_base=nf4, or save_pretrained() the model unpacked",
                        folder, name);
     if (t->elems % SH_NF4_ELEMS)
-        return sh_fail(SH_E_DATA, "%s: %s has %lld elements, no multiple of %d", folder, name, (long long)t->elems,
+        return sh_fail(SH_E_DATA, "%s: %s has %lld elements, not a multiple of %d", folder, name, (long long)t->elems,
                        SH_NF4_ELEMS);
     SH_TRY(take_codes(&f, t, out));
     SH_TRY(take(&f, ".quant_map", SH_ST_F32, 16, &out->numbers));
     SH_TRY(take_scales(&f, t->elems / SH_NF4_ELEMS, out));
     out->state = find(index, name, STATE);
     if (out->state->type != SH_ST_U8 || out->state->elems > SH_HF_NF4_STATE_MAX)
-        return sh_fail(SH_E_DATA, "%s: %s is no text of at most %d bytes", folder, out->state->name,
+        return sh_fail(SH_E_DATA, "%s: %s is not a text of at most %d bytes", folder, out->state->name,
                        SH_HF_NF4_STATE_MAX);
     used[out->state - index->entry] = true;
     return SH_OK;
@@ -127,7 +127,7 @@ static bool is_shape(const json_t *list, const struct sh_ckpt_tensor *t)
     return true;
 }
 
-/* Each value that unpacking depends on, and no other: newer versions may add keys. */
+/* Check each value on which unpacking depends, and no others: newer versions may add keys. */
 static sh_rc check_state(struct sh_hf_nf4 *w, const char *place, const struct sh_ckpt_tensor *t, const json_t *o)
 {
     const char *type = json_string_value(json_object_get(o, "quant_type"));
@@ -163,7 +163,7 @@ out:
     return rc;
 }
 
-/* A scale that is not finite would make 64 elements so, or 16,384 by a nested one. */
+/* A scale that is not finite would make 64 elements not finite, or 16,384 if it is a nested one. */
 static sh_rc read_floats(const char *folder, const struct sh_st_entry *e, sh_hf_nf4_read_fn *read, void *arg,
                          float *out)
 {
@@ -183,7 +183,7 @@ sh_rc sh_hf_nf4_read(struct sh_hf_nf4 *w, const char *folder, const struct sh_ck
     SH_TRY(read_state(w, folder, t, read, arg));
     SH_TRY(read_floats(folder, w->numbers, read, arg, there));
     if (memcmp(there, numbers, sizeof numbers) != 0)
-        return sh_fail(SH_E_DATA, "%s: %s has other numbers than nf4", folder, w->numbers->name);
+        return sh_fail(SH_E_DATA, "%s: %s does not have the numbers of nf4", folder, w->numbers->name);
     if (!w->nested)
         return SH_OK;
     w->table.scale = sh_calloc((size_t)w->nested->elems + 1, sizeof *w->table.scale);

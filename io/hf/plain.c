@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Keys that every configuration may have and that say nothing about the mathematics. */
+/* Keys that every configuration may have and that do not affect the mathematics. */
 /* clang-format off */
 static const char *const plain[] = {
     "_attn_implementation", "_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id",
@@ -29,7 +29,7 @@ static bool is_in(const char *const *names, size_t n, const char *key)
     return false;
 }
 
-/* Dropouts are ignored with a line in the log: they change training, not the model. */
+/* Dropouts are ignored with a line in the log: they affect training, not the model. */
 bool sh_hf_is_dropout(const char *key)
 {
     return is_in(dropouts, sizeof dropouts / sizeof *dropouts, key);
@@ -53,7 +53,7 @@ bool sh_hf_plain_value(const json_t *value)
     }
 }
 
-/* Whether a comma-separated list has exactly this word. */
+/* Whether a comma-separated list contains exactly this word. */
 bool sh_hf_is_named(const char *key, const char *list)
 {
     size_t n = strlen(key);

@@ -1,4 +1,4 @@
-/* Rotary positions in a config.json. Files have three ages, and all are read:
+/* Rotary positions in a config.json. There are three generations of files, and all are read:
  *
  *     {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2}}
  *     {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 2}}
@@ -18,7 +18,7 @@
 
 enum { LLAMA3 = 1 << SH_ROPE_LLAMA3, LINEAR = 1 << SH_ROPE_LINEAR, YARN = 1 << SH_ROPE_YARN, LONG = 1 << SH_ROPE_LONG };
 
-/* Types of transformers. One without a bit leaves frequencies as they are: `dynamic` changes what lies beyond
+/* Types in transformers. A type without a bit leaves frequencies unchanged: `dynamic` only affects positions beyond
  * max_position_embeddings, and no training sequence is longer. */
 static const struct type {
     const char *name;
@@ -35,8 +35,8 @@ static const struct type {
 };
 enum { TYPES = sizeof types / sizeof *types };
 
-/* The numbers of a type and what they are here: `off` where the type has no such number, `absent` where it has one and the
- * file none; NULL: it must be there. */
+/* The numbers of a type and their keys here. `off`: the value if the type has no such number; `absent`: the value if
+ * the type has it and the file does not; NULL: it must be in the file. */
 static const struct number {
     const char *key, *ours, *off, *absent;
     unsigned types;
@@ -61,7 +61,7 @@ enum { LISTS = sizeof lists / sizeof *lists };
 #define LENGTH "original_max_position_embeddings"
 #define PARTIAL "partial_rotary_factor"
 #define LOCAL_THETA "rope_local_base_freq"
-/* Kinds of blocks in rope_parameters. */
+/* The kinds of blocks in rope_parameters. */
 #define FULL "full_attention"
 #define LOCAL "sliding_attention"
 
@@ -70,34 +70,34 @@ enum { LISTS = sizeof lists / sizeof *lists };
 struct rope {
     const char *where; /* rope_parameters, an object in it, or rope_scaling */
     json_t *object;
-    json_t *newer, *older; /* both spellings, where they are there */
-    json_t *local;         /* of blocks with a window, in the newer one */
+    json_t *newer, *older; /* the two spellings, if present */
+    json_t *local;         /* for blocks with a window, in the newer spelling */
     const struct type *type;
 };
 
 static const char *type_name(const json_t *object)
 {
-    /* Older files say "type" for rope_type. */
+    /* Older files have "type" for rope_type. */
     json_t *said = sh_hf_find(object, "rope_type") ? sh_hf_find(object, "rope_type") : sh_hf_find(object, "type");
 
     return said ? json_string_value(said) : "default";
 }
 
-/* What phi3 said before transformers had the type. */
+/* The names that phi3 used before transformers had the type longrope. */
 static bool is_alias(const char *name)
 {
     return strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0;
 }
 
-/* A family may have fewer types than transformers: what its class does not compute is refused here, where the name
- * is known. */
+/* A family may have fewer types than transformers: a type that its class does not compute is refused here, where the
+ * name is known. */
 static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
 {
     const char *name = type_name(rope->object);
     char shown[SH_CONFIG_SHOWN];
 
     if (!name)
-        return sh_fail(SH_E_USAGE, "%s: %s.rope_type is no string", r->place, rope->where);
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type is not a string", r->place, rope->where);
     for (int i = 0; i < TYPES; i++)
         if (strcmp(types[i].name, r->f->length && is_alias(name) ? "longrope" : name) == 0)
             rope->type = &types[i];
@@ -117,8 +117,8 @@ static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
     return SH_OK;
 }
 
-/* Of a part of the head: in the object, or in front of it as older files have it. rope_dim() in transformers cuts off the
- * fraction. */
+/* Set the number of rotated elements of a head. The part is in the object or, in older files, at the top level.
+ * rope_dim() in transformers truncates the product. */
 static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
 {
     json_t *said = sh_hf_find(rope->object, PARTIAL) ? sh_hf_find(rope->object, PARTIAL)
@@ -130,7 +130,7 @@ static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
         return sh_fail(SH_E_USAGE, "%s: " PARTIAL " is not computed here for %s", r->place, r->f->type);
     if ((said && !json_is_number(said)) || part < 0 || part > 1)
         return sh_fail(SH_E_USAGE, "%s: " PARTIAL " must be a number from 0 to 1", r->place);
-    if (part == 0) /* no key, and a class without a default */
+    if (part == 0) /* no key, and the class has no default */
         part = 1;
     snprintf(text, sizeof text, "%d", part == 1 || head > 65536 ? 0 : (int)(head * part));
     if (part < 1 && (int)(head * part) < 2)
@@ -138,7 +138,7 @@ static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
     return r->give(r->to, "model.rotary_dim", text);
 }
 
-/* `dynamic` may have numbers, as factor, which change nothing at the lengths of training. */
+/* `dynamic` may have numbers, such as factor, which change nothing at training lengths. */
 static bool is_number_of(const struct type *type, const char *key)
 {
     unsigned bits = strcmp(type->name, "dynamic") == 0 ? LLAMA3 | LINEAR : type->bit;
@@ -170,7 +170,7 @@ static sh_rc check_keys(const struct sh_hf_reader *r, const struct rope *rope)
     return SH_OK;
 }
 
-/* YaRN's temperature for models that say it by two others (DeepSeek's): the quotient of both. */
+/* YaRN's temperature for models that express it by two other numbers (DeepSeek's): the quotient of the two. */
 static void read_scale(const struct rope *rope, char out[64])
 {
     double a = json_number_value(sh_hf_find(rope->object, "mscale"));
@@ -181,7 +181,7 @@ static void read_scale(const struct rope *rope, char out[64])
         snprintf(out, 64, "%.17g", (0.1 * a * length + 1) / (0.1 * b * length + 1));
 }
 
-/* A class may have the length in front, as attribute; then it counts more. */
+/* A class may have the length as an attribute at the top level; then that takes precedence. */
 static json_t *find_number(const struct sh_hf_reader *r, const struct rope *rope, const struct number *n)
 {
     json_t *front = strcmp(n->key, LENGTH) == 0 ? sh_hf_find(r->root, n->key) : NULL;
@@ -189,7 +189,7 @@ static json_t *find_number(const struct sh_hf_reader *r, const struct rope *rope
     return front ? front : sh_hf_find(rope->object, n->key);
 }
 
-/* In the file, or what its absence means. */
+/* Return the original length from the file, or the value that its absence means. */
 static double original_length(const struct sh_hf_reader *r, const struct rope *rope)
 {
     json_t *front = sh_hf_find(r->root, LENGTH), *inside = sh_hf_find(rope->object, LENGTH);
@@ -199,7 +199,7 @@ static double original_length(const struct sh_hf_reader *r, const struct rope *r
     return r->f->length ? strtod(r->f->length, NULL) : (double)sh_hf_whole(r, SH_HF_POSITIONS);
 }
 
-/* Without a factor: the positions that the model has by those it was first trained with, but none that shortens. */
+/* Compute a missing factor: the model's positions divided by those it was first trained with, but at least 1. */
 static sh_rc longer_by(const struct sh_hf_reader *r, const struct rope *rope, char out[64])
 {
     double first = original_length(r, rope), factor = first > 0 ? (double)sh_hf_whole(r, SH_HF_POSITIONS) / first : 1;
@@ -208,15 +208,15 @@ static sh_rc longer_by(const struct sh_hf_reader *r, const struct rope *rope, ch
     return SH_OK;
 }
 
-/* 0 is as absent for some numbers of transformers; for the others it is refused. */
+/* For some numbers transformers treats 0 as absent; for the others 0 is refused. */
 static sh_rc read_number(const struct sh_hf_reader *r, const struct rope *rope, const struct number *n, char out[64])
 {
     json_t *value = find_number(r, rope, n);
     bool zero = json_is_number(value) && json_number_value(value) == 0;
 
-    if (zero && n->absent && strncmp(n->key, "beta", 4) == 0) /* as absent, for transformers */
+    if (zero && n->absent && strncmp(n->key, "beta", 4) == 0) /* transformers treats it as absent */
         value = NULL;
-    else if (zero) /* which would say none here */
+    else if (zero) /* 0 would mean none here */
         return sh_fail(SH_E_USAGE, "%s: %s.%s is 0", r->place, rope->where, n->key);
     if (strcmp(n->key, LENGTH) == 0 && r->f->length && !sh_hf_find(r->root, LENGTH)) {
         snprintf(out, 64, "%s", r->f->length);
@@ -234,7 +234,7 @@ static sh_rc read_number(const struct sh_hf_reader *r, const struct rope *rope, 
     return SH_OK;
 }
 
-/* What is no number is one that the list's check refuses. */
+/* A value that is not a number is printed as one that the check of the list refuses. */
 static void print_number(FILE *out, const char *comma, const json_t *value)
 {
     if (json_is_number(value))
@@ -243,7 +243,7 @@ static void print_number(FILE *out, const char *comma, const json_t *value)
         fprintf(out, "%s?", comma);
 }
 
-/* As text with commas. What they may be is asked where all keys are: config/check.c. */
+/* Set a list as text with commas. Its values are checked where all keys are: config/check.c. */
 static sh_rc give_list(struct sh_hf_reader *r, const struct rope *rope, const struct list *list)
 {
     json_t *values = sh_hf_find(rope->object, list->key), *value;
@@ -278,7 +278,7 @@ static sh_rc give_numbers(struct sh_hf_reader *r, const struct rope *rope)
     return r->give(r->to, "model.rope_type", rope->type->bit ? rope->type->name : "llama3");
 }
 
-/* Whether an object says all that another one does. */
+/* Whether an object has all values of another one. */
 static bool says(const json_t *object, json_t *other)
 {
     const char *key;
@@ -289,7 +289,7 @@ static bool says(const json_t *object, json_t *other)
         json_t *here = sh_hf_find(object, key);
         bool number = json_is_number(value) && json_is_number(here);
         bool equal = number ? json_number_value(value) == json_number_value(here) : json_equal(value, here);
-        /* The type has two names, and theta stands in front in the older spelling. */
+        /* The type has two names, and in the older spelling theta is at the top level. */
         if (strcmp(key, "type") != 0 && strcmp(key, "rope_type") != 0 && strcmp(key, "rope_theta") != 0 &&
             strcmp(key, PARTIAL) != 0 && !equal)
             return false;
@@ -297,7 +297,7 @@ static bool says(const json_t *object, json_t *other)
     return true;
 }
 
-/* Some versions of transformers take the older spelling where both are there, some the newer one. */
+/* If both spellings are there, some versions of transformers use the older one, some the newer one. */
 static sh_rc check_both(const struct sh_hf_reader *r, const struct rope *rope)
 {
     json_t *newer = rope->newer, *older = rope->older;
@@ -317,10 +317,10 @@ static sh_rc check_object(const struct sh_hf_reader *r, const char *where, const
 {
     if (!value || json_is_object(value))
         return SH_OK;
-    return sh_fail(SH_E_USAGE, "%s: %s is %s, no object", r->place, where, sh_json_is(value));
+    return sh_fail(SH_E_USAGE, "%s: %s is %s, not an object", r->place, where, sh_json_is(value));
 }
 
-/* An object for each kind of block, in classes whose blocks with a window have frequencies of their own. */
+/* In classes whose blocks with a window have their own frequencies, there is an object for each kind of block. */
 static sh_rc split_newer(const struct sh_hf_reader *r, struct rope *rope)
 {
     char shown[SH_CONFIG_SHOWN];
@@ -339,7 +339,7 @@ static sh_rc split_newer(const struct sh_hf_reader *r, struct rope *rope)
     return check_object(r, "rope_parameters." FULL, rope->newer);
 }
 
-/* Which object counts for the blocks that see all. */
+/* Find the object that applies to the blocks without a window. */
 static sh_rc find_object(const struct sh_hf_reader *r, struct rope *rope)
 {
     rope->newer = sh_hf_find(r->root, "rope_parameters");
@@ -354,7 +354,7 @@ static sh_rc find_object(const struct sh_hf_reader *r, struct rope *rope)
     return check_both(r, rope);
 }
 
-/* The base of blocks with a window; that is all that they have of their own. */
+/* Read the base of blocks with a window, the only rotary number that may differ for them. */
 static sh_rc read_local(struct sh_hf_reader *r, const struct rope *rope)
 {
     struct rope local = {.where = "rope_parameters." LOCAL, .object = rope->local, .type = &types[0]};
@@ -385,7 +385,7 @@ sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
         return SH_OK;
     SH_TRY(find_object(r, &rope));
     SH_TRY(read_local(r, &rope));
-    /* The theta among the rotary parameters is newer than the one at the top level, and wins. */
+    /* The theta among the rotary parameters is the newer spelling, and wins over the one at the top level. */
     if ((theta = sh_hf_find(rope.object, "rope_theta")))
         SH_TRY(sh_hf_text_of(r, "rope_theta", theta, r->value[SH_HF_THETA]));
     SH_TRY(r->give(r->to, sh_hf_family_key(SH_HF_THETA), r->value[SH_HF_THETA]));
@@ -410,7 +410,7 @@ bool sh_hf_rope_is_key(const struct sh_hf_family *f, const char *key)
 
 char *sh_hf_number(const struct sh_config *cfg, const char *key, bool real)
 {
-    /* A key that cannot be read is written as null, which transformers takes as its default. */
+    /* A key that cannot be read is written as null, which makes transformers use its default. */
     char *text, *longer;
 
     if (sh_config_get(cfg, key, &text) != SH_OK)
@@ -422,7 +422,7 @@ char *sh_hf_number(const struct sh_config *cfg, const char *key, bool real)
     return longer;
 }
 
-/* A model that was trained within max_position_embeddings goes on beyond it as its source does. */
+/* A model trained within max_position_embeddings extrapolates beyond it in the same way as its source. */
 static char *print_dynamic(const json_t *source)
 {
     json_t *rope = sh_hf_find(source, "rope_parameters");
@@ -435,7 +435,7 @@ static char *print_dynamic(const json_t *source)
     return sh_strfmt("\"factor\": %.17g, \"rope_type\": \"dynamic\"", json_number_value(sh_hf_find(rope, "factor")));
 }
 
-/* The quotient, or the next number where its product with the head would lose the last element. */
+/* The quotient, or the next larger number if the truncated product with the head would lose the last element. */
 double sh_hf_rope_part(const struct sh_config *cfg)
 {
     double head = cfg->model.head_dim, part = cfg->model.rotary_dim / head;

@@ -14,7 +14,7 @@
 struct job {
     int tensor;
     int64_t block;
-    uint64_t sum; /* of its bytes as they are written */
+    uint64_t sum; /* checksum of its bytes as written */
 };
 
 struct copy {
@@ -31,14 +31,14 @@ static const struct sh_st_entry *entry_of(const struct copy *c, const struct job
     return &c->w.layout.index.entry[j->tensor];
 }
 
-/* Where the block goes in the output file, whose elements may have another size. */
+/* Return the block's offset in the output file, whose elements may have another size. */
 static int64_t place_of(const struct copy *c, const struct job *j)
 {
     const struct sh_st_entry *e = entry_of(c, j);
     return e->at + j->block * SH_CKPT_BLOCK_ELEMS * sh_st_type_bytes(e->type);
 }
 
-/* The buffer has room for a block of floats and one of the file. */
+/* The buffer has room for a block of floats and a block in the file's type. */
 static sh_rc copy_block(void *arg, int64_t i, char *buffer)
 {
     struct copy *c = arg;
@@ -50,7 +50,7 @@ static sh_rc copy_block(void *arg, int64_t i, char *buffer)
     char *to = buffer + BLOCK_BYTES;
     SH_TRY(c->s->read(c->s->arg, j->tensor, first, n, from, to));
     bad = sh_move_narrow(c->s->options->type, (struct sh_floats){.whole = from}, n, to);
-    /* float16 has the smallest range of the three, so only there can a number be too large. */
+    /* float16 has the smallest range of the three types, so only there can a number be too large. */
     if (bad < n)
         return sh_fail(SH_E_NUMERIC,
                        "%s: element %lld of %s is %g, and float16 ends at 65504; export as bfloat16 or float32",
@@ -59,7 +59,7 @@ static sh_rc copy_block(void *arg, int64_t i, char *buffer)
     return sh_file_write(f->fd, f->path, to, n * sh_st_type_bytes(e->type), place_of(c, j));
 }
 
-/* Through direct I/O where it is possible, so that the disk is read and not the cache. */
+/* Read through direct I/O if possible, so the bytes come from the disk and not from the cache. */
 static sh_rc compare_block(void *arg, int64_t i, char *buffer)
 {
     const struct copy *c = arg;
@@ -73,7 +73,7 @@ static sh_rc compare_block(void *arg, int64_t i, char *buffer)
     return sh_fail(SH_E_DATA, "%s: bytes of %s are not what was written: is the disk sound?", f->path, e->name);
 }
 
-/* One job a block. */
+/* Make one job per block. */
 static sh_rc lay_out(struct copy *c)
 {
     const struct sh_hf_stream *s = c->s;
@@ -101,7 +101,7 @@ static sh_rc copy_all(struct copy *c)
         SH_TRY(sh_st_writing_open(&c->w, i));
     SH_TRY(sh_move_pool_run(c->n, THREADS, 2 * BLOCK_BYTES, copy_block, c));
     SH_TRY(sh_st_writing_sync(&c->w));
-    /* With verify=off what was written is trusted. */
+    /* With verify=off the written data is trusted. */
     if (c->s->options->verify != SH_VERIFY_OFF)
         SH_TRY(sh_move_pool_run(c->n, THREADS, BLOCK_BYTES + 2 * SH_FILE_ALIGN, compare_block, c));
     SH_TRY(c->s->beside(c->s->arg, &c->w));

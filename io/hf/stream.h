@@ -1,5 +1,5 @@
-/* Tensors into a new folder of safetensors, block by block, by one process: each block is read as floats by whoever calls,
- * narrowed, written, and compared with what the file has. Inside io/hf; local. */
+/* Writes tensors into a new folder of safetensors, block by block, in one process: each block is read as floats by the
+ * caller's function, narrowed, written, and compared with what the file has. Inside io/hf; local. */
 #ifndef IO_HF_STREAM_H
 #define IO_HF_STREAM_H
 
@@ -7,22 +7,22 @@
 #include "io/safetensors/write.h"
 
 struct sh_hf_stream {
-    const char *folder;               /* a new one, which has its name when it is complete */
-    const char *from;                 /* in messages */
+    const char *folder;               /* a new folder, which gets its name when it is complete */
+    const char *from;                 /* the source, for messages */
     const struct sh_st_entry *tensor; /* [n] name, type, dims, elems */
     int64_t n;
     const struct sh_hf_export *options;
-    const char *file; /* all in one file of this name; NULL: as save_pretrained() names them */
+    const char *file; /* put everything in one file of this name; NULL: name files like save_pretrained() */
     void *arg;
-    /* Elements [first, first + n) of a tensor, a whole block of SH_CKPT_BLOCK_ELEMS or the last one. By several threads at
-     * once; spare: 4 bytes an element, the thread's own. */
+    /* Read elements [first, first + n) of a tensor, a whole block of SH_CKPT_BLOCK_ELEMS or the last one. Called by
+     * several threads at once; spare: 4 bytes per element, the thread's own. */
     sh_rc (*read)(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare);
-    /* Small files, after the tensors. */
+    /* Write small files, after the tensors. */
     sh_rc (*beside)(void *arg, const struct sh_st_writing *w);
 };
 
-/* Nothing is left behind where it fails. Errors: those of read and beside; SH_E_USAGE: the folder exists; SH_E_DATA: I/O;
- * SH_E_NUMERIC: a value that float16 does not have. */
+/* Nothing is left behind on failure. Errors: those of read and beside; SH_E_USAGE: the folder exists; SH_E_DATA: I/O;
+ * SH_E_NUMERIC: a value outside float16's range. */
 sh_rc sh_hf_stream_out(const struct sh_hf_stream *s);
 
 #endif

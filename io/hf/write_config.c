@@ -20,7 +20,7 @@ struct writer {
     int n;
 };
 
-/* The comma stands before every key but the first. */
+/* Begin a key; a comma goes before every key except the first. */
 static void begin(struct writer *w, const char *key)
 {
     fprintf(w->out, "%s\n  \"%s\": ", w->n++ ? "," : "", key);
@@ -33,14 +33,14 @@ static void put_raw(struct writer *w, const char *key, const char *value)
     fputs(value, w->out);
 }
 
-/* Words of the tables need no escapes. */
+/* Words from the tables need no escapes. */
 static void put_word(struct writer *w, const char *key, const char *word)
 {
     begin(w, key);
     fprintf(w->out, "\"%s\"", word);
 }
 
-/* The text of our value, as JSON, since numbers and booleans are written alike in both. */
+/* Write the text of our value as JSON: numbers and booleans look alike in both. */
 static void put_key(struct writer *w, const char *theirs, const char *ours, bool real)
 {
     char *text = sh_hf_number(w->cfg, ours, real);
@@ -48,7 +48,7 @@ static void put_key(struct writer *w, const char *theirs, const char *ours, bool
     free(text);
 }
 
-/* The keys that the family has, under their first spelling. Values of type real are printed with a fraction. */
+/* Write the keys that the family has, in their first spelling. Real values are printed with a fraction. */
 static void put_values(struct writer *w)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
@@ -56,7 +56,7 @@ static void put_values(struct writer *w)
             put_key(w, w->f->key[v][0], sh_hf_family_key(v), v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_THETA);
 }
 
-/* Said by model.head_dim where no key does. */
+/* If the key is not set, the scalar is model.head_dim. */
 static void put_scalar(struct writer *w)
 {
     const struct sh_model *m = &w->cfg->model;
@@ -66,7 +66,8 @@ static void put_scalar(struct writer *w)
     fprintf(w->out, "%d", m->query_pre_attn_scalar ? m->query_pre_attn_scalar : m->head_dim);
 }
 
-/* Each block's own switch, too: an interval of 0, which says that all have positions, is none for transformers. */
+/* Write the list with a switch for each block, too: transformers does not accept an interval of 0, which means here
+ * that all blocks have positions. */
 static void put_positions(struct writer *w)
 {
     const struct sh_model *m = &w->cfg->model;
@@ -81,7 +82,7 @@ static void put_positions(struct writer *w)
     fputc(']', w->out);
 }
 
-/* Blocks with a window. */
+/* Count the blocks with a window. */
 static int count_windows(const struct sh_model *m)
 {
     int n = 0;
@@ -90,7 +91,8 @@ static int count_windows(const struct sh_model *m)
     return n;
 }
 
-/* The list says it alone; max_window_layers, of classes whose default is a window, is for who reads no list. */
+/* The list alone determines the blocks; max_window_layers, in classes that have a window by default, is for readers
+ * that ignore the list. */
 static void put_window_blocks(struct writer *w)
 {
     const struct sh_model *m = &w->cfg->model;
@@ -104,8 +106,8 @@ static void put_window_blocks(struct writer *w)
     fputc(']', w->out);
 }
 
-/* The source's window stays where sequences of training have not seen it. One that they would have seen was left
- * out. */
+/* The source's window is kept if training sequences were too short to be affected by it. A window that would have
+ * affected them was left out on purpose. */
 static bool is_kept(const struct writer *w)
 {
     json_t *window = json_object_get(w->source, "sliding_window");
@@ -114,7 +116,7 @@ static bool is_kept(const struct writer *w)
     return !seen && !sh_hf_is_named("sliding_window", w->cfg->hf.ignore);
 }
 
-/* null where there is none: absent would be the class's default. */
+/* null if there is none: an absent key would mean the class's default. */
 static void put_source_window(struct writer *w)
 {
     const char *key;
@@ -127,7 +129,8 @@ static void put_source_window(struct writer *w)
     }
 }
 
-/* The list, and the pattern for who reads none: a number beyond the last block says that all have a window. */
+/* Write the list, and the pattern for readers that ignore the list: a number beyond the last block means that all
+ * blocks have a window. */
 static void put_pattern(struct writer *w)
 {
     const struct sh_model *m = &w->cfg->model;
@@ -160,7 +163,7 @@ static void put_window(struct writer *w)
         put_window_blocks(w);
 }
 
-/* Written out although they are defaults: a later version of the class may have other ones. */
+/* These are written although they are defaults: a later version of the class may have other defaults. */
 static void put_must(struct writer *w)
 {
     for (size_t i = 0; i < sizeof w->f->must / sizeof *w->f->must && w->f->must[i].key; i++) {
@@ -172,7 +175,7 @@ static void put_must(struct writer *w)
     }
 }
 
-/* An object for each kind of block, and the base of those with a window in front for older readers. */
+/* Write an object for each kind of block, and the base of blocks with a window at the top level for older readers. */
 static void put_two_ropes(struct writer *w, const char *rope, const char *theta)
 {
     char *own = sh_hf_number(w->cfg, "model.rope_local_base_freq", true);
@@ -194,7 +197,7 @@ static void put_one_rope(struct writer *w, const char *rope, const char *theta, 
     fputc('}', w->out);
 }
 
-/* rope_parameters is read by transformers 5, rope_theta (among the values) and rope_scaling by those before. */
+/* rope_parameters is read by transformers 5, rope_theta (among the values) and rope_scaling by earlier versions. */
 static void put_rope(struct writer *w)
 {
     /* GPT-2 has learned positions and no theta. */
@@ -213,14 +216,14 @@ static void put_rope(struct writer *w)
         begin(w, w->f->partial);
         fprintf(w->out, "%.17g", sh_hf_rope_part(w->cfg));
     }
-    /* Where the class has a default for it, that counts more than the one in the object. */
+    /* If the class has a default for it, that takes precedence over the one in the object. */
     if (w->f->length && w->cfg->model.rope_factor != 0 && w->cfg->model.rope_type == SH_ROPE_LONG)
         put_key(w, "original_max_position_embeddings", "model.rope_original_max_len", false);
     free(theta);
     free(rope);
 }
 
-/* A class's own dropouts may be more than none, so where there is no source 0 is written. */
+/* A class's default dropouts may be above 0, so without a source 0 is written. */
 static void put_dropouts(struct writer *w)
 {
     for (size_t i = 0; i < sizeof w->f->dropout / sizeof *w->f->dropout && w->f->dropout[i]; i++) {
@@ -231,7 +234,7 @@ static void put_dropouts(struct writer *w)
     }
 }
 
-/* Without a source null: a class's own ids would be those of another tokenizer. */
+/* Without a source, null is written: the class's default ids would be those of another tokenizer. */
 static void put_kept(struct writer *w)
 {
     const char *key;
@@ -244,7 +247,7 @@ static void put_kept(struct writer *w)
     }
 }
 
-/* transformers before 4.56 reads torch_dtype, later versions dtype: both are there. */
+/* transformers before 4.56 reads torch_dtype, later versions read dtype, so both are written. */
 static void put_all(struct writer *w, const char *dtype)
 {
     fputc('{', w->out);
@@ -264,7 +267,7 @@ static void put_all(struct writer *w, const char *dtype)
     fputs("\n}\n", w->out);
 }
 
-/* What only one class has keys for. */
+/* Check values for which only some classes have keys. */
 static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_family *f, const char *name)
 {
     bool scalar = m->query_pre_attn_scalar && m->query_pre_attn_scalar != m->head_dim;
@@ -322,12 +325,12 @@ static sh_rc write_text(struct writer *w, const char *dtype, char **text)
     return SH_OK;
 }
 
-/* The caller frees *text. `source`, which may be NULL, is the config.json of the model that was loaded: kept keys are
- * copied from it. */
+/* The caller frees *text. `source`, which may be NULL, is the path of the config.json of the model that was loaded:
+ * kept keys are copied from it. */
 sh_rc sh_hf_config_write(const struct sh_config *cfg, const char *dtype, const char *source, char **text)
 {
     struct writer w = {.cfg = cfg};
-    /* A folder without the source's config.json is exported all the same. */
+    /* If the source has no config.json, the model is exported nevertheless. */
     if (source && access(source, F_OK) == 0)
         SH_TRY(sh_json_load(source, SH_HF_CONFIG_MAX, &w.source));
     sh_rc rc = write_text(&w, dtype, text);
@@ -335,7 +338,7 @@ sh_rc sh_hf_config_write(const struct sh_config *cfg, const char *dtype, const c
     return rc;
 }
 
-/* A checkpoint of a model that came from no folder keeps no config.json. */
+/* The checkpoint of a model that did not come from a folder has no config.json. */
 sh_rc sh_hf_config_write_kept(const struct sh_config *cfg, const char *dtype, const char *kept, char **text)
 {
     struct writer w = {.cfg = cfg};

@@ -1,6 +1,6 @@
-/* One string field of one line of JSON, without building a tree: a corpus in jsonl has millions of lines, and only one
- * field of each is wanted. The reader passes over everything else, but checks its form, so that a damaged line is
- * refused with the column. take_ functions store what they read, pass_ functions only check it; both leave `at` on the
+/* Reads one string field of one JSON line without building a tree: a jsonl corpus has millions of lines, and only one
+ * field of each is needed. The reader skips everything else but still checks its syntax, so a damaged line is
+ * refused with its column. take_ functions store what they read, pass_ functions only check it; both leave `at` on the
  * byte after it. */
 #include "io/json/field.h"
 
@@ -11,30 +11,30 @@
 #include <stdint.h>
 #include <string.h>
 
-/* `text` is the caller's, with room for the whole line: a decoded string is never longer than its source. */
+/* `text` belongs to the caller and has room for the whole line: a decoded string is never longer than its source. */
 struct reader {
     const char *line;
     size_t at, bytes;
     const char *field;
     size_t field_bytes;
-    char *text; /* of the field */
+    char *text; /* the field's text */
     size_t n;
     bool found;
 };
 
-/* Columns count from 1, in bytes, as editors show them for ASCII. */
+/* Columns count from 1, in bytes, as editors show them for ASCII text. */
 static sh_rc refuse(const struct reader *r, const char *what)
 {
     return sh_fail(SH_E_DATA, "column %zu: %s", r->at + 1, what);
 }
 
-/* -1 at the end, so that callers need no second test. */
+/* Returns the current byte, or -1 at the end, so that callers need no second test. */
 static int peek(const struct reader *r)
 {
     return r->at < r->bytes ? (unsigned char)r->line[r->at] : -1;
 }
 
-/* The byte that follows, -1 at the end of the line. */
+/* Skips white space and returns the byte that follows, or -1 at the end of the line. */
 static int skip_space(struct reader *r)
 {
     while (r->at < r->bytes &&
@@ -43,13 +43,13 @@ static int skip_space(struct reader *r)
     return peek(r);
 }
 
-/* -1: no digit. */
+/* Returns the value of a hexadecimal digit, or -1 for any other byte. */
 static int hex_digit(int c)
 {
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* The four digits behind \u. */
+/* Reads the four digits after \u. */
 static sh_rc take_hex(struct reader *r, uint32_t *code)
 {
     *code = 0;
@@ -62,7 +62,7 @@ static sh_rc take_hex(struct reader *r, uint32_t *code)
     return SH_OK;
 }
 
-/* Behind \u: one code point, of which those past 0xffff are written as two. */
+/* Reads one code point after \u; code points above 0xffff are written as a pair of escapes. */
 static sh_rc take_code(struct reader *r, char *to, size_t *n)
 {
     uint32_t code, low;
@@ -83,7 +83,7 @@ static sh_rc take_code(struct reader *r, char *to, size_t *n)
     return SH_OK;
 }
 
-/* After the backslash. */
+/* Reads the rest of an escape, after the backslash. */
 static sh_rc take_escape(struct reader *r, char *to, size_t *n)
 {
     static const char from[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
@@ -99,7 +99,7 @@ static sh_rc take_escape(struct reader *r, char *to, size_t *n)
     return SH_OK;
 }
 
-/* A string, its opening quote not taken yet, into `to`, which has room for what is left of the line. */
+/* Reads a string, starting at its opening quote, into `to`, which has room for the rest of the line. */
 static sh_rc take_string(struct reader *r, char *to, size_t *n)
 {
     *n = 0;
@@ -122,7 +122,7 @@ static sh_rc take_string(struct reader *r, char *to, size_t *n)
     return SH_OK;
 }
 
-/* A string of which only the form matters. */
+/* Skips a string, checking only its syntax. */
 static sh_rc pass_string(struct reader *r)
 {
     char to[8];
@@ -141,7 +141,7 @@ static sh_rc pass_string(struct reader *r)
     return SH_OK;
 }
 
-/* The number of digits; 0 is for the caller to refuse. */
+/* Returns the number of digits; the caller refuses 0. */
 static size_t take_digits(struct reader *r)
 {
     size_t begin = r->at;
@@ -151,17 +151,18 @@ static size_t take_digits(struct reader *r)
     return r->at - begin;
 }
 
-/* JSON allows no leading zeros, no lone point and no plus sign; what is no value at all is refused here, too. */
+/* JSON allows no leading zeros, no lone point and no plus sign. Anything that is not a value at all is refused here,
+ * too. */
 static sh_rc pass_number(struct reader *r)
 {
     r->at += peek(r) == '-';
     size_t begin = r->at, whole = take_digits(r);
     if (!whole || (whole > 1 && r->line[begin] == '0'))
-        return refuse(r, "no value of JSON");
+        return refuse(r, "not a JSON value");
     if (peek(r) == '.') {
         r->at++;
         if (!take_digits(r))
-            return refuse(r, "a number without digits behind its point");
+            return refuse(r, "a number without digits after its point");
     }
     if (peek(r) == 'e' || peek(r) == 'E') {
         r->at++;
@@ -172,7 +173,7 @@ static sh_rc pass_number(struct reader *r)
     return SH_OK;
 }
 
-/* What is none of the three words must be a number. */
+/* Anything but these three words must be a number. */
 static sh_rc pass_word(struct reader *r)
 {
     static const char *const words[] = {"true", "false", "null"};
@@ -189,20 +190,20 @@ static sh_rc pass_word(struct reader *r)
 
 static sh_rc pass_value(struct reader *r, int depth);
 
-/* Whether the list or object goes on behind a member. */
+/* Whether the list or object continues after a member. */
 static sh_rc more(struct reader *r, char end, bool *goes_on)
 {
     int c = skip_space(r);
 
     if (c != ',' && c != end)
-        return refuse(r,
-                      c < 0 ? "the line ends within an object or a list" : "neither a comma nor an end behind a value");
+        return refuse(r, c < 0 ? "the line ends within an object or a list"
+                               : "a value is followed by neither a comma nor an end");
     r->at++;
     *goes_on = c == ',';
     return SH_OK;
 }
 
-/* The opening bracket is not taken yet. */
+/* Starts at the opening bracket. */
 static sh_rc pass_list(struct reader *r, int depth)
 {
     bool goes_on = true;
@@ -219,16 +220,16 @@ static sh_rc pass_list(struct reader *r, int depth)
     return SH_OK;
 }
 
-/* White space may stand before it. */
+/* White space may precede the colon. */
 static sh_rc take_colon(struct reader *r)
 {
     if (skip_space(r) != ':')
-        return refuse(r, "no colon behind a key");
+        return refuse(r, "no colon after a key");
     r->at++;
     return SH_OK;
 }
 
-/* The opening brace is not taken yet. */
+/* Starts at the opening brace. */
 static sh_rc pass_object(struct reader *r, int depth)
 {
     bool goes_on = true;
@@ -240,7 +241,7 @@ static sh_rc pass_object(struct reader *r, int depth)
     }
     while (goes_on) {
         if (skip_space(r) != '"')
-            return refuse(r, "no key where one must be");
+            return refuse(r, "expected a key");
         SH_TRY(pass_string(r));
         SH_TRY(take_colon(r));
         SH_TRY(pass_value(r, depth));
@@ -249,7 +250,7 @@ static sh_rc pass_object(struct reader *r, int depth)
     return SH_OK;
 }
 
-/* depth: objects and lists around this value. The bound keeps hostile input from using up the stack. */
+/* depth: objects and lists around this value. The limit keeps hostile input from exhausting the stack. */
 static sh_rc pass_value(struct reader *r, int depth)
 {
     int c = skip_space(r);
@@ -259,18 +260,19 @@ static sh_rc pass_value(struct reader *r, int depth)
     if (c != '{' && c != '[')
         return pass_word(r);
     if (depth == SH_JSON_DEPTH)
-        return refuse(r, "objects and lists are too deep in one another");
+        return refuse(r, "objects and lists are nested too deeply");
     return c == '{' ? pass_object(r, depth + 1) : pass_list(r, depth + 1);
 }
 
-/* A member at the top. Its key is read into the room for the text, which is not there yet: behind what there is. */
+/* Reads a member of the top-level object. Its key goes into the buffer of the text, after any text already found, since
+ * that space is still unused. */
 static sh_rc take_member(struct reader *r)
 {
     char *key = r->text + r->n;
     size_t n;
 
     if (skip_space(r) != '"')
-        return refuse(r, "no key where one must be");
+        return refuse(r, "expected a key");
     SH_TRY(take_string(r, key, &n));
     /* Compared before the value is read, which may overwrite the key. */
     bool wanted = n == r->field_bytes && memcmp(key, r->field, n) == 0;
@@ -278,20 +280,20 @@ static sh_rc take_member(struct reader *r)
     if (!wanted)
         return pass_value(r, 1);
     if (r->found)
-        return sh_fail(SH_E_DATA, "column %zu: \"%s\" is there twice", r->at + 1, r->field);
+        return sh_fail(SH_E_DATA, "column %zu: \"%s\" appears twice", r->at + 1, r->field);
     if (skip_space(r) != '"')
         return sh_fail(SH_E_DATA, "column %zu: \"%s\" is not a string", r->at + 1, r->field);
     r->found = true;
     return take_string(r, r->text, &r->n);
 }
 
-/* Exactly one object, and white space; the field may stand anywhere in it, once. */
+/* Reads exactly one object, with optional white space around it; the field may be anywhere in it, but only once. */
 static sh_rc read_line(struct reader *r)
 {
     bool goes_on = true;
 
     if (skip_space(r) != '{')
-        return refuse(r, "the line is no object {...}");
+        return refuse(r, "the line is not an object {...}");
     r->at++;
     if (skip_space(r) == '}') {
         r->at++;
@@ -302,11 +304,11 @@ static sh_rc read_line(struct reader *r)
         SH_TRY(more(r, '}', &goes_on));
     }
     if (skip_space(r) >= 0)
-        return refuse(r, "something behind the object");
-    return r->found ? SH_OK : sh_fail(SH_E_DATA, "there is no \"%s\" in it", r->field);
+        return refuse(r, "something follows the object");
+    return r->found ? SH_OK : sh_fail(SH_E_DATA, "the object has no \"%s\"", r->field);
 }
 
-/* *n: bytes of the text, which is not ended by a zero and may hold some. */
+/* *n: bytes of the text, which has no terminating zero and may contain zero bytes. */
 sh_rc sh_json_field(const char *line, size_t bytes, const char *field, char *text, size_t *n)
 {
     struct reader r = {.line = line, .bytes = bytes, .field = field, .field_bytes = strlen(field), .text = text};

@@ -1,5 +1,5 @@
-/* JSON files through jansson, with what it does not do by itself: a bound on depth, messages with the file's name,
- * duplicates refused. */
+/* JSON files through jansson, plus what jansson does not do itself: a limit on depth, the file's name in messages,
+ * and duplicate keys refused. */
 #include "io/json/json.h"
 
 #include "src/base/file.h"
@@ -18,8 +18,8 @@ static void step(struct place *at, char c)
     at->line += c == '\n';
 }
 
-/* jansson has a limit of its own, 2048, which is for the stack of a large thread. Whether the text is JSON is
- * jansson's to say: here brackets are counted, and those within strings are not. */
+/* jansson has its own limit of 2048, which assumes the stack of a large thread. Whether the text is valid JSON is left
+ * to jansson: this only counts brackets outside strings. */
 static sh_rc check_depth(const char *text, size_t bytes, const char *name)
 {
     struct place at = {1, 1};
@@ -36,13 +36,13 @@ static sh_rc check_depth(const char *text, size_t bytes, const char *name)
         else if (!string && (text[i] == '}' || text[i] == ']'))
             depth--;
         if (depth > SH_JSON_DEPTH)
-            return sh_fail(SH_E_DATA, "%s: line %d, column %d: objects and lists are more than %d deep", name, at.line,
-                           at.column, SH_JSON_DEPTH);
+            return sh_fail(SH_E_DATA, "%s: line %d, column %d: objects and lists are nested more than %d deep", name,
+                           at.line, at.column, SH_JSON_DEPTH);
     }
     return SH_OK;
 }
 
-/* jansson quotes what it stumbled over: for a terminal only what is ASCII and no control character. */
+/* jansson quotes the offending text: replace everything but printable ASCII, so that a terminal can show it. */
 static void make_plain(char *text)
 {
     for (; *text; text++)
@@ -54,14 +54,14 @@ static sh_rc refuse(json_error_t *error, const char *name)
 {
     make_plain(error->text);
     if (json_error_code(error) == json_error_out_of_memory)
-        return sh_fail(SH_E_MEMORY, "%s: no memory for what is in it", name);
+        return sh_fail(SH_E_MEMORY, "%s: no memory for its contents", name);
     if (error->line < 1)
         return sh_fail(SH_E_DATA, "%s is not JSON: %s", name, error->text);
     return sh_fail(SH_E_DATA, "%s: line %d, column %d: %s", name, error->line, error->column, error->text);
 }
 
-/* JSON_ALLOW_NUL: tokens of a vocabulary may hold it. Duplicate keys are refused, since readers disagree on which one
- * counts. */
+/* JSON_ALLOW_NUL: tokens of a vocabulary may contain a zero byte. Duplicate keys are refused, since readers disagree on
+ * which one counts. */
 sh_rc sh_json_parse(const char *text, size_t bytes, const char *name, json_t **out)
 {
     json_error_t error;
@@ -74,7 +74,7 @@ sh_rc sh_json_parse(const char *text, size_t bytes, const char *name, json_t **o
     return SH_OK;
 }
 
-/* *out is the caller's, freed with json_decref(). max_bytes bounds what a hostile file can make this
+/* *out belongs to the caller, freed with json_decref(). max_bytes limits how much memory a hostile file can make this
  * process allocate. */
 sh_rc sh_json_load(const char *path, size_t max_bytes, json_t **out)
 {

@@ -11,12 +11,12 @@
 #include <string.h>
 #include <time.h>
 
-/* MPI-IO and HDF5 can hold all ranks in one call when one of them met an error: rank 0 speaks first, so that there is
- * one line. A rank that only waits gives the one that is stuck time to say so. */
+/* MPI-IO and HDF5 can hold all ranks in one call when one of them met an error: rank 0 reports first, so that there is
+ * only one line. A rank that only waits gives the stuck rank time to report itself. */
 enum { GRACE_SECONDS = 2, GRACE_RANK_SECONDS = 1 };
 
-/* A thread that ends the process when a stage of a save or a load takes too long. It counts only while this rank works,
- * with some seconds more where it waits for others. */
+/* A thread that ends the process when a stage of a save or a load takes too long. Time counts only while this rank
+ * works or waits for others; a waiting rank gets a few seconds more. */
 struct sh_move_deadline {
     pthread_t thread;
     pthread_mutex_t lock;
@@ -28,14 +28,14 @@ struct sh_move_deadline {
     bool waits, rests, meets, stop;
 };
 
-/* Of a limit that began then; `waits`: with time for the one that is late to say so first. */
+/* Seconds left of a limit that started at since_ns; `waits`: plus time for the late rank to report first. */
 static double rest_of(const struct sh_move_deadline *d, int64_t since_ns, bool waits)
 {
     return d->seconds + d->grace + (waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - since_ns) / 1e9;
 }
 
-/* Seconds until the nearer of two limits: of the stage, and of a meeting of the ranks. While the rank rests its stage
- * has none. */
+/* Seconds until the nearer of two limits: the stage's, and that of a meeting of the ranks. A rank that rests has no
+ * limit for its stage. */
 static double left(const struct sh_move_deadline *d)
 {
     double stage = d->rests ? d->seconds : rest_of(d, d->since_ns, d->waits);
@@ -43,15 +43,15 @@ static double left(const struct sh_move_deadline *d)
     return stage < meeting ? stage : meeting;
 }
 
-/* Ends the process: a thread that is stuck inside of MPI or the file system cannot be stopped in another way. */
+/* Ends the process: there is no other way to stop a thread that is stuck inside MPI or the file system. */
 static void expire(const struct sh_move_deadline *d)
 {
     sh_stop(sh_fail(SH_E_COMM, "%s: %s, %s takes longer than checkpoint.timeout_seconds=%g", d->what,
                     d->waits || d->rests ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
 }
 
-/* Sleeps until the limit, or until something changes it. The monotonic clock: a wall clock that jumps would end the
- * job. */
+/* Sleeps until the limit, or until something changes it. Uses the monotonic clock: a jump of the wall clock would end
+ * the job. */
 static void *watch(void *arg)
 {
     struct sh_move_deadline *d = arg;
@@ -72,7 +72,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* NULL: no limit is asked for, or there is no thread for it. All other functions take NULL. */
+/* NULL: no limit is wanted, or no thread could be created. All other functions accept NULL. */
 struct sh_move_deadline *sh_move_deadline_start(const char *what, double seconds, int rank)
 {
     pthread_condattr_t monotonic;
@@ -92,13 +92,13 @@ struct sh_move_deadline *sh_move_deadline_start(const char *what, double seconds
     int error = pthread_create(&d->thread, NULL, watch, d);
     if (error == 0)
         return d;
-    sh_log_warn("%s: without its deadline: no thread for it: %s", what, strerror(error));
+    sh_log_warn("%s: runs without a deadline: cannot create its thread: %s", what, strerror(error));
     free(d->what);
     free(d);
     return NULL;
 }
 
-/* With the lock: the watching thread is woken, since its limit has changed. */
+/* Takes the lock and wakes the watching thread, since its limit has changed. */
 static void set(struct sh_move_deadline *d, const char *stage, bool waits, bool rests)
 {
     if (!d)
@@ -114,7 +114,7 @@ static void set(struct sh_move_deadline *d, const char *stage, bool waits, bool 
     pthread_mutex_unlock(&d->lock);
 }
 
-/* A stage begins: its time counts from here. */
+/* A stage starts: its time counts from here. */
 void sh_move_deadline_enter(struct sh_move_deadline *d, const char *stage)
 {
     set(d, stage, false, false);
@@ -131,7 +131,7 @@ void sh_move_deadline_rest(struct sh_move_deadline *d)
     set(d, NULL, false, true);
 }
 
-/* The ranks meet between two steps of training while a stage runs on a thread: a limit beside that of the stage. */
+/* The ranks meet between two steps of training while a stage runs on a thread: a limit in addition to the stage's. */
 void sh_move_deadline_meet(struct sh_move_deadline *d, bool on)
 {
     if (!d)

@@ -10,9 +10,9 @@
 
 enum { CHUNK_BYTES = 8 << 20, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
 enum { READ_BYTES = 256 << 10 };
-enum { TURN = 4 }; /* chunks that a replica reads before it hands them on */
+enum { TURN = 4 }; /* chunks that a replica reads before handing them on */
 
-/* By file, then by place: neighbours in the file become one chunk. */
+/* Orders by file, then by offset, so that neighbours in the file become one chunk. */
 static int by_place(const void *a, const void *b)
 {
     const struct sh_move_part *x = a, *y = b;
@@ -21,19 +21,19 @@ static int by_place(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-/* In the file, not in memory. */
+/* Bytes of a part in the file, not in memory. */
 static int64_t bytes_of(const struct sh_move_part *p)
 {
     return p->elems * sh_move_type_bytes(p->type);
 }
 
-/* Elements of memory that n of the file are. */
+/* Number of elements in memory that n elements of the file become. */
 static int64_t in_memory(enum sh_move_type t, int64_t n)
 {
     return t < SH_MOVE_TYPES ? n : n * SH_NF4_ELEMS;
 }
 
-/* Pieces that a chunk has room for. */
+/* Cuts a part into pieces that fit a chunk. */
 static void cut(const struct sh_move_part *p, struct sh_move_parts *out, int *cap)
 {
     int64_t most = CHUNK_BYTES / sh_move_type_bytes(p->type);
@@ -57,7 +57,7 @@ static bool joins(const struct sh_move_chunk *c, const struct sh_move_part *p)
     return c->file == p->file && c->at + c->bytes == p->at && c->bytes + bytes_of(p) <= CHUNK_BYTES;
 }
 
-/* Parts [first, first + n) of a chunk lie side by side. Overlaps would be a bug of the caller. */
+/* Joins parts [first, first + n) that lie next to each other into a chunk. An overlap is a bug of the caller. */
 static sh_rc join(struct sh_move_parts *out)
 {
     int cap = 0;
@@ -74,8 +74,8 @@ static sh_rc join(struct sh_move_parts *out)
     return SH_OK;
 }
 
-/* Cut, sort and join what a rank has to move: a part is a stretch of one tensor, a chunk one transfer. On success *out
- * is the caller's. */
+/* Cuts, sorts and joins what a rank has to move: a part is a stretch of one tensor, a chunk one transfer. On success
+ * *out belongs to the caller. */
 sh_rc sh_move_parts_make(const struct sh_move_part *part, int n, struct sh_move_parts *out)
 {
     struct sh_move_parts p = {0};
@@ -92,7 +92,7 @@ sh_rc sh_move_parts_make(const struct sh_move_part *part, int n, struct sh_move_
     return rc;
 }
 
-/* Also right for parts that were never made. */
+/* Also works for parts that were never made. */
 void sh_move_parts_free(struct sh_move_parts *p)
 {
     free(p->part);
@@ -106,14 +106,14 @@ struct transfer {
     int64_t first; /* chunk */
 };
 
-/* `at` counts from the part's first element; the message has the tensor's own number. */
+/* `at` counts from the part's first element; the message gives the element's number in the tensor. */
 static sh_rc not_finite(const struct sh_file_direct *f, const struct sh_move_part *p, int64_t at)
 {
     return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", f->path, (long long)(p->first + at),
                    p->name);
 }
 
-/* Elements [first, first + n) of a part, as they lie in the file. Returns the first that is not finite, n: none. */
+/* Converts elements [first, first + n) of a part from the file's form. Returns the first that is not finite, or n. */
 static int64_t take(const struct sh_move_part *p, const char *from, int64_t first, int64_t n)
 {
     struct sh_floats to = sh_floats_at(p->data, in_memory(p->type, first));
@@ -121,7 +121,7 @@ static int64_t take(const struct sh_move_part *p, const char *from, int64_t firs
                                    : sh_move_join(p->type, from, p->first + first, n, p->nested, to);
 }
 
-/* Weights that are not finite are refused at once: training would only show it steps later. */
+/* Weights that are not finite are refused at once: in training they would show up only steps later. */
 static sh_rc read_part(const struct sh_file_direct *f, const struct sh_move_part *p, char *buffer)
 {
     int64_t size = sh_move_type_bytes(p->type), n, bad;
@@ -136,8 +136,8 @@ static sh_rc read_part(const struct sh_file_direct *f, const struct sh_move_part
     return SH_OK;
 }
 
-/* Asked for at once, and taken from the page cache in short reads: what was read is still near the processor when it is
- * widened. */
+/* Ask the kernel for the whole chunk at once, then take it from the page cache in short reads: the data is still in the
+ * processor's cache when it is widened. */
 static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
 {
     const struct transfer *t = arg;
@@ -148,17 +148,17 @@ static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
     return SH_OK;
 }
 
-/* The value in the message tells an outlier from a model that simply has a larger range. */
+/* The value in the message tells an outlier from a model that has a larger range. */
 static sh_rc too_large(const struct sh_file_direct *f, const struct sh_move_part *p, int64_t at)
 {
     float x;
     sh_floats_get(sh_floats_at(p->data, at), 1, &x);
     return sh_fail(SH_E_NUMERIC,
-                   "%s: element %lld of %s is %g, and float16 ends at 65504; export as bfloat16 or float32", f->path,
+                   "%s: element %lld of %s is %g, but float16 ends at 65504; export as bfloat16 or float32", f->path,
                    (long long)(p->first + at), p->name, (double)x);
 }
 
-/* Narrow the parts into the buffer, sum what will be on the disk, and write it. */
+/* Narrow the parts into the buffer, hash what goes to the disk, and write it. */
 static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
 {
     const struct transfer *t = arg;
@@ -175,7 +175,7 @@ static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
     return sh_file_direct_write(f, buffer, c->at, c->at + c->bytes);
 }
 
-/* Read back and compared with the sum of what was written. */
+/* Reads a chunk back and compares its hash with that of what was written. */
 static sh_rc compare_chunk(void *arg, int64_t job, char *buffer)
 {
     const struct transfer *t = arg;
@@ -212,7 +212,7 @@ sh_rc sh_move_parts_compare(struct sh_move_parts *p, const struct sh_file_direct
     return run(p, files, 0, p->n_chunks, compare_chunk);
 }
 
-/* Each part of a chunk from its root, which has read it, to all replicas. */
+/* Sends each part of a chunk from `root`, which has read it, to all replicas. */
 static sh_rc hand_chunk(const struct sh_move_parts *p, const struct sh_move_chunk *c, const struct sh_move_replicas *r,
                         int root)
 {
@@ -221,7 +221,8 @@ static sh_rc hand_chunk(const struct sh_move_parts *p, const struct sh_move_chun
     return SH_OK;
 }
 
-/* One that has failed goes on taking part in the rounds; what it hands on counts for nothing, since all agree on the end. */
+/* A rank that has failed keeps taking part in the rounds; what it hands on is ignored, since all agree on the outcome
+ * at the end. */
 sh_rc sh_move_parts_read_together(struct sh_move_parts *p, const struct sh_file_direct *files,
                                   const struct sh_move_replicas *r)
 {

@@ -5,24 +5,24 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-/* Stacks are small, for memory limits of a job count the whole of them; 64 threads are more than a file system serves
- * better. */
+/* Stacks are small, since a job's memory limit counts them whole; a file system is not faster with more than 64
+ * threads. */
 enum { MAX_THREADS = 64, TEXT_BYTES = 2048, STACK_BYTES = 512 << 10 };
 
-/* Jobs [0, jobs) are taken one by one from a counter, so a slow job holds up one thread only. The caller's thread works
+/* Jobs [0, jobs) are taken one by one from a counter, so a slow job holds up only one thread. The caller's thread works
  * too: with 4 threads, 3 are created. */
 struct pool {
     int64_t jobs, buffer_bytes;
     sh_rc (*work)(void *arg, int64_t job, char *buffer);
     void *arg;
     atomic_llong next;
-    pthread_mutex_t lock; /* of what follows */
-    int64_t failed;       /* the lowest job that did; none: jobs */
+    pthread_mutex_t lock; /* protects what follows */
+    int64_t failed;       /* the lowest job that failed */
     sh_rc rc;
     char text[TEXT_BYTES];
 };
 
-/* Errors are kept by thread, so the text goes with the class. */
+/* Error texts are kept per thread, so the text is copied along with the code. */
 static void fail(struct pool *c, int64_t job, sh_rc rc)
 {
     pthread_mutex_lock(&c->lock);
@@ -32,11 +32,11 @@ static void fail(struct pool *c, int64_t job, sh_rc rc)
         snprintf(c->text, sizeof c->text, "%s", sh_error_text());
     }
     pthread_mutex_unlock(&c->lock);
-    /* No thread takes another job; those under way are finished. */
+    /* No thread takes another job; jobs in progress are finished. */
     atomic_store(&c->next, c->jobs);
 }
 
-/* Until no job is left, or one has failed. */
+/* Runs jobs until none is left or one has failed. */
 static void work_off(struct pool *c, char *buffer)
 {
     for (int64_t job; (job = atomic_fetch_add(&c->next, 1)) < c->jobs;) {
@@ -49,8 +49,8 @@ static void work_off(struct pool *c, char *buffer)
     }
 }
 
-/* The body of each thread. Its buffer is mapped, not from the heap: it starts at a page, as direct I/O wants it, and
- * goes back to the system at once. */
+/* The body of each thread. Its buffer is mapped, not taken from the heap: it is page-aligned, as direct I/O requires,
+ * and goes back to the system at once. */
 static void *help(void *arg)
 {
     struct pool *c = arg;
@@ -59,7 +59,7 @@ static void *help(void *arg)
     if (c->buffer_bytes)
         buffer = mmap(NULL, (size_t)c->buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (buffer == MAP_FAILED) {
-        fail(c, 0, sh_fail(SH_E_MEMORY, "no %lld bytes for transfers of a file", (long long)c->buffer_bytes));
+        fail(c, 0, sh_fail(SH_E_MEMORY, "cannot map %lld bytes for file transfers", (long long)c->buffer_bytes));
         return NULL;
     }
     work_off(c, buffer);
@@ -68,8 +68,8 @@ static void *help(void *arg)
     return NULL;
 }
 
-/* Returns when all jobs are done. Of several failures the lowest job's counts, so that the message does not depend on
- * which thread was first. If a thread cannot be had, those that exist do all the work. */
+/* Returns when all jobs are done. If several fail, the lowest job counts, so that the message does not depend on
+ * which thread was first. If a thread cannot be created, the existing ones do all the work. */
 sh_rc sh_move_pool_run(int64_t jobs, int threads, int64_t buffer_bytes,
                        sh_rc (*work)(void *arg, int64_t job, char *buffer), void *arg)
 {
@@ -82,7 +82,7 @@ sh_rc sh_move_pool_run(int64_t jobs, int threads, int64_t buffer_bytes,
     if (threads > MAX_THREADS)
         threads = MAX_THREADS;
     pthread_attr_init(&small);
-    pthread_attr_setstacksize(&small, STACK_BYTES); /* the usual 8 MiB count where a job's memory is limited */
+    pthread_attr_setstacksize(&small, STACK_BYTES); /* the usual 8 MiB would count in a job's memory limit */
     while (n < threads - 1 && n < jobs - 1 && pthread_create(&helper[n], &small, help, &c) == 0)
         n++;
     pthread_attr_destroy(&small);

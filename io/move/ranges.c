@@ -1,4 +1,4 @@
-/* Stretches of a file that are put together before they are moved, so that the tasks of a move are few and long. For
+/* Stretches of a file, joined before they are moved, so that the tasks of a move are few and long. For
  * example {8,4} {0,4} {4,4} become the one stretch {0,12}; {0,4} {2,4} overlap and are refused. */
 #include "io/move/ranges.h"
 

@@ -7,7 +7,7 @@ struct sh_move_replicas sh_move_replicas_alone(void)
     return (struct sh_move_replicas){.comm = MPI_COMM_NULL, .size = 1};
 }
 
-/* A colour has 31 bits: two of them tell requests apart with all but one chance in 2^62. */
+/* A colour has 31 bits: two colours tell requests apart except for one chance in 2^62. */
 static sh_rc split(uint64_t wanted, MPI_Comm *comm)
 {
     MPI_Comm half;
@@ -31,7 +31,7 @@ sh_rc sh_move_replicas_find(uint64_t wanted, struct sh_move_replicas *out)
     return SH_OK;
 }
 
-/* Also right for a rank alone. */
+/* Also works for a single rank. */
 void sh_move_replicas_free(struct sh_move_replicas *r)
 {
     if (r->comm != MPI_COMM_NULL)
@@ -39,8 +39,8 @@ void sh_move_replicas_free(struct sh_move_replicas *r)
     *r = sh_move_replicas_alone();
 }
 
-/* Collective in the group: from `root` to the others, halves as two messages. At most 2^31 bytes, which a chunk is far
- * below. */
+/* Collective in the group: from `root` to the others, split masters as two messages. At most 2^31 bytes; a chunk is far
+ * smaller. */
 sh_rc sh_move_replicas_broadcast(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems)
 {
     int bytes = (int)sh_floats_bytes(data, elems);

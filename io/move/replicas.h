@@ -1,5 +1,5 @@
-/* Ranks that want the same of a file, as the replicas of a shard do. Each reads a part of it and hands that to the
- * others: the file is read once, by all nodes, however many replicas there are. */
+/* Ranks that want the same parts of a file, like the replicas of a shard. Each reads a share and hands it to the
+ * others: the file is read once by all nodes together, however many replicas there are. */
 #ifndef IO_MOVE_REPLICAS_H
 #define IO_MOVE_REPLICAS_H
 
@@ -10,22 +10,23 @@
 #include <stdint.h>
 
 struct sh_move_replicas {
-    MPI_Comm comm;  /* MPI_COMM_NULL for a rank alone */
-    int rank, size; /* in it; 0 of 1 alone */
+    MPI_Comm comm;  /* MPI_COMM_NULL for a single rank */
+    int rank, size; /* in comm; 0 of 1 for a single rank */
 };
 
 /* A rank that reads for itself. Local. */
 struct sh_move_replicas sh_move_replicas_alone(void);
 
-/* The ranks that gave the same `wanted`, a hash of what they want in order. Collective over the job. Errors: SH_E_COMM. */
+/* Find the ranks that gave the same `wanted`, a hash of what they want in order. Collective over the job. Errors:
+ * SH_E_COMM. */
 sh_rc sh_move_replicas_find(uint64_t wanted, struct sh_move_replicas *out);
 void sh_move_replicas_free(struct sh_move_replicas *r); /* collective over them */
 
-/* `elems` floats, at most a block, from replica `root` to all, who hold them in the same form. Collective over them.
+/* Send `elems` floats, at most a block, from replica `root` to all; all hold them in the same form. Collective over r.
  * Errors: SH_E_COMM. */
 sh_rc sh_move_replicas_broadcast(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems);
 
-/* Whether one of them has failed. Collective over them. Errors: SH_E_COMM. */
+/* Whether one of the replicas has failed. Collective over r. Errors: SH_E_COMM. */
 sh_rc sh_move_replicas_any(const struct sh_move_replicas *r, int failed, int *any);
 
 #endif

@@ -15,18 +15,18 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A sleeper looks up so often, since giving up may fall between its look and its sleep. */
+/* A sleeper rechecks at this interval, since give_up may fall between its check and its sleep. */
 enum { NAP_NS = 50000000 };
 enum { SLOTS = SH_MOVE_RING_SLOTS, SLOT_BYTES = SH_MOVE_CHUNK_BYTES + 2 * SH_FILE_ALIGN };
 
-/* Of a slot; a line of the cache each. The words are what the kernel can wait on, across processes. */
+/* State of a slot, padded to a cache line. The kernel can wait on its words, across processes. */
 struct state {
-    _Alignas(64) _Atomic uint32_t round; /* chunks that have left */
-    _Atomic uint32_t filled;             /* bytes of the present one */
+    _Alignas(64) _Atomic uint32_t round; /* chunks written so far */
+    _Atomic uint32_t filled;             /* bytes of the current one */
 };
 
 struct head {
-    uint64_t mark; /* of the segment */
+    uint64_t mark; /* identifies the segment */
     _Atomic uint32_t given_up;
     struct state slot[SLOTS];
 };
@@ -37,11 +37,11 @@ struct sh_move_ring {
     struct head *head;
 };
 
-/* A ring in shared memory by which the ranks of a node pass chunks to the rank that writes. Chunk `job` uses slot job %
- * SLOTS in round job / SLOTS:
+/* A ring in shared memory through which the ranks of a node pass chunks to the rank that writes. Chunk `job` uses slot
+ * job % SLOTS in round job / SLOTS:
  *  producers  enter (wait for the round), fill, add
  *  writer     wait (until all bytes are there), write, leave (next round)
- * Collective in `group`; *out stays NULL where no memory can be shared. */
+ * Collective in `group`; *out stays NULL if memory cannot be shared. */
 sh_rc sh_move_ring_create(MPI_Comm group, struct sh_move_ring **out)
 {
     int fd;
@@ -52,7 +52,8 @@ sh_rc sh_move_ring_create(MPI_Comm group, struct sh_move_ring **out)
     int error = errno;
     close(fd);
     if (map == MAP_FAILED)
-        return sh_fail(SH_E_MEMORY, "no %d bytes to pass a checkpoint to its writer: %s", RING_BYTES, strerror(error));
+        return sh_fail(SH_E_MEMORY, "cannot map %d bytes to pass a checkpoint to its writer: %s", RING_BYTES,
+                       strerror(error));
     *out = sh_calloc(1, sizeof **out);
     (*out)->head = map;
     return SH_OK;
@@ -65,14 +66,14 @@ void sh_move_ring_destroy(struct sh_move_ring *ring)
     free(ring);
 }
 
-/* All waiters: several producers may wait for one slot. */
+/* Wakes all waiters: several producers may wait for one slot. */
 static void wake(_Atomic uint32_t *word)
 {
     /* The word lies in shared memory, so the futex is not a private one. */
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Until *word is `wanted`; false: given up. */
+/* Waits until *word is `wanted`; false: given up. */
 static bool wait_until(struct sh_move_ring *ring, _Atomic uint32_t *word, uint32_t wanted)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
@@ -98,7 +99,7 @@ void sh_move_ring_add(struct sh_move_ring *ring, int64_t job, int64_t bytes)
     wake(&ring->head->slot[job % SLOTS].filled);
 }
 
-/* The writer's side: false when a producer has failed. */
+/* The writer's side: returns false if a producer has failed. */
 bool sh_move_ring_wait(struct sh_move_ring *ring, int64_t job, int64_t bytes)
 {
     return wait_until(ring, &ring->head->slot[job % SLOTS].filled, (uint32_t)bytes);
@@ -113,7 +114,7 @@ void sh_move_ring_leave(struct sh_move_ring *ring, int64_t job)
     wake(&slot->round);
 }
 
-/* After a failure of any rank, so that none waits for bytes that never come. */
+/* Call after a failure on any rank, so that none waits for bytes that never come. */
 void sh_move_ring_give_up(struct sh_move_ring *ring)
 {
     atomic_store(&ring->head->given_up, 1);

@@ -1,12 +1,13 @@
-/* Types of files and of memory, a piece at a time: to floats (widen) and back (narrow). Each conversion also says
- * which number is the first that is not finite, since looking for it later would read all data once more. */
+/* Conversion between the types of files and of memory, a piece at a time: to floats (widen) and back (narrow). Each
+ * conversion also reports the first number that is not finite, since a separate search would read all data once more.
+ * */
 #include "io/move/types.h"
 
 #include <math.h>
 
-enum { PIECE = 4096 }; /* elements at a time, so that floats between two forms stay in the nearest cache */
+enum { PIECE = 4096 }; /* elements at a time, so that the intermediate floats stay in L1 */
 
-/* Of one element; of packed weights, of one block's codes or scale. */
+/* Bytes of one element; for packed weights, of one block's codes or scale. */
 int sh_move_type_bytes(enum sh_move_type t)
 {
     static const int bytes[SH_MOVE_ALL_TYPES] = {
@@ -15,8 +16,8 @@ int sh_move_type_bytes(enum sh_move_type t)
     return bytes[t];
 }
 
-/* Through memcpy: values in a file need not be aligned. */
-/* Blocks of a fixed length, which compilers make vectors of. */
+/* All access is through memcpy, since values in a file need not be aligned. Blocks have a fixed length, which compilers
+ * turn into vector instructions. */
 enum { BLOCK = 32 };
 
 static void widen_bf16(const char *from, int64_t n, float *to)
@@ -49,7 +50,7 @@ static void widen_piece(enum sh_move_type t, const char *from, int64_t n, float 
     }
 }
 
-/* The exponent of all ones, without a branch an element. */
+/* Tests for an exponent of all ones, without a branch per element. */
 static bool all_finite(const float *x, int64_t n)
 {
     uint32_t bits[BLOCK], bad[BLOCK] = {0};
@@ -66,7 +67,7 @@ static bool all_finite(const float *x, int64_t n)
     return !bad[0];
 }
 
-/* Only when all_finite() has said that there is one. */
+/* Called only if all_finite() has found that there is one. */
 static int64_t first_not_finite(const float *x, int64_t n)
 {
     int64_t i = 0;
@@ -75,7 +76,7 @@ static int64_t first_not_finite(const float *x, int64_t n)
     return i;
 }
 
-/* The upper half is the number, and the lower one is zero. */
+/* The upper half is the number, the lower half is zero. Returns whether all are finite. */
 static bool widen_halves(const char *from, int64_t n, struct sh_floats to)
 {
     uint16_t h[BLOCK], bad[BLOCK] = {0};
@@ -95,7 +96,7 @@ static bool widen_halves(const char *from, int64_t n, struct sh_floats to)
     return !bad[0];
 }
 
-/* Returns the first that is not finite, or n. Directly to where they stay, where that is possible. */
+/* Returns the first that is not finite, or n. Converts directly into the destination if possible. */
 static int64_t widen_to(enum sh_move_type t, const char *from, int64_t n, struct sh_floats to)
 {
     float piece[PIECE], *floats = to.whole ? to.whole : piece;
@@ -107,8 +108,8 @@ static int64_t widen_to(enum sh_move_type t, const char *from, int64_t n, struct
     return all_finite(floats, n) ? n : first_not_finite(floats, n);
 }
 
-/* From a file's type to floats or halves; returns the first element that is not finite, or n. All n are converted in
- * any case. */
+/* Converts a file's type to floats or halves; returns the first element that is not finite, or n. Always converts all
+ * n. */
 int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct sh_floats to)
 {
     int64_t bad = n;
@@ -121,14 +122,14 @@ int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct s
     return bad;
 }
 
-/* The product of two floats is exact in double, so that no compiler makes one rounding of two. */
+/* The product of two floats is exact in double, so no compiler can merge the two roundings into one. */
 static float nested_scale(const struct sh_move_nested *table, int code, int64_t block)
 {
     float product = (float)((double)table->map[code] * (double)table->scale[block / SH_MOVE_NESTED_SCALES]);
     return product + table->offset;
 }
 
-/* Scales of a packed folder are floats, or codes of a second level. */
+/* Returns a block's scale: the scales of a packed folder are floats, or codes of a second level. */
 static float scale_of(enum sh_move_type t, const void *from, int64_t i, int64_t first,
                       const struct sh_move_nested *nested)
 {
@@ -139,7 +140,7 @@ static float scale_of(enum sh_move_type t, const void *from, int64_t i, int64_t 
     return scale;
 }
 
-/* Codes are always good numbers; of scales the first that is not finite is told. */
+/* Codes are always valid; for scales the first that is not finite is returned. */
 int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n,
                      const struct sh_move_nested *nested, struct sh_floats to)
 {
@@ -157,7 +158,7 @@ int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64
     return bad;
 }
 
-/* The upper half of the split is the float rounded to nearest. */
+/* The upper half of the split is the float, rounded to nearest. */
 static void narrow_bf16(const float *from, int64_t n, char *to)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -181,7 +182,7 @@ static int64_t narrow_to_f16(const float *from, int64_t n, char *to)
     return bad;
 }
 
-/* A number within 2^-9 of the largest float32 rounds to an infinite bfloat16, which is what a run computes with too. */
+/* A number within 2^-9 of the largest float32 rounds to an infinite bfloat16, which a run would compute with, too. */
 static int64_t narrow_piece(enum sh_move_type t, const float *from, int64_t n, char *to)
 {
     if (t == SH_MOVE_F16)
@@ -193,7 +194,7 @@ static int64_t narrow_piece(enum sh_move_type t, const float *from, int64_t n, c
     return n;
 }
 
-/* To a file's type; returns the first element that has no finite value in it, or n. */
+/* Converts to a file's type; returns the first element that has no finite value in it, or n. */
 int64_t sh_move_narrow(enum sh_move_type t, struct sh_floats from, int64_t n, void *to)
 {
     float piece[PIECE];

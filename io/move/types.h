@@ -1,8 +1,9 @@
-/* Element types of files that others wrote, to float32 masters and back.
+/* Converts the element types of foreign files to float32 masters and back.
  *
- * Widening is exact: each float16, subnormals too, and each bfloat16 is a float32. Narrowing to bfloat16 gives the upper
- * half of kernels/floats.h, nearest with ties away from zero: what a run computes with, bit for bit, and what was widened
- * comes back. To float16: nearest, ties to even. Local, no state; the bytes of a file need not be aligned. */
+ * Widening is exact: each float16, subnormals included, and each bfloat16 is a float32. Narrowing to bfloat16 gives the
+ * upper half of kernels/floats.h, to nearest with ties away from zero: the value that a run computes with, bit for bit,
+ * and the original of a widened number. Narrowing to float16: to nearest, ties to even. Local, no state; the bytes of a
+ * file need not be aligned. */
 #ifndef IO_MOVE_TYPES_H
 #define IO_MOVE_TYPES_H
 
@@ -14,7 +15,7 @@ enum sh_move_type {
     SH_MOVE_F16 = SH_EXPORT_FLOAT16,
     SH_MOVE_BF16 = SH_EXPORT_BFLOAT16,
     SH_MOVE_TYPES,
-    /* Of weights that lie packed in a file, one element a block of 64: its codes; its scale; the code of its scale. */
+    /* For weights packed in a file, one element per block of 64: its codes; its scale; the code of its scale. */
     SH_MOVE_CODES = SH_MOVE_TYPES,
     SH_MOVE_SCALES,
     SH_MOVE_NESTED,
@@ -23,24 +24,24 @@ enum sh_move_type {
 
 int sh_move_type_bytes(enum sh_move_type t);
 
-/* Scales that are packed themselves: of block i it is map[code] * scale[i / SH_MOVE_NESTED_SCALES] + offset, rounded after
- * each step. */
+/* Scales that are themselves packed: the scale of block i is map[code] * scale[i / SH_MOVE_NESTED_SCALES] + offset,
+ * rounded after each step. */
 enum { SH_MOVE_NESTED_SCALES = 256 };
 struct sh_move_nested {
     float map[256], *scale, offset;
 };
 
-/* n blocks of one of the last three types into to.packed; what the type does not have stays as it is there.
- *   first   number of the first one in its weight
- *   nested  NESTED: the table; else not looked at
- * Returns the first whose scale is not finite, or n. A scale that was packed may be a little below 0. */
+/* Read n blocks of one of the last three types into to.packed; whatever the type does not carry stays unchanged there.
+ *   first   number of the first block within its weight
+ *   nested  NESTED: the table; otherwise ignored
+ * Returns the first block whose scale is not finite, or n. A scale that was packed may be slightly negative. */
 int64_t sh_move_join(enum sh_move_type t, const void *from, int64_t first, int64_t n,
                      const struct sh_move_nested *nested, struct sh_floats to);
 
-/* n elements; `to` as sh_floats_put() takes it. Returns the first that is not finite, or n. */
+/* Widen n elements; `to` as for sh_floats_put(). Returns the first element that is not finite, or n. */
 int64_t sh_move_widen(enum sh_move_type t, const void *from, int64_t n, struct sh_floats to);
 
-/* n elements. Returns the first finite one that the type has no finite number for (float16 beyond 65,504), or n. */
+/* Narrow n elements. Returns the first finite one without a finite value in the type (float16 beyond 65,504), or n. */
 int64_t sh_move_narrow(enum sh_move_type t, struct sh_floats from, int64_t n, void *to);
 
 #endif

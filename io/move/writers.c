@@ -8,12 +8,12 @@
 
 enum { LONG_RANGE_BYTES = 4 << 20, AUTO_PER_NODE = 2 };
 
-/* Of all ranks. */
+/* Sums over all ranks. */
 struct totals {
     long long bytes, ranges;
 };
 
-/* Bytes and ranges of all ranks: their quotient says how long a write is. Collective. */
+/* Adds up bytes and ranges over all ranks: their quotient is the mean length of a write. Collective. */
 static sh_rc add_up(const struct sh_move_range *range, int n, struct totals *out)
 {
     long long sums[2] = {0, n};
@@ -24,7 +24,7 @@ static sh_rc add_up(const struct sh_move_range *range, int n, struct totals *out
     return SH_OK;
 }
 
-/* Ranks that share memory. ranks_per_node lets tests divide one machine into several nodes. */
+/* Splits off the ranks that share memory. ranks_per_node lets tests divide one machine into several nodes. */
 static sh_rc split_nodes(int ranks_per_node, MPI_Comm *node)
 {
     int rank, world;
@@ -36,7 +36,7 @@ static sh_rc split_nodes(int ranks_per_node, MPI_Comm *node)
     return SH_OK;
 }
 
-/* Neighbours of a node, as evenly as can be: their ranges are neighbours in the file. */
+/* Groups neighbours of a node, as evenly as possible: their ranges are neighbours in the file. */
 static sh_rc split_groups(int per_node, int ranks_per_node, MPI_Comm *group)
 {
     MPI_Comm node;
@@ -52,7 +52,7 @@ static sh_rc split_groups(int per_node, int ranks_per_node, MPI_Comm *group)
     return SH_OK;
 }
 
-/* Replace own ranges by those of all ranks of the group, as they come. */
+/* Replaces this rank's ranges by those of all ranks of the group, in rank order. */
 static sh_rc gather(struct sh_move_writers *w, MPI_Comm group)
 {
     int rank, size, total = 0, own = 2 * w->n_ranges;
@@ -95,7 +95,7 @@ static sh_rc open_ring(struct sh_move_writers *w, MPI_Comm group)
     return size == 1 ? SH_OK : sh_move_ring_create(group, &w->ring);
 }
 
-/* Collective. Failures are counted, not agreed: without a ring a save can still go on. */
+/* Collective. Failures are counted, not agreed: a save can still continue without a ring. */
 static sh_rc any_failed(sh_rc rc, bool *any)
 {
     long long failed = rc != SH_OK;
@@ -104,7 +104,7 @@ static sh_rc any_failed(sh_rc rc, bool *any)
     return SH_OK;
 }
 
-/* The fallback, and where all begin: each rank writes its own. */
+/* The starting point and the fallback: each rank writes its own ranges. */
 static void go_alone(struct sh_move_writers *w, const struct sh_move_range *own, int n)
 {
     sh_move_writers_free(w);
@@ -115,7 +115,8 @@ static void go_alone(struct sh_move_writers *w, const struct sh_move_range *own,
     w->writes = true;
 }
 
-/* *worth: to go on with groups, the same on all ranks: asked for, or the ranges are so much longer. */
+/* *worth, the same on all ranks: whether to continue with groups, because the user asked for them or because the ranges
+ * get at least twice as long. */
 static sh_rc form_group(struct sh_move_writers *w, MPI_Comm group, const struct totals *alone, bool must, bool *worth)
 {
     struct totals together;
@@ -130,7 +131,7 @@ static sh_rc form_group(struct sh_move_writers *w, MPI_Comm group, const struct 
     return SH_OK;
 }
 
-/* A ring that cannot be had is an error only when the user asked for groups. */
+/* Failing to create a ring is an error only if the user asked for groups. */
 static sh_rc connect_group(struct sh_move_writers *w, MPI_Comm group, bool must, bool *connected)
 {
     bool failed;
@@ -145,7 +146,7 @@ static sh_rc connect_group(struct sh_move_writers *w, MPI_Comm group, bool must,
     return SH_OK;
 }
 
-/* *done stays false where groups gain nothing. */
+/* *done stays false if groups gain nothing. */
 static sh_rc group_up(struct sh_move_writers *w, MPI_Comm group, const struct totals *alone, bool must, bool *done)
 {
     bool worth = false;
@@ -154,8 +155,8 @@ static sh_rc group_up(struct sh_move_writers *w, MPI_Comm group, const struct to
 }
 
 /* Collective. Small models have small tensors: with 64 ranks each holds a few hundred KB of each, and short writes are
- * slow. Then the ranks of a node pass their parts to a few writers, whose ranges join. Averages of LONG_RANGE_BYTES or
- * more are left alone. */
+ * slow. In that case the ranks of a node pass their parts to a few writers, whose ranges join. A mean range of
+ * LONG_RANGE_BYTES or more is left alone. */
 sh_rc sh_move_writers_choose(struct sh_move_writers *w, const struct sh_move_range *own, int n, int per_node,
                              int ranks_per_node)
 {
@@ -174,7 +175,7 @@ sh_rc sh_move_writers_choose(struct sh_move_writers *w, const struct sh_move_ran
     return rc;
 }
 
-/* Wakes the other ranks of the group, which wait for parts that this one will not give. */
+/* Wakes the other ranks of the group, which wait for parts that this rank will not deliver. */
 void sh_move_writers_give_up(struct sh_move_writers *w)
 {
     if (w->ring)

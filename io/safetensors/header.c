@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The format's types that are known here. Parameters are only ever F32, F16 or BF16; the others may occur as buffers.
- */
+/* The types of the format that are known here. Parameters are only ever F32, F16 or BF16; the others may occur as
+ * buffers. */
 static const struct {
     const char *name;
     int bytes;
@@ -32,7 +32,7 @@ int sh_st_type_bytes(int type)
     return types[type].bytes;
 }
 
-/* As "[2,3]", which is also how the format writes it. */
+/* Prints "[2,3]", which is also how the format writes a shape. */
 const char *sh_st_shape_text(int ndim, const int64_t *dim, char text[100])
 {
     int used = snprintf(text, 100, "[");
@@ -48,14 +48,14 @@ struct parse {
     struct sh_st_header out;
 };
 
-/* All that can be wrong with a header, with the tensor's name if there is one. */
+/* Fail because a header is bad; the message has the tensor's name, if there is one. */
 static sh_rc refuse(const struct parse *p, const char *name, const char *why)
 {
-    return sh_fail(SH_E_DATA, "%s: its header: %s%s%s: the file is damaged, or no safetensors file", p->path, name,
-                   name[0] ? ": " : "", why);
+    return sh_fail(SH_E_DATA, "%s: its header: %s%s%s: the file is damaged, or is not a safetensors file", p->path,
+                   name, name[0] ? ": " : "", why);
 }
 
-/* JSON's text is UTF-8 already; of its control characters a terminal should see none. */
+/* JSON text is UTF-8 already; control characters must not reach a terminal. */
 bool sh_st_name_plain(const char *name)
 {
     size_t n = strlen(name);
@@ -65,7 +65,7 @@ bool sh_st_name_plain(const char *name)
     return n >= 1 && n <= SH_ST_NAME_MAX;
 }
 
-/* A type that is not known has unknown size, so nothing else could be checked. */
+/* An unknown type has an unknown size, so nothing else could be checked. */
 static sh_rc take_type(const struct parse *p, json_t *value, struct sh_st_entry *e)
 {
     const char *name = json_string_value(value);
@@ -74,32 +74,32 @@ static sh_rc take_type(const struct parse *p, json_t *value, struct sh_st_entry 
             e->type = t;
             return SH_OK;
         }
-    return refuse(p, e->name, "its dtype is none that is known here");
+    return refuse(p, e->name, "its dtype is not known here");
 }
 
 /* A product that overflows becomes INT64_MAX (sh_size_mul), which no file has room for. */
 static sh_rc take_shape(const struct parse *p, json_t *value, struct sh_st_entry *e)
 {
     if (!json_is_array(value) || json_array_size(value) > SH_ST_DIMS_MAX)
-        return refuse(p, e->name, "its shape is no list of at most 4 dims");
+        return refuse(p, e->name, "its shape is not a list of at most 4 dims");
     e->ndim = (int32_t)json_array_size(value);
     e->elems = 1;
     for (int d = 0; d < e->ndim; d++) {
         json_t *dim = json_array_get(value, (size_t)d);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return refuse(p, e->name, "a dim is no whole number");
+            return refuse(p, e->name, "a dim is not a whole number");
         e->dim[d] = json_integer_value(dim);
         e->elems = sh_size_mul(e->elems, e->dim[d]);
     }
     return SH_OK;
 }
 
-/* Offsets count from the end of the header. Bytes, shape and type must agree exactly. */
+/* Offsets count from the end of the header. Byte count, shape and type must agree exactly. */
 static sh_rc take_place(const struct parse *p, json_t *value, struct sh_st_entry *e)
 {
     json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
     if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return refuse(p, e->name, "its data_offsets are no two whole numbers");
+        return refuse(p, e->name, "its data_offsets are not two whole numbers");
     int64_t first = json_integer_value(begin), last = json_integer_value(end);
     if (first < 0 || last < first || last > p->data_bytes)
         return refuse(p, e->name, "its data lies outside the file");
@@ -118,7 +118,7 @@ static sh_rc take_tensor(struct parse *p, const char *name, json_t *value)
         return refuse(p, "", "a tensor's name is empty, longer than 255 bytes or has control characters");
     strcpy(e->name, name);
     if (json_object_size(value) != 3)
-        return refuse(p, name, "it has not exactly dtype, shape and data_offsets");
+        return refuse(p, name, "its keys are not exactly dtype, shape and data_offsets");
     SH_TRY(take_type(p, json_object_get(value, "dtype"), e));
     SH_TRY(take_shape(p, json_object_get(value, "shape"), e));
     SH_TRY(take_place(p, json_object_get(value, "data_offsets"), e));
@@ -126,15 +126,15 @@ static sh_rc take_tensor(struct parse *p, const char *name, json_t *value)
     return SH_OK;
 }
 
-/* Only its form is checked; the contents are anybody's. */
+/* Only the form of the metadata is checked; anyone may put anything into it. */
 static sh_rc check_metadata(const struct parse *p, json_t *value)
 {
     const char *key;
     json_t *text;
     if (!json_is_object(value))
-        return refuse(p, "__metadata__", "it is no object of strings");
+        return refuse(p, "__metadata__", "it is not an object of strings");
     json_object_foreach(value, key, text) if (!json_is_string(text)) return refuse(p, "__metadata__",
-                                                                                   "it is no object of strings");
+                                                                                   "it is not an object of strings");
     return SH_OK;
 }
 
@@ -143,7 +143,7 @@ static int64_t end_of(const struct sh_st_entry *e)
     return e->at + e->elems * types[e->type].bytes;
 }
 
-/* Empty tensors before those that begin where they are. */
+/* Order tensors by place; an empty tensor comes before one that begins at the same place. */
 static int by_place(const void *a, const void *b)
 {
     const struct sh_st_entry *x = a, *y = b;
@@ -164,17 +164,17 @@ static sh_rc check_cover(const struct parse *p)
         at = end_of(e);
     }
     if (at != p->data_at + p->data_bytes)
-        return refuse(p, "", "there are bytes behind the last tensor");
+        return refuse(p, "", "there are bytes after the last tensor");
     return SH_OK;
 }
 
-/* Names are unique, since the parser of JSON refuses a key that occurs twice. */
+/* Names are unique because the JSON parser refuses a key that occurs twice. */
 static sh_rc take_all(struct parse *p, json_t *root)
 {
     const char *name;
     json_t *value;
     if (!json_is_object(root) || json_object_size(root) > SH_ST_TENSORS_MAX)
-        return refuse(p, "", "it is no object of at most 1,000,000 tensors");
+        return refuse(p, "", "it is not an object of at most 1,000,000 tensors");
     p->out.entry = sh_calloc(json_object_size(root) + 1, sizeof *p->out.entry);
     json_object_foreach(root, name, value) if (strcmp(name, "__metadata__") == 0) SH_TRY(check_metadata(p, value));
     else SH_TRY(take_tensor(p, name, value));
@@ -182,7 +182,7 @@ static sh_rc take_all(struct parse *p, json_t *root)
     return check_cover(p);
 }
 
-/* `file_bytes` bounds every offset. On success out->entry is the caller's to free. */
+/* `file_bytes` bounds every offset. On success the caller frees out->entry. */
 sh_rc sh_st_header_parse(const char *text, int64_t bytes, int64_t data_at, int64_t file_bytes, const char *path,
                          struct sh_st_header *out)
 {
@@ -201,7 +201,7 @@ sh_rc sh_st_header_parse(const char *text, int64_t bytes, int64_t data_at, int64
     return rc;
 }
 
-/* Who clones a model without git-lfs has small text files in the place of the weights; the message says what to do. */
+/* Cloning a model without git-lfs leaves small text files in place of the weights; the message says what to do. */
 static sh_rc check_pointer(int fd, const char *path, int64_t bytes)
 {
     static const char first[] = "version https://git-lfs";
@@ -216,26 +216,26 @@ static sh_rc check_pointer(int fd, const char *path, int64_t bytes)
                    (long long)bytes);
 }
 
-/* Eight bytes, little-endian. The limit keeps a damaged length from being allocated. */
+/* Read the length: eight bytes, little-endian. The limit keeps a damaged length from being allocated. */
 static sh_rc read_length(int fd, const char *path, int64_t bytes, int64_t *length)
 {
     unsigned char first[8];
     uint64_t n = 0;
     if (bytes < 8)
-        return sh_fail(SH_E_DATA, "%s: %lld bytes are no safetensors file", path, (long long)bytes);
+        return sh_fail(SH_E_DATA, "%s: a file of %lld bytes cannot be a safetensors file", path, (long long)bytes);
     SH_TRY(sh_file_read(fd, path, first, 8, 0));
     for (int i = 7; i >= 0; i--)
         n = n << 8 | first[i];
     if (n > SH_ST_HEADER_MAX || (int64_t)n > bytes - 8)
         return sh_fail(SH_E_DATA,
                        "%s: a header of %llu bytes, in a file of %lld, where at most %d are allowed: the file is "
-                       "damaged, or no safetensors file",
+                       "damaged, or is not a safetensors file",
                        path, (unsigned long long)n, (long long)bytes, SH_ST_HEADER_MAX);
     *length = (int64_t)n;
     return SH_OK;
 }
 
-/* The header's text is freed again; entries have copies of the names. */
+/* The text of the header is freed again; entries have copies of the names. */
 static sh_rc read_open(int fd, const char *path, int64_t bytes, struct sh_st_header *out)
 {
     int64_t n = 0;
@@ -243,7 +243,7 @@ static sh_rc read_open(int fd, const char *path, int64_t bytes, struct sh_st_hea
     SH_TRY(read_length(fd, path, bytes, &n));
     char *text = malloc((size_t)n + 1);
     if (!text)
-        return sh_fail(SH_E_MEMORY, "%s: no %lld bytes for its header", path, (long long)n);
+        return sh_fail(SH_E_MEMORY, "%s: no memory for its header of %lld bytes", path, (long long)n);
     sh_rc rc = sh_file_read(fd, path, text, n, 8);
     if (rc == SH_OK)
         rc = sh_st_header_parse(text, n, 8 + n, bytes, path, out);
@@ -251,7 +251,7 @@ static sh_rc read_open(int fd, const char *path, int64_t bytes, struct sh_st_hea
     return rc;
 }
 
-/* Reads the header only; the data is read later, by those who need it. */
+/* Reads only the header; the data is read later, by the ranks that need it. */
 sh_rc sh_st_header_read(const char *path, struct sh_st_header *out)
 {
     int64_t bytes;

@@ -21,13 +21,13 @@ static bool exists(const char *folder, const char *name)
     return there;
 }
 
-/* Either layout of a model's weights: one file, or several with an index. */
+/* Either layout of a model's weights counts: one file, or several with an index. */
 bool sh_st_has_weights(const char *folder)
 {
     return exists(folder, SH_ST_ALONE) || exists(folder, SH_ST_INDEX);
 }
 
-/* Formats of torch.save(). They are recognized only to name them. */
+/* Formats of torch.save(). They are recognized only to name them in a message. */
 static bool is_pickle(const char *name)
 {
     static const char *const ends[] = {".bin", ".pt", ".pth", ".ckpt"};
@@ -38,7 +38,7 @@ static bool is_pickle(const char *name)
     return false;
 }
 
-/* Always an error; the text depends on what the folder has instead. */
+/* Always fails; the text depends on what the folder has instead. */
 static sh_rc no_weights(const char *folder)
 {
     char pickle[SH_ST_FILE_MAX + 1] = "";
@@ -57,7 +57,7 @@ static sh_rc no_weights(const char *folder)
     return sh_fail(SH_E_DATA, "%s has neither " SH_ST_ALONE " nor " SH_ST_INDEX, folder);
 }
 
-/* Names are known to be short enough (is_file_name()). */
+/* The name is known to be short enough (is_file_name()). */
 static void add_file(struct sh_st_index *x, const char *name)
 {
     x->file = sh_realloc(x->file, (size_t)x->n_files + 1, sizeof *x->file);
@@ -80,7 +80,7 @@ const struct sh_st_entry *sh_st_index_find(const struct sh_st_index *index, cons
     return bsearch(&key, index->entry, (size_t)index->n, sizeof key, by_name);
 }
 
-/* Entries of one header, each with the number of its file. */
+/* Add the entries of one header, each with the number of its file. */
 static void add_tensors(struct sh_st_index *x, const struct sh_st_header *h, int file)
 {
     x->entry = sh_realloc(x->entry, (size_t)(x->n + h->n) + 1, sizeof *x->entry);
@@ -90,7 +90,7 @@ static void add_tensors(struct sh_st_index *x, const struct sh_st_header *h, int
     }
 }
 
-/* The header's own file length is kept, so that a later read can see that the file has changed. */
+/* The file's length is kept with it, so a later read can notice that the file has changed. */
 static sh_rc read_file(struct sh_st_index *x, const char *folder, int file)
 {
     struct sh_st_header h = {0};
@@ -107,7 +107,7 @@ static sh_rc read_file(struct sh_st_index *x, const char *folder, int file)
     return rc;
 }
 
-/* So that sh_st_index_find() can bisect and doubles are neighbours. */
+/* Sorting lets sh_st_index_find() bisect, and makes duplicates neighbours. */
 sh_rc sh_st_index_sort(struct sh_st_index *x, const char *folder)
 {
     qsort(x->entry, (size_t)x->n, sizeof *x->entry, by_name);
@@ -118,7 +118,7 @@ sh_rc sh_st_index_sort(struct sh_st_index *x, const char *folder)
     return SH_OK;
 }
 
-/* All headers, then sorted by name. */
+/* Read all headers, then sort by name. */
 static sh_rc read_files(struct sh_st_index *x, const char *folder)
 {
     for (int i = 0; i < x->n_files; i++)
@@ -128,7 +128,7 @@ static sh_rc read_files(struct sh_st_index *x, const char *folder)
 
 /* ---- model.safetensors.index.json ---- */
 
-/* A name within the folder, which is what save_pretrained() writes. */
+/* Whether a name is a plain name within the folder, which is what save_pretrained() writes. */
 static bool is_file_name(const char *name)
 {
     size_t n = strlen(name);
@@ -143,7 +143,7 @@ static int compare_words(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The files that it names, each once. */
+/* List the files that the map names, each once. */
 static sh_rc list_files(struct sh_st_index *x, const char *path, json_t *map)
 {
     const char *tensor, **names = sh_calloc(json_object_size(map) + 1, sizeof *names);
@@ -170,7 +170,7 @@ static sh_rc list_files(struct sh_st_index *x, const char *path, json_t *map)
     return rc;
 }
 
-/* Both ways: what the map names is in that file, and nothing else is. */
+/* Compare both ways: each tensor that the map names is in that file, and each tensor of a file is in the map. */
 static sh_rc compare_map(const struct sh_st_index *x, const char *path, json_t *map)
 {
     const char *name;
@@ -188,7 +188,7 @@ static sh_rc compare_map(const struct sh_st_index *x, const char *path, json_t *
     return SH_OK;
 }
 
-/* Only said: other writers have counted otherwise, and it changes nothing. */
+/* Only a warning: some writers count differently, and nothing depends on it. */
 static void compare_size(const struct sh_st_index *x, const char *path, json_t *root)
 {
     json_t *said = json_object_get(json_object_get(root, "metadata"), "total_size");
@@ -199,7 +199,7 @@ static void compare_size(const struct sh_st_index *x, const char *path, json_t *
         sh_log_warn("%s says %lld bytes, its tensors have %lld", path, (long long)json_integer_value(said), sum);
 }
 
-/* The bounds come before any memory is taken by them. */
+/* Sizes are bounded before any memory is allocated from them. */
 static sh_rc take_files(struct sh_st_index *x, const char *path, json_t *root)
 {
     json_t *map = json_object_get(root, "weight_map");
@@ -209,7 +209,7 @@ static sh_rc take_files(struct sh_st_index *x, const char *path, json_t *root)
     return list_files(x, path, map);
 }
 
-/* The names of files in an index, without reading those: for callers that have only its text. */
+/* Lists the files in an index without reading them: for callers that have only its text. */
 sh_rc sh_st_index_files(const char *text, size_t bytes, const char *path, struct sh_st_index *out)
 {
     struct sh_st_index x = {0};
@@ -224,7 +224,7 @@ sh_rc sh_st_index_files(const char *text, size_t bytes, const char *path, struct
     return rc;
 }
 
-/* The index says where tensors are, and the headers must agree with it. */
+/* The index says where the tensors are, and the headers must agree with it. */
 static sh_rc take_map(struct sh_st_index *x, const char *folder, const char *path, json_t *root)
 {
     SH_TRY(take_files(x, path, root));
@@ -234,7 +234,7 @@ static sh_rc take_map(struct sh_st_index *x, const char *folder, const char *pat
     return SH_OK;
 }
 
-/* The JSON is freed again; names were copied into the index. */
+/* The JSON is freed again; the index has copies of the names. */
 static sh_rc read_map(struct sh_st_index *x, const char *folder)
 {
     char *path = sh_path_join(folder, SH_ST_INDEX);
@@ -248,7 +248,7 @@ static sh_rc read_map(struct sh_st_index *x, const char *folder)
     return rc;
 }
 
-/* Where both are there, the one file counts, as for transformers. */
+/* If both layouts are there, the single file is used, as in transformers. */
 static sh_rc read_folder(struct sh_st_index *x, const char *folder)
 {
     if (!exists(folder, SH_ST_ALONE))
@@ -257,7 +257,7 @@ static sh_rc read_folder(struct sh_st_index *x, const char *folder)
     return read_files(x, folder);
 }
 
-/* On success *out is the caller's; free with sh_st_index_free(). */
+/* On success the caller frees *out with sh_st_index_free(). */
 sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out)
 {
     struct sh_st_index x = {0};
@@ -281,7 +281,7 @@ sh_rc sh_st_index_read_one(const char *folder, const char *file, struct sh_st_in
     return rc;
 }
 
-/* Also right for an index that was read in part. */
+/* Also works for an index that was only partly read. */
 void sh_st_index_free(struct sh_st_index *index)
 {
     free(index->file);
@@ -289,7 +289,7 @@ void sh_st_index_free(struct sh_st_index *index)
     *index = (struct sh_st_index){0};
 }
 
-/* MPI counts in int; a million tensors are 340 MB. */
+/* Send in parts, because MPI counts in int; the entries of a million tensors are 340 MB. */
 static sh_rc send(void *data, int64_t bytes)
 {
     enum { PIECE = 1 << 28 };
@@ -298,7 +298,7 @@ static sh_rc send(void *data, int64_t bytes)
     return SH_OK;
 }
 
-/* Collective: rank 0's index to all. Entries have no pointers, so their bytes can be sent. */
+/* Collective: sends rank 0's index to all. Entries contain no pointers, so their bytes can be sent. */
 sh_rc sh_st_index_share(struct sh_st_index *index, int rank)
 {
     int64_t n[2] = {index->n_files, index->n};
@@ -307,7 +307,7 @@ sh_rc sh_st_index_share(struct sh_st_index *index, int rank)
         sh_st_index_free(index);
         index->file = sh_calloc((size_t)n[0] + 1, sizeof *index->file);
         index->entry = sh_calloc((size_t)n[1] + 1, sizeof *index->entry);
-        /* Numbers of entries come from rank 0, which has bounded them. */
+        /* The counts come from rank 0, which has bounded them. */
         index->n_files = n[0];
         index->n = n[1];
     }

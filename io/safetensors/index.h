@@ -1,5 +1,5 @@
-/* All tensors of a folder of safetensors files: model.safetensors alone, or what model.safetensors.index.json names. One
- * rank reads headers and index and sends them; after that the data is only reached by file and offset. */
+/* All tensors in a folder of safetensors files: model.safetensors alone, or the files that model.safetensors.index.json
+ * names. One rank reads headers and index and sends them; from then on the data is accessed by file and offset only. */
 #ifndef IO_SAFETENSORS_INDEX_H
 #define IO_SAFETENSORS_INDEX_H
 
@@ -19,31 +19,32 @@ struct sh_st_file {
 
 struct sh_st_index {
     struct sh_st_file *file;
-    struct sh_st_entry *entry; /* by name */
+    struct sh_st_entry *entry; /* sorted by name */
     int64_t n_files, n;
 };
 
-/* Whether the folder has weights of this format, by names alone. Local. */
+/* Whether the folder has weights in this format, judging by file names only. Local. */
 bool sh_st_has_weights(const char *folder);
 
-/* Local. Errors: SH_E_DATA: no weights, or those of other formats only; the rules of header.h; of the index: names of files
- * with a path in them, a file that is not there, tensors that file and index do not both have, or that two files have. */
+/* Read the headers of all files. Local. Errors: SH_E_DATA: no weights, or only in other formats; the rules of header.h;
+ * in the index: file names that contain a path, a missing file, a tensor that is only in the file or only in the index,
+ * or in two files. */
 sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out);
 
-/* One file of the folder alone. Local. Errors: SH_E_DATA: the rules of header.h. */
+/* Read a single file of the folder. Local. Errors: SH_E_DATA: the rules of header.h. */
 sh_rc sh_st_index_read_one(const char *folder, const char *file, struct sh_st_index *out);
 
-/* By name again, after names were changed. Local. Errors: SH_E_DATA: two are equal. */
+/* Sort by name again, after names were changed. Local. Errors: SH_E_DATA: two names are equal. */
 sh_rc sh_st_index_sort(struct sh_st_index *index, const char *folder);
 void sh_st_index_free(struct sh_st_index *index);
 
-/* The files that the text of an index names, each once, without looking at them. Local. Errors: SH_E_DATA. */
+/* List the files that the text of an index names, each once, without accessing them. Local. Errors: SH_E_DATA. */
 sh_rc sh_st_index_files(const char *text, size_t bytes, const char *path, struct sh_st_index *out);
 
-/* The tensor, or NULL. Local. */
+/* Find a tensor by name; NULL: there is none. Local. */
 const struct sh_st_entry *sh_st_index_find(const struct sh_st_index *index, const char *name);
 
-/* Rank 0's index to all ranks; the others' is overwritten. Collective. Errors: SH_E_COMM. */
+/* Send rank 0's index to all ranks, where it overwrites `index`. Collective. Errors: SH_E_COMM. */
 sh_rc sh_st_index_share(struct sh_st_index *index, int rank);
 
 #endif

@@ -8,14 +8,14 @@
 
 enum { DIGITS_MAX = 99999 };
 
-/* In a file, in its own type. */
+/* Bytes of a tensor in a file, in its own type. */
 static int64_t bytes_of(const struct sh_st_entry *e)
 {
     return e->elems * sh_st_type_bytes(e->type);
 }
 
-/* Tensors in their order; a file is closed before it would exceed max_bytes. One that is larger by itself has a file of
- * its own. Example: 3, 4 and 5 GB with at most 8 GB give files of 7 and 5 GB. */
+/* Distribute the tensors over files in their order; a file is closed before it would exceed max_bytes. A tensor that is
+ * larger than that gets its own file. Example: 3, 4 and 5 GB with at most 8 GB per file give files of 7 and 5 GB. */
 static void share_out(struct sh_st_layout *l, int64_t max_bytes)
 {
     int64_t used = 0;
@@ -28,14 +28,14 @@ static void share_out(struct sh_st_layout *l, int64_t max_bytes)
             used = 0;
         }
         e->file = (int32_t)x->n_files - 1;
-        e->at = used; /* after the header */
+        e->at = used; /* offset after the header */
         used += bytes_of(e);
         l->total_bytes += bytes_of(e);
         l->total_elems += e->elems;
     }
 }
 
-/* As save_pretrained() names them; one file alone has no number. */
+/* Name the files like save_pretrained(); a single file has no number. */
 static void name_files(struct sh_st_index *x)
 {
     x->file = sh_calloc((size_t)x->n_files, sizeof *x->file);
@@ -46,7 +46,7 @@ static void name_files(struct sh_st_index *x)
             snprintf(x->file[i].name, sizeof x->file[i].name, "model-%05d-of-%05d.safetensors", i + 1, (int)x->n_files);
 }
 
-/* Offsets are those behind the header here: place() adds the header's length later. */
+/* Offsets here count from the end of the header: place() adds the header's length later. */
 static void print_tensor(const struct sh_st_entry *e, FILE *f)
 {
     char shape[100];
@@ -55,7 +55,7 @@ static void print_tensor(const struct sh_st_entry *e, FILE *f)
             (long long)(e->at + bytes_of(e)));
 }
 
-/* Eight bytes of length, the JSON, and blanks up to a multiple of 8. */
+/* Make a header: eight bytes of length, the JSON, and blanks up to a multiple of 8. */
 static void make_header(struct sh_st_layout *l, int file)
 {
     size_t bytes = 0;
@@ -73,7 +73,7 @@ static void make_header(struct sh_st_layout *l, int file)
     l->header_bytes[file] = (int64_t)bytes;
 }
 
-/* Names are printed into JSON without escapes, so those that would need one are a bug. */
+/* Names are printed into JSON without escapes, so a name that would need one is a bug. */
 static sh_rc check_names(const struct sh_st_entry *tensor, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -81,8 +81,8 @@ static sh_rc check_names(const struct sh_st_entry *tensor, int64_t n)
     return SH_OK;
 }
 
-/* The header's length depends on the offsets' digits, and the places in the file on the header's length: offsets are
- * relative, so one pass is enough. */
+/* The header's length depends on the digits of the offsets, and the places in the file depend on the header's length.
+ * But offsets are relative to the end of the header, so one pass is enough. */
 static void place(struct sh_st_layout *l)
 {
     struct sh_st_index *x = &l->index;
@@ -96,18 +96,18 @@ static void place(struct sh_st_layout *l)
     }
 }
 
-/* On success free with sh_st_layout_free(). */
+/* On success free *out with sh_st_layout_free(). */
 sh_rc sh_st_layout_make(const struct sh_st_entry *tensor, int64_t n, int64_t max_bytes, struct sh_st_layout *out)
 {
     struct sh_st_layout l = {.index.n = n};
     SH_TRY(check_names(tensor, n));
     l.index.entry = sh_calloc((size_t)n + 1, sizeof *l.index.entry);
-    /* Places are filled in below. */
+    /* Places are filled in by share_out() and place(). */
     memcpy(l.index.entry, tensor, (size_t)n * sizeof *tensor);
     share_out(&l, max_bytes);
     if (l.index.n_files > DIGITS_MAX) {
         free(l.index.entry);
-        return sh_fail(SH_E_USAGE, "more than %d files: let them be larger than %lld bytes", DIGITS_MAX,
+        return sh_fail(SH_E_USAGE, "more than %d files: make them larger than %lld bytes", DIGITS_MAX,
                        (long long)max_bytes);
     }
     name_files(&l.index);
@@ -118,7 +118,7 @@ sh_rc sh_st_layout_make(const struct sh_st_entry *tensor, int64_t n, int64_t max
     return SH_OK;
 }
 
-/* Also right for a layout that was never made. */
+/* Also works for a zeroed layout that was never made. */
 void sh_st_layout_free(struct sh_st_layout *l)
 {
     for (int64_t i = 0; l->header && i < l->index.n_files; i++)
@@ -136,7 +136,7 @@ char *sh_st_layout_index_text(const struct sh_st_layout *l)
     char *text = NULL;
     size_t bytes;
     FILE *f = sh_memstream(&text, &bytes);
-    /* The form that save_pretrained() writes, so that a diff of two exports shows weights only. */
+    /* This is the form that save_pretrained() writes, so a diff of two exports shows only differences in weights. */
     fprintf(
         f, "{\n  \"metadata\": {\n    \"total_parameters\": %lld,\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
         (long long)l->total_elems, (long long)l->total_bytes);

@@ -13,7 +13,8 @@
 
 enum { COPY_MAX = 256 << 20 }; /* of a tokenizer's file */
 
-/* Without slashes at the end, since the temporary name is a neighbour's. 64 bytes are kept for what that name adds. */
+/* Trailing slashes are removed, because the temporary folder is next to the final one. 64 bytes are kept for the
+ * additional part of the temporary name. */
 static sh_rc set_folder(struct sh_st_writing *w, const char *folder)
 {
     size_t n = strlen(folder);
@@ -26,13 +27,13 @@ static sh_rc set_folder(struct sh_st_writing *w, const char *folder)
     return SH_OK;
 }
 
-/* Never into a folder that is there: it may be somebody's model, half replaced. */
+/* Never write into an existing folder: that would leave somebody's model half replaced. */
 static sh_rc refuse_existing(const char *folder)
 {
     return sh_fail(SH_E_USAGE, "%s exists already; a model goes into a new folder", folder);
 }
 
-/* Local, on every rank: all compute the same layout and need not send it. Nothing is created yet. */
+/* Local, on every rank: all ranks compute the same layout, so it need not be sent. Nothing is created yet. */
 sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const struct sh_st_entry *tensor, int64_t n,
                           int64_t max_bytes, int verify)
 {
@@ -40,7 +41,7 @@ sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const str
     *w = (struct sh_st_writing){.verify = verify};
     SH_TRY(set_folder(w, folder));
     if (lstat(w->folder, &st) == 0)
-        /* lstat(): a link that leads nowhere is in the way as well. */
+        /* lstat(): a dangling link is in the way as well. */
         return refuse_existing(w->folder);
     SH_TRY(sh_st_layout_make(tensor, n, max_bytes, &w->layout));
     w->file = sh_calloc((size_t)w->layout.index.n_files, sizeof *w->file);
@@ -50,8 +51,8 @@ sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const str
     return SH_OK;
 }
 
-/* Names of files while they have the temporary folder; made when first needed, since only rank 0 knows its name at the
- * beginning. */
+/* Return the path of a file in the temporary folder; made when first needed, because at first only rank 0 knows the
+ * folder's name. */
 static const char *path_of(struct sh_st_writing *w, int file)
 {
     if (!w->path[file])
@@ -59,14 +60,14 @@ static const char *path_of(struct sh_st_writing *w, int file)
     return w->path[file];
 }
 
-/* Rank 0: space is reserved and the header written. The other ranks then write only data, each at its places. */
+/* Rank 0: reserve space and write the header. The other ranks then write only data, each at its places. */
 static sh_rc create_file(struct sh_st_writing *w, int file)
 {
     const struct sh_st_layout *l = &w->layout;
     const char *path = path_of(w, file);
     int fd;
     SH_TRY(sh_file_create(path, &fd));
-    /* Space first: a full disk is found before any weight is written. */
+    /* Reserve space first: a full disk is noticed before any weight is written. */
     sh_rc rc = sh_file_reserve(fd, path, l->index.file[file].bytes);
     if (rc == SH_OK && ftruncate(fd, l->index.file[file].bytes) != 0)
         rc = sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
@@ -78,7 +79,7 @@ static sh_rc create_file(struct sh_st_writing *w, int file)
     return rc;
 }
 
-/* The parent is made where it does not exist; the folder itself must not. */
+/* Create the parent if it does not exist; the folder itself must not exist. */
 static sh_rc make_parent(const char *folder)
 {
     const char *slash = strrchr(folder, '/');
@@ -90,7 +91,7 @@ static sh_rc make_parent(const char *folder)
     return rc;
 }
 
-/* Rank 0. Everything goes into a folder with a temporary name, so that a model is there as a whole or not at all. */
+/* Rank 0. Everything goes into a folder with a temporary name, so a model exists either completely or not at all. */
 sh_rc sh_st_writing_create(struct sh_st_writing *w)
 {
     SH_TRY(make_parent(w->folder));
@@ -129,33 +130,33 @@ sh_rc sh_st_writing_open(struct sh_st_writing *w, int file)
 /* Write this rank's parts. They stay listed, so that sh_st_writing_compare() can read them back. */
 sh_rc sh_st_writing_put(struct sh_st_writing *w, const struct sh_move_part *part, int n)
 {
-    /* Files are opened before any is written, so that a missing one is found first. */
+    /* All files are opened before any is written, so a missing one is noticed first. */
     for (int i = 0; i < n; i++)
         SH_TRY(sh_st_writing_open(w, part[i].file));
     SH_TRY(sh_move_parts_make(part, n, &w->parts));
     return sh_move_parts_write(&w->parts, w->file);
 }
 
-/* By every rank, for what it has written. */
+/* Called by every rank, for the data that it has written. */
 sh_rc sh_st_writing_sync(struct sh_st_writing *w)
 {
     for (int i = 0; i < w->layout.index.n_files; i++) {
         if (w->file[i].fd < 0)
             continue;
         SH_TRY(sh_file_sync(w->file[i].fd, path_of(w, i)));
-        if (w->verify == SH_ST_FROM_DISK && w->file[i].direct < 0) /* what is compared then comes from the disk too */
+        if (w->verify == SH_ST_FROM_DISK && w->file[i].direct < 0) /* makes the comparison read from the disk, too */
             (void)posix_fadvise(w->file[i].fd, 0, 0, POSIX_FADV_DONTNEED);
     }
     return SH_OK;
 }
 
-/* The chunks that this rank has written, against the sums that were made at the time. */
+/* Compare the chunks that this rank has written with the checksums made while writing. */
 sh_rc sh_st_writing_compare(struct sh_st_writing *w)
 {
     return w->verify == SH_ST_UNVERIFIED ? SH_OK : sh_move_parts_compare(&w->parts, w->file);
 }
 
-/* A small file, synced, since the folder's new name will promise it. */
+/* Write a small file and sync it, because the folder's final name will promise that it is there. */
 static sh_rc write_note(const struct sh_st_writing *w, const char *name, const char *text, size_t bytes)
 {
     char *path = sh_path_join(w->temp, name);
@@ -171,13 +172,13 @@ static sh_rc write_note(const struct sh_st_writing *w, const char *name, const c
     return rc;
 }
 
-/* A text file beside the weights. */
+/* Writes a text file next to the weights. */
 sh_rc sh_st_writing_note(const struct sh_st_writing *w, const char *name, const char *text)
 {
     return write_note(w, name, text, strlen(text));
 }
 
-/* A file that the source does not have is left out: folders differ in what stands beside the weights. */
+/* A file that the source does not have is left out: folders differ in the files that accompany the weights. */
 sh_rc sh_st_writing_copy(const struct sh_st_writing *w, const char *from, const char *name)
 {
     char *path = sh_path_join(from, name), *text;
@@ -195,7 +196,7 @@ sh_rc sh_st_writing_copy(const struct sh_st_writing *w, const char *from, const 
     return rc;
 }
 
-/* The names of the files are the folder's data and need a sync of their own. */
+/* The names of the files are the folder's data and need their own sync. */
 static sh_rc sync_folder(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -208,7 +209,7 @@ static sh_rc sync_folder(const char *path)
     return rc;
 }
 
-/* Without a slash the parent is the working folder. */
+/* Without a slash in the path, the parent is the working folder. */
 static sh_rc sync_parent(const char *folder)
 {
     const char *slash = strrchr(folder, '/');
@@ -218,7 +219,7 @@ static sh_rc sync_parent(const char *folder)
     return rc;
 }
 
-/* A plain rename would replace an empty folder that somebody made meanwhile. */
+/* Give the folder its name. A plain rename would replace an empty folder that somebody created meanwhile. */
 static sh_rc give_name(const struct sh_st_writing *w)
 {
     struct stat st;
@@ -232,10 +233,10 @@ static sh_rc give_name(const struct sh_st_writing *w)
     return sh_fail(SH_E_DATA, "rename %s to %s: %s", w->temp, w->folder, strerror(errno));
 }
 
-/* Rank 0, after all ranks have synced and compared. The new name is the moment from which the model exists. */
+/* Rank 0, after all ranks have synced and compared. The model exists from the moment of the rename. */
 sh_rc sh_st_writing_commit(struct sh_st_writing *w)
 {
-    /* One file alone needs no index. */
+    /* A single file needs no index. */
     if (w->layout.index.n_files > 1) {
         char *text = sh_st_layout_index_text(&w->layout);
         sh_rc rc = sh_st_writing_note(w, SH_ST_INDEX, text);
@@ -248,12 +249,12 @@ sh_rc sh_st_writing_commit(struct sh_st_writing *w)
     return sync_parent(w->folder);
 }
 
-/* What this rank has put there is all that is in it: the folder has a name that nobody knows. */
+/* The folder contains only files of this process: nobody else knows its name. */
 static void delete_folder(const char *folder)
 {
     DIR *dir = opendir(folder);
     for (struct dirent *d; dir && (d = readdir(dir));)
-        /* Files only: the folder was made by this process and has no others. */
+        /* Only files are deleted: the folder has no subfolders. */
         if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0)
             (void)unlinkat(dirfd(dir), d->d_name, 0);
     if (dir)
@@ -261,7 +262,7 @@ static void delete_folder(const char *folder)
     (void)rmdir(folder);
 }
 
-/* ".BEGIN...<16 hex digits>.tmp", as sh_output_temp_name() makes them. */
+/* Whether a name is ".BEGIN...<16 hex digits>.tmp", as made by sh_output_temp_name(). */
 static bool is_unfinished(const char *name, const char *begin)
 {
     size_t n = strlen(name), tail = strlen(".0123456789abcdef.tmp");
@@ -279,7 +280,7 @@ void sh_st_writing_sweep(const char *parent, const char *begin, int *n)
             continue;
         char *path = sh_path_join(parent, d->d_name);
         struct stat st;
-        bool folder = lstat(path, &st) == 0 && S_ISDIR(st.st_mode); /* and no link to one */
+        bool folder = lstat(path, &st) == 0 && S_ISDIR(st.st_mode); /* and not a link to one */
         if (folder)
             delete_folder(path);
         *n += folder;

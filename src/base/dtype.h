@@ -18,7 +18,7 @@ typedef uint16_t sh_f16;
 
 static inline int sh_dtype_bytes(enum sh_dtype t)
 {
-    static const int bytes[SH_DTYPES] = {4, 2, 8, 4, 8, 2, 1, 2}; /* by place: C++ reads this too */
+    static const int bytes[SH_DTYPES] = {4, 2, 8, 4, 8, 2, 1, 2}; /* by position, because C++ compiles this too */
     return bytes[t];
 }
 
@@ -60,10 +60,10 @@ static inline sh_bf16 sh_f32_to_bf16(float f)
     return (sh_bf16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* Round to one of the two neighbours, stochastically: away from 0 with the probability of what bf16 leaves of the number,
- * which is exact where the last 16 bits of `random` are evenly distributed; its other bits do not count. So the mean over
- * them is the number itself. A number of bf16 stays, also Inf; NaN stays NaN; what is finite stays finite, and so beyond
- * the largest number of bf16 it is rounded down. */
+/* Round stochastically to one of the two neighbours in bf16. The probability of rounding away from 0 is the fraction of
+ * the distance between them that bf16 cuts off; it is exact if the last 16 bits of `random` are uniformly distributed,
+ * and the other bits are not used. So the mean over `random` is the number itself. Numbers of bf16 are unchanged, Inf
+ * included; NaN stays NaN. Finite numbers stay finite, so those beyond the largest number of bf16 are rounded down. */
 SH_DTYPE sh_bf16 sh_f32_to_bf16_stochastic(float f, uint32_t random)
 {
     uint32_t u, size, rounded;
@@ -73,8 +73,9 @@ SH_DTYPE sh_bf16 sh_f32_to_bf16_stochastic(float f, uint32_t random)
     return (sh_bf16)((size > 0x7f800000u ? rounded | 0x400000u : rounded) >> 16);
 }
 
-/* IEEE 754 binary16: a sign, 5 bits of exponent with bias 15, 10 of fraction; a subnormal is its fraction times 2^-24. Each
- * is a float32; NaN stays NaN, quiet, with its payload. These are the bits of the processor's own instructions (half.h). */
+/* IEEE 754 binary16: a sign, 5 bits of exponent with bias 15, 10 bits of fraction; a subnormal is its fraction times
+ * 2^-24. Every binary16 is exact in float32; NaN stays NaN, becomes quiet and keeps its payload. The processor's own
+ * instructions give the same bits (half.h). */
 static inline float sh_f16_to_f32(sh_f16 h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, size = h & 0x7fffu;
@@ -87,7 +88,7 @@ static inline float sh_f16_to_f32(sh_f16 h)
     return sh_bits_to_f32(sign | ((size << 13) + (112u << 23)));
 }
 
-/* The nearest, of two equally near the one with an even fraction; 65,520 and beyond is infinite. */
+/* Round to nearest, ties to the even fraction; 65,520 and beyond become infinite. */
 static inline sh_f16 sh_f32_to_f16(float f)
 {
     uint32_t u = sh_f32_to_bits(f), sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu, cut;
@@ -95,9 +96,9 @@ static inline sh_f16 sh_f32_to_f16(float f)
         return (sh_f16)(sign | 0x7e00u | (size >> 13 & 0x3ffu));
     if (size >= 143u << 23)
         return (sh_f16)(sign | 0x7c00u);
-    if (size < 102u << 23) /* below half of the least subnormal */
+    if (size < 102u << 23) /* below half of the smallest subnormal */
         return (sh_f16)sign;
-    /* Bits that go: 13, and of a subnormal one more for each power of two below 2^-14. */
+    /* Number of bits to drop: 13, and for a subnormal one more for each power of two below 2^-14. */
     cut = size < 113u << 23 ? 126u - (size >> 23) : 13u;
     size = size < 113u << 23 ? (size & 0x7fffffu) | 0x800000u : size - (112u << 23);
     size += (1u << (cut - 1)) - 1 + (size >> cut & 1u);

@@ -10,13 +10,13 @@
 
 enum { TEXT_MAX = 4096, PLACE_MAX = 256 };
 
-/* Each thread has its own error: a failure in a reader thread must not replace the text of the main thread. Static
- * buffers, because the error may be that there is no memory. */
+/* Each thread has its own error: a failure in a reader thread must not replace the text of the main thread. The buffers
+ * are static, because the error may be that memory ran out. */
 static _Thread_local char kept_text[TEXT_MAX];
 static _Thread_local char kept_place[PLACE_MAX];
 static void (*stop_hook)(int exit_status);
 
-/* Out-of-tree builds hand the compiler "../../src/x.c"; the message is about src/x.c. */
+/* Out-of-tree builds pass "../../src/x.c" to the compiler; the message names src/x.c. */
 static const char *strip_parents(const char *file)
 {
     while (strncmp(file, "../", 3) == 0)
@@ -24,7 +24,7 @@ static const char *strip_parents(const char *file)
     return file;
 }
 
-/* Cuts what is longer than the buffer: a long path never hides the message that stands before it. */
+/* Cuts text longer than the buffer: a long path never hides the message before it. */
 sh_rc sh_fail_at(const char *file, int line, sh_rc rc, const char *fmt, ...)
 {
     char text[TEXT_MAX]; /* the arguments may point into kept_text */
@@ -37,7 +37,7 @@ sh_rc sh_fail_at(const char *file, int line, sh_rc rc, const char *fmt, ...)
     return rc;
 }
 
-/* The place stays that of the first failure: it says where the cause is. */
+/* The place remains that of the original failure: it says where the cause is. */
 sh_rc sh_fail_prefix(sh_rc rc, const char *fmt, ...)
 {
     char text[TEXT_MAX];
@@ -61,24 +61,24 @@ const char *sh_error_place(void)
     return kept_place;
 }
 
-/* Of other classes the place says nothing to the user, whose input or machine is at fault. */
+/* For other classes the place is of no use to the user, whose input or machine is at fault. */
 sh_rc sh_error_locate(sh_rc rc)
 {
     size_t used = strlen(kept_text);
 
     if (rc == SH_E_BUG && used)
-        snprintf(kept_text + used, sizeof kept_text - used, " (a bug of Sherd, at %s)", kept_place);
+        snprintf(kept_text + used, sizeof kept_text - used, " (a bug in Sherd, at %s)", kept_place);
     return rc;
 }
 
-/* For failures that are none to the caller: else the text would be reported with the next one. */
+/* For failures that the caller tolerates: otherwise their text would be reported with the next failure. */
 void sh_error_clear(void)
 {
     kept_text[0] = '\0';
     kept_place[0] = '\0';
 }
 
-/* For the message of sh_stop() only; scripts read the exit status. */
+/* Only for the message of sh_stop(); scripts read the exit status. */
 static const char *name_of(sh_rc rc)
 {
     switch (rc) {
@@ -95,7 +95,7 @@ static const char *name_of(sh_rc rc)
     return "unknown";
 }
 
-/* One hook: src/mesh takes the whole job down with it. NULL: end this process only. */
+/* There is one hook: src/mesh uses it to end the whole job. NULL: end only this process. */
 void sh_stop_hook(void (*hook)(int exit_status))
 {
     stop_hook = hook;
@@ -104,7 +104,7 @@ void sh_stop_hook(void (*hook)(int exit_status))
 void sh_stop(sh_rc rc)
 {
     static atomic_flag stopping = ATOMIC_FLAG_INIT;
-    /* When several threads fail at once the first one reports; the others wait for its exit. */
+    /* If several threads fail at once, the first one reports; the others wait for it to exit. */
     while (atomic_flag_test_and_set(&stopping))
         pause();
     sh_log_error("%s (%s, from %s)", kept_text, name_of(rc), kept_place);

@@ -1,4 +1,4 @@
-/* Not among the files with flags of their own (Makefile.am): those let the compiler regroup sums. */
+/* This file must not get the special flags of some files (Makefile.am): those let the compiler regroup sums. */
 #include "src/base/exact.h"
 
 #include "src/base/clones.h"
@@ -6,13 +6,12 @@
 #include <math.h>
 #include <string.h>
 
-/* Digit 0 counts units of 2^-352. 64 blocks are squared before their sums are added: 4096 floats, which stay in the L1
+/* Digit 0 counts units of 2^-352. 64 blocks are squared before their sums are added: 4096 floats fit in the L1
  * cache. */
 enum { LOWEST = -352, BITS = 32, LANES = 8, BLOCKS = 64 };
 
-/* The square of a float is exact in a double, so that it does not matter whether a compiler joins the multiplication
- * and the addition. Eight sums beside each other are what vector units want; absent elements of a last block count as
- * zeros. */
+/* The square of a float is exact in a double, so it does not matter whether a compiler fuses the multiplication and the
+ * addition. Eight parallel sums suit vector units; missing elements of a last block count as zeros. */
 static inline __attribute__((always_inline)) double block_sum(const float *a, int n)
 {
     double lane[LANES] = {0};
@@ -27,7 +26,7 @@ static inline __attribute__((always_inline)) double block_sum(const float *a, in
     return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-/* value >= 0: its 53 bits, moved to where they belong, reach over three digits. */
+/* value >= 0. Its 53 bits, shifted into position, span up to three digits. */
 static void add_value(struct sh_exact *sum, double value)
 {
     uint64_t bits, mantissa, low, high;
@@ -36,7 +35,7 @@ static void add_value(struct sh_exact *sum, double value)
 
     memcpy(&bits, &value, sizeof bits);
     exponent = (int)(bits >> 52 & 0x7ff);
-    /* Inf or NaN has no digits; it is kept apart, and any one of them makes the whole sum not finite. */
+    /* Inf and NaN have no digits; they are summed separately, and a single one makes the whole sum not finite. */
     if (exponent == 0x7ff) {
         sum->not_finite += value;
         return;
@@ -44,8 +43,8 @@ static void add_value(struct sh_exact *sum, double value)
     if (bits == 0)
         return;
     mantissa = (bits & 0xfffffffffffffu) | 0x10000000000000u;
-    /* 1075 = 1023 + 52: the bias, and the 52 bits below the leading one. Block sums are never denormal, since the least
-     * square of a float is 2^-298. */
+    /* 1075 = 1023 + 52: the bias, and the 52 bits below the leading one. Block sums are never denormal, since the
+     * smallest square of a float is 2^-298. */
     shift = exponent - 1075 - LOWEST; /* of the mantissa's last bit */
     digit = &sum->digit[shift / BITS];
     low = (mantissa & 0xffffffffu) << shift % BITS;
@@ -62,7 +61,7 @@ SH_CLONES static void block_sums(double *sum, const float *a, int64_t n)
         sum[at / SH_EXACT_BLOCK] = block_sum(a + at, n - at < SH_EXACT_BLOCK ? (int)(n - at) : SH_EXACT_BLOCK);
 }
 
-/* First the loops that vector units are for, then those over whole numbers. */
+/* First the vectorised loops, then those over integers. */
 void sh_exact_add_squares(struct sh_exact *sum, const float *a, int64_t n)
 {
     enum { STRIDE = BLOCKS * SH_EXACT_BLOCK };
@@ -77,7 +76,7 @@ void sh_exact_add_squares(struct sh_exact *sum, const float *a, int64_t n)
     }
 }
 
-/* Digits have 32 bits of room above their value, so carries may wait until sh_exact_put(). */
+/* Digits have 32 spare bits above their value, so carries may wait until sh_exact_put(). */
 void sh_exact_add(struct sh_exact *sum, const struct sh_exact *more)
 {
     for (int i = 0; i < SH_EXACT_DIGITS + 2; i++)
@@ -85,7 +84,7 @@ void sh_exact_add(struct sh_exact *sum, const struct sh_exact *more)
     sum->not_finite += more->not_finite;
 }
 
-/* The last digit has no upper neighbour, and sums that are in range leave it far below 2^32. */
+/* The last digit has no upper neighbour, but sums in range leave it far below 2^32. */
 static void carry(struct sh_exact *sum)
 {
     for (int i = 0; i + 1 < SH_EXACT_DIGITS; i++) {
@@ -94,7 +93,7 @@ static void carry(struct sh_exact *sum)
     }
 }
 
-/* Each digit is below 2^52 after a collective, which a double holds exactly. */
+/* After a collective each digit is below 2^52, which a double holds exactly. */
 void sh_exact_get(struct sh_exact *sum, const double *elems)
 {
     *sum = (struct sh_exact){.not_finite = elems[SH_EXACT_DIGITS]};
@@ -110,7 +109,7 @@ void sh_exact_put(struct sh_exact *sum, double *elems)
     elems[SH_EXACT_DIGITS] = sum->not_finite;
 }
 
-/* The first 64 significant bits, of which the last also stands for whatever lies below, round as all of them would. */
+/* The first 64 significant bits round like all bits would; the last of them also stands for everything below it. */
 double sh_exact_round(struct sh_exact *sum)
 {
     uint64_t top, next, head;
@@ -121,14 +120,14 @@ double sh_exact_round(struct sh_exact *sum)
         return sum->not_finite;
     while (i > 0 && !sum->digit[i])
         i--;
-    /* One digit at most: 32 bits, which a double holds exactly. */
+    /* At most one digit: 32 bits, which a double holds exactly. */
     if (!i)
         return ldexp((double)sum->digit[0], LOWEST);
     top = sum->digit[i] << BITS | sum->digit[i - 1];
     next = i > 1 ? sum->digit[i - 2] : 0;
     free_bits = __builtin_clzll(top);
     head = free_bits ? top << free_bits | next >> (BITS - free_bits) : top;
-    /* Anything below the 64 bits only matters as "not zero": it breaks a tie, whatever its value. */
+    /* Bits below the 64 matter only as "not zero": they break a tie, whatever their value. */
     next = next << free_bits & 0xffffffffu;
     for (int below = i - 3; below >= 0; below--)
         next |= sum->digit[below];

@@ -13,10 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What others than the owner may do with an output at most. */
+/* The most that users other than the owner may do with an output. */
 enum { OPEN_TO_OTHERS = 0644 };
 
-/* Must be the first call after the one that failed: others may change errno. */
+/* Must be the first call after the one that failed: other calls may change errno. */
 static sh_rc fail_errno(const char *what, const char *path)
 {
     return sh_fail(errno == ENOMEM ? SH_E_MEMORY : SH_E_DATA, "%s %s: %s", what, path, strerror(errno));
@@ -79,7 +79,7 @@ static sh_rc read_all(int fd, const char *path, char *buf, size_t room, size_t *
     return SH_OK;
 }
 
-/* Before any memory is asked for: a file of 1 TB given by mistake is refused and not read. */
+/* Called before any memory is allocated: a file of 1 TB given by mistake is refused, not read. */
 static sh_rc check_size(int fd, const char *path, size_t max_bytes, size_t *bytes)
 {
     struct stat st;
@@ -98,17 +98,17 @@ sh_rc sh_read_file(const char *path, size_t max_bytes, char **data, size_t *byte
 {
     size_t size = 0, got = 0;
     char *buf = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must be refused, not waited for */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* refuse a FIFO instead of waiting for it */
     if (fd < 0)
         return fail_errno("open", path);
     sh_rc rc = SH_OK;
     SH_TRY_OUT(check_size(fd, path, max_bytes, &size));
-    /* One more byte, zero, so that text can be read as a string. */
+    /* One more byte, zero, so that text can be used as a string. */
     buf = sh_calloc(size + 1, 1);
     SH_TRY_OUT(read_all(fd, path, buf, size, &got));
     *data = buf;
     buf = NULL;
-    /* May be fewer than the size: the file may shrink meanwhile. */
+    /* May be less than the size: the file may have shrunk. */
     if (bytes != NULL)
         *bytes = got;
 out:
@@ -117,7 +117,7 @@ out:
     return rc;
 }
 
-/* write() may take less than it is given: on signals, on full disks, and beyond 2 GiB. */
+/* write() may write less than it is given: on signals, on full disks, and beyond 2 GiB. */
 static sh_rc write_all(int fd, const char *path, const char *data, size_t bytes)
 {
     while (bytes > 0) {
@@ -132,7 +132,7 @@ static sh_rc write_all(int fd, const char *path, const char *data, size_t bytes)
     return SH_OK;
 }
 
-/* Only an interrupted fsync may be tried again: after a failed one the kernel may have dropped the pages. */
+/* Only an interrupted fsync may be retried: after a failed one the kernel may have dropped the pages. */
 static int sync_again(int fd)
 {
     int rc;
@@ -142,7 +142,7 @@ static int sync_again(int fd)
     return rc;
 }
 
-/* The rename itself is only on disk when the folder is. */
+/* A rename is on disk only once the folder is. */
 static sh_rc sync_folder_of(const char *path)
 {
     char *folder = sh_strdup(path);
@@ -154,7 +154,7 @@ static sh_rc sync_folder_of(const char *path)
         fd = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     while (fd < 0 && errno == EINTR);
     sh_rc rc = SH_OK;
-    /* EINVAL: a file system that has no fsync of folders and needs none */
+    /* EINVAL: the file system has no fsync for folders and needs none */
     if (fd < 0 || (sync_again(fd) != 0 && errno != EINVAL))
         rc = sh_fail(SH_E_DATA, "%s is complete, but its name may not survive a power failure: fsync %s: %s", path,
                      slash != NULL ? folder : ".", strerror(errno));
@@ -170,7 +170,7 @@ static uint64_t random_bits(void)
     uint64_t bits;
     if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == (ssize_t)sizeof bits)
         return bits;
-    /* Early at boot there may be no randomness yet; O_EXCL still refuses a name that exists. */
+    /* Early in the boot there may be no randomness yet; O_EXCL still refuses an existing name. */
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec ^ (uint64_t)getpid() << 40;
@@ -183,7 +183,7 @@ char *sh_output_temp_name(const char *path)
     return sh_strfmt("%.*s.%s.%016llx.tmp", (int)(base - path), path, base, (unsigned long long)random_bits());
 }
 
-/* Network file systems let signals interrupt an open. O_NONBLOCK: a FIFO is to be refused, not waited for. */
+/* Network file systems let signals interrupt an open. O_NONBLOCK: refuse a FIFO instead of waiting for it. */
 static int open_again(const char *path, int flags, mode_t mode)
 {
     int fd;
@@ -193,18 +193,18 @@ static int open_again(const char *path, int flags, mode_t mode)
     return fd;
 }
 
-/* One line for each reason, with the cure. */
+/* One message per reason, with the cure. */
 static sh_rc refuse_output(const char *path, mode_t mode)
 {
     if (S_ISLNK(mode))
         return sh_fail(SH_E_DATA,
                        "%s is a symbolic link, and outputs are not written through links; remove it, or name "
-                       "the file that is meant",
+                       "the file itself",
                        path);
     return sh_fail(SH_E_DATA, "%s is not a regular file, so no output is written there; name a file", path);
 }
 
-/* A file is replaced, anything else is not: as root, the name /dev/null would become a file. */
+/* Only files are replaced: otherwise root could turn /dev/null into a file. */
 static sh_rc check_replaced(const char *path)
 {
     struct stat st;
@@ -228,14 +228,14 @@ sh_rc sh_new_file_create(const char *path, mode_t mode, struct sh_new_file *out)
     return SH_OK;
 }
 
-/* Compares device and inode: the same file, whatever its name. */
+/* Compares device and inode: whether it is the same file, whatever its name. */
 static bool is_name_of(const char *path, int fd)
 {
     struct stat name, file;
     return lstat(path, &name) == 0 && fstat(fd, &file) == 0 && name.st_dev == file.st_dev && name.st_ino == file.st_ino;
 }
 
-/* A name can be swapped between the look at it and the rename, but not what is open: so another look afterwards. */
+/* A name can be swapped between the check and the rename, but an open file cannot: so check again afterwards. */
 sh_rc sh_output_publish(int fd, const char *temp, const char *path)
 {
     if (!is_name_of(temp, fd))
@@ -253,8 +253,8 @@ sh_rc sh_output_publish(int fd, const char *temp, const char *path)
     return sync_folder_of(path);
 }
 
-/* The data goes to disk before the name: after a crash the name holds the old file or the new one,
- * never an empty one. */
+/* The data goes to disk before the name: after a crash the name refers to the old file or the new one, never to an
+ * empty one. */
 sh_rc sh_new_file_commit(struct sh_new_file *f)
 {
     sh_rc rc = SH_OK;
@@ -271,7 +271,7 @@ out:
 
 void sh_new_file_abandon(struct sh_new_file *f)
 {
-    /* A path means that the file was created here and is not yet closed: a second call does nothing. */
+    /* A path means that the file was created here and is still open; a second call does nothing. */
     if (f->path != NULL && f->fd >= 0)
         close(f->fd);
     if (f->temp != NULL)
@@ -292,7 +292,8 @@ sh_rc sh_write_file_atomic(const char *path, const void *data, size_t bytes)
     return rc;
 }
 
-/* Truncates after the look at the file and not with O_TRUNC, which would empty what is refused a moment later. */
+/* Truncates after the check of the file and not with O_TRUNC, which would empty a file that is refused a moment
+ * later. */
 static sh_rc check_output(int fd, const char *path, const char *how)
 {
     struct stat st;

@@ -1,4 +1,5 @@
-/* Floats between one array and two: 8 bytes an element. In the L1 cache split at 33 GB/s of f32, join at 62. */
+/* Moves floats between one array and two: 8 bytes per element. In the L1 cache, split runs at 33 GB/s of f32, join at
+ * 62. */
 #include "src/base/floats.h"
 
 #include "src/base/clones.h"
@@ -35,7 +36,7 @@ SH_CLONES static void narrow(sh_bf16 *high, const float *from, int64_t n)
         sh_floats_split(from[i], &high[i], &low);
 }
 
-/* to [n] f32. Whole floats are one memcpy; halves are joined from 2 bytes each; blocks are unpacked. */
+/* to [n] f32. Whole floats need one memcpy; halves are joined from 2 bytes each; blocks are unpacked. */
 void sh_floats_get(struct sh_floats from, int64_t n, float *to)
 {
     if (from.whole)

@@ -1,13 +1,13 @@
-/* Float32 numbers in memory: in one array, in two halves of which the upper one is bf16, or packed in four bits an element
- * (nf4.h), where each place and number of elements that is asked for is of whole blocks. Of a master parameter in halves the
- * upper one is what is computed with.
+/* Float32 numbers in memory: in one array, in two halves of which the upper one is bf16, or packed in four bits per
+ * element (nf4.h). Packed floats are accessed in whole blocks only: every offset and count is a multiple of a block. If
+ * a master parameter is in halves, the upper half is the one that the run computes with.
  *
  *     high = the number rounded to bf16, ties away from zero = (bits + 0x8000) >> 16
  *     low  = its last 16 bits, as a signed number             bits = (high << 16) + low
  *
- * Each float32 comes back to the bit, infinities and denormals too, since each high stands for 2^16 neighbours. With
- * ties to even that would be 2^16 + 1 for every other one, more than 16 bits tell apart. Only a NaN becomes another:
- * 0x7fc00000, since some would be rounded to -0.
+ * Every float32 is restored bit for bit, infinities and denormals too, since each high stands for 2^16 neighbours. With
+ * ties to even, every other high would stand for 2^16 + 1, more than 16 bits can tell apart. Only NaNs change: all
+ * become 0x7fc00000, since some would be rounded to -0.
  *
  * Local, no failure. Valid C, C++ and CUDA. */
 #ifndef SH_BASE_FLOATS_H
@@ -31,8 +31,8 @@ extern "C" {
 #define SH_FLOATS static inline
 #endif
 
-/* `whole`, or `high` and `low`, or `high` alone: bf16, into which numbers are rounded as above; or `packed`. The others are
- * NULL. All NULL: none. */
+/* Set are `whole`, or `high` and `low`, or `high` alone (bf16, to which numbers are rounded as above), or `packed`. The
+ * others are NULL. All NULL: no floats. */
 struct sh_floats {
     float *whole;
     sh_bf16 *high;
@@ -57,7 +57,7 @@ SH_FLOATS float sh_floats_join(sh_bf16 high, int16_t low)
     return x;
 }
 
-/* Those from element n on; none of none. */
+/* The floats from element n on; no floats stay no floats. */
 SH_FLOATS struct sh_floats sh_floats_at(struct sh_floats f, int64_t n)
 {
     f.whole = f.whole ? f.whole + n : f.whole;
@@ -72,8 +72,8 @@ static inline bool sh_floats_none(struct sh_floats f)
     return !f.whole && !f.high && !f.packed;
 }
 
-/* The arrays that they lie in, for copies that need not know which: array i, NULL when there are fewer, and the bytes of n
- * elements in each. */
+/* The arrays that hold the floats, for copies that need not know which they are: array i, NULL if there are fewer, and
+ * the bytes of n elements in each. */
 enum { SH_FLOATS_ARRAYS = 2 };
 
 static inline void *sh_floats_array(struct sh_floats f, int i)
@@ -86,7 +86,7 @@ static inline int64_t sh_floats_bytes(struct sh_floats f, int64_t n)
     return f.packed ? sh_nf4_bytes(n) : f.whole ? 4 * n : 2 * n;
 }
 
-/* Where n of them lie in 4 n bytes from `at` on: the upper half before the lower one. */
+/* Place n floats in the 4 n bytes from `at` on; of halves, the upper ones come before the lower ones. */
 static inline struct sh_floats sh_floats_in(void *at, int64_t n, bool halves)
 {
     struct sh_floats one = {(float *)at, NULL, NULL, NULL};
@@ -94,7 +94,7 @@ static inline struct sh_floats sh_floats_in(void *at, int64_t n, bool halves)
     return halves ? two : one;
 }
 
-/* Copy n of them, in host memory, to one array and from it: what is packed is rounded (src/base/floats.c). */
+/* Copy n floats, in host memory, to one array and from it; packing rounds them (src/base/floats.c). */
 void sh_floats_get(struct sh_floats from, int64_t n, float *to);
 void sh_floats_put(struct sh_floats to, int64_t n, const float *from);
 

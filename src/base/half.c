@@ -1,4 +1,4 @@
-/* Eight elements an instruction: memory is the limit. */
+/* Eight elements per instruction: memory is the limit. */
 #include "src/base/half.h"
 
 #include "src/base/isa.h"

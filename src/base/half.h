@@ -1,5 +1,5 @@
-/* Arrays of float16 (IEEE 754 binary16) as float32 and back, by the processor's instructions where it has them (F16C: each
- * x86-64-v3), else in plain C with the same bits. Local, no failure. */
+/* Conversion of arrays between float16 (IEEE 754 binary16) and float32, with the processor's instructions if it has
+ * them (F16C, in every x86-64-v3), else in plain C with the same bits. Local, no failure. */
 #ifndef SH_BASE_HALF_H
 #define SH_BASE_HALF_H
 
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* to [n] = from [n]: exact, and rounded to the nearest, ties to even. The arrays do not overlap. */
+/* to [n] = from [n]. Widening is exact; narrowing rounds to nearest, ties to even. The arrays do not overlap. */
 void sh_half_widen(float *to, const sh_f16 *from, int64_t n);
 void sh_half_narrow(sh_f16 *to, const float *from, int64_t n);
 

@@ -2,7 +2,7 @@
 
 #include <xxhash.h>
 
-/* XXH3: fast, not cryptographic. It finds damage and tells files apart; it does not stop an attacker. */
+/* XXH3: fast, not cryptographic. It detects damage and tells files apart; it does not stop an attacker. */
 uint64_t sh_hash64(const void *data, size_t bytes)
 {
     return XXH3_64bits(data, bytes);

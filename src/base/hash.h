@@ -1,14 +1,14 @@
-/* Hashes for comparing, never for secrets. Local, no state; the same on every machine of one byte order. */
+/* Hashes for comparisons, never for secrets. Local, no state; equal on all machines of the same byte order. */
 #ifndef SH_BASE_HASH_H
 #define SH_BASE_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* XXH3 with 64 bits (seed 0), the checksum of checkpoints and programs: at the speed of memory. */
+/* XXH3 with 64 bits (seed 0), the checksum of checkpoints and programs. It runs at the speed of memory. */
 uint64_t sh_hash64(const void *data, size_t bytes);
 
-/* The same with 128 bits, where nothing else stands behind the comparison. */
+/* The same with 128 bits, for comparisons that nothing else backs up. */
 struct sh_hash128 {
     uint64_t low, high;
 };

@@ -12,7 +12,7 @@ static const char *const name[] = {
 };
 _Static_assert(sizeof name / sizeof name[0] == SH_ISAS, "each has a name");
 
-/* oneDNN's words, those of its newer versions too. A word allows what stands before `end`. */
+/* oneDNN's words, including those of newer versions. A word allows the sets before `end`. */
 static const struct {
     const char *word;
     int end;
@@ -35,7 +35,8 @@ static const struct {
     {"DEFAULT", SH_ISAS},
 };
 
-/* What was found: the processor's sets and the user's are those before an end, as each set includes the earlier ones. */
+/* What was found. Each set includes the earlier ones, so one end marks the sets of the processor and one those that the
+ * user allows. */
 static struct {
     int of_cpu, allowed;
     const char *variable; /* NULL: none is set */
@@ -46,8 +47,8 @@ static struct {
 #ifdef __x86_64__
 #include <cpuid.h>
 
-/* By number where not all compilers know the feature's name. That the system keeps the registers is part of the answer
- * for AVX and AVX-512. */
+/* By number if not all compilers know the name of the feature. For AVX and AVX-512, the answer includes whether the
+ * system saves the registers. */
 static bool cpu_has(enum sh_isa isa)
 {
     unsigned a, b, c, d;
@@ -71,7 +72,7 @@ static bool cpu_has(enum sh_isa isa)
 }
 #endif
 
-/* As oneDNN reads them: the newer name first, and an empty value is none. */
+/* Read the variables like oneDNN: the newer name first, and an empty value counts as unset. */
 static void find_variable(void)
 {
     static const char *const variables[] = {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"};
@@ -124,7 +125,7 @@ bool sh_isa_describe(char text[SH_ISA_TEXT])
         snprintf(text, SH_ISA_TEXT, "%s; %s=%s forbids the processor's %s", last_before(found.allowed), found.variable,
                  found.word, last_before(found.of_cpu));
     else if (found.variable && !found.known)
-        snprintf(text, SH_ISA_TEXT, "%s; %s=%s is no word of oneDNN's and forbids nothing", last_before(found.of_cpu),
+        snprintf(text, SH_ISA_TEXT, "%s; %s=%s is not a word of oneDNN and forbids nothing", last_before(found.of_cpu),
                  found.variable, found.word);
     else
         snprintf(text, SH_ISA_TEXT, "%s", last_before(found.of_cpu));

@@ -1,31 +1,31 @@
-/* Instruction sets that Sherd's own kernels may use on this CPU: those that the processor has and the user allows.
+/* Instruction sets that Sherd's own kernels may use on this CPU: those that the processor has and that the user allows.
  *
- * ONEDNN_MAX_CPU_ISA, or DNNL_MAX_CPU_ISA where the first is unset or empty, holds one of oneDNN's words and limits Sherd
- * as it limits oneDNN: AVX2 leaves kernels what a processor without AVX-512 has. Letters of either case; a word that is
- * not known limits nothing. Loops under SH_CLONES are chosen at load time and know of no limit: configure's
- * --with-clones leaves copies out. */
+ * ONEDNN_MAX_CPU_ISA, or DNNL_MAX_CPU_ISA if the first is unset or empty, holds one of oneDNN's words and limits Sherd
+ * as it limits oneDNN: with AVX2, kernels use what a processor without AVX-512 has. Case is ignored; an unknown word
+ * limits nothing. Loops under SH_CLONES are chosen at load time and ignore the limit; configure's --with-clones leaves
+ * copies out. */
 #ifndef SH_BASE_ISA_H
 #define SH_BASE_ISA_H
 
 #include <stdbool.h>
 
-/* Each of the later ones includes the earlier. */
+/* Each set includes the earlier ones. */
 enum sh_isa {
     SH_ISA_F16C,
     SH_ISA_AVX2,
     SH_ISA_AVX512,      /* f, bw, vl and dq */
     SH_ISA_AVX512_BF16, /* AVX512, and its rounding to and products of bf16 */
-    SH_ISA_AMX,         /* AVX512_BF16, and tiles of bf16. The system's permission is asked for by panel_amx.c */
+    SH_ISA_AMX,         /* AVX512_BF16, and tiles of bf16. panel_amx.c asks the system for permission */
     SH_ISAS
 };
 
-/* The environment is read and the processor is asked at the first call, of any thread; the answer stays. Local. */
+/* The first call, in any thread, reads the environment and queries the processor; the answer is kept. Local. */
 bool sh_isa_has(enum sh_isa isa);
 
 enum { SH_ISA_TEXT = 256 };
 
-/* What the kernels use, in words: "AVX2; ONEDNN_MAX_CPU_ISA=AVX2 forbids the processor's AVX-512". Returns whether a
- * variable forbids something, or holds a word that is not known. Local. */
+/* Describe what the kernels use: "AVX2; ONEDNN_MAX_CPU_ISA=AVX2 forbids the processor's AVX-512". Returns whether a
+ * variable forbids something or holds an unknown word. Local. */
 bool sh_isa_describe(char text[SH_ISA_TEXT]);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The folders that configure found: CUDA's libraries often lie outside of the loader's path. The caller owns the
+/* Search the folders that configure found: CUDA's libraries are often outside the loader's path. The caller owns the
  * handle. */
 static void *open_in_folders(const char *file)
 {
@@ -27,7 +27,7 @@ static void *open_in_folders(const char *file)
     return library;
 }
 
-/* The first name that loads, newest version first; `why` keeps the loader's last words for the message. */
+/* Open the first name that loads, newest version first; `why` keeps the loader's last message. */
 static void *open_first(const char *const *files, char why[256])
 {
     void *library = NULL;
@@ -42,8 +42,8 @@ static void *open_first(const char *const *files, char why[256])
     return library;
 }
 
-/* All symbols are looked up before the first is stored, so a failure leaves the caller's pointers as they were. The
- * library is never unloaded: its threads and handlers may still run. */
+/* All symbols are looked up before the first is stored, so a failure leaves the caller's pointers unchanged. Once the
+ * symbols are stored, the library is never unloaded: its threads and handlers may still run. */
 sh_rc sh_library_load(const char *const *files, const struct sh_library_symbol *symbols)
 {
     char why[256] = "";
@@ -54,7 +54,7 @@ sh_rc sh_library_load(const char *const *files, const struct sh_library_symbol *
     for (int i = 0; symbols[i].name; i++)
         if (!dlsym(library, symbols[i].name)) {
             dlclose(library);
-            return sh_fail(SH_E_USAGE, "%s lacks %s; a newer one is needed", files[0], symbols[i].name);
+            return sh_fail(SH_E_USAGE, "%s lacks %s; a newer version is needed", files[0], symbols[i].name);
         }
     for (int i = 0; symbols[i].name; i++) {
         void *function = dlsym(library, symbols[i].name);
@@ -64,19 +64,19 @@ sh_rc sh_library_load(const char *const *files, const struct sh_library_symbol *
     return SH_OK;
 }
 
-/* What libstdc++ calls these; a C program has no header for them. */
+/* These belong to libstdc++; a C program has no header for them. */
 static void *(*exception_type)(void);
 static const void *bad_alloc;
 
-/* Without this a C++ library that throws through C ends in abort() and a core file, and peers would wait. */
+/* Without this handler, a C++ exception thrown through C would end in abort() and a core file, and peers would wait. */
 static _Noreturn void uncaught(void)
 {
     if (exception_type && bad_alloc && exception_type() == bad_alloc)
-        sh_stop(sh_fail(SH_E_MEMORY, "out of memory: no room for what a C++ library needs"));
-    sh_stop(sh_fail(SH_E_BUG, "a C++ library ended with an exception"));
+        sh_stop(sh_fail(SH_E_MEMORY, "out of memory: no room for the needs of a C++ library"));
+    sh_stop(sh_fail(SH_E_BUG, "a C++ library threw an exception that nothing catches"));
 }
 
-/* Mangled names, because the functions are in whichever libstdc++ is loaded; absent ones are NULL, and
+/* Mangled names, because the functions are in whichever libstdc++ is loaded; if they are absent they are NULL, and
  * nothing is set. */
 void sh_library_catch_exceptions(void)
 {

@@ -4,20 +4,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* More than an error text of 4096 bytes with its prefix. */
+/* More than an error text of 4096 bytes and its prefix. */
 enum { LINE_MAX_BYTES = 5120 };
 
 static int this_rank;
 static int world_size = 1;
 
-/* Before MPI is up a process speaks as rank 0 of 1. */
+/* Before MPI is up, a process prints as rank 0 of 1. */
 void sh_log_set_rank(int rank, int world)
 {
     this_rank = rank;
     world_size = world;
 }
 
-/* Each line of the text gets the prefix; all go out in one write. */
+/* Each line of the text gets the prefix; all lines go out in one write. */
 static void print_lines(const char *prefix, const char *text)
 {
     char all[LINE_MAX_BYTES];
@@ -35,7 +35,7 @@ static void print_lines(const char *prefix, const char *text)
     fwrite(all, 1, used, stderr);
 }
 
-/* The rank stands in the line only in jobs of several: alone it would be noise. */
+/* The line names the rank only in jobs of several ranks: with one it would be noise. */
 static void print_line(const char *level, const char *fmt, va_list ap)
 {
     char text[LINE_MAX_BYTES], prefix[64] = "";
@@ -47,7 +47,7 @@ static void print_line(const char *level, const char *fmt, va_list ap)
     print_lines(prefix, text);
 }
 
-/* Rank 0 only: what holds for the job is said once. Warnings and errors come from any rank. */
+/* Rank 0 only: facts about the whole job are printed once. Warnings and errors come from any rank. */
 void sh_log_info(const char *fmt, ...)
 {
     if (this_rank != 0)

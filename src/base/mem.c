@@ -13,7 +13,8 @@
 #include <emmintrin.h>
 #endif
 
-/* There is no way on: half of an allocation failure's handling would never be tested. The job stops with one line. */
+/* There is no recovery: half of the code to handle failed allocations would never be tested. The job stops with one
+ * line. */
 static _Noreturn void out_of_memory(size_t n, size_t size)
 {
     sh_stop(sh_fail(SH_E_MEMORY, "out of memory: no room for %zu elements of %zu bytes", n, size));
@@ -28,7 +29,7 @@ void *sh_calloc(size_t n, size_t size)
     return p;
 }
 
-/* New bytes are not zeroed, as with realloc(). */
+/* Like realloc(), this does not zero the new bytes. */
 void *sh_realloc(void *old, size_t n, size_t size)
 {
     if (size > 0 && n > SIZE_MAX / size)
@@ -40,7 +41,7 @@ void *sh_realloc(void *old, size_t n, size_t size)
     return p;
 }
 
-/* As strdup(), but never NULL. */
+/* Like open_memstream(), but never NULL. */
 FILE *sh_memstream(char **text, size_t *bytes)
 {
     FILE *f = open_memstream(text, bytes);
@@ -65,14 +66,14 @@ char *sh_strfmt(const char *fmt, ...)
     int len = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
     if (len < 0)
-        sh_stop(sh_fail(SH_E_BUG, "a text that cannot be formatted"));
+        sh_stop(sh_fail(SH_E_BUG, "a text could not be formatted"));
     char *s = sh_calloc((size_t)len + 1, 1);
     vsnprintf(s, (size_t)len + 1, fmt, again);
     va_end(again);
     return s;
 }
 
-/* Doubling makes n appends O(n). *cap changes with the array; the old pointer is no longer valid. */
+/* Doubling makes n appends O(n). *cap changes with the array; the old pointer becomes invalid. */
 void *sh_grow(void *array, int n, int *cap, size_t size)
 {
     if (n < *cap)
@@ -86,8 +87,8 @@ void *sh_grow(void *array, int n, int *cap, size_t size)
 #ifdef __SSE2__
 enum { LINE = 64 };
 
-/* Both in whole lines, `to` on the border of one. Streaming stores write a line without reading it first, which saves a
- * third of the traffic, and leave the caches to those who compute. */
+/* Copies whole lines; `to` is aligned to a line. Streaming stores write a line without reading it first, which saves a
+ * third of the traffic, and leave the caches to computation. */
 static void copy_lines(char *to, const char *from, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += LINE)
@@ -121,7 +122,7 @@ void sh_mem_stream_end(void)
 }
 #endif
 
-/* For one copy; callers with many pieces stream all of them before one fence. */
+/* For a single copy; callers with many pieces stream all of them before one fence. */
 void sh_mem_copy_away(void *to, const void *from, size_t bytes)
 {
     sh_mem_stream(to, from, bytes);

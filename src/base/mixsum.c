@@ -4,10 +4,10 @@
 #include "src/base/isa.h"
 #include "src/base/mem.h"
 
-/* Elements that are copied and then summed out of the nearest cache. */
+/* Number of elements that are copied and then summed from the nearest cache. */
 enum { STEP_ELEMS = 1024 };
 
-/* `place` moves with the loop instead of being multiplied out: one addition an element. */
+/* `place` advances with the loop instead of being multiplied out: one addition per element. */
 SH_CLONES static uint64_t sum_whole(const float *data, int64_t n, uint64_t place)
 {
     uint64_t sum = 0;
@@ -41,7 +41,7 @@ SH_CLONES static uint64_t sum_upper(const sh_bf16 *high, int64_t n, uint64_t pla
     return sum;
 }
 
-/* One loop for each way of storing floats; all give the same sum. */
+/* One loop for each form of storage; all give the same sum. */
 uint64_t sh_mixsum(struct sh_floats data, int64_t n, uint64_t place)
 {
     if (data.whole)
@@ -49,7 +49,7 @@ uint64_t sh_mixsum(struct sh_floats data, int64_t n, uint64_t place)
     return data.low ? sum_halves(data.high, data.low, n, place) : sum_upper(data.high, n, place);
 }
 
-/* n elements, any n, any place. */
+/* Any n, at any address. */
 static uint64_t copy_plain(struct sh_floats to, struct sh_floats from, int64_t n, uint64_t place)
 {
     uint64_t sum = 0;
@@ -68,8 +68,8 @@ static uint64_t copy_plain(struct sh_floats to, struct sh_floats from, int64_t n
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* By hand: a compiler keeps either the copy or the sum in vectors of full width, not both. What decides is to ask for
- * memory early: without AHEAD the loop waits for memory, then computes, and takes 1.8 times a memcpy. */
+/* By hand: a compiler keeps either the copy or the sum in vectors of full width, not both. Early prefetch is decisive:
+ * without AHEAD the loop waits for memory, then computes, and takes 1.8 times as long as a memcpy. */
 enum { LINE = 64, AHEAD = 2048 };
 
 #define WIDE __attribute__((target("avx512f,avx512dq")))
@@ -79,7 +79,7 @@ struct lanes {
     __m512i sum, place;
 };
 
-/* Lane k starts at element k; each turn moves all lanes by 16 elements, two sets of eight. */
+/* Lane k starts at element k; each iteration moves all lanes by 16 elements, two sets of eight. */
 static WIDE inline struct lanes begin(uint64_t place)
 {
     __m512i lane =
@@ -93,7 +93,7 @@ static WIDE inline __m512i mix_by(__m512i x, int shift, uint64_t by)
                               _mm512_set1_epi64((long long)by));
 }
 
-/* sh_mixsum_elem() of eight of the sixteen elements of a turn. */
+/* sh_mixsum_elem() of eight of the sixteen elements of an iteration. */
 static WIDE inline void add(struct lanes *l, __m256i bits)
 {
     __m512i x = _mm512_xor_si512(_mm512_cvtepu32_epi64(bits), l->place);
@@ -102,14 +102,14 @@ static WIDE inline void add(struct lanes *l, __m256i bits)
     l->place = _mm512_add_epi64(l->place, _mm512_set1_epi64((long long)(16 * SH_MIXSUM_STEP)));
 }
 
-/* The 16 floats of a line: the lower eight into one set of lanes, the upper eight into the other. */
+/* Adds the 16 floats of a line: the lower eight to one set of lanes, the upper eight to the other. */
 static WIDE inline void add_both(struct lanes *l, __m512i bits)
 {
     add(&l[0], _mm512_castsi512_si256(bits));
     add(&l[1], _mm512_extracti64x4_epi64(bits, 1));
 }
 
-/* Loads 64 bytes, stores them past the caches, and returns them for the sum. */
+/* Loads 64 bytes, stores them around the caches, and returns them for the sum. */
 static WIDE inline __m512i pass_line(void *to, const void *from)
 {
     __m512i line = _mm512_loadu_si512(from);
@@ -118,7 +118,7 @@ static WIDE inline __m512i pass_line(void *to, const void *from)
     return line;
 }
 
-/* Not by _mm512_reduce_add_epi64, which adds signed numbers and may not overflow. */
+/* Not with _mm512_reduce_add_epi64, which adds signed numbers and must not overflow. */
 static WIDE inline uint64_t total(const struct lanes *l)
 {
     uint64_t lane[8], sum = 0;
@@ -128,7 +128,7 @@ static WIDE inline uint64_t total(const struct lanes *l)
     return sum;
 }
 
-/* n: whole lines. */
+/* n is a multiple of a line. */
 static WIDE uint64_t copy_whole(float *to, const float *from, int64_t n, uint64_t place)
 {
     struct lanes l[2] = {begin(place), begin(place + 8 * SH_MIXSUM_STEP)};
@@ -137,7 +137,7 @@ static WIDE uint64_t copy_whole(float *to, const float *from, int64_t n, uint64_
     return total(l);
 }
 
-/* As sh_floats_join(). */
+/* Like sh_floats_join(). */
 static WIDE inline __m512i join(__m256i high, __m256i low)
 {
     return _mm512_add_epi32(_mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16), _mm512_cvtepi16_epi32(low));
@@ -154,7 +154,7 @@ static WIDE uint64_t copy_halves(struct sh_floats to, struct sh_floats from, int
     return total(l);
 }
 
-/* Elements before the one with which a line begins in each array; n: there is none. */
+/* Number of elements before the first that starts a line in every array; n: there is no such element. */
 static int64_t before_line(struct sh_floats to, int64_t n)
 {
     int64_t bytes = sh_floats_bytes(to, 1), off = (int64_t)((uintptr_t)sh_floats_array(to, 0) % LINE);
@@ -177,7 +177,7 @@ uint64_t sh_mixsum_copy(struct sh_floats to, struct sh_floats from, int64_t n, u
     sh_mem_stream_end();
     return sum;
 }
-/* Without AVX-512 at compile time for this architecture: the same sum by plain loops. */
+/* Another architecture, without AVX-512: the same sum by plain loops. */
 #else
 uint64_t sh_mixsum_copy(struct sh_floats to, struct sh_floats from, int64_t n, uint64_t place)
 {

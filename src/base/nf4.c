@@ -1,5 +1,5 @@
-/* A core packs 0.5 G elements/s or more with AVX-512, 2 bytes an element from memory: nothing beside the reading of files.
- * For unpacking in a step there are kernels; this loop is for export and for tests. */
+/* A core packs 0.5 G elements/s or more with AVX-512, at 2 bytes per element from memory: negligible next to reading
+ * files. A step unpacks with kernels; the loop here is for export and for tests. */
 #include "src/base/nf4.h"
 
 #include "src/base/clones.h"
@@ -9,10 +9,10 @@
 
 static const float numbers[16] = SH_NF4_NUMBERS;
 
-/* Below this a reciprocal would be infinite; of a block of zeros it is never used. */
+/* Below this a reciprocal would be infinite. For a block of zeros the reciprocal has no effect. */
 static const float least_scale = 1e-38f;
 
-/* Magnitudes are ordered as their bits are. */
+/* Magnitudes have the same order as their bits. */
 SH_CLONES static float largest(const float *x)
 {
     uint32_t most = 0;
@@ -24,7 +24,7 @@ SH_CLONES static float largest(const float *x)
     return sh_bits_to_f32(most);
 }
 
-/* Counting midpoints instead of looking for the nearest number: no branches, and a tie goes to the lower code. */
+/* Counts midpoints instead of searching for the nearest number: no branches, and a tie goes to the lower code. */
 SH_CLONES static void find_codes(const float *x, float reciprocal, const float midpoint[15], int32_t code[SH_NF4_ELEMS])
 {
 #pragma omp simd

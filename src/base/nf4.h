@@ -1,14 +1,17 @@
-/* Matrices in four bits an element, NF4: 64 elements share a scale, and each is one of 16 numbers times that. The numbers
- * are the means of equal parts of a normal distribution, as weights are distributed nearly.
+/* Matrices in four bits per element, NF4: 64 elements share a scale, and each element is one of 16 numbers times the
+ * scale. The numbers are the means of equal parts of a normal distribution, since weights are nearly normally
+ * distributed.
  *
- * A block is 64 neighbours of the flat matrix, whatever its rows, in 36 bytes: 32 of codes, two a byte, the first element in
- * the upper half; then the largest magnitude, f32. Blocks lie end to end, so any run of whole blocks is a matrix of its own:
- * what ranks pack of their chunks is, gathered, the packed unit. 4.5 bits an element.
+ * A block is 64 neighbours of the flat matrix, across rows, in 36 bytes: 32 bytes of codes, two per byte, the first
+ * element in the upper half; then the largest magnitude, f32. That is 4.5 bits per element. Blocks lie end to end, so
+ * any run of whole blocks is itself a packed matrix: when the ranks' packed chunks are gathered, they form the packed
+ * unit.
  *
- *     code = how many of the 15 midpoints between neighbours are below x * (1 / largest)     element = number[code] * largest
+ *     code    = how many of the 15 midpoints between neighbours are below x * (1 / largest)
+ *     element = number[code] * largest
  *
- * Both in float32, rounded after each step: the same bits as bitsandbytes has. Numbers must be finite.
- * Source: Dettmers et al., QLoRA, arXiv:2305.14314, appendix E; codes as bitsandbytes 0.50.
+ * Both are computed in float32, rounded after each step: the bits are those of bitsandbytes. Numbers must be finite.
+ * Source: Dettmers et al., QLoRA, arXiv:2305.14314, appendix E; codes as in bitsandbytes 0.50.
  *
  * Local, no failure. The table is valid C, C++ and CUDA; the loops are for host memory. */
 #ifndef SH_BASE_NF4_H
@@ -30,18 +33,18 @@ enum { SH_NF4_ELEMS = 64, SH_NF4_CODE_BYTES = SH_NF4_ELEMS / 2, SH_NF4_BLOCK_BYT
      0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f}
 /* clang-format on */
 
-/* Of elements that are whole blocks. */
+/* The packed size of elements that fill whole blocks. */
 static inline int64_t sh_nf4_bytes(int64_t elems)
 {
     return elems / SH_NF4_ELEMS * SH_NF4_BLOCK_BYTES;
 }
 
-/* Blocks from and to floats: `packed` [blocks,36], of any alignment. */
+/* Convert floats to blocks and back: `packed` [blocks,36], of any alignment. */
 void sh_nf4_pack(const float *from, int64_t blocks, void *packed);
 void sh_nf4_unpack(const void *packed, int64_t blocks, float *to);
 
-/* Blocks of codes as others keep them, [blocks,32], and their scales [blocks]: into `packed`, and which of both is NULL
- * stays as it is there. */
+/* Join codes [blocks,32] and scales [blocks], which other programs keep apart, into `packed`. If one of them is NULL,
+ * that part of `packed` is left as it is. */
 void sh_nf4_join(const void *codes, const float *scales, int64_t blocks, void *packed);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* Philox4x32-10, and the sum of its bits that src/base/rng.h makes deviates of: what the CPU and a GPU compute alike,
- * in C, C++ and CUDA. Pure functions. Source: see rng.h. */
+/* Philox4x32-10, and the sum of its bits from which src/base/rng.h makes deviates. A CPU and a GPU compute the same, in
+ * C, C++ and CUDA. Pure functions. Source: see rng.h. */
 #ifndef SH_BASE_PHILOX_H
 #define SH_BASE_PHILOX_H
 
@@ -22,7 +22,7 @@ SH_PHILOX void sh_philox_round(uint32_t c[4], const uint32_t k[2])
     c[3] = (uint32_t)p0;
 }
 
-/* Between two rounds. */
+/* Advances the key between two rounds. */
 SH_PHILOX void sh_philox_next_key(uint32_t k[2])
 {
     k[0] += 0x9e3779b9u;
@@ -45,7 +45,7 @@ SH_PHILOX void sh_philox_block(uint64_t key, uint64_t counter_hi, uint64_t count
     }
 }
 
-/* The eight halves of block i of the key, less their mean. */
+/* The sum of the eight halves of block i of the key, less its mean. */
 SH_PHILOX int32_t sh_philox_centred_sum(uint64_t key, uint64_t i)
 {
     uint32_t block[4];

@@ -22,21 +22,21 @@ uint64_t sh_rng_key_of(uint64_t seed, uint64_t name)
     return sh_mix64(name ^ sh_mix64(seed));
 }
 
-/* A stream for each name: what a tensor is filled with does not depend on the order of the tensors or on the ranks. */
+/* Each name has its own stream: the values of a tensor do not depend on the order of the tensors or on the ranks. */
 uint64_t sh_rng_key(uint64_t seed, const char *name)
 {
     return sh_rng_key_of(seed, sh_rng_name(name));
 }
 
-/* The sum of eight centred 16-bit numbers is nearly normal; this brings its deviation to `std`. */
+/* The sum of eight centred 16-bit numbers is nearly normal; this factor scales its deviation to `std`. */
 float sh_rng_normal_scale(float std)
 {
     const double inverse_deviation = 1.8688123650118533e-05; /* sqrt(12 / (8 * (2^32 - 1))) */
     return (float)((double)std * inverse_deviation);
 }
 
-/* Element i depends on key and i only, so each rank fills just its own part and gets the bits that one
- * rank would get. */
+/* Element i depends only on key and i, so each rank fills just its own part and gets the same bits as a single rank
+ * would. */
 void sh_rng_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float *out)
 {
     const float scale = sh_rng_normal_scale(std);
@@ -44,7 +44,7 @@ void sh_rng_fill_normal(uint64_t key, int64_t first, int64_t n, float std, float
         out[j] = (float)sh_philox_centred_sum(key, (uint64_t)(first + j)) * scale;
 }
 
-/* The first word of a block, centred; an odd number, so that none of them is 0. */
+/* The first word of a block, centred. It is an odd number, so that no value is 0. */
 void sh_rng_fill_uniform(uint64_t key, int64_t first, int64_t n, float bound, float *out)
 {
     const float scale = bound * 0x1p-32f;

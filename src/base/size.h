@@ -1,5 +1,5 @@
-/* Products and sums of sizes that somebody gives: what does not fit stays at INT64_MAX, to be refused by a comparison with
- * the most that is allowed. For numbers >= 0. Local. */
+/* Products and sums of untrusted sizes: a result that does not fit saturates at INT64_MAX, and then fails the
+ * comparison with the allowed maximum. For numbers >= 0. Local. */
 #ifndef SH_BASE_SIZE_H
 #define SH_BASE_SIZE_H
 

@@ -12,7 +12,7 @@
 
 enum { COLUMNS_MIN = 40, COLUMNS_MAX = 1000, COLUMNS_USUAL = 80, SAID_FROM = 13 };
 
-/* A row of the table lies on the stack. */
+/* Limited because a row of the table is on the stack. */
 enum { WORD_MAX = 96 };
 
 static int min_int(int a, int b)
@@ -20,13 +20,13 @@ static int min_int(int a, int b)
     return a < b ? a : b;
 }
 
-/* 0 or 1, the cost of a replacement. */
+/* The cost of a replacement, 0 or 1. */
 static int differ(char a, char b)
 {
     return tolower((unsigned char)a) != tolower((unsigned char)b);
 }
 
-/* Words beyond WORD_MAX count by that prefix: they are nobody's names. */
+/* Longer words count by their first WORD_MAX characters: no name is that long. */
 int sh_str_distance(const char *a, const char *b)
 {
     int row[WORD_MAX + 1];
@@ -45,8 +45,7 @@ int sh_str_distance(const char *a, const char *b)
     return row[len_b];
 }
 
-/* NULL when nothing is near: a third of the name may differ, and one letter more. A wrong suggestion is worse than
- * none. */
+/* NULL if no name is near: a third of the name may differ, plus one letter. A wrong suggestion is worse than none. */
 const char *sh_str_nearest(const char *word, int n, const char *const *names)
 {
     const char *nearest = NULL;
@@ -62,7 +61,7 @@ const char *sh_str_nearest(const char *word, int n, const char *const *names)
     return nearest;
 }
 
-/* Whole numbers in the smallest unit, `digits` after the point in others. out is returned. */
+/* Whole numbers in the smallest unit, `digits` after the point in the others. Returns out. */
 static const char *scaled(double v, double base, const char *const unit[], int units, int digits, char *out)
 {
     int u = 0;
@@ -81,7 +80,7 @@ const char *sh_str_sum_of_bytes(double bytes, char out[SH_STR_SHORT])
     return scaled(bytes, 1024, unit, 6, 1, out);
 }
 
-/* Powers of 1024, as memory is sold and counted; sh_str_count() has powers of 1000. */
+/* Powers of 1024, in which memory is sold and counted; sh_str_count() uses powers of 1000. */
 const char *sh_str_bytes(int64_t bytes, char out[SH_STR_SHORT])
 {
     return sh_str_sum_of_bytes((double)bytes, out);
@@ -120,7 +119,7 @@ const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
     return out;
 }
 
-/* How wide lines on a stream may be: what COLUMNS says, else the window of a terminal, else 80. */
+/* The width of lines on a stream: COLUMNS if set, else the width of the terminal, else 80. */
 static int columns_of(FILE *out)
 {
     const char *text = getenv("COLUMNS");
@@ -132,7 +131,7 @@ static int columns_of(FILE *out)
     return columns >= COLUMNS_MIN && columns <= COLUMNS_MAX ? (int)columns : COLUMNS_USUAL;
 }
 
-/* `column`: where the line is now, for text after an option's name. Words are never cut. */
+/* `column`: the current column, for text after the name of an option. Words are never cut. */
 void sh_str_wrap(FILE *out, int width, int column, int indent, const char *text)
 {
     bool first = true; /* word of its line */

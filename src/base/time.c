@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-/* Monotonic: it never jumps when somebody sets the clock. Its zero is the boot, so it means nothing on another node. */
+/* Monotonic: it never jumps when somebody sets the clock. It starts at boot, so it means nothing on another node. */
 int64_t sh_now_ns(void)
 {
     struct timespec t;

@@ -1,10 +1,10 @@
-/* Time for measuring: a clock that only moves forward. Local. */
+/* Time for measurements: a clock that only moves forward. Local. */
 #ifndef SH_BASE_TIME_H
 #define SH_BASE_TIME_H
 
 #include <stdint.h>
 
-/* Nanoseconds since some fixed moment; only differences mean anything, and only on one host. */
+/* Nanoseconds since some fixed moment; only differences are meaningful, and only on one host. */
 int64_t sh_now_ns(void);
 
 #endif

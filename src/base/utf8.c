@@ -16,8 +16,8 @@ size_t sh_utf8_put(uint32_t code, unsigned char out[SH_UTF8_MOST])
     return n;
 }
 
-/* What may follow a first byte: its number of bytes and the bounds of the second (RFC 3629, section 4). n 0: no
- * first byte. */
+/* What a first byte implies: returns the number of bytes of its character, and the bounds of the second byte (RFC 3629,
+ * section 4). 0: it is not a first byte. */
 static size_t form(unsigned char first, unsigned char *low, unsigned char *high)
 {
     *low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
@@ -25,7 +25,7 @@ static size_t form(unsigned char first, unsigned char *low, unsigned char *high)
     return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
 }
 
-/* Bytes of the code point at the beginning that are right; *whole: all that it needs are. */
+/* Number of valid bytes of the code point at p; *whole: it is complete. */
 static size_t right_bytes(const unsigned char *p, size_t bytes, int *whole)
 {
     unsigned char low, high;
@@ -33,12 +33,12 @@ static size_t right_bytes(const unsigned char *p, size_t bytes, int *whole)
 
     while (i < n && i < bytes && p[i] >= (i == 1 ? low : 0x80) && p[i] <= (i == 1 ? high : 0xbf))
         i++;
-    /* Zero means that no character begins so. */
+    /* n is 0 if no character starts with this byte. */
     *whole = n > 0 && i == n;
     return i;
 }
 
-/* Eight bytes a turn: most text is ASCII, and the check of a corpus reads every byte. */
+/* Eight bytes per iteration: most text is ASCII, and the check of a corpus reads every byte. */
 static size_t skip_ascii(const unsigned char *text, size_t i, size_t bytes)
 {
     for (uint64_t eight; i + 8 <= bytes; i += 8) {
@@ -51,7 +51,7 @@ static size_t skip_ascii(const unsigned char *text, size_t i, size_t bytes)
     return i;
 }
 
-/* The offset of the first byte that is wrong, `bytes` when all is right. */
+/* The offset of the first invalid byte, `bytes` if all are valid. */
 size_t sh_utf8_check(const unsigned char *text, size_t bytes)
 {
     size_t i = skip_ascii(text, 0, bytes);
@@ -68,8 +68,8 @@ size_t sh_utf8_check(const unsigned char *text, size_t bytes)
     return bytes;
 }
 
-/* How many bytes one replacement character stands for (Unicode, section 3.9: the longest prefix that
- * could be right). */
+/* How many bytes one replacement character stands for (Unicode, section 3.9: the longest prefix that could be
+ * valid). */
 size_t sh_utf8_wrong(const unsigned char *text, size_t bytes)
 {
     int whole;

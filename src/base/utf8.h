@@ -7,7 +7,7 @@
 
 enum { SH_UTF8_MOST = 4 }; /* bytes of a code point */
 
-/* The code point that begins at p, in text that is UTF-8; *n: its bytes. */
+/* The code point that starts at p, in text that is UTF-8; *n: its number of bytes. */
 static inline uint32_t sh_utf8_get(const unsigned char *p, size_t *n)
 {
     uint32_t c = p[0];
@@ -21,7 +21,7 @@ static inline uint32_t sh_utf8_get(const unsigned char *p, size_t *n)
     return *n = 4, (c & 7) << 18 | (uint32_t)(p[1] & 63) << 12 | (uint32_t)(p[2] & 63) << 6 | (p[3] & 63);
 }
 
-/* Bytes of the code point before the end of text that is UTF-8 and not empty. */
+/* Number of bytes of the last code point in a text that is UTF-8 and not empty. */
 static inline size_t sh_utf8_last(const unsigned char *text, size_t bytes)
 {
     size_t n = 1;
@@ -31,14 +31,14 @@ static inline size_t sh_utf8_last(const unsigned char *text, size_t bytes)
     return n;
 }
 
-/* Returns the bytes, 1 to 4. */
+/* Encode a code point; returns its number of bytes, 1 to 4. */
 size_t sh_utf8_put(uint32_t code, unsigned char out[SH_UTF8_MOST]);
 
-/* The first byte that is not UTF-8: overlong forms, surrogates and code points past 0x10ffff are none. `bytes`: all
- * is. */
+/* The offset of the first byte that is not UTF-8 (overlong forms, surrogates and code points beyond 0x10ffff are not),
+ * or `bytes` if all are. */
 size_t sh_utf8_check(const unsigned char *text, size_t bytes);
 
-/* How many bytes at the place that sh_utf8_check() says become one U+FFFD: the longest beginning of a code point,
+/* How many bytes, from the place that sh_utf8_check() returns, become one U+FFFD: the longest prefix of a code point,
  * at least 1. */
 size_t sh_utf8_wrong(const unsigned char *text, size_t bytes);
 

@@ -1,5 +1,5 @@
-/* Baselines for checkpoints: what plain programs reach with the same bytes. One rank in pieces of 4 MiB as dd does, all
- * ranks by MPI-IO in pieces of 16 MiB as IOR does, and a memcpy by all threads. All collective. */
+/* Baselines for checkpoints: the speed of plain programs with the same bytes. One rank in pieces of 4 MiB like dd, all
+ * ranks through MPI-IO in pieces of 16 MiB like IOR, and a memcpy by all threads. All collective. */
 #include "src/bench/baseline.h"
 
 #include "src/base/mem.h"
@@ -17,7 +17,7 @@
 
 enum { DD_BYTES = 4 << 20, IOR_BYTES = 16 << 20 };
 
-/* Zeros may cost a disk nothing. */
+/* Returns a buffer of noise, since zeros may cost a disk nothing. */
 static char *make_noise(int64_t bytes)
 {
     uint64_t *word = sh_calloc((size_t)bytes / 8 + 1, sizeof *word), x = 1;
@@ -27,13 +27,13 @@ static char *make_noise(int64_t bytes)
     return (char *)word;
 }
 
-/* Seconds. */
+/* Returns the seconds since `begin`. */
 static double since(int64_t begin)
 {
     return (double)(sh_now_ns() - begin) / 1e9;
 }
 
-/* Written back first: the kernel drops only clean pages. */
+/* The file is written back first: the kernel drops only clean pages. */
 void sh_baseline_drop(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -45,13 +45,13 @@ void sh_baseline_drop(const char *path)
     close(fd);
 }
 
-/* Of a piece and what is left. */
+/* The lesser of a piece and the remaining bytes. */
 static int64_t least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-/* fdatasync belongs to the time: without it the page cache would be measured. */
+/* fdatasync counts in the time: without it the page cache would be measured. */
 static sh_rc write_all(int fd, const char *path, const char *data, int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += DD_BYTES)
@@ -73,7 +73,7 @@ static sh_rc write_alone(const char *path, const char *data, int64_t bytes)
     return rc;
 }
 
-/* Rank 0 writes, and all wait for it: the agreement ends the time on every rank. */
+/* Rank 0 writes and all others wait: the agreement ends the time on every rank. */
 sh_rc sh_baseline_write(const char *path, int64_t bytes, double *seconds)
 {
     char *data = make_noise(DD_BYTES);
@@ -90,7 +90,7 @@ sh_rc sh_baseline_write(const char *path, int64_t bytes, double *seconds)
     return rc;
 }
 
-/* Into the same buffer again and again: it is the file system that is measured. */
+/* Reads into the same buffer again and again, since the file system is measured. */
 static sh_rc read_alone(const char *path, char *data)
 {
     int64_t bytes;
@@ -104,7 +104,7 @@ static sh_rc read_alone(const char *path, char *data)
     return rc;
 }
 
-/* Cold: the page cache is emptied of the file on every rank first. */
+/* Cold: first every rank drops the file from its page cache. */
 sh_rc sh_baseline_read(const char *path, double *seconds)
 {
     char *data = make_noise(DD_BYTES);
@@ -131,7 +131,7 @@ static sh_rc write_part(MPI_File file, const char *data, int64_t begin, int64_t 
     return SH_OK;
 }
 
-/* Neighbouring ranges of one file; the last rank takes the remainder. */
+/* The ranks write adjacent ranges of one file; the last rank takes the remainder. */
 static sh_rc write_together(const char *path, const char *data, int64_t bytes, int rank, int world)
 {
     MPI_File file;
@@ -143,7 +143,7 @@ static sh_rc write_together(const char *path, const char *data, int64_t bytes, i
     return rc;
 }
 
-/* Collective. One file, all ranks, no hints: what MPI-IO does by default. */
+/* Collective. One file, all ranks, no hints: the default behaviour of MPI-IO. */
 sh_rc sh_baseline_mpiio(const char *path, int64_t bytes, double *seconds)
 {
     char *data = make_noise(IOR_BYTES);
@@ -161,7 +161,7 @@ sh_rc sh_baseline_mpiio(const char *path, int64_t bytes, double *seconds)
     return rc;
 }
 
-/* Parts as equal as whole bytes allow; the last thread takes the remainder. */
+/* Parts are as equal as whole bytes allow; the last thread takes the remainder. */
 static void copy_by_all_threads(char *to, const char *from, int64_t bytes)
 {
 #pragma omp parallel
@@ -173,13 +173,13 @@ static void copy_by_all_threads(char *to, const char *from, int64_t bytes)
     }
 }
 
-/* Half the bytes there and back, so that one buffer of that size is enough. */
+/* Copies half of the bytes there and half of them back, so that each buffer needs only half the size. */
 sh_rc sh_baseline_copy(int64_t bytes, double *seconds)
 {
     char *a = sh_calloc((size_t)bytes / 2 + 1, 1), *b = sh_calloc((size_t)bytes / 2 + 1, 1);
     int64_t begin;
 
-    /* Once without the clock, so that all pages are there. */
+    /* Once without the clock, so that all pages exist. */
     copy_by_all_threads(a, b, bytes / 2);
     copy_by_all_threads(b, a, bytes / 2);
     sh_mesh_barrier();

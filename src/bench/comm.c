@@ -1,4 +1,4 @@
-/* Collectives in the channels and the sort of memory that training uses, in turn with MPI's own calls. */
+/* Collectives in the channels and the kind of memory that training uses, alternating with MPI's own calls. */
 #include "src/bench/bench.h"
 
 #include "src/base/mem.h"
@@ -17,12 +17,12 @@
 #include <unistd.h>
 
 /* Sizes grow by 8: latency at one end, bandwidth at the other, few rows between. */
-enum { GROWTH = 8, OPERANDS = 2, PAGE = 4096, IN_FLIGHT = 128 /* in a queue; channels bound it */ };
-/* Without --max-bytes: large enough for full bandwidth. */
+enum { GROWTH = 8, OPERANDS = 2, PAGE = 4096, IN_FLIGHT = 128 /* in a queue; channels limit it */ };
+/* Without --max-bytes: large enough to reach full bandwidth. */
 static const int64_t usual_bytes = 1ll << 30;
 static const double least_seconds = 0.02;
 
-/* Kinds, with MPI's own call. */
+/* The kinds, each with MPI's own call. */
 static const struct collective {
     enum sh_op_kind kind;
     const char *name, *mpi;
@@ -36,23 +36,23 @@ enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
 static const char formulas[] = "GB/s: bytes of the whole operand over the time; bus GB/s: that times (n-1)/n, for "
                                "all_reduce 2(n-1)/n, n ranks of the axis";
 
-/* One measurement. Rows of a copy have no collective. */
+/* One measurement. The rows of copies have no collective. */
 struct test {
     const struct collective *coll; /* NULL: a copy */
     bool plain;                    /* by MPI's own call */
     const struct sh_group_use *group;
-    int64_t elems; /* of the whole operand, f32; divides by the group */
+    int64_t elems; /* of the whole operand, f32; divisible by the group's size */
 };
 
 enum { GROUPS = 4 };
 
 struct bench {
     struct sh_run *r;
-    struct sh_group_use groups[GROUPS]; /* with the streams that training has */
+    struct sh_group_use groups[GROUPS]; /* with the streams that training uses */
     const struct sh_bench_options *options;
     struct sh_comm *comm;
     struct sh_rate rate;
-    int ranks_per_node;        /* that can share memory; 0: none */
+    int ranks_per_node;        /* ranks that can share memory; 0: none */
     struct sh_segment segment; /* ranks == 0: none; each part as large as the largest operand */
     int64_t max_bytes, own_bytes;
     char *arena; /* two operands of this rank, then the segment */
@@ -61,13 +61,14 @@ struct bench {
     struct sh_bench_list list;
 };
 
-/* To whole pages, so that operands do not share one. */
+/* Rounds up to whole pages, so that operands do not share one. */
 static int64_t round_up(int64_t bytes)
 {
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-/* Each rank has two operands, one in the segment, its part of the group's, and the two of the copies. */
+/* Returns the largest operand that fits half of the memory: each rank has two operands, one in the segment, its part of
+ * the group's, and the two of the copies. */
 static int64_t room(const struct bench *b)
 {
     const struct sh_run *r = b->r;
@@ -78,8 +79,8 @@ static int64_t room(const struct bench *b)
     return all / 2 / (2 * OPERANDS + 2);
 }
 
-/* Collective: the rank with the least room decides, as the negative of a maximum. A size that the user asked for is
- * refused rather than cut, since the results would carry a wrong label. */
+/* Collective: the rank with the least room decides, through a maximum of negated numbers. A size that the user asked
+ * for is refused rather than reduced, since the results would carry a wrong label. */
 static sh_rc choose_max_bytes(struct bench *b)
 {
     double least = -(double)room(b);
@@ -89,15 +90,15 @@ static sh_rc choose_max_bytes(struct bench *b)
     b->max_bytes = b->options->max_bytes;
     if (b->max_bytes > (int64_t)-least)
         return sh_agree(sh_fail(SH_E_USAGE,
-                                "sherd bench comm: --max-bytes=%lld, and half of the memory has room for operands "
-                                "of %lld bytes",
+                                "sherd bench comm: --max-bytes=%lld is too large: half of the memory has room for "
+                                "operands of %lld bytes",
                                 (long long)b->max_bytes, (long long)-least));
     if (!b->max_bytes)
         b->max_bytes = usual_bytes < (int64_t)-least ? usual_bytes : (int64_t)-least;
     return sh_agree(SH_OK);
 }
 
-/* World comes last: it is measured only where it differs from the groups of training. */
+/* World comes last: it is measured only if it differs from the groups of training. */
 static sh_rc open_groups(struct bench *b)
 {
     enum { SHARDS = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE, REPLICAS = 1u << SH_STREAM_REPLICATE };
@@ -121,13 +122,13 @@ static int size_of(const struct bench *b, const struct sh_group_use *group)
     return sh_group_size(&b->r->mesh->shape, group->axes);
 }
 
-/* Only this group has its operands in the segment when a unit is gathered. */
+/* Only the shard group gathers a unit into operands in the segment. */
 static bool is_shard(const struct bench *b, const struct sh_group_use *group)
 {
     return group->axes == b->r->mesh->shape.shard;
 }
 
-/* As the run was planned; it does not keep where its ranks are. Collective. */
+/* Finds the nodes again as for the run's plan, since the run does not keep where its ranks are. Collective. */
 static sh_rc find_nodes(struct bench *b)
 {
     struct sh_topology at;
@@ -137,7 +138,7 @@ static sh_rc find_nodes(struct bench *b)
     return SH_OK;
 }
 
-/* The job's channels and memory make way for such of this file. */
+/* Replaces the job's channels and memory by those of this file. */
 static sh_rc open_comm(struct bench *b)
 {
     struct sh_run *r = b->r;
@@ -163,7 +164,7 @@ static sh_rc open_comm(struct bench *b)
     return sh_comm_create(r->mesh, &opt, &b->comm);
 }
 
-/* Touched before anything is timed: the first write to a page costs a fault, which is not the network's. */
+/* Memory is touched before anything is timed: the first write to a page costs a fault, which is not the network's. */
 static sh_rc open_memory(struct bench *b)
 {
     const struct sh_segment *planned = &b->r->p->segment;
@@ -200,7 +201,7 @@ static sh_rc open_memory(struct bench *b)
     return sh_rate_open(b->r->device, b->r->threads, b->max_bytes, &b->rate);
 }
 
-/* Gathers over the shard group find their chunks where they belong: a barrier is all there is. */
+/* Chunks gathered over the shard group are in place already: the gather is only a barrier. */
 static bool is_barrier(const struct bench *b, const struct collective *c, const struct sh_group_use *group)
 {
     return b->segment.ranks && c->kind == SH_OP_ALL_GATHER && is_shard(b, group);
@@ -220,8 +221,8 @@ static void add_test(struct bench *b, const struct test *t, const char *name)
         b->list.times[row].bus = sh_coll_received(t->coll->kind, size_of(b, t->group), 1);
 }
 
-/* The row, and beside it the same by MPI's own call, as a baseline. Elements are rounded down to a multiple of the
- * group. */
+/* Adds the row and, as a baseline, one for the same with MPI's own call. Elements are rounded down to a multiple of the
+ * group's size. */
 static void add_collective(struct bench *b, const struct collective *c, const struct sh_group_use *group, int64_t bytes,
                            int copy)
 {
@@ -242,7 +243,7 @@ static void add_collective(struct bench *b, const struct collective *c, const st
     b->list.rows[b->list.n - 2].against = b->list.rows[b->list.n - 1].name;
 }
 
-/* A group of one rank sends nothing; one of the same ranks as an earlier one is the same measurement. */
+/* A group of one rank sends nothing, and a group with the same ranks as an earlier one would be measured twice. */
 static bool is_measured(const struct bench *b, const struct sh_group_use *group)
 {
     for (const struct sh_group_use *g = b->groups; g < group; g++)
@@ -251,7 +252,7 @@ static bool is_measured(const struct bench *b, const struct sh_group_use *group)
     return size_of(b, group) > 1;
 }
 
-/* One copy of that size, then each collective on each group: the copy says what memory alone would allow. */
+/* Adds one copy of that size, then each collective on each group: the copy shows what memory alone would allow. */
 static void add_size(struct bench *b, int64_t bytes)
 {
     struct test copy = {.elems = bytes / (int64_t)sizeof(float)};
@@ -265,7 +266,7 @@ static void add_size(struct bench *b, int64_t bytes)
             add_collective(b, &collectives[i], &b->groups[g], bytes, row);
 }
 
-/* As training lays its operands: sums in this rank's part of the segment, gathers in the group's. */
+/* Places operands where training does: sums in this rank's part of the segment, gathers in the group's. */
 static void place(const struct bench *b, const struct test *t, struct sh_coll *coll)
 {
     char *own = b->arena, *other = b->arena + b->own_bytes / OPERANDS, *base = b->arena + b->own_bytes;
@@ -273,7 +274,7 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
     char *peer = shared ? base + sh_program_segment_peer_at(&b->segment, b->segment.rank) : own;
     int index = sh_group_index(&b->r->mesh->shape, t->group->axes);
 
-    /* Elements of a rank's part. */
+    /* Elements of one rank's part. */
     coll->count = t->elems / size_of(b, t->group);
     if (t->coll->kind == SH_OP_ALL_GATHER) {
         coll->recv = shared && is_shard(b, t->group) ? base + sh_program_segment_group_at(&b->segment, b->segment.rank)
@@ -295,7 +296,7 @@ static int stream_of(const struct test *t)
     return t->coll->kind == SH_OP_ALL_GATHER ? SH_STREAM_GATHER : SH_STREAM_REDUCE;
 }
 
-/* On a GPU only queued; time_calls() drains the queue. On the CPU complete on return. */
+/* On a GPU the call is only queued; time_calls() drains the queue. On the CPU it is complete on return. */
 static sh_rc call_sherd(struct bench *b, const struct test *t)
 {
     struct sh_coll coll = {.kind = t->coll->kind,
@@ -311,7 +312,7 @@ static sh_rc call_sherd(struct bench *b, const struct test *t)
     return b->queue ? sh_comm_join(b->comm, ticket, b->queue) : sh_comm_wait(b->comm, ticket);
 }
 
-/* In place, as the channels do it, so that MPI has no extra copy to make. */
+/* In place, like the channels, so that MPI has no extra copy to make. */
 static sh_rc call_mpi(struct bench *b, const struct test *t)
 {
     MPI_Comm comm = sh_mesh_comm(b->r->mesh, t->group->axes);
@@ -319,7 +320,7 @@ static sh_rc call_mpi(struct bench *b, const struct test *t)
     int count;
 
     place(b, t, &at);
-    count = (int)at.count; /* of SH_BENCH_MOST_BYTES it fits */
+    count = (int)at.count; /* fits, up to SH_BENCH_MOST_BYTES */
     if (at.kind == SH_OP_ALL_GATHER)
         SH_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, at.recv, count, MPI_FLOAT, comm));
     else if (at.kind == SH_OP_REDUCE_SCATTER)
@@ -329,7 +330,7 @@ static sh_rc call_mpi(struct bench *b, const struct test *t)
     return SH_OK;
 }
 
-/* Seconds of one call, the mean of n in a row, of the slowest rank. A failure inside stops the job: peers wait. */
+/* Seconds of one call on the slowest rank, the mean of n in a row. A failure inside stops the job, since peers wait. */
 static sh_rc time_calls(struct bench *b, const struct test *t, int64_t n, double *seconds)
 {
     sh_rc rc = SH_OK;
@@ -340,7 +341,7 @@ static sh_rc time_calls(struct bench *b, const struct test *t, int64_t n, double
     begin = sh_now_ns();
     for (int64_t i = 1; i <= n && rc == SH_OK; i++) {
         rc = t->plain ? call_mpi(b, t) : call_sherd(b, t);
-        /* Bounds the work in the queue: a GPU accepts only so much before the host waits anyway. */
+        /* Limits the work in the queue: a GPU accepts only so much before the host has to wait. */
         if (i % IN_FLIGHT == 0)
             b->r->device->queue_drain(b->queue);
     }
@@ -353,7 +354,7 @@ static sh_rc time_calls(struct bench *b, const struct test *t, int64_t n, double
     return SH_OK;
 }
 
-/* One call to find out how long it takes, then as many as fill 20 ms: a single short call is mostly clock and
+/* Makes one call to find out how long it takes, then as many as fill 20 ms: a single short call is mostly clock and
  * scheduling. */
 static sh_rc time_test(struct bench *b, const struct test *t, double *seconds)
 {
@@ -363,7 +364,8 @@ static sh_rc time_test(struct bench *b, const struct test *t, double *seconds)
     return time_calls(b, t, *seconds < least_seconds ? (int64_t)(least_seconds / *seconds) + 1 : 1, seconds);
 }
 
-/* Sherd's own only. The segment carries what the group of all its ranks says to each other. */
+/* Writes points of Sherd's own rows only. A group communicates through the segment if it is the shard group or if the
+ * segment holds all ranks. */
 static sh_rc write_points(const struct bench *b)
 {
     struct sh_bench_points points = {0};
@@ -384,7 +386,7 @@ static sh_rc write_points(const struct bench *b)
     return sh_bench_points_write(&points, b->options, b->r);
 }
 
-/* A line for each group that talks in two levels. Freed with free(). */
+/* Returns a line for each group that communicates in two levels. Freed with free(). */
 static char *levels_of(const struct bench *b)
 {
     char *text;
@@ -393,18 +395,18 @@ static char *levels_of(const struct bench *b)
 
     for (const struct sh_group_use *g = b->groups; g < b->groups + GROUPS; g++)
         if (is_measured(b, g) && sh_comm_block(b->comm, g->axes) > 1)
-            fprintf(out, "\n%s: %d ranks in two levels, blocks of %d that share memory", g->name, size_of(b, g),
+            fprintf(out, "\n%s: %d ranks in two levels, blocks of %d ranks that share memory", g->name, size_of(b, g),
                     sh_comm_block(b->comm, g->axes));
     fclose(out);
     return text;
 }
 
-/* Rank 0. The head says what the figures mean, since the file is read without this source. */
+/* Rank 0. The head explains the figures, since the file is read without this source. */
 static sh_rc report(const struct bench *b)
 {
     const struct sh_mesh_shape *m = &b->r->mesh->shape;
     const char *memory = b->segment.ranks
-                             ? "operands of sums and gathered units in memory that the ranks of a node share; a "
+                             ? "operands of sums and gathered units in memory shared by the ranks of a node; a "
                                "gather on the shard axis is a barrier and moves nothing"
                              : "operands in each rank's own memory";
     char *levels = levels_of(b);
@@ -419,7 +421,7 @@ static sh_rc report(const struct bench *b)
     return rc == SH_OK ? write_points(b) : rc;
 }
 
-/* Rounds outside, rows inside: a disturbance of some seconds hits one round of all rows and not all
+/* Rounds outside, rows inside: a disturbance of a few seconds hits one round of all rows rather than all
  * rounds of one row. */
 static sh_rc measure(struct bench *b)
 {
@@ -435,7 +437,7 @@ static sh_rc measure(struct bench *b)
     return sh_agree(b->r->mesh->rank == 0 ? report(b) : SH_OK);
 }
 
-/* Also after a failure anywhere: what was not opened is NULL. */
+/* Also called after a failure anywhere: whatever was not opened is NULL. */
 static void close_all(struct bench *b)
 {
     sh_rate_close(&b->rate);
@@ -458,7 +460,7 @@ sh_rc sh_bench_comm(const struct sh_config *asked, const struct sh_bench_options
     struct bench b = {.options = options};
     sh_rc rc;
 
-    /* Options first: a file to compare with that cannot be read should not cost a measurement. */
+    /* Options first: an unreadable file to compare with should not cost a measurement. */
     SH_TRY(sh_agree(sh_bench_check("comm", options)));
     SH_TRY(sh_bench_folder_make(&cfg, options->folder));
     rc = sh_run_open(&cfg, SH_TO_TRAIN, &b.r);

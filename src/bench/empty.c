@@ -1,5 +1,5 @@
-/* The fixed costs of a checkpoint: file, layout, index, signature, of a model with as many tensors as Llama 405B but
- * one element each. What takes the time here grows with the number of tensors and not with their size. One rank. */
+/* The fixed costs of a checkpoint (file, layout, index, signature) for a model with as many tensors as Llama 405B but
+ * one element each. The time measured here grows with the number of tensors and not with their size. One rank. */
 #include "src/bench/empty.h"
 
 #include "src/base/mem.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Those of Llama 3.1 405B. */
+/* The layers of Llama 3.1 405B. */
 enum { LAYERS = 126 };
 
 static const char *const of_layer[] = {
@@ -23,7 +23,7 @@ static const char *const beside[] = {"model.embed_tokens", "model.norm", "lm_hea
 enum { OF_LAYER = sizeof of_layer / sizeof *of_layer, BESIDE = sizeof beside / sizeof *beside };
 enum { TENSORS = LAYERS * OF_LAYER + BESIDE };
 
-/* The caller frees it. Real names, since their length counts in the index. */
+/* The caller frees it. The names are real ones, since their length counts in the index. */
 static char *name_of(int i)
 {
     if (i < BESIDE)
@@ -31,7 +31,7 @@ static char *name_of(int i)
     return sh_strfmt("model.layers.%d.%s.weight", (i - BESIDE) / OF_LAYER, of_layer[(i - BESIDE) % OF_LAYER]);
 }
 
-/* Writes the index and reads it again, as a save and the load after it do. */
+/* Writes the index and reads it back, like a save and the load after it. */
 static sh_rc lay_out_and_read(const char *path, int fd, struct sh_ckpt_index *index)
 {
     struct sh_ckpt_index back;
@@ -46,7 +46,7 @@ static sh_rc lay_out_and_read(const char *path, int fd, struct sh_ckpt_index *in
     return SH_OK;
 }
 
-/* The file is deleted whatever happened; the time includes that. */
+/* The file is always deleted; the time includes that. */
 static sh_rc measure(const char *path, const struct sh_ckpt_set *set, double *seconds)
 {
     struct sh_ckpt_meta meta = {0};
@@ -68,7 +68,7 @@ static sh_rc measure(const char *path, const struct sh_ckpt_set *set, double *se
     return rc;
 }
 
-/* Local. path: where the file may be created; nothing of it stays. */
+/* Local. path: where the file may be created; nothing of it remains. */
 sh_rc sh_bench_empty(const char *path, double *seconds)
 {
     struct sh_ckpt_tensor *tensors = sh_calloc(TENSORS, sizeof *tensors);

@@ -1,4 +1,4 @@
-/* A folder for what benchmarks write: made for one run of them, and empty again at its end. */
+/* A folder for the files of benchmarks: made for one run of them, and empty again at its end. */
 #include "src/bench/folder.h"
 
 #include "src/mesh/mesh.h"
@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Collective. Rank 0 makes a folder with a random name, so that two benchmarks do not meet, and broadcasts the name. */
+/* Collective. Rank 0 makes a folder with a random name, so that two benchmarks cannot collide, and broadcasts the
+ * name. */
 sh_rc sh_bench_folder_make(struct sh_config *cfg, const char *folder)
 {
     int rank, world, n;
@@ -24,7 +25,7 @@ sh_rc sh_bench_folder_make(struct sh_config *cfg, const char *folder)
     return sh_mesh_bcast(cfg->job.dump_folder, sizeof cfg->job.dump_folder, 0);
 }
 
-/* Collective: no rank deletes while another still reads, and none goes on before the file is gone. */
+/* Collective: no rank deletes while another still reads, and none continues before the file is gone. */
 void sh_bench_folder_drop(const char *path)
 {
     int rank, world;
@@ -36,7 +37,7 @@ void sh_bench_folder_drop(const char *path)
     sh_mesh_barrier();
 }
 
-/* Only an empty folder: what is left by a failure stays and can be looked at. */
+/* Deletes only an empty folder: files left by a failure stay and can be inspected. */
 void sh_bench_folder_delete(const struct sh_config *cfg)
 {
     rmdir(cfg->job.dump_folder);

@@ -1,5 +1,5 @@
-/* The matrix products of a training step, each distinct shape once, where training runs them: by the device's kernels,
- * in the arena of the job. */
+/* The matrix products of a training step, each distinct shape once, measured where training runs them: with the
+ * device's kernels, in the arena of the job. */
 #include "src/bench/bench.h"
 
 #include "kernels/cpu/block.h"
@@ -18,11 +18,12 @@
 
 enum { PIECE = 1 << 16 };
 
-/* Kinds with products, and which operands have as last dimension what a row of x has and what a row of y has. */
+/* The operation kinds that are matrix products, and the operands whose last dimension is the length of a row of x
+ * (wide_in) and of a row of y (wide_out). */
 static const struct product {
     enum sh_op_kind kind;
     const char *name;
-    int wide_in, wide_out; /* operands, outputs from SH_OP_MAX_IN on; of the head: dims of the weight */
+    int wide_in, wide_out; /* operands, outputs from SH_OP_MAX_IN on; head: dims of the weight */
 } products[] = {
     {SH_OP_LINEAR, "forward", 0, SH_OP_MAX_IN},
     {SH_OP_LINEAR_BWD_X, "dX", SH_OP_MAX_IN, 0},
@@ -33,34 +34,34 @@ static const struct product {
 
 struct shape {
     struct sh_op_call call;
-    enum sh_dtype dtype; /* that is multiplied */
-    int64_t calls;       /* in a step of this rank */
+    enum sh_dtype dtype; /* of the factors */
+    int64_t calls;       /* per step of this rank */
 };
 
-/* `square` has the row of the baseline of each type. */
+/* `square` has the row of the baseline for each type. */
 struct bench {
     struct sh_run *r;
     const struct sh_bench_options *options;
     struct sh_rate rate;
     struct sh_op_scalars scalars;
-    struct shape *shapes; /* [list.n], those of the squares empty */
+    struct shape *shapes; /* [list.n], empty for the squares */
     struct sh_bench_list list;
-    int square[SH_DTYPES]; /* row of the square product of a type; SH_NONE */
+    int square[SH_DTYPES]; /* row of the square product of a type, or SH_NONE */
 };
 
-/* Operands and outputs as one row, for the table above. */
+/* Numbers operands and outputs in one sequence, for the table above. */
 static const struct sh_operand *operand(const struct sh_op_call *call, int i)
 {
     return i < SH_OP_MAX_IN ? &call->in[i] : &call->out[i - SH_OP_MAX_IN];
 }
 
-/* The features of a row. */
+/* The length of a row. */
 static int64_t last_dim(const struct sh_operand *t)
 {
     return t->dim[t->ndim - 1];
 }
 
-/* 0 for an operand that is absent. */
+/* Returns 0 for an absent operand. */
 static int64_t elems(const struct sh_operand *t)
 {
     int64_t n = t->ndim > 0;
@@ -70,7 +71,7 @@ static int64_t elems(const struct sh_operand *t)
     return n;
 }
 
-/* NULL: no product. */
+/* Returns NULL for a kind that is not a product. */
 static const struct product *product_of(enum sh_op_kind kind)
 {
     for (size_t i = 0; i < sizeof products / sizeof *products; i++)
@@ -79,7 +80,7 @@ static const struct product *product_of(enum sh_op_kind kind)
     return NULL;
 }
 
-/* Row of that name, made when there is none. */
+/* Returns the row of that name, created if there is none. */
 static int row_of(struct bench *b, const char *name)
 {
     for (int i = 0; i < b->list.n; i++)
@@ -90,8 +91,8 @@ static int row_of(struct bench *b, const char *name)
     return sh_bench_add(&b->list, "%s", name);
 }
 
-/* A large square product is what the device does best; it is the baseline of all rows of its type.
- * Once for each type. */
+/* A large square product is what the device does best; it is the baseline of all rows of its type. Added once for
+ * each type. */
 static void add_square(struct bench *b, enum sh_dtype dtype)
 {
     char name[64];
@@ -104,8 +105,8 @@ static void add_square(struct bench *b, enum sh_dtype dtype)
     b->shapes[b->square[dtype]].dtype = dtype;
 }
 
-/* Calls of one shape share a row; `calls` counts how often a step makes them. rows x wide_in -> wide_out is how the
- * name reads. */
+/* Calls of one shape share a row; `calls` counts how often a step makes them. The name reads
+ * rows x wide_in -> wide_out. */
 static void add_call(struct bench *b, const struct product *p, const struct sh_op_call *call, int repeat)
 {
     const struct sh_operand *x = &call->in[0];
@@ -125,8 +126,8 @@ static void add_call(struct bench *b, const struct product *p, const struct sh_o
     b->shapes[row].calls += repeat;
 }
 
-/* Addresses come from the arena of the run, so that a kernel sees the alignment and the pages that
- * training gives it. */
+/* Addresses come from the arena of the run, so that a kernel sees the same alignment and pages as in
+ * training. */
 static void find_shapes(struct bench *b)
 {
     const struct sh_program *p = b->r->p;
@@ -139,7 +140,7 @@ static void find_shapes(struct bench *b)
             const struct product *kind = product_of(p->ops[i].kind);
             struct sh_op_call call;
 
-            /* Sections that a step does not run are left out. */
+            /* Skip sections that a step does not run. */
             if (!kind || !p->sections[s].repeat)
                 continue;
             sh_program_call(p, &p->ops[i], &(struct sh_bases){{arena}}, &call);
@@ -149,14 +150,14 @@ static void find_shapes(struct bench *b)
         }
 }
 
-/* Neighbours on a node may have the operand in common: all write the same. */
+/* Neighbours on a node may share the operand: all write the same values. */
 static void fill(struct bench *b, const struct sh_operand *t)
 {
     float *f32 = sh_calloc(PIECE, sizeof *f32);
     void *host = sh_calloc(PIECE, sizeof *f32);
     int64_t n = t->data ? elems(t) : 0, size = sh_dtype_bytes(t->dtype);
 
-    /* As wide as initial weights. */
+    /* The same standard deviation as initial weights. */
     sh_rng_fill_normal(1, 0, PIECE, 0.02f, f32);
     sh_cpu_block_store((struct sh_cpu_block){1, PIECE}, host, PIECE, t->dtype, f32, PIECE);
     for (int i = 0; t->dtype == SH_I32 && i < PIECE; i++)
@@ -167,8 +168,8 @@ static void fill(struct bench *b, const struct sh_operand *t)
     free(host);
 }
 
-/* Collective. Inputs are filled anew, because an earlier row may have left Inf or NaN there, which some units multiply
- * slower. */
+/* Collective. Inputs are filled again, because an earlier row may have left Inf or NaN there, which some processors
+ * multiply more slowly. */
 static sh_rc time_shape(struct bench *b, int row, double *seconds)
 {
     struct shape *s = &b->shapes[row];
@@ -199,7 +200,7 @@ static void judge(struct bench *b)
     }
 }
 
-/* What training takes as its peak: the square's best round in the precision that computes. 0: there is no such product. */
+/* The peak for training: the square's best round in the compute type. 0: there is no such product. */
 static double peak_tflops(const struct bench *b)
 {
     int row = b->square[b->r->p->act];
@@ -211,7 +212,7 @@ static double peak_tflops(const struct bench *b)
     return best > 0 ? t->flops / best / 1e12 : 0;
 }
 
-/* Each shape, and the squares as peaks; float16 has none, since it is computed in float32. */
+/* Writes a point for each shape, and the squares as peaks; float16 has no peak, since it is computed in float32. */
 static sh_rc write_points(const struct bench *b)
 {
     static const char *const peaks[SH_DTYPES] = {[SH_F32] = "peak.float32", [SH_BF16] = "peak.bfloat16"};
@@ -233,7 +234,7 @@ static sh_rc write_points(const struct bench *b)
     return sh_bench_points_write(&points, b->options, b->r);
 }
 
-/* Rank 0. The measured peak is printed as the option that training takes for its MFU. */
+/* Rank 0. The measured peak is printed as the option that training uses for its MFU. */
 static sh_rc report(struct bench *b)
 {
     const struct sh_config *cfg = &b->r->cfg;
@@ -253,7 +254,7 @@ static sh_rc report(struct bench *b)
     return rc == SH_OK ? write_points(b) : rc;
 }
 
-/* Collective. Rounds outside, rows inside, so that a disturbance does not hit one row only. */
+/* Collective. Rounds outside, rows inside, so that a disturbance does not hit only one row. */
 static sh_rc measure(struct bench *b)
 {
     b->scalars.loss_scale = 1;
@@ -265,7 +266,7 @@ static sh_rc measure(struct bench *b)
     return sh_agree(b->r->mesh->rank == 0 ? report(b) : SH_OK);
 }
 
-/* Collective. Opens a run as training does and measures in its arena; no step is made. */
+/* Collective. Opens a run as training does and measures in its arena; no training step is made. */
 sh_rc sh_bench_gemm(const struct sh_config *asked, const struct sh_bench_options *options)
 {
     struct sh_config cfg = *asked;

@@ -1,6 +1,6 @@
-/* Checkpoints by each I/O method, beside plain programs that write the same number of bytes. What is compared with what
- * is in the table: a method with the better of the plain writes, verification with the same save without it, a snapshot
- * with a memcpy. Each file is deleted before the next one is written, so that a disk needs room for one. */
+/* Checkpoints by each I/O method, next to plain programs that write the same number of bytes. The table defines the
+ * comparisons: a method with the better of the plain writes, verification with the same save without it, a snapshot
+ * with a memcpy. Each file is deleted before the next one is written, so that a disk needs room for only one. */
 #include "src/bench/bench.h"
 
 #include "src/base/file.h"
@@ -66,19 +66,19 @@ struct bench {
     struct sh_bench_times times[ROWS];
 };
 
-/* Into this round's column. */
+/* Stores a time in this round's column. */
 static void put(struct bench *b, int row, double seconds)
 {
     b->times[row].seconds[b->round] = seconds;
 }
 
-/* Seconds. */
+/* Returns the seconds since `begin`. */
 static double since(int64_t begin)
 {
     return (double)(sh_now_ns() - begin) / 1e9;
 }
 
-/* Collective. The better of both stands for what the file system can do from this job. */
+/* Collective. The better of both shows what the file system can do from this job. */
 static sh_rc plain_writes(struct bench *b)
 {
     double alone, together;
@@ -92,7 +92,7 @@ static sh_rc plain_writes(struct bench *b)
     return SH_OK;
 }
 
-/* The same save is counted twice: as it is, and without the phase that reads back. */
+/* The same save counts for two rows: as it is, and without the phase that reads back. */
 static sh_rc save(struct bench *b, enum sh_cfg_io io_method, enum sh_cfg_verify verify, enum row without, enum row with)
 {
     struct sh_ckpt_times times;
@@ -118,7 +118,7 @@ static sh_rc save(struct bench *b, enum sh_cfg_io io_method, enum sh_cfg_verify 
     return SH_OK;
 }
 
-/* As training does it, with a pause for its steps between two looks. */
+/* Saves as training does, with a pause between two polls in place of a training step. */
 static sh_rc save_async(struct bench *b)
 {
     const struct timespec step = {.tv_nsec = 20 * 1000 * 1000};
@@ -135,7 +135,7 @@ static sh_rc save_async(struct bench *b)
     return SH_OK;
 }
 
-/* Collective. The page cache is emptied of the file first: a load after a restart finds it cold. */
+/* Collective. The file is first dropped from the page cache: a load after a restart finds it cold. */
 static sh_rc load(struct bench *b)
 {
     struct sh_ckpt_meta meta = {0};
@@ -155,7 +155,7 @@ static sh_rc load(struct bench *b)
     return rc;
 }
 
-/* Collective. Copies first by memcpy, then as the run copies its state before an asynchronous save. */
+/* Collective. Copies first by memcpy, then in the way that the run copies its state before an asynchronous save. */
 static sh_rc memory(struct bench *b)
 {
     struct sh_shards copy;
@@ -175,7 +175,7 @@ static sh_rc memory(struct bench *b)
     return SH_OK;
 }
 
-/* Collective; rank 0 works. */
+/* Collective; only rank 0 works. */
 static sh_rc empty(struct bench *b)
 {
     double seconds = 0;
@@ -185,8 +185,8 @@ static sh_rc empty(struct bench *b)
     return SH_OK;
 }
 
-/* The order is fixed: each save needs the file of the one before to be gone, and the load needs the
- * one that it reads. */
+/* The order is fixed: each save needs the previous file to be gone, and the load needs the file that it
+ * reads. */
 static sh_rc round_of_all(struct bench *b)
 {
     double seconds;
@@ -216,7 +216,7 @@ static void fill_stretch(const struct sh_stretch *s, void *arg)
         sh_exec_fill_normal(b->r->exec, s->state[k], (uint64_t)k, s->first, s->n, 1.0f);
 }
 
-/* Any numbers, but not zeros: a disk may be quick with those. Wherever the state lives. */
+/* Fills the state with arbitrary numbers other than zero, wherever it lives: a disk may be fast with zeros. */
 static void fill(struct bench *b)
 {
     for (int i = 0; i < b->r->p->n_units; i++)
@@ -231,7 +231,7 @@ static bool is_about_bytes(int row)
            row != PHASE + SH_CKPT_COMMIT;
 }
 
-/* Collective. Sizes are summed over ranks as whole numbers, since each rank owns another part. */
+/* Collective. Sizes are summed over ranks as integers, since each rank owns a different part. */
 static sh_rc measure(struct bench *b)
 {
     long long all;
@@ -251,7 +251,7 @@ static sh_rc measure(struct bench *b)
     return SH_OK;
 }
 
-/* Of the nodes that took part; a job on all of them measures the file system itself. */
+/* Bandwidths of the nodes that took part; a job on all nodes measures the file system itself. */
 static sh_rc write_points(const struct bench *b)
 {
     struct sh_bench_points points = {0};
@@ -301,23 +301,23 @@ static void delete_folder(const struct bench *b, const struct sh_config *cfg)
         sh_bench_folder_drop(b->saved);
     sh_mesh_barrier();
     if (folder)
-        rmdir(folder); /* who comes second finds it gone */
+        rmdir(folder); /* a rank that comes second finds it gone */
     sh_bench_folder_delete(cfg);
     free(folder);
 }
 
-/* What the benchmark sets by itself: both kinds of save are made, whatever the configuration says. */
+/* Settings that the benchmark makes itself: both kinds of save are measured, whatever the configuration says. */
 static void prepare(struct sh_config *cfg)
 {
     cfg->checkpoint.enable = true;
-    /* The snapshot has memory in the plan only then. */
+    /* Only then does the plan have memory for the snapshot. */
     cfg->checkpoint.async_mode = SH_ASYNC_ASYNC;
     cfg->checkpoint.io = SH_IO_AUTO;
     cfg->checkpoint.hints[0] = '\0';
     strcpy(cfg->checkpoint.folder, "checkpoint");
 }
 
-/* Collective. The struct is on the heap: its times are too much for a stack. */
+/* Collective. The struct is on the heap: its times are too large for a stack. */
 sh_rc sh_bench_io(const struct sh_config *asked, const struct sh_bench_options *options)
 {
     struct sh_config cfg = *asked;
@@ -331,7 +331,7 @@ sh_rc sh_bench_io(const struct sh_config *asked, const struct sh_bench_options *
     rc = sh_run_open(&cfg, SH_TO_TRAIN, &b->r);
     if (rc == SH_OK) {
         b->plain = sh_path_join(cfg.job.dump_folder, "plain");
-        /* The step of a run that has just begun. */
+        /* The step of a run that has just started. */
         b->saved = sh_path_join(cfg.job.dump_folder, "checkpoint/step-00000000.h5");
         rc = make_checkpoint_folder(b);
     }

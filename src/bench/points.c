@@ -1,5 +1,5 @@
-/* What a bench has measured as points of a machine file (src/cost/machine.h). A bench collects points while it runs,
- * in a list, and writes them once at its end, so that a bench that fails leaves the file as it was. */
+/* Measurements of a bench, as points of a machine file (src/cost/machine.h). A bench collects points in a list while it
+ * runs and writes them once at its end, so that a bench that fails leaves the file unchanged. */
 #include "src/bench/points.h"
 
 #include "src/base/mem.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The point is zeroed: fields that its kind does not have are not printed. */
+/* The point is zeroed: fields that do not apply to its kind are not printed. */
 static struct sh_machine_point *add(struct sh_bench_points *l, enum sh_point_what what, const char *kind)
 {
     l->of = sh_grow(l->of, l->n, &l->cap, sizeof *l->of);
@@ -19,8 +19,8 @@ static struct sh_machine_point *add(struct sh_bench_points *l, enum sh_point_wha
     return &l->of[l->n++];
 }
 
-/* The median, since one disturbed round must not move a figure; spread is (most - least) / median, which tells a
- * reader whether rounds agreed. */
+/* The median is used, since one disturbed round must not change a figure; spread is (most - least) / median, which
+ * tells a reader whether the rounds agreed. */
 static void set_seconds(struct sh_machine_point *p, const double *seconds, int rounds)
 {
     double least = seconds[0], most = seconds[0];
@@ -34,7 +34,7 @@ static void set_seconds(struct sh_machine_point *p, const double *seconds, int r
     p->spread = (most - least) / p->seconds;
 }
 
-/* The layers of a model repeat their shapes, and the first of them is enough. The newest point, p, is not compared
+/* The layers of a model repeat their shapes, and one point for each is enough. The newest point, p, is not compared
  * with itself. */
 static bool is_there(const struct sh_bench_points *l, const struct sh_machine_point *p)
 {
@@ -64,8 +64,7 @@ void sh_bench_points_coll(struct sh_bench_points *l, enum sh_op_kind kind, const
 {
     struct sh_machine_point *p = add(l, SH_POINT_COLL, sh_op_info(kind)->name);
 
-    /* A segment of shared memory is a transport of its own and not an axis: its seconds would mislead the prices of
-     * the network. */
+    /* Shared memory is a separate transport and not an axis: its seconds would distort the prices of the network. */
     snprintf(p->axis, sizeof p->axis, "%s", at->segment ? "segment" : axis);
     p->ranks = at->ranks;
     p->nodes = at->nodes;
@@ -73,7 +72,7 @@ void sh_bench_points_coll(struct sh_bench_points *l, enum sh_op_kind kind, const
     set_seconds(p, seconds, rounds);
 }
 
-/* How much slower a step computes while this kind of collective moves. */
+/* Records how much slower a step computes while this kind of collective runs. */
 void sh_bench_points_beside(struct sh_bench_points *l, enum sh_op_kind kind, double slowdown)
 {
     struct sh_machine_point *p = add(l, SH_POINT_BESIDE, sh_op_info(kind)->name);
@@ -82,7 +81,7 @@ void sh_bench_points_beside(struct sh_bench_points *l, enum sh_op_kind kind, dou
     p->slowdown = slowdown;
 }
 
-/* A key of the file itself, written as a point so that the file's own text stays as its author wrote it. */
+/* Adds a key of the file itself. It is written as a point, so that the text of the file's author stays as it is. */
 void sh_bench_points_figure(struct sh_bench_points *l, const char *key, double value)
 {
     struct sh_machine_point *p = add(l, SH_POINT_FIGURE, "");
@@ -91,7 +90,7 @@ void sh_bench_points_figure(struct sh_bench_points *l, const char *key, double v
     p->value = value;
 }
 
-/* A new file needs the preset that all else comes from, and which GPU this is like no one here knows. */
+/* A new file needs the preset on which everything else is based, and this program cannot know which GPU preset fits. */
 sh_rc sh_bench_points_check(const struct sh_bench_options *options, const struct sh_config *cfg)
 {
     struct sh_machine m;
@@ -102,21 +101,20 @@ sh_rc sh_bench_points_check(const struct sh_bench_options *options, const struct
         return SH_OK;
     SH_TRY(sh_request_gpu(cfg, false, &gpu, why));
     if (access(options->machine, F_OK) != 0)
-        return gpu ? sh_fail(
-                         SH_E_USAGE,
-                         "%s: no such file; begin it with the preset of its devices, as \"device: {kind: h100-80}\" "
-                         "(sherd help --machine)",
-                         options->machine)
+        return gpu ? sh_fail(SH_E_USAGE,
+                             "%s: no such file; start it with the preset of its devices, such as \"device: {kind: "
+                             "h100-80}\" (sherd help --machine)",
+                             options->machine)
                    : SH_OK;
     SH_TRY(sh_machine_load(options->machine, &m));
     sh_machine_close(&m);
     if (sh_machine_is_gpu(&m) != gpu)
-        return sh_fail(SH_E_USAGE, "%s: a machine of %s, and this job computes on %s", options->machine, m.device.kind,
+        return sh_fail(SH_E_USAGE, "%s: a machine of %s, but this job computes on %s", options->machine, m.device.kind,
                        gpu ? "GPUs" : "CPUs");
     return SH_OK;
 }
 
-/* On a CPU the ranks of a node are its devices, which no preset can know. The list is empty afterwards in any case. */
+/* On a CPU the ranks of a node are its devices, which no preset can know. Always leaves the list empty. */
 sh_rc sh_bench_points_write(struct sh_bench_points *l, const struct sh_bench_options *options, const struct sh_run *r)
 {
     sh_rc rc = SH_OK;

@@ -1,5 +1,5 @@
-/* A trace of training, read against the program that it is of: the k-th event of the compute stream is the k-th operation
- * of a step, so each event has the shapes of its operation. */
+/* A trace of training, matched with its program: the k-th event of the compute stream is the k-th operation of a step,
+ * so each event has the shapes of its operation. */
 #include "src/bench/points.h"
 
 #include "src/base/file.h"
@@ -16,7 +16,7 @@ struct event {
     double begin, end; /* seconds */
     int op;            /* of the program; SH_NONE before it is known */
     enum sh_op_kind
-        beside; /* a collective that went on for most of it; SH_OP_KINDS: none; SH_OP_WAIT: for a part of it */
+        beside; /* a collective that ran during most of it; SH_OP_KINDS: none; SH_OP_WAIT: during a part of it */
 };
 
 struct events {
@@ -24,7 +24,8 @@ struct events {
     int n, cap;
 };
 
-/* Compute events and those of collectives apart: the former become points, the latter say what went on beside them. */
+/* Events of computation and of collectives are kept apart: the former become points, the latter show what ran at the
+ * same time. */
 struct reader {
     struct sh_bench_points *l;
     const struct sh_program *p;
@@ -32,7 +33,7 @@ struct reader {
     int *order, n_order; /* operations of the compute stream in a step */
 };
 
-/* A trace has microseconds; points have seconds. */
+/* A trace counts in microseconds, points in seconds. */
 static void add_event(struct events *l, json_t *e, int op)
 {
     double begin = json_number_value(json_object_get(e, "ts")) / 1e6;
@@ -41,7 +42,7 @@ static void add_event(struct events *l, json_t *e, int op)
     l->of[l->n++] = (struct event){begin, begin + json_number_value(json_object_get(e, "dur")) / 1e6, op, SH_OP_KINDS};
 }
 
-/* Of collectives the kind is the last word of the name. */
+/* The kind of a collective is the last word of its name. */
 static int kind_of(const char *name)
 {
     static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
@@ -53,13 +54,14 @@ static int kind_of(const char *name)
     return SH_NONE;
 }
 
-/* What has an event in the compute stream: neither what only starts something nor markers. */
+/* Whether an operation has an event in the compute stream: markers and operations that only start something have
+ * none. */
 static bool is_computed(const struct sh_op *op)
 {
     return !sh_op_starts(sh_op_info(op->kind)) && !sh_op_info(op->kind)->marker;
 }
 
-/* The operations of one step, sections repeated as often as a step repeats them. */
+/* Lists the operations of one step, with sections repeated as often as in the step. */
 static void find_order(struct reader *r)
 {
     for (int s = 0; s < r->p->n_sections; s++)
@@ -74,7 +76,7 @@ static void find_order(struct reader *r)
             }
 }
 
-/* The name must be that of the operation whose turn it is. */
+/* The event's name must be that of the next operation in the order. */
 static sh_rc add_computed(struct reader *r, json_t *e, const char *name)
 {
     int op = r->order[r->compute.n % r->n_order];
@@ -87,7 +89,7 @@ static sh_rc add_computed(struct reader *r, json_t *e, const char *name)
     return SH_OK;
 }
 
-/* Complete events ("X") of rank 0 only; other ranks do the same work. */
+/* Reads complete events ("X") of rank 0 only; other ranks do the same work. */
 static sh_rc read_event(struct reader *r, json_t *e)
 {
     const char *phase = json_string_value(json_object_get(e, "ph")),
@@ -103,7 +105,7 @@ static sh_rc read_event(struct reader *r, json_t *e)
     return SH_OK;
 }
 
-/* Both lists are in the order of their beginnings, or nearly so; collectives are few. */
+/* Compares all pairs, since collectives are few. Both lists are in order of their start, or nearly so. */
 static void find_beside(struct reader *r)
 {
     for (int i = 0; i < r->compute.n; i++) {
@@ -123,7 +125,7 @@ static void find_beside(struct reader *r)
     }
 }
 
-/* Operations of one price: what prices.c would not tell apart. */
+/* Whether two operations have one price, that is, prices.c would not tell them apart. */
 static bool same_point(const struct reader *r, int a, int b)
 {
     double one[SH_POINT_DIMS], other[SH_POINT_DIMS];
@@ -148,7 +150,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median over all events of one shape that are alone, 0: there is none. */
+/* Median over all events of one shape without a collective at the same time; 0: there is none. */
 static double alone_seconds(const struct reader *r, int op, double *times)
 {
     int n = 0;
@@ -160,12 +162,12 @@ static double alone_seconds(const struct reader *r, int op, double *times)
     return n ? times[n / 2] : 0;
 }
 
-/* Sums over all events beside one kind of collective: what they took, and would have taken alone. */
+/* Sums over all events beside one kind of collective: the time that they took, and that they would have taken alone. */
 struct beside {
     double measured, alone;
 };
 
-/* Each operation of the order once: its point, and what its events beside collectives took more. */
+/* For each distinct operation of the order: its point, and the extra time of its events beside collectives. */
 static void judge(struct reader *r, struct beside beside[SH_OP_KINDS])
 {
     double *times = sh_calloc((size_t)r->compute.n + 1, sizeof *times),
@@ -195,7 +197,7 @@ static void judge(struct reader *r, struct beside beside[SH_OP_KINDS])
     free(alone);
 }
 
-/* A trace that has fewer or more events than the steps is of another program, and would shift every shape by one. */
+/* A trace with fewer or more events than the steps belongs to another program, and would shift every shape by one. */
 static sh_rc read_all(struct reader *r, json_t *events, const char *path, int steps)
 {
     struct beside beside[SH_OP_KINDS] = {{0}};
@@ -204,7 +206,7 @@ static sh_rc read_all(struct reader *r, json_t *events, const char *path, int st
     for (size_t i = 0; i < json_array_size(events); i++)
         SH_TRY(read_event(r, json_array_get(events, i)));
     if (r->compute.n != steps * r->n_order)
-        return sh_fail(SH_E_DATA, "%s: %d events of computation, and %d steps have %d each", path, r->compute.n, steps,
+        return sh_fail(SH_E_DATA, "%s: %d events of computation, but %d steps have %d each", path, r->compute.n, steps,
                        r->n_order);
     find_beside(r);
     judge(r, beside);
@@ -215,7 +217,7 @@ static sh_rc read_all(struct reader *r, json_t *events, const char *path, int st
     return SH_OK;
 }
 
-/* The trace is read whole: a gibibyte is some million events. */
+/* The trace is read whole: a gibibyte holds a few million events. */
 sh_rc sh_bench_points_trace(struct sh_bench_points *l, const char *path, const struct sh_program *p, int steps)
 {
     struct reader r = {.l = l, .p = p};

@@ -1,5 +1,5 @@
-/* Peak rates: a square matrix product and a copy, in memory of their own. A call is repeated until the repetitions take
- * 20 ms, and the mean of those counts; the first call is thrown away. */
+/* Peak rates: a square matrix product and a copy, in memory allocated for them. A call is repeated until the
+ * repetitions take 20 ms, and their mean counts; the first call is discarded. */
 #include "src/bench/rate.h"
 
 #include "kernels/cpu/block.h"
@@ -12,8 +12,8 @@ enum { CPU_SIDE = 2048, GPU_SIDE = 8192 };
 static const int64_t cpu_bytes = 256ll << 20, gpu_bytes = 1ll << 30;
 static const double least_seconds = 0.02;
 
-/* Collective. Memory for a copy of copy_bytes, or for the square, whichever is more: on a CPU 256 MiB, far beyond
- * caches. */
+/* Collective. Allocates memory for a copy of copy_bytes or for the square, whichever is more: on a CPU 256 MiB, far
+ * larger than the caches. */
 sh_rc sh_rate_open(const struct sh_device *device, int threads, int64_t copy_bytes, struct sh_rate *out)
 {
     *out = (struct sh_rate){.device = device,
@@ -28,7 +28,7 @@ sh_rc sh_rate_open(const struct sh_device *device, int threads, int64_t copy_byt
     return SH_OK;
 }
 
-/* Writes every page from this process, which is what places it on this process's memory node. */
+/* Writes every page from this process, which places it on this process's NUMA node. */
 void sh_rate_touch(const struct sh_device *device, void *queue, char *memory, int64_t bytes)
 {
     static const char zeros[1 << 16];
@@ -39,7 +39,7 @@ void sh_rate_touch(const struct sh_device *device, void *queue, char *memory, in
     }
 }
 
-/* Also when sh_rate_open() was never called or failed. */
+/* May be called even if sh_rate_open() was never called or failed. */
 void sh_rate_close(struct sh_rate *r)
 {
     if (r->memory)
@@ -48,7 +48,7 @@ void sh_rate_close(struct sh_rate *r)
         r->device->queue_destroy(r->queue);
 }
 
-/* Queues n calls and waits once: what is measured is the device and not the start of single calls. */
+/* Queues n calls and waits once, so that the device is measured and not the launch of single calls. */
 static sh_rc run_calls(const struct sh_rate *r, const struct sh_op_call *call, int64_t n, double *seconds)
 {
     int64_t begin = sh_now_ns();
@@ -60,7 +60,7 @@ static sh_rc run_calls(const struct sh_rate *r, const struct sh_op_call *call, i
     return SH_OK;
 }
 
-/* Together, and as long as the slowest. */
+/* All ranks start together; the time is that of the slowest. */
 static sh_rc run_together(const struct sh_rate *r, const struct sh_op_call *call, int64_t n, double *seconds)
 {
     sh_mesh_barrier();
@@ -72,10 +72,10 @@ sh_rc sh_rate_call(const struct sh_rate *r, const struct sh_op_call *call, doubl
 {
     int64_t n = 1;
 
-    SH_TRY(run_together(r, call, n, seconds)); /* what happens once only: pages, objects of libraries */
+    SH_TRY(run_together(r, call, n, seconds)); /* work done only once: pages, objects of libraries */
     SH_TRY(run_together(r, call, n, seconds));
     while (*seconds < least_seconds) {
-        /* A fifth more than the estimate, so that the second try is nearly always long enough. */
+        /* A fifth more than the estimate, so that the second attempt is nearly always long enough. */
         n = *seconds > 0 ? (int64_t)((double)n * least_seconds / *seconds * 1.2) + 1 : 2 * n;
         SH_TRY(run_together(r, call, n, seconds));
     }
@@ -92,7 +92,7 @@ static struct sh_operand square(const struct sh_rate *r, enum sh_dtype dtype, in
                                .dim = {r->side, r->side}};
 }
 
-/* Small numbers, none of them zero or denormal. */
+/* Fills with small numbers, none of them zero or denormal. */
 static void fill(const struct sh_rate *r, const struct sh_operand *t)
 {
     enum { ELEMS = 4096 };
@@ -106,7 +106,7 @@ static void fill(const struct sh_rate *r, const struct sh_operand *t)
         r->device->put(r->queue, (char *)t->data + at * sh_dtype_bytes(t->dtype), host, bytes);
 }
 
-/* Collective. side x side by side x side, in the kernels that training uses. */
+/* Collective. side x side times side x side, with the kernels that training uses. */
 sh_rc sh_rate_product(const struct sh_rate *r, enum sh_dtype dtype, double *seconds)
 {
     struct sh_op_attr attr = {.linear.w_in_out = true};
@@ -125,13 +125,13 @@ sh_rc sh_rate_product(const struct sh_rate *r, enum sh_dtype dtype, double *seco
     return sh_rate_call(r, &call, seconds);
 }
 
-/* A multiplication and an addition for each of side^3 terms. */
+/* One multiplication and one addition for each of side^3 terms. */
 double sh_rate_product_flops(const struct sh_rate *r)
 {
     return 2.0 * (double)r->side * (double)r->side * (double)r->side;
 }
 
-/* n bytes are read and n written, from the first half of the memory into the second. */
+/* Reads n bytes from the first half of the memory and writes n bytes to the second. */
 sh_rc sh_rate_copy(const struct sh_rate *r, int64_t n, double *seconds)
 {
     struct sh_op_attr attr = {0};

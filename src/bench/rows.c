@@ -1,6 +1,6 @@
-/* Tables of measurements: rows with a time for each round, columns that follow from the time, comparison with a
- * baseline row and with an earlier run. Medians are shown, with the least and the most beside them, because a mean of
- * few rounds follows its worst one. */
+/* Tables of measurements: rows with a time for each round, columns derived from the time, comparison with a baseline
+ * row and with an earlier run. Medians are shown together with the least and the most, because a mean of a few rounds
+ * follows its worst one. */
 #include "src/bench/rows.h"
 
 #include "src/base/file.h"
@@ -18,7 +18,7 @@ struct report {
     const struct sh_bench_row *rows;
     const struct sh_bench_times *times;
     int n, rounds;
-    int width;       /* of the names */
+    int width;       /* width of the names' column */
     json_t *earlier; /* NULL: none */
 };
 
@@ -26,7 +26,7 @@ struct spread {
     double least, median, most;
 };
 
-/* The row's index; rows may move with the next call, so keep the index and not a pointer. The name is copied. */
+/* Returns the row's index; the next call may move rows, so keep the index and not a pointer. The name is copied. */
 int sh_bench_add(struct sh_bench_list *l, const char *fmt, ...)
 {
     char name[256];
@@ -42,7 +42,7 @@ int sh_bench_add(struct sh_bench_list *l, const char *fmt, ...)
     return l->n++;
 }
 
-/* Names are the list's. */
+/* The list owns its names. */
 void sh_bench_list_free(struct sh_bench_list *l)
 {
     for (int i = 0; i < l->n; i++)
@@ -59,7 +59,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Copies before it sorts: rounds must stay in their order, since ratios are taken round by round. */
+/* Sorts a copy: the rounds must stay in their order, since ratios are taken round by round. */
 static struct spread spread_of(const double *values, int n)
 {
     double sorted[SH_BENCH_ROUNDS];
@@ -69,13 +69,13 @@ static struct spread spread_of(const double *values, int n)
     return (struct spread){sorted[0], n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2, sorted[n - 1]};
 }
 
-/* Of n rounds, not sorted before. */
+/* `values` need not be sorted. */
 double sh_bench_median(const double *values, int n)
 {
     return spread_of(values, n).median;
 }
 
-/* Insertion sort, slowest first, from row `first` on; names move with their rows. */
+/* Insertion sort, slowest first, from row `first` on; names move along with their rows. */
 void sh_bench_sort(struct sh_bench_list *l, int first, int rounds)
 {
     for (int i = first; i < l->n; i++)
@@ -92,44 +92,44 @@ void sh_bench_sort(struct sh_bench_list *l, int first, int rounds)
         }
 }
 
-/* The columns: each takes the seconds of one call; 0 means that the row has no such figure. */
+/* The columns: each function takes the seconds of one call; 0 means that the row has no such figure. */
 static double gigabytes(const struct sh_bench_times *t, double seconds)
 {
     return (double)t->bytes / 1e9 / seconds;
 }
 
-/* What each link carries: bytes times the factor of the collective. */
+/* Returns what each link carries: bytes times the factor of the collective. */
 static double bus_gigabytes(const struct sh_bench_times *t, double seconds)
 {
     return t->bus * (double)t->bytes / 1e9 / seconds;
 }
 
-/* 0 for rows without operations. */
+/* Returns 0 for rows without operations. */
 static double gigaflops(const struct sh_bench_times *t, double seconds)
 {
     return t->flops / 1e9 / seconds;
 }
 
-/* Percent of the floor: 100 is as fast as the measured peaks allow. */
+/* Returns percent of the floor: 100 is as fast as the measured peaks allow. */
 static double floor_reached(const struct sh_bench_times *t, double seconds)
 {
     return 100 * t->floor_seconds / seconds;
 }
 
-/* 0 for rows without tokens. */
+/* Returns 0 for rows without tokens. */
 static double tokens(const struct sh_bench_times *t, double seconds)
 {
     return (double)t->tokens / seconds;
 }
 
-/* Does not depend on the time of the row itself: it was computed from all rows. */
+/* Does not depend on the row's own time: it was computed from all rows. */
 static double share(const struct sh_bench_times *t, double seconds)
 {
     (void)seconds;
     return 100 * t->share;
 }
 
-/* Figures of a row beside its seconds. Adding one is one row and one function. */
+/* Figures of a row in addition to its seconds. Adding one takes one table row and one function. */
 static const struct column {
     const char *title, *key, *unit;
     double (*value)(const struct sh_bench_times *t, double seconds);
@@ -160,7 +160,7 @@ static int find_row(const struct report *r, const char *name)
     return i;
 }
 
-/* As wide as the longest name. */
+/* Returns the width of the longest name. */
 static int width_of(const struct sh_bench_row *rows, int n)
 {
     int width = LEAST_WIDTH;
@@ -170,7 +170,8 @@ static int width_of(const struct sh_bench_row *rows, int n)
     return width;
 }
 
-/* The median of the ratios of single rounds, not the ratio of medians: what slows both rows of a round cancels. */
+/* Returns the median of the rounds' ratios, not the ratio of the medians: whatever slows both rows of a round cancels.
+ * */
 static double ratio_of(const struct report *r, int row, const char *against)
 {
     double ratios[SH_BENCH_ROUNDS];
@@ -181,16 +182,16 @@ static double ratio_of(const struct report *r, int row, const char *against)
     return spread_of(ratios, r->rounds).median;
 }
 
-/* A figure of an earlier run; 0: it has no such row. */
+/* Returns a figure of an earlier run; 0: it has no such row. */
 static double earlier_value(const struct report *r, const char *name, const char *key)
 {
-    /* NULL all the way down when something is absent. */
+    /* If anything is absent, NULL is passed on all the way. */
     json_t *row = json_object_get(json_object_get(r->earlier, "rows"), name);
 
     return json_number_value(json_object_get(row, key));
 }
 
-/* Only columns that some row uses. */
+/* Prints only columns that some row uses. */
 static void print_titles(const struct report *r)
 {
     printf("%-*s %9s %9s %9s", r->width, "seconds", "median", "least", "most");
@@ -200,7 +201,7 @@ static void print_titles(const struct report *r)
     putchar('\n');
 }
 
-/* The unit takes its room from the number, so that columns stay aligned. */
+/* The unit takes its width from the number, so that columns stay aligned. */
 static void print_column(const struct report *r, const struct column *c, int row, double seconds)
 {
     double value = c->value(&r->times[row], seconds);
@@ -214,7 +215,7 @@ static void print_column(const struct report *r, const struct column *c, int row
         printf(" %8s", "");
 }
 
-/* Name, times, columns, then factors: against an earlier run, then against one or two baseline rows. */
+/* Prints name, times, columns, then factors: against an earlier run, then against one or two baseline rows. */
 static void print_row(const struct report *r, int row)
 {
     struct spread s = spread_of(r->times[row].seconds, r->rounds);
@@ -232,13 +233,13 @@ static void print_row(const struct report *r, int row)
     putchar('\n');
 }
 
-/* A row counts as slower only when its best round is slower than the worst one of the earlier run. */
+/* A row counts as slower only if its best round is slower than the worst one of the earlier run. */
 static void print_slower(const struct report *r)
 {
     int slower = 0;
 
     if (r->rounds < JUDGED_ROUNDS || json_integer_value(json_object_get(r->earlier, "rounds")) < JUDGED_ROUNDS) {
-        printf("too few rounds to tell a difference from noise: --repeat %d now and earlier\n", JUDGED_ROUNDS);
+        printf("too few rounds to tell a difference from noise: use --repeat %d in both runs\n", JUDGED_ROUNDS);
         return;
     }
     for (int i = 0; i < r->n; i++) {
@@ -272,7 +273,7 @@ static json_t *row_json(const struct report *r, int row)
     return line;
 }
 
-/* Rows by name, which is how a later run finds them. */
+/* Rows are stored by name, which is how a later run finds them. */
 static sh_rc write_json(const struct report *r, const char *kind, const char *head, const char *path)
 {
     json_t *rows = json_object(), *all;
@@ -282,7 +283,7 @@ static sh_rc write_json(const struct report *r, const char *kind, const char *he
     for (int i = 0; i < r->n; i++)
         json_object_set_new(rows, r->rows[i].name, row_json(r, i));
     all = json_pack("{s:s, s:s, s:i, s:o}", "bench", kind, "what", head, "rounds", r->rounds, "rows", rows);
-    /* NULL also where a row could not be made. */
+    /* This is NULL also if a row could not be made. */
     text = json_dumps(all, JSON_INDENT(2));
     json_decref(all);
     if (!text)
@@ -292,7 +293,7 @@ static sh_rc write_json(const struct report *r, const char *kind, const char *he
     return rc;
 }
 
-/* *out is the caller's. Refused when it comes from another kind of benchmark. */
+/* *out belongs to the caller. Results of another kind of benchmark are refused. */
 static sh_rc read_earlier(const char *path, const char *kind, json_t **out)
 {
     json_error_t error;
@@ -313,7 +314,7 @@ static sh_rc read_earlier(const char *path, const char *kind, json_t **out)
     return sh_fail(SH_E_DATA, "%s: not the results of sherd bench %s", path, kind);
 }
 
-/* Before anything is measured: a wrong file should not be found out after ten minutes. */
+/* Called before anything is measured: a wrong file should not be noticed only after ten minutes. */
 sh_rc sh_bench_check(const char *kind, const struct sh_bench_options *options)
 {
     json_t *earlier = NULL;

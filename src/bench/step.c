@@ -1,4 +1,4 @@
-/* A training step: what training itself writes of it in its metrics and its trace, beside what the machine allows. */
+/* A training step: its metrics and its trace as training itself writes them, next to what the machine allows. */
 #include "src/bench/bench.h"
 
 #include "src/base/file.h"
@@ -16,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first steps touch pages and make objects of libraries. */
+/* The first steps touch pages and create objects of libraries. */
 enum { WARM_UP = 2, TRIES = 5, LINE_BYTES = 1 << 16, STEP = 0, TRACED = 1 };
 
-/* The list begins with the step, then the step with a trace, then the operations of the trace. */
+/* The list starts with the step, then the step with a trace, then the operations of the trace. */
 struct bench {
     struct sh_run *r;
     const struct sh_bench_options *options;
@@ -41,7 +41,8 @@ static char *path_of(const struct sh_config *cfg, int file)
     return sh_path_join(cfg->job.dump_folder, files[file]);
 }
 
-/* Any tokens do: the work does not depend on them. Two steps' worth, so that there is something to shuffle. */
+/* Writes arbitrary tokens, since the work does not depend on them. Two steps' worth, so that there is something to
+ * shuffle. */
 static sh_rc write_tokens(const struct sh_config *cfg, int world)
 {
     int64_t n = 2 * sh_request_global_batch(cfg, world) * cfg->training.seq_len + 1;
@@ -57,7 +58,7 @@ static sh_rc write_tokens(const struct sh_config *cfg, int world)
     return rc;
 }
 
-/* Into a field of the configuration, which is large enough for any path that a folder could get. */
+/* Sets a field of the configuration, which is large enough for any path that a folder could have. */
 static void set_path(char to[SH_CONFIG_PATH_MAX], const struct sh_config *cfg, int file)
 {
     char *path = path_of(cfg, file);
@@ -66,7 +67,7 @@ static void set_path(char to[SH_CONFIG_PATH_MAX], const struct sh_config *cfg, i
     free(path);
 }
 
-/* The last step of a run has its update done at once, and that of the step before it too where updates are carried. */
+/* The last step of a run does its own update at once, plus that of the step before if updates are carried. */
 static int steps_behind(const struct sh_config *cfg)
 {
     bool carries = cfg->offload.overlap_update != SH_OVERLAP_OFF;
@@ -74,13 +75,13 @@ static int steps_behind(const struct sh_config *cfg)
     return carries && (cfg->offload.optimizer != SH_OFFLOAD_NONE || cfg->offload.mode == SH_OFFLOAD_BUDGET);
 }
 
-/* What asks for other work than steps is off. */
+/* Switches off everything that adds work other than steps. */
 static void prepare(struct sh_config *cfg, const struct sh_bench_options *options)
 {
     set_path(cfg->training.dataset_path, cfg, TOKENS);
     set_path(cfg->profiling.trace, cfg, TRACE);
     cfg->data.token_type = SH_TOKEN_UINT32;
-    /* First steps to warm up, then as many plain ones as rounds, then as many with a trace, which makes them slower. */
+    /* First steps to warm up, then one plain step per round, then as many with a trace, which makes them slower. */
     cfg->training.steps = WARM_UP + 2 * options->repeat + steps_behind(cfg);
     cfg->profiling.trace_first_step = WARM_UP + options->repeat + 1;
     cfg->profiling.trace_steps = options->repeat;
@@ -95,8 +96,8 @@ static void prepare(struct sh_config *cfg, const struct sh_bench_options *option
     cfg->metrics.log_freq = cfg->training.steps;
 }
 
-/* Steps of the warm-up, and one behind the others, are read for the memory only; plain and traced ones go to rows of their
- * own. */
+/* Steps of the warm-up, and one after the others, are read only for the memory; plain and traced steps go to separate
+ * rows. */
 static void read_line(struct bench *b, json_t *line)
 {
     json_int_t round = json_integer_value(json_object_get(line, "step")) - WARM_UP - 1;
@@ -111,7 +112,7 @@ static void read_line(struct bench *b, json_t *line)
     b->list.times[row].tokens = (int64_t)json_integer_value(json_object_get(line, "tokens"));
 }
 
-/* Rank 0. Training writes a line for each step; one that is missing means that a step was not made. */
+/* Rank 0. Training writes a line for each step; a missing line means that a step was not done. */
 static sh_rc read_metrics(struct bench *b, const struct sh_config *cfg)
 {
     char *path = path_of(cfg, METRICS), text[LINE_BYTES];
@@ -133,10 +134,10 @@ static sh_rc read_metrics(struct bench *b, const struct sh_config *cfg)
         fclose(f);
     return steps == cfg->training.steps
                ? SH_OK
-               : sh_fail(SH_E_BUG, "%d of %lld steps are in the metrics", steps, (long long)cfg->training.steps);
+               : sh_fail(SH_E_BUG, "only %d of %lld steps are in the metrics", steps, (long long)cfg->training.steps);
 }
 
-/* What the operations leave of the traced steps, and shares of those. */
+/* Adds the time of traced steps that no operation accounts for, and the shares of those steps. */
 static void sum_up(struct bench *b)
 {
     int rest, rounds = b->options->repeat;
@@ -164,7 +165,7 @@ static void sum_up(struct bench *b)
     sh_bench_sort(&b->list, TRACED + 1, rounds);
 }
 
-/* What a step takes beside its operations; a trace slows it down, so its steps do not tell. */
+/* Time of a step in addition to its operations. Untraced steps are used, since a trace slows steps down. */
 static double host_seconds(const struct bench *b)
 {
     int rounds = b->options->repeat;
@@ -195,7 +196,7 @@ static char *describe(const struct bench *b, const struct sh_config *cfg)
         "memory of a rank: %s planned, %s of the process at most\n"
         "measured peaks of a rank: %.1f GFLOP/s in a square product, %.1f GB/s in a copy (read and written); "
         "operations and\n"
-        "bytes are rank 0's; a floor is the longer of both at these rates; of the step %.4g s, %.1f %% of it",
+        "bytes are rank 0's; a floor is the longer of both at these rates; the step's is %.4g s, %.1f %% of its time",
         cfg->model.name, sh_dtype_name(b->r->p->act), (long long)step->tokens, sh_mesh_ranks(&b->r->mesh->shape),
         b->r->threads, b->options->repeat, sh_str_bytes(b->arena_bytes, arena), sh_str_bytes(b->rss_bytes, rss),
         b->peaks.flops_per_second / 1e9, b->peaks.bytes_per_second / 1e9, step->floor_seconds,
@@ -224,7 +225,7 @@ static sh_rc report(struct bench *b, const struct sh_config *cfg)
     return rc == SH_OK ? write_points(b) : rc;
 }
 
-/* The best of many tries, some before the training and some after it: what disturbs them only makes them slower. */
+/* Takes the best of many tries, some before the training and some after it: any disturbance only makes them slower. */
 static sh_rc find_peaks(struct bench *b)
 {
     struct sh_rate rate;
@@ -243,7 +244,7 @@ static sh_rc find_peaks(struct bench *b)
     return rc;
 }
 
-/* Collective. Peaks are measured before and after: clocks of CPUs and GPUs change while a job runs. */
+/* Collective. Peaks are measured before and after training: clocks of CPUs and GPUs change while a job runs. */
 static sh_rc measure(struct bench *b, const struct sh_config *cfg)
 {
     int world = sh_mesh_ranks(&b->r->mesh->shape);
@@ -255,7 +256,7 @@ static sh_rc measure(struct bench *b, const struct sh_config *cfg)
     return sh_agree(b->r->mesh->rank == 0 ? report(b, cfg) : SH_OK);
 }
 
-/* Collective; a file that was never written is no error. */
+/* Collective; a file that was never written is not an error. */
 static void delete_file(const struct sh_config *cfg, int file)
 {
     char *path = path_of(cfg, file);
@@ -264,7 +265,7 @@ static void delete_file(const struct sh_config *cfg, int file)
     free(path);
 }
 
-/* Collective. Everything is written into a folder of its own, which is deleted at the end. */
+/* Collective. Everything is written into a new folder, which is deleted at the end. */
 sh_rc sh_bench_step(const struct sh_config *asked, const struct sh_bench_options *options)
 {
     struct sh_config cfg = *asked;

@@ -1,6 +1,6 @@
-/* Scratch files by the engine that moves tensors in training, with its extents and as many of them under way. The file
- * is written before anything is measured: the first write of reserved space is slower than later ones, and the cache of
- * a disk makes the first minutes faster than the rest. */
+/* Scratch files, moved by the engine that moves tensors in training, with the same extents and as many of them in
+ * flight. The file is written before anything is measured: the first write of reserved space is slower than later ones,
+ * and a disk's cache makes the first minutes faster than the rest. */
 #include "src/bench/bench.h"
 
 #include "src/base/hash.h"
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 /* An extent is that of a slice of 4 Mi elements with its remainder and moments; one arrives, one is in use, one leaves.
- * A measurement moves a part of the file, as many bytes each way as take some seconds. */
+ * A measurement moves a part of the file: in each direction as many bytes as take a few seconds. */
 enum { EXTENT_BYTES = 40 << 20, DEPTH = 3, SPAN_SECONDS = 5, AT_A_TIME = 24 };
 #define SPAN_BYTES (4ll << 30)
 
@@ -38,13 +38,13 @@ struct bench {
     char *memory;   /* [DEPTH][extent] */
     int64_t extent; /* bytes */
     struct sh_tier_file *plain, *summed;
-    int64_t written; /* bytes of this rank, before the measurements */
-    int64_t span;    /* extents of a measurement, of each rank */
+    int64_t written; /* bytes that this rank wrote before the measurements */
+    int64_t span;    /* extents that a measurement moves on each rank */
     int round;
     struct sh_bench_times times[ROWS];
 };
 
-/* Seconds. */
+/* Returns the seconds since `begin`. */
 static double since(int64_t begin)
 {
     return (double)(sh_now_ns() - begin) / 1e9;
@@ -55,7 +55,7 @@ static char *buffer(const struct bench *b, int64_t i)
     return b->memory + i % DEPTH * b->extent;
 }
 
-/* Extents first .. first + n - 1 in one direction. After a failure tickets are left to the close. */
+/* Moves extents first .. first + n - 1 in one direction. After a failure, open tickets are left to the close. */
 static sh_rc move_all(const struct bench *b, struct sh_tier_file *f, bool writing, int64_t first, int64_t n)
 {
     int64_t ticket[DEPTH];
@@ -82,7 +82,7 @@ static sh_rc read_all(const struct bench *b, struct sh_tier_file *f)
     return move_all(b, f, false, 0, b->span);
 }
 
-/* Each extent arrives and leaves again, as in an update that takes no time. */
+/* Each extent arrives and leaves again, like an update that takes no time. */
 static sh_rc mix_all(const struct bench *b, struct sh_tier_file *f)
 {
     int64_t in[DEPTH], out[DEPTH];
@@ -102,8 +102,8 @@ static sh_rc mix_all(const struct bench *b, struct sh_tier_file *f)
     return SH_OK;
 }
 
-/* Round and round, some extents at a time, until the file was written twice or the time is over. Then how many extents
- * a measurement moves: of those that were written, as many as take its time. Local. */
+/* Writes the file in a loop, some extents at a time, until it was written twice or the time is over. Then sets the
+ * number of extents that a measurement moves: as many of the written ones as fit its time. Local. */
 static sh_rc write_before(struct bench *b, int64_t *span)
 {
     int64_t n = b->options->bytes / b->extent, most = SPAN_BYTES / b->extent, done = 0, begin = sh_now_ns();
@@ -125,7 +125,7 @@ static sh_rc write_before(struct bench *b, int64_t *span)
     return SH_OK;
 }
 
-/* Collective. All ranks move as much as the one that moves least: they share the disk until the end. */
+/* Collective. All ranks move as much as the one that moves least, so that they share the disk until the end. */
 static sh_rc prepare(struct bench *b)
 {
     struct sh_tier_settings s = {.folder = b->options->folder, .bytes = b->options->bytes, .verify = true};
@@ -147,7 +147,7 @@ static sh_rc prepare(struct bench *b)
     return sh_agree(rc == SH_OK ? write_all(b, b->plain) : rc);
 }
 
-/* Collective: begun together, and as long as the slowest. */
+/* Collective: all ranks start together, and the time is that of the slowest. */
 static sh_rc measure_row(struct bench *b, enum row row, struct sh_tier_file *f,
                          sh_rc (*move)(const struct bench *, struct sh_tier_file *))
 {
@@ -179,7 +179,7 @@ static sh_rc measure(struct bench *b)
     return SH_OK;
 }
 
-/* Bytes a second of one node. */
+/* Bytes per second of one node. */
 static double rate(const struct bench *b, enum row row)
 {
     return (double)b->times[row].bytes / b->nodes / sh_bench_median(b->times[row].seconds, b->options->repeat);
@@ -189,8 +189,9 @@ static double rate(const struct bench *b, enum row row)
 static sh_rc report(const struct bench *b)
 {
     const char *network = sh_tier_network(b->options->folder);
-    char *note = network ? sh_strfmt("\n%s, over a network: training takes it with offload.allow_network=true", network)
-                         : sh_strdup("");
+    char *note = network
+                     ? sh_strfmt("\n%s, over a network: training accepts it with offload.allow_network=true", network)
+                     : sh_strdup("");
     char ranks[SH_STR_SHORT], nodes[SH_STR_SHORT], rounds[SH_STR_SHORT];
     char *head = sh_strfmt("scratch files in %s, %s on %s, %.3f GB per rank, %.3f GB written before; %s\n"
                            "%d extents of %.3f MB per rank, %d under way; mixed: bytes of both directions%s\n"
@@ -206,7 +207,7 @@ static sh_rc report(const struct bench *b)
     return rc;
 }
 
-/* Collective. One rank of each node asks for all of them. */
+/* Collective. One rank of each node checks for all of its ranks. */
 static sh_rc check(struct bench *b)
 {
     int64_t more = b->options->bytes < SPAN_BYTES ? b->options->bytes : SPAN_BYTES;
@@ -223,7 +224,7 @@ static sh_rc check(struct bench *b)
                         : SH_OK);
 }
 
-/* Any numbers, but not zeros: a disk may be quick with those. */
+/* Fills with arbitrary numbers other than zero: a disk may be fast with zeros. */
 static sh_rc make_memory(struct bench *b)
 {
     int64_t third = b->options->bytes / DEPTH;
@@ -232,15 +233,15 @@ static sh_rc make_memory(struct bench *b)
     b->extent = third < EXTENT_BYTES ? third - third % SH_TIER_ALIGN : EXTENT_BYTES;
     b->memory = aligned_alloc(SH_TIER_ALIGN, (size_t)(DEPTH * b->extent));
     if (!b->memory)
-        return sh_fail(SH_E_MEMORY, "no %lld bytes for transfers", (long long)(DEPTH * b->extent));
+        return sh_fail(SH_E_MEMORY, "cannot allocate %lld bytes for transfers", (long long)(DEPTH * b->extent));
     words = (uint64_t *)(void *)b->memory;
     for (int64_t i = 0; i < DEPTH * b->extent / 8; i++)
         words[i] = sh_mix64((uint64_t)i + 1);
     return SH_OK;
 }
 
-/* Collective. The struct is on the heap: its times are too much for a stack. Files go before the memory that their
- * threads may still use. */
+/* Collective. The struct is on the heap: its times are too large for a stack. Files are closed before the memory is
+ * freed, since their threads may still use it. */
 sh_rc sh_bench_tier(const struct sh_config *cfg, const struct sh_bench_options *options)
 {
     struct bench *b;

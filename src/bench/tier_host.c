@@ -1,5 +1,5 @@
-/* Between GPUs and pinned memory of their host, by the queues and copies that move homes in training, in pieces of a slice. All
- * ranks of a node move at once, since they share its memory. */
+/* Copies between GPUs and pinned memory of their host, with the queues and copies that move homes in training, in
+ * pieces of a slice. All ranks of a node copy at once, since they share its memory. */
 #include "src/bench/tier_host.h"
 
 #include "src/base/mem.h"
@@ -25,7 +25,7 @@ struct bench {
     struct sh_topology at;
     struct sh_topology_gpu gpu;
     char *on_gpu, *pinned; /* [WAYS][DEPTH][piece] */
-    int64_t piece, pieces; /* bytes; how many a measurement moves each way */
+    int64_t piece, pieces; /* bytes; number that a measurement moves in each direction */
     void *queue[WAYS];     /* to the GPU, to the host */
     int round;
     struct sh_bench_times times[ROWS];
@@ -36,7 +36,7 @@ static int64_t memory_bytes(const struct bench *b)
     return WAYS * DEPTH * b->piece;
 }
 
-/* Each way has pieces of its own, as slices that come and go have. */
+/* Each direction has separate pieces, as have slices that come and go. */
 static void start(const struct bench *b, int way, int64_t i)
 {
     int64_t at = (way * DEPTH + i % DEPTH) * b->piece;
@@ -46,7 +46,7 @@ static void start(const struct bench *b, int way, int64_t i)
     b->device->copy(b->queue[way], to, from, b->piece);
 }
 
-/* Begun together, and as long as the slowest. Collective. */
+/* All ranks start together, and the time is that of the slowest. Collective. */
 static sh_rc measure(struct bench *b, enum row row)
 {
     int64_t begin;
@@ -69,7 +69,7 @@ static sh_rc measure(struct bench *b, enum row row)
     return SH_OK;
 }
 
-/* The first copies of a process pay for what the driver makes then. */
+/* The first copies of a process are not counted: they pay for objects that the driver creates then. */
 static sh_rc measure_all(struct bench *b)
 {
     SH_TRY(measure(b, BOTH));
@@ -79,13 +79,14 @@ static sh_rc measure_all(struct bench *b)
     return SH_OK;
 }
 
-/* Bytes a second of a GPU. */
+/* Bytes per second of a GPU. */
 static double rate(const struct bench *b, enum row row)
 {
     return (double)b->times[row].bytes / sh_bench_median(b->times[row].seconds, b->options->repeat);
 }
 
-/* A plan lets each way go at its rate whatever the other does: so both are slower by as much as they are together. */
+/* A plan assumes that each direction runs at its rate whatever the other does, so both rates are reduced by the factor
+ * that they lose when they run together. */
 static sh_rc report(const struct bench *b)
 {
     double in = rate(b, TO_GPU), out = rate(b, TO_HOST), share = fmin(1, rate(b, BOTH) / (in + out));
@@ -106,8 +107,8 @@ static sh_rc no_gpu(const char *why)
 {
     return sh_fail(
         SH_E_USAGE,
-        "sherd bench tier: name the folder that the scratch files are to lie in, and nothing else; without a "
-        "folder it measures between GPUs and their host, and there is no GPU: %s",
+        "sherd bench tier: name the folder for the scratch files, and nothing else; without a folder it measures "
+        "between GPUs and their host, but there is no GPU: %s",
         why);
 }
 

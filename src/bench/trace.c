@@ -1,5 +1,5 @@
-/* Reads the trace that training has written and sums its events into rows, one for each kind of operation: events that
- * differ in the layer alone are one row. Times are of rank 0, in microseconds in the file. */
+/* Reads the trace that training has written and adds up its events in rows, one for each kind of operation: events that
+ * differ only in the layer share a row. Only rank 0 counts; the file has microseconds. */
 #include "src/bench/trace.h"
 
 #include "src/base/file.h"
@@ -18,13 +18,13 @@ struct reader {
     int waits, steps;
     const struct sh_bench_peaks *peaks;
     struct sh_bench_list *list;
-    int first;  /* row of this reader */
+    int first;  /* first row of this reader */
     int *row;   /* [events] of the list; SH_NONE: no row */
-    int *count; /* [list.n] events of a row in all steps */
-    int *seen;  /* [list.n] of them, those before the one at hand */
+    int *count; /* [list.n] events of a row over all steps */
+    int *seen;  /* [list.n] events of a row before the current one */
 };
 
-/* "forward layers.3 linear" is "forward layers linear". */
+/* Turns "forward layers.3 linear" into "forward layers linear". */
 static void forget_layer(const char *label, char *out, size_t bytes)
 {
     size_t n = 0;
@@ -38,7 +38,7 @@ static void forget_layer(const char *label, char *out, size_t bytes)
     out[n] = '\0';
 }
 
-/* Whether the event is the compute stream's or a wait; collectives that nobody waits for cost nothing. */
+/* Whether the event belongs to the compute stream or is a wait; collectives that nobody waits for cost nothing. */
 static bool name_of(json_t *event, int waits, char *name, size_t bytes)
 {
     const char *label = json_string_value(json_object_get(event, "name")),
@@ -71,7 +71,7 @@ static int row_of(struct reader *r, const char *name)
     return sh_bench_add(r->list, "%s", name);
 }
 
-/* First pass: how many events a row has in all, which tells later which step an event belongs to. */
+/* First pass: counts the events of each row, which later tells the step of an event. */
 static void count_events(struct reader *r, json_t *events)
 {
     char name[256];
@@ -94,8 +94,8 @@ static void add_event(struct reader *r, json_t *event, int row)
     double flops = json_number_value(json_object_get(args, "flops")),
            bytes = json_number_value(json_object_get(args, "bytes"));
     double at_products = flops / r->peaks->flops_per_second, at_copies = bytes / r->peaks->bytes_per_second;
-    /* The k-th of c events of a row over s steps is of step k * s / c. Example: 8 events in 2 steps, numbers 0 to 3 are
-     * of step 0. */
+    /* The k-th of c events of a row over s steps belongs to step k * s / c. Example: of 8 events in 2 steps, numbers 0
+     * to 3 belong to step 0. */
     int step = (int)((int64_t)r->seen[row]++ * r->steps / r->count[row]);
 
     t->seconds[step] += json_number_value(json_object_get(event, "dur")) / 1e6;
@@ -107,7 +107,7 @@ static void add_event(struct reader *r, json_t *event, int row)
     t->floor_seconds += at_products > at_copies ? at_products : at_copies;
 }
 
-/* Two passes; row[] remembers what the first one found. */
+/* Two passes; row[] remembers the results of the first. */
 static sh_rc read_events(struct reader *r, json_t *events, const char *path)
 {
     count_events(r, events);

@@ -1,7 +1,6 @@
 /* Arguments of a command. A word with a dot in its name sets a key of the configuration (--training.steps=10); any
  * other word with a dash is an option of the command's table; the rest are positional. Both forms, --name=value and
- * --name value, are taken. Strings are lent from argv but for those that are joined here, which sh_cmd_args_free()
- * frees. */
+ * --name value, are accepted. Strings are lent from argv, except those joined here, which sh_cmd_args_free() frees. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/mem.h"
@@ -17,7 +16,7 @@
 
 enum { ADVICE_BYTES = 256 };
 
-/* The row of the option, -1 when there is none. `word` need not end after `length`, since a value may follow. */
+/* The row of the option, -1 if there is none. `word` need not end after `length`, since a value may follow. */
 static int find_option(const struct sh_cmd *cmd, const char *word, size_t length)
 {
     for (int i = 0; cmd->options[i].name; i++)
@@ -26,7 +25,8 @@ static int find_option(const struct sh_cmd *cmd, const char *word, size_t length
     return -1;
 }
 
-/* "--steps=10" where a key was meant: its whole name, or the advice for another trainer's word. "" without either. */
+/* Advice for a word such as "--steps=10" that was meant as a key: the full name of the key, or the advice for a word of
+ * another trainer. "" if there is neither. */
 static void advise(const struct sh_cmd *cmd, const char *word, char out[ADVICE_BYTES])
 {
     const char *advice = NULL;
@@ -44,7 +44,7 @@ static void advise(const struct sh_cmd *cmd, const char *word, char out[ADVICE_B
     free(name);
 }
 
-/* With the key that was meant, or the nearest option, where one is near. */
+/* The message names the key that was meant, or else the nearest option, if one is near. */
 static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
 {
     const char *names[SH_CMD_MAX_ARGS], *near;
@@ -69,7 +69,8 @@ static sh_rc add_override(struct sh_cmd_args *args, const char *word)
     return SH_OK;
 }
 
-/* Makes "key=value" of two words; args own it. The slot is taken first, so that a full table leaves nothing to free. */
+/* Joins two words to "key=value", which args own. The slot is taken first, so that a full table leaves nothing to
+ * free. */
 static sh_rc join_override(struct sh_cmd_args *args, const char *key, const char *value)
 {
     SH_TRY(add_override(args, ""));
@@ -77,7 +78,7 @@ static sh_rc join_override(struct sh_cmd_args *args, const char *key, const char
     return SH_OK;
 }
 
-/* Whether the next word can be the value of this one; one that begins with -- is given with an equals sign. */
+/* Whether the next word can be the value of this one; a value that begins with -- must be given with an equals sign. */
 static bool has_value(int argc, char **argv, int i)
 {
     return i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0;
@@ -95,7 +96,7 @@ static sh_rc take_override(int argc, char **argv, int *i, struct sh_cmd_args *ar
     return join_override(args, word, argv[++*i]);
 }
 
-/* An option may stand for one key with its value, for another with a fixed value, or for both. */
+/* An option may set one key to its value, another to a fixed value, or both. */
 static sh_rc set_keys(const struct sh_cmd_option *option, const char *value, struct sh_cmd_args *args)
 {
     if (option->key)
@@ -103,7 +104,7 @@ static sh_rc set_keys(const struct sh_cmd_option *option, const char *value, str
     return option->also ? add_override(args, option->also) : SH_OK;
 }
 
-/* Moves *i past the value when that is a word of its own. values[row] is "" for an option without a value, so that NULL
+/* Moves *i past the value if that is a separate word. values[row] is "" for an option without a value, so that NULL
  * always means "not given". */
 static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i, struct sh_cmd_args *args)
 {
@@ -113,7 +114,7 @@ static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i
 
     if (row < 0)
         return unknown(cmd, word);
-    /* Refused even when both are equal: the second one is a mistake more often. */
+    /* Refused even if both are equal: more often than not the second is a mistake. */
     if (args->values[row])
         return sh_fail(SH_E_USAGE, "sherd %s: %s is given twice", cmd->name, cmd->options[row].name);
     if (!cmd->options[row].value) {
@@ -126,7 +127,7 @@ static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i
         args->values[row] = "";
         return set_keys(&cmd->options[row], NULL, args);
     }
-    /* A value that begins with -- needs the equals sign, else it would be the next option. */
+    /* A value that begins with -- needs the equals sign; otherwise it would be the next option. */
     if (!equals && !has_value(argc, argv, *i))
         return sh_fail(SH_E_USAGE, "sherd %s: %s needs a value: %s %s", cmd->name, word, word, cmd->options[row].value);
     args->values[row] = equals ? equals + 1 : argv[++*i];
@@ -135,7 +136,7 @@ static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i
     return set_keys(&cmd->options[row], args->values[row], args);
 }
 
-/* An option of the command goes first, should one ever have a dot in its name. */
+/* An option of the command takes precedence, should one ever have a dot in its name. */
 static bool is_override(const struct sh_cmd *cmd, const char *word)
 {
     size_t name = strcspn(word, "=");
@@ -153,7 +154,7 @@ sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cm
             SH_TRY(take_override(argc, argv, &i, args));
         else if (argv[i][0] == '-' && argv[i][1])
             SH_TRY(take_option(cmd, argc, argv, &i, args));
-        /* An empty word is most often a shell variable that was not set. */
+        /* An empty word is usually a shell variable that was not set. */
         else if (!argv[i][0])
             return sh_fail(SH_E_USAGE, "sherd %s: argument %d is empty", cmd->name, i);
         else if (args->n_positional == SH_CMD_MAX_ARGS)
@@ -164,7 +165,7 @@ sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cm
     return SH_OK;
 }
 
-/* Also after a parse that failed. */
+/* Also needed after a failed parse. */
 void sh_cmd_args_free(struct sh_cmd_args *args)
 {
     for (int i = 0; i < args->n_joined; i++)
@@ -177,7 +178,7 @@ const char *sh_cmd_option(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return args->values[find_option(cmd, name, strlen(name))];
 }
 
-/* *out is `none` when the option was not given. Trailing letters are refused: strtoll alone would take "10k" as 10. */
+/* *out is `none` if the option was not given. Trailing letters are refused: strtoll() alone would read "10k" as 10. */
 sh_rc sh_cmd_whole(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, int64_t min, int64_t max,
                    int64_t none, int64_t *out)
 {
@@ -187,7 +188,7 @@ sh_rc sh_cmd_whole(const struct sh_cmd *cmd, const struct sh_cmd_args *args, con
     *out = none;
     if (!text)
         return SH_OK;
-    /* strtoll tells of overflow by errno alone. */
+    /* strtoll() reports overflow only through errno. */
     errno = 0;
     *out = strtoll(text, &end, 10);
     if (end == text || *end || errno || *out < min || *out > max)
@@ -218,14 +219,14 @@ sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
     if (!text)
         return SH_OK;
     *out = strtod(text, &end);
-    /* Written so that NaN fails as well: every comparison with it is false. */
+    /* Written so that NaN fails too: every comparison with it is false. */
     if (end == text || *end || !(*out >= min && *out <= max))
         return sh_fail(SH_E_USAGE, "sherd %s: %s must be a number from %g to %g, not \"%s\"", cmd->name, name, min, max,
                        text);
     return SH_OK;
 }
 
-/* A file cannot say of itself that it is to be trusted, so its configuration has no part in this. */
+/* A file must not declare itself trusted, so its configuration is not consulted here. */
 static enum sh_cfg_trust trust_of(const struct sh_cmd_args *args)
 {
     static const char key[] = "checkpoint.trust=";
@@ -237,7 +238,7 @@ static enum sh_cfg_trust trust_of(const struct sh_cmd_args *args)
     return trust;
 }
 
-/* The owner of the file is looked at before anything in it is read. */
+/* The owner of the file is checked before anything in it is read. */
 static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
 {
     struct sh_ckpt_meta meta = {0};
@@ -254,7 +255,7 @@ static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *ch
     return rc;
 }
 
-/* A folder of transformers says all of a model. */
+/* A folder of transformers describes the whole model. */
 bool sh_cmd_names_folder(const struct sh_cmd_args *args)
 {
     for (int i = 0; i < args->n_overrides; i++)
@@ -263,15 +264,15 @@ bool sh_cmd_names_folder(const struct sh_cmd_args *args)
     return false;
 }
 
-/* Four sources, in this order: a file or an example, the checkpoint, a folder of transformers, or a message that names
- * all of them. Overrides of the command line go on top of each. */
+/* The sources, in this order: a file or an example, the checkpoint, a folder of transformers; without any, a message
+ * that names them. Overrides of the command line are applied on top. */
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
 {
     char *path;
     sh_rc rc;
 
     if (args->n_positional > 1)
-        return sh_fail(SH_E_USAGE, "one configuration file at a time, not %s as well%s%s", args->positional[1],
+        return sh_fail(SH_E_USAGE, "only one configuration file is allowed, not %s as well%s%s", args->positional[1],
                        strchr(args->positional[1], '=') ? "; a key begins with dashes: --" : "",
                        strchr(args->positional[1], '=') ? args->positional[1] : "");
     if (!args->n_positional && checkpoint)

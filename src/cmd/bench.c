@@ -7,18 +7,18 @@
 
 #include <string.h>
 
-/* Of sherd bench tier. */
+/* Defaults of sherd bench tier. */
 #define DEFAULT_FILE (4ll << 30)
 enum { DEFAULT_SECONDS = 60, MOST_SECONDS = 86400 };
 
 /* In the order of the help. */
 static const char there_is[] = "gemm, step, comm, io, tier";
 
-/* A benchmark is one row here and one file in src/bench. */
+/* Each benchmark is one row here and one file in src/bench. */
 static const struct kind {
     const char *name;
     sh_rc (*run)(const struct sh_config *cfg, const struct sh_bench_options *options);
-    bool folder; /* measures the folder that is named in place of a configuration, if any */
+    bool folder; /* measures a folder, if one is given in place of a configuration */
 } kinds[] = {
     {.name = "gemm", .run = sh_bench_gemm},
     {.name = "step", .run = sh_bench_step},
@@ -27,18 +27,18 @@ static const struct kind {
     {.name = "tier", .run = sh_bench_tier, .folder = true},
 };
 
-/* Options that one kind has alone, and those that one kind has not. */
+/* Options that only one kind has, and options that one kind lacks. */
 static const struct exception {
     const char *option, *only, *never, *why;
 } exceptions[] = {
     {.option = "--max-bytes", .only = "comm"},
     {.option = "--bytes", .only = "tier"},
     {.option = "--seconds", .only = "tier"},
-    {.option = "--folder", .never = "tier", .why = "name the folder behind tier"},
+    {.option = "--folder", .never = "tier", .why = "name the folder after tier"},
     {.option = "--machine", .never = "tier", .why = "its rates are for offload.rates, a key of the configuration"},
 };
 
-/* *out is not changed when the word is unknown. */
+/* *out is unchanged if the word is unknown. */
 static sh_rc find_kind(const struct sh_cmd_args *args, const struct kind **out)
 {
     if (args->n_positional == 0)
@@ -48,7 +48,7 @@ static sh_rc find_kind(const struct sh_cmd_args *args, const struct kind **out)
             *out = &kinds[i];
             return SH_OK;
         }
-    return sh_fail(SH_E_USAGE, "sherd bench: no such thing as %s; there is %s", args->positional[0], there_is);
+    return sh_fail(SH_E_USAGE, "sherd bench: no benchmark %s; there are %s", args->positional[0], there_is);
 }
 
 /* Refused rather than ignored. */
@@ -67,22 +67,20 @@ static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *a
     return SH_OK;
 }
 
-/* A folder or none, and no keys: what is measured does not depend on any. */
+/* Takes at most a folder, and no keys: the measurement does not depend on any. */
 static sh_rc name_folder(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char **folder)
 {
     if (args->n_positional == 1 && sh_cmd_option(cmd, args, "--seconds"))
-        return sh_fail(SH_E_USAGE,
-                       "sherd bench %s: --seconds is for writing a file; name the folder that it is to lie in",
+        return sh_fail(SH_E_USAGE, "sherd bench %s: --seconds is for writing a file; name the folder for it",
                        args->positional[0]);
     if (args->n_positional > 2 || args->n_overrides > 0)
-        return sh_fail(SH_E_USAGE,
-                       "sherd bench %s: name the folder that the scratch files are to lie in, and nothing else",
+        return sh_fail(SH_E_USAGE, "sherd bench %s: name the folder for the scratch files, and nothing else",
                        args->positional[0]);
     *folder = args->n_positional == 2 ? args->positional[1] : NULL;
     return SH_OK;
 }
 
-/* The word before the configuration is the kind. Without a file the keys on the command line are all there is. */
+/* The word before the configuration is the kind. Without a file, only the keys on the command line count. */
 static sh_rc configure(const struct sh_cmd_args *args, struct sh_config *cfg)
 {
     struct sh_cmd_args rest = *args;
@@ -94,8 +92,8 @@ static sh_rc configure(const struct sh_cmd_args *args, struct sh_config *cfg)
     return sh_cmd_config(&rest, NULL, cfg);
 }
 
-/* Local: the caller agrees on the result. The default of three rounds is the least from which a difference is told from
- * noise. */
+/* Local; the caller makes the ranks agree on the result. The default of three rounds is the minimum that separates a
+ * difference from noise. */
 static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct kind **kind,
                             struct sh_config *cfg, struct sh_bench_options *options)
 {
@@ -120,7 +118,7 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
     return SH_OK;
 }
 
-/* Collective. What is wrong on one rank (a file that only it cannot read) ends all of them. */
+/* Collective. An error on one rank (a file that only it cannot read) ends all ranks. */
 sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const struct kind *kind = NULL;

@@ -1,5 +1,4 @@
-/* `sherd ckpt VERB`: what is done with checkpoint files outside of a run. No MPI: one process, which a login node may
- * run. */
+/* `sherd ckpt VERB`: work with checkpoint files outside a run. No MPI: one process, which may run on a login node. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/log.h"
@@ -12,35 +11,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a diff, unless all are wanted: a training step changes every tensor. */
+/* Tensors shown in a diff, unless all are requested: a training step changes every tensor. */
 enum { DIFFERENCES = 5 };
 
-/* A NULL ends `options` where there are fewer than ten. */
+/* A NULL ends `options` if there are fewer than ten. */
 struct verb {
     const char *name, *arguments;
     int n_arguments;
-    const char *options[10]; /* of the command's table, those that mean something here */
+    const char *options[10]; /* options of the command's table that apply to this verb */
     sh_rc (*run)(const struct sh_cmd_args *args);
 };
 
-/* By the table of the command; verbs are checked for options that they do not take before they run. */
+/* Looks in the table of the command; before a verb runs, options that it does not take have been refused. */
 static const char *option(const struct sh_cmd_args *args, const char *name)
 {
     return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
 }
 
-/* "owner" by default: a file of another user is refused before anything of it is read. */
+/* "owner" by default: a file of another user is refused before any of it is read. */
 static sh_rc read_trust(const struct sh_cmd_args *args, enum sh_cfg_trust *trust)
 {
     const char *word = option(args, "--trust");
 
     *trust = word && !strcmp(word, "any") ? SH_TRUST_ANY : SH_TRUST_OWNER;
     if (word && strcmp(word, "owner") && strcmp(word, "any"))
-        return sh_fail(SH_E_USAGE, "sherd ckpt: --trust %s is none of owner, any", word);
+        return sh_fail(SH_E_USAGE, "sherd ckpt: --trust must be owner or any, not %s", word);
     return SH_OK;
 }
 
-/* The file that is meant, whose owner is looked at before it is read. */
+/* Finds the file that is meant, and checks its owner before it is read. */
 static sh_rc find(const struct sh_cmd_args *args, int positional, char **file)
 {
     enum sh_cfg_trust trust;
@@ -56,7 +55,7 @@ static sh_rc find(const struct sh_cmd_args *args, int positional, char **file)
     return rc;
 }
 
-/* Reads the index alone, so that it is quick for any size. */
+/* Reads only the index, so it is quick for any size. */
 static sh_rc run_info(const struct sh_cmd_args *args)
 {
     char *file;
@@ -71,7 +70,7 @@ static sh_rc run_info(const struct sh_cmd_args *args)
     return rc;
 }
 
-/* Reads every byte; exit status 3 when a block is damaged. */
+/* Reads every byte; exit status 3 if a block is damaged. */
 static sh_rc run_verify(const struct sh_cmd_args *args)
 {
     char *file;
@@ -83,7 +82,7 @@ static sh_rc run_verify(const struct sh_cmd_args *args)
     return rc;
 }
 
-/* Into memory first: an empty folder is an error, and that is known only at the end. */
+/* Prints to memory first: an empty folder is an error, which is known only at the end. */
 static sh_rc list(const char *folder, bool quick)
 {
     char *text = NULL;
@@ -115,7 +114,7 @@ static sh_rc run_ls(const struct sh_cmd_args *args)
     return rc;
 }
 
-/* -1 is a result and no failure: scripts ask before the first checkpoint exists. */
+/* -1 is a result, not a failure: scripts ask before the first checkpoint exists. */
 static sh_rc run_latest(const struct sh_cmd_args *args)
 {
     char *path = NULL, *folder;
@@ -130,7 +129,7 @@ out:
     return rc;
 }
 
-/* The library decides the exit status: SH_E_DATA when the files differ. */
+/* The library decides the exit status: SH_E_DATA if the files differ. */
 static sh_rc run_diff(const struct sh_cmd_args *args)
 {
     char *a = NULL, *b = NULL;
@@ -157,13 +156,13 @@ static sh_rc extract(const struct sh_cmd_args *args, const char *state, const ch
     return rc;
 }
 
-/* Without --state the parameters themselves. */
+/* Without --state, the parameters themselves. */
 static sh_rc run_extract(const struct sh_cmd_args *args)
 {
     const char *state = option(args, "--state"), *out = option(args, "-o");
 
     if (!out)
-        return sh_fail(SH_E_USAGE, "sherd ckpt extract: where to? give -o OUT.npy");
+        return sh_fail(SH_E_USAGE, "sherd ckpt extract: where should it go? give -o OUT.npy");
     return extract(args, state ? state : "model", out);
 }
 
@@ -178,7 +177,7 @@ static sh_rc run_prune(const struct sh_cmd_args *args)
     SH_TRY(sh_cmd_whole(cmd, args, "--keep-latest", 1, 1000000000, 0, &latest));
     SH_TRY(sh_cmd_whole(cmd, args, "--keep-every", 1, 1000000000000, 0, &every));
     if (latest == 0)
-        return sh_fail(SH_E_USAGE, "sherd ckpt prune: how many stay? give --keep-latest K");
+        return sh_fail(SH_E_USAGE, "sherd ckpt prune: how many should stay? give --keep-latest K");
     SH_TRY(sh_newest_folder(args->positional[1], &folder));
     rc = sh_ckpt_prune(folder, &(struct sh_ckpt_keep){.latest = (int)latest, .every = every},
                        option(args, "--dry-run") != NULL, stdout);
@@ -223,7 +222,7 @@ static const struct verb verbs[] = {
     {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--allow-nan", "--trust"}, run_import},
 };
 
-/* An option of another verb is refused and not ignored: --keep-latest with ls would look as if it had an effect. */
+/* An option of another verb is refused, not ignored: --keep-latest with ls would look as if it had an effect. */
 static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)
 {
     const struct sh_cmd_option *row = sh_cmd_find("ckpt")->options;
@@ -234,7 +233,7 @@ static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)
         for (size_t k = 0; k < sizeof v->options / sizeof *v->options && v->options[k]; k++)
             known = known || !strcmp(v->options[k], row[i].name);
         if (!known)
-            return sh_fail(SH_E_USAGE, "sherd ckpt %s: %s means nothing here; see sherd ckpt --help", v->name,
+            return sh_fail(SH_E_USAGE, "sherd ckpt %s: %s has no effect here; see sherd ckpt --help", v->name,
                            row[i].name);
     }
     return SH_OK;
@@ -244,12 +243,12 @@ static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)
 static sh_rc run_verb(const struct verb *v, const struct sh_cmd_args *args)
 {
     if (args->n_positional != v->n_arguments + 1)
-        return sh_fail(SH_E_USAGE, "sherd ckpt %s: give it so: sherd ckpt %s %s", v->name, v->name, v->arguments);
+        return sh_fail(SH_E_USAGE, "sherd ckpt %s: usage: sherd ckpt %s %s", v->name, v->name, v->arguments);
     SH_TRY(check_options(v, args));
     return v->run(args);
 }
 
-/* No verb is run by default: each of them does something else to files. */
+/* There is no default verb: each of them does something different to files. */
 sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     (void)cmd;
@@ -262,6 +261,6 @@ sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
             return run_verb(&verbs[i], args);
     return sh_fail(
         SH_E_USAGE,
-        "sherd ckpt: no such thing as %s; there are info, verify, ls, latest, diff, extract, prune, export and import",
+        "sherd ckpt: no verb %s; there are info, verify, ls, latest, diff, extract, prune, export and import",
         args->positional[0]);
 }

@@ -1,4 +1,4 @@
-/* sherd ckpt export, import: between a checkpoint and a folder of transformers. */
+/* sherd ckpt export and import: between a checkpoint and a folder of transformers. */
 #include "src/cmd/cmd.h"
 
 #include "io/hf/export.h"
@@ -22,13 +22,13 @@ static const char *option(const struct sh_cmd_args *args, const char *name)
     return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
 }
 
-/* No default folder: the output may be as large as the model. */
+/* There is no default folder: the output may be as large as the model. */
 static sh_rc wants_output(const char *verb, const char *out)
 {
-    return out ? SH_OK : sh_fail(SH_E_USAGE, "sherd ckpt %s: where to? give -o FOLDER", verb);
+    return out ? SH_OK : sh_fail(SH_E_USAGE, "sherd ckpt %s: where should it go? give -o FOLDER", verb);
 }
 
-/* The options as the keys that they stand for, which check them. */
+/* The options as the keys that they stand for, so that the configuration checks them. */
 enum { OVERRIDES = 4 };
 static int list_overrides(const struct sh_cmd_args *args, char *out[OVERRIDES])
 {
@@ -44,12 +44,12 @@ static int list_overrides(const struct sh_cmd_args *args, char *out[OVERRIDES])
     return n;
 }
 
-/* The model is the file's; verify is not, which the file keeps of its own save. */
+/* The model comes from the file, but verify does not: the file records how its own save was verified. */
 static sh_rc read_config(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta,
                          struct sh_config *cfg)
 {
     char *overrides[OVERRIDES], *name = sh_strfmt("%s (its configuration)", file);
-    /* Overrides are freed below whatever happens in between. */
+    /* The overrides are freed below, whatever happens in between. */
     int n = list_overrides(args, overrides);
     sh_rc rc = sh_config_parse(meta->config, strlen(meta->config), name, n, (const char *const *)overrides, cfg);
 
@@ -61,9 +61,9 @@ static sh_rc read_config(const struct sh_cmd_args *args, const char *file, const
     return rc;
 }
 
-/* What --hf gives, or what the checkpoint keeps of the folder that the model is from. */
+/* What --hf gives, or what the checkpoint records about the folder from which the model came. */
 struct beside {
-    char *hash, *hf_config; /* of the notes */
+    char *hash, *hf_config; /* from the notes */
     char *tokenizer;        /* folder */
 };
 
@@ -76,12 +76,12 @@ static void find_beside(const char *source, const struct sh_ckpt_meta *meta, con
     b->tokenizer = b->hash ? sh_run_tokenizer_folder(name, b->hash) : NULL;
     if (!source && b->hash && !b->tokenizer && strcmp(b->hash, name) != 0)
         sh_log_warn(
-            "the folder gets no tokenizer: that of the checkpoint, %s, is not there or has changed; --hf DIR names "
+            "the folder gets no tokenizer: that of the checkpoint, %s, does not exist or has changed; --hf DIR names "
             "another folder that has it",
             name);
 }
 
-/* The tensors of a model, as its program declares them. */
+/* List the tensors of a model, as its program declares them. */
 static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
 {
     for (int i = 0; i < p->n_params; i++) {
@@ -94,7 +94,7 @@ static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
     }
 }
 
-/* The word decides which numbers the adapters are added to, so that another one is refused here. */
+/* The word decides which weights the adapters are added to, so an unknown word is refused here. */
 static sh_rc check_merge_base(const char *form, bool merges)
 {
     if (!form)
@@ -102,11 +102,11 @@ static sh_rc check_merge_base(const char *form, bool merges)
     if (!merges)
         return sh_fail(SH_E_USAGE, "sherd ckpt export: --merge-base has no effect without --merge");
     if (strcmp(form, "none") && strcmp(form, "nf4"))
-        return sh_fail(SH_E_USAGE, "sherd ckpt export: --merge-base is none or nf4, as lora.quantize_base");
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --merge-base is none or nf4, like lora.quantize_base");
     return SH_OK;
 }
 
-/* What the file holds, and what of it is asked for, go together. *base: what the file says of its own. */
+/* Check that the request matches what the file holds. *base: the base that the file names. */
 static sh_rc check_request(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta,
                            char **base)
 {
@@ -114,7 +114,7 @@ static sh_rc check_request(const struct sh_cmd_args *args, const char *file, con
     uint64_t sum;
 
     if (adapter && (merge || option(args, "-o")))
-        return sh_fail(SH_E_USAGE, "sherd ckpt export: --adapter DIR writes adapters alone; leave out %s",
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --adapter DIR writes only adapters; leave out %s",
                        merge ? "--merge" : "-o");
     if (meta->base[0] && !adapter && !merge)
         return sh_fail(SH_E_USAGE,
@@ -129,7 +129,8 @@ static sh_rc check_request(const struct sh_cmd_args *args, const char *file, con
     return meta->base[0] ? sh_ckpt_base_read(file, meta->base, &sum, base) : SH_OK;
 }
 
-/* The tensors that a run packs, by the pass that it has. It ran, so that the pass refuses nothing. */
+/* Mark the tensors that a run packs, by the pass that the run uses. The run was accepted, so the pass refuses
+ * nothing. */
 static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch *batch, const struct sh_ckpt_tensor *t,
                         int n, bool *packed)
 {
@@ -145,7 +146,7 @@ static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch
     sh_program_destroy(p);
 }
 
-/* --base: a folder of a model; else a checkpoint, or a folder of them. *path is freed by the caller. */
+/* --base is the folder of a model, a checkpoint, or a folder of checkpoints. The caller frees *path. */
 static sh_rc find_base(const char *given, char **path)
 {
     if (sh_st_has_weights(given)) {
@@ -155,7 +156,7 @@ static sh_rc find_base(const char *given, char **path)
     return sh_newest_find(given, path);
 }
 
-/* The tensors come from a program of one sequence: it declares them without any data. */
+/* The tensors come from a program for one sequence: it declares them without any data. */
 static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
 {
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
@@ -181,7 +182,7 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
     return rc;
 }
 
-/* All that may be refused is asked for first; writing a model may take long. */
+/* Everything that may be refused is checked first; writing a model may take long. */
 static sh_rc export(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, const char *out)
 {
     const char *source = option(args, "--hf"), *base = option(args, "--base"),
@@ -216,7 +217,7 @@ out:
     return rc;
 }
 
-/* Prints the folder, so that a script can take it from there. */
+/* Prints the folder, so that a script can use it. */
 sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
 {
     const char *adapter = option(args, "--adapter"), *out = adapter ? adapter : option(args, "-o");
@@ -234,7 +235,8 @@ sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
 
 /* ---- import ---- */
 
-/* Where it is from, and what an export and the tokenizer's users need of that folder. */
+/* The notes of the checkpoint: its origin, and what exports and users of the tokenizer need to know about that
+ * folder. */
 static sh_rc list_notes(struct sh_config *cfg, char **notes)
 {
     char hash[SH_RUN_HASH] = "", *hf_config = NULL, *kept;
@@ -247,7 +249,7 @@ static sh_rc list_notes(struct sh_config *cfg, char **notes)
     return SH_OK;
 }
 
-/* The moments of the new checkpoint are zero, as at the first step. */
+/* The new checkpoint has zero moments, as before the first step. */
 static sh_rc import(const char *from, const char *folder, const struct sh_hf_import_options *options,
                     struct sh_config *cfg, const struct sh_program *p)
 {
@@ -272,7 +274,7 @@ out:
     return rc;
 }
 
-/* The folder's own configuration says the model, by the same key as in a run; nothing else of a configuration is
+/* The folder's own configuration gives the model, by the same key as in a run; no other part of a configuration is
  * needed. */
 sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust)
 {

@@ -1,9 +1,10 @@
-/* Completion for bash and zsh, from the tables of commands, options and keys. The keys are printed by sh_config_help(). */
+/* Completion for bash and zsh, from the tables of commands, options and keys. The keys are printed by
+ * sh_config_help(). */
 #include "src/cmd/cmd.h"
 
 #include <string.h>
 
-/* Verbs of a command, such as the info, verify and so on of ckpt: the lower-case words that its arguments may begin with. */
+/* The verbs of a command, such as info and verify of ckpt: the lower-case words with which its arguments may begin. */
 static void print_verbs(FILE *out, const char *arguments)
 {
     for (const char *word = arguments; *word; word += strcspn(word, "|"), word += *word == '|') {
@@ -25,7 +26,7 @@ static void print_positional(FILE *out, const struct sh_cmd *c)
             fprintf(out, " %s", other->name);
 }
 
-/* A word for each thing that may stand there; a value of an option is completed as a file, as most of them are. */
+/* All words that are possible in each position. The value of an option is completed as a file name, since most are. */
 static void bash_command(FILE *out, const struct sh_cmd *c)
 {
     fprintf(out, "    %s)\n        words='", c->name);
@@ -101,7 +102,8 @@ void sh_cmd_complete_bash(FILE *out)
     fputs(bash_end, out);
 }
 
-/* Text within single quotes of the shell, where _arguments and _describe take colons and brackets for their own. */
+/* Text within single quotes of the shell. Colons and brackets are escaped, because _arguments and _describe use them
+ * themselves. */
 static void zsh_text(FILE *out, const char *text)
 {
     for (; *text; text++) {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether a folder of transformers stands for the configuration: then none is given, and the last word is a key too. */
+/* Whether a folder of transformers replaces the configuration: then the last word is a key too. */
 static bool is_left_out(const struct sh_cmd_args *args)
 {
     char *path;
@@ -18,7 +18,7 @@ static bool is_left_out(const struct sh_cmd_args *args)
     return false;
 }
 
-/* The configuration is the last word before the overrides; what stands between it and the verb are keys. */
+/* The configuration is the last word before the overrides; the words between it and the verb are keys. */
 static struct sh_cmd_args configuration_of(const struct sh_cmd_args *args, int *n_keys)
 {
     struct sh_cmd_args rest = *args;
@@ -32,7 +32,7 @@ static struct sh_cmd_args configuration_of(const struct sh_cmd_args *args, int *
     return rest;
 }
 
-/* All values before the first is printed, so that a script gets all of them or none. */
+/* All values are found before the first is printed, so that a script gets all of them or none. */
 static sh_rc get(const struct sh_cmd_args *args)
 {
     char *values[SH_CMD_MAX_ARGS] = {NULL};
@@ -54,7 +54,7 @@ out:
     return rc;
 }
 
-/* Names only, without the values: `get` prints those, resolved. */
+/* Only names, without values: `get` prints those, resolved. */
 static sh_rc given(const struct sh_cmd_args *args)
 {
     char *path;
@@ -62,7 +62,7 @@ static sh_rc given(const struct sh_cmd_args *args)
 
     if (args->n_positional != 2)
         return sh_fail(SH_E_USAGE, "sherd config given: usage: sherd config given CONFIG");
-    /* An example by its name, too. */
+    /* May also be the name of an example. */
     SH_TRY(sh_cmd_find_config(args->positional[1], &path));
     rc = sh_config_given(path, args->n_overrides, args->overrides, stdout);
     free(path);
@@ -75,11 +75,11 @@ sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     const char *verb = args->n_positional ? args->positional[0] : "";
 
     (void)cmd;
-    /* Verbs are positional, so that options stay those of the configuration. */
+    /* Verbs are positional, so that all options belong to the configuration. */
     if (!strcmp(verb, "get"))
         return get(args);
     if (!strcmp(verb, "given"))
         return given(args);
-    return sh_fail(SH_E_USAGE, "sherd config: there are get and given%s%s; see sherd config --help",
-                   verb[0] ? ", no " : "", verb);
+    return sh_fail(SH_E_USAGE, "sherd config: expected get or given%s%s; see sherd config --help",
+                   verb[0] ? ", not " : "", verb);
 }

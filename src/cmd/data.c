@@ -1,5 +1,5 @@
-/* `sherd data`: what is in files of documents, how long they are, how full sequences get, and the text of some; of a
- * stream of tokens, the text of its sequences. */
+/* `sherd data`: shows what is in document files: how long documents are, how full sequences get, and the text of some;
+ * for a stream of tokens, the text of its sequences. */
 #include "src/cmd/cmd.h"
 
 #include "io/data/documents.h"
@@ -26,14 +26,14 @@ static sh_rc lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
     return sh_documents_lengths(set, first, n, tokens);
 }
 
-/* qsort()'s form. */
+/* For qsort(). */
 static int ascending(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
 }
 
-/* In the words of the keys. */
+/* The words are those of the keys. */
 static sh_rc take_packing(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct look *l)
 {
     static const char *const words[] = {"raise", "truncate", "drop", "split"};
@@ -54,7 +54,7 @@ static sh_rc take_packing(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
                : SH_OK;
 }
 
-/* A file without a header does not say how many bytes a token has; the words of the tokenizer do. */
+/* A file without a header does not say how many bytes a token has; the vocabulary of the tokenizer does. */
 static sh_rc take_token_type(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct look *l)
 {
     const char *type = sh_cmd_option(cmd, args, "--token-type");
@@ -69,7 +69,7 @@ static sh_rc take_token_type(const struct sh_cmd *cmd, const struct sh_cmd_args 
     return SH_OK;
 }
 
-/* A tokenizer must be that of the file, or its text would be another one. */
+/* The tokenizer must be that of the file; otherwise the text would be wrong. */
 static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct look *l)
 {
     const char *tokenizer = sh_cmd_option(cmd, args, "--tokenizer");
@@ -87,7 +87,7 @@ static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return take_token_type(cmd, args, l);
 }
 
-/* Counts of all files of the pattern together; the tokenizer is that of the first. */
+/* Counts for all files of the pattern together; the tokenizer is that of the first file. */
 static void print_files(const struct look *l)
 {
     const struct sh_data_file *f = &l->set.file[0];
@@ -120,7 +120,7 @@ out:
     return rc;
 }
 
-/* One line for each way. */
+/* One line for each way of packing. */
 static sh_rc print_fill(const struct look *l, enum sh_cfg_packing packing, const char *name)
 {
     char rows[SH_STR_SHORT];
@@ -138,7 +138,7 @@ static sh_rc print_fill(const struct look *l, enum sh_cfg_packing packing, const
     return SH_OK;
 }
 
-/* All of it, whatever a sequence holds. */
+/* The whole document, even if it is longer than a sequence. */
 static sh_rc print_document(const struct look *l, int64_t d)
 {
     struct sh_piece piece = {.document = d};
@@ -168,7 +168,7 @@ out:
     return rc;
 }
 
-/* One sample of training: as many tokens as a sequence has, and the target of the last one. */
+/* One training sample: the tokens of a sequence, and the target of the last one. */
 static sh_rc print_sequence(const struct look *l, int64_t w)
 {
     size_t n = (size_t)l->opt.seq_len + 1;
@@ -187,12 +187,11 @@ out:
     return rc;
 }
 
-/* What belongs to documents is refused, since nothing here would act by it. */
+/* Options for documents are refused, since they would have no effect here. */
 static sh_rc look_at_stream(const struct look *l)
 {
     if (l->excess)
-        return sh_fail(SH_E_USAGE, "sherd data: --excess is for documents, which %s has not; leave it out",
-                       l->opt.path);
+        return sh_fail(SH_E_USAGE, "sherd data: --excess is for documents, but %s has none; leave it out", l->opt.path);
     if (l->first && l->first >= l->set.windows)
         return sh_fail(SH_E_USAGE, "sherd data: --first %lld, but %s has %lld sequences, counted from 0",
                        (long long)l->first, l->opt.path, (long long)l->set.windows);
@@ -221,7 +220,7 @@ static sh_rc look(struct look *l)
     return SH_OK;
 }
 
-/* What a file that was just written has become: a look at it is worth more than a count. */
+/* Shows the first document of a file that was just written: a look at it is worth more than a count. */
 sh_rc sh_cmd_data_first(const char *path, const char *tokenizer)
 {
     struct look l = {.opt = {.path = path, .seq_len = 1, .vocab_size = INT_MAX, .document_separator = -1}};
@@ -236,7 +235,7 @@ out:
     return rc;
 }
 
-/* One process; nothing of the job's configuration is needed to look at a file. */
+/* One process; looking at a file needs no configuration. */
 sh_rc sh_cmd_data(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct look l = {0};

@@ -1,11 +1,11 @@
-/* `sherd doctor`: checks of nodes before a job. It needs no configuration; with one, the checks are of that job. */
+/* `sherd doctor`: checks nodes before a job. It needs no configuration; with one, it checks for that job. */
 #include "src/cmd/cmd.h"
 
 #include "src/doctor/doctor.h"
 
 #include <string.h>
 
-/* Whether the arguments say anything of a model. */
+/* Whether the arguments say anything about a model. */
 static bool names_model(const struct sh_cmd_args *args)
 {
     for (int i = 0; i < args->n_overrides; i++)
@@ -14,7 +14,7 @@ static bool names_model(const struct sh_cmd_args *args)
     return false;
 }
 
-/* Those who look after nodes may have neither model nor data: a small model stands in, and no data is a note. */
+/* Administrators of nodes may have neither model nor data: a small model stands in, and missing data is only a note. */
 static sh_rc configure(const struct sh_cmd_args *args, struct sh_config *cfg)
 {
     const char *words[SH_CMD_MAX_ARGS + 1] = {"model.name=debug"};
@@ -27,7 +27,7 @@ static sh_rc configure(const struct sh_cmd_args *args, struct sh_config *cfg)
     return sh_config_load(NULL, args->n_overrides + 1, words, cfg);
 }
 
-/* Collective. The configuration is agreed on first: a rank that cannot read it would leave the others waiting. */
+/* Collective. The ranks agree on the configuration first: a rank that cannot read it would leave the others waiting. */
 sh_rc sh_cmd_doctor(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const struct sh_doctor_report_request report = {.path = sh_cmd_option(cmd, args, "--report"),

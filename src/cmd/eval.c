@@ -1,4 +1,4 @@
-/* `sherd eval`: the loss of a checkpoint on a text; requests, choices and texts of files are in eval_task.c. */
+/* `sherd eval`: the loss of a checkpoint on a token file; requests, choices and texts are in eval_task.c. */
 #include "src/cmd/cmd.h"
 
 #include "src/run/feed.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Options that go with texts of a file only. */
+/* Refuse options that only go with the texts of a file. */
 static sh_rc not_of_tasks(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     static const char *const options[] = {"-o", "--batch", "--context", "--tokenizer"};
@@ -19,7 +19,7 @@ static sh_rc not_of_tasks(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return SH_OK;
 }
 
-/* Local; the caller agrees. --data is the key validation.dataset_path. */
+/* Local; the caller makes the ranks agree. --data is the key validation.dataset_path. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
                        struct sh_config *cfg, int64_t *sequences)
 {
@@ -30,7 +30,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return sh_cmd_whole(cmd, args, "--sequences", 1, INT64_MAX, 0, sequences);
 }
 
-/* Local; the caller agrees. More sequences than there are would count some of them twice. */
+/* Local; the caller makes the ranks agree. More sequences than there are would count some of them twice. */
 static sh_rc open_feed(struct sh_run *run, int64_t sequences, struct sh_feed *feed)
 {
     SH_TRY(sh_feed_open(run, run->cfg.validation.dataset_path, false, feed));
@@ -41,7 +41,7 @@ static sh_rc open_feed(struct sh_run *run, int64_t sequences, struct sh_feed *fe
     return SH_OK;
 }
 
-/* Bits per byte do not depend on the tokenizer, so that models with different ones can be compared. */
+/* Bits per byte do not depend on the tokenizer, so models with different tokenizers can be compared. */
 static void print_result(const struct sh_eval_result *v)
 {
     printf("loss %.6f  perplexity %.3f  bits per token %.4f", v->loss, exp(v->loss), v->loss / log(2.0));

@@ -11,7 +11,7 @@ static const char *const options[] = {
     [SH_TASK_REQUESTS] = "--requests", [SH_TASK_CHOICES] = "--choices", [SH_TASK_TEXT] = "--text"};
 enum { KINDS = sizeof options / sizeof *options };
 
-/* What has to be freed at the end, whatever happened. */
+/* Everything that must be freed at the end, whatever happened. */
 struct eval {
     struct sh_config cfg;
     struct sh_task task;
@@ -29,7 +29,7 @@ bool sh_cmd_eval_is_task(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     return false;
 }
 
-/* Words of the other kind of evaluation are refused and not ignored. */
+/* Options of the other kind of evaluation are refused, not ignored. */
 static sh_rc find_kind(const struct sh_cmd *cmd, const struct sh_cmd_args *args, enum sh_task_kind *kind)
 {
     int given = 0;
@@ -40,7 +40,7 @@ static sh_rc find_kind(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
             given++;
         }
     if (given > 1)
-        return sh_fail(SH_E_USAGE, "sherd eval: one of --requests, --choices and --text at a time");
+        return sh_fail(SH_E_USAGE, "sherd eval: give only one of --requests, --choices and --text");
     if (sh_cmd_option(cmd, args, "--data") || sh_cmd_option(cmd, args, "--sequences"))
         return sh_fail(SH_E_USAGE, "sherd eval: --data and --sequences do not go with %s", options[*kind]);
     if (*kind == SH_TASK_TEXT && sh_cmd_option(cmd, args, "-o"))
@@ -48,7 +48,7 @@ static sh_rc find_kind(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return SH_OK;
 }
 
-/* Local; the caller agrees. A file of llm.c needs no tokenizer. */
+/* Local; the caller makes the ranks agree. A file of llm.c needs no tokenizer. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint, struct eval *e)
 {
     enum sh_task_kind kind = SH_TASK_REQUESTS;
@@ -66,7 +66,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return SH_OK;
 }
 
-/* Requests are lines; of choices they are asked for. */
+/* Requests always give lines of output; choices only if -o is given. */
 static sh_rc open_output(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct eval *e)
 {
     const char *path = sh_cmd_option(cmd, args, "-o");
@@ -93,7 +93,7 @@ sh_rc sh_cmd_eval_task(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     SH_TRY_OUT(sh_run_score(run, e.task.score, e.task.n_scores));
     SH_TRY_OUT(sh_agree(run->mesh->rank == 0 ? sh_task_print(&e.task, e.output.out) : SH_OK));
 out:
-    /* Also on failure: the file is then abandoned, and nothing half done stays. */
+    /* Also on failure: the file is then abandoned, so no partial output remains. */
     rc = sh_agree(sh_cmd_output_close(&e.output, rc));
     sh_run_close(run);
     sh_tokenizer_close(e.tok);

@@ -1,5 +1,5 @@
-/* Where a CONFIG may be the name of an example: `sherd train gpt2-124m`. A path always goes before a name, so that a
- * file of the user is never replaced by an example with the same name. */
+/* A CONFIG may be the name of an example: `sherd train gpt2-124m`. A path always takes precedence over a name, so that
+ * an example never replaces a user's file of the same name. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/file.h"
@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A list of names that is cut is better than a message of pages. */
+/* A truncated list of names is better than a message of several pages. */
 enum { PATH_BYTES = 4096, NAMES_BYTES = 512 };
 
-/* Whatever it is: who opens it says whether it can be read. */
+/* Whether there is anything at the path: whether it can be read shows when it is opened. */
 static bool exists(const char *path)
 {
     struct stat s;
@@ -30,7 +30,7 @@ static bool is_folder(const char *path)
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
-/* The folder of the running program, "" where /proc does not say. */
+/* The folder of the running program, "" if /proc does not tell. */
 static void program_folder(char out[PATH_BYTES])
 {
     ssize_t n = readlink("/proc/self/exe", out, PATH_BYTES - 1);
@@ -40,7 +40,8 @@ static void program_folder(char out[PATH_BYTES])
         *strrchr(out, '/') = '\0';
 }
 
-/* Without the ".." of the ways to it: messages name files in it. Takes `folder`, and gives one for it. */
+/* The folder without "..", because messages name files in it. Takes ownership of `folder` and returns a string in its
+ * place. */
 static char *tidy(char *folder)
 {
     char *whole = realpath(folder, NULL);
@@ -51,7 +52,8 @@ static char *tidy(char *folder)
     return whole;
 }
 
-/* A program in its build tree takes those of the source; one whose tree was moved as a whole, those that moved with it. */
+/* A program in its build tree uses the examples of the source; one whose installation was moved as a whole uses those
+ * that moved with it. */
 static char *find_folder(void)
 {
     char here[PATH_BYTES], build[PATH_BYTES], *moved;
@@ -94,7 +96,7 @@ static void list_names(const char *folder, char out[NAMES_BYTES])
     free(found);
 }
 
-/* *path is the caller's, NULL after a failure. */
+/* The caller frees *path; it is NULL after a failure. */
 sh_rc sh_cmd_find_config(const char *given, char **path)
 {
     char *folder, *file, names[NAMES_BYTES];
@@ -103,7 +105,7 @@ sh_rc sh_cmd_find_config(const char *given, char **path)
 
     *path = sh_strdup(given);
     if (!is_folder(given) && (exists(given) || strchr(given, '/')))
-        return SH_OK; /* a file, or what can only be one: who opens it says what is wrong */
+        return SH_OK; /* a file, or a path that can only be one: opening it will report what is wrong */
     folder = find_folder();
     file = sh_strfmt("%s/%s%s", folder, given, has_end ? "" : ".yaml");
     list_names(folder, names);

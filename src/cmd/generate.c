@@ -1,5 +1,5 @@
-/* `sherd generate`: a model continues a prompt, a file of prompts, or chats. All that can be refused without the
- * model (options, prompts, the tokenizer) is refused before it is loaded, which may take minutes. */
+/* `sherd generate`: a model continues a prompt, a file of prompts, or chats. Everything that can be checked without the
+ * model (options, prompts, the tokenizer) is checked before it is loaded, which may take minutes. */
 #include "src/cmd/cmd.h"
 
 #include "io/token/chat.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What has to be closed at the end, also after a failure on the way. */
+/* Everything that must be closed at the end, also after a failure. */
 struct generate {
     struct sh_config cfg;
     struct sh_generate g;
@@ -18,7 +18,8 @@ struct generate {
     struct sh_cmd_output output; /* with a file of prompts */
 };
 
-/* resident: each rank has the whole model and prompts of its own; shard: ranks share one; auto decides by memory. */
+/* resident: each rank has the whole model and its own prompts; shard: the ranks share one model; auto decides by
+ * memory. */
 static sh_rc read_parallel(const struct sh_cmd *cmd, const struct sh_cmd_args *args, enum sh_parallel *parallel)
 {
     static const char *const names[] = {
@@ -34,7 +35,7 @@ static sh_rc read_parallel(const struct sh_cmd *cmd, const struct sh_cmd_args *a
                  : SH_OK;
 }
 
-/* Defaults that give readable text: temperature 0.8, the 40 likeliest tokens. */
+/* The defaults give readable text: temperature 0.8, the 40 likeliest tokens. */
 static sh_rc read_sampling(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_sampling *s)
 {
     int64_t top_k, seed;
@@ -49,7 +50,7 @@ static sh_rc read_sampling(const struct sh_cmd *cmd, const struct sh_cmd_args *a
     return SH_OK;
 }
 
-/* --context 0: as many positions as the model has, or fewer where prompts and answers are shorter. */
+/* --context 0: as many positions as the model has, or fewer if prompts and answers are shorter. */
 static sh_rc read_sizes(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_generate *g)
 {
     int64_t tokens, rows, positions;
@@ -63,7 +64,7 @@ static sh_rc read_sizes(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     return SH_OK;
 }
 
-/* Which words go together. */
+/* Checks which options go together. */
 static sh_rc check_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     static const char *const ways[] = {"--prompt", "--prompts", "--messages"};
@@ -71,7 +72,7 @@ static sh_rc check_words(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
 
     for (int i = 0; i < 3; i++) {
         if (first && sh_cmd_option(cmd, args, ways[i]))
-            return sh_fail(SH_E_USAGE, "sherd generate: %s and %s are given both", first, ways[i]);
+            return sh_fail(SH_E_USAGE, "sherd generate: give only one of %s and %s", first, ways[i]);
         first = sh_cmd_option(cmd, args, ways[i]) ? ways[i] : first;
     }
     if ((!first || !strcmp(first, "--prompt")) &&
@@ -83,7 +84,7 @@ static sh_rc check_words(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     return SH_OK;
 }
 
-/* A prompt of one newline stands for "no prompt", since a model needs a token to start from. */
+/* Without a prompt, a single newline is the prompt, since a model needs a token to start from. */
 static sh_rc read_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_prompts *out)
 {
     const char *prompt = sh_cmd_option(cmd, args, "--prompt"), *file = sh_cmd_option(cmd, args, "--prompts");
@@ -96,7 +97,8 @@ static sh_rc read_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return SH_OK;
 }
 
-/* The token that ends an assistant's message in the template ends an answer, whatever the model's folder names. */
+/* The token that ends an assistant's message in the template ends an answer, whatever end token the model's folder
+ * names. */
 static sh_rc encode_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct generate *g)
 {
     const struct sh_template *template;
@@ -110,7 +112,7 @@ static sh_rc encode_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *
     return sh_prompts_render(g->tok, template, sh_cmd_option(cmd, args, "--special-in-text") != NULL, &g->prompts);
 }
 
-/* Positions past those that the model has are no rows of its tables. */
+/* The tables of the model have no rows for further positions. */
 static sh_rc check_context(const struct generate *g)
 {
     if (g->g.positions > g->cfg.model.max_seq_len)
@@ -119,7 +121,7 @@ static sh_rc check_context(const struct generate *g)
     return SH_OK;
 }
 
-/* Local; the caller agrees. Options first, since they are the cheaper mistake. */
+/* Local; the caller makes the ranks agree. Options come first: they are the cheapest to check. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
                        struct generate *g)
 {

@@ -1,5 +1,5 @@
 /* The help as text, man page and Markdown, all from the tables of commands, options and keys: there is no second list
- * that could differ. */
+ * that could diverge. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/str.h"
@@ -9,7 +9,7 @@
 
 enum { WIDTH = 80, INDENT = 6, OPTION_INDENT = 29 };
 
-/* Help texts of options begin at one column; a long name pushes its own line only. */
+/* The help texts of options start at the same column; a long name shifts only its own line. */
 static void print_option(FILE *out, const struct sh_cmd_option *o)
 {
     int column = fprintf(out, "%*s%s%s%s ", INDENT, "", o->name, o->value ? " " : "", o->value ? o->value : "");
@@ -17,7 +17,7 @@ static void print_option(FILE *out, const struct sh_cmd_option *o)
     sh_str_wrap(out, WIDTH, column, OPTION_INDENT, o->help);
 }
 
-/* One command: its line, its summary, its options. */
+/* One command: its usage line, its summary, its options. */
 void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
 {
     fprintf(out, "  sherd %s%s%s%s\n", c->name, c->arguments[0] ? " " : "", c->arguments,
@@ -29,10 +29,10 @@ void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
 
 /* The numbers are those of sh_rc; one text for --help and the man page. */
 #define EXIT_STATUS                                                                                                    \
-    "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 7 replicas differ, 70 a bug of Sherd, 75 stopped " \
+    "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 7 replicas differ, 70 a bug in Sherd, 75 stopped " \
     "on request: run the same command to resume."
 
-/* 80 columns, the width of a terminal of old. */
+/* 80 columns, the width of a classic terminal. */
 static void help_text(FILE *out)
 {
     fputs("Sherd trains language models with sharded data parallelism over MPI.\n\n"
@@ -45,18 +45,18 @@ static void help_text(FILE *out)
     sh_str_wrap(out, WIDTH, 0, 0, "Exit status: " EXIT_STATUS);
 }
 
-/* What is said nowhere else in the tables. */
+/* Sections of the man page that the tables do not cover. */
 static const char more_roff[] =
     ".SH ENVIRONMENT\n"
-    ".TP\n.B SHERD_END_TIME\nThe end of the job, in seconds since 1970; without it SLURM_JOB_END_TIME. Training saves and "
-    "stops before it; see job.stop_before_limit_seconds.\n"
+    ".TP\n.B SHERD_END_TIME\nThe end of the job, in seconds since 1970; if unset, SLURM_JOB_END_TIME. Training saves "
+    "and stops before it; see job.stop_before_limit_seconds.\n"
     ".SH FILES\nBelow job.dump_folder, ./outputs by default:\n"
     ".TP\n.B config.yaml\nall keys of the run, resolved\n"
     ".TP\n.B metrics.jsonl\none JSON object per step, validation, checkpoint and start\n"
     ".TP\n.B checkpoint/step\\-*.h5\ncheckpoints, HDF5\n"
-    ".TP\n.B progress.json\nhow far the run has come, and how and why it ended\n"
-    ".SH SIGNALS\nSIGINT, SIGTERM and SIGUSR1 make training save and end with status 75. Under mpirun, whose own status is 1 "
-    "then, progress.json has it.\n"
+    ".TP\n.B progress.json\nhow far the run got, and how and why it ended\n"
+    ".SH SIGNALS\nSIGINT, SIGTERM and SIGUSR1 make training save and exit with status 75. mpirun itself then exits with "
+    "1; progress.json has the 75.\n"
     ".SH EXAMPLES\n.nf\n"
     "sherd tokenize book.txt \\-o train.bin \\-\\-val val.bin\n"
     "mpirun \\-n 2 sherd train gpt2\\-bytes\n"
@@ -84,7 +84,7 @@ static void help_roff(FILE *out)
     fputs(more_roff, out);
 }
 
-/* For the documentation, which is made of this output. */
+/* For the documentation, which is generated from this output. */
 static void help_markdown(FILE *out)
 {
     for (const struct sh_cmd *c = sh_commands; c->name; c++) {
@@ -125,7 +125,7 @@ static sh_rc find_form(const char *name, enum sh_config_help *form)
                 : SH_OK;
 }
 
-/* `sherd help train`, for those who write it so; it is `sherd train --help`. */
+/* `sherd help train`, another way to write `sherd train --help`. */
 static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const struct sh_cmd *one = sh_cmd_find(args->positional[0]);
@@ -135,7 +135,7 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     /* Refused rather than ignored. */
     if (sh_cmd_option(cmd, args, "--format") || sh_cmd_option(cmd, args, "--config") ||
         sh_cmd_option(cmd, args, "--machine"))
-        return sh_fail(SH_E_USAGE, "sherd help: --format and --config are for all of the help, not for %s alone",
+        return sh_fail(SH_E_USAGE, "sherd help: --format and --config apply to the whole help, not to %s alone",
                        args->positional[0]);
     if (!one)
         return sh_cmd_unknown(args->positional[0]);
@@ -156,7 +156,7 @@ sh_rc sh_cmd_unknown(const char *word)
                    near ? near : "");
 }
 
-/* The keys of machine files; of one machine its figures. */
+/* The keys of machine files or, for one machine, its figures. */
 static sh_rc help_of_machine(const char *name)
 {
     struct sh_machine m;

@@ -1,4 +1,5 @@
-/* A file that rank 0 writes for the job, and that appears when it is complete; and files that all ranks read. */
+/* A file that rank 0 writes for the job and that appears once it is complete; and a check of files that all ranks
+ * read. */
 #include "src/cmd/cmd.h"
 
 #include "src/mesh/mesh.h"
@@ -7,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The stream has a descriptor of its own (dup), so that it can be closed, with its errors, before the file is
+/* The stream has its own descriptor (dup), so that it can be closed, and its errors seen, before the file is
  * committed. */
 sh_rc sh_cmd_output_open(const char *path, struct sh_cmd_output *o)
 {
@@ -27,7 +28,7 @@ sh_rc sh_cmd_output_open(const char *path, struct sh_cmd_output *o)
     return o->out ? SH_OK : sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
 }
 
-/* Ranks that differ would not fail, but compute nonsense together or wait for ever. */
+/* Ranks with different inputs would not fail, but compute nonsense together or wait forever. */
 sh_rc sh_cmd_same_on_all(const char *what, uint64_t hash)
 {
     bool same = sh_mesh_same(hash);
@@ -37,7 +38,7 @@ sh_rc sh_cmd_same_on_all(const char *what, uint64_t hash)
              : sh_fail(SH_E_DATA, "the ranks have read different %s; give a file that is the same on all nodes", what));
 }
 
-/* What is still in the stream may find the disk full. */
+/* Data still in the stream may find the disk full. */
 sh_rc sh_cmd_output_close(struct sh_cmd_output *o, sh_rc rc)
 {
     bool full = o->out && o->out != stdout && fclose(o->out) != 0;

@@ -1,6 +1,6 @@
-/* `sherd plan`: builds the program that a rank of such a job would run, and prints what is in it. No MPI and no
- * launcher: a plan of 512 ranks is made by one process. Every figure is read from the program, so that it cannot differ
- * from the run. */
+/* `sherd plan`: builds the program that a rank of such a job would run, and prints what is in it. It needs no MPI and
+ * no launcher: one process makes a plan of 512 ranks. Every figure is read from the program, so it cannot differ from
+ * the run. */
 #include "src/cmd/plan.h"
 
 #include "src/base/mem.h"
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From the program, because 0 in the configuration leaves the choice to the device. */
+/* Read from the program, because 0 in the configuration leaves the choice to Sherd. */
 static int64_t loss_rows(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_ops; i++)
@@ -27,7 +27,7 @@ static int64_t loss_rows(const struct sh_program *p)
     return 0;
 }
 
-/* First index: compute is bfloat16; second: reduction is bfloat16, which float16 does without. */
+/* First index: compute is bfloat16; second: reduction is bfloat16, which is not allowed with float16. */
 static const char *precision_name(const struct sh_cmd_plan *l)
 {
     static const char *const names[2][2] = {
@@ -39,13 +39,13 @@ static const char *precision_name(const struct sh_cmd_plan *l)
     return names[l->p->act == SH_BF16][l->build.options.reduce == SH_BF16];
 }
 
-/* Only where the table of memory does not have what is usual. */
+/* Named only if the type differs from the usual one. */
 static const char *states_name(const struct sh_cmd_plan *l)
 {
     return l->build.options.state_dtype == SH_BF16 ? ", optimizer state in bfloat16" : "";
 }
 
-/* What the ranks of a node share is in the plan only where it is told which ranks those are. */
+/* The plan covers sharing within a node only if it knows the ranks per node. */
 static const char *missing_nodes(const struct sh_cmd_plan *l)
 {
     bool matters = !l->at.gpu && l->cfg.comm.shared_memory == SH_SHARED_MEMORY_AUTO;
@@ -53,7 +53,7 @@ static const char *missing_nodes(const struct sh_cmd_plan *l)
     return matters && !l->at.ranks_per_node ? "; mesh.ranks_per_node not set: assumes no sharing within a node" : "";
 }
 
-/* The sizes of the model itself, without what a mesh adds to them. */
+/* The sizes of the model itself, without padding and copies that a mesh adds. */
 static void say_model(const struct sh_cmd_plan *l)
 {
     const struct sh_model *m = &l->build.model;
@@ -67,7 +67,7 @@ static void say_model(const struct sh_cmd_plan *l)
         sh_str_count(sh_model_params(m), count));
 }
 
-/* Replicate times shard is what users think in; resharding is told with the strategy. */
+/* Users think in replicate times shard; resharding is printed with the strategy. */
 static void say_mesh(const struct sh_cmd_plan *l)
 {
     const struct sh_mesh_shape *mesh = &l->mesh;
@@ -80,7 +80,7 @@ static void say_mesh(const struct sh_cmd_plan *l)
                    missing_nodes(l));
 }
 
-/* What was decided here and not asked for ends in "to fit", with the limit that decided it. */
+/* A choice that Sherd made itself ends in "to fit" and the limit that decided it. */
 static void say_strategy(const struct sh_cmd_plan *l)
 {
     int inner = sh_group_size(&l->mesh, l->mesh.inner);
@@ -97,8 +97,7 @@ static void say_strategy(const struct sh_cmd_plan *l)
                sh_pass_homes_text(&l->build, homes), fits);
 }
 
-/* sequences = ranks x micro-steps x sequences of a micro-step; a configuration gives some of them, and the rest
- * follows from these. */
+/* sequences = ranks x micro-steps x sequences per micro-step. A configuration gives some of these; the rest follow. */
 static void say_batch(const struct sh_cmd_plan *l)
 {
     int64_t batch = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data));
@@ -111,7 +110,7 @@ static void say_batch(const struct sh_cmd_plan *l)
                sh_str_plural(l->cfg.training.local_batch_size, "sequence", local));
 }
 
-/* What was asked for, and what follows from it: the mesh, the strategy, the batch. */
+/* The request and what follows from it: the mesh, the strategy, the batch. */
 static void print_request(const struct sh_cmd_plan *l)
 {
     struct sh_model_flops f =
@@ -135,13 +134,13 @@ static void print_request(const struct sh_cmd_plan *l)
                (f.matmul + f.attention_full) / 1e9);
 }
 
-/* Blocks of a transformer are alike, so 80 of them become one line. */
+/* The blocks of a transformer are equal, so 80 of them become one line. */
 static bool same_shape(const struct sh_unit *a, const struct sh_unit *b)
 {
     return a->elems == b->elems && a->n_params == b->n_params && a->trainable == b->trainable;
 }
 
-/* Where the units of the same kind continue: after those beside this one. */
+/* The next unit of the same kind: it comes after the unit beside this one, if there is one. */
 static int next_alike(const struct sh_program *p, int i)
 {
     int next = i + 1 < p->n_units && (p->units[i + 1].beside == i || p->units[i].beside != SH_NONE) ? i + 2 : i + 1;
@@ -149,7 +148,7 @@ static int next_alike(const struct sh_program *p, int i)
     return next < p->n_units && same_shape(&p->units[i], &p->units[next]) ? next : SH_NONE;
 }
 
-/* What a rank holds while it computes with the unit: all chunks of the shard group, padding included. */
+/* The bytes that a rank holds while it computes with the unit: all chunks of the shard group, padding included. */
 static int64_t gathered_bytes(const struct sh_cmd_plan *l, const struct sh_unit *u)
 {
     int64_t elems = u->chunk * sh_group_size(&l->mesh, u->shard);
@@ -157,7 +156,7 @@ static int64_t gathered_bytes(const struct sh_cmd_plan *l, const struct sh_unit 
     return u->packed ? sh_nf4_bytes(elems) : elems * sh_dtype_bytes(l->p->act);
 }
 
-/* Units of one shape that follow each other are one line. */
+/* Consecutive units of the same shape are printed as one line. */
 static void print_units(const struct sh_cmd_plan *l)
 {
     const struct sh_program *p = l->p;
@@ -191,7 +190,7 @@ static void print_bytes(const char *name, int64_t bytes)
     printf("  %-34s %20lld  %12s\n", name, (long long)bytes, sh_str_bytes(bytes, text));
 }
 
-/* "(last micro-step, backward layers.31)": what to look at for less. */
+/* "(last micro-step, backward layers.31)": where to look in order to save memory. */
 static void print_peak(const struct sh_cmd_plan *l, struct sh_pass_peak peak)
 {
     printf("\nmemory of this rank%s at the peak", l->at.gpu ? "'s GPU" : "");
@@ -207,7 +206,7 @@ static void print_peak(const struct sh_cmd_plan *l, struct sh_pass_peak peak)
     putchar('\n');
 }
 
-/* Homes, and the copies that saves are written from; all that is pinned, in one arena. */
+/* Offloaded tensors, and the copies from which saves are written: everything pinned, in one arena. */
 static void print_pinned(const struct sh_cmd_plan *l, int tier)
 {
     static const struct {
@@ -232,7 +231,7 @@ static void print_pinned(const struct sh_cmd_plan *l, int tier)
            moves.write_rate / 1e9, moves.seconds);
 }
 
-/* What the arena is beside: on a GPU of the card, else of the node. */
+/* Memory besides the arena: on the card for a GPU, else on the node. */
 static void print_beside(const struct sh_cmd_plan *l)
 {
     int host = sh_program_host_tier(l->p);
@@ -251,7 +250,7 @@ static void print_beside(const struct sh_cmd_plan *l)
         print_pinned(l, host);
 }
 
-/* Each kind at the moment when the sum of all is highest; what is left over to the arena are gaps. */
+/* Each kind at the moment when the sum of all is highest; the difference to the arena is gaps. */
 static void print_memory(const struct sh_cmd_plan *l)
 {
     int64_t bytes[SH_MEM_KINDS], sum = 0;
@@ -276,7 +275,7 @@ static void print_memory(const struct sh_cmd_plan *l)
         puts("  halves: a float32 master is a bfloat16, which is gathered, and 16 more bits");
 }
 
-/* Of a whole step. */
+/* The traffic of a whole step. */
 struct traffic {
     long long calls;
     double bytes; /* received by this rank */
@@ -287,7 +286,7 @@ static double received(const struct sh_cmd_plan *l, const struct sh_op *op)
     return sh_coll_received(op->kind, sh_group_size(&l->mesh, op->attr.group), sh_coll_whole(l->p, op));
 }
 
-/* repeat counts how often a step runs the section; init and evaluation have 0 and add nothing. */
+/* `repeat` counts how often a step runs the section; init and evaluation have 0 and add nothing. */
 static void add_section(const struct sh_cmd_plan *l, const struct sh_section *s, enum sh_op_kind kind, sh_group group,
                         struct traffic *sum)
 {
@@ -301,7 +300,7 @@ static void add_section(const struct sh_cmd_plan *l, const struct sh_section *s,
     }
 }
 
-/* One line for a kind and a group; false when it does not occur. */
+/* One line for a kind and a group; false if there are no such collectives. */
 static bool print_traffic(const struct sh_cmd_plan *l, enum sh_op_kind kind, const struct sh_group_use *use)
 {
     struct traffic sum = {0};
@@ -329,7 +328,7 @@ static void print_collectives(const struct sh_cmd_plan *l)
         puts("  none: one rank");
 }
 
-/* As sh_run_open() chooses them, with this machine for the node; threads decide how much scratch memory there is. */
+/* Chosen like sh_run_open() does, with this machine in place of the node; threads determine the scratch memory. */
 static int threads_of_rank(const struct sh_cmd_plan *l)
 {
     int node = l->at.ranks_per_node ? l->at.ranks_per_node : l->at.world;
@@ -337,7 +336,7 @@ static int threads_of_rank(const struct sh_cmd_plan *l)
     return l->cfg.training.threads ? l->cfg.training.threads : sh_device_threads(node);
 }
 
-/* Both sizes of the mesh say how many ranks there are. */
+/* The two sizes of the mesh together give the number of ranks. */
 static int64_t ranks_of(const struct sh_config *cfg)
 {
     if (cfg->mesh.ranks)
@@ -345,7 +344,7 @@ static int64_t ranks_of(const struct sh_config *cfg)
     return cfg->mesh.shard > 0 && cfg->mesh.replicate > 0 ? (int64_t)cfg->mesh.shard * cfg->mesh.replicate : 1;
 }
 
-/* One size alone does not say how many ranks there are. It is refused here: nobody asked for a job of one rank. */
+/* One size alone does not give the number of ranks. It is refused: nobody asked for a job of one rank. */
 static sh_rc check_ranks_said(const struct sh_config *cfg, bool searched)
 {
     bool shard = cfg->mesh.shard > 1, replicate = cfg->mesh.replicate > 1;
@@ -357,7 +356,7 @@ static sh_rc check_ranks_said(const struct sh_config *cfg, bool searched)
         shard ? "shard" : "replicate", shard ? cfg->mesh.shard : cfg->mesh.replicate, shard ? "replicate" : "shard");
 }
 
-/* The machine decides on the device, where the configuration leaves it open, and on the ranks of a node. */
+/* The machine decides the device, if the configuration leaves it open, and the ranks per node. */
 static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
 {
     struct sh_config *cfg = &l->cfg;
@@ -368,13 +367,13 @@ static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
     if (cfg->training.device == SH_DEVICE_AUTO)
         cfg->training.device = sh_machine_is_gpu(&l->machine) ? SH_DEVICE_CUDA : SH_DEVICE_CPU;
     if ((cfg->training.device == SH_DEVICE_CUDA) != sh_machine_is_gpu(&l->machine))
-        return sh_fail(SH_E_USAGE, "training.device=%s, and %s is a machine of %s; leave training.device at auto",
+        return sh_fail(SH_E_USAGE, "training.device=%s, but %s is a machine of %s; leave training.device at auto",
                        cfg->training.device == SH_DEVICE_CUDA ? "cuda" : "cpu", l->machine.name,
                        sh_machine_is_gpu(&l->machine) ? "GPUs" : "CPUs");
-    /* Whoever looks for a number of nodes has not said how many ranks there are. */
+    /* A search for a number of nodes has no number of ranks yet. */
     if (!cfg->mesh.ranks_per_node && ranks_of(cfg) > 1)
         cfg->mesh.ranks_per_node = (int)fmin(l->machine.node.devices, (double)ranks_of(cfg));
-    /* A budget without a limit is the memory of a device. */
+    /* A budget without a limit gets the memory of a device. */
     if (!cfg->memory.limit_bytes && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET)
         cfg->memory.limit_bytes = (int64_t)(l->machine.device.memory_bytes - l->machine.device.reserved_bytes);
     return SH_OK;
@@ -386,7 +385,7 @@ static bool is_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
            sh_cmd_option(cmd, args, "--within");
 }
 
-/* Of the ranks of a node, where the machine says what a node has beside its GPUs. */
+/* Check the pinned memory of the ranks of a node, if the machine gives the host memory. */
 static sh_rc check_pinned(const struct sh_cmd_plan *l)
 {
     char whose[SH_MACHINE_NAME + 32];
@@ -397,7 +396,7 @@ static sh_rc check_pinned(const struct sh_cmd_plan *l)
     return sh_pinned_check(l->p, l->at.ranks_per_node, (int64_t)l->machine.host.memory_bytes, whose);
 }
 
-/* The same calls as sh_run_open() makes, with ranks and nodes from the command line instead of MPI. */
+/* Makes the same calls as sh_run_open(), with ranks and nodes from the command line instead of MPI. */
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l)
 {
     const char *machine = sh_cmd_option(cmd, args, "--machine");
@@ -433,7 +432,8 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     return check_pinned(l);
 }
 
-/* Where they are here; a plan is made without data. Of a plan that was refused nothing is said, and its reason stays. */
+/* Look at the data if they are on this machine; a plan does not need them. Not called for a plan that was refused, so
+ * the reason of the refusal stays. */
 static void look_at_data(const struct sh_cmd_plan *l)
 {
     const char *path = l->cfg.training.dataset_path;
@@ -470,29 +470,29 @@ static void free_plan(struct sh_cmd_plan *l)
     sh_machine_close(&l->machine);
 }
 
-/* Options that only mean something beside another. */
+/* Options that have an effect only with another option. */
 static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     static const char *const planned[] = {"--json", "--trace", "--what-if", "--check", "--show", "--rank"};
     static const char *const priced[] = {"--json", "--trace", "--what-if", "--search", "--tokens", "--within", "--fit"};
 
     if (sh_cmd_option(cmd, args, "--after") && !sh_cmd_option(cmd, args, "--show"))
-        return sh_fail(SH_E_USAGE, "--after says after which pass --show prints the program; add --show");
+        return sh_fail(SH_E_USAGE, "--after chooses the pass after which --show prints the program; add --show");
     if (sh_cmd_option(cmd, args, "--write") && !sh_cmd_option(cmd, args, "--search"))
         return sh_fail(SH_E_USAGE, "--write writes the configuration that --search finds; add --search");
     if (sh_cmd_option(cmd, args, "--allow") && !sh_cmd_option(cmd, args, "--search"))
-        return sh_fail(SH_E_USAGE, "--allow says what --search may change of the numbers; add --search");
+        return sh_fail(SH_E_USAGE, "--allow says which results --search may change; add --search");
     for (size_t i = 0; is_search(cmd, args) && i < sizeof planned / sizeof *planned; i++)
         if (sh_cmd_option(cmd, args, planned[i]))
-            return sh_fail(SH_E_USAGE, "%s is of one configuration, and a search is of many; leave out one of them",
+            return sh_fail(SH_E_USAGE, "%s is for one configuration, but a search is over many; leave one of them out",
                            planned[i]);
     for (size_t i = 0; i < sizeof priced / sizeof *priced; i++)
         if (sh_cmd_option(cmd, args, priced[i]) && !sh_cmd_option(cmd, args, "--machine"))
-            return sh_fail(SH_E_USAGE, "%s is of the prediction on a machine; add --machine", priced[i]);
+            return sh_fail(SH_E_USAGE, "%s needs a prediction on a machine; add --machine", priced[i]);
     return SH_OK;
 }
 
-/* Runs have their configurations with them. */
+/* --fit takes no configuration: each run has its own. */
 static sh_rc fit(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     for (const struct sh_cmd_option *o = cmd->options; o->name; o++)
@@ -501,7 +501,7 @@ static sh_rc fit(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
                            o->name);
     if (args->n_positional || args->n_overrides)
         return sh_fail(SH_E_USAGE,
-                       "sherd plan --fit: takes no configuration, for each run below the folder has its own");
+                       "sherd plan --fit: takes no configuration, because each run below the folder has its own");
     return sh_cmd_plan_fit(sh_cmd_option(cmd, args, "--fit"), sh_cmd_option(cmd, args, "--machine"));
 }
 
@@ -517,7 +517,7 @@ static sh_rc print_config(const struct sh_cmd_args *args)
     return SH_OK;
 }
 
-/* One process. --print-config needs no plan, and prints even what could not be planned. */
+/* One process. --print-config needs no plan, and prints even a configuration that cannot be planned. */
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *after = sh_cmd_option(cmd, args, "--after");
@@ -529,7 +529,7 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         return fit(cmd, args);
     if (sh_cmd_option(cmd, args, "--print-config"))
         return print_config(args);
-    /* Printed even when it was refused, if it was built: a plan that does not fit shows what takes the room. */
+    /* A plan that was built is printed even if it is refused: one that does not fit shows what takes the memory. */
     rc = make(cmd, args, &l);
     if (rc == SH_OK && is_search(cmd, args)) {
         rc = sh_cmd_plan_search(cmd, args, &l);
@@ -540,7 +540,7 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         rc = sh_pass_build_until(&l.build, after, &l.after);
     if (l.p && rc != SH_E_USAGE)
         print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
-    fflush(stdout); /* an error comes after the plan that it is of, wherever the two go */
+    fflush(stdout); /* so that an error comes after its plan, wherever the two go */
     if (rc == SH_OK)
         look_at_data(&l);
     if (rc == SH_OK && sh_cmd_option(cmd, args, "--check"))

@@ -4,7 +4,7 @@
 #include "src/base/str.h"
 #include "src/plan/ranks.h"
 
-/* Of a node of the machine, where it is given; GPUs have theirs each. */
+/* The memory of a node, if a machine is given; 0 for GPUs, which have their own memory. */
 static int64_t node_bytes(const struct sh_cmd_plan *l)
 {
     const struct sh_machine *m = &l->machine;
@@ -12,7 +12,7 @@ static int64_t node_bytes(const struct sh_cmd_plan *l)
     return l->priced && !l->at.gpu ? (int64_t)(m->device.memory_bytes - m->device.reserved_bytes) : 0;
 }
 
-/* The lesser of what the device has and memory.limit_bytes; 0: neither is known, and nothing is compared. */
+/* The lesser of the device's memory and memory.limit_bytes; 0: neither is known, and nothing is compared. */
 static int64_t rank_bytes(const struct sh_cmd_plan *l)
 {
     const struct sh_machine *m = &l->machine;
@@ -22,7 +22,7 @@ static int64_t rank_bytes(const struct sh_cmd_plan *l)
     return limit && (!device || limit < device) ? limit : device;
 }
 
-/* What was compared is told in numbers, since "agree" alone could mean that nothing was looked at. */
+/* Says in numbers what was compared, since "agree" alone could mean that nothing was checked. */
 static void say(const struct sh_cmd_plan *l, const struct sh_ranks_found *found)
 {
     char most[SH_STR_SHORT], node[SH_STR_SHORT], least[SH_STR_SHORT], part[SH_STR_SHORT];
@@ -40,7 +40,8 @@ static void say(const struct sh_cmd_plan *l, const struct sh_ranks_found *found)
            sh_str_count(found->state_most, part));
 }
 
-/* Programs of other ranks are built from the same request; where ranks per node are not given, all are on one. */
+/* The programs of other ranks are built from the same request; if ranks per node are not given, all ranks are on one
+ * node. */
 sh_rc sh_cmd_plan_check(const struct sh_cmd_plan *l)
 {
     struct sh_ranks ranks = {.world = l->at.world,

@@ -1,4 +1,4 @@
-/* `sherd plan --machine`: what the step costs there, in words, as a trace and as JSON. */
+/* `sherd plan --machine`: the cost of the step on a machine, in words, as a trace and as JSON. */
 #include "src/cmd/plan.h"
 
 #include "src/base/file.h"
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* To host memory, for a snapshot of a GPU, or within it. */
+/* Rate of a snapshot: from a GPU to host memory, or within host memory. */
 static const double snapshot_bytes_per_second = 20e9;
 
-/* What a step is priced by: the program of this rank stands for all. */
+/* The request to price a step: the program of this rank stands for all. */
 static struct sh_cost_request request_of(const struct sh_cmd_plan *l)
 {
     return (struct sh_cost_request){.p = l->p,
@@ -26,7 +26,8 @@ static struct sh_cost_request request_of(const struct sh_cmd_plan *l)
                                     .faster = sh_cost_as_is};
 }
 
-/* Masters and states of the optimizer, of what is trained: in float32 as a checkpoint has them, or as they are kept. */
+/* The bytes of masters and optimizer states of the trained parameters: in float32 as in a checkpoint, or (kept) in the
+ * types in which the run keeps them. */
 static double state_bytes(const struct sh_cmd_plan *l, bool kept)
 {
     int bytes = sh_dtype_bytes(SH_F32);
@@ -36,7 +37,7 @@ static double state_bytes(const struct sh_cmd_plan *l, bool kept)
     return (double)bytes * (double)sh_model_trained(&l->build.model, &l->build.batch.adapters);
 }
 
-/* In the background only the copy stops the training. */
+/* If the save runs in the background, only the copy stops training. */
 static double save_seconds(const struct sh_cmd_plan *l)
 {
     const struct sh_machine *m = &l->machine;
@@ -49,7 +50,7 @@ static double save_seconds(const struct sh_cmd_plan *l)
     return state_bytes(l, false) / fmin(m->disk.write, nodes * m->disk.each_node);
 }
 
-/* What a job is judged by besides its step: tokens, FLOPs, and what saving costs. */
+/* Facts about the job besides its step: tokens, FLOPs, and the cost of saving. */
 static struct sh_cost_job job_of(const struct sh_cmd_plan *l)
 {
     struct sh_model_flops f =
@@ -64,7 +65,7 @@ static struct sh_cost_job job_of(const struct sh_cmd_plan *l)
                                 .save_steps = l->cfg.checkpoint.enable ? (double)l->cfg.checkpoint.interval : 0};
 }
 
-/* How much of the prediction rests on measurements is told with it. */
+/* The line says how much of the prediction rests on measurements. */
 static void say_machine(const struct sh_cmd_plan *l)
 {
     const struct sh_machine *m = &l->machine;
@@ -81,8 +82,7 @@ static void say_machine(const struct sh_cmd_plan *l)
         m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
 }
 
-/* Only where the machine has a device memory of its own that is too small; of a CPU the arena is compared with
- * nothing. */
+/* Printed only if the device is a GPU whose memory is too small; on a CPU the arena is not compared with anything. */
 static void say_memory(const struct sh_cmd_plan *l)
 {
     double room = l->machine.device.memory_bytes - l->machine.device.reserved_bytes;
@@ -94,7 +94,8 @@ static void say_memory(const struct sh_cmd_plan *l)
            sh_str_bytes(l->p->arena_bytes, needs), sh_str_sum_of_bytes(room, has));
 }
 
-/* What a drive is warranted for is its own line in a data sheet. Of all ranks of a node, which share it. */
+/* Bytes written per day by all ranks of a node, which share the disk; to compare with the endurance in the data sheet
+ * of a drive. */
 static void say_wear(const struct sh_cmd_plan *l, const struct sh_cost_step *step)
 {
     int64_t in, out;
@@ -105,7 +106,7 @@ static void say_wear(const struct sh_cmd_plan *l, const struct sh_cost_step *ste
                (double)out * l->at.ranks_per_node / step->seconds * 86400 / 1e12);
 }
 
-/* The same job in shards of a node, built and priced. */
+/* Build and price the same job with shards within a node. */
 static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t *bytes)
 {
     struct sh_cmd_plan other = {.cfg = l->cfg, .at = l->at, .machine = l->machine};
@@ -129,7 +130,7 @@ static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t 
     return rc;
 }
 
-/* Where the shards of a job lie over its nodes; what is not possible or does not fit is no advice. */
+/* Advice if the shards of a job span its nodes; no advice if the alternative is impossible or does not fit. */
 static sh_rc say_hybrid(const struct sh_cmd_plan *l, const struct sh_cost_step *step)
 {
     const double worth = 1.01;
@@ -152,7 +153,7 @@ static sh_rc say_hybrid(const struct sh_cmd_plan *l, const struct sh_cost_step *
     return rc;
 }
 
-/* Head and foot are those of a run's trace, so that the same viewers and scripts read both. */
+/* Head and foot are those of the trace of a run, so that the same viewers and scripts read both. */
 static sh_rc put_trace(const struct sh_config *cfg, const struct sh_cost_request *r, const char *path)
 {
     char config[SH_CONFIG_DIGEST], *head, *all;
@@ -183,7 +184,7 @@ static sh_rc write_trace(const struct sh_config *cfg, struct sh_cost_request r, 
     return rc;
 }
 
-/* The whole table again for a changed machine, below one line that says what it gains. */
+/* The whole table again for a changed machine, after one line with the gain. */
 static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cost_job *job,
                         const struct sh_cost_step *step, const char *text)
 {
@@ -197,7 +198,7 @@ static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cos
     return sh_cost_say(&r, job, &faster, stdout);
 }
 
-/* The order of the lines goes from what is assumed to what follows: machine, memory, step, wear, advice, changes. */
+/* The lines go from assumptions to consequences: machine, memory, step, wear, advice, changes. */
 sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
 {
     struct sh_cost_request r = request_of(l);

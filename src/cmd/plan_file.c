@@ -1,5 +1,5 @@
-/* `sherd plan`: what lies in the scratch file of a rank, what moves there and back, and at which rates. Beside a GPU: what moves
- * to its host's memory and back. */
+/* `sherd plan`: what is in the scratch file of a rank, what moves there and back, and at which rates. For a GPU: what
+ * moves to host memory and back. */
 #include "src/cmd/plan.h"
 
 #include "src/base/str.h"
@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* Where a rate is from. */
+/* Where a rate comes from. */
 static const char *source(const struct sh_machine *m, const char *key)
 {
     static const char *const names[] = {
@@ -17,7 +17,7 @@ static const char *source(const struct sh_machine *m, const char *key)
     return names[m->from[sh_machine_key_find(key)]];
 }
 
-/* Each GPU has a link of its own, which carries both directions at once. */
+/* Each GPU has its own link, which carries both directions at once. */
 static void move_to_host(const struct sh_machine *m, struct sh_cmd_plan_moves *out)
 {
     out->host = true;
@@ -27,8 +27,8 @@ static void move_to_host(const struct sh_machine *m, struct sh_cmd_plan_moves *o
     out->from = source(m, "host.read");
 }
 
-/* All ranks of a node use its disk at once, hence the factor `node`. Without a machine file the rates are those of
- * the configuration or assumed, and `from` says which. */
+/* All ranks of a node use its disk at once, hence the factor `node`. Without a machine file the rates come from the
+ * configuration or are assumed, and `from` says which. */
 struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
 {
     struct sh_machine m = l->machine;
@@ -49,7 +49,7 @@ struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l)
     return out;
 }
 
-/* All are persistent tensors there, activations since they wait for their backward. */
+/* All tensors in the file are persistent, including activations, since they wait for their backward. */
 static const char *file_has(const struct sh_program *p)
 {
     static const char *const names[] = {"",
@@ -66,7 +66,7 @@ static const char *file_has(const struct sh_program *p)
     return names[(bytes[SH_MEM_OPTIM] > 0) + 2 * (bytes[SH_MEM_GRAD] > 0) + 4 * (bytes[SH_MEM_ACT] > 0)];
 }
 
-/* Without a machine a step takes what the budget weighed it with; of other plans nobody has said how long one takes. */
+/* Without a machine, the time of a step is the one that the budget assumed; for other plans it is not known. */
 static void print_wear(const struct sh_cmd_plan *l, const struct sh_cmd_plan_moves *moves)
 {
     int node = l->at.ranks_per_node > 1 ? l->at.ranks_per_node : 1;
@@ -80,7 +80,8 @@ static void print_wear(const struct sh_cmd_plan *l, const struct sh_cmd_plan_mov
     putchar('\n');
 }
 
-/* What a drive of a given endurance lasts is a user's own division. A path that a site gives to all is no mistake. */
+/* How long a drive of a given endurance lasts is left for the user to divide. A path without a file is not a mistake: a
+ * site may give it to all jobs. */
 void sh_cmd_plan_file(const struct sh_cmd_plan *l)
 {
     struct sh_cmd_plan_moves moves = sh_cmd_plan_moves(l);

@@ -1,4 +1,5 @@
-/* `sherd plan --fit FOLDER --machine FILE`: the machine's figures from the runs below a folder, written into its file. */
+/* `sherd plan --fit FOLDER --machine FILE`: fit the figures of a machine to the runs below a folder, and write them to
+ * its file. */
 #include "src/cmd/plan.h"
 
 #include "src/base/file.h"
@@ -22,7 +23,7 @@ struct fitted {
     bool shares;
 };
 
-/* of[i] and runs[i] are one run: what it was planned with, and what the fit reads of it. */
+/* of[i] and runs[i] are the same run: its plan, and the part that the fit reads. */
 struct fit {
     struct sh_machine *m;
     struct fitted *of;
@@ -30,13 +31,14 @@ struct fit {
     int n;
 };
 
-/* Of a rank. A run that does not tell what it had is taken by its configuration, where 0 leaves it to the machine. */
+/* Threads per rank. If a run does not record them, its configuration counts; there 0 leaves the choice to the
+ * machine. */
 static int threads_of(const struct fitted *of)
 {
     return of->run->threads > 0 ? of->run->threads : of->cfg.training.threads;
 }
 
-/* As the run was planned, with the machine for the nodes where the run does not say. */
+/* Plan the run as it was planned, with the node size of the machine if the run does not give one. */
 static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
 {
     struct sh_topology at = {.world = out->run->ranks, .in_blocks = true, .gpu = sh_machine_is_gpu(f->m)};
@@ -55,7 +57,7 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
     return sh_pass_build(&b, &out->p);
 }
 
-/* A report of one run calls it by the folder itself; of several, by their names below it. */
+/* A report of one run names it by the folder itself, a report of several by their names below the folder. */
 static sh_rc add_run(struct fit *f, const char *folder, const struct sh_report_run *run)
 {
     struct fitted *one = &f->of[f->n];
@@ -79,8 +81,8 @@ static sh_rc add_run(struct fit *f, const char *folder, const struct sh_report_r
     return SH_OK;
 }
 
-/* On CPUs a rank with two threads is another machine than one with one: its figures would be those of neither. Runs that do
- * not tell go with any. */
+/* On CPUs, a rank with two threads is a different machine from a rank with one: fitted together, the figures would suit
+ * neither. Runs that do not record their threads are compatible with any. */
 static sh_rc check_threads(const struct fit *f)
 {
     const struct fitted *first = NULL;
@@ -95,14 +97,14 @@ static sh_rc check_threads(const struct fit *f)
         if (threads_of(one) != threads_of(first))
             return sh_fail(SH_E_USAGE,
                            "sherd plan --fit: %s had %s per rank, and %s %d: one machine file holds one number "
-                           "of threads; fit each to a file of its own",
+                           "of threads; fit each to a separate file",
                            first->run->name, sh_str_plural(threads_of(first), "thread", text), one->run->name,
                            threads_of(one));
     }
     return SH_OK;
 }
 
-/* Those without a measured step say nothing. */
+/* Add all runs with a measured step; the others say nothing. */
 static sh_rc add_runs(struct fit *f, const char *folder, const struct sh_report *r)
 {
     f->of = sh_calloc((size_t)r->n_runs + 1, sizeof *f->of);
@@ -115,7 +117,7 @@ static sh_rc add_runs(struct fit *f, const char *folder, const struct sh_report 
     return check_threads(f);
 }
 
-/* As it was and as fitted, run by run: a fit that helps one run at the cost of another shows here. */
+/* Before and after the fit, run by run: this shows whether the fit helps one run at the expense of another. */
 static void say(const struct fit *f, const struct sh_cost_fitted *found)
 {
     printf("%-32s %6s %12s %12s %12s\n", "seconds of a step", "ranks", "measured", "as it was", "as fitted");
@@ -126,11 +128,11 @@ static void say(const struct fit *f, const struct sh_cost_fitted *found)
         "computation x %.3f, host %.3g s, latencies x %.2f, share of the network x %.2f, crowding x %.2f; mean error %.1f %%\n",
         found->computation, found->host_seconds, found->hops, found->share, found->crowding, 100 * found->error);
     if (f->n == 1)
-        puts("one run tells how fast computation is, and nothing of the rest");
+        puts("one run tells how fast computation is, and nothing about the rest");
 }
 
-/* The figures that the fit changes, and the steps that it found. One run has one unknown only, so that it writes the
- * first key alone. */
+/* Write the figures that the fit changes, and its step points. A single run determines only one unknown, so only the
+ * first key is written. */
 static sh_rc write_figures(const struct fit *f, const char *path)
 {
     static const char *const keys[] = {"fit.computation",     "host.step_seconds", "inside.hop_seconds",
@@ -154,7 +156,7 @@ static sh_rc write_figures(const struct fit *f, const char *path)
     return rc;
 }
 
-/* The file is written after the fit has been shown, and only where it succeeded. */
+/* The file is written after the fit has been shown, and only if the fit succeeded. */
 static sh_rc fit_and_write(struct fit *f, const char *folder, const struct sh_report *r, const char *path)
 {
     struct sh_cost_fitted found;
@@ -173,11 +175,10 @@ sh_rc sh_cmd_plan_fit(const char *folder, const char *path)
     sh_rc rc;
 
     if (access(path, F_OK) != 0)
-        return sh_fail(
-            SH_E_USAGE,
-            "sherd plan --fit: --machine %s: no such file; what is found is written into it, so begin one with "
-            "the preset of its devices, as \"device: {kind: h100-80}\"",
-            path);
+        return sh_fail(SH_E_USAGE,
+                       "sherd plan --fit: --machine %s: no such file; the fit is written to it, so start one with "
+                       "the preset of its devices, such as \"device: {kind: h100-80}\"",
+                       path);
     SH_TRY(sh_machine_load(path, &m));
     rc = sh_report_open(folder, &r);
     if (rc == SH_OK)

@@ -1,4 +1,5 @@
-/* `sherd plan --json`: the prediction for programs. Seconds, bytes and operations are of a step of one rank. */
+/* `sherd plan --json`: the prediction in a form for programs. Seconds, bytes and operations are per step of one
+ * rank. */
 #include "src/cmd/plan.h"
 
 #include "src/base/file.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The names of the table that is printed, so that both can be compared. */
+/* The names are those of the printed table, so that both can be compared. */
 static json_t *row_of(const struct sh_cost_row *row)
 {
     return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "alone", row->alone, "slowed", row->slowed, "exposed",
@@ -26,7 +27,7 @@ static json_t *step_of(const struct sh_cost_step *step)
                      "split", rows);
 }
 
-/* Each figure with where it is from: a reader can tell what of a prediction rests on measurements. */
+/* Each figure with its origin: a reader can tell which parts of a prediction rest on measurements. */
 static json_t *machine_of(const struct sh_machine *m)
 {
     json_t *figures = json_object();
@@ -41,7 +42,7 @@ static json_t *machine_of(const struct sh_machine *m)
                      figures);
 }
 
-/* NULL where nothing is worth naming, and left out then. */
+/* Limits whose part is NULL are not worth naming, and are left out. */
 static sh_rc add_limits(const struct sh_cost_request *r, const struct sh_cost_step *step, json_t *list)
 {
     struct sh_cost_limit limits[2];
@@ -53,7 +54,7 @@ static sh_rc add_limits(const struct sh_cost_request *r, const struct sh_cost_st
     return SH_OK;
 }
 
-/* 0 seconds between failures: the machine file gives none, and all time goes forward. */
+/* 0 seconds between failures: the machine file gives no failure rate, and the goodput is 1. */
 static json_t *goodput_of(const struct sh_cost_request *r, const struct sh_cost_job *job,
                           const struct sh_cost_step *step)
 {
@@ -64,7 +65,7 @@ static json_t *goodput_of(const struct sh_cost_request *r, const struct sh_cost_
                      "goodput", every > 0 ? sh_cost_goodput(&f, every) : 1.0);
 }
 
-/* By what is on each; and what moves between them. */
+/* The bytes on each tier, and the bytes that move between them. */
 static json_t *tiers_of(const struct sh_cmd_plan *l, const struct sh_cost_step *step)
 {
     struct sh_cmd_plan_moves moves = sh_cmd_plan_moves(l);
@@ -80,7 +81,7 @@ static json_t *tiers_of(const struct sh_cmd_plan *l, const struct sh_cost_step *
                      "written_bytes_a_day", (double)moves.written_bytes / step->seconds * 86400);
 }
 
-/* `sherd report` reads these names again from predicted.json, which lies beside a run (src/report/predicted.c). */
+/* `sherd report` reads these names back from predicted.json in the folder of a run (src/report/predicted.c). */
 static json_t *all_of(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                       const struct sh_cost_step *step)
 {
@@ -97,7 +98,7 @@ static json_t *all_of(const struct sh_cmd_plan *l, const struct sh_cost_request 
         "failures", goodput_of(r, job, step), "tiers", tiers_of(l, step), "machine", machine_of(m));
 }
 
-/* Limits are simulated, which may fail; the rest is packed before. json_pack() gives NULL for a number that is not
+/* Limits are simulated, which may fail; the rest is packed first. json_pack() returns NULL for a number that is not
  * finite. */
 sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                        const struct sh_cost_step *step, const char *path)
@@ -112,7 +113,8 @@ sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request
     text = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(10));
     json_decref(all);
     if (rc == SH_OK)
-        rc = text ? sh_write_file_atomic(path, text, strlen(text)) : sh_fail(SH_E_BUG, "%s: no JSON of the plan", path);
+        rc = text ? sh_write_file_atomic(path, text, strlen(text))
+                  : sh_fail(SH_E_BUG, "%s: no JSON for the plan", path);
     free(text);
     return rc;
 }

@@ -1,5 +1,5 @@
-/* `sherd plan --search`: the best configurations of a job on a machine, and with --tokens and --within how many nodes a
- * deadline needs. */
+/* `sherd plan --search`: the best configurations of a job on a machine and, with --tokens and --within, how many nodes
+ * a deadline needs. */
 #include "src/cmd/plan.h"
 
 #include "src/base/file.h"
@@ -12,7 +12,7 @@
 
 enum { SHOWN = 10, MOST_NODES = 1 << 14 };
 
-/* The mesh stands in a column of its own. */
+/* Only the name of the strategy: the mesh has its own column. */
 static const char *strategy_name(const struct sh_cmd_plan *l, const struct sh_search *s,
                                  const struct sh_search_found *f, char text[SH_STRATEGY_TEXT])
 {
@@ -24,13 +24,13 @@ static const char *strategy_name(const struct sh_cmd_plan *l, const struct sh_se
     return sh_request_strategy_text(&cfg, &mesh, text);
 }
 
-/* What changes numbers stands behind the recomputation. */
+/* Changes of results are printed after the recomputation. */
 static const char *rounded(const struct sh_cmd_plan *l, const struct sh_search_found *f)
 {
     return f->reduce != l->cfg.training.mixed_precision_reduce ? ", reductions in bfloat16" : "";
 }
 
-/* Two marks in front, so that a search for either finds its rows. */
+/* Two marks at the start of the line, so that a search for either finds its rows. */
 static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *f)
 {
     char strategy[SH_STRATEGY_TEXT], bytes[SH_STR_SHORT], rate[SH_STR_SHORT], mesh[32];
@@ -42,7 +42,7 @@ static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, cons
            rounded(l, f));
 }
 
-/* The best ones, and all that are marked however far down they are. */
+/* The best results, and all marked ones, however far down they are. */
 static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *found,
                       int n)
 {
@@ -54,7 +54,7 @@ static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, co
     puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller");
 }
 
-/* Memory is what the configuration allows and the device has, whichever is less. */
+/* The memory is the lesser of what the configuration allows and what the device has. */
 static struct sh_search search_of(const struct sh_cmd_plan *l, int ranks, bool quick)
 {
     const struct sh_machine *m = &l->machine;
@@ -71,7 +71,7 @@ static struct sh_search search_of(const struct sh_cmd_plan *l, int ranks, bool q
                               .quick = quick};
 }
 
-/* The whole configuration, so that the file is complete without the one that the search began with. */
+/* Writes the whole configuration, so that the file is complete without the one that the search started from. */
 static sh_rc write_best(const struct sh_search *s, const struct sh_search_found *found, int n, const char *path)
 {
     struct sh_config cfg;
@@ -87,7 +87,7 @@ static sh_rc write_best(const struct sh_search *s, const struct sh_search_found 
     return rc;
 }
 
-/* "reduce_bfloat16,batch": either, or both. */
+/* Reads "reduce_bfloat16,batch": either word, or both. */
 static sh_rc read_allowed(const char *text, struct sh_search *s)
 {
     for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
@@ -98,13 +98,13 @@ static sh_rc read_allowed(const char *text, struct sh_search *s)
         else if (length == strlen("batch") && !strncmp(at, "batch", length))
             s->may_grow = true;
         else
-            return sh_fail(SH_E_USAGE, "sherd plan: --allow %s: wants reduce_bfloat16, batch, or both with a comma",
+            return sh_fail(SH_E_USAGE, "sherd plan: --allow %s: expected reduce_bfloat16, batch, or both with a comma",
                            text);
     }
     return SH_OK;
 }
 
-/* The limit is shown with the ranks: it is what most configurations fail at. */
+/* The limit is shown with the ranks: most configurations fail because of it. */
 static sh_rc search_ranks(const struct sh_cmd_plan *l, const char *allowed, const char *path)
 {
     struct sh_search s = search_of(l, l->at.world, false);
@@ -143,7 +143,7 @@ static sh_rc read_tokens(const char *text, double *out)
             break;
         }
     if (end == text || *end || !(*out >= 1 && *out <= 1e18))
-        return sh_fail(SH_E_USAGE, "sherd plan: --tokens %s: wants a number, as 2T, 300B or 1.5e12", text);
+        return sh_fail(SH_E_USAGE, "sherd plan: --tokens %s: expected a number, like 2T, 300B or 1.5e12", text);
     return SH_OK;
 }
 
@@ -156,7 +156,8 @@ static sh_rc read_time(const char *text, double *seconds)
     *seconds = strtod(text, &end);
     unit = end == text ? 0 : *end == 'd' ? 86400 : *end == 'h' ? 3600 : *end == 'm' ? 60 : 0;
     if (unit <= 0 || end[1] || !(*seconds * unit >= 1 && *seconds < 1e9))
-        return sh_fail(SH_E_USAGE, "sherd plan: --within %s: wants days, hours or minutes, as 30d, 12h or 90m", text);
+        return sh_fail(SH_E_USAGE, "sherd plan: --within %s: expected days, hours or minutes, like 30d, 12h or 90m",
+                       text);
     *seconds *= unit;
     return SH_OK;
 }
@@ -164,11 +165,12 @@ static sh_rc read_time(const char *text, double *seconds)
 /* A number of nodes, or a part of one, with its best configuration. */
 struct size {
     int nodes, ranks;
-    double seconds, device_hours; /* of all the tokens, failures included */
+    double seconds, device_hours; /* for all tokens, failures included */
     struct sh_search_found best;
 };
 
-/* Failures grow with the ranks, so more nodes are not worth their number. A save is taken to cost a second. */
+/* Failures increase with the ranks, so twice the nodes are not worth twice as much. A save is assumed to cost one
+ * second. */
 static double goodput_of(const struct sh_cmd_plan *l, int ranks)
 {
     struct sh_cost_job job = {.ranks = ranks, .save_seconds = 1};
@@ -177,7 +179,7 @@ static double goodput_of(const struct sh_cmd_plan *l, int ranks)
     return f.between > 0 ? sh_cost_goodput(&f, sh_cost_best_interval(&f)) : 1;
 }
 
-/* Whoever has fewer devices than a node has is asked about these. */
+/* If --ranks is less than the devices of these nodes, it is the number of ranks. */
 static int ranks_of(const struct sh_cmd_plan *l, int nodes)
 {
     int ranks = nodes * (int)l->machine.node.devices, most = l->cfg.mesh.ranks;
@@ -219,7 +221,7 @@ static void say_size(const struct sh_cmd_plan *l, const char *what, const struct
            z->best.shard, z->best.local_batch, z->best.recompute);
 }
 
-/* Powers of two of nodes; whoever has as many as --ranks says is not asked to use more: they may be a part of one. */
+/* Tries powers of two of nodes, at most as many as --ranks fills, or a part of one node. */
 static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double within)
 {
     struct size z, least = {0}, cheapest = {0}, fastest = {0};
@@ -264,7 +266,7 @@ sh_rc sh_cmd_plan_search(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     double n, seconds;
 
     if (!tokens != !within)
-        return sh_fail(SH_E_USAGE, "sherd plan: --tokens and --within go together: so many tokens in that time");
+        return sh_fail(SH_E_USAGE, "sherd plan: --tokens and --within go together: N tokens within a time");
     if (!tokens)
         return search_ranks(l, sh_cmd_option(cmd, args, "--allow"), sh_cmd_option(cmd, args, "--write"));
     for (size_t i = 0; i < sizeof of_ranks / sizeof *of_ranks; i++)

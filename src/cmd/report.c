@@ -1,5 +1,5 @@
-/* `sherd report`: a page of a folder of runs, once or again and again while they go on (--follow), or other forms of
- * it. */
+/* `sherd report`: a page about a folder of runs, written once or repeatedly while they continue (--follow), or other
+ * forms of the report. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/file.h"
@@ -13,33 +13,33 @@
 
 enum { FOLLOW_SECONDS = 10, LOOKS_PER_SECOND = 10 };
 
-/* Any of the signals that end a job: a report is followed in scripts, too. */
+/* Any of the signals that end a job: scripts follow reports too. */
 static bool is_stopped(void)
 {
     return sh_job_heard(SH_JOB_INT) || sh_job_heard(SH_JOB_TERM) || sh_job_heard(SH_JOB_USR1);
 }
 
-/* What is asked for, in folders and files. */
+/* The request, as folders and files. */
 struct request {
-    const char *folder, *against; /* against: NULL, or an older one */
+    const char *folder, *against; /* against: NULL, or an older folder */
     char *path;                   /* to write */
     bool mllog, markdown;         /* instead of the page */
 };
 
-/* Runs that will not do what is left of their steps; of those that go on nothing is said. */
+/* Warn of runs that will not do the rest of their steps; nothing is said about runs that continue. */
 static void say_over(const struct sh_report *r)
 {
     for (int i = 0; i < r->n_runs; i++) {
         const struct sh_report_run *run = &r->runs[i];
 
         if (run->over)
-            sh_log_warn("%s: not followed any more at step %lld of %lld: %s", run->name,
+            sh_log_warn("%s: no longer followed at step %lld of %lld: %s", run->name,
                         (long long)(run->n_steps ? run->steps[run->n_steps - 1].step : 0), (long long)run->wanted,
                         run->over);
     }
 }
 
-/* Runs that still write are read as they are. */
+/* Runs that are still being written are read as they are. */
 static sh_rc write_once(const struct request *q, int reload, bool *finished)
 {
     struct sh_report *r, *old = NULL;
@@ -67,8 +67,9 @@ out:
     return rc;
 }
 
-/* The last page, of runs that are finished or over, or at the end of the following, does not reload itself. A folder that cannot be read
- * for once, as when a run is just being created, is read again later; the page stays as it is. */
+/* The last page, written when all runs are finished or over or when following ends, does not reload itself. A folder
+ * that cannot be read at some moment, for example while a run is being created, is read again later; the page stays as
+ * it is. */
 static sh_rc follow(const struct request *q)
 {
     bool finished = false, stopped = false;
@@ -89,7 +90,7 @@ static sh_rc follow(const struct request *q)
     return SH_OK;
 }
 
-/* Without -o the file lies in the folder itself. One process. */
+/* Without -o the file goes to the folder itself. One process. */
 sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *file = sh_cmd_option(cmd, args, "-o");
@@ -102,13 +103,13 @@ sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     sh_rc rc;
 
     if (args->n_positional != 1)
-        return sh_fail(SH_E_USAGE, "sherd report: give one folder, that of a run or one above several");
+        return sh_fail(SH_E_USAGE, "sherd report: give one folder, either of a run or above several runs");
     if (q.mllog && q.markdown)
-        return sh_fail(SH_E_USAGE, "--mllog and --markdown are two files: give one of them at a time");
+        return sh_fail(SH_E_USAGE, "--mllog and --markdown are two files: give only one of them");
     if ((q.mllog || q.markdown) && (follows || q.against))
         return sh_fail(SH_E_USAGE, "%s writes no page: leave out %s", q.mllog ? "--mllog" : "--markdown",
                        follows ? "--follow" : "--against");
-    /* A file that is named is relative to the current folder, the default to the reported one. */
+    /* A given file is relative to the current folder, the default file to the reported folder. */
     q.path = sh_path_join(file ? "" : q.folder, file ? file : usual);
     rc = follows ? follow(&q) : write_once(&q, 0, &finished);
     free(q.path);

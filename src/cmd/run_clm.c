@@ -1,6 +1,7 @@
-/* `sherd run_clm`: the words of transformers' run_clm.py become a configuration, which is printed and trained. They
- * count as a configuration file does, so that keys of the command line go before them. What words do not say alone is
- * worked out in three stages: the model and the folders, texts to tokens, then steps by the length of the data. */
+/* `sherd run_clm`: the options of transformers' run_clm.py become a configuration, which is printed and trained. They
+ * rank as a configuration file, so keys on the command line take precedence over them. What the options alone do not
+ * determine is worked out in three stages: the model and the folders, texts to tokens, then steps from the length of
+ * the data. */
 #include "src/cmd/run_clm.h"
 
 #include "io/data/data.h"
@@ -16,11 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK = 1024 }; /* run_clm.py's, unless the model has less */
+enum { BLOCK = 1024 }; /* the default of run_clm.py, unless the model has less */
 
 static const int64_t MOST_STEPS = 1000000000000;
 
-/* One of the two files: the key that it sets, and where a text's tokens go. */
+/* One of the two files: the key that it sets, and where the tokens of a text go. */
 struct file {
     const char *option, *key, *tokens;
 };
@@ -30,7 +31,7 @@ static const struct file files[] = {
 };
 enum { N_FILES = sizeof files / sizeof files[0] };
 
-/* The keys so far as a configuration, with those of the command line, which go before them. */
+/* Load the keys so far as a configuration, with those of the command line, which take precedence. */
 static sh_rc load(const struct sh_cmd_args *args, const struct sh_clm_keys *keys, struct sh_config *cfg)
 {
     char *text = sh_clm_yaml(keys);
@@ -40,7 +41,7 @@ static sh_rc load(const struct sh_cmd_args *args, const struct sh_clm_keys *keys
     return rc;
 }
 
-/* "key=value": the name must be followed by =, since one key may begin another. */
+/* "key=value": the name must be followed by =, since one key may be a prefix of another. */
 static bool gives(const struct sh_cmd_args *args, const char *key)
 {
     for (int i = 0; i < args->n_overrides; i++)
@@ -54,7 +55,7 @@ static bool ends(const char *name, size_t length, const char *end)
     return length > strlen(end) && !strncmp(name + length - strlen(end), end, strlen(end));
 }
 
-/* A text may be compressed. */
+/* Whether the name is that of a text, which may be compressed. */
 static bool is_text(const char *name)
 {
     size_t length = strlen(name);
@@ -66,7 +67,7 @@ static bool is_text(const char *name)
     return ends(name, length, ".txt") || ends(name, length, ".jsonl");
 }
 
-/* Names decide, since both kinds are opened much later; each refusal has the command that helps. */
+/* The name decides, since both kinds are opened much later; each refusal gives the command that helps. */
 static sh_rc check_file(const struct file *f, const char *given, const struct sh_config *cfg)
 {
     const char *folder = cfg->hf.tokenizer[0] ? cfg->hf.tokenizer : cfg->hf.assets_path;
@@ -87,7 +88,7 @@ static sh_rc check_file(const struct file *f, const char *given, const struct sh
     return SH_OK;
 }
 
-/* Sets the keys of the two files; a text's is the file of tokens that it will become. */
+/* Sets the keys of the two files; for a text, to the token file that it will become. */
 static sh_rc set_files(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_config *cfg,
                        struct sh_clm_keys *keys)
 {
@@ -104,7 +105,7 @@ static sh_rc set_files(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return SH_OK;
 }
 
-/* Not with a window that transformers' class has not, for one. */
+/* Whether the model can be exported: not, for example, if it has a window that transformers' class lacks. */
 static bool is_exported(const struct sh_config *cfg)
 {
     bool can = sh_hf_config_can_write(cfg) == SH_OK;
@@ -113,7 +114,7 @@ static bool is_exported(const struct sh_config *cfg)
     return can;
 }
 
-/* What the model and its words decide. Local. */
+/* First stage: what the model and the options decide. Local. */
 static sh_rc begin(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys,
                    struct sh_config *cfg)
 {
@@ -123,7 +124,7 @@ static sh_rc begin(const struct sh_cmd *cmd, const struct sh_cmd_args *args, str
     SH_TRY(sh_clm_words(cmd, args, keys));
     SH_TRY(sh_clm_model(cmd, args, keys));
     SH_TRY(sh_cmd_whole(cmd, args, "--gradient_accumulation_steps", 1, 1 << 20, 1, &accumulate));
-    /* Until they are known: keys of the command line may have a warm-up longer than the default. */
+    /* A placeholder until the steps are known: keys on the command line may have a warm-up longer than the default. */
     if (!gives(args, "training.steps"))
         sh_clm_set_number(keys, "training.steps", MOST_STEPS);
     SH_TRY(load(args, keys, cfg));
@@ -141,7 +142,7 @@ static sh_rc begin(const struct sh_cmd *cmd, const struct sh_cmd_args *args, str
     return load(args, keys, cfg);
 }
 
-/* Rank 0 alone. The file is made anew each time: it is the same one, unless the text or the tokenizer has changed. */
+/* Rank 0 only. The file is written again each time: it is the same, unless the text or the tokenizer has changed. */
 static sh_rc tokenize(const char *text, const char *to, const struct sh_config *cfg)
 {
     const char *folder = cfg->hf.tokenizer[0] ? cfg->hf.tokenizer : cfg->hf.assets_path;
@@ -179,7 +180,8 @@ static int64_t divide_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Steps of an epoch as Trainer counts them: micro-steps of all ranks, the last one not full, by the accumulation. */
+/* Steps of an epoch as Trainer counts them: micro-steps of all ranks, the last of which may not be full, divided by the
+ * accumulation. */
 static sh_rc count_epoch(struct sh_config *cfg, int64_t *steps)
 {
     struct sh_data_options opt;
@@ -198,7 +200,7 @@ static sh_rc count_epoch(struct sh_config *cfg, int64_t *steps)
     return SH_OK;
 }
 
-/* --max_steps goes before epochs, as in Trainer, where -1 is none. */
+/* --max_steps takes precedence over epochs, as in Trainer; -1 means not given. */
 static sh_rc set_steps(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg,
                        struct sh_clm_keys *keys)
 {
@@ -225,7 +227,7 @@ static sh_rc set_steps(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     return SH_OK;
 }
 
-/* Trainer takes the steps of the warm-up before their share. */
+/* In Trainer, warm-up steps take precedence over a share. */
 static sh_rc set_warmup(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_config *cfg,
                         struct sh_clm_keys *keys)
 {
@@ -240,7 +242,7 @@ static sh_rc set_warmup(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     return SH_OK;
 }
 
-/* What the data decide. Local. */
+/* Last stage: what the data decide. Local. */
 static sh_rc finish(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys,
                     struct sh_config *cfg)
 {
@@ -257,7 +259,7 @@ static sh_rc finish(const struct sh_cmd *cmd, const struct sh_cmd_args *args, st
     return sh_cmd_option(cmd, args, "--print-config") ? SH_OK : sh_cmd_settle(cfg);
 }
 
-/* The words as a file that `sherd train` takes, with the keys that stand beside them as comments. */
+/* Print the options as a file for `sherd train`, with the keys of the command line in a comment. */
 static void print_words(const struct sh_cmd_args *args, const struct sh_clm_keys *keys)
 {
     char *text = sh_clm_yaml(keys);

@@ -14,8 +14,8 @@ static const char *const strategies[] = {"full_shard", "shard_grad_op", "hybrid_
 
 static const char STRATEGY[] = "parallelism.sharding_strategy";
 
-/* What a key of the file may be, and what that sets. NULL for `key`: that is what happens here in any case; NULL for
- * `to`: the strategy that keeps what the forward has gathered. */
+/* Which values a key of the file may have, and what each sets. NULL for `key`: Sherd always does this; NULL for `to`:
+ * the strategy that keeps the parameters gathered by the forward. */
 static const struct {
     const char *name, *value; /* value NULL: any string or list, "true", "false", or a string */
     const char *key, *to;
@@ -36,18 +36,18 @@ static const struct {
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0], N_STRATEGIES = sizeof strategies / sizeof strategies[0] };
 
-/* It means parameters, gradients and states in host memory, which is where a CPU computes. */
+/* Offload means parameters, gradients and states in host memory; a CPU has them there anyway. */
 static sh_rc refuse_offload(const char *where)
 {
     return sh_fail(
         SH_E_USAGE,
-        "%s: leave it out; on GPUs give --training.enable_cpu_offload=true, where all of that goes to host memory; "
+        "%s: leave it out; on GPUs give --training.enable_cpu_offload=true, which puts all state in host memory; "
         "a CPU has it there already, and --offload.optimizer=nvme --offload.nvme_path=DIR puts optimizer states "
-        "into a file",
+        "in a file",
         where);
 }
 
-/* One word of --fsdp; units are blocks, which is what auto_wrap asks for. */
+/* One word of --fsdp. auto_wrap asks for blocks as units, which is what Sherd does. */
 static sh_rc take_word(const char *word, const char **strategy)
 {
     if (!strcmp(word, "auto_wrap") || !strcasecmp(word, "true"))
@@ -69,7 +69,8 @@ static sh_rc take_word(const char *word, const char **strategy)
                    word, near ? "; nearest is " : "", near ? near : "");
 }
 
-/* Words with spaces or commas between; none, True and auto_wrap alone are full_shard, as in Trainer's newer versions. */
+/* Words separated by spaces or commas. No word, True or auto_wrap alone means full_shard, as in newer versions of
+ * Trainer. */
 static sh_rc take_words(const char *given, const char **strategy)
 {
     char word[32];
@@ -106,7 +107,7 @@ static bool matches(int row, const json_t *value)
     return json_is_string(value) && !strcmp(rows[row].value, json_string_value(value));
 }
 
-/* Older files write fsdp_ in front of each key. */
+/* Older files have the prefix fsdp_ on each key. */
 static sh_rc take_key(const char *path, const char *name, const json_t *value, struct sh_clm_keys *keys)
 {
     const char *bare = strncmp(name, "fsdp_", 5) ? name : name + 5, *names[N_ROWS], *near;
@@ -126,13 +127,13 @@ static sh_rc take_key(const char *path, const char *name, const json_t *value, s
     if (known && !strcmp(bare, "offload_params") && json_is_true(value))
         return refuse_offload("sherd run_clm: --fsdp_config: offload_params");
     if (known)
-        return sh_fail(SH_E_USAGE, "--fsdp_config %s: %s: this value cannot be done; leave the key out", path, name);
+        return sh_fail(SH_E_USAGE, "--fsdp_config %s: %s: this value is not supported; leave the key out", path, name);
     near = sh_str_nearest(bare, N_ROWS, names);
-    return sh_fail(SH_E_USAGE, "--fsdp_config %s: no such key is known here: %s%s%s", path, name,
-                   near ? "; nearest is " : "", near ? near : "");
+    return sh_fail(SH_E_USAGE, "--fsdp_config %s: unknown key: %s%s%s", path, name, near ? "; nearest is " : "",
+                   near ? near : "");
 }
 
-/* The first key that is refused ends it: what comes behind is not looked at. */
+/* The first refused key ends the loop: later ones are not checked. */
 static sh_rc take_file(const char *path, struct sh_clm_keys *keys)
 {
     json_t *file, *value;

@@ -1,4 +1,4 @@
-/* Keys with values, and the YAML file that they are. */
+/* Keys with values, and the YAML file that they form. */
 #include "src/cmd/run_clm.h"
 
 #include "src/base/mem.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The last value of a key counts, at the place of its first: a later stage corrects an earlier one. */
+/* The last value of a key counts, in the place of the first: a later stage corrects an earlier one. */
 void sh_clm_set(struct sh_clm_keys *keys, const char *key, const char *value)
 {
     int i = 0;
@@ -21,7 +21,7 @@ void sh_clm_set(struct sh_clm_keys *keys, const char *key, const char *value)
     keys->value[i] = sh_strdup(value);
 }
 
-/* Keys have texts only, as in the file that they become. */
+/* Values are texts, as in the file that they become. */
 void sh_clm_set_number(struct sh_clm_keys *keys, const char *key, int64_t value)
 {
     char *text = sh_strfmt("%lld", (long long)value);
@@ -37,7 +37,7 @@ void sh_clm_free(struct sh_clm_keys *keys)
     keys->n = 0;
 }
 
-/* In double quotes, but for words that YAML reads as they are. */
+/* In double quotes, except for words that YAML reads unchanged. */
 static void print_value(FILE *out, const char *value)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
@@ -63,7 +63,7 @@ static size_t section_of(const char *key)
     return strcspn(key, ".") + 1;
 }
 
-/* The dot is compared, too: "model." is not the beginning of "models.". */
+/* The dot is compared too: "model." is not a prefix of "models.". */
 static bool same_section(const char *a, const char *b)
 {
     return section_of(a) == section_of(b) && !strncmp(a, b, section_of(a));
@@ -86,7 +86,7 @@ static void print_section(FILE *out, const struct sh_clm_keys *keys, int first)
         }
 }
 
-/* Grouped by sections, as YAML wants each of them once, in the order in which they first came. */
+/* Grouped by sections, because YAML allows each only once, in the order in which they first occurred. */
 char *sh_clm_yaml(const struct sh_clm_keys *keys)
 {
     char *text = NULL;

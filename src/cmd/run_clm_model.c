@@ -1,4 +1,5 @@
-/* The words of run_clm.py that say which model: a folder with its weights, or one that begins with random ones. */
+/* The options of run_clm.py that choose the model: a folder with its weights, or a model that starts with random
+ * ones. */
 #include "src/cmd/run_clm.h"
 
 #include "io/hf/config.h"
@@ -8,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a class has by default, but for what follows from other keys: these may be given beside the word. */
+/* The defaults of a class, except values that follow from other keys, which may be given in addition. */
 struct defaults {
     struct sh_clm_keys *keys;
     const struct sh_hf_family *family;
 };
 
-/* "=" in a family's row: the value follows from another key, as head_dim from dim and heads. */
+/* "=" in the row of a family: the value follows from other keys, like head_dim from dim and heads. */
 static bool follows(const struct sh_hf_family *f, const char *key)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
@@ -33,7 +34,7 @@ static sh_rc take(void *to, const char *key, const char *value)
     return SH_OK;
 }
 
-/* As a config.json that has model_type alone. */
+/* Reads a config.json that has only model_type. */
 static sh_rc set_type(const char *type, struct sh_clm_keys *keys)
 {
     struct defaults d = {.keys = keys, .family = sh_hf_family_of_type(type)};
@@ -45,14 +46,14 @@ static sh_rc set_type(const char *type, struct sh_clm_keys *keys)
     if (text)
         rc = sh_hf_config_parse(text, strlen(text), none, "sherd run_clm: --model_type", take, &d);
     else
-        rc = sh_fail(SH_E_USAGE, "sherd run_clm: --model_type: no UTF-8");
+        rc = sh_fail(SH_E_USAGE, "sherd run_clm: --model_type: not UTF-8");
     free(text);
     json_decref(file);
     free(none);
     return rc;
 }
 
-/* At most one of the words; a folder may also be that of --model.hf. */
+/* Exactly one of the options must be given; --model.hf counts as one. */
 static sh_rc check_one(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     static const char *const words[] = {"--model_name_or_path", "--model_name", "--config_name", "--model_type"};
@@ -62,7 +63,7 @@ static sh_rc check_one(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         if (!sh_cmd_option(cmd, args, words[i]))
             continue;
         if (first)
-            return sh_fail(SH_E_USAGE, "sherd run_clm: %s and %s each say the whole model; give one", first, words[i]);
+            return sh_fail(SH_E_USAGE, "sherd run_clm: %s and %s each give the whole model; give one", first, words[i]);
         first = words[i];
     }
     if (!first)
@@ -73,7 +74,7 @@ static sh_rc check_one(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     return SH_OK;
 }
 
-/* --config_name has the shape alone: weights in that folder are not read. */
+/* --config_name gives only the shape: weights in that folder are not read. */
 sh_rc sh_clm_model(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys)
 {
     const char *folder = sh_cmd_option(cmd, args, "--model_name_or_path"),
@@ -83,7 +84,7 @@ sh_rc sh_clm_model(const struct sh_cmd *cmd, const struct sh_cmd_args *args, str
     SH_TRY(check_one(cmd, args));
     if (sh_cmd_option(cmd, args, "--config_overrides"))
         return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: --config_overrides is not read; keys of Sherd say it beside --model_type, "
+                       "sherd run_clm: --config_overrides is not supported; use keys of Sherd with --model_type, "
                        "such as --model.n_layers=4 --model.dim=256 --model.n_heads=8");
     folder = folder ? folder : sh_cmd_option(cmd, args, "--model_name");
     if (folder || config)

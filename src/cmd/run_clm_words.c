@@ -1,13 +1,13 @@
-/* The words of run_clm.py that stand for a key each. */
+/* The options of run_clm.py that each stand for one key. */
 #include "src/cmd/run_clm.h"
 
 #include <string.h>
 #include <strings.h>
 
-/* Trainer's defaults, which are not Sherd's. */
+/* Trainer's defaults, which differ from Sherd's. */
 static const struct {
-    const char *option, *key; /* the option takes a value; NULL: there is no word for it */
-    const char *none;         /* when it is not given; NULL: Sherd's own */
+    const char *option, *key; /* the option takes a value; NULL: there is no option for it */
+    const char *none;         /* value if it is not given; NULL: Sherd's default */
 } words[] = {
     {"--tokenizer_name", "model.tokenizer", NULL},
     {"--per_device_train_batch_size", "training.local_batch_size", "8"},
@@ -44,7 +44,7 @@ static const struct {
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
-/* Trainer's constant has no warm-up, and drops the words for one without saying so. */
+/* Trainer's constant has no warm-up, and Trainer silently drops the options for one. */
 static sh_rc set_schedule(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys)
 {
     const char *given = sh_cmd_option(cmd, args, "--lr_scheduler_type");
@@ -66,8 +66,8 @@ static sh_rc set_schedule(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
                    given);
 }
 
-/* Whether a word that is true or false stands there, without a value or with one of HfArgumentParser's
- * string_to_bool(). Errors: SH_E_USAGE: another value. */
+/* Read an option that is true or false, without a value or with one that HfArgumentParser's string_to_bool() accepts.
+ * Errors: SH_E_USAGE: another value. */
 static sh_rc flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, bool *on)
 {
     static const char *const yes[] = {"", "true", "t", "yes", "y", "1"}, *const no[] = {"false", "f", "no", "n", "0"};
@@ -87,7 +87,7 @@ static sh_rc flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, cons
     return sh_fail(SH_E_USAGE, "sherd run_clm: %s takes True, False or no value, not \"%s\"", name, given);
 }
 
-/* --do_train False asks for no training: another command evaluates. */
+/* --do_train False is refused: another command evaluates without training. */
 static sh_rc check_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args, bool *train, bool *eval)
 {
     SH_TRY(flag(cmd, args, "--do_train", train));
@@ -98,7 +98,7 @@ static sh_rc check_train(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     return SH_OK;
 }
 
-/* Words that contradict each other, or that would silently do nothing. */
+/* Refuse options that contradict each other, or that would silently have no effect. */
 static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     bool train, eval, half, brain;
@@ -111,8 +111,7 @@ static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *
     if (half && brain)
         return sh_fail(SH_E_USAGE, "sherd run_clm: --fp16 and --bf16 are two types of one computation; leave out one");
     if (args->n_positional)
-        return sh_fail(SH_E_USAGE, "sherd run_clm: no word of a line: \"%s\"; each begins with --",
-                       args->positional[0]);
+        return sh_fail(SH_E_USAGE, "sherd run_clm: \"%s\" is not an option; each begins with --", args->positional[0]);
     if (eval && !train)
         return sh_fail(SH_E_USAGE,
                        "sherd run_clm: --do_eval without --do_train does not train; `sherd eval --checkpoint FOLDER "
@@ -125,7 +124,7 @@ static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *
     return SH_OK;
 }
 
-/* A word that is not given has Trainer's value where that differs from Sherd's. */
+/* An option that is not given gets Trainer's default if that differs from Sherd's. */
 sh_rc sh_clm_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys)
 {
     bool half;

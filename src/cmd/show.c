@@ -1,12 +1,11 @@
-/* Documents on a terminal: text where a tokenizer is known, ids where it is not; what is trained on stands in
- * brackets. */
+/* Documents on a terminal: text if the tokenizer is known, else ids; parts that are trained on are in brackets. */
 #include "src/cmd/show.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Control characters but line ends and tabs would do things to a terminal. Those from U+0080 on, two bytes each, begin
- * commands as well: U+009B is ESC [. */
+/* Control characters other than line ends and tabs would act on a terminal. Those from U+0080 on, two bytes each, start
+ * commands too: U+009B is ESC [. */
 static void put_text(FILE *out, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
@@ -22,7 +21,7 @@ static void put_text(FILE *out, const char *text, size_t bytes)
     }
 }
 
-/* Special tokens are shown, too: a chat whose marks are missing looks right without them. */
+/* Special tokens are shown too: otherwise a chat whose marks are missing would look right. */
 static sh_rc put_ids(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, size_t n)
 {
     char *text;
@@ -38,8 +37,8 @@ static sh_rc put_ids(FILE *out, const struct sh_tokenizer *t, const uint32_t *id
     return SH_OK;
 }
 
-/* In runs of equal mask, since a character may take several tokens, which decode together only. The brackets are
- * U+27E8 and U+27E9, which text hardly has. */
+/* Prints runs of equal mask, since a character may span several tokens, which can only be decoded together. The
+ * brackets are U+27E8 and U+27E9, which hardly occur in text. */
 sh_rc sh_show_document(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, const unsigned char *mask,
                        size_t n)
 {

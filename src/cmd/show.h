@@ -6,10 +6,10 @@
 
 #include <stdio.h>
 
-/* A line (or several) of a document: stretches that are trained stand in angle brackets (U+27E8, U+27E9).
+/* Print a document on a line (or several): stretches that are trained on are in angle brackets (U+27E8, U+27E9).
  *   t     its tokenizer; NULL: ids
  *   mask  [n] 0 or 1; NULL: nothing is marked
- * Control characters are shown as \xNN. Errors: of sh_decode_ids(). */
+ * Control characters are shown as \xNN. Errors: those of sh_decode_ids(). */
 sh_rc sh_show_document(FILE *out, const struct sh_tokenizer *t, const uint32_t *ids, const unsigned char *mask,
                        size_t n);
 

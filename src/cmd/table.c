@@ -1,5 +1,5 @@
-/* All commands and their options, as data: parsing, help, man page and documentation read these rows. `key` is the key
- * of the configuration that an option sets with its value, `also` a complete "key=value" that it sets besides. An
+/* All commands and their options, as data: parsing, help, man page and documentation use these rows. `key` is the key
+ * of the configuration that an option sets to its value; `also` is a complete "key=value" that it sets in addition. An
  * option with neither is read by the command itself. */
 #include "src/cmd/cmd.h"
 #include "src/pass/pass.h"
@@ -14,7 +14,7 @@ static const struct sh_cmd_option train[] = {
      .help = "write a trace of the steps chosen by profiling.* (the same as --profiling.trace=FILE)",
      .key = "profiling.trace"},
     {.name = "--init-from", .value = "FILE", .help =
-     "start a new run at step 0 from a checkpoint's parameters, with a fresh optimizer (the same as "
+     "start a new run at step 0 from the parameters of a checkpoint, with a fresh optimizer (the same as "
      "--checkpoint.initial_load_path=FILE --checkpoint.initial_load_model_only=true)",
      .key = "checkpoint.initial_load_path", .also = "checkpoint.initial_load_model_only=true"},
     {.name = "--share-gpu",
@@ -24,24 +24,29 @@ static const struct sh_cmd_option train[] = {
     {0},
 };
 
-/* Words of transformers' run_clm.py and Trainer; src/cmd/run_clm_words.c turns them into keys. */
+/* Options of transformers' run_clm.py and Trainer; src/cmd/run_clm_words.c turns them into keys. */
 static const struct sh_cmd_option run_clm[] = {
-    {.name = "--model_name_or_path", .value = "DIR", .help = "folder of transformers (model.hf_assets_path); nothing is downloaded"},
+    {.name = "--model_name_or_path", .value = "DIR", .help = "folder saved by transformers (model.hf_assets_path); "
+     "nothing is downloaded"},
     {.name = "--model_name", .value = "DIR", .help = "the same"},
-    {.name = "--config_name", .value = "DIR", .help = "a model of this folder's config.json from scratch (with "
+    {.name = "--config_name", .value = "DIR", .help = "train the model of this folder's config.json from scratch (with "
      "checkpoint.initial_load_in_hf: false)"},
-    {.name = "--model_type", .value = "TYPE", .help = "a model from scratch with the sizes that its class has by default; keys such as "
-     "model.n_layers give others"},
-    {.name = "--config_overrides", .value = "TEXT", .help = "not read: keys such as model.n_layers say it"},
-    {.name = "--tokenizer_name", .value = "DIR", .help = "model.tokenizer; default: of the model's folder"},
-    {.name = "--train_file", .value = "FILE", .help = "token file (.bin), or a text (.txt, .jsonl, also .gz, .zst), which is tokenized into "
-     "the output folder first"},
+    {.name = "--model_type", .value = "TYPE", .help = "train a model of this class from scratch, with the default "
+     "sizes of the class; keys such as "
+     "model.n_layers change them"},
+    {.name = "--config_overrides", .value = "TEXT", .help = "not supported: use keys such as model.n_layers"},
+    {.name = "--tokenizer_name", .value = "DIR", .help = "model.tokenizer; default: that of the model's folder"},
+    {.name = "--train_file", .value = "FILE", .help = "token file (.bin), or a text (.txt, .jsonl, also .gz, .zst), "
+     "which is first tokenized into "
+     "the output folder"},
     {.name = "--validation_file", .value = "FILE", .help = "the same for validation, with --do_eval or --eval_steps"},
-    {.name = "--block_size", .value = "T", .help = "training.seq_len; default 1024, or what the model has where that is less"},
+    {.name = "--block_size", .value = "T", .help = "training.seq_len; default 1024, or the maximum of the model if "
+     "that is less"},
     {.name = "--per_device_train_batch_size", .value = "N", .help = "training.local_batch_size; default 8"},
-    {.name = "--gradient_accumulation_steps", .value = "N", .help = "micro-steps of a step; default 1. training.global_batch_size is the "
-     "product of both and of the ranks"},
-    {.name = "--num_train_epochs", .value = "X", .help = "training.steps by the length of the data; default 3"},
+    {.name = "--gradient_accumulation_steps", .value = "N", .help = "micro-steps per step; default 1. "
+     "training.global_batch_size is the "
+     "product of this, the batch size and the number of ranks"},
+    {.name = "--num_train_epochs", .value = "X", .help = "training.steps, counted in passes over the data; default 3"},
     {.name = "--max_steps", .value = "N", .help = "training.steps, instead of epochs"},
     {.name = "--learning_rate", .value = "X", .help = "optimizer.lr; default 5e-5"},
     {.name = "--weight_decay", .value = "X", .help = "optimizer.weight_decay; default 0"},
@@ -56,58 +61,68 @@ static const struct sh_cmd_option run_clm[] = {
     {.name = "--bf16", .value = "[BOOL]", .bare = true, .help = "training.mixed_precision_param: bfloat16; default float32"},
     {.name = "--fp16", .value = "[BOOL]", .bare = true, .help = "training.mixed_precision_param: float16, on CPUs"},
     {.name = "--gradient_checkpointing", .value = "[BOOL]", .bare = true, .help = "activation_checkpoint.mode: full; default none"},
-    {.name = "--fsdp", .value = "[WORDS]", .bare = true, .help = "parallelism.sharding_strategy: \"full_shard auto_wrap\", which it is without a value, shard_grad_op, hybrid_shard, "
+    {.name = "--fsdp", .value = "[WORDS]", .bare = true, .help = "parallelism.sharding_strategy: \"full_shard "
+     "auto_wrap\" (also if there is no value), shard_grad_op, hybrid_shard, "
      "hybrid_shard_zero2 or no_shard; default no_shard"},
-    {.name = "--fsdp_config", .value = "FILE", .help = "Trainer's JSON file with more of it"},
+    {.name = "--fsdp_config", .value = "FILE", .help = "Trainer's JSON file with further FSDP settings"},
     {.name = "--output_dir", .value = "DIR", .help = "job.dump_folder; default trainer_output"},
     {.name = "--save_steps", .value = "N", .help = "checkpoint.interval; default 500"},
-    {.name = "--save_total_limit", .value = "N", .help = "checkpoint.keep_latest_k; default all"},
+    {.name = "--save_total_limit", .value = "N", .help = "checkpoint.keep_latest_k; default: all"},
     {.name = "--logging_steps", .value = "N", .help = "metrics.log_freq; default 500"},
-    {.name = "--eval_steps", .value = "N", .help = "validation.freq; default: at the end only"},
+    {.name = "--eval_steps", .value = "N", .help = "validation.freq; default: only at the end"},
     {.name = "--seed", .value = "N", .help = "debug.seed; default 42"},
-    {.name = "--do_train", .value = "[BOOL]", .bare = true, .help = "train, which it does anyway"},
-    {.name = "--do_eval", .value = "[BOOL]", .bare = true, .help = "measure the loss on --validation_file, all of it"},
+    {.name = "--do_train", .value = "[BOOL]", .bare = true, .help = "train, which is the default"},
+    {.name = "--do_eval", .value = "[BOOL]", .bare = true, .help = "measure the loss on the whole of "
+     "--validation_file"},
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };
 
-/* --rank is no key: it chooses what is printed and is no part of a run. */
+/* --rank is not a key: it chooses what is printed and is not part of a run. */
 static const struct sh_cmd_option plan[] = {
     {.name = "--ranks", .value = "N",
      .help = "plan for a job of N ranks (the same as --mesh.ranks=N)", .key = "mesh.ranks"},
-    {.name = "--rank", .value = "R", .help = "plan rank R of them; default 0"},
+    {.name = "--rank", .value = "R", .help = "plan rank R of that job; default 0"},
     {.name = "--threads", .value = "N",
      .help = "threads per rank, which determine scratch memory (the same as --training.threads=N)",
      .key = "training.threads"},
-    {.name = "--machine", .value = "NAME", .help = "what a step takes on this machine: a file, or a preset such as h100-80x8-ndr400 (8 devices per "
-     "node, 400 Gb/s of network for each); sherd help --machine has the keys and presets"},
-    {.name = "--json", .value = "FILE", .help = "with --machine: write the prediction into this file"},
+    {.name = "--machine", .value = "NAME", .help = "predict the time of a step on this machine: a file, or a preset "
+     "such as h100-80x8-ndr400 (8 devices per "
+     "node, 400 Gb/s of network for each); sherd help --machine lists keys and presets"},
+    {.name = "--json", .value = "FILE", .help = "with --machine: write the prediction to this file"},
     {.name = "--trace", .value = "FILE", .help = "with --machine: write the predicted step as a trace, for ui.perfetto.dev"},
-    {.name = "--what-if", .value = "PARTS", .help = "with --machine: predict again with parts of it so many times as fast: products=1.2,network=2"},
-    {.name = "--search", .help = "with --machine: try strategies, meshes, micro-batches, recomputation and prefetch; the best first"},
-    {.name = "--allow", .value = "WORDS", .help = "with --search: change numbers as well: reduce_bfloat16, batch (up to 4 times as large), or "
-     "both with a comma"},
-    {.name = "--write", .value = "FILE", .help = "with --search: write the configuration that is marked as the best"},
-    {.name = "--tokens", .value = "N", .help = "with --machine and --within: how many nodes train on N tokens (2T, 300B) in that time"},
-    {.name = "--within", .value = "TIME", .help = "of --tokens: 30d, 12h, 90m"},
-    {.name = "--fit", .value = "FOLDER", .help = "with --machine FILE and without CONFIG: fit its figures to the runs below this folder, "
-     "and write them into it"},
-    {.name = "--check", .help = "compare the programs of all ranks, not only of one: collectives, sizes, groups, parts, memory"},
+    {.name = "--what-if", .value = "PARTS", .help = "with --machine: predict again with parts of the machine this many "
+     "times as fast: products=1.2,network=2"},
+    {.name = "--search", .help = "with --machine: try strategies, meshes, micro-batches, recomputation and prefetch, "
+     "and list the best first"},
+    {.name = "--allow", .value = "WORDS", .help = "with --search: also try what changes results: reduce_bfloat16, "
+     "batch (up to 4 times as large), or "
+     "both, separated by a comma"},
+    {.name = "--write", .value = "FILE", .help = "with --search: write the configuration marked as the best"},
+    {.name = "--tokens", .value = "N", .help = "with --machine and --within: how many nodes are needed to train on N "
+     "tokens (2T, 300B) in that time"},
+    {.name = "--within", .value = "TIME", .help = "time for --tokens: 30d, 12h, 90m"},
+    {.name = "--fit", .value = "FOLDER", .help = "with --machine FILE and without CONFIG: fit the machine's figures to "
+     "the runs below this folder, "
+     "and write them to FILE"},
+    {.name = "--check", .help = "compare the programs of all ranks: collectives, sizes, groups, parts, memory"},
     {.name = "--show", .help = "print the program: every operation with its tensors"},
     {.name = "--after", .value = "PASS",
-     .help = "with --show: the program as it is after this pass; they are, in their order:"
+     .help = "with --show: the program after this pass; the passes are, in order:"
              SH_PASS_LIST(PASS_NAME)},
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };
 
 static const struct sh_cmd_option doctor[] = {
-    {.name = "--report", .value = "FILE", .help = "also write what a bug report needs into this file: program, system, libraries, "
-     "variables of MPI and its kin, configuration, checks; without names of hosts and users, and without paths"},
+    {.name = "--report", .value = "FILE", .help = "also write the facts for a bug report to this file: program, "
+     "system, libraries, "
+     "variables of MPI and related libraries, configuration, checks; without names of hosts and users, and without "
+     "paths"},
     {0},
 };
 
-/* For commands without options of their own. */
+/* For commands without options. */
 static const struct sh_cmd_option none[] = {
     {0},
 };
@@ -115,34 +130,42 @@ static const struct sh_cmd_option none[] = {
 /* Every default is in the help text, because the code that applies it is elsewhere. */
 static const struct sh_cmd_option tokenize[] = {
     {.name = "-o", .value = "FILE", .help = "token file to write"},
-    {.name = "--val", .value = "FILE", .help = "hold out the end of the text as validation data in this file"},
+    {.name = "--val", .value = "FILE", .help = "hold out the end of the text as validation data, in this file"},
     {.name = "--val-fraction", .value = "F", .help = "fraction of the text for --val; default 0.1"},
     {.name = "--tokenizer", .value = "NAME", .help = "byte, a folder that has tokenizer.json, or such a file; default byte"},
-    {.name = "--format", .value = "FORMAT", .help = "text: a file is a document; jsonl: a line is; messages, prompt-completion, segments: a line is a "
-     "conversation, of which the answers are trained; default by the name's end, before .gz or .zst"},
-    {.name = "--field", .value = "KEY", .help = "jsonl: what has the text, default text; messages: what has them, default messages"},
-    {.name = "--chat-template", .value = "NAME", .help = "messages, prompt-completion: auto (the one of the tokenizer's folder, if it is one of these), chatml, llama3, "
+    {.name = "--format", .value = "FORMAT", .help = "text: each file is a document; jsonl: each line is; messages, "
+     "prompt-completion, segments: each line is a "
+     "conversation, and its answers are trained on; default: by the ending of the name, before .gz or .zst"},
+    {.name = "--field", .value = "KEY", .help = "jsonl: key of the text, default text; messages: key of the messages, "
+     "default messages"},
+    {.name = "--chat-template", .value = "NAME", .help = "messages, prompt-completion: auto (that of the tokenizer's "
+     "folder, if it is one of these), chatml, llama3, "
      "llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or phi3"},
     {.name = "--special-in-text", .help = "messages may have the texts of special tokens in them"},
-    {.name = "--separator", .value = "LINE", .help = "text: a line that is just this ends a document"},
+    {.name = "--separator", .value = "LINE", .help = "text: a line with exactly this text ends a document"},
     {.name = "--eos", .value = "WORD",
-     .help = "ends each document; default the eos_token_id of the tokenizer's folder"},
-    {.name = "--no-bos", .help = "leave out what the tokenizer puts in front of each document"},
-    {.name = "--no-eos", .help = "end documents with nothing"},
-    {.name = "--documents", .help = "write a file that knows its documents, for data.packing; default a stream of tokens"},
-    {.name = "--invalid", .value = "HOW", .help = "text that is not UTF-8: refuse, or replace (by U+FFFD); default refuse"},
-    {.name = "--threads", .value = "N", .help = "threads that encode; default as many as there are cores"},
+     .help = "token that ends each document; default: the eos_token_id of the tokenizer's folder"},
+    {.name = "--no-bos", .help = "leave out the tokens that the tokenizer puts in front of each document"},
+    {.name = "--no-eos", .help = "put no token at the end of documents"},
+    {.name = "--documents", .help = "write a document file, for data.packing; default: a stream of tokens"},
+    {.name = "--invalid", .value = "HOW", .help = "text that is not UTF-8: refuse it, or replace it (by U+FFFD); "
+     "default refuse"},
+    {.name = "--threads", .value = "N", .help = "threads that encode; default: the number of cores"},
     {0},
 };
 
 static const struct sh_cmd_option data[] = {
-    {.name = "--tokenizer", .value = "NAME", .help = "that of the documents, to show their text: a folder that has tokenizer.json, or such a "
+    {.name = "--tokenizer", .value = "NAME", .help = "tokenizer of the documents, to show their text: a folder that "
+     "has tokenizer.json, or such a "
      "file; default: show ids"},
-    {.name = "--seq-len", .value = "T", .help = "pack them into sequences of so many tokens; default 2048"},
-    {.name = "--excess", .value = "HOW", .help = "longer documents: raise, truncate, drop or split; default split"},
-    {.name = "--first", .value = "I", .help = "number of the first document to show, or sequence of a stream; default 0"},
-    {.name = "--documents", .value = "N", .help = "documents to show, or sequences of a stream; default 1"},
-    {.name = "--token-type", .value = "TYPE", .help = "of a file without a header: uint16 or uint32; default uint16 up to 65536 words of the "
+    {.name = "--seq-len", .value = "T", .help = "sequence length for packing, in tokens; default 2048"},
+    {.name = "--excess", .value = "HOW", .help = "treatment of longer documents: raise, truncate, drop or split; "
+     "default split"},
+    {.name = "--first", .value = "I", .help = "first document to show, or first sequence of a stream; default 0"},
+    {.name = "--documents", .value = "N", .help = "number of documents to show, or of sequences of a stream; default "
+     "1"},
+    {.name = "--token-type", .value = "TYPE", .help = "type of a file without a header: uint16 or uint32; default "
+     "uint16 up to 65536 words of the "
      "tokenizer, else uint32"},
     {0},
 };
@@ -151,167 +174,202 @@ static const struct sh_cmd_option data[] = {
 static const struct sh_cmd_option generate[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to sample from; a folder: its newest checkpoint"},
     {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
-    {.name = "--tokenizer", .value = "NAME", .help = "of the model: byte, a folder that has tokenizer.json, or such a file; default that which "
+    {.name = "--tokenizer", .value = "NAME", .help = "tokenizer of the model: byte, a folder that has tokenizer.json, "
+     "or such a file; default: the one that "
      "the checkpoint names"},
     {.name = "--prompts", .value = "FILE", .help = "continue the \"prompt\" of each line of a file of JSON lines"},
-    {.name = "--messages", .value = "FILE", .help = "answer the \"messages\" of each line, of which a user's is the last"},
+    {.name = "--messages", .value = "FILE", .help = "answer the \"messages\" of each line, the last of which must be a "
+     "user's"},
     {.name = "--chat-template", .value = "NAME", .help = "for --messages: auto, chatml, llama3, llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or "
      "phi3"},
     {.name = "--special-in-text", .help = "messages may have the texts of special tokens in them"},
-    {.name = "-o", .value = "FILE", .help = "with --prompts and --messages: file to write, a line for each; default standard output"},
-    {.name = "--tokens", .value = "N", .help = "tokens to add at most; default 256"},
-    {.name = "--stop", .value = "TEXT", .help = "end a text before this"},
+    {.name = "-o", .value = "FILE", .help = "with --prompts and --messages: file to write, one line for each; default: "
+     "standard output"},
+    {.name = "--tokens", .value = "N", .help = "maximum number of tokens to add; default 256"},
+    {.name = "--stop", .value = "TEXT", .help = "end the text before this string"},
     {.name = "--temperature", .value = "X", .help = "0: always the most likely token; default 0.8"},
     {.name = "--top-k", .value = "K", .help = "sample among the K most likely tokens; 0: all; default 40"},
-    {.name = "--top-p", .value = "P", .help = "among the most likely whose probabilities sum to P; default 1: all"},
-    {.name = "--min-p", .value = "P", .help = "among those of at least P times the probability of the most likely one; default 0: all"},
+    {.name = "--top-p", .value = "P", .help = "sample among the most likely tokens whose probabilities sum to P; "
+     "default 1: all"},
+    {.name = "--min-p", .value = "P", .help = "sample among tokens with at least P times the probability of the most "
+     "likely one; default 0: all"},
     {.name = "--seed", .value = "S", .help = "seed of the sampling; default 1"},
-    {.name = "--batch", .value = "N", .help = "with --prompts and --messages: so many at a time per rank; default 8"},
-    {.name = "--context", .value = "N", .help = "tokens that the model sees at most; default model.max_seq_len"},
-    {.name = "--parallel", .value = "HOW", .help = "resident: each rank has all parameters; shard: each has its part, and they gather a "
-     "unit at a time for each token; auto: resident where the memory allows; default auto"},
+    {.name = "--batch", .value = "N", .help = "with --prompts and --messages: how many at a time per rank; default 8"},
+    {.name = "--context", .value = "N", .help = "maximum number of tokens that the model sees; default "
+     "model.max_seq_len"},
+    {.name = "--parallel", .value = "HOW", .help = "resident: each rank has all parameters; shard: each has its part, "
+     "and the ranks gather one "
+     "unit at a time for each token; auto: resident if the memory allows; default auto"},
     {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
      "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
     {0},
 };
 
-/* --data is validation.dataset_path, which a checkpoint's configuration may have already. */
+/* --data is validation.dataset_path, which the configuration of a checkpoint may already set. */
 static const struct sh_cmd_option eval[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to evaluate; a folder: its newest checkpoint"},
     {.name = "--data", .value = "FILE",
      .help = "token file (the same as --validation.dataset_path=FILE)", .key = "validation.dataset_path"},
-    {.name = "--sequences", .value = "N", .help = "evaluate its first N sequences; default all"},
-    {.name = "--requests", .value = "FILE", .help = "log-probability of the \"continuation\" of each line's \"context\" (JSON lines)"},
-    {.name = "--choices", .value = "FILE", .help = "accuracy over lines of \"query\", \"choices\" and \"gold\"; or over HellaSwag's own lines; or "
+    {.name = "--sequences", .value = "N", .help = "evaluate the first N sequences of --data; default: all"},
+    {.name = "--requests", .value = "FILE", .help = "log-probability of the \"continuation\" after the \"context\" of "
+     "each line (JSON lines)"},
+    {.name = "--choices", .value = "FILE", .help = "accuracy over lines with \"query\", \"choices\" and \"gold\", over "
+     "HellaSwag's own lines, or "
      "over an evaluation file of llm.c"},
-    {.name = "--text", .value = "FILE", .help = "log-likelihood of a text, and its bits per byte"},
-    {.name = "-o", .value = "FILE", .help = "with --requests: lines with their answers, default standard output; with --choices: samples as lm_eval "
+    {.name = "--text", .value = "FILE", .help = "log-likelihood of a text, and bits per byte"},
+    {.name = "-o", .value = "FILE", .help = "with --requests: file for the lines with their answers, default standard "
+     "output; with --choices: file for samples as lm_eval "
      "logs them"},
-    {.name = "--tokenizer", .value = "NAME", .help = "of the model, for these: byte, a folder that has tokenizer.json, or such a file; default that "
-     "which the checkpoint names"},
-    {.name = "--batch", .value = "N", .help = "rows of text at a time per rank, for these; default 8"},
-    {.name = "--context", .value = "N", .help = "tokens that the model reads at most, for these; default model.max_seq_len"},
+    {.name = "--tokenizer", .value = "NAME", .help = "tokenizer of the model, for these three: byte, a folder that has "
+     "tokenizer.json, or such a file; default: the one "
+     "that the checkpoint names"},
+    {.name = "--batch", .value = "N", .help = "rows of text at a time per rank, for these three; default 8"},
+    {.name = "--context", .value = "N", .help = "maximum number of tokens that the model reads, for these three; "
+     "default model.max_seq_len"},
     {.name = "--trust", .value = "WHOM", .help = "owner: only checkpoints that no other user may have written; any: all; "
      "default owner (the same as --checkpoint.trust=WHOM)", .key = "checkpoint.trust"},
     {0},
 };
 
-/* Of all verbs together; src/cmd/ckpt.c says which verb takes which. */
+/* The options of all verbs together; src/cmd/ckpt.c says which verb takes which. */
 static const struct sh_cmd_option ckpt[] = {
-    {.name = "--tensors", .help = "info: also each tensor's name and shape"},
-    {.name = "--config", .help = "info: also the configuration, the notes and the guard's state"},
-    {.name = "--all", .help = "diff: all tensors that differ, not the five that differ most"},
-    {.name = "--quick", .help = "ls: check structure and metadata only, not the data"},
+    {.name = "--tensors", .help = "info: also the name and shape of each tensor"},
+    {.name = "--config", .help = "info: also the configuration, the notes and the state of the guard"},
+    {.name = "--all", .help = "diff: all tensors that differ, not just the five that differ most"},
+    {.name = "--quick", .help = "ls: check only structure and metadata, not the data"},
     {.name = "-o", .value = "FILE",
      .help = "extract: array file to write (.npy); export: folder to write, a new one; import: folder of checkpoints "
              "to write into"},
     {.name = "--dtype", .value = "TYPE",
      .help = "export: float32, float16 or bfloat16; default float32, which is exact"},
-    {.name = "--max-shard-size", .value = "BYTES", .help = "export: most bytes of tensors in a file; default 5GB"},
-    {.name = "--hf", .value = "DIR", .help = "export: take tokenizer, generation_config.json and ids of tokens from this folder"},
-    {.name = "--adapter", .value = "DIR", .help = "export: of a checkpoint of adapters, a new folder that PEFT opens"},
-    {.name = "--merge", .help = "export: of a checkpoint of adapters, the model with what they add"},
-    {.name = "--merge-base", .value = "FORM", .help = "export: nf4: merge with the base in four bits, as lora.quantize_base has it; "
+    {.name = "--max-shard-size", .value = "BYTES", .help = "export: maximum bytes of tensors per file; default 5GB"},
+    {.name = "--hf", .value = "DIR", .help = "export: take tokenizer, generation_config.json and token ids from this "
+     "folder"},
+    {.name = "--adapter", .value = "DIR", .help = "export: write the adapters of a checkpoint to this new folder, for "
+     "PEFT"},
+    {.name = "--merge", .help = "export: write the model with the adapters of a checkpoint added to it"},
+    {.name = "--merge-base", .value = "FORM", .help = "export: nf4: merge with the base in four bits, as with "
+     "lora.quantize_base; "
                                                       "default: none"},
-    {.name = "--base", .value = "PATH", .help = "export: with --adapter and --merge, the folder or checkpoint of the model; default: "
-     "as the checkpoint of adapters says"},
-    {.name = "--verify", .value = "HOW", .help = "export: read back from the disk, the cache, or not (off); default disk"},
-    {.name = "--ignore", .value = "KEYS", .help = "import: keys of config.json to leave out (the same as model.hf_ignore)"},
-    {.name = "--allow-nan", .help = "import: take weights that are not finite as they are, instead of refusing them"},
+    {.name = "--base", .value = "PATH", .help = "export: with --adapter and --merge, the folder or checkpoint of the "
+     "base model; default: "
+     "the one that the checkpoint of adapters names"},
+    {.name = "--verify", .value = "HOW", .help = "export: read back from the disk, from the cache, or not at all "
+     "(off); default disk"},
+    {.name = "--ignore", .value = "KEYS", .help = "import: keys of config.json to ignore (the same as "
+     "model.hf_ignore)"},
+    {.name = "--allow-nan", .help = "import: accept weights that are not finite, instead of refusing them"},
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
-    {.name = "--keep-latest", .value = "K", .help = "prune: keep the newest K"},
+    {.name = "--keep-latest", .value = "K", .help = "prune: keep the newest K checkpoints"},
     {.name = "--keep-every", .value = "N",
-     .help = "prune: also keep those whose step is a multiple of N; default none"},
+     .help = "prune: also keep checkpoints whose step is a multiple of N; default none"},
     {.name = "--trust", .value = "WHOM",
      .help = "info, verify, diff, extract, export, import: owner: read only checkpoints that no other user may have "
              "written; any: all; default owner"},
-    {.name = "--dry-run", .help = "prune: print what would be deleted, delete nothing"},
+    {.name = "--dry-run", .help = "prune: print what would be deleted, but delete nothing"},
     {0},
 };
 
-/* The folder is positional, as everywhere. */
+/* The folder is positional, as in all commands. */
 static const struct sh_cmd_option report[] = {
-    {.name = "-o", .value = "FILE", .help = "file to write; default report.html in the folder"},
-    {.name = "--follow", .help = "write the page again every ten seconds until all runs are finished or over, or Ctrl-C; it reloads itself"},
-    {.name = "--against", .value = "OLD", .help = "another folder: say which points are slower than the same ones there"},
-    {.name = "--markdown", .help = "instead of the page, its tables of scaling as Markdown, report.md"},
-    {.name = "--mllog", .help = "instead of the page, the lines of MLPerf's logging format for one run, mllog.txt"},
+    {.name = "-o", .value = "FILE", .help = "file to write; default: report.html in the folder"},
+    {.name = "--follow", .help = "write the page again every ten seconds until all runs are finished or over, or until "
+     "Ctrl-C; the page reloads itself"},
+    {.name = "--against", .value = "OLD", .help = "another folder: name the points that are slower than the same "
+     "points there"},
+    {.name = "--markdown", .help = "instead of the page, write its scaling tables as Markdown, report.md"},
+    {.name = "--mllog", .help = "instead of the page, write one run in MLPerf's logging format, mllog.txt"},
     {0},
 };
 
-/* For all kinds but those that name one. */
+/* For all kinds, unless the help names one. */
 static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR",
-     .help = "all but tier: write there, into a new folder that is deleted at the end; default: the current one"},
-    {.name = "--repeat", .value = "N", .help = "rounds; each measures everything once; default 3"},
-    {.name = "--max-bytes", .value = "BYTES", .help = "comm: the largest operand; default 1 GiB, or what the memory allows"},
-    {.name = "--bytes", .value = "BYTES", .help = "tier: of the scratch file of a rank, as many as it is to have in training; or what moves between a GPU and its host; default 4 GiB"},
-    {.name = "--seconds", .value = "N", .help = "tier: the file is written twice before it is measured, or for so long; default 60"},
-    {.name = "--machine", .value = "FILE", .help = "all but tier: write the results into this machine file as measured points, for sherd plan "
-     "--machine FILE; on CPUs a new one is made"},
-    {.name = "--json", .value = "FILE", .help = "write the results into this file"},
+     .help = "all but tier: write to a new folder in DIR, which is deleted at the end; default: the current folder"},
+    {.name = "--repeat", .value = "N", .help = "number of rounds; each measures everything once; default 3"},
+    {.name = "--max-bytes", .value = "BYTES", .help = "comm: size of the largest operand; default 1 GiB, or what the "
+     "memory allows"},
+    {.name = "--bytes", .value = "BYTES", .help = "tier: size of the scratch file of a rank, the same as in training; "
+     "or bytes to move between a GPU and its host; default 4 GiB"},
+    {.name = "--seconds", .value = "N", .help = "tier: write the file twice before it is measured, or for this long; "
+     "default 60"},
+    {.name = "--machine", .value = "FILE", .help = "all but tier: write the results to this machine file as measured "
+     "points, for sherd plan "
+     "--machine FILE; on CPUs a missing file is created"},
+    {.name = "--json", .value = "FILE", .help = "write the results to this file"},
     {.name = "--compare", .value = "FILE", .help =
-     "compare the results with those of an earlier --json; name the rows that are slower beyond the spread of both"},
+     "compare the results with those of an earlier --json, and name the rows that are slower beyond the spread of "
+     "both"},
     {0},
 };
 
-/* --format serves the build, which makes the man pages and doc/ with it. */
+/* --format is for the build, which makes the man pages and doc/ with it. */
 static const struct sh_cmd_option help[] = {
-    {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (their completion); default text"},
-    {.name = "--config", .help = "the keys of the configuration instead of the commands"},
-    {.name = "--machine", .value = "[NAME]", .bare = true, .help = "the keys and presets of machine files instead of the commands; with "
-     "a file or a preset its figures, and where each is from"},
+    {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (completion "
+     "scripts); default text"},
+    {.name = "--config", .help = "show the keys of the configuration instead of the commands"},
+    {.name = "--machine", .value = "[NAME]", .bare = true, .help = "show the keys and presets of machine files instead "
+     "of the commands; with "
+     "a file or a preset, its figures and where each comes from"},
     {0},
 };
 
-/* mpi: the command starts MPI. stops: signals make it save and stop instead of ending it. config: words with a dot set
- * keys. The order is that of the help. */
+/* mpi: the command starts MPI. stops: signals make the command save and stop instead of killing it. config: words with
+ * a dot set keys. The order is that of the help. */
 const struct sh_cmd sh_commands[] = {
     {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
      .mpi = true, .stops = true, .run = sh_cmd_train},
     {"run_clm", "--model_name DIR --train_file FILE",
-     "train with the options of run_clm.py of transformers, and the defaults of its Trainer; print the configuration that "
-     "they stand for. Keys may be added, and win", run_clm, .config = true, .mpi = true, .stops = true,
+     "train with the options of transformers' run_clm.py and the defaults of its Trainer; print the configuration that "
+     "they stand for. Keys may be added, and take precedence", run_clm, .config = true, .mpi = true, .stops = true,
      .run = sh_cmd_run_clm},
-    {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of ranks, and what it takes on a machine", plan,
+    {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of "
+     "ranks, and predict its time on a machine", plan,
      .config = true, .run = sh_cmd_plan},
     {"config", "get KEY... [CONFIG] | given CONFIG",
-     "for scripts: the value of each KEY (section.key) of the resolved configuration, a line each, as it is, without "
-     "quotes; or the names of the keys that the file and the arguments set, a line each",
+     "for scripts: print the value of each KEY (section.key) of the resolved configuration, one per line, without "
+     "quotes; or the names of the keys that the file and the arguments set, one per line",
      none, .config = true, .run = sh_cmd_config_run},
     {"doctor", "[CONFIG]",
      "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network; without a "
-     "configuration it checks nodes and folder for a small model", doctor,
+     "configuration, it checks nodes and folder for a small model", doctor,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...",
-     "turn text files into a token file, with the tokenizer of a model, or one token per byte; the inputs may be packed "
+     "turn text files into a token file, with the tokenizer of a model or one token per byte; the inputs may be "
+     "compressed "
      "(.gz, .zst); - is standard input, with --format",
      tokenize, .run = sh_cmd_tokenize},
-    {"data", "FILE", "what is in a document file: lengths, how full sequences get, and the text of documents, with what is trained in "
-     "angle brackets; of a stream of tokens, the text of its sequences", data, .run = sh_cmd_data},
+    {"data", "FILE", "show what is in a document file: lengths, how full sequences get, and the text of documents, "
+     "with trained text in "
+     "angle brackets; for a stream of tokens, the text of its sequences", data, .run = sh_cmd_data},
     {"generate", "[CONFIG]", "continue a text with a model from a checkpoint", generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
-    {"eval", "[CONFIG]", "mean loss of a model from a checkpoint over a token file; log-probabilities and accuracy over texts of a file", eval, .config = true,
+    {"eval", "[CONFIG]", "measure the mean loss of a model from a checkpoint over a token file, or log-probabilities "
+     "and accuracy over the texts of a file", eval, .config = true,
      .mpi = true, .run = sh_cmd_eval},
     {"ckpt", "info|verify|ls|latest|diff|extract|prune|export|import ARGUMENT...",
-     "checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, partial; "
-     "for scripts, the step of the newest one in a FOLDER that is whole, -1 when there is none; compare two FILEs "
-     "(exit 3 when they differ); write the TENSOR of a FILE as an array; delete old ones of a FOLDER; write a "
-     "folder that transformers opens; make a checkpoint of step 0 from such a folder. A folder given as FILE stands "
-     "for its newest checkpoint, and that of a run for its checkpoints",
+     "work with checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, "
+     "partial; "
+     "for scripts, print the step of the newest complete one in a FOLDER, or -1; compare two FILEs "
+     "(exit status 3 if they differ); write a TENSOR of a FILE as an array; delete old ones in a FOLDER; write a "
+     "folder that transformers opens; make a checkpoint of step 0 from such a folder. A folder in place of a FILE "
+     "stands "
+     "for its newest checkpoint, and the folder of a run for its checkpoints",
      ckpt, .run = sh_cmd_ckpt},
     {"report", "FOLDER",
-     "one HTML page of all runs below a folder: loss, speed and efficiency against ranks, time, memory, configurations",
+     "write one HTML page about all runs below a folder: loss, speed and efficiency against ranks, time, memory, "
+     "configurations",
      report, .run = sh_cmd_report},
     {"bench", "tier [DIR] | gemm|step|comm|io [CONFIG]",
      "measure this machine: the matrix products of a model against the best rate of a large one; a training step and "
-     "each of its operations against what that rate and the memory allow; collectives against MPI's own; checkpoint "
-     "save and load speed, next to plain programs that write and read the same amount; how fast a folder takes and gives "
-     "back what training puts below memory, or without a folder the host of GPUs; start it with mpirun or srun",
+     "each of its operations against what that rate and the memory allow; collectives against those of MPI; checkpoint "
+     "save and load speed, next to plain programs that write and read the same amount; the rates of offloading to a "
+     "folder "
+     "or, without a folder, to the host of GPUs; start it with mpirun or srun",
      bench, .config = true, .mpi = true, .run = sh_cmd_bench},
-    {"help", "[COMMAND]", "this text, or that of one command; the keys of the configuration with --config", help,
+    {"help", "[COMMAND]", "show this text, or that of one command; with --config the keys of the configuration", help,
      .run = sh_cmd_help_run},
-    {"version", "", "the version, and what it was built with (the same as sherd --version)", none,
+    {"version", "", "show the version, and what it was built with (the same as sherd --version)", none,
      .run = sh_cmd_version_run},
     {0},
 };

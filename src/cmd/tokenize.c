@@ -11,17 +11,18 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The line that moves on a terminal. */
+/* The progress line on a terminal. */
 struct line {
     int64_t began, last; /* ns */
     bool shown;
 };
 
-/* In ns. */
+/* One second in ns. */
 static const int64_t second = 1000000000;
 
-/* At most four times a second: a terminal over ssh is slower than the tokenizer. Time left is by bytes of the inputs,
- * packed as they are, because the size of the text is not known; of standard input neither is. */
+/* At most four times a second: a terminal over ssh is slower than the tokenizer. The time left is based on the bytes of
+ * the inputs, compressed as they are, because the size of the text is not known. For standard input neither size is
+ * known. */
 static void show_progress(void *ctx, const struct sh_token_progress *p)
 {
     struct line *l = ctx;
@@ -43,14 +44,14 @@ static void show_progress(void *ctx, const struct sh_token_progress *p)
     fflush(stderr);
 }
 
-/* Said before it happens; the old file stays until the new one is complete. */
+/* Announced in advance; the old file stays until the new one is complete. */
 static void say_replaces(const char *path)
 {
     if (path && access(path, F_OK) == 0)
         sh_log_info("replaces %s", path);
 }
 
-/* The validation part of an earlier call may lie beside a file that now has all of the text. */
+/* The validation part of an earlier call may be next to a file that now has the whole text. */
 static sh_rc warn_of_held_out(const char *output)
 {
     char *other;
@@ -64,7 +65,7 @@ static sh_rc warn_of_held_out(const char *output)
     return SH_OK;
 }
 
-/* With the words that there are. */
+/* The message lists the valid words. */
 static sh_rc refuse_word(const char *name, const char *given, const char *const *words)
 {
     char list[128] = "";
@@ -78,7 +79,7 @@ static sh_rc refuse_word(const char *name, const char *given, const char *const 
     return sh_fail(SH_E_USAGE, "sherd tokenize: %s must be %s, not \"%s\"", name, list, given);
 }
 
-/* One of a few words; `words` ends with NULL, and *out is its place. */
+/* One of a few words; `words` ends with NULL, and *out is the index of the word. */
 static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name,
                     const char *const *words, int *out)
 {
@@ -92,7 +93,7 @@ static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
     return refuse_word(name, given, words);
 }
 
-/* What concerns documents; the tokenizer byte refuses most of it later. */
+/* The options for documents; the tokenizer byte refuses most of them later. */
 static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_token_options *opt)
 {
     static const char *const formats[] = {"text", "jsonl", "segments", "messages", "prompt-completion", NULL};
@@ -129,15 +130,15 @@ static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     if (!opt->n_inputs)
         return sh_fail(SH_E_USAGE, "sherd tokenize: which text? give one or more files");
     if (!opt->output)
-        return sh_fail(SH_E_USAGE, "sherd tokenize: where to? give -o FILE");
+        return sh_fail(SH_E_USAGE, "sherd tokenize: where should the tokens go? give -o FILE");
     if (sh_cmd_option(cmd, args, "--val-fraction") && !opt->val_output)
         return sh_fail(SH_E_USAGE, "sherd tokenize: --val-fraction needs --val FILE");
-    /* Open at both ends: nothing held out, or nothing left to train on, is a mistake. */
+    /* The range excludes both ends: holding out nothing, or leaving nothing to train on, is a mistake. */
     SH_TRY(sh_cmd_number(cmd, args, "--val-fraction", 1e-9, 0.999999, opt->val_output ? 0.1 : 0, &opt->val_fraction));
     return take_documents(cmd, args, opt);
 }
 
-/* One line for people and scripts, and the command that comes next. */
+/* One line for people and scripts, and the arguments for the next command. */
 static void print_report(const struct sh_token_options *opt, const struct sh_token_report *report)
 {
     printf("%lld bytes -> %lld tokens in %s", (long long)report->bytes, (long long)report->tokens, opt->output);
@@ -161,7 +162,7 @@ sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct sh_token_report report;
 
     SH_TRY(take_options(cmd, args, &opt));
-    /* A log file would get one endless line. */
+    /* Only on a terminal: a log file would get one endless line. */
     if (isatty(STDERR_FILENO)) {
         opt.progress = show_progress;
         opt.progress_ctx = &line;

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Before the job allocates anything: the most frequent mistakes of a first run. */
+/* Checked before the job allocates anything: the most frequent mistakes of a first run. */
 static sh_rc wants_data(const struct sh_config *cfg)
 {
     if (!cfg->training.dataset_path[0] && !cfg->data.mix[0])
@@ -21,7 +21,7 @@ sh_rc sh_cmd_settle(struct sh_config *cfg)
     return sh_feed_settle(cfg, cfg->training.dataset_path);
 }
 
-/* Local; the caller agrees. A configuration may be printed without data. */
+/* Local; the caller makes the ranks agree. A configuration may be printed without data. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg,
                        bool *print_only)
 {
@@ -64,8 +64,8 @@ sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct sh_config cfg;
     bool print_only = false;
 
-    /* Ranks may see different files; one that fails must not leave the others in sh_run_open(). */
+    /* Ranks may see different files; a rank that fails must not leave the others waiting in sh_run_open(). */
     SH_TRY(sh_agree(configure(cmd, args, &cfg, &print_only)));
-    /* Then no run is opened: nothing is created in the folder. */
+    /* If only printing, no run is opened: nothing is created in the folder. */
     return print_only ? sh_cmd_print_config(&cfg) : sh_cmd_train_with(&cfg);
 }

@@ -4,7 +4,7 @@
 #include "sherd_commit.h"
 #include "sherd_config.h"
 
-/* One fact a line, so that a script finds each by its first words. */
+/* One fact per line, so that a script finds each by its first words. */
 void sh_cmd_version(FILE *out)
 {
     fprintf(out, "sherd %s%s%s%s\n", PACKAGE_VERSION, SHERD_COMMIT[0] ? " (commit " : "", SHERD_COMMIT,
@@ -14,12 +14,12 @@ void sh_cmd_version(FILE *out)
     fprintf(out, "compiled with %s\n", SHERD_COMPILED_WITH);
 }
 
-/* As `sherd --version`. */
+/* The same as `sherd --version`. */
 sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     (void)cmd;
     if (args->n_positional)
-        return sh_fail(SH_E_USAGE, "sherd version: no argument %s", args->positional[0]);
+        return sh_fail(SH_E_USAGE, "sherd version: takes no argument, not %s", args->positional[0]);
     sh_cmd_version(stdout);
     return SH_OK;
 }

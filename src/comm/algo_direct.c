@@ -1,24 +1,25 @@
-/* Large collectives by direct exchange: every rank sends each other rank what that one needs, in rounds of bounded size.
+/* Large collectives by direct exchange: every rank sends each other rank exactly what it needs, in rounds of bounded
+ * size.
  *
  *   scatter  each rank gets everyone's share of its own part into staging, and sums in a tree over the ranks (sum.h)
- *   gather   each rank gets every other part straight into its place
+ *   gather   each rank receives every other part straight into its place
  *
- * reduce_scatter is a scatter, all_gather a gather, all_reduce both, round by round. Bytes sent by a rank: (size-1)/size of
- * the whole, the least possible, twice that for all_reduce. A ring moves as much, but each of its size-1 steps waits for a
- * neighbour's thread to wake up, which is what ranks that share cores are slow at. MPI_Ireduce_scatter is not used: it
- * takes memory as large as the message and sums in an order of its own choice.
+ * reduce_scatter is a scatter, all_gather a gather, all_reduce both, round by round. A rank sends (size-1)/size of the
+ * whole in bytes, the least possible; for all_reduce twice that. A ring moves as much, but each of its size-1 steps
+ * waits for a neighbour's thread to wake up, and ranks that share cores are slow at that. MPI_Ireduce_scatter is not
+ * used: it takes memory as large as the message and sums in an order of its own choice.
  *
- * Round i is always worked off in slot i % SH_DIRECT_ROUNDS, after round i - SH_DIRECT_ROUNDS, and the tag names slot and
- * phase. So all messages of one tag are posted in the order of their rounds on every rank, whichever slot is faster there,
- * and those of two rounds cannot be taken for each other. */
+ * Round i always runs in slot i % SH_DIRECT_ROUNDS, after round i - SH_DIRECT_ROUNDS, and the tag names slot and phase.
+ * So all messages of one tag are posted in the order of their rounds on every rank, whichever slot is faster there, and
+ * messages of two rounds cannot be confused. */
 #include "src/comm/channel.h"
 #include "src/comm/parts.h"
 #include "src/comm/sum.h"
 
 #include <string.h>
 
-/* A gather needs no staging, but larger parts look to the progress thread as if nothing moved, and it goes to sleep:
- * Open MPI moves 4 MiB through shared memory at 0.3 GB/s in one part, and at 14 GB/s in parts of 256 KiB. */
+/* A gather needs no staging, but with larger parts the progress thread sees nothing move, and goes to sleep: Open MPI
+ * moves 4 MiB through shared memory at 0.3 GB/s in one part, and at 14 GB/s in parts of 256 KiB. */
 enum { GATHER_PART_BYTES = 256 << 10 };
 
 static bool scatters(const struct sh_coll *coll)
@@ -31,7 +32,7 @@ static struct sh_part part_of(const struct sh_channel *ch, int64_t round, int ra
     return sh_part_of(&ch->coll, ch->size, ch->direct.part_elems, round, rank);
 }
 
-/* Slot and phase: messages of one tag are posted in the order of their rounds everywhere. */
+/* Slot and phase: messages of one tag are posted in the order of their rounds on every rank. */
 static int tag_of(const struct sh_direct_round *r)
 {
     return (int)(r->index % SH_DIRECT_ROUNDS) * 2 + (r->phase == SH_ROUND_GATHER);
@@ -59,13 +60,13 @@ static sh_rc receive_from(const struct sh_channel *ch, struct sh_direct_round *r
     return SH_OK;
 }
 
-/* Where the share of the peer `distance` places before this one lies. */
+/* Where the share of the peer `distance` places before this rank lies. */
 static char *stage(const struct sh_channel *ch, const struct sh_direct_round *r, int distance)
 {
     return r->staging + (distance - 1) * ch->stage_bytes;
 }
 
-/* Peers are taken by their distance, so that not all ranks send to rank 0 first. */
+/* Peers are visited by their distance, so that not all ranks send to rank 0 first. */
 static int behind(const struct sh_channel *ch, int distance)
 {
     return (ch->rank - distance + ch->size) % ch->size;
@@ -76,7 +77,7 @@ static int ahead(const struct sh_channel *ch, int distance)
     return (ch->rank + distance) % ch->size;
 }
 
-/* Receives are posted before sends, so that a message finds its place and is not buffered by MPI. */
+/* Receives are posted before sends, so that a message finds its destination and is not buffered by MPI. */
 static sh_rc post_scatter(struct sh_channel *ch, struct sh_direct_round *r)
 {
     r->phase = SH_ROUND_SCATTER;
@@ -102,7 +103,7 @@ static sh_rc post_gather(struct sh_channel *ch, struct sh_direct_round *r)
     return SH_OK;
 }
 
-/* The own shard of an all_gather, unless it is there already. */
+/* Copy this rank's own shard of an all_gather, unless it is there already. */
 static void place_own(struct sh_channel *ch, int64_t round)
 {
     int size = sh_dtype_bytes(ch->coll.dtype);
@@ -112,7 +113,7 @@ static void place_own(struct sh_channel *ch, int64_t round)
         memcpy(mine.at, from, (size_t)(mine.elems * size));
 }
 
-/* All shares are there. They are added in the tree over ranks, not in the order of arrival, so that the bits are the
+/* All shares have arrived. They are added in the tree over ranks, not in the order of arrival, so that the bits are the
  * same each time. */
 static void sum_part(struct sh_channel *ch, const struct sh_direct_round *r)
 {
@@ -127,7 +128,8 @@ static void sum_part(struct sh_channel *ch, const struct sh_direct_round *r)
     sh_comm_sum(coll->dtype, out, ch->source, ch->size, mine.elems);
 }
 
-/* Not the next round of all: which slot is free first differs between ranks, and the tag with it. */
+/* Take this slot's next round, not the next one overall: which slot is free first differs between ranks, and the tag
+ * with it. */
 static sh_rc open_next_round(struct sh_channel *ch, struct sh_direct_round *r)
 {
     r->index += SH_DIRECT_ROUNDS;
@@ -141,7 +143,7 @@ static sh_rc open_next_round(struct sh_channel *ch, struct sh_direct_round *r)
     return post_gather(ch, r);
 }
 
-/* After the scatter of an all_reduce the sum has to go to all; the other collectives are done with the round. */
+/* After the scatter of an all_reduce the sum has to go to all ranks; the other collectives are done with the round. */
 static sh_rc end_phase(struct sh_channel *ch, struct sh_direct_round *r)
 {
     if (r->phase == SH_ROUND_SCATTER) {
@@ -152,7 +154,7 @@ static sh_rc end_phase(struct sh_channel *ch, struct sh_direct_round *r)
     return open_next_round(ch, r);
 }
 
-/* The last algorithm of the list takes all that the others do not. */
+/* The last algorithm of the list takes every collective that the others do not. */
 static bool direct_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
     (void)ch;
@@ -160,7 +162,7 @@ static bool direct_fits(const struct sh_channel *ch, const struct sh_coll *coll)
     return true;
 }
 
-/* As few rounds as fit, all of the same size but for a rest. */
+/* As few rounds as possible, all of the same size except for a remainder. */
 static sh_rc direct_begin(struct sh_channel *ch)
 {
     const struct sh_coll *coll = &ch->coll;
@@ -174,8 +176,8 @@ static sh_rc direct_begin(struct sh_channel *ch)
     return SH_OK;
 }
 
-/* One request is looked at until it is complete, then the next: each look drives all of MPI, so that nothing is lost
- * against looking at all of them. */
+/* One request is tested until it is complete, then the next: each test drives all of MPI, so this loses nothing
+ * compared with testing all of them. */
 static sh_rc drain(const struct sh_channel *ch, struct sh_direct_round *r, bool *moved)
 {
     int arrived = 1;
@@ -189,7 +191,7 @@ static sh_rc drain(const struct sh_channel *ch, struct sh_direct_round *r, bool 
     return SH_OK;
 }
 
-/* All slots, so that one round's messages travel while another is summed. Done when no slot has a round. */
+/* Drive all slots, so that one round's messages travel while another is summed. Done when no slot has a round. */
 static sh_rc direct_step(struct sh_channel *ch, bool *moved, bool *done)
 {
     *done = true;

@@ -1,22 +1,24 @@
-/* Large collectives over many ranks in two levels: what ranks of one node have for another node they put together first, so
- * that a node hears each thing once. A block is `ranks` neighbouring ranks on a node, a power of two (levels.h); rank p of a
- * block speaks with rank p of the other blocks only.
+/* Large collectives over many ranks in two levels: the ranks of one node first combine what they have for another node,
+ * so that a node receives everything once. A block is `ranks` neighbouring ranks on a node, a power of two (levels.h);
+ * rank p of a block communicates only with rank p of the other blocks.
  *
- *   scatter  each rank leaves in shared memory what the others of its block are to sum; rank p sums the parts of the p-th
- *            ranks of all blocks, over its block, and sends each its sum; who has those of all blocks sums them
- *   gather   rank p gets the parts of the p-th ranks of all blocks; these it leaves in shared memory for its block
+ *   scatter  each rank leaves in shared memory what the others of its block will sum; rank p sums the parts of the p-th
+ *            ranks of all blocks, over its block, and sends each its sum; a rank that has those of all blocks sums them
+ *   gather   rank p receives the parts of the p-th ranks of all blocks, and leaves them in shared memory for its block
  *
- * reduce_scatter is a scatter, all_gather a gather, all_reduce both. With n ranks in k blocks n (k - 1) messages instead of
- * n (n - 1) for a part of each, and k/n of the bytes; bf16 between blocks is f32, so that it is rounded once. A block is a
- * branch of the tree over all ranks, and so are the blocks together: the bits are those of the direct algorithm.
+ * reduce_scatter is a scatter, all_gather a gather, all_reduce both. With n ranks in k blocks this takes n (k - 1)
+ * messages instead of n (n - 1) for a part of each rank, and k/n of the bytes; bf16 travels between blocks as f32, so
+ * that it is rounded once. A block is a branch of the tree over all ranks, and so are the blocks together: the bits are
+ * those of the direct algorithm.
  *
- * Each round of a phase is k steps, of a block at distance 0, 1, ... each: its slot of shared memory is for one step, which
- * keeps stages large where blocks are many. All ranks of a block go through the same steps in the same order: it gives
- * (writes) a step when the slot is free, and takes (reads) it when all others have given it. A step waits only for such as
- * come before it in this order on all ranks of all blocks, so somebody can always go on. A scatter comes two rounds before
- * its gather, so that messages travel while the next round is summed: S0 - S1 G0 S2 G1 ... - Gn.
+ * Each round of a phase is k steps, one for each block at distance 0, 1, ...: a slot of shared memory holds one step,
+ * which keeps stages large when there are many blocks. All ranks of a block go through the same steps in the same
+ * order: a rank gives (writes) a step when the slot is free, and takes (reads) it when all others have given it. A step
+ * waits only for steps that come before it in this order on all ranks of all blocks, so there is always a rank that can
+ * continue. A scatter comes two rounds before its gather, so that messages travel while the next round is summed: S0 -
+ * S1 G0 S2 G1 ... - Gn.
  *
- * Messages of a tag are posted in the order of rounds by both sides. Nothing waits inside of MPI, even where channels block: a
+ * Both sides post the messages of a tag in the order of rounds. Nothing waits inside MPI, even if channels block: a
  * rank that did could not give its neighbours what they wait for in memory. */
 #include "src/comm/levels.h"
 #include "src/comm/parts.h"
@@ -24,7 +26,7 @@
 
 #include <string.h>
 
-/* As in algo_direct.c: the progress thread falls asleep over larger ones. */
+/* As in algo_direct.c: with larger parts the progress thread falls asleep. */
 enum { GATHER_PART_BYTES = 256 << 10 };
 
 enum { TAG_SCATTER, TAG_GATHER };
@@ -45,7 +47,7 @@ static bool gathers(const struct sh_channel *ch)
     return ch->coll.kind != SH_OP_REDUCE_SCATTER;
 }
 
-/* An all_reduce alternates; the first and the last pair have one phase only. */
+/* An all_reduce alternates between the phases; the first and the last pair have only one. */
 static struct step step_at(const struct sh_channel *ch, int64_t index)
 {
     const struct sh_levels *l = ch->levels;
@@ -60,7 +62,7 @@ static struct step step_at(const struct sh_channel *ch, int64_t index)
     return s;
 }
 
-/* Steps up to the end of a phase. */
+/* The number of steps up to the end of a phase. */
 static int64_t end_of(const struct sh_channel *ch, bool gather, int64_t round)
 {
     int64_t phase = round;
@@ -80,8 +82,8 @@ static size_t bytes_of(const struct sh_channel *ch, struct sh_part p)
     return (size_t)(p.elems * sh_dtype_bytes(ch->coll.dtype));
 }
 
-/* The rank of a block at a place. Scatters go to the block `distance` ahead, gathers come from the one behind, so that not
- * all speak to one at a time. */
+/* The rank at a place of a block. Scatters go to the block `distance` ahead, gathers come from the block as far behind,
+ * so that not all ranks talk to one block at a time. */
 static int ahead(const struct sh_levels *l, int distance, int place)
 {
     return (l->block + distance) % l->blocks * l->ranks + place;
@@ -92,7 +94,7 @@ static int behind(const struct sh_levels *l, int distance, int place)
     return (l->block - distance + l->blocks) % l->blocks * l->ranks + place;
 }
 
-/* Empty parts are not sent, as the receiver knows. Parts are of a few 100 KiB, so int is enough. */
+/* Empty parts are not sent; the receiver knows that they are empty. Parts are a few 100 KiB, so int is enough. */
 static sh_rc send_to(const struct sh_channel *ch, const void *at, size_t bytes, int peer, int tag, MPI_Request *r)
 {
     if (bytes > 0)
@@ -117,13 +119,13 @@ static sh_rc are_complete(MPI_Request *request, int n, bool *all)
     return SH_OK;
 }
 
-/* In the type of the additions. */
+/* Bytes of a sum, in the type of the additions. */
 static size_t sum_bytes(const struct sh_channel *ch, struct sh_part p)
 {
     return (size_t)(p.elems * sh_dtype_bytes(sh_comm_sum_type(ch->coll.dtype)));
 }
 
-/* What the other blocks will have summed of this rank's part. */
+/* Post receives for the other blocks' sums of this rank's part. */
 static sh_rc expect_sums(struct sh_channel *ch, int64_t round)
 {
     struct sh_levels *l = ch->levels;
@@ -137,7 +139,7 @@ static sh_rc expect_sums(struct sh_channel *ch, int64_t round)
     return SH_OK;
 }
 
-/* The own part to all blocks, and theirs straight to their final place. */
+/* Send this rank's own part to all blocks, and receive theirs straight into their final place. */
 static sh_rc exchange_parts(struct sh_channel *ch, int64_t round)
 {
     struct sh_levels *l = ch->levels;
@@ -156,7 +158,7 @@ static sh_rc exchange_parts(struct sh_channel *ch, int64_t round)
     return SH_OK;
 }
 
-/* For each other rank of the block what it is to sum for the block `distance` ahead. */
+/* Give each other rank of the block the shares that it sums for the block `distance` ahead. */
 static void give_shares(struct sh_channel *ch, struct step s, int64_t index)
 {
     const struct sh_levels *l = ch->levels;
@@ -169,7 +171,8 @@ static void give_shares(struct sh_channel *ch, struct step s, int64_t index)
     }
 }
 
-/* The part of this rank, or what came from its like in another block. All read the same bytes. */
+/* Give this rank's own part, or the part that came from its counterpart in another block. All ranks read the same
+ * bytes. */
 static void give_part(struct sh_channel *ch, struct step s, int64_t index)
 {
     const struct sh_levels *l = ch->levels;
@@ -179,7 +182,7 @@ static void give_part(struct sh_channel *ch, struct step s, int64_t index)
         memcpy(sh_levels_stage(l, index, l->place, l->place ? 0 : 1), p.at, bytes_of(ch, p));
 }
 
-/* Whether this rank has what it is to give. */
+/* Whether this rank already has what it gives in the step. */
 static sh_rc has(struct sh_channel *ch, struct step s, bool *there)
 {
     struct sh_levels *l = ch->levels;
@@ -212,7 +215,7 @@ static sh_rc give(struct sh_channel *ch, bool *moved)
     return SH_OK;
 }
 
-/* Whether the place for this block's sum is free: what lay there two rounds ago has left. */
+/* Whether the buffer for this block's sum is free: what lay there two rounds ago has been sent or used. */
 static sh_rc has_left(struct sh_channel *ch, struct step s, bool *left)
 {
     struct sh_levels *l = ch->levels;
@@ -223,7 +226,7 @@ static sh_rc has_left(struct sh_channel *ch, struct step s, bool *left)
     return SH_OK;
 }
 
-/* The sum over the block of the part of this rank's like, `distance` ahead. */
+/* Sum over the block the part of this rank's counterpart `distance` ahead. */
 static sh_rc take_shares(struct sh_channel *ch, struct step s, int64_t index)
 {
     struct sh_levels *l = ch->levels;
@@ -274,7 +277,7 @@ static sh_rc take(struct sh_channel *ch, bool *moved)
     return SH_OK;
 }
 
-/* Blocks in their order, the branches of the tree. */
+/* Add the blocks in their order; they are the branches of the tree. */
 static void sum_blocks(struct sh_channel *ch, int64_t round)
 {
     struct sh_levels *l = ch->levels;
@@ -291,7 +294,7 @@ static void sum_blocks(struct sh_channel *ch, int64_t round)
     sh_comm_sum_close(coll->dtype, to, ch->source, l->blocks, mine.elems);
 }
 
-/* The own shard of an all_gather, unless it is there already. */
+/* Copy this rank's own shard of an all_gather, unless it is there already. */
 static void place_own(struct sh_channel *ch, int64_t round)
 {
     struct sh_part mine = part_of(ch, round, ch->rank);
@@ -301,8 +304,8 @@ static void place_own(struct sh_channel *ch, int64_t round)
         memcpy(mine.at, from, bytes_of(ch, mine));
 }
 
-/* Whether the requests of a gather are free for this round: all of two rounds ago was received, given to the block, and
- * sent. */
+/* Whether the requests of a gather are free for this round: everything of two rounds ago was received, given to the
+ * block, and sent. */
 static sh_rc may_exchange(struct sh_channel *ch, int64_t round, bool *may)
 {
     struct sh_levels *l = ch->levels;
@@ -323,7 +326,7 @@ static sh_rc may_sum(struct sh_channel *ch, int64_t round, bool *may)
     return SH_OK;
 }
 
-/* The next round's own part: summed, or the own shard. It is the result, or goes to all. */
+/* Make the next round's own part ready: sum it, or take the own shard. It is the result, or is sent to all. */
 static sh_rc make_ready(struct sh_channel *ch, bool *moved)
 {
     struct sh_levels *l = ch->levels;
@@ -353,7 +356,7 @@ static bool levels_fits(const struct sh_channel *ch, const struct sh_coll *coll)
     return ch->levels != NULL;
 }
 
-/* A gather has its slot for one stage only, and takes all of it. */
+/* A gather uses only one stage of its slot, which may take the whole slot. */
 static sh_rc levels_begin(struct sh_channel *ch)
 {
     struct sh_levels *l = ch->levels;
@@ -362,7 +365,7 @@ static sh_rc levels_begin(struct sh_channel *ch)
     int64_t most = scatters(ch) ? l->stage_bytes / sh_dtype_bytes(sh_comm_sum_type(coll->dtype))
                                 : whole / sh_dtype_bytes(coll->dtype);
 
-    l->before += l->steps; /* of the collective before */
+    l->before += l->steps; /* of the previous collective */
     l->part_elems = sh_part_elems(coll, ch->size, most, &l->rounds);
     l->steps = end_of(ch, gathers(ch), l->rounds - 1);
     l->given = l->taken = l->ready = 0;
@@ -371,9 +374,9 @@ static sh_rc levels_begin(struct sh_channel *ch)
     return SH_OK;
 }
 
-/* At most one piece of work of each sort, so that the progress thread can look after other channels in between. All requests
- * are looked at each time: that drives MPI while this rank waits for memory only, and what was sent may be on its way when
- * all else is done. */
+/* At most one piece of work of each kind, so that the progress thread can look after other channels in between. All
+ * requests are tested each time: that drives MPI while this rank waits only for memory, and sends may still be under
+ * way when everything else is done. */
 static sh_rc levels_step(struct sh_channel *ch, bool *moved, bool *done)
 {
     struct sh_levels *l = ch->levels;

@@ -1,19 +1,19 @@
-/* Collectives inside a segment: the ranks see each other's memory, so that a collective is a barrier, the sum of the own
- * part straight from its sources, and a barrier.
+/* Collectives inside a segment: the ranks share their memory, so a collective is a barrier, the sum of this rank's part
+ * straight from its sources, and a barrier.
  *
  *   all_gather      of a unit that exists once for its group: the chunks are there already; one barrier
  *   reduce_scatter  each rank sums its part from all ranks' gradients where they lie
- *   all_reduce      each rank sums a slice, and writes it into every rank's buffer: nobody else reads or writes there
+ *   all_reduce      each rank sums a slice and writes it into every rank's buffer: nobody else reads or writes there
  *
- * Bytes moved: (size + 1) * count elements for a reduce_scatter, twice count for each rank of an all_reduce; the least there
- * are. Sums are those of sum.h over the ranks in their order, as without a segment: the same bits. */
+ * Bytes moved: (size + 1) * count elements for a reduce_scatter, twice count for each rank of an all_reduce; both are
+ * the minimum. Sums are those of sum.h over the ranks in their order, as without a segment: the same bits. */
 #include "src/comm/channel.h"
 #include "src/comm/sum.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-/* A step of the progress thread: long enough to be worth it, short enough to go on answering others, and within the
+/* One step of the progress thread: long enough to be worth it, short enough to keep answering others, and within the
  * second-level cache for what an all_reduce writes out again. */
 enum { PIECE_BYTES = 256 << 10, LINE_ELEMS = 32 };
 
@@ -35,7 +35,7 @@ static bool in_group(const struct sh_comm_segment *w, const void *p)
     return (const char *)p >= w->base && (const char *)p < w->peers;
 }
 
-/* All ranks must choose alike, so only what is equal on all of them counts: the same tensor lies at the same place of
+/* All ranks must choose alike, so only what is equal on all of them counts: the same tensor lies at the same offset of
  * every rank's part. */
 static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
@@ -46,7 +46,7 @@ static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll
     return in_own_part(ch->segment, coll->kind == SH_OP_REDUCE_SCATTER ? coll->send : coll->recv);
 }
 
-/* The writes before a barrier are there for who comes out of it. */
+/* Writes before a barrier are visible to every rank that comes out of it. */
 static sh_rc barrier(struct sh_channel *ch, int phase)
 {
     atomic_thread_fence(memory_order_seq_cst);
@@ -60,7 +60,7 @@ static sh_rc segment_begin(struct sh_channel *ch)
     return barrier(ch, ENTER);
 }
 
-/* The same place in another rank's part: parts have one size and one order. */
+/* The same place in another rank's part: all parts have the same size and order. */
 static char *peer(const struct sh_channel *ch, const void *p, int rank)
 {
     const struct sh_comm_segment *w = ch->segment;
@@ -68,7 +68,7 @@ static char *peer(const struct sh_channel *ch, const void *p, int rank)
     return (char *)(uintptr_t)p + (ch->place[rank] - w->rank) * w->peer_bytes;
 }
 
-/* Slices end at whole lines of the cache, so that no two ranks write to one. */
+/* Slices end at whole cache lines, so that no two ranks write to the same line. */
 static int64_t line_of(const struct sh_coll *coll, int64_t rank, int64_t size)
 {
     int64_t at = (coll->count * rank / size + LINE_ELEMS - 1) / LINE_ELEMS * LINE_ELEMS;
@@ -76,7 +76,7 @@ static int64_t line_of(const struct sh_coll *coll, int64_t rank, int64_t size)
     return at < coll->count ? at : coll->count;
 }
 
-/* What this rank sums: elements [*begin, *end) of every rank's buffer. */
+/* The elements that this rank sums: [*begin, *end) of every rank's buffer. */
 static void my_part(const struct sh_channel *ch, int64_t *begin, int64_t *end)
 {
     const struct sh_coll *coll = &ch->coll;
@@ -90,8 +90,8 @@ static void my_part(const struct sh_channel *ch, int64_t *begin, int64_t *end)
     }
 }
 
-/* Elements [at, at + n) from all ranks. For an all_reduce the result is also copied to the others' buffers: this slice
- * is nobody else's. */
+/* Sum elements [at, at + n) from all ranks. For an all_reduce the result is also copied to the others' buffers: this
+ * slice belongs to nobody else. */
 static void sum(struct sh_channel *ch, int64_t at, int64_t n)
 {
     const struct sh_coll *coll = &ch->coll;
@@ -112,7 +112,7 @@ static void sum(struct sh_channel *ch, int64_t at, int64_t n)
             memcpy(peer(ch, out, r), out, (size_t)(n * size));
 }
 
-/* One piece a call, so that the progress thread can look after other channels in between. */
+/* One piece per call, so that the progress thread can look after other channels in between. */
 static sh_rc sum_some(struct sh_channel *ch)
 {
     int64_t begin, end, n = PIECE_BYTES / sh_dtype_bytes(ch->coll.dtype);
@@ -127,7 +127,7 @@ static sh_rc sum_some(struct sh_channel *ch)
     return SH_OK;
 }
 
-/* Behind a barrier. After LEAVE, or the only barrier of a gather, the collective is complete. */
+/* Continue after a barrier. After LEAVE, or the only barrier of a gather, the collective is complete. */
 static sh_rc pass(struct sh_channel *ch, bool *done)
 {
     atomic_thread_fence(memory_order_seq_cst);
@@ -137,7 +137,7 @@ static sh_rc pass(struct sh_channel *ch, bool *done)
     return SH_OK;
 }
 
-/* ENTER --barrier--> SUM, a piece a call --own part summed--> LEAVE --barrier--> done; an all_gather is done after ENTER.
+/* ENTER --barrier--> SUM, a piece per call --part summed--> LEAVE --barrier--> done; an all_gather is done after ENTER.
  *
  * ENTER: every rank has written what the others read. LEAVE: every rank has read it, so it may be written again. */
 static sh_rc segment_step(struct sh_channel *ch, bool *moved, bool *done)

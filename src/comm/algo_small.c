@@ -1,6 +1,6 @@
-/* Collectives where the number of messages is the cost: MPI's own all-gather, and sums made by every rank for itself in
+/* Collectives whose cost is the number of messages: MPI's own all-gather, and sums that every rank makes for itself in
  * one tree over the ranks, so that all have the same bits. Also the collectives that need no message at all, and those
- * that were launched on a GPU and need only be watched. */
+ * that were launched on a GPU and only need to be watched. */
 #include "src/comm/channel.h"
 #include "src/comm/sum.h"
 
@@ -36,7 +36,7 @@ const struct sh_algo sh_algo_device = {
     .step = device_step,
 };
 
-/* One rank, or nothing to move: a copy at most. */
+/* One rank, or nothing to move: at most a copy. */
 static bool alone_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
     return ch->size == 1 || coll->count == 0;
@@ -62,7 +62,7 @@ const struct sh_algo sh_algo_alone = {
     .step = alone_step,
 };
 
-/* An all_reduce gathers all ranks' values into staging and adds them up itself: one exchange instead of two. */
+/* For an all_reduce every rank gathers all values into staging and adds them up itself: one exchange instead of two. */
 static bool small_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
     if (coll->kind == SH_OP_REDUCE_SCATTER || part_bytes(coll) > SH_COMM_SMALL_BYTES)

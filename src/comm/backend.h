@@ -1,4 +1,4 @@
-/* Inside of src/comm: what all backends share, and the table that each one is. */
+/* Internal to src/comm: what all backends share, and the table that defines each of them. */
 #ifndef SH_COMM_BACKEND_H
 #define SH_COMM_BACKEND_H
 
@@ -9,10 +9,11 @@
 
 enum { SH_COMM_ON_DEVICE = 512 }; /* collectives with a queue that may be open at once */
 
-/* Of a collective with a queue. A ticket has them until the one SH_COMM_ON_DEVICE later takes them over. */
+/* The events of a collective with a queue. A ticket owns them until the ticket SH_COMM_ON_DEVICE later takes them
+ * over. */
 struct sh_comm_events {
-    void *ready; /* in the caller's queue: the operands are there */
-    void *begin; /* before the collective itself; the progress thread looks at it from then on */
+    void *ready; /* in the caller's queue: the operands are ready */
+    void *begin; /* before the collective itself; the progress thread watches the collective from then on */
     void *done;  /* after it (nccl only) */
 };
 
@@ -24,7 +25,7 @@ struct sh_comm_item {
     struct sh_coll_record record;
     int64_t next;                  /* the next ticket of the same channel; 0: none yet */
     struct sh_comm_events *events; /* NULL: operands in host memory */
-    struct sh_stage *stage;        /* of mpi: where the operands are meanwhile; NULL: where they were */
+    struct sh_stage *stage;        /* mpi: where the operands are in the meantime; NULL: where they were */
 };
 
 struct sh_comm_ops;
@@ -34,15 +35,15 @@ struct sh_comm {
     const struct sh_mesh *mesh;
     struct sh_comm_options opt;
     struct sh_comm_segment segment;
-    bool blocks; /* inline, without a limit of time: channels wait inside of MPI */
+    bool blocks; /* inline, without a time limit: channels wait inside MPI */
     void *backend;
     void *copies;                  /* queue for copies of the mpi backend on a GPU */
     struct sh_comm_events *events; /* [SH_COMM_ON_DEVICE], NULL without a GPU */
-    struct sh_stage *stages;       /* all that there are */
+    struct sh_stage *stages;       /* all stages */
 
     pthread_mutex_t lock; /* guards what follows */
-    pthread_cond_t work;  /* to the progress thread: a collective was started, MPI is asked back, the end */
-    pthread_cond_t done;  /* to the caller: a collective is complete, MPI is given back */
+    pthread_cond_t work;  /* wakes the progress thread: a collective was started, MPI is wanted back, the end */
+    pthread_cond_t done;  /* wakes the caller: a collective is complete, MPI is given back */
     struct sh_comm_item *ring;
     int64_t capacity;    /* of the ring, in tickets */
     int64_t newest;      /* tickets are 1, 2, ... newest */
@@ -58,15 +59,17 @@ struct sh_comm_ops {
     void (*destroy)(struct sh_comm *c);               /* collective; all tickets are complete */
     void (*start)(struct sh_comm *c, int64_t ticket); /* the ring holds the collective; called with the lock held */
 
-    /* Of those with a queue; without the lock, by the caller's thread. NULL: nothing to do. */
+    /* For backends with a queue; called without the lock, by the caller's thread. NULL: nothing to do. */
     sh_rc (*launch)(struct sh_comm *c, struct sh_comm_item *item); /* before start */
     sh_rc (*join)(struct sh_comm *c, int64_t ticket, void *queue);
 
-    /* With the lock held, which it gives back meanwhile: work until the ticket is complete. NULL: another thread does. */
+    /* Work until the ticket is complete. Called with the lock held, releases it meanwhile. NULL: another thread
+     * works. */
     void (*wait)(struct sh_comm *c, int64_t ticket);
 
     sh_rc (*available)(void);               /* local; NULL: always */
-    sh_rc (*look)(struct sh_comm *c);       /* by the progress thread now and then: is all well? NULL: nothing to ask */
+    sh_rc (*look)(struct sh_comm *c);       /* called by the progress thread now and then: is all well? NULL: nothing to
+                                               ask */
     void (*set_segment)(struct sh_comm *c); /* c->segment is there; before the first start. (opt) */
     int (*block)(const struct sh_comm *c, sh_group group); /* sh_comm_block(). (opt) */
 };
@@ -80,12 +83,12 @@ struct sh_comm_item *sh_comm_item(struct sh_comm *c, int64_t ticket);
 int64_t sh_comm_push(struct sh_comm *c, const struct sh_coll *coll);
 bool sh_comm_is_complete(struct sh_comm *c, int64_t ticket);
 void sh_comm_set_complete(struct sh_comm *c, int64_t ticket); /* wakes the caller */
-void sh_comm_wait_locked(struct sh_comm *c, int64_t ticket);  /* gives the lock back while it waits */
+void sh_comm_wait_locked(struct sh_comm *c, int64_t ticket);  /* releases the lock while it waits */
 
-/* The collective over a group of one rank, or of no elements: a copy at most, in a queue (NULL: host memory). */
+/* Run a collective over a group of one rank, or of no elements: a copy at most, in a queue (NULL: host memory). */
 void sh_comm_run_alone(const struct sh_comm *c, const struct sh_coll *coll, void *queue);
 
-/* Device memory (staging.c): events; and for mpi, operands of a collective out to pinned host memory and back. */
+/* Device memory (staging.c): events; and for mpi, copies of a collective's operands to pinned host memory and back. */
 void sh_comm_device_open(struct sh_comm *c);
 void sh_comm_device_close(struct sh_comm *c);
 sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item);

@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-/* Staging is for SH_DIRECT_ROUNDS rounds of size - 1 sources, or what two levels need beside what they share. Zeroed pages
- * cost nothing until they are used, so that a channel that only gathers has none. */
+/* Staging is for SH_DIRECT_ROUNDS rounds of size - 1 sources, or for what two levels need in addition to their shared
+ * memory. Zeroed pages cost nothing until they are used, so a channel that only gathers has none. */
 static void size_staging(struct sh_channel *ch)
 {
     int64_t sources = (int64_t)SH_DIRECT_ROUNDS * (ch->size - 1);
@@ -20,7 +20,7 @@ static void size_staging(struct sh_channel *ch)
     ch->staging = sh_calloc((size_t)ch->staging_bytes, 1);
 }
 
-/* Requests and staging of the slots: 2 * peers requests each, one to send and one to receive for each peer. */
+/* Deal out requests and staging to the slots: 2 * peers requests each, one to send and one to receive for each peer. */
 static void share_out(struct sh_channel *ch)
 {
     int peers = ch->size - 1;
@@ -30,8 +30,8 @@ static void share_out(struct sh_channel *ch)
     }
 }
 
-/* Collective in the group. The communicator is a copy of its own, so that messages of two channels are never confused.
- */
+/* Collective in the group. The communicator is the channel's own copy, so that messages of two channels are never
+ * confused. */
 sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const struct sh_comm *c)
 {
     const struct sh_mesh *mesh = c->mesh;
@@ -86,8 +86,8 @@ void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, c
     ch->segment = inside ? w : NULL;
 }
 
-/* The first algorithm that takes the collective. All ranks take the same one, since fits() asks only for what is equal
- * everywhere; direct takes all. */
+/* Choose the first algorithm that takes the collective. All ranks choose the same one, since fits() looks only at what
+ * is equal everywhere; direct takes all. */
 sh_rc sh_channel_begin(struct sh_channel *ch)
 {
     static const struct sh_algo *const algos[] = {&sh_algo_device, &sh_algo_alone,  &sh_algo_segment,

@@ -1,4 +1,4 @@
-/* Inside of the mpi backend: a channel (one stream over one group), and the algorithms that run a collective on it.
+/* Internal to the mpi backend: a channel (one stream over one group), and the algorithms that run a collective on it.
  * Only the progress thread touches a channel, except its queue, which the lock of struct sh_comm guards. */
 #ifndef SH_COMM_CHANNEL_H
 #define SH_COMM_CHANNEL_H
@@ -7,7 +7,7 @@
 
 enum { SH_DIRECT_ROUNDS = 2 }; /* rounds of the direct algorithm in flight: one is summed while the next one arrives */
 
-/* A stretch of the collective that is exchanged at once. */
+/* A stretch of the collective that is exchanged in one go. */
 struct sh_direct_round {
     int64_t index; /* rounds of one slot are SH_DIRECT_ROUNDS apart */
     enum { SH_ROUND_IDLE, SH_ROUND_SCATTER, SH_ROUND_GATHER } phase;
@@ -34,11 +34,11 @@ struct sh_channel {
     int64_t first, last;     /* queue of tickets; first == 0: empty */
     int64_t entered;         /* collectives started so far, the running one included */
     int64_t current;         /* ticket of the running one; 0: none */
-    int64_t start_ns;        /* when it began */
+    int64_t start_ns;        /* when the running one started */
 
     const struct sh_comm *c;
     struct sh_coll coll;     /* the running one */
-    void *done;              /* of the running one: the event that tells that it is; NULL: algo does it */
+    void *done;              /* of the running one: the event of its completion; NULL: algo tells */
     const struct sh_algo *algo;
     int64_t stage_bytes;     /* staging of one source in one round */
     int64_t staging_bytes;
@@ -47,20 +47,20 @@ struct sh_channel {
     MPI_Request *request;    /* of all rounds */
     struct sh_direct direct;
 
-    const struct sh_comm_segment *segment; /* NULL: some of the ranks are outside of it, or there is none */
-    int *place;              /* [size]: of the group's ranks in the segment */
+    const struct sh_comm_segment *segment; /* NULL: some of the ranks are outside it, or there is none */
+    int *place;              /* [size]: places of the group's ranks in the segment */
     int segment_phase;
     int64_t segment_done;    /* elements of this rank's part that are summed */
-    struct sh_levels *levels; /* NULL: ranks speak for themselves, not for their node */
+    struct sh_levels *levels; /* NULL: each rank communicates for itself, not for its node */
 };
 /* clang-format on */
 
-/* The first row that fits runs the collective; all ranks decide alike, since they see the same sizes. */
+/* The first row that fits runs the collective; all ranks choose the same one, since they see the same sizes. */
 struct sh_algo {
     const char *name;
     bool (*fits)(const struct sh_channel *ch, const struct sh_coll *coll);
     sh_rc (*begin)(struct sh_channel *ch);
-    /* Looks once what has arrived and goes on from there; waits only where channels block, and there too never for what
+    /* Test once what has arrived and continue from there. Waits only if channels block, and even then never for what
      * neighbours do in shared memory. *moved: anything happened. */
     sh_rc (*step)(struct sh_channel *ch, bool *moved, bool *done);
 };
@@ -72,20 +72,21 @@ extern const struct sh_algo sh_algo_direct;
 extern const struct sh_algo sh_algo_segment;
 extern const struct sh_algo sh_algo_levels;
 
-/* Collective over the group, whose communicator is duplicated. Errors: SH_E_COMM; close it even then. */
+/* Open a channel. Collective over the group, whose communicator is duplicated. Errors: SH_E_COMM; close the channel
+ * even then. */
 sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const struct sh_comm *c);
 void sh_channel_close(struct sh_channel *ch);
 
-/* Use a segment for what lies in it, when all ranks of the channel share it. Local; the segment is lent. */
+/* Use a segment for operands that lie in it, if all ranks of the channel share it. Local; the segment is lent. */
 void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, const struct sh_comm_segment *w);
 
-/* Choose the algorithm for ch->coll and begin. Errors: SH_E_COMM. */
+/* Choose the algorithm for ch->coll and start it. Errors: SH_E_COMM. */
 sh_rc sh_channel_begin(struct sh_channel *ch);
 
-/* Look whether what a request is for has come. Where channels block, return when it has. Errors: SH_E_COMM. */
+/* Test whether a request is complete. If channels block, return only when it is. Errors: SH_E_COMM. */
 sh_rc sh_channel_look(const struct sh_channel *ch, MPI_Request *request, int *arrived);
 
-/* Of n channels the one whose running collective began first; NULL: none runs. */
+/* Of n channels, the one whose running collective started first; NULL: none is running. */
 struct sh_channel *sh_channel_oldest(struct sh_channel *ch, int n);
 
 #endif

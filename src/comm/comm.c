@@ -27,7 +27,7 @@ static const struct sh_comm_ops *find(const char *name)
     return NULL;
 }
 
-/* SH_E_USAGE, if it cannot be had: choose_auto() then takes MPI. */
+/* SH_E_USAGE if it is not available: choose_auto() then takes MPI. */
 static sh_rc want_nccl(const struct sh_comm_options *opt, const struct sh_comm_ops *nccl)
 {
     if (!opt->device || !opt->device->gpu)
@@ -37,7 +37,7 @@ static sh_rc want_nccl(const struct sh_comm_options *opt, const struct sh_comm_o
     return nccl->available();
 }
 
-/* NCCL where there are GPUs and the library is found on all ranks; one that does not work is refused. */
+/* NCCL if there are GPUs and all ranks find the library; a library that does not work is an error. */
 static sh_rc choose_auto(const struct sh_comm_options *opt, const struct sh_comm_ops **ops)
 {
     const struct sh_comm_ops *nccl = find("nccl");
@@ -71,7 +71,7 @@ static sh_rc choose(const struct sh_mesh *mesh, const struct sh_comm_options *op
     return SH_OK;
 }
 
-/* Collectives between GPUs are launched in queues and looked at by a thread; between CPUs somebody has to call MPI. */
+/* Collectives between GPUs are launched in queues and watched by a thread; between CPUs somebody has to call MPI. */
 static sh_rc check_progress(const struct sh_mesh *mesh, const struct sh_comm_options *opt)
 {
     if (opt->inline_progress && opt->device && opt->device->gpu)
@@ -102,7 +102,7 @@ static void free_all(struct sh_comm *c)
     free(c);
 }
 
-/* Collective. `opt` must stay as it is in what it points to. On failure nothing is left behind. */
+/* Collective. Everything that `opt` points to must stay as it is. On failure nothing is left behind. */
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out)
 {
     const struct sh_comm_ops *ops;
@@ -131,7 +131,7 @@ sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *o
     return SH_OK;
 }
 
-/* Waits for all that was started: buffers of collectives belong to the caller, who frees them next. */
+/* Waits for everything that was started: buffers of collectives belong to the caller, who frees them next. */
 void sh_comm_destroy(struct sh_comm *c)
 {
     if (c == NULL)
@@ -167,7 +167,7 @@ static bool is_named(const struct sh_comm *c, const struct sh_coll *coll)
     return row != SH_NONE && c->opt.groups[row].streams >> coll->stream & 1;
 }
 
-/* What a caller can do wrong: a bug, not a condition of the run. */
+/* Mistakes of a caller: bugs, not conditions of the run. */
 static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
 {
     SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);
@@ -180,7 +180,7 @@ static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
     return SH_OK;
 }
 
-/* The lock is free while the GPU's library works, since that may block. */
+/* The lock is not held while the GPU's library works, since that may block. */
 static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
 {
     sh_rc rc = SH_OK;
@@ -193,13 +193,13 @@ static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
     return rc;
 }
 
-/* Asynchronous. The item takes the place of an old ticket, which must be complete; a start may therefore wait, if more
+/* Asynchronous. The item takes the place of an old ticket, which must be complete; so a start may wait if more
  * collectives are under way than the ring has places. */
 sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket)
 {
     SH_TRY(check(c, coll));
     pthread_mutex_lock(&c->lock);
-    /* whose place the new one takes */
+    /* the ticket whose place the new one takes */
     sh_comm_wait_locked(c, c->newest + 1 - (coll->queue ? SH_COMM_ON_DEVICE : c->capacity));
     int64_t new = sh_comm_push(c, coll);
     sh_rc rc = coll->queue ? launch(c, sh_comm_item(c, new)) : SH_OK;
@@ -211,7 +211,7 @@ sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *tick
     return rc;
 }
 
-/* The queue waits, not the host. On a backend without queues everything is complete by then. */
+/* The queue waits, not the host. On a backend without queues everything is already complete. */
 sh_rc sh_comm_join(struct sh_comm *c, int64_t ticket, void *queue)
 {
     SH_REQUIRE(ticket > 0 && ticket <= c->newest && queue);

@@ -1,23 +1,24 @@
-/* Collectives on channels: ordered queues that work beside the computation.
+/* Collectives on channels: ordered queues that run alongside the computation.
  *
- * A channel is a stream of the program over a group of ranks, with a communicator of its own, so that channels never
- * wait for each other. There is one for each stream and group that the program names, and no other. Collectives of one
- * channel run in the order of their start, which is the same on all ranks.
- * Backends: `self` (one rank: nothing is sent), `mpi` (a progress thread works the queues off) and `nccl` (between GPUs).
+ * A channel is a stream of the program over a group of ranks, with its own communicator, so that channels never wait
+ * for each other. There is exactly one for each stream and group that the program names. Collectives of one channel run
+ * in the order in which they were started, which is the same on all ranks.
+ * Backends: `self` (one rank: nothing is sent), `mpi` (a progress thread works through the queues) and `nccl` (between
+ * GPUs).
  * Order: create, { start, wait or join } ..., destroy. These are called by one thread.
  *
- * Operands in host memory, and those on a GPU: the latter come with the queue that they are made in. The collective runs
- * after what is in it at the start, and sh_comm_join() lets what follows in the queue wait for the result; the host goes
- * on. nccl sends from GPU to GPU, and leaves operands in host memory to mpi; mpi takes what is on a GPU through pinned host
- * memory, for which the host waits in the join.
+ * Operands lie in host memory or on a GPU. Operands on a GPU come with the queue that produces them: the collective
+ * runs after the work that is in the queue at the start, and sh_comm_join() makes later work in the queue wait for the
+ * result; the host continues. nccl sends from GPU to GPU, and leaves operands in host memory to mpi; mpi copies
+ * operands on a GPU through pinned host memory, for which the host waits in the join.
  *
  * From the first start on the progress thread is the only caller of MPI, until any function of mesh.h takes MPI back
- * (sh_mesh_own_mpi: waits for all tickets). Code that calls MPI or HDF5 by itself calls sh_mesh_own_mpi() before.
+ * (sh_mesh_own_mpi: waits for all tickets). Code that calls MPI or HDF5 by itself calls sh_mesh_own_mpi() first.
  *
- * A collective that takes longer than timeout_seconds stops the job: its ranks are asked what they do, one line names
- * those that have not entered it and what they say they are doing (sh_comm_note), or "no answer" after two seconds, and
- * each rank that can writes its newest records to report_dir/rank-N.flight.txt. A rank answers while it computes between
- * collectives; one that has taken MPI back (a checkpoint, sh_agree) or is itself stopped does not. */
+ * A collective that takes longer than timeout_seconds stops the job: its ranks are asked what they are doing, one line
+ * names those that have not entered it and what they say they are doing (sh_comm_note), or "no answer" after two
+ * seconds, and each rank that can writes its newest records to report_dir/rank-N.flight.txt. A rank answers while it
+ * computes between collectives; one that has taken MPI back (a checkpoint, sh_agree) or is itself stopped does not. */
 #ifndef SH_COMM_COMM_H
 #define SH_COMM_COMM_H
 
@@ -31,57 +32,59 @@
 
 struct sh_comm;
 
-/* Groups of more ranks than this talk in two levels: within nodes by memory, and a message is of a whole node. */
+/* Groups of more ranks than this communicate in two levels: through memory within a node, and between nodes by messages
+ * that each serve a whole node. */
 enum { SH_COMM_LEVELS_ABOVE = 32 };
-/* Where a rank's part is no larger, MPI's own all-gather moves gathers and, between CPUs, the operands of all_reduces. */
+/* If a rank's part is at most this large, MPI's own all-gather carries gathers and, between CPUs, the operands of
+ * all_reduces. */
 enum { SH_COMM_SMALL_BYTES = 4 << 10 };
 
 struct sh_comm_options {
     double
         timeout_seconds; /* a collective that takes longer stops the job with SH_E_COMM and a report of who is missing;
-                            0: none takes too long */
+                            0: no limit */
     int history;         /* collectives kept for that report */
     const char *report_dir;            /* where rank-N.flight.txt goes; NULL: standard error only */
-    const struct sh_device *device;    /* open; where operands with a queue lie. NULL: there are none */
+    const struct sh_device *device;    /* open; the device on which operands with a queue lie. NULL: there are none */
     const struct sh_group_use *groups; /* [n_groups] that are open in the mesh; they outlive the channels */
     int n_groups;
     const struct sh_stream *streams; /* [n_streams] those of the program, which outlives the channels too */
     int n_streams;
-    const char *backend;  /* NULL or "auto": nccl between GPUs where it is there, else mpi; "mpi", "nccl" */
-    bool inline_progress; /* collectives move on in sh_comm_wait() only, by the caller: no thread of their own; CPUs.
-                             Without a limit of time one by one, in the order of their start on all channels, which
-                             must be the same on all ranks: the caller waits inside of MPI, from then on in sh_agree()
-                             too; only a group that talks in two levels looks at memory again and again */
-    bool share_gpu;       /* ranks of a node share one: for tests; NCCL is told that each is a host of its own */
-    int ranks_per_node;   /* neighbouring ranks that can share memory: refused where they cannot; 0: none can, so that
-                             all is said by messages */
-    int levels_above;     /* for tests: instead of SH_COMM_LEVELS_ABOVE; 0: that */
+    const char *backend;  /* NULL or "auto": nccl between GPUs if available, else mpi; "mpi", "nccl" */
+    bool inline_progress; /* collectives advance only in sh_comm_wait(), in the caller's thread; CPUs. Without a time
+                             limit they run one by one, in the order of their start on all channels, which must be the
+                             same on all ranks: the caller waits inside MPI, from then on in sh_agree() too; only a
+                             group that communicates in two levels polls memory */
+    bool share_gpu;       /* ranks of a node share a GPU: for tests; NCCL is told that each rank is a separate host */
+    int ranks_per_node;   /* neighbouring ranks that can share memory: an error if they cannot; 0: none can, so that
+                             everything goes by message */
+    int levels_above;     /* for tests: replaces SH_COMM_LEVELS_ABOVE; 0: does not */
     int nccl_max_ctas;    /* blocks of a GPU that one collective of NCCL may take; 0: NCCL's default */
 };
 
-/* Memory that this rank and its neighbours on the node see together, as this rank has mapped it (struct sh_segment of
+/* Memory shared by this rank and its neighbours on the node, as this rank has mapped it (struct sh_segment of
  * src/program): [base, peers) holds what groups of ranks have in common, then comes a part for each rank. */
 struct sh_comm_segment {
     char *base, *peers;
     int64_t peer_bytes; /* of each rank's part */
-    int ranks, rank;    /* neighbours in the job; this one's place among them */
+    int ranks, rank;    /* neighbours in the job; this rank's place among them */
 };
 
 /* clang-format off */
 struct sh_coll {
     enum sh_op_kind kind;   /* ALL_GATHER: recv = all shards; in place when send == recv + index*count
                                REDUCE_SCATTER: send [size*count] -> recv [count]; sum in a binary tree
-                               over the ranks of the group (sum.h); nccl sums in an order of its own
+                               over the ranks of the group (sum.h); nccl sums in its own order
                                ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the group */
     int stream;
     sh_group group;         /* named in the options with this stream */
-    enum sh_dtype dtype;    /* ALL_GATHER any; reductions f32, f64, bf16: summed in f32 and rounded once, but
-                               by nccl in bf16, addition by addition */
+    enum sh_dtype dtype;    /* ALL_GATHER any; reductions f32, f64, bf16. bf16 is summed in f32 and rounded once, except
+                               that nccl rounds each addition to bf16 */
     const void *send;
     void *recv;
     int64_t count;          /* elements of one rank's part */
     int64_t after;          /* ticket that must be complete before this one starts; 0: none */
-    void *queue;            /* of the device, where send and recv lie; NULL: they are in host memory */
+    void *queue;            /* of the device, if send and recv lie there; NULL: they are in host memory */
     const char *label;      /* for reports and traces; must outlive the job */
 };
 /* clang-format on */
@@ -96,33 +99,35 @@ struct sh_coll_record { /* what happened, for traces and the flight recorder */
     int64_t posted_ns, start_ns, end_ns; /* sh_now_ns(); 0: not yet */
 };
 
-/* Chooses `self` for one rank, else as opt->backend says. Mesh, device and report_dir must outlive it. Collective over
- * the job. Errors: SH_E_COMM; SH_E_USAGE for a backend that is not there. Memory: up to 8 MiB for each channel that
- * carries reductions, part of it shared with the node where it talks in two levels; none grows later. With mpi on GPUs
- * also pinned buffers as large as what is under way at once, made in the first step; with nccl what NCCL takes. */
+/* Choose `self` for one rank, else the backend that opt->backend names. Mesh, device and report_dir must outlive it.
+ * Collective over the job.
+ * Errors: SH_E_COMM; SH_E_USAGE for a backend that is not available.
+ * Memory: up to 8 MiB for each channel that carries reductions, part of it shared with the node if the channel
+ * communicates in two levels; none grows later. With mpi on GPUs also pinned buffers as large as the operands in flight
+ * at once, allocated in the first step; with nccl what NCCL takes. */
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out);
 void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
 const char *sh_comm_name(const struct sh_comm *c);
-const char *sh_comm_group_name(const struct sh_comm *c, sh_group group); /* of a named one */
+const char *sh_comm_group_name(const struct sh_comm *c, sh_group group); /* the group must be named */
 
-/* Neighbouring ranks of a named group that say together what they have to say to others (SH_COMM_LEVELS_ABOVE); 1: each
- * for itself. Local. */
+/* How many neighbouring ranks of a named group communicate with the others as one (SH_COMM_LEVELS_ABOVE); 1: each for
+ * itself. Local. */
 int sh_comm_block(const struct sh_comm *c, sh_group group);
 
 /* From now on collectives whose buffers lie in the segment work in place: an all_gather in the common part is a
- * barrier, reductions of a rank's part read those of its peers at the same distance from the parts' beginnings.
- * Collective; between create and the first start. */
+ * barrier, reductions of a rank's part read its peers' parts at the same offset. Collective; between create and the
+ * first start. */
 void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w);
 
-/* Queue a collective; buffers are not touched by the caller until it is complete. Returns a ticket > 0.
- * Collective over the group: each rank starts the same ones in the same order. */
+/* Queue a collective; the caller must not touch the buffers until it is complete. Returns a ticket > 0. Collective over
+ * the group: each rank starts the same ones in the same order. */
 sh_rc sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket);
 
 /* Return when the ticket is complete. Local. Errors do not return: a stalled or failed collective stops the job. */
 sh_rc sh_comm_wait(struct sh_comm *c, int64_t ticket);
 
-/* Let what is put into the queue from now on wait for the ticket, of a collective that was started with a queue. Once
- * for each. Errors: as above. */
+/* Make work that is put into the queue from now on wait for the ticket of a collective that was started with a queue.
+ * Call it once per ticket. Errors: as above. */
 sh_rc sh_comm_join(struct sh_comm *c, int64_t ticket, void *queue);
 
 /* The record of a ticket while it is among the newest `history` ones; false: too old. Local. */
@@ -132,7 +137,7 @@ bool sh_comm_record(struct sh_comm *c, int64_t ticket, struct sh_coll_record *ou
  * The text must stay valid; cheap (one pointer store). */
 void sh_comm_note(struct sh_comm *c, int64_t step, const char *doing);
 
-/* Write the newest records to report_dir/rank-N.flight.txt, for failures that sh_comm does not see itself; nothing
+/* Write the newest records to report_dir/rank-N.flight.txt, for failures that sh_comm does not see itself; no effect
  * without a report_dir. Best effort: a report that cannot be written is not an error. Local. */
 void sh_comm_write_flight(struct sh_comm *c);
 

@@ -13,7 +13,7 @@
 
 enum { LINE = 64, PAGE = 4096 };
 
-/* At the beginning of a region, a line of the cache each. The first line of the first one had the mark of segment.c. */
+/* At the start of a region, a cache line each. The first line of the first region held the mark of segment.c. */
 struct counters {
     char mark[LINE];
     _Alignas(LINE) _Atomic int64_t given;
@@ -25,7 +25,7 @@ static struct counters *counters_of(const struct sh_levels *l, int place)
     return (struct counters *)(void *)(l->memory + place * l->region_bytes);
 }
 
-/* A block that is the whole group needs no messages at all. */
+/* Ranks per block; 1: no levels. A block that is the whole group needs no messages at all. */
 static int block_of(const struct sh_channel *ch)
 {
     const struct sh_comm_options *opt = &ch->c->opt;
@@ -36,8 +36,8 @@ static int block_of(const struct sh_channel *ch)
     return sh_group_block(&ch->c->mesh->shape, ch->group, opt->ranks_per_node);
 }
 
-/* All staging of a rank together is as much as without levels: for each round in flight what it gives to the others of its
- * block, the sums for each block, and what comes from each other one. */
+/* All staging of a rank together is as much as without levels: for each round in flight, what it gives to the others of
+ * its block, the sums for each block, and what comes from each other block. */
 static void size_memory(struct sh_levels *l)
 {
     int64_t given = l->ranks - 1, sums = l->blocks, others = l->blocks - 1;
@@ -73,7 +73,7 @@ static void unmap(struct sh_levels *l)
     l->memory = NULL;
 }
 
-/* Not a split: only the members talk. */
+/* Not a split: only the members communicate. */
 static sh_rc comm_of_block(const struct sh_channel *ch, const struct sh_levels *l, MPI_Comm *out)
 {
     MPI_Group all, block = MPI_GROUP_NULL;
@@ -90,8 +90,8 @@ static sh_rc comm_of_block(const struct sh_channel *ch, const struct sh_levels *
     return SH_OK;
 }
 
-/* A plan that counts on two levels is not given up quietly where a node cannot have them: who wants messages instead says
- * so. Where the first rank of a block has failed it says why, and the others have no memory either. */
+/* A plan that counts on two levels is not given up quietly if a node cannot have them: users who want messages instead
+ * must say so. If the first rank of a block has failed, it says why, and the others have no memory either. */
 static sh_rc share(struct sh_channel *ch, struct sh_levels *l)
 {
     MPI_Comm block = MPI_COMM_NULL;
@@ -122,7 +122,7 @@ sh_rc sh_levels_open(struct sh_channel *ch)
     return SH_OK;
 }
 
-/* The memory itself goes with its last user. */
+/* The memory itself is freed with its last user. */
 void sh_levels_close(struct sh_channel *ch)
 {
     if (!ch->levels)
@@ -137,8 +137,8 @@ int64_t sh_levels_stages(const struct sh_levels *l)
     return SH_DIRECT_ROUNDS * (2 * (int64_t)l->blocks - 1);
 }
 
-/* Four kinds of requests to or from each other block: blocks - 1 are less than half of the channel's size - 1, and it has
- * two for each of those. */
+/* Four kinds of requests to or from each other block: blocks - 1 are less than half of the channel's size - 1, and the
+ * channel has two requests for each of those. */
 void sh_levels_share_out(struct sh_channel *ch)
 {
     struct sh_levels *l = ch->levels;
@@ -159,7 +159,7 @@ void sh_levels_share_out(struct sh_channel *ch)
     }
 }
 
-/* Acquire: whoever writes the slot again does so after it was read. */
+/* Acquire: a writer reuses the slot only after it was read. */
 bool sh_levels_may_give(const struct sh_levels *l, int64_t step)
 {
     for (int i = 0; i < l->ranks; i++)

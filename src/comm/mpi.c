@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* MPI is used by one thread at a time. The main thread asks for it and waits until the progress thread has parked
- * itself outside of MPI. */
+/* Only one thread at a time uses MPI. The main thread asks for it and waits until the progress thread has parked itself
+ * outside MPI. */
 static void take_mpi(void *arg)
 {
     struct sh_mpi *m = arg;
@@ -23,7 +23,8 @@ static void take_mpi(void *arg)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Inline: MPI has never left this thread, but what is open must not be left half done by whoever calls it next. */
+/* Inline: MPI has never left this thread, but open collectives must not be left half done when somebody else calls
+ * it. */
 static void finish_all(void *arg)
 {
     struct sh_mpi *m = arg;
@@ -48,7 +49,7 @@ static sh_rc start_thread(struct sh_mpi *m)
     return SH_OK;
 }
 
-/* Wakes the thread, which leaves its loop when nothing is open. */
+/* Wake the thread, which leaves its loop when nothing is open. */
 static void stop_thread(struct sh_mpi *m)
 {
     if (!m->started)
@@ -61,7 +62,8 @@ static void stop_thread(struct sh_mpi *m)
 }
 
 /* A channel for each pair of group and stream that the program uses. All ranks open them in the same order, since
- * opening is collective, and agree on each: another group's ranks would wait in the next one for those that failed. */
+ * opening is collective, and agree after each one: otherwise another group's ranks would wait in the next one for ranks
+ * that failed. */
 static sh_rc open_channels(struct sh_mpi *m)
 {
     const struct sh_comm_options *opt = &m->c->opt;
@@ -70,7 +72,7 @@ static sh_rc open_channels(struct sh_mpi *m)
         for (int s = 0; s < opt->n_streams; s++)
             if (opt->groups[g].streams >> s & 1)
                 SH_TRY(sh_agree(sh_channel_open(&m->channel[m->n_channels++], s, opt->groups[g].axes, m->c)));
-    return m->c->blocks ? SH_OK : sh_watch_open(m); /* nobody would read what others ask */
+    return m->c->blocks ? SH_OK : sh_watch_open(m); /* nobody would read the questions of others */
 }
 
 static void free_mpi(struct sh_mpi *m)
@@ -81,7 +83,7 @@ static void free_mpi(struct sh_mpi *m)
     free(m);
 }
 
-/* MPI belongs to the main thread until the first collective: channels are opened by it. */
+/* MPI belongs to the main thread until the first collective: it opens the channels. */
 static sh_rc create(struct sh_comm *c)
 {
     sh_mesh_own_mpi();
@@ -112,7 +114,7 @@ static void destroy(struct sh_comm *c)
     free_mpi(m);
 }
 
-/* Here and not when the thread wakes up: MPI may be asked back before that. With the lock held. */
+/* Here and not when the thread wakes up: the caller may want MPI back before that. With the lock held. */
 static void give_mpi(struct sh_mpi *m)
 {
     if (!m->started)
@@ -128,8 +130,8 @@ void sh_mpi_lend(struct sh_mpi *m)
     pthread_mutex_unlock(&m->c->lock);
 }
 
-/* The caller cannot report by itself, as it may be in the middle of a collective: the progress thread tells the others
- * and ends the job. */
+/* The caller cannot report by itself, since it may be in the middle of a collective: the progress thread tells the
+ * others and ends the job. */
 void sh_mpi_fail(struct sh_mpi *m, sh_rc rc)
 {
     pthread_mutex_lock(&m->c->lock);
@@ -141,7 +143,7 @@ void sh_mpi_fail(struct sh_mpi *m, sh_rc rc)
         pause();
 }
 
-/* It is there: the caller has looked whether stream and group are named. */
+/* There always is one: the caller has checked that stream and group are named. */
 static struct sh_channel *find_channel(const struct sh_mpi *m, const struct sh_coll *coll)
 {
     int i = 0;
@@ -150,7 +152,7 @@ static struct sh_channel *find_channel(const struct sh_mpi *m, const struct sh_c
     return &m->channel[i];
 }
 
-/* With the lock held. Collectives of one channel are a list and run one after the other; channels run side by side. */
+/* With the lock held. Collectives of one channel form a list and run one after the other; channels run side by side. */
 static void start(struct sh_comm *c, int64_t ticket)
 {
     struct sh_mpi *m = c->backend;
@@ -177,7 +179,7 @@ static void set_segment(struct sh_comm *c)
         sh_channel_set_segment(&m->channel[i], c->mesh, &c->segment);
 }
 
-/* All channels of a group have the same, or none. */
+/* All channels of a group have the same block size, or none. */
 static int block(const struct sh_comm *c, sh_group group)
 {
     const struct sh_mpi *m = c->backend;

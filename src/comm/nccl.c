@@ -1,18 +1,18 @@
 /* The nccl backend: collectives from GPU to GPU.
  *
- * A communicator each for what runs at the same time: gathers, reductions and sums over replicas, since one communicator
- * runs one collective at a time. All come from one of the world by splitting, and each stream has a queue, before that of
- * the computation. The caller's thread launches; the mpi backend beneath runs what lies in host memory, and its progress
- * thread watches over all of them: it sees by events that a collective has begun and is done, so that the report of a
- * stall and the flight recorder are the same.
+ * There is a communicator for everything that runs at the same time: gathers, reductions and sums over replicas, since
+ * one communicator runs one collective at a time. All are split from one communicator of the world, and each stream has
+ * a queue, with priority over that of the computation. The caller's thread launches; the mpi backend beneath runs
+ * collectives on host memory, and its progress thread watches all of them: events tell it when a collective has started
+ * and when it is done, so that stall reports and the flight recorder are the same.
  *
  * Sums are ncclSum of fp32, fp64 or bf16 (most of NCCL's algorithms then round each addition); never ncclAvg, whose 1/N
  * is rounded to the type.
- * Communicators block: without that, NCCL makes a thread for each collective, and the question how one is changes it. The
- * caller notes when it goes in; the progress thread, which owns MPI meanwhile, watches the time and NCCL's own errors, and
- * never is in a communicator together with the caller.
- * A job that fails is taken down by MPI_Abort, which ends the processes and with them the kernels that wait; a communicator
- * is not aborted before, because that is only safe while no other thread is inside NCCL. */
+ * Communicators block: otherwise NCCL makes a thread for each collective, and asking for the state of one changes it.
+ * The caller notes when it enters NCCL; the progress thread, which owns MPI meanwhile, watches the time and NCCL's own
+ * errors, and is never in a communicator together with the caller.
+ * A job that fails is taken down by MPI_Abort, which ends the processes and with them the kernels that wait;
+ * communicators are not aborted first, because that is only safe while no other thread is inside NCCL. */
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
@@ -31,14 +31,14 @@ struct nccl {
     struct used {
         int stream;
         sh_group group;
-        ncclComm_t comm; /* of more than one rank; some are the same */
+        ncclComm_t comm; /* a group of several ranks; some groups share one */
     } *used;
     struct made {
         ncclComm_t comm;
         int stream;
         sh_group group;
         char name[32 + SH_GROUP_NAME]; /* NCCL keeps the pointer */
-    } *made;                           /* each once */
+    } *made;                           /* each communicator once */
     int n_used, n_made;
     void *queue[SH_STREAMS_MAX];
 };
@@ -46,15 +46,15 @@ struct nccl {
 
 static struct nccl state; /* one job, one mesh */
 
-/* The caller's stay in NCCL, for the progress thread. */
+/* Tells the progress thread how long the caller has been in NCCL. */
 static struct {
     pthread_mutex_t lock;     /* one thread at a time may be in a communicator */
-    _Atomic int64_t since_ns; /* 0: not there */
+    _Atomic int64_t since_ns; /* 0: not in NCCL */
     _Atomic(const char *) what;
-    int64_t said_ns; /* the stay that was spoken of */
+    int64_t said_ns; /* since_ns of the stay that was logged */
 } stay = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* For the report: what the caller does in NCCL, and since when. */
+/* For the report: what the caller is doing in NCCL, and since when. */
 static void begin_stay(const char *what)
 {
     atomic_store(&stay.what, what);
@@ -84,14 +84,14 @@ static sh_rc nccl_failed(const char *what, ncclResult_t rc, ncclComm_t comm)
                    sh_nccl.ncclGetLastError(comm));
 }
 
-/* Peers may be inside of the same call, and wait there for ever. */
+/* Peers may be inside the same call, and wait there for ever. */
 static void must(const struct sh_comm *c, ncclResult_t rc, const char *what, ncclComm_t comm)
 {
     if (rc != ncclSuccess)
         sh_mpi_fail(c->backend, nccl_failed(what, rc, comm));
 }
 
-/* `blocking`: a call returns when it is done, so the stay tells how long. */
+/* `blocking`: a call returns when it is done, so the stay shows how long it took. */
 static void configure(const struct sh_comm *c, const char *name, ncclConfig_t *config)
 {
     *config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
@@ -101,9 +101,8 @@ static void configure(const struct sh_comm *c, const char *name, ncclConfig_t *c
         config->maxCTAs = c->opt.nccl_max_ctas;
 }
 
-/* NCCL refuses two ranks of one host on one GPU. Each poses as a host of its own then, and all talk through the
- * loopback device, with few blocks, since those of all ranks must fit on the GPU together. Read by NCCL at its first
- * use. */
+/* NCCL refuses two ranks of one host on one GPU. Each then poses as a separate host, and all talk through the loopback
+ * device, with few blocks, since those of all ranks must fit on the GPU together. NCCL reads this at its first use. */
 static void pose_as_hosts(const struct sh_comm *c)
 {
     static const char *const variables[][2] = {
@@ -145,7 +144,7 @@ static sh_rc make_world(struct sh_comm *c)
     return SH_OK;
 }
 
-/* Groups of different axes have the same ranks where what they differ in has size 1. */
+/* Groups of different axes have the same ranks if the axes in which they differ have size 1. */
 static bool same_ranks(const struct sh_mesh_shape *m, sh_group a, sh_group b)
 {
     int size = sh_group_size(m, a), same = 0;
@@ -201,7 +200,7 @@ static void add_use(struct sh_comm *c, int stream, const struct sh_group_use *us
     state.used[state.n_used++] = u;
 }
 
-/* In the same order on all ranks, as splitting is collective. */
+/* In the same order on all ranks, since splitting is collective. */
 static void make_comms(struct sh_comm *c)
 {
     size_t most = (size_t)(c->opt.n_groups * c->opt.n_streams) + 1;
@@ -214,7 +213,7 @@ static void make_comms(struct sh_comm *c)
                 add_use(c, s, &c->opt.groups[g]);
 }
 
-/* NULL: it has one rank. */
+/* NULL: the group has one rank. */
 static ncclComm_t find_comm(const struct sh_coll *coll)
 {
     for (int i = 0; i < state.n_used; i++)
@@ -225,8 +224,8 @@ static ncclComm_t find_comm(const struct sh_coll *coll)
 
 static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue);
 
-/* NCCL takes most of its memory, and connects, at the first collective of a communicator: here, where a failure is one of
- * the start. memory: an element of each rank of the job. */
+/* NCCL takes most of its memory, and connects, at the first collective of a communicator: done here, a failure is one
+ * of the start. memory: an element of each rank of the job. */
 static void use_once(struct sh_comm *c, const struct made *made, char *memory)
 {
     enum sh_op_kind kind = made->stream == SH_STREAM_GATHER   ? SH_OP_ALL_GATHER
@@ -252,7 +251,7 @@ static void use_once(struct sh_comm *c, const struct made *made, char *memory)
     end_stay();
 }
 
-/* A buffer of one float for each rank; it is given back at once. */
+/* A buffer of one float for each rank; it is freed right after use. */
 static sh_rc use_all_once(struct sh_comm *c)
 {
     int64_t bytes = c->mesh->world * sh_dtype_bytes(SH_F32);
@@ -278,7 +277,7 @@ static sh_rc connect(struct sh_comm *c)
     SH_TRY(make_world(c));
     make_comms(c);
     SH_TRY(use_all_once(c));
-    sh_mesh_own_mpi(); /* as the caller had it */
+    sh_mesh_own_mpi(); /* MPI belonged to the caller before */
     SH_TRY(sh_nccl_version(&version));
     sh_log_info("NCCL %d.%d.%d connects %d ranks (%d communicators, %.1f s)", version / 10000, version / 100 % 100,
                 version % 100, c->mesh->world, state.n_made + 1, (double)(sh_now_ns() - begin) / 1e9);
@@ -292,12 +291,12 @@ static void destroy_queues(const struct sh_comm *c)
             c->opt.device->queue_destroy(state.queue[s]);
 }
 
-/* The mpi backend comes first: its thread watches NCCL from the first call on. */
+/* The mpi backend is created first: its thread watches NCCL from the first call on. */
 static sh_rc create(struct sh_comm *c)
 {
     sh_rc rc;
 
-    if (c->opt.share_gpu) /* before there is another thread: one that reads the environment meanwhile may crash */
+    if (c->opt.share_gpu) /* before there is another thread: it could crash reading the environment meanwhile */
         pose_as_hosts(c);
     state = (struct nccl){0};
     SH_TRY(sh_comm_mpi.create(c));
@@ -326,30 +325,30 @@ static void destroy_comm(const struct sh_comm *c, ncclComm_t comm)
     must(c, rc, what, NULL);
 }
 
-/* The progress thread must stop asking the communicators before they are closed; the count of 0 tells it so. */
+/* The progress thread must stop querying the communicators before they are closed; a count of 0 tells it to. */
 static void destroy(struct sh_comm *c)
 {
     int n = state.n_made;
 
     sh_mpi_lend(c->backend);
     enter("closing");
-    state.n_made = 0; /* they are nobody else's from here on */
+    state.n_made = 0; /* the progress thread no longer sees them */
     leave();
     for (int i = 0; i < n; i++)
         destroy_comm(c, state.made[i].comm);
     destroy_comm(c, state.world);
     destroy_queues(c);
-    sh_comm_mpi.destroy(c); /* its thread looks at what follows */
+    sh_comm_mpi.destroy(c); /* its thread reads what is freed next */
     free(state.used);
     free(state.made);
 }
 
-/* Only enqueues. A sum over int types does not occur. */
+/* Only enqueues. There are no sums over int types. */
 static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue)
 {
     static const ncclDataType_t types[SH_DTYPES] = {
         [SH_F32] = ncclFloat32, [SH_BF16] = ncclBfloat16, [SH_F64] = ncclFloat64,
-        [SH_I32] = ncclInt32,   [SH_I64] = ncclInt64,     [SH_I16] = ncclBfloat16, /* gathered only: as many bits */
+        [SH_I32] = ncclInt32,   [SH_I64] = ncclInt64,     [SH_I16] = ncclBfloat16, /* gathered only: equal width */
         [SH_U8] = ncclUint8};
     size_t n = (size_t)coll->count;
 
@@ -361,15 +360,15 @@ static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *q
     }
 }
 
-/* A ticket older than the ring of events is complete, for its events have been given to a newer one since. */
+/* A ticket older than the ring of events is complete, since its events have gone to a newer one. */
 static void wait_for(struct sh_comm *c, int64_t ticket, void *queue)
 {
     if (ticket > c->newest - SH_COMM_ON_DEVICE) /* else it was complete before its events were given away */
         c->opt.device->queue_after(queue, c->events[ticket % SH_COMM_ON_DEVICE].done);
 }
 
-/* The queue of the stream waits for the operands; the caller's queue goes on. The events let the progress thread see
- * begin and end without NCCL. */
+/* The stream's queue waits for the operands; the caller's queue continues. The events let the progress thread see start
+ * and end without NCCL. */
 static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
 {
     const struct sh_device *device = c->opt.device;
@@ -407,7 +406,7 @@ static void start(struct sh_comm *c, int64_t ticket)
     sh_comm_mpi.start(c, ticket);
 }
 
-/* By the progress thread: the caller is in NCCL for too long, or long enough for a line in the log. */
+/* Called by the progress thread: has the caller been in NCCL for too long, or long enough for a line in the log? */
 static sh_rc look_at_stay(const struct sh_comm *c)
 {
     int64_t since = atomic_load(&stay.since_ns), waited = since ? sh_now_ns() - since : 0;
@@ -415,11 +414,11 @@ static sh_rc look_at_stay(const struct sh_comm *c)
 
     if (c->opt.timeout_seconds > 0 && waited > (int64_t)(c->opt.timeout_seconds * 1e9))
         return sh_fail(SH_E_COMM,
-                       "NCCL: %s is not complete after %g s (comm.train_timeout_seconds); NCCL_DEBUG=INFO tells "
-                       "what it does",
+                       "NCCL: %s is not complete after %g s (comm.train_timeout_seconds); NCCL_DEBUG=INFO shows "
+                       "what it is doing",
                        what, c->opt.timeout_seconds);
     if (waited > SAY_AFTER_NS && since != stay.said_ns) {
-        sh_log_info("NCCL: %s takes its time ...", what);
+        sh_log_info("NCCL: %s is taking its time ...", what);
         stay.said_ns = since;
     }
     return SH_OK;
@@ -430,11 +429,12 @@ static sh_rc ask(const struct made *made)
     ncclResult_t its = ncclSuccess, rc = sh_nccl.ncclCommGetAsyncError(made->comm, &its);
 
     if (rc != ncclSuccess)
-        return nccl_failed("asking a communicator how it is", rc, made->comm);
+        return nccl_failed("asking a communicator for its state", rc, made->comm);
     return its == ncclSuccess || its == ncclInProgress ? SH_OK : nccl_failed(made->name, its, made->comm);
 }
 
-/* A peer or the network failed; what waits for it would wait for ever. While the caller is inside, only its time counts. */
+/* A peer or the network failed; anything that waits for it would wait for ever. While the caller is inside, only its
+ * time counts. */
 static sh_rc look(struct sh_comm *c)
 {
     sh_rc rc = look_at_stay(c);

@@ -6,8 +6,8 @@
 
 struct sh_nccl_functions sh_nccl;
 
-/* The ranks issue the collectives of all communicators in one order; this makes NCCL launch them in that order, without
- * which two of them on one GPU may wait for each other. */
+/* All ranks issue the collectives of all communicators in one order; this makes NCCL launch them in that order.
+ * Otherwise two of them on one GPU may wait for each other. */
 static void set_environment(void)
 {
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
@@ -34,7 +34,7 @@ static sh_rc find_functions(void)
 }
 #endif
 
-/* As 22605 for 2.26.5. */
+/* 2.26.5 is 22605. */
 sh_rc sh_nccl_version(int *version)
 {
     ncclResult_t rc = sh_nccl.ncclGetVersion(version);
@@ -46,19 +46,19 @@ sh_rc sh_nccl_version(int *version)
 
 static sh_rc check_version(void)
 {
-    enum { OLDEST = 22600 }; /* NCCL_LAUNCH_ORDER_IMPLICIT, which older ones pass over */
+    enum { OLDEST = 22600 }; /* NCCL_LAUNCH_ORDER_IMPLICIT, which older versions ignore */
     int version;
 
     SH_TRY(sh_nccl_version(&version));
     if (version < OLDEST)
         return sh_fail(SH_E_COMM,
-                       "NCCL %d.%d.%d is loaded (libnccl.so.2), which does not keep collectives of several "
-                       "communicators in order; give 2.26 or newer (LD_LIBRARY_PATH), or comm.backend=mpi",
+                       "NCCL %d.%d.%d is loaded (libnccl.so.2), but it does not keep collectives of several "
+                       "communicators in order; use 2.26 or newer (LD_LIBRARY_PATH), or comm.backend=mpi",
                        version / 10000, version / 100 % 100, version % 100);
     return SH_OK;
 }
 
-/* The environment is set before the library is loaded, for it reads it once. */
+/* The environment is set before the library is loaded, since NCCL reads it once. */
 sh_rc sh_nccl_load(void)
 {
     if (!sh_nccl.ncclGetVersion) {

@@ -1,4 +1,4 @@
-/* Inside of the nccl backend: NCCL's functions, loaded while the program runs. */
+/* Internal to the nccl backend: NCCL's functions, loaded at run time. */
 #ifndef SH_COMM_NCCL_LOAD_H
 #define SH_COMM_NCCL_LOAD_H
 
@@ -21,11 +21,11 @@ struct sh_nccl_functions {
 
 extern struct sh_nccl_functions sh_nccl;
 
-/* Load them once; what they are told through the environment must stand there before. Local. Errors: SH_E_USAGE when
- * there is none, SH_E_COMM for one that is too old. */
+/* Load them once, after setting the environment that they read. Local. Errors: SH_E_USAGE when there is no library,
+ * SH_E_COMM when it is too old. */
 sh_rc sh_nccl_load(void);
 
-/* major * 10000 + minor * 100 + patch, of the library that is loaded. Local. Errors: SH_E_COMM. */
+/* major * 10000 + minor * 100 + patch, of the loaded library. Local. Errors: SH_E_COMM. */
 sh_rc sh_nccl_version(int *version);
 
 #endif

@@ -1,9 +1,9 @@
 #include "src/comm/parts.h"
 
-/* Bounds of the scratch for reductions. */
+/* Limits on the scratch for reductions. */
 enum {
-    STAGING_MAX_BYTES = 8 << 20, /* of a channel, whatever is reduced on it */
-    STAGE_MAX_BYTES = 256 << 10, /* of one source in a round: larger ones leave the second-level cache */
+    STAGING_MAX_BYTES = 8 << 20, /* of a channel, whatever it reduces */
+    STAGE_MAX_BYTES = 256 << 10, /* of one source in a round: larger stages fall out of the second-level cache */
     STAGE_ALIGN = 64,
 };
 

@@ -1,25 +1,25 @@
-/* How a collective is cut into rounds, and a round into parts of the ranks. Local, pure. */
+/* How a collective is cut into rounds, and a round into one part per rank. Local, pure. */
 #ifndef SH_COMM_PARTS_H
 #define SH_COMM_PARTS_H
 
 #include "src/comm/comm.h"
 
-/* A stretch of the operand that has all ranks' elements. */
+/* A stretch of the operand that holds all ranks' elements. */
 struct sh_part {
     char *at;
     int64_t elems;
 };
 
-/* Elements of one rank in one round, at most `most`, in as few rounds as there can be, all of the same size but for a rest.
- * size: ranks; coll->count > 0. */
+/* Elements of one rank in one round, at most `most`, in as few rounds as possible, all of the same size except for a
+ * remainder. size: ranks; coll->count > 0. */
 int64_t sh_part_elems(const struct sh_coll *coll, int size, int64_t most, int64_t *rounds);
 
-/* The part of `rank` in a round, of the operand with the elements of all ranks: send of a reduce_scatter, else recv. Parts
- * may be empty. In an all_reduce the parts of a round lie side by side; in the others each rank has a part of `count`
- * elements, of which a round takes a stretch. */
+/* The part of `rank` in a round, in the operand with the elements of all ranks: send of a reduce_scatter, else recv.
+ * Parts may be empty. In an all_reduce the parts of a round lie side by side; in the others each rank has a part of
+ * `count` elements, of which a round takes a stretch. */
 struct sh_part sh_part_of(const struct sh_coll *coll, int size, int64_t part_elems, int64_t round, int rank);
 
-/* Bytes of staging for each of so many sources, which the staging of a channel is made of. */
+/* Bytes of staging for each source, when a channel's staging is divided among this many sources. */
 int64_t sh_part_stage_bytes(int64_t sources);
 
 #endif

@@ -5,17 +5,17 @@
 #include <sched.h>
 #include <time.h>
 
-/* Ranks often share cores with each other and with the threads that compute. A thread that spins takes from them what
- * it waits for, so it yields for a moment (small collectives complete then) and sleeps after that, longer and longer.
- * The moment is several times what a part of a large collective takes: with 30 us instead of 100 us, 4 MiB through Open
- * MPI's shared memory took 2300 us instead of 420 us on two busy cores. What GPUs do among themselves does not wait for it:
- * it only looks on, and each look takes a lock of the driver that launches need too. */
+/* Ranks often share cores with each other and with the threads that compute. A thread that spins takes time from the
+ * very work that it waits for, so it yields for a moment (small collectives complete then) and after that sleeps,
+ * longer and longer. The moment is several times what a part of a large collective takes: with 30 us instead of 100 us,
+ * 4 MiB through Open MPI's shared memory took 2300 us instead of 420 us on two busy cores. Collectives between GPUs do
+ * not wait for this thread: it only watches, and each look takes a lock of the driver that launches need too. */
 enum {
     YIELD_NS = 100 * 1000,
     SLEEP_MIN_NS = 20 * 1000,
     SLEEP_MAX_NS = 200 * 1000,
-    YIELDS = 16,                /* where channels block: looks at shared memory before the caller sleeps between them */
-    IDLE_NS = 20 * 1000 * 1000, /* between looks for questions of others when nothing is in flight */
+    YIELDS = 16,                /* if channels block: looks at shared memory before the caller sleeps between them */
+    IDLE_NS = 20 * 1000 * 1000, /* between looks for questions of other ranks when nothing is in flight */
 };
 
 /* With the lock held; a new collective wakes it early. */
@@ -34,7 +34,7 @@ static bool any_open(const struct sh_comm *c)
     return c->oldest_open <= c->newest;
 }
 
-/* Let go of MPI while nothing is open and the caller wants it. False: the end. With the lock held. */
+/* Let go of MPI while nothing is open and the caller wants it. False: quit. With the lock held. */
 static bool park(struct sh_mpi *m)
 {
     struct sh_comm *c = m->c;
@@ -46,7 +46,7 @@ static bool park(struct sh_mpi *m)
     return !m->quit;
 }
 
-/* The head of a queue becomes the running collective of its channel once what it comes after is complete. */
+/* The head of a queue becomes the running collective of its channel once the one that it follows is complete. */
 static bool pick(struct sh_mpi *m, struct sh_channel *ch)
 {
     struct sh_comm *c = m->c;
@@ -66,14 +66,14 @@ static bool pick(struct sh_mpi *m, struct sh_channel *ch)
     return true;
 }
 
-/* What a GPU did is timed by its own clock. */
+/* Collectives on a GPU are timed by its own clock. */
 static void take_times(const struct sh_device *device, struct sh_comm_item *item)
 {
     item->record.start_ns = device->event_ns(item->events->begin);
     item->record.end_ns = item->record.start_ns + device->event_span_ns(item->events->begin, item->events->done);
 }
 
-/* Wakes whoever waits for the ticket. */
+/* Wakes any thread that waits for the ticket. */
 static void finish(struct sh_mpi *m, struct sh_channel *ch)
 {
     pthread_mutex_lock(&m->c->lock);
@@ -84,7 +84,7 @@ static void finish(struct sh_mpi *m, struct sh_channel *ch)
     ch->current = 0;
 }
 
-/* One step of one channel: begin what may begin, or drive what runs. The lock is not held during a step, so that
+/* One step of one channel: start what may start, or drive what runs. The lock is not held during a step, so that
  * collectives can be started meanwhile. */
 static sh_rc advance(struct sh_mpi *m, struct sh_channel *ch, bool *moved)
 {
@@ -104,7 +104,7 @@ static sh_rc advance(struct sh_mpi *m, struct sh_channel *ch, bool *moved)
     return SH_OK;
 }
 
-/* All channels in turn, so that a large collective on one does not hold up the others. */
+/* Each channel in turn, so that a large collective on one does not hold up the others. */
 static sh_rc advance_all(struct sh_mpi *m, bool *moved)
 {
     for (int i = 0; i < m->n_channels; i++)
@@ -149,7 +149,7 @@ static void back_off(struct sh_mpi *m)
     }
 }
 
-/* All channels once, then a pause if nothing moved. With the lock held, which is given back meanwhile. */
+/* All channels once, then a pause if nothing moved. With the lock held, which is released meanwhile. */
 static void work(struct sh_mpi *m)
 {
     struct sh_comm *c = m->c;
@@ -157,7 +157,7 @@ static void work(struct sh_mpi *m)
     pthread_mutex_unlock(&c->lock);
     sh_rc rc = advance_all(m, &moved);
     if (rc != SH_OK)
-        sh_stop(rc); /* the caller waits, and its peers in collectives: there is nobody to return to */
+        sh_stop(rc); /* the caller waits, and its peers are in collectives: there is nobody to return to */
     pthread_mutex_lock(&c->lock);
     if (moved)
         m->idle_since_ns = sh_now_ns();
@@ -179,7 +179,7 @@ void *sh_mpi_run(void *arg)
     return NULL;
 }
 
-/* The channel in whose queue a ticket is next, or that runs it. */
+/* The channel that runs a ticket, or has it next in its queue. */
 static struct sh_channel *channel_of(const struct sh_mpi *m, int64_t ticket)
 {
     int i = 0;
@@ -188,8 +188,9 @@ static struct sh_channel *channel_of(const struct sh_mpi *m, int64_t ticket)
     return &m->channel[i];
 }
 
-/* Where channels block, the only reason that nothing moved: it is up to neighbours who share memory (algo_levels.c). MPI cannot
- * wait for those. Looks are counted and not timed, since the time of a simulated job may stand still. */
+/* If channels block, there is only one reason that nothing moved: it is up to neighbours who share memory
+ * (algo_levels.c), and MPI cannot wait for those. Looks are counted instead of timed, since the clock of a simulated
+ * job may stand still. */
 static void pause_between_looks(int idle)
 {
     if (idle <= YIELDS)
@@ -198,8 +199,8 @@ static void pause_between_looks(int idle)
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_MIN_NS}, NULL);
 }
 
-/* The oldest collective, to its end. All ranks start them in one order, so none waits here for a rank that waits in a
- * later one. With the lock held, which is given back meanwhile. */
+/* Run the oldest collective to its end. All ranks start collectives in one order, so none waits here for a rank that
+ * waits in a later one. With the lock held, which is released meanwhile. */
 static void work_off_oldest(struct sh_mpi *m)
 {
     struct sh_comm *c = m->c;
@@ -220,7 +221,7 @@ static void work_off_oldest(struct sh_mpi *m)
         sh_stop(rc);
 }
 
-/* What the caller did before was no idle time of the channels: peers are in the same collective soon. */
+/* The caller's previous work was not idle time of the channels: peers are in the same collective soon. */
 void sh_mpi_work_until(struct sh_mpi *m, int64_t ticket)
 {
     m->idle_since_ns = sh_now_ns();

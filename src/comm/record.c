@@ -34,7 +34,7 @@ bool sh_comm_is_complete(struct sh_comm *c, int64_t ticket)
     return ticket < c->oldest_open || sh_comm_item(c, ticket)->record.end_ns != 0;
 }
 
-/* Collectives of several channels end in any order; oldest_open moves over those that have ended. */
+/* Collectives of several channels end in any order; oldest_open moves past those that have ended. */
 void sh_comm_set_complete(struct sh_comm *c, int64_t ticket)
 {
     sh_comm_item(c, ticket)->record.end_ns = sh_now_ns();
@@ -103,7 +103,7 @@ static void print_records(struct sh_comm *c, FILE *f)
         print_record(c, f, now, &sh_comm_item(c, t)->record);
 }
 
-/* A failure to write is passed over: it must not hide the stall that is being reported. */
+/* A failure to write is ignored: it must not hide the stall that is being reported. */
 void sh_comm_write_flight(struct sh_comm *c)
 {
     if (c->opt.report_dir == NULL)

@@ -1,4 +1,4 @@
-/* One rank: a collective is a copy at most, done where it is started: on a GPU, in the very queue of its operands. */
+/* One rank: a collective is at most a copy, done where it is started: on a GPU, in the very queue of its operands. */
 #include "src/base/time.h"
 #include "src/comm/backend.h"
 

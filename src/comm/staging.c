@@ -1,5 +1,5 @@
-/* Collectives whose operands lie on a GPU: their events; and for MPI, which Sherd never gives device memory, the way
- * out to pinned host memory and back. Buffers are kept and used again, so that none is made after the first step. */
+/* Collectives whose operands lie on a GPU: their events; and for MPI, which Sherd never gives device memory, the copies
+ * to pinned host memory and back. Buffers are kept and reused, so that none is allocated after the first step. */
 #include "src/base/mem.h"
 #include "src/comm/backend.h"
 
@@ -10,14 +10,14 @@ struct sh_stage {
     char *memory;
     int64_t bytes;
     bool lent;
-    void *used; /* event: the way back is done */
-    /* The way back: */
+    void *used; /* event: the copy back is done */
+    /* The copy back: */
     void *to;
     const char *from;
     int64_t back_bytes;
 };
 
-/* Events for SH_COMM_ON_DEVICE collectives at once, made once; `begin` and `done` can be timed. */
+/* Events for SH_COMM_ON_DEVICE concurrent collectives, created once; `begin` and `done` can be timed. */
 void sh_comm_device_open(struct sh_comm *c)
 {
     const struct sh_device *device = c->opt.device;
@@ -59,7 +59,7 @@ void sh_comm_device_close(struct sh_comm *c)
     free(c->events);
 }
 
-/* Pinned memory, which only stages of this size or less will use again. */
+/* Allocate pinned memory, which later only collectives of this size or smaller can use. */
 static sh_rc make_stage(struct sh_comm *c, int64_t bytes, struct sh_stage **out)
 {
     char *memory;
@@ -72,7 +72,7 @@ static sh_rc make_stage(struct sh_comm *c, int64_t bytes, struct sh_stage **out)
     return SH_OK;
 }
 
-/* The smallest one that is free and large enough. */
+/* The smallest stage that is free and large enough. */
 static sh_rc lend_stage(struct sh_comm *c, int64_t bytes, struct sh_stage **out)
 {
     struct sh_stage *best = NULL;
@@ -87,7 +87,7 @@ static sh_rc lend_stage(struct sh_comm *c, int64_t bytes, struct sh_stage **out)
     return SH_OK;
 }
 
-/* What a collective reads, and where it leaves its result, as stretches of the buffer. */
+/* What a collective reads, and where it puts its result, as stretches of the buffer. */
 struct stretches {
     int64_t all, in, in_bytes, out, out_bytes;
 };
@@ -98,7 +98,7 @@ static struct stretches stretches_of(const struct sh_comm *c, const struct sh_co
     int64_t part = coll->count * sh_dtype_bytes(coll->dtype);
 
     switch (coll->kind) {
-    case SH_OP_ALL_GATHER: /* in place, so that it is the same for the backend wherever it came from */
+    case SH_OP_ALL_GATHER: /* in place, so that the backend sees the same whatever the operands were */
         return (struct stretches){.all = size * part, .in = index * part, .in_bytes = part, .out_bytes = size * part};
     case SH_OP_REDUCE_SCATTER:
         return (struct stretches){
@@ -107,8 +107,8 @@ static struct stretches stretches_of(const struct sh_comm *c, const struct sh_co
     }
 }
 
-/* From the device to a stage, in the queue of copies. The collective's operands are then those of the stage, so that
- * the mpi backend sees host memory only. */
+/* Copy from the device to a stage, in the queue of copies. The collective's operands are then those of the stage, so
+ * that the mpi backend sees only host memory. */
 sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item)
 {
     const struct sh_device *device = c->opt.device;
@@ -116,7 +116,7 @@ sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item)
     struct stretches at = stretches_of(c, coll);
     struct sh_stage *s;
 
-    if (coll->after) /* its result is an operand, and must be on the device */
+    if (coll->after) /* the result of that collective is an operand, and must be on the device */
         SH_TRY(sh_stage_back(c, coll->after, coll->queue));
     SH_TRY(lend_stage(c, at.all ? at.all : 1, &s));
     s->to = coll->recv;
@@ -132,7 +132,7 @@ sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item)
     return SH_OK;
 }
 
-/* Wait for the collective and queue the way back; the stage is free when that is done. */
+/* Wait for the collective and queue the copy back; the stage is free when that is done. */
 sh_rc sh_stage_back(struct sh_comm *c, int64_t ticket, void *queue)
 {
     struct sh_comm_item *item = sh_comm_item(c, ticket);
@@ -140,9 +140,9 @@ sh_rc sh_stage_back(struct sh_comm *c, int64_t ticket, void *queue)
 
     SH_TRY(sh_comm_wait(c, ticket));
     SH_REQUIRE(item->record.ticket == ticket);
-    if (!s) /* another collective needed it before */
+    if (!s) /* another collective has already needed it */
         return SH_OK;
-    c->opt.device->event_wait(item->events->begin); /* long done; the queue of copies has let go of the buffer */
+    c->opt.device->event_wait(item->events->begin); /* long done; the queue of copies no longer uses the buffer */
     c->opt.device->copy(queue, s->to, s->from, s->back_bytes);
     c->opt.device->event_mark(s->used, queue);
     s->lent = false;

@@ -1,11 +1,11 @@
-/* The watch over collectives that do not end. The progress thread of a rank that has waited too long asks the ranks of the
- * group how far they are. It goes on working meanwhile, so that a job that was only suspended goes on as well.
+/* The watch for collectives that do not end. The progress thread of a rank that has waited too long asks the ranks of
+ * the group how far they are. It keeps working meanwhile, so a job that was only suspended continues.
  *
- * Usually several ranks notice at the same time, and one line is wanted, from a rank that sees the cause. The lowest of
- * those that are in the collective speaks; the others see by its answer that it is there, and wait a little longer than it
- * needs. A rank that is missing because it waits in another collective is not the cause: the one who asks waits as well,
- * for whoever stands nearer to it. A question makes its receiver inquire at once into what it waits for itself, so that it
- * need not come to its own limit. */
+ * Usually several ranks notice at the same time, but one line is wanted, from a rank that sees the cause. The lowest
+ * rank that is in the collective speaks; the others see from its answer that it is there, and wait a little longer than
+ * it needs. A rank that is missing because it waits in another collective is not the cause: the rank that asks waits as
+ * well, for one that is closer to the cause. A question makes its receiver look at once into what it waits for itself,
+ * so that it need not reach its own limit. */
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/comm/progress.h"
@@ -37,7 +37,7 @@ static int member(const struct sh_mpi *m, const struct sh_channel *ch, int index
     return sh_group_member(&m->c->mesh->shape, ch->group, index);
 }
 
-/* Ask all members how far they are. Until an answer comes, a rank counts as silent. */
+/* Ask all members how far they are. Until an answer arrives, a rank counts as silent. */
 static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
 {
     struct sh_watch *w = &m->watch;
@@ -53,8 +53,8 @@ static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
     return SH_OK;
 }
 
-/* A question of another rank. Who has passed that collective has nothing to find out; who waits in another one begins
- * to ask there. */
+/* A question of another rank. A rank that has passed that collective has nothing to find out; a rank that waits in
+ * another collective starts to ask there. */
 static sh_rc take_question(struct sh_mpi *m, const struct sh_watch_ask *ask, int from)
 {
     struct sh_channel *ch = &m->channel[ask->channel];
@@ -70,7 +70,7 @@ static sh_rc take_question(struct sh_mpi *m, const struct sh_watch_ask *ask, int
     return waits != NULL ? begin(m, waits) : SH_OK;
 }
 
-/* Only the oldest collective is looked at: the others wait behind it, or with it. */
+/* Only the oldest collective is examined: the others wait behind it, or with it. */
 static sh_rc find_overdue(struct sh_mpi *m)
 {
     struct sh_channel *oldest = sh_channel_oldest(m->channel, m->n_channels);
@@ -83,7 +83,7 @@ static sh_rc find_overdue(struct sh_mpi *m)
 struct findings {
     int silent, behind; /* ranks without answer; ranks that answered, are not in it and do not wait themselves */
     int waiting;        /* ranks that are not in it because they wait in another one */
-    bool lower_in_it;   /* a rank before this one is in it, and will speak */
+    bool lower_in_it;   /* a rank before this one is in it and will speak */
 };
 
 /* Truth table of an answer:
@@ -160,7 +160,7 @@ static char *describe(struct sh_mpi *m, struct findings f)
     return text;
 }
 
-/* Everyone writes its records and leaves the report to this rank. */
+/* Every rank writes its records and leaves the report to this rank. */
 static sh_rc tell_all(struct sh_mpi *m)
 {
     m->watch.ask.told = 1;
@@ -174,7 +174,7 @@ static sh_rc tell_all(struct sh_mpi *m)
     return SH_OK;
 }
 
-/* Go on answering, so that the rank that reports gets its answers; then it ends the job. */
+/* Keep answering, so that the rank that reports gets its answers; then it ends the job. */
 static sh_rc stay_quiet(struct sh_mpi *m)
 {
     int64_t until = sh_now_ns() + QUIET_NS;
@@ -186,8 +186,8 @@ static sh_rc stay_quiet(struct sh_mpi *m)
     return SH_OK;
 }
 
-/* Several ranks may have found the same or their own failure at the same time. Who has heard of another one's before its own
- * leaves it to that rank to speak and to end the job; of those who have not, the lowest does. */
+/* Several ranks may have found the same failure, or each its own, at the same time. A rank that has heard of another's
+ * before its own lets that rank speak and end the job; among the ranks that have not, the lowest does. */
 static sh_rc take_turn(struct sh_mpi *m)
 {
     write_flight(m);
@@ -198,11 +198,11 @@ static sh_rc take_turn(struct sh_mpi *m)
     return m->watch.lower_reports ? stay_quiet(m) : SH_OK;
 }
 
-/* In its turn, say `text`. Always an error. */
+/* Report `text` when it is this rank's turn. Always an error. */
 static sh_rc speak(struct sh_mpi *m, sh_rc rc, const char *text)
 {
     sh_rc turn = take_turn(m);
-    (void)turn; /* the failure is the news, not that the way to tell of it is broken too */
+    (void)turn; /* the failure is what matters, not that telling the others failed too */
     return sh_fail(rc, "%s", text);
 }
 
@@ -214,7 +214,7 @@ static sh_rc report(struct sh_mpi *m, struct findings f)
     return rc;
 }
 
-/* Of the backend, or of the caller in it. */
+/* A failure of the backend, or of the caller in it. */
 static sh_rc find_failure(struct sh_mpi *m, char text[sizeof m->failure])
 {
     sh_rc rc;
@@ -230,23 +230,23 @@ static sh_rc find_failure(struct sh_mpi *m, char text[sizeof m->failure])
     return rc;
 }
 
-/* Whether the findings will do, and this is the rank to tell them. */
+/* Whether the findings suffice, and it is this rank's turn to report them. */
 static bool is_my_turn(const struct sh_mpi *m, struct findings f)
 {
     const struct sh_watch *w = &m->watch;
-    /* A rank is in several groups, so that one rank of each may see the same culprit. */
+    /* A rank is in several groups, so one rank of each may see the same culprit. */
     int64_t turn = sh_program_find_group(m->c->opt.groups, m->c->opt.n_groups, w->channel->group);
     int64_t waited = sh_now_ns() - w->begin_ns - turn * TURN_NS;
-    /* With all ranks in it, it may end any moment: a suspended job looks like that when it is continued. So may one
-     * that has hardly begun, and is looked into only because another rank asked. */
+    /* With all ranks in it, the collective may end any moment: that is how a suspended job looks when it continues. The
+     * same holds for one that has hardly started and is examined only because another rank asked. */
     bool old = w->begin_ns - w->channel->start_ns > SECONDS(m->c->opt.timeout_seconds) / 2;
     bool clear = old && f.silent == 0 && f.behind > 0;
-    /* One that waits in another collective stands nearer to the cause, even where this rank sees it too. */
+    /* A rank that waits in another collective is closer to the cause, even if this rank sees the cause too. */
     bool other_speaks = f.lower_in_it || f.waiting > 0 || f.silent + f.behind == 0;
     return waited >= (clear ? 0 : ANSWER_NS) + (other_speaks ? DEFER_NS : 0);
 }
 
-/* Evaluate the answers so far. The collective may end at any time; then all is forgotten. */
+/* Evaluate the answers so far. The collective may end at any time; then everything is forgotten. */
 static sh_rc judge(struct sh_mpi *m)
 {
     struct sh_watch *w = &m->watch;
@@ -259,7 +259,7 @@ static sh_rc judge(struct sh_mpi *m)
     return !quiet && is_my_turn(m, f) ? report(m, f) : SH_OK;
 }
 
-/* Called at each turn of the progress thread; it looks every 10 ms only. */
+/* Called at each turn of the progress thread, but looks only every 10 ms. */
 sh_rc sh_stall_look(struct sh_mpi *m)
 {
     struct sh_watch *w = &m->watch;

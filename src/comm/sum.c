@@ -4,10 +4,10 @@
 
 /* Blocks of the tree's open branches stay in the first-level cache while the sources stream by, so that each element is
  * read once and written once: bytes moved = (n_src + 1) * elems * size. The inner trip count is a constant for the
- * compiler's sake: GCC at -O2 makes vector code of such loops only. The last block is shorter and takes the plain loop.
+ * compiler's sake: GCC at -O2 vectorizes only such loops. The last block is shorter and takes the plain loop.
  *
- * Open branches are a stack, as the ones of a binary counter: source s lies on level popcount(s), and each trailing one
- * of s is a pair that is complete. 21 levels are enough for 2^20 sources. */
+ * Open branches form a stack, like the bits of a binary counter: source s lies on level popcount(s), and each trailing
+ * one of s is a pair that is complete. 21 levels are enough for 2^20 sources. */
 enum { BLOCK = 256, LEVELS = 21 };
 
 #define DEFINE_LOOP(name, to_type, from_type, statement)                          \
@@ -27,8 +27,8 @@ enum { BLOCK = 256, LEVELS = 21 };
         memcpy(to, from, (size_t)n * sizeof(type));                       \
     }
 
-/* The sum of elements [at, at + n) into open[0]. Sources are of the type `stored`, what is open of `type`: load goes from
- * one to the other, add takes a source to what is open, fold adds two that are open. */
+/* The sum of elements [at, at + n) into open[0]. Sources have the type `stored`, open branches `type`: load converts a
+ * source, add adds a source to an open branch, fold adds two open branches. */
 #define DEFINE_TREE(name, type, stored, load, add, fold)                                                    \
     static inline void name(type open[LEVELS][BLOCK], const void *const *src, int n_src, int64_t at, int n) \
     {                                                                                                       \
@@ -61,7 +61,7 @@ static int block_at(int64_t at, int64_t elems)
         }                                                                           \
     }
 
-/* Past the caches, for results that nobody reads soon. */
+/* Past the caches, for results that are not read soon. */
 static void away_f32(float *to, const float *from, int n)
 {
     sh_mem_stream(to, from, (size_t)n * sizeof *to);

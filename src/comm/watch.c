@@ -1,5 +1,5 @@
-/* Questions and answers between the progress threads, on a communicator of their own. Nothing is posted in advance:
- * each rank looks for messages now and then, so that there is nothing to cancel at the end. */
+/* Questions and answers between the progress threads, on their own communicator. Nothing is posted in advance: each
+ * rank looks for messages now and then, so there is nothing to cancel at the end. */
 #include "src/base/mem.h"
 #include "src/comm/progress.h"
 
@@ -8,7 +8,7 @@
 
 enum { TAG_ASK = 1, TAG_ANSWER = 2 };
 
-/* Collective. Host names are gathered at the start, since a rank that hangs cannot send its own any more. */
+/* Collective. Host names are gathered at the start, since a rank that hangs can no longer send its own. */
 sh_rc sh_watch_open(struct sh_mpi *m)
 {
     struct sh_watch *w = &m->watch;
@@ -32,7 +32,7 @@ sh_rc sh_watch_open(struct sh_mpi *m)
 void sh_watch_close(struct sh_mpi *m)
 {
     struct sh_watch *w = &m->watch;
-    /* Failures do not matter any more: the collectives that were asked about are complete. */
+    /* Failures no longer matter: the collectives that were asked about are complete. */
     for (int i = 0; i < m->c->mesh->world; i++)
         MPI_Wait(&w->asking[i], MPI_STATUS_IGNORE);
     for (int i = 0; i < SH_WATCH_ANSWERS; i++)
@@ -44,13 +44,13 @@ void sh_watch_close(struct sh_mpi *m)
     free(w->host);
 }
 
-/* At most one question is under way to each rank, so that a dead one does not pile them up. */
+/* At most one question to each rank is in flight, so that they do not pile up at a dead rank. */
 sh_rc sh_watch_send_ask(struct sh_mpi *m, int world_rank)
 {
     struct sh_watch *w = &m->watch;
     int sent = 1;
     SH_MPI(MPI_Test(&w->asking[world_rank], &sent, MPI_STATUS_IGNORE));
-    if (!sent) /* it has not even taken the last question */
+    if (!sent) /* it has not even received the last question */
         return SH_OK;
     w->asked[world_rank] = w->ask;
     SH_MPI(MPI_Isend(&w->asked[world_rank], (int)sizeof w->ask, MPI_BYTE, world_rank, TAG_ASK, w->comm,
@@ -58,7 +58,7 @@ sh_rc sh_watch_send_ask(struct sh_mpi *m, int world_rank)
     return SH_OK;
 }
 
-/* -1: all answers are still under way. */
+/* -1: all answers are still in flight. */
 static sh_rc find_slot(struct sh_watch *w, int *slot)
 {
     *slot = -1;
@@ -71,14 +71,14 @@ static sh_rc find_slot(struct sh_watch *w, int *slot)
     return SH_OK;
 }
 
-/* What this rank does: it waits in another collective, or what the caller noted last. */
+/* What this rank is doing: waiting in another collective, or what the caller noted last. */
 static void describe_self(struct sh_mpi *m, struct sh_watch_answer *a)
 {
     const struct sh_channel *in = sh_channel_oldest(m->channel, m->n_channels);
     a->step = atomic_load_explicit(&m->c->step, memory_order_relaxed);
     a->waits = in != NULL && a->entered < a->ask.sequence;
     if (a->waits)
-        snprintf(a->doing, sizeof a->doing, "waits in %s %s of axis %s", sh_op_info(in->coll.kind)->name,
+        snprintf(a->doing, sizeof a->doing, "waiting in %s %s of axis %s", sh_op_info(in->coll.kind)->name,
                  in->coll.label != NULL ? in->coll.label : "", sh_comm_group_name(m->c, in->group));
     else
         snprintf(a->doing, sizeof a->doing, "%s", atomic_load_explicit(&m->c->doing, memory_order_relaxed));
@@ -100,7 +100,7 @@ static sh_rc take_ask(struct sh_mpi *m, int from, sh_watch_asked *asked, bool *t
 {
     int slot;
     SH_TRY(find_slot(&m->watch, &slot));
-    *taken = slot >= 0; /* else it stays where it is until an answer has left */
+    *taken = slot >= 0; /* else the question stays where it is until an answer has left */
     if (!*taken)
         return SH_OK;
     struct sh_watch_ask ask;
@@ -114,7 +114,7 @@ static bool is_about(const struct sh_watch_ask *a, const struct sh_watch_ask *b)
     return a->channel == b->channel && a->sequence == b->sequence;
 }
 
-/* An answer to a question of the past, whose collective went on after all, is read and dropped. */
+/* An answer to an old question, about a collective that completed after all, is read and dropped. */
 static sh_rc take_answer(struct sh_mpi *m, int from)
 {
     struct sh_watch *w = &m->watch;
@@ -125,7 +125,7 @@ static sh_rc take_answer(struct sh_mpi *m, int from)
     return SH_OK;
 }
 
-/* All messages that are there; never waits. */
+/* Handle all messages that have arrived; never waits. */
 sh_rc sh_watch_read(struct sh_mpi *m, sh_watch_asked *asked)
 {
     for (;;) {

@@ -1,7 +1,7 @@
 /* Other names for keys and values, so that configurations of torchtitan, PyTorch and DeepSpeed can be used. Values:
- * letters of any case, dashes for underscores, prefixes such as torch., and words that mean the same. Keys: each alias
- * is resolved into the key it stands for, after all sources are read and before presets and checks. A higher source
- * wins; alias and key in one source are refused. */
+ * letters of either case, dashes for underscores, prefixes such as torch., and synonyms. Keys: each alias is resolved
+ * into the key it stands for, after all sources are read and before presets and checks. A higher source wins; alias and
+ * key in one source are refused. */
 #include "src/config/alias.h"
 
 #include "src/config/place.h"
@@ -46,14 +46,14 @@ static const struct {
     {"offload.gradients", "file", "nvme"},
 };
 
-/* Words that have no counterpart. */
+/* Words of other trainers that have no counterpart here. */
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
     {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
     {"offload.parameters", "nvme",
-     "a file is for optimizer states and gradients: offload.optimizer=nvme, gradients=nvme"},
+     "a file can hold optimizer states and gradients: offload.optimizer=nvme, gradients=nvme"},
 };
 
 const char *sh_config_alias_advice(const char *key, const char *word)
@@ -85,8 +85,8 @@ static const char *without_prefix(const char *key, const char *word)
     return word;
 }
 
-/* The canonical spelling: in `out`, or a constant. Words that are longer than any key value are cut, and then match
- * nothing. */
+/* Returns the canonical spelling, in `out` or as a constant. Words longer than any value of a key are cut, and then
+ * match nothing. */
 const char *sh_config_alias_word(const char *key, const char *text, char out[SH_CONFIG_NAME_MAX])
 {
     size_t n = 0;
@@ -102,10 +102,10 @@ const char *sh_config_alias_word(const char *key, const char *text, char out[SH_
 
 /* ---- keys ---- */
 
-/* Several aliases end in it. */
+/* Several aliases resolve to this key. */
 static const char strategy_key[] = "parallelism.sharding_strategy";
 
-/* Names both places, since one of them may be in a file that somebody else wrote. */
+/* The message names both places, since one of them may be in a file that somebody else wrote. */
 static sh_rc clash(struct sh_config_state *state, const char *alias, const char *with, const char *cure)
 {
     char other[SH_CONFIG_PATH_MAX];
@@ -113,8 +113,8 @@ static sh_rc clash(struct sh_config_state *state, const char *alias, const char 
     return sh_config_refuse(state, alias, "contradicts %s given %s; %s", with, other, cure);
 }
 
-/* Whether an alias decides over the key it stands for: when it was given, in a higher source. Both in one source are
- * refused even when they agree, because the next edit would change only one of them. */
+/* Whether an alias overrides the key that it stands for: it does if it was given in a higher source. Both in one source
+ * are refused even if they agree, because the next edit would change only one of them. */
 static sh_rc decides(struct sh_config_state *state, const char *alias, const char *main_key, bool *yes)
 {
     enum sh_config_source from = sh_config_place_of(state, alias)->source;
@@ -125,7 +125,7 @@ static sh_rc decides(struct sh_config_state *state, const char *alias, const cha
     return SH_OK;
 }
 
-/* From now on the main key counts as given, where the alias was. */
+/* From now on the main key counts as given, in the place of the alias. */
 static void take_place(struct sh_config_state *state, const char *alias, const char *main_key)
 {
     *sh_config_place_of(state, main_key) = *sh_config_place_of(state, alias);
@@ -158,7 +158,7 @@ static sh_rc resolve_shard_degree(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Where a strategy is not named, two degrees say what torchtitan takes them to say: HSDP over all ranks. */
+/* If no strategy is given, the two degrees mean what they mean in torchtitan: HSDP over all ranks. */
 static sh_rc resolve_replicate_degree(struct sh_config_state *state)
 {
     static const char alias[] = "parallelism.data_parallel_replicate_degree";
@@ -175,10 +175,10 @@ static sh_rc resolve_replicate_degree(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* The strategy that differs from this one only in keeping (or not) parameters between forward and backward. */
+/* The strategy that differs from `strategy` only in whether it keeps parameters between forward and backward. */
 static int strategy_for_reshard(int strategy, bool reshard)
 {
-    /* Index 0 keeps the parameters after the forward, index 1 gives them up. */
+    /* Index 0 keeps the parameters after the forward, index 1 drops them. */
     static const int pairs[][2] = {{SH_SHARD_GRAD_OP, SH_FULL_SHARD}, {SH_HYBRID_SHARD_ZERO2, SH_HYBRID_SHARD}};
     for (int i = 0; i < 2; i++)
         if (strategy == pairs[i][0] || strategy == pairs[i][1])
@@ -186,8 +186,8 @@ static int strategy_for_reshard(int strategy, bool reshard)
     return strategy; /* no_shard and shard_optim have no such choice */
 }
 
-/* Contradicts the strategy only where it would change one that was given in the same source, or asks to reshard what
- * the strategy never shards. */
+/* The alias contradicts the strategy only if it would change one given in the same source, or asks to reshard
+ * parameters that the strategy never shards. */
 static sh_rc resolve_reshard(struct sh_config_state *state)
 {
     static const char alias[] = "parallelism.fsdp_reshard_after_forward";
@@ -204,7 +204,7 @@ static sh_rc resolve_reshard(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* torchtitan writes the option beside `mode: selective`, so here the two belong together. */
+/* torchtitan writes the option next to `mode: selective`, so here too the two belong together. */
 static sh_rc resolve_selective(struct sh_config_state *state)
 {
     static const char alias[] = "activation_checkpoint.selective_ac_option";
@@ -257,7 +257,8 @@ static sh_rc resolve_lora(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* All of the state to the host's memory, which is where it is when a CPU computes: refused by the name that was written. */
+/* Move all state to host memory. When a CPU computes, it is there already: that is refused under the name that the user
+ * wrote. */
 static sh_rc resolve_cpu_offload(struct sh_config_state *state)
 {
     static const char alias[] = "training.enable_cpu_offload";
@@ -273,7 +274,7 @@ static sh_rc resolve_cpu_offload(struct sh_config_state *state)
     if (state->alias.cpu_offload && state->cfg.training.device == SH_DEVICE_CPU)
         return sh_config_refuse(state, alias,
                                 "is for GPUs: with training.device=cpu all state is in the CPU's memory already; "
-                                "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file");
+                                "offload.optimizer=nvme with offload.nvme_path puts optimizer states in a file");
     for (size_t i = 0; state->alias.cpu_offload && i < sizeof rows / sizeof rows[0]; i++) {
         SH_TRY(decides(state, alias, rows[i].key, &yes));
         if (!yes)
@@ -294,6 +295,6 @@ sh_rc sh_config_alias_resolve(struct sh_config_state *state)
     SH_TRY(resolve_zero_stage(state));
     SH_TRY(resolve_shard_degree(state));
     SH_TRY(resolve_replicate_degree(state));
-    SH_TRY(resolve_reshard(state)); /* after all that choose a strategy */
+    SH_TRY(resolve_reshard(state)); /* after everything that chooses a strategy */
     return resolve_selective(state);
 }

@@ -1,6 +1,6 @@
 /* Checks that need more than one key. Each function returns the first problem of its subject, and sh_config_check()
- * collects them, so that a user sees all subjects at once. What needs the number of ranks or the machine is checked
- * later, when those are known. */
+ * collects them, so that a user sees the problems of all subjects at once. Checks that need the number of ranks or the
+ * machine come later, once those are known. */
 #include "src/config/check.h"
 
 #include "src/base/str.h"
@@ -25,7 +25,7 @@ static sh_rc check_heads(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* A part of the head turns, or all of it. */
+/* Rotary positions turn part of a head or all of it. */
 static sh_rc check_rotary(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
@@ -41,14 +41,14 @@ static sh_rc check_rotary(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Keys that describe what the family has not. */
+/* Keys for features that the family does not have. */
 static sh_rc check_family(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     const struct sh_family *f = sh_family_of(c->model.family);
-    /* One matrix for queries, keys and values of one width each. */
+    /* Queries, keys and values share one matrix, so all three have the same width. */
     if (f->one_width && c->model.n_kv_heads != c->model.n_heads)
-        return sh_config_refuse(state, "model.n_kv_heads", "%s has as many as model.n_heads, %d, not %d", f->name,
+        return sh_config_refuse(state, "model.n_kv_heads", "%s needs as many as model.n_heads, %d, not %d", f->name,
                                 c->model.n_heads, c->model.n_kv_heads);
     if (f->one_width && (int64_t)c->model.head_dim * c->model.n_heads != c->model.dim)
         return sh_config_refuse(state, "model.head_dim", "%d * model.n_heads %d is not model.dim %d, as %s needs",
@@ -65,7 +65,7 @@ static sh_rc check_family(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Which blocks have a window says nothing without one. */
+/* A choice of blocks with a window has no effect without a window. */
 static sh_rc check_window(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
@@ -84,15 +84,15 @@ static sh_rc check_window(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* A list of longrope: a positive number for each pair of elements that turns. */
+/* A list of longrope has one positive number for each pair of elements that turns. */
 static sh_rc check_list(struct sh_config_state *state, const char *key, const char *text)
 {
     const struct sh_model *m = &state->cfg.model;
     int wanted = (m->rotary_dim ? m->rotary_dim : m->head_dim) / 2, n = sh_str_numbers(text, NULL, 0);
     if (n < 0)
-        return sh_config_refuse(state, key, "must be numbers above 0 with commas between");
+        return sh_config_refuse(state, key, "must be numbers above 0, separated by commas");
     if (n != wanted)
-        return sh_config_refuse(state, key, "has %d numbers, and %d pairs of elements turn", n, wanted);
+        return sh_config_refuse(state, key, "has %d numbers, but %d pairs of elements turn", n, wanted);
     return SH_OK;
 }
 
@@ -105,12 +105,12 @@ static sh_rc check_longrope(struct sh_config_state *state)
     if ((m->rotary_dim ? m->rotary_dim : m->head_dim) / 2 > MOST)
         return sh_config_refuse(state, "model.rope_type", "longrope turns at most %d pairs of elements", MOST);
     if (m->rope_original_max_len < 2)
-        return sh_config_refuse(state, "model.rope_original_max_len", "%d: longrope wants at least 2",
+        return sh_config_refuse(state, "model.rope_original_max_len", "%d: longrope needs at least 2",
                                 m->rope_original_max_len);
     return SH_OK;
 }
 
-/* Ranges that a formula divides by, or takes logarithms of. */
+/* Ranges: a formula divides by these values or takes their logarithms. */
 static sh_rc check_rope(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -134,7 +134,7 @@ static sh_rc check_rope(struct sh_config_state *state)
     return c->model.rope_type == SH_ROPE_LONG ? check_longrope(state) : SH_OK;
 }
 
-/* The division by the number of ranks is not checked here: ranks are not known yet. */
+/* Division by the number of ranks is not checked here: the number is not known yet. */
 static sh_rc check_batch(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -152,7 +152,7 @@ static sh_rc check_batch(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* A separator outside of the vocabulary would never be found, and the mask would do nothing. */
+/* A separator outside the vocabulary would never be found, and the mask would have no effect. */
 static sh_rc check_documents(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -168,7 +168,7 @@ static sh_rc check_documents(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Warm-up and the final decay of WSD may touch, not overlap: the rate would be given twice. */
+/* Warm-up and the final decay of WSD may touch but not overlap: the overlap would have two rates. */
 static sh_rc check_schedule(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -189,7 +189,7 @@ static sh_rc check_schedule(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Only strategies that give parameters up after the forward have something to keep in part. */
+/* Only strategies that drop parameters after the forward can keep a part of them instead. */
 static sh_rc check_parallelism(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -210,8 +210,8 @@ static sh_rc check_reproducible(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->parallelism.gradient_sync == SH_GRAD_SYNC_EVERY)
         return sh_config_refuse(state, "parallelism.gradient_sync",
-                                "every_micro_step sums over the ranks before the micro-steps, and"
-                                " training.reproducible=mesh the other way round; leave it out");
+                                "every_micro_step sums over the ranks before the micro-steps, but"
+                                " training.reproducible=mesh sums over the micro-steps first; leave it out");
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->training.mixed_precision_reduce != SH_PRECISION_FLOAT32)
         return sh_config_refuse(state, "training.mixed_precision_reduce",
                                 "bfloat16 rounds what is sent, and what is sent depends on the mesh; leave it out with"
@@ -219,13 +219,13 @@ static sh_rc check_reproducible(struct sh_config_state *state)
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH && !c->training.deterministic)
         return sh_config_refuse(
             state, "training.deterministic",
-            "false gives other bits in each run, and training.reproducible=mesh the same ones on every"
-            " mesh; leave out one of them");
+            "false gives different bits in each run, but training.reproducible=mesh gives the same bits on every"
+            " mesh; leave one of them out");
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->training.measure_products)
         return sh_config_refuse(
             state, "training.measure_products",
-            "a clock may choose otherwise on another mesh, and training.reproducible=mesh gives the same"
-            " bits on every one; leave out one of them");
+            "measured times may choose other kernels on another mesh, but training.reproducible=mesh gives the same"
+            " bits on every mesh; leave one of them out");
     return SH_OK;
 }
 
@@ -234,7 +234,7 @@ static bool is_power_of_two(int64_t n)
     return n > 0 && (n & (n - 1)) == 0;
 }
 
-/* Only by powers of two gradients are scaled, and scaled back, without a rounding. */
+/* Only powers of two scale gradients, and scale them back, without rounding. */
 static sh_rc check_scale(struct sh_config_state *state, const char *key, int64_t scale)
 {
     if (is_power_of_two(scale))
@@ -243,7 +243,7 @@ static sh_rc check_scale(struct sh_config_state *state, const char *key, int64_t
         state, key, "%" PRId64 " is not a power of two; only these scale without rounding, such as 65536", scale);
 }
 
-/* What float16 does not go with on a machine is checked by src/plan/request.c. */
+/* Conflicts of float16 with a machine are checked by src/plan/request.c. */
 static sh_rc check_float16(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -258,23 +258,23 @@ static sh_rc check_float16(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* auto for the device is not judged here: it is known only on the node. */
+/* device=auto is not checked here: its outcome is known only on the node. */
 static sh_rc check_device(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     if (c->training.device == SH_DEVICE_CUDA && c->training.kernels == SH_KERNELS_REF)
         return sh_config_refuse(state, "training.kernels",
-                                "ref are kernels of the CPU; leave out training.device=cuda");
+                                "ref kernels run on the CPU; leave out training.device=cuda");
     if (c->training.device == SH_DEVICE_CPU && c->comm.backend == SH_COMM_NCCL)
         return sh_config_refuse(state, "comm.backend", "nccl is for GPUs; leave it out with training.device=cpu");
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->comm.backend == SH_COMM_NCCL)
         return sh_config_refuse(state, "comm.backend",
-                                "nccl sums in an order of its own, not in the tree of training.reproducible=mesh; give"
+                                "nccl sums in its own order, not in the tree of training.reproducible=mesh; give"
                                 " mpi, or leave it out");
     return SH_OK;
 }
 
-/* Otherwise the mode would run and have no effect. */
+/* Otherwise the mode would be accepted and have no effect. */
 static sh_rc check_recompute(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -298,12 +298,13 @@ static sh_rc check_rates(struct sh_config_state *state)
         return SH_OK;
     return sh_config_refuse(
         state, "offload.rates",
-        "'%.40s' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, or host=READ/WRITE, in bytes a "
+        "'%.40s' is not a rate; give file=READ/WRITE and perhaps mixed=BOTH, or host=READ/WRITE, in bytes per "
         "second, as `sherd bench tier` prints them",
         bad);
 }
 
-/* What it chooses must not be chosen beside it; it needs a limit and, on CPUs, somewhere to put things. */
+/* offload.mode=memory_budget: its choices must not be given by other keys as well. It needs a limit and, on CPUs, a
+ * folder for the files. */
 static sh_rc check_offload_budget(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -321,14 +322,14 @@ static sh_rc check_offload_budget(struct sh_config_state *state)
     if (c->memory.limit_bytes == 0)
         return sh_config_refuse(state, "offload.mode",
                                 "memory_budget fits memory.limit_bytes; give that too, such as 60GiB");
-    /* With device=auto a GPU may be there, which moves to its host; request.c asks again. */
+    /* With device=auto there may be a GPU, which moves tensors to its host instead; request.c checks again. */
     if (!c->offload.nvme_path[0] && c->training.device == SH_DEVICE_CPU)
         return sh_config_refuse(state, "offload.mode",
                                 "memory_budget: into which folder? give offload.nvme_path, on a local disk");
     return SH_OK;
 }
 
-/* Tiers that a device, where it is named, has not. */
+/* Tiers that the device does not have, if the configuration names the device. */
 static sh_rc check_tiers(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -339,11 +340,11 @@ static sh_rc check_tiers(struct sh_config_state *state)
         const char *text;
     } rows[] = {
         {"offload.optimizer", c->offload.optimizer == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
-         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory beside it"},
+         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory of its host"},
         {"offload.gradients", c->offload.gradients == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
-         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory beside it"},
+         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory of its host"},
         {"offload.activations", c->offload.activations == SH_OFFLOAD_NVME, SH_DEVICE_CUDA,
-         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory beside it"},
+         "nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory of its host"},
         {"offload.optimizer", c->offload.optimizer == SH_OFFLOAD_CPU, SH_DEVICE_CPU,
          "cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme puts them into a "
          "file"},
@@ -363,7 +364,7 @@ static sh_rc check_tiers(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* What only the machine shows is checked where a run opens its file. */
+/* Checks that need the machine are made when a run opens its file. */
 static sh_rc check_offload(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -393,13 +394,13 @@ static sh_rc check_offload(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* What puts optimizer states below the device, and what puts anything into a file. */
+/* Which keys move optimizer states to a lower tier, which move anything, and which move anything to a file. */
 #define STATES_AWAY "offload.optimizer=cpu or nvme, or offload.mode=memory_budget"
-#define ANYWHERE_ELSE "offload.mode=memory_budget, or a home below the device in offload"
+#define ANYWHERE_ELSE "offload.mode=memory_budget, or another key of offload that moves tensors off the device"
 #define IN_A_FILE "offload.optimizer, offload.gradients or offload.activations=nvme, or offload.mode=memory_budget"
 
-/* A request on the command line that another key makes meaningless. In a file the same stands in every printed
- * configuration, and may wait there for a mode that the command line chooses. */
+/* Refuse an argument on the command line that has no effect because of another key. In a file such keys are allowed:
+ * every printed configuration has them, and they may serve a mode that the command line chooses. */
 static sh_rc check_idle(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -463,51 +464,50 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"lora.quantize_base", "lora.rank", c->lora.rank > 0},
         {"lora.adapter_path", "lora.rank", c->lora.rank > 0},
     };
-    /* Only arguments are judged: their author has just written them. */
+    /* Only arguments are judged: the user has just typed them. */
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!keys[i].used && sh_config_place_of(state, keys[i].name)->source == SH_SOURCE_ARGUMENT)
             return sh_config_refuse(state, keys[i].name, "has no effect without %s", keys[i].needs);
     return SH_OK;
 }
 
-/* A normal distribution has 2 % of its values above two deviations; below that the guard would leave out ordinary
+/* A normal distribution has 2 % of its values above two deviations; with a lower bound the guard would skip ordinary
  * steps. */
 static sh_rc check_guard(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     if (c->guard.z_score > 0 && c->guard.z_score < 2)
-        return sh_config_refuse(state, "guard.z_score",
-                                "%g would leave out many good steps; give 0 (off) or at least 2", c->guard.z_score);
+        return sh_config_refuse(state, "guard.z_score", "%g would skip many good steps; give 0 (off) or at least 2",
+                                c->guard.z_score);
     if (c->guard.action == SH_GUARD_ROLLBACK && !c->checkpoint.enable)
-        return sh_config_refuse(state, "guard.action",
-                                "rollback goes back to checkpoints, and checkpoint.enable=false");
+        return sh_config_refuse(state, "guard.action", "rollback needs checkpoints, but checkpoint.enable=false");
     return SH_OK;
 }
 
-/* I/O methods and their options: what one method would silently ignore is refused. */
+/* I/O methods and their options: an option that the method would silently ignore is refused. */
 static sh_rc check_checkpoint(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     if (c->checkpoint.keep_every_n > 0 && c->checkpoint.keep_latest_k == 0)
         return sh_config_refuse(state, "checkpoint.keep_every_n",
-                                "means nothing when checkpoint.keep_latest_k=0 keeps all; give that as well");
+                                "has no effect when checkpoint.keep_latest_k=0 keeps all; give that as well");
     if (c->checkpoint.initial_load_model_only && !c->checkpoint.initial_load_path[0])
         return sh_config_refuse(state, "checkpoint.initial_load_model_only",
-                                "of which file? give checkpoint.initial_load_path");
+                                "from which file? give checkpoint.initial_load_path");
     if (c->checkpoint.async_mode == SH_ASYNC_ASYNC && (c->checkpoint.io == SH_IO_MPIIO || c->checkpoint.hints[0]))
         return sh_config_refuse(state, "checkpoint.async_mode", "writes without MPI-IO; leave out checkpoint.%s",
                                 c->checkpoint.hints[0] ? "hints" : "io=mpiio");
-    /* An asynchronous save writes by plain calls whatever the method says. */
+    /* An asynchronous save always uses plain writes, whatever the method. */
     if (c->checkpoint.writers_per_node != SH_WRITERS_AUTO && c->checkpoint.io != SH_IO_DIRECT &&
         c->checkpoint.async_mode != SH_ASYNC_ASYNC)
         return sh_config_refuse(state, "checkpoint.writers_per_node",
                                 "is for plain writes; give checkpoint.io=direct as well");
     if (c->checkpoint.hints[0] && c->checkpoint.io == SH_IO_DIRECT)
-        return sh_config_refuse(state, "checkpoint.hints", "are for MPI-IO, and checkpoint.io=direct does without it");
+        return sh_config_refuse(state, "checkpoint.hints", "are for MPI-IO, which checkpoint.io=direct does not use");
     return SH_OK;
 }
 
-/* What the model's products can have. What is loaded is checked when it is. */
+/* Adapters that the products of the model cannot have. Loaded adapters are checked when they are loaded. */
 static sh_rc check_lora(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -518,7 +518,7 @@ static sh_rc check_lora(struct sh_config_state *state)
         return SH_OK;
     if (!sh_family_targets(f, c->lora.target_modules, &targets, bad))
         return sh_config_refuse(state, "lora.target_modules",
-                                "'%s' is no linear product of %s; give all-linear, or names "
+                                "'%s' is not a linear product of %s; give all-linear, or names "
                                 "such as %s",
                                 bad, f->name, f->o);
     for (int i = 0; i < SH_PARAM_LINEARS; i++) {
@@ -532,12 +532,12 @@ static sh_rc check_lora(struct sh_config_state *state)
     if (c->lora.adapter_path[0] && c->checkpoint.initial_load_path[0] && c->hf.assets_path[0] &&
         c->checkpoint.initial_load_in_hf)
         return sh_config_refuse(state, "lora.adapter_path",
-                                "and checkpoint.initial_load_path both are adapters for the model of "
-                                "model.hf_assets_path; leave out one of them");
+                                "and checkpoint.initial_load_path are both adapters for the model of "
+                                "model.hf_assets_path; leave one of them out");
     return SH_OK;
 }
 
-/* check_idle comes last: a key that is wrong in itself is the better message than one without effect. */
+/* check_idle comes last: that a key is wrong in itself is a better message than that it has no effect. */
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
@@ -545,7 +545,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_documents,  check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
         check_checkpoint, check_device,   check_lora,        check_offload,      check_float16,   check_idle,
     };
-    /* One message of each check: the second one of a subject is often a consequence of the first. */
+    /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         SH_TRY(sh_config_note(state, checks[i](state)));
     return sh_config_problems(state);

@@ -1,10 +1,10 @@
-/* What must hold between keys, as far as it needs no mesh and no file. Inside src/config; local. */
+/* Checks of several keys together, as far as they need neither a mesh nor a file. Inside src/config; local. */
 #ifndef SH_CONFIG_CHECK_H
 #define SH_CONFIG_CHECK_H
 
 #include "src/config/keys.h"
 
-/* Errors: SH_E_USAGE, "place: section.key: what does not fit, and what would". */
+/* Errors: SH_E_USAGE, "place: section.key: what does not fit, and what would fit". */
 sh_rc sh_config_check(struct sh_config_state *state);
 
 #endif

@@ -1,11 +1,12 @@
 /* The configuration of a run: one table of keys (src/config/keys/), filled from defaults, then a YAML file, then the
  * config.json of model.hf_assets_path, then arguments --section.key=value.
  *
- * Nothing else is read: no environment, no file in the home directory. An unknown or doubled key, a value of the wrong
- * type or out of range is an error with file and line (or the argument) and the nearest known name, or what to write
- * instead of another trainer's key. All of them are told at once, a line each, up to 20. Words are
- * torchtitan's and FSDP's where they have one; aliases of the field (ShardingStrategy.FULL_SHARD, zero_stage) are
- * resolved while loading, so that the resolved configuration has one spelling. All functions are local. */
+ * Nothing else is read: neither the environment nor a file in the home directory. An unknown key, a key given twice, or
+ * a value of the wrong type or out of range is an error that names file and line (or the argument) and the nearest
+ * known name, or what to write instead of another trainer's key. All errors are reported at once, one per line, up to
+ * 20. The words of torchtitan and FSDP are used if they have one; other common names (ShardingStrategy.FULL_SHARD,
+ * zero_stage) are resolved while loading, so that the resolved configuration has one spelling. All functions are
+ * local. */
 #ifndef SH_CONFIG_CONFIG_H
 #define SH_CONFIG_CONFIG_H
 
@@ -19,8 +20,8 @@
 
 enum { SH_CONFIG_PATH_MAX = 1024 };
 
-/* Each section has a file of rows, a key each, which make its fields here and the table in keys.c: type, name, and in .help
- * what it means. A key with WORDS(x) holds an enum sh_cfg_x (words.h). */
+/* Each section has a file of rows, one per key. The rows make the fields of the section here and the table in keys.c:
+ * type, name, and the meaning in .help. A key with WORDS(x) holds an enum sh_cfg_x (words.h). */
 /* clang-format off */
 #define KEY(whose, type, section, key, ...) __typeof__(type) key;
 #define KEY_AT(name, whose, type, section, key, ...) __typeof__(type) key;
@@ -30,10 +31,10 @@ struct sh_config {
 #include "src/config/keys/job.inc"
     } job;
     struct sh_model model;
-    struct { /* adapters of low rank; the model itself is then frozen */
+    struct { /* adapters of low rank; with them the model itself is frozen */
 #include "src/config/keys/lora.inc"
     } lora;
-    struct { /* keys model.hf_...: where that section is from */
+    struct { /* keys model.hf_...: where section model comes from */
 #include "src/config/keys/hf.inc"
     } hf;
     struct {
@@ -81,7 +82,7 @@ struct sh_config {
     struct {
 #include "src/config/keys/memory.inc"
     } memory;
-    struct { /* what lives in a lower tier than the device's memory */
+    struct { /* tensors that live in a lower tier than the device's memory */
 #include "src/config/keys/offload.inc"
     } offload;
     struct {
@@ -93,15 +94,16 @@ struct sh_config {
 #undef KEY
 /* clang-format on */
 
-/* Defaults, then `path` (NULL: none), then overrides "section.key=value" (no dashes), then presets and aliases.
- * All bytes of *cfg are defined, padding included, so that memcmp compares two of them.
- * Errors: SH_E_DATA when the file cannot be read, else SH_E_USAGE; the text names file and line, or the argument.
- * On failure *cfg is as it was. */
+/* Defaults, then `path` (NULL: none), then overrides "section.key=value" (no dashes), then presets and aliases. All
+ * bytes of *cfg are defined, padding included, so that memcmp() can compare two configurations.
+ * Errors: SH_E_DATA if the file cannot be read, else SH_E_USAGE; the text names file and line, or the argument. On
+ * failure *cfg is unchanged. */
 sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg);
 
-/* What model.hf_assets_path=FOLDER is turned into: `read` gives values to keys of `model`, as text, through give(to, ...).
- * They count more than those of a configuration file, and less than those of the command line. `place` names the file they
- * are from in messages. `so_far` has what file and command line have given. Without a hook the key is a name only.
+/* Set the hook that expands model.hf_assets_path=FOLDER: `read` gives values to keys of `model`, as text, through
+ * give(to, ...). These values take precedence over those of a configuration file, and those of the command line over
+ * them. `place` names the file they come from in messages. `so_far` holds the values given by file and command line.
+ * Without a hook the key is only a name.
  * Errors: those of give(); SH_E_DATA, SH_E_USAGE. */
 typedef sh_rc (*sh_config_give_value)(void *to, const char *key, const char *text);
 typedef sh_rc (*sh_config_read_folder)(const struct sh_config *so_far, const char *place, sh_config_give_value give,
@@ -110,15 +112,16 @@ void sh_config_folder_hook(sh_config_read_folder read);
 
 enum { SH_CONFIG_FILE_MAX = 1 << 20 }; /* bytes of a file or text; a larger one is refused */
 
-/* The same from text in memory (`name` stands for the file in messages): configurations stored in checkpoints. */
+/* The same from text in memory, such as a configuration stored in a checkpoint; `name` stands for the file in
+ * messages. */
 sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
                       struct sh_config *cfg);
 
 /* Resolved configuration as YAML that loads back to the same values; *text freed with free(). */
 sh_rc sh_config_print(const struct sh_config *cfg, char **text);
 
-/* XXH3 of that text, 64 bits in hexadecimal: what `xxhsum -H3 config.yaml` prints of a run's file. Tells whether two runs
- * had the same configuration. */
+/* XXH3 of that text, 64 bits in hexadecimal, as `xxhsum -H3 config.yaml` prints it for the file of a run. Equal digests
+ * mean that two runs had the same configuration. */
 enum { SH_CONFIG_DIGEST = 17 };
 sh_rc sh_config_digest(const struct sh_config *cfg, char digest[SH_CONFIG_DIGEST]);
 
@@ -126,36 +129,37 @@ sh_rc sh_config_digest(const struct sh_config *cfg, char digest[SH_CONFIG_DIGEST
  * Errors: SH_E_USAGE: no such key, or one that only sets another. */
 sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text);
 
-/* "67108864", "64MiB" or "64 MB" in bytes, as keys that are sizes take it; false: none, or beyond 2^63. Local. */
+/* Convert "67108864", "64MiB" or "64 MB" to bytes, as keys that are sizes accept it; false: not a size, or beyond 2^63.
+ * Local. */
 bool sh_config_size(const char *text, int64_t *bytes);
 
-/* The names of the keys that the file and the overrides set, as sh_config_load() reads them, a line each in the order of
- * the table. Errors: as those of sh_config_load(). */
+/* Print the names of the keys that the file and the overrides set, as sh_config_load() reads them, one per line in the
+ * order of the table. Errors: those of sh_config_load(). */
 sh_rc sh_config_given(const char *path, int n_overrides, const char *const *overrides, FILE *out);
 
-/* What to write for a word without a section: "training.steps" for "steps", the advice for another trainer's "max_steps".
- * *is_key says which. NULL: nothing is known, or several sections have such a key. Local. */
+/* What to write for a word without a section: "training.steps" for "steps" (*is_key true), or the advice for another
+ * trainer's "max_steps" (*is_key false). NULL: the word is not known, or several sections have such a key. Local. */
 const char *sh_config_bare_word(const char *word, bool *is_key);
 
 /* Every key with type, unit, range, default and help, as text, man page (roff) or Markdown. */
 enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN, SH_HELP_BASH, SH_HELP_ZSH };
 void sh_config_help(FILE *out, enum sh_config_help form);
 
-/* Whose a key is: a column of the table. */
+/* Whose key it is: a column of the table. */
 enum sh_config_of {
-    SH_OF_MODEL,   /* the model's: what eval and generate need of it */
-    SH_OF_RUN,     /* the training's: with another value the state of the run would be another */
-    SH_OF_NOTE,    /* a note: kept in checkpoints, of no consequence for the state */
-    SH_OF_MACHINE, /* the machine's, and how a run uses it: not in checkpoints; a resume may have another value */
+    SH_OF_MODEL,   /* the model's: needed by eval and generate too */
+    SH_OF_RUN,     /* the training run's: another value would change the state of the run */
+    SH_OF_NOTE,    /* a note: kept in checkpoints, without effect on the state */
+    SH_OF_MACHINE, /* the machine's and how a run uses it: not kept in checkpoints; a resume may change it */
     SH_OF_KINDS
 };
 #define SH_OF(kind) (1u << SH_OF_##kind)
 #define SH_OF_ALL ((1u << SH_OF_KINDS) - 1)
 
-/* Copy keys from one configuration to another: those of the kinds in `of`, a sum of SH_OF(). */
+/* Copy the keys of the kinds in `of`, a sum of SH_OF(), from one configuration to another. */
 void sh_config_take(struct sh_config *to, const struct sh_config *from, unsigned of);
 
-/* One line a difference, "section.key: a -> b", in keys of the kinds in `of`. */
+/* Print one line per difference, "section.key: a -> b", in keys of the kinds in `of`. */
 void sh_config_diff(const struct sh_config *a, const struct sh_config *b, unsigned of, FILE *out);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Compares printed values, so that two spellings of one value are equal. Aliases have no value of their own. */
+/* Compares printed values, so that two spellings of one value are equal. Aliases hold no value themselves. */
 void sh_config_diff(const struct sh_config *a, const struct sh_config *b, unsigned of, FILE *out)
 {
     for (int i = 0; i < sh_config_n_keys; i++) {

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* With file and line of the event at hand. */
+/* The message starts with file and line of the current event. */
 sh_rc sh_yaml_fail(const struct sh_yaml *y, const char *fmt, ...)
 {
     char text[512];
@@ -28,7 +28,7 @@ static sh_rc broken_yaml(const struct sh_yaml *y)
                    p->problem != NULL ? p->problem : "not YAML");
 }
 
-/* Properties of nodes that a configuration has no use for: better refused than understood by half the readers. */
+/* Node properties that a configuration does not need: better refused than understood by half the readers. */
 static sh_rc check_plain(const struct sh_yaml *y)
 {
     const yaml_event_t *e = &y->event;
@@ -41,7 +41,7 @@ static sh_rc check_plain(const struct sh_yaml *y)
     return SH_OK;
 }
 
-/* Deletes the event before it, and all pointers into that one are dead. */
+/* Deletes the previous event; all pointers into it become invalid. */
 sh_rc sh_yaml_next(struct sh_yaml *y)
 {
     yaml_event_delete(&y->event);
@@ -51,7 +51,7 @@ sh_rc sh_yaml_next(struct sh_yaml *y)
     return check_plain(y);
 }
 
-/* event: the beginning of a value. Reads to its end, whatever it is. */
+/* event: the start of a value. Reads to its end, whatever it is. */
 sh_rc sh_yaml_skip(struct sh_yaml *y)
 {
     int depth = 0;
@@ -65,7 +65,8 @@ sh_rc sh_yaml_skip(struct sh_yaml *y)
     }
 }
 
-/* libyaml would take UTF-16 as well and end at a zero byte; all that is not plain UTF-8 text is refused before it. */
+/* libyaml would also accept UTF-16, and would stop at a zero byte; anything but plain UTF-8 text is refused before it
+ * reaches libyaml. */
 static sh_rc check_text(const char *text, size_t bytes, const char *name)
 {
     size_t bad = sh_config_text_bad(text, bytes, true);
@@ -78,7 +79,7 @@ static sh_rc check_text(const char *text, size_t bytes, const char *name)
                    (unsigned)(unsigned char)text[bad]);
 }
 
-/* Editors on Windows write one. */
+/* Editors on Windows write a byte order mark. */
 static size_t byte_order_mark_bytes(const char *text, size_t bytes)
 {
     return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
@@ -94,7 +95,7 @@ sh_rc sh_yaml_open(struct sh_yaml *y, const char *text, size_t bytes, const char
     y->open = yaml_parser_initialize(&y->parser);
     if (!y->open)
         return sh_fail(SH_E_MEMORY, "out of memory: no room to read %s", name);
-    /* Else libyaml guesses it from the first bytes. */
+    /* Otherwise libyaml guesses the encoding from the first bytes. */
     yaml_parser_set_encoding(&y->parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&y->parser, (const unsigned char *)text + mark, bytes - mark);
     return SH_OK;

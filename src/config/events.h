@@ -1,7 +1,8 @@
-/* The events of a YAML text, for those who read one: this module is all that knows libyaml. Anchors, tags, control
+/* The events of a YAML text, for the modules that read YAML: only this module knows libyaml. Anchors, tags, control
  * characters and texts that are not UTF-8 are refused. Inside src/config; local.
  *
- * Order of calls: sh_yaml_open, sh_yaml_next until a YAML_STREAM_END_EVENT or an error, sh_yaml_close whatever came back. */
+ * Order of calls: sh_yaml_open, sh_yaml_next until a YAML_STREAM_END_EVENT or an error, sh_yaml_close in either
+ * case. */
 #ifndef SH_CONFIG_EVENTS_H
 #define SH_CONFIG_EVENTS_H
 
@@ -22,13 +23,13 @@ struct sh_yaml {
 sh_rc sh_yaml_open(struct sh_yaml *y, const char *text, size_t bytes, const char *name);
 void sh_yaml_close(struct sh_yaml *y);
 
-/* The next event; the one before it is gone. Errors: SH_E_USAGE, for broken YAML with line and column. */
+/* Read the next event; the previous one is deleted. Errors: SH_E_USAGE; for broken YAML with line and column. */
 sh_rc sh_yaml_next(struct sh_yaml *y);
 
-/* event: the beginning of a value. Reads to its end, whatever it is. */
+/* event: the start of a value. Reads to its end, whatever it is. */
 sh_rc sh_yaml_skip(struct sh_yaml *y);
 
-/* SH_E_USAGE with file and line of the event at hand. */
+/* Fail with SH_E_USAGE and with file and line of the current event. */
 sh_rc sh_yaml_fail(const struct sh_yaml *y, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

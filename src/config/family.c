@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names of Llama, which most families took over. */
+/* Names from Llama, which most families adopted. */
 #define LLAMA_STREAM                                                                                     \
     .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", .head = "lm_head", \
     .norm1 = "input_layernorm", .norm2 = "post_attention_layernorm", .o = "self_attn.o_proj"
@@ -14,8 +14,7 @@
 #define QK_NORM .q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"
 #define LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"
 
-/* Rows come from family.inc, which the words of the key come from as well: a family cannot be in one and not in the
- * other. */
+/* Both these rows and the words of the key come from family.inc, so a family cannot be in one and not in the other. */
 static const struct sh_family families[] = {
 #define FAMILY(id, word, ...) [SH_FAMILY_##id] = {.name = word, __VA_ARGS__},
 #include "src/config/family.inc"
@@ -36,7 +35,7 @@ const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role 
     return names[which];
 }
 
-/* Of one product, which may be a stack of several in one parameter. */
+/* The dimensions of one product, which may be a stack of several in one parameter. */
 void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, int64_t *in, int64_t *out)
 {
     const struct sh_family *f = sh_family_of(m->family);
@@ -77,14 +76,14 @@ void sh_family_param_name(const struct sh_family *f, int block, const char *modu
         snprintf(name, size, "%s.%d.%s.%s", f->block, block, module, ending);
 }
 
-/* As PEFT matches: the name, or its end after a dot. */
+/* Matches like PEFT: the whole name, or its end after a dot. */
 static bool is_named(const char *name, const char *word)
 {
     size_t n = strlen(name), k = strlen(word);
     return n >= k && strcmp(name + n - k, word) == 0 && (n == k || name[n - k - 1] == '.');
 }
 
-/* The bits of one word; 0: it names nothing. */
+/* The bits of one word; 0: the word names nothing. */
 static unsigned targets_of(const struct sh_family *f, const char *word)
 {
     unsigned bits = 0;

@@ -18,14 +18,14 @@ struct walk {
 
 static sh_rc walk_value(struct walk *w);
 
-/* What goes on the path, or the reason why not. */
+/* Append to the path; fails if it becomes too long. */
 static sh_rc append(struct walk *w, const char *more)
 {
     size_t used = strlen(w->path), room = sizeof w->path - used;
 
     if ((size_t)snprintf(w->path + used, room, "%s", more) < room)
         return SH_OK;
-    return sh_yaml_fail(&w->y, "%.60s...: a name that long is none of this file", w->path);
+    return sh_yaml_fail(&w->y, "%.60s...: no name in this file is that long", w->path);
 }
 
 static sh_rc append_name(struct walk *w, const char *name)
@@ -43,7 +43,8 @@ static sh_rc append_item(struct walk *w, int i)
     return append(w, text);
 }
 
-/* Names and values go into messages and tables of one line: a blank line in a text without quotes is a line end, too. */
+/* Names and values go into messages and tables of one line. In YAML, a blank line within unquoted text also becomes a
+ * line end. */
 static bool is_one_line(const struct walk *w)
 {
     size_t bytes = w->y.event.data.scalar.length;
@@ -67,7 +68,7 @@ static sh_rc walk_scalar(struct walk *w)
 static sh_rc walk_pair(struct walk *w)
 {
     if (w->y.event.type != YAML_SCALAR_EVENT)
-        return sh_yaml_fail(&w->y, "wants a name, got a list or a mapping");
+        return sh_yaml_fail(&w->y, "expected a name, got a list or a mapping");
     if (!is_one_line(w))
         return sh_yaml_fail(&w->y, "a name contains control characters or line ends");
     SH_TRY(append_name(w, (const char *)w->y.event.data.scalar.value));
@@ -75,14 +76,14 @@ static sh_rc walk_pair(struct walk *w)
     return walk_value(w);
 }
 
-/* event: the beginning of a mapping, or of a list. Reads to its end. */
+/* event: the start of a mapping or of a list. Reads to its end. */
 static sh_rc walk_inside(struct walk *w, bool list)
 {
     yaml_event_type_t end = list ? YAML_SEQUENCE_END_EVENT : YAML_MAPPING_END_EVENT;
     size_t used = strlen(w->path);
 
     if (++w->depth > DEEPEST)
-        return sh_yaml_fail(&w->y, "%s: nothing here is as deep as this", w->path);
+        return sh_yaml_fail(&w->y, "%s: nested too deeply; nothing in this file is this deep", w->path);
     SH_TRY(sh_yaml_next(&w->y));
     for (int i = 0; w->y.event.type != end; i++) {
         if (list)
@@ -112,7 +113,7 @@ static sh_rc walk_stream(struct walk *w)
     if (w->y.event.type == YAML_MAPPING_START_EVENT)
         SH_TRY(walk_value(w));
     else if (w->y.event.type != YAML_SCALAR_EVENT || w->y.event.data.scalar.length)
-        return sh_yaml_fail(&w->y, "wants sections with keys below them");
+        return sh_yaml_fail(&w->y, "expected sections with keys below them");
     SH_TRY(sh_yaml_next(&w->y)); /* document end */
     SH_TRY(sh_yaml_next(&w->y));
     return w->y.event.type == YAML_STREAM_END_EVENT ? SH_OK : sh_yaml_fail(&w->y, "a second YAML document");

@@ -1,15 +1,15 @@
-/* Keys of other programs, with the key or the command that does the same here. Asked only for names that Sherd does not
- * know, so a row can never hide a key. The advice begins a clause after a semicolon and names the cure, not the
- * difference. */
+/* Keys of other programs, with the key or command that does the same in Sherd. The table is searched only for names
+ * that Sherd does not know, so a row can never hide a key. The advice starts a clause after a semicolon and names the
+ * cure, not the difference. */
 #include "src/config/foreign.h"
 
 #include <stddef.h>
 #include <string.h>
 
 /* Advice that several rows share. */
-#define ONLY_SHARDING "data parallelism is all there is: leave it out, its ranks go to mesh.shard"
+#define ONLY_SHARDING "Sherd has data parallelism only: leave it out, its ranks go to mesh.shard"
 #define TENSORBOARD "metrics.tensorboard=FOLDER writes TensorBoard's files"
-#define NO_WANDB "leave it out: doc/metrics.md has the lines that send metrics.jsonl there"
+#define NO_WANDB "leave it out: doc/metrics.md shows how to send metrics.jsonl there"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define NO_EXPERTS "leave it out: models are dense"
@@ -17,23 +17,24 @@
 #define VALIDATION_SET "validation.dataset_path and validation.sequences choose the set"
 #define WHOLE_STATE \
     "leave it out: each checkpoint has parameters, optimizer and position; --init-from takes the parameters"
-#define TOKEN_FILES "training.dataset_path is a token file, which `sherd tokenize` makes"
-#define STATES                                                                                                           \
-    "offload.optimizer, and offload.gradients beside it: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count and " \
-    "optimizer_ratio are below offload"
+#define TOKEN_FILES "training.dataset_path is a token file, made by `sherd tokenize`"
+#define STATES                                                                                                         \
+    "offload.optimizer, and offload.gradients with it: cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count and " \
+    "optimizer_ratio are also keys of offload"
 #define NO_KNOB \
-    "leave it out: slices are read ahead and written behind in any case, and host memory beside a GPU is pinned"
-#define PARAMS \
-    "offload.parameters: cpu on GPUs; a CPU has all in host memory already, and offload.optimizer: nvme puts states into a file"
+    "leave it out: slices are always read ahead and written behind, and host memory for a GPU is always pinned"
+#define PARAMS                                                                    \
+    "offload.parameters: cpu on GPUs; a CPU has all in host memory already, and " \
+    "offload.optimizer: nvme puts states in a file"
 #define ALL_STATE                                                                                                        \
     "training.enable_cpu_offload: true on GPUs; a CPU has all in host memory already, and offload.optimizer: nvme puts " \
-    "states into a file"
+    "states in a file"
 #define ACTIVATIONS \
-    "offload.activations: cpu on GPUs, or nvme on CPUs with nvme_path; activation_ratio is below offload"
-#define HALF "training.mixed_precision_param: float16, with loss_scale, loss_scale_init and loss_scale_window beside it"
-#define ACCUMULATION "training.global_batch_size over local_batch_size * ranks is accumulated"
+    "offload.activations: cpu on GPUs, or nvme on CPUs with nvme_path; activation_ratio is also a key of offload"
+#define HALF "training.mixed_precision_param: float16, with loss_scale, loss_scale_init and loss_scale_window with it"
+#define ACCUMULATION "give training.global_batch_size; what exceeds local_batch_size * ranks is accumulated"
 
-/* A name that ends in * stands for all that begin so. doc/from-torchtitan.md has the same keys. */
+/* A name that ends in * stands for all names with that prefix. doc/from-torchtitan.md lists the same keys. */
 static const struct {
     const char *name, *advice;
 } rows[] = {
@@ -56,14 +57,14 @@ static const struct {
     {"metrics.disable_color_printing", "leave it out: nothing is printed in colour"},
     {"metrics.enable_color_printing", "leave it out: nothing is printed in colour"},
     {"lora.lora_dropout", "leave it out: adapters have no dropout, as if it were 0"},
-    {"model.flavor", "model.name is preset and size in one, such as llama3.1-8b"},
+    {"model.flavor", "model.name names preset and size in one, such as llama3.1-8b"},
     {"model.tokenizer_path", TOKEN_FILES},
     {"model.converters", NO_FLOAT8},
     {"model.print_after_conversion", "leave it out: `sherd plan` prints the model"},
     {"model.norm_type", "leave it out: model.family chooses the norm"},
     {"model.args", "write its keys below model: n_layers, dim, n_heads, n_kv_heads, ffn_dim, ..."},
-    {"model.ffn_dim_multiplier", "model.ffn_dim is the width itself"},
-    {"model.multiple_of", "model.ffn_dim is the width itself"},
+    {"model.ffn_dim_multiplier", "give model.ffn_dim, the width itself"},
+    {"model.multiple_of", "give model.ffn_dim, the width itself"},
     {"optimizer.implementation", "leave it out: the update is always fused"},
     {"optimizer.fused", "leave it out: the update is always fused"},
     {"optimizer.early_step_in_backward", "leave it out: the update follows the clipping of the whole gradient"},
@@ -72,7 +73,8 @@ static const struct {
     {"training.batch_size", "training.local_batch_size"},
     {"training.lr", "optimizer.lr"},
     {"training.warmup_steps", "lr_scheduler.warmup_steps"},
-    {"training.dtype", "leave it out: master parameters are float32; training.mixed_precision_param is what computes"},
+    {"training.dtype",
+     "leave it out: master parameters are float32; training.mixed_precision_param is the compute type"},
     {"training.compile", NO_COMPILER},
     {"training.gc_*", "leave it out: there is no garbage collector"},
     {"training.seed", "debug.seed"},
@@ -102,17 +104,17 @@ static const struct {
     {"checkpoint.enable_first_step_checkpoint", "checkpoint.create_seed_checkpoint=true saves step 0"},
     {"activation_checkpoint.memory_budget",
      "activation_checkpoint.mode=memory_budget fits memory.limit_bytes, in bytes"},
-    {"activation_checkpoint.early_stop", "leave it out: only what the backward needs is recomputed"},
+    {"activation_checkpoint.early_stop", "leave it out: nothing is recomputed that the backward does not need"},
     {"activation_checkpoint.per_op_*", "leave it out: `sherd plan --show` prints what is recomputed"},
     {"compile*", NO_COMPILER},
     {"float8*", NO_FLOAT8},
     {"mx*", NO_FLOAT8},
     {"quantize*", NO_FLOAT8},
-    {"comm.init_timeout_seconds", "comm.train_timeout_seconds; the first step has no limit of its own"},
-    {"comm.save_traces_folder", "leave it out: the report of a stall is printed"},
+    {"comm.init_timeout_seconds", "comm.train_timeout_seconds; the first step has no separate limit"},
+    {"comm.save_traces_folder", "leave it out: the stall report is printed"},
     {"memory_estimation*", "leave it out: `sherd plan` prints the memory to the byte"},
     {"fault_tolerance*",
-     "leave it out: a job that lost a rank is started again from its newest checkpoint; see fault and guard"},
+     "leave it out: a job that lost a rank is restarted from its newest checkpoint; see fault and guard"},
     {"experimental*", "leave it out"},
     {"validation.enabled", "validation.enable"},
     {"validation.dataset", VALIDATION_SET},
@@ -135,9 +137,9 @@ static const struct {
     {"optimizer.params", "write its keys below optimizer: lr, beta1, beta2, eps, weight_decay"},
     {"optimizer.betas", "optimizer.beta1 and optimizer.beta2"},
     {"offload_optimizer", STATES},
-    {"offload_optimizer.device", "offload.optimizer, and offload.gradients beside it: none, cpu or nvme"},
+    {"offload_optimizer.device", "offload.optimizer, and offload.gradients with it: none, cpu or nvme"},
     {"offload_optimizer.nvme_path", "offload.nvme_path"},
-    {"offload_optimizer.buffer_count", "offload.buffer_count, of slices; their size is chosen"},
+    {"offload_optimizer.buffer_count", "offload.buffer_count, in slices; Sherd chooses their size"},
     {"offload_optimizer.ratio", "offload.optimizer_ratio"},
     {"offload_optimizer.pin_memory", NO_KNOB},
     {"offload_optimizer.fast_init", NO_KNOB},
@@ -146,7 +148,7 @@ static const struct {
     {"sub_group_size", NO_KNOB},
     {"aio*", NO_KNOB},
     {"steps_per_print", "metrics.log_freq"},
-    {"wall_clock_breakdown", "leave it out: metrics.jsonl says where the time of each step went"},
+    {"wall_clock_breakdown", "leave it out: metrics.jsonl shows where the time of each step went"},
     /* FSDP and accelerate */
     {"cpu_offload", ALL_STATE},
     {"offload_params", ALL_STATE},
@@ -192,7 +194,7 @@ static const struct {
     {"deepspeed", "parallelism.zero_stage, or parallelism.sharding_strategy"},
 };
 
-/* A star takes what follows the name, but for a section: "mx*" is mx and mx.recipe_name, not mxnet. */
+/* A star matches anything after the name; for a section, only its keys: "mx*" is mx and mx.recipe_name, not mxnet. */
 static int matches(const char *row, const char *name)
 {
     size_t length = strlen(row) - 1;
@@ -204,8 +206,8 @@ static int matches(const char *row, const char *name)
     return strchr(row, '.') != NULL || name[length] == '\0' || name[length] == '.';
 }
 
-/* NULL: nobody's key, and the nearest name is suggested instead. A search through all rows: it runs once, before an
- * error. */
+/* NULL: no known program has this key, and the nearest name is suggested instead. All rows are searched: this runs
+ * once, before an error. */
 const char *sh_config_foreign(const char *name)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

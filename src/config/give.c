@@ -5,7 +5,7 @@
 #include "src/config/place.h"
 #include "src/config/text.h"
 
-/* Advice for a key of another program goes before a similar name. */
+/* Advice for a key of another program takes precedence over a similar name. */
 sh_rc sh_config_no_such_key(const char *name)
 {
     char shown[SH_CONFIG_SHOWN];
@@ -16,7 +16,7 @@ sh_rc sh_config_no_such_key(const char *name)
                    nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }
 
-/* One value for one key. Sources are given in rising order, so a second value from the same source is a mistake. */
+/* Set one value of one key. Sources are read in rising order, so a second value from the same source is a mistake. */
 static sh_rc give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
                   enum sh_config_style style)
 {
@@ -32,7 +32,7 @@ static sh_rc give(struct sh_config_state *state, struct sh_config_place place, c
     return SH_OK;
 }
 
-/* As give(), with the place in front of whatever is wrong. */
+/* Like give(), with the place in front of the message. */
 sh_rc sh_config_give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
                      enum sh_config_style style)
 {

@@ -1,16 +1,16 @@
-/* How values reach a configuration, whatever they come from. Inside src/config; local. */
+/* How values enter a configuration, from any source. Inside src/config; local. */
 #ifndef SH_CONFIG_GIVE_H
 #define SH_CONFIG_GIVE_H
 
 #include "src/config/keys.h"
 #include "src/config/value.h"
 
-/* Set the key `name` ("section.key") to what was written at `place`; place.file must outlive *state.
+/* Set the key `name` ("section.key") to the text written at `place`; place.file must outlive *state.
  * Errors: SH_E_USAGE with the place: unknown key, given twice in this source, or a value that does not fit. */
 sh_rc sh_config_give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
                      enum sh_config_style style);
 
-/* Errors: SH_E_USAGE always: no key of that name; the text has the nearest one. */
+/* Always fails with SH_E_USAGE: no key has that name; the message names the nearest one. */
 sh_rc sh_config_no_such_key(const char *name);
 
 #endif

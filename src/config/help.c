@@ -1,5 +1,5 @@
-/* The help of the keys, as text, man page and Markdown. Everything comes from the table of keys: what a value may be is
- * made of the same words and bounds that check it. */
+/* The help of the keys, as text, man page and Markdown. Everything comes from the table of keys: the accepted values
+ * are printed from the words and bounds that check them. */
 #include "src/config/alias.h"
 #include "src/config/keys.h"
 #include "src/config/value.h"
@@ -10,7 +10,7 @@
 
 enum { FACTS_MAX = 768, WIDTH = 74 };
 
-/* What a value may be: "false | true", "1 .. 64 units", "auto | 1 .. 1048576 ranks". */
+/* The accepted values: "false | true", "1 .. 64 units", "auto | 1 .. 1048576 ranks". */
 static const char *accepted(const struct sh_config_key *key, char out[FACTS_MAX])
 {
     char words[SH_CONFIG_WORDS_MAX], also[SH_CONFIG_WORDS_MAX], range[SH_CONFIG_NAME_MAX];
@@ -36,26 +36,26 @@ static const char *default_of(const struct sh_config_key *key)
     return key->def[0] != '\0' ? key->def : "\"\"";
 }
 
-/* Said once, for all forms. */
+/* The introduction, the same in all forms. */
 static const char intro[] =
     "A configuration is a YAML file of sections with keys below them. Each key can also be given on the command line, "
-    "as "
-    "--section.key=value, and wins there. Unknown keys, keys given twice and values that do not fit are errors.";
+    "as --section.key=value, which takes precedence. Unknown keys, keys given twice and values that do not fit are "
+    "errors.";
 
-/* The introduction is the same in all forms. */
+/* Only the introduction. */
 static void text_header(FILE *out)
 {
     sh_str_wrap(out, WIDTH, 0, 0, intro);
     fputc('\n', out);
 }
 
-/* As in a file, so that it can be copied. */
+/* Printed as in a file, so that it can be copied. */
 static void text_section(FILE *out, int len, const char *name)
 {
     fprintf(out, "%.*s:\n", len, name);
 }
 
-/* Name, values and default, meaning: three indented lines or more. */
+/* Name, then values and default, then meaning: three indented lines or more. */
 static void text_key(FILE *out, const struct sh_config_key *key)
 {
     char facts[FACTS_MAX], both[2 * FACTS_MAX];
@@ -122,7 +122,7 @@ static void markdown_cell(FILE *out, const char *text)
     fputs(" |", out);
 }
 
-/* The page of doc/ begins with it. */
+/* The start of the page in doc/. */
 static void markdown_header(FILE *out)
 {
     fputs("# Keys of the configuration\n\n", out);
@@ -150,13 +150,13 @@ static void markdown_key(FILE *out, const struct sh_config_key *key)
 
 /* ---- for completion: the shells' own code, see src/cmd/completion.c ---- */
 
-/* A section has nothing to say there. */
+/* For forms that print nothing for a section. */
 static void no_section(FILE *out, int len, const char *name)
 {
     (void)out, (void)len, (void)name;
 }
 
-/* "--section.key=" of all keys, and what prints the words that one may have. */
+/* "--section.key=" for all keys, and the start of a function that prints the words of a key. */
 static void bash_header(FILE *out)
 {
     fputs("_sherd_keys='", out);
@@ -174,7 +174,7 @@ static void words_of(FILE *out, const struct sh_config_key *key)
         fprintf(out, "%s%s", w == key->words ? "" : " ", w->name);
 }
 
-/* Nothing for a key of numbers or text. */
+/* Prints nothing for a key of numbers or text. */
 static void bash_key(FILE *out, const struct sh_config_key *key)
 {
     if (key->type != SH_KEY_BOOL && key->words == NULL)
@@ -195,7 +195,7 @@ static void zsh_header(FILE *out)
     fputs("typeset -ga _sherd_keys\n_sherd_keys=(\n", out);
 }
 
-/* With the first sentence of its help, where colons and brackets are taken for _arguments' own. */
+/* With the first sentence of its help; its colons and brackets are escaped, because _arguments uses them itself. */
 static void zsh_key(FILE *out, const struct sh_config_key *key)
 {
     const char *end = strstr(key->help, ". ");
@@ -225,7 +225,8 @@ static void no_footer(FILE *out)
     (void)out;
 }
 
-/* Keys of a section stand together in the table, so a section's heading is due when the name before the dot changes. */
+/* Keys of a section are adjacent in the table, so the heading of a section is due when the name before the dot
+ * changes. */
 void sh_config_help(FILE *out, enum sh_config_help form)
 {
     static const struct {

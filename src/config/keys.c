@@ -1,27 +1,27 @@
 /* The table of keys, from the rows in src/config/keys/, and the words that stand for values. */
 #include "src/config/keys.h"
 
-/* Where a row's value lives, and as what: the type comes from the field, so that the two cannot differ. */
+/* Where the value of a row lives, and its type. The type comes from the field, so that the two cannot differ. */
 #define FIELD(field) \
     .type = _Generic(((struct sh_config_state *)0)->field,                                                  \
                      bool: SH_KEY_BOOL, int: SH_KEY_INT, int64_t: SH_KEY_INT64, uint64_t: SH_KEY_UINT64,    \
                      double: SH_KEY_DOUBLE, char *: SH_KEY_STRING),                                         \
     .offset = offsetof(struct sh_config_state, field), .size = sizeof(((struct sh_config_state *)0)->field)
 
-/* Only these words; a key with numbers besides gives .words without only_words. */
+/* Only these words; a key that also accepts numbers sets .words without only_words. */
 #define WORDS(list) .words = list##_words, .only_words = true
 #define BOOL WORDS(bool)
 
-/* Instead of a default, which depends on model.name. */
+/* In place of a default that depends on model.name. */
 #define FROM_PRESET "the preset's"
 
 /* Larger than any run, small enough that products of two such numbers stay far from overflow. */
 #define MANY_STEPS 1e12
 #define MANY_ELEMS 16777216
-#define MANY_SCALE 1099511627776 /* 2^40, as SH_LOSS_SCALE_MOST */
+#define MANY_SCALE 1099511627776 /* 2^40, equal to SH_LOSS_SCALE_MOST */
 #define MANY_RANKS 1048576
 
-/* Each list ends with a NULL name. The first word that has a value is the one printed. */
+/* Each list ends with a NULL name. If several words have one value, the first is printed. */
 typedef const struct sh_config_word words[];
 
 static words bool_words = {{"false", false}, {"true", true}, {NULL, 0}};
@@ -54,13 +54,13 @@ static words packing_words = {{"auto", SH_PACKING_AUTO},
                               {"none", SH_PACKING_NONE},
                               {"concat", SH_PACKING_CONCAT},
                               {NULL, 0}};
-/* Words of axolotl. */
+/* Words from axolotl. */
 static words excess_words = {{"raise", SH_EXCESS_RAISE},
                              {"truncate", SH_EXCESS_TRUNCATE},
                              {"drop", SH_EXCESS_DROP},
                              {"split", SH_EXCESS_SPLIT},
                              {NULL, 0}};
-/* Names of PyTorch; what each strategy keeps is in src/plan/request.c. */
+/* Names from PyTorch; src/plan/request.c says what each strategy keeps. */
 static words strategy_words = {
     {"no_shard", SH_NO_SHARD},
     {"shard_optim", SH_SHARD_OPTIM},
@@ -76,7 +76,7 @@ static words grad_sync_words = {
     {"last_micro_step", SH_GRAD_SYNC_LAST},
     {NULL, 0},
 };
-/* Words beside numbers: negative values that no number of ranks has. */
+/* Words in addition to numbers; their values are no valid numbers of ranks. */
 static words shard_words = {{"all", SH_MESH_ALL}, {"node", SH_MESH_NODE}, {"auto", SH_CONFIG_UNSET}, {NULL, 0}};
 static words replicate_words = {{"auto", SH_MESH_AUTO}, {NULL, 0}};
 static words optimizer_words = {
@@ -84,7 +84,7 @@ static words optimizer_words = {
 #include "src/config/optim.inc"
 #undef OPTIM
     {NULL, 0}};
-/* With the "; " in front of each, the first one's too, which the row of the key leaves out. */
+/* Each optimizer starts with "; ", the first one too; the row of the key skips that first "; ". */
 static const char optimizer_help[] =
 #define OPTIM(id, word, means, ...) "; " word ": " means
 #include "src/config/optim.inc"
@@ -95,7 +95,7 @@ static words decay_words = {{"constant", SH_DECAY_CONSTANT},
                             {"cosine", SH_DECAY_COSINE},
                             {"wsd", SH_DECAY_WSD},
                             {NULL, 0}};
-/* Words of torchtitan where it has them. */
+/* Words from torchtitan, if it has them. */
 static words recompute_words = {
     {"none", SH_RECOMPUTE_NONE},
     {"full", SH_RECOMPUTE_FULL},
@@ -131,8 +131,8 @@ static words reshard_words = {{"default", SH_ALIAS_RESHARD_DEFAULT},
                               {"never", SH_ALIAS_RESHARD_NEVER},
                               {NULL, 0}};
 
-/* Keys of a section must stand together, since help and printing begin a section where the name changes. Their order is
- * that of the documentation. An alias is resolved into another key (alias.c), and never printed. */
+/* Keys of a section must be adjacent, since help and printing start a section where the name changes. The order is that
+ * of the documentation. An alias is resolved into another key (alias.c) and never printed. */
 /* clang-format off */
 const struct sh_config_key sh_config_keys[] = {
 #define KEY(whose, type, section, key, ...) KEY_AT(#section "." #key, whose, type, section, key, __VA_ARGS__)

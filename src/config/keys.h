@@ -3,14 +3,14 @@
  *   KEY(whose, type, section, key, ...)           key "section.key", field cfg.section.key
  *   KEY_AT("name", whose, type, section, key, ...) the same under another name
  *   ALIAS("name", "main key", field, ...)          sets another key; `field` is that of struct sh_config_alias
- * where `whose` is RUN, MACHINE, MODEL or NOTE (enum sh_config_of), and ... are fields of struct sh_config_key, of which
- * WORDS(x) and BOOL set two (keys.c). Kernels and sizes of chunks and micro-batches are the machine's: they change
- * roundings, as another machine does. What is rounded to (mixed_precision_...) and how sums are ordered (reproducible)
- * is asked of every machine.
+ * where `whose` is RUN, MACHINE, MODEL or NOTE (enum sh_config_of), and ... are fields of struct sh_config_key, of
+ * which WORDS(x) and BOOL set two (keys.c). Keys for kernels and for sizes of chunks and micro-batches are the
+ * machine's: they change roundings, like a change of machine. The types that are rounded to (mixed_precision_...) and
+ * the order of sums (reproducible) are the run's: they hold on every machine.
  *
- * Loading, printing, help and comparison read the table; lookup.c finds keys by name. A new row also goes into a table of
- * tests/unit/test_stored.c: into checkpoints, or with the machine; and into the one of tests/user/test_options.py, which
- * shows that it changes something. Inside src/config only; all local. */
+ * Loading, printing, help and comparison read the table; lookup.c finds keys by name. A new key also needs a row in
+ * tests/unit/test_stored.c, which says whether it is kept in checkpoints or belongs to the machine, and one in
+ * tests/user/test_options.py, which shows that the key has an effect. Inside src/config only; all local. */
 #ifndef SH_CONFIG_KEYS_H
 #define SH_CONFIG_KEYS_H
 
@@ -31,14 +31,14 @@ struct sh_config_key {
     enum sh_config_type type;           /* how it is stored */
     size_t offset, size;                /* in struct sh_config_state */
     const struct sh_config_word *words; /* (optional) accepted in place of a number */
-    bool only_words;                    /* no number is */
+    bool only_words;                    /* numbers are not accepted */
     bool pairs;                         /* text of the form "name=value,name=value"; in a file a mapping too */
-    bool files;                         /* with pairs: the names are those of files */
+    bool files;                         /* with pairs: the names are file names */
     bool sizes;                         /* bytes: numbers may end in KiB, MiB, GiB ... */
     double min, max;                    /* of numbers, both allowed; not for uint64 */
     const char *unit;                   /* (optional) of numbers */
     const char *def;                    /* default, as it would be written in a file; NULL: see derived */
-    const char *derived;                /* where the value comes from when it is not given and def is NULL */
+    const char *derived;                /* where the value comes from if it is not given and def is NULL */
     const char *alias_of;               /* (optional) this key only sets another one */
     enum sh_config_of of;               /* not for aliases */
     const char *help;
@@ -48,7 +48,7 @@ extern const struct sh_config_key sh_config_keys[];
 extern const int sh_config_n_keys;
 enum { SH_CONFIG_KEYS_MAX = 192, SH_CONFIG_NAME_MAX = 96 };
 
-/* What the keys that are aliases were given as; resolved in alias.c. */
+/* The values given to keys that are aliases; resolved in alias.c. */
 struct sh_config_alias {
     int zero_stage, replicate_degree, shard_degree, selective_option, reshard;
     char hf[SH_CONFIG_PATH_MAX];
@@ -67,7 +67,7 @@ struct sh_config_place {
     int line;         /* of a FILE */
 };
 
-/* Errors met so far, one a line; see problems.h. */
+/* Errors found so far, one per line; see problems.h. */
 enum { SH_CONFIG_PROBLEMS_MAX = 20, SH_CONFIG_PROBLEMS_BYTES = 3840 };
 struct sh_config_problems {
     int n, shown;
@@ -86,8 +86,8 @@ struct sh_config_state {
 /* The key of that name, or NULL. */
 const struct sh_config_key *sh_config_key_find(const char *name);
 
-/* The key nearest to an unknown "section.key" in its section, or in the one that is spelled nearly so; or NULL. A key
- * of another section would be another thing. */
+/* The key nearest to an unknown "section.key", in its section or in the section that is spelled most nearly like it; or
+ * NULL. Other sections are not searched: their keys mean something else. */
 const char *sh_config_key_nearest(const char *name);
 
 /* Sections, in the order of the table. "training" for "training.steps": its length without the dot. */

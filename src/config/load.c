@@ -1,6 +1,6 @@
-/* A configuration from its sources: defaults, a YAML file, the command line, the folder of a model, a preset. For each
- * key the place of its value is kept, so that messages can point to it and a higher source can win. Problems are
- * collected up to the point where further checks would only follow from them. */
+/* A configuration from its sources: defaults, a YAML file, the command line, the folder of a model, a preset. The place
+ * of each key's value is kept, so that messages can point to it and a higher source can win. Problems are collected
+ * until further ones would only be consequences of those found. */
 #include "src/config/give.h"
 
 #include "src/base/file.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Places stay SH_SOURCE_DEFAULT, which is 0, so a default never counts as given. */
+/* The place stays SH_SOURCE_DEFAULT, which is 0, so a default never counts as given. */
 static sh_rc give_defaults(struct sh_config_state *state)
 {
     for (int i = 0; i < sh_config_n_keys; i++)
@@ -40,20 +40,20 @@ static sh_rc give_argument(struct sh_config_state *state, const char *argument)
     return sh_config_give(state, place, name, equals + 1, SH_TEXT_ARGUMENT);
 }
 
-/* Letters of any case. */
+/* Compares without regard to case. */
 static bool ends_in(const char *name, const char *end)
 {
     size_t length = strlen(name), part = strlen(end);
     return length >= part && strcasecmp(name + length - part, end) == 0;
 }
 
-/* YAML has JSON within it, so such a file is read; its author may expect the keys of another program. */
+/* JSON is a subset of YAML, so a JSON file is read; but its author may expect the keys of another program. */
 static sh_rc read_text(struct sh_config_state *state, const char *text, size_t bytes, const char *name)
 {
     if (ends_in(name, ".toml"))
         return sh_fail(
             SH_E_USAGE,
-            "%s: TOML, and a configuration is YAML: write [training] with steps = 10 below it as training: with "
+            "%s: TOML, but a configuration is YAML: write [training] with steps = 10 below it as training: with "
             "an indented steps: 10; doc/from-torchtitan.md has each key",
             name);
     SH_TRY(sh_config_note(state, sh_config_yaml_read(text, bytes, name, state)));
@@ -61,26 +61,27 @@ static sh_rc read_text(struct sh_config_state *state, const char *text, size_t b
         return sh_config_note(state,
                               sh_fail(SH_E_USAGE,
                                       "%s: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
-                                      "doc/from-torchtitan.md has them beside those of others",
+                                      "doc/from-torchtitan.md lists them next to those of others",
                                       name));
     return SH_OK;
 }
 
 static sh_config_read_folder read_folder;
 
-/* io/hf reads such folders and lies above this folder, so it is called through a pointer. NULL: tests without it. */
+/* io/hf reads such folders. It is a layer above this one, so it is called through a pointer. NULL: in tests without
+ * it. */
 void sh_config_folder_hook(sh_config_read_folder read)
 {
     read_folder = read;
 }
 
-/* What read_folder() passes to its callback with each key. */
+/* Data that read_folder() passes to its callback with each key. */
 struct folder {
     struct sh_config_state *state;
     struct sh_config_place place;
 };
 
-/* What the command line has given stays. */
+/* Values from the command line stay. */
 static sh_rc give_of_folder(void *to, const char *key, const char *text)
 {
     struct folder *f = to;
@@ -89,7 +90,8 @@ static sh_rc give_of_folder(void *to, const char *key, const char *text)
     return sh_config_give(f->state, f->place, key, text, SH_TEXT_ARGUMENT);
 }
 
-/* Presets and folders each say all of a model. `place`: [SH_CONFIG_PATH_MAX], used as long as the state. */
+/* A preset and a folder each describe the whole model, so only one of them may be given. `place`: [SH_CONFIG_PATH_MAX],
+ * in use as long as the state. */
 static sh_rc give_folder(struct sh_config_state *state, char *place)
 {
     enum { LONGEST = SH_CONFIG_PATH_MAX - (int)sizeof "/config.json" };
@@ -98,15 +100,15 @@ static sh_rc give_folder(struct sh_config_state *state, char *place)
     if (read_folder == NULL || path[0] == '\0')
         return SH_OK;
     if (name[0] != '\0' && strcmp(name, "custom") != 0)
-        return sh_config_refuse(state, "model.name", "a preset beside model.hf_assets_path; give one of them");
-    /* Cut silently it would be another folder. */
+        return sh_config_refuse(state, "model.name", "a preset as well as model.hf_assets_path; give one of them");
+    /* Silently cut, the path would name another folder. */
     if (strlen(path) > LONGEST)
         return sh_config_refuse(state, "model.hf_assets_path", "%zu bytes, more than %d", strlen(path), LONGEST);
     snprintf(place, SH_CONFIG_PATH_MAX, "%.*s/config.json", LONGEST, path);
     return read_folder(&state->cfg, place, give_of_folder, &f);
 }
 
-/* All sources into *state, then what follows from them. `text` NULL: no file. */
+/* Read all sources into *state, then derive what follows from them. `text` NULL: no file. */
 static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes, const char *name, int n_overrides,
                   const char *const *overrides)
 {
@@ -116,15 +118,15 @@ static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes,
         SH_TRY(read_text(state, text, bytes, name));
     for (int i = 0; i < n_overrides; i++)
         SH_TRY(sh_config_note(state, give_argument(state, overrides[i])));
-    SH_TRY(sh_config_problems(state)); /* what follows from keys can be judged when all of them are right */
-    /* Aliases may name the folder, the folder gives what a preset would, and checks see the result of all. */
+    SH_TRY(sh_config_problems(state)); /* consequences of keys can be judged only if all keys are right */
+    /* Aliases may name the folder, the folder takes the role of a preset, and the checks see the result of all. */
     SH_TRY(sh_config_alias_resolve(state));
     SH_TRY(give_folder(state, folder));
     SH_TRY(sh_config_preset_apply(state));
     return sh_config_check(state);
 }
 
-/* *cfg is written only when all is right: callers never see half a configuration. */
+/* *cfg is written only if everything is right: callers never see half a configuration. */
 static sh_rc load(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
                   struct sh_config *cfg)
 {
@@ -159,7 +161,7 @@ sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_ov
     return load(text, bytes, name, n_overrides, overrides, cfg);
 }
 
-/* Includes keys that an alias or a folder has set. */
+/* Includes keys set by an alias or a folder. */
 static sh_rc print_given(const char *path, int n_overrides, const char *const *overrides, const char *text,
                          size_t bytes, FILE *out)
 {
@@ -172,7 +174,7 @@ static sh_rc print_given(const char *path, int n_overrides, const char *const *o
     return rc;
 }
 
-/* What somebody chose, as against what has a default: scripts copy these into a new run. */
+/* The keys that somebody chose, in contrast to defaults: scripts copy them to a new run. */
 sh_rc sh_config_given(const char *path, int n_overrides, const char *const *overrides, FILE *out)
 {
     char *text = NULL;

@@ -1,4 +1,4 @@
-/* Searches in the table of keys, all linear: some 130 rows, looked through a few hundred times before a run starts. */
+/* Searches in the table of keys, all linear: some 130 rows, searched a few hundred times before a run starts. */
 #include "src/config/foreign.h"
 #include "src/config/keys.h"
 
@@ -15,7 +15,7 @@ const struct sh_config_key *sh_config_key_find(const char *name)
     return NULL;
 }
 
-/* The whole name when there is no dot. */
+/* The whole name if there is no dot. */
 int sh_config_section_len(const char *key_name)
 {
     return (int)strcspn(key_name, ".");
@@ -25,11 +25,11 @@ int sh_config_section_len(const char *key_name)
 bool sh_config_section_starts(int i)
 {
     const char *name = sh_config_keys[i].name;
-    size_t len = (size_t)sh_config_section_len(name) + 1; /* with the dot: no section is the beginning of another */
+    size_t len = (size_t)sh_config_section_len(name) + 1; /* with the dot, so that no section is a prefix of another */
     return i == 0 || strncmp(name, sh_config_keys[i - 1].name, len) != 0;
 }
 
-/* Compares lengths, too: "mesh" is not the beginning of "meshes". */
+/* Compares lengths too: "mesh" must not match "meshes". */
 bool sh_config_section_known(const char *section)
 {
     size_t len = strlen(section);
@@ -40,10 +40,10 @@ bool sh_config_section_known(const char *section)
     return false;
 }
 
-/* NULL: nothing is near enough. The result is in `out`. */
+/* NULL: no section is near enough. The result is in `out`. */
 const char *sh_config_section_nearest(const char *section, char out[SH_CONFIG_NAME_MAX])
 {
-    int best = 4; /* farther than three letters is another word, and so are two of three */
+    int best = 4; /* a word that differs in more than three letters, or in two of three, is another word */
     out[0] = '\0';
     for (int i = 0; i < sh_config_n_keys; i++) {
         char name[SH_CONFIG_NAME_MAX];
@@ -57,14 +57,14 @@ const char *sh_config_section_nearest(const char *section, char out[SH_CONFIG_NA
     return out[0] != '\0' ? out : NULL;
 }
 
-/* First the section, then the key in it: model.n_heds suggests model.n_heads, and modle.n_heds does as well. */
+/* First find the section, then the key in it: model.n_heds suggests model.n_heads, and so does modle.n_heds. */
 const char *sh_config_key_nearest(const char *name)
 {
     char section[SH_CONFIG_NAME_MAX], near[SH_CONFIG_NAME_MAX];
     const char *names[SH_CONFIG_KEYS_MAX], *dot = strchr(name, '.'), *in = section, *nearest;
     int n = 0;
 
-    /* A section alone, for which there is another search. */
+    /* A section alone: there is another search for it. */
     if (dot == NULL)
         return NULL;
     snprintf(section, sizeof section, "%.*s", (int)(dot - name), name);
@@ -76,10 +76,10 @@ const char *sh_config_key_nearest(const char *name)
             names[n++] = sh_config_keys[i].name + length + 1;
     }
     nearest = sh_str_nearest(dot + 1, n, names);
-    return nearest != NULL ? nearest - strlen(in) - 1 : NULL; /* each is the end of a whole name */
+    return nearest != NULL ? nearest - strlen(in) - 1 : NULL; /* each is the tail of a whole name */
 }
 
-/* The one key with this name behind its section. NULL: none, or several. */
+/* The only key with this name after its section. NULL: none, or several. */
 static const char *key_named(const char *word)
 {
     const char *found = NULL;
@@ -96,7 +96,7 @@ static const char *key_named(const char *word)
     return found;
 }
 
-/* A key of Sherd goes before a word of another trainer. */
+/* A key of Sherd takes precedence over a word of another trainer. */
 const char *sh_config_bare_word(const char *word, bool *is_key)
 {
     const char *key = key_named(word);

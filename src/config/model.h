@@ -1,5 +1,5 @@
-/* The section `model` of a configuration, which is all that a model is made of. The preset sets all of it; keys that the user
- * gives win. */
+/* The section `model` of a configuration; a model is built from these keys alone. The preset sets all of them; keys
+ * that the user gives win. */
 #ifndef SH_CONFIG_MODEL_H
 #define SH_CONFIG_MODEL_H
 

@@ -1,5 +1,5 @@
-/* Values that are lists of name=value, such as hints of MPI-IO. They are kept as one text, "a=1,b=2": neither a name
- * nor a value may hold a comma or an equals sign, so that the text can be cut again without quotes. */
+/* Values that are lists of name=value, such as hints for MPI-IO. They are kept as one text, "a=1,b=2". Neither a name
+ * nor a value may contain a comma or an equals sign, so that the text can be split again without quotes. */
 #include "src/config/pairs.h"
 
 #include "src/base/mem.h"
@@ -18,7 +18,7 @@ static bool is_name(const char *s)
     return n > 0 && n <= SH_CONFIG_PAIR_NAME_MAX && s[n] == '\0';
 }
 
-/* Printable ASCII, but what would end it, and blanks. */
+/* Printable ASCII, except blanks and the characters that end a value. */
 static bool is_value(const char *s)
 {
     size_t n = 0;
@@ -27,7 +27,7 @@ static bool is_value(const char *s)
     return n > 0 && n <= SH_CONFIG_PAIR_VALUE_MAX && s[n] == '\0';
 }
 
-/* Compares whole names: "cb" is not "cb_nodes". */
+/* Compares whole names: "cb" does not match "cb_nodes". */
 static bool has_name(const char *pairs, const char *name)
 {
     size_t len = strlen(name);
@@ -37,7 +37,7 @@ static bool has_name(const char *pairs, const char *name)
     return false;
 }
 
-/* Appends to `pairs`, which stays as it was after a failure. */
+/* Appends to `pairs`, which is unchanged after a failure. */
 sh_rc sh_config_pairs_add(const struct sh_config_key *key, char pairs[SH_CONFIG_PAIRS_MAX], const char *name,
                           const char *value)
 {
@@ -45,18 +45,18 @@ sh_rc sh_config_pairs_add(const struct sh_config_key *key, char pairs[SH_CONFIG_
     size_t used = strlen(pairs);
     if (key->files && !is_value(name))
         return sh_fail(SH_E_USAGE,
-                       "%s: '%s' is not a file name of 1 .. %d letters, without blank, comma and =", key->name,
+                       "%s: '%s' is not a file name of 1 .. %d characters without blank, comma and =", key->name,
                        sh_config_text_shown(name, shown), SH_CONFIG_PAIR_VALUE_MAX);
     if (!key->files && !is_name(name))
-        return sh_fail(SH_E_USAGE, "%s: '%s' is not a name of letters, digits and _, %d at most", key->name,
+        return sh_fail(SH_E_USAGE, "%s: '%s' is not a name of at most %d letters, digits and _", key->name,
                        sh_config_text_shown(name, shown), SH_CONFIG_PAIR_NAME_MAX);
     if (!is_value(value))
         return sh_fail(SH_E_USAGE,
-                       "%s: %s: '%s' is not a value of 1 .. %d letters, without blank, comma and =", key->name, name,
+                       "%s: %s: '%s' is not a value of 1 .. %d characters without blank, comma and =", key->name, name,
                        sh_config_text_shown(value, shown_value), SH_CONFIG_PAIR_VALUE_MAX);
     if (has_name(pairs, name))
         return sh_fail(SH_E_USAGE, "%s: %s: given twice", key->name, name);
-    /* A comma, the equals sign and the final zero. */
+    /* Room for a comma, the equals sign and the final zero. */
     if (used + 1 + strlen(name) + 1 + strlen(value) >= SH_CONFIG_PAIRS_MAX)
         return sh_fail(SH_E_USAGE, "%s: more than %d bytes", key->name, SH_CONFIG_PAIRS_MAX - 1);
     snprintf(pairs + used, SH_CONFIG_PAIRS_MAX - used, "%s%s=%s", used > 0 ? "," : "", name, value);
@@ -73,7 +73,7 @@ static sh_rc check_part(const struct sh_config_key *key, char pairs[SH_CONFIG_PA
     return sh_config_pairs_add(key, pairs, part, equals + 1);
 }
 
-/* Builds the list anew in a buffer that is thrown away: the same checks for a text as for a mapping. */
+/* Builds the list again in a buffer that is thrown away, so that a text gets the same checks as a mapping. */
 sh_rc sh_config_pairs_check(const struct sh_config_key *key, const char *text)
 {
     char pairs[SH_CONFIG_PAIRS_MAX] = "", *copy = sh_strdup(text), *rest = *copy != '\0' ? copy : NULL, *part;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* `name` must be a key: it is written in this source and not by a user. */
+/* `name` must be a key: it comes from source code, not from a user. */
 struct sh_config_place *sh_config_place_of(struct sh_config_state *state, const char *name)
 {
     return &state->given[sh_config_key_find(name) - sh_config_keys];
@@ -22,7 +22,7 @@ const char *sh_config_place_prefix(const struct sh_config_place *place, char out
     return out;
 }
 
-/* Within a sentence: "given at file.yaml:12". */
+/* For use within a sentence: "given at file.yaml:12". */
 const char *sh_config_place_text(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
 {
     if (place->source == SH_SOURCE_FILE)

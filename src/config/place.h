@@ -4,16 +4,16 @@
 
 #include "src/config/keys.h"
 
-/* Place where a key was given; the name must be one of the table. */
+/* The place where a key was given; the name must be in the table. */
 struct sh_config_place *sh_config_place_of(struct sh_config_state *state, const char *name);
 
-/* "config.yaml:12: " or "--", to stand before "section.key: ..."; "" for a default; returns out. */
+/* "config.yaml:12: " or "--", as a prefix of "section.key: ..."; "" for a default; returns out. */
 const char *sh_config_place_prefix(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX]);
 
 /* "at config.yaml:12" or "on the command line"; returns out. */
 const char *sh_config_place_text(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX]);
 
-/* SH_E_USAGE with "place: section.key: text", where the place is that of the key if it was given. */
+/* Fail with SH_E_USAGE and "place: section.key: text"; the place is where the key was given, if it was. */
 sh_rc sh_config_refuse(struct sh_config_state *state, const char *name, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,5 +1,5 @@
-/* Model sizes by name. A preset fills keys that nothing else has given, and what is left follows from other keys: the
- * width of the feed-forward, the heads, the length of a sequence. "custom" fills nothing. */
+/* Model sizes by name. A preset fills keys that nothing else has given; what is left follows from other keys: the width
+ * of the feed-forward, the heads, the length of a sequence. "custom" fills nothing. */
 #include "src/config/preset.h"
 
 #include "src/base/str.h"
@@ -11,7 +11,7 @@
 
 #define YARN_ROPE .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_truncate = true
 #define PLAIN_ROPE .rope_theta = 10000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, YARN_ROPE
-/* What all sizes of a family have in common. */
+/* Keys that all sizes of a family have in common. */
 #define GPT2_BASE                                                                                                     \
     .family = SH_FAMILY_GPT2, .head_dim = 64, .vocab_size = 50257, .max_seq_len = 1024, .norm_eps = 1e-5, PLAIN_ROPE, \
     .tie_word_embeddings = true, .init_std = 0.02
@@ -72,7 +72,7 @@ const char *sh_config_preset_name(int i)
     return i >= 0 && i < PRESETS ? presets[i].name : NULL;
 }
 
-/* Lists all: there are few. */
+/* The message lists all presets: there are few. */
 static sh_rc no_such_preset(struct sh_config_state *state)
 {
     char shown[SH_CONFIG_SHOWN], all[256];
@@ -83,7 +83,7 @@ static sh_rc no_such_preset(struct sh_config_state *state)
         used += (size_t)snprintf(all + used, sizeof all - used, "%s, ", names[i]);
     }
     const char *nearest = sh_str_nearest(state->cfg.model.name, PRESETS, names);
-    return sh_config_refuse(state, "model.name", "no preset '%s' (there are %scustom)%s%s",
+    return sh_config_refuse(state, "model.name", "no preset '%s' (known: %scustom)%s%s",
                             sh_config_text_shown(state->cfg.model.name, shown), all,
                             nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }
@@ -97,7 +97,7 @@ static const struct sh_model *find_preset(const char *name)
     return NULL;
 }
 
-/* A preset is a whole struct sh_model; each key of the section knows its place in it by its offset. */
+/* A preset is a whole struct sh_model; the offset of a key says where its value is in it. */
 static void copy_what_is_not_given(struct sh_config_state *state, const struct sh_model *preset)
 {
     const size_t section = offsetof(struct sh_config_state, cfg.model);
@@ -110,7 +110,7 @@ static void copy_what_is_not_given(struct sh_config_state *state, const struct s
     }
 }
 
-/* The first dimension that nothing has set; the three that follow from others come after those. */
+/* Report the first dimension that nothing has set. The three that follow from others are derived afterwards. */
 static sh_rc check_complete(const struct sh_model *m)
 {
     const struct {
@@ -127,8 +127,8 @@ static sh_rc check_complete(const struct sh_model *m)
     return SH_OK;
 }
 
-/* The width that published models have: four times the stream; with SwiGLU the same work in three matrices instead of two,
- * rounded up to a multiple of 64. */
+/* The width used by published models: four times the stream. With SwiGLU, the same work in three matrices instead of
+ * two, rounded up to a multiple of 64. */
 static void derive_ffn(struct sh_model *m)
 {
     enum { ROUND = 64 };
@@ -138,7 +138,7 @@ static void derive_ffn(struct sh_model *m)
         m->ffn_dim = (8 * m->dim / 3 + ROUND - 1) / ROUND * ROUND;
 }
 
-/* A preset with as many key-value heads as query heads has them so with another number too. */
+/* If a preset has as many key-value heads as query heads, keep them equal when model.n_heads is changed. */
 static void follow_heads(struct sh_config_state *state, const struct sh_model *preset)
 {
     bool given = sh_config_place_of(state, "model.n_kv_heads")->source != SH_SOURCE_DEFAULT;
@@ -146,7 +146,7 @@ static void follow_heads(struct sh_config_state *state, const struct sh_model *p
         state->cfg.model.n_kv_heads = state->cfg.model.n_heads;
 }
 
-/* head_dim follows from dim and n_heads unless it is given, as some models have it. */
+/* head_dim follows from dim and n_heads unless it is given, which some models need. */
 static sh_rc derive_heads(struct sh_config_state *state)
 {
     struct sh_model *m = &state->cfg.model;
@@ -168,12 +168,12 @@ static void derive_positions(struct sh_config_state *state)
         state->cfg.model.no_rope_layer_interval = sh_family_of(state->cfg.model.family)->no_rope_layer_interval;
 }
 
-/* Order: the preset, what must be there, then what follows from it. A sequence is never longer than
- * the model allows. */
+/* Order: the preset, the keys that must be set, then the keys that follow from them. A default sequence is never longer
+ * than the model allows. */
 sh_rc sh_config_preset_apply(struct sh_config_state *state)
 {
     struct sh_model *m = &state->cfg.model;
-    /* Printed configurations then say it. */
+    /* Printed configurations then say "custom". */
     if (m->name[0] == '\0')
         strcpy(m->name, "custom");
     if (strcmp(m->name, "custom") != 0) {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* *text is the caller's. Text comes without quotes, for scripts. */
+/* The caller frees *text. Strings come without quotes, for scripts. */
 sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text)
 {
     const struct sh_config_key *key = sh_config_key_find(name);
@@ -22,7 +22,7 @@ sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text)
     return SH_OK;
 }
 
-/* Every key, resolved, as YAML that loads to the same configuration. Aliases are left out: their keys
+/* Print every key, resolved, as YAML that loads as the same configuration. Aliases are left out: the keys that they set
  * have the value. */
 sh_rc sh_config_print(const struct sh_config *cfg, char **text)
 {
@@ -42,7 +42,7 @@ sh_rc sh_config_print(const struct sh_config *cfg, char **text)
         fprintf(f, "  %s: %s\n", key->name + section + 1, value);
         free(value);
     }
-    /* A stream in memory fails only when there is none left; the error shows at its end. */
+    /* A stream in memory fails only if memory runs out; the error shows when it is closed. */
     bool failed = ferror(f) != 0;
     if (fclose(f) != 0 || failed) {
         free(out);

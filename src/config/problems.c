@@ -2,17 +2,17 @@
 
 #include <string.h>
 
-/* Takes a usage error down and returns SH_OK, so that reading goes on; other failures (no memory) pass through. */
+/* Notes a usage error and returns SH_OK, so that reading continues; other failures (no memory) pass through. */
 sh_rc sh_config_note(struct sh_config_state *state, sh_rc rc)
 {
     struct sh_config_problems *p = &state->problems;
     size_t length = strlen(sh_error_text());
 
-    /* Without memory, say, going on makes no sense. */
+    /* Without memory, for example, there is no point in continuing. */
     if (rc != SH_E_USAGE)
         return rc;
     p->n++;
-    /* Lines are whole, but for a first one that would not fit at all. */
+    /* Only whole lines are kept, except for a first line that is too long to fit. */
     if (p->shown == 0)
         p->used = (size_t)snprintf(p->text, sizeof p->text, "%.*s", (int)sizeof p->text - 1, sh_error_text());
     else if (p->shown < SH_CONFIG_PROBLEMS_MAX && p->used + 1 + length < sizeof p->text)
@@ -23,7 +23,7 @@ sh_rc sh_config_note(struct sh_config_state *state, sh_rc rc)
     return SH_OK;
 }
 
-/* One error with all lines; the count of those that did not fit stands last. */
+/* One error with all lines; the last line counts those that did not fit. */
 sh_rc sh_config_problems(const struct sh_config_state *state)
 {
     const struct sh_config_problems *p = &state->problems;

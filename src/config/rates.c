@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Slower than a tape, faster than any memory: a slip of the pen. */
+/* Slower than a tape or faster than any memory: a slip of the pen. */
 static const double least = 1, most = 1e15;
 
 static bool read_rate(const char **at, double *rate)
@@ -24,7 +24,7 @@ static bool read_both(const char **at, double *in, double *out)
     return read_rate(at, in) && *(*at)++ == '/' && read_rate(at, out);
 }
 
-/* One part; *at goes behind it. Each may be there once. */
+/* Read one part and move *at past it. Each part may occur once. */
 static bool read_part(const char **at, struct sh_config_rates *out)
 {
     if (!strncmp(*at, "mixed=", 6) && !out->mixed) {

@@ -1,6 +1,6 @@
 #include "src/config/role.h"
 
-/* Endings are those of transformers, and of PEFT for adapters. */
+/* The endings are those of transformers and, for adapters, of PEFT. */
 const struct sh_param_info *sh_param_info(enum sh_param_role role)
 {
     static const struct sh_param_info rows[SH_PARAM_ROLES] = {

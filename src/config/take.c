@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Copies the fields of one owner: a resumed run takes the model's from the checkpoint and keeps the machine's. */
+/* Copies the fields of one owner: a resumed run takes the model's keys from the checkpoint and keeps the machine's. */
 void sh_config_take(struct sh_config *to, const struct sh_config *from, unsigned of)
 {
     for (int i = 0; i < sh_config_n_keys; i++) {

@@ -1,11 +1,12 @@
-/* Which text a configuration may hold: UTF-8 without control characters. Values go into logs, checkpoints, metrics and
- * HTML pages; what could move a cursor or end a line there is refused at the door. */
+/* Which text a configuration may contain: UTF-8 without control characters. Values go into logs, checkpoints, metrics
+ * and HTML pages; characters that could move a cursor or end a line there are refused at the door. */
 #include "src/config/text.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* Bytes of the character that starts with `lead`, 0 when none does; the overlong leads C0 and C1 start none. */
+/* Number of bytes in the character that starts with `lead`; 0 if no character does, as with the overlong leads C0 and
+ * C1. */
 static int sequence_bytes(unsigned char lead)
 {
     if (lead < 0x80)
@@ -17,11 +18,11 @@ static int sequence_bytes(unsigned char lead)
     return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
 }
 
-/* Decode one character; returns its bytes, or 0 when it is not UTF-8 (RFC 3629). */
+/* Decode one character; returns its number of bytes, or 0 if it is not UTF-8 (RFC 3629). */
 static int decode(const char *s, size_t room, uint32_t *code)
 {
-    /* The smallest code that needs n bytes; a smaller one is an overlong form, which could hide a character from a
-     * filter. */
+    /* The smallest code that needs n bytes. A smaller one in n bytes is an overlong form, which could hide a character
+     * from a filter. */
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     int n = sequence_bytes((unsigned char)s[0]);
     if (n == 0 || (size_t)n > room)
@@ -36,17 +37,17 @@ static int decode(const char *s, size_t room, uint32_t *code)
     return c >= least[n] && c <= 0x10ffff && (c < 0xd800 || c > 0xdfff) ? n : 0;
 }
 
-/* Not the separators that some readers take for ends of lines, and no byte order mark in the middle. */
+/* Excludes the separators that some readers take for line ends, and byte order marks in the middle. */
 static bool allowed(uint32_t c)
 {
-    /* C0, delete and C1: the last are escape sequences on old terminals. */
+    /* C0, delete and C1; the C1 codes are escape sequences on old terminals. */
     bool control = c < 0x20 || (c >= 0x7f && c < 0xa0);
     bool separator = c == 0x2028 || c == 0x2029;
     bool not_a_character = c == 0xfeff || c == 0xfffe || c == 0xffff;
     return !control && !separator && !not_a_character;
 }
 
-/* The offset of the first bad byte, `bytes` when there is none. layout: tabs and ends of lines are allowed, too. */
+/* The offset of the first bad byte, `bytes` if there is none. layout: tabs and line ends are allowed too. */
 size_t sh_config_text_bad(const char *s, size_t bytes, bool layout)
 {
     size_t at = 0;
@@ -61,7 +62,7 @@ size_t sh_config_text_bad(const char *s, size_t bytes, bool layout)
     return bytes;
 }
 
-/* For a terminal: printable ASCII, cut at the size of `out`. */
+/* For a terminal: printable ASCII, cut to the size of `out`. */
 const char *sh_config_text_shown(const char *s, char out[SH_CONFIG_SHOWN])
 {
     const size_t most = SH_CONFIG_SHOWN - 4; /* room for "..." and the end */

@@ -1,5 +1,5 @@
-/* Between the text of a value and the field that holds it. A row of the table says type, bounds and words; the offset
- * leads to the field. What is wrong is told with what would have been right. */
+/* Conversion between the text of a value and the field that holds it. A row of the table gives type, bounds and words;
+ * its offset leads to the field. An error says what is wrong and what would have been right. */
 #include "src/config/value.h"
 
 #include "src/base/mem.h"
@@ -14,12 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* At most, in any row. */
+/* Maximum number of words in any row. */
 enum { WORDS_OF_A_KEY = 8 };
 
 /* ---- storing and reading the field of a row ---- */
 
-/* Bounds of the row have been checked, so the narrower types hold the value. */
+/* The bounds of the row have been checked, so the value fits in the narrower types. */
 static void store_whole(const struct sh_config_key *key, struct sh_config_state *state, int64_t value)
 {
     char *field = (char *)state + key->offset;
@@ -42,7 +42,7 @@ static int64_t load_whole(const struct sh_config_key *key, const void *base)
 
 /* ---- what would have been right, for messages ---- */
 
-/* "a | b | c", also for the help. */
+/* "a | b | c", for messages and for the help. */
 const char *sh_config_value_words(const struct sh_config_key *key, char out[SH_CONFIG_WORDS_MAX])
 {
     size_t used = 0;
@@ -52,7 +52,7 @@ const char *sh_config_value_words(const struct sh_config_key *key, char out[SH_C
     return out;
 }
 
-/* Empty when the row has no bounds. */
+/* Empty if the row has no bounds. */
 const char *sh_config_value_range(const struct sh_config_key *key, char out[SH_CONFIG_NAME_MAX])
 {
     out[0] = '\0';
@@ -71,7 +71,7 @@ static const char *type_wanted(const struct sh_config_key *key)
     return key->type == SH_KEY_DOUBLE ? "a number" : "a whole number";
 }
 
-/* The nearest word is searched from the canonical spelling. */
+/* The search for the nearest word starts from the canonical spelling. */
 static sh_rc not_a_word(const struct sh_config_key *key, const char *text)
 {
     const char *names[WORDS_OF_A_KEY];
@@ -91,7 +91,7 @@ static sh_rc not_a_word(const struct sh_config_key *key, const char *text)
                                      : "");
 }
 
-/* Words are named, too, where the key has some beside numbers. */
+/* If the key accepts words besides numbers, the message names the words too. */
 static sh_rc wrong_type(const struct sh_config_key *key, const char *text)
 {
     char words[SH_CONFIG_WORDS_MAX], shown[SH_CONFIG_SHOWN];
@@ -99,7 +99,7 @@ static sh_rc wrong_type(const struct sh_config_key *key, const char *text)
                    key->words != NULL ? " or " : "", sh_config_value_words(key, words));
 }
 
-/* With the bounds. */
+/* The message names the bounds. */
 static sh_rc out_of_range(const struct sh_config_key *key, const char *text)
 {
     char range[SH_CONFIG_NAME_MAX], shown[SH_CONFIG_SHOWN];
@@ -109,7 +109,7 @@ static sh_rc out_of_range(const struct sh_config_key *key, const char *text)
 
 /* ---- text to value ---- */
 
-/* Words go before numbers: "-1" may be one. */
+/* Words take precedence over numbers: "-1" may be a word. */
 static bool find_word(const struct sh_config_key *key, const char *text, int64_t *value)
 {
     char spelled[SH_CONFIG_NAME_MAX];
@@ -131,7 +131,7 @@ static bool is_whole(const char *text, size_t len)
     return digits > 0 && sign + digits == len && (digits == 1 || text[sign] != '0');
 }
 
-/* The factor of a size's unit; 0 when there is no such unit. */
+/* The factor of a unit of size; 0 if there is no such unit. */
 static int64_t unit_factor(const char *unit)
 {
     /* clang-format off */
@@ -167,8 +167,8 @@ bool sh_config_size(const char *text, int64_t *bytes)
     return !__builtin_mul_overflow(strtoll(text, NULL, 10), factor, bytes) && errno == 0;
 }
 
-/* Checked as a double against the bounds before the product is made, which therefore cannot overflow: no bound comes
- * near 2^63. */
+/* The product is checked as a double against the bounds before it is made in integers, so that one cannot overflow: no
+ * bound comes near 2^63. */
 static sh_rc set_whole(const struct sh_config_key *key, const char *text, struct sh_config_state *state)
 {
     size_t number_len = strspn(text, "-0123456789");
@@ -196,7 +196,7 @@ static sh_rc set_unsigned(const struct sh_config_key *key, const char *text, str
     return SH_OK;
 }
 
-/* Decimal numbers only: strtod alone would take nan, inf and hexadecimal, and skip leading blanks. */
+/* Decimal numbers only: strtod() alone would accept nan, inf and hexadecimal, and skip leading blanks. */
 static sh_rc set_double(const struct sh_config_key *key, const char *text, struct sh_config_state *state)
 {
     char *end;
@@ -209,7 +209,7 @@ static sh_rc set_double(const struct sh_config_key *key, const char *text, struc
     return SH_OK;
 }
 
-/* Cut nowhere: what does not fit is refused, since half a path is another path. */
+/* Strings are never cut: one that does not fit is refused, since half a path is another path. */
 static sh_rc set_string(const struct sh_config_key *key, const char *text, struct sh_config_state *state)
 {
     char *field = (char *)state + key->offset;
@@ -220,7 +220,7 @@ static sh_rc set_string(const struct sh_config_key *key, const char *text, struc
         return sh_fail(SH_E_USAGE, "%s: contains control characters or is not UTF-8", key->name);
     if (key->pairs)
         SH_TRY(sh_config_pairs_check(key, text));
-    memset(field, 0, key->size); /* equal configurations are equal in all their bytes */
+    memset(field, 0, key->size); /* equal configurations have equal bytes */
     memcpy(field, text, len);
     return SH_OK;
 }
@@ -231,7 +231,7 @@ static bool is_nothing(const char *text)
     return text[0] == '\0' || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
 }
 
-/* A quoted number is refused: the author meant text, and the key wants a number. */
+/* A quoted number is refused: the author meant text, but the key needs a number. */
 sh_rc sh_config_value_set(const struct sh_config_key *key, const char *text, enum sh_config_style style,
                           struct sh_config_state *state)
 {
@@ -250,7 +250,7 @@ sh_rc sh_config_value_set(const struct sh_config_key *key, const char *text, enu
     if (key->only_words)
         return not_a_word(key, text);
     if (style == SH_TEXT_QUOTED)
-        return sh_fail(SH_E_USAGE, "%s: wants %s, got a string; leave out the quotes", key->name, type_wanted(key));
+        return sh_fail(SH_E_USAGE, "%s: expected %s, got a string; leave out the quotes", key->name, type_wanted(key));
     if (key->type == SH_KEY_DOUBLE)
         return set_double(key, text, state);
     return key->type == SH_KEY_UINT64 ? set_unsigned(key, text, state) : set_whole(key, text, state);
@@ -289,7 +289,7 @@ static char *shortest(double value)
     return sh_strdup(text);
 }
 
-/* A word where the value has one, so that printed configurations read as they were written. */
+/* A word if the value has one, so that printed configurations read as they were written. */
 static char *whole_text(const struct sh_config_key *key, const struct sh_config *cfg)
 {
     int64_t value = load_whole(key, cfg);
@@ -299,7 +299,7 @@ static char *whole_text(const struct sh_config_key *key, const struct sh_config 
     return sh_strfmt("%" PRId64, value);
 }
 
-/* The caller frees it. Reads back to the same value. */
+/* The caller frees the text. It reads back as the same value. */
 char *sh_config_value_text(const struct sh_config_key *key, const struct sh_config *cfg)
 {
     const char *field = (const char *)cfg + key->offset;

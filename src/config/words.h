@@ -1,11 +1,11 @@
-/* The values of options that are words: one enum an option. keys.c has their spelling. Modules that act by one of them
- * include this header, so that a value has one name in the whole tree. No code; valid C and C++. */
+/* The values of options that are words, one enum per option. keys.c has their spelling. Modules that act on such an
+ * option include this header, so that a value has one name in the whole tree. No code; valid C and C++. */
 #ifndef SH_CONFIG_WORDS_H
 #define SH_CONFIG_WORDS_H
 
 #include <stdint.h>
 
-/* mesh.shard and mesh.replicate, where they are not a number of ranks. */
+/* Values of mesh.shard and mesh.replicate that are not a number of ranks. */
 enum { SH_MESH_ALL = 0, SH_MESH_NODE = -1, SH_MESH_AUTO = -2 };
 enum { SH_CONFIG_UNSET = INT32_MIN }; /* mesh.shard: auto, by the strategy */
 
@@ -15,7 +15,7 @@ enum sh_cfg_strategy {
 };
 /* clang-format on */
 enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16, SH_PRECISION_FLOAT16 };
-enum { SH_LOSS_SCALE_DYNAMIC = 0 }; /* training.loss_scale, where it is not a number */
+enum { SH_LOSS_SCALE_DYNAMIC = 0 }; /* training.loss_scale, if it is not a number */
 /* clang-format off */
 enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
                         SH_RECOMPUTE_MEMORY_BUDGET };
@@ -30,7 +30,7 @@ enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECA
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
 enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };
 enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
-enum { SH_WRITERS_AUTO }; /* checkpoint.writers_per_node, where it is not a number */
+enum { SH_WRITERS_AUTO }; /* checkpoint.writers_per_node, if it is not a number */
 enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT };
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };

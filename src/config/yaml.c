@@ -1,7 +1,7 @@
-/* YAML into a configuration, by events of libyaml: sections with keys below them, nothing deeper but lists of pairs.
- * Functions named read_ take the event at hand and leave the last one of what they read, so that the caller reads the
- * next. Anchors, tags and several documents are refused. A problem is noted and its value skipped, so that one run of
- * the program shows all of them. */
+/* Reads YAML into a configuration, by events of libyaml: sections with keys below them, and nothing deeper except lists
+ * of pairs. A function named read_ starts at the current event and leaves the last event of what it read, so that the
+ * caller reads the next. Anchors, tags and several documents are refused. A problem is noted and its value skipped, so
+ * that one run of the program shows all problems. */
 #include "src/config/yaml.h"
 
 #include "src/base/mem.h"
@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More than there are sections; a section that is not known is not kept. */
+/* More than there are sections; unknown sections are not kept. */
 enum { SECTIONS_MAX = 64 };
 
-/* `seen` finds sections that are given twice, of which YAML readers silently take the last. */
+/* `seen` finds sections that are given twice: other YAML readers silently take the last one. */
 struct reader {
     struct sh_yaml y;
     struct sh_config_state *state;
@@ -33,7 +33,7 @@ static bool is_scalar(const struct reader *r)
     return r->y.event.type == YAML_SCALAR_EVENT;
 }
 
-/* A bare empty value, as of a section whose keys are all commented out. */
+/* A bare empty value, as in a section whose keys are all commented out. */
 static bool is_empty(const struct reader *r)
 {
     return is_scalar(r) && r->y.event.data.scalar.length == 0 &&
@@ -50,27 +50,27 @@ static const char *scalar_text(const struct reader *r)
 static sh_rc check_key(const struct reader *r, const char *kind)
 {
     if (!is_scalar(r))
-        return sh_yaml_fail(&r->y, "wants the name of a %s, got a list or a mapping", kind);
+        return sh_yaml_fail(&r->y, "expected the name of a %s, got a list or a mapping", kind);
     if (sh_config_text_bad(scalar_text(r), r->y.event.data.scalar.length, false) != r->y.event.data.scalar.length)
         return sh_yaml_fail(&r->y, "name of a %s with control characters", kind);
     return SH_OK;
 }
 
-/* One value; a zero byte inside would cut it short without a sign. */
+/* One value; a zero byte inside it would silently cut it short. */
 static sh_rc check_value(const struct reader *r, const char *name)
 {
     char shown[SH_CONFIG_SHOWN];
     sh_config_text_shown(name, shown);
     if (r->y.event.type == YAML_SEQUENCE_START_EVENT)
-        return sh_yaml_fail(&r->y, "%s: wants one value, got a list", shown);
+        return sh_yaml_fail(&r->y, "%s: expected one value, got a list", shown);
     if (r->y.event.type == YAML_MAPPING_START_EVENT)
-        return sh_yaml_fail(&r->y, "%s: wants one value, got a mapping", shown);
+        return sh_yaml_fail(&r->y, "%s: expected one value, got a mapping", shown);
     if (strlen(scalar_text(r)) != r->y.event.data.scalar.length)
         return sh_yaml_fail(&r->y, "%s: contains a NUL character", shown);
     return SH_OK;
 }
 
-/* Take an error down and go on after the value that it is about. */
+/* Note an error and continue after the value that it is about. */
 static sh_rc note_and_skip(struct reader *r, sh_rc rc)
 {
     SH_TRY(sh_config_note(r->state, rc));
@@ -90,7 +90,7 @@ static sh_rc read_pair(struct reader *r, const struct sh_config_key *key, char p
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s:%d: ", r->y.name, r->y.line);
 }
 
-/* event: the beginning of a mapping. Reads to its end. */
+/* event: the start of a mapping. Reads to its end. */
 static sh_rc read_pairs(struct reader *r, const struct sh_config_key *key, struct sh_config_place place)
 {
     char pairs[SH_CONFIG_PAIRS_MAX] = "";
@@ -99,7 +99,7 @@ static sh_rc read_pairs(struct reader *r, const struct sh_config_key *key, struc
         SH_TRY(read_pair(r, key, pairs));
         SH_TRY(sh_yaml_next(&r->y));
     }
-    /* Quoted: it is text, even where it looks like a number. */
+    /* Quoted: it is text, even if it looks like a number. */
     return sh_config_give(r->state, place, key->name, pairs, SH_TEXT_QUOTED);
 }
 
@@ -115,7 +115,7 @@ static sh_rc read_key(struct reader *r)
     /* Pairs may be written as a mapping or as one text. */
     if (key != NULL && key->pairs && r->y.event.type == YAML_MAPPING_START_EVENT)
         return read_pairs(r, key, place);
-    if (key == NULL) /* which is told before what is wrong with its value */
+    if (key == NULL) /* an unknown key is reported, not the problems of its value */
         return note_and_skip(r, sh_config_give(r->state, place, name, "", SH_TEXT_PLAIN));
     sh_rc rc = check_value(r, name);
     if (rc != SH_OK)
@@ -125,12 +125,12 @@ static sh_rc read_key(struct reader *r)
         r->state, sh_config_give(r->state, place, name, scalar_text(r), plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED));
 }
 
-/* The name alone; marks the section as seen. */
+/* Checks only the name; marks the section as seen. */
 static sh_rc check_section(struct reader *r)
 {
     char shown[SH_CONFIG_SHOWN], near[SH_CONFIG_NAME_MAX];
     sh_config_text_shown(r->section, shown);
-    /* "training.steps: 10" in one line, as on the command line. */
+    /* "training.steps: 10" on one line, as on the command line. */
     if (sh_config_key_find(r->section) != NULL)
         return sh_yaml_fail(&r->y, "%s: write the section and, below it, the key", shown);
     if (!sh_config_section_known(r->section)) {
@@ -163,7 +163,7 @@ static sh_rc read_section(struct reader *r)
     if (is_empty(r))
         return SH_OK;
     if (r->y.event.type != YAML_MAPPING_START_EVENT)
-        return note_and_skip(r, sh_yaml_fail(&r->y, "%s: a section; wants keys below it, not a value", r->section));
+        return note_and_skip(r, sh_yaml_fail(&r->y, "%s: a section; expected keys below it, not a value", r->section));
     SH_TRY(sh_yaml_next(&r->y));
     while (r->y.event.type != YAML_MAPPING_END_EVENT) {
         SH_TRY(read_key(r));
@@ -175,11 +175,11 @@ static sh_rc read_section(struct reader *r)
 /* event: the root of the document. */
 static sh_rc read_root(struct reader *r)
 {
-    /* A file of comments alone: all keys keep their defaults. */
+    /* A file of only comments: all keys keep their defaults. */
     if (is_empty(r))
         return SH_OK;
     if (r->y.event.type != YAML_MAPPING_START_EVENT)
-        return sh_yaml_fail(&r->y, "wants sections (training:) with keys below them");
+        return sh_yaml_fail(&r->y, "expected sections (training:) with keys below them");
     SH_TRY(sh_yaml_next(&r->y));
     while (r->y.event.type != YAML_MAPPING_END_EVENT) {
         SH_TRY(read_section(r));
@@ -204,7 +204,7 @@ static sh_rc read_stream(struct reader *r)
     return SH_OK;
 }
 
-/* The reader is on the heap: its list of sections is too much for small stacks. */
+/* The reader is on the heap: its list of sections is too large for small stacks. */
 sh_rc sh_config_yaml_read(const char *text, size_t bytes, const char *name, struct sh_config_state *state)
 {
     struct reader *r = sh_calloc(1, sizeof *r);

@@ -1,13 +1,13 @@
-/* A choice is a part of each row of homes (homes.h) and a level of recomputation (src/pass/fit.c). Whatever goes away and
- * whatever is computed again makes a step no shorter. So a choice without recomputation is a bound from below for all with
- * the same homes and more recomputation, and for those that move activations as well; bounds are tried in their order, until
- * the next one is no better than the best choice that fits.
+/* A choice is a part of each row of homes (homes.h) and a level of recomputation (src/pass/fit.c). Moving or
+ * recomputing more never makes a step shorter. So a choice without recomputation is a lower bound for all choices with
+ * the same homes and more recomputation, and for those that also move activations. Bounds are tried in order, until the
+ * next one is no better than the best choice that fits.
  *
- * With the homes given, the least recomputation that fits is the shortest, but where activations move: what is computed
- * again does not move. There the levels at which what is kept changes its kind are tried too.
+ * For given homes, the least recomputation that fits is the fastest, except if activations move: recomputed tensors
+ * need not move. In that case, the levels at which the kind of kept activations changes are tried too.
  *
- * Rows are tried in a few parts each; between two of them the least that fits is found by halving, since it moves less. Only
- * where none fits are all parts of the optimizer tried. */
+ * Each row is tried in a few parts; between two of them, bisection finds the smallest part that fits, since it moves
+ * less. All parts of the optimizer are tried only if no choice fits. */
 #include "src/cost/budget.h"
 
 #include "src/base/mem.h"
@@ -19,8 +19,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* BOUNDS: most choices without activations and recomputation: quarters of the optimizer and one between two of them, each with
- * and without gradients and parameters. */
+/* BOUNDS: the maximum number of choices without activations and recomputation: quarters of the optimizer and one part
+ * between two of them, each with and without gradients and parameters. */
 enum { DEVICE, HOST, FILES, LIMITS, BOUNDS = 6 * 2 * 2 };
 
 struct budget {
@@ -28,28 +28,28 @@ struct budget {
     struct sh_build *b;
     struct sh_machine machine;
     int ranks_per_node;
-    bool shares; /* as of a cost request */
+    bool shares; /* as in struct sh_cost_request */
     sh_budget_agree *agree;
 };
 
-/* A choice as it was planned; figures are those of the rank that needs most. */
+/* A choice that was planned; the figures are those of the rank that needs most. */
 struct tried {
     struct sh_homes homes;
     int level, order;
-    double over[LIMITS];   /* bytes above them, negative: to spare */
-    double seconds, moved; /* moved: bytes of a step, both ways */
+    double over[LIMITS];   /* bytes above the limits; negative: to spare */
+    double seconds, moved; /* moved: bytes per step, both ways */
 };
 
 /* Choices that fit. */
 struct found {
     struct tried *of;
     int n, cap;
-    double least; /* seconds of the shortest */
+    double least; /* seconds of the fastest */
 };
 
-/* What a prediction cannot tell apart. */
+/* Predictions within this factor count as equal. */
 static const double alike = 1.001;
-/* Of what cannot be had at all, and where there is no limit. */
+/* Bytes above a limit for a choice that is never possible; negated, for where there is no limit. */
 static const double too_much = 0x1p62;
 
 static sh_rc agree(const struct budget *g, sh_rc rc, double *most)
@@ -57,8 +57,8 @@ static sh_rc agree(const struct budget *g, sh_rc rc, double *most)
     return g->agree ? g->agree(rc, most) : rc;
 }
 
-/* One recomputation for all ranks, which gather the same units for it: that of the rank that needs most, if arenas differ
- * because nodes have other numbers of threads. */
+/* Choose one level of recomputation for all ranks, because they gather the same units for it. If arenas differ because
+ * nodes have different numbers of threads, it is the level of the rank that needs most. */
 static sh_rc fit_level(const struct budget *g, int *level)
 {
     double from, most = *level;
@@ -100,7 +100,7 @@ static double tier_above(const struct sh_program *p, int tier, int64_t limit)
 
 /* ---- one choice ---- */
 
-/* Recomputation that is not to be chosen stays as it was asked for. */
+/* Set the choice in the build. Recomputation stays as requested unless b->fit is set. */
 static void put(const struct budget *g, const struct tried *t)
 {
     sh_homes_put(g->cfg, &t->homes, g->b);
@@ -130,7 +130,7 @@ static sh_rc plan(const struct budget *g, struct tried *t)
     return rc;
 }
 
-/* Its needs and its price. */
+/* Plan the choice, and set what it needs and what it costs, over all ranks. */
 static sh_rc weigh(const struct budget *g, struct tried *t)
 {
     SH_TRY(agree(g, plan(g, t), NULL));
@@ -159,7 +159,8 @@ static void note(const struct tried *t, struct found *all)
     all->least = fmin(all->least, t->seconds);
 }
 
-/* Of those that take as long as the shortest, the one that moves least: a disk wears out. */
+/* Among the choices as fast as the fastest, return the one that moves the fewest bytes, because writes wear a disk
+ * out. */
 static struct tried best_of(const struct found *all)
 {
     const struct tried *best = NULL;
@@ -170,7 +171,8 @@ static struct tried best_of(const struct found *all)
     return *best;
 }
 
-/* Whether more recomputation can make it fit. The last levels may take a little more than those before them. */
+/* Whether more recomputation can make the choice fit. The margin is there because the last levels may need a little
+ * more memory than those before them. */
 static sh_rc may_fit(const struct budget *g, const struct tried *t, bool *may)
 {
     struct tried top = *t;
@@ -181,7 +183,7 @@ static sh_rc may_fit(const struct budget *g, const struct tried *t, bool *may)
     return SH_OK;
 }
 
-/* With the least recomputation that fits, but some. */
+/* Set the least recomputation that fits, at least level 1, and weigh the choice. */
 static sh_rc recompute_least(const struct budget *g, struct tried *t)
 {
     put(g, t);
@@ -190,7 +192,7 @@ static sh_rc recompute_least(const struct budget *g, struct tried *t)
     return weigh(g, t);
 }
 
-/* With the least recomputation that fits. t is weighed without any. */
+/* Try the choice with the least recomputation that fits. *t was weighed without recomputation. */
 static sh_rc try_fit(const struct budget *g, struct tried *t, struct found *found)
 {
     bool may = g->b->fit && !fits(t);
@@ -205,7 +207,8 @@ static sh_rc try_fit(const struct budget *g, struct tried *t, struct found *foun
 
 /* ---- activations ---- */
 
-/* From the least level that fits, those at which the kind of what is kept changes: in the blocks that move, in all. */
+/* Try the least level that fits, and all higher ones at which the kind of kept activations changes: in the blocks that
+ * move, in all blocks. */
 static sh_rc try_levels(const struct budget *g, struct tried *t, struct found *found)
 {
     int blocks = g->b->model.n_layers, moved = t->homes.part[SH_HOME_ACTIVATIONS];
@@ -227,7 +230,7 @@ static sh_rc try_levels(const struct budget *g, struct tried *t, struct found *f
     return SH_OK;
 }
 
-/* The homes of `bound`, and activations in a file. */
+/* Try the homes of `bound` with activations moved as well. */
 static sh_rc try_activations(const struct budget *g, const struct tried *bound, struct found *found)
 {
     for (int i = 1; i <= sh_homes_tries(g->b, SH_HOME_ACTIVATIONS); i++) {
@@ -261,8 +264,8 @@ static void add(struct bounds *all, const struct tried *t)
     all->n++;
 }
 
-/* Of a row the most that has room below the device: *t has `from` of it, and `to` is too much. By halving; where it is no
- * more than `from`, *t is left as it was. */
+/* Find by bisection the largest part of a row for which the lower tier has room: *t has part `from` of it, and `to` is
+ * too much. If nothing larger than `from` fits, *t is unchanged. */
 static sh_rc find_most(const struct budget *g, enum sh_home row, int from, int to, struct tried *t)
 {
     struct tried next = *t;
@@ -282,7 +285,8 @@ static sh_rc find_most(const struct budget *g, enum sh_home row, int from, int t
     return SH_OK;
 }
 
-/* Between a part of the optimizer that has room below the device and that of *t, which has not. */
+/* Add the largest part of the optimizer that fits in the lower tier, between `from`, which fits, and the part of *t,
+ * which does not. */
 static sh_rc fill(const struct budget *g, int from, const struct tried *t, struct bounds *all)
 {
     struct tried most = *t;
@@ -294,8 +298,9 @@ static sh_rc fill(const struct budget *g, int from, const struct tried *t, struc
     return SH_OK;
 }
 
-/* Parts of the optimizer with the other homes of t: up to one that needs nothing else, or has no room. Beside a GPU a copy of
- * the states takes more than their homes, so that some may have room where none has not. */
+/* Add parts of the optimizer, with the other homes of t, up to one that fits as it is or one that has no room in the
+ * lower tier. With a GPU, a snapshot on the host takes more than the homes of the states, so moving some states may fit
+ * where moving none does not. */
 static sh_rc add_parts(const struct budget *g, struct tried t, struct bounds *all)
 {
     bool full = false;
@@ -316,7 +321,7 @@ static sh_rc add_parts(const struct budget *g, struct tried t, struct bounds *al
     return SH_OK;
 }
 
-/* What fits as it is needs no other. */
+/* A plan that already fits needs no other choice. */
 static sh_rc find_bounds(const struct budget *g, struct bounds *all)
 {
     for (int gradients = 0; gradients <= sh_homes_most(g->b, SH_HOME_GRADIENTS); gradients++)
@@ -357,7 +362,8 @@ static sh_rc find_fitting(const struct budget *g, const struct bounds *all, stru
 
 /* ---- between what was tried ---- */
 
-/* With all that can be recomputed, which needs the least everywhere, and the most blocks whose activations have room. */
+/* Try full recomputation, which needs the least memory in every tier, with as many blocks of activations moved as have
+ * room. */
 static sh_rc try_most(const struct budget *g, struct tried t, struct found *found)
 {
     t.level = g->b->fit ? top_level(g) : 0;
@@ -373,8 +379,8 @@ static sh_rc try_most(const struct budget *g, struct tried t, struct found *foun
     return SH_OK;
 }
 
-/* The limits of device and file, or host, may leave room only between two parts that were tried: each part of the
- * optimizer then. */
+/* The limits of the device and of file or host may both hold only between two parts that were tried: so try every part
+ * of the optimizer. */
 static sh_rc find_between(const struct budget *g, const struct bounds *all, struct found *found)
 {
     for (int i = 0; i < all->n; i++) {
@@ -382,7 +388,7 @@ static sh_rc find_between(const struct budget *g, const struct bounds *all, stru
         bool may;
 
         if (t.homes.part[SH_HOME_OPTIMIZER] > 0)
-            continue; /* one for each choice of the other homes */
+            continue; /* once for each choice of the other homes */
         t.homes.part[SH_HOME_OPTIMIZER] = sh_homes_most(g->b, SH_HOME_OPTIMIZER);
         t.homes.part[SH_HOME_ACTIVATIONS] = sh_homes_most(g->b, SH_HOME_ACTIVATIONS);
         SH_TRY(may_fit(g, &t, &may));
@@ -397,8 +403,8 @@ static sh_rc find_between(const struct budget *g, const struct bounds *all, stru
 
 /* ---- less of a row ---- */
 
-/* By halving: of the parts of a row below the one that was tried, the upper ones do. What moves less is no slower, but for
- * slices that become smaller. */
+/* Find by bisection the smallest part of a row that still fits and is as fast: if a part below the chosen one will do,
+ * so will all parts between them. Moving less is never slower, except that slices become smaller. */
 static sh_rc find_least(const struct budget *g, enum sh_home row, struct tried *best)
 {
     int n = sh_homes_tries(g->b, row), step = n ? sh_homes_most(g->b, row) / n : 0;
@@ -440,7 +446,8 @@ static sh_rc take_smaller(const struct budget *g, struct tried t, struct tried *
     return SH_OK;
 }
 
-/* What a refusal is about: of each home with all that can be recomputed the one that lacks least. */
+/* Find the choice that a refusal reports: among all homes with full recomputation, the one that exceeds the limits
+ * least. */
 static sh_rc find_smallest(const struct budget *g, const struct bounds *all, struct tried *best)
 {
     for (int i = 0; i < all->n; i++)
@@ -488,8 +495,8 @@ static sh_rc fit_homes(const struct budget *g)
     return rc;
 }
 
-/* Without a limit, an even share of what is free; none where the folder is not here. What is free is not the same at each
- * start; the choice differs then only where the folder is nearly full. */
+/* If no limit is given, use an even share of the free space; no limit if the folder does not exist here. The free space
+ * differs from start to start, but that changes the choice only if the folder is nearly full. */
 static sh_rc limit_file(const struct budget *g, const char *folder)
 {
     const double unknown = 0x1p62;
@@ -503,8 +510,8 @@ static sh_rc limit_file(const struct budget *g, const char *folder)
     return SH_OK;
 }
 
-/* Figures for a processor of no special make, by its threads, or for such a GPU; and any network where the nodes are
- * several: 100 Gb/s of a node of CPUs, 200 Gb/s of each GPU. */
+/* Figures for a generic processor, scaled by its threads, or for a generic GPU; and an assumed network between nodes:
+ * 100 Gb/s per node of CPUs, 200 Gb/s per GPU. */
 static void assume_machine(struct budget *g)
 {
     enum { PRESET_CORES = 2 };

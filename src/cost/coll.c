@@ -5,22 +5,24 @@
  *     tree    all_reduce:                 base + 2 (log2 k a_net + (n/k-1) a_in) + 2 S / (0.92 B)
  *     switch  all_reduce inside a node:   S / its rate, as bus bytes
  *     CPUs    between nodes, by messages: base + a (i a_in + o a_net) + a S/n max(i / B_in, (n/k) o rings / B_net)
- *             a       2 of an all_reduce, else 1
- *             i, o    others that a rank speaks with on its node and on other ones: n/k - 1 and n - n/k
- *     levels  the same by blocks of b ranks, for which one speaks (src/comm/algo_levels.c): i is n/k/b - 1, o (n - n/k)/b
- *             reduce inside     barrier + 3 S / memory: a rank copies what its neighbours are to sum, and sums its own part
+ *             a       2 for an all_reduce, else 1
+ *             i, o    peers of a rank on its own node and on other nodes: n/k - 1 and n - n/k
+ *     levels  the same by blocks of b ranks, one of which sends for all (src/comm/algo_levels.c): i is n/k/b - 1, and o
+ *             is (n - n/k)/b
+ *             reduce inside     barrier + 3 S / memory: a rank copies what its neighbours sum, and sums its own part
  *             between           a (a_net + (i + o - 1) a_in) + the bytes as above: messages are posted at once, so each
- *                               behind the first costs the sender's time only; sums of bfloat16 go in float32: in the
- *                               second term a is 2, 3 of an all_reduce
- *             broadcast inside  barrier + 2 S / memory: what comes is copied once, and read once by each rank
+ *                               after the first costs only the sender's time; sums of bfloat16 are sent in float32:
+ *                               in the second term a is 2, or 3 for an all_reduce
+ *             broadcast inside  barrier + 2 S / memory: what arrives is copied once, and read once by each rank
  *             a reduce_scatter has no broadcast, an all_gather no reduction
- *     small   on CPUs, of up to 4 KiB a rank, by MPI's all-gather (src/comm/algo_small.c), which doubles what a rank has in each
- *             round: base + log2(n/k) a_in + log2 k a_net + (n-1) s / B, s of a rank
- *     B       inside a node the ring's; between nodes the least of that and the node's network x share / (1 + crowding
- *             log2 k) / rings that share it
+ *     small   on CPUs, up to 4 KiB per rank, by MPI's all-gather (src/comm/algo_small.c), which doubles a rank's data in
+ *             each round: base + log2(n/k) a_in + log2 k a_net + (n-1) s / B, with s bytes of a rank
+ *     B       inside a node that of the ring; between nodes the lesser of that and the node's network x share /
+ *             (1 + crowding log2 k) / rings that share it
  *
- * The form and its latencies are those of NCCL's tuning table (src/graph/tuning.cc of NVIDIA/nccl, protocol Simple); NCCL
- * takes the cheapest of its algorithms, and so does this. There is no tree of gathers: their latency is linear in ranks. */
+ * The formulas and their latencies are those of NCCL's tuning table (src/graph/tuning.cc of NVIDIA/nccl, protocol
+ * Simple). NCCL takes the cheapest of its algorithms, and so does this file. There is no tree for gathers: their
+ * latency is linear in the number of ranks. */
 #include "src/comm/comm.h"
 #include "src/cost/nearby.h"
 #include "src/cost/price.h"
@@ -29,11 +31,11 @@
 #include <string.h>
 
 static const double ring_hops = 1.4, tree_share = 0.92;
-/* A reduction in the node's segment reads this times its operand, by the progress thread. */
+/* A reduction in the segment of the node reads its operand this many times, in the progress thread. */
 static const double segment_reads = 1.5;
-/* Bytes that pass through a rank's memory in two levels, over those of the operand. To reduce, with blocks of b, it reads and
- * writes (b-1)/b for the others, reads b parts of 1/b and writes their sum, and sums those of the blocks: 1/b is read. To
- * broadcast it reads and writes 1/b, and (b-1)/b that the others wrote. */
+/* Bytes through a rank's memory in two levels, relative to those of the operand. In a reduction with blocks of b ranks,
+ * it reads and writes (b-1)/b for the others, reads b parts of 1/b and writes their sum, and sums those of the blocks,
+ * reading 1/b. In a broadcast it reads and writes 1/b, and (b-1)/b that the others wrote. */
 static const double reduce_copies = 3, broadcast_copies = 2;
 
 double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes)
@@ -48,7 +50,7 @@ double sh_coll_whole(const struct sh_program *p, const struct sh_op *op)
     return (double)sh_tensor_bytes(&p->tensors[op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0]]);
 }
 
-/* Members are in the order of ranks, so nodes are met one after the other. */
+/* Members are in the order of ranks, so the members of each node are consecutive. */
 struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node)
 {
     struct sh_coll_place at = {.ranks = sh_group_size(mesh, group)};
@@ -77,7 +79,7 @@ static double node_rate(const struct sh_machine *m, int nodes)
     return m->network.bytes_per_second * m->network.share * m->network.taper / (1 + m->network.crowding * log2(nodes));
 }
 
-/* Of one ring, or tree. */
+/* The rate of one ring or tree. */
 static double rate(const struct sh_machine *m, const struct sh_coll_place *at)
 {
     if (at->nodes == 1)
@@ -107,14 +109,15 @@ static struct way tree(const struct sh_machine *m, const struct sh_coll_place *a
                         2 * bytes / (tree_share * rate(m, at))};
 }
 
-/* bus bytes: what a ring would move. */
+/* The rate of the switch counts bus bytes: those that a ring would move. */
 static struct way by_switch(const struct sh_machine *m, const struct sh_coll_place *at, double bytes)
 {
     return (struct way){m->network.base_seconds + 2 * m->inside.hop_seconds,
                         sh_coll_received(SH_OP_ALL_REDUCE, at->ranks, bytes) / m->inside.nvls_bytes_per_second};
 }
 
-/* Ranks that speak to another node with one voice: as sh_group_block() of a group that has as many on each. */
+/* The number of ranks for which one sends to another node: sh_group_block() for a group with as many ranks on each
+ * node. */
 static int block_of(const struct sh_coll_place *at)
 {
     int each = at->ranks / at->nodes;
@@ -122,7 +125,7 @@ static int block_of(const struct sh_coll_place *at)
     return at->levels && at->ranks > SH_COMM_LEVELS_ABOVE && at->ranks % at->nodes == 0 ? each & -each : 1;
 }
 
-/* What a rank of a CPU says to others: one for each block, on its node and on other ones. */
+/* The peers of a rank on a CPU: one per block, on its own node and on others. */
 struct peers {
     double inside, between;
 };
@@ -134,7 +137,7 @@ static struct peers peers_of(const struct sh_coll_place *at, int block)
     return (struct peers){each / block - 1, (at->ranks - each) / block};
 }
 
-/* `times` parts of 1/n to each of them. */
+/* The seconds to send `times` parts of 1/n to each peer. */
 static double exchanged(const struct sh_machine *m, const struct sh_coll_place *at, struct peers to, double times,
                         double bytes)
 {
@@ -144,7 +147,7 @@ static double exchanged(const struct sh_machine *m, const struct sh_coll_place *
            fmax(to.inside / m->inside.bytes_per_second, each * to.between * at->rings / node_rate(m, at->nodes));
 }
 
-/* Between CPUs of several nodes, each rank to each other one. */
+/* Between CPUs of several nodes: each rank sends to every other rank. */
 static struct way exchange(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at,
                            double bytes)
 {
@@ -155,7 +158,7 @@ static struct way exchange(const struct sh_machine *m, enum sh_op_kind kind, con
                         exchanged(m, at, to, phases, bytes)};
 }
 
-/* The same by blocks: reduce inside, exchange between, broadcast inside. */
+/* The same by blocks: reduce within a block, exchange between blocks, broadcast within a block. */
 static struct way in_levels(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, int block,
                             double bytes)
 {
@@ -171,8 +174,8 @@ static struct way in_levels(const struct sh_machine *m, enum sh_op_kind kind, co
     };
 }
 
-/* Recursive doubling, as MPI libraries gather little (Thakur, Rabenseifner, Gropp 2005): at first between neighbours. An
- * all_reduce gathers all operands, and each rank sums them. */
+/* Recursive doubling, starting between neighbours: the way in which MPI libraries gather small operands (Thakur,
+ * Rabenseifner, Gropp 2005). An all_reduce gathers all operands, and each rank sums them. */
 static struct way gathered(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at,
                            double bytes)
 {
@@ -203,7 +206,7 @@ static struct way cheaper(struct way a, struct way b)
     return a.latency + a.transfer <= b.latency + b.transfer ? a : b;
 }
 
-/* In memory that all ranks see: nothing is gathered, and sums are made by reading what the others wrote. */
+/* In shared memory: nothing is gathered, and sums are computed by reading what the others wrote. */
 static struct way in_segment(const struct sh_machine *m, enum sh_op_kind kind, double bytes)
 {
     if (kind == SH_OP_ALL_GATHER)
@@ -231,8 +234,8 @@ static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const
     return best;
 }
 
-/* A point says seconds of the whole; latency and transfer share its correction. One between nodes says nothing on a machine
- * whose network is not known. */
+/* A point gives the seconds of the whole collective; latency and transfer get the same correction. A point between
+ * nodes is ignored on a machine whose network is not known. */
 static double correction(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, double bytes)
 {
     const double wanted[] = {at->ranks, at->nodes, fmax(1, bytes)};

@@ -1,11 +1,11 @@
-/* How much of a job's time goes forward when nodes fail. Times are in seconds: W of progress, d of a save, R of a
- * restart, and M as the mean between failures. Example: M of 4 h, saves of 60 s: Young's interval is sqrt(2 x 60 x
- * 14400) s, 22 minutes. */
+/* The share of a job's time that makes progress when nodes fail. Times are in seconds: W of progress, d of a save, R of
+ * a restart, and M, the mean time between failures. Example: with M of 4 h and saves of 60 s, Young's interval is
+ * sqrt(2 x 60 x 14400) s, 22 minutes. */
 #include "src/cost/fail.h"
 
 #include <math.h>
 
-/* W of progress take (M + R) (exp((W + d) / M) - 1) on the average, where failures come at random. */
+/* W seconds of progress take (M + R) (exp((W + d) / M) - 1) on average, if failures are random. */
 double sh_cost_goodput(const struct sh_cost_failures *f, double every)
 {
     if (f->between <= 0)
@@ -13,7 +13,8 @@ double sh_cost_goodput(const struct sh_cost_failures *f, double every)
     return every / ((f->between + f->restart) * expm1((every + f->save) / f->between));
 }
 
-/* Golden section around Young's sqrt(2 d M): goodput has one maximum. In logarithms, for the scale is not known. */
+/* Golden-section search around Young's sqrt(2 d M): goodput has one maximum. In logarithms, because the scale is not
+ * known. */
 double sh_cost_best_interval(const struct sh_cost_failures *f)
 {
     const double golden = (sqrt(5) - 1) / 2;

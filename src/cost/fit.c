@@ -1,5 +1,5 @@
-/* A machine's figures from runs that were measured on it: few factors with priors, so that one run moves little and
- * ten runs say much, and then what the formulas miss of each kind of work. doc/prediction.md has what came of it. */
+/* Fits the figures of a machine to runs measured on it: first a few factors with priors, so that one run changes little
+ * and ten runs much, then what the formulas miss for each kind of work. doc/prediction.md has the results. */
 #include "src/cost/fit.h"
 
 #include "src/base/mem.h"
@@ -11,14 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The factors by name; each is the exponential of its number, so that 0 leaves the machine as it is. */
+/* The factors by name; each is the exponential of its number, so 0 leaves the machine unchanged. */
 enum { COMPUTATION, HOST, HOPS, SHARE, CROWDING, FACTORS };
 
 /* Widths of the priors, in the logarithm. */
 static const double width[FACTORS] = {0.15, 0.5, 0.4, 0.1, 0.2};
-/* Errors of this size are those of the formulas themselves (tests/scale/rows); beyond the other they count linearly. */
+/* usual_error: the size of the errors of the formulas themselves (tests/scale/rows). Errors beyond far_error count
+ * linearly. */
 static const double usual_error = 0.04, far_error = 0.12;
-/* Where the machine says 0 seconds of the host, so that a factor can reach some. */
+/* Used if the machine gives 0 seconds for the host, so that a factor has something to scale. */
 static const double least_host = 1e-4;
 
 struct fit {
@@ -27,7 +28,7 @@ struct fit {
     const struct sh_machine *start;
 };
 
-/* x [FACTORS], the logarithms. Hops inside and between nodes share one factor: no run tells them apart. */
+/* x [FACTORS]: the logarithms. Hops inside and between nodes share one factor: no run can tell them apart. */
 static struct sh_machine machine_of(const struct fit *f, const double *x)
 {
     struct sh_machine m = *f->start;
@@ -61,7 +62,7 @@ static sh_rc predict(const struct sh_cost_run *run, const struct sh_machine *m, 
     return SH_OK;
 }
 
-/* Quadratic near 0, linear beyond: one run that something disturbed does not turn all factors. */
+/* Quadratic near 0, linear beyond: a single disturbed run does not distort all factors. */
 static double huber(double error)
 {
     double size = fabs(error);
@@ -69,8 +70,8 @@ static double huber(double error)
     return size <= far_error ? size * size : far_error * (2 * size - far_error);
 }
 
-/* Errors of the runs in units of what the formulas miss anyway, and how far the factors are from where they began,
- * in widths of their priors. Both count alike, which makes it a maximum of the posterior. */
+/* The errors of the runs in units of the usual error of the formulas, plus the distance of the factors from their start
+ * in widths of their priors. Both have equal weight, so the minimum is a maximum of the posterior. */
 static sh_rc loss_of(const struct fit *f, const double *x, double *loss)
 {
     struct sh_machine m = machine_of(f, x);
@@ -88,7 +89,7 @@ static sh_rc loss_of(const struct fit *f, const double *x, double *loss)
     return SH_OK;
 }
 
-/* One factor a little up or down, where that is better. */
+/* Move one factor a little up or down, if that is better. */
 static sh_rc step_one(const struct fit *f, double *x, int k, double by, double *loss, bool *better)
 {
     for (int sign = -1; sign <= 1; sign += 2) {
@@ -106,7 +107,7 @@ static sh_rc step_one(const struct fit *f, double *x, int k, double by, double *
     return SH_OK;
 }
 
-/* Pattern search: no derivatives, for the simulation has corners. */
+/* Pattern search: it needs no derivatives, and the simulation is not smooth. */
 static sh_rc search(const struct fit *f, double *x)
 {
     int factors = f->n == 1 ? 1 : FACTORS;
@@ -125,7 +126,7 @@ static sh_rc search(const struct fit *f, double *x)
 
 /* ---- what is left, by work ---- */
 
-/* What the run says of its work: a point with the logarithm of what its computation takes over what is predicted. */
+/* What a run says about its work: a point with the logarithm of measured over predicted seconds of its computation. */
 static sh_rc rest_of(const struct sh_cost_run *run, const struct sh_machine *m, struct sh_machine_point *out)
 {
     struct sh_cost_request r = request_of(run, m);
@@ -146,13 +147,13 @@ static sh_rc rest_of(const struct sh_cost_run *run, const struct sh_machine *m, 
     return SH_OK;
 }
 
-/* Equal up to the noise of adding in another order. */
+/* Equal up to the noise of a different order of addition. */
 static bool same_work(const struct sh_machine_point *a, const struct sh_machine_point *b)
 {
     return !strcmp(a->type, b->type) && sh_nearby_distance(a->dims, b->dims, SH_WORK_DIMS) < 1e-3;
 }
 
-/* The sum of `of` is added to the point of its work. */
+/* Add `of` to the point of the same work, or append it. */
 static void add_rest(struct sh_machine *m, const struct sh_machine_point *of)
 {
     for (int i = 0; i < m->n_points; i++)
@@ -165,7 +166,7 @@ static void add_rest(struct sh_machine *m, const struct sh_machine_point *of)
     m->points[m->n_points++] = *of;
 }
 
-/* An earlier fit's corrections, which would be corrected a second time. */
+/* Drop the corrections of an earlier fit, which would otherwise be corrected a second time. */
 static void drop_steps(struct sh_machine *m)
 {
     int n = 0;
@@ -176,8 +177,7 @@ static void drop_steps(struct sh_machine *m)
     m->n_points = n;
 }
 
-/* The mean of the logarithms for each kind of work, with one more of weight 0, so that a single run is believed
- * half. */
+/* The mean of the logarithms for each kind of work, with an additional 0, so that a single run counts half. */
 static sh_rc fit_works(struct sh_cost_run *runs, int n, struct sh_machine *m)
 {
     struct sh_machine_point *rest = sh_calloc((size_t)n, sizeof *rest);
@@ -194,7 +194,7 @@ static sh_rc fit_works(struct sh_cost_run *runs, int n, struct sh_machine *m)
     return rc;
 }
 
-/* A single run cannot tell the host from kernels: it moves the computation alone. */
+/* A single run cannot tell the host from kernels: it changes only the computation. */
 sh_rc sh_cost_fit(struct sh_cost_run *runs, int n, struct sh_machine *m, struct sh_cost_fitted *out)
 {
     struct sh_machine start;

@@ -2,7 +2,7 @@
 
 #include "src/plan/request.h"
 
-/* Beside a GPU a copy of what is saved lies on the host only while the states do not. */
+/* With a GPU, the snapshot for saves is on the host only if the optimizer states are not. */
 static void put_optimizer(const struct sh_config *cfg, int part, struct sh_build *b)
 {
     b->offload.optimizer_16 = part;
@@ -40,19 +40,19 @@ static int always(const struct sh_build *b)
     return 1;
 }
 
-/* There is no file for them, and who holds all of them does not gather. */
+/* Parameters cannot live in a file, and a rank that holds all of them does not gather. */
 static int where_gathered(const struct sh_build *b)
 {
     return b->snapshot_on_host && !b->options.strategy.params_resident;
 }
 
-/* Those of the last two blocks would be back before they are gone (src/pass/spill.c). */
+/* Activations of the last two blocks would be needed again before they were gone (src/pass/spill.c). */
 static int early_blocks(const struct sh_build *b)
 {
     return b->model.n_layers <= 2 ? 0 : b->model.n_layers - 2;
 }
 
-/* tries: parts in which a search tries a row. What lies between two of them differs in a few bytes of the arena. */
+/* tries: in how many parts a search tries a row. Choices between two of them differ by few bytes of the arena. */
 static const struct row {
     void (*put)(const struct sh_config *cfg, int part, struct sh_build *b);
     int (*most)(const struct sh_build *b);
@@ -76,7 +76,7 @@ int sh_homes_tries(const struct sh_build *b, enum sh_home row)
     return most < rows[row].tries ? most : rows[row].tries;
 }
 
-/* Rounded up. */
+/* The part of try i, rounded up. */
 int sh_homes_tried(const struct sh_build *b, enum sh_home row, int i)
 {
     int n = sh_homes_tries(b, row);

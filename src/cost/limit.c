@@ -1,6 +1,6 @@
-/* What limits a step: the step is simulated again with one part made free, and the part whose absence gains most is
- * the limit. A gain of 0.25 means a quarter more tokens per second. Gains of parts do not add up: with the
- * network free, memory may limit instead. That is why the second limit is named as well. */
+/* What limits a step: the step is simulated again with one part made free, and the part whose removal gains most is the
+ * limit. A gain of 0.25 means a quarter more tokens per second. The gains of parts do not add up: with the network
+ * free, memory may limit instead. That is why the second limit is named as well. */
 #include "src/cost/limit.h"
 
 #include "src/base/str.h"
@@ -25,7 +25,7 @@ const struct sh_cost_part sh_cost_parts[] = {
 };
 const int sh_cost_n_parts = sizeof sh_cost_parts / sizeof *sh_cost_parts;
 
-/* For nothing: fast enough that no sum shows it. */
+/* So fast that no sum shows the part. */
 static const double free_of_cost = 1e9;
 
 /* Parts are found by name at run time, so the field is reached by its offset. */
@@ -34,7 +34,7 @@ static double *factor_of(struct sh_cost_faster *f, const struct sh_cost_part *pa
     return (double *)((char *)f + part->offset);
 }
 
-/* Without the trace: it is written by the real step only. Factors multiply, so a --what-if stays in force. */
+/* Without the trace, which only the real step writes. Factors multiply, so a --what-if stays in force. */
 sh_rc sh_cost_gain(const struct sh_cost_request *r, const struct sh_cost_part *part, double factor, double as_it_is,
                    double *gain)
 {
@@ -50,7 +50,7 @@ sh_rc sh_cost_gain(const struct sh_cost_request *r, const struct sh_cost_part *p
 
 sh_rc sh_cost_limits(const struct sh_cost_request *r, double as_it_is, struct sh_cost_limit out[2])
 {
-    /* Below a thousandth a gain is noise of the rounding of sums. */
+    /* A gain below a thousandth is rounding noise. */
     const double least = 0.001;
 
     out[0] = out[1] = (struct sh_cost_limit){0};
@@ -74,19 +74,20 @@ static const struct sh_cost_part *find_part(const char *name, size_t length)
     return NULL;
 }
 
-/* The list of names is made of the table, so that the message cannot miss one. */
+/* The list of names comes from the table, so the message cannot miss one. */
 static sh_rc no_such_part(const char *text)
 {
     char names[256] = "";
 
     for (int i = 0, n = 0; i < sh_cost_n_parts; i++)
         n += snprintf(names + n, sizeof names - (size_t)n, "%s%s", i ? ", " : "", sh_cost_parts[i].name);
-    return sh_fail(SH_E_USAGE,
-                   "--what-if %s: wants PART=TIMES, separated by commas, as products=1.2,network=2; parts are %s", text,
-                   names);
+    return sh_fail(
+        SH_E_USAGE,
+        "--what-if %s: expected PART=TIMES, separated by commas, such as products=1.2,network=2; parts are %s", text,
+        names);
 }
 
-/* "products=1.2,network=2"; a part that is given twice is multiplied twice. The range of a factor keeps sums finite. */
+/* "products=1.2,network=2"; if a part is given twice, both factors apply. The range of a factor keeps sums finite. */
 sh_rc sh_cost_read_what_if(const char *text, struct sh_cost_faster *out)
 {
     *out = sh_cost_as_is;

@@ -1,4 +1,4 @@
-/* What limits a step, and what a faster part would bring: the step is simulated again with one part faster at a time.
+/* What limits a step, and what a faster part would gain: the step is simulated again with one part faster at a time.
  * Local, pure. */
 #ifndef SH_COST_LIMIT_H
 #define SH_COST_LIMIT_H
@@ -9,25 +9,25 @@
 struct sh_cost_part {
     const char *name;   /* "products" */
     size_t offset;      /* in struct sh_cost_faster */
-    double usual;       /* how much faster is worth asking for; 0: as if it cost nothing */
+    double usual;       /* speedup worth asking about; 0: as if the part cost nothing */
     const char *remedy; /* what a user can do */
 };
 extern const struct sh_cost_part sh_cost_parts[];
 extern const int sh_cost_n_parts;
 
-/* Tokens/s with the part `factor` times as fast (0: for nothing), over those as it is, less 1. */
+/* The gain with the part `factor` times as fast (0: free): tokens/s over present tokens/s, minus 1. */
 sh_rc sh_cost_gain(const struct sh_cost_request *r, const struct sh_cost_part *part, double factor, double as_it_is,
                    double *gain);
 
-/* The two parts whose time is worth most, the largest first, with what they would bring if they cost nothing; a part that
- * brings less than 0.1 % is NULL. */
+/* The two parts that would gain most if they cost nothing, the larger first; NULL in place of a part that gains less
+ * than 0.1 %. */
 struct sh_cost_limit {
     const struct sh_cost_part *part;
     double gain;
 };
 sh_rc sh_cost_limits(const struct sh_cost_request *r, double as_it_is, struct sh_cost_limit out[2]);
 
-/* "products=1.2,network=2" as a change. Errors: SH_E_USAGE: with the parts that there are. */
+/* Read "products=1.2,network=2" as a change. Errors: SH_E_USAGE; the message lists the parts. */
 sh_rc sh_cost_read_what_if(const char *text, struct sh_cost_faster *out);
 
 #endif

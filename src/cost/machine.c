@@ -1,4 +1,4 @@
-/* Machine files: read over the preset of their device, and points written into them. */
+/* Machine files: reading them on top of the preset of their device, and writing points to them. */
 #include "src/cost/machine.h"
 
 #include "src/base/file.h"
@@ -14,8 +14,8 @@
 
 enum { MOST_BYTES = 16 << 20, MOST_RANKS = 1 << 24 };
 
-/* A file is read twice: the first pass looks for device.kind only, since the preset comes before all that overwrites
- * it. */
+/* A file is read twice: the first pass looks only for device.kind, since the preset must be set before the keys that
+ * overwrite it. */
 struct reader {
     struct sh_machine *m;
     const char *name;
@@ -24,13 +24,13 @@ struct reader {
     int point_line;
 };
 
-/* With file and line, as configurations are refused; a machine file is written by hand. */
+/* Errors name file and line, as for configurations: machine files are written by hand. */
 static sh_rc fail_at(const struct reader *r, const struct sh_flat_pair *pair, const char *text)
 {
     return sh_fail(SH_E_USAGE, "%s:%d: %s: %s", r->name, pair->line, pair->path, text);
 }
 
-/* Ranges are those of the key, so that a unit that was mistaken (GB for bytes) is refused and not predicted with. */
+/* The range is that of the key, so that a wrong unit (GB for bytes) is refused instead of giving a wrong prediction. */
 static sh_rc read_number(const struct reader *r, const struct sh_flat_pair *pair, double min, double max,
                          const char *unit, double *out)
 {
@@ -38,7 +38,7 @@ static sh_rc read_number(const struct reader *r, const struct sh_flat_pair *pair
     double value = strtod(pair->text, &end);
 
     if (end == pair->text || *end || !isfinite(value) || value < min || value > max) {
-        snprintf(text, sizeof text, "wants a number of %g .. %g%s%s, got %.40s", min, max, *unit ? " " : "", unit,
+        snprintf(text, sizeof text, "expected a number in %g .. %g%s%s, got %.40s", min, max, *unit ? " " : "", unit,
                  pair->text);
         return fail_at(r, pair, text);
     }
@@ -46,7 +46,7 @@ static sh_rc read_number(const struct reader *r, const struct sh_flat_pair *pair
     return SH_OK;
 }
 
-/* "points" is a name that may be meant, too. */
+/* "points" may be meant too. */
 static sh_rc no_such_key(const struct reader *r, const struct sh_flat_pair *pair)
 {
     const char *names[SH_MACHINE_KEYS_MAX + 1], *near;
@@ -56,13 +56,13 @@ static sh_rc no_such_key(const struct reader *r, const struct sh_flat_pair *pair
         names[n++] = sh_machine_keys[i].name;
     names[n++] = "points";
     near = sh_str_nearest(pair->path, n, names);
-    return sh_fail(SH_E_USAGE, "%s:%d: %s: no such key%s%s; sherd help --machine has all", r->name, pair->line,
+    return sh_fail(SH_E_USAGE, "%s:%d: %s: no such key%s%s; sherd help --machine lists all", r->name, pair->line,
                    pair->path, near ? "; nearest is " : "", near ? near : "");
 }
 
 /* --- points --- */
 
-/* A point is all doubles and short texts, so that one table of offsets reads and prints it. */
+/* A point consists of doubles and short texts, so one table of offsets reads and prints it. */
 #define COUNT(field) offsetof(struct sh_machine_point, field)
 static const struct point_field {
     const char *name;
@@ -76,7 +76,7 @@ static const struct point_field {
 };
 enum { POINT_FIELDS = sizeof point_fields / sizeof *point_fields };
 
-/* Points come in the order of the file, field by field; each field names the number of its point. */
+/* Points arrive in the order of the file, field by field; each field comes with the number of its point. */
 static struct sh_machine_point *point_at(struct sh_machine *m, int i)
 {
     while (m->n_points <= i) {
@@ -94,7 +94,7 @@ static sh_rc read_dim(const struct reader *r, const struct sh_flat_pair *pair, s
     return read_number(r, pair, 1, 1e18, "", &p->dims[p->n_dims++]);
 }
 
-/* 0 is allowed where a number need not be there; judge_point() looks at the whole point. */
+/* 0 is allowed because some numbers are optional; judge_point() checks the whole point. */
 static sh_rc read_point_field(const struct reader *r, const struct sh_flat_pair *pair, const char *field,
                               struct sh_machine_point *p)
 {
@@ -108,11 +108,11 @@ static sh_rc read_point_field(const struct reader *r, const struct sh_flat_pair 
         if (!f->text)
             return read_number(r, pair, 0, 1e24, "", (double *)((char *)p + f->offset));
         if (strlen(pair->text) >= f->text)
-            return fail_at(r, pair, "a text that long is none of a point");
+            return fail_at(r, pair, "too long; no text of a point is that long");
         strcpy((char *)p + f->offset, pair->text);
         return SH_OK;
     }
-    return fail_at(r, pair, "no such field of a point");
+    return fail_at(r, pair, "a point has no such field");
 }
 
 /* "points[3].kind" */
@@ -122,12 +122,12 @@ static sh_rc read_point(struct reader *r, const struct sh_flat_pair *pair)
     long i = strtol(pair->path + strlen("points["), &end, 10);
 
     if (end[0] != ']' || end[1] != '.' || i < 0 || i > 1 << 20)
-        return fail_at(r, pair, "wants a list of mappings, as sherd bench --machine writes it");
+        return fail_at(r, pair, "expected a list of mappings, as sherd bench --machine writes it");
     r->point_line = pair->line;
     return read_point_field(r, pair, end + 2, point_at(r->m, (int)i));
 }
 
-/* What it is follows from what it has. A number that divides must not be zero. */
+/* The kind of a point follows from its fields. A number that is divided by must not be zero. */
 static sh_rc judge_point(const struct reader *r, struct sh_machine_point *p)
 {
     int key = sh_machine_key_find(p->figure);
@@ -151,13 +151,13 @@ static sh_rc judge_point(const struct reader *r, struct sh_machine_point *p)
          (p->ranks < 2 || p->ranks > MOST_RANKS || p->nodes < 1 || p->nodes > p->ranks || p->bytes < 1)))
         return sh_fail(
             SH_E_USAGE,
-            "%s: points: one of kind %s lacks what it needs: dims and seconds of an operation; 2 ranks or more, nodes of "
-            "them, bytes and seconds of a collective",
+            "%s: points: one of kind %s lacks fields: an operation needs dims and seconds; a collective needs 2 ranks or "
+            "more, their nodes, bytes and seconds",
             r->name, *p->kind ? p->kind : "(none)");
     return SH_OK;
 }
 
-/* The newest wins: later figures overwrite earlier ones. */
+/* The newest point wins: later figures overwrite earlier ones. */
 static sh_rc judge_points(struct reader *r)
 {
     for (int i = 0; i < r->m->n_points; i++) {
@@ -176,7 +176,7 @@ static sh_rc judge_points(struct reader *r)
 
 /* --- keys --- */
 
-/* One figure or text, in the range that the preset's own values keep to. A key counts once, as in a configuration. */
+/* One figure or text, in the range of its key. A key may be given once, as in a configuration. */
 static sh_rc read_key(struct reader *r, const struct sh_flat_pair *pair)
 {
     int key = sh_machine_key_find(pair->path);
@@ -192,7 +192,7 @@ static sh_rc read_key(struct reader *r, const struct sh_flat_pair *pair)
     if (!k->text)
         return read_number(r, pair, k->min, k->max, k->unit, (double *)at);
     if (strlen(pair->text) >= (size_t)k->max)
-        return fail_at(r, pair, "too long a text");
+        return fail_at(r, pair, "the text is too long");
     strcpy(at, pair->text);
     return SH_OK;
 }
@@ -206,11 +206,11 @@ static sh_rc read_kind(struct reader *r, const struct sh_flat_pair *pair)
         return SH_OK;
     if (sh_preset_device(pair->text, strlen(pair->text), r->m))
         return SH_OK;
-    return sh_fail(SH_E_USAGE, "%s:%d: device.kind: %.40s is none of %s", r->name, pair->line, pair->text,
+    return sh_fail(SH_E_USAGE, "%s:%d: device.kind: %.40s is not one of %s", r->name, pair->line, pair->text,
                    sh_preset_names(names));
 }
 
-/* Called for each value of the file, in its order. */
+/* Called for each value of the file, in order. */
 static sh_rc give(void *to, const struct sh_flat_pair *pair)
 {
     struct reader *r = to;
@@ -222,7 +222,7 @@ static sh_rc give(void *to, const struct sh_flat_pair *pair)
     return read_key(r, pair);
 }
 
-/* The caller's machine is touched only by a file that is right throughout. */
+/* The caller's machine is changed only if the whole file is right. */
 sh_rc sh_machine_parse(const char *text, size_t bytes, const char *name, struct sh_machine *out)
 {
     struct sh_machine m = {0};
@@ -230,7 +230,7 @@ sh_rc sh_machine_parse(const char *text, size_t bytes, const char *name, struct 
     sh_rc rc = sh_flat_read(text, bytes, name, give, &r);
 
     if (rc == SH_OK && !m.device.kind[0])
-        rc = sh_fail(SH_E_USAGE, "%s: no device.kind, from whose preset all comes that the file does not give", name);
+        rc = sh_fail(SH_E_USAGE, "%s: no device.kind; its preset gives everything that the file does not", name);
     r.kind_only = false;
     if (rc == SH_OK)
         rc = sh_flat_read(text, bytes, name, give, &r);
@@ -244,7 +244,7 @@ sh_rc sh_machine_parse(const char *text, size_t bytes, const char *name, struct 
     return SH_OK;
 }
 
-/* A name that is no file is a preset, so that `--machine h100` needs no file. */
+/* A name that is not a file is a preset, so `--machine h100-80` needs no file. */
 sh_rc sh_machine_load(const char *name_or_file, struct sh_machine *out)
 {
     char *text;
@@ -268,13 +268,13 @@ void sh_machine_close(struct sh_machine *m)
 
 /* --- writing --- */
 
-/* Exactly: dimensions are whole numbers, in a file as in a call. */
+/* Compares exactly: dimensions are whole numbers, both in a file and in a call. */
 static bool same_dims(const struct sh_machine_point *a, const struct sh_machine_point *b)
 {
     return a->n_dims == b->n_dims && !memcmp(a->dims, b->dims, (size_t)a->n_dims * sizeof *a->dims);
 }
 
-/* Measurements of one thing. */
+/* Whether both are measurements of the same thing. */
 static bool same_point(const struct sh_machine_point *a, const struct sh_machine_point *b)
 {
     return a->what == b->what && !strcmp(a->kind, b->kind) && !strcmp(a->type, b->type) && !strcmp(a->axis, b->axis) &&
@@ -282,14 +282,14 @@ static bool same_point(const struct sh_machine_point *a, const struct sh_machine
            a->nodes == b->nodes && a->bytes == b->bytes && same_dims(a, b);
 }
 
-/* What the point is there for, even where it is 0. */
+/* Whether this field is the result of the point, which is written even if it is 0. */
 static bool is_asked(const struct sh_machine_point *p, const char *at)
 {
     return (p->what == SH_POINT_FIGURE && at == (const char *)&p->value) ||
            (p->what == SH_POINT_BESIDE && at == (const char *)&p->slowdown);
 }
 
-/* One line: a point is read by people beside others of its kind. */
+/* One line per point: people compare it with others of its kind. */
 void sh_machine_print_point(const struct sh_machine_point *p, FILE *out)
 {
     const char *between = "";
@@ -311,7 +311,7 @@ void sh_machine_print_point(const struct sh_machine_point *p, FILE *out)
     fputs("}", out);
 }
 
-/* The text up to the list, which is the last section; the whole text where there is none. */
+/* The text up to the list of points, which is the last section; the whole text if there is no list. */
 static sh_rc head_of(const char *path, const char *text, size_t *bytes)
 {
     const char *at = !strncmp(text, "points:", 7) ? text : strstr(text, "\npoints:");
@@ -323,11 +323,11 @@ static sh_rc head_of(const char *path, const char *text, size_t *bytes)
     for (at = strchr(at, '\n'); at && *++at; at = strchr(at, '\n'))
         if (*at != ' ' && *at != '-' && *at != '#' && *at != '\n')
             return sh_fail(SH_E_USAGE,
-                           "%s: points must be the last section, for what is measured is written to the end", path);
+                           "%s: points must be the last section, because measurements are appended at the end", path);
     return SH_OK;
 }
 
-/* Old points stay in their order, and new ones go to the end: a file under version control then shows what was
+/* Old points keep their order, and new ones go to the end: the diff of a file under version control then shows what was
  * measured. */
 static void write_points(const struct sh_machine *m, const struct sh_machine_point *points, int n, bool fit, FILE *out)
 {
@@ -348,7 +348,7 @@ static void write_points(const struct sh_machine *m, const struct sh_machine_poi
     }
 }
 
-/* The head of the file is kept byte for byte, comments included. What cannot be parsed is not written over. */
+/* The head of the file is kept byte for byte, comments included. A file that cannot be parsed is not overwritten. */
 static sh_rc rewrite(const char *path, const char *text, size_t bytes, const struct sh_machine_point *points, int n,
                      bool fit)
 {
@@ -374,7 +374,7 @@ static sh_rc rewrite(const char *path, const char *text, size_t bytes, const str
     return rc;
 }
 
-/* A new file is begun with a name and the preset alone; all else is measured. */
+/* A new file starts with only a name and the preset; everything else is measured. */
 static sh_rc add(const char *path, const char *kind, const struct sh_machine_point *points, int n, bool fit)
 {
     char *text;

@@ -1,7 +1,7 @@
-/* A machine as the prices of src/cost need it: what its devices and networks do, and points that were measured on it.
+/* A machine as the prices of src/cost need it: the rates of its devices and networks, and points measured on it.
  *
- * A machine is a preset's name ("h100-80x8-ndr400": 8 of that device in a node, and 400 Gb/s of network for each of them;
- * "h100-80x8" has no network), or a file of YAML whose keys are those of sh_machine_keys. What a file does not give comes
+ * A machine is named by a preset ("h100-80x8-ndr400": 8 of that device per node, with 400 Gb/s of network each;
+ * "h100-80x8" has no network) or by a YAML file with the keys of sh_machine_keys. Keys that the file does not give come
  * from the preset of its `device.kind`. `sherd help --machine` prints the keys. Local. */
 #ifndef SH_COST_MACHINE_H
 #define SH_COST_MACHINE_H
@@ -13,19 +13,19 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { SH_WORK_DIMS = 3 }; /* of a whole step: prices.h */
+enum { SH_WORK_DIMS = 3 }; /* dimensions of the work of a whole step: prices.h */
 enum { SH_MACHINE_NAME = 64, SH_MACHINE_SOURCE = 512, SH_MACHINE_KEYS_MAX = 64, SH_POINT_DIMS = 6 };
 
 /* Where a figure comes from. */
 enum sh_machine_from { SH_FROM_PRESET, SH_FROM_FILE, SH_FROM_MEASUREMENT };
 
-/* What was measured; a row of `points`. Which fields count depends on `what`. */
+/* A measurement; a row of `points`. `what` says which fields are used. */
 enum sh_point_what {
     SH_POINT_OP,     /* kind, type, dims, seconds */
     SH_POINT_COLL,   /* kind, ranks, nodes, bytes, seconds */
     SH_POINT_BESIDE, /* kind: a collective; beside; slowdown */
     SH_POINT_FIGURE, /* figure: a key of the file; value */
-    SH_POINT_STEP,   /* kind: "step"; type, dims of prices.h; value: seconds of its computation over those predicted */
+    SH_POINT_STEP,   /* kind: "step"; type, dims of prices.h; value: measured over predicted computation seconds */
 };
 struct sh_machine_point {
     enum sh_point_what what;
@@ -35,7 +35,7 @@ struct sh_machine_point {
     double ranks, nodes, bytes, seconds, value, slowdown, rounds, spread;
 };
 
-/* Figures in SI units: seconds, bytes, operations a second; one way, and per node where that is said. */
+/* Figures in SI units: seconds, bytes, operations per second; one way, and per node if the key says so. */
 struct sh_machine {
     char name[SH_MACHINE_NAME], source[SH_MACHINE_SOURCE];
     struct {
@@ -74,12 +74,12 @@ struct sh_machine {
     } disk;
     struct {
         double write, read;
-    } scratch; /* of a node's own disk */
+    } scratch; /* of the local disk of a node */
     struct {
         double device_hours, restart_seconds;
     } failure;
     struct {
-        double memory_bytes, step_seconds, read, write; /* read, write: of moves between a GPU and it */
+        double memory_bytes, step_seconds, read, write; /* read, write: rates of moves between a GPU and its host */
     } host;
     struct {
         double computation;
@@ -93,45 +93,45 @@ struct sh_machine {
 struct sh_machine_key {
     const char *name; /* "product.share" */
     size_t offset;    /* in struct sh_machine */
-    bool text;        /* char[], `max` bytes with the 0 */
-    double min, max;  /* of numbers, both allowed */
-    const char *unit; /* "" of shares and texts */
+    bool text;        /* char[] of `max` bytes, with the final 0 */
+    double min, max;  /* of numbers, inclusive */
+    const char *unit; /* "" for shares and texts */
     const char *help;
 };
 extern const struct sh_machine_key sh_machine_keys[];
 extern const int sh_machine_n_keys;
 
-/* By name, where there is no such file, or from a file.
- * Errors: SH_E_USAGE "file:line: ..." with the nearest key, or the presets where the name is none; SH_E_DATA. */
+/* Load a machine from a file or, if there is no such file, by the name of a preset.
+ * Errors: SH_E_USAGE "file:line: ..." with the nearest key, or with the presets if the name is not one; SH_E_DATA. */
 sh_rc sh_machine_load(const char *name_or_file, struct sh_machine *out);
-/* The same of a text; name stands for it in messages. */
+/* The same for a text; `name` stands for it in messages. */
 sh_rc sh_machine_parse(const char *text, size_t bytes, const char *name, struct sh_machine *out);
-/* Errors: SH_E_USAGE: no such preset, with those that there are. */
+/* Errors: SH_E_USAGE: no such preset; the message lists the presets. */
 sh_rc sh_machine_preset(const char *name, struct sh_machine *out);
 void sh_machine_close(struct sh_machine *m);
 
 /* Whether its devices are GPUs. */
 bool sh_machine_is_gpu(const struct sh_machine *m);
 
-/* The row of a key, -1: none. Its value in a machine; number keys only. */
+/* The row of a key, -1 if there is none. Its value in a machine, for number keys only. */
 int sh_machine_key_find(const char *name);
 double *sh_machine_figure(struct sh_machine *m, int key);
 const char *sh_machine_from_name(enum sh_machine_from from);
 
-/* Write points into a file: those of the same kind and sizes are replaced, all else stays as it is, comments included. A
- * file that is not there is made, with `kind` as its device. Errors: SH_E_USAGE, SH_E_DATA: the file. */
+/* Write points to a file: points of the same kind and sizes are replaced; everything else stays, comments included. A
+ * missing file is created, with `kind` as its device. Errors: SH_E_USAGE, SH_E_DATA: the file. */
 sh_rc sh_machine_add_points(const char *path, const char *kind, const struct sh_machine_point *points, int n);
 
-/* The same of a fit: steps that the file has from an earlier one go. */
+/* The same for a fit: "step" points of an earlier fit are removed. */
 sh_rc sh_machine_add_fit(const char *path, const char *kind, const struct sh_machine_point *points, int n);
 
-/* A point as its line of the file, without a line break. */
+/* Print a point as a line of the file, without the line break. */
 void sh_machine_print_point(const struct sh_machine_point *p, FILE *out);
 
-/* The keys and the presets, as text. */
+/* Print the keys and the presets as text. */
 void sh_machine_help(FILE *out);
 
-/* Each figure with its unit and where it comes from. */
+/* Print each figure with its unit and its origin. */
 void sh_machine_print(const struct sh_machine *m, FILE *out);
 
 #endif

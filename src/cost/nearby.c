@@ -1,15 +1,16 @@
-/* Corrections of a formula from what was measured near by. A point says measured / formula at its dimensions; a call
- * takes the mean of the nearest points' logarithms, weighted by distance. Distances are of logarithms to base 2:
- * twice as many rows are 1 away, twice as many rows and columns sqrt(2). Example: points with ratios 1.2 at distance
- * 0.5 and 1.0 at distance 2 have weights 1.21 and 0.07, and the ratio of the call is 1.19. */
+/* Corrections of a formula from nearby measurements. A point gives measured / formula at its dimensions; a call takes
+ * the mean of the logarithms of the nearest points, weighted by distance. Distances are in logarithms to base 2: twice
+ * as many rows are 1 away, twice as many rows and columns sqrt(2). Example: points with ratios 1.2 at distance 0.5 and
+ * 1.0 at distance 2 have weights 1.21 and 0.07, and the ratio of the call is 1.19. */
 #include "src/cost/nearby.h"
 
 #include <math.h>
 
-/* Eight times the size in one dimension. What is farther says nothing of this call, and the formula stands alone. */
+/* Eight times the size in one dimension. Points farther away say nothing about this call, and the formula stands
+ * alone. */
 static const double farthest = 3;
 
-/* All dimensions count alike, whatever their size. */
+/* All dimensions have equal weight, whatever their size. */
 double sh_nearby_distance(const double *a, const double *b, int n)
 {
     double sum = 0;
@@ -19,7 +20,7 @@ double sh_nearby_distance(const double *a, const double *b, int n)
     return sqrt(sum);
 }
 
-/* Insertion; of equally distant ones the newer wins, for points are in the order in which they were measured. */
+/* Insertion sort. Among equally distant points the newer wins: points are in the order in which they were measured. */
 void sh_nearby_add(struct sh_nearby *near, double distance, double ratio)
 {
     int at = near->n;
@@ -40,7 +41,7 @@ void sh_nearby_add(struct sh_nearby *near, double distance, double ratio)
     near->ratio[at] = ratio;
 }
 
-/* exp(-d) / d: without the second part a measured point would be smeared with its neighbours. */
+/* Weights are exp(-d) / d: without the division a measured point would be smeared with its neighbours. */
 double sh_nearby_ratio(const struct sh_nearby *near)
 {
     double sum = 0, logs = 0;

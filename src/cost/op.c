@@ -2,9 +2,9 @@
  *
  *     launch + max(operations / (peak e), bytes / (memory m)) x correction
  *
- * e of a product: g d / (d + h), d the least of rows, inputs and outputs: small products fill neither the tiles nor all
- * multiprocessors. e of attention: a share of its causal operations. The head also writes, reads and overwrites the
- * logits of its chunks: 10 bytes each (float32 twice, and the gradient in 16 bits). */
+ * e of a product is g d / (d + h), where d is the smallest of rows, inputs and outputs: small products fill neither the
+ * tiles nor all multiprocessors. e of attention is a share of its causal operations. The head also writes, reads and
+ * overwrites the logits of its chunks: 10 bytes each (float32 twice, and the gradient in 16 bits). */
 #include "src/cost/price.h"
 
 #include "src/cost/nearby.h"
@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-/* 4 written, 4 read, 2 written over them: the gradient takes the place of the logits. */
+/* 4 written, 4 read, 2 overwritten: the gradient replaces the logits. */
 static const double logit_bytes = 10;
 
 const struct sh_cost_faster sh_cost_as_is = {
@@ -30,7 +30,7 @@ const char *sh_cost_class_name(enum sh_cost_class c)
     return names[c];
 }
 
-/* What the tables tell apart. Adapters' products are thin and bound by memory, so that they are "other". */
+/* The classes that the tables distinguish. The products of adapters are thin and memory-bound, so they are "other". */
 enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
 {
     switch (kind) {
@@ -51,7 +51,7 @@ enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
     }
 }
 
-/* 0 for an operand that is absent, since a scalar has one dimension of 1. */
+/* 0 for an absent operand; a scalar has one dimension of 1. */
 static double elems(const struct sh_operand *t)
 {
     double n = t->ndim > 0;
@@ -61,13 +61,13 @@ static double elems(const struct sh_operand *t)
     return n;
 }
 
-/* Features of a row. */
+/* The number of features in a row. */
 static double last_dim(const struct sh_operand *t)
 {
     return (double)t->dim[t->ndim - 1];
 }
 
-/* Rows, inputs, outputs; of the head also the rows of a chunk. The operands of the three products of a layer differ in
+/* Rows, inputs, outputs; for the head also the rows of a chunk. The operands of the three products of a layer differ in
  * which two of the dimensions they have. */
 static int product_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
 {
@@ -99,7 +99,7 @@ static int attention_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS]
     return 5;
 }
 
-/* Pointwise operations are told apart by their bytes alone, at least 1: distances are of logarithms. */
+/* Pointwise operations differ only by their bytes, at least 1: distances use logarithms. */
 int sh_price_dims(const struct sh_op_call *call, double dims[SH_POINT_DIMS])
 {
     switch (sh_cost_class_of(call->kind)) {
@@ -109,16 +109,16 @@ int sh_price_dims(const struct sh_op_call *call, double dims[SH_POINT_DIMS])
     }
 }
 
-/* A call, or a point of one, as far as the formula reads it. */
+/* A call or a measured point, reduced to what the formula needs. */
 struct work {
     enum sh_op_kind kind;
     enum sh_dtype act;
     int n;
     double dims[SH_POINT_DIMS], flops, bytes;
-    double seen; /* of attention: the share of pairs of a query and a key before it that a window leaves */
+    double seen; /* of attention: the share of pairs of a query and an earlier key that a window leaves */
 };
 
-/* Logits are there in these two only: the others of the class have no chunks. */
+/* Only these two have logits in chunks; the others of the class have none. */
 static bool is_head(enum sh_op_kind kind)
 {
     return kind == SH_OP_HEAD_LOSS || kind == SH_OP_HEAD_LOSS_GRAD;
@@ -130,8 +130,8 @@ static void add_logits(struct work *w)
         w->bytes += logit_bytes * w->dims[0] * w->dims[2];
 }
 
-/* From the operations counted with the window and without it, so that the rule of the window stands in one place
- * (kernels/cost.c). */
+/* Computed from the operation counts with the window and without it, so that the rule of the window is in one place
+ * only (kernels/cost.c). */
 static double seen(const struct sh_op_call *call, double flops)
 {
     struct sh_op_attr attr = *call->attr;
@@ -158,7 +158,7 @@ static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
     return w;
 }
 
-/* A point has dimensions only; counts are those of sh_op_cost() but for biases and residual inputs. */
+/* A point has only dimensions; the counts are those of sh_op_cost() without biases and residual inputs. */
 static struct work work_of_point(enum sh_op_kind kind, enum sh_dtype act, const double *dims, int n)
 {
     struct work w = {.kind = kind, .act = act, .n = n, .seen = 1};
@@ -180,7 +180,7 @@ static struct work work_of_point(enum sh_op_kind kind, enum sh_dtype act, const 
     return w;
 }
 
-/* The dimension that fills tiles least. */
+/* The smallest dimension, which fills tiles least. */
 static double least(const double *dims, int n)
 {
     double d = dims[0];
@@ -190,7 +190,7 @@ static double least(const double *dims, int n)
     return d;
 }
 
-/* Causal: half of 4 N T H D forward, or what a window leaves of that; 2.5 times that backward. */
+/* Causal: half of 4 N T H D in the forward, or what a window leaves of that; 2.5 times that in the backward. */
 static double attention_flops(const struct work *w)
 {
     double forward = w->seen * 2 * w->dims[0] * w->dims[1] * w->dims[1] * w->dims[2] * w->dims[4];
@@ -198,7 +198,7 @@ static double attention_flops(const struct work *w)
     return w->kind == SH_OP_ATTENTION ? forward : 2.5 * forward;
 }
 
-/* Seconds of the arithmetic. */
+/* The seconds of the arithmetic. */
 static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
 {
     double peak = w->act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32, d = least(w->dims, w->n);
@@ -212,7 +212,7 @@ static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster
     }
 }
 
-/* Arithmetic and memory go on at the same time, so that the longer of both counts. */
+/* Arithmetic and memory accesses overlap, so the longer of the two counts. */
 static double formula(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
 {
     double memory = w->bytes / (m->memory.bytes_per_second * m->memory.share * f->memory);
@@ -220,13 +220,13 @@ static double formula(const struct sh_machine *m, const struct sh_cost_faster *f
     return m->device.launch_seconds + fmax(arithmetic(m, f, w), memory);
 }
 
-/* In the words of machine files, which are those of the configuration. */
+/* The words of machine files are those of the configuration. */
 const char *sh_price_type(enum sh_dtype act)
 {
     return act == SH_BF16 ? "bfloat16" : act == SH_F16 ? "float16" : "float32";
 }
 
-/* Measured over formula, of the points near by. */
+/* The ratio of measured to formula, from nearby points. */
 static double correction(const struct sh_machine *m, const struct work *w)
 {
     const char *kind = sh_op_info(w->kind)->name;
@@ -254,7 +254,7 @@ struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_fas
         .seconds = formula(m, f, &w) * correction(m, &w) * m->fit.computation, .flops = w.flops, .bytes = w.bytes};
 }
 
-/* Each GPU has a link of its own, which carries both directions at once. */
+/* Each GPU has its own link, which carries both directions at once. */
 struct sh_price sh_price_host_move(const struct sh_machine *m, enum sh_op_kind kind, double bytes)
 {
     double seconds = bytes / (kind == SH_OP_FETCH ? m->host.read : m->host.write);
@@ -265,7 +265,7 @@ struct sh_price sh_price_host_move(const struct sh_machine *m, enum sh_op_kind k
                              .link = kind == SH_OP_FETCH ? SH_LINK_HOST_IN : SH_LINK_HOST_OUT};
 }
 
-/* Bytes over the disk's rate; requests are large enough that nothing else counts. */
+/* Bytes over the rate of the disk; requests are so large that nothing else matters. */
 struct sh_price sh_price_move(const struct sh_machine *m, enum sh_op_kind kind, int sharing, double bytes)
 {
     double seconds = bytes * sharing / (kind == SH_OP_FETCH ? m->scratch.read : m->scratch.write);

@@ -1,11 +1,11 @@
-/* Presets, one row a kind of device.
+/* Presets, one row per kind of device.
  *
- * Peaks and memory: data sheets, checked against clocks times units; the share that products of a training step reach:
+ * Peaks and memory: data sheets, checked against clocks times units. The share that products of a training step reach:
  * fitted to published runs on A100 and H100, else 0.8 of the best single product in the tables of stas00/ml-engineering
  * (compute/accelerator). NCCL's rings inside a node: the same book, network/README.md, and NVIDIA/dgxc-benchmarking.
- * Attention: FlashAttention-2 on A100, FlashAttention-3 and cuDNN on H100 and later, as their papers have it. Latencies
- * are those of NCCL's tuning table (Simple protocol). What a row guesses, its note says. A card with a lower limit of
- * power, or with slower memory, is slower than any of these: only a measurement tells. */
+ * Attention: FlashAttention-2 on A100, FlashAttention-3 and cuDNN on H100 and later, from their papers. Latencies are
+ * those of NCCL's tuning table (Simple protocol). The note of a row says which figures are guesses. A card with a lower
+ * power limit or slower memory is slower than any of these: only a measurement tells. */
 #include "src/cost/preset.h"
 
 #include <math.h>
@@ -15,11 +15,11 @@
 #define GB 1e9
 #define GIB (1024.0 * 1024 * 1024)
 #define T 1e12
-/* Latencies of published runs over those of the table. */
+/* The ratio of latencies in published runs to those of the table. */
 #define HOPS 1.1
 
-/* slowdown: of computation beside a collective. host_bytes: what a node has at most for each device, where that is of
- * one make with its processor; 0: nodes differ. */
+/* slowdown: of computation during a collective. host_bytes: the maximum host memory of a node per device, for devices
+ * that come as one unit with their processor; 0: nodes differ. */
 static const struct preset {
     const char *kind;
     double bf16, f32, share, attention_forward, attention_backward;
@@ -30,24 +30,24 @@ static const struct preset {
     {"a100-40",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 1.56 * T,  40 * GIB, 232 * GB,   0,      0.37,  400, 0, ""},
     {"a100-80",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 2.04 * T,  80 * GIB, 232 * GB,   0,      0.37,  400, 0, ""},
     {"h100-64",    989 * T,  67 * T,   0.645, 0.62, 0.50, 2.0 * T,   64 * GIB, 362 * GB,   0,      0.35,  700,
-     0, "four of a node, all linked to all; its ring as of an H100 behind switches"},
+     0, "four of a node, all linked to all; its ring like that of an H100 behind switches"},
     {"h100-80",    989 * T,  67 * T,   0.645, 0.62, 0.50, 3.35 * T,  80 * GIB, 362 * GB, 480 * GB, 0.35,  700, 0, ""},
     {"h200-141",   989 * T,  67 * T,   0.645, 0.62, 0.50, 4.8 * T,  141 * GB,  364 * GB, 480 * GB, 0.35,  700, 0, ""},
     {"gh200-96",   989 * T,  67 * T,   0.67,  0.62, 0.50, 4.0 * T,   96 * GB,  362 * GB,   0,      0.35, 1000, 480 * GB, ""},
     {"gh200-141",  989 * T,  67 * T,   0.67,  0.62, 0.50, 4.8 * T,  141 * GB,  362 * GB,   0,      0.35, 1000, 480 * GB, ""},
-    {"b200-180",  2250 * T,  75 * T,   0.62,  0.60, 0.48, 8.0 * T,  180 * GB,  682 * GB, 840 * GB, 0.35, 1000, 0, "attention and slow-down as of an H100"},
-    {"gb200-186", 2500 * T,  80 * T,   0.58,  0.60, 0.48, 8.0 * T,  186 * GB,  682 * GB, 840 * GB, 0.35, 1200, 240 * GB, "attention and slow-down as of an H100"},
+    {"b200-180",  2250 * T,  75 * T,   0.62,  0.60, 0.48, 8.0 * T,  180 * GB,  682 * GB, 840 * GB, 0.35, 1000, 0, "attention and slow-down like those of an H100"},
+    {"gb200-186", 2500 * T,  80 * T,   0.58,  0.60, 0.48, 8.0 * T,  186 * GB,  682 * GB, 840 * GB, 0.35, 1200, 240 * GB, "attention and slow-down like those of an H100"},
     {"mi250x-128", 383 * T,  95.7 * T, 0.5,   0.35, 0.30, 3.28 * T, 128 * GB,   50 * GB,   0,      0.37,  560,
      0, "both dies; product, attention and slow-down are guesses"},
     {"mi300x-192",1307 * T, 163 * T,   0.41,  0.35, 0.30, 5.3 * T,  192 * GB,  315 * GB,   0,      0.37,  750, 0, "attention, ring and slow-down are guesses"},
     {"mi325x-256",1307 * T, 163 * T,   0.48,  0.35, 0.30, 6.0 * T,  256 * GB,  315 * GB,   0,      0.37, 1000, 0, "attention, ring and slow-down are guesses"},
     {"cpu",          1 * T, 0.3 * T,   0.9,   0.10, 0.08, 0.02 * T,  64 * GIB,   5 * GB,   0,      1.0,     0,
-     0, "two cores of no special make: measure yours with sherd bench gemm, step and comm --machine FILE"},
+     0, "two generic cores: measure yours with sherd bench gemm, step and comm --machine FILE"},
     /* clang-format on */
 };
 enum { PRESETS = sizeof presets / sizeof *presets };
 
-/* Between CPUs messages are MPI's; nothing is launched, and what the host does lies between the operations. */
+/* CPUs communicate by MPI messages; nothing is launched, and the work of the host falls between the operations. */
 static void of_cpu(struct sh_machine *m)
 {
     m->device.launch_seconds = 2e-6;
@@ -79,7 +79,7 @@ static void fill(const struct preset *p, struct sh_machine *m)
         .disk = {.write = 40 * GB, .read = 60 * GB, .each_node = 4 * GB},
         .scratch = {.write = 2 * GB, .read = 3 * GB},
         .failure = {.device_hours = 50700, .restart_seconds = 300},
-        /* Of its link PCIe 4 x16, and half of what PCIe 5 does. */
+        /* The rates of a PCIe 4 x16 link, half of those of PCIe 5. */
         .host = {.memory_bytes = p->host_bytes, .step_seconds = 0.0004, .read = 20 * GB, .write = 20 * GB},
         .fit = {.computation = 1},
     };
@@ -109,7 +109,7 @@ const char *sh_preset_names(char text[SH_PRESET_NAMES])
     return text;
 }
 
-/* "8-ndr400" behind DEVICEx: devices, then a word for people and Gb/s for each device. */
+/* "8-ndr400" after DEVICEx: the number of devices, then a word for people and the Gb/s per device. */
 static bool read_node(const char *text, struct sh_machine *m)
 {
     char *end;
@@ -131,7 +131,8 @@ static bool read_node(const char *text, struct sh_machine *m)
     return end != text && !*end && gigabits > 0 && gigabits < 1e6;
 }
 
-/* DEVICE, DEVICExN or DEVICExN-NETWORK; the last x ends the device's name, for names have one themselves. */
+/* DEVICE, DEVICExN or DEVICExN-NETWORK; the last x ends the name of the device, because names may contain an x
+ * themselves. */
 sh_rc sh_machine_preset(const char *name, struct sh_machine *out)
 {
     char all[SH_PRESET_NAMES];
@@ -148,8 +149,8 @@ sh_rc sh_machine_preset(const char *name, struct sh_machine *out)
     }
     return sh_fail(
         SH_E_USAGE,
-        "%s: neither a file nor the name of a machine, as h100-80x8-ndr400: 8 devices per node, 400 Gb/s of network "
-        "for each; devices are %s",
+        "%s: neither a file nor the name of a machine, such as h100-80x8-ndr400: 8 devices per node, 400 Gb/s of "
+        "network for each; devices are %s",
         name, sh_preset_names(all));
 }
 

@@ -4,10 +4,10 @@
 
 #include "src/cost/machine.h"
 
-/* All figures of a kind of device, as one node with one device and no network. False: there is no such kind. */
+/* All figures for a kind of device, as one node with one device and no network. False: there is no such kind. */
 bool sh_preset_device(const char *kind, size_t length, struct sh_machine *out);
 
-/* Names of all, separated by ", ". */
+/* The names of all presets, separated by ", ". */
 enum { SH_PRESET_NAMES = 512 };
 const char *sh_preset_names(char text[SH_PRESET_NAMES]);
 

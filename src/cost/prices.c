@@ -1,5 +1,5 @@
-/* A step repeats few operations many times, and a price takes the longest of all that predicting does: it is made
- * once for each kind and shape, and operations have its number. */
+/* A step repeats few operations many times, and pricing is the slowest part of a prediction. So a price is computed
+ * once for each kind and shape, and operations refer to it by number. */
 #include "src/cost/prices.h"
 
 #include "src/base/mem.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Open addressing by a number that operations of equal price share; a power of two. */
+/* Open addressing, by a key that operations of equal price share. SLOTS is a power of two. */
 enum { SLOTS = 4096 };
 struct table {
     struct slot {
@@ -17,14 +17,14 @@ struct table {
     } slots[SLOTS];
 };
 
-/* Not for a hash of anything that is stored: a collision would only make two prices one. */
+/* Not for hashes that are stored: here a collision would only merge two prices. */
 static uint64_t mix(uint64_t h, uint64_t value)
 {
     h = (h ^ value) * 0x9e3779b97f4a7c15u;
     return h ^ h >> 29;
 }
 
-/* Types and sizes; names and places do not matter to a price. */
+/* Types and sizes; names and addresses do not affect a price. */
 static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
 {
     if (t == SH_NONE)
@@ -35,8 +35,8 @@ static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
     return h;
 }
 
-/* All that a price depends on: kind, shapes, which outputs are added to, the group. Attributes that count are in shapes,
- * but for heads, windows and rows of a chunk. */
+/* Everything that a price depends on: kind, shapes, whether outputs are accumulated, the group. The shapes cover all
+ * relevant attributes except heads, windows and rows of a chunk. */
 static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
@@ -54,7 +54,7 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
     return h;
 }
 
-/* Shard groups lie within the segment; others only where it has all ranks. */
+/* Shard groups lie within the segment; other groups only if the segment holds all ranks. */
 static bool in_segment(const struct sh_cost_request *r, sh_group group)
 {
     const struct sh_segment *w = &r->p->segment;
@@ -62,7 +62,8 @@ static bool in_segment(const struct sh_cost_request *r, sh_group group)
     return w->ranks && (group == r->mesh->shard || w->ranks == sh_mesh_ranks(r->mesh));
 }
 
-/* Collectives by the links between their ranks, moves by the disk, all others by operations and bytes. */
+/* Collectives are priced by the links between their ranks, moves by the host link or the disk, all others by operations
+ * and bytes. */
 static struct sh_price price_of(const struct sh_cost_request *r, const struct sh_op *op)
 {
     struct sh_op_call call;
@@ -91,7 +92,7 @@ static int add_price(struct sh_prices *out, struct sh_price price)
     return out->n++;
 }
 
-/* A table that is full is no longer added to: prices are then made one by one. */
+/* Once the table is full, nothing is added to it: further prices are computed one by one. */
 static int find_price(const struct sh_cost_request *r, const struct sh_op *op, struct table *t, struct sh_prices *out)
 {
     uint64_t key = key_of(r->p, op);
@@ -107,7 +108,8 @@ static int find_price(const struct sh_cost_request *r, const struct sh_op *op, s
     return slot->price;
 }
 
-/* The first and the last call of each kind of collective in a step; sections without a step do not count. */
+/* Mark the first and the last call of each kind of collective in a step; sections that a step does not run do not
+ * count. */
 static void mark_places(const struct sh_program *p, unsigned char *place)
 {
     int last[SH_COST_CLASSES];
@@ -129,7 +131,7 @@ static void mark_places(const struct sh_program *p, unsigned char *place)
             place[last[c]] |= SH_PLACE_LAST;
 }
 
-/* The machine's for collectives, unless the slow-down was measured beside this kind; the newest point wins. */
+/* The slow-down of the machine, unless one was measured with this kind of collective; the newest point wins. */
 static void find_slowdowns(const struct sh_cost_request *r, double out[SH_COST_CLASSES])
 {
     const struct sh_machine *m = r->machine;
@@ -144,7 +146,7 @@ static void find_slowdowns(const struct sh_cost_request *r, double out[SH_COST_C
     out[SH_COST_MOVES] = 0; /* its threads sleep while the disk works */
 }
 
-/* Operations of a step by class: flops of products and attention, bytes of the rest. Begins at 1, for logarithms are
+/* The work of a step by class: flops of products and attention, bytes of the rest. Starts at 1, because logarithms are
  * taken. */
 void sh_prices_work(const struct sh_program *p, const struct sh_prices *of, double work[SH_WORK_DIMS])
 {
@@ -161,7 +163,8 @@ void sh_prices_work(const struct sh_program *p, const struct sh_prices *of, doub
         }
 }
 
-/* Whole steps that were measured say what the formulas miss of their computation; of others as far as they are near. */
+/* The correction from measured whole steps: what the formulas miss of their computation. It applies to other steps if
+ * they are near. */
 static double correct_steps(const struct sh_cost_request *r, const struct sh_prices *out)
 {
     double work[SH_WORK_DIMS];
@@ -177,7 +180,7 @@ static double correct_steps(const struct sh_cost_request *r, const struct sh_pri
     return sh_nearby_ratio(&near);
 }
 
-/* Of computation alone: its operations share no price with others. */
+/* Corrects computation only: its operations share no price with others. */
 static void correct(const struct sh_cost_request *r, struct sh_prices *out)
 {
     double ratio = correct_steps(r, out);

@@ -1,5 +1,5 @@
-/* Rates of what lies below the device, for a plan without a machine file: those of the configuration (offload.rates), else
- * a preset's. */
+/* Rates of the lower tiers for a plan without a machine file: those of the configuration (offload.rates), else those of
+ * a preset. */
 #include "src/cost/rates.h"
 
 #include "src/config/rates.h"
@@ -15,8 +15,8 @@ static void set(struct sh_machine *m, const char *name, double value)
     m->from[key] = SH_FROM_MEASUREMENT;
 }
 
-/* The preset is part of the program, so that it is always found. Of a GPU an older one: what a choice needs is how
- * computation compares with its link to the host, and both are slower there than on newer ones. */
+/* The preset is part of the program, so it is always found. For GPUs it is an older one: a choice depends on the ratio
+ * of computation to the host link, and both are slower there than on newer GPUs. */
 void sh_cost_assume_machine(const struct sh_config *cfg, bool gpu, struct sh_machine *m)
 {
     const char *kind = gpu ? "a100-80" : "cpu";
@@ -40,7 +40,7 @@ void sh_cost_take_rates(const struct sh_config *cfg, struct sh_machine *m)
     }
     if (!r.file_read)
         return;
-    /* In turn, a byte of each takes 1/read + 1/write. */
+    /* One after the other, a byte each way takes 1/read + 1/write. */
     if (r.mixed)
         share = r.mixed * (1 / r.file_read + 1 / r.file_write) / 2;
     set(m, "scratch.read", r.file_read * share);

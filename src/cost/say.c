@@ -1,5 +1,5 @@
-/* The predicted step in words, as `sherd plan --machine` prints it. Numbers come from step.c; what is worked out
- * here is what follows from a step's seconds: rates, model FLOPs utilisation, failures, and money. */
+/* The predicted step in words, as `sherd plan --machine` prints it. Numbers come from step.c; this file derives what
+ * follows from the seconds of a step: rates, model FLOPs utilisation, failures, and money. */
 #include "src/cost/say.h"
 
 #include "src/base/str.h"
@@ -13,8 +13,7 @@ double sh_cost_tokens_per_second(const struct sh_cost_job *job, const struct sh_
     return (double)job->tokens / step->seconds;
 }
 
-/* What a device does at most in the compute type. float16 has no figure of its own: the price of its products is
- * float32's. */
+/* The peak of a device in the compute type. float16 has no figure: its products are priced like those of float32. */
 static double peak_of(const struct sh_machine *m, enum sh_dtype act)
 {
     return act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32;
@@ -33,7 +32,7 @@ struct sh_cost_failures sh_cost_failures_of(const struct sh_machine *m, const st
                                      .restart = m->failure.restart_seconds};
 }
 
-/* Three digits and the unit that reads best. */
+/* A few digits, in the unit that reads best. */
 static const char *seconds_text(double s, char text[SH_STR_SHORT])
 {
     if (s >= 1)
@@ -45,7 +44,7 @@ static const char *seconds_text(double s, char text[SH_STR_SHORT])
     return text;
 }
 
-/* The field's two ways to count attention, half of the square and all of it, stand side by side: papers give either. */
+/* Attention is counted in both usual ways, half of the square and all of it: papers give either. */
 static void say_step(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
                      FILE *out)
 {
@@ -59,8 +58,8 @@ static void say_step(const struct sh_cost_request *r, const struct sh_cost_job *
         100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_full), peak_of(r->machine, r->p->act) / 1e12);
 }
 
-/* A class of kernels: how long alone, and what collectives beside it add. Memory-bound ones are told by bandwidth,
- * for a share of the peak rate says nothing of them. */
+/* One class of kernels: its time alone, and the time that concurrent collectives add. Memory-bound kernels are
+ * described by their bandwidth, because a share of the peak rate says nothing about them. */
 static void say_computation(const struct sh_cost_request *r, const struct sh_cost_step *step, enum sh_cost_class c,
                             FILE *out)
 {
@@ -77,7 +76,8 @@ static void say_computation(const struct sh_cost_request *r, const struct sh_cos
         fprintf(out, ", at %.0f %% of the peak\n", 100 * row->flops / row->alone / peak_of(r->machine, r->p->act));
 }
 
-/* A kind of collective. Only its exposed part costs; what is hidden behind kernels shows in their column "slowed". */
+/* One kind of collective. Only its exposed part costs time directly; the part hidden behind kernels shows in their
+ * column "slowed". */
 static void say_collective(const struct sh_cost_step *step, enum sh_cost_class c, FILE *out)
 {
     const struct sh_cost_row *row = &step->row[c];
@@ -95,7 +95,7 @@ static void say_collective(const struct sh_cost_step *step, enum sh_cost_class c
                               : "");
 }
 
-/* What no stream accounts for: nodes that wait for each other, and the host between two steps. */
+/* Time that no stream accounts for: nodes waiting for each other, and the host between two steps. */
 static void say_rest(const struct sh_cost_step *step, FILE *out)
 {
     char spread[SH_STR_SHORT], host[SH_STR_SHORT];
@@ -105,7 +105,7 @@ static void say_rest(const struct sh_cost_step *step, FILE *out)
             seconds_text(step->host, host));
 }
 
-/* The two parts whose absence would help most, with what a user can do about each. */
+/* The two parts whose removal would help most, with what a user can do about each. */
 static sh_rc say_limits(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
 {
     struct sh_cost_limit limits[2];
@@ -117,14 +117,14 @@ static sh_rc say_limits(const struct sh_cost_request *r, const struct sh_cost_st
     return SH_OK;
 }
 
-/* Twice as fast is half of it; of the others, twice the rate. */
+/* Whether twice as fast means half the duration; for the other parts it means twice the rate. */
 static bool is_duration(const struct sh_cost_part *part)
 {
     return part->offset == offsetof(struct sh_cost_faster, latency);
 }
 
-/* Every part once: `usual` times faster, as the next generation of hardware would be; parts without such a factor
- * are taken away. */
+/* Each part in turn: `usual` times as fast, like the next generation of hardware; parts without such a factor are
+ * removed. */
 static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
 {
     const char *between = "";
@@ -148,7 +148,7 @@ static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_s
     return SH_OK;
 }
 
-/* Off by two times either way costs little; more is worth a change. */
+/* An interval within a factor of two of the best costs little; a larger deviation is worth a change. */
 static void warn_interval(const struct sh_cost_failures *f, const struct sh_cost_job *job,
                           const struct sh_cost_step *step, FILE *out)
 {
@@ -162,7 +162,8 @@ static void warn_interval(const struct sh_cost_failures *f, const struct sh_cost
                    mine > best ? "long" : "short", 100 * sh_cost_goodput(f, mine));
 }
 
-/* Prices are per hour of a device, so an idle hour after a failure costs too: tokens are divided by the goodput. */
+/* Prices are per device-hour, so time lost to failures costs too: the tokens per second are multiplied by the
+ * goodput. */
 static void say_failures(const struct sh_cost_request *r, const struct sh_cost_job *job,
                          const struct sh_cost_step *step, FILE *out)
 {

@@ -7,26 +7,26 @@
 
 #include <stdio.h>
 
-/* What is asked of a step beside its time. */
+/* Facts about a job, in addition to the time of its step. */
 struct sh_cost_job {
-    int64_t tokens; /* of a step, over all ranks */
+    int64_t tokens; /* per step, over all ranks */
     int ranks;
     double flops_causal, flops_full; /* per token, forward and backward, without recomputation */
-    double save_seconds;             /* that a save stops the training; 0: not known */
-    double save_steps;               /* from one save to the next, as the run would do it; 0: it saves none */
+    double save_seconds;             /* that a save stops training; 0: not known */
+    double save_steps;               /* from one save to the next in this run; 0: it saves none */
 };
 
-/* Per token and second of all ranks, and utilization of the machine's peak. */
+/* Tokens per second over all ranks, and utilization of the peak of the machine. */
 double sh_cost_tokens_per_second(const struct sh_cost_job *job, const struct sh_cost_step *step);
 double sh_cost_mfu(const struct sh_cost_job *job, const struct sh_cost_step *step, const struct sh_machine *m,
                    enum sh_dtype act, double flops);
 
-/* The table of scale: the step, its three columns, what limits it, what a faster part would bring, failures and cost where
- * the machine knows them. */
+/* Print the prediction: the step, its table of three columns, what limits it, what a faster part would gain, and
+ * failures and cost if the machine gives them. */
 sh_rc sh_cost_say(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
                   FILE *out);
 
-/* Failures of the whole job on that machine. */
+/* The failures of the whole job on that machine. */
 struct sh_cost_failures sh_cost_failures_of(const struct sh_machine *m, const struct sh_cost_job *job);
 
 #endif

@@ -1,8 +1,8 @@
-/* In two rounds. First every strategy, mesh and micro-batch, with the least of three degrees of recomputation that fits:
- * none, selective, full. Then the best of those, finely: the ladder of src/pass/fit.c, prefetch, resharding over a node.
+/* The search has two rounds. The first tries every strategy, mesh and micro-batch, with the least of three degrees of
+ * recomputation that fits: none, selective, full. The second refines the best of those: the ladder of src/pass/fit.c,
+ * prefetch, resharding over a node.
  *
- * A mesh whose parameters and states alone do not fit is not planned, nor is one whose computation alone would take longer
- * than the best so far. */
+ * A mesh whose parameters and states alone do not fit is not planned. */
 #include "src/cost/search.h"
 
 #include "src/base/mem.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* FINE: results of the coarse round that are refined, the fastest ones. MOST_BATCH: sequences of a
+/* FINE: how many of the fastest results of the coarse round are refined. MOST_BATCH: maximum sequences of a
  * micro-batch. */
 enum { FINE = 6, MOST_BATCH = 64 };
 
@@ -29,14 +29,14 @@ struct state {
     const struct sh_search *s;
     struct sh_search_found *found;
     int *n;
-    double least_bytes;    /* that all ranks keep of the model together, at least */
-    double least_resident; /* of what is trained in the compute type, where each rank has it all, at least */
-    int64_t sequences;     /* of a step */
+    double least_bytes;    /* minimum that all ranks together keep of the model */
+    double least_resident; /* minimum of trained parameters in the compute type, if each rank has all of them */
+    int64_t sequences;     /* per step */
     int planned;
-    bool lacks_memory; /* some choice would be possible with more */
+    bool lacks_memory; /* some choice would be possible with more memory */
 };
 
-/* Takes groups of ranks that are replicas of each other. */
+/* Whether the strategy accepts groups of ranks that are replicas of each other. */
 static bool takes_replicas(int strategy)
 {
     return strategy == SH_HYBRID_SHARD || strategy == SH_HYBRID_SHARD_ZERO2 || strategy == SH_SHARD_OPTIM;
@@ -93,7 +93,7 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
     return rc;
 }
 
-/* SH_E_MEMORY: it does not fit. SH_E_USAGE: the strategy, the batch or the mesh is not possible. */
+/* SH_E_MEMORY: the choice does not fit. SH_E_USAGE: the strategy, the batch or the mesh is not possible. */
 static sh_rc try_one(struct state *st, struct sh_search_found *f)
 {
     const struct sh_search *s = st->s;
@@ -116,7 +116,7 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
                  sh_topology_shares(&cfg, &at), f);
 }
 
-/* In the order of speed; the last one falls off a list that is full. */
+/* Insert by speed; if the list is full, the last one drops out. */
 static void keep(struct state *st, const struct sh_search_found *f)
 {
     int at = *st->n;
@@ -131,7 +131,7 @@ static void keep(struct state *st, const struct sh_search_found *f)
     st->found[at] = *f;
 }
 
-/* The least recomputation of three that fits; more of it is only slower. */
+/* Try the least recomputation of the three that fits; more of it is only slower. */
 static sh_rc try_modes(struct state *st, struct sh_search_found f)
 {
     sh_rc rc = SH_OK;
@@ -147,8 +147,8 @@ static sh_rc try_modes(struct state *st, struct sh_search_found f)
     return rc;
 }
 
-/* Bytes of the masters of an element that a device keeps at least: all four, or of bfloat16 one half where the other one is
- * below the device. */
+/* The minimum bytes per element that a device keeps of the masters: all four, or with bfloat16 one half if the other
+ * half is in a lower tier. */
 static double least_master(const struct sh_config *cfg, bool states_away, bool parameters_away)
 {
     bool halves = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16;
@@ -158,7 +158,7 @@ static double least_master(const struct sh_config *cfg, bool states_away, bool p
     return states_away ? 2 : 4;
 }
 
-/* Masters and the optimizer's states, and two bytes in the compute type, of what is trained. */
+/* Find the minimum bytes of what is trained: masters and optimizer states, and two bytes in the compute type. */
 static void find_least(struct state *st)
 {
     const struct sh_config *cfg = st->s->cfg;
@@ -174,7 +174,7 @@ static void find_least(struct state *st)
     st->least_resident = 2 * trained;
 }
 
-/* A bound from below: activations and what is gathered come on top. What fails here need not be planned, which takes
+/* A lower bound: activations and gathered units come on top. A choice that fails here need not be planned, which takes
  * far longer. */
 static bool could_fit(const struct state *st, const struct sh_search_found *f)
 {
@@ -186,7 +186,7 @@ static bool could_fit(const struct state *st, const struct sh_search_found *f)
     return bytes <= (double)st->s->limit_bytes;
 }
 
-/* Micro-batches of 1, 2, 4, ... that divide what a rank has of a step. */
+/* Try micro-batches of 1, 2, 4, ... that divide a rank's share of a step. */
 static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64_t each, sh_rc *last)
 {
     for (int batch = 1; batch <= each && batch <= MOST_BATCH; batch *= 2) {
@@ -203,7 +203,7 @@ static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64
         rc = try_modes(st, f);
         st->lacks_memory |= rc == SH_E_MEMORY;
         if (rc == SH_E_MEMORY)
-            break; /* a larger one takes more */
+            break; /* a larger one needs more */
         if (rc != SH_OK && rc != SH_E_USAGE)
             return rc;
         *last = rc == SH_OK ? *last : rc;
@@ -211,7 +211,7 @@ static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64
     return SH_OK;
 }
 
-/* The batch as asked for first, then doubled, where the user allows that. */
+/* Try the batch as requested, then doubled, if the user allows that. */
 static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last)
 {
     for (int times = 1; times <= (st->s->may_grow ? SH_SEARCH_GROWS : 1); times *= 2)
@@ -219,7 +219,7 @@ static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last
     return SH_OK;
 }
 
-/* Divisors of a node's ranks, and its multiples, that divide the ranks. */
+/* Divisors of the ranks of a node, and multiples of them, that divide the number of ranks. */
 static bool is_shard(const struct sh_search *s, int strategy, int shard)
 {
     int node = s->ranks_per_node;
@@ -237,7 +237,7 @@ static bool is_shard(const struct sh_search *s, int strategy, int shard)
     return shard < node ? node % shard == 0 : shard % node == 0;
 }
 
-/* From the largest shard group down: it takes the least memory, so that something fits early. */
+/* From the largest shard group down: it needs the least memory, so something fits early. */
 static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
 {
     const struct sh_search *s = st->s;
@@ -257,7 +257,7 @@ static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
     return SH_OK;
 }
 
-/* Quick: the first two of the list, full_shard and hybrid_shard. */
+/* If quick, only the first two of the list, full_shard and hybrid_shard. */
 static sh_rc coarse(struct state *st, sh_rc *last)
 {
     size_t n = st->s->quick ? 2 : sizeof strategies / sizeof *strategies;
@@ -267,7 +267,7 @@ static sh_rc coarse(struct state *st, sh_rc *last)
     return SH_OK;
 }
 
-/* A finer neighbour of a result, kept where it fits and is faster. */
+/* Try a finer neighbour of a result, and keep it if it fits and is faster. */
 static sh_rc refine(struct state *st, struct sh_search_found f, double than)
 {
     sh_rc rc = try_one(st, &f);
@@ -277,7 +277,7 @@ static sh_rc refine(struct state *st, struct sh_search_found f, double than)
     return rc == SH_E_MEMORY || rc == SH_E_USAGE ? SH_OK : rc;
 }
 
-/* float16 has float32 beside it, and the same bits on every mesh want sums that do not round. */
+/* float16 requires reduction in float32, and equal bits on every mesh require sums that do not round. */
 static bool may_round(const struct sh_search *s)
 {
     return s->may_round && s->cfg->training.mixed_precision_param != SH_PRECISION_FLOAT16 &&
@@ -303,7 +303,7 @@ static sh_rc refine_one(struct state *st, struct sh_search_found f)
     return SH_OK;
 }
 
-/* Of the coarse results; those that refinement adds are not refined again. */
+/* Refine the coarse results; results added by refinement are not refined again. */
 static sh_rc fine(struct state *st)
 {
     struct sh_search_found first[FINE];
@@ -321,8 +321,8 @@ static sh_rc fine(struct state *st)
     return SH_OK;
 }
 
-/* What a user has to understand: the numbers that were asked for, one axis before two, no budget, no resharding, the usual
- * prefetch. */
+/* A penalty for what a user has to understand. Simplest are the requested numbers, one axis instead of two, no budget,
+ * no resharding, the usual prefetch. */
 static int complexity(const struct sh_search *s, int64_t sequences, const struct sh_search_found *f)
 {
     return 8 * (f->reduce != s->cfg->training.mixed_precision_reduce) +
@@ -331,8 +331,8 @@ static int complexity(const struct sh_search *s, int64_t sequences, const struct
            2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
 }
 
-/* Results within 2 % are equal, since a prediction is not better than that; of these the simplest is the best.
- * Pareto: no faster result takes as little memory. */
+/* Results within 2 % count as equal, since a prediction is not more precise than that; the simplest of them is the
+ * best. Pareto: no faster result takes as little memory. */
 static void mark(const struct state *st, struct sh_search_found *found, int n)
 {
     const double equal = 1.02;
@@ -350,7 +350,8 @@ static void mark(const struct state *st, struct sh_search_found *found, int n)
         found[best].best = true;
 }
 
-/* An error of the last try is told only where nothing was found, and nothing was possible: single meshes may not be. */
+/* The error of the last try is reported only if nothing was found and nothing was possible: single meshes may be
+ * impossible. */
 sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
 {
     struct state st = {.s = s, .found = found, .n = n};
@@ -364,7 +365,7 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
         st.sequences += (s->ranks - st.sequences % s->ranks) % s->ranks;
     if (st.sequences % s->ranks)
         return sh_fail(SH_E_USAGE,
-                       "training.global_batch_size %lld does not divide by %d ranks; --allow=batch tries larger ones",
+                       "training.global_batch_size %lld is not a multiple of %d ranks; --allow=batch tries larger ones",
                        (long long)st.sequences, s->ranks);
     SH_TRY(coarse(&st, &last));
     if (!*n && last != SH_OK && !st.lacks_memory)

@@ -1,14 +1,15 @@
-/* Fluid, not discrete: computation and collectives have work left, in seconds, and rates at which it becomes less.
+/* A fluid simulation, not a discrete one: computation and collectives have work left, in seconds, and rates at which it
+ * decreases.
  *
  *   - the compute stream takes its operations in order; a collective goes to the queue of its stream and group when the
  *     compute stream meets it, and starts when that queue and attr.after allow
  *   - a wait blocks the compute stream until its collective is complete
- *   - while a collective moves, computation runs at 1 / (1 + slowdown)
- *   - transfers over one link share it evenly; latencies do not
- *   - a move between memory and a file is like a collective on a link of its own, which slows nothing down
+ *   - while a collective is active, computation runs at 1 / (1 + slowdown)
+ *   - transfers over one link share it evenly; latencies are not shared
+ *   - a move between memory and a file is like a collective on a separate link, and slows nothing down
  *
- * A section begins and ends with nothing under way, since each collective has its wait in it; so it is simulated once, and
- * counted as often as a step runs it. */
+ * A section starts and ends with nothing in flight, since each collective has its wait in the same section. So a
+ * section is simulated once and counted as often as a step runs it. */
 #include "src/cost/step.h"
 
 #include "src/base/mem.h"
@@ -20,13 +21,13 @@
 
 enum { CHANNELS = SH_STREAMS_MAX * 8 };
 
-/* Collectives of one stream and group, one at a time. */
+/* The collectives of one stream and group, which run one at a time. */
 struct channel {
     int stream;
     sh_group group;
     int *queue; /* [cap] operations of the section */
     int first, n, cap;
-    double latency, transfer; /* left, of the one that moves */
+    double latency, transfer; /* what is left of the active one */
     double begin;
     bool moves;
 };
@@ -40,17 +41,17 @@ struct sim {
     int n_channels, n_moving;
     bool *complete; /* [operations of the section] */
     double now, weight;
-    double exposed_by[SH_COST_CLASSES][2]; /* of the first call of the section, of the last */
+    double exposed_by[SH_COST_CLASSES][2]; /* of the first call of the step, of the last */
     struct sh_cost_step *out;
 };
 
-/* What computation takes beside this one: of the kind, where it was measured. */
+/* The slow-down of computation during a collective of this kind, measured for the kind if there is a measurement. */
 static double slowdown_of(const struct sim *s, enum sh_op_kind kind)
 {
     return s->prices->slowdown[sh_cost_class_of(kind)];
 }
 
-/* Operations are numbered in the section, as waits_for and after are. */
+/* Operations are numbered within the section, like waits_for and after. */
 static const struct sh_op *op_at(const struct sim *s, int i)
 {
     return &s->r->p->ops[s->s->first_op + i];
@@ -61,7 +62,7 @@ static const struct sh_price *price_at(const struct sim *s, int i)
     return &s->prices->of[s->prices->index[s->s->first_op + i]];
 }
 
-/* Made at the first collective; a section has few. */
+/* Created at the first collective; a section has few channels. */
 static struct channel *channel_of(struct sim *s, const struct sh_op *op)
 {
     for (int i = 0; i < s->n_channels; i++)
@@ -71,13 +72,13 @@ static struct channel *channel_of(struct sim *s, const struct sh_op *op)
     return &s->channels[s->n_channels++];
 }
 
-/* Of the head of the queue, which is the one that moves or is next. */
+/* The link of the head of the queue, which is active or next. */
 static int link_of(const struct sim *s, const struct channel *c)
 {
     return price_at(s, c->queue[c->first])->link;
 }
 
-/* Another one moves, or was met earlier, over a link that carries one at a time. */
+/* Whether the link carries one collective at a time, and another one is active on it or was met earlier. */
 static bool link_is_taken(const struct sim *s, const struct channel *c)
 {
     for (int i = 0; s->r->machine->overlap.serial > 0 && i < s->n_channels; i++) {
@@ -89,7 +90,7 @@ static bool link_is_taken(const struct sim *s, const struct channel *c)
     return false;
 }
 
-/* Of the head of a queue: what it comes after is complete. */
+/* Whether the head of a queue may start: the operation that it follows is complete, and the link is free. */
 static bool may_start(const struct sim *s, const struct channel *c)
 {
     int after = c->n ? op_at(s, c->queue[c->first])->attr.after : SH_NONE;
@@ -97,7 +98,7 @@ static bool may_start(const struct sim *s, const struct channel *c)
     return c->n && !c->moves && (after == SH_NONE || s->complete[after]) && !link_is_taken(s, c);
 }
 
-/* After each event: what was complete may have held up several queues. */
+/* Called after each event: one completion may release several queues. */
 static void start_ready(struct sim *s)
 {
     for (int i = 0; i < s->n_channels; i++) {
@@ -119,7 +120,7 @@ static void note_event(const struct sim *s, int i, double begin)
     sh_cost_trace_op(s->trace, i, begin, s->now, price_at(s, i));
 }
 
-/* Queues only grow within a section; `first` passes over what is done. */
+/* Queues only grow within a section; `first` moves past what is done. */
 static void finish(struct sim *s, struct channel *c)
 {
     int i = c->queue[c->first];
@@ -132,7 +133,7 @@ static void finish(struct sim *s, struct channel *c)
     s->n_moving--;
 }
 
-/* Transfers that share a link with this one, itself included. */
+/* The number of transfers that share a link with this one, itself included. */
 static int sharing(const struct sim *s, const struct channel *c)
 {
     int link = link_of(s, c), n = 0;
@@ -145,7 +146,7 @@ static int sharing(const struct sim *s, const struct channel *c)
     return n;
 }
 
-/* At the present rates, which hold until the next event. */
+/* The seconds left at the present rates, which hold until the next event. */
 static double left_of(const struct sim *s, const struct channel *c)
 {
     return c->latency > 0 ? c->latency : c->transfer * sharing(s, c);
@@ -177,7 +178,7 @@ static double move(struct sim *s, double most)
     return step;
 }
 
-/* Of several that move, the one that takes most counts. */
+/* If several are active, the largest slow-down counts. */
 static double slowdown_now(const struct sim *s)
 {
     double most = 0;
@@ -188,8 +189,8 @@ static double slowdown_now(const struct sim *s)
     return most;
 }
 
-/* In stretches between events: while something moves, a stretch of `passed` seconds does passed / slow of the work.
- * The bound of 1e-15 s ends what rounding leaves over. */
+/* Computes in stretches between events: while something is active, a stretch of `passed` seconds does passed / slow of
+ * the work. The bound of 1e-15 s drops what rounding leaves. */
 static void compute(struct sim *s, int i)
 {
     const struct sh_price *price = price_at(s, i);
@@ -212,7 +213,7 @@ static void compute(struct sim *s, int i)
     note_event(s, i, begin);
 }
 
-/* The computation does not wait here: it only says that the operands are there. */
+/* The computation does not wait here: it only signals that the operands are ready. */
 static void enqueue(struct sim *s, int i)
 {
     const struct sh_op *op = op_at(s, i);
@@ -232,7 +233,7 @@ static void enqueue(struct sim *s, int i)
     start_ready(s);
 }
 
-/* Where in the step the exposed seconds are: remedies differ. */
+/* Note where in the step the exposed seconds are, because the remedies differ. */
 static void note_exposed(struct sim *s, int waited, double seconds)
 {
     const struct sh_op *op = op_at(s, waited);
@@ -246,7 +247,7 @@ static void note_exposed(struct sim *s, int waited, double seconds)
         s->exposed_by[class][1] += s->weight * seconds;
 }
 
-/* Nothing is computed meanwhile: all of this time is exposed. */
+/* Nothing is computed during a wait: all of this time is exposed. */
 static sh_rc wait_for(struct sim *s, int i)
 {
     int waited = op_at(s, i)->attr.waits_for;
@@ -255,7 +256,7 @@ static sh_rc wait_for(struct sim *s, int i)
     while (!s->complete[waited]) {
         double passed;
 
-        SH_REQUIRE(s->n_moving); /* else nothing would ever complete it */
+        SH_REQUIRE(s->n_moving); /* otherwise nothing would ever complete it */
         passed = move(s, INFINITY);
         SH_REQUIRE(isfinite(passed));
     }
@@ -264,7 +265,7 @@ static sh_rc wait_for(struct sim *s, int i)
     return SH_OK;
 }
 
-/* Queues are empty at its end: each collective has a wait. */
+/* At the end of a section all queues are empty: each collective has a wait. */
 static sh_rc run_section(struct sim *s)
 {
     s->n_channels = s->n_moving = 0;
@@ -282,7 +283,7 @@ static sh_rc run_section(struct sim *s)
     return SH_OK;
 }
 
-/* Queues are of one section, with numbers of its operations. */
+/* Queues belong to one section: they hold the numbers of its operations. */
 static void free_channels(struct sim *s)
 {
     for (int i = 0; i < CHANNELS; i++) {
@@ -291,7 +292,7 @@ static void free_channels(struct sim *s)
     }
 }
 
-/* With a trace every repetition is made, so that the rows are those of a real step. */
+/* With a trace every repetition is simulated, so that the rows are those of a real step. */
 static sh_rc run_step(struct sim *s)
 {
     const struct sh_program *p = s->r->p;
@@ -316,7 +317,7 @@ static sh_rc run_step(struct sim *s)
     return SH_OK;
 }
 
-/* Blom's estimate of the largest of k normal numbers, as extreme value theory has it (Cramer 1946, 28.6). */
+/* Blom's estimate of the largest of k normal numbers, from extreme value theory (Cramer 1946, 28.6). */
 double sh_cost_slowest(double k)
 {
     double a = sqrt(2 * log(k));
@@ -324,7 +325,7 @@ double sh_cost_slowest(double k)
     return k < 2 ? 0 : fmax(0, a - (log(log(k)) + log(4 * M_PI)) / (2 * a));
 }
 
-/* Before anything is priced: without a network the division by its rate would make a step endless. */
+/* Called before anything is priced: without a network, division by its rate would make a step infinitely long. */
 sh_rc sh_cost_check_network(const struct sh_machine *m, int ranks, int ranks_per_node)
 {
     SH_REQUIRE(ranks_per_node > 0);
@@ -332,8 +333,8 @@ sh_rc sh_cost_check_network(const struct sh_machine *m, int ranks, int ranks_per
         return SH_OK;
     return sh_fail(
         SH_E_USAGE,
-        "%s: %d ranks are more than the %d of a node, and the machine has no network; give network.bytes_per_second, "
-        "or a preset with one, as h100-80x8-ndr400",
+        "%s: %d ranks are more than the %d of a node, but the machine has no network; give network.bytes_per_second, "
+        "or a preset with one, such as h100-80x8-ndr400",
         m->name, ranks, ranks_per_node);
 }
 
@@ -353,7 +354,7 @@ static void sum_up(struct sim *s)
     out->seconds += out->spread + out->host;
 }
 
-/* The marks of complete operations have room for the longest section and are used by all. */
+/* The marks of complete operations have room for the longest section and are reused by all sections. */
 sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out)
 {
     struct sim s = {.r = r, .out = out};
@@ -377,7 +378,7 @@ sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out)
     return rc;
 }
 
-/* What the compute stream takes if nothing is ever waited for: a lower bound, without a simulation. */
+/* The time of the compute stream if it never waits: a lower bound that needs no simulation. */
 double sh_cost_floor(const struct sh_cost_request *r)
 {
     struct sh_prices prices;

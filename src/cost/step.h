@@ -1,5 +1,5 @@
-/* The seconds of a training step: its program as events over the streams of one rank. All ranks run the same program, so
- * one is enough; what differs between them is a factor. Local, pure: no clock, no MPI. */
+/* The predicted seconds of a training step: its program is simulated as events on the streams of one rank. All ranks
+ * run the same program, so one is enough; differences between them are a factor. Local, pure: no clock, no MPI. */
 #ifndef SH_COST_STEP_H
 #define SH_COST_STEP_H
 
@@ -12,19 +12,20 @@ struct sh_cost_request {
     const struct sh_mesh_shape *mesh;
     const struct sh_machine *machine;
     int ranks_per_node;           /* at least 1 */
-    bool shares;                  /* those of a node can share memory (src/plan/topology.h) */
+    bool shares;                  /* ranks of a node can share memory (src/plan/topology.h) */
     struct sh_cost_faster faster; /* sh_cost_as_is */
-    struct sh_trace *trace;       /* (optional) gets the events of a step, from 0 on; rows as those of a real trace */
+    struct sh_trace *trace;       /* (optional) gets the events of a step, from time 0 on; rows as in a real trace */
 };
 
-/* In seconds of a step, but for the counts. Of a collective, `alone` is what it takes by itself, beside whatever goes on. */
+/* In seconds per step, except the counts. For a collective, `alone` is the time that it takes by itself, whatever it
+ * overlaps with. */
 struct sh_cost_row {
-    double alone;   /* without collectives beside it */
-    double slowed;  /* what those add, of computation; shared out by time */
+    double alone;   /* without concurrent collectives */
+    double slowed;  /* of computation: what concurrent collectives add; attributed by time */
     double exposed; /* computation waits for it */
     double flops, bytes, latency;
     int64_t calls;
-    bool first, last; /* of what is exposed, more than half is of the first one of the step; of the last one */
+    bool first, last; /* more than half of the exposed time belongs to the first call of the step; to the last */
 };
 struct sh_cost_step {
     double seconds; /* all of it */
@@ -38,10 +39,10 @@ sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out);
 /* Errors: SH_E_USAGE: the job spans nodes and the machine has no network. */
 sh_rc sh_cost_check_network(const struct sh_machine *m, int ranks, int ranks_per_node);
 
-/* How much slower than the mean the slowest of k is, in standard deviations; k >= 1, 0 for one. */
+/* How much slower than the mean the slowest of k is, in standard deviations; k >= 1; 0 if k is 1. */
 double sh_cost_slowest(double k);
 
-/* Computation without collectives, launches included: what no schedule and no network can beat. */
+/* The time of computation without collectives, launches included: no schedule and no network can beat it. */
 double sh_cost_floor(const struct sh_cost_request *r);
 
 #endif

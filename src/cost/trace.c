@@ -1,4 +1,4 @@
-/* The predicted step as the trace of a run. */
+/* Writes the predicted step as the trace of a run. */
 #include "src/cost/prices.h"
 #include "src/metrics/trace_op.h"
 #include "src/pass/pass.h"
@@ -13,17 +13,17 @@ struct sh_cost_trace {
     struct sh_trace_place at;
     const struct sh_mesh_shape *mesh;
     int64_t *in_use; /* [operations of the program] bytes */
-    int64_t tickets; /* of the sections before */
-    double begin;    /* of the section */
+    int64_t tickets; /* of the earlier sections */
+    double begin;    /* of the current section, in seconds */
 };
 
-/* A predicted step begins at 0, so that no clock is needed. */
+/* A predicted step starts at 0, so no clock is needed. */
 static int64_t ns(double seconds)
 {
     return llround(seconds * 1e9);
 }
 
-/* NULL without a trace, which all functions here accept: the simulation need not ask. */
+/* NULL without a trace. All functions here accept NULL, so the simulation need not check. */
 struct sh_cost_trace *sh_cost_trace_begin(const struct sh_cost_request *r)
 {
     struct sh_cost_trace *t;
@@ -49,7 +49,7 @@ void sh_cost_trace_section(struct sh_cost_trace *t, const struct sh_section *s, 
     t->begin = now;
 }
 
-/* Each run of a section has tickets of its own: its operations, counted on. */
+/* Each run of a section has its own tickets: its operations continue the count. */
 void sh_cost_trace_section_end(struct sh_cost_trace *t, double now)
 {
     if (!t)
@@ -58,8 +58,8 @@ void sh_cost_trace_section_end(struct sh_cost_trace *t, double now)
     t->tickets += t->at.section->n_ops;
 }
 
-/* Tickets tie a wait to its collective, as those of a run do: sections before, then the place in this one, from 1
- * on, since 0 is none. */
+/* Tickets tie a wait to its collective, as in a run: the operations of earlier sections plus the position in this one,
+ * from 1 on, since 0 means none. */
 void sh_cost_trace_op(struct sh_cost_trace *t, int i, double begin, double end, const struct sh_price *price)
 {
     const struct sh_section *s;
@@ -78,7 +78,7 @@ void sh_cost_trace_op(struct sh_cost_trace *t, int i, double begin, double end, 
         timed.ticket = t->tickets + i + 1;
         timed.bytes = sh_coll_received(op->kind, sh_group_size(t->mesh, op->attr.group), sh_coll_whole(t->at.p, op));
     }
-    /* What goes on beside others is told when it ends; what is in use when it begins was told before. */
+    /* Concurrent operations are reported when they end; the memory in use at their start was reported before. */
     if (!sh_op_starts(sh_op_info(op->kind)))
         sh_trace_arena(t->out, timed.begin_ns, t->in_use[timed.op]);
     sh_trace_op(t->out, &t->at, &timed);

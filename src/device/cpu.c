@@ -1,4 +1,4 @@
-/* The CPU as a device: everything is done where it is put, and an event is the time of its mark. */
+/* The CPU as a device: work is done where it is put, and an event is the time of its mark. */
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/device/device.h"
@@ -12,7 +12,7 @@
 
 enum { HUGE_PAGE_BYTES = 1 << 21 };
 
-/* `aligned`: the byte of it that lies on a huge page's border. */
+/* `aligned`: the byte of it that lies on a huge page boundary. */
 static sh_rc reserve(int64_t bytes, int64_t aligned, char **memory)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = ((size_t)bytes + page - 1) / page * page, before;
@@ -29,14 +29,14 @@ static sh_rc reserve(int64_t bytes, int64_t aligned, char **memory)
     return SH_OK;
 }
 
-/* Zeroed, because the pages are new; touched only when used, so that a plan may be larger than what a test uses. */
+/* Zeroed, because the pages are new; touched only when used, so a plan may be larger than what a test uses. */
 static sh_rc memory_create(int64_t bytes, char **memory)
 {
     return reserve(bytes, 0, memory);
 }
 
-/* The segment is mapped over the end of the reserved range, so that kernels see own and shared memory as one arena with
- * one base address and offsets from it. */
+/* The segment is mapped over the end of the reserved range, so that kernels see own and shared memory as one arena: one
+ * base address and offsets from it. */
 static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_fd, char **arena)
 {
     int64_t bytes = own_bytes + segment_bytes;
@@ -49,7 +49,7 @@ static sh_rc arena_create(int64_t own_bytes, int64_t segment_bytes, int segment_
         return sh_fail(SH_E_MEMORY, "the node's segment of %lld bytes cannot be mapped: %s", (long long)segment_bytes,
                        strerror(errno));
     }
-    madvise(p, (size_t)bytes, MADV_HUGEPAGE); /* a wish: fewer faults at the start, fewer misses later */
+    madvise(p, (size_t)bytes, MADV_HUGEPAGE); /* a hint: fewer faults at the start, fewer misses later */
     *arena = p;
     return SH_OK;
 }
@@ -106,14 +106,14 @@ static void *event_create(bool timed)
     return sh_calloc(1, sizeof(int64_t));
 }
 
-/* All before the mark is done, so the time is now. */
+/* All work before the mark is done, so the time is now. */
 static void event_mark(void *event, void *queue)
 {
     (void)queue;
     *(int64_t *)event = sh_now_ns();
 }
 
-/* What the event marks is done already, because every call is done on the spot. */
+/* The work that the event marks is already done, because every call is done on the spot. */
 static void queue_after(void *queue, void *event)
 {
     (void)queue;
@@ -142,7 +142,7 @@ static int64_t event_span_ns(void *begin, void *end)
     return event_ns(end) - event_ns(begin);
 }
 
-/* Both CPU devices differ in their kernels only. */
+/* The two CPU devices differ only in their kernels. */
 #define ON_THE_SPOT                                                                                                \
     .attach = attach, .arena_create = arena_create, .arena_destroy = memory_destroy, .host_create = memory_create, \
     .host_destroy = memory_destroy, .queue_create = queue_create, .queue_destroy = queue_nothing,                  \

@@ -13,10 +13,10 @@
 void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, const char *label);
 #endif
 
-/* CUDA's current device belongs to a thread; this is the one of the process, for threads that attach later. */
+/* CUDA's current device belongs to a thread; this is the process's device, for threads that attach later. */
 static int device_index = -1;
 
-/* A driver that is missing and a node without GPUs are different reasons, and the message says which it is. */
+/* A missing driver and a node without GPUs are different causes, and the message says which it is. */
 static int count(char why[256])
 {
     int n = 0;
@@ -43,7 +43,7 @@ static sh_rc describe(int index, struct sh_device_info *info)
     return SH_OK;
 }
 
-/* Ranks of a node take GPUs in turn; with fewer GPUs than ranks some share one, which the caller checks. */
+/* Ranks of a node take GPUs in turn; if there are fewer GPUs than ranks, some share one, which the caller checks. */
 static sh_rc open_gpu(int node_rank, struct sh_device_info *info)
 {
     char why[256];
@@ -51,7 +51,7 @@ static sh_rc open_gpu(int node_rank, struct sh_device_info *info)
 
     if (!n)
         return sh_fail(SH_E_USAGE,
-                       "training.device=cuda, but %s; is this node one with GPUs, and is its driver loaded?", why);
+                       "training.device=cuda, but %s; does this node have GPUs, and is their driver loaded?", why);
     if (cudaSetDevice(node_rank % n) != cudaSuccess)
         return sh_fail(SH_E_USAGE, "GPU %d of %d cannot be used: %s", node_rank % n, n,
                        cudaGetErrorString(cudaGetLastError()));
@@ -62,7 +62,7 @@ static sh_rc open_gpu(int node_rank, struct sh_device_info *info)
     return SH_OK;
 }
 
-/* Also after a failed or missing open, so that cleanup needs no state of its own. */
+/* Also after a failed or missing open, so that cleanup needs no state. */
 static void close_gpu(void)
 {
     if (device_index < 0)
@@ -72,22 +72,22 @@ static void close_gpu(void)
     device_index = -1;
 }
 
-/* A new thread begins with device 0 whatever the process uses. */
+/* A new thread starts with device 0 whatever the process uses. */
 static void attach(void)
 {
-    sh_cudart_must(cudaSetDevice(device_index), "use it in another thread");
+    sh_cudart_must(cudaSetDevice(device_index), "select it in another thread");
 }
 
-/* Of all processes on that GPU: the driver tells only what is free. */
+/* Memory used by all processes on that GPU: the driver reports only what is free. */
 static int64_t used_bytes(void)
 {
     size_t free_bytes, all;
 
-    sh_cudart_must(cudaMemGetInfo(&free_bytes, &all), "ask for its memory");
+    sh_cudart_must(cudaMemGetInfo(&free_bytes, &all), "query its memory");
     return (int64_t)(all - free_bytes);
 }
 
-/* A segment is for CPUs: ranks talk to GPUs through their own memory. */
+/* Segments are for CPUs: with GPUs, ranks communicate through the GPUs' own memory. */
 static sh_rc arena_create(int64_t bytes, int64_t segment_bytes, int segment_fd, char **arena)
 {
     char text[SH_STR_SHORT], left[SH_STR_SHORT];
@@ -115,7 +115,8 @@ static void arena_destroy(char *arena, int64_t bytes)
     sh_cudart_must(cudaFree(arena), "free the arena");
 }
 
-/* Pinned memory is locked in RAM; `ulimit -l` or the node's memory may refuse it, so this is no bug and has a class. */
+/* Pinned memory is locked in RAM; `ulimit -l` or the node's memory may refuse it, so failure is not a bug and has a
+ * class. */
 static sh_rc host_create(int64_t bytes, char **memory)
 {
     char text[SH_STR_SHORT];
@@ -126,8 +127,8 @@ static sh_rc host_create(int64_t bytes, char **memory)
         return sh_fail(
             SH_E_MEMORY,
             "%s of pinned host memory cannot be allocated: too little is free on this node, or ulimit -l or the "
-            "container allows less; offload.optimizer, gradients, parameters or activations=cpu and checkpoints of GPUs "
-            "need it",
+            "container allows less; offload.optimizer, gradients, parameters or activations=cpu and checkpoints on "
+            "GPUs need it",
             sh_str_bytes(bytes, text));
     }
     *memory = p;
@@ -140,24 +141,25 @@ static void host_destroy(char *memory, int64_t bytes)
     sh_cudart_must(cudaFreeHost(memory), "free pinned memory");
 }
 
-/* Urgent queues hold communication: where both could run, a kernel that others wait for goes first. */
+/* Urgent queues hold communication: when both could run, a kernel that others wait for goes first. */
 static void *queue_create(bool urgent)
 {
     cudaStream_t stream;
     int low, high;
 
-    sh_cudart_must(cudaDeviceGetStreamPriorityRange(&low, &high), "ask for priorities");
+    sh_cudart_must(cudaDeviceGetStreamPriorityRange(&low, &high), "query stream priorities");
     sh_cudart_must(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? high : low), "create a queue");
     return stream;
 }
 
-/* Work that is still in the queue is completed; only the handle goes. */
+/* Work still in the queue is completed; only the handle goes. */
 static void queue_destroy(void *queue)
 {
     sh_cudart_must(cudaStreamDestroy(queue), "destroy a queue");
 }
 
-/* A kernel's fault shows only at the next synchronization; asked here, it becomes an error with the device's words. */
+/* A kernel's fault shows only at the next synchronization; asked here, it becomes an error with the device's own
+ * message. */
 static sh_rc queue_check(void *queue)
 {
     cudaError_t rc = cudaStreamSynchronize(queue);
@@ -167,7 +169,7 @@ static sh_rc queue_check(void *queue)
     return sh_fail(SH_E_BUG, "GPU %d: %s (%s)", device_index, cudaGetErrorString(rc), cudaGetErrorName(rc));
 }
 
-/* Waits, and at the same time renews the anchor of the clock, since the host stands still here anyway. */
+/* Waits, and also renews the anchor of the clock, since the host stands still here anyway. */
 static void queue_drain(void *queue)
 {
     sh_cudart_event_anchor(queue);

@@ -1,4 +1,4 @@
-/* Inside of the cuda device: what its files share. */
+/* Internal to the cuda device: what its files share. */
 #ifndef SH_DEVICE_CUDA_H
 #define SH_DEVICE_CUDA_H
 
@@ -19,7 +19,8 @@ void sh_cudart_get(void *queue, void *host, const void *device, int64_t bytes);
 void sh_cudart_event_open(void);
 void sh_cudart_event_close(void);
 void sh_cudart_event_anchor(void *queue);           /* wait for what is in the queue, and tie its clock to the host's */
-void sh_cudart_event_rest(void *queue, void *last); /* wait for the last event of the queue; the same where it is due */
+void sh_cudart_event_rest(void *queue, void *last); /* wait for the queue's last event, and renew the anchor if it is
+                                                       due */
 void *sh_cudart_event_create(bool timed);
 void sh_cudart_event_destroy(void *event);
 void sh_cudart_event_mark(void *event, void *queue);

@@ -1,11 +1,11 @@
-/* Host memory that is not pinned is copied by the driver in pieces anyway, and while it does so the host waits and
- * queues stand still. Here the pieces are our own: the host fills one while the other travels. */
+/* The driver copies host memory that is not pinned in pieces anyway, and meanwhile the host waits and queues stand
+ * still. Here the pieces are our own: the host fills one while another travels. */
 #include "src/device/cuda.h"
 
 #include <string.h>
 
-/* Larger ones are not faster over PCIe 5. As many as a micro-step puts (tokens, targets, documents), and one: with fewer the
- * host would wait there for all that is in the queue. */
+/* Larger pieces are not faster over PCIe 5. One more piece than a micro-step puts (tokens, targets, documents): with
+ * fewer the host would wait in a put for everything in the queue. */
 enum { PIECES = 4, PIECE_BYTES = 4 << 20 };
 
 static struct {
@@ -19,7 +19,7 @@ sh_rc sh_cudart_copy_open(void)
 {
     for (int i = 0; i < PIECES; i++) {
         if (cudaMallocHost((void **)&piece[i].memory, PIECE_BYTES) != cudaSuccess)
-            return sh_fail(SH_E_MEMORY, "no %d bytes of pinned host memory; see ulimit -l", PIECE_BYTES);
+            return sh_fail(SH_E_MEMORY, "cannot allocate %d bytes of pinned host memory; see ulimit -l", PIECE_BYTES);
         sh_cudart_must(cudaEventCreateWithFlags(&piece[i].used, cudaEventDisableTiming), "create an event");
     }
     return SH_OK;
@@ -35,7 +35,7 @@ void sh_cudart_copy_close(void)
         }
 }
 
-/* The piece that was used longest ago, free to be written. */
+/* The least recently used piece, free to be written. */
 static int take(void)
 {
     newest = (newest + 1) % PIECES;
@@ -56,7 +56,7 @@ static int64_t next_bytes(int64_t left)
     return left < PIECE_BYTES ? left : PIECE_BYTES;
 }
 
-/* Returns when the last piece is filled, not when it has arrived: `host` is free again, the queue has the rest. */
+/* Returns when the last piece is filled, not when it has arrived: `host` is free again, the queue holds the rest. */
 void sh_cudart_put(void *queue, void *device, const void *host, int64_t bytes)
 {
     for (int64_t at = 0, n; at < bytes; at += n) {

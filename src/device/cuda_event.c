@@ -1,12 +1,13 @@
-/* Events of CUDA, and their times on the host's clock. A GPU tells only how far two events are apart, in milliseconds as a
- * float: a second in steps of 60 ns, an hour in steps of 0.25 ms. So one event, the anchor, is tied to the host's clock, and
- * anew where the host has just waited for a queue and the last one is old; stretches are timed without it. */
+/* CUDA events, and their times on the host's clock. A GPU only tells how far apart two events are, in milliseconds as a
+ * float: a second in steps of 60 ns, an hour in steps of 0.25 ms. So one event, the anchor, is tied to the host's
+ * clock, and again whenever the host has just waited for a queue and the last anchor is old; spans are timed without
+ * it. */
 #include "src/base/time.h"
 #include "src/device/cuda.h"
 
 #include <pthread.h>
 
-/* In a second a float of milliseconds still resolves 60 ns. */
+/* Within a second a float of milliseconds still resolves 60 ns. */
 #define OLD_NS ((int64_t)1e9)
 
 static struct {
@@ -29,7 +30,7 @@ void sh_cudart_event_close(void)
         sh_cudart_event_destroy(anchor.event[i]);
 }
 
-/* Two events in turn: the old anchor stays valid for another thread until the new one has happened. */
+/* Two events in turn: the old anchor stays valid for other threads until the new one has happened. */
 void sh_cudart_event_anchor(void *queue)
 {
     int next = !anchor.now;
@@ -42,7 +43,7 @@ void sh_cudart_event_anchor(void *queue)
     pthread_mutex_unlock(&anchor.lock);
 }
 
-/* The host is about to wait anyway: a new anchor costs nothing here, and `last` is in the same queue. */
+/* The host is about to wait anyway, so a new anchor costs nothing here, and `last` is in the same queue. */
 void sh_cudart_event_rest(void *queue, void *last)
 {
     if (sh_now_ns() - anchor.ns > OLD_NS)
@@ -75,18 +76,18 @@ void sh_cudart_event_mark(void *event, void *queue)
 /* The host does not wait: the order is kept by the GPU. */
 void sh_cudart_queue_after(void *queue, void *event)
 {
-    sh_cudart_must(cudaStreamWaitEvent(queue, event, 0), "let a queue wait for an event");
+    sh_cudart_must(cudaStreamWaitEvent(queue, event, 0), "make a queue wait for an event");
 }
 
-/* Never waits: the communication's thread asks in a loop. */
+/* Never waits: the communication's thread polls it in a loop. */
 bool sh_cudart_event_is_done(void *event)
 {
     cudaError_t rc = cudaEventQuery(event);
 
     if (rc == cudaErrorNotReady)
-        cudaGetLastError(); /* some runtimes keep it, and the next launch would take it for its own */
+        cudaGetLastError(); /* some runtimes keep it, and the next launch would report it as its own */
     else
-        sh_cudart_must(rc, "ask for an event");
+        sh_cudart_must(rc, "query an event");
     return rc == cudaSuccess;
 }
 
@@ -103,7 +104,7 @@ int64_t sh_cudart_event_span_ns(void *begin, void *end)
     return (int64_t)((double)ms * 1e6);
 }
 
-/* Under the lock, else event and time could be of two different anchors. */
+/* Under the lock, else event and time could belong to two different anchors. */
 int64_t sh_cudart_event_ns(void *event)
 {
     int64_t ns;

@@ -1,6 +1,6 @@
 #include "src/device/cuda.h"
 
-/* The calling thread's GPU is the process's: threads attach to it before they use it. */
+/* The calling thread uses the process's GPU: threads attach to it first. */
 void sh_cudart_must(cudaError_t rc, const char *what)
 {
     int index = -1;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The table of devices: another one is a row here and a file with its functions. */
+/* The table of devices: a new one is a row here and a file with its functions. */
 static const struct sh_device *const devices[] = {
     &sh_device_cpu,
     &sh_device_ref,
@@ -13,7 +13,7 @@ static const struct sh_device *const devices[] = {
 #endif
 };
 
-/* NULL for "cuda" in a build without it: the caller says how to build with it. */
+/* NULL for "cuda" in a build without it: the caller explains how to build with it. */
 const struct sh_device *sh_device_find(const char *name)
 {
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)

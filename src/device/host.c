@@ -1,5 +1,5 @@
-/* What this process may use of its node: cores, as the launcher has bound it, and memory, as its container limits
- * it. /proc and cgroups are read at each question; nothing is kept. */
+/* What this process may use of its node: cores, as the launcher has bound it, and memory, as its container limits it.
+ * Every call reads /proc and cgroups again; nothing is kept. */
 #include "src/device/device.h"
 
 #include "src/base/file.h"
@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Machines with more cores than a cpu_set_t holds make the call fail; then all cores that are online count. */
+/* On machines with more cores than a cpu_set_t holds the call fails; then all online cores count. */
 static void allowed_cores(cpu_set_t *set)
 {
     CPU_ZERO(set);
@@ -33,7 +33,7 @@ int sh_device_threads(int sharing)
     return threads > 0 ? threads : 1;
 }
 
-/* Ranks compare these numbers to find out who shares cores with them; a hash is enough for that. */
+/* Ranks compare these numbers to find out which of them share cores; a hash is enough for that. */
 uint64_t sh_device_cores(void)
 {
     cpu_set_t set;
@@ -54,14 +54,14 @@ void sh_device_core_set(uint64_t set[SH_DEVICE_CORE_WORDS])
             set[i / 64] |= UINT64_C(1) << i % 64;
 }
 
-/* Dynamic adjustment off: with it OpenMP may give a kernel fewer threads than asked for, and times vary. */
+/* Dynamic adjustment is off: with it OpenMP may give a kernel fewer threads than requested, and times vary. */
 void sh_device_set_threads(int threads)
 {
     omp_set_dynamic(0);
     omp_set_num_threads(threads);
 }
 
-/* A cgroup's limit, "max" or absent when there is none. */
+/* A cgroup's limit; `none` if the file says "max" or does not exist. */
 static int64_t cgroup_limit(const char *path, int64_t none)
 {
     char *text;
@@ -76,7 +76,7 @@ static int64_t cgroup_limit(const char *path, int64_t none)
     return limit > 0 && limit < none ? limit : none;
 }
 
-/* Version 2: a limit of any group from this process's own up to the root holds. */
+/* Version 2: every limit of a group from this process's own up to the root applies. */
 static int64_t nested_limit(int64_t all)
 {
     char *text, *path, *file;
@@ -100,7 +100,7 @@ static int64_t nested_limit(int64_t all)
     return all;
 }
 
-/* Version 1 and 2 of cgroups: files that do not exist limit nothing. */
+/* Cgroups of version 1 and 2: files that do not exist limit nothing. */
 int64_t sh_device_node_memory(void)
 {
     int64_t all = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
@@ -108,7 +108,7 @@ int64_t sh_device_node_memory(void)
     return cgroup_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", nested_limit(all));
 }
 
-/* What the kernel says, or a container's limit when that is less. */
+/* The kernel's figure, or a container's limit if that is less. */
 int64_t sh_device_node_free(void)
 {
     int64_t limit = sh_device_node_memory(), available = limit;

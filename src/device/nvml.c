@@ -1,4 +1,5 @@
-/* Names, numbers and units are those of NVIDIA's nvml.h; it is no part of a toolkit's runtime, so they stand here. */
+/* Names, numbers and units are those of NVIDIA's nvml.h, which is not part of a toolkit's runtime, so they are copied
+ * here. */
 #include "src/device/nvml.h"
 
 #include "src/base/library.h"
@@ -12,7 +13,7 @@ enum { CLOCK_SM = 1, TEMPERATURE_GPU = 0 };
 
 static const char *const files[] = {"libnvidia-ml.so.1", NULL};
 
-/* What is NULL is not in this library. */
+/* A pointer is NULL if this library lacks the function. */
 static struct {
     int (*init)(void);
     int (*shutdown)(void);
@@ -36,7 +37,7 @@ static const struct sh_library_symbol needed[] = {
     {"nvmlDeviceGetHandleByPciBusId_v2", &nvml.handle},
     {NULL, NULL}};
 
-/* Some are younger than the drivers of a cluster; the last two are one function, whose name changed. */
+/* Some are newer than the drivers of a cluster; the last two are one function whose name changed. */
 static const struct sh_library_symbol optional[] = {
     {"nvmlErrorString", &nvml.words},
     {"nvmlDeviceGetPowerUsage", &nvml.power},
@@ -73,7 +74,7 @@ static void load_optional(void)
             sh_error_clear();
 }
 
-/* 0 is NVML_SUCCESS. An old library may have no words for the number, so that it is shown as well. */
+/* 0 is NVML_SUCCESS. An old library may have no text for the number, so the number is shown as well. */
 static sh_rc told(int rc, const char *what)
 {
     if (rc == 0)
@@ -81,7 +82,7 @@ static sh_rc told(int rc, const char *what)
     return sh_fail(SH_E_USAGE, "%s: %s says: %s (%d)", what, files[0], nvml.words ? nvml.words(rc) : "error", rc);
 }
 
-/* The bus, not an index: NVML numbers all GPUs of the node, whatever CUDA_VISIBLE_DEVICES leaves of them. */
+/* By bus, not by index: NVML numbers all GPUs of the node, whatever CUDA_VISIBLE_DEVICES leaves of them. */
 sh_rc sh_nvml_open(const char *bus)
 {
     void *found = NULL;
@@ -103,7 +104,8 @@ static double number(int rc, unsigned value, double unit)
     return rc == 0 ? value * unit : NAN;
 }
 
-/* Of a function of these arguments; NAN where it is missing or fails, as on a GPU that does not support it. */
+/* Call a function with these arguments; NAN if it is missing or fails, for instance on a GPU that does not support
+ * it. */
 static double ask(int (*function)(void *, unsigned *), double unit)
 {
     unsigned value = 0;
@@ -112,7 +114,7 @@ static double ask(int (*function)(void *, unsigned *), double unit)
     return number(rc, value, unit);
 }
 
-/* Clocks and temperatures, of which there are several kinds. */
+/* Clocks and temperatures, which come in several kinds. */
 static double ask_for(int (*function)(void *, int, unsigned *), int which)
 {
     unsigned value = 0;
@@ -121,7 +123,7 @@ static double ask_for(int (*function)(void *, int, unsigned *), int which)
     return number(rc, value, 1);
 }
 
-/* Bits of NVML become bits of our own reasons: two of NVML's may be one reason for a reader. */
+/* NVML's bits become bits of our own reasons: two of NVML's may be one reason to a reader. */
 static unsigned held(void)
 {
     unsigned long long bits = 0;
@@ -135,7 +137,8 @@ static unsigned held(void)
     return out;
 }
 
-/* NVML has milliwatts; watts are shown. Nothing here fails: what cannot be read is NAN, and the run goes on. */
+/* NVML reports milliwatts; watts are shown. Nothing here fails: a value that cannot be read is NAN, and the run
+ * continues. */
 void sh_nvml_read(struct sh_nvml_state *s)
 {
     *s = (struct sh_nvml_state){.watts = NAN, NAN, NAN, .mhz = NAN, NAN, .celsius = NAN};

@@ -1,5 +1,5 @@
-/* Clocks of the nodes against that of the first, by ping-pong. Programs do not need them equal, but logs, traces and
- * the end of a job's time are read as if they were. */
+/* Compares the clocks of the nodes with that of the first, by ping-pong. Programs do not need equal clocks, but logs,
+ * traces and the end of a job's time are read as if they were equal. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -9,10 +9,10 @@
 #include <time.h>
 
 enum { ROUNDS = 5, TAG = 78 };
-/* Below that logs are still in order for a reader. */
+/* With less skew, logs are still in order for a reader. */
 #define SKEW_SECONDS 1.0
 
-/* Not the monotonic clock: what is compared is the time of day. */
+/* Not the monotonic clock: the time of day is what is compared. */
 static double wall_clock(void)
 {
     struct timespec t;
@@ -21,8 +21,8 @@ static double wall_clock(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* On rank 0: how far the clock of `peer` is ahead, from the quickest of some round trips, of which half is the way
- * back. */
+/* On rank 0: measures how far the clock of `peer` is ahead, from the fastest of several round trips, half of which is
+ * the way back. */
 static sh_rc ask(int peer, double *ahead)
 {
     double best = INFINITY;
@@ -54,7 +54,7 @@ static sh_rc answer(void)
     return SH_OK;
 }
 
-/* One node after the other, so that no answer waits in a queue. Ranks that lead no node do nothing. */
+/* One node after the other, so that no answer waits in a queue. Ranks that do not lead a node do nothing. */
 static sh_rc measure(const struct sh_doctor *d, double *ahead)
 {
     if (d->mesh->rank != 0)
@@ -64,7 +64,7 @@ static sh_rc measure(const struct sh_doctor *d, double *ahead)
     return SH_OK;
 }
 
-/* Collective. ahead [n_nodes] in seconds; a note at most, since nothing of training depends on it. */
+/* Collective. ahead [n_nodes] in seconds; at most a note, since training does not depend on clocks. */
 sh_rc sh_doctor_clocks(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     double *ahead = sh_calloc((size_t)d->mesh->n_nodes, sizeof *ahead);

@@ -1,5 +1,5 @@
-/* Gather and reduction over the shard group and over the replicas, by the channels that training uses, between GPUs
- * where it computes on them: right numbers, and how fast. */
+/* Gather and reduction over the shard group and over the replicas, through the channels that training uses (between
+ * GPUs if it computes on them): checks the numbers and measures the speed. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -11,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 4 MiB: large enough for bandwidth, small enough for any memory. The limit on waiting is below that of a check. */
+/* 4 MiB: large enough for bandwidth, small enough for any memory. The time limit on waiting is below that of a check.
+ * */
 enum { WHOLE_ELEMS = 1 << 20, REPEATS = 3, TIMEOUT_SECONDS = 50 };
 
-/* One axis at a time; the memory is that of both. */
+/* One axis at a time; the memory is shared by both. */
 struct test {
     const struct sh_doctor *d;
     struct sh_comm *comm;
@@ -28,7 +29,7 @@ struct test {
     void *queue;
 };
 
-/* Where a host buffer has its twin on the GPU; the buffer itself without one. */
+/* Returns the place on the GPU that corresponds to a host buffer, or the buffer itself without a GPU. */
 static float *there(const struct test *t, float *host)
 {
     int64_t part_at = WHOLE_ELEMS + sh_mesh_ranks(&t->d->mesh->shape);
@@ -36,14 +37,14 @@ static float *there(const struct test *t, float *host)
     return !t->memory ? host : (float *)(void *)t->memory + (host == t->part ? part_at : 0);
 }
 
-/* Nothing to do on the CPU: the host buffer is the operand. */
+/* On the CPU there is nothing to do: the host buffer is the operand. */
 static void put(const struct test *t, float *host, int64_t n)
 {
     if (t->memory)
         t->d->device->put(t->queue, there(t, host), host, n * (int64_t)sizeof *host);
 }
 
-/* As put(), in the other direction. */
+/* Like put(), in the other direction. */
 static void get(const struct test *t, float *host, int64_t n)
 {
     if (t->memory)
@@ -60,7 +61,7 @@ static sh_rc wait_for(const struct test *t, int64_t ticket)
     return SH_OK;
 }
 
-/* Starts, waits and adds the time: latency and transfer together, as a training step without overlap would see it. */
+/* Starts, waits and adds the time: latency and transfer together, as in a training step without overlap. */
 static sh_rc run_one(struct test *t, enum sh_op_kind kind, double *seconds)
 {
     bool gathers = kind == SH_OP_ALL_GATHER;
@@ -84,14 +85,14 @@ static sh_rc run_one(struct test *t, enum sh_op_kind kind, double *seconds)
     return SH_OK;
 }
 
-/* Small whole numbers, which float32 adds exactly in any order. */
+/* Fills with small integers, which float32 adds exactly in any order. */
 static void fill_part(struct test *t)
 {
     for (int64_t i = 0; i < t->count; i++)
         t->part[i] = (float)(t->index * 7 + i % 13);
 }
 
-/* Part r must hold the numbers that rank r wrote. */
+/* Part r must contain the numbers that rank r wrote. */
 static bool gathered_right(const struct test *t)
 {
     for (int r = 0; r < t->size; r++)
@@ -110,7 +111,7 @@ static bool reduced_right(const struct test *t)
     return true;
 }
 
-/* The best of some repeats; right only when every repeat was. */
+/* The best of several repeats; *right only if every repeat was right. */
 static sh_rc time_axis(struct test *t, double *seconds, bool *right)
 {
     *seconds = INFINITY;
@@ -132,13 +133,13 @@ static sh_rc time_axis(struct test *t, double *seconds, bool *right)
     return SH_OK;
 }
 
-/* Names the rank and the axis: a wrong sum is a broken network, memory or MPI. */
+/* Names the rank and the axis: a wrong sum means a broken network, memory or MPI. */
 static sh_rc wrong(const struct test *t)
 {
     return sh_fail(SH_E_COMM, "rank %d got wrong numbers on the %s axis", t->d->mesh->rank, t->name);
 }
 
-/* The first rank of another group. */
+/* Returns the first rank of another group. */
 static int first_of(const struct test *t, int group)
 {
     const struct sh_mesh_shape *m = &t->d->mesh->shape;
@@ -146,7 +147,7 @@ static int first_of(const struct test *t, int group)
     return sh_group_member(m, sh_group_others(m, t->group), group) + sh_group_member(m, t->group, 0) - m->rank;
 }
 
-/* Groups are told by their place among the others; the first rank of each speaks for it. */
+/* Groups are identified by their place among the others; the first rank of each reports for its group. */
 static sh_rc compare_groups(const struct test *t, double speed, double *all, struct sh_doctor_row *row, int *used)
 {
     const struct sh_mesh *mesh = t->d->mesh;
@@ -173,7 +174,7 @@ static sh_rc compare_groups(const struct test *t, double speed, double *all, str
     return SH_OK;
 }
 
-/* Wrong numbers end the check, and are agreed on: another rank may have got right ones. */
+/* Wrong numbers end the check, and are agreed on, since another rank may have received right ones. */
 static sh_rc test_axis(struct test *t, double *all, struct sh_doctor_row *row, int *used)
 {
     struct sh_doctor_row bad;
@@ -187,7 +188,7 @@ static sh_rc test_axis(struct test *t, double *all, struct sh_doctor_row *row, i
         *row = bad;
         return SH_OK;
     }
-    /* Received in a gather and in a reduction. */
+    /* Bytes received in a gather and in a reduction. */
     return compare_groups(t, 2.0 * (double)(t->count * 4) * (t->size - 1) / seconds, all, row, used);
 }
 
@@ -213,7 +214,7 @@ static sh_rc test_axes(const struct sh_doctor *d, struct sh_comm *comm, struct t
     return SH_OK;
 }
 
-/* One element more for each rank than the whole, since counts are rounded to at least one. */
+/* Adds one element per rank to the whole, since counts are rounded up to at least one. */
 static sh_rc open_memory(const struct sh_doctor *d, struct test *t)
 {
     size_t elems = (size_t)(WHOLE_ELEMS + sh_mesh_ranks(&d->mesh->shape));
@@ -228,7 +229,7 @@ static sh_rc open_memory(const struct sh_doctor *d, struct test *t)
     return SH_OK;
 }
 
-/* Also after a failure halfway. */
+/* Also called after a failure halfway. */
 static void close_memory(const struct sh_doctor *d, struct test *t)
 {
     if (t->queue)
@@ -239,7 +240,7 @@ static void close_memory(const struct sh_doctor *d, struct test *t)
     free(t->whole);
 }
 
-/* Collective. The self-test of the mesh comes first: speeds of wrong groups would mean nothing. */
+/* Collective. The self-test of the mesh comes first: the speeds of wrong groups would mean nothing. */
 sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     const struct sh_group_use groups[] = {

@@ -1,4 +1,4 @@
-/* Cores of the ranks of a node: enough of them, and to each rank its own. Ranks that are not bound wander and lose
+/* Cores of a node's ranks: enough of them, and separate ones for each rank. Ranks that are not bound wander and lose
  * their caches; ranks bound to the same cores (mpirun's default for many, srun --cpu-bind=none) take turns. */
 #include "src/doctor/doctor.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 struct binding {
-    int ranks, cores; /* of this node */
+    int ranks, cores; /* on this node */
     bool shared;      /* some core belongs to two ranks */
 };
 
@@ -45,7 +45,7 @@ static sh_rc find_binding(struct binding *out)
     CPU_ZERO(&all);
     out->shared = false;
     for (int i = 0; i < out->ranks; i++) {
-        /* The union so far and this rank. */
+        /* The intersection of this rank with the union so far. */
         CPU_AND(&both, &all, &sets[i]);
         out->shared = out->shared || CPU_COUNT(&both) > 0;
         CPU_OR(&all, &all, &sets[i]);
@@ -55,7 +55,7 @@ static sh_rc find_binding(struct binding *out)
     return SH_OK;
 }
 
-/* Collective. Fewer cores than ranks comes first: it makes sharing certain. */
+/* Collective. Fewer cores than ranks is reported first: sharing is then certain. */
 sh_rc sh_doctor_cores(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     int nodes = d->mesh->n_nodes, poorest = 0, shared = -1;
@@ -65,7 +65,7 @@ sh_rc sh_doctor_cores(const struct sh_doctor *d, struct sh_doctor_row *row)
     sh_rc rc;
 
     SH_TRY_OUT(find_binding(&b));
-    /* Cores that are left over; negative where ranks must share. */
+    /* Cores left over; negative if ranks must share. */
     SH_TRY_OUT(sh_doctor_of_nodes(d, b.cores - b.ranks, rest));
     SH_TRY_OUT(sh_doctor_of_nodes(d, b.shared, sharing));
     for (int i = 0; i < nodes; i++) {
@@ -80,7 +80,7 @@ sh_rc sh_doctor_cores(const struct sh_doctor *d, struct sh_doctor_row *row)
         sh_doctor_note(row, "ranks on %s may run on the same cores; bind them (srun --cpu-bind=cores)",
                        sh_doctor_host(d, shared));
     else
-        sh_doctor_good(row, "each rank has its own; the first node has %s for %s",
+        sh_doctor_good(row, "each rank has its own cores; the first node has %s for %s",
                        sh_str_plural(b.cores, "core", cores), sh_str_plural(b.ranks, "rank", ranks));
 out:
     free(rest);

@@ -1,5 +1,5 @@
-/* Every node sees the same token files: their number, sizes and beginnings. A file system that is mounted on some nodes
- * only, or a copy that was cut short on one, would train on other data there without a sign. */
+/* Checks that every node sees the same token files: their number, sizes and beginnings. With a file system mounted on
+ * only some nodes, or a copy cut short on one, that node would silently train on other data. */
 #include "src/doctor/doctor.h"
 
 #include "io/data/mix.h"
@@ -15,7 +15,7 @@
 
 enum { HEAD_BYTES = 1 << 20, NAMES = 400 };
 
-/* Name, size and first MiB: enough to tell two data sets apart, and read in a moment for any size. */
+/* Name, size and first MiB: enough to tell two data sets apart, and quick to read for any size. */
 static sh_rc add_open_file(const char *path, int fd, int64_t bytes, char *head, uint64_t *hash)
 {
     ssize_t got = pread(fd, head, HEAD_BYTES, 0);
@@ -28,7 +28,7 @@ static sh_rc add_open_file(const char *path, int fd, int64_t bytes, char *head, 
     return SH_OK;
 }
 
-/* head is on the heap: a MiB is too much for the stack of some threads. */
+/* head is on the heap: a MiB is too large for the stack of some threads. */
 static sh_rc add_file(const char *path, uint64_t *hash)
 {
     int64_t bytes;
@@ -50,7 +50,7 @@ static sh_rc add_pattern(const char *pattern, uint64_t *hash, double *files)
     glob_t found;
     sh_rc rc = SH_OK;
 
-    /* No data set is a note and no failure: doctor may run before there is one. */
+    /* A missing data set is a note, not a failure: doctor may run before there is one. */
     if (!pattern[0])
         return SH_OK;
     if (glob(pattern, 0, NULL, &found) != 0)
@@ -62,7 +62,7 @@ static sh_rc add_pattern(const char *pattern, uint64_t *hash, double *files)
     return rc;
 }
 
-/* Sets of data.mix, a pattern each. */
+/* Adds the sets of data.mix, one pattern each. */
 static sh_rc add_mix(const char *text, uint64_t *hash, double *files)
 {
     struct sh_mix mix;
@@ -77,7 +77,7 @@ static sh_rc add_mix(const char *text, uint64_t *hash, double *files)
     return rc;
 }
 
-/* One rank of each node looks: the others have the same file systems. */
+/* One rank of each node looks: the others see the same file systems. */
 static sh_rc look(const struct sh_doctor *d, uint64_t *hash, double *files)
 {
     if (!sh_doctor_leads(d))
@@ -87,7 +87,7 @@ static sh_rc look(const struct sh_doctor *d, uint64_t *hash, double *files)
     return d->cfg->validation.enable ? add_pattern(d->cfg->validation.dataset_path, hash, files) : SH_OK;
 }
 
-/* Collective. The node that differs from most is named, since one mount is missing more often than many. */
+/* Collective. The node that differs from most is named, since one missing mount is more likely than many. */
 sh_rc sh_doctor_data(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     uint64_t *hash = sh_calloc((size_t)d->mesh->n_nodes, sizeof *hash), mine = 1;
@@ -104,8 +104,8 @@ sh_rc sh_doctor_data(const struct sh_doctor *d, struct sh_doctor_row *row)
     if (files == 0)
         sh_doctor_note(row, "training.dataset_path is not set");
     else if (sh_doctor_odd_nodes(d, hash, NAMES, names))
-        sh_doctor_bad(row, SH_E_DATA, "%s sees other token files (names, sizes or first MiB) than the other nodes",
-                      names);
+        sh_doctor_bad(row, SH_E_DATA,
+                      "token files on %s differ from those of the other nodes (names, sizes or first MiB)", names);
     else
         sh_doctor_good(row, "%g file%s, the same on all nodes", files, files == 1 ? "" : "s");
 out:

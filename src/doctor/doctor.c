@@ -15,7 +15,7 @@
 /* Longer than any check takes on a healthy machine. */
 enum { CHECK_SECONDS = 60 };
 
-/* What the later ones need stands before them: ranks that do not all see one folder cannot measure it together. */
+/* A check comes after those that it depends on: ranks that do not all see one folder cannot measure it together. */
 /* clang-format off */
 static const struct {
     const char *name;
@@ -30,11 +30,11 @@ static const struct {
 /* clang-format on */
 enum { CHECKS = sizeof checks / sizeof checks[0] };
 
-/* A check that waits for a node that is gone would wait for ever. Ranks stand in different checks then: the one that
- * the others wait for is in the earliest. */
+/* A check that waits for a lost node would wait forever. The ranks are then in different checks: the rank that the
+ * others wait for is in the earliest. */
 static char hung[256];
 
-/* A handler: only write() and _exit(). The text was made before, by watch(). */
+/* A signal handler: only write() and _exit(). The text was prepared by watch(). */
 static void say_hung(int signal)
 {
     (void)signal;
@@ -43,7 +43,7 @@ static void say_hung(int signal)
     _exit(SH_E_COMM);
 }
 
-/* A new text and a new alarm for each check. */
+/* Sets a new text and a new alarm for each check. */
 static void watch(const struct sh_doctor *d, const char *check)
 {
     snprintf(hung, sizeof hung, "sherd: error: doctor: rank %d on %s has waited %d s in the check \"%s\"\n",
@@ -60,7 +60,7 @@ static sh_rc find_places(struct sh_doctor *d)
     snprintf(mine.host, sizeof mine.host, "%s", d->mesh->host);
     d->place = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *d->place);
     d->leader = sh_calloc((size_t)d->mesh->n_nodes, sizeof *d->leader);
-    /* As bytes: all ranks run the same program, which an early check confirms. */
+    /* Sent as bytes: all ranks run the same program, which an early check confirms. */
     SH_MPI(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, d->place, sizeof mine, MPI_BYTE, MPI_COMM_WORLD));
     for (int rank = 0; rank < sh_mesh_ranks(&d->mesh->shape); rank++)
         if (d->place[rank].node_rank == 0)
@@ -68,7 +68,7 @@ static sh_rc find_places(struct sh_doctor *d)
     return SH_OK;
 }
 
-/* Collective. As a run is opened, but without a plan and its memory. */
+/* Collective. Opens what a run opens, but without a plan and its memory. */
 static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
 {
     struct sh_mesh_request req;
@@ -77,9 +77,9 @@ static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
     bool gpu;
 
     if (sh_request_gpu(cfg, false, &gpu, why) != SH_OK)
-        sh_error_clear(); /* for the check of memory to say */
+        sh_error_clear(); /* left to the memory check to report */
     SH_TRY(sh_topology_find(cfg, gpu, &d->at));
-    /* Opened as in training, so that a GPU that cannot be used is found here. */
+    /* Opened as in training, so that an unusable GPU is noticed here. */
     if (d->at.gpu) {
         const struct sh_device *device = sh_request_device(cfg, true);
 
@@ -93,7 +93,7 @@ static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
     return find_places(d);
 }
 
-/* The alarm ends with the last check. */
+/* The alarm is switched off after the last check. */
 static void close_doctor(struct sh_doctor *d)
 {
     alarm(0);
@@ -105,7 +105,7 @@ static void close_doctor(struct sh_doctor *d)
     sh_mesh_destroy(d->mesh);
 }
 
-/* Rank 0, at once: what was found before a hang is on the screen. */
+/* Rank 0 prints at once, so that findings before a hang are on the screen. */
 static void print(const struct sh_doctor *d, const char *name, const struct sh_doctor_row *row)
 {
     static const char *const state[] = {[SH_DOCTOR_GOOD] = "ok", [SH_DOCTOR_NOTE] = "note", [SH_DOCTOR_BAD] = "BAD"};
@@ -138,7 +138,7 @@ static sh_rc examine(const struct sh_doctor *d)
     return name ? sh_fail(first.rc, "doctor: %s: %s", name, first.text) : SH_OK;
 }
 
-/* Rank 0 writes; all know whether it could. */
+/* Rank 0 writes; all ranks learn whether it could. */
 static sh_rc open_report(struct sh_doctor *d, const struct sh_doctor_report_request *report)
 {
     if (!report->path)

@@ -1,8 +1,8 @@
-/* A check the nodes of a job before it trains: seconds now instead of a hang or a slow week later.
+/* Checks the nodes of a job before it trains: seconds now instead of a hang or a slow week later.
  *
- * Checks are rows of one table (doctor.c), each in a file of its own. They run in order on all ranks; what a rank or a node
- * has found is shared as arrays (share.c), and every rank comes to the same result from the same arrays, so that nothing else
- * has to be agreed on. All functions are collective over the job unless said otherwise. */
+ * Checks are rows of one table (doctor.c), each in its own file. They run in order on all ranks. Findings of a rank or
+ * a node are shared as arrays (share.c), and every rank derives the same result from the same arrays, so that nothing
+ * else has to be agreed on. All functions are collective over the job unless stated otherwise. */
 #ifndef SH_DOCTOR_DOCTOR_H
 #define SH_DOCTOR_DOCTOR_H
 
@@ -13,15 +13,15 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A file for a bug report beside the table. */
+/* A file for a bug report, in addition to the table. */
 struct sh_doctor_report_request {
     const char *path;         /* NULL: none */
-    void (*about)(FILE *out); /* writes what the program is */
+    void (*about)(FILE *out); /* describes the program */
 };
 
-/* Run all checks and print one table on standard output (rank 0), and the report. A job with nothing BAD: SH_OK. Else the class of the
- * first BAD row, and its text as the error. A check that hangs stops the job with SH_E_COMM and names itself on each
- * node that waits in it. */
+/* Run all checks, print one table on standard output (rank 0), and write the report. Returns SH_OK if no row is BAD,
+ * otherwise the class of the first BAD row, with its text as the error. A check that hangs stops the job with SH_E_COMM
+ * and is named on each node that waits in it. */
 sh_rc sh_doctor_run(const struct sh_config *cfg, const struct sh_doctor_report_request *report);
 
 /* ---- for the checks ---- */
@@ -34,25 +34,25 @@ struct sh_doctor_place {
 struct sh_doctor {
     const struct sh_config *cfg;
     struct sh_topology at;
-    const struct sh_device *device; /* open, where the job computes on GPUs; else NULL */
+    const struct sh_device *device; /* open, if the job computes on GPUs; else NULL */
     struct sh_topology_gpu gpu;
     struct sh_mesh *mesh;
     struct sh_doctor_place *place; /* [world] */
     int *leader;                   /* [n_nodes] the first rank of each node */
-    char *folder;                  /* of checkpoints */
-    FILE *report;                  /* rank 0, where one was asked for; else NULL */
+    char *folder;                  /* the checkpoint folder */
+    FILE *report;                  /* rank 0, if a report was asked for; else NULL */
 };
 
-/* GOOD; NOTE: training works, slower or with less room than it could; BAD: it would not, or not as it should. */
+/* GOOD; NOTE: training works, but slower or with less room than it could; BAD: it would fail, or not work correctly. */
 enum sh_doctor_state { SH_DOCTOR_GOOD, SH_DOCTOR_NOTE, SH_DOCTOR_BAD };
 
 struct sh_doctor_row {
     enum sh_doctor_state state;
-    sh_rc rc; /* class of a BAD one */
+    sh_rc rc; /* class of the error of a BAD row */
     char text[640];
 };
 
-/* What a check does: fill the row, the same on all ranks. An error is one of MPI. */
+/* A check fills the row, the same on all ranks. It returns only errors of MPI. */
 typedef sh_rc sh_doctor_check(const struct sh_doctor *d, struct sh_doctor_row *row);
 sh_doctor_check sh_doctor_ranks, sh_doctor_program, sh_doctor_instructions, sh_doctor_cores, sh_doctor_clocks,
     sh_doctor_data, sh_doctor_folder, sh_doctor_space, sh_doctor_writing, sh_doctor_memory, sh_doctor_scratch,
@@ -63,35 +63,35 @@ void sh_doctor_good(struct sh_doctor_row *row, const char *fmt, ...) __attribute
 void sh_doctor_note(struct sh_doctor_row *row, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sh_doctor_bad(struct sh_doctor_row *row, sh_rc rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* What the plan of this rank asks of its node. */
+/* What the plan of this rank needs from its node. */
 struct sh_doctor_need {
     int64_t arena_bytes; /* memory of the device */
     int64_t file_bytes;  /* of its scratch file; 0: none */
 };
 
-/* Plan the run. A plan that some rank cannot make: BAD, and *failed. Collective. */
+/* Plan the run. If some rank cannot, set the row to BAD, and *failed. Collective. */
 sh_rc sh_doctor_plan(const struct sh_doctor *d, struct sh_doctor_need *need, struct sh_doctor_row *row, bool *failed);
 
-/* One value of each node, from its leader, on all ranks. out [n_nodes]. Cost: an all-reduce of n_nodes numbers. */
+/* Give all ranks one value of each node, from its leader. out [n_nodes]. Cost: an all-reduce of n_nodes numbers. */
 sh_rc sh_doctor_of_nodes(const struct sh_doctor *d, double mine, double *out);
 sh_rc sh_doctor_of_nodes_u64(const struct sh_doctor *d, uint64_t mine, uint64_t *out);
 
-/* Fill an array of which each rank has set some places and left the others at -INFINITY. */
+/* Complete an array in which each rank has set some elements and left the others at -INFINITY. */
 sh_rc sh_doctor_fill(int n, double *values);
 
-/* When some rank failed: BAD with the node and the text of the lowest one, and *failed. */
+/* If some rank failed, set the row to BAD with the node and the text of the lowest such rank, and *failed. */
 sh_rc sh_doctor_any_failed(const struct sh_doctor *d, sh_rc rc, struct sh_doctor_row *row, bool *failed);
 
-/* Names of the nodes whose value is not the usual one, or not what most have, "n3, n7 and 2 more"; returns how many.
- * Local. */
+/* Write the names of the nodes whose value differs from `usual`, or from what most nodes have, "n3, n7 and 2 more";
+ * returns their number. Local. */
 int sh_doctor_nodes_but(const struct sh_doctor *d, const uint64_t *value, uint64_t usual, int size, char *text);
 int sh_doctor_odd_nodes(const struct sh_doctor *d, const uint64_t *value, int size, char *text);
 
 bool sh_doctor_leads(const struct sh_doctor *d);                 /* this rank is the first of its node. Local */
 const char *sh_doctor_host(const struct sh_doctor *d, int node); /* Local */
 
-/* The one that stands out among n speeds: BAD below a quarter of the median, NOTE below half of it; GOOD when n < 3,
- * where nobody can say which one is slow. Local. */
+/* Find the lowest of n speeds: BAD below a quarter of the median, NOTE below half of it; GOOD if n < 3, since nobody
+ * can say then which one is slow. Local. */
 struct sh_doctor_slowest {
     enum sh_doctor_state state;
     int index;

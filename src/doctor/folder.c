@@ -14,10 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* File systems of a network show a new file to the other nodes with some delay. */
+/* Network file systems show a new file to the other nodes with some delay. */
 enum { TRIES = 50, PAUSE_NS = 100000000, NAMES = 400 };
 
-/* Rank 0 makes the folders as training would, and puts a file there. */
+/* Rank 0 makes the folders as training would, and puts a file into them. */
 static sh_rc leave_mark(const struct sh_doctor *d, char *path)
 {
     if (d->mesh->rank != 0)
@@ -38,7 +38,7 @@ static bool sees(const char *path)
     return false;
 }
 
-/* The name is this job's, so that a folder of the same name on another file system cannot have it. */
+/* The name is unique to this job, so a folder of the same name on another file system cannot contain it. */
 static char *mark_path(const struct sh_doctor *d)
 {
     long long id = (long long)time(NULL) * 1000003 + getpid();
@@ -53,7 +53,7 @@ static char *mark_path(const struct sh_doctor *d)
     return path;
 }
 
-/* Collective. One file made by rank 0 must be seen by the first rank of every node. */
+/* Collective. A file made by rank 0 must be visible to the first rank of every node. */
 sh_rc sh_doctor_folder(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     uint64_t *seen = sh_calloc((size_t)d->mesh->n_nodes, sizeof *seen);
@@ -66,13 +66,12 @@ sh_rc sh_doctor_folder(const struct sh_doctor *d, struct sh_doctor_row *row)
         goto out;
     SH_TRY_OUT(sh_doctor_of_nodes_u64(d, sh_doctor_leads(d) && sees(path), seen));
     if (sh_doctor_nodes_but(d, seen, true, NAMES, names))
-        sh_doctor_bad(row, SH_E_DATA,
-                      "%s is not the same folder on %s; put job.dump_folder on a file system that all share", d->folder,
-                      names);
+        sh_doctor_bad(row, SH_E_DATA, "%s is not the same folder on %s; put job.dump_folder on a shared file system",
+                      d->folder, names);
     else
         sh_doctor_good(row, "%s, one for all nodes", d->folder);
 out:
-    /* Also after a failure; where nothing was made there is nothing to delete. */
+    /* Also after a failure; if nothing was made, there is nothing to delete. */
     if (d->mesh->rank == 0)
         unlink(path);
     free(path);
@@ -80,7 +79,7 @@ out:
     return rc;
 }
 
-/* What is free for this user: f_bavail, not f_bfree, which counts root's reserve. */
+/* Space that is free for this user: f_bavail, not f_bfree, which includes root's reserve. */
 static sh_rc free_bytes(const char *folder, double *bytes)
 {
     struct statvfs fs;
@@ -91,7 +90,7 @@ static sh_rc free_bytes(const char *folder, double *bytes)
     return SH_OK;
 }
 
-/* float32 parameters and two moments; what is kept and the one that is being written. */
+/* Counts float32 parameters and two moments, for the checkpoints that are kept and the one being written. */
 sh_rc sh_doctor_space(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     const struct sh_adapters adapters = sh_request_adapters(d->cfg);
@@ -110,7 +109,7 @@ sh_rc sh_doctor_space(const struct sh_doctor *d, struct sh_doctor_row *row)
     if (d->cfg->checkpoint.enable && room < one)
         sh_doctor_bad(row, SH_E_DATA, "%s free, but one checkpoint takes %s", have, want);
     else if (d->cfg->checkpoint.enable && room < one * (kept + 1))
-        sh_doctor_note(row, "%s free; %d checkpoints of %s each and one more do not fit", have, kept, want);
+        sh_doctor_note(row, "%s free: too little for %d checkpoints of %s each plus one more", have, kept, want);
     else
         sh_doctor_good(row, "%s free; a checkpoint takes %s", have, want);
     return SH_OK;

@@ -1,5 +1,5 @@
-/* Which instruction sets the kernels use: a variable left in a job's environment takes the vectors of newer processors
- * away, and a node with another processor computes at another speed. */
+/* Reports the instruction sets that the kernels use: a variable left over in a job's environment can disable the
+ * vectors of newer processors, and a node with another processor computes at another speed. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/isa.h"
@@ -19,14 +19,14 @@ static uint64_t sets_of_self(void)
     return sets;
 }
 
-/* Collective. What the first rank says, whose environment is the job's. */
+/* Collective. Takes the row of the first rank, whose environment is the job's. */
 static sh_rc same_as_first(struct sh_doctor_row *row)
 {
     SH_MPI(MPI_Bcast(row, sizeof *row, MPI_BYTE, 0, MPI_COMM_WORLD));
     return SH_OK;
 }
 
-/* Collective. Nodes that differ come first: that is seldom meant. */
+/* Collective. Differing nodes are reported first: they are seldom intended. */
 sh_rc sh_doctor_instructions(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     uint64_t *sets = sh_calloc((size_t)d->mesh->n_nodes, sizeof *sets);
@@ -36,7 +36,7 @@ sh_rc sh_doctor_instructions(const struct sh_doctor *d, struct sh_doctor_row *ro
 
     SH_TRY_OUT(sh_doctor_of_nodes_u64(d, sets_of_self(), sets));
     if (sh_doctor_odd_nodes(d, sets, NAMES, names))
-        sh_doctor_note(row, "other sets on %s than on most nodes; %s has %s", names, sh_doctor_host(d, 0), text);
+        sh_doctor_note(row, "sets on %s differ from most nodes; %s has %s", names, sh_doctor_host(d, 0), text);
     else if (noteworthy)
         sh_doctor_note(row, "%s", text);
     else

@@ -1,5 +1,5 @@
-/* The network node by node: ping-pong between neighbours on a ring of all nodes. A node whose both links are slow is
- * slow itself (a bad cable, a link that fell back to a lower rate, a wrong interface); the collectives run at its
+/* Tests the network node by node: ping-pong between neighbours on a ring of all nodes. A node with two slow links is
+ * slow itself (a bad cable, a link that fell back to a lower rate, a wrong interface), and collectives run at its
  * speed. */
 #include "src/doctor/doctor.h"
 
@@ -9,15 +9,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A link takes some milliseconds on a usual network. */
+/* Measuring a link takes a few milliseconds on a usual network. */
 enum { SMALL_ROUNDS = 10, LARGE_ROUNDS = 4, REPEATS = 3, LARGE_BYTES = 1 << 20, TAG = 79 };
 
-/* The latency, and the bandwidth. */
+/* Latency and bandwidth. */
 struct link {
-    double seconds, speed; /* of a short message one way; bytes a second of a long one */
+    double seconds, speed; /* one way of a short message; bytes per second of a long one */
 };
 
-/* One message there and one back; `first` sends first, so the two sides do not wait for each other. */
+/* One message there and one back; `first` sends first, so that the two sides do not wait for each other. */
 static sh_rc bounce(char *buffer, int bytes, int peer, bool first)
 {
     if (first)
@@ -28,7 +28,7 @@ static sh_rc bounce(char *buffer, int bytes, int peer, bool first)
     return SH_OK;
 }
 
-/* Seconds of one way: the best of some repeats, as noise only ever adds. */
+/* Seconds of one way: the best of several repeats, since noise only ever adds time. */
 static sh_rc time_of(char *buffer, int bytes, int rounds, int peer, bool first, double *seconds)
 {
     *seconds = INFINITY;
@@ -56,15 +56,15 @@ static sh_rc measure(char *buffer, int peer, bool first, struct link *out)
     return SH_OK;
 }
 
-/* Link i is from node i to node i + 1. Those of one colour share no node: even ones, odd ones, and the last one of a
- * ring of an odd number of nodes. */
+/* Link i connects node i and node i + 1. Links of one colour share no node: even ones, odd ones, and the last link of a
+ * ring with an odd number of nodes. */
 static int colour_of(int link, int links)
 {
     return link == links - 1 && links % 2 ? 2 : link % 2;
 }
 
-/* Collective. Links of one colour are measured at the same time, and the barrier keeps colours apart: a node is never
- * in two measurements at once. seconds and speed [links]. */
+/* Collective. Links of one colour are measured at the same time, and the barrier separates colours, so that a node is
+ * never in two measurements at once. seconds and speed [links]. */
 static sh_rc measure_all(const struct sh_doctor *d, char *buffer, int links, double *seconds, double *speed)
 {
     int nodes = d->mesh->n_nodes;
@@ -89,7 +89,7 @@ static sh_rc measure_all(const struct sh_doctor *d, char *buffer, int links, dou
     return sh_doctor_fill(links, speed);
 }
 
-/* A node is as fast as the better one of its links: the other may be slow because of the neighbour. */
+/* A node counts as fast as the better of its links, since the other may be slow because of the neighbour. */
 static void of_nodes(int nodes, const double *link, double *node)
 {
     for (int i = 0; i < nodes; i++) {
@@ -99,7 +99,7 @@ static void of_nodes(int nodes, const double *link, double *node)
     }
 }
 
-/* A node that is slow on both sides is bad; a single slow link is a note, since the cable between two
+/* A node that is slow on both sides is bad; a single slow link is a note, since the cable between the two nodes
  * may be the cause. */
 static void judge(const struct sh_doctor *d, int links, const double *seconds, const double *speed, double *node,
                   struct sh_doctor_row *row)
@@ -127,7 +127,7 @@ static void judge(const struct sh_doctor *d, int links, const double *seconds, c
                        by_link.speed / 1e9, longest * 1e6);
 }
 
-/* Collective. Two nodes have one link and not a ring of two. */
+/* Collective. Two nodes have one link, not a ring of two. */
 sh_rc sh_doctor_links(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     int nodes = d->mesh->n_nodes, links = nodes > 2 ? nodes : nodes - 1;

@@ -1,4 +1,5 @@
-/* The plan of the run against the memory that is free on each node now: what other programs hold counts, too. */
+/* Compares the plan of the run with the memory that is free on each node now, so memory in use by other programs
+ * counts. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -7,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* Bytes. 0 when the GPU cannot say: then the check fails, which is right. */
+/* Bytes per rank. 0 if the GPU cannot say: the check then fails, as it should. */
 static double room_for_rank(const struct sh_doctor *d)
 {
     int64_t bytes;
@@ -41,7 +42,7 @@ sh_rc sh_doctor_memory(const struct sh_doctor *d, struct sh_doctor_row *row)
     sh_str_bytes((int64_t)arena, need);
     sh_str_bytes((int64_t)room[poorest], have);
     if (arena > room[poorest])
-        sh_doctor_bad(row, SH_E_MEMORY, "the plan takes %s per rank, and %s has %s free for each of its ranks", need,
+        sh_doctor_bad(row, SH_E_MEMORY, "the plan takes %s per rank, but %s has %s free for each of its ranks", need,
                       sh_doctor_host(d, poorest), have);
     else
         sh_doctor_good(row, "the plan takes %s per rank; free for each: at least %s", need, have);

@@ -1,5 +1,5 @@
-/* The plan of the run and what of the host's memory it pins, as sh_run_open() makes and compares it, but for
- * the ranks' one recomputation, which may take less. */
+/* Makes the plan of the run and checks the host memory that it pins, like sh_run_open(), except for the one choice of
+ * recomputation that all ranks share there, which may take less. */
 #include "src/doctor/doctor.h"
 
 #include "src/cost/budget.h"
@@ -37,17 +37,17 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need 
         out->file_bytes = file == SH_NONE ? 0 : p->tiers[file].bytes;
     }
     if (rc == SH_OK)
-        rc = sh_pinned_check(p, d->at.node_size, sh_device_node_free(), "their node has free");
+        rc = sh_pinned_check(p, d->at.node_size, sh_device_node_free(), "the free memory of their node is");
     sh_program_destroy(p);
     return rc;
 }
 
-/* Collective: ranks may differ in cores, and so in what they plan. */
+/* Collective: ranks may differ in cores, and therefore in their plans. */
 sh_rc sh_doctor_plan(const struct sh_doctor *d, struct sh_doctor_need *need, struct sh_doctor_row *row, bool *failed)
 {
     int sharing;
 
-    /* Threads decide about scratch memory, and cores about threads. */
+    /* The threads determine scratch memory, and the cores determine the threads. */
     SH_TRY(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
     return sh_doctor_any_failed(d, plan(d, sharing, need), row, failed);
 }

@@ -1,7 +1,8 @@
-/* How the launcher has spread the ranks over nodes. A job of N single ranks has been refused by sh_mesh_start(). */
+/* Reports how the launcher has spread the ranks over nodes. sh_mesh_start() has already refused a job of N single
+ * ranks. */
 #include "src/doctor/doctor.h"
 
-/* The least of all nodes; *most is the other end. */
+/* Returns the fewest ranks on any node; *most is the maximum. */
 static int fewest_on_node(const struct sh_doctor *d, int *most)
 {
     int least = sh_mesh_ranks(&d->mesh->shape);
@@ -18,7 +19,7 @@ static int fewest_on_node(const struct sh_doctor *d, int *most)
     return least;
 }
 
-/* Neighbouring ranks form shard groups, so ranks in blocks keep the gathers inside a node. */
+/* Neighbouring ranks form shard groups, so placing ranks in blocks keeps the gathers inside a node. */
 static bool in_blocks(const struct sh_doctor *d)
 {
     for (int rank = 1; rank < sh_mesh_ranks(&d->mesh->shape); rank++)
@@ -27,14 +28,14 @@ static bool in_blocks(const struct sh_doctor *d)
     return true;
 }
 
-/* Local: all ranks have the same table of places. Notes only, since such a job runs, if slower. */
+/* Local: all ranks have the same table of places. Only notes, since such a job runs, if slower. */
 sh_rc sh_doctor_ranks(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     const struct sh_mesh_shape *m = &d->mesh->shape;
     int nodes = d->mesh->n_nodes, world = sh_mesh_ranks(&d->mesh->shape), most, least = fewest_on_node(d, &most);
 
     if (least != most)
-        sh_doctor_note(row, "%d to %d on a node: nodes with fewer wait for the others", least, most);
+        sh_doctor_note(row, "%d to %d per node: nodes with fewer wait for the others", least, most);
     else if (!in_blocks(d))
         sh_doctor_note(row, "neighbours are not on one node; start with srun -m block or mpirun --map-by core");
     else

@@ -1,4 +1,4 @@
-/* A report that can be posted: what a helper wants to know of the system, less what is private. Two rules:
+/* A report that can be posted: everything a helper wants to know about the system, minus private data. Two rules:
  *
  *     text        /home/ada/lib/libmpi.so.40 on gpu07  ->  (path)/libmpi.so.40 on node0
  *     variables   shown if short, of plain characters, and without the name of a host or of the user */
@@ -17,22 +17,22 @@
 
 enum { VALUE_BYTES = 64 };
 
-/* Variables of what a job depends on. */
+/* Variables of the software that a job depends on. */
 static const char *const prefixes[] = {
     "CUDA_",  "DNNL_", "FI_",   "GOMP_",  "HDF5_",  "HWLOC_", "I_MPI_", "KMP_",       "MALLOC_",
     "MPICH_", "MPIR_", "MV2_",  "NCCL_",  "OMPI_",  "OMP_",   "ONEDNN", "OPENBLAS_",  "PMIX_",
     "PMI_",   "PSM2_", "PSM3_", "ROMIO_", "SHERD_", "SLURM_", "UCX_",   "LD_PRELOAD", "LD_LIBRARY_PATH",
 };
 
-/* ---- what is private ---- */
+/* ---- private parts ---- */
 
-/* A name of three letters could be a part of any word; a whole word is compared then. */
+/* Only whole words are compared: a name of three letters could be part of any word. */
 static bool is_word_character(char c)
 {
     return isalnum((unsigned char)c) || c == '_' || c == '-';
 }
 
-/* Whether `name` stands at `at` as a word of its own. */
+/* Whether `name` is at `at` as a whole word. */
 static bool stands_at(const char *text, const char *at, const char *name)
 {
     size_t length = strlen(name);
@@ -41,7 +41,7 @@ static bool stands_at(const char *text, const char *at, const char *name)
            (at == text || !is_word_character(at[-1]));
 }
 
-/* Length of the name of a host or of the user that begins at `at`, 0 for none; what it is replaced by. */
+/* Length of the host or user name that starts at `at`, 0 for none; writes its replacement. */
 static size_t find_name(int n, const char *const *hosts, const char *user, const char *text, const char *at, FILE *out)
 {
     for (int i = 0; i < n; i++)
@@ -56,13 +56,13 @@ static size_t find_name(int n, const char *const *hosts, const char *user, const
     return 0;
 }
 
-/* "GB/s" is no path. */
+/* "GB/s" is not a path. */
 static bool is_rate(const char *word, size_t length)
 {
     return length > 2 && word[0] != '/' && word[0] != '.' && !strncmp(word + length - 2, "/s", 2);
 }
 
-/* Length of the path that begins at `at`, 0 for none. Its last part is written, so that a library or a file is told. */
+/* Length of the path that starts at `at`, 0 for none. Writes its last part, to identify the library or file. */
 static size_t find_path(int n, const char *const *hosts, const char *user, const char *text, const char *at, FILE *out)
 {
     size_t length = strcspn(at, " \t\n\"'(),;:=");
@@ -79,7 +79,7 @@ static size_t find_path(int n, const char *const *hosts, const char *user, const
     return length;
 }
 
-/* Paths first, since a name may be a part of one. */
+/* Looks for paths first, since they may contain names. */
 char *sh_doctor_redact(int n, const char *const *hosts, const char *user, const char *text)
 {
     char *out = NULL;
@@ -99,7 +99,7 @@ char *sh_doctor_redact(int n, const char *const *hosts, const char *user, const 
     return out ? out : sh_strdup("");
 }
 
-/* Stricter than for text: a value is shown whole or not at all, since what a variable holds is not known. */
+/* Stricter than for text: a value is shown whole or not at all, since the contents of a variable are unknown. */
 bool sh_doctor_shown(int n, const char *const *hosts, const char *user, const char *value)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,+-_";
@@ -118,7 +118,7 @@ bool sh_doctor_shown(int n, const char *const *hosts, const char *user, const ch
 
 /* ---- the file ---- */
 
-/* What must not be in the file: hosts of all nodes, and the user. */
+/* Names that must not be in the file: the hosts of all nodes, and the user. */
 struct names {
     int n;
     const char **hosts;
@@ -137,7 +137,8 @@ static struct names names_of(const struct sh_doctor *d)
     return names;
 }
 
-/* What the program says of itself, its configuration and its checks goes through here: it may name files and hosts. */
+/* All output of the program about itself, its configuration and its checks goes through here: it may name files and
+ * hosts. */
 static void put(const struct names *names, FILE *out, const char *text)
 {
     char *safe = sh_doctor_redact(names->n, names->hosts, names->user, text);
@@ -146,7 +147,8 @@ static void put(const struct names *names, FILE *out, const char *text)
     free(safe);
 }
 
-/* The first line of a file that begins so. Files of /proc have no size, so they are read as they come. */
+/* Writes the first line of a file that starts with `begin`. Files of /proc have no size, so they are read line by line.
+ * */
 static void put_line(FILE *out, const char *path, const char *begin)
 {
     FILE *in = fopen(path, "r");
@@ -163,7 +165,7 @@ static void put_line(FILE *out, const char *path, const char *begin)
         fclose(in);
 }
 
-/* Of the node of rank 0. The kernel's own name of the machine is left out. */
+/* Describes the node of rank 0. The kernel's name of the machine is left out. */
 static void put_system(FILE *out)
 {
     struct utsname system;
@@ -179,7 +181,7 @@ static void put_system(FILE *out)
     fprintf(out, "page size %ld, cores online %ld\n", sysconf(_SC_PAGESIZE), sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-/* Names of the files that are mapped for execution, once each. */
+/* Writes the names of the files that are mapped for execution, once each. */
 static void put_libraries(FILE *out)
 {
     char line[4096], before[4096] = "";
@@ -206,7 +208,7 @@ static bool has_prefix(const char *variable)
     return false;
 }
 
-/* That a variable is set tells something even where its value is not shown. */
+/* Variables are listed even if their values are not shown, since it helps to know that they are set. */
 static void put_environment(const struct names *names, FILE *out)
 {
     fputs("\n== environment\n", out);
@@ -219,7 +221,7 @@ static void put_environment(const struct names *names, FILE *out)
     }
 }
 
-/* The description is free text. */
+/* The description is hidden, since it is free text. */
 static sh_rc put_configuration(const struct names *names, const struct sh_config *cfg, FILE *out)
 {
     struct sh_config shown = *cfg;
@@ -234,7 +236,7 @@ static sh_rc put_configuration(const struct names *names, const struct sh_config
     return SH_OK;
 }
 
-/* Flushed before the checks, one of which may hang: then the file says which was the last. */
+/* Flushed before the checks, one of which may hang: the file then shows which was the last. */
 sh_rc sh_doctor_report_begin(const struct sh_doctor *d, const char *path, void (*about)(FILE *out), FILE **out)
 {
     struct names names = names_of(d);
@@ -266,7 +268,7 @@ sh_rc sh_doctor_report_begin(const struct sh_doctor *d, const char *path, void (
     return rc;
 }
 
-/* The names are asked for again at each row: checks may take minutes, and nothing is kept between them. */
+/* Looks the names up again for each row: checks may take minutes, and nothing is kept between them. */
 void sh_doctor_report_row(const struct sh_doctor *d, FILE *out, const char *name, const char *state, const char *text)
 {
     struct names names = names_of(d);

@@ -1,11 +1,12 @@
-/* The folder of scratch files, on every node: a start of training asks the same, after minutes of waiting for the nodes. */
+/* Checks the folder of scratch files on every node. Training does the same at its start, but only after minutes of
+ * waiting for the nodes. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/size.h"
 #include "src/base/str.h"
 #include "src/tier/tier.h"
 
-/* Asked once a node, since its ranks share the room. */
+/* Checked once per node, since its ranks share the room. */
 static sh_rc check_node(const struct sh_doctor *d, int64_t bytes)
 {
     const struct sh_config *c = d->cfg;
@@ -16,7 +17,7 @@ static sh_rc check_node(const struct sh_doctor *d, int64_t bytes)
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "offload.nvme_path: ");
 }
 
-/* Collective. The ranks' plans have the same homes. */
+/* Collective. All ranks' plans have the same homes. */
 sh_rc sh_doctor_scratch(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     struct sh_doctor_need need = {0};

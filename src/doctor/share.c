@@ -1,4 +1,4 @@
-/* What checks have in common: values of all nodes, and which node stands out. */
+/* Shared by the checks: collecting the values of all nodes, and finding the node that stands out. */
 #include "src/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -11,7 +11,7 @@
 
 enum { NAMED = 8 };
 
-/* The state, the class that a bad row ends with, and the text. */
+/* Sets the state, the class that a bad row ends with, and the text. */
 static void set(struct sh_doctor_row *row, enum sh_doctor_state state, sh_rc rc, const char *fmt, va_list args)
 {
     row->state = state;
@@ -47,7 +47,7 @@ bool sh_doctor_leads(const struct sh_doctor *d)
     return d->mesh->node_rank == 0;
 }
 
-/* Lent. */
+/* Returns a lent name. */
 const char *sh_doctor_host(const struct sh_doctor *d, int node)
 {
     return d->place[d->leader[node]].host;
@@ -60,7 +60,7 @@ sh_rc sh_doctor_fill(int n, double *values)
     return SH_OK;
 }
 
-/* Collective. out [n_nodes]; `mine` counts on the first rank of each node only. */
+/* Collective. out [n_nodes]; `mine` counts only on the first rank of each node. */
 sh_rc sh_doctor_of_nodes(const struct sh_doctor *d, double mine, double *out)
 {
     for (int i = 0; i < d->mesh->n_nodes; i++)
@@ -70,18 +70,18 @@ sh_rc sh_doctor_of_nodes(const struct sh_doctor *d, double mine, double *out)
     return sh_doctor_fill(d->mesh->n_nodes, out);
 }
 
-/* Collective. As the other, for values of 64 bits: one rank of a node sets them, zeros elsewhere. */
+/* Collective. The same for 64-bit values: one rank of a node sets them, zeros elsewhere. */
 sh_rc sh_doctor_of_nodes_u64(const struct sh_doctor *d, uint64_t mine, uint64_t *out)
 {
     memset(out, 0, (size_t)d->mesh->n_nodes * sizeof *out);
     if (sh_doctor_leads(d))
         out[d->mesh->node] = mine;
-    /* Not the greatest: MPICH 4.0 takes these for signed numbers there. */
+    /* Not MPI_MAX: MPICH 4.0 treats these as signed numbers there. */
     SH_MPI(MPI_Allreduce(MPI_IN_PLACE, out, d->mesh->n_nodes, MPI_UINT64_T, MPI_BOR, MPI_COMM_WORLD));
     return SH_OK;
 }
 
-/* Collective. The lowest rank that failed speaks, and all ranks get the same row. */
+/* Collective. The lowest rank that failed reports, and all ranks get the same row. */
 sh_rc sh_doctor_any_failed(const struct sh_doctor *d, sh_rc rc, struct sh_doctor_row *row, bool *failed)
 {
     int speaker = rc == SH_OK ? sh_mesh_ranks(&d->mesh->shape) : d->mesh->rank;
@@ -107,13 +107,13 @@ static int count_equal(int n, const uint64_t *value, uint64_t wanted)
     return equal;
 }
 
-/* The value that most nodes have; of equals the one of the lowest node. */
+/* Returns the value that most nodes have; of equally frequent ones, that of the lowest node. */
 static uint64_t most_frequent(int n, const uint64_t *value)
 {
     uint64_t best = value[0];
     int most = count_equal(n, value, best);
 
-    /* A value that more than half have cannot be beaten, so the search ends there. */
+    /* A value that more than half of the nodes have cannot be beaten, so the search ends there. */
     for (int i = 1; i < n && 2 * most <= n; i++) {
         int equal = count_equal(n, value, value[i]);
 
@@ -125,7 +125,7 @@ static uint64_t most_frequent(int n, const uint64_t *value)
     return best;
 }
 
-/* The number of nodes whose value is not `usual`; text names the first NAMED of them. */
+/* Returns the number of nodes whose value is not `usual`; text names the first NAMED of them. */
 int sh_doctor_nodes_but(const struct sh_doctor *d, const uint64_t *value, uint64_t usual, int size, char *text)
 {
     int others = 0, used = 0;
@@ -142,7 +142,7 @@ int sh_doctor_nodes_but(const struct sh_doctor *d, const uint64_t *value, uint64
     return others;
 }
 
-/* Against the value that most nodes have. */
+/* Compares with the value that most nodes have. */
 int sh_doctor_odd_nodes(const struct sh_doctor *d, const uint64_t *value, int size, char *text)
 {
     return sh_doctor_nodes_but(d, value, most_frequent(d->mesh->n_nodes, value), size, text);
@@ -155,7 +155,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Copies, since `value` stays in the order of nodes. */
+/* Sorts a copy, since `value` stays in the order of nodes. */
 static double median(int n, const double *value)
 {
     double *sorted = sh_calloc((size_t)n, sizeof *sorted), middle;
@@ -167,7 +167,8 @@ static double median(int n, const double *value)
     return middle;
 }
 
-/* Half the median is a note, a quarter is bad. With fewer than three there is no telling which one is usual. */
+/* Below half of the median is a note, below a quarter is bad. With fewer than three nobody can tell which one is usual.
+ * */
 struct sh_doctor_slowest sh_doctor_find_slowest(int n, const double *speed)
 {
     struct sh_doctor_slowest s = {.median = median(n, speed)};

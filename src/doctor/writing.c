@@ -1,4 +1,5 @@
-/* How fast the nodes write into the checkpoint folder, all at once: a few MiB each with fsync, for two seconds at most. */
+/* Measures how fast the nodes write into the checkpoint folder, all at once: a few MiB each with fsync, for two seconds
+ * at most. */
 #include "src/doctor/doctor.h"
 
 #include "io/file/file.h"
@@ -13,7 +14,7 @@
 
 enum { PIECE_BYTES = 4 << 20, PIECES = 8, SECONDS = 2 };
 
-/* Stops after two seconds whatever is written; fsync counts, else memory would be measured. */
+/* Stops after two seconds, whatever is written by then; fsync counts, otherwise memory would be measured. */
 static sh_rc write_open_file(int fd, const char *path, const char *piece, double *speed)
 {
     int64_t begin = sh_now_ns(), bytes = 0;
@@ -31,7 +32,7 @@ static sh_rc write_open_file(int fd, const char *path, const char *piece, double
     return SH_OK;
 }
 
-/* Without a name from the start, so that nothing can be left behind. */
+/* The file has no name as soon as it is open, so that nothing can be left behind. */
 static sh_rc write_file(const struct sh_doctor *d, double *speed)
 {
     char *name = sh_strfmt("doctor-writes-%d", d->mesh->node), *path = sh_path_join(d->folder, name);
@@ -70,7 +71,7 @@ sh_rc sh_doctor_writing(const struct sh_doctor *d, struct sh_doctor_row *row)
     for (int i = 0; i < d->mesh->n_nodes; i++)
         sum += speed[i];
     s = sh_doctor_find_slowest(d->mesh->n_nodes, speed);
-    /* Slow storage makes saves slow; training goes on beside them. */
+    /* Slow storage makes saves slow, but training continues during them. */
     if (s.state != SH_DOCTOR_GOOD)
         sh_doctor_note(row, "%s writes %.0f MB/s, the median node %.0f MB/s", sh_doctor_host(d, s.index), s.speed / 1e6,
                        s.median / 1e6);

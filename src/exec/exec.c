@@ -19,7 +19,7 @@ struct sh_exec {
     struct sh_host_moves *host; /* of the host tier; NULL: the program moves nothing there */
     char *extra;                /* pinned memory that sh_exec_host() lends */
     int64_t extra_bytes;
-    void *queue, *copies;          /* queues of the operations, and of copies beside them */
+    void *queue, *copies;          /* queues of the operations, and of copies alongside them */
     void *before_copies, *copied;  /* events */
     struct sh_op_call *calls;      /* [ops] */
     int64_t *tickets;              /* [ops] of collectives and moves under way or done */
@@ -33,7 +33,7 @@ struct sh_exec {
     bool sync; /* wait after each operation */
 };
 
-/* Two queues, so that a snapshot travels to the host beside the operations. Two events order them: copies begin when
+/* Two queues, so that a snapshot travels to the host alongside the operations. Two events order them: copies begin when
  * the state is complete (before_copies), and the update waits until they are done (copied). */
 static void make_queues(struct sh_exec *e)
 {
@@ -46,7 +46,7 @@ static void make_queues(struct sh_exec *e)
         e->host = sh_host_moves_open(e->p, e->device, &e->at, e->queue);
 }
 
-/* Addresses do not change after the tiers are open, so each operation's arguments are resolved here and not in each
+/* Addresses do not change once the tiers are open, so each operation's arguments are resolved here and not in each
  * step. */
 static void make_calls(struct sh_exec *e)
 {
@@ -63,7 +63,8 @@ static void make_calls(struct sh_exec *e)
     }
 }
 
-/* Before the first step, so that it is as fast as the others, and what cannot run is said before anything does. */
+/* Prepare before the first step, so that it is as fast as the others, and an operation that cannot run is reported
+ * before anything runs. */
 static sh_rc prepare_calls(const struct sh_exec *e)
 {
     const struct sh_kernel_table *kernels = e->device->kernels;
@@ -211,7 +212,7 @@ static sh_rc start_move(struct sh_exec *e, int i)
     return SH_OK;
 }
 
-/* For a file the host waits; else a GPU's queue does. */
+/* For a file the host waits; otherwise a GPU's queue does. */
 static sh_rc wait_for_move(struct sh_exec *e, int move)
 {
     int64_t timing = sh_timings_begin(e->spans, SH_TIMING_MOVE);
@@ -226,7 +227,7 @@ static sh_rc wait_for_move(struct sh_exec *e, int move)
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[move]);
 }
 
-/* Two ways to wait. A GPU's queue is made to wait for the collective, and the host goes on; without a queue the host
+/* Two ways to wait. A GPU's queue is made to wait for the collective, and the host continues; without a queue the host
  * waits. Only this time counts as exposed communication. */
 static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
 {
@@ -242,7 +243,7 @@ static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
     return SH_OK;
 }
 
-/* Noted before it starts: when a rank hangs, the report names the operation that it is in. */
+/* Note the operation before it starts: when a rank hangs, the report names the operation that it is in. */
 static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
 {
     const struct sh_op_info *info = sh_op_info(e->p->ops[i].kind);
@@ -257,7 +258,7 @@ static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
     return info->marker ? SH_OK : e->device->run(&e->calls[i], e->labels[i]);
 }
 
-/* What fails on a device shows at some later call, unless it is waited for. */
+/* An operation that fails on a device shows at some later call, unless the host waits for it. */
 static sh_rc run_and_check(struct sh_exec *e, const struct sh_section *s, int i)
 {
     sh_rc rc = run_op(e, s, i);
@@ -267,13 +268,13 @@ static sh_rc run_and_check(struct sh_exec *e, const struct sh_section *s, int i)
     return rc == SH_OK || !e->sync ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[i]);
 }
 
-/* What is carried into the section stays out where nothing is pending. */
+/* Operations of an update that is carried into the section are left out if no update is pending. */
 static bool runs_now(const struct sh_exec *e, const struct sh_section *s, int i)
 {
     return e->pending || !sh_program_carried(s, &e->p->ops[i]);
 }
 
-/* The trace reads its events once a section is over, where it may drain the queue without hiding overlap that it
+/* The trace reads its events once a section is over, when it may drain the queue without hiding overlap that it
  * measures. */
 static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
 {
@@ -287,7 +288,8 @@ static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
     return sh_exec_trace_section(e->trace, s, e->pending, e->tickets);
 }
 
-/* Whether it changes the state: INIT what is derived from it, the first micro-step where an update is carried into it. */
+/* Whether a section changes the state: UPDATE does, INIT changes what is derived from it, and so does the first
+ * micro-step if an update is carried into it. */
 static bool changes_state(const struct sh_exec *e, const struct sh_section *s)
 {
     bool first = s->kind == SH_SECTION_FIRST || s->kind == SH_SECTION_ONLY;
@@ -295,8 +297,9 @@ static bool changes_state(const struct sh_exec *e, const struct sh_section *s)
     return s->kind == SH_SECTION_INIT || s->kind == SH_SECTION_UPDATE || (first && e->pending);
 }
 
-/* Slices that the host has looked at lie where the section will write; and what it fetches must have been written. With an
- * update pending no other section has the parameters that it takes them for. */
+/* Slices that the host has looked at lie where the section will write, so they go to their homes first; and slices that
+ * it fetches must have been written. While an update is pending, no other section would find the parameters that it
+ * expects. */
 static sh_rc make_ready(struct sh_exec *e, const struct sh_section *s)
 {
     sh_rc rc;
@@ -322,7 +325,7 @@ void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s)
         sh_stop(rc);
     timing = sh_timings_begin(e->spans, SH_TIMING_SECTION);
 
-    /* Those overwrite the state that a snapshot may still be read from. All other sections only read it. */
+    /* Such sections overwrite the state that a snapshot may still be read from. All other sections only read it. */
     if (changes_state(e, s))
         e->device->queue_after(e->queue, e->copied);
     rc = run_ops(e, s);
@@ -340,7 +343,7 @@ void sh_exec_run(struct sh_exec *e, enum sh_section_kind kind)
 void sh_exec_update(struct sh_exec *e, bool now)
 {
     if (e->pending)
-        sh_stop(sh_fail(SH_E_BUG, "an update, and the one before it is pending"));
+        sh_stop(sh_fail(SH_E_BUG, "an update while the one before it is pending"));
     e->pending = sh_program_carries(e->p);
     if (now || !e->pending)
         sh_exec_run(e, SH_SECTION_UPDATE);
@@ -372,7 +375,7 @@ struct sh_op_scalars *sh_exec_update_scalars(struct sh_exec *e)
     return &e->update_scalars;
 }
 
-/* No caller can go on with an address that is none. */
+/* No caller can continue with an address that is invalid. */
 void *sh_exec_data(struct sh_exec *e, int tensor)
 {
     const struct sh_tensor *t = &e->p->tensors[tensor < 0 ? 0 : tensor];
@@ -387,7 +390,7 @@ void sh_exec_put(struct sh_exec *e, int tensor, const void *host)
     sh_exec_put_at(e, sh_exec_data(e, tensor), host, sh_tensor_bytes(&e->p->tensors[tensor]));
 }
 
-/* Waits for the queue, so what is returned is the result of every operation before. */
+/* Waits for the queue, so what is returned is the result of all operations before. */
 void sh_exec_get(struct sh_exec *e, int tensor, void *host)
 {
     sh_exec_get_at(e, host, sh_exec_data(e, tensor), sh_tensor_bytes(&e->p->tensors[tensor]));
@@ -418,7 +421,7 @@ void sh_exec_forget_slices(struct sh_exec *e)
     }
 }
 
-/* Whether an address is in the host tier, which the host itself reads and writes once no queue does. */
+/* Whether an address is in the host tier, which the host itself reads and writes once the queue is drained. */
 static bool is_home(const struct sh_exec *e, const void *at)
 {
     int host = e->host ? sh_program_host_tier(e->p) : SH_NONE;
@@ -447,12 +450,12 @@ void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t b
         e->device->get(e->queue, host, device, bytes);
 }
 
-/* Halves are split and joined, blocks packed and unpacked, in pieces that stay in the cache, and are worth a GPU's way to the
- * host. */
+/* Halves are split and joined, and blocks packed and unpacked, in pieces that stay in the cache but are large enough
+ * for a GPU's transfer to the host. */
 enum { PIECE = 32768 };
 _Static_assert(PIECE % SH_NF4_ELEMS == 0, "whole blocks");
 
-/* At most PIECE elements in the form that `like` has, in `memory`, which has 4 bytes for each. */
+/* Room for at most PIECE elements, laid out like `like`, in `memory`, which has 4 bytes for each. */
 static struct sh_floats room_like(struct sh_floats like, void *memory, int64_t n)
 {
     if (like.packed)
@@ -460,8 +463,8 @@ static struct sh_floats room_like(struct sh_floats like, void *memory, int64_t n
     return sh_floats_in(memory, n, true);
 }
 
-/* A float32 in two halves is a bfloat16 and the 16 bits that it leaves (sh_floats_put()). The state of a unit with a
- * remainder lies so, and everybody outside sees floats. */
+/* A float32 in two halves is a bfloat16 and the 16 bits that remain (sh_floats_put()). The state of a unit with a
+ * remainder is stored in this way, and everybody outside sees floats. */
 void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float *host, int64_t n)
 {
     void *memory;
@@ -515,7 +518,7 @@ void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t ke
 }
 
 /* From here to sh_exec_copies_end() copies and sums go to the second queue. It starts when the operations given so far
- * are done; later operations run beside it. */
+ * are done; later operations run alongside it. */
 void sh_exec_copies_begin(struct sh_exec *e)
 {
     e->device->event_mark(e->before_copies, e->queue);
@@ -536,8 +539,8 @@ void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint6
         sh_stop(rc);
 }
 
-/* Pinned memory of at least so many bytes, owned by the executor and valid until a larger request. Asked for while no
- * copy is under way, so the old one can be freed at once. */
+/* Pinned memory of at least that many bytes, owned by the executor and valid until a larger request. Ask for it while
+ * no copy is under way, so that the old one can be freed at once. */
 void *sh_exec_host(struct sh_exec *e, int64_t bytes)
 {
     sh_rc rc = SH_OK;
@@ -569,8 +572,8 @@ void sh_exec_set_step(struct sh_exec *e, int64_t step)
     e->step = step;
 }
 
-/* Only a device that can report at an operation has something to synchronize; on a CPU each operation is done when it
- * returns. */
+/* Only a device that can report errors per operation has something to synchronize; on a CPU each operation is done when
+ * it returns. */
 void sh_exec_set_sync(struct sh_exec *e, bool sync)
 {
     e->sync = sync && e->device->queue_check;
@@ -582,7 +585,7 @@ void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t)
     e->trace = t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->calls, t) : NULL;
 }
 
-/* Time since the last call, of what is over by now; spans still under way count at the next call. */
+/* Time since the last call, in spans that are over by now; spans still under way count at the next call. */
 struct sh_exec_time sh_exec_take_time(struct sh_exec *e)
 {
     struct sh_exec_time time = {0};

@@ -28,8 +28,8 @@ static void find_use(struct sh_exec_trace *t)
         sh_pass_in_use(t->p, &t->p->sections[i], t->in_use + t->p->sections[i].first_op);
 }
 
-/* Two events an operation, made up front, so that tracing adds no allocation to the steps that it measures. NULL in all
- * other functions here means that nothing is traced. */
+/* Two events per operation, made up front, so that tracing adds no allocation to the steps that it measures. If the
+ * trace is NULL in the other functions here, nothing is traced. */
 struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const struct sh_device *device, void *queue,
                                            struct sh_comm *comm, const struct sh_op_call *calls, struct sh_trace *out)
 {
@@ -48,7 +48,7 @@ struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const str
         t->begin[i] = device->event_create(true);
         t->end[i] = device->event_create(true);
     }
-    /* The first traced step starts with an idle queue. Else its first operation would include the work of the step
+    /* The first traced step starts with an idle queue. Otherwise its first operation would include the work of the step
      * before. */
     device->queue_drain(queue);
     find_use(t);
@@ -82,7 +82,8 @@ void sh_exec_trace_end(struct sh_exec_trace *t, int i)
         t->device->event_mark(t->end[i], t->queue);
 }
 
-/* A collective's time is that of the communicator's thread, not of the queue: it starts later than it was issued. */
+/* A collective's time is that of the communicator's thread, not of the queue: a collective starts later than it was
+ * issued. */
 static sh_rc time_collective(struct sh_exec_trace *t, int64_t ticket, struct sh_trace_timed *timed, bool *known)
 {
     const struct sh_op *op = &t->p->ops[timed->op];
@@ -102,7 +103,7 @@ static sh_rc time_collective(struct sh_exec_trace *t, int64_t ticket, struct sh_
     return SH_OK;
 }
 
-/* Cost is computed from the call's shapes, so that a viewer can show achieved rates beside the time. */
+/* Cost is computed from the call's shapes, so that a viewer can show achieved rates next to the time. */
 static void cost_kernel(const struct sh_exec_trace *t, struct sh_trace_timed *timed)
 {
     struct sh_op_cost cost = sh_op_cost(&t->calls[timed->op]);
@@ -111,8 +112,8 @@ static void cost_kernel(const struct sh_exec_trace *t, struct sh_trace_timed *ti
     timed->bytes = cost.bytes;
 }
 
-/* Of a move only its start and the end of its wait are known. They go one after the other, so none begins before the one
- * before it on the same row is over. */
+/* For a move only its start and the end of its wait are known. Moves of a row run one after the other, so none begins
+ * before the previous one is over. */
 static void write_move(struct sh_exec_trace *t, int move, int64_t end)
 {
     const struct sh_op *op = &t->p->ops[move];
@@ -135,8 +136,8 @@ static sh_rc write_op(struct sh_exec_trace *t, const struct sh_section *s, int i
 {
     const struct sh_op *op = &t->p->ops[i];
     const struct sh_op_info *info = sh_op_info(op->kind);
-    /* The end is the begin plus a device-side interval: two absolute readings would each carry an error of the clocks'
-     * match. */
+    /* The end is the beginning plus a device-side interval: two absolute readings would each carry an error of the
+     * clocks' match. */
     int64_t begin = t->device->event_ns(t->begin[i]);
     struct sh_trace_timed timed = {
         .op = i, .begin_ns = begin, .end_ns = begin + t->device->event_span_ns(t->begin[i], t->end[i])};

@@ -1,6 +1,5 @@
-/* Inside of the executor: a trace of every operation, by events around it. What they tell is read at the end of each
- * section, for which the host then waits; without a trace nothing of this is there. Local. NULL: no trace, nothing
- * done. */
+/* Inside the executor: a trace of every operation, by events around it. The events are read at the end of each section,
+ * for which the host then waits; without a trace none of this exists. Local. If the trace is NULL, nothing is done. */
 #ifndef SH_EXEC_EXEC_TRACE_H
 #define SH_EXEC_EXEC_TRACE_H
 
@@ -17,12 +16,12 @@ struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const str
                                            struct sh_comm *comm, const struct sh_op_call *calls, struct sh_trace *out);
 void sh_exec_trace_destroy(struct sh_exec_trace *t);
 
-/* Around operation i of the program. */
+/* Call these around operation i of the program. */
 void sh_exec_trace_begin(struct sh_exec_trace *t, int i);
 void sh_exec_trace_end(struct sh_exec_trace *t, int i);
 
 /* After a section: write its events.
- *   pending  it ran with the update that is carried into it
+ *   pending  the section ran with the update that is carried into it
  *   tickets  [ops] of its collectives */
 sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s, bool pending, const int64_t *tickets);
 

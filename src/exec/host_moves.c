@@ -10,13 +10,13 @@ struct sh_host_moves {
     const struct sh_device *device;
     const struct sh_bases *at;
     void *queue;                 /* of the operations */
-    void *moves[SH_STREAMS_MAX]; /* by stream; NULL: it moves nothing */
+    void *moves[SH_STREAMS_MAX]; /* queue of each stream; NULL: the stream moves nothing */
     void *begin;                 /* event: what the operations had done when a move was started */
     void **done;                 /* [ops] events of moves, else NULL */
     int64_t in_bytes, out_bytes;
 };
 
-/* Homes of hundreds of GB are cleared by all threads, each of which then has its pages near. */
+/* Homes of hundreds of GB are cleared by all threads, so that each thread then has its pages near. */
 enum { CLEARED_BYTES = 4 << 20 };
 
 static void clear(char *at, int64_t bytes)
@@ -35,7 +35,7 @@ static void clear_homes(const struct sh_host_moves *m)
     }
 }
 
-/* Padding is zero, and never written but by updates, which keep it so. */
+/* Padding is zero; only updates write it, and they keep it zero. */
 static void clear_parameters(const struct sh_host_moves *m)
 {
     for (int i = 0; i < m->p->n_units; i++) {
@@ -88,7 +88,7 @@ static char *address(const struct sh_host_moves *m, int tensor)
     return m->at->tier[t->tier] + t->offset_bytes;
 }
 
-/* The operations may still read what a fetch overwrites, or write what an eviction takes. */
+/* The move waits, because the operations may still read what a fetch overwrites, or write what an eviction takes. */
 void sh_host_moves_start(struct sh_host_moves *m, int i)
 {
     const struct sh_op *op = &m->p->ops[i];

@@ -1,4 +1,4 @@
-/* Moves between the arena and the scratch file. Sections move slices at places that the program says. Between
+/* Moves between the arena and the scratch file. Sections move slices at places that the program gives. Between
  * sections, saves and loads read the same slices through slots: the memory that only sections use is free then, and
  * serves as a cache. */
 #include "src/exec/moves.h"
@@ -15,7 +15,7 @@ _Static_assert(SH_FILE_PAGE % SH_TIER_ALIGN == 0, "places of the program are pla
 /* Room for one slice between sections. */
 struct slot {
     char *at;
-    int slice; /* that is there, SH_NONE */
+    int slice; /* that is there, or SH_NONE */
     bool changed;
     int64_t used; /* the turn in which it was lent last */
 };
@@ -28,7 +28,7 @@ struct sh_moves {
     struct slot *slots;
     int n_slots;
     int64_t turn;
-    bool *written;        /* [slices] its extent has its values; else they are zeros */
+    bool *written;        /* [slices] the file holds the slice's values; else they are zeros */
     pthread_mutex_t lent; /* held while a slice is */
 };
 
@@ -38,7 +38,7 @@ static int64_t bytes_of(const struct sh_moves *m, int slice)
     return sh_tensor_bytes(&m->p->tensors[m->p->slices[slice].home]);
 }
 
-/* Equal parts of what sections share, each for the largest slice. */
+/* Cut the memory that sections share into equal slots, each large enough for the largest slice. */
 static void make_slots(struct sh_moves *m)
 {
     int64_t first = sh_tier_align(m->p->persistent_bytes), most = 0;
@@ -111,7 +111,7 @@ void sh_moves_take(struct sh_moves *m, int64_t *in_bytes, int64_t *out_bytes)
 
 /* ---- between sections ---- */
 
-/* The unit and its elements, for a disk that fails knows offsets only. */
+/* Name the unit and its elements in the error, because a failing disk knows only offsets. */
 static sh_rc named(const struct sh_moves *m, int slice, sh_rc rc)
 {
     const struct sh_slice *s = &m->p->slices[slice];
@@ -122,7 +122,7 @@ static sh_rc named(const struct sh_moves *m, int slice, sh_rc rc)
                                 (long long)s->first, (long long)(s->first + s->n - 1));
 }
 
-/* From then on the file is what counts. */
+/* Write a slice; from then on the file is what counts. */
 static sh_rc write_slice(struct sh_moves *m, int slice, const char *from)
 {
     int64_t at = m->p->tensors[m->p->slices[slice].home].offset_bytes;
@@ -132,7 +132,8 @@ static sh_rc write_slice(struct sh_moves *m, int slice, const char *from)
     return SH_OK;
 }
 
-/* The file has no zeros to read: it is as long as the states, and mostly never written. */
+/* A slice that was never written is zeros, which are not read: the file is as long as the states, and mostly never
+ * written. */
 static sh_rc read_slice(struct sh_moves *m, int slice, char *to)
 {
     int64_t at = m->p->tensors[m->p->slices[slice].home].offset_bytes;
@@ -143,7 +144,7 @@ static sh_rc read_slice(struct sh_moves *m, int slice, char *to)
     return SH_OK;
 }
 
-/* Its place is free then. */
+/* Empty a slot: write its slice if it was changed. */
 static sh_rc leave(struct sh_moves *m, struct slot *slot)
 {
     if (slot->slice != SH_NONE && slot->changed)
@@ -153,7 +154,7 @@ static sh_rc leave(struct sh_moves *m, struct slot *slot)
     return SH_OK;
 }
 
-/* Where the slice is, else the one that was not asked for the longest. */
+/* The slot that has the slice, or else the one that was lent longest ago. */
 static struct slot *slot_for(struct sh_moves *m, int slice)
 {
     struct slot *oldest = &m->slots[0];
@@ -167,7 +168,7 @@ static struct slot *slot_for(struct sh_moves *m, int slice)
     return oldest;
 }
 
-/* What the slot has goes to its home first, where it was changed. */
+/* Bring a slice into a slot. The slice that is there goes to its home first, if it was changed. */
 static sh_rc bring(struct sh_moves *m, int slice, struct slot *slot)
 {
     if (slot->slice == slice)
@@ -178,7 +179,7 @@ static sh_rc bring(struct sh_moves *m, int slice, struct slot *slot)
     return SH_OK;
 }
 
-/* The lock is held until it is given back: another slice could push this one out of its slot. */
+/* The lock is held until the slice is given back: another slice could push this one out of its slot. */
 sh_rc sh_moves_lend(struct sh_moves *m, int slice, bool change, char **extent)
 {
     struct slot *slot;
@@ -202,7 +203,7 @@ void sh_moves_give_back(struct sh_moves *m)
     pthread_mutex_unlock(&m->lent);
 }
 
-/* What is in the slots is lost with the next section. */
+/* Write changed slots, because the next section overwrites them. */
 sh_rc sh_moves_settle(struct sh_moves *m)
 {
     for (int i = 0; i < m->n_slots; i++)
@@ -210,7 +211,7 @@ sh_rc sh_moves_settle(struct sh_moves *m)
     return SH_OK;
 }
 
-/* A run begins with states of zeros, and only what was written can be fetched. */
+/* A run begins with states of zeros, but only slices that were written can be fetched. */
 sh_rc sh_moves_fill(struct sh_moves *m)
 {
     for (int i = 0; i < m->p->n_slices; i++)

@@ -9,7 +9,7 @@ struct span {
     enum sh_timing kind;
 };
 
-/* A ring: spans [oldest, newest) are not read yet. Its events are made once. */
+/* A ring: spans [oldest, newest) are not read yet. Its events are created once. */
 struct sh_timings {
     const struct sh_device *device;
     void *queue;
@@ -18,7 +18,8 @@ struct sh_timings {
     double seconds[SH_TIMINGS];
 };
 
-/* Room for the ring is doubled when all are in use, so that no event is created once a run is in its rhythm. */
+/* The ring starts empty; grow() doubles it when all spans are in use, so no event is created once a run is in its
+ * rhythm. */
 struct sh_timings *sh_timings_create(const struct sh_device *device, void *queue)
 {
     struct sh_timings *s = sh_calloc(1, sizeof *s);
@@ -44,7 +45,7 @@ void sh_timings_destroy(struct sh_timings *s)
     free(s);
 }
 
-/* Twice the room; what is in use keeps its number. */
+/* Double the ring; spans in use keep their numbers. */
 static void grow(struct sh_timings *s)
 {
     int64_t capacity = s->capacity ? 2 * s->capacity : 64;
@@ -60,7 +61,7 @@ static void grow(struct sh_timings *s)
     free(old);
 }
 
-/* Add up what is over, in order. */
+/* Add up the spans that are over, in order. */
 static void read_spans(struct sh_timings *s)
 {
     while (s->oldest < s->newest && s->device->event_is_done(at(s, s->oldest)->end)) {

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Between two saves of one run by the load of the file system, as between two steps by the load of the network. */
+/* How much two saves of one run may differ by the load of the file system, and two steps by the load of the network. */
 #define FACTOR 1.5
 
 /* Leaves *end alone when the variable is unset or empty, so that of two calls the later variable wins. */
@@ -25,14 +25,14 @@ sh_rc sh_job_limit_read(double spare, double save_guess, struct sh_job_limit *ou
     double end = 0;
 
     SH_TRY(read_end("SLURM_JOB_END_TIME", &end));
-    /* Read last: a time that the user sets goes before the one that Slurm knows. */
+    /* Read last: a time that the user sets takes precedence over the one that Slurm knows. */
     SH_TRY(read_end("SHERD_END_TIME", &end));
     *out = (struct sh_job_limit){.end = end, .spare = spare, .save = save_guess, .last_save = -1};
     return SH_OK;
 }
 
 /* The longest of the last 129 to 256 steps: two stretches, of which the older one is dropped when the newer one is
- * full. One slow step is thus remembered for a while, but not for the whole run. */
+ * full. So one slow step is remembered for a while, but not for the whole run. */
 void sh_job_limit_step(struct sh_job_limit *l, double seconds)
 {
     if (l->seen == SH_JOB_STEPS_SEEN) {
@@ -44,7 +44,7 @@ void sh_job_limit_step(struct sh_job_limit *l, double seconds)
     l->seen++;
 }
 
-/* With last_save < 0 the first measured save replaces the guess, also when it was faster. */
+/* While last_save is < 0 the first measured save replaces the guess, even if it was faster. */
 void sh_job_limit_save(struct sh_job_limit *l, double seconds)
 {
     l->save = fmax(l->last_save, seconds);

@@ -15,7 +15,7 @@ static uint64_t find_candidate(int n, const uint64_t *hash)
     return candidate;
 }
 
-/* The candidate is only the majority if there is one, so its votes are counted in a second pass. Example: A A B gives
+/* The candidate is the majority only if there is one, so its votes are counted in a second pass. Example: A A B gives
  * one outlier, the third rank; A B has no majority, and both are outliers. */
 int sh_job_outliers(int n, const uint64_t *hash, bool *outlier)
 {

@@ -27,7 +27,7 @@ static double find_median(int n, const double *seconds)
     return median;
 }
 
-/* Of equal times the lowest rank counts, so that the answer does not change from call to call. */
+/* The slowest rank. Among equal times the lowest rank counts, so that the answer does not change from call to call. */
 static int find_most(int n, const double *seconds)
 {
     int most = 0;
@@ -38,9 +38,9 @@ static int find_most(int n, const double *seconds)
     return most;
 }
 
-/* A straggler must stay the same rank, be slow for SH_JOB_SLOW_STEPS steps, and have cost SH_JOB_LOST seconds: a
- * single late step, or steps of microseconds where 1.5 times the median is noise, are not reported. Another slowest
- * rank starts the count anew. */
+/* A straggler must stay the same rank, be slow for SH_JOB_SLOW_STEPS steps, and have cost SH_JOB_LOST seconds: a single
+ * late step, or steps of microseconds where 1.5 times the median is noise, are not reported. If another rank becomes
+ * the slowest, the count starts again. */
 void sh_job_pace_add(struct sh_job_pace *p, int64_t steps, int n, const double *seconds)
 {
     int before = p->slowest;

@@ -1,5 +1,5 @@
-/* What a run leaves for the script that starts it again: how far it came, what it saved, and why it ended. JSON,
- * since scripts in any language read that. */
+/* What a run leaves for the script that starts it again: how far it got, what it saved, and why it ended. JSON, because
+ * scripts in any language read that. */
 #include "src/job/job.h"
 
 #include "src/base/file.h"
@@ -24,7 +24,7 @@ static json_t *number_or_null(double v)
     return v < 0 ? json_null() : json_real(v);
 }
 
-/* A reason may quote the name of a file, in whatever bytes that has. */
+/* A reason may quote the name of a file, which may hold any bytes. */
 static json_t *words(const char *text)
 {
     json_t *s = json_string(text);
@@ -37,7 +37,7 @@ static json_t *whole_or_null(int64_t v)
     return v < 0 ? json_null() : json_integer(v);
 }
 
-/* A number of a process counts where it was given: on a host, and there in one space of numbers. */
+/* A process number is valid only where it was given: on one host, and there in one namespace. */
 static void name_process(struct sh_job_record *r)
 {
     struct stat st;
@@ -49,8 +49,8 @@ static void name_process(struct sh_job_record *r)
     r->pid_space = stat("/proc/self/ns/pid", &st) == 0 ? (int64_t)st.st_ino : 0;
 }
 
-/* Atomic, since the script may read at any time, also while a signal ends the run. A line ends what is in it, for tools that
- * read lines. */
+/* Atomic, since the script may read at any time, also while a signal ends the run. A newline ends the text, for tools
+ * that read lines. */
 sh_rc sh_job_record_write(const char *path, struct sh_job_record *r)
 {
     json_t *o;
@@ -67,7 +67,7 @@ sh_rc sh_job_record_write(const char *path, struct sh_job_record *r)
     text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
     json_decref(o);
     if (!text)
-        return sh_fail(SH_E_MEMORY, "out of memory: no room for what goes into %s", path);
+        return sh_fail(SH_E_MEMORY, "out of memory: no room for the text of %s", path);
     lines = sh_strfmt("%s\n", text);
     free(text);
     rc = sh_write_file_atomic(path, lines, strlen(lines));
@@ -95,8 +95,8 @@ static void take(const json_t *o, struct sh_job_record *r)
     r->pid_space = json_integer_value(json_object_get(o, "pid_space"));
 }
 
-/* A missing or damaged file is no failure: the record is advice for the restart script, and the first start of a run
- * has none. So the error text is cleared, else it would appear in an unrelated message. */
+/* A missing or damaged file is not a failure: the record is advice for the restart script, and the first start of a run
+ * has none. So the error text is cleared, or it would appear in an unrelated message. */
 void sh_job_record_read(const char *path, struct sh_job_record *r, bool *found)
 {
     char *text = NULL;
@@ -110,7 +110,7 @@ void sh_job_record_read(const char *path, struct sh_job_record *r, bool *found)
     sh_error_clear();
 }
 
-/* Signal 0 only asks. A number that was given again names another process: then nobody can tell. */
+/* Signal 0 only asks. A number that was reused names another process: then nobody can tell. */
 bool sh_job_is_gone(const struct sh_job_record *r)
 {
     struct sh_job_record here = {0};

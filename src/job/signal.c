@@ -1,6 +1,6 @@
-/* A handler runs on the stack of the thread that gets the signal, and not every thread can bear that: oneDNN's
+/* A handler runs on the stack of the thread that gets the signal, and not every thread tolerates that: oneDNN's
  * dnnl_sgemm (2.6, AVX-512) keeps data below the stack pointer, where the handler's frame overwrites it; the product,
- * and memory that it points to, are damaged in silence. So the threads that compute have these signals blocked, and one
+ * and memory that it points to, are silently damaged. So the threads that compute have these signals blocked, and one
  * that only sleeps gets them. */
 #include "src/job/job.h"
 
@@ -19,15 +19,15 @@ static const struct {
     [SH_JOB_TERM] = {SIGTERM, "SIGTERM"},
     [SH_JOB_INT] = {SIGINT, "SIGINT"},
 };
-static atomic_int heard[SH_JOB_SIGNALS]; /* free of locks, so a handler may write them */
+static atomic_int heard[SH_JOB_SIGNALS]; /* lock-free, so a handler may write them */
 
 static struct {
     sigset_t mask;
     struct sigaction action[SH_JOB_SIGNALS];
 } given;
 
-/* Only what is safe in a handler: flags, signal() and raise(). The raised one comes when the handler returns. It runs
- * on the listener, or on a thread that a library had before. */
+/* Does only what is safe in a handler: flags, signal() and raise(). The raised signal arrives when the handler returns.
+ * The handler runs on the listener, or on a thread that a library started earlier. */
 static void note(int number)
 {
     if (number == SIGINT && sh_job_heard(SH_JOB_INT)) {
@@ -55,7 +55,7 @@ static void *sleep_for_ever(void *number_set)
     return NULL;
 }
 
-/* Born with every signal blocked, so that it gets no others. */
+/* The listener starts with every signal blocked and unblocks only ours, so it gets no others. */
 static sh_rc start_listener(sigset_t *ours)
 {
     sigset_t all, before;
@@ -71,8 +71,8 @@ static sh_rc start_listener(sigset_t *ours)
     return SH_OK;
 }
 
-/* In a forked process, where no thread listens: MPI starts a daemon for a process without a launcher, and one that
- * inherits the mask could not be asked to end. */
+/* Give the signals back in a forked process, where no thread listens: MPI starts a daemon for a process without a
+ * launcher, and a daemon that inherits the mask could not be asked to end. */
 static void give_back(void)
 {
     for (int i = 0; i < SH_JOB_SIGNALS; i++)
@@ -80,7 +80,7 @@ static void give_back(void)
     pthread_sigmask(SIG_SETMASK, &given.mask, NULL);
 }
 
-/* Must run before anything is changed: what it stores is what forked processes get back. */
+/* Must run before anything is changed: forked processes get back what it stores. */
 static sh_rc remember(void)
 {
     for (int i = 0; i < SH_JOB_SIGNALS; i++)

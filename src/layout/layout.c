@@ -15,9 +15,9 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* A unit of 1,000 elements over 4 ranks: 250 each, rounded up to 256. So rank 0 owns [0, 256), rank 1 [256, 512), rank 2
- * [512, 768) and rank 3 [768, 1000), with 24 elements of padding in its chunk. Over 32 ranks a chunk is 64: ranks 0 to 14
- * own 64 elements, rank 15 owns the last 40, and the others nothing. */
+/* A unit of 1,000 elements over 4 ranks: 250 each, rounded up to 256. So rank 0 owns [0, 256), rank 1 [256, 512), rank
+ * 2 [512, 768) and rank 3 [768, 1000), with 24 elements of padding in its chunk. Over 32 ranks a chunk is 64: ranks 0
+ * to 14 own 64 elements, rank 15 owns the last 40, and the others nothing. */
 int64_t sh_layout_chunk(int64_t elems, int size)
 {
     return round_up((elems + size - 1) / size, SH_LAYOUT_ALIGN);

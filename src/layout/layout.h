@@ -1,9 +1,9 @@
-/* Who holds which elements. Pure arithmetic, local, no state: the one place behind sharding and checkpoints.
+/* Which rank holds which elements. Pure arithmetic, local, no state: the single source behind sharding and checkpoints.
  *
  * A unit is the flat run of the parameters that are gathered together, laid end to end without gaps. It is cut over
- * `size` ranks in equal chunks of whole SH_LAYOUT_ALIGN elements; the last owners may own less than a chunk, or
- * nothing. What lies between a rank's last owned element and the end of its chunk is padding: it is never updated,
- * never saved, and never counts in a norm. */
+ * `size` ranks in equal chunks of whole SH_LAYOUT_ALIGN elements; the last ranks may own less than a chunk, or nothing.
+ * The elements between a rank's last owned element and the end of its chunk are padding: never updated, never saved,
+ * never counted in a norm. */
 #ifndef SH_LAYOUT_LAYOUT_H
 #define SH_LAYOUT_LAYOUT_H
 
@@ -21,11 +21,11 @@ int64_t sh_layout_chunk(int64_t elems, int size);
 /* The elements of the unit that rank `index` of `size` owns, as a range of the unit. */
 struct sh_range sh_layout_owned(int64_t elems, int size, int index);
 
-/* Common part; empty ranges have begin == end == the larger begin. */
+/* The common part of two ranges; if it is empty, begin == end == the larger begin. */
 struct sh_range sh_layout_intersect(struct sh_range a, struct sh_range b);
 
-/* Part `index` of `parts` of a range, for replicas that share the writing of what they all hold; parts are aligned to
- * SH_LAYOUT_ALIGN from range.begin. */
+/* Part `index` of `parts` of a range, for replicas that share the work of writing what they all hold; parts are aligned
+ * to SH_LAYOUT_ALIGN from range.begin. */
 struct sh_range sh_layout_split(struct sh_range range, int parts, int index);
 
 #endif

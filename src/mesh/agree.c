@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 
-/* A failed agreement cannot be agreed on: this rank takes the job down. */
+/* A failed agreement cannot be agreed on, so this rank takes the job down. */
 static void stop_when_failed(sh_rc rc)
 {
     if (rc != SH_OK)
@@ -31,8 +31,8 @@ sh_rc sh_agree(sh_rc rc)
 {
     enum { CLASS_RANGE = 256 };
     int rank, world;
-    /* The least value is the lowest failing rank's; its class rides along. Of a failure that was agreed on before, one rank
-     * has the text, and goes before those that have none. */
+    /* The least value is the lowest failing rank's; its class travels with it. After a failure that was already agreed
+     * on, only one rank has the text, and it takes precedence over those that have none. */
     long long vote[2] = {LLONG_MAX, rc != SH_OK};
     sh_mesh_world(&rank, &world);
     if (rc != SH_OK)
@@ -53,7 +53,7 @@ int sh_mesh_report(sh_rc rc)
 {
     if (sh_error_locate(rc) == SH_OK)
         return 0;
-    fflush(stdout); /* the error comes last, also where both streams go into one file */
+    fflush(stdout); /* the error comes last, even if both streams go into one file */
     if (sh_error_text()[0] != '\0')
         sh_log_end(sh_error_text());
     /* A launcher ends the job at the first rank that leaves with a status; the line must be out by then. */
@@ -63,7 +63,7 @@ int sh_mesh_report(sh_rc rc)
 
 sh_rc sh_mesh_bcast(void *data, long bytes, int root)
 {
-    enum { PIECE_BYTES = 1 << 30 }; /* counts of MPI are int */
+    enum { PIECE_BYTES = 1 << 30 }; /* counts in MPI are int */
     sh_mesh_own_mpi();
     for (long done = 0; done < bytes; done += PIECE_BYTES) {
         long left = bytes - done;
@@ -100,7 +100,8 @@ sh_rc sh_mesh_gather(const void *mine, int bytes, void *all)
 
 bool sh_mesh_same(unsigned long long hash)
 {
-    /* Equal when least and greatest are: the greatest is the complement of the complements' least. */
+    /* All values are equal if the least and the greatest are: the greatest is the complement of the least
+     * complement. */
     unsigned long long ends[2] = {hash, ~hash};
     stop_when_failed(reduce_world(ends, 2, MPI_UNSIGNED_LONG_LONG, MPI_MIN));
     return ends[0] == ~ends[1];
@@ -113,7 +114,7 @@ static sh_rc barrier(void)
     return SH_OK;
 }
 
-/* Without a time limit: it stands where all ranks come soon or the job ends. */
+/* Without a time limit: called only where all ranks arrive soon or the job ends. */
 void sh_mesh_barrier(void)
 {
     stop_when_failed(barrier());

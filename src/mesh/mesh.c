@@ -1,5 +1,5 @@
-/* Ranks, nodes and groups of a job. Each group of ranks has one communicator, made when it is first asked for and
- * kept to the end. */
+/* Ranks, nodes and groups of a job. Each group of ranks has one communicator, made when it is first asked for and kept
+ * until the end. */
 #include "src/mesh/mesh.h"
 
 #include "src/base/mem.h"
@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 struct nodes {
-    int rank, size, smallest; /* place on this node, ranks on it, ranks on the smallest node */
-    int index, count;         /* which node, of how many; in the order of their lowest ranks */
+    int rank, size, smallest; /* place on this node, ranks on this node, ranks on the smallest node */
+    int index, count;         /* which node, of how many; ordered by their lowest ranks */
 };
 
-/* sizes [world]: of the node that a rank is the first of, else 0. */
+/* sizes [world]: the size of the node whose first rank this is, else 0. */
 static void number_nodes(const int *sizes, int world, int first, struct nodes *n)
 {
     n->smallest = n->size;
@@ -27,7 +27,8 @@ static void number_nodes(const int *sizes, int world, int first, struct nodes *n
 }
 
 /* Collective over the job. Nodes are numbered by their first ranks, so all ranks agree on the order without a table of
- * host names. An int of each rank, and not a prefix sum: some libraries make that from n (n - 1) / 2 messages. */
+ * host names. Gathers an int of each rank instead of a prefix sum: some libraries make that from n (n - 1) / 2
+ * messages. */
 static sh_rc find_nodes_in(MPI_Comm node, struct nodes *out)
 {
     struct nodes n = {0};
@@ -35,7 +36,7 @@ static sh_rc find_nodes_in(MPI_Comm node, struct nodes *out)
     sh_mesh_world(&rank, &world);
     SH_MPI(MPI_Comm_rank(node, &n.rank));
     SH_MPI(MPI_Comm_size(node, &n.size));
-    first = rank; /* of the node's ranks the first */
+    first = rank; /* the node's first rank */
     SH_MPI(MPI_Bcast(&first, 1, MPI_INT, 0, node));
     int mine = n.rank == 0 ? n.size : 0, *sizes = sh_calloc((size_t)world, sizeof *sizes);
     int mpi_rc = MPI_Allgather(&mine, 1, MPI_INT, sizes, 1, MPI_INT, MPI_COMM_WORLD);
@@ -57,7 +58,7 @@ static sh_rc find_nodes(struct nodes *out)
     return rc;
 }
 
-/* Without a mesh: what is asked before one can be made, as the number of ranks that share a node. */
+/* Works without a mesh: what must be known before one can be made, such as the number of ranks that share a node. */
 sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest)
 {
     struct nodes n;
@@ -68,7 +69,7 @@ sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest)
     return SH_OK;
 }
 
-/* all [size] of the node. The error of MPI is looked at after the memory is freed. */
+/* all [size] of the node. MPI's error is checked after the memory is freed. */
 static sh_rc count_alike(MPI_Comm node, unsigned long long value, int *alike)
 {
     int size;
@@ -83,7 +84,7 @@ static sh_rc count_alike(MPI_Comm node, unsigned long long value, int *alike)
     return SH_OK;
 }
 
-/* The node's communicator is for this question only, so that nothing is left open before the mesh is there. */
+/* The node's communicator serves this question only, so that nothing is left open before there is a mesh. */
 sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike)
 {
     MPI_Comm node;
@@ -94,7 +95,7 @@ sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike)
     return rc;
 }
 
-/* The words are sets of cores: their union is what the ranks of the node have together. */
+/* The words are sets of cores: their union is the cores that the ranks of the node have together. */
 sh_rc sh_mesh_or_on_node(uint64_t *words, int n)
 {
     MPI_Comm node;
@@ -106,7 +107,7 @@ sh_rc sh_mesh_or_on_node(uint64_t *words, int n)
     return SH_OK;
 }
 
-/* The tag is the group's mask, so that creations of different groups are not taken for each other. */
+/* The tag is the group's mask, so that creations of different groups are not confused. */
 static sh_rc comm_of_group(MPI_Group world, const int *ranks, int n, int tag, MPI_Comm *out)
 {
     MPI_Group group;
@@ -118,7 +119,7 @@ static sh_rc comm_of_group(MPI_Group world, const int *ranks, int n, int tag, MP
     return SH_OK;
 }
 
-/* Members in the order of the group, which is that of their ranks in it. */
+/* Members in the order of the group, which is the order of their ranks in it. */
 static sh_rc create(const struct sh_mesh *mesh, sh_group group, MPI_Comm *out)
 {
     int n = sh_group_size(&mesh->shape, group);
@@ -135,7 +136,7 @@ static sh_rc create(const struct sh_mesh *mesh, sh_group group, MPI_Comm *out)
     return rc;
 }
 
-/* A job has a handful of groups, so they are looked for one by one. */
+/* A job has a handful of groups, so a linear search is enough. */
 MPI_Comm sh_mesh_comm(const struct sh_mesh *mesh, sh_group group)
 {
     for (int i = 0; i < mesh->n_groups; i++)
@@ -167,12 +168,11 @@ static sh_rc check_within_nodes(struct sh_mesh *mesh)
         return SH_OK;
     return sh_fail(SH_E_USAGE,
                    "mesh.shard=node, but this shard group has ranks on nodes %d and %d; place ranks in blocks (srun -m "
-                   "block, mpirun --map-by core) with as many on each node",
+                   "block, mpirun --map-by core), the same number on each node",
                    ends[0], -ends[1]);
 }
 
-/* Agreement follows each step that may fail on one rank alone: a rank that left early would hang the
- * next collective. */
+/* Agreement follows each step that may fail on a single rank: a rank that left early would hang the next collective. */
 static sh_rc fill(struct sh_mesh *mesh, const struct sh_mesh_request *req)
 {
     struct nodes n;
@@ -192,7 +192,7 @@ static sh_rc fill(struct sh_mesh *mesh, const struct sh_mesh_request *req)
     return req->shard == SH_MESH_NODE ? sh_agree(check_within_nodes(mesh)) : SH_OK;
 }
 
-/* A mesh that was filled in part is destroyed here: the caller has nothing to close after a failure. */
+/* A partly filled mesh is destroyed here: the caller has nothing to close after a failure. */
 sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out)
 {
     struct sh_mesh *mesh = sh_calloc(1, sizeof *mesh);

@@ -1,16 +1,16 @@
-/* The mesh over MPI: this job's ranks as named axes, a communicator for each group of them that is asked for, and
- * agreement among all ranks.
- * Order: sh_mesh_start (once, before anything else of MPI), sh_mesh_create, sh_mesh_open, ..., sh_mesh_destroy,
+/* The mesh over MPI: this job's ranks as named axes, a communicator for each requested group of them, and agreement
+ * among all ranks.
+ * Order: sh_mesh_start (once, before any other MPI call), sh_mesh_create, sh_mesh_open, ..., sh_mesh_destroy,
  * sh_mesh_stop.
  *
- * One thread at a time calls MPI. Once collectives have been started (src/comm) that is the progress thread; every
+ * One thread at a time calls MPI. Once collectives have been started (src/comm), that is the progress thread; every
  * function here first takes MPI back for the caller, which waits until all started collectives are complete. Code that
- * calls MPI or MPI-IO itself calls sh_mesh_own_mpi() before; MPI is then its own until the next sh_comm_start().
+ * calls MPI or MPI-IO itself calls sh_mesh_own_mpi() first, and then owns MPI until the next sh_comm_start().
  *
  * Exit status: after an agreed error all ranks leave through sh_mesh_stop() with the same status (the class), which
- * mpirun and srun hand on. Open MPI's mpirun adds lines of its own to any status but 0; `mpirun -q` keeps them back.
- * A job stopped by sh_stop() ends with the class as well, through MPI_Abort; one whose rank is killed by a signal ends
- * with what the launcher makes of the signal. */
+ * mpirun and srun pass on. Open MPI's mpirun adds its own lines to any status but 0; `mpirun -q` suppresses them. A job
+ * stopped by sh_stop() also ends with the class, through MPI_Abort. If a rank is killed by a signal, the launcher turns
+ * the signal into the job's status. */
 #ifndef SH_MESH_MESH_H
 #define SH_MESH_MESH_H
 
@@ -20,12 +20,13 @@
 #include <mpi.h>
 #include <stdbool.h>
 
-/* Have sh_mesh_start() call this before it starts MPI: for a library that must come first. One place asks for it. */
+/* Have sh_mesh_start() call this before it starts MPI: for a library that must come first. There is room for one such
+ * call. */
 void sh_mesh_before_start(sh_rc (*call)(void));
 
-/* Start MPI (serialized threads) with what Sherd needs in its environment, and make sh_stop() take the whole job down.
- * A job whose launcher and MPI do not match (N singletons instead of N ranks) is refused with the cure. sh_mesh_stop()
- * follows in any case. Collective over the job. */
+/* Start MPI (serialized threads) with the environment that Sherd needs, and make sh_stop() take the whole job down. A
+ * job whose launcher and MPI do not match (N singletons instead of N ranks) is refused with the cure. Call
+ * sh_mesh_stop() afterwards even if this fails. Collective over the job. */
 sh_rc sh_mesh_start(int *argc, char ***argv);
 void sh_mesh_stop(void); /* MPI_Finalize; collective */
 
@@ -33,19 +34,19 @@ void sh_mesh_stop(void); /* MPI_Finalize; collective */
 bool sh_mesh_threads_may_call(void);
 
 /* SH_E_USAGE when a launcher's variables (SLURM_STEP_NUM_TASKS, PMI_SIZE, ...) say that more ranks were started than
- * the one that MPI sees. The first of them alone keeps the text, so that a job says it once. Part of sh_mesh_start;
- * local. */
+ * the one that MPI sees. Only the first of these ranks keeps the text, so that a job says it once. Part of
+ * sh_mesh_start; local. */
 sh_rc sh_mesh_launch_check(int world);
 
-/* The border to MPI: a code other than MPI_SUCCESS becomes SH_E_COMM with the call and MPI's own words. Local.
+/* The border to MPI: any code except MPI_SUCCESS becomes SH_E_COMM with the call and MPI's own message. Local.
  *   SH_MPI(MPI_Bcast(...)); */
 #define SH_MPI(call) SH_TRY(sh_mesh_mpi_check(__FILE__, __LINE__, #call, (call)))
 sh_rc sh_mesh_mpi_check(const char *file, int line, const char *call, int mpi_rc);
 
-/* Make the calling thread the only caller of MPI (see above). Nothing to do when it is already. Local. */
+/* Make the calling thread the only caller of MPI (see above). No effect if it already is. Local. */
 void sh_mesh_own_mpi(void);
 
-/* For src/comm: how MPI is taken back; NULL when there is nobody to take it from. */
+/* For src/comm: the function that takes MPI back; NULL when there is nobody to take it from. */
 void sh_mesh_own_mpi_hook(void (*take)(void *arg), void *arg);
 
 /* clang-format off */
@@ -53,7 +54,7 @@ struct sh_mesh {
     struct sh_mesh_shape shape;
     int rank, world;
     int node, n_nodes;            /* this rank's node; nodes in the job */
-    int node_rank, node_size;     /* place and number of ranks on this node, as MPI found it */
+    int node_rank, node_size;     /* this rank's place on its node, and the ranks there, as MPI found them */
     char host[64];
     struct sh_mesh_group {
         sh_group axes;
@@ -66,16 +67,19 @@ struct sh_mesh {
 /* This rank and the number of ranks of the job. Local. */
 void sh_mesh_world(int *rank, int *world);
 
-/* Ranks on this node / smallest node, before the mesh is known (threads, memory limits). Collective. */
+/* Number of ranks on this node and on the smallest node, before the mesh is known (threads, memory limits).
+ * Collective. */
 sh_rc sh_mesh_nodes(int *node_rank, int *node_size, int *smallest);
 
-/* How many ranks on this node, this one included, gave the same value (the cores they may run on, say). Collective. */
+/* How many ranks on this node, this one included, gave the same value (for instance the cores they may run on).
+ * Collective. */
 sh_rc sh_mesh_alike_on_node(unsigned long long value, int *alike);
 
-/* words[n] become the bitwise or of those that the ranks of this node gave. Collective. */
+/* Replace words[n] by the bitwise or of the words that the ranks of this node gave. Collective. */
 sh_rc sh_mesh_or_on_node(uint64_t *words, int n);
 
-/* Collective over the job. req->ranks_per_node 0: nodes as MPI finds them. Errors: as sh_mesh_shape_make; agreed. */
+/* Create the mesh. Collective over the job. req->ranks_per_node 0: nodes as MPI finds them. Errors: those of
+ * sh_mesh_shape_make; agreed. */
 sh_rc sh_mesh_create(const struct sh_mesh_request *req, struct sh_mesh **out);
 void sh_mesh_destroy(struct sh_mesh *mesh); /* collective */
 
@@ -86,37 +90,38 @@ sh_rc sh_mesh_open(struct sh_mesh *mesh, sh_group group);
 MPI_Comm sh_mesh_comm(const struct sh_mesh *mesh, sh_group group);
 
 /* All ranks learn the class of the lowest failing rank, SH_OK when none failed. Only that rank keeps its text (with
- * "rank N: " in front when the job has more than one rank); the others' text is cleared. An agreed failure may be agreed on
- * again. Collective over the job. */
+ * "rank N: " in front when the job has more than one rank); the others' text is cleared. An agreed failure may be
+ * agreed on again. Collective over the job. */
 sh_rc sh_agree(sh_rc rc);
 
 /* Print the agreed error once for the job (by the rank that has the text) and return the exit status. Collective. */
 int sh_mesh_report(sh_rc rc);
 
 /* How long the functions from here on wait for other ranks before they name the missing ones and stop the job with
- * SH_E_COMM; 0 (at the start): for ever. Set around what must not take long: a training step, not a save. Local. */
+ * SH_E_COMM; 0 (the default): for ever. Set it around work that must not take long: a training step, not a save.
+ * Local. */
 void sh_mesh_timeout(double seconds);
 
-/* Let those functions wait inside of MPI while no limit is set: for a library in which each look at a request is dear. Not
- * at the start: ranks look and sleep in between, and leave their cores to others. Local. */
+/* Let those functions wait inside MPI while no limit is set: for a library in which each test of a request is
+ * expensive. Off by default: ranks test and sleep in between, and leave their cores to others. Local. */
 void sh_mesh_wait_in_mpi(bool yes);
-bool sh_mesh_waits_in_mpi(void); /* now */
+bool sh_mesh_waits_in_mpi(void); /* now: asked for, and no limit is set */
 
-/* Wait for a request of a collective over all ranks, as patiently as that. */
+/* Wait for a request of a collective over all ranks, under the same limit. */
 sh_rc sh_mesh_wait(MPI_Request *request);
 
-/* Small host-side helpers, collective over the job, outside of program runs. The ones without a return value stop the
- * job when MPI fails, since peers wait in the same call. */
+/* Small host-side helpers, collective over the job, outside of program runs. The functions without a return value stop
+ * the job when MPI fails, since peers wait in the same call. */
 sh_rc sh_mesh_bcast(void *data, long bytes, int root);
 sh_rc sh_mesh_max(double *values, int n);
 sh_rc sh_mesh_sum_i64(long long *values, int n);
-/* Each rank's `bytes` one after the other: all [world][bytes] on rank 0, unused elsewhere. A tree, so that rank 0 meets
- * O(log world) messages. */
+/* Gather each rank's `bytes`, one after the other: all [world][bytes] on rank 0, unused elsewhere. A tree, so that rank
+ * 0 handles O(log world) messages. */
 sh_rc sh_mesh_gather(const void *mine, int bytes, void *all);
 bool sh_mesh_same(unsigned long long hash); /* true on all ranks when all gave the same value */
 void sh_mesh_barrier(void);
 
-/* Self-test of every open group with known values: gradient = function of the rank; milliseconds. Collective.
+/* Test every open group with known values: gradient = function of the rank. Takes milliseconds. Collective.
  * Errors: SH_E_COMM naming group, expected and found. */
 sh_rc sh_mesh_self_test(const struct sh_mesh *mesh);
 

@@ -1,5 +1,5 @@
-/* Memory that the ranks of a node see together: a file without a name, made by the first of them and opened by the
- * others through /proc. Nothing of it outlives the processes, however they end, and no limit of /dev/shm applies. */
+/* Memory shared by the ranks of a node: a file without a name, made by the first of them and opened by the others
+ * through /proc. Nothing of it outlives the processes, however they end, and no limit of /dev/shm applies. */
 #include "src/mesh/segment.h"
 
 #include "src/base/rng.h"
@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* What the first rank tells the others. The mark tells its file from one of another process with the same number, in
- * another container of the node. */
+/* What the first rank sends to the others. The mark distinguishes its file from that of another process with the same
+ * number, in another container of the node. */
 struct ticket {
     int64_t pid, fd;
     uint64_t mark;
@@ -30,8 +30,8 @@ static sh_rc refuse(const char *what)
                    strerror(why));
 }
 
-/* Only the first rank of the node. Its descriptor stays open until the others have opened the file: that keeps it
- * alive. */
+/* Called only by the first rank of the node. Its descriptor stays open until the others have opened the file, which
+ * keeps the file alive. */
 static sh_rc make(int64_t bytes, struct ticket *t)
 {
     int fd = memfd_create("sherd", MFD_CLOEXEC);
@@ -48,8 +48,8 @@ static sh_rc make(int64_t bytes, struct ticket *t)
     return rc;
 }
 
-/* The mark decides whether the file is the right one: in containers with process numbers of their own the same path may
- * name a file of somebody else. */
+/* The mark decides whether the file is the right one: in containers with their own process numbers, the same path may
+ * name somebody else's file. */
 static sh_rc attach(const struct ticket *t, int *fd)
 {
     char path[64];
@@ -90,7 +90,7 @@ sh_rc sh_segment_share(MPI_Comm node, int64_t bytes, int *fd)
     return rc;
 }
 
-/* Pages are zero but for the mark. */
+/* Pages are zero except for the mark. */
 static sh_rc erase_mark(MPI_Comm node, int fd)
 {
     uint64_t zero = 0;
@@ -99,8 +99,8 @@ static sh_rc erase_mark(MPI_Comm node, int fd)
     return pwrite(fd, &zero, sizeof zero, 0) == (ssize_t)sizeof zero ? SH_OK : refuse("pwrite");
 }
 
-/* Collective over the job. Blocks of `ranks` neighbouring ranks share a segment; the caller has made sure that those
- * are on one node. */
+/* Collective over the job. Blocks of `ranks` neighbouring ranks share a segment; the caller has made sure that each
+ * block is on one node. */
 sh_rc sh_segment_create(const struct sh_mesh *mesh, int ranks, int64_t bytes, int *fd)
 {
     MPI_Comm node = MPI_COMM_NULL;

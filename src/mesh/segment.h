@@ -1,4 +1,4 @@
-/* Memory that neighbouring ranks of one node see together. */
+/* Memory shared by neighbouring ranks of one node. */
 #ifndef SH_MESH_SEGMENT_H
 #define SH_MESH_SEGMENT_H
 
@@ -6,14 +6,14 @@
 
 #include <stdint.h>
 
-/* A file in memory of `bytes` zeroed bytes for each `ranks` neighbours of the job, who are on one node; to be mapped
- * and closed by the caller. Pages are there when they are first touched. Collective over the job, agreed. Errors:
- * SH_E_COMM: ranks that are on one node do not see each other's files (containers of their own). */
+/* Create an in-memory file of `bytes` zeroed bytes for every `ranks` neighbours of the job, which are on one node; the
+ * caller maps and closes it. Pages are allocated when first touched. Collective over the job, agreed.
+ * Errors: SH_E_COMM: ranks that are on one node do not see each other's files (each in its own container). */
 sh_rc sh_segment_create(const struct sh_mesh *mesh, int ranks, int64_t bytes, int *fd);
 
-/* One for the ranks of `node`, a communicator of ranks that are on one node; its first 8 bytes hold a mark, the others
- * are zero. Collective over node; not agreed: it may fail on some of them. *fd -1 with SH_OK: the first rank failed,
- * and says why. Errors: as above. */
+/* Create such a file for the ranks of `node`, a communicator of ranks on one node; its first 8 bytes hold a mark, the
+ * others are zero. Collective over node; not agreed: it may fail on some of them. *fd -1 with SH_OK: the first rank
+ * failed, and says why. Errors: as above. */
 sh_rc sh_segment_share(MPI_Comm node, int64_t bytes, int *fd);
 
 #endif

@@ -1,5 +1,5 @@
-/* Each rank feeds numbers made of its world rank, and each group must give back what arithmetic says: one that
- * quietly has the wrong members (replicas that never meet, shards in another order) cannot pass. */
+/* Each rank contributes numbers derived from its world rank, and each group must return what arithmetic says: a group
+ * that quietly has the wrong members (replicas that never meet, shards in another order) cannot pass. */
 #include "src/mesh/mesh.h"
 
 #include "src/base/mem.h"
@@ -20,8 +20,8 @@ static sh_rc check_members(const struct sh_mesh *mesh, const struct sh_mesh_grou
     return SH_OK;
 }
 
-/* A sum over ranks + 1, so that rank 0 counts as well; members that are right but meet in another communicator show
- * here. */
+/* A sum over ranks + 1, so that rank 0 counts as well; this exposes the right members meeting in the wrong
+ * communicator. */
 static sh_rc check_sum(const struct sh_mesh *mesh, const struct sh_mesh_group *g)
 {
     char name[SH_GROUP_NAME];
@@ -37,7 +37,7 @@ static sh_rc check_sum(const struct sh_mesh *mesh, const struct sh_mesh_group *g
 
 static sh_rc check_groups(const struct sh_mesh *mesh, int *found)
 {
-    /* All groups are gone through even after a failure: peers of another group wait. */
+    /* All groups are tested even after a failure: peers of another group wait. */
     sh_rc rc = SH_OK;
     for (int i = 0; i < mesh->n_groups; i++) {
         sh_rc members = check_members(mesh, &mesh->groups[i], found);

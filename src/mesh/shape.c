@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* The largest shard size that divides the job and is not above the one wished for: always a mesh that works. */
+/* The largest shard size that divides the job and does not exceed the one asked for: such a mesh always works. */
 static int nearest_divisor(int world, int wanted)
 {
     int d = wanted < world ? wanted : world;
@@ -24,7 +24,7 @@ static sh_rc does_not_divide(const char *key, int value, int world)
                    key, value, world, key, fits, value);
 }
 
-/* What is wrong whatever the number of ranks; the rest depends on the choice of the shard size. */
+/* Errors that do not depend on the number of ranks; other checks need the chosen shard size. */
 static sh_rc check_numbers(const struct sh_mesh_request *req, int world, int rank)
 {
     SH_REQUIRE(world >= 1 && rank >= 0 && rank < world);
@@ -40,7 +40,7 @@ static sh_rc check_numbers(const struct sh_mesh_request *req, int world, int ran
     return SH_OK;
 }
 
-/* `all` means: all ranks that replication leaves. */
+/* `all` means all ranks that replication leaves. */
 static sh_rc choose_shard(const struct sh_mesh_request *req, int world, int *shard)
 {
     if (req->shard == SH_MESH_ALL) {
@@ -80,7 +80,7 @@ static struct sh_mesh_shape make_axes(int inner, int outer, int replicate, int r
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out)
 {
     SH_TRY(check_numbers(req, world, rank));
-    /* Both given: their product is the better message than a remainder. */
+    /* Both are given: a message about their product is better than one about a remainder. */
     if (req->shard >= 1 && req->replicate >= 1 && (long)req->shard * req->replicate != world) {
         int fits = nearest_divisor(world, req->shard);
         return sh_fail(
@@ -139,7 +139,7 @@ static int place_on(const struct sh_mesh_shape *shape, int i)
  * group's communicator, and the index of this rank's chunk. */
 int sh_group_index(const struct sh_mesh_shape *shape, sh_group group)
 {
-    int index = 0, before = 1; /* places of the axes so far */
+    int index = 0, before = 1; /* number of places on the axes so far */
 
     for (int i = 0; i < shape->n; i++)
         if (has(group, i)) {
@@ -150,7 +150,7 @@ int sh_group_index(const struct sh_mesh_shape *shape, sh_group group)
 }
 
 /* The inverse of sh_group_index: moves from this rank along each axis of the group to the coordinate that `index` has
- * there. Coordinates on the other axes stay, since those name the group. */
+ * there. Coordinates on the other axes stay, since they identify the group. */
 int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index)
 {
     int rank = shape->rank;
@@ -163,7 +163,7 @@ int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index
     return rank;
 }
 
-/* The lengths of the runs are collected by their bits: the lowest one that any of them has is the power of two. */
+/* The lengths of the runs are or-ed together: the lowest bit that any of them has is the power of two. */
 int sh_group_block(const struct sh_mesh_shape *shape, sh_group group, int ranks_per_node)
 {
     int n = sh_group_size(shape, group), run = 0;

@@ -1,15 +1,15 @@
 /* The mesh as arithmetic: named axes, groups of ranks along them, and a rank's place in each. No MPI; used by the
  * planner for any number of ranks.
  *
- * A rank of the job is the sum of its places on the axes, each times the stride of the axis. Axes are listed from the
- * fastest on: inner, outer, replicate. A group is a set of axes: the ranks that differ in their places on these only.
+ * A rank of the job is the sum of its places on the axes, each times the stride of the axis. Axes are listed fastest
+ * first: inner, outer, replicate. A group is a set of axes: the ranks that differ only in their places on these axes.
  *
- *   shard      inner and outer: neighbouring ranks (of one node when their number says so)
+ *   shard      inner and outer: neighbouring ranks (on one node if their number is chosen so)
  *   inner      neighbours within a shard group, in groups of N, for reshard_after_forward: N
  *   replicate  ranks with the same shard
  *   world      all axes: all ranks
  *
- * An axis of size 1 is an ordinary axis, and so is a group of one rank. */
+ * An axis of size 1 is an ordinary axis, and a group of one rank is an ordinary group. */
 #ifndef SH_MESH_SHAPE_H
 #define SH_MESH_SHAPE_H
 
@@ -20,23 +20,23 @@ enum { SH_AXES_MAX = 8, SH_GROUP_NAME = 64 };
 
 struct sh_axis {
     char name[16];
-    int size, stride; /* ranks along it; distance in ranks of the job between neighbours on it */
+    int size, stride; /* ranks along it; distance, in ranks of the job, between neighbours on it */
 };
 
 typedef unsigned sh_group; /* bit i: axis i of the shape */
 
 struct sh_mesh_shape {
-    int n, rank;                      /* axes; this rank of the job */
-    struct sh_axis axis[SH_AXES_MAX]; /* from the fastest on */
+    int n, rank;                      /* number of axes; this rank of the job */
+    struct sh_axis axis[SH_AXES_MAX]; /* fastest first */
 
-    /* Groups by what they are for. */
+    /* Groups by purpose. */
     sh_group shard;     /* units and their gradients are cut over it */
-    sh_group inner;     /* what the forward leaves behind is cut over it */
-    sh_group replicate; /* holds the same shards */
-    sh_group data;      /* the batch is cut over it: each of its ranks has other sequences */
+    sh_group inner;     /* parameters kept from the forward to the backward are cut over it */
+    sh_group replicate; /* its ranks hold the same shards */
+    sh_group data;      /* the batch is cut over it: each of its ranks has different sequences */
 };
 
-/* What the configuration says of the mesh. */
+/* The mesh that the configuration asks for. */
 struct sh_mesh_request {
     int shard;          /* SH_MESH_ALL, SH_MESH_NODE or a number of ranks */
     int replicate;      /* SH_MESH_AUTO or a number */
@@ -44,30 +44,30 @@ struct sh_mesh_request {
     int ranks_per_node; /* ranks of the smallest node; used by SH_MESH_NODE */
 };
 
-/* Local. Errors: SH_E_USAGE naming the numbers that do not fit and what would. */
+/* Local. Errors: SH_E_USAGE naming the numbers that do not fit and numbers that would. */
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out);
 
-/* All axes, and those that a group lacks: the ranks with the same place in it. */
+/* All axes; and the axes that a group lacks, which join the ranks with the same place in it. */
 sh_group sh_group_world(const struct sh_mesh_shape *shape);
 sh_group sh_group_others(const struct sh_mesh_shape *shape, sh_group group);
 
-/* Ranks of this rank's group, and its place among them; members are ordered by rank where strides grow with the axes.
- * A group of no axes is the rank alone. Local. */
+/* The number of ranks in this rank's group, and its place among them; members are in the order of their ranks if
+ * strides grow with the axes. A group of no axes is the rank alone. Local. */
 int sh_group_size(const struct sh_mesh_shape *shape, sh_group group);
 int sh_group_index(const struct sh_mesh_shape *shape, sh_group group);
 
 /* Rank in the job of the member `index` of this rank's group, 0 <= index < sh_group_size(). Local. */
 int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index);
 
-/* How many members of a group, one after the other, always lie on one node, where nodes have `ranks_per_node` neighbouring
- * ranks: the largest power of two that divides all runs of members on one node, so that each such block is a branch of
- * the tree that sums over the group (src/comm/sum.h). Local. */
+/* How many consecutive members of a group always lie on one node, if each node has `ranks_per_node` neighbouring ranks:
+ * the largest power of two that divides all runs of members on one node, so that each such block is a branch of the
+ * tree that sums over the group (src/comm/sum.h). Local. */
 int sh_group_block(const struct sh_mesh_shape *shape, sh_group group, int ranks_per_node);
 
 /* Ranks of the job. */
 int sh_mesh_ranks(const struct sh_mesh_shape *shape);
 
-/* "shard", "replicate", "world", ...; a group without a name of its own by its axes, "inner+replicate". Returns
+/* "shard", "replicate", "world", ...; a group without its own name is called by its axes, "inner+replicate". Returns
  * text. */
 const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, char text[SH_GROUP_NAME]);
 

@@ -1,9 +1,9 @@
-/* A limit on waiting for other ranks in the agreements between sections of a step. Collectives on channels have their own
- * watch (src/comm); here the main thread waits, so it asks by itself: when the limit is over, every rank that waits says so
- * to the first few ranks, and the lowest of those that wait names the ones it has not heard of.
+/* A limit on waiting for other ranks in the agreements between sections of a step. Collectives on channels have their
+ * own watch (src/comm); here the main thread waits, so it asks by itself: when the limit has passed, every rank that
+ * waits says so to the first few ranks, and the lowest rank that waits names the ones it has not heard from.
  *
- * All ranks wait equally often, so the count of the waits says which one a message is about: one about a wait that resolved
- * itself may be read in a later one, where its sender may be the very rank that is missing. */
+ * All ranks wait equally often, so the count of waits identifies the wait that a message is about: a message about a
+ * wait that resolved itself may be read in a later one, where its sender may be the very rank that is missing. */
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/mesh/mesh.h"
@@ -27,7 +27,7 @@ static double limit_seconds;
 static bool wait_in_mpi;
 static int current; /* sequence number of the wait */
 
-/* What was told each speaker last; its buffer is MPI's until it has left. */
+/* The last message to each speaker; its buffer belongs to MPI until it has left. */
 static struct {
     MPI_Request request; /* valid when `sent` */
     bool sent;
@@ -67,15 +67,15 @@ static sh_rc test_until(MPI_Request *request, int64_t until_ns, int *done)
     return SH_OK;
 }
 
-/* At most one message to each speaker is under way: a rank that does not read must not make this one queue up sends
- * without end. A rank that has not taken the last one would not read this one either. */
+/* At most one message to each speaker is in flight: a rank that does not read must not make this one queue up sends
+ * without end. A rank that has not received the last message would not read this one either. */
 static sh_rc tell(int to)
 {
     int left = 1;
 
     if (told[to].sent)
         SH_MPI(MPI_Test(&told[to].request, &left, MPI_STATUS_IGNORE));
-    if (!left) /* it has not even taken the last one */
+    if (!left) /* it has not even received the last one */
         return SH_OK;
     told[to].wait = current;
     SH_MPI(MPI_Isend(&told[to].wait, 1, MPI_INT, to, TAG, MPI_COMM_WORLD, &told[to].request));
@@ -83,7 +83,7 @@ static sh_rc tell(int to)
     return SH_OK;
 }
 
-/* Only the first SPEAKERS ranks are told, so that a stall of 1000 ranks is 8000 messages and not a million. */
+/* Tell only the first SPEAKERS ranks, so that a stall of 1000 ranks is 8000 messages instead of a million. */
 static sh_rc say_waiting(int rank, int world)
 {
     for (int to = 0; to < world && to < SPEAKERS; to++)
@@ -92,7 +92,7 @@ static sh_rc say_waiting(int rank, int world)
     return SH_OK;
 }
 
-/* Read all that has come. waits == NULL: the wait is over. */
+/* Read all messages that have arrived. waits == NULL: the wait is over. */
 static sh_rc hear(bool *waits)
 {
     MPI_Status from;
@@ -124,7 +124,7 @@ static void name_missing(const bool *waits, int world, char *text, size_t size)
         snprintf(text + n, size - n, " and %d more", missing - NAMED);
 }
 
-/* One line for one stall: where a lower speaker waits, too, this rank gives it time to stop the job first. */
+/* One line for one stall: if a lower speaker waits too, this rank gives it time to stop the job first. */
 static bool lower_speaks(const bool *waits, int rank)
 {
     for (int lower = 0; lower < rank && lower < SPEAKERS; lower++)
@@ -133,7 +133,7 @@ static bool lower_speaks(const bool *waits, int rank)
     return false;
 }
 
-/* Returns when the request is done after all; else stops the job. */
+/* Returns if the request completes after all; else stops the job. */
 static sh_rc roll_call(MPI_Request *request, int rank, int world, int *done)
 {
     bool *waits = sh_calloc((size_t)world, sizeof *waits);
@@ -148,15 +148,15 @@ static sh_rc roll_call(MPI_Request *request, int rank, int world, int *done)
             sleep(GRACE_SECONDS);
         name_missing(waits, world, missing, sizeof missing);
         sh_stop(sh_fail(SH_E_COMM,
-                        "stall: rank %s did not come to the end of the step within %g s "
-                        "(comm.train_timeout_seconds); the others wait for it",
+                        "stall: rank %s did not reach the end of the step within %g s "
+                        "(comm.train_timeout_seconds); the others are waiting for it",
                         missing, limit_seconds));
     }
     free(waits);
     return SH_OK;
 }
 
-/* Collective in effect: every rank must come here equally often, or `current` tells waits apart wrongly. */
+/* In effect collective: every rank must call this equally often, or `current` no longer tells waits apart. */
 sh_rc sh_mesh_wait(MPI_Request *request)
 {
     int rank, world, done;

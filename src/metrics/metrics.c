@@ -1,5 +1,5 @@
-/* A run's metrics.jsonl: a line of JSON for each start, step, validation and checkpoint. The same figures go on to
- * TensorBoard and OpenMetrics, where these are asked for (others.c). */
+/* A run's metrics.jsonl: a line of JSON for each start, step, validation and checkpoint. The same figures also go to
+ * TensorBoard and OpenMetrics, if these are asked for (others.c). */
 #include "src/metrics/metrics.h"
 
 #include "sherd_config.h"
@@ -22,12 +22,12 @@
 struct sh_metrics {
     FILE *file;
     char *path;
-    char *failure; /* of the first line that could not be written; NULL */
+    char *failure; /* of the first line that could not be written, or NULL */
     sh_rc failed;  /* its class */
     struct sh_others others;
 };
 
-/* Appends: a resumed run goes on in the file of the first one. */
+/* Appends: a resumed run continues in the file of the first one. */
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
 {
     FILE *f;
@@ -51,7 +51,7 @@ void sh_metrics_close(struct sh_metrics *m)
     free(m);
 }
 
-/* The first failure is told: those behind it have the same cause. */
+/* The first failure is reported: later ones have the same cause. */
 sh_rc sh_metrics_result(const struct sh_metrics *m)
 {
     return m && m->failure ? sh_fail(m->failed, "%s", m->failure) : SH_OK;
@@ -67,7 +67,7 @@ sh_rc sh_metrics_openmetrics(struct sh_metrics *m, const char *path, const struc
     return sh_exposition_open(path, labels, &m->others.exposition);
 }
 
-/* What could not be written for others ends the run as a line that could not. */
+/* A failure to write for other programs ends the run like a line that could not be written. */
 static void keep(struct sh_metrics *m, sh_rc rc)
 {
     if (rc == SH_OK)
@@ -103,7 +103,7 @@ static json_t *now(void)
     return json_string(text);
 }
 
-/* Seconds a step of the fastest, the middle and the slowest rank, and where the slowest one runs. */
+/* Seconds per step of the fastest, the median and the slowest rank, and where the slowest one runs. */
 static json_t *pace(const struct sh_pace_metrics *p)
 {
     return json_pack("{s:o, s:o, s:o, s:i, s:s}", "min", number(p->least), "median", number(p->median), "max",
@@ -117,7 +117,7 @@ static void add_number(json_t *object, const char *key, double v)
         json_object_set_new(object, key, json_real(v));
 }
 
-/* By name, since the bits are our own. */
+/* By name, since the bits are Sherd's own. */
 static json_t *reasons(unsigned bits)
 {
     json_t *list = json_array();
@@ -128,7 +128,7 @@ static json_t *reasons(unsigned bits)
     return list;
 }
 
-/* What no GPU has told is left out. */
+/* Figures that no GPU reported are left out. */
 static json_t *gpu(const struct sh_gpu_metrics *g)
 {
     json_t *object = json_pack("{s:i, s:i, s:o}", "told", g->gpus, "held", g->held, "held_by", reasons(g->why));
@@ -149,7 +149,7 @@ static json_t *gpu(const struct sh_gpu_metrics *g)
     return object;
 }
 
-/* Reasons may hold names of files, and these any bytes. */
+/* Reasons may hold names of files, and these may hold any bytes. */
 static json_t *words(const char *text)
 {
     json_t *s = json_string(text);
@@ -168,7 +168,7 @@ static char *put(struct sh_metrics *m, const char *text)
     return NULL;
 }
 
-/* Flushed line by line: what is in the file is what has happened. Nothing follows a line that is lost. */
+/* Flushed line by line: what is in the file is what has happened. After a lost line nothing more is written. */
 static void write_line(struct sh_metrics *m, json_t *line)
 {
     char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
@@ -184,7 +184,7 @@ static json_t *words_or_null(const char *text)
     return text ? words(text) : json_null();
 }
 
-/* Model FLOPs utilization: achieved over peak FLOP/s of all ranks. 0 where the peak is not known; then it is not
+/* Model FLOPs utilization: achieved over peak FLOP/s of all ranks. 0 if the peak is not known; then it is not
  * printed. */
 double sh_mfu(double tokens_per_second, double flops, int ranks, double peak_tflops)
 {
@@ -199,8 +199,8 @@ static bool has_name(const json_t *list, const char *name)
     return false;
 }
 
-/* Each once. Ranks of a node are neighbours nearly always, so the newest name is asked first: a job of 4,096 ranks is not
- * worth a table. */
+/* Each host once. Ranks of a node are neighbours nearly always, so the newest name is compared first: a job of 4,096
+ * ranks is not worth a table. */
 static json_t *hosts(const struct sh_start_metrics *s)
 {
     json_t *list = json_array();
@@ -216,7 +216,7 @@ static json_t *hosts(const struct sh_start_metrics *s)
     return list;
 }
 
-/* What does not change from step to step is here once. */
+/* Figures that do not change from step to step are written here once. */
 void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s)
 {
     json_t *line = json_pack(
@@ -273,7 +273,7 @@ void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s)
         keep(m, sh_others_step(&m->others, s));
 }
 
-/* The same step may have a line of its own training loss; readers tell the lines apart by their keys. */
+/* The same step may have a line for its training loss; readers tell the lines apart by their keys. */
 void sh_metrics_validation(struct sh_metrics *m, int64_t step, const struct sh_validation_metrics *v)
 {
     json_t *line = json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "validation_loss", number(v->loss),
@@ -286,7 +286,7 @@ void sh_metrics_validation(struct sh_metrics *m, int64_t step, const struct sh_v
         keep(m, sh_others_validation(&m->others, step, v));
 }
 
-/* Two rates: over the whole save, and over the time in which bytes went to the disk. Their ratio says whether the file
+/* Two rates: over the whole save, and over the time in which bytes went to the disk. Their ratio tells whether the file
  * system or the rest of the save is the bottleneck. */
 void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c)
 {

@@ -1,5 +1,6 @@
-/* Seeing a run: metrics for machines, a line for people; trace.h: a trace for a viewer. Each is written by one rank unless
- * said; all functions are local, and a file that cannot be written is an error of the run (SH_E_DATA), not a silent loss. */
+/* Watching a run: metrics for machines, a line for people; trace.h: a trace for a viewer. Each is written by one rank
+ * unless said otherwise. All functions are local, and a file that cannot be written is an error of the run (SH_E_DATA),
+ * not a silent loss. */
 #ifndef SH_METRICS_METRICS_H
 #define SH_METRICS_METRICS_H
 
@@ -8,31 +9,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where the time of a step went, in seconds; what is left of `step` is host work between the sections. */
+/* Where the time of a step went, in seconds; the rest of `step` is host work between the sections. */
 struct sh_step_time {
     double step, compute, exposed_comm, data, checkpoint, checks;
     double exposed_offload; /* waiting for moves between tiers */
 };
 
-/* How evenly the ranks work: seconds a step without waiting, as means since the last time they were gathered. */
+/* How evenly the ranks work: seconds per step without waiting, as means since the last time they were gathered. */
 struct sh_pace_metrics {
     double least, median, most;
     int slowest;      /* rank */
-    const char *node; /* that it is on; NULL: nothing was gathered */
+    const char *node; /* its node; NULL: nothing was gathered */
 };
 
 /* clang-format off */
-/* The GPUs of a run, of what was read since the last time (src/run/gpus.h); NAN: not told. */
+/* The GPUs of a run, by the readings since the last time (src/run/gpus.h); NAN: not reported. */
 struct sh_gpu_metrics {
-    int gpus;                   /* that told something; 0: nothing was gathered */
-    double watts;               /* that one draws, as a mean */
-    double limit_watts;         /* that the one may draw whose limit is the lowest beside its default, ... */
-    double usual_watts;         /* ... which is this */
-    double mhz, median_mhz;     /* clock of the slowest, and of the middle one */
-    double most_mhz;            /* that the slowest can do */
+    int gpus;                   /* that reported something; 0: nothing was gathered */
+    double watts;               /* mean power of a GPU */
+    double limit_watts;         /* power limit of the GPU whose limit is the lowest relative to its default, ... */
+    double usual_watts;         /* ... and that default */
+    double mhz, median_mhz;     /* clock of the slowest GPU, and the median clock */
+    double most_mhz;            /* highest clock of the slowest GPU */
     double celsius;             /* of the hottest */
-    int slowest;                /* rank; with the node only where a clock is told */
-    const char *node;           /* that it is on; NULL */
+    int slowest;                /* rank; like the node, only if a clock is reported */
+    const char *node;           /* its node, or NULL */
     int held;                   /* ranks whose clock is held down ... */
     unsigned why;               /* ... by what, over all of them: bits of src/device/nvml.h */
 };
@@ -44,18 +45,18 @@ struct sh_step_metrics {
     const char *skipped;     /* NULL, or why the update was skipped */
     int64_t tokens;          /* of this step over all ranks */
     bool masked;             /* whether the data have masks */
-    int64_t targets;         /* of these tokens, that count in the loss */
+    int64_t targets;         /* of these tokens, those that count in the loss */
     int64_t tokens_seen;     /* since the start of training */
     double tokens_per_second;
-    double flops_causal;     /* per token, as in the line of the start */
+    double flops_causal;     /* per token, as in the start line */
     double mfu;              /* sh_mfu() of this step; 0: the peak is not known */
     struct sh_step_time time;
     double since_last;       /* seconds since the step before ended: this step, and saves and validations before it */
     int64_t arena_bytes;     /* planned and allocated, of one rank */
     int64_t peak_rss_bytes;  /* largest over the ranks */
-    bool offloads;           /* states live in a lower tier: the next two, and time.exposed_offload, say something */
-    int64_t offload_read_bytes, offload_written_bytes; /* that this step moved, of the rank that writes */
-    int64_t gpu_used_bytes;  /* of a GPU, by all that run on it, largest over the ranks; 0: none is used */
+    bool offloads;           /* states live in a lower tier: the next two and time.exposed_offload are valid */
+    int64_t offload_read_bytes, offload_written_bytes; /* moved by this step on the rank that writes */
+    int64_t gpu_used_bytes;  /* of a GPU, by all that run on it, largest over the ranks; 0: no GPU is used */
     struct sh_pace_metrics pace;
     struct sh_gpu_metrics gpu;
 };
@@ -72,22 +73,22 @@ struct sh_checkpoint_metrics {
     int64_t bytes;
     const char *verify;  /* what was read back: checkpoint.verify */
     double seconds;      /* from the snapshot to the commit */
-    double stall;        /* of them, those in which training stood still */
-    double disk_seconds; /* of them, those of writing the data and of fsync */
+    double stall;        /* of these, those that training stood still */
+    double disk_seconds; /* of these, those of writing the data and of fsync */
 };
 
 enum { SH_METRICS_HOST = 64 };
 
-/* With what a process begins. */
+/* What the start line of a process says. */
 struct sh_start_metrics {
-    int64_t step;                /* done before it */
-    const char *resumed_from;    /* a checkpoint, NULL */
-    const char *parameters_from; /* one of which only the parameters were taken, NULL; both NULL: initial values */
+    int64_t step;                /* steps done before it */
+    const char *resumed_from;    /* a checkpoint, or NULL */
+    const char *parameters_from; /* one of which only the parameters were taken, or NULL; both NULL: initial values */
     int ranks, replicate, shard;
     int nodes, threads; /* threads: per rank */
-    int cores;          /* that the ranks of the first node may run on, together */
+    int cores;          /* that the ranks of the first node together may run on */
     const char *device; /* "cpu", or the GPU's name */
-    const char *hosts;  /* [n_hosts][SH_METRICS_HOST], as gathered from the ranks: a name may come again */
+    const char *hosts;  /* [n_hosts][SH_METRICS_HOST], as gathered from the ranks: names may repeat */
     int n_hosts;
     int64_t parameters;              /* of the model */
     const char *config;              /* sh_config_digest() */
@@ -106,15 +107,15 @@ struct sh_validation_metrics {
     double seconds;
 };
 
-/* metrics.jsonl: one object a line. Opened for appending, so that a resumed run goes on in the same file. A line that
- * cannot be written is kept as a failure, told by sh_metrics_result() when the ranks next agree. NULL, as on ranks that
- * do not write: nothing. */
+/* metrics.jsonl: one object per line. Opened for appending, so a resumed run continues in the same file. A line that
+ * cannot be written is kept as a failure, which sh_metrics_result() returns when the ranks next agree. With NULL, as on
+ * ranks that do not write, nothing is written. */
 struct sh_metrics;
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
-/* The same figures for other programs as well. A failure to write them is kept as one of a line.
+/* Write the same figures for other programs as well. A failure to write them is kept like that of a line.
  *   tensorboard  a new file of events in this folder; `step` was done before
- *   openmetrics  one file, replaced every few seconds; the labels stand in every sample: `job` and `host` join them with
- *                what a site measures of its nodes and devices */
+ *   openmetrics  one file, replaced every few seconds; every sample carries the labels: `job` and `host` join it with
+ *                what a site measures on its nodes and devices */
 struct sh_metrics_labels {
     const char *job, *run, *host;
     int rank;
@@ -130,12 +131,12 @@ void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics 
 void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason);
 sh_rc sh_metrics_result(const struct sh_metrics *m);
 void sh_metrics_finish(
-    struct sh_metrics *m); /* all files have all of it; what cannot be written is a failure as above */
+    struct sh_metrics *m); /* complete all files; what cannot be written is kept as a failure, as above */
 void sh_metrics_close(struct sh_metrics *m);
 
-/* One line a step on standard error. On a terminal it is written over by the next one, but for those that are due, which
+/* One line per step on standard error. On a terminal the next line overwrites it, except for those that are due, which
  * stay: every log_freq-th, the first, the last, and skipped steps. Elsewhere only the lines that are due are printed.
- * Tokens per second and MFU are means since the last line that stayed; the time left follows from the last
+ * Tokens per second and MFU are means since the last line that stayed; the time left is estimated from the last
  * SH_PROGRESS_RECENT steps, with the saves and validations between them. */
 enum { SH_PROGRESS_RECENT = 256, SH_PROGRESS_LINE = 512 };
 /* clang-format off */
@@ -158,8 +159,9 @@ void sh_progress_init(struct sh_progress *p, bool allowed, int64_t total, int64_
 void sh_progress_step(struct sh_progress *p, const struct sh_step_metrics *s);
 void sh_progress_break(struct sh_progress *p); /* before any other line is printed */
 
-/* The line of a step as it would be printed now, in at most `columns` columns (0: as many as it takes). What does not
- * fit is left out, the least important first: the gradient norm, then memory, rate, MFU, time left and speed. */
+/* The line of a step as it would be printed now, in at most `columns` columns (0: as many as it takes). Fields that do
+ * not fit are left out, the least important first: gradient norm and loss scale, then memory, learning rate, MFU, time
+ * left, speed, and the reason of a skipped step. */
 void sh_progress_line(const struct sh_progress *p, const struct sh_step_metrics *s, int columns,
                       char line[SH_PROGRESS_LINE]);
 

@@ -15,7 +15,7 @@
 /* clang-format off */
 static const struct {
     const char *name; /* without _total */
-    const char *unit; /* (optional) with which the name ends */
+    const char *unit; /* (optional) the name ends with it */
     const char *help;
 } rows[SH_EXPOSED_N] = {
     [SH_EXPOSED_STEPS] = {"sherd_steps", NULL, "Training steps done by this process."},
@@ -33,12 +33,16 @@ static const struct {
     [SH_EXPOSED_SPEED] = {"sherd_tokens_per_second", NULL, "Tokens per second of the newest step, over all ranks."},
     [SH_EXPOSED_MFU] = {"sherd_mfu_ratio", "ratio", "Model FLOPs utilization of the newest step."},
     [SH_EXPOSED_STEP_SECONDS] = {"sherd_step_seconds", "seconds", "Duration of the newest step."},
-    [SH_EXPOSED_COMPUTE_SECONDS] = {"sherd_compute_seconds", "seconds", "Of it, computation."},
-    [SH_EXPOSED_COMM_SECONDS] = {"sherd_exposed_comm_seconds", "seconds", "Of it, waiting for communication."},
-    [SH_EXPOSED_OFFLOAD_SECONDS] = {"sherd_exposed_offload_seconds", "seconds", "Of it, waiting for moves to and from the device."},
-    [SH_EXPOSED_OFFLOAD_READ] = {"sherd_offload_read_bytes", "bytes", "Moved to the device of rank 0 in that step."},
-    [SH_EXPOSED_OFFLOAD_WRITTEN] = {"sherd_offload_written_bytes", "bytes", "Moved from it in that step."},
-    [SH_EXPOSED_DATA_SECONDS] = {"sherd_data_seconds", "seconds", "Of it, reading data."},
+    [SH_EXPOSED_COMPUTE_SECONDS] = {"sherd_compute_seconds", "seconds", "Computation in the newest step."},
+    [SH_EXPOSED_COMM_SECONDS] = {"sherd_exposed_comm_seconds", "seconds",
+                                 "Waiting for communication in the newest step."},
+    [SH_EXPOSED_OFFLOAD_SECONDS] = {"sherd_exposed_offload_seconds", "seconds",
+                                    "Waiting for moves between tiers in the newest step."},
+    [SH_EXPOSED_OFFLOAD_READ] = {"sherd_offload_read_bytes", "bytes",
+                                 "Moved to the device of rank 0 in the newest step."},
+    [SH_EXPOSED_OFFLOAD_WRITTEN] = {"sherd_offload_written_bytes", "bytes",
+                                    "Moved from the device of rank 0 in the newest step."},
+    [SH_EXPOSED_DATA_SECONDS] = {"sherd_data_seconds", "seconds", "Reading data in the newest step."},
     [SH_EXPOSED_RSS_BYTES] = {"sherd_peak_rss_bytes", "bytes", "Peak resident memory, largest over the ranks."},
     [SH_EXPOSED_ARENA_BYTES] = {"sherd_arena_bytes", "bytes", "Planned memory of a rank."},
     [SH_EXPOSED_GPU_BYTES] = {"sherd_gpu_used_bytes", "bytes", "Memory in use on a GPU, largest over the ranks."},
@@ -52,7 +56,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* `known` and not NAN marks what is there: a loss that is NaN is told as NaN. */
+/* `known`, not NAN, marks the values that exist: a loss that is NaN is reported as NaN. */
 struct sh_exposition {
     char *path, *labels;
     double value[SH_EXPOSED_N]; /* a gauge is left out until it is known; counters are known from the start */
@@ -66,7 +70,7 @@ static bool is_counter(enum sh_exposed what)
     return what < SH_EXPOSED_STEP;
 }
 
-/* In quotes: three characters have a way to be written. */
+/* Write a label in quotes; three characters are escaped. */
 static void write_label(FILE *out, const char *name, const char *text)
 {
     fprintf(out, "%s=\"", name);
@@ -78,7 +82,7 @@ static void write_label(FILE *out, const char *name, const char *text)
     fputs("\"", out);
 }
 
-/* NULL without memory; freed with free(). */
+/* NULL: out of memory; freed with free(). */
 static char *make_labels(const struct sh_metrics_labels *l)
 {
     char *text = NULL;
@@ -120,7 +124,7 @@ sh_rc sh_exposition_open(const char *path, const struct sh_metrics_labels *label
     return rc;
 }
 
-/* In memory only; sh_exposition_write() decides when the file is made again. */
+/* In memory only; sh_exposition_write() decides when the file is written again. */
 void sh_exposition_set(struct sh_exposition *e, enum sh_exposed what, double value)
 {
     e->value[what] = value;
@@ -133,7 +137,7 @@ void sh_exposition_add(struct sh_exposition *e, enum sh_exposed what, double val
     sh_exposition_set(e, what, e->value[what] + value);
 }
 
-/* Numbers that are not finite have names of their own. */
+/* Write numbers that are not finite by their names. */
 static void write_number(FILE *out, double v)
 {
     if (isnan(v))
@@ -144,7 +148,7 @@ static void write_number(FILE *out, double v)
         fprintf(out, "%.17g", v);
 }
 
-/* TYPE, UNIT and HELP before each value, in the order that the format wants. */
+/* TYPE, UNIT and HELP before each value, in the order that the format requires. */
 static void write_row(FILE *out, const struct sh_exposition *e, enum sh_exposed what)
 {
     const char *name = rows[what].name;
@@ -158,7 +162,7 @@ static void write_row(FILE *out, const struct sh_exposition *e, enum sh_exposed 
     fputc('\n', out);
 }
 
-/* In one step: a collector never reads half a file. */
+/* Replaced atomically: a collector never reads half a file. */
 sh_rc sh_exposition_write(struct sh_exposition *e, bool now)
 {
     int64_t at = sh_now_ns();

@@ -1,19 +1,19 @@
-/* What happens in a run, in the names of other programs: TensorBoard's tags and the metrics of OpenMetrics. */
+/* What happens in a run, under the names of other programs: TensorBoard's tags and the metrics of OpenMetrics. */
 #include "src/metrics/values.h"
 
 #include <math.h>
 #include <time.h>
 
-/* More than a step has: a step with offload, a loss scale and GPUs has 23. */
+/* More values than a step has: a step with offload, a loss scale and GPUs has 23. */
 enum { MOST_VALUES = 32 };
 
-/* Values of one event; what is not known is not added. */
+/* The values of one event; those that are not known are not added. */
 struct list {
     struct sh_value value[MOST_VALUES];
     int n;
 };
 
-/* `known` and not NAN decides: a loss that is not finite is a fact that a chart must show. */
+/* `known`, not NAN, decides: a loss that is not finite is a fact that a chart must show. */
 static void add(struct list *l, bool known, const char *tag, double value)
 {
     if (known && l->n < MOST_VALUES)
@@ -25,7 +25,7 @@ static sh_rc write_events(const struct sh_others *o, int64_t step, const struct 
     return o->events ? sh_events_write(o->events, step, l->n, l->value) : SH_OK;
 }
 
-/* Of the GPUs, which tell something at log steps only. */
+/* Whether a value of the GPUs was reported, which happens at log steps only. */
 static bool is_told(const struct sh_step_metrics *s, double value)
 {
     return s->gpu.gpus > 0 && isfinite(value);
@@ -59,7 +59,7 @@ static void list_step(const struct sh_step_metrics *s, struct list *l)
     add(l, s->gpu.gpus > 0, "gpu/held", s->gpu.held);
 }
 
-/* OpenMetrics wants base units, so MHz become hertz. */
+/* OpenMetrics requires base units, so MHz become hertz. */
 static void expose_gpu(struct sh_exposition *e, const struct sh_step_metrics *s)
 {
     if (is_told(s, s->gpu.watts))
@@ -127,7 +127,8 @@ sh_rc sh_others_validation(struct sh_others *o, int64_t step, const struct sh_va
     struct list l = {.n = 0};
 
     add(&l, true, "validation/loss", v->loss);
-    /* Nats per token times tokens are nats of the text; by ln 2 they are bits, which do not depend on the tokenizer. */
+    /* Nats per token times tokens are the nats of the text; divided by ln 2 they are bits, which do not depend on the
+     * tokenizer. */
     add(&l, v->bytes > 0, "validation/bits_per_byte", v->loss * (double)v->tokens / log(2.0) / (double)v->bytes);
     if (o->exposition)
         sh_exposition_set(o->exposition, SH_EXPOSED_VALIDATION_LOSS, v->loss);
@@ -150,8 +151,8 @@ sh_rc sh_others_checkpoint(struct sh_others *o, const struct sh_checkpoint_metri
     return expose(o, false);
 }
 
-/* For what has no figures, as a failed save or a rollback: a collector counts it, a chart of TensorBoard has no use
- * for it. */
+/* For events without figures, like a failed save or a rollback: a collector counts them, but a chart of TensorBoard has
+ * no use for them. */
 sh_rc sh_others_count(struct sh_others *o, enum sh_exposed what)
 {
     if (o->exposition)

@@ -13,13 +13,13 @@ enum { FIELDS = 10, FIELD_MAX = 128, USUAL_COLUMNS = 80 };
 /* The parts of a line, in the order in which they are printed. */
 struct fields {
     struct field {
-        int keep; /* the least goes first where there is no room; 0: it is there always */
+        int keep; /* the field with the least is dropped first if there is no room; 0: never dropped */
         char text[FIELD_MAX];
     } field[FIELDS];
     int n;
 };
 
-/* `allowed` false: one line for each log_freq steps even on a terminal. */
+/* `allowed` false: one line per log_freq steps even on a terminal. */
 void sh_progress_init(struct sh_progress *p, bool allowed, int64_t total, int64_t log_freq, int ranks,
                       double peak_tflops)
 {
@@ -41,13 +41,13 @@ __attribute__((format(printf, 3, 4))) static void add(struct fields *f, int keep
     va_end(ap);
 }
 
-/* Tokens a second since the last line that stayed, not of the last step alone: single steps vary. */
+/* Tokens per second since the last line that stayed, not of the last step alone: single steps vary. */
 static double speed(const struct sh_progress *p)
 {
     return p->seconds > 0 ? (double)p->tokens / p->seconds : 0;
 }
 
-/* From recent steps with all that lies between them (checkpoints, validation), so that the estimate includes those. */
+/* Estimated from recent steps with everything between them (checkpoints, validation), so it includes those. */
 static void add_time_left(const struct sh_progress *p, const struct sh_step_metrics *s, struct fields *f)
 {
     char text[SH_STR_SHORT];
@@ -56,7 +56,7 @@ static void add_time_left(const struct sh_progress *p, const struct sh_step_metr
         add(f, 5, "ETA %s", sh_str_duration(p->recent_sum / (double)p->n_recent * (double)(p->total - s->step), text));
 }
 
-/* The second argument of add() is the rank of a field: on a narrow terminal grad_norm goes first, the reason of a
+/* The second argument of add() is the rank of a field: on a narrow terminal grad_norm is dropped first, the reason of a
  * skipped step last. */
 static void fill(const struct sh_progress *p, const struct sh_step_metrics *s, struct fields *f)
 {
@@ -119,7 +119,7 @@ void sh_progress_line(const struct sh_progress *p, const struct sh_step_metrics 
         line[columns] = '\0';
 }
 
-/* Asked for each line, so that a window may change at any time without a signal of ours. The last column stays free:
+/* Asked again for each line, so a window may change at any time without a signal handler. The last column stays free:
  * some terminals begin a new row when it is filled. */
 static int window_columns(void)
 {
@@ -130,7 +130,7 @@ static int window_columns(void)
     return size.ws_col > 1 ? size.ws_col - 1 : 1;
 }
 
-/* The first step of a process also warms up, and tells nothing of those to come. */
+/* The first step of a process also warms up, so it tells nothing about those to come. */
 static void count(struct sh_progress *p, const struct sh_step_metrics *s)
 {
     double *slot = &p->recent[p->steps % SH_PROGRESS_RECENT];
@@ -160,7 +160,7 @@ static void print(struct sh_progress *p, const char *line, bool due)
     p->open = !due;
 }
 
-/* The first step always has its line: it shows that the run has started, and what the loss is without training. */
+/* The first step always gets its line: it shows that the run has started, and what the loss is without training. */
 void sh_progress_step(struct sh_progress *p, const struct sh_step_metrics *s)
 {
     char line[SH_PROGRESS_LINE];
@@ -177,7 +177,7 @@ void sh_progress_step(struct sh_progress *p, const struct sh_step_metrics *s)
     }
 }
 
-/* Before any other output: without it a warning would continue the line that waits to be overwritten. */
+/* Call it before any other output: otherwise a warning would continue the line that waits to be overwritten. */
 void sh_progress_break(struct sh_progress *p)
 {
     if (p->open)

@@ -1,5 +1,5 @@
-/* Files of events as TensorBoard reads them, by hand: a record is a length, its checksum, the data and their checksum, all
- * little-endian; the data are a protocol buffer of four fields.
+/* Files of events as TensorBoard reads them, written by hand: a record is a length, its checksum, the data and their
+ * checksum, all little-endian; the data are a protocol buffer of four fields.
  * Source: tensorflow/core/lib/io/record_writer.cc and tensorflow/core/util/event.proto (field numbers). */
 #include "src/metrics/values.h"
 
@@ -35,7 +35,7 @@ static uint32_t crc_of(const void *data, size_t n)
     return ~crc;
 }
 
-/* So that the checksum of data that hold checksums is still one. */
+/* Mask a checksum, so that the checksum of data that contain checksums is still useful. */
 static uint32_t masked(uint32_t crc)
 {
     return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
@@ -62,7 +62,7 @@ static void put_little(FILE *out, uint64_t bits, int bytes)
         fputc((int)(bits >> 8 * i & 0xff), out);
 }
 
-/* Seven bits a byte, the lowest first; the upper bit says that more follow. */
+/* Seven bits per byte, the lowest first; the upper bit says that more follow. */
 static void put_varint(FILE *out, uint64_t v)
 {
     for (; v >= 0x80; v >>= 7)
@@ -77,7 +77,7 @@ static void put_bytes(FILE *out, enum field field, const void *data, size_t n)
     fwrite(data, 1, n, out);
 }
 
-/* Eight bytes, whatever the machine's order. */
+/* Eight bytes, little-endian whatever the machine's order. */
 static void put_double(FILE *out, enum field field, double v)
 {
     uint64_t bits;
@@ -98,7 +98,7 @@ static void put_float(FILE *out, enum field field, double v)
     put_little(out, bits, 4);
 }
 
-/* A message that is a field of another one: written by itself first, since its length stands before it. */
+/* A message that is a field of another one: it is written separately first, since its length precedes it. */
 struct part {
     FILE *out;
     char *data;
@@ -111,7 +111,7 @@ static sh_rc begin(struct part *p)
     return p->out ? SH_OK : sh_fail(SH_E_MEMORY, "out of memory: no room for an event");
 }
 
-/* The data are there once the stream is closed; freed with free(). */
+/* The data are complete once the stream is closed; freed with free(). */
 static sh_rc end(struct part *p)
 {
     bool failed = ferror(p->out) != 0;
@@ -124,7 +124,7 @@ static sh_rc end(struct part *p)
 
 /* ---- records ---- */
 
-/* Flushed each time: who looks at a running job reads whole records. */
+/* Flushed each time: whoever looks at a running job reads whole records. */
 static sh_rc write_record(struct sh_events *e, const void *data, size_t n)
 {
     unsigned char length[8];
@@ -149,7 +149,7 @@ static double wall_time(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* An event of one field beside its time and step. */
+/* An event with one field in addition to its time and step. */
 static sh_rc write_event(struct sh_events *e, int64_t step, enum field field, const void *data, size_t n)
 {
     struct part event;
@@ -166,8 +166,8 @@ static sh_rc write_event(struct sh_events *e, int64_t step, enum field field, co
     return rc;
 }
 
-/* The first event names the format. The start of a session makes a reader drop what an earlier file has of its step and
- * later ones. */
+/* The first event names the format. The start of a session makes a reader drop what an earlier file has for its step
+ * and later ones. */
 static sh_rc write_start(struct sh_events *e, int64_t step)
 {
     static const char version[] = "brain.Event:2";
@@ -177,7 +177,7 @@ static sh_rc write_start(struct sh_events *e, int64_t step)
     return write_event(e, step + 1, EVENT_SESSION, session, sizeof session);
 }
 
-/* The process' number makes two starts within a second two files. */
+/* With the process number in the name, two starts within a second make two files. */
 sh_rc sh_events_open(const char *folder, int64_t step, struct sh_events **out)
 {
     struct sh_events *e;

@@ -12,10 +12,10 @@
 #include <string.h>
 
 /* Format: Trace Event Format, the JSON object form; times in microseconds. Each rank's text ends in a comma; the foot
- * has an event that says nothing new, so that the list does not. */
+ * has an event that says nothing new, so that the list does not end in one. */
 const char sh_trace_foot[] = "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":0,\"args\":{\"sort_index\":0}}]}\n";
 
-/* No time of a trace. */
+/* Not a time of a trace. */
 static const int64_t none = INT64_MIN;
 
 struct event {
@@ -23,8 +23,8 @@ struct event {
     const char *cat;
     int row, ranks;
     int64_t begin_ns, end_ns, ticket;
-    double flops, bytes; /* negative: not told */
-    int64_t arrow_ns;    /* of a wait: where the arrow from its collective ends; none: that is not in the trace */
+    double flops, bytes; /* negative: not known */
+    int64_t arrow_ns;    /* of a wait: where the arrow from its collective ends; none: it is not in the trace */
 };
 
 struct row {
@@ -34,7 +34,7 @@ struct row {
 
 struct step {
     int64_t step, begin_ns, end_ns;
-    double exposed; /* share of the waits */
+    double exposed; /* share of its waits */
 };
 
 /* The arena from one change to the next. */
@@ -42,7 +42,7 @@ struct level {
     int64_t at_ns, bytes;
 };
 
-/* When a collective began, by its ticket: where the arrow of its wait points. */
+/* When a collective began, by its ticket: where the arrow to its wait starts. */
 struct start {
     int64_t ticket, begin_ns;
 };
@@ -66,7 +66,8 @@ struct sh_trace {
     size_t bytes, room;
 };
 
-/* Copy what fits, with '?' for what would need an escape in JSON: the words here are names of operations and hosts. */
+/* Copy what fits, with '?' for characters that need an escape in JSON: the words here are names of operations and
+ * hosts. */
 static void copy_plain(char *to, size_t size, const char *from)
 {
     size_t n = 0;
@@ -100,7 +101,7 @@ void sh_trace_destroy(struct sh_trace *t)
     free(t);
 }
 
-/* Clocks of nodes differ: the origin is the same moment on all ranks, as well as it could be found. */
+/* Clocks of nodes differ: the origin is the same moment on all ranks, as well as it could be determined. */
 void sh_trace_clock(struct sh_trace *t, int64_t origin_ns, int64_t uncertainty_ns)
 {
     t->origin_ns = origin_ns;
@@ -121,15 +122,15 @@ void sh_trace_row(struct sh_trace *t, int row, const char *name)
     copy_plain(t->rows[t->n_rows++].name, sizeof t->rows->name, name);
 }
 
-/* Only collectives, which have a ticket and an axis; their waits come later and look for them. */
+/* Add the start of a collective, which has a ticket and an axis; its wait comes later and looks for it. */
 static void add_start(struct sh_trace *t, const struct sh_trace_event *e)
 {
     t->starts = sh_grow(t->starts, t->n_starts, &t->cap_starts, sizeof *t->starts);
     t->starts[t->n_starts++] = (struct start){e->ticket, e->begin_ns};
 }
 
-/* The arrow ends within the wait. That may begin before its collective does, which another one holds up, but an arrow does
- * not point back in time. The search begins with the newest: waits are near. */
+/* The arrow ends within the wait. The wait may begin before its collective does, if another collective holds it up, but
+ * an arrow must not point back in time. The search begins with the newest: waits are near. */
 static int64_t find_arrow(const struct sh_trace *t, const struct sh_trace_event *e)
 {
     for (int i = t->n_starts - 1; i >= 0; i--)
@@ -166,7 +167,7 @@ void sh_trace_add(struct sh_trace *t, const struct sh_trace_event *e)
         add_start(t, e);
 }
 
-/* Waits of this step alone; their share is what hides behind nothing. */
+/* Waits of this step alone; their share is the time that nothing hides. */
 void sh_trace_step(struct sh_trace *t, int64_t step, int64_t begin_ns, int64_t end_ns)
 {
     int64_t waited = 0;
@@ -191,7 +192,7 @@ void sh_trace_arena(struct sh_trace *t, int64_t at_ns, int64_t bytes)
 
 static void add(struct sh_trace *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* 512 bytes are more than any line needs: names and hosts have at most 80 characters. So one check before the print is
+/* 512 bytes are more than any line needs: names and hosts have at most 80 characters. So one check before printing is
  * enough. */
 static void add(struct sh_trace *t, const char *fmt, ...)
 {
@@ -218,7 +219,8 @@ static long long whole(double v)
     return v < 0x1p62 ? (long long)v : 1LL << 62;
 }
 
-/* 2^40 tickets a rank: numbers of arrows are of the whole file, and below 2^53, so that every reader has them exactly. */
+/* 2^40 tickets per rank: numbers of arrows must be unique in the whole file, and below 2^53, so that every reader has
+ * them exactly. */
 static long long arrow(const struct sh_trace *t, const struct event *e)
 {
     return ((long long)t->mesh->rank << 40) + e->ticket;
@@ -234,7 +236,7 @@ static void add_arrows(struct sh_trace *t, const struct event *e)
         e->axis[0] ? "s\"" : "f\",\"bp\":\"e\"", arrow(t, e), t->mesh->rank, e->row, us(t, at));
 }
 
-/* pid is the rank and tid the row: viewers group by pid, so each rank gets a block of rows of its own. */
+/* pid is the rank and tid the row: viewers group by pid, so each rank gets its own block of rows. */
 static void add_event(struct sh_trace *t, const struct event *e)
 {
     int64_t took = e->end_ns - e->begin_ns;
@@ -295,7 +297,7 @@ static void add_names(struct sh_trace *t)
     }
 }
 
-/* Steps come before the sections in them: of two events that begin together, viewers take the first as the outer one. */
+/* Steps come before the sections in them: if two events begin together, viewers take the first as the outer one. */
 const char *sh_trace_text(struct sh_trace *t, int64_t *bytes)
 {
     t->bytes = 0;
@@ -311,7 +313,7 @@ const char *sh_trace_text(struct sh_trace *t, int64_t *bytes)
     return t->text;
 }
 
-/* "predicted_for" marks a trace that no machine has run. */
+/* "predicted_for" marks a trace that was predicted, not measured on a machine. */
 char *sh_trace_head(const struct sh_trace_about *about)
 {
     char machine[64];

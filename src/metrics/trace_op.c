@@ -3,7 +3,7 @@
  *     steps                      a step, and in it its sections: micro-step 1, micro-step 2, ...
  *     streams                    one row each: computation, and the collectives of each stream
  *     exposed communication      waits, as long as computation stood still
- *     exposed offload            the same for the file, where there is one */
+ *     exposed offload            the same for moves between tiers, if the program has any */
 #include "src/metrics/trace_op.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ void sh_trace_program(struct sh_trace *t, const struct sh_program *p)
     sh_trace_row(t, SH_TRACE_STEPS, "steps");
 }
 
-/* The four kinds differ in what is done before and behind the micro-step, not in what it is. */
+/* The four kinds differ in what is done before and after the micro-step, not in what it is. */
 static bool is_micro_step(enum sh_section_kind k)
 {
     return k == SH_SECTION_FIRST || k == SH_SECTION_MIDDLE || k == SH_SECTION_LAST || k == SH_SECTION_ONLY;
@@ -31,7 +31,7 @@ void sh_trace_enter(struct sh_trace_place *at, const struct sh_section *section)
     at->micro_step = is_micro_step(section->kind) ? at->micro_step + 1 : 0;
 }
 
-/* The first output: the gradient of an embedding may have but its second. */
+/* The first output that exists: the gradient of an embedding may have only its second. */
 static const char *name_result(const struct sh_program *p, const struct sh_op *op)
 {
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
@@ -40,7 +40,7 @@ static const char *name_result(const struct sh_program *p, const struct sh_op *o
     return "";
 }
 
-/* "?": a group that the program does not name, which a test's may have. */
+/* "?": a group that the program does not name, as a test's program may have. */
 static const char *group_name(const struct sh_program *p, sh_group group)
 {
     int i = sh_program_find_group(p->groups, p->n_groups, group);
@@ -48,7 +48,7 @@ static const char *group_name(const struct sh_program *p, sh_group group)
     return i == SH_NONE ? "?" : p->groups[i].name;
 }
 
-/* The kind decides what is told: collectives have a ticket, which ties them to their wait, and an axis; moves have
+/* The kind decides what is written: collectives have a ticket, which ties them to their wait, and an axis; moves have
  * bytes; markers take no time and are left out. */
 void sh_trace_op(struct sh_trace *t, const struct sh_trace_place *at, const struct sh_trace_timed *timed)
 {
@@ -77,8 +77,8 @@ void sh_trace_op(struct sh_trace *t, const struct sh_trace_place *at, const stru
         e.axis = group_name(p, op->attr.group);
         e.ranks = sh_group_size(sh_trace_mesh(t), op->attr.group);
     } else if (waited) {
-        /* On rows of their own, below the streams: a wait says how much of a collective or move the computation did not
-         * hide. */
+        /* Waits have separate rows below the streams: a wait shows how much of a collective or move the computation did
+         * not hide. */
         sh_program_label(p, waited, of);
         e.row = p->n_streams + moves;
         e.name = "wait";
@@ -90,7 +90,7 @@ void sh_trace_op(struct sh_trace *t, const struct sh_trace_place *at, const stru
     sh_trace_add(t, &e);
 }
 
-/* Its time is known only when it ends, as is that of all events. */
+/* The time of a section is known only when it ends, like that of all events. */
 void sh_trace_section(struct sh_trace *t, const struct sh_trace_place *at, int64_t begin_ns, int64_t end_ns)
 {
     const char *kind = sh_section_name(at->section->kind);

@@ -1,6 +1,6 @@
-/* Adapters of a stack of matrices, as q, k and v are one: which parts are adapted, and the two small matrices of
- * each. The stack has one A, [parts x rank, in], and one B, whose rows are those of the parts one behind the other,
- * so that the kernels make few products. */
+/* Adapters of a stack of matrices, such as q, k and v as one: which parts are adapted, and the two small matrices of
+ * each. The stack has one A, [parts x rank, in], and one B, whose rows are those of the parts one after the other, so
+ * that the kernels make few products. */
 #include "src/model/adapt.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
         __VA_ARGS__   \
     }
 
-/* One of the two matrices of a product; the tensor of the first that is declared is a stack's. */
+/* One of the two matrices of a product; the tensor of the first one declared stands for a whole stack. */
 static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, enum sh_param_role role, int64_t rows,
                    int64_t columns, enum sh_init init, float bound)
 {
@@ -21,8 +21,8 @@ static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, enum sh_p
     return sh_emit_param(e, role, name, 2, DIMS(rows, columns), init, bound);
 }
 
-/* All of A lie end to end, and behind them all of B. A starts as in PEFT: Kaiming's with a = sqrt(5), which comes to evenly
- * within 1 / sqrt(columns); B at 0, so that a run begins with the model as it is. */
+/* All A lie end to end, followed by all B. A starts as in PEFT: Kaiming's uniform with a = sqrt(5), which is uniform
+ * within 1 / sqrt(columns); B starts at 0, so that a run starts with the unchanged model. */
 struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *a, const struct sh_adapt *s)
 {
     struct sh_emit_lora l = {.a = SH_NONE, .b = SH_NONE, .scale = a->scale};
@@ -52,7 +52,8 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
     return l;
 }
 
-/* After all units are declared. Adapters have units of their own, so that the first parameter speaks for all. */
+/* Call after all units are declared. Adapters have their own units, so the first parameter of a unit speaks for all of
+ * it. */
 void sh_adapt_freeze(struct sh_program *p)
 {
     for (int i = 0; i < p->n_units; i++)

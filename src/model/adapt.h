@@ -1,4 +1,4 @@
-/* Adapters of the linear products of a block: their parameters, which the decoder declares in a unit beside the block's.
+/* Adapters of a block's linear products: their parameters, which the decoder declares in a unit beside the block's.
  * Inside src/model only; local. */
 #ifndef SH_MODEL_ADAPT_H
 #define SH_MODEL_ADAPT_H
@@ -7,7 +7,7 @@
 #include "src/model/model.h"
 #include "src/program/emit.h"
 
-/* n products of one input that are written as one: queries, keys and values; gate and up. */
+/* n products of one input that are computed as one: queries, keys and values; gate and up. */
 struct sh_adapt {
     int n;
     const struct sh_family *family;
@@ -16,10 +16,10 @@ struct sh_adapt {
     int64_t in, out[SH_LORA_PARTS];
 };
 
-/* Declare what is wanted of them in the newest unit; parts 0 where none is. */
+/* Declare the requested adapters of these products in the newest unit; parts is 0 if none is requested. */
 struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *a, const struct sh_adapt *s);
 
-/* Freeze all units but those of adapters. */
+/* Freeze all units except those of adapters. */
 void sh_adapt_freeze(struct sh_program *p);
 
 #endif

@@ -1,10 +1,9 @@
-/* Decoders of all families as one emitter. A block, with N = batch x seq rows; what stands in brackets depends on
- * the family:
+/* Decoders of all families as one emitter. A block, with N = batch x seq rows; steps in brackets depend on the family:
  *
  *     x [N,C] -> (norm1) -> qkv [N,(H+2K)D] -> (qk norm) -> (rope) -> attention [N,HD] -> proj [N,C] -> (norm) -> + x
  *             -> (norm2) -> up [N,F], or gate and up [N,2F] -> activation [N,F] -> down [N,C] -> (norm) -> + x
  *
- * Parameters are declared first, unit by unit in the order of the forward; units are what is gathered at once. */
+ * Parameters are declared first, unit by unit in the order of the forward; a unit is what is gathered at once. */
 #include "src/config/family.h"
 #include "src/model/adapt.h"
 #include "src/model/model.h"
@@ -17,8 +16,8 @@
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
 /* clang-format on */
 
-/* A decoder while it is emitted: the family's row says how, the model how large. Indices are of tensors of the program.
- */
+/* A decoder while it is emitted: the family's row gives the structure, the model the sizes. Indices are those of
+ * tensors of the program. */
 struct decoder {
     struct sh_emit e;
     const struct sh_model *m;
@@ -54,7 +53,7 @@ static enum sh_init init_of(const struct decoder *d, enum sh_param_role role, fl
     return SH_INIT_NORMAL;
 }
 
-/* The role says how it begins and ends in its name. */
+/* The role gives the initial value and the end of the name. */
 static int declare(struct decoder *d, enum sh_param_role role, const char *module, int ndim, const int64_t *dim)
 {
     char name[SH_NAME_MAX];
@@ -77,7 +76,7 @@ static struct weights declare_norm(struct decoder *d, const char *module)
     return n;
 }
 
-/* One that a family may have beside the norm of its input. */
+/* A norm that a family may have in addition to the norm of its input. */
 static struct weights declare_after(struct decoder *d, const char *module)
 {
     return module ? declare_norm(d, module) : (struct weights){.w = SH_NONE, .b = SH_NONE};
@@ -101,8 +100,8 @@ static int declare_bias(struct decoder *d, enum sh_param_role role)
     return declare(d, SH_PARAM_BIAS, sh_family_linear_name(d->f, role), 1, &out);
 }
 
-/* Those of n roles that the family has are products of one input, and written as one: their matrices are neighbours,
- * and so are their biases behind them. w [sum of O,I], b [sum of O] or SH_NONE. */
+/* Those of n roles that the family has are products of one input, and computed as one: their matrices are neighbours,
+ * followed by their biases, also neighbours. w [sum of O,I], b [sum of O] or SH_NONE. */
 static struct weights declare_linear(struct decoder *d, enum sh_param_role first, int n)
 {
     struct weights l = {.w = SH_NONE, .b = SH_NONE};
@@ -130,7 +129,7 @@ static struct weights declare_linear(struct decoder *d, enum sh_param_role first
     return l;
 }
 
-/* As wide as a head, or as all of them. */
+/* As wide as one head, or as all heads together. */
 static void declare_qk_norm(struct decoder *d, struct block *b)
 {
     const struct sh_model *m = d->m;
@@ -143,7 +142,7 @@ static void declare_qk_norm(struct decoder *d, struct block *b)
     b->k_norm = declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &k);
 }
 
-/* The order of declaration is the order in the unit, and so in its shards. */
+/* The order of declaration is the order in the unit, and therefore in its shards. */
 static struct block declare_block(struct decoder *d)
 {
     char unit[SH_NAME_MAX];
@@ -163,7 +162,7 @@ static struct block declare_block(struct decoder *d)
     return b;
 }
 
-/* Of a stack of n products, from `first` on. */
+/* Adapters of a stack of n products, from `first` on. */
 static struct sh_emit_lora adapt(struct decoder *d, enum sh_param_role first, int n)
 {
     struct sh_adapt s = {.family = d->f};
@@ -180,7 +179,7 @@ static struct sh_emit_lora adapt(struct decoder *d, enum sh_param_role first, in
     return sh_adapt_stack(&d->e, d->adapters, &s);
 }
 
-/* A unit of its own beside the block's: the block is frozen, its adapters are trained. */
+/* Adapters get their own unit beside the block's: the block is frozen, its adapters are trained. */
 static void adapt_block(struct decoder *d, struct block *b)
 {
     char unit[SH_NAME_MAX];
@@ -195,7 +194,7 @@ static void adapt_block(struct decoder *d, struct block *b)
     b->down.lora = adapt(d, SH_PARAM_DOWN, 1);
 }
 
-/* The final norm is in the last unit that the forward gathers, which is the head's. */
+/* The final norm is in the last unit that the forward gathers, the head's. */
 static void declare_final_norm(struct decoder *d)
 {
     struct weights n = declare_norm(d, d->f->final_norm);
@@ -220,7 +219,7 @@ static void declare_embed(struct decoder *d)
         declare_final_norm(d);
 }
 
-/* head [V,C], a unit of its own when it is not tied. */
+/* head [V,C], its own unit when it is not tied. */
 static void declare_head(struct decoder *d)
 {
     if (d->m->tie_word_embeddings)
@@ -241,13 +240,13 @@ static int norm(struct decoder *d, int x, struct weights n)
     return sh_emit_norm(&d->e, x, n.w, n.b, norm_kind(d));
 }
 
-/* A block has a norm before each branch, or after it, or one of each. */
+/* A block has a norm before each branch, after it, or both. */
 static int norm_before(struct decoder *d, int x, struct weights n)
 {
     return d->f->norm_after ? x : norm(d, x, n);
 }
 
-/* A family with norms after its branches only has them under the names of norm1 and norm2. */
+/* A family that has norms only after its branches keeps them under the names of norm1 and norm2. */
 static int norm_after(struct decoder *d, int x, struct weights before, struct weights after)
 {
     if (after.w != SH_NONE)
@@ -255,13 +254,13 @@ static int norm_after(struct decoder *d, int x, struct weights before, struct we
     return d->f->norm_after ? norm(d, x, before) : x;
 }
 
-/* Without adapters sh_emit_lora() gives back what it is given. */
+/* Without adapters sh_emit_lora() returns its input. */
 static int linear(struct decoder *d, int x, struct weights l)
 {
     return sh_emit_lora(&d->e, sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out), x, &l.lora);
 }
 
-/* With no_rope_layer_interval 4 blocks 3, 7, 11, ... have no positions. */
+/* With no_rope_layer_interval 4, blocks 3, 7, 11, ... have no positions. */
 static bool has_rope(const struct decoder *d)
 {
     int interval = d->m->no_rope_layer_interval;
@@ -269,7 +268,7 @@ static bool has_rope(const struct decoder *d)
     return !d->f->learned_positions && (!interval || (d->e.block + 1) % interval);
 }
 
-/* With full_attention_interval 6 blocks 5, 11, 17, ... see all. */
+/* With full_attention_interval 6, blocks 5, 11, 17, ... see all keys. */
 int sh_model_window(const struct sh_model *m, int block)
 {
     int interval = m->full_attention_interval;
@@ -304,7 +303,7 @@ static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C
     return norm_after(d, linear(d, sh_emit_pointwise(&d->e, kind, up), b->down), b->norm2, b->after2);
 }
 
-/* One table for all blocks, or one more for those with a window: cos and sin [T,R]. */
+/* One table for all blocks, or a second one for blocks with a window: cos and sin [T,R]. */
 static void emit_rope_tables(struct decoder *d)
 {
     int length = d->e.cache ? d->e.cache : d->e.seq;
@@ -317,9 +316,10 @@ static void emit_rope_tables(struct decoder *d)
         d->rope_local = sh_emit_rope_table(&d->e, "rope_local", sh_model_rotary_dim(d->m), &local);
 }
 
-/* Equal parts of the rows: each part reads the output matrix, and reads and writes its gradient, once more. Logits of
- * the compute type take at most 50 MiB; but 256 rows, of which that costs little, may take 128 MiB. With a vocabulary
- * of 50,000 words in bf16 that is 512 rows: 10 % faster than 352, 20 % faster than 256 (doc/performance.md). */
+/* Cut the rows into equal parts: each part reads the output matrix, and reads and writes its gradient, once more.
+ * Logits of the compute type take at most 50 MiB; but a part of 256 rows, at which that cost is small, may take 128
+ * MiB. With a vocabulary of 50,000 words in bf16 that is 512 rows: 10 % faster than 352, 20 % faster than 256
+ * (doc/performance.md). */
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b, enum sh_dtype act)
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };

@@ -1,9 +1,8 @@
-/* Operations of a token, counted from the program of one sequence, so that no family needs a formula of its own. The
- * usual rule: 2 a weight forward, 4 backward (inputs and weights), hence 6; frozen weights have no gradient, hence
- * 4. */
+/* Operations per token, counted from the program of one sequence, so that no family needs its own formula. The usual
+ * rule: 2 per weight forward, 4 backward (inputs and weights), hence 6; frozen weights have no gradient, hence 4. */
 #include "src/model/model.h"
 
-/* The caller destroys it. float32, for only shapes are counted. */
+/* The caller destroys it. float32, since only shapes are counted. */
 static struct sh_program *emit(const struct sh_model *m, const struct sh_adapters *a, int seq)
 {
     struct sh_program *p = sh_program_create(SH_F32);
@@ -14,7 +13,7 @@ static struct sh_program *emit(const struct sh_model *m, const struct sh_adapter
 
 static const struct sh_adapters none;
 
-/* Of one product, or of several written as one, of which all are trained or none. */
+/* For one product, or several written as one, which are either all trained or all frozen. */
 static bool is_trained(const struct sh_program *p, int weight)
 {
     return p->params[p->tensors[weight].param].trainable;
@@ -25,7 +24,8 @@ static double elems(const struct sh_program *p, int tensor)
     return (double)sh_tensor_elems(&p->tensors[tensor]);
 }
 
-/* Keys that a query sees, on average: half of the sequence, or of a window all but what its first queries lack. */
+/* How many keys a query sees on average: half of the sequence, or the window less what the first queries of the
+ * sequence lack. */
 static double keys_seen(const struct sh_op *op, int seq)
 {
     double T = seq, W = op->attr.attn.window;
@@ -38,7 +38,7 @@ struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
     return sh_model_flops_adapted(m, &none, seq);
 }
 
-/* The backward has two products for each of the forward, but one for that with a frozen matrix. */
+/* The backward has two products for each of the forward, but only one for a product with a frozen matrix. */
 struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const struct sh_adapters *a, int seq)
 {
     struct sh_program *p = emit(m, a, seq);
@@ -51,7 +51,7 @@ struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const str
             matmul += (is_trained(p, op->in[1]) ? 6 : 4) * elems(p, op->in[1]);
         if (op->kind == SH_OP_LORA)
             matmul += 6 * (elems(p, op->in[2]) + elems(p, op->in[3]));
-        if (op->kind == SH_OP_ATTENTION) { /* scores and their sums of values: [T,T] products of H*D elements a row */
+        if (op->kind == SH_OP_ATTENTION) { /* scores and weighted values: [T,T] products of H*D elements a row */
             double row = 12.0 * (double)p->tensors[op->out[0]].dim[2];
             causal += row * keys_seen(op, seq);
             full += row * (op->attr.attn.window ? op->attr.attn.window : seq);
@@ -61,7 +61,7 @@ struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const str
     return (struct sh_model_flops){.matmul = matmul, .attention_causal = causal, .attention_full = full};
 }
 
-/* Padding of units is not counted: this is the number that a user knows a model by. */
+/* Padding of units is not counted: this is the number by which users know a model. */
 int64_t sh_model_params(const struct sh_model *m)
 {
     struct sh_program *p = emit(m, &none, 1);
@@ -73,7 +73,7 @@ int64_t sh_model_params(const struct sh_model *m)
     return n;
 }
 
-/* Equal to sh_model_params() where nothing is frozen. */
+/* Equal to sh_model_params() if nothing is frozen. */
 int64_t sh_model_trained(const struct sh_model *m, const struct sh_adapters *a)
 {
     struct sh_program *p = emit(m, a, 1);

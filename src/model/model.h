@@ -1,6 +1,7 @@
 /* The models: decoder-only transformers, written as the forward operations of one micro-step. Local.
  *
- * One decoder makes all families by the switches of src/config/family.h. Parameter names and shapes are Hugging Face's. Units: "embed"; "layers.N", one a block; "head" (final norm and output matrix). With tied embeddings the
+ * One decoder makes all families, by the switches of src/config/family.h. Parameter names and shapes are Hugging
+ * Face's. Units: "embed"; "layers.N", one per block; "head" (final norm and output matrix). With tied embeddings the
  * final norm is in "embed", since the output matrix is there. */
 #ifndef SH_MODEL_MODEL_H
 #define SH_MODEL_MODEL_H
@@ -8,7 +9,8 @@
 #include "src/config/model.h"
 #include "src/program/program.h"
 
-/* Adapters of low rank, by what sh_family_targets() says; rank 0: none. All other parameters are frozen then. */
+/* Low-rank adapters of the products that sh_family_targets() lists; rank 0: none. With adapters all other parameters
+ * are frozen. */
 struct sh_adapters {
     int rank;
     float scale;
@@ -20,28 +22,29 @@ enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS, SH_MODEL_SCORE };
 struct sh_model_batch {
     int batch, seq;           /* sequences and tokens of one micro-step of one rank */
     bool docs;                /* attention stays inside documents */
-    bool anew;                /* with docs: positions begin anew in each; else they are those of the sequence */
-    bool any_order;           /* its backward may add in any order (kernels/op.h) */
+    bool anew;                /* with docs: positions restart in each; else they count through the sequence */
+    bool any_order;           /* attention's backward may add in any order (kernels/op.h) */
     enum sh_model_output out; /* summed loss, the logits of one position, or scores of all */
-    int cache;                /* LOGITS: positions that the cache of keys and values has, `seq` at least; 0: no cache */
+    int cache;                /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */
     struct sh_adapters adapters;
     int64_t chunk_rows; /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };
 
-/* Whether a plan can count what these sizes come to. To be asked before all else here.
- * Errors: SH_E_USAGE with the keys whose product is beyond that. */
+/* Check that a plan can count what these sizes multiply to. Call this before anything else here.
+ * Errors: SH_E_USAGE with the keys whose product is too large. */
 sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b);
 
 /* Emit the forward of one micro-step into an empty program: parameters, units, operations; no sections. */
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p);
 
-/* Keys that a query of block `block`, counted from 0, sees, its own included; 0: all. */
+/* How many keys a query of block `block`, counted from 0, sees, its own included; 0: all. */
 int sh_model_window(const struct sh_model *m, int block);
 
-/* Floating-point operations of forward and backward for one token, without recomputation: those of the products of the
+/* Floating-point operations of forward and backward for one token, without recomputation: those of the products in the
  * program that the model emits.
- * matmul: 6 per weight of a matrix product, embedding look-ups not counted, the output matrix counted; of frozen ones 4.
- * attention: causal = 6 H D T for each attention (half of the square), full = 12 H D T; with a window what lies in it. */
+ * matmul: 6 per weight of a matrix product, 4 if it is frozen; the output matrix counts, embedding look-ups do not.
+ * attention: causal = 6 H D T per attention (half of the square), full = 12 H D T; with a window, only what lies inside
+ * it. */
 struct sh_model_flops {
     double matmul, attention_causal, attention_full;
 };
@@ -50,10 +53,10 @@ struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const str
 
 int64_t sh_model_params(const struct sh_model *m);
 
-/* Of those and of adapters the ones that are trained, which checkpoints hold. */
+/* How many parameters, adapters included, are trained: those that checkpoints hold. */
 int64_t sh_model_trained(const struct sh_model *m, const struct sh_adapters *a);
 
-/* Names of adapters are those of PEFT without its first two words: "model.layers.0.self_attn.q_proj.lora_A.weight" [R,I],
+/* Adapters have PEFT's names without the first two words: "model.layers.0.self_attn.q_proj.lora_A.weight" [R,I],
  * "...lora_B.weight" [O,R], whatever the order in which the family stores its matrices. Units: "layers.N.lora", beside
  * "layers.N". */
 

@@ -1,5 +1,6 @@
-/* How rotary positions are stretched beyond the length that a model was first trained with: what the key rope_type says,
- * as the attributes of one operation. Source of the rules: modeling_rope_utils.py of Hugging Face's transformers. */
+/* How rotary positions are stretched beyond the length that a model was first trained with: the rule of the key
+ * rope_type, as the attributes of one operation. Source of the rules: modeling_rope_utils.py of Hugging Face's
+ * transformers. */
 #include "src/model/rope.h"
 
 #include "src/base/str.h"
@@ -12,14 +13,14 @@ int sh_model_rotary_dim(const struct sh_model *m)
     return m->rotary_dim ? m->rotary_dim : m->head_dim;
 }
 
-/* The element whose wave turns so many times within the original length. */
+/* The element whose wave turns `turns` times within the original length. */
 static double element_of(const struct sh_model *m, double turns)
 {
     return sh_model_rotary_dim(m) * log(m->rope_original_max_len / (turns * 2 * M_PI)) / (2 * log(m->rope_theta));
 }
 
-/* The elements between which YaRN goes from untouched to stretched frequencies. The limits are numbers of turns within
- * the original length. */
+/* The elements between which YaRN passes from untouched to stretched frequencies. The limits are numbers of turns
+ * within the original length. */
 static void ramp_of(const struct sh_model *m, struct sh_emit_rope *r)
 {
     double first = element_of(m, m->rope_beta_fast), last = element_of(m, m->rope_beta_slow);
@@ -40,7 +41,7 @@ static double yarn_scale(const struct sh_model *m)
     return m->rope_attention_factor > 0 ? m->rope_attention_factor : 0.1 * log(m->rope_factor) + 1;
 }
 
-/* The lists have single precision in transformers. */
+/* The lists are single precision in transformers. */
 static void take_list(const struct sh_model *m, int length, struct sh_emit_rope *r)
 {
     const char *list = length > m->rope_original_max_len ? m->rope_long_factor : m->rope_short_factor;

@@ -5,12 +5,12 @@
 #include "src/config/model.h"
 #include "src/program/emit.h"
 
-/* Elements of a head that turn. */
+/* How many elements of a head are rotated. */
 int sh_model_rotary_dim(const struct sh_model *m);
 
-/*   length  of sequences, or of the cache, which says which list of longrope it is */
+/*   length  of sequences, or of the cache; it decides which list of longrope applies */
 struct sh_emit_rope sh_model_rope(const struct sh_model *m, int length);
 struct sh_emit_rope
-sh_model_rope_local(const struct sh_model *m); /* of blocks with a window, where they have their own */
+sh_model_rope_local(const struct sh_model *m); /* for blocks with a window, if they have their own */
 
 #endif

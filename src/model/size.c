@@ -1,6 +1,6 @@
-/* What is refused before anything is emitted, so that no pass and no kernel need look at what a product of sizes comes to.
- * A plan adds up at most some hundred times what is counted here, for types, optimizer, levels of a tree and copies: far
- * from 2^63 bytes. */
+/* Sizes that are refused before anything is emitted, so that no pass and no kernel needs to check what a product of
+ * sizes comes to. A plan adds up at most a few hundred times what is counted here, for types, optimizer, levels of a
+ * tree and copies: far from 2^63 bytes. */
 #include "src/base/err.h"
 #include "src/base/size.h"
 #include "src/config/words.h"
@@ -12,7 +12,7 @@
 #define MOST_ACTIVATIONS (1ll << 51) /* of all layers of a micro-step, with their gradients */
 #define MOST_SCORES (1ll << 58)      /* attention weights of a layer, which never exist at once */
 
-/* All of these are at most 2^34: heads, widths, and what is made of two of them. */
+/* All of these are at most 2^34: heads, widths, and products of two of them. */
 static int64_t qkv_width(const struct sh_model *m)
 {
     return ((int64_t)m->n_heads + 2 * (int64_t)m->n_kv_heads) * m->head_dim;
@@ -51,7 +51,7 @@ static sh_rc check_params(const struct sh_model *m)
         m->dim, m->n_layers, m->ffn_dim, m->vocab_size, m->max_seq_len, (long long)heads_width(m), MOST_PARAMS);
 }
 
-/* Some 16 tensors of width C, and those of attention and feed-forward, for each layer and one more. */
+/* About 16 tensors of width C, and those of attention and feed-forward, for each layer and one more. */
 static sh_rc check_activations(const struct sh_model *m, const struct sh_model_batch *b)
 {
     int64_t widths = 16 * (int64_t)m->dim + 8 * qkv_width(m) + 4 * heads_width(m) + 8 * (int64_t)m->ffn_dim;
@@ -79,8 +79,9 @@ static sh_rc check_scores(const struct sh_model *m, const struct sh_model_batch 
         b->batch, m->n_heads, b->seq, MOST_SCORES);
 }
 
-/* transformers takes the list of the long sequences for a whole batch once one text in it is long, and computes a text that
- * grows past the limit anew. With several texts in a row, or keys that were turned before, that cannot be the same here. */
+/* transformers uses the list for long sequences for a whole batch once one text in it is long, and recomputes a text
+ * that grows past the limit. With several texts in a row, or keys that were already rotated, that cannot be reproduced
+ * here. */
 static sh_rc check_long_texts(const struct sh_model *m, const struct sh_model_batch *b)
 {
     int length = b->cache ? b->cache : b->seq;
@@ -92,13 +93,13 @@ static sh_rc check_long_texts(const struct sh_model *m, const struct sh_model_ba
         return SH_OK;
     return sh_fail(
         SH_E_USAGE,
-        "model.rope_type=longrope: %s of up to %d tokens would each have the frequencies of their own length, below "
-        "and above model.rope_original_max_len; give %s of at most %d",
+        "model.rope_type=longrope: %s of up to %d tokens would each need the frequencies of their own length, below "
+        "or above model.rope_original_max_len; give %s of at most %d",
         docs ? "documents in a row" : "texts", length, docs ? "training.seq_len" : "--context",
         m->rope_original_max_len);
 }
 
-/* Local, and in the order from what depends on the model only to what depends on the batch. */
+/* Local; checks come in order, from those that depend only on the model to those that depend on the batch. */
 sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b)
 {
     SH_TRY(check_heads(m));

@@ -1,5 +1,5 @@
 /* The guard judges each step by its loss and its gradient norm. It keeps a running mean and variance of the norms of
- * good steps (Welford's update), and calls a norm an outlier when it lies more than z_score deviations above that mean.
+ * good steps (Welford's update), and calls a norm an outlier if it lies more than z_score deviations above that mean.
  * All ranks feed it the same numbers, so all ranks come to the same verdict without a message. */
 #include "src/optim/optim.h"
 
@@ -8,8 +8,8 @@
 
 enum { FEWEST = 16 }; /* norms before a deviation means anything, unless the window is shorter */
 
-/* Once `window` norms are in, an old share of 1/window leaves m2 with each new one, so that the variance follows the
- * run: norms of the first steps are much larger than those of later ones. */
+/* Once `window` norms are in, each new one removes 1/window of m2, so that the variance follows the run: norms of the
+ * first steps are much larger than those of later ones. */
 static void learn(struct sh_guard *g, double norm)
 {
     double delta = norm - g->mean;
@@ -22,8 +22,8 @@ static void learn(struct sh_guard *g, double norm)
     g->m2 += delta * (norm - g->mean);
 }
 
-/* Only upwards: a small norm harms nothing. A deviation of 0 (equal norms so far) would make any other
- * norm an outlier. */
+/* Only upwards: a small norm does no harm. A deviation of 0 (equal norms so far) would make any other norm an
+ * outlier. */
 static bool is_outlier(const struct sh_guard *g, double norm)
 {
     int fewest = g->window < FEWEST ? g->window : FEWEST;
@@ -83,8 +83,8 @@ void sh_guard_saved(struct sh_guard *g)
     g->rollbacks = 0;
 }
 
-/* After a rollback: the norms seen since the checkpoint belong to a course that is undone. `rollbacks` stays, since it
- * is what ends a run that keeps coming back. */
+/* After a rollback: the norms seen since the checkpoint belong to a course that is undone. `rollbacks` stays, because
+ * it ends a run that keeps coming back. */
 void sh_guard_forget(struct sh_guard *g)
 {
     g->seen = g->skips = 0;
@@ -98,7 +98,7 @@ void sh_guard_save(const struct sh_guard *g, char *text, int size)
     snprintf(text, (size_t)size, "%lld %a %a %d", (long long)g->seen, g->mean, g->m2, g->skips);
 }
 
-/* A window that has become shorter keeps the deviation: the sum of squares shrinks with the number of norms. */
+/* If the window has become shorter, the deviation stays: the sum of squares shrinks with the number of norms. */
 sh_rc sh_guard_load(struct sh_guard *g, const char *text)
 {
     long long seen;

@@ -1,12 +1,12 @@
-/* The loss scale of float16: halved where gradients overflow, doubled after a window of steps without. It is a power of two, so
- * that neither scaling nor the division behind it rounds. */
+/* The loss scale of float16: halved if gradients overflow, doubled after a window of steps without overflow. It is a
+ * power of two, so that neither scaling nor the later division rounds. */
 #include "src/optim/optim.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* The first overflow after a doubling may be an outlier of the data; the second halves the scale, and so do all behind it. The
- * number is DeepSpeed's and Megatron-LM's. */
+/* The first overflow after a doubling may be an outlier of the data; the second halves the scale, and so do all after
+ * it. The number is DeepSpeed's and Megatron-LM's. */
 enum { HYSTERESIS = 2 };
 
 void sh_loss_scale_begin(struct sh_loss_scale *s)
@@ -16,14 +16,14 @@ void sh_loss_scale_begin(struct sh_loss_scale *s)
     s->hysteresis = HYSTERESIS;
 }
 
-/* A loss that is not finite is no overflow of gradients: lowering the scale would not help, and the guard of the run
- * judges it. */
+/* A loss that is not finite is not an overflow of gradients: lowering the scale would not help, and the guard of the
+ * run judges it. */
 bool sh_loss_scale_overflows(const struct sh_loss_scale *s, double loss, double norm)
 {
     return s->window && isfinite(loss) && !isfinite(norm);
 }
 
-/* Below 1 gradients would be made smaller than they are: float16 has no room for this model then. */
+/* A scale below 1 would make gradients smaller than they are: float16 has no room for this model then. */
 sh_rc sh_loss_scale_lower(struct sh_loss_scale *s, int64_t step)
 {
     s->good = 0;
@@ -40,7 +40,7 @@ sh_rc sh_loss_scale_lower(struct sh_loss_scale *s, int64_t step)
     return SH_OK;
 }
 
-/* The window begins anew after each doubling, and hysteresis is full again. */
+/* The window starts again after each doubling, and the hysteresis is full again. */
 void sh_loss_scale_good(struct sh_loss_scale *s)
 {
     if (!s->window || ++s->good < s->window)
@@ -50,13 +50,13 @@ void sh_loss_scale_good(struct sh_loss_scale *s)
     s->scale = s->scale < SH_LOSS_SCALE_MOST ? 2 * s->scale : s->scale;
 }
 
-/* %a is exact, so that a run that goes on has the same bits as one that was not interrupted. */
+/* %a is exact, so a run that continues has the same bits as one that was not interrupted. */
 void sh_loss_scale_save(const struct sh_loss_scale *s, char *text, int size)
 {
     snprintf(text, (size_t)size, "%a %d %d", s->scale, s->good, s->hysteresis);
 }
 
-/* frexp() gives 0.5 for powers of two alone. A window that is shorter now than in the file must still let the scale
+/* frexp() gives 0.5 only for powers of two. A window that is shorter now than in the file must still let the scale
  * double. */
 sh_rc sh_loss_scale_load(struct sh_loss_scale *s, const char *text)
 {

@@ -1,6 +1,6 @@
-/* Around the update: the table of optimizers, learning rate, clipping, the loss scale, and the guard that skips a step. The
- * update itself is an operation of the program. Pure arithmetic on numbers that are the same on all ranks, so that all ranks decide
- * alike. Local. */
+/* Around the update: the table of optimizers, learning rate, clipping, the loss scale, and the guard that skips a step.
+ * The update itself is an operation of the program. Pure arithmetic on numbers that are the same on all ranks, so that
+ * all ranks decide alike. Local. */
 #ifndef SH_OPTIM_OPTIM_H
 #define SH_OPTIM_OPTIM_H
 
@@ -19,15 +19,16 @@
 struct sh_optim {
     const char *name;           /* as torch.optim spells it */
     enum sh_op_kind op;
-    int n_states;               /* beside the master parameters */
+    int n_states;               /* in addition to the master parameters */
     const char *state[SH_STATES_MAX]; /* torch's names; in checkpoints /optimizer/NAME. Zero at first */
 };
 /* clang-format on */
 
-/* The row of a value of optimizer.name. */
+/* The row for a value of optimizer.name. */
 const struct sh_optim *sh_optim_of(int word);
 
-/* What section `optimizer` gives the operation in update 1, 2, ...; each takes what its rule has. The rest of *s stays. */
+/* Set the scalars that section `optimizer` gives the operation in update 1, 2, ...; each optimizer uses those of its
+ * rule. The rest of *s stays. */
 void sh_optim_scalars(const struct sh_config *cfg, int64_t update, struct sh_op_scalars *s);
 
 struct sh_lr {
@@ -44,8 +45,8 @@ double sh_lr_at(const struct sh_lr *lr, int64_t step);
 /* Factor for the gradients: min(1, max_norm / norm); 1 when max_norm is 0. */
 double sh_clip_scale(double norm, double max_norm);
 
-/* The guard watches loss and gradient norm. What to do with a step that it finds bad, non-finite or an outlier: leave
- * its update out, go back to the newest checkpoint and leave out all data since then, or stop. */
+/* The guard watches loss and gradient norm. `action` says what to do with a bad step, one that is non-finite or an
+ * outlier: skip its update, go back to the newest checkpoint and leave out all data since then, or stop. */
 struct sh_guard {
     enum sh_cfg_guard action;
     double z_score; /* 0: off */
@@ -59,9 +60,9 @@ struct sh_guard {
 
 enum sh_verdict { SH_STEP_GOOD, SH_STEP_NON_FINITE, SH_STEP_OUTLIER };
 
-/* Judge a step and learn from good ones; what is not SH_STEP_GOOD calls for the action. Errors: SH_E_NUMERIC when the
- * run cannot go on (the action is to stop, more than max_skips skips in a row, or more than max_rollbacks to one
- * checkpoint), with what was seen. */
+/* Judge a step and learn from good ones; any verdict but SH_STEP_GOOD calls for the action. Errors: SH_E_NUMERIC, with
+ * the loss and norm seen, if the run cannot continue (the action is to stop, more than max_skips skips in a row, or
+ * more than max_rollbacks to one checkpoint). */
 sh_rc sh_guard_judge(struct sh_guard *g, int64_t step, double loss, double norm, enum sh_verdict *verdict);
 
 /* State as text for the checkpoint ("seen mean m2 skips", hexadecimal floats) and back; SH_E_DATA when malformed. */
@@ -71,12 +72,12 @@ sh_rc sh_guard_load(struct sh_guard *g, const char *text);
 void sh_guard_saved(struct sh_guard *g);  /* a checkpoint was saved: the rollback count starts again */
 void sh_guard_forget(struct sh_guard *g); /* back to the start of a run; the rollbacks stay counted */
 
-/* The loss scale of a run in float16: gradients are those of scale * loss, and are divided by it before anybody looks at them.
- * Where they overflow all the same, the update is left out; which is no bad step to the guard as long as the scale can
- * move. A loss that is not finite is the guard's: no scale helps there. */
+/* The loss scale of a run in float16: gradients are those of scale * loss, and are divided by it before anybody looks
+ * at them. If they overflow all the same, the update is left out; for the guard that is not a bad step as long as the
+ * scale can move. A loss that is not finite is left to the guard, because no scale helps there. */
 #define SH_LOSS_SCALE_MOST 0x1p40
 struct sh_loss_scale {
-    double init; /* a power of two from 1 to SH_LOSS_SCALE_MOST; 1 where nothing is scaled */
+    double init; /* a power of two from 1 to SH_LOSS_SCALE_MOST; 1 if nothing is scaled */
     int window;  /* steps without an overflow after which it doubles; 0: it is fixed */
     /* state */
     double scale;
@@ -85,7 +86,7 @@ struct sh_loss_scale {
 };
 
 void sh_loss_scale_begin(struct sh_loss_scale *s); /* the state of a new run */
-/* Whether this step is the loss scale's to answer for. */
+/* Whether the loss scale, not the guard, has to answer for this step. */
 bool sh_loss_scale_overflows(const struct sh_loss_scale *s, double loss, double norm);
 sh_rc sh_loss_scale_lower(struct sh_loss_scale *s, int64_t step); /* SH_E_NUMERIC: it is 1 already */
 void sh_loss_scale_good(struct sh_loss_scale *s);                 /* after a step without an overflow */

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* Rows come from optim.inc, which the words of the key come from as well. */
+/* Rows come from optim.inc, and so do the words of the key. */
 static const struct sh_optim optimizers[] = {
 #define OPTIM(id, word, means, ...) [SH_OPTIM_##id] = {__VA_ARGS__},
 #include "src/config/optim.inc"
@@ -14,8 +14,8 @@ const struct sh_optim *sh_optim_of(int word)
     return &optimizers[word];
 }
 
-/* The powers are computed in double and from the number of the update, not multiplied up from step to step: a resumed
- * run gets the same bits as one that was never stopped. */
+/* The powers are computed in double from the number of the update, not multiplied up from step to step: a resumed run
+ * gets the same bits as one that was never stopped. */
 void sh_optim_scalars(const struct sh_config *cfg, int64_t update, struct sh_op_scalars *s)
 {
     s->beta1 = (float)cfg->optimizer.beta1;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* A row of the list of passes. `training`: it is left out of micro-steps that are only evaluated. */
+/* A row of the list of passes. `training`: left out for micro-steps that are only evaluated. */
 struct row {
     const char *name;
     sh_pass *run;
@@ -21,7 +21,7 @@ static int find(const char *name)
     return SH_NONE;
 }
 
-/* Passes [first, last] in their order. */
+/* Run passes [first, last] in their order. */
 static sh_rc run(const struct sh_build *b, int first, int last, bool training, struct sh_program *p)
 {
     for (int i = first; i <= last; i++)
@@ -40,7 +40,7 @@ static int find_unit(const struct sh_program *micro, const char *name)
     return i < 0 ? SH_NONE : i;
 }
 
-/* What a build asks of single units. */
+/* Mark the units for which the build has special requests. */
 static void mark_units(const struct sh_build *b, struct sh_program *micro)
 {
     int unit;
@@ -55,7 +55,7 @@ static void mark_units(const struct sh_build *b, struct sh_program *micro)
         }
 }
 
-/* The first pass: the model's forward on logical tensors, which know no ranks. */
+/* The first pass: the model's forward on logical tensors, which know nothing of ranks. */
 sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 {
     struct sh_model_batch batch = b->batch;
@@ -66,15 +66,16 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     return SH_OK;
 }
 
-/* The passes before shard, on a program of its own. shard calls this twice: for the forward, which is evaluated, and
- * for the training step. */
+/* The passes before shard, on a separate program. shard calls this twice: for the forward, which is evaluated, and for
+ * the training step. */
 sh_rc sh_pass_micro_step(const struct sh_build *b, bool training, struct sh_program **out)
 {
     *out = sh_program_create(b->act);
     return run(b, 0, find("shard") - 1, training, *out);
 }
 
-/* Passes before shard work on the micro-step alone, so their result is shown as such; later ones need all before. */
+/* Passes before shard work on the micro-step alone, so their result is shown as a micro-step; later passes need all
+ * before them. */
 static sh_rc build(const struct sh_build *b, int last, struct sh_program **out)
 {
     int shard = find("shard");
@@ -99,11 +100,11 @@ sh_rc sh_pass_build_until(const struct sh_build *b, const char *after, struct sh
 
 #define NAME(name, training) " " #name
     if (last == SH_NONE)
-        return sh_fail(SH_E_USAGE, "there is no pass %s; they are, in this order:%s", after, SH_PASS_LIST(NAME));
+        return sh_fail(SH_E_USAGE, "there is no pass %s; the passes are, in this order:%s", after, SH_PASS_LIST(NAME));
     return build(b, last, out);
 }
 
-/* A search makes hundreds, and the check takes a third of the time of a plan. */
+/* A search makes hundreds of plans, and the check takes a third of the time of each. */
 sh_rc sh_pass_weigh(const struct sh_build *b, struct sh_program **out)
 {
     return build(b, find("check") - 1, out);

@@ -1,16 +1,17 @@
-/* The update carried into the next step: the first micro-step gets, ahead of each unit's first use, a copy of what UPDATE does
- * for that unit, so that its slices travel beside the forward of the units before it. The gradients lie where they are until the
- * backward, which comes later. Nothing of this changes a bit: it is the same update of the same numbers. UPDATE stays, for a step
- * after which somebody looks at the state, and is no part of a training step any more.
+/* The update carried into the next step: ahead of each unit's first use, the first micro-step gets a copy of what
+ * UPDATE does for that unit, so that the unit's slices travel alongside the forward of the units before it. The
+ * gradients stay where they are until the backward, which comes later. This changes no bit: it is the same update of
+ * the same numbers. UPDATE stays, for steps after which somebody looks at the state, but is no longer part of a
+ * training step.
  *
- * A unit's update stands as many units ahead of its first use as gathers start ahead. Where a copy that lives between steps
- * is gathered, the wait for that stands right before the use.
+ * A unit's update stands as many units ahead of its first use as gathers start ahead. If a copy that lives between
+ * steps is gathered, the wait for that stands right before the use.
  *
  *   UPDATE            u1 u2 u3
  *   micro-step        G1 w F1 x  G2 w F2 x  G3 w F3 ...
  *   becomes           u1 u2 G1 w F1 x  u3 G2 w F2 x  G3 w F3 ...      (forward_prefetch 1)
  *
- * A run leaves the operations of phase UPDATE out where no update is pending. */
+ * A run skips the operations of phase UPDATE if no update is pending. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 #include "src/pass/shard.h"
@@ -22,13 +23,13 @@ struct carry {
     struct sh_program *p;
     const struct sh_section *update, *first;
     int *use;   /* [units] operation of the micro-step that is the unit's first use; SH_NONE: it has no update */
-    int *begin; /* [units] the one before which its update stands */
+    int *begin; /* [units] the operation before which its update stands */
     int *order; /* [n_order] units with an update in the order of first use */
     int n_order;
-    int *place; /* [operations of UPDATE] where it is in the micro-step now */
-    int *copy;  /* [tensors of the program as it was] what stands for it here; SH_NONE: nothing yet */
+    int *place; /* [operations of UPDATE] where the operation is in the micro-step now */
+    int *copy;  /* [tensors of the old program] the tensor that replaces it here; SH_NONE: none yet */
     struct sh_op *op;
-    int n, cap; /* the micro-step as it becomes */
+    int n, cap; /* the new micro-step */
 };
 
 static int *filled(int n)
@@ -66,7 +67,7 @@ static int first_use(const struct carry *c, const struct sh_unit *u)
     return i;
 }
 
-/* Into the order of use, which is short and nearly sorted. */
+/* Insert into the order of use, which is short and nearly sorted. */
 static void put_in_order(struct carry *c, int unit)
 {
     int at = c->n_order++;
@@ -99,7 +100,7 @@ static int push(struct carry *c, struct sh_op op)
     return c->n++;
 }
 
-/* What lives between sections is the same here; copies of slices are this section's own. */
+/* Tensors that live between sections are the same here; copies of slices are this section's own. */
 static int translate(struct carry *c, int t)
 {
     struct sh_tensor copy;
@@ -136,7 +137,7 @@ static bool waits_for_gather(const struct carry *c, int i)
     return op->kind == SH_OP_WAIT && op_of(c, c->update, op->attr.waits_for)->kind == SH_OP_ALL_GATHER;
 }
 
-/* The waits for gathers of one unit's update, or all else of it. */
+/* Carry the waits for gathers of one unit's update, or the rest of that update. */
 static void carry_unit(struct carry *c, int unit, bool waits)
 {
     for (int i = 0; i < c->update->n_ops; i++)
@@ -144,7 +145,7 @@ static void carry_unit(struct carry *c, int unit, bool waits)
             carry_op(c, i);
 }
 
-/* What stands before operation `at` of the micro-step. */
+/* Carry everything that stands before operation `at` of the micro-step. */
 static void carry_to(struct carry *c, int at)
 {
     for (int k = 0; k < c->n_order; k++)
@@ -155,7 +156,7 @@ static void carry_to(struct carry *c, int at)
             carry_unit(c, c->order[k], true);
 }
 
-/* Positions within a section are those of its operations. */
+/* References between operations are positions within the section, so they are renumbered. */
 static void rebuild(struct carry *c)
 {
     int *place = filled(c->first->n_ops);
@@ -185,7 +186,7 @@ static sh_rc is_whole(const struct carry *c)
                          c->p->units[last].name);
 }
 
-/* Nothing changes where nothing is asked for. */
+/* Nothing changes unless it is asked for. */
 sh_rc sh_pass_carry(const struct sh_build *b, struct sh_program *p)
 {
     int update = sh_program_find_section(p, SH_SECTION_UPDATE), first = sh_program_micro_step(p, 0);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Indices come from passes, and a bad one would be read past the end of the table. */
+/* Indices come from passes, and a bad one would read past the end of the table. */
 static bool names_tensor(const struct sh_check *c, int t)
 {
     return t >= 0 && t < c->p->n_tensors;
@@ -24,7 +24,7 @@ static bool fits(const struct sh_check *c, const int *operand, int room, int n, 
     return true;
 }
 
-/* Kernels and collectives reach the device's memory only; a view is where its base is. */
+/* Kernels and collectives reach only the device's memory; a view is where its base is. */
 static bool within_reach(const struct sh_check *c, const int *operand, int room)
 {
     for (int k = 0; k < room; k++)
@@ -33,8 +33,8 @@ static bool within_reach(const struct sh_check *c, const int *operand, int room)
     return true;
 }
 
-/* A move has the device at one end and another tier at the other, and moves storage, not views: a request of a file. Of the
- * host's memory it may be a part. */
+/* A move has the device at one end and another tier at the other, and moves whole storage, not views: one request of a
+ * file. In the host's memory that end may be a part of a tensor. */
 static bool goes_between_tiers(const struct sh_check *c, const struct sh_op *op)
 {
     const struct sh_tensor *in = &c->p->tensors[op->in[0]], *out = &c->p->tensors[op->out[0]];
@@ -43,7 +43,7 @@ static bool goes_between_tiers(const struct sh_check *c, const struct sh_op *op)
            (in->base == SH_NONE || c->p->tiers[in->tier].kind == SH_TIER_HOST) && out->base == SH_NONE;
 }
 
-/* The stream runs what the operation is. */
+/* Whether the stream runs operations of this kind. */
 static bool in_its_stream(const struct sh_check *c, const struct sh_op *op)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
@@ -58,17 +58,17 @@ static sh_rc check_operands(const struct sh_check *c, int i)
     const struct sh_op_info *info = sh_op_info(op->kind);
 
     if (!fits(c, op->in, SH_OP_MAX_IN, info->n_in, info->opt_in))
-        return sh_check_broken(c, i, "an input is missing or too many");
+        return sh_check_broken(c, i, "an input is missing, or there are too many");
     if (!fits(c, op->out, SH_OP_MAX_OUT, info->n_out, info->opt_out))
-        return sh_check_broken(c, i, "an output is missing or too many");
+        return sh_check_broken(c, i, "an output is missing, or there are too many");
     if (op->work != SH_NONE && !names_tensor(c, op->work))
-        return sh_check_broken(c, i, "its scratch is no tensor");
+        return sh_check_broken(c, i, "its scratch is not a tensor");
     if (!in_its_stream(c, op))
         return sh_check_broken(c, i, "its stream does not run operations of its kind");
     if (info->moves)
         return goes_between_tiers(c, op) ? SH_OK : sh_check_broken(c, i, "does not move between the device and a tier");
     if (!within_reach(c, op->in, SH_OP_MAX_IN) || !within_reach(c, op->out, SH_OP_MAX_OUT))
-        return sh_check_broken(c, i, "an operand lies in another tier than the device's");
+        return sh_check_broken(c, i, "an operand does not lie on the device");
     return SH_OK;
 }
 
@@ -82,8 +82,7 @@ static sh_rc check_shapes(const struct sh_check *c, int i)
     return sh_shape_misfit(&call, misfit) ? sh_check_broken(c, i, misfit) : SH_OK;
 }
 
-/* What an operation says of another one: a wait of the collective or move that it waits for, a collective of the one
- * before it. */
+/* References to other operations: a wait names its collective or move, a collective the one that it follows. */
 static sh_rc check_partners(const struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -92,18 +91,18 @@ static sh_rc check_partners(const struct sh_check *c, int i)
         int of = op->attr.waits_for;
 
         if (of < 0 || of >= i || !sh_op_starts(sh_op_info(sh_check_op(c, of)->kind)))
-            return sh_check_broken(c, i, "waits for no collective before it");
+            return sh_check_broken(c, i, "does not wait for a collective before it");
     }
     if (sh_op_info(op->kind)->async && op->attr.after != SH_NONE) {
         int after = op->attr.after;
 
         if (after < 0 || after >= i || !sh_op_info(sh_check_op(c, after)->kind)->async)
-            return sh_check_broken(c, i, "starts after no collective before it");
+            return sh_check_broken(c, i, "does not follow a collective before it");
     }
     return SH_OK;
 }
 
-/* What was written or gathered in the section before does not count: sections run in any number and order. */
+/* What the previous section wrote or gathered does not count: sections run in any number and order. */
 static void forget(struct sh_check *c)
 {
     size_t n = (size_t)c->p->n_tensors;
@@ -127,7 +126,7 @@ static bool carries(const struct sh_check *c)
     return false;
 }
 
-/* One section. Where an update is carried into it, it must be right without that too. */
+/* Check one section. If an update is carried into it, it must be right without the update too. */
 static sh_rc check_section(struct sh_check *c)
 {
     for (int i = 0; i < c->section->n_ops; i++) {
@@ -144,8 +143,8 @@ static sh_rc check_section(struct sh_check *c)
     return sh_check_overlap(c);
 }
 
-/* The last pass, and the only one that changes nothing. A bug of any pass becomes an error with the operation's number
- * instead of wrong numbers in a run. */
+/* The last pass, and the only one that changes nothing. It turns a bug of any pass into an error with the operation's
+ * number instead of wrong numbers in a run. */
 sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
 {
     struct sh_check c = {.p = p};

@@ -16,7 +16,7 @@ struct sh_check {
     int *home;            /* [tensors] by storage root: what it was fetched from; SH_NONE: nothing */
     bool *changed;        /* [tensors] by storage root: fetched, and written since it was last put back */
     bool *used;           /* [tensors] by storage root: read by the micro-step itself, not by what is carried into it */
-    bool pending;         /* the section runs with the update that is carried into it; else without */
+    bool pending;         /* the section is checked with the update that is carried into it; else without */
 };
 
 /* Operation i of the section (check_report.c). */
@@ -30,7 +30,8 @@ sh_rc sh_check_order(struct sh_check *c);
 
 /* Places in the arena: views inside their base; no two living tensors of a section in one place (check_place.c). */
 sh_rc sh_check_views(const struct sh_program *p);
-sh_rc sh_check_homes(const struct sh_program *p); /* of other tiers than the device: none upon another, or outside */
+sh_rc sh_check_homes(const struct sh_program *p); /* in tiers other than the device: none overlaps another or leaves its
+                                                     tier */
 sh_rc sh_check_overlap(const struct sh_check *c);
 
 #endif

@@ -1,9 +1,9 @@
-/* Each read has a write before it, each collective and move one wait, each gathered unit a release; while a collective or
- * move is under way nothing touches what it writes, nor changes what it reads; and what was fetched and changed is put
- * back. */
+/* Each read has a write before it, each collective and move one wait, each gathered unit a release; while a collective
+ * or move is under way nothing touches what it writes or changes what it reads; and a slice that was fetched and
+ * changed is put back. */
 #include "src/pass/check.h"
 
-/* Persistent tensors keep theirs from section to section. */
+/* Persistent tensors keep their values from section to section. */
 static bool has_value(const struct sh_check *c, int t)
 {
     int root = sh_tensor_root(c->p, t);
@@ -11,8 +11,8 @@ static bool has_value(const struct sh_check *c, int t)
     return c->p->tensors[root].persistent || c->written[root];
 }
 
-/* An operation that adds to its output reads it. One that follows a collective (`after`) gets its value from that,
- * which is still under way. */
+/* An operation that adds to its output reads it. An operation that follows a collective (`after`) gets its value from
+ * that one, which is still under way. */
 static sh_rc check_reads(const struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -27,7 +27,7 @@ static sh_rc check_reads(const struct sh_check *c, int i)
     return SH_OK;
 }
 
-/* Kept in memory by nobody else: it has a value only from its gather to its release. */
+/* A tensor that lives only as a gathered unit: it has a value from its gather to its release, and at no other time. */
 static bool is_gathered_unit(const struct sh_check *c, int root)
 {
     return c->p->tensors[root].mem == SH_MEM_GATHERED && !c->p->tensors[root].persistent;
@@ -47,7 +47,7 @@ static sh_rc check_gathered(const struct sh_check *c, int i)
     return SH_OK;
 }
 
-/* Count a collective's operands as under way, or no longer. */
+/* Count a collective's operands as under way, or as no longer under way. */
 static void count(struct sh_check *c, const struct sh_op *collective, int change)
 {
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
@@ -58,7 +58,7 @@ static void count(struct sh_check *c, const struct sh_op *collective, int change
             c->sends[sh_tensor_root(c->p, collective->in[k])] += change;
 }
 
-/* Whether the operation touches the result of a collective under way, or writes what one still reads. */
+/* Whether the operation touches the result of a collective under way, or writes what a collective still reads. */
 static bool meets(const struct sh_check *c, const struct sh_op *op)
 {
     for (int k = 0; k < SH_OP_MAX_IN; k++)
@@ -73,7 +73,7 @@ static bool meets(const struct sh_check *c, const struct sh_op *op)
     return false;
 }
 
-/* A collective may meet the one that it follows. */
+/* A collective may touch the operands of the one that it follows. */
 static sh_rc check_under_way(struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -87,7 +87,7 @@ static sh_rc check_under_way(struct sh_check *c, int i)
     broken = meets(c, op);
     if (follows)
         count(c, sh_check_op(c, before), 1);
-    return broken ? sh_check_broken(c, i, "meets a collective that is under way") : SH_OK;
+    return broken ? sh_check_broken(c, i, "touches an operand of a collective that is under way") : SH_OK;
 }
 
 /* False: it was not under way. */
@@ -112,7 +112,7 @@ static void mark_written(struct sh_check *c, const struct sh_op *op)
         }
 }
 
-/* Nothing changes it until the wait, so what leaves here is what was written last. */
+/* Nothing changes it until the wait, so the data that leaves is what was written last. */
 static sh_rc start_move(struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -124,12 +124,12 @@ static sh_rc start_move(struct sh_check *c, int i)
         return SH_OK;
     }
     if (c->home[from] != SH_NONE && c->home[from] != to)
-        return sh_check_broken(c, i, "puts a slice back to where another one is from");
+        return sh_check_broken(c, i, "puts a slice back in another one's home");
     c->changed[from] = false;
     return SH_OK;
 }
 
-/* Where its value is from: itself, or the home of a copy. */
+/* Where its value comes from: itself, or the home of a copy. */
 static int source_of(const struct sh_check *c, int tensor)
 {
     int root = sh_tensor_root(c->p, tensor);
@@ -137,8 +137,8 @@ static int source_of(const struct sh_check *c, int tensor)
     return c->home[root] == SH_NONE ? root : sh_tensor_root(c->p, c->home[root]);
 }
 
-/* What is carried is the update of the step before: it comes before the unit's first use, and takes a gradient that this
- * step has not touched. */
+/* A carried operation belongs to the update of the step before: it comes before the unit's first use, and takes a
+ * gradient that this step has not touched. */
 static sh_rc check_carried(struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -154,11 +154,11 @@ static sh_rc check_carried(struct sh_check *c, int i)
     if (c->written[source_of(c, op->in[0])])
         return sh_check_broken(c, i, "takes the gradient of a later step");
     if (c->used[source_of(c, op->out[0])])
-        return sh_check_broken(c, i, "updates what was used before");
+        return sh_check_broken(c, i, "updates what was already used");
     return SH_OK;
 }
 
-/* What holds after operation i. */
+/* Record the effects of operation i. */
 static sh_rc take_effect(struct sh_check *c, int i)
 {
     const struct sh_op *op = sh_check_op(c, i);
@@ -168,7 +168,7 @@ static sh_rc take_effect(struct sh_check *c, int i)
     if (sh_op_starts(sh_op_info(op->kind))) {
         c->under_way[i] = true;
         count(c, op, 1);
-        return SH_OK; /* its result exists after the wait */
+        return SH_OK; /* its result exists only after the wait */
     }
     if (op->kind == SH_OP_RELEASE)
         c->gathered[sh_tensor_root(c->p, op->in[0])] = false;
@@ -189,8 +189,8 @@ static sh_rc take_effect(struct sh_check *c, int i)
     return SH_OK;
 }
 
-/* Walks the section once, in the order of the program. The state that it keeps is what a rank's memory holds at that
- * operation. */
+/* Walks the section once, in the order of the program. The state that it keeps is the content of a rank's memory at
+ * that operation. */
 sh_rc sh_check_order(struct sh_check *c)
 {
     for (int i = 0; i < c->section->n_ops; i++) {

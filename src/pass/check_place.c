@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* Bytes, since a view may have another shape than its base but lies within it. */
+/* Compares bytes, since a view may have another shape than its base, but lies within it. */
 sh_rc sh_check_views(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_tensors; i++) {
@@ -12,12 +12,12 @@ sh_rc sh_check_views(const struct sh_program *p)
         int64_t begin = v->base_elems * sh_dtype_bytes(v->dtype);
 
         if (v->base != SH_NONE && (begin < 0 || begin + sh_tensor_bytes(v) > sh_tensor_bytes(&p->tensors[v->base])))
-            return sh_fail(SH_E_BUG, "program check: view %s leaves %s", v->name, p->tensors[v->base].name);
+            return sh_fail(SH_E_BUG, "program check: view %s extends beyond %s", v->name, p->tensors[v->base].name);
     }
     return SH_OK;
 }
 
-/* Where the next one of its tier may begin, since they lie in order; a file moves whole pages. */
+/* Tensors of a tier lie in order, so `end` is where the next one may begin; a file moves whole pages. */
 sh_rc sh_check_homes(const struct sh_program *p)
 {
     int64_t end[SH_TIERS_MAX] = {0};
@@ -29,30 +29,30 @@ sh_rc sh_check_homes(const struct sh_program *p)
         if (!t->tier || t->base != SH_NONE)
             continue;
         if (t->offset_bytes < end[t->tier] || t->offset_bytes + sh_tensor_bytes(t) > p->tiers[t->tier].bytes)
-            return sh_fail(SH_E_BUG, "program check: %s lies upon another, or outside of its tier", t->name);
+            return sh_fail(SH_E_BUG, "program check: %s overlaps another one, or lies outside its tier", t->name);
         if (file && (t->offset_bytes % SH_FILE_PAGE || sh_tensor_bytes(t) % SH_FILE_PAGE))
-            return sh_fail(SH_E_BUG, "program check: %s is not whole pages of its file", t->name);
+            return sh_fail(SH_E_BUG, "program check: %s does not fill whole pages of its file", t->name);
         end[t->tier] = t->offset_bytes + sh_tensor_bytes(t);
     }
     return SH_OK;
 }
 
-/* Of one storage, as places in the sweep's offsets. */
+/* The two ends of a storage, as indices into the sweep's offsets. */
 struct ends {
     int begin, end;
 };
 
-/* The sweep goes through the section's operations, each of two moments, and keeps the storage that is alive. How much of
- * it meets [begin, end) is how much begins before `end`, less how much ends at `begin` or before; two trees of sums over
- * all offsets know both. */
+/* The sweep goes through the section's operations, two moments each, and keeps track of the storage that is alive. How
+ * much of it overlaps [begin, end) is the number that begin before `end`, less the number that end at `begin` or
+ * before; two trees of sums over all offsets give both. */
 struct sweep {
     const struct sh_check *c;
     int *list, n;         /* storage in use, by offset */
-    struct sh_life *life; /* [n] in moments; life[i] is of list[i] */
-    int64_t *offsets;     /* rising: where storage begins or ends */
+    struct sh_life *life; /* [n] in moments; life[i] belongs to list[i] */
+    int64_t *offsets;     /* ascending: where storage begins or ends */
     int n_offsets;
-    struct ends *ends_at; /* [n] of list[i] */
-    int *begins, *ends;   /* [n_offsets + 1] Fenwick trees of what is alive */
+    struct ends *ends_at; /* [n] ends_at[i] belongs to list[i] */
+    int *begins, *ends;   /* [n_offsets + 1] Fenwick trees of the storage that is alive */
 };
 
 static int by_offset(const void *a, const void *b, void *tensors)
@@ -122,8 +122,9 @@ static void find_ends(struct sweep *s)
         s->ends_at[i] = (struct ends){place_of(s, begin_of(s, i)), place_of(s, end_of(s, i))};
 }
 
-/* What lives between sections lives in all of this one. An operation that works in place has its input in its first moment
- * and its output in the second, so that they may share memory; all else that it touches is alive in both. */
+/* Storage that lives between sections lives through all of this one. An operation that works in place has its input in
+ * its first moment and its output in the second, so that they may share memory; everything else that it touches is
+ * alive in both. */
 static void find_moments(struct sweep *s, int *at)
 {
     const struct sh_check *c = s->c;
@@ -145,7 +146,7 @@ static void find_moments(struct sweep *s, int *at)
     }
 }
 
-/* Add `by` at a place. A Fenwick tree: node i holds the sum of the i & -i entries up to i, so both this and
+/* Add `by` at a place. In a Fenwick tree node i holds the sum of the i & -i entries up to i, so both this and
  * sum_below() take log n steps. */
 static void change(const struct sweep *s, int *tree, int place, int by)
 {
@@ -153,7 +154,7 @@ static void change(const struct sweep *s, int *tree, int place, int by)
         tree[i] += by;
 }
 
-/* What lies at places less than this one. */
+/* The sum over all places below this one. */
 static int sum_below(const int *tree, int place)
 {
     int sum = 0;
@@ -163,33 +164,33 @@ static int sum_below(const int *tree, int place)
     return sum;
 }
 
-/* Storage i begins to live, or ends. */
+/* Storage i starts to live (by 1) or ends (by -1). */
 static void change_alive(struct sweep *s, int i, int by)
 {
     change(s, s->begins, s->ends_at[i].begin, by);
     change(s, s->ends, s->ends_at[i].end, by);
 }
 
-/* Whether anything alive meets [begin, end) of storage i: begins before its end, less ends at or before its begin. i
+/* Whether anything alive overlaps [begin, end) of storage i: begins before its end, less ends at or before its begin. i
  * itself is not in the trees yet. */
 static bool is_taken(const struct sweep *s, int i)
 {
     return sum_below(s->begins, s->ends_at[i].end) > sum_below(s->ends, s->ends_at[i].begin + 1);
 }
 
-/* The two by name: seldom needed, so found without haste. */
+/* Name the two tensors: this is seldom needed, so the search may be slow. */
 static sh_rc overlap(const struct sweep *s, int i)
 {
     for (int k = 0; k < s->n; k++)
         if (k != i && s->life[k].first <= s->life[i].last && s->life[i].first <= s->life[k].last &&
             begin_of(s, k) < end_of(s, i) && begin_of(s, i) < end_of(s, k))
-            return sh_fail(SH_E_BUG, "program check: %s: %s and %s share memory while both live",
+            return sh_fail(SH_E_BUG, "program check: %s: %s and %s share memory while both are alive",
                            sh_section_name(s->c->section->kind), s->c->p->tensors[s->list[k < i ? k : i]].name,
                            s->c->p->tensors[s->list[k < i ? i : k]].name);
     return sh_fail(SH_E_BUG, "program check: %s shares memory", s->c->p->tensors[s->list[i]].name);
 }
 
-/* A page on the device too, of what a file takes or gives. */
+/* Memory on the device that a file reads or writes must be page-aligned too. */
 static sh_rc check_pages(const struct sh_check *c)
 {
     const struct sh_program *p = c->p;
@@ -201,12 +202,12 @@ static sh_rc check_pages(const struct sh_check *c)
 
         if (sh_op_info(op->kind)->moves && p->tiers[p->tensors[home].tier].kind == SH_TIER_FILE &&
             p->tensors[copy].offset_bytes % SH_FILE_PAGE)
-            return sh_check_broken(c, i, "its place in memory is not the begin of a page");
+            return sh_check_broken(c, i, "its place in memory is not page-aligned");
     }
     return SH_OK;
 }
 
-/* Before the sweep, whose trees know only offsets that are in the list. */
+/* Runs before the sweep, whose trees know only offsets that are in the list. */
 static sh_rc check_inside(const struct sweep *s)
 {
     for (int i = 0; i < s->n; i++)
@@ -215,8 +216,8 @@ static sh_rc check_inside(const struct sweep *s)
     return SH_OK;
 }
 
-/* head[m] is the first in moment m, next[i] the one after i: linked lists of what begins or
- * ends in each moment. */
+/* head[m] is the first storage in moment m, next[i] the one after i: linked lists of what begins or ends in each
+ * moment. */
 static int *by_moment(const struct sweep *s, bool first, int *next)
 {
     int moments = 2 * s->c->section->n_ops + 1, *head = sh_calloc((size_t)moments, sizeof *head);
@@ -232,7 +233,8 @@ static int *by_moment(const struct sweep *s, bool first, int *next)
     return head;
 }
 
-/* At each moment first what ended before it leaves, then what begins is compared with all that is left and enters. */
+/* At each moment, storage that ended before it leaves first; then storage that begins is compared with all that is
+ * left, and enters. */
 static sh_rc go_through(struct sweep *s)
 {
     int *next = sh_calloc(2 * (size_t)s->n + 1, sizeof *next), *next_end = next + s->n;

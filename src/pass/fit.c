@@ -1,13 +1,14 @@
-/* The least recomputation that fits: a ladder of requests, and the real plan of each to choose by.
+/* The least recomputation that fits: a ladder of requests, and a real plan of each to choose by.
  *
- * Level 0 keeps all; level k is selective in the first k of L blocks; level L + k is full in the first k and selective in
- * the others. First blocks first: all that is kept is alive at the end of the forward, whatever its block; but what the
- * first blocks compute again they do last, when the activations of all later ones are gone, while the last block would do
- * it at the peak and save nothing there.
+ * Level 0 keeps everything; level k is selective in the first k of L blocks; level L + k is full in the first k and
+ * selective in the others. First blocks first: whatever is kept is alive at the end of the forward, whichever block it
+ * belongs to; but the first blocks recompute last, when the activations of all later blocks are gone, while the last
+ * block would recompute at the peak and save nothing there.
  *
- * So each level takes no more than the one before it, up to the one that takes least; where the last block sets the peak,
- * the topmost levels gain nothing, and may lose a little: from there on each takes no less (tests/unit/test_pass_fit.c).
- * Were it otherwise somewhere, the answer would still fit, with a level that does not right below it. */
+ * So each level takes no more than the one before it, up to the level that takes least; if the last block sets the
+ * peak, the topmost levels gain nothing, and may lose a little: from there on each takes no less
+ * (tests/unit/test_pass_fit.c). If this did not hold somewhere, the answer would still fit, only with a level right
+ * below it that does not. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 
@@ -20,13 +21,13 @@ struct sh_recompute sh_pass_fit_level(int blocks, int level)
     return (struct sh_recompute){.full = level - blocks, .selective = blocks};
 }
 
-/* A plan of a large model takes a noticeable time, so each level is planned once at most. */
+/* A plan of a large model takes a noticeable time, so each level is planned at most once. */
 struct ladder {
     const struct sh_build *b;
     int64_t *bytes; /* [levels] the arena of each, 0: not planned yet */
 };
 
-/* The arena of a level, planned with everything else as it is. */
+/* The arena of a level, planned with everything else unchanged. */
 static sh_rc arena_of(struct ladder *l, int level, int64_t *bytes)
 {
     struct sh_build trial = *l->b;
@@ -42,8 +43,8 @@ static sh_rc arena_of(struct ladder *l, int level, int64_t *bytes)
     return SH_OK;
 }
 
-/* The level next to `out` of those that take at most `most`: by halving, for they lie side by side, `in` among them and
- * `out`, to either side, not. */
+/* Of the levels that take at most `most`, the one next to `out`, found by bisection: these levels are contiguous, `in`
+ * is one of them, and `out`, on either side, is not. */
 static sh_rc edge_of(struct ladder *l, int out, int in, int64_t most, int *edge)
 {
     while (in - out > 1 || out - in > 1) {
@@ -60,7 +61,7 @@ static sh_rc edge_of(struct ladder *l, int out, int in, int64_t most, int *edge)
     return SH_OK;
 }
 
-/* Whether a level takes less than *least; it is then the one to go on from. */
+/* Whether a level takes less than *least; then the search continues from it. */
 static sh_rc improves(struct ladder *l, int level, int *best, int64_t *least, bool *better)
 {
     int64_t bytes;
@@ -74,9 +75,9 @@ static sh_rc improves(struct ladder *l, int level, int *best, int64_t *least, bo
     return SH_OK;
 }
 
-/* A level above `from` that fits, or the lowest of those that take least. From the top level: those that take no more than
- * the best one so far are side by side, and a better one is at one of their ends or between them. Where the ends and the
- * middle take the same, all do. */
+/* A level above `from` that fits, or the lowest of those that take least. Starts from the top level: the levels that
+ * take no more than the best one so far are contiguous, and a better one is at one of their ends or between them. If
+ * the ends and the middle take the same, all do. */
 static sh_rc find_best(struct ladder *l, int from, int *best, int64_t *least)
 {
     int below = from, above = 2 * l->b->model.n_layers + 1;
@@ -102,8 +103,8 @@ static sh_rc find_best(struct ladder *l, int from, int *best, int64_t *least)
     return SH_OK;
 }
 
-/* From the present level upwards: enough, the top, or the least level above that fits. *level is left alone when `from`
- * does. */
+/* From the present level upwards: the present one if it fits or is the top, or the lowest level above that fits. *level
+ * is unchanged if `from` fits. */
 static sh_rc climb(struct ladder *l, int from, int *level)
 {
     int64_t bytes;

@@ -1,24 +1,24 @@
-/* Operations that follow each other become one where the device has a kernel for the pair, so that the second one finds
- * its input in the caches. A fused kind has the inputs of the first, then the other ones of the second; its outputs are
- * those of the first, then those of the second. It has the bits of the pair.
+/* Consecutive operations become one if the device has a kernel for the pair, so that the second one finds its input in
+ * the caches. A fused kind has the inputs of the first, then the remaining ones of the second; its outputs are those of
+ * the first, then those of the second. Its bits are those of the pair.
  *
- * Products are left alone. GELU on each square of C, or on all squares of a slice, took two to six times what a pass of
- * its own takes (AMX, bfloat16, gpt2-124m): the L2 cache is full of what the product reads again, and rows of C lie
- * 6 KiB apart. */
+ * Products are left alone. GELU on each square of C, or on all squares of a slice, took two to six times as long as a
+ * separate pass (AMX, bfloat16, gpt2-124m): the L2 cache is full of what the product reads again, and rows of C lie 6
+ * KiB apart. */
 #include "src/pass/build.h"
 
 #include <string.h>
 
 static const struct pair {
     enum sh_op_kind first, second, fused;
-    int chief; /* 0: the first, 1: the second: its attributes count */
+    int chief; /* 0: the first, 1: the second: the operation whose attributes count */
 } pairs[] = {
     {SH_OP_ADD, SH_OP_NORM, SH_OP_ADD_NORM, 1},
     {SH_OP_NORM_BWD, SH_OP_BIAS_BWD, SH_OP_NORM_BWD_BIAS, 0},
     {SH_OP_GELU_BWD, SH_OP_BIAS_BWD, SH_OP_GELU_BWD_BIAS, 0},
 };
 
-/* Whether tensor t is the first input of `op`, all of it, maybe in another shape. */
+/* Whether tensor t is the first input of `op`, all of it, possibly in another shape. */
 static bool goes_into(const struct sh_program *p, int t, const struct sh_op *op)
 {
     int in = op->in[0];
@@ -47,7 +47,7 @@ static bool one_unit(const struct sh_program *p, const struct sh_op *op)
     return first == SH_NONE || second == SH_NONE || first == second;
 }
 
-/* Of op[0] and op[1]. */
+/* The pair that op[0] and op[1] form; NULL: none. */
 static const struct pair *pair_of(const struct sh_program *p, const struct sh_op *op,
                                   const struct sh_kernel_table *kernels)
 {

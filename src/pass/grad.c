@@ -1,10 +1,10 @@
-/* The backward: one rule for each kind of operation, walked from the last operation to the first.
+/* The backward: one rule for each kind of operation, applied from the last operation to the first.
  *
  * A tensor used twice gets two contributions. A rule that can add to what is there (an optional `dres` operand) takes
  * the earlier one with it; otherwise an ADD is emitted. Gradients of parameters are f32 and add in place.
  *
- * Frozen parameters have no gradient, and what depends on no trained one has none either: below the first use of one the
- * backward ends. */
+ * Frozen parameters have no gradient, nor does anything that depends on no trained parameter: the backward ends at the
+ * first use of a trained one. */
 #include "src/base/mem.h"
 #include "src/pass/pass.h"
 
@@ -14,7 +14,7 @@
 struct grad {
     struct sh_program *p;
     int *of;          /* by storage root of the forward: its gradient so far, or SH_NONE */
-    bool *depends;    /* by storage root of the forward: on a trained parameter, or it is one */
+    bool *depends;    /* by storage root of the forward: it depends on a trained parameter, or is one */
     struct sh_op fwd; /* the operation whose rule runs */
     int fwd_index;
 };
@@ -31,7 +31,7 @@ static bool wanted(const struct grad *g, int t)
     return t != SH_NONE && g->depends[sh_tensor_root(g->p, t)];
 }
 
-/* In the order of the forward: an output depends on what an input does. */
+/* In the order of the forward: an output depends on whatever an input depends on. */
 static void find_dependent(struct grad *g, int n_forward, int n_tensors)
 {
     for (int t = 0; t < n_tensors; t++)
@@ -48,7 +48,7 @@ static void find_dependent(struct grad *g, int n_forward, int n_tensors)
     }
 }
 
-/* `grad` seen in the shape of `t`. */
+/* View `grad` in the shape of `t`. */
 static int shaped(struct grad *g, int grad, int t)
 {
     const struct sh_tensor *want = &g->p->tensors[t];
@@ -63,7 +63,7 @@ static int shaped(struct grad *g, int grad, int t)
     return sh_program_add_tensor(g->p, &view);
 }
 
-/* A gradient of an activation, in the compute type, named after what it belongs to. */
+/* A new gradient of an activation, in the compute type, named after the activation. */
 static int fresh(struct grad *g, int t)
 {
     const struct sh_tensor *of = &g->p->tensors[t];
@@ -72,7 +72,7 @@ static int fresh(struct grad *g, int t)
     return sh_program_add_tensor(g->p, &d);
 }
 
-/* Attributes are copied only where both kinds use the same ones. */
+/* Attributes are copied only if both kinds use the same ones. */
 static struct sh_op backward_op(const struct grad *g, enum sh_op_kind kind)
 {
     struct sh_op op = sh_program_op(kind);
@@ -92,7 +92,7 @@ static int upstream(struct grad *g, int out)
     return d == SH_NONE ? SH_NONE : shaped(g, d, t);
 }
 
-/* What others have contributed to the gradient of t so far; the caller adds it to its own. */
+/* Take what others have contributed to the gradient of t so far; the caller adds it to its own contribution. */
 static int take(struct grad *g, int t)
 {
     int d = *slot(g, t);
@@ -101,7 +101,7 @@ static int take(struct grad *g, int t)
     return d == SH_NONE ? SH_NONE : shaped(g, d, t);
 }
 
-/* Contribute d. A second contribution is added by an operation of its own: rules that can add themselves have called
+/* Contribute d. A second contribution is added by a separate operation: rules that can add it themselves have called
  * take() before. */
 static void give(struct grad *g, int t, int d)
 {
@@ -120,8 +120,8 @@ static void give(struct grad *g, int t, int d)
     *slot(g, t) = d;
 }
 
-/* Let output `out` of `op` be the gradient of parameter tensor t: the first one writes, later ones add. A frozen one has
- * none. */
+/* Make output `out` of `op` the gradient of parameter tensor t: the first such output writes, later ones add. A frozen
+ * parameter has none. */
 static void to_param(struct grad *g, struct sh_op *op, int out, int t)
 {
     struct sh_tensor d;
@@ -139,7 +139,7 @@ static void to_param(struct grad *g, struct sh_op *op, int out, int t)
     op->out[out] = *slot(g, t);
 }
 
-/* One operation for each table: each then has one output, and starts or adds by itself. */
+/* One operation per table: each then has one output, and starts or adds by itself. */
 static void embed_rule(struct grad *g)
 {
     int dx = upstream(g, 0);
@@ -205,7 +205,8 @@ static void linear_rule(struct grad *g)
     give(g, g->fwd.in[0], x.out[0]);
 }
 
-/* y goes on as it is. The gradient of x comes before that of the product beside it, which adds it to its own. */
+/* y passes on its gradient unchanged. The gradient of x is computed before that of the product beside it, which adds it
+ * to its own. */
 static void lora_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_LORA_BWD);
@@ -228,7 +229,7 @@ static void lora_rule(struct grad *g)
         give(g, x, op.out[0]);
 }
 
-/* The rotation's inverse is its transpose: the same kernel with the other sign. */
+/* The inverse of a rotation is its transpose: the same kernel with the other sign. */
 static void rope_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ROPE);
@@ -279,7 +280,7 @@ static void scale_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
-/* Softmax is not kept: the backward has the output and each row's log-sum-exp (fwd.out[1]), and computes it again. */
+/* Softmax is not kept: the backward has the output and each row's log-sum-exp (fwd.out[1]), and recomputes it. */
 static void attention_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ATTENTION_BWD);
@@ -294,7 +295,7 @@ static void attention_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
-/* A kind whose row names its backward. */
+/* For kinds whose row names their backward. */
 static void pointwise_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, sh_op_info(g->fwd.kind)->backward);
@@ -306,7 +307,7 @@ static void pointwise_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
-/* Both get the same tensor. It is never written in place while the other still reads it, for lifetimes cover both. */
+/* Both get the same tensor. It is never written in place while the other still reads it, since lifetimes cover both. */
 static void add_rule(struct grad *g)
 {
     int dy = upstream(g, 0);
@@ -332,7 +333,7 @@ static void head_rule(struct grad *g)
     give(g, x, with_grad.out[1]);
 }
 
-/* A kind without a row here and without `backward` in the operations' table cannot be trained. */
+/* A kind with neither a row here nor `backward` in the table of operations cannot be trained. */
 typedef void rule(struct grad *g);
 
 /* clang-format off */
@@ -356,13 +357,13 @@ static rule *rule_of(enum sh_op_kind kind)
     return sh_op_info(kind)->backward ? pointwise_rule : rules[kind];
 }
 
-/* For the test that every kind which a model emits has a rule. */
+/* For the test that every kind that a model emits has a rule. */
 bool sh_pass_grad_knows(enum sh_op_kind kind)
 {
     return rule_of(kind) != NULL;
 }
 
-/* What the backward asks of operation g->fwd: nothing of one that depends on no trained parameter. */
+/* Emit the backward of operation g->fwd: nothing if it depends on no trained parameter. */
 static sh_rc run_rule(struct grad *g)
 {
     bool any = false;
@@ -377,8 +378,8 @@ static sh_rc run_rule(struct grad *g)
     return SH_OK;
 }
 
-/* Appends the backward to the forward's operations. Rules add operations, so the forward is walked by its old length.
- */
+/* Append the backward to the forward's operations. Rules add operations, so the walk uses the forward's original
+ * length. */
 sh_rc sh_pass_grad(const struct sh_build *b, struct sh_program *micro)
 {
     struct grad g = {.p = micro};

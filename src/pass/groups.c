@@ -1,5 +1,5 @@
-/* The groups of ranks that a program talks to: one row each, so that a job connects those and no others. A gather over one
- * rank becomes a fetch (host.c). */
+/* The groups of ranks with which a program communicates: one row each, so that a job connects exactly those. A gather
+ * over one rank becomes a fetch (host.c). */
 #include "src/pass/build.h"
 
 sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)

@@ -1,7 +1,7 @@
 #include "src/base/hash.h"
 #include "src/pass/pass.h"
 
-/* Order matters: h is part of what is mixed. */
+/* Order matters: h is mixed in as well. */
 static uint64_t mix(uint64_t h, int64_t v)
 {
     return sh_mix64(h ^ (uint64_t)v);

@@ -4,11 +4,11 @@
 
 #include "src/pass/build.h"
 
-/* The row of the tier below the device: the host's memory where the device has its own, else a file, which is added
- * where the program has none. */
+/* The row of the tier below the device: the host's memory if the device has its own, else a file, which is added if the
+ * program has none. */
 int sh_pass_home_tier(const struct sh_build *b, struct sh_program *p);
 
-/* The row of the stream of moves of that name, "in" or "out", which is added where the program has none. */
+/* The row of the move stream of that name, "in" or "out", which is added if the program has none. */
 int sh_pass_moving_stream(struct sh_program *p, const char *name);
 
 #endif

@@ -1,19 +1,22 @@
-/* Gradients and parameters whose home is the host's memory beside a GPU's, or of CPUs gradients whose home is a file. Copies of
- * them stand on the device while a section uses them; this comes behind schedule, and the order of what was there stays.
+/* Gradients and parameters that live in the host's memory next to a GPU's, or, on CPUs, gradients that live in a file.
+ * They have copies on the device while a section uses them; this pass runs after schedule, and keeps the order of the
+ * operations that were there.
  *
- * The shard of a unit's gradient has a copy from the first touch to the last: it is fetched where the section adds to it, and
- * evicted where it changes it. The squares of the norm are made of the copy of the last micro-step, before that leaves, and
- * an update fetches the stretch that it reads. A file gives back only what it was given as a whole, and in whole pages: there all
- * updates of a unit have one copy of its shard, and homes and copies are as many pages, of which operations see the chunk.
+ * The shard of a unit's gradient has a copy from the first touch to the last: it is fetched if the section adds to it,
+ * and evicted if the section changes it. The squares of the norm are computed from the copy of the last micro-step,
+ * before that leaves, and an update fetches the stretch that it reads. A file returns only what was written as a whole,
+ * in whole pages: there all updates of a unit share one copy of its shard, and homes and copies are padded to whole
+ * pages, of which operations see the chunk.
  *
- * The copy lies where the shard did. In the segment of a node, where replicas sum it in place, it is at the same place for all.
+ * The copy lies in the same space as the shard did. In the segment of a node, where replicas sum it in place, it is at
+ * the same place for all.
  *
- * The chunk of a unit's parameters has a copy from its first update to its last, fetched and evicted, and one for each gather.
- * Over one rank a gather is the fetch itself, where schedule has put it (opt->fetched).
+ * The chunk of a unit's parameters has a copy from its first update to its last, fetched and evicted, and one for each
+ * gather. Over one rank a gather is the fetch itself, at the place that schedule has given it (opt->fetched).
  *
- * Fetch n + 1 of a chain (gradients, updated chunks, gathered chunks) starts where copy n is touched first, and eviction n is
- * waited for where n + 1 begins, or where what it wrote is fetched, so that one arrives and one leaves while one is in use.
- * F fetch, w its wait, E eviction, e its wait, A what adds to the shard, U an update, G a gather:
+ * Fetch n + 1 of a chain (gradients, updated chunks, gathered chunks) starts at the first touch of copy n. Eviction n
+ * is waited for where eviction n + 1 starts, or where its result is fetched. So one copy arrives and one leaves while
+ * one is in use. F fetch, w its wait, E eviction, e its wait, A an addition to the shard, U an update, G a gather:
  *
  *   a later micro-step   F1 w F2 A1 E1  w F3 A2 e1 E2  w A3 e2 E3  e3
  *   the update           F1 w F2 U1  w F3 U2  w U3
@@ -28,42 +31,43 @@
 
 enum chain { GRADIENTS, UPDATED, GATHERED, CHAINS };
 
-/* What happens to a copy beside an operation: its fetch starts, it is touched first, it is touched last. */
+/* What happens to a copy at an operation: its fetch starts, it is touched first, it is touched last. */
 enum stop { FETCHED_AT, FIRST, LAST, STOPS };
 
-/* A copy on the device: [begin, begin + n) of the chunk of a unit, from operation `first` to operation `last` of the section. */
+/* A copy on the device: [begin, begin + n) of the chunk of a unit, from operation `first` to operation `last` of the
+ * section. */
 struct copy {
     enum chain chain;
     int unit, tensor, home;
     int64_t begin;
     int first, last;
     bool fetched, evicted;
-    int fetch;       /* operation of the section as it becomes */
-    int fetch_at;    /* operation of it as it was, before which the fetch starts */
-    int next[STOPS]; /* the copy behind it in each list, SH_NONE */
+    int fetch;       /* operation of the new section */
+    int fetch_at;    /* operation of the old section before which the fetch starts */
+    int next[STOPS]; /* the next copy in each list, SH_NONE */
 };
 
 struct host {
     const struct sh_build *b;
     struct sh_program *p;
     int tier, in, out;    /* rows of the tier and of the streams */
-    bool file;            /* the tier is one */
-    int n_tensors;        /* of the program as it was */
-    int *grad_of;         /* [n_tensors] the unit whose gradients at home the tensor is, or a view of; SH_NONE */
-    int *param_of;        /* [n_tensors] the same of parameters */
-    struct sh_op *square; /* [units] its squares, which were the norm's */
+    bool file;            /* the tier is a file */
+    int n_tensors;        /* of the old program */
+    int *grad_of;         /* [n_tensors] the unit whose gradients at home the tensor is, or is a view of; SH_NONE */
+    int *param_of;        /* [n_tensors] the same for parameters */
+    struct sh_op *square; /* [units] the unit's squares, which were in the norm */
     int squares_in;       /* the section that makes them now */
-    bool squared;         /* one of them has begun the sum */
-    int section, waits;   /* the eviction that is not waited for, SH_NONE */
+    bool squared;         /* a unit's squares have started the sum */
+    int section, waits;   /* the eviction that is not yet waited for, SH_NONE */
     struct copy *copies;
     int n_copies, cap_copies;
     int *of_grad, *of_param,
         *of_op;       /* [units], [units], [operations] rows of copies, SH_NONE: of a section's gradient, of an
                                         updated chunk, of what an update or a gather reads */
-    int *of_update;   /* [units] the one of what its updates read from a file, SH_NONE */
+    int *of_update;   /* [units] the copy for all updates of a unit, from a file, SH_NONE */
     int *stop[STOPS]; /* [operations] the first of the copies that stop there, in their order; SH_NONE */
     int *moved;       /* [n_tensors] the same view of the section's copy, SH_NONE */
-    struct sh_op *op; /* the section as it becomes */
+    struct sh_op *op; /* the new section */
     int n, cap;
 };
 
@@ -81,7 +85,7 @@ static const struct sh_op *op_at(const struct host *h, int i)
     return &h->p->ops[h->p->sections[h->section].first_op + i];
 }
 
-/* What operation i works on: a wait on what it waits for. */
+/* The operation that operation i is about: for a wait, the one that it waits for. */
 static const struct sh_op *doing(const struct host *h, int i)
 {
     return op_at(h, i)->kind == SH_OP_WAIT ? op_at(h, op_at(h, i)->attr.waits_for) : op_at(h, i);
@@ -97,13 +101,13 @@ static bool is_update(const struct sh_op *op)
     return sh_op_info(op->kind)->runs;
 }
 
-/* Of a chunk at home. */
+/* The gather of a chunk that lives at home. */
 static bool is_gather(const struct host *h, const struct sh_op *op)
 {
     return op->kind == SH_OP_ALL_GATHER && unit_in(h->param_of, op->in[0]) != SH_NONE;
 }
 
-/* Over one rank it is the fetch. */
+/* Over one rank such a gather is the fetch. */
 static bool is_fetch(const struct host *h, const struct sh_op *op)
 {
     return is_gather(h, op) && sh_shard_chunks(&h->b->options, &h->p->units[op->unit]) == 1;
@@ -129,7 +133,7 @@ static int add_copy(struct host *h, enum chain chain, int unit, int home, int64_
     return h->n_copies++;
 }
 
-/* All of the shard. */
+/* A copy of the whole shard. */
 static int add_shard(struct host *h, int unit, int i)
 {
     int home = h->p->units[unit].grad_shard;
@@ -137,7 +141,7 @@ static int add_shard(struct host *h, int unit, int i)
     return add_copy(h, GRADIENTS, unit, home, 0, sh_tensor_elems(&h->p->tensors[home]), i);
 }
 
-/* An update has a copy of its own, of the gradients that it reads; from a file all updates of a unit have one. */
+/* Each update has its own copy of the gradients that it reads; from a file all updates of a unit share one. */
 static void touch_gradients(struct host *h, int i)
 {
     const struct sh_op op = *op_at(h, i);
@@ -166,7 +170,7 @@ static int add_chunk(struct host *h, enum chain chain, int unit, int i)
     return c;
 }
 
-/* All updates of a unit, of which there may be one for each slice, have one copy of its chunk. */
+/* All updates of a unit, of which there may be one for each slice, share one copy of its chunk. */
 static void touch_parameters(struct host *h, int i)
 {
     int unit = unit_in(h->param_of, op_at(h, i)->out[0]);
@@ -215,8 +219,8 @@ static void find_copies(struct host *h)
     }
 }
 
-/* Each fetch starts where the copy before it in its chain is touched first, and behind what updates it here. Copies are in the
- * order of their first touch. */
+/* Each fetch starts at the first touch of the copy before it in its chain, and after any update of its chunk in this
+ * section. Copies are in the order of their first touch. */
 static void find_starts(struct host *h)
 {
     int before[CHAINS] = {SH_NONE, SH_NONE, SH_NONE};
@@ -234,7 +238,7 @@ static void find_starts(struct host *h)
     }
 }
 
-/* Thousands of slices have as many copies, so that an operation asks for its own only. */
+/* Thousands of slices have as many copies, so lists let an operation find its own copies only. */
 static void list_copies(struct host *h)
 {
     for (int k = h->n_copies - 1; k >= 0; k--) {
@@ -251,7 +255,7 @@ static void list_copies(struct host *h)
     }
 }
 
-/* ---- the section anew ---- */
+/* ---- the new section ---- */
 
 static int push(struct host *h, struct sh_op op)
 {
@@ -287,7 +291,7 @@ static void push_wait(struct host *h, int move)
     push(h, wait);
 }
 
-/* The one eviction that is under way. */
+/* Wait for the one eviction that is under way. */
 static void settle(struct host *h)
 {
     if (h->waits != SH_NONE)
@@ -295,7 +299,7 @@ static void settle(struct host *h)
     h->waits = SH_NONE;
 }
 
-/* What an eviction writes is there before it is fetched. */
+/* An eviction is complete before its data is fetched. */
 static void settle_home(struct host *h, int home)
 {
     int root = sh_tensor_root(h->p, home);
@@ -310,7 +314,7 @@ static void push_fetch(struct host *h, struct copy *c)
     c->fetch = push_move(h, c, SH_OP_FETCH);
 }
 
-/* The same view of the copy; of a shard without what fills its last page. */
+/* The same view of the copy; for a shard, without what fills its last page. */
 static int moved(struct host *h, const struct copy *c, int tensor)
 {
     struct sh_tensor view = h->p->tensors[tensor];
@@ -328,7 +332,7 @@ static int moved(struct host *h, const struct copy *c, int tensor)
     return sh_program_add_tensor(h->p, &view);
 }
 
-/* The squares of what is complete, before it leaves. The first begins the sum. */
+/* The squares of a complete gradient, before it leaves. The first ones start the sum. */
 static void push_squares(struct host *h, const struct copy *c)
 {
     struct sh_op op = h->square[c->unit];
@@ -365,7 +369,7 @@ static void push_behind(struct host *h, int i)
     }
 }
 
-/* The copy that stands for a tensor at operation i, SH_NONE: itself does. */
+/* The copy that replaces a tensor at operation i; SH_NONE: the tensor itself is used. */
 static int copy_for(const struct host *h, int i, int tensor)
 {
     int grad = unit_in(h->grad_of, tensor), param = unit_in(h->param_of, tensor);
@@ -390,7 +394,7 @@ static int translate(struct host *h, int i, int tensor)
     return h->moved[tensor];
 }
 
-/* The gather of a unit over one rank. */
+/* The gather of a unit over one rank, as a fetch. */
 static struct sh_op as_fetch(struct host *h, const struct sh_op *gather)
 {
     struct sh_op op = sh_program_op(SH_OP_FETCH);
@@ -422,7 +426,7 @@ static struct sh_op translated(struct host *h, int i, const int *place)
     return op;
 }
 
-/* Squares of units have left the norm. */
+/* Squares of units have moved out of the norm. */
 static bool is_square(const struct host *h, const struct sh_op *op)
 {
     return h->b->offload.gradients && op->kind == SH_OP_SUMSQ && op->unit != SH_NONE;
@@ -476,7 +480,7 @@ static void do_section(struct host *h, int section)
 
 /* ---- */
 
-/* Whether the unit's parameters have their home there: not where a full copy of them lives from step to step. */
+/* Whether the unit's parameters live in the lower tier: not if a full copy of them lives from step to step. */
 static bool parameters_go(const struct host *h, const struct sh_unit *u)
 {
     return h->b->offload.parameters && u->full == SH_NONE;
@@ -487,7 +491,7 @@ static bool gradients_go(const struct host *h, const struct sh_unit *u)
     return h->b->offload.gradients && u->grad_shard != SH_NONE;
 }
 
-/* Units of tensors that have their home there, or are views of one that has. */
+/* Find the units of tensors that live in the lower tier, or are views of one that does. */
 static void look_at_tensors(struct host *h)
 {
     const struct sh_program *p = h->p;
@@ -530,7 +534,7 @@ static void fill_pages(struct host *h)
             h->p->tensors[h->p->units[i].grad_shard].dim[0] = (h->p->units[i].chunk + page - 1) / page * page;
 }
 
-/* No other rank sees a home. */
+/* No other rank sees a home, so homes are the rank's own. */
 static void move_homes(struct host *h)
 {
     for (int i = 0; i < h->p->n_units; i++) {
@@ -543,7 +547,7 @@ static void move_homes(struct host *h)
     }
 }
 
-/* Nothing changes where nothing is asked for. */
+/* Nothing changes unless it is asked for. */
 sh_rc sh_pass_host(const struct sh_build *b, struct sh_program *p)
 {
     struct host h = {.b = b, .p = p, .file = !b->snapshot_on_host};

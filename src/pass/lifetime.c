@@ -4,14 +4,14 @@
 
 #include <stdlib.h>
 
-enum { ALIGN = 256 }; /* what vector loads and GPUs want */
+enum { ALIGN = 256 }; /* suits vector loads and GPUs */
 
 int64_t sh_lifetime_bytes(const struct sh_tensor *t)
 {
     return (sh_tensor_bytes(t) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* This rank's share of the bytes: what a group holds together is counted once. */
+/* This rank's share of the bytes: memory that a group holds together is counted once. */
 int64_t sh_lifetime_share(const struct sh_program *p, const struct sh_tensor *t)
 {
     int64_t bytes = sh_lifetime_bytes(t);
@@ -59,7 +59,7 @@ void sh_lifetime_of_section(const struct sh_program *p, const struct sh_section 
     }
 }
 
-/* An input that is read twice may not be overwritten by the first read's output. */
+/* An input that is read twice must not be overwritten by the first read's output. */
 static int operand_uses(const struct sh_program *p, const struct sh_op *op, int root)
 {
     int n = 0;
@@ -70,7 +70,7 @@ static int operand_uses(const struct sh_program *p, const struct sh_op *op, int 
 }
 
 /* An output may take the storage of an input when all of these hold: the kind allows it, the input dies here, the
- * output begins here, both are of one space and size, and the input is read once. */
+ * output begins here, both have the same space and size, and the input is read once. */
 bool sh_lifetime_inplace(const struct sh_program *p, const struct sh_section *section, const struct sh_life *life,
                          int index, int *in_root, int *out_root)
 {

@@ -1,5 +1,5 @@
-/* A plan within its limit of memory; over it, what takes the memory, and what would make the plan smaller, each with what
- * the arena would be: found by planning it. What would change nothing, or is there already, is not named. */
+/* Is a plan within its memory limits? If not, say what takes the memory and what would make the plan smaller, each with
+ * the resulting arena, found by planning it. Choices that would change nothing, or are made already, are not named. */
 #include "src/base/str.h"
 #include "src/pass/build.h"
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Each makes a trial of a build; false where it does not apply. */
+/* Each function turns a build into a trial; false if it does not apply. */
 static bool less_kept(struct sh_build *b)
 {
     b->recompute = (struct sh_recompute){.full = SH_ALL_BLOCKS};
@@ -25,7 +25,7 @@ static bool one_sequence(struct sh_build *b)
     return applies;
 }
 
-/* Numbers that fit. */
+/* A mesh of numbers that fit. */
 static void sharded_over(struct sh_mesh_shape *mesh, int ranks, int inner, int rank)
 {
     struct sh_mesh_request all = {.shard = SH_MESH_ALL, .replicate = SH_MESH_AUTO, .inner = inner};
@@ -46,7 +46,7 @@ static bool all_sharded(struct sh_build *b)
     return keeps && sh_mesh_ranks(mesh) > 1;
 }
 
-/* Only where the states can go there. */
+/* Applies only if the states can go there. */
 static bool states_in_a_file(struct sh_build *b)
 {
     bool applies = b->options.training && b->offload.optimizer_16 < 16 && !b->snapshot_on_host && !b->fit_homes;
@@ -56,7 +56,7 @@ static bool states_in_a_file(struct sh_build *b)
     return applies;
 }
 
-/* The same of a device that has a host beside it. */
+/* The same for a device with separate host memory. */
 static bool states_on_the_host(struct sh_build *b)
 {
     bool applies = b->options.training && b->offload.optimizer_16 < 16 && b->snapshot_on_host && !b->fit_homes;
@@ -66,7 +66,7 @@ static bool states_on_the_host(struct sh_build *b)
     return applies;
 }
 
-/* Blocks whose forward comes long before their backward. */
+/* The blocks whose forward comes long before their backward. */
 static bool activations_on_the_host(struct sh_build *b)
 {
     bool applies = b->options.training && b->snapshot_on_host && !b->fit_homes &&
@@ -76,7 +76,7 @@ static bool activations_on_the_host(struct sh_build *b)
     return applies;
 }
 
-/* What goes to a file once the states are there. */
+/* What can go to a file once the states are there. */
 static bool gradients_in_a_file(struct sh_build *b)
 {
     bool applies = b->options.training && b->offload.optimizer_16 == 16 && !b->offload.gradients &&
@@ -86,7 +86,7 @@ static bool gradients_in_a_file(struct sh_build *b)
     return applies;
 }
 
-/* Over an axis that is one rank only, as no_shard's, more of them change nothing. */
+/* If the shard axis is one rank, as with no_shard, more ranks change nothing. */
 static bool twice_the_ranks(struct sh_build *b)
 {
     struct sh_mesh_shape *mesh = &b->options.mesh;
@@ -101,7 +101,7 @@ static bool twice_the_ranks(struct sh_build *b)
 static const struct {
     bool (*make)(struct sh_build *b);
     const char *text;
-    bool moves; /* something, in each step */
+    bool moves; /* moves something in each step */
 } cures[] = {
     {less_kept, "activation_checkpoint.mode=memory_budget", false},
     {one_sequence, "training.local_batch_size=1", false},
@@ -134,7 +134,7 @@ const char *sh_pass_cures(const struct sh_build *b, int64_t arena_bytes, char te
     for (size_t i = 0; i < sizeof cures / sizeof *cures; i++) {
         struct sh_build trial = *b;
         int64_t less = cures[i].make(&trial) ? arena_of(&trial) : INT64_MAX;
-        /* A disk, or the host's memory, under each step is no price for a few bytes. */
+        /* Moving data to and from a disk, or the host's memory, in each step is not worth a few bytes. */
         int64_t gain = cures[i].moves ? arena_bytes / 16 : 0;
 
         if (less < arena_bytes - gain)
@@ -162,7 +162,7 @@ static const char *what_takes_it(const struct sh_program *p, char *text, size_t 
     return text;
 }
 
-/* The end of a list that grows; what does not fit is cut off. */
+/* Append to a list; what does not fit is cut off. */
 static void append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void append(char *text, size_t size, const char *format, ...)
 {
@@ -195,14 +195,14 @@ const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT
     return text;
 }
 
-/* A limit, and what the plan needs of it. */
+/* A limit, and what the plan needs. */
 struct limited {
     const char *key, *what, *cure;
     int64_t need, limit; /* bytes; limit 0: none */
 };
 enum { LIMITS = 3 };
 
-/* Bytes of a tier that may not be there. */
+/* Bytes of a tier; 0 if there is no such tier. */
 static int64_t tier_bytes(const struct sh_program *p, int tier)
 {
     return tier == SH_NONE ? 0 : p->tiers[tier].bytes;
@@ -239,7 +239,7 @@ bool sh_pass_fits(const struct sh_build *b, const struct sh_program *p)
     return fits;
 }
 
-/* Its own limit, which no other choice of homes keeps. */
+/* The limit of a lower tier, which no other choice of homes keeps. */
 static sh_rc below_is_over(const struct limited *l)
 {
     char need[SH_STR_SHORT], limit[SH_STR_SHORT];
@@ -247,11 +247,12 @@ static sh_rc below_is_over(const struct limited *l)
     return sh_fail(
         SH_E_MEMORY,
         "the plan needs %s (%lld bytes) %s per rank, more than %s = %s; keep more on the device with a smaller "
-        "%s, or take more ranks",
+        "%s, or use more ranks",
         sh_str_bytes(l->need, need), (long long)l->need, l->what, l->key, sh_str_bytes(l->limit, limit), l->cure);
 }
 
-/* Of a budget: what the plan that lacks least lacks of each limit, and what it needs of those that it keeps. */
+/* For a budget: how far the plan that comes closest exceeds each limit, and what it needs of the limits that it
+ * keeps. */
 static sh_rc none_fits(const struct sh_build *b, const struct sh_program *p, const struct limited l[LIMITS])
 {
     char lacks[384] = "", keeps[256] = "", text[768], smaller[SH_CURES_TEXT], need[SH_STR_SHORT], limit[SH_STR_SHORT];
@@ -260,14 +261,14 @@ static sh_rc none_fits(const struct sh_build *b, const struct sh_program *p, con
         sh_str_bytes(l[i].need, need);
         sh_str_bytes(l[i].limit, limit);
         if (is_over(&l[i]))
-            append(lacks, sizeof lacks, "%s%lld bytes of %s = %s, since it needs %s", lacks[0] ? ", and " : "",
+            append(lacks, sizeof lacks, "%s%lld bytes over %s = %s, since it needs %s", lacks[0] ? ", and " : "",
                    (long long)(l[i].need - l[i].limit), l[i].key, limit, need);
         else if (i == 0 || i == (b->snapshot_on_host ? 1 : 2))
             append(keeps, sizeof keeps, "; it takes %s%s%s, and %s allows %s", need, l[i].what ? " " : "",
                    l[i].what ? l[i].what : "", l[i].key, l[i].limit ? limit : "any");
     }
-    return sh_fail(SH_E_MEMORY, "offload.mode=memory_budget: no plan fits; the smallest lacks %s%s (%s)%s", lacks,
-                   keeps, what_takes_it(p, text, sizeof text), sh_pass_cures(b, p->arena_bytes, smaller));
+    return sh_fail(SH_E_MEMORY, "offload.mode=memory_budget: no plan fits; the smallest is %s%s (%s)%s", lacks, keeps,
+                   what_takes_it(p, text, sizeof text), sh_pass_cures(b, p->arena_bytes, smaller));
 }
 
 /* Only a whole plan knows its arena, so limits are compared at the end. The error names what takes the memory, and what

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* At one operation, by kind of memory. */
+/* Live bytes at one operation, by kind of memory. */
 static void live_at(const struct sh_program *p, const struct sh_life *life, int op, int64_t bytes[SH_MEM_KINDS])
 {
     memset(bytes, 0, SH_MEM_KINDS * sizeof *bytes);
@@ -31,7 +31,7 @@ static void sum_alive(const struct sh_program *p, const struct sh_section *s, co
     free(change);
 }
 
-/* What works in place takes no room of its own while its input dies. */
+/* The output of an in-place operation takes no room of its own while its input dies. */
 static void without_inplace(const struct sh_program *p, const struct sh_section *s, struct sh_life *life)
 {
     for (int i = 0; i < s->n_ops; i++) {
@@ -88,7 +88,7 @@ void sh_pass_pinned(const struct sh_program *p, int tier, int64_t bytes[SH_MEM_K
             bytes[p->tensors[t].mem] += sh_lifetime_bytes(&p->tensors[t]);
 }
 
-/* What is alive at the peak of the section that needs most, and what is persistent: the rows of `sherd plan`. */
+/* Memory that is alive at the peak of the section that needs most, and persistent memory: the rows of `sherd plan`. */
 struct sh_pass_peak sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS])
 {
     struct sh_life *life = sh_calloc((size_t)p->n_tensors + 1, sizeof *life);

@@ -1,9 +1,10 @@
-/* Optimizer states whose home is a file, or the host's memory beside a GPU's: the update of a unit becomes, slice by slice, a fetch of the remainder and the states, the
- * update on views of what came, and their way back. The update is elementwise, so no cut changes a bit. Right after this pass
- * each move is waited for on the spot; schedule then makes the double buffer.
+/* Optimizer states that live in a file, or in the host's memory next to a GPU's: the update of a unit becomes, slice by
+ * slice, a fetch of the remainder and the states, the update on views of the fetched copy, and the move back. The
+ * update is elementwise, so no cut changes a bit. Right after this pass each move is waited for on the spot; schedule
+ * then makes the double buffer.
  *
- * The first units in forward order stay on the device: they are the first to be needed again. A unit in which the cut falls is
- * split there. */
+ * The first units in forward order stay on the device: they are the first to be needed again. A unit in which the cut
+ * falls is split there. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 #include "src/pass/home.h"
@@ -20,7 +21,7 @@ struct offload {
     struct list {
         struct sh_op *op;
         int n, cap;
-    } update; /* the section as it becomes */
+    } update; /* the new section */
 };
 
 static int64_t whole_multiples(int64_t n)
@@ -37,8 +38,9 @@ static int64_t trained_elems(const struct sh_program *p)
     return n;
 }
 
-/* Large enough for a disk, small enough that the ones on the device are few bytes beside the rest of a small model. A rank with
- * more elements than any machine holds is planned too, to be refused; its slices grow instead of their number. */
+/* Large enough for a disk, and small enough that the slices on the device are few bytes compared with the rest of a
+ * small model. A rank with more elements than any machine holds is planned too, to be refused; its slices grow instead
+ * of their number. */
 static int64_t slice_elems(const struct sh_build *b, int64_t away)
 {
     int64_t most = whole_multiples((away + LEAST_SLICES - 1) / LEAST_SLICES);
@@ -49,13 +51,13 @@ static int64_t slice_elems(const struct sh_build *b, int64_t away)
     return most < USUAL_ELEMS ? most : least > USUAL_ELEMS ? least : USUAL_ELEMS;
 }
 
-/* Masters of float32 and float16 are whole, and stay: nothing is left of them that could go. */
+/* Masters of float32 and float16 are whole, and stay: they have no remainder that could go. */
 static bool has_remainder(const struct sh_program *p)
 {
     return p->act == SH_BF16;
 }
 
-/* Bytes of the extent: the remainder and the states of so many elements. */
+/* Bytes of the extent: the remainder and the states of `room` elements. */
 static int64_t extent_bytes(const struct sh_program *p, int64_t room)
 {
     int64_t bytes = has_remainder(p) ? room * sh_dtype_bytes(SH_I16) : 0;
@@ -74,7 +76,7 @@ static int add_extent(struct offload *o, const struct sh_unit *u, int64_t bytes,
     return sh_program_add_tensor(o->p, &t);
 }
 
-/* A part of the copy, of a type of its own. */
+/* A part of the copy, with its own type. */
 static int view_part(struct sh_program *p, int copy, enum sh_dtype dtype, int64_t at_bytes, int64_t n, const char *what)
 {
     struct sh_tensor v = sh_tensor_make(SH_MEM_FETCHED, dtype, 1, &n, "%.40s.%s", p->tensors[copy].name, what);
@@ -106,7 +108,7 @@ static void add_slice(struct offload *o, int unit, int64_t first, int64_t n)
     sh_program_add_slice(p, &s);
 }
 
-/* What stays of a tensor of the chunk; nothing of it: there is no such tensor. */
+/* The part of a chunk's tensor that stays; if nothing stays, there is no such tensor. */
 static int shrink(struct sh_program *p, int t, int64_t held)
 {
     if (t == SH_NONE)
@@ -171,7 +173,7 @@ static void move(struct offload *o, enum sh_op_kind kind, int unit, int from, in
     push(o, wait);
 }
 
-/* The update of [first, first + n) of the chunk; the states are the caller's. */
+/* The update of [first, first + n) of the chunk; the caller sets the states. */
 static struct sh_op part_of(struct offload *o, const struct sh_op *all, int64_t first, int64_t n)
 {
     struct sh_op op = *all;
@@ -195,7 +197,7 @@ static void update_slice(struct offload *o, const struct sh_op *all, int slice)
     move(o, SH_OP_EVICT, op.unit, s.copy, s.home);
 }
 
-/* What the unit holds on the device first. */
+/* The part that the unit holds on the device comes first. */
 static void update_unit(struct offload *o, const struct sh_op *all)
 {
     struct sh_unit u = o->p->units[all->unit];
@@ -208,7 +210,7 @@ static void update_unit(struct offload *o, const struct sh_op *all)
         update_slice(o, all, i);
 }
 
-/* Positions within a section are those of its operations. */
+/* References between operations are positions within the section, so they are renumbered. */
 static void rebuild_update(struct offload *o, const struct sh_section *s)
 {
     int *place = sh_calloc((size_t)s->n_ops + 1, sizeof *place);
@@ -229,7 +231,7 @@ static void rebuild_update(struct offload *o, const struct sh_section *s)
     free(place);
 }
 
-/* Nothing changes where nothing is asked for. */
+/* Nothing changes unless it is asked for. */
 sh_rc sh_pass_offload(const struct sh_build *b, struct sh_program *p)
 {
     struct offload o = {.b = b, .p = p};

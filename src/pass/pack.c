@@ -1,8 +1,9 @@
-/* Frozen weights in four bits an element (src/base/nf4.h): which units can be, and what has to leave them.
+/* Frozen weights in four bits an element (src/base/nf4.h): which units can be packed, and what has to leave them.
  *
- * A unit is packed where it is frozen and its matrices are weights of linear layers, nothing else: blocks are, embedding and
- * output matrix are not. Its vectors (norms, biases) stay in the compute type, in one unit for all blocks that is gathered
- * once: of 70B they are 2.6 MB. The shard pass then keeps and gathers packed chunks, and unpacks a weight before each use. */
+ * A unit is packed if it is frozen and its matrices are all weights of linear layers: blocks are, embedding and output
+ * matrix are not. Its vectors (norms, biases) stay in the compute type, in one unit for all blocks that is gathered
+ * once: for 70B they are 2.6 MB. The shard pass then keeps and gathers packed chunks, and unpacks a weight before each
+ * use. */
 #include "src/base/mem.h"
 #include "src/base/nf4.h"
 #include "src/pass/build.h"
@@ -12,7 +13,7 @@
 
 struct pack {
     struct sh_program *p;
-    bool *leaves; /* [params] its unit, for that of the vectors */
+    bool *leaves; /* [params] it leaves its unit, for the unit of the vectors */
 };
 
 static bool is_vector(const struct sh_param *param)
@@ -20,7 +21,7 @@ static bool is_vector(const struct sh_param *param)
     return sh_param_info(param->role)->vector;
 }
 
-/* Whether a unit is to be packed: its matrices, and it has some, are those of linear products. */
+/* Whether a unit is to be packed: it has matrices, and all of them are those of linear products. */
 static bool is_packed(const struct sh_program *p, const struct sh_unit *u)
 {
     bool any = false;
@@ -35,7 +36,7 @@ static bool is_packed(const struct sh_program *p, const struct sh_unit *u)
     return any && !u->trainable;
 }
 
-/* Ranks own whole blocks only when each matrix has whole blocks. */
+/* Ranks own whole blocks only if each matrix has whole blocks. */
 static sh_rc check_matrices(const struct pack *k, const struct sh_unit *u)
 {
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
@@ -44,7 +45,7 @@ static sh_rc check_matrices(const struct pack *k, const struct sh_unit *u)
         if (!is_vector(param) && param->elems % SH_NF4_ELEMS)
             return sh_fail(
                 SH_E_USAGE,
-                "lora.quantize_base: nf4 wants matrices of a multiple of %d elements, and %s has %lld; say none",
+                "lora.quantize_base: nf4 needs matrices of a multiple of %d elements, but %s has %lld; set none",
                 SH_NF4_ELEMS, param->name, (long long)param->elems);
     }
     return SH_OK;
@@ -76,7 +77,7 @@ static void put(struct sh_unit *u, struct sh_param *to, const struct sh_param *f
     u->n_params++;
 }
 
-/* In the order in which they were: what lay side by side does so again, as all of a stack stays or leaves. */
+/* Parameters keep their order: those that lay side by side still do, since all of a stack stays or leaves. */
 static void reorder(struct pack *k, int vectors)
 {
     struct sh_program *p = k->p;

@@ -1,6 +1,7 @@
 /* The passes that turn a model into the program of a training step. All are pure and local: the same request gives the
- * same program on every rank, but for the places of a rank's own elements. SH_PASS_LIST has their order: those up to fuse
- * make one micro-step on logical tensors, shard makes the program of micro-steps, the others work on that.
+ * same program on every rank, except for the places of a rank's own elements. SH_PASS_LIST has their order: the passes
+ * up to fuse make one micro-step on logical tensors, shard makes the program of micro-steps, the others work on that
+ * program.
  *
  * Right after `shard` every collective is waited for on the spot; `schedule` only moves operations. So each pass can be
  * left out or tested alone, and the results of a run do not depend on the schedule. */
@@ -16,45 +17,48 @@
 
 struct sh_build; /* build.h: what is asked for */
 
-/* PASS(name, training): in this order, those with `training` for micro-steps that train only. */
+/* PASS(name, training): in this order; a pass with `training` runs only on micro-steps that train. */
 #define SH_PASS_LIST(PASS)                                                                                             \
     PASS(model, false)    /* emits the forward operations of one micro-step */                                         \
-    PASS(pack, false)     /* where asked for: frozen weights in four bits an element */                                \
-    PASS(grad, true)      /* appends their backward: one rule a kind; gradients of parameters get grad_of */           \
+    PASS(pack, false)     /* if asked for: frozen weights in four bits an element */                                   \
+    PASS(grad, true)      /* appends their backward: one rule per kind; gradients of parameters get grad_of */         \
     PASS(recompute, true) /* drops activations; emits their operations again where the backward needs them */          \
-    PASS(fuse, false)     /* makes one of two neighbours where the table of kernels has a fused kind (kernels/op.h) */ \
+    PASS(fuse, false)     /* merges two neighbours if the table of kernels has a fused kind (kernels/op.h) */          \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
-    PASS(offload, false)  /* where asked for: optimizer states to a lower tier, updated in slices */                   \
-    PASS(spill, false)    /* where asked for: activations of the first blocks to a lower tier until their backward */  \
-    PASS(carry, false)    /* where asked for: the update into the first micro-step of the next step */                 \
+    PASS(offload, false)  /* if asked for: optimizer states to a lower tier, updated in slices */                      \
+    PASS(spill, false)    /* if asked for: activations of the first blocks to a lower tier until their backward */     \
+    PASS(carry, false)    /* if asked for: the update into the first micro-step of the next step */                    \
     PASS(groups, false)   /* names the groups and streams of all collectives, and of the host's sums over the batch */ \
-    PASS(schedule, false) /* starts gathers ahead of their use, waits for reductions behind the next gradients */      \
-    PASS(host, false)     /* where asked for: gradients and parameters to a lower tier, between their uses */          \
+    PASS(schedule, false) /* starts gathers ahead of their use, waits for reductions after the next gradients */       \
+    PASS(host, false)     /* if asked for: gradients and parameters to a lower tier, between their uses */             \
     PASS(place, false)    /* scratch of kernels, lifetimes, offsets in the arena */                                    \
-    PASS(check, false)    /* refuses a program that is not right */
+    PASS(check, false)    /* refuses a program that is wrong */
 
-/* Errors: SH_E_BUG; of pack SH_E_USAGE where a matrix cannot be packed; of place SH_E_MEMORY where the segment of a node is beyond 64 bits. */
+/* Errors: SH_E_BUG; from pack SH_E_USAGE if a matrix cannot be packed; from place SH_E_MEMORY if the segment of a node
+ * is beyond 64 bits. */
 typedef sh_rc sh_pass(const struct sh_build *b, struct sh_program *p);
 #define SH_PASS_DECLARE(name, training) sh_pass sh_pass_##name;
 SH_PASS_LIST(SH_PASS_DECLARE)
 #undef SH_PASS_DECLARE
 
-/* check: what must hold in any program. Operands have the shapes and types of their row in kernels/op.c; each read has a
- * write before it; each collective has one wait, and until then nothing touches its result or changes what it sends; each
- * gathered unit has a release; no two living tensors share memory; views lie inside their base. It names section and
- * operation, and asks nothing of b. */
+/* check: what must hold in any program. Operands have the shapes and types of their row in kernels/op.c; each read has
+ * a write before it; each collective has one wait, and until then nothing touches its result or changes what it sends;
+ * each gathered unit has a release; no two living tensors share memory; views lie inside their base. An error names
+ * section and operation; check uses nothing of b. */
 
-/* Whether a kind has a rule. Those that models emit for training, `forward` in the table of operations, must have one. */
+/* Whether a kind has a backward rule. Kinds that models emit for training, `forward` in the table of operations, must
+ * have one. */
 bool sh_pass_grad_knows(enum sh_op_kind kind);
 
-/* Which activations are kept for the backward; all others are computed again where it needs them. A choice for each
- * block, whose rule the first that holds is:
- *   full       only what crosses the borders of the block is kept
- *   selective  results of matrix products, attention and residual sums; norms, rotations, activations are repeated
+/* Which activations are kept for the backward; it recomputes all others when it needs them. Each block has one of these
+ * choices, the first that applies:
+ *   full       only activations that cross the borders of the block are kept
+ *   selective  results of matrix products, attention and residual sums are kept; norms, rotations, activations are
+ *              recomputed
  *   none       all are kept
  * {0} is none everywhere; SH_ALL_BLOCKS stands for the number of blocks. */
 struct sh_recompute {
-    int full, every_k; /* full: blocks before this one; of those each every_k-th only, 0 and 1: all */
+    int full, every_k; /* full: blocks before this one, but only every every_k-th of them; 0 and 1: all */
     int selective;     /* blocks before this one */
 };
 enum { SH_ALL_BLOCKS = INT_MAX };
@@ -63,7 +67,7 @@ enum { SH_ALL_BLOCKS = INT_MAX };
 enum { SH_RECOMPUTE_TEXT = 80 };
 const char *sh_recompute_text(const struct sh_recompute *request, int blocks, char text[SH_RECOMPUTE_TEXT]);
 
-/* A sharding strategy, as what it keeps. The mesh says over how many ranks. */
+/* A sharding strategy, described by what it keeps. The mesh says over how many ranks. */
 struct sh_strategy {
     bool params_resident;    /* gathered parameters live from update to update (no_shard, shard_optim) */
     bool keep_after_forward; /* gathered once per micro-step, kept for the backward (ZeRO-2) */
@@ -73,48 +77,49 @@ struct sh_strategy {
 struct sh_pass_options {
     struct sh_strategy strategy;
     struct sh_mesh_shape mesh;
-    /* Of this rank's node; its ranks are neighbours. A shard group lies within it, so that a gathered unit exists once
-     * for all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
+    /* The segment of this rank's node; its ranks are neighbours. A shard group lies within it, so that a gathered unit
+     * exists once for all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
     int segment_ranks, segment_rank;
     int micro_steps;              /* per training step */
     bool training;                /* gradients and optimizer state exist */
     const struct sh_optim *optim; /* when training */
-    enum sh_dtype state_dtype;    /* of its states: f32, or bf16, rounded stochastically */
-    bool snapshot;                /* room for a copy of the state that is saved while the training goes on */
+    enum sh_dtype state_dtype;    /* of the optimizer's states: f32, or bf16, rounded stochastically */
+    bool snapshot;                /* room for a copy of the state that is saved while training continues */
     bool reproducible;    /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
-    enum sh_dtype reduce; /* in which gradients travel, f32 or bf16; micro-steps are added in f32. Not bf16 where
-                                  reproducible */
+    enum sh_dtype reduce; /* type in which gradients are sent, f32 or bf16; micro-steps are added in f32. Not bf16 if
+                             reproducible */
     bool decay_all;       /* weight decay on vectors too (src/config/role.h) */
     int forward_prefetch, backward_prefetch; /* units ahead */
-    int resident_units; /* the first so many units have a full copy that is gathered behind each update */
-    bool fetched;      /* units without such a copy are gathered over one rank too: parameters have their home below the
-                                  device (src/pass/host.c) */
-    int gathers_alive; /* limit for prefetched units, the one in use included; 0: none. Not for what
-                                  keep_after_forward holds anyway */
+    int resident_units; /* that many first units have a full copy, gathered again after each update */
+    bool fetched;       /* units without such a copy are gathered even over one rank: parameters live below the device
+                          (src/pass/host.c) */
+    int gathers_alive;  /* limit on prefetched units, the one in use included; 0: none. Does not apply to what
+                          keep_after_forward holds anyway */
 };
 
-/* A number that is the same on all ranks when they meet the same collectives in the same order. */
+/* A number that is equal on all ranks if they run the same collectives in the same order. */
 uint64_t sh_pass_hash(const struct sh_program *p);
 
-/* Make of a program that of another rank of the same job: opt is what it was built with, but for mesh.rank and
- * segment_rank. All but the offsets of views, and what the place in the group `inner` decides, so that must be the same: a
- * thousandth of what building it costs. */
+/* Turn a program into that of another rank of the same job: opt is what it was built with, except for mesh.rank and
+ * segment_rank. Only views of a rank's own elements, the runs of weight decay and the place in the segment are set
+ * again; what the place in the group `inner` decides is not, so that place must be the same. Costs a thousandth of
+ * building the program. */
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p);
 
-/* Live bytes per kind of memory at the peak of the whole program, persistent ones included; the device's only. Returns where
- * the peak is. */
+/* Live bytes per kind of memory at the peak of the whole program, persistent ones included; on the device only. Returns
+ * where the peak is. */
 struct sh_pass_peak {
     const struct sh_section *section; /* NULL: there is none */
     int op;                           /* of the program */
 };
 struct sh_pass_peak sh_pass_memory(const struct sh_program *p, int64_t bytes[SH_MEM_KINDS]);
 
-/* The same as a sum, at each operation of a section.
+/* The total of live bytes at each operation of a section.
  *   bytes  out  [s->n_ops] */
 void sh_pass_in_use(const struct sh_program *p, const struct sh_section *s, int64_t *bytes);
 
-/* What lies in a lower tier, by kind. */
+/* Bytes that lie in a lower tier, by kind of memory. */
 void sh_pass_pinned(const struct sh_program *p, int tier, int64_t bytes[SH_MEM_KINDS]);
 
 #endif

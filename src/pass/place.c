@@ -1,10 +1,10 @@
 /* Lifetimes to offsets: one arena, known before the first byte is allocated.
  *
- * Each space (own memory, this rank's part of the segment, its group's part) is laid out for itself. Persistent tensors
- * lie at its front, in order. After them each section has the rest to itself: its tensors are placed largest first at the
- * lowest offset that no tensor alive at the same time takes. An output that may overwrite a dying input of the same space
- * shares its storage. At the end the spaces get their places in the arena. What has its home in another tier, as snapshots
- * in host memory and slices of optimizer states in a file, lies there in order. */
+ * Each space (own memory, this rank's part of the segment, its group's part) is laid out separately. Persistent tensors
+ * lie at its front, in order. After them each section has the rest to itself: its tensors are placed largest first at
+ * the lowest offset that no tensor alive at the same time takes. An output that may overwrite a dying input of the same
+ * space shares its storage. At the end the spaces get their places in the arena. Tensors that live in another tier,
+ * such as snapshots in host memory and slices of optimizer states in a file, lie there in order. */
 #include "src/base/mem.h"
 #include "src/base/size.h"
 #include "src/pass/build.h"
@@ -60,8 +60,8 @@ static int64_t whole_pages(int64_t bytes)
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-/* In the order of the program, so that state of neighbours lies together. Other tiers have no sections, and only this.
- */
+/* In the order of the program, so that state of neighbours lies together. Other tiers have no sections, only persistent
+ * tensors. */
 static void place_persistent(struct place *pl)
 {
     bool any_paged = false;
@@ -84,8 +84,8 @@ static void place_persistent(struct place *pl)
     pl->p->persistent_bytes = pl->persistent[SH_SPACE_OWN];
 }
 
-/* What FETCH and EVICT move between the device and a file. In the segment of a node pages begin behind what is persistent there
- * as well. */
+/* Find the tensors that FETCH and EVICT move between the device and a file. In the segment of a node, pages likewise
+ * begin after the persistent part. */
 static void find_paged(struct place *pl)
 {
     const struct sh_program *p = pl->p;
@@ -121,7 +121,7 @@ static void share_storage(struct place *pl, const struct sh_section *section)
     }
 }
 
-/* One block for each storage, alive until the last of those that share it dies. */
+/* One block for each storage, alive until the last of the tensors that share it dies. */
 static void collect_blocks(struct place *pl, enum sh_space space)
 {
     int *at = sh_calloc((size_t)pl->p->n_tensors + 1, sizeof *at);
@@ -145,7 +145,7 @@ static void collect_blocks(struct place *pl, enum sh_space space)
     free(at);
 }
 
-/* The index decides between equal sizes, so that all ranks and runs get the same offsets. */
+/* The index breaks ties between equal sizes, so that all ranks and runs get the same offsets. */
 static int larger_first(const void *a, const void *b)
 {
     const struct block *x = a, *y = b;
@@ -204,7 +204,7 @@ static void place_section(struct place *pl, struct sh_section *section)
             p->tensors[t].offset_bytes = p->tensors[storage(pl, t)].offset_bytes;
 }
 
-/* All ranks of a node have what this one has. */
+/* All ranks of a node need as much as this one. */
 static sh_rc check_segment(const struct sh_program *p)
 {
     const struct sh_segment *w = &p->segment;
@@ -219,7 +219,7 @@ static sh_rc check_segment(const struct sh_program *p)
                          w->ranks);
 }
 
-/* From places in a space to places in the arena. Without a segment the own part is all of it. */
+/* Turn offsets in a space into offsets in the arena. Without a segment the own part is all of it. */
 static sh_rc place_spaces(struct place *pl)
 {
     struct sh_program *p = pl->p;
@@ -247,7 +247,7 @@ static sh_rc place_spaces(struct place *pl)
     return SH_OK;
 }
 
-/* A view of a view adds up. */
+/* Offsets of views of views add up. */
 static void place_views(struct sh_program *p)
 {
     for (int i = 0; i < p->n_tensors; i++) {

@@ -1,6 +1,6 @@
-/* Activation checkpointing: an activation that is not kept is computed again, by the same operation on the same inputs
- * and so with the same bits, right before the backward operation that asks for it. What the backward never asks for is
- * never repeated. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. */
+/* Activation checkpointing: an activation that is not kept is recomputed, by the same operation on the same inputs and
+ * so with the same bits, right before the backward operation that needs it. What the backward never needs is never
+ * repeated. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 
@@ -10,12 +10,12 @@
 struct recompute {
     struct sh_program *p;
     const struct sh_recompute *request;
-    struct sh_op *old; /* the operations as they were */
+    struct sh_op *old; /* the original operations */
     int n_old;
     int n_tensors; /* before any copy was made */
     int *producer; /* [n_tensors] by storage root: forward operation that writes it, SH_NONE */
     bool *crosses; /* [n_tensors] by storage root: read by the forward of another block */
-    int *copy;     /* [n_tensors] its second computation, SH_NONE */
+    int *copy;     /* [n_tensors] the recomputed copy, SH_NONE */
 };
 
 static bool is_forward(const struct sh_op *op)
@@ -23,7 +23,7 @@ static bool is_forward(const struct sh_op *op)
     return op->phase == SH_PHASE_FORWARD;
 }
 
-/* By storage, since a view is written through its root. */
+/* By storage, since writing a view writes its root. */
 static void find_producers(struct recompute *r)
 {
     for (int i = 0; i < r->n_old; i++)
@@ -32,8 +32,8 @@ static void find_producers(struct recompute *r)
                 r->producer[sh_tensor_root(r->p, r->old[i].out[k])] = i;
 }
 
-/* What the forward of another block reads must stay: it is the border between blocks. So must what reads outside of
- * blocks ask for, such as the head. */
+/* Tensors that the forward of another block reads must stay: they are the borders between blocks. So must those that
+ * operations outside of blocks read, such as the head. */
 static void find_crossings(struct recompute *r)
 {
     for (int i = 0; i < r->n_old; i++) {
@@ -76,7 +76,7 @@ static bool dropped(const struct recompute *r, int root)
     return false;
 }
 
-/* A view is copied with a copy of its base, so that it shows the second computation. */
+/* A view is copied along with its base, so that it shows the recomputed values. */
 static int copy_tensor(struct recompute *r, int t)
 {
     struct sh_tensor c = r->p->tensors[t];
@@ -88,7 +88,7 @@ static int copy_tensor(struct recompute *r, int t)
     return sh_program_add_tensor(r->p, &c);
 }
 
-/* The tensor to read for t in the backward: itself when it was kept, else its copy, computed first if need be. */
+/* The tensor to read for t in the backward: t itself if it was kept, else its copy, computed first if necessary. */
 static int available(struct recompute *r, int t)
 {
     int root = sh_tensor_root(r->p, t);
@@ -96,7 +96,8 @@ static int available(struct recompute *r, int t)
 
     if (!dropped(r, root))
         return t;
-    /* Inputs first, by recursion: they may have been dropped too. Depth is bounded by the operations of one block. */
+    /* Inputs first, by recursion: they may have been dropped too. The depth is bounded by the operations of one
+     * block. */
     if (r->copy[root] == SH_NONE) {
         again = r->old[r->producer[root]];
         again.phase = SH_PHASE_RECOMPUTE;
@@ -111,7 +112,7 @@ static int available(struct recompute *r, int t)
     return copy_tensor(r, t);
 }
 
-/* Forward operations stay where they are; each backward operation is preceded by what it needs again. */
+/* Forward operations stay where they are; each backward operation is preceded by the recomputation that it needs. */
 static void rewrite(struct recompute *r)
 {
     r->p->n_ops = 0;

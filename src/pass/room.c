@@ -3,8 +3,8 @@
  *   some   taken in some of the node's operations
  *   all    taken in all of them, by a life that was cut so that this node is one of its parts
  *
- * A life is cut into the fewest nodes that make it up. What is taken within a node is its own `some`, and the `all` of the
- * nodes above it; what else they hold is taken at other times. */
+ * A life is cut into the fewest nodes that cover it exactly. The ranges taken within a node are its own `some`, and the
+ * `all` of the nodes above it; whatever else those hold is taken at other times. */
 #include "src/pass/room.h"
 
 #include "src/base/mem.h"
@@ -27,13 +27,13 @@ struct node {
 };
 
 struct sh_room {
-    int leaves;                /* a power of two; node 1 is the root, those of operation i end in leaves + i */
+    int leaves;                /* a power of two; node 1 is the root, operation i is leaf leaves + i */
     struct node *nodes;        /* [2 * leaves] */
-    const struct set **looked; /* at by one search */
+    const struct set **looked; /* sets that the current search looks at */
     int n_looked;
 };
 
-enum { MOST_LOOKED = 4 * 32 }; /* two nodes a level, and what is above them */
+enum { MOST_LOOKED = 4 * 32 }; /* two nodes per level, and those above them */
 
 struct sh_room *sh_room_create(int n_ops)
 {
@@ -57,7 +57,7 @@ void sh_room_destroy(struct sh_room *r)
     free(r);
 }
 
-/* The first range that ends at `at` or later; n where there is none. */
+/* The first range that ends at `at` or later; n if there is none. */
 static int first_from(const struct set *s, int64_t at)
 {
     int low = 0, high = s->n;
@@ -89,7 +89,7 @@ static void add(struct set *s, struct range add)
     s->range[first] = add;
 }
 
-/* The lowest offset from `at` on at which the set leaves `bytes` free. */
+/* The lowest offset, from `at` on, at which the set leaves `bytes` free. */
 static int64_t clear_of(const struct set *s, int64_t at, int64_t bytes)
 {
     for (int i = first_from(s, at); i < s->n && s->range[i].begin < at + bytes; i++)
@@ -123,13 +123,13 @@ static void find_sets(struct sh_room *r, struct sh_life life)
     }
 }
 
-/* Each set moves `at` up to where it leaves room. When all agree in a row it is the lowest such offset: `at` only
+/* Each set moves `at` up to where it leaves room. When all agree in a row, it is the lowest such offset: `at` only
  * grows, and no set would allow less. A set does not agree yet when its room begins below the aligned offset, where it
  * may have another range. */
 int64_t sh_room_lowest(struct sh_room *r, struct sh_life life, int64_t bytes, int64_t align)
 {
     int64_t at = 0;
-    int agree = 0; /* sets in a row that leave it free */
+    int agree = 0; /* sets in a row that leave the range free */
 
     find_sets(r, life);
     for (int i = 0; agree < r->n_looked; i = (i + 1) % r->n_looked) {
@@ -148,7 +148,7 @@ static void take_node(struct sh_room *r, int node, struct range range)
     add(&r->nodes[node].all, range);
 }
 
-/* The inverse walk of find_sets(): nodes above get it as `some`, the cut's own nodes as both. */
+/* The same walk as find_sets(), writing: nodes above get the range as `some`, the cut's own nodes as both. */
 void sh_room_take(struct sh_room *r, struct sh_life life, int64_t offset, int64_t bytes)
 {
     int left = r->leaves + life.first, right = r->leaves + life.last + 1;

@@ -2,20 +2,23 @@
  *
  * Gathers move up: the gather of an interval starts when the unit `prefetch` intervals before it is complete, as far as
  * the limit of gathered units alive allows. A unit that stays from the forward to the backward counts as gathered ahead
- * until the unit of the loss goes. So do fetches of the update's slices, and waits for their way back move down.
+ * until the unit of the loss is released. Fetches of the update's slices move up too, and waits for their way back move
+ * down.
  *
- * Waits for reductions move down: that of one unit stands before the start of the next one's, so that a reduction runs
- * beside one unit's backward and two unreduced gradients are alive at most. What follows a wait (casts, adding to the shard,
- * the sum over replicas) goes with it; the wait for that sum, and those of the update's gathers, go to the end of the
- * section. Where shards leave the device behind their sums, the wait for a sum goes no further than the next unit's reduction.
+ * Waits for reductions move down: a unit's wait stands before the start of the next unit's reduction, so that a
+ * reduction runs alongside one unit's backward and at most two unreduced gradients are alive. What follows a wait
+ * (casts, adding to the shard, the sum over replicas) moves with it; the wait for that sum, and those of the update's
+ * gathers, go to the end of the section. If shards leave the device after their sums, the wait for a sum goes no
+ * further than the next unit's reduction.
  *
- * Three units, forward_prefetch 1, backward the other way round. G gather, w wait, F forward, B backward, R reduction,
- * r wait for it, x release; time from left to right. Unit 3 is that of the loss, and unit 2 stays through it:
+ * Three units, forward_prefetch 1, backward in reverse order. G gather, w wait, F forward, B backward, R reduction, r
+ * wait for it, x release; time from left to right. Unit 3 is that of the loss, and unit 2 stays through it:
  *
  *   before   G1 w F1 x  G2 w F2    G3 w F3   B3 R3 r x     B2 R2 r x  G1 w B1 R1 r x
  *   after    G1 w G2 F1 x w G3 F2     w F3   B3 R3 x    G1 B2 r3 R2 x    w B1 r2 R1 x r1
  *
- * So G2 runs beside F1, and R3 beside B2: r3 stands before R2, which needs the room of R3's unreduced gradient. */
+ * So G2 runs alongside F1, and R3 alongside B2: r3 stands before R2, which needs the room of R3's unreduced
+ * gradient. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 
@@ -23,7 +26,7 @@
 #include <string.h>
 
 struct list {
-    int *op; /* indices of the section's operations as they were */
+    int *op; /* indices of operations in the old section */
     int n;
 };
 
@@ -31,13 +34,13 @@ struct schedule {
     const struct sh_pass_options *opt;
     const struct sh_program *p;
     const struct sh_section *section;
-    const struct sh_op *old; /* the section as it was */
+    const struct sh_op *old; /* the old section */
     int n, n_tensors;
     enum sh_section_kind kind;
     bool leaves; /* gradients are moved to a lower tier once they are complete (host.c) */
 };
 
-/* Operations put off, and what they make. */
+/* Operations put off, and the tensors that they make. */
 struct delayed {
     struct list list;
     bool *made; /* [tensors] */
@@ -61,7 +64,7 @@ static struct list list_for(int n)
     return (struct list){.op = sh_calloc((size_t)n + 1, sizeof(int))};
 }
 
-/* The collective that operation i waits for, SH_OP_KINDS when i is no wait. */
+/* The kind of collective that operation i waits for; SH_OP_KINDS if i is not a wait. */
 static enum sh_op_kind waited_kind(const struct schedule *s, int i)
 {
     return s->old[i].kind == SH_OP_WAIT ? s->old[s->old[i].attr.waits_for].kind : SH_OP_KINDS;
@@ -88,7 +91,7 @@ static void put_off(const struct schedule *s, struct delayed *d, int i)
         d->made[made_by(s, i)] = true;
 }
 
-/* Into `out`, in the order in which they were put off; what they make is there then. */
+/* Append them to `out`, in the order in which they were put off; from here on the tensors that they make exist. */
 static void take_up(const struct schedule *s, struct delayed *d, struct list *out)
 {
     for (int k = 0; k < d->list.n; k++)
@@ -105,7 +108,8 @@ static bool has(const struct list *l, int op)
     return false;
 }
 
-/* Where shards leave: how many of them, from the first on, wait for what `out` has, or go on with that. */
+/* If shards leave the device: how many of the delayed operations, from the first on, wait for a collective that is in
+ * `out`, or follow such a wait. */
 static int n_started(const struct schedule *s, const struct delayed *d, const struct list *out)
 {
     int n = 0;
@@ -116,7 +120,7 @@ static int n_started(const struct schedule *s, const struct delayed *d, const st
     return n;
 }
 
-/* The first n of them only. */
+/* The same for the first n of them only. */
 static void take_first(const struct schedule *s, struct delayed *d, int n, struct list *out)
 {
     struct list rest = {.op = d->list.op + n, .n = d->list.n - n};
@@ -127,7 +131,7 @@ static void take_first(const struct schedule *s, struct delayed *d, int n, struc
     d->list.n = rest.n;
 }
 
-/* Casts, additions and sums over replicas that go on with what is put off. */
+/* Casts, additions and sums over replicas that continue with a tensor that is put off. */
 static bool goes_with(const struct schedule *s, const struct delayed *d, int i)
 {
     const struct sh_op *op = &s->old[i];
@@ -148,7 +152,8 @@ static void free_delayed(struct delayed *d)
     free(d->made);
 }
 
-/* Move waits down. `tail` is what must follow the newest reduce_scatter; `end` what may wait for the section's end. */
+/* Move waits down. `tail` holds what must follow the newest reduce_scatter; `end` what may wait for the section's
+ * end. */
 static void delay_waits(const struct schedule *s, struct list *out)
 {
     struct delayed tail = delayed_for(s), end = delayed_for(s);
@@ -184,11 +189,12 @@ struct prefetch {
     const struct schedule *s;
     struct list *out;
     struct list gathers; /* in their order */
-    bool *done;          /* [section's operations] in `out` already */
-    int *copy;           /* [tensors] the first operation that copies into it, the last that updates it here; SH_NONE */
+    bool *done;          /* [section's operations] already in `out` */
+    int *copy;           /* [tensors] the first operation that copies into it, or the last that updates it here;
+                            SH_NONE */
     int started, waited; /* gathers so far */
     int alive;
-    int held; /* gathered in the forward and read again behind the loss; 0 once the unit of the loss is released */
+    int held; /* units gathered in the forward and read again after the loss; 0 once the unit of the loss is released */
 };
 
 static void put(struct prefetch *f, int op)
@@ -197,7 +203,7 @@ static void put(struct prefetch *f, int op)
     f->done[op] = true;
 }
 
-/* How many gathers may be ahead, by phase. */
+/* How many gathers may be ahead, depending on the phase. */
 static int distance(const struct prefetch *f, int gather)
 {
     const struct sh_pass_options *opt = f->s->opt;
@@ -205,14 +211,15 @@ static int distance(const struct prefetch *f, int gather)
     return f->s->old[gather].phase == SH_PHASE_FORWARD ? opt->forward_prefetch : opt->backward_prefetch - f->held;
 }
 
-/* Gathers are started in their order only, so that all ranks start the same ones. */
+/* Gathers are started only in their order, so that all ranks start the same ones. */
 static void start_next(struct prefetch *f)
 {
     put(f, f->gathers.op[f->started++]);
     f->alive++;
 }
 
-/* Whether what a gather sends is there: with reshard_after_forward: N the backward sends what the forward leaves. */
+/* Whether the data that a gather sends is there: with reshard_after_forward: N the backward sends what the forward
+ * leaves. */
 static bool has_source(const struct prefetch *f, int gather)
 {
     int copy = f->copy[f->s->old[gather].in[0]];
@@ -220,19 +227,19 @@ static bool has_source(const struct prefetch *f, int gather)
     return copy == SH_NONE || f->done[copy];
 }
 
-/* What is carried into the micro-step moves no gather of it. */
+/* Gathers of an update that is carried into the micro-step are not moved. */
 static bool is_gather(const struct schedule *s, int i)
 {
     return s->old[i].kind == SH_OP_ALL_GATHER && !sh_program_carried(s->section, &s->old[i]);
 }
 
-/* Of what is carried: an update writes what is gathered, or beside float16 the masters, from which that is cast then. */
+/* For a carried update: it writes what is gathered, or with float16 the masters, from which that is then cast. */
 static bool makes_parameters(const struct sh_op *op)
 {
     return sh_op_info(op->kind)->runs || op->kind == SH_OP_CAST;
 }
 
-/* The update of a unit that is carried into this section, or the last part of one. */
+/* For each unit, the last operation of an update carried into this section that makes its parameters. */
 static void find_updates(const struct schedule *s, int *copy)
 {
     for (int i = 0; i < s->n; i++)
@@ -240,7 +247,7 @@ static void find_updates(const struct schedule *s, int *copy)
             copy[s->p->units[s->old[i].unit].compute] = i;
 }
 
-/* Backwards, so that the first copy into a tensor is the one that stays. */
+/* Backwards, so that the first copy into a tensor is the one that is kept. */
 static int *copies_of(const struct schedule *s)
 {
     int *copy = sh_calloc((size_t)s->n_tensors + 1, sizeof *copy);
@@ -254,7 +261,7 @@ static int *copies_of(const struct schedule *s)
     return copy;
 }
 
-/* Units that the forward gathers and the backward releases, but for that of the loss. */
+/* Units that the forward gathers and the backward releases, except for that of the loss. */
 static int held_units(const struct schedule *s)
 {
     bool *gathered = sh_calloc((size_t)s->n_tensors + 1, sizeof *gathered);
@@ -272,7 +279,7 @@ static int held_units(const struct schedule *s)
     return n ? n - 1 : 0;
 }
 
-/* keep_after_forward releases nothing before the backward, so a limit of live units would end all prefetch. */
+/* keep_after_forward releases nothing before the backward, so a limit on live units would end all prefetch. */
 static bool may_start(const struct prefetch *f, int gather)
 {
     int limit = f->s->opt->strategy.keep_after_forward ? 0 : f->s->opt->gathers_alive;
@@ -280,14 +287,14 @@ static bool may_start(const struct prefetch *f, int gather)
     return f->started < f->waited + distance(f, gather) && (!limit || f->alive < limit) && has_source(f, gather);
 }
 
-/* Start what may start here: at most `distance` ahead of the newest complete gather, within the limit. */
+/* Start every gather that may start here: at most `distance` ahead of the newest complete gather, within the limit. */
 static void start_ahead(struct prefetch *f)
 {
     while (f->started < f->gathers.n && may_start(f, f->gathers.op[f->started]))
         start_next(f);
 }
 
-/* Take over operation i; where a gather stood at first is the latest place for it. */
+/* Take over operation i. A gather starts at the latest where it stood originally. */
 static void take_over(struct prefetch *f, int i)
 {
     const struct sh_op *op = &f->s->old[i];
@@ -344,13 +351,13 @@ static void apply(struct sh_op *ops, const struct sh_op *old, const struct list 
     free(place);
 }
 
-/* Others have no gathers to move: their units are gathered for good. */
+/* Other sections have no gathers to move: their units are gathered for good. */
 static bool is_micro_step(enum sh_section_kind k)
 {
     return k != SH_SECTION_INIT && k != SH_SECTION_LOSS && k != SH_SECTION_NORM && k != SH_SECTION_UPDATE;
 }
 
-/* Of a slice; activations move where they stand. */
+/* Moves of slices; activations move where they stand. */
 static bool moves_slice(const struct schedule *s, int i, enum sh_op_kind kind)
 {
     const struct sh_op *op = &s->old[i];
@@ -365,13 +372,13 @@ struct slices {
     struct list *out;
     struct list fetches; /* in their order */
     struct list evicted; /* waits for evictions, put off */
-    int *stretch;        /* [section's operations] of each of those: in which stretch it was put off */
-    int started, taken;  /* fetches that were started, and of them those whose eviction is put off or over */
+    int *stretch;        /* [section's operations] for each of those waits: the stretch in which it was put off */
+    int started, taken;  /* fetches that were started, and how many of them have their eviction put off or over */
     int alive, limit;
-    int block, stretches; /* of the newest operation of a model, and how many stretches of one block there were */
+    int block, stretches; /* block of the model's newest operation, and how many stretches of one block there were */
 };
 
-/* The oldest eviction: its memory is free then. */
+/* Wait for the oldest eviction: its memory is then free. */
 static void settle(struct slices *l)
 {
     push(l->out, l->evicted.op[0]);
@@ -380,14 +387,15 @@ static void settle(struct slices *l)
     l->alive--;
 }
 
-/* As many as there is room for. */
+/* Start as many fetches as there is room for. */
 static void fetch_ahead(struct slices *l)
 {
     for (; l->started < l->fetches.n && l->alive < l->limit; l->alive++)
         push(l->out, l->fetches.op[l->started++]);
 }
 
-/* In a micro-step an eviction has the forward of one block to itself. The memory is for what comes then. */
+/* In a micro-step an eviction runs alongside the forward of one whole block. Its memory is then for the next
+ * fetches. */
 static void pass_by(struct slices *l, int i)
 {
     const struct sh_op *op = &l->s->old[i];
@@ -403,8 +411,8 @@ static void pass_by(struct slices *l, int i)
     fetch_ahead(l);
 }
 
-/* Where a fetch stood at first is the latest place for it. Of the evictions only the newest goes on: the one before had a whole
- * update to itself, and what it leaves free is for the next slice. */
+/* A fetch starts at the latest where it stood originally. Only the wait for the newest eviction is put off further: the
+ * eviction before it had a whole update to run alongside, and the memory that it frees is for the next slice. */
 static void take_slice(struct slices *l, int i)
 {
     if (moves_slice(l->s, i, SH_OP_FETCH)) {

@@ -1,9 +1,11 @@
-/* The program of a rank from the micro-steps on logical tensors: state, sections in their order. Only micro-steps of a
- * tree differ by their place; without it the ones between first and last are one section that repeats. */
+/* The program of a rank, built from the micro-steps on logical tensors: state, then sections in their order. Only
+ * micro-steps of a tree differ by their place; without a tree, those between first and last are one section that
+ * repeats. */
 #include "src/pass/build.h"
 #include "src/pass/shard.h"
 
-/* Micro-steps with the same place in the tree of sums share a section: of 2^k there are (k + 1)(k + 2) / 2 at most. */
+/* Micro-steps with the same place in the tree of sums share a section: 2^k micro-steps need at most (k + 1)(k + 2) /
+ * 2. */
 static void add_tree(const struct sh_build *b, const struct sh_program *micro, struct sh_program *p)
 {
     int last = b->options.micro_steps - 1;
@@ -40,7 +42,7 @@ static void add_micro_steps(const struct sh_build *b, const struct sh_program *m
     }
 }
 
-/* The training step after the state: micro-steps, then norm, then update. `micro` is always freed, also when a pass
+/* The training step after the state: micro-steps, then norm, then update. `micro` is always freed, even when a pass
  * fails. */
 static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
 {
@@ -56,7 +58,7 @@ static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
     return rc;
 }
 
-/* What continues sequences: first of several tokens each, then of one. */
+/* The sections that continue sequences: first of several tokens each, then of one. */
 static sh_rc add_cached(const struct sh_build *b, const struct sh_program *prefill, struct sh_program *p)
 {
     struct sh_build one = *b;
@@ -72,7 +74,7 @@ static sh_rc add_cached(const struct sh_build *b, const struct sh_program *prefi
     return rc;
 }
 
-/* Units and constants are those of the forward: training micro-steps have no other. */
+/* Units and constants are those of the forward: training micro-steps add none. */
 sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
 {
     struct sh_program *micro;

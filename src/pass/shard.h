@@ -5,11 +5,11 @@
 #include "src/layout/layout.h"
 #include "src/pass/pass.h"
 
-/* Units with their persistent tensors for one rank, into the empty program `out`. */
+/* Write the units and their persistent tensors for one rank into the empty program `out`. */
 void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
 
 /* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL).
- *   micro_step  of a training section: the first one that it is for; else 0
+ *   micro_step  of a training section: the first one that runs it; else 0
  * With options.reproducible it reads and writes the levels of the tree that belong to that micro-step. */
 void sh_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
                       int micro_step, int repeat, struct sh_program *out);
@@ -23,34 +23,35 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out);
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);
 
-/* n elements of a unit's parameters as a tensor, [n] act or packed [n/64,36] u8; and those from `first` on of a unit that
- * lies in `base`, as a view of it. */
+/* n elements of a unit's parameters as a tensor, [n] act or packed [n/64,36] u8; and n elements from `first` on of a
+ * unit that lies in `base`, as a view of it. */
 struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_unit *u, enum sh_mem mem, int64_t n,
                                  const char *what);
 int sh_shard_stretch(struct sh_program *p, const struct sh_unit *u, int base, int64_t first, int64_t n);
 
-/* Where gradients of a type lie: of whole units until they are reduced, and chunks that replicas sum. In a segment
- * others look at those that are sent, which are of one type. */
+/* The space of gradients of a type: of whole units until they are reduced, and of chunks that replicas sum. In a
+ * segment other ranks read the gradients that are sent, which are all of one type. */
 enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype);
 enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype);
 
-/* In how many chunks a unit is cut, which of them is this rank's, and how many ranks have the same. */
+/* Into how many chunks a unit is cut, which of them is this rank's, and how many ranks have the same one. */
 int sh_shard_chunks(const struct sh_pass_options *opt, const struct sh_unit *u);
 int sh_shard_index(const struct sh_pass_options *opt, const struct sh_unit *u);
 int sh_shard_replicas(const struct sh_pass_options *opt, const struct sh_unit *u);
 
-/* A collective of unit `unit` over a group and the wait for it, appended to the newest section of p; returns the
- * collective's index in the section. `in` or `out` SH_NONE where the kind has none. `after`: index of another one that comes before. */
+/* Append a collective of unit `unit` over a group, and the wait for it, to the newest section of p; returns the
+ * collective's index in the section. `in` or `out`: SH_NONE if the kind has none. `after`: index of a collective that
+ * must come before it. */
 int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit, int in,
                         int out, int after, enum sh_phase phase);
 
-/* Set the runs of weight decay of all updates of the program: new rows of its table, in place of the old ones. */
+/* Set the runs of weight decay of all updates of the program: new rows of its table replace the old ones. */
 void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p);
 
 /* Elements of the rank's chunk that an operation updates, padding included. */
 struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op *op);
 
-/* A plain operation appended to the newest section. */
+/* Append a plain operation to the newest section. */
 void sh_shard_op(struct sh_program *p, struct sh_op op);
 
 #endif

@@ -11,8 +11,8 @@ void sh_shard_op(struct sh_program *p, struct sh_op op)
     p->sections[p->n_sections - 1].n_ops++;
 }
 
-/* A collective and the wait for it, in a row; the schedule pass moves them apart. Returns the collective's index in the
- * section. */
+/* A collective and the wait for it, one after the other; the schedule pass moves them apart. Returns the collective's
+ * index in the section. */
 int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit, int in,
                         int out, int after, enum sh_phase phase)
 {
@@ -41,7 +41,7 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
         sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full, SH_NONE, phase);
 }
 
-/* What is computed with, where the masters lie beside it. */
+/* Cast the masters to the parameters that are computed with, if the two are separate. */
 static void cast_master(struct sh_program *p, int unit, enum sh_phase phase)
 {
     struct sh_op cast = sh_program_op(SH_OP_CAST);
@@ -78,7 +78,7 @@ static void copy_constants(const struct sh_program *micro, struct sh_program *p)
     }
 }
 
-/* After parameters have their values, from random numbers or a file: what is derived from them. */
+/* Runs after parameters have their values, from random numbers or a file; makes what is derived from them. */
 void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_INIT, 0);
@@ -89,7 +89,7 @@ void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options 
     }
 }
 
-/* Nothing to sum over one rank. */
+/* Sum over a group; over one rank there is nothing to sum. */
 static void sum_over(struct sh_program *p, int scalar, sh_group group, const struct sh_pass_options *opt)
 {
     if (sh_group_size(&opt->mesh, group) > 1)
@@ -104,15 +104,15 @@ void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
     sum_over(out, out->loss, opt->mesh.data, opt);
 }
 
-/* Without padding. Returns their number; *owned is the range in the unit. */
+/* Padding does not count. Returns the number of elements; *owned is the range in the unit. */
 static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_unit *u, struct sh_range *owned)
 {
     *owned = sh_layout_owned(u->elems, sh_shard_chunks(opt, u), sh_shard_index(opt, u));
     return owned->end - owned->begin;
 }
 
-/* Whose squares this rank makes: owned elements only, since padding does not count. Replicas own the same, and share it
- * out. */
+/* The elements that this rank squares: owned ones only, since padding does not count. Replicas own the same elements,
+ * and share the work. */
 static struct sh_range squared_part(const struct sh_pass_options *opt, const struct sh_unit *u)
 {
     struct sh_range owned, part = {0, owned_elems(opt, u, &owned)};
@@ -120,8 +120,7 @@ static struct sh_range squared_part(const struct sh_pass_options *opt, const str
     return sh_layout_split(part, sh_shard_replicas(opt, u), sh_group_index(&opt->mesh, u->replicate));
 }
 
-/* The first that is trained starts
- * the sum. */
+/* The first trained unit starts the sum. */
 static void square_units(const struct sh_pass_options *opt, struct sh_program *out)
 {
     bool add = false;
@@ -144,7 +143,8 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
     }
 }
 
-/* The sum is exact, so that neither where shards end shows in it nor who made which part. Chunks are whole blocks. */
+/* The sum is exact, so it does not depend on where shards end or on which rank squared what. Chunks are whole
+ * blocks. */
 void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
 {
     struct sh_op round = sh_program_op(SH_OP_EXACT_ROUND);
@@ -158,14 +158,14 @@ void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
     sh_shard_op(out, round);
 }
 
-/* Whether a run has to be of one tensor: its elements' random bits are counted in that. */
+/* Whether a run must lie within one tensor: random bits are counted by the elements of a tensor. */
 static bool rounds_stochastically(const struct sh_program *p)
 {
     return p->n_states > 0 && p->state[0].dtype != SH_F32;
 }
 
-/* Of the chunk: all, or the part whose masters are a view of it, or of a copy of it (src/pass/offload.c, host.c). The gradient and
- * the states may be copies of just that. */
+/* Range of the chunk: all of it, or the part whose masters are a view of it, or of a copy of it (src/pass/offload.c,
+ * host.c). The gradient and the states may be copies of just that part. */
 struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_unit *u = &p->units[op->unit];
@@ -175,8 +175,8 @@ struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op 
     return (struct sh_range){begin, begin + p->tensors[op->in[0]].dim[0]};
 }
 
-/* Runs of equal weight decay in the part of the rank's chunk that is updated, counted from its begin; neighbours of one kind
- * become one run. */
+/* Runs of equal weight decay in the part of the rank's chunk that is updated, counted from the start of that part;
+ * neighbours of one kind become one run. */
 static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
 {
     const struct sh_unit *u = &p->units[unit];
@@ -207,7 +207,7 @@ static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, in
     op->attr.runs.count = p->n_runs - op->attr.runs.first;
 }
 
-/* In the order of the program, whatever became of the operations since they were made. */
+/* In the order of the program, whatever has become of the operations since they were made. */
 void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p)
 {
     p->n_runs = 0;
@@ -216,8 +216,8 @@ void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p
             set_runs(opt, p, p->ops[i].unit, &p->ops[i]);
 }
 
-/* One operation for each trained unit, on the rank's chunk only. A resident full copy is gathered right after, so that the next step
- * finds it. */
+/* One operation for each trained unit, on the rank's chunk only. A resident full copy is gathered right after, so that
+ * the next step finds it. */
 void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
@@ -241,7 +241,7 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
     }
 }
 
-/* A view whose elements are this rank's own begins elsewhere on another one. */
+/* A view of this rank's own elements starts elsewhere on another rank. */
 static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
 {
     for (int i = 0; i < p->n_units; i++) {
@@ -253,7 +253,7 @@ static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
     }
 }
 
-/* The operations that read a rank's own elements: their numbers are the same on all. */
+/* The operations that read a rank's own elements have the same indices on all ranks. */
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
 {
     move_views(opt, p);

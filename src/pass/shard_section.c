@@ -1,16 +1,16 @@
 /* Sharding a micro-step: where the logical step names a parameter, the section reads a gathered unit; where it makes a
- * gradient, the section writes into the unit's flat gradient, and reduces that when the last one is in.
+ * gradient, the section writes into the unit's flat gradient, and reduces that when its last part is in.
  *
- * Reproducible sums are those of a balanced binary tree over the micro-steps of all ranks. The branches that a rank has
- * open are a stack of flat gradients: micro-step m writes level popcount(m), and each trailing one of m completes a
- * pair, whose upper level is added to the lower one. Level 0 is what is reduced in the end; the tree goes on over the
+ * Reproducible sums are those of a balanced binary tree over the micro-steps of all ranks. The open branches of a rank
+ * are a stack of flat gradients: micro-step m writes level popcount(m), and each trailing one of m completes a pair,
+ * whose upper level is added to the lower one. Level 0 is what is reduced in the end; the tree continues over the
  * ranks.
  *
  * An interval is a stretch of operations through which a unit stays gathered: consecutive uses with no other unit used
- * in between but one that lies beside it, or all uses of the micro-step when the strategy keeps what it gathered for the
- * backward. Two units stay although others are used in between, since what they take is taken at the loss in any case
- * (doc/decisions/0043-kept-through-the-loss.md): the last block from the forward to the backward, and tied embeddings from
- * the first operation to the loss. */
+ * in between except one that lies beside it, or all uses of the micro-step if the strategy keeps what it gathered for
+ * the backward. Two units stay although others are used in between, since their memory is needed at the loss anyway
+ * (doc/decisions/0043-kept-through-the-loss.md): the last block from the forward to the backward, and tied embeddings
+ * from the first operation to the loss. */
 #include "src/base/mem.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
@@ -22,20 +22,20 @@ struct interval {
     int unit, first, last; /* operations of the micro-step, inclusive */
     int run;               /* of its last use */
     bool again;            /* the unit was gathered before in this micro-step */
-    bool more;             /* and will be once more */
-    sh_group group;        /* gathered over: shard, or inner from what the forward left behind */
+    bool more;             /* and will be gathered once more */
+    sh_group group;        /* of the gather: shard, or inner from what the forward left behind */
 };
 
 struct shard {
     const struct sh_program *micro;
     const struct sh_pass_options *opt;
     struct sh_program *out;
-    int micro_step;             /* of the training step, where its place in a tree matters; else 0 */
+    int micro_step;             /* of the training step, if its place in a tree matters; else 0 */
     bool trains;                /* has a backward */
-    bool first, last;           /* of the training step; `first` also where nothing is added to earlier micro-steps */
+    bool first, last;           /* of the training step; `first` also if nothing is added to earlier micro-steps */
     struct interval *intervals; /* by their first operation */
     int n_intervals, cap_intervals;
-    int place, run; /* of the newest use, and how many runs there were */
+    int place, run; /* of the newest use, and how many runs there have been */
     int *newest;    /* [units] the unit's newest interval, SH_NONE */
     int *map;       /* [micro tensors] to tensors of the section, SH_NONE */
     int *full;      /* [units] gathered now, SH_NONE */
@@ -64,7 +64,7 @@ static int replicas(const struct shard *s, int unit)
     return sh_shard_replicas(s->opt, &s->out->units[unit]);
 }
 
-/* Parameters are often read through views, so all questions go to the root. */
+/* Parameters are often read through views, so all queries go to the root. */
 static int micro_root(const struct shard *s, int t)
 {
     return sh_tensor_root(s->micro, t);
@@ -78,7 +78,7 @@ static int unit_of(const struct shard *s, int t)
     return param == SH_NONE ? SH_NONE : s->micro->params[param].unit;
 }
 
-/* The unit that it lies beside, or itself. */
+/* The unit beside which it lies, or itself. */
 static int place_of(const struct shard *s, int unit)
 {
     int beside = s->out->units[unit].beside;
@@ -91,23 +91,24 @@ static bool is_forward(const struct shard *s, int op)
     return s->micro->ops[op].phase == SH_PHASE_FORWARD;
 }
 
-/* Whether units stay through the loss. A gather ahead of the backward would bring the last block back right there; without
- * one, or with room for one unit only, it would be there in addition. */
+/* Whether units stay through the loss. A gather ahead of the backward would bring the last block back right there;
+ * without such a gather, or with room for one unit only, keeping it would take additional room. */
 static bool keeps_last(const struct shard *s)
 {
     return s->trains && s->opt->backward_prefetch > 0 && s->opt->gathers_alive != 1;
 }
 
-/* Not where a base is frozen: the loss then has no gradient of it, and the units beside it are gathered ahead one by one. */
+/* Not if a base is frozen: the loss then has no gradient of it, and the units beside it are gathered ahead one by
+ * one. */
 static bool may_stay(const struct shard *s, int unit)
 {
     return s->out->units[unit].trainable && s->out->units[unit].beside == SH_NONE;
 }
 
 /* Whether the unit stays from its newest interval to `op` although others are used in between: the last block, with the
- * unit of the loss between forward and backward; and the unit of the loss from the first operation on, for only tied
- * embeddings are used twice in a forward. While the blocks run that is a unit more, but no more than the loss takes, where
- * it is gathered all the same, beside its gradient and the activations of all blocks. */
+ * unit of the loss between forward and backward; and the unit of the loss from the first operation on, since only tied
+ * embeddings are used twice in a forward. While the blocks run that is one more unit, but no more than the loss takes,
+ * where the unit is gathered anyway, together with its gradient and the activations of all blocks. */
 static bool stays(const struct shard *s, const struct interval *open, int op)
 {
     if (!keeps_last(s) || !may_stay(s, open->unit) || !is_forward(s, open->last))
@@ -115,7 +116,7 @@ static bool stays(const struct shard *s, const struct interval *open, int op)
     return is_forward(s, op) ? !s->opt->gathers_alive : open->run == s->run - 2;
 }
 
-/* Uses of units at one place, one after the other, are a run. */
+/* Consecutive uses of units at one place are a run. */
 static void count_run(struct shard *s, int unit)
 {
     if (place_of(s, unit) != s->place)
@@ -123,8 +124,8 @@ static void count_run(struct shard *s, int unit)
     s->place = place_of(s, unit);
 }
 
-/* Extend the unit's newest interval, or begin another one. It is extended while no other unit was used since, or for
- * the whole micro-step when units are kept. */
+/* Extend the unit's newest interval, or start another one. It is extended if no other unit was used since, or for the
+ * whole micro-step when units are kept. */
 static void use(struct shard *s, int unit, int op)
 {
     struct interval *open = s->newest[unit] == SH_NONE ? NULL : &s->intervals[s->newest[unit]];
@@ -163,7 +164,7 @@ static void find_intervals(struct shard *s)
     }
 }
 
-/* A unit is reduced after this operation, for then its gradient is complete. */
+/* A unit is reduced after this operation, since its gradient is then complete. */
 static void find_last_grads(struct shard *s)
 {
     for (int i = 0; i < s->micro->n_ops; i++)
@@ -197,7 +198,7 @@ static int64_t inner_chunk(const struct shard *s, int unit)
     return sh_layout_chunk(s->out->units[unit].elems, inner_size(s));
 }
 
-/* Room for both axes' chunks, since both may pad the end: 10 elements over 4 ranks are 4 chunks of 3 = 12. */
+/* There is room for both axes' chunks, since both may pad the end: 10 elements over 4 ranks are 4 chunks of 3 = 12. */
 static void open_interval(struct shard *s, const struct interval *v)
 {
     const struct sh_unit *u = &s->out->units[v->unit];
@@ -226,8 +227,8 @@ static void keep_secondary(struct shard *s, const struct interval *v)
     sh_shard_op(s->out, copy);
 }
 
-/* The release ends the storage's life. A unit that will be gathered again over the inner axis leaves its part behind
- * first. */
+/* The release ends the storage's life. A unit that will be gathered again over the inner axis first leaves its part
+ * behind. */
 static void close_interval(struct shard *s, const struct interval *v)
 {
     struct sh_op release = sh_program_op(SH_OP_RELEASE);
@@ -241,7 +242,7 @@ static void close_interval(struct shard *s, const struct interval *v)
     s->full[v->unit] = SH_NONE;
 }
 
-/* The part of a flat unit tensor that the micro-step's tensor t (a parameter or its gradient) stands for. */
+/* The part of a flat unit tensor that corresponds to the micro-step's tensor t (a parameter or its gradient). */
 static int part(struct shard *s, int unit_tensor, int param, int t)
 {
     const struct sh_tensor *m = &s->micro->tensors[t];
@@ -249,8 +250,8 @@ static int part(struct shard *s, int unit_tensor, int param, int t)
     return sh_shard_view(s->out, unit_tensor, s->micro->params[param].unit_elems, m->ndim, m->dim, m->name);
 }
 
-/* The flat gradient on a level of the stack. The topmost level of all is added to the one below where it is made, and
- * need not be kept. */
+/* The flat gradient on a level of the stack. The topmost level of all is added to the one below as soon as it is made,
+ * and need not be kept. */
 static int level_grad(struct shard *s, int unit, int level)
 {
     const struct sh_unit *u = &s->out->units[unit];
@@ -273,7 +274,7 @@ static int unit_grad(struct shard *s, int unit)
     return s->grad[unit];
 }
 
-/* The section's tensor for one of the micro-step:
+/* The section's tensor for a tensor of the micro-step:
  *  parameter   a view of the gathered or resident unit, which changes with each interval
  *  gradient    a view of the unit's flat gradient
  *  others      a copy, made once */
@@ -330,7 +331,7 @@ static void add_into(struct shard *s, int unit, int from, int to, enum sh_phase 
     put_into(s, SH_OP_ACCUMULATE, unit, from, to, phase);
 }
 
-/* The pairs of the tree that this micro-step completes. */
+/* Add the pairs of the tree that this micro-step completes. */
 static void add_pairs(struct shard *s, int unit, enum sh_phase phase)
 {
     int level = __builtin_popcount((unsigned)s->micro_step);
@@ -348,7 +349,7 @@ static void cast_into(struct shard *s, int unit, int from, int to, enum sh_phase
     put_into(s, SH_OP_CAST, unit, from, to, phase);
 }
 
-/* A reduced chunk in the type of reductions, of this section only. */
+/* A reduced chunk in the type of reductions, only in this section. */
 static int reduced(struct shard *s, int unit)
 {
     int chunk = flat(s, SH_MEM_GRAD, s->opt->reduce, s->out->units[unit].chunk, unit, "reduced");
@@ -357,7 +358,7 @@ static int reduced(struct shard *s, int unit)
     return chunk;
 }
 
-/* The unit's gradient as it is sent: itself, or rounded to the type of reductions. */
+/* The unit's gradient as it is sent: as it is, or rounded to the type of reductions. */
 static int sent(struct shard *s, int unit, enum sh_phase phase)
 {
     int from = s->grad[unit], to = from;
@@ -383,8 +384,8 @@ static void add_reduced(struct shard *s, int unit, int chunk, enum sh_phase phas
     add_into(s, unit, from, u->grad_shard, phase);
 }
 
-/* Sum the shard over the replicas. `after`: the reduction that makes `chunk`, which then goes straight on; SH_NONE: the
- * shard is there. */
+/* Sum the shard over the replicas. `after`: the reduction that makes `chunk`, which is then summed right away; SH_NONE:
+ * the shard is there. */
 static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum sh_phase phase)
 {
     int shard = s->out->units[unit].grad_shard;
@@ -400,13 +401,14 @@ static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum s
         cast_into(s, unit, chunk, shard, phase);
 }
 
-/* A unit over one rank has nothing to scatter. With sync_last_only only the last micro-step does it. */
+/* A unit over one rank has nothing to scatter. With sync_last_only only the last micro-step reduces. */
 static bool reduces_now(const struct shard *s, int unit)
 {
     return chunks(s, unit) > 1 && (s->last || !s->opt->strategy.sync_last_only);
 }
 
-/* Over the shard axis into the shard, or what is added to it; after the last micro-step over the replicas too.
+/* Reduce over the shard axis into the shard, or into a chunk that is added to it; after the last micro-step over the
+ * replicas too.
  *
  *   reduces  direct  sum   with float32 reductions            with bfloat16 (`sent` is cast before it goes)
  *   no       -       no    nothing                            nothing
@@ -416,7 +418,7 @@ static bool reduces_now(const struct shard *s, int unit)
  *   yes      no      no    scatter into a chunk, add it       scatter into a chunk, widen, add
  *   yes      no      yes   the same, then sum the shard       the same, then cast shard, sum, cast back
  *
- * "scatter" is the reduce_scatter over the shard axis, "sum" the all_reduce over the replicas. Where both are direct, the
+ * "scatter" is the reduce_scatter over the shard axis, "sum" the all_reduce over the replicas. If both are direct, the
  * sum starts as soon as the scatter is complete (`after`), and no kernel runs in between. */
 static void reduce(struct shard *s, int unit, enum sh_phase phase)
 {
@@ -438,7 +440,7 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
         sum_replicas(s, unit, chunk, direct ? scattered : SH_NONE, phase);
 }
 
-/* A weight of a packed unit, unpacked for the operation that comes next. Its memory is free again behind that. */
+/* A weight of a packed unit, unpacked for the next operation. Its memory is free again after that. */
 static int unpack(struct shard *s, const struct sh_op *next, int t)
 {
     const struct sh_tensor *m = &s->micro->tensors[t];
@@ -475,7 +477,7 @@ static void emit(struct shard *s, int index)
     sh_shard_op(s->out, op);
 }
 
-/* What is to be done after each operation of the micro-step. */
+/* What has to be done after each operation of the micro-step. */
 struct agenda {
     int *first; /* [operations] the first thing, SH_NONE */
     int *next;  /* [things] the one after it, SH_NONE */
@@ -501,7 +503,7 @@ static void free_agenda(struct agenda *a)
     free(a->next);
 }
 
-/* In front of what is there already: things are put in from the last to the first. */
+/* Insert in front: things are put in from the last to the first. */
 static void put_in(struct agenda *a, int op, int thing)
 {
     if (op == SH_NONE)
@@ -548,7 +550,7 @@ static void walk(struct shard *s)
     free_agenda(&reducing);
 }
 
-/* Kinds of memory whose tensors are found by their names. */
+/* Kinds of memory whose tensors are identified by name. */
 static bool by_name(const struct sh_tensor *t)
 {
     return t->mem == SH_MEM_CONST || t->mem == SH_MEM_KV;

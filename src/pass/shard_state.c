@@ -42,7 +42,7 @@ enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, const 
     return opt->segment_ranks && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
 }
 
-/* Replicas share a segment only when the whole job does. */
+/* Replicas share a segment only if the whole job does. */
 enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype)
 {
     bool sent = dtype == opt->reduce && sh_shard_replicas(opt, u) > 1;
@@ -61,8 +61,8 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
     return sh_program_add_tensor(p, &v);
 }
 
-/* n elements of a unit's parameters as it keeps and gathers them: in the compute type, or packed, where n are whole
- * blocks. */
+/* n elements of a unit's parameters in the form in which it keeps and gathers them: in the compute type, or packed,
+ * where n are whole blocks. */
 struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_unit *u, enum sh_mem mem, int64_t n,
                                  const char *what)
 {
@@ -89,14 +89,15 @@ static int keep_stored(struct sh_program *p, const struct sh_unit *u, enum sh_sp
     return sh_program_add_tensor(p, &t);
 }
 
-/* Parameters: a chunk in the compute type, which the others gather from, and beside bf16 what that leaves of the f32
- * master, beside f16 the master itself. A full copy that lives from update to update holds the rank's own chunk in place, so that gathering it moves
- * nothing twice. In a segment all ranks have that copy together, whatever the strategy: it takes no more than their
- * chunks. Over one rank the chunk is the full copy, unless it has its home below the device. A frozen unit never changes, so what computing takes is all of it. */
+/* Parameters: a chunk in the compute type, from which the others gather, and next to it, with bf16, the remainder of
+ * the f32 master; with f16, the master itself. A full copy that lives from update to update holds the rank's own chunk
+ * in place, so that gathering it moves nothing twice. In a segment all ranks share that copy, whatever the strategy: it
+ * takes no more than their chunks. Over one rank the chunk is the full copy, unless it lives below the device. A frozen
+ * unit never changes, so it has only what computing needs. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = sh_shard_chunks(opt, u), index = sh_shard_index(opt, u);
-    bool shared = opt->segment_ranks > 0 && u->shard == opt->mesh.shard; /* whose ranks a group of the segment has */
+    bool shared = opt->segment_ranks > 0 && u->shard == opt->mesh.shard; /* its ranks are a group of the segment */
 
     if ((opt->strategy.params_resident || u->resident || shared) && size > 1) {
         u->full = keep_stored(p, u, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, u->chunk * size, "full");
@@ -112,7 +113,7 @@ static void keep_params(const struct sh_pass_options *opt, struct sh_program *p,
         u->full = u->compute;
 }
 
-/* The last tier of host memory; the device's where there is none, as on CPUs. */
+/* The last tier of host memory; the device's if there is none, as on CPUs. */
 static int host_tier(const struct sh_program *p)
 {
     int tier = p->n_tiers - 1;
@@ -122,7 +123,7 @@ static int host_tier(const struct sh_program *p)
     return tier;
 }
 
-/* Replicas share the writing, so each has room for its part only; as sh_layout_split() cuts what a rank owns. */
+/* Replicas share the writing, so each has room only for its part, cut as sh_layout_split() cuts what a rank owns. */
 static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int64_t part = sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u));
@@ -161,7 +162,7 @@ static void name_states(const struct sh_pass_options *opt, struct sh_program *p)
     }
 }
 
-/* What the host fills or reads has to be where it was when the section is over. */
+/* Tensors that the host fills or reads must be where they were when the section is over. */
 static int keep_like(struct sh_program *p, const struct sh_program *micro, int t)
 {
     struct sh_tensor copy;
@@ -173,7 +174,7 @@ static int keep_like(struct sh_program *p, const struct sh_program *micro, int t
     return sh_program_add_tensor(p, &copy);
 }
 
-/* What continues sequences: keys and values of each block, and the inputs of both sections. */
+/* Memory for continuing sequences: keys and values of each block, and the inputs of both sections. */
 static void keep_cache(struct sh_program *p, const struct sh_program *micro)
 {
     const int64_t *one;

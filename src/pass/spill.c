@@ -1,16 +1,17 @@
-/* Activations of the first blocks whose home, between the forward that makes them and the backward that reads them, is
- * a file, or the host's memory beside a GPU's. They wait the longest; those of the last two blocks would be back before
- * they are gone.
+/* Activations of the first blocks that, between the forward that makes them and the backward that reads them, live in a
+ * file, or in the host's memory next to a GPU's. They wait the longest; those of the last two blocks would have to come
+ * back before they are gone.
  *
- * An activation leaves behind its last use in the forward, and its memory is free when the forward of the block after that is
- * over. It comes back to other memory at the begin of the backward of the block after its own, so that one backward hides
- * it. With full recomputation what is kept is one border a block, and the memory of a step no longer grows with the depth.
+ * An activation leaves after its last use in the forward, and its memory is free when the forward of the following
+ * block is over. It comes back to other memory at the start of the backward of the block after its own, so that one
+ * block's backward hides the fetch. With full recomputation one border per block is kept, and the memory of a step no
+ * longer grows with the depth.
  *
  *   before   F0 F1 F2 F3 F4  B4 B3 B2 B1 B0
- *   after    F0 E0 F1 e0 F2 F3 F4  B4 B3 B2 f0 B1 w0 B0         (of block 0: E eviction, e its wait, f fetch, w its wait)
+ *   after    F0 E0 F1 e0 F2 F3 F4  B4 B3 B2 f0 B1 w0 B0       (of block 0: E eviction, e its wait, f fetch, w its wait)
  *
- * A micro-step leaves nothing there for the next one, so all have the same places. What is not whole pages of a file stays:
- * statistics and the like, of small batches. The host's memory takes any bytes. */
+ * A micro-step leaves nothing there for the next one, so all use the same places. Activations that do not fill whole
+ * pages of a file stay: statistics and the like, of small batches. The host's memory takes any bytes. */
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/pass/build.h"
@@ -18,36 +19,36 @@
 
 #include <stdlib.h>
 
-/* What moves. Places are operations of the section as it was. */
+/* An activation that moves. Places are operations of the old section. */
 struct away {
     int root, home, back; /* storage on the device, in the lower tier, and on the device again */
-    int last;             /* use in the forward, behind which it leaves */
-    int gone, fetched;    /* before which operations its eviction is waited for, and its fetch begins */
-    int first;            /* use after the forward, before which that is waited for */
-    int evict, fetch;     /* where the moves are in the section as it becomes */
+    int last;             /* its last use in the forward, after which it leaves */
+    int gone, fetched;    /* operations before which its eviction is waited for, and its fetch starts */
+    int first;            /* its first use after the forward, before which the fetch is waited for */
+    int evict, fetch;     /* where the moves are in the new section */
 };
 
 struct spill {
     const struct sh_build *b;
     struct sh_program *p;
-    int tier, in, out, blocks;      /* rows of the tier and of the streams; so many blocks, from the first on */
-    bool file;                      /* the tier is one */
-    int *homes, n_homes, cap_homes; /* tensors, of the k-th that moves in each section */
+    int tier, in, out, blocks;      /* rows of the tier and of the streams; how many blocks, from the first on */
+    bool file;                      /* the tier is a file */
+    int *homes, n_homes, cap_homes; /* tensors; the k-th is the home of the k-th that moves in each section */
     const struct sh_section *s;
-    struct use *use; /* [tensors as the section was] by storage root */
+    struct use *use; /* [tensors of the old section] by storage root */
     struct away *away;
     int n, cap;
-    int *copy; /* [tensors] what stands for it after the forward; SH_NONE: itself */
+    int *copy; /* [tensors] what replaces it after the forward; SH_NONE: itself */
     int n_copy;
     struct sh_op *op;
-    int n_op, cap_op; /* the section as it becomes */
+    int n_op, cap_op; /* the new section */
 };
 
 /* How the section uses a storage. */
 struct use {
-    int block;       /* that makes it; SH_NONE: none */
-    int last, first; /* use in the forward, and after it; SH_NONE */
-    bool changes;    /* after the forward, or is what another rank sees */
+    int block;       /* the block that makes it; SH_NONE: none */
+    int last, first; /* last use in the forward, and first use after it; SH_NONE */
+    bool changes;    /* it changes after the forward, or another rank sees it */
 };
 
 static const struct sh_op *op_of(const struct spill *s, int i)
@@ -115,7 +116,7 @@ static bool may_move(const struct spill *s, int t)
            (!s->file || sh_tensor_bytes(x) % SH_FILE_PAGE == 0);
 }
 
-/* The forward of the block after the last use is over here. */
+/* Where the forward of the block after the last use is over. */
 static int gone_at(const struct spill *s, const struct use *u)
 {
     int block = op_of(s, u->last)->block, i = u->last + 1;
@@ -125,7 +126,8 @@ static int gone_at(const struct spill *s, const struct use *u)
     return i;
 }
 
-/* The backward of the block before that of its first use begins here, backwards; at the latest at that use. */
+/* Where the backward of the next block starts, which runs just before the block of its first use; at the latest at that
+ * use. */
 static int fetched_at(const struct spill *s, const struct use *u, int gone)
 {
     int block = op_of(s, u->first)->block;
@@ -136,7 +138,7 @@ static int fetched_at(const struct spill *s, const struct use *u, int gone)
     return u->first;
 }
 
-/* Storage of bytes, which is what moves; the tensor becomes a view of it. */
+/* Storage in bytes, which is what moves; the tensor becomes a view of it. */
 static int bytes_below(struct spill *s, int t)
 {
     int64_t bytes = sh_tensor_bytes(&s->p->tensors[t]);
@@ -158,7 +160,7 @@ static int another(struct spill *s, int like, const char *what, int tier)
     return sh_program_add_tensor(s->p, &t);
 }
 
-/* The k-th of each section has one home. */
+/* The k-th activation that moves has the same home in each section. */
 static int home_of(struct spill *s, int root)
 {
     int k = s->n;
@@ -198,7 +200,7 @@ static int push(struct spill *s, struct sh_op op)
     return s->n_op++;
 }
 
-/* In the phase and block of the operation that it stands beside. */
+/* In the phase and block of the operation next to which it stands. */
 static int push_move(struct spill *s, enum sh_op_kind kind, int from, int to, int beside)
 {
     struct sh_op op = sh_program_op(kind);
@@ -234,7 +236,7 @@ static void push_before(struct spill *s, int i)
             push_wait(s, s->away[k].fetch, i);
 }
 
-/* What stands for a tensor after the forward: a view of what came back, or itself. */
+/* What replaces a tensor after the forward: a view of what came back, or itself. */
 static int translate(struct spill *s, int t)
 {
     struct sh_tensor copy;
@@ -252,7 +254,7 @@ static int translate(struct spill *s, int t)
     return s->copy[t] = t;
 }
 
-/* Positions within a section are those of its operations. */
+/* References between operations are positions within the section, so they are renumbered. */
 static void rebuild(struct spill *s)
 {
     int *place = sh_calloc((size_t)s->s->n_ops + 1, sizeof *place);
@@ -317,7 +319,8 @@ static sh_rc none_moves(const struct spill *s)
         SH_FILE_PAGE);
 }
 
-/* Nothing changes where nothing is asked for. A budget asks for less than may be there, and sees that nothing moves. */
+/* Nothing changes unless it is asked for. A budget may ask for activations that cannot move, and sees that nothing
+ * moves. */
 sh_rc sh_pass_spill(const struct sh_build *b, struct sh_program *p)
 {
     int most = b->model.n_layers - 2;

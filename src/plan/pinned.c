@@ -19,8 +19,9 @@ sh_rc sh_pinned_check(const struct sh_program *p, int ranks, int64_t bytes, cons
         return SH_OK;
     return sh_fail(
         SH_E_MEMORY,
-        "pinned host memory: %s with %s each are %s (%lld bytes), and %s %s (%lld); move less there (offload.optimizer, "
-        "gradients, parameters, activations; snapshots of checkpoint.async_mode=async), or shard over more nodes",
+        "pinned host memory: %s with %s each need %s (%lld bytes), but %s %s (%lld); move less there "
+        "(offload.optimizer, gradients, parameters, activations; snapshots of checkpoint.async_mode=async), or shard "
+        "over more nodes",
         sh_str_plural(ranks, "rank", count), sh_str_bytes(each, one), sh_str_bytes(all, sum), (long long)all, whose,
         sh_str_bytes(bytes, has), (long long)bytes);
 }

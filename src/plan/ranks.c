@@ -1,6 +1,6 @@
 /* What has to be the same on all ranks of a job, and what has to fit together, found by planning every rank in turn.
- * Rank 0 is the pattern; of the others only their parts are kept, so that thousands of ranks take little more memory
- * than one. */
+ * All others are compared with rank 0, and only their parts are kept, so that thousands of ranks take little more
+ * memory than one. */
 #include "src/plan/ranks.h"
 
 #include "src/base/mem.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A part of a unit, of its flat elements. */
+/* A part of a unit, in its flat elements. */
 struct part {
     int unit, rank;
     struct sh_range range;
@@ -22,7 +22,7 @@ struct parts {
     int n, cap;
 };
 
-/* What rank 0 has: a collective, and its sizes. */
+/* A collective of rank 0, and its sizes. */
 struct coll {
     int op, section;
     struct sh_op copy;
@@ -30,7 +30,8 @@ struct coll {
     enum sh_dtype in_type, out_type;
 };
 
-/* Each rank is checked while its program is there, and then forgotten but for the parts that it squares and updates. */
+/* Each rank is checked while its program is there. Then it is forgotten, except for the parts that it squares and
+ * updates. */
 struct check {
     const struct sh_ranks *ranks;
     struct sh_ranks_found *out;
@@ -58,7 +59,7 @@ static const char *label(const struct check *c, const struct sh_op *op, char tex
 
 /* --- meshes --- */
 
-/* Ranks differ in their place only. Strides are compared too: they decide who is a neighbour. */
+/* Ranks differ only in their place. Strides are compared too: they decide who is a neighbour. */
 static bool same_axes(const struct sh_mesh_shape *a, const struct sh_mesh_shape *b)
 {
     if (a->n != b->n || a->shard != b->shard || a->inner != b->inner || a->replicate != b->replicate ||
@@ -70,7 +71,7 @@ static bool same_axes(const struct sh_mesh_shape *a, const struct sh_mesh_shape 
     return true;
 }
 
-/* With one arithmetic on all ranks, groups agree when each rank finds itself where its index says. */
+/* All ranks compute groups with the same arithmetic, so groups agree if each rank finds itself where its index says. */
 static sh_rc check_mesh(const struct check *c)
 {
     const struct sh_mesh_shape *m = c->mesh;
@@ -78,7 +79,7 @@ static sh_rc check_mesh(const struct check *c)
     if (m->rank != c->rank)
         return sh_fail(SH_E_BUG, "rank %d: its mesh is that of rank %d", c->rank, m->rank);
     if (!same_axes(m, &c->first_mesh) || sh_mesh_ranks(m) != c->ranks->world)
-        return sh_fail(SH_E_BUG, "rank %d: axes of its mesh are not those of rank 0 (%d x %d ranks, and there %d x %d)",
+        return sh_fail(SH_E_BUG, "rank %d: axes of its mesh are not those of rank 0 (%d x %d ranks, not %d x %d)",
                        c->rank, sh_group_size(m, m->replicate), sh_group_size(m, m->shard),
                        sh_group_size(&c->first_mesh, c->first_mesh.replicate),
                        sh_group_size(&c->first_mesh, c->first_mesh.shard));
@@ -106,7 +107,8 @@ static struct coll coll_of(const struct sh_program *p, int section, int op)
     return c;
 }
 
-/* In the order in which a reader asks: what it is, over whom, in which stream, of what, where. NULL: the same. */
+/* Why two collectives differ, in the order in which a reader asks: what it is, over whom, in which stream, of what,
+ * where. NULL: they are the same. */
 static const char *why_other(const struct coll *a, const struct coll *b)
 {
     if (a->section != b->section || a->copy.kind != b->copy.kind || a->copy.unit != b->copy.unit)
@@ -119,11 +121,11 @@ static const char *why_other(const struct coll *a, const struct coll *b)
         return "another type";
     if (a->in_elems != b->in_elems || a->out_elems != b->out_elems)
         return "another size";
-    /* The order is the same; but what one rank prefetches the others do not. */
+    /* The order is the same, but what one rank prefetches the others do not. */
     return a->op != b->op ? "another place among the operations" : NULL;
 }
 
-/* The two sides of a collective, which differ by the number of ranks; an all_reduce has one. */
+/* Check the two sides of a collective, which differ by the number of ranks; an all_reduce has one. */
 static sh_rc check_sides(const struct check *c, const struct coll *x)
 {
     int64_t n = sh_group_size(c->mesh, x->copy.attr.group);
@@ -135,7 +137,7 @@ static sh_rc check_sides(const struct check *c, const struct coll *x)
         return x->out_elems > 0 ? SH_OK
                                 : sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %lld elements", c->rank, x->op,
                                           label(c, &x->copy, text), (long long)x->out_elems);
-    /* What is gathered over a part of the group lies in a buffer that has room for the padding of all of it. */
+    /* A gather over a part of the group goes into a buffer that has room for the padding of the whole group. */
     all = all && x->copy.attr.group == c->p->units[x->copy.unit].shard;
     if (part > 0 && whole / n >= part && (!all || whole == part * n) && x->in_type == x->out_type)
         return SH_OK;
@@ -145,7 +147,7 @@ static sh_rc check_sides(const struct check *c, const struct coll *x)
                    sh_dtype_name(gather ? x->out_type : x->in_type));
 }
 
-/* Against the collective of rank 0 at the same place of the order, which is how the ranks meet. */
+/* Compare with the collective of rank 0 at the same place of the order, which is how the ranks meet. */
 static sh_rc compare(struct check *c, int at, const struct coll *x)
 {
     char mine[SH_OP_LABEL], its[SH_OP_LABEL];
@@ -165,7 +167,7 @@ static sh_rc compare(struct check *c, int at, const struct coll *x)
                    at < c->n_colls ? label(c, &c->colls[at].copy, its) : "it has none there");
 }
 
-/* Sections run as often on each rank, else one would leave the others in a collective. */
+/* Sections must run equally often on each rank, or one rank would leave the others in a collective. */
 static sh_rc check_sections(struct check *c)
 {
     if (c->rank == 0) {
@@ -197,14 +199,14 @@ static sh_rc check_collectives(struct check *c)
             SH_TRY(compare(c, n++, &x));
         }
     if (n != c->n_colls)
-        return sh_fail(SH_E_BUG, "rank %d: %d collectives, and rank 0 has %d; the first that it lacks is operation %d",
+        return sh_fail(SH_E_BUG, "rank %d: %d collectives, but rank 0 has %d; the first that it lacks is operation %d",
                        c->rank, n, c->n_colls, c->colls[n].op);
     return SH_OK;
 }
 
 /* --- units and their parts --- */
 
-/* Names, sizes and groups of units; and chunks that reach to the last element. */
+/* Compare names, sizes and groups of units, and check that chunks reach to the last element. */
 static sh_rc check_units(struct check *c)
 {
     if (c->rank == 0) {
@@ -213,14 +215,14 @@ static sh_rc check_units(struct check *c)
         memcpy(c->units, c->p->units, (size_t)c->n_units * sizeof *c->units);
     }
     if (c->p->n_units != c->n_units)
-        return sh_fail(SH_E_BUG, "rank %d: %d units, and rank 0 has %d", c->rank, c->p->n_units, c->n_units);
+        return sh_fail(SH_E_BUG, "rank %d: %d units, but rank 0 has %d", c->rank, c->p->n_units, c->n_units);
     for (int i = 0; i < c->n_units; i++) {
         const struct sh_unit *a = &c->p->units[i], *b = &c->units[i];
 
         if (strcmp(a->name, b->name) || a->elems != b->elems || a->chunk != b->chunk || a->shard != b->shard ||
             a->replicate != b->replicate)
             return sh_fail(
-                SH_E_BUG, "rank %d, unit %s: %lld elements in chunks of %lld, and on rank 0 %lld in chunks of %lld",
+                SH_E_BUG, "rank %d, unit %s: %lld elements in chunks of %lld, but on rank 0 %lld in chunks of %lld",
                 c->rank, a->name, (long long)a->elems, (long long)a->chunk, (long long)b->elems, (long long)b->chunk);
         if (a->chunk * sh_group_size(c->mesh, a->shard) < a->elems)
             return sh_fail(SH_E_BUG, "rank %d, unit %s: chunks of %lld do not cover its %lld elements", c->rank,
@@ -229,7 +231,7 @@ static sh_rc check_units(struct check *c)
     return SH_OK;
 }
 
-/* Empty parts are left out: ranks behind the last element of a small unit have nothing. */
+/* Empty parts are left out: ranks past the last element of a small unit have nothing. */
 static void add_part(struct parts *l, int unit, int rank, int64_t begin, int64_t end)
 {
     if (begin >= end)
@@ -244,7 +246,7 @@ static int64_t chunk_begin(const struct check *c, const struct sh_unit *u)
     return u->chunk * sh_group_index(c->mesh, u->shard);
 }
 
-/* What an operation reads of the chunk, in elements of the unit. */
+/* Note what an operation reads of the chunk, in elements of the unit. */
 static sh_rc note_squares(struct check *c, const struct sh_op *op)
 {
     const struct sh_unit *u = &c->p->units[op->unit];
@@ -255,7 +257,8 @@ static sh_rc note_squares(struct check *c, const struct sh_op *op)
     return SH_OK;
 }
 
-/* Runs lie end to end from the beginning of what is updated. Replicas update the same. */
+/* Note what an operation updates. Its runs lie end to end from the beginning of that. Replicas update the same, so one
+ * of them is enough. */
 static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
 {
     const struct sh_unit *u = &c->p->units[op->unit];
@@ -274,8 +277,8 @@ static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
     return SH_OK;
 }
 
-/* Each element of a gradient counts once in the norm, and is updated once: replicas share the squares, and repeat
- * the updates. What is carried into a micro-step is the same update once more. */
+/* Each element of a gradient must count once in the norm, and be updated once: replicas share the squares, and repeat
+ * the updates. An update that is carried into a micro-step is the same update once more, so it is not counted. */
 static sh_rc note_parts(struct check *c)
 {
     for (int s = 0; s < c->p->n_sections; s++) {
@@ -293,7 +296,7 @@ static sh_rc note_parts(struct check *c)
     return SH_OK;
 }
 
-/* Parts of a unit one after the other, so that a gap or an overlap shows between two neighbours. */
+/* Sort the parts of a unit by place, so that a gap or an overlap shows between two neighbours. */
 static int by_place(const void *a, const void *b)
 {
     const struct part *x = a, *y = b;
@@ -310,7 +313,8 @@ static sh_rc not_covered(const struct check *c, int unit, int64_t from, int64_t 
                    from < to ? "no rank" : "two ranks", rank);
 }
 
-/* Without gap or overlap from the first to the last element of each unit that is trained; nothing of others. */
+/* Check that parts cover each trained unit from the first to the last element, without gap or overlap, and nothing of
+ * other units. */
 static sh_rc check_covered(const struct check *c, struct parts *l, const char *what)
 {
     int k = 0;
@@ -346,7 +350,7 @@ static sh_rc check_data(struct check *c)
                      ? c->p->sections[s].repeat
                      : 0;
     if (tokens && tokens->dim[0] != c->ranks->batch)
-        return sh_fail(SH_E_BUG, "rank %d: a micro-step of %lld sequences, and the others have %d", c->rank,
+        return sh_fail(SH_E_BUG, "rank %d: a micro-step of %lld sequences, but the others have %d", c->rank,
                        (long long)tokens->dim[0], c->ranks->batch);
     if ((int64_t)micro * c->ranks->batch * parts != c->ranks->sequences)
         return sh_fail(SH_E_BUG, "rank %d: %d micro-steps of %d sequences on %d ranks are not the %lld of a step",
@@ -365,7 +369,7 @@ static sh_rc check_sequences(const struct check *c)
     return SH_OK;
 }
 
-/* Ranks come in the order of their nodes, so one sum that begins anew with each node is enough. */
+/* Ranks come in the order of their nodes, so one sum that starts again with each node is enough. */
 static sh_rc check_memory(struct check *c)
 {
     const struct sh_ranks *r = c->ranks;
@@ -383,11 +387,11 @@ static sh_rc check_memory(struct check *c)
         c->out->fullest_node = c->rank / r->ranks_per_node;
     }
     if (r->rank_bytes && mine > r->rank_bytes)
-        return sh_fail(SH_E_MEMORY, "rank %d needs %lld bytes, and may take %lld", c->rank, (long long)mine,
+        return sh_fail(SH_E_MEMORY, "rank %d needs %lld bytes, but may take only %lld", c->rank, (long long)mine,
                        (long long)r->rank_bytes);
     if (r->node_bytes && c->node_bytes > r->node_bytes)
-        return sh_fail(SH_E_MEMORY, "node %d (ranks to %d) needs %lld bytes, and has %lld", c->rank / r->ranks_per_node,
-                       c->rank, (long long)c->node_bytes, (long long)r->node_bytes);
+        return sh_fail(SH_E_MEMORY, "node %d (ranks to %d) needs %lld bytes, but has only %lld",
+                       c->rank / r->ranks_per_node, c->rank, (long long)c->node_bytes, (long long)r->node_bytes);
     return SH_OK;
 }
 
@@ -462,7 +466,7 @@ sh_rc sh_ranks_build(const struct sh_build *b, struct sh_ranks_built **out)
 
     *out = sh_calloc(1, sizeof **out);
     **out = (struct sh_ranks_built){.b = *b, .of = sh_calloc((size_t)n, sizeof *(*out)->of), .n = n};
-    (*out)->b.limit_bytes = 0; /* memory is checked beside the others */
+    (*out)->b.limit_bytes = 0; /* memory is checked together with that of the others */
     return SH_OK;
 }
 

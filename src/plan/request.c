@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdio.h>
 
-/* One row a strategy: the table of doc/design.md. `hybrid`: takes both axes, a node's ranks as the shard axis. `whole`:
- * all of it everywhere, on each rank or once for the ranks that share memory. Else the shard axis is all ranks;
- * `replicas`: but for those that mesh.shard or mesh.replicate ask for. */
+/* One row per strategy: the table of doc/design.md. `hybrid`: both axes, with a node's ranks as the shard axis.
+ * `whole`: everything everywhere, on each rank or once for the ranks that share memory. Otherwise the shard axis is all
+ * ranks; `replicas`: except for the replicas that mesh.shard or mesh.replicate asks for. */
 struct strategy {
     const char *name;
     bool hybrid, whole, replicas;
@@ -25,21 +25,21 @@ static const struct strategy strategies[] = {
     [SH_HYBRID_SHARD_ZERO2] = {.name = "hybrid_shard_zero2", .hybrid = true, .keeps = {.keep_after_forward = true}},
 };
 
-/* Row of the strategy that is chosen. */
+/* The row of the chosen strategy. */
 static const struct strategy *strategy(const struct sh_config *cfg)
 {
     return &strategies[cfg->parallelism.sharding_strategy];
 }
 
-/* Ranks that hold one copy of everything together: those of a node (doc/decisions/0032), unless replicas are asked for.
- */
+/* The number of ranks that together hold one copy of everything: those of a node (doc/decisions/0032), unless replicas
+ * are asked for. */
 static int ranks_of_copy(const struct sh_config *cfg, const struct sh_topology *at)
 {
     return sh_topology_shares(cfg, at) && cfg->mesh.replicate == SH_MESH_AUTO ? at->ranks_per_node : 1;
 }
 
-/* What to ask of the mesh. An explicit mesh.shard wins; else the strategy decides: a node's ranks, all ranks, or one.
- */
+/* What to ask of the mesh. An explicit mesh.shard takes precedence; otherwise the strategy decides: a node's ranks, all
+ * ranks, or one. */
 struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct sh_topology *at)
 {
     const struct strategy *s = strategy(cfg);
@@ -53,8 +53,8 @@ struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct
     return r;
 }
 
-/* The shape, and whether it is one that the strategy's name promises: a user who asks for full_shard and gets replicas
- * would run with another memory use than planned. Local. */
+/* Make the shape, and check that it is what the strategy's name promises: a user who asks for full_shard and gets
+ * replicas would run with another memory use than planned. Local. */
 sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_topology *at, struct sh_mesh_shape *shape)
 {
     const struct strategy *s = strategy(cfg);
@@ -66,7 +66,7 @@ sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_topology *at,
     replicas = sh_group_size(shape, shape->replicate);
     if (s->whole && cfg->mesh.shard != SH_CONFIG_UNSET && shard != 1)
         return sh_fail(SH_E_USAGE,
-                       "parallelism.sharding_strategy=%s takes no mesh.shard but 1, and it is %d; leave mesh.shard "
+                       "parallelism.sharding_strategy=%s needs mesh.shard=1, but it is %d; leave mesh.shard "
                        "unset or choose a strategy that shards",
                        s->name, shard);
     if (!s->hybrid && !s->whole && !s->replicas && replicas != 1)
@@ -99,13 +99,13 @@ static bool sees_gpu(char why[256])
 }
 
 /* Which device, truth table:
- *  device=  kernels=  GPU seen  only_plan   result
- *  auto     not ref   yes       any         GPU
- *  auto     not ref   no        any         CPU, why says what is missing
- *  auto     ref       any       any         CPU
- *  cuda     any       any       yes         GPU, so that a laptop plans for a cluster
- *  cuda     any       no        no          error
- *  cpu      any       any       any         CPU */
+ *   device=  kernels=  GPU seen  only_plan   result
+ *   auto     not ref   yes       any         GPU
+ *   auto     not ref   no        any         CPU; `why` says what is missing
+ *   auto     ref       any       any         CPU
+ *   cuda     any       any       yes         GPU, so that a laptop plans for a cluster
+ *   cuda     any       no        no          error
+ *   cpu      any       any       any         CPU */
 sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256])
 {
     bool any = cfg->training.device == SH_DEVICE_AUTO && cfg->training.kernels != SH_KERNELS_REF;
@@ -118,7 +118,7 @@ sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, cha
     *gpu = sees_gpu(why);
     if (!*gpu && must)
         return sh_fail(SH_E_USAGE, "training.device=cuda: %s", why);
-    /* A build without CUDA is no surprise to its user: the CPU is then not "for want of" anything. */
+    /* A build without CUDA is no surprise to its user: training on the CPU then needs no explanation. */
     if (!sh_device_find("cuda"))
         why[0] = '\0';
     return SH_OK;
@@ -134,7 +134,7 @@ static const struct sh_kernel_table *kernels(const struct sh_config *cfg, bool g
     return gpu ? &sh_kernels_cuda : sh_request_device(cfg, false)->kernels;
 }
 
-/* Sequences of a step; by default one micro-step a rank. */
+/* Sequences of a step; by default one micro-step per rank. */
 int64_t sh_request_global_batch(const struct sh_config *cfg, int parts)
 {
     if (cfg->training.global_batch_size > 0)
@@ -143,7 +143,7 @@ int64_t sh_request_global_batch(const struct sh_config *cfg, int parts)
 }
 
 /* Micro-steps that each rank runs. A remainder is refused, not rounded: another batch size is another training run.
- * Example: 100 sequences by 8 ranks of 4 do not divide; 96 is offered. */
+ * Example: 100 sequences do not divide among 8 ranks of 4; 96 is offered. */
 static sh_rc count_micro_steps(const struct sh_config *cfg, int world, int *micro_steps)
 {
     int64_t global = sh_request_global_batch(cfg, world), each = (int64_t)cfg->training.local_batch_size * world;
@@ -153,7 +153,7 @@ static sh_rc count_micro_steps(const struct sh_config *cfg, int world, int *micr
                        "training.global_batch_size=%lld does not divide into micro-steps of local_batch_size %d x %d "
                        "ranks = %lld sequences; nearest that does: %lld",
                        (long long)global, cfg->training.local_batch_size, world, (long long)each,
-                       /* At least one micro-step each, when the batch is smaller than half of one. */
+                       /* At least one micro-step per rank, if the batch is smaller than half of that. */
                        (long long)((global + each / 2) / each > 0 ? (global + each / 2) / each * each : each));
     *micro_steps = (int)(global / each);
     return SH_OK;
@@ -180,7 +180,7 @@ static int64_t power_below(int64_t n)
     return power;
 }
 
-/* What the tree over the global batch needs, so that each rank has a whole branch of it. */
+/* Check what the tree over the global batch needs, so that each rank has a whole branch of it. */
 static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
 {
     int64_t global = sh_request_global_batch(cfg, world), leaves = global / cfg->training.local_batch_size;
@@ -188,15 +188,15 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
 
     if (!is_power_of_two(world))
         return sh_fail(SH_E_USAGE,
-                       "training.reproducible=mesh needs a power of two of ranks, not %d; nearest: %lld or %lld", world,
-                       (long long)power_below(world), (long long)power_below(world) * 2);
+                       "training.reproducible=mesh needs a power-of-two number of ranks, not %d; nearest: %lld or %lld",
+                       world, (long long)power_below(world), (long long)power_below(world) * 2);
     if (!is_power_of_two(leaves))
         return sh_fail(SH_E_USAGE,
-                       "training.reproducible=mesh needs a power of two of micro-steps over all ranks, but "
+                       "training.reproducible=mesh needs a power-of-two number of micro-steps over all ranks, but "
                        "global_batch_size %lld / local_batch_size %d is %lld; nearest global_batch_size: %lld or %lld",
                        (long long)global, cfg->training.local_batch_size, (long long)leaves, (long long)below,
                        (long long)below * 2);
-    /* Each level of the tree keeps a gradient until its partner is there, and SH_GRAD_LEVELS of them are planned. */
+    /* Each level of the tree keeps a gradient until its partner arrives, and SH_GRAD_LEVELS of them are planned. */
     if (micro_steps > 1 << SH_GRAD_LEVELS)
         return sh_fail(SH_E_USAGE,
                        "training.reproducible=mesh takes at most %d micro-steps on a rank, not %d; use more ranks or a "
@@ -205,13 +205,14 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
     return SH_OK;
 }
 
-/* Ranks of a node that share a segment: all where shard groups lie within nodes and it gains something; else 0. */
+/* The number of ranks of a node that share a segment: all if shard groups lie within nodes and sharing gains something;
+ * otherwise 0. */
 static int segment_ranks(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh)
 {
     int shard = sh_group_size(mesh, mesh->shard);
     bool fits = sh_topology_shares(cfg, at) && at->ranks_per_node % shard == 0;
     bool gains = shard > 1 || (at->world > 1 && at->world == at->ranks_per_node);
-    /* It asks for gathers over some of the ranks, so there must be gathers. */
+    /* Resharding asks for gathers over some of the ranks, so there must be gathers. */
     bool resharded = sh_group_size(mesh, mesh->inner) > 1;
 
     return fits && gains && !resharded ? at->ranks_per_node : 0;
@@ -225,15 +226,15 @@ static enum sh_dtype dtype_of(int precision)
     return dtypes[precision];
 }
 
-/* What float16 does not go with. */
+/* Refuse what does not work with float16. */
 static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
 {
     const struct {
         bool there;
         const char *what;
     } bars[] = {
-        {gpu, "its kernels are for CPUs, and the job runs on GPUs; give bfloat16, or training.device=cpu"},
-        {cfg->lora.rank > 0, "adapters (lora.rank) are on a base in bfloat16 or float32; give one of these"},
+        {gpu, "its kernels are for CPUs, but the job runs on GPUs; give bfloat16, or training.device=cpu"},
+        {cfg->lora.rank > 0, "adapters (lora.rank) need a base in bfloat16 or float32; give one of these"},
     };
 
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
@@ -242,7 +243,8 @@ static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
     return SH_OK;
 }
 
-/* What activation_checkpoint asks for. A memory budget begins with nothing recomputed; fit() raises it. */
+/* The recomputation that activation_checkpoint asks for. A memory budget begins with nothing recomputed; fit() raises
+ * it. */
 static struct sh_recompute recompute(const struct sh_config *cfg)
 {
     const struct sh_recompute requests[] = {
@@ -268,10 +270,11 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
     return s;
 }
 
-/* For the model to choose from on the CPU, where logits should stay near the processor. Not on a GPU: each chunk reads
- * and writes the gradient of the whole matrix, 8 bytes an element for 2 operations a row, which 200 operations a byte
- * hide behind 800 rows and more; with memory.limit_bytes sh_pass_widen() may choose more. Not by the memory that is free:
- * with the number of rows change the bits, and what is free is not the same at each start. */
+/* Rows of logits per chunk. On the CPU the model chooses, because logits should stay near the processor. On a GPU it
+ * does not: each chunk reads and writes the gradient of the whole matrix, 8 bytes an element for 2 operations a row,
+ * and at 200 operations a byte it takes 800 rows or more to hide that; with memory.limit_bytes sh_pass_widen() may
+ * choose more. The free memory does not decide: the bits change with the number of rows, and what is free is not the
+ * same at each start. */
 static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
 {
     enum { GPU_ROWS = 2048 };
@@ -282,7 +285,8 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
     return all < GPU_ROWS ? all : GPU_ROWS;
 }
 
-/* Sequences are rows of documents. What "auto" stands for has been settled by the files (src/run/feed.h), or there are none. */
+/* Whether sequences are rows of documents. The files have settled what "auto" stands for (src/run/feed.h), or there are
+ * no files. */
 static bool packs(const struct sh_config *cfg)
 {
     return cfg->data.packing == SH_PACKING_BFD || cfg->data.packing == SH_PACKING_NONE;
@@ -306,11 +310,12 @@ static int share_of(double share, int n)
     return (int)ceil(share * n * (1 - 1e-12));
 }
 
-/* Which tiers the device has below it. check.c refuses the same where training.device names the device. */
+/* Check that the device has the tiers that are asked for. check.c refuses the same if training.device names the
+ * device. */
 static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
 {
     const struct {
-        bool asked, gpu; /* of such a device it cannot be done */
+        bool asked, gpu; /* of such a device it is impossible */
         const char *text;
     } bars[] = {
         {cfg->offload.mode == SH_OFFLOAD_BUDGET && !cfg->offload.nvme_path[0], false,
@@ -346,7 +351,7 @@ static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
     return SH_OK;
 }
 
-/* The states, gradients and activations of a run that trains. */
+/* What a run that trains moves to lower tiers: states, gradients, parameters and activations. */
 static sh_rc offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out)
 {
     bool optimizer = cfg->offload.optimizer != SH_OFFLOAD_NONE, act = cfg->offload.activations != SH_OFFLOAD_NONE;
@@ -369,13 +374,13 @@ bool sh_request_snapshot(const struct sh_config *cfg, bool gpu, bool states_away
     return cfg->checkpoint.enable && ((gpu && !states_away) || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC);
 }
 
-/* All that the passes need to know, in one struct. Local, and the same on all ranks but for segment_rank, threads and
- * limit_bytes. */
+/* Everything that the passes need to know, in one struct. Local, and the same on all ranks except for segment_rank,
+ * threads and limit_bytes. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
                        enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out)
 {
     bool generate = purpose == SH_TO_GENERATE, gpu = at->gpu;
-    /* `parts`: ranks with data of their own. They, not all ranks, divide the batch. */
+    /* `parts`: the number of ranks with different data. These, not all ranks, divide the batch. */
     int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
     SH_TRY(check_float16(cfg, gpu));

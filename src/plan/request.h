@@ -1,4 +1,4 @@
-/* From the configuration to what the passes are asked for. Local, pure. */
+/* Turn the configuration into a request to the passes. Local, pure. */
 #ifndef SH_PLAN_REQUEST_H
 #define SH_PLAN_REQUEST_H
 
@@ -10,10 +10,10 @@
 
 enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE, SH_TO_SCORE };
 
-/* The mesh that configuration and strategy ask for. no_shard: nodes as replicas where the ranks of each share memory,
- * and hold everything once, in shards; else, and where mesh.shard or mesh.replicate is given, each rank has all of it.
- * Errors: SH_E_USAGE where they contradict each other (full_shard over a part of the ranks, no_shard with mesh.shard = 4).
- */
+/* The mesh that configuration and strategy ask for. no_shard: nodes are the replicas if the ranks of each share memory,
+ * and hold everything once, in shards; otherwise, and if mesh.shard or mesh.replicate is given, each rank has all of
+ * it. Errors: SH_E_USAGE if they contradict each other (full_shard over a part of the ranks, no_shard with mesh.shard =
+ * 4). */
 sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_topology *at, struct sh_mesh_shape *shape);
 struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct sh_topology *at);
 
@@ -22,32 +22,33 @@ enum { SH_STRATEGY_TEXT = 96 };
 const char *sh_request_strategy_text(const struct sh_config *cfg, const struct sh_mesh_shape *mesh,
                                      char text[SH_STRATEGY_TEXT]);
 
-/* mesh: of sh_request_mesh() at the same place.
- * Errors: SH_E_USAGE when global_batch_size does not divide by local_batch_size * ranks, when sizes are beyond what can be
+/* mesh: from sh_request_mesh() with the same topology.
+ * Errors: SH_E_USAGE if global_batch_size is not a multiple of local_batch_size * ranks, if sizes are too large to be
  * counted, and the like. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
                        enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out);
 
-/* Put the cache of keys and values into a build made for SH_TO_GENERATE; `resident`: what is chosen of its parallel. Local.
- * Errors: SH_E_USAGE when sizes are beyond what can be counted. */
+/* Add the cache of keys and values to a build made for SH_TO_GENERATE; `resident`: what was chosen for its `parallel`.
+ * Local. Errors: SH_E_USAGE if sizes are too large to be counted. */
 sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, struct sh_build *build);
 
 /* The same for SH_TO_SCORE. */
 sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *build);
 
-/* Whether training.device means a GPU; auto: when this process sees one. *why: why auto does not, "" when that is no
- * news. Local. Errors: SH_E_USAGE where it asks for what this build or host has not; `only_plan`: a plan needs neither. */
+/* Whether training.device means a GPU; auto: if this process sees one. *why: why auto does not, "" if that is no news.
+ * Local. Errors: SH_E_USAGE if it asks for something that this build or host lacks; `only_plan`: a plan needs
+ * neither. */
 sh_rc sh_request_gpu(const struct sh_config *cfg, bool only_plan, bool *gpu, char why[256]);
 const struct sh_device *sh_request_device(const struct sh_config *cfg, bool gpu);
 
-/* Whether a run that trains plans room for a copy of what is saved: beside a GPU where states do not lie on its host
- * anyway, and where saves go on behind the training. */
+/* Whether a run that trains plans room for a copy of what is saved: on a GPU, unless its states are on its host anyway,
+ * and whenever saves are asynchronous. */
 bool sh_request_snapshot(const struct sh_config *cfg, bool gpu, bool states_away);
 
-/* What the section lora asks for; rank 0: nothing. */
+/* The adapters that the section lora asks for; rank 0: none. */
 struct sh_adapters sh_request_adapters(const struct sh_config *cfg);
 
-/* Sequences of one training step over all ranks, whose data group has `parts` of them. */
+/* Sequences of one training step over all ranks, whose data group has `parts` ranks. */
 int64_t sh_request_global_batch(const struct sh_config *cfg, int parts);
 
 #endif

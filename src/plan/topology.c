@@ -3,10 +3,11 @@
 #include "src/base/str.h"
 #include "src/mesh/mesh.h"
 
-/* Beside the arena on a GPU: workspaces and code of cuBLASLt, cuDNN and the kernels; NCCL's buffers of six communicators. */
+/* Memory of a GPU that is not in the arena: workspaces and code of cuBLASLt, cuDNN and the kernels; NCCL's buffers of
+ * six communicators. */
 static const int64_t room_of_libraries = 1LL << 30, room_of_nccl = 3LL << 29;
 
-/* Collective. All ranks get the same answers to what must be equal: ranks a node, whether ranks are in blocks, and
+/* Collective. All ranks get the same answers to what must be equal: ranks per node, whether ranks are in blocks, and
  * whether the device is a GPU. A single rank without a GPU keeps all of them on CPUs. */
 sh_rc sh_topology_find(const struct sh_config *cfg, bool gpu, struct sh_topology *at)
 {
@@ -38,7 +39,7 @@ sh_rc sh_topology_open_gpu(const struct sh_config *cfg, const struct sh_device *
     if (gpu->sharing > 1 && !cfg->comm.share_gpu)
         return sh_agree(
             sh_fail(SH_E_USAGE,
-                    "%d ranks of this node would use GPU %d (%s); start one rank a GPU and let each see all "
+                    "%d ranks of this node would use GPU %d (%s); start one rank per GPU and let each see all "
                     "GPUs of its node (srun --gpus-per-node), or give --share-gpu to share",
                     gpu->sharing, gpu->info.index, gpu->info.name));
     return sh_agree(SH_OK);
@@ -50,8 +51,8 @@ static bool sums_by_mpi(const struct sh_config *cfg)
     return cfg->comm.backend == SH_COMM_MPI || cfg->training.reproducible == SH_REPRODUCIBLE_MESH;
 }
 
-/* What a plan may take of the GPU. Free memory is split by the ranks that share it; the libraries' part is taken off
- * first, since they allocate after the plan is made. */
+/* What a plan may take of the GPU. Free memory is divided among the ranks that share it; the libraries' part is
+ * subtracted first, since they allocate after the plan is made. */
 sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
                            int64_t *bytes)
 {
@@ -90,8 +91,8 @@ struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struc
                                     .nccl_max_ctas = cfg->comm.nccl_max_ctas};
 }
 
-/* The rest is for programs and cached files. What nobody chooses is compared with what is free (pinned.h), and with nothing
- * else. */
+/* The rest is left for programs and cached files. If nobody sets a limit, pinned memory is compared with what is free
+ * (pinned.h), and with nothing else. */
 int64_t sh_topology_host_room(const struct sh_config *cfg, const struct sh_topology *at, int64_t node_bytes, int ranks)
 {
     const double share = 0.8;

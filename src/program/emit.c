@@ -17,7 +17,7 @@ static const struct sh_tensor *tensor(const struct sh_emit *e, int t)
     return &e->p->tensors[t];
 }
 
-/* The name is what `sherd plan` prints: with the block in front of it, unless the operation belongs to no block. */
+/* The name that `sherd plan` prints: with the block in front, unless the operation belongs to no block. */
 static int add_tensor(struct sh_emit *e, enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim,
                       const char *what)
 {
@@ -27,14 +27,13 @@ static int add_tensor(struct sh_emit *e, enum sh_mem mem, enum sh_dtype dtype, i
     return sh_program_add_tensor(e->p, &t);
 }
 
-/* Activations have the type of the computation (bf16 or f32); statistics such as rstd are f32 and do not come through
- * here. */
+/* Activations have the compute type (bf16 or f32); statistics such as rstd are f32 and are not made here. */
 static int activation(struct sh_emit *e, int ndim, const int64_t *dim, const char *what)
 {
     return add_tensor(e, SH_MEM_ACT, e->p->act, ndim, dim, what);
 }
 
-/* Everything emitted here is forward; the gradient pass makes the backward operations from these. */
+/* Everything emitted here is forward; the gradient pass derives the backward operations from it. */
 static struct sh_op make_op(const struct sh_emit *e, enum sh_op_kind kind)
 {
     struct sh_op op = sh_program_op(kind);
@@ -56,7 +55,7 @@ void sh_emit_unit_beside(struct sh_emit *e, const char *name)
     e->p->units[unit].beside = unit - 1;
 }
 
-/* Appends a parameter to the unit that was opened last. unit_elems is its offset there: parameters of a unit lie one
+/* Append a parameter to the unit that was opened last. unit_elems is its offset there: the parameters of a unit lie one
  * after another in one flat buffer, which is gathered and reduced as a whole. */
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
                   enum sh_init init, float std)
@@ -99,7 +98,7 @@ int sh_emit_stack(struct sh_emit *e, int first, int n)
     return sh_program_add_tensor(e->p, &t);
 }
 
-/* Shares the memory of t from its beginning; the product of the dimensions must be the same. */
+/* Shares the memory of t from its start; the product of the dimensions must be the same. */
 int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim)
 {
     struct sh_tensor view = *tensor(e, t);
@@ -126,7 +125,7 @@ static int view3(struct sh_emit *e, int t)
     return sh_emit_view(e, t, 3, DIMS(e->batch, e->seq, tensor(e, t)->dim[1]));
 }
 
-/* Tokens, targets and document starts, each [B,T] i32. Without targets there is no loss (generation); without docs
+/* Tokens, targets and document starts, each [B,T] i32. Without targets there is no loss (generation); without docs,
  * attention sees the whole sequence. */
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
 {
@@ -143,7 +142,7 @@ void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
     }
 }
 
-/* Rows of `table` by ids [B,T], and of wpe by their place; out [B*T,H]. */
+/* Rows of `table` by ids [B,T], plus rows of wpe by position; out [B*T,H]. */
 static int look_up(struct sh_emit *e, int ids, int table, int wpe, const char *what)
 {
     struct sh_op op = make_op(e, SH_OP_EMBED);
@@ -157,8 +156,8 @@ static int look_up(struct sh_emit *e, int ids, int table, int wpe, const char *w
     return view2(e, op.out[0]);
 }
 
-/* wte [V,H], wpe [T,H] or SH_NONE where positions enter by rotation; out [B*T,H]. With a cache rows of wpe are looked up by
- * their positions, and added: the same numbers, since only the sum is rounded. */
+/* wte [V,H], wpe [T,H] or SH_NONE if positions enter by rotation; out [B*T,H]. With a cache, rows of wpe are looked up
+ * by their positions and added: the same numbers, since only the sum is rounded. */
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
 {
     int x = look_up(e, e->p->tokens, wte, e->cache ? SH_NONE : wpe, "embedded");
@@ -168,7 +167,7 @@ int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
     return x;
 }
 
-/* x [B*T,H] to the same shape. rstd and mean [B*T] are outputs, too: the backward pass reads them instead of computing
+/* x [B*T,H] to the same shape. rstd and mean [B*T] are outputs too: the backward pass reads them instead of computing
  * the statistics again. */
 int sh_emit_norm(struct sh_emit *e, int x, int w, int b, struct sh_emit_norm how)
 {
@@ -204,7 +203,7 @@ int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out)
     return op.out[0];
 }
 
-/* How many columns of its input make one of its output: 2 where the row says [N,2F] -> [N,F]. */
+/* How many input columns make one output column: 2 if the kind's row says [N,2F] -> [N,F]. */
 static int64_t columns_of_one(enum sh_op_kind kind)
 {
     const struct sh_operand_row *in = &sh_op_shape(kind)->in[0];
@@ -257,7 +256,7 @@ int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     return op.out[0];
 }
 
-/* rstd [B*T,G] of the G groups of a row is kept for the backward, as a norm's. */
+/* rstd [B*T,G] of the G groups of a row is kept for the backward, like a norm's. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how)
 {
     struct sh_op op = make_op(e, SH_OP_QK_NORM);
@@ -281,7 +280,7 @@ int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_
     return op.out[0];
 }
 
-/* The scale of scores is 1/sqrt(head_dim), but where a model says another number. */
+/* The scale of scores is 1/sqrt(head_dim), unless the model gives another number. */
 static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
 {
     op->attr.attn.heads = h->heads;
@@ -290,8 +289,8 @@ static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
     op->attr.attn.scale = 1.0f / sqrtf((float)(h->scalar ? h->scalar : h->head_dim));
 }
 
-/* Cosines and sines for each position, [T,rotary_dim] f32, with a cache for all that it holds. Computed once in the init phase and kept, since they depend on
- * nothing that training changes. */
+/* Cosines and sines for each position, [T,rotary_dim] f32; with a cache, for all positions that it holds. Computed once
+ * in the init phase and kept, since they depend on nothing that training changes. */
 int sh_emit_rope_table(struct sh_emit *e, const char *name, int rotary_dim, const struct sh_emit_rope *rope)
 {
     struct sh_op op = make_op(e, SH_OP_ROPE_TABLE);
@@ -339,7 +338,7 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
 
     set_heads(&op, h);
     op.attr.attn.any_order = h->any_order;
-    /* One that hides nothing is none, so that kernels without windows may do it. */
+    /* A window that hides nothing counts as none, so that kernels without windows can run it. */
     op.attr.attn.window = h->window < e->seq ? h->window : 0;
     op.in[0] = view3(e, qkv);
     op.in[1] = e->p->docs;
@@ -349,7 +348,7 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     return view2(e, op.out[0]);
 }
 
-/* Keys and values of the new tokens into the cache; returns it, [B,S,2KD]. */
+/* Write the keys and values of the new tokens into the cache; return the cache, [B,S,2KD]. */
 static int put_into_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
 {
     struct sh_op op = make_op(e, SH_OP_KV_PUT);
@@ -380,7 +379,7 @@ int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_hea
     return view2(e, op.out[0]);
 }
 
-/* Only these rows need a norm and logits. */
+/* Only the last rows need a norm and logits. */
 int sh_emit_pick(struct sh_emit *e, int x)
 {
     struct sh_op op = make_op(e, SH_OP_PICK);
@@ -393,7 +392,7 @@ int sh_emit_pick(struct sh_emit *e, int x)
     return op.out[0];
 }
 
-/* u [N,parts R] is kept for the backward, as lse is: a thin matrix. */
+/* u [N,parts R] is kept for the backward, like lse: a thin matrix. */
 int sh_emit_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l)
 {
     struct sh_op op = make_op(e, SH_OP_LORA);
@@ -417,7 +416,7 @@ int sh_emit_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l)
 }
 
 /* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of
- * the step (8 x 4096 x 128256 f32 are 16.8 GB) and never exist as a whole. */
+ * the step (8 x 4096 x 128256 f32 are 16.8 GB), so they never exist as a whole. */
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
 {
     struct sh_op op = make_op(e, SH_OP_HEAD_LOSS);
@@ -452,7 +451,7 @@ void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows)
     sh_program_add_op(e->p, &op);
 }
 
-/* For generation: [B,V] of one position. */
+/* For generation: logits [B,V] of one position. */
 void sh_emit_logits(struct sh_emit *e, int x, int w)
 {
     struct sh_op op = make_op(e, SH_OP_LOGITS);

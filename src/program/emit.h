@@ -1,8 +1,9 @@
-/* Emitting forward operations: what a model file writes a network with. Local.
+/* Emitters of forward operations, with which a model file writes down a network. Local.
  *
- * An emitter carries where in the network it is (block) and the batch's shape; each sh_emit_* appends one operation to
- * the program and returns the tensor that it makes. Parameters are declared in the order in which they lie in memory;
- * those between two sh_emit_unit() calls are one unit. A model knows no rank, no device and no backward. */
+ * An emitter holds its position in the network (block) and the batch's shape; each sh_emit_* appends one operation to
+ * the program and returns the tensor that the operation makes. Parameters are declared in the order in which they lie
+ * in memory; the parameters between two sh_emit_unit() calls are one unit. A model knows nothing of ranks, devices or
+ * the backward. */
 #ifndef SH_PROGRAM_EMIT_H
 #define SH_PROGRAM_EMIT_H
 
@@ -11,35 +12,35 @@
 struct sh_emit {
     struct sh_program *p;
     int batch, seq; /* B and T of one micro-step of one rank */
-    int cache; /* S: positions of a sequence whose keys and values are kept; 0: none, each micro-step stands alone */
+    int cache; /* S: positions per sequence whose keys and values are kept; 0: no cache, each micro-step stands alone */
     int block; /* transformer block being emitted, SH_NONE outside */
-    bool anew; /* with docs: positions begin anew in each */
+    bool anew; /* with docs: positions restart in each document */
 };
 
 /* Parameters declared from here on belong to a new unit of this name. */
 void sh_emit_unit(struct sh_emit *e, const char *name);
 
-/* The same; used between uses of the unit that was declared before it. */
+/* The same, for a unit used between uses of the unit that was declared before it. */
 void sh_emit_unit_beside(struct sh_emit *e, const char *name);
 
 /* Declare a parameter; `name` is its Hugging Face name. Returns its tensor [dim...] in the compute type. */
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
                   enum sh_init init, float std);
 
-/* One matrix [sum of rows, columns] over `n` matrices declared one after the other, `first` being the first of them:
- * q, k and v as one product. Or one vector over n vectors: their biases. */
+/* One matrix [sum of rows, columns] over `n` matrices declared one after the other, starting with `first`: q, k and v
+ * as one product. Or one vector over n vectors: their biases. */
 int sh_emit_stack(struct sh_emit *e, int first, int n);
 
-/* The same storage with another shape of as many elements. */
+/* The same storage in another shape with the same number of elements. */
 int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim);
 
-/* Inputs that the host fills: tokens and targets [B,T] i32, docs [B,T] i32 (when documents are masked); with a cache also
- * at [B,T] and count [B]. */
+/* Inputs that the host fills: tokens and targets [B,T] i32, docs [B,T] i32 (when documents are masked); with a cache
+ * also `at` [B,T] and `count` [B]. */
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs);
 
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe); /* [V,C], [P,C] or SH_NONE -> [N,C] */
 struct sh_emit_norm {
-    bool rms, plus_one; /* as struct sh_op_attr has them */
+    bool rms, plus_one; /* as in struct sh_op_attr */
     float eps;
 };
 int sh_emit_norm(struct sh_emit *e, int x, int w, int b, struct sh_emit_norm how); /* [N,C] -> [N,C] */
@@ -52,35 +53,37 @@ struct sh_emit_heads {
     int heads, kv_heads, head_dim;
     bool any_order; /* see struct sh_op_attr */
     int window;     /* the same */
-    int scalar;     /* scores are divided by its root; 0: head_dim */
+    int scalar;     /* scores are divided by its square root; 0: head_dim */
 };
 struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */
-    double ramp_first, ramp_last, scale;                     /* as struct sh_op_attr has them */
-    int divisors;                                            /* half of rotary_dim, or 0: none */
+    double ramp_first, ramp_last, scale;                     /* as in struct sh_op_attr */
+    int divisors;                                            /* rotary_dim / 2 of them; 0: none */
     double divisor[SH_ROPE_DIVISORS];
 };
 int sh_emit_rope_table(struct sh_emit *e, const char *name, int rotary_dim,
                        const struct sh_emit_rope *rope);                                /* -> [T,R] f32, once */
 int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_heads *h); /* [N,(H+2K)D] -> same */
-/* A product whose rows are by head (its q, its k, its v) as the other operations have it: all q, all k, all v. */
+/* Reorder the columns of a product that are grouped by head (its q, its k, its v) as the other operations expect them:
+ * all q, all k, all v. */
 int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
 
-/* Queries and keys by groups as wide as wq and wk: [N,(H+2K)D] -> same. */
+/* Normalize queries and keys in groups as wide as wq and wk: [N,(H+2K)D] -> same. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how);
 int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h); /* [N,(H+2K)D] -> [N,H*D] */
-/* The same over the block's cache, into which the new keys and values go first. */
+/* The same over the block's cache, after writing the new keys and values into it. */
 int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
-int sh_emit_pick(struct sh_emit *e, int x); /* [N,C] -> [B,C]: the last row of each sequence that counts; then T is 1 */
+int sh_emit_pick(struct sh_emit *e, int x); /* [N,C] -> [B,C]: each sequence's last row that counts; from then on T is
+                                               1 */
 
-/* Adapters of some of the stretches of columns of a linear product; parts 0: none. */
+/* Adapters for some ranges of columns of a linear product; parts 0: none. */
 struct sh_emit_lora {
     int parts, a, b;                                /* stacks [parts R,I] and [sum of widths,R] */
     int first[SH_LORA_PARTS], width[SH_LORA_PARTS]; /* columns */
     float scale;
 };
 int sh_emit_lora(struct sh_emit *e, int y, int x,
-                 const struct sh_emit_lora *l); /* [N,M], [N,I] -> [N,M]; y where there are none */
+                 const struct sh_emit_lora *l); /* [N,M], [N,I] -> [N,M]; returns y if parts is 0 */
 
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows);  /* [N,C], [V,C]: sets p->loss */
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* sets p->logprob, p->likeliest [N] */

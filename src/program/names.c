@@ -63,7 +63,7 @@ const char *sh_section_name(enum sh_section_kind k)
     return name[k];
 }
 
-/* Of a move what its home holds: an update fetches states of a unit and gradients of it. */
+/* What a move carries, by what its home holds: an update fetches both states and gradients of a unit. */
 static const char *what_moves(const struct sh_program *p, const struct sh_op *op)
 {
     static const char *const held[SH_MEM_KINDS] = {[SH_MEM_PARAM] = " parameters",

@@ -9,7 +9,7 @@ static void print_tensor(const struct sh_program *p, int t, FILE *out)
     fprintf(out, "]%s", sh_dtype_name(p->tensors[t].dtype));
 }
 
-/* What it is over, and the attributes of its kind; those that are 0 are left out. */
+/* The group of a collective, and the attributes of the operation's kind; attributes that are 0 are left out. */
 static void print_attrs(const struct sh_program *p, const struct sh_op *op, FILE *out)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
@@ -48,7 +48,7 @@ static void print_op(const struct sh_program *p, const struct sh_op *op, int ind
     fputc('\n', out);
 }
 
-/* Before there are sections: one micro-step. */
+/* Before there are sections, the program is one micro-step. */
 static void print_micro_step(const struct sh_program *p, FILE *out)
 {
     fprintf(out, "micro-step: %d operations\n", p->n_ops);

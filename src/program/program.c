@@ -26,7 +26,7 @@ int sh_program_add_stream(struct sh_program *p, const char *name, int runs)
     return p->n_streams++;
 }
 
-/* Tier 0 and the first streams are in each program, so that passes may count on their numbers. */
+/* Tier 0 and the first streams are in each program, so passes can rely on their numbers. */
 struct sh_program *sh_program_create(enum sh_dtype act)
 {
     struct sh_program *p = sh_calloc(1, sizeof *p);
@@ -70,7 +70,7 @@ int sh_program_add_op(struct sh_program *p, const struct sh_op *op)
     return APPEND(p->ops, p->n_ops, p->cap_ops, *op);
 }
 
-/* What lies behind the section moves. */
+/* The operations behind the section move. */
 void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *ops, int n)
 {
     int first = p->sections[section].first_op, end = first + p->sections[section].n_ops, more = n - (end - first);
@@ -105,7 +105,7 @@ int sh_program_add_divisor(struct sh_program *p, double divisor)
     return APPEND(p->divisors, p->n_divisors, p->cap_divisors, divisor);
 }
 
-/* Takes the parameters that are appended next, until another unit begins. Tensors that only some strategies have
+/* Takes the parameters that are appended next, until another unit starts. Tensors that only some strategies have
  * (remainder, master, snapshot, gradients) start as SH_NONE; the shard pass makes them. */
 int sh_program_add_unit(struct sh_program *p, const char *name)
 {
@@ -133,7 +133,7 @@ int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice)
     return APPEND(p->slices, p->n_slices, p->cap_slices, *slice);
 }
 
-/* A unit is trained as a whole, so its parameters say the same. */
+/* A unit is trained or frozen as a whole, so its parameters get the same flag. */
 void sh_program_freeze(struct sh_program *p, int unit)
 {
     struct sh_unit *u = &p->units[unit];
@@ -160,7 +160,7 @@ int sh_program_find_group(const struct sh_group_use *groups, int n, sh_group gro
     return SH_NONE;
 }
 
-/* A stream is noted even where the group is known: a communicator belongs to a pair of both. */
+/* The stream is noted even if the group is known: a communicator belongs to a pair of both. */
 void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream)
 {
     struct sh_group_use use = {.axes = group};
@@ -231,7 +231,7 @@ static int find_tier(const struct sh_program *p, int kind)
     return SH_NONE;
 }
 
-/* There is one file at most. */
+/* There is at most one file tier. */
 int sh_program_file_tier(const struct sh_program *p)
 {
     return find_tier(p, SH_TIER_FILE);
@@ -250,7 +250,7 @@ bool sh_program_moves(const struct sh_program *p)
     return false;
 }
 
-/* Counted from the operations that the run executes, so that both have the same figure. */
+/* Counted from the operations that the run executes, so that plan and run have the same figure. */
 void sh_program_moved(const struct sh_program *p, int64_t *in_bytes, int64_t *out_bytes)
 {
     *in_bytes = *out_bytes = 0;
@@ -275,7 +275,7 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t)
     return sh_tensor_elems(t) * sh_dtype_bytes(t->dtype);
 }
 
-/* A view of a view is one of the root, in bytes. */
+/* A view of a view is a view of the root, at an offset in bytes. */
 int sh_tensor_root(const struct sh_program *p, int tensor)
 {
     while (p->tensors[tensor].base != SH_NONE)
@@ -303,13 +303,13 @@ bool sh_program_is_micro_step(const struct sh_section *s)
     return s->kind >= SH_SECTION_FIRST && s->kind <= SH_SECTION_ONLY;
 }
 
-/* An update in a micro-step is that of the step before. */
+/* An update inside a micro-step is the update of the step before. */
 bool sh_program_carried(const struct sh_section *s, const struct sh_op *op)
 {
     return sh_program_is_micro_step(s) && op->phase == SH_PHASE_UPDATE;
 }
 
-/* It then stays as a section, for who needs the update done at once. */
+/* UPDATE then stays as a section, for callers that need the update done at once. */
 bool sh_program_carries(const struct sh_program *p)
 {
     const struct sh_section *update = sh_program_section(p, SH_SECTION_UPDATE);
@@ -317,9 +317,9 @@ bool sh_program_carries(const struct sh_program *p)
     return update && !update->repeat;
 }
 
-/* In a binary tree of sums micro-step m writes level popcount(m) of a stack, and each trailing one of m completes a
- * pair. Micro-steps with both numbers equal run the same operations on the same buffers: 1 (01) and 2 (10) differ,
- * 5 (101) and 9 (1001) are alike. */
+/* In a binary tree of sums, micro-step m writes level popcount(m) of a stack, and each trailing one of m completes a
+ * pair. Micro-steps that agree in both numbers run the same operations on the same buffers: 1 (01) and 2 (10) differ, 5
+ * (101) and 9 (1001) are alike. */
 static bool same_place(unsigned m, unsigned n)
 {
     return __builtin_popcount(m) == __builtin_popcount(n) && __builtin_ctz(~m) == __builtin_ctz(~n);
@@ -338,7 +338,7 @@ int sh_program_micro_step(const struct sh_program *p, int m)
     return SH_NONE;
 }
 
-/* Without bases the call has shapes only, as prices and checks want it. */
+/* Without bases the call has only shapes, which is all that prices and checks need. */
 static void operand(const struct sh_program *p, int tensor, const struct sh_bases *b, struct sh_operand *out)
 {
     const struct sh_tensor *t;

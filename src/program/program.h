@@ -17,48 +17,48 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* What memory is for: the rows of the planner's table. */
+/* What a tensor's memory is for: the rows of the planner's table. */
 enum sh_mem {
     SH_MEM_PARAM,     /* parameters in the compute type, kept between steps: this rank's shard (or all of them) */
-    SH_MEM_FROZEN,    /* parameters that are not trained, in the compute type: kept as SH_MEM_PARAM is */
-    SH_MEM_REMAINDER, /* what bf16 leaves of the f32 master parameters of this rank's shard */
-    SH_MEM_MASTER,    /* f32 master parameters of this rank's shard, beside those in f16 */
+    SH_MEM_FROZEN,    /* parameters that are not trained, in the compute type: kept like SH_MEM_PARAM */
+    SH_MEM_REMAINDER, /* the bits of the f32 master parameters of this rank's shard that bf16 lacks */
+    SH_MEM_MASTER,    /* f32 master parameters of this rank's shard, next to those in f16 */
     SH_MEM_GRAD,      /* f32 gradients kept between micro-steps: shard or full */
     SH_MEM_OPTIM,     /* states of the optimizer */
     SH_MEM_SNAPSHOT,  /* copy of what is saved, while a checkpoint is written in the background */
     SH_MEM_GATHERED,  /* gathered units */
-    SH_MEM_UNPACKED,  /* weights of packed units while a product reads them */
+    SH_MEM_UNPACKED,  /* weights of packed units, unpacked while a product reads them */
     SH_MEM_GRAD_FULL, /* unreduced f32 gradients of units in the backward */
     SH_MEM_ACT,       /* activations */
     SH_MEM_ACT_GRAD,  /* their gradients */
     SH_MEM_WORK,      /* scratch of kernels */
     SH_MEM_DATA,      /* tokens, targets */
     SH_MEM_CONST,     /* tables and scalars */
-    SH_MEM_KV,        /* keys and values of what was read and generated so far */
+    SH_MEM_KV,        /* keys and values of the tokens read and generated so far */
     SH_MEM_FETCHED,   /* slices of optimizer states from a lower tier, while they are on the device */
     SH_MEM_KINDS
 };
 const char *sh_program_mem_name(enum sh_mem kind);
 
-/* Where a tensor's storage is. Ranks of a node may have a segment: memory that all of them see. */
+/* Where a tensor's storage is. The ranks of a node may have a segment: memory that they share. */
 enum sh_space {
     SH_SPACE_OWN,   /* this rank's own memory */
-    SH_SPACE_PEERS, /* this rank's part of the segment, in which the others read and write during collectives */
-    SH_SPACE_GROUP, /* in the segment, once for all ranks of a shard group: each writes its own chunk only */
+    SH_SPACE_PEERS, /* this rank's part of the segment, which the others read and write during collectives */
+    SH_SPACE_GROUP, /* in the segment, once per shard group: each rank writes its own chunk only */
     SH_SPACES
 };
 
-/* Where tensors lie: row 0 is the device's memory, in which kernels compute and collectives work. A file has no addresses:
- * its tensors are operands of moves only. */
+/* Where tensors live. Row 0 is the device's memory, in which kernels compute and collectives work. A file has no
+ * addresses, so its tensors are operands of moves only. */
 enum { SH_TIERS_MAX = 4 };
 struct sh_tier {
     char name[16]; /* "device", "host", "file" */
     enum { SH_TIER_DEVICE, SH_TIER_HOST, SH_TIER_FILE } kind;
-    int64_t bytes; /* of this rank; of the device its own part of the arena. Set by place */
+    int64_t bytes; /* of this rank; for the device, its own part of the arena. Set by place */
 };
 
 enum { SH_NAME_MAX = 64, SH_NONE = -1 };
-enum { SH_GRAD_LEVELS = 10 }; /* of the tree over micro-steps: 2^10 of them at most */
+enum { SH_GRAD_LEVELS = 10 }; /* levels of the tree over micro-steps: at most 2^10 micro-steps */
 
 struct sh_tensor {
     char name[SH_NAME_MAX];
@@ -66,18 +66,18 @@ struct sh_tensor {
     int ndim;
     int64_t dim[SH_MAX_DIMS];
     enum sh_mem mem;
-    int tier;             /* row of the program; of the root. Others than the device's: persistent tensors only */
-    enum sh_space space;  /* of the root; views have no storage of their own. GROUP: persistent tensors only */
-    bool persistent;      /* lives between sections; else from its first write to its last use in a section */
-    int base;             /* the tensor whose storage this one is a view of; SH_NONE: storage of its own */
+    int tier;             /* row of `tiers`; valid for the root. Except on the device, for persistent tensors only */
+    enum sh_space space;  /* valid for the root; views have no storage. GROUP: persistent tensors only */
+    bool persistent;      /* lives across sections; else from its first write to its last use in a section */
+    int base;             /* the tensor whose storage this one is a view of; SH_NONE: it has its own */
     int64_t base_elems;   /* where the view starts, in elements of its own dtype */
     int param;            /* the parameter that this is, or the first of the neighbours that it spans; else SH_NONE */
-    int grad_of;          /* the same when this is a gradient of parameters; else SH_NONE */
-    int64_t offset_bytes; /* in the arena; set by place; for views the view's own place */
+    int grad_of;          /* the same for a gradient of parameters; else SH_NONE */
+    int64_t offset_bytes; /* in the arena; set by place; for a view, where the view itself starts */
 };
 
-/* Operations of one stream run one after the other, beside those of the others. Rows of the program: these come first
- * in each one, and a pass may add its own. */
+/* Operations of one stream run one after the other, alongside those of other streams. Every program's table starts with
+ * these rows, and a pass may add its own. */
 struct sh_stream {
     char name[16]; /* "compute", "gather" */
     enum { SH_RUNS_KERNELS, SH_RUNS_COLLECTIVES, SH_RUNS_MOVES } runs;
@@ -85,7 +85,7 @@ struct sh_stream {
 enum { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS, SH_STREAMS_MAX = 8 };
 extern const struct sh_stream sh_streams[SH_STREAMS];
 
-/* A group of ranks that collectives are over, and the streams that carry them. */
+/* A group of ranks over which collectives run, and the streams that carry them. */
 struct sh_group_use {
     char name[SH_GROUP_NAME]; /* "shard", "world" */
     sh_group axes;
@@ -118,66 +118,71 @@ struct sh_param {
     int64_t dim[SH_MAX_DIMS];
     int64_t elems;
     enum sh_init init;
-    float init_std;          /* of UNIFORM the bound */
-    bool trainable;          /* as all of its unit; else it has neither gradient nor state, and is not saved */
+    float init_std;          /* for UNIFORM, the bound */
+    bool trainable;          /* the same for its whole unit; if false, no gradient, no state, not saved */
     int unit;
     int64_t unit_elems;      /* where it starts in its unit */
 };
 
-/* What the optimizer keeps beside each parameter; saved with it, as the others are named. */
+/* A state that the optimizer keeps for each parameter and that is saved with it, by this name. */
 struct sh_state {
-    char name[SH_NAME_MAX]; /* as the optimizer's row has it */
+    char name[SH_NAME_MAX]; /* from the optimizer's row */
     enum sh_dtype dtype;
 };
 
-/* Parameters gathered together. Rows of persistent tensors are filled by the shard pass. */
+/* Parameters gathered together. The shard pass fills in the indices of persistent tensors. */
 struct sh_unit {
     char name[SH_NAME_MAX];  /* "embed", "layers.3", "head" */
     int first_param, n_params; /* neighbours in params */
-    bool trainable;          /* else frozen: `compute` and maybe `full` are all that it has */
-    int beside;              /* the unit between whose uses this one is used, as adapters are between those of their block;
-                                SH_NONE: none. Both stay gathered through the uses of both */
-    bool packed;             /* frozen weights in four bits an element: `compute` and `full` are blocks [elems/64,36] u8
-                                (src/base/nf4.h), as is what is gathered; a weight is unpacked before each use */
-    bool resident;           /* gathered once and behind each update, whatever the strategy */
-    sh_group shard;          /* cut over these ranks, in equal chunks; with `replicate` the same ranks for each unit */
-    sh_group replicate;      /* who hold the same chunk */
+    bool trainable;          /* else frozen: it has only `compute` and maybe `full` */
+    int beside;              /* the unit between whose uses this one is used (for adapters, their block's); SH_NONE:
+                                none. Both stay gathered through the uses of both */
+    bool packed;             /* frozen weights in four bits an element: `compute`, `full` and gathered copies are blocks
+                                [elems/64,36] u8 (src/base/nf4.h); a weight is unpacked before each use */
+    bool resident;           /* gathered once, and again after each update, whatever the strategy */
+    sh_group shard;          /* cut over these ranks, in equal chunks; shard and replicate together are the same ranks
+                                for each unit */
+    sh_group replicate;      /* the ranks that hold the same chunk */
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
-    int64_t held;            /* of them, from the first on, those whose remainder and states lie on the device; the others have
-                                slices. `remainder` and `state` are [held], and SH_NONE where that is 0; `master` is
-                                all there */
+    int64_t held;            /* elements of the chunk, from the first on, whose remainder and states are on the device;
+                                the others have slices. `remainder` and `state` are [held], and SH_NONE if that is 0;
+                                `master` is complete */
     int first_slice, n_slices; /* rows of the program's table, in order from element `held` on */
-    int compute;             /* [chunk] act: what is gathered from; in f32 the masters, in bf16 their high halves, in f16 what
-                                they round to */
-    int remainder;           /* [held] i16: the low halves (src/base/floats.h); SH_NONE in f32 and f16, and where it is frozen */
+    int compute;             /* [chunk] act: the source of gathers; in f32 the masters, in bf16 their high halves, in
+                                f16 the masters rounded */
+    int remainder;           /* [held] i16: the low halves (src/base/floats.h); SH_NONE in f32 and f16, and for frozen
+                                units */
     int master;              /* [chunk] f32, from which `compute` is cast; f16 only, else SH_NONE */
-    int state[SH_STATES_MAX]; /* [held] of the program's states; SH_NONE: it is not trained */
+    int state[SH_STATES_MAX]; /* [held] the program's states; SH_NONE: the unit is not trained */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
-    int snapshot;            /* this replica's part of the masters (of halves one behind the other) and of each state, counted
-                                in f32; or SH_NONE */
+    int snapshot;            /* this replica's part of the masters (if split, one half after the other) and of each
+                                state, counted in f32 elements; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
     int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
-    int grad_level[SH_GRAD_LEVELS]; /* the same of later micro-steps, whose sum with earlier ones waits for its place
+    int grad_level[SH_GRAD_LEVELS]; /* the same for later micro-steps, whose sum with earlier ones waits for its place
                                        in the tree (shard_section.c); SH_NONE: no such level */
 };
 
-/* A stretch of a unit's chunk whose remainder and optimizer states have their home in another tier: one extent there, which is
+/* A stretch of a unit's chunk whose remainder and optimizer states live in another tier: one extent there, which is
  * fetched and put back as a whole. */
-enum { SH_SLICE_MULTIPLE = 2048, SH_FILE_PAGE = 4096 }; /* elements; so each array of a slice is whole pages of a file */
+enum { SH_SLICE_MULTIPLE = 2048, SH_FILE_PAGE = 4096 }; /* elements; so each array of a slice fills whole pages of a
+                                                           file */
 struct sh_slice {
     int unit;
     int64_t first, n;         /* elements of the chunk */
-    int64_t room;             /* n rounded up to whole SH_SLICE_MULTIPLE; what is beyond n is zero and stays zero */
-    int home;                 /* [bytes] u8, persistent: the remainder [room] i16 where there is one, then each state [room] */
-    int copy;                 /* the same on the device, while it is there */
+    int64_t room;             /* n rounded up to a multiple of SH_SLICE_MULTIPLE; elements beyond n are zero and stay
+                                 zero */
+    int home;                 /* [bytes] u8, persistent: the remainder [room] i16 if there is one, then each state
+                                 [room] */
+    int copy;                 /* the slice on the device, while it is there */
     int remainder;            /* [n] i16, a view of the copy; SH_NONE in f32 and f16 */
     int state[SH_STATES_MAX]; /* [n], views of the copy */
 };
 
 enum sh_section_kind {
     SH_SECTION_INIT,   /* once: constant tables, the first gather of full copies */
-    SH_SECTION_FIRST,  /* first micro-step; FIRST and LAST in one when there is only one: SH_SECTION_ONLY */
+    SH_SECTION_FIRST,  /* first micro-step; if it is also the last, SH_SECTION_ONLY replaces both */
     SH_SECTION_MIDDLE,
     SH_SECTION_LAST,
     SH_SECTION_ONLY,
@@ -186,9 +191,9 @@ enum sh_section_kind {
     SH_SECTION_UPDATE,
     SH_SECTION_EVAL,   /* forward only: loss */
     SH_SECTION_LOGITS, /* forward only: logits of one position, without a cache */
-    SH_SECTION_PREFILL, /* forward only, into the cache of keys and values: the next tokens of each sequence, and the logits
-                           behind the last of them */
-    SH_SECTION_DECODE, /* the same with one token a sequence */
+    SH_SECTION_PREFILL, /* forward only, into the cache of keys and values: the next tokens of each sequence, and the
+                           logits after the last of them */
+    SH_SECTION_DECODE, /* the same with one token per sequence */
     SH_SECTION_SCORE,  /* forward only: log-probability of each target, and the likeliest word */
     SH_SECTION_KINDS
 };
@@ -197,8 +202,9 @@ const char *sh_section_name(enum sh_section_kind k);
 struct sh_section {
     enum sh_section_kind kind;
     int first_op, n_ops;
-    int repeat;            /* times a training step runs it; 0: not part of a training step */
-    int micro_step;        /* the first micro-step that it is for; with tree_sums others follow that are no neighbours */
+    int repeat;            /* how often a training step runs it; 0: not part of a training step */
+    int micro_step;        /* the first micro-step that runs it; with tree_sums the others that run it are not
+                              consecutive */
     int64_t peak_bytes;    /* transient bytes; set by place */
 };
 
@@ -212,11 +218,11 @@ struct sh_program {
     struct sh_decay_run *runs; int n_runs, cap_runs;
     double *divisors; int n_divisors, cap_divisors; /* of rotary frequencies */
     struct sh_group_use *groups; int n_groups, cap_groups; /* all that the program needs, in the order of first use */
-    struct sh_state state[SH_STATES_MAX]; int n_states; /* of the optimizer; none where nothing is trained */
+    struct sh_state state[SH_STATES_MAX]; int n_states; /* of the optimizer; none if nothing is trained */
     enum sh_dtype act;     /* compute type */
-    bool tree_sums;        /* micro-steps are summed in a binary tree; each writes a loss of its own */
+    bool tree_sums;        /* micro-steps are summed in a binary tree; each writes its own loss */
 
-    /* Tensors that the host fills or reads; SH_NONE where the program has none. */
+    /* Tensors that the host fills or reads; SH_NONE if the program has no such tensor. */
     int tokens;            /* [B,T] i32 */
     int targets;           /* [B,T] i32, -1: not counted */
     int docs;              /* [B,T] i32: first position of the document that the token is in */
@@ -225,27 +231,29 @@ struct sh_program {
     int sumsq;             /* [1] f64: squared gradient norm after NORM */
     int logits;            /* [B,V] f32 */
     int logprob, likeliest; /* [N] f32, [N] i32 of SCORE */
-    int at, count;         /* [B,T] i32, [B] i32: positions of the tokens, and how many of a row count (kernels/op.h); with
-                              a cache, as the next two */
+    int at, count;         /* [B,T] i32, [B] i32: positions of the tokens, and how many of a row count (kernels/op.h);
+                              only with a cache, like the next two */
     int next, next_at;     /* [B,1] i32: `tokens` and `at` of DECODE; views of those of PREFILL */
 
     struct sh_tier tiers[SH_TIERS_MAX]; int n_tiers;
     struct sh_stream streams[SH_STREAMS_MAX]; int n_streams;
 
-    /* Set by place. The arena of the device is one range of addresses: own_bytes of this rank, then the segment of its
-     * node, in which the groups' tensors lie first and then each rank's part. */
+    /* Set by place. The arena of the device is one range of addresses: this rank's own_bytes, then the segment of its
+     * node, in which the groups' tensors come first and then each rank's part. */
     int64_t persistent_bytes; /* at the front of the own part */
     int64_t own_bytes;
     struct sh_segment {
-        int ranks, rank;      /* of the node that share it, and this one's place among them; ranks == 0: no segment */
+        int ranks, rank;      /* ranks of the node that share it, and this rank's place among them; ranks == 0: no
+                                 segment */
         int group_ranks;      /* ranks of a shard group */
-        int64_t group_bytes, peer_bytes; /* of one group, of one rank; whole pages */
+        int64_t group_bytes, peer_bytes; /* per group, per rank; whole pages */
     } segment;
-    int64_t arena_bytes;      /* what this rank takes: its own part, its part of the segment, its share of its group's */
+    int64_t arena_bytes;      /* memory that this rank takes: its own part, its part of the segment, its share of its
+                                 group's */
 };
 /* clang-format on */
 
-/* Where a part of the segment begins, from the start of the segment; and its whole length. */
+/* Where a part of the segment begins, counted from the start of the segment; and the length of the segment. */
 int64_t sh_program_segment_group_at(const struct sh_segment *w, int rank);
 int64_t sh_program_segment_peer_at(const struct sh_segment *w, int rank);
 int64_t sh_program_segment_bytes(const struct sh_segment *w);
@@ -253,7 +261,7 @@ int64_t sh_program_segment_bytes(const struct sh_segment *w);
 struct sh_program *sh_program_create(enum sh_dtype act);
 void sh_program_destroy(struct sh_program *p);
 
-/* Another tier, another stream; returns its row. */
+/* Add a tier or a stream; return its row. */
 int sh_program_add_tier(struct sh_program *p, const char *name, int kind);
 int sh_program_add_stream(struct sh_program *p, const char *name, int runs);
 
@@ -266,29 +274,29 @@ int sh_program_add_divisor(struct sh_program *p, double divisor);
 int sh_program_add_unit(struct sh_program *p, const char *name); /* trainable */
 int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
 
-/* From now on a unit and its parameters are not trained. */
+/* Mark a unit and its parameters as not trained. */
 void sh_program_freeze(struct sh_program *p, int unit);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
 
-/* Give a section other operations, which are copied. */
+/* Replace the operations of a section by copies of these. */
 void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *ops, int n);
 
-/* Let the program have collectives over a group in a stream; nothing changes where it has. */
+/* Let the program run collectives over a group on a stream; no effect if it already does. */
 void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream);
 
 /* The row of a group; SH_NONE: it is not used. */
 int sh_program_find_group(const struct sh_group_use *groups, int n, sh_group group);
 
-/* An op with all operands SH_NONE, phase and block given; a tensor of the given shape, transient, base SH_NONE. */
+/* An operation whose operands, block and unit are all SH_NONE; a tensor of the given shape, transient, base SH_NONE. */
 struct sh_op sh_program_op(enum sh_op_kind kind);
 struct sh_tensor sh_tensor_make(enum sh_mem mem, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *fmt,
                                 ...) __attribute__((format(printf, 5, 6)));
 
-/* The row of the file tier, and of the host's memory beside a GPU's; SH_NONE: the program has none. */
+/* The row of the file tier; the row of the host's memory next to a GPU's. SH_NONE: the program has none. */
 int sh_program_file_tier(const struct sh_program *p);
 int sh_program_host_tier(const struct sh_program *p);
 
-/* Whether it moves anything between tiers. */
+/* Whether the program moves anything between tiers. */
 bool sh_program_moves(const struct sh_program *p);
 
 /* Bytes that a training step moves between tiers: by FETCH and by EVICT. */
@@ -302,33 +310,34 @@ int sh_tensor_root(const struct sh_program *p, int tensor);
 const struct sh_section *sh_program_section(const struct sh_program *p, enum sh_section_kind kind); /* NULL: none */
 int sh_program_find_section(const struct sh_program *p, enum sh_section_kind kind); /* its row; SH_NONE: none */
 
-/* Whether a training step's update is carried into the first micro-step of the next one (src/pass/carry.c), and whether an
- * operation of a section is a part of that: it runs only where an update is pending. */
+/* Whether a training step's update is carried into the first micro-step of the next one (src/pass/carry.c), and whether
+ * an operation of a section is part of such an update: it then runs only if an update is pending. */
 bool sh_program_carries(const struct sh_program *p);
 bool sh_program_carried(const struct sh_section *s, const struct sh_op *op);
 
 bool sh_program_is_micro_step(const struct sh_section *s); /* of a training step */
 
-/* The section that micro-step m of a training step runs; SH_NONE: there is none. With tree_sums it is the one with the
- * same place in the tree: as many ones in the binary form of m, and as many of them at its end. */
+/* The section that micro-step m of a training step runs; SH_NONE: there is none. With tree_sums it is the section with
+ * the same place in the tree: as many one bits in the binary form of m, and as many of them at its end. */
 int sh_program_micro_step(const struct sh_program *p, int m);
 
-/* Where the tiers begin; NULL for a file. Spaces have no bases of their own: they lie in the device's one arena. */
+/* The base address of each tier; NULL for a file. Spaces have no bases: they lie in the device's one arena. */
 struct sh_bases {
     char *tier[SH_TIERS_MAX];
 };
 
-/* Fill in shapes, types and attr of a call; data pointers are the tier's base + offset_bytes, NULL when b is NULL and in a
- * file. */
+/* Fill in shapes, types and attributes of a call. A data pointer is the tier's base + offset_bytes, or NULL if b is
+ * NULL or the tensor lives in a file. */
 void sh_program_call(const struct sh_program *p, const struct sh_op *op, const struct sh_bases *b,
                      struct sh_op_call *call);
 
-/* What reports of stalls and traces call an operation: "backward layers.3 linear_bwd_x"; of a move also what it moves:
- * "update layers.3 fetch optimizer states". */
+/* The name of an operation in stall reports and traces: "backward layers.3 linear_bwd_x"; for a move also what it
+ * moves: "update layers.3 fetch optimizer states". */
 enum { SH_OP_LABEL = 64 };
 void sh_program_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL]);
 
-/* One line an op: index, stream, phase, kind, outputs with shapes <- inputs, the axis of a collective, attributes. */
+/* One line per operation: index, stream, phase, kind, outputs with shapes <- inputs, the axis of a collective,
+ * attributes. */
 void sh_program_print(const struct sh_program *p, FILE *out);
 
 #endif

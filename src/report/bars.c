@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { BAR = 400 }; /* width of a bar's drawing, whatever it is on the page */
+enum { BAR = 400 }; /* width of a bar's drawing, whatever its width on the page */
 
 static const struct {
     const char *name;
@@ -17,8 +17,8 @@ static const struct {
     [SH_SPENT_DATA] = {"data", 2},       [SH_SPENT_CHECKPOINT] = {"checkpoint", 3}, [SH_SPENT_OTHER] = {"other", 4},
 };
 
-/* A coloured square beside the name: the legend of the bars is the head of the table. On a narrow screen the table becomes
- * a list, of whose head these cells stay. */
+/* Writes a coloured square next to the name: the head of the table is the legend of the bars. On a narrow screen the
+ * table becomes a list that keeps these cells of the head. */
 static void head_cell(FILE *out, int colour, const char *name)
 {
     fprintf(
@@ -28,7 +28,7 @@ static void head_cell(FILE *out, int colour, const char *name)
         colour, name);
 }
 
-/* Begins a row and opens the cell of its bar. */
+/* Starts a row and opens the cell of its bar. */
 static void name_cell(FILE *out, const struct sh_report_run *run)
 {
     fputs("<tr><td class=\"name\">", out);
@@ -55,7 +55,7 @@ static void time_bar(FILE *out, const struct sh_report_run *run, bool offload)
     fputs("</svg>", out);
 }
 
-/* data-of names a column on narrow screens, where the head is not beside it. */
+/* data-of names a column on narrow screens, where the head is not next to it. */
 static void time_row(FILE *out, const struct sh_report_run *run, bool offload)
 {
     name_cell(out, run);

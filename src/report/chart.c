@@ -1,16 +1,16 @@
-/* Line charts as SVG, without scripts: axes, grid, lines, marks and a legend. A value is placed by its axis in 0 .. 1
- * and then in the plot box; y grows downwards in SVG, so it is turned there. Colours are classes of the page's style,
- * which knows light and dark. */
+/* Line charts as SVG, without scripts: axes, grid, lines, marks and a legend. A value is first mapped to 0 .. 1 by its
+ * axis and then into the plot box; y grows downwards in SVG, so it is flipped there. Colours are classes of the page's
+ * style sheet, which has light and dark ones. */
 #include "src/report/html.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The plot box in the SVG: titles above, ticks and their titles left and below. */
+/* The plot box in the SVG: titles above, ticks and their titles to the left and below. */
 enum { LEFT = 64, RIGHT = SH_CHART_WIDTH - 14, TOP = 12, BOTTOM = SH_CHART_HEIGHT - 46 };
 enum { TICK_ROOM = 34, TICK_ROOM_NARROW = 68, COLOURS = 8 };
 
-/* 0 at the axis' minimum, 1 at its maximum. Logarithmic axes must not begin at 0. */
+/* 0 at the axis' minimum, 1 at its maximum. Logarithmic axes must not start at 0. */
 static double place(const struct sh_axis *a, double v)
 {
     if (a->ticks == SH_TICKS_LOG)
@@ -31,7 +31,7 @@ static double y_of(const struct sh_chart *c, double v)
 
 /* ---- ticks ---- */
 
-/* Short: "1.2 M", "50 %". Thousands are shortened from 10,000 on. */
+/* Short labels: "1.2 M", "50 %". Thousands are shortened from 10,000 on. */
 static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER])
 {
     static const struct {
@@ -43,7 +43,7 @@ static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER
         snprintf(out, SH_HTML_NUMBER, "%.0f %%", 100 * v);
         return;
     }
-    if (a->n_at) { /* those that are given are named as they are: 16384, not 16.38 k */
+    if (a->n_at) { /* given values are shown in full: 16384, not 16.38 k */
         snprintf(out, SH_HTML_NUMBER, "%.6g", v);
         return;
     }
@@ -61,7 +61,8 @@ static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER
     snprintf(out, SH_HTML_NUMBER, "%.4g", v);
 }
 
-/* A grid line with its text below. On a narrow screen the texts are larger, and the style hides those of class fine. */
+/* Draws a grid line with its text below. On a narrow screen the texts are larger, and the style hides those of class
+ * fine. */
 static void tick_x(const struct sh_chart *c, double v, bool fine)
 {
     char text[SH_HTML_NUMBER];
@@ -74,7 +75,7 @@ static void tick_x(const struct sh_chart *c, double v, bool fine)
             x, TOP, BOTTOM, fine ? " fine" : "", x, BOTTOM + 18, text);
 }
 
-/* A grid line with its text at the left. */
+/* Draws a grid line with its text at the left. */
 static void tick_y(const struct sh_chart *c, double v, bool fine)
 {
     char text[SH_HTML_NUMBER];
@@ -89,7 +90,7 @@ static void tick_y(const struct sh_chart *c, double v, bool fine)
 
 typedef void tick_fn(const struct sh_chart *c, double v, bool fine);
 
-/* At the given values, where they do not run into each other. */
+/* Ticks at the given values, unless they would overlap. */
 static void given_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     double last = -INFINITY, last_wide = -INFINITY;
@@ -108,18 +109,18 @@ static void given_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_
     }
 }
 
-/* 1, 2 or 5 times a power of ten, as many as there is room for. */
+/* Ticks at 1, 2 or 5 times a power of ten, as many as fit. */
 static void linear_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     double rough = (a->max - a->min) / 6, power = pow(10, floor(log10(rough))), ratio = rough / power;
     double step = power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
 
-    /* Whole numbers have no -0. */
+    /* Counting in integers avoids -0. */
     for (int64_t k = (int64_t)ceil(a->min / step - 1e-9); (double)k * step <= a->max + 1e-9 * step; k++)
         tick(c, (double)k * step, k % 2 != 0);
 }
 
-/* 1, 2 and 5 in each decade, over more than four decades the 1 alone. */
+/* Ticks at 1, 2 and 5 in each decade; over more than four decades only at 1. */
 static void log_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     static const double steps[] = {1, 2, 5};
@@ -131,7 +132,7 @@ static void log_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn
                 tick(c, power * steps[i], i > 0);
 }
 
-/* Given values go first: ranks are few and each should be named. */
+/* Given values take precedence: ranks are few, and each should be named. */
 static void ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     if (a->n_at)
@@ -144,7 +145,7 @@ static void ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *ti
 
 /* ---- the frame ---- */
 
-/* `good` is beside the title: a reader should not have to guess. */
+/* `good` follows the title, so that a reader does not have to guess. */
 void sh_chart_begin(const struct sh_chart *c, const char *title, const char *good)
 {
     FILE *out = c->out;
@@ -169,7 +170,7 @@ void sh_chart_end(const struct sh_chart *c)
 bool sh_axis_around(struct sh_axis *a, double least, double most)
 {
     bool wide = least > 0 && most / least > 100;
-    double room = fmax((most - least) * 0.05, 1e-3 * fmax(fabs(least), fabs(most))); /* more than rounding can lose */
+    double room = fmax((most - least) * 0.05, 1e-3 * fmax(fabs(least), fabs(most))); /* larger than rounding errors */
 
     if (!(most >= least))
         return false;
@@ -181,8 +182,8 @@ bool sh_axis_around(struct sh_axis *a, double least, double most)
 
 /* ---- marks: colour and shape repeat after 8, colour and dashes together after 40 ---- */
 
-/* Opens the path; the caller writes its points and closes it. Solid first, then dashes, with gaps in which a line below
- * is seen. */
+/* Opens the path; the caller writes its points and closes it. Lines are solid first, then dashed, with gaps that show a
+ * line below. */
 static void open_line(FILE *out, int look, int above)
 {
     static const char *const widths[] = {"", " w1", " w2"}, *const dashes[] = {"", "7 3", "2 2.5", "9 3 2 3", "14 4"};
@@ -192,7 +193,7 @@ static void open_line(FILE *out, int look, int above)
             dash[0] ? " stroke-dasharray=\"" : "", dash, dash[0] ? "\"" : "");
 }
 
-/* A value that is not finite leaves a gap instead of a line to nowhere. */
+/* A value that is not finite leaves a gap instead of a line to infinity. */
 void sh_chart_line(const struct sh_chart *c, int look, int above, int n, const double *x, const double *y)
 {
     bool open = false;
@@ -227,7 +228,7 @@ void sh_chart_spread(const struct sh_chart *c, int look, double x, double least,
             at, y_of(c, least), y_of(c, most), at - 4, y_of(c, least), at - 4, y_of(c, most));
 }
 
-/* Eight shapes of about the same area, so that a chart reads without colours. The note becomes a tooltip. */
+/* Eight shapes of about the same area, so that a chart can be read without colours. The note becomes a tooltip. */
 static void shape(FILE *out, int look, double x, double y, const char *note)
 {
     static const char *const shapes[COLOURS] = {
@@ -256,7 +257,7 @@ void sh_legend_begin(FILE *out)
     fputs("<ul class=\"legend\">\n", out);
 }
 
-/* line, mark: which of the two the chart has for this entry. */
+/* line, mark: which of the two the chart shows for this entry. */
 void sh_legend_entry(FILE *out, int look, bool line, bool mark, const char *text)
 {
     fputs("<li><svg width=\"34\" height=\"12\" aria-hidden=\"true\">", out);

@@ -1,5 +1,5 @@
-/* What is drawn against steps: loss, gradient norm, learning rate, speed, loss scale. The runs of a chart share one pair of
- * axes, whose range is that of the finite values of all of them. */
+/* The charts against steps: loss, gradient norm, learning rate, speed, loss scale. The runs of a chart share one pair
+ * of axes, which cover the finite values of all runs. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -8,22 +8,22 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Of one curve; more would not be seen. Where runs are many, each has fewer, so that the page stays a few MB. */
+/* Limits per curve; more could not be seen. With many runs each gets fewer points, so that the page stays a few MB. */
 enum { MOST_POINTS = 400, LEAST_POINTS = 20, ALL_POINTS = 40 * MOST_POINTS, MOST_MARKS = 100, MOST_LEGEND = 40 };
-/* Of these many runs at most it is asked which lie on each other: each is compared with all before it. */
+/* With more runs than this, overlapping curves are not looked for, since each run is compared with all before it. */
 enum { MOST_COMPARED = 64 };
 
 typedef double value_fn(const struct sh_report_step *s);
-/* A mark at a step: its value and its words; false: none there. */
+/* A mark at a step: its value and its text; false: no mark there. */
 typedef bool mark_fn(const struct sh_report_step *s, char *note, size_t size);
 
 struct curve {
     const char *title, *good, *unit;
     value_fn *value;
     mark_fn *mark;    /* (optional) */
-    bool validations; /* are drawn as well */
+    bool validations; /* validations are drawn as well */
     bool from_zero;
-    bool powers; /* of two: the axis is a logarithm */
+    bool powers; /* powers of two: the axis is logarithmic */
 };
 
 static double loss_of(const struct sh_report_step *s)
@@ -46,7 +46,7 @@ static double loss_scale_of(const struct sh_report_step *s)
     return s->loss_scale;
 }
 
-/* Not of a step that warms up, which would be the lowest point of any run. */
+/* NAN for steps that warm up, which would be the lowest points of any run. */
 static double speed_of(const struct sh_report_step *s)
 {
     return s->first ? NAN : s->tokens_per_second;
@@ -58,7 +58,7 @@ static bool is_skipped(const struct sh_report_step *s, char *note, size_t size)
     return s->skipped;
 }
 
-/* A pause that costs more than the step itself; what is shorter shows in the table of times. */
+/* Marks a pause longer than the step itself; shorter ones show in the table of times. */
 static bool is_stalled(const struct sh_report_step *s, char *note, size_t size)
 {
     double paused = s->seconds[SH_SPENT_CHECKPOINT], rest = 0;
@@ -76,8 +76,8 @@ static const struct curve curves[] = {
      grad_norm_of, is_skipped, false, false, false},
     {"Speed against steps", "Tokens per second of all ranks; higher is better. Markers: pauses longer than a step.",
      "tokens/s", speed_of, is_stalled, false, true, false},
-    {"Learning rate against steps", "As the schedule has it.", "learning rate", lr_of, NULL, false, true, false},
-    {"Loss scale against steps", "Of runs in float16. Markers: steps whose update was skipped.", "loss scale",
+    {"Learning rate against steps", "As set by the schedule.", "learning rate", lr_of, NULL, false, true, false},
+    {"Loss scale against steps", "Runs in float16 only. Markers: steps whose update was skipped.", "loss scale",
      loss_scale_of, is_skipped, false, false, true},
 };
 
@@ -111,21 +111,21 @@ static struct range find_range(const struct sh_report *r, const struct curve *cu
     return all;
 }
 
-/* ---- which curves lie on each other ---- */
+/* ---- overlapping curves ---- */
 
-/* Two curves are one to the eye when they are nowhere further apart than a line is wide. */
+/* Two curves look like one if they are nowhere further apart than the width of a line. */
 static double eye_of(const struct range *all)
 {
     return 0.005 * fmax(all->high - all->low, 1e-3 * fabs(all->high));
 }
 
-/* How far two runs are apart over the steps that both have. */
+/* The largest distance of two runs over the steps that both have. */
 struct distance {
     double most; /* -1: no step in common with finite values */
     int64_t step;
 };
 
-/* Left early when they are further apart than the eye needs: then nobody asks how far. */
+/* Returns early once the runs are further apart than the eye needs: the exact distance is then not used. */
 static struct distance compare(const struct sh_report_run *a, const struct sh_report_run *b, value_fn *value,
                                double eye)
 {
@@ -143,8 +143,8 @@ static struct distance compare(const struct sh_report_run *a, const struct sh_re
     return d;
 }
 
-/* below  out  [n_runs] the first run on whose curve that of each run lies, itself where it lies on none before it
- * d      out  [n_runs] how near */
+/* below  out  [n_runs] the first run whose curve each run's lies on, or the run itself if there is none
+ * d      out  [n_runs] their distance */
 static void find_below(const struct sh_report *r, value_fn *value, double eye, int *below, struct distance *d)
 {
     for (int j = 0; j < r->n_runs; j++) {
@@ -159,7 +159,7 @@ static void find_below(const struct sh_report *r, value_fn *value, double eye, i
     }
 }
 
-/* The runs on run i, those that are equal or those that are not: a sentence. */
+/* Writes a sentence about the runs that lie on run i, either the equal ones or the others. */
 static void say_on(FILE *out, const struct sh_report *r, int i, bool equal, const int *below, const struct distance *d)
 {
     int most = -1, n = 0;
@@ -174,7 +174,9 @@ static void say_on(FILE *out, const struct sh_report *r, int i, bool equal, cons
     }
     if (!n)
         return;
-    fputs(equal ? (n > 1 ? " have the losses of " : " has the losses of ") : (n > 1 ? " lie on " : " lies on "), out);
+    fputs(equal ? (n > 1 ? " have the same losses as " : " has the same losses as ")
+                : (n > 1 ? " lie on " : " lies on "),
+          out);
     sh_html_text(out, r->runs[i].name);
     if (equal) {
         fputs(" at every step.</li>\n", out);
@@ -188,7 +190,7 @@ static void say_on(FILE *out, const struct sh_report *r, int i, bool equal, cons
     fputs(".</li>\n", out);
 }
 
-/* In words, since curves that are one to the eye may still differ. */
+/* Says it in words, since curves that look like one may still differ. */
 static void say_below(FILE *out, const struct sh_report *r, const struct range *all)
 {
     struct distance *d = sh_calloc((size_t)r->n_runs, sizeof *d);
@@ -205,7 +207,7 @@ static void say_below(FILE *out, const struct sh_report *r, const struct range *
     free(d);
 }
 
-/* How many later curves lie on that of each run; freed with free(). */
+/* Counts the later curves that lie on that of each run; freed with free(). */
 static int *count_above(const struct sh_report *r, value_fn *value, double eye)
 {
     struct distance *d = sh_calloc((size_t)r->n_runs, sizeof *d);
@@ -229,11 +231,11 @@ static int points_of(const struct sh_report *r)
     return each > MOST_POINTS ? MOST_POINTS : each < LEAST_POINTS ? LEAST_POINTS : each;
 }
 
-/* A long run is drawn through means of neighbouring steps; a mean over one that is not finite is not finite. */
+/* A long run is drawn through means of neighbouring steps; a mean is not finite if one of its values is not. */
 static void draw_curve(const struct sh_chart *c, const struct curve *curve, int look, int above, int most,
                        const struct sh_report_run *run)
 {
-    /* Steps that one point stands for. */
+    /* Number of steps that one point represents. */
     int each = (run->n_steps + most - 1) / most, n = 0;
     double *x = sh_calloc(2 * (size_t)(most + 1), sizeof *x), *y = x + most + 1;
 
@@ -277,7 +279,7 @@ static void draw_marks(const struct sh_chart *c, const struct curve *curve, int 
     }
 }
 
-/* Nothing where no run has such a value, as in files of older versions. */
+/* Draws nothing if no run has such a value, as in files of older versions. */
 static void draw(FILE *out, const struct sh_report *r, const struct curve *curve)
 {
     struct range all = find_range(r, curve);
@@ -309,8 +311,8 @@ static void draw(FILE *out, const struct sh_report *r, const struct curve *curve
     free(above);
 }
 
-/* Runs without steps have no curve and no entry; colours still count them, as the tables do. A legend longer than a screen
- * is folded. */
+/* Runs without steps have no curve and no entry; colours still count them, as in the tables. A legend longer than a
+ * screen is folded. */
 static void write_legend(FILE *out, const struct sh_report *r)
 {
     bool folded = r->n_runs > MOST_LEGEND;
@@ -330,7 +332,9 @@ void sh_report_curves(FILE *out, const struct sh_report *r)
 
     if (!(all.last >= all.first))
         return;
-    fputs("<h2>Course</h2>\n<p class=\"soft\">Long runs are drawn through the means of neighbouring steps.</p>\n", out);
+    fputs("<h2>Training curves</h2>\n"
+          "<p class=\"soft\">Long runs are drawn through the means of neighbouring steps.</p>\n",
+          out);
     write_legend(out, r);
     say_below(out, r, &all);
     fputs("<div class=\"pair\">\n", out);

@@ -1,5 +1,5 @@
-/* Why a run that never did a step ended: asked of its own record first, then of the job script's, then of the job's
- * log. Each of them may be absent; none of them is trusted to be small or whole. */
+/* Why a run that never did a step ended: first from its own record, then from the job script's, then from the job's
+ * log. Each of them may be absent; none of them is trusted to be small or complete. */
 #include "src/report/parts.h"
 
 #include "src/base/file.h"
@@ -11,7 +11,7 @@
 
 enum { MOST_BYTES = 16 << 20 };
 
-/* NULL when it cannot be read. */
+/* NULL if the file cannot be read. */
 static char *read_text(const char *path)
 {
     char *text;
@@ -22,7 +22,7 @@ static char *read_text(const char *path)
     return NULL;
 }
 
-/* progress.json of a run that came as far as to write one. */
+/* Reads progress.json of a run that got far enough to write one. */
 static char *said_by_run(const char *folder)
 {
     char *path = sh_path_join(folder, "progress.json"), *file = read_text(path), *text = NULL;
@@ -43,7 +43,7 @@ char *sh_report_why_stopped(const char *folder)
     return said_by_run(folder);
 }
 
-/* "chain=... stopped=REASON". */
+/* Reads the reason from "chain=... stopped=REASON". */
 char *sh_report_said_by_script(const char *folder)
 {
     static const char key[] = "stopped=";
@@ -58,7 +58,7 @@ char *sh_report_said_by_script(const char *folder)
     return text;
 }
 
-/* FOLDER.out, a job's log in a scaling study: the last error of Sherd, else the last of whatever started it. */
+/* Reads FOLDER.out, a job's log in a scaling study: the last error of Sherd, otherwise the last of its launcher. */
 static char *said_by_log(const char *folder)
 {
     char *path = sh_strfmt("%s.out", folder), *log = read_text(path), *rest = log, *line, *text = NULL;
@@ -70,7 +70,7 @@ static char *said_by_log(const char *folder)
 
         if (!what || (ours && !by_us))
             continue;
-        /* Launchers add errors of their own after Sherd's; those only count while there is none of Sherd's. */
+        /* Launchers add their own errors after Sherd's; they count only while there is none of Sherd's. */
         ours = by_us;
         free(text);
         text = sh_strdup(what + strlen("error: "));
@@ -80,7 +80,7 @@ static char *said_by_log(const char *folder)
     return text;
 }
 
-/* The caller frees it; NULL: nobody says. Verdict and error together where there are both. */
+/* The caller frees it; NULL: no source says why. Verdict and error together, if there are both. */
 char *sh_report_why_ended(const char *folder)
 {
     char *text = said_by_run(folder), *verdict, *error;

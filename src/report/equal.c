@@ -1,5 +1,5 @@
-/* Strategies side by side: points of different series on equal ranks with an equal batch, whose configurations differ in how
- * they are sharded alone. */
+/* Strategies side by side: points of different series on equal ranks with an equal batch, whose configurations differ
+ * only in their sharding. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -9,20 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Repeats of a point have one configuration, so that the first speaks for it. */
+/* Repeats of a point have one configuration, so the first represents it. */
 static const struct sh_report_run *first_of(const struct sh_report *r, const struct sh_report_series *s,
                                             const struct sh_report_at *at)
 {
     return &r->runs[s->runs[at->first]];
 }
 
-/* Measured, else predicted; find_other() pairs like with like. */
+/* Measured, otherwise predicted; find_other() pairs like with like. */
 static double speed_of(const struct sh_report_at *at)
 {
     return at->median > 0 ? at->median : at->predicted;
 }
 
-/* One row; `base` is the speed of the first of its group. */
+/* Writes one row; `base` is the speed of the first of its group. */
 static void row(FILE *out, const struct sh_report_series *s, const struct sh_report_at *at, double base)
 {
     char number[SH_HTML_NUMBER];
@@ -34,7 +34,8 @@ static void row(FILE *out, const struct sh_report_series *s, const struct sh_rep
             sh_html_number(speed_of(at), number), at->median > 0 ? "" : " predicted", 100 * (speed_of(at) / base - 1));
 }
 
-/* The same point of another series, with another strategy; NULL: none. Measured is compared with measured alone. */
+/* The same point of another series, with another strategy; NULL: none. Measured points are only compared with measured
+ * ones. */
 static const struct sh_report_at *find_other(const struct sh_report *r, int a, const struct sh_report_at *at, int b)
 {
     const struct sh_report_series *s = &r->series[b];
@@ -50,7 +51,7 @@ static const struct sh_report_at *find_other(const struct sh_report *r, int a, c
     return NULL;
 }
 
-/* Whether it stands in the group of an earlier series. */
+/* Whether the point is in the group of an earlier series. */
 static bool is_listed(const struct sh_report *r, int a, const struct sh_report_at *at)
 {
     for (int c = 0; c < a; c++)
@@ -59,8 +60,8 @@ static bool is_listed(const struct sh_report *r, int a, const struct sh_report_a
     return false;
 }
 
-/* Points of both kinds of scaling are there once: the weak ones, or the strong ones where there are no others. Returns how
- * many rows there are. */
+/* Points in both kinds of scaling are listed once: only the weak series count, or the strong ones if there are no
+ * others. Returns the number of rows. */
 static int write_rows(FILE *out, const struct sh_report *r)
 {
     enum sh_scaling kind = r->n_series ? r->series[0].kind : SH_SCALING_WEAK;
@@ -86,7 +87,7 @@ static int write_rows(FILE *out, const struct sh_report *r)
     return rows;
 }
 
-/* Rows go into memory first: how many there are decides on what stands before them. */
+/* Rows are written to memory first, since their number determines what precedes them. */
 void sh_report_equals(FILE *out, const struct sh_report *r)
 {
     char *text;

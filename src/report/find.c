@@ -1,5 +1,5 @@
-/* Finds the runs below a folder and reads them. The order is by name, with numbers as numbers, so that the same folder
- * always gives the same page. */
+/* Finds the runs below a folder and reads them. They are sorted by name, with numbers compared as numbers, so that the
+ * same folder always gives the same page. */
 #include "src/report/parts.h"
 
 #include "src/base/file.h"
@@ -11,13 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* n2 stands before n10. */
+/* n2 comes before n10. */
 static int by_name(const FTSENT **a, const FTSENT **b)
 {
     return strverscmp((*a)->fts_name, (*b)->fts_name);
 }
 
-/* Whatever it is; who opens it checks. */
+/* Any kind of file counts; the code that opens it checks. */
 static bool has(const char *folder, const char *name)
 {
     char *path = sh_path_join(folder, name);
@@ -27,7 +27,7 @@ static bool has(const char *folder, const char *name)
     return found;
 }
 
-/* A folder is a run by its metrics; a configuration alone is anybody's. */
+/* Metrics make a folder a run; a configuration alone may be anything. */
 static sh_rc visit(struct sh_report *r, FTS *walk, FTSENT *at)
 {
     const char *name = at->fts_path + strlen(r->folder);
@@ -35,14 +35,14 @@ static sh_rc visit(struct sh_report *r, FTS *walk, FTSENT *at)
     if (!has(at->fts_accpath, "metrics.jsonl"))
         return SH_OK;
     if (!has(at->fts_accpath, "config.yaml"))
-        return sh_fail(SH_E_DATA, "%s: metrics.jsonl without the config.yaml that a run writes beside it",
+        return sh_fail(SH_E_DATA, "%s: metrics.jsonl without the config.yaml that a run writes next to it",
                        at->fts_path);
     name += strspn(name, "/");
-    fts_set(walk, at, FTS_SKIP); /* checkpoints are no runs */
+    fts_set(walk, at, FTS_SKIP); /* checkpoints are not runs */
     return sh_report_add_run(r, at->fts_accpath, name[0] ? name : at->fts_path);
 }
 
-/* fts tells of errors by entries; a folder that cannot be read ends the report, because a run might be in it. */
+/* fts reports errors as entries; a folder that cannot be read ends the report, because a run might be in it. */
 static sh_rc visit_all(struct sh_report *r, FTS *walk)
 {
     FTSENT *at;
@@ -56,7 +56,7 @@ static sh_rc visit_all(struct sh_report *r, FTS *walk)
     return errno ? sh_fail(SH_E_DATA, "%s: %s", r->folder, strerror(errno)) : SH_OK;
 }
 
-/* Links are followed only for the folder that was given: a link to a folder above would be walked for ever. */
+/* Only the given folder may be a link: a link to a parent folder would be walked forever. */
 static sh_rc find_runs(struct sh_report *r)
 {
     char *roots[] = {r->folder, NULL};
@@ -79,7 +79,7 @@ sh_rc sh_report_open(const char *folder, struct sh_report **out)
     sh_rc rc;
 
     r->folder = sh_strdup(folder);
-    /* "runs/" is "runs": names of runs are cut off by this length. */
+    /* "runs/" becomes "runs": this length is cut off the names of runs. */
     for (size_t n = strlen(folder); n > 1 && r->folder[n - 1] == '/'; n--)
         r->folder[n - 1] = '\0';
     SH_TRY_OUT(sh_report_read_study(r->folder, &r->study));
@@ -92,7 +92,7 @@ out:
     return rc;
 }
 
-/* NULL is fine, and a report that was read in part. */
+/* Accepts NULL, and a report that was read only in part. */
 void sh_report_close(struct sh_report *r)
 {
     if (!r)

@@ -1,5 +1,5 @@
-/* What stands out, each as a sentence: points behind their prediction, behind an older study, repeats that differ, a rank
- * that is always last, more threads than cores, GPUs that are throttled or capped. */
+/* Whatever stands out, each in one sentence: points below their prediction, points slower than in an older study,
+ * repeats that differ, a rank that is always last, more threads than cores, GPUs that are throttled or capped. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -10,38 +10,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double behind = 0.90, near = 0.95; /* of what is predicted */
+static const double behind = 0.90, near = 0.95; /* of the prediction */
 static const double wide = 0.05;                /* (most - least) / median of repeats */
-static const double noise = 0.02;               /* of a point without repeats, whose spread nobody knows */
+static const double noise = 0.02;               /* of a point without repeats, whose spread is unknown */
 static const double always = 0.8;
-static const double rare = 0.1; /* share of readings with a clock held down that is not worth a word */
+static const double rare = 0.1; /* share of readings with a clock held down that is not worth mentioning */
 enum { FEWEST_PACES = 5 };
 
 enum { MOST_NAMES = 3, MOST_SENTENCES = 24 };
 
-/* What is said of runs, in the same words of so many of them. */
+/* One text, and the runs that it applies to. */
 struct said {
     char *text; /* markup */
     int runs[MOST_NAMES], n;
 };
 
-/* The list is opened with its first sentence; a long one is folded from some sentence on. */
+/* The list is opened with its first sentence; if it is long, the rest is folded. */
 struct flags {
     FILE *out;
     int n;
     struct said *said;
     int n_said, cap_said;
-    bool *slower; /* [runs] of a point that is said to be behind */
+    bool *slower; /* [runs] the point of this run has been reported as slower */
 };
 
 static void begin(struct flags *f)
 {
     if (f->n == MOST_SENTENCES)
-        fputs("</ul>\n<details><summary>More of it</summary>\n<ul class=\"flags\">\n", f->out);
+        fputs("</ul>\n<details><summary>More</summary>\n<ul class=\"flags\">\n", f->out);
     fputs(f->n++ ? "<li>" : "<h2>What stands out</h2>\n<ul class=\"flags\">\n<li>", f->out);
 }
 
-/* Takes the text. */
+/* Takes ownership of the text. */
 static void say_of(struct flags *f, int run, char *text)
 {
     int i = 0;
@@ -86,13 +86,13 @@ static void begin_point(struct flags *f, const struct sh_report_series *s, const
     fprintf(f->out, " on %s ", sh_str_plural(at->ranks, "rank", ranks));
 }
 
-/* Where a run's slowest rank had a majority of the gatherings for itself, and there were enough of them. */
+/* Whether one rank was the slowest in a majority of the gatherings, and there were enough of them. */
 static bool is_last(const struct sh_report_run *run)
 {
     return run->slow_node && run->paces >= FEWEST_PACES && run->slowest >= always * run->paces;
 }
 
-/* The node that the pace of a point's runs suspects; NULL: none. */
+/* A run of the point with a node whose pace is suspect; NULL: none. */
 static const struct sh_report_run *suspect(const struct sh_report *r, const struct sh_report_series *s,
                                            const struct sh_report_at *at)
 {
@@ -102,13 +102,13 @@ static const struct sh_report_run *suspect(const struct sh_report *r, const stru
     return NULL;
 }
 
-/* A number below 1 where both are known. */
+/* Measured over predicted speed, below 1 if slower; NAN unless both are known. */
 static double ratio(const struct sh_report_at *at)
 {
     return at->median > 0 && at->predicted > 0 ? at->median / at->predicted : NAN;
 }
 
-/* One point is behind while the others are where they were predicted: then not the prediction is wrong. */
+/* Whether one point is behind while the others match their prediction: then the prediction is not at fault. */
 static bool is_alone_behind(const struct sh_report_series *s, int i)
 {
     int others = 0;
@@ -125,7 +125,7 @@ static bool is_alone_behind(const struct sh_report_series *s, int i)
     return others > 0;
 }
 
-/* With the name of the node that was slow in that run, where the run knows one. */
+/* Names the node that was slow in that run, if the run knows one. */
 static void flag_prediction(struct flags *f, const struct sh_report *r, const struct sh_report_series *s, int i)
 {
     const struct sh_report_run *slow;
@@ -145,7 +145,7 @@ static void flag_prediction(struct flags *f, const struct sh_report *r, const st
     fputs(".</li>\n", f->out);
 }
 
-/* Over repeats of one point. A median of a wide spread proves little, whoever it is compared with. */
+/* For repeats of one point: a median of widely spread values proves little, whatever it is compared with. */
 static void flag_spread(struct flags *f, const struct sh_report_series *s, const struct sh_report_at *at)
 {
     double spread = at->measured > 1 ? (at->most - at->least) / at->median : 0;
@@ -156,7 +156,7 @@ static void flag_spread(struct flags *f, const struct sh_report_series *s, const
     fprintf(f->out, "varies by %.0f %% over %d repeats.</li>\n", 100 * spread, at->measured);
 }
 
-/* The runs of the older report that do the same as the point's; `measured` 0: none. */
+/* Finds the runs of the older report that do the same work as the point's; `measured` 0: none. */
 static struct sh_report_at find_older(const struct sh_report *old, const struct sh_report_run *run)
 {
     struct sh_report_at at = {.ranks = run->ranks};
@@ -171,7 +171,7 @@ static struct sh_report_at find_older(const struct sh_report *old, const struct 
     return at;
 }
 
-/* Beyond the spread of both: the fastest repeat is slower than the slowest one was. */
+/* Beyond the spread of both means that the fastest repeat is slower than the slowest one was. */
 static void flag_older(struct flags *f, const struct sh_report *r, const struct sh_report_series *s,
                        const struct sh_report_at *at)
 {
@@ -190,21 +190,21 @@ static void flag_older(struct flags *f, const struct sh_report *r, const struct 
     fputs(", beyond the spread of both.</li>\n", f->out);
 }
 
-/* What stands out of a run, behind its name; false: nothing. */
+/* Writes what stands out about a run, to follow its name; false: nothing. */
 typedef bool flag_fn(FILE *out, const struct sh_report_run *run);
 
-/* A node that is slow in one run says little; one that is always last is worth a look at its cooling. */
+/* A node that is slow once says little; one that is always last is worth a look at its cooling. */
 static bool flag_last(FILE *out, const struct sh_report_run *run)
 {
     if (!is_last(run))
         return false;
     fprintf(out, "rank %d on ", run->slow_rank);
     sh_html_text(out, run->slow_node);
-    fputs(" is always the last, by more than a tenth.", out);
+    fputs(" is always last, by more than a tenth.", out);
     return true;
 }
 
-/* Hosts rather than nodes of the mesh, which may be parts of one machine. */
+/* Counts hosts rather than nodes of the mesh, which may be parts of one machine. */
 static bool flag_crowded(FILE *out, const struct sh_report_run *run)
 {
     int64_t ranks = run->n_hosts > 0 ? ((int64_t)run->ranks + run->n_hosts - 1) / run->n_hosts : 0;
@@ -217,7 +217,7 @@ static bool flag_crowded(FILE *out, const struct sh_report_run *run)
     return true;
 }
 
-/* "the power limit and heat": what held clocks down. */
+/* Writes what held clocks down: "the power limit and heat". */
 static void write_holds(FILE *out, const struct sh_report_gpus *g)
 {
     static const char *const words[SH_REPORT_HOLDS] = {
@@ -231,7 +231,7 @@ static void write_holds(FILE *out, const struct sh_report_gpus *g)
         }
 }
 
-/* A prediction knows nothing of this, and a comparison of runs is off by it. */
+/* Predictions do not know about this, and it distorts comparisons of runs. */
 static bool flag_held(FILE *out, const struct sh_report_run *run)
 {
     const struct sh_report_gpus *g = &run->gpus;
@@ -253,7 +253,7 @@ static bool flag_held(FILE *out, const struct sh_report_run *run)
     return true;
 }
 
-/* A limit below the card's own is the site's choice, and explains a speed that nothing else does. */
+/* A limit below the card's default is the site's choice, and may be the only explanation of a speed. */
 static bool flag_capped(FILE *out, const struct sh_report_run *run)
 {
     const struct sh_report_gpus *g = &run->gpus;
@@ -281,7 +281,7 @@ static void flag_runs(struct flags *f, const struct sh_report *r, flag_fn *flag)
     }
 }
 
-/* A point of a weak and of a strong series is looked at in the first of them alone. */
+/* A point that is in a weak and in a strong series is examined only in the first of them. */
 static bool is_seen(const struct sh_report *r, int k, const struct sh_report_at *at)
 {
     int run = r->series[k].runs[at->first];
@@ -293,7 +293,7 @@ static bool is_seen(const struct sh_report *r, int k, const struct sh_report_at 
     return false;
 }
 
-/* Points first, then runs; a page without a flag has no such section. */
+/* Points come first, then runs; a page without a flag has no such section. */
 void sh_report_flags(FILE *out, const struct sh_report *r)
 {
     static flag_fn *const of_runs[] = {flag_last, flag_crowded, flag_held, flag_capped};

@@ -1,5 +1,5 @@
-/* Text and numbers on the page. All text that comes from files (names of runs, values of keys, reasons) goes through
- * sh_html_text(): it can neither open a tag nor make the page invalid. */
+/* Text and numbers on the page. All text from files (names of runs, values of keys, reasons) goes through
+ * sh_html_text(), so it can neither open a tag nor make the page invalid. */
 #include "src/report/html.h"
 
 #include "src/config/text.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The five characters that HTML gives a meaning; the table has no other entries. */
+/* Escapes the five characters that have a meaning in HTML. */
 static void write_char(FILE *out, char c)
 {
     static const char *const names[] = {
@@ -20,7 +20,7 @@ static void write_char(FILE *out, char c)
         fputc(c, out);
 }
 
-/* Bytes that are no allowed text become question marks, one each. */
+/* Bytes that are not allowed text become question marks, one each. */
 void sh_html_text(FILE *out, const char *text)
 {
     size_t left = strlen(text), good;
@@ -37,7 +37,7 @@ void sh_html_text(FILE *out, const char *text)
     }
 }
 
-/* A page of many runs stays readable: tables open at a click, without a script. */
+/* Keeps a page of many runs readable: tables open at a click, without a script. */
 void sh_html_fold(FILE *out, int rows)
 {
     if (rows > SH_HTML_MOST_ROWS)
@@ -49,7 +49,7 @@ void sh_html_unfold(FILE *out, int rows)
     fputs(rows > SH_HTML_MOST_ROWS ? "</details>\n" : "", out);
 }
 
-/* Commas between the thousands of a whole number. */
+/* Separates the thousands of a whole number by commas. */
 static const char *grouped(double v, char out[SH_HTML_NUMBER])
 {
     char digits[SH_HTML_NUMBER / 2];
@@ -66,7 +66,7 @@ static const char *grouped(double v, char out[SH_HTML_NUMBER])
     return out;
 }
 
-/* Three digits below 1,000, whole numbers with commas from there on, a dash for what is not finite. */
+/* Three digits below 1,000, whole numbers with commas from there on, a dash if v is not finite. */
 const char *sh_html_number(double v, char out[SH_HTML_NUMBER])
 {
     if (!isfinite(v))

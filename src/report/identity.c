@@ -1,4 +1,4 @@
-/* Who is who, on top of the page: one line for each run, of what its own files say. */
+/* The list of runs at the top of the page: one line for each run, from its own files. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -10,7 +10,7 @@
 
 enum { MOST_LINES = 12 }; /* more are folded */
 
-/* A value of a configuration, without the quotes of a text. */
+/* Writes a value of a configuration, without the quotes of a text. */
 static void write_value(FILE *out, const char *value)
 {
     size_t n = strlen(value);
@@ -21,7 +21,7 @@ static void write_value(FILE *out, const char *value)
     free(plain);
 }
 
-/* The preset's name, or the family of a model that has none. */
+/* Writes the preset's name, or the family of a model that has none. */
 static void write_model(FILE *out, const struct sh_report_run *run)
 {
     const char *name = sh_report_value(run, "model.name");
@@ -32,7 +32,7 @@ static void write_model(FILE *out, const struct sh_report_run *run)
         fprintf(out, " (%s parameters)", sh_str_count(run->parameters, count));
 }
 
-/* What an older version did not write is left out. */
+/* Leaves out facts that an older version did not write. */
 static void write_known(FILE *out, const char *before, const char *text)
 {
     if (!text)
@@ -41,7 +41,7 @@ static void write_known(FILE *out, const char *before, const char *text)
     sh_html_text(out, text);
 }
 
-/* What happened comes from the run's own lines: steps done against steps wanted, or why it ended. */
+/* From the run's own lines: steps done of the steps wanted, or why it ended. */
 static void write_done(FILE *out, const struct sh_report_run *run)
 {
     int64_t done = run->n_steps ? run->steps[run->n_steps - 1].step : 0;
@@ -62,7 +62,7 @@ static void write_done(FILE *out, const struct sh_report_run *run)
     write_known(out, ", stopped with ", run->stopped);
 }
 
-/* The name of the file, not where it is. */
+/* Writes the name of the file, without its path. */
 static void write_data(FILE *out, const struct sh_report_run *run)
 {
     const char *path = sh_report_value(run, "training.dataset_path"), *name = strrchr(path, '/');
@@ -73,12 +73,12 @@ static void write_data(FILE *out, const struct sh_report_run *run)
     }
 }
 
-/* Many runs are folded, so that the charts stay near the top. */
+/* A long list of runs is folded, so that the charts stay near the top. */
 void sh_report_identities(FILE *out, const struct sh_report *r)
 {
     bool folded = r->n_runs > MOST_LINES;
 
-    fputs(folded ? "<details><summary>What they are</summary>\n<ul class=\"runs\">\n" : "<ul class=\"runs\">\n", out);
+    fputs(folded ? "<details><summary>About the runs</summary>\n<ul class=\"runs\">\n" : "<ul class=\"runs\">\n", out);
     for (int i = 0; i < r->n_runs; i++) {
         fputs("<li><strong>", out);
         sh_html_text(out, r->runs[i].name);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A bar would end the cell. */
+/* A bar is escaped, since it would end the cell. */
 static void text_cell(FILE *out, const char *text)
 {
     fputs(" ", out);
@@ -18,7 +18,7 @@ static void text_cell(FILE *out, const char *text)
     fputs(" |", out);
 }
 
-/* 0 is "not measured" in a report; no run is that slow. */
+/* 0 means "not measured" in a report, since no run is that slow. */
 static void number_cell(FILE *out, double v)
 {
     char number[SH_HTML_NUMBER];
@@ -35,7 +35,7 @@ static void percent_cell(FILE *out, double v)
         fputs(" – |", out);
 }
 
-/* The first run of a point that was predicted; NULL: none. */
+/* The first prediction among the runs of a point; NULL: none. */
 static const struct sh_report_prediction *prediction_of(const struct sh_report *r, const struct sh_report_series *s,
                                                         const struct sh_report_at *at)
 {
@@ -45,7 +45,7 @@ static const struct sh_report_prediction *prediction_of(const struct sh_report *
     return NULL;
 }
 
-/* Measured where it was, and predicted; a dash for what is not known. */
+/* Writes measured values, if any, and predicted ones; a dash for unknown values. */
 static void row(FILE *out, const struct sh_report *r, const struct sh_report_series *s, const struct sh_report_at *at,
                 bool measured)
 {
@@ -67,7 +67,7 @@ static void row(FILE *out, const struct sh_report *r, const struct sh_report_ser
     fputc('\n', out);
 }
 
-/* One for each series; columns of measurements are there only where something was measured. */
+/* One table for each series; columns of measurements appear only if something was measured. */
 static void table(FILE *out, const struct sh_report *r, const struct sh_report_series *s)
 {
     bool measured = s->base > 0;
@@ -93,7 +93,7 @@ sh_rc sh_report_markdown(const struct sh_report *r, const char *path)
     for (int k = 0; k < r->n_series; k++)
         table(out, r, &r->series[k]);
     if (!r->n_series)
-        fputs("Nothing to compare: no two runs differ in their number of ranks alone.\n", out);
+        fputs("Nothing to compare: no two runs differ only in their number of ranks.\n", out);
     if (fclose(out) != 0)
         rc = sh_fail(SH_E_MEMORY, "out of memory: no room for the tables");
     else

@@ -1,6 +1,6 @@
-/* metrics.jsonl of one run into steps, validations and summary figures. A file holds all starts of a run in turn: steps
- * that were done again after a resume or a rollback replace those before, so that what remains is the course that led
- * to the end. */
+/* Reads metrics.jsonl of one run into steps, validations and summary figures. The file contains all starts of a run in
+ * turn: steps that were repeated after a resume or a rollback replace the earlier ones, so that the course that led
+ * to the end remains. */
 #include "src/report/parts.h"
 
 #include "io/file/file.h"
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What is not there, was not finite and is null, or is a size that no run has and no axis could show, is NAN. */
+/* NAN if the value is absent, null because it was not finite, or of a size that no run has and no axis could show. */
 static double number(const json_t *object, const char *key)
 {
     double v = json_number_value(json_object_get(object, key)), size = fabs(v);
@@ -24,27 +24,27 @@ static double number(const json_t *object, const char *key)
     return json_is_number(json_object_get(object, key)) && (size <= 0 || (size > 1e-30 && size < 1e30)) ? v : NAN;
 }
 
-/* 0 for what is not there. */
+/* Returns 0 for an absent value. */
 static int64_t whole(const json_t *object, const char *key)
 {
     return json_integer_value(json_object_get(object, key));
 }
 
-/* For durations, where what is missing has taken no time. */
+/* For durations: a missing one has taken no time. */
 static double or_zero(double v)
 {
     return isfinite(v) && v > 0 ? v : 0;
 }
 
-/* Time in which the run went on. */
+/* Adds time during which the run continued. */
 static void pass(struct sh_report_run *run, double seconds)
 {
     run->wall += or_zero(seconds);
     run->clock += or_zero(seconds);
 }
 
-/* After going back, to a checkpoint or by a start from one, steps are done again: those from `step` on are of a past
- * that was given up. */
+/* After a rollback, or a start from a checkpoint, steps are repeated: the earlier steps from `step` on were discarded,
+ * so they are dropped. */
 static void give_up_from(struct sh_report_run *run, int64_t step)
 {
     while (run->n_steps && run->steps[run->n_steps - 1].step >= step)
@@ -55,8 +55,9 @@ static void give_up_from(struct sh_report_run *run, int64_t step)
         run->from = run->n_steps;
 }
 
-/* Which rank is behind, by a majority vote over the run: the slowest of each gathering has a vote, and two that differ
- * cancel out. What survives is the majority's, if there is one; `slowest` counts those that are for it in a row. */
+/* Finds the rank that is behind, by a majority vote over the run: the slowest rank of each gathering has one vote, and
+ * two different votes cancel out. The majority's rank remains, if there is one; `slowest` counts its surplus of votes.
+ * */
 static void take_pace(struct sh_report_run *run, const json_t *pace)
 {
     double median = number(pace, "median"), most = number(pace, "max");
@@ -80,7 +81,7 @@ static void take_pace(struct sh_report_run *run, const json_t *pace)
     run->slowest = 1;
 }
 
-/* The clock that is the lowest of all lines stays, with its place. */
+/* Keeps the lowest clock of all lines, with its place. */
 static void take_held(struct sh_report_gpus *g, const json_t *gpu)
 {
     const json_t *by = json_object_get(gpu, "held_by");
@@ -119,8 +120,8 @@ static void take_gpus(struct sh_report_gpus *g, const json_t *gpu)
         take_held(g, gpu);
 }
 
-/* What is left of the step after compute, communication, moves to a file and data is "other"; a checkpoint is added when its line comes.
- * The first steps of a start are marked, since they warm up. */
+/* The rest of the step after compute, communication, moves to a file and data is "other"; a checkpoint is added when
+ * its line follows. The first steps of a start are marked, since they warm up. */
 static void take_step(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
     const json_t *t = json_object_get(line, "seconds");
@@ -149,14 +150,14 @@ static void take_step(struct sh_report_run *run, const json_t *line, int64_t *wa
     take_pace(run, json_object_get(line, "rank_seconds"));
     take_gpus(&run->gpus, json_object_get(line, "gpu"));
     run->arena_bytes = whole(line, "arena_bytes");
-    if (json_object_get(line, "flops_per_token_causal")) /* older runs have it in each line */
+    if (json_object_get(line, "flops_per_token_causal")) /* older versions write it in each line */
         run->flops = or_zero(number(line, "flops_per_token_causal"));
     if (whole(line, "peak_rss_bytes") > run->peak_rss_bytes)
         run->peak_rss_bytes = whole(line, "peak_rss_bytes");
     *warming -= *warming > 0;
 }
 
-/* Steps only grow, since give_up_from() has cut the list. */
+/* Steps only increase, since give_up_from() has cut the list. */
 static void take_validation(struct sh_report_run *run, const json_t *line)
 {
     struct sh_report_point *p;
@@ -169,14 +170,14 @@ static void take_validation(struct sh_report_run *run, const json_t *line)
         .step = whole(line, "step"), .loss = number(line, "validation_loss"), .at = run->clock, .seconds = seconds};
 }
 
-/* Training stands still after the step that is saved. A save in the background is told later, so the step is looked
+/* Training pauses after the step that is saved. A save in the background is reported later, so its step is searched
  * for. */
 static void take_checkpoint(struct sh_report_run *run, const json_t *line)
 {
     int64_t step = whole(line, "step");
     int i = run->n_steps - 1;
 
-    /* From the end: it is most often one of the last steps. */
+    /* From the end, since it is usually one of the last steps. */
     pass(run, number(line, "stall_seconds"));
     while (i >= 0 && run->steps[i].step > step)
         i--;
@@ -184,7 +185,7 @@ static void take_checkpoint(struct sh_report_run *run, const json_t *line)
         run->steps[i].seconds[SH_SPENT_CHECKPOINT] += or_zero(number(line, "stall_seconds"));
 }
 
-/* "2030-01-31T12:00:00Z" as people write it; NULL where the line has something else. */
+/* "2030-01-31T12:00:00Z" in readable form; NULL if the line has something else. */
 static char *moment(const json_t *line)
 {
     const char *text = json_string_value(json_object_get(line, "time"));
@@ -194,7 +195,7 @@ static char *moment(const json_t *line)
     return sh_strfmt("%.10s %.5s UTC", text, text + 11);
 }
 
-/* The same in seconds since 1970, 0 where the line has something else. */
+/* The same in seconds since 1970; 0 if the line has something else. */
 static double seconds_of(const json_t *line)
 {
     const char *text = json_string_value(json_object_get(line, "time"));
@@ -204,7 +205,7 @@ static double seconds_of(const json_t *line)
     return end && !*end ? (double)timegm(&utc) : 0;
 }
 
-/* What is not there, as in files of older versions, leaves *text as it is. */
+/* An absent key, as in files of older versions, leaves *text unchanged. */
 static void copy_text(char **text, const json_t *line, const char *key)
 {
     const char *found = json_string_value(json_object_get(line, key));
@@ -226,7 +227,7 @@ static void take_hosts(struct sh_report_run *run, const json_t *hosts)
     run->n_hosts = (int)json_array_size(hosts);
 }
 
-/* A run may go on with other ranks: speed and memory are those of the newest. */
+/* A run may continue with other ranks: speed and memory are those of the newest start. */
 static void take_start(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
     const json_t *mesh = json_object_get(line, "mesh");
@@ -255,7 +256,7 @@ static void take_start(struct sh_report_run *run, const json_t *line, int64_t *w
     *warming = run->warm_up;
 }
 
-/* Lines are told by their keys; other kinds are passed over. */
+/* Lines are recognized by their keys; other kinds are skipped. */
 static void take(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
     const char *event = json_string_value(json_object_get(line, "event"));
@@ -270,8 +271,8 @@ static void take(struct sh_report_run *run, const json_t *line, int64_t *warming
         take_checkpoint(run, line);
 }
 
-/* A job that is killed leaves the beginning of a line; the next start continues after it. Text that does not even
- * begin as an object is no such line. */
+/* A killed job leaves the start of a line; the next start continues after it. Text that does not even start like an
+ * object is an error. */
 static sh_rc take_text(struct sh_report_run *run, const char *text, size_t bytes, const char *path, int number,
                        int64_t *warming)
 {
@@ -283,7 +284,7 @@ static sh_rc take_text(struct sh_report_run *run, const char *text, size_t bytes
         run->unreadable++;
     else if (bytes > 1) {
         json_decref(line);
-        return sh_fail(SH_E_DATA, "%s:%d: not a line of metrics, which are objects of JSON", path, number);
+        return sh_fail(SH_E_DATA, "%s:%d: not a line of metrics, which are JSON objects", path, number);
     }
     json_decref(line);
     return SH_OK;
@@ -305,7 +306,7 @@ double sh_report_median(int n, double *values)
     return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
-/* The median leaves out the rare long step: a save, a neighbour's storm on the network. */
+/* The median ignores the rare long step: a save, a burst of a neighbour's traffic on the network. */
 static double median_speed(const struct sh_report_run *run)
 {
     double *speeds = sh_calloc((size_t)run->n_steps + 1, sizeof *speeds), median;
@@ -319,7 +320,8 @@ static double median_speed(const struct sh_report_run *run)
     return median;
 }
 
-/* From the last change of the number of ranks on, without first steps: figures of one setting and not of a mixture. */
+/* Counts from the last change of the number of ranks, without first steps: figures of one setting and not of a mixture.
+ * */
 static void sum_up(struct sh_report_run *run)
 {
     double total = 0;
@@ -341,7 +343,7 @@ static void sum_up(struct sh_report_run *run)
     run->seconds = measured ? total / measured : 0;
 }
 
-/* Not what is no file: a FIFO would be waited for. */
+/* Accepts only regular files: a FIFO would block. */
 static sh_rc open_file(const char *path, FILE **out)
 {
     int64_t size;
@@ -355,7 +357,7 @@ static sh_rc open_file(const char *path, FILE **out)
     return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
 }
 
-/* Line by line: a long run has a file of hundreds of MB, of which one line is in memory at a time. */
+/* Reads line by line: a long run has a file of hundreds of MB, of which only one line is in memory at a time. */
 sh_rc sh_report_read_metrics(const char *path, int64_t warm_up, struct sh_report_run *run)
 {
     char *text = NULL;

@@ -1,4 +1,4 @@
-/* A run in the lines that MLPerf's tools read: ":::MLLOG {...}", in the order of time.
+/* Writes a run in the lines that MLPerf's tools read: ":::MLLOG {...}", in order of time.
  * Source: mlcommons/logging, mlperf_logging/mllog (fields of a line and names of keys).
  *
  * metrics.jsonl has the time of each start and the duration of everything since: the time of an event is their sum. */
@@ -15,7 +15,7 @@
 
 static const char point[] = "POINT_IN_TIME", begin[] = "INTERVAL_START", end[] = "INTERVAL_END";
 
-/* Values of the configuration, in the names that MLPerf has for them. */
+/* Values of the configuration, under MLPerf's names for them. */
 static const struct {
     const char *key, *from;
 } settings[] = {
@@ -32,7 +32,7 @@ static const struct {
     {"opt_learning_rate_warmup_steps", "lr_scheduler.warmup_steps"},
 };
 
-/* Takes `value` and `metadata`. */
+/* Takes ownership of `value` and `metadata`. */
 static void write_line(FILE *out, double at, const char *event, const char *key, json_t *value, json_t *metadata)
 {
     json_t *line = json_pack("{s:s, s:I, s:s, s:s, s:o, s:o}", "namespace", "", "time_ms",
@@ -46,7 +46,7 @@ static void write_line(FILE *out, double at, const char *event, const char *key,
     json_decref(line);
 }
 
-/* "2048" as a number, "adamw" as a text. */
+/* Returns "2048" as a number and "adamw" as a text. */
 static json_t *value_of(const char *text)
 {
     json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -54,13 +54,13 @@ static json_t *value_of(const char *text)
     return value ? value : json_string(text);
 }
 
-/* JSON has no NaN. */
+/* Writes null for a loss that is not finite, since JSON has no NaN. */
 static json_t *loss_of(double loss)
 {
     return isfinite(loss) ? json_real(loss) : json_null();
 }
 
-/* All at the start of the run, before run_start: they are known then. */
+/* All settings are written at the start of the run, before run_start, since they are known then. */
 static void write_settings(FILE *out, const struct sh_report_run *run, double at)
 {
     int64_t each = run->ranks * strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10);
@@ -74,7 +74,7 @@ static void write_settings(FILE *out, const struct sh_report_run *run, double at
         write_line(out, at, point, settings[i].key, value_of(sh_report_value(run, settings[i].from)), json_object());
 }
 
-/* Samples after that step. */
+/* The samples used up to and including that step. */
 static json_t *samples(const struct sh_report_run *run, int64_t step)
 {
     return json_pack("{s:I, s:I}", "samples_count", (json_int_t)(step * run->global_batch), "step", (json_int_t)step);
@@ -87,7 +87,7 @@ static void write_validation(FILE *out, const struct sh_report_run *run, const s
     write_line(out, p->at, end, "eval_stop", json_null(), samples(run, p->step));
 }
 
-/* Both lists ascend; a validation is after the step of its number. */
+/* Both lists are in ascending order; a validation follows the step of its number. */
 static void write_course(FILE *out, const struct sh_report_run *run)
 {
     int k = 0;
@@ -101,8 +101,8 @@ static void write_course(FILE *out, const struct sh_report_run *run)
     }
 }
 
-/* The first step's line is written at its end, so that its parts are taken off to find where the run began; saving
- * is after it. */
+/* The first step's line is written at its end, so its parts are subtracted to find the start of the run; saving comes
+ * after it. */
 static void write_run(FILE *out, const struct sh_report *r)
 {
     const struct sh_report_run *run = &r->runs[0];
@@ -119,7 +119,7 @@ static void write_run(FILE *out, const struct sh_report *r)
                json_pack("{s:s}", "status", sh_report_finished(r) ? "success" : "aborted"));
 }
 
-/* Made in memory first: a file that is there is whole. */
+/* Written to memory first, so that a file that exists is complete. */
 sh_rc sh_report_mllog(const struct sh_report *r, const char *path)
 {
     char *text = NULL;
@@ -128,7 +128,7 @@ sh_rc sh_report_mllog(const struct sh_report *r, const char *path)
     sh_rc rc;
 
     if (r->n_runs != 1)
-        return sh_fail(SH_E_USAGE, "%s has %d runs: --mllog takes the folder of one", r->folder, r->n_runs);
+        return sh_fail(SH_E_USAGE, "%s has %d runs: --mllog needs the folder of one run", r->folder, r->n_runs);
     out = open_memstream(&text, &bytes);
     if (!out)
         return sh_fail(SH_E_MEMORY, "report: %s", strerror(errno));

@@ -1,5 +1,5 @@
-/* Whether a run that has not done all its steps still goes on. What is written says it where the run or its job script came to
- * write it; a run that was killed wrote nothing, so then its process is looked for, and last the age of its files. */
+/* Whether a run that has not done all its steps is still going. The run or its job script may have written that it is
+ * over; a killed run wrote nothing, so its process is looked for next, and finally the age of its files is checked. */
 #include "src/report/parts.h"
 
 #include "src/base/file.h"
@@ -12,11 +12,11 @@
 #include <sys/stat.h>
 #include <time.h>
 
-/* A run writes a line for each step. Between two there may be a validation or a save, but hardly fifteen minutes, and not
- * ten times the longest step; between two jobs of a chain there is a queue. */
+/* A run writes a line for each step. Between two lines there may be a validation or a save, but hardly fifteen minutes,
+ * and not ten times the longest step; between two jobs of a chain there is a queue. */
 static const double silent_seconds = 15 * 60, longest_steps = 10, queued_seconds = 24 * 3600;
 
-/* When a file was last written; 0: there is none. */
+/* When a file was last written; 0: it does not exist. */
 static double written(const char *folder, const char *name)
 {
     char *path = sh_path_join(folder, name);

@@ -1,5 +1,5 @@
-/* The page: one file without scripts or outside references, so that it can be mailed and opened years later. What
- * cannot be trusted or compared is said on top, by the notes. */
+/* The page: one file without scripts or outside references, so that it can be mailed and opened years later. Notes at
+ * the top list everything that cannot be trusted or compared. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -9,54 +9,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A condition of a run and the end of a sentence that begins with its name. */
+/* A condition of a run and a predicate to follow its name in a sentence. */
 struct note {
     const char *text;
     bool (*about)(const struct sh_report_run *run);
 };
 
-/* And has not failed: it may still be starting. */
+/* No steps, but no failure either: the run may still be starting. */
 static bool has_no_steps(const struct sh_report_run *run)
 {
     return !run->n_steps && !run->ended && !(run->predicted.tokens_per_second > 0);
 }
 
-/* `ended` is set for runs without a step only. */
+/* `ended` is set only for runs without a step. */
 static bool has_failed(const struct sh_report_run *run)
 {
     return run->ended;
 }
 
-/* A start of one step has only the step that warms up. */
+/* A start of one step has only a warm-up step. */
 static bool is_too_short(const struct sh_report_run *run)
 {
     return run->n_steps && run->tokens_per_second <= 0;
 }
 
-/* From jobs that were killed in the middle of a write. */
+/* The lines come from jobs that were killed in the middle of a write. */
 static bool has_cut_lines(const struct sh_report_run *run)
 {
     return run->unreadable > 0;
 }
 
-/* 0: neither the metrics nor the configuration say it. */
+/* 0: neither the metrics nor the configuration tell. */
 static bool has_unknown_ranks(const struct sh_report_run *run)
 {
     return !run->ranks;
 }
 
-/* In the order of importance; each names the runs that it is about. */
+/* In order of importance; each note names the runs that it is about. */
 static const struct note notes[] = {
     {"has done no step yet", has_no_steps},
     {"failed before its first step; its row says why", has_failed},
     {"is too short for its speed to be known: the first step of a start does not count", is_too_short},
     {"has lines in metrics.jsonl that were cut off; they are left out", has_cut_lines},
-    {"does not say on how many ranks it ran (start it with mesh.ranks=N), and is left out of what is drawn against "
+    {"does not say on how many ranks it ran (start it with mesh.ranks=N), and is left out of the charts against "
      "ranks",
      has_unknown_ranks},
 };
 
-/* What a reader must know before trusting the page. */
+/* Facts that a reader must know before trusting the page. */
 static void put_notes(FILE *out, const struct sh_report *r)
 {
     bool open = false;
@@ -73,7 +73,7 @@ static void put_notes(FILE *out, const struct sh_report *r)
     fputs(open ? "</ul></div>\n" : "", out);
 }
 
-/* Of a study: its name, its machine, and when it was submitted. */
+/* Writes the name and machine of a study, and when it was submitted. */
 static void write_study(FILE *out, const struct sh_report_study *s)
 {
     if (!s->name)
@@ -89,7 +89,7 @@ static void write_study(FILE *out, const struct sh_report_study *s)
     fputs(s->paper ? "; nothing was run.</p>\n" : ".</p>\n", out);
 }
 
-/* Results first, details later. Errors of writing show when the stream is closed. */
+/* Results first, details later. Write errors show when the stream is closed. */
 static void write_page(FILE *out, const struct sh_report *r, int reload)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
@@ -129,7 +129,7 @@ bool sh_report_finished(const struct sh_report *r)
     return true;
 }
 
-/* Into memory and then into the file in one step: a reader never sees half a page. */
+/* Written to memory and then to the file in one step, so that a reader never sees half a page. */
 sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path)
 {
     char *text = NULL;

@@ -1,4 +1,5 @@
-/* predicted.json: what a plan said of a run before its job began, so that nothing is predicted after the fact. */
+/* predicted.json: the prediction of a plan, made before the job started, so that nothing is predicted after the fact.
+ * */
 #include "src/report/parts.h"
 
 #include "src/base/file.h"
@@ -10,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A prediction is some kilobytes; the limit keeps a file that is no prediction from filling memory. */
+/* A prediction is a few kilobytes; the limit keeps any other file from filling memory. */
 enum { MOST_BYTES = 1 << 20 };
 
-/* 0 for what is not there, or is no size that a machine has. */
+/* Returns 0 for an absent value, or one of a size that no machine has. */
 static double number(const json_t *object, const char *key)
 {
     double v = json_number_value(json_object_get(object, key));
@@ -21,12 +22,12 @@ static double number(const json_t *object, const char *key)
     return v > 1e-30 && v < 1e30 ? v : 0;
 }
 
-/* The columns of the plan's table: what operations take by themselves, what they take more, what is waited for. */
+/* The columns of the plan's table: the time of operations alone, their slowdown, and the time waited for. */
 static void take_split(const json_t *step, double *part)
 {
     static const struct {
         const char *name;
-        int alone; /* whose own time it is; -1: of collectives, which is hidden but for what is exposed */
+        int alone; /* part that the time counts for; -1: collectives, hidden except for their exposed time */
     } rows[] = {{"products", SH_PREDICTED_PRODUCTS},
                 {"attention", SH_PREDICTED_ATTENTION},
                 {"other", SH_PREDICTED_OTHER},
@@ -46,7 +47,7 @@ static void take_split(const json_t *step, double *part)
     part[SH_PREDICTED_HOST] = number(step, "host") + number(step, "spread");
 }
 
-/* "network (12 %)": that much faster the step would be if the network cost nothing. */
+/* "network (12 %)": how much faster the step would be if the network cost nothing. */
 static char *limit_of(const json_t *all, size_t i)
 {
     const json_t *limit = json_array_get(json_object_get(all, "limits"), i);
@@ -55,7 +56,7 @@ static char *limit_of(const json_t *all, size_t i)
     return name ? sh_strfmt("%s (%.0f %%)", name, 100 * number(limit, "gain")) : NULL;
 }
 
-/* A key that is missing leaves 0 or NULL, which the tables show as a dash: older predictions have fewer keys. */
+/* A missing key leaves 0 or NULL, which the tables show as a dash: older predictions have fewer keys. */
 static void take(const json_t *all, struct sh_report_prediction *p)
 {
     const json_t *step = json_object_get(all, "step"), *machine = json_object_get(all, "machine");
@@ -75,8 +76,8 @@ static void take(const json_t *all, struct sh_report_prediction *p)
     p->machine = name ? sh_strdup(name) : NULL;
 }
 
-/* No file is no error: most runs were not predicted. A file that is there must be readable, or a table would quietly
- * lack a run. */
+/* A missing file is not an error: most runs were not predicted. A file that exists must be readable, or a run would
+ * silently be missing from a table. */
 sh_rc sh_report_read_prediction(const char *folder, struct sh_report_prediction *p)
 {
     char *path = sh_path_join(folder, "predicted.json"), *text = NULL;
@@ -90,7 +91,7 @@ sh_rc sh_report_read_prediction(const char *folder, struct sh_report_prediction 
     if (json_object_get(all, "tokens_per_second"))
         take(all, p);
     else
-        rc = sh_fail(SH_E_DATA, "%s: not a prediction, as `sherd plan --json` writes it", path);
+        rc = sh_fail(SH_E_DATA, "%s: not a prediction written by `sherd plan --json`", path);
 out:
     json_decref(all);
     free(text);

@@ -1,4 +1,5 @@
-/* What was predicted beside what was measured: the parts of a step, the cost, and the share of the time that goes forward. */
+/* Predictions next to measurements: the parts of a step, the cost, and the share of the time in which the run goes
+ * forward. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -8,7 +9,7 @@ enum { BAR = 400 };
 
 static const struct {
     const char *name;
-    int colour; /* of the style; those that are measured as one have its hue */
+    int colour; /* in the style sheet; parts that are measured together share a hue */
 } parts[SH_PREDICTED_N] = {
     [SH_PREDICTED_PRODUCTS] = {"products", 0},      [SH_PREDICTED_ATTENTION] = {"attention", 5},
     [SH_PREDICTED_OTHER] = {"other operations", 6}, [SH_PREDICTED_SLOWED] = {"slowed", 7},
@@ -23,14 +24,14 @@ static const struct {
     [SH_SPENT_OTHER] = {"rest", 4},      [SH_SPENT_OFFLOAD] = {"exposed offload", 8},
 };
 
-/* Row 0 is the upper bar, row 1 the lower one; a bar is 8 high, with 1 between. */
+/* Row 0 is the upper bar, row 1 the lower one; a bar is 8 high, with a gap of 1. */
 static void rectangle(FILE *out, int colour, const char *name, int row, double at, double seconds, double most)
 {
     fprintf(out, "<rect class=\"t%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"8\"><title>%s %.3g s</title></rect>",
             colour, at / most * BAR, 9 * row, seconds / most * BAR, name, seconds);
 }
 
-/* Two bars on one scale: above as predicted, below as measured. */
+/* Two bars on one scale: predicted above, measured below. */
 static void bars(FILE *out, const struct sh_report_run *run)
 {
     double most = 0, at = 0, predicted = 0;
@@ -51,7 +52,7 @@ static void bars(FILE *out, const struct sh_report_run *run)
     fputs("</svg></td>", out);
 }
 
-/* Of a billion tokens; NAN: no price, or no speed. */
+/* Cost of a billion tokens; NAN: no price, or no speed. */
 static double cost(const struct sh_report_run *run, double tokens_per_second)
 {
     const struct sh_report_prediction *p = &run->predicted;
@@ -61,7 +62,7 @@ static double cost(const struct sh_report_run *run, double tokens_per_second)
     return p->price * run->ranks / 3600 * 1e9 / tokens_per_second / (p->goodput > 0 ? p->goodput : 1);
 }
 
-/* A dash for what is not known: 0, or a ratio with it. */
+/* Writes a dash for an unknown value: 0, or a ratio with it. */
 static void cell(FILE *out, const char *format, double v)
 {
     fputs("<td class=\"n\">", out);
@@ -72,7 +73,7 @@ static void cell(FILE *out, const char *format, double v)
     fputs("</td>", out);
 }
 
-/* Texts are of files, and go through sh_html_text(). */
+/* Texts come from files, so they go through sh_html_text(). */
 static void text_cell(FILE *out, const char *text)
 {
     fputs("<td>", out);
@@ -80,12 +81,12 @@ static void text_cell(FILE *out, const char *text)
     fputs("</td>", out);
 }
 
-/* Columns that some run has something for. */
+/* Optional columns, shown if some run has a value. */
 struct columns {
     bool priced, failing;
 };
 
-/* Measured over predicted: above 100 % the run was faster than said. */
+/* Measured over predicted: above 100 % the run was faster than predicted. */
 static void row(FILE *out, const struct sh_report_run *run, struct columns with)
 {
     const struct sh_report_prediction *p = &run->predicted;
@@ -119,7 +120,7 @@ static void swatch(FILE *out, int colour, const char *name)
         colour, name);
 }
 
-/* Parts of both bars once: what is measured as one with a predicted part needs no second entry. */
+/* Lists the parts of both bars once: a measured part that corresponds to a predicted one needs no second entry. */
 static void legend(FILE *out, bool offload)
 {
     sh_legend_begin(out);
@@ -131,7 +132,7 @@ static void legend(FILE *out, bool offload)
     sh_legend_end(out);
 }
 
-/* Nothing at all without a prediction, as for each section of the page. */
+/* Without a prediction the section is omitted, like any section of the page. */
 void sh_report_predictions(FILE *out, const struct sh_report *r)
 {
     struct columns with = {false, false};
@@ -144,12 +145,11 @@ void sh_report_predictions(FILE *out, const struct sh_report *r)
     }
     if (!rows)
         return;
-    fputs(
-        "<h2>Predicted and measured</h2>\n<p class=\"soft\">Parts of a step: above as predicted before the job began, below "
-        "as measured. Limited by: what would make the step that much faster if it cost nothing.",
-        out);
+    fputs("<h2>Predicted and measured</h2>\n<p class=\"soft\">Parts of a step: upper bar as predicted before the job "
+          "started, lower bar as measured. Limited by: the step would be that much faster if this part cost nothing.",
+          out);
     fputs(with.priced
-              ? " Cost: of a billion tokens, in the unit of the machine's price of a device and hour, goodput included."
+              ? " Cost: for a billion tokens, in the unit of the machine's price per device and hour, goodput included."
               : "",
           out);
     fputs("</p>\n", out);

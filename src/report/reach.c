@@ -1,5 +1,5 @@
-/* Time to a loss: the lowest one that all runs have reached, so that runs of different batches and speeds can be compared by
- * what they were started for. Time is that of training, as of the table of runs. */
+/* Time to a loss: the lowest loss that all runs have reached, so that runs with different batches and speeds can be
+ * compared by their purpose. Time is training time, as in the table of runs. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -11,13 +11,13 @@
 
 enum { POINTS = 200, MOST_RUNS = 40 };
 
-/* A course: validation losses, or means of neighbouring training losses, against seconds. */
+/* A curve: validation losses, or means of neighbouring training losses, against seconds. */
 struct course {
     double *seconds, *loss;
     int n;
 };
 
-/* All that the step spent, waiting included: this is the time that a user waits. */
+/* All time that the step took, waiting included, since this is how long a user waits. */
 static double step_seconds(const struct sh_report_step *s)
 {
     double sum = 0;
@@ -27,7 +27,7 @@ static double step_seconds(const struct sh_report_step *s)
     return sum;
 }
 
-/* Losses that are not finite are left out; time goes on. */
+/* Losses that are not finite are left out; their time still counts. */
 static void add(struct course *c, double seconds, double loss)
 {
     if (!isfinite(loss))
@@ -36,7 +36,7 @@ static void add(struct course *c, double seconds, double loss)
     c->loss[c->n++] = loss;
 }
 
-/* Validations cost time as well. */
+/* The time of validations counts as well. */
 static void of_validations(const struct sh_report_run *run, struct course *c)
 {
     double seconds = 0;
@@ -50,7 +50,7 @@ static void of_validations(const struct sh_report_run *run, struct course *c)
     }
 }
 
-/* Means of at most POINTS stretches: single training losses jump, and the first low one would be an accident. */
+/* Averages at most POINTS stretches: single training losses jump, and the first low one would be an accident. */
 static void of_steps(const struct sh_report_run *run, struct course *c)
 {
     int each = (run->n_steps + POINTS - 1) / POINTS;
@@ -68,7 +68,7 @@ static void of_steps(const struct sh_report_run *run, struct course *c)
     }
 }
 
-/* Validation losses where there are some: they are of the same text at each point. */
+/* Uses validation losses if there are some, since they are over the same text at each point. */
 static struct course make_course(const struct sh_report_run *run, bool validations)
 {
     size_t most = (size_t)(validations ? run->n_validations : POINTS) + 1;
@@ -81,7 +81,7 @@ static struct course make_course(const struct sh_report_run *run, bool validatio
     return c;
 }
 
-/* Of a course that goes up again the lowest point counts, as for a run that is stopped there. */
+/* If a curve rises again its lowest point counts, as if the run had been stopped there. */
 static double lowest(const struct course *c)
 {
     double low = INFINITY;
@@ -91,7 +91,7 @@ static double lowest(const struct course *c)
     return low;
 }
 
-/* When it was first there. */
+/* The time at which the loss was first reached. */
 static double when(const struct course *c, double loss)
 {
     for (int i = 0; i < c->n; i++)
@@ -100,14 +100,14 @@ static double when(const struct course *c, double loss)
     return NAN;
 }
 
-/* The unit that a duration of the page is best told in. */
+/* Chooses the unit for durations on the page. */
 static double unit_of(double seconds, const char **name)
 {
     *name = seconds > 7200 ? "hours" : seconds > 120 ? "minutes" : "seconds";
     return seconds > 7200 ? 3600 : seconds > 120 ? 60 : 1;
 }
 
-/* One line a run, in the colours of the curves above. */
+/* One line per run, in the colours of the training curves. */
 static void chart(FILE *out, const struct sh_report *r, struct course *of)
 {
     double low = INFINITY, high = -INFINITY, last = 0, unit;
@@ -138,7 +138,7 @@ static void chart(FILE *out, const struct sh_report *r, struct course *of)
     sh_chart_end(&c);
 }
 
-/* Rank-hours beside hours: a run on twice the ranks should not look twice as good. */
+/* Shows rank-hours next to hours: a run on twice the ranks should not look twice as good. */
 static void table(FILE *out, const struct sh_report *r, const struct course *of, double target)
 {
     char time[SH_STR_SHORT], number[SH_HTML_NUMBER];
@@ -162,7 +162,7 @@ static void table(FILE *out, const struct sh_report *r, const struct course *of,
     fputs("</tbody></table></div>\n", out);
 }
 
-/* Of the runs that have a course; INFINITY: fewer than two. */
+/* The target over the runs that have a curve; INFINITY: fewer than two. */
 static double find_target(const struct sh_report *r, const struct course *of)
 {
     double target = -INFINITY;
@@ -177,7 +177,7 @@ static double find_target(const struct sh_report *r, const struct course *of)
     return n > 1 ? target : INFINITY;
 }
 
-/* Validations where every run that has begun has some: their losses are of the same text. */
+/* Validation losses are used only if every started run has some, since they are over the same text. */
 static bool all_validated(const struct sh_report *r)
 {
     for (int i = 0; i < r->n_runs; i++)
@@ -201,8 +201,8 @@ void sh_report_reach(FILE *out, const struct sh_report *r)
     if (isfinite(target)) {
         fprintf(
             out,
-            "<h2>Time to a loss</h2>\n<p class=\"soft\">The lowest %s loss that all runs have reached. Colours are those "
-            "of the course.</p>\n<div class=\"pair\">\n",
+            "<h2>Time to a loss</h2>\n<p class=\"soft\">The lowest %s loss that all runs have reached. Colours as in "
+            "the training curves.</p>\n<div class=\"pair\">\n",
             validations ? "validation" : "training");
         chart(out, r, of);
         table(out, r, of, target);

@@ -1,8 +1,8 @@
-/* Many runs on one page: what is below a folder, read from the files of the runs, written as one HTML file that needs
+/* Many runs on one page: reads the files of all runs in and below a folder and writes one HTML file that needs
  * no network, no script and no other file.
  *
- * sh_report_open() reads, sh_report_write() writes, sh_report_close() frees. All functions are local. What is in a
- * run's folder is taken as text of unknown origin: whatever is shown of it is escaped. */
+ * sh_report_open() reads, sh_report_write() writes, sh_report_close() frees. All functions are local. The contents of a
+ * run's folder are treated as text of unknown origin: whatever is shown of them is escaped. */
 #ifndef SH_REPORT_REPORT_H
 #define SH_REPORT_REPORT_H
 
@@ -11,7 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where the wall time of training went. Offload: what was waited for moves between memory and a file; shown where a run has it. */
+/* Where the wall time of training went. Offload: waits for moves between memory and a file; shown if some run has any.
+ * */
 enum sh_spent {
     SH_SPENT_COMPUTE,
     SH_SPENT_COMM,
@@ -27,24 +28,24 @@ struct sh_report_step {
     double loss, grad_norm, lr, tokens_per_second; /* NAN: not finite in the run */
     double loss_scale;                             /* NAN: not in float16 */
     double seconds[SH_SPENT_N];
-    double at; /* when it ended, in seconds since 1970: the time of the start and what passed since; small: not known */
-    bool first;   /* of a start: it also warms up, and is not measured */
-    bool skipped; /* its update was left out */
+    double at;    /* end, in seconds since 1970: the time of the start plus the time since then; small: not known */
+    bool first;   /* first step of a start: it also warms up, and is not measured */
+    bool skipped; /* without its update */
 };
 
 enum { SH_REPORT_HOLDS = 6 }; /* reasons for which a GPU's clock is held down */
 
 struct sh_report_point {
     int64_t step;
-    double loss, at, seconds; /* at: when it ended, as of a step */
+    double loss, at, seconds; /* at: its end, as for a step */
 };
 
-/* What `sherd plan --json` said of a run before it began, in its folder's predicted.json. */
+/* The prediction of `sherd plan --json`, made before the run started, from its folder's predicted.json. */
 enum sh_predicted {
     SH_PREDICTED_PRODUCTS,
     SH_PREDICTED_ATTENTION,
     SH_PREDICTED_OTHER,   /* operations */
-    SH_PREDICTED_SLOWED,  /* what collectives beside them add to these three */
+    SH_PREDICTED_SLOWED,  /* what concurrent collectives add to these three */
     SH_PREDICTED_EXPOSED, /* waiting for collectives */
     SH_PREDICTED_HOST,    /* and the spread of the nodes */
     SH_PREDICTED_N
@@ -53,10 +54,10 @@ enum sh_predicted {
 struct sh_report_prediction {
     double tokens_per_second;      /* 0: there is no prediction */
     double seconds;                /* of a step */
-    double part[SH_PREDICTED_N];   /* of them; sums to about that */
+    double part[SH_PREDICTED_N];   /* of these seconds; sums to about the same */
     double mfu;                    /* causal; 0: not known */
-    double goodput;                /* share of the time that goes forward in spite of failures; 0: not known */
-    double price;                  /* of a device and hour; 0: not known */
+    double goodput;                /* share of the time in which the run goes forward despite failures; 0: not known */
+    double price;                  /* per device and hour; 0: not known */
     char *limit, *then;            /* what limits the step first, and second; NULL: nothing worth naming */
     char *machine;                 /* its name */
     bool too_large;                /* does not fit the machine's memory */
@@ -68,21 +69,21 @@ struct sh_report_key {
     char *name, *value; /* "training.seq_len", "2048" */
 };
 
-/* What its GPUs told, at log steps. */
+/* What the run's GPUs reported, at log steps. */
 /* clang-format off */
 struct sh_report_gpus {
-    int lines, held;                 /* that told something; of these, with clocks held down */
+    int lines, held;                 /* lines with such a report; those of them with clocks held down */
     bool by[SH_REPORT_HOLDS];        /* what held them, in the order of src/device/nvml.h */
-    double mhz, most_mhz;            /* the lowest clock of a line with clocks held down, and what the GPU can do; 0: not told */
-    int rank;                        /* that had it */
-    char *node;                      /* NULL: not told */
+    double mhz, most_mhz;            /* the lowest clock that was held down, and the GPU's maximum; 0: not told */
+    int rank;                        /* the rank of that clock */
+    char *node;                      /* its node; NULL: not told */
     double celsius;                  /* the highest */
-    double watts, usual_watts;       /* the lowest power limit beside its default, and that; 0: not told */
+    double watts, usual_watts;       /* the lowest power limit and its default; 0: not told */
 };
 /* clang-format on */
 
-/* One run: its configuration, its steps as the run went (those that were given up by going back are left out), and the
- * figures of its measured steps: the ones since the number of ranks last changed, without the first of a start. */
+/* One run: its configuration, its steps in the order of the run (without those discarded by a rollback), and the
+ * figures of its measured steps: those since the number of ranks last changed, without the first of a start. */
 /* clang-format off */
 struct sh_report_run {
     char *name;                      /* its folder below the report's, or the report's own */
@@ -95,39 +96,39 @@ struct sh_report_run {
     char *device, *version, *host;   /* of the newest start; host: the first of n_hosts; NULL: not known */
     int n_hosts, threads, cores;     /* of the newest start: threads of a rank, cores of a node; 0: not known */
     int64_t parameters, tokens;      /* of the model; trained on so far; 0: not known */
-    double clock;                    /* while it is read: since 1970, of what was read last */
-    double wall;                     /* seconds of all steps, saves and validations, those given up included */
+    double clock;                    /* while reading: seconds since 1970 of the last line read */
+    double wall;                     /* seconds of all steps, saves and validations, discarded ones included */
     int ranks, replicate, shard;     /* 0: not known */
     struct sh_report_step *steps;
     int n_steps, cap_steps, from;    /* from: the first with this number of ranks */
     struct sh_report_point *validations;
     int n_validations, cap_validations;
     int64_t arena_bytes, peak_rss_bytes;
-    char *ended;                     /* why, of a run that has done no step; NULL: it has, or nothing says so */
-    char *stopped;                   /* why, of a run that has done some of its steps; NULL: it goes on, or was killed */
-    char *over;                      /* why it will do no more of its steps; NULL: it has done all, goes on, or waits */
+    char *ended;                     /* why, for a run that has done no step; NULL: it has, or nothing says so */
+    char *stopped;                   /* why, for a run with some of its steps done; NULL: it continues, or was killed */
+    char *over;                      /* why it will do no more steps; NULL: it has done all, continues, or waits */
     struct sh_report_prediction predicted;
-    int paces, slow_rank;            /* times that the ranks' pace was gathered; the rank that was the slowest most often */
-    int slowest;                     /* times that it was, more than a tenth behind the median */
-    char *slow_node;                 /* that it was on; NULL: none */
+    int paces, slow_rank;            /* times the ranks' pace was gathered; the rank that was slowest most often */
+    int slowest;                     /* surplus of readings with it over a tenth behind; see take_pace() */
+    char *slow_node;                 /* its node; NULL: none */
     struct sh_report_gpus gpus;
     int unreadable;                  /* lines of metrics.jsonl that were cut off */
     double tokens_per_second;        /* median; 0: no step was measured */
-    double flops, peak_tflops;       /* per token, and of a rank; 0: not known */
+    double flops, peak_tflops;       /* per token, and per rank; 0: not known */
     double mfu;                      /* at the median speed, see src/metrics/metrics.h; 0: not known */
     double seconds;                  /* wall time of a step, mean, with its share of checkpoints */
     double share[SH_SPENT_N];        /* of that time; sums to 1 */
 };
 /* clang-format on */
 
-/* Runs that differ in their number of ranks alone, and in what follows from it. Weak: each rank keeps its work, so that
- * the global batch grows with the ranks. Strong: the global batch stays. */
+/* Runs that differ only in their number of ranks, and in what follows from it. Weak: each rank keeps its work, so
+ * the global batch grows with the ranks. Strong: the global batch stays constant. */
 enum sh_scaling { SH_SCALING_WEAK, SH_SCALING_STRONG, SH_SCALING_N };
 
-/* Runs of one series on one number of ranks: a run, or repeats of it. Speeds are tokens a second of all ranks, 0 where
- * there are none: of a point that was only predicted, or only measured. */
+/* Runs of one series on one number of ranks: a run, or repeats of it. Speeds are tokens per second of all ranks, 0 if
+ * there are none: the point was only predicted, or only measured. */
 struct sh_report_at {
-    int ranks, first, n; /* its runs in the series' list */
+    int ranks, first, n; /* the range of its runs in the series' list */
     int64_t batch;
     int measured; /* of these runs */
     double median, least, most;
@@ -136,19 +137,19 @@ struct sh_report_at {
 
 struct sh_report_series {
     enum sh_scaling kind;
-    char *label; /* what tells it from the other runs */
+    char *label; /* distinguishes it from the other runs */
     int *runs;   /* [n] indices, by ranks */
     int n, cap;
     struct sh_report_at *at; /* [n_at] by ranks */
     int n_at;
-    double base, predicted_base; /* tokens a second and rank on the fewest ranks: 100 %; 0: none */
+    double base, predicted_base; /* tokens per second and rank on the fewest ranks: 100 %; 0: none */
 };
 
-/* What the folder's study.yaml says, as jobscripts/scaling-study writes it; texts are NULL without one. */
+/* The folder's study.yaml, as written by jobscripts/scaling-study; texts are NULL without one. */
 struct sh_report_study {
     char *name, *machine, *submitted;
     int64_t warm_up; /* steps after each start that are not measured */
-    bool paper;      /* nothing was to be run */
+    bool paper;      /* a study on paper: nothing was to be run */
 };
 
 struct sh_report {
@@ -162,37 +163,38 @@ struct sh_report {
 };
 
 /* Read every run in `folder` and below it: folders with a config.yaml and a metrics.jsonl. Links are not followed, and
- * nothing below a run is looked at. Lines of metrics.jsonl that were cut off when a job was killed are passed over and
+ * folders below a run are not searched. Lines of metrics.jsonl that were cut off when a job was killed are skipped and
  * noted.
- * Errors: SH_E_DATA with the place: no run, metrics without a configuration, a line that is none of metrics; SH_E_USAGE
- * for a configuration that this version does not take.
- * Cost: the files are read once; some 110 bytes a step are held. */
+ * Errors: SH_E_DATA with the place: no run, metrics without a configuration, a line that is not one of metrics;
+ * SH_E_USAGE for a configuration that this version does not accept.
+ * Cost: the files are read once; some 110 bytes per step are held in memory. */
 sh_rc sh_report_open(const char *folder, struct sh_report **out);
 
-/* Replaces `path` in one step. `reload`: after so many seconds a browser reads the page again; 0: never. Errors:
- * SH_E_DATA. */
+/* Write the page. Replaces `path` in one step. `reload`: the browser reloads the page after this many seconds; 0:
+ * never.
+ * Errors: SH_E_DATA. */
 sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path);
 
 /* Whether the run has done all of its steps. */
 bool sh_report_is_done(const struct sh_report_run *run);
-/* Whether every run has, or will not do the rest. */
+/* Whether every run has done all of its steps, or will not do the rest. */
 bool sh_report_finished(const struct sh_report *r);
 
-/* The tables of scaling as Markdown. Replaces `path` in one step. Errors: SH_E_DATA. */
+/* Write the tables of scaling as Markdown. Replaces `path` in one step. Errors: SH_E_DATA. */
 sh_rc sh_report_markdown(const struct sh_report *r, const char *path);
 
-/* The only run as lines of MLPerf's logging format. Replaces `path` in one step. Errors: SH_E_USAGE: there are several;
- * SH_E_DATA. */
+/* Write the only run as lines of MLPerf's logging format. Replaces `path` in one step. Errors: SH_E_USAGE: there are
+ * several runs; SH_E_DATA. */
 sh_rc sh_report_mllog(const struct sh_report *r, const char *path);
 
 void sh_report_close(struct sh_report *r);
 
-/* Tokens a second and rank, relative to those on the fewest ranks of the series, as measured or as predicted; 1 is perfect
+/* Tokens per second and rank, relative to those on the fewest ranks of the series, measured or predicted; 1 is perfect
  * scaling, NAN: not known. */
 double sh_report_efficiency(const struct sh_report_series *s, const struct sh_report_at *at);
 double sh_report_predicted_efficiency(const struct sh_report_series *s, const struct sh_report_at *at);
 
-/* The value of a key, "" when there is none of that name. */
+/* The value of a key, "" if there is no key of that name. */
 const char *sh_report_value(const struct sh_report_run *run, const char *name);
 
 /* Whether the runs have different values of their i-th key. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The lines of sh_config_print(): "section:" and "  key: value". Cuts `text` to pieces. */
+/* Parses the lines of sh_config_print(): "section:" and "  key: value". Cuts `text` into pieces. */
 static void split_keys(char *text, struct sh_report_run *run)
 {
     const char *section = "";
@@ -28,8 +28,8 @@ static void split_keys(char *text, struct sh_report_run *run)
     }
 }
 
-/* Loaded and printed again: defaults of keys that are newer than the file are filled in. ranks is 0 where only the
- * launcher knew; the metrics say it later. */
+/* The configuration is loaded and printed again, which fills in defaults of keys newer than the file. ranks is 0 if
+ * only the launcher knew it; the metrics provide it later. */
 static sh_rc read_config(const char *path, struct sh_report_run *run)
 {
     struct sh_config cfg;
@@ -45,7 +45,7 @@ static sh_rc read_config(const char *path, struct sh_report_run *run)
     return SH_OK;
 }
 
-/* What the number of ranks decides, once it is known. */
+/* Settles what depends on the number of ranks, once that is known. */
 static void settle(struct sh_report_run *run)
 {
     if (run->global_batch < 0)
@@ -57,7 +57,7 @@ bool sh_report_is_done(const struct sh_report_run *run)
     return run->n_steps && run->steps[run->n_steps - 1].step >= run->wanted;
 }
 
-/* Both names are copied. After a failure nothing is added. */
+/* Both names are copied. After a failure nothing has been added. */
 sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *name)
 {
     char *config = sh_path_join(folder, "config.yaml"), *metrics = sh_path_join(folder, "metrics.jsonl");
@@ -68,7 +68,7 @@ sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *nam
     SH_TRY_OUT(sh_report_read_metrics(metrics, r->study.warm_up, &run));
     SH_TRY_OUT(sh_report_read_prediction(folder, &run.predicted));
     settle(&run);
-    /* Only asked for when there is nothing to show. */
+    /* Only looked up if there is nothing to show. */
     run.ended = run.n_steps ? NULL : sh_report_why_ended(folder);
     if (run.n_steps && run.steps[run.n_steps - 1].step < run.wanted)
         run.stopped = sh_report_why_stopped(folder);
@@ -84,7 +84,7 @@ out:
     return rc;
 }
 
-/* What is inside; the struct itself is part of an array. */
+/* Frees the contents; the struct itself is part of an array. */
 void sh_report_free_run(struct sh_report_run *run)
 {
     for (int i = 0; i < run->n_keys; i++) {
@@ -107,7 +107,7 @@ void sh_report_free_run(struct sh_report_run *run)
     free(run->name);
 }
 
-/* "" when there is no such key. Lent. */
+/* Returns "" if there is no such key. Lent. */
 const char *sh_report_value(const struct sh_report_run *run, const char *name)
 {
     for (int i = 0; i < run->n_keys; i++)
@@ -116,7 +116,7 @@ const char *sh_report_value(const struct sh_report_run *run, const char *name)
     return "";
 }
 
-/* Whether key i is not the same in all runs. */
+/* Whether key i differs between runs. */
 bool sh_report_differs(const struct sh_report *r, int i)
 {
     for (int k = 1; k < r->n_runs; k++)

@@ -1,5 +1,5 @@
-/* Weak and strong scaling: for each kind a chart of speed, a chart of efficiency and a table. Series are found in
- * series.c; the index of a series is its colour in all charts. */
+/* Weak and strong scaling: for each kind a chart of speed, a chart of efficiency and a table. series.c finds the
+ * series; the index of a series is its colour in all charts. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -16,7 +16,7 @@ static const struct {
     [SH_SCALING_STRONG] = {"Strong scaling", "The batch stays the same; each rank has less to do."},
 };
 
-/* A point of a chart: what is drawn against the ranks; NAN where there is nothing. */
+/* The value that a chart shows against the ranks; NAN if there is none. */
 typedef double measure(const struct sh_report_series *s, const struct sh_report_at *at);
 
 /* 0 means "not measured" or "not predicted" in a report; a chart leaves out NAN. */
@@ -37,7 +37,7 @@ static double predicted_speed(const struct sh_report_series *s, const struct sh_
     return or_nan(at->predicted);
 }
 
-/* Per rank, since equal speeds are a horizontal line then, which eyes judge better than a slope. */
+/* Speed per rank: equal speeds form a horizontal line, which the eye judges better than a slope. */
 static double rank_speed(const struct sh_report_series *s, const struct sh_report_at *at)
 {
     return speed(s, at) / at->ranks;
@@ -73,7 +73,7 @@ static double *find_ranks(const struct sh_report *r, enum sh_scaling kind, int *
     return ranks;
 }
 
-/* Widens *low and *high, which the caller has set. fmin() passes over NAN. */
+/* Widens *low and *high, which the caller has set. fmin() ignores NAN. */
 static void find_range(const struct sh_report *r, enum sh_scaling kind, measure *of, double *low, double *high)
 {
     for (int k = 0; k < r->n_series; k++)
@@ -85,7 +85,7 @@ static void find_range(const struct sh_report *r, enum sh_scaling kind, measure 
         }
 }
 
-/* What was predicted is a thin line without marks. */
+/* Draws predictions as a thin line without marks. */
 static void draw_predicted(const struct sh_chart *c, const struct sh_report_series *s, measure *of)
 {
     for (int i = 1; i < s->n_at; i++) {
@@ -96,8 +96,8 @@ static void draw_predicted(const struct sh_chart *c, const struct sh_report_seri
     }
 }
 
-/* x and y share one allocation. Marks lie on the line and carry the figures as tooltips; repeats are a bar from the least to
- * the most. Where nothing was measured yet, marks stand on what is predicted. */
+/* x and y share one allocation. Marks lie on the line and carry the figures as tooltips; repeats are a bar from the
+ * least to the most. If nothing was measured yet, the marks are at the predictions. */
 static void draw_series(const struct sh_chart *c, const struct sh_report *r, int look, measure *of, measure *predicted)
 {
     const struct sh_report_series *s = &r->series[look];
@@ -128,7 +128,7 @@ static void draw_series(const struct sh_chart *c, const struct sh_report *r, int
     free(x);
 }
 
-/* Ends the chart, too. */
+/* Also ends the chart. */
 static void draw_all(const struct sh_chart *c, const struct sh_report *r, enum sh_scaling kind, measure *of,
                      measure *predicted)
 {
@@ -151,8 +151,8 @@ static struct sh_axis rank_axis(const double *ranks, int n)
                             .n_at = n};
 }
 
-/* The nearest 1, 2 or 5 times a power of ten that is not above v, or not below it: an axis begins and ends at a
- * tick. */
+/* The nearest 1, 2 or 5 times a power of ten that is at most v or, with `up`, at least v, so that an axis starts and
+ * ends at a tick. */
 static double snap(double v, bool up)
 {
     static const double steps[] = {1, 2, 5, 10};
@@ -164,7 +164,7 @@ static double snap(double v, bool up)
     return power * steps[i];
 }
 
-/* The ideal: as fast a rank as the base. */
+/* The ideal: each rank as fast as the base. */
 static void draw_ideal(const struct sh_chart *c, const struct sh_report *r, enum sh_scaling kind)
 {
     for (int k = 0; k < r->n_series; k++) {
@@ -194,12 +194,12 @@ static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling ki
     c.y.min = snap(c.y.min / 1.1, false);
     c.y.max = snap(c.y.max * 1.1, true);
     sh_chart_begin(&c, "Tokens per second against ranks",
-                   "Higher is better; on the dotted line each rank is as fast as on the fewest.");
+                   "Higher is better; on the dotted line each rank is as fast as on the fewest ranks.");
     draw_ideal(&c, r, kind);
     draw_all(&c, r, kind, speed, predicted_speed);
 }
 
-/* From 0 on, as for efficiency; a tenth of room above the highest. */
+/* From 0, as for efficiency, with a tenth of room above the highest value. */
 static void chart_rank_speed(FILE *out, const struct sh_report *r, enum sh_scaling kind, const double *ranks, int n)
 {
     double high = 0, low = INFINITY;
@@ -214,7 +214,7 @@ static void chart_rank_speed(FILE *out, const struct sh_report *r, enum sh_scali
     draw_all(&c, r, kind, rank_speed, predicted_rank_speed);
 }
 
-/* From 0 on, so that small differences do not look large. */
+/* From 0, so that small differences do not look large. */
 static void chart_efficiency(FILE *out, const struct sh_report *r, enum sh_scaling kind, const double *ranks, int n)
 {
     struct sh_chart c = {.out = out,
@@ -230,12 +230,12 @@ static void chart_efficiency(FILE *out, const struct sh_report *r, enum sh_scali
     draw_all(&c, r, kind, sh_report_efficiency, sh_report_predicted_efficiency);
 }
 
-/* A column is there where some point has something to say in it. */
+/* Optional columns, shown if some point has a value. */
 struct columns {
     bool repeats, predicted;
 };
 
-/* Of all series, also of the other kind, so that both tables have the same columns. */
+/* Over all series, including the other kind, so that both tables have the same columns. */
 static struct columns find_columns(const struct sh_report *r)
 {
     struct columns c = {false, false};
@@ -255,7 +255,7 @@ static void number_cell(FILE *out, double v)
     fprintf(out, "<td class=\"n\">%s</td>", sh_html_number(v, number));
 }
 
-/* A dash for what cannot be told: a point without a base, or without a prediction. */
+/* Writes a dash for an unknown value: a point without a base, or without a prediction. */
 static void percent_cell(FILE *out, double v)
 {
     if (isfinite(v))
@@ -264,7 +264,7 @@ static void percent_cell(FILE *out, double v)
         fputs("<td class=\"n\">–</td>", out);
 }
 
-/* Efficiency is against the fewest ranks of the series. */
+/* Efficiency is relative to the fewest ranks of the series. */
 static void write_row(FILE *out, const struct sh_report_series *s, const struct sh_report_at *at, struct columns with)
 {
     char least[SH_HTML_NUMBER], most[SH_HTML_NUMBER];
@@ -288,7 +288,7 @@ static void write_row(FILE *out, const struct sh_report_series *s, const struct 
     fputs("</tr>\n", out);
 }
 
-/* Long tables are folded: charts say the same at a glance. */
+/* Long tables are folded, since the charts show the same at a glance. */
 static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling kind)
 {
     struct columns with = find_columns(r);
@@ -314,7 +314,7 @@ static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling ki
     sh_html_unfold(out, rows);
 }
 
-/* What the marks of the charts mean beside the legend. */
+/* Explains marks of the charts that are not in the legend. */
 static void explain(FILE *out, struct columns with)
 {
     if (with.predicted || with.repeats)
@@ -322,7 +322,7 @@ static void explain(FILE *out, struct columns with)
                 with.repeats ? "Mark: median of repeats; bar: from the least to the most." : "");
 }
 
-/* Nothing at all when no series is of this kind. */
+/* Writes nothing if no series is of this kind. */
 static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kind)
 {
     double *ranks;
@@ -347,11 +347,11 @@ static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kin
     free(ranks);
 }
 
-/* A page without any series says why, since a user who asked for scaling would look for it. */
+/* A page without any series says why, since a user may look for scaling. */
 void sh_report_scaling(FILE *out, const struct sh_report *r)
 {
     for (enum sh_scaling kind = 0; kind < SH_SCALING_N; kind++)
         write_kind(out, r, kind);
     if (!r->n_series)
-        fputs("<h2>Scaling</h2>\n<p>Nothing to compare: no two runs differ in their number of ranks alone.</p>\n", out);
+        fputs("<h2>Scaling</h2>\n<p>Nothing to compare: no two runs differ only in their number of ranks.</p>\n", out);
 }

@@ -1,6 +1,6 @@
-/* Which runs scale with each other: the same configuration but for the number of ranks and what follows from it. In
- * weak scaling the batch of a rank is the same, in strong scaling the batch of the job. A run may be in one series of
- * each kind. */
+/* Finds the runs that scale with each other: the same configuration except for the number of ranks and what follows
+ * from it. In weak scaling the batch per rank is the same, in strong scaling the batch of the job. A run may be in one
+ * series of each kind. */
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys and sections in which the runs of a series may differ: the number of ranks, what follows from it, and what does
- * not change the work of a step. A name that ends in a dot is a section. */
+/* Keys and sections in which the runs of a series may differ: the number of ranks, what follows from it, and whatever
+ * does not change the work of a step. A name that ends in a dot is a section. */
 static const char *const free_keys[] = {
     "job.",           "mesh.ranks",
     "mesh.replicate", "training.global_batch_size",
@@ -35,7 +35,8 @@ static bool is_free(const char *name)
     return false;
 }
 
-/* Products and not quotients, so that batches per rank compare exactly: 8 on 2 ranks is 16 on 4, as 8 x 4 = 16 x 2. */
+/* Products rather than quotients, so that batches per rank compare exactly: 8 on 2 ranks equals 16 on 4, as
+ * 8 x 4 = 16 x 2. */
 static bool same_work(const struct sh_report_run *a, const struct sh_report_run *b, enum sh_scaling kind)
 {
     if (kind == SH_SCALING_STRONG ? a->global_batch != b->global_batch
@@ -65,13 +66,13 @@ bool sh_report_same_but_sharding(const struct sh_report_run *a, const struct sh_
     return true;
 }
 
-/* Only runs that have something to compare. */
+/* Whether a run has a speed to compare. */
 static bool has_speed(const struct sh_report_run *run)
 {
     return run->ranks > 0 && (run->tokens_per_second > 0 || run->predicted.tokens_per_second > 0);
 }
 
-/* Runs of equal ranks keep their order, by index: qsort_r is not stable. */
+/* Runs on equal ranks keep their order, by index, since qsort_r is not stable. */
 static int by_ranks(const void *a, const void *b, void *runs)
 {
     const struct sh_report_run *x = (struct sh_report_run *)runs + *(const int *)a;
@@ -80,7 +81,7 @@ static int by_ranks(const void *a, const void *b, void *runs)
     return x->ranks != y->ranks ? (x->ranks > y->ranks) - (x->ranks < y->ranks) : *(const int *)a - *(const int *)b;
 }
 
-/* "full_shard, local_batch_size 2": the strategy, and whatever else is not the same in all runs. */
+/* "full_shard, local_batch_size 2": the strategy, and every other key that differs between the runs. */
 static char *make_label(const struct sh_report *r, const struct sh_report_run *run)
 {
     char *label = sh_strdup(sh_report_value(run, "parallelism.sharding_strategy"));
@@ -99,7 +100,7 @@ static char *make_label(const struct sh_report *r, const struct sh_report_run *r
     return label;
 }
 
-/* Two series that differ in their work alone are told apart by it. */
+/* The label includes the work, since two series may differ only in that. */
 static void name_series(const struct sh_report *r, struct sh_report_series *s)
 {
     const struct sh_report_run *first = &r->runs[s->runs[0]];
@@ -107,14 +108,14 @@ static void name_series(const struct sh_report *r, struct sh_report_series *s)
     char *plain = make_label(r, first);
 
     if (s->kind == SH_SCALING_STRONG)
-        s->label = sh_strfmt("%s; %lld sequences a step", plain, (long long)first->global_batch);
+        s->label = sh_strfmt("%s; %lld sequences per step", plain, (long long)first->global_batch);
     else
-        s->label =
-            sh_strfmt("%s; %.4g sequence%s a step and rank", plain, each, each > 0.99995 && each < 1.00005 ? "" : "s");
+        s->label = sh_strfmt("%s; %.4g sequence%s per step and rank", plain, each,
+                             each > 0.99995 && each < 1.00005 ? "" : "s");
     free(plain);
 }
 
-/* Repeats have one prediction; the median is theirs. */
+/* Repeats have one prediction; the median is over all repeats. */
 static struct sh_report_at make_point(const struct sh_report *r, const struct sh_report_series *s, int first)
 {
     const struct sh_report_run *one = &r->runs[s->runs[first]];
@@ -136,7 +137,7 @@ static struct sh_report_at make_point(const struct sh_report *r, const struct sh
     return at;
 }
 
-/* And the two bases: of the fewest ranks that have a figure. */
+/* Also finds the two bases: each from the fewest ranks with a figure. */
 static void find_points(const struct sh_report *r, struct sh_report_series *s)
 {
     s->at = sh_calloc((size_t)s->n, sizeof *s->at);
@@ -150,7 +151,7 @@ static void find_points(const struct sh_report *r, struct sh_report_series *s)
     }
 }
 
-/* The runs that scale with run `first`; kept when they are on different numbers of ranks. */
+/* Gathers the runs that scale with run `first`; keeps them if they are on different numbers of ranks. */
 static void gather(struct sh_report *r, enum sh_scaling kind, int first, bool *taken)
 {
     struct sh_report_series s = {.kind = kind};
@@ -162,7 +163,7 @@ static void gather(struct sh_report *r, enum sh_scaling kind, int first, bool *t
             taken[i] = true;
         }
     qsort_r(s.runs, (size_t)s.n, sizeof *s.runs, by_ranks, r->runs);
-    /* One number of ranks alone does not scale. */
+    /* A single number of ranks does not scale. */
     if (r->runs[s.runs[0]].ranks == r->runs[s.runs[s.n - 1]].ranks) {
         free(s.runs);
         return;
@@ -173,7 +174,7 @@ static void gather(struct sh_report *r, enum sh_scaling kind, int first, bool *t
     r->series[r->n_series++] = s;
 }
 
-/* Each kind sorts all runs anew; `taken` keeps a run from being in two series of a kind. */
+/* Each kind sorts all runs again; `taken` keeps a run from being in two series of a kind. */
 void sh_report_find_series(struct sh_report *r)
 {
     for (enum sh_scaling kind = 0; kind < SH_SCALING_N; kind++) {

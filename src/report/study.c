@@ -1,5 +1,5 @@
-/* study.yaml, as jobscripts/scaling-study writes it: of its first section the few lines that change the page. Points are in
- * the folders below, with what was asked and predicted of each. */
+/* Reads study.yaml as written by jobscripts/scaling-study: only the few lines of its first section that change the
+ * page. Points are in the folders below, with the configuration and the prediction of each. */
 #include "src/report/parts.h"
 
 #include "src/base/file.h"
@@ -11,7 +11,7 @@
 
 enum { MOST_BYTES = 64 << 20 };
 
-/* "  key: value" or "  key: "value""; NULL when the line is another one. Freed with free(). */
+/* Parses "  key: value" or "  key: "value""; NULL if the line has another key. Freed with free(). */
 static char *value_of(const char *line, const char *key)
 {
     size_t n = strlen(key);
@@ -26,7 +26,7 @@ static char *value_of(const char *line, const char *key)
     return sh_strdup(value);
 }
 
-/* The newest line counts; other lines leave the text as it is. */
+/* The newest line counts; other lines leave the text unchanged. */
 static void take_text(char **text, const char *line, const char *key)
 {
     char *value = value_of(line, key);
@@ -37,7 +37,7 @@ static void take_text(char **text, const char *line, const char *key)
     *text = value;
 }
 
-/* A line is compared with each key, since the file is a stranger's: other keys are passed over. */
+/* A line is compared with each known key; other keys are skipped, since the file is a stranger's. */
 static void take_line(struct sh_report_study *s, const char *line)
 {
     char *warm_up = value_of(line, "warm_up"), *paper = value_of(line, "paper");
@@ -53,7 +53,7 @@ static void take_line(struct sh_report_study *s, const char *line)
     free(paper);
 }
 
-/* Without the file the defaults hold: a folder of runs need not be a study. The section ends at the first line that
+/* Without the file the defaults apply: a folder of runs need not be a study. The section ends at the first line that
  * is not indented. */
 sh_rc sh_report_read_study(const char *folder, struct sh_report_study *s)
 {

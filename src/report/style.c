@@ -1,8 +1,8 @@
 /* The style sheet of a report. Colours are variables, so that the dark scheme changes them in one place. */
 #include "src/report/html.h"
 
-/* Series colours: those of Okabe and Ito (2008), which most eyes tell apart, darker on white where they are too light.
- * Kinds of time go from dark to light in turn, so that neighbours differ in grey as well. */
+/* Series colours are those of Okabe and Ito (2008), which most eyes can distinguish, darker on white if they are too
+ * light. Kinds of time alternate between dark and light, so that neighbours also differ in grey. */
 static const char style[] =
     ":root{color-scheme:light dark;--bg:#fff;--ink:#1b1f24;--soft:#5a636e;--line:#d5dae0;--grid:#e8ebef;--warn:#fff4d6;"
     "--c0:#0060a8;--c1:#c94f00;--c2:#007a58;--c3:#a83f7f;--c4:#8a6d00;--c5:#2a94c9;--c6:#1b1f24;--c7:#7b5cc4;"
@@ -45,7 +45,7 @@ static const char style[] =
     "*{-webkit-print-color-adjust:exact;print-color-adjust:exact}.scroll{overflow:visible}"
     ".pair{grid-template-columns:1fr 1fr}table{font-size:8pt}th,td{padding:.15rem .35rem}}\n";
 
-/* Inside of the page, so that it needs no second file. */
+/* The style is inside the page, so that it needs no second file. */
 void sh_html_style(FILE *out)
 {
     fprintf(out, "<style>\n%s</style>\n", style);

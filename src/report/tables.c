@@ -1,5 +1,5 @@
-/* Tables of results and of configurations. A question mark stands for what is not known, a dash for what there is none
- * of. */
+/* Tables of results and of configurations. A question mark stands for an unknown value, a dash for one that does not
+ * exist. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From "time" on: what a run that failed has none of. */
+/* The columns from "time" on, which a failed run does not have. */
 enum { N_FIGURES = 7 };
 
-/* class: n numbers, s short text, v values, name the run. */
+/* class: n for numbers, s for short text, v for values, name for the run. */
 static void text_cell(FILE *out, const char *class, const char *text)
 {
     fprintf(out, "<td class=\"%s\">", class);
@@ -30,7 +30,7 @@ static void whole_cell(FILE *out, int64_t v)
         fputs("<td class=\"n\">?</td>", out);
 }
 
-/* Of those that were asked for; one number where they are done. */
+/* Steps done of those wanted; a single number once they are done. */
 static void steps_cell(FILE *out, const struct sh_report_run *run)
 {
     int64_t done = run->n_steps ? run->steps[run->n_steps - 1].step : 0;
@@ -41,7 +41,7 @@ static void steps_cell(FILE *out, const struct sh_report_run *run)
         whole_cell(out, done);
 }
 
-/* Replicas x shards, as everywhere. */
+/* Replicas x shards, as everywhere else. */
 static void mesh_cell(FILE *out, const struct sh_report_run *run)
 {
     if (run->shard)
@@ -50,7 +50,7 @@ static void mesh_cell(FILE *out, const struct sh_report_run *run)
         fputs("<td class=\"n\">?</td>", out);
 }
 
-/* Four digits: enough to tell two runs apart. */
+/* Four digits are enough to tell two runs apart. */
 static void loss_cell(FILE *out, double loss)
 {
     if (isfinite(loss))
@@ -59,7 +59,7 @@ static void loss_cell(FILE *out, double loss)
         fputs("<td class=\"n\">–</td>", out);
 }
 
-/* The column is there where some run knows its peak. */
+/* The column is shown if some run knows its peak. */
 static bool has_mfu(const struct sh_report *r)
 {
     for (int i = 0; i < r->n_runs; i++)
@@ -68,7 +68,7 @@ static bool has_mfu(const struct sh_report *r)
     return false;
 }
 
-/* A dash where the peak of this run is not known. */
+/* Writes a dash if the peak of this run is not known. */
 static void mfu_cell(FILE *out, double mfu)
 {
     if (mfu > 0)
@@ -77,7 +77,7 @@ static void mfu_cell(FILE *out, double mfu)
         fputs("<td class=\"n\">–</td>", out);
 }
 
-/* Of losses in nats, as of words or bytes that are equally likely. */
+/* Perplexity of a loss in nats: the number of equally likely words or bytes. */
 static void perplexity_cell(FILE *out, double loss)
 {
     char number[SH_HTML_NUMBER];
@@ -85,7 +85,7 @@ static void perplexity_cell(FILE *out, double loss)
     fprintf(out, "<td class=\"n\">%s</td>", sh_html_number(exp(loss), number));
 }
 
-/* The lowest, the first of equals; NULL without a finite one. */
+/* The lowest validation loss, the first of equal ones; NULL if none is finite. */
 static const struct sh_report_point *best_validation(const struct sh_report_run *run)
 {
     const struct sh_report_point *best = NULL;
@@ -106,7 +106,8 @@ static void best_cell(FILE *out, const struct sh_report_run *run)
         fputs("<td class=\"n\">–</td>", out);
 }
 
-/* Losses of the end of the run: the last step and the last validation. As many cells as `columns` has. */
+/* Losses at the end of the run: the last step and the last validation. Writes as many cells as `heads` has columns from
+ * "time" on. */
 static void figures(FILE *out, const struct sh_report_run *run, bool mfu)
 {
     double validation = run->n_validations ? run->validations[run->n_validations - 1].loss : NAN;
@@ -123,7 +124,7 @@ static void figures(FILE *out, const struct sh_report_run *run, bool mfu)
     best_cell(out, run);
 }
 
-/* A run that failed has its reason in the place of its figures. */
+/* A failed run shows its reason in place of its figures. */
 static void result_row(FILE *out, const struct sh_report_run *run, bool mfu)
 {
     fputs("<tr>", out);
@@ -149,7 +150,7 @@ void sh_report_results(FILE *out, const struct sh_report *r)
     static const char *const heads[] = {
         "ranks",     "replicate × shard",    "micro-batch", "sequences per step",  "steps", "time", "tokens/s", "MFU",
         "last loss", "last validation loss", "perplexity",  "best validation loss"};
-    /* A column of dashes would be noise. */
+    /* A column of dashes would only be noise. */
     bool mfu = has_mfu(r);
 
     fprintf(
@@ -172,15 +173,16 @@ void sh_report_results(FILE *out, const struct sh_report *r)
     sh_html_unfold(out, r->n_runs);
 }
 
-/* ---- configurations: what differs as a table, what does not as a list ---- */
+/* ---- configurations: differing keys as a table, equal keys as a list ---- */
 
-/* Not the folder, which always differs. */
+/* The folder is not shown, since it always differs. */
 static bool is_shown(const struct sh_report *r, int i)
 {
     return strcmp(r->runs[0].keys[i].name, "job.dump_folder") != 0 && sh_report_differs(r, i);
 }
 
-/* A column for each key that differs; a name may be broken after its section. Which do is asked once, of all runs. */
+/* A column for each key that differs; a name may break after its section. Whether keys differ is determined once, over
+ * all runs. */
 static void differing_table(FILE *out, const struct sh_report *r)
 {
     bool *shown = sh_calloc((size_t)r->runs[0].n_keys, sizeof *shown);
@@ -207,7 +209,7 @@ static void differing_table(FILE *out, const struct sh_report *r)
     free(shown);
 }
 
-/* What differs as a table, the rest folded away. */
+/* Differing keys are a table, the rest is folded away. */
 void sh_report_configs(FILE *out, const struct sh_report *r)
 {
     const struct sh_report_run *first = &r->runs[0];

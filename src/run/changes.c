@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The learning rate's schedule as the configuration has it. Without lr_scheduler.total_steps it ends with the training,
- * so that a longer training.steps also stretches the decay. */
+/* The learning-rate schedule of the configuration. Without lr_scheduler.total_steps it ends with the training, so that
+ * a longer training.steps also stretches the decay. */
 struct sh_lr sh_changes_lr(const struct sh_config *cfg)
 {
     return (struct sh_lr){.peak = cfg->optimizer.lr,
@@ -15,16 +15,16 @@ struct sh_lr sh_changes_lr(const struct sh_config *cfg)
                           .decay_ratio = cfg->lr_scheduler.decay_ratio};
 }
 
-/* But for the end. The share of the decay counts where there is one. */
+/* Compare schedules in everything but their end. The decay ratio counts only for the one decay that has it. */
 static bool same_shape(const struct sh_lr *a, const struct sh_lr *b)
 {
     return a->peak == b->peak && a->min_factor == b->min_factor && a->warmup == b->warmup && a->decay == b->decay &&
            (a->decay != SH_DECAY_WSD || a->decay_ratio == b->decay_ratio);
 }
 
-/* Why the learning rate jumps at a resume. A constant rate has no end that could move, so another total then says
- * nothing. "keeps it" is offered only where the end is all that differs: no single key would restore a changed shape.
- */
+/* Say why the learning rate jumps at a resume. A constant rate has no end that could move, so another total then
+ * changes nothing. "keeps it" is offered only if the end is all that differs: no single key would restore a changed
+ * shape. */
 const char *sh_changes_schedule(const struct sh_config *before, const struct sh_config *now, int64_t step,
                                 char out[SH_CHANGES_TEXT])
 {
@@ -58,21 +58,21 @@ const char *sh_changes_data(const struct sh_config *before, const struct sh_conf
     if (same)
         return NULL;
     snprintf(out, SH_CHANGES_TEXT,
-             "data changed: the sample order does not start anew, it continues at sequence %lld of %lld in epoch %lld "
-             "of what is read now",
+             "data changed: the sample order does not restart; it continues at sequence %lld of %lld in epoch %lld of "
+             "the new data",
              (long long)(samples % windows), (long long)windows, (long long)(samples / windows + 1));
     return out;
 }
 
-/* Only one way loses bits. */
+/* Only the change to bfloat16 loses bits. */
 const char *sh_changes_states(const struct sh_config *before, const struct sh_config *now, char out[SH_CHANGES_TEXT])
 {
     const bool narrower = now->optimizer.state_dtype == SH_PRECISION_BFLOAT16;
 
     if (before->optimizer.state_dtype == now->optimizer.state_dtype)
         return NULL;
-    snprintf(out, SH_CHANGES_TEXT, "optimizer.state_dtype changed: the states of the optimizer are in %s",
-             narrower ? "bfloat16 now, rounded to nearest as they were loaded, and stochastically in each update"
-                      : "float32 now, with the numbers that they had in bfloat16");
+    snprintf(out, SH_CHANGES_TEXT, "optimizer.state_dtype changed: the optimizer states are now in %s",
+             narrower ? "bfloat16, rounded to nearest on loading, and stochastically in each update"
+                      : "float32, with the values that they had in bfloat16");
     return out;
 }

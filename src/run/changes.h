@@ -1,4 +1,5 @@
-/* What going on with another configuration changes: of the learning rate, and of the data. Inside src/run; local. */
+/* What changes when a run continues with another configuration: the learning rate, the data and the type of the
+ * optimizer's states. Inside src/run; local. */
 #ifndef SH_RUN_CHANGES_H
 #define SH_RUN_CHANGES_H
 
@@ -10,13 +11,14 @@ struct sh_lr sh_changes_lr(const struct sh_config *cfg);
 
 enum { SH_CHANGES_TEXT = 256 };
 
-/* How the schedule differs between the checkpoint's configuration and this one, with the rate of the next step under
- * both, and the key that keeps the old one where one does. Returns text in `out`, or NULL when nothing differs. */
+/* Describe how the schedule differs between the checkpoint's configuration and this one: the rate of the next step
+ * under both, and the key that would keep the old schedule, if a single key does. Returns `out`, or NULL if nothing
+ * differs. */
 const char *sh_changes_schedule(const struct sh_config *before, const struct sh_config *now, int64_t step,
                                 char out[SH_CHANGES_TEXT]);
 
-/* The same for the training data, and where the order of its samples goes on.
- *   samples  of the run, done before
+/* The same for the training data, with the position at which the sample order continues.
+ *   samples  that the run has done before
  *   windows  of the data as it is now: the length of an epoch */
 const char *sh_changes_data(const struct sh_config *before, const struct sh_config *now, int64_t samples,
                             int64_t windows, char out[SH_CHANGES_TEXT]);

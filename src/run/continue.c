@@ -18,8 +18,8 @@ struct batch {
     int n, rows, piece, positions, vocab;
     int32_t *tokens, *at, *count; /* [rows,piece], [rows,piece], [rows] */
     float *logits;                /* [rows,vocab] */
-    bool said;                    /* that a text left its beginning behind */
-    sh_rc rc;                     /* the first failure, for which the text is over; its text is kept */
+    bool said;                    /* it was logged that a text has lost its beginning */
+    sh_rc rc;                     /* the first failure, which ended its text; the message is kept */
     char why[256];
 };
 
@@ -45,8 +45,8 @@ static void close_batch(struct batch *b)
     free(b->logits);
 }
 
-/* What is full goes on from its last half, as a text whose beginning is not known: its keys have other positions then, and
- * are made anew. */
+/* A text that outgrows the cache continues from its last tokens, half as many as the cache has positions, like a text
+ * whose beginning is not known. Its keys have other positions then, and are computed again. */
 static void make_room(struct batch *b, struct sh_text *t)
 {
     size_t half = b->positions > 1 ? (size_t)b->positions / 2 : 1;
@@ -71,8 +71,8 @@ static size_t waiting(const struct sh_text *t)
     return t->ids.n - t->fed;
 }
 
-/* A row's next tokens. Where others read prompts, a row with one token rests: each token is computed in one way, so that
- * its bits do not depend on the neighbours of its row. */
+/* Put a row's next tokens. While other rows read prompts, a row with one token rests: each token is computed in one way
+ * only, so its bits do not depend on the neighbours of its row. */
 static int feed_row(struct batch *b, int row, bool prefill)
 {
     struct sh_text *t = &b->texts[row];
@@ -87,7 +87,7 @@ static int feed_row(struct batch *b, int row, bool prefill)
     return n;
 }
 
-/* Token 0 at position 0 where a row has nothing: it does not count, but it is looked up. */
+/* A row without tokens gets token 0 at position 0: it does not count, but it is looked up. */
 static void run_step(struct batch *b, bool prefill)
 {
     const struct sh_program *p = b->r->p;
@@ -116,13 +116,13 @@ static void stop_failed(struct batch *b, struct sh_text *t, sh_rc rc)
     t->state = SH_TEXT_STOPPED;
 }
 
-/* Nothing is likely among others: what is chosen would say nothing of the model. */
+/* Among numbers that are not finite no token is the likeliest; a choice would say nothing about the model. */
 static sh_rc check_finite(const struct batch *b, const struct sh_text *t, const float *logits)
 {
     for (int i = 0; i < b->vocab; i++)
         if (!isfinite(logits[i]))
             return sh_fail(SH_E_NUMERIC,
-                           "the logit of word %d behind token %zu of text %llu is %g: the model's numbers are not "
+                           "the logit of word %d after token %zu of text %llu is %g: the model's numbers are not "
                            "finite",
                            i, t->ids.n, (unsigned long long)t->index + 1, (double)logits[i]);
     return SH_OK;
@@ -166,7 +166,7 @@ static void take_step(struct batch *b)
             add_token(b, &b->texts[row], b->logits + (size_t)row * (size_t)b->vocab);
 }
 
-/* Texts of all ranks that go on, and of these those that have several tokens to read. */
+/* Count the texts of all ranks that are not complete, and among these the texts that have several tokens to read. */
 static sh_rc count_texts(const struct batch *b, long long n[2])
 {
     n[0] = n[1] = 0;
@@ -188,7 +188,7 @@ static void begin_texts(struct batch *b)
     }
 }
 
-/* Logits have been waited for when a step has tokens to add. */
+/* A step that adds tokens has waited for its logits, so its time is complete. */
 static void count_time(const struct batch *b, bool prefill, int64_t ns)
 {
     struct sh_continue_time *t = b->how->time;

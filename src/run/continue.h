@@ -1,5 +1,5 @@
-/* Continue texts, each in a row of the run's cache of keys and values. A run opened with sh_run_open_cached() has as many
- * rows as it was asked for; the ranks of the data group have rows of their own. */
+/* Continue texts, each in one row of the run's cache of keys and values. A run opened with sh_run_open_cached() has the
+ * number of rows that it was asked for; each rank of the data group has its own rows. */
 #ifndef SH_RUN_CONTINUE_H
 #define SH_RUN_CONTINUE_H
 
@@ -11,42 +11,43 @@ struct sh_run;
 
 enum sh_text_state {
     SH_TEXT_GOES_ON,
-    SH_TEXT_ENDED,   /* by the model: a token that ends texts */
+    SH_TEXT_ENDED,   /* by the model, with a token that ends texts */
     SH_TEXT_STOPPED, /* by `added` */
-    SH_TEXT_FULL     /* as many tokens as were asked for */
+    SH_TEXT_FULL     /* it has all tokens that were asked for */
 };
 
 struct sh_text {
-    uint64_t index;    /* of all texts: random numbers depend on it */
-    struct sh_ids ids; /* of the prompt, one at least; then what was added. A token that ends the text is not */
-    size_t prompt;     /* ids of the prompt */
+    uint64_t index;    /* among all texts; random numbers depend on it */
+    struct sh_ids ids; /* of the prompt, at least one, then of added tokens; a token that ends the text is not added */
+    size_t prompt;     /* number of ids in the prompt */
     enum sh_text_state state;
 
-    /* continue.c's: ids[from] is position 0 of the cache, which has those before ids[fed]. */
+    /* Private to continue.c: ids[from] is at position 0 of the cache, which holds the ids before ids[fed]. */
     size_t from, fed;
 };
 
-/* What the steps took. */
+/* The time that the steps took. */
 struct sh_continue_time {
-    double read, write; /* seconds of steps that read prompts, and of those of one token a row */
-    long long steps;    /* of the latter */
+    double read, write; /* seconds of the steps that read prompts, and of the steps of one token per row */
+    long long steps;    /* number of the latter */
 };
 
 struct sh_continue {
     struct sh_sampling sampling;
-    size_t tokens;                              /* added to a text at most */
+    size_t tokens;                              /* most tokens to add to a text */
     bool (*ends)(const void *ctx, uint32_t id); /* whether a token ends the text */
-    /* After each token that was added, and with the state set after the last; may set SH_TEXT_STOPPED. */
+    /* Called after each token, and at the end of a text with its state already set; may set SH_TEXT_STOPPED. */
     sh_rc (*added)(void *ctx, struct sh_text *text);
-    void *ctx;                     /* of both */
-    struct sh_continue_time *time; /* added to; NULL: not asked for */
+    void *ctx;                     /* passed to both */
+    struct sh_continue_time *time; /* (optional) the times are added to it */
 };
 
-/* Until none of the texts of any rank goes on: all ranks run the same sections. Ranks may have less texts than rows, or
- * none. A text that is longer than the cache goes on from its last half, which is said once. Collective, agreed.
+/* Continue the texts until those of all ranks are complete; all ranks run the same sections. A rank may have fewer
+ * texts than rows, or none. A text that outgrows the cache continues from its last tokens, half as many as the cache
+ * has positions; this is logged once. Collective, agreed.
  *   texts  [n] of this rank
- * Cost:   the prompts in pieces, then a token of all rows a step.
- * Errors: those of `added`; SH_E_NUMERIC: a logit is not finite. Such a text ends, the others go on. */
+ * Cost:   reads the prompts in pieces, then computes one token of every row per step.
+ * Errors: those of `added`; SH_E_NUMERIC: a logit is not finite. Such a text ends; the others continue. */
 sh_rc sh_run_continue(struct sh_run *r, struct sh_text *texts, int n, const struct sh_continue *how);
 
 #endif

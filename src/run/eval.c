@@ -3,7 +3,7 @@
 #include "src/run/run.h"
 #include "src/run/tree.h"
 
-/* Sequences [first, first + n) of the set; those past its end are masked. */
+/* Read sequences [first, first + n) of the set; those past its end are masked. */
 static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end, int seq_len, int64_t *unmasked)
 {
     int64_t real = first >= end ? 0 : end - first < n ? end - first : n, row;
@@ -22,8 +22,8 @@ static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end
     return SH_OK;
 }
 
-/* The loss of one batch on each rank, summed over the ranks. These batches are neighbours, so that on 2^k ranks the sum is
- * a branch of one tree over all batches, whatever k is. */
+/* The loss of one batch on each rank, summed over the ranks. These batches are neighbours, so on 2^k ranks the sum is a
+ * branch of one tree over all batches, whatever k is. */
 static double run_batch(struct sh_run *r, const struct sh_feed *f)
 {
     double loss;
@@ -35,7 +35,7 @@ static double run_batch(struct sh_run *r, const struct sh_feed *f)
     return loss;
 }
 
-/* Of the ranks with the same sequences, one tells how many of their targets count. */
+/* Whether this rank reports how many targets count: only one of the ranks with the same sequences does. */
 static bool counts(const struct sh_mesh_shape *m)
 {
     return sh_group_index(m, sh_group_others(m, m->data)) == 0;

@@ -16,8 +16,8 @@
 
 enum { MOST_TOKENIZER = 256 << 20 };
 
-/* Path of the tokenizer.json whose ids the model knows, NULL where it has none; freed with free(). What model.tokenizer
- * names goes before the folder that the model is from, whose tokenizer may not be read here. */
+/* Path of the tokenizer.json whose ids the model knows, NULL if it has none; freed with free(). model.tokenizer takes
+ * precedence over the model's source folder, whose tokenizer may be of a kind that cannot be read here. */
 static char *tokenizer_file(const struct sh_config *cfg)
 {
     const char *name = cfg->hf.tokenizer[0] ? cfg->hf.tokenizer : cfg->hf.assets_path;
@@ -33,7 +33,7 @@ static char *tokenizer_file(const struct sh_config *cfg)
     return NULL;
 }
 
-/* 0: it has no file. Document files say which tokenizer made them. */
+/* *hash is 0 if the tokenizer has no file. Document files record which tokenizer made them. */
 static sh_rc hash_tokenizer(const struct sh_config *cfg, uint64_t *hash)
 {
     char *path = tokenizer_file(cfg), *text;
@@ -66,13 +66,13 @@ sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffl
                                     .packing = cfg->data.packing,
                                     .excess = cfg->data.excess_length_strategy,
                                     .mix = path[0] ? NULL : cfg->data.mix};
-    /* Token files do not say it, so that the file is not read for them. */
+    /* Token files do not record a tokenizer, so its file need not be read for them. */
     if (path[0] && sh_data_packing_of(path) == SH_PACKING_CONCAT)
         return SH_OK;
     return hash_tokenizer(cfg, &opt->tokenizer);
 }
 
-/* By the first set of a mix, which all others must be like. */
+/* Decide by the first set of a mix, because all others must be of the same kind. */
 sh_rc sh_feed_settle(struct sh_config *cfg, const char *path)
 {
     struct sh_mix mix = {0};
@@ -85,8 +85,8 @@ sh_rc sh_feed_settle(struct sh_config *cfg, const char *path)
     return SH_OK;
 }
 
-/* A file of bytes read by a model with a large vocabulary trains, but most rows of its embedding never move. Told once,
- * and never refused: such a set is legal. */
+/* A model with a large vocabulary trains on a file of bytes, but most rows of its embedding never move. It is noted
+ * once and never refused: such a set is legal. */
 void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_size)
 {
     enum { BYTES = 256, MUCH_LARGER = 4 * BYTES };
@@ -95,14 +95,14 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
     if (vocab_size <= MUCH_LARGER)
         return;
     if (sh_data_largest(d, &largest) != SH_OK)
-        sh_error_clear(); /* the step that reads it says so */
+        sh_error_clear(); /* the step that reads the set reports it */
     else if (largest < BYTES)
-        sh_log_info("note: %s has ids below %d only, and model.vocab_size is %d: are these byte tokens? Those want "
+        sh_log_info("note: all ids in %s are below %d, but model.vocab_size is %d: are these byte tokens? Those need "
                     "--model.vocab_size=256",
                     path, BYTES, vocab_size);
 }
 
-/* What is left out, or cut, is never passed over in silence. */
+/* Documents that are left out or cut are always reported. */
 void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess)
 {
     struct sh_data_rows r;

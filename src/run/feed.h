@@ -1,5 +1,5 @@
-/* The sequences of one micro-step of this rank, so that memory does not grow with the global batch. open and close are
- * local, though all ranks call them; errors are those of sh_data_open(). */
+/* The sequences of one micro-step of this rank: only these are in memory, so it does not grow with the global batch.
+ * Open and close are local, although all ranks call them; errors are those of sh_data_open(). */
 #ifndef SH_RUN_FEED_H
 #define SH_RUN_FEED_H
 
@@ -16,18 +16,20 @@ struct sh_feed {
 };
 sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f);
 void sh_feed_close(struct sh_feed *f);
-/* How the data set of a path is opened; "" is data.mix. Errors: SH_E_DATA: the model's tokenizer.json cannot be read. */
+/* The options that open the data set of a path; "" stands for data.mix. Errors: SH_E_DATA: the model's tokenizer.json
+ * cannot be read. */
 sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle, struct sh_data_options *opt);
-/* What data.packing=auto stands for with the files of a path, or of data.mix with "": the program depends on it. To be
- * asked before a program is planned. Errors: SH_E_USAGE: data.mix cannot be read. */
+/* Replace data.packing=auto by what it stands for with the files of a path, or of data.mix if the path is "". Call it
+ * before a program is planned, because the program depends on the packing. Errors: SH_E_USAGE: data.mix cannot be
+ * read. */
 sh_rc sh_feed_settle(struct sh_config *cfg, const char *path);
-/* A note on standard error where a large vocabulary meets ids that are all bytes: tokens of another tokenizer than the
- * model's, most likely. Looks at a few windows. Local. */
+/* Print a note on standard error if the vocabulary is large and all ids are below 256: most likely the tokens come from
+ * another tokenizer than the model's. Looks at a few windows. Local. */
 void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_size);
-/* One line about rows of documents: how many, how full, what is left out; or, without documents, about a strategy for
- * those that are too long. Local. */
+/* Log one line about rows of documents: how many, how full, how many are left out. If there are no documents, log that
+ * a strategy for documents that are too long has no effect. Local. */
 void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess);
-/* Copy what was read into the program's tensors. Local. */
+/* Copy the sequences that were read into the program's tensors. Local. */
 void sh_feed_put(struct sh_run *r, const struct sh_feed *f);
 
 #endif

@@ -11,15 +11,14 @@
 
 enum { BLOCK = 1 << 16 };
 
-/* Through a buffer that stays in the cache, in which halves are joined. */
+/* Look at the numbers through a buffer that stays in the cache; halves are joined in it. */
 static bool is_finite(const struct sh_run *r, struct sh_floats data, int64_t n)
 {
     int bad = 0;
 
 #pragma omp parallel reduction(+ : bad)
     {
-        /* bad
-         * = of a private copy; the reduction adds what the threads found. */
+        /* Each thread ORs into a private copy of `bad`; the reduction adds what the threads found. */
         float *buffer = sh_calloc(BLOCK, sizeof *buffer);
 
 #pragma omp for schedule(static)
@@ -40,10 +39,10 @@ static int places(const struct sh_run *r)
     return r->p->n_units * sh_shards_states(r);
 }
 
-/* Of one unit. */
+/* The check of one unit. */
 struct unit_look {
     const struct sh_run *r;
-    int bad; /* the first state with a number that is not finite; as many as there are: none */
+    int bad; /* the first state with a number that is not finite; the number of states if there is none */
 };
 
 static void look(const struct sh_stretch *s, void *arg)
@@ -55,7 +54,7 @@ static void look(const struct sh_stretch *s, void *arg)
             l->bad = k;
 }
 
-/* The first place with a number that is not finite, which is the one that the error names; places(r): none. */
+/* Find the first place with a number that is not finite, for the error to name; places(r): none. */
 static int find_bad(const struct sh_run *r)
 {
     int n = sh_shards_states(r);
@@ -71,7 +70,7 @@ static int find_bad(const struct sh_run *r)
     return places(r);
 }
 
-/* On a device: which place each count is of. */
+/* On a device: the place that each count belongs to. */
 struct scan_look {
     const struct sh_run *r;
     struct sh_scan *scan;
@@ -91,6 +90,7 @@ static void scan_look(const struct sh_stretch *s, void *arg)
     }
 }
 
+/* On the device: all counts are queued, then read at once. */
 static int find_bad_there(const struct sh_run *r)
 {
     struct scan_look l = {.r = r, .scan = sh_scan_open(r)};

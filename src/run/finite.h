@@ -1,5 +1,5 @@
-/* Whether the state of a run can be saved as a good one. A finite loss says so of the parameters before an update; only
- * the state itself says it of those behind it. */
+/* Check whether the state of a run is fit to be saved. A finite loss vouches for the parameters before an update; those
+ * after it have to be checked themselves. */
 #ifndef SH_RUN_FINITE_H
 #define SH_RUN_FINITE_H
 
@@ -7,8 +7,8 @@
 
 struct sh_run;
 
-/* Look for NaN and infinity in parameters and optimizer state. Collective, agreed. Errors: SH_E_NUMERIC naming unit and
- * state. Cost: what is saved is read once more, at the speed of memory. */
+/* Look for NaN and infinity in parameters and optimizer state. Collective, agreed. Errors: SH_E_NUMERIC, naming unit
+ * and state. Cost: everything that is saved is read once more, at memory speed. */
 sh_rc sh_run_check_finite(struct sh_run *r);
 
 #endif

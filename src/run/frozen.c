@@ -25,7 +25,8 @@ bool sh_frozen_any(const struct sh_run *r)
 
 /* ---- sums ---- */
 
-/* Of elements [from, from + n) of a parameter, which lie at `data`. Parts add up to the same whatever the mesh. */
+/* Sum elements [from, from + n) of a parameter, which lie at `data`. The sums of the parts add up to the same on any
+ * mesh. */
 static uint64_t sum_of(const struct sh_run *r, const char *name, int64_t from, int64_t n, struct sh_floats data)
 {
     uint64_t sum = 0;
@@ -46,7 +47,7 @@ static uint64_t sum_of(const struct sh_run *r, const char *name, int64_t from, i
     return sum;
 }
 
-/* Of what this rank holds, or of its share in what its replicas hold too. */
+/* Sum what this rank holds, or with `share` only its share of what its replicas hold too. */
 static uint64_t sum_here(const struct sh_run *r, bool share)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
@@ -67,7 +68,8 @@ static uint64_t sum_here(const struct sh_run *r, bool share)
     return sum;
 }
 
-/* Whole numbers, modulo 2^64: in any order the same. In two parts, since a sum of int64 may not overflow. */
+/* Add integers modulo 2^64: the sum is the same in any order. In two halves, because a sum of int64 must not
+ * overflow. */
 static sh_rc sum_over_ranks(uint64_t mine, uint64_t *all)
 {
     long long halves[] = {(long long)(mine & UINT32_MAX), (long long)(mine >> 32)};
@@ -77,7 +79,7 @@ static sh_rc sum_over_ranks(uint64_t mine, uint64_t *all)
     return SH_OK;
 }
 
-/* ---- what a checkpoint has of it ---- */
+/* ---- the text in a checkpoint ---- */
 
 char *sh_frozen_text(const struct sh_run *r)
 {
@@ -100,8 +102,8 @@ static struct sh_ckpt_load_options options_of(const struct sh_run *r)
                                          .share = r->mesh->n_nodes > 1};
 }
 
-/* Whoever reads a checkpoint compares all its bits, and of frozen parameters in bfloat16 or packed only some of them stay:
- * nothing is handed on then. */
+/* Whoever reads a checkpoint compares all of its bits, but frozen parameters in bfloat16 or packed keep only some of
+ * them. So ranks do not hand these on to each other. */
 static sh_rc load_checkpoint(const struct sh_run *r, const char *path, const struct sh_shards *s)
 {
     struct sh_ckpt_load_options options = options_of(r);
@@ -127,7 +129,7 @@ static sh_rc load_folder(const struct sh_run *r, const char *path, const struct 
     return rc;
 }
 
-/* The folder of a model, or a checkpoint: a file or a folder of them. */
+/* Load the folder of a model (hf), or a checkpoint file. */
 static sh_rc load_from(struct sh_run *r, const char *path, bool hf)
 {
     struct sh_shards s;
@@ -141,7 +143,7 @@ static sh_rc load_from(struct sh_run *r, const char *path, bool hf)
     return rc;
 }
 
-/* With all links followed, so that who starts elsewhere finds it too. All ranks take rank 0's. */
+/* Follow all links, so that a start in another folder finds the path too. All ranks take rank 0's. */
 static sh_rc full_path(const struct sh_run *r, char **path)
 {
     char full[PATH_MAX] = "";
@@ -161,7 +163,7 @@ static sh_rc look_at(const struct sh_run *r, const char *path, bool *hf)
     return sh_mesh_bcast(hf, sizeof *hf, 0);
 }
 
-/* *path freed with free(). */
+/* Choose where the base is loaded from; *path is freed with free(). */
 static sh_rc find_source(const struct sh_run *r, const char *of, const char *noted, char **path, bool *hf)
 {
     *hf = r->cfg.hf.assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
@@ -175,8 +177,8 @@ static sh_rc find_source(const struct sh_run *r, const char *of, const char *not
     } else if (of)
         return sh_fail(SH_E_USAGE, "%s does not name its base; give model.hf_assets_path", of);
     else
-        return sh_fail(SH_E_USAGE, "lora.rank trains adapters of a model that is there: give model.hf_assets_path, or "
-                                   "checkpoint.initial_load_path with a checkpoint of all of it");
+        return sh_fail(SH_E_USAGE, "lora.rank trains adapters on an existing model: give model.hf_assets_path, or "
+                                   "checkpoint.initial_load_path with a checkpoint of the whole model");
     return full_path(r, path);
 }
 
@@ -234,7 +236,7 @@ sh_rc sh_frozen_check(struct sh_run *r)
         return sh_agree(SH_OK);
     return sh_agree(
         sh_fail(SH_E_REPLICA,
-                "step %lld: the frozen parameters of rank %d on %s are not what was loaded; memory or a processor "
-                "has failed silently: leave that node out and go on from the newest checkpoint",
+                "step %lld: the frozen parameters of rank %d on %s differ from what was loaded; memory or a processor "
+                "has failed silently: leave that node out and continue from the newest checkpoint",
                 (long long)r->step, r->mesh->rank, r->mesh->host));
 }

@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Texts that are continued together, those of this rank: prompts first, first + ranks, ... of the file. */
+/* The texts of this rank that are continued together: prompts first, first + ranks, ... of the file. */
 struct texts {
     const struct sh_generate *g;
     struct sh_text *t;      /* [n] */
     struct sh_shown *shown; /* [n] */
     int n;
-    bool prints;    /* the one text, as it comes */
-    size_t printed; /* bytes of it */
+    bool prints;    /* print the one text as it grows */
+    size_t printed; /* bytes of it so far */
 };
 
 static size_t longest_of(const struct sh_prompts *of)
@@ -63,7 +63,7 @@ static void print_new(struct texts *of, bool last)
     fflush(stdout);
 }
 
-/* Text is needed at once where it is printed or may stop, else at the end. */
+/* The text is needed at once if it is printed or may stop, else only at the end. */
 static sh_rc added(void *ctx, struct sh_text *t)
 {
     struct texts *of = ctx;
@@ -79,7 +79,7 @@ static sh_rc added(void *ctx, struct sh_text *t)
     return SH_OK;
 }
 
-/* The text takes the prompt's ids over. */
+/* The text takes over the prompt's ids. */
 static void begin_text(struct texts *of, struct sh_prompt *p, uint64_t index)
 {
     of->t[of->n] = (struct sh_text){.index = index, .ids = p->ids, .prompt = p->ids.n};
@@ -110,7 +110,7 @@ static sh_rc print_prompt(const struct texts *of)
     return SH_OK;
 }
 
-/* What the ranks tell each other of a text: this, then ids and text. */
+/* What the ranks send each other about a text: this, then ids and text. */
 struct result {
     long long n_ids, bytes;
     int state, prompt;
@@ -126,7 +126,7 @@ static sh_rc write_result(FILE *out, const struct sh_prompt *p, const struct res
 
     for (long long i = 0; i < of->n_ids; i++)
         json_array_append_new(list, json_integer(ids[i]));
-    /* Bytes that are no characters stay with a tokenizer of bytes only: JSON cannot have them. */
+    /* Only a tokenizer of bytes leaves bytes that are not characters; JSON cannot hold them. */
     if (json_object_set_new(line, "text", json_stringn(text, (size_t)of->bytes)) != 0)
         json_object_set_new(line, "text", json_null());
     json_object_set_new(line, "tokens", json_integer(of->n_ids - of->prompt));
@@ -167,7 +167,7 @@ out:
     return rc;
 }
 
-/* In the order of the file, whoever has them. */
+/* Write the results in the order of the file, whichever rank has them. */
 static sh_rc share_results(const struct sh_run *r, const struct texts *of, const struct sh_prompts *prompts, int first,
                            int n, FILE *out)
 {
@@ -181,7 +181,7 @@ static sh_rc share_results(const struct sh_run *r, const struct texts *of, const
     return sh_agree(wrote);
 }
 
-/* Prompts [first, first + n) over the ranks that have different data. */
+/* Continue prompts [first, first + n), divided among the ranks that have different data. */
 static sh_rc continue_some(struct sh_run *r, const struct sh_generate *g, struct sh_prompts *prompts, int first, int n,
                            FILE *out, struct sh_continue_time *time)
 {
@@ -218,7 +218,7 @@ sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g, struct sh_p
         SH_TRY(continue_some(r, g, prompts, (int)first, (int)(left < at_once ? left : at_once), out, &time));
     }
     if (time.steps)
-        sh_log_info("prompts read in %.2f s; then %lld steps of one token a text, %.2f ms each", time.read, time.steps,
-                    1e3 * time.write / (double)time.steps);
+        sh_log_info("prompts read in %.2f s; then %lld steps of one token per text, %.2f ms each", time.read,
+                    time.steps, 1e3 * time.write / (double)time.steps);
     return SH_OK;
 }

@@ -1,5 +1,6 @@
-/* Power, clocks and temperature of each rank's GPU. A thread reads the driver once a second, because a read may take
- * as long as a step; training only takes the sums. What the driver does not tell is NAN and stays so in all sums. */
+/* Power, clocks and temperature of each rank's GPU. A thread reads the driver once a second, because a read may take as
+ * long as a step; training only takes the sums. A value that the driver does not report is NAN, and stays NAN in all
+ * sums. */
 #include "src/run/gpus.h"
 
 #include "src/base/log.h"
@@ -17,13 +18,13 @@
 
 enum { PERIOD_SECONDS = 1, TIMEOUT_SECONDS = 1 };
 
-/* Sums since they were taken. A value that is not told once is not told. */
+/* Sums since the last take. A value that is missing in one reading is missing in the sum. */
 struct sums {
     struct sh_gpus_reading sum;
     int n, held[SH_NVML_REASONS];
 };
 
-/* Of the process, and never freed: a thread that the driver holds may still come back to it. */
+/* One per process, and never freed: a thread that is stuck in the driver may still come back to it. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* on the monotonic clock */
@@ -33,7 +34,7 @@ static struct {
     int64_t last_ns; /* 0: nothing was read */
 } watch;
 
-/* By the clock that nobody sets. */
+/* A time on the monotonic clock, which nobody sets. */
 static struct timespec in_seconds(int seconds)
 {
     struct timespec t;
@@ -43,13 +44,13 @@ static struct timespec in_seconds(int seconds)
     return t;
 }
 
-/* At least one value; a driver that tells nothing is not counted among the readings. */
+/* Whether the driver reported at least one value; otherwise it is not counted as a reading. */
 static bool is_told(const struct sh_nvml_state *s)
 {
     return isfinite(s->watts) || isfinite(s->mhz) || isfinite(s->celsius);
 }
 
-/* With the lock. */
+/* Add a reading, with the lock held. */
 static void add(const struct sh_nvml_state *s)
 {
     struct sums *to = &watch.sums;
@@ -68,7 +69,7 @@ static void add(const struct sh_nvml_state *s)
     to->n++;
 }
 
-/* The body of the thread. The lock is given up while the driver is asked, so that a step never waits for it. */
+/* The body of the thread. The lock is released while the driver is asked, so a step never waits for the driver. */
 static void *run(void *arg)
 {
     (void)arg;
@@ -90,7 +91,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Signals are for the main thread. Nobody joins it, since it may not come back. */
+/* The thread blocks all signals. Nobody joins it, because it may never return from the driver. */
 static sh_rc start(void)
 {
     pthread_t thread;
@@ -126,7 +127,7 @@ sh_rc sh_gpus_watch(const char *bus)
     return rc;
 }
 
-/* Reasons that held the clock down in at least half of the readings: single ones come with each change of load. */
+/* Reasons that held the clock down in at least half of the readings; isolated ones come with each change of load. */
 static unsigned mostly_held(const struct sums *s)
 {
     unsigned bits = 0;
@@ -151,7 +152,7 @@ static struct sh_gpus_reading mean(const struct sums *s)
     return m;
 }
 
-/* A reading that is old is none: a driver that hangs would otherwise show its last value for hours. */
+/* An old reading counts as none: a driver that hangs would otherwise show its last value for hours. */
 void sh_gpus_take(struct sh_gpus_reading *out)
 {
     *out = (struct sh_gpus_reading){.told = 0};
@@ -168,7 +169,7 @@ void sh_gpus_take(struct sh_gpus_reading *out)
     pthread_mutex_unlock(&watch.lock);
 }
 
-/* Without its end the library stays open: closing it under a call that goes on would be worse. */
+/* If the thread has not ended, the library stays open: closing it during a call would be worse. */
 void sh_gpus_unwatch(void)
 {
     struct timespec until;
@@ -189,7 +190,7 @@ void sh_gpus_unwatch(void)
         sh_nvml_close();
 }
 
-/* ---- of all ranks ---- */
+/* ---- over all ranks ---- */
 
 static int ascending(const void *a, const void *b)
 {
@@ -198,7 +199,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of those that are told; NAN of none. */
+/* The median of the reported values; NAN if there are none. */
 static double median(double *values, int n)
 {
     if (!n)
@@ -207,13 +208,15 @@ static double median(double *values, int n)
     return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
-/* What of its usual power a GPU may draw; all of it where that is not told, of none more than of any. */
+/* The share of its usual power that a GPU may draw. Without a reported usual power it is 1; without a reported limit it
+ * is infinite, so that any other is lower. */
 static double share_of_power(double limit, double usual)
 {
     return isnan(limit) ? INFINITY : isnan(usual) ? 1 : limit / usual;
 }
 
-/* A limit is one of its own GPU, and so is a clock: a job may have GPUs of two kinds. fmax() passes over NAN. */
+/* A limit is kept with the usual power of its own GPU, and a clock with its own highest clock, because a job may have
+ * GPUs of two kinds. fmax() ignores NAN. */
 static void judge_one(const struct sh_gpus_reading *g, int rank, const char *hosts, struct sh_gpu_metrics *out)
 {
     out->gpus++;
@@ -255,20 +258,20 @@ void sh_gpus_judge(const struct sh_gpus_reading *each, int ranks, const char *ho
     free(mhz);
 }
 
-/* The same on all ranks. */
+/* Whether GPUs are read; the same on all ranks. */
 static bool wanted(const struct sh_run *r)
 {
     return r->cfg.metrics.gpu != SH_GPU_METRICS_OFF && r->device->gpu;
 }
 
-/* With "auto" a run goes on without readings, and says once why; only "must" makes the ranks agree on a failure. */
+/* With "auto" a run continues without readings, and says once why; only "must" makes the ranks agree on a failure. */
 sh_rc sh_gpus_open(struct sh_run *r)
 {
     bool must = r->cfg.metrics.gpu == SH_GPU_METRICS_MUST;
     sh_rc rc = SH_OK;
 
     if (must && !r->device->gpu)
-        rc = sh_fail(SH_E_USAGE, "training.device=%s is no GPU; give metrics.gpu=auto", r->device->name);
+        rc = sh_fail(SH_E_USAGE, "training.device=%s is not a GPU; give metrics.gpu=auto", r->device->name);
     else if (wanted(r))
         rc = sh_gpus_watch(r->gpu.info.bus);
     if (must)
@@ -279,7 +282,7 @@ sh_rc sh_gpus_open(struct sh_run *r)
     return SH_OK;
 }
 
-/* Collective where readings are wanted, which is the same on all ranks. */
+/* Collective if readings are wanted, which is the same on all ranks. */
 sh_rc sh_gpus_gather(const struct sh_run *r, const char *hosts, struct sh_gpu_metrics *out)
 {
     struct sh_gpus_reading mine, *all = NULL;

@@ -1,4 +1,4 @@
-/* What a rank holds of its units, and what of it lies in memory. */
+/* Which part of its units a rank holds, and which of these elements lie in memory. */
 #include "src/run/run.h"
 #include "src/run/shards.h"
 
@@ -41,8 +41,8 @@ bool sh_shards_far(const struct sh_run *r, const struct sh_unit *u, int k)
     return u->n_slices && (k != SH_CKPT_MODEL || in_halves(r, k));
 }
 
-/* Parameters lie as compute copy and remainder when the compute type is bfloat16, in float16 as masters of their own, frozen
- * ones as compute copy alone, or packed; a state of the optimizer is whole, or upper halves alone. */
+/* How states are stored. Parameters: in bfloat16 as compute copy and remainder, in float16 as separate masters; frozen
+ * ones as the compute copy alone, or packed. A state of the optimizer: whole, or upper halves alone. */
 struct sh_floats sh_shards_state(const struct sh_run *r, const struct sh_unit *u, int k)
 {
     if (sh_shards_far(r, u, k))

@@ -81,7 +81,7 @@ sh_rc sh_newest_agree(const char *given, char **path)
     sh_mesh_world(&rank, &world);
     rc = rank == 0 ? sh_newest_find(given, &found) : SH_OK;
     if (rc == SH_OK && found && snprintf(buffer, sizeof buffer, "%s", found) >= (int)sizeof buffer)
-        rc = sh_fail(SH_E_USAGE, "%s: a path of more than %zu bytes", given, sizeof buffer - 1);
+        rc = sh_fail(SH_E_USAGE, "%s: the path has more than %zu bytes", given, sizeof buffer - 1);
     free(found);
     SH_TRY(sh_agree(rc));
     SH_TRY(sh_mesh_bcast(buffer, sizeof buffer, 0));

@@ -14,8 +14,8 @@
 
 enum { RUNS = 4, MOST_BYTES = 1 << 20, SUM_BYTES = 21 /* "sum ", 16 digits, newline */ };
 
-/* The file: two lines of what it is for, a line for each call with its answer and what the first and the chosen one took
- * in us, and the sum of all that. */
+/* The file: two lines that say what it is for, a line for each call with its answer and the times of the first and the
+ * chosen kernel in us, and a checksum of all that. */
 struct text {
     char *data;
     size_t n;
@@ -40,13 +40,13 @@ static void add_header(struct text *t, const struct sh_choices *of, const char *
     add(t, line);
 }
 
-/* The last line. It finds a file that was cut or edited. */
+/* The last line. It detects a file that was cut or edited. */
 static void sum_line(const char *data, size_t bytes, char line[SUM_BYTES + 1])
 {
     snprintf(line, SUM_BYTES + 1, "sum %016llx\n", (unsigned long long)sh_hash64(data, bytes));
 }
 
-/* The answer for call i; -1: the text has none that there is. */
+/* The answer for call i; -1: the text has none that the library offers. */
 static int answer_in(const char *text, const struct sh_choices *of, int i)
 {
     char name[SH_CHOICE_TEXT], line[SH_CHOICE_TEXT + 64];
@@ -60,7 +60,7 @@ static int answer_in(const char *text, const struct sh_choices *of, int i)
     return -1;
 }
 
-/* Why the text is not for this run; NULL: it is. */
+/* Why the text cannot be used for this run; NULL: it can. */
 static const char *why_not(const struct text *t, const struct sh_choices *of, const char *gpu)
 {
     struct text header = {0};
@@ -76,14 +76,14 @@ static const char *why_not(const struct text *t, const struct sh_choices *of, co
     same = strncmp(t->data, header.data, header.n) == 0;
     free(header.data);
     if (!same)
-        return "it is of another GPU or another library";
+        return "it is for another GPU or another library";
     for (int i = 0; i < of->count(); i++)
         if (answer_in(t->data, of, i) < 0)
             return "it lacks a product of this run";
     return NULL;
 }
 
-/* The shortest of some runs, in ns, after one that does not count; -1: the library does not do it after all. */
+/* The shortest time of several runs, in ns, after one that does not count; -1: the library cannot run it after all. */
 static int64_t time_answer(const struct sh_device *device, int i, int which, void *queue, void *const event[2])
 {
     int64_t least = INT64_MAX;
@@ -124,7 +124,7 @@ static struct best fastest(const struct sh_device *device, int i, void *queue, v
     return best;
 }
 
-/* Measure every product once, on a queue of its own. Ranks other than 0 wait at the broadcast. */
+/* Measure every product once, on a separate queue. Ranks other than 0 wait at the broadcast. */
 static void measure(const struct sh_device *device, const char *gpu, struct text *t)
 {
     const struct sh_choices *of = device->kernels->choices;
@@ -149,11 +149,11 @@ static void measure(const struct sh_device *device, const char *gpu, struct text
     device->event_destroy(event[1]);
     device->queue_destroy(queue);
     sh_log_info(
-        "products of %d shapes measured in %.1f s: another kernel than the first answer of %s is faster for %d of them",
+        "products of %d shapes measured in %.1f s: a kernel other than the first answer of %s is faster for %d of them",
         of->count(), (double)(sh_now_ns() - began) / 1e9, of->library(), others);
 }
 
-/* What is in the file, or nothing. */
+/* Read the file if it can be used; otherwise the text stays empty. */
 static void read_text(const char *path, const struct sh_choices *of, const char *gpu, struct text *t)
 {
     const char *why;
@@ -161,7 +161,7 @@ static void read_text(const char *path, const struct sh_choices *of, const char 
     if (access(path, F_OK) != 0)
         return;
     if (sh_read_file(path, MOST_BYTES, &t->data, &t->n) != SH_OK) {
-        sh_log_warn("%s: measured anew", sh_error_text());
+        sh_log_warn("%s: measured again", sh_error_text());
         sh_error_clear();
         *t = (struct text){0};
         return;
@@ -169,7 +169,7 @@ static void read_text(const char *path, const struct sh_choices *of, const char 
     why = why_not(t, of, gpu);
     if (!why)
         return;
-    sh_log_warn("%s is measured anew: %s", path, why);
+    sh_log_warn("%s is measured again: %s", path, why);
     free(t->data);
     *t = (struct text){0};
 }

@@ -31,7 +31,7 @@ void sh_prompts_one(const char *text, struct sh_prompts *out)
     take_text(add(out), text, strlen(text));
 }
 
-/* A model continues at least one token. Messages are rendered when the tokenizer is known. */
+/* A model needs at least one token to continue. Messages are rendered later, when the tokenizer is known. */
 static sh_rc check_line(const json_t *line, bool chat, const char *name)
 {
     const json_t *text = json_object_get(line, "prompt");
@@ -74,14 +74,14 @@ static sh_rc take_lines(const char *path, bool chat, const char *data, size_t by
         sh_rc rc;
 
         if (out->n == MOST_LINES)
-            return sh_fail(SH_E_DATA, "%s has more than %d lines; cut it in several files", path, MOST_LINES);
+            return sh_fail(SH_E_DATA, "%s has more than %d lines; split it into several files", path, MOST_LINES);
         name = sh_strfmt("%s: line %d", path, line);
         rc = n ? take_line(data + at, n, chat, name, out) : SH_OK;
         free(name);
         SH_TRY(rc);
         at += n + 1;
     }
-    return out->n ? SH_OK : sh_fail(SH_E_DATA, "%s has no line", path);
+    return out->n ? SH_OK : sh_fail(SH_E_DATA, "%s has no lines", path);
 }
 
 sh_rc sh_prompts_read(const char *path, bool chat, struct sh_prompts *out)
@@ -118,7 +118,7 @@ sh_rc sh_prompts_encode(const struct sh_tokenizer *tok, struct sh_prompts *of)
     for (int i = 0; i < of->n && rc == SH_OK; i++) {
         rc = sh_encode(e, of->p[i].text, of->p[i].bytes, SH_ENCODE_BEGIN, &of->p[i].ids);
         if (rc == SH_OK && of->p[i].ids.n == 0)
-            rc = sh_fail(SH_E_DATA, "the tokenizer makes no token of it");
+            rc = sh_fail(SH_E_DATA, "the tokenizer makes no token from it");
         if (rc != SH_OK)
             rc = sh_fail_prefix(rc, of->p[i].line ? "prompt %d: " : "--prompt: ", i + 1);
     }
@@ -126,7 +126,7 @@ sh_rc sh_prompts_encode(const struct sh_tokenizer *tok, struct sh_prompts *of)
     return rc;
 }
 
-/* A template writes what begins a text, so that the tokenizer puts nothing in front. */
+/* The template writes what begins a text, so the tokenizer must put nothing in front. */
 sh_rc sh_prompts_render(const struct sh_tokenizer *tok, const struct sh_template *t, bool strange,
                         struct sh_prompts *of)
 {

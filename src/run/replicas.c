@@ -13,7 +13,7 @@
 
 enum { BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
 
-/* Of a unit: what is saved, and as the last what bfloat16 leaves of the parameters. */
+/* The states of a unit that are compared: those that are saved, and as the last the remainder of the parameters. */
 static int n_states(const struct sh_run *r)
 {
     return sh_shards_states(r) + 1;
@@ -25,7 +25,7 @@ static const char *state_name(const struct sh_run *r, int state)
     return state + 1 == n_states(r) ? "remainder" : sh_shards_state_name(r, state);
 }
 
-/* The sum does not depend on which thread takes which block; the number of the block is mixed in. */
+/* The sum does not depend on which thread takes which block; the block's number is mixed into its hash. */
 static uint64_t hash_data(const char *data, int64_t bytes)
 {
     int64_t blocks = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
@@ -45,13 +45,13 @@ static int n_hashes(const struct sh_run *r)
     return r->p->n_units * n_states(r);
 }
 
-/* Of one unit: a hash for each state, and as the last of the remainder. */
+/* The hashes of one unit: one for each state, and as the last that of the remainder. */
 struct unit_hash {
     const struct sh_run *r;
     uint64_t *hash;
 };
 
-/* Stretches are the same on all replicas. The hash of one that begins elsewhere is mixed with where. */
+/* Stretches are the same on all replicas. If a stretch does not begin at 0, its beginning is mixed into its hash. */
 static uint64_t hash_stretch(const void *data, int64_t bytes, int64_t first)
 {
     uint64_t h = data ? hash_data(data, bytes) : 0;
@@ -59,8 +59,8 @@ static uint64_t hash_stretch(const void *data, int64_t bytes, int64_t first)
     return first ? sh_mix64(h ^ (uint64_t)first) : h;
 }
 
-/* Parameters as they are computed with, and what is left of them has a hash of its own; in float16 the masters, from which
- * each update makes the others anew. */
+/* Parameters are hashed in the form that is computed with, and their remainder separately. In float16 the masters are
+ * hashed, from which each update makes the compute copies again. */
 static void hash_look(const struct sh_stretch *s, void *arg)
 {
     const struct unit_hash *u = arg;
@@ -72,7 +72,8 @@ static void hash_look(const struct sh_stretch *s, void *arg)
         u->hash[last] += hash_stretch(s->state[SH_CKPT_MODEL].low, s->n * (int64_t)sizeof(int16_t), s->first);
 }
 
-/* One hash for each state of each unit, in the order [unit][state]; frozen ones, which frozen.c watches, have none. */
+/* One hash for each state of each unit, in the order [unit][state]; frozen units have none, because frozen.c watches
+ * them. */
 static void hash_here(const struct sh_run *r, uint64_t *hash)
 {
     for (int i = 0; i < r->p->n_units; i++) {
@@ -83,7 +84,7 @@ static void hash_here(const struct sh_run *r, uint64_t *hash)
     }
 }
 
-/* On a device: which hash each sum is a part of, and where its stretch begins. */
+/* On a device: the hash that each sum belongs to, and where its stretch begins. */
 struct scan_sums {
     const struct sh_run *r;
     struct sh_scan *scan;
@@ -104,7 +105,7 @@ static void ask_for_sum(struct scan_sums *c, int state, int64_t first, const voi
     c->sum[c->n++] = (struct scan_sum){.hash = c->unit * n_states(c->r) + state, .first = first};
 }
 
-/* What hash_look() takes. */
+/* Ask for the sums of what hash_look() hashes. */
 static void scan_look(const struct sh_stretch *s, void *arg)
 {
     struct scan_sums *c = arg;
@@ -115,8 +116,8 @@ static void scan_look(const struct sh_stretch *s, void *arg)
     ask_for_sum(c, last, s->first, s->state[SH_CKPT_MODEL].low, s->n * (int64_t)sizeof(int16_t));
 }
 
-/* On the device: the words are summed there, and only 8 bytes a stretch travel. The two kinds of hash differ, so replicas
- * must all use the same; they do, since all ranks have the same kind of device. */
+/* On the device: the words are summed there, and only 8 bytes per stretch travel. The two kinds of hash differ, so
+ * replicas must all use the same one; they do, since all ranks have the same kind of device. */
 static void hash_there(const struct sh_run *r, uint64_t *hash)
 {
     struct scan_sums c = {.r = r, .scan = sh_scan_open(r)};
@@ -206,7 +207,8 @@ static const uint64_t *of_replica(const struct details *d, int i)
     return d->all + (int64_t)i * d->words;
 }
 
-/* Hashes and host name of each replica, to each. It happens only after a difference, so its size does not matter. */
+/* Send the hashes and host name of each replica to all of them. This happens only after a difference, so its size does
+ * not matter. */
 static sh_rc gather_details(struct sh_run *r, const uint64_t *hash, struct details *d)
 {
     uint64_t *mine = sh_calloc((size_t)d->words, sizeof *mine);
@@ -219,8 +221,8 @@ static sh_rc gather_details(struct sh_run *r, const uint64_t *hash, struct detai
     return rc;
 }
 
-/* "layers.1 remainder, layers.2 parameters and 7 more": what of the outlier differs from the first replica that is none,
- * or from the first other one when all are. */
+/* Print "layers.1 remainder, layers.2 parameters and 7 more": the states of the outlier that differ from the first
+ * replica that is not an outlier, or from the first other replica if all are. */
 static void print_differences(const struct sh_run *r, const struct details *d, int outlier, FILE *out)
 {
     enum { SHOWN = 2 };
@@ -252,8 +254,8 @@ static void print_ranks(const struct sh_run *r, const struct details *d, FILE *o
         fprintf(out, " and %d more", n - SHOWN);
 }
 
-/* Compose the error of a replica that differs: who, from how many, in what, and what to do. open_memstream, since its
- * length is not known before. */
+/* Compose the error of a replica that differs: who, from how many, in what, and what to do. It uses open_memstream
+ * because the length is not known in advance. */
 static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_outliers)
 {
     char *text = NULL;
@@ -266,14 +268,12 @@ static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_outli
     fprintf(out, "step %lld: ", (long long)r->step);
     print_ranks(r, d, out);
     if (n_outliers < d->n_replicas)
-        fprintf(out,
-                n_outliers == 1 ? " is not the replica that %d others are: "
-                                : " are not the replicas that %d others are: ",
+        fprintf(out, n_outliers == 1 ? " differs from the %d other replicas: " : " differ from the %d other replicas: ",
                 d->n_replicas - n_outliers);
     else
         fprintf(out, " should be replicas and differ: ");
     print_differences(r, d, own_replica(r), out);
-    fprintf(out, "; memory or a processor has failed silently: leave %s out and go on from the newest checkpoint",
+    fprintf(out, "; memory or a processor has failed silently: leave %s out and continue from the newest checkpoint",
             n_outliers == 1 ? "that node" : "those nodes");
     fclose(out);
     rc = sh_fail(SH_E_REPLICA, "%s", text);

@@ -1,5 +1,5 @@
-/* From what a run starts. A damaged checkpoint is named and passed over for the one before it; when all are damaged the
- * run is refused, since a fresh start would quietly throw away the training behind them. */
+/* What a run starts from. A damaged checkpoint is named, and the one before it is taken instead; if all are damaged,
+ * the run is refused, because a fresh start would quietly throw away the training behind them. */
 #include "src/run/run.h"
 
 #include "io/safetensors/write.h"
@@ -29,7 +29,7 @@ static sh_rc share_path(const struct sh_run *r, char **path)
     return SH_OK;
 }
 
-/* The newest one of a step before `step`, on all ranks; *path NULL when there is none. */
+/* Find the newest checkpoint of a step before `step`, on all ranks; *path is NULL if there is none. */
 static sh_rc find(const struct sh_run *r, const char *folder, int64_t step, char **path)
 {
     *path = NULL;
@@ -37,7 +37,7 @@ static sh_rc find(const struct sh_run *r, const char *folder, int64_t step, char
     return share_path(r, path);
 }
 
-/* `never` in a folder that holds checkpoints would mix two runs: the next start would go on from the older one. */
+/* `never` in a folder that holds checkpoints would mix two runs: the next start would continue from the older one. */
 static sh_rc check_wish(const struct sh_run *r, const char *folder, const char *newest)
 {
     const struct sh_config *cfg = &r->cfg;
@@ -47,11 +47,12 @@ static sh_rc check_wish(const struct sh_run *r, const char *folder, const char *
     if (cfg->checkpoint.resume == SH_RESUME_NEVER && cfg->checkpoint.enable && newest)
         return sh_fail(
             SH_E_USAGE,
-            "checkpoint.resume=never, but %s is of another run; choose another job.dump_folder, or delete it", newest);
+            "checkpoint.resume=never, but %s belongs to another run; choose another job.dump_folder, or delete it",
+            newest);
     return SH_OK;
 }
 
-/* Before anything is made in the folder. */
+/* Refuse before anything is created in the folder. */
 static sh_rc refuse_wish(const struct sh_run *r, const char *folder)
 {
     char *newest = NULL;
@@ -63,7 +64,7 @@ static sh_rc refuse_wish(const struct sh_run *r, const char *folder)
     return rc;
 }
 
-/* Now, and not when the next job of the chain wants to go on. */
+/* Warn now, not when the next job of the chain wants to continue. */
 static void warn_of_others(const struct sh_run *r, const char *folder)
 {
     if (sh_ckpt_trusted(folder, r->cfg.checkpoint.trust) == SH_OK)
@@ -89,8 +90,7 @@ static sh_rc lock_and_sweep(struct sh_run *r, const char *folder)
     if (sh_ckpt_lock_held(r->lock))
         SH_TRY(sweep(folder, &n));
     if (n > 0)
-        sh_log_info("deleted %d unfinished checkpoint file%s of jobs that are gone from %s", n, n == 1 ? "" : "s",
-                    folder);
+        sh_log_info("deleted %d unfinished checkpoint file%s of ended jobs from %s", n, n == 1 ? "" : "s", folder);
     return SH_OK;
 }
 
@@ -122,8 +122,8 @@ static sh_rc load_or_earlier(struct sh_run *r, const char *folder, char **path)
     return rc;
 }
 
-/* The file that the configuration names, for a folder without checkpoints: a job that is started again resumes from its
- * own. */
+/* Load the file that the configuration names. This is only for a folder without checkpoints: a job that is started
+ * again resumes from its own. */
 static sh_rc load_named(struct sh_run *r)
 {
     char *path;
@@ -161,7 +161,7 @@ static sh_rc load_hf(struct sh_run *r)
     return SH_OK;
 }
 
-/* As PEFT has saved them. */
+/* Load adapters that PEFT has saved. */
 static sh_rc load_adapter(struct sh_run *r)
 {
     SH_TRY(sh_run_load_adapter(r));
@@ -176,7 +176,8 @@ static bool only_measures(const struct sh_run *r)
     return !r->cfg.checkpoint.enable && !begins_in_hf(r) && !r->cfg.checkpoint.initial_load_path[0];
 }
 
-/* Trained parameters upon a base: of a checkpoint that is named beside the base, or initial values. */
+/* Set the trained parameters on a base: from a checkpoint that is named in addition to the base, from adapters of PEFT,
+ * or initial values. */
 static sh_rc begin_upon_base(struct sh_run *r)
 {
     if (only_measures(r)) {
@@ -203,7 +204,7 @@ static sh_rc begin_anew(struct sh_run *r)
     return begins_in_hf(r) ? load_hf(r) : sh_run_init_state(r);
 }
 
-/* The path that is noted is the one that load_or_earlier() ended with. */
+/* Note the path that load_or_earlier() ended with. */
 static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
 {
     SH_TRY(load_or_earlier(r, folder, path));
@@ -212,7 +213,7 @@ static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
     return SH_OK;
 }
 
-/* With `own`, a checkpoint of the run's own folder comes first: a job that is started again must not begin anew. */
+/* With `own`, a checkpoint of the run's own folder comes first: a job that is started again must not start over. */
 sh_rc sh_run_load_start(struct sh_run *r, bool own)
 {
     char *folder = sh_run_checkpoint_folder(r), *path = NULL;

@@ -18,7 +18,7 @@ static void zero(struct sh_run *r, int tensor)
     free(zeros);
 }
 
-/* As a run begins. A checkpoint overwrites all of it; initial values are parameters only. */
+/* Reset the state to that of a new run. A checkpoint overwrites all of it; initial values are parameters only. */
 static void forget(struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)

@@ -49,7 +49,7 @@ static sh_rc most_of_all(sh_rc rc, double *most)
     return most ? sh_mesh_max(most, 1) : SH_OK;
 }
 
-/* Whether all is within the limit with parameters that are gathered once. */
+/* Whether everything is within the limit if parameters are gathered once. */
 static sh_rc fits_resident(struct sh_run *r, const struct sh_request_cache *cache, bool *fits)
 {
     struct sh_program *p = NULL;
@@ -77,7 +77,7 @@ static sh_rc place_cache(struct sh_run *r, const struct sh_request_cache *cache)
     return sh_agree(sh_request_cached(cache, not_all == 0, &r->build));
 }
 
-/* As many rows of logits on all ranks. Collective, agreed. */
+/* Choose the same number of rows of logits on all ranks. Collective, agreed. */
 static sh_rc widen(struct sh_run *r)
 {
     int64_t before = r->build.batch.chunk_rows, most = INT64_MAX;
@@ -115,7 +115,8 @@ static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
     return sh_comm_create(r->mesh, &opt, &r->comm);
 }
 
-/* The folder of the scratch files, asked once a node before anything is allocated: its ranks share the room. */
+/* Check the folder of the scratch files, once per node and before anything is allocated: the ranks of a node share its
+ * room. */
 static sh_rc check_offload(const struct sh_run *r, const struct sh_topology *at)
 {
     int file = sh_program_file_tier(r->p);
@@ -128,12 +129,12 @@ static sh_rc check_offload(const struct sh_run *r, const struct sh_topology *at)
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "offload.nvme_path: ");
 }
 
-/* Of the ranks of a node together, asked once for them. */
+/* Check the pinned memory of the ranks of a node together, once per node. */
 static sh_rc check_pinned(const struct sh_run *r, const struct sh_topology *at)
 {
     if (!sh_pinned_bytes(r->p) || at->node_rank != 0)
         return SH_OK;
-    return sh_pinned_check(r->p, at->node_size, sh_device_node_free(), "their node has free");
+    return sh_pinned_check(r->p, at->node_size, sh_device_node_free(), "the free memory of their node is");
 }
 
 /* Collective, agreed. */
@@ -154,7 +155,7 @@ static sh_rc allocate(struct sh_run *r)
     return sh_agree(rc);
 }
 
-/* What only a GPU can be asked for. Local. */
+/* Refuse settings that only a GPU supports. Local. */
 static sh_rc not_for_a_gpu(const struct sh_config *cfg)
 {
     if (cfg->debug.sync_ops)
@@ -162,8 +163,8 @@ static sh_rc not_for_a_gpu(const struct sh_config *cfg)
                        "debug.sync_ops is for GPUs: on a CPU each operation is done before the next begins");
     if (!cfg->training.deterministic)
         return sh_fail(SH_E_USAGE,
-                       "training.deterministic=false is for GPUs: on a CPU all kernels add in one order, and none "
-                       "is faster otherwise; leave it out");
+                       "training.deterministic=false is for GPUs: on a CPU all kernels add in one order, and no other "
+                       "order is faster; leave it out");
     if (cfg->training.measure_products)
         return sh_fail(SH_E_USAGE,
                        "training.measure_products is for GPUs: a CPU has one kernel for a product; leave it out");
@@ -206,7 +207,7 @@ static const char *describe_ranks(const struct sh_run *r, char text[64])
     return text;
 }
 
-/* ", 1.09 M of them in adapters", where others than the model's are trained. */
+/* ", 1.09 M of them in adapters", if there are adapters to train; else "". */
 static const char *describe_adapters(const struct sh_run *r, char text[64])
 {
     char count[SH_STR_SHORT];
@@ -225,7 +226,7 @@ static const char *precision_name(enum sh_dtype act)
     return act == SH_BF16 ? "bfloat16" : act == SH_F16 ? "float16" : "float32";
 }
 
-/* The line that a user compares with the plan. Types are named twice only if computation and reduction differ. */
+/* The line that a user compares with the plan. It names the type of the reduction unless both types are float32. */
 static void announce(const struct sh_run *r)
 {
     char adapters[64], ranks[64], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
@@ -249,7 +250,7 @@ static void announce(const struct sh_run *r)
                 sh_str_bytes(r->p->arena_bytes, arena));
 }
 
-/* Collective. Each phase is agreed before the next begins, so that a rank that cannot go on stops all of them at the
+/* Collective. Each phase is agreed before the next begins, so that a rank that cannot continue stops all of them at the
  * same place, and the error comes from it. Order: device, threads, request, plan, network, memory. Only the last two
  * cost time. */
 static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, const struct sh_request_cache *cache,
@@ -308,7 +309,8 @@ sh_rc sh_run_open_scoring(const struct sh_config *cfg, const struct sh_request_s
     return open_run(cfg, SH_TO_SCORE, NULL, score, out);
 }
 
-/* Also for a run that was opened in part. The save is abandoned first, for its child or thread reads the snapshot. */
+/* Also for a run that was opened in part. The save is abandoned first, because its child or thread reads the
+ * snapshot. */
 void sh_run_close(struct sh_run *r)
 {
     if (!r)

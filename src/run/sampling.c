@@ -28,7 +28,7 @@ static double uniform(uint64_t seed, uint64_t text, uint64_t position)
     return ((double)bits[0] + 0.5) / 4294967296.0;
 }
 
-/* The first of equal ones, so that temperature 0 is deterministic. */
+/* The largest logit, the first among equals, so that temperature 0 is deterministic. */
 static int likeliest(const float *logits, int n)
 {
     int best = 0;
@@ -39,7 +39,7 @@ static int likeliest(const float *logits, int n)
     return best;
 }
 
-/* The k-th largest of x [n], whose order changes: quickselect with the middle of three for a pivot. */
+/* The k-th largest of x [n], whose order changes: quickselect with the median of three as the pivot. */
 static float kth_largest(float *x, int n, int k)
 {
     int low = 0, high = n - 1;
@@ -106,7 +106,7 @@ static double sum_of(const struct candidates *of)
     return sum;
 }
 
-/* Ascending; of equal ones the later id goes first, so that of two the earlier one stays. */
+/* Ascending; among equals the later id comes first, so that the earlier one is kept. */
 static int ascending(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -123,7 +123,7 @@ static int by_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Drop, from the unlikeliest on, those up to which the sum is at most 1 - p. The likeliest stays. */
+/* Drop candidates from the unlikeliest on, as long as their sum is at most 1 - p of the whole. The likeliest stays. */
 static void keep_top_p(struct candidates *of, double p)
 {
     double left = (1 - p) * sum_of(of), sum = 0;
@@ -139,7 +139,7 @@ static void keep_top_p(struct candidates *of, double p)
     qsort(of->c, (size_t)of->n, sizeof *of->c, by_id);
 }
 
-/* The likeliest has weight 1. */
+/* The likeliest has weight 1, so p needs no scaling. */
 static void keep_min_p(struct candidates *of, double p)
 {
     int n = 0;
@@ -150,7 +150,7 @@ static void keep_min_p(struct candidates *of, double p)
     of->n = n;
 }
 
-/* By weight, in the order of ids. The last one is what is left when rounding lets u stay at 0 or above after all. */
+/* Choose by weight, in the order of ids. The last one is chosen if rounding keeps u at 0 or above to the end. */
 static uint32_t draw(const struct candidates *of, double u)
 {
     int i = 0;
@@ -172,7 +172,7 @@ uint32_t sh_sample(const struct sh_sampling *s, const float *logits, int n, uint
     of = all_within(s, logits, n);
     keep_top_p(&of, s->top_p);
     keep_min_p(&of, s->min_p);
-    /* Logits that are no numbers leave nothing to choose from. */
+    /* Logits that are NaN leave nothing to choose from. */
     id = of.n ? draw(&of, uniform(s->seed, text, position)) : (uint32_t)likeliest(logits, n);
     free(of.c);
     return id;

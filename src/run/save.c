@@ -12,21 +12,20 @@
 struct sh_run_async {
     struct sh_ckpt_async *save; /* NULL while the copy is under way */
     struct sh_shards pieces;
-    struct sh_ckpt_meta meta; /* of its own */
+    struct sh_ckpt_meta meta; /* a copy */
     char *folder;
     struct sh_ckpt_times times;
     int64_t step, begin_ns, stall_ns;
 };
 
-/* The disks are as fast as the slowest rank. */
+/* The slowest rank decides how long the disks take. */
 static sh_rc disk_seconds(const struct sh_ckpt_times *times, double *seconds)
 {
     *seconds = times->seconds[SH_CKPT_WRITE] + times->seconds[SH_CKPT_SYNC];
     return sh_mesh_max(seconds, 1);
 }
 
-/* Only an asynchronous save can be impossible on a file system, and it is found before the first step. The snapshot's
- * pages are touched here for the same reason. Collective. */
+/* The options of a save, as the configuration says. */
 static struct sh_ckpt_options options_of(const struct sh_run *r, struct sh_ckpt_times *times)
 {
     return (struct sh_ckpt_options){
@@ -46,6 +45,8 @@ static bool is_async(const struct sh_run *r)
     return r->cfg.checkpoint.async_mode == SH_ASYNC_ASYNC;
 }
 
+/* Only an asynchronous save can be impossible on a file system; find that out before the first step. The
+ * snapshot's pages are touched here for the same reason. Collective. */
 sh_rc sh_run_can_save(struct sh_run *r)
 {
     struct sh_ckpt_options options = options_of(r, NULL);
@@ -62,7 +63,8 @@ sh_rc sh_run_can_save(struct sh_run *r)
     return rc;
 }
 
-/* The caller frees meta->config, ->notes and ->base. meta->guard stays the caller's text, so it must not be freed with the rest. */
+/* The caller frees meta->config, ->notes and ->base. meta->guard stays the caller's text, so it must not be freed with
+ * the rest. */
 static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta)
 {
     *meta = (struct sh_ckpt_meta){.step = r->step,
@@ -76,7 +78,7 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
     return SH_OK;
 }
 
-/* What storage did to the checkpoint may be better the next time; what it did to the state is lost. */
+/* Damage that storage did to the checkpoint may not happen next time; what it did to the state is lost for good. */
 static sh_rc whose_failure(const struct sh_run *r, const struct sh_shards *p, sh_rc rc, bool *lost)
 {
     sh_rc home = sh_shards_failed(p);
@@ -114,7 +116,7 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     return rc == SH_OK ? disk_seconds(&times, &out->disk_seconds) : rc;
 }
 
-/* When the copy is there. */
+/* Start writing once the copy is complete. */
 static sh_rc begin_writing(struct sh_run *r)
 {
     struct sh_run_async *b = r->async;
@@ -124,7 +126,7 @@ static sh_rc begin_writing(struct sh_run *r)
     return sh_ckpt_async_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
 }
 
-/* From a GPU the copy travels beside the next step, up to its update; the first poll begins to write it. */
+/* From a GPU the copy travels alongside the next step, up to its update; the first poll starts to write it. */
 static sh_rc begin_async(struct sh_run *r, const struct sh_ckpt_meta *meta)
 {
     struct sh_run_async *b = r->async = sh_calloc(1, sizeof *b);
@@ -166,8 +168,8 @@ bool sh_run_is_saving(const struct sh_run *r)
     return r->async != NULL;
 }
 
-/* Collective. Also begins to write a snapshot that has left the GPU meanwhile. With `wait` it returns only when the
- * file is committed; what it returns in *out is empty until then. */
+/* Collective. Also starts to write a snapshot that has left the GPU meanwhile. With `wait` it returns only when the
+ * file is committed; *out is empty until then. */
 sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
 {
     struct sh_run_async *b = r->async;
@@ -182,7 +184,7 @@ sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
     b->stall_ns += now - begin;
     if (!done)
         return SH_OK;
-    sh_ckpt_async_end(b->save); /* the times are there now */
+    sh_ckpt_async_end(b->save); /* the times are complete now */
     b->save = NULL;
     SH_TRY(disk_seconds(&b->times, &out->disk_seconds));
     out->path = sh_strfmt("%s/step-%08lld.h5", b->folder, (long long)b->step);
@@ -193,7 +195,7 @@ sh_rc sh_run_save_poll(struct sh_run *r, bool wait, struct sh_run_saved *out)
     return SH_OK;
 }
 
-/* Joins the thread first, for it reads the pieces that are freed here. A file that is not committed is deleted. */
+/* Joins the thread first, because it reads the pieces that are freed here. A file that is not committed is deleted. */
 void sh_run_save_abandon(struct sh_run *r)
 {
     struct sh_run_async *b = r->async;

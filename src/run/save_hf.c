@@ -25,8 +25,8 @@ static bool wanted(const struct sh_run *r)
     return r->cfg.checkpoint.enable && r->cfg.checkpoint.last_save_in_hf;
 }
 
-/* Before the first step, since the export is done after the last one: a name that is taken, or a model that config.json
- * cannot describe, would else cost the whole run. */
+/* Check before the first step, since the export is done after the last one: a name that is taken, or a model that
+ * config.json cannot describe, would otherwise cost the whole run. */
 sh_rc sh_run_can_save_hf(const struct sh_run *r)
 {
     if (wanted(r))
@@ -41,7 +41,7 @@ sh_rc sh_run_can_save_hf(const struct sh_run *r)
     return rc;
 }
 
-/* From a snapshot that is planned anyway, as save_now() does. */
+/* Export from a snapshot if one is planned anyway, as save_now() does. */
 static sh_rc export(struct sh_run *r, const char *folder)
 {
     char *tokenizer = sh_run_tokenizer_folder(r->cfg.hf.tokenizer, r->tokenizer);
@@ -92,7 +92,7 @@ sh_rc sh_run_save_hf(struct sh_run *r)
             sh_log_info("step %lld  saved %s for transformers (%.2f s)", (long long)r->step, folder,
                         (double)(sh_now_ns() - begin) / 1e9);
         else if (sh_error_text()[0])
-            rc = sh_fail_prefix(rc, "the checkpoint is saved, but not as transformers has it: ");
+            rc = sh_fail_prefix(rc, "the checkpoint is saved, but not in transformers' format: ");
     }
 out:
     free(folder);

@@ -13,12 +13,12 @@ static double seconds_since(int64_t begin_ns)
     return (double)(sh_now_ns() - begin_ns) / 1e9;
 }
 
-/* What was read back, where that is less than the default. */
+/* What was read back, if that is less than the default. */
 static const char *const how[] = {[SH_VERIFY_DISK] = "",
                                   [SH_VERIFY_CACHE] = ", read back from the page cache only (checkpoint.verify=cache)",
                                   [SH_VERIFY_OFF] = ", not read back (checkpoint.verify=off)"};
 
-/* *saved: what a save or a poll has committed, if anything. */
+/* Report what a save or a poll has committed, if anything. */
 static void report(struct sh_saving *s, struct sh_run_saved *saved)
 {
     struct sh_checkpoint_metrics m;
@@ -46,7 +46,7 @@ static void report(struct sh_saving *s, struct sh_run_saved *saved)
     sh_error_clear();
 }
 
-/* Start a save of the present step. The guard's state and the loss scale belong to the file, so they are taken at the
+/* Start a save of the current step. The guard's state and the loss scale belong to the file, so they are taken at the
  * same moment as the parameters. */
 static sh_rc begin(struct sh_saving *s)
 {
@@ -79,11 +79,12 @@ static sh_rc go_on(struct sh_saving *s, bool wait)
     return SH_OK;
 }
 
-/* One rank has the text of an agreed failure, and only the ranks together know which. Afterwards none has it. */
+/* Only one rank has the text of an agreed failure, and no rank knows which. Find it and give all ranks the reason;
+ * afterwards none has it as an error text. */
 static sh_rc share_reason(const struct sh_run *r, char reason[REASON_BYTES])
 {
-    /* Ranks without a text count as 0, so rank 0 sends its own if it alone has one. Of several the largest rank's text
-     * is taken. */
+    /* Ranks without a text count as 0, so rank 0 sends its own if it alone has one. If several have a text, that of the
+     * highest rank is taken. */
     double who = sh_error_text()[0] ? r->mesh->rank : 0;
 
     snprintf(reason, REASON_BYTES, "%s", sh_error_text());
@@ -92,15 +93,14 @@ static sh_rc share_reason(const struct sh_run *r, char reason[REASON_BYTES])
     return sh_mesh_bcast(reason, REASON_BYTES, (int)who);
 }
 
-/* The job's end: rank 0 has the text. */
+/* End the job; rank 0 has the text. */
 static sh_rc give_up(const struct sh_saving *s, sh_rc rc, const char *reason)
 {
     if (s->r->mesh->rank != 0)
         return rc;
     /* The second try was made already, so the message counts tries, not failures in a row. */
     if (s->must && s->again)
-        return sh_fail(rc, "step %lld must be saved and was not, at the second try either: %s", (long long)s->step,
-                       reason);
+        return sh_fail(rc, "step %lld had to be saved, but the second try failed too: %s", (long long)s->step, reason);
     return sh_fail(rc, "step %lld not saved: %s; that is failure %d in a row (checkpoint.max_failures=%d)",
                    (long long)s->step, reason, s->failures, s->r->cfg.checkpoint.max_failures);
 }
@@ -112,10 +112,10 @@ static void warn(const struct sh_saving *s, const char *reason)
         return;
     sh_progress_break(s->progress);
     sh_log_warn("step %lld not saved: %s; %s", (long long)s->step, reason,
-                s->must ? "trying once more" : "training goes on");
+                s->must ? "trying once more" : "training continues");
 }
 
-/* The state that must be saved gets its second try whatever happened to those before. */
+/* A state that must be saved gets its second try whatever happened to the saves before. */
 static bool is_last_straw(const struct sh_saving *s)
 {
     int most = s->r->cfg.checkpoint.max_failures;
@@ -123,8 +123,8 @@ static bool is_last_straw(const struct sh_saving *s)
     return s->must && most > 0 ? s->again : s->failures > most;
 }
 
-/* What becomes of a save. Storage may be better the next time, under another name; of all other failures the save is
- * not the cause, nor is it where the state did not come back from its home. */
+/* Decide what follows from a save. A failure of storage may not repeat next time, under another name. The save is not
+ * the cause of any other failure, nor of a state that did not come back from its home: these end the run. */
 static sh_rc settle(struct sh_saving *s, sh_rc rc)
 {
     char reason[REASON_BYTES];
@@ -189,7 +189,7 @@ sh_rc sh_saving_save(struct sh_saving *s, bool must)
     sh_mesh_timeout(0);
     rc = save(s, must);
     sh_mesh_timeout(s->r->cfg.comm.train_timeout_seconds);
-    /* On the device: all counts are queued, then read at once. */
+    /* Time spent here is reported as checkpoint time of the step. */
     s->seconds += seconds_since(begun);
     return rc;
 }

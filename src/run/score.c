@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT = 512 }; /* tokens that a row has at least, where several texts may share it */
+enum { SHORT = 512 }; /* fewest tokens of a row, if several texts may share it */
 
 /* Where a text stands: tokens [at, at + n - 1) of a row are its inputs. */
 struct place {
@@ -18,7 +18,8 @@ struct place {
     int64_t at;
 };
 
-/* A rotation by the place in a row is as good as one by the place in the text, since only distances count. */
+/* Whether texts may share a row. A rotation by the place in a row is as good as one by the place in the text, since
+ * only distances count. */
 static bool shares_rows(const struct sh_config *cfg)
 {
     return !sh_family_of(cfg->model.family)->learned_positions;
@@ -52,7 +53,7 @@ struct sh_request_score sh_score_request(const struct sh_score *texts, int n, in
     return (struct sh_request_score){.rows = rows, .seq = (int)longest, .docs = shares_rows(cfg)};
 }
 
-/* One text behind the other; returns the rows. */
+/* Place one text after the other; return the number of rows. */
 static int64_t place_texts(const struct sh_run *r, const struct sh_score *texts, int n, struct place *place)
 {
     int64_t row = 0, at = 0, room = r->build.batch.seq;
@@ -82,7 +83,7 @@ static int64_t elem_of(const struct step *s, const struct place *p)
     return (p->row - s->first) * s->seq + p->at;
 }
 
-/* What no text fills is masked, and a document of its own for each token. */
+/* Mask all places, and make each token a separate document; places without a text stay so. */
 static void clear(struct step *s)
 {
     for (int64_t i = 0; i < s->rows * s->seq; i++) {
@@ -92,8 +93,7 @@ static void clear(struct step *s)
     }
 }
 
-/* Only tokens from text->first on are targets. The text is a document of its own, so that it does not see its
- * neighbours. */
+/* Only tokens from text->first on are targets. The text is a separate document, so it does not see its neighbours. */
 static void put_text(struct step *s, const struct sh_score *text, const struct place *p)
 {
     int64_t at = elem_of(s, p);
@@ -132,7 +132,8 @@ static void take_text(const struct step *s, struct sh_score *text, const struct 
     }
 }
 
-/* Texts of this rank's rows; others stay 0, as the sum over the ranks wants. Rows ascend with the texts. */
+/* Score the texts in this rank's rows; the others stay 0, as the sum over the ranks needs. Rows ascend with the
+ * texts. */
 static void do_step(struct step *s, struct sh_score *texts, int n, const struct place *place)
 {
     int begin = 0, end;
@@ -149,7 +150,7 @@ static void do_step(struct step *s, struct sh_score *texts, int n, const struct 
         take_text(s, &texts[i], &place[i]);
 }
 
-/* Of the ranks one has a text's answer, and the others zeros: a sum of whole numbers changes no bit. */
+/* One rank has a text's answer and the others have zeros, so a sum of integers changes no bit. */
 static sh_rc share(struct sh_score *texts, int n)
 {
     long long *all = sh_calloc(2 * (size_t)n + 1, sizeof *all);
@@ -168,7 +169,7 @@ static sh_rc share(struct sh_score *texts, int n)
     return rc;
 }
 
-/* Collective. All ranks run the same number of steps, for a step may have collectives. */
+/* Collective. All ranks run the same number of steps, because a step may have collectives. */
 sh_rc sh_run_score(struct sh_run *r, struct sh_score *texts, int n)
 {
     struct step s = {.r = r, .rows = r->build.batch.batch, .seq = r->build.batch.seq};

@@ -12,23 +12,24 @@
 
 struct sh_run;
 
-/* A text of which the tokens [first, n) are asked for; each is predicted from all before it. */
+/* A text whose tokens [first, n) are scored; each is predicted from all tokens before it. */
 struct sh_score {
-    uint32_t *ids;   /* [n], those of the caller */
+    uint32_t *ids;   /* [n], owned by the caller */
     size_t n, first; /* 1 <= first <= n */
-    double logprob;  /* out: the sum over them */
-    bool greedy;     /* out: each is the likeliest one */
+    double logprob;  /* out: sum over the scored tokens */
+    bool greedy;     /* out: each of them is the likeliest */
 };
 
-/* Equal where the texts are, and what of them is asked for. Local. */
+/* A hash of the texts and of where scoring begins in each, equal if these are. Local. */
 uint64_t sh_score_hash(const struct sh_score *texts, int n);
 
-/* What sh_run_open_scoring() is to be asked for: `rows` of such texts at a time on a rank, or of several short ones. Local. */
+/* The request for sh_run_open_scoring(): `rows` rows at a time per rank, each for one of these texts or several short
+ * ones. Local. */
 struct sh_request_score sh_score_request(const struct sh_score *texts, int n, int rows, const struct sh_config *cfg);
 
-/* Texts are laid end to end in rows, each seeing itself only, and the rows dealt out to the ranks; models with learned
- * positions have one in a row. The same on all ranks, which all get the answers. Collective, agreed. Cost: a forward over
- * all tokens. */
+/* Score the texts. They are laid end to end in rows, each text seeing only itself, and the rows are dealt out to the
+ * ranks; in models with learned positions a row has one text. `texts` is the same on all ranks, and all get the
+ * answers. Collective, agreed. Cost: one forward over all tokens. */
 sh_rc sh_run_score(struct sh_run *r, struct sh_score *texts, int n);
 
 #endif

@@ -43,7 +43,8 @@ static int64_t owned_elems(const struct sh_run *r, const struct sh_unit *u)
     return own.end - own.begin;
 }
 
-/* Floats that the host buffer of a load has for one state of a unit: blocks of four bits an element are whole floats too. */
+/* Floats that the host buffer of a load has for one state of a unit: packed blocks, four bits an element, are whole
+ * floats too. */
 static int64_t loaded_floats(const struct sh_run *r, const struct sh_unit *u)
 {
     int64_t n = owned_elems(r, u);
@@ -75,8 +76,8 @@ static struct sh_floats find_loaded(const struct sh_run *r, const struct sh_unit
     return laid_out(r, u, k, p->loaded + states_of_way(r, p->way) * floats_before(r, p->way, u) + k * n, n);
 }
 
-/* Place in the snapshot. Each state has n elements, which is only the part that this replica writes; those before it are
- * the masters, of four bytes, and states of one type. */
+/* Place in the snapshot. Each state has n elements, only the part that this replica writes. Before it lie the masters,
+ * of four bytes, and states of one type. */
 static struct sh_floats find_copy(const struct sh_run *r, const struct sh_unit *u, int k, int64_t n)
 {
     int64_t before = k == SH_CKPT_MODEL ? 0 : 4 + (k - 1) * sh_dtype_bytes(r->p->state[k - 1].dtype);
@@ -101,7 +102,8 @@ static bool loads(enum sh_shards_way way)
     return way == SH_SHARDS_LOAD || way == SH_SHARDS_BASE;
 }
 
-/* Whether files are written from a GPU's state and read into it piece by piece, without a copy of all of it in between. */
+/* Whether files are written from a GPU's state and read into it piece by piece, without a copy of all of it in
+ * between. */
 static bool all_far(const struct sh_run *r, enum sh_shards_way way)
 {
     return r->device->gpu && (way == SH_SHARDS_SAVE || (way == SH_SHARDS_LOAD && r->p->n_slices));
@@ -115,8 +117,8 @@ bool sh_shards_copied(const struct sh_run *r)
     return false;
 }
 
-/* What this rank reads or writes of one parameter, the set's newest tensor, as one piece; none when it owns no element of
- * it. A parameter's elements are contiguous in its unit, so one piece is always enough. */
+/* Add what this rank reads or writes of one parameter, the set's newest tensor, as one piece; none if it owns no
+ * element of it. A parameter's elements are contiguous in its unit, so one piece is always enough. */
 static void add_piece(const struct sh_run *r, const struct sh_param *param, struct sh_shards *out)
 {
     const struct sh_unit *u = &r->p->units[param->unit];
@@ -226,7 +228,7 @@ static sh_rc visit_far(const struct sh_shards *s, const struct sh_unit *u, struc
     return rc;
 }
 
-/* Of the threads of a rank the first keeps its text. */
+/* If several threads of a rank fail, the text of the first is kept. */
 static sh_rc note_failure(struct sh_shards *s, sh_rc rc)
 {
     static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
@@ -290,7 +292,7 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
     *out = (struct sh_shards){.way = way, .r = r};
     out->far = (struct sh_ckpt_far){.get = get_far, .put = put_far, .arg = out};
     /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put(),
-     * unless it gets piece by piece. */
+     * unless it is filled piece by piece. */
     if (loads(way) && r->device->gpu && !all_far(r, way))
         out->loaded =
             sh_calloc((size_t)(states_of_way(r, way) * floats_before(r, way, r->p->units + r->p->n_units)) + 1,
@@ -325,7 +327,7 @@ void sh_shards_free(struct sh_shards *p)
     free(p->part_of);
 }
 
-/* Low halves of masters of the units before this one that lie in a file. */
+/* Count the low halves of masters that lie in a file, in the units before this one. */
 static int64_t lows_before(const struct sh_run *r, const struct sh_unit *u)
 {
     int64_t n = 0;
@@ -357,7 +359,7 @@ static sh_rc visit_lows(const struct sh_run *r, const struct sh_shards *p, bool 
     return SH_OK;
 }
 
-/* A GPU's parameters to floats in host memory, or back. */
+/* Copy a GPU's parameters to floats in host memory, or back. */
 static sh_rc visit_params(const struct sh_shards *p, bool change)
 {
     const struct sh_run *r = p->r;
@@ -411,7 +413,7 @@ sh_rc sh_shards_borrow(const struct sh_run *r, struct sh_shards *p)
     return p->way == SH_SHARDS_SAVE ? visit_lows(r, p, false, fill_lows) : SH_OK;
 }
 
-/* The arrays of n floats to those of others, laid out alike. */
+/* Copy the arrays of n floats to others that are laid out alike. */
 static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_floats from, int64_t n,
                         void (*copy)(struct sh_exec *e, void *to, const void *from, int64_t bytes))
 {
@@ -419,8 +421,8 @@ static void copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_f
         copy(r->exec, sh_floats_array(to, i), sh_floats_array(from, i), sh_floats_bytes(from, n));
 }
 
-/* After a load: buffer to device. Nothing to do on a CPU, where the file was read in place, but for low halves that were
- * borrowed. */
+/* After a load: copy the buffer to the device. On a CPU, where the file was read in place, there is nothing to do
+ * except for low halves that were borrowed. */
 void sh_shards_put(const struct sh_run *r, const struct sh_shards *p)
 {
     sh_rc rc = p->lows ? visit_lows(r, p, true, take_lows) : p->params ? visit_params(p, true) : SH_OK;
@@ -455,7 +457,7 @@ static struct sh_range range_of(const struct sh_param *param, const struct sh_ck
     return (struct sh_range){begin, begin + piece->elems};
 }
 
-/* What of a piece lies in slice t of n of its unit, and in a stretch of the state. */
+/* Copy what lies in slice t of n of the piece's unit, and in a stretch of the state. */
 static void copy_slice(const struct sh_run *r, const struct sh_param *param, const struct sh_ckpt_piece *piece, int k,
                        const struct sh_stretch *s, int t, int n)
 {
@@ -469,14 +471,14 @@ static void copy_slice(const struct sh_run *r, const struct sh_param *param, con
                            sh_floats_at(s->state[k], all.begin - first));
 }
 
-/* Of one unit. */
+/* The copy of one unit. */
 struct unit_copy {
     const struct sh_run *r;
     const struct sh_shards *p;
     const struct sh_unit *u;
 };
 
-/* The slices of units are those of touch_by_all_threads(): a thread finds its part of the copy near. */
+/* Threads take the same slices of units as in touch_by_all_threads(), so each finds its part of the copy near. */
 static void copy_stretch(const struct sh_stretch *s, void *arg)
 {
     const struct unit_copy *c = arg;
@@ -511,7 +513,7 @@ static void touch_slice(const struct sh_run *r, const struct sh_unit *u, int k, 
         memset(sh_floats_array(copy, i), 0, (size_t)sh_floats_bytes(copy, slice.end - slice.begin));
 }
 
-/* Each thread its slice of everything: memory then lies near the thread that touched it first. */
+/* Each thread touches its slice of everything: memory then lies near the thread that touched it first. */
 static void touch_by_all_threads(const struct sh_run *r)
 {
 #pragma omp parallel
@@ -520,11 +522,11 @@ static void touch_by_all_threads(const struct sh_run *r)
             touch_slice(r, &r->p->units[i], k, omp_get_thread_num(), omp_get_num_threads());
 }
 
-/* What this replica writes of one state of a unit to its place in the snapshot. */
+/* The copy of what this replica writes of one state of a unit to its place in the snapshot. */
 struct snapshot_copy {
     const struct sh_run *r;
     struct sh_floats to;
-    int64_t begin; /* of the chunk, what `to` begins with */
+    int64_t begin; /* the element of the chunk that `to` begins with */
     int k;
 };
 
@@ -535,7 +537,7 @@ static void copy_by_queue(const struct sh_stretch *s, void *arg)
     copy_floats(c->r, sh_floats_at(c->to, s->first - c->begin), s->state[c->k], s->n, sh_exec_copy);
 }
 
-/* A GPU's state is always in memory. */
+/* A GPU's state is always in memory, so a failure ends the job. */
 static void visit_memory(const struct sh_run *r, const struct sh_unit *u, struct sh_range part, int k,
                          sh_visit_look *look, void *arg)
 {
@@ -561,7 +563,7 @@ struct piece_sums {
     const struct sh_param *param;
     const struct sh_ckpt_piece *piece;
     int k;
-    int64_t begin; /* of the chunk, what the piece begins with */
+    int64_t begin; /* the element of the chunk that the piece begins with */
 };
 
 static void sum_stretch(const struct sh_stretch *s, void *arg)
@@ -579,7 +581,7 @@ static void sum_stretch(const struct sh_stretch *s, void *arg)
     }
 }
 
-/* Let the device sum parts, and note of which blocks they are. */
+/* Let the device sum parts, and note which block each belongs to. */
 static void sum_states(const struct sh_run *r, struct sh_shards *p)
 {
     for (int i = 0; i < p->set.n_pieces; i++)
@@ -596,7 +598,7 @@ static void sum_states(const struct sh_run *r, struct sh_shards *p)
         }
 }
 
-/* A part more for each block that is cut, and for each slice of the unit. */
+/* Upper bound of the number of parts: one more for each block that is cut, and for each slice of the unit. */
 static int64_t count_parts(const struct sh_shards *p)
 {
     int64_t n = 0;
@@ -616,8 +618,8 @@ static void copy_units(const struct sh_run *r)
             copy_unit(r, &r->p->units[i], k);
 }
 
-/* Begin a snapshot. On a CPU it is complete on return. On a GPU sums and copies are queued beside the operations, and
- * sh_shards_wait() completes them. */
+/* Start a snapshot. On a CPU it is complete on return. On a GPU sums and copies are queued alongside the operations,
+ * and sh_shards_wait() completes them. */
 void sh_shards_copy(const struct sh_run *r, struct sh_shards *p)
 {
     sh_exec_copies_begin(r->exec);

@@ -1,6 +1,7 @@
-/* Tokens have no text of their own: that of a word may depend on those before it, and a character may be made of several.
- * So two runs of tokens that begin at the same one are decoded, with the new ones and without; what the longer text has
- * more is theirs. The runs begin where the tokens before the last began, which keeps them short. */
+/* A token alone has no text: its text may depend on the tokens before it, and a character may be made of several
+ * tokens. So two runs of tokens with the same start are decoded, with the new tokens and without; what the longer text
+ * has in addition belongs to the new tokens. The runs start where the tokens that were added last began, which keeps
+ * them short. */
 #include "src/run/shown.h"
 
 #include "src/base/mem.h"
@@ -13,7 +14,7 @@ void sh_shown_begin(struct sh_shown *s, const struct sh_tokenizer *tok, const ch
     *s = (struct sh_shown){.tok = tok, .stop = stop, .before = prompt > 8 ? prompt - 8 : 0, .upto = prompt};
 }
 
-/* Whether the last character lacks bytes. Decoders put U+FFFD in its place, but for that of bytes. */
+/* Whether the last character lacks bytes. Decoders put U+FFFD in its place, except the one for bytes. */
 static bool lacks_bytes(const char *text, size_t bytes)
 {
     const unsigned char *t = (const unsigned char *)text;
@@ -42,7 +43,7 @@ static void append(struct sh_shown *s, const char *text, size_t bytes)
     s->text[s->bytes] = '\0';
 }
 
-/* From where on it was not looked for yet. */
+/* Look for `stop` in the part of the text from `from` on, which was not searched yet. */
 static void look_for_stop(struct sh_shown *s, size_t from)
 {
     size_t length = s->stop ? strlen(s->stop) : 0;
@@ -58,7 +59,8 @@ static void look_for_stop(struct sh_shown *s, size_t from)
         }
 }
 
-/* Where the longer text goes on. A prompt that ends within a character has U+FFFD there, which is no beginning of it. */
+/* Where the longer text continues. A prompt that ends within a character has U+FFFD there, which is not its
+ * beginning. */
 static size_t shared(const char *old, size_t old_bytes, const char *now, size_t bytes)
 {
     size_t at = 0, most = old_bytes < bytes ? old_bytes : bytes;

@@ -1,4 +1,4 @@
-/* The text of tokens as they come: whole characters only, up to a text that ends it. Local. */
+/* The text of tokens as they come: whole characters only, up to a given text that ends it. Local. */
 #ifndef SH_RUN_SHOWN_H
 #define SH_RUN_SHOWN_H
 
@@ -8,20 +8,20 @@
 struct sh_shown {
     const struct sh_tokenizer *tok;
     const char *stop; /* (optional) the text ends before it */
-    char *text;       /* of the tokens behind the prompt so far, freed with free() */
+    char *text;       /* of the tokens after the prompt so far, freed with free() */
     size_t bytes, room;
-    bool stopped;        /* it has met `stop` */
+    bool stopped;        /* `stop` was found */
     size_t before, upto; /* ids whose text is known: a token's text may depend on those before it */
 };
 
-/* Begin behind ids[0..prompt), one at least. */
+/* Begin after ids[0..prompt), at least one. */
 void sh_shown_begin(struct sh_shown *s, const struct sh_tokenizer *tok, const char *stop, size_t prompt);
 
-/* Take what ids [n] say more than at the last call; a character whose bytes are not all there waits, but with `last`.
- * Errors: those of sh_decode_ids(). */
+/* Add the text that ids [n] have gained since the last call. A character whose bytes are not complete waits, except
+ * with `last`. Errors: those of sh_decode_ids(). */
 sh_rc sh_shown_add(struct sh_shown *s, const uint32_t *ids, size_t n, bool last);
 
-/* Bytes of the text that stay, whatever follows: the end may be the beginning of `stop`. */
+/* Bytes of the text that stay, whatever follows; the rest may be the beginning of `stop`. */
 size_t sh_shown_settled(const struct sh_shown *s, bool last);
 
 #endif

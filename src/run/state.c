@@ -19,7 +19,7 @@
 
 enum { PIECE = 1 << 16 }; /* elements copied at a time */
 
-/* In pieces, as a parameter may be larger than what the host has left. `buffer` has PIECE elements. */
+/* In pieces, because a parameter may be larger than what the host has left. `buffer` has PIECE elements. */
 static void put_constant(struct sh_run *r, float value, struct sh_floats out, int64_t n, float *buffer)
 {
     for (int64_t i = 0; i < PIECE; i++)
@@ -28,7 +28,7 @@ static void put_constant(struct sh_run *r, float value, struct sh_floats out, in
         sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, n - at < PIECE ? n - at : PIECE);
 }
 
-/* Drawn here and not where they stay: what is few, or does not stay as it is drawn. */
+/* Draw values on the host, not where they are stored: they are few, or are not stored as drawn. */
 static void put_drawn(struct sh_run *r, const struct sh_param *param, int64_t first, int64_t n, struct sh_floats out,
                       float *buffer)
 {
@@ -43,7 +43,7 @@ static void put_drawn(struct sh_run *r, const struct sh_param *param, int64_t fi
     }
 }
 
-/* Normal values are made where they stay. `mine`: elements of the unit, which lie at `out`. */
+/* Normal values are made where they are stored. `mine`: elements of the unit, which lie at `out`. */
 static void init_stretch(struct sh_run *r, const struct sh_param *param, struct sh_range mine, struct sh_floats out,
                          float *buffer)
 {
@@ -57,7 +57,7 @@ static void init_stretch(struct sh_run *r, const struct sh_param *param, struct 
         put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, n, buffer);
 }
 
-/* Of one parameter. */
+/* The initial values of one parameter. */
 struct init {
     struct sh_run *r;
     const struct sh_param *param;
@@ -115,7 +115,8 @@ char *sh_run_checkpoint_folder(const struct sh_run *r)
     return sh_path_join(r->folder, r->cfg.checkpoint.folder);
 }
 
-/* The checkpoint's own configuration, kept for what training has to say of the change; an unreadable one is none. */
+/* Keep the checkpoint's own configuration for what training has to say about the change; an unreadable one counts as
+ * none. */
 static void compare_config(struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
 {
     struct sh_config *then;
@@ -134,7 +135,7 @@ static void compare_config(struct sh_run *r, const char *path, const struct sh_c
     sh_error_clear();
 }
 
-/* It is whole, or it would not have been loaded; its neighbours may have been saved so too. */
+/* The file is whole, or it would not have been loaded; its neighbours may have been saved without verification too. */
 static void say_unverified(const char *path, const struct sh_ckpt_meta *meta)
 {
     const char *verified = sh_ckpt_verified(meta);
@@ -143,7 +144,7 @@ static void say_unverified(const char *path, const struct sh_ckpt_meta *meta)
         sh_log_info("%s was saved with checkpoint.verify=off: never read back before now", path);
 }
 
-/* A home below the device that takes no state says nothing of the file: an earlier one would not help. */
+/* If a home in a lower tier takes no state, that says nothing about the file: an earlier one would not help. */
 static sh_rc whose_failure(const char *path, const struct sh_shards *s, sh_rc rc, bool *damaged)
 {
     sh_rc home = sh_shards_failed(s);
@@ -200,7 +201,7 @@ static sh_rc check_optimizer(const struct sh_run *r, const char *path, const str
         return SH_OK;
     return sh_fail(
         SH_E_USAGE,
-        "%s has the state of %s, from which %s cannot go on; give --optimizer.name=%s, or begin anew with its "
+        "%s has the state of %s, from which %s cannot continue; give --optimizer.name=%s, or start a new run from its "
         "parameters: --checkpoint.initial_load_path and --checkpoint.initial_load_model_only=true in another folder",
         path, was, is, was);
 }
@@ -229,7 +230,7 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
     return SH_OK;
 }
 
-/* Parameters of a folder of Hugging Face's layout. Counters stay at 0: it is a new run. */
+/* Load parameters from a folder in Hugging Face's layout. Counters stay at 0: it is a new run. */
 sh_rc sh_run_load_hf(struct sh_run *r)
 {
     const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
@@ -273,7 +274,7 @@ sh_rc sh_run_load_adapter(struct sh_run *r)
     return rc;
 }
 
-/* As sh_run_load(), but only parameters: fine-tuning begins at step 0 with fresh optimizer state. */
+/* Like sh_run_load(), but only parameters: fine-tuning begins at step 0 with fresh optimizer state. */
 sh_rc sh_run_load_model(struct sh_run *r, const char *path)
 {
     struct sh_ckpt_meta meta = {0};

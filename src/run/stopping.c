@@ -12,7 +12,8 @@
 
 enum { LIMIT = SH_JOB_SIGNALS }; /* the request after those of the signals */
 
-/* Newer ones than where this run stands were passed over. */
+/* The step of the newest checkpoint, at most that of the run: checkpoints newer than where the run stands were
+ * skipped. */
 static int64_t newest_saved(const struct sh_run *r)
 {
     char *folder = sh_run_checkpoint_folder(r), *path = NULL;
@@ -26,7 +27,8 @@ static int64_t newest_saved(const struct sh_run *r)
     return step < r->step ? step : r->step;
 }
 
-/* Of a save that was never measured: 50 MB/s a rank, 10 GB/s in all, and what does not depend on the size. */
+/* Guess the seconds of a save that was never measured: 50 MB/s per rank, 10 GB/s in all, and 5 s that do not depend on
+ * the size. */
 static double guess_save(const struct sh_run *r)
 {
     double bytes = 12.0 * (double)sh_model_trained(&r->build.model, &r->build.batch.adapters);
@@ -34,7 +36,7 @@ static double guess_save(const struct sh_run *r)
     return 5 + fmax(bytes / sh_mesh_ranks(&r->mesh->shape) / 50e6, bytes / 10e9);
 }
 
-/* What an earlier process of the same run has left is read first: how long its saves took, and how often it was started
+/* First read what an earlier process of the same run has left: how long its saves took, and how often it was started
  * since the last one. Rank 0 only. */
 static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
 {
@@ -46,7 +48,7 @@ static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
     s->record.steps = r->cfg.training.steps;
     s->record.first_step = s->record.step = r->step;
     s->record.saved_step = newest_saved(r);
-    /* Starts without a save in between: a job script ends a chain of jobs that get nowhere by it. */
+    /* Count starts without a save in between: by that number a job script ends a chain of jobs that get nowhere. */
     s->record.starts++;
     s->record.status = -1;
     s->record.reason[0] = '\0';
@@ -69,7 +71,7 @@ sh_rc sh_stopping_open(struct sh_stopping *s, const struct sh_run *r)
     return open_record(s, r);
 }
 
-/* From step to step, with the validations between them. */
+/* Measure from step to step, with the validations between them, but without saves. */
 static void measure_step(struct sh_stopping *s)
 {
     int64_t now = sh_now_ns();
@@ -84,7 +86,7 @@ static void measure_step(struct sh_stopping *s)
  * no message of its own. */
 void sh_stopping_requests(struct sh_stopping *s, const struct sh_run *r, double requests[SH_STOPPING_REQUESTS])
 {
-    /* A save under way must be finished, and one more be made: time for two. */
+    /* A save under way must be finished, and one more be made: leave time for two. */
     int saves = sh_run_is_saving(r) ? 2 : 1;
 
     measure_step(s);
@@ -93,7 +95,7 @@ void sh_stopping_requests(struct sh_stopping *s, const struct sh_run *r, double 
     requests[LIMIT] = sh_job_limit_near(&s->limit, (double)time(NULL), saves);
 }
 
-/* Signals come before the limit: who sent one wants to see it named. */
+/* Signals take precedence over the limit: whoever sent one wants to see it named. */
 static void name_reason(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_REQUESTS])
 {
     for (int i = 0; i < SH_JOB_SIGNALS; i++)
@@ -166,9 +168,9 @@ void sh_stopping_close(struct sh_stopping *s, const struct sh_run *r, sh_rc rc)
     s->record.status = (int)rc;
     snprintf(s->record.reason, sizeof s->record.reason, "%s", reason_of(s, rc));
     if (sh_job_record_write(s->path, &s->record) != SH_OK) {
-        sh_log_warn("how the run has ended is not on record: %s", sh_error_text());
+        sh_log_warn("cannot record how the run ended: %s", sh_error_text());
         if (error[0])
-            rc = sh_fail(rc, "%s", error); /* which is what main has to tell */
+            rc = sh_fail(rc, "%s", error); /* the error that main has to print */
         else
             sh_error_clear();
     }

@@ -1,7 +1,7 @@
-/* Ending a run before its last step without losing anything: on a signal, or before the end of the job's time. Each
- * rank says what it has heard in a sum that every step has anyway, so that a signal to one rank is enough and all stop
- * after the same step. Keeps progress.json, which tells a job script what to do next. Order: open, { requests, decide ...
- * saved }, status, close. doc/faults.md is the user's view. */
+/* End a run before its last step without losing anything: on a signal, or before the end of the job's time. Each rank
+ * adds what it has heard to a sum that every step computes anyway, so a signal to one rank is enough, and all ranks
+ * stop after the same step. Keeps progress.json, which tells a job script what to do next. Order: open, { requests,
+ * decide ... saved }, status, close. doc/faults.md is the user's view. */
 #ifndef SH_RUN_STOPPING_H
 #define SH_RUN_STOPPING_H
 
@@ -20,27 +20,29 @@ struct sh_stopping {
     struct sh_job_record record; /* rank 0 */
     char *path;                  /* of progress.json; rank 0, else NULL */
     int64_t saved;               /* step of the newest checkpoint that this process knows; -1: none */
-    int64_t step_ns;             /* when the last step began; 0: none has */
+    int64_t step_ns;             /* when the last step began; 0: none has yet */
     double stall;                /* seconds since then that saves took */
     bool asked;                  /* all ranks stop now */
     char why[128];
 };
 
-/* When the run is sure to start. Local; agree on the result. Errors: SH_E_USAGE: the end of the job in the environment
- * is not a time; SH_E_DATA: progress.json cannot be written. */
+/* Call it when the run is sure to start. Local; the caller agrees on the result. Errors: SH_E_USAGE: the job's end in
+ * the environment is not a time; SH_E_DATA: progress.json cannot be written. */
 sh_rc sh_stopping_open(struct sh_stopping *s, const struct sh_run *r);
 
-/* Before each step: what this rank has heard, 0 or 1 each, to be summed over all ranks; then the sums decide. Local. */
+/* Before each step: fill in what this rank has heard, 0 or 1 each; sum that over all ranks, then decide by the sums.
+ * Local. */
 void sh_stopping_requests(struct sh_stopping *s, const struct sh_run *r, double requests[SH_STOPPING_REQUESTS]);
 void sh_stopping_decide(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_REQUESTS]);
 
-/* A checkpoint is committed, as all ranks must hear. Local. Errors: SH_E_DATA: progress.json cannot be written. */
+/* Note that a checkpoint is committed; call it on all ranks. Local. Errors: SH_E_DATA: progress.json cannot be
+ * written. */
 sh_rc sh_stopping_saved(struct sh_stopping *s, const struct sh_run_saved *saved);
 
-/* What the process ends with when it was asked to stop: SH_REQUEUE; SH_E_USAGE when the configuration forbids to save,
- * so that starting again would begin anew. SH_OK when nobody asked. Collective, agreed. */
+/* The status that the process ends with: SH_REQUEUE if it was asked to stop, or SH_E_USAGE if the configuration forbids
+ * saving, because a new start would then repeat all the work; SH_OK if nobody asked. Collective, agreed. */
 sh_rc sh_stopping_status(const struct sh_stopping *s, const struct sh_run *r);
 
-void sh_stopping_close(struct sh_stopping *s, const struct sh_run *r, sh_rc rc); /* how the run has ended. Local */
+void sh_stopping_close(struct sh_stopping *s, const struct sh_run *r, sh_rc rc); /* record how the run ended. Local */
 
 #endif

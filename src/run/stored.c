@@ -2,7 +2,7 @@
 
 #include "src/plan/request.h"
 
-/* Sequences of a step; -1, which follows the ranks, only where the number is larger than the key may be. */
+/* Sequences of a step; -1, which follows the number of ranks, only if the number is larger than the key allows. */
 static int global_batch(const struct sh_config *cfg, int world)
 {
     enum { LARGEST = 1 << 24 };
@@ -26,7 +26,7 @@ static int local_batch(int global, int most)
  * depend on the mesh. The caller frees *text. */
 sh_rc sh_stored_config(const struct sh_config *cfg, int world, char **text)
 {
-    static const char *const model[] = {"model.name=debug"}; /* any: only the other sections are taken */
+    static const char *const model[] = {"model.name=debug"}; /* any model: only the other sections are taken */
     struct sh_config defaults, stored = *cfg;
 
     SH_TRY(sh_config_load(NULL, 1, model, &defaults));
@@ -37,14 +37,14 @@ sh_rc sh_stored_config(const struct sh_config *cfg, int world, char **text)
     return sh_config_print(&stored, text);
 }
 
-/* Prints each key whose value differs, but none that belongs to the machine. Both sides first get the same form of
+/* Print each key whose value differs, except those that belong to the machine. Both sides first get the same form of
  * global_batch_size. */
 void sh_stored_diff(const struct sh_config *stored, const struct sh_config *cfg, int world)
 {
     struct sh_config then = *stored, now = *cfg;
 
     now.training.global_batch_size = global_batch(cfg, world);
-    if (then.training.global_batch_size < 0) /* of a version that did not store the number */
+    if (then.training.global_batch_size < 0) /* from a version that did not store the number */
         then.training.global_batch_size = now.training.global_batch_size;
     sh_config_diff(&then, &now, SH_OF(MODEL) | SH_OF(RUN), stderr);
 }

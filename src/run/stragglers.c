@@ -31,8 +31,8 @@ void sh_stragglers_add(struct sh_stragglers *s, double seconds)
     s->steps++;
 }
 
-/* `least`, `median` and `most` are seconds a step. A rank is named only after it was slow for long (sh_job_pace_add).
- */
+/* `least`, `median` and `most` are seconds per step. A rank is named only after it was slow for long
+ * (sh_job_pace_add). */
 static void judge(struct sh_stragglers *s, const struct sh_run *r, struct sh_pace_metrics *out)
 {
     struct sh_job_pace *p = &s->pace;
@@ -47,7 +47,7 @@ static void judge(struct sh_stragglers *s, const struct sh_run *r, struct sh_pac
             p->slowest, out->node, p->most, (long long)p->slow_steps, p->most / p->median);
 }
 
-/* Collective, at log steps: one double a rank. The mean covers the steps since the last time. */
+/* Collective, at log steps: one double per rank. The mean covers the steps since the last time. */
 sh_rc sh_stragglers_gather(struct sh_stragglers *s, const struct sh_run *r, struct sh_pace_metrics *out)
 {
     double mean = s->steps ? s->sum / (double)s->steps : 0;

@@ -1,7 +1,6 @@
-/* How evenly the ranks work. Each measures its own time in a step, computing and reading data without waiting for
- * others; now and then rank 0 gathers the means. One rank that is late makes all of them wait, so it is named with its
- * node.
- * Cost: 16 bytes a rank each time, through a tree; 64 bytes a rank at the start. */
+/* How evenly the ranks work. Each rank measures its own time in a step, computing and reading data without waiting for
+ * others; now and then rank 0 gathers the means. One late rank makes all others wait, so it is named with its node.
+ * Cost: 8 bytes per rank each time, through a tree; 64 bytes per rank at the start. */
 #ifndef SH_RUN_STRAGGLERS_H
 #define SH_RUN_STRAGGLERS_H
 
@@ -13,10 +12,10 @@
 struct sh_run;
 
 struct sh_stragglers {
-    struct sh_job_pace pace; /* rank 0, as the next two */
+    struct sh_job_pace pace; /* rank 0, like the next two */
     char (*host)[64];        /* [world] */
     double *seconds;         /* [world] */
-    double sum;              /* of this rank since they were gathered */
+    double sum;              /* seconds of this rank since the last gather */
     int64_t steps;
 };
 
@@ -25,8 +24,8 @@ void sh_stragglers_close(struct sh_stragglers *s);
 
 void sh_stragglers_add(struct sh_stragglers *s, double seconds); /* a step of this rank; local */
 
-/* Gather what was added since the last time; rank 0 fills *out and warns of a straggler. Nothing where there is one
- * rank.
+/* Gather what was added since the last time; rank 0 fills *out and warns of a straggler. Does nothing if there is only
+ * one rank.
  * Collective. */
 sh_rc sh_stragglers_gather(struct sh_stragglers *s, const struct sh_run *r, struct sh_pace_metrics *out);
 

@@ -1,4 +1,4 @@
-/* From texts to tokens, and from log-probabilities to answers. Where tokens end and what is divided by what are
+/* From texts to tokens, and from log-probabilities to answers. Where tokens end, and what is divided by what, follow
  * lm_eval's rules, so that figures compare with published ones (doc/evaluation.md). */
 #include "src/run/task.h"
 
@@ -10,14 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What texts are turned into tokens with. */
+/* The means that turn texts into tokens. */
 struct encoder {
     struct sh_encoder *e;
-    size_t positions; /* that the model reads */
-    int64_t prefix;   /* the token before a text without a context: that which begins texts, or else ends them; -1 */
+    size_t positions; /* most that the model reads */
+    int64_t prefix;   /* the token before a text without a context: it begins texts, or else ends them; -1: none */
 };
 
-/* What a tokenizer puts before a text by itself; where it puts nothing, the token that ends texts stands for a
+/* Find the token that a tokenizer puts before a text by itself; if it puts none, the token that ends texts stands for a
  * beginning. */
 static sh_rc find_prefix(const struct sh_tokenizer *tok, struct encoder *e)
 {
@@ -29,7 +29,7 @@ static sh_rc find_prefix(const struct sh_tokenizer *tok, struct encoder *e)
     return rc;
 }
 
-/* Spaces at the end of a context belong to what follows: tokens have them in front. */
+/* Spaces at the end of a context belong to what follows: tokens have their space in front. */
 static size_t without_spaces(const char *text, size_t bytes)
 {
     const unsigned char *t = (const unsigned char *)text;
@@ -43,7 +43,7 @@ static size_t without_spaces(const char *text, size_t bytes)
     return bytes;
 }
 
-/* What stands in front of a text whose context has no token. */
+/* Put what stands in front of a text whose context has no token. */
 static sh_rc put_prefix(const struct encoder *e, struct sh_ids *ids)
 {
     if (e->prefix < 0)
@@ -52,8 +52,8 @@ static sh_rc put_prefix(const struct encoder *e, struct sh_ids *ids)
     return SH_OK;
 }
 
-/* ids of context and text together, and how many are the context's. A context of spaces, or of characters that no word
- * has, may have none. */
+/* Encode context and text together, and count the tokens of the context. A context of spaces, or of characters that no
+ * word has, may have none. */
 static sh_rc encode_both(const struct encoder *e, const struct sh_task_choice *c, struct sh_ids *ids, size_t *context)
 {
     size_t kept = without_spaces(c->context, c->context_bytes), n = c->context_bytes + c->text_bytes;
@@ -90,7 +90,7 @@ static sh_rc add_score(const struct encoder *e, const struct sh_ids *ids, size_t
     if (ids->n <= context)
         return sh_fail(SH_E_DATA, "it adds no token to its context");
     if (ids->n - context > e->positions)
-        return sh_fail(SH_E_DATA, "it has %zu tokens, and the model reads %zu", ids->n - context, e->positions);
+        return sh_fail(SH_E_DATA, "it has %zu tokens, but the model reads %zu", ids->n - context, e->positions);
     sh_task_add_score(t, ids->id + cut, ids->n - cut, context - cut);
     return SH_OK;
 }
@@ -110,8 +110,9 @@ out:
     return rc;
 }
 
-/* Windows that share no target: [prefix and the first P - 1 | of the first P], then each predicts the next P from the
- * token before them; the last one is filled up with what came before. */
+/* Cut the text into windows that share no target. The first reads the prefix and the first P - 1 tokens, and predicts
+ * the first P. Each of the others predicts the next P, starting from the token before them; the last one is filled up
+ * with tokens that came before. */
 static sh_rc encode_text(const struct encoder *e, struct sh_task *t)
 {
     struct sh_ids ids = {0};
@@ -122,7 +123,7 @@ static sh_rc encode_text(const struct encoder *e, struct sh_task *t)
         sh_ids_put(&ids, (uint32_t)e->prefix);
     SH_TRY_OUT(sh_encode(e->e, t->choice[0].text, (size_t)t->text_bytes, 0, &ids));
     if (ids.n < 2) {
-        rc = sh_fail(SH_E_DATA, "the text has no token that another one predicts");
+        rc = sh_fail(SH_E_DATA, "the text has no token that is predicted from another");
         goto out;
     }
     while (done < ids.n) {
@@ -136,18 +137,18 @@ out:
     return rc;
 }
 
-/* A file of llm.c says nothing of its tokenizer. */
+/* A file of llm.c does not name its tokenizer, so its tokens are checked. */
 static sh_rc check_tokens(const struct sh_task *t, int positions, int words)
 {
     for (int i = 0; i < t->n_scores; i++) {
         const struct sh_score *s = &t->score[i];
 
         if (s->n > (size_t)positions + 1)
-            return sh_fail(SH_E_DATA, "an example has %zu tokens, and the model reads %d", s->n, positions);
+            return sh_fail(SH_E_DATA, "an example has %zu tokens, but the model reads %d", s->n, positions);
         for (size_t k = 0; k < s->n; k++)
             if (s->ids[k] >= (uint32_t)words)
                 return sh_fail(SH_E_DATA,
-                               "an example has token %u, and the model has %d words; is it of another model?",
+                               "an example has token %u, but the model has %d words; is it for another model?",
                                s->ids[k], words);
     }
     return SH_OK;
@@ -185,7 +186,7 @@ static const struct sh_score *score_of(const struct sh_task *t, int choice)
 /* What the log-probability is divided by. */
 enum { ALONE, BY_CHARS, BY_BYTES, WAYS };
 
-/* Long answers have lower probabilities: lm_eval divides by characters (acc_norm) or bytes too. */
+/* Long answers have lower probabilities, so lm_eval also divides by characters (acc_norm) or bytes. */
 static double weighed(const struct sh_task *t, int choice, int way)
 {
     const struct sh_task_choice *c = &t->choice[choice];
@@ -194,7 +195,7 @@ static double weighed(const struct sh_task *t, int choice, int way)
     return score_of(t, choice)->logprob / (way == ALONE || by == 0 ? 1 : (double)by);
 }
 
-/* The first of equal ones. */
+/* Whether the likeliest choice, the first among equals, is the right one. */
 static bool is_right(const struct sh_task *t, const struct sh_task_doc *d, int way)
 {
     int best = 0;
@@ -261,7 +262,7 @@ static sh_rc write_sample(const struct sh_task *t, int doc, FILE *out)
     return write_line(line, out);
 }
 
-/* With the standard error of a mean of zeros and ones. */
+/* Print the accuracies with the standard error of a mean of zeros and ones. */
 static void print_choices(const struct sh_task *t)
 {
     static const char *const names[WAYS] = {"acc", "acc_norm", "acc_bytes"};
@@ -277,7 +278,7 @@ static void print_choices(const struct sh_task *t)
     printf("documents %d\n", t->n_docs);
 }
 
-/* Over tokens for the perplexity, over bytes for what compares between tokenizers. */
+/* The perplexity is a mean over tokens; bits per byte are a mean over bytes, which compares between tokenizers. */
 static void print_text(const struct sh_task *t)
 {
     double sum = 0;
@@ -291,7 +292,7 @@ static void print_text(const struct sh_task *t)
            exp(-sum / (double)tokens), -sum / log(2.0) / (double)t->text_bytes, tokens, (long long)t->text_bytes);
 }
 
-/* JSON has no word for others, and no answer is the likeliest among them. */
+/* JSON has no word for numbers that are not finite, and among them no answer is the likeliest. */
 static sh_rc check_finite(const struct sh_task *t)
 {
     for (int i = 0; i < t->n_scores; i++)

@@ -1,6 +1,6 @@
-/* Evaluation files of llm.c: a header of 256 32-bit numbers, then 16-bit ones: for each example 65535, its bytes, its index,
- * the label, the number of completions, the length of the context and the context, and for each completion its length and
- * itself. Source: dev/data/data_common.py of llm.c, write_evalfile(). */
+/* Evaluation files of llm.c: a header of 256 32-bit numbers, then 16-bit ones: for each example 65535, its bytes, its
+ * index, the label, the number of completions, the length of the context and the context, and for each completion its
+ * length and itself. Source: dev/data/data_common.py of llm.c, write_evalfile(). */
 #include "src/run/task.h"
 
 #include "src/base/mem.h"
@@ -28,7 +28,7 @@ bool sh_task_is_bin(const char *data, size_t bytes)
     return bytes >= HEADER_BYTES && number_of(data, 0) == MAGIC;
 }
 
-/* The next n numbers into `to` (NULL: one, *one). */
+/* Read the next n numbers into `to`. */
 static sh_rc take(struct reader *r, size_t n, uint32_t *to)
 {
     if ((r->bytes - r->at) / 2 < n)
@@ -42,7 +42,7 @@ static sh_rc take(struct reader *r, size_t n, uint32_t *to)
     return SH_OK;
 }
 
-/* A length and as many tokens behind those of `ids`. */
+/* Read a length and that many tokens, and append these to `ids`. */
 static sh_rc take_tokens(struct reader *r, struct sh_ids *ids)
 {
     uint32_t n;
@@ -53,7 +53,7 @@ static sh_rc take_tokens(struct reader *r, struct sh_ids *ids)
     return SH_OK;
 }
 
-/* What each completion goes on from is the context. */
+/* Read the context and the completions; each completion continues the context. */
 static sh_rc take_completions(struct reader *r, struct sh_task *t, uint32_t completions)
 {
     struct sh_ids ids = {0};
@@ -93,7 +93,7 @@ static sh_rc take_example(struct reader *r, int index, struct sh_task *t)
     sh_task_add_doc(t, NULL, (int)head[3]);
     SH_TRY(take_completions(r, t, head[4]));
     if (r->at - begin != head[1])
-        return sh_fail(SH_E_DATA, "%s: example %d says that it has %u bytes, and it has %zu", r->path, index, head[1],
+        return sh_fail(SH_E_DATA, "%s: example %d says that it has %u bytes, but it has %zu", r->path, index, head[1],
                        r->at - begin);
     return SH_OK;
 }
@@ -104,9 +104,10 @@ sh_rc sh_task_read_bin(const char *data, size_t bytes, const char *path, struct 
     int n = number_of(data, 2);
 
     if (number_of(data, 1) != VERSION)
-        return sh_fail(SH_E_DATA, "%s: version %d, and %d is read", path, number_of(data, 1), VERSION);
+        return sh_fail(SH_E_DATA, "%s has version %d, but only version %d can be read", path, number_of(data, 1),
+                       VERSION);
     t->tokens = true;
     for (int i = 0; i < n; i++)
         SH_TRY(take_example(&r, i, t));
-    return n > 0 ? SH_OK : sh_fail(SH_E_DATA, "%s has no example", path);
+    return n > 0 ? SH_OK : sh_fail(SH_E_DATA, "%s has no examples", path);
 }

@@ -10,7 +10,8 @@
 
 enum { MOST_BYTES = 1 << 30 };
 
-/* With an end, for libraries that want one; texts may have zeros in them, so lengths are kept beside it. */
+/* Copy a text and end it with a zero, for libraries that want one. Texts may have zeros in them, so their lengths are
+ * kept too. */
 static char *copy(const char *text, size_t bytes)
 {
     char *to = sh_calloc(bytes + 1, 1);
@@ -29,7 +30,7 @@ static size_t count_chars(const char *text, size_t bytes)
     return n;
 }
 
-/* `space`: one stands between the two, which is not counted. */
+/* `space`: a space stands between the two, which is not counted. */
 static void add_pair(struct sh_task *t, const char *context, size_t context_bytes, const char *text, size_t bytes,
                      bool space)
 {
@@ -46,7 +47,7 @@ static void add_pair(struct sh_task *t, const char *context, size_t context_byte
     c->chars = count_chars(text, bytes);
 }
 
-/* A line is one text behind one context, and has no right answer. */
+/* A line is one text after one context, and has no right answer. */
 static sh_rc read_request(json_t *line, const char *name, struct sh_task *t)
 {
     const json_t *context = json_object_get(line, "context"), *text = json_object_get(line, "continuation");
@@ -59,13 +60,13 @@ static sh_rc read_request(json_t *line, const char *name, struct sh_task *t)
     return SH_OK;
 }
 
-/* A text with a letter in front of it cut out of another, as the marks of HellaSwag are taken out. */
+/* Remove the characters [from, to) of a text. */
 static void remove_span(char *text, size_t from, size_t to)
 {
     memmove(text + from, text + to, strlen(text + to) + 1);
 }
 
-/* Shorter or as long, in place. */
+/* Replace in place: `by` must not be longer than `what`. */
 static void replace_all(char *text, const char *what, const char *by)
 {
     for (char *at = strstr(text, what); at; at = strstr(at + strlen(by), what)) {
@@ -74,8 +75,8 @@ static void replace_all(char *text, const char *what, const char *by)
     }
 }
 
-/* As lm_eval cleans texts of WikiHow: " [title]" ends a sentence, other marks in brackets go, and so does one of two spaces.
- * Freed with free(). */
+/* Clean a text as lm_eval does those of WikiHow: " [title]" ends a sentence, other marks in brackets are removed, and
+ * so is one of two spaces. Freed with free(). */
 static char *clean(const char *raw)
 {
     char *text, *open, *close;
@@ -109,7 +110,7 @@ static int label_of(const json_t *value, size_t n)
     return label >= 0 && (size_t)label < n ? (int)label : -1;
 }
 
-/* Two choices at least, none of them empty: of an empty one nothing could be scored. */
+/* Whether there are at least two choices, none of them empty: an empty one could not be scored. */
 static bool are_texts(const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -139,7 +140,7 @@ static char *hellaswag_query(const json_t *line)
     return query;
 }
 
-/* All endings go with one question, and are cleaned as that is. */
+/* All endings share one question, and are cleaned like it. */
 static sh_rc read_hellaswag(json_t *line, const char *name, struct sh_task *t)
 {
     const json_t *endings = json_object_get(line, "endings");
@@ -163,7 +164,7 @@ static sh_rc read_hellaswag(json_t *line, const char *name, struct sh_task *t)
     return SH_OK;
 }
 
-/* Lines of both forms may stand in one file; "endings" tells them apart. */
+/* Lines of both forms may be in one file; "endings" tells them apart. */
 static sh_rc read_choices(json_t *line, const char *name, struct sh_task *t)
 {
     const json_t *query = json_object_get(line, "query"), *choices = json_object_get(line, "choices");
@@ -198,7 +199,7 @@ static sh_rc read_line(const char *text, size_t bytes, const char *name, struct 
     return rc;
 }
 
-/* Empty lines are passed over, and counted: messages have the numbers that an editor shows. */
+/* Empty lines are skipped, but counted: messages have the line numbers that an editor shows. */
 static sh_rc read_lines(const char *data, size_t bytes, const char *path, struct sh_task *t)
 {
     for (size_t at = 0, number = 1; at < bytes; number++) {
@@ -211,7 +212,7 @@ static sh_rc read_lines(const char *data, size_t bytes, const char *path, struct
         SH_TRY(rc);
         at += n + 1;
     }
-    return t->n_docs ? SH_OK : sh_fail(SH_E_DATA, "%s has no line", path);
+    return t->n_docs ? SH_OK : sh_fail(SH_E_DATA, "%s has no lines", path);
 }
 
 /* The text is one choice without a context. */
@@ -225,7 +226,7 @@ static sh_rc read_text(const char *data, size_t bytes, const char *path, struct 
     return SH_OK;
 }
 
-/* By what is asked for; questions may also be a binary file of llm.c, which begins with a number of its own. */
+/* Read the file as its kind says; questions may also be a binary file of llm.c, which begins with a magic number. */
 sh_rc sh_task_read(enum sh_task_kind kind, const char *path, struct sh_task *out)
 {
     char *data;

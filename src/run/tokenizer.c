@@ -1,5 +1,5 @@
-/* Which tokenizer belongs to a run and its checkpoints. A checkpoint keeps the hash of its files, not a path:
- * folders move, and ids of another tokenizer would go through a model without an error and mean nothing. */
+/* Which tokenizer belongs to a run and its checkpoints. A checkpoint knows its tokenizer by the hash of a file, not by
+ * a path: folders move, and ids of another tokenizer would go through a model without an error and mean nothing. */
 #include "src/run/tokenizer.h"
 
 #include "io/hf/config.h"
@@ -16,7 +16,7 @@
 /* Names of the lines in the notes of a checkpoint. */
 static const char hash_note[] = "tokenizer", config_note[] = "hf_config";
 
-/* A tokenizer of bytes has no file, and no other one is like it. */
+/* The tokenizer of bytes has no file; its name stands for the hash. */
 static void name_hash(const struct sh_tokenizer *t, char text[SH_RUN_HASH])
 {
     if (t->ops->whole)
@@ -25,7 +25,7 @@ static void name_hash(const struct sh_tokenizer *t, char text[SH_RUN_HASH])
         snprintf(text, SH_RUN_HASH, "%s", t->ops->name);
 }
 
-/* The name of the checkpoint's own configuration; one that cannot be parsed has none. */
+/* Take the name from the checkpoint's own configuration; if that cannot be parsed, there is none. */
 static void take_name(struct sh_run *r, const struct sh_ckpt_meta *meta)
 {
     struct sh_config *then = sh_calloc(1, sizeof *then);
@@ -36,7 +36,7 @@ static void take_name(struct sh_run *r, const struct sh_ckpt_meta *meta)
     free(then);
 }
 
-/* What the checkpoint says, against what the configuration names. A new run that names another one may have it. */
+/* Combine what the checkpoint says with what the configuration names. A new run may name another tokenizer. */
 void sh_run_tokenizer_take(struct sh_run *r, const struct sh_ckpt_meta *meta, bool begins)
 {
     bool named = r->cfg.hf.tokenizer[0] != '\0';
@@ -52,7 +52,7 @@ void sh_run_tokenizer_take(struct sh_run *r, const struct sh_ckpt_meta *meta, bo
     free(hash);
 }
 
-/* Ids of another tokenizer are other words to this model. */
+/* Ids of another tokenizer mean other words to this model. */
 static sh_rc check_hash(const char *wanted, const struct sh_tokenizer *t)
 {
     char hash[SH_RUN_HASH];
@@ -62,7 +62,7 @@ static sh_rc check_hash(const char *wanted, const struct sh_tokenizer *t)
         return SH_OK;
     return sh_fail(
         SH_E_USAGE,
-        "%s is not the tokenizer that the checkpoint was trained with: XXH3 %s, there %s; name that one with "
+        "%s is not the tokenizer that the checkpoint was trained with: its XXH3 is %s, not %s; name the right one with "
         "--model.tokenizer=DIR",
         t->path, hash, wanted);
 }
@@ -79,7 +79,7 @@ static sh_rc check(const struct sh_config *cfg, const char *wanted, const struct
     return SH_OK;
 }
 
-/* NULL: nobody has said it, and the model has more words than there are bytes. */
+/* The name of the tokenizer. NULL: nobody has named one, and the model's words are not bytes. */
 static const char *name_of(const struct sh_run *r, const char *given)
 {
     if (given)
@@ -89,7 +89,7 @@ static const char *name_of(const struct sh_run *r, const char *given)
     return r->cfg.model.vocab_size == 256 ? sh_token_byte.name : NULL;
 }
 
-/* Closed again where it does not fit the model. */
+/* Open a tokenizer, and close it again if it does not fit the model. */
 static sh_rc open_checked(const struct sh_run *r, const char *name, struct sh_tokenizer **out)
 {
     struct sh_tokenizer *t;
@@ -105,7 +105,7 @@ static sh_rc open_checked(const struct sh_run *r, const char *name, struct sh_to
     return SH_OK;
 }
 
-/* A prefix tells which key the failure is about where nobody gave the name as an option. */
+/* If the name was not given as an option, a prefix says which key the failure is about. */
 static sh_rc open_given(const struct sh_run *r, const char *given, struct sh_tokenizer **out)
 {
     const char *name = name_of(r, given);
@@ -113,14 +113,14 @@ static sh_rc open_given(const struct sh_run *r, const char *given, struct sh_tok
     if (!name)
         return sh_fail(
             SH_E_USAGE,
-            "the model has %d words, so that it is not one of bytes, and its checkpoint names no tokenizer; give "
+            "the model has %d words, so it is not a byte-level model, but its checkpoint names no tokenizer; give "
             "it with --tokenizer DIR",
             r->cfg.model.vocab_size);
     sh_rc rc = open_checked(r, name, out);
     return rc != SH_OK && !given ? sh_fail_prefix(rc, "model.tokenizer: ") : rc;
 }
 
-/* Enough of a run to be asked. */
+/* Make just enough of a run to be asked for its tokenizer. */
 sh_rc sh_run_tokenizer_of(const struct sh_config *cfg, const char *checkpoint, const char *given,
                           struct sh_tokenizer **out)
 {
@@ -140,7 +140,7 @@ sh_rc sh_run_tokenizer_of(const struct sh_config *cfg, const char *checkpoint, c
     return rc;
 }
 
-/* One line, so that it is a note; the numbers in it stay as they are. */
+/* Print it in one line, because it becomes a note; the numbers in it stay as they are. */
 static sh_rc read_config(const char *folder, char **hf_config)
 {
     char *path = sh_path_join(folder, "config.json"), *text;
@@ -157,13 +157,14 @@ static sh_rc read_config(const char *folder, char **hf_config)
     return SH_OK;
 }
 
-/* A folder of transformers may have a tokenizer that is not read here; its ids may have been made elsewhere. */
+/* Whether the tokenizer is only that of the model's folder, which may be of a kind that cannot be read here: the ids
+ * may have been made elsewhere. */
 static bool is_of_folder(const struct sh_config *cfg)
 {
     return strcmp(cfg->hf.tokenizer, cfg->hf.assets_path) == 0;
 }
 
-/* *t NULL where none is named, or that of the folder is not read. */
+/* Open the named tokenizer. *t stays NULL if none is named, or if that of the folder cannot be read. */
 static sh_rc open_named(struct sh_config *cfg, const char *wanted, struct sh_tokenizer **t)
 {
     sh_rc rc;
@@ -180,7 +181,7 @@ static sh_rc open_named(struct sh_config *cfg, const char *wanted, struct sh_tok
     return rc == SH_OK ? check(cfg, wanted, *t) : sh_fail_prefix(rc, "model.tokenizer: ");
 }
 
-/* For import and for rank 0 of a run: the hash, and config.json of the model's folder where there is one. */
+/* For import and for rank 0 of a run: find the hash, and config.json of the model's folder if there is one. */
 sh_rc sh_run_tokenizer_find(struct sh_config *cfg, char hash[SH_RUN_HASH], char **hf_config)
 {
     struct sh_tokenizer *t = NULL;
@@ -192,7 +193,7 @@ sh_rc sh_run_tokenizer_find(struct sh_config *cfg, char hash[SH_RUN_HASH], char 
     return rc == SH_OK && cfg->hf.assets_path[0] ? read_config(cfg->hf.assets_path, hf_config) : rc;
 }
 
-/* The text of rank 0, or none. */
+/* Give all ranks the text of rank 0, or none. */
 static sh_rc share_config(struct sh_run *r)
 {
     int64_t bytes = r->mesh->rank == 0 && r->hf_config ? (int64_t)strlen(r->hf_config) + 1 : 0;
@@ -218,7 +219,7 @@ sh_rc sh_run_tokenizer_start(struct sh_run *r)
     return share_config(r);
 }
 
-/* Of rank 0: the lengths, where there is a tokenizer to ask. */
+/* On rank 0: get the lengths, if there is a tokenizer to ask. */
 static sh_rc measure(const struct sh_run *r, const char *name, uint32_t *lengths, int *known)
 {
     struct sh_tokenizer *t;

@@ -14,8 +14,9 @@
 
 enum { TEMP_BYTES = 64 }; /* more than a temporary name adds to a name */
 
-/* Clocks of two hosts have nothing in common: each rank counts from the end of a barrier. No rank leaves that before this
- * one has come, which it does at the end of the barrier before, nor after this one has left the barrier behind. */
+/* Clocks of two hosts have nothing in common, so each rank counts from the end of a barrier, the second of three. No
+ * other rank leaves it before this rank enters it, which is when this rank leaves the first, nor after this rank has
+ * left the third. */
 static void set_clock(struct sh_trace *t)
 {
     int64_t left[3];
@@ -89,7 +90,7 @@ static sh_rc append(struct sh_tracing *t, const struct sh_run *r, const char *pa
     return ok ? SH_OK : sh_fail(SH_E_DATA, "write %s: %s", path, strerror(errno));
 }
 
-/* The name that the file has until it is whole; rank 0 has created it and tells the others.
+/* Share the name that the file has until it is complete; rank 0 has created it and tells the others.
  *   path  out  [bytes] */
 static sh_rc share_name(const struct sh_run *r, const struct sh_new_file *file, char *path, int bytes)
 {
@@ -142,7 +143,7 @@ static sh_rc write_and_close(struct sh_tracing *t, struct sh_run *r)
 /* Written when its steps are over, or at the last step of the run if that comes first. */
 sh_rc sh_tracing_after_step(struct sh_tracing *t, struct sh_run *r)
 {
-    if (t->trace && r->step > t->step) /* else it was left before its first micro-step */
+    if (t->trace && r->step > t->step) /* else the step was left before its first micro-step */
         sh_trace_step(t->trace, r->step, t->step_ns, sh_now_ns());
     return t->trace && (r->step >= t->until || r->step >= r->cfg.training.steps) ? write_and_close(t, r) : SH_OK;
 }
@@ -154,7 +155,7 @@ sh_rc sh_tracing_finish(struct sh_tracing *t, struct sh_run *r)
     if (t->trace)
         return write_and_close(t, r);
     if (cfg->profiling.trace[0] && t->steps < cfg->profiling.trace_first_step)
-        sh_log_warn("no step was traced: profiling.trace_first_step=%lld, and %lld steps were done since the start",
+        sh_log_warn("no step was traced: profiling.trace_first_step=%lld, but %lld steps were done since the start",
                     (long long)cfg->profiling.trace_first_step, (long long)t->steps);
     return SH_OK;
 }

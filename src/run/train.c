@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The text that sh_saving_save() makes. That of a run without a dynamic loss scale has none, and a run without one does not
- * take what another left. */
+/* Read the text that sh_saving_save() makes. A run without a dynamic loss scale writes none, and does not take the one
+ * that another run left. */
 static sh_rc read_guard(struct sh_train *t, char *text)
 {
     char *scale = strstr(text, SH_SAVING_SCALE);
@@ -28,7 +28,7 @@ static sh_rc read_guard(struct sh_train *t, char *text)
     return scale && t->loss_scale.window ? sh_loss_scale_load(&t->loss_scale, scale + strlen(SH_SAVING_SCALE)) : SH_OK;
 }
 
-/* As the state that was loaded has it. */
+/* Restore guard and loss scale from the state that was loaded. */
 static sh_rc load_guard(struct sh_train *t)
 {
     char *text;
@@ -63,7 +63,7 @@ static sh_rc validate(struct sh_train *t)
     return SH_OK;
 }
 
-/* Where the guard may go back, the loss of the next step makes it do so. */
+/* If the guard may go back, bad numbers are only a warning: the loss of the next step makes it go back. */
 static sh_rc check_state(struct sh_train *t, bool *finite)
 {
     sh_rc rc = sh_run_check_finite(t->r);
@@ -78,7 +78,7 @@ static sh_rc check_state(struct sh_train *t, bool *finite)
     return SH_OK;
 }
 
-/* After the step just done; once is enough. */
+/* Compare after the step just done; once is enough. */
 static sh_rc compare_replicas(struct sh_train *t)
 {
     int64_t begun = sh_now_ns();
@@ -91,7 +91,8 @@ static sh_rc compare_replicas(struct sh_train *t)
     return SH_OK;
 }
 
-/* Damage is not written as good. A save that a signal asks for comes unexpected: the update may be pending. */
+/* Damage must not be written as good. A save that a signal asks for comes unexpectedly, so the update may be
+ * pending. */
 static sh_rc check(struct sh_train *t, bool *finite)
 {
     int64_t begun = sh_now_ns();
@@ -127,8 +128,8 @@ static void report_rollback(struct sh_train *t, const struct sh_rollback_metrics
     sh_metrics_rollback(t->metrics, m);
 }
 
-/* Back to the last checkpoint. A save under way is finished first: it may be the one to go back to. No limit of a step
- * holds here, since a load may be long. */
+/* Go back to the last checkpoint. A save under way is finished first: it may be the one to go back to. The time limit
+ * of a step does not apply here, since a load may take long. */
 static sh_rc go_back(struct sh_train *t)
 {
     struct sh_run *r = t->r;
@@ -161,7 +162,7 @@ static sh_rc after_step(struct sh_train *t)
     return SH_OK;
 }
 
-/* What is being written is finished first, and is enough when nothing was done since. */
+/* Finish the save under way first; it is enough if nothing was done since. */
 static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
 {
     const struct sh_run *r = t->r;
@@ -180,7 +181,7 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
     return sh_saving_poll(&t->saving, true);
 }
 
-/* What the configuration changes of the run that goes on, or that nothing is left to do. */
+/* Say what the configuration changes in a run that continues, or that nothing is left to do. */
 static void say_beginning(const struct sh_train *t)
 {
     const struct sh_run *r = t->r;
@@ -238,8 +239,8 @@ static void say_done(const struct sh_run *r)
                 sh_str_plural(r->step, "step", steps), sh_str_plural(r->tokens, "token", tokens), r->folder, r->folder);
 }
 
-/* Each opening is agreed, so that a rank whose data is missing stops all before the first step. Outputs are closed in
- * any case; the record of how the run ended is written first, while the error text is there. */
+/* Each opening is agreed, so that a rank whose data is missing stops all before the first step. Outputs are always
+ * closed; the record of how the run ended is written first, while the error text is there. */
 sh_rc sh_run_train(struct sh_run *r)
 {
     struct sh_train t = {.r = r,

@@ -1,4 +1,4 @@
-/* A training run: what its files share. One a process; nothing here is called from elsewhere but sh_run_train(). */
+/* What the files of a training run share. One run per process; only sh_run_train() is called from elsewhere. */
 #ifndef SH_RUN_TRAIN_H
 #define SH_RUN_TRAIN_H
 
@@ -21,21 +21,21 @@ struct sh_train {
     struct sh_tracing tracing;
     struct sh_stopping stopping;
     struct sh_stragglers stragglers;
-    bool undo;        /* the step just done was bad, and the run goes back */
+    bool undo;        /* the step just done was bad, and the run must go back */
     int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;
     struct sh_saving saving;
     int64_t global_batch;               /* sequences of a step */
-    int64_t targets;                    /* of the step, that count: over all ranks */
-    int64_t own_targets, read_targets;  /* the same of this rank, as counted before the step and as read in it */
+    int64_t targets;                    /* of the step over all ranks, only those that count */
+    int64_t own_targets, read_targets;  /* the same for this rank, as counted before the step and as read in it */
     double data_seconds, check_seconds; /* since the last step's metrics */
     int64_t last_step_ns;               /* when the last step ended; 0: none has */
     int64_t rss, gpu_used;              /* bytes, largest over the ranks */
     char *hosts;                        /* [world][SH_METRICS_HOST] names; rank 0 only, else NULL */
-    int cores;                          /* that the ranks of this node may run on, together */
+    int cores;                          /* that the ranks of this node together may run on */
 };
 
-/* Fill t from t->r's configuration; opens nothing. */
+/* Fill t from the configuration of t->r; opens nothing. */
 void sh_train_set_up(struct sh_train *t);
 
 /* Open the token files. Not collective: the ranks have yet to agree. */
@@ -44,22 +44,23 @@ sh_rc sh_train_open_data(struct sh_train *t);
 /* Fill t->hosts and t->cores. Collective. */
 sh_rc sh_train_gather_nodes(struct sh_train *t);
 
-/* Open metrics and the record of the run, write config.yaml. Only when the run is sure to start: one that is refused
- * leaves no trace in the folder. Not collective: the ranks have yet to agree. */
+/* Open metrics and the record of the run, and write config.yaml. Call it only when the run is sure to start, because a
+ * refused run must leave no trace in the folder. Not collective: the ranks have yet to agree. */
 sh_rc sh_train_open_outputs(struct sh_train *t);
 
 /* One training step and its line of metrics; collective. Afterwards t->stopping.asked says that the step was not begun,
  * t->undo that the run has to go back. */
 sh_rc sh_train_step(struct sh_train *t);
 
-/* What is due after a step that stays: the comparison of replicas, a validation, a save; and whether any of them, or that it
- * is the last one, looks at the state that it leaves. Local, the same on all ranks. */
+/* Whether something is due after a step that stays: a comparison of replicas, a validation, a save; sh_train_looks():
+ * whether any of these, or the end of the run, looks at the state that the step leaves. Local, the same on all
+ * ranks. */
 bool sh_train_compares(const struct sh_train *t, int64_t step);
 bool sh_train_validates(const struct sh_train *t, int64_t step);
 bool sh_train_saves(const struct sh_train *t, int64_t step);
 bool sh_train_looks(const struct sh_train *t, int64_t step);
 
-/* Whether something happens after this step: each `interval` steps (never when 0), and after the last. */
+/* Whether something is due after this step: every `interval` steps (never if 0), and after the last. */
 static inline bool sh_train_due(int64_t step, int64_t interval, int64_t last)
 {
     return step == last || (interval > 0 && step % interval == 0);

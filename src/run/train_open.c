@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The scheduler's number of the job, by which a site finds what else it has measured of it; without one that of the
- * process. */
+/* The scheduler's number of the job, by which a site finds what else it has measured of the job; without a scheduler,
+ * the number of the process. */
 static const char *job_name(char pid[24])
 {
     const char *job = getenv("SLURM_JOB_ID");
@@ -22,7 +22,7 @@ static const char *job_name(char pid[24])
     return job && job[0] ? job : pid;
 }
 
-/* A path in the configuration is below the run's folder, as that of metrics.jsonl is. */
+/* A path in the configuration is relative to the run's folder, like that of metrics.jsonl. */
 static sh_rc open_openmetrics(struct sh_train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
@@ -38,7 +38,8 @@ static sh_rc open_openmetrics(struct sh_train *t)
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "metrics.openmetrics: ");
 }
 
-/* Events from r->step on are written anew: those that an earlier process wrote for the same steps are shown no more. */
+/* Events after r->step are written again; viewers no longer show those that an earlier process wrote for the same
+ * steps. */
 static sh_rc open_tensorboard(struct sh_train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
@@ -53,7 +54,7 @@ static sh_rc open_tensorboard(struct sh_train *t)
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "metrics.tensorboard: ");
 }
 
-/* metrics.jsonl is always there; the other two are where they are asked for. */
+/* metrics.jsonl is always there; the other two only if they are asked for. */
 static sh_rc open_metrics(struct sh_train *t)
 {
     char *path = sh_path_join(t->r->folder, "metrics.jsonl");
@@ -65,7 +66,7 @@ static sh_rc open_metrics(struct sh_train *t)
     return open_openmetrics(t);
 }
 
-/* Cores of the node that its ranks may use, each once however the launcher has pinned them. */
+/* Count the cores of the node that its ranks may use, each once however the launcher has pinned the ranks. */
 static sh_rc gather_cores(int *cores)
 {
     uint64_t set[SH_DEVICE_CORE_WORDS];
@@ -91,7 +92,7 @@ sh_rc sh_train_gather_nodes(struct sh_train *t)
     return sh_mesh_gather(mine, sizeof mine, t->hosts);
 }
 
-/* A line between what an earlier process did and what this one does: steps after `step` may be there twice. */
+/* Write a line between what an earlier process did and what this one does: steps after `step` may be there twice. */
 static sh_rc report_start(const struct sh_train *t)
 {
     const struct sh_mesh *mesh = t->r->mesh;
@@ -142,7 +143,7 @@ static sh_rc open_feed(struct sh_train *t, const char *key, const char *path, bo
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s: ", key);
 }
 
-/* Every rank opens the data, for each reads its own sequences. Local. */
+/* Every rank opens the data, because each reads its own sequences. Local. */
 sh_rc sh_train_open_data(struct sh_train *t)
 {
     const struct sh_config *cfg = &t->r->cfg;
@@ -173,7 +174,7 @@ sh_rc sh_train_open_outputs(struct sh_train *t)
     return sh_stopping_open(&t->stopping, t->r);
 }
 
-/* 1 where nothing is scaled, so that whoever multiplies by it need not ask. */
+/* 1 if nothing is scaled, so that whoever multiplies by it need not ask. */
 static struct sh_loss_scale scale_of(const struct sh_config *cfg)
 {
     bool scales = cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16;
@@ -184,7 +185,7 @@ static struct sh_loss_scale scale_of(const struct sh_config *cfg)
                                   .window = dynamic ? cfg->training.loss_scale_window : 0};
 }
 
-/* What follows from the configuration alone: counts, schedules, judges. */
+/* Set what follows from the configuration alone: counts, schedules, judges. */
 void sh_train_set_up(struct sh_train *t)
 {
     const struct sh_mesh_shape *m = &t->r->mesh->shape;

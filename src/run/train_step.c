@@ -1,4 +1,4 @@
-/* One training step: its micro-steps, the verdict on them, the update, and the line that tells of it. */
+/* One training step: its micro-steps, the verdict on them, the update, and the line that reports it. */
 #include "src/run/train.h"
 
 #include "src/base/time.h"
@@ -25,7 +25,7 @@ static int64_t own_sequences(const struct sh_train *t, int64_t *first)
     return share;
 }
 
-/* Micro-step m of that; what follows is read ahead. */
+/* Read micro-step m of that part; what follows is read ahead. */
 static sh_rc read_micro_step(struct sh_train *t, int m)
 {
     struct sh_feed *f = &t->feed;
@@ -42,7 +42,7 @@ static sh_rc read_micro_step(struct sh_train *t, int m)
     return SH_OK;
 }
 
-/* Before the first micro-step, whose gradients are divided by them. */
+/* Count the targets before the first micro-step, because its gradients are divided by their number. */
 static sh_rc count_targets(struct sh_train *t)
 {
     int64_t first, share = own_sequences(t, &first), begin = sh_now_ns();
@@ -53,14 +53,14 @@ static sh_rc count_targets(struct sh_train *t)
     return SH_OK;
 }
 
-/* Positions of the global batch; each has a target, of which a mask leaves some out. */
+/* Positions of the global batch; each has a target, but a mask leaves some of them out. */
 static int64_t step_tokens(const struct sh_train *t)
 {
     return t->global_batch * t->r->cfg.training.seq_len;
 }
 
-/* On a channel: MPI stays with the progress thread from step to step, and a rank that hangs is found with what it does.
- * */
+/* Sum on a channel: MPI stays with the progress thread from step to step, and a rank that hangs is reported with what
+ * it is doing. */
 static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 {
     struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
@@ -76,8 +76,8 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
     return sh_comm_wait(r->comm, ticket);
 }
 
-/* Read what comes first; the ranks agree that all could, that all could write their logs, on the number of targets, and
- * whether to stop here. */
+/* Read the first micro-step. The ranks agree whether all could read and all could write their logs, on the number of
+ * targets, and whether to stop here. */
 static sh_rc prepare(struct sh_train *t)
 {
     enum { FAILED, TARGETS, REQUESTS };
@@ -97,7 +97,8 @@ static sh_rc prepare(struct sh_train *t)
     return sums[FAILED] > 0 ? sh_agree(rc) : SH_OK;
 }
 
-/* Loss and norm have the same bits on all ranks, and so has the verdict: they meet only to tell of a failure once. */
+/* Loss and norm have the same bits on all ranks, and so has the verdict: the ranks meet only to report a failure
+ * once. */
 static sh_rc judge(struct sh_train *t, double loss, double norm, enum sh_verdict *verdict)
 {
     sh_rc rc = sh_guard_judge(&t->guard, t->r->step + 1, loss, norm, verdict);
@@ -116,8 +117,8 @@ static void run_micro_step(struct sh_train *t, int m)
     sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m)]);
 }
 
-/* Leaves the sum over this rank's micro-steps in the program's loss: with tree_sums, in the tree that their gradients are
- * summed in (the stack of src/pass/shard_section.c). */
+/* Leaves the sum over this rank's micro-steps in the program's loss; with tree_sums, summed in the same tree as their
+ * gradients (the stack of src/pass/shard_section.c). */
 static void micro_steps(struct sh_train *t)
 {
     struct sh_run *r = t->r;
@@ -140,8 +141,8 @@ static void micro_steps(struct sh_train *t)
     sh_exec_put(r->exec, r->p->loss, &loss);
 }
 
-/* The gradients are sums over targets; 1 over the targets of all ranks makes them means, times what float16 needs. loss and
- * sumsq are already summed over all ranks when they are read. */
+/* The gradients are sums over targets; dividing by the targets of all ranks makes them means, and float16 multiplies
+ * them by its loss scale. loss and sumsq are already summed over all ranks when they are read. */
 static void forward_backward(struct sh_train *t, double *loss, double *norm)
 {
     struct sh_run *r = t->r;
@@ -170,7 +171,7 @@ static void update(struct sh_train *t, double lr, double norm)
     sh_exec_update(t->r->exec, sh_train_looks(t, t->r->step + 1));
 }
 
-/* Collective. The largest over the ranks, since the largest is what runs out of memory. */
+/* Collective. The largest over the ranks, since that rank is the one that runs out of memory. */
 static sh_rc measure_memory(struct sh_train *t)
 {
     const struct sh_device *device = t->r->device;
@@ -200,7 +201,7 @@ static const char *verdict_text(enum sh_verdict v)
     return text[v];
 }
 
-/* The update is left out, and the guard not asked: at a lower scale a later step does not overflow. */
+/* The update is left out, and the guard is not asked: at a lower scale a later step does not overflow. */
 static sh_rc overflow(struct sh_train *t, struct sh_step_metrics *m)
 {
     sh_rc rc = sh_loss_scale_lower(&t->loss_scale, t->r->step + 1);
@@ -209,7 +210,8 @@ static sh_rc overflow(struct sh_train *t, struct sh_step_metrics *m)
     return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
-/* Without gradients. The update of an earlier step may still be pending, since no forward has carried it out. */
+/* Skip a step without gradients. The update of an earlier step may still be pending, since no forward has carried it
+ * out. */
 static void leave_out(struct sh_train *t, struct sh_step_metrics *m)
 {
     m->skipped = "no target counts";
@@ -217,8 +219,8 @@ static void leave_out(struct sh_train *t, struct sh_step_metrics *m)
         sh_exec_settle(t->r->exec);
 }
 
-/* Gradients and, where these are good, the update. A batch in which no target counts has neither loss nor gradients: the
- * state stays as it is, and the guard is not asked. */
+/* Compute gradients and, if these are good, the update. A batch in which no target counts has neither loss nor
+ * gradients: the state stays as it is, and the guard is not asked. */
 static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verdict *verdict)
 {
     *verdict = SH_STEP_GOOD;
@@ -261,7 +263,7 @@ sh_rc sh_train_step(struct sh_train *t)
     r->samples += t->global_batch;
     r->tokens += step_tokens(t);
     sh_stragglers_add(&t->stragglers, spent.compute + t->data_seconds);
-    /* What needs a message of its own is done at log steps only. */
+    /* Figures that need a message of their own are gathered at log steps only. */
     if (sh_train_due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1) {
         SH_TRY(measure_memory(t));
         SH_TRY(sh_stragglers_gather(&t->stragglers, r, &m.pace));

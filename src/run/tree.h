@@ -1,6 +1,6 @@
-/* A sum in the order of one binary tree over its leaves, which come one by one: leaves 0 and 1, 2 and 3, ... are added,
- * then pairs of those, and so on. A place past the last leaf counts as 0, so the bits do not depend on how many leaves
- * of 0 follow, nor on whether 2^k neighbours were added elsewhere before. Local. Begins as {0}. */
+/* Sum leaves that come one by one in the order of one binary tree: leaves 0 and 1, 2 and 3, ... are added, then pairs
+ * of those, and so on. A place past the last leaf counts as 0, so the bits depend neither on how many leaves of 0
+ * follow, nor on whether 2^k neighbours were added elsewhere before. Local. Starts as {0}. */
 #ifndef SH_RUN_TREE_H
 #define SH_RUN_TREE_H
 

@@ -8,11 +8,11 @@ struct place {
     const struct sh_run *r;
     const struct sh_unit *u;
     const struct sh_slice *slice; /* NULL: on the device */
-    char *extent;                 /* of the slice, where it is lent */
-    int64_t first, end;           /* elements of the chunk that it has */
+    char *extent;                 /* of the slice, while it is lent */
+    int64_t first, end;           /* elements of the chunk that are here */
 };
 
-/* A view in the extent, or a tensor of the device. */
+/* The address of a view in the extent, or of a tensor of the device. */
 static void *address(const struct place *p, int device, int view)
 {
     const struct sh_program *program = p->r->p;
@@ -22,7 +22,7 @@ static void *address(const struct place *p, int device, int view)
     return p->extent + program->tensors[view].base_elems * sh_dtype_bytes(program->tensors[view].dtype);
 }
 
-/* State k from the first element of the place on. Parameters are on the device but for their low halves. */
+/* State k from the first element of the place on. Parameters are on the device, except their low halves. */
 static struct sh_floats state_at(const struct place *p, int k)
 {
     struct sh_floats f = {0};
@@ -47,7 +47,7 @@ static struct sh_floats state_at(const struct place *p, int k)
     return f;
 }
 
-/* What of `part` the place has. */
+/* Visit the elements of `part` that this place has. */
 static void look_at(const struct place *p, struct sh_range part, unsigned states, sh_visit_look *look, void *arg)
 {
     struct sh_range mine = sh_layout_intersect(part, (struct sh_range){p->first, p->end});
@@ -68,7 +68,7 @@ static sh_rc visit_slice(struct place p, int slice, struct sh_range part, unsign
     return SH_OK;
 }
 
-/* Whether a slice has anything of it. */
+/* Whether a slice has any part of these states. */
 static bool any_far(const struct sh_run *r, const struct sh_unit *u, unsigned states)
 {
     for (int k = 0; k < 1 + SH_STATES_MAX; k++)

@@ -1,8 +1,8 @@
-/* Plain threads with pread and pwrite. io_uring was measured beside them on one disk of 2 GB/s (ext4, O_DIRECT, depth
- * 4, parts of 4 MiB): no difference in rate beyond noise, 0.03 s less of a core a GB; containers refuse it by default.
- * */
+/* Plain threads with pread and pwrite. io_uring was measured against them on one disk of 2 GB/s (ext4, O_DIRECT, depth
+ * 4, parts of 4 MiB): no difference in rate beyond noise, 0.03 core seconds less per GB; containers refuse it by
+ * default. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* pthread_sigmask beside C11 */
+#define _GNU_SOURCE /* pthread_sigmask in addition to C11 */
 #endif
 #include "src/tier/tier.h"
 
@@ -20,19 +20,19 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Stacks are small, for memory limits of a job count the whole of them. A call that moves less than a page has moved
- * nothing that another one could go on from; a disk that does so again and again has failed. */
+/* Stacks are small, since a job's memory limit counts the whole of them. A call that moves less than a page has moved
+ * nothing from which another call could continue; a disk that does so again and again has failed. */
 enum { MAX_THREADS = 64, STACK_BYTES = 512 << 10, TEXT_BYTES = 1024, MAX_SHORT = 8 };
 
-/* From its start to the end of its wait. */
+/* Lives from its start to the end of its wait. */
 struct request {
     struct request *next; /* in the order of the starts */
     int64_t ticket;
     bool writing;
     int64_t at, end; /* of the file */
     char *memory;    /* byte `at` */
-    int64_t begun;   /* up to here threads have taken it */
-    int64_t left;    /* bytes that are not done */
+    int64_t begun;   /* threads have taken everything before this byte */
+    int64_t left;    /* bytes not done yet */
     sh_rc rc;        /* of the lowest part that failed */
     int64_t failed_at;
     char text[TEXT_BYTES];
@@ -52,8 +52,8 @@ struct sh_tier_file {
     bool verify;
     pthread_t threads[MAX_THREADS];
     int n_threads;
-    pthread_mutex_t lock;      /* of what follows, and of all requests */
-    pthread_cond_t work, done; /* a part to be taken, or the end; a request is complete */
+    pthread_mutex_t lock;      /* guards the fields below and all requests */
+    pthread_cond_t work, done; /* a part can be taken, or quit; a request is complete */
     struct request *requests;
     int64_t last_ticket;
     bool quit;
@@ -61,7 +61,7 @@ struct sh_tier_file {
     struct sh_tier_usage usage;
 };
 
-/* The next part in the order of the starts; false: none. Locked. */
+/* Take the next part in the order of the starts; false: there is none. Locked. */
 static bool take_part(struct sh_tier_file *f, struct part *out)
 {
     struct request *r = f->requests;
@@ -83,7 +83,7 @@ static sh_rc move_failed(const struct sh_tier_file *f, const struct part *p, int
                    p->of->writing ? "write" : "read", (long long)(p->end - at), (long long)at, why);
 }
 
-/* All of a part. Where a call moved less, the next one begins at the page that it stopped in. */
+/* Move all of a part. If a call moved less, the next one starts at the page in which it stopped. */
 static sh_rc move(const struct sh_tier_file *f, const struct part *p)
 {
     int64_t at = p->at;
@@ -99,7 +99,7 @@ static sh_rc move(const struct sh_tier_file *f, const struct part *p)
         if (moved < 0)
             return move_failed(f, p, at, strerror(errno));
         if (moved == 0 && !p->of->writing)
-            return move_failed(f, p, at, "the file ends there; was it cut while in use?");
+            return move_failed(f, p, at, "the file ends there; was it truncated while in use?");
         idle = moved < SH_TIER_ALIGN ? idle + 1 : 0;
         if (idle > MAX_SHORT)
             return move_failed(f, p, at, "the disk moves less than a page in one call");
@@ -108,8 +108,8 @@ static sh_rc move(const struct sh_tier_file *f, const struct part *p)
     return SH_OK;
 }
 
-/* What came back in a part, piece by piece. That pieces fill it was seen at the start, and no write changes them before
- * the wait. */
+/* Compare what came back in a part, piece by piece. The start has checked that pieces fill it, and no write changes
+ * them before the wait. */
 static sh_rc compare(struct sh_tier_file *f, const struct part *p)
 {
     struct sh_tier_piece piece;
@@ -122,15 +122,14 @@ static sh_rc compare(struct sh_tier_file *f, const struct part *p)
         pthread_mutex_unlock(&f->lock);
         SH_REQUIRE(found);
         if (sh_hash64(p->memory + (at - p->at), (size_t)(piece.end - at)) != piece.sum)
-            return sh_fail(
-                SH_E_DATA,
-                "scratch file in %s: damaged at byte %lld: the next %lld bytes came back other than they were written",
-                f->folder, (long long)at, (long long)(piece.end - at));
+            return sh_fail(SH_E_DATA,
+                           "scratch file in %s: damaged at byte %lld: the next %lld bytes differ from what was written",
+                           f->folder, (long long)at, (long long)(piece.end - at));
     }
     return SH_OK;
 }
 
-/* The sum is made first: what goes wrong on the way to the disk shows as well. */
+/* The sum is computed first, so that errors on the way to the disk show as well. */
 static sh_rc do_part(struct sh_tier_file *f, const struct part *p)
 {
     struct sh_tier_piece piece = {.at = p->at, .end = p->end};
@@ -146,14 +145,14 @@ static sh_rc do_part(struct sh_tier_file *f, const struct part *p)
     return SH_OK;
 }
 
-/* No further part of the request is begun. Locked. */
+/* No thread starts a further part of the request. Locked. */
 static void cut_off(struct request *r)
 {
     r->left -= r->end - r->begun;
     r->begun = r->end;
 }
 
-/* Errors are kept by thread, so the text goes with the class. Locked. */
+/* Errors are kept per thread, so the text is copied along with the class. Locked. */
 static void end_part(struct sh_tier_file *f, const struct part *p, sh_rc rc)
 {
     struct request *r = p->of;
@@ -197,7 +196,7 @@ static void *work_off(void *arg)
     return NULL;
 }
 
-/* Signals are for the main thread. Fewer threads than asked for do the work as well. */
+/* Signals are for the main thread. Fewer threads than requested do the work as well. */
 static sh_rc start_threads(struct sh_tier_file *f, int n)
 {
     pthread_attr_t small;
@@ -245,7 +244,7 @@ sh_rc sh_tier_open(const struct sh_tier_settings *s, struct sh_tier_file **out)
     return rc;
 }
 
-/* Parts that no thread has begun are never moved: nobody will read them. */
+/* Parts that no thread has started are never moved: nobody will read them. */
 static void stop_threads(struct sh_tier_file *f)
 {
     pthread_mutex_lock(&f->lock);
@@ -292,13 +291,13 @@ static sh_rc check_order(const struct sh_tier_file *f, const struct request *r)
     if (covered < r->end)
         return sh_fail(
             SH_E_BUG,
-            "scratch file: a read of bytes %lld to %lld, but nothing was written that begins at %lld and ends there",
+            "scratch file: a read of bytes %lld to %lld, but no write starts at %lld and ends within the read",
             (long long)r->at, (long long)r->end, (long long)covered);
     return SH_OK;
 }
 
-/* Takes its place at the end of the queue. What a write will replace is forgotten at once: should it fail, nobody can
- * say what is there. Locked. */
+/* Append a request to the queue. What a write will replace is forgotten at once: if it fails, nobody can say what is
+ * there. Locked. */
 static sh_rc enqueue(struct sh_tier_file *f, struct request *r)
 {
     struct request **end = &f->requests;
@@ -344,7 +343,7 @@ sh_rc sh_tier_start_write(struct sh_tier_file *f, int64_t at, const void *memory
     return start(f, true, at, (char *)(uintptr_t)memory, bytes, ticket);
 }
 
-/* The request of a ticket when it is complete, taken out of the list; NULL: there is none. Locked. */
+/* The request of a ticket once it is complete, taken out of the list; NULL: there is none. Locked. */
 static struct request *complete(struct sh_tier_file *f, int64_t ticket)
 {
     struct request **place = &f->requests, *r;

@@ -1,6 +1,6 @@
-/* Whether a folder is a place for scratch files. Kinds of file systems are told by the number that statfs gives: an
- * open proves nothing, since a tmpfs takes O_DIRECT as well. Numbers: linux/magic.h, and of file systems outside of the
- * kernel src/fs.h of coreutils. */
+/* Whether a folder is suitable for scratch files. File systems are recognized by the number that statfs gives: an open
+ * proves nothing, since a tmpfs takes O_DIRECT as well. Numbers: linux/magic.h, and for file systems outside the kernel
+ * src/fs.h of coreutils. */
 #include "src/tier/tier.h"
 
 #include "src/tier/scratch.h"
@@ -14,7 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* An overlay is taken for what it mostly is, a container's root on a disk: it does not say what is below it. */
+/* An overlay is treated as what it mostly is, a container's root on a disk: it does not say what is below it. */
 /* clang-format off */
 static const struct kind {
     uint32_t number;
@@ -27,11 +27,11 @@ static const struct kind {
     {0xaad7aaea, "PanFS", false}, {0x00c36400, "Ceph", false}, {0x01021997, "9P", false}, {0x7461636f, "OCFS2", false}, {0x01161970, "GFS2", false},
     {0x5346414f, "AFS", false}, {0x6b414653, "AFS", false}, {0x73757245, "Coda", false}, {0x0000564c, "NCP", false},
     {0x61636673, "ACFS", false}, {0x013111a8, "Ibrix", false}, {0xbeefdead, "StorNext", false},
-    {0x65735546, "FUSE", false}, /* what is behind it may be anything */
+    {0x65735546, "FUSE", false}, /* anything may be behind it */
 };
 /* clang-format on */
 
-/* NULL: another one, or the folder cannot be looked at. */
+/* NULL: some other file system, or the folder cannot be examined. */
 static const struct kind *find_kind(const char *folder)
 {
     struct statfs st;
@@ -60,7 +60,7 @@ static sh_rc check_kind(const char *folder, bool allow_network)
                        k->name);
     if (k && !allow_network)
         return sh_fail(SH_E_USAGE,
-                       "%s is on %s, which goes over a network or may do so; choose a folder on a local disk, or set "
+                       "%s is on %s, which is or may be a network file system; choose a folder on a local disk, or set "
                        "offload.allow_network=true",
                        folder, k->name);
     return SH_OK;
@@ -73,7 +73,7 @@ static sh_rc check_folder(const char *folder)
     if (stat(folder, &st) != 0)
         return sh_fail(SH_E_DATA, "%s: %s; create the folder, or choose another one", folder, strerror(errno));
     if (!S_ISDIR(st.st_mode))
-        return sh_fail(SH_E_DATA, "%s is not a folder; name one, scratch files are made in it", folder);
+        return sh_fail(SH_E_DATA, "%s is not a folder; name a folder for scratch files", folder);
     return SH_OK;
 }
 
@@ -116,7 +116,7 @@ static sh_rc try_page(const char *folder, int fd)
     ssize_t moved = -1;
 
     if (!page)
-        return sh_fail(SH_E_MEMORY, "no %d bytes for a transfer", SH_TIER_ALIGN);
+        return sh_fail(SH_E_MEMORY, "cannot allocate %d bytes for a transfer", SH_TIER_ALIGN);
     memset(page, 0, SH_TIER_ALIGN);
     do
         moved = pwrite(fd, page, SH_TIER_ALIGN, 0);

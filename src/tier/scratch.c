@@ -15,8 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Whoever may write into the folder may put something there: the name is random, and what has it already is not opened.
- * It is taken away before the first byte is written: a kill between both leaves an empty file. -1 with errno. */
+/* Anyone who may write to the folder may put something there: the name is random, and a file that already has it is not
+ * opened. The name is removed before the first byte is written: a kill between the two leaves an empty file. -1 with
+ * errno. */
 static int open_and_unlink(const char *folder)
 {
     char *name = sh_path_join(folder, "scratch"), *path = sh_output_temp_name(name);
@@ -33,9 +34,9 @@ static int open_and_unlink(const char *folder)
     return fd;
 }
 
-/* O_EXCL beside O_TMPFILE: the file can never get a name. Which error says that a file system has no such files
- * differs: EOPNOTSUPP of those that know the flag, EISDIR and ENOENT of those that see a folder opened for writing. Any
- * error may be tried again the other way, which fails as well where the cause is another one. */
+/* O_EXCL with O_TMPFILE: the file can never get a name. The error for a file system without such files varies:
+ * EOPNOTSUPP from systems that know the flag, EISDIR and ENOENT from those that see a folder opened for writing. After
+ * any error the other way may be tried; if the cause is a different one, that fails as well. */
 static int open_unnamed(const char *folder)
 {
     int fd;
@@ -46,8 +47,7 @@ static int open_unnamed(const char *folder)
     return fd >= 0 ? fd : open_and_unlink(folder);
 }
 
-/* What the file system asks for, where the kernel can tell (Linux 6.1). Elsewhere it is known from the first transfer.
- * */
+/* Ask the file system what it requires, if the kernel can tell (Linux 6.1). Otherwise the first transfer shows it. */
 static bool takes_pages(int fd)
 {
 #ifdef STATX_DIOALIGN
@@ -62,7 +62,7 @@ static bool takes_pages(int fd)
     return true;
 }
 
-/* The flag is set afterwards: an open that fails does not tell whether the flag or the missing name was the reason. */
+/* The flag is set afterwards: a failed open would not tell whether the flag or the missing name was the reason. */
 static sh_rc go_past_cache(int fd, const char *folder)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -70,13 +70,13 @@ static sh_rc go_past_cache(int fd, const char *folder)
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_DIRECT) != 0 || !takes_pages(fd))
         return sh_fail(
             SH_E_DATA,
-            "%s: its file system has no transfers of %d bytes past the page cache (O_DIRECT), so that what is put "
-            "there would stay in memory; choose a folder on a local disk",
+            "%s: its file system cannot transfer %d bytes past the page cache (O_DIRECT), so data put there would "
+            "stay in memory; choose a folder on a local disk",
             folder, SH_TIER_ALIGN);
     return SH_OK;
 }
 
-/* Beyond the limit the kernel would not only refuse, but send SIGXFSZ. */
+/* Beyond the limit the kernel would not only fail the write, but also send SIGXFSZ. */
 static sh_rc check_limit(const char *folder, int64_t bytes)
 {
     struct rlimit limit;
@@ -84,7 +84,7 @@ static sh_rc check_limit(const char *folder, int64_t bytes)
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && (uint64_t)bytes > limit.rlim_cur)
         return sh_fail(
             SH_E_DATA,
-            "a scratch file in %s needs %lld bytes, and files of this process may have %llu; raise the limit "
+            "a scratch file in %s needs %lld bytes, but files of this process may have %llu; raise the limit "
             "(ulimit -f)",
             folder, (long long)bytes, (unsigned long long)limit.rlim_cur);
     return SH_OK;
@@ -109,8 +109,7 @@ sh_rc sh_tier_scratch_open(const char *folder, int64_t bytes, int *fd)
     sh_rc rc;
 
     if (made < 0)
-        return sh_fail(SH_E_DATA, "create a scratch file in %s: %s; choose a folder that may be written", folder,
-                       strerror(errno));
+        return sh_fail(SH_E_DATA, "create a scratch file in %s: %s; choose a writable folder", folder, strerror(errno));
     rc = prepare(made, folder, bytes);
     if (rc != SH_OK)
         close(made);

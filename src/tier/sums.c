@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Extents are larger than a cell, so that a cell has one piece or two, in no order. */
+/* Extents are larger than a cell, so a cell has one or two pieces, in no particular order. */
 struct cell {
     struct sh_tier_piece *pieces;
     int n, cap;

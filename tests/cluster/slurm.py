@@ -1,10 +1,10 @@
-"""A Slurm cluster on one machine: real daemons, and nodes that are told apart.
+"""A Slurm cluster on one machine: real daemons, and nodes that count as different machines.
 
-Each virtual node is a slurmd of its own, in namespaces that give it a host name and a /dev/shm of its own, so that MPI takes
-the nodes for machines. Everything lies in one folder and listens on 127.0.0.1; nothing outside that folder is touched. The
-program that starts the cluster is in namespaces of its own as well (enter): whatever its machine is called, it has a name that
-stands for 127.0.0.1, and when it ends, however it does, the kernel ends all daemons and ranks with it. Needs root, and
-Debian's slurmd, slurmctld, slurm-client and munge.
+Each virtual node is a separate slurmd, in namespaces that give it its own host name and /dev/shm, so MPI takes the
+nodes for machines. Everything lies in one folder and listens on 127.0.0.1; nothing outside that folder is touched. The
+program that starts the cluster has its own namespaces as well (enter): whatever the machine is called, the program has
+a name that resolves to 127.0.0.1, and when it ends, however it does, the kernel ends all daemons and ranks with it.
+Needs root, and Debian's slurmd, slurmctld, slurm-client and munge.
 """
 import datetime
 import os
@@ -18,8 +18,8 @@ import sys
 import time
 
 PROGRAMS = ('munged', 'mungekey', 'munge', 'slurmctld', 'slurmd', 'sbatch', 'srun', 'scontrol', 'squeue', 'sinfo', 'unshare')
-SECONDS = 300  # after which a daemon or a command hangs
-# A requeued job waits so long, so that it does not meet what is left of its former life (see Cluster.hurry).
+SECONDS = 300  # after this long a daemon or a command counts as hung
+# How long a requeued job waits, to avoid meeting remains of its previous start (see Cluster.hurry).
 CREDENTIAL_SECONDS = 30
 SOON_SECONDS = 2
 PATH = '/usr/sbin:/sbin:/usr/bin:/bin'
@@ -68,7 +68,7 @@ SocketsPerBoard=1 CoresPerSocket={tasks} ThreadsPerCore=1 RealMemory={memory} St
 PartitionName=test Nodes=ALL Default=YES DefaultTime=10 MaxTime=INFINITE State=UP
 '''
 
-# Where all of it runs. The shell stays: the first process of a namespace has to bury those that nobody waits for.
+# Where everything runs. The shell stays: the first process of a namespace has to reap processes that nobody waits for.
 HEAD = 'head'
 UNSHARE = ('unshare', '--mount', '--uts', '--propagation', 'private')
 ENTER = f'''
@@ -79,15 +79,15 @@ rm "$hosts"
 exit $status
 '''
 
-# What a node becomes before it is a slurmd. No process or IPC namespace of its own: UCX would take to TCP between the nodes,
-# over which MPICH 4.0 often hangs in MPI_Finalize.
+# Turns a process into a node before it runs slurmd. A node has no process or IPC namespace: UCX would use TCP between
+# the nodes, over which MPICH 4.0 often hangs in MPI_Finalize.
 NODE = '''
 hostname {name} && mount --bind {folder}/hosts /etc/hosts && mount -t tmpfs -o mode=1777 tmpfs /dev/shm &&
 exec slurmd -D -f {folder}/slurm.conf -N {name}
 '''
 
-# The nodes are one machine in truth: they meet on the loopback device, and each has its own shared memory, whatever UCX makes
-# of the machine's identity. More ranks than cores must not spin.
+# The nodes are really one machine: they meet on the loopback device, and each has its own shared memory, whatever UCX
+# concludes from the machine's identity. More ranks than cores must not spin.
 MPI_ENVIRONMENT = {
     'UCX_NET_DEVICES': 'lo', 'UCX_TLS': '^posix', 'UCX_LOG_LEVEL': 'fatal',
     'OMPI_MCA_pml': 'ucx', 'OMPI_MCA_btl': '^tcp', 'OMPI_MCA_opal_common_ucx_tls': 'any',
@@ -98,28 +98,28 @@ MPI_ENVIRONMENT = {
 
 
 class Failed(Exception):
-    """The cluster does not do what it should; the text has the end of the log."""
+    """The cluster does not work as it should; the text has the end of the log."""
 
 
 def why_not():
-    """Why no cluster can be started here; '' when it can."""
+    """Why no cluster can be started here; '' if it can."""
     if os.getuid() != 0:
-        return 'nodes of their own need root'
+        return 'virtual nodes need root'
     missing = [name for name in PROGRAMS if not shutil.which(name, path=PATH)]
     if missing:
         return f'no {", ".join(missing)} (Debian: slurmd slurmctld slurm-client munge)'
     if subprocess.run(own_names('true'), capture_output=True, check=False).returncode != 0:
-        return 'this kernel or container gives no namespaces to root'
+        return 'this kernel or container does not give root namespaces'
     return ''
 
 
 def own_names(*command):
-    """The command as one that runs on a machine of its own name, with processes that end with it."""
+    """The command, wrapped to run on a machine with its own name, whose processes end with the command."""
     return [*UNSHARE, '--pid', '--fork', '--kill-child', '--mount-proc', 'sh', '-c', ENTER, 'sh', *command]
 
 
 def enter():
-    """Go on as the program of such a machine. The caller's folders and files are the same ones."""
+    """Continue as the program of such a machine. The caller's folders and files stay the same."""
     if 'SHERD_TEST_HEAD' not in os.environ:
         os.environ['SHERD_TEST_HEAD'] = HEAD
         os.execvp(UNSHARE[0], own_names(sys.executable, *sys.argv))
@@ -127,7 +127,7 @@ def enter():
 
 def free_ports(count):
     """The first of `count` neighbouring ports that nobody listens on."""
-    for first in random.sample(range(20000, 32000, count), 100):  # so that clusters begun together do not meet
+    for first in random.sample(range(20000, 32000, count), 100):  # so that clusters started together do not collide
         held = []
         try:
             for port in range(first, first + count):
@@ -151,7 +151,7 @@ def wait_until(what, condition, seconds=SECONDS, every=0.1):
 
 
 def processes():
-    """{pid: (parent, name)} of all that live."""
+    """{pid: (parent, name)} of all live processes."""
     found = {}
     for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):
         try:
@@ -165,7 +165,7 @@ def processes():
 
 
 def below(roots):
-    """These processes and all that they have started."""
+    """These processes and all their descendants."""
     alive, found = processes(), set(roots)
     grown = True
     while grown:
@@ -191,8 +191,8 @@ def run(command, environment, folder, seconds=600):
 
 
 class Cluster:
-    """`nodes` nodes n1, n2, ... of `tasks` cores. Use as a context: started on entering, gone on leaving. Cores have the same
-    numbers on all nodes, and in truth are the same ones: ranks that are measured must not be bound to them."""
+    """`nodes` nodes n1, n2, ... of `tasks` cores. Use as a context: started on entering, removed on leaving. Cores have
+    the same numbers on all nodes, and really are the same cores: ranks that are measured must not be bound to them."""
 
     def __init__(self, folder, nodes, tasks, bound=True):
         self.folder = pathlib.Path(folder).absolute()
@@ -266,7 +266,7 @@ class Cluster:
         return done.stdout.strip()
 
     def field(self, number, name):
-        """A field of what `scontrol show job` says, '' when it says nothing."""
+        """A field of the output of `scontrol show job`, '' if there is none."""
         for word in self.call('scontrol', 'show', 'job', '-o', number).split():
             if word.startswith(f'{name}='):
                 return word.split('=', 1)[1]
@@ -276,7 +276,7 @@ class Cluster:
         return int(self.call('sinfo', '-h', '-t', 'idle', '-o', '%D') or 0)
 
     def start_node(self, name, wait=True):
-        for kind in ('spool', 'tmp'):  # a node that starts has forgotten what was there
+        for kind in ('spool', 'tmp'):  # a node that starts has lost its former files
             shutil.rmtree(self.folder / kind / name, ignore_errors=True)
             (self.folder / kind / name).mkdir(parents=True)
         script = NODE.format(name=name, folder=self.folder)
@@ -286,7 +286,7 @@ class Cluster:
                 'idle', 'mixed', 'allocated'))
 
     def steps_on(self, name):
-        """slurmstepd leaves its slurmd; it is told by the log of the node that it holds open."""
+        """slurmstepd detaches from its slurmd; the log of the node, which it holds open, identifies it."""
         log, found = str(self.folder / 'log' / name), []
         for pid, (_, program) in processes().items():
             if program == 'slurmstepd' and log in links(pid):
@@ -294,8 +294,8 @@ class Cluster:
         return found
 
     def kill_node(self, name):
-        """As a node that loses power: its daemon and all of its processes end at once. They are stopped before one of them
-        is killed, or a slurmstepd could still tell of the end of its rank."""
+        """Like a node that loses power: its daemon and all of its processes end at once. They are stopped before any of
+        them is killed, or a slurmstepd could still report the end of its rank."""
         daemon = self.daemons.pop(name)
         roots = [daemon.pid, *self.steps_on(name)]
         kill(roots, signal.SIGSTOP)
@@ -305,11 +305,11 @@ class Cluster:
         daemon.wait()
 
     def say_down(self, name):
-        """What slurmctld finds out by itself when the node has not answered for SlurmdTimeout."""
+        """Tell slurmctld what it finds out by itself when the node has not answered for SlurmdTimeout."""
         self.call('scontrol', 'update', f'nodename={name}', 'state=down', 'reason=lost', check=True)
 
     def hurry(self, number):
-        """Let a requeued job start as soon as its credential is told from the one before, which takes a second."""
+        """Let a requeued job start as soon as its credential differs from the previous one, which takes a second."""
         start = self.field(number, 'StartTime')
         if start[:1].isdigit() and datetime.datetime.fromisoformat(start).timestamp() > time.time() + 2 * SOON_SECONDS:
             self.call('scontrol', 'update', f'jobid={number}', f'starttime=now+{SOON_SECONDS}')
@@ -330,7 +330,7 @@ class Cluster:
 
 
 def links(pid):
-    """Where the open files of a process lie."""
+    """Paths of the open files of a process."""
     found = set()
     try:
         for fd in os.scandir(f'/proc/{pid}/fd'):

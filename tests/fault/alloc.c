@@ -1,10 +1,10 @@
-/* Memory that runs out when told, for LD_PRELOAD: the n-th allocation of a process of the program `sherd` fails, counted
- * from main() on over all threads. From the environment:
+/* Memory that runs out on request, for LD_PRELOAD: the n-th allocation of a process of the program `sherd` fails,
+ * counted from main() on over all threads. From the environment:
  *
- *   ALLOC_NUMBER=3     which one fails, 0: none
+ *   ALLOC_NUMBER=3     which allocation fails, 0: none
  *   ALLOC_LASTING=1    and all later ones too
- *   ALLOC_REPORT=file  gets a line when it fails: the libraries on the stack, the one that asked for memory first; and one
- *                      at the end: how many there were */
+ *   ALLOC_REPORT=file  gets a line at the failure: the libraries on the stack, starting with the one that asked for
+ *                      memory; and a line at the end: how many allocations there were */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -30,7 +30,7 @@ static atomic_long count;
 static long number = -1; /* before main(): nothing is counted */
 static bool lasting;
 static int report = -1;
-static _Thread_local bool inside; /* of what the shim itself does */
+static _Thread_local bool inside; /* in the shim's own code */
 
 static const char *library_of(void *address)
 {
@@ -130,7 +130,7 @@ static long setting(const char *name)
     return value ? strtol(value, NULL, 10) : 0;
 }
 
-/* Before main(), and after the libraries that the program was linked with. */
+/* Runs before main(), but after the constructors of the libraries that the program was linked with. */
 __attribute__((constructor)) static void begin(void)
 {
     const char *path = getenv("ALLOC_REPORT");
@@ -138,7 +138,7 @@ __attribute__((constructor)) static void begin(void)
 
     if (strcmp(program_invocation_short_name, "sherd") != 0)
         return;
-    backtrace(frame, 1); /* the first one allocates */
+    backtrace(frame, 1); /* the first call allocates */
     if (path)
         report = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     lasting = setting("ALLOC_LASTING") != 0;

@@ -1,8 +1,8 @@
-"""A training run whose second save is broken, and that is started again: what the tests of that share.
+"""A training run whose second save is broken and that is started again: code shared by the tests of this.
 
-The job must end soon, with the class of communication when a rank only stands still. The checkpoint of before is
-untouched. Started again it resumes by itself and ends with the losses and the checkpoints, to the bit, of the run that
-was never broken, and nothing unfinished is left.
+The job must end soon, with the class of communication if a rank only stands still. The previous checkpoint is
+untouched. Started again, the job resumes by itself and ends with the losses and the checkpoints, to the bit, of the run
+that was never broken, and nothing unfinished is left.
 """
 import functools
 import itertools
@@ -23,13 +23,13 @@ BUILD = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.'))
 RANKS = 4
 VICTIMS = (0, 2, 3)
 INTERVAL = 4
-SAVES = (4, 8, tiny.STEPS)  # it is the second one that is broken
-# Of a stage and of a collective, where a rank stands still: the deadline of one of the two ends the job.
+SAVES = (4, 8, tiny.STEPS)  # the second one is broken
+# Deadlines of a stage and of a collective, if a rank stands still: one of the two ends the job.
 STAGE_SECONDS, STEP_SECONDS = 4, 8
-STOP_SECONDS = 5  # what the end takes, behind the longer of them
+STOP_SECONDS = 5  # how long the end takes, after the longer of them
 DEADLINE = re.compile(r'^sherd: .*error: .*(?:takes longer than checkpoint.timeout_seconds|\(no answer\)|did not come)', re.M)
 STATUS_COMM = 5
-# In front through MPI-IO, since in the background it is never used; the bytes are the same.
+# In the foreground through MPI-IO, since a background save never uses it; the bytes are the same.
 WAYS = {'in front': {'checkpoint.io': 'mpiio'}, 'in the background': {'checkpoint.async_mode': 'async'}}
 folders = itertools.count()
 
@@ -44,7 +44,7 @@ def checkpoint(folder, step):
 
 
 def start(folder, env, program=None, limits=(), ranks=RANKS):
-    """Train; returns (exit status, seconds since a rank of sherd_dies died, else since the start, standard error)."""
+    """Train; returns (exit status, seconds since a rank of sherd_dies died or else since the start, standard error)."""
     words = job.command(ranks, ['train', 'c.yaml', *limits])
     if program:
         words[words.index(os.environ['SHERD'])] = str(BUILD / program)
@@ -59,18 +59,18 @@ def shim(**settings):
     env = {f'SHIM_{key}': str(value) for key, value in settings.items()}
     env |= {'LD_PRELOAD': job.launcher.preload(BUILD / 'tests/fault/shim.so'), 'SHIM_FOLDER': 'out/',
             'SHIM_AFTER': f'step-{SAVES[1]:08}.h5'}
-    # The sanitizers' library need not be the first one here.
+    # The sanitizers' library need not come first here.
     return env | {'ASAN_OPTIONS': f"{os.environ.get('ASAN_OPTIONS', 'detect_leaks=0')}:verify_asan_link_order=0"}
 
 
 def losses(folder):
-    """By step; a step that was done again counts as it was the last time."""
+    """Losses by step; for a repeated step the last one counts."""
     return {step['step']: step['loss'] for step in job.metrics(folder)}
 
 
 @functools.lru_cache(None)
 def unbroken(way):
-    """Returns (folder, losses, {rank: calls from the second save on, in their order})."""
+    """Returns (folder, losses, {rank: calls from the second save on, in order})."""
     folder, counts = job.prepare(f'unbroken-{len(way)}', config(way)), pathlib.Path(f'counts-{len(way)}').resolve()
     status, _, said = start(folder, shim(FAULT='count', COUNTS=counts))
     if status != 0:
@@ -86,20 +86,20 @@ def same(folder, whole, step):
 def judge_end(how, status, seconds, said, limit):
     wrong = [] if status != 0 else ['the job was not broken']
     named = DEADLINE.search(said)
-    if how != 'stop':  # the launcher sees it; all deadlines are those of a user, who waits for them five minutes and more
+    if how != 'stop':  # the launcher sees it; all deadlines are a user's, five minutes and more
         return wrong + ([f'it waited for a deadline: {said}'] if named else [])
     wrong += [f'it took {seconds:.1f} s to end'] if seconds > limit else []
-    # The deadline of a stage, or, where the others have gone on with the training, that of its collectives.
+    # The deadline of a stage or, if the others have continued training, that of its collectives.
     wrong += [] if status == STATUS_COMM and named and 'did not come' not in named[0] else [f'exit {status}: {said}']
     return wrong
 
 
 def resume(folder, way):
-    """Start again and compare with the unbroken run."""
+    """Start again and compare with the undisturbed run."""
     whole, expected, _ = unbroken(way)
     left = [step for step in SAVES if checkpoint(folder, step).exists()]
-    wrong = [f'before: checkpoint {step} is not what it was' for step in left if not same(folder, whole, step)]
-    wrong += [] if left and left[0] == SAVES[0] else ['the checkpoint before is gone']
+    wrong = [f'before: checkpoint {step} has changed' for step in left if not same(folder, whole, step)]
+    wrong += [] if left and left[0] == SAVES[0] else ['the previous checkpoint is gone']
     if wrong:
         return wrong
     (folder / 'out/metrics.jsonl').rename(folder / 'metrics-before.jsonl')

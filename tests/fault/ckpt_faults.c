@@ -1,12 +1,12 @@
-/* Checkpoints on storage that fails: for each injected fault a save (or a load) either succeeds, and the file (or the
- * state) is right to the bit, or is refused with one class on all ranks and one text; earlier checkpoints are untouched
- * and nothing unfinished is left. Many faults in one start of the job:
+/* Checkpoints on failing storage: for each injected fault a save (or a load) either succeeds, and the file (or the
+ * state) is right to the bit, or it is refused with one error class on all ranks and one text; earlier checkpoints are
+ * untouched and nothing unfinished is left. One start of the job injects many faults:
  *
  *     ckpt_faults JOB FOLDER FIRST BUDGET SECONDS [TEXT]
  *
- * does a job of the table below and injects, of the faults with TEXT in their description, BUDGET ones evenly spread, from
- * place FIRST of these on; a stage of a save that hangs is to be stopped after SECONDS. test_ckpt_faults.py starts it, and
- * starts it again behind a fault that ended the job. On standard output: `at PLACE FAULT` before each one,
+ * runs a job of the table below and injects BUDGET faults, evenly spread over those with TEXT in their description,
+ * from place FIRST of these on; a stage of a save that hangs must be stopped after SECONDS. test_ckpt_faults.py starts
+ * it, and starts it again after a fault that ended the job. On standard output: `at PLACE FAULT` before each one,
  * `bad PLACE FAULT: WHY`, `done ...` at the end. */
 #include "tests/fault/plan.h"
 #include "tests/mpi/ckpt_case.h"
@@ -31,13 +31,13 @@ struct job {
     sh_rc (*run)(void);
     bool commits; /* a success leaves a new file */
     enum sh_cfg_io io_method;
-    enum fault_end end; /* faults of this end and above it must not be seen */
+    enum fault_end end; /* faults of this and higher ends must not cause a failure */
     int writers;        /* per node; 0: auto */
 };
 
 static const struct job *job;
 static const char *folder;
-static struct file before, after; /* the checkpoint that must stay; what the new one must be */
+static struct file before, after; /* the checkpoint that must stay; the expected new one */
 static const struct fault *now;
 static const char *wanted = "";
 static double seconds;
@@ -101,7 +101,7 @@ static sh_rc save_new(void)
     return save(NEW);
 }
 
-/* A load that succeeds with wrong values is the worst of all ends, hence a class of its own. */
+/* A load that succeeds with wrong values is the worst outcome of all, so it has its own class. */
 static sh_rc load(enum ckpt_cut cut, bool share)
 {
     struct sh_ckpt_load_options options = {.timeout_seconds = seconds, .share = share};
@@ -126,8 +126,8 @@ static sh_rc load_shared(void)
     return load(CUT_EVERYTHING, true);
 }
 
-/* The new file may only be there when it is whole: either the save succeeded, or only the last step failed, which makes
- * its name durable. */
+/* The new file may exist only if it is complete: either the save succeeded, or only the last step failed, which makes
+ * the name durable. */
 static void judge_folder(sh_rc rc)
 {
     bool there = access(after.path, F_OK) == 0;
@@ -141,7 +141,7 @@ static void judge_folder(sh_rc rc)
         complain("something unfinished was left behind");
 }
 
-/* All ranks have one class, and one of them the text. */
+/* All ranks must have the same class, and exactly one of them the text. */
 static void judge_result(sh_rc rc, bool met)
 {
     long long sums[] = {rc == SH_OK, rc == SH_E_DATA, sh_error_text()[0] != '\0', met};
@@ -177,7 +177,7 @@ static void inject(void)
     }
 }
 
-/* A save looks into what has its name already. Collective. */
+/* Remove the new checkpoint, because a save looks at an existing file of its name. Collective. */
 static void remove_new(void)
 {
     if (test_rank == 0)
@@ -185,7 +185,7 @@ static void remove_new(void)
     sh_mesh_barrier();
 }
 
-/* The calls of all ranks in a clean run, on all ranks. */
+/* Return the counts of calls of all ranks in a clean run, on all ranks. */
 static long (*count_calls(void))[SHIM_CALLS]
 {
     long own[SHIM_CALLS], (*all)[SHIM_CALLS] = calloc((size_t)test_world, sizeof *all);
@@ -226,7 +226,7 @@ static void tell_place(void)
     fflush(stdout);
 }
 
-/* `budget` of the faults, evenly over the list. */
+/* Inject `budget` of the faults, evenly spread over the list. */
 static void inject_all(int first, int budget)
 {
     struct fault *list;

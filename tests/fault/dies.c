@@ -1,10 +1,10 @@
-/* Linked into sherd_dies, which is `sherd` but for one rank that ends when it enters a stage of a save or a load: the linker puts
- * this in front of the call by which each stage tells the deadline that it begins. From the environment:
+/* Linked into sherd_dies, which is `sherd` with one rank that ends when it enters a given stage of a save or a load:
+ * the linker redirects here the call by which each stage tells the deadline that it begins. From the environment:
  *
  *   DIES_RANK=1 DIES_AT="reading the index back" DIES_SAVE=2 DIES_HOW=kill|exit|stop
  *
- * is: rank 1, at that stage of the second save, by SIGKILL, by _exit(1) as a library may do it, or by SIGSTOP as a
- * node that hangs. The file `died` in the working folder is from that moment. */
+ * means: rank 1, at that stage of the second save, by SIGKILL, by _exit(1) as a library may do, or by SIGSTOP like a
+ * node that hangs. The file `died` in the working folder is created at that moment. */
 #include "io/move/deadline.h"
 #include "tests/fault/shim.h"
 

@@ -1,6 +1,6 @@
-/* Linked into sherd_flips, which is `sherd` but for memory that loses a bit: the linker puts this in front of the call
- * that begins to write the copy of a save in the background, and one bit of the copy of step FLIPS_STEP changes on rank
- * FLIPS_RANK: of the parameters, or of the state FLIPS_STATE of the optimizer. */
+/* Linked into sherd_flips, which is `sherd` with memory that flips a bit: the linker redirects here the call that
+ * begins to write the copy of a background save, and one bit of the copy of step FLIPS_STEP changes on rank FLIPS_RANK:
+ * of the parameters, or of the state FLIPS_STATE of the optimizer. */
 #include "io/checkpoint/checkpoint.h"
 #include "tests/fault/shim.h"
 

@@ -7,7 +7,7 @@
 
 enum { ONCE = 1, LASTING = 2 };
 
-/* What can go wrong with each kind of call. */
+/* The faults of each kind of call. */
 static const struct row {
     enum shim_call call;
     enum fault_end end;
@@ -73,7 +73,7 @@ static void add(struct fault *f, const struct row *row, int rank, long number, b
              lasting ? " and all later ones" : "", fault_name(row));
 }
 
-/* The rows of one call of one rank. */
+/* Add the faults of one call of one rank. */
 static int add_rows(struct fault *list, int rank, enum shim_call call, long number)
 {
     int n = 0;

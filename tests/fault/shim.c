@@ -1,6 +1,6 @@
-/* The kernel is called directly, not through the C library's functions of the same names: nothing has to be looked up,
- * and nothing can call itself. */
-#undef _FORTIFY_SOURCE /* it makes functions with these names of its own */
+/* The kernel is called directly, not through the C library's functions of the same names: no symbol has to be looked
+ * up, and no function can call itself. */
+#undef _FORTIFY_SOURCE /* it defines its own functions with these names */
 #include "tests/fault/shim.h"
 
 #include <errno.h>
@@ -91,7 +91,7 @@ static void watch(int fd, bool on)
         shim.watched[fd] = on;
 }
 
-/* Count a call; what is to become of it. Delay and kill happen here, since they are the same for all calls. */
+/* Count a call, and return the fault for it. Delay and kill happen here because they are the same for all calls. */
 static enum shim_fault meet(bool watched, enum shim_call call)
 {
     if (!watched)
@@ -130,7 +130,7 @@ static int open_at(int folder, const char *path, int flags, mode_t mode)
     return fd;
 }
 
-/* The mode is only there when the flags ask for a new file. */
+/* The mode argument exists only if the flags ask for a new file. */
 #define OPEN(name, folder, ...)                                                 \
     int name(__VA_ARGS__, int flags, ...)                                       \
     {                                                                           \
@@ -195,7 +195,7 @@ TWO_NAMES(int, fallocate, (int fd, int mode, off_t at, off_t bytes),
 TWO_NAMES(int, posix_fallocate, (int fd, off_t at, off_t bytes), /* the error is its result */
           fails(file_watched(fd), SHIM_RESERVE) || syscall(SYS_fallocate, fd, 0, at, bytes) != 0 ? errno : 0)
 
-/* at < 0: where the file's position is. */
+/* at < 0: at the file's position. */
 static ssize_t move(enum shim_call call, int fd, const struct iovec *part, int n, off_t at)
 {
     if (at < 0)
@@ -217,7 +217,8 @@ static ssize_t sum(const struct iovec *part, int n)
     return bytes;
 }
 
-/* Of the first part, in its middle. A write must not change the caller's memory, which may be needed again. */
+/* Flip a bit in the middle of the first part. A write must not change the caller's memory, which may be
+ * needed again. */
 static ssize_t move_flipped(enum shim_call call, int fd, const struct iovec *part, int n, off_t at)
 {
     size_t bytes = part->iov_len;
@@ -227,7 +228,7 @@ static ssize_t move_flipped(enum shim_call call, int fd, const struct iovec *par
             ((unsigned char *)part->iov_base)[(size_t)got < bytes ? (size_t)got / 2 : bytes / 2] ^= 4;
         return got;
     }
-    unsigned char *copy = aligned_alloc(4096, bytes / 4096 * 4096 + 4096); /* O_DIRECT wants pages */
+    unsigned char *copy = aligned_alloc(4096, bytes / 4096 * 4096 + 4096); /* O_DIRECT needs whole pages */
     memcpy(copy, part->iov_base, bytes);
     copy[bytes / 2] ^= 4;
     struct iovec changed = {copy, bytes};

@@ -1,7 +1,7 @@
-/* Storage that fails when told: the process's own open, write, fsync, ... stand in front of the C library's, count the
+/* Storage that fails on request: the process's own open, write, fsync, ... replace those of the C library, count the
  * calls on files below one folder, and make one of them go wrong. Linked into a test program (with -rdynamic, so that
- * MPI and HDF5 meet it too), or as shim.so in LD_PRELOAD, where shim_env.c takes the plan from the environment.
- * Local. */
+ * MPI and HDF5 use it too), or as shim.so in LD_PRELOAD, where shim_env.c takes the plan from the
+ * environment. Local. */
 #ifndef TESTS_FAULT_SHIM_H
 #define TESTS_FAULT_SHIM_H
 
@@ -18,9 +18,9 @@ enum shim_call {
 
 enum shim_fault {
     SHIM_NOTHING,
-    SHIM_FAIL,  /* with `error`, nothing done; a close that fails has closed all the same, as Linux does */
+    SHIM_FAIL,  /* with `error`, and nothing is done; but a close that fails has closed the file, as on Linux */
     SHIM_SHORT, /* a read or write moves half of what was asked for */
-    SHIM_LOSE,  /* a write that says it succeeded and wrote nothing */
+    SHIM_LOSE,  /* a write that reports success and writes nothing */
     SHIM_FLIP,  /* a read or write with one bit changed on the way */
     SHIM_DELAY, /* a fifth of a second late */
     SHIM_KILL,  /* SIGKILL in place of the call */
@@ -38,20 +38,22 @@ struct shim_plan {
 /* "open", "write", ..., and "any". */
 extern const char *const shim_call_name[SHIM_CALLS + 1];
 
-/* Count from now on, from 0; calls on files that are open already are not seen. `folder` is how
- * paths begin, as the program itself writes them; `after` (NULL: nothing) is part of a path that must be met before
- * anything counts. Both are copied. */
+/* Start to count from 0; calls on files that are open already are not seen. `folder` is the prefix of paths, as the
+ * program itself writes them; `after` (NULL: nothing) is part of a path that must occur before anything counts. Both
+ * are copied. */
 void shim_start(const char *folder, const char *after, struct shim_plan plan);
 void shim_stop(void);
 
-/* The rank of this process before MPI begins: each launcher tells it in its own way; alone it is 0. */
+/* The rank of this process before MPI is initialized: each launcher passes it in its own way; without a launcher it is
+ * 0. */
 int shim_rank(void);
 
-/* Calls of a kind (SHIM_ANY: of all) since shim_start; whether the planned one was among them. Good after shim_stop. */
+/* The number of calls of a kind (SHIM_ANY: of all kinds) since shim_start; whether the planned one was among them. Also
+ * valid after shim_stop. */
 long shim_count(enum shim_call call);
 bool shim_met(void);
 
-/* Of what kind the i-th call was, from 0, for the first SHIM_ORDER of them. */
+/* The kind of the i-th call, from 0, for the first SHIM_ORDER calls. */
 enum { SHIM_ORDER = 4096 };
 enum shim_call shim_order(long i);
 

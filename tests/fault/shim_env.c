@@ -1,11 +1,11 @@
-/* The shim as a library for LD_PRELOAD, so that `sherd` itself meets faults. One fault of one rank, from the
+/* The shim as a library for LD_PRELOAD, which injects faults into `sherd` itself. One fault of one rank, from the
  * environment:
  *
  *   SHIM_FOLDER=out/ SHIM_AFTER=part-of-a-path SHIM_RANK=1 SHIM_CALL=write SHIM_NUMBER=3 SHIM_FAULT=kill
  *
- * SHIM_FAULT is kill, short, lose, flip, count, or the number of an errno; with SHIM_LASTING all later calls of that kind
- * fail too. The calls met are written at the end, one line a rank, to the file SHIM_COUNTS if that is given: "rank call call ...", in
- * their order. */
+ * SHIM_FAULT is kill, short, lose, flip, count, or the number of an errno; with SHIM_LASTING all later calls of that
+ * kind fail too. At the end the calls are written, one line per rank, to the file SHIM_COUNTS if that is given:
+ * "rank call call ...", in their order. */
 #include "tests/fault/shim.h"
 
 #include <stdio.h>
@@ -59,7 +59,7 @@ __attribute__((constructor)) static void begin(void)
         shim_start(setting("SHIM_FOLDER"), getenv("SHIM_AFTER"), plan_here());
 }
 
-/* One write to a file opened for appending, however long the line is: the ranks' lines do not mix. */
+/* Use one write to a file opened for appending, however long the line is, so the ranks' lines do not mix. */
 __attribute__((destructor)) static void tell(void)
 {
     enum { LINE_BYTES = 16 * (SHIM_ORDER + 1) };

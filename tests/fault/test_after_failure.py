@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Training whose checkpoints cannot be saved: one save meets a fault, or all of them do. Prints TAP.
+"""Training whose checkpoints cannot be saved: one save meets a fault, or all saves do. Prints TAP.
 
-A failed save is one warning and one line of the metrics; training goes on to the same bits, the checkpoints before are
-whole, and the next ones are saved. Too many failures in a row end the job with the status for data, and so does a last
-step that cannot be saved at the second try. Synchronous and asynchronous. SHERD_LONG=1: all faults on 1 to 4
-ranks, by both I/O methods.
+A failed save is one warning and one line of the metrics; training continues to the same bits, the earlier checkpoints
+are whole, and the next ones are saved. Too many failures in a row end the job with the status for data, and so does a
+last step whose second attempt to save fails. Synchronous and asynchronous. SHERD_LONG=1: all faults on 1 to 4 ranks, by
+both I/O methods.
 """
 import errno
 import functools
@@ -27,7 +27,7 @@ SAVED = list(range(EVERY, tiny.STEPS + 1, EVERY))
 MET = SAVED[1]  # the save that meets the fault
 STATUS_DATA = 3
 MODES = {'sync': {}, 'async': {'checkpoint.async_mode': 'async'}, 'mpiio': {'checkpoint.io': 'mpiio'}}
-# Which call of the save, on the first or the last rank.
+# The call of the save that fails, on the first or the last rank.
 FAULTS = [('reserve', 'ENOSPC', 0), ('write', 'EIO', -1), ('write', 'EDQUOT', 0), ('sync', 'EIO', -1),
           ('rename', 'EACCES', 0), ('rename', 'EROFS', 0), ('open', 'EMFILE', -1)]
 SHORT = [('sync', 3, FAULTS[0]), ('sync', 3, FAULTS[1]), ('sync', 3, FAULTS[3]), ('sync', 1, FAULTS[4]),
@@ -41,7 +41,7 @@ def config(mode, **more):
 
 
 class Run:
-    """A training run in a folder of its own, one rank of which meets a fault when the checkpoint of `step` is saved."""
+    """A training run in its own folder, one rank of which meets a fault when the checkpoint of `step` is saved."""
 
     def __init__(self, settings, ranks, step=None, fault=None, lasting=False):
         self.folder, self.settings = job.prepare(f'run-{next(folders)}', settings).resolve(), settings
@@ -53,7 +53,7 @@ class Run:
                     'SHIM_COUNTS': str(self.folder / 'counts')}
             env |= {'SHIM_AFTER': f'step-{step:08}.h5'} if step else {}
             env |= {'SHIM_LASTING': '1'} if lasting else {}
-            # The sanitizers' library need not be the first one here.
+            # The sanitizers' library need not come first here.
             env['ASAN_OPTIONS'] = f"{env.get('ASAN_OPTIONS', '')}:verify_asan_link_order=0"
         done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, cwd=self.folder, env=env, timeout=job.SECONDS)
@@ -70,12 +70,12 @@ class Run:
         return [line for line in map(json.loads, lines) if line.get('event') == 'checkpoint_failed']
 
     def calls(self):
-        """What the faulty rank did since the fault's save began."""
+        """The calls of the faulty rank since the start of the faulty save."""
         lines = map(str.split, (self.folder / 'counts').read_text().splitlines())
         return next(words[1:] for words in lines if words[0] == self.rank and len(words) > 1)
 
     def judge(self, status, steps, failed, error):
-        """The exit status, the checkpoints that are to be there, the steps that were not saved, one a failure."""
+        """Expected are the exit status, the checkpoints, and the steps that were not saved, one per failure."""
         wrong = [] if self.status == status else [f'exit {self.status}, expected {status}']
         there = sorted(path.name for path in self.checkpoint(0).parent.iterdir() if path.name != '.lock')
         if there != [self.checkpoint(step).name for step in steps]:
@@ -86,13 +86,13 @@ class Run:
         events, warnings = self.events(), self.said('warning')
         if [event['step'] for event in events] != failed:
             wrong.append(f'in the metrics: {events}')
-        # MPI-IO says that something failed, and no more.
+        # MPI-IO says only that something failed.
         reasons = [os.strerror(getattr(errno, error))] + ['failed'] * ('checkpoint.io' in self.settings)
         if not all(any(reason in event['reason'] for reason in reasons) for event in events):
-            wrong.append(f'not the reason: {events}')
+            wrong.append(f'wrong reason: {events}')
         ended = int(status != 0)
         if len(warnings) != len(failed) - ended or len(self.said('error')) != ended:
-            wrong.append('not one line a failure')
+            wrong.append('not one line per failure')
         return wrong + ([self.stderr] if wrong else [])
 
 
@@ -105,12 +105,13 @@ def unbroken():
 
 
 def judge_losses(run):
-    """On other meshes they are a few units off; on the one rank of the reference they are the same."""
+    """On other meshes the losses are a few units off; on the one rank of the reference they are the same."""
     return job.differ('losses', job.losses(job.metrics(run.folder)), unbroken(), 1e-5)
 
 
 def judge_syncs(run):
-    """After a failed fsync the kernel may forget what it could not write, and call the next one a success."""
+    """After a failed fsync the kernel may forget the data that it could not write, and report success for the next
+    fsync."""
     calls = run.calls()
     rest = calls[calls.index('sync') + 1:]
     until_next = rest[:rest.index('open')] if 'open' in rest else rest
@@ -125,19 +126,19 @@ def goes_on(mode, ranks, fault):
 
 
 def too_many(mode, most):
-    """Every save fails: most + 1 of them end the job."""
+    """Every save fails: most + 1 failures end the job."""
     run = Run(config(mode, **{'checkpoint.max_failures': most}), 2, SAVED[0], ('sync', 'EIO', -1), lasting=True)
     wrong = run.judge(STATUS_DATA, [], SAVED[:most + 1], 'EIO')
     if f'checkpoint.max_failures={most})' not in run.stderr:
         wrong.append(run.stderr)
     done = len(job.metrics(run.folder))
-    # Behind the training, steps are done before the failure is met.
+    # In the background, training does more steps before it meets the failure.
     most_done = tiny.STEPS if mode == 'async' else SAVED[most]
     return wrong + ([] if SAVED[most] <= done <= most_done else [f'{done} steps'])
 
 
 def last_again(mode):
-    """The second try of the last step succeeds."""
+    """The second attempt to save the last step succeeds."""
     run = Run(config(mode), 2, tiny.STEPS, ('write', 'ENOSPC', -1))
     return run.judge(0, SAVED, [tiny.STEPS], 'ENOSPC') + judge_losses(run)
 
@@ -148,7 +149,7 @@ def last_lost(mode):
 
 
 def at_start(error):
-    """A folder in which no file can be made is no surprise for the first save."""
+    """A folder in which no file can be created is found before the first save."""
     run = Run(config('sync'), 2, None, ('open', error, 0), lasting=True)
     says = 'checkpoint folder out/checkpoint cannot be written: create out/checkpoint/.step-'
     wrong = [] if run.status == STATUS_DATA else [f'exit {run.status}']

@@ -2,9 +2,10 @@
 """Optimizer states and gradients in a file, with an update that is pending and carried out in the next step's forward, meet a
 disk that fails, a kill and a signal to stop. Prints TAP.
 
-A request of the scratch file that fails, or comes back other than it went, ends the job in one line that names the step and what
-was moved; no step is told that was not made, and the checkpoint of before is whole. Started again the run ends with the losses
-and the checkpoint, to the bit, of one that has all of it in memory. A request that was done in part is finished.
+A request to the scratch file that fails, or returns bytes that differ from what was written, ends the job in one line
+that names the step and the tensor that was moved; no step is reported that was not made, and the previous checkpoint is
+whole. Started again, the run ends with the losses and the checkpoint, to the bit, of a run that has everything in
+memory. A request that was done in part is completed.
 """
 import errno
 import itertools
@@ -24,11 +25,11 @@ import job
 import tiny
 
 SHIM = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).absolute() / 'tests/fault/shim.so'
-STEPS, INTERVAL = 8, 4  # of four updates one is done at once, for a save, and three are carried
-PLACES = 12 if os.environ.get('SHERD_LONG') else 1  # of each call and fault
+STEPS, INTERVAL = 8, 4  # of four updates one is done immediately, for a save, and three are carried
+PLACES = 12 if os.environ.get('SHERD_LONG') else 1  # places for each call and fault
 NUMBERS = ('loss', 'grad_norm', 'lr')
 STATUS_DATA, STATUS_STOPPED = 3, 75
-FROM_LAST = 16  # a save's threads share what room there is, so that two saves do not read equally often
+FROM_LAST = 16  # a save's threads share the room there is, so two saves may differ in their number of reads
 
 
 def config(**more):
@@ -39,16 +40,16 @@ def config(**more):
 
 GRADIENTS = {'offload.gradients': 'nvme', 'offload.nvme_path': 'scratch'}
 FILE = {'offload.optimizer': 'nvme', **GRADIENTS}
-# What is in the file, and which words of an error say so.
+# What is in the file, and the words of an error that say so.
 HOMES = {
     'states and gradients': (FILE, r'step \d+[:,] .*(optimizer states|gradients).*: scratch file in scratch: '),
     'gradients': (GRADIENTS, r'step \d+, \w+ \S+ (fetch|evict) gradients: scratch file in scratch: '),
 }
-# More states than there is room to look at, so that a save fetches them again; and the same steps as above.
+# More states than there is room to read at once, so a save fetches them again; and the same steps as above.
 MANY = {**FILE, 'model.n_layers': 96, 'training.global_batch_size': 1, 'training.local_batch_size': 1,
         'activation_checkpoint.mode': 'full', 'training.steps': 2,
         'lr_scheduler.total_steps': 2, 'lr_scheduler.warmup_steps': 0}
-# What a call of the disk does, and what the one line says of it; None: it goes on.
+# What a disk call does, and what the one line says about it; None: the job continues.
 FAULTS = [
     ('fails', ('read', 'write'), errno.EIO, False, os.strerror(errno.EIO)),
     ('finds no space from then on', ('write',), errno.ENOSPC, True, os.strerror(errno.ENOSPC)),
@@ -85,13 +86,13 @@ def steps_of(folder):
 
 
 def as_in_memory(name, folder):
-    """Rows that are there; a run that goes on writes some of them again."""
+    """The rows in the file; a resumed run writes some of them again."""
     return [f'{name}: step {step} is {row}, not {whole[step]}' for step, row in steps_of(folder).items()
             if row != whole[step]]
 
 
 def ends_well(name, folder):
-    """Started again."""
+    """Start the run again."""
     status, error = train(folder)
     last = f'out/checkpoint/step-{STEPS:08}.h5'
     wrong = as_in_memory(name, folder) + ([] if status == 0 else [f'{name}: started again: exit {status}: {error}'])
@@ -103,7 +104,7 @@ def ends_well(name, folder):
 
 
 def breaks(name, home, call, number, fault, lasting, says):
-    """The job ends in one line, or goes on with the same bits."""
+    """The job ends in one line, or continues with the same bits."""
     more, what = HOMES[home]
     folder = prepare(name, more)
     status, error = train(folder, shim(call, number, fault, lasting=lasting))
@@ -121,8 +122,8 @@ def breaks(name, home, call, number, fault, lasting, says):
 
 
 def lost_in_a_save(name, ranks, fault, says):
-    """The last reads of a run are for its last checkpoint. What does not come back is lost for a second try as well: the job ends
-    with the disk's own line, and not as a save that failed."""
+    """The last reads of a run are for its last checkpoint. Data that does not come back is lost for a second attempt as
+    well: the job ends with the disk's own line, and not as a failed save."""
     more = {**MANY, 'training.global_batch_size': max(ranks, 1)}
     folder, last = prepare(name, more), max(ranks - 1, 0)
     number = calls_of(f'{name}-counted', more, ranks)['read'] - FROM_LAST
@@ -137,7 +138,7 @@ def lost_in_a_save(name, ranks, fault, says):
 
 
 def lost_in_a_load(name):
-    """What cannot be put away is no fault of the checkpoint: an earlier one is not tried instead."""
+    """If loaded data cannot be evicted, the checkpoint is not at fault: no earlier one is tried instead."""
     more = {**MANY, 'checkpoint.interval': 1}
     folder = prepare(name, more)
     status, error = train(folder)
@@ -153,7 +154,7 @@ def lost_in_a_load(name):
 
 
 def stopped(name):
-    """Between saves: the update that is pending is done before the one that the signal asks for."""
+    """Between saves: the pending update is done before the save that the signal asks for."""
     folder = prepare(name, {**FILE, 'training.steps': 100000, 'checkpoint.interval': 100000})
     run = subprocess.Popen(job.command(0, ['train', 'c.yaml']), cwd=folder, stdin=subprocess.DEVNULL,
                            stderr=subprocess.PIPE, text=True, env=job.environment(0))
@@ -174,7 +175,7 @@ def stopped(name):
 
 
 def differences(a, b):
-    """Of two checkpoints but for training.steps."""
+    """Differences between two checkpoints, except training.steps."""
     done = subprocess.run(job.command(0, ['ckpt', 'diff', a, b]), capture_output=True, text=True, env=job.environment(0),
                           stdin=subprocess.DEVNULL, timeout=job.SECONDS)
     return [line for line in done.stdout.splitlines()
@@ -182,7 +183,7 @@ def differences(a, b):
 
 
 def calls_of(name, more, ranks=0):
-    """How often an unbroken run reads and writes the scratch file: its last rank."""
+    """How often the last rank of an undisturbed run reads and writes the scratch file."""
     folder = prepare(name, more)
     status, error = train(folder, shim('any', 0, 'count', 'counts'), ranks)
     if status != 0:
@@ -192,7 +193,7 @@ def calls_of(name, more, ranks=0):
 
 
 def places(home, call):
-    """Of a kind of call: some numbers."""
+    """Some numbers of calls of one kind."""
     n = calls[home][call]
     return sorted(random.sample(range(1, n + 1), PLACES))
 

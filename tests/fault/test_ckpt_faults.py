@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Injected storage faults while checkpoints are saved and loaded, on several numbers of ranks. Prints TAP.
 
-ckpt_faults injects one fault after the other and judges each. A save through MPI-IO never waits for a rank that met one.
-Elsewhere a fault after which a rank would wait for ever must end the job: some seconds after the deadline of a stage, with
-the status for communication and one line; the checkpoint of before is as it was, and no bad one was committed. The job is
-then started again behind that fault.
-SHERD_LONG=1 injects many more.
+ckpt_faults injects one fault after the other and judges each. A save through MPI-IO never waits for a rank that met a
+fault. Elsewhere a fault after which a rank would wait for ever must end the job: some seconds after the deadline of a
+stage, with the status for communication and one line; the previous checkpoint is unchanged, and no bad one was
+committed. The job is then started again after that fault. SHERD_LONG=1 injects many more.
 """
 import functools
 import hashlib
@@ -22,30 +21,30 @@ import job
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 WORKS = ('save-direct', 'save-async', 'save-mpiio', 'load', 'load-shared', 'save-passed', 'async-passed')
-# Ranks: how many faults during each of them.
+# Ranks: how many faults during each of WORKS.
 BUDGET = {1: (40, 30, 20, 20, 0), 2: (30, 25, 15, 20, 10), 3: (15, 15, 5, 10, 10, 15, 15), 4: (10, 5, 0, 0, 0),
           6: (5, 0, 0, 0, 0)}
 if LONG:
     BUDGET = {1: (1000, 1000, 1000, 1000), 2: (800, 800, 200, 400), 3: (300, 200, 50, 100, 0, 200, 200), 4: (100, 50, 20, 50),
               6: (50, 20, 10, 20)}
-# All that rank 0 writes, HDF5's structures and the index too: lost, bent, short or failed.
+# Everything that rank 0 writes, including HDF5's structures and the index: lost, altered, short or failed.
 WRITES = [('save-direct', 1), ('save-async', 1)] + [('save-direct', 2), ('save-async', 2), ('save-mpiio', 2)] * LONG
 STAGE_SECONDS = 4
-END_SECONDS = 4  # what a launcher needs, behind rank 0's deadline and that of the others
+END_SECONDS = 4  # how long a launcher needs after the deadlines of rank 0 and of the others
 STATUS_COMM = 5
-DIRTY = {'MALLOC_PERTURB_': '165'}  # what was never written in the heap is no zero
+DIRTY = {'MALLOC_PERTURB_': '165'}  # heap memory that was never written is not zero
 PROGRAM = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')) / 'tests/fault/ckpt_faults'
 
 
 def hashes(folder):
-    """Of the checkpoint before and the new one; None: there is none."""
+    """Of the previous and the new checkpoint; None if there is none."""
     paths = [folder / f'step-{step:08}.h5' for step in (7, 8)]
     return [hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None for path in paths]
 
 
 @functools.lru_cache(None)
 def reference():
-    """The bytes are the same on any number of ranks, so that one clean run says what they must be."""
+    """The bytes are the same on any number of ranks, so one clean run says what they must be."""
     clean = Series('save-direct', 1, 0, 'reference')
     status, _, _, stderr = clean.start()
     if status != 0:
@@ -54,7 +53,7 @@ def reference():
 
 
 class Series:
-    """All faults with `text` in their description, of one kind of work on one number of ranks."""
+    """All faults with `text` in their description, for one kind of work on one number of ranks."""
 
     def __init__(self, work, ranks, budget, folder=None, text=''):
         self.work, self.ranks, self.budget, self.text = work, ranks, budget, text
@@ -85,13 +84,13 @@ class Series:
         said = [line for line in stderr.splitlines() if line.startswith('sherd: ') and 'error' in line]
         if status != STATUS_COMM or len(said) != 1 or 'takes longer than checkpoint.timeout_seconds' not in said[0]:
             self.bad.append(f'{place}: ended with status {status}\n{stderr}')
-        if self.work == 'save-mpiio':  # it waits for no other rank inside MPI-IO
+        if self.work == 'save-mpiio':  # it never waits for another rank inside MPI-IO
             self.bad.append(f'{place}: the job waited for its deadline')
         if seconds > 2 * self.stage_seconds + job.stretch(END_SECONDS):
             self.bad.append(f'{place}: ended after {seconds:.1f} s')
         before, new = hashes(self.folder)
         if before != reference()[0]:
-            self.bad.append(f'{place}: the checkpoint before is not what it was')
+            self.bad.append(f'{place}: the previous checkpoint has changed')
         if new not in (None, reference()[1]):
             self.bad.append(f'{place}: a bad checkpoint was committed')
 
@@ -100,7 +99,7 @@ class Series:
             path.unlink()
 
     def take(self, lines):
-        """What a start said; True when it came to its end."""
+        """Read what a start printed; True if it reached its end."""
         self.bad += [line for line in lines if line.startswith('bad ')]
         places = [int(line.split()[1]) for line in lines if line.startswith('at ')]
         self.injected += len(places)
@@ -141,7 +140,7 @@ def case_writes(work, ranks):
 
 
 def case_interrupted(work, ranks):
-    """A call that a signal interrupts is made again, also the last one, which makes the new name durable."""
+    """A call that a signal interrupts is repeated, including the last one, which makes the new name durable."""
     return Series(work, ranks, 1 << 30, text='EINTR').run()
 
 

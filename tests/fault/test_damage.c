@@ -1,7 +1,7 @@
-/* Thousands of damaged checkpoints: one bit flipped, cut at some length, blocks zeroed or changed for each other.
- * Loading (by all ranks) and verifying (as `sherd ckpt verify` does) must agree: both refuse the file with SH_E_DATA
- * and one text, or both succeed, and then everything that was loaded is right to the bit. No damage passes, but in a file
- * of format 1.0, where HDF5 leaves some bytes of its own structures unused. A crash or a hang ends the test. */
+/* Thousands of damaged checkpoints: one bit flipped, the file cut short, blocks zeroed or swapped. Loading (by all
+ * ranks) and verifying (like `sherd ckpt verify`) must agree: both refuse the file with SH_E_DATA and one text, or both
+ * succeed, and then everything that was loaded is right to the bit. No damage goes unnoticed, except in a file of
+ * format 1.0, where HDF5 leaves some bytes of its own structures unused. A crash or a hang ends the test. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "src/base/mem.h"
@@ -35,7 +35,7 @@ static void put(const void *data, long n, long at)
     CHECK(pwrite(fd, data, (size_t)n, at) == n);
 }
 
-/* The first eighth has nearly all that HDF5 itself needs; half of the places are there. */
+/* The first eighth has nearly everything that HDF5 itself needs; half of the places are chosen there. */
 static long random_place(void)
 {
     return random_below(2) ? random_below(bytes / 8) : random_below(bytes);
@@ -57,7 +57,7 @@ static void cut(char text[100])
     CHECK(test_rank != 0 || ftruncate(fd, to) == 0);
 }
 
-/* Blocks that hold something and are not the same. */
+/* Choose blocks that are not empty and not equal. */
 static void zero_or_swap(char text[100])
 {
     static const unsigned char zeros[BLOCK_BYTES];
@@ -90,7 +90,7 @@ static bool meta_is_right(const struct sh_ckpt_meta *meta)
            strcmp(meta->guard, expected.guard) == 0;
 }
 
-/* *wrong: something was loaded that is not what was saved, on some rank. Collective. */
+/* *wrong: the number of ranks that loaded something other than what was saved. Collective. */
 static sh_rc load(long long *wrong)
 {
     struct sh_ckpt_set set = make_set(CUT_FLAT, false);
@@ -125,13 +125,13 @@ static bool judge(const char *text, bool always)
     return rc != SH_OK;
 }
 
-/* How many of each kind: in a short and in a long run. Most on few ranks, since nothing in it depends on their number
- * but the time. */
+/* How many of each kind in a short and in a long run. Most run on few ranks, because only the time depends on the
+ * number of ranks. */
 static const struct kind {
     const char *name;
     void (*damage)(char text[100]);
     bool old;    /* of format 1.0 */
-    bool always; /* no byte of it can be unused */
+    bool always; /* this damage must always be refused: no byte is unused */
     int few, many;
 } kinds[] = {
     {"flips", flip, false, true, 1000, 10000},

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Memory that loses a bit while a checkpoint is written in the background. Prints TAP.
 
-The copy of the state that is being written changes after it was made: that save fails as one that storage makes fail,
-with one warning and one line of the metrics, and training goes on. The next checkpoints are those of a run with sound
-memory, to the byte. The copy of the last step is made once more, and lost when that has changed too.
+The copy of the state that is being written changes after it was made: that save fails like a storage failure, with one
+warning and one line of the metrics, and training continues. The next checkpoints are those of a run with sound memory,
+to the byte. The copy of the last step is made once more, and is lost if that copy changes too.
 """
 import json
 import os
@@ -48,11 +48,11 @@ def case(ranks, param, states, step, rank, state):
     wrong += [] if status == (STATUS_DATA if last else 0) else [f'exit {status}']
     expected = {file: data for file, data in whole[1].items() if file != f'step-{step:08}.h5'}
     wrong += [] if sorted(files) == sorted(expected) else [f'in the folder: {sorted(files)}']
-    wrong += [f'{file} is another one' for file in files if files[file] != expected.get(file)]
+    wrong += [f'{file} differs' for file in files if files[file] != expected.get(file)]
     if [at for at, _ in failed] != [step] * (1 + last) or not all('changed between the copy' in why for _, why in failed):
         wrong.append(f'in the metrics: {failed}')
     if said.count('warning: ') != 1 or said.count('changed between the copy') != 1 + last:
-        wrong.append('not one line a failure')
+        wrong.append('not one line per failure')
     return wrong + ([said] if wrong else [])
 
 

@@ -3,7 +3,7 @@
 not even for one. Prints TAP.
 
 The save is refused with one line and the status for data, on any number of ranks; nothing unfinished is left, and the
-checkpoint of before is whole.
+previous checkpoint is whole.
 """
 import os
 import pathlib
@@ -15,16 +15,16 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
 import job
 import tiny
 
-# Of the size of a checkpoint: (room, checkpoints that fit). While a file is written it has more room than it needs in
-# the end, so that 1 is too little for one and 2 for two.
+# In sizes of a checkpoint: (room, checkpoints that fit). While a file is written it takes more room than in the end, so
+# 1 is too little for one checkpoint and 2 for two.
 ROOMS = [(1.0, 0), (1.3, 0), (1.7, 1), (1.8, 1), (1.9, 1), (2.0, 1)] if os.environ.get('SHERD_LONG') else [(1.8, 1)]
 STATUS_DATA = 3
-# A rank that waits for another one waits for longer than a run may take.
+# A rank that waits for another waits longer than a run may take.
 FOR_EVER = {'comm.train_timeout_seconds': 604800, 'checkpoint.timeout_seconds': 1000000}
 
 
 class Disk:
-    """A tmpfs of so many bytes, mounted while the block runs."""
+    """A tmpfs of that many bytes, mounted while the block runs."""
 
     def __init__(self, folder, size):
         self.folder, self.size = pathlib.Path(folder).resolve(), size

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A rank ends at a stage of a save: killed, gone by itself, or stopped as a node that hangs. Prints TAP.
+"""A rank ends at a stage of a save: killed, gone by itself, or stopped like a node that hangs. Prints TAP.
 
-In front of the training through MPI-IO, and in the background. broken.py says what must come of it. A sample of ranks,
-ways and ends, but all stages; with SHERD_LONG=1 each stage in both ways on the first, a middle and the last rank.
+In the foreground through MPI-IO, and in the background. broken.py says what must result. Tests a sample of ranks, ways
+and ends, but all stages; with SHERD_LONG=1 each stage in both ways on the first, a middle and the last rank.
 """
 import itertools
 import os
@@ -18,7 +18,7 @@ WAYS, VICTIMS = broken.WAYS, broken.VICTIMS
 
 
 def stages():
-    """The table itself says which there are."""
+    """The stages, read from the table itself."""
     names = re.findall(r'{\.name = "([^"]+)"', (job.TOP / 'io/checkpoint/stages.c').read_text())
     if len(names) < 10:
         raise job.Failed(f'the stages of a save are not where they were: {names}')
@@ -31,7 +31,7 @@ def stage_case(stage, rank, way, how):
 
 
 def sample():
-    """Ways, ranks and ends take turns."""
+    """Ways, ranks and ends alternate."""
     turns = zip(stages(), itertools.cycle(itertools.product(WAYS, VICTIMS)),
                 itertools.cycle(('kill', 'exit', 'kill', 'stop')))
     return [stage_case(stage, rank, way, how) for stage, (way, rank), how in turns]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A rank is killed (SIGKILL) in place of a storage call of a save, evenly spread over all of them. Prints TAP.
 
-In front of the training through MPI-IO, and in the background. broken.py says what must come of it.
+In the foreground through MPI-IO, and in the background. broken.py says what must result.
 """
 import pathlib
 import sys
@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import broken
 import job
 
-PLACES = 24  # of each rank, in each way
+PLACES = 24  # places for each rank, in each way
 
 
 def call_cases(way):

@@ -15,12 +15,12 @@ import tiny
 
 RANKS = 3
 SECONDS = 2
-GRACE_SECONDS = 3  # io/move/deadline.c: a rank that waits speaks two seconds later, and one other than 0 another one
-END_SECONDS = 5    # what the launcher takes then
+GRACE_SECONDS = 3  # io/move/deadline.c: a waiting rank speaks two seconds later, ranks other than 0 another second
+END_SECONDS = 5    # how long the launcher takes after that
 
 
 def stages():
-    """The table itself says which there are."""
+    """The stages, read from the table itself."""
     names = re.findall(r'{"([^"]+)", (?:true|false), \w+}', (job.TOP / 'io/checkpoint/load.c').read_text())
     if len(names) < 4:
         raise job.Failed(f'the stages of a load are not where they were: {names}')
@@ -35,13 +35,13 @@ def case(folder, stage, rank):
     status, seconds, said = broken.start(folder, env, 'tests/fault/sherd_dies', limits, RANKS)
     errors = [line for line in said.splitlines() if line.startswith('sherd: ') and 'error: ' in line]
     begin, end = f'loading out/checkpoint/step-{tiny.STEPS:08}.h5: ', f', {stage} takes longer than checkpoint.timeout'
-    # When the launcher ends the job it wakes the rank, which may then speak for itself.
+    # When the launcher ends the job it wakes the rank, which may then report by itself.
     named = errors and all(begin in line and end in line for line in errors)
     good = status == broken.STATUS_COMM and named and 'other ranks are late' in said
     wrong = [] if good else [f'exit {status}: {said}']
     wrong += [f'it took {seconds:.1f} s to end'] if seconds > limit + GRACE_SECONDS + job.stretch(END_SECONDS) else []
     if broken.checkpoint(folder, tiny.STEPS).read_bytes() != before:
-        wrong.append('the checkpoint is not what it was')
+        wrong.append('the checkpoint has changed')
     return wrong
 
 

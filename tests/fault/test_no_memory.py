@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Memory runs out at the n-th allocation of a command, once or for good. Prints TAP.
 
-The command ends with 0, or with 4 and one line of Sherd's. alloc.so says which library asked; those in FOREIGN end the
-process in their own way, and Sherd cannot be asked for more than not to hang. A sample of all n; `make check-long`: each,
-but of train.
+The command ends with 0, or with 4 and one line of Sherd's. alloc.so says which library asked; the libraries in FOREIGN
+end the process in their own way, and Sherd can only be required not to hang. Tests a sample of all n; `make check-long`
+tests each, except for train.
 """
 import os
 import pathlib
@@ -19,11 +19,11 @@ LONG = 'SHERD_LONG' in os.environ
 SECONDS = job.SECONDS
 SHIM = (pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')) / 'tests/fault/alloc.so').resolve()
 
-# The library that asked first, and why its end counts as no fault of Sherd's.
+# The library that asked first, and why Sherd is not to blame for its end.
 FOREIGN = {
-    r'libhdf5': 'crashes, prints or exits when it cannot start; and a file that it has no memory to read it cannot read',
+    r'libhdf5': 'crashes, prints or exits if it cannot start; and it cannot read a file without memory for it',
     r'libmpi|libopen-|libpmix|mca_|libevent|libhwloc|libudev|libucp|libucs|libfabric|libpmi': 'MPI aborts the job itself',
-    r'libdnnl': 'oneDNN compiles its kernels as it runs, and writes through the buffer that it did not get',
+    r'libdnnl': 'oneDNN compiles its kernels at run time, and writes through the buffer that it did not get',
     r'libgomp|libomp|libiomp': 'the OpenMP runtime prints its own line and exits, or crashes (Clang)',
 }
 COMMANDS = {  # name: (arguments, how many n in a quick run, how many in a long one, 0: all)
@@ -68,7 +68,7 @@ def judge(words, number, lasting):
     if status == 0 or (status == 4 and len(said) == 1):
         return []
     if lasting and words[0] == 'train' and status < 0 and len(said) == 1 and 'out of memory' in said[0]:
-        return []  # the line is there; MPI_Abort, which ends the other ranks, needs memory too and crashes
+        return []  # the line was printed; MPI_Abort, which ends the other ranks, needs memory too and crashes
     return [f'allocation {number}, asked for by {who}: exit status {status}, {said}']
 
 

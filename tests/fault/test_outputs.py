@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What Sherd writes where others may write too: nothing through a link that was planted, into a FIFO or a device, and
-nothing that others may change, whatever the umask. And what it reads there: no FIFO is waited for. Prints TAP.
+"""Outputs in folders where others may write too: Sherd writes nothing through a planted link or into a FIFO or a
+device, and nothing that others may change, whatever the umask. Inputs there: Sherd never waits for a FIFO. Prints TAP.
 """
 import os
 import pathlib
@@ -35,7 +35,7 @@ OUTPUTS = [
     ('tensor.npy', ('ckpt', 'extract', CHECKPOINT, TENSOR, '-o', 'tensor.npy')),
     ('bench.json', ('bench', 'io', 'c.yaml', '--repeat', '1', '--json', 'bench.json')),
 ]
-# What a command reads in a folder that others may write into.
+# Files that a command reads in a folder that others may write to.
 INPUTS = [
     ('out/metrics.jsonl', ('report', 'out')),
     ('out/config.yaml', ('report', 'out')),
@@ -50,7 +50,7 @@ INPUTS = [
 ]
 MUST_READ = {('report', 'out/metrics.jsonl'), ('report', 'out/config.yaml'), ('ckpt', CHECKPOINT), ('doctor', 'tokens.bin'),
              ('train', 'tokens.bin'), ('plan', 'c.yaml')}
-# With no umask. The doctor makes the same folders as training.
+# Outputs with no umask. The doctor makes the same folders as training.
 MODES = {'new/deep/out': 0o755, 'new/deep/out/checkpoint': 0o750, f'new/deep/{CHECKPOINT}': 0o640, 'other/out': 0o755,
          'other/out/checkpoint': 0o750, 'new/deep/out/metrics.jsonl': 0o644, 'new/deep/out/report.html': 0o644,
          'trace.json': 0o644, 'train.bin': 0o640, 'tensor.npy': 0o640}
@@ -63,7 +63,7 @@ def run(words, folder, **more):
 
 
 def prepare(name):
-    """A folder with a configuration and, for commands that read one, a run."""
+    """A folder with a configuration and, for commands that read a run, a run."""
     folder = job.prepare(name, {**tiny.MODELS['llama'], 'job.dump_folder': 'out', 'training.dataset_path': tokens,
                                 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'training.local_batch_size': 12})
     return folder
@@ -129,7 +129,7 @@ def case_planted(output, words):
 
 
 def case_old_names(output, words):
-    """Links with the output's name and .tmp behind it mean nothing."""
+    """Links with the output's name followed by .tmp have no effect."""
     folder = prepare_for('old-names', output, words)
     plant_link(folder / f'{output}.tmp', folder)
     done = run(words, folder)
@@ -143,7 +143,7 @@ def open_to_others(folder):
 
 
 def case_umask():
-    """With no umask at all nobody else may write into what was made."""
+    """With no umask at all, nobody else may write to the outputs."""
     folder, wrong = prepare('umask'), []
     for words in [(*TRAIN, *TRACE, '--job.dump_folder=new/deep/out'), ('doctor', 'c.yaml', '--job.dump_folder=other/out'),
                   ('report', 'new/deep/out'), ('tokenize', 'c.yaml', '-o', 'train.bin', '--val', 'val.bin'),
@@ -161,7 +161,7 @@ def case_umask():
 
 
 def case_strict_umask():
-    """What the user's umask takes away stays away."""
+    """Permissions that the user's umask removes stay removed."""
     folder = prepare('strict')
     done = run(TRAIN, folder, umask=0o077)
     wrong = [] if done.returncode == 0 else [f'exit {done.returncode}', *done.stderr.splitlines()]
@@ -170,7 +170,7 @@ def case_strict_umask():
 
 
 def case_fifo(name, words):
-    """Not waited for; refused where the command cannot do without it."""
+    """A FIFO is not waited for, and is refused if the command cannot do without the file."""
     folder = prepare_run('read')
     (folder / 'out/metrics.jsonl').write_text(REPORT_OF_NO_STEPS)  # so that the report asks why the run ended
     (folder / name).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""HDF5's own structures damaged, in files of both formats: nothing that reads one may crash, and a run falls back. Prints TAP.
+"""Damage to HDF5's own structures, in files of both formats: no reader may crash, and a run falls back. Prints TAP.
 
-One bit of each structure, each block of 4 KiB zeroed, and random bits. The heap is full of other things than zeros, as it
-is in a run: HDF5 has freed what it found there. SHERD_LONG=1: thousands of random bits, and runs for all else.
+One bit of each structure, each block of 4 KiB zeroed, and random bits. The heap holds things other than zeros, as in a
+run: HDF5 has freed entries that it found there. SHERD_LONG=1: thousands of random bits, and runs for everything else.
 """
 import functools
 import os
@@ -23,16 +23,17 @@ FLIPS = 2000 if LONG else 30
 BLOCK = 4096
 GOOD, BAD = 2, 3  # steps
 DATA_STATUS = 3
-# What begins with these has a checksum behind it: object headers and their parts, heaps, B-trees, lists of free space.
+# Structures that begin with these end with a checksum: object headers and their parts, heaps, B-trees, free-space
+# lists.
 SIGNATURES = re.compile(rb'OHDR|OCHK|FRHP|FHDB|FHIB|BTHD|BTLF|BTIN|FSHD|FSSE')
-# Each has crashed a run once, by the table of links of a group, in a file of format 1.0.
+# Each has once crashed a run, through the table of a group's links, in a file of format 1.0.
 CRASHED = [('four zeros at 6579', 6579, bytes(4))] + [
     (f'bit 0 of byte {at}', at, None) for at in (6583, 6887, 4756, 28469, 28981)] + [('zeros from 24576', 24576, bytes(BLOCK))]
 
 
 @functools.lru_cache(None)
 def checkpoints(version):
-    """Of the steps GOOD and BAD. This program writes the newest format itself."""
+    """Checkpoints of the steps GOOD and BAD. This program writes the newest format itself."""
     if version != golden.VERSIONS[-1]:
         return golden.read(GOOD, version), golden.read(BAD, version)
     folder = golden.prepare('writer')
@@ -49,7 +50,8 @@ def replaced(data, at, by):
 
 
 def data_begin(version):
-    """A hole without data follows HDF5's structures, the configuration, and then the tensors: at the last padding's end."""
+    """Where the tensors begin: HDF5's structures, a hole without data and the configuration come first, padded to a
+    block."""
     data = checkpoints(version)[1]
     return data.index(b'job:\n') // BLOCK * BLOCK + BLOCK
 
@@ -78,7 +80,7 @@ def crashed(version):
 
 
 def flips(version):
-    """Half of them where HDF5 has its structures."""
+    """Random places, half of them in HDF5's structures."""
     data, draw = checkpoints(version)[1], random.Random(version)
     full = [at for at in range(data_begin(version)) if data[at]]
     for _ in range(FLIPS):
@@ -99,7 +101,7 @@ def start(folder, *words):
 
 
 def verify(version, text, damaged):
-    """HDF5 leaves some bytes of its structures unused, which the old format cannot tell."""
+    """HDF5 leaves some bytes of its structures unused; the old format cannot detect a change there."""
     folder = place(version, damaged)
     done = start(folder, 'ckpt', 'verify', golden.checkpoint(folder, BAD).relative_to(folder))
     wrong = done.returncode != DATA_STATUS and (version != '1.0' or done.returncode != 0)

@@ -1,5 +1,5 @@
-/* A scratch file on storage that fails: each call of each kind in turn, by the shim. A failure is one error of class 3
- * that names the folder; what the storage does wrong without a word shows in the sums; nothing hangs, and nothing stays
+/* A scratch file on failing storage: the shim makes each call of each kind fail in turn. A failure is one error of
+ * class 3 that names the folder; silent errors of the storage show in the checksums; nothing hangs, and nothing is left
  * in the folder. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Three extents in a file of 12 MiB, which is cut in parts at each 4 MiB: the second and the third one are two parts each. */
+/* Three extents in a file of 12 MiB, which is cut into parts every 4 MiB: the second and third extent have two parts
+ * each. */
 enum { PAGE = SH_TIER_ALIGN, MIB = 1 << 20, BYTES = 12 * MIB, EXTENTS = 3, WRITES = 5, READS = WRITES };
 
 static char root[] = "tier_XXXXXX";
@@ -35,7 +36,7 @@ static const struct extent {
 struct run {
     sh_rc rc; /* of the first call that failed */
     char text[512];
-    bool same; /* all came back as it was written */
+    bool same; /* everything came back as it was written */
 };
 
 static void note(struct run *r, sh_rc rc)
@@ -46,7 +47,7 @@ static void note(struct run *r, sh_rc rc)
     snprintf(r->text, sizeof r->text, "%s", sh_error_text());
 }
 
-/* Start all, then wait for all: tickets of what was started are never left. */
+/* Start all requests, then wait for all: every request that was started is waited for. */
 static void move_all(struct sh_tier_file *f, bool writing, char *memory, struct run *r)
 {
     int64_t ticket[EXTENTS] = {0};
@@ -62,7 +63,7 @@ static void move_all(struct sh_tier_file *f, bool writing, char *memory, struct 
             note(r, sh_tier_wait(f, ticket[i]));
 }
 
-/* One thread, so that the n-th call is always the same one. */
+/* Uses one thread, so the n-th call is always the same one. */
 static struct run run_file(bool verify)
 {
     struct sh_tier_settings s = {.folder = root, .bytes = BYTES, .threads = 1, .verify = verify};
@@ -158,7 +159,7 @@ static void a_call_that_fails_is_one_error(void **state)
             }
 }
 
-/* The second extent's second part is the third write of the file. */
+/* The second part of the second extent is the third write of the file. */
 static void the_place_of_a_failure_is_named(void **state)
 {
     (void)state;
@@ -170,7 +171,7 @@ static void the_place_of_a_failure_is_named(void **state)
     free(want);
 }
 
-/* Interrupted, or moved in part: done again from there. */
+/* A call that was interrupted, or moved only a part, is continued from there. */
 static void a_call_that_did_a_part_goes_on(void **state)
 {
     (void)state;
@@ -191,7 +192,7 @@ static void a_call_that_did_a_part_goes_on(void **state)
         }
 }
 
-/* A disk that moves half of what is asked for, every time: down to less than a page, where it is given up. */
+/* A disk that moves half of what is asked for, every time, until less than a page is left and the request fails. */
 static void a_disk_that_never_moves_a_page_is_given_up(void **state)
 {
     (void)state;
@@ -205,8 +206,8 @@ static void a_disk_that_never_moves_a_page_is_given_up(void **state)
     }
 }
 
-/* A bit changed on the way there or back, a write that never happened. Without sums it goes unseen: what they are for.
- * */
+/* A bit changed on the way there or back, or a write that never happened. Without checksums this goes unnoticed, which
+ * is why there are checksums. */
 static void silent_damage_is_found_by_the_sums(void **state)
 {
     (void)state;
@@ -232,7 +233,7 @@ static void silent_damage_is_found_by_the_sums(void **state)
         }
 }
 
-/* A file system without O_TMPFILE: created and unlinked at once. */
+/* On a file system without O_TMPFILE, the file is created and unlinked at once. */
 static void a_file_with_a_name_loses_it_at_once(void **state)
 {
     (void)state;
@@ -254,7 +255,7 @@ static void a_file_with_a_name_loses_it_at_once(void **state)
     }
 }
 
-/* Without fallocate the space is compared, and the file grows as it is written. */
+/* Without fallocate the free space is checked, and the file grows as it is written. */
 static void a_file_system_that_cannot_reserve_will_do(void **state)
 {
     (void)state;
@@ -265,7 +266,7 @@ static void a_file_system_that_cannot_reserve_will_do(void **state)
     assert_true(r.same);
 }
 
-/* A failed request does not keep others from their end. */
+/* A failed request does not prevent others from completing. */
 static void other_requests_go_on(void **state)
 {
     (void)state;
@@ -285,7 +286,7 @@ static void other_requests_go_on(void **state)
         sh_rc rc = sh_tier_wait(f, ticket[i]);
 
         failed += rc != SH_OK;
-        /* What failed is not there to be read; what did not is. */
+        /* An extent whose write failed cannot be read; the others can. */
         assert_int_equal(sh_tier_read(f, i * (4ll << 20), memory, 4 << 20), rc == SH_OK ? SH_OK : SH_E_BUG);
     }
     assert_int_equal(failed, 1);
@@ -327,7 +328,7 @@ static int delete_root(void **state)
     return rmdir(root);
 }
 
-/* The disk that the tree is built on may be none that a scratch file can be on. */
+/* The disk on which the tree is built may be unsuitable for a scratch file. */
 static bool is_a_place(void)
 {
     struct sh_tier_settings s = {.folder = ".", .bytes = PAGE};

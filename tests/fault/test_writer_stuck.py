@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A rank stands still, or is gone, while its node's only writer waits for its part, or while the others wait for the writer:
-the job ends in time, in front of the training and in the background. Prints TAP.
+"""A rank stands still, or is gone, while its node's only writer waits for its part, or while the others wait for the
+writer: the job ends in time, in the foreground and in the background. Prints TAP.
 """
 import pathlib
 import sys

@@ -1,5 +1,5 @@
-/* How long a fuzzer goes on: RUNS inputs when the command line says so, a few seconds in `make check`; with SHERD_LONG ten
- * million, or ten minutes, whichever is less. */
+/* How long a fuzzer runs: RUNS inputs if the command line says so, a few seconds in `make check`; with SHERD_LONG ten
+ * million inputs, or ten minutes, whichever is less. */
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 
@@ -12,7 +12,7 @@
 struct fuzz {
     long runs, done;
     int64_t end;    /* by sh_now_ns(); 0: none */
-    uint64_t state; /* to begin with, of the random numbers */
+    uint64_t state; /* initial state of the random numbers */
 };
 
 /* Arguments: [RUNS [SEED]]. */
@@ -29,7 +29,7 @@ static inline struct fuzz fuzz_begin(int argc, char **argv, long runs)
     return f;
 }
 
-/* Before each input. The clock is looked at now and then. */
+/* Call before each input. The clock is checked only now and then. */
 static inline bool fuzz_more(struct fuzz *f)
 {
     if (f->done == f->runs || (f->end && f->done % 16 == 0 && sh_now_ns() > f->end))

@@ -1,5 +1,6 @@
-/* Lines of conversations: each form and template takes or refuses them in one line; stretches lie in the text, apart from
- * each other; ids are those of the text as a whole, cut though it is; something is learned, and no more than the stretches.
+/* Lines of conversations: each form and template accepts them, or refuses them in one line; stretches are in the text
+ * and do not touch; ids are those of the text as a whole, although it is cut; something is learned, and no more than
+ * the stretches.
  *
  *   fuzz_chat [RUNS [SEED]]       random mutations of good lines; default 20000 runs; with SHERD_LONG as fuzz.h says
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
@@ -15,8 +16,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* Each character of ASCII that JSON takes as it is, all bytes, one merge across a space, specials with and without white
- * space that they take. */
+/* A model with each ASCII character that JSON needs no escape for, all bytes, one merge across a space, and special
+ * tokens with and without white space that they take. */
 static char *make_json(void)
 {
     struct sh_text t = {0};

@@ -1,4 +1,4 @@
-/* Damaged configurations: refused in one line or loaded, and what is loaded prints and loads back to the same bytes.
+/* Damaged configurations: refused in one line or loaded; a loaded one prints and loads back to the same bytes.
  *
  *   fuzz_config [RUNS [SEED]]    random mutations of good texts; default 20000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* Some lines, and a last one that counts the rest; none is empty. */
+/* A refusal is a few lines, and a last one that counts the rest; none is empty. */
 static void check_refusal(sh_rc rc)
 {
     enum { MOST_LINES = 21 };
@@ -35,7 +35,7 @@ static void check_loaded(const struct sh_config *cfg)
     free(text);
 }
 
-/* The same bytes as a file, and as an argument beside a good model. */
+/* Try the same bytes as a file, and as an argument next to a good model. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     struct sh_config cfg;
@@ -91,7 +91,7 @@ static size_t random_below(size_t n)
     return (size_t)(sh_mix64(state++) % n);
 }
 
-/* Replace `removed` bytes at `at` by `added` others, as far as there is room. */
+/* Replace `removed` bytes at `at` by `added` others, as far as they fit. */
 static size_t splice(char *text, size_t n, size_t at, size_t removed, const char *from, size_t added)
 {
     if (removed > n - at)

@@ -1,5 +1,5 @@
-/* Document files of random contents: opened, packed in each way and read without a crash, a hang, an id past the vocabulary, a
- * document that reaches into another row, or a mask that is not 0 or 1.
+/* Document files with random contents: opened, packed in each way and read without a crash, a hang, an id outside the
+ * vocabulary, a document that extends into another row, or a mask that is not 0 or 1.
  *
  *   fuzz_documents [RUNS [SEED]]  random mutations of good files; default 2000 runs; with SHERD_LONG as fuzz.h says
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
@@ -29,7 +29,7 @@ static void write_file(const uint8_t *bytes, size_t n)
         abort();
 }
 
-/* docs says where each document begins: at its own place, and not behind it. */
+/* docs says where the document of each place begins: at or before that place. */
 static void check_row(const int32_t *tokens, const int32_t *targets, const int32_t *docs)
 {
     for (int t = 0; t < T; t++)
@@ -89,7 +89,7 @@ static uint64_t random_below(uint64_t n)
     return sh_mix64(state++) % n;
 }
 
-/* A good file. Returns its length. */
+/* Make a good file. Returns its length. */
 static size_t make_good(uint8_t *bytes)
 {
     struct sh_document_header h = {.magic = SH_DOCUMENT_MAGIC,
@@ -120,7 +120,7 @@ static size_t make_good(uint8_t *bytes)
     return (size_t)h.offsets_at + (size_t)(h.documents + 1) * 8;
 }
 
-/* Mostly in the fields of the header and among the offsets, which end the file. */
+/* Mutate mostly the fields of the header and the offsets, which are at the end of the file. */
 static size_t mutate(uint8_t *bytes, size_t n)
 {
     for (uint64_t k = random_below(4); k > 0; k--) {

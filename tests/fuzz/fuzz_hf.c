@@ -1,5 +1,5 @@
-/* What strangers wrote in a folder of a model: headers of safetensors, their index, config.json. Each is refused in one line,
- * or what comes of it holds: tensors that lie end to end in the file, plain file names, a configuration that prints and
+/* Untrusted files in a model's folder: headers of safetensors, their index, config.json. Each is refused in one line,
+ * or the result is sound: tensors that lie end to end in the file, plain file names, a configuration that prints and
  * loads back.
  *
  *   fuzz_hf [RUNS [SEED]]        random mutations of good texts; default 30000 runs; see fuzz.h
@@ -15,7 +15,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* Control characters would reach a terminal. */
+/* A refusal has no control characters, which would reach a terminal. */
 static void check_refusal(sh_rc rc)
 {
     const unsigned char *s = (const unsigned char *)sh_error_text();
@@ -64,7 +64,7 @@ static void try_index(const char *text, size_t n)
     sh_st_index_free(&x);
 }
 
-/* As src/config does it, with the text in the place of the file. */
+/* Like src/config, with the text in place of the file. */
 static const char *config_text;
 static size_t config_bytes;
 static sh_rc read_text(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to)
@@ -151,7 +151,7 @@ static size_t random_below(size_t n)
     return (size_t)(sh_mix64(state++) % n);
 }
 
-/* Replace `removed` bytes at `at` by `added` others, as far as there is room. */
+/* Replace `removed` bytes at `at` by `added` others, as far as they fit. */
 static size_t splice(char *text, size_t n, size_t at, size_t removed, const char *from, size_t added)
 {
     if (removed > n - at)
@@ -187,7 +187,7 @@ int main(int argc, char **argv)
     struct fuzz f = fuzz_begin(argc, argv, 30000);
     char text[MAX_BYTES];
 
-    if (!freopen("/dev/null", "w", stderr)) /* each dropout is told of */
+    if (!freopen("/dev/null", "w", stderr)) /* each dropout is logged */
         return 1;
     state = f.state;
     while (fuzz_more(&f)) {

@@ -1,8 +1,8 @@
-/* Damaged indexes of checkpoints: refused in one line, or taken with all that is promised of them, and then packed again
- * to the same bytes.
+/* Damaged indexes of checkpoints: refused in one line, or accepted with everything that is promised about them, and
+ * then packed again to the same bytes.
  *
- *   fuzz_index [SECONDS [SEED]]  random indexes, good ones and such with a wrong place or two, and their bytes mutated, alone
- *                                and at the end of a file; default 20 seconds, 600 when SHERD_LONG is set
+ *   fuzz_index [SECONDS [SEED]]  random indexes, good ones and ones with a wrong place or two, and their bytes mutated,
+ *                                alone and at the end of a file; default 20 seconds, 600 when SHERD_LONG is set
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/pack.h"
@@ -67,7 +67,7 @@ static void check_taken(const struct sh_ckpt_index *x, const uint8_t *bytes, siz
 static sh_rc take(const uint8_t *bytes, size_t n, int64_t file_bytes, int64_t end)
 {
     struct sh_ckpt_index index;
-    /* In memory of just that length, so that a sanitizer sees what is read behind it. */
+    /* Memory of exactly that length, so a sanitizer notices reads past the end. */
     uint8_t *exact = malloc(n + 1);
     memcpy(exact, bytes, n);
     sh_error_clear();
@@ -140,14 +140,14 @@ static void make_entry(struct sh_ckpt_entry *e, int64_t i)
         e->elems *= e->dim[d] = 1 + (int64_t)random_below(d == 0 && one_in(3) ? 3000000 : 5);
 }
 
-/* Of format 1 mostly. */
+/* Mostly of format 1. */
 static struct sh_ckpt_states random_states(void)
 {
     static const char *const names[] = {"momentum", "b", "c"};
     return one_in(2) ? sh_ckpt_states_1 : sh_ckpt_states_of(names, (int)random_below(SH_CKPT_STATES_MAX));
 }
 
-/* As a file has it: tensors end to end between structures and index. */
+/* Make an index as in a file: tensors end to end between structures and index. */
 static void make_index(struct sh_ckpt_index *x)
 {
     *x = (struct sh_ckpt_index){.minor = one_in(4) ? 0 : one_in(8) ? 3 : one_in(4) ? 2 : 1};
@@ -173,7 +173,7 @@ static void make_index(struct sh_ckpt_index *x)
     x->file_bytes = at + sh_ckpt_packed_bytes(x) + SH_CKPT_FOOTER_BYTES;
 }
 
-/* Wrong in itself, but all of it under the right sums. */
+/* Make the index inconsistent, but with right checksums. */
 static void spoil(struct sh_ckpt_index *x)
 {
     struct sh_ckpt_entry *e = &x->entry[random_below((uint64_t)x->n)], *other = &x->entry[random_below((uint64_t)x->n)];
@@ -205,7 +205,7 @@ static size_t mutate(uint8_t *bytes, size_t n)
     return one_in(8) && n + 8 < MAX_BYTES ? n + random_below(8) : n;
 }
 
-/* What HDF5's files begin with. */
+/* Write the bytes with which HDF5's files begin. */
 static void put_superblock(int fd, int64_t file_bytes)
 {
     uint8_t s[48] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n', 3, 8, 8};
@@ -222,7 +222,7 @@ static struct sh_hash128 structures_of(int fd, int64_t bytes)
     return h;
 }
 
-/* An index at the end of a file under the right footer, or one with a wrong number in it. */
+/* Write an index at the end of a file with the right footer, or a footer with a wrong number in it. */
 static void put_index(int fd, const uint8_t *packed, size_t n, int64_t at, bool wrong)
 {
     uint8_t footer[SH_CKPT_FOOTER_BYTES];
@@ -238,7 +238,7 @@ static void put_index(int fd, const uint8_t *packed, size_t n, int64_t at, bool 
     REQUIRE(pwrite(fd, footer, sizeof footer, at + (int64_t)n) == (ssize_t)sizeof footer);
 }
 
-/* The tensors are holes. Whatever the index says, reading it comes back with a result. */
+/* The tensors are holes in the file. Whatever the index says, reading it returns with a result. */
 static void try_file(int fd, const uint8_t *packed, size_t n, int64_t at, bool good)
 {
     struct sh_ckpt_index index;

@@ -1,4 +1,4 @@
-/* Lines of jsonl: sh_json_field() takes what jansson takes, finds the same text, and refuses the rest in one line.
+/* Lines of jsonl: sh_json_field() accepts what jansson accepts, finds the same text, and refuses the rest in one line.
  *
  *   fuzz_jsonl [RUNS [SEED]]      random mutations of good lines; default 100000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
@@ -13,8 +13,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* What jansson says of a line: its text, NULL for a line that must be refused. *known: whether it may be compared,
- * for jansson refuses some lines for their numbers and for keys twice, which are no matter here. */
+/* What jansson makes of a line: its text, NULL for a line that must be refused. *known: whether the results may be
+ * compared: jansson refuses some lines because of numbers or duplicate keys, which do not matter here. */
 static json_t *expected(const char *line, size_t n, bool *known)
 {
     json_t *top = NULL, *text;
@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     size_t found = 0;
     bool known;
     memcpy(line, bytes, n);
-    if (sh_utf8_check(bytes, n) == n) { /* which the caller sees to */
+    if (sh_utf8_check(bytes, n) == n) { /* the caller ensures this */
         sh_error_clear();
         sh_rc rc = sh_json_field(line, n, "text", text, &found);
         json_t *want = expected(line, n, &known);

@@ -1,5 +1,5 @@
-/* Damaged machine files: refused in one line or read, and what is read has figures within their bounds and points that a
- * price can divide by.
+/* Damaged machine files: refused in one line or read; one that is read has figures within their bounds and points by
+ * which a price can be divided.
  *
  *   fuzz_machine [RUNS [SEED]]   random mutations of good texts; default 20000 runs; with SHERD_LONG as fuzz.h says
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
@@ -25,7 +25,7 @@ static void check_figures(struct sh_machine *m)
     }
 }
 
-/* A product and a gather, near to the points of the seeds. */
+/* Price a product and a gather close to the points of the seeds. */
 static void check_prices(const struct sh_machine *m)
 {
     struct sh_op_attr attr = {0};
@@ -82,7 +82,7 @@ static size_t random_below(size_t n)
     return (size_t)(sh_mix64(state++) % n);
 }
 
-/* One byte changed, some taken out, or a piece put in. */
+/* Change one byte, remove some, or insert a piece. */
 static size_t mutate(char *text, size_t n)
 {
     const char *piece = pieces[random_below(sizeof pieces / sizeof *pieces)];

@@ -1,5 +1,5 @@
-/* Damaged files of tokenizers: refused in one line or loaded, and what is loaded encodes and decodes hard texts
- * without a crash, the second time, when all pieces are known, to the same ids.
+/* Damaged tokenizer files: refused in one line or loaded; a loaded one encodes and decodes difficult texts without a
+ * crash, and to the same ids the second time, when all pieces are cached.
  *
  *   fuzz_tokenizer [RUNS [SEED]]  random mutations of good files; default 3000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */

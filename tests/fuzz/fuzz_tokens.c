@@ -1,4 +1,4 @@
-/* Token files of random contents: opened and read without a crash, a hang, or an id past the vocabulary.
+/* Token files with random contents: opened and read without a crash, a hang, or an id outside the vocabulary.
  *
  *   fuzz_tokens [RUNS [SEED]]    random mutations of good files; default 2000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
@@ -73,7 +73,7 @@ static uint64_t random_below(uint64_t n)
     return sh_mix64(state++) % n;
 }
 
-/* A good file of either size of tokens, or one without a header. Returns its length. */
+/* Make a good file with either size of tokens, or one without a header. Returns its length. */
 static size_t make_good(uint8_t *bytes)
 {
     int kind = (int)random_below(3), token_bytes = kind == 1 ? 4 : 2, n = 1 + (int)random_below(200);

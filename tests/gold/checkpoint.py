@@ -1,4 +1,4 @@
-"""Sherd's checkpoints by h5py and numpy alone, after doc/checkpoint-format.md: read them, and put other weights in."""
+"""Sherd's checkpoints with h5py and numpy alone, following doc/checkpoint-format.md: read them, and replace weights."""
 import ctypes
 import ctypes.util
 import pathlib
@@ -12,8 +12,8 @@ GOLDEN = numpy.uint64(0x9e3779b97f4a7c15)
 
 
 def load_xxhash():
-    """XXH3 has no Python in the standard library; Sherd needs the C library anyway."""
-    packed = pathlib.Path(__file__).resolve().parent.parent.parent / 'lib/libxxhash.so.0'  # by tests/gpu/pack
+    """Python's standard library does not have XXH3; Sherd needs the C library anyway."""
+    packed = pathlib.Path(__file__).resolve().parent.parent.parent / 'lib/libxxhash.so.0'  # put there by tests/gpu/pack
     library = ctypes.CDLL(str(packed) if packed.exists() else ctypes.util.find_library('xxhash') or 'libxxhash.so.0')
     library.XXH3_64bits.restype = ctypes.c_uint64
     library.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -42,7 +42,7 @@ def block_digest(seed, block, values):
 
 
 def tensor_digests(step, number, name, values, block_elems):
-    """One 64-bit sum a block of the flattened tensor; number: of the state."""
+    """One 64-bit sum per block of the flattened tensor; `number` is the number of the state."""
     with numpy.errstate(over='ignore'):
         seed = mix(mix(hash64(name.encode()) ^ numpy.uint64(step)) + numpy.uint64(number))
     flat = numpy.ascontiguousarray(values, dtype='<f4').reshape(-1)
@@ -51,14 +51,14 @@ def tensor_digests(step, number, name, values, block_elems):
 
 
 def names(group):
-    """In the order of writing, which numbers the blocks."""
+    """Tensors in the order of writing, which numbers the blocks."""
     found = []
     group.id.links.iterate(lambda name: found.append(name.decode()), idx_type=h5py.h5.INDEX_CRT_ORDER)
     return found
 
 
 def states(file):
-    """The model, then what the optimizer keeps, in the order of writing."""
+    """The model, then the optimizer's states, in the order of writing."""
     return [MODEL, *(f'optimizer/{name}' for name in names(file['optimizer']))]
 
 
@@ -70,7 +70,7 @@ def state_digests(file, state):
 
 
 def file_digest(file):
-    """Of everything that is no tensor data: meta data, names, shapes, digests."""
+    """The digest of everything except tensor data: metadata, names, shapes, digests."""
     meta, model = file['meta'], file[MODEL]
     blocks = file[f'digest/{MODEL}'][()]
     numbers = [*(meta.attrs[key] for key in ('step', 'samples', 'tokens', 'updates')), len(names(model)), len(blocks)]
@@ -91,7 +91,7 @@ def read(path, state=MODEL):
 
 
 def verify(path):
-    """Complaints about digests that are not what they should be."""
+    """Complaints about wrong digests."""
     with h5py.File(path, 'r') as file:
         wrong = [state for state in states(file) if (state_digests(file, state) != file[f'digest/{state}'][()]).any()]
         wrong += ['meta'] if file_digest(file) != numpy.uint64(file['meta'].attrs['digest']) else []
@@ -99,7 +99,7 @@ def verify(path):
 
 
 def replace(path, tensors):
-    """Put other values into /model and make the digests right again. Without its index the file is one of format 1.0."""
+    """Put other values into /model and correct the digests. Without its index the file is one of format 1.0."""
     with h5py.File(path, 'r+') as file:
         if 'index' in file:
             del file['index']

@@ -1,7 +1,7 @@
 """Whole runs of `sherd` for tests: configurations are dictionaries of "section.key", results are lists of metrics.
 
 A test is started by tests/run, or by hand with SHERD (the program), MPIRUN and MPI_KIND (openmpi, mpich, intel) in the
-environment. It works in its current folder.
+environment. It works in the current folder.
 """
 import importlib.machinery
 import importlib.util
@@ -14,7 +14,7 @@ import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 SYSTEM_PYTHON = '/usr/bin/python3'
-# Threads of numpy and PyTorch spin while they wait, and half of the time of a test with small matrices was that.
+# Threads of numpy and PyTorch spin while they wait, which was half of the time of a test with small matrices.
 os.environ['OMP_NUM_THREADS'] = '1'
 
 
@@ -26,17 +26,18 @@ def load_script(name):
     return module
 
 
-sys.dont_write_bytecode = True  # the tree may be read-only, and is to stay clean
-launcher = load_script('tests/mpi/run')  # it knows how each MPI wants to be started
+sys.dont_write_bytecode = True  # the tree may be read-only, and must stay clean
+launcher = load_script('tests/mpi/run')  # it knows how to start each MPI
 slowness, stretch = launcher.slowness, launcher.stretch
-# After which one run of sherd hangs: all take seconds on a quiet machine, and tens of times as long on one that is busy.
+# After this long a run of sherd counts as hung: all take seconds on a quiet machine, and tens of times that on a busy
+# one.
 SECONDS = float(os.environ.get('SHERD_RUN_SECONDS') or stretch(600))
-# Smaller samples, for a build with another MPI and another compiler than one that has had the whole test.
+# Smaller samples, for a build whose MPI and compiler differ from one that has passed the whole test.
 FEW = bool(os.environ.get('SHERD_TEST_FEW'))
 
 
 class Failed(Exception):
-    """A run of sherd ended otherwise than it should."""
+    """A run of sherd did not end as it should."""
 
 
 def can_launch():
@@ -55,7 +56,7 @@ def environment(ranks):
 
 
 def sherd(*words, ranks=0, folder='.', seconds=SECONDS):
-    """Run to a good end and return standard output; 0 ranks: without a launcher."""
+    """Run successfully and return standard output; 0 ranks: without a launcher."""
     done = subprocess.run(command(ranks, words), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
                           env=environment(ranks), timeout=seconds)
     if done.returncode != 0:
@@ -65,7 +66,7 @@ def sherd(*words, ranks=0, folder='.', seconds=SECONDS):
 
 
 def yaml(config):
-    """Two levels are all that a configuration has."""
+    """A configuration has only two levels."""
     sections = {}
     for name, value in config.items():
         section, key = name.split('.')
@@ -84,13 +85,13 @@ def prepare(folder, config):
 
 
 def metrics(folder):
-    """Those of training steps, in the order of the file."""
+    """The lines of training steps, in the order of the file."""
     text = (pathlib.Path(folder) / 'out/metrics.jsonl').read_text()
     return [line for line in map(json.loads, text.splitlines()) if 'loss' in line]
 
 
 def train(folder, config, ranks=0):
-    """Train in an empty folder, below its `out`; returns the metrics of all steps."""
+    """Train in an empty folder, in its folder `out`; returns the metrics of all steps."""
     prepare(folder, {'job.dump_folder': 'out', **config})
     sherd('train', 'c.yaml', ranks=ranks, folder=folder)
     return metrics(folder)
@@ -101,7 +102,7 @@ def losses(steps):
 
 
 def differ(name, found, expected, bound):
-    """A complaint when two lists of numbers differ by more than `bound`, relative; 0: to the bit."""
+    """A complaint if two lists of numbers differ by more than `bound`, relative; 0: to the bit."""
     if len(found) != len(expected):
         return [f'{name}: {len(found)} numbers, expected {len(expected)}']
     worst, at = max((abs(a - b) / max(abs(b), 1e-300), i) for i, (a, b) in enumerate(zip(found, expected)))
@@ -119,8 +120,8 @@ def complaints(function, arguments):
 
 def run_cases(cases, deadlines=False):
     """Cases are (name, function, arguments...); a function returns complaints. Prints TAP, returns the exit status. With
-    SHERD_STOP in the environment the first failure is the last case that runs. `deadlines`: cases keep some, all by
-    stretch(), and are tried again with longer ones."""
+    SHERD_STOP in the environment the first failure is the last case that runs. `deadlines`: the cases have deadlines,
+    all from stretch(), and are tried again with longer ones."""
     print(f'1..{len(cases)}', flush=True)
     failed = 0
     for number, (name, function, *arguments) in enumerate(cases, 1):
@@ -154,7 +155,7 @@ def need_emulated_gpus():
 
 
 def need_modules(*names):
-    """Skip without them; the system's Python has them perhaps, when another one comes first in PATH."""
+    """Skip without them; the system's Python may have them, if another one comes first in PATH."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing and sys.executable != SYSTEM_PYTHON and os.path.exists(SYSTEM_PYTHON):
         os.execv(SYSTEM_PYTHON, [SYSTEM_PYTHON, *sys.argv])

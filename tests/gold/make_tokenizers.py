@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Make tests/golden/tokenizer: small tokenizers of each kind, and what the library `tokenizers` makes of hard texts.
+"""Make tests/golden/tokenizer: small tokenizers of each kind, and the ids that the library `tokenizers` gives hard
+texts.
 
-   python3 tests/gold/make_tokenizers.py tests/golden/tokenizer        (wants: pip install tokenizers)
+   python3 tests/gold/make_tokenizers.py tests/golden/tokenizer        (needs: pip install tokenizers)
 
-They are trained on sentences that this script makes up. Each KIND.json has a KIND.ids.json: a list of [text, ids, text decoded
-with special tokens, without them], where null is the text itself.
+They are trained on sentences that this script makes up. Each KIND.json has a KIND.ids.json: a list of [text, ids, text
+decoded with special tokens, text decoded without them], where null stands for the text itself.
 """
 import json
 import pathlib

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Recompute two steps of AdamW from the checkpoints around them, in plain Python. Prints TAP.
 
-exp_avg gives the gradient of a step. exp_avg_sq must come from the same gradient, and the parameters must have moved by
-what both moments say at the learning rate of that step. So lr, beta1, beta2, eps, weight_decay and decay_all each show.
-Algorithm 2 of Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
+exp_avg gives the gradient of a step. exp_avg_sq must come from the same gradient, and the parameters must have moved as
+both moments and the learning rate of that step say. So an error in lr, beta1, beta2, eps, weight_decay or decay_all
+shows. Algorithm 2 of Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
 """
 import array
 import math

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A checkpoint as others see it: h5py finds the tensors by name, shape, type and value, and the digests can be computed
-again from doc/checkpoint-format.md alone. Prints TAP."""
+"""A checkpoint as other programs see it: h5py finds the tensors by name, shape, type and value, and
+doc/checkpoint-format.md is enough to recompute the digests. Prints TAP."""
 import ctypes
 import os
 import pathlib
@@ -13,7 +13,7 @@ try:
     import h5py
     import numpy as np
 except ImportError as missing:
-    system = '/usr/bin/python3'  # where distributions put h5py, when another Python comes first in PATH
+    system = '/usr/bin/python3'  # distributions put h5py there; another Python may come first in PATH
     if sys.executable != system and os.path.exists(system):
         os.execv(system, [system, __file__])
     print(f'1..0 # SKIP no {missing.name} for {sys.executable}')
@@ -21,7 +21,7 @@ except ImportError as missing:
 
 STATES = ['model', 'optimizer/exp_avg', 'optimizer/exp_avg_sq']
 BLOCK = 1 << 20
-# What tests/mpi/ckpt_case.c saves, in its order.
+# The tensors that tests/mpi/ckpt_case.c saves, in its order.
 SHAPES = {
     'wte.weight': (1021, 1031), 'layers.0.norm.weight': (13,), 'layers.0.attn.weight': (127, 64), 'layers.0.bias': (1,),
     'layers.1.conv.weight': (3, 5, 7), 'layers.1.deep.weight': (2, 3, 5, 7), 'layers.1.wide': (1, 65537),
@@ -39,13 +39,13 @@ def mix(x):
 def known_bits(state, tensor, elems):
     i = np.arange(elems, dtype=np.uint64)
     bits = mix(i * np.uint64(3) + np.uint64(state) + (np.uint64(tensor) << np.uint64(48))).astype(np.uint32)
-    if STATES[state] == 'model':  # which may be in halves, and then has one NaN only
+    if STATES[state] == 'model':  # which may be in halves, and then has only one NaN
         bits[(bits & 0x7fffffff) > 0x7f800000] = 0x7fc00000
     return bits
 
 
 def block_sums(bits, seed):
-    """Digests of a tensor, from the formula in the format's description."""
+    """Digests of a tensor, by the formula in the description of the format."""
     sums = []
     for block in range(0, (len(bits) + BLOCK - 1) // BLOCK):
         part = bits[block * BLOCK:(block + 1) * BLOCK].astype(np.uint64)
@@ -77,7 +77,7 @@ def check_values(f):
 
 
 def check_places(f):
-    """Tensors lie end to end, states one after the other, from a page boundary to the index, with which the file ends."""
+    """Tensors lie end to end, states one after the other, from a page boundary to the index, which ends the file."""
     at = f['model/wte.weight'].id.get_offset()
     assert at % 4096 == 0
     for state in STATES:
@@ -105,7 +105,7 @@ class Hash128(ctypes.Structure):
 
 
 def xxhash():
-    """None: it is not there."""
+    """Returns None if it is not there."""
     try:
         return ctypes.CDLL('libxxhash.so.0')
     except OSError:
@@ -120,7 +120,7 @@ def hash128(data):
 
 
 class Index:
-    """Taken apart as the format's description has it, without HDF5."""
+    """The index, parsed by the description of the format, without HDF5."""
 
     def __init__(self, raw):
         self.at, length, low, high, major, minor, zeros, magic = struct.unpack('<qqQQII16s8s', raw[-64:])
@@ -148,7 +148,7 @@ class Index:
 
 
 def check_index(f):
-    """It says what HDF5 says, and has a digest of all before the first tensor."""
+    """The index agrees with HDF5, and has a digest of everything before the first tensor."""
     if not xxhash():
         return 'no libxxhash.so.0'
     raw, meta = pathlib.Path(f.filename).read_bytes(), f['meta']
@@ -182,7 +182,7 @@ def check_digests(f):
 
 
 def make_checkpoint(folder):
-    """With the build's own test program, as one process: MPI allows that without a launcher."""
+    """Save with the build's own test program, as one process: MPI allows that without a launcher."""
     program = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / 'tests/mpi/test_ckpt'
     if not program.exists():
         return None, f'{program} is not built'

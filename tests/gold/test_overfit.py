@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A model that can learn anything learns a few sequences by heart: all from data to update at once. Prints TAP."""
+"""A model that can learn at all learns a few sequences by heart: tests everything from data to update together. Prints
+TAP."""
 import array
 import random
 import sys

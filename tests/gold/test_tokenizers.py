@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Ids and speed of `sherd tokenize` against the library `tokenizers`, on texts of this machine and random ones. Prints TAP.
+"""Ids and speed of `sherd tokenize` against the library `tokenizers`, on texts from this machine and random texts.
+Prints TAP.
 
-Ids must be equal. Speed is processor time on one thread of each, in turn in one run: 8 times that of tokenizers. Two threads must
-not take more than 1/0.9 of the time of one. Both are printed always, and judged where SHERD_LONG is set and the machine is idle:
-others that share its caches change them.
+Ids must be equal. Speed is processor time on one thread of each, alternating in one run; it must be 8 times that of
+tokenizers. Two threads must not take more than 1/0.9 of the time of one. Both figures are always printed, and judged if
+SHERD_LONG is set and the machine is idle: other programs that share its caches change them.
 
-   SHERD_LONG=1    all texts up to 100 MB and 250,000 random ones a kind; otherwise 2 MB and 2,000
-   SHERD_PYTHON    another python3, one that has `tokenizers`
+   SHERD_LONG=1    all texts up to 100 MB and 250,000 random ones per kind; otherwise 2 MB and 2,000
+   SHERD_PYTHON    a python3 that has `tokenizers`
 """
 import glob
 import gzip
@@ -39,7 +40,7 @@ LONG = bool(os.environ.get('SHERD_LONG'))
 IDLE = os.getloadavg()[0] < 0.5
 SHERD = os.environ.get('SHERD', './sherd')
 BYTES, RANDOM, WORDS = (100_000_000, 250_000, 32000) if LONG else (2_000_000, 2_000, 4000)
-ADDED_SETS, ADDED_TEXTS = (100 if LONG else 3), 500  # a kind; of each set
+ADDED_SETS, ADDED_TEXTS = (100 if LONG else 3), 500  # per kind; per set
 ADDED = ['<x>', 'foo', 'fo', ' bar', 'é', '▁z', 'x y', '\n\n', 'ab', '1', 'İ', '<s', 'e\u0301', '的', 'hello', '.']
 BESIDE = [' ', '  ', '\n', '\t', 'a', 'b', '\u00a0', '\u0301', '😀', 'foo', 'x', '_', '-', '<', '▁', 'ß', '\r\n', '\u3000', '12', "'s"]
 TIMES, THREADS_LOSS = 8, 1 / 0.9
@@ -59,7 +60,7 @@ def read(path):
 
 
 def texts():
-    """Documents of the machine, of at most 64 KiB, in an order that mixes them."""
+    """Documents found on the machine, of at most 64 KiB, in a mixed order."""
     found, total = [], 0
     paths = sorted(path for place in PLACES for path in glob.glob(place, recursive=True) if os.path.isfile(path))
     random.Random(5).shuffle(paths)
@@ -92,7 +93,7 @@ def sherd(folder, docs, file, threads):
 
 
 def compare(kind, docs, ids, file):
-    """What is wrong, '' for nothing, and the processor seconds of tokenizers alone."""
+    """What is wrong, '' if nothing is, and the processor seconds of tokenizers alone."""
     theirs, at, seconds = tokenizers.Tokenizer.from_file(str(file)), 0, 0
     for i in range(0, len(docs), 256):
         began = time.process_time()
@@ -118,7 +119,7 @@ def check(kind, folder, found, total, results):
     wrong, theirs = compare(kind, found, ids, file)
     results.append((f'{kind}: ids of {total / 1e6:.0f} MB', wrong))
     two = sherd(folder, found, file, 2)[1]
-    print(f'# {kind}: {total / 1e6 / one:.1f} MB/s a core, tokenizers {total / 1e6 / theirs:.2f}: {theirs / one:.1f} times; '
+    print(f'# {kind}: {total / 1e6 / one:.1f} MB/s per core, tokenizers {total / 1e6 / theirs:.2f}: {theirs / one:.1f} times; '
           f'two threads take {two / one:.2f} of the time of one', flush=True)
     if LONG and IDLE:
         slow = f'{theirs / one:.1f} times as fast' if theirs < TIMES * one else ''
@@ -127,7 +128,7 @@ def check(kind, folder, found, total, results):
 
 
 def add_tokens(kind, draw):
-    """A small tokenizer of the kind with some added tokens of any properties, and their texts."""
+    """A small tokenizer of the kind with some added tokens with any properties, and their texts."""
     file = json.loads((GOLDEN / f'{kind}.json').read_text())
     words = {**file['model']['vocab'], **{token['content']: token['id'] for token in file['added_tokens']}}
     flags = 'single_word', 'lstrip', 'rstrip', 'normalized', 'special'
@@ -139,10 +140,10 @@ def add_tokens(kind, draw):
 
 
 def judged(theirs, text):
-    """tokenizers panics where a token ends before the white space that the one before has taken."""
+    """tokenizers panics if a token ends before the white space that the previous token has taken."""
     try:
         return theirs.encode(text) is not None
-    except BaseException:  # which is what a panic is
+    except BaseException:  # a panic is one
         return False
 
 

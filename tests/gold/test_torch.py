@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Losses, gradients and updates against PyTorch in float64, on one rank and on a 2 x 2 mesh. Prints TAP.
 
-Weights are random, biases and norms as well, so that no operation is near the identity. They go into a checkpoint of
-step 0 by h5py alone, digests included: that also checks the description of the format.
+Weights are random, including biases and norms, so that no operation is near the identity. h5py alone puts them into a
+checkpoint of step 0, digests included: that also checks the description of the format.
 """
 import functools
 import pathlib
@@ -17,8 +17,8 @@ import torch_reference
 STEPS = 20
 LOSS_BOUND = 1e-5        # relative, each step
 GRADIENT_BOUND = 2e-5    # norm of the difference by norm, each tensor; seen: 2e-6
-CHANGE_BOUND = 1e-4      # the same of what 20 steps have changed; seen: 2.4e-5. A beta2 of 0.951 for 0.95 is 4e-4 off
-LION_BOUND = 5e-3        # a sign that is another in float32 moves an element by two steps of twenty
+CHANGE_BOUND = 1e-4      # the same, of the change in 20 steps; seen: 2.4e-5. A beta2 of 0.951 for 0.95 is 4e-4 off
+LION_BOUND = 5e-3        # a sign that differs in float32 moves an element by two steps of twenty
 BF16_BOUND = 1e-2        # seen: 1.5e-3
 
 COMMON = {
@@ -26,7 +26,7 @@ COMMON = {
     'training.dataset_path': '../tokens.bin', 'training.seq_len': 33, 'training.local_batch_size': 4,
     'training.global_batch_size': 8, 'training.steps': STEPS, 'training.max_norm': 0.5, 'training.threads': 1,
     'training.mixed_precision_param': 'float32', 'data.shuffle': False,
-    # eps this large is seen in the result, and keeps gradients that are zero but for rounding from moving a weight.
+    # An eps this large shows in the result, and keeps gradients that are zero up to rounding from moving a weight.
     'optimizer.lr': 2e-3, 'optimizer.beta1': 0.9, 'optimizer.beta2': 0.95, 'optimizer.eps': 1e-5,
     'optimizer.weight_decay': 0.1,
     'lr_scheduler.warmup_steps': 4, 'lr_scheduler.total_steps': STEPS, 'lr_scheduler.decay_type': 'cosine',
@@ -39,7 +39,7 @@ LLAMA = {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 2, 'model.head_d
 # Of the eight frequencies three lie above the ramp, two on it and three below.
 SCALED = {'model.rope_factor': 8.0, 'model.rope_low_freq_factor': 1.0, 'model.rope_high_freq_factor': 4.0,
           'model.rope_original_max_len': 256, 'model.rope_theta': 500.0}
-# Of the eight frequencies one lies before the ramp, four on it and three behind.
+# Of the eight frequencies one lies before the ramp, four on it and three after it.
 YARN = {'model.rope_type': 'yarn', 'model.rope_factor': 4.0, 'model.rope_original_max_len': 64, 'model.rope_theta': 100.0,
         'model.rope_beta_fast': 8.0, 'model.rope_beta_slow': 1.0}
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
@@ -77,7 +77,8 @@ HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybr
 
 
 def draw_weights(shapes, around=1):
-    """Far from where training begins: norms around 1 with both small and large ones, biases as large as activations."""
+    """Far from the usual initial values: norm weights around 1, some small and some large, and biases as large as
+    activations."""
     random = numpy.random.default_rng(20)
 
     def draw(name, shape):
@@ -89,7 +90,7 @@ def draw_weights(shapes, around=1):
 
 
 def draw_tokens(c):
-    """A separator comes about every ninth token where documents are told apart."""
+    """If documents are told apart, about every ninth token is a separator."""
     random = numpy.random.default_rng(10)
     count = STEPS * c['training.global_batch_size'] * c['training.seq_len'] + 1
     stream = random.integers(0, c['model.vocab_size'], count)
@@ -99,8 +100,8 @@ def draw_tokens(c):
 
 
 def draw_mask(c):
-    """Stretches as of conversations, so that the ranks have uneven parts; in each third step only the last of the eight
-    sequences has targets that count: the other ranks and micro-steps have none."""
+    """Stretches as in conversations, so that the ranks have uneven parts; in every third step only the last of the
+    eight sequences has targets that count: the other ranks and micro-steps have none."""
     random = numpy.random.default_rng(11)
     rows = numpy.repeat(random.random((STEPS * c['training.global_batch_size'], c['training.seq_len'] // 11)) < 0.4, 11, 1)
     for step in range(0, STEPS, 3):
@@ -110,7 +111,7 @@ def draw_mask(c):
 
 
 class Model:
-    """A configuration with its folder: tokens.bin, perhaps its mask, and seed.h5 with random weights."""
+    """A configuration with its folder: tokens.bin, a mask if needed, and seed.h5 with random weights."""
 
     def __init__(self, name):
         self.c = MODELS[name]
@@ -138,7 +139,7 @@ class Model:
         """Returns (metrics, the last checkpoint)."""
         path = self.folder / folder
         load = {'checkpoint.initial_load_path': '../seed/out/checkpoint/step-00000000.h5'}
-        if 'optimizer.name' in self.c:  # the seed is AdamW's, whose format h5py may write
+        if 'optimizer.name' in self.c:  # the seed is in AdamW's format, which h5py can write
             load['checkpoint.initial_load_model_only'] = True
         steps = job.train(path, {**self.c, **load, **changes}, ranks)
         return steps, path / f'out/checkpoint/step-{steps[-1]["step"]:08}.h5'
@@ -178,7 +179,7 @@ def case_format(name):
 
 
 def case_gradients(name):
-    """After one unclipped step from nothing, exp_avg is (1 - beta1) times the gradient."""
+    """After one unclipped step from zero states, exp_avg is (1 - beta1) times the gradient."""
     m = model(name)
     _, path = m.train('gradients', {'training.max_norm': 0, 'training.steps': 1})
     moments = checkpoint.read(path, checkpoint.EXP_AVG)
@@ -203,12 +204,12 @@ def case_bf16(name):
     return job.differ('loss in bf16', job.losses(steps), job.losses(m.float32[0]), BF16_BOUND)
 
 
-# What they share with Llama and GPT-2 is tried with those: meshes, precision, the format.
+# Features shared with Llama and GPT-2 are tested with those: meshes, precision, the format.
 OPTIMIZERS = ('llama, SGD', 'llama, Lion')
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
             'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text')
 OF_FAMILIES = (case_gradients, case_one_rank)
-# Another compiler's kernels are tried one by one in tests/op, another MPI's meshes in tests/mesh. Here they meet.
+# tests/op tests another compiler's kernels one by one, tests/mesh another MPI's meshes. Here they meet.
 FEW_MODELS = ('gpt2, tied', 'llama, untied', 'gemma', 'llama, documents, masked')
 CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients, '20 steps on one rank': case_one_rank,
          '20 steps on 2 x 2 ranks': case_hybrid, 'bf16 stays near': case_bf16}

@@ -1,4 +1,5 @@
-"""Tokenizers of the four kinds that most models have, trained on the spot by the library `tokenizers`, and hard texts."""
+"""Tokenizers of the four kinds that most models use, trained on the spot with the library `tokenizers`, and hard
+texts."""
 import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -43,7 +44,7 @@ def llama2():
 
 
 def template(t, before):
-    """The post-processor that puts one special token in front of a text."""
+    """The post-processor that puts one special token before a text."""
     return processors.TemplateProcessing(single=[before, '$A'], pair=[before, '$A', '$B'],
                                          special_tokens=[(before, t.token_to_id(before))])
 
@@ -51,7 +52,7 @@ def template(t, before):
 def train(kind, lines, words):
     """A tokenizer of a kind with about `words` words."""
     t, special, alphabet = {'gpt2': gpt2, 'llama3': llama3, 'qwen': qwen, 'llama2': llama2}[kind]()
-    if kind == 'llama2':            # trained in words, as SentencePiece does, and used without a pre-tokenizer
+    if kind == 'llama2':            # trained on words, like SentencePiece, and used without a pre-tokenizer
         t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='never')
     t.train_from_iterator((line.replace('\0', '') for line in lines), trainers.BpeTrainer(vocab_size=words, special_tokens=special, initial_alphabet=alphabet,
                                                      show_progress=False))
@@ -69,7 +70,7 @@ def train(kind, lines, words):
 
 KINDS = ['gpt2', 'llama3', 'qwen', 'llama2']
 
-# One line each: what a piece may be cut in, what composes, what is no word of anything.
+# One line each: places where a piece may be cut, characters that compose, texts that are not a word of anything.
 HARD = [
     '', ' ', '  ', '\n', '\r\n\r\n \t x', "I'll don't WE'VE it'S 'ſ 'K x'd'm", "  two  spaces   ", 'a\u00a0b\u2003c\u3000d\u180ee\u200bf',
     '1234567 ½ ٣٤٥ Ⅷ 一二三 1,000.00', 'naïve café cafe\u0301 caf\u00e9s un café', 'A\u030a\u0323 e\u0301\u0327 \u1e9b\u0323 \u0344 \u2126 \u212b',
@@ -83,7 +84,7 @@ HARD = [
 
 
 def random_text(random_state: random.Random):
-    """Text of runs: of one script, of marks, of white space, of anything."""
+    """Text made of runs: of one script, of marks, of white space, of anything."""
     runs = []
     for _ in range(random_state.randrange(1, 12)):
         low, high = random_state.choice([

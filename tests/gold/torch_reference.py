@@ -1,7 +1,8 @@
-"""GPT-2, Llama and what took over its names in plain PyTorch, with Hugging Face's names and meaning, and their training.
+"""GPT-2, Llama and the families that took over its names, in plain PyTorch, with Hugging Face's names and meaning, and
+their training.
 
-Everything is float64: what is compared with it is float32, so a difference is that program's own error and nothing of
-the reference's. Weights are a dictionary of tensors by name; `c` is a configuration, a dictionary of "section.key".
+Everything is float64. The compared program is float32, so a difference is that program's error and not the reference's.
+Weights are a dictionary of tensors by name; `c` is a configuration, a dictionary of "section.key".
 """
 import functools
 import math
@@ -24,7 +25,8 @@ def rms_norm_plus_one(w, name, x, c):
 
 
 def windowed(c, block):
-    """The configuration of a block that has the window, and perhaps frequencies of its own; None: it has none."""
+    """The configuration of a block with a window, which may have its own frequencies; None if the block has no
+    window."""
     interval = c.get('model.full_attention_interval', 0)
     if not c.get('model.attention_window') or interval and (block + 1) % interval == 0:
         return None
@@ -33,8 +35,8 @@ def windowed(c, block):
 
 
 def rope_frequencies(c):
-    """[D/2], and the factor of cos and sin. Llama 3's scaling divides the slow ones by a factor, with a ramp between slow
-    and fast in how often they turn; YaRN's has the ramp in their number."""
+    """[D/2], and the factor of cos and sin. Llama 3's scaling divides the slow frequencies by a factor, with a ramp
+    between slow and fast over the number of turns; YaRN's has the ramp over the index."""
     dim, factor, kind = c.get('model.rotary_dim') or c['model.head_dim'], c.get('model.rope_factor', 0), c.get('model.rope_type', 'llama3')
     freq = c['model.rope_theta'] ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     if not factor:
@@ -46,7 +48,7 @@ def rope_frequencies(c):
         low, high = c['model.rope_low_freq_factor'], c['model.rope_high_freq_factor']
         fast = ((turns - low) / (high - low)).clamp(0, 1)
         return fast * freq + (1 - fast) * freq / factor, 1
-    # The number i at which theta^(-2i/D) turns so often.
+    # The index i at which theta^(-2i/D) makes that many turns.
     begin, end = (math.log(c['model.rope_original_max_len'] / (2 * math.pi * beta)) * dim / 2
                   / math.log(c['model.rope_theta']) for beta in (c['model.rope_beta_fast'], c['model.rope_beta_slow']))
     if c.get('model.rope_truncate', True):
@@ -57,7 +59,7 @@ def rope_frequencies(c):
 
 
 def rotate(x, c):
-    """[B,H,T,D]: element i of a head turns with element i + R/2."""
+    """[B,H,T,D]: element i of a head rotates with element i + R/2."""
     freq, scale = rope_frequencies(c)
     angle = torch.outer(torch.arange(x.shape[2], dtype=torch.float64), freq)
     part = 2 * len(freq)
@@ -66,7 +68,7 @@ def rotate(x, c):
 
 
 def visible(tokens, separator):
-    """[B,1,T,T]: who may look at whom: the past, and with a separator (>= 0) the same document only."""
+    """[B,1,T,T]: which positions each may attend to: the past, and with a separator (>= 0) only the same document."""
     past = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
     if separator < 0:
         return past[None, None]
@@ -76,7 +78,7 @@ def visible(tokens, separator):
 
 
 def attend(q, k, v, mask, scalar=0):
-    """[B,H,T,D] each, K and V with fewer heads perhaps; returns [B,T,H*D]. scalar: in place of D under the root."""
+    """[B,H,T,D] each, K and V may have fewer heads; returns [B,T,H*D]. scalar: used instead of D under the root."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     score = q @ k.transpose(2, 3) / math.sqrt(scalar or q.shape[3])
     score = score.masked_fill(~mask, -math.inf)
@@ -98,7 +100,7 @@ def gpt2_block(w, name, x, mask, c):
     return x + linear('mlp.c_proj', gelu(up))
 
 
-# How the families that took over Llama's names differ from it. Biases: the products that have them.
+# How the families that took over Llama's names differ from it. Biases: the products that have one.
 QKV, OUT = ('self_attn.q_proj', 'self_attn.k_proj', 'self_attn.v_proj'), ('self_attn.o_proj',)
 GATED = ('mlp.gate_proj', 'mlp.up_proj', 'mlp.down_proj')
 FAMILIES = {
@@ -142,7 +144,7 @@ def llama_block(w, name, x, mask, c, turned):
     after = functools.partial(normed, family.get('after', ()))
 
     def qk_norm(part, x):
-        """A weight as wide as a head, or as all of them."""
+        """A weight as wide as one head, or as all heads."""
         weight = f'{name}.self_attn.{part}_norm'
         return norm(w, weight, x.unflatten(-1, (-1, len(w[f'{weight}.weight']))), c).flatten(-2)
 
@@ -163,7 +165,7 @@ def llama_block(w, name, x, mask, c, turned):
 
 
 def gpt_neox_block(w, name, x, mask, c):
-    """Both branches have the block's input; rows of query_key_value are by head."""
+    """Both branches read the block's input; the rows of query_key_value are grouped by head."""
     def linear(part, x):
         return x @ w[f'{name}.{part}.weight'].T + w[f'{name}.{part}.bias']
 
@@ -216,7 +218,7 @@ def mean_loss(w, tokens, targets, c):
 
 
 def learning_rate(step, c):
-    """Of a step counted from 0: linear warm-up, then a half cosine down to min_lr_factor."""
+    """The rate of a step, counted from 0: linear warm-up, then a half cosine down to min_lr_factor."""
     warmup, total, least = (c[f'lr_scheduler.{key}'] for key in ('warmup_steps', 'total_steps', 'min_lr_factor'))
     if step < warmup:
         return c['optimizer.lr'] * (step + 1) / warmup
@@ -270,7 +272,8 @@ def clip(w, max_norm):
 
 
 def train(weights, stream, steps, c, mask=None):
-    """mask: of each token whether it counts as a target. Returns (losses, gradient norms before clipping, weights after the last step, gradients of the first step)."""
+    """mask: for each token whether it counts as a target. Returns (losses, gradient norms before clipping, weights
+    after the last step, gradients of the first step)."""
     w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
     stream = torch.tensor(stream, dtype=torch.long)
     optimizer = make_optimizer(w, c)

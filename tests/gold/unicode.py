@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Make io/token/unicode.c: what `tokenizers` takes for letters, numbers, words and composed characters.
+"""Make io/token/unicode.c: the characters that `tokenizers` takes for letters, numbers, words and composed characters.
 
-   python3 tests/gold/unicode.py > io/token/unicode.c        (wants: pip install tokenizers)
+   python3 tests/gold/unicode.py > io/token/unicode.c        (needs: pip install tokenizers)
 
-Ids of a text depend on the version of Unicode that the tokenizer was trained with, and no library of the machine has just that
-one. So each table is measured from tokenizers itself, one code point after the other. Its parts are of several ages: the
-regular expressions of splits, is_numeric of Digits, \\w beside an added token, and the normal forms. Names of categories,
-combining classes and decompositions, which never change once they are given, are those of Python's unicodedata; the script
-keeps those that tokenizers knows.
+Ids of a text depend on the version of Unicode that the tokenizer was trained with, and no library on the machine has
+exactly that version. So each table is measured from tokenizers itself, one code point after the other. Parts of
+tokenizers differ in age: the regular expressions of splits, is_numeric of Digits, \\w next to an added token, and the
+normal forms. Names of categories, combining classes and decompositions, which never change once assigned, come from
+Python's unicodedata; the script keeps those that tokenizers knows.
 """
 import itertools
 import sys
@@ -23,14 +23,14 @@ STEP = 4096
 
 
 def members_of(pattern):
-    """What is left when all that does not match is removed."""
+    """The characters that are left after removing all that do not match."""
     splitter = pre_tokenizers.Split(Regex(pattern), 'removed', invert=True)
     return {ord(c) for i in range(0, len(CODES), STEP)
             for piece, _ in splitter.pre_tokenize_str(''.join(map(chr, CODES[i:i + STEP]))) for c in piece}
 
 
 def numeric():
-    """Digits isolates each member; what is not one stays together with its neighbours, so a letter is put between."""
+    """Digits isolates each member; a non-member stays together with its neighbours, so a letter is put in between."""
     splitter, members = pre_tokenizers.Digits(individual_digits=True), set()
     for i in range(0, len(CODES), STEP):
         text = ''.join('a' + chr(c) for c in CODES[i:i + STEP])
@@ -41,7 +41,7 @@ def numeric():
 
 
 def words():
-    """An added token that is a single word is not found behind a character of a word."""
+    """An added token that is a single word is not found after a character of a word."""
     tokenizer = Tokenizer(models.BPE(vocab={}, merges=[]))
     tokenizer.add_tokens([AddedToken('Q', single_word=True, normalized=False)])
     members = set()
@@ -72,7 +72,7 @@ nfc, nfd = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
 
 
 def classes():
-    """(first, last, class): a mark that tokenizers moves behind or before one of another class."""
+    """(first, last, class): a mark that tokenizers moves after or before a mark of another class."""
     of = {}
     for c in CODES:
         known = unicodedata.combining(chr(c))
@@ -91,7 +91,7 @@ def classes():
 
 
 def mapping(c):
-    """The canonical decomposition by one step, of one or two code points; Hangul is arithmetic."""
+    """One step of the canonical decomposition, into one or two code points; Hangul is arithmetic."""
     text = unicodedata.decomposition(chr(c))
     if not text or text.startswith('<') or 0xAC00 <= c <= 0xD7A3 or nfd(chr(c)) == chr(c):
         return None

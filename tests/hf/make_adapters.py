@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Make the golden folders of adapters beside this file: what PEFT saves for the tiny models here, and what it computes.
+"""Make the golden folders of adapters next to this file: what PEFT saves for the tiny models here, and what it
+computes.
 
     tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_adapters.py
 
 Both matrices of each adapter are random. expected.json has the losses of a few steps of AdamW on the model's stream of tokens,
-in float64, and after these the norm of each matrix.
+in float64, and the norm of each matrix after these steps.
 """
 import json
 import pathlib

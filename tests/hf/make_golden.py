@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Make the golden folders beside this file: tiny models that transformers saved, and what it computes with them.
+"""Make the golden folders next to this file: tiny models saved by transformers, and what transformers computes with
+them.
 
     tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_golden.py [FAMILY ...]
 
-gpt2 has float32 in one file; llama has bfloat16 in several, with grouped queries, scaled rotary positions and an output
-matrix of its own; the others have in bfloat16 what their family differs in. expected.json has a stream of tokens and the losses of a few steps of AdamW on it, in float64; where a
-family has a window, also those of longer sequences.
+gpt2 is float32 in one file; llama is bfloat16 in several files, with grouped queries, scaled rotary positions and a
+separate output matrix; the others are bfloat16 and have what distinguishes their family. expected.json has a stream of
+tokens and the losses of a few steps of AdamW on it, in float64; if a family has a window, also the losses on longer
+sequences.
 """
 import json
 import pathlib
@@ -88,7 +90,7 @@ def gpt_neox():
 
 
 def draw(model):
-    """Far from where training begins, so that no operation is near the identity."""
+    """Weights far from the usual initial values, so that no operation is near the identity."""
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim > 1:
@@ -100,7 +102,8 @@ def draw(model):
 
 
 def train(folder, stream, seq=SEQ):
-    """The losses before each step; only matrices decay. Loaded anew: to(bfloat16) rounds the rotary frequencies too."""
+    """The losses before each step; only matrices decay. The model is loaded again: to(bfloat16) rounds rotary
+    frequencies too."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
     groups = [{'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': DECAY},
               {'params': [p for p in model.parameters() if p.ndim == 1], 'weight_decay': 0}]
@@ -134,7 +137,7 @@ def make(name, build, **options):
     (folder / 'expected.json').write_text(json.dumps(expected) + '\n')
 
 
-LONGER = {'mistral': 48}  # tokens of sequences that see the window
+LONGER = {'mistral': 48}  # tokens per sequence, enough for the window to matter
 
 # Options of save_pretrained().
 FAMILIES = {gpt2: {}, llama: {'max_shard_size': '6KB'}, mistral: {}, qwen2: {}, phi3: {'max_shard_size': '4KB'}, smollm3: {},

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make what bitsandbytes makes of some numbers, tests/op/nf4.bin, and of a tiny model: the folders nf4/source as transformers
+"""Pack some numbers with bitsandbytes into tests/op/nf4.bin, and a tiny model into folders: nf4/source as transformers
 saved it, nf4/plain and nf4/nested in four bits, with float32 scales and with scales that are packed themselves.
 
     tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_nf4.py
 
-nf4.bin is little-endian: int64 blocks; float32 numbers [blocks,64]; bytes of codes [blocks,32]; float32 scales [blocks]; float32 what
-comes back [blocks,64].
+nf4.bin is little-endian: int64 blocks; float32 numbers [blocks,64]; bytes of codes [blocks,32]; float32 scales
+[blocks]; float32 unpacked numbers [blocks,64].
 """
 import pathlib
 import shutil
@@ -19,7 +19,8 @@ BLOCKS = 24
 
 
 def numbers():
-    """Normal ones of all sizes; all zero; subnormal; one outlier; equal; on and beside the middle of two of the 16."""
+    """Blocks: normal numbers of all sizes; all zero; subnormal; one outlier; equal; on and near the midpoints of the 16
+    codes."""
     torch.manual_seed(11)
     x = torch.randn(BLOCKS, 64) * 10.0 ** torch.randint(-6, 4, (BLOCKS, 1))
     code = bitsandbytes.functional.get_4bit_type('nf4', device='cpu')
@@ -46,7 +47,7 @@ def write_numbers(path):
 
 
 def write_folders(top):
-    """Weights of 8 to 48 blocks: ranks have parts of them."""
+    """Weights of 8 to 48 blocks, so that ranks have parts of them."""
     shutil.rmtree(top, ignore_errors=True)
     torch.manual_seed(3)
     config = transformers.LlamaConfig(vocab_size=32, hidden_size=32, intermediate_size=96, num_hidden_layers=1,

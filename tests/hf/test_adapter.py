@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Adapters that PEFT saved: trained on, saved as PEFT has them, merged into their model, and refused. Prints TAP.
+"""Adapters that PEFT saved: trained further, saved in PEFT's form, merged into their model, and refused. Prints TAP.
 
-make_adapters.py made them, and what PEFT computes with them.
+make_adapters.py made them, and PEFT's expected results.
 """
 import json
 import math
@@ -43,7 +43,7 @@ def fresh(folder):
 
 
 def case_train(name):
-    """Losses of PEFT, and its adapters after them; the model's parameters do not change."""
+    """PEFT's losses, and its adapters after these steps; the model's parameters do not change."""
     test_golden.tokens(name)
     folder = f'train-{name}'
     steps = job.train(folder, config(name))
@@ -59,7 +59,7 @@ def case_train(name):
 
 
 def case_there_and_back(name, mesh):
-    """What is read is what is written, to the bit, on any mesh; the settings too."""
+    """What is written equals what was read, to the bit, on any mesh; the settings too."""
     ranks, change = MESHES[mesh]
     test_golden.tokens(name)
     folder = f'back-{name}-{ranks}'
@@ -85,7 +85,7 @@ def widened(name, t):
 
 
 def product(name, adapters, module, shape):
-    """scale B A as the model stores the matrix."""
+    """scale * B A, in the layout in which the model stores the matrix."""
     a, b = (adapters.get(f'{PREFIX}{module}.lora_{which}.weight') for which in 'AB')
     if a is None:
         return None
@@ -101,7 +101,7 @@ def product(name, adapters, module, shape):
 
 
 def case_merge(name):
-    """The model's tensors with what the adapters add, and a folder from which a run has the same loss."""
+    """The model's tensors plus the adapters' contribution, in a folder from which a run has the same loss."""
     test_golden.tokens(name)
     job.train(f'merge-{name}', config(name, **{'training.steps': 1}))
     job.sherd('ckpt', 'export', f'merge-{name}/out', '--adapter', fresh(f'merge-{name}-adapter'))
@@ -125,7 +125,7 @@ def case_merge(name):
 
 
 def case_frozen():
-    """A run of adapters leaves the model's folder and its own base as they are; a base that changes is seen."""
+    """A run with adapters leaves the model's folder and its own base as they are; a base that changes is noticed."""
     test_golden.tokens('llama')
     test_golden.copy_golden('llama', 'frozen-base')
     job.train('frozen', {**config('llama'), 'model.hf_assets_path': '../frozen-base'})
@@ -133,7 +133,7 @@ def case_frozen():
     path = pathlib.Path('frozen-base/model-00001-of-00002.safetensors')
     path.write_bytes(path.read_bytes()[:-1] + b'\x3c')
     for words, says in ((['train', 'c.yaml', '--training.steps=5'], 'frozen-base now are different'),
-                        (['ckpt', 'export', 'out', '--merge', '-o', fresh('frozen/whole')], 'was trained on other numbers')):
+                        (['ckpt', 'export', 'out', '--merge', '-o', fresh('frozen/whole')], 'was trained on numbers other than those')):
         done = subprocess.run(job.command(0, words), cwd='frozen', capture_output=True, text=True, env=job.environment(0))
         if done.returncode != 3 or says not in done.stderr:
             wrong.append(f'{words}: exit {done.returncode}, {done.stderr}')
@@ -185,7 +185,7 @@ def bare(t):
 
 
 TENSORS = {drop: 'missing, the first of them model.layers.1.mlp.up_proj.lora_B.weight [32,3]',
-           add: 'lm_head.lora_A.weight [3,16] is no tensor of this model',
+           add: 'lm_head.lora_A.weight [3,16] is not a tensor of this model',
            turn: 'has shape [16,3], but an adapter of this model wants [3,16]', bare: None}
 
 
@@ -204,12 +204,12 @@ def case_tensors(change):
 
 
 def case_go_on():
-    """From adapters of a checkpoint in another folder, upon the same model; not from two at once."""
+    """A run starts from the adapters of a checkpoint in another folder, on the same model; not from two at once."""
     test_golden.tokens('llama')
     one = job.train('on-one', {**config('llama'), 'training.steps': 3, 'checkpoint.interval': 2})
     path = '../on-one/out/checkpoint/step-00000002.h5'
     two = {**config('llama'), 'training.steps': 3, 'checkpoint.initial_load_path': path}
-    wrong = refused('on-both', two, 'both are adapters for the model of model.hf_assets_path')
+    wrong = refused('on-both', two, 'are both adapters for the model of model.hf_assets_path')
     del two['lora.adapter_path']
     wrong += job.differ('loss', job.losses(job.train('on-two', two)), job.losses(one)[2:], 0)
     begin = job.train('on-three', {**two, 'checkpoint.initial_load_model_only': True, 'training.steps': 1})

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Folders and texts that are wrong: one line, a status of usage or data, and nothing left behind. Prints TAP.
+"""Wrong folders and texts: one line, a status of usage or data, and nothing left behind. Prints TAP.
 
-ROWS has a row for each: what is wrong, a function that makes it of a good folder, and what the line says. Headers and indices
-byte by byte are in tests/unit/test_safetensors.c, keys of config.json in test_hf.c, parts of tokenizer.json in test_tokenizer.c.
+ROWS has a row for each: what is wrong, a function that makes it from a good folder, and the text of the line.
+tests/unit/test_safetensors.c tests headers and indices byte by byte, test_hf.c keys of config.json, test_tokenizer.c
+parts of tokenizer.json.
 """
 import gzip
 import json
@@ -24,7 +25,7 @@ BPE = {'type': 'BPE', 'vocab': {'a': 0, 'b': 1, 'ab': 2}, 'merges': [['a', 'b']]
 
 
 def config(change):
-    """Of config.json as an object."""
+    """Edit config.json as an object."""
     def make(folder):
         path = folder / 'config.json'
         content = json.loads(path.read_text())
@@ -50,7 +51,7 @@ def remove(*names):
 
 
 def header(change):
-    """Of model.safetensors: the header as an object, and the data as it is."""
+    """Edit model.safetensors: the header as an object, and the data as it is."""
     def make(folder):
         data = (folder / 'model.safetensors').read_bytes()
         length, = struct.unpack('<Q', data[:8])
@@ -62,7 +63,7 @@ def header(change):
 
 
 def start(bytes_of):
-    """The first bytes of model.safetensors."""
+    """Edit the first bytes of model.safetensors."""
     def make(folder):
         path = folder / 'model.safetensors'
         path.write_bytes(bytes_of(path.read_bytes()))
@@ -136,8 +137,8 @@ def bpe(**change):
 SPLIT = {'type': 'Split', 'behavior': 'Isolated', 'invert': False}
 TOKENIZERS = [
     ('of another model', json.dumps({'model': {'type': 'Unigram', 'vocab': []}}), 'only BPE is read'),
-    ('a merge of no word', bpe(merges=[['a', 'c']]), 'merges[0]: "c" is no word'),
-    ('a merge to no word', bpe(merges=[['b', 'a']]), 'together are no word'),
+    ('a merge of no word', bpe(merges=[['a', 'c']]), 'merges[0]: "c" is not a word'),
+    ('a merge to no word', bpe(merges=[['b', 'a']]), 'together are not a word'),
     ('two words with one id', bpe(vocab={'a': 0, 'b': 0, 'ab': 2}), 'both have the id 0'),
     ('an id of 2^31', bpe(vocab={'a': 0, 'b': 1, 'ab': 1 << 31}), 'must be a whole number from 0'),
     ('merges that are no list', bpe(merges=5), 'merges is'),
@@ -182,7 +183,7 @@ def fresh():
 
 
 def case_folder(make, says):
-    """A run from it, and an import of it."""
+    """A run from the folder, and an import of it."""
     folder = fresh()
     make(folder / 'hf')
     wrong = refused(['train', '--model.hf=hf', *RUN], says, folder)
@@ -200,14 +201,14 @@ def case_tokenizer(content, says):
 
 
 def case_another_size():
-    """The key on the command line counts, and not what config.json says."""
+    """The key on the command line counts, not the one in config.json."""
     folder = fresh()
     return refused(['train', '--model.hf=hf', '--model.vocab_size=64', *RUN],
                    f'{WEIGHT} has shape [32,8], but this model wants [64,8]', folder)
 
 
 def case_other_tokenizer(name, given, says):
-    """A file of another library, in a folder or by its name."""
+    """A file of another library, in a folder or given by name."""
     folder = fresh()
     (folder / name).write_text('IQ== 0\n')
     (folder / 'a.txt').write_text('ab')

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A base in four bits against bitsandbytes: the same codes and scales from random models in bfloat16, float16 and float32; its
-folders with both kinds of scales and codes in each type; and the loss of the weights that it unpacks. Prints TAP. Needs the
-virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
+"""A base in four bits against bitsandbytes: the same codes and scales from random models in bfloat16, float16 and
+float32; its folders with both kinds of scales and codes in each type; and the loss with the weights that it unpacks.
+Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 
-Rows have a multiple of 64 elements: on CPUs bitsandbytes 0.50 unpacks others wrongly.
+The length of a row is a multiple of 64: on CPUs bitsandbytes 0.50 unpacks other lengths wrongly.
 """
 import array
 import os
@@ -44,7 +44,7 @@ TYPES = {'bfloat16': torch.bfloat16, 'float16': torch.float16, 'float32': torch.
 
 
 def make(name, dtype):
-    """Weights of all sizes, as normal ones never are."""
+    """Weights of all magnitudes, which normally distributed ones never have."""
     torch.manual_seed(20)
     model = transformers.AutoModelForCausalLM.from_config(MODELS[name])
     with torch.no_grad():
@@ -78,7 +78,7 @@ def case_packed_alike(name, dtype):
 
 
 def unpack_scales(model):
-    """The folder with the scales that bitsandbytes unpacks."""
+    """The folder, with the scales as bitsandbytes unpacks them."""
     tensors, states = load_file('packed/model.safetensors'), {}
     for name, module in model.named_modules():
         if isinstance(module, bitsandbytes.nn.Linear4bit):
@@ -100,7 +100,7 @@ def case_nested(name, storage):
 
 
 def unpacked(model):
-    """A model with the weights that bitsandbytes unpacks."""
+    """A model with the weights as bitsandbytes unpacks them."""
     plain = transformers.AutoModelForCausalLM.from_pretrained('source', dtype=torch.float32)
     modules = dict(plain.named_modules())
     with torch.no_grad():

@@ -2,8 +2,8 @@
 """Conversations against transformers: ids and masks of apply_chat_template, template by template, on random conversations.
 Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 
-The Jinja texts say what the models' own ones say of conversations as these are: texts that a model is to learn stand in
-`generation` blocks. SHERD_CHAT_TEXTS=FOLDER has official ones as well, called NAME.jinja after the template that each is.
+For these conversations the Jinja texts render what the models' own texts render; the parts that a model learns are in
+`generation` blocks. SHERD_CHAT_TEXTS=FOLDER adds official texts, each called NAME.jinja after its template.
 """
 import json
 import os
@@ -35,14 +35,14 @@ SPECIALS = {
     'gemma': ['<bos>', '<start_of_turn>', '<end_of_turn>'],
     'phi3': ['<|system|>', '<|user|>', '<|assistant|>', '<|end|>'],
 }
-# What stands for bos_token and eos_token in official texts.
+# The values of bos_token and eos_token in official texts.
 TOKENS = {'llama3': {'bos_token': '<|begin_of_text|>'}, 'llama2': {'bos_token': '<s>', 'eos_token': '</s>'},
           'gemma': {'bos_token': '<bos>'}}
 LEARN = '{%% generation %%}%s{%% endgeneration %%}'
 
 
 def turns(learn, assistant, other, begin=''):
-    """One message after the other."""
+    """A conversation, one message after the other."""
     return ('%s{%% for m in messages %%}{%% if m.role == "assistant" %%}' % begin + assistant % (LEARN % learn) + '{% else %}' +
             other + '{% endif %}{% endfor %}')
 
@@ -75,7 +75,7 @@ JINJA = {
     'phi3': turns('{{ m.content }}<|end|>', '<|assistant|>\n%s{{ "\\n" }}',
                   '<|{{ m.role }}|>\n{{ m.content }}<|end|>{{ "\\n" }}'),
 }
-# What they put behind a conversation to be answered (add_generation_prompt), where that is not nothing.
+# The text that templates append to a conversation to be answered (add_generation_prompt), if any.
 ANSWER = {'chatml': '<|im_start|>assistant\n', 'llama3': '<|start_header_id|>assistant<|end_header_id|>\n\n',
           'gemma': '<start_of_turn>model\n', 'phi3': '<|assistant|>\n'}
 MODEL = {'model.n_layers': 1, 'model.dim': 16, 'model.n_heads': 1, 'model.ffn_dim': 16, 'model.max_seq_len': 1024,
@@ -100,7 +100,7 @@ def conversation(draw, name):
 
 
 def make_tokenizer(name, kind, texts):
-    """Byte level as Llama 3 and Qwen have it, or with marks for spaces as Llama 2."""
+    """Byte level like Llama 3 and Qwen, or with marks for spaces like Llama 2."""
     trainer = dict(vocab_size=700, special_tokens=[tokenizers.AddedToken(s, special=True, normalized=False) for s in SPECIALS[name]])
     if kind == 'bytes':
         t = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -119,7 +119,7 @@ def make_tokenizer(name, kind, texts):
 
 
 def documents(path):
-    """Ids and mask of each, from doc/data-format.md."""
+    """Ids and mask of each document, read as doc/data-format.md says."""
     data = path.read_bytes()
     _, _, size, flags, _, count, offsets, tokens, mask = struct.unpack('<4i5q', data[:56])
     assert size == 2 and flags == 1
@@ -150,7 +150,7 @@ def case(name, kind):
 
 
 def answered(name, folder, theirs, chats):
-    """What a model reads that is to answer: the last answer is left out."""
+    """The prompt of a model that must answer: the last answer is left out."""
     chats = [chat[:-1] for chat in chats]
     (folder / 'asked.jsonl').write_text(''.join(json.dumps({'messages': c}) + '\n' for c in chats))
     (folder / 'c.yaml').write_text(job.yaml(MODEL))
@@ -167,8 +167,8 @@ def answered(name, folder, theirs, chats):
 
 
 def official(name, path):
-    """The text of a model's folder: --chat-template auto knows it, and transformers renders by it what Sherd writes; and a
-    folder that names another bos_token is none of that model's."""
+    """The text in a model's folder: --chat-template auto knows it, and transformers renders with it what Sherd writes;
+    a folder that names another bos_token is not taken for that model's."""
     draw, text = random.Random(name), path.read_text()
     chats = [conversation(draw, name) for _ in range(COUNT)]
     folder = job.prepare(f'official-{name}', {})

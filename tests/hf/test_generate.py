@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Greedy texts against transformers' generate, log-probabilities against its logits, and lm_eval with our adapter against
-lm_eval with transformers. Models are random, so that texts are anything and no two words are equally likely for long. Prints
-TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
+"""Greedy texts against transformers' generate, log-probabilities against its logits, and lm_eval with our adapter
+against lm_eval with transformers. Models are random, so texts are arbitrary and no two words stay equally likely for
+long. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 """
 import importlib.util
 import json
@@ -25,10 +25,10 @@ os.environ['HF_HOME'] = os.path.abspath('hf-home')
 import torch
 import transformers
 
-NEW, CLOSE = 128, 2e-5  # tokens; logits that may change places
+NEW, CLOSE = 128, 2e-5  # tokens; logits this close may change places
 TOKENIZER = job.TOP / 'tests/golden/tokenizer/qwen.json'
 SIZES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=512)
-IDS = dict(pad_token_id=None)  # else one beyond so small a vocabulary
+IDS = dict(pad_token_id=None)  # the default is beyond so small a vocabulary
 GPT2 = dict(n_embd=64, n_layer=3, n_head=4, n_positions=512)
 MODELS = {
     'llama': (transformers.LlamaConfig, SIZES),
@@ -95,7 +95,7 @@ def reference(model, ids):
 
 
 def compare(model, prompt, ours, theirs):
-    """Up to where the two best words are too close to call."""
+    """The text up to the place where the two best words are too close to call."""
     for i, (a, b) in enumerate(zip(ours, theirs)):
         if a != b:
             logits = model(torch.tensor([theirs[:i]])).logits[0, -1]
@@ -188,7 +188,7 @@ def write_task():
 
 
 def values(sample):
-    """An answer as (log-probability, greedy), whatever lm_eval's version makes of it in a file."""
+    """An answer as (log-probability, greedy), however this version of lm_eval writes it to a file."""
     return [(float(answer[0]), str(answer[1]) == 'True') for answer in sample['filtered_resps']]
 
 
@@ -213,7 +213,8 @@ ROLLING = ('a text of which the model reads some hundred words at a time, die St
 
 
 def case_rolling(name):
-    """Windows and likelihoods of a text that is longer than the model reads; of a tokenizer that puts nothing in front."""
+    """Windows and likelihoods of a text longer than the model's context; with a tokenizer that puts nothing before a
+    text."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
     model, tokenizer = make(name)
@@ -230,7 +231,7 @@ def case_rolling(name):
 
 
 def case_adapter_words():
-    """Words of lm_eval become options of sherd."""
+    """Arguments of lm_eval become options of sherd."""
     loader = importlib.util.spec_from_file_location('lm_eval_sherd', job.TOP / 'examples/lm_eval_sherd.py')
     adapter = importlib.util.module_from_spec(loader)
     loader.loader.exec_module(adapter)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Tiny folders that transformers saved: trained from, imported, exported, and damaged. Prints TAP.
+"""Tiny folders that transformers saved: used to train, imported, exported, and damaged. Prints TAP.
 
-make_golden.py made them, and what transformers computes with them. Parameters must come back to the bit, on any number of
-ranks, with any strategy; exports are read here by the description of the format alone.
+make_golden.py made them, and transformers' expected results. Parameters must come back to the bit, on any number of
+ranks, with any strategy; exports are read here from the description of the format alone.
 """
 import array
 import json
@@ -72,7 +72,7 @@ def folder_tensors(folder):
 
 
 def copy_golden(name, folder):
-    """As files of one's own: the tree may be read-only."""
+    """Copies of the files: the tree may be read-only."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     for path in (HERE / name).iterdir():
@@ -91,7 +91,7 @@ def case_losses(name):
 
 
 def case_window(name):
-    """Sequences longer than the window; the export has it."""
+    """Sequences longer than the window; the export has the window."""
     longer = expected(name)['longer']
     tokens(name, longer)
     steps = job.train(f'window-{name}', {**RUN, 'model.hf_assets_path': str(HERE / name), 'checkpoint.last_save_in_hf': True,
@@ -102,7 +102,7 @@ def case_window(name):
 
 
 def case_no_window():
-    """A run whose export could not say which window the model has does not begin."""
+    """A run whose export could not express the model's window does not start."""
     tokens('llama')
     config = {**RUN, 'model.hf_assets_path': str(HERE / 'llama'), 'checkpoint.last_save_in_hf': True}
     wrong = refused('no-window', {**config, 'model.attention_window': 4}, "transformers' llama has no window")
@@ -111,7 +111,7 @@ def case_no_window():
 
 
 def import_export(name):
-    """By `sherd ckpt`: the parameters as they are, in the type of the source."""
+    """By `sherd ckpt`: unchanged parameters, in the type of the source."""
     for folder in 'imported', 'exported':
         shutil.rmtree(f'{folder}-{name}', ignore_errors=True)
     job.sherd('ckpt', 'import', HERE / name, '-o', f'imported-{name}')
@@ -132,7 +132,7 @@ def case_import_export(name):
 
 
 def case_mesh(name, mesh, source=None):
-    """What a mesh loads is what `sherd ckpt import` has, and what it writes at the end what `ckpt export` does."""
+    """A mesh loads what `sherd ckpt import` loads, and writes at the end what `ckpt export` writes."""
     ranks, change = MESHES[mesh]
     tokens(name)
     out = f'{name}-{mesh}'.replace(', ', '-').replace(' ', '-')
@@ -146,7 +146,7 @@ def case_mesh(name, mesh, source=None):
 
 
 def case_files():
-    """A source of five files or more, on ranks whose borders are not theirs."""
+    """A source of five files or more, on ranks whose borders are not the files' borders."""
     shutil.rmtree('files', ignore_errors=True)
     job.sherd('ckpt', 'import', HERE / 'llama', '-o', 'files/imported')
     job.sherd('ckpt', 'export', 'files/imported', '-o', 'files/hf', '--dtype', dtype_of('llama'), '--max-shard-size', '2KB')
@@ -155,7 +155,7 @@ def case_files():
 
 
 def case_plan():
-    """config.json alone."""
+    """A folder with config.json alone."""
     shutil.rmtree('alone', ignore_errors=True)
     os.mkdir('alone')
     shutil.copy(HERE / 'llama/config.json', 'alone')
@@ -164,7 +164,7 @@ def case_plan():
 
 
 def case_architecture_only():
-    """Without weights a run is refused, and with initial_load_in_hf=false it begins with initial values."""
+    """Without weights a run is refused, and with initial_load_in_hf=false it starts from initial values."""
     tokens('llama')
     config = {**RUN, 'model.hf_assets_path': '../alone', 'training.steps': 1}
     wrong = refused('no-weights', config, 'has neither model.safetensors nor')
@@ -224,7 +224,7 @@ def buffers(t):
 
 CHANGES = {
     drop: '1 of the model\'s tensors are missing, the first of them transformer.h.1.ln_2.bias [8]',
-    add: 'transformer.h.1.ln_2.bia [8] is no tensor of this model; nearest is transformer.h.1.ln_2.bias',
+    add: 'transformer.h.1.ln_2.bia [8] is not a tensor of this model; nearest is transformer.h.1.ln_2.bias',
     not_finite: 'element 5 of transformer.wpe.weight is not a finite number',
     other_head: 'say model.tie_word_embeddings=false',
     same_head: None, bare: None, buffers: None,
@@ -232,7 +232,7 @@ CHANGES = {
 
 
 def case_changed(change):
-    """Of a file that differs from what save_pretrained() writes: what is harmless loads, the rest is refused."""
+    """A file that differs from what save_pretrained() writes: harmless differences load, the rest is refused."""
     folder = pathlib.Path(change.__name__)
     copy_golden('gpt2', folder / 'hf')
     t = tensors(HERE / 'gpt2/model.safetensors')
@@ -247,7 +247,7 @@ def case_changed(change):
 
 
 def case_allow_nan():
-    """An import refuses a weight that is not finite, or takes it as it is."""
+    """An import refuses a weight that is not finite, or takes it unchanged."""
     copy_golden('gpt2', 'nan')
     t = tensors(HERE / 'gpt2/model.safetensors')
     not_finite(t)
@@ -267,7 +267,7 @@ def too_large(t):
 
 
 def case_too_large():
-    """A number that float16 has not: no folder, by `ckpt export` and at the end of a run, whose checkpoint is there."""
+    """A number beyond float16: no folder, from `ckpt export` or at the end of a run, whose checkpoint exists."""
     for folder in 'large-ckpt', 'large-out':
         shutil.rmtree(folder, ignore_errors=True)
     copy_golden('gpt2', 'large')
@@ -298,7 +298,7 @@ def case_cut():
 
 
 def case_existing():
-    """A folder is never written into, and a run that would end there does not begin."""
+    """An existing folder is never written into, and a run that would end there does not start."""
     import_export('gpt2')
     done = subprocess.run(job.command(0, ['ckpt', 'export', 'imported-gpt2', '-o', 'exported-gpt2']), capture_output=True,
                           text=True)
@@ -312,7 +312,7 @@ def case_existing():
 
 
 def case_full():
-    """A disk without room, at any byte: one line, and nothing is left behind."""
+    """A disk that is full, at any byte: one line, and nothing is left behind."""
     import_export('gpt2')
     shutil.rmtree('full', ignore_errors=True)
     os.mkdir('full')
@@ -333,7 +333,7 @@ def case_full():
 
 
 def case_trust():
-    """Weights that others may write decide what a run trains on."""
+    """Weights that others may write are refused unless trusted: they decide what a run trains on."""
     copy_golden('gpt2', 'open')
     os.chmod('open/model.safetensors', 0o666)
     tokens('gpt2')
@@ -344,7 +344,8 @@ def case_trust():
 
 
 def case_resume():
-    """A checkpoint of the run goes before the folder; the step that is already there is written as transformers has it."""
+    """A checkpoint of the run takes precedence over the folder; the last step saved in transformers' form equals an
+    export."""
     tokens('llama')
     config = {**RUN, 'model.hf_assets_path': str(HERE / 'llama'), 'job.dump_folder': 'out'}
     one = job.train('one', {**config, 'training.steps': 2})

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Weights that bitsandbytes packed in four bits, as the base of adapters: the same to the bit as packing them here, on any mesh;
-and folders that are not right. Prints TAP.
+"""Weights that bitsandbytes packed in four bits, as the base of adapters: the same to the bit as packing them here, on
+any mesh; and wrong folders. Prints TAP.
 
-make_nf4.py made the folders. What is loaded shows in a checkpoint as one number over all frozen elements.
+make_nf4.py made the folders. A checkpoint shows the loaded weights as one number over all frozen elements.
 """
 import json
 import math
@@ -44,7 +44,7 @@ def write(path, tensors):
 
 
 def copy(name, change):
-    """A folder of its own with other tensors."""
+    """A separate folder with other tensors."""
     shutil.rmtree('changed', ignore_errors=True)
     shutil.copytree(HERE / 'nf4' / name, 'changed')
     tensors = read('changed/model.safetensors')
@@ -95,7 +95,7 @@ def case_nested():
 
 
 def below_zero(tensors):
-    """As packed scales of small blocks beside large ones come out."""
+    """Packed scales, as they come out for small blocks next to large ones."""
     for name in [n for n in tensors if n.endswith('.quant_state.bitsandbytes__nf4')]:
         text = json.dumps({**json.loads(tensors[name][2]), 'nested_offset': -0.02}).encode()
         tensors[name] = ['U8', [len(text)], text]
@@ -151,17 +151,17 @@ def renamed(name, to):
 BAD = [
     ('plain', without(WEIGHT + '.absmax'), WEIGHT + '.absmax is missing'),
     ('plain', without(WEIGHT + '.quant_map'), WEIGHT + '.quant_map is missing'),
-    ('plain', without(WEIGHT), f'is there, and {WEIGHT} is not'),
+    ('plain', without(WEIGHT), f'is there, but {WEIGHT} is not'),
     ('plain', without(STATE), f'{WEIGHT} has shape'),
     ('plain', renamed(STATE, STATE.replace('nf4', 'fp4')), 'in four bits of the type fp4'),
     ('plain', content(WEIGHT, lambda b: b[:-1]), '1535 bytes of codes, and the weight 3072 elements'),
-    ('plain', content(WEIGHT + '.absmax', lambda b: b[:-4]), 'and F32 of 48 elements is wanted'),
-    ('plain', content(WEIGHT + '.absmax', lambda b: b, 'I8'), 'and F32 of 48 elements is wanted'),
+    ('plain', content(WEIGHT + '.absmax', lambda b: b[:-4]), 'but must be F32 with 48 elements'),
+    ('plain', content(WEIGHT + '.absmax', lambda b: b, 'I8'), 'but must be F32 with 48 elements'),
     ('plain', content(WEIGHT + '.absmax', lambda b: b[:8] + NAN + b[12:]), f'element 2 of {WEIGHT}.absmax is not a finite'),
-    ('plain', content(WEIGHT + '.quant_map', lambda b: b[4:] + b[:4]), 'has other numbers than nf4'),
+    ('plain', content(WEIGHT + '.quant_map', lambda b: b[4:] + b[:4]), 'does not have the numbers of nf4'),
     ('plain', content(STATE, lambda b: b'{' * 9), 'line 1, column'),
     ('plain', content(STATE, lambda b: b'[]'), 'quant_type is not nf4'),
-    ('plain', content(STATE, lambda b: b + b' ' * 5000), 'is no text of at most 4096 bytes'),
+    ('plain', content(STATE, lambda b: b + b' ' * 5000), 'is not a text of at most 4096 bytes'),
     ('plain', state(quant_type='fp4'), 'quant_type is not nf4'),
     ('plain', state(blocksize=128), 'blocksize is not 64'),
     ('plain', state(shape=[96, 32]), 'shape is not that of the model'),
@@ -171,7 +171,7 @@ BAD = [
     ('nested', state(nested_offset=1e39), 'nested_offset is not a finite number'),
     ('nested', without(WEIGHT + '.nested_absmax'), '.nested_absmax is missing'),
     ('nested', content(WEIGHT + '.nested_absmax', lambda b: NAN), 'element 0 of ' + WEIGHT + '.nested_absmax is not a finite'),
-    ('nested', content(WEIGHT + '.nested_quant_map', lambda b: b[4:]), 'F32 of 256 elements is wanted'),
+    ('nested', content(WEIGHT + '.nested_quant_map', lambda b: b[4:]), 'F32 with 256 elements'),
 ]
 
 
@@ -205,7 +205,7 @@ def case_not_a_base():
 
 
 def merged(*words):
-    """The weight, of adapters that a step has moved."""
+    """The weight, for adapters that a step has moved."""
     shutil.rmtree('merged', ignore_errors=True)
     file = next(pathlib.Path('run/out/checkpoint').glob('*.h5'))
     job.sherd('ckpt', 'export', file, '--merge', '-o', 'merged', *words)
@@ -217,7 +217,7 @@ def widened(content):
 
 
 def unpacked(tensors):
-    """By the definition, in Python's floats."""
+    """Unpack by the definition, in Python's floats."""
     numbers, scales = floats(tensors[WEIGHT + '.quant_map'][2]), floats(tensors[WEIGHT + '.absmax'][2])
     codes = [code for byte in tensors[WEIGHT][2] for code in (byte >> 4, byte & 15)]
     return [rounded(numbers[code] * scales[i // 64]) for i, code in enumerate(codes)]
@@ -229,7 +229,7 @@ def near(found, wanted, bound=1e-6):
 
 
 def case_merge():
-    """What is added is the same; what it is added to are the numbers as they are written down, or as they were packed."""
+    """The same product is added; it is added to the numbers as they are in the source, or as they were packed."""
     source, packed = read(HERE / 'nf4/source/model.safetensors'), read(HERE / 'nf4/plain/model.safetensors')
     base_of(HERE / 'nf4/source')
     onto_written, onto_packed = merged(), merged('--merge-base', 'nf4')
@@ -240,7 +240,7 @@ def case_merge():
         base_of(HERE / 'nf4' / folder)
         wrong += near(merged('--merge-base', 'nf4'), onto_packed, 1 if folder == 'nested' else 0)
         wrong += not_merged('has its weights in four bits only; say --merge-base nf4')
-    wrong += not_merged('was trained on other numbers than those in', '--merge-base', 'nf4', '--base', HERE / 'nf4/plain')
+    wrong += not_merged('was trained on numbers other than those in', '--merge-base', 'nf4', '--base', HERE / 'nf4/plain')
     base_of(HERE / 'nf4/source', **{'lora.quantize_base': 'none'})
     return wrong + not_merged('on a base that was not packed; leave out --merge-base nf4', '--merge-base', 'nf4') + not_merged(
         '--merge-base is none or nf4', '--merge-base', 'int8')

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Adapters beside PEFT's, for every family: 20 steps from the same random adapters, what PEFT opens of them, and what both
-merge. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
+"""Adapters compared with PEFT's, for every family: 20 steps from the same random adapters, PEFT opening the result, and
+both merging it. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 """
 import json
 import os
@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 STEPS, BATCH, SEQ = 20, 4, 33
 LOSS_BOUND, CHANGE_BOUND, MERGE_BOUND = 1e-5, 1e-4, 1e-5
-LOGIT_BOUND = 1e-5  # both in float64, of adapters that float32 and float64 trained; seen: 2.2e-6
+LOGIT_BOUND = 1e-5  # both in float64, with adapters trained in float32 and in float64; seen: 2.2e-6
 RUN = {
     'training.seq_len': SEQ, 'training.local_batch_size': BATCH, 'training.global_batch_size': BATCH, 'training.steps': STEPS,
     'training.mixed_precision_param': 'float32', 'training.max_norm': 0, 'training.threads': 1, 'data.shuffle': False,
@@ -68,7 +68,7 @@ def slug(text):
 
 
 def make(name, folder, dtype=torch.float32):
-    """A random model, far from where training begins."""
+    """A random model, far from the usual initial values."""
     torch.manual_seed(20)
     kind, values, _ = MODELS[name]
     model = transformers.AutoModelForCausalLM.from_config(kind(**values))
@@ -87,7 +87,7 @@ def make(name, folder, dtype=torch.float32):
 
 
 def is_read(name):
-    """Whether Sherd reads such a folder: some families are trained from their keys only, and say so."""
+    """Whether Sherd reads such a folder: some families can be trained only from their keys, and say so."""
     make(name, 'read-base')
     done = subprocess.run(job.command(0, ['plan', '--model.hf=read-base', '--training.seq_len=8']), capture_output=True, text=True)
     if done.returncode and 'not computed here' in done.stderr:
@@ -97,7 +97,7 @@ def is_read(name):
 
 
 def make_adapter(name, base, folder):
-    """Random as well: with B = 0 the first gradient of A is none."""
+    """Random adapters: with B = 0 the first gradient of A is zero."""
     model = peft.get_peft_model(open_base(base), peft.LoraConfig(task_type='CAUSAL_LM', **MODELS[name][2]))
     with torch.no_grad():
         for key, p in model.named_parameters():
@@ -177,7 +177,7 @@ def case_train(name):
     job.sherd('ckpt', 'export', f'{folder}/out', '--adapter', f'{folder}-out')
     job.sherd('ckpt', 'export', f'{folder}/out', '--merge', '-o', f'{folder}-merged')
     wrong += compare_changes(before, load_file(f'{folder}-out/adapter_model.safetensors'), after)
-    # As PEFT opens it, and as transformers opens the merged one.
+    # The adapter as PEFT opens it, and the merged model as transformers opens it.
     rows = batch(stream, 0)
     opened = peft.PeftModel.from_pretrained(open_base(f'{folder}-base'), f'{folder}-out')
     wanted = logits_of(opened, rows)
@@ -197,7 +197,7 @@ def case_train(name):
 
 
 def case_begin(name):
-    """Without adapters to begin with: A is spread as PEFT's is, B is zero, and the model is what it was."""
+    """Without initial adapters: A has PEFT's distribution, B is zero, and the model is unchanged."""
     folder = f'{slug(name)}-begin'
     stream = make_tokens(make(name, f'{folder}-base'))
     steps = job.train(folder, {**RUN, **keys(name), 'model.hf_assets_path': f'../{folder}-base', 'training.steps': 1,
@@ -220,7 +220,7 @@ def case_begin(name):
 
 
 def case_bfloat16():
-    """A model in bfloat16: merged in float32 and rounded once, to the bit as torch rounds (but exact ties)."""
+    """A model in bfloat16: merged in float32 and rounded once, to the bit as torch rounds (except exact ties)."""
     name = 'llama'
     make_tokens(make(name, 'bf16-base', torch.bfloat16))
     make_adapter(name, 'bf16-base', 'bf16-adapter')

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A run as people do it: a tokenizer trained on the spot, a model of 10 M parameters made by transformers, fine-tuned in full on
-two ranks, exported, opened by transformers, and both continue a text in the same way. Prints TAP. Needs the virtual environment
-that tests/hf/venv makes; SHERD_HF_VENV names it.
+"""A realistic run: a tokenizer trained on the spot and a model of 10 M parameters made by transformers; full
+fine-tuning on two ranks, an export that transformers opens, and a text that both continue in the same way. Prints TAP.
+Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 """
 import json
 import os
@@ -27,7 +27,7 @@ STEPS, TOKENS, PROMPT = 30, 48, 'A checkpoint'
 CLOSE = 2e-5  # logits nearer to each other than this may come in either order
 SIZES = dict(vocab_size=4096, hidden_size=320, intermediate_size=896, num_hidden_layers=6, num_attention_heads=5,
              num_key_value_heads=5, max_position_embeddings=256)
-# The first one that this Sherd computes.
+# The first family that this Sherd supports.
 MODELS = [lambda: transformers.Qwen3Config(**SIZES, head_dim=64), lambda: transformers.Qwen2Config(**SIZES),
           lambda: transformers.LlamaConfig(**SIZES)]
 RUN = {
@@ -54,7 +54,7 @@ def make_tokenizer(folder):
 
 
 def make_model(folder):
-    """Of the newest family that is computed here."""
+    """The model, of the newest family that Sherd supports."""
     for config in MODELS:
         torch.manual_seed(3)
         model = transformers.AutoModelForCausalLM.from_config(config())
@@ -90,7 +90,7 @@ def case_train():
 
 
 def differs(model, ours, theirs, ids):
-    """Where the two first differ, the two best logits must be as good as equal."""
+    """At the first difference, the two best logits must be practically equal."""
     for at, (a, b) in enumerate(zip(ours, theirs)):
         if a != b:
             best = model(torch.tensor([ids + theirs[:at]])).logits[0, -1].topk(2).values

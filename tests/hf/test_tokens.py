@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The tokenizer of a model outside of `sherd tokenize`: its name and hash in checkpoints, who uses them, what is refused; bits
-per byte against a sum over the file; config.json in checkpoints; `sherd config get` of a folder. Prints TAP.
+"""The tokenizer of a model outside `sherd tokenize`: its name and hash in checkpoints, the commands that use them, and
+what is refused; bits per byte against a sum over the file; config.json in checkpoints; `sherd config get` of a folder.
+Prints TAP.
 """
 import array
 import json
@@ -16,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Words and the bytes of the text that each stands for; the last one is special.
+# Words, and the bytes of the text that each stands for; the last word is special.
 WORDS = {'a': 1, 'b': 1, '\u00e9': 2, 'ab': 2, 'aba': 3, '<end>': 0}
 END, VOCABULARY, STEPS = 5, 8, 4
 RUN = {
@@ -31,7 +32,7 @@ NAMED = {**RUN, 'model.tokenizer': '../words'}
 
 
 def make_words(folder, more=''):
-    """A tokenizer.json, and another hash for the same words with `more` blanks."""
+    """A tokenizer.json; `more` blanks give another hash for the same words."""
     pathlib.Path(folder).mkdir(exist_ok=True)
     names = list(WORDS)[:-1]
     token = {'id': END, 'content': '<end>', 'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False,
@@ -53,7 +54,7 @@ def prepare():
 
 
 def refused(text, *words, ranks=0, folder='.'):
-    """One line that has `text`, and the status of usage or data."""
+    """Expect one line that has `text`, and the status of usage or data."""
     done = subprocess.run(job.command(ranks, words), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
                           env=job.environment(ranks), timeout=job.SECONDS)
     errors = [line for line in done.stderr.splitlines() if 'error:' in line]
@@ -68,7 +69,7 @@ def validation(folder):
 
 
 def expected_bits(line):
-    """Targets of the windows that the file has, whole ones only."""
+    """Targets of the whole windows in the file."""
     seq, lengths = RUN['training.seq_len'], list(WORDS.values())
     ids = stream()
     targets = ids[1:(len(ids) - 1) // seq * seq + 1]
@@ -89,7 +90,7 @@ def case_metrics(ranks, change):
 
 
 def case_generate():
-    """By the name in the checkpoint, and by another path to the same file; not by another file."""
+    """Found by the name in the checkpoint, and by another path to the same file; not with another file."""
     job.train('generate', NAMED)
     words = ['generate', '--checkpoint', 'out', '--prompt', 'ab\u00e9', '--tokens', 4]
     shutil.copytree('words', 'moved', dirs_exist_ok=True)
@@ -107,7 +108,7 @@ def case_generate():
 
 
 def case_resume(mode):
-    """Refused with another one; without a name that of the checkpoint stays; new runs may take another one."""
+    """Another tokenizer is refused; without a name the checkpoint's stays; new runs may take another one."""
     folder = f'resume-{mode}'
     job.train(folder, {**NAMED, 'checkpoint.async_mode': mode})
     again = ['train', 'c.yaml', f'--training.steps={2 * STEPS}']
@@ -129,7 +130,7 @@ def case_large():
 
 
 def make_folder(folder):
-    """Of transformers, with a tokenizer."""
+    """A folder of transformers, with a tokenizer."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(HERE / 'llama', folder)
     os.chmod(folder, 0o755)
@@ -149,7 +150,7 @@ def check_export(folder, tokenizer):
 
 
 def case_export():
-    """What an export needs of the folder is in the checkpoint; the tokenizer is taken where it was."""
+    """The checkpoint has what an export needs from the folder; the tokenizer is taken from where it was."""
     make_folder('model')
     for folder in 'kept', 'with', 'without', 'changed':
         shutil.rmtree(folder, ignore_errors=True)
@@ -165,7 +166,8 @@ def case_export():
 
 
 def case_train_folder():
-    """A run from a folder keeps it as well, over a resume; the tokenizer of a folder that is not read here does not matter."""
+    """A run from a folder keeps the tokenizer too, over a resume; a tokenizer in a folder that is not read has no
+    effect."""
     make_folder('source')
     config = {key: value for key, value in RUN.items() if not key.startswith('model.')}
     config.update({'model.hf': '../source', 'checkpoint.last_save_in_hf': True})

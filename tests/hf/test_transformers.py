@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Folders of transformers with random models: 20 steps of training from each, what is exported, and what config.json means
-when keys are absent. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
+"""Folders of transformers with random models: 20 steps of training from each, the export, and the meaning of
+config.json when keys are absent. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV
+names it.
 """
 import array
 import json
@@ -24,9 +25,9 @@ from safetensors.torch import load_file
 
 STEPS, BATCH, SEQ = 20, 4, 33
 LOSS_BOUND = 1e-5
-GRADIENT_BOUND = 2e-5  # norm of the difference by norm, each tensor
-CHANGE_BOUND = 1e-4  # norm of the difference by norm, of what 20 steps have changed in a tensor
-# eps this large keeps gradients that are zero but for rounding, as those of key biases, from moving a weight.
+GRADIENT_BOUND = 2e-5  # norm of the difference over norm, each tensor
+CHANGE_BOUND = 1e-4  # norm of the difference over norm, of the change of a tensor in 20 steps
+# An eps this large keeps gradients that are zero up to rounding, like those of key biases, from moving a weight.
 RUN = {
     'training.seq_len': SEQ, 'training.local_batch_size': BATCH, 'training.global_batch_size': BATCH, 'training.steps': STEPS,
     'training.mixed_precision_param': 'float32', 'training.max_norm': 0, 'training.threads': 1, 'data.shuffle': False,
@@ -34,7 +35,8 @@ RUN = {
     'optimizer.eps': 1e-4, 'optimizer.weight_decay': 0.1, 'lr_scheduler.decay_type': 'constant',
     'checkpoint.last_save_in_hf': True,
 }
-# One step of SGD leaves the weights plus the gradient times -lr; so large, the weights are far below its rounding.
+# One step of SGD leaves the weights plus the gradient times -lr; with lr this large, the weights are far below
+# rounding.
 SLOPE = {**RUN, 'training.steps': 1, 'optimizer.name': 'SGD', 'optimizer.beta1': 0, 'optimizer.weight_decay': 0,
          'optimizer.lr': 1e3}
 for key in 'optimizer.beta2', 'optimizer.eps':
@@ -43,7 +45,7 @@ SIZES = dict(vocab_size=101, hidden_size=64, intermediate_size=96, num_hidden_la
              max_position_embeddings=64)
 LLAMA3 = {'rope_type': 'llama3', 'rope_theta': 500.0, 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
           'original_max_position_embeddings': 256}
-# Of the eight frequencies two lie before the ramp and one behind.
+# Of the eight frequencies two lie before the ramp and one after it.
 YARN = {'rope_type': 'yarn', 'rope_theta': 100.0, 'factor': 4.0, 'original_max_position_embeddings': 32, 'beta_fast': 4.0}
 LONGROPE = {'rope_type': 'longrope', 'rope_theta': 100.0, 'short_factor': [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
             'long_factor': [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0]}
@@ -147,7 +149,7 @@ def make_tokens(vocabulary):
 
 
 def load(folder):
-    """Loaded anew: to(bfloat16) rounds the rotary frequencies too."""
+    """Load the model again: to(bfloat16) rounds the rotary frequencies too."""
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
 
 
@@ -174,7 +176,7 @@ def reference(folder, stream):
 
 
 def as_in_file(tensors, model):
-    """By the names that save_pretrained() gives; older names of the output matrix are kept in files."""
+    """Tensors by the names that save_pretrained() gives; files keep older names of the output matrix."""
     other = {'lm_head.weight': 'embed_out.weight'} if model.config.model_type == 'gpt_neox' else {}
     return {other.get(name, name): p for name, p in tensors}
 
@@ -189,7 +191,7 @@ def compare_changes(before, found, wanted):
 
 
 def check_loading(folder):
-    """from_pretrained() has nothing to say."""
+    """from_pretrained() prints no warning."""
     _, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     return [f'{folder}: {key}: {sorted(value)}' for key, value in info.items() if value]
 
@@ -211,7 +213,7 @@ def case_train(name, dtype):
 
 
 def case_gradients(name):
-    """Of each tensor, at the first step."""
+    """The gradient of each tensor, at the first step."""
     folder = f'{slug(name)}-slope'
     make(name, torch.float32, f'{folder}-hf')
     model = load(f'{folder}-hf')
@@ -228,7 +230,8 @@ def case_gradients(name):
 
 
 def case_export(name):
-    """In each type, in one file and several; what is read back has the same numbers and the same tied tensors."""
+    """Exports in each type, in one file and several; read back, they have the same numbers and the same tied
+    tensors."""
     wrong = []
     model = make(name, torch.bfloat16, 'export-hf')
     shutil.rmtree('export-ckpt', ignore_errors=True)
@@ -254,7 +257,7 @@ FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'mo
 
 
 def meaning(config):
-    """What transformers makes of a file, in our keys."""
+    """How transformers reads a file, in Sherd's keys."""
     heads = config.num_attention_heads
     gpt2 = config.model_type == 'gpt2'
     values = {key: getattr(config, field) for key, field in FIELDS.items()}
@@ -284,7 +287,7 @@ def meaning(config):
 
 
 def blocks(config):
-    """Those without rotary positions."""
+    """Blocks without rotary positions."""
     switches = getattr(config, 'no_rope_layers', None) or [1] * config.num_hidden_layers
     return [i for i, on in enumerate(switches[:config.num_hidden_layers]) if not on]
 
@@ -322,7 +325,7 @@ def same(ours, theirs):
 
 
 def older(config):
-    """As transformers 4 wrote it."""
+    """The configuration as transformers 4 wrote it."""
     config = dict(config)
     rope = config.pop('rope_parameters', None)
     if rope and 'full_attention' in rope:
@@ -349,7 +352,7 @@ def case_config(name, spelling):
         path.write_text(json.dumps({key: value for key, value in config.items() if key != absent}))
         try:
             theirs = transformers.AutoConfig.from_pretrained('config-hf')
-        except Exception as refused:  # of many classes; then there is no model to be the same as
+        except Exception as refused:  # of many classes; then there is no model to compare with
             wrong += [] if absent else [str(refused)]
             continue
         try:

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""The job scripts with folders and files of any name, and what they write where others may write. Prints TAP.
+"""The job scripts with folders and files of any name, and their outputs where others may write. Prints TAP.
 
-Slurm is played by three small programs that come first in PATH; on a real one the same names are cases of
-tests/cluster/run.
+Three small programs that come first in PATH stand in for Slurm; tests/cluster/run uses the same names on a real Slurm.
 """
 import os
 import pathlib
@@ -56,7 +55,7 @@ def everything(folder):
 
 
 def beside(folder, name):
-    """What is in the work folder besides the configuration and the folder of that name."""
+    """Files in the work folder other than the configuration and the folder of that name."""
     found = {path.name for path in folder.iterdir()} - {'c.yaml', name}
     return [f'made beside it: {sorted(found)}'] if found else []
 
@@ -68,7 +67,7 @@ def judge(done, status, words):
 
 
 def case_folder(name, by_file):
-    """Trained into it; a second start finds it finished and changes nothing."""
+    """A run in a folder of that name; a second start finds it finished and changes nothing."""
     folder = prepare('named', **({'job.dump_folder': name} if by_file else {}))
     words = [] if by_file else [f'--job.dump_folder={name}']
     wrong = judge(train(folder, *words), 0, ['from the beginning'])
@@ -85,7 +84,7 @@ def case_refused(name):
 
 
 def case_checkpoint_folder(name):
-    """The same as the name of checkpoint.folder."""
+    """The same with checkpoint.folder of that name."""
     folder = prepare('checkpoints', **{'checkpoint.folder': name, 'job.dump_folder': 'out'})
     wrong = judge(train(folder), 0, ['from the beginning'])
     return wrong + judge(train(folder), 0, [f'has step {STEPS} of {STEPS}']) + beside(folder, 'out')
@@ -96,7 +95,7 @@ def case_files():
     folder = prepare('planted', **{'job.dump_folder': 'out'})
     (folder / 'out/checkpoint').mkdir(parents=True)
     odd_names.plant(folder / 'out/checkpoint')
-    # Training refuses the FIFO in its own words, or passes over it; here only what the scripts do is looked at.
+    # Training refuses the FIFO in its own words, or skips it; this test looks only at the scripts.
     (folder / 'out/checkpoint' / odd_names.LATE_CHECKPOINT).unlink()
     wrong = judge(train(folder), 0, ['from the beginning'])
     os.mkfifo(folder / 'out/checkpoint' / odd_names.LATE_CHECKPOINT)
@@ -105,7 +104,7 @@ def case_files():
 
 
 def case_renamed():
-    """A checkpoint that another name makes newer: the step inside counts."""
+    """A checkpoint whose name makes it look newer: the step inside counts."""
     folder = prepare('renamed', **{'job.dump_folder': 'out'})
     wrong = judge(train(folder), 0, [])
     checkpoints = folder / 'out/checkpoint'
@@ -117,7 +116,7 @@ CHAINS = [f'a[$({odd_names.RUN})]', '08', '-1', '99999999999999999999', '1 1', '
 
 
 def case_chain_line(starts):
-    """Whatever stands in FOLDER/chain."""
+    """FOLDER/chain with any content."""
     folder = prepare('line', **{'job.dump_folder': 'out'})
     (folder / 'out').mkdir()
     (folder / 'out/chain').write_text(f'chain=1 at=-1 starts={starts} stopped=\n')
@@ -125,7 +124,7 @@ def case_chain_line(starts):
 
 
 def case_chain_planted():
-    """FOLDER/chain and its old temporary name are links; then it is a FIFO."""
+    """FOLDER/chain and its old temporary name are links; then FOLDER/chain is a FIFO."""
     folder = prepare('chain', **{'job.dump_folder': 'out', 'training.steps': 1})
     (folder / 'out').mkdir()
     (folder / 'victim').write_text('precious')
@@ -140,7 +139,8 @@ def case_chain_planted():
 
 
 def case_umask(umask):
-    """What scripts and run make under this umask: nobody else may write into it, and no more than it says may read."""
+    """Outputs of scripts and run under this umask: nobody else may write, and only those whom the umask allows may
+    read."""
     folder = prepare('umask', **{'job.dump_folder': 'deep/out'})
     before = os.umask(umask)
     try:
@@ -153,7 +153,7 @@ def case_umask(umask):
 
 
 def case_arranged(words, lines, hybrid):
-    """Between nodes the script chooses the strategy, where neither file nor arguments do."""
+    """Between nodes the script chooses the strategy if neither file nor arguments do."""
     folder = prepare('arranged', **{'job.dump_folder': 'out', 'training.steps': 1})
     with open(folder / 'c.yaml', 'a') as more:
         more.write(lines)
@@ -174,12 +174,13 @@ def case_outside():
 
 
 def submitted(path):
-    """The words of each call of sbatch."""
+    """The arguments of each call of sbatch."""
     return [line.split('\0')[:-1] for line in path.read_text().split('\n')[:-1]]
 
 
 def case_study(name):
-    """A scaling study in a folder of that name: what is submitted has it as it is, and the report's shell does not see it."""
+    """A scaling study in a folder of that name: submitted jobs have the name unchanged, and no shell interprets it for
+    the report."""
     folder = prepare('study')
     done = run([str(SCRIPTS / 'scaling-study'), '--nodes=1', '--steps=2', f'--folder={name}', 'c.yaml'], folder,
                SUBMITTED=str(folder.absolute() / 'submitted'), SLURM_JOB_ID=None)
@@ -215,7 +216,7 @@ ARRANGED = [
 
 
 def shown(name):
-    """For TAP, in which a # begins a directive."""
+    """Escape a name for TAP, in which a # begins a directive."""
     return ascii(name).replace('#', '\\x23')
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""shellcheck has nothing to say about any shell script of the tree. Prints TAP."""
+"""shellcheck finds nothing in any shell script of the tree. Prints TAP."""
 import pathlib
 import re
 import shutil
@@ -22,7 +22,7 @@ def is_script(path):
 
 
 def scripts():
-    """Those of a distribution are fewer: it has no .ci."""
+    """A distribution has fewer scripts: it has no .ci."""
     found = [path for place in PLACES for path in sorted((TOP / place).rglob('*')) if is_script(path)]
     return [TOP / 'quickstart', *found]
 

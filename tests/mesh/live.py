@@ -1,4 +1,4 @@
-"""A training run that goes on while a test does something to it."""
+"""A training run that continues while a test does something to it."""
 import os
 import pathlib
 import signal
@@ -11,7 +11,7 @@ LAUNCHER_RANK = ('OMPI_COMM_WORLD_RANK', 'PMI_RANK')
 
 
 def variable(process, names):
-    """The first of these variables in the environment of a process, or None."""
+    """The first of these variables that the environment of a process has, or None."""
     try:
         words = (process / 'environ').read_bytes().split(b'\0')
     except OSError:
@@ -21,7 +21,7 @@ def variable(process, names):
 
 
 def find_rank(folder, rank):
-    """The process of a rank among those that work in the folder."""
+    """The process of a rank, among the processes that run in the folder."""
     for process in pathlib.Path('/proc').glob('[0-9]*'):
         works_here = job.launcher.works_in(process / 'cwd', folder.absolute())
         if works_here and variable(process, LAUNCHER_RANK) == str(rank):
@@ -38,16 +38,16 @@ def wait_until(holds, folder, child, what):
 
 
 def wait_for_steps(folder, child, count):
-    """Training is under way once it has written some metrics."""
+    """Wait until training is running, that is, has written some metrics."""
     path = folder / 'out/metrics.jsonl'
     wait_until(lambda: path.exists() and path.read_bytes().count(b'"loss"') >= count, folder, child, 'did not train')
 
 
 def start(folder, config, ranks, **env):
-    """Train in an empty folder, or go on in one that was left (config None)."""
+    """Train in an empty folder, or continue in an existing one (config None)."""
     if config is not None:
         job.prepare(folder, {'job.dump_folder': 'out', **config})
-    # A test in the background is born with SIGINT ignored, and would hand that on.
+    # A test in the background starts with SIGINT ignored, and would pass that on.
     with open(folder / 'stderr', 'wb') as errors:
         return subprocess.Popen(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, stdout=errors,
                                 stderr=errors, cwd=folder, env=job.environment(ranks) | env, start_new_session=True,
@@ -59,7 +59,7 @@ def said(folder):
 
 
 def send(folder, number, ranks):
-    """To some ranks; those that have ended meanwhile do not mind."""
+    """Send a signal to some ranks; ranks that have ended meanwhile are skipped."""
     for rank in ranks:
         try:
             os.kill(find_rank(folder, rank), number)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Adapters by every strategy, with and without shared memory, with activations recomputed, saved in the background, and
-resumed on another mesh: with training.reproducible=mesh the checkpoint has the same bytes as one rank's. Prints TAP.
+"""Adapters with every strategy, with and without shared memory, with activations recomputed, saved in the background,
+and resumed on another mesh: with training.reproducible=mesh the checkpoint has the same bytes as one rank's. Prints
+TAP.
 """
 import filecmp
 import pathlib
@@ -43,7 +44,7 @@ def last(folder, step=STEPS):
 
 
 def make(model, precision):
-    """One rank's, once for each model and precision."""
+    """One rank's checkpoint, made once for each model and precision."""
     one = pathlib.Path(f'one-{model}-{precision}')
     if not one.exists():
         if not pathlib.Path(f'base-{model}').exists():
@@ -59,7 +60,7 @@ def case_mesh(name, model, precision):
 
 
 def case_resume():
-    """From two ranks to one, and to four."""
+    """Resume from two ranks on one, and on four."""
     one, wrong = make('llama', 'bfloat16'), []
     for ranks in 0, 4:
         job.train('half', upon('llama', 'bfloat16', **{'training.steps': 1, **APART}), 2)
@@ -69,7 +70,7 @@ def case_resume():
 
 
 def case_plan():
-    """To the byte what the run takes, with a row for the model, of which there are no remainders and no gradients."""
+    """The plan is exact to the byte, with a row for the model, which has no remainders and no gradients."""
     step = job.train('planned', upon('llama', 'bfloat16', **APART), 2)[-1]
     text = job.sherd('plan', 'planned/c.yaml', '--ranks', '2')
     rows = {name: int(size) for name, size in re.findall(r'^  (\S.*?) +(\d+) +[\d.]+ [KM]?i?B$', text, re.M)}
@@ -79,7 +80,7 @@ def case_plan():
 
 
 def case_limit():
-    """The limit lies below what the run would take, and the plan recomputes as much as the run does."""
+    """The limit is lower than what the run would take, and the plan recomputes as much as the run does."""
     limited = {**APART, 'activation_checkpoint.mode': 'memory_budget'}
     free = job.train('free', upon('llama', 'bfloat16', **{'training.local_batch_size': 4, **APART}), 2)[-1]['arena_bytes']
     limited['memory.limit_bytes'] = free - 1

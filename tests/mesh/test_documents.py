@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Documents in rows, and mixes of them: the same bits on every mesh, and a run that stops in the middle of an epoch goes on
-to the bit on another mesh. Prints TAP.
+"""Documents in rows, and mixes of them: the same bits on every mesh, and a run that stops in the middle of an epoch
+continues to the bit on another mesh. Prints TAP.
 
-The files are made here from doc/data-format.md, without Sherd.
+The files are made here as doc/data-format.md describes, without Sherd.
 """
 import array
 import pathlib
@@ -73,7 +73,7 @@ def train(folder, kind, ranks, changes, fresh=True):
 
 
 def case_mesh(kind, mesh):
-    """The number of sequences of an epoch divides by nothing, so that steps cross its end."""
+    """The number of sequences in an epoch has no divisors, so steps cross its end."""
     ranks, changes = MESHES[mesh]
     found = train('run', kind, ranks, changes)
     shutil.rmtree('run')
@@ -90,7 +90,7 @@ def case_resume(kind):
 
 
 def case_plan():
-    """A plan looks at the file: the operand that keeps documents apart is in it."""
+    """A plan reads the file: it has the operand that keeps documents apart."""
     folder = job.prepare('plan', {})
     (folder / 'c.yaml').write_text(yaml(config('rows', {})))
     shown = job.sherd('plan', 'c.yaml', '--show', folder=folder)
@@ -98,7 +98,8 @@ def case_plan():
 
 
 def case_eval():
-    """The configuration of a checkpoint says that its data were rows; another file may be given, and must be one, too."""
+    """The configuration of a checkpoint says that its data were rows; another file may be given, and must have rows
+    too."""
     folder = pathlib.Path('evaluated')
     train(folder, 'rows', 1, {'training.steps': 3})
     state = folder / 'out/checkpoint/step-00000003.h5'
@@ -108,12 +109,12 @@ def case_eval():
         job.sherd('eval', '--checkpoint', state, '--data', tiny.write_tokens())
         wrong.append('a stream was taken')
     except job.Failed as failed:
-        wrong += [] if 'has no documents that could be packed' in str(failed) else [str(failed)]
+        wrong += [] if 'has no documents to pack' in str(failed) else [str(failed)]
     return wrong
 
 
 def case_other_tokenizer():
-    """A model's folder has the tokenizer whose ids it knows."""
+    """A model's folder has the tokenizer whose ids the model knows."""
     folder = job.prepare('model', {})
     shutil.copytree(job.TOP / 'tests/hf/llama', folder / 'hf')
     (folder / 'hf/tokenizer.json').write_text('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
@@ -129,7 +130,7 @@ def case_other_tokenizer():
 
 
 def refused(folder, words, name, made_with):
-    """(hash of the model's tokenizer as the line has it, what is wrong)"""
+    """(hash of the model's tokenizer as printed in the line, what is wrong)"""
     try:
         job.sherd(*words, f'--training.dataset_path={name}', '--job.dump_folder=new', folder=folder)
     except job.Failed as failed:
@@ -140,7 +141,8 @@ def refused(folder, words, name, made_with):
 
 
 def named_tokenizer(folder, words):
-    """model.tokenizer, a folder or its file, goes before that of the model's folder, and needs none."""
+    """model.tokenizer, a folder or its file, takes precedence over the model's folder, which need not have a
+    tokenizer."""
     (folder / 'words').mkdir()
     (folder / 'words/tokenizer.json').write_text('{"model": {"type": "BPE", "vocab": {"b": 0}, "merges": []}}')
     hashes, wrong = [], []

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""training.mixed_precision_param: float16: losses of float32, a loss scale that finds its place, the same bits on every mesh and
-after an interruption, and what a folder of transformers, eval and generate do with it. Prints TAP."""
+"""training.mixed_precision_param: float16: losses like float32, a loss scale that adapts, the same bits on every mesh
+and after an interruption, and its use with a folder of transformers, eval and generate. Prints TAP."""
 import array
 import functools
 import itertools
@@ -18,7 +18,7 @@ import tiny
 LONG = bool(os.environ.get('SHERD_LONG'))
 HALF = tiny.STEPS // 2
 F16 = {'training.mixed_precision_param': 'float16'}
-# The scale moves: gradients overflow here and there, and it doubles after two steps in which they do not.
+# The scale moves: gradients overflow now and then, and the scale doubles after two steps without overflow.
 MOVING = {**F16, 'training.loss_scale_init': 2**19, 'training.loss_scale_window': 2}
 LEARN = {'training.steps': 300, 'lr_scheduler.total_steps': 300, 'lr_scheduler.warmup_steps': 20, 'optimizer.lr': 3e-3,
          'training.local_batch_size': 24, 'checkpoint.enable': False}
@@ -64,7 +64,7 @@ def saved(folder, step=tiny.STEPS):
 
 
 def numbers(steps):
-    """A norm that is not finite is null."""
+    """A norm that is not finite is null in the metrics."""
     return [step[key] if step[key] is not None else -1.0 for step in steps for key in ('loss', 'grad_norm', 'loss_scale')]
 
 
@@ -82,7 +82,7 @@ def judge(folder, steps):
 
 
 def case_moves():
-    """What the other cases compare is worth comparing: the scale falls, grows, and the checkpoint lies within a window."""
+    """The other cases are worth comparing: the scale falls and grows, and the checkpoint lies within a window."""
     folder, steps = one_rank()
     scales = [step['loss_scale'] for step in steps]
     pairs = list(zip(scales, scales[1:]))
@@ -98,7 +98,8 @@ def case_mesh(mesh):
 
 
 def case_offloaded(name):
-    """What is left out for an overflow leaves no update behind, nor does it lose the one that was carried into it."""
+    """A step skipped for an overflow leaves no pending update, and does not lose the update that was carried into
+    it."""
     ranks, changes, offload = OFFLOADS[name]
     folder = new_folder()
     steps = job.train(folder, config({**changes, **offload}), ranks)
@@ -110,7 +111,7 @@ def case_offloaded(name):
 
 
 def take_up(first, changes, ranks=0):
-    """Go on from the middle of a run; returns (folder, what was run)."""
+    """Continue from the middle of a run; returns (folder, the finished process)."""
     folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **changes})
     saved(folder).parent.mkdir(parents=True)
     shutil.copy(saved(first, HALF), saved(folder, HALF))
@@ -129,7 +130,7 @@ def case_taken_up(mesh):
 
 
 def case_changed(before, after, scale):
-    """A run goes on in another type, with the parameters that it had; its scale begins anew, as one that was not saved."""
+    """A run continues in another type, with its parameters; its scale starts again, because none was saved."""
     first = new_folder()
     whole = job.train(first, config({'training.mixed_precision_param': before}))
     folder, done = take_up(first, config({'training.mixed_precision_param': after}))
@@ -154,7 +155,7 @@ def mean(steps):
 
 
 def case_learns(model):
-    """The curve of float32, all of it within 1 %, and norms that are those of the loss itself."""
+    """The curve of float32, within 1 % everywhere, and norms of the unscaled loss."""
     exact, found = learnt(model, 'float32'), learnt(model, 'float16')
     print(f'# {model}: {mean(found):.4f} in float16, {mean(exact):.4f} in float32, from {exact[0]["loss"]:.4f}')
     wrong = job.differ('loss', job.losses(found), job.losses(exact), 1e-2)
@@ -163,7 +164,7 @@ def case_learns(model):
 
 
 def case_falls():
-    """From far too large a scale it falls by halves, each in a step that is left out, and then the run learns as others do."""
+    """A scale that is far too large is halved in each skipped step, and then the run learns like the others."""
     steps = job.train(new_folder(), {**tiny.MODELS['llama'], **LEARN, **F16, 'training.dataset_path': sentences(),
                                      'training.loss_scale_init': 2**40, 'guard.action': 'stop'})
     skipped = [step for step in steps if 'skipped' in step]
@@ -176,14 +177,15 @@ def case_falls():
 
 
 def case_two_scales():
-    """A power of two changes the bits of what is subnormal in float16 only: norms and losses are near those of another scale."""
+    """A power of two only changes bits of numbers that are subnormal in float16: norms and losses are close to those of
+    another scale."""
     runs = [job.train(new_folder(), config({'training.loss_scale': scale})) for scale in (2**12, 2**14)]
     first, second = ([step[key] for step in steps for key in ('loss', 'grad_norm')] for steps in runs)
     return job.differ('loss or norm', first, second, 1e-3)
 
 
 def case_fixed():
-    """An overflow at a fixed scale is the guard's."""
+    """The guard handles an overflow at a fixed scale."""
     folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **config({'training.loss_scale': 2**40, 'guard.max_skips': 2})})
     done = run(0, ['train', 'c.yaml'], folder)
     right = done.returncode == 6 and 'as many steps were skipped in a row as guard.max_skips allows: 2' in done.stderr
@@ -198,7 +200,7 @@ def case_refused(words, text):
 
 
 def case_used():
-    """A folder of transformers is what a run leaves and begins with, to the bit; eval and generate take the checkpoint."""
+    """A run writes a folder of transformers and starts from it, to the bit; eval and generate accept the checkpoint."""
     folder = new_folder()
     words = {'model.vocab_size': 256, 'training.dataset_path': text_tokens(), 'data.token_type': 'uint16'}
     job.train(folder, config({**words, 'checkpoint.last_save_in_hf': True}))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""comm.progress=inline: the same bits from an MPI library that only one thread may call, also where ranks wait inside of it.
+"""comm.progress=inline: the same bits with an MPI library that only one thread may call, even if ranks wait inside it.
 Prints TAP."""
 import os
 import pathlib
@@ -30,7 +30,7 @@ def config(ranks):
 
 
 def train(name, ranks, changes, shim):
-    """The program under a library that has one thread only, or the system's own."""
+    """The program with a single-threaded MPI library, or the system's own."""
     folder = job.prepare(name, {'job.dump_folder': 'out', **config(ranks), **changes})
     env = job.environment(ranks)
     if shim and not SHIM.exists():

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Targets that do not count: every mesh divides by the same number of them, however unevenly the ranks have them, and with
-training.reproducible: mesh finds the same bits; steps without any are left out. Prints TAP.
+"""Targets that do not count: every mesh divides by the same number of counted targets, however unevenly the ranks have
+them, and with training.reproducible: mesh finds the same bits; steps without any are skipped. Prints TAP.
 
-What a loss over some targets is, PyTorch says in tests/gold/test_torch.py.
+tests/gold/test_torch.py compares a loss over some targets with PyTorch.
 """
 import json
 import pathlib
@@ -28,8 +28,8 @@ NUMBERS = ('loss', 'grad_norm', 'targets', 'tokens', 'skipped')
 
 
 def write_mask(path):
-    """One token in three counts, in lumps; of the second step one alone, of the fourth none. Returns what counts in each
-    step."""
+    """One token in three counts, in lumps; in the second step only one token, in the fourth none. Returns the number of
+    counted tokens in each step."""
     draw = random.Random(3)
     steps = tiny.STEPS * BATCH * LENGTH
     mask = bytearray(draw.random() < (0.6 if i // 40 % 2 else 0.1) for i in range(steps + 1))
@@ -57,7 +57,8 @@ def numbers(steps):
 
 
 def case_counts():
-    """As many as the mask has, in each step and in the validation set; tokens are all that are computed with."""
+    """Targets count as the mask says, in each step and in the validation set; the token count has all computed
+    tokens."""
     wrong = [f'step {i + 1}: {step["targets"]} targets, {step["tokens"]} tokens; expected {right}, {BATCH * LENGTH}'
              for i, (step, right) in enumerate(zip(one[1], counts))
              if step['targets'] != right or step['tokens'] != BATCH * LENGTH]
@@ -67,7 +68,7 @@ def case_counts():
 
 
 def case_empty():
-    """No loss, no update, no vote of the guard; the next step is as good as any."""
+    """No loss, no update, no verdict of the guard; the next step is like any other."""
     step, after = one[1][EMPTY - 1], one[1][EMPTY]
     if step['loss'] is not None or step['grad_norm'] is not None or step.get('skipped') != 'no target counts':
         return [f'the empty step says {step}']
@@ -85,13 +86,13 @@ def case_mesh(mesh):
 
 
 def case_no_mask():
-    """auto without one trains as ever: all targets count, and no line speaks of them."""
+    """auto without a mask trains as before: all targets count, and no line mentions them."""
     _, steps = train('plain', 1, {'data.target_mask': 'off', 'training.steps': 2})
     return [f'{step}' for step in steps if 'targets' in step or step['tokens'] != BATCH * LENGTH]
 
 
 def case_eval_of_nothing():
-    """A validation set in which nothing counts has no loss."""
+    """A validation set in which no target counts has no loss."""
     path = pathlib.Path('late.bin').absolute()
     shutil.copy(tokens, path)
     length = path.stat().st_size // 2

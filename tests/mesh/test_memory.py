@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Memory: what `sherd plan` says is what a run takes, to the byte, and sharding divides it. Prints TAP."""
+"""Memory: a run takes what `sherd plan` says, to the byte, and sharding divides it. Prints TAP."""
 import functools
 import pathlib
 import re
@@ -12,9 +12,9 @@ import job
 import tiny
 
 BESIDE_ARENA_BYTES = 150 << 20  # program, libraries, MPI's buffers
-SECONDS_70B = 2.0  # of a processor
+SECONDS_70B = 2.0  # of processor time
 
-# Name: ranks, model, changes. Each strategy; recompute, accumulation, validation and bf16 change what is in the arena.
+# Name: ranks, model, changes. Each strategy; recompute, accumulation, validation and bf16 change the arena's contents.
 RUNS = {
     'one rank, accumulation': (1, 'gpt2', {'training.local_batch_size': 4}),
     'full_shard over 4, bf16': (4, 'llama', {'training.mixed_precision_param': 'bfloat16'}),
@@ -66,7 +66,7 @@ MODEL_STATES = ('parameters', 'gradients', 'optimizer state')
 
 
 def plan(config, ranks, rank=0):
-    """The table of memory as a dictionary of bytes."""
+    """The memory table as a dictionary of bytes."""
     path = pathlib.Path('plan.yaml')
     path.write_text(job.yaml(config))
     text = job.sherd('plan', path, '--ranks', ranks, '--rank', rank)
@@ -75,7 +75,7 @@ def plan(config, ranks, rank=0):
 
 
 def case_exact(ranks, family, changes):
-    """Rank 0 writes the metrics, so its arena is the one that is compared."""
+    """Rank 0 writes the metrics, so its arena is compared."""
     config = {'training.dataset_path': tokens, **tiny.MODELS[family], **changes, 'training.steps': 2,
               'lr_scheduler.total_steps': 10}
     step = job.train('run', config, ranks)[-1]
@@ -87,13 +87,13 @@ def case_exact(ranks, family, changes):
 
 
 def between(config, ranks):
-    """A budget in the middle of what `none` and `full` take, as the keys that ask for it."""
+    """A budget half-way between what `none` and `full` take, as configuration keys."""
     ends = [plan({**config, 'activation_checkpoint.mode': mode}, ranks)[ARENA] for mode in ('none', 'full')]
     return {'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': sum(ends) // 2}
 
 
 def case_budget(ranks, family, changes):
-    """It is kept, the plan says what is done for it, and the numbers are those of a run that recomputes nothing."""
+    """The run keeps the budget, the plan says how, and the numbers are those of a run that recomputes nothing."""
     config = {'training.dataset_path': tokens, **tiny.MODELS[family], 'mesh.ranks_per_node': ranks or 1, **changes,
               'model.n_layers': 6, 'training.steps': 2, 'lr_scheduler.total_steps': 10}
     expected = job.losses(job.train('run', config, ranks))
@@ -108,7 +108,7 @@ def case_budget(ranks, family, changes):
 
 
 def case_uneven_ranks():
-    """Rank 1 has more threads and with them more scratch; only it must recompute, and so both do."""
+    """Rank 1 has more threads and so more scratch; only rank 1 needs to recompute, but both do."""
     config = {'training.dataset_path': tokens, **tiny.MODELS['llama'], 'training.steps': 2, 'model.n_layers': 6,
               'lr_scheduler.total_steps': 10, 'mesh.ranks_per_node': 2, 'training.threads': 1}
     expected = job.losses(job.train('run', config, 2))
@@ -126,7 +126,8 @@ def case_uneven_ranks():
 
 
 def case_quarter(**changes):
-    """But for the padding of units; without accumulation, which needs room for a second gradient of one unit."""
+    """Sharding divides memory, except the padding of units; without accumulation, which needs a second gradient of one
+    unit."""
     config = {**tiny.MODELS['llama'], 'model.dim': 60, 'model.head_dim': 12, 'model.ffn_dim': 100,
               'training.global_batch_size': -1, **changes}
     whole, part = plan({**config, **NO_SHARD, **APART}, 4), plan(config, 4)
@@ -135,7 +136,8 @@ def case_quarter(**changes):
 
 
 def case_once():
-    """What the ranks of a node hold once takes as much as in parts, and in two nodes of two twice as much a rank."""
+    """State held once by a node's ranks takes as much as sharded state; on two nodes of two ranks, twice as much per
+    rank."""
     config = {**tiny.MODELS['llama'], **NO_SHARD}
     node, nodes, apart = (plan({**config, **where}, 4) for where in (
         {'mesh.ranks_per_node': 4}, {'mesh.ranks_per_node': 2}, {'mesh.ranks_per_node': 4, **APART}))
@@ -153,7 +155,7 @@ def case_example(path):
 
 
 def case_large():
-    """The largest preset on 512 ranks: a plan is arithmetic, whatever it is a plan of."""
+    """The largest preset on 512 ranks: a plan is only arithmetic, whatever its size."""
     path = pathlib.Path('large.yaml')
     path.write_text(job.yaml({'model.name': 'llama3.1-70b', 'training.seq_len': 8192, 'training.local_batch_size': 1}))
     start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime

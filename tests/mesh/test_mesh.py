@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """The same training on every mesh: strategies, numbers of ranks, recompute, prefetch, accumulation. Prints TAP.
 
-In float32 the losses of all steps agree with those of one rank to LOSS_BOUND, and to ROUNDED_BOUND where gradients are
-sent in bfloat16; two runs on one mesh, and runs that
-differ only in what is computed again or gathered when, or in what the ranks of a node share, agree to the bit. SHERD_LONG=1 runs every
-combination, else a sample of them: each mesh with one of the models, and by turns what is computed again and gathered when
-(tests/unit/test_pass_simulate has all of that on each mesh). SHERD_TEST_FEW=1 leaves out what another MPI does not change: what is
-computed again, when is gathered, widths.
+In float32 the losses of all steps agree with those of one rank to LOSS_BOUND, and to ROUNDED_BOUND if gradients are
+sent in bfloat16. Two runs on one mesh, and runs that differ only in what is recomputed, in when units are gathered, or
+in what the ranks of a node share, agree to the bit. SHERD_LONG=1 runs every combination, otherwise a sample: each mesh
+with one of the models, and alternating choices of recomputation and gathering (tests/unit/test_pass_simulate has all of
+them on each mesh). SHERD_TEST_FEW=1 leaves out settings that another MPI does not affect: recomputation, the time of
+gathers, widths.
 """
 import functools
 import itertools
@@ -20,7 +20,7 @@ import job
 import tiny
 
 LOSS_BOUND = 1e-5
-ROUNDED_BOUND = 1e-2  # where gradients are rounded to 8 bits on their way
+ROUNDED_BOUND = 1e-2  # for gradients that are rounded to 8 bits when they are sent
 LONG = bool(os.environ.get('SHERD_LONG'))
 
 RANKS = (1, 2, 3, 4, 6, 8)
@@ -29,7 +29,7 @@ HYBRID = ('hybrid_shard', 'hybrid_shard_zero2')
 GRIDS = ((1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2))  # replicate, shard
 
 
-# Within a node nothing is gathered, so gathers are tried as if there were none.
+# Within a node nothing is gathered, so gathers are tested without shared memory.
 APART = {'comm.shared_memory': 'off'}
 
 
@@ -43,7 +43,7 @@ def grid(strategy, replicate, shard, **more):
 
 
 def replicas(ranks):
-    """Each rank has all of it, though a node's could hold it once."""
+    """Each rank holds everything, although the ranks of a node could hold it once."""
     return flat('no_shard', ranks, **{'mesh.replicate': ranks})
 
 
@@ -64,11 +64,11 @@ SAMPLE = [flat('full_shard', 1), replicas(2), flat('no_shard', 4, **{'mesh.ranks
           flat('shard_optim', 3), flat('shard_grad_op', 4),
           flat('full_shard', 6), grid('hybrid_shard', 2, 2), grid('hybrid_shard', 4, 2),
           grid('hybrid_shard_zero2', 2, 3), grid('hybrid_shard_zero2', 3, 1), grid('shard_optim', 2, 2), INNER[0]]
-# Where bits are compared: all collectives and both axes.
+# Meshes on which bits are compared: all collectives and both axes.
 BIT_MESHES = [grid('hybrid_shard', 2, 2), flat('full_shard', 3), flat('shard_grad_op', 2)] + (
     [replicas(3), flat('shard_optim', 4), grid('hybrid_shard_zero2', 2, 3), grid('shard_optim', 2, 2), INNER[0]]
     if LONG else [])
-# What no_shard holds once a node: ranks, ranks of a node, what else is asked for.
+# Cases of no_shard held once per node: ranks, ranks per node, other settings.
 ONCE = [(2, 2, {}), (3, 3, {}), (4, 4, {'training.mixed_precision_param': 'bfloat16'}), (4, 2, {}), (3, 3, ROUNDED)]
 
 RECOMPUTE = [{'activation_checkpoint.mode': 'full'}, {'activation_checkpoint.mode': 'selective'},
@@ -84,7 +84,7 @@ def label(ranks, changes):
 
 
 def with_local(changes, ranks, accumulate):
-    """With accumulation a micro-step is one sequence of each rank, without it is the whole batch."""
+    """With accumulation a micro-step is one sequence per rank, without accumulation it is the whole batch."""
     return {**changes, 'training.local_batch_size': 1 if accumulate else tiny.GLOBAL_BATCH // ranks}
 
 
@@ -115,7 +115,7 @@ def case_mesh(family, ranks, changes):
 
 
 def case_rounded(family, ranks, changes):
-    """Near what one rank does, not as near as when float32 is sent, and the same bits whatever the way."""
+    """Near the losses of one rank, but not as near as when float32 is sent, and the same bits for any transport."""
     numbers, _ = once(family, ranks, tuple({**changes, **ROUNDED}.items()))
     return (job.differ('loss or norm', numbers, one_rank(family), ROUNDED_BOUND)
             + ([] if job.differ('loss or norm', numbers, one_rank(family), LOSS_BOUND) else ['nothing was rounded'])
@@ -136,7 +136,7 @@ def case_same_bits(family, ranks, changes, kinds):
 
 
 def case_once(family, ranks, node, more):
-    """Held once a node, or by each rank: the same losses, norms and state, to the bit."""
+    """Held once per node or by each rank: the same losses, norms and state, to the bit."""
     changes = {'parallelism.sharding_strategy': 'no_shard', **with_local({}, ranks, True), **more}
     numbers = []
     for name, where in ('apart', APART), ('once', {'mesh.ranks_per_node': node}):
@@ -156,7 +156,7 @@ def mesh_cases():
     both = [(family, ranks, {**apart, **with_local(changes, ranks, accumulate)}, accumulate)
             for family in tiny.MODELS for accumulate in (False, True) for apart in (({}, APART) if LONG else ({},))
             for ranks, changes in (EVERY_MESH if LONG else SAMPLE)]
-    if not LONG:  # each mesh once: by turns with one model or the other, and with accumulation or without it
+    if not LONG:  # each mesh once, alternating between the models, and with or without accumulation
         both = [row for i, row in enumerate(both) if divmod(i % len(SAMPLE) % 4, 2) == (row[3], row[0] == 'llama')]
         both = [(family, ranks, {**APART, **changes} if i % 2 else changes, accumulate)
                 for i, (family, ranks, changes, accumulate) in enumerate(both)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Optimizer states, gradients and activations in a file change no bit: losses, norms and checkpoints are those of a run that has them in memory, and
-what a run moves is what its plan says. Prints TAP."""
+"""Optimizer states, gradients and activations in a file change no bit: losses, norms and checkpoints are those of a run
+that keeps them in memory, and a run moves what its plan says. Prints TAP."""
 import hashlib
 import itertools
 import json
@@ -30,7 +30,7 @@ def config(ranks, **more):
 
 
 def digest(path):
-    """In pieces: what this process has held at once is counted as its children's peak."""
+    """Hash in pieces: memory that this process has held at once counts towards its children's peak."""
     sum = hashlib.sha256()
     with open(path, 'rb') as file:
         for piece in iter(lambda: file.read(1 << 20), b''):
@@ -66,8 +66,8 @@ def same(name, ranks, more, offload):
 
 
 def moved(name, folder, ranks, steps):
-    """Bytes of all steps: each update moves what the plan has, with overlap_update in its own step or in the next one. What
-    moves in micro-steps moves in a step of its own, and also in one that is left out."""
+    """Bytes of all steps: each update moves what the plan says, with overlap_update in its own step or in the next.
+    Tensors that move in micro-steps move in their own step, even in a step that is skipped."""
     words = ['plan', 'c.yaml', '--ranks', max(ranks, 1), f'--mesh.ranks_per_node={max(ranks, 1)}']
     plan = job.sherd(*words, folder=folder)
     found = re.search(r'moved in a training step: (\d+) bytes read, (\d+) bytes written', plan)
@@ -130,7 +130,7 @@ def label(ranks, more, offload):
     return '-'.join([f'{max(ranks, 1)}-ranks', *words])
 
 
-# Activations of whole pages, and blocks before the last two.
+# Activations of whole pages, in blocks before the last two.
 DEEP = {'model.n_layers': 5, 'model.dim': 256, 'model.n_heads': 4, 'model.head_dim': 64, 'model.ffn_dim': 128,
         'model.init_std': 0.05, 'training.seq_len': 16, 'training.global_batch_size': 8, 'training.local_batch_size': 1,
         'checkpoint.interval': 4}
@@ -150,7 +150,7 @@ DEEP_MATRIX = [
 
 
 def takes_less(name):
-    """With borders of blocks in the file, what a step takes does not grow with the blocks by more than their parameters."""
+    """With borders of blocks in the file, a step's memory grows with the number of blocks only by their parameters."""
     more = {**DEEP, **FULL, 'training.local_batch_size': 8}
     arenas = [[arena_of(f'{name}-{n}-{len(offload)}', {**more, 'model.n_layers': n, **offload, 'optimizer.name': 'sgd'})
                for n in (12, 16)] for offload in ({}, ACT)]
@@ -160,7 +160,7 @@ def takes_less(name):
 
 
 def resumes(name, first, second, more):
-    """Half with one, half with the other: the whole of the run in memory."""
+    """Half the run with one setting, half with the other: equal to a whole run in memory."""
     whole, parts = f'{name}-whole', f'{name}-parts'
     expected = job.train(whole, config(0, **more), 0)
     job.train(parts, config(0, **more, **first, **{'training.steps': 2}), 0)
@@ -175,7 +175,7 @@ def background(name):
 
 
 def validated(name):
-    """Validations see what an update at once would leave."""
+    """Validations see the parameters that an immediate update would leave."""
     more = {**BF16, 'validation.enable': True, 'validation.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
             'validation.freq': 3, 'validation.sequences': 6, 'training.steps': 8, 'lr_scheduler.total_steps': 8,
             'checkpoint.interval': 8}
@@ -186,7 +186,7 @@ def validated(name):
 
 
 def without_targets(name, ranks, more, offload=NVME):
-    """Whoever looks at the state after a step in which no target counts sees the update of the step before it."""
+    """After a step in which no target counts, every reader of the state sees the update of the step before it."""
     tokens, batch, steps = tiny.write_tokens(f'{name}.bin'), tiny.GLOBAL_BATCH * tiny.SEQ_LEN, 5
     mask = bytearray(b'\1' * (os.stat(tokens).st_size // 2))
     mask[2 * batch + 1:3 * batch + 1] = bytes(batch)
@@ -199,7 +199,7 @@ def without_targets(name, ranks, more, offload=NVME):
 
 
 def adapters(name, ranks, more, offload=NVME):
-    """Of a base that is frozen; states and gradients are of the adapters only."""
+    """With a frozen base, states and gradients are those of the adapters only."""
     base = f'{name}-base'
     job.train(base, config(0, **more))
     begin = {'lora.rank': 2, 'checkpoint.initial_load_path': str(max(pathlib.Path(base).absolute().glob('out/checkpoint/*.h5')))}
@@ -207,7 +207,7 @@ def adapters(name, ranks, more, offload=NVME):
 
 
 def goes_back(name, offload=NVME):
-    """A guard that finds each step after the first few an outlier goes back to a checkpoint, twice."""
+    """A guard for which every step after the first few is an outlier goes back to a checkpoint, twice."""
     more = {**BF16, 'training.steps': 60, 'lr_scheduler.total_steps': 60, 'optimizer.lr': 0.3, 'guard.window': 8,
             'guard.z_score': 2, 'guard.action': 'rollback', 'guard.max_rollbacks': 1000, 'checkpoint.interval': 7,
             'training.global_batch_size': 1, 'training.local_batch_size': 1}
@@ -217,7 +217,8 @@ def goes_back(name, offload=NVME):
 
 
 def hugging_face(name):
-    """The last state as a folder of transformers, and a run that begins with it: masters in halves, one of them in the file."""
+    """The last state as a folder of transformers, and a run that starts from it: masters in halves, one half in the
+    file."""
     more = {**BF16, 'checkpoint.last_save_in_hf': True, 'checkpoint.export_dtype': 'float32'}
     wrong = same(name, 0, more, NVME)
     folders = [next(pathlib.Path(f'{name}-{kind}/out').glob('**/model.safetensors')) for kind in ('memory', 'file')]
@@ -229,14 +230,15 @@ def hugging_face(name):
 
 
 def traced(name):
-    """Moves have rows of their own, and names that say what moves; so has what is waited for them."""
+    """Moves have their own rows, and names that say what moves; so do the waits for them."""
     more = {**BF16, 'profiling.trace': 'out/trace.json', 'profiling.trace_first_step': 2, 'profiling.trace_steps': 1}
     job.train(name, config(0, **more, **NVME, **GRADS), 0)
     events = json.loads((pathlib.Path(name) / 'out/trace.json').read_text())['traceEvents']
     rows = {event['tid']: event['args']['name'] for event in events if event['name'] == 'thread_name'}
     found = {row: [event for event in events if event['ph'] == 'X' and rows[event['tid']] == row]
              for row in ('in', 'out', 'exposed offload')}
-    # Both updates, the one of the step before and its own ahead of a save, fetch gradients that were evicted once in it.
+    # Both updates, that of the step before and the step's own before a save, fetch gradients that were evicted once in
+    # it.
     n, fetched = len(found['in']), sum('gradients' in event['name'] for event in found['in'])
     if n < 10 or fetched < 4 or len(found['out']) != n - fetched // 2 or len(found['exposed offload']) != n + len(found['out']):
         return [f'{name}: {({row: len(events) for row, events in found.items()})}']
@@ -252,7 +254,7 @@ def traced(name):
     return wrong
 
 
-# States are half of what it takes.
+# States are half of the memory that it takes.
 LARGE = {'model.n_layers': 2, 'model.dim': 256, 'model.n_heads': 4, 'model.head_dim': 64, 'model.ffn_dim': 512,
          'model.vocab_size': 8192, 'model.init_std': 0.02, 'training.global_batch_size': 1, 'training.local_batch_size': 1,
          'training.steps': 3, 'lr_scheduler.total_steps': 3}
@@ -264,7 +266,7 @@ def arena_of(folder, more):
 
 
 def fits(name):
-    """Trains within a limit under which it is refused otherwise, and takes less for that."""
+    """Trains within a limit at which it is otherwise refused, and takes less memory in return."""
     whole, sliced = arena_of(f'{name}-plan', {}), arena_of(f'{name}-plan', NVME)
     limit = {'memory.limit_bytes': sliced}
     wrong = is_refused(f'{name}-refused', {**LARGE, **limit, 'offload.optimizer': 'none'}, 4, 'offload.optimizer=nvme')
@@ -285,7 +287,7 @@ DISK = {'offload.rates': 'file=2e5/1e5,mixed=1e5'}
 
 
 def planned(folder, ranks, more):
-    """What a plan says of the job: the line of its strategy, the arena, the bytes of the file and those that move."""
+    """Read the plan of the job: the line of its strategy, the arena, the bytes of the file and the bytes that move."""
     job.prepare(folder, {'job.dump_folder': 'out', **config(ranks, **LARGE), **more})
     ranks = max(ranks, 1)
     text = job.sherd('plan', 'c.yaml', '--ranks', ranks, f'--mesh.ranks_per_node={ranks}', folder=folder)
@@ -295,8 +297,8 @@ def planned(folder, ranks, more):
 
 
 def within_budget(name, ranks, more, share, says):
-    """What the budget chooses is what the plan says, and changes no bit. `share`: of what the file and recomputation can
-    save of memory, how much is left to the run."""
+    """The budget chooses what the plan says, and changes no bit. `share`: the share of the memory that the file and
+    recomputation can save which is left to the run."""
     alone = {key: value for key, value in more.items() if not key.startswith(('offload', 'activation'))}
     most = planned(f'{name}-most', ranks, alone)['arena']
     recompute = {'activation_checkpoint.mode': 'full'} if 'activation_checkpoint.mode' in more else {}
@@ -317,7 +319,7 @@ def within_budget(name, ranks, more, share, says):
 
 
 def file_is_as_planned(name):
-    """The scratch file has the bytes of the plan, whoever chose them."""
+    """The scratch file has the bytes of the plan, however they were chosen."""
     whole = planned(f'{name}-whole', 0, {})['arena']
     more = {**LARGE, **BUDGET, 'memory.limit_bytes': int(0.8 * whole)}
     plan = planned(f'{name}-plan', 0, more)
@@ -330,7 +332,7 @@ def file_is_as_planned(name):
     return wrong if choice and choice[1] in says else [f'{name}: planned "{plan["strategy"]}", said: {says}', *wrong]
 
 
-# Of Llama 3.1 70B on four ranks: 70.55 G parameters, or with adapters of rank 16, 207 M; bytes of all ranks.
+# Llama 3.1 70B on four ranks: 70.55 G parameters, or 207 M with adapters of rank 16; bytes of all ranks.
 LARGEST = [
     ('trained whole', {}, {'parameters': 141.1e9, 'optimizer states: all that is in it': 705.5e9}),
     ('adapters', {'lora.rank': 16},
@@ -340,7 +342,7 @@ PLAN_SECONDS = 1.0
 
 
 def plans_70b(name, more, wanted):
-    """What 70 billion parameters need of memory and of the file, within one per cent, and what a step moves."""
+    """The memory and the file that 70 billion parameters need, within one per cent, and the bytes that a step moves."""
     words = {'training.device': 'cpu', 'training.threads': 16, 'training.seq_len': 4096, 'training.global_batch_size': 128,
              'checkpoint.enable': 'false', 'offload.rates': 'file=7e9/5e9', **NVME, **more}
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
@@ -359,7 +361,7 @@ def plans_70b(name, more, wanted):
 
 
 def start(folder, more):
-    """A long run, when it has done some steps."""
+    """A long run, after some steps."""
     job.prepare(folder, {'job.dump_folder': 'out', **config(0, **more)})
     run = job.subprocess.Popen(job.command(0, ['train', 'c.yaml']), cwd=folder, stdin=job.subprocess.DEVNULL,
                                stderr=job.subprocess.PIPE, text=True, env=job.environment(0))
@@ -377,12 +379,13 @@ LONG = {**BF16, 'training.steps': 4000, 'lr_scheduler.total_steps': 4000, 'check
 
 
 def private_bytes(pid):
-    """What RLIMIT_DATA counts."""
+    """The memory that RLIMIT_DATA counts."""
     return int(re.search(r'VmData:\s+(\d+)', pathlib.Path(f'/proc/{pid}/status').read_text())[1]) * 1024
 
 
 def benched(name):
-    """Traced steps are alike: each has the update of the step before it, and none its own. A checkpoint has states of the file."""
+    """Traced steps are alike: each has the update of the step before it, and none its own. A checkpoint has the file's
+    states."""
     job.prepare(name, {'job.dump_folder': 'out', **config(0, **BF16), **NVME})
     job.sherd('bench', 'step', 'c.yaml', '--folder', '.', '--repeat', '2', '--machine', 'm.yaml', folder=name)
     job.sherd('bench', 'io', 'c.yaml', '--folder', '.', '--repeat', '1', folder=name)
@@ -399,7 +402,8 @@ def sample(name, more):
 
 
 def held_by_the_kernel(name):
-    """With half of the difference to spare, the kernel lets the run with a file train, save and load, and not the other."""
+    """With half of the difference to spare, the kernel lets the run with a file train, save and load, but not the other
+    run."""
     more = {**BF16, 'model.vocab_size': 65536, 'offload.buffer_count': 2}
     plan = planned(f'{name}-plan', 0, {**more, **NVME})
     budget = {**BUDGET, 'memory.limit_bytes': plan['arena']}
@@ -421,7 +425,7 @@ def held_by_the_kernel(name):
     return wrong
 
 
-# Many blocks, of which each is a small part. In bfloat16 states are 16 bytes a parameter.
+# Many blocks, each a small part of the model. In bfloat16 the state is 16 bytes per parameter.
 NARROW = {**BF16, 'model.n_layers': 24, 'model.dim': 192, 'model.n_heads': 4, 'model.n_kv_heads': 4, 'model.head_dim': 48,
           'model.ffn_dim': 512, 'model.init_std': 0.02, 'training.global_batch_size': 1, 'training.local_batch_size': 1,
           'training.steps': 20, 'lr_scheduler.total_steps': 20, 'checkpoint.enable': False, 'training.threads': 1}
@@ -429,8 +433,8 @@ BESIDE_THE_PLAN = 64 << 20
 
 
 def states_thrice_the_limit(name):
-    """With states and gradients in the file a model trains within a third of the bytes of its state, which the kernel holds it to;
-    with states alone in the file it does not fit."""
+    """With states and gradients in the file a model trains within a third of the bytes of its state, a limit that the
+    kernel enforces; with only the states in the file it does not fit."""
     folder = job.prepare(f'{name}-plan', {'job.dump_folder': 'out', **config(0, **NARROW), **NVME, **GRADS})
     text = job.sherd('plan', 'c.yaml', folder=folder)
     arena = int(re.search(r'all that is allocated +(\d+)', text)[1])
@@ -454,7 +458,7 @@ def states_thrice_the_limit(name):
 
 
 def killed(name):
-    """Nothing is left of the file, and a new start goes on from the checkpoint with the same bits."""
+    """Nothing is left of the file, and a new start continues from the checkpoint with the same bits."""
     run = start(name, {**LONG, **NVME})
     run.kill()
     run.communicate()
@@ -469,7 +473,7 @@ def killed(name):
 
 
 def scratch_file(pid):
-    """The way to a file without a name, through who has it open."""
+    """A path to a file without a name, through the process that has it open."""
     for fd in pathlib.Path(f'/proc/{pid}/fd').iterdir():
         target = os.readlink(fd)
         if target.endswith('(deleted)') and os.stat(fd).st_size > 0 and '/#' in target:
@@ -478,7 +482,7 @@ def scratch_file(pid):
 
 
 def breaks(name, how, says, offload=NVME):
-    """A disk that loses or damages what it holds ends the job in one line; the last checkpoint stays."""
+    """A disk that loses or damages data ends the job in one line; the last checkpoint stays."""
     run = start(name, {**LONG, **offload, 'checkpoint.interval': 4000, 'checkpoint.create_seed_checkpoint': True})
     how(scratch_file(run.pid))
     error = run.communicate(timeout=job.SECONDS)[1]
@@ -497,7 +501,7 @@ def damage(path):
 
 
 def damage_until_it_ends(path):
-    """Each step writes gradients anew, over what was damaged before they were there."""
+    """Damage the file again and again: each step overwrites damaged gradients with new ones."""
     try:
         while True:
             damage(path)
@@ -519,7 +523,7 @@ BUDGETS = [
 REFUSED = [
     ({'offload.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 2, 'chooses it; leave out one'),
     ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240}, 4,
-     'no plan fits; the smallest lacks '),
+     'no plan fits; the smallest is '),
     ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'memory.limit_bytes': 10240,
       'offload.nvme_limit_bytes': 1}, 4, '0 B in a file, and offload.nvme_limit_bytes allows 1 B'),
     ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none'}, 2, 'fits memory.limit_bytes'),
@@ -578,7 +582,7 @@ def main():
               ('damaged gradients', breaks, 'damaged-gradients', damage_until_it_ends, 'damaged', {**NVME, **ALONE}),
               ('damaged, with offload.verify', breaks, 'damaged', damage, 'damaged'),
               # A write that follows the cut makes the file longer again: zeros come back then, not an early end.
-              ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'cut while in use|damaged')]
+              ('cut off', breaks, 'cut', lambda path: os.truncate(path, 0), 'truncated while in use|damaged')]
     cases += [(f'refused: {more}', is_refused, f'refused-{i}', more, status, says)
               for i, (more, status, says) in enumerate(REFUSED)]
     if job.can_launch():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A frozen base in four bits an element (lora.quantize_base=nf4): the same file on any mesh, the memory that `sherd plan` says,
-and a 70B model on four cards of 24 GB. Prints TAP."""
+"""A frozen base in four bits per element (lora.quantize_base=nf4): the same file on any mesh, the memory that `sherd
+plan` says, and a 70B model on four cards of 24 GB. Prints TAP."""
 import pathlib
 import re
 import resource
@@ -28,8 +28,9 @@ RUNS = {
 }
 ARENA = r'^  arena: all that is allocated\S*(?: on it)? +(\d+) '
 
-# Llama 3.1 70B with adapters of rank 16: GPUs, base, tokens of a sequence, bytes of a GPU that its frozen parameters and that
-# all takes. Frozen are 80 blocks of 855,638,016 elements in matrices and 16,384 in vectors, and two matrices of 128,256 x 8,192.
+# Llama 3.1 70B with adapters of rank 16: GPUs, base, tokens per sequence, bytes on a GPU for frozen parameters and in
+# total. The frozen parameters are 80 blocks of 855,638,016 elements in matrices and 16,384 in vectors, and two matrices
+# of 128,256 x 8,192.
 WEIGHTS, VECTORS, EMBEDDINGS = 80 * 855638016, 80 * 16384 + 8192, 2 * 128256 * 8192
 PACKED = WEIGHTS // 64 * 36 // 4 + 2 * (VECTORS - 8192) + 2 * (EMBEDDINGS + 8192) // 4
 ROWS = [
@@ -39,9 +40,9 @@ ROWS = [
     (4, 'none', 2048, 2 * (WEIGHTS + VECTORS + EMBEDDINGS) // 4, 43.7e9),
     (8, 'none', 2048, 2 * (WEIGHTS + VECTORS + EMBEDDINGS) // 8, 25.7e9),
 ]
-CARD = 24 << 30  # less what CUDA and its libraries take
+CARD = 24 << 30  # minus what CUDA and its libraries take
 BESIDE = 6 << 27
-SECONDS = 1.0    # of a processor
+SECONDS = 1.0    # of processor time
 
 
 def plan_of(text, what=ARENA):
@@ -50,7 +51,7 @@ def plan_of(text, what=ARENA):
 
 
 def base():
-    """A checkpoint of all of the model, to be the frozen base."""
+    """A checkpoint of the whole model, used as the frozen base."""
     folder = pathlib.Path('base')
     if not folder.exists():
         job.train(folder, {'training.dataset_path': tokens, **MODEL}, 0)
@@ -62,7 +63,7 @@ def config(changes):
 
 
 def case_same(ranks, changes):
-    """What one rank makes, to the bit; and the arena of the plan."""
+    """The result of one rank, to the bit; and the arena of the plan."""
     if not pathlib.Path('one').exists():
         job.train('one', config(SAME))
     steps = job.train('run', config({**SAME, **changes}), ranks)
@@ -75,7 +76,7 @@ def case_same(ranks, changes):
 
 
 def case_base_in_another_form():
-    """It is not the base that was trained on."""
+    """A base that differs from the one that was trained on is refused."""
     job.train('run', config({}))
     (path := pathlib.Path('run/c.yaml')).write_text(path.read_text().replace('"nf4"', '"none"'))
     try:
@@ -89,7 +90,7 @@ def case_odd_sizes():
     try:
         job.sherd('plan', 'base/c.yaml', '--ranks', 2, '--lora.rank=2', '--lora.quantize_base=nf4', '--model.ffn_dim=47')
     except job.Failed as error:
-        want = 'lora.quantize_base: nf4 wants matrices of a multiple of 64 elements, and model.layers.0.mlp.gate_proj.weight'
+        want = 'lora.quantize_base: nf4 needs matrices of a multiple of 64 elements, but model.layers.0.mlp.gate_proj.weight'
         return [] if want in str(error) else [str(error)]
     return ['it was planned']
 

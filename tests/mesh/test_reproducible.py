@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""training.reproducible: mesh: the same bits on every mesh of a power of two of ranks, and after going over from one to
-another in the middle. Prints TAP.
+"""training.reproducible: mesh: the same bits on every mesh whose number of ranks is a power of two, and after a change
+of mesh in the middle. Prints TAP.
 
-Losses, gradient norms and validation losses are compared as they are printed, with all their digits; parameters and
-optimizer state by a SHA-256 of the last checkpoint. Since that is the same from every mesh, each mesh that goes on from one other
-mesh's checkpoint could go on from any. SHERD_LONG=1 takes all meshes, models and types, else a sample of them.
+Losses, gradient norms and validation losses are compared as printed, with all their digits; parameters and optimizer
+state by a SHA-256 of the last checkpoint. Since the checkpoint is the same from every mesh, a mesh that continues from
+one other mesh's checkpoint could continue from any. SHERD_LONG=1 tests all meshes, models and types, otherwise a sample
+of them.
 """
 import functools
 import hashlib
@@ -22,7 +23,7 @@ import tiny
 LONG = bool(os.environ.get('SHERD_LONG'))
 HALF = tiny.STEPS // 2
 TYPES = ('float32', 'bfloat16')
-# 21 sequences fill the last batches of no mesh but that of one rank.
+# 21 sequences fill the last batches only on one rank.
 BATCH = {'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'checkpoint.interval': HALF,
          'validation.enable': True, 'validation.freq': HALF, 'validation.sequences': 21}
 
@@ -36,7 +37,8 @@ def grid(strategy, replicate, shard, **more):
                                'mesh.shard': shard, **more}
 
 
-# Each strategy, each number of ranks, each kind of grid; with what may not show: when is gathered, what is kept.
+# Each strategy, each number of ranks, each kind of grid; with settings that must not show: when units are gathered,
+# what is kept.
 SAMPLE = {
     'full_shard over 2': flat('full_shard', 2),
     'full_shard over 4, resharded over 2': flat('full_shard', 4, **{'parallelism.reshard_after_forward': 2}),
@@ -73,7 +75,7 @@ def saved(folder, step):
 
 
 def digest(path):
-    """Of all tensors. Not of the file, which holds the configuration and so names the mesh."""
+    """A hash of all tensors. Not of the file, which holds the configuration and so names the mesh."""
     hashed = hashlib.sha256()
     for state in checkpoint.STATES:
         for name, values in checkpoint.read(path, state).items():

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A run that is interrupted and taken up again, on the same mesh and on others. Prints TAP.
+"""A run that is interrupted and resumed, on the same mesh and on others. Prints TAP.
 
-On the same mesh nothing shows that there was an interruption: losses and the last checkpoint are the same to the bit.
-On another mesh the run sees the same global batches, and its losses are those of the uninterrupted run to LOSS_BOUND;
-one case shows that other batches would be seen. SHERD_LONG=1 takes every mesh's run up on every other one, and goes on
+On the same mesh the interruption leaves no trace: losses and the last checkpoint are the same to the bit. On another
+mesh the run reads the same global batches, and its losses are those of the uninterrupted run to LOSS_BOUND; one case
+shows that the test would notice other batches. SHERD_LONG=1 resumes every mesh's run on every other mesh, and continues
 for 50 steps.
 """
 import functools
@@ -60,7 +60,7 @@ def uninterrupted(family, mesh, more=()):
 
 
 def take_up(before, family, mesh, more=()):
-    """Go on from the first checkpoint of `before`, as after a crash; returns (folder, metrics from then on)."""
+    """Continue from the first checkpoint of `before`, as after a crash; returns (folder, metrics from then on)."""
     folder = job.prepare(f'taken-up-{next(folders)}', config(family, mesh, more))
     checkpoint(folder, BEFORE).parent.mkdir(parents=True)
     shutil.copy(checkpoint(before, BEFORE), checkpoint(folder, BEFORE))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """`sherd train` on every mesh loads and saves the same file, to the bit. Prints TAP.
 
-One rank trains some steps; then the head is made huge. A run that goes on from there, on whatever mesh, has no finite
-loss, so it leaves the step out and saves what it loaded, as it loaded it: parameters and both moments. The files of
-all meshes have one SHA-256 and differ from the loaded one in nothing but the number of steps and what goes with it.
-Since each mesh loads a file that another one could have written, that is every pair of meshes: with SHERD_LONG=1 29 x
-29 of them, all replicate x shard of 1 to 16 ranks, for a model whose sizes no number of ranks divides.
+One rank trains some steps; then the head is made huge. A run that continues from there, on whatever mesh, has no finite
+loss, so it skips the step and saves the parameters and both moments unchanged, as it loaded them. The files of all
+meshes have one SHA-256 and differ from the loaded file only in the number of steps and what depends on it. Since each
+mesh loads a file that another mesh could have written, this covers every pair of meshes: with SHERD_LONG=1 29 x 29 of
+them, all replicate x shard of 1 to 16 ranks, for a model whose sizes no number of ranks divides.
 """
 import hashlib
 import os
@@ -21,7 +21,7 @@ RANKS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 ALL = [(ranks // shard, shard) for ranks in RANKS for shard in range(1, ranks + 1) if ranks % shard == 0]
 MESHES = ALL if os.environ.get('SHERD_LONG') else [(1, 1), (2, 3), (5, 1), (1, 8)]
 STEPS = 3
-BATCH = {'training.global_batch_size': 240, 'training.steps': STEPS}  # 240 divides by all RANKS
+BATCH = {'training.global_batch_size': 240, 'training.steps': STEPS}  # all RANKS divide 240
 
 
 def config(**changes):
@@ -33,7 +33,7 @@ def saved(folder, step):
 
 
 def make_seed():
-    """Three trained steps, and numbers in the head that are finite but whose products are not."""
+    """Three trained steps, and numbers in the head that are finite but have products that are not."""
     job.train('seed', config())
     path = saved('seed', STEPS)
     name = 'lm_head.weight'

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""A spike in the gradients makes the run go back to its newest checkpoint and leave out what it has read since. Prints TAP.
+"""A spike in the gradients makes the run go back to its newest checkpoint and skip the data that it has read since.
+Prints TAP.
 
-The data is easy but for one batch of noise, in the order of the file. Going back must give, to the bit, the run on a file
-from which the windows that are left out were cut.
+The data is easy except for one batch of noise, in the order of the file. The result must be, to the bit, that of a run
+on a file from which the skipped windows were cut.
 """
 import array
 import pathlib
@@ -21,7 +22,7 @@ NUMBERS = 6
 
 
 def write_data():
-    """A file with noise in the windows of step BAD, and the same without the windows that are left out."""
+    """A file with noise in the windows of step BAD, and the same file without the skipped windows."""
     draw = random.Random(3)
     easy = [i * 7 % 20 for i in range((STEPS + BAD) * BATCH * T + 1)]
     noise = slice((BAD - 1) * BATCH * T + 1, BAD * BATCH * T)
@@ -68,7 +69,7 @@ def case_cut(name, ranks, more):
 
 
 def refusal(name, words, **more):
-    """Exit 6 in the end, saying why."""
+    """The run exits with 6 in the end, and says why."""
     job.prepare(name, {'job.dump_folder': 'out', **config('noisy.bin', 2, **more)})
     try:
         job.sherd('train', 'c.yaml', ranks=2, folder=name)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A rank of a training run that is stopped or killed: the others do not wait for it for ever. Prints TAP.
+"""A rank of a training run is stopped or killed: the others do not wait for it for ever. Prints TAP.
 
 A stopped rank (SIGSTOP) looks like a node that hangs: after comm.train_timeout_seconds one line names it and the job
-ends with the class of communication. A killed one ends the job at once. Nobody is left running.
+ends with the class of communication. A killed rank ends the job immediately. No process is left running.
 """
 import os
 import pathlib
@@ -31,7 +31,8 @@ def start(folder, ranks, limit):
 
 
 def plant(folder):
-    """The recent collectives of rank 1 would go where somebody else wants them; those of the others have a good place."""
+    """The flight file of rank 1 would go where somebody planted something; those of the other ranks have a good
+    place."""
     (folder / 'victim').write_text('precious')
     (folder / 'out/rank-1.flight.txt').symlink_to('../victim')
 
@@ -53,7 +54,7 @@ def judge(status, seconds, most, folder, how, rank):
         wrong.append(f'took {seconds:.1f} s')
     if how == signal.SIGSTOP and status != COMM:
         wrong.append(f'exit status {status}, expected {COMM}')
-    # tests/mpi/stall asks for one line; here two ranks may speak at once, but must say the same.
+    # tests/mpi/stall expects one line; here two ranks may report at once, but must say the same.
     names_it = [re.search(rf'\brank {rank} on \S+ \(no answer\)', line) for line in said]
     if how == signal.SIGSTOP and not (said and all(names_it)):
         wrong.append(f'expected a line that names rank {rank}')

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Signals while a run starts: none is lost, and none ends the job. Prints TAP.
 
-The start of MPI is held by a preloaded library (late.c), so that it is known what the ranks are doing when the signal comes.
-Commands that do not train end at once, as any program does.
+A preloaded library (late.c) delays the start of MPI, so the test knows what the ranks are doing when the signal
+arrives. Commands that do not train end immediately, like any program.
 """
 import os
 import pathlib
@@ -29,7 +29,7 @@ def config():
 
 
 class Held:
-    """A command that stands still where MPI starts."""
+    """A command that stands still at the start of MPI."""
 
     def __init__(self, name, ranks, words=('train', 'c.yaml'), stops=PLACES):
         self.folder, self.ranks = job.prepare(name, config()), ranks
@@ -37,7 +37,7 @@ class Held:
             self.go(place)
         shim = pathlib.Path(os.environ['SHERD_BUILDDIR']).absolute() / 'tests/mesh/late.so'
         environment = {**job.environment(ranks), 'LD_PRELOAD': job.launcher.preload(shim), 'LATE_FOLDER': str(self.folder.absolute())}
-        # A test in the background is born with SIGINT ignored, and would hand that on.
+        # A test in the background starts with SIGINT ignored, and would pass that on.
         with open(self.folder / 'stderr', 'wb') as errors:
             self.child = subprocess.Popen(job.command(ranks, words), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
                                           cwd=self.folder, env=environment, start_new_session=True,
@@ -74,7 +74,7 @@ def is_kept(status, said, reason):
 
 
 def case_kept(place, number, ranks):
-    """The run does no step, and says who asked it to stop."""
+    """The run does no step, and says which signal asked it to stop."""
     with Held(f'{place}-{number.name}-{ranks}', ranks, stops=[place]) as run:
         run.wait_at(place)
         run.send(number, rank=max(0, ranks - 1))
@@ -84,7 +84,7 @@ def case_kept(place, number, ranks):
 
 
 def case_any_moment():
-    """From where main has begun, which the first place tells, to the first steps."""
+    """From the start of main, which the first place reports, to the first steps."""
     draw, wrong = random.Random(7), []
     for attempt in range(4):
         with Held(f'any-{attempt}', RANKS, stops=[]) as run:
@@ -96,13 +96,13 @@ def case_any_moment():
 
 
 def pending(pid):
-    """Whether a signal waits to be taken: an equal one that comes meanwhile is lost."""
+    """Whether a signal is pending: an equal one that arrives meanwhile is lost."""
     lines = pathlib.Path(f'/proc/{pid}/status').read_text().splitlines()
     return any(int(line.split()[1], 16) for line in lines if line.startswith(('SigPnd:', 'ShdPnd:')))
 
 
 def case_twice():
-    """The second Ctrl-C ends a run whose MPI does not come up."""
+    """The second Ctrl-C ends a run whose MPI does not start."""
     with Held('twice', 0) as run:
         run.wait_at('before')
         run.send(signal.SIGINT)
@@ -121,14 +121,14 @@ def children(pid):
 
 
 def blocked(pid):
-    """Ours among the signals that a process blocks or ignores."""
+    """Those of Sherd's signals that a process blocks or ignores."""
     masks = [line.split()[1] for line in pathlib.Path(f'/proc/{pid}/status').read_text().splitlines()
              if line.startswith(('SigBlk:', 'SigIgn:'))]
     return [number.name for number in OURS if any(int(mask, 16) >> number - 1 & 1 for mask in masks)]
 
 
 def case_children():
-    """What MPI starts beside a process without a launcher can be asked to end."""
+    """The process that MPI starts alongside a program without a launcher can be asked to end."""
     with Held('children', 0) as run:
         run.wait_at('before')
         run.go('before')
@@ -137,7 +137,7 @@ def case_children():
 
 
 def case_other(number):
-    """A command that does not train: what it was asked for is not wanted any more."""
+    """A command that does not train: its result is not wanted any more."""
     with Held(f'other-{number.name}', 0, words=('doctor', 'c.yaml')) as run:
         run.wait_at('before')
         run.send(number)
@@ -146,7 +146,7 @@ def case_other(number):
 
 
 def case_alone(number):
-    """A command without MPI, which waits for someone to read what it prints."""
+    """A command without MPI, which waits for a reader of its output."""
     words = [os.environ['SHERD'], 'plan', str(job.TOP / 'examples/llama3.1-8b.yaml'), '--ranks', '8', '--show']
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))

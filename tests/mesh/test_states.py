@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""optimizer.state_dtype: bfloat16: the same bits on every mesh and after an interruption, and what a change of it does.
-Prints TAP.
+"""optimizer.state_dtype: bfloat16: the same bits on every mesh and after an interruption, and the effect of changing
+the type. Prints TAP.
 
 With training.reproducible=mesh losses, norms and whole checkpoints are compared. With SHERD_LONG=1 three seeds are also
-trained for 2,000 steps in both types: the losses in bfloat16 differ by no more than seeds do.
+trained for 2,000 steps in both types: the losses in bfloat16 differ no more than those of different seeds.
 """
 import array
 import functools
@@ -83,7 +83,7 @@ def case_mesh(name, mesh):
 
 
 def take_up(first, changes, ranks):
-    """Go on from the middle of a run; returns (folder, standard error)."""
+    """Continue from the middle of a run; returns (folder, standard error)."""
     folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **changes})
     saved(folder).parent.mkdir(parents=True)
     shutil.copy(saved(first, HALF), saved(folder, HALF))
@@ -95,14 +95,14 @@ def take_up(first, changes, ranks):
 
 
 def case_taken_up(mesh):
-    """By another mesh, to the bit as if there had been no interruption."""
+    """Resumed on another mesh, to the bit as if there had been no interruption."""
     ranks, changes = MESHES[mesh]
     folder, _ = take_up(one_rank('AdamW')[0], config('AdamW', changes), ranks)
     return judge(folder, job.metrics(folder), 'AdamW')
 
 
 def values(folder, step, state):
-    """Of one tensor, as the bits of float32."""
+    """Values of one tensor, as the bits of float32."""
     file = folder / 'x.npy'
     job.sherd('ckpt', 'extract', f'out/checkpoint/step-{step:08d}.h5', 'model.layers.1.mlp.down_proj.weight', '--state', state,
               '-o', file.name, folder=folder)
@@ -111,7 +111,7 @@ def values(folder, step, state):
 
 
 def case_rounded(name):
-    """What is saved are numbers of bfloat16, in float32; of parameters and where nothing is rounded they are not."""
+    """Saved states are bfloat16 numbers, in float32; parameters and unrounded states are not."""
     folder = new_folder()
     job.train(folder, config(name, {'optimizer.state_dtype': 'float32'}))
     narrow, wide = one_rank(name)[0], folder
@@ -123,7 +123,7 @@ def case_rounded(name):
 
 
 def case_changed(before, after, line):
-    """Going on in the other type says so once, and goes on."""
+    """Continuing in the other type prints one line about it, and works."""
     first = new_folder()
     whole = job.train(first, config('AdamW', {'optimizer.state_dtype': before}))
     folder, said = take_up(first, config('AdamW', {'optimizer.state_dtype': after}), 2 if job.can_launch() else 0)
@@ -162,7 +162,7 @@ if __name__ == '__main__':
              for name in (STATES if LONG else ('AdamW',)) if MESHES[mesh][0] == 0 or job.can_launch()]
     cases += [(f'taken up by {mesh}', case_taken_up, mesh) for mesh in SAMPLE[:1] if job.can_launch()]
     cases += [(f'{name} saves what bfloat16 has', case_rounded, name) for name in STATES]
-    cases += [('from float32 to bfloat16', case_changed, 'float32', 'bfloat16', 'bfloat16 now, rounded to nearest'),
-              ('from bfloat16 to float32', case_changed, 'bfloat16', 'float32', 'float32 now')]
+    cases += [('from float32 to bfloat16', case_changed, 'float32', 'bfloat16', 'now in bfloat16, rounded to nearest'),
+              ('from bfloat16 to float32', case_changed, 'bfloat16', 'float32', 'now in float32')]
     cases += [('2,000 steps of three seeds', case_learns)] if LONG else []
     sys.exit(job.run_cases(cases))

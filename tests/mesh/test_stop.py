@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A run that is asked to stop by a signal, or stops before the end of its job. Prints TAP.
 
-All ranks stop after the same step, save and exit with 75; started again the run goes on as if nothing had been: losses
-and the last checkpoint are those of the run that was never stopped, to the bit. progress.json tells what happened.
+All ranks stop after the same step, save and exit with 75; started again, the run continues as if nothing had happened:
+losses and the last checkpoint are those of the run that was never stopped, to the bit. progress.json records what
+happened.
 """
 import functools
 import itertools
@@ -20,12 +21,12 @@ import tiny
 RANKS = 3
 REQUEUE, USAGE = 75, 2
 MORE = 8  # steps after the restart
-BEFORE = 6  # steps before the signal, at least
+BEFORE = 6  # at least this many steps before the signal
 folders = itertools.count()
 
 
 def config(**more):
-    """Steps without an end, and rates that do not depend on it."""
+    """Unlimited steps, and rates that do not depend on the number of steps."""
     return {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.steps': 1000000,
             'lr_scheduler.total_steps': 500, 'training.local_batch_size': tiny.GLOBAL_BATCH // RANKS,
             'checkpoint.interval': 1000000, **more}
@@ -64,7 +65,7 @@ def stop(folder, action, more, ranks=RANKS, **env):
 
 
 def go_on(folder, step, more):
-    """Started again, the run is the one that was never stopped."""
+    """Started again, the run equals the one that was never stopped."""
     change(folder, 'training.steps', step + MORE)
     job.sherd('train', 'c.yaml', ranks=RANKS, folder=folder)
     whole = job.prepare(f'whole-{next(folders)}', {'job.dump_folder': 'out', **config(**more),
@@ -79,7 +80,7 @@ def go_on(folder, step, more):
 
 
 def judge(folder, status, reason, fewest_steps):
-    """What a stopped run leaves behind."""
+    """Judge what a stopped run leaves behind."""
     told = progress(folder)
     wrong = [] if status == REQUEUE else [f'exit status {status}']
     expected = {'step': len(job.metrics(folder)), 'saved_step': len(job.metrics(folder)), 'exit_status': REQUEUE,
@@ -99,7 +100,7 @@ def signal_once(number, ranks, folder, child):
 
 
 def signal_always(folder, child):
-    """Again and again, through the save and to the end."""
+    """Send the signal again and again, through the save and to the end."""
     live.wait_for_steps(folder, child, BEFORE)
     while child.poll() is None:
         live.send(folder, signal.SIGUSR1, range(RANKS))
@@ -107,7 +108,7 @@ def signal_always(folder, child):
 
 
 def signal_early(folder, child):
-    """As soon as a rank listens, which is before anything is read."""
+    """Signal as soon as a rank listens, which is before anything is read."""
     live.wait_until((folder / 'out').exists, folder, child, 'did not start')
     live.send(folder, signal.SIGUSR1, [1])
 
@@ -125,7 +126,7 @@ def case_early():
 
 
 def case_alone():
-    """Ctrl-C on one process."""
+    """Ctrl-C on a single process."""
     folder = pathlib.Path('alone')
 
     def interrupt(folder, child):
@@ -144,7 +145,7 @@ def case_nothing_to_save():
 
 
 def case_limit():
-    """The job ends in some seconds; that a save is quick is known from the start before."""
+    """The job ends within seconds; the previous start has measured that a save is quick."""
     folder = pathlib.Path('limit')
     job.prepare(folder, {'job.dump_folder': 'out', **config(**{'job.stop_before_limit_seconds': job.stretch(3)})})
     (folder / 'out').mkdir()
@@ -160,7 +161,7 @@ def case_limit():
 
 
 def case_no_progress():
-    """A start that does nothing is counted, for the script to give up."""
+    """A start that does nothing is counted, so that the script can give up."""
     folder = job.prepare('idle', {'job.dump_folder': 'out', **config()})
     wrong = []
     for start in (1, 2):

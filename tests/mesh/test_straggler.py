@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One rank works on a core that it has only a tenth of the time: it is named, and the metrics tell how late. Prints TAP.
+"""One rank has its core only a tenth of the time: the run names it, and the metrics say how late it is. Prints TAP.
 
-Skips where others have the cores most of the time: then each rank is late by chance, and no median says who.
+Skips if other programs use the cores most of the time: then each rank is late by chance, and no median identifies one.
 """
 import os
 import pathlib
@@ -23,7 +23,7 @@ MOST_SLOWNESS, TRIES = 2, 3
 def config():
     return {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.steps': 1000000,
             'training.local_batch_size': tiny.GLOBAL_BATCH // RANKS, 'checkpoint.enable': False, 'metrics.log_freq': 10,
-            'model.dim': 160, 'model.head_dim': 32, 'model.ffn_dim': 800}  # most of a step is work, and not waiting
+            'model.dim': 160, 'model.head_dim': 32, 'model.ffn_dim': 800}  # most of a step is work, not waiting
 
 
 def steps(folder):
@@ -31,7 +31,8 @@ def steps(folder):
 
 
 def slow_down(folder, child):
-    """Until it is named, or for too long; returns the number of steps that this took, fewer where others had the cores."""
+    """Run until the rank is named, or for too long; returns the number of steps that this took, scaled down if others
+    had the cores."""
     before, end, late = len(steps(folder)), time.monotonic() + job.SECONDS, live.find_rank(folder, LATE)
     slow = job.slowness()
     while 'straggler' not in live.said(folder) and time.monotonic() < end and child.poll() is None:
@@ -56,7 +57,7 @@ def judge(folder, took):
 
 
 def case():
-    """Tried again, since what others do may make another rank the late one; on a quiet machine it has to be this one."""
+    """Try again, since other programs may make another rank the late one; on a quiet machine it must be this one."""
     wrong = attempt()
     for _ in range(TRIES - 1):
         if wrong and job.slowness() > 1:

@@ -3,7 +3,7 @@ import array
 import pathlib
 import random
 
-GLOBAL_BATCH = 24  # divides by 1, 2, 3, 4, 6 and 8 ranks
+GLOBAL_BATCH = 24  # 1, 2, 3, 4, 6 and 8 ranks divide it
 SEQ_LEN = 12
 STEPS = 10
 
@@ -15,7 +15,7 @@ COMMON = {
     'training.mixed_precision_param': 'float32',
     'optimizer.lr': 1e-2, 'lr_scheduler.warmup_steps': 3, 'lr_scheduler.total_steps': STEPS,
 }
-# Tied weights are used in the first and the last unit; untied ones make a unit of their own. One model has each.
+# Tied weights are used in the first and the last unit; untied ones form a separate unit. One model has each kind.
 MODELS = {
     'gpt2': {**COMMON, 'model.family': 'gpt2', 'model.tie_word_embeddings': True},
     'llama': {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 1, 'model.tie_word_embeddings': False},
@@ -23,7 +23,7 @@ MODELS = {
 
 
 def write_tokens(path='tokens.bin', count=200 * SEQ_LEN + 1):
-    """Bare uint16; fewer windows than a run uses, so that it passes the end of an epoch. Returns the absolute path."""
+    """Plain uint16; fewer windows than a run uses, so a run passes the end of an epoch. Returns the absolute path."""
     draw = random.Random(5)
     path = pathlib.Path(path).absolute()
     path.write_bytes(array.array('H', [draw.randrange(COMMON['model.vocab_size']) for _ in range(count)]).tobytes())
@@ -31,7 +31,7 @@ def write_tokens(path='tokens.bin', count=200 * SEQ_LEN + 1):
 
 
 def write_sentences(path='sentences.bin', count=60000):
-    """The same of a text that can be learnt: each token is one of four that may follow the one before."""
+    """The same for a text that can be learnt: each token is one of the four that may follow the previous one."""
     draw, vocab = random.Random(8), COMMON['model.vocab_size']
     path = pathlib.Path(path).absolute()
     after = [[draw.randrange(vocab) for _ in range(4)] for _ in range(vocab)]

@@ -14,7 +14,7 @@
 
 int test_rank, test_world;
 
-/* Primes, ones, every number of dims, less and more than a digest block of 2^20 elements. */
+/* Sizes with primes, ones, every number of dims, less and more than a digest block of 2^20 elements. */
 /* clang-format off */
 static const struct sh_ckpt_tensor large[] = {
     {"wte.weight", 2, {1021, 1031}, 1052651, SH_PARAM_EMBED},
@@ -37,7 +37,7 @@ static const struct sh_ckpt_tensor small[] = {
 };
 /* clang-format on */
 
-/* 240 MB of state: for tests of memory. */
+/* 240 MB of state, for tests of memory. */
 static const struct sh_ckpt_tensor big[] = {
     {"wte.weight", 2, {10007, 1009}, 10097063, SH_PARAM_EMBED},
     {"layers.0.norm.weight", 1, {1009}, 1009, SH_PARAM_NORM},
@@ -83,17 +83,17 @@ void check_fails(sh_rc rc, sh_rc expected, const char *says)
     sh_error_clear();
 }
 
-/* Any bit pattern, NaN with payloads included: a checkpoint moves bits, not numbers. Parameters, which may be in
- * halves, have one NaN only. */
+/* Any bit pattern, including NaN with payloads: a checkpoint moves bits, not numbers. Parameters, which may be in
+ * halves, have only one kind of NaN. */
 static uint32_t known_bits(int state, int tensor, int64_t i)
 {
     uint32_t bits = (uint32_t)sh_mix64((uint64_t)i * 3 + (uint64_t)state + ((uint64_t)tensor << 48));
     return state == SH_CKPT_MODEL && (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
 }
 
-enum { BLOCK = 512 }; /* elements that are made or compared at once: most of the work of these tests */
+enum { BLOCK = 512 }; /* elements made or compared at a time, which is most of the work of these tests */
 
-/* The next block of elements up to `end`. Returns how many. */
+/* Make the next block of elements, up to `end`. Returns how many. */
 static int known_values(int state, int tensor, int64_t at, int64_t end, float value[BLOCK])
 {
     int n = end - at < BLOCK ? (int)(end - at) : BLOCK;
@@ -104,7 +104,7 @@ static int known_values(int state, int tensor, int64_t at, int64_t end, float va
     return n;
 }
 
-/* Saved from one array by one rank and from halves by its neighbour, which the file must not show; loaded by all alike. */
+/* One rank saves from one array and its neighbour from halves, which must not show in the file; all load alike. */
 static struct sh_floats make_room(int state, int tensor, int64_t n, bool fill)
 {
     float *room = malloc((size_t)(n + 1) * 4);
@@ -129,7 +129,7 @@ static void add_piece(struct sh_ckpt_set *set, int tensor, int64_t begin, int64_
     set->pieces = pieces;
 }
 
-/* The part of all tensors laid end to end that lies in `mine`. */
+/* Add the part of all tensors, laid end to end, that lies in `mine`. */
 static void add_range(struct sh_ckpt_set *set, struct sh_range mine, bool fill)
 {
     int64_t at = 0;

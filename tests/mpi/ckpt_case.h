@@ -1,4 +1,5 @@
-/* A small model whose every element has a known value, cut over the ranks in many ways. For the checkpoint tests. */
+/* A small model in which every element has a known value, divided among the ranks in many ways. For the checkpoint
+ * tests. */
 #ifndef TESTS_MPI_CKPT_CASE_H
 #define TESTS_MPI_CKPT_CASE_H
 
@@ -8,53 +9,54 @@ enum ckpt_cut {
     CUT_FIRST_RANK, /* rank 0 holds all */
     CUT_LAST_RANK,
     CUT_FLAT,       /* all tensors end to end, in equal chunks: sharding without replicas */
-    CUT_REPLICAS,   /* the same in 2 x size/2 when the number of ranks is even: replicas share what they all hold */
-    CUT_CRUMBS,     /* many odd pieces of each tensor, dealt in a mixed order; some ranks may get none */
-    CUT_EVERYTHING, /* every rank all of it: only for loading */
+    CUT_REPLICAS,   /* the same as 2 x size/2 if the number of ranks is even: replicas share the saving */
+    CUT_CRUMBS,     /* many odd pieces of each tensor, dealt out in a mixed order; some ranks may get none */
+    CUT_EVERYTHING, /* every rank has all of it: only for loading */
     CUTS
 };
 
 extern int test_rank, test_world;
 
-enum { EVERY_RANK = 1000 }; /* of a node writes: for writers_per_node */
+enum { EVERY_RANK = 1000 }; /* a value of writers_per_node: every rank of a node writes */
 
 /* Stop the whole job with a line when a check fails. */
 #define CHECK(cond) check_that((cond), __FILE__, __LINE__, #cond)
 void check_that(bool ok, const char *file, int line, const char *what);
 
-/* The result that all ranks must have; its text must hold `says` on the rank that has it ("" or NULL: not looked at).
- */
+/* Check that all ranks have the expected result; the text must contain `says` on the rank that has it ("" or NULL: not
+ * checked). */
 void check_fails(sh_rc rc, sh_rc expected, const char *says);
 
 extern const struct sh_ckpt_tensor *test_tensors;
 extern int test_n_tensors;
-extern struct sh_ckpt_states test_states; /* of sets; those of format 1 at first */
+extern struct sh_ckpt_states test_states; /* states of the sets; initially those of format 1 */
 enum { EXP_AVG = 1, EXP_AVG_SQ };
 
-/* From now on some 17,000 elements, or 20 million, instead of two million. Before everything else, on all ranks. */
+/* From now on use about 17,000 elements, or 20 million, instead of two million. Call before everything else, on all
+ * ranks. */
 void use_small_model(void);
 void use_big_model(void);
 
-/* This rank's pieces for a cut, with memory behind them: known values (fill) or garbage. Freed with free_set. */
+/* This rank's pieces for a cut, with their memory, which has known values (fill) or garbage. Freed with free_set. */
 struct sh_ckpt_set make_set(enum ckpt_cut cut, bool fill);
 
-/* As training does on a mesh of `replicas` x world / replicas ranks: replicas share the saving of their shard (fill),
- * and each of them loads the whole of it. */
+/* The set of a training run on a mesh of `replicas` x world / replicas ranks: replicas share the saving of their shard
+ * (fill), and each of them loads all of it. */
 struct sh_ckpt_set make_mesh_set(int replicas, bool fill);
 void free_set(struct sh_ckpt_set *set);
 
-/* Elements of the set's pieces that do not have the known value. */
+/* Count the elements of the set's pieces that do not have the known value. */
 long wrong_elements(const struct sh_ckpt_set *set);
 
 struct sh_ckpt_meta test_meta(int64_t step);
 
-/* A folder for this run, the same on all ranks; removed with all files in it. Collective. */
+/* Make a folder for this run, the same on all ranks; it is removed with all files in it. Collective. */
 const char *make_folder(void);
 void remove_folder(void);
-void use_folder(const char *path); /* instead of make_folder: one that exists, and stays */
-int files_in_folder(void);         /* any rank; entries but . and .. */
+void use_folder(const char *path); /* instead of make_folder: use an existing folder, which stays */
+int files_in_folder(void);         /* on any rank; entries other than . and .. */
 
-/* Make a checkpoint one of format 1.0, by HDF5 alone: without an index of its own. Local. */
+/* Convert a checkpoint to format 1.0, which only HDF5 reads: it has no index of our own. Local. */
 void make_format_1_0(const char *path);
 
 /* Hash and length of a whole file; 0 when it cannot be read. */

@@ -3,8 +3,8 @@
  *     ckpt_meshes FOLDER REFERENCE
  *
  * saves the state on each mesh replicate x shard in each way, as FOLDER/<replicate>x<shard>-<way>.h5, and loads
- * REFERENCE, a file that some other mesh saved (missing: the first of these), on each. What is loaded must be right to
- * the bit. */
+ * REFERENCE, a file that some other mesh saved (if missing: the first of these), on each. The loaded state must be
+ * right to the bit. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "src/mesh/mesh.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Hold the lock of a checkpoint folder as another job would, while a command runs: hold_lock.py LOCKFILE COMMAND...
 
-Exits with 0 when the command was refused with class 3."""
+Exits with 0 if the command was refused with class 3."""
 import fcntl
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-/* What the MPI test programs share: checks that count, and one line a test for the whole job. */
+/* Shared by the MPI test programs: checks that count failures, and one line per test for the whole job. */
 #ifndef TESTS_MPI_MPITEST_H
 #define TESTS_MPI_MPITEST_H
 
@@ -6,10 +6,10 @@
 
 #include <stdio.h>
 
-static long long failures; /* of this rank, in the test that runs */
+static long long failures; /* of this rank, in the running test */
 static int bad_tests;
 
-/* Only the first few are told: a wrong sum is wrong in every element. */
+/* Only the first few failures are printed: a wrong sum is wrong in every element. */
 #define CHECK(cond)                                                                          \
     do {                                                                                     \
         if (!(cond) && failures++ < 5)                                                       \
@@ -35,7 +35,7 @@ static inline int test_world(void)
     return world;
 }
 
-/* Collective: the end of one test. */
+/* Collective: ends one test. */
 static inline void test_end(const char *name)
 {
     if (sh_mesh_sum_i64(&failures, 1) != SH_OK)
@@ -47,7 +47,7 @@ static inline void test_end(const char *name)
     failures = 0;
 }
 
-/* The mesh replicate x shard with groups of `inner`, for a loop over all that fit the job. */
+/* The request for a mesh replicate x shard with groups of `inner`, for loops over all meshes that fit the job. */
 static inline struct sh_mesh_request test_request(int shard, int inner)
 {
     return (struct sh_mesh_request){.shard = shard, .replicate = test_world() / shard, .inner = inner};

@@ -1,10 +1,11 @@
-/* The job of tests/mpi/stall: ranks go through collectives until one of them misbehaves.
+/* The job that tests/mpi/stall runs: ranks go through collectives until one of them misbehaves.
  *
  *   stall_job HOW WHO SECONDS [REPORT_DIR]
  *   HOW  stop | kill: WHO sends itself the signal; loop: never comes back; suspend: stops for 2 * SECONDS, with all
- *        others, and goes on; quiet: nothing happens; fail: WHO gives up in the step; late: takes three quarters of the limit;
- *        absent: does not come to the agreement at the end of the step; again: the same, and in the step before, the other
- *        ranks just had patience enough with rank 0. With node- in front, pairs of ranks talk through memory, in two levels */
+ *        others, and continues; quiet: nothing happens; fail: WHO gives up in the step; late: takes three quarters of
+ *        the limit; absent: does not come to the agreement at the end of the step; again: the same, and in the step
+ *        before, the other ranks had just enough patience with rank 0. With the prefix node-, pairs of ranks
+ *        communicate through memory, in two levels */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
 
@@ -27,7 +28,7 @@ static void loop_for_ever(void)
         usleep(1000);
 }
 
-/* A child wakes this process up again. */
+/* Stop this process; a child wakes it up again. */
 static void stop_for(double s)
 {
     pid_t parent = getpid();
@@ -78,7 +79,7 @@ static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x
 static sh_rc agree_without_one(int rank, int step)
 {
     if (strcmp(how, "again") == 0 && step == BAD_STEP - 1 && rank == 0)
-        usleep((useconds_t)(1e6 * (seconds + 1))); /* past the limit, and in time for the roll call */
+        usleep((useconds_t)(1e6 * (seconds + 1))); /* past the limit, but in time for the roll call */
     if (step == BAD_STEP && rank == who)
         pause();
     return sh_agree(SH_OK);

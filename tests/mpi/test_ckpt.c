@@ -1,7 +1,7 @@
-/* Saved on any ranks in any cut by either I/O method, the file has the same bytes; loaded on any ranks in any cut, the same
- * values.
+/* The file has the same bytes whatever the ranks, the cut and the I/O method that saved it, and the same values
+ * whatever the ranks and the cut that load it.
  * test_ckpt REFERENCE: also compare with the file that an earlier run, on other ranks or another MPI, left as REFERENCE
- * (written when it is missing). Under tests/mpi/run the runs on 1, 2, 3, ... ranks are compared in this way. */
+ * (written if it is missing). tests/mpi/run compares the runs on 1, 2, 3, ... ranks in this way. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "src/mesh/mesh.h"
@@ -30,7 +30,7 @@ static void load_and_compare(enum ckpt_cut cut, bool share)
     free_set(&set);
 }
 
-/* Returns the hash of the file, which differs by what was read back, since the file says so. */
+/* Save, and return the hash of the file, which depends on how the file was verified, because the file records that. */
 static unsigned long long save(const char *folder, enum ckpt_cut cut, enum sh_cfg_verify verify)
 {
     struct sh_ckpt_set set = make_set(cut, true);
@@ -51,7 +51,7 @@ static unsigned long long save(const char *folder, enum ckpt_cut cut, enum sh_cf
     return hash;
 }
 
-/* The same behind some other work. */
+/* The same in the background of other work. */
 static void save_async(const char *folder, bool wait, unsigned long long expected)
 {
     struct sh_ckpt_set set = make_set(CUT_CRUMBS, true);
@@ -72,7 +72,7 @@ static void save_async(const char *folder, bool wait, unsigned long long expecte
     sh_mesh_barrier();
 }
 
-/* Given up half-way: nothing of it stays, and what was there before is untouched. */
+/* A save that is abandoned half-way leaves nothing behind, and earlier files are untouched. */
 static void abandon(const char *folder, unsigned long long expected)
 {
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
@@ -93,8 +93,8 @@ static void abandon(const char *folder, unsigned long long expected)
     sh_mesh_barrier();
 }
 
-/* The bytes are the same however they were cut, so that all ways of loading the first two files, one shared and one not,
- * are those of all: of the others two cuts are loaded each, with SHERD_LONG all. */
+/* The bytes are the same for every cut, so loading the first two files, one shared and one not, in all ways covers all
+ * files: the other files are loaded with two cuts each, with SHERD_LONG in all. */
 static void load_cuts(enum ckpt_cut saved)
 {
     bool all = saved <= CUT_FLAT || getenv("SHERD_LONG");
@@ -118,7 +118,7 @@ static void every_cut(const char *folder)
     abandon(folder, first);
 }
 
-/* What this process has asked the kernel to read so far. */
+/* Bytes that this process has asked the kernel to read so far. */
 static long long bytes_read(void)
 {
     long long n = -1;
@@ -130,7 +130,7 @@ static long long bytes_read(void)
     return n;
 }
 
-/* Each rank its own part, or all of them everything: together they read the file once. */
+/* Each rank loads its own part, or all ranks load everything: together they read the file once. */
 static void read_once(enum ckpt_cut cut, bool share)
 {
     long bytes;
@@ -141,7 +141,7 @@ static void read_once(enum ckpt_cut cut, bool share)
     CHECK(before < 0 || (double)after <= 1.02 * (double)bytes);
 }
 
-/* One rank reads the damaged block, and all are to learn of it. */
+/* One rank reads the damaged block, and all must learn about it. */
 static void shared_damage(void)
 {
     struct sh_ckpt_load_options options = {.share = true};
@@ -175,7 +175,7 @@ static void only_some_states(void)
     free_set(&set);
 }
 
-/* Those of another optimizer: they come back, and a run of AdamW takes none of the file but the parameters. */
+/* The states of another optimizer come back, and a run with AdamW takes only the parameters from the file. */
 static void other_states(const char *folder)
 {
     static const char *const names[] = {"momentum"}, *const bases[] = {"sum: 0123456789abcdef\npath: /models/a\n", ""};
@@ -228,7 +228,7 @@ static void other_states(const char *folder)
     sh_mesh_barrier();
 }
 
-/* What one process can do without a mesh. */
+/* Calls that one process can make without a mesh. */
 static void serial_calls(const char *folder)
 {
     struct sh_ckpt_meta meta;
@@ -248,7 +248,7 @@ static void serial_calls(const char *folder)
     CHECK(sh_ckpt_newest("/nowhere/at/all", &newest) == SH_OK && !newest);
 }
 
-/* Names are ordered as numbers, and what is unfinished or foreign is not seen. */
+/* Names are ordered as numbers, and unfinished or foreign files are ignored. */
 static void newest_by_step(const char *folder)
 {
     static const char *const names[] = {"step-00000009.h5",
@@ -273,7 +273,7 @@ static void newest_by_step(const char *folder)
     }
 }
 
-/* A step that is saved again gets a new file: who reads the old one goes on reading it. */
+/* A step that is saved again gets a new file: a reader of the old one continues to read the old one. */
 static void never_in_place(const char *folder)
 {
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
@@ -292,7 +292,7 @@ static void never_in_place(const char *folder)
     free_set(&set);
 }
 
-/* New folders on the way, and no more rights than wanted when the umask gives all. */
+/* Missing parent folders are created, and files get no more permissions than wanted even if the umask allows all. */
 static void modes(const char *folder)
 {
     char deep[256], file[300];
@@ -344,7 +344,7 @@ int main(int argc, char **argv)
     sh_mesh_barrier();
     if (argc > 1)
         compare_with_reference(argv[1]);
-    else if (getenv("RANKS")) /* the runner gives each number of ranks a folder beside the others */
+    else if (getenv("RANKS")) /* the runner gives each number of ranks its own folder next to the others */
         compare_with_reference("../reference.h5");
     never_in_place(folder);
     modes(folder);

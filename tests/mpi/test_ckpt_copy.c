@@ -1,6 +1,6 @@
-/* What changes behind the back of a save: a bit of the copy of the state, whose sums were made of the state while it was
- * copied; the file itself, swapped for a link after it was read back. By every I/O method the save fails and nothing is
- * committed. */
+/* Changes behind the back of a save: a bit flips in the copy of the state, whose checksums were computed from the state
+ * during the copy; the file itself is swapped for a link after it was read back. With every I/O method the save fails
+ * and nothing is committed. */
 #include "io/file/file.h"
 #include "src/mesh/mesh.h"
 #include "tests/mpi/ckpt_case.h"
@@ -30,7 +30,7 @@ static const struct io_method {
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
-/* In slices that end anywhere, as threads take them. */
+/* Copy a piece in slices that end anywhere, as threads take them. */
 static void copy_piece(const struct sh_ckpt_piece *from, const struct sh_ckpt_piece *to, int s)
 {
     const char *name = test_tensors[from->tensor].name;
@@ -43,7 +43,7 @@ static void copy_piece(const struct sh_ckpt_piece *from, const struct sh_ckpt_pi
 
 static struct sh_ckpt_set copy_set(const struct sh_ckpt_set *state)
 {
-    struct sh_ckpt_set copy = make_set(CUT_FLAT, true); /* of the same form */
+    struct sh_ckpt_set copy = make_set(CUT_FLAT, true); /* has the same layout */
     for (int i = 0; i < copy.n_pieces; i++)
         for (int s = 0; s < sh_ckpt_states_1.n; s++) {
             struct sh_ckpt_piece *p = (struct sh_ckpt_piece *)&copy.pieces[i];
@@ -62,7 +62,7 @@ static void free_copy(struct sh_ckpt_set *copy)
     free_set(copy);
 }
 
-/* One bit of the last element of the last rank that has any, in its last state; rank 0's otherwise. */
+/* Flip one bit of the last element, in the last state, of the last rank that has any elements; otherwise of rank 0. */
 static void flip(const struct sh_ckpt_set *copy)
 {
     for (int i = copy->n_pieces - 1; i >= 0; i--)
@@ -90,7 +90,7 @@ static sh_rc save(const char *folder, const struct io_method *io_method, const s
     return rc;
 }
 
-static bool swaps; /* the temporary file is swapped before its rename */
+static bool swaps; /* whether the temporary file is swapped before its rename */
 
 sh_rc __real_sh_output_publish(int fd, const char *temp, const char *path);
 sh_rc __wrap_sh_output_publish(int fd, const char *temp, const char *path);
@@ -138,7 +138,7 @@ int main(int argc, char **argv)
     CHECK(sh_mesh_start(&argc, &argv) == SH_OK);
     MPI_Comm_rank(MPI_COMM_WORLD, &test_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &test_world);
-    if (test_world != 2) /* on two ranks tensors of several blocks */
+    if (test_world != 2) /* two ranks use tensors of several blocks */
         use_small_model();
     const char *folder = make_folder();
     snprintf(path, sizeof path, "%s/step-%08d.h5", folder, STEP);

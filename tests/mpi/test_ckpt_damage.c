@@ -1,4 +1,4 @@
-/* Damaged files, files of another model and faults while saving: one error for all ranks, and nothing lost. */
+/* Damaged files, files of another model and faults during a save: one error for all ranks, and nothing lost. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "io/checkpoint/edge.h"
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DATA_BEGIN = 94208 }; /* of the test model's file; everything before is meta data */
+enum { DATA_BEGIN = 94208 }; /* in the test model's file; everything before is metadata */
 
 static char path[256];
 static long bytes;
@@ -54,7 +54,7 @@ static sh_rc save_step(const char *folder, int64_t step)
     return rc;
 }
 
-/* Loads into known values; after a failure of whatever kind they are garbage, after a success right. */
+/* Load over known values; after any failure they are garbage, after a success they must be right. */
 static sh_rc load_path(const char *file)
 {
     struct sh_ckpt_set set = make_set(CUT_FLAT, false);
@@ -76,7 +76,7 @@ static void flip(long at, int bit)
     close(fd);
 }
 
-/* By one process: what 100 changed bits lead to. Returns the number refused. */
+/* One process changes bits, one at a time, and verifies the file. Returns how many changes were refused. */
 static int flips_alone(int n, long begin, long end)
 {
     int refused = 0;
@@ -94,8 +94,8 @@ static int flips_alone(int n, long begin, long end)
     return refused;
 }
 
-/* No byte is without a digest, nor those that HDF5 leaves unused in its own structures. The file is the same on any number
- * of ranks, and so is what one process reads of it: elsewhere than on a single rank some samples are enough. */
+/* Every byte is covered by a digest, even bytes that HDF5 leaves unused in its own structures. The file is the same on
+ * any number of ranks, and one process reads the same from it: on more than one rank a few samples are enough. */
 static void flips(void)
 {
     int n = test_world == 1 || getenv("SHERD_LONG") ? 100 : 10;
@@ -138,13 +138,13 @@ static void cut_and_lengthened(const char *folder)
         CHECK(save_step(folder, 7) == SH_OK);
     }
     resize(bytes - 1);
-    check_fails(load_path(path), SH_E_DATA, "cut or added to");
+    check_fails(load_path(path), SH_E_DATA, "truncated or extended");
     resize(bytes + 4096);
-    check_fails(load_path(path), SH_E_DATA, "cut or added to");
+    check_fails(load_path(path), SH_E_DATA, "truncated or extended");
     CHECK(save_step(folder, 7) == SH_OK && load_path(path) == SH_OK);
 }
 
-/* Two blocks of the same tensor change places: each element is a good one, but elsewhere. */
+/* Two blocks of the same tensor are swapped: each element is a valid one, but in the wrong place. */
 static void swapped_pages(void)
 {
     if (test_rank == 0) {
@@ -225,8 +225,8 @@ static void check_untouched(void)
     sh_mesh_barrier();
 }
 
-/* A limit on the length of files fails like a full disk. On rank 0 it is found when space is reserved; on another rank
- * in the middle of its writes. */
+/* A limit on the length of files acts like a full disk. Rank 0 notices it when it reserves space; another rank in the
+ * middle of its writes. */
 static void no_space(const char *folder)
 {
     for (int rank = -1; rank < test_world; rank++) {
@@ -241,7 +241,7 @@ static void no_space(const char *folder)
     }
 }
 
-/* The pieces of all ranks must cover all elements: a rank forgets one. */
+/* The pieces of all ranks must cover all elements: here a rank forgets one. */
 static void uncovered(const char *folder)
 {
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
@@ -257,8 +257,8 @@ static void uncovered(const char *folder)
     check_untouched();
 }
 
-/* Every rank reads both parts of a block, the second part twice. A part that differs from its replica's is an error, even
- * though the first copies add up to the digest. */
+/* Every rank reads both parts of a block, the second part twice. A part that differs from the replica's copy is an
+ * error, even though the first copies add up to the digest. */
 static void replicas_that_read_otherwise(void)
 {
     enum { ELEMS = 10 };

@@ -1,5 +1,6 @@
-/* Checkpoint files made to harm: HDF5 files that open well and whose objects reach outside, or are not what they seem.
- * Each is refused with the object's name before any data is read. They are of format 1.0, where HDF5 has a say. */
+/* Malicious checkpoint files: HDF5 files that open normally but have objects that reach outside the file, or are not
+ * what they seem. Each is refused with the object's name before any data is read. They are of format 1.0, which HDF5
+ * reads. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "src/mesh/mesh.h"
@@ -242,7 +243,7 @@ static void long_name(hid_t f)
 }
 
 static const struct {
-    bool removes_victim; /* and its links: first */
+    bool removes_victim; /* and its links, before the change */
     void (*change)(hid_t file);
     const char *says;
 } cases[] = {
@@ -263,7 +264,7 @@ static const struct {
     {true, a_group, "layers.0.norm.weight"},
     {true, nothing, "but /model has 7"},
     {false, newer_format, "format version 3"},
-    {false, second_format, "is of format 2 and has no index"},
+    {false, second_format, "has format 2, but no separate index"},
     {false, other_step, "does not match its digest"},
     {false, text_as_number, "not a number"},
     {false, no_meta, "/meta"},
@@ -279,7 +280,7 @@ static const struct {
     {false, later_minor_version, "its index is not at its end"},
 };
 
-/* A copy of the good file, open for changes. */
+/* Copy the good file and open the copy for changes. */
 static hid_t open_copy(void)
 {
     char command[700];
@@ -302,8 +303,8 @@ static void change_file(size_t i)
     CHECK(H5Fclose(file) >= 0);
 }
 
-/* A filter in a file may be one that HDF5 would fetch from HDF5_PLUGIN_PATH. Ranks that let HDF5 look into a file have
- * turned that off. */
+/* A file may ask for a filter that HDF5 would load from HDF5_PLUGIN_PATH. Ranks that let HDF5 read a file have turned
+ * that off. */
 static void no_plugins(void)
 {
     unsigned kinds = ~0U;
@@ -311,7 +312,7 @@ static void no_plugins(void)
         CHECK(H5PLget_loading_state(&kinds) >= 0 && kinds == 0);
 }
 
-/* As they are, these files are good ones. */
+/* Without the changes, these files are good. */
 static void loads(void)
 {
     struct sh_ckpt_set set = make_set(CUT_FLAT, false);
@@ -350,7 +351,8 @@ static void save_good(const char *folder)
     free_set(&set);
 }
 
-/* Escape sequences in the texts of a file: as one byte, as a character of two, and bytes that are no text at all. */
+/* Escape sequences in the texts of a file: as one byte, as a character of two bytes, and bytes that are not text at
+ * all. */
 static void printed_as_text(const char *folder)
 {
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);

@@ -1,8 +1,8 @@
-/* Loading takes no memory but the rank's own shard and a fixed buffer. The kernel is the witness, twice: with room for
- * SPARE_BYTES beside what the program and its shard have (RLIMIT_DATA, which counts all private memory, touched or not)
- * the load succeeds, and the largest resident size grows by no more than that. On one and two ranks, and on all with
+/* Loading needs no memory except the rank's own shard and a fixed buffer. The kernel is the witness, twice: the load
+ * succeeds with room for SPARE_BYTES in addition to the program and its shard (RLIMIT_DATA, which counts all private
+ * memory, touched or not), and the peak resident size grows by no more than that. On one and two ranks, and on all with
  * SHERD_LONG=1, each rank also loads the whole file, so that its shard is several times SPARE_BYTES.
- * Under tests/mpi/run one file, saved by the first job, is loaded by those of all numbers of ranks. */
+ * Under tests/mpi/run the first job saves one file, which the jobs of all numbers of ranks load. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "src/mesh/mesh.h"
@@ -16,7 +16,7 @@
 
 enum { STEP = 7, SPARE_BYTES = 64 << 20 };
 
-/* A line of /proc/self/status, in bytes. */
+/* Read a line of /proc/self/status, in bytes. */
 static int64_t status(const char *name)
 {
     char line[256];
@@ -41,7 +41,7 @@ static rlim_t limit_data(rlim_t bytes)
     return before;
 }
 
-/* VmHWM begins anew with what is resident now. */
+/* Reset VmHWM to the current resident size. */
 static void forget_peak(void)
 {
     int fd = open("/proc/self/clear_refs", O_WRONLY);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A checkpoint has no trace of the mesh: every mesh saves the same file, and every mesh loads it. Prints TAP.
 
-The files of all meshes, by MPI-IO, by direct writes and in the background, have one SHA-256; one of them is loaded on
-every mesh, to the bit. Since all files are the same file, that is every pair of a mesh that saves and one that loads:
+The files of all meshes, written by MPI-IO, directly and in the background, have one SHA-256; one of them is loaded on
+every mesh, to the bit. Since all files are the same, this covers every pair of a mesh that saves and a mesh that loads:
 with SHERD_LONG=1 29 x 29 of them, all replicate x shard of 1 to 16 ranks. The tensors have prime sizes, and from 12
 ranks on there are more shards than blocks of a state.
 """
@@ -47,7 +47,7 @@ def case(ranks):
         return wrong + [f'files: {sorted(found)}']
     if not reference.exists():
         (folder / sorted(found)[0]).rename(reference)
-    wrong = [f'{path.name} is another file than {reference.name}' for path in folder.iterdir()
+    wrong = [f'{path.name} differs from {reference.name}' for path in folder.iterdir()
              if digest(path) != digest(reference)]
     for path in folder.iterdir():
         path.unlink()

@@ -1,5 +1,5 @@
-/* Whoever writes, the file has the same bytes: each rank, or some of a node for all, in front and behind. Who writes is
- * seen by what the kernel counts. */
+/* The file has the same bytes whoever writes it: each rank, or some ranks of a node for all, in the foreground and in
+ * the background. The kernel's counters show who writes. */
 #include "tests/mpi/ckpt_case.h"
 
 #include "io/checkpoint/checkpoint.h"
@@ -23,7 +23,7 @@ struct want {
     int per_node, ranks_per_node;
 };
 
-/* What this process has asked the kernel to write so far; -1: not told. */
+/* Bytes that this process has asked the kernel to write so far; -1: not known. */
 static long long bytes_written(void)
 {
     long long n = -1;
@@ -59,7 +59,7 @@ static sh_rc save(const struct sh_ckpt_set *set, struct want want, bool behind, 
     return behind ? save_async(set, &options, bytes) : sh_ckpt_save_as(folder, set, &meta, &options, bytes);
 }
 
-/* Whether this rank wrote more than the structure of the file, which rank 0 does. */
+/* Save; returns whether this rank wrote more than the structure of the file, which rank 0 always writes. */
 static bool saves(const struct sh_ckpt_set *set, struct want want, bool behind, unsigned long long *hash)
 {
     int64_t bytes = 0;
@@ -74,7 +74,7 @@ static bool saves(const struct sh_ckpt_set *set, struct want want, bool behind, 
     return before >= 0 && wrote > SOME_BYTES;
 }
 
-/* The first of each group of neighbours. */
+/* Whether this rank is the first of a group of neighbours. */
 static bool is_writer(struct want want)
 {
     int first = test_rank / want.ranks_per_node * want.ranks_per_node, at = test_rank - first;
@@ -101,7 +101,7 @@ static void any_number_of_writers(enum ckpt_cut cut)
     free_set(&set);
 }
 
-/* One tensor in strips of `elems`, dealt in turn, `rounds` times. */
+/* One tensor in strips of `elems`, dealt to the ranks in turn, `rounds` times. */
 static struct sh_ckpt_set make_strips(struct sh_ckpt_tensor *tensor, int64_t elems, int rounds)
 {
     struct sh_ckpt_piece *piece = sh_calloc((size_t)rounds, sizeof *piece);
@@ -119,7 +119,7 @@ static struct sh_ckpt_set make_strips(struct sh_ckpt_tensor *tensor, int64_t ele
         .states = sh_ckpt_states_1, .tensors = tensor, .n_tensors = 1, .pieces = piece, .n_pieces = rounds};
 }
 
-/* By itself: only short ranges go to two of a node, and only where that makes them twice as long. */
+/* By default, only short ranges go to two writers of a node, and only if that makes the ranges twice as long. */
 static void by_length(int64_t elems, int rounds, bool is_short)
 {
     struct sh_ckpt_tensor tensor;
@@ -133,7 +133,7 @@ static void by_length(int64_t elems, int rounds, bool is_short)
     free_set(&set);
 }
 
-/* More chunks than slots, a byte of each rank in each; then the writer gives up before it empties them. */
+/* More chunks than slots, with a byte of each rank in each; then the writer gives up before it empties them. */
 static void ring_goes_round(void)
 {
     enum { ROUNDS = 20, FULL = ROUNDS * SH_MOVE_RING_SLOTS };
@@ -166,7 +166,7 @@ static void limit_file_size(rlim_t limit)
     CHECK(setrlimit(RLIMIT_FSIZE, &r) == 0);
 }
 
-/* A group whose first rank may not have memory to share: an error where it was asked for, else no group. */
+/* The first rank of a group cannot have memory to share: an error if a group was asked for, otherwise no group. */
 static void no_shared_memory(void)
 {
     struct sh_ckpt_set set = make_set(CUT_CRUMBS, true);
@@ -174,7 +174,7 @@ static void no_shared_memory(void)
     int64_t bytes;
     long found;
     saves(&set, (struct want){EVERY_RANK, 0}, false, &before);
-    limit_file_size(40 << 20); /* of a file too */
+    limit_file_size(40 << 20); /* applies to files, too */
     if (test_world > 1)
         check_fails(save(&set, (struct want){1, 0}, false, &bytes), SH_E_COMM, "writers_per_node: memory cannot be");
     CHECK(file_hash(path, &found) == before);

@@ -14,18 +14,18 @@
 static struct sh_mesh *mesh;
 static struct sh_comm *comm;
 
-/* Of the two rounds that a direct collective has in flight, hold back the first: its requests look incomplete until
- * `until` of the other's are complete. Set while nothing runs. The library's calls come here, since MPI's own are weak
- * symbols. */
-static int receives; /* parts of large collectives that came as messages */
-static int looks;    /* at requests */
+/* Hold back the first of the two rounds that a direct collective has in flight: its requests appear incomplete until
+ * `until` requests of the other round are complete. Set while nothing runs. The library's calls arrive here because
+ * MPI's own functions are weak symbols. */
+static int receives; /* parts of large collectives that arrived as messages */
+static int looks;    /* tests of requests */
 static struct {
     int until;          /* 0: no delay */
-    int seen, per_slot; /* completed requests of the other slot; requests of one */
-    MPI_Request *first; /* of the slot that is held back; NULL: none yet */
+    int seen, per_slot; /* completed requests of the other slot; number of requests in a slot */
+    MPI_Request *first; /* of the slot held back; NULL: none yet */
 } delay;
 
-/* Messages; those that leave a node of so many ranks, where the group is the world. */
+/* Count messages, and those that leave a node of that many ranks, if the group is the world. */
 static struct {
     int node;
     long long n, bytes, left, left_bytes;
@@ -50,7 +50,8 @@ int MPI_Irecv(void *at, int count, MPI_Datatype type, int source, int tag, MPI_C
     return PMPI_Irecv(at, count, type, source, tag, of, request);
 }
 
-/* Of so many looks at a request one is made; the others say that it is not complete. 0: all are made. */
+/* Only one in this many tests of a request is really made; the others report that it is not complete. 0: all are
+ * made. */
 static unsigned lazy, seed = 1;
 
 int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
@@ -73,9 +74,9 @@ int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 /* Every group that training has, in each stream. */
 enum { GROUPS = 4, STREAMS = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE | 1u << SH_STREAM_REPLICATE };
 static struct sh_group_use groups[GROUPS];
-static int ranks_per_node; /* that talk through memory, in two levels; 0: all by messages */
+static int ranks_per_node; /* ranks that communicate through memory, in two levels; 0: only messages */
 
-static bool in_mpi; /* the next ones wait inside of MPI */
+static bool in_mpi; /* the next communicators wait inside MPI */
 
 static void create_comm(const struct sh_group_use *use, int n, int history)
 {
@@ -111,7 +112,7 @@ static void close_comm(void)
     sh_mesh_destroy(mesh);
 }
 
-static int dups; /* of communicators: one a channel, and one for the watch over stalls */
+static int dups; /* duplicated communicators: one per channel, and one for the stall watch */
 
 int MPI_Comm_dup(MPI_Comm of, MPI_Comm *to)
 {
@@ -126,7 +127,7 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 32);
 }
 
-/* Element i of world rank `rank`: of very different sizes, so that each order of summation has bits of its own. */
+/* Element i of world rank `rank`: magnitudes differ so much that each order of summation gives different bits. */
 static double value(int salt, int rank, int64_t i)
 {
     uint64_t bits = mix((uint64_t)salt * 1000003u + (uint64_t)rank * 7919u + (uint64_t)i * 104729u + 1);
@@ -134,7 +135,7 @@ static double value(int salt, int rank, int64_t i)
     return bits & 1 ? mantissa : -mantissa * 1e-6;
 }
 
-enum { BLOCK = 256 }; /* elements that are made or compared at once: they are most of the work here */
+enum { BLOCK = 256 }; /* elements made or compared at a time, which is most of the work here */
 
 /* Elements of a trial: first, first + step, ... */
 struct row {
@@ -158,7 +159,7 @@ static sh_bf16 to_bf16(double v)
         ((type *)out)[i] = (type)convert(v[i]); \
     break
 
-/* A gather moves bits: of types that nobody adds up any will do. */
+/* A gather moves bits: for types that are never summed, any bits will do. */
 static void pack(enum sh_dtype t, const double *v, int n, void *out)
 {
     switch (t) {
@@ -193,7 +194,7 @@ static bool same_row(enum sh_dtype t, const char *a, const struct row *r, int64_
     return true;
 }
 
-/* As it is kept, and as it is added up. */
+/* Round to the type in which values are kept, and in which they are summed. */
 static void store(enum sh_dtype t, double *v, int n)
 {
     for (int i = 0; i < n && t == SH_BF16; i++)
@@ -216,8 +217,8 @@ static struct members members_of(sh_group group)
     return m;
 }
 
-/* The sums of a row over n members of a group, as the tree of src/comm/sum.h, in the type of the reduction: bf16 is summed in
- * f32. */
+/* The sums of a row over n members of a group, by the tree of src/comm/sum.h, in the type of the reduction: bf16 is
+ * summed in f32. */
 static void tree_of(enum sh_dtype t, const int *rank, int n, const struct row *r, double *sum)
 {
     double right[BLOCK];
@@ -235,7 +236,8 @@ static void tree_of(enum sh_dtype t, const int *rank, int n, const struct row *r
         sum[i] = t == SH_F64 ? sum[i] + right[i] : (double)(float)(sum[i] + right[i]);
 }
 
-/* Buffers come from the segment while there is one: at the same place on all ranks, who ask for the same. */
+/* Buffers come from the segment while there is one: at the same place on all ranks, because all make the same
+ * requests. */
 static struct sh_comm_segment segment;
 static int64_t taken;
 
@@ -249,7 +251,7 @@ static void *buffer(enum sh_dtype t, int64_t elems)
     return at;
 }
 
-/* Elements from `first` on; `at` is where element 0 would be. */
+/* Fill elements from `first` on; `at` is where element 0 would be. */
 static void fill(enum sh_dtype t, void *at, int64_t first, int64_t n, int salt)
 {
     double v[BLOCK];
@@ -297,14 +299,15 @@ static void prepare(struct trial *t, bool in_place)
     c->recv = t->recv;
 }
 
-/* Of rounds of 256 KiB each seventh element is looked at, which takes longer than to send it; with SHERD_LONG all. */
+/* In rounds of 256 KiB every seventh element is checked, because checking takes longer than sending; with SHERD_LONG
+ * all. */
 static int64_t stride(int64_t count)
 {
     return count > 1 << 17 && !getenv("SHERD_LONG") ? 7 : 1;
 }
 
-/* `count` elements from `first` on, which is at `at`: the sums over n ranks, or what the only one had. The last is looked at,
- * which is of a ragged round. */
+/* Check `count` elements from `first` on, which is at `at`: the sums over n ranks, or the values of the only rank. The
+ * last element, which is in a ragged round, is always checked. */
 static void check_part(const struct trial *t, const char *at, int64_t first, const int *rank, int n)
 {
     int64_t count = t->coll.count, step = stride(count);
@@ -329,13 +332,13 @@ static void check_result(const struct trial *t)
                    m.rank, m.n);
 }
 
-/* In place, one of the two buffers lies inside the other and is not freed. */
+/* In place, one of the two buffers is inside the other and is not freed. */
 static void drop(struct trial *t)
 {
     int64_t mine = sh_group_index(&mesh->shape, t->coll.group) * t->coll.count * sh_dtype_bytes(t->coll.dtype);
     char *send = t->send, *recv = t->recv;
     if (segment.base) {
-        sh_mesh_barrier(); /* others may still look at theirs */
+        sh_mesh_barrier(); /* others may still be reading theirs */
         taken = 0;
         return;
     }
@@ -367,18 +370,18 @@ static void run_trial(struct trial t, bool in_place)
 
 static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
 
-/* Around the limits of the algorithms: 4 KiB of a part is small, 256 KiB a round. */
+/* Sizes around the limits of the algorithms: a part of up to 4 KiB is small, a round is 256 KiB. */
 static const int64_t counts[] = {0, 1, 2, 3, 63, 255, 257, 1023, 1024, 1025, 4099, 65537};
 enum { N_KINDS = 3, N_COUNTS = sizeof counts / sizeof counts[0] };
 
-/* One of each width: to a gather a type is so many bytes. */
+/* Whether a type represents its width: to a gather, a type is just a number of bytes. */
 static bool is_width(int t)
 {
     return t == SH_U8 || t == SH_BF16 || t == SH_F32 || t == SH_F64;
 }
 
-/* An all-reduce is always in place; of the largest of the others, whose elements are most of the work here, one way each by
- * turns, and no second type of a width. */
+/* An all-reduce is always in place. The other kinds at the largest size, whose elements are most of the work here, take
+ * one way each, alternating, and no second type of the same width. */
 static bool has_way(int k, int t, int n, int in_place)
 {
     if (kinds[k] == SH_OP_ALL_REDUCE)
@@ -404,7 +407,7 @@ static void test_every_kind(void)
             continue;
         open_comm(shard, shard % 2 == 0 ? 2 : 1, 16);
         CHECK(strcmp(sh_comm_name(comm), test_world() == 1 ? "self" : "mpi") == 0);
-        for (int g = 0; g < GROUPS - (shard > 1); g++) /* all ranks once: they are the same on each mesh */
+        for (int g = 0; g < GROUPS - (shard > 1); g++) /* all ranks only once: the same group on each mesh */
             run_group(groups[g].axes);
         close_comm();
     }
@@ -435,7 +438,7 @@ static void close_segment(void)
     memset(&segment, 0, sizeof segment);
 }
 
-/* Each rank of a shard group writes its chunk into what they have in common. */
+/* Each rank of a shard group writes its chunk into the memory that the group shares. */
 static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
 {
     struct trial t = make_trial(SH_OP_ALL_GATHER, mesh->shape.shard, dtype, count, salt);
@@ -480,7 +483,7 @@ static void test_segment(void)
     test_end("in a segment: the same sums, and no message");
 }
 
-/* A trial of the overlap test: kind, stream and size go round, so that channels are busy at the same time. */
+/* A trial of the overlap test: kind, stream and size rotate, so channels are busy at the same time. */
 static struct trial mixed_trial(int i, int64_t previous)
 {
     static const int streams[] = {SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE};
@@ -529,7 +532,7 @@ struct messages {
     long long n, bytes, left, left_bytes;
 };
 
-/* Of all ranks for one collective of a single round, and those that leave a node. */
+/* Count the messages of all ranks for one collective of a single round, and those that leave a node. */
 static struct messages count_messages(enum sh_op_kind kind, int64_t count, int node)
 {
     long long all[4];
@@ -545,8 +548,8 @@ static struct messages count_messages(enum sh_op_kind kind, int64_t count, int n
     return (struct messages){all[0], all[1], all[2], all[3]};
 }
 
-/* n ranks on k nodes say n (k - 1) things to each other instead of n (n - 1), and as much less; of what leaves a node a
- * block-th is left. */
+/* n ranks on k nodes exchange n (k - 1) messages instead of n (n - 1), with correspondingly fewer bytes; of the traffic
+ * that leaves a node, one part in `block` remains. */
 static void compare_messages(int block)
 {
     enum { PART = 2000, SIZE = 4 };
@@ -568,8 +571,9 @@ static void compare_messages(int block)
     }
 }
 
-/* Every kind, type, group and size once; many rounds, the last one ragged; and ranks whose requests look incomplete for a
- * while, others than those that start late. The group of all ranks is the same on each mesh: `all` on one of them. */
+/* Every kind, type, group and size once; many rounds, the last one ragged; and ranks whose requests appear incomplete
+ * for a while, different ones from those that start late. The group of all ranks is the same on each mesh: `all` is set
+ * for one mesh. */
 static void run_levels(int shard, bool all)
 {
     open_comm(shard, shard % 2 == 0 ? 2 : 1, 400);
@@ -615,7 +619,7 @@ static void test_overlap(void)
     test_end("overlap, order, delays");
 }
 
-/* The second round in flight overtakes the first on one rank, by three phases, as when a rank is slow to sum. */
+/* The second round in flight overtakes the first on one rank, by three phases, as happens if a rank is slow to sum. */
 static void test_delayed_round(void)
 {
     enum { PART = 7 * (256 << 10) / 4 - 100, PHASES = 3 };
@@ -635,7 +639,7 @@ static void test_delayed_round(void)
     test_end("rounds that overtake each other");
 }
 
-/* More open at once than the ring has places: start must wait, not overwrite. */
+/* More open collectives than the ring has places: start must wait, not overwrite. */
 static void test_many(void)
 {
     enum { MANY = 3000 };
@@ -697,7 +701,7 @@ static void test_turns(void)
         prepare(&t, true);
         CHECK_OK(sh_comm_start(comm, &t.coll, &t.ticket));
         long long one = 1;
-        CHECK_OK(sh_mesh_sum_i64(&one, 1)); /* not waited for: taking MPI back does */
+        CHECK_OK(sh_mesh_sum_i64(&one, 1)); /* not waited for: taking MPI back waits */
         CHECK(one == test_world());
         if (i % 3 == 0)
             MPI_Barrier(MPI_COMM_WORLD); /* still ours */
@@ -737,7 +741,7 @@ static double transfer(enum sh_op_kind kind, const float *send, float *recv, int
     return (double)(sh_now_ns() - begin) * 1e-9;
 }
 
-/* 100 MB a rank, with SHERD_LONG 200; what is taken besides the caller's buffers must not depend on the size. */
+/* 100 MB per rank, with SHERD_LONG 200; memory in addition to the caller's buffers must not depend on the size. */
 static void test_large(void)
 {
     int world = test_world();
@@ -766,7 +770,8 @@ static void test_large(void)
     test_end("large, bounded memory");
 }
 
-/* A channel for each stream and group that is named, none for another; one of a single rank needs no communicator. */
+/* There is a channel for each stream and group that is named, and no other; a channel of a single rank needs no
+ * communicator. */
 static void test_channels(void)
 {
     struct sh_mesh_request req = test_request(test_world(), 1);
@@ -786,7 +791,7 @@ static void test_channels(void)
     test_end("channels for what is used only");
 }
 
-/* Inline and without a limit of time nothing is polled: neither channels nor agreements, and no rank is asked. */
+/* Inline and without a time limit nothing is polled: neither channels nor agreements, and no roll call is made. */
 static void test_in_mpi(void)
 {
     int world = test_world(), shard = world % 2 == 0 ? world / 2 : world;
@@ -819,7 +824,7 @@ static void test_in_mpi(void)
     test_end("waits inside of MPI");
 }
 
-/* Without a limit of time, but with a thread: the watch is there and finds nothing overdue. */
+/* Without a time limit, but with a thread: the watch exists and finds nothing overdue. */
 static void test_no_limit(void)
 {
     struct sh_mesh_request req = test_request(test_world(), 1);
@@ -832,7 +837,7 @@ static void test_no_limit(void)
     CHECK_OK(sh_mesh_open(mesh, world.axes));
     CHECK_OK(sh_comm_create(mesh, &opt, &comm));
     if (test_rank() == test_world() - 1)
-        usleep(300 * 1000); /* the others look for what is overdue meanwhile */
+        usleep(300 * 1000); /* meanwhile the others look for overdue collectives */
     run_trial(t, true);
     close_comm();
     test_end("no limit of time");

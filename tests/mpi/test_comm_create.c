@@ -1,4 +1,4 @@
-/* A backend that cannot be made on one rank: all ranks are told, and none waits for a thread of another. */
+/* A backend that cannot be created on one rank: all ranks learn about it, and none waits for a thread of another. */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
 #include "tests/mpi/mpitest.h"
@@ -21,11 +21,11 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)
     memcpy(&next, &symbol, sizeof next);
     if (!no_threads)
         return next(thread, attr, start, arg);
-    usleep(100 * 1000); /* the others' threads have come to rest by then */
+    usleep(100 * 1000); /* by then the threads of the other ranks are idle */
     return EAGAIN;
 }
 
-static bool no_memory; /* to share with the other ranks of the node */
+static bool no_memory; /* no memory to share with the other ranks of the node */
 
 int memfd_create(const char *name, unsigned flags)
 {
@@ -47,8 +47,8 @@ int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI
     return PMPI_Isend(at, count, type, to, tag, of, request);
 }
 
-/* What one node cannot have is not taken from the others: all are told, once, which rank and node it is, why, and what to
- * do. */
+/* If one rank cannot share memory, shared memory is not quietly turned off for all: the failure is reported once, with
+ * rank, node, reason and cure. */
 static void fail_without_memory(struct sh_mesh *mesh, const struct sh_comm_options *opt, int who)
 {
     char host[256] = "", rank[32];
@@ -70,7 +70,7 @@ static void fail_without_memory(struct sh_mesh *mesh, const struct sh_comm_optio
     sh_error_clear();
 }
 
-/* Pairs of ranks that speak through memory, on two channels. */
+/* Pairs of ranks that communicate through memory, on two channels. */
 static void test_in_levels(struct sh_mesh *mesh, int who)
 {
     enum { ELEMS = 5000 };

@@ -1,5 +1,5 @@
-/* Memory that is damaged while a run trains: a bit flips in one replica, and the next comparison names the rank; a NaN
- * gets into the optimizer's state. Nothing of it gets into a checkpoint. */
+/* Memory that is damaged during training: a bit flips in one replica, and the next comparison names the rank; a NaN
+ * gets into the optimizer's state. None of this gets into a checkpoint. */
 #include "src/run/frozen.h"
 #include "src/run/shards.h"
 #include "src/run/replicas.h"
@@ -35,7 +35,7 @@ static void write_tokens(void)
     sh_mesh_barrier();
 }
 
-/* Of the run that is opened next: a model for adapters, adapters upon it. */
+/* For the run that is opened next: no adapters, a model for adapters, or adapters on top of it. */
 static enum { NONE, WHOLE, UPON } adapters;
 
 /* precision: of parameters and of the optimizer's states */
@@ -89,7 +89,7 @@ static void flip(struct sh_run *r, int tensor)
     sh_exec_put_at(r->exec, at, &byte, 1);
 }
 
-/* The one rank that speaks names the victim, alone where it is outvoted. */
+/* The one rank that reports names the victim, and only the victim if it is outvoted. */
 static void check_words(const struct sh_run *r, int victim, const char *what)
 {
     int replicas = sh_group_size(&r->mesh->shape, r->mesh->shape.replicate);
@@ -119,7 +119,7 @@ static void check_flip(struct sh_run *r, int victim, int tensor, const char *wha
     CHECK_OK(sh_replicas_compare(r));
 }
 
-/* Every state of a unit, first and last replica, on every mesh. */
+/* Damage every state of a unit, in the first and the last replica, on every mesh. */
 static void test_compare(const char *precision)
 {
     for (int shard = 1; shard <= test_world(); shard++) {
@@ -156,7 +156,7 @@ static void put_first(struct sh_run *r, const struct sh_unit *u, int state, floa
         sh_exec_put_floats(r->exec, sh_shards_state(r, u, state), &value, 1);
 }
 
-/* Each state of the unit, on the first rank. */
+/* Damage each state of the unit on the first rank. */
 static void test_sound(const char *precision)
 {
     struct sh_run *r = open_run("sound", test_world(), precision, 1, 1000);
@@ -175,7 +175,7 @@ static void test_sound(const char *precision)
     test_end("a NaN is found in every state");
 }
 
-/* A bit of the model that adapters go upon, on each rank in turn; and of an adapter, which is others' to find. */
+/* Flip a bit of the base model on each rank in turn; and a bit of an adapter, which other comparisons must find. */
 static void test_frozen(const char *precision)
 {
     struct sh_run *r;

@@ -1,4 +1,4 @@
-/* A folder of safetensors by all ranks and back: parts, replicas that read together, and a file that is damaged. */
+/* All ranks write a folder of safetensors and load it: parts, replicas that read together, and a damaged file. */
 #include "tests/mpi/mpitest.h"
 
 #include "io/hf/export.h"
@@ -16,9 +16,9 @@ enum { TENSORS = 40, COLUMNS = 1000 };
 
 static struct sh_ckpt_tensor tensor[TENSORS];
 static char name[TENSORS][32];
-static int64_t before[TENSORS + 1]; /* elements of the tensors before */
+static int64_t before[TENSORS + 1]; /* elements in the preceding tensors */
 
-/* Of many lengths, an empty share of a rank and single rows too. */
+/* Tensors of many lengths, including single rows and ones that leave a rank an empty share. */
 static void describe(void)
 {
     for (int i = 0; i < TENSORS; i++) {
@@ -31,7 +31,7 @@ static void describe(void)
     }
 }
 
-/* Numbers that bfloat16 has. */
+/* Numbers that bfloat16 can represent. */
 static float value(int64_t i)
 {
     return (float)((int)(sh_mix64((uint64_t)i) % 255) - 127) / 4;
@@ -44,7 +44,7 @@ struct part {
     int64_t begin, end;
 };
 
-/* Share `k` of `n` of all elements, in one array or in halves. */
+/* Make share `k` of `n` of all elements, in one array or in halves. */
 static void make_part(int k, int n, bool halves, struct part *p)
 {
     *p = (struct part){.begin = before[TENSORS] * k / n, .end = before[TENSORS] * (k + 1) / n};
@@ -96,7 +96,8 @@ static sh_rc load(const char *folder, const struct part *p, bool share)
     return sh_hf_load(folder, "llama", &p->set, &options);
 }
 
-/* `groups` of ranks that want the same. Together they read each byte once a group; and rank 0 the headers. */
+/* Load in `groups` groups of ranks that want the same data. Each group reads each byte once; rank 0 also reads the
+ * headers. */
 static void load_by(const char *folder, int groups, bool share, bool halves)
 {
     int rank = test_rank(), world = test_world(), group = rank * groups / world;
@@ -132,7 +133,7 @@ static void export_by_all(const char *folder, const struct sh_config *cfg, sh_rc
     free_part(&p);
 }
 
-/* A file that ends early: all ranks hear of it. */
+/* A file that ends early: all ranks learn about it. */
 static void damaged(const char *folder)
 {
     char path[512];
@@ -150,7 +151,8 @@ static void damaged(const char *folder)
     }
 }
 
-/* A number that is none, seen by the one that reads it: the others go on to the end and then fail too. */
+/* A number that is not finite is noticed by the rank that reads it: the others continue to the end and then
+ * fail, too. */
 static void not_finite(const char *folder)
 {
     struct part p;
@@ -170,7 +172,8 @@ static void not_finite(const char *folder)
     free_part(&p);
 }
 
-/* Peak of this process in KiB, and from now on. Where the kernel does not let it be reset the test sees less. */
+/* Peak memory of this process in KiB; `reset` starts a new peak. If the kernel does not allow a reset, the test sees
+ * less. */
 static long peak(bool reset)
 {
     char line[128];
@@ -192,7 +195,7 @@ static long peak(bool reset)
 
 enum { LARGE = 3, SIDE = 4096, MOST_KIB = 64 << 10 };
 
-/* What a rank's shard needs is there and touched; loading and exporting may take 64 MiB more. */
+/* The memory of a rank's shard is allocated and touched before; loading and exporting may take 64 MiB more. */
 static void stay_small(const char *folder, const struct sh_config *cfg)
 {
     const struct sh_hf_export options = {.type = SH_MOVE_BF16,
@@ -258,7 +261,7 @@ int main(int argc, char **argv)
         for (int groups = 1; groups <= test_world(); groups++)
             load_by(folder, groups, share, groups % 2);
     test_end("load");
-#ifndef __SANITIZE_ADDRESS__ /* which takes memory of its own */
+#ifndef __SANITIZE_ADDRESS__ /* which needs extra memory */
     stay_small(large, &cfg);
     test_end("64 MiB beside the shard");
 #endif

@@ -1,4 +1,4 @@
-/* The mesh on real ranks: groups, agreement, the small helpers, launchers that do not match. */
+/* The mesh on real ranks: groups, agreement, small helpers, mismatched launchers. */
 #include "tests/mpi/mpitest.h"
 
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static void test_groups(void)
     test_end("groups of axes");
 }
 
-/* Two replicas swapped: every communicator has the right size, and yet the mesh is wrong. */
+/* Two replicas are swapped: every communicator has the right size, and yet the mesh is wrong. */
 static void test_self_test_finds(void)
 {
     struct sh_mesh *mesh = NULL;
@@ -76,7 +76,7 @@ static void test_agree(void)
         char expected[64];
         snprintf(expected, sizeof expected, who == 0 ? "no file" : "rank %d: no file", who);
         CHECK(strcmp(sh_error_text(), test_rank() == who ? expected : "") == 0);
-        CHECK(sh_agree(SH_E_DATA) == SH_E_DATA); /* who calls something that has agreed may agree on it again */
+        CHECK(sh_agree(SH_E_DATA) == SH_E_DATA); /* a caller may agree again on something that has been agreed on */
         CHECK(strcmp(sh_error_text(), test_rank() == who ? expected : "") == 0);
     }
     test_end("agree");

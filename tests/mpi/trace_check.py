@@ -1,4 +1,5 @@
-"""Judges steps.json, the trace of steps 2 and 3 of a run on $1 ranks, by the table of its plan in the file `plan`."""
+"""Check steps.json, the trace of steps 2 and 3 of a run on $1 ranks, against the table of its plan in the file
+`plan`."""
 import glob
 import json
 import sys

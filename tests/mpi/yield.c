@@ -1,15 +1,15 @@
-/* Preloaded into the ranks of an MPICH over UCX, which waits for messages in a loop that never gives its core away. Where
- * ranks are more than cores, each of them then waits for the end of the time slice of one that waits as well: a step of four
- * ranks on two cores took four times as long, and all of it in both. Its own MPIR_CVAR_POLLS_BEFORE_YIELD does nothing here
- * (4.0). A rank that has waited longer, for one that a test has stopped, sleeps between looks. */
+/* Preloaded into the ranks of an MPICH over UCX, which waits for messages in a loop that never yields its core. If
+ * there are more ranks than cores, each of them then waits for the end of another waiting rank's time slice: a step of
+ * four ranks on two cores took four times as long, with both cores fully busy. MPICH's own MPIR_CVAR_POLLS_BEFORE_YIELD
+ * does nothing here (4.0). A rank that has waited longer, for a rank that a test has stopped, sleeps between polls. */
 #include <dlfcn.h>
 #include <sched.h>
 #include <time.h>
 
-/* Of looks that found nothing. */
+/* Numbers of polls that found nothing. */
 enum { YIELDS_AFTER = 100, SLEEPS_AFTER = 1000, SLEEP_NS = 100000 };
 
-/* UCX's: returns how many messages it has seen to. */
+/* UCX's function: returns how many messages it has processed. */
 unsigned ucp_worker_progress(void *worker);
 
 unsigned ucp_worker_progress(void *worker)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The page of `sherd report` from metrics that are made up, so that every figure on it is known. Prints TAP.
+"""The page of `sherd report` from invented metrics, so that every figure on it is known. Prints TAP.
 
-The page is read as XML, which it is as well: an element that is not closed or a name that was not escaped ends the test.
+The page is parsed as XML, which it also is: an unclosed element or an unescaped name ends the test.
 """
 import json
 import os
@@ -21,7 +21,7 @@ import job
 SEQ_LEN = 100
 STEPS = 10
 ARENA, RSS = 3 << 20, 5 << 20
-# Of the seconds of a step; what is left is other.
+# Shares of the seconds of a step; the rest is other.
 SHARES = {'compute': 0.5, 'exposed_comm': 0.25, 'data': 0.125}
 work = pathlib.Path('work').absolute()
 STUDY = job.TOP / 'jobscripts/scaling-study'
@@ -81,12 +81,12 @@ def expect(what, found, right):
 
 
 def ten_steps(speed):
-    """The first one warms up, one is slow: neither may count for the speed."""
+    """The first step is a warm-up, one is slow: neither may count for the speed."""
     return [step(1, speed / 50), *(step(i, speed) for i in range(2, 10)), step(10, speed / 3)]
 
 
 def case_efficiency():
-    """Weak and strong series are found and told apart, and their efficiency is that of the speeds."""
+    """Weak and strong series are found and told apart, and their efficiency follows from the speeds."""
     empty()
     for ranks, speed in (1, 1000), (2, 1800), (10, 7500):
         write_run(f'weak-n{ranks}', config(2, -1, ranks), ten_steps(speed))
@@ -98,17 +98,17 @@ def case_efficiency():
     found = [row[1:] for row in rows(tree, 'efficiency')[1:]]
     wrong = expect('weak', found, [['1', '2', '1,000', '1,000', '100.0 %'], ['2', '4', '1,800', '900', '90.0 %'],
                                    ['10', '20', '7,500', '750', '75.0 %']])
-    second = ElementTree.fromstring('<x>' + text[text.index('<h2>Strong'):text.index('<h2>Course')] + '</x>')
+    second = ElementTree.fromstring('<x>' + text[text.index('<h2>Strong'):text.index('<h2>Training curves')] + '</x>')
     found = [row[1:] for row in rows(second, 'efficiency')[1:]]
     wrong += expect('strong', found, [['2', '60', '2,000', '1,000', '100.0 %'], ['4', '60', '2,500', '625', '62.5 %']])
-    wrong += expect('sections', sections, ['Runs', 'Weak scaling', 'Strong scaling', 'Course', 'Time to a loss', 'Where the time goes',
+    wrong += expect('sections', sections, ['Runs', 'Weak scaling', 'Strong scaling', 'Training curves', 'Time to a loss', 'Where the time goes',
                                            'Memory of a rank', 'Configurations'])
     return wrong + expect('order of the runs', [row[0] for row in rows(tree, 'strategy')[1:]],
                           ['alone', 'strong-n2', 'strong-n4', 'weak-n1', 'weak-n2', 'weak-n10'])
 
 
 def case_mfu():
-    """Tokens per second times FLOPs over what the ranks could do; a run of an older version has no figure."""
+    """Tokens per second times FLOPs over the peak of the ranks; a run of an older version has no figure."""
     empty()
     write_run('old', config(1, 4, 4), [start(0, 4), *ten_steps(100)])
     _, tree = page()
@@ -124,7 +124,7 @@ def case_mfu():
 
 
 def case_time():
-    """Shares of the time: the stall of a save is told in a line of its own, the last one after the last step."""
+    """Shares of the time: the stall of a save has its own line, the last one after the last step."""
     empty()
     lines = [step(1, 10), step(2, 1000), {'step': 2, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 0.25},
              step(3, 1000), {'step': 3, 'checkpoint': 'y', 'bytes': 1, 'seconds': 9, 'stall_seconds': 0.25}]
@@ -137,7 +137,7 @@ def case_time():
 
 
 def case_offload():
-    """What was waited for a scratch file has a column where a run has it."""
+    """The wait for a scratch file has a column if a run has such waits."""
     empty()
     waited = {**step(2, 1000), 'offload_read_bytes': 5, 'offload_written_bytes': 5}
     waited['seconds'] = {**waited['seconds'], 'exposed_offload': 0.0625}
@@ -152,7 +152,7 @@ def case_offload():
 
 
 def case_history():
-    """What was given up is gone; the speed is that of the newest ranks; cut-off lines are passed over and told."""
+    """Discarded steps are gone; the speed is that of the newest ranks; truncated lines are skipped and reported."""
     empty()
     old = [start(0, 2), *(step(i, 100, loss=9.0) for i in range(1, 8)), {'step': 6, 'validation_loss': 8.0}]
     new = [start(4, 4, shard=2), *(step(i, 400 + i, loss=3.0) for i in range(5, 8)),
@@ -177,7 +177,7 @@ def sentences(tree, name):
 
 
 def case_identity():
-    """One line for each run on top: what was trained, on what, how far it came, and when."""
+    """One line for each run at the top: what was trained, on what, how far it came, and when."""
     empty()
     begin = {**start(0, 2), 'device': 'cpu', 'version': '1.1', 'parameters': 1234567, 'hosts': ['n1', 'n2', 'n3']}
     done = [{**step(i, 500), 'tokens_seen': 1000 * i} for i in range(1, 11)]
@@ -196,7 +196,7 @@ def case_identity():
 
 
 def case_best():
-    """The best validation and its step, which need not be the last; perplexity is that of the last."""
+    """The best validation and its step, which need not be the last; perplexity comes from the last."""
     empty()
     losses = {3: 2.0, 6: 1.0, 8: 1.0, 9: None, 10: 1.5}
     write_run('a', config(1, 4, 4), [*ten_steps(1000), *({'step': at, 'validation_loss': loss, 'tokens': 1, 'seconds': 2}
@@ -222,7 +222,7 @@ def marks_of(drawing):
 
 
 def case_curves():
-    """Losses, gradient norms, speeds and learning rates against steps; what is special of a step is marked there."""
+    """Losses, gradient norms, speeds and learning rates against steps; events of a step are marked there."""
     empty()
     lines = [{**step(i, 100 * i), 'grad_norm': 1.0 + i, 'lr': 1e-4 * i, 'loss_scale': 1024.0 + i} for i in range(1, 11)]
     lines[4]['skipped'] = 'loss is not finite'
@@ -249,13 +249,13 @@ def case_curves():
 
 
 def case_same_curves():
-    """Curves that lie on each other are said, with how far they differ, and the one below is wider."""
+    """Curves that coincide are reported with their largest difference, and the lower one is drawn wider."""
     empty()
     loss = {i: 4.0 - 0.1 * i for i in range(1, 11)}
     for name, more in ('r1', {}), ('r2', {}), ('r3', {7: 1e-4, 8: 2e-5}), ('r4', {2: 0.5}), ('r5', {3: 1e-5}):
         write_run(name, config(1, 4, 4), [step(i, 100, loss=round(loss[i] + more.get(i, 0), 6)) for i in loss])
     _, tree = page()
-    wrong = expect('said', sentences(tree, 'said'), ['r2 has the losses of r1 at every step.',
+    wrong = expect('said', sentences(tree, 'said'), ['r2 has the same losses as r1 at every step.',
                                                      'r3, r5 lie on r1; largest difference: 0.0001 at step 7 of r3.'])
     found = [path.get('class').split()[1] for path in lines_of(curve(tree, 'Loss'))]
     wrong += expect('widths', found, ['w2', 'w2', 'w1', 'k3', 'k4'])
@@ -264,7 +264,7 @@ def case_same_curves():
 
 
 def case_narrow():
-    """On a narrow screen numbers of a bar stand below it with their names, and texts of drawings are larger."""
+    """On a narrow screen the numbers of a bar stand below it with their names, and text in drawings is larger."""
     empty()
     write_run('a', config(1, 4, 4), ten_steps(1000))
     text, tree = page()
@@ -277,7 +277,7 @@ def case_narrow():
 
 
 def case_many():
-    """Hundreds of runs (2,048 in the long tests): a page of some MB, with long legends folded."""
+    """Hundreds of runs (2,048 in the long tests): a page of a few MB, with long legends folded."""
     most = 2048 if os.environ.get('SHERD_LONG') else 256
     empty()
     write_run('r0', config(1, -1, 1), ten_steps(1000))
@@ -291,13 +291,13 @@ def case_many():
     text, tree = page()
     wrong = expect('runs', len(rows(tree, 'strategy')), most + 1)
     folded = [words(item) for item in tree.iter('summary')]
-    wrong += expect('folded', folded, ['What they are', f'The table: {most} rows', f'The table: {most} rows', 'Which line is which run',
+    wrong += expect('folded', folded, ['About the runs', f'The table: {most} rows', f'The table: {most} rows', 'Which line is which run',
                                        *[f'The table: {most} rows'] * 3, 'What all runs have in common'])
     return wrong + ([] if len(text) < 8 << 20 else [f'{len(text)} bytes'])
 
 
 def case_text():
-    """Names are text, whatever they hold, and nothing is fetched from anywhere."""
+    """Names are text, whatever they contain, and the page fetches nothing from anywhere."""
     empty()
     name = 'a<b>&"\'</title>'.replace('/', '')
     settings = config(1, 4, 4, **{'job.description': '<script>alert(1)</script> & more'})
@@ -319,7 +319,7 @@ def refused(status, said, where=work):
 
 
 def case_refusals():
-    """What is no run is refused with its place."""
+    """Input that is not a run is refused, and the message says where it is."""
     empty()
     wrong = refused(3, f'{work}: no run in it or below it') + refused(3, '/nowhere: No such file', '/nowhere')
     write_run('bad', config(1, 4, 4), [step(1, 100)], 'loss 3.2\n')
@@ -331,7 +331,7 @@ def case_refusals():
 
 
 def case_absurd():
-    """Numbers that no run has neither hang nor break the page."""
+    """Impossible numbers neither hang nor break the page."""
     empty()
     values = 0, -1, 1e-320, 1e-300, 1e300, 2**62, -2**62, 'x', None, [], True
     for number, value in enumerate(values, 1):
@@ -347,7 +347,7 @@ def case_absurd():
 
 
 def case_short():
-    """A run that has just begun has its row, and a note instead of figures."""
+    """A run that has just started has its row, and a note instead of figures."""
     empty()
     write_run('begun', config(1, 4, 4), [])
     write_run('one', config(1, 8, 8), [step(1, 100)])
@@ -358,7 +358,7 @@ def case_short():
 
 
 def case_failed():
-    """A run that ended before its first step says why: itself, its job script, or the log beside it."""
+    """If a run ended before its first step, the page says why: from the run, its job script, or the log next to it."""
     empty()
     for name in 'by-itself', 'by-script', 'by-both', 'by-slurm', 'waits', 'ran':
         write_run(name, config(1, 4, 4), [step(1, 100), step(2, 100)] if name == 'ran' else [])
@@ -383,7 +383,7 @@ def case_failed():
 
 
 def prediction(ranks, speed, **more):
-    """As `sherd plan --json` writes it: 0.6 s of products, and 0.1 s of each of the rest."""
+    """A prediction as `sherd plan --json` writes it: 0.6 s of products, and 0.1 s of each other part."""
     def part(alone, slowed=0.0, exposed=0.0):
         return {'alone': alone, 'slowed': slowed, 'exposed': exposed}
 
@@ -396,13 +396,13 @@ def prediction(ranks, speed, **more):
 
 
 def write_point(name, ranks, speed, guess, lines=None, **more):
-    """A run that was predicted; speed None: nothing was measured yet."""
+    """A predicted run; speed None: nothing has been measured yet."""
     write_run(name, config(2, -1, ranks), lines or (ten_steps(speed) if speed else []))
     (work / name / 'predicted.json').write_text(json.dumps(prediction(ranks, guess, **more)))
 
 
 def case_predicted():
-    """Predicted beside measured: speeds, efficiencies, the parts of a step, what limits it, cost and goodput."""
+    """Predictions next to measurements: speeds, efficiencies, the parts of a step, what limits it, cost and goodput."""
     empty()
     limits = [{'part': 'latency', 'gain': 0.5, 'remedy': 'x'}, {'part': 'network', 'gain': 0.25, 'remedy': 'y'}]
     price = {'name': 'm', 'figures': {'node.price_per_device_hour': {'value': 3.6, 'from': 'file'}}}
@@ -415,7 +415,7 @@ def case_predicted():
                                       ['2', '4', '1,800', '900', '90.0 %', '2,000', '80.0 %', '90.0 %'],
                                       ['4', '8', '–', '–', '–', '4,000', '80.0 %', '–']])
     found = rows(tree, 'parts of a step')
-    # 2 ranks x 3.6 / 3600 s x 10^9 / 2,000 tokens/s, half of which goes forward.
+    # 2 ranks x 3.6 / 3600 s x 10^9 / 2,000 tokens/s, of which half is progress.
     wrong += expect('parts', [[row[0], *row[2:]] for row in found[1:]], [
         ['n1', '1 s', '1.22 s', '80.0 %', '50.0 %', '–', '–', '–', '–', '–'],
         ['n2', '1 s', '0.679 s', '90.0 %', '50.0 %', 'latency (50 %)', 'network (25 %)', '50.0 %', '2000', '2222'],
@@ -434,7 +434,7 @@ def case_predicted():
 
 
 def case_ticks():
-    """Numbers of ranks are named as they are, where there is room for them."""
+    """Numbers of ranks are labelled unabridged if there is room for them."""
     empty()
     for ranks in (8192, 10000, 16384):
         write_point(f'n{ranks}', ranks, None, 1000 * ranks)
@@ -445,14 +445,14 @@ def case_ticks():
 
 
 def case_markdown():
-    """The same figures as Markdown, whose cells hold any text."""
+    """The same figures as Markdown, whose cells can hold any text."""
     empty()
     limits = [{'part': 'a|b', 'gain': 0.5, 'remedy': 'x'}]
     write_point('n1', 1, 1000, 1250)
     write_point('n2', 2, None, 2000, limits=limits)
     job.sherd('report', '--markdown', work)
     wrong = expect('text', (work / 'report.md').read_text(), """\
-Weak scaling, full_shard; 2 sequences a step and rank:
+Weak scaling, full_shard; 2 sequences per step and rank:
 
 | ranks | tokens/s | efficiency | measured / predicted | predicted tokens/s | per rank | efficiency | MFU | exposed | limited by | then by |
 |---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---|
@@ -484,7 +484,7 @@ def case_equal():
 
 
 def case_reach():
-    """The time to the lowest loss that all have reached; of validations, where all have some."""
+    """The time to the lowest loss that all runs have reached; the validation loss, if all have one."""
     empty()
     for name, ranks, speed, last in ('fast', 4, 1000, 1.0), ('slow', 1, 250, 2.0):
         write_run(name, config(1, 4, ranks), [step(i, speed, loss=last + 10 - i) for i in range(1, 11)])
@@ -512,27 +512,27 @@ def flags(*words):
 
 
 def paced(speed, rank):
-    """Steps whose pace was gathered, with the slowest rank of each."""
+    """Steps whose pace was gathered, each with its slowest rank."""
     return [{**step(i, speed), 'rank_seconds': {'min': 1, 'median': 1.0, 'max': 1.3, 'slowest_rank': rank(i),
                                                 'slowest_node': f'node{rank(i)}'}} for i in range(1, 11)]
 
 
 def case_flags():
-    """Each flag is a sentence, and is there only when it should be."""
+    """Each flag is a sentence, and appears only when it should."""
     empty()
     write_point('n1', 1, 1000, 1000)
     write_point('n2', 2, 1960, 2000)
     write_point('n4', 4, None, 4000, lines=paced(3400, lambda i: 3))
-    series = 'full_shard; 2 sequences a step and rank'
+    series = 'full_shard; 2 sequences per step and rank'
     wrong = expect('behind', flags(), [
         f'{series} on 4 ranks is 15 % slower than predicted, the other points are within 5 %; the slowest is rank 3 on node3.',
-        'n4: rank 3 on node3 is always the last, by more than a tenth.'])
+        'n4: rank 3 on node3 is always last, by more than a tenth.'])
     write_run('s2', config(2, 8, 2), ten_steps(2000))
     (work / 's2/predicted.json').write_text(json.dumps(prediction(2, 2000)))
     wrong += expect('once, in weak and in strong scaling', len(flags()), 2)
     shutil.rmtree(work / 's2')
     write_point('n8', 8, 4000, 8000)
-    wrong += expect('the prediction is wrong', flags(), ['n4: rank 3 on node3 is always the last, by more than a tenth.'])
+    wrong += expect('the prediction is wrong', flags(), ['n4: rank 3 on node3 is always last, by more than a tenth.'])
     empty()
     write_run('n1', config(2, -1, 1), ten_steps(1000))
     write_point('n2', 2, 1500, 2000)
@@ -561,7 +561,7 @@ def held(*lines):
 
 
 def case_gpus():
-    """Clocks that are held down explain more than any network; what is not told is not said."""
+    """Throttled clocks explain more than any network; data that are missing are not mentioned."""
     free = gpu(held=0, held_by=[], clock_mhz=1900.0, limit_watts=700.0)
     wrong = expect('free', held(*[free] * 10), [])
     wrong += expect('held', held(None, gpu(), free, gpu(clock_mhz=900.0, slowest_rank=1, limit_watts=700.0), free), [
@@ -579,7 +579,7 @@ def case_gpus():
 
 
 def crowded(ranks, threads, cores, hosts):
-    """What stands out of a run whose nodes have these."""
+    """What stands out in a run whose nodes have these values."""
     empty()
     write_run('n', config(2, -1, ranks), [{**start(0, ranks), 'threads': threads, 'cores': cores,
                                            'hosts': [f'h{i}' for i in range(hosts)]}, *ten_steps(1000)])
@@ -587,7 +587,8 @@ def crowded(ranks, threads, cores, hosts):
 
 
 def case_alike():
-    """What is to be said of many runs is said once; what is different of each is folded from some sentence on."""
+    """A remark that holds for many runs appears once; remarks that differ for each run are folded beyond some
+    number."""
     empty()
     for number in range(5):
         write_run(f'n{number}', config(2, -1, 1), [{**step(i, 1000), 'gpu': gpu(held=0)} for i in range(1, 5)])
@@ -596,11 +597,11 @@ def case_alike():
         write_run(f'm{number}', config(2, -1, 1), [{**step(i, 1000), 'gpu': gpu(held=0, limit_watts=300.0 + number)} for i in range(1, 5)])
     _, tree = page()
     lists = [len(list(found.iter('li'))) for found in tree.iter('ul') if found.get('class') == 'flags']
-    return wrong + expect('folded', (lists, [words(s) for s in tree.iter('summary')][:2]), ([24, 7], ['What they are', 'More of it']))
+    return wrong + expect('folded', (lists, [words(s) for s in tree.iter('summary')][:2]), ([24, 7], ['About the runs', 'More']))
 
 
 def case_crowded():
-    """More ranks x threads on a node than cores there; hosts count, and a line of an older version says nothing."""
+    """More ranks x threads on a node than it has cores; hosts count, and a line of an older version says nothing."""
     told = ': more threads than cores on a node: {} take turns on {}.'
     wrong = expect('4 ranks on 2 cores', crowded(4, 1, 2, 1), ['n' + told.format('4 threads of 4 ranks', '2 cores')])
     wrong += expect('1 rank', crowded(1, 2, 1, 1), ['n' + told.format('2 threads of 1 rank', '1 core')])
@@ -611,7 +612,7 @@ def case_crowded():
 
 
 def case_hostile():
-    """Predictions and studies that hold anything: a page, or one line that names the file."""
+    """Predictions and studies with any content: a page, or one line that names the file."""
     empty()
     values = 0, -1, 1e-320, 1e300, 2**62, 'x', None, [], {}, True, '<script>'
     for number, value in enumerate(values, 1):
@@ -645,7 +646,7 @@ def case_hostile():
 
 
 def case_against():
-    """Slower than an older study, beyond the spread of both; equal work is told by the configuration and not by names."""
+    """Slower than an older study, beyond the spread of both; the configuration identifies equal work, not the names."""
     global work
     new, old = work, work.parent / 'older'
     work = old
@@ -657,7 +658,7 @@ def case_against():
     for name, ranks, speed in ('a', 1, 1000), ('b', 1, 1010), ('n2', 2, 1800), ('n4', 4, 3990):
         write_run(name, config(2, -1, ranks), ten_steps(speed))
     found = flags('--against', str(old))
-    wrong = expect('against', found, ['full_shard; 2 sequences a step and rank on 2 ranks is 10 % slower than in '
+    wrong = expect('against', found, ['full_shard; 2 sequences per step and rank on 2 ranks is 10 % slower than in '
                                       f'{old}, beyond the spread of both.'])
     wrong += expect('without', flags(), [])
     (work / 'report.html').unlink()
@@ -666,7 +667,7 @@ def case_against():
 
 
 def case_warm_up():
-    """study.yaml: so many steps of each start are not measured, and what the study is stands on top."""
+    """study.yaml: this many steps of each start are not measured, and the description of the study is at the top."""
     empty()
     write_run('n1', config(1, 4, 4), [step(i, 100 if i <= 3 else 1000) for i in range(1, 6)])
     _, tree = page()
@@ -680,7 +681,7 @@ def case_warm_up():
 
 
 def case_mllog():
-    """A run in MLPerf's lines: times are those of the start and what passed since, values those of the run."""
+    """A run in MLPerf's format: times are the start plus the elapsed time, values are those of the run."""
     empty()
     lines = [start(0, 2), *(step(i, 500, loss=5.0 - i) for i in range(1, 4)), {'step': 3, 'validation_loss': 2.5, 'tokens': 1,
                                                                               'seconds': 1.5}]
@@ -721,9 +722,10 @@ def wait_for(what, done):
 
 
 def case_follow():
-    """The page is written again while runs go on, and reloads itself until they are finished or nobody wants it."""
+    """The page is written again while runs continue, and reloads itself until they are finished or it is
+    interrupted."""
     empty()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it, and so would its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would its children
     write_run('a', config(1, 4, 4), ten_steps(1000)[:3])
     path = work / 'report.html'
     follow = [os.environ['SHERD'], 'report', '--follow', str(work)]
@@ -748,14 +750,14 @@ def case_follow():
 
 
 def write_record(name, status, reason='', **process):
-    """progress.json as a run writes it, by a process elsewhere unless it is given."""
+    """progress.json as a run writes it; its process is on another machine unless one is given."""
     record = {'steps': 10, 'step': 3, 'starts_without_checkpoint': 1, 'exit_status': status, 'reason': reason,
               'host': 'elsewhere', 'pid': 1, 'pid_space': 1, **process}
     (work / name / 'progress.json').write_text(json.dumps(record) + '\n')
 
 
 def begin_run(name, record=None, chain=None, age=0, seconds=1):
-    """Three of ten steps, with a record (status, reason, process), a job script's line, and files of an age."""
+    """Three of ten steps, with a record (status, reason, process), a job script's line, and files of a given age."""
     lines = [{**line, 'seconds': {**line['seconds'], 'step': seconds}} for line in ten_steps(1000)[:3]]
     write_run(name, config(1, 4, 4), lines)
     if record:
@@ -786,7 +788,8 @@ def follow_until(done):
 
 
 def case_follow_over():
-    """A run that will do no more steps is not waited for, and the last line says why; one that may go on is."""
+    """A run that will do no more steps is not waited for, and the last line says why; a run that may continue is waited
+    for."""
     empty()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     write_run('done', config(1, 4, 4), ten_steps(1000))
@@ -796,7 +799,7 @@ def case_follow_over():
     begin_run('silent', (None, '', {}), age=3660)
     status, said = follow_until(done=True)
     wrong = expect('exit status', status, 0)
-    wrong += expect('lines', [line.split('any more ')[1] for line in said.splitlines()],
+    wrong += expect('lines', [line.split('no longer followed ')[1] for line in said.splitlines()],
                     ['at step 3 of 10: exit status 6: loss is NaN', 'at step 3 of 10: 2 starts saved nothing',
                      f'at step 3 of 10: process {json.loads((work / "killed/progress.json").read_text())["pid"]} on '
                      f'{socket.gethostname()} is gone', 'at step 3 of 10: nothing written for 1 h 1 m'])
@@ -823,7 +826,7 @@ def study(*arguments, dry='--dry-run', path=''):
 
 
 def case_study():
-    """The matrix, the batch of each point, and what the plan refuses, without a Slurm."""
+    """The matrix, the batch of each point, and the points that the plan refuses, without Slurm."""
     empty()
     done = study('--nodes=1,2', '--ranks-per-node=4', '--strategies=full_shard,no_shard', '--micro-batches=1,2', '--steps=9')
     lines = done.stdout.splitlines()
@@ -849,7 +852,7 @@ def case_study():
 
 
 def case_announced():
-    """A point has its row from when it is submitted: a job that dies at once leaves nothing else."""
+    """A point has its row from its submission on: a job that dies immediately leaves nothing else."""
     empty()
     (work / 'bin').mkdir()
     (work / 'bin/sbatch').write_text('#!/bin/sh\necho 7\n')
@@ -862,7 +865,7 @@ def case_announced():
 
 
 def case_repeats():
-    """study.yaml has every point with its job, arguments and prediction; arrays are in another order each time."""
+    """study.yaml has every point with its job, arguments and prediction; arrays are in a different order each time."""
     orders, wrong = set(), []
     for _ in range(3):
         empty()
@@ -890,7 +893,7 @@ def case_repeats():
 
 
 def case_later():
-    """A second call into the same folder: its points and its machine come beside the first's, whose jobs may still wait."""
+    """A second call for the same folder adds its points and its machine to the first's, whose jobs may still wait."""
     empty()
     (work / 'bin').mkdir()
     (work / 'bin/sbatch').write_text('#!/bin/sh\necho 7\n')

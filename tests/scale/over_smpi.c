@@ -1,8 +1,9 @@
 /* Many real ranks, as threads of one process under SimGrid's SMPI: the mesh, the channels, every collective that
- * training has over every group, and one step of the real program by the real executor with kernels that compute
- * nothing; all values are checked. For what grows with the ranks: tables, tags, sizes, order, deadlocks.
+ * training uses over every group, and one step of the real program by the real executor with kernels that compute
+ * nothing; all values are checked. Tests things that grow with the number of ranks: tables, tags, sizes, order,
+ * deadlocks.
  *
- *   smpirun -np R x S ... ranks R S [step]       R replicas of S shards; rank 0 prints what it came to */
+ *   smpirun -np R x S ... ranks R S [step]       R replicas of S shards; rank 0 prints the result */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
 #include "src/exec/exec.h"
@@ -17,16 +18,17 @@
 #include <unistd.h>
 
 enum { GROUPS = 3, ELEMS = 3, SEQ = 8, VOCAB = 32, VALUES = 101, STEP = 13 };
-enum { LARGE = 1100 };  /* elements that are more than MPI's own gather takes */
-enum { BLOCKS = 16 };   /* of the world, at most, for its reductions: all ranks look at messages of all */
-enum { GATHERED = 64 }; /* of a group, at most, that gathers as many of each: all of it is on each rank */
+enum { LARGE = 1100 };  /* elements: more than are gathered by MPI's own gather */
+enum { BLOCKS = 16 };   /* most blocks of the world in its reductions: every rank handles messages from all blocks */
+enum { GATHERED = 64 }; /* largest group that gathers this many elements of each rank: every rank holds all of it */
 
 static struct sh_mesh *mesh;
 static struct sh_comm *comm;
 static long long wrong, checked;
-static int two_levels; /* groups that reduced so */
+static int two_levels; /* groups that reduced in two levels */
 
-/* SMPI numbers its ranks where a process asks for its number, which is a path to memory here (src/mesh/segment.c). */
+/* SMPI intercepts getpid() and returns its own numbers, but Sherd uses the number in a path to shared memory
+ * (src/mesh/segment.c). */
 pid_t __wrap_smpi_getpid(void);
 pid_t __wrap_smpi_getpid(void)
 {
@@ -45,13 +47,13 @@ static void expect(double found, double expected)
     checked++;
 }
 
-/* Whole numbers, so that a sum in any order is exact. */
+/* Whole numbers, so a sum in any order is exact. */
 static float value(int rank, int64_t i)
 {
     return (float)((rank * 7 + i * STEP) % VALUES);
 }
 
-/* What rank + 1 is over the members of a group. */
+/* The sum of rank + 1 over the members of a group. */
 static double sum_over(sh_group group)
 {
     double sum = 0;
@@ -106,7 +108,7 @@ static struct census count_values(sh_group group)
     return c;
 }
 
-/* Of element i over those members. */
+/* The sum of element i over those members. */
 static double sum_of(const struct census *c, int64_t i)
 {
     double sum = 0;
@@ -155,7 +157,8 @@ static void all_reduce(sh_group group, int n)
         expect(sum[i], sum_of(&members, i));
 }
 
-/* What MPI's own gather does not do. Direct reductions over the world are n (n - 1) messages, so there only in two levels. */
+/* Sizes that MPI's own gather does not handle. Direct reductions over the world take n (n - 1) messages, so over the
+ * world reductions are tested only in two levels. */
 static void large(sh_group group)
 {
     int ranks = sh_group_size(&mesh->shape, group), block = sh_comm_block(comm, group);
@@ -188,7 +191,7 @@ static void collectives(void)
     sh_comm_destroy(comm);
 }
 
-/* The step. Kernels of the device `cpu` with tables that hold nothing; the device calls look() instead. */
+/* The step. The kernels of the device `cpu` are replaced by empty tables; the device calls look() instead. */
 static sh_rc nothing(const struct sh_op_call *call)
 {
     (void)call;
@@ -202,16 +205,16 @@ const struct sh_kernel_table sh_kernels_ref = {.name = "ref", .run = {SH_OP_LIST
 
 static struct sh_program *program;
 static struct sh_exec *executor;
-static int at;      /* the operation that the executor has come to */
-static int weights; /* that were looked at */
+static int at;      /* the operation that the executor has reached */
+static int weights; /* weights that were checked */
 
-/* Of parameters: the same on all ranks, whoever owns the element. */
+/* The value of a parameter: the same on all ranks, whoever owns the element. */
 static float parameter(int unit, int64_t elem)
 {
     return (float)((unit * 31 + elem * 7) % 997);
 }
 
-/* Of a unit that is gathered here; its only tensor of that kind has no row in the unit. */
+/* The unit of a tensor that is gathered here; its only tensor of that kind has no row in the unit. */
 static int unit_gathered(int tensor)
 {
     for (int i = 0; i < program->n_ops; i++)
@@ -220,7 +223,7 @@ static int unit_gathered(int tensor)
     sh_stop(sh_fail(SH_E_BUG, "%s is gathered nowhere", program->tensors[tensor].name));
 }
 
-/* Weights as they come out of a gather, where they are used: views of the whole unit. */
+/* Check weights as they come out of a gather, where they are used: they are views of the whole unit. */
 static void look_at_weight(int tensor)
 {
     const struct sh_tensor *t = &program->tensors[tensor];
@@ -234,7 +237,7 @@ static void look_at_weight(int tensor)
         expect(x[i], parameter((int)unit, t->base_elems + i));
 }
 
-/* What kernels write of a unit's gradient, before it is reduced. */
+/* Write what kernels would write into a unit's gradient, before it is reduced. */
 static void fill_gradient(int tensor)
 {
     float *x = sh_exec_data(executor, tensor);
@@ -252,7 +255,7 @@ static bool has_kernel(const struct sh_op *op)
     return !info->async && !info->moves && !info->marker;
 }
 
-/* In place of a kernel: operations come in the order of the section. */
+/* Called in place of a kernel: operations must come in the order of the section. */
 static sh_rc look(const struct sh_op_call *call, const char *label)
 {
     const struct sh_op *op;

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2016,SC2154,SC2034
 # For tests that unpack a Debian into a folder and enter it by chroot; sourced. They need root, debootstrap and a mirror, and skip
-# without. `top` is the source tree, `folder` where the system and what is built in it go.
+# without. `top` is the source tree; the system and the builds go in `folder`.
 
-# The mirror that this system installs from.
+# The mirror from which this system installs.
 mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -m 1 'debian/*$')}
 number=0 failed=0
 
@@ -20,7 +20,7 @@ need_chroot() {
     folder=$(cd "$folder" && pwd)
 }
 
-# make_system RELEASE [PACKAGE...]; one that is there already is taken again.
+# make_system RELEASE [PACKAGE...]; an existing system is reused.
 make_system() {
     local release=$1 IFS=,
     shift
@@ -29,7 +29,7 @@ make_system() {
     debootstrap --variant=minbase ${1:+--include="$*"} "$release" "$folder/root" "$mirror" && touch "$folder/root.ready"
 }
 
-# In the new system, with the source tree read-only at /sherd; its mounts go away with the command.
+# Run a command in the new system, with the source tree read-only at /sherd; its mounts disappear with the command.
 inside() {
     unshare --mount --pid --fork --kill-child bash -euc '
         root=$1 top=$2
@@ -43,7 +43,7 @@ inside() {
         exec chroot "$root" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin HOME=/root "$@"' - "$folder/root" "$top" "$@"
 }
 
-# step NAME COMMAND...: one line of TAP; the words of the command stand before it as comments.
+# step NAME COMMAND...: one line of TAP; the output of the command stands before it as comments.
 step() {
     local name=$1 began=$SECONDS
     shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""configure against installations that are made up around the real MPI: what is named is taken, or refused by name; never
-another one. Each run of configure ends after MPI and HDF5, at a BLAS that is not there. Prints TAP."""
+"""configure with fake installations built around the real MPI: the named installation is taken, or refused by name;
+never another one. Each run of configure ends after MPI and HDF5, at a BLAS that does not exist. Prints TAP."""
 import os
 import pathlib
 import shutil
@@ -25,7 +25,7 @@ def script(path, *lines):
 def make_places():
     """own, cc: a whole installation in a folder; broken: a wrapper whose flags do not link; alien: wrappers of one MPI under
     the names of the other; flags: HDF5's flags, which name the other MPI."""
-    # As Intel MPI's wrapper does: quotes, and a word that make would expand.
+    # Like Intel MPI's wrapper: quotes, and a word that make would expand.
     quoted = f"""{WRAPPER} -show | sed 's/-I\\([^ ]*\\)/-I"\\1"/g; s/$/ -Wl,-rpath,$:$\\/../'"""
     script(HERE / 'own/bin/mpicc', quoted)
     script(HERE / 'own/bin/mpirun', f'exec {LAUNCHER} "$@"')
@@ -50,7 +50,7 @@ def has_multiarch_hdf5():
 
 
 def cases(two_mpis):
-    """What it shows, arguments, environment, what configure must say, whether this machine can show it."""
+    """What the case shows, arguments, environment, what configure must say, whether this machine can show it."""
     own, path = HERE / 'own', os.environ['PATH']
     return [
         ('a misspelt option', ['--with-mp=openmpi'], {}, ['unrecognized options: --with-mp'], ''),
@@ -72,10 +72,10 @@ def cases(two_mpis):
 
 
 def configure(words, env):
-    """What it prints, and whether it ended with an error."""
+    """What configure prints, and whether it ended with an error."""
     folder = HERE / 'build'
     folder.mkdir(exist_ok=True)
-    # What does not depend on MPI is asked once; another CC needs its own answers.
+    # Checks that do not depend on MPI run once; another CC needs its own answers.
     cache = '/dev/null' if any(word.startswith('CC=') for word in words) else HERE / 'cache'
     words = [TOP / 'configure', f'--cache-file={cache}', '--with-blas=/nowhere', *words]
     clean = {key: value for key, value in os.environ.items() if key not in ('CC', 'CFLAGS', 'MPIRUN', 'MAKEFLAGS')}
@@ -85,7 +85,7 @@ def configure(words, env):
 
 def main():
     if not (TOP / 'configure').exists() or KIND not in OTHER or not WRAPPER or not LAUNCHER:
-        print('1..0 # SKIP wants configure, and Open MPI or MPICH with mpicc and mpirun')
+        print('1..0 # SKIP needs configure, and Open MPI or MPICH with mpicc and mpirun')
         return 0
     two_mpis = make_places()
     all_cases = cases(two_mpis)

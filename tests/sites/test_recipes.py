@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The recipes of doc/sites name this release and options that configure has; the installed module works. Prints TAP."""
+"""The recipes in doc/sites name this release and options that configure has; the installed module works. Prints TAP."""
 import ast
 import os
 import pathlib
@@ -24,7 +24,7 @@ def configure_options():
 
 
 def case_version():
-    """One place has it, configure.ac; what cannot read it from there must agree."""
+    """The version is defined in configure.ac; files that cannot read it from there must agree."""
     wrong = []
     for name in RECIPES + ('../sites.md', '../../README.md'):
         for found in re.findall(r'(?<![\w.])sherd[-/](\d+\.\d+\.\d+)', (SITES / name).read_text()):
@@ -48,7 +48,8 @@ def case_options():
 
 
 def case_syntax():
-    """Both are Python, Spack's as its style check wants it; everything that this one asks a spec for is a dependency of it."""
+    """Both recipes are Python, Spack's as its style check requires; every package that it asks a spec for is a
+    dependency."""
     wrong = [f'package.py:{n}: more than 99 columns' for n, line in enumerate((SITES / 'package.py').read_text().splitlines(), 1)
              if len(line) > 99]
     for name in RECIPES[:2]:
@@ -62,7 +63,7 @@ def case_syntax():
 
 
 def case_packages():
-    """A container installs what ./quickstart installs to build with Open MPI."""
+    """A container installs the packages that ./quickstart installs to build with Open MPI."""
     wanted = re.findall(r'^\s*(?:echo|openmpi\) echo) ((?:lib|zlib|openmpi)[\w .+-]*)', (job.TOP / 'quickstart').read_text(), re.M)
     names = {word for line in wanted for word in line.split() if not word.startswith('libcmocka')}
     wrong = [] if len(names) > 8 else [f'only {names} found in ./quickstart']
@@ -73,7 +74,7 @@ def case_packages():
 
 
 def case_module():
-    """Complete, and loaded by Lmod where there is one."""
+    """The module is complete, and Lmod loads it if installed."""
     stage = pathlib.Path('stage').absolute()
     subprocess.run(['make', '-s', '-C', BUILD, 'install-nodist_modulefileDATA', f'DESTDIR={stage}'], check=True, capture_output=True,
                    env={name: value for name, value in os.environ.items() if not name.startswith(('MAKE', 'MFLAGS'))})

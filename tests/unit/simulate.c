@@ -25,7 +25,7 @@ void *sim_data(const struct sim *s, int rank, int tensor)
     return (t->tier ? r->file : r->arena) + t->offset_bytes;
 }
 
-/* Remainders from element `at` of the chunk on; *n becomes how many of them lie together, at most. */
+/* Return the remainders from element `at` of the chunk on; *n is reduced to how many of them are contiguous. */
 static int16_t *remainders(const struct sim *s, int rank, const struct sh_unit *u, int64_t at, int64_t *n)
 {
     const struct sh_program *p = s->ranks[rank].p;
@@ -42,7 +42,7 @@ static int16_t *remainders(const struct sim *s, int rank, const struct sh_unit *
     return (int16_t *)sim_data(s, rank, u->remainder) + at;
 }
 
-/* The masters from element `at` of the chunk on; *n becomes how many of them lie together, at most. */
+/* Return the masters from element `at` of the chunk on; *n is reduced to how many of them are contiguous. */
 static struct sh_floats masters(const struct sim *s, int rank, const struct sh_unit *u, int64_t at, int64_t *n)
 {
     if (s->ranks[rank].p->act != SH_BF16)
@@ -76,7 +76,7 @@ static struct sh_range own_range(const struct sim_rank *r, const struct sh_unit 
 
 bool sim_round_frozen;
 
-/* n initial values of a parameter from element `first` on; nothing of a rank's shows in them. */
+/* Make n initial values of a parameter from element `first` on; they do not depend on the rank. */
 static void initial_values(const struct sim *s, const struct sh_param *param, uint64_t seed, int64_t first, int64_t n,
                            float *out)
 {
@@ -88,8 +88,8 @@ static void initial_values(const struct sim *s, const struct sh_param *param, ui
                          SH_OK);
 }
 
-/* Weights in four bits: into the packed unit, or as they come back from it into one that is not. Chunks of that may begin
- * and end within blocks, which are packed as a whole all the same. */
+/* Fill weights in four bits: into the packed unit, or, unpacked again, into a unit that is not packed. Chunks of the
+ * latter may begin and end within blocks, which are packed as a whole nevertheless. */
 static void fill_rounded(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed, int64_t first,
                          int64_t n, int64_t at)
 {
@@ -105,9 +105,9 @@ static void fill_rounded(const struct sim *s, int rank, const struct sh_param *p
         assert_true(begin == first && n % SH_NF4_ELEMS == 0);
         memcpy((char *)sim_data(s, rank, u->compute) + sh_nf4_bytes(at), packed, (size_t)sh_nf4_bytes(n));
     } else {
-        struct sh_floats to = masters(s, rank, u, at, &(int64_t){n}); /* frozen: all together */
+        struct sh_floats to = masters(s, rank, u, at, &(int64_t){n}); /* frozen: all contiguous */
 
-        /* As the kernel rounds them: ties to even. */
+        /* Round like the kernel: ties to even. */
         for (int64_t i = 0; i < blocks * SH_NF4_ELEMS; i++)
             values[i] = to.high ? sh_bf16_to_f32(sh_f32_to_bf16(values[i])) : values[i];
         sh_floats_put(to, n, values + (first - begin));
@@ -116,7 +116,7 @@ static void fill_rounded(const struct sim *s, int rank, const struct sh_param *p
     free(values);
 }
 
-/* Of the unit's elements `mine`, whose masters lie together. */
+/* Fill the unit's elements `mine`, whose masters are contiguous. */
 static void fill_stretch(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed,
                          struct sh_range mine, struct sh_range own)
 {
@@ -205,7 +205,7 @@ static void compute(const struct sim *s, struct sim_rank *r, const struct sh_op 
         fail_msg("%s", sh_error_text());
 }
 
-/* Poison where the move will write, until its wait. */
+/* Poison the memory that the move will write, until its wait. */
 static void start_move(struct sim_rank *r, const struct sh_op *op)
 {
     const struct sh_tensor *to = &r->p->tensors[op->out[0]];
@@ -223,7 +223,7 @@ static void finish_move(struct sim_rank *r, const struct sh_op *op)
         memcpy(r->file + to->offset_bytes, r->arena + from->offset_bytes, (size_t)sh_tensor_bytes(to));
 }
 
-/* Go on until the section ends or a wait cannot be over. */
+/* Continue until the section ends or a wait cannot complete. */
 static void advance(const struct sim *s, struct sim_rank *r, const struct sh_section *section)
 {
     for (; r->at < section->n_ops; r->at++) {
@@ -318,7 +318,7 @@ int64_t sim_param_elems(const struct sim *s)
     return n;
 }
 
-/* The n elements of a unit that a rank owns. */
+/* Get the n elements of a unit that a rank owns. */
 static void get_owned(const struct sim *s, int rank, const struct sh_unit *u, int64_t n, float *out)
 {
     if (u->packed)
@@ -352,7 +352,7 @@ static void same_packed(const struct sim *s, int rank, const struct sh_unit *u, 
     free(values);
 }
 
-/* What is gathered from is what the compute type has of the masters. */
+/* The source of gathers must be the masters in the compute type. */
 static void same_full(const struct sim *s, int rank, const struct sh_unit *u, const float *masters)
 {
     for (int64_t i = 0; i < u->elems; i++) {

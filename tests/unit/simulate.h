@@ -1,10 +1,10 @@
 /* A whole job in one process: the programs of all ranks of a mesh, run in step without MPI.
  *
- * It is as unkind as the contract of src/comm allows. What a collective writes is poison (NaN) from its start to its
- * wait, and its result is made of what each rank's input was at the start; an input that changes while the collective
- * is under way fails the test, and so does a job in which every rank waits for another. A section starts with poison in
- * all that does not live between sections, a released unit becomes poison, and each arena stands between guard bytes.
- * Whatever fails, fails the cmocka test. One thread. */
+ * The simulation is as unkind as the contract of src/comm allows. The output of a collective is poison (NaN) from its
+ * start to its wait, and its result is computed from each rank's input at the start; an input that changes while the
+ * collective is under way fails the test, and so does a job in which every rank waits for another. At the start of a
+ * section everything that does not live between sections is poison, a released unit becomes poison, and each arena is
+ * surrounded by guard bytes. Any failure fails the cmocka test. One thread. */
 #ifndef SH_TESTS_UNIT_SIMULATE_H
 #define SH_TESTS_UNIT_SIMULATE_H
 
@@ -17,7 +17,7 @@ struct sim_rank {
     struct sh_program *p;
     struct sh_mesh_shape mesh;
     char *memory, *arena;
-    char *file;                 /* what stands for the one tier below the device; NULL: the program has none */
+    char *file;                 /* stands in for the one tier below the device; NULL: the program has none */
     int at;                     /* operations of the running section that are done */
     struct sim_flight *flights; /* [ops] collectives of the running section */
 };
@@ -33,27 +33,27 @@ struct sim {
     bool pending;
 };
 
-/* Plan all ranks of the mesh, fill the parameters they own as a run does, and run INIT. */
+/* Plan all ranks of the mesh, fill the parameters that they own like a run does, and run INIT. */
 struct sim *sim_create(const struct sh_build *build, int shard, int replicate, int inner, uint64_t seed);
-/* Let sim_create() give frozen matrices the values that they have once they were packed in four bits an element. */
+/* Make sim_create() give frozen matrices the values that they have after packing in four bits per element. */
 extern bool sim_round_frozen;
-void sim_destroy(struct sim *s); /* looks at the guard bytes */
+void sim_destroy(struct sim *s); /* checks the guard bytes */
 
 /* Run one section (an index in the program), or the first of a kind, on all ranks to its end. */
-/* Of step `step`, counted from 0. eps is large beside the rounding of gradients, so that a gradient that is zero but for rounding
- * moves nothing. */
+/* The scalars of step `step`, counted from 0. eps is large compared with the rounding of gradients, so a gradient that
+ * is zero except for rounding moves nothing. */
 struct sh_op_scalars sim_scalars(int step, double loss_scale);
 
 void sim_run_section(struct sim *s, int section);
 void sim_run(struct sim *s, enum sh_section_kind kind);
 
-/* Put an update off, with the scalars as they are now: to the first micro-step that runs, or to UPDATE. */
+/* Defer an update, with the current scalars: to the next micro-step that runs, or to UPDATE. */
 void sim_put_off(struct sim *s);
 
 /* A tensor in a rank's arena. */
 void *sim_data(const struct sim *s, int rank, int tensor);
 
-/* All parameters in logical order, and how many elements they have; replicas and persistent full copies must be equal
+/* Get all parameters in logical order, and their number of elements; replicas and persistent full copies must be equal
  * to them bit for bit. */
 int64_t sim_param_elems(const struct sim *s);
 void sim_params(const struct sim *s, float *out);

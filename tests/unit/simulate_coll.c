@@ -14,11 +14,11 @@
 
 enum { QUEUES = 32 };
 
-/* The collectives of one stream over one group, in the order that rank 0 has them in. */
+/* The collectives of one stream over one group, in rank 0's order. */
 struct queue {
     int stream;
     sh_group group;
-    int first, n; /* collectives of the queues before, and of this one */
+    int first, n; /* number of collectives in earlier queues, and in this one */
 };
 
 struct queues {
@@ -65,7 +65,7 @@ static struct queues list_queues(const struct sim_rank *r, const struct sh_secti
     return q;
 }
 
-/* Operation i of a rank takes its place in the group. All must be about the same. */
+/* Operation i of a rank joins its meeting. All members must ask for the same collective. */
 static void come(struct sim *s, int rank, int i, const struct sh_section *section, struct sim_meeting *m)
 {
     struct sim_rank *r = &s->ranks[rank];
@@ -84,7 +84,7 @@ static void come(struct sim *s, int rank, int i, const struct sh_section *sectio
     r->flights[i].meeting = m;
 }
 
-/* A group is known by the first of its ranks. */
+/* A group is identified by the first of its ranks. */
 static void come_to_all(struct sim *s, int rank, int section, const struct queues *q)
 {
     struct sim_rank *r = &s->ranks[rank];
@@ -131,7 +131,8 @@ static struct sim_flight *flight_of(const struct sim *s, const struct sim_member
     return &s->ranks[m->rank].flights[op];
 }
 
-/* What a member puts in: what it sent, or what it has received by then, where an all_reduce goes on with that. */
+/* The input of a member: what it sent, or, if an all_reduce continues with an earlier result, what it has received by
+ * then. */
 static const char *given(const struct sim *s, const struct sim_meeting *m, int member)
 {
     const struct sim_member *who = &m->member[member];
@@ -154,7 +155,7 @@ static char *gathered(const struct sim *s, const struct sim_meeting *m)
     return all;
 }
 
-/* The sum of the bytes from `at` on of what the members gave, by the rule of src/comm. */
+/* Return the sum of the members' inputs from byte `at` on, by the rule of src/comm. */
 static char *sum(const struct sim *s, const struct sim_meeting *m, const char *const *gifts, int64_t at)
 {
     const struct sim_rank *r = &s->ranks[m->member->rank];
@@ -169,7 +170,7 @@ static char *sum(const struct sim *s, const struct sim_meeting *m, const char *c
     return out;
 }
 
-/* Each rank's result is made of what all sent at their starts, which nobody needs any more then. */
+/* Compute each rank's result from what all sent at their starts; the sent data is not needed afterwards. */
 static void make_results(const struct sim *s, struct sim_meeting *m)
 {
     const char **gifts = sh_calloc((size_t)m->size, sizeof *gifts);
@@ -230,7 +231,7 @@ void sim_coll_start(struct sim_rank *r, int i)
         memcpy(in, f->sent, (size_t)f->sent_bytes);
 }
 
-/* Another collective that goes on with the result of i. */
+/* Whether another collective continues with the result of i. */
 static bool goes_on(const struct sim_rank *r, int i, const struct sh_section *section)
 {
     for (int k = i + 1; k < section->first_op + section->n_ops; k++)

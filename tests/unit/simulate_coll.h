@@ -1,8 +1,9 @@
-/* Collectives among simulated ranks; simulate.h says how unkind they are. Operations are named by their index in the
- * program of the rank; all belong to the section that runs.
+/* Collectives among simulated ranks; simulate.h says how unkind they are. Operations are identified by their index in
+ * the program of the rank; all belong to the running section.
  *
- * A meeting is where the ranks of a group come together: the collectives at one place of their queues, of one stream over
- * that group. What a rank asks about others is counted there, so that many ranks cost what they do and no more. */
+ * A meeting is where the ranks of a group come together: the collectives at one place of their queues, of one stream
+ * over that group. The meeting counts what a rank needs to know about the others, so the cost of many ranks is only
+ * that of the work that they do. */
 #ifndef SH_TESTS_UNIT_SIMULATE_COLL_H
 #define SH_TESTS_UNIT_SIMULATE_COLL_H
 
@@ -16,12 +17,12 @@ struct sim_member {
 
 struct sim_meeting {
     enum sh_op_kind kind;
-    int64_t bytes;             /* of what each of them receives */
+    int64_t bytes;             /* that each member receives */
     int size, started;         /* ranks */
     struct sim_member *member; /* [size] in the order of the group; NULL: nobody meets here */
-    int looked_at;             /* members that wait for nothing before */
+    int looked_at;             /* members that do not wait for anything earlier */
     bool complete;
-    char *all; /* what all of them receive, once it is complete; NULL: each something else */
+    char *all; /* what all members receive, once it is complete; NULL: each member receives something different */
 };
 
 /* A collective from its start to the end of the section. */
@@ -31,20 +32,22 @@ struct sim_flight {
     char *sent;         /* until the meeting is complete */
     uint64_t sent_hash; /* of it */
     int64_t sent_bytes;
-    char *received; /* where the meeting has not one for all */
+    char *received; /* if the meeting does not have one result for all */
 };
 
-/* Find out who meets whom in a section, which all ranks are about to run; and forget it. */
+/* Find out who meets whom in a section, which all ranks are about to run; discard that information. */
 void sim_meetings_open(struct sim *s, int section);
 void sim_meetings_close(struct sim *s);
 
-/* Keep what is sent, and poison what will be received; a part sent from its own place stays. */
+/* Keep the data that is sent, and poison the memory that will receive; a part sent from its own place is kept. */
 void sim_coll_start(struct sim_rank *r, int i);
 
-/* Whether everyone whom collective i needs has started it, and what must be complete before can be so. */
+/* Whether all ranks that collective i needs have started it, and the collectives that must complete first
+ * can complete. */
 bool sim_coll_can_complete(const struct sim *s, const struct sim_rank *r, int i);
 
-/* Hand out the result, unless another collective under way goes on with it. It can complete. */
+/* Hand out the result, unless another collective under way continues with it. The collective must be able
+ * to complete. */
 void sim_coll_finish(struct sim_rank *r, int i, const struct sh_section *section);
 
 #endif

@@ -1,5 +1,5 @@
-/* Documents in one row are trained as if each were alone: the same loss and the same gradients, for rotary and for learned
- * positions. One rank, the kernels of the CPU. */
+/* Documents in one row are trained as if each were alone: the same loss and the same gradients, for rotary and for
+ * learned positions. Uses one rank and the CPU kernels. */
 #include "src/base/rng.h"
 #include "src/device/device.h"
 #include "tests/unit/simulate.h"
@@ -16,14 +16,14 @@
 
 enum { T = 64, SEED = 5, DOCS = 5 };
 
-/* Places of each; the row has some left. */
+/* Places of each document; some places of the row are left over. */
 static const int lengths[DOCS] = {20, 1, 7, 30, 2};
 
 struct row {
     int32_t tokens[T], targets[T], docs[T];
 };
 
-/* Token k of document d, the same wherever it stands. One in four does not count as a target. */
+/* Put token k of document d, the same wherever the document is. One in four does not count as a target. */
 static void put_token(struct row *r, int at, int d, int k)
 {
     uint32_t bits[4];
@@ -33,7 +33,7 @@ static void put_token(struct row *r, int at, int d, int k)
     r->targets[at] = bits[1] % 4 ? (int32_t)(bits[2] % TINY_VOCAB) : -1;
 }
 
-/* One document, or all with d < 0; the rest is empty. */
+/* Make a row with one document, or with all if d < 0; the rest is empty. */
 static struct row make_row(int d)
 {
     struct row r;
@@ -54,7 +54,7 @@ static struct row make_row(int d)
     return r;
 }
 
-/* Loss and the gradient of each parameter, added to what is there. */
+/* Return the loss, and add the gradient of each parameter to `grads`. */
 static double run(struct sim *s, const struct row *r, double *grads)
 {
     const struct sh_program *p = s->ranks[0].p;
@@ -72,7 +72,7 @@ static double run(struct sim *s, const struct row *r, double *grads)
     return *(double *)sim_data(s, 0, p->loss);
 }
 
-/* Of each parameter, relative to its length. */
+/* Compare the gradient of each parameter, relative to its length. */
 static void compare(const struct sh_program *p, const double *a, const double *b)
 {
     for (int i = 0; i < p->n_params; i++) {

@@ -1,4 +1,4 @@
-/* Small files and folders in a folder of the test's own. */
+/* Small files and folders, in the test's own folder. */
 #include "src/base/file.h"
 
 #include <dirent.h>
@@ -57,7 +57,7 @@ static void test_write_and_read(void **state)
     assert_int_equal(sh_write_file_atomic(path, "new\0x", 5), SH_OK);
     assert_int_equal(sh_read_file(path, 5, &data, &bytes), SH_OK);
     assert_int_equal(bytes, 5);
-    assert_memory_equal(data, "new\0x", 6); /* with the zero behind it */
+    assert_memory_equal(data, "new\0x", 6); /* with the zero after it */
     free(data);
     assert_int_equal(sh_read_file(path, 4, &data, &bytes), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "5 bytes, more than the 4 allowed here"));
@@ -73,14 +73,14 @@ static void test_refusals(void **state)
     assert_int_equal(sh_read_file(root, 10, &data, NULL), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "not a regular file"));
     assert_int_equal(mkfifo(fifo, 0600), 0);
-    assert_int_equal(sh_read_file(fifo, 10, &data, NULL), SH_E_DATA); /* and not waited for */
+    assert_int_equal(sh_read_file(fifo, 10, &data, NULL), SH_E_DATA); /* without waiting for it */
     assert_int_equal(sh_write_file_atomic("/no/such/file", "x", 1), SH_E_DATA);
     assert_string_equal(sh_error_text(), "create /no/such/file: No such file or directory");
     assert_null(data);
     free(fifo);
 }
 
-/* Once this returns, each write fails. */
+/* After this, every write fails. */
 static void fill_disk(void)
 {
     const struct rlimit none = {.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
@@ -118,7 +118,7 @@ static void test_full_disk(void **state)
     free(folder);
 }
 
-/* What stands at the name of an output, and what is said. */
+/* Put something at the name of an output. */
 static void plant(const char *kind, const char *path)
 {
     if (!strcmp(kind, "link"))
@@ -167,7 +167,7 @@ static void test_planted(void **state)
     }
 }
 
-/* Whoever may write into the folder puts another file under the temporary name. */
+/* Somebody who may write into the folder puts another file under the temporary name. */
 static void test_exchanged(void **state)
 {
     (void)state;

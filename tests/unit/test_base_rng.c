@@ -1,4 +1,4 @@
-/* Random numbers: the published Philox answers, and what the normal stream promises. */
+/* Random numbers: the published Philox answers, and the promised properties of the normal stream. */
 #include "src/base/rng.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ static void test_keys_differ(void **state)
     assert_true(sh_rng_key(0, "a") != sh_rng_key(0, "b"));
 }
 
-/* Any cut of a tensor gives the same bits as the whole, also where the counter needs its upper word. */
+/* Any cut of a tensor gives the same bits as the whole, also if the counter needs its upper word. */
 static void test_parts_equal_whole(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static void test_moments(void **state)
     }
     assert_true(fabs(m1) < 5e-3);
     assert_true(fabs(m2 - 1) < 5 * sqrt(1.85 / N));
-    assert_true(fabs(m4 - 2.85) < 0.05); /* 3 less the excess of 0.15 */
+    assert_true(fabs(m4 - 2.85) < 0.05); /* 3 minus the excess of 0.15 */
     assert_true(fabs(lag) < 5e-3);
     assert_true(largest > 4 && largest < 4.8990);
     free(x);

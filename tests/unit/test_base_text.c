@@ -1,4 +1,4 @@
-/* Errors, log lines, memory and words: what is kept, what is printed, how it is spelled. */
+/* Errors, log lines, memory and words: how text is kept, printed and spelled. */
 #include "src/base/err.h"
 #include "src/base/hash.h"
 #include "src/base/log.h"
@@ -45,7 +45,7 @@ static void test_error_is_kept(void **state)
     assert_int_equal(sh_error_locate(SH_E_DATA), SH_E_DATA);
     assert_null(strstr(sh_error_text(), "bug"));
     assert_int_equal(sh_error_locate(SH_E_BUG), SH_E_BUG);
-    assert_non_null(strstr(sh_error_text(), " (a bug of Sherd, at "));
+    assert_non_null(strstr(sh_error_text(), " (a bug in Sherd, at "));
     assert_non_null(strstr(sh_error_text(), sh_error_place()));
     sh_error_clear();
     assert_string_equal(sh_error_text(), "");
@@ -77,7 +77,7 @@ static void speak_and_stop(void)
     sh_stop(sh_fail(SH_E_COMM, "peer 2 is gone"));
 }
 
-/* What a child process prints and how it ends. */
+/* Check what a child process prints and how it ends. */
 static void test_stop(void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void test_numbers(void **state)
 static void test_hash(void **state)
 {
     (void)state;
-    assert_true(sh_hash64("", 0) == 0x2d06800538d394c2u); /* XXH3's published value of nothing */
+    assert_true(sh_hash64("", 0) == 0x2d06800538d394c2u); /* XXH3's published value for empty input */
     assert_true(sh_hash64("sherd", 5) != sh_hash64("sherd", 4));
     assert_true(sh_mix64(0) == 0);
     assert_true(sh_mix64(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu); /* first output of SplitMix64 with seed 0 */
@@ -237,7 +237,7 @@ static void test_wrap(void **state)
     free(text);
 }
 
-/* COLUMNS counts where it is a width that words fit in; what is no terminal has 80. */
+/* COLUMNS is used if it is a width that words fit into; output that is not a terminal has 80 columns. */
 static void words_fit_the_window(void **state)
 {
     static const struct {

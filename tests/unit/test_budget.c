@@ -1,5 +1,5 @@
-/* The budget over recomputation and homes: the choice is the fastest of all that fit, moves no more than that needs, keeps
- * both limits, and is one of all ranks. */
+/* The budget over recomputation and homes: the choice is the fastest of all that fit, moves no more than necessary,
+ * keeps both limits, and is the same on all ranks. */
 #include "src/cost/budget.h"
 
 #include "src/base/mem.h"
@@ -26,7 +26,7 @@ static const struct sh_topology cpus = {.world = RANKS, .ranks_per_node = RANKS,
                                 gpus = {.world = RANKS, .ranks_per_node = RANKS, .in_blocks = true, .gpu = true};
 static const struct sh_topology *at = &cpus;
 
-/* What is tried, and what comes of it. */
+/* A choice to try, and its result. */
 struct choice {
     int level, part, gradients, params, act;
 };
@@ -34,7 +34,7 @@ struct plan {
     double arena, file, host, seconds;
 };
 
-/* `fit`: what the budget may choose. Limits are what the configuration says. */
+/* `fit`: what the budget may choose. The limits are those of the configuration. */
 static struct sh_build build_within(struct sh_config *cfg, const char *rates, bool recompute, int64_t limit,
                                     int64_t host)
 {
@@ -87,7 +87,7 @@ static struct plan plan_of(const struct sh_config *cfg, const struct sh_build *b
     struct plan out;
     int file, host;
 
-    sh_cost_assume_machine(cfg, at->gpu, &m); /* of two threads, as these plans have */
+    sh_cost_assume_machine(cfg, at->gpu, &m); /* with two threads, as in these plans */
     assert_int_equal(sh_pass_build_until(b, NULL, &p), SH_OK);
     r.p = p;
     assert_int_equal(sh_cost_step(&r, &step), SH_OK);
@@ -104,7 +104,8 @@ static struct sh_recompute of_level(int i)
     return (struct sh_recompute){.full = i > LAYERS ? i - LAYERS : 0, .selective = i > LAYERS ? LAYERS : i};
 }
 
-/* As a configuration would ask for it; beside a GPU there is a copy for saves only while the states are on it. */
+/* Plan a choice as if a configuration asked for it; with a GPU there is a copy for saves only if the states are
+ * on it. */
 static struct plan plan_choice(const struct sh_config *cfg, struct sh_build b, const struct choice *c)
 {
     b.recompute = of_level(c->level);
@@ -117,7 +118,7 @@ static struct plan plan_choice(const struct sh_config *cfg, struct sh_build b, c
     return plan_of(cfg, &b);
 }
 
-/* Every choice there is, with quarters of the states; `plans` has room for all. Returns how many. */
+/* Plan every possible choice, with quarters of the states; `plans` has room for all. Returns how many. */
 static int plan_all(const struct sh_config *cfg, const struct sh_build *b, struct choice *choices, struct plan *plans)
 {
     int n = 0;
@@ -135,7 +136,7 @@ static int plan_all(const struct sh_config *cfg, const struct sh_build *b, struc
 }
 enum { MOST = LEVELS * 5 * 2 * 2 * (LAYERS - 1) };
 
-/* Limits in bytes; those of a CPU's host and a GPU's file mean nothing. */
+/* Limits in bytes; a CPU has no host limit and a GPU no file limit. */
 struct limits {
     double arena, host, file;
 };
@@ -161,11 +162,11 @@ static struct choice choice_of(const struct sh_build *b)
                            b->offload.act_blocks};
 }
 
-/* Against all others; the mode may forbid some. Returns whether anything fits. */
+/* Compare the budget's choice with all others; the mode may forbid some. Returns whether anything fits. */
 static bool check_choice(const struct sh_config *cfg, const struct sh_build *b, const struct choice *choices,
                          const struct plan *plans, int n, int levels, const struct limits *l)
 {
-    const double near = 0.994; /* a thousandth is no difference, and larger slices are fewer */
+    const double near = 0.994; /* a thousandth counts as equal, and larger slices are fewer */
     struct choice mine = choice_of(b);
     struct plan its = plan_of(cfg, b);
     bool any = false;
@@ -192,7 +193,7 @@ static bool check_choice(const struct sh_config *cfg, const struct sh_build *b, 
     return any;
 }
 
-/* shares: of what lies between the smallest choice and the one that leaves all on the device. */
+/* shares: positions between the smallest choice and the one that leaves everything on the device. */
 static bool check_limits(const char *rates, bool recompute, const struct choice *choices, const struct plan *plans,
                          int n, struct limits l)
 {
@@ -223,8 +224,8 @@ static double least_arena(const struct plan *plans, int n)
     return least;
 }
 
-/* Thirds of what the choices differ by on the device, beside none, half and all of what may be wanted below it; of both each
- * second pair, with SHERD_LONG all. */
+/* Combine thirds of the range of the choices on the device with none, half and all of the bytes that may be wanted in
+ * the tier below it; every second pair, with SHERD_LONG all. */
 static void check_rates(const char *rates, int *fitting)
 {
     static struct choice choices[MOST];
@@ -254,11 +255,11 @@ static void the_fastest_that_fits(void **state)
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         check_rates(rates[i], &fitting);
     at = &cpus;
-    assert_true(fitting > 15); /* else nothing was compared */
+    assert_true(fitting > 15); /* otherwise nothing was compared */
 }
 
-/* Bytes that a copy for saves takes, those of all homes, and what lies between: each limit decides by itself, and in the
- * place of the other it would decide otherwise. */
+/* The bytes of a copy for saves, the bytes of all homes, and values in between: each limit decides by itself, and in
+ * the other's place it would decide differently. */
 static void each_limit_decides(void **state)
 {
     struct sh_config cfg;
@@ -271,22 +272,22 @@ static void each_limit_decides(void **state)
     b = build(&cfg, FAST, false, 1);
     whole = plan_choice(&cfg, b, &(struct choice){.part = 0});
     half = plan_choice(&cfg, b, &(struct choice){.part = 8});
-    /* The device's alone. */
+    /* Only the device's limit. */
     b = build_within(&cfg, FAST, false, (int64_t)half.arena, (int64_t)(2 * whole.host));
     assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
     assert_true(plan_of(&cfg, &b).arena <= half.arena && sh_pass_homes_text(&b, (char[SH_HOMES_TEXT]){0})[0]);
-    /* The host's: all fits the device, but the copy for saves takes more than the states would. */
+    /* The host's limit: everything fits on the device, but the copy for saves takes more than the states would. */
     other = build_within(&cfg, FAST, false, (int64_t)whole.arena, (int64_t)whole.host - 1);
     assert_int_equal(sh_budget_fit(&cfg, at, NULL, &other), SH_OK);
     assert_true(other.offload.optimizer_16 > 0 && plan_of(&cfg, &other).host < whole.host);
-    /* Neither alone: what the device lacks has no room on the host. The refusal has both. */
+    /* Both limits: what the device has no room for does not fit on the host either. The refusal names both. */
     b = build_within(&cfg, FAST, false, (int64_t)half.arena, 1000);
     assert_int_equal(sh_budget_fit(&cfg, at, NULL, &b), SH_OK);
     assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
     sh_program_destroy(p);
-    assert_non_null(strstr(sh_error_text(), "no plan fits; the smallest lacks "));
-    assert_non_null(strstr(sh_error_text(), " bytes of memory.host_limit_bytes = 1000 B, since it needs "));
-    /* By hand it is a limit all the same. */
+    assert_non_null(strstr(sh_error_text(), "no plan fits; the smallest is "));
+    assert_non_null(strstr(sh_error_text(), " bytes over memory.host_limit_bytes = 1000 B, since it needs "));
+    /* If the choice is made by hand, the limit applies nevertheless. */
     b = build_within(&cfg, FAST, false, (int64_t)1e12, 1000);
     b.fit_homes = false;
     assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
@@ -296,7 +297,8 @@ static void each_limit_decides(void **state)
     at = &cpus;
 }
 
-/* The same limit, which either way meets; a disk that costs nothing, and one that costs more than computing again. */
+/* The same limit, which can be met either way; a disk that costs nothing, and one that costs more
+ * than recomputation. */
 static void the_disk_decides(void **state)
 {
     struct sh_config cfg;
@@ -313,7 +315,7 @@ static void the_disk_decides(void **state)
     assert_true(level_of(&b) > 0 && b.offload.optimizer_16 == 0);
 }
 
-/* Limits that just hold half of the states, which the search tries itself: no more is taken; the refusal names both. */
+/* Limits that just hold half of the states, a share that the search tries: no more is taken; the refusal names both. */
 static void both_limits_hold(void **state)
 {
     struct sh_config cfg;
@@ -334,11 +336,11 @@ static void both_limits_hold(void **state)
         assert_int_equal(sh_pass_build(&b, &p), less ? SH_E_MEMORY : SH_OK);
         sh_program_destroy(p);
     }
-    assert_non_null(strstr(sh_error_text(), "no plan fits; the smallest lacks "));
-    assert_non_null(strstr(sh_error_text(), " bytes of memory.limit_bytes = "));
+    assert_non_null(strstr(sh_error_text(), "no plan fits; the smallest is "));
+    assert_non_null(strstr(sh_error_text(), " bytes over memory.limit_bytes = "));
     assert_non_null(strstr(sh_error_text(), "offload.nvme_limit_bytes"));
     assert_null(strstr(sh_error_text(), "offload.optimizer=nvme"));
-    /* Without a choice it is a limit all the same. */
+    /* Without a choice to make, the limit applies nevertheless. */
     b = build(&cfg, FAST, false, (int64_t)2e9);
     b.fit_homes = false;
     b.offload.optimizer_16 = 7;
@@ -348,7 +350,8 @@ static void both_limits_hold(void **state)
     assert_non_null(strstr(sh_error_text(), "in a file per rank, more than offload.nvme_limit_bytes = "));
 }
 
-/* Limits that hold a part of the states between two that are tried, beside activations: more of either has no room. */
+/* Limits that hold a share of the states between two that are tried, together with activations: more of either does not
+ * fit. */
 static void both_limits_hold_between(void **state)
 {
     struct sh_config cfg;
@@ -365,7 +368,7 @@ static void both_limits_hold_between(void **state)
                  b.offload.act_blocks, its.arena, between.arena, its.file, between.file);
 }
 
-/* Another rank: it needs as much recomputation as this, or has a file that is full. */
+/* Another rank, which needs this much recomputation, or whose file is full. */
 static double other_level, other_room;
 static int calls, fails_at;
 
@@ -403,22 +406,22 @@ static void ranks_choose_together(void **state)
     assert_memory_equal(&b.recompute, &alone.recompute, sizeof b.recompute);
     assert_int_equal(b.offload.optimizer_16, alone.offload.optimizer_16);
     all = calls;
-    /* Without recomputation there is a choice: with it, none is below what the other needs. */
+    /* Without recomputation there is a choice: with it, none is below the level that the other rank needs. */
     alone = b = build(&cfg, SLOW, true, 64 + (int64_t)plan_choice(&cfg, b, &(struct choice){.level = 1}).arena);
     assert_int_equal(sh_budget_fit(&cfg, at, NULL, &alone), SH_OK);
     assert_int_equal(level_of(&alone), 1);
     assert_int_equal(fit_with(&b, &cfg, 5, 1e18, 0), SH_OK);
     assert_int_equal(level_of(&b), 5);
-    /* All learn of a failure wherever it is. */
+    /* All ranks learn about a failure wherever it is. */
     for (int i = 1; i <= all; i++) {
         b = build(&cfg, SLOW, true, (int64_t)(0.95 * whole));
         assert_int_equal(fit_with(&b, &cfg, 0, 1e18, i), SH_E_COMM);
     }
 }
 
-/* A file that is full costs a few more tries, wherever its limit is; each has eight meetings, and the first one more. Without
- * recomputation to choose there are ten choices of homes and twenty of activations at most, and as many for a refusal, before
- * which each part of the states is tried with halves of the activations. */
+/* A full file costs a few more tries, wherever its limit is; each try has eight meetings, and the first one more.
+ * Without recomputation to choose there are at most ten choices of homes and twenty of activations, and as many for a
+ * refusal, before which each share of the states is tried with halves of the activations. */
 static void a_full_file_is_found_soon(void **state)
 {
     enum { TRIES = 2 * (12 + 24) + 8, PARTLY = 2 * (1 + PARTS * 3), MEETINGS = 6 };
@@ -427,7 +430,7 @@ static void a_full_file_is_found_soon(void **state)
     (void)state;
     for (int i = 2; i < 2 * (PARTS - 1); i++) {
         struct sh_build b = build(&cfg, FAST, false, 1);
-        int part = i / 2, less = i % 2; /* less memory than any choice needs whose file is within its limit */
+        int part = i / 2, less = i % 2; /* less memory than any choice needs that keeps its file within the limit */
         struct plan most = plan_choice(&cfg, b, &(struct choice){.part = part}), mine;
 
         b = build(&cfg, FAST, false, (int64_t)most.arena - less);
@@ -443,7 +446,7 @@ static void rates_are_read(void **state)
 {
     static const struct {
         const char *text;
-        int bad; /* -1: it is right */
+        int bad; /* -1: none */
         struct sh_config_rates rates;
     } rows[] = {{"", -1, {0, 0, 0, 0, 0}},
                 {"file=3e9/2e9", -1, {3e9, 2e9, 0, 0, 0}},
@@ -478,7 +481,7 @@ static void rates_are_read(void **state)
     }
 }
 
-/* In turn, bytes of both ways go at the rate of `mixed`. */
+/* When reads and writes alternate, the bytes of both move at the rate `mixed`. */
 static void mixed_is_what_both_reach(void **state)
 {
     struct sh_config cfg;

@@ -1,5 +1,5 @@
-/* Sequences that go on from a cache of keys and values: the logits after each token are those of a forward over the whole
- * text, whatever pieces the text comes in, for any strategy on any mesh. */
+/* Sequences that continue from a cache of keys and values: the logits after each token are those of a forward over the
+ * whole text, whatever pieces the text comes in, for any strategy on any mesh. */
 #include "src/base/rng.h"
 #include "src/config/words.h"
 #include "tests/unit/simulate.h"
@@ -44,7 +44,7 @@ static struct sh_build build_of(const struct tiny_model *m, enum sh_dtype act)
     return b;
 }
 
-/* A causal model's logits at a position do not know what follows it. */
+/* The logits of a causal model at a position do not depend on the tokens after it. */
 static void run_whole(struct sh_build b)
 {
     struct sim *s;
@@ -67,7 +67,7 @@ static void run_whole(struct sh_build b)
 /* How many tokens of each row are in the cache. */
 static int fed[RANKS][ROWS];
 
-/* Give a row its next n tokens; what follows them is anything. */
+/* Give a row its next n tokens; the places after them may have anything. */
 static void feed(const struct sim *s, int rank, int row, int n, int room)
 {
     const struct sh_program *p = s->ranks[rank].p;
@@ -93,7 +93,7 @@ static void compare(const struct sim *s, int rank, int row, double within)
                      (double)logits[v], (double)expected[v]);
 }
 
-/* One section on all ranks: row r of a rank gets n[r] tokens. */
+/* Run one section on all ranks: row r of a rank gets n[r] tokens. */
 static void step(struct sim *s, enum sh_section_kind kind, const int n[ROWS], double within)
 {
     for (int rank = 0; rank < s->world; rank++)
@@ -106,7 +106,8 @@ static void step(struct sim *s, enum sh_section_kind kind, const int n[ROWS], do
                 compare(s, rank, row, within);
 }
 
-/* Uneven beginnings, a second piece of one of them, steps in which some rows rest, and a row that begins again. */
+/* First pieces of different lengths, a second piece for one of them, steps in which some rows pause, and a row that
+ * starts again. */
 static void run_cached(struct sh_build b, int shard, int replicate, double within)
 {
     static const struct {
@@ -131,7 +132,7 @@ static void run_cached(struct sh_build b, int shard, int replicate, double withi
     sim_destroy(s);
 }
 
-/* bf16 rounds activations after other sums than those of a whole text. */
+/* bf16 rounds activations after sums that differ from those of a whole text. */
 static void check_model(const struct tiny_model *m, enum sh_dtype act)
 {
     double within = act == SH_F32 ? 1e-5 : 0.1;
@@ -162,7 +163,7 @@ static void in_bfloat16(void **state)
         check_model(&tiny_models[m], SH_BF16);
 }
 
-/* The kernels of the CPU, with several threads. */
+/* The CPU kernels, with several threads. */
 static void on_the_cpu(void **state)
 {
     (void)state;
@@ -181,8 +182,8 @@ static void on_the_cpu(void **state)
     .rope_theta = 100, .init_std = 0.3
 #define GROUPED SIZES, .n_kv_heads = 1
 
-/* Families by what a position of the cache could get wrong in them: windows, blocks without positions, norms of keys, keys
- * by head, a part of a head that turns. */
+/* Families chosen by what could go wrong with positions of the cache: windows, blocks without positions, norms of keys,
+ * keys by head, partly rotated heads. */
 static const struct tiny_model families[] = {
     {"mistral", {GROUPED, .family = SH_FAMILY_MISTRAL, .attention_window = 3}, false},
     {"qwen2", {GROUPED, .family = SH_FAMILY_QWEN2, .attention_window = 3, .window_first_layer = 1}, false},
@@ -218,7 +219,7 @@ static void each_family(void **state)
     }
 }
 
-/* Two bytes or four for each key and value of each position, block and sequence: the row of the plan. */
+/* The row of the plan: two bytes or four for each key and value of each position, block and sequence. */
 static void memory_is_planned(void **state)
 {
     int64_t bytes[SH_MEM_KINDS];

@@ -1,4 +1,4 @@
-/* What going on with another configuration is said to change. */
+/* Messages about what changes if a run continues with another configuration. */
 #include "src/run/changes.h"
 
 #include <setjmp.h>
@@ -83,8 +83,8 @@ static void the_data(void **state)
     b = configured(other);
     assert_string_equal(
         sh_changes_data(&a, &b, 480, 100, out),
-        "data changed: the sample order does not start anew, it continues at sequence 80 of 100 in epoch "
-        "5 of what is read now");
+        "data changed: the sample order does not restart; it continues at sequence 80 of 100 in epoch 5 of "
+        "the new data");
 }
 
 static void the_states(void **state)
@@ -96,13 +96,14 @@ static void the_states(void **state)
     (void)state;
     assert_null(sh_changes_states(&f32, &f32, out));
     assert_null(sh_changes_states(&bf16, &bf16, out));
-    assert_string_equal(sh_changes_states(&f32, &bf16, out),
-                        "optimizer.state_dtype changed: the states of the optimizer are in bfloat16 now, rounded to "
-                        "nearest as they were loaded, and stochastically in each update");
+    assert_string_equal(
+        sh_changes_states(&f32, &bf16, out),
+        "optimizer.state_dtype changed: the optimizer states are now in bfloat16, rounded to nearest on "
+        "loading, and stochastically in each update");
     assert_string_equal(
         sh_changes_states(&bf16, &f32, out),
-        "optimizer.state_dtype changed: the states of the optimizer are in float32 now, with the numbers "
-        "that they had in bfloat16");
+        "optimizer.state_dtype changed: the optimizer states are now in float32, with the values that they "
+        "had in bfloat16");
 }
 
 int main(void)

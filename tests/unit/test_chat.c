@@ -40,8 +40,8 @@ static const char *const specials[] = {"<|im_start|>",
                                        "<|end_header_id|>",
                                        "<|eot_id|>"};
 
-/* Letters and what templates write as words, spaces as the mark; "▁a" and "ab" are words, so that merges cross borders.
- * With `prefix` a space is put in front, as Llama 2 does. */
+/* The words are letters and the templates' texts, with the mark for spaces; "▁a" and "ab" are words, so merges cross
+ * borders. With `prefix` a space is put in front, as Llama 2 does. */
 static void write_model(bool prefix)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzSYINT<>/[]!";
@@ -91,7 +91,7 @@ static sh_rc run(enum sh_token_format format, const char *template, const char *
     return sh_token_file(&more, &report);
 }
 
-/* All documents, a | between them; tokens that are learned in braces, each by itself. */
+/* Return all documents, separated by |; each learned token is in braces. */
 static char *written(void)
 {
     const struct sh_document_header *h;
@@ -140,7 +140,7 @@ static void check(enum sh_token_format format, const char *template, const char 
 #define TURNS \
     MESSAGE("user", " x ") "," MESSAGE("assistant", " abc ") "," MESSAGE("user", "y") "," MESSAGE("assistant", "b")
 
-/* White space around texts stays or goes as the template says. */
+/* White space around texts is kept or removed as the template says. */
 static void templates(void **state)
 {
     static const char with_system[] = MESSAGES(MESSAGE("system", " s ") "," TURNS), without[] = MESSAGES(TURNS);
@@ -223,7 +223,7 @@ static void other_forms(void **state)
           (struct sh_token_options){.special_in_text = true}, "<s>[INST] x</s>[/INST] {y}{</s>}");
 }
 
-/* A space that the tokenizer puts in front of a text counts to what it stands before. */
+/* A space that the tokenizer puts in front of a text belongs to the text after it. */
 static void prepended_spaces(void **state)
 {
     (void)state;
@@ -235,7 +235,8 @@ static void prepended_spaces(void **state)
     write_model(false);
 }
 
-/* doc/tokenizers.md has it for folders that have none; in JSON its line ends and quotes are escaped once more. */
+/* The template in doc/tokenizers.md for folders that have none; in JSON its line ends and quotes are escaped
+ * once more. */
 #define OWN_LOOP \
     "{%- for m in messages %}{{ \"<|im_start|>\" + m.role + \"\\n\" + m.content + \"<|im_end|>\\n\" }}{% endfor %}\n"
 #define OWN_END "{%- if add_generation_prompt %}{{ \"<|im_start|>assistant\\n\" }}{% endif -%}"
@@ -247,7 +248,7 @@ static void prepended_spaces(void **state)
 static void folders_own(void **state)
 {
     static const struct {
-        const char *jinja, *config, *says; /* NULL: no such file; taken, as chatml is */
+        const char *jinja, *config, *says; /* NULL: no such file; recognized, as chatml */
     } rows[] = {
         {OWN_LOOP OWN_END "\n", NULL, NULL},
         {OWN_LOOP OWN_END, "{\"chat_template\":\"another\"}", NULL},
@@ -259,9 +260,8 @@ static void folders_own(void **state)
         {NULL, NULL, "tokenizer.json has no chat template; --chat-template takes chatml, llama3"},
         {NULL, "{}", "has no chat template"},
         {NULL, "{\"chat_template\":[{\"name\":\"rag\",\"template\":" OWN_JSON "}]}", "has no chat template"},
-        {OWN_LOOP " " OWN_END, NULL,
-         "has a chat template that is none of those known here; --chat-template takes chatml"},
-        {"", NULL, "none of those known here"},
+        {OWN_LOOP " " OWN_END, NULL, "has a chat template that is not known here; --chat-template takes chatml"},
+        {"", NULL, "a chat template that is not known here"},
         {NULL, "{\"chat_template\":", "/tokenizer_config.json: line 1"},
     };
     char *jinja = sh_path_join(folder, "chat_template.jinja"), *config = sh_path_join(folder, "tokenizer_config.json");
@@ -288,7 +288,7 @@ static void folders_own(void **state)
     free(config);
 }
 
-/* A line end in a string of Jinja can be written in two ways, and the last one of a file is none of the text. */
+/* A line end in a string of Jinja can be written in two ways, and a file's last line end is not part of the text. */
 static void digests(void **state)
 {
     static const struct {
@@ -330,11 +330,11 @@ static void refused(void **state)
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(""), "the last message is not an assistant's"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x")), "the last message is not an assistant's"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("assistant", "x")),
-         "message 1 is of role assistant where user was due"},
+         "message 1 has the role assistant, but user was expected"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," MESSAGE("user", "x")),
-         "message 2 is of role user"},
-        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(TURNS "," MESSAGE("system", "x")), "message 5 is of role system"},
-        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("tool", "x")), "of role \"tool\""},
+         "message 2 has the role user"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(TURNS "," MESSAGE("system", "x")), "message 5 has the role system"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("tool", "x")), "the role \"tool\""},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "")), "message is empty"},
         {SH_FORMAT_MESSAGES, "llama3", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", " \\n ")),
          "message is empty"},
@@ -371,7 +371,7 @@ static void refused(void **state)
                      SH_E_USAGE);
 }
 
-/* Options that would be taken and change nothing. */
+/* Options that would be accepted but have no effect. */
 static void unused(void **state)
 {
     static const struct {
@@ -401,7 +401,7 @@ static void unused(void **state)
     }
 }
 
-/* Up to where an answer begins; the stop token is that of the answers that were learned. */
+/* A prompt ends where an answer begins; the stop token is that of the learned answers. */
 static void prompts(void **state)
 {
     static const char turns[] = MESSAGES(TURNS "," MESSAGE("user", " z ")),
@@ -452,8 +452,8 @@ static void no_prompts(void **state)
         {MESSAGES(TURNS), "the last message is not a user's"},
         {MESSAGES(""), "the last message is not a user's"},
         {MESSAGES(MESSAGE("system", "s")), "the last message is not a user's"},
-        {MESSAGES(MESSAGE("user", "x") "," MESSAGE("user", "x")), "message 2 is of role user"},
-        {MESSAGES(MESSAGE("tool", "x")), "of role \"tool\""},
+        {MESSAGES(MESSAGE("user", "x") "," MESSAGE("user", "x")), "message 2 has the role user"},
+        {MESSAGES(MESSAGE("tool", "x")), "the role \"tool\""},
         {"{\"tools\":[],\"messages\":[" MESSAGE("user", "x") "]}", "it has \"tools\""},
         {"{}", "\"messages\" is nothing"},
     };
@@ -471,7 +471,7 @@ static void no_prompts(void **state)
     sh_chat_free(&chat);
 }
 
-/* A part without a document would be found when it is trained on. */
+/* A part without a document would otherwise only be noticed in training. */
 static void empty_parts(void **state)
 {
     static const char line[] = MESSAGES(TURNS);
@@ -486,13 +486,13 @@ static void empty_parts(void **state)
         memcpy(last ? text + sizeof text - sizeof line : text, line, sizeof line - 1);
         text[sizeof text - 1] = '\0';
         assert_int_equal(run(SH_FORMAT_MESSAGES, "chatml", text, more), SH_E_DATA);
-        assert_non_null(strstr(sh_error_text(), last ? "out.bin; choose another" : "val.bin; choose another"));
+        assert_non_null(strstr(sh_error_text(), last ? "out.bin; choose a fraction" : "val.bin; choose a fraction"));
         assert_int_not_equal(access(val, F_OK), 0);
     }
     free(val);
 }
 
-/* What a template writes must be tokens of the model. */
+/* The special tokens that a template writes must be tokens of the model. */
 static void another_model(void **state)
 {
     char *text;

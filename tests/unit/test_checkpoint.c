@@ -1,4 +1,4 @@
-/* Parts of checkpoints that need no job: which ones stay, who may write, and how long a stage may take. */
+/* Parts of checkpoints that need no job: which checkpoints stay, who may write, and how long a stage may take. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static void the_rule_keeps_what_it_says(void **state)
         {{1, 0}, 101, 100, 0, true}, /* newer than it */
         {{1, 0}, 101, 100, 5, true}, /* and older than five of its kind */
         {{1, 0}, 99, 100, 1, false},  {{3, 0}, 98, 100, 2, true},
-        {{3, 0}, 97, 100, 3, false},  {{3, 10}, 90, 100, 10, true}, /* for good */
+        {{3, 0}, 97, 100, 3, false},  {{3, 10}, 90, 100, 10, true}, /* permanent */
         {{3, 10}, 91, 100, 9, false}, {{1, 10}, 0, 100, 20, true},  /* step 0 is a multiple of all */
     };
 
@@ -71,7 +71,7 @@ static void expect_newest(const char *folder, int64_t before, const char *name)
     free(path);
 }
 
-/* By its name alone: neither what is unfinished nor what another program put there. */
+/* Only the name counts: neither unfinished files nor files of other programs are taken. */
 static void the_newest_is_that_of_the_last_step(void **state)
 {
     static const char *const others[] = {".step-00000009.h5.0123456789abcdef.tmp", "step-00000009.h5.bak", "step-9.h5"};
@@ -95,7 +95,8 @@ static void the_newest_is_that_of_the_last_step(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* What lies behind the good one is of no known worth: it neither goes, nor does one that is wanted go in its place. */
+/* Checkpoints newer than the good one may be worthless: they are not deleted, and no checkpoint that is wanted is
+ * deleted because of them. */
 static void newer_ones_do_not_count(void **state)
 {
     static const struct sh_ckpt_keep keep = {.latest = 2};
@@ -115,7 +116,7 @@ static void newer_ones_do_not_count(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* Runs `child` in a process of its own; returns its exit status and what it wrote to standard error. */
+/* Runs `child` in its own process; returns its exit status and what it wrote to standard error. */
 static int run_child(void (*child)(const char *folder), const char *folder, char text[512])
 {
     int ends[2], status;
@@ -181,7 +182,7 @@ static void wait_for_ever(const char *what)
     sleep(300);
 }
 
-static double limit; /* of a process that need not wait for a processor for longer */
+static double limit; /* for a process that never waits longer than this for a processor */
 
 static void be_in_time(const char *what)
 {

@@ -1,5 +1,5 @@
-/* The index of a checkpoint as bytes, and the child process that reads files without one: what a child that crashes, or
- * sends garbage, comes to. */
+/* The index of a checkpoint as bytes, and the child process that reads files without one, including a child that
+ * crashes or sends garbage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ enum { BEGIN = 4096 };
 static const struct sh_ckpt_tensor tensors[] = {{"a.weight", 2, {3, 5}, 15, SH_PARAM_UP},
                                                 {"b", 1, {2}, 2, SH_PARAM_BIAS}};
 
-/* As create() makes it. */
+/* Make an index like create(). */
 static struct sh_ckpt_index make_index(void)
 {
     struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = 2};
@@ -189,12 +189,12 @@ static void wrong_sum(struct sh_ckpt_index *x)
     x->sum++;
 }
 
-/* Bytes added at the end, the sum over all made right before the spoiling or after it. */
+/* Bytes added at the end; the checksum over everything is made before the spoiling or after it. */
 static const struct row {
     void (*spoil)(struct sh_ckpt_index *x);
     int more;
     bool sum_first;
-    const char *says; /* NULL: it is taken */
+    const char *says; /* NULL: it is accepted */
 } rows[] = {
     {spoil_nothing, 0, true, NULL},
     {spoil_nothing, 1, true, "it continues past its end"},
@@ -207,7 +207,7 @@ static const struct row {
     {into_structures, 0, false, "lies outside of the data"},
     {into_index, 0, false, "lies outside of the data"},
     {far_away, 0, false, "lies outside of the data"},
-    {gap, 0, false, "leave bytes of the file out"},
+    {gap, 0, false, "do not cover all bytes of the file"},
     {two_of_a_name, 0, false, "two tensors have one name"},
     {slash, 0, false, "impossible name"},
     {control, 0, false, "impossible name"},
@@ -311,7 +311,8 @@ static void text_is_shown_without_controls(void **state)
     }
 }
 
-/* What is started instead of the real child; NULL: that one. The linker has calls of posix_spawn() come here. */
+/* The script that is started instead of the real child; NULL: the real child. The linker redirects
+ * posix_spawn() here. */
 static const char *script;
 
 int __real_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
@@ -350,7 +351,7 @@ static const struct {
     {HERE "printf '" EIGHT("\\001") "\\377\\377\\377\\377\\377\\377\\377\\377"
                                     "abcde' >&4",
      SH_E_DATA, "HDF5 failed"},
-    /* what it gets: the file and the pipe, and no terminal, no other descriptor, and little of the environment */
+    /* the child gets the file and the pipe, but no terminal, no other descriptor, and little of the environment */
     {HERE "[ -t 0 ] || [ -n \"$OMPI_COMM_WORLD_RANK$PMI_RANK$PATH_OF_TEST\" ] || { read -r word <&3; "
           "printf '" EIGHT("\\002") EIGHT("\\004") "%s' \"$word\" >&4; }",
      SH_E_DATA, "word"},
@@ -438,7 +439,8 @@ static void threads_read_at_once(void **state)
     }
 }
 
-/* Another program made these sums from doc/checkpoint-format.md. They must not change: files of today stay valid. */
+/* Another program computed these digests from doc/checkpoint-format.md. They must not change: today's files
+ * stay valid. */
 static void digests_are_those_of_the_format(void **state)
 {
     static const float data[] = {0, 1, -2.5f, 3e38f, 1e-40f};
@@ -466,7 +468,7 @@ static void digests_are_those_of_the_format(void **state)
     }
 }
 
-/* The blocks of a piece are counted from its first one, wherever in the tensor that is. */
+/* The blocks of a piece are counted from its first block, wherever in the tensor that is. */
 static void a_piece_is_cut_at_blocks(void **state)
 {
     enum { BLOCK = SH_CKPT_BLOCK_ELEMS };

@@ -1,4 +1,4 @@
-/* Everything that a configuration may not be, with the words it is refused with. */
+/* Every kind of invalid configuration, with the message of its refusal. */
 #include "src/config/config.h"
 
 #include <setjmp.h>
@@ -28,13 +28,13 @@ static const struct refusal texts[] = {
     {"zzzzzzzzzzzz:\n  steps: 5\n", "c.yaml:1: zzzzzzzzzzzz: no such section"},
     {"training:\n  steps: 5\n  steps: 5\n", "c.yaml:3: training.steps: given twice, first at c.yaml:2"},
     {"training:\n  steps: 5\ntraining:\n  max_norm: 5\n", "c.yaml:3: training: section given twice"},
-    {"training: 5\n", "c.yaml:1: training: a section; wants keys below it, not a value"},
+    {"training: 5\n", "c.yaml:1: training: a section; expected keys below it, not a value"},
     {"\"a\\nb\": 5\n", "c.yaml:1: name of a section with control characters"},
     {"training:\n  \"st\\0eps\": 5\n", "c.yaml:2: name of a key with control characters"},
     /* types */
     {"training:\n  steps: many\n", "c.yaml:2: training.steps: 'many' is not a whole number"},
     {"training:\n  steps: \"5\"\n",
-     "c.yaml:2: training.steps: wants a whole number, got a string; leave out the quotes"},
+     "c.yaml:2: training.steps: expected a whole number, got a string; leave out the quotes"},
     {"training:\n  steps: 1.5\n", "c.yaml:2: training.steps: '1.5' is not a whole number"},
     {"training:\n  steps: 1e3\n", "c.yaml:2: training.steps: '1e3' is not a whole number"},
     {"training:\n  steps: 010\n", "c.yaml:2: training.steps: '010' is not a whole number"},
@@ -66,19 +66,19 @@ static const struct refusal texts[] = {
      "c.yaml:2: offload.gradients: nvme: into which folder? give offload.nvme_path, on a local disk"},
     {DEBUG_MODEL "offload: {gradients: nvme}\ntraining: {device: cuda}\n",
      "c.yaml:2: offload.gradients: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
-     "beside it"},
+     "of its host"},
     {DEBUG_MODEL "offload: {gradients: cpu}\ntraining: {device: cpu}\n",
      "c.yaml:2: offload.gradients: cpu is for GPUs: with training.device=cpu the gradients are in the CPU's memory already; "
      "nvme puts them into a file"},
     {"offload:\n  parameters: nvme\n",
-     "c.yaml:2: offload.parameters: 'nvme' is not one of none | cpu; a file is for optimizer states and gradients: "
+     "c.yaml:2: offload.parameters: 'nvme' is not one of none | cpu; a file can hold optimizer states and gradients: "
      "offload.optimizer=nvme, gradients=nvme"},
     {DEBUG_MODEL "offload: {parameters: cpu}\ntraining: {device: cpu}\n",
      "c.yaml:2: offload.parameters: cpu is for GPUs: with training.device=cpu the parameters are in the CPU's memory already; "
      "leave it out"},
     {DEBUG_MODEL "training: {enable_cpu_offload: true, device: cpu}\n",
      "c.yaml:2: training.enable_cpu_offload: is for GPUs: with training.device=cpu all state is in the CPU's memory already; "
-     "offload.optimizer=nvme with offload.nvme_path puts optimizer states into a file"},
+     "offload.optimizer=nvme with offload.nvme_path puts optimizer states in a file"},
     {DEBUG_MODEL "training: {enable_cpu_offload: true}\noffload: {gradients: cpu}\n",
      "c.yaml:2: training.enable_cpu_offload: contradicts offload.gradients given at c.yaml:3; give one of them"},
     {DEBUG_MODEL "offload: {activations: cpu}\ntraining: {device: cpu}\n",
@@ -86,10 +86,10 @@ static const struct refusal texts[] = {
      "nvme puts them into a file"},
     {DEBUG_MODEL "offload: {optimizer: nvme}\ntraining: {device: cuda}\n",
      "c.yaml:2: offload.optimizer: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
-     "beside it"},
+     "of its host"},
     {DEBUG_MODEL "offload: {activations: nvme}\ntraining: {device: cuda}\n",
      "c.yaml:2: offload.activations: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
-     "beside it"},
+     "of its host"},
     {"data:\n  shuffle: 1\n", "c.yaml:2: data.shuffle: '1' is not one of false | true"},
     {"data:\n  token_type: unit16\n",
      "c.yaml:2: data.token_type: 'unit16' is not one of auto | uint16 | uint32; nearest is uint16"},
@@ -120,31 +120,31 @@ static const struct refusal texts[] = {
     {"checkpoint:\n  hints: a=1,b=2,a=3\n", "c.yaml:2: checkpoint.hints: a: given twice"},
     {"checkpoint:\n  hints:\n    a: 1\n    a: 2\n", "c.yaml:4: checkpoint.hints: a: given twice"},
     {"checkpoint:\n  hints:\n    a b: 1\n",
-     "c.yaml:3: checkpoint.hints: 'a b' is not a name of letters, digits and _, 35 at most"},
-    {"checkpoint:\n  hints: =1\n", "c.yaml:2: checkpoint.hints: '' is not a name of letters, digits and _, 35 at most"},
+     "c.yaml:3: checkpoint.hints: 'a b' is not a name of at most 35 letters, digits and _"},
+    {"checkpoint:\n  hints: =1\n", "c.yaml:2: checkpoint.hints: '' is not a name of at most 35 letters, digits and _"},
     {"checkpoint:\n  hints:\n    a:\n",
-     "c.yaml:3: checkpoint.hints: a: '' is not a value of 1 .. 255 letters, without blank, comma and ="},
+     "c.yaml:3: checkpoint.hints: a: '' is not a value of 1 .. 255 characters without blank, comma and ="},
     {"checkpoint:\n  hints:\n    a: \"1,b=2\"\n",
-     "c.yaml:3: checkpoint.hints: a: '1,b=2' is not a value of 1 .. 255 letters, without blank, comma and ="},
+     "c.yaml:3: checkpoint.hints: a: '1,b=2' is not a value of 1 .. 255 characters without blank, comma and ="},
     {"checkpoint:\n  hints: {a123456789012345678901234567890123456: 1}\n",
-     "c.yaml:2: checkpoint.hints: 'a123456789012345678901234567890123456' is not a name of letters, digits and _, "
-     "35 at most"},
+     "c.yaml:2: checkpoint.hints: 'a123456789012345678901234567890123456' is not a name of at most 35 "
+     "letters, digits and _"},
     {"checkpoint:\n  hints: {a: 1}\n  hints: a=1\n", "c.yaml:3: checkpoint.hints: given twice, first at c.yaml:2"},
     {DEBUG_MODEL "checkpoint:\n  hints: {a: 1}\n  io: direct\n",
-     "c.yaml:3: checkpoint.hints: are for MPI-IO, and checkpoint.io=direct does without it"},
+     "c.yaml:3: checkpoint.hints: are for MPI-IO, which checkpoint.io=direct does not use"},
     {DEBUG_MODEL "checkpoint:\n  writers_per_node: 2\n",
      "c.yaml:3: checkpoint.writers_per_node: is for plain writes; give checkpoint.io=direct as well"},
     {"checkpoint:\n  hints: {a: &x 1}\n", "c.yaml:2: anchors and aliases are not allowed; write the value out"},
     /* YAML that is more than sections, keys and values */
-    {"training:\n  steps: [1, 2]\n", "c.yaml:2: training.steps: wants one value, got a list"},
-    {"training:\n  steps: {a: 1}\n", "c.yaml:2: training.steps: wants one value, got a mapping"},
-    {"checkpoint:\n  hints: {a: 1,\n    b: [2]}\n", "c.yaml:3: checkpoint.hints.b: wants one value, got a list"},
-    {"checkpoint:\n  hints:\n    a: {b: 1}\n", "c.yaml:3: checkpoint.hints.a: wants one value, got a mapping"},
-    {"checkpoint:\n  hints: [a=1]\n", "c.yaml:2: checkpoint.hints: wants one value, got a list"},
-    {"- training\n", "c.yaml:1: wants sections (training:) with keys below them"},
-    {"steps\n", "c.yaml:1: wants sections (training:) with keys below them"},
-    {"? [a]\n: 1\n", "c.yaml:1: wants the name of a section, got a list or a mapping"},
-    {"training:\n  ? {a: b}\n  : 1\n", "c.yaml:2: wants the name of a key, got a list or a mapping"},
+    {"training:\n  steps: [1, 2]\n", "c.yaml:2: training.steps: expected one value, got a list"},
+    {"training:\n  steps: {a: 1}\n", "c.yaml:2: training.steps: expected one value, got a mapping"},
+    {"checkpoint:\n  hints: {a: 1,\n    b: [2]}\n", "c.yaml:3: checkpoint.hints.b: expected one value, got a list"},
+    {"checkpoint:\n  hints:\n    a: {b: 1}\n", "c.yaml:3: checkpoint.hints.a: expected one value, got a mapping"},
+    {"checkpoint:\n  hints: [a=1]\n", "c.yaml:2: checkpoint.hints: expected one value, got a list"},
+    {"- training\n", "c.yaml:1: expected sections (training:) with keys below them"},
+    {"steps\n", "c.yaml:1: expected sections (training:) with keys below them"},
+    {"? [a]\n: 1\n", "c.yaml:1: expected the name of a section, got a list or a mapping"},
+    {"training:\n  ? {a: b}\n  : 1\n", "c.yaml:2: expected the name of a key, got a list or a mapping"},
     {"training:\n  steps: &a 5\n", "c.yaml:2: anchors and aliases are not allowed; write the value out"},
     {"training: &a\n  steps: 5\n", "c.yaml:1: anchors and aliases are not allowed; write the value out"},
     {"training:\n  steps: *a\n", "c.yaml:2: anchors and aliases are not allowed; write the value out"},
@@ -187,9 +187,9 @@ static const struct refusal texts[] = {
     /* models */
     {"\n", "model.n_layers: not given; give it, or choose a preset with model.name"},
     {"model:\n  name: gpt2-123m\n",
-     "c.yaml:2: model.name: no preset 'gpt2-123m' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, "
+     "c.yaml:2: model.name: no preset 'gpt2-123m' (known: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, "
      "llama3.1-70b, custom); nearest is gpt2-124m"},
-    {"model:\n  name: bert\n", "c.yaml:2: model.name: no preset 'bert' (there are debug, gpt2-124m, gpt2-1558m, "
+    {"model:\n  name: bert\n", "c.yaml:2: model.name: no preset 'bert' (known: debug, gpt2-124m, gpt2-1558m, "
                                "llama3.2-1b, llama3.1-8b, llama3.1-70b, custom)"},
     {"model: {n_layers: 1, dim: 64, n_heads: 2, ffn_dim: 64, max_seq_len: 8}\n",
      "model.vocab_size: not given; give it, or choose a preset with model.name"},
@@ -199,7 +199,7 @@ static const struct refusal texts[] = {
     {"model: {name: debug, head_dim: 33}\n",
      "c.yaml:1: model.head_dim: 33 is odd; rotary positions turn pairs of elements"},
     {"model: {name: gpt2-124m, n_kv_heads: 4}\n",
-     "c.yaml:1: model.n_kv_heads: gpt2 has as many as model.n_heads, 12, not 4"},
+     "c.yaml:1: model.n_kv_heads: gpt2 needs as many as model.n_heads, 12, not 4"},
     {"model: {name: gpt2-124m, head_dim: 32}\n",
      "c.yaml:1: model.head_dim: 32 * model.n_heads 12 is not model.dim 768, as gpt2 needs"},
     {"model: {name: gpt2-124m, rope_factor: 2}\n",
@@ -251,14 +251,14 @@ static const struct refusal texts[] = {
      "c.yaml:2: parallelism.reshard_after_forward: 2 needs sharding_strategy full_shard or hybrid_shard; the others do "
      "not reshard"},
     {DEBUG_MODEL "training: {reproducible: mesh}\nparallelism: {gradient_sync: every_micro_step}\n",
-     "c.yaml:3: parallelism.gradient_sync: every_micro_step sums over the ranks before the micro-steps, and "
-     "training.reproducible=mesh the other way round; leave it out"},
+     "c.yaml:3: parallelism.gradient_sync: every_micro_step sums over the ranks before the micro-steps, but "
+     "training.reproducible=mesh sums over the micro-steps first; leave it out"},
     {DEBUG_MODEL "training: {reproducible: mesh, deterministic: false}\n",
-     "c.yaml:2: training.deterministic: false gives other bits in each run, and training.reproducible=mesh the same ones on "
-     "every mesh; leave out one of them"},
+     "c.yaml:2: training.deterministic: false gives different bits in each run, but training.reproducible=mesh gives "
+     "the same bits on every mesh; leave one of them out"},
     {DEBUG_MODEL "training: {reproducible: mesh, measure_products: true}\n",
-     "c.yaml:2: training.measure_products: a clock may choose otherwise on another mesh, and training.reproducible=mesh "
-     "gives the same bits on every one; leave out one of them"},
+     "c.yaml:2: training.measure_products: measured times may choose other kernels on another mesh, but "
+     "training.reproducible=mesh gives the same bits on every mesh; leave one of them out"},
     {DEBUG_MODEL "training: {reproducible: mesh, mixed_precision_reduce: bf16}\n",
      "c.yaml:2: training.mixed_precision_reduce: bfloat16 rounds what is sent, and what is sent depends on the mesh; "
      "leave it out with training.reproducible=mesh"},
@@ -283,12 +283,12 @@ static const struct refusal texts[] = {
      "offload: {mode: memory_budget, parameters: cpu}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cuda}\n",
      "c.yaml:2: offload.parameters: offload.mode=memory_budget chooses it; leave out one of them"},
     {DEBUG_MODEL "offload: {rates: {file: 3e9}}\n",
-     "c.yaml:2: offload.rates: 'file=3e9' is no rate; give file=READ/WRITE and perhaps mixed=BOTH, or host=READ/WRITE, in "
-     "bytes a second, as `sherd bench tier` prints them"},
+     "c.yaml:2: offload.rates: 'file=3e9' is not a rate; give file=READ/WRITE and perhaps mixed=BOTH, or "
+     "host=READ/WRITE, in bytes per second, as `sherd bench tier` prints them"},
     {DEBUG_MODEL "guard: {z_score: 1}\n",
-     "c.yaml:2: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2"},
+     "c.yaml:2: guard.z_score: 1 would skip many good steps; give 0 (off) or at least 2"},
     {DEBUG_MODEL "guard: {action: rollback}\ncheckpoint: {enable: false}\n",
-     "c.yaml:2: guard.action: rollback goes back to checkpoints, and checkpoint.enable=false"},
+     "c.yaml:2: guard.action: rollback needs checkpoints, but checkpoint.enable=false"},
 };
 
 static const struct refusal arguments[] = {
@@ -301,43 +301,43 @@ static const struct refusal arguments[] = {
     {"job.description=a\nb", "--job.description: contains control characters or is not UTF-8"},
     {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
     {"offload_optimizer.device=nvme",
-     "--offload_optimizer.device: no such key; offload.optimizer, and offload.gradients beside it: none, cpu or nvme"},
+     "--offload_optimizer.device: no such key; offload.optimizer, and offload.gradients with it: none, cpu or nvme"},
     {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
     {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
     {"offload_optimizer.buffer_count=4",
-     "--offload_optimizer.buffer_count: no such key; offload.buffer_count, of slices; their size is chosen"},
+     "--offload_optimizer.buffer_count: no such key; offload.buffer_count, in slices; Sherd chooses their size"},
     {"offload_optimizer.pipeline_read=true",
-     "--offload_optimizer.pipeline_read: no such key; leave it out: slices are read ahead and written behind in any "
-     "case, and host memory beside a GPU is pinned"},
+     "--offload_optimizer.pipeline_read: no such key; leave it out: slices are always read ahead and written behind, "
+     "and host memory for a GPU is always pinned"},
     {"offload_param.device=nvme",
-     "--offload_param.device: no such key; offload.parameters: cpu on GPUs; a CPU has all in host memory already, "
-     "and offload.optimizer: nvme puts states into a file"},
+     "--offload_param.device: no such key; offload.parameters: cpu on GPUs; a CPU has all in host memory already, and "
+     "offload.optimizer: nvme puts states in a file"},
     {"zero_optimization.offload_optimizer.device=nvme",
-     "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer, and offload.gradients beside it: cpu "
-     "on GPUs, or nvme on CPUs with nvme_path; buffer_count and optimizer_ratio are below offload"},
+     "--zero_optimization.offload_optimizer.device: no such key; offload.optimizer, and offload.gradients with it: "
+     "cpu on GPUs, or nvme on CPUs with nvme_path; buffer_count and optimizer_ratio are also keys of offload"},
     {"optimizer_cpu_offload=true",
-     "--optimizer_cpu_offload: no such key; offload.optimizer, and offload.gradients beside it: cpu on GPUs, or nvme on "
-     "CPUs with nvme_path; buffer_count and optimizer_ratio are below offload"},
+     "--optimizer_cpu_offload: no such key; offload.optimizer, and offload.gradients with it: cpu on GPUs, or nvme on "
+     "CPUs with nvme_path; buffer_count and optimizer_ratio are also keys of offload"},
     {"fsdp_offload_params=true",
      "--fsdp_offload_params: no such key; training.enable_cpu_offload: true on GPUs; a CPU has all in host "
-     "memory already, and offload.optimizer: nvme puts states into a file"},
+     "memory already, and offload.optimizer: nvme puts states in a file"},
     {"optimizer_offload_fraction=0.5",
      "--optimizer_offload_fraction: no such key; offload.optimizer_ratio, with offload.optimizer: cpu on GPUs, nvme on "
      "CPUs"},
     {"fine_grained_activation_offloading=true",
-     "--fine_grained_activation_offloading: no such key; offload.activations: cpu on GPUs, or nvme on CPUs with nvme_path; "
-     "activation_ratio is below offload"},
+     "--fine_grained_activation_offloading: no such key; offload.activations: cpu on GPUs, or nvme on CPUs with "
+     "nvme_path; activation_ratio is also a key of offload"},
     {"activation_checkpointing.cpu_checkpointing=true",
-     "--activation_checkpointing.cpu_checkpointing: no such key; offload.activations: cpu on GPUs, or nvme on CPUs with "
-     "nvme_path; activation_ratio is below offload"},
+     "--activation_checkpointing.cpu_checkpointing: no such key; offload.activations: cpu on GPUs, or nvme on CPUs "
+     "with nvme_path; activation_ratio is also a key of offload"},
     {"activation_offload_fraction=0.5",
      "--activation_offload_fraction: no such key; offload.activation_ratio, with offload.activations: cpu on GPUs, nvme on "
      "CPUs"},
     {"fp16.loss_scale_window=500",
-     "--fp16.loss_scale_window: no such key; training.mixed_precision_param: float16, with "
-     "loss_scale, loss_scale_init and loss_scale_window beside it"},
+     "--fp16.loss_scale_window: no such key; training.mixed_precision_param: float16, with loss_scale, "
+     "loss_scale_init and loss_scale_window with it"},
     {"initial_loss_scale=4294967296", "--initial_loss_scale: no such key; training.loss_scale_init"},
-    {"model.name=gpt", "--model.name: no preset 'gpt' (there are debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
+    {"model.name=gpt", "--model.name: no preset 'gpt' (known: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
                        "llama3.1-8b, llama3.1-70b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
      "--parallelism.sharding_strategy: 'ShardingStrategy.FULL_SHRD' is not one of no_shard | shard_optim | "
@@ -410,7 +410,8 @@ static void test_idle_beside_words(void **state)
          "--offload.nvme_path: has no effect without offload.optimizer, offload.gradients or offload.activations=nvme, or "
          "offload.mode=memory_budget"},
         {"offload.optimizer=none", "offload.rates=host=1e9/1e9",
-         "--offload.rates: has no effect without offload.mode=memory_budget, or a home below the device in offload"},
+         "--offload.rates: has no effect without offload.mode=memory_budget, or another key of offload that moves "
+         "tensors off the device"},
         {"offload.parameters=cpu", "offload.rates=host=1e9/1e9", NULL},
         {"offload.gradients=cpu", "offload.rates=host=1e9/1e9", NULL},
         {"training.device=cpu", "memory.host_limit_bytes=1GiB",
@@ -492,7 +493,8 @@ static void test_files(void **state)
     assert_string_equal(sh_error_text(), "read /tmp: not a regular file");
 }
 
-/* One start tells all that is wrong: in the file, on the command line, of another trainer, and in lists and mappings. */
+/* One start reports everything that is wrong: in the file, on the command line, in keys of another trainer, and in
+ * lists and mappings. */
 static void test_all_at_once(void **state)
 {
     static const char text[] = "model:\n  name: debug\n  flavor: 8B\n  args: {dim: 5, x: [1, 2]}\n"
@@ -508,17 +510,17 @@ static void test_all_at_once(void **state)
     assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 4, given, &cfg), SH_E_USAGE);
     assert_string_equal(
         sh_error_text(),
-        "c.yaml:3: model.flavor: no such key; model.name is preset and size in one, such as llama3.1-8b\n"
+        "c.yaml:3: model.flavor: no such key; model.name names preset and size in one, such as llama3.1-8b\n"
         "c.yaml:4: model.args: no such key; write its keys below model: n_layers, dim, n_heads, n_kv_heads, ffn_dim, ...\n"
         "c.yaml:6: training.stepz: no such key; nearest is training.steps\n"
         "c.yaml:7: training.seq_len: 'many' is not a whole number\n"
-        "c.yaml:8: training.max_norm: wants one value, got a list\n"
+        "c.yaml:8: training.max_norm: expected one value, got a list\n"
         "c.yaml:9: compile: no such section; leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints "
         "what is fused\n"
-        "c.yaml:11: parallelism.tensor_parallel_degree: no such key; data parallelism is all there is: leave it out, its "
-        "ranks go to mesh.shard\n"
-        "c.yaml:12: parallelism.pipeline_parallel_schedule: no such key; data parallelism is all there is: leave it out, "
+        "c.yaml:11: parallelism.tensor_parallel_degree: no such key; Sherd has data parallelism only: leave it out, "
         "its ranks go to mesh.shard\n"
+        "c.yaml:12: parallelism.pipeline_parallel_schedule: no such key; Sherd has data parallelism only: leave it "
+        "out, its ranks go to mesh.shard\n"
         "c.yaml:15: learning_rate: no such section; optimizer.lr\n"
         "--training.steps: 0 is out of range 1 .. 1000000000000\n"
         "--job.dumpfolder: no such key; nearest is job.dump_folder\n"
@@ -526,7 +528,7 @@ static void test_all_at_once(void **state)
         "--ema.decay: no such key");
 }
 
-/* Broken YAML ends the file, not the look at the arguments; checks between keys are told together too. */
+/* Broken YAML ends the reading of the file, not of the arguments; checks between keys are reported together, too. */
 static void test_all_of_a_kind(void **state)
 {
     static const char broken[] = "training:\n  stepz: 5\n bad: [\n",
@@ -541,7 +543,7 @@ static void test_all_of_a_kind(void **state)
     assert_int_equal(sh_config_parse(apart, strlen(apart), "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
     assert_string_equal(sh_error_text(),
                         "c.yaml:2: training.seq_len: 1024 is longer than model.max_seq_len 512\n"
-                        "c.yaml:3: guard.z_score: 1 would leave out many good steps; give 0 (off) or at least 2");
+                        "c.yaml:3: guard.z_score: 1 would skip many good steps; give 0 (off) or at least 2");
 }
 
 static void test_many(void **state)
@@ -563,7 +565,7 @@ static void test_many(void **state)
     assert_non_null(strstr(sh_error_text(), "--qwertyuiop.key19: no such key\nand 30 more like these"));
 }
 
-/* What the file's name tells of its form. */
+/* The file's name says in which form it is. */
 static void test_other_forms(void **state)
 {
     static const char toml[] = "[training]\nsteps = 10\n",
@@ -572,13 +574,13 @@ static void test_other_forms(void **state)
     (void)state;
     assert_int_equal(sh_config_parse(toml, strlen(toml), "x.toml", 0, NULL, &cfg), SH_E_USAGE);
     assert_string_equal(sh_error_text(),
-                        "x.toml: TOML, and a configuration is YAML: write [training] with steps = 10 below "
-                        "it as training: with an indented steps: 10; doc/from-torchtitan.md has each key");
+                        "x.toml: TOML, but a configuration is YAML: write [training] with steps = 10 below it as "
+                        "training: with an indented steps: 10; doc/from-torchtitan.md has each key");
     assert_int_equal(sh_config_parse(json, strlen(json), "x.json", 0, NULL, &cfg), SH_E_USAGE);
     assert_string_equal(sh_error_text(),
                         "x.json:1: train_batch_size: no such section; training.global_batch_size\n"
                         "x.json: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
-                        "doc/from-torchtitan.md has them beside those of others");
+                        "doc/from-torchtitan.md lists them next to those of others");
 }
 
 int main(void)

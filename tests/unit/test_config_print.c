@@ -1,4 +1,4 @@
-/* Configurations on their way out: printed ones load back to the same bytes, help names every key, differences show. */
+/* Printing of configurations: printed ones load back to the same bytes, help names every key, differences show. */
 #include "src/config/config.h"
 #include "src/config/keys.h"
 #include "src/config/value.h"
@@ -56,7 +56,7 @@ static uint64_t random_bits(void)
     return sh_mix64(random_state += 0x9e3779b97f4a7c15u);
 }
 
-/* Any number that its key allows comes back to the last bit, by text alone. */
+/* Any number that its key allows survives the round trip through text to the last bit. */
 static void test_doubles_round_trip(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void test_strings_round_trip(void **state)
         snprintf(cfg.job.description, sizeof cfg.job.description, "%s", strings[i]);
         check_round_trip(&cfg);
     }
-    for (int i = 0; i < (int)sizeof cfg.job.description - 1; i++) /* as long as fits, all of it to be escaped */
+    for (int i = 0; i < (int)sizeof cfg.job.description - 1; i++) /* as long as fits; every character needs escaping */
         cfg.job.description[i] = i % 2 ? '"' : '\\';
     check_round_trip(&cfg);
 }
@@ -129,7 +129,7 @@ static void test_help_names_all(void **state)
         fclose(f);
         for (int i = 0; i < sh_config_n_keys; i++)
             assert_non_null(strstr(text, strchr(sh_config_keys[i].name, '.') + 1));
-        assert_non_null(strstr(text, "fp32, bf16")); /* other words of a value */
+        assert_non_null(strstr(text, "fp32, bf16")); /* other spellings of a value */
         free(text);
     }
 }
@@ -166,7 +166,7 @@ static void test_diff(void **state)
     free(some);
 }
 
-/* Examples that are not shown to load are soon wrong. The runner says where the sources are. */
+/* Examples that no test loads are soon wrong. The runner says where the sources are. */
 static void test_examples(void **state)
 {
     (void)state;

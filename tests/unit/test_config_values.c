@@ -1,4 +1,4 @@
-/* What a configuration says once it is loaded: defaults, presets, other spellings, and which source wins. */
+/* The values of a loaded configuration: defaults, presets, other spellings, and which source wins. */
 #include "src/config/config.h"
 #include "src/config/keys.h"
 #include "src/config/preset.h"
@@ -185,7 +185,7 @@ static void test_values(void **state)
     }
 }
 
-/* Widths and heads that follow from others where nobody gives them. */
+/* Widths and heads that follow from others if they are not given. */
 static void test_derived(void **state)
 {
 #define SHAPE "n_layers: 2, dim: 100, n_heads: 5, vocab_size: 100, max_seq_len: 32"
@@ -195,7 +195,7 @@ static void test_derived(void **state)
     struct sh_config grouped = load("model: {name: llama3.1-8b, n_heads: 16}", none);
     (void)state;
     assert_int_equal(gpt2.model.ffn_dim, 400);
-    assert_int_equal(llama.model.ffn_dim, 320); /* 266 and more */
+    assert_int_equal(llama.model.ffn_dim, 320); /* 266, rounded up */
     assert_int_equal(heads.model.n_kv_heads, 4);
     assert_int_equal(grouped.model.n_kv_heads, 8);
 #undef SHAPE
@@ -216,7 +216,7 @@ static void test_custom_model(void **state)
     assert_true(c.model.rope_theta == 10000);
 }
 
-/* Parameters of each preset from its dimensions, against the published counts. */
+/* Compute the number of parameters of a preset from its dimensions, to compare with the published counts. */
 static int64_t parameters(const struct sh_config *c)
 {
     int64_t C = c->model.dim, F = c->model.ffn_dim, L = c->model.n_layers, V = c->model.vocab_size;
@@ -248,7 +248,7 @@ static void test_presets(void **state)
     }
 }
 
-/* Rows of the table: complete, told apart, and every preset named where users look for it. */
+/* Rows of the table: complete, distinct, and every preset is named where users look for it. */
 static void test_table(void **state)
 {
     (void)state;

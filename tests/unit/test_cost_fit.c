@@ -1,4 +1,4 @@
-/* A machine that is another than its preset is found from small runs, and then predicts the large ones. */
+/* A machine that differs from its preset is fitted from small runs, and then predicts the large ones. */
 #include "src/cost/fit.h"
 #include "tests/unit/tiny.h"
 
@@ -50,7 +50,7 @@ struct runs {
     struct sh_program *p[ALL];
 };
 
-/* Every other one has shorter sequences, where `works` are two: what the formulas miss of the one and of the other differs. */
+/* If `works` is two, every other run has shorter sequences: the error of the formulas differs between the two kinds. */
 static void make_works(struct runs *r, const struct sh_machine *real, int works)
 {
     for (int i = 0; i < ALL; i++) {
@@ -117,7 +117,8 @@ static void one_run_tells_computation_only(void **state)
     destroy(&r);
 }
 
-/* Errors of formulas come again on more ranks; the machine's file has them as points, which a later fit replaces. */
+/* The errors of the formulas are the same on more ranks; the machine's file has them as points, which a later fit
+ * replaces. */
 static void works_keep_their_errors(void **state)
 {
     struct sh_machine real = real_machine(), m = preset();
@@ -129,7 +130,7 @@ static void works_keep_their_errors(void **state)
     make_works(&r, &real, 2);
     for (int again = 0; again < 2; again++) {
         assert_int_equal(sh_cost_fit(r.of, SMALL, &m, &found), SH_OK);
-        assert_int_equal(m.n_points, SMALL); /* each of another number of ranks has another part to update */
+        assert_int_equal(m.n_points, SMALL); /* with another number of ranks, each rank has another part to update */
         for (int i = 0; i < SMALL; i++) {
             print_message("# %d ranks: %.3f\n", NODE << i, m.points[i].value);
             assert_true(m.points[i].what == SH_POINT_STEP);
@@ -151,7 +152,7 @@ static void works_keep_their_errors(void **state)
     destroy(&r);
 }
 
-/* A run that went wrong does not turn the rest. */
+/* A run that went wrong does not spoil the fit. */
 static void outliers_count_little(void **state)
 {
     struct sh_machine real = real_machine(), m = preset();

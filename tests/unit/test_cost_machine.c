@@ -26,7 +26,7 @@ static void names_make_nodes(void **state)
     (void)state;
     assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
     assert_true(m.node.devices == 8 && m.network.bytes_per_second == 400e9);
-    assert_int_equal(sh_machine_preset("mi250x-128x4-slingshot200", &m), SH_OK); /* a name with an x of its own */
+    assert_int_equal(sh_machine_preset("mi250x-128x4-slingshot200", &m), SH_OK); /* a name that contains an x itself */
     assert_true(m.node.devices == 4 && m.network.bytes_per_second == 100e9);
     assert_int_equal(sh_machine_preset("a100-40", &m), SH_OK);
     assert_true(m.node.devices == 1 && m.network.bytes_per_second == 0);
@@ -65,27 +65,27 @@ static void wrong_files_are_refused(void **state)
     } wrong[] = {
         {"device: {kind: h100-80}\nproduct:\n  shre: 0.5\n",
          "m.yaml:3: product.shre: no such key; nearest is product.share"},
-        {"device: {kind: h100-80}\npeak:\n  bfloat16: 0\n", "m.yaml:3: peak.bfloat16: wants a number"},
-        {"device: {kind: h100-80}\npeak: {bfloat16: fast}\n", "m.yaml:2: peak.bfloat16: wants a number"},
-        {"device: {kind: h900}\n", "m.yaml:1: device.kind: h900 is none of a100-40"},
+        {"device: {kind: h100-80}\npeak:\n  bfloat16: 0\n", "m.yaml:3: peak.bfloat16: expected a number"},
+        {"device: {kind: h100-80}\npeak: {bfloat16: fast}\n", "m.yaml:2: peak.bfloat16: expected a number"},
+        {"device: {kind: h900}\n", "m.yaml:1: device.kind: h900 is not one of a100-40"},
         {"product: {share: 0.5}\n", "no device.kind"},
         {"device: {kind: cpu}\nnode: {devices: 2}\nnode: {devices: 2}\n", "m.yaml:3: node.devices: given twice"},
         {"device: {kind: cpu}\npoints:\n  - {kind: linear, dims: [1, 0], seconds: 1}\n", "m.yaml:3: points[0].dims[1]"},
-        {"device: {kind: cpu}\npoints:\n  - {kind: linear, dims: [1, 2, 3]}\n", "lacks what it needs"},
-        {"device: {kind: cpu}\npoints:\n  - {kind: step, dims: [1, 2], value: 1.1}\n", "lacks what it needs"},
-        {"device: {kind: cpu}\npoints:\n  - {kind: step, dims: [1, 2, 3], value: 1e9}\n", "lacks what it needs"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: linear, dims: [1, 2, 3]}\n", "lacks fields"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: step, dims: [1, 2], value: 1.1}\n", "lacks fields"},
+        {"device: {kind: cpu}\npoints:\n  - {kind: step, dims: [1, 2, 3], value: 1e9}\n", "lacks fields"},
         {"device: {kind: cpu}\npoints:\n  - {kind: all_gather, ranks: 1, nodes: 1, bytes: 8, seconds: 1}\n",
          "2 ranks or more"},
         {"device: {kind: cpu}\npoints:\n  - {kind: all_gather, ranks: 2, nodes: 3, bytes: 8, seconds: 1}\n",
-         "nodes of them"},
+         "their nodes"},
         {"device: {kind: cpu}\npoints:\n  - {kind: all_gather, ranks: 1e20, nodes: 1, bytes: 8, seconds: 1}\n",
          "2 ranks or more"},
         {"device: {kind: cpu}\npoints:\n  - {figure: nothing, value: 1}\n", "figure nothing: no such key"},
         {"device: {kind: cpu}\npoints:\n  - {figure: peak.bfloat16, value: 0}\n", "is not in"},
-        {"device: {kind: cpu}\npoints:\n  - {knd: linear}\n", "m.yaml:3: points[0].knd: no such field"},
+        {"device: {kind: cpu}\npoints:\n  - {knd: linear}\n", "m.yaml:3: points[0].knd: a point has no such field"},
         {"device: {kind: cpu}\npoints: 3\n", "m.yaml:2: points: no such key"},
         {"device: &x {kind: cpu}\n", "anchors"},
-        {"- a\n", "wants sections"},
+        {"- a\n", "expected sections"},
         {"device: {kind: a1-4\n\noverlap: 1}\n", "device.kind: contains control characters or line ends"},
         {"device: {\"ki\\nnd\": cpu}\n", "a name contains control characters or line ends"},
         {"a: {b: {c: {d: {e: 1}}}}\n", "as deep"},
@@ -118,7 +118,7 @@ static struct sh_price product(const struct sh_machine *m, int64_t rows, int64_t
     return sh_price_op(m, &sh_cost_as_is, &call, SH_F32);
 }
 
-/* Exact at a measured point, near it in between, the formula far away. */
+/* Exact at a measured point, close to the points in between, the formula far away. */
 static void points_correct_the_formula(void **state)
 {
     struct sh_machine m, plain;
@@ -147,7 +147,7 @@ static void points_correct_the_formula(void **state)
     sh_machine_close(&m);
 }
 
-/* The formula has no seconds there that a point could correct. */
+/* Without a network the formula gives no seconds that a point could correct. */
 static void points_between_nodes_want_a_network(void **state)
 {
     struct sh_coll_place at = {.ranks = 2, .nodes = 1, .rings = 1};
@@ -166,7 +166,7 @@ static void points_between_nodes_want_a_network(void **state)
     sh_machine_close(&m);
 }
 
-/* New points replace those of the same thing; comments and keys stay. */
+/* New points replace points for the same thing; comments and keys stay. */
 static void points_are_written(void **state)
 {
     char folder[] = "/tmp/sherd-machine-XXXXXX", *path, *text;
@@ -214,7 +214,7 @@ static void points_are_written(void **state)
     rmdir(folder);
 }
 
-/* A fit knows nothing of the runs of an earlier one, whatever their sizes; what was measured stays. */
+/* A fit replaces the points of an earlier fit, whatever the sizes of its runs; measured points stay. */
 static void a_fit_renews_its_steps(void **state)
 {
     char folder[] = "/tmp/sherd-machine-XXXXXX", *path;
@@ -240,7 +240,7 @@ static void a_fit_renews_its_steps(void **state)
     rmdir(folder);
 }
 
-/* What follows the list would be swallowed by it. */
+/* Keys after the list would be taken as part of it. */
 static void lists_in_the_middle_are_refused(void **state)
 {
     char path[] = "/tmp/sherd-machine-XXXXXX";

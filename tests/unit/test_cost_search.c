@@ -1,5 +1,5 @@
-/* A search against all there is: on small jobs nothing that fits is faster than what it finds, what it finds fits, and the
- * configuration that it writes is planned as fast as it said. */
+/* The search compared with brute force: on small jobs nothing that fits is faster than its result, the result fits, and
+ * the plan of the configuration that it writes has the predicted time. */
 #include "src/cost/search.h"
 
 #include "src/cost/step.h"
@@ -42,11 +42,11 @@ static struct sh_machine machine(void)
     struct sh_machine m;
 
     assert_int_equal(sh_machine_preset("a100-40x4-hdr200", &m), SH_OK);
-    m.network.bytes_per_second = 1e9; /* so that meshes differ */
+    m.network.bytes_per_second = 1e9; /* so meshes differ in speed */
     return m;
 }
 
-/* INFINITY: not possible, or it does not fit. */
+/* Predicted seconds; INFINITY: not possible, or it does not fit. */
 static double seconds_of(const struct sh_config *cfg, const struct sh_machine *m, int64_t limit)
 {
     struct sh_topology at = {.world = RANKS, .ranks_per_node = NODE, .in_blocks = true, .gpu = true};
@@ -68,7 +68,7 @@ static double seconds_of(const struct sh_config *cfg, const struct sh_machine *m
     return step.seconds;
 }
 
-/* Every strategy, mesh, micro-batch and degree of recomputation. */
+/* The best of every strategy, mesh, micro-batch and degree of recomputation. */
 static double brute_force(const struct sh_config *asked, const struct sh_machine *m, int64_t limit)
 {
     double best = INFINITY;
@@ -92,7 +92,8 @@ static double brute_force(const struct sh_config *asked, const struct sh_machine
     return best;
 }
 
-/* Trained as a whole; with one state less; by adapters, which leave most of the model in two bytes an element. */
+/* Trained as a whole; with one optimizer state fewer; with adapters, which leave most of the model in two bytes per
+ * element. */
 static const struct way {
     int optimizer, rank;
     int limits[4]; /* MiB; 0: no more */
@@ -144,7 +145,7 @@ static void search_is_as_good_as_brute_force(void **state)
         compare_with_brute_force(&ways[i]);
 }
 
-/* On CPUs what does not fit in memory may, with a file; the words say what is there. */
+/* On CPUs a job that does not fit in memory may fit with a file; the messages say what the machine has. */
 static void a_file_makes_room(void **state)
 {
     struct sh_config cfg = config(8);
@@ -156,7 +157,7 @@ static void a_file_makes_room(void **state)
     (void)state;
     assert_int_equal(sh_machine_preset("cpux4-eth100", &m), SH_OK);
     cfg.training.device = SH_DEVICE_CPU;
-    cfg.training.mixed_precision_param = SH_F32; /* whose kernels want the same scratch on any CPU */
+    cfg.training.mixed_precision_param = SH_F32; /* its kernels need the same scratch on any CPU */
     cfg.offload.buffer_count = 2;
     assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
     assert_int_equal(n, 0);
@@ -167,7 +168,7 @@ static void a_file_makes_room(void **state)
     assert_non_null(strstr(found[0].recompute, " in a file"));
 }
 
-/* On GPUs with less memory than the chunks of parameters take: these may be in the host's. */
+/* On GPUs with less memory than the chunks of parameters need, the chunks may be in host memory. */
 static void the_hosts_memory_makes_room(void **state)
 {
     struct sh_config cfg = config(8);
@@ -201,7 +202,7 @@ static void batches_that_do_not_divide_are_refused(void **state)
     (void)state;
     cfg.training.global_batch_size = 12;
     assert_int_equal(sh_search_run(&s, found, &n), SH_E_USAGE);
-    assert_non_null(strstr(sh_error_text(), "12 does not divide by 8 ranks"));
+    assert_non_null(strstr(sh_error_text(), "12 is not a multiple of 8 ranks"));
 }
 
 static void more_than_a_node_wants_a_network(void **state)
@@ -215,13 +216,14 @@ static void more_than_a_node_wants_a_network(void **state)
     (void)state;
     m.network.bytes_per_second = 0;
     assert_int_equal(sh_search_run(&s, found, &n), SH_E_USAGE);
-    assert_non_null(strstr(sh_error_text(), "8 ranks are more than the 4 of a node, and the machine has no network"));
+    assert_non_null(strstr(sh_error_text(), "8 ranks are more than the 4 of a node, but the machine has no network"));
     s.ranks = NODE;
     assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
     assert_true(n > 0);
 }
 
-/* Numbers change where it is allowed, and only there; then what was asked for is still the simpler one. */
+/* The search changes the numerics if that is allowed, and only then; the numerics that were asked for still count as
+ * the simpler choice. */
 static void numbers_change_where_they_may(void **state)
 {
     struct sh_config cfg = config(8), best;
@@ -237,7 +239,7 @@ static void numbers_change_where_they_may(void **state)
     int n, rounded = 0, grown = 0;
 
     (void)state;
-    cfg.training.global_batch_size = 12; /* which 8 ranks do not divide */
+    cfg.training.global_batch_size = 12; /* not divisible by 8 ranks */
     assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
     for (int i = 0; i < n; i++) {
         sh_search_apply(&s, &found[i], &best);
@@ -251,7 +253,7 @@ static void numbers_change_where_they_may(void **state)
     cfg.training.global_batch_size = 16;
     s.may_grow = false;
     for (int may = 0; may < 2;
-         may++) { /* where it may not; and where it may, but a sum that rounds is another on each mesh */
+         may++) { /* first not allowed; then allowed, but a rounded sum would differ from mesh to mesh */
         s.may_round = may;
         cfg.training.reproducible = may ? SH_REPRODUCIBLE_MESH : cfg.training.reproducible;
         assert_int_equal(sh_search_run(&s, found, &n), SH_OK);

@@ -1,5 +1,5 @@
-/* The seconds of a step against closed forms: events over the streams, prices that never fall when work or distance grows,
- * failures, the slowest of many. */
+/* The seconds of a step against closed forms: events over the streams, prices that never fall when work or distance
+ * grows, failures, the slowest of many. */
 #include "src/cost/fail.h"
 #include "src/cost/limit.h"
 #include "tests/unit/tiny.h"
@@ -17,7 +17,7 @@
 enum { MOST = 8 };
 static const double slowdown = 0.5;
 
-/* Computation takes a second an element, a gather of n elements on two ranks n seconds; nothing has a latency. */
+/* Computation takes a second per element, a gather of n elements on two ranks n seconds; nothing has a latency. */
 static struct sh_machine plain_machine(void)
 {
     struct sh_machine m;
@@ -31,7 +31,7 @@ static struct sh_machine plain_machine(void)
     return m;
 }
 
-/* An operation of a case. after: of the case's operations. */
+/* An operation of a case. after: number of another operation of the case. */
 struct step_op {
     enum sh_op_kind kind;
     int64_t elems;
@@ -99,7 +99,8 @@ static const struct step_case cases[] = {
     {"two in one queue", {GATHER(3), GATHER(4), WAIT(0), WAIT(1)}, 4, 7, 0, 7},
     /* 3 and 5 at half the rate: the first ends at 6, with 2 of the other left, at the whole rate. */
     {"two that share a link", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, SH_NONE), WAIT(0), WAIT(1)}, 4, 8, 0, 8},
-    /* The second has the link from 3 to 8; 2 s of computation beside it take 3. Side by side the first would end at 6. */
+    /* The second has the link from 3 to 8; 2 s of computation next to it take 3. In parallel the first would end at 6.
+     * */
     {"one after the other", {GATHER(3), GATHER_ON(SH_STREAM_REDUCE, 5, 0), WAIT(0), COMPUTE(2), WAIT(1)}, 5, 8, 1, 5},
     {"waited for later than complete",
      {GATHER(2), COMPUTE(10), WAIT(0), COMPUTE(1)},
@@ -124,7 +125,7 @@ static void sum(const struct sh_cost_step *step, double *slowed, double *exposed
     }
 }
 
-/* Moves share the disk, and with three slices at once only what the disk needs beyond the updates is waited for. */
+/* Moves share the disk, and with three slices at once only the disk time beyond the updates is waited for. */
 static void moves_take_the_rate_of_the_disk(void **state)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -145,7 +146,7 @@ static void moves_take_the_rate_of_the_disk(void **state)
     m.scratch.write = 4e6;
     assert_int_equal(sh_cost_step(&r, &slow), SH_OK);
     assert_true(slow.row[SH_COST_MOVES].bytes == (double)(in + out) && slow.row[SH_COST_MOVES].slowed == 0);
-    /* Eight ranks of a node have a part of it each. */
+    /* Each of the eight ranks of a node has a part of the disk. */
     assert_true(fabs(slow.row[SH_COST_MOVES].alone / (8.0 * (double)in / 8e6 + 8.0 * (double)out / 4e6) - 1) < 1e-9);
     assert_true(slow.row[SH_COST_MOVES].exposed > 0.9 * slow.row[SH_COST_MOVES].alone);
     m.scratch.read = m.scratch.write = 1e18;
@@ -176,7 +177,7 @@ static void events_are_as_in_closed_forms(void **state)
         }
 }
 
-/* One communicator: the second waits for the first, and hides it no better. */
+/* With one communicator the second collective waits for the first, and is hidden no better. */
 static void one_communicator_is_serial(void **state)
 {
     static const struct step_op ops[] = {GATHER(4), GATHER_ON(SH_STREAM_REDUCE, 2, SH_NONE), WAIT(1), WAIT(0)};
@@ -196,7 +197,7 @@ static void one_communicator_is_serial(void **state)
     sh_program_destroy(p);
 }
 
-/* One node of 8 after the other; the price of each collective, and of the step of a real program. */
+/* Node after node of 8 ranks is added; checks the price of each collective, and of the step of a real program. */
 static void prices_never_fall(void **state)
 {
     static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
@@ -231,7 +232,7 @@ static void prices_never_fall(void **state)
     }
 }
 
-/* The ranks of a node have rings of their own over the other nodes, and share its network. */
+/* Each rank of a node has its own ring over the other nodes, and the ranks share the node's network. */
 static void replicas_share_the_network_of_a_node(void **state)
 {
     struct sh_mesh_shape mesh = tiny_mesh(8, 64, 1, 13);
@@ -245,7 +246,7 @@ static void replicas_share_the_network_of_a_node(void **state)
     assert_int_equal(at.nodes, 1);
 }
 
-/* Latency of a flat gather: 1,024 ranks of 8, 5 to 6 ms before a byte moves is what NCCL needs there. */
+/* Latency of a flat gather over 1,024 ranks, 8 per node: NCCL needs 5 to 6 ms there before a byte moves. */
 static void latency_of_a_flat_gather(void **state)
 {
     struct sh_mesh_shape mesh = tiny_mesh(1024, 1, 1, 0);
@@ -259,7 +260,7 @@ static void latency_of_a_flat_gather(void **state)
     assert_true(latency > 5e-3 && latency < 6e-3);
 }
 
-/* Values of scale: a Monte Carlo agrees within 0.002. */
+/* Realistic values: a Monte Carlo simulation agrees within 0.002. */
 static void goodput_as_simulated(void **state)
 {
     static const struct {
@@ -278,7 +279,7 @@ static void goodput_as_simulated(void **state)
     }
 }
 
-/* Means of the largest of k normal numbers, from tables of order statistics. */
+/* Expected maximum of k normal numbers, from tables of order statistics. */
 static void slowest_of_many(void **state)
 {
     (void)state;
@@ -309,7 +310,7 @@ static struct sh_build large_build(void)
     return b;
 }
 
-/* What is made faster never makes the step slower, and what is left of it is no less than the floor. */
+/* A faster part never makes the step slower, and the step is never faster than the floor. */
 static void faster_parts_make_faster_steps(void **state)
 {
     struct sh_build b = large_build();
@@ -334,7 +335,7 @@ static void faster_parts_make_faster_steps(void **state)
     sh_program_destroy(p);
 }
 
-/* On CPUs the ranks of a node share memory, and many of them its network: 64 on 4 nodes send a sixteenth. */
+/* On CPUs the ranks of a node share memory, and its network if there are many: 64 ranks on 4 nodes send a sixteenth. */
 static void cpus_of_a_node_speak_for_each_other(void **state)
 {
     static const struct {
@@ -348,7 +349,7 @@ static void cpus_of_a_node_speak_for_each_other(void **state)
 
     (void)state;
     assert_int_equal(sh_machine_preset("cpux16-eth25", &m), SH_OK);
-    m.network.bytes_per_second /= 16; /* one port a node */
+    m.network.bytes_per_second /= 16; /* one port per node */
     b.options.mesh = tiny_mesh(64, 1, 1, 0);
     r.p = p = tiny_program(&b, b.options.mesh);
     r.ranks_per_node = 16;
@@ -369,8 +370,9 @@ static void cpus_of_a_node_speak_for_each_other(void **state)
     }
 }
 
-/* Blocks of 16 on 4 nodes speak with 3 others; of 8 on nodes of 24 ranks with 2 of their node and 9 beyond. A barrier takes
- * 6 us, a message 5, each behind it 1, and a collective 5 before them. Memory moves 20 GB/s, a node's network 10. */
+/* Blocks of 16 on 4 nodes communicate with 3 others; blocks of 8 on nodes of 24 ranks with 2 on their node and 9 on
+ * other nodes. A barrier takes 6 us, a message 5, each further message 1, and a collective 5 before them. Memory moves
+ * 20 GB/s, a node's network 10. */
 static void levels_are_three_phases(void **state)
 {
     static const struct {
@@ -386,7 +388,8 @@ static void levels_are_three_phases(void **state)
         {SH_OP_ALL_REDUCE, 64, true, 1e6, 5 + 2 * (6 + 5 + 2 * 1), 150 + 3 * 75 + 100},
         /* a part of 10 kB to 9 others by each of 24 ranks */
         {SH_OP_ALL_REDUCE, 96, false, 0.96e6, 5 + 2 * (6 + 5 + 10 * 1), 144 + 2 * 216 + 96},
-        /* 4 rounds in a node and 2 beyond; 15 operands of 8 bytes from the node at 5 GB/s, 48 of others by 16 ranks */
+        /* 4 rounds in a node and 2 between nodes; 15 operands of 8 bytes from the node at 5 GB/s, 48 from others by 16
+         * ranks */
         {SH_OP_ALL_REDUCE, 64, false, 8, 5 + 4 * 1 + 2 * 5, 15 * 8 / 5e3 + 16 * 48 * 8 / 10e3},
         {SH_OP_ALL_REDUCE, 64, false, 4096, 19, 15 * 4096 / 5e3 + 16 * 48 * 4096 / 10e3},
         {SH_OP_ALL_REDUCE, 64, false, 4100, 31, 4100 * 400e-6},
@@ -408,13 +411,14 @@ static void levels_are_three_phases(void **state)
     }
 }
 
-/* Sums of bfloat16 go between blocks in float32: to reduce in it saves nothing there, and half of each direct message. */
+/* Between blocks, sums of bfloat16 are sent in float32: reducing in bfloat16 saves nothing there, but half of each
+ * direct message. */
 static void sums_of_halves_travel_whole(void **state)
 {
     static const struct {
         enum sh_op_kind kind;
         bool levels;
-        double ratio; /* of what as many bytes take otherwise */
+        double ratio; /* relative to the time of the same number of bytes otherwise */
     } rows[] = {{SH_OP_REDUCE_SCATTER, true, 2},
                 {SH_OP_ALL_REDUCE, true, 1.5},
                 {SH_OP_ALL_GATHER, true, 1},
@@ -468,7 +472,7 @@ static double attention_seconds(int window, int interval)
     return seconds;
 }
 
-/* A window of a sixteenth of the sequence leaves 12 % of the pairs; of two blocks each has its own price. */
+/* A window of a sixteenth of the sequence leaves 12 % of the pairs; each of the two blocks has its own price. */
 static void windows_cost_what_they_see(void **state)
 {
     double all = attention_seconds(0, 0), some = attention_seconds(256, 0), mixed = attention_seconds(256, 2);
@@ -487,7 +491,8 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* 2 ms on a quiet machine (doc/performance.md); time of this thread, the best of as many as others' caches ask for. */
+/* 2 ms on a quiet machine (doc/performance.md). Measures the time of this thread, the best of several tries, because
+ * other processes disturb the caches. */
 static void predictions_are_quick(void **state)
 {
     const double most_a_12000 = 8e-3;

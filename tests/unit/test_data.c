@@ -94,13 +94,14 @@ static void permutation_changes_with_key_and_mixes(void **state)
         neighbours += llabs(sh_data_permute((i + 1) % N, N, 1, 0) - p) == 1;
         distance += (double)llabs(p - i) / N;
     }
-    /* A random order has about one fixed place, two neighbours, and a third of the length as mean distance. */
+    /* A random order has about one fixed point, two pairs of neighbours, and a mean distance of a third of the length.
+     * */
     assert_true(same_epoch < 10 && same_seed < 10 && neighbours < 15);
     assert_true(distance / N > 0.32 && distance / N < 0.347);
 }
 
-/* The table of doc/data-format.md; another program made it from the text there. The order must not change: a later version
- * resumes a run where this one stopped. */
+/* The table in doc/data-format.md, which another program made from the text there. The order must not change: a later
+ * version resumes a run where this one stopped. */
 static void order_is_that_of_the_format(void **state)
 {
     static const struct {
@@ -205,7 +206,8 @@ static void each_window_once_an_epoch(void **state)
     sh_data_close(d);
 }
 
-/* Bytes decide, so capitals come first. In the order of a locale, ranks with another locale would disagree. */
+/* Names are compared by bytes, so capitals come first. With a locale's order, ranks with another locale
+ * would disagree. */
 static void files_are_in_the_order_of_their_bytes(void **state)
 {
     static const char *const names[] = {"o-B.bin", "o-a.bin", "o-a_.bin", "o-aB.bin", "o-b.bin"};
@@ -267,7 +269,7 @@ static void reading_ahead_changes_nothing(void **state)
         int32_t a[2][N * T], b[2][N * T];
         int64_t counted;
         if (i % 5 != 4)
-            sh_data_prefetch(with, i % 7 == 6 ? 3 : i * N, N, false, 0); /* now and then a range that is not read */
+            sh_data_prefetch(with, i % 7 == 6 ? 3 : i * N, N, false, 0); /* now and then a range that is never read */
         assert_int_equal(sh_data_read(with, i * N, N, a[0], a[1], NULL, &counted), SH_OK);
         assert_int_equal(sh_data_read(without, i * N, N, b[0], b[1], NULL, &counted), SH_OK);
         assert_memory_equal(a, b, sizeof a);
@@ -277,7 +279,7 @@ static void reading_ahead_changes_nothing(void **state)
     sh_data_close(without);
 }
 
-/* Documents that were not asked for ahead are read when they are wanted. */
+/* If documents were not part of the range read ahead, they are read when they are wanted. */
 static void documents_of_a_range_read_without(void **state)
 {
     enum { N = 2 };
@@ -301,7 +303,7 @@ static void documents_of_a_range_read_without(void **state)
     sh_data_close(d);
 }
 
-/* Header fields and length of the body; what the message must say. */
+/* Header fields, length of the body, and what the message must say. */
 static void wrong_headers(void **state)
 {
     (void)state;
@@ -398,7 +400,8 @@ static void a_file_that_shrinks(void **state)
     sh_data_close(d);
 }
 
-/* A file of 3 windows; of its 25 tokens every third counts as a target, and none of the second window. */
+/* A file of 3 windows; every third of its 25 tokens counts as a target, except in the second window, where
+ * none does. */
 static void write_masked(const char *name, unsigned char *mask)
 {
     char path[64];
@@ -445,7 +448,7 @@ static void masks_leave_targets_out(void **state)
     sh_data_close(d);
     opt.masks = SH_MASK_AUTO;
     assert_int_equal(sh_data_open(&opt, &d), SH_OK);
-    for (int64_t i = 0; i < 30; i++) { /* counted in the order of the run, as read; ahead or not */
+    for (int64_t i = 0; i < 30; i++) { /* the count matches what is read, in the order of the run, ahead or not */
         if (i % 3)
             sh_data_prefetch(d, i, 1, false, i % 3);
         assert_int_equal(sh_data_read(d, i, 1, tokens, targets, NULL, &counted), SH_OK);
@@ -518,7 +521,8 @@ static void ids_of_other_tools_that_do_not_count(void **state)
     refused(&opt, "token 2 is 4294967196, but model.vocab_size is 1000; targets that do not count go into a mask");
 }
 
-/* More files than may be open: each is read, in any order, from two threads; what is not that file any more is refused. */
+/* More files than may be open: each is read, in any order, from two threads; a file that has been replaced
+ * is refused. */
 static void many_files(void **state)
 {
     (void)state;
@@ -569,7 +573,7 @@ static void too_many_open_elsewhere(void **state)
     limit = old;
     limit.rlim_cur = 3;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    refused(&opt, "may have 3 files open and has them; raise the limit (ulimit -n)");
+    refused(&opt, "has reached its limit of 3 open files; raise the limit (ulimit -n)");
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
 }
 
@@ -582,7 +586,7 @@ static void files_that_are_no_ids(void **state)
     static const struct {
         const char *bytes;
         size_t n;
-        const char *says; /* NULL: these are taken for ids */
+        const char *says; /* NULL: taken as ids */
     } rows[] = {
         {BYTES(TEN("It was a bright cold day in April.\r\n")), "is text, not token ids; `sherd tokenize FILE"},
         {BYTES(TEN("\xe2\x80\xa2 Gr\xc3\xbc\xc3\x9f"

@@ -1,4 +1,4 @@
-/* Document files: their bytes, rows that are read of them, mixes, and each way in which one can be wrong. */
+/* Document files: their bytes, rows read from them, mixes, and each way in which a file can be wrong. */
 #include "io/data/data.h"
 #include "io/data/format.h"
 #include "io/data/mix.h"
@@ -68,12 +68,12 @@ static void write_bytes(const char *name, const void *bytes, size_t n)
     fclose(f);
 }
 
-/* By hand from doc/data-format.md, so that a program which writes and reads something else is seen. */
+/* Written by hand from doc/data-format.md, to catch a program that writes and reads some other format. */
 static void bytes_are_those_of_the_format(void **state)
 {
     static const unsigned char header[72] = {
         'S',  'H',  'R',  'D',  1,    0,    0,    0,
-        2,    0,    0,    0,    1,    0,    0,    0, /* magic, version, bytes of a token, mask */
+        2,    0,    0,    0,    1,    0,    0,    0, /* magic, version, bytes per token, mask */
         22,   0,    0,    0,    0,    0,    0,    0,
         5,    0,    0,    0,    0,    0,    0,    0, /* tokens, documents */
         0,    0x30, 0,    0,    0,    0,    0,    0,
@@ -100,7 +100,7 @@ static void bytes_are_those_of_the_format(void **state)
     free(bytes);
 }
 
-/* Places of 3, 6, 8 and 1: the longest alone, 6 with 1 (the 3 does not fit beside it), 3. */
+/* Documents of 3, 6, 8 and 1 places: the longest alone, 6 with 1 (the 3 does not fit with it), 3. */
 static void rows(void **state)
 {
     static const int32_t tokens[3][T] = {
@@ -139,7 +139,7 @@ static void rows(void **state)
     }
 }
 
-/* The mask in it may be left alone, or be asked for; with concat the file is a stream with a mask. */
+/* The mask in the file may be ignored or required; with concat the file is a stream with a mask. */
 static void other_ways(void **state)
 {
     struct sh_data_options opt = options("ways.bin");
@@ -191,7 +191,7 @@ static void other_ways(void **state)
     assert_non_null(strstr(sh_error_text(), "has no mask in it"));
 }
 
-/* Documents are numbered across files, and the order does not depend on who asks. */
+/* Documents are numbered across files, and the order does not depend on the caller. */
 static void several_files(void **state)
 {
     struct sh_data_options opt = options("many-*.bin");
@@ -214,12 +214,12 @@ static void several_files(void **state)
     sh_data_close(d);
     assert_int_equal(sh_token_write(in_folder("many-4.bin"), VOCAB, ids, TOKENS), SH_OK);
     assert_int_equal(sh_data_open(&opt, &d), SH_E_DATA);
-    assert_non_null(strstr(sh_error_text(), "many-4.bin has no documents that could be packed"));
+    assert_non_null(strstr(sh_error_text(), "many-4.bin has no documents to pack"));
     assert_int_equal(sh_data_packing_of(in_folder("many-4.bin")), SH_PACKING_CONCAT);
     assert_int_equal(sh_data_packing_of(in_folder("nothing.bin")), SH_PACKING_CONCAT);
 }
 
-/* One field of a good header, or a byte behind it. */
+/* Change one field of a good header, or a byte after it. */
 static void wrong_headers(void **state)
 {
     static const struct {
@@ -235,7 +235,7 @@ static void wrong_headers(void **state)
         {16, 8, -1, "number of tokens is -1"},
         {16, 8, INT64_MAX, "number of tokens is 9223372036854775807"},
         {16, 8, INT64_C(1) << 56, "its tokens are"},
-        {16, 8, 2049, "its mask are"}, /* tokens up to where the mask is */
+        {16, 8, 2049, "its mask are"}, /* the tokens extend to the mask */
         {24, 8, -1, "number of documents is -1"},
         {24, 8, INT64_C(1) << 60, "number of documents"},
         {24, 8, 6, "its offsets are 56 bytes at byte 12288"},
@@ -282,7 +282,7 @@ static void wrong_headers(void **state)
     }
 }
 
-/* Ids past the vocabulary, a mask without a target, a file that changes under the run. */
+/* Ids outside the vocabulary, a mask without a target, a file that changes during the run. */
 static void wrong_contents(void **state)
 {
     static const unsigned char none[TOKENS] = {0};
@@ -310,7 +310,7 @@ static void wrong_contents(void **state)
     bytes = read_bytes("other.bin", &n);
     write_bytes("contents.bin", bytes, n); /* the same inode */
     assert_int_equal(sh_data_read(d, 1, 1, tokens, targets, docs, &counted), SH_OK);
-    assert_int_equal(docs[6], 6); /* one place less */
+    assert_int_equal(docs[6], 6); /* one place fewer */
     assert_int_equal(sh_document_write(in_folder("other.bin"), VOCAB, 0, ids, NULL, longer, DOCS), SH_OK);
     free(bytes);
     bytes = read_bytes("other.bin", &n);
@@ -326,7 +326,8 @@ static void wrong_contents(void **state)
     free(bytes);
 }
 
-/* 0.7, 0.2 and 0.1 of each block; the k-th of a set is sample k of that set, whatever else is in the mix. */
+/* 0.7, 0.2 and 0.1 of each block; the k-th sample of a set is sample k of that set alone, whatever else is in
+ * the mix. */
 static void mixes(void **state)
 {
     static const char *const names[] = {"x.bin", "y.bin", "z.bin"};
@@ -371,16 +372,16 @@ static void mixes(void **state)
                 in_block[k] = 0;
             }
         }
-        /* Across the border of two blocks in one call, as a resumed run reads. */
+        /* Read across the border of two blocks in one call, as a resumed run does. */
         assert_int_equal(sh_data_read(d, SH_MIX_BLOCK - 1, 2, a[0], b[0], NULL, &counted), SH_OK);
         sh_data_close(d);
         for (int i = 0; i < 3; i++)
             sh_data_close(alone[i]);
     }
-    assert_true(switches > SH_MIX_BLOCK); /* of 0.46 of 4 blocks: the sets are shuffled well */
+    assert_true(switches > SH_MIX_BLOCK); /* 0.46 of 4 blocks are expected: the sets are shuffled well */
 }
 
-/* Another program made these from doc/data-format.md: a later version must go on in the same order. */
+/* Another program made these from doc/data-format.md: a later version must continue in the same order. */
 static void mixes_are_those_of_the_format(void **state)
 {
     static const char *const blocks[] = {"110000101001000011000110", "001100100001000001001001"};
@@ -417,7 +418,7 @@ static void wrong_mixes(void **state)
         {"a.bin=inf", "weight above 0"},
         {"a.bin=1x", "weight above 0"},
         {"a.bin=1,,b.bin=1", "\"\" is not"},
-        {"a.bin=1,a.bin=1", "a.bin is there twice"},
+        {"a.bin=1,a.bin=1", "a.bin appears twice"},
         {"a.bin=1,b.bin=1e-5", "b.bin has 9.9999e-06 of the weight"},
     };
     struct sh_mix m;

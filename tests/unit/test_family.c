@@ -1,5 +1,5 @@
-/* Each family of models: its tensors have Hugging Face's names and shapes, its gradients are the slopes of its loss, and
- * a mesh trains it as one rank does. Numbers of other programs: tests/gold/test_torch.py. */
+/* Each family of models: its tensors have Hugging Face's names and shapes, its gradients are the slopes of its loss,
+ * and a mesh trains it as one rank does. Numbers of other programs: tests/gold/test_torch.py. */
 #include "src/base/rng.h"
 #include "src/config/family.h"
 #include "src/config/words.h"
@@ -25,7 +25,7 @@ enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
     .n_layers = LAYERS, .dim = DIM, .n_heads = HEADS, .n_kv_heads = KV, .head_dim = HEAD_DIM, .ffn_dim = FFN, \
     .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ, .rope_theta = 100, .init_std = 0.3
 #define COMMON SIZES, .norm_eps = 1e-5
-#define NOT_STEEP SIZES, .norm_eps = 0.1 /* a head of small queries turns sharply */
+#define NOT_STEEP SIZES, .norm_eps = 0.1 /* the norm of a head with small queries is steep */
 
 #define W(name, rows, columns) " " name ".weight[" #rows "," #columns "]"
 #define V(name, rows) " " name "[" #rows "]"
@@ -38,7 +38,7 @@ enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
 #define NORM1 V("input_layernorm.weight", 12)
 #define NORM2 V("post_attention_layernorm.weight", 12)
 
-/* The tensors of block 0, in their order in the file. */
+/* The tensors of block 0, in file order. */
 /* clang-format off */
 static const struct row {
     struct tiny_model m;
@@ -133,7 +133,7 @@ static bool ends_in(const char *name, const char *module, const char *ending)
     return strlen(name) > n && strcmp(name + strlen(name) - n, end) == 0 && name[strlen(name) - n - 1] == '.';
 }
 
-/* Names, shapes, beginnings and what is trained go with the role. */
+/* Names, shapes, initialization and whether a parameter is trained follow from the role. */
 static void check_role(const struct row *row, const struct sh_program *p, const struct sh_param *param)
 {
     const struct sh_model *m = &row->m.model;
@@ -159,7 +159,7 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
     assert_int_equal(role->residual, param->role == SH_PARAM_O || param->role == SH_PARAM_DOWN);
 }
 
-/* With and without adapters, which are the only ones trained where there are some. */
+/* With and without adapters; if there are adapters, only they are trained. */
 static void each_parameter_has_the_role_of_its_name(void **state)
 {
     const struct row *row = *state;
@@ -185,8 +185,8 @@ static void each_parameter_has_the_role_of_its_name(void **state)
     }
 }
 
-/* The figures of Qwen 2.5 for 128k tokens, worked out by hand: ln(32768 / (32 * 2 pi)) * 128 / (2 ln 1e6) = 23.6, with 1
- * for 32 turns 39.7, and 0.1 ln 4 + 1. */
+/* The figures of Qwen 2.5 for 128k tokens, worked out by hand: ln(32768 / (32 * 2 pi)) * 128 / (2 ln 1e6) = 23.6, with
+ * 1 for 32 turns 39.7, and 0.1 ln 4 + 1. */
 static void yarn_is_a_ramp(void **state)
 {
     struct sh_model m = {COMMON,
@@ -216,8 +216,8 @@ static void yarn_is_a_ramp(void **state)
     assert_true(r.factor == 0 && r.ramp_last == 0 && r.scale == 0);
 }
 
-/* Which list, by the length; and the square root that stands for a temperature, worked out by hand for a factor of 32 over
- * 4096 tokens: sqrt(1 + 5/12). */
+/* The length decides which list applies; and the square root that acts as a temperature, worked out by hand for a
+ * factor of 32 over 4096 tokens: sqrt(1 + 5/12). */
 static void longrope_has_two_lists(void **state)
 {
     struct sh_model m = {SIZES,
@@ -237,7 +237,7 @@ static void longrope_has_two_lists(void **state)
     assert_true(sh_model_rope(&m, 1).scale == 1.5);
 }
 
-/* Where the choice would be another one for each text, there is none. */
+/* If the choice of list could differ from text to text, the model is refused. */
 static void longrope_of_many_texts_is_refused(void **state)
 {
     static const struct {
@@ -282,7 +282,8 @@ static void feed(const struct sim *s, int batch)
     }
 }
 
-/* Biases begin as zeros and norms as ones, which many a wrong product leaves alone. The same on any mesh of full_shard. */
+/* Initial biases are zeros and norms are ones, which would hide many wrong products, so change them. The change is the
+ * same on any mesh with full_shard. */
 static void stir(const struct sim *s)
 {
     for (int rank = 0; rank < s->world; rank++) {
@@ -329,7 +330,8 @@ static double loss_of(struct sim *s)
     return *(double *)sim_data(s, 0, s->ranks[0].p->loss) / TOKENS;
 }
 
-/* For each parameter: one step along its gradient and one back change the loss by as much as the gradient says. */
+/* For each parameter: steps along its gradient in both directions change the loss by as much as the
+ * gradient predicts. */
 static void gradients_are_slopes(void **state)
 {
     const struct row *row = *state;

@@ -1,4 +1,4 @@
-/* Units that are not trained: they cost what computing takes and nothing else, and change no gradient of the others. */
+/* Units that are not trained: they cost only what the computation needs, and change no gradient of the other units. */
 #include "src/base/rng.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
@@ -43,7 +43,7 @@ static struct sim *run(const struct sh_build *b)
     return s;
 }
 
-/* The gradients of what is trained have the bits that they have where all is. */
+/* The gradients of the trained units have the same bits as when everything is trained. */
 static void compare(const struct sim *some, const struct sim *all)
 {
     const struct sh_program *p = some->ranks[0].p, *q = all->ranks[0].p;
@@ -80,7 +80,7 @@ static int64_t bytes_of(const struct sh_program *p, int tensor)
     return tensor == SH_NONE ? 0 : sh_tensor_bytes(&p->tensors[tensor]);
 }
 
-/* A frozen unit has its parameters in the compute type, and nothing that training needs. */
+/* A frozen unit has its parameters in the compute type, and nothing that only training needs. */
 static void nothing_for_training(void **state)
 {
     (void)state;
@@ -160,7 +160,7 @@ static void backward_ends_where_nothing_is_trained(void **state)
     sh_program_destroy(p);
 }
 
-/* A block and its adapters are each gathered once a pass, however their uses alternate. */
+/* A block and its adapters are each gathered once per pass, however their uses alternate. */
 static void adapters_lie_beside_their_block(void **state)
 {
     struct sh_build b = tiny_build(&tiny_models[1], BATCH);

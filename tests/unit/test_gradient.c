@@ -1,5 +1,5 @@
-/* The gradient of each parameter is the slope of the loss: along its direction the loss rises by its length. So the
- * passes make the backward of the forward, whatever is recomputed. One rank, reference kernels. */
+/* The gradient of each parameter is the slope of the loss: along its direction the loss rises by its length. This shows
+ * that the passes make the right backward for the forward, whatever is recomputed. One rank, reference kernels. */
 #include "src/base/rng.h"
 #include "src/config/family.h"
 #include "tests/unit/simulate.h"
@@ -68,14 +68,14 @@ static void check_param(struct sim *s, const struct sh_param *param)
     for (int64_t i = 0; i < param->elems; i++)
         length += (double)grad[i] * grad[i];
     length = sqrt(length);
-    assert_true(length > 0.01); /* a shorter one proves nothing */
+    assert_true(length > 0.01); /* a shorter gradient proves nothing */
     slope = slope_along(s, values, grad, param->elems, length);
     if (fabs(slope - length) > 0.02 * length + 0.01)
         fail_msg("%s: the loss rises by %g along a gradient of length %g", param->name, slope, length);
     free(grad);
 }
 
-/* Away from where they start: with B = 0 there is no gradient of A. */
+/* Move adapters away from their initial values: with B = 0 the gradient of A is zero. */
 static void fill_adapters(struct sim *s)
 {
     const struct sh_program *p = s->ranks[0].p;
@@ -118,7 +118,7 @@ static void check_model(void **state)
     }
 }
 
-/* All products, those of queries and values only, the last of a block, in both orders of storage. */
+/* Adapters of all products, of queries and values only, and of the last product of a block, in both storage orders. */
 static void adapters(void **state)
 {
     static const unsigned targets[] = {(1u << SH_PARAM_LINEARS) - 1, 1u << SH_PARAM_Q | 1u << SH_PARAM_V,
@@ -134,7 +134,7 @@ static void adapters(void **state)
     }
 }
 
-/* In the first block two keys, in the second all, in the third two again. */
+/* The first block sees two keys, the second all, the third two again. */
 static const struct tiny_model with_window = {"llama, windows and documents",
                                               {.family = SH_FAMILY_LLAMA,
                                                .n_layers = 3,
@@ -152,7 +152,7 @@ static const struct tiny_model with_window = {"llama, windows and documents",
                                                .full_attention_interval = 2},
                                               true};
 
-/* Of every family: products with biases, and stacks that are one parameter. */
+/* Adapters in every family: products with biases, and stacked products that are one parameter. */
 static void adapters_of_families(void **state)
 {
     static const int families[] = {

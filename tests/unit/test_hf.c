@@ -1,4 +1,4 @@
-/* config.json to keys of `model`: both spellings, defaults of classes, and what is refused; and back. */
+/* config.json to keys of `model`: both spellings, defaults of classes, and refusals; and back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,8 +45,8 @@
 #define SMOLLM3_OF(layers) "{\"model_type\":\"smollm3\"," SIZES_OF(layers) WINDOW
 #define LLAMA3 "\"factor\":8,\"low_freq_factor\":1.5,\"high_freq_factor\":3,\"original_max_position_embeddings\":32"
 
-/* text: of config.json; then "key=value" arguments, NULL: none; says: key and value of the result, or a part of what is
- * said. */
+/* text: of config.json; then "key=value" arguments, NULL: none; says: key and value of the result, or a part of the
+ * error message. */
 /* clang-format off */
 static const struct {
     const char *text, *argument, *key, *says;
@@ -73,7 +73,7 @@ static const struct {
     /* the command line wins, and a configuration file does not */
     {LLAMA "}", "model.tie_word_embeddings=true", "model.tie_word_embeddings", "true"},
     {LLAMA "}", "model.n_layers=1", "model.n_layers", "1"},
-    {LLAMA "}", "model.name=debug", NULL, "--model.name: a preset beside model.hf_assets_path"},
+    {LLAMA "}", "model.name=debug", NULL, "--model.name: a preset as well as model.hf_assets_path"},
     {LLAMA "}", "model.hf_assets_path=x", NULL, "--model.hf: contradicts model.hf_assets_path given on the command line"},
     /* rotary positions in both spellings */
     {LLAMA ",\"rope_theta\":500}", NULL, "model.rope_theta", "500"},
@@ -118,7 +118,7 @@ static const struct {
     {LLAMA ",\"rope_scaling\":{" LONGROPE ",\"beta_fast\":9}}", NULL, NULL, "rope_scaling.beta_fast is not computed here"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"short_factor\":[2]}}", NULL, NULL, "short_factor is not computed here"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1,2]}}", NULL, NULL,
-     "model.rope_short_factor: has 1 numbers, and 2 pairs of elements turn"},
+     "model.rope_short_factor: has 1 numbers, but 2 pairs of elements turn"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[1,0]}}", NULL, NULL,
      "model.rope_long_factor: must be numbers above 0"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[1,\"2\"]}}", NULL, NULL,
@@ -127,14 +127,14 @@ static const struct {
      "long_factor: longrope wants a list"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", NULL, NULL, "proportional is not computed here: it turns"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"x\"}}", NULL, NULL, "rope_type x is not known here"},
-    {LLAMA ",\"rope_scaling\":{\"rope_type\":3}}", NULL, NULL, "rope_type is no string"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":3}}", NULL, NULL, "rope_type is not a string"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", NULL, NULL, "rope_scaling has no low_freq_factor"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":0,\"low_freq_factor\":1}}", NULL, NULL, "rope_scaling.factor is 0"},
     {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.25}}", NULL, NULL, "partial_rotary_factor 0.25 leaves no pair"},
     {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":1.0}}", NULL, "model.rope_theta", "10000"},
-    {LLAMA ",\"rope_parameters\":{\"rope_theta\":\"x\"}}", NULL, NULL, "rope_theta is a string, where a number is wanted"},
+    {LLAMA ",\"rope_parameters\":{\"rope_theta\":\"x\"}}", NULL, NULL, "rope_theta is a string, but must be a number"},
     {LLAMA ",\"rope_parameters\":[1]}", NULL, NULL, "rope_parameters is"},
-    /* what is not computed here */
+    /* features that are not computed here */
     {LLAMA ",\"hidden_act\":\"gelu\"}", NULL, NULL, "hidden_act must be silu"},
     {LLAMA ",\"hidden_act\":\"swish\"}", NULL, "model.dim", "16"},
     {GPT2 ",\"activation_function\":\"relu\"}", NULL, NULL, "activation_function must be gelu_new"},
@@ -148,7 +148,7 @@ static const struct {
     {"{\"model_type\":\"lama\"}", NULL, NULL, "model_type lama is not known here; nearest is llama"},
     {"{\"model_type\":\"\\u001b[2J\"}", NULL, NULL, "is not known here"},
     {"{\"vocab_size\":3}", NULL, NULL, "it has no model_type"},
-    {"[]", NULL, NULL, "no object"},
+    {"[]", NULL, NULL, "not an object"},
     {"{", NULL, NULL, "line 1"},
     {"{\"model_type\":\"llama\",\"model_type\":\"gpt2\"}", NULL, NULL, "duplicate"},
     /* sliding windows: absent in mistral they are 4096 */
@@ -286,13 +286,13 @@ static const struct {
     {SMOLLM3 ",\"no_rope_layers\":[1,1],\"no_rope_layer_interval\":2}", NULL, "model.no_rope_layer_interval", "0"},
     {SMOLLM3 ",\"no_rope_layers\":[1,0]}", NULL, "model.no_rope_layer_interval", "2"},
     {SMOLLM3 ",\"no_rope_layers\":[0,0]}", NULL, "model.no_rope_layer_interval", "1"},
-    {SMOLLM3 ",\"no_rope_layers\":[0,1]}", NULL, NULL, "blocks without positions have one distance here"},
+    {SMOLLM3 ",\"no_rope_layers\":[0,1]}", NULL, NULL, "blocks without positions must be evenly spaced here"},
     {SMOLLM3 ",\"no_rope_layers\":[1]}", NULL, NULL, "no_rope_layers must have 0 or 1 for each of 2 blocks"},
     {SMOLLM3 ",\"no_rope_layers\":[1,2]}", NULL, NULL, "no_rope_layers must have 0 or 1"},
     {SMOLLM3 ",\"no_rope_layers\":{}}", NULL, NULL, "no_rope_layers must have 0 or 1"},
     {LLAMA ",\"no_rope_layers\":[1,0]}", NULL, NULL, "mathematics: no_rope_layers;"},
-    /* keys that nobody knows */
-    {LLAMA ",\"logit_scale\":0.5}", NULL, NULL, "it may change the mathematics: logit_scale; model.hf_ignore"},
+    /* unknown keys */
+    {LLAMA ",\"logit_scale\":0.5}", NULL, NULL, "it may change the mathematics: logit_scale; name keys in model.hf_ignore"},
     {LLAMA ",\"logit_scale\":0.5,\"b\":[1]}", NULL, NULL, "logit_scale, b;"},
     {LLAMA ",\"logit_scale\":0.5}", "model.hf_ignore=a, logit_scale", "model.dim", "16"},
     {LLAMA ",\"logit_scale\":0.5}", "model.hf_ignore=logit", NULL, "logit_scale"},
@@ -302,7 +302,7 @@ static const struct {
      "16"},
     {GPT2 ",\"attn_pdrop\":0.1,\"n_ctx\":16,\"summary_type\":\"cls_index\"}", NULL, "model.dim", "8"},
     {GPT2 ",\"sliding_window\":4}", NULL, NULL, "mathematics: sliding_window;"},
-    /* sizes that are none */
+    /* impossible sizes */
     {"{\"model_type\":\"llama\",\"num_hidden_layers\":0}", NULL, NULL, "model.n_layers: 0 is out of range"},
     {"{\"model_type\":\"llama\",\"hidden_size\":-32}", NULL, NULL, "out of range"},
     {"{\"model_type\":\"llama\",\"hidden_size\":99999999999}", NULL, NULL, "hidden_size 99999999999 is not a multiple"},
@@ -310,7 +310,7 @@ static const struct {
     {"{\"model_type\":\"llama\",\"hidden_size\":1e999}", NULL, NULL, "line 1"},
     {"{\"model_type\":\"llama\",\"hidden_size\":NaN}", NULL, NULL, "line 1"},
     {"{\"model_type\":\"llama\",\"hidden_size\":64.5}", NULL, NULL, "model.dim"},
-    {"{\"model_type\":\"llama\",\"hidden_size\":\"16\"}", NULL, NULL, "hidden_size is a string, where a number is wanted"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":\"16\"}", NULL, NULL, "hidden_size is a string, but must be a number"},
     {"{\"model_type\":\"llama\",\"hidden_size\":17}", NULL, NULL, "hidden_size 17 is not a multiple of num_attention_heads 32"},
     {"{\"model_type\":\"llama\",\"num_attention_heads\":0}", NULL, NULL, "num_attention_heads 0"},
     {"{\"model_type\":\"gpt2\",\"n_embd\":-9223372036854775808}", NULL, NULL, "n_embd"},
@@ -351,7 +351,7 @@ static void each_config_is_what_its_class_makes_of_it(void **state)
         if (load(rows[i].argument, &cfg) != SH_OK) {
             if (rows[i].key || !strstr(sh_error_text(), rows[i].says))
                 fail_msg("row %zu, %s: %s", i, rows[i].text, sh_error_text());
-            bool of_argument = rows[i].says[0] == '-'; /* it is what is wrong */
+            bool of_argument = rows[i].says[0] == '-'; /* the argument is wrong */
             if (!strstr(sh_error_text(), of_argument ? rows[i].says : "/config.json: "))
                 fail_msg("row %zu: the file is not named: %s", i, sh_error_text());
             continue;
@@ -384,7 +384,7 @@ static void what_is_no_folder_is_refused(void **state)
 
     (void)state;
     assert_int_equal(sh_config_load(NULL, 1, arguments, &cfg), SH_E_DATA);
-    assert_non_null(strstr(sh_error_text(), "meta-llama/Llama-3.2-1B is no folder here; nothing is downloaded"));
+    assert_non_null(strstr(sh_error_text(), "meta-llama/Llama-3.2-1B is not a folder here; nothing is downloaded"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(load(NULL, &cfg), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "config.json"));
@@ -399,7 +399,7 @@ static void what_is_no_folder_is_refused(void **state)
     free(path);
 }
 
-/* What is written for a model is read as the same one, in both spellings: with the newer keys taken away as well. */
+/* A written config.json is read back as the same model, in both spellings: also with the newer keys removed. */
 static void what_is_written_is_read_as_the_same_model(void **state)
 {
     static const char *const texts[] = {LLAMA ",\"rms_norm_eps\":0.003,\"num_key_value_heads\":2,\"rope_theta\":700,"
@@ -443,7 +443,7 @@ static void what_is_written_is_read_as_the_same_model(void **state)
         assert_non_null(strstr(text, "\"torch_dtype\": \"bfloat16\""));
         assert_non_null(strstr(text, "\"eos_token_id\": null"));
         if (i % 2 && (at = strstr(text, "\"rope_parameters\"")))
-            memset(at, ' ', (size_t)(strstr(at, "\"rope_scaling\"") - at)); /* as an older writer has it */
+            memset(at, ' ', (size_t)(strstr(at, "\"rope_scaling\"") - at)); /* as written by an older version */
         put("config.json", text);
         if (load(NULL, &back) != SH_OK)
             fail_msg("%s: %s", text, sh_error_text());
@@ -452,7 +452,7 @@ static void what_is_written_is_read_as_the_same_model(void **state)
     }
 }
 
-/* Ids of tokens are not the model's: they come along from where it came from. */
+/* Token ids are not part of the model: they are copied from the source of the model. */
 static void ids_are_taken_over(void **state)
 {
     struct sh_config cfg;
@@ -482,8 +482,8 @@ static char *written(const char *source, const char *argument)
     return text;
 }
 
-/* What no sequence of training has seen stays as its source has it: blocks with a window that no key describes, and what
- * lies beyond the last position. A window that they would have seen does not, when it was left out. */
+/* Settings that no training sequence was affected by stay as in the source: blocks with a window that no key describes,
+ * and positions beyond the last one. A window that would have affected sequences and was left out is not kept. */
 static void what_was_not_seen_is_taken_over(void **state)
 {
     static const char *const source =
@@ -505,7 +505,7 @@ static void what_was_not_seen_is_taken_over(void **state)
     free(text);
 }
 
-/* The window that a model has is written, and not its source's. */
+/* The model's own window is written, not its source's. */
 static void a_window_is_written(void **state)
 {
     char *text = written(QWEN2 WINDOW ",\"max_window_layers\":1}", "model.attention_window=9");
@@ -589,7 +589,7 @@ static sh_rc match(const struct have *have, struct sh_hf_match *out)
 #define NORM {"model.norm.weight", SH_ST_F32, {2, 0}}
 /* clang-format on */
 
-/* In the order of names, as an index is. */
+/* In the order of names, like an index. */
 static const struct {
     struct have have[6];
     const char *says; /* NULL: matches */
@@ -599,12 +599,12 @@ static const struct {
     {{EMBED, {"model.layers.0.self_attn.rotary_emb.inv_freq", SH_ST_F32, {8, 0}}, NORM}, NULL},
     {{{"h.0.attn.bias", SH_ST_BOOL, {8, 0}}, {"h.0.attn.masked_bias", SH_ST_F32, {1, 0}}, EMBED, NORM}, NULL},
     {{{"lm_head.weight", SH_ST_BF16, {4, 2}}, EMBED, NORM}, NULL},
-    {{{"lm_head.weight", SH_ST_BF16, {4, 3}}, EMBED, NORM}, "lm_head.weight [4,3] is no tensor"},
+    {{{"lm_head.weight", SH_ST_BF16, {4, 3}}, EMBED, NORM}, "lm_head.weight [4,3] is not a tensor"},
     {{{"lm_head.weight", SH_ST_I64, {4, 2}}, EMBED, NORM}, "lm_head.weight"},
     {{EMBED}, "1 of the model's tensors are missing, the first of them model.norm.weight [2]"},
     {{{"model.embed.weight", SH_ST_BF16, {4, 2}}, NORM}, "missing, the first of them model.embed_tokens.weight [4,2]"},
     {{EMBED, NORM, {"model.norm_2.weight", SH_ST_F32, {2, 0}}},
-     "model.norm_2.weight [2] is no tensor of this model; nearest is "
+     "model.norm_2.weight [2] is not a tensor of this model; nearest is "
      "model.norm.weight"},
     {{EMBED, {"norm.weight", SH_ST_F32, {2, 0}}}, "missing"}, /* not all names lack the prefix */
     {{{"model.embed_tokens.weight", SH_ST_BF16, {2, 4}}, NORM}, "has shape [2,4], but this model wants [4,2]"},
@@ -628,7 +628,7 @@ static void each_name_is_found_or_told(void **state)
     }
 }
 
-/* A family is computed here, or the table says why not. */
+/* Either a family is computed here, or the table says why not. */
 static void each_row_has_a_family_or_a_reason(void **state)
 {
     const struct sh_hf_family *f;

@@ -1,4 +1,5 @@
-/* Instruction sets of the kernels under ONEDNN_MAX_CPU_ISA, each case in a process of its own: the answer stays. */
+/* Instruction sets of the kernels under ONEDNN_MAX_CPU_ISA, each case in its own process, because the answer
+ * is cached. */
 #include "sherd_config.h"
 
 #include "src/base/isa.h"
@@ -20,7 +21,7 @@
 
 enum { NONE = 0, AVX2 = SH_ISA_AVX2 + 1, AVX512, BF16, ALL };
 
-/* end: sets before it are allowed. */
+/* end: the instruction sets before it are allowed. */
 static const struct row {
     const char *onednn, *dnnl;
     int end;
@@ -55,7 +56,8 @@ static void put(const char *name, const char *value)
         unsetenv(name);
 }
 
-/* What oneDNN may use, as an end; -1: not built with it. It asks the system about AMX, so that is left out. */
+/* The sets that oneDNN may use, as an end; -1: built without oneDNN. It asks the system about AMX, so AMX is
+ * left out. */
 static int end_of_dnnl(void)
 {
 #ifdef HAVE_DNNL
@@ -80,7 +82,7 @@ struct answer {
     char text[SH_ISA_TEXT];
 };
 
-/* A set that is there although an earlier one is not: an end that no row has. */
+/* The sets that Sherd uses, as an end. If a set is allowed although an earlier one is not, an end that no row has. */
 static int end_of_sherd(void)
 {
     int end = 0;
@@ -131,7 +133,7 @@ static void words_limit(void **state)
     }
 }
 
-/* One variable for both: the library's own answer is the judge. */
+/* One variable controls both: the library's own answer must be the same. */
 static void agrees_with_dnnl(void **state)
 {
     (void)state;
@@ -155,7 +157,7 @@ static void says_what_limits(void **state)
     assert_false(plain.noted);
     assert_null(strstr(plain.text, "CPU_ISA"));
     assert_true(unknown.noted);
-    assert_non_null(strstr(unknown.text, "; ONEDNN_MAX_CPU_ISA=AVX3 is no word of oneDNN's"));
+    assert_non_null(strstr(unknown.text, "; ONEDNN_MAX_CPU_ISA=AVX3 is not a word of oneDNN"));
     assert_memory_equal(unknown.text, plain.text, strlen(plain.text));
     assert_int_equal(limited.noted, plain.end > 0);
     if (limited.noted) {

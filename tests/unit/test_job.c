@@ -1,5 +1,5 @@
-/* Judgements about what comes from outside: the end of the job, odd hashes, slow ranks; notes of signals; the
- * record. */
+/* Judging information from outside: the end of the job, odd hashes, slow ranks; recorded signals; the record of
+ * a run. */
 #include "src/job/job.h"
 
 #include <math.h>
@@ -66,7 +66,7 @@ static void the_margin_covers_a_step_and_a_save(void **state)
     assert_false(sh_job_limit_near(&l, 1e10, 1));
 }
 
-/* However many short steps ran before it. */
+/* A long step counts however many short steps ran before it. */
 static void a_long_step_counts_for_a_while(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void a_straggler_is_told_once_when_it_lasts(void **state)
     assert_true(p.report && p.slow_steps == 30);
     sh_job_pace_add(&p, 10, 4, late);
     assert_false(p.report);
-    sh_job_pace_add(&p, 30, 4, other); /* another one: news */
+    sh_job_pace_add(&p, 30, 4, other); /* another rank: reported */
     assert_true(p.report && p.slowest == 0);
     sh_job_pace_add(&p, 30, 4, even);
     sh_job_pace_add(&p, 30, 4, other); /* again */
@@ -179,7 +179,7 @@ static void signals_leave_a_note_and_the_caller_alone(void **state)
     sigset_t blocked;
 
     (void)state;
-    signal(SIGINT, SIG_DFL); /* a test in the background is born with it ignored */
+    signal(SIGINT, SIG_DFL); /* a test in the background starts with it ignored */
     assert_int_equal(sh_job_listen(), SH_OK);
     assert_int_equal(pthread_sigmask(SIG_BLOCK, NULL, &blocked), 0);
     for (int i = 0; i < SH_JOB_SIGNALS; i++) {
@@ -201,7 +201,7 @@ static int status_of_child(bool ignored)
     if (child == 0) {
         signal(SIGINT, ignored ? SIG_IGN : SIG_DFL);
         if (sh_job_listen() == SH_OK)
-            for (int i = 0; i < (ignored ? 100 : 10000); i++) { /* two that come at once count as one */
+            for (int i = 0; i < (ignored ? 100 : 10000); i++) { /* two that arrive at once count as one */
                 kill(getpid(), SIGINT);
                 usleep(10000);
             }
@@ -261,7 +261,7 @@ static void the_record_comes_back(void **state)
     rmdir(folder);
 }
 
-/* A process that has ended and was waited for; the same number elsewhere says nothing. */
+/* A process that has ended and was waited for is reported; the same number on another node says nothing. */
 static void a_process_that_is_gone_is_told(void **state)
 {
     char folder[] = "/tmp/test_fault.XXXXXX", path[64];

@@ -1,4 +1,4 @@
-/* JSON from outside: what is within the limits comes back, the rest is refused with its place in one line. */
+/* JSON from outside: text within the limits is parsed, the rest is refused in one line with its place. */
 #include "io/json/json.h"
 
 #include <setjmp.h>
@@ -43,7 +43,7 @@ static void refused_with_the_place(void **state)
     }
 }
 
-/* `depth` lists in one another, behind a string of brackets that do not count. */
+/* Make `depth` nested lists, after a string of brackets that do not count. */
 static char *make_deep(int depth)
 {
     static const char string[] = "[\"[[[[{\\\"[[[\\\\\",\n";
@@ -66,7 +66,8 @@ static void depth_is_limited(void **state)
     free(text);
     text = make_deep(SH_JSON_DEPTH + 1);
     assert_int_equal(parse(text, &value), SH_E_DATA);
-    assert_non_null(strstr(sh_error_text(), "x.json: line 2, column 64: objects and lists are more than 64 deep"));
+    assert_non_null(
+        strstr(sh_error_text(), "x.json: line 2, column 64: objects and lists are nested more than 64 deep"));
     free(text);
 }
 

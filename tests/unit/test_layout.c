@@ -1,4 +1,4 @@
-/* Who holds which elements: for every rank of 1 to 9, each element once and in order. */
+/* Which rank holds which elements: for 1 to 9 ranks, each element once and in order. */
 #include "src/layout/layout.h"
 
 #include <setjmp.h>
@@ -11,7 +11,8 @@ static const int64_t sizes[] = {0,   1,   63,  64,   65,   127,  128,     129,
                                 575, 576, 577, 1000, 4096, 4097, 1000003, INT64_C(70) << 30};
 enum { SIZES = sizeof sizes / sizeof *sizes, MOST_RANKS = 9 };
 
-/* Pieces that follow each other without gap from begin to end, each but the last ones a whole chunk. */
+/* Check that pieces follow each other without a gap from begin to end, and all except the last ones are
+ * whole chunks. */
 static void check_cut(struct sh_range whole, int parts, struct sh_range (*piece)(struct sh_range, int, int))
 {
     int64_t at = whole.begin, chunk = sh_layout_chunk(whole.end - whole.begin, parts);
@@ -85,7 +86,7 @@ static void intersections(void **state)
         }
 }
 
-/* What a rank of one mesh holds is, piece by piece, what the ranks of any other mesh hold. */
+/* The chunk of a rank of one mesh consists, piece by piece, of what the ranks of any other mesh hold. */
 static void another_mesh_covers_a_chunk(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The mesh's arithmetic for every rank of many shapes and every group, and the words of what does not fit. */
+/* The mesh's arithmetic for every rank of many shapes and every group, and the messages if something does not fit. */
 #include "src/mesh/shape.h"
 
 #include <setjmp.h>
@@ -27,7 +27,7 @@ static const struct fit {
     {{.shard = NODE, .replicate = AUTO, .inner = 4, .ranks_per_node = 8}, 10000, 8, 1250},
 };
 
-/* A group through the eyes of a rank: own place is found again, and the last member agrees on all of it. */
+/* A group as seen by a rank: the rank finds its own place again, and the last member agrees on everything. */
 static void check_group(struct sh_mesh_shape s, sh_group g)
 {
     int size = sh_group_size(&s, g), index = sh_group_index(&s, g), last = sh_group_member(&s, g, size - 1);
@@ -39,7 +39,7 @@ static void check_group(struct sh_mesh_shape s, sh_group g)
     assert_int_equal(sh_group_size(&other, g), size);
     assert_int_equal(sh_group_index(&other, g), size - 1);
     assert_int_equal(sh_group_member(&other, g, index), s.rank);
-    /* The rest of its place is the same. */
+    /* Its place on the other axes is the same. */
     assert_int_equal(sh_group_index(&other, sh_group_others(&s, g)), sh_group_index(&s, sh_group_others(&s, g)));
     assert_int_equal(size * sh_group_size(&s, sh_group_others(&s, g)), sh_mesh_ranks(&s));
 }
@@ -141,10 +141,10 @@ static void test_names(void **state)
     assert_string_equal(sh_group_name(&s, 5, text), "data");
     for (s.n = 0; s.n < SH_AXES_MAX; s.n++)
         s.axis[s.n] = (struct sh_axis){"fifteen letters", 1, 1};
-    assert_int_equal(strlen(sh_group_name(&s, 0xfe, text)), SH_GROUP_NAME - 1); /* as much as there is room for */
+    assert_int_equal(strlen(sh_group_name(&s, 0xfe, text)), SH_GROUP_NAME - 1); /* as much as fits */
 }
 
-/* Axes that no option makes yet: experts below the shards of what is not an expert, between replicas. Of 2 x 2 x 3 x 2
+/* Axes that no option makes yet: experts inside the shards of the other parameters, between replicas. 2 x 2 x 3 x 2
  * ranks, by hand. */
 static void test_more_axes(void **state)
 {
@@ -185,7 +185,8 @@ static void test_more_axes(void **state)
     assert_string_equal(sh_group_name(&s, s.shard, text), "shard");
 }
 
-/* Neighbours in a group that a node always has together: a power of two that divides what it has of the group. */
+/* Blocks of neighbours in a group that are always on one node: a power of two that divides the node's part of the
+ * group. */
 static void test_blocks(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* What machines read parses, with every field; what people read comes as often as asked. */
+/* Output for machines parses, with every field; output for people comes as often as asked for. */
 #include "sherd_config.h"
 
 #include "src/metrics/metrics.h"
@@ -105,14 +105,14 @@ static void write_lines(void)
     sh_metrics_step(m, &bad);
     assert_int_equal(sh_metrics_result(m), SH_OK);
     sh_metrics_close(m);
-    assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run goes on in the same file */
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run continues in the same file */
     sh_metrics_validation(m, 4, &(struct sh_validation_metrics){.loss = -NAN, .tokens = 64, .seconds = 1.5});
     sh_metrics_checkpoint(m, &saved);
     sh_metrics_rollback(m, &back);
     sh_metrics_close(m);
 }
 
-/* Only of a run whose states live in a file, and then also where nothing was moved. */
+/* Only a run whose states live in a file has these fields, even if nothing was moved. */
 static void moves_have_their_bytes(void **state)
 {
     struct sh_step_metrics moved = step;
@@ -348,7 +348,7 @@ static json_t *joined_trace(struct sh_trace *const t[2])
 
 static const struct sh_mesh_shape meshes[2] = {{.rank = 0}, {.rank = 1}};
 
-/* Every second event was told what it had to do, in whole numbers. */
+/* Every second event has its work, in whole numbers. */
 static void check_cost(const json_t *args, int k)
 {
     if (k % 2 == 0) {
@@ -403,7 +403,7 @@ static void a_trace_is_json(void **state)
     sh_trace_destroy(t[1]);
 }
 
-/* Words from elsewhere (a host's name, a tensor's) cannot break the file; what is too long is cut. */
+/* Names from outside (of a host, of a tensor) cannot break the file; long names are cut. */
 static void a_trace_survives_any_name(void **state)
 {
     char longest[400];
@@ -435,7 +435,7 @@ static void a_trace_survives_any_name(void **state)
     sh_trace_destroy(t[1]);
 }
 
-/* The k-th event of a phase on a rank. */
+/* Return the k-th event of a phase on a rank. */
 static json_t *traced(json_t *root, const char *phase, int rank, int k)
 {
     json_t *e;
@@ -463,7 +463,7 @@ static void trace_a_wait(struct sh_trace *t)
                                              .axis = "shard",
                                              .ranks = 4,
                                              .ticket = 3});
-    for (int ticket = 3; ticket < 5; ticket++) /* of the second one nothing else is known */
+    for (int ticket = 3; ticket < 5; ticket++) /* nothing else is known about the second one */
         sh_trace_add(t, &(struct sh_trace_event){.row = 2,
                                                  .name = "wait",
                                                  .what = "forward embed all_gather",
@@ -479,8 +479,9 @@ static void trace_a_wait(struct sh_trace *t)
     sh_trace_step(t, 12, 5000, 15000);
 }
 
-/* An arrow from a collective to its wait, never back in time and of one number in the whole file; the step with its share of
- * waits; what of the arena is in use, where it changes; clocks; and of what run it all is. */
+/* An arrow leads from a collective to its wait, never back in time and with a number that is unique in the file; the
+ * step has its share of waits; the used part of the arena is recorded when it changes; clocks; and a description of the
+ * run. */
 static void a_trace_links_what_belongs_together(void **state)
 {
     struct sh_trace *t[2] = {sh_trace_create(&meshes[0], "node0"), sh_trace_create(&meshes[1], "node1")};
@@ -527,7 +528,7 @@ static void a_trace_links_what_belongs_together(void **state)
     sh_trace_destroy(t[1]);
 }
 
-/* What a function writes to standard error, in `text`. */
+/* Capture in `text` what a function writes to standard error. */
 static void capture(void (*run)(void), char *text, size_t size)
 {
     int saved = dup(STDERR_FILENO), fd = open(path, O_RDWR | O_TRUNC);
@@ -602,7 +603,7 @@ static struct sh_progress three_steps(void)
                                 .recent_sum = 4};
 }
 
-/* What does not fit is left out, the least important first; no line is ever wider than it may be. */
+/* Parts that do not fit are left out, the least important first; no line is ever wider than allowed. */
 static void a_line_fits_the_window(void **state)
 {
     static const struct {
@@ -674,7 +675,7 @@ static const char *line_of(struct sh_step_metrics s, int columns, char text[SH_P
     return text;
 }
 
-/* By what it was scaled; and the reason why a step was skipped stays longest. */
+/* A line says by what the loss was scaled; the reason for a skipped step is the last part to be left out. */
 static void a_line_says_what_is_special(void **state)
 {
     struct sh_step_metrics scaled = step, skipped = step;

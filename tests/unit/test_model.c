@@ -1,4 +1,4 @@
-/* The models are Hugging Face's: names, shapes and counts of parameters, and what a token costs. */
+/* The models are Hugging Face's: names, shapes and counts of parameters, and the cost of a token. */
 #include "src/config/family.h"
 #include "src/config/keys.h"
 #include "src/model/model.h"
@@ -174,7 +174,7 @@ static void no_other_parameters(void **state)
     sh_program_destroy(tied);
 }
 
-/* Units lie one after the other, and parameters without gaps in them. */
+/* Units follow each other, and so do the parameters within them, without gaps. */
 static void parameters_lie_end_to_end(void **state)
 {
     (void)state;
@@ -257,7 +257,7 @@ static void rows_of_logits_take_50_mib(void **state)
     }
 }
 
-/* Against the operations that a program really has: forward and backward of the products, by the table of costs. */
+/* Compare with the operations of a real program: forward and backward of the products, by the table of costs. */
 static void flops_are_those_of_the_program(void **state)
 {
     enum { SEQ = 16 };
@@ -285,7 +285,7 @@ static void flops_are_those_of_the_program(void **state)
     }
 }
 
-/* Of which block is what; a window as long as the sequence is none. */
+/* Which block has a window; a window as long as the sequence does not count. */
 static void windows(void **state)
 {
     static const struct {
@@ -320,7 +320,7 @@ static void windows(void **state)
     }
 }
 
-/* A window of 4 in 16 tokens: 4 keys but for the first three queries, which lack 6 of them. */
+/* A window of 4 in 16 tokens: 4 keys per query, except for the first three queries, which together lack 6 keys. */
 static void flops_of_windows(void **state)
 {
     struct sh_model m = tiny_models[0].model;
@@ -334,7 +334,7 @@ static void flops_of_windows(void **state)
     assert_true(f.attention_full == 12.0 * m.n_heads * m.head_dim * 4);
 }
 
-/* With adapters nothing is asked of the frozen matrices' own gradients. */
+/* With adapters, the gradients of the frozen matrices themselves are not computed. */
 static void flops_of_frozen_weights_are_four(void **state)
 {
     enum { SEQ = 64, RANK = 16 };

@@ -1,4 +1,4 @@
-/* Element types against the definition of their formats, and parts of files in any order and cut. */
+/* Element types compared with the definitions of their formats, and parts of files in any order and cut. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,7 +56,7 @@ static void each_f16_and_bf16_is_widened_exactly_and_comes_back(void **state)
     }
 }
 
-/* bf16 fills the upper half alone: what is computed with is what the file has. */
+/* bf16 fills only the upper half: the compute value is exactly the file's value. */
 static void bf16_in_halves_leaves_no_remainder(void **state)
 {
     (void)state;
@@ -72,7 +72,7 @@ static void bf16_in_halves_leaves_no_remainder(void **state)
     }
 }
 
-/* Between neighbours of float16 the nearer one is taken, of two as near the even one. */
+/* A number between two neighbours of float16 is rounded to the nearer one, in a tie to the even one. */
 static void f16_rounds_to_nearest(void **state)
 {
     (void)state;
@@ -153,7 +153,7 @@ static void parts_come_back(void **state)
     (void)state;
     assert_non_null(data);
     assert_non_null(want);
-    for (int i = 0; i < ELEMS; i++) /* numbers that all types have */
+    for (int i = 0; i < ELEMS; i++) /* numbers that all types can represent */
         data[i] = want[i] = (float)(i % 200 - 100) / 8;
     open_two(file, path);
     int n = make_parts(data, part, &bytes);
@@ -166,7 +166,7 @@ static void parts_come_back(void **state)
     assert_memory_equal(data, want, bytes);
     assert_int_equal(pwrite(file[0].fd, "x", 1, p.part[0].at + 2), 1);
     assert_int_equal(sh_move_parts_compare(&p, file), SH_E_DATA);
-    assert_int_equal(ftruncate(file[1].fd, 1000), 0); /* it shrinks while it is read: a line, and no signal */
+    assert_int_equal(ftruncate(file[1].fd, 1000), 0); /* it shrinks while it is read: an error line, and no signal */
     assert_int_equal(sh_move_parts_read(&p, file), SH_E_DATA);
     sh_move_parts_free(&p);
     for (int i = 0; i < 2; i++) {
@@ -177,7 +177,8 @@ static void parts_come_back(void **state)
     free(want);
 }
 
-/* Packed on the way in, each rank its own blocks: the same bytes as of the whole, longer than a chunk, from each type. */
+/* Parts are packed while they are read, each rank its own blocks: the same bytes as when packing the whole, for more
+ * than a chunk, from each type. */
 static void parts_are_packed(void **state)
 {
     enum { BLOCKS = 40000, OWN = 123, ELEMS_OF_ALL = BLOCKS * SH_NF4_ELEMS };

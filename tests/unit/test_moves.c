@@ -1,6 +1,6 @@
-/* Slices between sections, with less room for them than there are: what was changed goes to the file and comes back, whoever
- * asks and in whatever order; and what has no address is never taken for memory. The file is made in the folder of the
- * test; where that is no place for one, the test is skipped. */
+/* Slices between sections, with room for fewer than there are: changed slices go to the file and come back, whoever
+ * asks and in whatever order; and a tensor without an address is never mistaken for memory. The file is created in the
+ * folder of the test; if that is unsuitable, the test is skipped. */
 #include "src/base/mem.h"
 #include "src/exec/exec.h"
 #include "src/exec/moves.h"
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { MOST = 5 }; /* slices that there is room for */
+enum { MOST = 5 }; /* slices for which there is room */
 
 static struct sh_program *p;
 static char *arena;
@@ -46,7 +46,7 @@ static int free_program(void **state)
     return 0;
 }
 
-/* With room for so many slices. */
+/* Open with room for `room` slices. */
 static struct sh_moves *open_with(int room)
 {
     struct sh_program less = *p;
@@ -69,7 +69,7 @@ static int64_t bytes_of(int slice)
     return sh_tensor_bytes(&p->tensors[p->slices[slice].home]);
 }
 
-/* Each byte of a slice is its number in a round. */
+/* Write all slices: each byte is the number of the slice in this round. */
 static void write_all(struct sh_moves *m, int round)
 {
     for (int i = 0; i < p->n_slices; i++) {
@@ -82,7 +82,7 @@ static void write_all(struct sh_moves *m, int round)
     }
 }
 
-/* How many slices are not what round `round` wrote; -1: zeros. */
+/* Count the slices that differ from what round `round` wrote; -1: from zeros. */
 static int wrong(struct sh_moves *m, int round, int step)
 {
     int n = 0;
@@ -105,7 +105,7 @@ static void changes_come_back(void **state)
     for (int room = 1; room <= MOST; room += 2) {
         struct sh_moves *m = open_with(room);
 
-        assert_int_equal(wrong(m, -1, 1), 0); /* as a run begins */
+        assert_int_equal(wrong(m, -1, 1), 0); /* as at the start of a run */
         write_all(m, 1);
         assert_int_equal(wrong(m, 1, 1), 0);
         assert_int_equal(sh_moves_settle(m), SH_OK);
@@ -121,7 +121,7 @@ static void changes_come_back(void **state)
     }
 }
 
-/* What a section fetches has been written: zeros where nobody did. */
+/* Everything that a section fetches has been written before: with zeros, if by nothing else. */
 static void what_is_fetched_was_written(void **state)
 {
     const struct sh_section *s = sh_program_section(p, SH_SECTION_UPDATE);
@@ -153,7 +153,7 @@ static void what_is_fetched_was_written(void **state)
     sh_moves_close(m);
 }
 
-/* As the threads of a save and a load do. */
+/* Many threads ask, as in a save and a load. */
 static void many_threads_ask(void **state)
 {
     struct sh_moves *m = open_with(2);
@@ -181,7 +181,7 @@ static void many_threads_ask(void **state)
     sh_moves_close(m);
 }
 
-/* The executor's own way to a tensor: the exit status of a child that asks for one. */
+/* Get a tensor the way the executor does, in a child process; returns the child's exit status. */
 static int status_of(int tensor)
 {
     const struct sh_exec_file file = {.folder = ".", .verify = true};

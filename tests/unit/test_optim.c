@@ -34,7 +34,7 @@ static void rates(void **state)
         {LR(SH_DECAY_COSINE, 20), 40, 2 - 1.8 * 0.5 * (1 - M_SQRT1_2)},
         {LR(SH_DECAY_WSD, 10), 4, 1},           {LR(SH_DECAY_WSD, 10), 80, 2},
         {LR(SH_DECAY_WSD, 10), 90, 1.1},        {LR(SH_DECAY_WSD, 10), 100, 0.2},
-        /* the decay starts when the warm-up has ended, however long that is */
+        /* the decay starts after the warm-up, however long that is */
         {LR(SH_DECAY_WSD, 90), 89, 2},          {LR(SH_DECAY_WSD, 90), 95, 1.1},
         {LR(SH_DECAY_LINEAR, 200), 99, 1},      {LR(SH_DECAY_LINEAR, 200), 200, 0.2},
     };
@@ -91,7 +91,7 @@ static void assert_same(const struct sh_guard *a, const struct sh_guard *b)
     assert_memory_equal(&a->m2, &b->m2, sizeof a->m2);
 }
 
-/* Norms around 1 with a deviation of a tenth. */
+/* Feed norms around 1 with a deviation of a tenth. */
 static void learn(struct sh_guard *g, int n)
 {
     for (int i = 0; i < n; i++)
@@ -111,7 +111,7 @@ static void non_finite_steps_are_skipped(void **state)
         before = g;
         assert_int_equal(judge(&g, bad[i][0], bad[i][1]), SH_STEP_NON_FINITE);
         before.skips = 1;
-        assert_same(&g, &before); /* nothing is learned from it */
+        assert_same(&g, &before); /* the guard learns nothing from it */
         g.action = SH_GUARD_STOP;
         assert_int_equal(sh_guard_judge(&g, 7, bad[i][0], bad[i][1], &v), SH_E_NUMERIC);
         assert_int_equal(v, SH_STEP_GOOD);
@@ -167,7 +167,7 @@ static void too_many_skips_stop_the_run(void **state)
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 3; i++)
             assert_int_equal(judge(&g, NAN, 1), SH_STEP_NON_FINITE);
-        learn(&g, 1); /* in a row means in a row */
+        learn(&g, 1); /* "in a row" means consecutive */
     }
     for (int i = 0; i < 3; i++)
         judge(&g, NAN, 1);
@@ -185,7 +185,7 @@ static void rollbacks_count_until_a_checkpoint_is_saved(void **state)
     learn(&g, 20);
     for (int round = 0; round < 2; round++) {
         assert_int_equal(judge(&g, NAN, 1), SH_STEP_NON_FINITE);
-        sh_guard_forget(&g); /* what comes back from a checkpoint has not come on */
+        sh_guard_forget(&g); /* a state restored from a checkpoint is no progress */
         learn(&g, 20);
         assert_int_equal(judge(&g, 2, 9), SH_STEP_OUTLIER);
         assert_int_equal(g.skips, 0);
@@ -253,7 +253,8 @@ static void damaged_state_is_refused(void **state)
     }
 }
 
-/* An operation's operands are g; p, the states, the low halves: as optim.h says, for who fills them in. */
+/* The operands of an operation are g; p, the states, the low halves: as optim.h documents for code that fills
+ * them in. */
 static void optimizers(void **unused)
 {
     (void)unused;
@@ -299,19 +300,19 @@ static void scale_falls_by_halves_and_grows(void **state)
     (void)state;
     for (; s.scale > 0x1p18; skipped++)
         assert_int_equal(sh_loss_scale_lower(&s, skipped), SH_OK);
-    assert_int_equal(skipped, 22 + 1); /* the first one was let pass */
+    assert_int_equal(skipped, 22 + 1); /* the first one was accepted */
     for (int i = 0; i < 3; i++) {
         assert_true(s.scale == 0x1p18);
         sh_loss_scale_good(&s);
     }
     assert_true(s.scale == 0x1p19);
-    assert_int_equal(sh_loss_scale_lower(&s, 1), SH_OK); /* the window has forgiven what was before */
+    assert_int_equal(sh_loss_scale_lower(&s, 1), SH_OK); /* the window has cleared what was before */
     assert_true(s.scale == 0x1p19);
     assert_int_equal(sh_loss_scale_lower(&s, 2), SH_OK);
     assert_true(s.scale == 0x1p18);
     sh_loss_scale_good(&s);
     sh_loss_scale_good(&s);
-    assert_int_equal(sh_loss_scale_lower(&s, 3), SH_OK); /* the window begins anew */
+    assert_int_equal(sh_loss_scale_lower(&s, 3), SH_OK); /* the window starts again */
     sh_loss_scale_good(&s);
     sh_loss_scale_good(&s);
     assert_true(s.scale == 0x1p17);
@@ -336,7 +337,7 @@ static void scale_has_ends(void **state)
     assert_true(s.scale == SH_LOSS_SCALE_MOST);
 }
 
-/* Whose a step is: a loss that is not finite is the guard's, and so is all of a fixed scale. */
+/* Who handles a bad step: the guard if the loss is not finite, and always if the scale is fixed. */
 static void scale_answers_for_gradients(void **state)
 {
     struct sh_loss_scale s = begun(65536, 1000), fixed = begun(65536, 0);

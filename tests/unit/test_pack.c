@@ -1,4 +1,4 @@
-/* Packing: each document has one place, no row is too long, best fit is what a plain search finds, rows are full. */
+/* Packing: each document has one place, no row is too long, best fit agrees with a plain search, rows are full. */
 #include "io/data/pack.h"
 #include "src/base/hash.h"
 
@@ -17,7 +17,7 @@ enum { T = 16 };
 /* Lengths of a test, in tokens. */
 struct lengths {
     const int64_t *tokens;
-    uint64_t seed; /* drawn where `tokens` is NULL */
+    uint64_t seed; /* draw lengths at random if `tokens` is NULL */
     double mean, spread;
 };
 
@@ -26,7 +26,7 @@ static uint64_t draw(uint64_t *state)
     return sh_mix64((*state)++);
 }
 
-/* A logarithm with a nearly normal distribution: twelve uniform numbers. */
+/* A length whose logarithm is nearly normally distributed: the sum of twelve uniform numbers. */
 static int64_t log_normal(const struct lengths *l, int64_t d)
 {
     double sum = -6;
@@ -45,7 +45,7 @@ static sh_rc give(const void *ctx, int64_t first, int64_t n, int64_t *tokens)
     return SH_OK;
 }
 
-/* Pieces of all rows, in their order. Each row is at most T long; the sum of places is what the pack says. */
+/* Collect the pieces of all rows, in order. Each row is at most T long; the sum of places is the pack's. */
 static int64_t walk(const struct sh_pack *p, const int64_t *tokens, struct sh_piece *out)
 {
     int64_t n = 0, used = 0;
@@ -68,7 +68,7 @@ static int64_t walk(const struct sh_pack *p, const int64_t *tokens, struct sh_pi
     return n;
 }
 
-/* What each document has, beside what it must have. */
+/* Compare the pieces of each document with what it must have. */
 static void check_pieces(const int64_t *tokens, int64_t n_docs, enum sh_cfg_packing packing, enum sh_cfg_excess excess)
 {
     struct lengths l = {.tokens = tokens};
@@ -112,8 +112,8 @@ static void all_have_a_place(void **state)
     }
 }
 
-/* The definition: documents from the longest down, each into the row with the least room that is enough. Returns how many
- * rows there are. */
+/* The definition of best fit: documents from the longest down, each into the row with the least room that suffices.
+ * Returns the number of rows. */
 static int64_t search(const int64_t *tokens, int64_t n)
 {
     int room[512];
@@ -151,7 +151,7 @@ static void fits_best(void **state)
     }
 }
 
-/* Rows are numbers in files of later runs: they must never change. */
+/* The positions of later runs refer to row numbers: the rows must never change. */
 static void rows_are_those_of_the_format(void **state)
 {
     static const int64_t tokens[] = {9, 5, 40, 1, 13, 5, 17, 0, 3};
@@ -194,7 +194,7 @@ static void refused(void **state)
     assert_non_null(strstr(sh_error_text(), "at most 2147483647"));
 }
 
-/* The time that this thread computes: a machine may be busy. */
+/* Processor time of this thread, because a machine may be busy. */
 static double seconds(void)
 {
     struct timespec t;

@@ -1,5 +1,5 @@
-/* Frozen weights in four bits an element: the same bits as with frozen weights of the values that unpacking gives, on any
- * mesh; and the bytes that they take. */
+/* Frozen weights in four bits per element: the results have the same bits as with frozen weights that hold the unpacked
+ * values, on any mesh; and the bytes that they take. */
 #include "src/base/nf4.h"
 #include "src/base/rng.h"
 #include "tests/unit/simulate.h"
@@ -16,12 +16,12 @@
 
 enum { BATCH = 4, SEED = 5, LISTS = 3, NAMES = 5 };
 
-/* What is frozen: gradients pass through all of it, through some, or end above it. */
+/* Frozen units: gradients pass through all of them, through some, or end above them. */
 static const char *const lists[LISTS][NAMES] = {{"layers.0", "layers.1", "layers.2", "head"},
                                                 {"embed", "layers.0", "layers.2"},
                                                 {"embed", "layers.0", "layers.1", "head"}};
 
-/* Matrices of whole blocks, not all of them of whole chunks. */
+/* Matrices consist of whole blocks, but not all of whole chunks. */
 #define COMMON                                                                                                    \
     .dim = 16, .ffn_dim = 24, .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, .head_dim = 4, .n_heads = 4, \
     .norm_eps = 1e-5f, .init_std = 0.3f, .n_layers = 3
@@ -71,7 +71,7 @@ static struct sim *create(const struct job *j)
     return s;
 }
 
-/* The global batch in any number of micro-steps, rank after rank. */
+/* Run the global batch in any number of micro-steps, rank after rank. */
 static struct sim *run(const struct job *j)
 {
     struct sim *s = create(j);
@@ -88,7 +88,7 @@ static struct sim *run(const struct job *j)
     return s;
 }
 
-/* The same with frozen weights in the compute type, of the same values. */
+/* The same with frozen weights in the compute type that have the same values. */
 static struct sim *run_unpacked(const struct job *j)
 {
     struct job plain = *j;
@@ -110,7 +110,7 @@ static const struct sh_unit *unit_of(const struct sh_program *p, const char *nam
     return NULL;
 }
 
-/* Norm and what is trained after the update, as a whole; the loss where micro-steps are the same. */
+/* Compare the norm and all trained parameters after the update; and the loss, if the micro-steps are the same. */
 static void compare(const struct sim *a, const struct sim *b, bool loss)
 {
     const struct sh_program *p = a->ranks[0].p, *q = b->ranks[0].p;
@@ -163,7 +163,7 @@ static void one_rank(void **state)
     }
 }
 
-/* Over ranks that own parts of matrices, with each strategy, and gathered in the backward from what neighbours kept. */
+/* Ranks that own parts of matrices, with each strategy, and gathers in the backward from what neighbours kept. */
 static void all_meshes(void **state)
 {
     static const int meshes[][3] = {{2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {4, 1, 2}, {1, 4, 1}};
@@ -185,7 +185,7 @@ static void all_meshes(void **state)
     }
 }
 
-/* reproducible: mesh: 1 = 2 = 4 ranks, bit for bit. Leaves of the tree are micro-steps of one row. */
+/* reproducible=mesh: 1, 2 and 4 ranks agree bit for bit. Leaves of the tree are micro-steps of one row. */
 static struct sim *run_reproducibly(int model, int ranks)
 {
     struct job j = job_of(model, model, model % 2 ? SH_BF16 : SH_F32, ranks, 1);
@@ -217,7 +217,8 @@ static int64_t rounded(int64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* 36 bytes for 64 elements, kept and gathered; vectors of all blocks once, for good; nothing else is packed. */
+/* 36 bytes per 64 elements, in shards and when gathered; the vectors of all blocks are gathered once and stay; nothing
+ * else is packed. */
 static void bytes_and_units(void **state)
 {
     struct job j = job_of(1, 2, SH_BF16, 4, 1);
@@ -259,8 +260,8 @@ static void matrices_of_odd_sizes_are_refused(void **state)
     b.frozen = lists[0];
     b.packed = true;
     assert_int_equal(sh_pass_build(&b, &p), SH_E_USAGE);
-    assert_string_equal(sh_error_text(), "lora.quantize_base: nf4 wants matrices of a multiple of 64 elements, and "
-                                         "model.layers.0.self_attn.q_proj.weight has 144; say none");
+    assert_string_equal(sh_error_text(), "lora.quantize_base: nf4 needs matrices of a multiple of 64 elements, but "
+                                         "model.layers.0.self_attn.q_proj.weight has 144; set none");
     sh_program_destroy(p);
 }
 

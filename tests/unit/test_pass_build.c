@@ -1,5 +1,5 @@
-/* Every wish that can be planned is planned, for every rank of meshes up to nine, and all ranks meet the same
- * collectives in the same order. */
+/* Every request that can be planned is planned, for every rank of meshes of up to nine ranks, and all ranks have the
+ * same collectives in the same order. */
 #include "src/base/rng.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
@@ -15,7 +15,7 @@
 
 enum { MOST_RANKS = 9 };
 
-/* All ranks of one mesh. */
+/* Check all ranks of one mesh. */
 static void check_mesh(const struct sh_build *b, int shard, int replicate, int inner)
 {
     uint64_t hash = 0;
@@ -41,7 +41,7 @@ static void check_meshes(const struct sh_build *b, int most)
                     check_mesh(b, shard, replicate, inner);
 }
 
-/* Each value of each option, in mixtures that differ from model to model and strategy to strategy. */
+/* Choose each value of each option, in combinations that differ between models and strategies. */
 static void choose(struct sh_build *b, int i)
 {
     static const int micros[] = {1, 2, 4};
@@ -122,7 +122,7 @@ static int count(const struct sh_program *p, enum sh_section_kind section, enum 
     return n;
 }
 
-/* How often each strategy gathers and reduces: what its name promises. Llama, 3 layers: 5 units. */
+/* How often each strategy gathers and reduces, as its name promises. Llama, 3 layers: 5 units. */
 static void collectives_of_a_step(void **state)
 {
     static const struct {
@@ -156,8 +156,8 @@ static void collectives_of_a_step(void **state)
     }
 }
 
-/* Gathers of a micro-step with full_shard: the last block and tied embeddings stay through the loss where a gather ahead
- * would bring them back, and a limit has room for them. Of an evaluation they do not. */
+/* Gathers of a micro-step with full_shard: the last block and tied embeddings stay through the loss if a gather ahead
+ * would bring them back, and a limit has room for them. In an evaluation they do not stay. */
 static void units_stay_through_the_loss(void **state)
 {
     enum { LLAMA_3 = 1, LLAMA_2_TIED = 2, GPT2_1_TIED = 3 };
@@ -187,10 +187,10 @@ static void units_stay_through_the_loss(void **state)
         }
 }
 
-/* A unit that stays from update to update is gathered at the start and behind each update, and in no micro-step. */
+/* A unit that stays from update to update is gathered at the start and after each update, but in no micro-step. */
 static void resident_units_are_gathered_once(void **state)
 {
-    static const int gathers[] = {7, 6, 4}; /* of a micro-step; the first block has two */
+    static const int gathers[] = {7, 6, 4}; /* per micro-step; the first block has two */
 
     (void)state;
     for (int resident = 0; resident < 3; resident++) {
@@ -209,7 +209,7 @@ static void resident_units_are_gathered_once(void **state)
     }
 }
 
-/* A frozen block is gathered in two units, which a gather ahead does not bring back both. */
+/* A frozen block is gathered in two units, and a gather ahead does not bring back both of them. */
 static void frozen_units_do_not_stay(void **state)
 {
     int gathers[2];
@@ -228,7 +228,7 @@ static void frozen_units_do_not_stay(void **state)
     assert_int_equal(gathers[0], gathers[1]);
 }
 
-/* Each element of the gradient is squared once in the job, whoever has it. */
+/* Each element of the gradient is squared once in the job, whichever ranks have it. */
 static void squares_are_shared_out(void **state)
 {
     static const int meshes[][2] = {{1, 1}, {2, 1}, {1, 3}, {2, 2}, {3, 2}};
@@ -254,7 +254,7 @@ static void squares_are_shared_out(void **state)
     }
 }
 
-/* Gradients that wait for the last micro-step are reduced there only; replicas are summed once in any case. */
+/* Gradients that wait for the last micro-step are reduced only there; replicas are always summed once. */
 static void gradients_are_reduced_when_asked(void **state)
 {
     (void)state;
@@ -275,7 +275,8 @@ static void gradients_are_reduced_when_asked(void **state)
     }
 }
 
-/* What models emit for training has a rule, and nothing else has; a kind whose backward is a kind is one of those. */
+/* The kinds that models emit for training have a gradient rule, and no others; a kind whose backward is a kind is one
+ * of them. */
 static void what_models_emit_has_a_gradient(void **state)
 {
     (void)state;
@@ -293,8 +294,8 @@ static void what_models_emit_has_a_gradient(void **state)
     }
 }
 
-/* Units are reduced once, when their last gradient is there, tied weights and a segment or not: the norm squares what
- * the reductions make, its first operation begins the accumulator. */
+/* Units are reduced once, when their last gradient is complete, with or without tied weights and a segment: the norm
+ * squares the results of the reductions, and its first operation initializes the accumulator. */
 static void units_are_reduced_once(void **state)
 {
     (void)state;
@@ -315,7 +316,7 @@ static void units_are_reduced_once(void **state)
         }
 }
 
-/* Bytes of gradients that a rank sends and sums, whatever their type; and that there is one type only. */
+/* Return the bytes of gradients that a rank sends and sums, and check that they all have this type. */
 static int64_t reduced_bytes(const struct sh_program *p, enum sh_dtype dtype)
 {
     int64_t bytes = 0;
@@ -353,7 +354,7 @@ static void bf16_reductions_send_half(void **state)
         }
 }
 
-/* Most units gathered at one time while a phase runs. */
+/* Return the largest number of units gathered at one time during a phase. */
 static int ahead(const struct sh_program *p, enum sh_phase phase)
 {
     const struct sh_section *s = sh_program_section(p, SH_SECTION_ONLY);
@@ -367,7 +368,7 @@ static int ahead(const struct sh_program *p, enum sh_phase phase)
     return most;
 }
 
-/* Of each phase, while the other one has none. */
+/* The prefetch of each phase, while the other phase has none. */
 static void prefetch_reaches_as_far_as_asked(void **state)
 {
     static const enum sh_phase phases[] = {SH_PHASE_FORWARD, SH_PHASE_BACKWARD};
@@ -389,7 +390,7 @@ static void prefetch_reaches_as_far_as_asked(void **state)
             }
 }
 
-/* The unit whose gradient tensor t is a part of; SH_NONE: it is no gradient. */
+/* Return the unit whose gradient contains tensor t; SH_NONE: t is not a gradient. */
 static int unit_of_grad(const struct sh_program *p, int t)
 {
     int root = t == SH_NONE ? SH_NONE : sh_tensor_root(p, t);
@@ -400,7 +401,8 @@ static int unit_of_grad(const struct sh_program *p, int t)
     return SH_NONE;
 }
 
-/* An operation that makes gradients of two units keeps both unreduced. In GPT-2 a norm and a bias of one block fuse. */
+/* An operation that makes gradients of two units would keep both unreduced. In GPT-2 a norm and a bias of one block are
+ * fused. */
 static void no_operation_makes_gradients_of_two_units(void **state)
 {
     (void)state;
@@ -452,7 +454,7 @@ static void decay_all_decays_norms_and_biases(void **state)
     }
 }
 
-/* The runs of a rank, each of one tensor: how often they name each element. */
+/* Count how often the runs of a rank, each of one tensor, name each element. */
 static void count_elements(const struct sh_program *p, int64_t *seen)
 {
     int64_t before = 0;
@@ -469,8 +471,8 @@ static void count_elements(const struct sh_program *p, int64_t *seen)
             }
 }
 
-/* What the random bits of states in bf16 are a function of: over the ranks of a shard group each element of each tensor is named once, by its
- * place in that tensor. In float32 runs name nothing. */
+/* The arguments of the random bits for states in bf16: over the ranks of a shard group each element of each tensor is
+ * named once, by its place in that tensor. In float32 there are no runs. */
 static void runs_name_each_element_once(void **state)
 {
     (void)state;
@@ -517,12 +519,12 @@ static void a_limit_is_kept(void **state)
     b.limit_bytes = fits - 1;
     p = NULL;
     assert_int_equal(sh_pass_build(&b, &p), SH_E_MEMORY);
-    assert_non_null(p); /* for the table of what takes it */
+    assert_non_null(p); /* needed for the table of memory */
     assert_non_null(strstr(sh_error_text(), "memory.limit_bytes"));
     sh_program_destroy(p);
 }
 
-/* A refusal names what would make the plan smaller and how small that is, and nothing else. */
+/* A refusal names the changes that would make the plan smaller and by how much, and nothing else. */
 static void cures_are_those_that_help(void **state)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 4);
@@ -535,7 +537,7 @@ static void cures_are_those_that_help(void **state)
     assert_non_null(strstr(text, "; smaller with activation_checkpoint.mode=memory_budget (at least "));
     assert_non_null(strstr(text, ", training.local_batch_size=1 ("));
     assert_non_null(strstr(text, ", twice the ranks ("));
-    assert_null(strstr(text, "full_shard")); /* which it is */
+    assert_null(strstr(text, "full_shard")); /* it already is */
     for (int on_host = 0; on_host < 2; on_host++) {
         b.snapshot_on_host = on_host;
         sh_pass_cures(&b, INT64_MAX, text);
@@ -546,7 +548,7 @@ static void cures_are_those_that_help(void **state)
     for (int case_of = 0; case_of < 4; case_of++) {
         b.snapshot_on_host = case_of != 1;
         b.offload.act_blocks = case_of == 2 ? 6 : 0;
-        b.fit_homes = case_of == 3; /* which chooses that itself */
+        b.fit_homes = case_of == 3; /* the budget chooses homes itself */
         sh_pass_cures(&b, INT64_MAX, text);
         assert_int_equal(strstr(text, ", offload.activations=cpu (") != NULL, case_of == 0);
     }
@@ -565,7 +567,7 @@ static void cures_are_those_that_help(void **state)
     assert_string_equal(text, "; it needs more memory, or a smaller model or training.seq_len");
 }
 
-/* 2^10 micro-steps have a tenth level of the tree, the last of which need not be kept. */
+/* 2^10 micro-steps have a tree with ten levels, the last of which need not be kept. */
 static void the_deepest_tree(void **state)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -588,7 +590,7 @@ static void has_group(const struct sh_program *p, const char *name, sh_group axe
     assert_int_equal(p->groups[row].streams, streams);
 }
 
-/* A job connects the groups that its program names: those of its collectives, and the one that the host sums over. */
+/* A job connects the groups that its program uses: those of its collectives, and the one over which the host sums. */
 static void groups_are_those_in_use(void **state)
 {
     enum { GATHER = 1 << SH_STREAM_GATHER, REDUCE = 1 << SH_STREAM_REDUCE, SUM = 1 << SH_STREAM_REPLICATE };
@@ -626,7 +628,7 @@ static void groups_are_those_in_use(void **state)
     }
 }
 
-/* With an axis of ranks that work on the same sequences, the loss is summed over the others only. */
+/* With an axis of ranks that work on the same sequences, the loss is summed only over the other axes. */
 static void the_loss_is_summed_over_the_data(void **state)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -644,7 +646,7 @@ static void the_loss_is_summed_over_the_data(void **state)
     sh_program_destroy(p);
 }
 
-/* Copies of the state lie on the host where that is another memory; nothing else does. */
+/* Copies of the state are on the host if that is a separate memory; nothing else is. */
 static void snapshots_have_a_tier(void **state)
 {
     (void)state;
@@ -681,7 +683,7 @@ static void counts_of_unit(const struct sh_program *p, int unit, enum sh_op_kind
     assert_int_equal(n, expected);
 }
 
-/* One unit is cut over what the others are replicated over, and the other way round. */
+/* One unit is sharded over the axis over which the others are replicated, and the other way round. */
 static void a_unit_has_groups_of_its_own(void **state)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);

@@ -1,4 +1,4 @@
-/* The check pass refuses each error that is planted in a program that was right. */
+/* The check pass refuses each error that is planted in a correct program. */
 #include "src/base/mem.h"
 #include "tests/unit/tiny.h"
 
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-/* A program and one of its sections, as the planters take it. */
+/* A program and one of its sections, for the functions that plant errors. */
 struct plant {
     struct sh_program *p;
     struct sh_section *s;
@@ -21,7 +21,7 @@ static struct sh_op *op_at(const struct plant *l, int i)
     return &l->p->ops[l->s->first_op + i];
 }
 
-/* Place of the n-th operation of a kind, n = 0, 1, ...; a wait counts as the kind that it waits for when `waits`. */
+/* Find the n-th operation of a kind, n = 0, 1, ...; with `waits`, find waits for that kind. */
 static int find(const struct plant *l, enum sh_op_kind kind, bool waits, int n)
 {
     for (int i = 0; i < l->s->n_ops; i++) {
@@ -55,7 +55,7 @@ static void shift_index(int *index, int from, int to)
         ++*index;
 }
 
-/* Take operation `from` to place `to`; what names operations of the section follows. */
+/* Move operation `from` to place `to`; references to operations of the section are updated. */
 static void move(const struct plant *l, int from, int to)
 {
     struct sh_op op = *op_at(l, from);
@@ -239,7 +239,7 @@ static void norm_sum_too_early(struct plant *l)
     move(l, find(l, SH_OP_ALL_REDUCE, false, 0), find(l, SH_OP_SUMSQ, false, 2));
 }
 
-/* The shard of the gradient lives between sections, so that it has a value before; the operation that reads it writes
+/* The shard of the gradient lives between sections, so it has a value before; the operation that reads it writes
  * another tensor. */
 static void sum_is_read_meanwhile(struct plant *l)
 {
@@ -380,7 +380,7 @@ static void computed_in_the_file(struct plant *l)
     op_at(l, find(l, SH_OP_ADAMW, false, 0))->out[1] = l->p->slices[0].home;
 }
 
-/* As if it were where its base was, before that moved. */
+/* Place the view where its base was before the base moved. */
 static void computed_in_a_view_of_the_file(struct plant *l)
 {
     struct sh_op *op = op_at(l, find(l, SH_OP_ADAMW, false, 0));
@@ -447,7 +447,7 @@ static struct sh_program *right_program(int rank)
     return tiny_program(&b, tiny_mesh(2, 2, 1, rank));
 }
 
-/* With all states in a file. */
+/* A program with all states in a file. */
 static struct sh_program *sliced_program(void)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -458,7 +458,7 @@ static struct sh_program *sliced_program(void)
     return tiny_program(&b, tiny_mesh(2, 2, 1, 1));
 }
 
-/* The update of both in the forward of the next step. */
+/* A program whose update is carried into the forward of the next step. */
 static struct sh_program *carried_program(int optimizer_16)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -470,7 +470,7 @@ static struct sh_program *carried_program(int optimizer_16)
     return tiny_program(&b, tiny_mesh(2, 2, 1, 1));
 }
 
-/* With activations in a file, or in the memory of the host. */
+/* A program with activations in a file, or in host memory. */
 static struct sh_program *spilled_program(bool on_host)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -497,10 +497,10 @@ static const struct error table[] = {
     {"a unit is released twice", SH_SECTION_ONLY, release_twice, "not gathered"},
     {"a unit is released before its last use", SH_SECTION_ONLY, release_before_use, "not gathered"},
     {"a collective is waited for twice", SH_SECTION_ONLY, wait_twice, "a second time"},
-    {"a wait for no collective", SH_SECTION_ONLY, wait_for_compute, "waits for no collective"},
-    {"a wait for no operation", SH_SECTION_ONLY, wait_for_nothing, "waits for no collective"},
-    {"a wait before the start", SH_SECTION_ONLY, wait_before_start, "waits for no collective"},
-    {"a collective after itself", SH_SECTION_ONLY, after_itself, "starts after no collective"},
+    {"a wait for no collective", SH_SECTION_ONLY, wait_for_compute, "does not wait for a collective"},
+    {"a wait for no operation", SH_SECTION_ONLY, wait_for_nothing, "does not wait for a collective"},
+    {"a wait before the start", SH_SECTION_ONLY, wait_before_start, "does not wait for a collective"},
+    {"a collective after itself", SH_SECTION_ONLY, after_itself, "does not follow a collective"},
     {"a sum over replicas beside its reduction", SH_SECTION_ONLY, sum_without_after, "under way"},
     {"a unit is read before it is gathered", SH_SECTION_ONLY, read_before_wait, "not gathered"},
     {"an activation is read before it is written", SH_SECTION_ONLY, read_before_write, "nothing has written"},
@@ -508,17 +508,17 @@ static const struct error table[] = {
     {"a sum is read while it is made", SH_SECTION_ONLY, sum_is_read_meanwhile, "under way"},
     {"something is added to nothing", SH_SECTION_ONLY, add_to_nothing, "adds to what nothing"},
     {"an input is missing", SH_SECTION_ONLY, input_missing, "an input is missing"},
-    {"an output too many", SH_SECTION_ONLY, output_too_many, "an output is missing or too many"},
+    {"an output too many", SH_SECTION_ONLY, output_too_many, "an output is missing, or there are too many"},
     {"a kernel among collectives", SH_SECTION_ONLY, kernel_among_collectives, "its stream does not run"},
     {"a collective among kernels", SH_SECTION_ONLY, collective_among_kernels, "its stream does not run"},
     {"a stream that is none", SH_SECTION_ONLY, no_such_stream, "its stream does not run"},
-    {"an operand on the host", SH_SECTION_ONLY, operand_out_of_reach, "lies in another tier than the device's"},
-    {"an operand that is no tensor", SH_SECTION_ONLY, no_such_tensor, "an input is missing or too many"},
+    {"an operand on the host", SH_SECTION_ONLY, operand_out_of_reach, "does not lie on the device"},
+    {"an operand that is no tensor", SH_SECTION_ONLY, no_such_tensor, "an input is missing, or there are too many"},
     {"two living tensors in one place", SH_SECTION_ONLY, living_share_memory, "share memory"},
     {"two lasting tensors in one place", SH_SECTION_ONLY, persistent_share_memory, "share memory"},
     {"an activation on a parameter", SH_SECTION_ONLY, transient_on_persistent, "share memory"},
     {"a tensor behind the arena", SH_SECTION_ONLY, outside_of_the_arena, "outside of the arena"},
-    {"a view that leaves its base", SH_SECTION_ONLY, view_leaves_its_base, "leaves"},
+    {"a view that leaves its base", SH_SECTION_ONLY, view_leaves_its_base, "extends beyond"},
     {"a norm summed before it is complete", SH_SECTION_NORM, norm_sum_too_early, "under way"},
     {"a weight of another shape", SH_SECTION_ONLY, another_weight, "which is not y [N,O] act"},
     {"a weight stored the other way", SH_SECTION_ONLY, weight_of_other_order, "which is not w [O,I] act"},
@@ -541,13 +541,13 @@ static const struct error sliced_table[] = {
     {"a slice that is not put back", SH_SECTION_UPDATE, never_put_back, "never put back"},
     {"a slice is used before it is there", SH_SECTION_UPDATE, used_before_it_is_there, "adds to what nothing"},
     {"a slice changes on its way back", SH_SECTION_UPDATE, changed_on_its_way_back, "under way"},
-    {"a slice goes where another is from", SH_SECTION_UPDATE, put_back_elsewhere, "another one is from"},
+    {"a slice goes where another is from", SH_SECTION_UPDATE, put_back_elsewhere, "another one's home"},
     {"a fetch to the file", SH_SECTION_UPDATE, fetched_the_wrong_way, "between the device and a tier"},
     {"a fetch among kernels", SH_SECTION_UPDATE, fetched_as_a_kernel, "its stream does not run"},
-    {"a slice between pages", SH_SECTION_UPDATE, fetched_between_pages, "the begin of a page"},
-    {"a kernel on a file", SH_SECTION_UPDATE, computed_in_the_file, "lies in another tier"},
-    {"a kernel on a view of a file", SH_SECTION_UPDATE, computed_in_a_view_of_the_file, "lies in another tier"},
-    {"two slices in one place of the file", SH_SECTION_UPDATE, homes_share_their_place, "lies upon another"},
+    {"a slice between pages", SH_SECTION_UPDATE, fetched_between_pages, "not page-aligned"},
+    {"a kernel on a file", SH_SECTION_UPDATE, computed_in_the_file, "does not lie on the device"},
+    {"a kernel on a view of a file", SH_SECTION_UPDATE, computed_in_a_view_of_the_file, "does not lie on the device"},
+    {"two slices in one place of the file", SH_SECTION_UPDATE, homes_share_their_place, "overlaps another one"},
     {"a place of the file between pages", SH_SECTION_UPDATE, home_between_pages, "whole pages"},
     {"two slices in one place", SH_SECTION_UPDATE, copies_share_their_place, "share memory"},
 };
@@ -558,9 +558,9 @@ static const struct error carried_table[] = {
     {"a wait for a carried eviction is missing", SH_SECTION_ONLY, no_wait_for_evict, "never waited for"},
     {"a carried slice that is not put back", SH_SECTION_ONLY, never_put_back, "never put back"},
     {"a carried slice changes on its way back", SH_SECTION_ONLY, changed_on_its_way_back, "under way"},
-    {"a carried slice goes where another is from", SH_SECTION_ONLY, put_back_elsewhere, "another one is from"},
-    {"a kernel of the forward on a file", SH_SECTION_ONLY, computed_in_the_file, "lies in another tier"},
-    {"a gather before the update of its unit", SH_SECTION_ONLY, gathered_before_its_update, "updates what was used before"},
+    {"a carried slice goes where another is from", SH_SECTION_ONLY, put_back_elsewhere, "another one's home"},
+    {"a kernel of the forward on a file", SH_SECTION_ONLY, computed_in_the_file, "does not lie on the device"},
+    {"a gather before the update of its unit", SH_SECTION_ONLY, gathered_before_its_update, "was already used"},
     {"an update with nothing pending", SH_SECTION_ONLY, carried_without_an_update, "adds to what nothing has written"},
 };
 static const struct error spilled_table[] = {
@@ -580,7 +580,7 @@ static struct sh_section *section_of(struct sh_program *p, enum sh_section_kind 
     return &p->sections[sh_program_section(p, kind) - p->sections];
 }
 
-/* Takes the program p. */
+/* Takes ownership of the program p. */
 static bool is_refused(const struct error *e, struct sh_program *p)
 {
     struct plant l = {.p = p, .s = section_of(p, e->section)};
@@ -615,7 +615,7 @@ static void planted_errors_are_refused(void **state)
     assert_int_equal(wrong, 0);
 }
 
-/* Put a tensor like `operand`, with one element more in its last dim or of another type, in its place; whether that is
+/* Replace `operand` by a tensor that has one element more in its last dim, or another type; returns whether that is
  * refused as a misfit. */
 static bool misfit_is_refused(struct sh_program *p, int *operand, bool type)
 {
@@ -651,7 +651,8 @@ static int misfits_of(struct sh_program *p, struct sh_op *op)
     return wrong;
 }
 
-/* Of every operation of a micro-step. Collectives and markers take any type, and what is larger than its part. */
+/* Try every operand of every operation of a micro-step. Collectives and markers accept any type, and tensors larger
+ * than their part. */
 static void every_dim_and_type_counts(void **state)
 {
     static const int models[] = {1, 4};
@@ -674,7 +675,7 @@ static void every_dim_and_type_counts(void **state)
     assert_int_equal(wrong, 0);
 }
 
-/* Moving within what is right stays right: the check refuses errors, not orders. */
+/* Valid reorderings are accepted: the check refuses errors, not orders. */
 static void other_orders_pass(void **state)
 {
     struct plant l = {.p = right_program(1)};
@@ -683,7 +684,7 @@ static void other_orders_pass(void **state)
     l.s = section_of(l.p, SH_SECTION_ONLY);
     move(&l, find(&l, SH_OP_ALL_GATHER, false, 3), 0);
     move(&l, find(&l, SH_OP_REDUCE_SCATTER, true, 0), l.s->n_ops - 1);
-    assert_int_equal(sh_pass_check(NULL, l.p), SH_E_BUG); /* both are longer alive than was planned */
+    assert_int_equal(sh_pass_check(NULL, l.p), SH_E_BUG); /* both are alive longer than planned */
     assert_non_null(strstr(sh_error_text(), "share memory"));
     assert_int_equal(sh_pass_place(&(struct sh_build){.kernels = &sh_kernels_ref, .threads = 1}, l.p), SH_OK);
     assert_int_equal(sh_pass_check(NULL, l.p), SH_OK);
@@ -699,7 +700,7 @@ static void the_hash_tells_orders_apart(void **state)
     (void)state;
     l.s = section_of(l.p, SH_SECTION_ONLY);
     move(&l, find(&l, SH_OP_LINEAR, false, 0), find(&l, SH_OP_LINEAR, false, 2));
-    assert_int_equal(sh_pass_hash(l.p), hash); /* order of computation is a rank's own affair */
+    assert_int_equal(sh_pass_hash(l.p), hash); /* the order of computation may differ between ranks */
     first = find(&l, SH_OP_ALL_GATHER, false, 1);
     second = find(&l, SH_OP_ALL_GATHER, false, 2);
     move(&l, second, first);
@@ -711,7 +712,7 @@ static void the_hash_tells_orders_apart(void **state)
     sh_program_destroy(l.p);
 }
 
-/* Each thing that ranks must agree on for a collective to work. */
+/* Everything on which ranks must agree for a collective to work changes the hash. */
 static void the_hash_tells_collectives_apart(void **state)
 {
     struct plant l = {.p = right_program(1)};

@@ -1,5 +1,5 @@
 /* The ladder of a memory budget: each level takes no more than the one before it, the level chosen is the lowest that
- * fits, on every rank the same; what fits nowhere is refused with the least that is possible. */
+ * fits, the same on every rank; if no level fits, the refusal has the smallest possible size. */
 #include "src/base/mem.h"
 #include "tests/unit/tiny.h"
 
@@ -14,7 +14,7 @@
 
 enum { LAYERS = 6, TOP = 2 * LAYERS };
 
-/* The levels as the words of the mode say them: so many blocks selective, then so many full. */
+/* Level i as the mode defines it: first one more selective block per level, then one more full block. */
 static struct sh_recompute level(int blocks, int i)
 {
     int full = i > blocks ? i - blocks : 0;
@@ -47,7 +47,7 @@ static int fit(struct sh_build b, int64_t limit, int from)
     return chosen;
 }
 
-/* bytes[0 .. 2 layers]; returns the lowest level with the least. */
+/* Fill bytes[0 .. 2 layers]; returns the lowest level with the fewest bytes. */
 static int climb(const struct sh_build *b, int64_t *bytes)
 {
     int least = 0;
@@ -68,7 +68,8 @@ static int lowest(const int64_t *bytes, int64_t limit)
     return i;
 }
 
-/* All levels, and the choice for budgets at and right below each `step`-th of them; returns the one that takes least. */
+/* Plan all levels, and check the choice for budgets at and just below every `step`-th of them; returns the level that
+ * takes the least. */
 static int check_search(const struct sh_build *b, int step)
 {
     int top = 2 * b->model.n_layers, least;
@@ -123,7 +124,7 @@ static void every_level_on_many_meshes(void **state)
         }
 }
 
-/* Models as they are trained, where scratch and the head's gradients are large beside a block. */
+/* Realistic models, in which scratch and the head's gradients are large compared with a block. */
 static void every_level_of_real_models(void **state)
 {
     /* clang-format off */
@@ -171,7 +172,7 @@ static void the_ranks_of_a_mesh_agree(void **state)
             }
 }
 
-/* A rank that is told of another's higher level takes that, or a higher one. */
+/* A rank that is given another rank's higher level takes that level, or a higher one. */
 static void from_a_level_up(void **state)
 {
     struct sh_build b = build(1, 0);
@@ -202,7 +203,7 @@ static void too_little_is_refused(void **state)
     snprintf(words, sizeof words, "(%lld bytes) per rank at least", (long long)least);
     assert_non_null(strstr(sh_error_text(), words));
     assert_non_null(strstr(sh_error_text(), "memory.limit_bytes"));
-    assert_null(strstr(sh_error_text(), "activation_checkpoint")); /* there is nothing more to ask of it */
+    assert_null(strstr(sh_error_text(), "activation_checkpoint")); /* recomputation cannot save more */
     sh_program_destroy(p);
 }
 
@@ -242,7 +243,8 @@ static void words(void **state)
     }
 }
 
-/* Where the feed-forward of the last block is a large part, the middle of the ladder is level, and so are many budgets. */
+/* If the feed-forward of the last block is a large part, the middle of the ladder is flat, and many budgets lead to the
+ * same level. */
 static void wide_and_narrow(void **state)
 {
     (void)state;
@@ -266,8 +268,8 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Llama 3.1 70B with the layers of the 405B, for budgets that all, some and no levels fit. A tenth of it and less is what a
- * search takes. */
+/* Llama 3.1 70B with as many layers as the 405B, for budgets that all, some and no levels fit. A search takes a tenth
+ * of this limit or less. */
 static void large_searches_are_quick(void **state)
 {
     struct sh_build b = tiny_build(&not_tiny_model, 1);
@@ -289,7 +291,8 @@ static void large_searches_are_quick(void **state)
     }
 }
 
-/* Rows of logits: as many as fit under the limit, not more than there are, than are allowed, or where nobody asks. */
+/* Rows of logits: as many as fit under the limit, but no more than exist or are allowed, and none extra if not asked
+ * for. */
 static void rows_by_memory(void **state)
 {
     static const int64_t rows[] = {2048, 4096, 8192};
@@ -314,7 +317,7 @@ static void rows_by_memory(void **state)
                 mine.batch.chunk_rows = 2048;
                 mine.limit_bytes = bytes[i] - below;
                 mine.widen = ask;
-                mine.batch.batch = ask == 2 ? 1 : 2; /* half as many rows; and of activations less than that */
+                mine.batch.batch = ask == 2 ? 1 : 2; /* half as many rows; and less than half of the activations */
                 most = INT64_MAX;
                 assert_int_equal(sh_pass_widen(&mine, &most), SH_OK);
                 assert_int_equal(most, mine.batch.chunk_rows);

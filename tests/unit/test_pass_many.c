@@ -1,6 +1,6 @@
-/* Training by many simulated ranks: the programs of all of them and every collective that they share, to the bit what one
- * rank does whose micro-steps are the ranks' sequences (training.reproducible: mesh). 256 ranks, in `make check-long` 1,024;
- * under the sanitizers 16. */
+/* Training by many simulated ranks: the programs of all ranks and every collective that they share give bit for bit the
+ * result of one rank whose micro-steps are the ranks' sequences (training.reproducible: mesh). 256 ranks, in
+ * `make check-long` 1,024; under the sanitizers 16. */
 #include "src/base/rng.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
@@ -23,7 +23,7 @@ enum { RANKS = 256 };
 #endif
 
 static const struct mesh {
-    int model, shard, replicate, inner; /* one size is 0: what the other leaves */
+    int model, shard, replicate, inner; /* one size is 0: it is what the other one leaves */
     enum sh_dtype act;
     int strategy, recompute;
 } meshes[] = {
@@ -43,7 +43,7 @@ static int ranks(void)
     return getenv("SHERD_LONG") && RANKS > 16 ? MOST : RANKS;
 }
 
-/* Sequence i of a step. Some targets count, the first always. */
+/* Feed sequence i of a step. Some targets count, the first always. */
 static void feed(const struct sim *s, int rank, int step, int i)
 {
     const struct sh_program *p = s->ranks[rank].p;
@@ -64,7 +64,7 @@ static double tree_sum(const double *x, int n)
     return n == 1 ? *x : tree_sum(x, n / 2) + tree_sum(x + n / 2, n / 2);
 }
 
-/* Rank r has sequences [r n, (r + 1) n), one a micro-step, whose losses are the host's to add up. */
+/* Rank r has sequences [r n, (r + 1) n), one per micro-step; the host adds up the losses. */
 static void micro_steps(struct sim *s, int n, int step)
 {
     double *loss = malloc((size_t)s->world * (size_t)n * sizeof *loss);

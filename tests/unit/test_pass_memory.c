@@ -1,5 +1,5 @@
-/* What a plan takes: shards shrink what they should, recomputation the activations, and the table of memory adds up to
- * the arena. And that planning is quick. */
+/* The memory of a plan: sharding shrinks what it should, recomputation the activations, and the table of memory adds up
+ * to the arena. And planning is quick. */
 #include "tests/unit/tiny.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ struct plan {
     int64_t bytes[SH_MEM_KINDS], arena, persistent;
 };
 
-/* What is in use at each operation is at most the arena; the table is that of the operation where it is most. */
+/* The memory in use at each operation is at most the arena; the table describes the operation with the peak. */
 static void check_use(const struct sh_program *p, const int64_t bytes[SH_MEM_KINDS], const struct sh_pass_peak *peak)
 {
     int64_t *in_use = calloc((size_t)p->n_ops, sizeof *in_use), most = 0, sum = 0;
@@ -97,7 +97,7 @@ static void shards_divide_model_state(void **state)
     assert_true(full.arena < optim.arena && optim.arena < whole.arena);
 }
 
-/* In a segment the parameters exist once for all: each rank's part of them counts. */
+/* In a segment the parameters exist once for all ranks: each rank's part of them counts. */
 static void a_shared_copy_is_shared_out(void **state)
 {
     struct sh_build b = build();
@@ -109,7 +109,7 @@ static void a_shared_copy_is_shared_out(void **state)
     assert_about(l.bytes[SH_MEM_PARAM], 4 * sh_model_params(&wide.model) / 4);
 }
 
-/* The masters in halves: the upper one is what is gathered. */
+/* The masters are in halves: the upper half is gathered. */
 static void bf16_keeps_halves(void **state)
 {
     struct sh_build b = build();
@@ -126,7 +126,7 @@ static void bf16_keeps_halves(void **state)
     assert_about(optim.bytes[SH_MEM_REMAINDER], 2 * elems / 4);
 }
 
-/* Masters as a whole, on the rank that updates them. */
+/* float32 masters, on the rank that updates them. */
 static void f16_keeps_masters(void **state)
 {
     struct sh_build b = build();
@@ -141,8 +141,8 @@ static void f16_keeps_masters(void **state)
     assert_int_equal(optim.bytes[SH_MEM_REMAINDER], 0);
 }
 
-/* Half of what float32 takes, but for what tensors are aligned to; of a copy for the background only the masters stay as
- * long. */
+/* States take half as much as in float32, except for the alignment of tensors; in a copy for the background only the
+ * masters keep their size. */
 static void bf16_states_are_half(void **state)
 {
     struct sh_build b = build();
@@ -162,8 +162,8 @@ static void bf16_states_are_half(void **state)
                          narrow.bytes[SH_MEM_SNAPSHOT]);
 }
 
-/* Gathered at once: one unit, and one more for each unit of prefetch; when they are kept for the backward all of them
- * but the embedding, which the backward does not read. */
+/* Units gathered at one time: one, and one more for each unit of prefetch; if they are kept for the backward, all
+ * except the embedding, which the backward does not read. */
 static void gathered_units(void **state)
 {
     struct sh_build b = build();
@@ -181,8 +181,9 @@ static void gathered_units(void **state)
     }
 }
 
-/* Tied embeddings stay from the first operation to the loss, but not under a limit of three units, which cuts off nothing
- * else. The loss takes them with their gradient, so nothing grows; how the tensors fit together moves it a little. */
+/* Tied embeddings stay from the first operation to the loss, but not under a limit of three units, which has no other
+ * effect. The loss needs them with their gradient anyway, so the peak does not grow, except a little by the placement
+ * of tensors. */
 static void what_stays_takes_no_memory(void **state)
 {
     (void)state;
@@ -201,7 +202,7 @@ static void what_stays_takes_no_memory(void **state)
         }
 }
 
-/* Reduced each time, they cost a shard, and the part of one unit that is about to be added to it. */
+/* Gradients that are reduced each time cost a shard, and the part of one unit that is about to be added to it. */
 static void gradients_kept_back_are_whole(void **state)
 {
     struct sh_build b = build();
@@ -237,7 +238,7 @@ static void recomputation_shrinks_activations(void **state)
     assert_int_equal(kept(b, (struct sh_recompute){.full = SH_ALL_BLOCKS, .every_k = 1}), of[TINY_FULL]);
 }
 
-/* With all activations dropped, one more block costs its input: [N,C] once for each block. */
+/* With all activations dropped, one more block costs only its input [N,C]. */
 static void a_block_recomputed_costs_its_border(void **state)
 {
     struct sh_build b = build(), deeper = build();
@@ -294,7 +295,7 @@ static void a_view_lies_in_its_base(void **state)
     sh_program_destroy(p);
 }
 
-/* Not the time of a clock on the wall: a machine may be busy. */
+/* Processor time, not wall time: a machine may be busy. */
 static double cpu_seconds(void)
 {
     struct timespec t;
@@ -303,7 +304,7 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Llama 3.1 70B on 512 ranks. Generous: a hundredth of what a user would notice, on a slow machine. */
+/* Llama 3.1 70B on 512 ranks. The limit is generous for a slow machine: a hundredth of what a user would notice. */
 static void large_plans_are_quick(void **state)
 {
     (void)state;
@@ -343,7 +344,7 @@ static double seconds_to_plan(int layers)
     return least;
 }
 
-/* Sixteen times the layers: 16 and a bit when linear, 256 when each block looks at all others. */
+/* Sixteen times the layers: slightly above 16 times as long if linear, 256 times if each block looks at all others. */
 static void deep_plans_take_as_much_longer(void **state)
 {
     double few = seconds_to_plan(50), many = seconds_to_plan(800);

@@ -1,4 +1,4 @@
-/* Optimizer states in a file: which elements go, in what order they pass through memory, and what that costs. */
+/* Optimizer states in a file: which elements are moved, in what order they pass through memory, and what that costs. */
 #include "src/base/mem.h"
 #include "tests/unit/tiny.h"
 
@@ -20,7 +20,8 @@ static struct sh_build build_of(enum sh_dtype act, int ratio_16, int buffers)
     return b;
 }
 
-/* The letters of doc: Fn fetch of slice n, Wn its wait, A an update, En its eviction, en the wait for that. */
+/* Letters as in the documentation: Fn fetch of slice n, Wn its wait, A an update, En its eviction, en the wait
+ * for it. */
 static char *order_of(const struct sh_program *p)
 {
     const struct sh_section *s = sh_program_section(p, SH_SECTION_UPDATE);
@@ -58,7 +59,7 @@ static void check_order(int ratio_16, int buffers, const char *begins, const cha
     sh_program_destroy(p);
 }
 
-/* One arrives and one leaves while one is in use; no more than the limit are there. */
+/* One slice arrives and one leaves while one is in use; there are never more than the limit. */
 static void slices_overlap(void **state)
 {
     (void)state;
@@ -68,7 +69,7 @@ static void slices_overlap(void **state)
     check_order(1, 3, "F1 F2 F3 A A A A W1 A E1 W2 A E2 e1 W3 A E3 e2 e3 ", "e3 ");
 }
 
-/* Copies alive at once at the busiest operation of a section. */
+/* Return how many copies are alive at the busiest operation of a section. */
 static int most_alive(const struct sh_program *p, enum sh_section_kind kind)
 {
     const struct sh_section *s = sh_program_section(p, kind);
@@ -97,7 +98,7 @@ static void the_limit_holds(void **state)
     }
 }
 
-/* Sixteenths of all elements, but for the multiple in which the cut falls; the last units in forward order go first. */
+/* Sixteenths of all elements, up to the granularity of the cut; the last units in forward order are moved first. */
 static void the_share_is_the_ratio(void **state)
 {
     (void)state;
@@ -129,13 +130,13 @@ static void the_share_is_the_ratio(void **state)
     }
 }
 
-/* The file has what memory has not, and a step reads and writes all of it. */
+/* The file has what memory lacks, and a step reads and writes all of it. */
 static void bytes_are_what_they_were(void **state)
 {
     (void)state;
     static const struct {
         enum sh_dtype act;
-        int bytes; /* an element: of float16 the masters stay */
+        int bytes; /* per element; with float16 the masters stay in memory */
     } types[] = {{SH_F32, 8}, {SH_BF16, 10}, {SH_F16, 8}};
 
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
@@ -165,7 +166,7 @@ static void bytes_are_what_they_were(void **state)
     }
 }
 
-/* Weight decay has the runs of the unit, cut at the slices: together they cover what the rank owns, once. */
+/* Weight decay has the runs of the unit, cut at the slices: together they cover the rank's elements exactly once. */
 static void runs_cover_the_chunk(void **state)
 {
     (void)state;
@@ -203,8 +204,8 @@ static void runs_cover_the_chunk(void **state)
     }
 }
 
-/* Which unit's update, gather and forward come in which order: u0 an update of unit 0, c0 the cast of its masters, g0 its gather,
- * f0 its release in the forward; repetitions left out. */
+/* Return the order of the units' updates, gathers and forwards: u0 an update of unit 0, c0 the cast of its masters, g0
+ * its gather, f0 its release in the forward; without repetitions. */
 static char *carried_order(const struct sh_program *p)
 {
     const struct sh_section *s = sh_program_section(p, SH_SECTION_ONLY);
@@ -227,7 +228,7 @@ static char *carried_order(const struct sh_program *p)
     return text;
 }
 
-/* Ahead of a unit's gather, and that many units before its use as gathers start ahead. */
+/* The update comes before the unit's gather, and as many units before its use as gathers start ahead. */
 static void carried_ahead_of_the_use(void **state)
 {
     static const char *const orders[2][3] = {
@@ -267,7 +268,7 @@ static bool any_in_the_backward(const struct sh_program *p)
     return alive > 0;
 }
 
-/* A step moves what it moved, once: UPDATE is for who looks. */
+/* A step still moves the same bytes once; the section UPDATE is for readers of the state. */
 static void a_step_moves_what_it_moved(void **state)
 {
     (void)state;
@@ -290,7 +291,7 @@ static void a_step_moves_what_it_moved(void **state)
     }
 }
 
-/* Six blocks, whose activations are whole pages. */
+/* Six blocks whose activations are whole pages. */
 static struct sh_build deep_build(int blocks)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -301,8 +302,8 @@ static struct sh_build deep_build(int blocks)
     return b;
 }
 
-/* Blocks at which moves of one activation stand: its eviction behind its last use, the wait behind the next block, its way back
- * at the backward of the block after its own. */
+/* Check at which blocks the moves of an activation are: its eviction after its last use, the wait after the next block,
+ * its fetch at the backward of the block after its own. */
 static void check_places(const struct sh_program *p, const struct sh_section *s, int evict)
 {
     const struct sh_op *ops = p->ops + s->first_op;
@@ -323,8 +324,8 @@ static void check_places(const struct sh_program *p, const struct sh_section *s,
     assert_int_equal(p->tensors[ops[fetch].out[0]].mem, SH_MEM_ACT);
 }
 
-/* Of the first blocks, never of the last two; each leaves and comes back once a micro-step, and takes its place in the file
- * once, however many micro-steps there are. */
+/* Activations of the first blocks move, never those of the last two; each leaves and comes back once per micro-step,
+ * and has one place in the file, however many micro-steps there are. */
 static void activations_leave_and_come_back(void **state)
 {
     int64_t file[8] = {0};
@@ -365,7 +366,7 @@ static void assert_on_pages(const struct sh_program *p)
     }
 }
 
-/* Between blocks of any size, and in the place of an input that does not move. */
+/* Also between blocks of any size, and in the place of an input that does not move. */
 static void what_moves_lies_on_pages(void **state)
 {
     static const int widths[] = {500, 1001, 1777, 3001};
@@ -390,7 +391,7 @@ static void what_moves_lies_on_pages(void **state)
             }
 }
 
-/* Homes of activations in a tier. */
+/* Count the activations that live in a tier. */
 static int64_t kept_there(const struct sh_program *p, int tier, bool *any_odd)
 {
     int64_t bytes = 0;
@@ -404,7 +405,8 @@ static int64_t kept_there(const struct sh_program *p, int tier, bool *any_odd)
     return bytes;
 }
 
-/* Beside a device with memory of its own: at the same places, but of any number of bytes, as a file has none. */
+/* With a device that has its own memory: moves are at the same places, but may have any number of bytes, which a file
+ * does not allow. */
 static void activations_lie_in_host_memory(void **state)
 {
     int64_t kept[8] = {0};
@@ -436,7 +438,7 @@ static void activations_lie_in_host_memory(void **state)
     }
 }
 
-/* What a block keeps leaves the peak, and nothing else does. */
+/* The activations that a block keeps leave the peak, and nothing else does. */
 static void the_peak_loses_what_leaves(void **state)
 {
     (void)state;
@@ -502,7 +504,7 @@ static void nothing_to_move_is_refused(void **state)
     }
 }
 
-/* Moves are a rank's own affair. */
+/* Moves concern only the rank itself. */
 static void the_hash_leaves_moves_out(void **state)
 {
     struct sh_build b = build_of(SH_F32, 16, 3);
@@ -516,8 +518,8 @@ static void the_hash_leaves_moves_out(void **state)
     sh_program_destroy(in_memory);
 }
 
-/* Beside a device with memory of its own: in one arena with the snapshots, the same slices in the same order, and nothing but
- * a file asks for whole pages. */
+/* With a device that has its own memory: homes are in one arena with the snapshots, the same slices in the same order,
+ * and only a file needs whole pages. */
 static void homes_lie_in_host_memory(void **state)
 {
     struct sh_build b = build_of(SH_BF16, 11, 3);
@@ -545,8 +547,8 @@ static void homes_lie_in_host_memory(void **state)
     sh_program_destroy(file);
 }
 
-/* F, w, A, E, e of src/pass/host.c for the copies of a section, S for squares, R for a sum over replicas, U for an update; "" in a
- * row. */
+/* Return F, w, A, E, e of src/pass/host.c for the copies of a section, S for squares, R for a sum over replicas, U for
+ * an update, in order. */
 static char *gradients_of(const struct sh_program *p, enum sh_section_kind kind)
 {
     const struct sh_section *s = sh_program_section(p, kind);
@@ -577,8 +579,8 @@ static void check_gradients(const struct sh_program *p, enum sh_section_kind kin
     free(text);
 }
 
-/* Five units. The first micro-step writes them, later ones add to them, and the last makes their squares, which the norm only
- * adds up. One arrives and one leaves while one is in use. */
+/* Gradients of five units. The first micro-step writes them, later ones add to them, and the last computes their
+ * squares, which the norm only adds up. One arrives and one leaves while one is in use. */
 static void gradients_go_and_come(void **state)
 {
     struct sh_build b = build_of(SH_BF16, 0, 3);
@@ -611,8 +613,9 @@ static void gradients_go_and_come(void **state)
     sh_program_destroy(kept);
 }
 
-/* Whole pages of each shard, there and in memory. A file has no stretches to give: the slices of a unit have one copy of its
- * gradient, which each update fetches once, at once or in the next forward. */
+/* Shards are whole pages, in the file and in memory. From a file, no stretch of a shard can be fetched alone: the
+ * slices of a unit share one copy of its gradient, which each update fetches once, immediately or in the
+ * next forward. */
 static void gradients_lie_in_the_file(void **state)
 {
     struct sh_build b = build_of(SH_BF16, 0, 3);
@@ -648,7 +651,7 @@ static void gradients_lie_in_the_file(void **state)
     }
 }
 
-/* Behind its sum, which has the backward of one unit to itself. */
+/* A shard leaves after its sum, which takes the time of one unit's backward. */
 static void shards_leave_replicas_one_by_one(void **state)
 {
     struct sh_build b = build_of(SH_F32, 0, 3);
@@ -663,8 +666,8 @@ static void shards_leave_replicas_one_by_one(void **state)
     }
 }
 
-/* Replicas of a node sum the copy where all see it, in whole pages behind what is there from step to step; the home is the rank's
- * own. */
+/* Replicas of a node sum the copy in memory that all of them see, in whole pages after the data that stays from step to
+ * step; the home is the rank's own. */
 static void copies_lie_where_replicas_see_them(void **state)
 {
     struct sh_build b = build_of(SH_F32, 16, 3);
@@ -694,8 +697,8 @@ static void copies_lie_where_replicas_see_them(void **state)
     }
 }
 
-/* Chunks of parameters: G a gather of one over several ranks; over one, each fetch is the gather of a unit, where it is ahead as far
- * as schedule has it. What the moves carry is counted in test_pass_simulate. */
+/* Chunks of parameters: G is a gather of one over several ranks; with one rank, each fetch is the gather of a unit, as
+ * far ahead as the schedule puts it. The contents of the moves are checked in test_pass_simulate. */
 static void parameters_come_and_stay_away(void **state)
 {
     struct sh_build b = build_of(SH_BF16, 0, 3);
@@ -719,7 +722,8 @@ static void parameters_come_and_stay_away(void **state)
         assert_true(in > 2 * 2 * elems && in < 3 * 2 * elems); /* by the update, the forward and most of the backward */
         sh_program_destroy(p);
     }
-    /* What an update that is carried sends home is there before a gather fetches it, or the check refuses the program. */
+    /* Data that a carried update sends home must arrive before a gather fetches it, or the check refuses the program.
+     * */
     b.offload.carry = true;
     for (int i = 0; i < 6; i++) {
         b.options.forward_prefetch = i / 2;
@@ -772,7 +776,7 @@ static void labels_say_what_moves(void **state)
     sh_program_destroy(p);
 }
 
-/* By the size of the model where nobody says: a sixteenth, at most 4 Mi elements. */
+/* The default size follows from the model: a sixteenth, at most 4 Mi elements. */
 static void slices_have_a_size(void **state)
 {
     struct sh_build small = build_of(SH_F32, 16, 3), large = tiny_build(&not_tiny_model, 1);

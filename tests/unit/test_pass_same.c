@@ -1,6 +1,6 @@
-/* Plans stay what they are: digests of some hundred of them over a grid of models, strategies, meshes and options, each of
- * every tensor with its place, every operation and every section. A faster pass must not change one byte; where a plan is
- * meant to change, `test_pass_same --print` prints the new rows. */
+/* Plans do not change: digests of several hundred plans over a grid of models, strategies, meshes and options, each
+ * over every tensor with its place, every operation and every section. A faster pass must not change a single byte; if
+ * a plan is meant to change, `test_pass_same --print` prints the new rows. */
 #include "src/base/hash.h"
 #include "src/base/rng.h"
 #include "tests/unit/tiny.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { ROWS = 24, PLANS = 24 }; /* plans of a row */
+enum { ROWS = 24, PLANS = 24 }; /* plans per row */
 
 static const uint64_t expected[ROWS] = {
 #include "tests/unit/plans.inc"
@@ -37,7 +37,7 @@ static uint64_t mix_text(uint64_t h, const char *s)
     return h;
 }
 
-/* The digests are older than frozen parameters, masters beside f16, and packed parameters. */
+/* The digests are older than frozen parameters, masters with f16, and packed parameters. */
 static int number_of_mem(enum sh_mem mem)
 {
     return (int)mem - (mem > SH_MEM_FROZEN) - (mem > SH_MEM_MASTER) - (mem > SH_MEM_UNPACKED);
@@ -63,7 +63,7 @@ static uint64_t mix_value(uint64_t h, double v)
     return mix(h, bits);
 }
 
-/* The number of a group by its name: in the digests groups have the numbers of the axes that were in their place. */
+/* Return the number of a group by its name: in the digests, groups have the numbers of the axes that they replaced. */
 static int number_of(const struct sh_program *p, const struct sh_op *op)
 {
     static const char *const names[] = {"shard", "replicate", "inner", "world"};
@@ -74,7 +74,7 @@ static int number_of(const struct sh_program *p, const struct sh_op *op)
     return row == SH_NONE ? 0 : i;
 }
 
-/* As sh_pass_hash() mixes them, but for those numbers. */
+/* Mix collectives like sh_pass_hash(), except for those numbers. */
 static uint64_t of_collectives(const struct sh_program *p)
 {
     uint64_t h = 1;
@@ -93,7 +93,7 @@ static uint64_t of_collectives(const struct sh_program *p)
     return h;
 }
 
-/* Attributes that are younger than the digests count where they say something else than what was before them. */
+/* Attributes that are newer than the digests count only if they differ from the earlier behaviour. */
 static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
 {
     if (!strcmp(f->name, "plus_one"))
@@ -129,7 +129,7 @@ static uint64_t of_unit(uint64_t h, const struct sh_unit *u)
     return mix_all(h, u->grad_level, SH_GRAD_LEVELS);
 }
 
-/* Not there when the digests were taken: they count where they have bytes. */
+/* Kinds that did not exist when the digests were taken: they count only if they have bytes. */
 static bool is_newer(int mem)
 {
     return mem == SH_MEM_FROZEN || mem == SH_MEM_MASTER || mem == SH_MEM_UNPACKED || mem == SH_MEM_KV ||
@@ -162,7 +162,7 @@ static uint64_t of_program(const struct sh_program *p)
     return mix(mix(mix(h, p->segment.peer_bytes), p->arena_bytes), p->n_tiers > 1 ? p->tiers[1].bytes : 0);
 }
 
-/* Draws, one after the other, of plan `plan` of the grid. */
+/* The sequence of random draws of plan `plan` of the grid. */
 struct draw {
     uint64_t plan, n;
 };
@@ -214,7 +214,7 @@ static void draw_options(struct draw *d, struct sh_build *b)
 
 static struct sh_build draw_build(struct draw *d)
 {
-    int batch = draw(d, 3) + 1; /* drawn first: compilers differ in which argument of a call comes first */
+    int batch = draw(d, 3) + 1; /* drawn first: compilers differ in which argument of a call they evaluate first */
     struct sh_build b = tiny_build(&tiny_models[draw(d, TINY_MODELS)], batch);
 
     b.model.n_layers = draw(d, 9) + 1;
@@ -246,7 +246,7 @@ static struct sh_program *plan_of(const struct sh_build *b)
     return p;
 }
 
-/* A budget between what nothing and what everything recomputed needs, or a little less than that. */
+/* Draw a budget between the needs without and with full recomputation, or a little less than the latter. */
 static void draw_budget(struct draw *d, struct sh_build *b)
 {
     int64_t bytes[2];

@@ -1,5 +1,5 @@
-/* Training by simulated ranks: any strategy on any mesh does what one rank does, and what only moves or repeats
- * operations changes no bit. */
+/* Training by simulated ranks: any strategy on any mesh does what one rank does, and options that only move or repeat
+ * operations change no bit. */
 #include "src/base/rng.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
@@ -16,7 +16,7 @@
 
 enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ, MAX_RANKS = 8 };
 
-/* What a training run came to. */
+/* The result of a training run. */
 struct outcome {
     double loss[STEPS], norm[STEPS], eval_loss;
     int64_t elems;
@@ -46,7 +46,7 @@ static int make_batch(void **state)
     return 0;
 }
 
-/* Sequences [first, first + the local batch) of a step for one rank. */
+/* Feed sequences [first, first + the local batch) of a step to one rank. */
 static void feed(const struct sim *s, int rank, int step, int first)
 {
     const struct sh_program *p = s->ranks[rank].p;
@@ -64,7 +64,7 @@ static double tree_sum(const double *x, int n)
     return n == 1 ? *x : tree_sum(x, n / 2) + tree_sum(x + n / 2, n / 2);
 }
 
-/* Where each micro-step writes a loss of its own, their sum is the host's to make. */
+/* If each micro-step writes its own loss, the host sums them. */
 static void micro_steps(struct sim *s, const struct sh_build *b, int step)
 {
     const struct sh_program *p = s->ranks[0].p;
@@ -163,12 +163,12 @@ static void assert_same(const struct outcome *a, const struct outcome *b)
     assert_memory_equal(a->params, b->params, (size_t)b->elems * sizeof *b->params);
 }
 
-/* What must not change a bit on a given mesh: strategy, recomputation, schedule, inner gathers. */
+/* Options that must not change a bit on a given mesh: strategy, recomputation, schedule, inner gathers. */
 struct variant {
     int strategy;
     int recompute; /* of tiny_recomputes */
     int forward_prefetch, backward_prefetch, gathers_alive, resident_units;
-    bool inner; /* over half or a third of the shard axis, where that divides */
+    bool inner; /* over half or a third of the shard axis, if divisible */
 };
 
 /* clang-format off */
@@ -199,7 +199,7 @@ static struct outcome run_variant(struct sh_build b, const struct variant *v, in
     return run(&b, shard, replicate, v->inner ? inner_size(shard) : 1);
 }
 
-/* What build_of() freezes, which units it cuts otherwise, and what it trains instead of the model. */
+/* What build_of() freezes, which units it shards differently, and what it trains instead of the model. */
 static const char *const *frozen;
 static const struct sh_unit_groups *groups;
 static struct sh_adapters adapters;
@@ -217,7 +217,7 @@ static struct sh_build build_of(const struct tiny_model *m, int world, int micro
     return b;
 }
 
-/* A mesh with a number of micro-steps, against one rank and one micro-step. */
+/* Compare a mesh with a number of micro-steps with one rank and one micro-step. */
 static void check_mesh(const struct tiny_model *m, int shard, int replicate, int micros, bool sync_last,
                        const struct outcome *one)
 {
@@ -239,8 +239,8 @@ static const struct {
 } meshes[] = {{1, 1, 4}, {2, 1, 3}, {1, 2, 2}, {3, 1, 1}, {2, 2, 1},
               {4, 1, 3}, {1, 3, 1}, {2, 3, 2}, {3, 2, 1}, {6, 1, 2}};
 
-/* How many ways a model has to sum on a mesh: each micro-step, or the last only. None in a sample, where each mesh meets each
- * third model. */
+/* How many ways of summing are tried for a model on a mesh: in each micro-step, or only in the last. In a sample each
+ * mesh is run with only every third model, so it may be none. */
 static int syncs(size_t mesh, const struct tiny_model *m)
 {
     if (((int)mesh + (int)(m - tiny_models)) % tiny_step(3) != 0)
@@ -260,7 +260,7 @@ static void check_model(void **state)
     free(one.params);
 }
 
-/* Each mesh with units that are not trained, which keep their bits; the lowest ones, one between others, the last. */
+/* Each mesh with units that are not trained, which keep their bits: the lowest units, one between others, the last. */
 static void with_frozen_units(void **state)
 {
     static const char *const lists[][4] = {
@@ -274,8 +274,8 @@ static void with_frozen_units(void **state)
     }
 }
 
-/* Each mesh with units that are cut over other ranks than the rest: over none, over all, over those who hold the rest's
- * replicas. Groups are those of tiny_mesh(): bits of inner, outer, replicate. */
+/* Each mesh with units that are sharded over different ranks than the rest: over none, over all, over the replicas of
+ * the rest. Groups are those of tiny_mesh(): bits of inner, outer, replicate. */
 static void with_groups_of_their_own(void **state)
 {
     enum { SHARD = 3, REPLICATE = 4, ALL = 7 };
@@ -304,7 +304,7 @@ static void with_adapters(void **state)
     adapters = (struct sh_adapters){0};
 }
 
-/* Compute in 16 bits rounds each activation, so that a mesh is near one rank only; variants of a mesh still agree. */
+/* Computing in 16 bits rounds each activation, so a mesh is only close to one rank; variants of a mesh still agree. */
 static void check_narrow(enum sh_dtype act)
 {
     const struct tiny_model *m = &tiny_models[1];
@@ -337,9 +337,9 @@ static void f16_trains(void **state)
     check_narrow(SH_F16);
 }
 
-/* Gradients that are sent in bf16 are rounded once before and once after their sum: near those of one rank, where
- * nothing is sent, but not the same; and every variant of a mesh agrees. Where ranks' gradients cancel, what rounding
- * leaves of them is not small beside eps: a fifth of an update of 0.02. */
+/* Gradients that are sent in bf16 are rounded once before and once after their sum: close to those of one rank, which
+ * sends nothing, but not equal; and all variants of a mesh agree. If the ranks' gradients cancel, the remaining
+ * rounding error is not small compared with eps: a fifth of an update of 0.02. */
 static void check_rounded(const struct tiny_model *m, int shard, int replicate, int micros, bool sync_last,
                           const struct outcome *one)
 {
@@ -372,7 +372,7 @@ static void bf16_is_sent(void **state)
     free(one.params);
 }
 
-/* Everything but the evaluation, whose sums have no tree. */
+/* Compare everything except the evaluation, whose sums have no tree. */
 static void assert_same_training(const struct outcome *a, const struct outcome *b)
 {
     assert_memory_equal(a->loss, b->loss, sizeof a->loss);
@@ -395,7 +395,7 @@ static struct outcome run_tree(const struct tiny_model *m, enum sh_dtype act, in
     return run_variant(b, &variants[v % VARIANTS], shard, replicate);
 }
 
-/* All meshes of 2^k ranks, each with some of the variants, to the bit as one rank. */
+/* All meshes of 2^k ranks, each with some of the variants, give bit for bit the result of one rank. */
 static void check_reproducible(const struct tiny_model *m, enum sh_dtype act)
 {
     struct outcome one = run_tree(m, act, 1, 1, 0);
@@ -523,7 +523,8 @@ static int n_fetches(const struct sh_build *b)
     return n;
 }
 
-/* Of all states, of some, with units cut in two, and as many slices at once as make a difference. */
+/* Slices of all states, of some, with units cut in two, and with each number of slices at once that makes
+ * a difference. */
 static void slices_change_no_bit(void **state)
 {
     static const struct {
@@ -558,8 +559,9 @@ static void slices_change_no_bit(void **state)
     }
 }
 
-/* Shards of gradients that are away between their uses, on each mesh, in a file or host memory, alone or with the states; of a unit that is written by
- * the backward itself, scattered into, added to, and summed over replicas; the update at once and in the next forward. */
+/* Shards of gradients that are moved away between their uses, on each mesh, in a file or host memory, alone or with the
+ * states; for units that the backward itself writes, that are scattered into, added to, and summed over replicas; with
+ * the update at once and in the next forward. */
 static void gradients_away_change_no_bit(void **state)
 {
     const int n = sizeof meshes / sizeof *meshes;
@@ -589,8 +591,8 @@ static void gradients_away_change_no_bit(void **state)
     }
 }
 
-/* Chunks of parameters that are away, of strategies that gather and of those that do not; frozen ones too, and beside adapters;
- * with all else away, and with the update at once and in the next forward. */
+/* Chunks of parameters that are moved away, for strategies that gather and for those that do not; also frozen ones, and
+ * with adapters; with everything else moved away, and with the update at once and in the next forward. */
 static void parameters_away_change_no_bit(void **state)
 {
     static const char *const lowest[] = {"embed", "layers.1", NULL};
@@ -626,7 +628,7 @@ static void parameters_away_change_no_bit(void **state)
     adapters = (struct sh_adapters){0};
 }
 
-/* The update in the next step's forward, and sometimes right away, on each mesh and with each variant. */
+/* The update is in the next step's forward, and sometimes immediate, on each mesh and with each variant. */
 static void carried_updates_change_no_bit(void **state)
 {
     static const char *const lowest[] = {"embed", "layers.1", NULL};
@@ -655,7 +657,7 @@ static void carried_updates_change_no_bit(void **state)
     adapters = (struct sh_adapters){0};
 }
 
-/* Activations of whole pages, with five blocks of which the first three may go. */
+/* Activations of whole pages, with five blocks, of which the first three may be moved. */
 static struct sh_build deep_build(const struct tiny_model *m, int world, int micros, int blocks)
 {
     struct sh_build b = build_of(m, world, micros, false);
@@ -667,8 +669,8 @@ static struct sh_build deep_build(const struct tiny_model *m, int world, int mic
     return b;
 }
 
-/* On the way to a file or to the host's memory and back, where any read too early is poison; with all recomputations, meshes and
- * micro-steps. */
+/* Activations move to a file or to host memory and back, and a read that comes too early gets poison; with all
+ * recomputations, meshes and micro-steps. */
 static void activations_away_change_no_bit(void **state)
 {
     (void)state;
@@ -689,7 +691,7 @@ static void activations_away_change_no_bit(void **state)
     }
 }
 
-/* The first leaf of the tree has it, and the gradients of its levels are as they were. */
+/* The update is in the first leaf of the tree, and the gradients of the levels are unchanged. */
 static void carried_in_a_tree(void **state)
 {
     struct sh_build b = build_of(&tiny_models[1], 1, GLOBAL, true);

@@ -1,4 +1,4 @@
-/* The array itself: rows, views, calls, the printer, and the emitters that write it. */
+/* The program array itself: rows, views, calls, the printer, and the emitters that write it. */
 #include "src/mesh/shape.h"
 #include "src/program/emit.h"
 
@@ -139,7 +139,7 @@ static void a_call_has_shapes_and_places(void **state)
     assert_ptr_equal(call.work, arena + 768);
     assert_int_equal(call.work_bytes, 20);
     assert_null(call.runs);
-    sh_program_call(p, &op, NULL, &call); /* shapes alone, before anything has a place */
+    sh_program_call(p, &op, NULL, &call); /* only shapes, before anything has a place */
     assert_null(call.in[0].data);
     assert_null(call.work);
     assert_int_equal(call.in[0].dim[1], 3);
@@ -174,7 +174,7 @@ static void sections_are_found_by_kind(void **state)
     sh_program_destroy(p);
 }
 
-/* In a tree of 8 leaves 1 and 5 differ, since 5 lies a level higher; 2 and 4 have the same place. */
+/* In a tree of 8 leaves, 1 and 5 differ, because 5 is a level higher; 2 and 4 have the same place. */
 static void micro_steps_have_sections(void **state)
 {
     static const enum sh_section_kind kinds[] = {SH_SECTION_INIT, SH_SECTION_FIRST, SH_SECTION_MIDDLE, SH_SECTION_LAST,
@@ -217,7 +217,7 @@ static void every_word_has_a_name(void **state)
         assert_non_null(sh_op_info((enum sh_op_kind)i)->name);
 }
 
-/* Three matrices one after the other, read as one; a unit counts what is declared in it. */
+/* Three consecutive matrices are read as one; a unit counts the parameters declared in it. */
 static void neighbours_are_read_as_one_matrix(void **state)
 {
     struct sh_program *p = sh_program_create(SH_BF16);
@@ -270,7 +270,7 @@ static void printed(void **state)
     sh_program_destroy(p);
 }
 
-/* The operation as a line of a program that has nothing else. */
+/* Return the operation as a line of a program that has no other operation. */
 static char *line_of(const struct sh_op *op)
 {
     struct sh_program *p = sh_program_create(SH_F32);

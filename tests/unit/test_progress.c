@@ -1,4 +1,4 @@
-/* When the progress thread may sleep: only where GPUs do all that is open. */
+/* When the progress thread may sleep: only if GPUs do all open work. */
 #include "src/comm/progress.h"
 
 #include <setjmp.h>
@@ -13,7 +13,7 @@ static void test_only_on_device(void **state)
 {
     struct sh_comm_events events = {0};
     struct sh_stage *stage = (struct sh_stage *)(void *)&events; /* any */
-    /* Of a collective that runs and the one behind it in another channel. */
+    /* For a running collective and one that waits in another channel. */
     const struct {
         struct sh_comm_item running, next;
         bool expected;

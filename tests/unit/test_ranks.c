@@ -1,5 +1,5 @@
-/* The programs of all ranks, compared: right ones agree on every mesh, and each planted fault is named with its rank and
- * its operation or unit. A program that is made that of another rank is the one that is built there. */
+/* The programs of all ranks, compared: correct ones agree on every mesh, and each planted fault is reported with its
+ * rank and its operation or unit. A program that is converted to another rank equals the one that is built there. */
 #include "src/plan/ranks.h"
 
 #include "src/base/mem.h"
@@ -15,13 +15,13 @@
 
 enum { SHARD = 4, REPLICATE = 2, WORLD = SHARD * REPLICATE, BAD = 5, MICRO = 3 };
 
-/* A rank's own build, program and mesh; a fault changes one of them before it is looked at. */
+/* A rank's own build, program and mesh; a fault changes one of them before the comparison. */
 struct faulty {
     struct sh_build b;
     void (*build)(struct sh_build *b);
     void (*program)(struct sh_program *p);
     void (*mesh)(struct sh_mesh_shape *m);
-    bool everywhere; /* on all ranks alike, so that none differs */
+    bool everywhere; /* on all ranks alike, so no rank differs */
     struct sh_program *p;
     struct sh_mesh_shape shape;
 };
@@ -58,7 +58,8 @@ static struct sh_build job(void)
     return b;
 }
 
-/* Trained as a whole; by adapters; by adapters upon packed weights; as a whole with updates carried into the next step. */
+/* Trained as a whole; with adapters; with adapters on packed weights; as a whole with updates carried into the next
+ * step. */
 enum { WAYS = 4 };
 static void train_by(int way, struct sh_build *b)
 {
@@ -66,7 +67,7 @@ static void train_by(int way, struct sh_build *b)
     if (way == 1 || way == 2)
         b->batch.adapters = (struct sh_adapters){.rank = 2, .scale = 1, .targets = ~0u};
     b->packed = way == 2;
-    if (b->packed) /* matrices of whole blocks */
+    if (b->packed) /* matrices must be whole blocks */
         b->model.dim = b->model.ffn_dim = 64;
 }
 
@@ -210,7 +211,7 @@ static void received_as_other_type(struct sh_program *p)
     p->tensors[collective(p, SH_OP_ALL_GATHER, 0)->out[0]].dtype = SH_F32;
 }
 
-/* As an int of a number of elements that is beyond 2^31. */
+/* As if the number of elements, above 2^31, had overflowed an int. */
 static void overflow(struct sh_program *p)
 {
     struct sh_tensor *t = &p->tensors[collective(p, SH_OP_REDUCE_SCATTER, 0)->in[0]];
@@ -263,7 +264,7 @@ static void data_over_shards(struct sh_mesh_shape *m)
 static const struct {
     const char *what;
     struct faulty f;
-    const char *says; /* beside the rank */
+    const char *says; /* in addition to the rank */
 } faults[] = {
     {"another prefetch forward", {.build = prefetch_forward}, "all_gather): another place"},
     {"another prefetch backward", {.build = prefetch_backward}, "rank 0"},
@@ -301,7 +302,8 @@ static const struct {
     {"data over shards only", {.mesh = data_over_shards}, "axes of its mesh"},
 };
 
-/* BAD is a replica, whose parts of squares count and whose runs do not: for those the first of its shard is damaged. */
+/* BAD is a replica, whose parts of squares count but whose runs do not: for faults in runs, the first rank with its
+ * shard is damaged. */
 static void faults_are_named(void **state)
 {
     (void)state;
@@ -386,7 +388,7 @@ static void same_program(const struct sh_program *a, const struct sh_program *b)
     }
 }
 
-/* From any rank to any other, where the place in the group `inner` is the same or there is none. */
+/* From any rank to any other that has the same place in the group `inner`, or if there is no such group. */
 static void moved_programs_are_those_that_are_built(void **state)
 {
     static const int meshes[][3] = {{4, 2, 1}, {9, 1, 1}, {1, 3, 1}, {5, 3, 1}, {4, 2, 2}};

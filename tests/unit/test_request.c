@@ -1,4 +1,4 @@
-/* The mesh that a configuration asks for at a place, what is said of it, and who holds one copy together. */
+/* The mesh that a configuration asks for on given nodes, the messages about it, and which ranks share one copy. */
 #include "src/plan/request.h"
 
 #include "src/pass/build.h"
@@ -30,21 +30,21 @@ static const struct {
     {NODES(3, 3), NULL, 1, 3, 3, ONCE(3)},
     {NODES(12, 4), NULL, 3, 4, 4, ONCE(4)},
     {NODES(10000, 8), NULL, 1250, 8, 8, ONCE(8)},
-    /* a rank a node has nobody to share with */
+    /* one rank per node has nobody to share with */
     {NODES(4, 1), NULL, 4, 1, 0, "no_shard"},
     /* the last node is not full; nodes are not known; neighbours are not on one node; GPUs */
     {NODES(6, 4), NULL, 6, 1, 0, "no_shard"},
     {NODES(4, 0), NULL, 4, 1, 0, "no_shard"},
     {{.world = 4, .ranks_per_node = 4}, NULL, 4, 1, 0, "no_shard"},
     {{.world = 4, .ranks_per_node = 4, .in_blocks = true, .gpu = true}, NULL, 4, 1, 0, "no_shard"},
-    /* as asked for; replicas of one node reduce in its memory all the same */
+    /* as asked for; replicas on one node nevertheless reduce in its memory */
     {NODES(4, 4), "comm.shared_memory=off", 4, 1, 0, "no_shard"},
     {NODES(4, 4), "mesh.shard=1", 4, 1, 4, "no_shard"},
     {NODES(4, 4), "mesh.replicate=4", 4, 1, 4, "no_shard"},
     {NODES(4, 2), "mesh.replicate=4", 4, 1, 0, "no_shard"},
-    /* the other strategies have the mesh that they had */
+    /* the other strategies keep their mesh */
     {NODES(4, 2), "parallelism.sharding_strategy=shard_optim", 1, 4, 0, "shard_optim"},
-    /* replicas of shard_optim where they are asked for */
+    /* replicas with shard_optim if they are asked for */
     {NODES(4, 2), "parallelism.sharding_strategy=shard_optim mesh.shard=2", 2, 2, 2, "shard_optim"},
     {NODES(8, 4), "parallelism.sharding_strategy=shard_optim mesh.shard=node", 2, 4, 4, "shard_optim"},
     {NODES(8, 4), "parallelism.sharding_strategy=shard_optim mesh.replicate=4", 4, 2, 4, "shard_optim"},
@@ -52,7 +52,7 @@ static const struct {
     {NODES(4, 2), "parallelism.sharding_strategy=hybrid_shard", 2, 2, 2, "hybrid_shard"},
 };
 
-/* no_shard, unless `set` says otherwise: a setting, or two with a space between them. */
+/* Load a configuration with no_shard, unless `set` says otherwise: a setting, or two separated by a space. */
 static void load(const char *set, struct sh_config *cfg)
 {
     const char *words[6] = {"model.name=debug"};
@@ -88,7 +88,7 @@ static void meshes(void **state)
     }
 }
 
-/* What the run connects is what the plan was made for. */
+/* The run connects the axes for which the plan was made. */
 static void axes_are_those_of_the_plan(void **state)
 {
     (void)state;
@@ -114,8 +114,8 @@ static void refused(void **state)
     static const struct {
         const char *set, *text;
     } rows[] = {
-        {"mesh.shard=4", "takes no mesh.shard but 1, and it is 4"},
-        {"mesh.shard=node", "takes no mesh.shard but 1, and it is 4"},
+        {"mesh.shard=4", "needs mesh.shard=1, but it is 4"},
+        {"mesh.shard=node", "needs mesh.shard=1, but it is 4"},
         {"mesh.replicate=2", "replicate 2 x shard 1 = 2 ranks, but the job has 4"},
         {"parallelism.sharding_strategy=full_shard mesh.replicate=2",
          "shards over all 4 ranks, but the mesh has 2 replicas"},
@@ -135,7 +135,8 @@ static void refused(void **state)
     }
 }
 
-/* What may be pinned: what is told, else of a budget a share of the node, if that is known; on CPUs the limit says nothing. */
+/* How much may be pinned: the configured limit, otherwise with a budget a share of the node, if that is known; on CPUs
+ * the limit has no effect. */
 static void room_on_the_host(void **state)
 {
     enum { NODE = 1000, RANKS = 4 };
@@ -155,7 +156,7 @@ static void room_on_the_host(void **state)
     assert_int_equal(sh_topology_host_room(&cfg, &at, NODE, RANKS), 0);
 }
 
-/* What a device has below it, where the configuration leaves the device to the node; NULL: it can be done. */
+/* The tiers below a device, if the configuration leaves the device to the node; NULL: supported. */
 static void tiers_below_a_device(void **state)
 {
     static const struct {
@@ -182,8 +183,8 @@ static void tiers_below_a_device(void **state)
          "host's memory, or training.device=cpu"},
         {"offload.activations=cpu", true, NULL},
         {"offload.activations=cpu", false,
-         "offload.activations=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; nvme puts them into "
-         "a file"},
+         "offload.activations=cpu is for GPUs, and the job runs on CPUs, whose memory has them already; nvme puts "
+         "them into a file"},
         {"offload.mode=memory_budget memory.limit_bytes=1GiB offload.nvme_path=/d", false, NULL},
         {"offload.mode=memory_budget memory.limit_bytes=1GiB", true, NULL},
         {"offload.mode=memory_budget memory.limit_bytes=1GiB", false,
@@ -213,7 +214,7 @@ static void tiers_below_a_device(void **state)
     }
 }
 
-/* Of units, in a step of two micro-steps; norm and loss reduce numbers that belong to none. */
+/* Count the collectives of units in a step of two micro-steps; norm and loss reduce numbers that belong to no unit. */
 static int count(const struct sh_program *p, enum sh_op_kind kind)
 {
     int n = 0;
@@ -251,7 +252,7 @@ static struct sh_program *plan_of(const char *set, const char *mesh_set)
     return p;
 }
 
-/* What each strategy gathers, reduces and keeps on a rank, from its name to the plan: 4 ranks on 2 nodes,
+/* How much each strategy gathers, reduces and keeps on a rank, from its name to the plan: 4 ranks on 2 nodes,
  * 2 micro-steps, 6 units with 853,120 parameters. The backward gathers 3 of the units again: the last two are still
  * there, and it does not read the first. Bytes of one parameter: 2, remainder 2, gradient 4, optimizer state 8. */
 static void strategies_are_what_they_are_called(void **state)
@@ -290,7 +291,7 @@ static void strategies_are_what_they_are_called(void **state)
     }
 }
 
-/* Of so many blocks activations go to the file; a share that is a whole number of blocks is no more than these. */
+/* The number of blocks whose activations go to the file is rounded up, unless the share is a whole number of blocks. */
 static void shares_are_rounded_up(void **state)
 {
     static const struct {
@@ -328,7 +329,7 @@ static void shares_are_rounded_up(void **state)
     }
 }
 
-/* Of all ranks of a node, to the byte; nothing is said of a node that is not known. */
+/* The sum over all ranks of a node, to the byte; nothing is printed about an unknown node. */
 static void a_node_holds_what_its_ranks_pin(void **state)
 {
     static const struct {

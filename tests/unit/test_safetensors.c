@@ -1,5 +1,5 @@
-/* Headers and indices of safetensors that are wrong in each way are refused with the reason, and what is laid out is read
- * back as it was meant. */
+/* Headers and indices of safetensors that are wrong in each way are refused with the reason, and what is laid out is
+ * read back as it was meant. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@
 #define T(name, type, shape, from, to) \
     "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" from "," to "]}"
 
-/* Text of a header before 64 bytes of data, and a part of what is said; NULL: fine. */
+/* Text of a header before 64 bytes of data, and a part of the error message; NULL: fine. */
 /* clang-format off */
 static const struct {
     const char *text, *says;
@@ -43,20 +43,20 @@ static const struct {
     {"{\"a\":5}", "not exactly dtype, shape and data_offsets"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[16]}}", "not exactly"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0,64],\"x\":1}}", "not exactly"},
-    {"{\"__metadata__\":{\"a\":1}," T("a", "F32", "[4,4]", "0", "64") "}", "no object of strings"},
-    {"{\"__metadata__\":[]," T("a", "F32", "[4,4]", "0", "64") "}", "no object of strings"},
+    {"{\"__metadata__\":{\"a\":1}," T("a", "F32", "[4,4]", "0", "64") "}", "not an object of strings"},
+    {"{\"__metadata__\":[]," T("a", "F32", "[4,4]", "0", "64") "}", "not an object of strings"},
     {"{" T("", "F32", "[4,4]", "0", "64") "}", "name is empty"},
     {"{" T(NAME_240 "1234567890123456", "F32", "[4,4]", "0", "64") "}", "longer than 255"},
     {"{" T("a\\u001b[2J", "F32", "[4,4]", "0", "64") "}", "control characters"},
     {"{" T("a\\u0085", "F32", "[4,4]", "0", "64") "}", "control characters"},
     {"{" T("a\\u0000", "F32", "[4,4]", "0", "64") "}", "NUL"},
     {"{" T("a\xff", "F32", "[4,4]", "0", "64") "}", "line 1"},
-    {"{" T("a", "F4", "[4,4]", "0", "64") "}", "dtype is none"},
-    {"{\"a\":{\"dtype\":7,\"shape\":[16],\"data_offsets\":[0,64]}}", "dtype is none"},
-    {"{" T("a", "F32", "16", "0", "64") "}", "no list of at most 4 dims"},
-    {"{" T("a", "F32", "[1,1,1,1,16]", "0", "64") "}", "no list of at most 4 dims"},
-    {"{" T("a", "F32", "[-4,-4]", "0", "64") "}", "no whole number"},
-    {"{" T("a", "F32", "[4.0,4]", "0", "64") "}", "no whole number"},
+    {"{" T("a", "F4", "[4,4]", "0", "64") "}", "dtype is not known"},
+    {"{\"a\":{\"dtype\":7,\"shape\":[16],\"data_offsets\":[0,64]}}", "dtype is not known"},
+    {"{" T("a", "F32", "16", "0", "64") "}", "not a list of at most 4 dims"},
+    {"{" T("a", "F32", "[1,1,1,1,16]", "0", "64") "}", "not a list of at most 4 dims"},
+    {"{" T("a", "F32", "[-4,-4]", "0", "64") "}", "not a whole number"},
+    {"{" T("a", "F32", "[4.0,4]", "0", "64") "}", "not a whole number"},
     {"{" T("a", "F32", "[9223372036854775807,2]", "0", "64") "}", "not those of its shape"},
     {"{" T("a", "F32", "[4611686018427387904,4]", "0", "64") "}", "not those of its shape"},
     {"{" T("a", "F32", "[4,4]", "0", "60") "," T("b", "U8", "[4]", "60", "64") "}", "not those of its shape"},
@@ -64,14 +64,14 @@ static const struct {
     {"{" T("a", "F32", "[4,4]", "64", "0") "}", "outside the file"},
     {"{" T("a", "F32", "[4,4]", "-64", "0") "}", "outside the file"},
     {"{" T("a", "F32", "[4,4]", "0", "9223372036854775807") "}", "outside the file"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0,64,0]}}", "no two whole numbers"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0.0,64]}}", "no two whole numbers"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0,64,0]}}", "not two whole numbers"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0.0,64]}}", "not two whole numbers"},
     {"{" T("a", "U8", "[4]", "0", "4") "," T("b", "U8", "[56]", "8", "64") "}", "a hole before"},
     {"{" T("b", "U8", "[60]", "4", "64") "}", "a hole before"},
     {"{" T("a", "U8", "[8]", "0", "8") "," T("b", "U8", "[60]", "4", "64") "}", "overlaps"},
     {"{" T("a", "U8", "[64]", "0", "64") "," T("b", "U8", "[64]", "0", "64") "}", "overlaps"},
-    {"{" T("a", "U8", "[60]", "0", "60") "}", "bytes behind the last"},
-    {"{}", "bytes behind the last"},
+    {"{" T("a", "U8", "[60]", "0", "60") "}", "bytes after the last"},
+    {"{}", "bytes after the last"},
 };
 /* clang-format on */
 
@@ -97,7 +97,7 @@ static void write_file(const char *folder, const char *name, const void *data, s
     free(path);
 }
 
-/* A file with this header and so many bytes of data. */
+/* Write a file with this header and `data` bytes of data. */
 static void write_tensors(const char *folder, const char *name, const char *text, uint64_t length, size_t data)
 {
     char bytes[4096] = {0};
@@ -148,7 +148,7 @@ static void wrong_files_are_refused(void **state)
     write_tensors(folder, "model.safetensors", head, strlen(head), 63);
     expect(folder, "outside the file");
     write_tensors(folder, "model.safetensors", head, strlen(head), 65);
-    expect(folder, "bytes behind the last");
+    expect(folder, "bytes after the last");
     write_tensors(folder, "model.safetensors", head, 1ull << 63, 64);
     expect(folder, "a header of 9223372036854775808 bytes");
     write_tensors(folder, "model.safetensors", head, 100000001, 64);
@@ -156,9 +156,9 @@ static void wrong_files_are_refused(void **state)
     write_tensors(folder, "model.safetensors", head, strlen(head) + 65, 64);
     expect(folder, "a header of");
     write_file(folder, "model.safetensors", "1234567", 7);
-    expect(folder, "7 bytes are no safetensors file");
+    expect(folder, "a file of 7 bytes cannot be a safetensors file");
     write_file(folder, "model.safetensors", "", 0);
-    expect(folder, "0 bytes are no safetensors file");
+    expect(folder, "a file of 0 bytes cannot be a safetensors file");
     write_file(folder, "model.safetensors", pointer, strlen(pointer));
     expect(folder, "the file was not fetched");
     delete_all(folder);
@@ -174,7 +174,7 @@ static const struct {
     const char *text, *says;
 } maps[] = {
     {MAP("\"a\":\"a.safetensors\",\"b\":\"b.safetensors\""), NULL},
-    {MAP("\"a\":\"a.safetensors\""), NULL}, /* of the file that it names it has all */
+    {MAP("\"a\":\"a.safetensors\""), NULL}, /* the map has all tensors of the file that it names */
     {MAP("\"a\":\"a.safetensors\",\"b\":\"a.safetensors\""), "b is not in a.safetensors"},
     {MAP("\"a\":\"b.safetensors\",\"b\":\"b.safetensors\""), "a is not in b.safetensors"},
     {MAP("\"a\":\"a.safetensors\",\"b\":\"c.safetensors\""), "c.safetensors"},
@@ -220,7 +220,7 @@ static struct sh_st_entry tensor(const char *name, int type, int64_t rows, int64
     return e;
 }
 
-/* Files are cut before a tensor that is too much; one that is larger than a file is alone. */
+/* A file is closed before a tensor that would exceed its limit; a tensor larger than the limit gets its own file. */
 static void files_are_cut_where_they_are_full(void **state)
 {
     const struct sh_st_entry t[] = {tensor("a", SH_ST_BF16, 2, 5), tensor("b", SH_ST_BF16, 2, 5),
@@ -237,7 +237,7 @@ static void files_are_cut_where_they_are_full(void **state)
     assert_string_equal(l.index.file[3].name, "model-00004-of-00004.safetensors");
     for (int i = 0; i < 5; i++)
         assert_int_equal(l.index.entry[i].file, file[i]);
-    for (int i = 0; i < 4; i++) { /* each is a header that is read back */
+    for (int i = 0; i < 4; i++) { /* each header is read back */
         struct sh_st_header h;
 
         assert_int_equal(l.header_bytes[i] % 8, 0);
@@ -272,7 +272,7 @@ static int entries_of(const char *folder)
     return n;
 }
 
-/* What is not committed leaves nothing; a folder that is there, or comes meanwhile, is refused. */
+/* An uncommitted write leaves nothing behind; a folder that exists, or appears meanwhile, is refused. */
 static void a_folder_appears_whole_or_not_at_all(void **state)
 {
     const struct sh_st_entry t = tensor("a", SH_ST_F32, 4, 4);
@@ -314,7 +314,7 @@ static void a_folder_appears_whole_or_not_at_all(void **state)
     assert_int_equal(system(folder), 0);
 }
 
-/* What a job that was killed has left, and nothing else. */
+/* Only the folders that a killed job has left are deleted. */
 static void unfinished_folders_are_swept(void **state)
 {
     static const char *const names[] = {".hf-00000004.0123456789abcdef.tmp", ".hf-00000004.0123456789abcdeg.tmp",

@@ -14,7 +14,7 @@ enum { WORDS = 8, DRAWS = 20000 };
 /* Probabilities at temperature 1: 0.3, 0.05, 0.2, 0.1, 0.2, 0.02, 0.12, 0.01; words 2 and 4 are equal. */
 static const double chance[WORDS] = {0.3, 0.05, 0.2, 0.1, 0.2, 0.02, 0.12, 0.01};
 
-/* What the warpers of transformers leave of these, worked out by hand: bit i stands for word i. */
+/* The words that the warpers of transformers leave, worked out by hand: bit i stands for word i. */
 static const struct row {
     struct sh_sampling s;
     unsigned left;
@@ -24,14 +24,14 @@ static const struct row {
     {{.temperature = 1, .top_p = 1, .top_k = 2}, 0x15}, /* ties at the limit stay */
     {{.temperature = 1, .top_p = 1, .top_k = 4}, 0x55},
     {{.temperature = 1, .top_p = 1, .top_k = 100}, 0xff},
-    {{.temperature = 1, .top_p = 0.75}, 0x55}, /* 0.3 + 0.2 + 0.2 is less, with 0.12 it is enough */
+    {{.temperature = 1, .top_p = 0.75}, 0x55}, /* 0.3 + 0.2 + 0.2 is too little, with 0.12 it is enough */
     {{.temperature = 1, .top_p = 0.6}, 0x15},
-    {{.temperature = 1, .top_p = 1e-9}, 0x01}, /* one is left always */
+    {{.temperature = 1, .top_p = 1e-9}, 0x01}, /* one word is always left */
     {{.temperature = 1, .top_p = 1, .min_p = 0.3}, 0x5d},
     {{.temperature = 1, .top_p = 1, .min_p = 1}, 0x01},
     {{.temperature = 1, .top_k = 4, .top_p = 0.8},
-     0x15}, /* of 0.82: the last, 0.12, is less than the fifth to leave out */
-    {{.temperature = 0.5, .top_p = 1, .min_p = 0.3}, 0x15}, /* squares: 0.4 of the largest are left for 0.2 / 0.3 */
+     0x15}, /* 0.82 is left after top_k: the last, 0.12, is less than the fifth to leave out */
+    {{.temperature = 0.5, .top_p = 1, .min_p = 0.3}, 0x15}, /* probabilities are squared: 0.2 is 0.4 of the largest */
     {{.temperature = 2, .top_p = 1, .min_p = 0.6}, 0x55},
     {{.temperature = 2, .top_p = 0.75}, 0x5d},
 };
@@ -43,7 +43,7 @@ static void logits_of(float *logits)
         logits[i] = (float)(log(chance[i]) + 3);
 }
 
-/* Those of a row, which sum to 1. */
+/* Compute the expected probabilities of a row, which sum to 1. */
 static void expected_of(const struct row *r, double *p)
 {
     double sum = 0;
@@ -56,7 +56,7 @@ static void expected_of(const struct row *r, double *p)
         p[i] /= sum;
 }
 
-/* Chi square beyond which a right sampler comes once in 10,000 rows, by degrees of freedom. */
+/* The value of chi square that a correct sampler exceeds once in 10,000 rows, by degrees of freedom. */
 static double limit_of(int freedom)
 {
     static const double limit[WORDS] = {0, 15.14, 18.42, 21.11, 23.51, 25.74, 27.86, 29.88};
@@ -90,7 +90,7 @@ static void frequencies(void **state)
     }
 }
 
-/* A token depends on these three alone. */
+/* A token depends only on these three. */
 static void by_seed_text_and_position(void **state)
 {
     struct sh_sampling s = {.temperature = 1, .top_p = 1, .seed = 3}, other = {.temperature = 1, .top_p = 1, .seed = 4};
@@ -107,7 +107,7 @@ static void by_seed_text_and_position(void **state)
         same[1] += id == sh_sample(&s, logits, WORDS, 6, i);
         same[2] += id == sh_sample(&s, logits, WORDS, 5, i + 1);
     }
-    /* By chance 0.2 of them are. */
+    /* By chance, 0.2 of them agree. */
     for (int i = 0; i < 3; i++)
         assert_in_range(same[i], 120, 280);
 }
@@ -119,7 +119,7 @@ static int descending(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* The limit of top_k is that of a whole sort, for any number of words with any number of equal ones. */
+/* The limit of top_k is the same as from a full sort, for any number of words with any number of equal ones. */
 static void top_k_of_many(void **state)
 {
     enum { MOST = 3000 };
@@ -139,7 +139,7 @@ static void top_k_of_many(void **state)
     }
 }
 
-/* Greedy takes the first of equal ones; huge logits do not overflow; logits that are no numbers choose something. */
+/* Greedy takes the first of equal logits; huge logits do not overflow; NaN logits still choose something. */
 static void odd_logits(void **state)
 {
     static const float equal[] = {1, 4, 4, 2}, huge[] = {3e38f, -3e38f, -INFINITY}, nan[] = {NAN, NAN};

@@ -1,4 +1,4 @@
-/* Text as its tokens come: whole characters, and nothing behind the text that ends it. */
+/* Text as its tokens arrive: whole characters, and nothing after the text that ends it. */
 #include "src/run/shown.h"
 
 #include "src/base/utf8.h"
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* Each byte is a token; the first is the prompt. What is settled after each is in `shown`, one behind the other with | between
+/* Each byte is a token; the first is the prompt. `shown` gets the text that is final after each token, with | between
  * steps that show something. */
 static void show(const char *text, size_t bytes, const char *stop, char *shown, bool *stopped)
 {
@@ -52,10 +52,10 @@ static void bytes_and_characters(void **state)
         {"xa\xd0\xb4\xe6\x97\xa5z", NULL, "a|\xd0\xb4|\xe6\x97\xa5|z|", false},
         {"x\xf0\x9f\x98\x80!", NULL, "\xf0\x9f\x98\x80|!|", false},
         {"xa\xf0\x9f\x98", NULL, "a|\xf0\x9f\x98|", false}, /* cut at the end: shown as it is */
-        {"x\x80\x81z", NULL, "\x80|\x81|z|", false},        /* no beginning of a character */
+        {"x\x80\x81z", NULL, "\x80|\x81|z|", false},        /* not the start of a character */
         {"x\xe6zz", NULL, "\xe6z|z|", false},
         {"xab\n\ncd", "\n\n", "a|b|", true},
-        {"xa\nb\n", "\n\n", "a|\nb|\n|", false}, /* the beginning of a stop that did not come */
+        {"xa\nb\n", "\n\n", "a|\nb|\n|", false}, /* the start of a stop text that did not come */
         {"xaab", "aab", "", true},
         {"xaaab", "aab", "a|", true},
         {"xstop", "stop", "", true},
@@ -73,7 +73,7 @@ static void bytes_and_characters(void **state)
     }
 }
 
-/* With words: what is shown piece by piece is the text of all tokens, less that of the prompt, and always UTF-8. */
+/* With words: the pieces shown form the text of all tokens minus the prompt's, and are always UTF-8. */
 static void words(void **state)
 {
     static const char *const names[] = {"llama2", "gpt2", "llama3", "qwen"};

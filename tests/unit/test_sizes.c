@@ -1,5 +1,5 @@
-/* Every size that a configuration may have leads to a plan that is right or to a refusal that names keys: no product runs
- * over, and no check of a program finds what the sizes have broken. Best with -fsanitize=undefined (.ci/run). `make
+/* Every size that a configuration may have leads to a correct plan or to a refusal that names keys: no product
+ * overflows, and no check of a program fails because of sizes. Best with -fsanitize=undefined (.ci/run). `make
  * check-long` draws more; the argument, if any, is how many. */
 #include "src/base/hash.h"
 #include "src/config/config.h"
@@ -44,7 +44,7 @@ static uint64_t draw(uint64_t *at, uint64_t below)
     return sh_mix64(++*at) % below;
 }
 
-/* The most over a power of two; each power as often. */
+/* Draw the maximum divided by a power of two; each power is equally likely. */
 static int64_t power(uint64_t *at, int64_t most)
 {
     int bits = 0;
@@ -54,7 +54,7 @@ static int64_t power(uint64_t *at, int64_t most)
     return most >> draw(at, (uint64_t)bits + 1);
 }
 
-/* The same, now and then with one more. */
+/* The same, now and then plus one. */
 static int64_t size(uint64_t *at, int64_t most)
 {
     int64_t n = power(at, most);
@@ -115,7 +115,7 @@ static struct wish *make(uint64_t number, struct wish *w)
     return w;
 }
 
-/* As `sherd plan` does it. */
+/* Plan like `sherd plan`. */
 static sh_rc plan(const struct wish *w, struct sh_build *b, struct sh_program **p)
 {
     struct sh_topology at = {
@@ -133,7 +133,8 @@ static sh_rc plan(const struct wish *w, struct sh_build *b, struct sh_program **
     return sh_pass_build(b, p);
 }
 
-/* In floating point, where nothing runs over: a rank has its part of the model state, and its tokens' residual stream. */
+/* Check in floating point, which does not overflow: a rank has its part of the model state, and its tokens' residual
+ * stream. */
 static void check_arena(const struct sh_build *b, const struct sh_program *p)
 {
     double params = 0, stream = 0, arena = (double)p->arena_bytes;

@@ -1,5 +1,5 @@
-/* What a checkpoint keeps of the configuration. Every key is in one of the two tables below, so that whoever adds one
- * decides: does it belong to the state of the training, or to the machine? */
+/* The part of the configuration that a checkpoint keeps. Every key is in one of the two tables below, so whoever adds a
+ * key must decide: does it belong to the state of the training, or to the machine? */
 #include "src/run/stored.h"
 
 #include "src/base/file.h"
@@ -25,7 +25,8 @@ enum { WORLD = 2 };
 #define BUDGET "offload.mode=memory_budget offload.nvme_path=/elsewhere memory.limit_bytes=1GiB"
 #define NVME "offload.nvme_path=/elsewhere offload.optimizer=nvme"
 
-/* A value other than that of the base below, and what else it needs, with blanks between: given on both sides. */
+/* A value that differs from the base below, and the other settings that it needs, separated by blanks, which are given
+ * on both sides. */
 struct row {
     const char *key, *value, *needs;
 };
@@ -202,7 +203,7 @@ static const struct row state[] = {
 
 enum { MACHINE = sizeof machine / sizeof machine[0], STATE = sizeof state / sizeof state[0] };
 
-/* Give a key, in the place of the base's value where the base has one. */
+/* Add a setting; it replaces the base's value if the base has one. */
 static void give(const char *words[], int *n, const char *change)
 {
     for (int i = 0; change && i < *n; i++)
@@ -241,7 +242,7 @@ static char *stored(const struct sh_config *cfg, int world)
     return text;
 }
 
-/* A configuration loaded back from its own text. */
+/* Load a configuration back from its own text. */
 static void reload(const char *text, const char *what, struct sh_config *cfg)
 {
     if (sh_config_parse(text, strlen(text), "printed", 0, NULL, cfg) != SH_OK)
@@ -298,7 +299,7 @@ static void each_key_is_one_or_the_other(void **unused)
             fail_msg("%s is in %d rows of this test", sh_config_keys[i].name, rows_of(sh_config_keys[i].name));
 }
 
-/* As many sequences a step by other ranks and micro-batches; and what is stored is a configuration. */
+/* The same number of sequences per step with other ranks and micro-batches; and the stored text is a configuration. */
 static void batches(void **unused)
 {
     (void)unused;
@@ -319,7 +320,7 @@ static void batches(void **unused)
     }
 }
 
-/* What a word of a key needs beside it. */
+/* Return the other settings that a word of a key needs. */
 static const char *need_of(const char *change)
 {
     static const struct {
@@ -360,8 +361,8 @@ static const char *need_of(const char *change)
     return NULL;
 }
 
-/* Whoever opens a checkpoint parses its configuration, so that a word whose companion is left out makes it useless; and
- * the run that goes on from it under the same configuration has no difference to report. */
+/* Opening a checkpoint parses its configuration, so a word without a setting that it needs would make the checkpoint
+ * useless; and a run that continues from it under the same configuration has no difference to report. */
 static void check_word(const struct sh_config_key *key, const char *word)
 {
     struct sh_config cfg, back, again;
@@ -393,7 +394,7 @@ static void every_word_loads_back(void **unused)
                 check_word(&sh_config_keys[i], sh_config_keys[i].words[w].name);
 }
 
-/* Names of the keys in [from, to) that are the machine's, or that are not. */
+/* List the names of the keys in [from, to) that belong to the machine, or that do not. */
 static int list_keys(int from, int to, bool machines, char out[1024])
 {
     int n = 0, at = 0;
@@ -410,7 +411,8 @@ static int list_keys(int from, int to, bool machines, char out[1024])
     return n;
 }
 
-/* The section that begins at row `from`, as a row of the manual's table; returns where the next one begins. */
+/* Make the row of the manual's table for the section that begins at row `from`; returns where the next
+ * section begins. */
 static int section_row(int from, char row[4096])
 {
     int to = from + 1;

@@ -32,7 +32,7 @@ static double get(enum sh_dtype t, const void *at, int i)
     return t == SH_F32 ? ((const float *)at)[i] : sh_bf16_to_f32(((const sh_bf16 *)at)[i]);
 }
 
-/* The magnitudes differ so much that each order of summation has its own bits. */
+/* The magnitudes differ so much that each order of summation gives different bits. */
 static void fill(enum sh_dtype t)
 {
     srand(7);
@@ -92,7 +92,7 @@ static void sums_are_trees(void **state)
     free(out);
 }
 
-/* Blocks of a power of two of sources by themselves, then the blocks: the bits of one sum, in bf16 too. */
+/* Summing blocks of a power of two of sources first, then the blocks, gives the bits of one sum, also in bf16. */
 static void blocks_are_branches(void **state)
 {
     static const enum sh_dtype types[] = {SH_F32, SH_F64, SH_BF16};

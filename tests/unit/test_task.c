@@ -1,4 +1,4 @@
-/* Texts that are scored: which tokens are the context's, windows of a long text, and damaged files of llm.c. */
+/* Scoring of texts: which tokens are the context's, windows of a long text, and damaged files of llm.c. */
 #include "src/run/task.h"
 
 #include "src/base/file.h"
@@ -18,7 +18,7 @@
 
 static char folder[] = "/tmp/test_task.XXXXXX";
 
-/* Words of one character, <e> ends a text; what no word has is left out. */
+/* Words of one character, <e> ends a text; characters without a word are left out. */
 static const char model[] =
     "{\"added_tokens\":[{\"id\":5,\"content\":\"<e>\",\"special\":true,\"normalized\":false}],"
     "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\" \":3,\"\xc2\xa0\":4},\"merges\":[]}}";
@@ -52,7 +52,7 @@ static sh_rc read_task(enum sh_task_kind kind, const char *text, size_t bytes, s
     return rc;
 }
 
-/* "ab|c": the context's tokens, a bar, the others; 4 stands for the space that may not be broken. */
+/* Print "ab|c": the context's tokens, a bar, the others; 4 stands for the non-breaking space. */
 static char *print_score(const struct sh_score *s)
 {
     static const char words[] = "abc 4e";
@@ -71,12 +71,12 @@ static void contexts(void **state)
     } table[] = {
         {"{\"context\":\"ab\",\"continuation\":\"c\"}", "ab|c"},
         {"{\"context\":\"\",\"continuation\":\"c\"}", "e|c"},
-        {"{\"context\":\"\",\"continuation\":\"<e>c\"}", "e|ec"}, /* lm_eval takes its first token for the context */
+        {"{\"context\":\"\",\"continuation\":\"<e>c\"}", "e|ec"}, /* lm_eval takes its first token as the context */
         {"{\"context\":\"a \",\"continuation\":\"c\"}", "a| c"},
         {"{\"context\":\"a \\u00a0\\n\",\"continuation\":\"c\"}", "a| 4c"},
         {"{\"context\":\"a\\u001c\",\"continuation\":\"c\"}", "a|c"},
         {"{\"context\":\"  \",\"continuation\":\"c\"}", "e|  c"},      /* spaces are the continuation's */
-        {"{\"context\":\"\\u0416\",\"continuation\":\"cb\"}", "e|cb"}, /* no word has it */
+        {"{\"context\":\"\\u0416\",\"continuation\":\"cb\"}", "e|cb"}, /* there is no word for it */
         {"{\"context\":\"\\u0416 \",\"continuation\":\"\\u0416b\"}", "e| b"},
         {"{\"context\":\"abcabcab\",\"continuation\":\"c\"}", "cab|c"}, /* the model reads 3 */
         {"{\"context\":\"\",\"continuation\":\"abc\"}", "e|abc"},
@@ -99,7 +99,7 @@ static void contexts(void **state)
     sh_tokenizer_close(tok);
 }
 
-/* Nothing predicts the first token then. */
+/* Without a prefix, nothing predicts the first token. */
 static void no_prefix(void **state)
 {
     static const char *const lines[] = {"{\"context\":\"\",\"continuation\":\"c\"}",
@@ -119,7 +119,7 @@ static void no_prefix(void **state)
     sh_tokenizer_close(tok);
 }
 
-/* Each token but the prefix is scored once, from as many before it as the model reads. */
+/* Each token except the prefix is scored once, from as many preceding tokens as the model reads. */
 static void windows(void **state)
 {
     struct sh_tokenizer *tok = open_tokenizer(true);
@@ -145,7 +145,8 @@ static void windows(void **state)
     sh_tokenizer_close(tok);
 }
 
-/* Two examples as llm.c writes them, with one byte changed, or the end cut off: read or refused, and never more. */
+/* Two examples as llm.c writes them, with one byte changed or the end cut off, are read or refused; nothing else
+ * happens. */
 static void damaged_files(void **state)
 {
     static const uint16_t examples[] = {65535, 26,    0,  1, 2, 2, 7, 8, 1, 9, 2, 5,
@@ -177,7 +178,7 @@ static void damaged_files(void **state)
         }
 }
 
-/* The second context begins with a capital and has no other, of letters in ASCII; the others stay. */
+/* The second context gets a capital first letter and no other capitals, for ASCII letters; other letters stay. */
 static void capitals_of_hellaswag(void **state)
 {
     static const char line[] = "{\"activity_label\":\"Be C\",\"ctx_a\":\"A B\",\"ctx_b\":\"a \xc3\x89YZ\","
@@ -191,7 +192,7 @@ static void capitals_of_hellaswag(void **state)
     sh_task_free(&t);
 }
 
-/* Such a model has no likeliest answer. */
+/* Such a model has no most likely answer. */
 static void numbers_that_are_not_finite(void **state)
 {
     static const char line[] = "{\"query\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0}";

@@ -1,6 +1,6 @@
-/* The scratch file: what is written comes back, at any offset and in any number of requests; what has no defined result
- * is an error; folders that are no place for it are refused. Files are made in the folder of the test, which is the
- * disk that the tree is built on. */
+/* The scratch file: written data comes back, at any offset and in any number of requests; requests without a defined
+ * result are errors; unsuitable folders are refused. Files are made in the folder of the test, on the disk on which the
+ * tree is built. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,7 +79,7 @@ static void write_pages(struct sh_tier_file *f, int at, int n, int version)
     free(memory);
 }
 
-/* In pages: inside of a part, up to its end, over one and several ends, the whole file. */
+/* In pages: within a part, up to its end, across one and several ends, the whole file. */
 static const struct {
     int at, n;
 } extents[] = {
@@ -153,15 +153,15 @@ static const struct {
     const char *refused; /* part of the text; NULL: fine */
 } reads[] = {
     {2, 4, NULL},
-    {2, 8, NULL}, /* two that touch */
+    {2, 8, NULL}, /* two adjacent ones */
     {CELL - 2, 4, NULL},
     {CELL - 2, 2, NULL}, /* a write is cut there */
     {CELL, 2, NULL},
-    {2, 3, "nothing was written that begins at 8192"},
-    {3, 3, "nothing was written that begins at 12288"},
-    {2, 9, "nothing was written that begins at 40960"},
-    {0, 1, "nothing was written that begins at 0"},
-    {CELL - 1, 2, "nothing was written"},
+    {2, 3, "no write starts at 8192"},
+    {3, 3, "no write starts at 12288"},
+    {2, 9, "no write starts at 40960"},
+    {0, 1, "no write starts at 0"},
+    {CELL - 1, 2, "no write starts"},
 };
 
 static void only_what_was_written_is_read(void **state)
@@ -183,7 +183,7 @@ static void only_what_was_written_is_read(void **state)
             else
                 assert_filled(memory, reads[i].n, reads[i].at, 1);
         }
-        /* A write over the middle of an older one leaves nothing of that. */
+        /* After a write over the middle of an older extent, the older one cannot be read at all. */
         write_pages(f, 3, 1, 2);
         assert_int_equal(sh_tier_read(f, 2 * PAGE, memory, PAGE), SH_E_BUG);
         assert_int_equal(sh_tier_read(f, 3 * PAGE, memory, PAGE), SH_OK);
@@ -192,7 +192,7 @@ static void only_what_was_written_is_read(void **state)
     }
 }
 
-/* The second start, in pages, while the first one ([4, 8)) has not been waited for. */
+/* The second request, in pages, started while the first one ([4, 8)) has not been waited for. */
 static const struct {
     bool first_writes, second_writes;
     int at, n;
@@ -278,7 +278,7 @@ static void usage_counts_bytes_and_waiting(void **state)
     sh_tier_close(f);
 }
 
-/* What was started and not waited for is finished or dropped, and its memory is nobody's afterwards. */
+/* Requests that were started and not waited for are finished or dropped, and their memory is not used afterwards. */
 static void close_ends_what_is_under_way(void **state)
 {
     (void)state;
@@ -303,7 +303,7 @@ struct client {
     bool fine;
 };
 
-/* Extents of its own, which begin and end amid parts that the others use as well. */
+/* Each thread has its own extents, which begin and end within parts that other threads use, too. */
 static void *work(void *arg)
 {
     enum { EACH = CELL / 3 };
@@ -355,7 +355,7 @@ static bool is_empty(void)
     return n == 2;
 }
 
-/* By the open files of this process. */
+/* Find the scratch file among the open files of this process. */
 static bool find_scratch(struct stat *st)
 {
     char path[64], name[512], *whole = realpath(root, NULL);
@@ -388,7 +388,7 @@ static void the_file_has_no_name_and_all_of_its_space(void **state)
     assert_false(find_scratch(&st));
 }
 
-/* The signals that a thread blocks, once it sleeps: until it has run for the first time it blocks them all. */
+/* Return the signals that a thread blocks, once it sleeps: a thread that has not run yet blocks them all. */
 static unsigned long long blocked_signals(const char *thread)
 {
     unsigned long long blocked = 0;
@@ -454,7 +454,7 @@ static void folders_that_are_no_place_are_refused(void **state)
     }
     unlink(file);
     free(file);
-    sh_tier_close(open_file(false)); /* skips where this folder itself is no place */
+    sh_tier_close(open_file(false)); /* skips if this folder itself is unsuitable */
     assert_int_equal(sh_tier_check(root, (int64_t)FILE_PAGES * PAGE, true), SH_OK);
     assert_true(is_empty());
 }
@@ -474,7 +474,7 @@ static void memory_is_no_place_below_memory(void **state)
     assert_null(sh_tier_network("/dev/shm"));
 }
 
-/* In front of the C library's: a folder on a file system that this machine does not have. */
+/* Replaces the C library's function: pretends that a folder is on a file system that this machine does not have. */
 static uint32_t pretended;
 
 int statfs(const char *path, struct statfs *st)
@@ -482,7 +482,7 @@ int statfs(const char *path, struct statfs *st)
     int status = (int)syscall(SYS_statfs, path, st);
 
     if (pretended)
-        st->f_type = (int32_t)pretended; /* numbers from 2^31 on may come with their sign */
+        st->f_type = (int32_t)pretended; /* numbers from 2^31 on may be sign-extended */
     return status;
 }
 
@@ -499,7 +499,7 @@ static void networks_are_taken_when_allowed(void **state)
     sh_tier_close(open_file(false));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         char *want =
-            sh_strfmt("%s is on %s, which goes over a network or may do so; choose a folder on a local disk, or set "
+            sh_strfmt("%s is on %s, which is or may be a network file system; choose a folder on a local disk, or set "
                       "offload.allow_network=true",
                       root, kinds[i].name);
 

@@ -1,5 +1,5 @@
-/* Text to token files: all bytes arrive in order, the validation part begins at a line, nothing is left after a
- * failure. */
+/* Text to token files: all bytes arrive in order, the validation part begins at the start of a line, nothing is left
+ * after a failure. */
 #include "io/data/data.h"
 #include "io/data/format.h"
 #include "io/token/files.h"
@@ -28,7 +28,7 @@ static void write_text(const char *path, const char *text, size_t bytes)
     fclose(f);
 }
 
-/* The ids of a uint16 file as a text; freed with free(). */
+/* Read the ids of a uint16 file as a text; freed with free(). */
 static char *read_bin(const char *path, size_t *n)
 {
     struct sh_token_header h;
@@ -63,7 +63,7 @@ static void bytes_there_and_back(void **state)
 {
     (void)state;
     unsigned char all[256];
-    static const uint32_t more[] = {'a', 256, 299, 'b'}; /* words of a model that are no bytes have no text */
+    static const uint32_t more[] = {'a', 256, 299, 'b'}; /* a model's words beyond the bytes have no text */
     struct sh_ids ids = {0};
     struct sh_tokenizer *t = NULL;
     char *text;
@@ -122,7 +122,7 @@ static void split_at_lines(void **state)
     }
 }
 
-/* Longer than a piece, with lines longer than a piece, and without any line end. */
+/* Texts longer than a piece, with lines longer than a piece, and without any line end. */
 static void long_texts(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@
 static char folder[] = "/tmp/test_token_files.XXXXXX";
 static char *in_path, *out_path, *model_path;
 
-/* Words of one letter, no merges; <s> in front, and an end that config.json names. */
+/* Words of one letter, no merges; <s> in front, and an end token that config.json names. */
 static const char model[] = "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\",\"special\":true,\"normalized\":false},"
                             "{\"id\":1,\"content\":\"</s>\",\"special\":true,\"normalized\":false}],"
                             "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
@@ -71,7 +71,7 @@ static sh_rc run(struct sh_token_options more, struct sh_token_report *report)
     return sh_token_file(&more, report);
 }
 
-/* Ids of the written file as letters: ( ) for <s> and </s>, X for "ab". */
+/* Return the ids of the written file as letters: ( ) for <s> and </s>, X for "ab". */
 static char *written(void)
 {
     char *data, *text;
@@ -102,7 +102,7 @@ static void documents(void **state)
         {"a.txt", "ab\nc", {0}, "(X_c)"},
         {"a.txt", "ab\nc", {.no_begin = true}, "X_c)"},
         {"a.txt", "ab\nc", {.no_end = true}, "(X_c"},
-        {"a.txt", "ab</s>", {0}, "(X)"}, /* it ends so already */
+        {"a.txt", "ab</s>", {0}, "(X)"}, /* it already ends with the end token */
         {"a.txt", "ab", {.end = "c"}, "(Xc"},
         {"a.txt", "a\n--\nb\r\n--\r\n--\nc\n--", {.separator = "--"}, "(a_)(b__)(c_)"},
         {"a.jsonl",
@@ -129,7 +129,7 @@ static void documents(void **state)
     run_piece = 0;
 }
 
-/* As a file of documents: the same ids, and where each begins. */
+/* A document file has the same ids, and where each document begins. */
 static void document_files(void **state)
 {
     static const int64_t offsets[] = {0, 3, 7, 10};
@@ -161,7 +161,7 @@ static void document_files(void **state)
         SH_E_USAGE);
 }
 
-/* Random documents, as jsonl and as text. */
+/* Make random documents, as jsonl and as text. */
 static char *make_lines(int n, size_t *bytes)
 {
     char *text = sh_calloc((size_t)n, 120), *at = text;
@@ -318,7 +318,7 @@ static void standard_input(void **state)
     } rows[] = {
         {"{\"text\":\"ab\"}\n{\"text\":\"c\"}", {.format = SH_FORMAT_JSONL}, SH_OK, "(X)(c)"},
         {"a\n--\nb", {.format = SH_FORMAT_TEXT, .separator = "--"}, SH_OK, "(a_)(b)"},
-        {"{}", {.format = SH_FORMAT_JSONL}, SH_E_DATA, "standard input: line 1: there is no \"text\" in it"},
+        {"{}", {.format = SH_FORMAT_JSONL}, SH_E_DATA, "standard input: line 1: the object has no \"text\""},
         {"", {.format = SH_FORMAT_TEXT}, SH_E_DATA, "standard input is empty"},
         {"", {.format = SH_FORMAT_TEXT, .tokenizer = "byte"}, SH_E_DATA, "standard input is empty"},
         {"a", {0}, SH_E_USAGE, "give --format text or jsonl"},
@@ -370,10 +370,10 @@ static void bad_inputs(void **state)
          "{\"text\":\"a\"}\n\n{\"body\":\"a\"}\n",
          {0},
          SH_E_DATA,
-         "a.jsonl: line 3: there is no \"text\" in it"},
-        {"a.jsonl", "{\"text\":\"a\",\"text\":\"a\"}", {0}, SH_E_DATA, "\"text\" is there twice"},
+         "a.jsonl: line 3: the object has no \"text\""},
+        {"a.jsonl", "{\"text\":\"a\",\"text\":\"a\"}", {0}, SH_E_DATA, "\"text\" appears twice"},
         {"a.jsonl", "{\"text\":\"a\"", {0}, SH_E_DATA, "line 1: column 12: the line ends within an object"},
-        {"a.jsonl", "[1]\n", {0}, SH_E_DATA, "line 1: column 1: the line is no object"},
+        {"a.jsonl", "[1]\n", {0}, SH_E_DATA, "line 1: column 1: the line is not an object"},
         {"a.jsonl", "{\"text\":\"\\ud800\"}", {0}, SH_E_DATA, "surrogate pair"},
         {"a.jsonl",
          "{\"text\":\"a\"}\n{\"text\":\"\xff\"}\n",
@@ -387,7 +387,7 @@ static void bad_inputs(void **state)
          "a.txt: byte 4 is not UTF-8 (0xff); convert the text, or give --invalid replace"},
         {"a.txt", "<s>a", {0}, SH_E_DATA, "begins with the token that the tokenizer puts in front"},
         {"a.txt", "", {0}, SH_E_DATA, "is empty"},
-        {"a.jsonl", "{\"text\":\"\"}\n", {0}, SH_E_DATA, "no document with a text"},
+        {"a.jsonl", "{\"text\":\"\"}\n", {0}, SH_E_DATA, "no document in it has any text"},
         {"a.txt",
          "abcabcabc",
          {.document_bytes = 4, .piece_bytes = 1},
@@ -433,7 +433,7 @@ static void the_end_is_that_of_the_folder(void **state)
     check_written("(a)");
     write_file(config, "{\"eos_token_id\":99}", 19);
     assert_int_equal(run((struct sh_token_options){0}, &report), SH_E_DATA);
-    assert_non_null(strstr(sh_error_text(), "eos_token_id of its folder is 99"));
+    assert_non_null(strstr(sh_error_text(), "eos_token_id in its folder is 99"));
     write_file(config, "{}", 2);
     assert_int_equal(run((struct sh_token_options){0}, &report), SH_E_USAGE);
     assert_non_null(strstr(sh_error_text(), "give --eos TOKEN"));
@@ -443,7 +443,7 @@ static void the_end_is_that_of_the_folder(void **state)
     free(generation);
 }
 
-/* Of a list each ends a text that is generated; the first ends documents. */
+/* Each id of a list ends a generated text; the first one ends documents. */
 static void any_of_a_list_ends_a_text(void **state)
 {
     static const struct {
@@ -452,7 +452,7 @@ static void any_of_a_list_ends_a_text(void **state)
     } rows[] = {
         {"{\"eos_token_id\":[2,1]}", {false, true, true, false}},
         {"{\"eos_token_id\":3}", {false, false, false, true}},
-        {"{\"eos_token_id\":null}", {false, true, false, false}}, /* as config.json says */
+        {"{\"eos_token_id\":null}", {false, true, false, false}}, /* as in config.json */
     };
     char *generation = path_of("generation_config.json");
 

@@ -58,7 +58,7 @@ static void check_row(const struct sh_tokenizer *t, struct sh_encoder *e, const 
     free(ids.id);
 }
 
-/* Twice, so that the second time all pieces are known. */
+/* Runs twice: the second time all pieces are cached. */
 static void check_kind(const char *kind)
 {
     char *name = sh_strfmt("%s.json", kind), *rows_name = sh_strfmt("%s.ids.json", kind);
@@ -119,31 +119,31 @@ static void unknown_parts_are_refused_by_name(void **state)
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}", "there is no word in it"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}", "vocab is a list and must be an object"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[\"a b\"]}}",
-         "merges[0]: \"a\" and \"b\" together are no word"},
+         "merges[0]: \"a\" and \"b\" together are not a word"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"c\"]]}}",
-         "merges[0]: \"c\" is no word"},
+         "merges[0]: \"c\" is not a word"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "merges[0]: a merge is"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}}", "merges[0]: a merge is"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"u\"}}",
-         "unk_token \"u\" is no word"},
+         "unk_token \"u\" is not a word"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\\ud800\":0},\"merges\":[]}}", "t.json: line 1"},
         {"{\"normalizer\":{\"type\":\"Lowercase\"}," MODEL "}",
          "normalizer: the type \"Lowercase\" is not one that Sherd reads"},
         {"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"NFKC\"}]}," MODEL "}",
          "normalizer: normalizers[1]: the type \"NFKC\""},
         {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"b\"}," MODEL "}",
-         "only a string is replaced"},
+         "only a string can be replaced"},
         {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," MODEL "}",
          "pre_tokenizer: the type \"BertPreTokenizer\""},
         {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"},\"behavior\":\"Removed\"}," MODEL "}",
-         "an empty text"},
+         "pattern is empty"},
         {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Odd\"}," MODEL "}",
          "behavior is \"Odd\""},
         {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"}," MODEL "}",
          "replacement must be one character"},
         {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"use_regex\":false,"
          "\"add_prefix_space\":false},{\"type\":\"Digits\"}]}," MODEL "}",
-         "pretokenizers[1]: Digits: a step behind ByteLevel"},
+         "pretokenizers[1]: Digits: a step after ByteLevel"},
         {"{\"post_processor\":{\"type\":\"BertProcessing\"}," MODEL "}", "post_processor: the type \"BertProcessing\""},
         {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}," MODEL "}",
          "single must have the text \"A\" once"},
@@ -156,7 +156,7 @@ static void unknown_parts_are_refused_by_name(void **state)
          "added_tokens[0]: \"x\" has the id 9, but is read as 4"},
         {"{\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]," MODEL "}", "the id of this word in vocab"},
         {"{\"added_tokens\":[{\"id\":4,\"content\":\"x\"},{\"id\":4,\"content\":\"x\"}]," MODEL "}",
-         "added_tokens[1]: \"x\" is there twice"},
+         "added_tokens[1]: \"x\" appears twice"},
         {"{\"odd\":1," MODEL "}", "the key \"odd\" is not known here"},
     };
     (void)state;
@@ -190,9 +190,9 @@ static void expressions_that_are_not_read(void **state)
         {"[]", "an empty class"},
         {"[abc", "without an end"},
         {"[z-a]", "a range"},
-        {"(?i:[a-z])", "a class where letters"},
-        {"(?i:\xc3\xa9)", "known for ASCII only"},
-        {"(?i:'ss)", "of which Unicode makes one"},
+        {"(?i:[a-z])", "a class where case is ignored"},
+        {"(?i:\xc3\xa9)", "ignored for ASCII letters only"},
+        {"(?i:'ss)", "two letters that become one"},
         {"(?P<n>a)", "an unknown kind of group"},
         {"(?i)a", "an unknown kind of group"},
         {"(a", "a ( without a )"},
@@ -224,11 +224,11 @@ static void classes_are_our_own(void **state)
     assert_non_null(strstr(out, "]?+[\\x{78}]{1,3}"));
     free(out);
     assert_int_equal(sh_pattern_translate("\\P{L}", 5, &out), SH_OK);
-    assert_null(strstr(out, "\\x{d800}")); /* no end of a range is a surrogate */
+    assert_null(strstr(out, "\\x{d800}")); /* surrogates are not used as ends of a range */
     free(out);
 }
 
-/* A piece past the size that is scanned, and the same one letter by letter below it. */
+/* A piece above the size that is scanned, compared with shorter ones, letter by letter. */
 static void long_pieces_merge_as_short_ones(void **state)
 {
     enum { N = 200001 };
@@ -248,7 +248,7 @@ static void long_pieces_merge_as_short_ones(void **state)
     assert_int_equal(ids.n, N / 4 + 1);
     assert_int_equal(ids.id[ids.n - 2], 2);
     assert_int_equal(ids.id[ids.n - 1], 0);
-    for (size_t n = 1; n < 130; n++) { /* a^n b: b joins the last letter where it is single */
+    for (size_t n = 1; n < 130; n++) { /* a^n b: b merges with the last letter if that is single */
         size_t left = n % 4, expected = n / 4 + (left == 0 ? 1 : left == 1 ? 1 : left == 2 ? 2 : 2);
         ids.n = 0;
         text[n] = 'b';
@@ -264,7 +264,7 @@ static void long_pieces_merge_as_short_ones(void **state)
     sh_token_json_free(hf);
 }
 
-/* Unknown characters: bytes where all are words, else the unknown word, neighbours as one or each. */
+/* Unknown characters: bytes if all bytes are words, otherwise the unknown word, once for neighbours or once each. */
 static void unknown_characters(void **state)
 {
     static const struct {
@@ -276,7 +276,7 @@ static void unknown_characters(void **state)
         {",\"unk_token\":\"<unk>\"", "axyb", {0, 2, 2, 1}, 4},
         {",\"unk_token\":\"<unk>\",\"fuse_unk\":true", "axyb", {0, 2, 1}, 3},
         {",\"unk_token\":\"<unk>\",\"byte_fallback\":true", "axzb", {0, 3, 2, 1}, 4},
-        {",\"unk_token\":\"<unk>\",\"byte_fallback\":true", "azxb", {0, 3, 2, 1}, 4}, /* bytes pass an unknown one by */
+        {",\"unk_token\":\"<unk>\",\"byte_fallback\":true", "azxb", {0, 3, 2, 1}, 4}, /* bytes before a held unknown */
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -299,7 +299,7 @@ static void unknown_characters(void **state)
     }
 }
 
-/* Of a tokenizer.json and a text. */
+/* Get the ids of a text with a given tokenizer.json. */
 static void encode_with(const char *file, const char *text, struct sh_ids *ids)
 {
     struct sh_hf *hf = NULL;
@@ -311,7 +311,7 @@ static void encode_with(const char *file, const char *text, struct sh_ids *ids)
     sh_token_hf.close(hf);
 }
 
-/* A step behind a cut writes each piece into the same buffer, where the one before must not wait any longer. */
+/* A step after a cut writes each piece into the same buffer, where the previous piece must no longer be waiting. */
 static void pieces_in_one_buffer(void **state)
 {
     static const uint32_t expected[] = {3, 4, 3, 4, 4};
@@ -329,8 +329,8 @@ static void pieces_in_one_buffer(void **state)
     free(ids.id);
 }
 
-/* A text of several stretches, replacements up to the longest that is written without a branch, and one beyond: each
- * space, wherever it stands, becomes as many letters as the replacement has. */
+/* A text of several stretches, with replacements up to the longest that is written without a branch, and one longer:
+ * each space, wherever it is, becomes as many letters as the replacement has. */
 static void a_byte_is_replaced(void **state)
 {
     enum { N = 10007 };
@@ -368,7 +368,7 @@ static void encode_all(struct sh_hf *hf, void *encoder, const char *text, bool c
     hf->n_split = n;
 }
 
-/* Texts of three to six of these characters. */
+/* Try texts of three to six of these characters. */
 static void check_cuts(struct sh_hf *hf, const char *const *letters, unsigned n_letters)
 {
     void *a = sh_token_hf.create(hf), *b = sh_token_hf.create(hf);
@@ -389,8 +389,9 @@ static void check_cuts(struct sh_hf *hf, const char *const *letters, unsigned n_
     sh_token_hf.destroy(b);
 }
 
-/* The places where a text without a pre-tokenizer is cut change no id, whatever happens to unknown characters: they are
- * left out, so that their neighbours merge; one word, or one for several; their bytes, which may be parts of words. */
+/* The places where a text without a pre-tokenizer is cut change no id, whatever becomes of unknown characters: nothing,
+ * so that their neighbours merge; one unknown word each, or one for several; or their bytes, which may be parts of
+ * words. */
 static void cuts_change_no_id(void **state)
 {
     static const char *const letters[] = {"a", "b", "\n", "\xc3\xa9", "\xe2\x96\x81", "\xe6\xbc\xa2", "x", "."};
@@ -399,7 +400,7 @@ static void cuts_change_no_id(void **state)
                                 "\"\xe2\x96\x81\xe2\x96\x81\":11%s},\"merges\":[\"a b\",\"\xe2\x96\x81 a\",\"\xc3\xa9 "
                                 "\xe6\xbc\xa2\",\"a .\",\"\xe2\x96\x81 \xe2\x96\x81\"%s]";
     static const struct {
-        const char *more; /* of the model */
+        const char *more; /* more keys of the model */
         bool all_bytes;
         const char *words, *merges;
     } rows[] = {
@@ -428,8 +429,8 @@ static void cuts_change_no_id(void **state)
     }
 }
 
-/* Added tokens that take the white space beside them, and such as are white space themselves. The ids are what tokenizers
- * 0.23.3 gives; where it panics, the token that has no text left is dropped as well. */
+/* Added tokens that take the white space next to them, and ones that are themselves white space. The ids are those of
+ * tokenizers 0.23.3; where it panics, the token that has no text left is dropped here as well. */
 static void white_space_of_added_tokens(void **state)
 {
     /* clang-format off */
@@ -449,7 +450,7 @@ static void white_space_of_added_tokens(void **state)
     } rows[] = {
         {"a\n\nb", {0, 8, 1}, 3},      {"a \n\n\n\nb", {0, 8, 8, 1}, 4}, {"<r>\n\na", {7, 0}, 2},
         {"<r> \n\na", {7, 0}, 2},      {"<r> ba", {7, 9, 0}, 3},         {"<r>\ra", {7, 10, 0}, 3},
-        {"<r>\r a", {7, 10, 4, 0}, 4}, {"<r>\n\n\n\nb", {7, 1}, 2}, /* it panics */
+        {"<r>\r a", {7, 10, 4, 0}, 4}, {"<r>\n\n\n\nb", {7, 1}, 2}, /* tokenizers panics */
         {"<r>\n\n c", {7, 3}, 2},                                   /* the same */
     };
     struct sh_hf *hf = NULL;

@@ -24,9 +24,9 @@ static const struct {
 } ranges[] = {
     {0, BYTES},                                 /* all, with an end that is not aligned */
     {1, 2},                                     /* within a page */
-    {SH_FILE_ALIGN - 3, SH_FILE_ALIGN + 3},     /* over an edge, no page whole */
+    {SH_FILE_ALIGN - 3, SH_FILE_ALIGN + 3},     /* across an edge, without a whole page */
     {SH_FILE_ALIGN, 3 * SH_FILE_ALIGN},         /* aligned */
-    {SH_FILE_ALIGN + 4, 4 * SH_FILE_ALIGN - 4}, /* a part before and one behind */
+    {SH_FILE_ALIGN + 4, 4 * SH_FILE_ALIGN - 4}, /* a part of a page before and one after */
     {5 * SH_FILE_ALIGN, BYTES},
 };
 
@@ -47,7 +47,7 @@ static void move_range(const struct sh_file_direct *f, char *file, char *buffer,
         data[i - at] = file[i] = (char)(i * 7 + end);
     assert_int_equal(sh_file_direct_write(f, buffer, at, end), SH_OK);
     assert_int_equal(pread(f->fd, back, BYTES, 0), BYTES);
-    assert_memory_equal(back, file, BYTES); /* and nothing beside the range has changed */
+    assert_memory_equal(back, file, BYTES); /* and nothing outside the range has changed */
     memset(buffer, 0, (size_t)sh_file_align_up(BYTES));
     assert_int_equal(sh_file_direct_read(f, buffer, at, end), SH_OK);
     assert_memory_equal(data, file + at, (size_t)(end - at));
@@ -68,7 +68,7 @@ static void any_range_comes_back(void **state)
             move_range(&f, file, buffer, ranges[i].at, ranges[i].end);
         sh_file_direct_close(&f);
     }
-    assert_int_equal(sh_file_direct_read(&f, buffer, BYTES - 1, BYTES + 1), SH_E_DATA); /* behind the end */
+    assert_int_equal(sh_file_direct_read(&f, buffer, BYTES - 1, BYTES + 1), SH_E_DATA); /* past the end */
     close(fd);
     unlink(path);
     free(buffer);
@@ -91,7 +91,7 @@ static void another_file_of_that_name_is_left_alone(void **state)
 
 struct work {
     atomic_int done[JOBS];
-    int64_t fails; /* from this job on */
+    int64_t fails; /* jobs from this one on fail */
 };
 
 static sh_rc do_job(void *arg, int64_t job, char *buffer)
@@ -115,7 +115,7 @@ static void each_job_is_done_once(void **state)
     }
 }
 
-/* Whoever meets it first, the lowest job's words are told; jobs before it are done. */
+/* Whichever thread fails first, the error of the lowest job is reported; the jobs before it are done. */
 static void the_lowest_failure_is_told(void **state)
 {
     (void)state;
@@ -131,7 +131,7 @@ static void the_lowest_failure_is_told(void **state)
     }
 }
 
-/* The definition in doc/checkpoint-format.md, an element at a time. */
+/* Computes the definition in doc/checkpoint-format.md, one element at a time. */
 static void sums_are_as_defined(void **state)
 {
     enum { N = 1003 };

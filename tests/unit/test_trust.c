@@ -1,4 +1,4 @@
-/* Files and the last look at them: who could have written what is loaded, and what a rename brings to its name. */
+/* The last check of files: who could have written a file that is loaded, and which file a rename publishes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -68,10 +68,10 @@ static void modes(void **state)
     (void)state;
     fine(path);
     fine(folder);
-    fine("/tmp/test_trust.none/x"); /* its opening says what is wrong */
+    fine("/tmp/test_trust.none/x"); /* opening it reports what is wrong */
     assert_int_equal(chmod(path, 0642), 0);
-    refused(path, "may be written by everybody; take that away (chmod o-w)");
-    assert_int_equal(symlink("step-00000001.h5", other), 0); /* judged by what it leads to, whatever its own mode */
+    refused(path, "may be written by everybody; remove that permission (chmod o-w)");
+    assert_int_equal(symlink("step-00000001.h5", other), 0); /* judged by its target, whatever its own mode */
     refused(other, "may be written by everybody");
     assert_int_equal(chmod(path, 0640) | chmod(folder, 0757), 0);
     refused(path, "the folder /tmp/test_trust.");
@@ -110,14 +110,14 @@ static void groups(void **state)
     (void)state;
     need_root();
     assert_int_equal(chmod(path, 0660) | chown(path, 0, OTHER), 0);
-    refused(path, "may be written by all of the group that it has; take that away (chmod g-w)");
+    refused(path, "may be written by all of the group that it has; remove that permission (chmod g-w)");
     assert_int_equal(chown(path, 0, 0), 0); /* root's own group */
     fine(path);
     assert_int_equal(chown(folder, 0, OTHER) | chmod(folder, 0770), 0);
     refused(path, "the folder /tmp/test_trust.");
 }
 
-static int (*instead)(const char *from); /* of the rename's first half */
+static int (*instead)(const char *from); /* runs instead of the first half of the rename */
 
 int __real_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to);
@@ -136,7 +136,7 @@ static int swap_for_link(const char *from)
     return unlink(from) || symlink(other, from);
 }
 
-/* Swapped before, or after the first look at it: nothing but the file that was open gets the name. */
+/* A file swapped before or after it is first checked: only the file that was open gets the name. */
 static void only_what_is_open_gets_the_name(void **state)
 {
     static int (*const swaps[])(const char *) = {swap_for_file, swap_for_link};

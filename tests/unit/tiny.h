@@ -1,11 +1,11 @@
-/* Small models, strategies and meshes that the tests of the planner share. Local, no state. */
+/* Small models, strategies and meshes shared by the tests of the planner. Local, no state. */
 #ifndef SH_TESTS_UNIT_TINY_H
 #define SH_TESTS_UNIT_TINY_H
 
 #include "src/pass/build.h"
 
-/* Sizes that divide badly on purpose: units of a few hundred elements over chunks of whole 64 leave ranks with less
- * than a chunk, or nothing. */
+/* Sizes that deliberately divide badly: units of a few hundred elements in chunks of multiples of 64 leave ranks with
+ * less than a chunk, or nothing. */
 struct tiny_model {
     const char *name;
     struct sh_model model;
@@ -14,10 +14,10 @@ struct tiny_model {
 enum { TINY_MODELS = 6, TINY_SEQ = 4, TINY_VOCAB = 13 };
 extern const struct tiny_model tiny_models[TINY_MODELS];
 
-/* Llama 3.1 70B, for how long planning takes. */
+/* Llama 3.1 70B, to measure how long planning takes. */
 extern const struct tiny_model not_tiny_model;
 
-/* The table of strategies; which gradient_sync goes with them is the test's to choose. */
+/* The table of strategies; the test chooses the gradient_sync. */
 struct tiny_strategy {
     const char *name;
     bool params_resident, keep_after_forward;
@@ -25,15 +25,15 @@ struct tiny_strategy {
 enum { TINY_STRATEGIES = 3 };
 extern const struct tiny_strategy tiny_strategies[TINY_STRATEGIES];
 
-/* Every filling that a configuration can give: none, full, every_k of 2, selective, and two levels of a memory budget. */
+/* Every value that a configuration can give: none, full, every_k of 2, selective, and two levels of a memory budget. */
 enum { TINY_NONE, TINY_FULL, TINY_EVERY_2, TINY_SELECTIVE, TINY_FIRST_SELECTIVE, TINY_FIRST_FULL, TINY_RECOMPUTES };
 extern const struct sh_recompute tiny_recomputes[TINY_RECOMPUTES];
 
-/* A training build of a model on one rank with plain loops; the test changes what it is about. */
+/* A training build of a model on one rank with plain loops; the test changes the options that it is about. */
 struct sh_build tiny_build(const struct tiny_model *m, int batch);
 
-/* By how much a loop over a table goes on: 1, or with SHERD_TEST_FEW n, since under a sanitizer the rows take long and a sample
- * of them goes the same ways. */
+/* The step of a loop over a table: 1, or n with SHERD_TEST_FEW, because under a sanitizer the rows take long and a
+ * sample of them covers the same code. */
 int tiny_step(int n);
 
 struct sh_mesh_shape tiny_mesh(int shard, int replicate, int inner, int rank);

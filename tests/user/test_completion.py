@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Completion by bash and by zsh offers commands, options, keys, their words, examples and files. Prints TAP.
+"""Completion in bash and in zsh offers commands, options, keys, their words, examples and files. Prints TAP.
 
-bash is asked through the function that it would call; zsh through a terminal, as its completion runs in no other way."""
+The test calls bash's completion function directly; zsh runs in a terminal, because its completion works in no other
+way."""
 import os
 import pathlib
 import pty
@@ -17,7 +18,7 @@ import job
 
 SHERD = pathlib.Path(os.environ['SHERD'])
 SECONDS = job.SECONDS
-# What is typed; what must be offered; what must not be.
+# The typed text; words that must be offered; words that must not be.
 QUESTIONS = [
     ('sherd tr', ['train'], ['tokenize']),
     ('sherd ckpt ver', ['verify'], ['version']),
@@ -35,7 +36,7 @@ QUESTIONS = [
 
 
 def words_of(line):
-    """As bash splits them: "=" is a word."""
+    """Words as bash splits them: "=" is a word."""
     return [word for part in line.split(' ') for word in (re.findall(r'=|[^=]+', part) or [''])]
 
 
@@ -48,7 +49,7 @@ def ask_bash(line):
 
 
 def ask_zsh(line):
-    """All that appears on the screen after a Tab."""
+    """Everything that appears on the screen after a Tab."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(TERM='dumb', PS1='READY', HOME=os.getcwd(), LC_ALL='C.UTF-8')
@@ -66,7 +67,7 @@ def ask_zsh(line):
     os.write(terminal, b'fpath=($PWD/zsh $fpath); autoload -Uz compinit; compinit -u -d ./dump; LISTMAX=999; setopt interactivecomments; echo NO\'\'W\n')
     wait_for('NOW\r?\n')
     said = ''
-    # What is typed behind the Tab makes the line a comment of a command, whose output says that the Tab has been answered.
+    # The keys after the Tab turn the line into a comment after a command, whose output shows that the Tab was answered.
     os.write(terminal, (line + "\t\x01echo NO''W #\n").encode())
     wait_for('NOW\r?\n')
     os.close(terminal)
@@ -87,7 +88,7 @@ def case_bash():
 
 
 def case_examples():
-    """Names of examples, of an installed program alone."""
+    """Names of examples, only from an installed program."""
     for name in ('bin', 'share/sherd/examples'):
         pathlib.Path(name).mkdir(parents=True)
     pathlib.Path('bin/sherd').symlink_to(SHERD)
@@ -103,7 +104,7 @@ def case_zsh():
     wrong = []
     for line, wanted, never in QUESTIONS:
         said = ask_zsh(line)
-        # What has one continuation is continued in the line; behind "=" the word alone is shown.
+        # A single continuation is completed in the line; after "=" only the word is shown.
         wrong += [f'{line!r}: {word} is not offered: {said!r}' for word in wanted if word not in said]
         wrong += [f'{line!r}: {word} is offered: {said!r}' for word in never if word in said.replace(line, '')]
     return wrong

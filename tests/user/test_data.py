@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`sherd data` and what `sherd tokenize` prints of conversations. Prints TAP."""
+"""`sherd data`, and the output of `sherd tokenize` for conversations. Prints TAP."""
 import array
 import pathlib
 import sys
@@ -48,7 +48,7 @@ def case_stream():
 
 
 def case_bare():
-    """The words of the tokenizer, or the option, say how many bytes a token has."""
+    """The size of the vocabulary, or the option, determines the bytes per token."""
     pathlib.Path('bare.bin').write_bytes(array.array('H', [300, 2, 259, 4, 5]).tobytes() + b'\0\0')
     said = [job.sherd('data', 'bare.bin', '--seq-len', 2, *more) for more in
             ([], ['--tokenizer', KIND / 'llama3.json'], ['--token-type', 'uint16'])]
@@ -58,7 +58,7 @@ def case_bare():
 
 
 def case_conversations():
-    """The text that was just written, and the same again from the file; a terminal is safe from what is in it."""
+    """The text just written, and the same text again from the file; its contents cannot harm a terminal."""
     pathlib.Path('chat.jsonl').write_text(CHAT)
     said = job.sherd('tokenize', 'chat.jsonl', '-o', 'chat.bin', '--tokenizer', KIND / 'llama3.json', '--format',
                      'prompt-completion', '--eos', '<|end_of_text|>')

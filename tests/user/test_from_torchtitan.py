@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Each key that doc/from-torchtitan.md names is known to the program: as its own, or with what to do instead. Prints TAP."""
+"""The program knows each key that doc/from-torchtitan.md names: as its own, or with advice on what to use instead.
+Prints TAP."""
 import os
 import pathlib
 import re
@@ -10,8 +11,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 PAGE = (job.TOP / 'doc/from-torchtitan.md').read_text()
-AT_ONCE = 20  # errors that one start tells
-SHOWN = 60    # letters of a name in them
+AT_ONCE = 20  # errors that one start reports
+SHOWN = 60    # letters of a name that they show
 OWN = set()
 
 
@@ -32,7 +33,7 @@ def rows(title):
 
 
 def told(names):
-    """{name: what a start says of it}"""
+    """{name: what a start prints about it}"""
     lines = {}
     for at in range(0, len(names), AT_ONCE):
         done = subprocess.run([os.environ['SHERD'], 'plan', job.TOP / 'examples/debug.yaml', *(f'--{name}=1' for name in names[at:at + AT_ONCE])],
@@ -62,7 +63,7 @@ def case_keys():
 
 
 def case_answers():
-    """What stands on the right is a key of this program."""
+    """The right-hand column has keys of this program."""
     named = {name for _, right in rows('Keys') for name in re.findall(r'`(\w+\.\w+)(?=[`=:])', right)}
     return [f'{name} is no key' for name in sorted(named - OWN - {'config.yaml'})]
 

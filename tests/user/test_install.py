@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What `make install` leaves behind: examples by name, pages, licence, and job scripts that name installed paths. Prints TAP.
+"""The result of `make install`: examples by name, pages, licence, and job scripts that name installed paths. Prints
+TAP.
 """
 import os
 import pathlib
@@ -17,7 +18,7 @@ SCRIPTS = 'common.sh', 'train.sbatch', 'sweep.sbatch', 'study.sbatch', 'submit-c
 
 
 def variables(*names):
-    """Of the Makefile, expanded by make."""
+    """A variable of the Makefile, expanded by make."""
     rule = 'tell: ; @echo ' + ' '.join(f'"$({name})"' for name in names)
     done = subprocess.run(['make', '-s', '-C', BUILD, '-f', 'Makefile', f'--eval={rule}', 'tell'], capture_output=True,
                           text=True, env=clean(), check=True)
@@ -25,7 +26,7 @@ def variables(*names):
 
 
 def clean():
-    """Without what the make that runs the tests would tell this one."""
+    """The environment without what the make that runs the tests would pass on to this one."""
     return {name: value for name, value in os.environ.items() if name not in ('MAKEFLAGS', 'MFLAGS', 'MAKELEVEL')}
 
 
@@ -68,7 +69,7 @@ def case_example():
     program = here(f'{bindir}/sherd')
     (here(data) / 'examples/mine.yaml').write_text('model:\n  name: debug\n  n_layers: 3\n')
     wrong = []
-    presets = re.search(r'Preset that sets all of this section: ([^.]+(?:\.\d[^.]*)*)\.', ' '.join(
+    presets = re.search(r'Preset that sets all keys of this section: ([^.]+(?:\.\d[^.]*)*)\.', ' '.join(
         job.sherd('help', '--config').split()))[1].split(', ')
     for name in ['mine', 'gpt2-bytes', *presets]:
         done = subprocess.run([program, 'plan', name], capture_output=True, text=True, cwd=elsewhere)
@@ -78,7 +79,7 @@ def case_example():
 
 
 def case_scripts():
-    """Each path that a job script mentions exists; nothing of the source tree is left in them."""
+    """Each path that a job script mentions exists; no path of the source tree is left in them."""
     prefix, jobscripts = variables('prefix', 'jobscriptsdir')
     wrong, count = [], 0
     for name in SCRIPTS:
@@ -93,7 +94,7 @@ def case_scripts():
 
 
 def case_installcheck():
-    """The check of an installation passes on a right one, fails on a wrong one, and says which check it was."""
+    """The installation check passes on a good installation, fails on a bad one, and says which check failed."""
     bindir, data = variables('bindir', 'pkgdatadir')
     broken = stage / 'broken'
     broken.write_text(f'#!/bin/sh\n[ "$1" != generate ] || exit 1\nexec {here(bindir)}/sherd "$@"\n')

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What a run writes for other programs: TensorBoard's event files and OpenMetrics text. Prints TAP.
+"""Files that a run writes for other programs: TensorBoard's event files and OpenMetrics text. Prints TAP.
 
-Both are read here by code of their own, from the specifications: record framing, checksums by table, protocol buffers; and
-the grammar of OpenMetrics. The names that they have are held in monitoring.events and monitoring.prom beside this file,
-with numbers left out; `SHERD_RENEW=1` writes those again.
+Separate code here reads both, written from the specifications: record framing, checksums by table, protocol buffers;
+and the grammar of OpenMetrics. monitoring.events and monitoring.prom next to this file hold the expected names, without
+numbers; `SHERD_RENEW=1` writes them again.
 """
 import json
 import os
@@ -86,7 +86,7 @@ def fields(data):
 
 
 def events(path):
-    """[(step, kind, {tag: value} or what else it is)]"""
+    """[(step, kind, {tag: value} or other content)]"""
     found = []
     for body in records(path.read_bytes()):
         event = dict(fields(body))
@@ -109,7 +109,7 @@ SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+
 
 
 def exposition(text):
-    """{name: (type, {label: text}, value)}; every rule of the text format that applies."""
+    """{name: (type, {label: text}, value)}; checks every applicable rule of the text format."""
     lines = text.split('\n')
     if lines[-2:] != ['# EOF', '']:
         raise job.Failed(f'does not end in # EOF: {lines[-2:]}')
@@ -152,7 +152,7 @@ def lines_of(folder):
 
 
 def golden(name, text):
-    """Whether the text is that of the file beside this one."""
+    """Whether the text is that of the file next to this one."""
     path = HERE / name
     if os.environ.get('SHERD_RENEW'):
         path.write_text(text)
@@ -180,7 +180,8 @@ def compare_step(values, line):
 
 
 def case_tensorboard():
-    """Every step, validation and save, with the figures of metrics.jsonl; checksums hold; a resumed run has a file more."""
+    """Every step, validation and save, with the figures of metrics.jsonl; checksums hold; a resumed run has one more
+    file."""
     folder = job.prepare('board', {**SETTINGS, 'training.dataset_path': tokens, 'validation.dataset_path': tokens})
     train(folder, '--metrics.tensorboard=tb', '--training.steps=3')
     files = list((folder / 'out/tb').iterdir())
@@ -195,7 +196,7 @@ def case_tensorboard():
     shown = [(step, values['validation/loss']) for step, _, values in found if 'validation/loss' in values]
     wrong += [] if shown == validations and shown else [f'validations: {shown}, expected {validations}']
     shown = [f'{step} {kind} {" ".join(values) if kind == "values" else values}\n' for step, kind, values in found]
-    wrong += golden('monitoring.events', ''.join(sorted(shown)))  # a save in the background may be told later
+    wrong += golden('monitoring.events', ''.join(sorted(shown)))  # a save in the background may be reported later
     train(folder, '--metrics.tensorboard=tb')
     newer, = set((folder / 'out/tb').iterdir()) - set(files)
     again = events(newer)
@@ -209,7 +210,7 @@ SHOWN = {'sherd_loss': 'loss', 'sherd_grad_norm': 'grad_norm', 'sherd_learning_r
 
 
 def case_openmetrics():
-    """The newest figures, counters of this process, and labels that hold any name."""
+    """The newest figures, counters of this process, and labels that can hold any name."""
     name = 'o "u\\t"'
     folder = job.prepare('open', {**SETTINGS, 'training.dataset_path': tokens, 'validation.dataset_path': tokens,
                                   'job.dump_folder': name})
@@ -233,7 +234,7 @@ def case_openmetrics():
 
 
 def case_offload():
-    """Of a run with optimizer states in a file: bytes and what was waited for them, in all three."""
+    """A run with optimizer states in a file: bytes and the waits for them, in all three."""
     folder = job.prepare('offload', {**SETTINGS, 'training.dataset_path': tokens, 'validation.enable': False,
                                      'offload.optimizer': 'nvme', 'offload.nvme_path': '.'})
     train(folder, '--metrics.openmetrics=run.prom', '--metrics.tensorboard=tb')
@@ -252,7 +253,7 @@ def case_offload():
 
 
 def case_float16():
-    """The scale of each step, in both, and the step that it was too large for."""
+    """The scale of each step, in both, and the step for which it was too large."""
     folder = job.prepare('half', {**SETTINGS, 'training.dataset_path': tokens, 'validation.enable': False,
                                   'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**40})
     train(folder, '--metrics.openmetrics=run.prom', '--metrics.tensorboard=tb')
@@ -268,7 +269,7 @@ def case_float16():
 
 
 def case_live():
-    """The file is there before the first step, without gauges that nobody knows yet."""
+    """The file exists before the first step, without gauges that are not yet known."""
     folder = job.prepare('live', {**SETTINGS, 'training.dataset_path': tokens, 'validation.enable': False})
     train(folder, '--metrics.openmetrics=run.prom', '--training.steps=2')
     train(folder, '--metrics.openmetrics=run.prom', '--training.steps=2')  # nothing to do
@@ -277,7 +278,7 @@ def case_live():
 
 
 def case_unwritable():
-    """What cannot be written is found before the first step, with the key's name."""
+    """A file that cannot be written is found before the first step, with the key's name."""
     folder = job.prepare('bad', {**SETTINGS, 'training.dataset_path': tokens, 'validation.enable': False})
     wrong = []
     for key, value in (('metrics.openmetrics', '/proc/none/x.prom'), ('metrics.tensorboard', '/proc/none')):
@@ -299,7 +300,7 @@ def log_metrics(values, step): Run().log(values, step)
 
 
 def case_documented():
-    """The lines of doc/metrics.md for Weights & Biases and MLflow send every step once, with what it has."""
+    """The lines in doc/metrics.md for Weights & Biases and MLflow send every step once, with its values."""
     folder = job.prepare('sent', {}).absolute()
     for name in 'wandb', 'mlflow':
         (folder / f'{name}.py').write_text(WANDB)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""No option is ignored: a second value of each key changes the plan, the run, or is refused. Prints TAP.
+"""No option is ignored: a second value of each key changes the plan or the run, or is refused. Prints TAP.
 
-ROWS has a row for each key of `sherd help --config`; whoever adds a key decides what shows its effect:
-    plan     what `sherd plan --show` prints for four ranks on two nodes
-    steps    what metrics.jsonl says of the steps of a run on one rank: losses, norms, rates, validations; no times
-    says     what that run writes to standard error, times left out
+ROWS has a row for each key of `sherd help --config`; whoever adds a key decides which output shows its effect:
+    plan     the output of `sherd plan --show` for four ranks on two nodes
+    steps    the steps in metrics.jsonl of a run on one rank: losses, norms, rates, validations; no times
+    says     the standard error of that run, times left out
     files    the names of the files that it leaves
-    saved    what `sherd ckpt info` says of its last checkpoint
+    saved    the output of `sherd ckpt info` for its last checkpoint
     trace    the steps in its trace
     refused  the second value is refused with status 2, 3 or 4, and the message names the key or has the row's text
-A row that names a file of tests/ instead: that test shows the effect; the file has to name the key.
+A row may name a file of tests/ instead: that test shows the effect, and the file has to name the key.
 
-With keys as arguments, those only.
+With keys as arguments, tests only those.
 """
 import concurrent.futures
 import json
@@ -41,14 +41,15 @@ TRACE = {'profiling.trace': 'trace.json'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
 DEEP = {'model.n_layers': 6, 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'training.seq_len': 16}
 OFTEN = {'checkpoint.interval': 1}
-# Steps of one sequence and a large rate, whose norms go up and down: a guard with a low bound finds outliers.
+# Steps of one sequence and a large rate, with norms that go up and down: a guard with a low bound finds outliers.
 ROUGH = {'training.global_batch_size': 1, 'training.local_batch_size': 1, 'optimizer.lr': 0.3, 'training.steps': 60,
          'lr_scheduler.total_steps': 60, 'guard.window': 8, 'checkpoint.interval': 7, 'validation.enable': False}
 GUARD = {**ROUGH, 'guard.z_score': 2}
 
 
 class Row:
-    """One key: a second value, what shows it, what both sides need beside BASE (None: without that key)."""
+    """One key: a second value, what shows it, and the settings that both sides need besides BASE (None: without that
+    key)."""
 
     def __init__(self, value, shows, text='', needs=None):
         self.value, self.shows, self.text, self.needs = value, shows, text, needs or {}
@@ -174,9 +175,9 @@ ROWS = {
     'checkpoint.keep_every_n': Row(2, 'files', needs={**OFTEN, 'checkpoint.keep_latest_k': 1}),
     'checkpoint.initial_load_path': Row('none.h5', 'refused', 'none.h5: No such file'),
     'checkpoint.initial_load_model_only': Row('true', 'refused'),
-    'model.hf_assets_path': Row('none', 'refused', 'is no folder here'),
+    'model.hf_assets_path': Row('none', 'refused', 'is not a folder here'),
     'model.tokenizer': Row('none', 'refused', 'no tokenizer is called'),
-    'model.hf': Row('none', 'refused', 'is no folder here'),
+    'model.hf': Row('none', 'refused', 'is not a folder here'),
     'model.hf_ignore': Row('a', 'unit/test_hf.c'),
     'checkpoint.initial_load_in_hf': Row('false', 'hf/test_golden.py'),
     'checkpoint.last_save_in_hf': Row('true', 'files'),
@@ -245,7 +246,7 @@ def keys():
 
 
 def steps_of(folder):
-    """Lines of metrics.jsonl but those of saves, without what another run has otherwise."""
+    """Lines of metrics.jsonl except those of saves, without fields that differ from run to run."""
     path = folder / 'out/metrics.jsonl'
     lines = map(json.loads, path.read_text().splitlines()) if path.exists() else []
     return [{name: value for name, value in line.items() if name not in TIMES}
@@ -269,13 +270,13 @@ def trace_of(folder):
 
 
 def without_times(text):
-    """Lines without what times decide: rates, seconds, memory that was used, how long is left."""
+    """Lines without values that depend on time: rates, seconds, used memory, time left."""
     text = re.sub(r'[0-9.e+-]+( [KMGT]?i?B)?(/s| s\b| tokens/s| %| MiB)', '#', text)
     return re.sub(r' *ETA.*', '', text)
 
 
 def run(folder, config, words):
-    """Plan or train, in a folder of its own: what each kind of row looks at."""
+    """Plan or train in a separate folder; returns the output that each kind of row compares."""
     folder = job.prepare(folder, config).absolute()
     done = subprocess.run(job.command(0, words), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
                           env=job.environment(0), timeout=job.SECONDS, check=False)
@@ -295,7 +296,7 @@ def config_of(row):
 
 
 def both(name, row):
-    """Without and with the second value."""
+    """Results without and with the second value."""
     words = ['plan', 'c.yaml', '--show'] if row.shows == 'plan' else ['train', 'c.yaml']
     return (run(f'{name}.first', config_of(row), words),
             run(f'{name}.second', config_of(row), [*words, f'--{name}={data_path(row.value)}']))
@@ -335,7 +336,7 @@ def judge(name):
 
 
 def equal_runs():
-    """What rows compare holds nothing that differs between two equal runs."""
+    """The compared output has nothing that differs between two equal runs."""
     wrong = []
     for shows, words in (('plan', ['plan', 'c.yaml', '--show']), ('steps', ['train', 'c.yaml'])):
         config = config_of(Row('', shows, needs={**TRACE, 'metrics.log_freq': 1}))

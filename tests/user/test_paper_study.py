@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands of doc/paper-study.md still give its tables, up to rounding by another compiler. Prints TAP."""
+"""The commands in doc/paper-study.md still give its tables, up to rounding by another compiler. Prints TAP."""
 import os
 import pathlib
 import re
@@ -10,13 +10,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
 PAGE = (job.TOP / 'doc/paper-study.md').read_text()
-BOUND = 0.005  # a percentage of one digit is rounded by as much
+BOUND = 0.005  # a percentage with one digit is rounded by this much
 SECONDS = 5 * job.SECONDS
 NUMBER = re.compile(r'[\d,]+(?:\.\d+)?')
 
 
 def commands():
-    """Pairs of a study and a report, as lists of words."""
+    """Pairs of commands, a study and a report, as lists of words."""
     block = re.search(r'```\n(.*?)```', PAGE, re.S)[1].replace('\\\n', ' ')
     return [line.split() for line in block.splitlines()]
 
@@ -30,7 +30,7 @@ def tables(text):
 
 
 def near(left, right):
-    """Texts that are equal but for numbers that nearly are."""
+    """Whether texts are equal except for numbers that are nearly equal."""
     if NUMBER.sub('#', left) != NUMBER.sub('#', right):
         return False
     pairs = zip(*(map(lambda n: float(n.replace(',', '')), NUMBER.findall(text)) for text in (left, right)))
@@ -50,7 +50,7 @@ def differ(found, told):
 
 
 def case_model(study, report, section):
-    """Run both commands; the section of the page has the tables that they make."""
+    """Run both commands; the section of the page has the tables that they produce."""
     environment = {**os.environ, 'SHERD': os.path.abspath(os.environ['SHERD'])}
     for words in study, report:
         program = environment['SHERD'] if words[0] == 'sherd' else str(job.TOP / words[0])
@@ -61,7 +61,7 @@ def case_model(study, report, section):
 
 
 def case_sees():
-    """A figure that differs is seen."""
+    """A figure that differs is noticed."""
     section = PAGE.split('\n## ')[1]
     told = tables(section)
     wrong = [] if len(told) >= 2 and not differ(told, told) else [f'{len(told)} tables']

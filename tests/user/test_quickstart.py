@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""./quickstart builds without a line for each file, shows the end of the log where it cannot, and ends with commands that work
-on this machine. Prints TAP.
+"""./quickstart builds without a line for each file, shows the end of the log if the build fails, and ends with commands
+that work on this machine. Prints TAP.
 
-The build folder has a Makefile of its own, so that nothing is built, and packages count as installed.
+The build folder has its own Makefile, so nothing is built, and packages count as installed.
 """
 import os
 import pathlib
@@ -43,7 +43,8 @@ def case_fails():
 
 
 def case_next():
-    """The last line is for this machine: no more ranks than cores, and as many as the example takes; the launcher that fits."""
+    """The last line fits this machine: at most as many ranks as cores, a number that the example takes, the right
+    launcher."""
     wrong, tools = [], pathlib.Path('tools').resolve()
     tools.mkdir(exist_ok=True)
     pathlib.Path('build').mkdir(exist_ok=True)

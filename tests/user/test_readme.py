@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The commands of README's section "Training", run as they are written there, with fewer and smaller steps; the plan that it
-begins with; and the keys that doc/metrics.md explains. Prints TAP.
+"""The commands in README's section "Training", run as written there, with fewer and smaller steps; the plan at its
+beginning; and the keys that doc/metrics.md explains. Prints TAP.
 
-A text becomes a model that continues it: what the first block says must work from a fresh folder, one command after the
-other. Of the second block, for root and containers, what this MPI understands.
+A text becomes a model that continues it: the first block must work from a fresh folder, one command after the other.
+From the second block, for root and containers, the lines for this MPI are used.
 """
 import importlib.util
 import json
@@ -29,14 +29,14 @@ def blocks():
 
 
 def shorten(block):
-    """The same lines, but that training takes few steps and a sample few tokens."""
+    """The same lines, except that training takes few steps and a sample few tokens."""
     more = {'sherd train ': FEWER, 'sherd generate ': '--tokens 8 --training.threads=1', 'sherd eval ': '--sequences 8'}
     lines = [re.sub(r'\s+#.*', '', line) for line in block.splitlines()]
     return [' '.join([line, *(words for command, words in more.items() if command in line)]) for line in lines]
 
 
 def environment():
-    """A shell as a new user has it; more ranks than cores are this machine's matter."""
+    """A shell as a new user has it; running more ranks than cores is this machine's affair."""
     hidden = ('OMPI_ALLOW_RUN_AS_ROOT', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM')
     env = {name: value for name, value in os.environ.items() if name not in hidden}
     return {**env, 'PATH': f'{work}/bin:{env["PATH"]}', 'OMPI_MCA_rmaps_base_oversubscribe': '1',
@@ -52,10 +52,10 @@ def run(lines):
 
 
 def prepare():
-    """A clone's top with the program in build/, a text, and the launcher under its usual name."""
+    """The top of a clone with the program in build/, a text, and the launcher under its usual name."""
     shutil.rmtree(work, ignore_errors=True)
     (work / 'bin').mkdir(parents=True)
-    launcher = work / 'bin/mpirun'  # no link: MPICH's looks for its helpers beside the name by which it was called
+    launcher = work / 'bin/mpirun'  # not a link: MPICH's looks for its helpers next to the called name
     launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(shutil.which(os.environ["MPIRUN"]))} "$@"\n')
     launcher.chmod(0o755)
     (work / 'build').symlink_to(pathlib.Path(os.environ['SHERD']).parent)
@@ -64,7 +64,7 @@ def prepare():
 
 
 def for_root():
-    """What README says to root goes before all else, as it must."""
+    """README's lines for root come before all others, as they must."""
     said = shorten(blocks()[1])
     return [line for line in said if line.startswith('export')], [line for line in said if not line.startswith('export')]
 
@@ -81,7 +81,8 @@ def case_path():
 
 
 def make_words(install, train):
-    """The second line where this Python has the library, without fetching it; else a tokenizer of the tests stands in."""
+    """The second line, without the download, if this Python has the library; else a tokenizer of the tests stands
+    in."""
     if importlib.util.find_spec('tokenizers') and install.endswith('venv/bin/pip install tokenizers'):
         return [train.replace('venv/bin/python ', shlex.quote(sys.executable) + ' ')]
     (work / 'words').mkdir(exist_ok=True)
@@ -91,7 +92,7 @@ def make_words(install, train):
 
 
 def case_words():
-    """The model of words, up to the folder for transformers."""
+    """The model with a tokenizer, up to the folder for transformers."""
     prepare()
     (work / 'examples').symlink_to(job.TOP / 'examples')
     lines = shorten(blocks()[2])
@@ -106,7 +107,7 @@ def case_words():
 
 
 def case_fine_tuning():
-    """Its lines, on four ranks, with a tiny model whose tokenizer is one of the tests'."""
+    """The section's lines, on four ranks, with a tiny model that uses a tokenizer of the tests."""
     prepare()
     shutil.copytree(job.TOP / 'tests/hf/qwen3', work / 'DIR')
     (work / 'DIR').chmod(0o755)
@@ -138,7 +139,7 @@ def case_root():
 
 
 def case_plan():
-    """The first screen shows rows of a plan: the program prints the same ones, in the same order."""
+    """The first screen shows rows of a plan: the program prints the same rows, in the same order."""
     shown = re.search(r'^\$ (sherd plan .*)\n(.*?)^```$', (job.TOP / 'README.md').read_text(), re.M | re.S)
     words, rows = shown[1].split(), [row for row in shown[2].splitlines() if row != '...']
     printed = iter(subprocess.run([os.environ['SHERD'], *words[1:]], capture_output=True, text=True,

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Each word of `sherd run_clm` sets its keys, and no other; what cannot be done is refused. Prints TAP."""
+"""Each option of `sherd run_clm` sets its keys, and no others; options that Sherd cannot follow are refused. Prints
+TAP."""
 import array
 import json
 import pathlib
@@ -14,7 +15,7 @@ import job
 
 TOKENS = 1601  # 100 windows of 16
 BASE = ('--model_name_or_path', 'model', '--train_file', 't.bin', '--block_size', '16')
-# Trainer's, with 100 windows in steps of 8: 13 an epoch.
+# The Trainer's number of steps, with 100 windows in steps of 8: 13 per epoch.
 DEFAULTS = {
     'job.dump_folder': 'trainer_output', 'model.hf_assets_path': 'model', 'training.dataset_path': 't.bin',
     'training.seq_len': '16', 'training.local_batch_size': '8', 'training.global_batch_size': '8',
@@ -27,7 +28,7 @@ DEFAULTS = {
     'parallelism.sharding_strategy': 'no_shard',
 }
 EVALUATES = {'validation.enable': 'true', 'validation.dataset_path': 'v.bin', 'validation.sequences': '0'}
-# Words, and all keys that they give another value.
+# Options, and all keys to which they give another value.
 WORDS = [
     ('--block_size 32', {'training.seq_len': '32', 'training.steps': '21'}),
     ('--per_device_train_batch_size 4', {'training.local_batch_size': '4', 'training.global_batch_size': '4',
@@ -83,7 +84,7 @@ WORDS = [
     ('--do_train True --do_eval True --validation_file v.bin', {**EVALUATES, 'validation.freq': '39'}),
     ('--do_train --do_eval --validation_file v.bin', {**EVALUATES, 'validation.freq': '39'}),
     ('--eval_steps 6 --validation_file v.bin', {**EVALUATES, 'validation.freq': '6'}),
-    # Keys go with the words and before them.
+    # Keys are allowed after the options and before them.
     ('--learning_rate 1e-3 --optimizer.lr=2e-3', {'optimizer.lr': '0.002'}),
     ('--lora.rank=2', {'lora.rank': '2', 'checkpoint.last_save_in_hf': 'false'}),
     ('--fsdp full_shard --parallelism.zero_stage=2', {'parallelism.sharding_strategy': 'shard_grad_op'}),
@@ -91,7 +92,7 @@ WORDS = [
     ('--lr_scheduler_type constant --optimizer.name=lion',
      {'lr_scheduler.decay_type': 'constant', 'optimizer.name': 'lion'}),
 ]
-# --fsdp and the keys of --fsdp_config, and what these set besides.
+# --fsdp and the keys of --fsdp_config, and the other keys that these set.
 FILES = [
     ('full_shard', {'activation_checkpointing': True}, {'activation_checkpoint.mode': 'full'}),
     ('full_shard', {'fsdp_forward_prefetch': False}, {'parallelism.forward_prefetch': '0'}),
@@ -103,22 +104,22 @@ FILES = [
                     'cpu_ram_efficient_loading': True, 'forward_prefetch': True, 'offload_params': False}, {}),
 ]
 REFUSED = [
-    ('--model_name meta-llama/Llama-2-70b', 'is no folder here; nothing is downloaded'),
-    ('--model_name model --model_name_or_path model', 'each say the whole model; give one'),
+    ('--model_name meta-llama/Llama-2-70b', 'is not a folder here; nothing is downloaded'),
+    ('--model_name model --model_name_or_path model', 'each give the whole model; give one'),
     ('--max_steps 3', 'which model?'),
     ('--model_name model', 'on what?'),
     ('--model_name model --learning_rat 3', 'nearest is --learning_rate'),
     ('--model_name model --bf16 maybe', '--bf16 takes True, False or no value, not "maybe"'),
-    ('--model_name model extra', 'no word of a line: "extra"'),
+    ('--model_name model extra', '"extra" is not an option'),
     ('--model_name model --fp16 --bf16', '--fp16 and --bf16 are two types'),
     ('--model_name model --do_train False', '--do_train False does not train'),
-    ('--model_name model --config_name model', '--model_name and --config_name each say the whole model; give one'),
-    ('--model_name model --model_type gpt2', '--model_name and --model_type each say the whole model'),
-    ('--model.hf=model --model_type gpt2', '--model.hf and --model_type each say the whole model'),
+    ('--model_name model --config_name model', '--model_name and --config_name each give the whole model; give one'),
+    ('--model_name model --model_type gpt2', '--model_name and --model_type each give the whole model'),
+    ('--model.hf=model --model_type gpt2', '--model.hf and --model_type each give the whole model'),
     ('--model_type gpt3 --max_steps 3', '--model_type: model_type gpt3 is not known here; nearest is gpt2'),
     ('--model_type mixtral --max_steps 3', 'its feed-forward layers are experts'),
-    ('--model_type gpt2 --config_overrides n_embd=64', 'keys of Sherd say it beside --model_type'),
-    ('--config_name gone --max_steps 3', 'is no folder here'),
+    ('--model_type gpt2 --config_overrides n_embd=64', 'use keys of Sherd with --model_type'),
+    ('--config_name gone --max_steps 3', 'is not a folder here'),
     ('--model_name model --max_steps 3 --learning_rate x', "optimizer.lr: 'x' is not a number"),
     ('--model_name model --lr_scheduler_type polynomial', 'must be linear, cosine, constant'),
     ('--model_name model --lr_scheduler_type constant --warmup_steps 3', 'constant_with_warmup has one'),
@@ -141,10 +142,10 @@ REFUSED = [
 BAD_FILES = [
     ({'offload_params': True}, 'offload_params: leave it out; on GPUs give --training.enable_cpu_offload=true'),
     ({'fsdp_offload_params': True}, '--offload.optimizer=nvme'),
-    ({'offload_params': 'yes'}, 'offload_params: this value cannot be done'),
+    ({'offload_params': 'yes'}, 'offload_params: this value is not supported'),
     ({'forward_prefetc': True}, 'nearest is forward_prefetch'),
-    ({'use_orig_params': False}, 'use_orig_params: this value cannot be done'),
-    ({'activation_checkpointing': 'yes'}, 'activation_checkpointing: this value cannot be done'),
+    ({'use_orig_params': False}, 'use_orig_params: this value is not supported'),
+    ({'activation_checkpointing': 'yes'}, 'activation_checkpointing: this value is not supported'),
     ([1], 'is a list, not an object'),
 ]
 
@@ -176,7 +177,7 @@ def case_defaults():
 
 
 def compare(words, wanted, first):
-    """BASE with other words: an option of BASE that is given again is replaced."""
+    """BASE with other options: an option of BASE that is given again is replaced."""
     base = list(BASE)
     for word in [word for word in words if word in BASE]:
         del base[base.index(word):base.index(word) + 2]
@@ -197,7 +198,7 @@ def case_names():
 
 
 def case_from_scratch():
-    """A folder without its weights, and the sizes of a class, of which the keys of Sherd change some."""
+    """A folder without its weights, and the sizes of a class, some of which Sherd's keys change."""
     first, folder = keys_of(BASE), keys_of(('--config_name', *BASE[1:]))
     changed = {key: value for key, value in folder.items() if value != first.get(key)}
     wrong = [] if changed == {'checkpoint.initial_load_in_hf': 'false'} else [f'--config_name changes {changed}']
@@ -214,7 +215,7 @@ def case_from_scratch():
 
 
 def case_trains_from_scratch():
-    """The folder that it leaves is of the class."""
+    """The resulting folder is one of that class."""
     words = ('run_clm', '--model_type', 'gpt2', '--train_file', 't.bin', '--block_size', '16', '--max_steps', '2', '--model.dim=8',
              '--model.n_heads=2', '--model.n_layers=1', '--model.vocab_size=32', '--output_dir', 'scratch')
     job.sherd(*words)
@@ -223,7 +224,7 @@ def case_trains_from_scratch():
 
 
 def case_block_size():
-    """1024, or what the model has where that is less."""
+    """1024, or the model's length if that is less."""
     found = keys_of(BASE[:4])['training.seq_len']
     config = json.loads(pathlib.Path('model/config.json').read_text())
     shutil.copytree('model', 'longer')
@@ -267,7 +268,7 @@ def options():
 
 
 def case_all_words():
-    """A word without a row above is nobody's."""
+    """Every option has a row above."""
     rows = ' '.join([*BASE, *(words for words, _ in WORDS), *(row[0] for row in REFUSED)])
     names = [name for name in options() if name not in ('--print-config', '--print', '--help')]
     without = [f'{name} has no row' for name in names if f'{name} ' not in rows + ' ']

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Progress on a terminal: no line is wider than the window, every metrics.log_freq-th stays, one line moves between them.
-Prints TAP.
+"""Progress on a terminal: no line is wider than the window, every metrics.log_freq-th line stays, one line moves
+between them. Prints TAP.
 """
 import fcntl
 import os
@@ -41,7 +41,7 @@ def train(name, columns, on_output=lambda terminal: None, **more):
     while True:
         try:
             text += os.read(ours, 65536)
-        except OSError:  # what a pty answers when its other end is closed
+        except OSError:  # the answer of a pty whose other end is closed
             break
         if b'loss' in text and not told:
             on_output(ours)
@@ -53,7 +53,7 @@ def train(name, columns, on_output=lambda terminal: None, **more):
 
 
 def progress(text):
-    """[(line, whether it stays)] of the steps; each begins by taking away the one before."""
+    """[(line, whether it stays)] of the steps; each starts by erasing the previous one."""
     lines = []
     for part in text.split('\r\x1b[K')[1:]:
         lines.append((part.splitlines()[0].rstrip('\r'), '\n' in part))
@@ -79,7 +79,7 @@ def case_width(columns):
 
 
 def case_resize():
-    """A window that is made smaller holds all lines after a few that were under way."""
+    """After a window is made smaller, all lines fit except a few that were already being printed."""
     lines = [line for line, _ in progress(train('resize', 200, lambda terminal: set_width(terminal, 40),
                                                 **{'training.steps': 800, 'metrics.log_freq': 1000}))]
     first = next((i for i, line in enumerate(lines) if len(line) < 40), None)
@@ -89,14 +89,14 @@ def case_resize():
 
 
 def case_quiet():
-    """Without the moving line the terminal gets the lines that stay, whole."""
+    """Without the moving line the terminal gets the permanent lines, whole."""
     text = train('quiet', 40, **{'metrics.progress': False})
     found = [number(line) for line in text.splitlines() if line.startswith('step')]
     return [] if found == [1, 10, 20, 25] and '\x1b' not in text else [f'{found}: {text!r}']
 
 
 def case_interrupt():
-    """Ctrl-C saves, and what is said meanwhile tells what another one does."""
+    """Ctrl-C saves, and the message printed meanwhile says what another Ctrl-C does."""
     folder = job.prepare('interrupt', config(**{'training.steps': 10 ** 9, 'checkpoint.enable': True}))
     child = subprocess.Popen(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                              stderr=subprocess.PIPE, text=True, cwd=folder, env=job.environment(0),
@@ -113,7 +113,7 @@ def case_interrupt():
 
 
 def case_tokenize():
-    """The moving line of a tokenizer is there on a terminal, is taken away at the end, and is not in a file."""
+    """The moving line of a tokenizer appears on a terminal, is erased at the end, and is not in a file."""
     folder = job.prepare('tokenize', config())
     (folder / 'text.txt').write_text('some text\n' * 300000)
     command = job.command(0, ['tokenize', 'text.txt', '-o', 'text.bin'])
