@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checkpoints of each version of the format that was ever written are read as they were meant, to the bit. Prints TAP."""
+"""Checkpoints of every version of the format read as when they were written, to the bit, and a new run starts from the same
+values and has the same losses as before. Prints TAP."""
 import hashlib
 import os
 import pathlib
@@ -26,6 +27,13 @@ RESUMED = {4: 2.8194155}  # the loss that follows
 HEAD_BYTES = 192  # of a .npy file as sherd writes it
 
 
+# A new run in float32: SHA-256 of the initial values, and the loss of each step. They may change only on purpose.
+NEW = ('--training.mixed_precision_param=float32', '--checkpoint.create_seed_checkpoint=true', *golden.OPTIONS)
+INITIAL = '36211757d9fddaa051cda00ef5c80fbdd13746bfc128b15306743c21c94a15ef'
+LOSSES = [2.8254645114599, 2.822610099656367, 2.820361780131602]
+MESHES = {0: (), 4: ('--parallelism.sharding_strategy=hybrid_shard', '--mesh.replicate=2', '--mesh.shard=2')}
+
+
 def place(version):
     folder = golden.prepare(f'golden-{version}')
     golden.checkpoint(folder, STEP).write_bytes(golden.read(STEP, version))
@@ -45,17 +53,22 @@ def check_info(version):
     return wrong + ([] if 'all digests match' in said else [said])
 
 
+def digest(folder, path, state):
+    """SHA-256 of the values of all tensors in one state, in the order of the file."""
+    names = [line.split()[0] for line in info(folder, path).splitlines() if ' f32 [' in line]
+    if len(names) != TENSORS:
+        return f'{len(names)} tensors'
+    values = hashlib.sha256()
+    for name in names:
+        job.sherd('ckpt', 'extract', path, name, '--state', state, '-o', 'x.npy', folder=folder)
+        values.update((folder / 'x.npy').read_bytes()[HEAD_BYTES:])
+    return values.hexdigest()
+
+
 def check_values(version):
     folder, path = place(version)
-    names = [line.split()[0] for line in info(folder, path).splitlines() if ' f32 [' in line]
-    wrong = [] if len(names) == TENSORS else [f'{len(names)} tensors']
-    for state in STATES:
-        values = hashlib.sha256()
-        for name in names:
-            job.sherd('ckpt', 'extract', path, name, '--state', state, '-o', 'x.npy', folder=folder)
-            values.update((folder / 'x.npy').read_bytes()[HEAD_BYTES:])
-        wrong += [] if values.hexdigest() == VALUES[state] else [f'{state}: {values.hexdigest()}']
-    return wrong
+    found = {state: digest(folder, path, state) for state in STATES}
+    return [f'{state}: {found[state]}' for state in STATES if found[state] != VALUES[state]]
 
 
 def check_resume(version):
@@ -80,7 +93,17 @@ def check_unclosed(version):
     return [] if done.returncode == 3 and wanted in done.stderr else [f'status {done.returncode}: {done.stderr}']
 
 
+def check_new(ranks):
+    """A new run starts from the same values as before, and has the same losses."""
+    folder = golden.prepare(f'golden-new-{ranks}')
+    job.sherd('train', 'tiny.yaml', *NEW, *MESHES[ranks], ranks=ranks, folder=folder)
+    found = digest(folder, golden.checkpoint(folder, 0).relative_to(folder), 'model')
+    wrong = [] if found == INITIAL else [f'initial values: {found}']
+    return wrong + job.differ('losses', job.losses(job.metrics(folder)), LOSSES, 1e-5)
+
+
 if __name__ == '__main__':
     cases = [(f'format {version}: {check.__name__[6:]}', check, version)
              for version in golden.VERSIONS for check in (check_info, check_values, check_resume, check_unclosed)]
+    cases += [(f'a new run on {max(ranks, 1)} ranks', check_new, ranks) for ranks in MESHES if ranks == 0 or job.can_launch()]
     sys.exit(job.run_cases(cases))

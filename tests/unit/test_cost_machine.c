@@ -88,7 +88,7 @@ static void wrong_files_are_refused(void **state)
         {"- a\n", "expected sections"},
         {"device: {kind: a1-4\n\noverlap: 1}\n", "device.kind: contains control characters or line ends"},
         {"device: {\"ki\\nnd\": cpu}\n", "a name contains control characters or line ends"},
-        {"a: {b: {c: {d: {e: 1}}}}\n", "as deep"},
+        {"a: {b: {c: {d: {e: 1}}}}\n", "nested too deeply"},
         {"device: {kind: cpu\n", "m.yaml:"},
     };
     struct sh_machine m;
