@@ -202,8 +202,8 @@ know_the_end() {
 
 # Set how srun places and ends ranks, through srun's own variables, so that the user's settings win. Ranks are placed in
 # blocks, so that neighbours share a node, and each rank has its own cores. When one rank ends, the others have some
-# seconds to end. They are not killed at once (--kill-on-bad-exit): that would kill ranks that are about to exit with
-# the class of an error, and 143 would hide the class.
+# seconds to end. They are never killed at once (--kill-on-bad-exit), whatever the user's setting: that would kill ranks
+# that are about to exit with the class of an error, and 143 would hide the class.
 place_ranks() {
     export SLURM_DISTRIBUTION=${SLURM_DISTRIBUTION:-block:block} SLURM_CPU_BIND=${SLURM_CPU_BIND:-cores}
     export SLURM_KILL_BAD_EXIT=0 SLURM_WAIT=${SLURM_WAIT:-$end_seconds}

@@ -120,6 +120,7 @@ static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t 
     SH_TRY(sh_request_mesh(&other.cfg, &other.at, &other.mesh));
     SH_TRY(sh_request_build(&other.cfg, &other.at, &other.mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes,
                             &other.build));
+    other.build.host_limit_bytes = l->build.host_limit_bytes;
     SH_TRY(sh_budget_fit(&other.cfg, &other.at, NULL, &other.build));
     SH_TRY(sh_pass_build(&other.build, &other.p));
     r = request_of(&other);
