@@ -210,6 +210,10 @@ uint64_t sh_ckpt_base_place(const char *name, int64_t at);
 sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta);
 void sh_ckpt_meta_free(struct sh_ckpt_meta *meta);
 
+/* Read a checkpoint's digest: equal for files of the same state, whatever their notes say. Reads the index only; local.
+ */
+sh_rc sh_ckpt_digest(const char *path, uint64_t *digest);
+
 /* What the notes say about how a file was read back before it got its name: "disk", "cache", "off" as for
  * checkpoint.verify; NULL: nothing. Local. */
 const char *sh_ckpt_verified(const struct sh_ckpt_meta *meta);

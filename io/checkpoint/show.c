@@ -20,6 +20,16 @@ sh_rc sh_ckpt_read_meta(const char *path, struct sh_ckpt_meta *meta)
     return SH_OK;
 }
 
+/* Of everything but the notes; it is that of the index, which has the digests of all data. */
+sh_rc sh_ckpt_digest(const char *path, uint64_t *digest)
+{
+    struct sh_ckpt_index index;
+    SH_TRY(sh_ckpt_index_read(path, &index));
+    *digest = sh_ckpt_index_digest(&index);
+    sh_ckpt_index_free(&index);
+    return SH_OK;
+}
+
 /* Elements of one state. */
 static int64_t elements(const struct sh_ckpt_index *index)
 {

@@ -9,7 +9,9 @@
 #include "io/data/permute.h"
 #include "io/data/rows.h"
 #include "src/base/mem.h"
+#include "src/base/str.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -294,6 +296,22 @@ int64_t sh_data_tokens(const struct sh_data *d)
     for (int i = 0; i < d->n_sets; i++)
         tokens += d->set[i].files.tokens;
     return tokens;
+}
+
+sh_rc sh_data_text(const struct sh_data *d, char text[SH_DATA_TEXT])
+{
+    char files[SH_STR_SHORT], tokens[SH_STR_SHORT];
+    uint64_t hash = 0;
+    int n = 0;
+
+    for (int i = 0; i < d->n_sets; i++) {
+        SH_TRY(sh_data_files_sample(&d->set[i].files, &hash));
+        n += d->set[i].files.n;
+    }
+    snprintf(text, SH_DATA_TEXT, "%s, %s, %lld windows, XXH3 %016llx", sh_str_plural(n, "file", files),
+             sh_str_plural(sh_data_tokens(d), "token", tokens), (long long)sh_data_samples(d),
+             (unsigned long long)hash);
+    return SH_OK;
 }
 
 /* The statistics are for all sets together. */

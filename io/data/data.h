@@ -52,6 +52,11 @@ int64_t sh_data_tokens(const struct sh_data *d);
 bool sh_data_masked(
     const struct sh_data *d); /* whether targets may be -1: because of masks, or of places without a token */
 
+/* Describe the set by its sizes and a hash of samples of its files: equal text, equal data, wherever the files lie. A
+ * change of a few tokens in a file of more than 1 MiB may not show. Errors: SH_E_DATA. */
+enum { SH_DATA_TEXT = 128 };
+sh_rc sh_data_text(const struct sh_data *d, char text[SH_DATA_TEXT]);
+
 /* How full the rows of documents are, and what was not packed. sh_data_rows() returns false for a stream. */
 struct sh_data_rows {
     int64_t rows, documents;

@@ -9,6 +9,7 @@
 #include "io/data/format.h"
 #include "io/data/mask.h"
 #include "io/file/file.h"
+#include "io/file/sample.h"
 #include "src/base/mem.h"
 
 #include <glob.h>
@@ -278,6 +279,22 @@ void sh_data_files_close(struct sh_data_files *set)
     sh_handles_destroy(set->handles);
     free(set->file);
     *set = (struct sh_data_files){0};
+}
+
+sh_rc sh_data_files_sample(const struct sh_data_files *set, uint64_t *hash)
+{
+    enum { BLOCKS = 1024, BLOCKS_OF_A_FILE = 64 };
+    int blocks = set->n < BLOCKS ? BLOCKS / set->n : 1;
+
+    blocks = blocks < BLOCKS_OF_A_FILE ? blocks : BLOCKS_OF_A_FILE;
+    for (int i = 0; i < set->n; i++) {
+        const struct sh_data_file *f = &set->file[i];
+
+        SH_TRY(sh_file_sample_all(sh_handles_path(set->handles, f->handle), blocks, hash));
+        if (set->masked && !f->has_documents)
+            SH_TRY(sh_file_sample_all(sh_handles_path(set->handles, f->mask), blocks, hash));
+    }
+    return SH_OK;
 }
 
 /* Find the last file whose first window is at or before w. */

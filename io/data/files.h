@@ -37,6 +37,10 @@ struct sh_data_files {
 sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out);
 void sh_data_files_close(struct sh_data_files *files);
 
+/* Chain a sample of each file and of its mask to *hash (io/file/sample.h): 16 MiB in all, or 16 KiB of each file if they
+ * are more than 1024. Errors: SH_E_DATA. */
+sh_rc sh_data_files_sample(const struct sh_data_files *files, uint64_t *hash);
+
 /* Read window w, which is seq_len + 1 tokens. ids out [seq_len + 1]. Errors: SH_E_DATA. */
 sh_rc sh_data_files_window(const struct sh_data_files *files, int64_t w, int32_t *ids);
 

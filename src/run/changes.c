@@ -64,6 +64,18 @@ const char *sh_changes_data(const struct sh_config *before, const struct sh_conf
     return out;
 }
 
+const char *sh_changes_files(const char *then, const char *now, int64_t samples, int64_t windows,
+                             char out[SH_CHANGES_TEXT])
+{
+    if (!then || strcmp(then, now) == 0)
+        return NULL;
+    snprintf(out, SH_CHANGES_TEXT,
+             "data changed under the same name: %s -> %s; the sample order does not restart; it continues at sequence "
+             "%lld of %lld in epoch %lld of the new data",
+             then, now, (long long)(samples % windows), (long long)windows, (long long)(samples / windows + 1));
+    return out;
+}
+
 /* Only the change to bfloat16 loses bits. */
 const char *sh_changes_states(const struct sh_config *before, const struct sh_config *now, char out[SH_CHANGES_TEXT])
 {

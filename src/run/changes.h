@@ -9,7 +9,7 @@
 /* The schedule that a configuration asks for. */
 struct sh_lr sh_changes_lr(const struct sh_config *cfg);
 
-enum { SH_CHANGES_TEXT = 256 };
+enum { SH_CHANGES_TEXT = 512 };
 
 /* Describe how the schedule differs between the checkpoint's configuration and this one: the rate of the next step
  * under both, and the key that would keep the old schedule, if a single key does. Returns `out`, or NULL if nothing
@@ -22,6 +22,11 @@ const char *sh_changes_schedule(const struct sh_config *before, const struct sh_
  *   windows  of the data as it is now: the length of an epoch */
 const char *sh_changes_data(const struct sh_config *before, const struct sh_config *now, int64_t samples,
                             int64_t windows, char out[SH_CHANGES_TEXT]);
+
+/* The same if the keys are equal, but not the files that they name.
+ *   then, now  in  sh_data_text() of them; then NULL: not known */
+const char *sh_changes_files(const char *then, const char *now, int64_t samples, int64_t windows,
+                             char out[SH_CHANGES_TEXT]);
 
 /* The same for the type of the optimizer's states. */
 const char *sh_changes_states(const struct sh_config *before, const struct sh_config *now, char out[SH_CHANGES_TEXT]);

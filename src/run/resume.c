@@ -7,6 +7,7 @@
 #include "src/base/mem.h"
 #include "src/run/frozen.h"
 #include "src/run/newest.h"
+#include "src/run/origin.h"
 
 #include <stdlib.h>
 
@@ -52,6 +53,13 @@ static sh_rc check_wish(const struct sh_run *r, const char *folder, const char *
     return SH_OK;
 }
 
+/* Only a run that continues is compared with what the configuration says that it begins from. */
+static sh_rc check_start(const struct sh_run *r, const char *folder, const char *newest)
+{
+    SH_TRY(check_wish(r, folder, newest));
+    return newest && resumes(r) ? sh_origin_check(r, newest) : SH_OK;
+}
+
 /* Refuse before anything is created in the folder. */
 static sh_rc refuse_wish(const struct sh_run *r, const char *folder)
 {
@@ -59,7 +67,7 @@ static sh_rc refuse_wish(const struct sh_run *r, const char *folder)
     sh_rc rc;
 
     SH_TRY(find(r, folder, INT64_MAX, &newest));
-    rc = sh_agree(r->mesh->rank == 0 ? check_wish(r, folder, newest) : SH_OK);
+    rc = sh_agree(r->mesh->rank == 0 ? check_start(r, folder, newest) : SH_OK);
     free(newest);
     return rc;
 }
@@ -122,6 +130,13 @@ static sh_rc load_or_earlier(struct sh_run *r, const char *folder, char **path)
     return rc;
 }
 
+/* A rollback loads once more, so there may be an older path. */
+static void note_path(char **at, const char *path)
+{
+    free(*at);
+    *at = sh_strdup(path);
+}
+
 /* Load the file that the configuration names. This is only for a folder without checkpoints: a job that is started
  * again resumes from its own. */
 static sh_rc load_named(struct sh_run *r)
@@ -132,22 +147,17 @@ static sh_rc load_named(struct sh_run *r)
     SH_TRY(sh_newest_agree(r->cfg.checkpoint.initial_load_path, &path));
     if (r->cfg.checkpoint.initial_load_model_only) {
         SH_TRY_OUT(sh_run_load_model(r, path));
-        r->parameters_from = sh_strdup(path);
+        note_path(&r->parameters_from, path);
         sh_log_info("a new run with the parameters of %s", path);
     } else {
         SH_TRY_OUT(sh_run_load(r, path, NULL));
-        r->resumed_from = sh_strdup(path);
+        note_path(&r->resumed_from, path);
         sh_log_info("resumed from %s at step %lld", path, (long long)r->step);
     }
+    rc = sh_origin_begin(r, path);
 out:
     free(path);
     return rc;
-}
-
-/* Both keys are needed: assets may be given for the tokenizer only. */
-static bool begins_in_hf(const struct sh_run *r)
-{
-    return r->cfg.hf.assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
 }
 
 /* Without weights a run would begin with random ones, which nobody asked for. */
@@ -156,59 +166,67 @@ static sh_rc load_hf(struct sh_run *r)
     const char *folder = r->cfg.hf.assets_path;
 
     SH_TRY(sh_run_load_hf(r));
-    r->parameters_from = sh_strdup(folder);
+    note_path(&r->parameters_from, folder);
     sh_log_info("a new run with the parameters of %s", folder);
-    return SH_OK;
+    return sh_origin_begin(r, folder);
 }
 
 /* Load adapters that PEFT has saved. */
 static sh_rc load_adapter(struct sh_run *r)
 {
     SH_TRY(sh_run_load_adapter(r));
-    r->parameters_from = sh_strdup(r->cfg.lora.adapter_path);
+    note_path(&r->parameters_from, r->cfg.lora.adapter_path);
     sh_log_info("begins with the adapters of %s", r->cfg.lora.adapter_path);
-    return SH_OK;
+    return sh_origin_begin(r, r->cfg.lora.adapter_path);
+}
+
+/* Values that are drawn; those of a base are loaded already. */
+static sh_rc draw(struct sh_run *r)
+{
+    SH_TRY(sh_frozen_any(r) ? sh_run_init_trained(r) : sh_run_init_state(r));
+    return sh_origin_begin(r, NULL);
 }
 
 /* Nothing will be left of such a run but its speed. */
 static bool only_measures(const struct sh_run *r)
 {
-    return !r->cfg.checkpoint.enable && !begins_in_hf(r) && !r->cfg.checkpoint.initial_load_path[0];
+    const struct sh_config *cfg = &r->cfg;
+
+    return !cfg->checkpoint.enable && !(cfg->hf.assets_path[0] && cfg->checkpoint.initial_load_in_hf) &&
+           !cfg->checkpoint.initial_load_path[0];
 }
 
-/* Set the trained parameters on a base: from a checkpoint that is named in addition to the base, from adapters of PEFT,
- * or initial values. */
-static sh_rc begin_upon_base(struct sh_run *r)
+static sh_rc load_base(struct sh_run *r)
 {
-    if (only_measures(r)) {
+    SH_TRY(sh_frozen_load(r, NULL, NULL));
+    sh_log_info("a new run on the frozen parameters of %s", r->base.path);
+    if (sh_origin_of(r) == SH_FROM_VALUES)
+        note_path(&r->parameters_from, r->base.path);
+    return SH_OK;
+}
+
+/* First the base, if some parameters are frozen; then those that are trained. */
+static sh_rc begin_anew(struct sh_run *r)
+{
+    static sh_rc (*const load[])(struct sh_run *) = {[SH_FROM_VALUES] = draw,
+                                                     [SH_FROM_CHECKPOINT] = load_named,
+                                                     [SH_FROM_FOLDER] = load_hf,
+                                                     [SH_FROM_ADAPTER] = load_adapter};
+
+    if (sh_frozen_any(r) && only_measures(r)) {
         sh_log_info("nothing names a model and nothing is saved: a new run of adapters on initial values");
         return sh_run_init_state(r);
     }
-    SH_TRY(sh_frozen_load(r, NULL, NULL));
-    sh_log_info("a new run on the frozen parameters of %s", r->base.path);
-    if (begins_in_hf(r) && r->cfg.checkpoint.initial_load_path[0])
-        return load_named(r);
-    if (r->cfg.lora.adapter_path[0])
-        return load_adapter(r);
-    r->parameters_from = sh_strdup(r->base.path);
-    return sh_run_init_trained(r);
-}
-
-/* In this order: a checkpoint that is named, weights of a Hugging Face model, random values. */
-static sh_rc begin_anew(struct sh_run *r)
-{
     if (sh_frozen_any(r))
-        return begin_upon_base(r);
-    if (r->cfg.checkpoint.initial_load_path[0])
-        return load_named(r);
-    return begins_in_hf(r) ? load_hf(r) : sh_run_init_state(r);
+        SH_TRY(load_base(r));
+    return load[sh_origin_of(r)](r);
 }
 
 /* Note the path that load_or_earlier() ended with. */
 static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
 {
     SH_TRY(load_or_earlier(r, folder, path));
-    r->resumed_from = sh_strdup(*path);
+    note_path(&r->resumed_from, *path);
     sh_log_info("resumed from %s at step %lld", *path, (long long)r->step);
     return SH_OK;
 }

@@ -328,6 +328,7 @@ void sh_run_close(struct sh_run *r)
     free(r->resumed_from);
     free(r->parameters_from);
     free(r->before);
+    sh_origin_free(&r->origin);
     free(r->guard);
     free(r->hf_config);
     free(r->word_bytes);

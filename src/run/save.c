@@ -12,7 +12,7 @@
 struct sh_run_async {
     struct sh_ckpt_async *save; /* NULL while the copy is under way */
     struct sh_shards pieces;
-    struct sh_ckpt_meta meta; /* a copy */
+    struct sh_ckpt_meta meta;
     char *folder;
     struct sh_ckpt_times times;
     int64_t step, begin_ns, stall_ns;
@@ -63,8 +63,17 @@ sh_rc sh_run_can_save(struct sh_run *r)
     return rc;
 }
 
-/* The caller frees meta->config, ->notes and ->base. meta->guard stays the caller's text, so it must not be freed with
- * the rest. */
+static char *notes_of(const struct sh_run *r)
+{
+    char *tokenizer = sh_run_tokenizer_notes(r->tokenizer, r->hf_config), *origin = sh_origin_notes(r);
+    char *all = sh_strfmt("%s%s", tokenizer, origin);
+
+    free(tokenizer);
+    free(origin);
+    return all;
+}
+
+/* Free it with sh_ckpt_meta_free(), whatever the result. */
 static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta)
 {
     *meta = (struct sh_ckpt_meta){.step = r->step,
@@ -72,9 +81,9 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
                                   .tokens = r->tokens,
                                   .updates = r->updates,
                                   .base = sh_frozen_text(r),
-                                  .guard = (char *)(uintptr_t)guard};
+                                  .guard = sh_strdup(guard)};
     SH_TRY(sh_agree(sh_stored_config(&r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data), &meta->config)));
-    meta->notes = sh_run_tokenizer_notes(r->tokenizer, r->hf_config);
+    meta->notes = notes_of(r);
     return SH_OK;
 }
 
@@ -126,8 +135,8 @@ static sh_rc begin_writing(struct sh_run *r)
     return sh_ckpt_async_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
 }
 
-/* From a GPU the copy travels alongside the next step, up to its update; the first poll starts to write it. */
-static sh_rc begin_async(struct sh_run *r, const struct sh_ckpt_meta *meta)
+/* Takes over `meta`. From a GPU the copy travels alongside the next step, up to its update; the first poll starts to write it. */
+static sh_rc begin_async(struct sh_run *r, struct sh_ckpt_meta *meta)
 {
     struct sh_run_async *b = r->async = sh_calloc(1, sizeof *b);
 
@@ -136,10 +145,7 @@ static sh_rc begin_async(struct sh_run *r, const struct sh_ckpt_meta *meta)
     b->folder = sh_run_checkpoint_folder(r);
     sh_shards_make(r, SH_SHARDS_SNAPSHOT, &b->pieces);
     b->meta = *meta;
-    b->meta.config = sh_strdup(meta->config);
-    b->meta.guard = sh_strdup(meta->guard);
-    b->meta.notes = sh_strdup(meta->notes);
-    b->meta.base = sh_strdup(meta->base);
+    *meta = (struct sh_ckpt_meta){0};
     sh_shards_copy(r, &b->pieces);
     if (!r->device->gpu)
         SH_TRY(begin_writing(r));
@@ -155,11 +161,10 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out)
 
     *out = (struct sh_run_saved){0};
     SH_REQUIRE(!r->async);
-    SH_TRY(describe_run(r, guard, &meta));
+    SH_TRY_OUT(describe_run(r, guard, &meta));
     rc = is_async(r) ? begin_async(r, &meta) : save_now(r, &meta, out);
-    free(meta.config);
-    free(meta.notes);
-    free(meta.base);
+out:
+    sh_ckpt_meta_free(&meta);
     return rc;
 }
 

@@ -185,6 +185,7 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
 static void say_beginning(const struct sh_train *t)
 {
     const struct sh_run *r = t->r;
+    int64_t windows = sh_data_samples(t->feed.data);
     char text[SH_CHANGES_TEXT];
 
     if (r->step > r->cfg.training.steps)
@@ -199,7 +200,8 @@ static void say_beginning(const struct sh_train *t)
             sh_log_info("%s", text);
         if (sh_changes_states(r->before, &r->cfg, text))
             sh_log_info("%s", text);
-        if (sh_changes_data(r->before, &r->cfg, r->samples, sh_data_samples(t->feed.data), text))
+        if (sh_changes_data(r->before, &r->cfg, r->samples, windows, text) ||
+            sh_changes_files(r->origin.data_then, r->origin.data, r->samples, windows, text))
             sh_log_info("%s", text);
     }
 }
@@ -254,6 +256,7 @@ sh_rc sh_run_train(struct sh_run *r)
 
     sh_train_set_up(&t);
     SH_TRY_OUT(sh_agree(sh_train_open_data(&t)));
+    SH_TRY_OUT(sh_origin_data(r, t.feed.data));
     SH_TRY_OUT(sh_run_start_state(r));
     SH_TRY_OUT(sh_run_tokenizer_start(r));
     if (r->cfg.validation.enable)
