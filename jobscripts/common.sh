@@ -50,8 +50,8 @@ look_at_ranks() {
     if grep -Exq "parallelism\.($words)|mesh\.(shard|replicate)" <<<"$names"; then arranged=yes; fi
 }
 
-# run_arguments CONFIG ARGUMENT...: set the array `run` to the arguments of `sherd train`, and `folder`, `checkpoints`
-# and `steps`. The network is slower between nodes than inside one, so unless the user has chosen a strategy or a mesh,
+# run_arguments CONFIG ARGUMENT...: set the array `run` to the arguments of `sherd train`, and `folder`, `checkpoints`,
+# `steps` and `in_hf`. The network is slower between nodes than inside one, so unless the user has chosen a strategy or a mesh,
 # parameters are sharded inside each node, and nodes are replicas.
 run_arguments() {
     [ $# -gt 0 ] || { say "no configuration given: sbatch ... ${0##*/} CONFIG.yaml [--section.key=value]..."; exit 2; }
@@ -61,8 +61,8 @@ run_arguments() {
         run+=(--parallelism.sharding_strategy=hybrid_shard)
         say "hybrid_shard: shards inside a node, a replica on each of $SLURM_JOB_NUM_NODES nodes"
     fi
-    settings job.dump_folder checkpoint.folder training.steps "${run[@]}" || exit
-    folder=${values[0]} checkpoints=${values[1]} steps=${values[2]}
+    settings job.dump_folder checkpoint.folder training.steps checkpoint.last_save_in_hf "${run[@]}" || exit
+    folder=${values[0]} checkpoints=${values[1]} steps=${values[2]} in_hf=${values[3]}
     case $folder in -*) folder=./$folder ;; esac # so that no command takes it for an option
     case $checkpoints in /*) ;; *) checkpoints=$folder/$checkpoints ;; esac
 }
@@ -101,11 +101,17 @@ replace() {
     return 1
 }
 
+# Whether the run has done all that it should. A job may have been killed between its last checkpoint and the export.
+is_finished() { # STEP
+    [ "$1" -ge "$steps" ] || return
+    [ "$in_hf" = false ] || [ "$1" -gt "$steps" ] || [ -e "$checkpoints/hf-$(printf %08d "$steps")" ]
+}
+
 # Count this start, or end the job if the run is finished, its chain was stopped, or its chain makes no progress.
 begin_start() {
     local now
     now=$(newest_step) || { say "cannot read $checkpoints"; exit 3; }
-    if [ "$now" -ge "$steps" ]; then
+    if is_finished "$now"; then
         say "finished before: $checkpoints has step $now of $steps; nothing to do"
         exit 0
     fi

@@ -86,10 +86,12 @@ void sh_run_save_abandon(struct sh_run *r); /* give up a checkpoint that is bein
 
 /* save_hf.c: export the last state in transformers' format (checkpoint.last_save_in_hf).
  * can_save_hf: refuse if the folder exists before the run begins. Local: rank 0 calls it.
+ * owes_hf: whether the run is at its last step without it. Local: as this rank sees the folder.
  * save_hf: call it after the last checkpoint was committed. Does nothing if it is not asked for, or if the folder of
  * this step exists already.
  * Errors: those of sh_hf_export(). */
 sh_rc sh_run_can_save_hf(const struct sh_run *r);
+bool sh_run_owes_hf(const struct sh_run *r);
 sh_rc sh_run_save_hf(struct sh_run *r);
 
 /* resume.c: load what training starts from: the newest valid checkpoint of the folder, the file that the configuration

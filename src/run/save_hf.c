@@ -68,32 +68,34 @@ static sh_rc export(struct sh_run *r, const char *folder)
     return rc;
 }
 
-/* A job that is started again after its last step has nothing to do. All ranks take what rank 0 sees. */
-static sh_rc is_there(const struct sh_run *r, const char *folder, bool *there)
+/* The folder gets its name when it is complete. */
+bool sh_run_owes_hf(const struct sh_run *r)
 {
-    *there = r->mesh->rank == 0 && access(folder, F_OK) == 0;
-    return sh_mesh_bcast(there, sizeof *there, 0);
+    char *folder = folder_of(r, r->step);
+    bool owes = wanted(r) && r->step == r->cfg.training.steps && access(folder, F_OK) != 0;
+
+    free(folder);
+    return owes;
 }
 
-/* Collective. Only at the last step, and only once: the folder is there when a finished job is started again. */
+/* Collective. Only at the last step, and only once: the folder is there when a finished job is started again. All ranks
+ * take what rank 0 sees. */
 sh_rc sh_run_save_hf(struct sh_run *r)
 {
     char *folder = folder_of(r, r->step);
     int64_t begin = sh_now_ns();
-    bool there;
-    sh_rc rc = SH_OK;
+    bool owes = r->mesh->rank == 0 && sh_run_owes_hf(r);
+    sh_rc rc;
 
-    if (wanted(r) && r->step == r->cfg.training.steps) {
-        SH_TRY_OUT(is_there(r, folder, &there));
-        if (there)
-            goto out;
-        rc = export(r, folder);
-        if (rc == SH_OK)
-            sh_log_info("step %lld  saved %s for transformers (%.2f s)", (long long)r->step, folder,
-                        (double)(sh_now_ns() - begin) / 1e9);
-        else if (sh_error_text()[0])
-            rc = sh_fail_prefix(rc, "the checkpoint is saved, but not in transformers' format: ");
-    }
+    SH_TRY_OUT(sh_mesh_bcast(&owes, sizeof owes, 0));
+    if (!owes)
+        goto out;
+    rc = export(r, folder);
+    if (rc == SH_OK)
+        sh_log_info("step %lld  saved %s for transformers (%.2f s)", (long long)r->step, folder,
+                    (double)(sh_now_ns() - begin) / 1e9);
+    else if (sh_error_text()[0])
+        rc = sh_fail_prefix(rc, "the checkpoint is saved, but not in transformers' format: ");
 out:
     free(folder);
     return rc;

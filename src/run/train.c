@@ -162,7 +162,8 @@ static sh_rc after_step(struct sh_train *t)
     return SH_OK;
 }
 
-/* Finish the save under way first; it is enough if nothing was done since. */
+/* Finish the save under way first; it is enough if nothing was done since. The export is due at the last step, whoever
+ * saved that: a job may have been killed between the two. */
 static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
 {
     const struct sh_run *r = t->r;
@@ -170,7 +171,7 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
     sh_mesh_timeout(0);
     SH_TRY(sh_saving_poll(&t->saving, true));
     if (!t->stopping.asked)
-        return t->stopping.saved == r->step ? sh_run_save_hf(t->r) : SH_OK;
+        return sh_run_save_hf(t->r);
     if (!r->cfg.checkpoint.enable || r->step == first_step || t->stopping.saved == r->step)
         return SH_OK;
     sh_progress_break(&t->progress);
@@ -192,9 +193,10 @@ static void say_beginning(const struct sh_train *t)
         sh_log_info("the checkpoint is at step %lld, past training.steps=%lld; nothing to do", (long long)r->step,
                     (long long)r->cfg.training.steps);
     else if (r->step == r->cfg.training.steps)
-        sh_log_info("already at step %lld of %lld: nothing to do; give training.steps=N for more, or another "
-                    "job.dump_folder for a new run",
-                    (long long)r->step, (long long)r->cfg.training.steps);
+        sh_log_info("already at step %lld of %lld: %s", (long long)r->step, (long long)r->cfg.training.steps,
+                    sh_run_owes_hf(r) ? "only the export for transformers is left to do"
+                                      : "nothing to do; give training.steps=N for more, or another job.dump_folder for "
+                                        "a new run");
     else if (r->before) {
         if (sh_changes_schedule(r->before, &r->cfg, r->step, text))
             sh_log_info("%s", text);

@@ -353,7 +353,17 @@ def case_resume():
     job.sherd('train', 'c.yaml', '--training.steps=2', '--checkpoint.last_save_in_hf=true', folder='two')
     two = job.metrics('two')
     job.sherd('ckpt', 'export', 'one/out', '-o', 'one/hf')
-    return job.differ('loss', job.losses(two), job.losses(one), 0) + differ('one/hf', 'two/out/checkpoint/hf-00000002')
+    wrong = job.differ('loss', job.losses(two), job.losses(one), 0) + differ('one/hf', 'two/out/checkpoint/hf-00000002')
+    # A job that was killed after its last checkpoint, before the export or during it.
+    shutil.rmtree('two/out/checkpoint/hf-00000002')
+    os.mkdir('two/out/checkpoint/.hf-00000002.0123456789.tmp')
+    again = ('train', 'c.yaml', '--training.steps=2', '--checkpoint.last_save_in_hf=true')
+    job.sherd(*again, folder='two')
+    wrong += differ('one/hf', 'two/out/checkpoint/hf-00000002')
+    before = pathlib.Path('two/out/checkpoint/hf-00000002/model.safetensors').stat()
+    job.sherd(*again, folder='two')
+    after = pathlib.Path('two/out/checkpoint/hf-00000002/model.safetensors').stat()
+    return wrong + ([] if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns) else ['exported twice'])
 
 
 if __name__ == '__main__':

@@ -5,6 +5,7 @@ Three small programs that come first in PATH stand in for Slurm; tests/cluster/r
 """
 import os
 import pathlib
+import shutil
 import stat
 import subprocess
 import sys
@@ -110,6 +111,17 @@ def case_renamed():
     checkpoints = folder / 'out/checkpoint'
     (checkpoints / f'step-{STEPS + 1:08}.h5').write_bytes((checkpoints / f'step-{STEPS:08}.h5').read_bytes())
     return wrong + judge(train(folder), 0, ['passed over', f'has step {STEPS} of {STEPS}'])
+
+
+def case_export():
+    """A job that was killed between its last checkpoint and the export of it is started again, and once only."""
+    folder = prepare('export', **{'job.dump_folder': 'out', 'checkpoint.last_save_in_hf': True})
+    wrong = judge(train(folder), 0, ['from the beginning'])
+    exported = folder / f'out/checkpoint/hf-{STEPS:08}'
+    shutil.rmtree(exported)
+    wrong += judge(train(folder), 0, [f'from step {STEPS}', 'only the export for transformers is left to do'])
+    wrong += [] if exported.exists() else ['no export']
+    return wrong + judge(train(folder), 0, [f'has step {STEPS} of {STEPS}'])
 
 
 CHAINS = [f'a[$({odd_names.RUN})]', '08', '-1', '99999999999999999999', '1 1', '']
@@ -224,7 +236,8 @@ CASES = [(f'the folder {shown(name)}, from {"the file" if i % 2 else "an argumen
          for i, name in enumerate(odd_names.FOLDERS)]
 CASES += [(f'the folder {shown(name)} is refused', case_refused, name) for name in odd_names.REFUSED]
 CASES += [(f'the checkpoint folder {shown(name)}', case_checkpoint_folder, name) for name in ('-n', f'a[$({odd_names.RUN})]', 'a"b\\')]
-CASES += [('files among the checkpoints', case_files), ('a checkpoint with another name', case_renamed)]
+CASES += [('files among the checkpoints', case_files), ('a checkpoint with another name', case_renamed),
+          ('an export that is missing', case_export)]
 CASES += [(f'starts={starts} in chain', case_chain_line, starts) for starts in CHAINS]
 CASES += [('chain is a link, then a FIFO', case_chain_planted), ('umask 000', case_umask, 0), ('umask 027', case_umask, 0o027)]
 CASES += [(f'the strategy is chosen by {who}', case_arranged, words, lines, hybrid) for who, words, lines, hybrid in ARRANGED]
