@@ -304,10 +304,19 @@ static sh_rc check_output(int fd, const char *path, const char *how)
     return how[0] != 'w' || ftruncate(fd, 0) == 0 ? SH_OK : fail_errno("empty", path);
 }
 
+/* A full disk cuts a line anywhere; the next one must not become a part of it. */
+static bool is_torn(int fd)
+{
+    off_t bytes = lseek(fd, 0, SEEK_END);
+    char last = '\n';
+
+    return bytes > 0 && pread(fd, &last, 1, bytes - 1) == 1 && last != '\n';
+}
+
 sh_rc sh_open_output(const char *path, const char *how, FILE **out)
 {
     /* Always O_APPEND, so that lines of two processes do not overwrite each other. */
-    int fd = open_again(path, O_WRONLY | O_CREAT | O_APPEND, OPEN_TO_OTHERS);
+    int fd = open_again(path, O_RDWR | O_CREAT | O_APPEND, OPEN_TO_OTHERS);
     if (fd < 0 && (errno == ELOOP || errno == ENXIO)) /* a link; a FIFO without a reader, or a socket */
         return refuse_output(path, errno == ELOOP ? S_IFLNK : S_IFIFO);
     if (fd < 0)
@@ -316,9 +325,12 @@ sh_rc sh_open_output(const char *path, const char *how, FILE **out)
     FILE *f = rc == SH_OK ? fdopen(fd, "a") : NULL;
     if (rc == SH_OK && f == NULL)
         rc = fail_errno("open", path);
-    if (rc != SH_OK)
+    if (rc != SH_OK) {
         close(fd);
-    else
-        *out = f;
-    return rc;
+        return rc;
+    }
+    if (is_torn(fd))
+        fputc('\n', f);
+    *out = f;
+    return SH_OK;
 }

@@ -45,7 +45,7 @@ void sh_new_file_abandon(struct sh_new_file *f); /* closes and deletes it; fine 
 sh_rc sh_write_file_atomic(const char *path, const void *data, size_t bytes);
 
 /* Open a file that grows in place; if there is none, create it with mode 0644.
- *   how   in   "a": keep its content; "w": empty it first
+ *   how   in   "a": keep its content, and begin a line; "w": empty it first
  *   *out  out  a stream for writing, closed with fclose() */
 sh_rc sh_open_output(const char *path, const char *how, FILE **out);
 
