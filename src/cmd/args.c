@@ -218,9 +218,10 @@ sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
     *out = none;
     if (!text)
         return SH_OK;
+    errno = 0;
     *out = strtod(text, &end);
-    /* Written so that NaN fails too: every comparison with it is false. */
-    if (end == text || *end || !(*out >= min && *out <= max))
+    /* Written so that NaN fails too: every comparison with it is false. A number too near to 0 was rounded. */
+    if (end == text || *end || errno == ERANGE || !(*out >= min && *out <= max))
         return sh_fail(SH_E_USAGE, "sherd %s: %s must be a number from %g to %g, not \"%s\"", cmd->name, name, min, max,
                        text);
     return SH_OK;

@@ -196,15 +196,20 @@ static sh_rc set_unsigned(const struct sh_config_key *key, const char *text, str
     return SH_OK;
 }
 
-/* Decimal numbers only: strtod() alone would accept nan, inf and hexadecimal, and skip leading blanks. */
+/* Decimal numbers only: strtod() alone would accept nan, inf and hexadecimal, and skip leading blanks. It rounds what is
+ * too near to 0, which most bounds contain. */
 static sh_rc set_double(const struct sh_config_key *key, const char *text, struct sh_config_state *state)
 {
-    char *end;
+    char *end, shown[SH_CONFIG_SHOWN];
+    errno = 0;
     double value = strtod(text, &end);
     if (text[0] == '\0' || *end != '\0' || text[strspn(text, "+-.0123456789eE")] != '\0')
         return wrong_type(key, text);
     if (!isfinite(value) || value < key->min || value > key->max)
         return out_of_range(key, text);
+    if (errno == ERANGE)
+        return sh_fail(SH_E_USAGE, "%s: %s is too near to 0 for a number of 64 bits; give 0 or at least 1e-307",
+                       key->name, sh_config_text_shown(text, shown));
     *(double *)((char *)state + key->offset) = value;
     return SH_OK;
 }

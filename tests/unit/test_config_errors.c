@@ -1,5 +1,6 @@
 /* Every kind of invalid configuration, with the message of its refusal. */
 #include "src/config/config.h"
+#include "src/config/keys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -106,6 +107,8 @@ static const struct refusal texts[] = {
     {"optimizer:\n  beta1: 1\n", "c.yaml:2: optimizer.beta1: 1 is out of range 0 .. 0.999999999"},
     {"optimizer:\n  lr: -0.1\n", "c.yaml:2: optimizer.lr: -0.1 is out of range 0 .. 1000"},
     {"optimizer:\n  lr: 1e999\n", "c.yaml:2: optimizer.lr: 1e999 is out of range 0 .. 1000"},
+    {"optimizer:\n  lr: 1e-400\n",
+     "c.yaml:2: optimizer.lr: 1e-400 is too near to 0 for a number of 64 bits; give 0 or at least 1e-307"},
     {"mesh:\n  shard: 0\n", "c.yaml:2: mesh.shard: 0 is out of range 1 .. 1048576"},
     {"memory:\n  limit_bytes: 9000000TiB\n",
      "c.yaml:2: memory.limit_bytes: 9000000TiB is out of range 0 .. 100000000000000"},
@@ -565,6 +568,29 @@ static void test_many(void **state)
     assert_non_null(strstr(sh_error_text(), "--qwertyuiop.key19: no such key\nand 30 more like these"));
 }
 
+/* No number is rounded to 0 or infinity, whatever key it is for and wherever it stands. */
+static void test_rounded(void **state)
+{
+    static const char *const numbers[] = {"1e-400", "-1e-400", "1e-310", "1e400", "-1e400"};
+    (void)state;
+    for (int i = 0; i < sh_config_n_keys; i++) {
+        const struct sh_config_key *key = &sh_config_keys[i];
+        const char *dot = strchr(key->name, '.');
+        for (size_t n = 0; key->type == SH_KEY_DOUBLE && n < sizeof numbers / sizeof *numbers; n++) {
+            char yaml[200], word[200];
+            const char *words[] = {word};
+            struct sh_config cfg;
+            snprintf(yaml, sizeof yaml, DEBUG_MODEL "%.*s:\n  %s: %s\n", (int)(dot - key->name), key->name, dot + 1,
+                     numbers[n]);
+            snprintf(word, sizeof word, "%s=%s", key->name, numbers[n]);
+            if (sh_config_parse(yaml, strlen(yaml), "c.yaml", 0, NULL, &cfg) != SH_E_USAGE)
+                fail_msg("accepted: %s", yaml);
+            if (sh_config_parse(DEBUG_MODEL, strlen(DEBUG_MODEL), "c.yaml", 1, words, &cfg) != SH_E_USAGE)
+                fail_msg("accepted: %s", word);
+        }
+    }
+}
+
 /* The file's name says in which form it is. */
 static void test_other_forms(void **state)
 {
@@ -592,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files),
         cmocka_unit_test(test_all_at_once),    cmocka_unit_test(test_all_of_a_kind),
         cmocka_unit_test(test_many),           cmocka_unit_test(test_other_forms),
+        cmocka_unit_test(test_rounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
