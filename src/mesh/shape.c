@@ -149,6 +149,11 @@ int sh_group_index(const struct sh_mesh_shape *shape, sh_group group)
     return index;
 }
 
+bool sh_mesh_speaks(const struct sh_mesh_shape *shape)
+{
+    return sh_group_index(shape, sh_group_others(shape, shape->data)) == 0;
+}
+
 /* The inverse of sh_group_index: moves from this rank along each axis of the group to the coordinate that `index` has
  * there. Coordinates on the other axes stay, since they identify the group. */
 int sh_group_member(const struct sh_mesh_shape *shape, sh_group group, int index)

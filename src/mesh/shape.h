@@ -51,6 +51,10 @@ sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank,
 sh_group sh_group_world(const struct sh_mesh_shape *shape);
 sh_group sh_group_others(const struct sh_mesh_shape *shape, sh_group group);
 
+/* Whether this rank speaks for its data: of the ranks with the same sequences only one does, so that a sum over all
+ * ranks counts each sequence once. Local. */
+bool sh_mesh_speaks(const struct sh_mesh_shape *shape);
+
 /* The number of ranks in this rank's group, and its place among them; members are in the order of their ranks if
  * strides grow with the axes. A group of no axes is the rank alone. Local. */
 int sh_group_size(const struct sh_mesh_shape *shape, sh_group group);

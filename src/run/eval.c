@@ -35,12 +35,6 @@ static double run_batch(struct sh_run *r, const struct sh_feed *f)
     return loss;
 }
 
-/* Whether this rank reports how many targets count: only one of the ranks with the same sequences does. */
-static bool counts(const struct sh_mesh_shape *m)
-{
-    return sh_group_index(m, sh_group_others(m, m->data)) == 0;
-}
-
 /* Bytes of the text of the targets that count. */
 static int64_t text_bytes(const struct sh_run *r, const struct sh_feed *f, int64_t n)
 {
@@ -73,11 +67,11 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
         /* The others already wait in those collectives, so an error here cannot be agreed on; it ends the job. */
         if (rc != SH_OK)
             sh_stop(rc);
-        seen[0] += counts(m) ? unmasked : 0;
-        seen[1] += counts(m) ? text_bytes(r, f, each * r->cfg.training.seq_len) : 0;
+        seen[0] += sh_mesh_speaks(m) ? unmasked : 0;
+        seen[1] += sh_mesh_speaks(m) ? text_bytes(r, f, each * r->cfg.training.seq_len) : 0;
         sh_tree_add(&losses, run_batch(r, f));
     }
-    /* A sum over all ranks is right because counts() lets only one of those with the same sequences add. */
+    /* A sum over all ranks is right because sh_mesh_speaks() lets only one of those with the same sequences add. */
     SH_TRY(sh_mesh_sum_i64(seen, 2));
     if (!seen[0])
         return sh_fail(SH_E_DATA,

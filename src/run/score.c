@@ -41,15 +41,25 @@ uint64_t sh_score_hash(const struct sh_score *texts, int n)
     return h;
 }
 
+/* Fewest places of a row that several texts share. longrope has other frequencies from its original length on, and short
+ * texts must not reach that because of their neighbours. */
+static int64_t shortest_row(const struct sh_config *cfg)
+{
+    int64_t most = cfg->model.max_seq_len < SHORT ? cfg->model.max_seq_len : SHORT;
+    bool changes = cfg->model.rope_factor != 0 && cfg->model.rope_type == SH_ROPE_LONG;
+
+    return changes && cfg->model.rope_original_max_len < most ? cfg->model.rope_original_max_len : most;
+}
+
 /* Rows are as long as the longest text, but not so short that most of a step would be padding and overhead. */
 struct sh_request_score sh_score_request(const struct sh_score *texts, int n, int rows, const struct sh_config *cfg)
 {
-    int64_t longest = 1, most = cfg->model.max_seq_len;
+    int64_t longest = 1;
 
     for (int i = 0; i < n; i++)
         longest = inputs_of(&texts[i]) > longest ? inputs_of(&texts[i]) : longest;
-    if (shares_rows(cfg) && longest < SHORT)
-        longest = most < SHORT ? most : SHORT;
+    if (shares_rows(cfg) && longest < shortest_row(cfg))
+        longest = shortest_row(cfg);
     return (struct sh_request_score){.rows = rows, .seq = (int)longest, .docs = shares_rows(cfg)};
 }
 
@@ -150,13 +160,13 @@ static void do_step(struct step *s, struct sh_score *texts, int n, const struct 
         take_text(s, &texts[i], &place[i]);
 }
 
-/* One rank has a text's answer and the others have zeros, so a sum of integers changes no bit. */
-static sh_rc share(struct sh_score *texts, int n)
+/* One rank has a text's answer and the others add zeros, so a sum of integers changes no bit. */
+static sh_rc share(const struct sh_run *r, struct sh_score *texts, int n)
 {
     long long *all = sh_calloc(2 * (size_t)n + 1, sizeof *all);
     sh_rc rc;
 
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && sh_mesh_speaks(&r->mesh->shape); i++) {
         memcpy(&all[2 * i], &texts[i].logprob, sizeof texts[i].logprob);
         all[2 * i + 1] = texts[i].greedy;
     }
@@ -169,18 +179,14 @@ static sh_rc share(struct sh_score *texts, int n)
     return rc;
 }
 
-/* Collective. All ranks run the same number of steps, because a step may have collectives. */
-sh_rc sh_run_score(struct sh_run *r, struct sh_score *texts, int n)
+/* All ranks run the same number of steps, because a step may have collectives. */
+static sh_rc score_all(struct sh_run *r, struct sh_score *texts, int n)
 {
     struct step s = {.r = r, .rows = r->build.batch.batch, .seq = r->build.batch.seq};
     struct place *place = sh_calloc((size_t)n + 1, sizeof *place);
     const struct sh_mesh_shape *m = &r->mesh->shape;
     int64_t all = place_texts(r, texts, n, place), elems = s.rows * s.seq, at_once = s.rows * sh_group_size(m, m->data);
 
-    for (int i = 0; i < n; i++) {
-        texts[i].logprob = 0;
-        texts[i].greedy = false;
-    }
     s.tokens = sh_calloc(4 * (size_t)elems, sizeof *s.tokens);
     s.targets = s.tokens + elems;
     s.docs = s.targets + elems;
@@ -193,5 +199,59 @@ sh_rc sh_run_score(struct sh_run *r, struct sh_score *texts, int n)
     free(s.tokens);
     free(s.logprob);
     free(place);
-    return sh_agree(share(texts, n));
+    return sh_agree(share(r, texts, n));
+}
+
+static int by_tokens(const void *a, const void *b)
+{
+    const struct sh_score *x = *(struct sh_score *const *)a, *y = *(struct sh_score *const *)b;
+    int order = (x->n > y->n) - (x->n < y->n);
+
+    order = order ? order : (x->first > y->first) - (x->first < y->first);
+    return order ? order : memcmp(x->ids, y->ids, x->n * sizeof *x->ids);
+}
+
+/* For each text, the first one in the list that is equal to it; itself, if none is. Freed with free(). */
+static int *find_equals(struct sh_score *texts, int n)
+{
+    struct sh_score **sorted = sh_calloc((size_t)n + 1, sizeof *sorted);
+    int *equal = sh_calloc((size_t)n + 1, sizeof *equal);
+
+    for (int i = 0; i < n; i++)
+        sorted[i] = &texts[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_tokens);
+    for (int i = 0, end; i < n; i = end) {
+        int first = n;
+
+        for (end = i; end < n && by_tokens(&sorted[i], &sorted[end]) == 0; end++)
+            first = sorted[end] - texts < first ? (int)(sorted[end] - texts) : first;
+        for (; i < end; i++)
+            equal[sorted[i] - texts] = first;
+    }
+    free(sorted);
+    return equal;
+}
+
+/* Collective. Equal texts are scored once: their last bits would depend on their neighbours in the row, and a choice
+ * between equals on chance. */
+sh_rc sh_run_score(struct sh_run *r, struct sh_score *texts, int n)
+{
+    struct sh_score *different = sh_calloc((size_t)n + 1, sizeof *different);
+    int *equal = find_equals(texts, n), *at = sh_calloc((size_t)n + 1, sizeof *at), n_different = 0;
+    sh_rc rc;
+
+    for (int i = 0; i < n; i++)
+        if (equal[i] == i) {
+            at[i] = n_different;
+            different[n_different++] = (struct sh_score){.ids = texts[i].ids, .n = texts[i].n, .first = texts[i].first};
+        }
+    rc = score_all(r, different, n_different);
+    for (int i = 0; i < n && rc == SH_OK; i++) {
+        texts[i].logprob = different[at[equal[i]]].logprob;
+        texts[i].greedy = different[at[equal[i]]].greedy;
+    }
+    free(different);
+    free(equal);
+    free(at);
+    return rc;
 }

@@ -194,10 +194,8 @@ static void test_append(void **state)
     char *path = sh_path_join(root, "grows"), *data;
     static const struct {
         const char *how, *text, *then;
-    } steps[] = {{"a", "one", "one"},
-                 {"a", "two\n", "one\ntwo\n"},
-                 {"a", "three", "one\ntwo\nthree"},
-                 {"w", "four", "four"}};
+    } steps[] = {
+        {"a", "one", "one"}, {"a", "two\n", "one\ntwo\n"}, {"a", "three", "one\ntwo\nthree"}, {"w", "four", "four"}};
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         FILE *f;
         assert_int_equal(sh_open_output(path, steps[i].how, &f), SH_OK);

@@ -180,6 +180,17 @@ static void test_more_axes(void **state)
     for (s.rank = 0; s.rank < RANKS; s.rank++)
         for (sh_group g = 0; g <= sh_group_world(&s); g++)
             check_group(s, g);
+    /* Whichever axes have different data, each part of it has one rank that speaks for it. */
+    for (s.data = 0; s.data <= sh_group_world(&s); s.data++) {
+        int speak[RANKS] = {0}, parts = 0;
+
+        for (s.rank = 0; s.rank < RANKS; s.rank++)
+            speak[sh_group_index(&s, s.data)] += sh_mesh_speaks(&s);
+        for (int i = 0; i < RANKS; i++)
+            parts += speak[i] == 1;
+        s.rank = 0;
+        assert_int_equal(parts, sh_group_size(&s, s.data));
+    }
     assert_string_equal(sh_group_name(&s, EP, text), "ep");
     assert_string_equal(sh_group_name(&s, INNER | OUTER, text), "inner+outer");
     assert_string_equal(sh_group_name(&s, s.shard, text), "shard");
