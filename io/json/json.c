@@ -1,11 +1,14 @@
 /* JSON files through jansson, plus what jansson does not do itself: a limit on depth, the file's name in messages,
- * and duplicate keys refused. */
+ * integers beyond 64 bits. */
 #include "io/json/json.h"
 
 #include "src/base/file.h"
+#include "src/base/mem.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct place {
     int line, column; /* from 1; column in bytes */
@@ -60,6 +63,68 @@ static sh_rc refuse(json_error_t *error, const char *name)
     return sh_fail(SH_E_DATA, "%s: line %d, column %d: %s", name, error->line, error->column, error->text);
 }
 
+/* Whether a number, written with n bytes, is an integer beyond 64 bits. Up to 18 digits always fit. */
+static bool is_big(const char *number, size_t n)
+{
+    char digits[24];
+
+    if (n <= 18 || strspn(number + (number[0] == '-'), "0123456789") < n - (number[0] == '-'))
+        return false;
+    if (n >= sizeof digits)
+        return true;
+    memcpy(digits, number, n);
+    digits[n] = '\0';
+    errno = 0;
+    strtoll(digits, NULL, 10);
+    return errno == ERANGE;
+}
+
+/* Return valid JSON with ".0" after each integer beyond 64 bits; freed by the caller. *bytes: its length, before and
+ * after. `text` ends with a zero. */
+static char *with_reals(const char *text, size_t *bytes)
+{
+    char *out = sh_calloc(2 * *bytes + 1, 1), *to = out;
+    bool string = false;
+
+    for (size_t i = 0, n; i < *bytes; i += n, to += n) {
+        n = string || !strchr("-0123456789", text[i]) || !text[i] ? 1 : strspn(text + i, "+-.0123456789eE");
+        if (text[i] == '"')
+            string = !string;
+        if (string && text[i] == '\\')
+            n = 2;
+        memcpy(to, text + i, n);
+        if (n > 2 && is_big(text + i, n)) {
+            memcpy(to + n, ".0", 2);
+            to += 2;
+        }
+    }
+    *bytes = (size_t)(to - out);
+    return out;
+}
+
+/* transformers writes integers of 31 digits for "no limit", which jansson refuses. If that is all that is wrong with a
+ * text, those integers become reals, as in readers that have no other numbers; the places in messages stay right,
+ * because the text that is checked is the one that was given. */
+json_t *sh_json_decode(const char *text, size_t bytes, size_t flags, json_error_t *error)
+{
+    json_t *value = json_loadb(text, bytes, flags, error);
+    char *copy, *reals;
+
+    if (value || json_error_code(error) != json_error_numeric_overflow)
+        return value;
+    value = json_loadb(text, bytes, flags | JSON_DECODE_INT_AS_REAL, error);
+    if (!value)
+        return NULL;
+    json_decref(value);
+    copy = sh_calloc(bytes + 1, 1);
+    memcpy(copy, text, bytes);
+    reals = with_reals(copy, &bytes);
+    value = json_loadb(reals, bytes, flags, error);
+    free(reals);
+    free(copy);
+    return value;
+}
+
 /* JSON_ALLOW_NUL: tokens of a vocabulary may contain a zero byte. Duplicate keys are refused, since readers disagree on
  * which one counts. */
 sh_rc sh_json_parse(const char *text, size_t bytes, const char *name, json_t **out)
@@ -67,7 +132,7 @@ sh_rc sh_json_parse(const char *text, size_t bytes, const char *name, json_t **o
     json_error_t error;
 
     SH_TRY(check_depth(text, bytes, name));
-    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+    json_t *value = sh_json_decode(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
     if (!value)
         return refuse(&error, name);
     *out = value;
@@ -97,5 +162,5 @@ const char *sh_json_is(const json_t *value)
         [JSON_FALSE] = "false",      [JSON_NULL] = "null",
     };
 
-    return value ? names[json_typeof(value)] : "nothing";
+    return value ? names[json_typeof(value)] : "missing";
 }

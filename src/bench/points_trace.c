@@ -2,10 +2,10 @@
  * so each event has the shapes of its operation. */
 #include "src/bench/points.h"
 
+#include "io/json/json.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,7 +228,7 @@ sh_rc sh_bench_points_trace(struct sh_bench_points *l, const char *path, const s
     sh_rc rc;
 
     SH_TRY(sh_read_file(path, most_bytes, &text, &bytes));
-    all = json_loadb(text, bytes, 0, &error);
+    all = sh_json_decode(text, bytes, 0, &error);
     free(text);
     if (!all)
         return sh_fail(SH_E_DATA, "%s:%d: %s", path, error.line, error.text);

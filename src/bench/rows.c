@@ -3,10 +3,10 @@
  * follows its worst one. */
 #include "src/bench/rows.h"
 
+#include "io/json/json.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
 
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -302,7 +302,7 @@ static sh_rc read_earlier(const char *path, const char *kind, json_t **out)
     size_t bytes;
 
     SH_TRY(sh_read_file(path, JSON_BYTES, &text, &bytes));
-    *out = json_loadb(text, bytes, 0, &error);
+    *out = sh_json_decode(text, bytes, 0, &error);
     free(text);
     if (!*out)
         return sh_fail(SH_E_DATA, "%s:%d: %s", path, error.line, error.text);

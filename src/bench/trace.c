@@ -2,12 +2,12 @@
  * differ only in the layer share a row. Only rank 0 counts; the file has microseconds. */
 #include "src/bench/trace.h"
 
+#include "io/json/json.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/program/program.h"
 
 #include <ctype.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +131,7 @@ sh_rc sh_bench_trace_read(const char *path, int waits, int steps, const struct s
     sh_rc rc;
 
     SH_TRY(sh_read_file(path, most_bytes, &text, &bytes));
-    all = json_loadb(text, bytes, 0, &error);
+    all = sh_json_decode(text, bytes, 0, &error);
     free(text);
     if (!all)
         return sh_fail(SH_E_DATA, "%s:%d: %s", path, error.line, error.text);

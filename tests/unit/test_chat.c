@@ -257,6 +257,13 @@ static void folders_own(void **state)
          "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"x\"},{\"name\":\"default\",\"template\":" OWN_JSON
          "}]}",
          NULL},
+        /* As save_pretrained() of transformers writes it for a tokenizer without a limit. */
+        {NULL,
+         "{\n  \"add_prefix_space\": null,\n  \"backend\": \"tokenizers\",\n  \"bos_token\": \"<s>\",\n"
+         "  \"chat_template\": " OWN_JSON ",\n  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"</s>\",\n"
+         "  \"model_max_length\": 1000000000000000019884624838656,\n  \"tokenizer_class\": \"LlamaTokenizer\",\n"
+         "  \"unk_token\": \"<unk>\",\n  \"use_default_system_prompt\": false\n}\n",
+         NULL},
         {NULL, NULL, "tokenizer.json has no chat template; --chat-template takes chatml, llama3"},
         {NULL, "{}", "has no chat template"},
         {NULL, "{\"chat_template\":[{\"name\":\"rag\",\"template\":" OWN_JSON "}]}", "has no chat template"},
@@ -340,7 +347,7 @@ static void refused(void **state)
          "message is empty"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\",\"content\":null}"),
          "content is null, not a string"},
-        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\"}"), "content is nothing"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\"}"), "content is missing"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]}"),
          "\"tool_calls\""},
         {SH_FORMAT_MESSAGES, "chatml", "{\"tools\":[],\"messages\":[" TURNS "]}", "it has \"tools\""},
@@ -349,16 +356,16 @@ static void refused(void **state)
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES("7"), "a message is "},
         {SH_FORMAT_MESSAGES, "mistral-v3", MESSAGES(MESSAGE("system", "s") "," TURNS), "no place for a system message"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"\"}", "\"completion\" is empty"},
-        {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\"}", "\"completion\" is nothing"},
+        {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\"}", "\"completion\" is missing"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"<s>\",\"completion\":\"y\"}", "special token"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":[],\"completion\":[]}", "give --chat-template NAME"},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x\",\"label\":true}]}", "ends with token "},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":false}]}",
          "no segment has the label true"},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"\",\"label\":true}]}", "a segment to learn is empty"},
-        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\"}]}", "a segment's label is nothing"},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\"}]}", "a segment's label is missing"},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":1}]}", "a segment's label is "},
-        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[7]}", "a segment's text is nothing"},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[7]}", "a segment's text is missing"},
     };
 
     (void)state;
@@ -455,7 +462,7 @@ static void no_prompts(void **state)
         {MESSAGES(MESSAGE("user", "x") "," MESSAGE("user", "x")), "message 2 has the role user"},
         {MESSAGES(MESSAGE("tool", "x")), "the role \"tool\""},
         {"{\"tools\":[],\"messages\":[" MESSAGE("user", "x") "]}", "it has \"tools\""},
-        {"{}", "\"messages\" is nothing"},
+        {"{}", "\"messages\" is missing"},
     };
     struct sh_chat chat = {0};
 
