@@ -187,7 +187,8 @@ static sh_rc window_of(const struct sh_hf_reader *r, const json_t *said, long lo
     if (!r->f->window || json_is_null(said) || sh_hf_is_named("sliding_window", r->so_far->hf.ignore))
         return SH_OK;
     if (said && !json_is_integer(said))
-        return sh_fail(SH_E_USAGE, "%s: sliding_window is %s, but must be a number", r->place, sh_json_is(said));
+        return sh_fail(SH_E_USAGE, "%s: sliding_window is %s, but must be a whole number of 64 bits", r->place,
+                       sh_json_is(said));
     SH_TRY(is_used(r, &used));
     if (used && said && json_integer_value(said) < 1)
         return sh_fail(SH_E_USAGE, "%s: sliding_window %lld leaves nothing to attend to", r->place,

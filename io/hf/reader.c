@@ -5,6 +5,7 @@
 
 #include "io/json/json.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +21,11 @@ sh_rc sh_hf_text_of(const struct sh_hf_reader *r, const char *key, const json_t 
     if (json_is_integer(value))
         snprintf(out, 64, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))
-        /* 17 digits reproduce any double exactly. */
-        snprintf(out, 64, "%.17g", json_real_value(value));
+        /* 17 digits reproduce any double exactly. An integer beyond 64 bits (io/json) is written as one, so that it is
+         * too large, and not its first digit. */
+        snprintf(out, 64,
+                 fabs(json_real_value(value)) >= 0x1p63 && fabs(json_real_value(value)) < 1e40 ? "%.0f" : "%.17g",
+                 json_real_value(value));
     else if (json_is_boolean(value))
         strcpy(out, json_is_true(value) ? "true" : "false");
     else
