@@ -107,7 +107,7 @@ static void fill_mask(struct sh_batch *b, unsigned char counts)
 static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
                       size_t bytes)
 {
-    bool plain = job->chat == SH_CHAT_COMPLETION && !job->template;
+    bool plain = (job->chat == SH_CHAT_COMPLETION || job->chat == SH_CHAT_ALPACA) && !job->template;
     size_t begin = b->ids.n, first;
 
     sh_chat_clear(&w->chat);

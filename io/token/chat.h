@@ -2,7 +2,11 @@
  *
  *   segments           {"segments": [{"text": "...", "label": false}, {"text": "...", "label": true}]}
  *   messages           {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
- *   prompt-completion  {"prompt": "...", "completion": "..."}, or a list of messages in each */
+ *   prompt-completion  {"prompt": "...", "completion": "..."}, or a list of messages in each
+ *   sharegpt           {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
+ *   alpaca             {"instruction": "...", "input": "...", "output": "..."}
+ *
+ * A message with "weight": 0 or "train": false is read and not learned. */
 #ifndef IO_TOKEN_CHAT_H
 #define IO_TOKEN_CHAT_H
 
@@ -10,12 +14,19 @@
 #include "io/token/template.h"
 #include "io/token/token.h"
 
-enum sh_chat_form { SH_CHAT_NONE, SH_CHAT_SEGMENTS, SH_CHAT_MESSAGES, SH_CHAT_COMPLETION };
+enum sh_chat_form {
+    SH_CHAT_NONE,
+    SH_CHAT_SEGMENTS,
+    SH_CHAT_MESSAGES,
+    SH_CHAT_COMPLETION,
+    SH_CHAT_SHAREGPT,
+    SH_CHAT_ALPACA
+};
 
 /* Append the conversation of a line.
- *   field  the key that holds the messages, for SH_CHAT_MESSAGES
- *   t      template for messages and completions; NULL: prompt and completion are texts that follow each other
- * Errors: SH_E_DATA: not an object of this form; tools; a conversation that cannot be rendered (template.h); nothing to
+ *   field  the key that holds the messages; NULL: that of the form
+ *   t      template; NULL: prompt and completion are texts that follow each other, and alpaca has its published prompt
+ * Errors: SH_E_DATA: not an object of this form; a key that is not known, as those of tools; a conversation that cannot be rendered (template.h); nothing to
  * learn. */
 sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const char *line,
                     size_t bytes, struct sh_chat *out);

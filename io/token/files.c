@@ -143,6 +143,12 @@ static bool any_is_lines(const struct sh_token_options *opt, bool lines)
     return false;
 }
 
+/* Whether a line is a list of messages, which cannot become a text without a template. */
+static bool has_messages(enum sh_token_format format)
+{
+    return format == SH_FORMAT_MESSAGES || format == SH_FORMAT_SHAREGPT;
+}
+
 /* Refuse options that would be accepted and have no effect. */
 static sh_rc check_used(const struct sh_token_options *opt)
 {
@@ -151,11 +157,12 @@ static sh_rc check_used(const struct sh_token_options *opt)
         const char *option, *what;
         bool given, used;
     } rows[] = {
-        {"--field", "lines of jsonl and --format messages", opt->field,
-         opt->format == SH_FORMAT_MESSAGES || (plain && any_is_lines(opt, true))},
+        {"--field", "lines of jsonl and --format messages or sharegpt", opt->field,
+         has_messages(opt->format) || (plain && any_is_lines(opt, true))},
         {"--separator", "files of text, in which it ends a document", opt->separator, any_is_lines(opt, false)},
-        {"--chat-template", "--format messages and prompt-completion", opt->template, rendered},
-        {"--special-in-text", "--format messages and prompt-completion", opt->special_in_text, rendered},
+        {"--chat-template", "--format messages, sharegpt, alpaca and prompt-completion", opt->template, rendered},
+        {"--special-in-text", "--format messages, sharegpt, alpaca and prompt-completion", opt->special_in_text,
+         rendered},
         {"--eos", "text without a chat template, which has its own end", opt->end, !opt->template},
         {"--no-bos", "text before which the tokenizer puts a token: segments and chat templates have it written out",
          opt->no_begin, !opt->template && opt->format != SH_FORMAT_SEGMENTS},
@@ -225,17 +232,19 @@ static sh_rc settle_chat(struct job *j)
 {
     static const enum sh_chat_form forms[] = {[SH_FORMAT_SEGMENTS] = SH_CHAT_SEGMENTS,
                                               [SH_FORMAT_MESSAGES] = SH_CHAT_MESSAGES,
-                                              [SH_FORMAT_COMPLETION] = SH_CHAT_COMPLETION};
+                                              [SH_FORMAT_COMPLETION] = SH_CHAT_COMPLETION,
+                                              [SH_FORMAT_SHAREGPT] = SH_CHAT_SHAREGPT,
+                                              [SH_FORMAT_ALPACA] = SH_CHAT_ALPACA};
     const struct sh_token_options *opt = j->opt;
 
     if (opt->format < SH_FORMAT_SEGMENTS)
         return SH_OK;
     j->batch.chat = forms[opt->format];
     j->batch.documents = true;
-    j->batch.field = opt->field ? opt->field : "messages";
+    j->batch.field = opt->field;
     if (opt->no_end)
         return sh_fail(SH_E_USAGE, "--no-eos is not for conversations");
-    if (!opt->template && j->batch.chat != SH_CHAT_MESSAGES)
+    if (!opt->template && !has_messages(opt->format))
         return SH_OK;
     return sh_chat_template(opt->template, j->tokenizer, "render the text elsewhere and give --format segments",
                             &j->batch.template, &j->batch.end);
@@ -258,7 +267,7 @@ static sh_rc open_tokenizer(struct job *j)
     if (!j->tokenizer->ops->whole)
         return check_bytes(opt);
     /* A template itself determines what ends a text. */
-    if (!opt->template && opt->format != SH_FORMAT_MESSAGES)
+    if (!opt->template && !has_messages(opt->format))
         SH_TRY(find_end(j));
     return settle_chat(j);
 }

@@ -14,9 +14,11 @@ enum sh_token_format {
     SH_FORMAT_AUTO,
     SH_FORMAT_TEXT,
     SH_FORMAT_JSONL,
-    SH_FORMAT_SEGMENTS, /* this and the next two: lines of jsonl that are conversations (chat.h) */
+    SH_FORMAT_SEGMENTS, /* this and the next ones: lines of jsonl that are conversations (chat.h) */
     SH_FORMAT_MESSAGES,
-    SH_FORMAT_COMPLETION
+    SH_FORMAT_COMPLETION,
+    SH_FORMAT_SHAREGPT,
+    SH_FORMAT_ALPACA
 };
 
 struct sh_token_progress {
@@ -32,7 +34,7 @@ struct sh_token_options {
     const char *val_output; /* NULL: no validation file */
     double val_fraction;    /* share of the bytes, taken from the end; in (0, 1) when val_output is given */
     enum sh_token_format format;
-    const char *field;      /* key of jsonl; NULL: "text", or "messages" for conversations */
+    const char *field;      /* key of jsonl; NULL: "text", or that of the form of conversations */
     const char *separator;  /* for text: a line equal to this ends a document and is not part of it; NULL: none */
     const char *end;        /* word that ends a document; NULL: the one that the model's folder names */
     bool no_begin, no_end;  /* leave out the tokens in front of each document, after each document */

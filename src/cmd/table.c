@@ -134,11 +134,11 @@ static const struct sh_cmd_option tokenize[] = {
     {.name = "--val-fraction", .value = "F", .help = "fraction of the text for --val; default 0.1"},
     {.name = "--tokenizer", .value = "NAME", .help = "byte, a folder that has tokenizer.json, or such a file; default byte"},
     {.name = "--format", .value = "FORMAT", .help = "text: each file is a document; jsonl: each line is; messages, "
-     "prompt-completion, segments: each line is a "
+     "sharegpt, alpaca, prompt-completion, segments: each line is a "
      "conversation, and its answers are trained on; default: by the ending of the name, before .gz or .zst"},
-    {.name = "--field", .value = "KEY", .help = "jsonl: key of the text, default text; messages: key of the messages, "
-     "default messages"},
-    {.name = "--chat-template", .value = "NAME", .help = "messages, prompt-completion: auto (that of the tokenizer's "
+    {.name = "--field", .value = "KEY", .help = "jsonl: key of the text, default text; messages, sharegpt: key of the "
+     "messages, default messages, conversations"},
+    {.name = "--chat-template", .value = "NAME", .help = "messages and the like: auto (that of the tokenizer's "
      "folder, if it is one of these), chatml, llama3, "
      "llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or phi3"},
     {.name = "--special-in-text", .help = "messages may have the texts of special tokens in them"},

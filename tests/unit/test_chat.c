@@ -44,7 +44,7 @@ static const char *const specials[] = {"<|im_start|>",
  * borders. With `prefix` a space is put in front, as Llama 2 does. */
 static void write_model(bool prefix)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzSYINT<>/[]!";
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzBIRSNTWY<>/[]!#:,.";
     struct sh_text t = {0};
     char word[128];
     int id = 0;
@@ -223,6 +223,74 @@ static void other_forms(void **state)
           (struct sh_token_options){.special_in_text = true}, "<s>[INST] x</s>[/INST] {y}{</s>}");
 }
 
+#define ALPACA_END " Write a response that appropriately completes the request.\n\n### Instruction:\nx"
+
+/* Two forms of published data sets. */
+static void published_forms(void **state)
+{
+    static const char chat[] = "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n";
+    char with_system[200];
+    struct sh_token_options none = {0};
+
+    (void)state;
+    snprintf(with_system, sizeof with_system, "<|im_start|>system\ns<|im_end|>\n%s", chat);
+    check(SH_FORMAT_SHAREGPT, "chatml",
+          "{\"conversations\":[{\"from\":\"human\",\"value\":\"x\"},{\"from\":\"gpt\",\"value\":\"y\"}]}", none, chat);
+    check(SH_FORMAT_SHAREGPT, "chatml",
+          "{\"id\":\"7\",\"system\":\"s\",\"tools\":null,\"chat\":[{\"from\":\"user\",\"value\":\"x\",\"weight\":null},"
+          "{\"from\":\"assistant\",\"value\":\"y\",\"weight\":1.0,\"markdown\":null}]}",
+          (struct sh_token_options){.field = "chat"}, with_system);
+    check(
+        SH_FORMAT_SHAREGPT, "chatml",
+        "{\"system\":\"\",\"conversations\":[{\"from\":\"system\",\"value\":\"s\"},{\"from\":\"human\",\"value\":\"x\"},"
+        "{\"from\":\"gpt\",\"value\":\"y\"}]}",
+        none, with_system);
+    check(SH_FORMAT_ALPACA, NULL, "{\"instruction\":\"x\",\"input\":\"\",\"output\":\"y\"}", none,
+          "<s>Below is an instruction that describes a task." ALPACA_END "\n\n### Response:\n{y}{</s>}");
+    check(
+        SH_FORMAT_ALPACA, NULL, "{\"instruction\":\"x\",\"input\":\"z\",\"output\":\"y\",\"text\":\"x z y\"}", none,
+        "<s>Below is an instruction that describes a task, paired with an input that provides further context." ALPACA_END
+        "\n\n### Input:\nz\n\n### Response:\n{y}{</s>}");
+    check(SH_FORMAT_ALPACA, "chatml", "{\"instruction\":\"x\",\"output\":\"y\"}", none, chat);
+    check(SH_FORMAT_ALPACA, "chatml", "{\"instruction\":\"x\",\"input\":\"z\",\"output\":\"y\"}", none,
+          "<|im_start|>user\nx\nz<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n");
+}
+
+#define KEYED(role, text, more) "{\"role\":\"" role "\",\"content\":\"" text "\"," more "}"
+
+/* Messages that say themselves whether they are learned, and keys that mean nothing. */
+static void keys(void **state)
+{
+    static const char all[] = "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n"
+                              "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{b}{<|im_end|>}\n",
+                      last[] = "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\ny<|im_end|>\n"
+                               "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{b}{<|im_end|>}\n";
+    static const struct {
+        const char *user, *answer; /* keys of the first two messages */
+        bool learned;              /* the first answer */
+    } rows[] = {
+        {"\"name\":\"Ann\"", "\"name\":\"Bob\"", true},
+        {"\"weight\":0", "\"weight\":0", false},
+        {"\"weight\":null", "\"weight\":0.0", false},
+        {"\"id\":1", "\"weight\":1", true},
+        {"\"train\":false", "\"train\":false", false},
+        {"\"train\":null", "\"train\":true", true},
+        {"\"timestamp\":3", "\"weight\":1,\"train\":false", false},
+        {"\"tool_calls\":null", "\"reasoning_content\":null,\"tool_calls\":null,\"refusal\":null", true},
+    };
+    char line[600];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        snprintf(line, sizeof line,
+                 "{\"id\":7,\"prompt\":\"a column\",\"weight\":1,\"tools\":null,\"messages\":["
+                 "{\"role\":\"user\",\"content\":\"x\",%s},{\"role\":\"assistant\",\"content\":\"y\",%s}," MESSAGE(
+                     "user", "x") "," MESSAGE("assistant", "b") "]}",
+                 rows[i].user, rows[i].answer);
+        check(SH_FORMAT_MESSAGES, "chatml", line, (struct sh_token_options){0}, rows[i].learned ? all : last);
+    }
+}
+
 /* A space that the tokenizer puts in front of a text belongs to the text after it. */
 static void prepended_spaces(void **state)
 {
@@ -330,7 +398,7 @@ static void refused(void **state)
         {SH_FORMAT_MESSAGES, NULL, MESSAGES(TURNS),
          "messages need a chat template; --chat-template takes chatml, llama3"},
         {SH_FORMAT_MESSAGES, "zephyr", MESSAGES(TURNS), "no chat template is called zephyr"},
-        {SH_FORMAT_SEGMENTS, "chatml", "{}", "--chat-template is for --format messages and prompt-completion"},
+        {SH_FORMAT_SEGMENTS, "chatml", "{}", "--chat-template is for --format messages, sharegpt"},
         {SH_FORMAT_JSONL, "chatml", "{}", "--chat-template is for --format messages"},
         {SH_FORMAT_MESSAGES, "chatml", "[1]", "line 1: it is a list, not an object"},
         {SH_FORMAT_MESSAGES, "chatml", "{\"messages\":3}", "\"messages\" is "},
@@ -355,6 +423,64 @@ static void refused(void **state)
          "special token"},
         {SH_FORMAT_MESSAGES, "chatml", MESSAGES("7"), "a message is "},
         {SH_FORMAT_MESSAGES, "mistral-v3", MESSAGES(MESSAGE("system", "s") "," TURNS), "no place for a system message"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," KEYED("assistant", "y", "\"weight\":0")),
+         "line 1: no assistant's message is to be learned"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," KEYED("assistant", "y", "\"weight\":0.5")),
+         "line 1: a message has a weight that is neither 0"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," KEYED("assistant", "y", "\"weight\":true")),
+         "a message has a weight that is neither 0"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(MESSAGE("user", "x") "," KEYED("assistant", "y", "\"train\":0")),
+         "a message has a \"train\" that is a whole number"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(KEYED("user", "x", "\"train\":true") "," MESSAGE("assistant", "y")),
+         "a message asks to be learned (weight 1, or train true), but only an assistant's is"},
+        {SH_FORMAT_MESSAGES, "chatml",
+         MESSAGES(MESSAGE("user", "x") "," KEYED("assistant", "y", "\"reasoning_content\":\"hm\"")),
+         "line 1: a message has \"reasoning_content\": reasoning is not rendered here"},
+        {SH_FORMAT_MESSAGES, "chatml",
+         MESSAGES(MESSAGE("user", "x") "," KEYED("assistant", "y", "\"thinking\":\"hm\"")),
+         "a message has \"thinking\": reasoning"},
+        {SH_FORMAT_MESSAGES, "chatml",
+         MESSAGES(MESSAGE("user", "x") "," KEYED("assistant", "y", "\"train_detail\":[]")),
+         "a message has a key \"train_detail\", which is not known here"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}"),
+         "a message's content is a list, not a string"},
+        {SH_FORMAT_MESSAGES, "chatml", "{\"functions\":[],\"messages\":[" TURNS "]}",
+         "it has \"functions\": tools are"},
+        {SH_FORMAT_MESSAGES, "chatml", "{\"chat_template_kwargs\":{\"a\":1},\"messages\":[" TURNS "]}",
+         "it has \"chat_template_kwargs\": the templates here take no arguments"},
+        {SH_FORMAT_MESSAGES, "chatml", "{\"system\":\"s\",\"messages\":[" TURNS "]}",
+         "it has \"system\": a system message is one of the messages"},
+        {SH_FORMAT_MESSAGES, "chatml", "{\"images\":[],\"messages\":[" TURNS "]}", "it has \"images\": only text"},
+        {SH_FORMAT_MESSAGES, "chatml", "{\"weight\":0,\"messages\":[" TURNS "]}",
+         "the line itself is not to be learned"},
+        {SH_FORMAT_MESSAGES, "chatml", "{\"weight\":2,\"messages\":[" TURNS "]}",
+         "the line has a weight that is neither"},
+        {SH_FORMAT_COMPLETION, "chatml",
+         "{\"prompt\":[" MESSAGE("user", "x") "," KEYED("assistant", "y", "\"weight\":1") "," MESSAGE(
+             "user", "x") "],\"completion\":[" MESSAGE("assistant", "y") "]}",
+         "but only the completion is"},
+        {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"y\",\"train\":false}",
+         "the line itself is not"},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":true}],\"weight\":0}",
+         "the line itself"},
+        {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":true,\"weight\":0}]}",
+         "a segment has a key \"weight\""},
+        {SH_FORMAT_SHAREGPT, NULL, "{}", "messages need a chat template"},
+        {SH_FORMAT_SHAREGPT, "chatml", MESSAGES(TURNS), "\"conversations\" is missing, not a list of messages"},
+        {SH_FORMAT_SHAREGPT, "chatml", "{\"conversations\":[{\"from\":\"tool\",\"value\":\"x\"}]}",
+         "has the role \"tool\"; known roles are system, human, user, gpt and assistant"},
+        {SH_FORMAT_SHAREGPT, "chatml", "{\"conversations\":[{\"from\":\"human\",\"content\":\"x\"}]}",
+         "a message has a key \"content\""},
+        {SH_FORMAT_SHAREGPT, "chatml", "{\"conversations\":[{\"from\":\"human\"}]}", "a message's value is missing"},
+        {SH_FORMAT_SHAREGPT, "chatml",
+         "{\"system\":\"s\",\"conversations\":[{\"from\":\"system\",\"value\":\"s\"},{\"from\":\"human\",\"value\":\"x\"},"
+         "{\"from\":\"gpt\",\"value\":\"y\"}]}",
+         "message 2 has the role system"},
+        {SH_FORMAT_ALPACA, NULL, "{\"instruction\":\"x\"}", "\"output\" is missing"},
+        {SH_FORMAT_ALPACA, NULL, "{\"instruction\":\"x\",\"output\":\"\"}", "\"output\" is empty"},
+        {SH_FORMAT_ALPACA, NULL, "{\"instruction\":\"x\",\"output\":\"y\",\"context\":\"z\"}",
+         "the line has a key \"context\", which is not known here"},
+        {SH_FORMAT_ALPACA, "chatml", "{\"instruction\":\"x\",\"output\":\"y\",\"history\":[]}", "a key \"history\""},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"\"}", "\"completion\" is empty"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\"}", "\"completion\" is missing"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"<s>\",\"completion\":\"y\"}", "special token"},
@@ -547,7 +673,8 @@ int main(void)
         cmocka_unit_test(templates),   cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
         cmocka_unit_test(folders_own), cmocka_unit_test(digests),     cmocka_unit_test(refused),
         cmocka_unit_test(unused),      cmocka_unit_test(empty_parts), cmocka_unit_test(another_model),
-        cmocka_unit_test(prompts),     cmocka_unit_test(no_prompts),
+        cmocka_unit_test(prompts),     cmocka_unit_test(no_prompts),  cmocka_unit_test(published_forms),
+        cmocka_unit_test(keys),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
