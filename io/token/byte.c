@@ -7,13 +7,15 @@
 #include <stdlib.h>
 
 static sh_rc encode(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how,
-                    struct sh_ids *out)
+                    struct sh_ids *out, struct sh_places *places)
 {
     uint32_t *ids = sh_ids_room(out, bytes);
 
     (void)own, (void)encoder, (void)how;
     for (size_t i = 0; i < bytes; i++)
         ids[i] = text[i];
+    for (size_t i = 0; places && i < bytes; i++)
+        sh_places_put(places, (struct sh_place){.text = {(uint32_t)i, (uint32_t)i + 1}});
     out->n += bytes;
     return SH_OK;
 }

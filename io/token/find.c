@@ -259,7 +259,13 @@ void sh_encoder_destroy(struct sh_encoder *e)
 /* Appends to `out`. */
 sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned how, struct sh_ids *out)
 {
-    return e->t->ops->encode(e->t->own, e->own, text, bytes, how, out);
+    return e->t->ops->encode(e->t->own, e->own, text, bytes, how, out, NULL);
+}
+
+sh_rc sh_encode_places(struct sh_encoder *e, const void *text, size_t bytes, struct sh_ids *out,
+                       struct sh_places *places)
+{
+    return e->t->ops->encode(e->t->own, e->own, text, bytes, 0, out, places);
 }
 
 /* Without an encoder: decoding needs no scratch memory. */

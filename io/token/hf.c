@@ -292,7 +292,7 @@ static void normalize_token(const struct sh_hf *hf, struct sh_added *a)
     size_t bytes = a->bytes;
 
     if (a->normalized)
-        sh_normalize(hf->normal, hf->n_normal, scratch, &text, &bytes);
+        sh_normalize(hf->normal, hf->n_normal, scratch, &text, &bytes, NULL);
     a->found_as = sh_calloc(bytes + 1, 1);
     memcpy(a->found_as, text, bytes);
     a->found_bytes = (uint32_t)bytes;

@@ -15,7 +15,13 @@ struct encoder {
     struct sh_bpe_scratch bpe;
     const struct sh_bpe *model;
     struct sh_ids *out;
-    bool lasting; /* pieces stay where they are until the text ends */
+    bool lasting;             /* pieces stay where they are until the text ends */
+    struct sh_places *places; /* of the ids in `out`; NULL: not wanted. The rest is for them */
+    const unsigned char *text;
+    struct sh_origin origin[2];
+    uint32_t *width;      /* [words] */
+    struct sh_span *part; /* [room] */
+    size_t room;
 };
 
 /* Create the encoder of one thread. */
@@ -37,67 +43,129 @@ static void destroy(void *encoder)
 
     free(e->normal[0].at);
     free(e->normal[1].at);
+    free(e->origin[0].at);
+    free(e->origin[1].at);
+    free(e->width);
+    free(e->part);
     sh_split_scratch_destroy(e->split);
     sh_bpe_scratch_free(&e->bpe);
     free(e);
 }
 
-/* The last stage: a piece becomes ids. */
-static sh_rc put_piece(void *ctx, const unsigned char *piece, size_t bytes)
+/* What a stretch of a derived text comes from. */
+static struct sh_span comes_from(const struct sh_span *where, size_t begin, size_t end)
 {
-    struct encoder *e = ctx;
+    return (struct sh_span){where[begin].begin, where[end - 1].end};
+}
 
-    sh_bpe_encode(e->model, &e->bpe, piece, bytes, e->out);
-    if (!e->lasting)
-        sh_bpe_finish(e->model, &e->bpe, e->out);
+/* The ids from `first` on are those of the piece. */
+static sh_rc put_places(struct encoder *e, const unsigned char *piece, size_t bytes, const struct sh_span *where,
+                        size_t first)
+{
+    size_t n = e->out->n - first;
+
+    if (n > e->room) {
+        e->room = 2 * n;
+        e->part = sh_realloc(e->part, e->room, sizeof *e->part);
+    }
+    SH_TRY(sh_bpe_places(e->model, &e->bpe, e->width, piece, bytes, e->out->id + first, n, e->part));
+    for (size_t i = 0; i < n; i++)
+        sh_places_put(e->places, (struct sh_place){.text = comes_from(where, e->part[i].begin, e->part[i].end)});
     return SH_OK;
 }
 
-/* `first`: this stretch is at the start of the document, which decides whether a space is prepended. */
-static sh_rc put_section(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first)
+/* The last stage: a piece becomes ids. */
+static sh_rc put_piece(void *ctx, const unsigned char *piece, size_t bytes, const struct sh_span *where)
 {
-    sh_rc rc = sh_split(hf->split, hf->n_split, e->split, text, bytes, first, put_piece, e);
+    struct encoder *e = ctx;
+    size_t first = e->out->n;
+
+    sh_bpe_encode(e->model, &e->bpe, piece, bytes, e->out);
+    if (!e->lasting || where)
+        sh_bpe_finish(e->model, &e->bpe, e->out);
+    return where ? put_places(e, piece, bytes, where, first) : SH_OK;
+}
+
+/* `first`: this stretch is at the start of the document, which decides whether a space is prepended. */
+static sh_rc put_section(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes,
+                         const struct sh_span *where, bool first)
+{
+    sh_rc rc = sh_split(hf->split, hf->n_split, e->split, text, bytes, where, first, put_piece, e);
 
     sh_bpe_finish(e->model, &e->bpe, e->out); /* also after a failure: pieces of this text must not wait any longer */
     return rc;
 }
 
 typedef sh_rc (*section_fn)(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes,
-                            bool first);
+                            const struct sh_span *where, bool first);
+
+/* An added token at [begin, end), whose own text ends at `own_end`. where: NULL in the text as it was given. */
+static void put_added_place(struct encoder *e, const struct sh_added *a, const struct sh_span *where, size_t begin,
+                            size_t end, size_t own_end)
+{
+    size_t own = own_end - a->found_bytes;
+
+    if (where)
+        sh_places_put(e->places, (struct sh_place){comes_from(where, begin, end), comes_from(where, own, own_end)});
+    else
+        sh_places_put(e->places,
+                      (struct sh_place){{(uint32_t)begin, (uint32_t)end}, {(uint32_t)own, (uint32_t)own_end}});
+}
 
 /* Cut a text at the tokens of a set, and pass the stretches between them to the next stage. */
 static sh_rc cut(const struct sh_hf *hf, struct encoder *e, const struct sh_added_set *set, const unsigned char *text,
-                 size_t bytes, bool first, section_fn next)
+                 size_t bytes, const struct sh_span *where, bool first, section_fn next)
 {
     size_t from = 0, done = 0, begin, end;
     const struct sh_added *a;
 
     while ((a = sh_added_next(set, text, bytes, &from, done, &begin, &end)) != NULL) {
         if (done < begin)
-            SH_TRY(next(hf, e, text + done, begin - done, first && done == 0));
+            SH_TRY(next(hf, e, text + done, begin - done, where ? where + done : NULL, first && done == 0));
         sh_ids_put(e->out, a->id);
+        if (e->places)
+            put_added_place(e, a, where, begin, end, from);
         done = end;
     }
-    return done < bytes ? next(hf, e, text + done, bytes - done, first && done == 0) : SH_OK;
+    return done < bytes ? next(hf, e, text + done, bytes - done, where ? where + done : NULL, first && done == 0)
+                        : SH_OK;
 }
 
 /* The two buffers alternate between steps; they are free again when this returns. */
-static sh_rc normalize(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes, bool first)
+static sh_rc normalize(const struct sh_hf *hf, struct encoder *e, const unsigned char *text, size_t bytes,
+                       const struct sh_span *where, bool first)
 {
-    sh_normalize(hf->normal, hf->n_normal, e->normal, &text, &bytes);
-    return cut(hf, e, &hf->normalized, text, bytes, first, put_section);
+    (void)where; /* the text is still as it was given */
+    e->origin[0].n = e->origin[1].n = 0;
+    if (e->places)
+        sh_origin_start(&e->origin[0], (uint32_t)(text - e->text), bytes);
+    sh_normalize(hf->normal, hf->n_normal, e->normal, &text, &bytes, e->places ? e->origin : NULL);
+    return cut(hf, e, &hf->normalized, text, bytes, e->places ? e->origin[0].at : NULL, first, put_section);
 }
 
-/* Append the ids of a template. */
-static void put_all(struct sh_ids *out, const struct sh_ids *ids)
+/* Append the ids of a template, which stand for nothing in the text. */
+static void put_all(struct encoder *e, const struct sh_ids *ids, size_t at)
 {
-    if (ids->n)
-        memcpy(sh_ids_room(out, ids->n), ids->id, ids->n * sizeof *ids->id);
-    out->n += ids->n;
+    for (size_t i = 0; i < ids->n; i++) {
+        sh_ids_put(e->out, ids->id[i]);
+        if (e->places)
+            sh_places_put(e->places, (struct sh_place){.text = {(uint32_t)at, (uint32_t)at}});
+    }
+}
+
+/* Places are bounded by the longest document that is read, 1 GiB. */
+static void begin_places(const struct sh_hf *hf, struct encoder *e, const unsigned char *text)
+{
+    e->text = text;
+    if (e->width)
+        return;
+    e->width = sh_calloc((size_t)hf->words + 1, sizeof *e->width);
+    for (int i = 0; i < hf->words; i++)
+        e->width[i] = hf->word[i].bytes;
 }
 
 static sh_rc encode(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how,
-                    struct sh_ids *out)
+                    struct sh_ids *out, struct sh_places *places)
 {
     const struct sh_hf *hf = own;
     struct encoder *e = encoder;
@@ -106,11 +174,14 @@ static sh_rc encode(const void *own, void *encoder, const unsigned char *text, s
     if (right < bytes)
         return sh_fail(SH_E_DATA, "byte %zu of the text (0x%02x) is not UTF-8", right + 1, text[right]);
     e->out = out;
+    e->places = places;
+    if (places)
+        begin_places(hf, e, text);
     if (how & SH_ENCODE_BEGIN)
-        put_all(out, &hf->begin);
-    SH_TRY(cut(hf, e, &hf->raw, text, bytes, true, normalize));
+        put_all(e, &hf->begin, 0);
+    SH_TRY(cut(hf, e, &hf->raw, text, bytes, NULL, true, normalize));
     if (how & SH_ENCODE_END)
-        put_all(out, &hf->end);
+        put_all(e, &hf->end, bytes);
     return SH_OK;
 }
 

@@ -1,5 +1,6 @@
 /* Encodes a text of which some stretches are learned, and makes the mask. A token is learned if it touches a stretch:
- * from the token with the stretch's first character to the token with its last. Merges cross the borders of stretches,
+ * from the token with the stretch's first character to the token with its last; white space that an added token takes
+ * belongs to that token. Merges cross the borders of stretches,
  * because a model reads the text as a whole. Local. */
 #ifndef IO_TOKEN_MARKS_H
 #define IO_TOKEN_MARKS_H

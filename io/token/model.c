@@ -60,6 +60,7 @@ void sh_bpe_scratch_free(struct sh_bpe_scratch *s)
     sh_cache_destroy(s->cache);
     sh_merge_scratch_free(&s->merge);
     free(s->symbols.id);
+    free(s->at);
 }
 
 /* Whether byte_fallback can spell the symbol as bytes. A byte-level model needs no fallback. */
@@ -71,23 +72,52 @@ static bool all_bytes_are_words(const struct sh_bpe *m, const unsigned char *sym
     return m->byte_fallback && !m->byte_level;
 }
 
-/* An unknown symbol is held back: with fuse_unk the unknown symbols that follow are fused with it. A character spelled
- * as bytes is put before the held symbol. */
-static void put_symbol(const struct sh_bpe *m, struct sh_ids *to, const unsigned char *symbol, size_t n, int64_t id,
-                       bool *waits)
+/* The symbols of a piece as they are found. */
+struct symbols {
+    const struct sh_bpe *m;
+    struct sh_bpe_scratch *s;
+    bool places;         /* fill s->at as well */
+    bool waits;          /* an unknown symbol is held back */
+    struct sh_span held; /* its bytes */
+};
+
+static void put_id(struct symbols *y, int64_t id, size_t begin, size_t end)
 {
-    if (id < 0 && all_bytes_are_words(m, symbol, n)) {
-        for (size_t i = 0; i < n; i++)
-            sh_ids_put(to, (uint32_t)m->byte_id[symbol[i]]);
+    struct sh_bpe_scratch *s = y->s;
+
+    sh_ids_put(&s->symbols, (uint32_t)id);
+    if (!y->places)
+        return;
+    if (s->n == s->room) {
+        s->room = 2 * s->room + 64;
+        s->at = sh_realloc(s->at, s->room, sizeof *s->at);
+    }
+    s->at[s->n++] = (struct sh_span){(uint32_t)begin, (uint32_t)end};
+}
+
+/* The symbol at `at`. An unknown symbol is held back: with fuse_unk the unknown symbols that follow are fused with it.
+ * A character spelled as bytes is put before the held symbol. */
+static void put_symbol(struct symbols *y, const unsigned char *piece, size_t at, size_t n, int64_t id)
+{
+    const struct sh_bpe *m = y->m;
+
+    if (id < 0 && all_bytes_are_words(m, piece + at, n)) {
+        for (size_t i = at; i < at + n; i++)
+            put_id(y, m->byte_id[piece[i]], i, i + 1);
         return;
     }
     if (id < 0 && m->unk < 0)
         return;
-    if (*waits && (id >= 0 || !m->fuse_unk))
-        sh_ids_put(to, (uint32_t)m->unk);
-    *waits = id < 0;
-    if (id >= 0)
-        sh_ids_put(to, (uint32_t)id);
+    if (y->waits && (id >= 0 || !m->fuse_unk)) {
+        put_id(y, m->unk, y->held.begin, y->held.end);
+        y->waits = false;
+    }
+    if (id >= 0) {
+        put_id(y, id, at, at + n);
+        return;
+    }
+    y->held = (struct sh_span){y->waits ? y->held.begin : (uint32_t)at, (uint32_t)(at + n)};
+    y->waits = true;
 }
 
 /* Return the id of the symbol at p, -1 if unknown. *n: its length in bytes. */
@@ -102,21 +132,51 @@ static int64_t symbol_id(const struct sh_bpe *m, const unsigned char *p, size_t 
     return sh_words_get(&m->words, p, *n);
 }
 
+/* Fill s->symbols with the symbols of a piece before any merge. */
+static void find_symbols(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes,
+                         bool places)
+{
+    struct symbols y = {.m = m, .s = s, .places = places};
+
+    s->symbols.n = s->n = 0;
+    for (size_t i = 0, n; i < bytes; i += n) {
+        int64_t id = symbol_id(m, piece + i, &n);
+        put_symbol(&y, piece, i, n, id);
+    }
+    /* The piece ends with an unknown symbol. */
+    if (y.waits)
+        put_id(&y, m->unk, y.held.begin, y.held.end);
+}
+
 /* Merge a piece; its ids are in s->symbols afterwards. */
 static void merge_piece(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsigned char *piece, size_t bytes)
 {
-    struct sh_ids *to = &s->symbols;
-    bool waits = false;
+    find_symbols(m, s, piece, bytes, false);
+    s->symbols.n = sh_merge(&m->merges, &s->merge, s->symbols.id, s->symbols.n);
+}
 
-    to->n = 0;
-    for (size_t i = 0, n; i < bytes; i += n) {
-        int64_t id = symbol_id(m, piece + i, &n);
-        put_symbol(m, to, piece + i, n, id, &waits);
+/* An id stands for as many symbols as make up its width. With ignore_merges it may be a word that no merge makes, and
+ * whose characters are not words: then it is the only one. */
+sh_rc sh_bpe_places(const struct sh_bpe *m, struct sh_bpe_scratch *s, const uint32_t *width, const unsigned char *piece,
+                    size_t bytes, const uint32_t *ids, size_t n, struct sh_span *part)
+{
+    size_t k = 0;
+
+    find_symbols(m, s, piece, bytes, true);
+    for (size_t i = 0; i < n; i++) {
+        struct sh_span p = {UINT32_MAX, 0};
+        uint64_t got = 0;
+        do {
+            if (k == s->n)
+                break;
+            got += width[s->symbols.id[k]];
+            p.begin = s->at[k].begin < p.begin ? s->at[k].begin : p.begin;
+            p.end = s->at[k].end > p.end ? s->at[k].end : p.end;
+        } while (++k, got < width[ids[i]]);
+        SH_REQUIRE(n == 1 || (got == width[ids[i]] && p.end));
+        part[i] = got == width[ids[i]] && p.end ? p : (struct sh_span){0, (uint32_t)bytes};
     }
-    /* The piece ends with an unknown symbol. */
-    if (waits)
-        sh_ids_put(to, (uint32_t)m->unk);
-    to->n = sh_merge(&m->merges, &s->merge, to->id, to->n);
+    return SH_OK;
 }
 
 /* Try the cache first. With ignore_merges, a piece that is a word as a whole becomes that word, even if no merges lead

@@ -6,7 +6,9 @@
 #include "io/token/cache.h"
 #include "io/token/ids.h"
 #include "io/token/merge.h"
+#include "io/token/place.h"
 #include "io/token/words.h"
+#include "src/base/err.h"
 
 struct sh_bpe {
     struct sh_words words; /* texts to ids; for byte-level models, the bytes that a word stands for */
@@ -31,6 +33,8 @@ struct sh_bpe_scratch {
     struct sh_cache *cache;
     struct sh_merge_scratch merge;
     struct sh_ids symbols;
+    struct sh_span *at; /* [room] of each symbol, in the piece; filled by sh_bpe_places() only */
+    size_t n, room;
     struct sh_bpe_piece waiting[SH_BPE_WAITING]; /* a ring */
     unsigned put, done;                          /* numbers of pieces; the ring holds [done, put) */
 };
@@ -50,6 +54,12 @@ void sh_bpe_encode(const struct sh_bpe *m, struct sh_bpe_scratch *s, const unsig
 
 /* Append the ids of all waiting pieces. */
 void sh_bpe_finish(const struct sh_bpe *m, struct sh_bpe_scratch *s, struct sh_ids *out);
+
+/* Find the parts of a piece for which its ids [n] stand.
+ *   width  in   bytes of each word as the file writes it: a merge adds those of its sides
+ *   part   out  [n] */
+sh_rc sh_bpe_places(const struct sh_bpe *m, struct sh_bpe_scratch *s, const uint32_t *width, const unsigned char *piece,
+                    size_t bytes, const uint32_t *ids, size_t n, struct sh_span *part);
 
 /* Return the byte that a code point of the byte-level alphabet stands for, -1 if it is not in the alphabet. Printable
  * bytes stand for themselves, the others are the code points from 256 on, in order. Source: GPT-2, encoder.py,

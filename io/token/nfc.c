@@ -30,6 +30,7 @@ struct sh_nfc {
 struct mark {
     uint32_t code;
     int class;
+    struct sh_span from; /* in the stretch */
 };
 
 /* The combining class; 0 for starters. */
@@ -121,37 +122,42 @@ void sh_nfc_destroy(struct sh_nfc *t)
 }
 
 /* Insert a mark so that marks stay sorted by class; marks of equal class keep their order. */
-static void add_mark(struct mark **list, int *n, int *room, uint32_t code)
+static void add_mark(struct mark **list, int *n, int *room, uint32_t code, struct sh_span from)
 {
     int class = class_of(code), at = *n;
 
     *list = sh_grow(*list, *n, room, sizeof **list);
     for (; class && at > 0 && (*list)[at - 1].class > class; at--)
         (*list)[at] = (*list)[at - 1];
-    (*list)[at] = (struct mark){code, class};
+    (*list)[at] = (struct mark){code, class, from};
     (*n)++;
 }
 
 /* Decompose a character; marks are inserted in order as they come, starters stay where they are. */
-static void decompose(struct mark **list, int *n, int *room, uint32_t code)
+static void decompose(struct mark **list, int *n, int *room, uint32_t code, struct sh_span from)
 {
     uint32_t s = code - S_BASE;
 
     if (s < S_COUNT) {
-        add_mark(list, n, room, L_BASE + s / (V_COUNT * T_COUNT));
-        add_mark(list, n, room, V_BASE + s % (V_COUNT * T_COUNT) / T_COUNT);
+        add_mark(list, n, room, L_BASE + s / (V_COUNT * T_COUNT), from);
+        add_mark(list, n, room, V_BASE + s % (V_COUNT * T_COUNT) / T_COUNT, from);
         if (s % T_COUNT)
-            add_mark(list, n, room, T_BASE + s % T_COUNT);
+            add_mark(list, n, room, T_BASE + s % T_COUNT, from);
         return;
     }
     const struct sh_decomposed *parts = parts_of(code);
     if (!parts) {
-        add_mark(list, n, room, code);
+        add_mark(list, n, room, code, from);
         return;
     }
-    decompose(list, n, room, parts->a); /* a chain of at most three */
+    decompose(list, n, room, parts->a, from); /* a chain of at most three */
     if (parts->b)
-        add_mark(list, n, room, parts->b);
+        add_mark(list, n, room, parts->b, from);
+}
+
+static struct sh_span both(struct sh_span a, struct sh_span b)
+{
+    return (struct sh_span){a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
 }
 
 /* A mark composes with the last starter unless a mark of the same or a higher class, or another starter, is in between.
@@ -165,6 +171,7 @@ static int recompose(struct mark *list, int n)
         /* The mark is gone; the next one may compose, too. */
         if (made) {
             list[starter].code = made;
+            list[starter].from = both(list[starter].from, list[i].from);
             continue;
         }
         if (list[i].class == 0) {
@@ -178,17 +185,24 @@ static int recompose(struct mark *list, int n)
     return kept;
 }
 
-/* Normalize one stretch, from a starter to the next. */
-static void apply_slowly(const unsigned char *text, size_t bytes, struct sh_text *out)
+/* Normalize one stretch, from a starter to the next. A composed character comes from all of its parts. */
+static void apply_slowly(const unsigned char *text, size_t bytes, struct sh_text *out, const struct sh_span *from,
+                         struct sh_origin *to)
 {
     struct mark *list = NULL;
     int n = 0, room = 0;
 
-    for (size_t i = 0, step; i < bytes; i += step)
-        decompose(&list, &n, &room, sh_utf8_get(text + i, &step));
+    for (size_t i = 0, step; i < bytes; i += step) {
+        uint32_t code = sh_utf8_get(text + i, &step);
+        decompose(&list, &n, &room, code, (struct sh_span){(uint32_t)i, (uint32_t)(i + step)});
+    }
     n = recompose(list, n);
-    for (int i = 0; i < n; i++)
-        out->n += sh_utf8_put(list[i].code, sh_text_room(out, SH_UTF8_MOST));
+    for (int i = 0; i < n; i++) {
+        size_t made = sh_utf8_put(list[i].code, sh_text_room(out, SH_UTF8_MOST));
+        out->n += made;
+        if (from)
+            sh_origin_make(to, from + list[i].from.begin, list[i].from.end - list[i].from.begin, made);
+    }
     free(list);
 }
 
@@ -227,7 +241,8 @@ static size_t next_begin(const struct sh_nfc *t, const unsigned char *text, size
 }
 
 /* Returns false if the text is in the form already; then `out` is untouched. */
-bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t bytes, struct sh_text *out)
+bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t bytes, struct sh_text *out,
+                  const struct sh_span *from, struct sh_origin *to)
 {
     size_t done = 0, begin, i = next_change(t, text, bytes, 0, &begin);
 
@@ -237,10 +252,14 @@ bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t byte
         size_t end = next_begin(t, text, bytes, i);
         /* The unchanged text in between is copied. */
         sh_text_put(out, text + done, begin - done);
-        apply_slowly(text + begin, end - begin, out);
+        if (from)
+            sh_origin_keep(to, from + done, begin - done);
+        apply_slowly(text + begin, end - begin, out, from ? from + begin : NULL, to);
         done = end;
         i = next_change(t, text, bytes, end, &begin);
     }
     sh_text_put(out, text + done, bytes - done);
+    if (from)
+        sh_origin_keep(to, from + done, bytes - done);
     return true;
 }

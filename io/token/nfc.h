@@ -4,6 +4,7 @@
 #ifndef IO_TOKEN_NFC_H
 #define IO_TOKEN_NFC_H
 
+#include "io/token/place.h"
 #include "io/token/text.h"
 
 #include <stdbool.h>
@@ -14,7 +15,10 @@ struct sh_nfc *sh_nfc_create(void);
 void sh_nfc_destroy(struct sh_nfc *t); /* NULL is fine */
 
 /* Append text [bytes], which is UTF-8, in normal form. Returns false if it is already in that form; then nothing is
- * appended. */
-bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t bytes, struct sh_text *out);
+ * appended.
+ *   from  in   [bytes] origins of the text; NULL: not wanted
+ *   to    out  appended: those of what is appended */
+bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t bytes, struct sh_text *out,
+                  const struct sh_span *from, struct sh_origin *to);
 
 #endif

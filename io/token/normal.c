@@ -2,6 +2,8 @@
  * passed on without a copy. */
 #include "io/token/normal.h"
 
+#include "src/base/utf8.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,13 +17,22 @@ void sh_normal_free(struct sh_normal *n)
     *n = (struct sh_normal){0};
 }
 
-/* Put `to` before each text that is not empty, as Llama 2 does with its mark for a space. */
-static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
+/* Put `to` before each text that is not empty, as Llama 2 does with its mark for a space. It belongs to the first
+ * character. */
+static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out,
+                    struct sh_origin *origin)
 {
+    size_t n;
+
     if (bytes == 0)
         return false;
     sh_text_put(out, s->to, s->to_bytes);
     sh_text_put(out, text, bytes);
+    if (origin) {
+        sh_utf8_get(text, &n);
+        sh_origin_make(&origin[1], origin[0].at, n, s->to_bytes);
+        sh_origin_keep(&origin[1], origin[0].at, bytes);
+    }
     return true;
 }
 
@@ -55,43 +66,64 @@ static const unsigned char *find(const struct sh_normal *s, const unsigned char 
 }
 
 /* Returns false if there is nothing to replace. */
-static bool replace(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
+static bool replace(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out,
+                    struct sh_origin *origin)
 {
     const unsigned char *at = find(s, text, bytes);
     size_t done = 0;
 
     if (!at)
         return false;
-    if (s->from_bytes == 1 && s->to_bytes <= FEW) {
+    if (s->from_bytes == 1 && s->to_bytes <= FEW && !origin) {
         replace_byte(s, text, bytes, out);
         return true;
     }
     for (; at; at = find(s, text + done, bytes - done)) {
         sh_text_put(out, text + done, (size_t)(at - text) - done);
         sh_text_put(out, s->to, s->to_bytes);
+        if (origin) {
+            sh_origin_keep(&origin[1], origin[0].at + done, (size_t)(at - text) - done);
+            sh_origin_make(&origin[1], origin[0].at + (at - text), s->from_bytes, s->to_bytes);
+        }
         done = (size_t)(at - text) + s->from_bytes;
     }
     sh_text_put(out, text + done, bytes - done);
+    if (origin)
+        sh_origin_keep(&origin[1], origin[0].at + done, bytes - done);
     return true;
 }
 
 /* Apply a step; the new text is in `out`. Returns false if the text stays as it is. */
-static bool apply(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out)
+static bool apply(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out,
+                  struct sh_origin *origin)
 {
     switch (s->kind) {
-    case SH_NORMAL_NFC: return sh_nfc_apply(s->nfc, text, bytes, out);
-    case SH_NORMAL_PREPEND: return prepend(s, text, bytes, out);
-    default: return replace(s, text, bytes, out);
+    case SH_NORMAL_NFC:
+        return sh_nfc_apply(s->nfc, text, bytes, out, origin ? origin[0].at : NULL, origin ? &origin[1] : NULL);
+    case SH_NORMAL_PREPEND: return prepend(s, text, bytes, out, origin);
+    default: return replace(s, text, bytes, out, origin);
     }
 }
 
+/* What a step has made is the input of the next one. */
+static void turn_over(struct sh_origin origin[2])
+{
+    struct sh_origin made = origin[1];
+
+    origin[1] = origin[0];
+    origin[0] = made;
+    origin[1].n = 0;
+}
+
 void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text,
-                  size_t *bytes)
+                  size_t *bytes, struct sh_origin origin[2])
 {
     for (int i = 0, to = 0; i < n; i++) {
         scratch[to].n = 0;
-        if (!apply(&steps[i], *text, *bytes, &scratch[to]))
+        if (!apply(&steps[i], *text, *bytes, &scratch[to], origin))
             continue;
+        if (origin)
+            turn_over(origin);
         *text = scratch[to].at;
         *bytes = scratch[to].n;
         to = !to;

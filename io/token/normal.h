@@ -17,8 +17,9 @@ struct sh_normal {
 void sh_normal_free(struct sh_normal *n);
 
 /* Normalize *text [*bytes]. If anything changes, *text and *bytes become those of a scratch buffer; there are two,
- * which the steps use in turn. */
+ * which the steps use in turn.
+ *   origin  inout  origin[0]: the origins of the text; origin[1]: scratch. NULL: not wanted */
 void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text,
-                  size_t *bytes);
+                  size_t *bytes, struct sh_origin origin[2]);
 
 #endif

@@ -15,7 +15,8 @@
 /* One buffer per step: a step that changes its text needs the buffer while the later steps run. */
 struct sh_split_scratch {
     struct sh_expression_scratch *match;
-    struct sh_text *text; /* [steps] */
+    struct sh_text *text;     /* [steps] */
+    struct sh_origin *origin; /* [steps] */
     int steps;
 };
 
@@ -50,6 +51,7 @@ struct sh_split_scratch *sh_split_scratch_create(int steps)
 
     s->match = sh_expression_scratch_create();
     s->text = sh_calloc((size_t)steps + 1, sizeof *s->text);
+    s->origin = sh_calloc((size_t)steps + 1, sizeof *s->origin);
     s->steps = steps;
     return s;
 }
@@ -58,10 +60,13 @@ void sh_split_scratch_destroy(struct sh_split_scratch *s)
 {
     if (!s)
         return;
-    for (int i = 0; i < s->steps; i++)
+    for (int i = 0; i < s->steps; i++) {
         free(s->text[i].at);
+        free(s->origin[i].at);
+    }
     sh_expression_scratch_destroy(s->match);
     free(s->text);
+    free(s->origin);
     free(s);
 }
 
@@ -69,10 +74,11 @@ void sh_split_scratch_destroy(struct sh_split_scratch *s)
 struct cut {
     const struct sh_split *step; /* this step; `left` more follow */
     int left;
+    int depth; /* the number of this step; -1: before the first */
     struct sh_split_scratch *s;
-    struct sh_text *scratch;
     const unsigned char *text;
     size_t bytes;
+    const struct sh_span *where; /* [bytes]; NULL: not wanted */
     bool first;
     sh_split_sink sink;
     void *ctx;
@@ -81,8 +87,7 @@ struct cut {
     bool held, last_match;
 };
 
-static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes,
-                 bool first);
+static sh_rc run(const struct sh_split *step, int left, struct cut *from, size_t begin, size_t end);
 
 /* Pass a finished piece to the next step, or to the sink. Empty pieces are dropped. */
 static sh_rc emit(struct cut *c, size_t begin, size_t end)
@@ -90,8 +95,8 @@ static sh_rc emit(struct cut *c, size_t begin, size_t end)
     if (begin == end)
         return SH_OK;
     if (c->left == 0)
-        return c->sink(c->ctx, c->text + begin, end - begin);
-    return run(c->step + 1, c->left, c, c->text + begin, end - begin, c->first && begin == 0);
+        return c->sink(c->ctx, c->text + begin, end - begin, c->where ? c->where + begin : NULL);
+    return run(c->step + 1, c->left, c, begin, end);
 }
 
 /* Emit the held piece, which could still have grown. */
@@ -234,17 +239,55 @@ static bool begins_with(const struct cut *c, const void *text, size_t bytes)
     return c->bytes >= bytes && memcmp(c->text, text, bytes) == 0;
 }
 
+/* Begin the step's own text, which it cuts instead of the one that it was given. */
+static void begin_own(struct cut *c)
+{
+    c->s->text[c->depth].n = 0;
+    c->s->origin[c->depth].n = 0;
+}
+
+/* Append to it what is made of the bytes [begin, end). */
+static void make(struct cut *c, const void *text, size_t bytes, size_t begin, size_t end)
+{
+    sh_text_put(&c->s->text[c->depth], text, bytes);
+    if (c->where)
+        sh_origin_make(&c->s->origin[c->depth], c->where + begin, end - begin, bytes);
+}
+
+/* Append the bytes [begin, end) as they are. */
+static void keep(struct cut *c, size_t begin, size_t end)
+{
+    sh_text_put(&c->s->text[c->depth], c->text + begin, end - begin);
+    if (c->where)
+        sh_origin_keep(&c->s->origin[c->depth], c->where + begin, end - begin);
+}
+
+static sh_rc emit_own(struct cut *c)
+{
+    c->text = c->s->text[c->depth].at;
+    c->bytes = c->s->text[c->depth].n;
+    c->where = c->where ? c->s->origin[c->depth].at : NULL;
+    return emit(c, 0, c->bytes);
+}
+
+/* Bytes of the first character: what is put in front belongs to it. */
+static size_t first_character(const struct cut *c)
+{
+    size_t n;
+
+    sh_utf8_get(c->text, &n);
+    return n;
+}
+
 /* Put a space in front unless there is one: the first word of a text then has the same id as elsewhere. */
 static sh_rc add_prefix(struct cut *c)
 {
-    if (!begins_with(c, " ", 1)) {
-        c->scratch->n = 0;
-        sh_text_put(c->scratch, " ", 1);
-        sh_text_put(c->scratch, c->text, c->bytes);
-        c->text = c->scratch->at;
-        c->bytes = c->scratch->n;
-    }
-    return emit(c, 0, c->bytes);
+    if (begins_with(c, " ", 1))
+        return emit(c, 0, c->bytes);
+    begin_own(c);
+    make(c, " ", 1, 0, first_character(c));
+    keep(c, 0, c->bytes);
+    return emit_own(c);
 }
 
 /* Each space becomes the mark; one more mark is put in front if the scheme asks for it. */
@@ -254,23 +297,21 @@ static sh_rc replace_spaces(struct cut *c)
     bool wanted = s->prepend == SH_PREPEND_ALWAYS || (s->prepend == SH_PREPEND_FIRST && c->first);
     size_t done = 0;
 
-    c->scratch->n = 0;
+    begin_own(c);
     if (wanted && !begins_with(c, " ", 1) && !begins_with(c, s->text, s->bytes))
-        sh_text_put(c->scratch, s->text, s->bytes);
+        make(c, s->text, s->bytes, 0, first_character(c));
     for (const unsigned char *at; (at = memchr(c->text + done, ' ', c->bytes - done)) != NULL;) {
         size_t i = (size_t)(at - c->text);
-        sh_text_put(c->scratch, c->text + done, i - done);
-        sh_text_put(c->scratch, s->text, s->bytes);
+        keep(c, done, i);
+        make(c, s->text, s->bytes, i, i + 1);
         done = i + 1;
     }
-    sh_text_put(c->scratch, c->text + done, c->bytes - done);
-    c->text = c->scratch->at;
-    c->bytes = c->scratch->n;
-    return emit(c, 0, c->bytes);
+    keep(c, done, c->bytes);
+    return emit_own(c);
 }
 
-static sh_rc run(const struct sh_split *step, int left, struct cut *from, const unsigned char *text, size_t bytes,
-                 bool first)
+/* Run a step on the stretch [begin, end) of the step before. */
+static sh_rc run(const struct sh_split *step, int left, struct cut *from, size_t begin, size_t end)
 {
     static sh_rc (*const kinds[])(struct cut *) = {
         [SH_SPLIT_PATTERN] = cut_pattern,      [SH_SPLIT_STRING] = cut_string, [SH_SPLIT_DIGITS] = cut_digits,
@@ -279,11 +320,12 @@ static sh_rc run(const struct sh_split *step, int left, struct cut *from, const 
     };
     struct cut c = {.step = step,
                     .left = left - 1,
+                    .depth = from->depth + 1,
                     .s = from->s,
-                    .scratch = from->scratch + 1,
-                    .text = text,
-                    .bytes = bytes,
-                    .first = first,
+                    .text = from->text + begin,
+                    .bytes = end - begin,
+                    .where = from->where ? from->where + begin : NULL,
+                    .first = from->first && begin == 0,
                     .sink = from->sink,
                     .ctx = from->ctx};
 
@@ -293,11 +335,12 @@ static sh_rc run(const struct sh_split *step, int left, struct cut *from, const 
 
 /* Pieces are lent to the sink for the duration of its call. */
 sh_rc sh_split(const struct sh_split *steps, int n, struct sh_split_scratch *s, const unsigned char *text, size_t bytes,
-               bool first, sh_split_sink sink, void *ctx)
+               const struct sh_span *where, bool first, sh_split_sink sink, void *ctx)
 {
-    struct cut c = {.s = s, .scratch = s->text - 1, .sink = sink, .ctx = ctx};
+    struct cut c = {
+        .depth = -1, .s = s, .text = text, .bytes = bytes, .where = where, .first = first, .sink = sink, .ctx = ctx};
 
     if (bytes == 0)
         return SH_OK;
-    return n ? run(steps, n, &c, text, bytes, first) : sink(ctx, text, bytes);
+    return n ? run(steps, n, &c, 0, bytes) : sink(ctx, text, bytes, where);
 }

@@ -4,6 +4,7 @@
 #define IO_TOKEN_SPLIT_H
 
 #include "io/token/pairs.h"
+#include "io/token/place.h"
 #include "src/base/err.h"
 
 #include <stdbool.h>
@@ -54,12 +55,14 @@ struct sh_split_scratch;
 struct sh_split_scratch *sh_split_scratch_create(int steps);
 void sh_split_scratch_destroy(struct sh_split_scratch *s); /* NULL is fine */
 
-typedef sh_rc (*sh_split_sink)(void *ctx, const unsigned char *piece, size_t bytes);
+/* where: [bytes] origins of the piece; NULL: not wanted */
+typedef sh_rc (*sh_split_sink)(void *ctx, const unsigned char *piece, size_t bytes, const struct sh_span *where);
 
 /* Pass the pieces of text [bytes], UTF-8, to a sink in order; none is empty.
+ *   where  in  [bytes] origins of the text; NULL: not wanted
  *   first  in  whether this is the beginning of the whole text
  * Errors: those of the sink; SH_E_DATA: an expression needs more steps than PCRE2 allows. */
 sh_rc sh_split(const struct sh_split *steps, int n, struct sh_split_scratch *s, const unsigned char *text, size_t bytes,
-               bool first, sh_split_sink sink, void *ctx);
+               const struct sh_span *where, bool first, sh_split_sink sink, void *ctx);
 
 #endif

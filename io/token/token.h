@@ -11,6 +11,7 @@
 #define IO_TOKEN_TOKEN_H
 
 #include "io/token/ids.h"
+#include "io/token/place.h"
 #include "src/base/err.h"
 
 #include <stdbool.h>
@@ -39,7 +40,7 @@ struct sh_token_ops {
     void *(*create)(const void *own); /* (optional, with `destroy`) make a thread's encoder */
     void (*destroy)(void *encoder);
     sh_rc (*encode)(const void *own, void *encoder, const unsigned char *text, size_t bytes, unsigned how,
-                    struct sh_ids *out);
+                    struct sh_ids *out, struct sh_places *places); /* places: NULL: not wanted */
     sh_rc (*decode)(const void *own, const uint32_t *ids, size_t n, bool special, char **text, size_t *bytes);
     /* (optional) Find the id of a word by its text, including special tokens; -1: there is none. */
     int64_t (*find)(const void *own, const char *word);
@@ -78,6 +79,11 @@ enum { SH_ENCODE_BEGIN = 1, SH_ENCODE_END = 2 };
  * Errors: SH_E_DATA: the text is not UTF-8 (for kinds that require it; the message has the byte); an expression of the
  * file takes too long. */
 sh_rc sh_encode(struct sh_encoder *e, const void *text, size_t bytes, unsigned how, struct sh_ids *out);
+
+/* The same without tokens around the text, and append what each id stands for: the offsets of `tokenizers`, in bytes,
+ * before its post-processor trims them. Costs about 20 bytes of memory for each byte of the text, and some time. */
+sh_rc sh_encode_places(struct sh_encoder *e, const void *text, size_t bytes, struct sh_ids *out,
+                       struct sh_places *places);
 
 /* Ids to text.
  *   special  in   whether the text includes special tokens

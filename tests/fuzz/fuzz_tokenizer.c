@@ -28,16 +28,21 @@ static void check_texts(const struct sh_hf *hf)
     void *e = sh_token_hf.create(hf);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         struct sh_ids first = {0}, second = {0};
+        struct sh_places places = {0};
         char *back;
         size_t bytes, n = strlen(texts[i]);
-        sh_rc rc = sh_token_hf.encode(hf, e, (const unsigned char *)texts[i], n, 3, &first);
+        sh_rc rc = sh_token_hf.encode(hf, e, (const unsigned char *)texts[i], n, 3, &first, NULL);
         if (rc == SH_OK &&
-            (sh_token_hf.encode(hf, e, (const unsigned char *)texts[i], n, 3, &second) != SH_OK ||
+            (sh_token_hf.encode(hf, e, (const unsigned char *)texts[i], n, 3, &second, &places) != SH_OK ||
              first.n != second.n || (first.n && memcmp(first.id, second.id, first.n * sizeof *first.id) != 0)))
             abort();
+        if (rc == SH_OK && places.n != first.n)
+            abort();
         for (size_t k = 0; rc == SH_OK && k < first.n; k++)
-            if (first.id[k] >= (uint32_t)hf->words || !hf->word[first.id[k]].text)
+            if (first.id[k] >= (uint32_t)hf->words || !hf->word[first.id[k]].text ||
+                places.at[k].text.begin > places.at[k].text.end || places.at[k].text.end > n)
                 abort();
+        free(places.at);
         if (rc == SH_OK) {
             if (sh_token_hf.decode(hf, first.id, first.n, i % 2, &back, &bytes) != SH_OK)
                 abort();

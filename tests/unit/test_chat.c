@@ -40,19 +40,27 @@ static const char *const specials[] = {"<|im_start|>",
                                        "<|end_header_id|>",
                                        "<|eot_id|>"};
 
+/* The word for a line end, as JSON has it; a byte spells it as well. */
+static const char *line_end = "\\n";
+
 /* The words are letters and the templates' texts, with the mark for spaces; "▁a" and "ab" are words, so merges cross
- * borders. With `prefix` a space is put in front, as Llama 2 does. */
-static void write_model(bool prefix)
+ * borders. With `prefix` a space is put in front, as Llama 2 does. more: added tokens, without their ids; NULL after the last. */
+static void write_model_with(bool prefix, const char *const *more)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzBIRSNTWY<>/[]!#:,.";
+    enum { WORDS = sizeof specials / sizeof specials[0] + 1 + sizeof letters - 1 + 4, LINE_END = WORDS - 4 };
     struct sh_text t = {0};
     char word[128];
-    int id = 0;
+    int id = 0, extra = 0;
 #define ADD(...) sh_text_put(&t, word, (size_t)snprintf(word, sizeof word, __VA_ARGS__))
 
     ADD("{\"added_tokens\":[");
     for (size_t i = 0; i < sizeof specials / sizeof specials[0]; i++, id++)
         ADD("%s{\"id\":%d,\"content\":\"%s\",\"special\":true,\"normalized\":false}", i ? "," : "", id, specials[i]);
+    for (; more && more[extra]; extra++) {
+        ADD(",{\"id\":%d,", strstr(more[extra], line_end) ? LINE_END : WORDS + extra);
+        ADD("%s}", more[extra]);
+    }
     ADD("],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
     if (prefix)
         ADD("{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},");
@@ -60,18 +68,24 @@ static void write_model(bool prefix)
     ADD("\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},");
     ADD("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},");
     ADD("{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[2]}}},");
-    ADD("\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"vocab\":{\"?\":%d", id++);
+    ADD("\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"?\",\"vocab\":{\"?\":%d", id++);
     for (size_t i = 0; i < sizeof specials / sizeof specials[0]; i++)
         ADD(",\"%s\":%zu", specials[i], i);
     for (size_t i = 0; letters[i]; i++, id++)
         ADD(",\"%c\":%d", letters[i], id);
-    ADD(",\"\\n\":%d,\"\xe2\x96\x81\":%d,\"\xe2\x96\x81"
+    ADD(",\"%s\":%d,\"\xe2\x96\x81\":%d,\"\xe2\x96\x81"
         "a\":%d,\"ab\":%d},",
-        id, id + 1, id + 2, id + 3);
+        line_end, id, id + 1, id + 2, id + 3);
     ADD("\"merges\":[\"\xe2\x96\x81 a\",\"a b\"]}}");
 #undef ADD
+    assert_int_equal(id + 4, WORDS);
     assert_int_equal(sh_write_file_atomic(model_path, t.at, t.n), SH_OK);
     free(t.at);
+}
+
+static void write_model(bool prefix)
+{
+    write_model_with(prefix, NULL);
 }
 
 static sh_rc run(enum sh_token_format format, const char *template, const char *line, struct sh_token_options more)
@@ -300,6 +314,64 @@ static void prepended_spaces(void **state)
           "<s> ab{ a}{b}{b}{</s>}");
     check(SH_FORMAT_MESSAGES, "mistral-v3", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "ab")),
           (struct sh_token_options){0}, "<s>[INST]  x[/INST] { a}{b}{</s>}");
+    write_model(false);
+}
+
+/* Added tokens at the border of an answer: their text is learned, and the white space that they take belongs to them.
+ * Ids are those of the text as a whole. */
+static void added_at_borders(void **state)
+{
+#define RAW "\"normalized\":false"
+    static const struct {
+        const char *more[3];
+        bool prefix;
+        const char *template, *answer, *right;
+    } rows[] = {
+        {{"\"content\":\"~\",\"lstrip\":true," RAW}, false, "chatml", "~a", "assistant{~}{a}{<|im_end|>}"},
+        {{"\"content\":\"<b>\",\"normalized\":true"}, true, "mistral-v7", "<b>bcd", "[/INST] { <b>}{b}{c}{d}{</s>}"},
+        {{"\"content\":\"  \"," RAW}, false, "mistral-v7", " bcd", "[/INST]{  }{b}{c}{d}{</s>}"},
+        {{"\"content\":\"foo\",\"single_word\":true," RAW, "\"content\":\"bar\"," RAW},
+         false,
+         "chatml",
+         "a foobar",
+         "assistant\n{a}{ }{f}{o}{o}{bar}{<|im_end|>}"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *found, *line = sh_strfmt(MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "%s")), rows[i].answer);
+        write_model_with(rows[i].prefix, rows[i].more);
+        if (run(SH_FORMAT_MESSAGES, rows[i].template, line, (struct sh_token_options){0}) != SH_OK)
+            fail_msg("row %zu: %s", i, sh_error_text());
+        found = written();
+        if (!strstr(found, rows[i].right))
+            fail_msg("row %zu: %s lacks %s", i, found, rows[i].right);
+        free(found);
+        free(line);
+    }
+    write_model(false);
+}
+
+/* A byte, or white space that a special token takes, is not the text of a special token. */
+static void special_bytes(void **state)
+{
+    static const char *const more[] = {"\"content\":\"<h>\",\"special\":true,\"rstrip\":true,\"normalized\":false",
+                                       "\"content\":\"<0x0A>\",\"special\":true,\"normalized\":false", NULL};
+
+    (void)state;
+    line_end = "<0x0A>";
+    write_model_with(false, more);
+    if (run(SH_FORMAT_MESSAGES, "phi3", MESSAGES(MESSAGE("user", "x\\ny") "," MESSAGE("assistant", "a")),
+            (struct sh_token_options){0}) != SH_OK)
+        fail_msg("%s", sh_error_text());
+    assert_int_equal(run(SH_FORMAT_MESSAGES, "phi3", MESSAGES(MESSAGE("user", "x<0x0A>") "," MESSAGE("assistant", "a")),
+                         (struct sh_token_options){0}),
+                     SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "the text of a special token"));
+    assert_int_equal(
+        run(SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"a<h> b\"}", (struct sh_token_options){0}),
+        SH_E_DATA);
+    line_end = "\\n";
     write_model(false);
 }
 
@@ -670,11 +742,11 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates),   cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
-        cmocka_unit_test(folders_own), cmocka_unit_test(digests),     cmocka_unit_test(refused),
-        cmocka_unit_test(unused),      cmocka_unit_test(empty_parts), cmocka_unit_test(another_model),
-        cmocka_unit_test(prompts),     cmocka_unit_test(no_prompts),  cmocka_unit_test(published_forms),
-        cmocka_unit_test(keys),
+        cmocka_unit_test(templates),   cmocka_unit_test(other_forms),      cmocka_unit_test(prepended_spaces),
+        cmocka_unit_test(folders_own), cmocka_unit_test(digests),          cmocka_unit_test(refused),
+        cmocka_unit_test(unused),      cmocka_unit_test(empty_parts),      cmocka_unit_test(another_model),
+        cmocka_unit_test(prompts),     cmocka_unit_test(no_prompts),       cmocka_unit_test(published_forms),
+        cmocka_unit_test(keys),        cmocka_unit_test(added_at_borders), cmocka_unit_test(special_bytes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -306,7 +306,7 @@ static void encode_with(const char *file, const char *text, struct sh_ids *ids)
 
     assert_int_equal(parse(file, &hf), SH_OK);
     void *encoder = sh_token_hf.create(hf);
-    assert_int_equal(sh_token_hf.encode(hf, encoder, (const unsigned char *)text, strlen(text), 0, ids), SH_OK);
+    assert_int_equal(sh_token_hf.encode(hf, encoder, (const unsigned char *)text, strlen(text), 0, ids, NULL), SH_OK);
     sh_token_hf.destroy(encoder);
     sh_token_hf.close(hf);
 }
@@ -359,12 +359,13 @@ static void a_byte_is_replaced(void **state)
     free(text);
 }
 
-static void encode_all(struct sh_hf *hf, void *encoder, const char *text, bool cut, struct sh_ids *ids)
+static void encode_all(struct sh_hf *hf, void *encoder, const char *text, bool cut, struct sh_ids *ids,
+                       struct sh_places *places)
 {
     int n = hf->n_split;
-    ids->n = 0;
+    ids->n = places->n = 0;
     hf->n_split = cut ? n : 0;
-    assert_int_equal(sh_token_hf.encode(hf, encoder, (const unsigned char *)text, strlen(text), 0, ids), SH_OK);
+    assert_int_equal(sh_token_hf.encode(hf, encoder, (const unsigned char *)text, strlen(text), 0, ids, places), SH_OK);
     hf->n_split = n;
 }
 
@@ -373,16 +374,21 @@ static void check_cuts(struct sh_hf *hf, const char *const *letters, unsigned n_
 {
     void *a = sh_token_hf.create(hf), *b = sh_token_hf.create(hf);
     struct sh_ids whole = {0}, cut = {0};
+    struct sh_places at[2] = {0};
     for (unsigned code = 0; code < 5000; code++) {
         char text[64] = "";
         uint64_t left = sh_mix64(code) >> 16;
         for (unsigned k = 0; k < 3 + code % 4; k++, left /= n_letters)
             strcat(text, letters[left % n_letters]);
-        encode_all(hf, a, text, false, &whole);
-        encode_all(hf, b, text, true, &cut);
+        encode_all(hf, a, text, false, &whole, &at[0]);
+        encode_all(hf, b, text, true, &cut, &at[1]);
         if (whole.n != cut.n || (cut.n && memcmp(whole.id, cut.id, cut.n * sizeof *cut.id) != 0))
             fail_msg("%s has other ids when it is cut", text);
+        if (at[0].n != whole.n || at[1].n != cut.n || (cut.n && memcmp(at[0].at, at[1].at, cut.n * sizeof *at[0].at)))
+            fail_msg("%s: ids stand for other bytes when it is cut", text);
     }
+    free(at[0].at);
+    free(at[1].at);
     free(whole.id);
     free(cut.id);
     sh_token_hf.destroy(a);
@@ -455,18 +461,81 @@ static void white_space_of_added_tokens(void **state)
     };
     struct sh_hf *hf = NULL;
     struct sh_ids ids = {0};
+    struct sh_places places = {0};
 
     (void)state;
     assert_int_equal(parse(file, &hf), SH_OK);
     void *e = sh_token_hf.create(hf);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        encode_all(hf, e, rows[i].text, true, &ids);
+        encode_all(hf, e, rows[i].text, true, &ids, &places);
         assert_int_equal(ids.n, rows[i].n);
+        assert_int_equal(places.n, ids.n);
         assert_memory_equal(ids.id, rows[i].ids, ids.n * sizeof *ids.id);
     }
     free(ids.id);
+    free(places.at);
     sh_token_hf.destroy(e);
     sh_token_json_free(hf);
+}
+
+/* What each id stands for: id:begin:end, in bytes of the text. They are the offsets of tokenizers 0.23.3, except that a
+ * composed character counts with all of its parts, a byte as a byte, and that a character which has no word is not
+ * skipped in what follows it. */
+static void places_of_ids(void **state)
+{
+    /* clang-format off */
+    static const struct {
+        const char *file, *text, *places;
+    } rows[] = {
+        {"{\"added_tokens\":[{\"id\":3,\"content\":\"#\",\"normalized\":false,\"lstrip\":true}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"x\":1,\"\\n\":2},\"merges\":[]}}",
+         "x\n#a", "1:0:1 3:1:3 0:3:4"},
+        {"{\"added_tokens\":[{\"id\":7,\"content\":\"<b>\",\"normalized\":true}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xe2\x96\x81\":0,\"b\":1,\"c\":2,\"d\":3,\"<\":4,\">\":5,\"/\":6},\"merges\":[]},\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"}]}}",
+         "d <b>bcd", "0:0:1 3:0:1 7:1:5 1:5:6 2:6:7 3:7:8"},
+        {"{\"added_tokens\":[{\"id\":3,\"content\":\"  \",\"normalized\":false}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"b\":0,\"c\":1,\" \":2},\"merges\":[]}}",
+         "b  c", "0:0:1 3:1:3 1:3:4"},
+        {"{\"added_tokens\":[{\"id\":6,\"content\":\"foo\",\"normalized\":false,\"single_word\":true},{\"id\":7,\"content\":\"bar\",\"normalized\":false}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"f\":2,\"o\":3,\"r\":4,\" \":5},\"merges\":[]}}",
+         "a foobar", "0:0:1 5:1:2 2:2:3 3:3:4 3:4:5 7:5:8"},
+        {"{\"added_tokens\":[{\"id\":6,\"content\":\"foo\",\"normalized\":false,\"single_word\":true},{\"id\":7,\"content\":\"bar\",\"normalized\":false}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"f\":2,\"o\":3,\"r\":4,\" \":5},\"merges\":[]}}",
+         "a foo bar", "0:0:1 5:1:2 6:2:5 5:5:6 7:6:9"},
+        {"{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\xc3\xa9\":1,\"e\":2,\"\xcc\x81\":3,\"x\":4},\"merges\":[]},\"normalizer\":{\"type\":\"NFC\"}}",
+         "ae\xcc\x81x\xcc\x81", "0:0:1 1:1:4 4:4:5 3:5:7"},
+        {"{\"added_tokens\":[{\"id\":6,\"content\":\"<s>\",\"normalized\":false,\"special\":true}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xe2\x96\x81\":0,\"a\":1,\"b\":2,\"\xe2\x96\x81""a\":3,\"\xe2\x96\x81""ab\":4,\"ab\":5},\"merges\":[[\"\xe2\x96\x81\",\"a\"],[\"a\",\"b\"],[\"\xe2\x96\x81\",\"ab\"]]},\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"first\",\"split\":true}}",
+         "ab ab<s>ab", "3:0:1 2:1:2 3:2:4 2:4:5 6:5:8 5:8:10"},
+        {"{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"<unk>\":0,\"a\":1,\"b\":2,\"ab\":3,\"<0xC3>\":4,\"<0xA9>\":5},\"merges\":[[\"a\",\"b\"]],\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true}}",
+         "ab\xe5\x8c\x97\xe5\x8c\x97\xc3\xa9\xe5\x8c\x97""ab", "3:0:2 4:8:9 5:9:10 0:2:13 3:13:15"},
+        {"{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[[\"a\",\"b\"]]}}",
+         "a\xe5\x8c\x97""bab", "2:0:5 2:5:7"},
+        {"{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"1\":2},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"String\":\"-\"},\"behavior\":\"Removed\",\"invert\":false},{\"type\":\"Digits\",\"individual_digits\":true}]}}",
+         "a-b1-", "0:0:1 1:2:3 2:3:4"},
+        {"{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"bc\":1,\"b\":2},\"merges\":[],\"ignore_merges\":true}}",
+         "bc", "1:0:2"},
+        {"{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xc4\xa0\":0,\"a\":1,\"\xc3\x83\":2,\"\xc2\xa9\":3,\"\xc4\xa0""a\":4,\"\xc3\x83\xc2\xa9\":5},\"merges\":[[\"\xc4\xa0\",\"a\"],[\"\xc3\x83\",\"\xc2\xa9\"]]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":false}}",
+         "a\xc3\xa9""a", "4:0:1 5:1:3 1:3:4"},
+        {"{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xc4\xa0\":0,\"a\":1,\"\xc3\x83\":2,\"\xc2\xa9\":3,\"\xc4\xa0""a\":4,\"\xc3\x83\xc2\xa9\":5},\"merges\":[[\"\xc4\xa0\",\"a\"],[\"\xc3\x83\",\"\xc2\xa9\"]]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":false}}",
+         " a", "4:0:2"},
+    };
+    /* clang-format on */
+    struct sh_hf *hf = NULL;
+    char found[400];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_places places = {0};
+        struct sh_ids ids = {0};
+        assert_int_equal(parse(rows[i].file, &hf), SH_OK);
+        void *e = sh_token_hf.create(hf);
+        encode_all(hf, e, rows[i].text, true, &ids, &places);
+        found[0] = '\0';
+        for (size_t k = 0; k < ids.n; k++)
+            snprintf(found + strlen(found), sizeof found - strlen(found), "%s%u:%u:%u", k ? " " : "", ids.id[k],
+                     places.at[k].text.begin, places.at[k].text.end);
+        if (strcmp(found, rows[i].places) != 0)
+            fail_msg("row %zu: %s is %s, not %s", i, rows[i].text, found, rows[i].places);
+        free(ids.id);
+        free(places.at);
+        sh_token_hf.destroy(e);
+        sh_token_json_free(hf);
+    }
 }
 
 static void text_must_be_utf8(void **state)
@@ -505,6 +574,7 @@ int main(void)
         cmocka_unit_test(unknown_characters),
         cmocka_unit_test(cuts_change_no_id),
         cmocka_unit_test(white_space_of_added_tokens),
+        cmocka_unit_test(places_of_ids),
         cmocka_unit_test(text_must_be_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
