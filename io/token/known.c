@@ -14,17 +14,20 @@ enum { MOST_BYTES = 1 << 20 };
 
 /* Texts that render each conversation exactly like the row of template.c (tests/hf/test_chat.py has the rows' own Jinja
  * texts), taken from the tokenizer_config.json of the model named; bos and eos are what the row writes for bos_token
- * and eos_token, NULL: not checked. Official texts that add a date or their own system text (Llama 3.1, Qwen 2.5) are
- * not here. */
+ * and eos_token, NULL: not checked. A text that writes the day on which it is rendered (Llama 3.2, 3.3) has no row. */
 static const struct known {
     uint64_t digest; /* sh_chat_template_digest() */
     const char *name, *bos, *eos;
 } known[] = {
-    {0x81b1f9242e2cce83, "chatml", NULL, NULL},                /* doc/tokenizers.md, for folders without one */
-    {0xa04f41d813a07b13, "chatml", NULL, NULL},                /* teknium/OpenHermes-2.5-Mistral-7B */
-    {0x9799ad6e2dea0594, "llama3", "<|begin_of_text|>", NULL}, /* meta-llama/Meta-Llama-3-8B-Instruct */
-    {0xcb7c5112dfc4a3b0, "llama2", "<s>", "</s>"},             /* meta-llama/Llama-2-13b-chat-hf */
-    {0xc8e457151b225c66, "gemma", "<bos>", NULL},              /* google/gemma-3-1b-it */
+    {0x81b1f9242e2cce83, "chatml", NULL, NULL},                  /* doc/tokenizers.md, for folders without one */
+    {0xa04f41d813a07b13, "chatml", NULL, NULL},                  /* teknium/OpenHermes-2.5-Mistral-7B */
+    {0x9799ad6e2dea0594, "llama3", "<|begin_of_text|>", NULL},   /* meta-llama/Meta-Llama-3-8B-Instruct */
+    {0xa04c0d765923822c, "chatml", NULL, NULL},                  /* Qwen/Qwen3-4B-Instruct-2507 */
+    {0xf9a29021c9d093ad, "qwen2.5", NULL, NULL},                 /* Qwen/Qwen2.5-7B-Instruct */
+    {0x4372a702009a6e39, "qwen3", NULL, NULL},                   /* Qwen/Qwen3-8B */
+    {0xda8ae4616203881a, "llama3.1", "<|begin_of_text|>", NULL}, /* meta-llama/Llama-3.1-8B-Instruct */
+    {0xcb7c5112dfc4a3b0, "llama2", "<s>", "</s>"},               /* meta-llama/Llama-2-13b-chat-hf */
+    {0xc8e457151b225c66, "gemma", "<bos>", NULL},                /* google/gemma-3-1b-it */
 };
 
 /* Normalize a Jinja text: both ways to write a line end in a string become the same, and the last line end, which Jinja

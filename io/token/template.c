@@ -14,6 +14,11 @@
         system, user, assistant       \
     }
 #define HEADER(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
+#define HEADER_OF_CHATML(role) "<|im_start|>" role "\n"
+#define CHATML                                                                                     \
+    {"<|im_end|>", "<|im_start|>"}, "",                                                            \
+        TAGS(HEADER_OF_CHATML("system"), HEADER_OF_CHATML("user"), HEADER_OF_CHATML("assistant")), \
+        TAGS("<|im_end|>\n", "<|im_end|>\n", "\n"), "<|im_end|>", {false}, .system = SH_SYSTEM_ALONE
 #define ALL              \
     {                    \
         true, true, true \
@@ -21,14 +26,9 @@
 
 /* clang-format off */
 static const struct sh_template templates[] = {
-    {"chatml",
-     {"<|im_end|>", "<|im_start|>"},
-     "",
-     TAGS("<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"),
-     TAGS("<|im_end|>\n", "<|im_end|>\n", "\n"),
-     "<|im_end|>",
-     {false},
-     SH_SYSTEM_ALONE},
+    {"chatml", CHATML},
+    {"qwen2.5", CHATML, .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
+    {"qwen3", CHATML, .thought = "<think>\n\n</think>\n\n"},
     {"llama3",
      {"<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"},
      "<|begin_of_text|>",
@@ -36,7 +36,17 @@ static const struct sh_template templates[] = {
      TAGS("<|eot_id|>", "<|eot_id|>", ""),
      "<|eot_id|>",
      ALL,
-     SH_SYSTEM_ALONE},
+     .system = SH_SYSTEM_ALONE},
+    {"llama3.1",
+     {"<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"},
+     "<|begin_of_text|>",
+     TAGS(HEADER("system") "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n", HEADER("user"),
+          HEADER("assistant")),
+     TAGS("<|eot_id|>", "<|eot_id|>", ""),
+     "<|eot_id|>",
+     ALL,
+     .system = SH_SYSTEM_ALONE,
+     .default_system = ""},
     {"llama2",
      {"</s>", "<s>"},
      "",
@@ -44,7 +54,7 @@ static const struct sh_template templates[] = {
      TAGS("\n<</SYS>>\n\n", " [/INST]", ""),
      " </s>",
      ALL,
-     SH_SYSTEM_IN_USER},
+     .system = SH_SYSTEM_IN_USER},
     /* In its Jinja text the place of a system message depends on what follows, which a row cannot express. */
     {"mistral-v3",
      {"</s>", "<s>", "[INST]", "[/INST]"},
@@ -53,7 +63,7 @@ static const struct sh_template templates[] = {
      TAGS("", "[/INST]", ""),
      "</s>",
      {false, false, true},
-     SH_SYSTEM_NOWHERE},
+     .system = SH_SYSTEM_NOWHERE},
     {"mistral-v7",
      {"</s>", "<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
      "<s>",
@@ -61,7 +71,7 @@ static const struct sh_template templates[] = {
      TAGS("[/SYSTEM_PROMPT]", "[/INST]", ""),
      "</s>",
      {false},
-     SH_SYSTEM_ALONE},
+     .system = SH_SYSTEM_ALONE},
     {"mistral-v7-tekken",
      {"</s>", "<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
      "<s>",
@@ -69,7 +79,7 @@ static const struct sh_template templates[] = {
      TAGS("[/SYSTEM_PROMPT]", "[/INST]", ""),
      "</s>",
      {false},
-     SH_SYSTEM_ALONE},
+     .system = SH_SYSTEM_ALONE},
     {"gemma",
      {"<end_of_turn>", "<bos>", "<start_of_turn>"},
      "<bos>",
@@ -77,7 +87,7 @@ static const struct sh_template templates[] = {
      TAGS("\n\n", "<end_of_turn>\n", "\n"),
      "<end_of_turn>",
      {false, true, true},
-     SH_SYSTEM_BEFORE_USER},
+     .system = SH_SYSTEM_BEFORE_USER},
     {"phi3",
      {"<|end|>", "<|system|>", "<|user|>", "<|assistant|>"},
      "",
@@ -85,7 +95,7 @@ static const struct sh_template templates[] = {
      TAGS("<|end|>\n", "<|end|>\n", "\n"),
      "<|end|>",
      {false},
-     SH_SYSTEM_ALONE},
+     .system = SH_SYSTEM_FILLED},
 };
 /* clang-format on */
 
@@ -207,14 +217,47 @@ static void put_text(const struct sh_template *t, const struct sh_message *m, st
     sh_chat_put(out, text, bytes);
 }
 
-/* `system`: the system message that goes into this message, NULL: none. */
-static sh_rc put_message(const struct sh_template *t, const struct sh_message *m, const struct sh_message *system,
-                         struct sh_chat *out)
+static bool has(const struct sh_message *m, const char *text)
 {
-    size_t begin;
+    return memmem(m->text, m->bytes, text, strlen(text)) != NULL;
+}
 
+/* Refuse what a template that knows reasoning would not render where it stands. */
+static sh_rc refuse_thoughts(const struct sh_template *t, const struct sh_message *m)
+{
+    if (m->role == SH_ROLE_ASSISTANT && has(m, "</think>"))
+        return sh_fail(SH_E_DATA,
+                       "an assistant's message has \"</think>\" in it, and the model's own template would move or drop "
+                       "its reasoning; render the text elsewhere and give --format segments");
+    if (m->role == SH_ROLE_USER && has(m, "<tool_response>"))
+        return sh_fail(SH_E_DATA, "a user's message has \"<tool_response>\" in it: template %s renders no tools",
+                       t->name);
+    return SH_OK;
+}
+
+/* Put the text of an assistant's message that comes last after an empty thought. */
+static void put_thoughtful(const struct sh_template *t, const struct sh_message *m, struct sh_chat *out)
+{
+    size_t n = 0;
+
+    while (n < m->bytes && m->text[n] == '\n')
+        n++;
+    put_markup(t->thought, out);
+    sh_chat_put(out, m->text + n, m->bytes - n);
+}
+
+/* system: the system message that goes into this message, NULL: none; last: no message follows. */
+static sh_rc put_message(const struct sh_template *t, const struct sh_message *m, const struct sh_message *system,
+                         bool last, struct sh_chat *out)
+{
+    bool thoughtful = t->thought && last && m->role == SH_ROLE_ASSISTANT;
+    size_t begin, least;
+
+    if (t->thought)
+        SH_TRY(refuse_thoughts(t, m));
     put_markup(t->before[m->role], out);
     begin = out->text.n;
+    least = begin + (thoughtful ? strlen(t->thought) : 0);
     if (system && t->system == SH_SYSTEM_IN_USER) {
         put_inside(t, system, m, out);
     } else {
@@ -222,10 +265,10 @@ static sh_rc put_message(const struct sh_template *t, const struct sh_message *m
             sh_chat_put(out, system->text, system->bytes);
             put_markup(t->after[SH_ROLE_SYSTEM], out);
         }
-        put_text(t, m, out);
+        (thoughtful ? put_thoughtful : put_text)(t, m, out);
     }
     if (m->role == SH_ROLE_ASSISTANT) {
-        if (out->text.n == begin)
+        if (out->text.n == least)
             return sh_fail(SH_E_DATA, "an assistant's message is empty: there is nothing to learn");
         put_markup(t->stop, out);
         if (m->learned)
@@ -250,6 +293,20 @@ static sh_rc check_roles(const struct sh_message *m, int n)
     return SH_OK;
 }
 
+/* Refuse a system message for which the template has no place, or no single one. */
+static sh_rc check_system(const struct sh_template *t, const struct sh_message *system)
+{
+    if (t->system == SH_SYSTEM_NOWHERE)
+        return sh_fail(SH_E_DATA, "template %s has no place for a system message; put it into the first user's text",
+                       t->name);
+    if (t->system == SH_SYSTEM_FILLED && system->bytes == 0)
+        return sh_fail(SH_E_DATA,
+                       "the system message is empty: some models with template %s write it, some do not; take "
+                       "it out",
+                       t->name);
+    return SH_OK;
+}
+
 /* A system message that belongs inside the first user's message goes into that message only. */
 static sh_rc put_messages(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out)
 {
@@ -257,13 +314,17 @@ static sh_rc put_messages(const struct sh_template *t, const struct sh_message *
     int i = 0;
 
     put_markup(t->begin, out);
-    if (m[0].role == SH_ROLE_SYSTEM && t->system == SH_SYSTEM_NOWHERE)
-        return sh_fail(SH_E_DATA, "template %s has no place for a system message; put it into the first user's text",
-                       t->name);
-    if (m[0].role == SH_ROLE_SYSTEM && t->system != SH_SYSTEM_ALONE)
-        system = &m[i++];
+    if (m[0].role == SH_ROLE_SYSTEM) {
+        SH_TRY(check_system(t, &m[0]));
+        if (t->system == SH_SYSTEM_BEFORE_USER || t->system == SH_SYSTEM_IN_USER)
+            system = &m[i++];
+    } else if (t->default_system) {
+        put_markup(t->before[SH_ROLE_SYSTEM], out);
+        put_markup(t->default_system, out);
+        put_markup(t->after[SH_ROLE_SYSTEM], out);
+    }
     for (; i < n; i++) {
-        SH_TRY(put_message(t, &m[i], m[i].role == SH_ROLE_USER ? system : NULL, out));
+        SH_TRY(put_message(t, &m[i], m[i].role == SH_ROLE_USER ? system : NULL, i + 1 == n, out));
         if (m[i].role == SH_ROLE_USER)
             system = NULL;
     }

@@ -13,8 +13,8 @@
 
 enum sh_role { SH_ROLE_SYSTEM, SH_ROLE_USER, SH_ROLE_ASSISTANT, SH_ROLES };
 
-/* Where a system message goes. */
-enum sh_system { SH_SYSTEM_ALONE, SH_SYSTEM_BEFORE_USER, SH_SYSTEM_IN_USER, SH_SYSTEM_NOWHERE };
+/* Where a system message goes. FILLED: alone, and models of the family differ about an empty one. */
+enum sh_system { SH_SYSTEM_ALONE, SH_SYSTEM_FILLED, SH_SYSTEM_BEFORE_USER, SH_SYSTEM_IN_USER, SH_SYSTEM_NOWHERE };
 
 enum { SH_TEMPLATE_SPECIALS = 6 };
 
@@ -26,6 +26,10 @@ struct sh_template {
     const char *stop; /* after an assistant's text, and learned with it */
     bool trim[SH_ROLES];
     enum sh_system system;
+    const char *default_system; /* (optional) the system's text if there is no such message */
+    const char *thought; /* (optional) before the text of an assistant's message that comes last, and learned with
+                                   it; line ends between the two are removed. Texts with reasoning or answers of tools
+                                   in them are refused: the model's own template would move or drop them */
 };
 
 /* Returns NULL if there is no template of this name. */
@@ -57,7 +61,7 @@ void sh_chat_learn(struct sh_chat *c, size_t begin, size_t end);     /* extends 
 void sh_chat_put(struct sh_chat *c, const void *text, size_t bytes); /* appends the text of a message */
 
 /* Append a conversation. Errors: SH_E_DATA: roles out of order (a system message or none, then user and assistant in
- * turn, an assistant last), an empty assistant's message, a system message for which the template has no place. */
+ * turn, an assistant last), an empty assistant's message, a system message for which the template has no place, reasoning that it would move. */
 sh_rc sh_template_render(const struct sh_template *t, const struct sh_message *m, int n, struct sh_chat *out);
 
 /* Append a conversation for a model to answer, up to where the answer begins. Errors: the same, but the last message

@@ -139,8 +139,8 @@ static const struct sh_cmd_option tokenize[] = {
     {.name = "--field", .value = "KEY", .help = "jsonl: key of the text, default text; messages, sharegpt: key of the "
      "messages, default messages, conversations"},
     {.name = "--chat-template", .value = "NAME", .help = "messages and the like: auto (that of the tokenizer's "
-     "folder, if it is one of these), chatml, llama3, "
-     "llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or phi3"},
+     "folder, if it is one of these), chatml, qwen2.5, qwen3, "
+     "llama3, llama3.1, llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or phi3"},
     {.name = "--special-in-text", .help = "messages may have the texts of special tokens in them"},
     {.name = "--separator", .value = "LINE", .help = "text: a line with exactly this text ends a document"},
     {.name = "--eos", .value = "WORD",

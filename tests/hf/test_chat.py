@@ -27,6 +27,9 @@ import transformers
 COUNT = 2000 if os.environ.get('SHERD_LONG') else 200
 SPECIALS = {
     'chatml': ['<|im_start|>', '<|im_end|>'],
+    'qwen2.5': ['<|im_start|>', '<|im_end|>'],
+    'qwen3': ['<|im_start|>', '<|im_end|>'],
+    'llama3.1': ['<|begin_of_text|>', '<|start_header_id|>', '<|end_header_id|>', '<|eot_id|>'],
     'llama3': ['<|begin_of_text|>', '<|start_header_id|>', '<|end_header_id|>', '<|eot_id|>'],
     'llama2': ['<s>', '</s>'],
     'mistral-v3': ['<s>', '</s>', '[INST]', '[/INST]'],
@@ -36,7 +39,8 @@ SPECIALS = {
     'phi3': ['<|system|>', '<|user|>', '<|assistant|>', '<|end|>'],
 }
 # The values of bos_token and eos_token in official texts.
-TOKENS = {'llama3': {'bos_token': '<|begin_of_text|>'}, 'llama2': {'bos_token': '<s>', 'eos_token': '</s>'},
+TOKENS = {'llama3': {'bos_token': '<|begin_of_text|>'}, 'llama3.1': {'bos_token': '<|begin_of_text|>'},
+          'llama2': {'bos_token': '<s>', 'eos_token': '</s>'},
           'gemma': {'bos_token': '<bos>'}}
 LEARN = '{%% generation %%}%s{%% endgeneration %%}'
 
@@ -58,6 +62,12 @@ JINJA = {
     'llama3': turns('{{ m.content | trim }}<|eot_id|>', '<|start_header_id|>assistant<|end_header_id|>{{ "\\n\\n" }}%s',
                     '<|start_header_id|>{{ m.role }}<|end_header_id|>{{ "\\n\\n" }}{{ m.content | trim }}<|eot_id|>',
                     '<|begin_of_text|>'),
+    'llama3.1': turns('{{ m.content | trim }}<|eot_id|>', '<|start_header_id|>assistant<|end_header_id|>{{ "\\n\\n" }}%s',
+                      '<|start_header_id|>{{ m.role }}<|end_header_id|>{{ "\\n\\n" + (dates if m.role == "system" else "") }}'
+                      '{{ m.content | trim }}<|eot_id|>',
+                      '<|begin_of_text|>{% set dates = "Cutting Knowledge Date: December 2023\\nToday Date: 26 Jul 2024\\n\\n" %}'
+                      '{% if messages[0].role != "system" %}<|start_header_id|>system<|end_header_id|>{{ "\\n\\n" + dates }}'
+                      '<|eot_id|>{% endif %}'),
     'llama2': '{% if messages[0].role == "system" %}{% set rest = messages[1:] %}{% set system = messages[0].content %}{% else %}'
               '{% set rest = messages %}{% set system = none %}{% endif %}{% for m in rest %}'
               '{% if loop.index0 == 0 and system is not none %}'
@@ -75,11 +85,17 @@ JINJA = {
     'phi3': turns('{{ m.content }}<|end|>', '<|assistant|>\n%s{{ "\\n" }}',
                   '<|{{ m.role }}|>\n{{ m.content }}<|end|>{{ "\\n" }}'),
 }
+JINJA['qwen2.5'] = ('{% if messages[0].role != "system" %}<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a '
+                    'helpful assistant.<|im_end|>{{ "\\n" }}{% endif %}' + JINJA['chatml'])
+JINJA['qwen3'] = JINJA['chatml'].replace('{{ m.content }}<|im_end|>{% endgeneration', '{% if loop.last %}{{ "<think>\\n\\n</think>\\n'
+                                         '\\n" + m.content.lstrip("\\n") }}{% else %}{{ m.content }}{% endif %}<|im_end|>'
+                                         '{% endgeneration')
 # The text that templates append to a conversation to be answered (add_generation_prompt), if any.
-ANSWER = {'chatml': '<|im_start|>assistant\n', 'llama3': '<|start_header_id|>assistant<|end_header_id|>\n\n',
+ANSWER = {'chatml': '<|im_start|>assistant\n', 'qwen2.5': '<|im_start|>assistant\n', 'qwen3': '<|im_start|>assistant\n',
+          'llama3.1': '<|start_header_id|>assistant<|end_header_id|>\n\n', 'llama3': '<|start_header_id|>assistant<|end_header_id|>\n\n',
           'gemma': '<start_of_turn>model\n', 'phi3': '<|assistant|>\n'}
 MODEL = {'model.n_layers': 1, 'model.dim': 16, 'model.n_heads': 1, 'model.ffn_dim': 16, 'model.max_seq_len': 1024,
-         'model.vocab_size': 800, 'training.dataset_path': 'out.bin', 'training.steps': 1, 'training.seq_len': 64,
+         'model.vocab_size': 800, 'training.dataset_path': 'out.bin', 'training.steps': 1, 'training.seq_len': 256,
          'training.global_batch_size': 1, 'training.local_batch_size': 1, 'data.excess_length_strategy': 'truncate'}
 
 
@@ -93,7 +109,7 @@ def words(draw, least):
 def conversation(draw, name):
     messages = []
     if name != 'mistral-v3' and draw.random() < 0.4:
-        messages.append({'role': 'system', 'content': words(draw, 0)})
+        messages.append({'role': 'system', 'content': words(draw, name == 'phi3')})
     for _ in range(draw.randrange(1, 4)):
         messages += [{'role': 'user', 'content': words(draw, 0)}, {'role': 'assistant', 'content': words(draw, 1)}]
     return messages

@@ -47,7 +47,7 @@ static const char *line_end = "\\n";
  * borders. With `prefix` a space is put in front, as Llama 2 does. more: added tokens, without their ids; NULL after the last. */
 static void write_model_with(bool prefix, const char *const *more)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzBIRSNTWY<>/[]!#:,.";
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDIJKNQRSTWY<>/[]!#:,.02346";
     enum { WORDS = sizeof specials / sizeof specials[0] + 1 + sizeof letters - 1 + 4, LINE_END = WORDS - 4 };
     struct sh_text t = {0};
     char word[128];
@@ -166,12 +166,34 @@ static void templates(void **state)
          "<|im_start|>user\ny<|im_end|>\n<|im_start|>assistant\n{b}{<|im_end|>}\n",
          "<|im_start|>user\n x <|im_end|>\n<|im_start|>assistant\n{ a}{b}{c}{ }{<|im_end|>}\n"
          "<|im_start|>user\ny<|im_end|>\n<|im_start|>assistant\n{b}{<|im_end|>}\n"},
+        {"qwen2.5",
+         "<|im_start|>system\n s <|im_end|>\n<|im_start|>user\n x <|im_end|>\n<|im_start|>assistant\n{ a}{b}{c}{ }{<|im_end|>}\n"
+         "<|im_start|>user\ny<|im_end|>\n<|im_start|>assistant\n{b}{<|im_end|>}\n",
+         "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+         "<|im_start|>user\n x <|im_end|>\n<|im_start|>assistant\n{ a}{b}{c}{ }{<|im_end|>}\n"
+         "<|im_start|>user\ny<|im_end|>\n<|im_start|>assistant\n{b}{<|im_end|>}\n"},
+        {"qwen3",
+         "<|im_start|>system\n s <|im_end|>\n<|im_start|>user\n x <|im_end|>\n<|im_start|>assistant\n{ a}{b}{c}{ }{<|im_end|>}\n"
+         "<|im_start|>user\ny<|im_end|>\n<|im_start|>assistant\n"
+         "{<}{t}{h}{i}{n}{k}{>}{\n}{\n}{<}{/}{t}{h}{i}{n}{k}{>}{\n}{\n}{b}{<|im_end|>}\n",
+         NULL},
         {"llama3",
          "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|>"
          "<|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
          "{ab}{c}{<|eot_id|>}<|start_header_id|>user<|end_header_id|>\n\ny<|eot_id|>"
          "<|start_header_id|>assistant<|end_header_id|>\n\n{b}{<|eot_id|>}",
          NULL},
+        {"llama3.1",
+         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+         "Today Date: 26 Jul 2024\n\ns<|eot_id|>"
+         "<|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+         "{ab}{c}{<|eot_id|>}<|start_header_id|>user<|end_header_id|>\n\ny<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n{b}{<|eot_id|>}",
+         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+         "Today Date: 26 Jul 2024\n\n<|eot_id|>"
+         "<|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+         "{ab}{c}{<|eot_id|>}<|start_header_id|>user<|end_header_id|>\n\ny<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n{b}{<|eot_id|>}"},
         {"llama2", "<s>[INST] <<SYS>>\n s \n<</SYS>>\n\n x [/INST]{ a}{b}{c}{ }{</s>}<s>[INST] y [/INST] {b}{ }{</s>}",
          "<s>[INST] x [/INST]{ a}{b}{c}{ }{</s>}<s>[INST] y [/INST] {b}{ }{</s>}"},
         {"mistral-v3", NULL, "<s>[INST]  x [/INST]{ a}{b}{c}{</s>}[INST] y[/INST] {b}{</s>}"},
@@ -404,7 +426,7 @@ static void folders_own(void **state)
          "  \"model_max_length\": 1000000000000000019884624838656,\n  \"tokenizer_class\": \"LlamaTokenizer\",\n"
          "  \"unk_token\": \"<unk>\",\n  \"use_default_system_prompt\": false\n}\n",
          NULL},
-        {NULL, NULL, "tokenizer.json has no chat template; --chat-template takes chatml, llama3"},
+        {NULL, NULL, "tokenizer.json has no chat template; --chat-template takes chatml, qwen2.5"},
         {NULL, "{}", "has no chat template"},
         {NULL, "{\"chat_template\":[{\"name\":\"rag\",\"template\":" OWN_JSON "}]}", "has no chat template"},
         {OWN_LOOP " " OWN_END, NULL, "has a chat template that is not known here; --chat-template takes chatml"},
@@ -468,7 +490,7 @@ static void refused(void **state)
         const char *template, *line, *says;
     } rows[] = {
         {SH_FORMAT_MESSAGES, NULL, MESSAGES(TURNS),
-         "messages need a chat template; --chat-template takes chatml, llama3"},
+         "messages need a chat template; --chat-template takes chatml, qwen2.5"},
         {SH_FORMAT_MESSAGES, "zephyr", MESSAGES(TURNS), "no chat template is called zephyr"},
         {SH_FORMAT_SEGMENTS, "chatml", "{}", "--chat-template is for --format messages, sharegpt"},
         {SH_FORMAT_JSONL, "chatml", "{}", "--chat-template is for --format messages"},
@@ -553,6 +575,13 @@ static void refused(void **state)
         {SH_FORMAT_ALPACA, NULL, "{\"instruction\":\"x\",\"output\":\"y\",\"context\":\"z\"}",
          "the line has a key \"context\", which is not known here"},
         {SH_FORMAT_ALPACA, "chatml", "{\"instruction\":\"x\",\"output\":\"y\",\"history\":[]}", "a key \"history\""},
+        {SH_FORMAT_MESSAGES, "phi3", MESSAGES(MESSAGE("system", "") "," TURNS), "the system message is empty"},
+        {SH_FORMAT_MESSAGES, "qwen3", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "<think>y</think>z")),
+         "has \"</think>\" in it"},
+        {SH_FORMAT_MESSAGES, "qwen3", MESSAGES(MESSAGE("user", "<tool_response>x") "," MESSAGE("assistant", "z")),
+         "has \"<tool_response>\" in it"},
+        {SH_FORMAT_MESSAGES, "qwen3", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "\\n\\n")),
+         "message is empty"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\",\"completion\":\"\"}", "\"completion\" is empty"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\"}", "\"completion\" is missing"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"<s>\",\"completion\":\"y\"}", "special token"},
@@ -616,6 +645,13 @@ static void prompts(void **state)
     } rows[] = {
         {"chatml", system, "<|im_end|>",
          "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nz<|im_end|>\n<|im_start|>assistant\n"},
+        {"qwen2.5", MESSAGES(MESSAGE("user", "z")), "<|im_end|>",
+         "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+         "<|im_start|>user\nz<|im_end|>\n<|im_start|>assistant\n"},
+        {"qwen3", MESSAGES(MESSAGE("user", "x") "," MESSAGE("assistant", "\\ny") "," MESSAGE("user", "z")),
+         "<|im_end|>",
+         "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n\ny<|im_end|>\n<|im_start|>user\nz<|im_end|>\n"
+         "<|im_start|>assistant\n"},
         {"llama3", system, "<|eot_id|>",
          "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|>"
          "<|start_header_id|>user<|end_header_id|>\n\nz<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
