@@ -1,6 +1,7 @@
 #include "io/hf/config.h"
 #include "src/base/library.h"
 #include "src/base/log.h"
+#include "src/base/screen.h"
 #include "src/cmd/cmd.h"
 #include "src/job/job.h"
 #include "src/mesh/mesh.h"
@@ -50,7 +51,7 @@ static int run_job(const struct sh_cmd *cmd, int argc, char **argv)
 /* The result of a command goes to standard output, so a full disk there is a failure. */
 static int finish(int status)
 {
-    if (status || (fflush(stdout) == 0 && !ferror(stdout)))
+    if (status || sh_screen_flush())
         return status;
     return report(sh_fail(SH_E_DATA, "write to standard output: %s", strerror(errno)));
 }
@@ -93,6 +94,8 @@ int main(int argc, char **argv)
 {
     const struct sh_cmd *cmd;
 
+    if (!sh_screen_open())
+        return report(sh_fail(SH_E_MEMORY, "out of memory: no room for standard output"));
     sh_library_catch_exceptions();
     sh_config_folder_hook(sh_hf_config_read);
     if (argc < 2 || !argv[1][0]) {

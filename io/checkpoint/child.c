@@ -3,7 +3,6 @@
  * child. It is recognized by its first word, before main and before MPI (decisions/0034). */
 #include "io/checkpoint/child.h"
 
-#include "io/checkpoint/clean.h"
 #include "io/checkpoint/pack.h"
 #include "io/checkpoint/walk.h"
 #include "src/base/mem.h"
@@ -314,7 +313,7 @@ static sh_rc say_dead(const char *path, int status)
  *  no    -      -         the process did not start
  *  yes   no     -         it died halfway: the file is damaged
  *  yes   yes    INDEX     unpacked, with all checks of sh_ckpt_unpack()
- *  yes   yes    REFUSED   its error, cleaned of control characters */
+ *  yes   yes    REFUSED   its error */
 static sh_rc judge(const struct answer *a, const char *path, int64_t bytes, int status, struct sh_ckpt_index *out)
 {
     if (!a->here)
@@ -323,10 +322,7 @@ static sh_rc judge(const struct answer *a, const char *path, int64_t bytes, int 
         return say_dead(path, status);
     if (a->m.kind == INDEX)
         return sh_ckpt_unpack(a->data, a->m.bytes, path, bytes, bytes, out);
-    char *text = sh_ckpt_clean((const char *)a->data, false);
-    sh_rc rc = sh_fail(SH_E_DATA, "%s", text);
-    free(text);
-    return rc;
+    return sh_fail(SH_E_DATA, "%s", (const char *)a->data);
 }
 
 /* A file without a separate index is read by HDF5, in a process that may crash. The answer's memory is limited by the

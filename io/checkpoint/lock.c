@@ -3,7 +3,6 @@
 #endif
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/clean.h"
 #include "io/checkpoint/folder.h"
 #include "io/file/file.h"
 #include "src/base/log.h"
@@ -27,17 +26,12 @@ enum { OWNER_MAX = 256 };
 static sh_rc refuse(int fd, const char *path)
 {
     char owner[OWNER_MAX] = "";
-    /* The owner's text comes from a file that anybody in the group may write, so it is cleaned before it is shown. */
     ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
     owner[n > 0 ? n : 0] = '\0';
     owner[strcspn(owner, "\n")] = '\0';
-    char *clean = sh_ckpt_clean(owner, false);
-    sh_rc rc = sh_fail(SH_E_DATA,
-                       "%s is held by another job (%s); wait for it, stop it, or choose another "
-                       "checkpoint.folder",
-                       path, clean[0] ? clean : "which has not identified itself");
-    free(clean);
-    return rc;
+    return sh_fail(SH_E_DATA,
+                   "%s is held by another job (%s); wait for it, stop it, or choose another checkpoint.folder", path,
+                   owner[0] ? owner : "which has not identified itself");
 }
 
 /* The batch system's id of the job, which a user can look up. */

@@ -10,6 +10,7 @@
 #include "io/checkpoint/pack.h"
 #include "io/checkpoint/plain.h"
 #include "io/file/file.h"
+#include "src/optim/optim.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -138,6 +139,13 @@ static sh_rc check_name(const struct reader *r, const struct sh_ckpt_index *inde
                    r->path, (long long)index->meta.step);
 }
 
+/* Here rather than when a run takes it over: a run then takes the older checkpoint, as with other damage. */
+static sh_rc check_guard(const struct reader *r, const struct sh_ckpt_index *index)
+{
+    sh_rc rc = sh_guard_check(index->meta.guard);
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s: ", r->path);
+}
+
 /* Anything but a plain file (a device, a directory) is refused before its bytes are read. */
 static sh_rc read_open(const struct reader *r, struct sh_ckpt_index *out)
 {
@@ -148,6 +156,8 @@ static sh_rc read_open(const struct reader *r, struct sh_ckpt_index *out)
     SH_TRY(read_footer(r, &footer, &found));
     SH_TRY(found ? read_own(r, &footer, &index) : read_by_child(r, &index));
     sh_rc rc = check_name(r, &index);
+    if (rc == SH_OK)
+        rc = check_guard(r, &index);
     if (rc == SH_OK)
         *out = index;
     else

@@ -2,7 +2,6 @@
  * the index, which is quick for any size of model; verify reads all data and compares the digests of all blocks. */
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/clean.h"
 #include "io/checkpoint/index.h"
 
 #include <stdlib.h>
@@ -56,13 +55,10 @@ static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
     fputc('\n', out);
 }
 
-/* The file may be a stranger's: control sequences that a terminal would obey are made plain first. */
 static void print_text(const char *title, const char *text, FILE *out)
 {
-    char *clean = sh_ckpt_clean(text, true);
-    if (clean[0])
-        fprintf(out, "%s%s%s", title, clean, clean[strlen(clean) - 1] == '\n' ? "" : "\n");
-    free(clean);
+    if (text[0])
+        fprintf(out, "%s%s%s", title, text, text[strlen(text) - 1] == '\n' ? "" : "\n");
 }
 
 /* A load compares all data with the digests, whatever was read back when the file was made. */

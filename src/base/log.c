@@ -1,5 +1,7 @@
 #include "src/base/log.h"
 
+#include "src/base/screen.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,10 +19,10 @@ void sh_log_set_rank(int rank, int world)
     world_size = world;
 }
 
-/* Each line of the text gets the prefix; all lines go out in one write. */
+/* Each line of the text gets the prefix; all lines go out in one write. The text may quote a file or an argument. */
 static void print_lines(const char *prefix, const char *text)
 {
-    char all[LINE_MAX_BYTES];
+    char all[LINE_MAX_BYTES], clean[SH_SCREEN_MOST * LINE_MAX_BYTES];
     size_t room = sizeof all - 1, used = 0; /* the last byte is kept for the newline */
     while (used < room) {
         size_t length = strcspn(text, "\n");
@@ -32,7 +34,9 @@ static void print_lines(const char *prefix, const char *text)
         text += length + 1;
     }
     /* One write keeps the lines of many ranks whole on a shared stderr. */
-    fwrite(all, 1, used, stderr);
+    size_t taken, bytes = sh_screen_clean(all, used, clean, &taken);
+    fwrite(clean, 1, bytes, stderr);
+    fwrite(all + taken, 1, used - taken, stderr);
 }
 
 /* The line names the rank only in jobs of several ranks: with one it would be noise. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 enum { COLUMNS_MIN = 40, COLUMNS_MAX = 1000, COLUMNS_USUAL = 80, SAID_FROM = 13 };
 
@@ -59,6 +60,12 @@ const char *sh_str_nearest(const char *word, int n, const char *const *names)
         }
     }
     return nearest;
+}
+
+void sh_str_add(char *out, size_t size, const char *separator, const char *word)
+{
+    size_t used = strlen(out);
+    snprintf(out + used, size - used, "%s%s", used > 0 ? separator : "", word);
 }
 
 /* Whole numbers in the smallest unit, `digits` after the point in the others. Returns out. */
@@ -126,7 +133,8 @@ static int columns_of(FILE *out)
     long columns = text ? strtol(text, NULL, 10) : 0;
     struct winsize window;
 
-    if (columns <= 0 && ioctl(fileno(out), TIOCGWINSZ, &window) == 0)
+    /* Standard output has no descriptor of its own; see sh_screen_open(). */
+    if (columns <= 0 && ioctl(out == stdout ? STDOUT_FILENO : fileno(out), TIOCGWINSZ, &window) == 0)
         columns = window.ws_col;
     return columns >= COLUMNS_MIN && columns <= COLUMNS_MAX ? (int)columns : COLUMNS_USUAL;
 }

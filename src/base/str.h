@@ -12,6 +12,9 @@ int sh_str_distance(const char *a, const char *b);
 /* The name nearest to `word` among n (the first of equals), or NULL if none is near enough to be meant. */
 const char *sh_str_nearest(const char *word, int n, const char *const *names);
 
+/* Append a word to a list in `out`, after the separator if it is not the first; what does not fit is cut. */
+void sh_str_add(char *out, size_t size, const char *separator, const char *word);
+
 enum { SH_STR_SHORT = 24 };
 
 /* "512 B", "1.5 GiB", with powers of 1024; returns out. */

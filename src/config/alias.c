@@ -4,6 +4,7 @@
  * key in one source are refused. */
 #include "src/config/alias.h"
 
+#include "src/base/str.h"
 #include "src/config/place.h"
 
 #include <ctype.h>
@@ -66,11 +67,10 @@ const char *sh_config_alias_advice(const char *key, const char *word)
 
 const char *sh_config_alias_words(const char *key, char out[SH_CONFIG_WORDS_MAX])
 {
-    size_t n = 0;
     out[0] = '\0';
     for (size_t i = 0; i < sizeof other_words / sizeof other_words[0]; i++)
-        if (strcmp(other_words[i].key, key) == 0 && other_words[i].word[0] != '_' && n < SH_CONFIG_WORDS_MAX)
-            n += (size_t)snprintf(out + n, SH_CONFIG_WORDS_MAX - n, "%s%s", n > 0 ? ", " : "", other_words[i].word);
+        if (strcmp(other_words[i].key, key) == 0 && other_words[i].word[0] != '_')
+            sh_str_add(out, SH_CONFIG_WORDS_MAX, ", ", other_words[i].word);
     return out;
 }
 

@@ -75,15 +75,14 @@ const char *sh_config_preset_name(int i)
 /* The message lists all presets: there are few. */
 static sh_rc no_such_preset(struct sh_config_state *state)
 {
-    char shown[SH_CONFIG_SHOWN], all[256];
+    char shown[SH_CONFIG_SHOWN], all[256] = "";
     const char *names[PRESETS];
-    size_t used = 0;
     for (int i = 0; i < PRESETS; i++) {
         names[i] = presets[i].name;
-        used += (size_t)snprintf(all + used, sizeof all - used, "%s, ", names[i]);
+        sh_str_add(all, sizeof all, ", ", names[i]);
     }
     const char *nearest = sh_str_nearest(state->cfg.model.name, PRESETS, names);
-    return sh_config_refuse(state, "model.name", "no preset '%s' (known: %scustom)%s%s",
+    return sh_config_refuse(state, "model.name", "no preset '%s' (known: %s, custom)%s%s",
                             sh_config_text_shown(state->cfg.model.name, shown), all,
                             nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }

@@ -14,9 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Maximum number of words in any row. */
-enum { WORDS_OF_A_KEY = 8 };
-
 /* ---- storing and reading the field of a row ---- */
 
 /* The bounds of the row have been checked, so the value fits in the narrower types. */
@@ -45,10 +42,9 @@ static int64_t load_whole(const struct sh_config_key *key, const void *base)
 /* "a | b | c", for messages and for the help. */
 const char *sh_config_value_words(const struct sh_config_key *key, char out[SH_CONFIG_WORDS_MAX])
 {
-    size_t used = 0;
     out[0] = '\0';
     for (const struct sh_config_word *w = key->words; w != NULL && w->name != NULL; w++)
-        used += (size_t)snprintf(out + used, SH_CONFIG_WORDS_MAX - used, "%s%s", used > 0 ? " | " : "", w->name);
+        sh_str_add(out, SH_CONFIG_WORDS_MAX, " | ", w->name);
     return out;
 }
 
@@ -71,15 +67,25 @@ static const char *type_wanted(const struct sh_config_key *key)
     return key->type == SH_KEY_DOUBLE ? "a number" : "a whole number";
 }
 
+/* NULL if no word of the key is near. */
+static const char *nearest_word(const struct sh_config_key *key, const char *word)
+{
+    int n = 0;
+    while (key->words[n].name != NULL)
+        n++;
+    const char **names = sh_calloc((size_t)n, sizeof *names);
+    for (int i = 0; i < n; i++)
+        names[i] = key->words[i].name;
+    const char *nearest = sh_str_nearest(word, n, names);
+    free(names);
+    return nearest;
+}
+
 /* The search for the nearest word starts from the canonical spelling. */
 static sh_rc not_a_word(const struct sh_config_key *key, const char *text)
 {
-    const char *names[WORDS_OF_A_KEY];
     char words[SH_CONFIG_WORDS_MAX], shown[SH_CONFIG_SHOWN], spelled[SH_CONFIG_NAME_MAX];
-    int n = 0;
-    for (const struct sh_config_word *w = key->words; w->name != NULL; w++)
-        names[n++] = w->name;
-    const char *word = sh_config_alias_word(key->name, text, spelled), *nearest = sh_str_nearest(word, n, names);
+    const char *word = sh_config_alias_word(key->name, text, spelled), *nearest = nearest_word(key, word);
     const char *advice = sh_config_alias_advice(key->name, word);
     return sh_fail(SH_E_USAGE, "%s: '%s' is not one of %s%s%s", key->name, sh_config_text_shown(text, shown),
                    sh_config_value_words(key, words),

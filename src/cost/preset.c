@@ -102,10 +102,9 @@ bool sh_preset_device(const char *kind, size_t length, struct sh_machine *out)
 
 const char *sh_preset_names(char text[SH_PRESET_NAMES])
 {
-    size_t n = 0;
-
+    text[0] = '\0';
     for (int i = 0; i < PRESETS; i++)
-        n += (size_t)snprintf(text + n, SH_PRESET_NAMES - n, "%s%s", i ? ", " : "", presets[i].kind);
+        sh_str_add(text, SH_PRESET_NAMES, ", ", presets[i].kind);
     return text;
 }
 

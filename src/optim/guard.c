@@ -3,8 +3,12 @@
  * All ranks feed it the same numbers, so all ranks come to the same verdict without a message. */
 #include "src/optim/optim.h"
 
+#include "src/base/mem.h"
+
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { FEWEST = 16 }; /* norms before a deviation means anything, unless the window is shorter */
 
@@ -96,6 +100,22 @@ void sh_guard_forget(struct sh_guard *g)
 void sh_guard_save(const struct sh_guard *g, char *text, int size)
 {
     snprintf(text, (size_t)size, "%lld %a %a %d", (long long)g->seen, g->mean, g->m2, g->skips);
+}
+
+sh_rc sh_guard_read(struct sh_guard *g, struct sh_loss_scale *scale, const char *text)
+{
+    const char *more = strstr(text, SH_GUARD_SCALE);
+    char *own = sh_strfmt("%.*s", more ? (int)(more - text) : (int)strlen(text), text);
+    sh_rc rc = sh_guard_load(g, own);
+    free(own);
+    return rc == SH_OK && more && scale->window ? sh_loss_scale_load(scale, more + strlen(SH_GUARD_SCALE)) : rc;
+}
+
+sh_rc sh_guard_check(const char *text)
+{
+    struct sh_guard g = {.window = 1};
+    struct sh_loss_scale scale = {.window = 1};
+    return text[0] ? sh_guard_read(&g, &scale, text) : SH_OK;
 }
 
 /* If the window has become shorter, the deviation stays: the sum of squares shrinks with the number of norms. */

@@ -95,4 +95,11 @@ void sh_loss_scale_good(struct sh_loss_scale *s);                 /* after a ste
 void sh_loss_scale_save(const struct sh_loss_scale *s, char *text, int size);
 sh_rc sh_loss_scale_load(struct sh_loss_scale *s, const char *text);
 
+/* The two in one text, as a checkpoint stores them: the guard's, and after SH_GUARD_SCALE that of a dynamic loss scale.
+ * A run without a dynamic one does not take the one that another run left. sh_guard_check() only says whether the text
+ * can be read, SH_E_DATA if not; an empty one can. */
+#define SH_GUARD_SCALE "; loss_scale "
+sh_rc sh_guard_read(struct sh_guard *g, struct sh_loss_scale *s, const char *text);
+sh_rc sh_guard_check(const char *text);
+
 #endif

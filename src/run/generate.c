@@ -2,6 +2,7 @@
 
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/screen.h"
 #include "src/run/continue.h"
 #include "src/run/run.h"
 #include "src/run/shown.h"
@@ -104,6 +105,7 @@ static sh_rc print_prompt(const struct texts *of)
     size_t bytes;
 
     SH_TRY(sh_decode_ids(of->g->tok, of->t[0].ids.id, of->t[0].ids.n, false, &text, &bytes));
+    sh_screen_product();
     fwrite(text, 1, bytes, stdout);
     fflush(stdout);
     free(text);

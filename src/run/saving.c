@@ -52,13 +52,13 @@ static sh_rc begin(struct sh_saving *s)
 {
     struct sh_run_saved saved;
     sh_rc rc;
-    char guard[128], scale[64], text[sizeof guard + sizeof scale + sizeof SH_SAVING_SCALE];
+    char guard[128], scale[64], text[sizeof guard + sizeof scale + sizeof SH_GUARD_SCALE];
     bool dynamic = s->loss_scale->window;
 
     s->step = s->r->step;
     sh_guard_save(s->guard, guard, sizeof guard);
     sh_loss_scale_save(s->loss_scale, scale, sizeof scale);
-    snprintf(text, sizeof text, "%s%s%s", guard, dynamic ? SH_SAVING_SCALE : "", dynamic ? scale : "");
+    snprintf(text, sizeof text, "%s%s%s", guard, dynamic ? SH_GUARD_SCALE : "", dynamic ? scale : "");
     rc = sh_run_save(s->r, text, &saved);
     s->lost = rc != SH_OK && saved.lost;
     SH_TRY(rc);

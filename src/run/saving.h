@@ -16,13 +16,11 @@
 
 struct sh_run;
 
-#define SH_SAVING_SCALE "; loss_scale "
-
 /* clang-format off */
 struct sh_saving {
     struct sh_run *r;
     struct sh_guard *guard;        /* its state goes into checkpoints, and it is told of them */
-    const struct sh_loss_scale *loss_scale; /* a dynamic one is stored with that, after SH_SAVING_SCALE */
+    const struct sh_loss_scale *loss_scale; /* a dynamic one is stored with that, after SH_GUARD_SCALE */
     struct sh_stopping *stopping;  /* is told of committed checkpoints */
     struct sh_metrics *metrics;    /* rank 0 only, else NULL */
     struct sh_progress *progress;

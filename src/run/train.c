@@ -16,32 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Read the text that sh_saving_save() makes. A run without a dynamic loss scale writes none, and does not take the one
- * that another run left. */
-static sh_rc read_guard(struct sh_train *t, char *text)
-{
-    char *scale = strstr(text, SH_SAVING_SCALE);
-
-    if (scale)
-        *scale = '\0';
-    SH_TRY(sh_guard_load(&t->guard, text));
-    return scale && t->loss_scale.window ? sh_loss_scale_load(&t->loss_scale, scale + strlen(SH_SAVING_SCALE)) : SH_OK;
-}
-
 /* Restore guard and loss scale from the state that was loaded. */
 static sh_rc load_guard(struct sh_train *t)
 {
-    char *text;
-    sh_rc rc;
-
     sh_guard_forget(&t->guard);
     sh_loss_scale_begin(&t->loss_scale);
     if (!t->r->guard || !t->r->guard[0])
         return SH_OK;
-    text = sh_strdup(t->r->guard);
-    rc = sh_agree(read_guard(t, text));
-    free(text);
-    return rc;
+    return sh_agree(sh_guard_read(&t->guard, &t->loss_scale, t->r->guard));
 }
 
 /* Collective. The executor's time is taken and dropped, so that validation does not count as compute of the next step.

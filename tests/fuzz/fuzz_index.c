@@ -154,7 +154,7 @@ static void make_index(struct sh_ckpt_index *x)
     x->meta = (struct sh_ckpt_meta){.step = 7,
                                     .samples = 1,
                                     .config = random_text(),
-                                    .guard = random_text(),
+                                    .guard = sh_strdup(one_in(2) ? "" : "3 0x1p+0 0x1p-3 0"),
                                     .notes = random_text(),
                                     .base = x->minor < 2 ? sh_strdup("") : random_text()};
     x->states = random_states();

@@ -351,30 +351,19 @@ static void save_good(const char *folder)
     free_set(&set);
 }
 
-/* Escape sequences in the texts of a file: as one byte, as a character of two bytes, and bytes that are not text at
- * all. */
-static void printed_as_text(const char *folder)
+/* A run would take over the guard's state only after the load, too late for an older checkpoint. */
+static void guard_is_read(const char *folder)
 {
+    static const char *const guards[] = {"\xff\xe2\x80\xa8", "1 0x1p+0 0x1p+0 0; loss_scale 3 0 1"};
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
     struct sh_ckpt_meta meta = test_meta(7);
-    char *said = NULL;
-    size_t n;
     int64_t bytes;
-    meta.config = (char *)"a: \033[31m\n\tb: \xc2\x9b"
-                          "31m\r\n";
-    meta.guard = (char *)"\xff\xe2\x80\xa8";
-    meta.notes = (char *)"made: \302\205with \xc3\xa9\n";
-    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
-    if (test_rank == 0) {
-        FILE *out = open_memstream(&said, &n);
-        CHECK(sh_ckpt_info(path, SH_CKPT_INFO_TENSORS | SH_CKPT_INFO_CONFIG, out) == SH_OK && fclose(out) == 0);
-        CHECK(strstr(
-            said,
-            "notes:\nmade: \\xc2\\x85with \xc3\xa9\ncheckpoint.verify: disk\nconfiguration:\na: \\x1b[31m\n\tb: \\xc2\\x9b31m\\x0d\n"
-            "guard:\n\\xff\\xe2\\x80\\xa8"));
-        free(said);
+    for (int i = 0; i < 2; i++) {
+        meta.guard = (char *)(uintptr_t)guards[i];
+        check_fails(sh_ckpt_save(folder, &set, &meta, &bytes), SH_E_DATA, "in the checkpoint is not readable");
     }
-    sh_mesh_barrier();
+    meta.guard = (char *)"1 0x1p+0 0x1p+0 0; loss_scale 0x1p+1 0 1";
+    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
     free_set(&set);
 }
 
@@ -389,7 +378,7 @@ int main(int argc, char **argv)
     loads();
     all_cases();
     no_plugins();
-    printed_as_text(folder);
+    guard_is_read(folder);
     remove_folder();
     if (test_rank == 0)
         printf("test_ckpt_hostile: %d ranks: ok\n", test_world);

@@ -3,6 +3,7 @@
 #include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/screen.h"
 #include "src/base/str.h"
 #include "src/base/time.h"
 
@@ -72,7 +73,7 @@ static void speak_and_stop(void)
     sh_log_info("only rank 0 says this");
     sh_log_set_rank(3, 4);
     sh_log_info("so nobody says this");
-    sh_log_warn("low %s", "disk");
+    sh_log_warn("low %s", "\033]0;disk\a\xe2\x80\xae\xe2\x80"); /* the last character lacks a byte */
     sh_stop_hook(say_hook);
     sh_stop(sh_fail(SH_E_COMM, "peer 2 is gone"));
 }
@@ -95,10 +96,52 @@ static void test_stop(void **state)
     assert_true(read(ends[0], said, sizeof said - 1) > 0);
     close(ends[0]);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SH_E_COMM);
-    assert_ptr_equal(strstr(said, "only rank 0 says this\nsherd: rank 3: warning: low disk\n"
-                                  "sherd: rank 3: error: peer 2 is gone (communication, from "),
+    assert_ptr_equal(strstr(said,
+                            "only rank 0 says this\nsherd: rank 3: warning: low \\x1b]0;disk\\x07\\u202e\xe2\\x80\n"
+                            "sherd: rank 3: error: peer 2 is gone (communication, from "),
                      said);
     assert_non_null(strstr(said, "sherd: rank 3: warning: hook 5\n"));
+}
+
+static void test_controls_are_visible(void **state)
+{
+    static const struct {
+        const char *in, *out, *left; /* left: what is not taken, because it ends inside a character */
+    } table[] = {
+        {"plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\x91", "plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\x91", ""},
+        {"a\nb\tc\r", "a\nb\tc\\x0d", ""},
+        {"\033[31m\x7f", "\\x1b[31m\\u007f", ""},
+        {"\xc2\x9b[2J\xc2\xa0", "\\u009b[2J\xc2\xa0", ""},
+        {"\xe2\x80\xae\xe2\x80\x8f\xd8\x9c\xe2\x81\xa6", "\\u202e\\u200f\\u061c\\u2066", ""},
+        {"\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xad\xe2\x81\xa9", "\\u2028\\u2029\\u202d\\u2069", ""},
+        {"\xe2\x80\x8d\xe2\x80\xaf\xe2\x81\xa5", "\xe2\x80\x8d\xe2\x80\xaf\xe2\x81\xa5", ""}, /* their neighbours */
+        {"\xff\x9b\xc0\x80\xed\xa0\x80", "\xff\\x9b\xc0\\x80\xed\xa0\\x80", ""},
+        {"end\xe2\x80", "end", "\xe2\x80"},
+        {"end\xc2", "end", "\xc2"},
+        {"", "", ""},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char out[SH_SCREEN_MOST * 64];
+        size_t taken, used = sh_screen_clean(table[i].in, strlen(table[i].in), out, &taken);
+        assert_int_equal(used, strlen(table[i].out));
+        assert_memory_equal(out, table[i].out, used);
+        assert_string_equal(table[i].in + taken, table[i].left);
+    }
+}
+
+static void test_lists(void **state)
+{
+    char list[12] = "";
+
+    (void)state;
+    sh_str_add(list, sizeof list, ", ", "one");
+    sh_str_add(list, sizeof list, ", ", "two");
+    assert_string_equal(list, "one, two");
+    sh_str_add(list, sizeof list, ", ", "three");
+    sh_str_add(list, sizeof list, ", ", "four");
+    assert_string_equal(list, "one, two, t");
 }
 
 static void test_memory(void **state)
@@ -270,6 +313,8 @@ int main(void)
         cmocka_unit_test(test_error_is_kept),
         cmocka_unit_test(test_long_error_is_cut),
         cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_controls_are_visible),
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_distance),
         cmocka_unit_test(test_nearest),

@@ -137,6 +137,44 @@ def case_tokenize():
                     else [f'{text!r}'])
 
 
+def on_terminal(command, folder):
+    """What the command writes to a terminal as standard output."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL, cwd=folder,
+                             env=job.environment(0))
+    os.close(theirs)
+    text = b''
+    while True:
+        try:
+            text += os.read(ours, 65536)
+        except OSError:
+            break
+    os.close(ours)
+    return text if child.wait(job.SECONDS) == 0 else b'failed'
+
+
+def case_controls():
+    """Control characters of files and arguments are visible; generated text has them, unless a terminal would obey."""
+    folder = job.prepare('controls', config(**{'checkpoint.enable': True, 'training.steps': 1, 'model.vocab_size': 256,
+                                               'job.description': 'a\u202eb\u200fc'}))
+    def run(*words):
+        return subprocess.run(job.command(0, words), stdin=subprocess.DEVNULL, capture_output=True, cwd=folder,
+                              env=job.environment(0), timeout=job.SECONDS)
+    trained = run('train', 'c.yaml')
+    if trained.returncode:
+        return [trained.stderr.decode()]
+    info = run('ckpt', 'info', 'out', '--config').stdout
+    wrong = [] if b'"a\\u202eb\\u200fc"' in info else [f'{info!r}']
+    said = run('ckpt', 'ls', 'no\x1b[2J\x9b\nsuch').stderr
+    wrong += [] if b'no\\x1b[2J\\u009b\nsh' in said else [f'{said!r}']
+    prompt = 'tab\t\x1b[2J\u202e\x07'
+    words = ['generate', '--checkpoint', 'out', '--tokens', '1', '--prompt', prompt]
+    text = run(*words).stdout
+    wrong += [] if text.startswith(prompt.encode()) else [f'{text!r}']
+    text = on_terminal(job.command(0, words), folder)
+    return wrong + ([] if text.startswith(b'tab\t\\x1b[2J\\u202e\\x07') else [f'{text!r}'])
+
+
 CASES = [
     ('80 columns: without the gradient norm', case_width, 80),
     ('40 columns: step and loss', case_width, 40),
@@ -145,6 +183,7 @@ CASES = [
     ('metrics.progress=false', case_quiet),
     ('Ctrl-C', case_interrupt),
     ('sherd tokenize', case_tokenize),
+    ('control characters', case_controls),
 ]
 
 if __name__ == '__main__':
