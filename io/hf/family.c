@@ -242,10 +242,14 @@ const struct sh_hf_family *sh_hf_family_of_type(const char *type)
 }
 
 /* Types and families have the same names; the table of families has the class. */
-const struct sh_hf_family *sh_hf_family_to_write(const char *family)
+sh_rc sh_hf_family_to_write(const char *family, const struct sh_hf_family **row)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].family && strcmp(rows[i].family, family) == 0)
-            return &rows[i];
-    return NULL;
+        if (rows[i].family && strcmp(rows[i].family, family) == 0) {
+            *row = &rows[i];
+            return SH_OK;
+        }
+    return sh_fail(SH_E_USAGE,
+                   "model.family=%s: transformers has no such model, so no folder of it is written or read here",
+                   family);
 }

@@ -5,6 +5,8 @@
 #ifndef IO_HF_FAMILY_H
 #define IO_HF_FAMILY_H
 
+#include "src/base/err.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -49,9 +51,11 @@ struct sh_hf_family {
 /* Return the key of `model` for a value. */
 const char *sh_hf_family_key(int value);
 
-/* Return the row of a model_type, NULL if there is none; and the row as which a model of `family` is written. */
+/* Return the row of a model_type, NULL if there is none. */
 const struct sh_hf_family *sh_hf_family_of_type(const char *type);
-const struct sh_hf_family *sh_hf_family_to_write(const char *family);
+
+/* The row as which a model of `family` is written. SH_E_USAGE: transformers has no such model. */
+sh_rc sh_hf_family_to_write(const char *family, const struct sh_hf_family **row);
 
 /* Row i, NULL after the last. */
 const struct sh_hf_family *sh_hf_family_row(int i);

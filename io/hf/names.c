@@ -152,15 +152,16 @@ static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
 sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set,
                   const char *family, struct sh_hf_match *out)
 {
-    const struct sh_hf_family *f = sh_hf_family_to_write(family);
+    const struct sh_hf_family *f;
+    SH_TRY(sh_hf_family_to_write(family, &f));
     struct sh_hf_match match = {.entry = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.entry),
                                 .nf4 = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.nf4),
                                 .n = set->n_tensors};
     struct matcher m = {.folder = folder,
                         .index = index,
                         .set = set,
-                        .prefix = f ? f->prefix : "",
-                        .head = f && f->head ? f->head : "lm_head.weight",
+                        .prefix = f->prefix,
+                        .head = f->head ? f->head : "lm_head.weight",
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
     /* The folder of a base class has no prefix on any name. */
     m.bare = is_bare(&m);

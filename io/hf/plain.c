@@ -2,13 +2,24 @@
 
 #include <string.h>
 
-/* Keys that every configuration may have and that do not affect the mathematics. */
+/* Keys that every configuration may have and that do not affect the mathematics: what made and named the file, how
+ * attention is computed, and how text is generated, which older files say here and not in generation_config.json. */
 /* clang-format off */
 static const char *const plain[] = {
-    "_attn_implementation", "_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id",
-    "id2label", "label2id", "model_type", "name_or_path", "num_labels", "output_attentions", "output_hidden_states",
-    "pad_token_id", "problem_type", "return_dict", "sep_token_id", "task_specific_params", "tokenizer_class", "torch_dtype",
-    "transformers.js_config", "transformers_version", "unk_token_id", "use_cache",
+    "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_commit_hash",
+    "_flash_attn_2_enabled", "_name_or_path", "architectures", "attn_implementation", "bad_words_ids",
+    "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward",
+    "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype", "early_stopping",
+    "encoder_no_repeat_ngram_size", "eos_token_id", "exponential_decay_length_penalty", "finetuning_task",
+    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label",
+    "keys_to_ignore_at_inference", "label2id", "length_penalty", "max_length", "max_new_tokens",
+    "max_sequence_length", "min_length", "model_max_length", "model_type", "name_or_path", "no_repeat_ngram_size",
+    "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions",
+    "output_hidden_states", "output_past", "output_scores", "pad_token_id", "predict_special_tokens", "prefix",
+    "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate",
+    "sep_token_id", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tokenizer_class",
+    "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version", "typical_p",
+    "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "use_return_dict",
 };
 
 /* Probabilities of dropout, in all spellings. Training has none here. */

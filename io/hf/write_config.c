@@ -299,9 +299,9 @@ static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_fami
 sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
 {
     const char *name = sh_family_of(cfg->model.family)->name;
-    const struct sh_hf_family *f = sh_hf_family_to_write(name);
+    const struct sh_hf_family *f;
     int n = count_windows(&cfg->model);
-    SH_REQUIRE(f);
+    SH_TRY(sh_hf_family_to_write(name, &f));
     if (n && !f->window)
         return sh_fail(SH_E_USAGE,
                        "model.attention_window: transformers' %s has no window, so the model is not exported", name);
@@ -317,8 +317,7 @@ static sh_rc write_text(struct writer *w, const char *dtype, char **text)
 {
     size_t bytes;
     SH_TRY(sh_hf_config_can_write(w->cfg));
-    w->f = sh_hf_family_to_write(sh_family_of(w->cfg->model.family)->name);
-    SH_REQUIRE(w->f);
+    SH_TRY(sh_hf_family_to_write(sh_family_of(w->cfg->model.family)->name, &w->f));
     w->out = sh_memstream(text, &bytes);
     put_all(w, dtype);
     fclose(w->out);

@@ -11,6 +11,7 @@
 #include "io/hf/names.h"
 #include "src/base/file.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -367,6 +368,53 @@ static void each_config_is_what_its_class_makes_of_it(void **state)
     }
 }
 
+/* Forms of config.json that models are published with, and some that mean mathematics that is not computed here. */
+static void published_forms_are_read(void **state)
+{
+    const char *top = getenv("SHERD_SRCDIR");
+    char *path = sh_path_join(top ? top : ".", "tests/hf/forms.jsonl"), *line = NULL;
+    FILE *in = fopen(path, "r");
+    size_t room = 0;
+    int n = 0;
+
+    (void)state;
+    assert_non_null(in);
+    for (; getline(&line, &room, in) > 0; n++) {
+        json_t *root = json_loads(line, 0, NULL), *refused = json_object_get(root, "refused");
+        char *text = json_dumps(json_object_get(root, "config"), JSON_COMPACT);
+        struct sh_config cfg;
+        put("config.json", text);
+        sh_error_clear();
+        sh_rc rc = load(NULL, &cfg);
+        if ((rc == SH_OK) != !refused || (refused && !strstr(sh_error_text(), json_string_value(refused))))
+            fail_msg("%s: %s", json_string_value(json_object_get(root, "form")), sh_error_text());
+        free(text);
+        json_decref(root);
+    }
+    assert_true(n > 40);
+    fclose(in);
+    free(line);
+    free(path);
+}
+
+static void each_family_can_be_exported(void **state)
+{
+    static const char *const names[] = {
+#define FAMILY(id, word, ...) word,
+#include "src/config/family.inc"
+#undef FAMILY
+    };
+    const struct sh_hf_family *f = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        assert_int_equal(sh_hf_family_to_write(names[i], &f), SH_OK);
+        assert_string_equal(f->family, names[i]);
+    }
+    assert_int_equal(sh_hf_family_to_write("gpt2_relu2", &f), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "model.family=gpt2_relu2: transformers has no such model"));
+}
+
 static void a_file_counts_less_than_a_folder(void **state)
 {
     char text[256];
@@ -666,6 +714,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_config_is_what_its_class_makes_of_it),
+        cmocka_unit_test(published_forms_are_read),
+        cmocka_unit_test(each_family_can_be_exported),
         cmocka_unit_test(a_file_counts_less_than_a_folder),
         cmocka_unit_test(what_is_no_folder_is_refused),
         cmocka_unit_test(what_is_written_is_read_as_the_same_model),
