@@ -28,7 +28,8 @@ void elem_check(struct optest *before, const double terms[SH_OP_MAX_OUT]);
 #define TERMS(...) (const double[SH_OP_MAX_OUT]){__VA_ARGS__}
 /* clang-format on */
 
-/* The kinds that update parameters, and what each writes apart from low halves: parameters and states. */
+/* The kinds that update parameters, all of them in the order of their numbers, and what each writes apart from low
+ * halves: parameters and states. */
 enum { ELEM_UPDATES = 3 };
 extern const enum sh_op_kind elem_updates[ELEM_UPDATES];
 int elem_written(enum sh_op_kind update);

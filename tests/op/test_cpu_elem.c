@@ -30,31 +30,57 @@ static void embed_refuses(void **state)
     optest_end(&t);
 }
 
-/* Two updates of one element by hand: weight decay before, in and after the gradient; and the sign of zero. */
-static void momentum_by_hand(void **state)
+/* A kind that updates parameters is in the list, which all tests of updates use, and has a row by hand. */
+static void all_updates_are_listed(void **state)
+{
+    int n = 0;
+
+    (void)state;
+    for (int k = 0; k < SH_OP_KINDS; k++)
+        if (sh_op_info((enum sh_op_kind)k)->runs) {
+            if (n == ELEM_UPDATES || elem_updates[n] != (enum sh_op_kind)k)
+                fail_msg("%s is not in elem_updates", sh_op_info((enum sh_op_kind)k)->name);
+            n++;
+        }
+    assert_int_equal(n, ELEM_UPDATES);
+}
+
+/* Three updates of one element by hand: weight decay before, in and after the gradient; and the sign of zero. */
+static void updates_by_hand(void **state)
 {
     (void)state;
     static const struct {
         enum sh_op_kind kind;
         double g[3], p[3], m[3];
-    } rows[] = {
+    } rows[ELEM_UPDATES] = {
+        /* g / 2 is 2 or -2; m = 0.5 * 2 + 0.5 g / 2, of which 1 - 0.5 is the weight so far; v = 0.75 * 4 + 0.25 * 4, of
+         * which it is 1 - 0.75: the quotient is 4 / 4 or 0 */
+        {SH_OP_ADAMW, {4, -4, 4}, {8 * (1 - 0.125 * 0.25) - 0.125, 8, 8 - 0.125}, {2, 0, 2}},
         /* g = 0.5 * 4 + 0.25 * 8, m = 0.5 * 2 + g, p = 8 - 0.125 m; without decay g = 2; a gradient of 0 */
         {SH_OP_SGD, {4, 4, 0}, {8 - 0.125 * 5, 8 - 0.125 * 3, 8 - 0.125 * 1}, {5, 3, 1}},
         /* u = sign(0.5 * 2 + 0.5 * g / 2): of 2 it is 1, of -4 -1, of -2 0; m = 0.75 * 2 + 0.25 * g / 2 */
         {SH_OP_LION, {4, -8, -4}, {8 * (1 - 0.125 * 0.25) - 0.125, 8 + 0.125, 8}, {2, 0.5, 1}},
     };
-    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+    for (size_t r = 0; r < ELEM_UPDATES; r++)
         for (int device = 0; device < 2; device++) {
             struct optest t;
+            assert_int_equal(rows[r].kind, elem_updates[r]);
             elem_begin_update(&t, rows[r].kind, 3);
-            t.scalars = (struct sh_op_scalars){
-                .lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.75f, .weight_decay = 0.25f, .grad_scale = 0.5f};
+            t.scalars = (struct sh_op_scalars){.lr = 0.125f,
+                                               .beta1 = 0.5f,
+                                               .beta2 = 0.75f,
+                                               .beta1_pow = 0.5,
+                                               .beta2_pow = 0.75,
+                                               .weight_decay = 0.25f,
+                                               .grad_scale = 0.5f};
             t.runs[0] = (struct sh_decay_run){.begin = 0, .end = 1, .decay = true};
             t.runs[1] = (struct sh_decay_run){.begin = 1, .end = 3, .decay = false};
             for (int i = 0; i < 3; i++) {
                 optest_set(&t.call.in[0], i, rows[r].g[i]);
                 optest_set(&t.call.out[0], i, 8);
                 optest_set(&t.call.out[1], i, 2);
+                for (int o = 2; o < elem_written(rows[r].kind); o++)
+                    optest_set(&t.call.out[o], i, 4);
             }
             optest_run(&t, device ? &sh_kernels_cpu : &sh_kernels_ref, 1);
             for (int i = 0; i < 3; i++) {
@@ -163,7 +189,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(float16),
         cmocka_unit_test(embed_refuses),
         cmocka_unit_test(update_leaves_padding),
-        cmocka_unit_test(momentum_by_hand),
+        cmocka_unit_test(all_updates_are_listed),
+        cmocka_unit_test(updates_by_hand),
         cmocka_unit_test(update_shows_nan),
     };
 

@@ -1,9 +1,14 @@
 /* The table of operations: complete, consistent with the devices' tables, and costs worked out by hand. */
 #include "kernels/shape.h"
+#include "src/base/file.h"
+#include "src/base/mem.h"
 
+#include <ctype.h>
+#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -42,6 +47,55 @@ static void devices_have_all_kernels(void **state)
             if ((devices[d]->run[k] == NULL) != without)
                 fail_msg("%s has %s kernel for %s", names[d], without ? "a" : "no", info->name);
         }
+    }
+}
+
+#define KERNEL_NAME(KIND, name) [SH_OP_##KIND] = #KIND,
+static const char *const kernel_names[SH_OP_KINDS] = {SH_OP_LIST(KERNEL_NAME, KERNEL_NAME, SH_OP_SKIP)};
+
+/* Whether SH_OP_KIND is a whole word of the file. */
+static bool names_kind(const char *path, enum sh_op_kind kind)
+{
+    char *word = sh_strfmt("SH_OP_%s", kernel_names[kind]), *text = NULL;
+    size_t n = strlen(word), bytes;
+    bool found = false;
+
+    assert_int_equal(sh_read_file(path, 1 << 20, &text, &bytes), SH_OK);
+    for (const char *at = text; !found && (at = strstr(at, word)); at += n)
+        found = at[n] != '_' && !isalnum((unsigned char)at[n]);
+    free(text);
+    free(word);
+    return found;
+}
+
+/* How many of the files that match name the kind. This file, which runs no kernel, does not count. */
+static int files_with(const char *pattern, enum sh_op_kind kind)
+{
+    const char *top = getenv("SHERD_SRCDIR");
+    char *where = sh_strfmt("%s/tests/op/%s", top ? top : ".", pattern);
+    glob_t found;
+    int n = 0;
+
+    assert_int_equal(glob(where, 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        n += !strstr(found.gl_pathv[i], "/test_op.c") && names_kind(found.gl_pathv[i], kind);
+    globfree(&found);
+    free(where);
+    return n;
+}
+
+/* A new kernel without a test is noticed here: some case runs each kind, and test_ref.c compares each kind that is
+ * another's backward by its row with finite differences. */
+static void each_kernel_has_a_case(void **state)
+{
+    (void)state;
+    for (int k = 0; k < SH_OP_KINDS; k++) {
+        enum sh_op_kind backward = sh_op_info((enum sh_op_kind)k)->backward;
+
+        if (kernel_names[k] && !files_with("*.c", (enum sh_op_kind)k))
+            fail_msg("no case in tests/op runs SH_OP_%s; elem.c has those of elementwise kinds", kernel_names[k]);
+        if (backward && !files_with("test_ref.c", backward))
+            fail_msg("test_ref.c does not compare SH_OP_%s with finite differences", kernel_names[backward]);
     }
 }
 
@@ -169,6 +223,7 @@ int main(void)
         cmocka_unit_test(rows_are_complete),        cmocka_unit_test(texts_are_read),
         cmocka_unit_test(devices_have_all_kernels), cmocka_unit_test(linear_costs),
         cmocka_unit_test(attention_costs),          cmocka_unit_test(other_costs),
+        cmocka_unit_test(each_kernel_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

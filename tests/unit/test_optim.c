@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -253,22 +254,44 @@ static void damaged_state_is_refused(void **state)
     }
 }
 
+/* Each optimizer, with what a checkpoint stores of it: its word, and its states by these names. A row here is a promise
+ * to read checkpoints. */
+static const struct {
+    const char *word;
+    enum sh_op_kind op;
+    const char *state[SH_STATES_MAX];
+} known[] = {
+    {"adamw", SH_OP_ADAMW, {"exp_avg", "exp_avg_sq"}},
+    {"sgd", SH_OP_SGD, {"momentum_buffer"}},
+    {"lion", SH_OP_LION, {"exp_avg"}},
+};
+
 /* The operands of an operation are g; p, the states, the low halves: as optim.h documents for code that fills
  * them in. */
 static void optimizers(void **unused)
 {
     (void)unused;
+    assert_int_equal(SH_OPTIMS, sizeof known / sizeof *known);
     for (int i = 0; i < SH_OPTIMS; i++) {
+        char word[64];
+        struct sh_config cfg;
         const struct sh_optim *o = sh_optim_of(i);
         const struct sh_op_info *op = sh_op_info(o->op);
 
+        snprintf(word, sizeof word, "optimizer.name=%s", known[i].word);
+        if (sh_config_load(NULL, 2, (const char *[]){"model.name=gpt2-124m", word}, &cfg) != SH_OK)
+            fail_msg("%s", sh_error_text());
+        assert_int_equal(cfg.optimizer.name, i);
         assert_non_null(o->name);
+        assert_int_equal(o->op, known[i].op);
         assert_in_range(o->n_states, 0, SH_STATES_MAX);
         assert_int_equal(op->n_in, 1);
         assert_int_equal(op->n_out, o->n_states + 2);
         assert_int_equal(op->opt_out, 1u << (o->n_states + 1));
         for (int k = 0; k < o->n_states; k++)
-            assert_true(o->state[k] && o->state[k][0]);
+            assert_string_equal(o->state[k], known[i].state[k]);
+        for (int k = o->n_states; k < SH_STATES_MAX; k++)
+            assert_null(known[i].state[k]);
     }
 }
 
