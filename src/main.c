@@ -3,6 +3,7 @@
 #include "src/base/log.h"
 #include "src/base/screen.h"
 #include "src/cmd/cmd.h"
+#include "src/device/device.h"
 #include "src/job/job.h"
 #include "src/mesh/mesh.h"
 
@@ -105,5 +106,7 @@ int main(int argc, char **argv)
     if (is_help(argv[1]) || !strcmp(argv[1], "--version"))
         return finish(run_flag(argc, argv));
     cmd = sh_cmd_find(argv[1]);
+    if (cmd && cmd->mpi)
+        sh_device_spin_briefly(argv);
     return cmd ? finish(run_command(cmd, argc - 1, argv + 1)) : report(sh_cmd_unknown(argv[1]));
 }

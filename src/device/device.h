@@ -91,6 +91,11 @@ void sh_device_core_set(uint64_t set[SH_DEVICE_CORE_WORDS]);
 /* Use that many threads in kernels from now on. */
 void sh_device_set_threads(int threads);
 
+/* Start this program again, with the same arguments and in the same process, such that threads that wait for each other
+ * sleep after a tenth of a millisecond. Returns if that is so already, if the user has set OMP_WAIT_POLICY,
+ * GOMP_SPINCOUNT or KMP_BLOCKTIME, or if there is only one core. Call it before MPI and before the first thread. */
+void sh_device_spin_briefly(char **argv);
+
 /* Memory that the node may use (a container's limit counts), in bytes. */
 int64_t sh_device_node_memory(void);
 

@@ -22,10 +22,10 @@ static const struct {
     sh_doctor_check *run;
 } checks[] = {
     {"ranks", sh_doctor_ranks},     {"program", sh_doctor_program}, {"instructions", sh_doctor_instructions},
-    {"cores", sh_doctor_cores},     {"clocks", sh_doctor_clocks},   {"data", sh_doctor_data},
-    {"folder", sh_doctor_folder},   {"space", sh_doctor_space},     {"writing", sh_doctor_writing},
-    {"memory", sh_doctor_memory},   {"scratch", sh_doctor_scratch}, {"links", sh_doctor_links},
-    {"collectives", sh_doctor_collectives},
+    {"cores", sh_doctor_cores},     {"load", sh_doctor_load},       {"clocks", sh_doctor_clocks},
+    {"data", sh_doctor_data},       {"folder", sh_doctor_folder},   {"space", sh_doctor_space},
+    {"writing", sh_doctor_writing}, {"memory", sh_doctor_memory},   {"scratch", sh_doctor_scratch},
+    {"links", sh_doctor_links},     {"collectives", sh_doctor_collectives},
 };
 /* clang-format on */
 enum { CHECKS = sizeof checks / sizeof checks[0] };

@@ -54,9 +54,9 @@ struct sh_doctor_row {
 
 /* A check fills the row, the same on all ranks. It returns only errors of MPI. */
 typedef sh_rc sh_doctor_check(const struct sh_doctor *d, struct sh_doctor_row *row);
-sh_doctor_check sh_doctor_ranks, sh_doctor_program, sh_doctor_instructions, sh_doctor_cores, sh_doctor_clocks,
-    sh_doctor_data, sh_doctor_folder, sh_doctor_space, sh_doctor_writing, sh_doctor_memory, sh_doctor_scratch,
-    sh_doctor_links, sh_doctor_collectives;
+sh_doctor_check sh_doctor_ranks, sh_doctor_program, sh_doctor_instructions, sh_doctor_cores, sh_doctor_load,
+    sh_doctor_clocks, sh_doctor_data, sh_doctor_folder, sh_doctor_space, sh_doctor_writing, sh_doctor_memory,
+    sh_doctor_scratch, sh_doctor_links, sh_doctor_collectives;
 
 /* Set the row. Local. */
 void sh_doctor_good(struct sh_doctor_row *row, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -98,5 +98,9 @@ struct sh_doctor_slowest {
     double speed, median;
 };
 struct sh_doctor_slowest sh_doctor_find_slowest(int n, const double *speed);
+
+/* The node with the most load per core, and whether that is enough to slow training down. Local. */
+int sh_doctor_find_busiest(int n, const double *load, const double *cores);
+enum sh_doctor_state sh_doctor_judge_load(double load, double cores);
 
 #endif

@@ -181,7 +181,7 @@ static void put_system(FILE *out)
     fprintf(out, "page size %ld, cores online %ld\n", sysconf(_SC_PAGESIZE), sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-/* Writes the names of the files that are mapped for execution, once each. */
+/* Writes the names of the files that are mapped for execution, once each, on one line: there are hundreds. */
 static void put_libraries(FILE *out)
 {
     char line[4096], before[4096] = "";
@@ -193,9 +193,10 @@ static void put_libraries(FILE *out)
 
         if (!path || !strstr(line, "r-xp") || !strcmp(name, before))
             continue;
-        fputs(name, out);
+        fprintf(out, "%s%.*s", *before ? " " : "", (int)strcspn(name, "\n"), name);
         snprintf(before, sizeof before, "%s", name);
     }
+    fputc('\n', out);
     if (maps)
         fclose(maps);
 }

@@ -1,4 +1,4 @@
-/* The report of `sherd doctor` has nothing private in it. */
+/* The report of `sherd doctor` has nothing private in it, and a busy node is noticed. */
 #include "src/doctor/report.h"
 
 #include <setjmp.h>
@@ -56,12 +56,25 @@ static void test_only_plain_values_are_shown(void **state)
         sh_doctor_shown(3, hosts, "meier", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"));
 }
 
+/* The load counts against the cores of its node. */
+static void test_load_is_judged(void **state)
+{
+    const double load[] = {30, 3, 0.5}, cores[] = {64, 4, 2};
+
+    (void)state;
+    assert_int_equal(sh_doctor_find_busiest(3, load, cores), 1);
+    assert_int_equal(sh_doctor_judge_load(24, 2), SH_DOCTOR_NOTE);
+    assert_int_equal(sh_doctor_judge_load(30, 64), SH_DOCTOR_GOOD);
+    assert_int_equal(sh_doctor_judge_load(0, 1), SH_DOCTOR_GOOD);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_are_replaced),
         cmocka_unit_test(test_paths_are_cut),
         cmocka_unit_test(test_only_plain_values_are_shown),
+        cmocka_unit_test(test_load_is_judged),
     };
 
     return cmocka_run_group_tests_name("doctor report", tests, NULL, NULL);
