@@ -10,6 +10,7 @@
 #include "src/bench/trace.h"
 #include "src/run/run.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -117,10 +118,12 @@ static sh_rc read_metrics(struct bench *b, const struct sh_config *cfg)
 {
     char *path = path_of(cfg, METRICS), text[LINE_BYTES];
     FILE *f = fopen(path, "re");
+    sh_rc rc = f ? SH_OK : sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
     int steps = 0;
 
     free(path);
-    while (f && fgets(text, sizeof text, f)) {
+    SH_TRY(rc);
+    while (fgets(text, sizeof text, f)) {
         json_t *line = json_loads(text, 0, NULL);
 
         /* Other lines are events. */
@@ -130,8 +133,7 @@ static sh_rc read_metrics(struct bench *b, const struct sh_config *cfg)
         }
         json_decref(line);
     }
-    if (f)
-        fclose(f);
+    fclose(f);
     return steps == cfg->training.steps
                ? SH_OK
                : sh_fail(SH_E_BUG, "only %d of %lld steps are in the metrics", steps, (long long)cfg->training.steps);

@@ -21,7 +21,8 @@ static bool is_stopped(void)
 
 /* The request, as folders and files. */
 struct request {
-    const char *folder, *against; /* against: NULL, or an older folder */
+    const char *folder;
+    const char *against, *sample; /* an older folder; a file with text; NULL for none */
     char *path;                   /* to write */
     bool mllog, markdown;         /* instead of the page */
 };
@@ -33,9 +34,8 @@ static void say_over(const struct sh_report *r)
         const struct sh_report_run *run = &r->runs[i];
 
         if (run->over)
-            sh_log_warn("%s: no longer followed at step %lld of %lld: %s", run->name,
-                        (long long)(run->n_steps ? run->steps[run->n_steps - 1].step : 0), (long long)run->wanted,
-                        run->over);
+            sh_log_warn("%s: no longer followed at step %lld of %lld: %s", run->name, (long long)sh_report_done(run),
+                        (long long)run->wanted, run->over);
     }
 }
 
@@ -50,6 +50,8 @@ static sh_rc write_once(const struct request *q, int reload, bool *finished)
     if (q->against)
         SH_TRY_OUT(sh_report_open(q->against, &old));
     r->against = old;
+    if (q->sample)
+        SH_TRY_OUT(sh_report_add_sample(r, q->sample));
     *finished = sh_report_finished(r);
     if (q->mllog)
         rc = sh_report_mllog(r, q->path);
@@ -97,6 +99,7 @@ sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     bool follows = sh_cmd_option(cmd, args, "--follow"), finished;
     struct request q = {.folder = args->positional[0],
                         .against = sh_cmd_option(cmd, args, "--against"),
+                        .sample = sh_cmd_option(cmd, args, "--sample"),
                         .mllog = sh_cmd_option(cmd, args, "--mllog"),
                         .markdown = sh_cmd_option(cmd, args, "--markdown")};
     const char *usual = q.mllog ? "mllog.txt" : q.markdown ? "report.md" : "report.html";
@@ -106,9 +109,11 @@ sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         return sh_fail(SH_E_USAGE, "sherd report: give one folder, either of a run or above several runs");
     if (q.mllog && q.markdown)
         return sh_fail(SH_E_USAGE, "--mllog and --markdown are two files: give only one of them");
-    if ((q.mllog || q.markdown) && (follows || q.against))
+    if ((q.mllog || q.markdown) && (follows || q.against || q.sample))
         return sh_fail(SH_E_USAGE, "%s writes no page: leave out %s", q.mllog ? "--mllog" : "--markdown",
-                       follows ? "--follow" : "--against");
+                       follows     ? "--follow"
+                       : q.against ? "--against"
+                                   : "--sample");
     /* A given file is relative to the current folder, the default file to the reported folder. */
     q.path = sh_path_join(file ? "" : q.folder, file ? file : usual);
     rc = follows ? follow(&q) : write_once(&q, 0, &finished);

@@ -67,7 +67,7 @@ sh_rc sh_metrics_openmetrics(struct sh_metrics *m, const char *path, const struc
     return sh_exposition_open(path, labels, &m->others.exposition);
 }
 
-/* A failure to write for other programs ends the run like a line that could not be written. */
+/* The first failure to write, here or for other programs, is kept for the end of the run. */
 static void keep(struct sh_metrics *m, sh_rc rc)
 {
     if (rc == SH_OK)
@@ -157,15 +157,13 @@ static json_t *words(const char *text)
     return s ? s : json_string("(not UTF-8)");
 }
 
-/* Returns the failure as a text that the caller owns, NULL when the line is out. */
-static char *put(struct sh_metrics *m, const char *text)
+static sh_rc put(const struct sh_metrics *m, const char *text)
 {
-    m->failed = text ? SH_E_DATA : SH_E_MEMORY;
     if (!text)
-        return sh_strfmt("out of memory: no room for a line of %s", m->path);
+        return sh_fail(SH_E_MEMORY, "out of memory: no room for a line of %s", m->path);
     if (fprintf(m->file, "%s\n", text) < 0 || fflush(m->file) != 0)
-        return sh_strfmt("write %s: %s", m->path, strerror(errno));
-    return NULL;
+        return sh_fail(SH_E_DATA, "write %s: %s", m->path, strerror(errno));
+    return SH_OK;
 }
 
 /* Flushed line by line: what is in the file is what has happened. After a lost line nothing more is written. */
@@ -174,7 +172,7 @@ static void write_line(struct sh_metrics *m, json_t *line)
     char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
 
     if (m && !m->failure)
-        m->failure = put(m, text);
+        keep(m, put(m, text));
     free(text);
     json_decref(line);
 }

@@ -3,9 +3,11 @@
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
+#include "src/base/mem.h"
 #include "src/base/str.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum { BAR = 400 }; /* width of a bar's drawing, whatever its width on the page */
 
@@ -17,28 +19,12 @@ static const struct {
     [SH_SPENT_DATA] = {"data", 2},       [SH_SPENT_CHECKPOINT] = {"checkpoint", 3}, [SH_SPENT_OTHER] = {"other", 4},
 };
 
-/* Writes a coloured square next to the name: the head of the table is the legend of the bars. On a narrow screen the
- * table becomes a list that keeps these cells of the head. */
-static void head_cell(FILE *out, int colour, const char *name)
-{
-    fprintf(
-        out,
-        "<th class=\"n key\"><svg class=\"swatch\" width=\"11\" height=\"11\" aria-hidden=\"true\"><rect class=\"t%d\" "
-        "width=\"11\" height=\"11\"/></svg>%s</th>",
-        colour, name);
-}
-
-/* Starts a row and opens the cell of its bar. */
-static void name_cell(FILE *out, const struct sh_report_run *run)
-{
-    fputs("<tr><td class=\"name\">", out);
-    sh_html_text(out, run->name);
-    fputs("</td><td class=\"bar\">", out);
-}
-
 /* Shares sum to 1, so the rectangles fill the drawing. Each has a title, which a browser shows as a tooltip. */
-static void time_bar(FILE *out, const struct sh_report_run *run, bool offload)
+static void time_bar(struct sh_table *t, const struct sh_report_run *run, bool offload)
 {
+    char *text;
+    size_t bytes;
+    FILE *out = sh_memstream(&text, &bytes);
     double at = 0;
 
     fprintf(out,
@@ -53,18 +39,9 @@ static void time_bar(FILE *out, const struct sh_report_run *run, bool offload)
         at += run->share[k];
     }
     fputs("</svg>", out);
-}
-
-/* data-of names a column on narrow screens, where the head is not next to it. */
-static void time_row(FILE *out, const struct sh_report_run *run, bool offload)
-{
-    name_cell(out, run);
-    time_bar(out, run, offload);
-    fputs("</td>", out);
-    for (int k = 0; k < SH_SPENT_N; k++)
-        if (k != SH_SPENT_OFFLOAD || offload)
-            fprintf(out, "<td class=\"n\" data-of=\"%s\">%.1f %%</td>", spent[k].name, 100 * run->share[k]);
-    fprintf(out, "<td class=\"n\" data-of=\"a step\">%.3g s</td></tr>\n", run->seconds);
+    fclose(out);
+    sh_table_cell(t, "%s", text);
+    free(text);
 }
 
 /* A column of zeros would only ask for explanation. */
@@ -79,48 +56,63 @@ bool sh_report_offloads(const struct sh_report *r)
 /* Runs without a measured step have no row; without any row there is no heading. */
 void sh_report_time(FILE *out, const struct sh_report *r)
 {
-    bool any = false, offload = sh_report_offloads(r);
+    bool offload = sh_report_offloads(r);
+    struct sh_column columns[SH_SPENT_N + 3] = {{.head = "run", .text = true},
+                                                {.head = "share of the time", .bar = true, .text = true}};
+    struct sh_table t;
+    int rows = 0;
 
     for (int i = 0; i < r->n_runs; i++)
-        any = any || r->runs[i].seconds > 0;
-    if (!any)
+        rows += r->runs[i].seconds > 0;
+    if (!rows)
         return;
-    fputs(
-        "<h2>Where the time goes</h2>\n<p class=\"soft\">Rank 0, means of all measured steps; more compute is better. "
-        "Communication and offload count only time not overlapped with compute; checkpoint, only time training was "
-        "paused.</p>\n",
-        out);
-    sh_html_fold(out, r->n_runs);
-    fputs("<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>share of the time</th>", out);
     for (int k = 0; k < SH_SPENT_N; k++)
-        if (k != SH_SPENT_OFFLOAD || offload)
-            head_cell(out, spent[k].colour, spent[k].name);
-    fputs("<th class=\"n\">a step</th></tr></thead>\n<tbody>\n", out);
-    for (int i = 0; i < r->n_runs; i++)
-        if (r->runs[i].seconds > 0)
-            time_row(out, &r->runs[i], offload);
-    fputs("</tbody></table></div>\n", out);
-    sh_html_unfold(out, r->n_runs);
+        columns[2 + k] = (struct sh_column){
+            .head = spent[k].name, .hidden = k == SH_SPENT_OFFLOAD && !offload, .swatch = 1 + spent[k].colour};
+    columns[SH_SPENT_N + 2].head = "a step";
+    sh_html_heading(out, "Where the time goes",
+                    "Rank 0, means of all measured steps; more compute is better. Communication and offload count only "
+                    "time not overlapped with compute; checkpoint, only time training was paused.");
+    sh_table_begin(&t, out, rows, SH_SPENT_N + 3, columns);
+    for (int i = 0; i < r->n_runs; i++) {
+        const struct sh_report_run *run = &r->runs[i];
+
+        if (!(run->seconds > 0))
+            continue;
+        sh_table_row(&t);
+        sh_table_text(&t, run->name);
+        time_bar(&t, run, offload);
+        for (int k = 0; k < SH_SPENT_N; k++)
+            sh_table_measure(&t, "%.1f %%", 100 * run->share[k]);
+        sh_table_measure(&t, "%.3g s", run->seconds);
+    }
+    sh_table_end(&t);
 }
 
 /* Both bars are scaled by the largest value of all runs, so that rows can be compared. */
-static void memory_row(FILE *out, const struct sh_report_run *run, double most)
+static void memory_row(struct sh_table *t, const struct sh_report_run *run, double most)
 {
     char planned[SH_STR_SHORT], peak[SH_STR_SHORT];
 
-    name_cell(out, run);
-    fprintf(out,
-            "<svg viewBox=\"0 0 %d 16\" height=\"16\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"memory\">"
-            "<rect class=\"t0\" width=\"%.2f\" height=\"7\"/><rect class=\"t1\" y=\"9\" width=\"%.2f\" "
-            "height=\"7\"/></svg></td>",
-            BAR, (double)run->arena_bytes / most * BAR, (double)run->peak_rss_bytes / most * BAR);
-    fprintf(out, "<td class=\"n\" data-of=\"planned\">%s</td><td class=\"n\" data-of=\"used\">%s</td></tr>\n",
-            sh_str_bytes(run->arena_bytes, planned), sh_str_bytes(run->peak_rss_bytes, peak));
+    sh_table_row(t);
+    sh_table_text(t, run->name);
+    sh_table_cell(t,
+                  "<svg viewBox=\"0 0 %d 16\" height=\"16\" preserveAspectRatio=\"none\" role=\"img\" "
+                  "aria-label=\"memory\"><rect class=\"t0\" width=\"%.2f\" height=\"7\"/><rect class=\"t1\" y=\"9\" "
+                  "width=\"%.2f\" height=\"7\"/></svg>",
+                  BAR, (double)run->arena_bytes / most * BAR, (double)run->peak_rss_bytes / most * BAR);
+    sh_table_cell(t, "%s", sh_str_bytes(run->arena_bytes, planned));
+    sh_table_cell(t, "%s", sh_str_bytes(run->peak_rss_bytes, peak));
 }
 
 /* `most` is the scale of all bars. */
 void sh_report_memory(FILE *out, const struct sh_report *r)
 {
+    static const struct sh_column columns[] = {{.head = "run", .text = true},
+                                               {.head = "bytes", .bar = true, .text = true},
+                                               {.head = "planned", .swatch = 1},
+                                               {.head = "used", .swatch = 2}};
+    struct sh_table t;
     double most = 0;
 
     for (int i = 0; i < r->n_runs; i++)
@@ -129,19 +121,13 @@ void sh_report_memory(FILE *out, const struct sh_report *r)
     /* False for NaN, too. */
     if (!(most > 0))
         return;
-    fputs(
-        "<h2>Memory of a rank</h2>\n<p class=\"soft\">Less is better. Planned: the arena, all of which is taken at the "
-        "start. Used: peak resident memory of any rank, including the program, libraries, MPI buffers and cached token "
-        "files.</p>\n",
-        out);
-    sh_html_fold(out, r->n_runs);
-    fputs("<div class=\"scroll\"><table class=\"full\">\n<thead><tr><th>run</th><th>bytes</th>", out);
-    head_cell(out, 0, "planned");
-    head_cell(out, 1, "used");
-    fputs("</tr></thead>\n<tbody>\n", out);
+    sh_html_heading(
+        out, "Memory of a rank",
+        "Less is better. Planned: the arena, all of which is taken at the start. Used: peak resident memory "
+        "of any rank, including the program, libraries, MPI buffers and cached token files.");
+    sh_table_begin(&t, out, r->n_runs, sizeof columns / sizeof *columns, columns);
     for (int i = 0; i < r->n_runs; i++)
         if (r->runs[i].n_steps)
-            memory_row(out, &r->runs[i], most);
-    fputs("</tbody></table></div>\n", out);
-    sh_html_unfold(out, r->n_runs);
+            memory_row(&t, &r->runs[i], most);
+    sh_table_end(&t);
 }

@@ -4,11 +4,30 @@
 #include "src/report/html.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* The plot box in the SVG: titles above, ticks and their titles to the left and below. */
-enum { LEFT = 64, RIGHT = SH_CHART_WIDTH - 14, TOP = 12, BOTTOM = SH_CHART_HEIGHT - 46 };
+/* The drawing, and the room around the plot box: labels of starts above it, ticks and their titles to the left and
+ * below, half of the last label to the right. */
+enum { WIDTH = 560, HEIGHT = 300, WIDE_WIDTH = 1132, WIDE_HEIGHT = 390, LEFT = 64, RIGHT = 30, TOP = 24, BOTTOM = 46 };
+/* A character of a label, and on a narrow screen, where they are larger. */
+static const double letter = 7.2, narrow_letter = 11.4;
 enum { TICK_ROOM = 34, TICK_ROOM_NARROW = 68, COLOURS = 8 };
+
+static int width_of(const struct sh_chart *c)
+{
+    return c->wide ? WIDE_WIDTH : WIDTH;
+}
+
+static int right_of(const struct sh_chart *c)
+{
+    return width_of(c) - RIGHT;
+}
+
+static int bottom_of(const struct sh_chart *c)
+{
+    return (c->wide ? WIDE_HEIGHT : HEIGHT) - BOTTOM;
+}
 
 /* 0 at the axis' minimum, 1 at its maximum. Logarithmic axes must not start at 0. */
 static double place(const struct sh_axis *a, double v)
@@ -20,13 +39,13 @@ static double place(const struct sh_axis *a, double v)
 
 static double x_of(const struct sh_chart *c, double v)
 {
-    return LEFT + place(&c->x, v) * (RIGHT - LEFT);
+    return c->left + place(&c->x, v) * (right_of(c) - c->left);
 }
 
 /* SVG counts from the top. */
 static double y_of(const struct sh_chart *c, double v)
 {
-    return BOTTOM - place(&c->y, v) * (BOTTOM - TOP);
+    return bottom_of(c) - place(&c->y, v) * (bottom_of(c) - TOP);
 }
 
 /* ---- ticks ---- */
@@ -63,20 +82,21 @@ static void tick_text(const struct sh_axis *a, double v, char out[SH_HTML_NUMBER
 
 /* Draws a grid line with its text below. On a narrow screen the texts are larger, and the style hides those of class
  * fine. */
-static void tick_x(const struct sh_chart *c, double v, bool fine)
+static void tick_x(struct sh_chart *c, double v, bool fine)
 {
     char text[SH_HTML_NUMBER];
     double x = x_of(c, v);
+    int bottom = bottom_of(c);
 
     tick_text(&c->x, v, text);
     fprintf(c->out,
             "<path class=\"grid\" d=\"M%.1f %dV%d\"/><text class=\"tick%s\" x=\"%.1f\" y=\"%d\" "
             "text-anchor=\"middle\">%s</text>\n",
-            x, TOP, BOTTOM, fine ? " fine" : "", x, BOTTOM + 18, text);
+            x, TOP, bottom, fine ? " fine" : "", x, bottom + 18, text);
 }
 
 /* Draws a grid line with its text at the left. */
-static void tick_y(const struct sh_chart *c, double v, bool fine)
+static void tick_y(struct sh_chart *c, double v, bool fine)
 {
     char text[SH_HTML_NUMBER];
     double y = y_of(c, v);
@@ -85,20 +105,29 @@ static void tick_y(const struct sh_chart *c, double v, bool fine)
     fprintf(c->out,
             "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"tick%s\" x=\"%d\" y=\"%.1f\" "
             "text-anchor=\"end\">%s</text>\n",
-            LEFT, y, RIGHT, fine ? " fine" : "", LEFT - 7, y + 4, text);
+            c->left, y, right_of(c), fine ? " fine" : "", c->left - 7, y + 4, text);
 }
 
-typedef void tick_fn(const struct sh_chart *c, double v, bool fine);
+/* Makes room for a label of the y axis. */
+static void measure_y(struct sh_chart *c, double v, bool fine)
+{
+    char text[SH_HTML_NUMBER];
+
+    (void)fine;
+    tick_text(&c->y, v, text);
+    c->left = (int)fmax(c->left, 10 + narrow_letter * (double)strlen(text));
+}
+
+typedef void tick_fn(struct sh_chart *c, double v, bool fine);
 
 /* Ticks at the given values, unless they would overlap. */
-static void given_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
+static void given_ticks(struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     double last = -INFINITY, last_wide = -INFINITY;
-    /* Digits are about 7 wide. */
-    double room = fmax(TICK_ROOM, 4 + 7.2 * ceil(log10(a->at[a->n_at - 1] + 1)));
+    double room = fmax(TICK_ROOM, 4 + letter * ceil(log10(a->at[a->n_at - 1] + 1)));
 
     for (int i = 0; i < a->n_at; i++) {
-        double at = place(a, a->at[i]) * (RIGHT - LEFT);
+        double at = place(a, a->at[i]) * (right_of(c) - c->left);
 
         if (at - last < room)
             continue;
@@ -110,9 +139,10 @@ static void given_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_
 }
 
 /* Ticks at 1, 2 or 5 times a power of ten, as many as fit. */
-static void linear_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
+static void linear_ticks(struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
-    double rough = (a->max - a->min) / 6, power = pow(10, floor(log10(rough))), ratio = rough / power;
+    double rough = (a->max - a->min) / (c->wide && a == &c->x ? 12 : 6), power = pow(10, floor(log10(rough))),
+           ratio = rough / power;
     double step = power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
 
     /* Counting in integers avoids -0. */
@@ -121,7 +151,7 @@ static void linear_ticks(const struct sh_chart *c, const struct sh_axis *a, tick
 }
 
 /* Ticks at 1, 2 and 5 in each decade; over more than four decades only at 1. */
-static void log_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
+static void log_ticks(struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     static const double steps[] = {1, 2, 5};
     bool crowded = log10(a->max / a->min) > 4;
@@ -133,7 +163,7 @@ static void log_ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn
 }
 
 /* Given values take precedence: ranks are few, and each should be named. */
-static void ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
+static void ticks(struct sh_chart *c, const struct sh_axis *a, tick_fn *tick)
 {
     if (a->n_at)
         given_ticks(c, a, tick);
@@ -145,21 +175,26 @@ static void ticks(const struct sh_chart *c, const struct sh_axis *a, tick_fn *ti
 
 /* ---- the frame ---- */
 
-/* `good` follows the title, so that a reader does not have to guess. */
-void sh_chart_begin(const struct sh_chart *c, const char *title, const char *good)
+/* The note is what a reader must know to read the figure; it stays visible on paper. */
+void sh_chart_begin(struct sh_chart *c, const char *title, const char *about, const char *note)
 {
     FILE *out = c->out;
+    int bottom = bottom_of(c), right = right_of(c);
 
-    fprintf(out, "<figure>\n<figcaption><strong>%s</strong> %s</figcaption>\n", title, good);
-    fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", SH_CHART_WIDTH, SH_CHART_HEIGHT,
-            title);
+    c->left = LEFT;
+    ticks(c, &c->y, measure_y);
+    c->labels_end = c->left;
+    fprintf(out, "<figure class=\"%s\">\n<figcaption><strong>%s</strong>", c->wide ? "wide" : "half", title);
+    sh_html_tip(out, about);
+    fprintf(out, " %s</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", note, width_of(c),
+            bottom + BOTTOM, title);
     ticks(c, &c->x, tick_x);
     ticks(c, &c->y, tick_y);
-    fprintf(out, "<path class=\"frame\" d=\"M%d %dV%dH%d\"/>\n", LEFT, TOP, BOTTOM, RIGHT);
-    fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", (LEFT + RIGHT) / 2, SH_CHART_HEIGHT - 8,
-            c->x.title);
+    fprintf(out, "<path class=\"frame\" d=\"M%d %dV%dH%d\"/>\n", c->left, TOP, bottom, right);
+    fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", (c->left + right) / 2,
+            bottom + BOTTOM - 8, c->x.title);
     fprintf(out, "<text class=\"side\" transform=\"translate(13 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
-            (TOP + BOTTOM) / 2, c->y.title);
+            (TOP + bottom) / 2, c->y.title);
 }
 
 void sh_chart_end(const struct sh_chart *c)
@@ -180,6 +215,27 @@ bool sh_axis_around(struct sh_axis *a, double least, double most)
     return true;
 }
 
+/* Ascending. */
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Few values have no quantile worth the name. */
+double sh_axis_top(int n, double *values)
+{
+    enum { FEW = 50 };
+    double top;
+
+    qsort(values, (size_t)n, sizeof *values, compare);
+    if (n < FEW)
+        return n ? values[n - 1] : NAN;
+    top = values[(int)(0.98 * (n - 1))];
+    return values[n - 1] - top > 0.5 * (top - values[0]) ? top : values[n - 1];
+}
+
 /* ---- marks: colour and shape repeat after 8, colour and dashes together after 40 ---- */
 
 /* Opens the path; the caller writes its points and closes it. Lines are solid first, then dashed, with gaps that show a
@@ -193,18 +249,43 @@ static void open_line(FILE *out, int look, int above)
             dash[0] ? " stroke-dasharray=\"" : "", dash, dash[0] ? "\"" : "");
 }
 
+/* Where the line from one point to another, one of them above the axis, crosses its top. */
+static double crossing(const struct sh_chart *c, const double *x, const double *y)
+{
+    double top = place(&c->y, c->y.max), from = place(&c->y, y[0]), to = place(&c->y, y[1]);
+
+    return x[0] + (x[1] - x[0]) * (top - from) / (to - from);
+}
+
 /* A value that is not finite leaves a gap instead of a line to infinity. */
 void sh_chart_line(const struct sh_chart *c, int look, int above, int n, const double *x, const double *y)
 {
-    bool open = false;
+    bool was_in = false, was_out = false;
 
     open_line(c->out, look, above);
     for (int i = 0; i < n; i++) {
-        if (isfinite(y[i]))
-            fprintf(c->out, "%s%.1f %.1f", open ? "L" : "M", x_of(c, x[i]), y_of(c, y[i]));
-        open = isfinite(y[i]);
+        bool out = isfinite(y[i]) && y[i] > c->y.max, in = isfinite(y[i]) && !out;
+
+        if ((in && was_out) || (out && was_in))
+            fprintf(c->out, "%s%.1f %d", in ? "M" : "L", x_of(c, crossing(c, x + i - 1, y + i - 1)), TOP);
+        if (in)
+            fprintf(c->out, "%s%.1f %.1f", was_in || was_out ? "L" : "M", x_of(c, x[i]), y_of(c, y[i]));
+        was_in = in;
+        was_out = out;
     }
     fputs("\"/>\n", c->out);
+}
+
+void sh_chart_band(const struct sh_chart *c, int look, int n, const double *x, const double *low, const double *high)
+{
+    if (n < 2)
+        return;
+    fprintf(c->out, "<path class=\"band f%d\" d=\"", look % COLOURS);
+    for (int i = 0; i < n; i++)
+        fprintf(c->out, "%s%.1f %.1f", i ? "L" : "M", x_of(c, x[i]), y_of(c, low[i]));
+    for (int i = n - 1; i >= 0; i--)
+        fprintf(c->out, "L%.1f %.1f", x_of(c, x[i]), y_of(c, high[i]));
+    fputs("z\"/>\n", c->out);
 }
 
 /* A reference line behind the data, such as ideal scaling. */
@@ -218,6 +299,24 @@ void sh_chart_guess(const struct sh_chart *c, double x0, double y0, double x1, d
 {
     fprintf(c->out, "<path class=\"guess\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", x_of(c, x0), y_of(c, y0), x_of(c, x1),
             y_of(c, y1));
+}
+
+/* To the right of its line or, near the edge, to the left; the tooltip has what there is no room for. */
+void sh_chart_start(struct sh_chart *c, double x, const char *label, const char *note)
+{
+    double at = x_of(c, x), width = (double)strlen(label) * (c->wide ? letter : narrow_letter);
+    bool left = at + width > width_of(c);
+
+    fprintf(c->out, "<path class=\"start\" d=\"M%.1f %dV%d\"><title>", at, TOP, bottom_of(c));
+    sh_html_text(c->out, note);
+    fputs("</title></path>\n", c->out);
+    if (at - (left ? width : 0) < c->labels_end)
+        return;
+    fprintf(c->out, "<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"%s\">", at, TOP - 7,
+            left ? "end" : "start");
+    sh_html_text(c->out, label);
+    fputs("</text>\n", c->out);
+    c->labels_end = left ? at : at + width + letter;
 }
 
 void sh_chart_spread(const struct sh_chart *c, int look, double x, double least, double most)
@@ -249,7 +348,8 @@ static void shape(FILE *out, int look, double x, double y, const char *note)
 
 void sh_chart_mark(const struct sh_chart *c, int look, double x, double y, const char *note)
 {
-    shape(c->out, look, x_of(c, x), y_of(c, y), note);
+    if (y <= c->y.max)
+        shape(c->out, look, x_of(c, x), y_of(c, y), note);
 }
 
 void sh_legend_begin(FILE *out)

@@ -1,9 +1,10 @@
-/* The charts against steps: loss, gradient norm, learning rate, speed, loss scale. The runs of a chart share one pair
- * of axes, which cover the finite values of all runs. */
+/* The charts against steps: loss over the whole width, speed, gradient norm, learning rate, loss scale. The runs of a
+ * chart share one pair of axes. A thin line marks each start of a run, since ranks and speed may change there. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
+#include "src/base/str.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,18 +13,22 @@
 enum { MOST_POINTS = 400, LEAST_POINTS = 20, ALL_POINTS = 40 * MOST_POINTS, MOST_MARKS = 100, MOST_LEGEND = 40 };
 /* With more runs than this, overlapping curves are not looked for, since each run is compared with all before it. */
 enum { MOST_COMPARED = 64 };
+/* Steps whose median is a point of a curve, in runs that are long enough; more runs than this have no bands, and no
+ * lines at their starts. */
+enum { MEDIAN_OF = 20, FEWEST_MEDIANS = 5, MOST_BANDS = 4 };
 
 typedef double value_fn(const struct sh_report_step *s);
 /* A mark at a step: its value and its text; false: no mark there. */
 typedef bool mark_fn(const struct sh_report_step *s, char *note, size_t size);
 
 struct curve {
-    const char *title, *good, *unit;
+    const char *title, *about, *unit;
     value_fn *value;
-    mark_fn *mark;    /* (optional) */
-    bool validations; /* validations are drawn as well */
+    mark_fn *mark; /* (optional) */
+    bool is_loss;  /* validations are drawn as well, and the first steps may be cut off */
     bool from_zero;
     bool powers; /* powers of two: the axis is logarithmic */
+    bool jumps;  /* from step to step: a median and a band */
 };
 
 static double loss_of(const struct sh_report_step *s)
@@ -70,41 +75,141 @@ static bool is_stalled(const struct sh_report_step *s, char *note, size_t size)
 }
 
 static const struct curve curves[] = {
-    {"Loss against steps", "Nats per token; lower is better. Line: training; markers: validation.", "loss", loss_of,
-     NULL, true, false, false},
-    {"Gradient norm against steps", "Before clipping. Markers: steps whose update was skipped.", "gradient norm",
-     grad_norm_of, is_skipped, false, false, false},
-    {"Speed against steps", "Tokens per second of all ranks; higher is better. Markers: pauses longer than a step.",
-     "tokens/s", speed_of, is_stalled, false, true, false},
-    {"Learning rate against steps", "As set by the schedule.", "learning rate", lr_of, NULL, false, true, false},
-    {"Loss scale against steps", "Runs in float16 only. Markers: steps whose update was skipped.", "loss scale",
-     loss_scale_of, is_skipped, false, false, true},
+    {.title = "Loss against steps",
+     .about = "Nats per token; lower is better. Long runs are drawn through the means of neighbouring steps. Markers: "
+              "validation. Thin lines: starts, with their mesh (replicate × shard).",
+     .unit = "loss",
+     .value = loss_of,
+     .is_loss = true},
+    {.title = "Speed against steps",
+     .about =
+         "Tokens per second of all ranks; higher is better. In long runs the line is the median of 20 steps or more, "
+         "and the band holds eight tenths of them. Markers: pauses longer than a step.",
+     .unit = "tokens/s",
+     .value = speed_of,
+     .mark = is_stalled,
+     .from_zero = true,
+     .jumps = true},
+    {.title = "Gradient norm against steps",
+     .about = "Before clipping. Markers: steps whose update was skipped.",
+     .unit = "gradient norm",
+     .value = grad_norm_of,
+     .mark = is_skipped},
+    {.title = "Learning rate against steps",
+     .about = "As set by the schedule.",
+     .unit = "learning rate",
+     .value = lr_of,
+     .from_zero = true},
+    {.title = "Loss scale against steps",
+     .about = "Runs in float16 only. Markers: steps whose update was skipped.",
+     .unit = "loss scale",
+     .value = loss_scale_of,
+     .mark = is_skipped,
+     .powers = true},
 };
+
+enum { CURVES = sizeof curves / sizeof *curves };
+
+/* What is drawn of a run: n points and, if the curve jumps, the band around them. */
+struct line {
+    int n;
+    double *x, *y, *low, *high; /* one allocation */
+};
+
+static int points_of(const struct sh_report *r)
+{
+    int each = ALL_POINTS / r->n_runs;
+
+    return each > MOST_POINTS ? MOST_POINTS : each < LEAST_POINTS ? LEAST_POINTS : each;
+}
+
+/* A mean is not finite if one of its values is not, so that the gap shows. */
+static void add_mean(struct line *l, value_fn *value, const struct sh_report_step *steps, int n)
+{
+    for (int i = 0; i < n; i++) {
+        l->x[l->n] += (double)steps[i].step / n;
+        l->y[l->n] += value(&steps[i]) / n;
+    }
+    l->n++;
+}
+
+/* Of the values that are finite: steps that warm up have none. */
+static void add_median(struct line *l, value_fn *value, const struct sh_report_step *steps, int n)
+{
+    double *values = sh_calloc((size_t)n, sizeof *values);
+    int found = 0;
+
+    for (int i = 0; i < n; i++)
+        if (isfinite(value(&steps[i])))
+            values[found++] = value(&steps[i]);
+    if (found) {
+        l->x[l->n] = (double)steps[n / 2].step;
+        l->y[l->n] = sh_report_median(found, values);
+        l->low[l->n] = values[found / 10];
+        l->high[l->n++] = values[found - 1 - found / 10];
+    }
+    free(values);
+}
+
+/* A point stands for as many neighbouring steps as are needed to have at most `most` points. */
+static struct line make_line(const struct curve *curve, const struct sh_report_run *run, int most)
+{
+    int each = (run->n_steps + most - 1) / most;
+    bool medians = curve->jumps && run->n_steps >= FEWEST_MEDIANS * MEDIAN_OF;
+    struct line l = {.x = sh_calloc(4 * (size_t)(run->n_steps + 1), sizeof *l.x)};
+
+    l.y = l.x + run->n_steps + 1;
+    l.low = l.y + run->n_steps + 1;
+    l.high = l.low + run->n_steps + 1;
+    if (medians && each < MEDIAN_OF)
+        each = MEDIAN_OF;
+    for (int i = 0; i < run->n_steps; i += each) {
+        int n = i + each < run->n_steps ? each : run->n_steps - i;
+
+        if (medians)
+            add_median(&l, curve->value, &run->steps[i], n);
+        else
+            add_mean(&l, curve->value, &run->steps[i], n);
+    }
+    return l;
+}
 
 struct range {
     double first, last, low, high;
+    double *values; /* all of them, for a quantile */
+    int n, cap;
 };
 
-static void widen(struct range *r, int64_t step, double v)
+static void widen(struct range *r, double step, double v)
 {
     if (!isfinite(v))
         return;
-    r->first = fmin(r->first, (double)step);
-    r->last = fmax(r->last, (double)step);
+    r->first = fmin(r->first, step);
+    r->last = fmax(r->last, step);
     r->low = fmin(r->low, v);
     r->high = fmax(r->high, v);
+    r->values = sh_grow(r->values, r->n, &r->cap, sizeof *r->values);
+    r->values[r->n++] = v;
 }
 
-/* Without any finite value `last` stays below `first`. */
-static struct range find_range(const struct sh_report *r, const struct curve *curve)
+/* Over all that is drawn. Without any finite value `last` stays below `first`. */
+static struct range find_range(const struct sh_report *r, const struct curve *curve, const struct line *lines)
 {
-    struct range all = {INFINITY, -INFINITY, INFINITY, -INFINITY};
+    struct range all = {INFINITY, -INFINITY, INFINITY, -INFINITY, NULL, 0, 0};
+    char note[96];
 
     for (int i = 0; i < r->n_runs; i++) {
-        for (int k = 0; k < r->runs[i].n_steps; k++)
-            widen(&all, r->runs[i].steps[k].step, curve->value(&r->runs[i].steps[k]));
-        for (int k = 0; curve->validations && k < r->runs[i].n_validations; k++)
-            widen(&all, r->runs[i].validations[k].step, r->runs[i].validations[k].loss);
+        const struct sh_report_run *run = &r->runs[i];
+
+        for (int k = 0; k < run->n_steps; k++)
+            if (k == 0 || k == run->n_steps - 1 || (curve->mark && curve->mark(&run->steps[k], note, sizeof note)))
+                widen(&all, (double)run->steps[k].step, curve->value(&run->steps[k]));
+        for (int k = 0; k < lines[i].n; k++)
+            widen(&all, lines[i].x[k], lines[i].y[k]);
+        for (int k = 0; curve->jumps && k < lines[i].n && r->n_runs <= MOST_BANDS; k++)
+            widen(&all, lines[i].x[k], fmax(lines[i].high[k], lines[i].y[k]));
+        for (int k = 0; curve->is_loss && k < run->n_validations; k++)
+            widen(&all, (double)run->validations[k].step, run->validations[k].loss);
     }
     if (curve->from_zero && all.high >= 0)
         all.low = 0;
@@ -224,39 +329,20 @@ static int *count_above(const struct sh_report *r, value_fn *value, double eye)
 
 /* ---- drawing ---- */
 
-static int points_of(const struct sh_report *r)
+/* One run: its validations have a colour of their own, as the legend says. */
+static int look_of_validation(const struct sh_report *r, int i)
 {
-    int each = ALL_POINTS / r->n_runs;
-
-    return each > MOST_POINTS ? MOST_POINTS : each < LEAST_POINTS ? LEAST_POINTS : each;
+    return r->n_runs == 1 ? 1 : i;
 }
 
-/* A long run is drawn through means of neighbouring steps; a mean is not finite if one of its values is not. */
-static void draw_curve(const struct sh_chart *c, const struct curve *curve, int look, int above, int most,
-                       const struct sh_report_run *run)
+static void draw_validations(const struct sh_chart *c, const struct sh_report *r, int i)
 {
-    /* Number of steps that one point represents. */
-    int each = (run->n_steps + most - 1) / most, n = 0;
-    double *x = sh_calloc(2 * (size_t)(most + 1), sizeof *x), *y = x + most + 1;
-
-    for (int i = 0; i < run->n_steps; i += each, n++) {
-        int end = i + each < run->n_steps ? i + each : run->n_steps;
-
-        for (int k = i; k < end; k++) {
-            x[n] += (double)run->steps[k].step / (end - i);
-            y[n] += curve->value(&run->steps[k]) / (end - i);
-        }
-    }
-    sh_chart_line(c, look, above, n, x, y);
-    free(x);
-}
-
-static void draw_validations(const struct sh_chart *c, int look, const struct sh_report_run *run)
-{
+    const struct sh_report_run *run = &r->runs[i];
+    int look = look_of_validation(r, i);
     char note[96];
 
-    for (int i = 0; i < run->n_validations; i++) {
-        const struct sh_report_point *p = &run->validations[i];
+    for (int k = 0; k < run->n_validations; k++) {
+        const struct sh_report_point *p = &run->validations[k];
 
         snprintf(note, sizeof note, "step %lld: validation loss %.4f", (long long)p->step, p->loss);
         if (isfinite(p->loss))
@@ -279,36 +365,90 @@ static void draw_marks(const struct sh_chart *c, const struct curve *curve, int 
     }
 }
 
-/* Draws nothing if no run has such a value, as in files of older versions. */
-static void draw(FILE *out, const struct sh_report *r, const struct curve *curve)
+/* Of several runs only later starts: they all have a first one. */
+static void draw_starts(struct sh_chart *c, const struct sh_report *r)
 {
-    struct range all = find_range(r, curve);
-    struct sh_chart c = {
-        .out = out,
-        .x = {.min = all.first, .max = fmax(all.last, all.first + fmax(1, 1e-3 * fabs(all.first))), .title = "step"},
-        .y = {.title = curve->unit}};
-    int *above;
+    char label[48], ranks[SH_STR_SHORT], *note;
 
-    if (!(all.last >= all.first) || !sh_axis_around(&c.y, all.low, all.high))
-        return;
-    if (curve->from_zero)
-        c.y.min = fmin(all.low, 0);
-    if (curve->powers && all.low > 0)
-        c.y =
-            (struct sh_axis){.min = all.low / 1.5, .max = all.high * 1.5, .ticks = SH_TICKS_LOG, .title = curve->unit};
-    above = count_above(r, curve->value, eye_of(&all));
-    sh_chart_begin(&c, curve->title, curve->good);
+    for (int i = 0; i < r->n_runs && r->n_runs <= MOST_BANDS; i++)
+        for (int k = r->n_runs > 1; k < r->runs[i].n_starts; k++) {
+            const struct sh_report_start *s = &r->runs[i].starts[k];
+
+            sh_str_plural(s->ranks, "rank", ranks);
+            snprintf(label, sizeof label, "%d × %d%s", s->replicate, s->shard, c->wide ? " ranks" : "");
+            note = sh_strfmt("%s: started on %s after step %lld", r->runs[i].name, ranks, (long long)s->step);
+            if ((double)s->step <= c->x.max)
+                sh_chart_start(c, fmax((double)s->step, c->x.min), s->shard ? label : ranks, note);
+            free(note);
+        }
+}
+
+static void draw_runs(struct sh_chart *c, const struct sh_report *r, const struct curve *curve,
+                      const struct line *lines, const int *above)
+{
+    draw_starts(c, r);
+    for (int i = 0; i < r->n_runs && curve->jumps && r->n_runs <= MOST_BANDS; i++)
+        if (lines[i].n < r->runs[i].n_steps / 2)
+            sh_chart_band(c, i, lines[i].n, lines[i].x, lines[i].low, lines[i].high);
     for (int i = 0; i < r->n_runs; i++)
         if (r->runs[i].n_steps)
-            draw_curve(&c, curve, i, above[i], points_of(r), &r->runs[i]);
+            sh_chart_line(c, i, above[i], lines[i].n, lines[i].x, lines[i].y);
     for (int i = 0; i < r->n_runs; i++) {
-        if (curve->validations)
-            draw_validations(&c, i, &r->runs[i]);
+        if (curve->is_loss)
+            draw_validations(c, r, i);
         if (curve->mark)
-            draw_marks(&c, curve, i, &r->runs[i]);
+            draw_marks(c, curve, i, &r->runs[i]);
     }
-    sh_chart_end(&c);
+    sh_chart_end(c);
+}
+
+/* false: there is nothing to draw, as in files of older versions. A loss begins far above what is of interest. */
+static bool set_axes(struct sh_chart *c, const struct curve *curve, struct range *all, char note[96])
+{
+    double most = all->high;
+
+    c->x = (struct sh_axis){
+        .min = all->first, .max = fmax(all->last, all->first + fmax(1, 1e-3 * fabs(all->first))), .title = "step"};
+    c->y.title = curve->unit;
+    if (curve->is_loss && all->n)
+        all->high = sh_axis_top(all->n, all->values);
+    if (!(all->last >= all->first) || !sh_axis_around(&c->y, all->low, all->high))
+        return false;
+    if (curve->from_zero)
+        c->y.min = fmin(all->low, 0);
+    if (curve->powers && all->low > 0)
+        c->y = (struct sh_axis){
+            .min = all->low / 1.5, .max = all->high * 1.5, .ticks = SH_TICKS_LOG, .title = curve->unit};
+    note[0] = '\0';
+    if (most > all->high)
+        snprintf(note, 96, "The axis ends at the 98 %% quantile; the highest value is %.3g.", most);
+    return true;
+}
+
+/* The loss comes twice, of which the page shows one: as wide as a screen, and for a phone or paper. */
+static bool draw(FILE *out, const struct sh_report *r, const struct curve *curve, struct range *all)
+{
+    struct line *lines = sh_calloc((size_t)r->n_runs, sizeof *lines);
+    struct sh_chart c = {.out = out, .wide = curve->is_loss};
+    char note[96];
+    int *above;
+    bool any;
+
+    for (int i = 0; i < r->n_runs; i++)
+        lines[i] = make_line(curve, &r->runs[i], points_of(r));
+    *all = find_range(r, curve, lines);
+    any = set_axes(&c, curve, all, note);
+    above = count_above(r, curve->value, eye_of(all));
+    for (int k = 0; any && k <= (int)curve->is_loss; k++, c.wide = false) {
+        sh_chart_begin(&c, curve->title, curve->about, note);
+        draw_runs(&c, r, curve, lines, above);
+    }
+    for (int i = 0; i < r->n_runs; i++)
+        free(lines[i].x);
+    free(lines);
     free(above);
+    free(all->values);
+    return any;
 }
 
 /* Runs without steps have no curve and no entry; colours still count them, as in the tables. A legend longer than a
@@ -319,26 +459,39 @@ static void write_legend(FILE *out, const struct sh_report *r)
 
     fputs(folded ? "<details><summary>Which line is which run</summary>\n" : "", out);
     sh_legend_begin(out);
-    for (int i = 0; i < r->n_runs; i++)
+    for (int i = 0; i < r->n_runs && r->n_runs > 1; i++)
         if (r->runs[i].n_steps)
             sh_legend_entry(out, i, true, r->runs[i].n_validations > 0, r->runs[i].name);
+    if (r->n_runs == 1) {
+        sh_legend_entry(out, 0, true, false, "training");
+        if (r->runs[0].n_validations)
+            sh_legend_entry(out, look_of_validation(r, 0), false, true, "validation");
+    }
     sh_legend_end(out);
     fputs(folded ? "</details>\n" : "", out);
 }
 
+/* Three small charts in a row, or two: none leaves a hole. The loss comes first, whether or not it is finite. */
 void sh_report_curves(FILE *out, const struct sh_report *r)
 {
-    struct range all = find_range(r, &curves[0]);
+    struct range all;
+    char *text;
+    size_t bytes;
+    FILE *small = sh_memstream(&text, &bytes);
+    int n = 0;
 
-    if (!(all.last >= all.first))
-        return;
-    fputs("<h2>Training curves</h2>\n"
-          "<p class=\"soft\">Long runs are drawn through the means of neighbouring steps.</p>\n",
-          out);
-    write_legend(out, r);
-    say_below(out, r, &all);
-    fputs("<div class=\"pair\">\n", out);
-    for (size_t k = 0; k < sizeof curves / sizeof *curves; k++)
-        draw(out, r, &curves[k]);
-    fputs("</div>\n", out);
+    if (draw(out, r, &curves[0], &all)) {
+        write_legend(out, r);
+        if (r->n_runs > 1)
+            say_below(out, r, &all);
+    }
+    for (int k = 1; k < CURVES; k++) {
+        struct range other;
+
+        n += draw(small, r, &curves[k], &other);
+    }
+    fclose(small);
+    if (n)
+        fprintf(out, "<div class=\"%s\">\n%s</div>\n", n % 3 == 0 ? "trio" : "pair", text);
+    free(text);
 }

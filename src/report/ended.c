@@ -1,5 +1,4 @@
-/* Why a run that never did a step ended: first from its own record, then from the job script's, then from the job's
- * log. Each of them may be absent; none of them is trusted to be small or complete. */
+/* How a run ended: from its own record or, if it never did a step, from the job script's and from the job's log. Each of them may be absent; none of them is trusted to be small or complete. */
 #include "src/report/parts.h"
 
 #include "src/base/file.h"
@@ -22,25 +21,22 @@ static char *read_text(const char *path)
     return NULL;
 }
 
-/* Reads progress.json of a run that got far enough to write one. */
-static char *said_by_run(const char *folder)
+/* Reads progress.json of a run that got far enough to write one; returns why the run ended, if it was an error. */
+static char *said_by_run(const char *folder, struct sh_report_run *run)
 {
     char *path = sh_path_join(folder, "progress.json"), *file = read_text(path), *text = NULL;
     json_t *progress = file ? json_loads(file, 0, NULL) : NULL;
     const char *reason = json_string_value(json_object_get(progress, "reason"));
     json_int_t status = json_integer_value(json_object_get(progress, "exit_status"));
 
+    run->recorded = json_is_object(progress);
+    run->finished = json_is_true(json_object_get(progress, "finished"));
     if (reason && reason[0] && status > 0)
         text = sh_strfmt("exit status %lld: %s", (long long)status, reason);
     json_decref(progress);
     free(file);
     free(path);
     return text;
-}
-
-char *sh_report_why_stopped(const char *folder)
-{
-    return said_by_run(folder);
 }
 
 /* Reads the reason from "chain=... stopped=REASON". */
@@ -81,14 +77,10 @@ static char *said_by_log(const char *folder)
 }
 
 /* The caller frees it; NULL: no source says why. Verdict and error together, if there are both. */
-char *sh_report_why_ended(const char *folder)
+static char *said_by_others(const char *folder)
 {
-    char *text = said_by_run(folder), *verdict, *error;
+    char *verdict = sh_report_said_by_script(folder), *error = said_by_log(folder), *text = NULL;
 
-    if (text)
-        return text;
-    verdict = sh_report_said_by_script(folder);
-    error = said_by_log(folder);
     if (verdict && verdict[0] && error && error[0])
         text = sh_strfmt("%s: %s", verdict, error);
     else if ((verdict && verdict[0]) || (error && error[0]))
@@ -96,4 +88,14 @@ char *sh_report_why_ended(const char *folder)
     free(verdict);
     free(error);
     return text;
+}
+
+void sh_report_read_end(const char *folder, struct sh_report_run *run)
+{
+    char *text = said_by_run(folder, run);
+
+    if (run->n_steps)
+        run->stopped = text;
+    else
+        run->ended = text ? text : said_by_others(folder);
 }

@@ -3,8 +3,6 @@
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
-#include "src/base/mem.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,15 +21,16 @@ static double speed_of(const struct sh_report_at *at)
 }
 
 /* Writes one row; `base` is the speed of the first of its group. */
-static void row(FILE *out, const struct sh_report_series *s, const struct sh_report_at *at, double base)
+static void row(struct sh_table *t, const struct sh_report_series *s, const struct sh_report_at *at, double base)
 {
     char number[SH_HTML_NUMBER];
 
-    fprintf(out, "<tr><td class=\"n\">%d</td><td class=\"n\">%lld</td><td class=\"name\">", at->ranks,
-            (long long)at->batch);
-    sh_html_text(out, s->label);
-    fprintf(out, "</td><td class=\"n\">%s%s</td><td class=\"n\">%+.1f %%</td></tr>\n",
-            sh_html_number(speed_of(at), number), at->median > 0 ? "" : " predicted", 100 * (speed_of(at) / base - 1));
+    sh_table_row(t);
+    sh_table_text(t, s->label);
+    sh_table_cell(t, "%d", at->ranks);
+    sh_table_cell(t, "%lld", (long long)at->batch);
+    sh_table_cell(t, "%s%s", sh_html_number(speed_of(at), number), at->median > 0 ? "" : " predicted");
+    sh_table_measure(t, "%+.1f %%", 100 * (speed_of(at) / base - 1));
 }
 
 /* The same point of another series, with another strategy; NULL: none. Measured points are only compared with measured
@@ -61,8 +60,8 @@ static bool is_listed(const struct sh_report *r, int a, const struct sh_report_a
 }
 
 /* Points in both kinds of scaling are listed once: only the weak series count, or the strong ones if there are no
- * others. Returns the number of rows. */
-static int write_rows(FILE *out, const struct sh_report *r)
+ * others. Returns the number of rows; t NULL: only counts them. */
+static int write_rows(struct sh_table *t, const struct sh_report *r)
 {
     enum sh_scaling kind = r->n_series ? r->series[0].kind : SH_SCALING_WEAK;
     int rows = 0;
@@ -77,34 +76,31 @@ static int write_rows(FILE *out, const struct sh_report *r)
 
                 if (!other)
                     continue;
-                if (first)
-                    row(out, &r->series[a], at, speed_of(at));
+                if (first && t)
+                    row(t, &r->series[a], at, speed_of(at));
                 rows += 1 + first;
                 first = false;
-                row(out, &r->series[b], other, speed_of(at));
+                if (t)
+                    row(t, &r->series[b], other, speed_of(at));
             }
         }
     return rows;
 }
 
-/* Rows are written to memory first, since their number determines what precedes them. */
 void sh_report_equals(FILE *out, const struct sh_report *r)
 {
-    char *text;
-    size_t bytes;
-    FILE *body = sh_memstream(&text, &bytes);
-    int rows = write_rows(body, r);
+    static const struct sh_column columns[] = {{.head = "strategy", .text = true},
+                                               {.head = "ranks"},
+                                               {.head = "sequences per step"},
+                                               {.head = "tokens/s"},
+                                               {.head = "difference"}};
+    int rows = write_rows(NULL, r);
+    struct sh_table t;
 
-    fclose(body);
-    if (rows) {
-        fputs("<h2>Strategies at equal batch</h2>\n", out);
-        sh_html_fold(out, rows);
-        fprintf(out,
-                "<div class=\"scroll\"><table>\n<thead><tr><th class=\"n\">ranks</th><th class=\"n\">sequences per step"
-                "</th><th>strategy</th><th class=\"n\">tokens/s</th><th class=\"n\">difference</th></tr></thead>\n"
-                "<tbody>\n%s</tbody></table></div>\n",
-                text);
-        sh_html_unfold(out, rows);
-    }
-    free(text);
+    if (!rows)
+        return;
+    sh_html_heading(out, "Strategies at equal batch", NULL);
+    sh_table_begin(&t, out, rows, sizeof columns / sizeof *columns, columns);
+    write_rows(&t, r);
+    sh_table_end(&t);
 }

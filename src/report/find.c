@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { SAMPLE_BYTES = 64 << 10 };
+
 /* n2 comes before n10. */
 static int by_name(const FTSENT **a, const FTSENT **b)
 {
@@ -27,19 +29,63 @@ static bool has(const char *folder, const char *name)
     return found;
 }
 
+/* The last `parts` parts of a path. */
+static const char *tail(const char *path, int parts)
+{
+    const char *at = path + strlen(path);
+
+    for (; at > path; at--)
+        if (at[-1] == '/' && --parts == 0)
+            break;
+    return at;
+}
+
+/* As many parts of the i-th path as no other path ends with. */
+static const char *unique_tail(char **paths, int n, int i)
+{
+    const char *end = tail(paths[i], 1);
+
+    for (int k = 0, parts = 1; k < n && end > paths[i]; k++)
+        if (k != i && !strcmp(tail(paths[k], parts), end)) {
+            end = tail(paths[i], ++parts);
+            k = -1;
+        }
+    return end;
+}
+
+/* Names were paths until all are known. They become short, since pages are shown to others. */
+static void shorten_names(struct sh_report *r)
+{
+    char **paths = sh_calloc((size_t)r->n_runs, sizeof *paths);
+
+    for (int i = 0; i < r->n_runs; i++)
+        paths[i] = r->runs[i].name;
+    for (int i = 0; i < r->n_runs; i++)
+        r->runs[i].name = sh_strdup(strcmp(paths[i], r->folder) ? unique_tail(paths, r->n_runs, i) : r->name);
+    for (int i = 0; i < r->n_runs; i++)
+        free(paths[i]);
+    free(paths);
+}
+
+/* The last part of the folder's path, also of "." */
+static char *name_of(const char *folder)
+{
+    char *path = realpath(folder, NULL), *name = sh_strdup(tail(path ? path : folder, 1));
+
+    free(path);
+    return name;
+}
+
 /* Metrics make a folder a run; a configuration alone may be anything. */
 static sh_rc visit(struct sh_report *r, FTS *walk, FTSENT *at)
 {
-    const char *name = at->fts_path + strlen(r->folder);
-
     if (!has(at->fts_accpath, "metrics.jsonl"))
         return SH_OK;
     if (!has(at->fts_accpath, "config.yaml"))
         return sh_fail(SH_E_DATA, "%s: metrics.jsonl without the config.yaml that a run writes next to it",
                        at->fts_path);
-    name += strspn(name, "/");
     fts_set(walk, at, FTS_SKIP); /* checkpoints are not runs */
-    return sh_report_add_run(r, at->fts_accpath, name[0] ? name : at->fts_path);
+    return sh_report_add_run(r, at->fts_accpath, at->fts_path);
 }
 
 /* fts reports errors as entries; a folder that cannot be read ends the report, because a run might be in it. */
@@ -73,17 +119,24 @@ static sh_rc find_runs(struct sh_report *r)
     return rc;
 }
 
+sh_rc sh_report_add_sample(struct sh_report *r, const char *path)
+{
+    return sh_read_file(path, SAMPLE_BYTES, &r->sample, NULL);
+}
+
 sh_rc sh_report_open(const char *folder, struct sh_report **out)
 {
     struct sh_report *r = sh_calloc(1, sizeof *r);
     sh_rc rc;
 
     r->folder = sh_strdup(folder);
-    /* "runs/" becomes "runs": this length is cut off the names of runs. */
+    /* "runs/" becomes "runs" */
     for (size_t n = strlen(folder); n > 1 && r->folder[n - 1] == '/'; n--)
         r->folder[n - 1] = '\0';
     SH_TRY_OUT(sh_report_read_study(r->folder, &r->study));
+    r->name = name_of(r->folder);
     SH_TRY_OUT(find_runs(r));
+    shorten_names(r);
     sh_report_find_series(r);
     *out = r;
     return SH_OK;
@@ -108,5 +161,7 @@ void sh_report_close(struct sh_report *r)
     free(r->runs);
     free(r->series);
     free(r->folder);
+    free(r->name);
+    free(r->sample);
     free(r);
 }

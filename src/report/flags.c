@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double behind = 0.90, near = 0.95; /* of the prediction */
-static const double wide = 0.05;                /* (most - least) / median of repeats */
-static const double noise = 0.02;               /* of a point without repeats, whose spread is unknown */
+static const double behind = 0.90, near = 0.95;   /* of the prediction */
+static const double wide = 0.05;                  /* (most - least) / median of repeats */
+static const double noise = 0.02;                 /* of a point without repeats, whose spread is unknown */
+static const double doubtful = 1.2, steady = 1.5; /* efficiency; spread of step times */
 static const double always = 0.8;
 static const double rare = 0.1; /* share of readings with a clock held down that is not worth mentioning */
 enum { FEWEST_PACES = 5 };
@@ -156,6 +157,48 @@ static void flag_spread(struct flags *f, const struct sh_report_series *s, const
     fprintf(f->out, "varies by %.0f %% over %d repeats.</li>\n", 100 * spread, at->measured);
 }
 
+/* Longest over shortest time of a measured step, without the tenths at both ends. */
+static double variation(const struct sh_report_run *run)
+{
+    double *speeds = sh_calloc((size_t)run->n_steps + 1, sizeof *speeds), ratio;
+    int n = 0;
+
+    for (int i = run->from; i < run->n_steps; i++)
+        if (!run->steps[i].first && run->steps[i].tokens_per_second > 0)
+            speeds[n++] = run->steps[i].tokens_per_second;
+    sh_report_median(n, speeds); /* sorts */
+    ratio = n ? speeds[n - 1 - n / 10] / speeds[n / 10] : 1;
+    free(speeds);
+    return ratio;
+}
+
+/* Ranks do not become faster by being more, except a little by caches: the base is then at fault. */
+static void flag_doubt(struct flags *f, const struct sh_report *r, const struct sh_report_series *s,
+                       const struct sh_report_at *at)
+{
+    const struct sh_report_at *base = s->at;
+    const struct sh_report_run *run;
+    double efficiency = sh_report_efficiency(s, at), varies;
+
+    if (!(efficiency > doubtful))
+        return;
+    while (!(base->median > 0))
+        base++;
+    run = &r->runs[s->runs[base->first]];
+    varies = variation(run);
+    begin_point(f, s, at);
+    fprintf(f->out, "has an efficiency of %.0f %%, which is doubtful: ", 100 * efficiency);
+    if (varies > steady) {
+        fputs("the base run was disturbed: the step times of ", f->out);
+        sh_html_text(f->out, run->name);
+        fprintf(f->out, " vary by a factor of %.3g.</li>\n", varies);
+    } else {
+        fputs("the base run was slow throughout; repeat ", f->out);
+        sh_html_text(f->out, run->name);
+        fputs(".</li>\n", f->out);
+    }
+}
+
 /* Finds the runs of the older report that do the same work as the point's; `measured` 0: none. */
 static struct sh_report_at find_older(const struct sh_report *old, const struct sh_report_run *run)
 {
@@ -185,8 +228,9 @@ static void flag_older(struct flags *f, const struct sh_report *r, const struct 
     if (!old.measured || most >= least)
         return;
     begin_point(f, s, at);
-    fprintf(f->out, "is %.0f %% slower than in ", 100 * (1 - at->median / old.median));
-    sh_html_text(f->out, r->against->folder);
+    fprintf(f->out, "is %.0f %% slower than in %s", 100 * (1 - at->median / old.median),
+            strcmp(r->against->name, r->name) ? "" : "the older ");
+    sh_html_text(f->out, r->against->name);
     fputs(", beyond the spread of both.</li>\n", f->out);
 }
 
@@ -306,6 +350,7 @@ void sh_report_flags(FILE *out, const struct sh_report *r)
             flag_prediction(&f, r, &r->series[k], i);
             if (is_seen(r, k, at))
                 continue;
+            flag_doubt(&f, r, &r->series[k], at);
             flag_spread(&f, &r->series[k], at);
             flag_older(&f, r, &r->series[k], at);
         }

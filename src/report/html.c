@@ -20,15 +20,33 @@ static void write_char(FILE *out, char c)
         fputc(c, out);
 }
 
+/* The bytes of an absolute path at `text` before its last part; 0: no path starts here. */
+static size_t folders_of(const char *text, char before)
+{
+    size_t n = 0, all = strcspn(text, " \t\n\"',:;=()[]{}<>");
+
+    if (text[0] != '/' || strchr("/ ", text[1]) || (before && !strchr(" \t\n\"',:;=([{", before)))
+        return 0;
+    for (size_t i = 1; i + 1 < all; i++)
+        n = text[i] == '/' ? i : n;
+    return n;
+}
+
 /* Bytes that are not allowed text become question marks, one each. */
-void sh_html_text(FILE *out, const char *text)
+static void write_text(FILE *out, const char *text, bool layout)
 {
     size_t left = strlen(text), good;
+    char before = 0;
 
     while (left) {
-        good = sh_config_text_bad(text, left, false);
-        for (size_t i = 0; i < good; i++)
+        good = sh_config_text_bad(text, left, layout);
+        for (size_t i = 0; i < good; before = text[i++]) {
+            size_t folders = layout ? 0 : folders_of(text + i, before);
+
+            fputs(folders ? "…" : "", out);
+            i += folders < good - i ? folders : 0;
             write_char(out, text[i]);
+        }
         if (good < left)
             fputc('?', out);
         good += good < left;
@@ -37,16 +55,30 @@ void sh_html_text(FILE *out, const char *text)
     }
 }
 
-/* Keeps a page of many runs readable: tables open at a click, without a script. */
-void sh_html_fold(FILE *out, int rows)
+void sh_html_text(FILE *out, const char *text)
 {
-    if (rows > SH_HTML_MOST_ROWS)
-        fprintf(out, "<details><summary>The table: %d rows</summary>\n", rows);
+    write_text(out, text, false);
 }
 
-void sh_html_unfold(FILE *out, int rows)
+void sh_html_lines(FILE *out, const char *text)
 {
-    fputs(rows > SH_HTML_MOST_ROWS ? "</details>\n" : "", out);
+    write_text(out, text, true);
+}
+
+/* The sign itself is in the style sheet, which leaves it out on paper. */
+void sh_html_tip(FILE *out, const char *about)
+{
+    fputs("<span class=\"tip\" tabindex=\"0\" title=\"", out);
+    sh_html_text(out, about);
+    fputs("\"></span>", out);
+}
+
+void sh_html_heading(FILE *out, const char *title, const char *about)
+{
+    fprintf(out, "<h2>%s", title);
+    if (about)
+        sh_html_tip(out, about);
+    fputs("</h2>\n", out);
 }
 
 /* Separates the thousands of a whole number by commas. */

@@ -1,4 +1,4 @@
-/* The list of runs at the top of the page: one line for each run, from its own files. */
+/* What each run is, in one line: from its own files. */
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
@@ -41,25 +41,34 @@ static void write_known(FILE *out, const char *before, const char *text)
     sh_html_text(out, text);
 }
 
-/* From the run's own lines: steps done of the steps wanted, or why it ended. */
+/* "Finished" only if the run says so: the last step may be done without being saved. */
+void sh_report_state(FILE *out, const struct sh_report_run *run)
+{
+    int64_t done = sh_report_done(run);
+    const char *why = run->stopped ? run->stopped : run->over;
+
+    if (run->finished || run->ended || !done) {
+        fputs(run->finished ? "finished" : run->ended ? "failed before its first step" : "no step yet", out);
+        return;
+    }
+    fprintf(out, "%s %lld of %lld",
+            why             ? "stopped at step"
+            : run->recorded ? "running, at step"
+                            : "at step",
+            (long long)done, (long long)run->wanted);
+    write_known(out, ": ", why);
+}
+
 static void write_done(FILE *out, const struct sh_report_run *run)
 {
-    int64_t done = run->n_steps ? run->steps[run->n_steps - 1].step : 0;
     char text[SH_STR_SHORT];
 
     if (run->tokens > 0)
         fprintf(out, ", %s tokens", sh_str_count(run->tokens, text));
     if (run->wall > 0)
         fprintf(out, " in %s", sh_str_duration(run->wall, text));
-    if (run->ended)
-        fputs("; failed before its first step", out);
-    else if (!done)
-        fputs("; no step yet", out);
-    else if (done >= run->wanted)
-        fputs("; finished", out);
-    else
-        fprintf(out, "; at step %lld of %lld", (long long)done, (long long)run->wanted);
-    write_known(out, ", stopped with ", run->stopped);
+    fputs("; ", out);
+    sh_report_state(out, run);
 }
 
 /* Writes the name of the file, without its path. */
@@ -73,26 +82,35 @@ static void write_data(FILE *out, const struct sh_report_run *run)
     }
 }
 
-/* A long list of runs is folded, so that the charts stay near the top. */
+static void write_run(FILE *out, const struct sh_report_run *run)
+{
+    write_model(out, run);
+    write_done(out, run);
+    write_known(out, "; started ", run->began);
+    write_known(out, " on ", run->host);
+    if (run->n_hosts > 1)
+        fprintf(out, " and %d more", run->n_hosts - 1);
+    write_known(out, ", ", run->device);
+    write_known(out, ", Sherd ", run->version);
+    write_data(out, run);
+    fputs(".", out);
+}
+
+/* A long list of runs is folded, so that the charts stay near the top. A single run has its name in the title. */
 void sh_report_identities(FILE *out, const struct sh_report *r)
 {
     bool folded = r->n_runs > MOST_LINES;
 
     fputs(folded ? "<details><summary>About the runs</summary>\n<ul class=\"runs\">\n" : "<ul class=\"runs\">\n", out);
     for (int i = 0; i < r->n_runs; i++) {
-        fputs("<li><strong>", out);
-        sh_html_text(out, r->runs[i].name);
-        fputs("</strong>: ", out);
-        write_model(out, &r->runs[i]);
-        write_done(out, &r->runs[i]);
-        write_known(out, "; started ", r->runs[i].began);
-        write_known(out, " on ", r->runs[i].host);
-        if (r->runs[i].n_hosts > 1)
-            fprintf(out, " and %d more", r->runs[i].n_hosts - 1);
-        write_known(out, ", ", r->runs[i].device);
-        write_known(out, ", Sherd ", r->runs[i].version);
-        write_data(out, &r->runs[i]);
-        fputs(".</li>\n", out);
+        fputs("<li>", out);
+        if (r->n_runs > 1) {
+            fputs("<strong>", out);
+            sh_html_text(out, r->runs[i].name);
+            fputs("</strong>: ", out);
+        }
+        write_run(out, &r->runs[i]);
+        fputs("</li>\n", out);
     }
     fputs(folded ? "</ul></details>\n" : "</ul>\n", out);
 }

@@ -55,6 +55,15 @@ static void give_up_from(struct sh_report_run *run, int64_t step)
         run->from = run->n_steps;
 }
 
+/* A start that did nothing, or whose steps were discarded, is forgotten. */
+static void add_start(struct sh_report_run *run, struct sh_report_start start)
+{
+    while (run->n_starts && run->starts[run->n_starts - 1].step >= start.step)
+        run->n_starts--;
+    run->starts = sh_grow(run->starts, run->n_starts, &run->cap_starts, sizeof *run->starts);
+    run->starts[run->n_starts++] = start;
+}
+
 /* Finds the rank that is behind, by a majority vote over the run: the slowest rank of each gathering has one vote, and
  * two different votes cancel out. The majority's rank remains, if there is one; `slowest` counts its surplus of votes.
  * */
@@ -253,6 +262,7 @@ static void take_start(struct sh_report_run *run, const json_t *line, int64_t *w
     run->cores = (int)whole(line, "cores");
     run->replicate = (int)whole(mesh, "replicate");
     run->shard = (int)whole(mesh, "shard");
+    add_start(run, (struct sh_report_start){whole(line, "step"), ranks, run->replicate, run->shard});
     *warming = run->warm_up;
 }
 

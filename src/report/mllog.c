@@ -6,12 +6,16 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/base/size.h"
 
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Beyond every date, and in milliseconds within an integer: a file may hold any duration. */
+static const double furthest = 1e12; /* seconds */
 
 static const char point[] = "POINT_IN_TIME", begin[] = "INTERVAL_START", end[] = "INTERVAL_END";
 
@@ -35,9 +39,9 @@ static const struct {
 /* Takes ownership of `value` and `metadata`. */
 static void write_line(FILE *out, double at, const char *event, const char *key, json_t *value, json_t *metadata)
 {
-    json_t *line = json_pack("{s:s, s:I, s:s, s:s, s:o, s:o}", "namespace", "", "time_ms",
-                             (json_int_t)llround(1e3 * at), "event_type", event, "key", key, "value", value, "metadata",
-                             metadata);
+    json_int_t ms = llround(1e3 * fmax(-furthest, fmin(at, furthest)));
+    json_t *line = json_pack("{s:s, s:I, s:s, s:s, s:o, s:o}", "namespace", "", "time_ms", ms, "event_type", event,
+                             "key", key, "value", value, "metadata", metadata);
     char *text = line ? json_dumps(line, JSON_REAL_PRECISION(15)) : NULL;
 
     if (text)
@@ -63,7 +67,7 @@ static json_t *loss_of(double loss)
 /* All settings are written at the start of the run, before run_start, since they are known then. */
 static void write_settings(FILE *out, const struct sh_report_run *run, double at)
 {
-    int64_t each = run->ranks * strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10);
+    int64_t each = sh_size_mul(run->ranks, strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10));
 
     write_line(out, at, point, "submission_benchmark", value_of(sh_report_value(run, "model.name")), json_object());
     write_line(out, at, point, "global_batch_size", json_integer((json_int_t)run->global_batch), json_object());
@@ -77,7 +81,8 @@ static void write_settings(FILE *out, const struct sh_report_run *run, double at
 /* The samples used up to and including that step. */
 static json_t *samples(const struct sh_report_run *run, int64_t step)
 {
-    return json_pack("{s:I, s:I}", "samples_count", (json_int_t)(step * run->global_batch), "step", (json_int_t)step);
+    return json_pack("{s:I, s:I}", "samples_count", (json_int_t)sh_size_mul(step, run->global_batch), "step",
+                     (json_int_t)step);
 }
 
 static void write_validation(FILE *out, const struct sh_report_run *run, const struct sh_report_point *p)

@@ -89,6 +89,16 @@ static void write_study(FILE *out, const struct sh_report_study *s)
     fputs(s->paper ? "; nothing was run.</p>\n" : ".</p>\n", out);
 }
 
+static void write_sample(FILE *out, const struct sh_report *r)
+{
+    if (!r->sample)
+        return;
+    sh_html_heading(out, "Sample", "Text that the model wrote, as given with --sample.");
+    fputs("<pre class=\"sample\">", out);
+    sh_html_lines(out, r->sample);
+    fputs("</pre>\n", out);
+}
+
 /* Results first, details later. Write errors show when the stream is closed. */
 static void write_page(FILE *out, const struct sh_report *r, int reload)
 {
@@ -98,22 +108,24 @@ static void write_page(FILE *out, const struct sh_report *r, int reload)
     if (reload > 0)
         fprintf(out, "<meta http-equiv=\"refresh\" content=\"%d\"/>\n", reload);
     fputs("<title>Sherd: ", out);
-    sh_html_text(out, r->folder);
+    sh_html_text(out, r->name);
     fputs("</title>\n", out);
     sh_html_style(out);
-    fputs("</head>\n<body>\n<h1>Training runs</h1>\n", out);
-    fprintf(out, "<p class=\"soft\">%d run%s in ", r->n_runs, r->n_runs == 1 ? "" : "s");
-    sh_html_text(out, r->folder);
-    fputs("</p>\n", out);
+    fputs("</head>\n<body>\n<h1>", out);
+    sh_html_text(out, r->name);
+    fputs("</h1>\n", out);
+    if (r->n_runs == 1)
+        sh_report_identities(out, r);
     write_study(out, &r->study);
-    sh_report_identities(out, r);
     put_notes(out, r);
-    sh_report_results(out, r);
+    sh_report_figures(out, r);
+    sh_report_curves(out, r);
+    write_sample(out, r);
     sh_report_flags(out, r);
+    sh_report_results(out, r);
     sh_report_scaling(out, r);
     sh_report_equals(out, r);
     sh_report_predictions(out, r);
-    sh_report_curves(out, r);
     sh_report_reach(out, r);
     sh_report_time(out, r);
     sh_report_memory(out, r);

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* Add the run in `folder` to *r under `name`. Errors as for sh_report_open(). */
+/* Add the run in `folder` to *r under `name`, the path by which it was found. Errors as for sh_report_open(). */
 sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *name);
 void sh_report_free_run(struct sh_report_run *run);
 
@@ -22,12 +22,9 @@ void sh_report_free_study(struct sh_report_study *s);
 sh_rc sh_report_read_prediction(const char *folder, struct sh_report_prediction *p);
 void sh_report_free_prediction(struct sh_report_prediction *p);
 
-/* Why the run in `folder` ended before its first step, according to the run itself, its job script (FOLDER/chain) or
- * its log next to it (FOLDER.out); NULL if none of them says so, for example for a job that still waits. Freed with
- * free(). */
-char *sh_report_why_ended(const char *folder);
-/* The same for a run that has done some of its steps: only the run itself is consulted. */
-char *sh_report_why_stopped(const char *folder);
+/* Read progress.json of the run in `folder`, if it exists, and why the run ended: according to the run itself or, before
+ * its first step, its job script (FOLDER/chain) or its log next to it (FOLDER.out). */
+void sh_report_read_end(const char *folder, struct sh_report_run *run);
 /* What FOLDER/chain, the file of the job scripts, says: why the script no longer starts the run, "" while it may; NULL:
  * no script. */
 char *sh_report_said_by_script(const char *folder);
@@ -49,10 +46,17 @@ bool sh_report_same_but_sharding(const struct sh_report_run *a, const struct sh_
 /* Whether a run of the report waited for moves between memory and a file. */
 bool sh_report_offloads(const struct sh_report *r);
 
+/* The validation with the lowest loss, the first of equal ones; NULL if none is finite. */
+const struct sh_report_point *sh_report_best(const struct sh_report_run *run);
+
 /* Sorts n values and returns their median; 0 if n is 0. */
 double sh_report_median(int n, double *values);
 
+/* Writes in words how far the run is, and why it does not go on. */
+void sh_report_state(FILE *out, const struct sh_report_run *run);
+
 /* The sections, in the order of the page. Each writes nothing if it has nothing to show. */
+void sh_report_figures(FILE *out, const struct sh_report *r);
 void sh_report_identities(FILE *out, const struct sh_report *r);
 void sh_report_curves(FILE *out, const struct sh_report *r);
 void sh_report_scaling(FILE *out, const struct sh_report *r);

@@ -3,7 +3,10 @@
 #include "src/report/html.h"
 #include "src/report/parts.h"
 
+#include "src/base/mem.h"
+
 #include <math.h>
+#include <stdlib.h>
 
 enum { BAR = 400 };
 
@@ -32,24 +35,30 @@ static void rectangle(FILE *out, int colour, const char *name, int row, double a
 }
 
 /* Two bars on one scale: predicted above, measured below. */
-static void bars(FILE *out, const struct sh_report_run *run)
+static void bars(struct sh_table *t, const struct sh_report_run *run)
 {
+    char *text;
+    size_t bytes;
+    FILE *out = sh_memstream(&text, &bytes);
     double most = 0, at = 0, predicted = 0;
 
     for (int k = 0; k < SH_PREDICTED_N; k++)
         predicted += run->predicted.part[k];
     most = fmax(predicted, run->seconds);
-    fprintf(out,
-            "<td class=\"bar\"><svg viewBox=\"0 0 %d 17\" height=\"17\" preserveAspectRatio=\"none\" role=\"img\" "
-            "aria-label=\"seconds of a step\">",
-            BAR);
+    fprintf(
+        out,
+        "<svg viewBox=\"0 0 %d 17\" height=\"17\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"seconds of a step\">",
+        BAR);
     for (int k = 0; k < SH_PREDICTED_N && most > 0; at += run->predicted.part[k++])
         rectangle(out, parts[k].colour, parts[k].name, 0, at, run->predicted.part[k], most);
     at = 0;
     for (int k = 0; k < SH_SPENT_N && run->seconds > 0; at += run->share[k++] * run->seconds)
         if (k != SH_SPENT_OFFLOAD || run->share[k] > 0)
             rectangle(out, spent[k].colour, spent[k].name, 1, at, run->share[k] * run->seconds, most);
-    fputs("</svg></td>", out);
+    fputs("</svg>", out);
+    fclose(out);
+    sh_table_cell(t, "%s", text);
+    free(text);
 }
 
 /* Cost of a billion tokens; NAN: no price, or no speed. */
@@ -62,62 +71,39 @@ static double cost(const struct sh_report_run *run, double tokens_per_second)
     return p->price * run->ranks / 3600 * 1e9 / tokens_per_second / (p->goodput > 0 ? p->goodput : 1);
 }
 
-/* Writes a dash for an unknown value: 0, or a ratio with it. */
-static void cell(FILE *out, const char *format, double v)
+/* 0: not known. */
+static double known(double v)
 {
-    fputs("<td class=\"n\">", out);
-    if (isfinite(v) && v > 0)
-        fprintf(out, format, v);
-    else
-        fputs("–", out);
-    fputs("</td>", out);
+    return v > 0 ? v : NAN;
 }
-
-/* Texts come from files, so they go through sh_html_text(). */
-static void text_cell(FILE *out, const char *text)
-{
-    fputs("<td>", out);
-    sh_html_text(out, text ? text : "–");
-    fputs("</td>", out);
-}
-
-/* Optional columns, shown if some run has a value. */
-struct columns {
-    bool priced, failing;
-};
 
 /* Measured over predicted: above 100 % the run was faster than predicted. */
-static void row(FILE *out, const struct sh_report_run *run, struct columns with)
+static void row(struct sh_table *t, const struct sh_report_run *run)
 {
     const struct sh_report_prediction *p = &run->predicted;
+    char *name = sh_strfmt("%s%s", run->name, p->too_large ? " (does not fit the machine's memory)" : "");
 
-    fputs("<tr><td class=\"name\">", out);
-    sh_html_text(out, run->name);
-    fputs(p->too_large ? " (does not fit the machine's memory)</td>" : "</td>", out);
-    bars(out, run);
-    cell(out, "%.3g s", p->seconds);
-    cell(out, "%.3g s", run->seconds);
-    cell(out, "%.1f %%", 100 * run->tokens_per_second / p->tokens_per_second);
-    cell(out, "%.1f %%", 100 * p->mfu);
-    text_cell(out, p->limit);
-    text_cell(out, p->then);
-    if (with.failing)
-        cell(out, "%.1f %%", 100 * p->goodput);
-    if (with.priced) {
-        cell(out, "%.4g", cost(run, p->tokens_per_second));
-        cell(out, "%.4g", cost(run, run->tokens_per_second));
-    }
-    fputs("</tr>\n", out);
+    sh_table_row(t);
+    sh_table_text(t, name);
+    free(name);
+    bars(t, run);
+    sh_table_measure(t, "%.3g s", known(p->seconds));
+    sh_table_measure(t, "%.3g s", known(run->seconds));
+    sh_table_measure(t, "%.1f %%", 100 * known(run->tokens_per_second) / p->tokens_per_second);
+    sh_table_measure(t, "%.1f %%", 100 * known(p->mfu));
+    sh_table_text(t, p->limit);
+    sh_table_text(t, p->then);
+    sh_table_measure(t, "%.1f %%", 100 * known(p->goodput));
+    sh_table_measure(t, "%.4g", cost(run, p->tokens_per_second));
+    sh_table_measure(t, "%.4g", cost(run, run->tokens_per_second));
 }
 
 /* The legend is a list of coloured squares. */
 static void swatch(FILE *out, int colour, const char *name)
 {
-    fprintf(
-        out,
-        "<li><svg class=\"swatch\" width=\"11\" height=\"11\" aria-hidden=\"true\"><rect class=\"t%d\" width=\"11\" "
-        "height=\"11\"/></svg>%s</li>",
-        colour, name);
+    fputs("<li>", out);
+    sh_html_swatch(out, colour);
+    fprintf(out, "%s</li>", name);
 }
 
 /* Lists the parts of both bars once: a measured part that corresponds to a predicted one needs no second entry. */
@@ -135,37 +121,40 @@ static void legend(FILE *out, bool offload)
 /* Without a prediction the section is omitted, like any section of the page. */
 void sh_report_predictions(FILE *out, const struct sh_report *r)
 {
-    struct columns with = {false, false};
+    bool priced = false, failing = false;
+    struct sh_table t;
     int rows = 0;
 
     for (int i = 0; i < r->n_runs; i++) {
         rows += r->runs[i].predicted.tokens_per_second > 0;
-        with.priced = with.priced || r->runs[i].predicted.price > 0;
-        with.failing = with.failing || r->runs[i].predicted.goodput > 0;
+        priced = priced || r->runs[i].predicted.price > 0;
+        failing = failing || r->runs[i].predicted.goodput > 0;
     }
     if (!rows)
         return;
-    fputs("<h2>Predicted and measured</h2>\n<p class=\"soft\">Parts of a step: upper bar as predicted before the job "
-          "started, lower bar as measured. Limited by: the step would be that much faster if this part cost nothing.",
-          out);
-    fputs(with.priced
-              ? " Cost: for a billion tokens, in the unit of the machine's price per device and hour, goodput included."
-              : "",
-          out);
-    fputs("</p>\n", out);
+    const struct sh_column columns[] = {
+        {.head = "run", .text = true},
+        {.head = "parts of a step", .bar = true, .text = true},
+        {.head = "predicted step"},
+        {.head = "measured step"},
+        {.head = "measured / predicted speed"},
+        {.head = "predicted MFU"},
+        {.head = "limited by", .text = true},
+        {.head = "then by", .text = true},
+        {.head = "goodput", .hidden = !failing},
+        {.head = "predicted cost", .hidden = !priced},
+        {.head = "measured cost", .hidden = !priced},
+    };
+
+    sh_html_heading(
+        out, "Predicted and measured",
+        "Parts of a step: upper bar as predicted before the job started, lower bar as measured. Limited by: "
+        "the step would be that much faster if this part cost nothing. Cost: for a billion tokens, in the "
+        "unit of the machine's price per device and hour, goodput included.");
     legend(out, sh_report_offloads(r));
-    sh_html_fold(out, rows);
-    fputs(
-        "<div class=\"scroll\"><table class=\"wide\">\n<thead><tr><th>run</th><th>parts of a step</th><th class=\"n\">predicted "
-        "step</th><th class=\"n\">measured step</th><th class=\"n\">measured / predicted speed</th><th class=\"n\">predicted "
-        "MFU</th><th>limited by</th><th>then by</th>",
-        out);
-    fputs(with.failing ? "<th class=\"n\">goodput</th>" : "", out);
-    fputs(with.priced ? "<th class=\"n\">predicted cost</th><th class=\"n\">measured cost</th>" : "", out);
-    fputs("</tr></thead>\n<tbody>\n", out);
+    sh_table_begin(&t, out, rows, sizeof columns / sizeof *columns, columns);
     for (int i = 0; i < r->n_runs; i++)
         if (r->runs[i].predicted.tokens_per_second > 0)
-            row(out, &r->runs[i], with);
-    fputs("</tbody></table></div>\n", out);
-    sh_html_unfold(out, rows);
+            row(&t, &r->runs[i]);
+    sh_table_end(&t);
 }

@@ -125,7 +125,8 @@ static void chart(FILE *out, const struct sh_report *r, struct course *of)
     c.y = (struct sh_axis){.title = "loss"};
     if (!sh_axis_around(&c.y, low, high))
         return;
-    sh_chart_begin(&c, "Loss against time", "Nats per token; lower and further left is better.");
+    sh_chart_begin(&c, "Loss against time",
+                   "Nats per token; lower and further left is better. Colours as in the training curves.", "");
     for (int i = 0; i < r->n_runs; i++) {
         double *x = sh_calloc((size_t)of[i].n + 1, sizeof *x);
 
@@ -141,25 +142,25 @@ static void chart(FILE *out, const struct sh_report *r, struct course *of)
 /* Shows rank-hours next to hours: a run on twice the ranks should not look twice as good. */
 static void table(FILE *out, const struct sh_report *r, const struct course *of, double target)
 {
-    char time[SH_STR_SHORT], number[SH_HTML_NUMBER];
+    char time[SH_STR_SHORT], head[SH_STR_SHORT + 32];
+    const struct sh_column columns[] = {
+        {.head = "run", .text = true}, {.head = "ranks"}, {.head = head}, {.head = "rank-hours"}};
+    struct sh_table t;
 
-    fprintf(
-        out,
-        "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th class=\"n\">ranks</th><th class=\"n\">time to loss %.4f"
-        "</th><th class=\"n\">rank-hours</th></tr></thead>\n<tbody>\n",
-        target);
+    snprintf(head, sizeof head, "time to loss %.4f", target);
+    sh_table_begin(&t, out, r->n_runs, sizeof columns / sizeof *columns, columns);
     for (int i = 0; i < r->n_runs; i++) {
         double seconds = when(&of[i], target);
 
         if (!of[i].n)
             continue;
-        fputs("<tr><td class=\"name\">", out);
-        sh_html_text(out, r->runs[i].name);
-        fprintf(out, "</td><td class=\"n\">%d</td><td class=\"n\">%s</td><td class=\"n\">%s</td></tr>\n",
-                r->runs[i].ranks, isfinite(seconds) ? sh_str_duration(seconds, time) : "–",
-                sh_html_number(seconds * r->runs[i].ranks / 3600, number));
+        sh_table_row(&t);
+        sh_table_text(&t, r->runs[i].name);
+        sh_table_cell(&t, "%d", r->runs[i].ranks);
+        sh_table_cell(&t, "%s", isfinite(seconds) ? sh_str_duration(seconds, time) : "–");
+        sh_table_number(&t, seconds * r->runs[i].ranks / 3600);
     }
-    fputs("</tbody></table></div>\n", out);
+    sh_table_end(&t);
 }
 
 /* The target over the runs that have a curve; INFINITY: fewer than two. */
@@ -199,11 +200,11 @@ void sh_report_reach(FILE *out, const struct sh_report *r)
         of[i] = make_course(&r->runs[i], validations);
     target = find_target(r, of);
     if (isfinite(target)) {
-        fprintf(
-            out,
-            "<h2>Time to a loss</h2>\n<p class=\"soft\">The lowest %s loss that all runs have reached. Colours as in "
-            "the training curves.</p>\n<div class=\"pair\">\n",
-            validations ? "validation" : "training");
+        sh_html_heading(out, "Time to a loss",
+                        validations
+                            ? "The lowest validation loss that all runs have reached."
+                            : "The lowest training loss that all runs have reached, in means of neighbouring steps.");
+        fputs("<div class=\"pair\">\n", out);
         chart(out, r, of);
         table(out, r, of, target);
         fputs("</div>\n", out);

@@ -40,6 +40,12 @@ struct sh_report_point {
     double loss, at, seconds; /* at: its end, as for a step */
 };
 
+/* A start of a run that its last course contains: 0 for a mesh that is not known. */
+struct sh_report_start {
+    int64_t step; /* done before it */
+    int ranks, replicate, shard;
+};
+
 /* The prediction of `sherd plan --json`, made before the run started, from its folder's predicted.json. */
 enum sh_predicted {
     SH_PREDICTED_PRODUCTS,
@@ -86,7 +92,7 @@ struct sh_report_gpus {
  * figures of its measured steps: those since the number of ranks last changed, without the first of a start. */
 /* clang-format off */
 struct sh_report_run {
-    char *name;                      /* its folder below the report's, or the report's own */
+    char *name;                      /* the end of its path: as many parts as tell it from the other runs */
     struct sh_report_key *keys;
     int n_keys;                      /* the same keys in the same order in all runs */
     int64_t global_batch;            /* sequences of a training step */
@@ -101,9 +107,12 @@ struct sh_report_run {
     int ranks, replicate, shard;     /* 0: not known */
     struct sh_report_step *steps;
     int n_steps, cap_steps, from;    /* from: the first with this number of ranks */
+    struct sh_report_start *starts;  /* ascending */
+    int n_starts, cap_starts;
     struct sh_report_point *validations;
     int n_validations, cap_validations;
     int64_t arena_bytes, peak_rss_bytes;
+    bool recorded, finished;         /* it has a progress.json; that says that all its steps are done */
     char *ended;                     /* why, for a run that has done no step; NULL: it has, or nothing says so */
     char *stopped;                   /* why, for a run with some of its steps done; NULL: it continues, or was killed */
     char *over;                      /* why it will do no more steps; NULL: it has done all, continues, or waits */
@@ -153,10 +162,11 @@ struct sh_report_study {
 };
 
 struct sh_report {
-    char *folder;
+    char *folder, *name; /* as it was given; its last part */
+    char *sample;        /* (optional) text that the model wrote */
     struct sh_report_study study;
     const struct sh_report *against; /* (optional) lent: an older report of the same points */
-    struct sh_report_run *runs;      /* by name */
+    struct sh_report_run *runs;      /* by path */
     int n_runs, cap_runs;
     struct sh_report_series *series; /* weak ones first */
     int n_series, cap_series;
@@ -175,7 +185,12 @@ sh_rc sh_report_open(const char *folder, struct sh_report **out);
  * Errors: SH_E_DATA. */
 sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path);
 
-/* Whether the run has done all of its steps. */
+/* Show the text of this file on the page, up to 64 KiB. Errors: SH_E_DATA. */
+sh_rc sh_report_add_sample(struct sh_report *r, const char *path);
+
+/* The last step that the run has done, 0 if there is none. */
+int64_t sh_report_done(const struct sh_report_run *run);
+/* Whether the run has done all of its steps: progress.json knows, and only without one the metrics tell. */
 bool sh_report_is_done(const struct sh_report_run *run);
 /* Whether every run has done all of its steps, or will not do the rest. */
 bool sh_report_finished(const struct sh_report *r);

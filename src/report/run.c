@@ -2,6 +2,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/base/size.h"
 #include "src/config/config.h"
 
 #include <stdlib.h>
@@ -49,12 +50,18 @@ static sh_rc read_config(const char *path, struct sh_report_run *run)
 static void settle(struct sh_report_run *run)
 {
     if (run->global_batch < 0)
-        run->global_batch = run->ranks * strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10);
+        run->global_batch =
+            sh_size_mul(run->ranks, strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10));
+}
+
+int64_t sh_report_done(const struct sh_report_run *run)
+{
+    return run->n_steps ? run->steps[run->n_steps - 1].step : 0;
 }
 
 bool sh_report_is_done(const struct sh_report_run *run)
 {
-    return run->n_steps && run->steps[run->n_steps - 1].step >= run->wanted;
+    return run->recorded ? run->finished : run->n_steps && sh_report_done(run) >= run->wanted;
 }
 
 /* Both names are copied. After a failure nothing has been added. */
@@ -68,10 +75,7 @@ sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *nam
     SH_TRY_OUT(sh_report_read_metrics(metrics, r->study.warm_up, &run));
     SH_TRY_OUT(sh_report_read_prediction(folder, &run.predicted));
     settle(&run);
-    /* Only looked up if there is nothing to show. */
-    run.ended = run.n_steps ? NULL : sh_report_why_ended(folder);
-    if (run.n_steps && run.steps[run.n_steps - 1].step < run.wanted)
-        run.stopped = sh_report_why_stopped(folder);
+    sh_report_read_end(folder, &run);
     if (!sh_report_is_done(&run))
         run.over = sh_report_why_over(folder, &run);
     r->runs = sh_grow(r->runs, r->n_runs, &r->cap_runs, sizeof *r->runs);
@@ -93,6 +97,7 @@ void sh_report_free_run(struct sh_report_run *run)
     }
     free(run->keys);
     free(run->steps);
+    free(run->starts);
     free(run->validations);
     free(run->ended);
     free(run->stopped);

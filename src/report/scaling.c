@@ -9,11 +9,15 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* What the legend does not say. */
+#define MARKS " Thin grey line: predicted. Mark: measured, the median of repeats; bar: from the least to the most."
+
 static const struct {
     const char *name, *meaning;
 } kinds[SH_SCALING_N] = {
-    [SH_SCALING_WEAK] = {"Weak scaling", "Each rank keeps its number of sequences; the batch grows with the ranks."},
-    [SH_SCALING_STRONG] = {"Strong scaling", "The batch stays the same; each rank has less to do."},
+    [SH_SCALING_WEAK] = {"Weak scaling",
+                         "Each rank keeps its number of sequences; the batch grows with the ranks." MARKS},
+    [SH_SCALING_STRONG] = {"Strong scaling", "The batch stays the same; each rank has less to do." MARKS},
 };
 
 /* The value that a chart shows against the ranks; NAN if there is none. */
@@ -194,7 +198,7 @@ static void chart_speed(FILE *out, const struct sh_report *r, enum sh_scaling ki
     c.y.min = snap(c.y.min / 1.1, false);
     c.y.max = snap(c.y.max * 1.1, true);
     sh_chart_begin(&c, "Tokens per second against ranks",
-                   "Higher is better; on the dotted line each rank is as fast as on the fewest ranks.");
+                   "Higher is better; on the dotted line each rank is as fast as on the fewest ranks.", "");
     draw_ideal(&c, r, kind);
     draw_all(&c, r, kind, speed, predicted_speed);
 }
@@ -210,7 +214,7 @@ static void chart_rank_speed(FILE *out, const struct sh_report *r, enum sh_scali
     find_range(r, kind, rank_speed, &low, &high);
     find_range(r, kind, predicted_rank_speed, &low, &high);
     c.y.max = 1.1 * high;
-    sh_chart_begin(&c, "Tokens per second and rank", "Higher is better.");
+    sh_chart_begin(&c, "Tokens per second and rank", "Higher is better.", "");
     draw_all(&c, r, kind, rank_speed, predicted_rank_speed);
 }
 
@@ -225,101 +229,65 @@ static void chart_efficiency(FILE *out, const struct sh_report *r, enum sh_scali
     find_range(r, kind, sh_report_predicted_efficiency, &c.y.min, &c.y.max);
     c.y.max = fmax(c.y.max * 1.02, 1.1);
     sh_chart_begin(&c, "Efficiency against ranks",
-                   "Higher is better; 100 %: each rank is as fast as on the fewest ranks.");
+                   "Higher is better; 100 %: each rank is as fast as on the fewest ranks.", "");
     sh_chart_guide(&c, c.x.min, 1, c.x.max, 1);
     draw_all(&c, r, kind, sh_report_efficiency, sh_report_predicted_efficiency);
 }
 
-/* Optional columns, shown if some point has a value. */
-struct columns {
-    bool repeats, predicted;
-};
-
-/* Over all series, including the other kind, so that both tables have the same columns. */
-static struct columns find_columns(const struct sh_report *r)
-{
-    struct columns c = {false, false};
-
-    for (int k = 0; k < r->n_series; k++)
-        for (int i = 0; i < r->series[k].n_at; i++) {
-            c.repeats = c.repeats || r->series[k].at[i].measured > 1;
-            c.predicted = c.predicted || r->series[k].at[i].predicted > 0;
-        }
-    return c;
-}
-
-static void number_cell(FILE *out, double v)
-{
-    char number[SH_HTML_NUMBER];
-
-    fprintf(out, "<td class=\"n\">%s</td>", sh_html_number(v, number));
-}
-
-/* Writes a dash for an unknown value: a point without a base, or without a prediction. */
-static void percent_cell(FILE *out, double v)
-{
-    if (isfinite(v))
-        fprintf(out, "<td class=\"n\">%.1f %%</td>", 100 * v);
-    else
-        fputs("<td class=\"n\">–</td>", out);
-}
-
 /* Efficiency is relative to the fewest ranks of the series. */
-static void write_row(FILE *out, const struct sh_report_series *s, const struct sh_report_at *at, struct columns with)
+static void write_row(struct sh_table *t, const struct sh_report_series *s, const struct sh_report_at *at)
 {
     char least[SH_HTML_NUMBER], most[SH_HTML_NUMBER];
 
-    fputs("<tr><td class=\"name\">", out);
-    sh_html_text(out, s->label);
-    fprintf(out, "</td><td class=\"n\">%d</td><td class=\"n\">%lld</td>", at->ranks, (long long)at->batch);
-    number_cell(out, or_nan(at->median));
-    number_cell(out, or_nan(at->median) / at->ranks);
-    percent_cell(out, sh_report_efficiency(s, at));
-    if (with.repeats && at->measured > 1)
-        fprintf(out, "<td class=\"n\">%s to %s (%d)</td>", sh_html_number(at->least, least),
-                sh_html_number(at->most, most), at->measured);
-    else if (with.repeats)
-        fputs("<td class=\"n\">–</td>", out);
-    if (with.predicted) {
-        number_cell(out, or_nan(at->predicted));
-        percent_cell(out, sh_report_predicted_efficiency(s, at));
-        percent_cell(out, at->median / or_nan(at->predicted) > 0 ? at->median / at->predicted : NAN);
-    }
-    fputs("</tr>\n", out);
+    sh_table_row(t);
+    sh_table_text(t, s->label);
+    sh_table_cell(t, "%d", at->ranks);
+    sh_table_cell(t, "%lld", (long long)at->batch);
+    sh_table_number(t, or_nan(at->median));
+    sh_table_number(t, or_nan(at->median) / at->ranks);
+    sh_table_measure(t, "%.1f %%", 100 * sh_report_efficiency(s, at));
+    if (at->measured > 1)
+        sh_table_cell(t, "%s to %s (%d)", sh_html_number(at->least, least), sh_html_number(at->most, most),
+                      at->measured);
+    else
+        sh_table_text(t, NULL);
+    sh_table_number(t, or_nan(at->predicted));
+    sh_table_measure(t, "%.1f %%", 100 * sh_report_predicted_efficiency(s, at));
+    sh_table_measure(t, "%.1f %%", 100 * or_nan(at->median) / or_nan(at->predicted));
 }
 
-/* Long tables are folded, since the charts show the same at a glance. */
+/* Columns that some point of any series has a value for, so that both tables have the same. */
 static void write_table(FILE *out, const struct sh_report *r, enum sh_scaling kind)
 {
-    struct columns with = find_columns(r);
+    bool repeats = false, predicted = false;
+    struct sh_table t;
     int rows = 0;
 
-    for (int k = 0; k < r->n_series; k++)
+    for (int k = 0; k < r->n_series; k++) {
         rows += r->series[k].kind == kind ? r->series[k].n_at : 0;
-    sh_html_fold(out, rows);
-    fputs("<div class=\"scroll\"><table>\n<thead><tr><th>series</th><th class=\"n\">ranks</th>"
-          "<th class=\"n\">sequences per step</th><th class=\"n\">tokens/s</th><th class=\"n\">tokens/s per rank</th>"
-          "<th class=\"n\">efficiency</th>",
-          out);
-    fputs(with.repeats ? "<th class=\"n\">least to most (repeats)</th>" : "", out);
-    fputs(with.predicted ? "<th class=\"n\">predicted tokens/s</th><th class=\"n\">predicted efficiency</th>"
-                           "<th class=\"n\">measured / predicted</th>"
-                         : "",
-          out);
-    fputs("</tr></thead>\n<tbody>\n", out);
+        for (int i = 0; i < r->series[k].n_at; i++) {
+            repeats = repeats || r->series[k].at[i].measured > 1;
+            predicted = predicted || r->series[k].at[i].predicted > 0;
+        }
+    }
+    const struct sh_column columns[] = {
+        {.head = "series", .text = true},
+        {.head = "ranks"},
+        {.head = "sequences per step"},
+        {.head = "tokens/s"},
+        {.head = "tokens/s per rank"},
+        {.head = "efficiency"},
+        {.head = "least to most (repeats)", .hidden = !repeats},
+        {.head = "predicted tokens/s", .hidden = !predicted},
+        {.head = "predicted efficiency", .hidden = !predicted},
+        {.head = "measured / predicted", .hidden = !predicted},
+    };
+
+    sh_table_begin(&t, out, rows, sizeof columns / sizeof *columns, columns);
     for (int k = 0; k < r->n_series; k++)
         for (int i = 0; r->series[k].kind == kind && i < r->series[k].n_at; i++)
-            write_row(out, &r->series[k], &r->series[k].at[i], with);
-    fputs("</tbody></table></div>\n", out);
-    sh_html_unfold(out, rows);
-}
-
-/* Explains marks of the charts that are not in the legend. */
-static void explain(FILE *out, struct columns with)
-{
-    if (with.predicted || with.repeats)
-        fprintf(out, "<p class=\"soft\">%s%s</p>\n", with.predicted ? "Thin grey line: predicted. " : "",
-                with.repeats ? "Mark: median of repeats; bar: from the least to the most." : "");
+            write_row(&t, &r->series[k], &r->series[k].at[i]);
+    sh_table_end(&t);
 }
 
 /* Writes nothing if no series is of this kind. */
@@ -330,8 +298,8 @@ static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kin
 
     ranks = find_ranks(r, kind, &n);
     if (n) {
-        fprintf(out, "<h2>%s</h2>\n<p class=\"soft\">%s</p>\n<div class=\"pair\">\n", kinds[kind].name,
-                kinds[kind].meaning);
+        sh_html_heading(out, kinds[kind].name, kinds[kind].meaning);
+        fputs("<div class=\"trio\">\n", out);
         chart_speed(out, r, kind, ranks, n);
         chart_efficiency(out, r, kind, ranks, n);
         chart_rank_speed(out, r, kind, ranks, n);
@@ -341,17 +309,13 @@ static void write_kind(FILE *out, const struct sh_report *r, enum sh_scaling kin
             if (r->series[k].kind == kind)
                 sh_legend_entry(out, k, true, true, r->series[k].label);
         sh_legend_end(out);
-        explain(out, find_columns(r));
         write_table(out, r, kind);
     }
     free(ranks);
 }
 
-/* A page without any series says why, since a user may look for scaling. */
 void sh_report_scaling(FILE *out, const struct sh_report *r)
 {
     for (enum sh_scaling kind = 0; kind < SH_SCALING_N; kind++)
         write_kind(out, r, kind);
-    if (!r->n_series)
-        fputs("<h2>Scaling</h2>\n<p>Nothing to compare: no two runs differ only in their number of ranks.</p>\n", out);
 }

@@ -4,6 +4,7 @@
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
+#include "src/base/size.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ static bool is_free(const char *name)
 static bool same_work(const struct sh_report_run *a, const struct sh_report_run *b, enum sh_scaling kind)
 {
     if (kind == SH_SCALING_STRONG ? a->global_batch != b->global_batch
-                                  : a->global_batch * b->ranks != b->global_batch * a->ranks)
+                                  : sh_size_mul(a->global_batch, b->ranks) != sh_size_mul(b->global_batch, a->ranks))
         return false;
     for (int i = 0; i < a->n_keys; i++)
         if (strcmp(a->keys[i].value, b->keys[i].value) != 0 && !is_free(a->keys[i].name))

@@ -10,83 +10,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The columns from "time" on, which a failed run does not have. */
-enum { N_FIGURES = 7 };
-
-/* class: n for numbers, s for short text, v for values, name for the run. */
-static void text_cell(FILE *out, const char *class, const char *text)
-{
-    fprintf(out, "<td class=\"%s\">", class);
-    sh_html_text(out, text);
-    fputs("</td>", out);
-}
-
 /* 0 or less: not known. */
-static void whole_cell(FILE *out, int64_t v)
+static void whole_cell(struct sh_table *t, int64_t v)
 {
     if (v > 0)
-        fprintf(out, "<td class=\"n\">%lld</td>", (long long)v);
+        sh_table_cell(t, "%lld", (long long)v);
     else
-        fputs("<td class=\"n\">?</td>", out);
+        sh_table_cell(t, "?");
 }
 
 /* Steps done of those wanted; a single number once they are done. */
-static void steps_cell(FILE *out, const struct sh_report_run *run)
+static void steps_cell(struct sh_table *t, const struct sh_report_run *run)
 {
-    int64_t done = run->n_steps ? run->steps[run->n_steps - 1].step : 0;
+    int64_t done = sh_report_done(run);
 
     if (done > 0 && done < run->wanted)
-        fprintf(out, "<td class=\"n\">%lld of %lld</td>", (long long)done, (long long)run->wanted);
+        sh_table_cell(t, "%lld of %lld", (long long)done, (long long)run->wanted);
     else
-        whole_cell(out, done);
+        whole_cell(t, done);
 }
 
-/* Replicas x shards, as everywhere else. */
-static void mesh_cell(FILE *out, const struct sh_report_run *run)
+static void mesh_cell(struct sh_table *t, const struct sh_report_run *run)
 {
     if (run->shard)
-        fprintf(out, "<td class=\"n\">%d × %d</td>", run->replicate, run->shard);
+        sh_table_cell(t, "%d × %d", run->replicate, run->shard);
     else
-        fputs("<td class=\"n\">?</td>", out);
-}
-
-/* Four digits are enough to tell two runs apart. */
-static void loss_cell(FILE *out, double loss)
-{
-    if (isfinite(loss))
-        fprintf(out, "<td class=\"n\">%.4f</td>", loss);
-    else
-        fputs("<td class=\"n\">–</td>", out);
-}
-
-/* The column is shown if some run knows its peak. */
-static bool has_mfu(const struct sh_report *r)
-{
-    for (int i = 0; i < r->n_runs; i++)
-        if (r->runs[i].mfu > 0)
-            return true;
-    return false;
-}
-
-/* Writes a dash if the peak of this run is not known. */
-static void mfu_cell(FILE *out, double mfu)
-{
-    if (mfu > 0)
-        fprintf(out, "<td class=\"n\">%.1f %%</td>", 100 * mfu);
-    else
-        fputs("<td class=\"n\">–</td>", out);
-}
-
-/* Perplexity of a loss in nats: the number of equally likely words or bytes. */
-static void perplexity_cell(FILE *out, double loss)
-{
-    char number[SH_HTML_NUMBER];
-
-    fprintf(out, "<td class=\"n\">%s</td>", sh_html_number(exp(loss), number));
+        sh_table_cell(t, "?");
 }
 
 /* The lowest validation loss, the first of equal ones; NULL if none is finite. */
-static const struct sh_report_point *best_validation(const struct sh_report_run *run)
+const struct sh_report_point *sh_report_best(const struct sh_report_run *run)
 {
     const struct sh_report_point *best = NULL;
 
@@ -96,81 +49,79 @@ static const struct sh_report_point *best_validation(const struct sh_report_run 
     return best;
 }
 
-static void best_cell(FILE *out, const struct sh_report_run *run)
-{
-    const struct sh_report_point *best = best_validation(run);
-
-    if (best)
-        fprintf(out, "<td class=\"n\">%.4f (step %lld)</td>", best->loss, (long long)best->step);
-    else
-        fputs("<td class=\"n\">–</td>", out);
-}
-
-/* Losses at the end of the run: the last step and the last validation. Writes as many cells as `heads` has columns from
- * "time" on. */
-static void figures(FILE *out, const struct sh_report_run *run, bool mfu)
+/* Losses at the end of the run: the last step and the last validation. Four digits tell two runs apart; perplexity is
+ * the number of equally likely words or bytes. */
+static void figures(struct sh_table *t, const struct sh_report_run *run)
 {
     double validation = run->n_validations ? run->validations[run->n_validations - 1].loss : NAN;
-    char number[SH_HTML_NUMBER], time[SH_STR_SHORT];
+    const struct sh_report_point *best = sh_report_best(run);
+    char time[SH_STR_SHORT];
 
-    fprintf(out, "<td class=\"n\">%s</td>", run->wall > 0 ? sh_str_duration(run->wall, time) : "–");
-    fprintf(out, "<td class=\"n\">%s</td>",
-            run->tokens_per_second > 0 ? sh_html_number(run->tokens_per_second, number) : "–");
-    if (mfu)
-        mfu_cell(out, run->mfu);
-    loss_cell(out, run->n_steps ? run->steps[run->n_steps - 1].loss : NAN);
-    loss_cell(out, validation);
-    perplexity_cell(out, validation);
-    best_cell(out, run);
+    sh_table_cell(t, "%s", run->wall > 0 ? sh_str_duration(run->wall, time) : "–");
+    sh_table_number(t, run->tokens_per_second > 0 ? run->tokens_per_second : NAN);
+    sh_table_measure(t, "%.1f %%", run->mfu > 0 ? 100 * run->mfu : NAN);
+    sh_table_measure(t, "%.4f", run->n_steps ? run->steps[run->n_steps - 1].loss : NAN);
+    sh_table_measure(t, "%.4f", validation);
+    sh_table_number(t, exp(validation));
+    if (best)
+        sh_table_cell(t, "%.4f (step %lld)", best->loss, (long long)best->step);
+    else
+        sh_table_text(t, NULL);
 }
 
 /* A failed run shows its reason in place of its figures. */
-static void result_row(FILE *out, const struct sh_report_run *run, bool mfu)
+static void result_row(struct sh_table *t, const struct sh_report_run *run)
 {
-    fputs("<tr>", out);
-    text_cell(out, "name", run->name);
-    text_cell(out, "s", sh_report_value(run, "parallelism.sharding_strategy"));
-    whole_cell(out, run->ranks);
-    mesh_cell(out, run);
-    whole_cell(out, strtoll(sh_report_value(run, "training.local_batch_size"), NULL, 10));
-    whole_cell(out, run->global_batch);
-    steps_cell(out, run);
+    sh_table_row(t);
+    sh_table_text(t, run->name);
+    sh_table_text(t, sh_report_value(run, "parallelism.sharding_strategy"));
+    whole_cell(t, run->ranks);
+    mesh_cell(t, run);
+    whole_cell(t, run->global_batch);
+    steps_cell(t, run);
     if (run->ended) {
-        fprintf(out, "<td class=\"v\" colspan=\"%d\">failed: ", mfu ? N_FIGURES : N_FIGURES - 1);
-        sh_html_text(out, run->ended);
-        fputs("</td>", out);
+        char *why = sh_strfmt("failed: %s", run->ended);
+
+        sh_table_rest(t, why);
+        free(why);
     } else {
-        figures(out, run, mfu);
+        figures(t, run);
     }
-    fputs("</tr>\n", out);
 }
 
+/* MFU is shown if some run knows its peak: a column of dashes would only be noise. */
 void sh_report_results(FILE *out, const struct sh_report *r)
 {
-    static const char *const heads[] = {
-        "ranks",     "replicate × shard",    "micro-batch", "sequences per step",  "steps", "time", "tokens/s", "MFU",
-        "last loss", "last validation loss", "perplexity",  "best validation loss"};
-    /* A column of dashes would only be noise. */
-    bool mfu = has_mfu(r);
+    struct sh_column columns[] = {
+        {.head = "run", .text = true},
+        {.head = "strategy", .text = true},
+        {.head = "ranks"},
+        {.head = "replicate × shard"},
+        {.head = "sequences per step"},
+        {.head = "steps"},
+        {.head = "time"},
+        {.head = "tokens/s"},
+        {.head = "MFU", .hidden = true},
+        {.head = "last loss"},
+        {.head = "last validation loss"},
+        {.head = "perplexity"},
+        {.head = "best validation loss"},
+    };
+    struct sh_table t;
 
-    fprintf(
-        out,
-        "<h2>Runs</h2>\n<p class=\"soft\">Tokens per second: median over all steps except the first%s after each "
-        "(re)start. Time: steps, saves and validations, without starts. Perplexity: of the last validation.%s</p>\n",
-        r->study.warm_up > 1 ? " ones" : "",
-        mfu ? " MFU: tokens per second times 6 operations per weight in products and 6 L H D T of causal attention, over "
-              "the peak of all ranks."
-            : "");
-    sh_html_fold(out, r->n_runs);
-    fputs("<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>strategy</th>", out);
-    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        if (mfu || strcmp(heads[i], "MFU") != 0)
-            fprintf(out, "<th class=\"n\">%s</th>", heads[i]);
-    fputs("</tr></thead>\n<tbody>\n", out);
     for (int i = 0; i < r->n_runs; i++)
-        result_row(out, &r->runs[i], mfu);
-    fputs("</tbody></table></div>\n", out);
-    sh_html_unfold(out, r->n_runs);
+        columns[8].hidden = columns[8].hidden && !(r->runs[i].mfu > 0);
+    sh_html_heading(out, "Runs",
+                    "Tokens per second: median over all steps except those that warm up after each (re)start. Time: "
+                    "steps, saves and validations, without starts. Perplexity: of the last validation. MFU: tokens per "
+                    "second times 6 operations per weight in products and 6 L H D T of causal attention, over the peak "
+                    "of all ranks.");
+    if (r->n_runs > 1)
+        sh_report_identities(out, r);
+    sh_table_begin(&t, out, r->n_runs, sizeof columns / sizeof *columns, columns);
+    for (int i = 0; i < r->n_runs; i++)
+        result_row(&t, &r->runs[i]);
+    sh_table_end(&t);
 }
 
 /* ---- configurations: differing keys as a table, equal keys as a list ---- */
@@ -181,32 +132,26 @@ static bool is_shown(const struct sh_report *r, int i)
     return strcmp(r->runs[0].keys[i].name, "job.dump_folder") != 0 && sh_report_differs(r, i);
 }
 
-/* A column for each key that differs; a name may break after its section. Whether keys differ is determined once, over
- * all runs. */
+/* A column for each key that differs. Whether keys differ is determined once, over all runs. */
 static void differing_table(FILE *out, const struct sh_report *r)
 {
-    bool *shown = sh_calloc((size_t)r->runs[0].n_keys, sizeof *shown);
+    int n = r->runs[0].n_keys + 1;
+    struct sh_column *columns = sh_calloc((size_t)n, sizeof *columns);
+    struct sh_table t;
 
-    for (int i = 0; i < r->runs[0].n_keys; i++)
-        shown[i] = is_shown(r, i);
-    sh_html_fold(out, r->n_runs);
-    fputs("<div class=\"scroll\"><table>\n<thead><tr><th>run</th>", out);
-    for (int i = 0; i < r->runs[0].n_keys; i++)
-        if (shown[i])
-            fprintf(out, "<th>%.*s<wbr/>%s</th>", (int)strcspn(r->runs[0].keys[i].name, ".") + 1,
-                    r->runs[0].keys[i].name, strchr(r->runs[0].keys[i].name, '.') + 1);
-    fputs("</tr></thead>\n<tbody>\n", out);
+    columns[0].head = "run";
+    for (int i = 1; i < n; i++)
+        columns[i] = (struct sh_column){
+            .head = r->runs[0].keys[i - 1].name, .text = true, .breaks = true, .hidden = !is_shown(r, i - 1)};
+    sh_table_begin(&t, out, r->n_runs, n, columns);
     for (int k = 0; k < r->n_runs; k++) {
-        fputs("<tr>", out);
-        text_cell(out, "name", r->runs[k].name);
-        for (int i = 0; i < r->runs[k].n_keys; i++)
-            if (shown[i])
-                text_cell(out, "v", r->runs[k].keys[i].value);
-        fputs("</tr>\n", out);
+        sh_table_row(&t);
+        sh_table_text(&t, r->runs[k].name);
+        for (int i = 1; i < n; i++)
+            sh_table_text(&t, r->runs[k].keys[i - 1].value);
     }
-    fputs("</tbody></table></div>\n", out);
-    sh_html_unfold(out, r->n_runs);
-    free(shown);
+    sh_table_end(&t);
+    free(columns);
 }
 
 /* Differing keys are a table, the rest is folded away. */
@@ -214,7 +159,7 @@ void sh_report_configs(FILE *out, const struct sh_report *r)
 {
     const struct sh_report_run *first = &r->runs[0];
 
-    fputs("<h2>Configurations</h2>\n", out);
+    sh_html_heading(out, "Configurations", NULL);
     if (r->n_runs > 1)
         differing_table(out, r);
     fprintf(out, "<details><summary>%s</summary>\n<pre>", r->n_runs > 1 ? "What all runs have in common" : "All keys");
