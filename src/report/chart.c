@@ -11,7 +11,7 @@
  * below, half of the last label to the right. */
 enum { WIDTH = 560, HEIGHT = 300, WIDE_WIDTH = 1132, WIDE_HEIGHT = 390, LEFT = 64, RIGHT = 30, TOP = 24, BOTTOM = 46 };
 /* A character of a label, and on a narrow screen, where they are larger. */
-static const double letter = 7.2, narrow_letter = 11.4;
+static const double letter = 7.8, narrow_letter = 12.4;
 enum { TICK_ROOM = 34, TICK_ROOM_NARROW = 68, COLOURS = 8 };
 
 static int width_of(const struct sh_chart *c)
@@ -95,17 +95,18 @@ static void tick_x(struct sh_chart *c, double v, bool fine)
             x, TOP, bottom, fine ? " fine" : "", x, bottom + 18, text);
 }
 
-/* Draws a grid line with its text at the left. */
+/* Draws a grid line with its text at the left; there is room for all of them at any size. */
 static void tick_y(struct sh_chart *c, double v, bool fine)
 {
     char text[SH_HTML_NUMBER];
     double y = y_of(c, v);
 
+    (void)fine;
     tick_text(&c->y, v, text);
     fprintf(c->out,
-            "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"tick%s\" x=\"%d\" y=\"%.1f\" "
+            "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"tick\" x=\"%d\" y=\"%.1f\" "
             "text-anchor=\"end\">%s</text>\n",
-            c->left, y, right_of(c), fine ? " fine" : "", c->left - 7, y + 4, text);
+            c->left, y, right_of(c), c->left - 7, y + 4, text);
 }
 
 /* Makes room for a label of the y axis. */

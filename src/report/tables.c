@@ -89,10 +89,11 @@ static void result_row(struct sh_table *t, const struct sh_report_run *run)
     }
 }
 
-/* MFU is shown if some run knows its peak: a column of dashes would only be noise. */
+/* MFU is shown if some run knows its peak, and validation if some run has one: a column of dashes would only be noise. */
 void sh_report_results(FILE *out, const struct sh_report *r)
 {
-    struct sh_column columns[] = {
+    enum { MFU = 8, VALIDATION = 10, COLUMNS = 13 };
+    struct sh_column columns[COLUMNS] = {
         {.head = "run", .text = true},
         {.head = "strategy", .text = true},
         {.head = "ranks"},
@@ -101,16 +102,19 @@ void sh_report_results(FILE *out, const struct sh_report *r)
         {.head = "steps"},
         {.head = "time"},
         {.head = "tokens/s"},
-        {.head = "MFU", .hidden = true},
+        [MFU] = {.head = "MFU", .hidden = true},
         {.head = "last loss"},
-        {.head = "last validation loss"},
-        {.head = "perplexity"},
-        {.head = "best validation loss"},
+        [VALIDATION] = {.head = "last validation loss", .hidden = true},
+        {.head = "perplexity", .hidden = true},
+        {.head = "best validation loss", .hidden = true},
     };
     struct sh_table t;
 
-    for (int i = 0; i < r->n_runs; i++)
-        columns[8].hidden = columns[8].hidden && !(r->runs[i].mfu > 0);
+    for (int i = 0; i < r->n_runs; i++) {
+        columns[MFU].hidden = columns[MFU].hidden && !(r->runs[i].mfu > 0);
+        for (int k = VALIDATION; k < COLUMNS; k++)
+            columns[k].hidden = columns[k].hidden && !r->runs[i].n_validations;
+    }
     sh_html_heading(out, "Runs",
                     "Tokens per second: median over all steps except those that warm up after each (re)start. Time: "
                     "steps, saves and validations, without starts. Perplexity: of the last validation. MFU: tokens per "
@@ -118,7 +122,7 @@ void sh_report_results(FILE *out, const struct sh_report *r)
                     "of all ranks.");
     if (r->n_runs > 1)
         sh_report_identities(out, r);
-    sh_table_begin(&t, out, r->n_runs, sizeof columns / sizeof *columns, columns);
+    sh_table_begin(&t, out, r->n_runs, COLUMNS, columns);
     for (int i = 0; i < r->n_runs; i++)
         result_row(&t, &r->runs[i]);
     sh_table_end(&t);
