@@ -1,7 +1,7 @@
-/* Attention on a GPU: three implementations for the same operands. The shape alone chooses, so that all ranks choose
- * alike.
+/* Attention on a GPU: three implementations for the same operands. The shape chooses, and what the GPU and cuDNN have
+ * (cudnn_promise.h).
  *
- *   attention_cudnn.c  cuDNN: bf16, head sizes of 64 and 128, whole tiles, no documents, no window; needs the library
+ *   attention_cudnn.c  cuDNN: bf16, head sizes of 8, 16, ... 128, and 256, no documents, no window; needs the library
  *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128
  *   attention_any.cu   ordinary arithmetic: f32, and other head sizes up to 256
  *
@@ -66,9 +66,9 @@ sh_rc sh_attention_any(const struct sh_attention *a, void *queue);
 sh_rc sh_attention_any_bwd(const struct sh_attention *a, void *queue);
 sh_rc sh_attention_delta(const struct sh_attention *a, void *queue);
 
-/* attention_cudnn.c. prepare makes the plan of a call that cuDNN supports, which takes a second or two; if there is
- * none, it says so once in the log. takes: the library is loaded and has a plan for this call. Errors of prepare:
- * SH_E_BUG for more shapes than there is room for plans. */
+/* attention_cudnn.c. prepare makes the plan of a call that cuDNN supports, which takes a second or two, and logs the
+ * kernel that it took, or why there is none. takes: the library is loaded and has a plan for this call. Errors of
+ * prepare: SH_E_BUG for more shapes than there is room for plans. */
 sh_rc sh_attention_cudnn_prepare(const struct sh_op_call *call);
 bool sh_attention_cudnn_takes(const struct sh_op_call *call);
 sh_rc sh_attention_cudnn(const struct sh_op_call *call);

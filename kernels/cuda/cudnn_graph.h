@@ -4,7 +4,7 @@
 #ifndef SH_KERNELS_CUDA_CUDNN_GRAPH_H
 #define SH_KERNELS_CUDA_CUDNN_GRAPH_H
 
-#include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/cudnn_plan.h"
 
 #include <cudnn.h>
 #include <stdbool.h>

@@ -6,7 +6,7 @@
 
 enum {
     LOGITS_PAD = 64,
-    CUDNN_TILE = 128,       /* rows of a tile of cuDNN: sequences of whole tiles only */
+    CUDNN_ROWS = 64,        /* cuDNN rounds the sides of a [T,T] up to this */
     CUDNN_SLACK = 1 << 20,  /* counters and the like */
     CUDNN_MOST = 640 << 20, /* holds the [T,T] of four heads at T = 8192, or of one at 16384 */
 };
@@ -61,21 +61,26 @@ static bool has_docs(const struct sh_op_call *call)
     return call->in[call->kind == SH_OP_ATTENTION ? 1 : 4].ndim > 0;
 }
 
-/* Whole tiles, two head sizes, bf16, no document mask and no window: the graphs of cudnn_graph.c are written for this
- * case. */
+/* bf16, no document mask and no window: the graphs of cudnn_graph.c are written for this case. Whether the GPU and the
+ * version of cuDNN at hand have a kernel shows when the plan is made. */
 static bool cudnn_can(const struct sh_op_call *call)
 {
-    const struct sh_operand *qkv = qkv_of(call);
     int dim = call->attr->attn.head_dim;
-    return qkv->dtype == SH_BF16 && (dim == 64 || dim == 128) && qkv->dim[1] % CUDNN_TILE == 0 && !has_docs(call) &&
+    return qkv_of(call)->dtype == SH_BF16 && dim % 8 == 0 && (dim <= 128 || dim == 256) && !has_docs(call) &&
            call->attr->attn.window == 0;
+}
+
+/* Positions, with those that cuDNN adds. */
+static int64_t rows_of(const struct sh_op_call *call)
+{
+    return (qkv_of(call)->dim[1] + CUDNN_ROWS - 1) / CUDNN_ROWS * CUDNN_ROWS;
 }
 
 /* Space for `heads` query heads of one sequence: their [T,T] in bf16, and dk and dv of each in bf16. In any order
  * there is no [T,T], and no dk and dv for heads that share none; plans for sm_80 and 100 need dq in f32 once more. */
 static int64_t cudnn_space(const struct sh_op_call *call, int64_t heads)
 {
-    int64_t seq = qkv_of(call)->dim[1], dim = call->attr->attn.head_dim;
+    int64_t seq = rows_of(call), dim = call->attr->attn.head_dim;
     int64_t any_order = call->attr->attn.heads > call->attr->attn.kv_heads ? 8 * dim : 4 * dim;
     return heads * seq * (call->attr->attn.any_order ? any_order : 2 * seq + 4 * dim);
 }
