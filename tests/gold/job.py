@@ -55,14 +55,23 @@ def environment(ranks):
     return launcher.environment(launcher.DEFAULTS, ranks)
 
 
-def sherd(*words, ranks=0, folder='.', seconds=SECONDS):
-    """Run successfully and return standard output; 0 ranks: without a launcher."""
-    done = subprocess.run(command(ranks, words), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
-                          env=environment(ranks), timeout=seconds)
+def launch(*words, ranks=0, folder='.', seconds=SECONDS):
+    """Run successfully and return (standard output, standard error); 0 ranks: without a launcher."""
+    what = f'{ranks} ranks, sherd {" ".join(map(str, words))}'
+    try:
+        done = subprocess.run(command(ranks, words), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
+                              env=environment(ranks), timeout=seconds)
+    except subprocess.TimeoutExpired as late:
+        printed = ''.join(part.decode(errors='replace') for part in (late.output, late.stderr) if part)
+        raise Failed(f'{what}: killed after {seconds:g} s; it had printed:\n{printed}') from None
     if done.returncode != 0:
-        what = f'{ranks} ranks, sherd {" ".join(map(str, words))}'
         raise Failed(f'{what}: exit {done.returncode}\n{done.stdout}{done.stderr}')
-    return done.stdout
+    return done.stdout, done.stderr
+
+
+def sherd(*words, **how):
+    """The same, for standard output alone."""
+    return launch(*words, **how)[0]
 
 
 def yaml(config):

@@ -177,6 +177,59 @@ static void test_nan_stays_in_its_row(void **state)
     }
 }
 
+/* The size of a real layer, where thousands of blocks run at once. The reference would take minutes for it, so the
+ * forward is the device's own. */
+static const struct attention_shape full_shapes[] = {
+#ifdef SH_CUDA_EMULATED
+    {1, 200, 2, 1, 64, false, 0}, {2, 65, 2, 2, 32, false, 0},
+#else
+    {8, 1024, 12, 12, 64, false, 0}, {2, 4096, 32, 8, 128, false, 0},
+#endif
+};
+
+static double distance(const struct sh_operand *x, const struct sh_operand *y)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < optest_elems(x); i++)
+        sum += (optest_get(x, i) - optest_get(y, i)) * (optest_get(x, i) - optest_get(y, i));
+    return sqrt(sum / (double)optest_elems(x));
+}
+
+/* A fault in the order of additions shows only at full size: five runs in one order have the same bits, and a run in
+ * any order is off from them by roundings only. */
+static void check_full_size(struct attention_shape s)
+{
+    enum { RUNS = 5 };
+    struct optest fwd, t, first, other;
+    attention_forward(&fwd, SH_BF16, s);
+    optest_device_run(&fwd, &table);
+    attention_backward_of(&t, &fwd, s);
+    optest_end(&fwd);
+    optest_copy(&first, &t);
+    optest_device_run(&first, &table);
+    for (int run = 1; run <= RUNS; run++) {
+        optest_copy(&other, &t);
+        other.attr.attn.any_order = run == RUNS;
+        optest_device_run(&other, &table);
+        double off = distance(&first.call.out[0], &other.call.out[0]), size = size_of(&first.call.out[0]);
+        if (run < RUNS)
+            optest_same(&first, &other, 0);
+        else if (!(off <= 0x1p-7 * size))
+            fail_msg("the backward in any order is off by %.3g of its size", off / size);
+        optest_end(&other);
+    }
+    optest_end(&first);
+    optest_end(&t);
+}
+
+static void test_full_size(void **state)
+{
+    (void)state;
+    optest_seed(36);
+    for (size_t i = 0; i < sizeof full_shapes / sizeof full_shapes[0]; i++)
+        check_full_size(full_shapes[i]);
+}
+
 /* A head that is too large for all kernels is refused. */
 static void test_head_too_large(void **state)
 {
@@ -195,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_tensor_cores),
         cmocka_unit_test(test_large_scores),
         cmocka_unit_test(test_nan_stays_in_its_row),
+        cmocka_unit_test(test_full_size),
         cmocka_unit_test(test_head_too_large),
     };
     if (!optest_device_there())

@@ -54,7 +54,7 @@ def runs_parts():
     text, wrong = run('--out', 'results', *parts)
     wrong += lacks(text, 'gpu/smoke ', '# 1x2 nccl losses', 'gpu/kernels:softmax ', 'gpu/memcheck:elem ', '    skipped: ')
     found = {row['test']: row for row in rows('results/results.jsonl')}
-    if found['gpu/smoke']['passed'] != 4 or found['gpu/kernels:softmax']['failed'] or not found['gpu/memcheck:elem']['skipped']:
+    if found['gpu/smoke']['passed'] != 5 or found['gpu/kernels:softmax']['failed'] or not found['gpu/memcheck:elem']['skipped']:
         wrong.append(f'results.jsonl: {found}')
     return wrong + lacks(pathlib.Path('results/tests.log').read_text(), '==== gpu/smoke', '==== gpu/memcheck:elem')
 
@@ -64,9 +64,19 @@ def stops_at_a_failure():
     text, wrong = run('--out', 'stopped', '--stop', 'smoke', 'checkpoint', status=1, MPIRUN='/bin/false', MPI_KIND='mpich')
     found = {row['test']: row for row in rows('stopped/results.jsonl')}
     smoke, after = found['gpu/smoke'], found['gpu/checkpoint']
-    if (smoke['failed'], len(smoke['skipped'])) != (1, 2) or after['skipped'] != ['gpu/smoke failed (--stop)']:
+    if (smoke['failed'], len(smoke['skipped'])) != (1, 3) or after['skipped'] != ['gpu/smoke failed (--stop)']:
         wrong.append(f'results.jsonl: {found}')
     return wrong + lacks(text, '---- the last lines of')
+
+
+def keeps_what_a_hang_printed():
+    """A launcher that prints a line and hangs: the run is killed, and its line is in the log."""
+    stub = pathlib.Path('hangs')
+    stub.write_text('#!/bin/sh\necho "NCCL WARN out of reach" >&2\nexec sleep 600\n')
+    stub.chmod(0o755)
+    text, wrong = run('--out', 'hung', '--stop', 'checkpoint', status=1, MPIRUN=str(stub.resolve()), SHERD_RUN_SECONDS='2')
+    return wrong + lacks(pathlib.Path('hung/tests.log').read_text(), '# NCCL WARN out of reach') + (
+        [] if 'killed after 2 s' in text else [f'the last lines do not say so:\n{text}'])
 
 
 def keeps_its_budget():
@@ -121,7 +131,7 @@ def main():
         job.need_launcher()
         os.environ['SHERD_EMULATED_GPUS'] = '1'
         cases = [('parts run on emulated GPUs', runs_parts), ('--stop ends at the first failure', stops_at_a_failure),
-                 ('--seconds is kept', keeps_its_budget), ('the benchmark of a toy', measures)]
+                 ('--seconds is kept', keeps_its_budget), ('a run that hangs keeps what it printed', keeps_what_a_hang_printed), ('the benchmark of a toy', measures)]
     else:
         cases = [('without a GPU it says so', skips), ('the benchmark of a toy', measures),
                  ('a run that fails is a row', survives_failures)]

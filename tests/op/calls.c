@@ -48,21 +48,26 @@ void attention_backward(struct optest *t, enum sh_dtype act, struct attention_sh
     struct optest fwd;
     attention_forward(&fwd, act, s);
     optest_run(&fwd, &sh_kernels_ref, 1);
+    attention_backward_of(t, &fwd, s);
+    optest_end(&fwd);
+}
 
+void attention_backward_of(struct optest *t, const struct optest *fwd, struct attention_shape s)
+{
+    enum sh_dtype act = fwd->call.in[0].dtype;
     begin(t, SH_OP_ATTENTION_BWD, s);
     optest_in(t, 0, act, DIMS(s.batch, s.seq, s.heads * s.dim));
     optest_in(t, 1, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
     optest_in(t, 2, act, DIMS(s.batch, s.seq, s.heads * s.dim));
     optest_in(t, 3, SH_F32, DIMS(s.batch, s.heads, s.seq));
-    copy_data(&t->call.in[1], &fwd.call.in[0]);
-    copy_data(&t->call.in[2], &fwd.call.out[0]);
-    copy_data(&t->call.in[3], &fwd.call.out[1]);
+    copy_data(&t->call.in[1], &fwd->call.in[0]);
+    copy_data(&t->call.in[2], &fwd->call.out[0]);
+    copy_data(&t->call.in[3], &fwd->call.out[1]);
     if (s.docs) {
         optest_in_ints(t, 4, 0, 1, DIMS(s.batch, s.seq));
-        copy_data(&t->call.in[4], &fwd.call.in[1]);
+        copy_data(&t->call.in[4], &fwd->call.in[1]);
     }
     optest_out(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
-    optest_end(&fwd);
 }
 
 void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct head_shape s)

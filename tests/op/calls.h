@@ -15,6 +15,8 @@ void attention_forward(struct optest *t, enum sh_dtype act, struct attention_sha
 
 /* The backward for the results of the reference's forward. */
 void attention_backward(struct optest *t, enum sh_dtype act, struct attention_shape s);
+/* The backward for the results of a forward that has run. */
+void attention_backward_of(struct optest *t, const struct optest *fwd, struct attention_shape s);
 
 struct head_shape {
     int64_t batch, seq, dim, vocab, chunk_rows;
