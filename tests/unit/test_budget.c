@@ -7,6 +7,7 @@
 #include "src/cost/rates.h"
 #include "src/cost/step.h"
 #include "src/plan/request.h"
+#include "src/tier/tier.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -442,6 +443,25 @@ static void a_full_file_is_found_soon(void **state)
     }
 }
 
+/* Without a limit the ranks of a node share the free space of the folder evenly, within what others may write in the
+ * meantime; a folder that is not here sets no limit. */
+static void free_space_is_shared(void **state)
+{
+    enum { SHARING = 16 };
+    struct sh_topology many = {.world = SHARING, .ranks_per_node = SHARING, .in_blocks = true};
+    struct sh_config cfg;
+    struct sh_build b = build(&cfg, FAST, false, (int64_t)2e9);
+    double each = (double)sh_tier_free_bytes(".") / SHARING;
+
+    (void)state;
+    assert_int_equal(sh_budget_fit(&cfg, &many, NULL, &b), SH_OK);
+    assert_true((double)b.file_limit_bytes > each / 2 && (double)b.file_limit_bytes < each * 2);
+    snprintf(cfg.offload.nvme_path, sizeof cfg.offload.nvme_path, "/nowhere");
+    b.file_limit_bytes = 0;
+    assert_int_equal(sh_budget_fit(&cfg, &many, NULL, &b), SH_OK);
+    assert_int_equal(b.file_limit_bytes, 0);
+}
+
 static void rates_are_read(void **state)
 {
     static const struct {
@@ -522,6 +542,7 @@ int main(void)
         cmocka_unit_test(both_limits_hold),
         cmocka_unit_test(both_limits_hold_between),
         cmocka_unit_test(ranks_choose_together),
+        cmocka_unit_test(free_space_is_shared),
         cmocka_unit_test(rates_are_read),
         cmocka_unit_test(mixed_is_what_both_reach),
         cmocka_unit_test(a_full_file_is_found_soon),

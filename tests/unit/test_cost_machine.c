@@ -147,6 +147,69 @@ static void points_correct_the_formula(void **state)
     sh_machine_close(&m);
 }
 
+/* clang-format off */
+#define OF(type, ...) {.dtype = (type), .ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}}
+#define ACT(...) OF(SH_BF16, __VA_ARGS__)
+enum { B = 2, T = 8192, N = B * T, I = 1024, O = 4096, V = 32768, H = 16, K = 4, D = 64, QKV = (H + 2 * K) * D };
+
+/* A call of each kind that a point can stand for, without biases and residual inputs, which the dimensions of a point
+ * do not tell. Nor do they tell some small operands, and so where memory decides, the price of the point is met within a
+ * share. */
+static const struct told {
+    double within;
+    struct sh_op_call call;
+} told[] = {
+    {1e-9, {.kind = SH_OP_LINEAR, .in = {ACT(N, I), ACT(O, I)}, .out = {ACT(N, O)}}},
+    {1e-9, {.kind = SH_OP_LINEAR_BWD_X, .in = {ACT(N, O), ACT(O, I)}, .out = {ACT(N, I)}}},
+    {1e-9, {.kind = SH_OP_LINEAR_BWD_W, .in = {ACT(N, O), ACT(N, I)}, .out = {OF(SH_F32, O, I)}}},
+    {2e-3, {.kind = SH_OP_LOGITS, .in = {ACT(B, 1, I), ACT(V, I)}, .out = {OF(SH_F32, B, V)}}},
+    {2e-5, {.kind = SH_OP_HEAD_LOSS, .in = {ACT(N, I), ACT(V, I), OF(SH_I32, N)}, .out = {OF(SH_F64, 1)}}},
+    {0.04, {.kind = SH_OP_HEAD_LOSS_GRAD, .in = {ACT(N, I), ACT(V, I), OF(SH_I32, N)},
+            .out = {OF(SH_F64, 1), ACT(N, I), OF(SH_F32, V, I)}}},
+    {0.02, {.kind = SH_OP_ATTENTION, .in = {ACT(B, T, QKV)}, .out = {ACT(B, T, H * D), OF(SH_F32, B, H, T)}}},
+    {0.02, {.kind = SH_OP_ATTENTION_BWD, .in = {ACT(B, T, H * D), ACT(B, T, QKV), ACT(B, T, H * D), OF(SH_F32, B, H, T)},
+            .out = {ACT(B, T, QKV)}}},
+    {1e-9, {.kind = SH_OP_GELU, .in = {ACT(N * O)}, .out = {ACT(N * O)}}},
+};
+/* clang-format on */
+
+/* The price of a call on a machine on which it has been measured is the measured time. */
+static void check_measured(struct sh_op_call call, struct sh_machine *m, double within)
+{
+    struct sh_op_attr attr = {.accumulate = 0};
+    struct sh_machine_point p = {.what = SH_POINT_OP, .type = "bfloat16", .seconds = 3e-3};
+    double price;
+
+    if (sh_cost_class_of(call.kind) == SH_COST_ATTENTION) {
+        attr.attn.heads = H;
+        attr.attn.kv_heads = K;
+        attr.attn.head_dim = D;
+    }
+    call.attr = &attr;
+    snprintf(p.kind, sizeof p.kind, "%s", sh_op_info(call.kind)->name);
+    p.n_dims = sh_price_dims(&call, p.dims);
+    m->points = &p;
+    m->n_points = 1;
+    price = sh_price_op(m, &sh_cost_as_is, &call, SH_BF16).seconds;
+    if (fabs(price / p.seconds - 1) > within)
+        fail_msg("%s: %g s at a point of %g s", p.kind, price, p.seconds);
+}
+
+static void points_are_met(void **state)
+{
+    struct sh_machine arithmetic, memory;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("h100-80", &arithmetic), SH_OK);
+    memory = arithmetic;
+    arithmetic.memory.bytes_per_second = 1e18;
+    memory.memory.bytes_per_second = 1e6;
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        check_measured(told[i].call, &arithmetic, 1e-9);
+        check_measured(told[i].call, &memory, told[i].within);
+    }
+}
+
 /* Without a network the formula gives no seconds that a point could correct. */
 static void points_between_nodes_want_a_network(void **state)
 {
@@ -264,6 +327,7 @@ int main(void)
         cmocka_unit_test(files_go_over_presets),
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(points_correct_the_formula),
+        cmocka_unit_test(points_are_met),
         cmocka_unit_test(points_between_nodes_want_a_network),
         cmocka_unit_test(points_are_written),
         cmocka_unit_test(a_fit_renews_its_steps),

@@ -68,6 +68,19 @@ static double seconds_of(const struct sh_config *cfg, const struct sh_machine *m
     return step.seconds;
 }
 
+/* Pareto: no result that is as fast or faster takes as little memory. */
+static void check_pareto(const struct sh_search_found *found, int n, int marked[2])
+{
+    for (int i = 0; i < n; i++) {
+        int64_t least = INT64_MAX;
+
+        for (int k = 0; k < i; k++)
+            least = found[k].bytes < least ? found[k].bytes : least;
+        assert_int_equal(found[i].pareto, found[i].bytes < least);
+        marked[found[i].pareto]++;
+    }
+}
+
 /* The best of every strategy, mesh, micro-batch and degree of recomputation. */
 static double brute_force(const struct sh_config *asked, const struct sh_machine *m, int64_t limit)
 {
@@ -103,7 +116,7 @@ static void compare_with_brute_force(const struct way *way)
 {
     static const int batches[] = {8, 32};
     struct sh_machine m = machine();
-    int found_some = 0;
+    int found_some = 0, pareto[2] = {0};
     size_t step = getenv("SHERD_TEST_FEW") ? 3 : 1; /* the first and the last limit, or the first */
 
     for (size_t l = 0; l < sizeof way->limits / sizeof *way->limits && way->limits[l]; l += step)
@@ -134,8 +147,9 @@ static void compare_with_brute_force(const struct way *way)
                 assert_true(fabs(seconds_of(&best, &m, limit) - found[k].seconds) < 1e-12);
             }
             assert_int_equal(marked, n > 0);
+            check_pareto(found, n, pareto);
         }
-    assert_true(found_some >= 2);
+    assert_true(found_some >= 2 && pareto[false] > 0 && pareto[true] > found_some);
 }
 
 static void search_is_as_good_as_brute_force(void **state)

@@ -1,6 +1,7 @@
 /* Token files: the permutation, windows, reading ahead, and every way in which a file can be wrong. */
 #include "io/data/data.h"
 #include "io/data/format.h"
+#include "io/data/mix.h"
 #include "io/data/permute.h"
 #include "io/token/bin.h"
 
@@ -635,6 +636,33 @@ static void the_largest_id(void **state)
     sh_data_close(d);
 }
 
+/* Shares are rounded down, and the samples that are then missing go to the largest remainders, one each. */
+static void shares_of_a_mix(void **state)
+{
+    static const struct {
+        const char *text;
+        int share[3];
+    } rows[] = {
+        {"a=3,b=1", {3072, 1024}},
+        {"a=5,b=5,c=1", {1862, 1862, 372}}, /* 1861.8, 1861.8 and 372.4: two are missing */
+        {"a=1,b=5,c=5", {372, 1862, 1862}},
+        {"a=1,b=1,c=1", {1366, 1365, 1365}}, /* among equals the first */
+        {"a=0.5,b=4095.5", {1, 4095}},
+    };
+    struct sh_mix m;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_int_equal(sh_mix_parse(rows[i].text, &m), SH_OK);
+        for (int k = 0; k < m.n; k++)
+            if (m.share[k] != rows[i].share[k])
+                fail_msg("%s: %s has %d samples", rows[i].text, m.path[k], m.share[k]);
+        sh_mix_free(&m);
+    }
+    assert_int_equal(sh_mix_parse("a=1,b=10000", &m), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "a has 9.999e-05 of the weight; the least is 1 of 4096 samples"));
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -673,6 +701,7 @@ int main(void)
         cmocka_unit_test(too_many_open_elsewhere),
         cmocka_unit_test(files_that_are_no_ids),
         cmocka_unit_test(the_largest_id),
+        cmocka_unit_test(shares_of_a_mix),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

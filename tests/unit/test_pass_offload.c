@@ -116,6 +116,7 @@ static void the_share_is_the_ratio(void **state)
             cut |= u->held < u->chunk;
             for (int k = u->first_slice; k < u->first_slice + u->n_slices; k++) {
                 assert_true(p->slices[k].unit == i && p->slices[k].first == at);
+                assert_int_equal(at % SH_SLICE_MULTIPLE, 0);
                 at += p->slices[k].n;
             }
             assert_int_equal(at, u->chunk);

@@ -139,14 +139,18 @@ static void top_k_of_many(void **state)
     }
 }
 
-/* Greedy takes the first of equal logits; huge logits do not overflow; NaN logits still choose something. */
+/* Greedy takes the first of equal logits, and so does a top_p that it meets exactly; huge logits do not overflow; NaN
+ * logits still choose something. */
 static void odd_logits(void **state)
 {
-    static const float equal[] = {1, 4, 4, 2}, huge[] = {3e38f, -3e38f, -INFINITY}, nan[] = {NAN, NAN};
-    struct sh_sampling greedy = {.temperature = 0}, s = {.temperature = 1, .top_p = 0.9, .top_k = 2, .min_p = 0.1};
+    static const float equal[] = {1, 4, 4, 2}, two[] = {4, 4}, huge[] = {3e38f, -3e38f, -INFINITY}, nan[] = {NAN, NAN};
+    struct sh_sampling greedy = {.temperature = 0}, s = {.temperature = 1, .top_p = 0.9, .top_k = 2, .min_p = 0.1},
+                       half = {.temperature = 1, .top_p = 0.5};
 
     (void)state;
     assert_int_equal(sh_sample(&greedy, equal, 4, 0, 0), 1);
+    for (uint64_t i = 0; i < 20; i++)
+        assert_int_equal(sh_sample(&half, two, 2, 0, i), 0);
     assert_int_equal(sh_sample(&s, huge, 3, 0, 0), 0);
     assert_in_range(sh_sample(&s, nan, 2, 0, 0), 0, 1);
     s.top_k = 1;

@@ -329,6 +329,51 @@ static void pieces_in_one_buffer(void **state)
     free(ids.id);
 }
 
+/* Where each behavior cuts, matches beside each other included. Words of the vocabulary are possible pieces; a letter
+ * merges with what stands next to it in its piece. The pieces are those of tokenizers 0.23.3. */
+static void behaviors_cut(void **state)
+{
+    static const struct {
+        const char *behavior, *invert, *cut[2]; /* of "a--b-c" and "-a" */
+    } rows[] = {
+        {"Removed", "false", {"a|b|c", "a"}},
+        {"Isolated", "false", {"a|-|-|b|-|c", "-|a"}},
+        {"MergedWithPrevious", "false", {"a-|-|b-|c", "-|a"}},
+        {"MergedWithNext", "false", {"a|-|-b|-c", "-a"}},
+        {"Contiguous", "false", {"a|--|b|-|c", "-|a"}},
+        {"Removed", "true", {"-|-|-", "-"}},
+        {"Isolated", "true", {"a|-|-|b|-|c", "-|a"}},
+        {"MergedWithPrevious", "true", {"a|-|-b|-c", "-a"}},
+        {"MergedWithNext", "true", {"a-|-|b-|c", "-|a"}},
+        {"Contiguous", "true", {"a|--|b|-|c", "-|a"}},
+    };
+    static const char *const texts[] = {"a--b-c", "-a"}, *const words[] = {"a",  "b",  "c",  "-",   "--",  "a-", "b-",
+                                                                           "-a", "-b", "-c", "a--", "--b", "-b-"};
+    enum { WORDS = sizeof words / sizeof *words };
+    char vocab[400] = "";
+
+    (void)state;
+    for (int i = 0; i < WORDS; i++)
+        sprintf(vocab + strlen(vocab), "%s\"%s\":%d", i ? "," : "", words[i], i);
+    for (size_t i = 0; i < 2 * (sizeof rows / sizeof rows[0]); i++) {
+        char file[1000], cut[100] = "";
+        struct sh_ids ids = {0};
+
+        snprintf(
+            file, sizeof file,
+            "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"-\"},\"behavior\":\"%s\",\"invert\":%s},"
+            "\"model\":{\"type\":\"BPE\",\"vocab\":{%s},\"merges\":[\"- -\",\"a -\",\"a --\",\"b -\",\"- a\",\"- "
+            "b\",\"-- b\",\"- c\",\"-b -\"]}}",
+            rows[i / 2].behavior, rows[i / 2].invert, vocab);
+        encode_with(file, texts[i % 2], &ids);
+        for (size_t k = 0; k < ids.n; k++)
+            sprintf(cut + strlen(cut), "%s%s", k ? "|" : "", words[ids.id[k]]);
+        if (strcmp(cut, rows[i / 2].cut[i % 2]))
+            fail_msg("%s, invert %s: %s", rows[i / 2].behavior, rows[i / 2].invert, cut);
+        free(ids.id);
+    }
+}
+
 /* A text of several stretches, with replacements up to the longest that is written without a branch, and one longer:
  * each space, wherever it is, becomes as many letters as the replacement has. */
 static void a_byte_is_replaced(void **state)
@@ -570,6 +615,7 @@ int main(void)
         cmocka_unit_test(classes_are_our_own),
         cmocka_unit_test(long_pieces_merge_as_short_ones),
         cmocka_unit_test(pieces_in_one_buffer),
+        cmocka_unit_test(behaviors_cut),
         cmocka_unit_test(a_byte_is_replaced),
         cmocka_unit_test(unknown_characters),
         cmocka_unit_test(cuts_change_no_id),
