@@ -89,6 +89,11 @@ def has_torch(python):
     return subprocess.run([python, '-c', 'import torch'], capture_output=True).returncode == 0
 
 
+def torch_python():
+    """A python3 with PyTorch, or any."""
+    return next((python for python in (sys.executable, job.SYSTEM_PYTHON) if has_torch(python)), sys.executable)
+
+
 def bench(*words, status=0):
     """(output, rows, complaints)"""
     pathlib.Path('bench.jsonl').unlink(missing_ok=True)
@@ -100,9 +105,9 @@ def bench(*words, status=0):
 
 def measures():
     device = 'cuda' if is_emulated() else 'cpu'
-    python = next((python for python in (sys.executable, job.SYSTEM_PYTHON) if has_torch(python)), sys.executable)
-    told = ['PyTorch: left out: --torch none'] if is_emulated() else [
-        'PyTorch plain ' if has_torch(python) else 'PyTorch: left out']
+    python = torch_python()
+    why = '--torch none' if is_emulated() else '' if has_torch(python) else f'{python} has no PyTorch'
+    told = [f'PyTorch: left out: {why}' if why else 'PyTorch plain ']
     text, found, wrong = bench('--device', device, '--python', python, *(['--torch', 'none'] if is_emulated() else []), 'toy')
     names = {row.get('name') for row in found} | {row.get('operation') for row in found}
     missing = {'sherd', 'adamw', 'no_shard', 'full_shard'} - names
@@ -135,6 +140,8 @@ def main():
     else:
         cases = [('without a GPU it says so', skips), ('the benchmark of a toy', measures),
                  ('a run that fails is a row', survives_failures)]
+        if not has_torch(torch_python()):
+            cases.append((f'a row of PyTorch # SKIP {torch_python()} has no PyTorch', lambda: []))
     return job.run_cases(cases)
 
 
