@@ -5,7 +5,9 @@ texts.
    python3 tests/gold/make_tokenizers.py tests/golden/tokenizer        (needs: pip install tokenizers)
 
 They are trained on sentences that this script makes up. Each KIND.json has a KIND.ids.json: a list of [text, ids, text
-decoded with special tokens, text decoded without them], where null stands for the text itself.
+decoded with special tokens, text decoded without them], where null stands for the text itself; and a KIND.added.json:
+its "added_tokens" follow the tokenizer's own, no tokens are put before or after a text, and "rows" are [text, ids].
+tests/unit/test_tokenizer.c reads them.
 """
 import json
 import pathlib
@@ -31,6 +33,22 @@ def sentences(count):
     yield from CODE * 20
 
 
+ADDED_TEXTS = 60
+
+
+def write_rows(path, begin, rows, end):
+    with open(path, 'w', encoding='ascii') as out:
+        out.write(begin + ',\n'.join(json.dumps(row, separators=(',', ':')) for row in rows) + end)
+
+
+def write_added(folder, kind):
+    before = json.loads((folder / f'{kind}.json').read_text())
+    file, texts = tokenizer_kinds.add_tokens(before, random.Random(f'{kind} golden'), ADDED_TEXTS)
+    t = Tokenizer.from_str(json.dumps(file))
+    added = json.dumps(file['added_tokens'][len(before['added_tokens']):], separators=(',', ':'))
+    write_rows(folder / f'{kind}.added.json', f'{{"added_tokens":{added},\n"rows":[\n', ([text, t.encode(text).ids] for text in texts), '\n]}\n')
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,8 +62,8 @@ def main():
             ids = t.encode(text).ids
             decoded = [t.decode(ids, skip_special_tokens=False), t.decode(ids)]
             rows.append([text, ids] + [None if back == text else back for back in decoded])
-        with open(folder / f'{kind}.ids.json', 'w', encoding='ascii') as out:
-            out.write('[\n' + ',\n'.join(json.dumps(row, separators=(',', ':')) for row in rows) + '\n]\n')
+        write_rows(folder / f'{kind}.ids.json', '[\n', rows, '\n]\n')
+        write_added(folder, kind)
 
 
 if __name__ == '__main__':

@@ -41,8 +41,6 @@ IDLE = os.getloadavg()[0] < 0.5
 SHERD = os.environ.get('SHERD', './sherd')
 BYTES, RANDOM, WORDS = (100_000_000, 250_000, 32000) if LONG else (2_000_000, 2_000, 4000)
 ADDED_SETS, ADDED_TEXTS = (100 if LONG else 3), 500  # per kind; per set
-ADDED = ['<x>', 'foo', 'fo', ' bar', 'é', '▁z', 'x y', '\n\n', 'ab', '1', 'İ', '<s', 'e\u0301', '的', 'hello', '.']
-BESIDE = [' ', '  ', '\n', '\t', 'a', 'b', '\u00a0', '\u0301', '😀', 'foo', 'x', '_', '-', '<', '▁', 'ß', '\r\n', '\u3000', '12', "'s"]
 TIMES, THREADS_LOSS = 8, 1 / 0.9
 HEADER = 1024
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / 'golden/tokenizer'
@@ -127,35 +125,12 @@ def check(kind, folder, found, total, results):
         results.append((f'{kind}: two threads', '' if two < THREADS_LOSS * one else f'{two / one:.2f} of the time'))
 
 
-def add_tokens(kind, draw):
-    """A small tokenizer of the kind with some added tokens with any properties, and their texts."""
-    file = json.loads((GOLDEN / f'{kind}.json').read_text())
-    words = {**file['model']['vocab'], **{token['content']: token['id'] for token in file['added_tokens']}}
-    flags = 'single_word', 'lstrip', 'rstrip', 'normalized', 'special'
-    for content in draw.sample(ADDED, 8):
-        if content not in words:
-            words[content] = max(words.values()) + 1
-            file['added_tokens'].append({'id': words[content], 'content': content, **{f: draw.random() < 0.4 for f in flags}})
-    return {**file, 'post_processor': None}, [token['content'] for token in file['added_tokens']]
-
-
-def judged(theirs, text):
-    """tokenizers panics if a token ends before the white space that the previous token has taken."""
-    try:
-        return theirs.encode(text) is not None
-    except BaseException:  # a panic is one
-        return False
-
-
 def check_added(kind, folder, results):
     wrong, count = [], 0
     for number in range(ADDED_SETS):
         draw = random.Random(f'{kind} {number}')
-        content, tokens = add_tokens(kind, draw)
+        content, docs = tokenizer_kinds.add_tokens(json.loads((GOLDEN / f'{kind}.json').read_text()), draw, ADDED_TEXTS)
         (folder / 'added.json').write_text(json.dumps(content))
-        docs = [''.join(draw.choice(tokens + BESIDE) for _ in range(draw.randrange(1, 14))) for _ in range(ADDED_TEXTS)]
-        theirs = tokenizers.Tokenizer.from_file(str(folder / 'added.json'))
-        docs = [text for text in docs if judged(theirs, text)]
         count += len(docs)
         wrong += filter(None, [compare(f'{kind}, set {number}', docs, sherd(folder, docs, folder / 'added.json', 2)[0],
                                        folder / 'added.json')[0]])

@@ -1,5 +1,6 @@
 """Tokenizers of the four kinds that most models use, trained on the spot with the library `tokenizers`, and hard
 texts."""
+import json
 import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -97,3 +98,32 @@ def random_text(random_state: random.Random):
         runs.append(random_state.choice(['', '', '', ' ', '  ', '\n', '\r\n', ' \n ', '\t', "'s", "'LL", '\u0301', '\u0323\u0301', '\u2581', '<|endoftext|>',
                                          '<|im_start|>', '<r> ', ' <l>', '<s>', 'café', 'cafe\u0301', '\u3000', '\u00a0', '7', '½']))
     return ''.join(runs)
+
+
+ADDED = ['<x>', 'foo', 'fo', ' bar', 'é', '▁z', 'x y', '\n\n', 'ab', '1', 'İ', '<s', 'e\u0301', '的', 'hello', '.']
+BESIDE = [' ', '  ', '\n', '\t', 'a', 'b', '\u00a0', '\u0301', '😀', 'foo', 'x', '_', '-', '<', '▁', 'ß', '\r\n', '\u3000', '12', "'s"]
+
+
+def judged(tokenizer, text):
+    """tokenizers panics if a token ends before the white space that the previous token has taken."""
+    try:
+        return tokenizer.encode(text) is not None
+    except BaseException:  # a panic is one
+        return False
+
+
+def add_tokens(file, draw, count):
+    """The tokenizer of a file with some added tokens of any properties, and texts in which they stand beside all kinds
+    of characters."""
+    words = {**file['model']['vocab'], **{token['content']: token['id'] for token in file['added_tokens']}}
+    flags = 'single_word', 'lstrip', 'rstrip', 'normalized', 'special'
+    added = list(file['added_tokens'])
+    for content in draw.sample(ADDED, 8):
+        if content not in words:
+            words[content] = max(words.values()) + 1
+            added.append({'id': words[content], 'content': content, **{f: draw.random() < 0.4 for f in flags}})
+    pieces = [token['content'] for token in added] + BESIDE
+    texts = [''.join(draw.choice(pieces) for _ in range(draw.randrange(1, 14))) for _ in range(count)]
+    file = {**file, 'added_tokens': added, 'post_processor': None}
+    theirs = Tokenizer.from_str(json.dumps(file))
+    return file, [text for text in texts if judged(theirs, text)]
