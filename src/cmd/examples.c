@@ -52,15 +52,24 @@ static char *tidy(char *folder)
     return whole;
 }
 
-/* A program in its build tree uses the examples of the source; one whose installation was moved as a whole uses those
- * that moved with it. */
+/* Whether configure has been at work in the folder. Its path does not tell: a build folder may be a copy. */
+static bool is_build(const char *folder)
+{
+    char *left = sh_strfmt("%s/config.status", folder);
+    bool is = exists(left);
+
+    free(left);
+    return is;
+}
+
+/* A program in a build folder, which has no copy of the examples, uses those of the source; one whose installation was
+ * moved as a whole uses those that moved with it. */
 static char *find_folder(void)
 {
-    char here[PATH_BYTES], build[PATH_BYTES], *moved;
+    char here[PATH_BYTES], *moved;
 
     program_folder(here);
-    /* The build tree has no copy of the examples. */
-    if (realpath(SHERD_BUILD, build) && strcmp(here, build) == 0)
+    if (here[0] && is_build(here))
         return tidy(sh_strdup(SHERD_SOURCE_EXAMPLES));
     moved = sh_strfmt("%s/../share/sherd/examples", here);
     if (here[0] && is_folder(moved))
@@ -77,7 +86,7 @@ static int is_example(const struct dirent *entry)
     return dot && strcmp(dot, ".yaml") == 0;
 }
 
-/* ": debug, gpt2-124m", or nothing. */
+/* ": debug, gpt2-124m", nothing, or that the folder is missing. */
 static void list_names(const char *folder, char out[NAMES_BYTES])
 {
     struct dirent **found = NULL;
@@ -85,6 +94,8 @@ static void list_names(const char *folder, char out[NAMES_BYTES])
     size_t used = 0;
 
     out[0] = '\0';
+    if (n < 0)
+        snprintf(out, NAMES_BYTES, ": the folder %.400s is missing; make install writes it", folder);
     for (int i = 0; i < n; i++) {
         int length = (int)(strlen(found[i]->d_name) - strlen(".yaml"));
 
