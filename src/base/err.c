@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TEXT_MAX = 4096, PLACE_MAX = 256 };
+enum { TEXT_MAX = 8192, PLACE_MAX = 256 };
 
 /* Each thread has its own error: a failure in a reader thread must not replace the text of the main thread. The buffers
  * are static, because the error may be that memory ran out. */

@@ -37,6 +37,7 @@ static const struct {
     {"training.mixed_precision_param", "fp32", "float32"},
     {"training.mixed_precision_param", "bf16", "bfloat16"},
     {"training.mixed_precision_param", "fp16", "float16"},
+    {"training.mixed_precision_param", "no", "float32"},
     {"training.mixed_precision_reduce", "fp32", "float32"},
     {"training.mixed_precision_reduce", "bf16", "bfloat16"},
     {"optimizer.state_dtype", "fp32", "float32"},

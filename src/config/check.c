@@ -6,7 +6,6 @@
 #include "src/base/str.h"
 #include "src/config/family.h"
 #include "src/config/place.h"
-#include "src/config/problems.h"
 #include "src/config/rates.h"
 
 #include <inttypes.h>
@@ -547,6 +546,6 @@ sh_rc sh_config_check(struct sh_config_state *state)
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
-        SH_TRY(sh_config_note(state, checks[i](state)));
-    return sh_config_problems(state);
+        SH_TRY(sh_problems_note(&state->problems, checks[i](state)));
+    return sh_problems_fail(&state->problems);
 }

@@ -129,6 +129,9 @@ sh_rc sh_config_digest(const struct sh_config *cfg, char digest[SH_CONFIG_DIGEST
  * Errors: SH_E_USAGE: no such key, or one that only sets another. */
 sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text);
 
+/* Check a value of a key by itself. Local. Errors: SH_E_USAGE: "section.key: what is wrong". */
+sh_rc sh_config_check_value(const char *key, const char *text);
+
 /* Convert "67108864", "64MiB" or "64 MB" to bytes, as keys that are sizes accept it; false: not a size, or beyond 2^63.
  * Local. */
 bool sh_config_size(const char *text, int64_t *bytes);

@@ -3,7 +3,11 @@
  * cure, not the difference. */
 #include "src/config/foreign.h"
 
-#include <stddef.h>
+#include "src/config/keys.h"
+#include "src/config/text.h"
+#include "src/config/trainer.h"
+
+#include <stdio.h>
 #include <string.h>
 
 /* Advice that several rows share. */
@@ -33,6 +37,12 @@
     "offload.activations: cpu on GPUs, or nvme on CPUs with nvme_path; activation_ratio is also a key of offload"
 #define HALF "training.mixed_precision_param: float16, with loss_scale, loss_scale_init and loss_scale_window with it"
 #define ACCUMULATION "give training.global_batch_size; what exceeds local_batch_size * ranks is accumulated"
+
+#define MPIRUN "leave it out: mpirun -n N, or srun, starts the ranks"
+#define EPOCHS \
+    "training.steps: an epoch is the sequences of the data / training.global_batch_size; `sherd data FILE` counts them"
+#define DATASETS \
+    "`sherd tokenize FILE -o train.bin` makes the file of training.dataset_path; --format messages for chats"
 
 /* A name that ends in * stands for all names with that prefix. doc/from-torchtitan.md lists the same keys. */
 static const struct {
@@ -168,30 +178,58 @@ static const struct {
     {"hysteresis", "leave it out: it is 2"},
     {"exp_avg_dtype", "optimizer.state_dtype: float32 or bfloat16, of both means"},
     {"exp_avg_sq_dtype", "optimizer.state_dtype: float32 or bfloat16, of both means"},
-    /* Hugging Face's Trainer */
-    {"output_dir", "job.dump_folder"},
-    {"per_device_train_batch_size", "training.local_batch_size"},
-    {"gradient_accumulation_steps", ACCUMULATION},
-    {"learning_rate", "optimizer.lr"},
-    {"weight_decay", "optimizer.weight_decay"},
-    {"adam_beta1", "optimizer.beta1"},
-    {"adam_beta2", "optimizer.beta2"},
-    {"adam_epsilon", "optimizer.eps"},
-    {"max_grad_norm", "training.max_norm"},
-    {"max_steps", "training.steps"},
-    {"num_train_epochs", "training.steps counts optimizer steps"},
-    {"lr_scheduler_type", "lr_scheduler.decay_type"},
-    {"warmup_steps", "lr_scheduler.warmup_steps"},
-    {"warmup_ratio", "lr_scheduler.warmup_steps counts steps"},
-    {"logging_steps", "metrics.log_freq"},
-    {"save_steps", "checkpoint.interval"},
-    {"save_total_limit", "checkpoint.keep_latest_k"},
-    {"eval_steps", "validation.freq"},
-    {"seed", "debug.seed"},
-    {"gradient_checkpointing", "activation_checkpoint.mode: full"},
-    {"fsdp", "parallelism.sharding_strategy"},
-    {"fsdp_config", "parallelism.sharding_strategy"},
-    {"deepspeed", "parallelism.zero_stage, or parallelism.sharding_strategy"},
+    /* accelerate */
+    {"compute_environment", MPIRUN},
+    {"distributed_type", "parallelism.sharding_strategy: full_shard for FSDP, no_shard for MULTI_GPU"},
+    {"mixed_precision", "training.mixed_precision_param"},
+    {"downcast_bf16", "leave it out: parameters are float32, and training.mixed_precision_param is the compute type"},
+    {"num_processes", MPIRUN},
+    {"num_machines", MPIRUN},
+    {"machine_rank", MPIRUN},
+    {"main_process_ip", MPIRUN},
+    {"main_process_port", MPIRUN},
+    {"main_training_function", "leave it out: `sherd train` is the program"},
+    {"rdzv_backend", MPIRUN},
+    {"same_network", MPIRUN},
+    {"gpu_ids", "leave it out: the ranks of a node take its GPUs in turn; CUDA_VISIBLE_DEVICES chooses among them"},
+    {"enable_cpu_affinity", "leave it out: mpirun and srun bind ranks to cores"},
+    {"dynamo_config", NO_COMPILER},
+    {"tpu_*", "leave it out: there are no TPUs"},
+    {"deepspeed_config", "parallelism.zero_stage, or parallelism.sharding_strategy"},
+    /* axolotl */
+    {"base_model", "model.hf_assets_path"},
+    {"model_config_type", "leave it out: model.hf_assets_path has the class of the model"},
+    {"tokenizer_type", "leave it out: model.hf_assets_path has the tokenizer"},
+    {"tokenizer_config", "model.tokenizer"},
+    {"adapter", "lora.rank: above 0 trains adapters; lora.quantize_base: nf4 for qlora"},
+    {"lora_model_dir", "lora.adapter_path"},
+    {"lora_target_linear", "lora.target_modules: all-linear, which is the default"},
+    {"lora_fan_in_fan_out", "leave it out: the model's family says it"},
+    {"peft_use_rslora", "lora.use_rslora"},
+    {"sequence_len", "training.seq_len"},
+    {"micro_batch_size", "training.local_batch_size"},
+    {"num_epochs", EPOCHS},
+    {"epochs", EPOCHS},
+    {"datasets", DATASETS},
+    {"test_datasets", DATASETS},
+    {"dataset_prepared_path", "leave it out: `sherd tokenize` writes the file that training.dataset_path names"},
+    {"val_set_size", "validation.dataset_path; `sherd tokenize TEXT --val FILE` splits a text"},
+    {"chat_template", "`sherd tokenize FILE --format messages --chat-template NAME`"},
+    {"train_on_inputs", "leave it out: the format of `sherd tokenize` says what is learned; messages: the answers"},
+    {"sample_packing", "data.packing: bfd (true) or none (false)"},
+    {"eval_sample_packing", "leave it out: data.packing holds for validation too"},
+    {"pad_to_sequence_len", "leave it out: data.packing: bfd fills sequences"},
+    {"special_tokens",
+     "leave it out: the tokenizer has its own; `sherd tokenize --end TOKEN` chooses what ends a document"},
+    {"flash_attention", "leave it out: attention is always computed in tiles"},
+    {"xformers_attention", "leave it out: attention is always computed in tiles"},
+    {"sdp_attention", "leave it out: attention is always computed in tiles"},
+    {"lr_scheduler", "lr_scheduler.decay_type: linear, cosine, constant or wsd"},
+    {"optimizer", "optimizer.name: adamw, sgd or lion"},
+    {"evals_per_epoch", "validation.freq counts steps"},
+    {"saves_per_epoch", "checkpoint.interval counts steps"},
+    {"wandb_*", NO_WANDB},
+    {"strict", "leave it out: an unknown key is always refused"},
 };
 
 /* A star matches anything after the name; for a section, only its keys: "mx*" is mx and mx.recipe_name, not mxnet. */
@@ -206,12 +244,60 @@ static int matches(const char *row, const char *name)
     return strchr(row, '.') != NULL || name[length] == '\0' || name[length] == '.';
 }
 
-/* NULL: no known program has this key, and the nearest name is suggested instead. All rows are searched: this runs
- * once, before an error. */
-const char *sh_config_foreign(const char *name)
+/* What the tables say about a name: a key, or a sentence. NULL: no known program has this key. All rows are searched:
+ * this runs once, before an error. */
+static const char *advice_of(const char *name, const char *value)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (matches(rows[i].name, name))
             return rows[i].advice;
-    return NULL;
+    /* A word that turns something on says most when no value is known. */
+    const struct sh_trainer_row *row = sh_trainer_find(name, value[0] ? value : "true");
+
+    if (row == NULL)
+        return NULL;
+    if (row->answer == SH_TRAINER_NOTHING || !row->text[0])
+        return "leave it out: it changes nothing here";
+    return row->text;
+}
+
+/* A key gets the value that was given. */
+const char *sh_config_foreign(const char *name, const char *value, char out[SH_CONFIG_ADVICE])
+{
+    char shown[SH_CONFIG_SHOWN];
+    const char *advice = advice_of(name, value);
+
+    if (advice == NULL || value[0] == '\0' || sh_config_key_find(advice) == NULL)
+        return advice;
+    snprintf(out, SH_CONFIG_ADVICE, "%s: %s", advice, sh_config_text_shown(value, shown));
+    return out;
+}
+
+/* The only key with this name after its section. NULL: none, or several. */
+static const char *key_named(const char *word)
+{
+    const char *found = NULL;
+
+    for (int i = 0; i < sh_config_n_keys; i++) {
+        const char *name = sh_config_keys[i].name;
+
+        if (strcmp(name + sh_config_section_len(name) + 1, word) != 0)
+            continue;
+        if (found != NULL)
+            return NULL;
+        found = name;
+    }
+    return found;
+}
+
+/* A key of Sherd takes precedence over a word of another trainer, which may stand for a key too. */
+const char *sh_config_bare_word(const char *word, bool *is_key)
+{
+    char out[SH_CONFIG_ADVICE];
+    const char *key = key_named(word);
+
+    if (key == NULL)
+        key = sh_config_foreign(word, "", out);
+    *is_key = key != NULL && sh_config_key_find(key) != NULL;
+    return key;
 }

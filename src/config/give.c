@@ -8,8 +8,8 @@
 /* Advice for a key of another program takes precedence over a similar name. */
 sh_rc sh_config_no_such_key(const char *name)
 {
-    char shown[SH_CONFIG_SHOWN];
-    const char *advice = sh_config_foreign(name), *nearest = sh_config_key_nearest(name);
+    char shown[SH_CONFIG_SHOWN], out[SH_CONFIG_ADVICE];
+    const char *advice = sh_config_foreign(name, "", out), *nearest = sh_config_key_nearest(name);
     if (advice != NULL)
         return sh_fail(SH_E_USAGE, "%s: no such key; %s", sh_config_text_shown(name, shown), advice);
     return sh_fail(SH_E_USAGE, "%s: no such key%s%s", sh_config_text_shown(name, shown),

@@ -14,6 +14,7 @@
 #ifndef SH_CONFIG_KEYS_H
 #define SH_CONFIG_KEYS_H
 
+#include "src/base/problems.h"
 #include "src/config/config.h"
 
 #include <stddef.h>
@@ -67,20 +68,12 @@ struct sh_config_place {
     int line;         /* of a FILE */
 };
 
-/* Errors found so far, one per line; see problems.h. */
-enum { SH_CONFIG_PROBLEMS_MAX = 20, SH_CONFIG_PROBLEMS_BYTES = 3840 };
-struct sh_config_problems {
-    int n, shown;
-    size_t used;
-    char text[SH_CONFIG_PROBLEMS_BYTES];
-};
-
 /* A configuration while it is being loaded. */
 struct sh_config_state {
     struct sh_config cfg;
     struct sh_config_alias alias;
     struct sh_config_place given[SH_CONFIG_KEYS_MAX]; /* by index in sh_config_keys */
-    struct sh_config_problems problems;
+    struct sh_problems problems;
 };
 
 /* The key of that name, or NULL. */

@@ -9,7 +9,6 @@
 #include "src/config/check.h"
 #include "src/config/place.h"
 #include "src/config/preset.h"
-#include "src/config/problems.h"
 #include "src/config/text.h"
 #include "src/config/yaml.h"
 
@@ -56,13 +55,13 @@ static sh_rc read_text(struct sh_config_state *state, const char *text, size_t b
             "%s: TOML, but a configuration is YAML: write [training] with steps = 10 below it as training: with "
             "an indented steps: 10; doc/from-torchtitan.md has each key",
             name);
-    SH_TRY(sh_config_note(state, sh_config_yaml_read(text, bytes, name, state)));
+    SH_TRY(sh_problems_note(&state->problems, sh_config_yaml_read(text, bytes, name, state)));
     if (state->problems.n > 0 && ends_in(name, ".json"))
-        return sh_config_note(state,
-                              sh_fail(SH_E_USAGE,
-                                      "%s: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
-                                      "doc/from-torchtitan.md lists them next to those of others",
-                                      name));
+        return sh_problems_note(&state->problems,
+                                sh_fail(SH_E_USAGE,
+                                        "%s: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
+                                        "doc/from-torchtitan.md lists them next to those of others",
+                                        name));
     return SH_OK;
 }
 
@@ -117,8 +116,8 @@ static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes,
     if (text != NULL)
         SH_TRY(read_text(state, text, bytes, name));
     for (int i = 0; i < n_overrides; i++)
-        SH_TRY(sh_config_note(state, give_argument(state, overrides[i])));
-    SH_TRY(sh_config_problems(state)); /* consequences of keys can be judged only if all keys are right */
+        SH_TRY(sh_problems_note(&state->problems, give_argument(state, overrides[i])));
+    SH_TRY(sh_problems_fail(&state->problems)); /* consequences of keys can be judged only if all keys are right */
     /* Aliases may name the folder, the folder takes the role of a preset, and the checks see the result of all. */
     SH_TRY(sh_config_alias_resolve(state));
     SH_TRY(give_folder(state, folder));
@@ -135,6 +134,14 @@ static sh_rc load(const char *text, size_t bytes, const char *name, int n_overri
     sh_rc rc = fill(state, text, bytes, name, n_overrides, overrides);
     if (rc == SH_OK)
         memcpy(cfg, &state->cfg, sizeof *cfg);
+    free(state);
+    return rc;
+}
+
+sh_rc sh_config_check_value(const char *key, const char *text)
+{
+    struct sh_config_state *state = sh_calloc(1, sizeof *state);
+    sh_rc rc = sh_config_value_set(sh_config_key_find(key), text, SH_TEXT_ARGUMENT, state);
     free(state);
     return rc;
 }

@@ -1,5 +1,4 @@
 /* Searches in the table of keys, all linear: some 130 rows, searched a few hundred times before a run starts. */
-#include "src/config/foreign.h"
 #include "src/config/keys.h"
 
 #include "src/base/str.h"
@@ -77,30 +76,4 @@ const char *sh_config_key_nearest(const char *name)
     }
     nearest = sh_str_nearest(dot + 1, n, names);
     return nearest != NULL ? nearest - strlen(in) - 1 : NULL; /* each is the tail of a whole name */
-}
-
-/* The only key with this name after its section. NULL: none, or several. */
-static const char *key_named(const char *word)
-{
-    const char *found = NULL;
-
-    for (int i = 0; i < sh_config_n_keys; i++) {
-        const char *name = sh_config_keys[i].name;
-
-        if (strcmp(name + sh_config_section_len(name) + 1, word) != 0)
-            continue;
-        if (found != NULL)
-            return NULL;
-        found = name;
-    }
-    return found;
-}
-
-/* A key of Sherd takes precedence over a word of another trainer. */
-const char *sh_config_bare_word(const char *word, bool *is_key)
-{
-    const char *key = key_named(word);
-
-    *is_key = key != NULL;
-    return key != NULL ? key : sh_config_foreign(word);
 }

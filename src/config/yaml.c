@@ -9,7 +9,6 @@
 #include "src/config/foreign.h"
 #include "src/config/give.h"
 #include "src/config/pairs.h"
-#include "src/config/problems.h"
 #include "src/config/text.h"
 
 #include <stdlib.h>
@@ -73,7 +72,7 @@ static sh_rc check_value(const struct reader *r, const char *name)
 /* Note an error and continue after the value that it is about. */
 static sh_rc note_and_skip(struct reader *r, sh_rc rc)
 {
-    SH_TRY(sh_config_note(r->state, rc));
+    SH_TRY(sh_problems_note(&r->state->problems, rc));
     return sh_yaml_skip(&r->y);
 }
 
@@ -121,29 +120,74 @@ static sh_rc read_key(struct reader *r)
     if (rc != SH_OK)
         return note_and_skip(r, rc);
     bool plain = r->y.event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    return sh_config_note(
-        r->state, sh_config_give(r->state, place, name, scalar_text(r), plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED));
+    return sh_problems_note(&r->state->problems, sh_config_give(r->state, place, name, scalar_text(r),
+                                                                plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED));
 }
 
 /* Checks only the name; marks the section as seen. */
 static sh_rc check_section(struct reader *r)
 {
-    char shown[SH_CONFIG_SHOWN], near[SH_CONFIG_NAME_MAX];
+    for (int i = 0; i < r->n_seen; i++)
+        if (strcmp(r->seen[i], r->section) == 0)
+            return sh_yaml_fail(&r->y, "%s: section given twice", r->section);
+    strcpy(r->seen[r->n_seen++], r->section); /* known and new, so at most as many as there are sections */
+    return SH_OK;
+}
+
+/* The value of a pair if it is one value; "" for others. Lent until the next event. */
+static const char *value_text(const struct reader *r)
+{
+    bool plain = is_scalar(r) && strlen(scalar_text(r)) == r->y.event.data.scalar.length;
+    return plain ? scalar_text(r) : "";
+}
+
+/* A name at `line` that is no section. `value`: what is given under it, or "". */
+static sh_rc fail_section(struct reader *r, int line, const char *value)
+{
+    char shown[SH_CONFIG_SHOWN], near[SH_CONFIG_NAME_MAX], out[SH_CONFIG_ADVICE];
+    const char *advice = sh_config_foreign(r->section, value, out);
+    const char *nearest = advice == NULL ? sh_config_section_nearest(r->section, near) : NULL;
     sh_config_text_shown(r->section, shown);
     /* "training.steps: 10" on one line, as on the command line. */
     if (sh_config_key_find(r->section) != NULL)
-        return sh_yaml_fail(&r->y, "%s: write the section and, below it, the key", shown);
-    if (!sh_config_section_known(r->section)) {
-        const char *advice = sh_config_foreign(r->section), *nearest = sh_config_section_nearest(r->section, near);
-        if (advice != NULL)
-            return sh_yaml_fail(&r->y, "%s: no such section; %s", shown, advice);
-        return sh_yaml_fail(&r->y, "%s: no such section%s%s", shown, nearest != NULL ? "; nearest is " : "",
-                            nearest != NULL ? nearest : "");
+        return sh_fail(SH_E_USAGE, "%s:%d: %s: write the section and, below it, the key", r->y.name, line, shown);
+    return sh_fail(SH_E_USAGE, "%s:%d: %s: no such %s%s%s%s", r->y.name, line, shown,
+                   value[0] != '\0' ? "key" : "section",
+                   advice != NULL    ? "; "
+                   : nearest != NULL ? "; nearest is "
+                                     : "",
+                   advice != NULL ? advice : "", nearest != NULL ? nearest : "");
+}
+
+/* event: a key in a section of another trainer. Says what does the same here, unless it is what was said of the
+ * section. */
+static sh_rc read_foreign_key(struct reader *r)
+{
+    char name[2 * SH_CONFIG_NAME_MAX], shown[SH_CONFIG_SHOWN], out[SH_CONFIG_ADVICE], none[SH_CONFIG_ADVICE];
+    int line = r->y.line;
+    SH_TRY(check_key(r, "key"));
+    snprintf(name, sizeof name, "%s.%.*s", r->section, SH_CONFIG_NAME_MAX - 1, scalar_text(r));
+    SH_TRY(sh_yaml_next(&r->y));
+    const char *advice = sh_config_foreign(name, value_text(r), out), *said = sh_config_foreign(r->section, "", none);
+    if (advice != NULL && (said == NULL || strcmp(advice, said) != 0))
+        SH_TRY(sh_problems_note(&r->state->problems, sh_fail(SH_E_USAGE, "%s:%d: %s: no such key; %s", r->y.name, line,
+                                                             sh_config_text_shown(name, shown), advice)));
+    return sh_yaml_skip(&r->y);
+}
+
+/* event: a name that is no section: a key of another trainer, or a section with some of its keys. */
+static sh_rc read_foreign(struct reader *r)
+{
+    int line = r->y.line;
+    SH_TRY(sh_yaml_next(&r->y));
+    SH_TRY(sh_problems_note(&r->state->problems, fail_section(r, line, value_text(r))));
+    if (r->y.event.type != YAML_MAPPING_START_EVENT)
+        return sh_yaml_skip(&r->y);
+    SH_TRY(sh_yaml_next(&r->y));
+    while (r->y.event.type != YAML_MAPPING_END_EVENT) {
+        SH_TRY(read_foreign_key(r));
+        SH_TRY(sh_yaml_next(&r->y));
     }
-    for (int i = 0; i < r->n_seen; i++)
-        if (strcmp(r->seen[i], r->section) == 0)
-            return sh_yaml_fail(&r->y, "%s: section given twice", shown);
-    strcpy(r->seen[r->n_seen++], r->section); /* known and new, so at most as many as there are sections */
     return SH_OK;
 }
 
@@ -152,18 +196,21 @@ static sh_rc read_section(struct reader *r)
 {
     SH_TRY(check_key(r, "section"));
     snprintf(r->section, sizeof r->section, "%s", scalar_text(r));
+    if (!sh_config_section_known(r->section))
+        return read_foreign(r);
     sh_rc rc = check_section(r);
-    if (rc != SH_OK) {
-        SH_TRY(sh_config_note(r->state, rc));
-        SH_TRY(sh_yaml_next(&r->y));
-        return sh_yaml_skip(&r->y);
-    }
     SH_TRY(sh_yaml_next(&r->y));
+    if (rc != SH_OK)
+        return note_and_skip(r, rc);
     /* Keys that are all commented out leave an empty value. */
     if (is_empty(r))
         return SH_OK;
-    if (r->y.event.type != YAML_MAPPING_START_EVENT)
-        return note_and_skip(r, sh_yaml_fail(&r->y, "%s: a section; expected keys below it, not a value", r->section));
+    if (r->y.event.type != YAML_MAPPING_START_EVENT) {
+        char out[SH_CONFIG_ADVICE];
+        const char *advice = sh_config_foreign(r->section, value_text(r), out);
+        return note_and_skip(r, sh_yaml_fail(&r->y, "%s: a section; expected keys below it, not a value%s%s",
+                                             r->section, advice != NULL ? "; " : "", advice != NULL ? advice : ""));
+    }
     SH_TRY(sh_yaml_next(&r->y));
     while (r->y.event.type != YAML_MAPPING_END_EVENT) {
         SH_TRY(read_key(r));
