@@ -91,6 +91,22 @@ static int run_flag(int argc, char **argv)
     return SH_OK;
 }
 
+/* A command line of a script may stand behind `sherd` as it is: python, with options of one letter, is skipped before a command. */
+static void skip_python(int *argc, char ***argv)
+{
+    int skip = 1;
+
+    if (*argc < 2 || strncmp((*argv)[1], "python", 6) != 0 || sh_cmd_find((*argv)[1]))
+        return;
+    while (1 + skip < *argc && (*argv)[1 + skip][0] == '-')
+        skip++;
+    if (1 + skip == *argc || !sh_cmd_find((*argv)[1 + skip]))
+        return;
+    (*argv)[skip] = (*argv)[0];
+    *argc -= skip;
+    *argv += skip;
+}
+
 int main(int argc, char **argv)
 {
     const struct sh_cmd *cmd;
@@ -99,6 +115,7 @@ int main(int argc, char **argv)
         return report(sh_fail(SH_E_MEMORY, "out of memory: no room for standard output"));
     sh_library_catch_exceptions();
     sh_config_folder_hook(sh_hf_config_read);
+    skip_python(&argc, &argv);
     if (argc < 2 || !argv[1][0]) {
         sh_cmd_help(stderr, SH_HELP_TEXT);
         return SH_E_USAGE;

@@ -16,11 +16,27 @@
 
 enum { ADVICE_BYTES = 256 };
 
+const struct sh_cmd_option *sh_cmd_listed(const struct sh_cmd_option *option)
+{
+    while (option->name && !option->help)
+        option++;
+    return option;
+}
+
+/* Dashes within a name are underscores for many other programs, and the other way round. */
+static bool same_name(const char *name, const char *word, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (name[i] != word[i] && (i < 2 || !strchr("-_", name[i]) || !strchr("-_", word[i])))
+            return false;
+    return true;
+}
+
 /* The row of the option, -1 if there is none. `word` need not end after `length`, since a value may follow. */
 static int find_option(const struct sh_cmd *cmd, const char *word, size_t length)
 {
     for (int i = 0; cmd->options[i].name; i++)
-        if (strlen(cmd->options[i].name) == length && !strncmp(cmd->options[i].name, word, length))
+        if (strlen(cmd->options[i].name) == length && same_name(cmd->options[i].name, word, length))
             return i;
     return -1;
 }
@@ -47,16 +63,19 @@ static void advise(const struct sh_cmd *cmd, const char *word, char out[ADVICE_B
 /* The message names the key that was meant, or else the nearest option, if one is near. */
 static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
 {
-    const char *names[SH_CMD_MAX_ARGS], *near;
-    char advice[ADVICE_BYTES];
-    int n = 0;
+    const char *names[SH_CMD_MAX_OPTIONS], *bare = word + strspn(word, "-"), *near;
+    char advice[ADVICE_BYTES], *name = sh_strfmt("%.*s", (int)strcspn(bare, "="), bare);
+    int n = 0, row = 0;
 
     for (; cmd->options[n].name; n++)
-        names[n] = cmd->options[n].name;
-    near = sh_str_nearest(word, n, names);
+        names[n] = cmd->options[n].name + strspn(cmd->options[n].name, "-");
+    near = sh_str_nearest(name, n, names);
+    while (near && names[row] != near)
+        row++;
+    free(name);
     advise(cmd, word, advice);
     if (!advice[0] && near)
-        snprintf(advice, sizeof advice, "; nearest is %s", near);
+        snprintf(advice, sizeof advice, "; nearest is %s", cmd->options[row].name);
     return sh_fail(SH_E_USAGE, "sherd %s: no option %s%s; see sherd %s --help", cmd->name, word, advice, cmd->name);
 }
 
@@ -104,36 +123,50 @@ static sh_rc set_keys(const struct sh_cmd_option *option, const char *value, str
     return option->also ? add_override(args, option->also) : SH_OK;
 }
 
-/* Moves *i past the value if that is a separate word. values[row] is "" for an option without a value, so that NULL
- * always means "not given". */
+/* The value of an option in the following words, which *i moves past. */
+static const char *take_words(const struct sh_cmd_option *option, int argc, char **argv, int *i,
+                              struct sh_cmd_args *args)
+{
+    const char *value = argv[++*i];
+
+    while (strstr(option->value, "...") && has_value(argc, argv, *i)) {
+        char *longer = sh_strfmt("%s %s", value, argv[++*i]);
+
+        if (args->n_joined && value == args->joined[args->n_joined - 1])
+            free(args->joined[--args->n_joined]);
+        value = args->joined[args->n_joined++] = longer;
+    }
+    return value;
+}
+
+/* values[row] is "" for an option without a value, so that NULL always means "not given". A value that begins with --
+ * needs the equals sign; otherwise it would be the next option. */
 static sh_rc take_option(const struct sh_cmd *cmd, int argc, char **argv, int *i, struct sh_cmd_args *args)
 {
     const char *word = argv[*i], *equals = strchr(word, '=');
-    size_t length = equals ? (size_t)(equals - word) : strlen(word);
-    int row = find_option(cmd, word, length);
+    int row = find_option(cmd, word, strcspn(word, "="));
+    const struct sh_cmd_option *option = row < 0 ? NULL : &cmd->options[row];
 
-    if (row < 0)
+    if (!option) {
+        /* What follows is most likely its value, and no problem of its own. */
+        *i += !equals && has_value(argc, argv, *i);
         return unknown(cmd, word);
+    }
+    if (!option->value && equals)
+        return sh_fail(SH_E_USAGE, "sherd %s: %s takes no value", cmd->name, option->name);
+    bool without = !option->value || (option->value[0] == '[' && !equals && !has_value(argc, argv, *i));
+
+    if (!without && !equals && !has_value(argc, argv, *i))
+        return sh_fail(SH_E_USAGE, "sherd %s: %s needs a value: %s %s", cmd->name, word, word, option->value);
+    const char *value = without ? "" : equals ? equals + 1 : take_words(option, argc, argv, i, args);
+
     /* Refused even if both are equal: more often than not the second is a mistake. */
     if (args->values[row])
-        return sh_fail(SH_E_USAGE, "sherd %s: %s is given twice", cmd->name, cmd->options[row].name);
-    if (!cmd->options[row].value) {
-        args->values[row] = "";
-        if (equals)
-            return sh_fail(SH_E_USAGE, "sherd %s: %s takes no value", cmd->name, cmd->options[row].name);
-        return set_keys(&cmd->options[row], NULL, args);
-    }
-    if (cmd->options[row].bare && !equals && !has_value(argc, argv, *i)) {
-        args->values[row] = "";
-        return set_keys(&cmd->options[row], NULL, args);
-    }
-    /* A value that begins with -- needs the equals sign; otherwise it would be the next option. */
-    if (!equals && !has_value(argc, argv, *i))
-        return sh_fail(SH_E_USAGE, "sherd %s: %s needs a value: %s %s", cmd->name, word, word, cmd->options[row].value);
-    args->values[row] = equals ? equals + 1 : argv[++*i];
-    if (!args->values[row][0])
-        return sh_fail(SH_E_USAGE, "sherd %s: %s is given an empty value", cmd->name, cmd->options[row].name);
-    return set_keys(&cmd->options[row], args->values[row], args);
+        return sh_fail(SH_E_USAGE, "sherd %s: %s is given twice", cmd->name, option->name);
+    if (!without && !value[0])
+        return sh_fail(SH_E_USAGE, "sherd %s: %s is given an empty value", cmd->name, option->name);
+    args->values[row] = value;
+    return set_keys(option, option->value ? value : NULL, args);
 }
 
 /* An option of the command takes precedence, should one ever have a dot in its name. */
@@ -144,25 +177,31 @@ static bool is_override(const struct sh_cmd *cmd, const char *word)
     return cmd->config && !strncmp(word, "--", 2) && memchr(word, '.', name) && find_option(cmd, word, name) < 0;
 }
 
-/* Only the form is checked here; the command knows how many positional arguments it takes. A single dash is one of
- * them. */
+/* One word, and its value if that is the next word. A single dash is an argument. */
+static sh_rc take_word(const struct sh_cmd *cmd, int argc, char **argv, int *i, struct sh_cmd_args *args)
+{
+    const char *word = argv[*i];
+
+    if (is_override(cmd, word))
+        return take_override(argc, argv, i, args);
+    if (word[0] == '-' && word[1])
+        return take_option(cmd, argc, argv, i, args);
+    /* An empty word is usually a shell variable that was not set. */
+    if (!word[0])
+        return sh_fail(SH_E_USAGE, "sherd %s: argument %d is empty", cmd->name, *i);
+    if (args->n_positional == SH_CMD_MAX_ARGS)
+        return sh_fail(SH_E_USAGE, "sherd %s: more than %d arguments", cmd->name, SH_CMD_MAX_ARGS);
+    args->positional[args->n_positional++] = word;
+    return SH_OK;
+}
+
+/* Only the form is checked here; the command knows how many positional arguments it takes. */
 sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cmd_args *args)
 {
     *args = (struct sh_cmd_args){0};
-    for (int i = 1; i < argc; i++) {
-        if (is_override(cmd, argv[i]))
-            SH_TRY(take_override(argc, argv, &i, args));
-        else if (argv[i][0] == '-' && argv[i][1])
-            SH_TRY(take_option(cmd, argc, argv, &i, args));
-        /* An empty word is usually a shell variable that was not set. */
-        else if (!argv[i][0])
-            return sh_fail(SH_E_USAGE, "sherd %s: argument %d is empty", cmd->name, i);
-        else if (args->n_positional == SH_CMD_MAX_ARGS)
-            return sh_fail(SH_E_USAGE, "sherd %s: more than %d arguments", cmd->name, SH_CMD_MAX_ARGS);
-        else
-            args->positional[args->n_positional++] = argv[i];
-    }
-    return SH_OK;
+    for (int i = 1; i < argc; i++)
+        SH_TRY(sh_problems_note(&args->problems, take_word(cmd, argc, argv, &i, args)));
+    return cmd->collects ? SH_OK : sh_problems_fail(&args->problems);
 }
 
 /* Also needed after a failed parse. */

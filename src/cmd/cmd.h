@@ -5,22 +5,24 @@
 #include "io/checkpoint/checkpoint.h"
 #include "src/base/err.h"
 #include "src/base/file.h"
+#include "src/base/problems.h"
 #include "src/config/config.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
-enum { SH_CMD_MAX_ARGS = 64 };
+enum { SH_CMD_MAX_ARGS = 64, SH_CMD_MAX_OPTIONS = 256 };
 
 /* An option of a command besides --section.key=value: "--name VALUE" or "--name=VALUE", or a flag. */
 struct sh_cmd_option {
-    const char *name;  /* "--tokens" */
-    const char *value; /* the name of its value in the help, "N"; NULL: a flag */
-    const char *help;
+    const char *name; /* "--tokens" */
+    const char
+        *value;       /* the name of its value in the help, "N"; NULL: a flag. "[N]": the value may be left out; "N...":
+                          it may be several words, which are joined by blanks */
+    const char *help; /* NULL: it is known, and not listed */
     const char *key;  /* (optional) the configuration key that it sets */
     const char *also; /* (optional) another key that it sets, with the value: "section.key=value" */
-    bool bare;        /* the value may be left out */
 };
 
 struct sh_cmd_args;
@@ -30,10 +32,14 @@ struct sh_cmd {
     const struct sh_cmd_option *options; /* ends with a NULL name */
     bool config;                         /* takes CONFIG.yaml and --section.key=value */
     bool mpi;                            /* runs as a job: MPI is up when `run` is called, and ranks agree on the rc */
+    bool collects;                       /* `run` reports the problems of the arguments, together with its own */
     bool stops;                          /* SIGUSR1, SIGTERM and SIGINT ask it to stop: see sh_job_heard() */
     /* If `mpi` is set, `run` is collective and must return the same class on all ranks. */
     sh_rc (*run)(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 };
+
+/* The next option from this row on that the help lists, or the last row, whose name is NULL. */
+const struct sh_cmd_option *sh_cmd_listed(const struct sh_cmd_option *option);
 
 /* The parsed command line. */
 struct sh_cmd_args {
@@ -41,15 +47,16 @@ struct sh_cmd_args {
     int n_positional;
     const char *overrides[SH_CMD_MAX_ARGS]; /* "section.key=value" */
     int n_overrides;
-    const char *values[SH_CMD_MAX_ARGS]; /* by row of the options; NULL: not given; "": given without a value */
-    char *joined[SH_CMD_MAX_ARGS];       /* storage of "--section.key value" and of options that set a key */
+    const char *values[SH_CMD_MAX_OPTIONS]; /* by row of the options; NULL: not given; "": given without a value */
+    char *joined[SH_CMD_MAX_ARGS + SH_CMD_MAX_OPTIONS]; /* storage of "--section.key value", and of several words */
     int n_joined;
+    struct sh_problems problems;
 };
 
 extern const struct sh_cmd sh_commands[]; /* ends with a NULL name */
 const struct sh_cmd *sh_cmd_find(const char *name);
 
-/* argv[0] is the name of the command. Errors: SH_E_USAGE with the wrong word and the nearest valid one. */
+/* argv[0] is the name of the command. Errors: SH_E_USAGE, a line for each wrong word, with the nearest valid one. */
 sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cmd_args *args);
 void sh_cmd_args_free(struct sh_cmd_args *args);
 

@@ -32,7 +32,7 @@ static void bash_command(FILE *out, const struct sh_cmd *c)
     fprintf(out, "    %s)\n        words='", c->name);
     print_positional(out, c);
     fputs("'\n        options='", out);
-    for (const struct sh_cmd_option *o = c->options; o->name; o++)
+    for (const struct sh_cmd_option *o = sh_cmd_listed(c->options); o->name; o = sh_cmd_listed(o + 1))
         fprintf(out, " %s", o->name);
     fprintf(out, " --help'\n        config=%s\n        ;;\n", c->config ? "yes" : "");
 }
@@ -128,7 +128,7 @@ static void zsh_command(FILE *out, const struct sh_cmd *c)
     fprintf(out, "    %s)\n        words_here=(", c->name);
     print_positional(out, c);
     fputs(" )\n        options=(\n", out);
-    for (const struct sh_cmd_option *o = c->options; o->name; o++)
+    for (const struct sh_cmd_option *o = sh_cmd_listed(c->options); o->name; o = sh_cmd_listed(o + 1))
         zsh_option(out, o);
     fprintf(out, "        )\n%s        ;;\n", c->config ? "        options+=($_sherd_keys)\n" : "");
 }

@@ -23,7 +23,7 @@ void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
     fprintf(out, "  sherd %s%s%s%s\n", c->name, c->arguments[0] ? " " : "", c->arguments,
             c->config ? " [--section.key=value ...]" : "");
     sh_str_wrap(out, WIDTH, 0, INDENT, c->summary);
-    for (const struct sh_cmd_option *o = c->options; o->name; o++)
+    for (const struct sh_cmd_option *o = sh_cmd_listed(c->options); o->name; o = sh_cmd_listed(o + 1))
         print_option(out, o);
 }
 
@@ -77,7 +77,7 @@ static void help_roff(FILE *out)
     fputs(".SH COMMANDS\n.I CONFIG\nis a YAML file, or the name of an example, such as gpt2\\-124m.\n", out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++) {
         fprintf(out, ".TP\n.B %s\n%s.\n", c->name, c->summary);
-        for (const struct sh_cmd_option *o = c->options; o->name; o++)
+        for (const struct sh_cmd_option *o = sh_cmd_listed(c->options); o->name; o = sh_cmd_listed(o + 1))
             fprintf(out, ".RS\n.TP\n.B \\%s %s\n%s.\n.RE\n", o->name, o->value ? o->value : "", o->help);
     }
     fputs(".SH EXIT STATUS\n" EXIT_STATUS "\n", out);
@@ -89,7 +89,7 @@ static void help_markdown(FILE *out)
 {
     for (const struct sh_cmd *c = sh_commands; c->name; c++) {
         fprintf(out, "## `sherd %s %s`\n\n%s.\n\n", c->name, c->arguments, c->summary);
-        for (const struct sh_cmd_option *o = c->options; o->name; o++)
+        for (const struct sh_cmd_option *o = sh_cmd_listed(c->options); o->name; o = sh_cmd_listed(o + 1))
             fprintf(out, "- `%s%s%s`: %s\n", o->name, o->value ? " " : "", o->value ? o->value : "", o->help);
         fputs(c->options->name ? "\n" : "", out);
     }
@@ -143,12 +143,19 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     return SH_OK;
 }
 
-/* Exit status 2, with the nearest command. */
+/* Exit status 2, with the nearest command. MPI starts the ranks, whatever program does so elsewhere. */
 sh_rc sh_cmd_unknown(const char *word)
 {
+    static const char *const launchers[] = {"torchrun", "accelerate", "deepspeed", "python", "python3"};
     const char *names[SH_CMD_MAX_ARGS], *near;
     int n = 0;
 
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++)
+        if (!strcmp(word, launchers[i]))
+            return sh_fail(
+                SH_E_USAGE,
+                "no command %s: sherd is the program, and mpirun or srun starts its ranks: mpirun -n 8 sherd run_clm ...",
+                word);
     for (; sh_commands[n].name; n++)
         names[n] = sh_commands[n].name;
     near = sh_str_nearest(word, n, names);

@@ -6,35 +6,77 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The last value of a key counts, in the place of the first: a later stage corrects an earlier one. */
-void sh_clm_set(struct sh_clm_keys *keys, const char *key, const char *value)
+static struct sh_clm_key *find(const struct sh_clm *c, const char *key)
 {
-    int i = 0;
+    for (int i = 0; i < c->n_keys; i++)
+        if (!strcmp(c->keys[i].name, key))
+            return &c->keys[i];
+    return NULL;
+}
 
-    while (i < keys->n && strcmp(keys->key[i], key) != 0)
-        i++;
-    if (i == keys->n)
-        keys->n++;
-    else
-        free(keys->value[i]);
-    keys->key[i] = key;
-    keys->value[i] = sh_strdup(value);
+const char *sh_clm_get(const struct sh_clm *c, const char *key)
+{
+    const struct sh_clm_key *k = find(c, key);
+
+    return k ? k->value : NULL;
+}
+
+/* In the place of the first: a later stage corrects an earlier one. */
+void sh_clm_set(struct sh_clm *c, const char *key, const char *value)
+{
+    struct sh_clm_key *k = find(c, key);
+
+    if (!k) {
+        c->keys = sh_grow(c->keys, c->n_keys, &c->most_keys, sizeof *c->keys);
+        k = &c->keys[c->n_keys++];
+        *k = (struct sh_clm_key){.name = sh_strdup(key)};
+    }
+    free(k->value);
+    k->value = sh_strdup(value);
 }
 
 /* Values are texts, as in the file that they become. */
-void sh_clm_set_number(struct sh_clm_keys *keys, const char *key, int64_t value)
+void sh_clm_set_number(struct sh_clm *c, const char *key, int64_t value)
 {
-    char *text = sh_strfmt("%lld", (long long)value);
+    char text[32];
 
-    sh_clm_set(keys, key, text);
-    free(text);
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    sh_clm_set(c, key, text);
 }
 
-void sh_clm_free(struct sh_clm_keys *keys)
+void sh_clm_default(struct sh_clm *c, const char *key, const char *value)
 {
-    for (int i = 0; i < keys->n; i++)
-        free(keys->value[i]);
-    keys->n = 0;
+    if (!find(c, key))
+        sh_clm_set(c, key, value);
+}
+
+sh_rc sh_clm_choose(struct sh_clm *c, const char *option, const char *key, const char *value)
+{
+    struct sh_clm_key *k = find(c, key);
+
+    if (k && k->option && strcmp(k->value, value) != 0)
+        return sh_fail(SH_E_USAGE, "sherd run_clm: %s and %s contradict each other: %s is %s or %s", k->option, option,
+                       key, k->value, value);
+    sh_rc rc = sh_config_check_value(key, value);
+
+    if (rc != SH_OK)
+        return sh_fail_prefix(rc, "sherd run_clm: %s: ", option);
+    sh_clm_set(c, key, value);
+    k = find(c, key);
+    free(k->option);
+    k->option = sh_strdup(option);
+    return SH_OK;
+}
+
+void sh_clm_free(struct sh_clm *c)
+{
+    for (int i = 0; i < c->n_keys; i++) {
+        free(c->keys[i].name);
+        free(c->keys[i].value);
+        free(c->keys[i].option);
+    }
+    free(c->keys);
+    free(c->ignored);
 }
 
 /* In double quotes, except for words that YAML reads unchanged. */
@@ -57,44 +99,38 @@ static void print_value(FILE *out, const char *value)
     fputc('"', out);
 }
 
-/* Length of "section.", dot included. */
-static size_t section_of(const char *key)
-{
-    return strcspn(key, ".") + 1;
-}
-
 /* The dot is compared too: "model." is not a prefix of "models.". */
 static bool same_section(const char *a, const char *b)
 {
-    return section_of(a) == section_of(b) && !strncmp(a, b, section_of(a));
+    return !strncmp(a, b, strcspn(a, ".") + 1);
 }
 
 /* All keys of the section of key `first`, unless it was printed with an earlier one. */
-static void print_section(FILE *out, const struct sh_clm_keys *keys, int first)
+static void print_section(FILE *out, const struct sh_clm *c, int first)
 {
-    size_t length = section_of(keys->key[first]);
+    int length = (int)strcspn(c->keys[first].name, ".");
 
     for (int i = 0; i < first; i++)
-        if (same_section(keys->key[i], keys->key[first]))
+        if (same_section(c->keys[i].name, c->keys[first].name))
             return;
-    fprintf(out, "%.*s:\n", (int)length - 1, keys->key[first]);
-    for (int i = first; i < keys->n; i++)
-        if (same_section(keys->key[i], keys->key[first])) {
-            fprintf(out, "  %s: ", keys->key[i] + length);
-            print_value(out, keys->value[i]);
+    fprintf(out, "%.*s:\n", length, c->keys[first].name);
+    for (int i = first; i < c->n_keys; i++)
+        if (same_section(c->keys[i].name, c->keys[first].name)) {
+            fprintf(out, "  %s: ", c->keys[i].name + length + 1);
+            print_value(out, c->keys[i].value);
             fputc('\n', out);
         }
 }
 
 /* Grouped by sections, because YAML allows each only once, in the order in which they first occurred. */
-char *sh_clm_yaml(const struct sh_clm_keys *keys)
+char *sh_clm_yaml(const struct sh_clm *c)
 {
     char *text = NULL;
     size_t bytes;
     FILE *out = sh_memstream(&text, &bytes);
 
-    for (int i = 0; i < keys->n; i++)
-        print_section(out, keys, i);
+    for (int i = 0; i < c->n_keys; i++)
+        print_section(out, c, i);
     fclose(out);
     return text;
 }

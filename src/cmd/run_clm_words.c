@@ -1,150 +1,203 @@
-/* The options of run_clm.py that each stand for one key. */
+/* The options that depend on nothing else become keys, by the rows of src/config/trainer.inc. The keys of the file of
+ * --fsdp_config go the same way. */
 #include "src/cmd/run_clm.h"
 
+#include "io/json/json.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/config/trainer.h"
+
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-/* Trainer's defaults, which differ from Sherd's. */
-static const struct {
-    const char *option, *key; /* the option takes a value; NULL: there is no option for it */
-    const char *none;         /* value if it is not given; NULL: Sherd's default */
-} words[] = {
-    {"--tokenizer_name", "model.tokenizer", NULL},
-    {"--per_device_train_batch_size", "training.local_batch_size", "8"},
-    {"--learning_rate", "optimizer.lr", "5e-5"},
-    {"--adam_beta1", "optimizer.beta1", "0.9"},
-    {"--adam_beta2", "optimizer.beta2", "0.999"},
-    {"--adam_epsilon", "optimizer.eps", "1e-8"},
-    {"--weight_decay", "optimizer.weight_decay", "0"},
-    {"--max_grad_norm", "training.max_norm", "1"},
-    {NULL, "lr_scheduler.min_lr_factor", "0"},
-    {"--block_size", "training.seq_len", NULL},
-    {"--output_dir", "job.dump_folder", "trainer_output"},
-    {"--save_steps", "checkpoint.interval", "500"},
-    {"--save_total_limit", "checkpoint.keep_latest_k", "0"},
-    {"--logging_steps", "metrics.log_freq", "500"},
-    {"--seed", "debug.seed", "42"},
+enum { FILE_MAX = 1 << 20, NAME_MAX_BYTES = 64 };
+
+static const char STRATEGY[] = "parallelism.sharding_strategy", FSDP_KEY[] = "fsdp_config.";
+
+/* What Trainer does without being asked, unlike Sherd. */
+static const char *const always[][2] = {
+    {"training.mixed_precision_param", "float32"},
+    {"activation_checkpoint.mode", "none"},
+    {"lr_scheduler.decay_type", "linear"},
+    {"lr_scheduler.min_lr_factor", "0"},
+    {STRATEGY, "no_shard"},
 };
 
-static const struct {
-    const char *option, *key, *on, *off;
-} flags[] = {
-    {"--bf16", "training.mixed_precision_param", "bfloat16", "float32"},
-    {"--gradient_checkpointing", "activation_checkpoint.mode", "full", "none"},
-};
-
-static const struct {
-    const char *word, *decay;
-} schedules[] = {
-    {"linear", "linear"},
-    {"cosine", "cosine"},
-    {"constant", "constant"},
-    {"constant_with_warmup", "constant"},
-};
-
-#define COUNT(array) (sizeof(array) / sizeof(array)[0])
-
-/* Trainer's constant has no warm-up, and Trainer silently drops the options for one. */
-static sh_rc set_schedule(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys)
+const char *sh_clm_option(const struct sh_clm *c, const char *name)
 {
-    const char *given = sh_cmd_option(cmd, args, "--lr_scheduler_type");
-    bool warms = sh_cmd_option(cmd, args, "--warmup_steps") || sh_cmd_option(cmd, args, "--warmup_ratio");
-
-    if (!given)
-        given = "linear";
-    if (!strcmp(given, "constant") && warms)
-        return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: --lr_scheduler_type constant has no warm-up; constant_with_warmup has one");
-    for (size_t i = 0; i < COUNT(schedules); i++)
-        if (!strcmp(given, schedules[i].word)) {
-            sh_clm_set(keys, "lr_scheduler.decay_type", schedules[i].decay);
-            return SH_OK;
-        }
-    return sh_fail(SH_E_USAGE,
-                   "sherd run_clm: --lr_scheduler_type must be linear, cosine, constant or "
-                   "constant_with_warmup, not \"%s\"",
-                   given);
+    return sh_cmd_option(c->cmd, c->args, name);
 }
 
-/* Read an option that is true or false, without a value or with one that HfArgumentParser's string_to_bool() accepts.
- * Errors: SH_E_USAGE: another value. */
-static sh_rc flag(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, bool *on)
+sh_rc sh_clm_truth(const struct sh_clm *c, const char *option, bool *on)
 {
-    static const char *const yes[] = {"", "true", "t", "yes", "y", "1"}, *const no[] = {"false", "f", "no", "n", "0"};
-    const char *given = sh_cmd_option(cmd, args, name);
+    const char *given = sh_clm_option(c, option);
+    int truth = given ? sh_trainer_truth(given) : 0;
 
-    *on = false;
-    if (!given)
+    *on = truth != 0;
+    return truth >= 0
+               ? SH_OK
+               : sh_fail(SH_E_USAGE, "sherd run_clm: %s takes True, False or no value, not \"%s\"", option, given);
+}
+
+/* Values are not repeated: one may be a password. */
+static void ignore(struct sh_clm *c, const char *option)
+{
+    char *longer = sh_strfmt("%s%s, ", c->ignored ? c->ignored : "", option);
+
+    free(c->ignored);
+    c->ignored = longer;
+}
+
+/* pairs: "key=value,key=value". */
+static sh_rc set_pairs(struct sh_clm *c, const char *option, const char *pairs)
+{
+    char *copy = sh_strdup(pairs), *rest = copy, *pair;
+    sh_rc rc = SH_OK;
+
+    while (rc == SH_OK && copy[0] && (pair = strsep(&rest, ",")) != NULL) {
+        char *equals = strchr(pair, '=');
+
+        *equals = '\0';
+        rc = sh_clm_choose(c, option, pair, equals + 1);
+    }
+    free(copy);
+    return rc;
+}
+
+/* option: as messages name it. */
+static sh_rc take(struct sh_clm *c, const char *option, const struct sh_trainer_row *row, const char *value)
+{
+    switch (row->answer) {
+    case SH_TRAINER_KEY: return sh_clm_choose(c, option, row->text, value);
+    case SH_TRAINER_SET: return set_pairs(c, option, row->text);
+    case SH_TRAINER_NOTHING: ignore(c, option); return SH_OK;
+    case SH_TRAINER_REFUSED:
+        return sh_fail(SH_E_USAGE, "sherd run_clm: %s%s%s: %s", option, value[0] ? " " : "", value, row->text);
+    case SH_TRAINER_OWN: break;
+    }
+    return SH_OK;
+}
+
+/* A value that no row has may be several words, separated by blanks or commas, like that of --fsdp. */
+static sh_rc take_value(struct sh_clm *c, const char *option, const char *name, const char *value)
+{
+    const struct sh_trainer_row *row = sh_trainer_find(name, value);
+    char *copy = sh_strdup(value), *rest = copy, *word;
+    sh_rc rc = SH_OK;
+
+    if (row->answer != SH_TRAINER_REFUSED || row->words || !value[strcspn(value, " ,")])
+        rc = take(c, option, row, value);
+    else
+        while (rc == SH_OK && (word = strsep(&rest, " ,")) != NULL)
+            if (word[0])
+                rc = take(c, option, sh_trainer_find(name, word), word);
+    free(copy);
+    return rc;
+}
+
+/* The answer to a key that accelerate writes with a prefix. Without reshard, the strategy is its sibling that keeps
+ * parameters from forward to backward. */
+static sh_rc take_key(struct sh_clm *c, const char *path, const char *key, const char *value)
+{
+    const char *bare = strncmp(key, "fsdp_", 5) ? key : key + 5, *names[64], *near;
+    char name[NAME_MAX_BYTES], *option = sh_strfmt("--fsdp_config %s: %s", path, bare);
+    sh_rc rc = SH_OK;
+    int n = 0;
+
+    snprintf(name, sizeof name, "%s%s", FSDP_KEY, bare);
+    for (int i = 0; i < sh_trainer_n && n < 64; i++)
+        if (!strncmp(sh_trainer_rows[i].name, FSDP_KEY, strlen(FSDP_KEY)))
+            names[n++] = sh_trainer_rows[i].name + strlen(FSDP_KEY);
+    near = sh_str_nearest(bare, n, names);
+    if (!sh_trainer_find(name, value))
+        rc = sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp_config %s: unknown key: %s%s%s", path, key,
+                     near ? "; nearest is " : "", near ? near : "");
+    else if (strcmp(bare, "reshard_after_forward") != 0)
+        rc = take_value(c, option, name, value);
+    else if (sh_trainer_truth(value) < 0)
+        rc = sh_fail(SH_E_USAGE, "sherd run_clm: %s must be true or false", option);
+    else if (!sh_trainer_truth(value) && !strcmp(sh_clm_get(c, STRATEGY), "full_shard"))
+        sh_clm_set(c, STRATEGY, "shard_grad_op");
+    else if (!sh_trainer_truth(value) && !strcmp(sh_clm_get(c, STRATEGY), "hybrid_shard"))
+        sh_clm_set(c, STRATEGY, "hybrid_shard_zero2");
+    free(option);
+    return rc;
+}
+
+/* given: a path, or the object itself, as Trainer takes it. */
+static sh_rc take_file(struct sh_clm *c, const char *given)
+{
+    json_t *file, *value;
+    const char *name;
+    sh_rc rc = SH_OK;
+
+    if (given[0] == '{')
+        SH_TRY(sh_json_parse(given, strlen(given), "--fsdp_config", &file));
+    else
+        SH_TRY(sh_json_load(given, FILE_MAX, &file));
+    if (!json_is_object(file))
+        rc = sh_fail(SH_E_DATA, "--fsdp_config %s: is %s, not an object", given, sh_json_is(file));
+    if (rc == SH_OK)
+        json_object_foreach(file, name, value)
+        {
+            char *text = json_is_string(value) ? sh_strdup(json_string_value(value))
+                                               : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+
+            if (rc == SH_OK && text)
+                rc = sh_problems_note(&c->problems, take_key(c, given, name, text));
+            free(text);
+        }
+    json_decref(file);
+    return rc;
+}
+
+/* Without --fsdp Trainer replicates the model (DDP). No word, True or auto_wrap alone means full_shard. */
+static sh_rc take_fsdp(struct sh_clm *c)
+{
+    const char *given = sh_clm_option(c, "--fsdp"), *file = sh_clm_option(c, "--fsdp_config");
+    bool shards = given && sh_trainer_truth(given) != 0;
+
+    if (shards && !sh_clm_get(c, STRATEGY))
+        sh_clm_set(c, STRATEGY, "full_shard");
+    if (!file)
         return SH_OK;
-    for (size_t i = 0; i < COUNT(yes); i++)
-        if (!strcasecmp(given, yes[i])) {
-            *on = true;
-            return SH_OK;
-        }
-    for (size_t i = 0; i < COUNT(no); i++)
-        if (!strcasecmp(given, no[i]))
-            return SH_OK;
-    return sh_fail(SH_E_USAGE, "sherd run_clm: %s takes True, False or no value, not \"%s\"", name, given);
+    if (!shards)
+        return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp_config without --fsdp has no effect; add --fsdp full_shard");
+    return take_file(c, file);
 }
 
-/* --do_train False is refused: another command evaluates without training. */
-static sh_rc check_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args, bool *train, bool *eval)
+/* PEFT's list has blanks between its names. */
+static sh_rc take_targets(struct sh_clm *c)
 {
-    SH_TRY(flag(cmd, args, "--do_train", train));
-    SH_TRY(flag(cmd, args, "--do_eval", eval));
-    if (sh_cmd_option(cmd, args, "--do_train") && !*train)
-        return sh_fail(SH_E_USAGE, "sherd run_clm: --do_train False does not train; `sherd eval --checkpoint FOLDER "
-                                   "--data FILE` evaluates");
-    return SH_OK;
+    const char *given = sh_clm_option(c, "--lora_target_modules");
+    char *list = given ? sh_strdup(given) : NULL;
+    sh_rc rc = SH_OK;
+
+    for (char *at = list; at && *at; at++)
+        if (*at == ' ')
+            *at = ',';
+    if (list)
+        rc = sh_clm_choose(c, "--lora_target_modules", "lora.target_modules", list);
+    free(list);
+    return rc;
 }
 
-/* Refuse options that contradict each other, or that would silently have no effect. */
-static sh_rc check_together(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+sh_rc sh_clm_words(struct sh_clm *c)
 {
-    bool train, eval, half, brain;
+    for (int i = 0; c->cmd->options[i].name; i++) {
+        const char *option = c->cmd->options[i].name, *value = c->args->values[i];
 
-    SH_TRY(check_train(cmd, args, &train, &eval));
-    SH_TRY(flag(cmd, args, "--fp16", &half));
-    SH_TRY(flag(cmd, args, "--bf16", &brain));
-    bool evaluates = eval || sh_cmd_option(cmd, args, "--eval_steps");
-
-    if (half && brain)
-        return sh_fail(SH_E_USAGE, "sherd run_clm: --fp16 and --bf16 are two types of one computation; leave out one");
-    if (args->n_positional)
-        return sh_fail(SH_E_USAGE, "sherd run_clm: \"%s\" is not an option; each begins with --", args->positional[0]);
-    if (eval && !train)
-        return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: --do_eval without --do_train does not train; `sherd eval --checkpoint FOLDER "
-                       "--data FILE` evaluates");
-    if (evaluates && !sh_cmd_option(cmd, args, "--validation_file"))
-        return sh_fail(SH_E_USAGE, "sherd run_clm: --do_eval and --eval_steps need --validation_file FILE");
-    if (!evaluates && sh_cmd_option(cmd, args, "--validation_file"))
-        return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: --validation_file without --do_eval or --eval_steps is not used; add one");
-    return SH_OK;
-}
-
-/* An option that is not given gets Trainer's default if that differs from Sherd's. */
-sh_rc sh_clm_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_clm_keys *keys)
-{
-    bool half;
-
-    SH_TRY(check_together(cmd, args));
-    for (size_t i = 0; i < COUNT(words); i++) {
-        const char *given = words[i].option ? sh_cmd_option(cmd, args, words[i].option) : NULL;
-
-        if (given || words[i].none)
-            sh_clm_set(keys, words[i].key, given ? given : words[i].none);
+        /* --print-config is no option of Trainer. */
+        if (value && sh_trainer_find(option + 2, value))
+            SH_TRY(sh_problems_note(&c->problems, take_value(c, option, option + 2, value)));
     }
-    for (size_t i = 0; i < COUNT(flags); i++) {
-        bool on;
-
-        SH_TRY(flag(cmd, args, flags[i].option, &on));
-        sh_clm_set(keys, flags[i].key, on ? flags[i].on : flags[i].off);
-    }
-    SH_TRY(flag(cmd, args, "--fp16", &half));
-    if (half)
-        sh_clm_set(keys, "training.mixed_precision_param", "float16");
-    SH_TRY(set_schedule(cmd, args, keys));
-    return sh_clm_fsdp(cmd, args, keys);
+    SH_TRY(sh_problems_note(&c->problems, take_targets(c)));
+    SH_TRY(sh_problems_note(&c->problems, take_fsdp(c)));
+    for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
+        sh_clm_default(c, always[i][0], always[i][1]);
+    for (int i = 0; i < sh_trainer_n; i++)
+        if (sh_trainer_rows[i].none)
+            sh_clm_default(c, sh_trainer_rows[i].text, sh_trainer_rows[i].none);
+    return SH_OK;
 }

@@ -26,54 +26,14 @@ static const struct sh_cmd_option train[] = {
 
 /* Options of transformers' run_clm.py and Trainer; src/cmd/run_clm_words.c turns them into keys. */
 static const struct sh_cmd_option run_clm[] = {
-    {.name = "--model_name_or_path", .value = "DIR", .help = "folder saved by transformers (model.hf_assets_path); "
-     "nothing is downloaded"},
-    {.name = "--model_name", .value = "DIR", .help = "the same"},
-    {.name = "--config_name", .value = "DIR", .help = "train the model of this folder's config.json from scratch (with "
-     "checkpoint.initial_load_in_hf: false)"},
-    {.name = "--model_type", .value = "TYPE", .help = "train a model of this class from scratch, with the default "
-     "sizes of the class; keys such as "
-     "model.n_layers change them"},
-    {.name = "--config_overrides", .value = "TEXT", .help = "not supported: use keys such as model.n_layers"},
-    {.name = "--tokenizer_name", .value = "DIR", .help = "model.tokenizer; default: that of the model's folder"},
-    {.name = "--train_file", .value = "FILE", .help = "token file (.bin), or a text (.txt, .jsonl, also .gz, .zst), "
-     "which is first tokenized into "
-     "the output folder"},
-    {.name = "--validation_file", .value = "FILE", .help = "the same for validation, with --do_eval or --eval_steps"},
-    {.name = "--block_size", .value = "T", .help = "training.seq_len; default 1024, or the maximum of the model if "
-     "that is less"},
-    {.name = "--per_device_train_batch_size", .value = "N", .help = "training.local_batch_size; default 8"},
-    {.name = "--gradient_accumulation_steps", .value = "N", .help = "micro-steps per step; default 1. "
-     "training.global_batch_size is the "
-     "product of this, the batch size and the number of ranks"},
-    {.name = "--num_train_epochs", .value = "X", .help = "training.steps, counted in passes over the data; default 3"},
-    {.name = "--max_steps", .value = "N", .help = "training.steps, instead of epochs"},
-    {.name = "--learning_rate", .value = "X", .help = "optimizer.lr; default 5e-5"},
-    {.name = "--weight_decay", .value = "X", .help = "optimizer.weight_decay; default 0"},
-    {.name = "--adam_beta1", .value = "X", .help = "optimizer.beta1; default 0.9"},
-    {.name = "--adam_beta2", .value = "X", .help = "optimizer.beta2; default 0.999"},
-    {.name = "--adam_epsilon", .value = "X", .help = "optimizer.eps; default 1e-8"},
-    {.name = "--max_grad_norm", .value = "X", .help = "training.max_norm; default 1"},
-    {.name = "--lr_scheduler_type", .value = "TYPE", .help = "lr_scheduler.decay_type: linear, cosine (both to 0), constant or "
-     "constant_with_warmup; default linear"},
-    {.name = "--warmup_steps", .value = "N", .help = "lr_scheduler.warmup_steps; default 0"},
-    {.name = "--warmup_ratio", .value = "X", .help = "the same as a share of all steps"},
-    {.name = "--bf16", .value = "[BOOL]", .bare = true, .help = "training.mixed_precision_param: bfloat16; default float32"},
-    {.name = "--fp16", .value = "[BOOL]", .bare = true, .help = "training.mixed_precision_param: float16, on CPUs"},
-    {.name = "--gradient_checkpointing", .value = "[BOOL]", .bare = true, .help = "activation_checkpoint.mode: full; default none"},
-    {.name = "--fsdp", .value = "[WORDS]", .bare = true, .help = "parallelism.sharding_strategy: \"full_shard "
-     "auto_wrap\" (also if there is no value), shard_grad_op, hybrid_shard, "
-     "hybrid_shard_zero2 or no_shard; default no_shard"},
-    {.name = "--fsdp_config", .value = "FILE", .help = "Trainer's JSON file with further FSDP settings"},
-    {.name = "--output_dir", .value = "DIR", .help = "job.dump_folder; default trainer_output"},
-    {.name = "--save_steps", .value = "N", .help = "checkpoint.interval; default 500"},
-    {.name = "--save_total_limit", .value = "N", .help = "checkpoint.keep_latest_k; default: all"},
-    {.name = "--logging_steps", .value = "N", .help = "metrics.log_freq; default 500"},
-    {.name = "--eval_steps", .value = "N", .help = "validation.freq; default: only at the end"},
-    {.name = "--seed", .value = "N", .help = "debug.seed; default 42"},
-    {.name = "--do_train", .value = "[BOOL]", .bare = true, .help = "train, which is the default"},
-    {.name = "--do_eval", .value = "[BOOL]", .bare = true, .help = "measure the loss on the whole of "
-     "--validation_file"},
+#define OPTIONS_ONLY
+#define KEY(name_, value_, key_, help_) {.name = "--" name_, .value = value_, .help = help_},
+#define DEFAULT(name_, value_, key_, none_) {.name = "--" name_, .value = value_, .help = key_ "; default " none_},
+#define OWN(name_, value_, key_, help_) {.name = "--" name_, .value = value_, .help = help_},
+#define CHOICE(name_, value_, text_, help_) {.name = "--" name_, .value = value_, .help = help_},
+#define NOTHING(name_) {.name = "--" name_, .value = "[VALUE...]"},
+#define IF(...)
+#include "src/config/trainer.inc"
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };
@@ -310,7 +270,7 @@ static const struct sh_cmd_option help[] = {
     {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (completion "
      "scripts); default text"},
     {.name = "--config", .help = "show the keys of the configuration instead of the commands"},
-    {.name = "--machine", .value = "[NAME]", .bare = true, .help = "show the keys and presets of machine files instead "
+    {.name = "--machine", .value = "[NAME]", .help = "show the keys and presets of machine files instead "
      "of the commands; with "
      "a file or a preset, its figures and where each comes from"},
     {0},
@@ -323,7 +283,9 @@ const struct sh_cmd sh_commands[] = {
      .mpi = true, .stops = true, .run = sh_cmd_train},
     {"run_clm", "--model_name DIR --train_file FILE",
      "train with the options of transformers' run_clm.py and the defaults of its Trainer; print the configuration that "
-     "they stand for. Keys may be added, and take precedence", run_clm, .config = true, .mpi = true, .stops = true,
+     "they stand for. Keys may be added, and take precedence. All other options of Trainer are known as well: they are "
+     "ignored with a note if they have no effect here, or refused with the reason", run_clm, .config = true, .mpi = true,
+     .collects = true, .stops = true,
      .run = sh_cmd_run_clm},
     {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of "
      "ranks, and predict its time on a machine", plan,
@@ -377,11 +339,15 @@ const struct sh_cmd sh_commands[] = {
 };
 /* clang-format on */
 
-/* NULL: no such command. */
+/* NULL: no such command. The script run_clm.py stands for the command that does the same, wherever it lies. */
 const struct sh_cmd *sh_cmd_find(const char *name)
 {
+    static const char script[] = "run_clm.py";
+    const char *slash = strrchr(name, '/'), *file = slash ? slash + 1 : name;
+
     for (const struct sh_cmd *c = sh_commands; c->name; c++)
-        if (!strcmp(c->name, name))
+        if (!strcmp(c->name, name) ||
+            (!strcmp(file, script) && !strncmp(c->name, script, sizeof script - sizeof ".py")))
             return c;
     return NULL;
 }
