@@ -37,7 +37,8 @@ static void help_text(FILE *out)
 {
     fputs("Sherd trains language models with sharded data parallelism over MPI.\n\n"
           "usage: sherd COMMAND ...\n"
-          "CONFIG is a YAML file, or the name of an example, such as gpt2-124m.\n\n",
+          "CONFIG is a YAML file, or the name of an example, such as gpt2-124m.\n"
+          "A key on the command line takes precedence over CONFIG. Twice on it is an error.\n\n",
           out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++)
         sh_cmd_help_of(out, c);

@@ -40,7 +40,7 @@
 
 #define MPIRUN "leave it out: mpirun -n N, or srun, starts the ranks"
 #define EPOCHS \
-    "training.steps: an epoch is the sequences of the data / training.global_batch_size; `sherd data FILE` counts them"
+    "training.steps: an epoch of N tokens is N / (training.seq_len * training.global_batch_size) steps; `sherd tokenize` prints N"
 #define DATASETS \
     "`sherd tokenize FILE -o train.bin` makes the file of training.dataset_path; --format messages for chats"
 
@@ -251,8 +251,7 @@ static const char *advice_of(const char *name, const char *value)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (matches(rows[i].name, name))
             return rows[i].advice;
-    /* A word that turns something on says most when no value is known. */
-    const struct sh_trainer_row *row = sh_trainer_find(name, value[0] ? value : "true");
+    const struct sh_trainer_row *row = sh_trainer_find(name, value[0] ? value : NULL);
 
     if (row == NULL)
         return NULL;

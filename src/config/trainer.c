@@ -32,9 +32,11 @@ int sh_trainer_truth(const char *word)
     return is_listed("false|f|no|n|0", word, strlen(word)) ? 0 : -1;
 }
 
-/* A row for "true" is for all words that are true. */
+/* A row for "true" is for all words that are true. Without a value it says most, if it says anything. */
 static bool holds(const struct sh_trainer_row *row, const char *value)
 {
+    if (!value)
+        return !strcmp(row->words, "true") && row->text && row->text[0];
     int truth = sh_trainer_truth(value);
 
     return is_listed(row->words, value, strlen(value)) || (truth == 1 && is_listed(row->words, "true", 4)) ||

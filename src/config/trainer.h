@@ -22,7 +22,7 @@ struct sh_trainer_row {
 extern const struct sh_trainer_row sh_trainer_rows[];
 extern const int sh_trainer_n;
 
-/* The row of a name and a value. accelerate's names, with fsdp_ in front of a key of fsdp_config, are found too. NULL: no
+/* The row of a name and a value; NULL: the value is not known, and a row for what is true comes first. accelerate's names, with fsdp_ in front of a key of fsdp_config, are found too. NULL: no
  * such name. */
 const struct sh_trainer_row *sh_trainer_find(const char *name, const char *value);
 

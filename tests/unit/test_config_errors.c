@@ -612,15 +612,50 @@ static void test_other_forms(void **state)
                         "doc/from-torchtitan.md lists them next to those of others");
 }
 
+/* accelerate's and axolotl's files: each key with the key here and the value, also below another trainer's section. */
+static void test_other_trainers(void **state)
+{
+    static const char text[] =
+        "mixed_precision: bf16\nnum_processes: 8\n"
+        "fsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_use_orig_params: true\n  x: 1\n"
+        "base_model: a/b\nmicro_batch_size: 2\nload_in_4bit: true\nlora_target_modules: [q_proj]\n"
+        "num_epochs: 3\noptimizer: adamw_8bit\ntf32: true\n";
+    struct sh_config cfg;
+    (void)state;
+    assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
+    assert_string_equal(
+        sh_error_text(),
+        "c.yaml:1: mixed_precision: no such key; training.mixed_precision_param: bf16\n"
+        "c.yaml:2: num_processes: no such key; leave it out: mpirun -n N, or srun, starts the ranks\n"
+        "c.yaml:3: fsdp_config: no such section; parallelism.sharding_strategy, forward_prefetch and backward_prefetch\n"
+        "c.yaml:4: fsdp_config.fsdp_sharding_strategy: no such key; parallelism.sharding_strategy=full_shard\n"
+        "c.yaml:5: fsdp_config.fsdp_use_orig_params: no such key; leave it out: it changes nothing here\n"
+        "c.yaml:7: base_model: no such key; model.hf_assets_path: a/b\n"
+        "c.yaml:8: micro_batch_size: no such key; training.local_batch_size: 2\n"
+        "c.yaml:9: load_in_4bit: no such key; lora.quantize_base=nf4\n"
+        "c.yaml:10: lora_target_modules: no such section; lora.target_modules\n"
+        "c.yaml:11: num_epochs: no such key; training.steps: an epoch of N tokens is N / (training.seq_len * "
+        "training.global_batch_size) steps; `sherd tokenize` prints N\n"
+        "c.yaml:12: optimizer: a section; expected keys below it, not a value; optimizer.name: adamw, sgd or lion\n"
+        "c.yaml:13: tf32: no such key; leave it out: it changes nothing here");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),          cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_idle_argument),  cmocka_unit_test(test_idle_beside_words),
-        cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_large_and_deep),
-        cmocka_unit_test(test_long_values),    cmocka_unit_test(test_files),
-        cmocka_unit_test(test_all_at_once),    cmocka_unit_test(test_all_of_a_kind),
-        cmocka_unit_test(test_many),           cmocka_unit_test(test_other_forms),
+        cmocka_unit_test(test_other_trainers),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_idle_argument),
+        cmocka_unit_test(test_idle_beside_words),
+        cmocka_unit_test(test_argument_twice),
+        cmocka_unit_test(test_large_and_deep),
+        cmocka_unit_test(test_long_values),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_all_of_a_kind),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_other_forms),
         cmocka_unit_test(test_rounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
