@@ -7,7 +7,7 @@
 #include "src/base/mem.h"
 #include "src/run/frozen.h"
 #include "src/run/newest.h"
-#include "src/run/origin.h"
+#include "src/run/provenance.h"
 
 #include <stdlib.h>
 
@@ -57,7 +57,7 @@ static sh_rc check_wish(const struct sh_run *r, const char *folder, const char *
 static sh_rc check_start(const struct sh_run *r, const char *folder, const char *newest)
 {
     SH_TRY(check_wish(r, folder, newest));
-    return newest && resumes(r) ? sh_origin_check(r, newest) : SH_OK;
+    return newest && resumes(r) ? sh_provenance_check(r, newest) : SH_OK;
 }
 
 /* Refuse before anything is created in the folder. */
@@ -154,7 +154,7 @@ static sh_rc load_named(struct sh_run *r)
         note_path(&r->resumed_from, path);
         sh_log_info("resumed from %s at step %lld", path, (long long)r->step);
     }
-    rc = sh_origin_begin(r, path);
+    rc = sh_provenance_begin(r, path);
 out:
     free(path);
     return rc;
@@ -168,7 +168,7 @@ static sh_rc load_hf(struct sh_run *r)
     SH_TRY(sh_run_load_hf(r));
     note_path(&r->parameters_from, folder);
     sh_log_info("a new run with the parameters of %s", folder);
-    return sh_origin_begin(r, folder);
+    return sh_provenance_begin(r, folder);
 }
 
 /* Load adapters that PEFT has saved. */
@@ -177,14 +177,14 @@ static sh_rc load_adapter(struct sh_run *r)
     SH_TRY(sh_run_load_adapter(r));
     note_path(&r->parameters_from, r->cfg.lora.adapter_path);
     sh_log_info("begins with the adapters of %s", r->cfg.lora.adapter_path);
-    return sh_origin_begin(r, r->cfg.lora.adapter_path);
+    return sh_provenance_begin(r, r->cfg.lora.adapter_path);
 }
 
 /* Values that are drawn; those of a base are loaded already. */
 static sh_rc draw(struct sh_run *r)
 {
     SH_TRY(sh_frozen_any(r) ? sh_run_init_trained(r) : sh_run_init_state(r));
-    return sh_origin_begin(r, NULL);
+    return sh_provenance_begin(r, NULL);
 }
 
 /* Nothing will be left of such a run but its speed. */
@@ -200,7 +200,7 @@ static sh_rc load_base(struct sh_run *r)
 {
     SH_TRY(sh_frozen_load(r, NULL, NULL));
     sh_log_info("a new run on the frozen parameters of %s", r->base.path);
-    if (sh_origin_of(r) == SH_FROM_VALUES)
+    if (sh_provenance_of(r) == SH_FROM_VALUES)
         note_path(&r->parameters_from, r->base.path);
     return SH_OK;
 }
@@ -219,7 +219,7 @@ static sh_rc begin_anew(struct sh_run *r)
     }
     if (sh_frozen_any(r))
         SH_TRY(load_base(r));
-    return load[sh_origin_of(r)](r);
+    return load[sh_provenance_of(r)](r);
 }
 
 /* Note the path that load_or_earlier() ended with. */

@@ -328,7 +328,7 @@ void sh_run_close(struct sh_run *r)
     free(r->resumed_from);
     free(r->parameters_from);
     free(r->before);
-    sh_origin_free(&r->origin);
+    sh_provenance_free(&r->provenance);
     free(r->guard);
     free(r->hf_config);
     free(r->word_bytes);

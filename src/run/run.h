@@ -9,7 +9,7 @@
 #include "src/mesh/mesh.h"
 #include "src/exec/exec.h"
 #include "src/plan/request.h"
-#include "src/run/origin.h"
+#include "src/run/provenance.h"
 #include "src/run/tokenizer.h"
 
 #include "io/checkpoint/checkpoint.h"
@@ -41,7 +41,7 @@ struct sh_run {
     char *resumed_from, *parameters_from; /* what this process began with: all of it, or its parameters; else NULL */
     struct sh_config *before;             /* configuration of the checkpoint that was loaded; rank 0 only, else NULL */
     struct sh_frozen base;
-    struct sh_origin origin;
+    struct sh_provenance provenance;
     char *guard; /* state of the guard from the checkpoint, or NULL */
 
     /* The model's tokenizer; see tokenizer.h. */

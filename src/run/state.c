@@ -224,7 +224,7 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
     free(r->guard);
     r->guard = sh_strdup(meta.guard ? meta.guard : "");
     sh_run_tokenizer_take(r, &meta, false);
-    sh_origin_take(r, &meta);
+    sh_provenance_take(r, &meta);
     compare_config(r, path, &meta);
     sh_ckpt_meta_free(&meta);
     sh_exec_run(r->exec, SH_SECTION_INIT);

@@ -185,7 +185,7 @@ static void say_beginning(const struct sh_train *t)
         if (sh_changes_states(r->before, &r->cfg, text))
             sh_log_info("%s", text);
         if (sh_changes_data(r->before, &r->cfg, r->samples, windows, text) ||
-            sh_changes_files(r->origin.data_then, r->origin.data, r->samples, windows, text))
+            sh_changes_files(r->provenance.data_then, r->provenance.data, r->samples, windows, text))
             sh_log_info("%s", text);
     }
 }
@@ -240,7 +240,7 @@ sh_rc sh_run_train(struct sh_run *r)
 
     sh_train_set_up(&t);
     SH_TRY_OUT(sh_agree(sh_train_open_data(&t)));
-    SH_TRY_OUT(sh_origin_data(r, t.feed.data));
+    SH_TRY_OUT(sh_provenance_data(r, t.feed.data));
     SH_TRY_OUT(sh_run_start_state(r));
     SH_TRY_OUT(sh_run_tokenizer_start(r));
     if (r->cfg.validation.enable)

@@ -1,4 +1,4 @@
-#include "src/run/origin.h"
+#include "src/run/provenance.h"
 
 #include "io/data/data.h"
 #include "io/hf/adapter.h"
@@ -58,7 +58,7 @@ static const struct {
 /* ---- what the configuration names ---- */
 
 /* A checkpoint under adapters is their base, which has a sum of its own (frozen.h), unless a folder is the base. */
-enum sh_origin_kind sh_origin_of(const struct sh_run *r)
+enum sh_provenance_kind sh_provenance_of(const struct sh_run *r)
 {
     bool frozen = sh_frozen_any(r), hf = r->cfg.hf.assets_path[0] && r->cfg.checkpoint.initial_load_in_hf;
 
@@ -71,13 +71,13 @@ enum sh_origin_kind sh_origin_of(const struct sh_run *r)
 
 /* Whoever names nothing continues a run however it began. A folder of which only the architecture is taken asks for
  * initial values. */
-static bool names_nothing(const struct sh_run *r, enum sh_origin_kind kind)
+static bool names_nothing(const struct sh_run *r, enum sh_provenance_kind kind)
 {
     return kind == SH_FROM_VALUES && (sh_frozen_any(r) || !r->cfg.hf.assets_path[0]);
 }
 
 /* The key that names the beginning, and its value. */
-static const char *key_of(const struct sh_run *r, enum sh_origin_kind kind, const char **given)
+static const char *key_of(const struct sh_run *r, enum sh_provenance_kind kind, const char **given)
 {
     switch (kind) {
     case SH_FROM_CHECKPOINT:
@@ -145,7 +145,7 @@ static sh_rc find_checkpoint(const char *given, const char *began, char **path)
 /* ---- the note of the beginning: "initial values", or kind, digest, and the path to the end of the line ---- */
 
 /* A name with a line's end would make a second note. */
-static sh_rc describe(enum sh_origin_kind kind, const char *path, char **text)
+static sh_rc describe(enum sh_provenance_kind kind, const char *path, char **text)
 {
     uint64_t digest;
     char *full;
@@ -193,12 +193,12 @@ static sh_rc share(const struct sh_run *r, char **text)
     return sh_mesh_bcast(*text, (long)bytes, 0);
 }
 
-sh_rc sh_origin_begin(struct sh_run *r, const char *path)
+sh_rc sh_provenance_begin(struct sh_run *r, const char *path)
 {
-    free(r->origin.begun);
-    r->origin.begun = NULL;
-    SH_TRY(sh_agree(r->mesh->rank == 0 ? describe(sh_origin_of(r), path, &r->origin.begun) : SH_OK));
-    return share(r, &r->origin.begun);
+    free(r->provenance.begun);
+    r->provenance.begun = NULL;
+    SH_TRY(sh_agree(r->mesh->rank == 0 ? describe(sh_provenance_of(r), path, &r->provenance.begun) : SH_OK));
+    return share(r, &r->provenance.begun);
 }
 
 static sh_rc describe_data(const struct sh_data *data, char **text)
@@ -210,18 +210,18 @@ static sh_rc describe_data(const struct sh_data *data, char **text)
     return SH_OK;
 }
 
-sh_rc sh_origin_data(struct sh_run *r, const struct sh_data *data)
+sh_rc sh_provenance_data(struct sh_run *r, const struct sh_data *data)
 {
-    SH_TRY(sh_agree(r->mesh->rank == 0 ? describe_data(data, &r->origin.data) : SH_OK));
-    return share(r, &r->origin.data);
+    SH_TRY(sh_agree(r->mesh->rank == 0 ? describe_data(data, &r->provenance.data) : SH_OK));
+    return share(r, &r->provenance.data);
 }
 
-void sh_origin_take(struct sh_run *r, const struct sh_ckpt_meta *meta)
+void sh_provenance_take(struct sh_run *r, const struct sh_ckpt_meta *meta)
 {
-    free(r->origin.begun);
-    free(r->origin.data_then);
-    r->origin.begun = sh_ckpt_note(meta, begun_note);
-    r->origin.data_then = sh_ckpt_note(meta, data_note);
+    free(r->provenance.begun);
+    free(r->provenance.data_then);
+    r->provenance.begun = sh_ckpt_note(meta, begun_note);
+    r->provenance.data_then = sh_ckpt_note(meta, data_note);
 }
 
 static char *line_of(const char *name, const char *text)
@@ -229,9 +229,9 @@ static char *line_of(const char *name, const char *text)
     return text ? sh_strfmt("%s: %s\n", name, text) : sh_strdup("");
 }
 
-char *sh_origin_notes(const struct sh_run *r)
+char *sh_provenance_notes(const struct sh_run *r)
 {
-    char *begun = line_of(begun_note, r->origin.begun), *data = line_of(data_note, r->origin.data);
+    char *begun = line_of(begun_note, r->provenance.begun), *data = line_of(data_note, r->provenance.data);
     char *both = sh_strfmt("%s%s", begun, data);
 
     free(begun);
@@ -239,7 +239,7 @@ char *sh_origin_notes(const struct sh_run *r)
     return both;
 }
 
-void sh_origin_free(struct sh_origin *o)
+void sh_provenance_free(struct sh_provenance *o)
 {
     free(o->begun);
     free(o->data);
@@ -249,7 +249,7 @@ void sh_origin_free(struct sh_origin *o)
 /* ---- the check ---- */
 
 /* Compare by content, wherever it lies now. */
-static sh_rc compare(enum sh_origin_kind kind, const char *given, const char *begun, bool *same)
+static sh_rc compare(enum sh_provenance_kind kind, const char *given, const char *begun, bool *same)
 {
     char *path = NULL, *now = NULL;
     sh_rc rc;
@@ -286,7 +286,7 @@ static sh_rc refuse(const char *key, const char *given, const char *checkpoint, 
     return rc;
 }
 
-static sh_rc judge(const struct sh_run *r, enum sh_origin_kind kind, const char *checkpoint, const char *begun)
+static sh_rc judge(const struct sh_run *r, enum sh_provenance_kind kind, const char *checkpoint, const char *begun)
 {
     const char *given, *key = key_of(r, kind, &given), *began = path_in(begun);
     bool same = began[0] && access(began, F_OK) != 0 && lies_in(began, given);
@@ -301,9 +301,9 @@ static sh_rc judge(const struct sh_run *r, enum sh_origin_kind kind, const char 
     return SH_OK;
 }
 
-sh_rc sh_origin_check(const struct sh_run *r, const char *checkpoint)
+sh_rc sh_provenance_check(const struct sh_run *r, const char *checkpoint)
 {
-    enum sh_origin_kind kind = sh_origin_of(r);
+    enum sh_provenance_kind kind = sh_provenance_of(r);
     struct sh_ckpt_meta meta = {0};
     const char *given, *key = key_of(r, kind, &given);
     char *begun;
