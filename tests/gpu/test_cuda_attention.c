@@ -181,9 +181,11 @@ static void test_nan_stays_in_its_row(void **state)
  * forward is the device's own. */
 static const struct attention_shape full_shapes[] = {
 #ifdef SH_CUDA_EMULATED
-    {1, 200, 2, 1, 64, false, 0}, {2, 65, 2, 2, 32, false, 0},
+    {1, 200, 2, 1, 64, false, 0},
+    {2, 65, 2, 2, 32, false, 0},
 #else
-    {8, 1024, 12, 12, 64, false, 0}, {2, 4096, 32, 8, 128, false, 0},
+    {8, 1024, 12, 12, 64, false, 0},
+    {2, 4096, 32, 8, 128, false, 0},
 #endif
 };
 
