@@ -130,7 +130,7 @@ static const char *take_words(const struct sh_cmd_option *option, int argc, char
     const char *value = argv[++*i];
 
     while (strstr(option->value, "...") && has_value(argc, argv, *i)) {
-        char *longer = sh_strfmt("%s %s", value, argv[++*i]);
+        char *longer = sh_strfmt("%s,%s", value, argv[++*i]);
 
         if (args->n_joined && value == args->joined[args->n_joined - 1])
             free(args->joined[--args->n_joined]);

@@ -19,7 +19,7 @@ struct sh_cmd_option {
     const char *name; /* "--tokens" */
     const char
         *value;       /* the name of its value in the help, "N"; NULL: a flag. "[N]": the value may be left out; "N...":
-                          it may be several words, which are joined by blanks */
+                          it may be several words, which are joined by commas */
     const char *help; /* NULL: it is known, and not listed */
     const char *key;  /* (optional) the configuration key that it sets */
     const char *also; /* (optional) another key that it sets, with the value: "section.key=value" */

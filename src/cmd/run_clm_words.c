@@ -29,6 +29,22 @@ const char *sh_clm_option(const struct sh_clm *c, const char *name)
     return sh_cmd_option(c->cmd, c->args, name);
 }
 
+bool sh_clm_prints_only(const struct sh_clm *c)
+{
+    return sh_clm_option(c, "--print-config") != NULL;
+}
+
+/* "key=value": the name must be followed by =, since one key may be a prefix of another. */
+bool sh_clm_gives(const struct sh_clm *c, const char *key)
+{
+    const struct sh_cmd_args *args = c->args;
+
+    for (int i = 0; i < args->n_overrides; i++)
+        if (!strncmp(args->overrides[i], key, strlen(key)) && args->overrides[i][strlen(key)] == '=')
+            return true;
+    return false;
+}
+
 sh_rc sh_clm_truth(const struct sh_clm *c, const char *option, bool *on)
 {
     const char *given = sh_clm_option(c, option);
@@ -167,22 +183,6 @@ static sh_rc take_fsdp(struct sh_clm *c)
     return take_file(c, file);
 }
 
-/* PEFT's list has blanks between its names. */
-static sh_rc take_targets(struct sh_clm *c)
-{
-    const char *given = sh_clm_option(c, "--lora_target_modules");
-    char *list = given ? sh_strdup(given) : NULL;
-    sh_rc rc = SH_OK;
-
-    for (char *at = list; at && *at; at++)
-        if (*at == ' ')
-            *at = ',';
-    if (list)
-        rc = sh_clm_choose(c, "--lora_target_modules", "lora.target_modules", list);
-    free(list);
-    return rc;
-}
-
 sh_rc sh_clm_words(struct sh_clm *c)
 {
     for (int i = 0; c->cmd->options[i].name; i++) {
@@ -192,7 +192,6 @@ sh_rc sh_clm_words(struct sh_clm *c)
         if (value && sh_trainer_find(option + 2, value))
             SH_TRY(sh_problems_note(&c->problems, take_value(c, option, option + 2, value)));
     }
-    SH_TRY(sh_problems_note(&c->problems, take_targets(c)));
     SH_TRY(sh_problems_note(&c->problems, take_fsdp(c)));
     for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
         sh_clm_default(c, always[i][0], always[i][1]);

@@ -203,50 +203,52 @@ REFUSED = [
     ('--model_name model --save_steps 0', '--save_steps must be above 0'),
     ('--model_name model --validation_split_percentage 100', '--validation_split_percentage must be a whole number'),
     ('--model_name model --resume_from_checkpoint other', 'the newest checkpoint of --output_dir is always resumed'),
-    # Words that nothing here does: the reason, and what does the same.
-    ('--model_name model --optim adafactor', 'optimizer.name is adamw (adamw_torch), sgd or lion (lion_32bit)'),
-    ('--model_name model --adafactor', 'optimizer.name is'),
-    ('--model_name model --optim_args a=1', 'are keys of optimizer'),
-    ('--model_name model --optim_target_modules all', 'lora.target_modules'),
-    ('--model_name model --lr_scheduler_kwargs {"a":1}', 'lr_scheduler.min_lr_factor'),
-    ('--model_name model --label_smoothing_factor 0.1', 'cross-entropy'),
-    ('--model_name model --neftune_noise_alpha 5', 'no noise'),
-    ('--model_name model --bf16_full_eval', 'in the type of training'),
-    ('--model_name model --fp16_full_eval True', 'in the type of training'),
-    ('--model_name model --auto_find_batch_size', '`sherd plan` prints the memory'),
-    ('--model_name model --report_to wandb tensorboard', '--report_to wandb: leave it out: metrics.jsonl has all figures'),
-    ('--model_name model --debug underflow_overflow', 'guard has more'),
-    ('--model_name model --eval_delay 3', 'the first validation is after'),
-    ('--model_name model --eval_on_start', 'the first validation is after'),
-    ('--model_name model --load_best_model_at_end', '`sherd ckpt export FILE` writes the best one'),
-    ('--model_name model --save_only_model', '`sherd ckpt export` writes the model alone'),
-    ('--model_name model --save_on_each_node', 'all nodes share'),
-    ('--model_name model --ignore_data_skip', 'where its checkpoint stopped'),
-    ('--model_name model --push_to_hub True', '`hf upload NAME FOLDER`'),
-    ('--model_name model --data_seed 3', 'debug.seed'),
-    ('--model_name model --do_predict', '`sherd generate`'),
-    ('--model_name model --accelerator_config a.json', 'the batch of a rank'),
-    ('--model_name model --parallelism_config a.json', 'mesh.shard'),
-    ('--model_name model --deepspeed ds.json', 'parallelism.zero_stage'),
-    ('--model_name model --dataset_name wikitext', 'to_json("train.jsonl")'),
-    ('--model_name model --max_train_samples 9', '--max_steps'),
-    ('--model_name model --model_revision abc', '--revision REVISION'),
-    ('--model_name model --keep_linebreaks False', 'keep their line ends'),
-    ('--model_name model --no_keep_linebreaks', 'keep their line ends'),
-    ('--model_name model --train_sampling_strategy best', 'data.shuffle is'),
-    ('--model_name model --use_peft', '--lora.rank=N'),
-    ('--model_name model --lora_dropout 0.1', 'no dropout'),
-    ('--model_name model --use_dora', "LoRA's"),
-    ('--model_name model --lora_task_type SEQ_CLS', 'the next token'),
-    ('--model_name model --lora_modules_to_save lm_head', 'only adapters'),
-    ('--model_name model --load_in_8bit', '--lora.quantize_base=nf4'),
-    ('--model_name model --bnb_4bit_quant_type fp4', 'nf4'),
-    ('--model_name model --use_bnb_nested_quant', 'float32'),
-    ('--model_name model --packing False', '--data.packing=none'),
-    ('--model_name model --dataset_text_field content', '--field NAME'),
-    ('--model_name model --chat_template_path x', '--chat-template NAME'),
-    ('--model_name model --assistant_only_loss', '--format messages'),
-    ('--model_name model --completion_only_loss', '--format prompt-completion'),
+]
+# Words that nothing here does: the reason, and what does the same.
+REFUSED_WORDS = [
+    ('--optim adafactor', 'optimizer.name is adamw (adamw_torch), sgd or lion (lion_32bit)'),
+    ('--adafactor', 'optimizer.name is'),
+    ('--optim_args a=1', 'are keys of optimizer'),
+    ('--optim_target_modules all', 'lora.target_modules'),
+    ('--lr_scheduler_kwargs {"a":1}', 'lr_scheduler.min_lr_factor'),
+    ('--label_smoothing_factor 0.1', 'cross-entropy'),
+    ('--neftune_noise_alpha 5', 'no noise'),
+    ('--bf16_full_eval', 'in the type of training'),
+    ('--fp16_full_eval True', 'in the type of training'),
+    ('--auto_find_batch_size', '`sherd plan` prints the memory'),
+    ('--report_to wandb tensorboard', '--report_to wandb: leave it out: metrics.jsonl has all figures'),
+    ('--debug underflow_overflow', 'guard has more'),
+    ('--eval_delay 3', 'the first validation is after'),
+    ('--eval_on_start', 'the first validation is after'),
+    ('--load_best_model_at_end', '`sherd ckpt export FILE` writes the best one'),
+    ('--save_only_model', '`sherd ckpt export` writes the model alone'),
+    ('--save_on_each_node', 'all nodes share'),
+    ('--ignore_data_skip', 'where its checkpoint stopped'),
+    ('--push_to_hub True', '`hf upload NAME FOLDER`'),
+    ('--data_seed 3', 'debug.seed'),
+    ('--do_predict', '`sherd generate`'),
+    ('--accelerator_config a.json', 'the batch of a rank'),
+    ('--parallelism_config a.json', 'mesh.shard'),
+    ('--deepspeed ds.json', 'parallelism.zero_stage'),
+    ('--dataset_name wikitext', 'to_json("train.jsonl")'),
+    ('--max_train_samples 9', '--max_steps'),
+    ('--model_revision abc', '--revision REVISION'),
+    ('--keep_linebreaks False', 'keep their line ends'),
+    ('--no_keep_linebreaks', 'keep their line ends'),
+    ('--train_sampling_strategy best', 'data.shuffle is'),
+    ('--use_peft', '--lora.rank=N'),
+    ('--lora_dropout 0.1', 'no dropout'),
+    ('--use_dora', "LoRA's"),
+    ('--lora_task_type SEQ_CLS', 'the next token'),
+    ('--lora_modules_to_save lm_head', 'only adapters'),
+    ('--load_in_8bit', '--lora.quantize_base=nf4'),
+    ('--bnb_4bit_quant_type fp4', 'nf4'),
+    ('--use_bnb_nested_quant', 'float32'),
+    ('--packing False', '--data.packing=none'),
+    ('--dataset_text_field content', '--field NAME'),
+    ('--chat_template_path x', '--chat-template NAME'),
+    ('--assistant_only_loss', '--format messages'),
+    ('--completion_only_loss', '--format prompt-completion'),
 ]
 # Values that are as if the option were not there.
 HARMLESS = """dtype=auto torch_dtype=float32 model_revision=main keep_linebreaks=True auto_find_batch_size=False
@@ -414,11 +416,18 @@ def whole(words):
 
 def case_refused():
     wrong = []
-    pathlib.Path('chat.jsonl').write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    pathlib.Path('chat.jsonl').write_text('{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}\n')
     pathlib.Path('list.json').write_text('[{"text": "a"}]\n')
     pathlib.Path('a.csv').write_text('a')
     for words, text, *more in REFUSED:
-        wrong += refused(whole([*shlex.split(words.replace('"a"', '\\"a\\"')), *more]), text)
+        wrong += refused(whole([*shlex.split(words), *more]), text)
+    for at in range(0, len(REFUSED_WORDS), 20):
+        rows = REFUSED_WORDS[at:at + 20]
+        done = run(*BASE, *(word for words, _ in rows for word in words.split()))
+        lines = done.stderr.splitlines()
+        wrong += [f'{words}: no line with {text}' for words, text in rows
+                  if not any(f' {words.split()[0]}' in line and text in line for line in lines)]
+        wrong += [] if len(lines) == len(rows) and done.returncode == 2 else [f'{done.returncode}: {done.stderr}']
     pathlib.Path('model/tokenizer.json').write_text('{}')
     wrong += refused(['--model_name', 'model', '--train_file', 'a.txt'], 'add --max_steps N')
     pathlib.Path('model/tokenizer.json').unlink()
@@ -441,7 +450,7 @@ def table():
 
 def case_all_words():
     """Every option has a row above, also one that the help does not list; one without effect has none."""
-    rows = ' '.join([*BASE, *(words for words, _ in WORDS), *(row[0] for row in REFUSED)]) + ' '
+    rows = ' '.join([*BASE, *(words for words, _ in WORDS), *(row[0] for row in [*REFUSED, *REFUSED_WORDS])]) + ' '
     names = [name for name in options() if name not in ('--print-config', '--print', '--help')]
     without = [f'{name} has no row' for name in names if f'{name} ' not in rows]
     for kind, name in table():
