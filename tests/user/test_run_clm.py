@@ -196,6 +196,7 @@ REFUSED = [
     ('--model_name model --train_file a.txt', 'there is no model/tokenizer.json'),
     ('--model_name model --train_file gone.bin', 'gone.bin: there is no such file'),
     ('--model_name model --train_file chat.jsonl', '`sherd tokenize chat.jsonl -o train.bin --format messages'),
+    ('--model_name model --train_file alpaca.jsonl', '-o train.bin --format alpaca'),
     ('--model_name model --train_file list.json', "jq -c '.[]' list.json"),
     ('--model_name model --eval_strategy sometimes', '--eval_strategy must be steps, epoch or no'),
     ('--model_name model --save_strategy best', '--save_strategy must be steps, epoch or no'),
@@ -417,6 +418,7 @@ def whole(words):
 def case_refused():
     wrong = []
     pathlib.Path('chat.jsonl').write_text('{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}\n')
+    pathlib.Path('alpaca.jsonl').write_text('{"instruction": "a", "output": "b"}\n')
     pathlib.Path('list.json').write_text('[{"text": "a"}]\n')
     pathlib.Path('a.csv').write_text('a')
     for words, text, *more in REFUSED:
