@@ -8,6 +8,8 @@
  * power limit or slower memory is slower than any of these: only a measurement tells. */
 #include "src/cost/preset.h"
 
+#include "src/base/str.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
