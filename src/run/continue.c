@@ -1,8 +1,6 @@
 #include "src/run/continue.h"
 
-#include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/run/run.h"
 
@@ -18,7 +16,6 @@ struct batch {
     int n, rows, piece, positions, vocab;
     int32_t *tokens, *at, *count; /* [rows,piece], [rows,piece], [rows] */
     float *logits;                /* [rows,vocab] */
-    bool said;                    /* it was logged that a text has lost its beginning */
     sh_rc rc;                     /* the first failure, which ended its text; the message is kept */
     char why[256];
 };
@@ -45,20 +42,17 @@ static void close_batch(struct batch *b)
     free(b->logits);
 }
 
-/* A text that outgrows the cache continues from its last tokens, half as many as the cache has positions, like a text
- * whose beginning is not known. Its keys have other positions then, and are computed again. */
-static void make_room(struct batch *b, struct sh_text *t)
+size_t sh_run_continue_kept(int positions)
 {
-    size_t half = b->positions > 1 ? (size_t)b->positions / 2 : 1;
-    char last[SH_STR_SHORT];
+    return positions > 1 ? (size_t)positions / 2 : 1;
+}
 
-    if (t->ids.n - t->from <= (size_t)b->positions)
-        return;
-    t->from = t->fed = t->ids.n - half;
-    if (!b->said)
-        sh_log_info("a text is longer than the %d positions of the cache, and continues from its last %s", b->positions,
-                    half == 1 ? "token" : sh_str_plural((int64_t)half, "token", last));
-    b->said = true;
+/* A text that outgrows the cache continues from its last tokens, like a text whose beginning is not known. Its keys have
+ * other positions then, and are computed again. */
+static void make_room(const struct batch *b, struct sh_text *t)
+{
+    if (t->ids.n - t->from > (size_t)b->positions)
+        t->from = t->fed = t->ids.n - sh_run_continue_kept(b->positions);
 }
 
 static bool goes_on(const struct batch *b, int row)

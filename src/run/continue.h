@@ -42,9 +42,12 @@ struct sh_continue {
     struct sh_continue_time *time; /* (optional) the times are added to it */
 };
 
+/* The tokens from which a text continues that outgrows a cache of so many positions: half as many. Local. */
+size_t sh_run_continue_kept(int positions);
+
 /* Continue the texts until those of all ranks are complete; all ranks run the same sections. A rank may have fewer
- * texts than rows, or none. A text that outgrows the cache continues from its last tokens, half as many as the cache
- * has positions; this is logged once. Collective, agreed.
+ * texts than rows, or none. A text that outgrows the cache continues from its last sh_run_continue_kept() tokens.
+ * Collective, agreed.
  *   texts  [n] of this rank
  * Cost:   reads the prompts in pieces, then computes one token of every row per step.
  * Errors: those of `added`; SH_E_NUMERIC: a logit is not finite. Such a text ends; the others continue. */

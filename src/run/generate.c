@@ -3,6 +3,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/screen.h"
+#include "src/base/str.h"
 #include "src/run/continue.h"
 #include "src/run/run.h"
 #include "src/run/shown.h"
@@ -209,11 +210,24 @@ out:
     return rc;
 }
 
+/* Say it before the first text, which may be on the same terminal. The last token is not read any more. */
+static void note_length(const struct sh_run *r, const struct sh_generate *g, const struct sh_prompts *prompts)
+{
+    int positions = r->build.batch.cache;
+    size_t kept = sh_run_continue_kept(positions);
+    char last[SH_STR_SHORT];
+
+    if (longest_of(prompts) + (size_t)g->tokens > (size_t)positions + 1)
+        sh_log_info("note: a text that becomes longer than the %d positions of the cache continues from its last %s",
+                    positions, kept == 1 ? "token" : sh_str_plural((int64_t)kept, "token", last));
+}
+
 sh_rc sh_run_generate(struct sh_run *r, const struct sh_generate *g, struct sh_prompts *prompts, FILE *out)
 {
     int64_t at_once = (int64_t)r->build.batch.batch * sh_group_size(&r->mesh->shape, r->mesh->shape.data);
     struct sh_continue_time time = {0};
 
+    note_length(r, g, prompts);
     for (int64_t first = 0; first < prompts->n; first += at_once) {
         int64_t left = prompts->n - first;
 
