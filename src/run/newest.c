@@ -1,6 +1,7 @@
 #include "src/run/newest.h"
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/safetensors/index.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
@@ -51,6 +52,17 @@ sh_rc sh_newest_whole(const char *folder, char **path)
     return SH_OK;
 }
 
+/* A model of transformers is another kind of folder, with another key. */
+static sh_rc refuse_folder(const char *folder)
+{
+    if (!sh_st_has_weights(folder))
+        return sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
+    return sh_fail(SH_E_DATA,
+                   "no checkpoint in %s, but a model of transformers: --model.hf=%s trains it, and `sherd ckpt import "
+                   "%s -o DIR` makes a checkpoint of it",
+                   folder, folder, folder);
+}
+
 /* `given` is a file, a folder of checkpoints or a dump folder. The caller frees *path. */
 sh_rc sh_newest_find(const char *given, char **path)
 {
@@ -65,7 +77,7 @@ sh_rc sh_newest_find(const char *given, char **path)
     SH_TRY(sh_newest_folder(given, &folder));
     rc = sh_newest_whole(folder, path);
     if (rc == SH_OK && !*path)
-        rc = sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
+        rc = refuse_folder(folder);
     free(folder);
     return rc;
 }
