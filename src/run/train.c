@@ -217,12 +217,24 @@ static sh_rc loop(struct sh_train *t)
     return sh_stopping_status(&t->stopping, r);
 }
 
+/* Whoever trained adapters has no folder that other programs open. */
+static void say_adapters(const struct sh_run *r)
+{
+    char *checkpoints = sh_run_checkpoint_folder(r);
+
+    sh_log_info("the adapters for PEFT: sherd ckpt export %s --adapter %s/adapter", checkpoints, r->folder);
+    sh_log_info("the whole model with them: sherd ckpt export %s --merge -o %s/merged", checkpoints, r->folder);
+    free(checkpoints);
+}
+
 static void say_done(const struct sh_run *r)
 {
     char steps[SH_STR_SHORT], tokens[SH_STR_SHORT];
 
     sh_log_info("done: %s, %s; `sherd report %s` draws the metrics in %s/metrics.jsonl",
                 sh_str_plural(r->step, "step", steps), sh_str_plural(r->tokens, "token", tokens), r->folder, r->folder);
+    if (sh_frozen_any(r) && r->cfg.checkpoint.enable)
+        say_adapters(r);
 }
 
 /* Each opening is agreed, so that a rank whose data is missing stops all before the first step. Outputs are always
