@@ -82,14 +82,14 @@ ROWS = {
 }
 
 
-def run(folder, words):
+def run(folder, words, ranks=0):
     """Status and standard error."""
     if words[0] == 'run_clm':
         words = (*words, '--output_dir', folder)
     else:
         words = (words[0], *last_of_each((*COMMON, *words[1:])), f'--job.dump_folder={folder}')
-    done = subprocess.run(job.command(0, words), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          env=job.environment(0), timeout=job.SECONDS)
+    done = subprocess.run(job.command(ranks, words), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          env=job.environment(ranks), timeout=job.SECONDS)
     return done.returncode, done.stderr
 
 
@@ -98,10 +98,10 @@ def last_of_each(words):
     return {word.split('=')[0]: word for word in words}.values()
 
 
-def expect(folder, words, wanted):
+def expect(folder, words, wanted, ranks=0):
     key, text = ('', wanted) if isinstance(wanted, str) else wanted
     text = text.format(key=key, folder=folder)
-    status, said = run(folder, words if words[0] == 'run_clm' else ('train', *words))
+    status, said = run(folder, words if words[0] == 'run_clm' else ('train', *words), ranks)
     fine = status == 0 if text.startswith((f'{key}: used', GOES_ON, 'debug.seed')) else status in (2, 3)
     return [] if fine and text in said else [f'{folder}: {" ".join(words)}: status {status}, not "{text}": {said}']
 
@@ -117,6 +117,13 @@ def case_row(folder):
     words, rows = ROWS[folder]
     begin(folder, words)
     return [line for later, wanted in rows for line in expect(folder, later, wanted)]
+
+
+def case_ranks():
+    """One rank looks, and all agree."""
+    begin('two', ('train', *SHAPE, '--init-from', 'x'))
+    return expect('two', (*SHAPE, '--init-from', 'x'), ('--init-from', USED), 2) + expect(
+        'two', (*SHAPE, '--init-from', 'y'), ('--init-from', NOT), 2)
 
 
 def case_gone():
@@ -206,5 +213,6 @@ def prepare():
 if __name__ == '__main__':
     prepare()
     sys.exit(job.run_cases([(f'a run that begins with: {name}', case_row, name) for name in ROWS]
+                           + [('two ranks', case_ranks)] * job.can_launch()
                            + [('what a run began from is gone', case_gone), ('it has newer checkpoints', case_newer),
                               ('the run is of an older version', case_older_version)]))
