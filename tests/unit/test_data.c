@@ -663,6 +663,74 @@ static void shares_of_a_mix(void **state)
     assert_non_null(strstr(sh_error_text(), "a has 9.999e-05 of the weight; the least is 1 of 4096 samples"));
 }
 
+/* The text of a set in files of these bytes; the first one has a mask if `mask` is one. */
+static void text_of(const unsigned char *bytes, size_t n, int files, int mask, char text[SH_DATA_TEXT])
+{
+    unsigned char *counts = calloc(n / 2, 1);
+    struct sh_data_options opt;
+    struct sh_data *d;
+    for (int i = 0; i < 3; i++) {
+        char name[2][32];
+        snprintf(name[0], sizeof name[0], "text-%d.bin", i);
+        snprintf(name[1], sizeof name[1], "text-%d.bin.mask", i);
+        unlink(in_folder(name[0]));
+        unlink(in_folder(name[1]));
+        if (i < files)
+            write_raw(name[0], bytes, n);
+        memset(counts, 1, n / 2);
+        counts[n / 4] = mask != 2 || i != 0;
+        if (i < files && mask)
+            write_raw(name[1], counts, n / 2);
+    }
+    free(counts);
+    opt = options("text-*.bin"); /* the last of the names, which take turns */
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    assert_int_equal(sh_data_text(d, text), SH_OK);
+    sh_data_close(d);
+}
+
+/* A set is known by its sizes and by samples: all bytes of a short file, beginning, end and most changes of a long one. */
+static void a_set_is_known_by_its_content(void **state)
+{
+    enum { SHORT = 1000, LONG = 3 << 20, FILES = 3, BYTES_OF_A_FILE = 1 << 20 };
+    static const struct {
+        size_t n;
+        int64_t at; /* of the byte that changes; -1: none */
+        int files, mask;
+        bool same;
+    } rows[] = {{SHORT, -1, 1, 0, true},
+                {SHORT, 0, 1, 0, false},
+                {SHORT, SHORT - 2, 1, 0, false},
+                {SHORT, -1, 2, 0, false},
+                {SHORT, -1, 1, 1, false},
+                {BYTES_OF_A_FILE, BYTES_OF_A_FILE / 2 + 4, 1, 0, false},
+                {LONG, -1, 1, 0, true},
+                {LONG, 0, 1, 0, false},
+                {LONG, LONG - 2, 1, 0, false},
+                {LONG, (1 << 14) - 2, 1, 0, false},
+                {LONG, 1 << 14, 1, 0, true}, /* between two blocks: the price of reading a third of it */
+                {LONG, (LONG - (1 << 14)) / 63 + 2, 1, 0, false}};
+    unsigned char *bytes = calloc(LONG, 1);
+    char before[SH_DATA_TEXT], after[SH_DATA_TEXT];
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        text_of(bytes, rows[i].n, 1, 0, before);
+        if (rows[i].at >= 0)
+            bytes[rows[i].at] ^= 1;
+        text_of(bytes, rows[i].n, rows[i].files, rows[i].mask, after);
+        if (rows[i].at >= 0)
+            bytes[rows[i].at] ^= 1;
+        if ((strcmp(before, after) == 0) != rows[i].same)
+            fail_msg("row %zu: %s, %s", i, before, after);
+    }
+    text_of(bytes, SHORT, 1, 1, before);
+    text_of(bytes, SHORT, 1, 2, after);
+    assert_string_not_equal(before, after);
+    text_of(bytes, SHORT, FILES, 0, after);
+    assert_non_null(strstr(after, "3 files, 1500 tokens, 186 windows, XXH3 "));
+    free(bytes);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -680,6 +748,7 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_set_is_known_by_its_content),
         cmocka_unit_test(permutation_is_one_to_one),
         cmocka_unit_test(permutation_changes_with_key_and_mixes),
         cmocka_unit_test(order_is_that_of_the_format),
