@@ -357,7 +357,7 @@ static sh_rc check_ranks_said(const struct sh_config *cfg, bool searched)
 }
 
 /* The machine decides the device, if the configuration leaves it open, and the ranks per node. */
-static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
+static sh_rc take_machine(const char *name, bool searched, struct sh_cmd_plan *l)
 {
     struct sh_config *cfg = &l->cfg;
 
@@ -373,16 +373,15 @@ static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
     /* A search for a number of nodes has no number of ranks yet. */
     if (!cfg->mesh.ranks_per_node && ranks_of(cfg) > 1)
         cfg->mesh.ranks_per_node = (int)fmin(l->machine.node.devices, (double)ranks_of(cfg));
-    /* A budget without a limit gets the memory of a device. */
-    if (!cfg->memory.limit_bytes && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET)
+    /* A budget without a limit gets the memory of a device; a search sets its own limits. */
+    if (!searched && !cfg->memory.limit_bytes && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET)
         cfg->memory.limit_bytes = (int64_t)(l->machine.device.memory_bytes - l->machine.device.reserved_bytes);
     return SH_OK;
 }
 
 static bool is_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    return sh_cmd_option(cmd, args, "--search") || sh_cmd_option(cmd, args, "--tokens") ||
-           sh_cmd_option(cmd, args, "--within");
+    return sh_cmd_option(cmd, args, "--search") || sh_cmd_option(cmd, args, "--within");
 }
 
 /* Check the pinned memory of the ranks of a node, if the machine gives the host memory. */
@@ -411,7 +410,10 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(check_ranks_said(&l->cfg, is_search(cmd, args)));
     ranks = ranks_of(&l->cfg);
     if (machine)
-        SH_TRY(take_machine(machine, l));
+        SH_TRY(take_machine(machine, is_search(cmd, args), l));
+    if (machine)
+        SH_TRY(sh_cmd_number(cmd, args, "--price", 0, 1e6, l->machine.node.price_per_device_hour,
+                             &l->machine.node.price_per_device_hour));
     SH_TRY(sh_cmd_whole(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
     l->at = (struct sh_topology){.rank = (int)rank,
                                  .world = (int)ranks,
@@ -474,7 +476,8 @@ static void free_plan(struct sh_cmd_plan *l)
 static sh_rc check_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     static const char *const planned[] = {"--json", "--trace", "--what-if", "--check", "--show", "--rank"};
-    static const char *const priced[] = {"--json", "--trace", "--what-if", "--search", "--tokens", "--within", "--fit"};
+    static const char *const priced[] = {"--json",   "--trace",  "--what-if", "--search",
+                                         "--tokens", "--within", "--price",   "--fit"};
 
     if (sh_cmd_option(cmd, args, "--after") && !sh_cmd_option(cmd, args, "--show"))
         return sh_fail(SH_E_USAGE, "--after chooses the pass after which --show prints the program; add --show");
@@ -522,7 +525,7 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *after = sh_cmd_option(cmd, args, "--after");
     struct sh_cmd_plan l = {0};
-    sh_rc rc;
+    sh_rc rc, priced = SH_OK;
 
     SH_TRY(check_options(cmd, args));
     if (sh_cmd_option(cmd, args, "--fit"))
@@ -538,9 +541,12 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     }
     if (rc == SH_OK && after)
         rc = sh_pass_build_until(&l.build, after, &l.after);
+    if (rc == SH_OK && l.priced)
+        priced = sh_cmd_plan_answer(cmd, args, &l);
     if (l.p && rc != SH_E_USAGE)
         print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
     fflush(stdout); /* so that an error comes after its plan, wherever the two go */
+    rc = rc == SH_OK ? priced : rc;
     if (rc == SH_OK)
         look_at_data(&l);
     if (rc == SH_OK && sh_cmd_option(cmd, args, "--check"))

@@ -18,6 +18,8 @@ struct sh_cmd_plan {
     int threads;
     bool priced; /* --machine was given */
     struct sh_machine machine;
+    struct sh_cost_job job; /* with the next, if priced and built */
+    struct sh_cost_step step;
 };
 
 /* plan_file.c: what this rank moves in a training step, between the device and the next lower tier. */
@@ -32,8 +34,11 @@ struct sh_cmd_plan_moves {
 struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l);
 void sh_cmd_plan_file(const struct sh_cmd_plan *l); /* prints them */
 
-/* plan_cost.c: predict and print the step on --machine. */
+/* plan_cost.c: the step on --machine. answer: predict it, and print what most people ask, in a few lines. cost: print
+ * the whole prediction. tokens: read a number such as 2T, 300B or 1.5e12. */
+sh_rc sh_cmd_plan_answer(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l);
 sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l);
+sh_rc sh_cmd_plan_tokens(const char *text, double *out);
 
 /* plan_json.c: write the prediction and the memory to a file, as JSON. Errors: SH_E_DATA. */
 sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,

@@ -82,16 +82,44 @@ static void say_machine(const struct sh_cmd_plan *l)
         m->name, m->node.devices, m->device.kind, n[SH_FROM_MEASUREMENT], n[SH_FROM_FILE], n[SH_FROM_PRESET], points);
 }
 
-/* Printed only if the device is a GPU whose memory is too small; on a CPU the arena is not compared with anything. */
-static void say_memory(const struct sh_cmd_plan *l)
+/* On a CPU the arena is not compared with anything: its ranks share the memory of a node. */
+static const char *memory_text(const struct sh_cmd_plan *l, char *text, size_t size)
 {
-    double room = l->machine.device.memory_bytes - l->machine.device.reserved_bytes;
-    char needs[SH_STR_SHORT], has[SH_STR_SHORT];
+    double all = l->machine.device.memory_bytes, room = all - l->machine.device.reserved_bytes;
+    double spare = room - (double)l->p->arena_bytes;
+    char needs[SH_STR_SHORT], has[SH_STR_SHORT], rest[SH_STR_SHORT];
 
-    if (!l->at.gpu || (double)l->p->arena_bytes <= room)
-        return;
-    printf("memory       does not fit: a rank needs %s, and a device has %s for it\n",
-           sh_str_bytes(l->p->arena_bytes, needs), sh_str_sum_of_bytes(room, has));
+    sh_str_bytes(l->p->arena_bytes, needs);
+    if (!l->at.gpu)
+        snprintf(text, size, "%s per rank", needs);
+    else if (spare < 0)
+        snprintf(text, size, "does not fit: a rank needs %s, and a device has %s for it", needs,
+                 sh_str_sum_of_bytes(room, has));
+    else
+        snprintf(text, size, "%s of a device's %s, %s to spare", needs, sh_str_sum_of_bytes(all, has),
+                 sh_str_sum_of_bytes(spare, rest));
+    return text;
+}
+
+sh_rc sh_cmd_plan_answer(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l)
+{
+    struct sh_cost_request r = request_of(l);
+    const char *tokens = sh_cmd_option(cmd, args, "--tokens");
+    struct sh_cost_spent spent;
+    char memory[160], text[SH_COST_SPENT_TEXT];
+    double n;
+
+    if (tokens)
+        SH_TRY(sh_cmd_plan_tokens(tokens, &n));
+    l->job = job_of(l);
+    SH_TRY(sh_cost_step(&r, &l->step));
+    SH_TRY(sh_cost_say_answer(&r, &l->job, &l->step, memory_text(l, memory, sizeof memory), stdout));
+    if (tokens) {
+        spent = sh_cost_spend(&l->machine, &l->job, sh_cost_tokens_per_second(&l->job, &l->step), n);
+        sh_str_say(stdout, "all tokens", "%s: %s", tokens, sh_cost_spent_text(&l->machine, &spent, text));
+    }
+    putchar('\n');
+    return SH_OK;
 }
 
 /* Bytes written per day by all ranks of a node, which share the disk; to compare with the endurance in the data sheet
@@ -135,6 +163,7 @@ static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t 
 static sh_rc say_hybrid(const struct sh_cmd_plan *l, const struct sh_cost_step *step)
 {
     const double worth = 1.01;
+    char gain[SH_COST_LIMIT_TEXT];
     int node = l->at.ranks_per_node;
     int64_t bytes;
     double seconds;
@@ -145,8 +174,8 @@ static sh_rc say_hybrid(const struct sh_cmd_plan *l, const struct sh_cost_step *
     rc = price_hybrid(l, &seconds, &bytes);
     if (rc == SH_OK && step->seconds > worth * seconds &&
         (double)bytes <= l->machine.device.memory_bytes - l->machine.device.reserved_bytes)
-        printf("instead      hybrid_shard with mesh.shard=%d: %.1f %% faster\n", node,
-               100 * (step->seconds / seconds - 1));
+        printf("instead      hybrid_shard with mesh.shard=%d: %s\n", node,
+               sh_cost_gain_text(step->seconds / seconds - 1, gain));
     if (rc == SH_E_USAGE || rc == SH_E_MEMORY) {
         sh_error_clear();
         return SH_OK;
@@ -190,33 +219,50 @@ static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cos
                         const struct sh_cost_step *step, const char *text)
 {
     struct sh_cost_request r = *as_is;
-    struct sh_cost_step faster;
+    struct sh_cost_step changed;
+    char gain[SH_COST_LIMIT_TEXT];
 
     SH_TRY(sh_cost_read_what_if(text, &r.faster));
-    SH_TRY(sh_cost_step(&r, &faster));
-    printf("\nwhat if      %s: a step takes %.4g s, %.1f %% faster\n", text, faster.seconds,
-           100 * (step->seconds / faster.seconds - 1));
-    return sh_cost_say(&r, job, &faster, stdout);
+    SH_TRY(sh_cost_step(&r, &changed));
+    printf("\nwhat if      %s: a step takes %.4g s, %s\n", text, changed.seconds,
+           sh_cost_gain_text(step->seconds / changed.seconds - 1, gain));
+    return sh_cost_say(&r, job, &changed, stdout);
 }
 
-/* The lines go from assumptions to consequences: machine, memory, step, wear, advice, changes. */
+/* The lines go from assumptions to consequences: machine, step, wear, advice, changes. */
 sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
 {
     struct sh_cost_request r = request_of(l);
-    struct sh_cost_job job = job_of(l);
     const char *json = sh_cmd_option(cmd, args, "--json"), *trace = sh_cmd_option(cmd, args, "--trace"),
                *what_if = sh_cmd_option(cmd, args, "--what-if");
-    struct sh_cost_step step;
 
-    SH_TRY(sh_cost_step(&r, &step));
     say_machine(l);
-    say_memory(l);
-    SH_TRY(sh_cost_say(&r, &job, &step, stdout));
-    say_wear(l, &step);
-    SH_TRY(say_hybrid(l, &step));
+    SH_TRY(sh_cost_say(&r, &l->job, &l->step, stdout));
+    say_wear(l, &l->step);
+    SH_TRY(say_hybrid(l, &l->step));
     if (what_if)
-        SH_TRY(say_change(&r, &job, &step, what_if));
+        SH_TRY(say_change(&r, &l->job, &l->step, what_if));
     if (trace)
         SH_TRY(write_trace(&l->cfg, r, trace));
-    return json ? sh_cmd_plan_json(l, &r, &job, &step, json) : SH_OK;
+    return json ? sh_cmd_plan_json(l, &r, &l->job, &l->step, json) : SH_OK;
+}
+
+sh_rc sh_cmd_plan_tokens(const char *text, double *out)
+{
+    static const struct {
+        char letter;
+        double factor;
+    } units[] = {{'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'T', 1e12}};
+    char *end;
+
+    *out = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (end != text && *end == units[i].letter) {
+            *out *= units[i].factor;
+            end++;
+            break;
+        }
+    if (end == text || *end || !(*out >= 1 && *out <= 1e18))
+        return sh_fail(SH_E_USAGE, "sherd plan: --tokens %s: expected a number, like 2T, 300B or 1.5e12", text);
+    return SH_OK;
 }

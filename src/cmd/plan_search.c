@@ -12,6 +12,10 @@
 
 enum { SHOWN = 10, MOST_NODES = 1 << 14 };
 
+/* The share of a device's memory that a search leaves free unless memory.limit_bytes says what a rank may take: a
+ * configuration that leaves nothing is lost to the first allocation that no plan counts. */
+static const double kept_free = 0.05;
+
 /* Only the name of the strategy: the mesh has its own column. */
 static const char *strategy_name(const struct sh_cmd_plan *l, const struct sh_search *s,
                                  const struct sh_search_found *f, char text[SH_STRATEGY_TEXT])
@@ -30,44 +34,58 @@ static const char *rounded(const struct sh_cmd_plan *l, const struct sh_search_f
     return f->reduce != l->cfg.training.mixed_precision_reduce ? ", reductions in bfloat16" : "";
 }
 
+/* What a rank can have of its device at all. */
+static int64_t room_of(const struct sh_cmd_plan *l)
+{
+    double room = l->machine.device.memory_bytes - l->machine.device.reserved_bytes;
+
+    return room > 1 ? (int64_t)room : 1;
+}
+
 /* Two marks at the start of the line, so that a search for either finds its rows. */
 static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *f)
 {
-    char strategy[SH_STRATEGY_TEXT], bytes[SH_STR_SHORT], rate[SH_STR_SHORT], mesh[32];
+    char strategy[SH_STRATEGY_TEXT], bytes[SH_STR_SHORT], spare[SH_STR_SHORT], rate[SH_STR_SHORT], mesh[32];
 
     snprintf(mesh, sizeof mesh, "%d x %d", f->replicate, f->shard);
-    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10.4g %10s  %s%s\n", f->best ? '*' : ' ', f->pareto ? 'P' : ' ',
+    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s\n", f->best ? '*' : ' ', f->pareto ? 'P' : ' ',
            strategy_name(l, s, f, strategy), mesh, f->inner, f->local_batch, f->micro_steps, f->forward_prefetch,
-           sh_str_bytes(f->bytes, bytes), f->seconds, sh_str_count(llround(f->tokens_per_second), rate), f->recompute,
-           rounded(l, f));
+           sh_str_bytes(f->bytes, bytes), sh_str_bytes(room_of(l) - f->bytes, spare), f->seconds,
+           sh_str_count(llround(f->tokens_per_second), rate), f->recompute, rounded(l, f));
 }
 
 /* The best results, and all marked ones, however far down they are. */
 static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *found,
                       int n)
 {
-    printf("\n   %-18s %11s %6s %6s %6s %6s %10s %10s %10s  %s\n", "strategy", "mesh", "inner", "batch", "micro",
-           "ahead", "memory", "seconds", "tokens/s", "recompute");
+    printf("\n   %-18s %11s %6s %6s %6s %6s %10s %10s %10s %10s  %s\n", "strategy", "mesh", "inner", "batch", "micro",
+           "ahead", "memory", "spare", "seconds", "tokens/s", "recompute");
     for (int i = 0; i < n; i++)
         if (i < SHOWN || found[i].best || found[i].pareto)
             say_row(l, s, &found[i]);
     puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller");
+    sh_str_wrap(
+        stdout, 80, 0, 0,
+        "mesh: replicas x ranks per shard group. inner: ranks that keep a unit sharded among themselves between "
+        "forward and backward (parallelism.reshard_after_forward); 1: as the strategy says. batch: sequences of "
+        "a micro-step on each rank. micro: micro-steps of a step. ahead: units that are gathered before they "
+        "are needed. memory: of a rank. spare: what that leaves of a device's memory");
 }
 
-/* The memory is the lesser of what the configuration allows and what the device has. */
+/* The memory is what the configuration allows, at most what the device has. */
 static struct sh_search search_of(const struct sh_cmd_plan *l, int ranks, bool quick)
 {
     const struct sh_machine *m = &l->machine;
-    int64_t room = (int64_t)(m->device.memory_bytes - m->device.reserved_bytes), limit = l->cfg.memory.limit_bytes;
+    int64_t room = room_of(l), limit = l->cfg.memory.limit_bytes;
     int node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : (int)m->node.devices;
 
     return (struct sh_search){.cfg = &l->cfg,
                               .machine = m,
                               .ranks = ranks,
                               .ranks_per_node = ranks < node ? ranks : node,
-                              .limit_bytes = limit && limit < room ? limit
-                                             : room > 0            ? room
-                                                                   : 1,
+                              .limit_bytes = !limit         ? (int64_t)ceil((1 - kept_free) * (double)room)
+                                             : limit < room ? limit
+                                                            : room,
                               .quick = quick};
 }
 
@@ -104,8 +122,44 @@ static sh_rc read_allowed(const char *text, struct sh_search *s)
     return SH_OK;
 }
 
-/* The limit is shown with the ranks: most configurations fail because of it. */
-static sh_rc search_ranks(const struct sh_cmd_plan *l, const char *allowed, const char *path)
+/* Failures increase with the ranks, so twice the nodes are not worth twice as much. A save is assumed to cost one
+ * second. */
+static struct sh_cost_job search_job(int ranks)
+{
+    return (struct sh_cost_job){.ranks = ranks, .save_seconds = 1};
+}
+
+/* What was asked, and what the search may not change. The limit is shown with the ranks: most configurations fail
+ * because of it. */
+static void say_asked(const struct sh_cmd_plan *l, const struct sh_search *s)
+{
+    char limit[SH_STR_SHORT], free_share[SH_STR_SHORT] = "";
+
+    if (!l->cfg.memory.limit_bytes)
+        snprintf(free_share, sizeof free_share, ": %.0f %% stay free", 100 * kept_free);
+    sh_str_say(stdout, "search", "%d ranks of %s, %lld sequences per step%s, at most %s per rank%s%s", s->ranks,
+               l->machine.name, (long long)sh_request_global_batch(&l->cfg, s->ranks),
+               s->may_grow ? " or more" : " (batch kept; --allow batch)", sh_str_bytes(s->limit_bytes, limit),
+               free_share, free_share[0] ? " (memory.limit_bytes)" : "");
+}
+
+/* The time that the best result takes for so many tokens. */
+static void say_tokens(const struct sh_cmd_plan *l, const struct sh_search_found *found, int n, double tokens)
+{
+    struct sh_cost_job job = search_job(l->at.world);
+    struct sh_cost_spent spent;
+    char text[SH_COST_SPENT_TEXT], count[SH_STR_SHORT];
+
+    for (int i = 0; i < n; i++)
+        if (found[i].best) {
+            spent = sh_cost_spend(&l->machine, &job, found[i].tokens_per_second, tokens);
+            sh_str_say(stdout, "all tokens", "%s with *: %s", sh_str_count(llround(tokens), count),
+                       sh_cost_spent_text(&l->machine, &spent, text));
+        }
+}
+
+/* tokens: 0: not asked. */
+static sh_rc search_ranks(const struct sh_cmd_plan *l, const char *allowed, const char *path, double tokens)
 {
     struct sh_search s = search_of(l, l->at.world, false);
     struct sh_search_found found[SH_SEARCH_MOST];
@@ -117,35 +171,14 @@ static sh_rc search_ranks(const struct sh_cmd_plan *l, const char *allowed, cons
     if (!n)
         return sh_fail(SH_E_MEMORY, "no configuration fits %d ranks of %s each; use more ranks", s.ranks,
                        sh_str_bytes(s.limit_bytes, limit));
-    printf("search       %d ranks of %s, %lld sequences per step%s, at most %s per rank\n", s.ranks, l->machine.name,
-           (long long)sh_request_global_batch(&l->cfg, s.ranks), s.may_grow ? " or more" : "",
-           sh_str_bytes(s.limit_bytes, limit));
+    say_asked(l, &s);
     say_table(l, &s, found, n);
+    if (tokens > 0)
+        say_tokens(l, found, n, tokens);
     return path ? write_best(&s, found, n, path) : SH_OK;
 }
 
 /* --- deadlines --- */
-
-/* "2T", "300B", "1.5e12". */
-static sh_rc read_tokens(const char *text, double *out)
-{
-    static const struct {
-        char letter;
-        double factor;
-    } units[] = {{'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'T', 1e12}};
-    char *end;
-
-    *out = strtod(text, &end);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (end != text && *end == units[i].letter) {
-            *out *= units[i].factor;
-            end++;
-            break;
-        }
-    if (end == text || *end || !(*out >= 1 && *out <= 1e18))
-        return sh_fail(SH_E_USAGE, "sherd plan: --tokens %s: expected a number, like 2T, 300B or 1.5e12", text);
-    return SH_OK;
-}
 
 /* "30d", "12h", "90m". */
 static sh_rc read_time(const char *text, double *seconds)
@@ -165,19 +198,9 @@ static sh_rc read_time(const char *text, double *seconds)
 /* A number of nodes, or a part of one, with its best configuration. */
 struct size {
     int nodes, ranks;
-    double seconds, device_hours; /* for all tokens, failures included */
+    struct sh_cost_spent spent; /* for all tokens */
     struct sh_search_found best;
 };
-
-/* Failures increase with the ranks, so twice the nodes are not worth twice as much. A save is assumed to cost one
- * second. */
-static double goodput_of(const struct sh_cmd_plan *l, int ranks)
-{
-    struct sh_cost_job job = {.ranks = ranks, .save_seconds = 1};
-    struct sh_cost_failures f = sh_cost_failures_of(&l->machine, &job);
-
-    return f.between > 0 ? sh_cost_goodput(&f, sh_cost_best_interval(&f)) : 1;
-}
 
 /* If --ranks is less than the devices of these nodes, it is the number of ranks. */
 static int ranks_of(const struct sh_cmd_plan *l, int nodes)
@@ -192,6 +215,7 @@ static sh_rc size_of(const struct sh_cmd_plan *l, int nodes, double tokens, stru
 {
     struct sh_search s = search_of(l, ranks_of(l, nodes), true);
     struct sh_search_found found[SH_SEARCH_MOST];
+    struct sh_cost_job job = search_job(s.ranks);
     int n;
     sh_rc rc = sh_search_run(&s, found, &n);
 
@@ -201,8 +225,7 @@ static sh_rc size_of(const struct sh_cmd_plan *l, int nodes, double tokens, stru
         return rc == SH_E_USAGE ? SH_OK : rc;
     }
     *out = (struct size){.nodes = nodes, .ranks = s.ranks, .best = found[0]};
-    out->seconds = tokens / found[0].tokens_per_second / goodput_of(l, s.ranks);
-    out->device_hours = out->seconds / 3600 * s.ranks;
+    out->spent = sh_cost_spend(&l->machine, &job, found[0].tokens_per_second, tokens);
     return SH_OK;
 }
 
@@ -210,15 +233,23 @@ static void say_size(const struct sh_cmd_plan *l, const char *what, const struct
 {
     struct sh_search s = search_of(l, z->ranks, true);
     bool whole = z->ranks >= (int)l->machine.node.devices;
-    char size[SH_STR_SHORT], time[SH_STR_SHORT], hours[SH_STR_SHORT], strategy[SH_STRATEGY_TEXT];
+    char size[SH_STR_SHORT], spent[SH_COST_SPENT_TEXT], strategy[SH_STRATEGY_TEXT];
 
     sh_str_plural(whole ? z->nodes : z->ranks, whole ? "node" : "device", size);
-    printf("%-12s %s: %s, %s device-hours", what, size, sh_str_duration(z->seconds, time),
-           sh_str_count(llround(z->device_hours), hours));
-    if (l->machine.node.price_per_device_hour > 0)
-        printf(", cost %s", sh_str_count(llround(z->device_hours * l->machine.node.price_per_device_hour), hours));
-    printf("; %s %d x %d, batch %d, recompute %s\n", strategy_name(l, &s, &z->best, strategy), z->best.replicate,
-           z->best.shard, z->best.local_batch, z->best.recompute);
+    printf("%-12s %s: %s; %s %d x %d, batch %d, recompute %s\n", what, size,
+           sh_cost_spent_text(&l->machine, &z->spent, spent), strategy_name(l, &s, &z->best, strategy),
+           z->best.replicate, z->best.shard, z->best.local_batch, z->best.recompute);
+}
+
+/* Why no number of nodes has a configuration: a machine without a network has only one. */
+static sh_rc nothing_fits(const struct sh_cmd_plan *l, int most)
+{
+    int some = l->cfg.mesh.ranks ? ranks_of(l, most) : ranks_of(l, 2);
+
+    SH_TRY(sh_cost_check_network(&l->machine, some, (int)l->machine.node.devices));
+    return sh_fail(SH_E_MEMORY,
+                   "no number of ranks up to %d has a configuration that fits, with %lld sequences per step",
+                   ranks_of(l, most), (long long)sh_request_global_batch(&l->cfg, 1));
 }
 
 /* Tries powers of two of nodes, at most as many as --ranks fills, or a part of one node. */
@@ -227,34 +258,34 @@ static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double 
     struct size z, least = {0}, cheapest = {0}, fastest = {0};
     int given = l->cfg.mesh.ranks / (int)l->machine.node.devices;
     int most = given ? given : l->cfg.mesh.ranks ? 1 : MOST_NODES;
+    bool alone = l->machine.network.bytes_per_second <= 0;
 
-    for (int nodes = 1; nodes <= most; nodes *= 2) {
+    for (int nodes = 1; nodes <= (alone ? 1 : most); nodes *= 2) {
         bool fits;
 
-        if (nodes > 1 && l->machine.network.bytes_per_second <= 0)
-            break;
         SH_TRY(size_of(l, nodes, tokens, &z, &fits));
         if (!fits)
             continue;
-        if (!fastest.nodes || z.seconds < fastest.seconds)
+        if (!fastest.nodes || z.spent.seconds < fastest.spent.seconds)
             fastest = z;
-        if (z.seconds > within)
+        if (z.spent.seconds > within)
             continue;
         if (!least.nodes)
             least = z;
-        if (!cheapest.nodes || z.device_hours < cheapest.device_hours)
+        if (!cheapest.nodes || z.spent.device_hours < cheapest.spent.device_hours)
             cheapest = z;
     }
     if (!fastest.nodes)
-        return sh_fail(SH_E_MEMORY,
-                       "no number of ranks up to %d has a configuration that fits, with %lld sequences per step",
-                       ranks_of(l, most), (long long)sh_request_global_batch(&l->cfg, 1));
+        return nothing_fits(l, most);
     if (least.nodes) {
         say_size(l, "least nodes", &least);
         say_size(l, "cheapest", &cheapest);
     } else
-        puts(
-            "least nodes  none are fast enough: a step of this batch cannot be spread further, or nothing larger is allowed");
+        sh_str_say(stdout, "least nodes", "%s",
+                   alone && most > 1
+                       ? "one node is too slow, and the machine has no network for more; give network.bytes_per_second"
+                       : "none are fast enough: a step of this batch cannot be spread further, or nothing larger is "
+                         "allowed");
     say_size(l, "fastest", &fastest);
     return SH_OK;
 }
@@ -263,16 +294,17 @@ sh_rc sh_cmd_plan_search(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
 {
     static const char *const of_ranks[] = {"--write", "--allow"};
     const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *within = sh_cmd_option(cmd, args, "--within");
-    double n, seconds;
+    double n = 0, seconds;
 
-    if (!tokens != !within)
-        return sh_fail(SH_E_USAGE, "sherd plan: --tokens and --within go together: N tokens within a time");
+    if (tokens)
+        SH_TRY(sh_cmd_plan_tokens(tokens, &n));
+    if (!within)
+        return search_ranks(l, sh_cmd_option(cmd, args, "--allow"), sh_cmd_option(cmd, args, "--write"), n);
     if (!tokens)
-        return search_ranks(l, sh_cmd_option(cmd, args, "--allow"), sh_cmd_option(cmd, args, "--write"));
+        return sh_fail(SH_E_USAGE, "sherd plan: --within %s: for how many tokens? Give --tokens as well", within);
     for (size_t i = 0; i < sizeof of_ranks / sizeof *of_ranks; i++)
         if (sh_cmd_option(cmd, args, of_ranks[i]))
-            return sh_fail(SH_E_USAGE, "sherd plan: %s is for --search on given ranks, without --tokens", of_ranks[i]);
-    SH_TRY(read_tokens(tokens, &n));
+            return sh_fail(SH_E_USAGE, "sherd plan: %s is for a search on given ranks, without --within", of_ranks[i]);
     SH_TRY(read_time(within, &seconds));
     return search_deadline(l, n, seconds);
 }

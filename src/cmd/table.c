@@ -48,20 +48,22 @@ static const struct sh_cmd_option plan[] = {
      .key = "training.threads"},
     {.name = "--machine", .value = "NAME", .help = "predict the time of a step on this machine: a file, or a preset "
      "such as h100-80x8-ndr400 (8 devices per "
-     "node, 400 Gb/s of network for each); sherd help --machine lists keys and presets"},
+     "node, 400 Gb/s of network for each; b200 is short for the one preset that begins so); sherd help --machine lists "
+     "keys and presets"},
     {.name = "--json", .value = "FILE", .help = "with --machine: write the prediction to this file"},
     {.name = "--trace", .value = "FILE", .help = "with --machine: write the predicted step as a trace, for ui.perfetto.dev"},
     {.name = "--what-if", .value = "PARTS", .help = "with --machine: predict again with parts of the machine this many "
      "times as fast: products=1.2,network=2"},
     {.name = "--search", .help = "with --machine: try strategies, meshes, micro-batches, recomputation and prefetch, "
-     "and list the best first"},
+     "and list the best first. They leave 5 % of a device's memory free, or use what memory.limit_bytes says"},
     {.name = "--allow", .value = "WORDS", .help = "with --search: also try what changes results: reduce_bfloat16, "
      "batch (up to 4 times as large), or "
      "both, separated by a comma"},
     {.name = "--write", .value = "FILE", .help = "with --search: write the configuration marked as the best"},
-    {.name = "--tokens", .value = "N", .help = "with --machine and --within: how many nodes are needed to train on N "
-     "tokens (2T, 300B) in that time"},
-    {.name = "--within", .value = "TIME", .help = "time for --tokens: 30d, 12h, 90m"},
+    {.name = "--tokens", .value = "N", .help = "with --machine: time and device-hours to train on N tokens (2T, 300B)"},
+    {.name = "--within", .value = "TIME", .help = "with --tokens: how many nodes are needed to do that in this time: "
+     "30d, 12h, 90m"},
+    {.name = "--price", .value = "P", .help = "with --machine: what a device costs per hour (node.price_per_device_hour)"},
     {.name = "--fit", .value = "FOLDER", .help = "with --machine FILE and without CONFIG: fit the machine's figures to "
      "the runs below this folder, "
      "and write them to FILE"},

@@ -63,6 +63,14 @@ static const struct sh_model presets[] = {
      .head_dim = 128,
      .ffn_dim = 28672,
      .rope_factor = 8},
+    {.name = "llama3.1-405b",
+     LLAMA3_BASE,
+     .n_layers = 126,
+     .dim = 16384,
+     .n_heads = 128,
+     .head_dim = 128,
+     .ffn_dim = 53248,
+     .rope_factor = 8},
 };
 enum { PRESETS = sizeof presets / sizeof presets[0], DEFAULT_SEQ_LEN = 2048 };
 

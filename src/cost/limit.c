@@ -5,23 +5,26 @@
 
 #include "src/base/str.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PART(field) .offset = offsetof(struct sh_cost_faster, field)
 
 const struct sh_cost_part sh_cost_parts[] = {
-    {"products", PART(products), 1.2,
+    {"products", PART(products), 1.2, 0,
      "larger products: a larger training.local_batch_size, or fewer micro-steps; less recomputation"},
-    {"slow-down", PART(slowdown), 0,
+    {"slow-down", PART(slowdown), 0, 0,
      "move less beside the computation: hybrid_shard over a node's ranks, fewer micro-steps, mixed_precision_reduce: bfloat16"},
-    {"latency", PART(latency), 2, "a smaller shard group (hybrid_shard, mesh.shard), or more work between collectives"},
-    {"memory", PART(memory), 2, "fewer bytes per token: a larger micro-batch, less recomputation, bfloat16"},
-    {"network", PART(network), 2,
+    {"latency", PART(latency), 2, 0,
+     "a smaller shard group (hybrid_shard, mesh.shard), or more work between collectives"},
+    {"memory", PART(memory), 2, 0, "fewer bytes per token: a larger micro-batch, less recomputation, bfloat16"},
+    {"network", PART(network), 2, 0.5,
      "more prefetch (parallelism.forward_prefetch, backward_prefetch), hybrid_shard, a larger micro-batch"},
-    {"attention", PART(attention), 1.5, "shorter sequences, or document masks"},
-    {"host", PART(host), 0, "more work per step: the host's share is the same for each"},
-    {"spread", PART(spread), 0, "leave out the slow nodes: sherd doctor and the pace lines of metrics.jsonl name them"},
+    {"attention", PART(attention), 1.5, 0, "shorter sequences, or document masks"},
+    {"host", PART(host), 0, 0, "more work per step: the host's share is the same for each"},
+    {"spread", PART(spread), 0, 0,
+     "leave out the slow nodes: sherd doctor and the pace lines of metrics.jsonl name them"},
 };
 const int sh_cost_n_parts = sizeof sh_cost_parts / sizeof *sh_cost_parts;
 
@@ -64,6 +67,28 @@ sh_rc sh_cost_limits(const struct sh_cost_request *r, double as_it_is, struct sh
         out[0] = l.gain > out[0].gain ? l : out[0];
     }
     return SH_OK;
+}
+
+/* A part that is a class of the table is described by its share there; without it, what runs beside it would be
+ * exposed, so the two numbers differ. Other parts are in several classes. */
+const char *sh_cost_limit_text(const struct sh_cost_limit *l, const struct sh_cost_step *step,
+                               char text[SH_COST_LIMIT_TEXT])
+{
+    for (int c = 0; c < SH_COST_OTHER; c++)
+        if (!strcmp(l->part->name, sh_cost_class_name((enum sh_cost_class)c))) {
+            snprintf(text, SH_COST_LIMIT_TEXT, "%s, %.0f %% of the step", l->part->name,
+                     100 * step->row[c].alone / step->seconds);
+            return text;
+        }
+    snprintf(text, SH_COST_LIMIT_TEXT, "%s, without which a step would be %.1f %% shorter", l->part->name,
+             100 * l->gain / (1 + l->gain));
+    return text;
+}
+
+const char *sh_cost_gain_text(double gain, char text[SH_COST_LIMIT_TEXT])
+{
+    snprintf(text, SH_COST_LIMIT_TEXT, "%.1f %% %s", 100 * fabs(gain), gain < 0 ? "slower" : "faster");
+    return text;
 }
 
 static const struct sh_cost_part *find_part(const char *name, size_t length)

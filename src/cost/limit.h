@@ -10,6 +10,7 @@ struct sh_cost_part {
     const char *name;   /* "products" */
     size_t offset;      /* in struct sh_cost_faster */
     double usual;       /* speedup worth asking about; 0: as if the part cost nothing */
+    double poorer;      /* speedup below 1 worth asking about as well; 0: none */
     const char *remedy; /* what a user can do */
 };
 extern const struct sh_cost_part sh_cost_parts[];
@@ -26,6 +27,14 @@ struct sh_cost_limit {
     double gain;
 };
 sh_rc sh_cost_limits(const struct sh_cost_request *r, double as_it_is, struct sh_cost_limit out[2]);
+
+/* "products, 78 % of the step", "latency, without which a step would be 9.5 % shorter"; returns text. */
+enum { SH_COST_LIMIT_TEXT = 96 };
+const char *sh_cost_limit_text(const struct sh_cost_limit *l, const struct sh_cost_step *step,
+                               char text[SH_COST_LIMIT_TEXT]);
+
+/* "7.0 % faster", "7.0 % slower"; of a gain in tokens/s; returns text. */
+const char *sh_cost_gain_text(double gain, char text[SH_COST_LIMIT_TEXT]);
 
 /* Read "products=1.2,network=2" as a change. Errors: SH_E_USAGE; the message lists the parts. */
 sh_rc sh_cost_read_what_if(const char *text, struct sh_cost_faster *out);

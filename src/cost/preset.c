@@ -4,8 +4,11 @@
  * fitted to published runs on A100 and H100, else 0.8 of the best single product in the tables of stas00/ml-engineering
  * (compute/accelerator). NCCL's rings inside a node: the same book, network/README.md, and NVIDIA/dgxc-benchmarking.
  * Attention: FlashAttention-2 on A100, FlashAttention-3 and cuDNN on H100 and later, from their papers. Latencies are
- * those of NCCL's tuning table (Simple protocol). The note of a row says which figures are guesses. A card with a lower
- * power limit or slower memory is slower than any of these: only a measurement tells. */
+ * those of NCCL's tuning table (Simple protocol). The note of a row says which figures are guesses. h100-96 is
+ * the card of torchtitan's benchmarks (benchmarks/llama3_h100_202412_torchtitan.md): memory, rate and watts are given
+ * there; one factor on products and attention is fitted to its run of Llama 3.1 8B on 8 of them with torch.compile
+ * (6,667 tokens/s each) and predicts the run on 128 (6,514) as 6,564. Any other card with a lower power limit or slower
+ * memory is slower than its row: only a measurement tells. */
 #include "src/cost/preset.h"
 
 #include "src/base/str.h"
@@ -34,6 +37,8 @@ static const struct preset {
     {"h100-64",    989 * T,  67 * T,   0.645, 0.62, 0.50, 2.0 * T,   64 * GIB, 362 * GB,   0,      0.35,  700,
      0, "four of a node, all linked to all; its ring like that of an H100 behind switches"},
     {"h100-80",    989 * T,  67 * T,   0.645, 0.62, 0.50, 3.35 * T,  80 * GIB, 362 * GB, 480 * GB, 0.35,  700, 0, ""},
+    {"h100-96",    989 * T,  67 * T,   0.419, 0.403, 0.325, 2.4 * T,   96 * GB,  362 * GB, 480 * GB, 0.35,  500,
+     0, "HBM2e and a limit of 500 W; products and attention are 0.65 of h100-80, fitted to a run of 8"},
     {"h200-141",   989 * T,  67 * T,   0.645, 0.62, 0.50, 4.8 * T,  141 * GB,  364 * GB, 480 * GB, 0.35,  700, 0, ""},
     {"gh200-96",   989 * T,  67 * T,   0.67,  0.62, 0.50, 4.0 * T,   96 * GB,  362 * GB,   0,      0.35, 1000, 480 * GB, ""},
     {"gh200-141",  989 * T,  67 * T,   0.67,  0.62, 0.50, 4.8 * T,  141 * GB,  362 * GB,   0,      0.35, 1000, 480 * GB, ""},
@@ -132,19 +137,49 @@ static bool read_node(const char *text, struct sh_machine *m)
     return end != text && !*end && gigabits > 0 && gigabits < 1e6;
 }
 
+/* Find the device that is called `kind`, or that alone begins so. *n: how many begin so; names: the list of them. */
+static const struct preset *find_device(const char *kind, size_t length, int *n, char names[SH_PRESET_NAMES])
+{
+    const struct preset *found = NULL;
+
+    *n = 0;
+    names[0] = '\0';
+    for (int i = 0; i < PRESETS; i++) {
+        if (strncmp(presets[i].kind, kind, length))
+            continue;
+        found = &presets[i];
+        if (!found->kind[length]) {
+            *n = 1;
+            return found;
+        }
+        sh_str_add(names, SH_PRESET_NAMES, ", ", found->kind);
+        ++*n;
+    }
+    return *n == 1 ? found : NULL;
+}
+
 /* DEVICE, DEVICExN or DEVICExN-NETWORK; the last x ends the name of the device, because names may contain an x
- * themselves. */
+ * themselves. The name of the machine has the whole name of its device. */
 sh_rc sh_machine_preset(const char *name, struct sh_machine *out)
 {
-    char all[SH_PRESET_NAMES];
+    char all[SH_PRESET_NAMES], alike[SH_PRESET_NAMES];
     struct sh_machine m;
 
     for (size_t at = strlen(name); at > 0; at--) {
+        const struct preset *device;
+        int n;
+
         if (name[at] && name[at] != 'x')
             continue;
-        if (!sh_preset_device(name, at, &m) || (name[at] && !read_node(name + at + 1, &m)))
+        device = find_device(name, at, &n, alike);
+        if (!device && n > 1)
+            return sh_fail(SH_E_USAGE, "%s: which of %s?", name, alike);
+        if (!device)
             continue;
-        snprintf(m.name, sizeof m.name, "%s", name);
+        fill(device, &m);
+        if (name[at] && !read_node(name + at + 1, &m))
+            continue;
+        snprintf(m.name, sizeof m.name, "%s%s", device->kind, name + at);
         *out = m;
         return SH_OK;
     }

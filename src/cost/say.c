@@ -32,6 +32,44 @@ struct sh_cost_failures sh_cost_failures_of(const struct sh_machine *m, const st
                                      .restart = m->failure.restart_seconds};
 }
 
+double sh_cost_best_goodput(const struct sh_machine *m, const struct sh_cost_job *job)
+{
+    struct sh_cost_failures f = sh_cost_failures_of(m, job);
+
+    return f.between > 0 ? sh_cost_goodput(&f, sh_cost_best_interval(&f)) : 1;
+}
+
+struct sh_cost_spent sh_cost_spend(const struct sh_machine *m, const struct sh_cost_job *job, double tokens_per_second,
+                                   double tokens)
+{
+    double seconds = tokens / tokens_per_second / sh_cost_best_goodput(m, job);
+
+    return (struct sh_cost_spent){.seconds = seconds, .device_hours = seconds / 3600 * job->ranks};
+}
+
+/* Hours or money: whole numbers once they are large. */
+static const char *amount_text(double amount, char text[SH_STR_SHORT])
+{
+    if (amount >= 100)
+        return sh_str_count(llround(amount), text);
+    snprintf(text, SH_STR_SHORT, "%.3g", amount);
+    return text;
+}
+
+const char *sh_cost_spent_text(const struct sh_machine *m, const struct sh_cost_spent *spent,
+                               char text[SH_COST_SPENT_TEXT])
+{
+    double price = m->node.price_per_device_hour;
+    char time[SH_STR_SHORT], hours[SH_STR_SHORT], money[SH_STR_SHORT];
+    int n = snprintf(text, SH_COST_SPENT_TEXT, "%s, %s device-hours", sh_str_duration(spent->seconds, time),
+                     amount_text(spent->device_hours, hours));
+
+    if (price > 0)
+        snprintf(text + n, SH_COST_SPENT_TEXT - (size_t)n, ", cost %s",
+                 amount_text(spent->device_hours * price, money));
+    return text;
+}
+
 /* A few digits, in the unit that reads best. */
 static const char *seconds_text(double s, char text[SH_STR_SHORT])
 {
@@ -109,11 +147,12 @@ static void say_rest(const struct sh_cost_step *step, FILE *out)
 static sh_rc say_limits(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
 {
     struct sh_cost_limit limits[2];
+    char text[SH_COST_LIMIT_TEXT];
 
     SH_TRY(sh_cost_limits(r, step->seconds, limits));
     for (int i = 0; i < 2 && limits[i].part; i++)
-        sh_str_say(out, i ? "then by" : "limited by", "%s, without which a step would be %.1f %% faster: %s",
-                   limits[i].part->name, 100 * limits[i].gain, limits[i].part->remedy);
+        sh_str_say(out, i ? "then by" : "limited by", "%s: %s", sh_cost_limit_text(&limits[i], step, text),
+                   limits[i].part->remedy);
     return SH_OK;
 }
 
@@ -123,28 +162,38 @@ static bool is_duration(const struct sh_cost_part *part)
     return part->offset == offsetof(struct sh_cost_faster, latency);
 }
 
-/* Each part in turn: `usual` times as fast, like the next generation of hardware; parts without such a factor are
- * removed. */
+/* ", network / 2: -7.0 %"; returns its length. factor 0: ", no host: +0.0 %". */
+static int change_text(const struct sh_cost_part *part, double factor, double gain, char *text, size_t room)
+{
+    /* Not "-0.0". */
+    double percent = fabs(gain) < 0.0005 ? 0 : 100 * gain;
+    bool divides = is_duration(part) ? factor > 1 : factor < 1;
+
+    if (factor <= 0)
+        return snprintf(text, room, ", no %s: %+.1f %%", part->name, percent);
+    return snprintf(text, room, ", %s %c %g: %+.1f %%", part->name, divides ? '/' : 'x', fmax(factor, 1 / factor),
+                    percent);
+}
+
+/* Each part in turn: `usual` times as fast, like the next generation of hardware, or removed if it has no such factor;
+ * `poorer`, like a cheaper machine. */
 static sh_rc say_what_if(const struct sh_cost_request *r, const struct sh_cost_step *step, FILE *out)
 {
-    const char *between = "";
-    char text[512];
+    char text[512] = "";
     size_t n = 0;
 
-    text[0] = '\0';
     for (int i = 0; i < sh_cost_n_parts; i++) {
         const struct sh_cost_part *part = &sh_cost_parts[i];
-        double gain;
+        const double factors[] = {part->usual, part->poorer};
 
-        SH_TRY(sh_cost_gain(r, part, part->usual, step->seconds, &gain));
-        if (part->usual > 0 && n < sizeof text)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %c %g: +%.1f %%", between, part->name,
-                                  is_duration(part) ? '/' : 'x', part->usual, 100 * gain);
-        else if (n < sizeof text)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%sno %s: +%.1f %%", between, part->name, 100 * gain);
-        between = ", ";
+        for (int k = 0; k < (part->poorer > 0 ? 2 : 1) && n < sizeof text; k++) {
+            double gain;
+
+            SH_TRY(sh_cost_gain(r, part, factors[k], step->seconds, &gain));
+            n += (size_t)change_text(part, factors[k], gain, text + n, sizeof text - n);
+        }
     }
-    sh_str_say(out, "what if", "%s", text);
+    sh_str_say(out, "what if", "%s", text + strlen(", "));
     return SH_OK;
 }
 
@@ -168,12 +217,11 @@ static void say_failures(const struct sh_cost_request *r, const struct sh_cost_j
                          const struct sh_cost_step *step, FILE *out)
 {
     struct sh_cost_failures f = sh_cost_failures_of(r->machine, job);
-    double every, goodput = 1, price = r->machine->node.price_per_device_hour;
+    double every, goodput = sh_cost_best_goodput(r->machine, job), price = r->machine->node.price_per_device_hour;
     char between[SH_STR_SHORT], interval[SH_STR_SHORT];
 
     if (f.between > 0) {
         every = sh_cost_best_interval(&f);
-        goodput = sh_cost_goodput(&f, every);
         sh_str_say(
             out, "failures",
             "one in %s of the job; best checkpoint.interval %.0f steps (%s), where %.2f %% of the time goes forward",
@@ -184,6 +232,24 @@ static void say_failures(const struct sh_cost_request *r, const struct sh_cost_j
     if (price > 0)
         fprintf(out, "cost         %.4g per billion tokens\n",
                 price * job->ranks / (3600 * sh_cost_tokens_per_second(job, step) * goodput) * 1e9);
+}
+
+sh_rc sh_cost_say_answer(const struct sh_cost_request *r, const struct sh_cost_job *job,
+                         const struct sh_cost_step *step, const char *memory, FILE *out)
+{
+    double rate = sh_cost_tokens_per_second(job, step);
+    char seconds[SH_STR_SHORT], each[SH_STR_SHORT], all[SH_STR_SHORT], limit[SH_COST_LIMIT_TEXT];
+    struct sh_cost_limit limits[2];
+
+    SH_TRY(sh_cost_limits(r, step->seconds, limits));
+    sh_str_say(out, "step time", "%s: %s tokens/s, %s per rank", seconds_text(step->seconds, seconds),
+               sh_str_count(llround(rate), all), sh_str_count(llround(rate / job->ranks), each));
+    sh_str_say(out, "MFU", "%.1f %% of %.4g TFLOP/s",
+               100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_causal),
+               peak_of(r->machine, r->p->act) / 1e12);
+    sh_str_say(out, "memory", "%s", memory);
+    sh_str_say(out, "limited by", "%s", limits[0].part ? sh_cost_limit_text(&limits[0], step, limit) : "nothing");
+    return SH_OK;
 }
 
 sh_rc sh_cost_say(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,

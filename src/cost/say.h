@@ -21,12 +21,29 @@ double sh_cost_tokens_per_second(const struct sh_cost_job *job, const struct sh_
 double sh_cost_mfu(const struct sh_cost_job *job, const struct sh_cost_step *step, const struct sh_machine *m,
                    enum sh_dtype act, double flops);
 
+/* Print the answer in four lines: the time of a step and its tokens/s, MFU, `memory`, and what limits the step. */
+sh_rc sh_cost_say_answer(const struct sh_cost_request *r, const struct sh_cost_job *job,
+                         const struct sh_cost_step *step, const char *memory, FILE *out);
+
 /* Print the prediction: the step, its table of three columns, what limits it, what a faster part would gain, and
  * failures and cost if the machine gives them. */
 sh_rc sh_cost_say(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
                   FILE *out);
 
-/* The failures of the whole job on that machine. */
+/* The failures of the whole job on that machine; the share of its time that goes forward if it saves at the best
+ * interval, 1 if failures are not known. */
 struct sh_cost_failures sh_cost_failures_of(const struct sh_machine *m, const struct sh_cost_job *job);
+double sh_cost_best_goodput(const struct sh_machine *m, const struct sh_cost_job *job);
+
+/* What it takes to train on `tokens` tokens, failures included. text: "182 d 3 h, 4.47 M device-hours", and with a
+ * price ", cost 11.2 M"; returns text. */
+struct sh_cost_spent {
+    double seconds, device_hours;
+};
+enum { SH_COST_SPENT_TEXT = 128 };
+struct sh_cost_spent sh_cost_spend(const struct sh_machine *m, const struct sh_cost_job *job, double tokens_per_second,
+                                   double tokens);
+const char *sh_cost_spent_text(const struct sh_machine *m, const struct sh_cost_spent *spent,
+                               char text[SH_COST_SPENT_TEXT]);
 
 #endif

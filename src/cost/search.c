@@ -57,7 +57,7 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
     out->parallelism.backward_prefetch = f->backward_prefetch;
     out->training.mixed_precision_reduce = f->reduce;
     out->activation_checkpoint.mode = f->mode;
-    if (f->mode == SH_RECOMPUTE_MEMORY_BUDGET)
+    if (f->mode == SH_RECOMPUTE_MEMORY_BUDGET || s->cfg->memory.limit_bytes)
         out->memory.limit_bytes = s->limit_bytes;
 }
 
@@ -104,6 +104,7 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
                              .gpu = sh_machine_is_gpu(s->machine)};
     struct sh_mesh_shape mesh;
     struct sh_build b;
+    int64_t rows = INT64_MAX;
 
     sh_search_apply(s, f, &cfg);
     st->planned++;
@@ -112,6 +113,7 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
                             s->limit_bytes, &b));
     b.host_limit_bytes = sh_topology_host_room(&cfg, &at, (int64_t)s->machine->host.memory_bytes, at.ranks_per_node);
     SH_TRY(sh_budget_fit(&cfg, &at, NULL, &b));
+    SH_TRY(sh_pass_widen(&b, &rows));
     return price(s, &mesh, &b, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len,
                  sh_topology_shares(&cfg, &at), f);
 }

@@ -232,7 +232,7 @@ static const struct {
     int64_t parameters;
 } published[] = {
     {"gpt2-124m", 124439808},    {"gpt2-1558m", 1557611200},    {"llama3.2-1b", 1235814400},
-    {"llama3.1-8b", 8030261248}, {"llama3.1-70b", 70553706496},
+    {"llama3.1-8b", 8030261248}, {"llama3.1-70b", 70553706496}, {"llama3.1-405b", 405853388800},
 };
 
 static void test_presets(void **state)

@@ -34,6 +34,27 @@ static void names_make_nodes(void **state)
         assert_true(sh_machine_keys[i].text || m.from[i] == SH_FROM_PRESET);
 }
 
+/* The beginning of a name stands for the only device that begins so; the whole name wins over longer ones. */
+static void beginnings_of_names_do(void **state)
+{
+    static const struct {
+        const char *given, *name;
+    } cases[] = {{"b200", "b200-180"},        {"b200x8-ndr400", "b200-180x8-ndr400"}, {"mi300x", "mi300x-192"},
+                 {"mi300x8", "mi300x-192x8"}, {"mi300xx8", "mi300x-192x8"},           {"h100-80", "h100-80"},
+                 {"h200x8", "h200-141x8"}};
+    struct sh_machine m;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(sh_machine_preset(cases[i].given, &m), SH_OK);
+        assert_string_equal(m.name, cases[i].name);
+    }
+    assert_int_equal(sh_machine_preset("h100x8", &m), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "h100x8: which of h100-64, h100-80, h100-96?");
+    assert_int_equal(sh_machine_preset("x8", &m), SH_E_USAGE);
+    assert_int_equal(sh_machine_preset("b200x0", &m), SH_E_USAGE);
+}
+
 static void files_go_over_presets(void **state)
 {
     struct sh_machine m;
@@ -324,6 +345,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_make_nodes),
+        cmocka_unit_test(beginnings_of_names_do),
         cmocka_unit_test(files_go_over_presets),
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(points_correct_the_formula),

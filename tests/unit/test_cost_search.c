@@ -46,26 +46,40 @@ static struct sh_machine machine(void)
     return m;
 }
 
-/* Predicted seconds; INFINITY: not possible, or it does not fit. */
-static double seconds_of(const struct sh_config *cfg, const struct sh_machine *m, int64_t limit)
+/* The plan of the configuration, as `sherd plan` makes it; seconds INFINITY: not possible, or it does not fit. */
+struct planned {
+    double seconds;
+    int64_t bytes, chunk_rows;
+};
+
+static struct planned plan_of(const struct sh_config *cfg, const struct sh_machine *m, int64_t limit)
 {
     struct sh_topology at = {.world = RANKS, .ranks_per_node = NODE, .in_blocks = true, .gpu = true};
     struct sh_mesh_shape mesh;
     struct sh_build b;
     struct sh_cost_request r = {.mesh = &mesh, .machine = m, .ranks_per_node = NODE, .faster = sh_cost_as_is};
     struct sh_cost_step step = {.seconds = INFINITY};
+    struct planned out = {0};
     struct sh_program *p = NULL;
+    int64_t rows = INT64_MAX;
     int level = 0;
 
     if (sh_request_mesh(cfg, &at, &mesh) == SH_OK &&
         sh_request_build(cfg, &at, &mesh, SH_TO_TRAIN, 1, limit, &b) == SH_OK && sh_pass_fit(&b, &level) == SH_OK &&
-        sh_pass_build(&b, &p) == SH_OK) {
+        sh_pass_widen(&b, &rows) == SH_OK && sh_pass_build(&b, &p) == SH_OK) {
         r.p = p;
         assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+        out = (struct planned){.bytes = p->arena_bytes, .chunk_rows = b.batch.chunk_rows};
     }
     sh_program_destroy(p);
     sh_error_clear();
-    return step.seconds;
+    out.seconds = step.seconds;
+    return out;
+}
+
+static double seconds_of(const struct sh_config *cfg, const struct sh_machine *m, int64_t limit)
+{
+    return plan_of(cfg, m, limit).seconds;
 }
 
 /* Pareto: no result that is as fast or faster takes as little memory. */
@@ -205,6 +219,33 @@ static void the_hosts_memory_makes_room(void **state)
     assert_non_null(strstr(found[0].recompute, "parameters in host memory"));
 }
 
+/* With a limit, the rows of logits follow from it: bytes and seconds of a result are those of the plan of its keys. */
+static void rows_of_logits_are_those_of_the_plan(void **state)
+{
+    struct sh_config cfg = config(32), best;
+    struct sh_machine m = machine();
+    struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n, wider = 0;
+
+    (void)state;
+    cfg.training.seq_len = cfg.model.max_seq_len = 2048;
+    cfg.memory.limit_bytes = 1ll << 40; /* more than the machine has: the search has its own limit */
+    s.limit_bytes = 500 << 20;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++) {
+        struct planned p;
+
+        sh_search_apply(&s, &found[i], &best);
+        assert_int_equal(best.memory.limit_bytes, s.limit_bytes);
+        p = plan_of(&best, &m, best.memory.limit_bytes);
+        assert_true(fabs(p.seconds - found[i].seconds) < 1e-12 && p.bytes == found[i].bytes);
+        wider += p.chunk_rows > 2048;
+    }
+    assert_true(wider > 0 && wider < n);
+}
+
 static void batches_that_do_not_divide_are_refused(void **state)
 {
     struct sh_config cfg = config(8);
@@ -281,9 +322,13 @@ static void numbers_change_where_they_may(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(search_is_as_good_as_brute_force), cmocka_unit_test(batches_that_do_not_divide_are_refused),
-        cmocka_unit_test(more_than_a_node_wants_a_network), cmocka_unit_test(a_file_makes_room),
-        cmocka_unit_test(the_hosts_memory_makes_room),      cmocka_unit_test(numbers_change_where_they_may),
+        cmocka_unit_test(search_is_as_good_as_brute_force),
+        cmocka_unit_test(batches_that_do_not_divide_are_refused),
+        cmocka_unit_test(more_than_a_node_wants_a_network),
+        cmocka_unit_test(a_file_makes_room),
+        cmocka_unit_test(the_hosts_memory_makes_room),
+        cmocka_unit_test(numbers_change_where_they_may),
+        cmocka_unit_test(rows_of_logits_are_those_of_the_plan),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -319,6 +319,8 @@ static void faster_parts_make_faster_steps(void **state)
     struct sh_cost_request r = request_of(p, &b.options.mesh, &m);
     double as_it_is, gain, more;
     struct sh_cost_limit limits[2];
+    struct sh_cost_step step;
+    char text[SH_COST_LIMIT_TEXT], share[SH_COST_LIMIT_TEXT];
 
     (void)state;
     assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
@@ -332,6 +334,15 @@ static void faster_parts_make_faster_steps(void **state)
     assert_int_equal(sh_cost_limits(&r, as_it_is, limits), SH_OK);
     assert_string_equal(limits[0].part->name, "products");
     assert_true(limits[0].gain >= limits[1].gain && limits[1].gain > 0);
+    /* In words: a class of the table by its share there, anything else by what its absence would save. */
+    step = step_of(r);
+    snprintf(share, sizeof share, "products, %.0f %% of the step", 100 * step.row[SH_COST_PRODUCTS].alone / as_it_is);
+    assert_string_equal(sh_cost_limit_text(&limits[0], &step, text), share);
+    limits[0] = (struct sh_cost_limit){.part = &sh_cost_parts[2], .gain = 1};
+    assert_string_equal(sh_cost_limit_text(&limits[0], &step, text),
+                        "latency, without which a step would be 50.0 % shorter");
+    assert_string_equal(sh_cost_gain_text(-0.07, text), "7.0 % slower");
+    assert_string_equal(sh_cost_gain_text(0.07, text), "7.0 % faster");
     sh_program_destroy(p);
 }
 
