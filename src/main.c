@@ -85,7 +85,7 @@ static int run_flag(int argc, char **argv)
     if (argc > 2)
         return report(sh_fail(SH_E_USAGE, "%s stands alone, without %s", argv[1], argv[2]));
     if (is_help(argv[1]))
-        sh_cmd_help(stdout, SH_HELP_TEXT);
+        sh_cmd_help_short(stdout);
     else
         sh_cmd_version(stdout);
     return SH_OK;
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
     sh_config_folder_hook(sh_hf_config_read);
     skip_python(&argc, &argv);
     if (argc < 2 || !argv[1][0]) {
-        sh_cmd_help(stderr, SH_HELP_TEXT);
+        sh_cmd_help_short(stderr);
         return SH_E_USAGE;
     }
     if (is_help(argv[1]) || !strcmp(argv[1], "--version"))

@@ -27,8 +27,13 @@ struct sh_cmd_option {
 
 struct sh_cmd_args;
 
+/* What a user wants to do; the order is that of the short help. HELP: commands about the program itself. */
+enum sh_cmd_group { SH_CMD_PREPARE, SH_CMD_TRAIN, SH_CMD_LOOK, SH_CMD_CHECKPOINTS, SH_CMD_MEASURE, SH_CMD_HELP };
+
 struct sh_cmd {
     const char *name, *arguments, *summary;
+    const char *brief; /* the summary in one line of the short help */
+    enum sh_cmd_group group;
     const struct sh_cmd_option *options; /* ends with a NULL name */
     bool config;                         /* takes CONFIG.yaml and --section.key=value */
     bool mpi;                            /* runs as a job: MPI is up when `run` is called, and ranks agree on the rc */
@@ -101,7 +106,7 @@ sh_rc sh_cmd_output_close(struct sh_cmd_output *o, sh_rc rc);
 bool sh_cmd_eval_is_task(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_eval_task(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 
-void sh_cmd_help(FILE *out, enum sh_config_help form);
+void sh_cmd_help_short(FILE *out);                        /* a line for each command */
 void sh_cmd_help_of(FILE *out, const struct sh_cmd *cmd); /* one command, as text */
 void sh_cmd_complete_bash(FILE *out); /* a script to source, or to install as the shell's completion */
 void sh_cmd_complete_zsh(FILE *out);

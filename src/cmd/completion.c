@@ -16,14 +16,16 @@ static void print_verbs(FILE *out, const char *arguments)
     }
 }
 
-/* help takes the name of a command. */
+/* help takes the name of a command, or all. */
 static void print_positional(FILE *out, const struct sh_cmd *c)
 {
-    if (strcmp(c->arguments, "[COMMAND]"))
+    if (c->run != sh_cmd_help_run) {
         print_verbs(out, c->arguments);
-    else
-        for (const struct sh_cmd *other = sh_commands; other->name; other++)
-            fprintf(out, " %s", other->name);
+        return;
+    }
+    fputs(" all", out);
+    for (const struct sh_cmd *other = sh_commands; other->name; other++)
+        fprintf(out, " %s", other->name);
 }
 
 /* All words that are possible in each position. The value of an option is completed as a file name, since most are. */
@@ -150,7 +152,7 @@ void sh_cmd_complete_zsh(FILE *out)
           out);
     for (const struct sh_cmd *c = sh_commands; c->name; c++) {
         fprintf(out, "        '%s:", c->name);
-        zsh_text(out, c->summary);
+        zsh_text(out, c->brief);
         fputs("'\n", out);
     }
     fputs(

@@ -4,6 +4,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/base/str.h"
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 /* A truncated list of names is better than a message of several pages. */
-enum { PATH_BYTES = 4096, NAMES_BYTES = 512 };
+enum { PATH_BYTES = 4096, NAMES_BYTES = 512, MOST_NAMES = 256 };
 
 /* Whether there is anything at the path: whether it can be read shows when it is opened. */
 static bool exists(const char *path)
@@ -86,31 +87,39 @@ static int is_example(const struct dirent *entry)
     return dot && strcmp(dot, ".yaml") == 0;
 }
 
-/* ": debug, gpt2-124m", nothing, or that the folder is missing. */
-static void list_names(const char *folder, char out[NAMES_BYTES])
+/* "; nearest is gpt2-bytes, others are debug, ...", ": debug, gpt2-124m, ...", or that the folder is missing. */
+static void list_names(const char *folder, const char *given, char out[NAMES_BYTES])
 {
     struct dirent **found = NULL;
+    const char *names[MOST_NAMES], *near;
+    char others[NAMES_BYTES] = "";
     int n = scandir(folder, &found, is_example, alphasort);
-    size_t used = 0;
 
-    out[0] = '\0';
+    for (int i = 0; i < n && i < MOST_NAMES; i++) {
+        found[i]->d_name[strlen(found[i]->d_name) - strlen(".yaml")] = '\0';
+        names[i] = found[i]->d_name;
+    }
+    near = n > 0 ? sh_str_nearest(given, n < MOST_NAMES ? n : MOST_NAMES, names) : NULL;
+    for (int i = 0; i < n && i < MOST_NAMES; i++)
+        if (names[i] != near)
+            sh_str_add(others, sizeof others, ", ", names[i]);
     if (n < 0)
         snprintf(out, NAMES_BYTES, ": the folder %.400s is missing; make install writes it", folder);
-    for (int i = 0; i < n; i++) {
-        int length = (int)(strlen(found[i]->d_name) - strlen(".yaml"));
-
-        if (used < NAMES_BYTES)
-            used +=
-                (size_t)snprintf(out + used, NAMES_BYTES - used, "%s%.*s", i ? ", " : ": ", length, found[i]->d_name);
+    else
+        snprintf(out, NAMES_BYTES, "%s%.40s%s%.400s", near ? "; nearest is " : "", near ? near : "",
+                 !others[0] ? ""
+                 : near     ? ", others are "
+                            : ": ",
+                 others);
+    for (int i = 0; i < n; i++)
         free(found[i]);
-    }
     free(found);
 }
 
 /* The caller frees *path; it is NULL after a failure. */
 sh_rc sh_cmd_find_config(const char *given, char **path)
 {
-    char *folder, *file, names[NAMES_BYTES];
+    char *folder, *file, *word, names[NAMES_BYTES];
     size_t length = strlen(given);
     bool has_end = length > 5 && strcmp(given + length - 5, ".yaml") == 0;
 
@@ -119,7 +128,9 @@ sh_rc sh_cmd_find_config(const char *given, char **path)
         return SH_OK; /* a file, or a path that can only be one: opening it will report what is wrong */
     folder = find_folder();
     file = sh_strfmt("%s/%s%s", folder, given, has_end ? "" : ".yaml");
-    list_names(folder, names);
+    word = sh_strfmt("%.*s", (int)length - (has_end ? 5 : 0), given);
+    list_names(folder, word, names);
+    free(word);
     free(folder);
     free(*path);
     *path = file;

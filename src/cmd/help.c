@@ -32,6 +32,28 @@ void sh_cmd_help_of(FILE *out, const struct sh_cmd *c)
     "0 done, 2 usage, 3 data, 4 memory, 5 communication, 6 numbers, 7 replicas differ, 70 a bug in Sherd, 75 stopped " \
     "on request: run the same command to resume."
 
+/* What fits on a screen: what there is to do, and where more is said. */
+void sh_cmd_help_short(FILE *out)
+{
+    static const char *const groups[] = {"prepare", "train", "look", "checkpoints", "measure", "and"};
+
+    fputs("Sherd trains language models with sharded data parallelism over MPI.\n\nusage: sherd COMMAND ...\n\n", out);
+    for (int g = SH_CMD_PREPARE; g <= SH_CMD_HELP; g++) {
+        const char *group = groups[g];
+
+        for (const struct sh_cmd *c = sh_commands; c->name; c++)
+            if ((int)c->group == g) {
+                fprintf(out, "%-12s %-9s %s\n", group, c->name, c->brief);
+                group = "";
+            }
+    }
+    fputs("\n"
+          "sherd help COMMAND    options of a command\n"
+          "sherd help --config   keys of a CONFIG, a YAML file or the name of an example\n"
+          "sherd help all        all commands with all options\n",
+          out);
+}
+
 /* 80 columns, the width of a classic terminal. */
 static void help_text(FILE *out)
 {
@@ -97,7 +119,7 @@ static void help_markdown(FILE *out)
 }
 
 /* The forms in the order of the enumeration. */
-void sh_cmd_help(FILE *out, enum sh_config_help form)
+static void help_in(FILE *out, enum sh_config_help form)
 {
     static void (*const forms[])(FILE *) = {[SH_HELP_TEXT] = help_text,
                                             [SH_HELP_ROFF] = help_roff,
@@ -126,7 +148,7 @@ static sh_rc find_form(const char *name, enum sh_config_help *form)
                 : SH_OK;
 }
 
-/* `sherd help train`, another way to write `sherd train --help`. */
+/* `sherd help train`, another way to write `sherd train --help`, and `sherd help all`. */
 static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const struct sh_cmd *one = sh_cmd_find(args->positional[0]);
@@ -138,9 +160,12 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
         sh_cmd_option(cmd, args, "--machine"))
         return sh_fail(SH_E_USAGE, "sherd help: --format and --config apply to the whole help, not to %s alone",
                        args->positional[0]);
-    if (!one)
+    if (!strcmp(args->positional[0], "all"))
+        help_text(stdout);
+    else if (!one)
         return sh_cmd_unknown(args->positional[0]);
-    sh_cmd_help_of(stdout, one);
+    else
+        sh_cmd_help_of(stdout, one);
     return SH_OK;
 }
 
@@ -199,7 +224,9 @@ sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         return help_of_machine(sh_cmd_option(cmd, args, "--machine"));
     if (sh_cmd_option(cmd, args, "--config"))
         sh_config_help(stdout, form);
+    else if (sh_cmd_option(cmd, args, "--format"))
+        help_in(stdout, form);
     else
-        sh_cmd_help(stdout, form);
+        sh_cmd_help_short(stdout);
     return SH_OK;
 }

@@ -269,8 +269,8 @@ static const struct sh_cmd_option bench[] = {
 
 /* --format is for the build, which makes the man pages and doc/ with it. */
 static const struct sh_cmd_option help[] = {
-    {.name = "--format", .value = "FORM", .help = "text, roff (man page), markdown, or bash or zsh (completion "
-     "scripts); default text"},
+    {.name = "--format", .value = "FORM", .help = "everything as text, roff (man page), markdown, or bash or zsh (completion "
+     "scripts)"},
     {.name = "--config", .help = "show the keys of the configuration instead of the commands"},
     {.name = "--machine", .value = "[NAME]", .help = "show the keys and presets of machine files instead "
      "of the commands; with "
@@ -281,37 +281,44 @@ static const struct sh_cmd_option help[] = {
 /* mpi: the command starts MPI. stops: signals make the command save and stop instead of killing it. config: words with
  * a dot set keys. The order is that of the help. */
 const struct sh_cmd sh_commands[] = {
-    {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process", train, .config = true,
+    {"train", "CONFIG | --model.hf=DIR", "train a model; start it with mpirun or srun, one rank per process",
+     "train a model, on as many ranks as mpirun or srun starts", SH_CMD_TRAIN, train, .config = true,
      .mpi = true, .stops = true, .run = sh_cmd_train},
     {"run_clm", "--model_name DIR --train_file FILE",
      "train with the options of transformers' run_clm.py and the defaults of its Trainer; print the configuration that "
      "they stand for. Keys may be added, and take precedence. All other options of Trainer are known as well: they are "
-     "ignored with a note if they have no effect here, or refused with the reason", run_clm, .config = true, .mpi = true,
+     "ignored with a note if they have no effect here, or refused with the reason",
+     "train with the options of transformers' run_clm.py", SH_CMD_TRAIN, run_clm, .config = true, .mpi = true,
      .collects = true, .stops = true,
      .run = sh_cmd_run_clm},
     {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of "
-     "ranks, and predict its time on a machine", plan,
+     "ranks, and predict its time on a machine",
+     "say what a run takes: memory, traffic, time", SH_CMD_PREPARE, plan,
      .config = true, .run = sh_cmd_plan},
     {"config", "get KEY... [CONFIG] | given CONFIG",
      "for scripts: print the value of each KEY (section.key) of the resolved configuration, one per line, without "
      "quotes; or the names of the keys that the file and the arguments set, one per line",
-     none, .config = true, .run = sh_cmd_config_run},
+     "print values of a configuration, for scripts", SH_CMD_HELP, none, .config = true, .run = sh_cmd_config_run},
     {"doctor", "[CONFIG]",
      "check the nodes of a job before it trains: placement, program, files, clocks, storage, memory, network; without a "
-     "configuration, it checks nodes and folder for a small model", doctor,
+     "configuration, it checks nodes and folder for a small model",
+     "check the nodes of a job before it trains", SH_CMD_MEASURE, doctor,
      .config = true, .mpi = true, .run = sh_cmd_doctor},
     {"tokenize", "INPUT...",
      "turn text files into a token file, with the tokenizer of a model or one token per byte; the inputs may be "
      "compressed "
      "(.gz, .zst); - is standard input, with --format",
-     tokenize, .run = sh_cmd_tokenize},
+     "turn text, chats or JSON lines into tokens to train on", SH_CMD_PREPARE, tokenize, .run = sh_cmd_tokenize},
     {"data", "FILE", "show what is in a document file: lengths, how full sequences get, and the text of documents, "
      "with trained text in "
-     "angle brackets; for a stream of tokens, the text of its sequences", data, .run = sh_cmd_data},
-    {"generate", "[CONFIG]", "continue a text with a model from a checkpoint", generate, .config = true,
+     "angle brackets; for a stream of tokens, the text of its sequences",
+     "show what is in a file of tokens", SH_CMD_PREPARE, data, .run = sh_cmd_data},
+    {"generate", "[CONFIG]", "continue a text with a model from a checkpoint",
+     "continue a text", SH_CMD_LOOK, generate, .config = true,
      .mpi = true, .run = sh_cmd_generate},
     {"eval", "[CONFIG]", "measure the mean loss of a model from a checkpoint over a token file, or log-probabilities "
-     "and accuracy over the texts of a file", eval, .config = true,
+     "and accuracy over the texts of a file",
+     "measure loss, log-probabilities and accuracy", SH_CMD_LOOK, eval, .config = true,
      .mpi = true, .run = sh_cmd_eval},
     {"ckpt", "info|verify|ls|latest|diff|extract|prune|export|import ARGUMENT...",
      "work with checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, "
@@ -321,21 +328,23 @@ const struct sh_cmd sh_commands[] = {
      "folder that transformers opens; make a checkpoint of step 0 from such a folder. A folder in place of a FILE "
      "stands "
      "for its newest checkpoint, and the folder of a run for its checkpoints",
-     ckpt, .run = sh_cmd_ckpt},
+     "list, verify, compare, prune, export, import checkpoints", SH_CMD_CHECKPOINTS, ckpt, .run = sh_cmd_ckpt},
     {"report", "FOLDER",
      "write one HTML page about all runs below a folder: loss, speed and efficiency against ranks, time, memory, "
      "configurations",
-     report, .run = sh_cmd_report},
+     "write one HTML page about all runs below a folder", SH_CMD_LOOK, report, .run = sh_cmd_report},
     {"bench", "tier [DIR] | gemm|step|comm|io [CONFIG]",
      "measure this machine: the matrix products of a model against the best rate of a large one; a training step and "
      "each of its operations against what that rate and the memory allow; collectives against those of MPI; checkpoint "
      "save and load speed, next to plain programs that write and read the same amount; the rates of offloading to a "
      "folder "
      "or, without a folder, to the host of GPUs; start it with mpirun or srun",
-     bench, .config = true, .mpi = true, .run = sh_cmd_bench},
-    {"help", "[COMMAND]", "show this text, or that of one command; with --config the keys of the configuration", help,
+     "measure this machine: products, steps, collectives, disks", SH_CMD_MEASURE, bench, .config = true, .mpi = true, .run = sh_cmd_bench},
+    {"help", "[COMMAND|all]", "show a line for each command, the options of one command, or everything; with --config the keys of the configuration",
+     "show this text, or the options of one command", SH_CMD_HELP, help,
      .run = sh_cmd_help_run},
-    {"version", "", "show the version, and what it was built with (the same as sherd --version)", none,
+    {"version", "", "show the version, and what it was built with (the same as sherd --version)",
+     "show the version, and what it was built with", SH_CMD_HELP, none,
      .run = sh_cmd_version_run},
     {0},
 };

@@ -32,7 +32,8 @@ struct sh_cost_failures sh_cost_failures_of(const struct sh_machine *m, const st
                                      .restart = m->failure.restart_seconds};
 }
 
-double sh_cost_best_goodput(const struct sh_machine *m, const struct sh_cost_job *job)
+/* The share of the time that goes forward if the job saves at the best interval; 1 if failures are not known. */
+static double best_goodput(const struct sh_machine *m, const struct sh_cost_job *job)
 {
     struct sh_cost_failures f = sh_cost_failures_of(m, job);
 
@@ -42,7 +43,7 @@ double sh_cost_best_goodput(const struct sh_machine *m, const struct sh_cost_job
 struct sh_cost_spent sh_cost_spend(const struct sh_machine *m, const struct sh_cost_job *job, double tokens_per_second,
                                    double tokens)
 {
-    double seconds = tokens / tokens_per_second / sh_cost_best_goodput(m, job);
+    double seconds = tokens / tokens_per_second / best_goodput(m, job);
 
     return (struct sh_cost_spent){.seconds = seconds, .device_hours = seconds / 3600 * job->ranks};
 }
@@ -217,7 +218,7 @@ static void say_failures(const struct sh_cost_request *r, const struct sh_cost_j
                          const struct sh_cost_step *step, FILE *out)
 {
     struct sh_cost_failures f = sh_cost_failures_of(r->machine, job);
-    double every, goodput = sh_cost_best_goodput(r->machine, job), price = r->machine->node.price_per_device_hour;
+    double every, goodput = best_goodput(r->machine, job), price = r->machine->node.price_per_device_hour;
     char between[SH_STR_SHORT], interval[SH_STR_SHORT];
 
     if (f.between > 0) {

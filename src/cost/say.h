@@ -30,10 +30,8 @@ sh_rc sh_cost_say_answer(const struct sh_cost_request *r, const struct sh_cost_j
 sh_rc sh_cost_say(const struct sh_cost_request *r, const struct sh_cost_job *job, const struct sh_cost_step *step,
                   FILE *out);
 
-/* The failures of the whole job on that machine; the share of its time that goes forward if it saves at the best
- * interval, 1 if failures are not known. */
+/* The failures of the whole job on that machine. */
 struct sh_cost_failures sh_cost_failures_of(const struct sh_machine *m, const struct sh_cost_job *job);
-double sh_cost_best_goodput(const struct sh_machine *m, const struct sh_cost_job *job);
 
 /* What it takes to train on `tokens` tokens, failures included. text: "182 d 3 h, 4.47 M device-hours", and with a
  * price ", cost 11.2 M"; returns text. */

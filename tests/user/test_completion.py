@@ -24,6 +24,7 @@ QUESTIONS = [
     ('sherd ckpt ver', ['verify'], ['version']),
     ('sherd bench ', ['gemm', 'io', 'tier'], ['verify']),
     ('sherd help pl', ['plan'], ['train']),
+    ('sherd help al', ['all'], ['plan']),
     ('sherd ckpt --keep-', ['--keep-latest', '--keep-every'], ['--trust']),
     ('sherd train --training.mixed_precision_p', ['--training.mixed_precision_param='], ['--training.steps=']),
     ('sherd train --training.mixed_precision_param=', ['float32', 'bfloat16'], ['true']),
