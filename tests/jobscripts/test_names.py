@@ -79,6 +79,21 @@ def case_folder(name, by_file):
     return wrong + beside(folder, name) + ([] if everything(folder) == before else ['the second start has made files'])
 
 
+def case_container():
+    """A program in a container, whose image and folder have spaces in their names."""
+    folder = prepare('in a container').absolute()
+    (folder / 'bin').mkdir(exist_ok=True)
+    apptainer = folder / 'bin/apptainer'
+    apptainer.write_text('#!/bin/sh\n[ "$1" = run ] && [ "$2" = "$SHERD_IMAGE" ] || exit 9\nshift 2\nexec "$INSIDE" "$@"\n')
+    apptainer.chmod(0o755)
+    more = {'SHERD': str(SCRIPTS / 'sherd-in-container'), 'INSIDE': os.path.abspath(os.environ['SHERD']),
+            'PATH': f'{folder}/bin:{fakes}:{os.environ["PATH"]}'}
+    done = train(folder, '--job.dump_folder=a run', SHERD_IMAGE='an image.sif', **more)
+    wrong = [] if done.returncode == 0 and (folder / f'a run/checkpoint/step-{STEPS:08}.h5').exists() else [done.stderr]
+    done = train(folder, '--job.dump_folder=a run', SHERD_IMAGE=None, **more)
+    return wrong + ([] if done.returncode == 2 and 'SHERD_IMAGE is not set' in done.stderr else [done.stderr])
+
+
 def case_refused(name):
     folder = prepare('refused')
     return judge(train(folder, f'--job.dump_folder={name}'), 2, ['job.dump_folder']) + beside(folder, '')
@@ -241,7 +256,7 @@ CASES += [('files among the checkpoints', case_files), ('a checkpoint with anoth
 CASES += [(f'starts={starts} in chain', case_chain_line, starts) for starts in CHAINS]
 CASES += [('chain is a link, then a FIFO', case_chain_planted), ('umask 000', case_umask, 0), ('umask 027', case_umask, 0o027)]
 CASES += [(f'the strategy is chosen by {who}', case_arranged, words, lines, hybrid) for who, words, lines, hybrid in ARRANGED]
-CASES += [('outside Slurm', case_outside)]
+CASES += [('outside Slurm', case_outside), ('a program in a container', case_container)]
 CASES += [(f'a study in {shown(name)}', case_study, name) for name in odd_names.STUDIES]
 
 if __name__ == '__main__':
