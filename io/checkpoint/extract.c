@@ -42,8 +42,8 @@ static sh_rc find_tensor(struct extract *x, const char *name)
 {
     int64_t i = sh_ckpt_index_find(&x->index, name, 0);
     if (i < 0)
-        return sh_fail(SH_E_DATA, "%s has no tensor %s; `sherd ckpt info %s` lists its tensors", x->path, name,
-                       x->path);
+        return sh_fail(SH_E_DATA, "%s has no tensor %s; `sherd ckpt info --tensors %s` lists its tensors", x->path,
+                       name, x->path);
     x->entry = &x->index.entry[i];
     return SH_OK;
 }

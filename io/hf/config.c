@@ -1,5 +1,6 @@
 #include "io/hf/config.h"
 
+#include "io/file/origin.h"
 #include "io/hf/blocks.h"
 #include "io/hf/plain.h"
 #include "io/hf/rope.h"
@@ -208,14 +209,14 @@ static sh_rc read_root(struct sh_hf_reader *r)
 }
 
 /* A name like meta-llama/Llama-3.2-1B is a folder only once it has been downloaded. */
-static sh_rc check_folder(const char *folder)
+static sh_rc check_folder(const char *folder, const char *config)
 {
     struct stat st;
     if (stat(folder, &st) != 0)
-        return sh_fail(SH_E_DATA,
-                       "model.hf_assets_path: %s is not a folder here; nothing is downloaded: `hf download` does that",
-                       folder);
-    return S_ISDIR(st.st_mode) ? SH_OK : sh_fail(SH_E_DATA, "model.hf_assets_path: %s is not a folder", folder);
+        return sh_fail(SH_E_DATA, "%s is not a folder here; nothing is downloaded: `hf download` does that", folder);
+    if (!S_ISDIR(st.st_mode) || access(config, F_OK) != 0)
+        SH_TRY(sh_origin_refuse(folder));
+    return S_ISDIR(st.st_mode) ? SH_OK : sh_fail(SH_E_DATA, "%s is not a folder of transformers, but a file", folder);
 }
 
 static sh_rc read_and_free(struct sh_hf_reader *r)
@@ -250,7 +251,7 @@ static sh_rc give_tokenizer(const struct sh_hf_reader *r)
 sh_rc sh_hf_config_read(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to)
 {
     struct sh_hf_reader r = {.so_far = so_far, .place = place, .give = give, .to = to};
-    SH_TRY(check_folder(so_far->hf.assets_path));
+    SH_TRY(check_folder(so_far->hf.assets_path, place));
     SH_TRY(sh_json_load(place, SH_HF_CONFIG_MAX, &r.root));
     SH_TRY(read_and_free(&r));
     return give_tokenizer(&r);

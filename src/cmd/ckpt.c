@@ -96,7 +96,7 @@ static sh_rc list(const char *folder, bool quick)
     fclose(f);
     /* A script that lists the wrong folder should see it. */
     if (rc == SH_OK && bytes == 0)
-        rc = sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
+        rc = sh_newest_none(folder);
     fputs(text, stdout);
     free(text);
     return rc;

@@ -1,6 +1,7 @@
 #include "src/run/newest.h"
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/file/origin.h"
 #include "io/safetensors/index.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
@@ -52,9 +53,9 @@ sh_rc sh_newest_whole(const char *folder, char **path)
     return SH_OK;
 }
 
-/* A model of transformers is another kind of folder, with another key. */
-static sh_rc refuse_folder(const char *folder)
+sh_rc sh_newest_none(const char *folder)
 {
+    SH_TRY(sh_origin_refuse(folder));
     if (!sh_st_has_weights(folder))
         return sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
     return sh_fail(SH_E_DATA,
@@ -77,7 +78,7 @@ sh_rc sh_newest_find(const char *given, char **path)
     SH_TRY(sh_newest_folder(given, &folder));
     rc = sh_newest_whole(folder, path);
     if (rc == SH_OK && !*path)
-        rc = refuse_folder(folder);
+        rc = sh_newest_none(folder);
     free(folder);
     return rc;
 }

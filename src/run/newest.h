@@ -21,4 +21,7 @@ sh_rc sh_newest_find(const char *given, char **path);
 /* The same for a job: rank 0 looks, and all ranks use the path that it found. Collective; errors are agreed. */
 sh_rc sh_newest_agree(const char *given, char **path);
 
+/* SH_E_DATA for a folder without a checkpoint: says what it is instead, if that is known. Local. */
+sh_rc sh_newest_none(const char *folder);
+
 #endif
