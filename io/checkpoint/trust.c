@@ -22,6 +22,17 @@ static bool is_trusted_owner(uid_t owner)
     return owner == 0 || owner == geteuid();
 }
 
+/* The members of a group do not include the users whose first group it is. */
+static bool is_first_of_others(gid_t gid, uid_t owner)
+{
+    bool found = false;
+    setpwent();
+    for (const struct passwd *user; !found && (user = getpwent());)
+        found = user->pw_gid == gid && user->pw_uid != owner;
+    endpwent();
+    return found;
+}
+
 /* Whether the group has only one user, as many systems create them, with a umask that lets the group write. */
 static bool is_private_group(gid_t gid, uid_t owner)
 {
@@ -33,7 +44,7 @@ static bool is_private_group(gid_t gid, uid_t owner)
     for (char **member = group->gr_mem; *member; member++)
         if (strcmp(*member, user->pw_name) != 0)
             return false;
-    return true;
+    return !is_first_of_others(gid, owner);
 }
 
 /* The name tells the user whom to ask. */
@@ -79,6 +90,19 @@ static sh_rc judge_folder(const char *folder)
     return stat(folder, &st) == 0 ? judge("the folder ", folder, &st) : SH_OK;
 }
 
+/* Whoever can write a folder further up can put another one in its place. There only everybody counts: the folders of a
+ * cluster's projects belong to a group or its head, and a rule that refuses all files below them is turned off. */
+static sh_rc judge_way(char *folder)
+{
+    struct stat st;
+    while (strcmp(folder, "/") != 0) {
+        folder = dirname(folder);
+        if (stat(folder, &st) == 0 && st.st_mode & S_IWOTH && !(st.st_mode & S_ISVTX))
+            return refuse_mode("the folder ", folder, &st);
+    }
+    return SH_OK;
+}
+
 /* A path that cannot be examined cannot be opened either; the open then reports why. */
 sh_rc sh_ckpt_trusted(const char *path, enum sh_cfg_trust trust)
 {
@@ -87,5 +111,7 @@ sh_rc sh_ckpt_trusted(const char *path, enum sh_cfg_trust trust)
     if (trust == SH_TRUST_ANY || !realpath(path, real) || stat(real, &st) != 0)
         return SH_OK;
     SH_TRY(judge("", path, &st));
-    return S_ISDIR(st.st_mode) ? SH_OK : judge_folder(dirname(real));
+    if (!S_ISDIR(st.st_mode))
+        SH_TRY(judge_folder(dirname(real)));
+    return judge_way(real);
 }

@@ -10,6 +10,8 @@
 #include "io/file/file.h"
 
 #include <fcntl.h>
+#include <pwd.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,7 +19,9 @@
 
 enum { OTHER = 54321 }; /* a user and a group that nobody has */
 
-static char folder[] = "/tmp/test_trust.XXXXXX", path[64], other[64], name[64];
+static char folder[] = "/tmp/test_trust.XXXXXX", path[96], other[64], name[64];
+
+int __real_rename(const char *from, const char *to);
 
 static void write_file(const char *file, const char *text)
 {
@@ -81,6 +85,22 @@ static void modes(void **state)
     fine(path);
 }
 
+/* The whole way to the root, not only the last folder. */
+static void way(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(other, 0755) | __real_rename(path, name), 0);
+    snprintf(path, sizeof path, "%s/step", other);
+    assert_int_equal(__real_rename(name, path) | chmod(folder, 0757), 0);
+    refused(path, "/test_trust.");
+    refused(other, "may be written by everybody; remove that permission (chmod o-w)");
+    assert_int_equal(chmod(folder, 01757), 0);
+    fine(path);
+    assert_int_equal(chmod(folder, 0775), 0); /* a project's folder */
+    fine(path);
+    assert_int_equal(unlink(path) | rmdir(other), 0);
+}
+
 static void need_root(void)
 {
     if (geteuid() == 0)
@@ -105,6 +125,17 @@ static void owners(void **state)
     assert_int_equal(seteuid(0), 0);
 }
 
+static bool colleague; /* a user whose first group is root's */
+
+struct passwd *__real_getpwent(void);
+struct passwd *__wrap_getpwent(void);
+struct passwd *__wrap_getpwent(void)
+{
+    static struct passwd other_user = {.pw_name = (char *)"colleague", .pw_uid = OTHER, .pw_gid = 0};
+
+    return colleague ? &other_user : __real_getpwent();
+}
+
 static void groups(void **state)
 {
     (void)state;
@@ -113,13 +144,15 @@ static void groups(void **state)
     refused(path, "may be written by all of the group that it has; remove that permission (chmod g-w)");
     assert_int_equal(chown(path, 0, 0), 0); /* root's own group */
     fine(path);
+    colleague = true;
+    refused(path, "may be written by all of the group root");
+    colleague = false;
     assert_int_equal(chown(folder, 0, OTHER) | chmod(folder, 0770), 0);
     refused(path, "the folder /tmp/test_trust.");
 }
 
 static int (*instead)(const char *from); /* runs instead of the first half of the rename */
 
-int __real_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to)
 {
@@ -168,6 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(modes, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(way, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(owners, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(groups, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(only_what_is_open_gets_the_name, make_folder, remove_folder),
