@@ -37,8 +37,12 @@ static sh_rc make_folder(const char *path)
     if (mkdir(path, 0755) == 0)
         return SH_OK;
     int why = errno; /* on some file systems EROFS or EACCES comes before EEXIST */
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    bool there = stat(path, &st) == 0;
+    if (there && S_ISDIR(st.st_mode))
         return SH_OK;
+    if (why == EEXIST)
+        return sh_fail(SH_E_DATA, "folder %s: %s", path,
+                       there ? "a file has this name" : "a symbolic link to something that does not exist");
     errno = why;
     return fail_errno("create folder", path);
 }

@@ -9,9 +9,11 @@
 #include "src/base/str.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -237,6 +239,17 @@ static sh_rc put_configuration(const struct names *names, const struct sh_config
     return SH_OK;
 }
 
+/* Nothing is left behind if not even the beginning could be written. */
+static void drop(const char *path, FILE **out)
+{
+    struct stat st;
+
+    fclose(*out);
+    *out = NULL;
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0)
+        unlink(path);
+}
+
 /* Flushed before the checks, one of which may hang: the file then shows which was the last. */
 sh_rc sh_doctor_report_begin(const struct sh_doctor *d, const char *path, void (*about)(FILE *out), FILE **out)
 {
@@ -262,7 +275,10 @@ sh_rc sh_doctor_report_begin(const struct sh_doctor *d, const char *path, void (
             fprintf(*out, "GPU of rank 0: %s\n", d->gpu.info.name);
         rc = put_configuration(&names, d->cfg, *out);
         fputs("\n== checks\n", *out);
-        fflush(*out);
+        if (rc == SH_OK && fflush(*out) != 0)
+            rc = sh_fail(SH_E_DATA, "write %s: %s", path, strerror(errno));
+        if (rc != SH_OK)
+            drop(path, out);
     }
     free(text);
     free(names.hosts);

@@ -247,6 +247,15 @@ def shown(name):
     return ascii(name).replace('#', '\\x23')
 
 
+def case_study_refused(name):
+    """A name that no job could use is refused before anything is submitted."""
+    folder = prepare('study-refused')
+    done = run([str(SCRIPTS / 'scaling-study'), '--nodes=1', f'--folder={name}', 'c.yaml'], folder,
+               SUBMITTED=str(folder.absolute() / 'submitted'), SLURM_JOB_ID=None)
+    right = done.returncode == 2 and 'has a line break or another control character' in done.stderr
+    return ([] if right else [f'exit {done.returncode}: {done.stderr}']) + beside(folder, 'c.yaml')
+
+
 CASES = [(f'the folder {shown(name)}, from {"the file" if i % 2 else "an argument"}', case_folder, name, i % 2 == 1)
          for i, name in enumerate(odd_names.FOLDERS)]
 CASES += [(f'the folder {shown(name)} is refused', case_refused, name) for name in odd_names.REFUSED]
@@ -258,6 +267,7 @@ CASES += [('chain is a link, then a FIFO', case_chain_planted), ('umask 000', ca
 CASES += [(f'the strategy is chosen by {who}', case_arranged, words, lines, hybrid) for who, words, lines, hybrid in ARRANGED]
 CASES += [('outside Slurm', case_outside), ('a program in a container', case_container)]
 CASES += [(f'a study in {shown(name)}', case_study, name) for name in odd_names.STUDIES]
+CASES += [(f'a study in {shown(name)} is refused', case_study_refused, name) for name in ('a\nb', 'a\x1b[2J')]
 
 if __name__ == '__main__':
     tokens = tiny.write_tokens()

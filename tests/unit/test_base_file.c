@@ -46,6 +46,15 @@ static void test_folders(void **state)
     assert_int_equal(sh_mkdir_p("/proc/no/such"), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "create folder /proc/no: "));
     free(deep);
+    char *link = sh_path_join(root, "dangling"), *below = sh_path_join(link, "x");
+    assert_int_equal(symlink("nowhere", link), 0);
+    assert_int_equal(sh_mkdir_p(below), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "/dangling: a symbolic link to something that does not exist"));
+    assert_int_equal(sh_mkdir_p("/dev/null"), SH_E_DATA);
+    assert_string_equal(sh_error_text(), "folder /dev/null: a file has this name");
+    assert_int_equal(unlink(link), 0);
+    free(link);
+    free(below);
 }
 
 static void test_write_and_read(void **state)

@@ -9,6 +9,13 @@
 
 #include <cmocka.h>
 
+#include "src/mesh/mesh.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 static const char *const hosts[] = {"n3.site.example", "n3", "login1"};
 
 static void check(const char *text, const char *wanted)
@@ -39,6 +46,35 @@ static void test_paths_are_cut(void **state)
     check("/scratch/meier", "(path)/USER");
     check("12 GB/s", "12 GB/s");
     check("/a/s", "(path)/s");
+}
+
+static void say_nothing(FILE *out)
+{
+    (void)out;
+}
+
+/* A disk without room for the first line. */
+static void test_nothing_is_left_of_a_report_that_fails(void **state)
+{
+    static const char *const words[] = {"model.name=debug"};
+    char path[] = "/tmp/test_doctor_report.XXXXXX";
+    struct sh_config cfg;
+    struct sh_mesh mesh = {0};
+    const struct sh_doctor d = {.cfg = &cfg, .mesh = &mesh};
+    FILE *out;
+    struct rlimit before;
+
+    (void)state;
+    assert_int_equal(sh_config_load(NULL, 1, words, &cfg), SH_OK);
+    close(mkstemp(path));
+    getrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){0, before.rlim_max});
+    sh_rc rc = sh_doctor_report_begin(&d, path, say_nothing, &out);
+    setrlimit(RLIMIT_FSIZE, &before);
+    assert_int_equal(rc, SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), path));
+    assert_int_not_equal(access(path, F_OK), 0);
 }
 
 static void test_only_plain_values_are_shown(void **state)
@@ -73,6 +109,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_are_replaced),
         cmocka_unit_test(test_paths_are_cut),
+        cmocka_unit_test(test_nothing_is_left_of_a_report_that_fails),
         cmocka_unit_test(test_only_plain_values_are_shown),
         cmocka_unit_test(test_load_is_judged),
     };
