@@ -255,8 +255,8 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
                      .share = options->share,
                      .replicas = sh_move_replicas_alone()};
     sh_rc rc = SH_OK;
-    MPI_Comm_rank(MPI_COMM_WORLD, &l.rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &l.world);
+    SH_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &l.rank));
+    SH_MPI(MPI_Comm_size(MPI_COMM_WORLD, &l.world));
     l.deadline = start_deadline(&l, options->timeout_seconds);
     while (i < sizeof stages / sizeof stages[0] && rc == SH_OK)
         rc = run_stage(&l, i++);

@@ -25,8 +25,8 @@ sh_rc sh_move_replicas_find(uint64_t wanted, struct sh_move_replicas *out)
     struct sh_move_replicas r;
     sh_mesh_own_mpi();
     SH_TRY(split(wanted, &r.comm));
-    MPI_Comm_rank(r.comm, &r.rank);
-    MPI_Comm_size(r.comm, &r.size);
+    SH_MPI(MPI_Comm_rank(r.comm, &r.rank));
+    SH_MPI(MPI_Comm_size(r.comm, &r.size));
     *out = r;
     return SH_OK;
 }

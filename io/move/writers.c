@@ -43,8 +43,8 @@ static sh_rc split_groups(int per_node, int ranks_per_node, MPI_Comm *group)
     int rank, size;
     sh_mesh_own_mpi();
     SH_TRY(split_nodes(ranks_per_node, &node));
-    MPI_Comm_rank(node, &rank);
-    MPI_Comm_size(node, &size);
+    SH_MPI(MPI_Comm_rank(node, &rank));
+    SH_MPI(MPI_Comm_size(node, &size));
     int writers = per_node < size ? per_node : size;
     int mpi_rc = MPI_Comm_split(node, (int)((int64_t)rank * writers / size), 0, group);
     MPI_Comm_free(&node);
@@ -56,8 +56,8 @@ static sh_rc split_groups(int per_node, int ranks_per_node, MPI_Comm *group)
 static sh_rc gather(struct sh_move_writers *w, MPI_Comm group)
 {
     int rank, size, total = 0, own = 2 * w->n_ranges;
-    MPI_Comm_rank(group, &rank);
-    MPI_Comm_size(group, &size);
+    SH_MPI(MPI_Comm_rank(group, &rank));
+    SH_MPI(MPI_Comm_size(group, &size));
     int *count = sh_calloc((size_t)size, sizeof *count), *at = sh_calloc((size_t)size, sizeof *at);
     int mpi_rc = MPI_Allgather(&own, 1, MPI_INT, count, 1, MPI_INT, group);
     for (int i = 0; i < size; i++) {

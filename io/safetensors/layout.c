@@ -83,17 +83,24 @@ static sh_rc check_names(const struct sh_st_entry *tensor, int64_t n)
 
 /* The header's length depends on the digits of the offsets, and the places in the file depend on the header's length.
  * But offsets are relative to the end of the header, so one pass is enough. */
-static void place(struct sh_st_layout *l)
+static sh_rc place(struct sh_st_layout *l)
 {
     struct sh_st_index *x = &l->index;
     for (int i = 0; i < x->n_files; i++) {
         make_header(l, i);
+        /* No reader takes more, the one here included. */
+        if (l->header_bytes[i] - 8 > SH_ST_HEADER_MAX)
+            return sh_fail(SH_E_USAGE,
+                           "a header of %lld bytes, where at most %d are allowed: give a smaller "
+                           "checkpoint.max_shard_size",
+                           (long long)l->header_bytes[i], SH_ST_HEADER_MAX);
         x->file[i].bytes = l->header_bytes[i];
     }
     for (int64_t i = 0; i < x->n; i++) {
         x->entry[i].at += l->header_bytes[x->entry[i].file];
         x->file[x->entry[i].file].bytes += bytes_of(&x->entry[i]);
     }
+    return SH_OK;
 }
 
 /* On success free *out with sh_st_layout_free(). */
@@ -113,9 +120,12 @@ sh_rc sh_st_layout_make(const struct sh_st_entry *tensor, int64_t n, int64_t max
     name_files(&l.index);
     l.header = sh_calloc((size_t)l.index.n_files, sizeof *l.header);
     l.header_bytes = sh_calloc((size_t)l.index.n_files, sizeof *l.header_bytes);
-    place(&l);
-    *out = l;
-    return SH_OK;
+    sh_rc rc = place(&l);
+    if (rc == SH_OK)
+        *out = l;
+    else
+        sh_st_layout_free(&l);
+    return rc;
 }
 
 /* Also works for a zeroed layout that was never made. */

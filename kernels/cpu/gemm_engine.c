@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/panel.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 
 /* Measured with one thread on the products of a GPT-2 step (bench_kernels), GFLOP/s a core:
@@ -43,8 +44,12 @@ static const struct sh_gemm_engine *first_usable(enum sh_dtype in_dtype)
 
 const struct sh_gemm_engine *sh_gemm_engine_for(enum sh_dtype in_dtype)
 {
-    static const struct sh_gemm_engine *chosen[SH_DTYPES];
-    if (!chosen[in_dtype])
-        chosen[in_dtype] = first_usable(in_dtype);
-    return chosen[in_dtype];
+    static const struct sh_gemm_engine *_Atomic chosen[SH_DTYPES];
+    /* Threads may ask at once; each finds the same. */
+    const struct sh_gemm_engine *engine = atomic_load_explicit(&chosen[in_dtype], memory_order_acquire);
+    if (!engine) {
+        engine = first_usable(in_dtype);
+        atomic_store_explicit(&chosen[in_dtype], engine, memory_order_release);
+    }
+    return engine;
 }

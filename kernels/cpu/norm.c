@@ -94,8 +94,8 @@ static void add_row(const struct sh_op_call *call, int64_t n, int64_t C, float *
     struct sh_cpu_block row = {1, C};
     int64_t ahead = (n + 1) * C;
 
-    sh_cpu_prefetch(sh_cpu_at(a->data, a->dtype, ahead), C * sh_dtype_bytes(a->dtype));
-    sh_cpu_prefetch(sh_cpu_at(b->data, b->dtype, ahead), C * sh_dtype_bytes(b->dtype));
+    sh_cpu_prefetch_elems(a, ahead, C);
+    sh_cpu_prefetch_elems(b, ahead, C);
     sh_cpu_block_load(row, room, C, sh_cpu_at(a->data, a->dtype, n * C), C, a->dtype);
     sh_cpu_block_add(row, room, C, sh_cpu_at(b->data, b->dtype, n * C), C, b->dtype);
     sh_cpu_block_store(row, sh_cpu_at(s->data, s->dtype, n * C), C, s->dtype, room, C);

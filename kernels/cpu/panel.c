@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/panel.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 
 /* Fastest first. */
@@ -16,16 +17,16 @@ static const struct sh_panel_unit *const units[] = {
 
 const struct sh_panel_unit *sh_panel_unit(void)
 {
-    static bool asked;
-    static const struct sh_panel_unit *chosen;
+    static const struct sh_panel_unit *const *_Atomic chosen; /* in units */
 
-    /* Nothing is written after the first call: threads ask at each product. */
-    if (asked)
-        return chosen;
-    for (int i = 0; units[i] && !chosen; i++)
-        chosen = units[i]->usable() ? units[i] : NULL;
-    asked = true;
-    return chosen;
+    /* Threads ask at each product, and whichever is first finds what all would find. */
+    const struct sh_panel_unit *const *unit = atomic_load_explicit(&chosen, memory_order_acquire);
+    if (!unit) {
+        for (unit = units; *unit && !(*unit)->usable(); unit++)
+            ;
+        atomic_store_explicit(&chosen, unit, memory_order_release);
+    }
+    return *unit;
 }
 
 void sh_panel_begin(void)

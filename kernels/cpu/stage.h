@@ -20,11 +20,18 @@ enum { SH_CPU_PIECE = 1024 };
 
 /* Prefetch memory that is used soon. Converting in bursts leaves the memory idle while a piece is worked on, and
  * hardware does not look far enough ahead by itself: with this, bf16 tensors in memory are processed 20 to 35 %
- * faster. Addresses past the end of a tensor do no harm. */
-static inline void sh_cpu_prefetch(const void *p, int64_t bytes)
+ * faster. Addresses past the end of a tensor do no harm; as they are not pointers into it, they are numbers here.
+ *   at  bytes from p */
+static inline void sh_cpu_prefetch(const void *p, int64_t at, int64_t bytes)
 {
-    for (int64_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch((const char *)p + i);
+    for (int64_t i = at; i < at + bytes; i += 64)
+        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)i));
+}
+
+/* The same for n elements of a tensor from element `at` on. */
+static inline void sh_cpu_prefetch_elems(const struct sh_operand *t, int64_t at, int64_t n)
+{
+    sh_cpu_prefetch(t->data, at * sh_dtype_bytes(t->dtype), n * sh_dtype_bytes(t->dtype));
 }
 
 /* How many elements ahead a loop over long vectors prefetches, and how many it processes between two prefetches.
@@ -36,7 +43,7 @@ static inline const float *sh_cpu_stage_in(const struct sh_operand *t, int64_t a
 {
     if (t->dtype == SH_F32)
         return (const float *)t->data + at;
-    sh_cpu_prefetch(sh_cpu_at(t->data, t->dtype, at + n), n * sh_dtype_bytes(t->dtype));
+    sh_cpu_prefetch_elems(t, at + n, n);
     sh_cpu_block_load((struct sh_cpu_block){1, n}, room, n, sh_cpu_at(t->data, t->dtype, at), n, t->dtype);
     return room;
 }
@@ -46,7 +53,7 @@ static inline float *sh_cpu_stage_out(const struct sh_operand *t, int64_t at, in
 {
     if (t->dtype == SH_F32)
         return (float *)t->data + at;
-    sh_cpu_prefetch(sh_cpu_at(t->data, t->dtype, at), n * sh_dtype_bytes(t->dtype));
+    sh_cpu_prefetch_elems(t, at, n);
     return room;
 }
 

@@ -99,7 +99,7 @@ void sh_cpu_states_get(const struct sh_op_call *call, int n_states, int64_t i, i
         const struct sh_operand *t = &call->out[1 + k];
         struct sh_floats from = sh_state_floats(t);
 
-        sh_cpu_prefetch(sh_cpu_at(t->data, t->dtype, i + SH_CPU_AHEAD), SH_CPU_STRIDE * sh_dtype_bytes(t->dtype));
+        sh_cpu_prefetch_elems(t, i + SH_CPU_AHEAD, SH_CPU_STRIDE);
         s->at[k] = from.whole ? from.whole + i : s->room[k];
         if (!from.whole)
             sh_floats_get(sh_floats_at(from, i), n, s->room[k]);

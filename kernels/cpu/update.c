@@ -48,10 +48,10 @@ static void update_piece(const struct update *u, const struct sh_random *random,
     for (int64_t i = at; i < at + n; i += STRIDE) {
         int64_t here = at + n - i < STRIDE ? at + n - i : STRIDE;
 
-        sh_cpu_prefetch(upper + (i + AHEAD) * size, STRIDE * size);
+        sh_cpu_prefetch(upper, (i + AHEAD) * size, STRIDE * size);
         if (lower)
-            sh_cpu_prefetch(lower + (i + AHEAD) * size, STRIDE * size);
-        sh_cpu_prefetch(g + i + AHEAD, BYTES);
+            sh_cpu_prefetch(lower, (i + AHEAD) * size, STRIDE * size);
+        sh_cpu_prefetch(g, (i + AHEAD) * (int64_t)sizeof *g, BYTES);
         sh_cpu_states_get(u->call, u->n_states, i, here, &s);
         update_stride(u, sh_floats_at(u->p, i), s.at, g + i, here, factors);
         sh_cpu_states_put(u->call, u->n_states, random, i, here, &s);

@@ -121,7 +121,7 @@ sh_rc sh_cpu_copy(const struct sh_op_call *call)
 static void add_squares(struct sh_exact *sum, const float *a, int64_t n)
 {
     for (int64_t i = 0; i < n; i += SH_CPU_STRIDE) {
-        sh_cpu_prefetch(a + i + SH_CPU_AHEAD, SH_CPU_STRIDE * (int64_t)sizeof *a);
+        sh_cpu_prefetch(a, (i + SH_CPU_AHEAD) * (int64_t)sizeof *a, SH_CPU_STRIDE * (int64_t)sizeof *a);
         sh_exact_add_squares(sum, a + i, n - i < SH_CPU_STRIDE ? n - i : SH_CPU_STRIDE);
     }
 }

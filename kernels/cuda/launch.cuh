@@ -13,6 +13,18 @@
 #include <stdint.h>
 #include <string.h>
 
+/* A GPU has 2^31 - 1 blocks in x, but only so many in y, where rows of a sequence are. */
+static inline sh_rc sh_grid_check(const char *name, unsigned blocks_y)
+{
+    enum { MOST = 65535 };
+    if (blocks_y <= MOST)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "CUDA kernel %s: a sequence of %u blocks of rows, of which a GPU takes at most %d; "
+                   "give a smaller training.seq_len",
+                   name, blocks_y, (int)MOST);
+}
+
 #ifdef SH_CUDA_EMULATED
 #include "tests/gpu/emulated/cuda_on_cpu.h"
 
@@ -29,6 +41,7 @@ template <class... P, class... A>
 sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
                      A... args)
 {
+    SH_TRY(sh_grid_check(name, grid.y));
     int error = sh_emulated::put(queue, name, grid, block, shared_bytes, [=] { kernel(P(args)...); });
     if (error)
         return sh_fail(SH_E_BUG, "CUDA kernel %s: error %d", name, error);
@@ -53,6 +66,7 @@ template <class... P, class... A>
 sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
                      A... args)
 {
+    SH_TRY(sh_grid_check(name, grid.y));
     if (shared_bytes > 48 << 10)
         (void)cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    (int)shared_bytes);
@@ -65,7 +79,7 @@ sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
 }
 #endif
 
-/* Enqueue kernel(...) and return SH_OK, or SH_E_BUG if the launch is refused. A template goes in parentheses:
+/* Enqueue kernel(...) and return SH_OK, SH_E_USAGE for too long a sequence, or SH_E_BUG if the launch is refused. A template goes in parentheses:
  *   SH_TRY(SH_LAUNCH((sum<float, 4>), dim3(blocks), dim3(256), 0, call->queue, x, n)); */
 #define SH_LAUNCH(kernel, grid, block, shared_bytes, queue, ...) \
     sh_cuda_launch(#kernel, kernel, grid, block, shared_bytes, queue, __VA_ARGS__)

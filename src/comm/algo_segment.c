@@ -60,12 +60,12 @@ static sh_rc segment_begin(struct sh_channel *ch)
     return barrier(ch, ENTER);
 }
 
-/* The same place in another rank's part: all parts have the same size and order. */
-static char *peer(const struct sh_channel *ch, const void *p, int rank)
+/* From a place to the same place in another rank's part: all parts have the same size and order. */
+static int64_t to_peer(const struct sh_channel *ch, int rank)
 {
     const struct sh_comm_segment *w = ch->segment;
 
-    return (char *)(uintptr_t)p + (ch->place[rank] - w->rank) * w->peer_bytes;
+    return (ch->place[rank] - w->rank) * w->peer_bytes;
 }
 
 /* Slices end at whole cache lines, so that no two ranks write to the same line. */
@@ -101,7 +101,7 @@ static void sum(struct sh_channel *ch, int64_t at, int64_t n)
 
     my_part(ch, &begin, &end);
     for (int r = 0; r < ch->size; r++)
-        ch->source[r] = peer(ch, all + at * size, r);
+        ch->source[r] = all + at * size + to_peer(ch, r);
     char *out = (char *)coll->recv + (reduce ? at : at - begin) * size;
     if (!reduce && coll->count * size >= AWAY_BYTES)
         sh_comm_sum_away(coll->dtype, out, ch->source, ch->size, n);
@@ -109,7 +109,7 @@ static void sum(struct sh_channel *ch, int64_t at, int64_t n)
         sh_comm_sum(coll->dtype, out, ch->source, ch->size, n);
     for (int r = 0; r < ch->size && reduce; r++)
         if (r != ch->rank)
-            memcpy(peer(ch, out, r), out, (size_t)(n * size));
+            memcpy(out + to_peer(ch, r), out, (size_t)(n * size));
 }
 
 /* One piece per call, so that the progress thread can look after other channels in between. */

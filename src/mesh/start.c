@@ -38,8 +38,9 @@ void sh_mesh_own_mpi(void)
 
 void sh_mesh_world(int *rank, int *world)
 {
-    MPI_Comm_rank(MPI_COMM_WORLD, rank);
-    MPI_Comm_size(MPI_COMM_WORLD, world);
+    /* Nobody can go on without these. */
+    if (MPI_Comm_rank(MPI_COMM_WORLD, rank) != MPI_SUCCESS || MPI_Comm_size(MPI_COMM_WORLD, world) != MPI_SUCCESS)
+        sh_stop(sh_fail(SH_E_COMM, "MPI does not say which rank this process is"));
 }
 
 sh_rc sh_mesh_mpi_check(const char *file, int line, const char *call, int mpi_rc)

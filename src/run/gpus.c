@@ -34,6 +34,9 @@ static struct {
     int64_t last_ns; /* 0: nothing was read */
 } watch;
 
+/* A thread that is stuck in the driver may still use the lock, so nothing is watched any more in this process. */
+static bool is_left;
+
 /* A time on the monotonic clock, which nobody sets. */
 static struct timespec in_seconds(int seconds)
 {
@@ -114,6 +117,8 @@ sh_rc sh_gpus_watch(const char *bus)
     pthread_condattr_t monotonic;
     sh_rc rc;
 
+    if (is_left)
+        return sh_fail(SH_E_DATA, "the driver has not answered an earlier question yet");
     SH_TRY(sh_nvml_open(bus));
     memset(&watch, 0, sizeof watch);
     pthread_mutex_init(&watch.lock, NULL);
@@ -186,6 +191,7 @@ void sh_gpus_unwatch(void)
     ended = watch.ended;
     pthread_mutex_unlock(&watch.lock);
     watch.running = false;
+    is_left = !ended;
     if (ended)
         sh_nvml_close();
 }

@@ -20,7 +20,7 @@ struct sh_gpus_reading {
 };
 
 /* Start reading the GPU with this number on the PCI bus. Local. One per process. Errors: those of sh_nvml_open();
- * SH_E_MEMORY if no thread can be created. */
+ * SH_E_MEMORY if no thread can be created; SH_E_DATA after a thread was left behind. */
 sh_rc sh_gpus_watch(const char *bus);
 /* The mean of the readings since the last call; if there are none, the previous mean if it is less than
  * SH_GPUS_STALE_SECONDS old. A driver that answers too late for that counts as reporting nothing. Never waits for the

@@ -24,16 +24,22 @@
  * nothing from which another call could continue; a disk that does so again and again has failed. */
 enum { MAX_THREADS = 64, STACK_BYTES = 512 << 10, TEXT_BYTES = 1024, MAX_SHORT = 8 };
 
+/* Memory that is read from or, by the pointer without const, written to. */
+union place {
+    const char *from;
+    char *to;
+};
+
 /* Lives from its start to the end of its wait. */
 struct request {
     struct request *next; /* in the order of the starts */
     int64_t ticket;
     bool writing;
-    int64_t at, end; /* of the file */
-    char *memory;    /* byte `at` */
-    int64_t begun;   /* threads have taken everything before this byte */
-    int64_t left;    /* bytes not done yet */
-    sh_rc rc;        /* of the lowest part that failed */
+    int64_t at, end;    /* of the file */
+    union place memory; /* byte `at` */
+    int64_t begun;      /* threads have taken everything before this byte */
+    int64_t left;       /* bytes not done yet */
+    sh_rc rc;           /* of the lowest part that failed */
     int64_t failed_at;
     char text[TEXT_BYTES];
 };
@@ -42,7 +48,7 @@ struct request {
 struct part {
     struct request *of;
     int64_t at, end;
-    char *memory; /* byte `at` */
+    union place memory; /* byte `at` */
 };
 
 struct sh_tier_file {
@@ -70,7 +76,7 @@ static bool take_part(struct sh_tier_file *f, struct part *out)
         r = r->next;
     if (!r)
         return false;
-    *out = (struct part){.of = r, .at = r->begun, .memory = r->memory + (r->begun - r->at)};
+    *out = (struct part){.of = r, .at = r->begun, .memory.from = r->memory.from + (r->begun - r->at)};
     out->end = (r->begun / SH_TIER_PART_BYTES + 1) * SH_TIER_PART_BYTES;
     out->end = out->end < r->end ? out->end : r->end;
     r->begun = out->end;
@@ -90,9 +96,9 @@ static sh_rc move(const struct sh_tier_file *f, const struct part *p)
     int idle = 0;
 
     while (at < p->end) {
-        char *memory = p->memory + (at - p->at);
+        union place memory = {.from = p->memory.from + (at - p->at)};
         size_t bytes = (size_t)(p->end - at);
-        ssize_t moved = p->of->writing ? pwrite(f->fd, memory, bytes, at) : pread(f->fd, memory, bytes, at);
+        ssize_t moved = p->of->writing ? pwrite(f->fd, memory.from, bytes, at) : pread(f->fd, memory.to, bytes, at);
 
         if (moved < 0 && errno == EINTR)
             continue;
@@ -121,7 +127,7 @@ static sh_rc compare(struct sh_tier_file *f, const struct part *p)
         found = sh_tier_sums_find(f->sums, at, &piece);
         pthread_mutex_unlock(&f->lock);
         SH_REQUIRE(found);
-        if (sh_hash64(p->memory + (at - p->at), (size_t)(piece.end - at)) != piece.sum)
+        if (sh_hash64(p->memory.from + (at - p->at), (size_t)(piece.end - at)) != piece.sum)
             return sh_fail(SH_E_DATA,
                            "scratch file in %s: damaged at byte %lld: the next %lld bytes differ from what was written",
                            f->folder, (long long)at, (long long)(piece.end - at));
@@ -135,7 +141,7 @@ static sh_rc do_part(struct sh_tier_file *f, const struct part *p)
     struct sh_tier_piece piece = {.at = p->at, .end = p->end};
 
     if (p->of->writing && f->verify)
-        piece.sum = sh_hash64(p->memory, (size_t)(p->end - p->at));
+        piece.sum = sh_hash64(p->memory.from, (size_t)(p->end - p->at));
     SH_TRY(move(f, p));
     if (!p->of->writing)
         return f->verify ? compare(f, p) : SH_OK;
@@ -313,13 +319,13 @@ static sh_rc enqueue(struct sh_tier_file *f, struct request *r)
     return SH_OK;
 }
 
-static sh_rc start(struct sh_tier_file *f, bool writing, int64_t at, char *memory, int64_t bytes, int64_t *ticket)
+static sh_rc start(struct sh_tier_file *f, bool writing, int64_t at, union place memory, int64_t bytes, int64_t *ticket)
 {
     struct request *r;
     sh_rc rc;
 
     SH_REQUIRE(at >= 0 && bytes > 0 && at % SH_TIER_ALIGN == 0 && bytes % SH_TIER_ALIGN == 0);
-    SH_REQUIRE((uintptr_t)memory % SH_TIER_ALIGN == 0 && at <= f->bytes && bytes <= f->bytes - at);
+    SH_REQUIRE((uintptr_t)memory.from % SH_TIER_ALIGN == 0 && at <= f->bytes && bytes <= f->bytes - at);
     r = sh_calloc(1, sizeof *r);
     *r =
         (struct request){.writing = writing, .at = at, .end = at + bytes, .memory = memory, .begun = at, .left = bytes};
@@ -335,12 +341,12 @@ static sh_rc start(struct sh_tier_file *f, bool writing, int64_t at, char *memor
 
 sh_rc sh_tier_start_read(struct sh_tier_file *f, int64_t at, void *memory, int64_t bytes, int64_t *ticket)
 {
-    return start(f, false, at, memory, bytes, ticket);
+    return start(f, false, at, (union place){.to = memory}, bytes, ticket);
 }
 
 sh_rc sh_tier_start_write(struct sh_tier_file *f, int64_t at, const void *memory, int64_t bytes, int64_t *ticket)
 {
-    return start(f, true, at, (char *)(uintptr_t)memory, bytes, ticket);
+    return start(f, true, at, (union place){.from = memory}, bytes, ticket);
 }
 
 /* The request of a ticket once it is complete, taken out of the list; NULL: there is none. Locked. */

@@ -258,6 +258,26 @@ static void files_are_cut_where_they_are_full(void **state)
     sh_st_layout_free(&l);
 }
 
+/* Names of 255 bytes, so that a file of one byte each has a header that no reader takes. */
+static void a_header_is_not_longer_than_is_read(void **state)
+{
+    enum { N = 330000 };
+    struct sh_st_entry *t = calloc(N, sizeof *t);
+    struct sh_st_layout l;
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        t[i] = tensor("", SH_ST_U8, 1, 1);
+        snprintf(t[i].name, sizeof t[i].name, "%0255d", i);
+    }
+    assert_int_equal(sh_st_layout_make(t, N, N, &l), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "at most 100000000 are allowed: give a smaller checkpoint.max_shard_size"));
+    assert_int_equal(sh_st_layout_make(t, N, N / 2, &l), SH_OK);
+    assert_int_equal(l.index.n_files, 2);
+    sh_st_layout_free(&l);
+    free(t);
+}
+
 static int entries_of(const char *folder)
 {
     char command[256];
@@ -350,6 +370,7 @@ int main(void)
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(each_index_is_judged),
         cmocka_unit_test(files_are_cut_where_they_are_full),
+        cmocka_unit_test(a_header_is_not_longer_than_is_read),
         cmocka_unit_test(a_folder_appears_whole_or_not_at_all),
         cmocka_unit_test(unfinished_folders_are_swept),
     };
