@@ -4,10 +4,14 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 /* More than an error text of 4096 bytes and its prefix. */
 enum { LINE_MAX_BYTES = 5120 };
+enum { USUAL_COLUMNS = 80, INDENT = 4 };
 
 static int this_rank;
 static int world_size = 1;
@@ -17,6 +21,56 @@ void sh_log_set_rank(int rank, int world)
 {
     this_rank = rank;
     world_size = world;
+}
+
+/* Some terminals begin a new row when the last column is filled, so it stays free. */
+int sh_log_columns(void)
+{
+    struct winsize size;
+
+    if (!isatty(STDERR_FILENO))
+        return 0;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+        return USUAL_COLUMNS - 1;
+    return size.ws_col > 1 ? size.ws_col - 1 : 1;
+}
+
+/* NO_COLOR as on no-color.org: any value but an empty one. */
+bool sh_log_styled(void)
+{
+    const char *off = getenv("NO_COLOR"), *term = getenv("TERM");
+
+    return isatty(STDERR_FILENO) && !(off && off[0]) && term && strcmp(term, "dumb") != 0;
+}
+
+/* The bytes of `text` that fit into so many columns and end before a blank; up to the first blank if none fit. Bytes
+ * that continue a character of UTF-8 take no column. */
+static size_t fitting(const char *text, int columns)
+{
+    size_t length = strlen(text), fits = 0;
+    int column = 0;
+
+    for (size_t i = 0; i <= length; i++) {
+        if ((text[i] == ' ' || i == length) && (column <= columns || !fits))
+            fits = i;
+        column += ((unsigned char)text[i] & 0xc0) != 0x80;
+    }
+    return fits;
+}
+
+/* Replaces a blank before each word that does not fit by a line end and an indent, as far as there is room. */
+static void wrap(const char *text, int columns, char out[LINE_MAX_BYTES])
+{
+    int used = 0, indent = 0;
+
+    while (*text && used < LINE_MAX_BYTES) {
+        size_t n = fitting(text, columns - indent);
+
+        used += snprintf(out + used, (size_t)(LINE_MAX_BYTES - used), "%s%*s%.*s", indent ? "\n" : "", indent, "",
+                         (int)n, text);
+        text += n + strspn(text + n, " ");
+        indent = columns > 2 * INDENT ? INDENT : 0;
+    }
 }
 
 /* Each line of the text gets the prefix; all lines go out in one write. The text may quote a file or an argument. */
@@ -42,10 +96,10 @@ static void print_lines(const char *prefix, const char *text)
 /* The line names the rank only in jobs of several ranks: with one it would be noise. */
 static void print_line(const char *level, const char *fmt, va_list ap)
 {
-    char text[LINE_MAX_BYTES], prefix[64] = "";
-    if (level != NULL && world_size > 1)
+    char text[LINE_MAX_BYTES], prefix[64];
+    if (world_size > 1)
         snprintf(prefix, sizeof prefix, "sherd: rank %d: %s: ", this_rank, level);
-    else if (level != NULL)
+    else
         snprintf(prefix, sizeof prefix, "sherd: %s: ", level);
     vsnprintf(text, sizeof text, fmt, ap);
     print_lines(prefix, text);
@@ -54,12 +108,18 @@ static void print_line(const char *level, const char *fmt, va_list ap)
 /* Rank 0 only: facts about the whole job are printed once. Warnings and errors come from any rank. */
 void sh_log_info(const char *fmt, ...)
 {
+    char text[LINE_MAX_BYTES], wrapped[LINE_MAX_BYTES];
+    int columns = sh_log_columns();
+    va_list ap;
+
     if (this_rank != 0)
         return;
-    va_list ap;
     va_start(ap, fmt);
-    print_line(NULL, fmt, ap);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    if (columns && !strchr(text, '\n'))
+        wrap(text, columns, wrapped);
+    print_lines("", columns && !strchr(text, '\n') ? wrapped : text);
 }
 
 void sh_log_warn(const char *fmt, ...)

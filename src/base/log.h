@@ -5,10 +5,19 @@
 #ifndef SH_BASE_LOG_H
 #define SH_BASE_LOG_H
 
+#include <stdbool.h>
+
+/* Columns of the terminal that standard error is, without the last one; 0: it is a file or a pipe. Asked anew each
+ * time, since a window may change. */
+int sh_log_columns(void);
+
+/* Whether lines may be bold or dim: on a terminal, unless NO_COLOR is set to something or TERM is dumb. */
+bool sh_log_styled(void);
+
 /* Set the rank that prints. Until it is set, the process is rank 0 of 1. */
 void sh_log_set_rank(int rank, int world);
 
-/* Printed by rank 0 only. */
+/* Printed by rank 0 only. A terminal gets lines that break between words; a file gets each line whole. */
 void sh_log_info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Printed by every rank that calls; with the prefix "rank N: " if there is more than one rank. */

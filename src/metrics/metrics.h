@@ -143,6 +143,7 @@ enum { SH_PROGRESS_RECENT = 256, SH_PROGRESS_LINE = 512 };
 struct sh_progress {
     bool terminal;           /* write over the last line */
     bool open;               /* such a line is on the screen */
+    bool styled;             /* the loss bold, what is of less interest dim */
     int64_t total, log_freq;
     int ranks;
     double peak_tflops;      /* per rank; 0: no MFU */

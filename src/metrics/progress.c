@@ -5,10 +5,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
-enum { FIELDS = 10, FIELD_MAX = 128, USUAL_COLUMNS = 80 };
+enum { FIELDS = 10, FIELD_MAX = 128 };
+
+#define BOLD "\033[1m"
+#define DIM "\033[2m"
+#define PLAIN "\033[0m"
 
 /* The parts of a line, in the order in which they are printed. */
 struct fields {
@@ -23,7 +25,8 @@ struct fields {
 void sh_progress_init(struct sh_progress *p, bool allowed, int64_t total, int64_t log_freq, int ranks,
                       double peak_tflops)
 {
-    *p = (struct sh_progress){.terminal = allowed && isatty(STDERR_FILENO),
+    *p = (struct sh_progress){.terminal = allowed && sh_log_columns(),
+                              .styled = sh_log_styled(),
                               .total = total,
                               .log_freq = log_freq,
                               .ranks = ranks,
@@ -103,31 +106,26 @@ static bool drop(struct fields *f)
     return true;
 }
 
-/* columns 0: no limit, as for a log file. A line that is still too long after all droppable fields are gone is cut. */
+/* columns 0: no limit, as for a log file. The loss, which comes second, is bold, and what follows it dim. A line that is still too long after all droppable fields are gone is cut. */
 void sh_progress_line(const struct sh_progress *p, const struct sh_step_metrics *s, int columns,
                       char line[SH_PROGRESS_LINE])
 {
     struct fields f = {.n = 0};
     size_t used = 0;
+    bool cut;
 
     fill(p, s, &f);
     while (columns > 0 && width(&f) > columns && drop(&f))
         ;
-    for (int i = 0; i < f.n && used < SH_PROGRESS_LINE; i++)
-        used += (size_t)snprintf(line + used, SH_PROGRESS_LINE - used, "%s%s", i > 0 ? "  " : "", f.field[i].text);
-    if (columns > 0 && used > (size_t)columns)
+    cut = columns > 0 && width(&f) > columns;
+    for (int i = 0; i < f.n && used < SH_PROGRESS_LINE; i++) {
+        const char *style = !p->terminal || !p->styled || cut || i == 0 ? "" : i == 1 ? BOLD : DIM;
+
+        used += (size_t)snprintf(line + used, SH_PROGRESS_LINE - used, "%s%s%s%s", i > 0 ? "  " : "", style,
+                                 f.field[i].text, style[0] ? PLAIN : "");
+    }
+    if (cut)
         line[columns] = '\0';
-}
-
-/* Asked again for each line, so a window may change at any time without a signal handler. The last column stays free:
- * some terminals begin a new row when it is filled. */
-static int window_columns(void)
-{
-    struct winsize size;
-
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
-        return USUAL_COLUMNS - 1;
-    return size.ws_col > 1 ? size.ws_col - 1 : 1;
 }
 
 /* The first step of a process also warms up, so it tells nothing about those to come. */
@@ -168,7 +166,7 @@ void sh_progress_step(struct sh_progress *p, const struct sh_step_metrics *s)
 
     count(p, s);
     if (due || p->terminal) {
-        sh_progress_line(p, s, p->terminal ? window_columns() : 0, line);
+        sh_progress_line(p, s, p->terminal ? sh_log_columns() : 0, line);
         print(p, line, due);
     }
     if (due) {

@@ -4,6 +4,7 @@
 #include "src/base/time.h"
 #include "src/run/run.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { REASON_BYTES = 2048 };
@@ -22,6 +23,7 @@ static const char *const how[] = {[SH_VERIFY_DISK] = "",
 static void report(struct sh_saving *s, struct sh_run_saved *saved)
 {
     struct sh_checkpoint_metrics m;
+    char paused[64];
 
     if (!saved->path)
         return;
@@ -36,8 +38,10 @@ static void report(struct sh_saving *s, struct sh_run_saved *saved)
                                        .disk_seconds = saved->disk_seconds};
     s->failures = 0;
     sh_progress_break(s->progress);
-    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s, training paused for %.3f s)%s", (long long)m.step, m.path,
-                (double)m.bytes / 1e6, m.seconds, m.stall, how[s->r->cfg.checkpoint.verify]);
+    /* A terminal has no room to say the same twice. */
+    snprintf(paused, sizeof paused, ", training paused for %.3f s", m.stall);
+    sh_log_info("step %lld  saved %s (%.1f MB, %.2f s%s)%s", (long long)m.step, m.path, (double)m.bytes / 1e6,
+                m.seconds, sh_log_columns() && m.stall >= m.seconds ? "" : paused, how[s->r->cfg.checkpoint.verify]);
     sh_metrics_checkpoint(s->metrics, &m);
     free(saved->path);
     if (sh_stopping_saved(s->stopping, saved) == SH_OK)

@@ -39,8 +39,8 @@ static sh_rc validate(struct sh_train *t)
     if (!t->metrics)
         return SH_OK;
     sh_progress_break(&t->progress);
-    sh_log_info("step %lld  validation loss %.4f over %s", (long long)t->r->step, v.loss,
-                sh_str_plural(v.sequences, "sequence", sequences));
+    sh_log_info("%sstep %lld  validation loss %.4f over %s", sh_log_columns() ? "  " : "", (long long)t->r->step,
+                v.loss, sh_str_plural(v.sequences, "sequence", sequences));
     sh_metrics_validation(t->metrics, t->r->step, &m);
     return SH_OK;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Progress on a terminal: no line is wider than the window, every metrics.log_freq-th line stays, one line moves
-between them. Prints TAP.
+between them, lines break between words, and only a terminal that wants them gets bold and dim. Prints TAP.
 """
 import fcntl
 import os
@@ -29,13 +29,14 @@ def config(**more):
             'metrics.log_freq': LOG_FREQ, 'checkpoint.enable': False, **more}
 
 
-def train(name, columns, on_output=lambda terminal: None, **more):
+def train(name, columns, on_output=lambda terminal: None, term='xterm', no_color='', **more):
     """What a run writes to a terminal of that width; on_output is called once, after the first words of progress."""
     folder = job.prepare(name, config(**more))
     ours, theirs = pty.openpty()
     set_width(ours, columns)
     child = subprocess.Popen(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                             stderr=theirs, cwd=folder, env=job.environment(0))
+                             stderr=theirs, cwd=folder,
+                             env={**job.environment(0), 'TERM': term, 'NO_COLOR': no_color})
     os.close(theirs)
     text, told = b'', False
     while True:
@@ -52,10 +53,15 @@ def train(name, columns, on_output=lambda terminal: None, **more):
     return text.decode()
 
 
+def plain(text):
+    """Without bold and dim, which take no room."""
+    return re.sub(r'\x1b\[\d*m', '', text)
+
+
 def progress(text):
     """[(line, whether it stays)] of the steps; each starts by erasing the previous one."""
     lines = []
-    for part in text.split('\r\x1b[K')[1:]:
+    for part in plain(text).split('\r\x1b[K')[1:]:
         lines.append((part.splitlines()[0].rstrip('\r'), '\n' in part))
     return lines
 
@@ -93,6 +99,38 @@ def case_quiet():
     text = train('quiet', 40, **{'metrics.progress': False})
     found = [number(line) for line in text.splitlines() if line.startswith('step')]
     return [] if found == [1, 10, 20, 25] and '\x1b' not in text else [f'{found}: {text!r}']
+
+
+def case_style():
+    """The loss is bold and what follows it dim, unless NO_COLOR has a value or the terminal is dumb."""
+    styles = {}
+    for name, more in ('styled', {}), ('no_color', dict(no_color='1')), ('dumb', dict(term='dumb')):
+        text = train(name, 80, **more)
+        styles[name] = re.findall(r'\x1b\[\d*m', text)
+        last = text.split('\r\x1b[K')[-1].split('\r\n')[0]
+        if name == 'styled' and not re.fullmatch(r'step +25/25  \x1b\[1mloss [\d.]+\x1b\[0m(  \x1b\[2m[^\x1b]+\x1b\[0m)+', last):
+            return [f'{last!r}']
+    return [f'{name}: {found[:4]}' for name, found in styles.items() if bool(found) != (name == 'styled')]
+
+
+def case_words():
+    """Lines of the start, of validations and saves, and the last one, on 80 columns and in a file."""
+    more = {'checkpoint.enable': True, 'validation.enable': True, 'validation.dataset_path': tokens, 'validation.freq': 20,
+            'job.dump_folder': 'a-folder-with-a-long-name/and-another-one-inside-it'}
+    text = plain(train('words', 80, **more))
+    lines = [line for part in text.split('\r\x1b[K') for line in part.split('\r\n') if line]
+    wrong = [f'{len(line)} columns: {line}' for line in lines if len(line) > 79 and ' ' in line.strip()]
+    folder = job.prepare('file', config(**more))
+    done = subprocess.run(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
+                          env={**job.environment(0), 'TERM': 'xterm'}, timeout=job.SECONDS)
+    wrong += ['escapes in a file'] if '\x1b' in done.stderr else []
+    for start in r'step 25  saved .* s, training paused for [\d.]+ s\)$', r'step 20  validation loss', 'done: 25 steps, .* draws the metrics in':
+        wrong += [] if re.search('^' + start, done.stderr, re.M) else [f'not in a file: {start}: {done.stderr}']
+    whole = ' '.join(line.strip() for line in lines)
+    for words in r'step 25  ?saved \S+ \([\d.]+ MB, [\d.]+ s\)', 'done: 25 steps, .* draws the metrics in':
+        wrong += [] if re.search(words, whole) else [f'not on the terminal: {words}: {whole}']
+    wrong += [] if any(line.startswith('  step 20  validation loss') for line in lines) else ['validation is not indented']
+    return wrong + ([] if any(line.startswith('    ') for line in lines) else ['no line was broken'])
 
 
 def case_interrupt():
@@ -181,6 +219,8 @@ CASES = [
     ('200 columns: all fields', case_width, 200),
     ('a window that becomes smaller', case_resize),
     ('metrics.progress=false', case_quiet),
+    ('bold and dim', case_style),
+    ('lines that break between words', case_words),
     ('Ctrl-C', case_interrupt),
     ('sherd tokenize', case_tokenize),
     ('control characters', case_controls),
