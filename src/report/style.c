@@ -37,7 +37,7 @@ static const char style[] =
     "table{border-collapse:collapse;font-size:.85rem;margin:.6rem 0}\n"
     "th,td{padding:.25rem .5rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:middle}td.name,td.v{overflow-wrap:anywhere}\n"
     "th{font-weight:600;vertical-align:bottom}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}th.key{white-space:nowrap}\n"
-    "td.name{min-width:8em}td.bar{min-width:12em;width:38%}td.bar svg{display:block;width:100%}\n"
+    "td.name{min-width:8em}td.bar{min-width:12em;width:38%}td.bar svg{display:block;width:100%}table:has(td.bar){width:100%}\n"
     "tr{break-inside:avoid}thead{display:table-header-group}\n"
     ".swatch{vertical-align:-1px;margin-right:.3rem}details{margin:.8rem 0}summary{cursor:pointer}\n"
     "ul.said,ul.flags{font-size:.85rem;margin:.2rem 0 .9rem;padding-left:1.1rem}ul.runs{list-style:none;padding:0;margin:.2rem 0 .6rem;font-size:.85rem;color:var(--soft)}"

@@ -147,6 +147,40 @@ def case_plan():
     return [f'not printed, or in another order: {row}' for row in rows if row not in printed]
 
 
+# What Sherd's column claims in the table at the top, and the tests that hold it; None: case_table itself.
+CLAIMS = {'start': 'tests/user/test_readme.py', 'memory known before': 'tests/mesh/test_memory.py',
+          'resume on other ranks': 'tests/mesh/test_resume_meshes.py',
+          'the same bits on other meshes': 'tests/mesh/test_reproducible.py', 'Python needed': None,
+          'tensor and pipeline parallelism; run on GPUs so far': None}
+
+
+def case_table():
+    """The table compares with PyTorch: each row has a test, and the program needs no Python."""
+    page = (job.TOP / 'README.md').read_text().split('\n## ')[0]
+    rows = {cells[1]: cells[2:4] for cells in ([cell.strip() for cell in line.split('|')] for line in page.splitlines()
+                                               if line.startswith('| ') and not line.startswith('| |'))}
+    wrong = [] if list(rows) == list(CLAIMS) else [f'rows {list(rows)}']
+    listed = (job.TOP / 'tests/local.am').read_text()
+    wrong += [f'{test} is no test' for test in CLAIMS.values() if test and (test not in listed or not (job.TOP / test).exists())]
+    needed = subprocess.run(['ldd', os.environ['SHERD']], capture_output=True, text=True).stdout
+    wrong += ['the program needs Python'] if 'python' in needed.lower() else []
+    wrong += [] if 'has not run on NVIDIA GPUs' in (job.TOP / 'README.md').read_text() else ['GPUs: the table says none']
+    plan = re.search(r'`(sherd plan) CONFIG (--ranks 512)`', rows['memory known before'][1])
+    done = subprocess.run([os.environ['SHERD'], 'plan', 'llama3.1-70b', *plan[2].split()], capture_output=True, text=True)
+    wrong += [] if 'arena: all that is allocated' in done.stdout else [done.stderr]
+    picture = re.search(r'!\[.*\]\((doc/\S+)\)', page)[1]
+    size = (job.TOP / picture).stat().st_size
+    return wrong + ([] if size < 150000 else [f'{picture} has {size} bytes'])
+
+
+def case_first_line():
+    """The first line of an error is Sherd's, whatever the launcher adds."""
+    done = subprocess.run([*shlex.split(os.environ['MPIRUN']), '-n', '1', os.environ['SHERD'], 'train', 'gpt2-bytes', '--training.stepz=3'],
+                          capture_output=True, text=True, env=job.environment(1), stdin=subprocess.DEVNULL, timeout=job.SECONDS)
+    first = done.stderr.splitlines()[0]
+    return [] if done.returncode and first.startswith('sherd: error: ') else [done.stderr]
+
+
 def case_metrics():
     """doc/metrics.md has each key of metrics.jsonl."""
     keys = set(re.findall(r'"([a-z]+(?:_[a-z]+)+)"', (job.TOP / 'src/metrics/metrics.c').read_text()))
@@ -155,7 +189,8 @@ def case_metrics():
     return wrong + ([] if len(keys) > 30 else [f'{len(keys)} keys only'])
 
 
-CASES = [('the plan on the first screen', case_plan), ('from a text to a model that continues it', case_path),
+CASES = [('the plan on the first screen', case_plan), ('the table on the first screen', case_table),
+         ('the first line of an error', case_first_line), ('from a text to a model that continues it', case_path),
          ('from a text to a model of words', case_words), ('from a folder to an adapter and a model', case_fine_tuning),
          ('as root, on more ranks than cores', case_root), ('the keys of metrics.jsonl', case_metrics)]
 
