@@ -11,19 +11,16 @@
 
 /* Limits per curve; more could not be seen. With many runs each gets fewer points, so that the page stays a few MB. */
 enum { MOST_POINTS = 400, LEAST_POINTS = 20, ALL_POINTS = 40 * MOST_POINTS, MOST_MARKS = 100, MOST_LEGEND = 40 };
-/* With more runs than this, overlapping curves are not looked for, since each run is compared with all before it. */
-enum { MOST_COMPARED = 64 };
 /* Steps whose median is a point of a curve, in runs that are long enough; more runs than this have no bands, and no
  * lines at their starts. */
 enum { MEDIAN_OF = 20, FEWEST_MEDIANS = 5, MOST_BANDS = 4 };
 
-typedef double value_fn(const struct sh_report_step *s);
 /* A mark at a step: its value and its text; false: no mark there. */
 typedef bool mark_fn(const struct sh_report_step *s, char *note, size_t size);
 
 struct curve {
     const char *title, *about, *unit;
-    value_fn *value;
+    sh_report_value_fn *value;
     mark_fn *mark; /* (optional) */
     bool is_loss;  /* validations are drawn as well, and the first steps may be cut off */
     bool from_zero;
@@ -124,7 +121,7 @@ static int points_of(const struct sh_report *r)
 }
 
 /* A mean is not finite if one of its values is not, so that the gap shows. */
-static void add_mean(struct line *l, value_fn *value, const struct sh_report_step *steps, int n)
+static void add_mean(struct line *l, sh_report_value_fn *value, const struct sh_report_step *steps, int n)
 {
     for (int i = 0; i < n; i++) {
         l->x[l->n] += (double)steps[i].step / n;
@@ -134,7 +131,7 @@ static void add_mean(struct line *l, value_fn *value, const struct sh_report_ste
 }
 
 /* Of the values that are finite: steps that warm up have none. */
-static void add_median(struct line *l, value_fn *value, const struct sh_report_step *steps, int n)
+static void add_median(struct line *l, sh_report_value_fn *value, const struct sh_report_step *steps, int n)
 {
     double *values = sh_calloc((size_t)n, sizeof *values);
     int found = 0;
@@ -216,115 +213,10 @@ static struct range find_range(const struct sh_report *r, const struct curve *cu
     return all;
 }
 
-/* ---- overlapping curves ---- */
-
 /* Two curves look like one if they are nowhere further apart than the width of a line. */
 static double eye_of(const struct range *all)
 {
     return 0.005 * fmax(all->high - all->low, 1e-3 * fabs(all->high));
-}
-
-/* The largest distance of two runs over the steps that both have. */
-struct distance {
-    double most; /* -1: no step in common with finite values */
-    int64_t step;
-};
-
-/* Returns early once the runs are further apart than the eye needs: the exact distance is then not used. */
-static struct distance compare(const struct sh_report_run *a, const struct sh_report_run *b, value_fn *value,
-                               double eye)
-{
-    struct distance d = {.most = -1};
-
-    for (int i = 0, k = 0; i < a->n_steps && k < b->n_steps && d.most <= eye;) {
-        int64_t x = a->steps[i].step, y = b->steps[k].step;
-        double apart = x == y ? fabs(value(&a->steps[i]) - value(&b->steps[k])) : NAN;
-
-        if (apart > d.most)
-            d = (struct distance){.most = apart, .step = x};
-        i += x <= y;
-        k += y <= x;
-    }
-    return d;
-}
-
-/* below  out  [n_runs] the first run whose curve each run's lies on, or the run itself if there is none
- * d      out  [n_runs] their distance */
-static void find_below(const struct sh_report *r, value_fn *value, double eye, int *below, struct distance *d)
-{
-    for (int j = 0; j < r->n_runs; j++) {
-        below[j] = j;
-        for (int i = 0; i < j && below[j] == j && r->n_runs <= MOST_COMPARED; i++) {
-            if (below[i] != i)
-                continue;
-            d[j] = compare(&r->runs[i], &r->runs[j], value, eye);
-            if (d[j].most >= 0 && d[j].most <= eye)
-                below[j] = i;
-        }
-    }
-}
-
-/* Writes a sentence about the runs that lie on run i, either the equal ones or the others. */
-static void say_on(FILE *out, const struct sh_report *r, int i, bool equal, const int *below, const struct distance *d)
-{
-    int most = -1, n = 0;
-
-    for (int j = i + 1; j < r->n_runs; j++) {
-        if (below[j] != i || (d[j].most == 0) != equal)
-            continue;
-        fputs(n++ ? ", " : "<li>", out);
-        sh_html_text(out, r->runs[j].name);
-        if (most < 0 || d[j].most > d[most].most)
-            most = j;
-    }
-    if (!n)
-        return;
-    fputs(equal ? (n > 1 ? " have the same losses as " : " has the same losses as ")
-                : (n > 1 ? " lie on " : " lies on "),
-          out);
-    sh_html_text(out, r->runs[i].name);
-    if (equal) {
-        fputs(" at every step.</li>\n", out);
-        return;
-    }
-    fprintf(out, "; largest difference: %.2g at step %lld", d[most].most, (long long)d[most].step);
-    if (n > 1) {
-        fputs(" of ", out);
-        sh_html_text(out, r->runs[most].name);
-    }
-    fputs(".</li>\n", out);
-}
-
-/* Says it in words, since curves that look like one may still differ. */
-static void say_below(FILE *out, const struct sh_report *r, const struct range *all)
-{
-    struct distance *d = sh_calloc((size_t)r->n_runs, sizeof *d);
-    int *below = sh_calloc((size_t)r->n_runs, sizeof *below);
-
-    find_below(r, loss_of, eye_of(all), below, d);
-    fputs("<ul class=\"said\">\n", out);
-    for (int i = 0; i < r->n_runs; i++) {
-        say_on(out, r, i, true, below, d);
-        say_on(out, r, i, false, below, d);
-    }
-    fputs("</ul>\n", out);
-    free(below);
-    free(d);
-}
-
-/* Counts the later curves that lie on that of each run; freed with free(). */
-static int *count_above(const struct sh_report *r, value_fn *value, double eye)
-{
-    struct distance *d = sh_calloc((size_t)r->n_runs, sizeof *d);
-    int *below = sh_calloc((size_t)r->n_runs, sizeof *below), *above = sh_calloc((size_t)r->n_runs, sizeof *above);
-
-    find_below(r, value, eye, below, d);
-    for (int j = 0; j < r->n_runs && r->n_runs <= MOST_COMPARED; j++)
-        for (int k = j + 1; k < r->n_runs; k++)
-            above[j] += below[k] == below[j];
-    free(below);
-    free(d);
-    return above;
 }
 
 /* ---- drawing ---- */
@@ -438,7 +330,7 @@ static bool draw(FILE *out, const struct sh_report *r, const struct curve *curve
         lines[i] = make_line(curve, &r->runs[i], points_of(r));
     *all = find_range(r, curve, lines);
     any = set_axes(&c, curve, all, note);
-    above = count_above(r, curve->value, eye_of(all));
+    above = sh_report_count_above(r, curve->value, eye_of(all));
     for (int k = 0; any && k <= (int)curve->is_loss; k++, c.wide = false) {
         sh_chart_begin(&c, curve->title, curve->about, note);
         draw_runs(&c, r, curve, lines, above);
@@ -483,7 +375,7 @@ void sh_report_curves(FILE *out, const struct sh_report *r)
     if (draw(out, r, &curves[0], &all)) {
         write_legend(out, r);
         if (r->n_runs > 1)
-            say_below(out, r, &all);
+            sh_report_say_overlaps(out, r, curves[0].value, eye_of(&all));
     }
     for (int k = 1; k < CURVES; k++) {
         struct range other;

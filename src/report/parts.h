@@ -49,6 +49,14 @@ bool sh_report_offloads(const struct sh_report *r);
 /* The validation with the lowest loss, the first of equal ones; NULL if none is finite. */
 const struct sh_report_point *sh_report_best(const struct sh_report_run *run);
 
+/* What a curve shows of a step; NAN: nothing. */
+typedef double sh_report_value_fn(const struct sh_report_step *s);
+
+/* overlap.c: a sentence about each group of runs whose curves are nowhere further apart than `eye`; and the number of
+ * later curves that lie on that of each run, freed with free(). */
+void sh_report_say_overlaps(FILE *out, const struct sh_report *r, sh_report_value_fn *value, double eye);
+int *sh_report_count_above(const struct sh_report *r, sh_report_value_fn *value, double eye);
+
 /* Sorts n values and returns their median; 0 if n is 0. */
 double sh_report_median(int n, double *values);
 
