@@ -55,7 +55,8 @@ static const char style[] =
     "dl.figures{grid-template-columns:1fr 1fr;gap:1rem}dd b{font-size:1.7rem}}\n"
     "@media print{@page{margin:14mm}body{padding:0;max-width:none;font-size:10pt}h2,h2+p{break-after:avoid}.tip{display:none}"
     "*{-webkit-print-color-adjust:exact;print-color-adjust:exact}"
-    ".pair,.trio{grid-template-columns:1fr 1fr}dd b{font-size:17pt}table{font-size:8pt}th,td{padding:.15rem .35rem}}\n";
+    ".pair,.trio{grid-template-columns:1fr 1fr}.pair svg text,.trio svg text{font-size:18px}"
+    ".pair .fine,.trio .fine,.pair .side,.trio .side{display:none}dd b{font-size:17pt}table{font-size:8pt}th,td{padding:.15rem .35rem}}\n";
 
 /* The style is inside the page, so that it needs no second file. */
 void sh_html_style(FILE *out)
