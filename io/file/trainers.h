@@ -1,8 +1,8 @@
 /* What other programs leave on disks and a user may name where Sherd reads models or checkpoints: recognised by the
  * names of files, or the first bytes of one, and refused with the commands that bring it in. Pickles are never read: they
  * are code. Local. */
-#ifndef SH_IO_FILE_TRAINERS_H
-#define SH_IO_FILE_TRAINERS_H
+#ifndef IO_FILE_TRAINERS_H
+#define IO_FILE_TRAINERS_H
 
 #include "src/base/err.h"
 
