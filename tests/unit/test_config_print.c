@@ -130,6 +130,11 @@ static void test_help_names_all(void **state)
         for (int i = 0; i < sh_config_n_keys; i++)
             assert_non_null(strstr(text, strchr(sh_config_keys[i].name, '.') + 1));
         assert_non_null(strstr(text, "fp32, bf16")); /* other spellings of a value */
+        if (form == SH_HELP_TEXT) {
+            assert_non_null(strstr(text, "standard deviations; default: 0\n"));
+            assert_non_null(strstr(text, "text; default: \"\"\n"));
+            assert_non_null(strstr(text, "blocks; default: the preset's\n"));
+        }
         free(text);
     }
 }

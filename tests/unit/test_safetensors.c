@@ -245,6 +245,8 @@ static void files_are_cut_where_they_are_full(void **state)
                                             l.index.file[i].bytes, "m", &h),
                          SH_OK);
         assert_int_equal(h.n, i == 0 ? 2 : 1);
+        for (int64_t k = 0; k < h.n; k++) /* tensors of two files do not mix: a and b, then one each */
+            assert_int_equal(h.entry[k].at, l.index.entry[i + (i > 0) + k].at);
         free(h.entry);
     }
     text = sh_st_layout_index_text(&l);
