@@ -594,6 +594,52 @@ static void test_rounded(void **state)
     }
 }
 
+/* Each limit that a message names is itself taken, and the next value is not. */
+static void test_limits(void **state)
+{
+    enum { ARGUMENTS = 6 };
+    static const struct {
+        const char *taken, *refused, *with[ARGUMENTS - 1];
+    } rows[] = {
+        {"training.seq_len=512", "training.seq_len=513", {NULL}},
+        {"data.document_separator=255", "data.document_separator=256", {NULL}},
+        {"lr_scheduler.warmup_steps=9", "lr_scheduler.warmup_steps=10", {"training.steps=9"}},
+        {"activation_checkpoint.every_k=4", "activation_checkpoint.every_k=5", {"activation_checkpoint.mode=every_k"}},
+        {"guard.z_score=2", "guard.z_score=1.99", {NULL}},
+        {"model.rope_factor=1", "model.rope_factor=0.99", {"model.rope_type=linear"}},
+        {"model.rope_local_base_freq=1", "model.rope_local_base_freq=0.99", {"model.attention_window=8"}},
+        {"model.rope_high_freq_factor=1.01",
+         "model.rope_high_freq_factor=1",
+         {"model.rope_factor=8", "model.rope_original_max_len=64"}},
+        {"model.rope_beta_fast=1.01",
+         "model.rope_beta_fast=1",
+         {"model.rope_factor=8", "model.rope_type=yarn", "model.rope_original_max_len=64"}},
+        {"model.rope_original_max_len=2",
+         "model.rope_original_max_len=1",
+         {"model.rope_factor=8", "model.rope_type=longrope", "model.rotary_dim=4", "model.rope_short_factor=1,1",
+          "model.rope_long_factor=1,1"}},
+        {"model.rotary_dim=32", "model.rotary_dim=34", {NULL}},
+        {"lora.rank=64", "lora.rank=65", {"lora.target_modules=v_proj", "training.mixed_precision_param=float32"}},
+        {"training.local_batch_size=4", "training.local_batch_size=3", {"training.global_batch_size=8"}},
+    };
+    struct sh_config cfg;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const char *arguments[ARGUMENTS + 1] = {"model.name=debug"};
+        int n = 2;
+
+        for (int k = 0; k < ARGUMENTS - 1 && rows[i].with[k]; k++)
+            arguments[n++] = rows[i].with[k];
+        arguments[1] = rows[i].taken;
+        if (sh_config_load(NULL, n, arguments, &cfg) != SH_OK)
+            fail_msg("%s is refused: %s", rows[i].taken, sh_error_text());
+        arguments[1] = rows[i].refused;
+        if (sh_config_load(NULL, n, arguments, &cfg) != SH_E_USAGE)
+            fail_msg("%s is taken", rows[i].refused);
+    }
+}
+
 /* The file's name says in which form it is. */
 static void test_other_forms(void **state)
 {
@@ -657,6 +703,7 @@ int main(void)
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_other_forms),
         cmocka_unit_test(test_rounded),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
