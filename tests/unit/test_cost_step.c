@@ -541,6 +541,44 @@ static void machines_without_a_network_are_refused(void **state)
     sh_program_destroy(p);
 }
 
+/* In shared memory nothing is gathered, and sums read all bytes. */
+static void segments_cost_what_they_read(void **state)
+{
+    struct sh_coll_place at = {.ranks = 4, .nodes = 1, .rings = 1, .segment = true};
+    struct sh_machine m;
+    double once, twice;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("cpux4-eth100", &m), SH_OK);
+    once = sh_price_coll(&m, &sh_cost_as_is, SH_OP_REDUCE_SCATTER, &at, 1e9).transfer;
+    twice = sh_price_coll(&m, &sh_cost_as_is, SH_OP_REDUCE_SCATTER, &at, 2e9).transfer;
+    assert_true(once >= 1e9 / m.memory.bytes_per_second && fabs(twice / once - 2) < 1e-9);
+    assert_true(sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_GATHER, &at, 1e9).transfer == 0);
+}
+
+/* The whole is what a gather makes and what a reduction begins with: never the shard. */
+static void the_whole_is_no_shard(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+    struct sh_program *p = tiny_program(&b, tiny_mesh(2, 1, 1, 0));
+    int n = 0;
+
+    (void)state;
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct sh_op *op = &p->ops[i];
+        int64_t in, out;
+
+        if (!sh_op_info(op->kind)->async)
+            continue;
+        in = op->in[0] == SH_NONE ? 0 : sh_tensor_bytes(&p->tensors[op->in[0]]);
+        out = sh_tensor_bytes(&p->tensors[op->out[0]]);
+        assert_true(sh_coll_whole(p, op) == (double)(in > out ? in : out));
+        n += in != out;
+    }
+    assert_true(n > 4);
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -559,6 +597,8 @@ int main(void)
         cmocka_unit_test(windows_cost_what_they_see),
         cmocka_unit_test(predictions_are_quick),
         cmocka_unit_test(machines_without_a_network_are_refused),
+        cmocka_unit_test(segments_cost_what_they_read),
+        cmocka_unit_test(the_whole_is_no_shard),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
