@@ -7,6 +7,7 @@
 #include "io/file/file.h"
 #include "io/move/pool.h"
 #include "src/base/mem.h"
+#include "src/base/temp.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -79,9 +80,10 @@ static sh_rc create(struct stream *s)
 {
     char *temp = sh_output_temp_name(s->path);
     sh_rc rc = sh_file_create(temp, &s->fd);
-    if (rc == SH_OK)
+    if (rc == SH_OK) {
         s->temp = temp;
-    else
+        sh_temp_add(temp, s->fd);
+    } else
         free(temp);
     return rc == SH_OK ? sh_ckpt_create(s->temp, s->fd, &s->index, &s->memory) : rc;
 }
@@ -120,6 +122,8 @@ static void close_file(struct stream *s, bool committed)
         close(s->fd);
     if (s->temp && !committed)
         (void)unlink(s->temp);
+    if (s->temp)
+        sh_temp_drop(s->temp);
     sh_ckpt_unlock(s->lock);
     sh_ckpt_index_free(&s->index);
     sh_ckpt_index_free(&s->written);

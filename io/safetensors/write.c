@@ -2,6 +2,7 @@
 
 #include "io/file/file.h"
 #include "src/base/mem.h"
+#include "src/base/temp.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -38,7 +39,7 @@ sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const str
                           int64_t max_bytes, int verify)
 {
     struct stat st;
-    *w = (struct sh_st_writing){.verify = verify};
+    *w = (struct sh_st_writing){.verify = verify, .lock = -1};
     SH_TRY(set_folder(w, folder));
     if (lstat(w->folder, &st) == 0)
         /* lstat(): a dangling link is in the way as well. */
@@ -66,6 +67,7 @@ static sh_rc create_file(struct sh_st_writing *w, int file)
     const struct sh_st_layout *l = &w->layout;
     const char *path = path_of(w, file);
     int fd;
+    sh_temp_add(path, -1);
     SH_TRY(sh_file_create(path, &fd));
     /* Reserve space first: a full disk is noticed before any weight is written. */
     sh_rc rc = sh_file_reserve(fd, path, l->index.file[file].bytes);
@@ -95,6 +97,7 @@ static sh_rc make_parent(const char *folder)
 sh_rc sh_st_writing_create(struct sh_st_writing *w)
 {
     SH_TRY(make_parent(w->folder));
+    sh_temp_sweep(w->folder);
     char *temp = sh_output_temp_name(w->folder);
     snprintf(w->temp, sizeof w->temp, "%s", temp);
     free(temp);
@@ -105,6 +108,8 @@ sh_rc sh_st_writing_create(struct sh_st_writing *w)
     }
     /* From here on sh_st_writing_end() deletes the folder. */
     w->created = true;
+    w->lock = open(w->temp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    sh_temp_add(w->temp, w->lock);
     for (int i = 0; i < w->layout.index.n_files; i++)
         SH_TRY(create_file(w, i));
     return SH_OK;
@@ -161,6 +166,7 @@ static sh_rc write_note(const struct sh_st_writing *w, const char *name, const c
 {
     char *path = sh_path_join(w->temp, name);
     int fd;
+    sh_temp_add(path, -1);
     sh_rc rc = sh_file_create(path, &fd);
     if (rc == SH_OK) {
         rc = sh_file_write(fd, path, text, (int64_t)bytes, 0);
@@ -249,19 +255,6 @@ sh_rc sh_st_writing_commit(struct sh_st_writing *w)
     return sync_parent(w->folder);
 }
 
-/* The folder contains only files of this process: nobody else knows its name. */
-static void delete_folder(const char *folder)
-{
-    DIR *dir = opendir(folder);
-    for (struct dirent *d; dir && (d = readdir(dir));)
-        /* Only files are deleted: the folder has no subfolders. */
-        if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0)
-            (void)unlinkat(dirfd(dir), d->d_name, 0);
-    if (dir)
-        closedir(dir);
-    (void)rmdir(folder);
-}
-
 /* Whether a name is ".BEGIN...<16 hex digits>.tmp", as made by sh_output_temp_name(). */
 static bool is_unfinished(const char *name, const char *begin)
 {
@@ -282,7 +275,7 @@ void sh_st_writing_sweep(const char *parent, const char *begin, int *n)
         struct stat st;
         bool folder = lstat(path, &st) == 0 && S_ISDIR(st.st_mode); /* and not a link to one */
         if (folder)
-            delete_folder(path);
+            sh_temp_remove(path);
         *n += folder;
         free(path);
     }
@@ -299,7 +292,11 @@ void sh_st_writing_end(struct sh_st_writing *w)
         free(w->path[i]);
     }
     if (w->created)
-        delete_folder(w->temp);
+        sh_temp_remove(w->temp);
+    if (w->temp[0])
+        sh_temp_drop(w->temp);
+    if (w->temp[0] && w->lock >= 0)
+        close(w->lock);
     free(w->file);
     free(w->path);
     sh_move_parts_free(&w->parts);

@@ -20,6 +20,7 @@ struct sh_st_writing {
     char folder[SH_ST_PATH_MAX], temp[SH_ST_PATH_MAX]; /* temp "": not created yet */
     int verify;
     bool created;                /* by this rank, which must delete the folder if the write fails */
+    int lock;                    /* of the folder, while this rank has it; else -1 */
     struct sh_file_direct *file; /* [files]; fd -1: not open */
     char **path;
     struct sh_move_parts parts; /* of this rank */

@@ -1,6 +1,7 @@
 #include "src/base/err.h"
 
 #include "src/base/log.h"
+#include "src/base/temp.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -109,6 +110,7 @@ void sh_stop(sh_rc rc)
         pause();
     sh_log_error("%s (%s, from %s)", kept_text, name_of(rc), kept_place);
     fflush(stdout);
+    sh_temp_delete();
     if (stop_hook != NULL)
         stop_hook((int)rc);
     /* Not exit(): an exit handler of MPI or of a driver may wait for the very peers that are gone. */

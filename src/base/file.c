@@ -1,6 +1,7 @@
 #include "src/base/file.h"
 
 #include "src/base/mem.h"
+#include "src/base/temp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -217,19 +218,62 @@ static sh_rc check_replaced(const char *path)
     return S_ISREG(st.st_mode) ? SH_OK : refuse_output(path, st.st_mode);
 }
 
+/* Through /proc, because the plain way (AT_EMPTY_PATH) is for root only. */
+static bool link_open(int fd, const char *name)
+{
+    char open_file[64];
+    snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, open_file, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+}
+
+/* A file without a name in the folder of `temp`; it vanishes with the process, whatever ends that. -1: the file system
+ * has no such files, or cannot name one later, which another, empty one shows: that must not come out after hours. */
+static int open_unnamed(const char *temp, mode_t mode)
+{
+    const char *slash = strrchr(temp, '/');
+    char *folder = slash ? sh_strfmt("%.*s", (int)(slash - temp) + 1, temp) : sh_strdup(".");
+    int fd = open_again(folder, O_RDWR | O_TMPFILE, mode);
+    int other = fd < 0 ? -1 : open_again(folder, O_RDWR | O_TMPFILE, mode);
+    bool can = other >= 0 && link_open(other, temp) && unlink(temp) == 0;
+    free(folder);
+    if (other >= 0)
+        close(other);
+    if (can)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
 sh_rc sh_new_file_create(const char *path, mode_t mode, struct sh_new_file *out)
 {
     SH_TRY(check_replaced(path));
+    sh_temp_sweep(path);
     struct sh_new_file f = {.temp = sh_output_temp_name(path)};
-    f.fd = open_again(f.temp, O_RDWR | O_CREAT | O_EXCL, mode);
+    f.fd = open_unnamed(f.temp, mode);
+    if (f.fd < 0) {
+        f.fd = open_again(f.temp, O_RDWR | O_CREAT | O_EXCL, mode);
+        f.named = f.fd >= 0;
+    }
     if (f.fd < 0) {
         sh_rc rc = fail_errno("create", path);
         free(f.temp);
         return rc;
     }
+    if (f.named)
+        sh_temp_add(f.temp, f.fd);
     f.path = sh_strdup(path);
     *out = f;
     return SH_OK;
+}
+
+sh_rc sh_new_file_name(struct sh_new_file *f)
+{
+    if (f->named)
+        return SH_OK;
+    sh_temp_add(f->temp, f->fd);
+    f->named = link_open(f->fd, f->temp);
+    return f->named ? SH_OK : fail_errno("name", f->temp);
 }
 
 /* Compares device and inode: whether it is the same file, whatever its name. */
@@ -261,13 +305,14 @@ sh_rc sh_output_publish(int fd, const char *temp, const char *path)
  * empty one. */
 sh_rc sh_new_file_commit(struct sh_new_file *f)
 {
-    sh_rc rc = SH_OK;
+    sh_rc rc = sh_new_file_name(f);
+    if (rc != SH_OK)
+        goto out;
     if (sync_again(f->fd) != 0)
         SH_TRY_OUT(fail_errno("fsync", f->temp));
     SH_TRY_OUT(check_replaced(f->path));
     SH_TRY_OUT(sh_output_publish(f->fd, f->temp, f->path));
-    free(f->temp);
-    f->temp = NULL;
+    f->named = false;
 out:
     sh_new_file_abandon(f);
     return rc;
@@ -278,8 +323,10 @@ void sh_new_file_abandon(struct sh_new_file *f)
     /* A path means that the file was created here and is still open; a second call does nothing. */
     if (f->path != NULL && f->fd >= 0)
         close(f->fd);
-    if (f->temp != NULL)
+    if (f->named)
         unlink(f->temp);
+    if (f->temp)
+        sh_temp_drop(f->temp);
     free(f->path);
     free(f->temp);
     *f = (struct sh_new_file){.fd = -1};

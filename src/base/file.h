@@ -10,6 +10,7 @@
 
 #include "src/base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/types.h>
@@ -30,11 +31,15 @@ sh_rc sh_read_file(const char *path, size_t max_bytes, char **data, size_t *byte
 struct sh_new_file {
     char *path, *temp; /* its final name, and its name until then */
     int fd;            /* open for reading and writing */
+    bool named;        /* `temp` exists; where the file system can do without, only from sh_new_file_name() on */
 };
 
 /* `mode`: permissions, reduced by the umask; never more than 0644. Errors: also if `path` exists and is not a regular
  * file. */
 sh_rc sh_new_file_create(const char *path, mode_t mode, struct sh_new_file *out);
+
+/* Give it its temporary name, for other processes that write into it. No effect if it has one. */
+sh_rc sh_new_file_name(struct sh_new_file *f);
 
 /* fsync, then sh_output_publish. Replaces a file of that name in one step that survives a crash. `f` is closed and
  * freed, even on failure. */

@@ -111,6 +111,13 @@ static sh_rc append_all(struct sh_tracing *t, struct sh_run *r, const struct sh_
     return SH_OK;
 }
 
+/* Named, since the other ranks open it. Rank 0. */
+static sh_rc create(const char *name, struct sh_new_file *file)
+{
+    SH_TRY(sh_new_file_create(name, 0644, file));
+    return sh_new_file_name(file);
+}
+
 /* Collective. Under a temporary name until it is whole; a failure leaves no half trace behind. */
 static sh_rc write_file(struct sh_tracing *t, struct sh_run *r)
 {
@@ -120,7 +127,7 @@ static sh_rc write_file(struct sh_tracing *t, struct sh_run *r)
     char some[64] = "";
     sh_rc rc;
 
-    SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_new_file_create(name, 0644, &file) : SH_OK));
+    SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? create(name, &file) : SH_OK));
     SH_TRY_OUT(append_all(t, r, &file, n));
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_new_file_commit(&file) : SH_OK));
     if (n < sh_mesh_ranks(&r->mesh->shape))

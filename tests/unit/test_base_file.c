@@ -2,6 +2,7 @@
 #include "src/base/file.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -10,8 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -184,17 +187,94 @@ static void test_exchanged(void **state)
     struct sh_new_file f;
     assert_int_equal(sh_write_file_atomic(victim, "garbage", 7), SH_OK);
     assert_int_equal(sh_new_file_create(path, 0644, &f), SH_OK);
+    assert_int_equal(sh_new_file_name(&f), SH_OK);
     assert_int_equal(rename(victim, f.temp), 0);
     assert_int_equal(sh_new_file_commit(&f), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "is no longer the file that was written"));
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(sh_new_file_create(path, 0644, &f), SH_OK);
+    assert_int_equal(sh_new_file_name(&f), SH_OK);
     assert_int_equal(unlink(f.temp), 0);
     assert_int_equal(symlink("/etc/passwd", f.temp), 0);
     assert_int_equal(sh_new_file_commit(&f), SH_E_DATA);
     assert_int_equal(access(path, F_OK), -1);
     free(path);
     free(victim);
+}
+
+/* A child writes an output and is ended by a signal before it commits. */
+static void end_by_signal(const char *path, bool named, int number)
+{
+    struct sh_new_file f;
+    int status;
+    pid_t child = fork();
+
+    if (child == 0) {
+        signal(number, SIG_DFL); /* a test in the background starts with some ignored */
+        if (sh_new_file_create(path, 0644, &f) != SH_OK || (named && sh_new_file_name(&f) != SH_OK))
+            _exit(1);
+        raise(number);
+        _exit(2);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == number);
+}
+
+static void test_signals(void **state)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGUSR1};
+    char folder[64], *path;
+
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/signals", root);
+    path = sh_path_join(folder, "out");
+    assert_int_equal(sh_mkdir_p(folder), SH_OK);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        for (int named = 0; named < 2; named++) {
+            end_by_signal(path, named, numbers[i]);
+            assert_int_equal(count_files(folder), 0);
+        }
+    free(path);
+}
+
+/* What a dead process has left goes with the next output of that name: not what is young, locked by a living one, or of
+ * another output. */
+static void test_leftovers(void **state)
+{
+    static const struct {
+        const char *name;
+        bool old, locked, stays;
+    } left[] = {{".out.0123456789abcdef.tmp", true, false, false},
+                {".out.0123456789abcde0.tmp", false, false, true},
+                {".out.0123456789abcde1.tmp", true, true, true},
+                {".other.0123456789abcdef.tmp", true, false, true},
+                {".out.0123456789abcdeg.tmp", true, false, true}};
+    const struct timespec long_ago[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    char folder[64], *path;
+
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/leftovers", root);
+    path = sh_path_join(folder, "out");
+    assert_int_equal(sh_mkdir_p(folder), SH_OK);
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        char *name = sh_path_join(folder, left[i].name);
+        int fd = open(name, O_CREAT | O_WRONLY, 0600);
+
+        assert_true(fd >= 0 && (!left[i].locked || flock(fd, LOCK_EX) == 0));
+        if (left[i].old)
+            assert_int_equal(futimens(fd, long_ago), 0);
+        if (!left[i].locked)
+            close(fd); /* else it stays open until the end of the test */
+        free(name);
+    }
+    assert_int_equal(sh_write_file_atomic(path, "x", 1), SH_OK);
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        char *name = sh_path_join(folder, left[i].name);
+
+        assert_int_equal(access(name, F_OK) == 0, left[i].stays);
+        free(name);
+    }
+    free(path);
 }
 
 static void test_append(void **state)
@@ -271,7 +351,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_join),      cmocka_unit_test(test_folders),   cmocka_unit_test(test_write_and_read),
         cmocka_unit_test(test_refusals),  cmocka_unit_test(test_full_disk), cmocka_unit_test(test_planted),
-        cmocka_unit_test(test_exchanged), cmocka_unit_test(test_append),    cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_exchanged), cmocka_unit_test(test_append),    cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_leftovers), cmocka_unit_test(test_modes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
