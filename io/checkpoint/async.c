@@ -6,6 +6,7 @@
 
 #include "io/checkpoint/io_method.h"
 #include "src/base/mem.h"
+#include "src/base/thread.h"
 #include "src/mesh/mesh.h"
 
 #include <pthread.h>
@@ -47,13 +48,12 @@ static void start_stage(struct sh_ckpt_async *b)
 {
     atomic_store(&b->done, false);
     sh_move_deadline_enter(b->s.deadline, sh_ckpt_stages[b->stage].name);
-    int error = pthread_create(&b->thread, NULL, run_stage, b);
-    b->running = error == 0;
-    if (error == 0)
+    b->rc = sh_thread_start(&b->thread, "write a checkpoint in the background", run_stage, b, 0);
+    b->running = b->rc == SH_OK;
+    if (b->running)
         return;
     sh_move_writers_give_up(&b->s.writers);
-    b->rc = SH_E_MEMORY;
-    snprintf(b->text, sizeof b->text, "cannot create a thread for a checkpoint in the background: %s", strerror(error));
+    snprintf(b->text, sizeof b->text, "%s", sh_error_text());
     atomic_store(&b->done, true);
 }
 

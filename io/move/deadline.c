@@ -3,6 +3,7 @@
 #include "src/base/err.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/thread.h"
 #include "src/base/time.h"
 
 #include <pthread.h>
@@ -50,22 +51,16 @@ static void expire(const struct sh_move_deadline *d)
                     d->waits || d->rests ? "other ranks are late" : "this rank is stuck", d->stage, d->seconds));
 }
 
-/* Sleeps until the limit, or until something changes it. Uses the monotonic clock: a jump of the wall clock would end
- * the job. */
+/* Sleeps until the limit, or until something changes it. */
 static void *watch(void *arg)
 {
     struct sh_move_deadline *d = arg;
     pthread_mutex_lock(&d->lock);
     while (!d->stop) {
         double rest = left(d);
-        struct timespec until;
         if (rest <= 0)
             expire(d);
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += (time_t)rest;
-        until.tv_nsec += (long)((rest - (double)(time_t)rest) * 1e9);
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
+        struct timespec until = sh_thread_time_in(rest);
         pthread_cond_timedwait(&d->changed, &d->lock, &until);
     }
     pthread_mutex_unlock(&d->lock);
@@ -75,7 +70,6 @@ static void *watch(void *arg)
 /* NULL: no limit is wanted, or no thread could be created. All other functions accept NULL. */
 struct sh_move_deadline *sh_move_deadline_start(const char *what, double seconds, int rank)
 {
-    pthread_condattr_t monotonic;
     if (seconds <= 0)
         return NULL;
     struct sh_move_deadline *d = sh_calloc(1, sizeof *d);
@@ -85,14 +79,11 @@ struct sh_move_deadline *sh_move_deadline_start(const char *what, double seconds
                                    .grace = rank > 0 ? GRACE_RANK_SECONDS : 0,
                                    .since_ns = sh_now_ns()};
     pthread_mutex_init(&d->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&d->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    int error = pthread_create(&d->thread, NULL, watch, d);
-    if (error == 0)
+    sh_thread_cond_init(&d->changed);
+    if (sh_thread_start(&d->thread, "watch the time", watch, d, 0) == SH_OK)
         return d;
-    sh_log_warn("%s: runs without a deadline: cannot create its thread: %s", what, strerror(error));
+    sh_log_warn("%s: runs without a deadline: %s", what, sh_error_text());
+    sh_error_clear();
     free(d->what);
     free(d);
     return NULL;

@@ -1,5 +1,7 @@
 #include "io/move/pool.h"
 
+#include "src/base/thread.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -76,16 +78,15 @@ sh_rc sh_move_pool_run(int64_t jobs, int threads, int64_t buffer_bytes,
     struct pool c = {
         .jobs = jobs, .buffer_bytes = buffer_bytes, .work = work, .arg = arg, .lock = PTHREAD_MUTEX_INITIALIZER};
     pthread_t helper[MAX_THREADS];
-    pthread_attr_t small;
     int n = 0;
 
     if (threads > MAX_THREADS)
         threads = MAX_THREADS;
-    pthread_attr_init(&small);
-    pthread_attr_setstacksize(&small, STACK_BYTES); /* the usual 8 MiB would count in a job's memory limit */
-    while (n < threads - 1 && n < jobs - 1 && pthread_create(&helper[n], &small, help, &c) == 0)
-        n++;
-    pthread_attr_destroy(&small);
+    for (; n < threads - 1 && n < jobs - 1; n++)
+        if (sh_thread_start(&helper[n], "transfer files", help, &c, STACK_BYTES) != SH_OK) {
+            sh_error_clear(); /* fewer do the work as well */
+            break;
+        }
     help(&c);
     for (int i = 0; i < n; i++)
         pthread_join(helper[i], NULL);

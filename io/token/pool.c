@@ -4,8 +4,8 @@
  * input whatever the threads do, and memory is bounded by the slots. */
 #include "io/token/pool.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include "src/base/thread.h"
+
 #include <stdlib.h>
 
 enum state { EMPTY, GIVEN, UNDER_WAY, DONE };
@@ -69,21 +69,6 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Start a thread with all signals blocked: signals are for the thread that reads and writes. */
-static sh_rc start_thread(struct sh_pool *c)
-{
-    sigset_t all, old;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int err = pthread_create(&c->thread[c->n_threads], NULL, work, c);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (err)
-        return sh_fail(SH_E_MEMORY, "start thread %d of %d: %s", c->n_threads + 1, c->job.threads, strerror(err));
-    c->n_threads++;
-    return SH_OK;
-}
-
 sh_rc sh_pool_start(const struct sh_pool_job *job, struct sh_pool **out)
 {
     struct sh_pool *c = sh_calloc(1, sizeof *c);
@@ -97,11 +82,12 @@ sh_rc sh_pool_start(const struct sh_pool_job *job, struct sh_pool **out)
     pthread_cond_init(&c->given, NULL);
     pthread_cond_init(&c->done, NULL);
     for (int i = 0; i < job->threads; i++) {
-        sh_rc rc = start_thread(c);
+        sh_rc rc = sh_thread_start(&c->thread[i], "tokenize", work, c, 0);
         if (rc != SH_OK) {
             sh_pool_stop(c);
             return rc;
         }
+        c->n_threads++;
     }
     *out = c;
     return SH_OK;

@@ -1,9 +1,9 @@
 /* The mpi backend: a channel for each stream and group in use, and one progress thread. */
 #include "src/base/mem.h"
+#include "src/base/thread.h"
 #include "src/comm/levels.h"
 #include "src/comm/progress.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,16 +35,9 @@ static void finish_all(void *arg)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Signals are for the main thread. */
 static sh_rc start_thread(struct sh_mpi *m)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int err = pthread_create(&m->thread, NULL, sh_mpi_run, m);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (err != 0)
-        return sh_fail(SH_E_MEMORY, "cannot create the communication thread: %s", strerror(err));
+    SH_TRY(sh_thread_start(&m->thread, "communicate", sh_mpi_run, m, 0));
     m->started = true;
     return SH_OK;
 }

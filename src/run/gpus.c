@@ -5,13 +5,12 @@
 
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/thread.h"
 #include "src/base/time.h"
 #include "src/device/nvml.h"
 #include "src/run/run.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -36,16 +35,6 @@ static struct {
 
 /* A thread that is stuck in the driver may still use the lock, so nothing is watched any more in this process. */
 static bool is_left;
-
-/* A time on the monotonic clock, which nobody sets. */
-static struct timespec in_seconds(int seconds)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += seconds;
-    return t;
-}
 
 /* Whether the driver reported at least one value; otherwise it is not counted as a reading. */
 static bool is_told(const struct sh_nvml_state *s)
@@ -78,7 +67,7 @@ static void *run(void *arg)
     (void)arg;
     pthread_mutex_lock(&watch.lock);
     while (!watch.stop) {
-        struct timespec until = in_seconds(PERIOD_SECONDS);
+        struct timespec until = sh_thread_time_in(PERIOD_SECONDS);
         struct sh_nvml_state s;
 
         pthread_mutex_unlock(&watch.lock);
@@ -94,27 +83,16 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* The thread blocks all signals. Nobody joins it, because it may never return from the driver. */
+/* Nobody joins the thread, because it may never return from the driver. */
 static sh_rc start(void)
 {
-    pthread_t thread;
-    sigset_t all, before;
-    int error;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&thread, NULL, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error)
-        return sh_fail(SH_E_MEMORY, "cannot create a thread that reads the GPU: %s", strerror(error));
-    pthread_detach(thread);
+    SH_TRY(sh_thread_start(NULL, "read the GPU", run, NULL, 0));
     watch.running = true;
     return SH_OK;
 }
 
 sh_rc sh_gpus_watch(const char *bus)
 {
-    pthread_condattr_t monotonic;
     sh_rc rc;
 
     if (is_left)
@@ -122,10 +100,7 @@ sh_rc sh_gpus_watch(const char *bus)
     SH_TRY(sh_nvml_open(bus));
     memset(&watch, 0, sizeof watch);
     pthread_mutex_init(&watch.lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&watch.changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    sh_thread_cond_init(&watch.changed);
     rc = start();
     if (rc != SH_OK)
         sh_nvml_close();
@@ -182,7 +157,7 @@ void sh_gpus_unwatch(void)
 
     if (!watch.running)
         return;
-    until = in_seconds(TIMEOUT_SECONDS);
+    until = sh_thread_time_in(TIMEOUT_SECONDS);
     pthread_mutex_lock(&watch.lock);
     watch.stop = true;
     pthread_cond_broadcast(&watch.changed);

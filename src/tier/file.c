@@ -8,13 +8,13 @@
 
 #include "src/base/hash.h"
 #include "src/base/mem.h"
+#include "src/base/thread.h"
 #include "src/base/time.h"
 #include "src/tier/scratch.h"
 #include "src/tier/sums.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,26 +202,19 @@ static void *work_off(void *arg)
     return NULL;
 }
 
-/* Signals are for the main thread. Fewer threads than requested do the work as well. */
+/* Fewer threads than requested do the work as well. */
 static sh_rc start_threads(struct sh_tier_file *f, int n)
 {
-    pthread_attr_t small;
-    sigset_t all, before;
-    int error = 0;
+    for (; f->n_threads < n; f->n_threads++) {
+        sh_rc rc = sh_thread_start(&f->threads[f->n_threads], "move the scratch file", work_off, f, STACK_BYTES);
 
-    sigfillset(&all);
-    pthread_attr_init(&small);
-    pthread_attr_setstacksize(&small, STACK_BYTES);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (f->n_threads < n && !error) {
-        error = pthread_create(&f->threads[f->n_threads], &small, work_off, f);
-        f->n_threads += !error;
+        if (rc == SH_OK)
+            continue;
+        if (f->n_threads == 0)
+            return sh_fail_prefix(rc, "%s: ", f->folder);
+        sh_error_clear();
+        break;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&small);
-    if (f->n_threads == 0)
-        return sh_fail(SH_E_MEMORY, "cannot create a thread for the scratch file in %s: %s", f->folder,
-                       strerror(error));
     return SH_OK;
 }
 

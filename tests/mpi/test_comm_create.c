@@ -127,7 +127,7 @@ static void test_without_thread(struct sh_mesh *mesh, int who)
     no_threads = test_rank() == who;
     CHECK(sh_comm_create(mesh, &opt, &comm) == SH_E_MEMORY);
     CHECK(comm == NULL);
-    CHECK((strstr(sh_error_text(), "communication thread") != NULL) == (test_rank() == who));
+    CHECK((strstr(sh_error_text(), "a thread to communicate") != NULL) == (test_rank() == who));
     no_threads = false;
     sh_error_clear();
     CHECK_OK(sh_comm_create(mesh, &opt, &comm));
