@@ -151,6 +151,19 @@ uint64_t sh_ckpt_index_digest(const struct sh_ckpt_index *index)
     return m->base && m->base[0] ? chain(h, m->base, strlen(m->base)) : h;
 }
 
+sh_rc sh_ckpt_counts_check(const char *path, const struct sh_ckpt_meta *m)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } counts[] = {{"step", m->step}, {"updates", m->updates}, {"samples", m->samples}, {"tokens", m->tokens}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].value < 0 || counts[i].value > SH_CKPT_COUNT_MAX)
+            return sh_fail(SH_E_DATA, "%s: its index is damaged: %s is %lld; take an earlier checkpoint", path,
+                           counts[i].name, (long long)counts[i].value);
+    return SH_OK;
+}
+
 /* `hint` is the expected position of the tensor, which makes a walk over all tensors linear. */
 int64_t sh_ckpt_index_find(const struct sh_ckpt_index *index, const char *name, int64_t hint)
 {

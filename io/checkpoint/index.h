@@ -11,6 +11,7 @@
 enum { SH_CKPT_MAJOR = 2, SH_CKPT_MINOR = 2, SH_CKPT_MINOR_WHOLE = 1 };
 
 /* Far above every model, and small enough that a hostile file cannot exhaust the reader's memory or time. */
+#define SH_CKPT_COUNT_MAX (INT64_C(1) << 53) /* of steps, samples, ...: a double holds them, and sums do not overflow */
 enum { SH_CKPT_NAME_MAX = 255, SH_CKPT_DIMS_MAX = 4, SH_CKPT_TENSORS_MAX = 100000, SH_CKPT_TEXT_MAX = 16 << 20 };
 
 struct sh_ckpt_entry {
@@ -50,6 +51,9 @@ void sh_ckpt_index_number_blocks(struct sh_ckpt_index *index);
 /* A digest of the meta data, names, shapes and digests: the part of the file that HDF5's own checksums do not cover.
  * Local. */
 uint64_t sh_ckpt_index_digest(const struct sh_ckpt_index *index);
+
+/* Check step, samples, tokens and updates as read from a file. Local. Errors: SH_E_DATA: negative or impossibly large. */
+sh_rc sh_ckpt_counts_check(const char *path, const struct sh_ckpt_meta *m);
 
 /* Position of tensor `name`, or -1. `hint`: the likely position. Local. */
 int64_t sh_ckpt_index_find(const struct sh_ckpt_index *index, const char *name, int64_t hint);

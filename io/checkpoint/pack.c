@@ -234,8 +234,9 @@ static sh_rc check_head(const struct rest *r, const struct head *h)
                        (long long)h->block_elems, SH_CKPT_BLOCK_ELEMS);
     if (h->file_bytes != r->file_bytes || h->structure_bytes < 0 || h->structure_bytes > r->end)
         return refuse(r, "it belongs to a file of another length");
-    if (h->step < 0 || h->updates < 0 || h->samples < 0 || h->tokens < 0)
-        return sh_fail(SH_E_DATA, "%s: step, updates, samples or tokens is negative", r->path);
+    SH_TRY(sh_ckpt_counts_check(
+        r->path,
+        &(struct sh_ckpt_meta){.step = h->step, .updates = h->updates, .samples = h->samples, .tokens = h->tokens}));
     if (h->tensors < 0 || h->tensors > SH_CKPT_TENSORS_MAX || h->tensors > r->bytes / TENSOR_LEAST)
         return refuse(r, "its number of tensors is impossible");
     if (h->blocks < 0 || h->blocks > r->bytes / blocks_bytes(1, 1))

@@ -68,8 +68,7 @@ static sh_rc read_meta(const struct reader *r, struct sh_ckpt_meta *m)
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "updates", &m->updates));
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "samples", &m->samples));
     SH_TRY(sh_ckpt_plain_number(r->file, r->path, "tokens", &m->tokens));
-    if (m->step < 0 || m->updates < 0 || m->samples < 0 || m->tokens < 0)
-        return sh_fail(SH_E_DATA, "%s: step, updates, samples or tokens is negative", r->path);
+    SH_TRY(sh_ckpt_counts_check(r->path, m));
     SH_TRY(read_text(r, "/meta/config", &m->config));
     SH_TRY(read_text(r, "/meta/guard", &m->guard));
     SH_TRY(read_optional(r, "/meta/notes", &m->notes));

@@ -71,6 +71,31 @@ static void negative_step(struct sh_ckpt_index *x)
     x->meta.step = -1;
 }
 
+static void huge_step(struct sh_ckpt_index *x)
+{
+    x->meta.step = INT64_MAX;
+}
+
+static void huge_samples(struct sh_ckpt_index *x)
+{
+    x->meta.samples = INT64_MAX;
+}
+
+static void huge_tokens(struct sh_ckpt_index *x)
+{
+    x->meta.tokens = SH_CKPT_COUNT_MAX + 1;
+}
+
+static void huge_updates(struct sh_ckpt_index *x)
+{
+    x->meta.updates = INT64_MAX;
+}
+
+static void most_tokens(struct sh_ckpt_index *x)
+{
+    x->meta.tokens = SH_CKPT_COUNT_MAX;
+}
+
 static void other_length(struct sh_ckpt_index *x)
 {
     x->file_bytes++;
@@ -201,7 +226,12 @@ static const struct row {
     {spoil_nothing, -1, true, "its number of blocks is impossible"},
     {later_version, 0, true, NULL},
     {later_version, 100, true, NULL},
-    {negative_step, 0, false, "is negative"},
+    {negative_step, 0, false, "step is -1"},
+    {huge_step, 0, false, "step is 9223372036854775807"},
+    {huge_samples, 0, false, "samples is 9223372036854775807"},
+    {huge_tokens, 0, false, "tokens is 9007199254740993"},
+    {huge_updates, 0, false, "updates is 9223372036854775807"},
+    {most_tokens, 0, false, NULL},
     {other_length, 0, false, "of another length"},
     {overlap, 0, false, "overlap"},
     {into_structures, 0, false, "lies outside of the data"},
@@ -224,7 +254,7 @@ static const struct row {
     {state_without_end, 0, false, "a state has an impossible name"},
     {two_states_of_a_name, 0, false, "a state has an impossible name"},
     {wrong_sum, 0, true, "does not match its digest"},
-    {negative_step, 0, true, "is negative"},
+    {negative_step, 0, true, "step is -1"},
     {with_base, 0, false, NULL},
     {with_base, 0, true, "does not match its digest"},
     {with_base, 1, false, "it continues past its end"},
