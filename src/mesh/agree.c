@@ -51,12 +51,15 @@ sh_rc sh_agree(sh_rc rc)
 
 int sh_mesh_report(sh_rc rc)
 {
-    if (sh_error_locate(rc) == SH_OK)
+    if (sh_error_locate(rc) == SH_OK) {
+        sh_mesh_end_waits(SH_OK);
         return 0;
+    }
     fflush(stdout); /* the error comes last, even if both streams go into one file */
     if (sh_error_text()[0] != '\0')
         sh_log_end(sh_error_text());
     /* A launcher ends the job at the first rank that leaves with a status; the line must be out by then. */
+    sh_mesh_end_waits(rc);
     sh_mesh_barrier();
     return (int)rc;
 }
@@ -114,7 +117,7 @@ static sh_rc barrier(void)
     return SH_OK;
 }
 
-/* Without a time limit: called only where all ranks arrive soon or the job ends. */
+/* Without a time limit of its own: called only where all ranks arrive soon, or where something else watches. */
 void sh_mesh_barrier(void)
 {
     stop_when_failed(barrier());

@@ -94,8 +94,20 @@ MPI_Comm sh_mesh_comm(const struct sh_mesh *mesh, sh_group group);
  * agreed on again. Collective over the job. */
 sh_rc sh_agree(sh_rc rc);
 
-/* Print the agreed error once for the job (by the rank that has the text) and return the exit status. Collective. */
+/* Print the agreed error once for the job (by the rank that has the text) and return the exit status. Collective; a
+ * job that fails ends with this status in any case, within minutes, even if a rank never comes. */
 int sh_mesh_report(sh_rc rc);
+
+/* The work is done, and only closing is left: if that takes longer than `seconds` (0: some minutes), on this rank or on
+ * others, the job ends with `status` all the same. Local; from here to the end of the process. */
+void sh_mesh_end_within(double seconds, sh_rc status);
+
+/* This rank has closed everything and only waits for others: part of sh_mesh_report. A failure gets a limit if there is
+ * none; after a success others may still be at work. Local. */
+void sh_mesh_end_waits(sh_rc status);
+
+/* End the job, from any thread: what sh_stop() does once MPI is up. May return. Local. */
+void sh_mesh_abort(int exit_status);
 
 /* How long the functions from here on wait for other ranks before they name the missing ones and stop the job with
  * SH_E_COMM; 0 (the default): for ever. Set it around work that must not take long: a training step, not a save.

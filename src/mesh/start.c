@@ -71,12 +71,30 @@ static void wait_for_reader(int fd)
         nanosleep(&nap, NULL);
 }
 
-/* Another thread may be inside MPI now, and an abort that waits for it would never end: the alarm's default action then
- * ends this process, and the launcher ends the others. */
-static void abort_job(int exit_status)
+static bool up; /* between MPI_Init and MPI_Finalize */
+static volatile sig_atomic_t abort_status;
+
+static void leave(int number)
 {
+    (void)number;
+    _exit(abort_status);
+}
+
+/* Another thread may be inside MPI now, and an abort that waits for it would never end: the alarm then ends this
+ * process, and the launcher ends the others. The thread that calls this takes the alarm, since it may be the only one
+ * that runs at all. */
+void sh_mesh_abort(int exit_status)
+{
+    sigset_t alarm_only;
+
+    if (!up)
+        return;
     wait_for_reader(STDERR_FILENO);
-    signal(SIGALRM, SIG_DFL);
+    abort_status = exit_status;
+    signal(SIGALRM, leave);
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
     alarm(ABORT_SECONDS);
     MPI_Abort(MPI_COMM_WORLD, exit_status);
 }
@@ -174,7 +192,8 @@ sh_rc sh_mesh_start(int *argc, char ***argv)
     if (before_start != NULL)
         SH_TRY(before_start());
     SH_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
-    sh_stop_hook(abort_job);
+    up = true;
+    sh_stop_hook(sh_mesh_abort);
     SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
     SH_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
@@ -189,11 +208,12 @@ bool sh_mesh_threads_may_call(void)
     return serialized;
 }
 
-/* Remove the hook first: from here on a failure in MPI_Finalize must not try to abort through MPI. */
+/* Remove the hooks first: from here on a failure in MPI_Finalize must not try to abort through MPI. */
 void sh_mesh_stop(void)
 {
     sh_mesh_own_mpi();
     sh_stop_hook(NULL);
+    up = false;
     int started;
     if (MPI_Initialized(&started) == MPI_SUCCESS && started)
         MPI_Finalize();

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
     SPEAKERS = 8,
@@ -20,7 +19,7 @@ enum {
     SPIN_NS = 200 * 1000,
     NAP_NS = 100 * 1000,
     ROLL_CALL_MS = 2000,
-    GRACE_SECONDS = 3
+    GRACE_MS = 3000
 };
 
 static double limit_seconds;
@@ -138,22 +137,24 @@ static sh_rc roll_call(MPI_Request *request, int rank, int world, int *done)
 {
     bool *waits = sh_calloc((size_t)world, sizeof *waits);
     char missing[128] = "";
+    sh_rc rc;
 
     waits[rank] = true;
-    SH_TRY(say_waiting(rank, world));
-    SH_TRY(test_until(request, sh_now_ns() + ROLL_CALL_MS * 1000000ll, done));
-    SH_TRY(hear(waits));
+    SH_TRY_OUT(say_waiting(rank, world));
+    SH_TRY_OUT(test_until(request, sh_now_ns() + ROLL_CALL_MS * 1000000ll, done));
+    SH_TRY_OUT(hear(waits));
+    if (!*done && lower_speaks(waits, rank))
+        SH_TRY_OUT(test_until(request, sh_now_ns() + GRACE_MS * 1000000ll, done));
     if (!*done) {
-        if (lower_speaks(waits, rank))
-            sleep(GRACE_SECONDS);
         name_missing(waits, world, missing, sizeof missing);
         sh_stop(sh_fail(SH_E_COMM,
                         "stall: rank %s did not reach the end of the step within %g s "
                         "(comm.train_timeout_seconds); the others are waiting for it",
                         missing, limit_seconds));
     }
+out:
     free(waits);
-    return SH_OK;
+    return rc;
 }
 
 /* In effect collective: every rank must call this equally often, or `current` no longer tells waits apart. */

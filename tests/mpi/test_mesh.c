@@ -141,10 +141,49 @@ static void test_launchers(void)
     test_end("launchers that do not match");
 }
 
+static bool late;        /* what this rank waits for comes with the next question for messages */
+static MPI_Request sent; /* to this rank itself */
+static int word = 1;
+
+int MPI_Iprobe(int from, int tag, MPI_Comm comm, int *there, MPI_Status *status)
+{
+    int rc = PMPI_Iprobe(from, tag, comm, there, status);
+
+    if (late && !*there) {
+        late = false;
+        PMPI_Isend(&word, 1, MPI_INT, 0, 0, MPI_COMM_SELF, &sent);
+    }
+    return rc;
+}
+
+/* A rank is late, and a lower one waits too, so this one gives it time to speak; what is waited for comes in that time,
+ * and nobody stops the job. Rank 0 plays the lower one with the message that it would send. */
+static void test_late(void)
+{
+    enum { TAG = 77, FIRST_WAIT = 1 };
+    int got = 0, wait = FIRST_WAIT, there;
+    MPI_Request request;
+
+    for (int to = 1; test_rank() == 0 && to < test_world(); to++)
+        MPI_Send(&wait, 1, MPI_INT, to, TAG, MPI_COMM_WORLD);
+    MPI_Barrier(MPI_COMM_WORLD);
+    late = true;
+    if (test_rank() == 0)
+        MPI_Iprobe(MPI_ANY_SOURCE, TAG + 1, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
+    MPI_Irecv(&got, 1, MPI_INT, 0, 0, MPI_COMM_SELF, &request);
+    sh_mesh_timeout(0.05);
+    CHECK_OK(sh_mesh_wait(&request));
+    CHECK(got == 1);
+    MPI_Wait(&sent, MPI_STATUS_IGNORE);
+    sh_mesh_timeout(0);
+    test_end("a wait that ends while a lower rank may speak");
+}
+
 int main(int argc, char **argv)
 {
     sh_rc rc = sh_mesh_start(&argc, &argv);
     if (rc == SH_OK) {
+        test_late(); /* the first wait of this process */
         test_groups();
         test_self_test_finds();
         test_refused();

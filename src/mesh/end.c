@@ -1,0 +1,86 @@
+/* A limit on the end of a job. What is left then is to close files and to meet in MPI_Finalize; a disk that does not
+ * answer a close, or a rank that never arrives, would hold the job for ever although its status is known. A thread ends
+ * the process instead, since the main thread may be in any call. */
+#include "src/base/log.h"
+#include "src/base/thread.h"
+#include "src/base/time.h"
+#include "src/mesh/mesh.h"
+
+#include <stdbool.h>
+#include <unistd.h>
+
+enum { USUAL_SECONDS = 300, GRACE_SECONDS = 3 };
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool started;   /* the thread runs */
+    double seconds; /* 0: no limit now */
+    int64_t since_ns;
+    bool waits; /* this rank is done and waits for others: they may speak first */
+    sh_rc status;
+} end = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static double left(void)
+{
+    return end.seconds + (end.waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - end.since_ns) / 1e9;
+}
+
+static void expire(void)
+{
+    sh_log_warn("%s %g s after the work was done; ending with status %d",
+                end.waits ? "other ranks have not ended" : "this rank is stuck while it closes its files", end.seconds,
+                (int)end.status);
+    sh_mesh_abort((int)end.status);
+    _exit((int)end.status);
+}
+
+static void *watch(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&end.lock);
+    for (;;) {
+        if (end.seconds <= 0) {
+            pthread_cond_wait(&end.changed, &end.lock);
+            continue;
+        }
+        if (left() <= 0)
+            expire();
+        struct timespec until = sh_thread_time_in(left());
+        pthread_cond_timedwait(&end.changed, &end.lock, &until);
+    }
+    return NULL;
+}
+
+/* Without a thread there is no limit, as if nobody had asked: the job is about to end. With the lock held. */
+static void start(void)
+{
+    if (end.started)
+        return;
+    sh_thread_cond_init(&end.changed);
+    end.started = sh_thread_start(NULL, "watch the end of the job", watch, NULL, 0) == SH_OK;
+    if (!end.started)
+        sh_log_warn("the end of the job has no limit: %s", sh_error_text());
+}
+
+void sh_mesh_end_within(double seconds, sh_rc status)
+{
+    pthread_mutex_lock(&end.lock);
+    end.seconds = seconds > 0 ? seconds : USUAL_SECONDS;
+    end.since_ns = sh_now_ns();
+    end.status = status;
+    start();
+    if (end.started)
+        pthread_cond_signal(&end.changed);
+    pthread_mutex_unlock(&end.lock);
+}
+
+void sh_mesh_end_waits(sh_rc status)
+{
+    pthread_mutex_lock(&end.lock);
+    bool limited = end.seconds > 0;
+    end.waits = true;
+    pthread_mutex_unlock(&end.lock);
+    if (!limited && status != SH_OK)
+        sh_mesh_end_within(0, status);
+}
