@@ -56,15 +56,17 @@ sh_rc sh_ckpt_saving_run(struct sh_ckpt_saving *s, int stage)
 /* Collective if not committed. Rank 0 deletes the temporary file of a failed save. */
 void sh_ckpt_saving_close(struct sh_ckpt_saving *s, bool committed)
 {
-    sh_move_deadline_stop(s->deadline);
+    sh_move_deadline_enter(s->deadline, "closing the file");
     if (s->fd >= 0)
         close(s->fd);
     if (s->memory >= 0)
         close(s->memory);
     if (!committed && s->rank == 0 && s->temp[0])
         unlink(s->temp);
+    sh_move_deadline_wait(s->deadline);
     if (!committed)
         sh_mesh_barrier(); /* a rank that returned earlier could end the job before the file is gone */
+    sh_move_deadline_stop(s->deadline);
     if (committed && s->options.times)
         *s->options.times = s->times;
     free(s->covered);

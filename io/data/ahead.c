@@ -5,9 +5,9 @@
 #include "io/data/ahead.h"
 
 #include "src/base/mem.h"
+#include "src/base/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +37,10 @@ static void set_state(struct sh_data_ahead *a, enum state state)
     pthread_mutex_unlock(&a->lock);
 }
 
+/* Seconds that a stop waits for a read under way. What it reads is not wanted any more, so this is enough to tell a slow
+ * disk from one that does not answer. */
+enum { STOP_SECONDS = 5 };
+
 /* Wait while the state is ASKED (for the thread: while it is not); returns the new state. */
 static enum state wait_state(struct sh_data_ahead *a, bool while_asked)
 {
@@ -62,17 +66,6 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Start the thread with all signals blocked: signals are for the thread that trains. */
-static int create_thread(struct sh_data_ahead *a)
-{
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int err = pthread_create(&a->thread, NULL, work, a);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return err;
-}
-
 /* Call when the thread has ended, or was never started. */
 static void destroy(struct sh_data_ahead *a)
 {
@@ -92,25 +85,40 @@ sh_rc sh_data_ahead_start(sh_data_fill fill, sh_data_counter count, const void *
     a->source = source;
     a->seq_len = seq_len;
     pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->changed, NULL);
-    int err = create_thread(a);
-    if (err != 0) {
+    sh_thread_cond_init(&a->changed);
+    sh_rc rc = sh_thread_start(&a->thread, "read data ahead", work, a, 0);
+    if (rc == SH_OK)
+        *out = a;
+    else
         destroy(a);
-        return sh_fail(SH_E_MEMORY, "start the thread that reads data ahead: %s", strerror(err));
-    }
-    *out = a;
-    return SH_OK;
+    return rc;
 }
 
-void sh_data_ahead_stop(struct sh_data_ahead *a)
+/* Whether the thread is idle, and so ends as soon as it is told to. */
+static bool becomes_idle(struct sh_data_ahead *a)
+{
+    const struct timespec until = sh_thread_time_in(STOP_SECONDS);
+    int error = 0;
+    pthread_mutex_lock(&a->lock);
+    while (a->state == ASKED && error == 0)
+        error = pthread_cond_timedwait(&a->changed, &a->lock, &until);
+    bool idle = a->state != ASKED;
+    pthread_mutex_unlock(&a->lock);
+    return idle;
+}
+
+bool sh_data_ahead_stop(struct sh_data_ahead *a)
 {
     if (!a)
-        return;
-    /* Wait for a read that is under way: it uses the source, which the caller frees next. */
-    wait_state(a, true);
+        return true;
+    if (!becomes_idle(a)) {
+        pthread_detach(a->thread);
+        return false;
+    }
     set_state(a, STOPPED);
     pthread_join(a->thread, NULL);
     destroy(a);
+    return true;
 }
 
 /* The arrays only grow, to the size of the largest range so far. */

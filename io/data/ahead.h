@@ -1,6 +1,5 @@
 /* A thread that reads one range of samples ahead of its use. Only one thread may ask; stop it before the source goes
- * away.
- * Local. */
+ * away. Local. */
 #ifndef IO_DATA_AHEAD_H
 #define IO_DATA_AHEAD_H
 
@@ -20,7 +19,10 @@ struct sh_data_ahead;
 
 sh_rc sh_data_ahead_start(sh_data_fill fill, sh_data_counter count, const void *source, int seq_len,
                           struct sh_data_ahead **out);
-void sh_data_ahead_stop(struct sh_data_ahead *a);
+
+/* End the thread. false: it is in a read that does not come back within seconds; then it is left alone, and neither `a`
+ * nor the source may be freed. NULL: true. */
+bool sh_data_ahead_stop(struct sh_data_ahead *a);
 
 /* Begin to read [first, first + n), and count the targets of `count` samples from `first` on (0: not wanted). Waits for
  * an earlier range that is still being read, and discards it. */

@@ -264,12 +264,12 @@ out:
     return rc;
 }
 
-/* Stops the thread first, because it reads the files. Also works for data that was only partly opened. */
+/* Stops the thread first, because it reads the files; if it does not come back from a disk that does not answer, they
+ * stay open until the process ends. Also works for data that was only partly opened. */
 void sh_data_close(struct sh_data *d)
 {
-    if (!d)
+    if (!d || !sh_data_ahead_stop(d->ahead))
         return;
-    sh_data_ahead_stop(d->ahead);
     for (int i = 0; i < d->n_sets; i++) {
         sh_data_files_close(&d->set[i].files);
         sh_pack_free(&d->set[i].pack);

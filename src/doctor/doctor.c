@@ -43,9 +43,11 @@ static void say_hung(int signal)
     _exit(SH_E_COMM);
 }
 
-/* Sets a new text and a new alarm for each check. */
+/* Sets a new text and a new alarm for each check. The alarm before is switched off first, since its handler reads the
+ * text. */
 static void watch(const struct sh_doctor *d, const char *check)
 {
+    alarm(0);
     snprintf(hung, sizeof hung, "sherd: error: doctor: rank %d on %s has waited %d s in the check \"%s\"\n",
              d->mesh->rank, d->mesh->host, CHECK_SECONDS, check);
     signal(SIGALRM, say_hung);
@@ -93,7 +95,7 @@ static sh_rc open_doctor(const struct sh_config *cfg, struct sh_doctor *d)
     return find_places(d);
 }
 
-/* The alarm is switched off after the last check. */
+/* The alarm is switched off after the last check. Also for a doctor that was only partly opened. */
 static void close_doctor(struct sh_doctor *d)
 {
     alarm(0);
@@ -170,7 +172,6 @@ sh_rc sh_doctor_run(const struct sh_config *cfg, const struct sh_doctor_report_r
         written = close_report(&d, report->path);
         rc = sh_agree(examined != SH_OK ? examined : written);
     }
-    if (d.mesh != NULL)
-        close_doctor(&d);
+    close_doctor(&d);
     return rc;
 }

@@ -7,7 +7,6 @@
 #include "src/base/mem.h"
 #include "src/base/time.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,14 +19,10 @@ static sh_rc write_open_file(int fd, const char *path, const char *piece, double
     int64_t begin = sh_now_ns(), bytes = 0;
 
     for (int i = 0; i < PIECES && sh_now_ns() - begin < SECONDS * 1000000000ll; i++) {
-        ssize_t n = write(fd, piece, PIECE_BYTES);
-
-        if (n < 0)
-            return sh_fail(SH_E_DATA, "write %s: %s", path, strerror(errno));
-        bytes += n;
+        SH_TRY(sh_file_write(fd, path, piece, PIECE_BYTES, bytes));
+        bytes += PIECE_BYTES;
     }
-    if (fsync(fd) != 0)
-        return sh_fail(SH_E_DATA, "fsync %s: %s", path, strerror(errno));
+    SH_TRY(sh_file_sync(fd, path));
     *speed = (double)bytes / ((double)(sh_now_ns() - begin) / 1e9);
     return SH_OK;
 }
