@@ -49,10 +49,11 @@ static int run_job(const struct sh_cmd *cmd, int argc, char **argv)
     return status;
 }
 
-/* The result of a command goes to standard output, so a full disk there is a failure. */
+/* The result of a command goes to standard output, so a full disk there is a failure. A reader that went away is none:
+ * it ends other commands by SIGPIPE, and those that train do not depend on it. */
 static int finish(int status)
 {
-    if (status || sh_screen_flush())
+    if (status || sh_screen_flush() || errno == EPIPE)
         return status;
     return report(sh_fail(SH_E_DATA, "write to standard output: %s", strerror(errno)));
 }
@@ -61,6 +62,10 @@ static bool is_help(const char *word)
 {
     return !strcmp(word, "--help") || !strcmp(word, "-h");
 }
+
+/* A signal that comes while the libraries are initialized, before main, must not end a run that listens for it. Not an
+ * ordinary constructor: those of the libraries come first. */
+__attribute__((section(".preinit_array"), used)) static void (*const hold)(void) = sh_job_hold;
 
 /* Start to listen for signals before MPI, whose start takes tens of seconds on thousands of ranks. */
 static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
@@ -116,13 +121,15 @@ int main(int argc, char **argv)
     sh_library_catch_exceptions();
     sh_config_folder_hook(sh_hf_config_read);
     skip_python(&argc, &argv);
+    cmd = argc < 2 ? NULL : sh_cmd_find(argv[1]);
+    if (!cmd || !cmd->stops)
+        sh_job_release();
     if (argc < 2 || !argv[1][0]) {
         sh_cmd_help_short(stderr);
         return SH_E_USAGE;
     }
     if (is_help(argv[1]) || !strcmp(argv[1], "--version"))
         return finish(run_flag(argc, argv));
-    cmd = sh_cmd_find(argv[1]);
     if (cmd && cmd->mpi)
         sh_device_spin_briefly(argv);
     return cmd ? finish(run_command(cmd, argc - 1, argv + 1)) : report(sh_cmd_unknown(argv[1]));

@@ -25,6 +25,7 @@ struct sh_ckpt_extent {
 struct sh_ckpt_extents {
     struct sh_ckpt_extent *extent;
     int n, cap;
+    bool stops; /* reading them ends when a signal asks for it (sh_job_go_on) */
 };
 
 /* Add the pieces of a set, state by state as they lie in the file, so that a rank's pieces of a unit form one range.

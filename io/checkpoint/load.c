@@ -107,6 +107,7 @@ static sh_rc open_data(struct load *l)
 /* Makes the list of extents that this rank wants, cut at blocks. */
 static sh_rc plan_reads(struct load *l)
 {
+    l->wanted.stops = true;
     return sh_ckpt_extents_of_set(&l->wanted, l->set, &l->index, l->place);
 }
 
@@ -143,7 +144,7 @@ static sh_rc choose_way(struct load *l)
 static void read_turn(struct load *l, int first, sh_rc *rc)
 {
     int begin = first + l->replicas.rank * TURN, left = l->wanted.n - begin;
-    struct sh_ckpt_extents turn = {.extent = l->wanted.extent + begin, .n = left < TURN ? left : TURN};
+    struct sh_ckpt_extents turn = {.extent = l->wanted.extent + begin, .n = left < TURN ? left : TURN, .stops = true};
     if (left > 0 && *rc == SH_OK)
         *rc = sh_ckpt_extents_read(&turn, &l->file, &l->index);
 }

@@ -9,6 +9,7 @@
 #include "io/file/file.h"
 #include "io/move/pool.h"
 #include "src/base/mem.h"
+#include "src/job/job.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -215,12 +216,19 @@ static sh_rc take_span(const struct transfer *t, struct sh_ckpt_extent *s, const
     return compare(s, t->index, t->file->path);
 }
 
+/* A load is left between two chunks if a signal asks for it: nothing is lost with it. */
+static sh_rc go_on(const struct transfer *t)
+{
+    return t->extents->stops ? sh_job_go_on(t->file->path) : SH_OK;
+}
+
 /* A job: one large read past the page cache, then the extents in it one by one. */
 static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
 {
     struct transfer *t = arg;
     const struct chunk *c = &t->chunk[job];
     const char *from = buffer + (c->offset - sh_file_align_down(c->offset));
+    SH_TRY(go_on(t));
     SH_TRY(sh_file_direct_read(t->file, buffer, c->offset, c->offset + c->bytes));
     if (c->offset % 4 != 0) /* other programs that write HDF5 may put floats anywhere */
         from = memmove(buffer, from, (size_t)c->bytes);
@@ -255,6 +263,7 @@ static sh_rc read_cached_chunk(void *arg, int64_t job, char *buffer)
     struct transfer *t = arg;
     const struct chunk *c = &t->chunk[job];
     struct sh_ckpt_extent *s = &t->extents->extent[c->first];
+    SH_TRY(go_on(t));
     for (int64_t done = 0; done < c->bytes; done += s->elems * 4, s++)
         SH_TRY(read_span(t, s, buffer));
     return SH_OK;

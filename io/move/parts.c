@@ -3,6 +3,7 @@
 #include "io/move/pool.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
+#include "src/job/job.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -142,6 +143,7 @@ static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
 {
     const struct transfer *t = arg;
     const struct sh_move_chunk *c = &t->parts->chunk[t->first + job];
+    SH_TRY(sh_job_go_on(t->files[c->file].path));
     (void)posix_fadvise(t->files[c->file].fd, c->at, c->bytes, POSIX_FADV_WILLNEED); /* a hint */
     for (int i = c->first; i < c->first + c->n; i++)
         SH_TRY(read_part(&t->files[c->file], &t->parts->part[i], buffer));
@@ -165,6 +167,7 @@ static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
     struct sh_move_chunk *c = &t->parts->chunk[job];
     const struct sh_file_direct *f = &t->files[c->file];
     char *begin = buffer + (c->at - sh_file_align_down(c->at)), *to = begin;
+    SH_TRY(sh_job_go_on(f->path));
     for (const struct sh_move_part *p = &t->parts->part[c->first]; p < &t->parts->part[c->first + c->n]; p++) {
         int64_t bad = sh_move_narrow(p->type, p->data, p->elems, to);
         if (bad < p->elems)
@@ -182,6 +185,7 @@ static sh_rc compare_chunk(void *arg, int64_t job, char *buffer)
     const struct sh_move_chunk *c = &t->parts->chunk[job];
     const struct sh_move_part *p = &t->parts->part[c->first];
     const struct sh_file_direct *f = &t->files[c->file];
+    SH_TRY(sh_job_go_on(f->path));
     SH_TRY(sh_file_direct_read(f, buffer, c->at, c->at + c->bytes));
     if (sh_hash64(buffer + (c->at - sh_file_align_down(c->at)), (size_t)c->bytes) == c->sum)
         return SH_OK;

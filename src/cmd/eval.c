@@ -61,7 +61,7 @@ static sh_rc evaluate(struct sh_run *run, const char *checkpoint, int64_t sequen
     SH_TRY_OUT(sh_agree(open_feed(run, sequences, &feed)));
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
     SH_TRY_OUT(sh_run_tokenizer_lengths(run));
-    SH_TRY_OUT(sh_run_evaluate(run, &feed, sequences, &v));
+    SH_TRY_OUT(sh_run_evaluate(run, &feed, sequences, NULL, &v));
     if (run->mesh->rank == 0)
         print_result(&v);
 out:

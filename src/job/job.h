@@ -10,24 +10,38 @@
 
 /* signal.c: requests to stop. From sh_job_listen() on, for the rest of the process, these signals only leave a note:
  * SIGUSR1 (what `#SBATCH --signal=USR1@N` sends), SIGTERM (preemption, scancel, the time limit) and SIGINT (Ctrl-C). A
- * second SIGINT ends the process as usual, and a SIGINT that the parent has set to be ignored stays ignored. The
- * signals are blocked in the caller and in the threads that it starts later; a dedicated thread gets them. So call it
- * first in main, before MPI and before threads that compute are started: no signal is lost then. Forked processes get
- * the former mask and actions back. Errors: SH_E_MEMORY: no thread. */
+ * line on rank 0 says at once what the run does about it. A SIGINT after that line ends the process as usual, and a
+ * SIGINT that the parent has set to be ignored stays ignored. SIGPIPE is ignored. The signals are blocked in the caller
+ * and in the threads that it starts later; a dedicated thread gets them. So call it first in main, before MPI and
+ * before threads that compute are started: no signal is lost then. Forked processes get the former mask and actions
+ * back. Errors: SH_E_MEMORY: no thread. */
 enum sh_job_signal { SH_JOB_USR1, SH_JOB_TERM, SH_JOB_INT, SH_JOB_SIGNALS };
 sh_rc sh_job_listen(void);
 bool sh_job_heard(enum sh_job_signal s); /* since sh_job_listen() */
 const char *sh_job_signal_name(enum sh_job_signal s);
 
+/* For work of minutes, between its pieces, from any thread: whether to go on. Errors: SH_REQUEUE: a signal was heard;
+ * `path` is what the work is on. */
+sh_rc sh_job_go_on(const char *path);
+
+/* Block the signals even before main, until sh_job_listen() takes them over, or sh_job_release(): those that have come
+ * then act as usual. Safe before the libraries are initialized. */
+void sh_job_hold(void);
+void sh_job_release(void);
+
+/* What the line about a signal says, at any time: `what` is lent, and has a place %lld for the step, or none. */
+void sh_job_doing(const char *what, int64_t step);
+
 /* limit.c: when to stop so that a checkpoint is committed before the job's end. All in seconds. */
 enum { SH_JOB_STEPS_SEEN = 128 };
 struct sh_job_limit {
-    double end;       /* since 1970; 0: no end is known */
-    double spare;     /* wanted on top of what is measured */
-    double save;      /* of the longer of the last two saves; a guess until one was measured */
-    double last_save; /* < 0: none was measured */
-    double step[2];   /* longest of this stretch of SH_JOB_STEPS_SEEN steps, and of the one before */
-    int seen;         /* steps in this stretch */
+    double end;        /* since 1970; 0: no end is known */
+    double spare;      /* wanted on top of what is measured */
+    double save;       /* of the longer of the last two saves; a guess until one was measured */
+    double last_save;  /* < 0: none was measured */
+    double validation; /* the last one; 0: none was measured */
+    double step[2];    /* longest of this stretch of SH_JOB_STEPS_SEEN steps, and of the one before */
+    int seen;          /* steps in this stretch */
 };
 
 /* The end from the environment: SHERD_END_TIME, else SLURM_JOB_END_TIME, in seconds since 1970; neither, or 0: no end.
@@ -41,23 +55,29 @@ void sh_job_limit_save(struct sh_job_limit *l, double seconds);
 double sh_job_limit_margin(const struct sh_job_limit *l, int saves);
 bool sh_job_limit_near(const struct sh_job_limit *l, double now, int saves);
 
+/* Whether a validation would not be over by then. */
+bool sh_job_limit_no_validation(const struct sh_job_limit *l, double now, int saves);
+
 /* record.c: <dump_folder>/progress.json, for the script that starts the run again (doc/faults.md lists the fields).
  * Each write replaces the file atomically. */
 struct sh_job_record {
-    int64_t steps;       /* wanted: training.steps */
-    int64_t first_step;  /* steps done when this start began */
-    int64_t step;        /* steps done at its end; first_step while it runs */
-    int64_t saved_step;  /* of the newest checkpoint known to this start; -1: none */
-    int64_t starts;      /* starts without a new checkpoint so far, this one included */
-    double save_seconds; /* the longest of the last saves, < 0: not measured */
-    int status;          /* exit status; < 0: it runs, or was killed */
-    char reason[512];    /* why it ended, a line; "" while it runs */
+    int64_t steps;             /* wanted: training.steps */
+    int64_t first_step;        /* steps done when this start began */
+    int64_t step;              /* steps done at its end; first_step while it runs */
+    int64_t saved_step;        /* of the newest checkpoint known to this start; -1: none */
+    int64_t starts;            /* starts without a new checkpoint so far, this one included */
+    int64_t validated_step;    /* up to which no validation that was due is missing; -1: there are none */
+    double save_seconds;       /* the longest of the last saves, < 0: not measured */
+    double validation_seconds; /* of the last one, < 0: not measured */
+    int status;                /* exit status; < 0: it runs, or was killed */
+    char reason[512];          /* why it ended, a line; "" while it runs */
     /* Who writes it, filled in by sh_job_record_write: */
     char host[64];
     int64_t pid, pid_space; /* pid_space: tells process numbers of a container from those of its host */
 };
 sh_rc sh_job_record_write(const char *path, struct sh_job_record *r);
-/* Read what the previous start left: `starts`, `save_seconds`, `status`, `reason` and who wrote it. *found false: there
+/* Read what the previous start left: `starts`, `validated_step` (unchanged if it is missing), the seconds, `status`,
+ * `reason` and who wrote it. *found false: there
  * is no file that can be used, and *r is unchanged. */
 void sh_job_record_read(const char *path, struct sh_job_record *r, bool *found);
 /* Whether the process that wrote the record ran here and no longer runs; false also if nobody here can tell. Local. */

@@ -58,6 +58,12 @@ double sh_job_limit_margin(const struct sh_job_limit *l, int saves)
     return l->spare + FACTOR * (fmax(l->step[0], l->step[1]) + saves * l->save);
 }
 
+/* No factor for a validation: it can be cut off, and then only its own time was wasted. */
+bool sh_job_limit_no_validation(const struct sh_job_limit *l, double now, int saves)
+{
+    return sh_job_limit_near(l, now + l->validation, saves);
+}
+
 bool sh_job_limit_near(const struct sh_job_limit *l, double now, int saves)
 {
     return l->end > 0 && now + sh_job_limit_margin(l, saves) >= l->end;

@@ -58,12 +58,14 @@ sh_rc sh_job_record_write(const char *path, struct sh_job_record *r)
     sh_rc rc;
 
     name_process(r);
-    o = json_pack("{s:I, s:I, s:I, s:o, s:b, s:I, s:o, s:o, s:o, s:o, s:I, s:I}", "steps", (json_int_t)r->steps,
-                  "first_step", (json_int_t)r->first_step, "step", (json_int_t)r->step, "saved_step",
-                  whole_or_null(r->saved_step), "finished", r->step >= r->steps && r->status == SH_OK,
-                  "starts_without_checkpoint", (json_int_t)r->starts, "save_seconds", number_or_null(r->save_seconds),
-                  "exit_status", whole_or_null(r->status), "reason", words(r->reason), "host", words(r->host), "pid",
-                  (json_int_t)r->pid, "pid_space", (json_int_t)r->pid_space);
+    o = json_pack("{s:I, s:I, s:I, s:o, s:o, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "steps",
+                  (json_int_t)r->steps, "first_step", (json_int_t)r->first_step, "step", (json_int_t)r->step,
+                  "saved_step", whole_or_null(r->saved_step), "validated_step", whole_or_null(r->validated_step),
+                  "finished", r->step >= r->steps && r->status == SH_OK, "starts_without_checkpoint",
+                  (json_int_t)r->starts, "save_seconds", number_or_null(r->save_seconds), "validation_seconds",
+                  number_or_null(r->validation_seconds), "exit_status", whole_or_null(r->status), "reason",
+                  words(r->reason), "host", words(r->host), "pid", (json_int_t)r->pid, "pid_space",
+                  (json_int_t)r->pid_space);
     text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
     json_decref(o);
     if (!text)
@@ -82,12 +84,22 @@ static void take_text(const json_t *o, const char *key, char *out, size_t size)
     snprintf(out, size, "%s", text ? text : "");
 }
 
+static double seconds_or_none(const json_t *o, const char *key)
+{
+    const json_t *seconds = json_object_get(o, key);
+
+    return json_is_number(seconds) ? json_number_value(seconds) : -1;
+}
+
 static void take(const json_t *o, struct sh_job_record *r)
 {
-    const json_t *seconds = json_object_get(o, "save_seconds"), *status = json_object_get(o, "exit_status");
+    const json_t *status = json_object_get(o, "exit_status"), *validated = json_object_get(o, "validated_step");
 
     r->starts = json_integer_value(json_object_get(o, "starts_without_checkpoint"));
-    r->save_seconds = json_is_number(seconds) ? json_number_value(seconds) : -1;
+    if (json_is_integer(validated))
+        r->validated_step = json_integer_value(validated);
+    r->save_seconds = seconds_or_none(o, "save_seconds");
+    r->validation_seconds = seconds_or_none(o, "validation_seconds");
     r->status = json_is_integer(status) ? (int)json_integer_value(status) : -1;
     take_text(o, "reason", r->reason, sizeof r->reason);
     take_text(o, "host", r->host, sizeof r->host);

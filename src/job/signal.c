@@ -1,74 +1,121 @@
 /* A handler runs on the stack of the thread that gets the signal, and not every thread tolerates that: oneDNN's
  * dnnl_sgemm (2.6, AVX-512) keeps data below the stack pointer, where the handler's frame overwrites it; the product,
  * and memory that it points to, are silently damaged. So the threads that compute have these signals blocked, and one
- * that only sleeps gets them. */
+ * that only sleeps gets them. It also says at once that a signal was heard, however long the step in progress takes. */
 #include "src/job/job.h"
 
-#include <pthread.h>
+#include "src/base/log.h"
+#include "src/base/temp.h"
+#include "src/base/thread.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <string.h>
+#include <stdio.h>
 #include <unistd.h>
+
+enum { WRITABLE_MS = 1000 };
 
 static const struct {
     int number;
-    const char *name;
+    const char *name, *shown;
 } signals[SH_JOB_SIGNALS] = {
-    [SH_JOB_USR1] = {SIGUSR1, "SIGUSR1"},
-    [SH_JOB_TERM] = {SIGTERM, "SIGTERM"},
-    [SH_JOB_INT] = {SIGINT, "SIGINT"},
+    [SH_JOB_USR1] = {SIGUSR1, "SIGUSR1", "SIGUSR1"},
+    [SH_JOB_TERM] = {SIGTERM, "SIGTERM", "SIGTERM"},
+    [SH_JOB_INT] = {SIGINT, "SIGINT", "Ctrl-C"},
 };
-static atomic_int heard[SH_JOB_SIGNALS]; /* lock-free, so a handler may write them */
+static atomic_int heard[SH_JOB_SIGNALS], told[SH_JOB_SIGNALS]; /* lock-free, so a handler may use them */
+static sem_t news;                                             /* posted by the handler */
+
+/* What the run does now, for the notice: a text with a place for the number. */
+static _Atomic(const char *) doing;
+static _Atomic(int64_t) doing_step;
 
 static struct {
     sigset_t mask;
-    struct sigaction action[SH_JOB_SIGNALS];
+    bool held; /* mask is from before sh_job_hold() */
+    struct sigaction action[SH_JOB_SIGNALS], pipe;
 } given;
 
-/* Does only what is safe in a handler: flags, signal() and raise(). The raised signal arrives when the handler returns.
- * The handler runs on the listener, or on a thread that a library started earlier. */
+static void fill_set(sigset_t *set)
+{
+    sigemptyset(set);
+    for (int i = 0; i < SH_JOB_SIGNALS; i++)
+        sigaddset(set, signals[i].number);
+}
+
+void sh_job_hold(void)
+{
+    sigset_t ours;
+
+    fill_set(&ours);
+    given.held = pthread_sigmask(SIG_BLOCK, &ours, &given.mask) == 0;
+}
+
+void sh_job_release(void)
+{
+    if (given.held)
+        pthread_sigmask(SIG_SETMASK, &given.mask, NULL);
+    given.held = false;
+}
+
+/* Does only what is safe in a handler: flags, sem_post(), signal() and raise(). The raised signal arrives when the
+ * handler returns. Who presses Ctrl-C again before the notice has not read it, so that one does not count. The handler
+ * runs on the listener, or on a thread that a library started earlier. */
 static void note(int number)
 {
-    if (number == SIGINT && sh_job_heard(SH_JOB_INT)) {
+    int error = errno;
+
+    if (number == SIGINT && atomic_load(&told[SH_JOB_INT])) {
+        sh_temp_delete();
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }
     for (int i = 0; i < SH_JOB_SIGNALS; i++)
         if (signals[i].number == number)
-            atomic_store_explicit(&heard[i], 1, memory_order_relaxed);
+            atomic_store(&heard[i], 1);
+    sem_post(&news);
+    errno = error;
 }
 
 /* A shell starts background jobs with SIGINT ignored: Ctrl-C is not for them. */
-static bool is_for_others(int number)
+static bool is_ignored(int number)
 {
     struct sigaction now;
 
     return number == SIGINT && sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-static void *sleep_for_ever(void *number_set)
+/* Standard error may be a pipe that nobody empties: the notice must not keep the second Ctrl-C from counting. On a
+ * terminal the notice ends the progress line first. */
+static void say(int i)
 {
-    pthread_sigmask(SIG_UNBLOCK, number_set, NULL);
-    for (;;)
-        pause();
-    return NULL;
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    char text[128];
+
+    snprintf(text, sizeof text, atomic_load(&doing), (long long)atomic_load(&doing_step));
+    if (poll(&out, 1, WRITABLE_MS) == 1 && out.revents & POLLOUT)
+        sh_log_info("%s%s: %s%s", isatty(STDERR_FILENO) ? "\n" : "", signals[i].shown, text,
+                    i == SH_JOB_INT ? "; another Ctrl-C gives up" : "");
 }
 
-/* The listener starts with every signal blocked and unblocks only ours, so it gets no others. */
-static sh_rc start_listener(sigset_t *ours)
+static void *serve_signals(void *number_set)
 {
-    sigset_t all, before;
-    pthread_t thread;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, sleep_for_ever, ours);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error)
-        return sh_fail(SH_E_MEMORY, "cannot create the thread that listens for signals: %s", strerror(error));
-    pthread_detach(thread);
-    return SH_OK;
+    pthread_sigmask(SIG_UNBLOCK, number_set, NULL);
+    for (;;) {
+        while (sem_wait(&news) != 0)
+            ;
+        for (int i = 0; i < SH_JOB_SIGNALS; i++) {
+            if (!atomic_load(&heard[i]) || atomic_load(&told[i]))
+                continue;
+            say(i);
+            atomic_store(&told[i], 1);
+        }
+    }
+    return NULL;
 }
 
 /* Give the signals back in a forked process, where no thread listens: MPI starts a daemon for a process without a
@@ -77,6 +124,7 @@ static void give_back(void)
 {
     for (int i = 0; i < SH_JOB_SIGNALS; i++)
         sigaction(signals[i].number, &given.action[i], NULL);
+    sigaction(SIGPIPE, &given.pipe, NULL);
     pthread_sigmask(SIG_SETMASK, &given.mask, NULL);
 }
 
@@ -85,29 +133,33 @@ static sh_rc remember(void)
 {
     for (int i = 0; i < SH_JOB_SIGNALS; i++)
         sigaction(signals[i].number, NULL, &given.action[i]);
-    pthread_sigmask(SIG_BLOCK, NULL, &given.mask);
-    if (pthread_atfork(NULL, NULL, give_back) != 0)
+    sigaction(SIGPIPE, NULL, &given.pipe);
+    if (!given.held)
+        pthread_sigmask(SIG_BLOCK, NULL, &given.mask);
+    if (sem_init(&news, 0, 0) != 0 || pthread_atfork(NULL, NULL, give_back) != 0)
         return sh_fail(SH_E_MEMORY, "no memory to listen for signals");
     return SH_OK;
 }
 
 /* The order matters: remember the old state first, install the handlers, block the signals, and only then start the
- * listener, which unblocks what it serves. */
+ * listener, which unblocks what it serves. A reader of the log that goes away, as in `| head`, must not end a run. */
 sh_rc sh_job_listen(void)
 {
     static sigset_t ours;
     struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
 
     SH_TRY(remember());
+    sh_job_doing("stopping before the first step", 0);
     sigemptyset(&action.sa_mask);
-    sigemptyset(&ours);
+    fill_set(&ours);
     for (int i = 0; i < SH_JOB_SIGNALS; i++)
-        if (!is_for_others(signals[i].number)) {
-            sigaddset(&ours, signals[i].number);
+        if (is_ignored(signals[i].number))
+            sigdelset(&ours, signals[i].number);
+        else
             sigaction(signals[i].number, &action, NULL);
-        }
+    signal(SIGPIPE, SIG_IGN);
     pthread_sigmask(SIG_BLOCK, &ours, NULL);
-    return start_listener(&ours);
+    return sh_thread_start(NULL, "listen for signals", serve_signals, &ours, 0);
 }
 
 bool sh_job_heard(enum sh_job_signal s)
@@ -115,7 +167,21 @@ bool sh_job_heard(enum sh_job_signal s)
     return atomic_load_explicit(&heard[s], memory_order_relaxed) != 0;
 }
 
+sh_rc sh_job_go_on(const char *path)
+{
+    for (int i = 0; i < SH_JOB_SIGNALS; i++)
+        if (sh_job_heard((enum sh_job_signal)i))
+            return sh_fail(SH_REQUEUE, "%s: left alone (%s); run the same command to resume", path, signals[i].name);
+    return SH_OK;
+}
+
 const char *sh_job_signal_name(enum sh_job_signal s)
 {
     return signals[s].name;
+}
+
+void sh_job_doing(const char *what, int64_t step)
+{
+    atomic_store(&doing_step, step);
+    atomic_store(&doing, what);
 }

@@ -46,9 +46,21 @@ static int64_t text_bytes(const struct sh_run *r, const struct sh_feed *f, int64
     return bytes;
 }
 
+/* Collective. A failure of the question itself cannot be agreed on: the others wait in it. */
+static bool stops(const struct sh_eval_watch *watch)
+{
+    bool stop = false;
+    sh_rc rc = watch ? watch->ask(watch->arg, &stop) : SH_OK;
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+    return stop;
+}
+
 /* Evaluate the first `sequences` of a set, or all with 0. All ranks call it. The ranks of the data group take
  * neighbouring batches: with 4 ranks of 2 sequences, rank 1 reads 2 and 3, then 10 and 11. */
-sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, struct sh_eval_result *out)
+sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, const struct sh_eval_watch *watch,
+                      struct sh_eval_result *out)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
     int64_t each = r->cfg.training.local_batch_size, pass = each * sh_group_size(m, m->data);
@@ -62,6 +74,11 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, st
     /* Every rank runs as many passes as all others, even when its own batch lies past the end: the program has
      * collectives. */
     for (int64_t first = 0; first < sequences; first += pass) {
+        if (stops(watch)) {
+            *out = (struct sh_eval_result){
+                .sequences = first, .seconds = (double)(sh_now_ns() - begin) / 1e9, .cut = true};
+            return SH_OK;
+        }
         sh_rc rc = read_batch(f, first + own, each, sequences, r->cfg.training.seq_len, &unmasked);
 
         /* The others already wait in those collectives, so an error here cannot be agreed on; it ends the job. */

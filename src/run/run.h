@@ -107,8 +107,16 @@ struct sh_eval_result {
     double loss;
     int64_t sequences, tokens, bytes; /* bytes: of the text of these tokens; 0: not known */
     double seconds;
+    bool cut; /* it was stopped after so many sequences: there is no loss */
 };
-sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, struct sh_eval_result *out);
+
+/* Asked before each batch, on all ranks, with the same answer: whether to stop. */
+struct sh_eval_watch {
+    sh_rc (*ask)(void *arg, bool *stop);
+    void *arg;
+};
+sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, const struct sh_eval_watch *watch,
+                      struct sh_eval_result *out); /* watch NULL: nobody asks */
 
 sh_rc sh_run_train(struct sh_run *r);
 

@@ -10,7 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { LIMIT = SH_JOB_SIGNALS }; /* the request after those of the signals */
+/* The requests after those of the signals. */
+enum { LIMIT = SH_JOB_SIGNALS, NO_VALIDATION };
 
 /* The step of the newest checkpoint, at most that of the run: checkpoints newer than where the run stands were
  * skipped. */
@@ -43,7 +44,7 @@ static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
     bool found;
 
     s->path = sh_path_join(r->folder, "progress.json");
-    s->record = (struct sh_job_record){.save_seconds = -1};
+    s->record = (struct sh_job_record){.save_seconds = -1, .validation_seconds = -1, .validated_step = r->step};
     sh_job_record_read(s->path, &s->record, &found);
     s->record.steps = r->cfg.training.steps;
     s->record.first_step = s->record.step = r->step;
@@ -52,6 +53,11 @@ static sh_rc open_record(struct sh_stopping *s, const struct sh_run *r)
     s->record.starts++;
     s->record.status = -1;
     s->record.reason[0] = '\0';
+    s->limit.validation = fmax(s->record.validation_seconds, 0);
+    if (!r->cfg.validation.enable)
+        s->record.validated_step = -1;
+    else if (s->record.validated_step > r->step)
+        s->record.validated_step = r->step;
     if (s->record.save_seconds >= 0)
         sh_job_limit_save(&s->limit, s->record.save_seconds);
     return sh_job_record_write(s->path, &s->record);
@@ -71,8 +77,7 @@ sh_rc sh_stopping_open(struct sh_stopping *s, const struct sh_run *r)
     return open_record(s, r);
 }
 
-/* Measure from step to step, with the validations between them, but without saves. */
-static void measure_step(struct sh_stopping *s)
+void sh_stopping_step(struct sh_stopping *s)
 {
     int64_t now = sh_now_ns();
 
@@ -88,11 +93,12 @@ void sh_stopping_requests(struct sh_stopping *s, const struct sh_run *r, double 
 {
     /* A save under way must be finished, and one more be made: leave time for two. */
     int saves = sh_run_is_saving(r) ? 2 : 1;
+    double now = (double)time(NULL);
 
-    measure_step(s);
     for (int i = 0; i < SH_JOB_SIGNALS; i++)
         requests[i] = sh_job_heard((enum sh_job_signal)i);
-    requests[LIMIT] = sh_job_limit_near(&s->limit, (double)time(NULL), saves);
+    requests[LIMIT] = sh_job_limit_near(&s->limit, now, saves);
+    requests[NO_VALIDATION] = sh_job_limit_no_validation(&s->limit, now, saves);
 }
 
 /* Signals take precedence over the limit: whoever sent one wants to see it named. */
@@ -107,11 +113,33 @@ static void name_reason(struct sh_stopping *s, const struct sh_run *r, const dou
     snprintf(s->why, sizeof s->why, "the job ends in %.0f s", s->limit.end - (double)time(NULL));
 }
 
+sh_rc sh_stopping_before_load(const struct sh_run *r)
+{
+    struct sh_stopping s = {0};
+    long long heard[SH_JOB_SIGNALS];
+    double sums[SH_STOPPING_REQUESTS] = {0};
+    bool any = false;
+
+    for (int i = 0; i < SH_JOB_SIGNALS; i++)
+        heard[i] = sh_job_heard((enum sh_job_signal)i);
+    SH_TRY(sh_mesh_sum_i64(heard, SH_JOB_SIGNALS));
+    for (int i = 0; i < SH_JOB_SIGNALS; i++) {
+        sums[i] = (double)heard[i];
+        any = any || heard[i];
+    }
+    if (!any)
+        return SH_OK;
+    name_reason(&s, r, sums);
+    sh_log_info("stopped before the first step (%s); run the same command to resume", s.why);
+    return SH_REQUEUE;
+}
+
 /* The sums are the same on all ranks, so all stop after the same step. */
 void sh_stopping_decide(struct sh_stopping *s, const struct sh_run *r, const double sums[SH_STOPPING_REQUESTS])
 {
-    for (int i = 0; i < SH_STOPPING_REQUESTS; i++)
+    for (int i = 0; i <= LIMIT; i++)
         s->asked = s->asked || sums[i] > 0;
+    s->no_validation = sums[NO_VALIDATION] > 0;
     if (s->asked)
         name_reason(s, r, sums);
 }
@@ -128,6 +156,26 @@ sh_rc sh_stopping_saved(struct sh_stopping *s, const struct sh_run_saved *saved)
     s->record.save_seconds = s->limit.save;
     s->record.starts = 0;
     return sh_job_record_write(s->path, &s->record);
+}
+
+/* The record is written only if a start could begin with this step: a later save writes it anyway. */
+sh_rc sh_stopping_validated(struct sh_stopping *s, int64_t step, double seconds, bool whole)
+{
+    s->stall += seconds;
+    if (!s->path)
+        return SH_OK;
+    if (!whole) {
+        s->limit.validation = fmax(s->limit.validation, seconds);
+        return SH_OK;
+    }
+    s->limit.validation = s->record.validation_seconds = seconds;
+    s->record.validated_step = step;
+    return s->record.saved_step == step ? sh_job_record_write(s->path, &s->record) : SH_OK;
+}
+
+bool sh_stopping_owes_validation(const struct sh_stopping *s)
+{
+    return s->path && s->record.validated_step >= 0 && s->record.validated_step < s->record.first_step;
 }
 
 /* After the loop. SH_REQUEUE tells the job script to start the same command again. Without checkpoints that would
@@ -151,7 +199,7 @@ static const char *reason_of(const struct sh_stopping *s, sh_rc rc)
 {
     if (rc == SH_OK)
         return "all steps are done";
-    if (rc == SH_REQUEUE)
+    if (rc == SH_REQUEUE && s->why[0])
         return s->why;
     return sh_error_text()[0] ? sh_error_text() : "another rank failed; see its line in the log";
 }

@@ -26,23 +26,84 @@ static sh_rc load_guard(struct sh_train *t)
     return sh_agree(sh_guard_read(&t->guard, &t->loss_scale, t->r->guard));
 }
 
+/* The sh_eval_watch of a validation. */
+static sh_rc ask(void *arg, bool *stop)
+{
+    struct sh_train *t = arg;
+
+    SH_TRY(sh_train_ask(t));
+    *stop = t->stopping.asked;
+    return SH_OK;
+}
+
+/* One line, and one of the metrics if the validation is whole. Rank 0. */
+static void report_validation(struct sh_train *t, const struct sh_eval_result *v)
+{
+    const struct sh_validation_metrics m = {
+        .loss = v->loss, .tokens = v->tokens, .bytes = v->bytes, .seconds = v->seconds};
+    long long step = (long long)t->r->step;
+    char sequences[SH_STR_SHORT];
+
+    sh_progress_break(&t->progress);
+    sh_str_plural(v->sequences, "sequence", sequences);
+    if (v->cut) {
+        sh_log_info("step %lld  validation cut off after %s (%s)%s", step, sequences, t->stopping.why,
+                    t->r->cfg.checkpoint.enable ? "; the next start runs it again" : "");
+        return;
+    }
+    sh_log_info("%sstep %lld  validation loss %.4f over %s", sh_log_columns() ? "  " : "", step, v->loss, sequences);
+    sh_metrics_validation(t->metrics, t->r->step, &m);
+}
+
+/* Whether to leave the validation out because the job ends before. Not that of the last step: what is cut off there,
+ * the next start runs again. Collective. */
+static sh_rc leaves_out(struct sh_train *t, bool *leave)
+{
+    SH_TRY(sh_train_ask(t));
+    *leave = t->stopping.no_validation && !t->stopping.asked && t->r->step < t->r->cfg.training.steps;
+    if (!*leave || !t->metrics)
+        return SH_OK;
+    sh_progress_break(&t->progress);
+    sh_log_info("step %lld  no validation: it takes about %.0f s, and the job ends before", (long long)t->r->step,
+                t->stopping.limit.validation);
+    return SH_OK;
+}
+
 /* Collective. The executor's time is taken and dropped, so that validation does not count as compute of the next step.
  */
 static sh_rc validate(struct sh_train *t)
 {
+    const struct sh_eval_watch watch = {ask, t};
     struct sh_eval_result v;
-    char sequences[SH_STR_SHORT];
+    bool leave;
 
-    SH_TRY(sh_run_evaluate(t->r, &t->validation, t->r->cfg.validation.sequences, &v));
-    const struct sh_validation_metrics m = {.loss = v.loss, .tokens = v.tokens, .bytes = v.bytes, .seconds = v.seconds};
-    sh_exec_take_time(t->r->exec);
-    if (!t->metrics)
+    SH_TRY(leaves_out(t, &leave));
+    if (leave)
         return SH_OK;
-    sh_progress_break(&t->progress);
-    sh_log_info("%sstep %lld  validation loss %.4f over %s", sh_log_columns() ? "  " : "", (long long)t->r->step,
-                v.loss, sh_str_plural(v.sequences, "sequence", sequences));
-    sh_metrics_validation(t->metrics, t->r->step, &m);
+    sh_job_doing("ending the validation of step %lld", t->r->step);
+    SH_TRY(sh_run_evaluate(t->r, &t->validation, t->r->cfg.validation.sequences, &watch, &v));
+    sh_exec_take_time(t->r->exec);
+    if (t->metrics)
+        report_validation(t, &v);
+    if (sh_stopping_validated(&t->stopping, t->r->step, v.seconds, !v.cut) == SH_OK)
+        return SH_OK;
+    sh_log_warn("%s", sh_error_text()); /* the run goes on without the record, as after a save */
+    sh_error_clear();
     return SH_OK;
+}
+
+/* Run the validation that the start before has cut off, after it had saved the step. Collective. */
+static sh_rc catch_up(struct sh_train *t)
+{
+    double owes = sh_stopping_owes_validation(&t->stopping);
+
+    if (!sh_train_validates(t, t->r->step))
+        return SH_OK;
+    SH_TRY(sh_mesh_max(&owes, 1));
+    if (owes <= 0)
+        return SH_OK;
+    sh_log_info("step %lld  its validation was cut off, and is run again", (long long)t->r->step);
+    return validate(t);
 }
 
 /* If the guard may go back, bad numbers are only a warning: the loss of the next step makes it go back. */
@@ -129,7 +190,7 @@ static sh_rc go_back(struct sh_train *t)
     return SH_OK;
 }
 
-/* What is due after a step that stays. */
+/* What is due after a step that stays. The save comes before the validation, which may take long and is less worth. */
 static sh_rc after_step(struct sh_train *t)
 {
     struct sh_run *r = t->r;
@@ -137,10 +198,10 @@ static sh_rc after_step(struct sh_train *t)
     if (sh_train_compares(t, r->step))
         SH_TRY(compare_replicas(t));
     SH_TRY(sh_saving_poll(&t->saving, false));
-    if (sh_train_validates(t, r->step))
-        SH_TRY(validate(t));
     if (sh_train_saves(t, r->step))
         SH_TRY(save(t, r->step == r->cfg.training.steps));
+    if (sh_train_validates(t, r->step))
+        SH_TRY(validate(t));
     return SH_OK;
 }
 
@@ -202,7 +263,8 @@ static sh_rc loop(struct sh_train *t)
     if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
         SH_TRY(sh_saving_save(&t->saving, false));
     sh_mesh_timeout(cfg->comm.train_timeout_seconds);
-    while (r->step < cfg->training.steps) {
+    SH_TRY(catch_up(t));
+    while (r->step < cfg->training.steps && !t->stopping.asked) {
         sh_tracing_before_step(&t->tracing, r);
         SH_TRY(sh_train_step(t));
         if (t->stopping.asked)
@@ -253,6 +315,7 @@ sh_rc sh_run_train(struct sh_run *r)
     sh_train_set_up(&t);
     SH_TRY_OUT(sh_agree(sh_train_open_data(&t)));
     SH_TRY_OUT(sh_provenance_data(r, t.feed.data));
+    SH_TRY_OUT(sh_stopping_before_load(r));
     SH_TRY_OUT(sh_run_start_state(r));
     SH_TRY_OUT(sh_run_tokenizer_start(r));
     if (r->cfg.validation.enable)
@@ -267,6 +330,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(loop(&t));
     say_done(r);
 out:
+    sh_mesh_end_within(r->cfg.comm.train_timeout_seconds, rc);
     sh_progress_break(&t.progress);
     sh_stopping_close(&t.stopping, r, rc);
     sh_stragglers_close(&t.stragglers);

@@ -52,6 +52,12 @@ sh_rc sh_train_open_outputs(struct sh_train *t);
  * t->undo that the run has to go back. */
 sh_rc sh_train_step(struct sh_train *t);
 
+/* Ask all ranks between two steps whether to stop, as each step does: sets t->stopping.asked. Collective. */
+sh_rc sh_train_ask(struct sh_train *t);
+
+/* For the line about a signal: the run is in this step, and saves after it. Local. */
+void sh_train_say_doing(const struct sh_train *t, int64_t step);
+
 /* Whether something is due after a step that stays: a comparison of replicas, a validation, a save; sh_train_looks():
  * whether any of these, or the end of the run, looks at the state that the step leaves. Local, the same on all
  * ranks. */

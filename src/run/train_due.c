@@ -28,3 +28,10 @@ bool sh_train_looks(const struct sh_train *t, int64_t step)
     return step == t->r->cfg.training.steps || sh_train_compares(t, step) || sh_train_validates(t, step) ||
            sh_train_saves(t, step);
 }
+
+void sh_train_say_doing(const struct sh_train *t, int64_t step)
+{
+    sh_job_doing(t->r->cfg.checkpoint.enable ? "finishing step %lld, then saving"
+                                             : "finishing step %lld; nothing is saved, since checkpoint.enable=false",
+                 step);
+}

@@ -90,11 +90,22 @@ static sh_rc prepare(struct sh_train *t)
         rc = read_micro_step(t, 0);
     sums[FAILED] = rc != SH_OK;
     sums[TARGETS] = rc == SH_OK ? (double)t->own_targets : 0;
+    sh_stopping_step(&t->stopping);
     sh_stopping_requests(&t->stopping, t->r, sums + REQUESTS);
     SH_TRY(sum_over_ranks(t->r, sums, REQUESTS + SH_STOPPING_REQUESTS));
     sh_stopping_decide(&t->stopping, t->r, sums + REQUESTS);
     t->targets = (int64_t)sums[TARGETS];
     return sums[FAILED] > 0 ? sh_agree(rc) : SH_OK;
+}
+
+sh_rc sh_train_ask(struct sh_train *t)
+{
+    double sums[SH_STOPPING_REQUESTS];
+
+    sh_stopping_requests(&t->stopping, t->r, sums);
+    SH_TRY(sum_over_ranks(t->r, sums, SH_STOPPING_REQUESTS));
+    sh_stopping_decide(&t->stopping, t->r, sums);
+    return SH_OK;
 }
 
 /* Loss and norm have the same bits on all ranks, and so has the verdict: the ranks meet only to report a failure
@@ -253,6 +264,7 @@ sh_rc sh_train_step(struct sh_train *t)
     struct sh_exec_time spent;
     enum sh_verdict verdict;
 
+    sh_train_say_doing(t, r->step + 1);
     sh_exec_set_step(r->exec, r->step + 1);
     SH_TRY(prepare(t));
     if (t->stopping.asked)

@@ -103,11 +103,17 @@ static enum shim_fault meet(bool watched, enum shim_call call)
     long at = p->call == SHIM_ANY ? all : n;
     if (p->fault == SHIM_NOTHING || (p->call != SHIM_ANY && p->call != call))
         return SHIM_NOTHING;
+    if (p->fault == SHIM_HANG && call == SHIM_READ && at == p->number - 1) {
+        kill(getpid(), SIGUSR1);
+        nanosleep(&(struct timespec){.tv_nsec = DELAY_NS}, NULL);
+    }
     if (p->lasting ? at < p->number : at != p->number)
         return SHIM_NOTHING;
     shim.met = true;
     if (p->fault == SHIM_KILL)
         kill(getpid(), SIGKILL);
+    while (p->fault == SHIM_HANG)
+        pause();
     if (p->fault == SHIM_DELAY)
         nanosleep(&(struct timespec){.tv_nsec = DELAY_NS}, NULL);
     if (p->fault == SHIM_FAIL)

@@ -9,7 +9,9 @@ import functools
 import itertools
 import json
 import pathlib
+import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -134,7 +136,9 @@ def case_alone():
         child.send_signal(signal.SIGINT)
 
     status = stop(folder, interrupt, {}, ranks=0)
-    return judge(folder, status, 'SIGINT to 1 of 1 ranks', BEFORE)
+    wrong = judge(folder, status, 'SIGINT to 1 of 1 ranks', BEFORE)
+    notice = re.search(r'^Ctrl-C: finishing step \d+, then saving; another Ctrl-C gives up$', live.said(folder), re.M)
+    return wrong + ([] if notice else ['no notice', live.said(folder)])
 
 
 def case_nothing_to_save():
@@ -180,6 +184,64 @@ def case_finished():
     return [] if told['finished'] and told['exit_status'] == 0 and told['first_step'] == 3 else [str(told)]
 
 
+LONG = {'validation.enable': True, 'validation.freq': 4, 'validation.sequences': 0, 'checkpoint.interval': 4}
+
+
+def in_validation(folder, child):
+    """Stop a validation that would take minutes: the step before it is saved."""
+    live.wait_until(checkpoint(folder, 4).exists, folder, child, 'nothing is saved before the validation')
+    live.send(folder, signal.SIGTERM, [1])
+
+
+def validations(folder):
+    lines = (json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines())
+    return [line['step'] for line in lines if 'validation_loss' in line]
+
+
+def case_validation():
+    """A validation is cut off between two batches, and the next start runs it again, once."""
+    folder, long = pathlib.Path('validation'), pathlib.Path('long.bin').absolute()
+    long.write_bytes(pathlib.Path(tokens).read_bytes() * 8000)
+    status = stop(folder, in_validation, {**LONG, 'validation.dataset_path': str(long)})
+    wrong = judge(folder, status, 'SIGTERM to 1 of 3 ranks', 4)
+    wrong += [] if 'step 4  validation cut off after' in live.said(folder) else ['it does not say what is cut off']
+    wrong += differ(folder, 'validated_step', 0)
+    change(folder, 'validation.dataset_path', json.dumps(tokens))
+    change(folder, 'training.steps', 6)
+    for _ in range(2):  # the second start has nothing left to do
+        job.sherd('train', 'c.yaml', ranks=RANKS, folder=folder)
+        wrong += job.differ('validations', validations(folder), [4, 6], 0)
+    return wrong
+
+
+def case_no_time():
+    """A validation that is known to take longer than what is left of the job is left out, but not the last one."""
+    folder = job.prepare('no-time', {'job.dump_folder': 'out', **config(**LONG), 'training.steps': 6,
+                                     'validation.dataset_path': tokens})
+    (folder / 'out').mkdir()
+    (folder / 'out/progress.json').write_text('{"starts_without_checkpoint": 1, "save_seconds": 0.1, "validation_seconds": 9000}')
+    child = live.start(folder, None, RANKS, SHERD_END_TIME=str(int(time.time() + 6000)))
+    try:
+        wrong = [f'exit status {status}' for status in [child.wait(job.SECONDS)] if status]
+    finally:
+        job.launcher.stop(child)
+    wrong += [] if 'step 4  no validation: it takes about 9000 s' in live.said(folder) else ['it does not say so']
+    wrong += job.differ('validations', validations(folder), [6], 0)
+    return wrong + ([live.said(folder)] if wrong else [])
+
+
+def case_reader_gone():
+    """As in `sherd train 2>&1 | head -1`: the run goes on and saves, and its status does not speak of it."""
+    folder = job.prepare('reader-gone', {'job.dump_folder': 'out', **config(**{'training.steps': 6}),
+                                         'training.local_batch_size': tiny.GLOBAL_BATCH})
+    child = subprocess.Popen(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, cwd=folder, env=job.environment(0))
+    child.stdout.close()
+    status = child.wait(job.SECONDS)
+    wrong = [] if status == 0 else [f'exit status {status}']
+    return wrong + ([] if checkpoint(folder, 6).exists() else ['nothing is saved'])
+
+
 ASYNC = {'checkpoint.async_mode': 'async', 'checkpoint.interval': 4}
 CASES = [
     ('SIGUSR1 to all', case, functools.partial(signal_once, signal.SIGUSR1, range(RANKS)), 'SIGUSR1 to ', {}),
@@ -188,6 +250,9 @@ CASES = [
     ('signals to the end, saved asynchronously', case, signal_always, 'SIGUSR1 to ', ASYNC),
     ('a signal before the first step', case_early),
     ('Ctrl-C on one process', case_alone),
+    ('SIGTERM in a validation', case_validation),
+    ('a validation that does not fit', case_no_time),
+    ('a log without a reader', case_reader_gone),
     ('nothing can be saved', case_nothing_to_save),
     ('the end of the job', case_limit),
     ('starts without progress are counted', case_no_progress),
