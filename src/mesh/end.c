@@ -7,6 +7,7 @@
 #include "src/mesh/mesh.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <unistd.h>
 
 enum { USUAL_SECONDS = 300, GRACE_SECONDS = 3 };
@@ -19,6 +20,7 @@ static struct {
     int64_t since_ns;
     bool waits; /* this rank is done and waits for others: they may speak first */
     sh_rc status;
+    char why[2048]; /* of the status, as long as nobody has said it; errors are kept per thread */
 } end = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static double left(void)
@@ -28,6 +30,8 @@ static double left(void)
 
 static void expire(void)
 {
+    if (end.why[0] && !end.waits)
+        sh_log_error("%s", end.why);
     sh_log_warn("%s %g s after the work was done; ending with status %d",
                 end.waits ? "other ranks have not ended" : "this rank is stuck while it closes its files", end.seconds,
                 (int)end.status);
@@ -69,6 +73,7 @@ void sh_mesh_end_within(double seconds, sh_rc status)
     end.seconds = seconds > 0 ? seconds : USUAL_SECONDS;
     end.since_ns = sh_now_ns();
     end.status = status;
+    snprintf(end.why, sizeof end.why, "%s", status == SH_OK ? "" : sh_error_text());
     start();
     if (end.started)
         pthread_cond_signal(&end.changed);

@@ -1,7 +1,9 @@
 /* Preloaded into ranks: MPI_Init_thread stands still, so that a test can send signals while a run starts.
  *
  *   LATE_FOLDER=DIR    rank R makes DIR/before.R and waits for DIR/go-before, starts MPI, makes DIR/after.R and waits for
- *                      DIR/go-after */
+ *                      DIR/go-after
+ *   LATE_LOAD=1        it also makes DIR/load.R and waits for DIR/go-load before main; not under a launcher, which would
+ *                      wait too */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +33,13 @@ static void wait_at(const char *place)
     fclose(f);
     while (access(go, F_OK) != 0)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+
+/* Before main: that of the program is the only code of its own that has run. */
+__attribute__((constructor)) static void load(void)
+{
+    if (getenv("LATE_LOAD"))
+        wait_at("load");
 }
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)

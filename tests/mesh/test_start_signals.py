@@ -19,7 +19,7 @@ import tiny
 
 REQUEUE = 75
 RANKS = 2
-PLACES = ('before', 'after')
+PLACES = ('load', 'before', 'after')
 OURS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
 
@@ -31,12 +31,13 @@ def config():
 class Held:
     """A command that stands still at the start of MPI."""
 
-    def __init__(self, name, ranks, words=('train', 'c.yaml'), stops=PLACES):
+    def __init__(self, name, ranks, words=('train', 'c.yaml'), stops=PLACES[1:]):
         self.folder, self.ranks = job.prepare(name, config()), ranks
         for place in set(PLACES) - set(stops):
             self.go(place)
         shim = pathlib.Path(os.environ['SHERD_BUILDDIR']).absolute() / 'tests/mesh/late.so'
-        environment = {**job.environment(ranks), 'LD_PRELOAD': job.launcher.preload(shim), 'LATE_FOLDER': str(self.folder.absolute())}
+        environment = {**job.environment(ranks), 'LD_PRELOAD': job.launcher.preload(shim), 'LATE_FOLDER': str(self.folder.absolute()),
+                       **({'LATE_LOAD': '1'} if 'load' in stops and not ranks else {})}
         # A test in the background starts with SIGINT ignored, and would pass that on.
         with open(self.folder / 'stderr', 'wb') as errors:
             self.child = subprocess.Popen(job.command(ranks, words), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
@@ -155,9 +156,10 @@ def case_alone(number):
     return [] if status == -number else [f'exit status {status}']
 
 
-CASES = [(f'{number.name} {place} MPI_Init, {ranks or "no"} ranks', case_kept, place, number, ranks)
+CASES = [(f'{number.name} {place} {"of libraries" if place == "load" else "MPI_Init"}, {ranks or "no"} ranks', case_kept, place, number, ranks)
          for place, number, ranks in (('before', signal.SIGUSR1, RANKS), ('before', signal.SIGTERM, RANKS),
                                       ('after', signal.SIGUSR1, RANKS), ('before', signal.SIGTERM, 0),
+                                      ('load', signal.SIGUSR1, 0), ('load', signal.SIGINT, 0),
                                       ('before', signal.SIGINT, 0), ('after', signal.SIGTERM, 0))]
 CASES += [
     ('at any moment', case_any_moment),
