@@ -22,8 +22,8 @@ static void step(struct place *at, char c)
 }
 
 /* jansson has its own limit of 2048, which assumes the stack of a large thread. Whether the text is valid JSON is left
- * to jansson: this only counts brackets outside strings. */
-static sh_rc check_depth(const char *text, size_t bytes, const char *name)
+ * to jansson: this only counts brackets outside strings, and looks for zero bytes. */
+static sh_rc check_bytes(const char *text, size_t bytes, const char *name)
 {
     struct place at = {1, 1};
     bool string = false;
@@ -38,6 +38,8 @@ static sh_rc check_depth(const char *text, size_t bytes, const char *name)
             depth++;
         else if (!string && (text[i] == '}' || text[i] == ']'))
             depth--;
+        if (!text[i]) /* jansson would pass over one after a number */
+            return sh_fail(SH_E_DATA, "%s: line %d, column %d: a zero byte", name, at.line, at.column);
         if (depth > SH_JSON_DEPTH)
             return sh_fail(SH_E_DATA, "%s: line %d, column %d: objects and lists are nested more than %d deep", name,
                            at.line, at.column, SH_JSON_DEPTH);
@@ -131,7 +133,7 @@ sh_rc sh_json_parse(const char *text, size_t bytes, const char *name, json_t **o
 {
     json_error_t error;
 
-    SH_TRY(check_depth(text, bytes, name));
+    SH_TRY(check_bytes(text, bytes, name));
     json_t *value = sh_json_decode(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
     if (!value)
         return refuse(&error, name);

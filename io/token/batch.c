@@ -153,8 +153,10 @@ static bool is_blank(const unsigned char *line, size_t bytes)
 static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
 {
     int64_t number = b->first;
+    size_t begin = b->first == 0 && b->text.n >= 3 && !memcmp(b->text.at, "\xef\xbb\xbf", 3) ? 3
+                                                                                             : 0; /* a mark of UTF-8 */
 
-    for (size_t at = 0, next; at < b->text.n; at = next, number++) {
+    for (size_t at = begin, next; at < b->text.n; at = next, number++) {
         const unsigned char *line = b->text.at + at, *end = memchr(line, '\n', b->text.n - at);
         size_t bytes = end ? (size_t)(end - line) : b->text.n - at;
         next = at + bytes + (end != NULL);

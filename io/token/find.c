@@ -6,6 +6,7 @@
 #include "io/token/hf.h"
 #include "src/base/file.h"
 #include "src/base/hash.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 
 #include <limits.h>
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 /* The largest known tokenizer.json is about 30 MB. */
-enum { MOST_BYTES = 256 << 20, MOST_CONFIG = 1 << 20 };
+enum { MOST_BYTES = 256 << 20, MOST_CONFIG = 16 << 20 };
 
 /* `own` is NULL if the tokenizer needs no scratch memory. */
 struct sh_encoder {
@@ -154,6 +155,43 @@ static sh_rc find_file(const char *name, char **path)
     return SH_OK;
 }
 
+/* transformers adds these tokens when it opens a folder; `tokenizers`, whose ids Sherd has, does not know them. */
+static void count_lacking(const struct sh_tokenizer *t, const json_t *config, int *n, const char **first)
+{
+    const json_t *value;
+    const char *id;
+
+    json_object_foreach(json_object_get(config, "added_tokens_decoder"), id, value)
+    {
+        const char *content = json_string_value(json_object_get(value, "content"));
+        if (!content || !json_is_true(json_object_get(value, "special")) || sh_tokenizer_find(t, content) >= 0)
+            continue;
+        *first = (*n)++ ? *first : content;
+    }
+}
+
+/* Say once if tokenizer_config.json has special tokens that tokenizer.json lacks: their text is split like any other.
+ * A config that cannot be read is of no concern to ids. */
+static void note_lacking(const struct sh_tokenizer *t)
+{
+    static _Atomic uint64_t told;
+    const char *slash = strrchr(t->path, '/'), *first = NULL;
+    char *path = sh_strfmt("%.*stokenizer_config.json", slash ? (int)(slash - t->path) + 1 : 0, t->path);
+    json_t *config = NULL;
+    int n = 0;
+
+    if (told != t->hash && access(path, F_OK) == 0 && sh_json_load(path, MOST_CONFIG, &config) == SH_OK)
+        count_lacking(t, config, &n, &first);
+    sh_error_clear();
+    if (n)
+        sh_log_info("note: %s has %d special token%s that tokenizer.json lacks, as %.40s: their text is split like any "
+                    "other; save the tokenizer again with transformers to have them",
+                    path, n, n == 1 ? "" : "s", first);
+    told = t->hash;
+    json_decref(config);
+    free(path);
+}
+
 /* The file is read as a whole, so the hash is of the very bytes that are parsed. */
 static sh_rc open_file(struct sh_tokenizer *t)
 {
@@ -169,6 +207,7 @@ static sh_rc open_file(struct sh_tokenizer *t)
         return rc;
     t->own = hf;
     t->vocab_size = hf->words;
+    note_lacking(t);
     return find_end(t);
 }
 

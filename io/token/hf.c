@@ -363,6 +363,18 @@ static void show_tokens(struct sh_hf *hf)
     }
 }
 
+/* Which of two tokens with one text `tokenizers` finds depends on what else the file has. The set is sorted by text. */
+static sh_rc refuse_equal(const struct sh_added_set *set)
+{
+    for (int i = 1; i < set->n; i++) {
+        const struct sh_added *a = set->token[i - 1], *b = set->token[i];
+        if (a->found_bytes == b->found_bytes && !memcmp(a->found_as, b->found_as, a->found_bytes))
+            return sh_fail(SH_E_DATA, "added_tokens: %u and %u have the same text once it is normalized; take one out",
+                           (unsigned)a->id, (unsigned)b->id);
+    }
+    return SH_OK;
+}
+
 /* Read the added tokens; `vocab` is the next free id. */
 static sh_rc read_added(struct sh_hf *hf, const json_t *list, uint32_t vocab)
 {
@@ -381,7 +393,7 @@ static sh_rc read_added(struct sh_hf *hf, const json_t *list, uint32_t vocab)
     show_tokens(hf);
     sh_added_set_make(&hf->raw, hf->added, hf->n_added, false);
     sh_added_set_make(&hf->normalized, hf->added, hf->n_added, true);
-    return SH_OK;
+    return refuse_equal(&hf->normalized);
 }
 
 /* Whether any word contains `part` and something else. */

@@ -15,7 +15,7 @@ struct sh_ids {
 /* Make room for `more` ids after the existing ones; returns the address of the first. */
 static inline uint32_t *sh_ids_room(struct sh_ids *ids, size_t more)
 {
-    if (ids->room - ids->n < more) {
+    if (ids->room - ids->n <= more) { /* also the first time, if `more` is 0 */
         ids->room = 2 * (ids->n + more) + 64;
         ids->id = sh_realloc(ids->id, ids->room, sizeof *ids->id);
     }

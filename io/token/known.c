@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 1 << 20 };
+enum { MOST_BYTES = 16 << 20 }; /* that of Gemma 3 has 1.2 MB */
 
 /* Texts that render each conversation exactly like the row of template.c (tests/hf/test_chat.py has the rows' own Jinja
  * texts), taken from the tokenizer_config.json of the model named; bos and eos are what the row writes for bos_token

@@ -39,13 +39,14 @@ static inline uint32_t bit_of(const struct sh_merges *m, uint64_t hash)
 /* At most half full, so searches are short. */
 void sh_merges_init(struct sh_merges *m, size_t n)
 {
-    uint32_t rows = 16;
+    size_t rows = 16; /* a file has fewer than 2^28 merges, as it has fewer bytes */
 
     while (rows < n * 2)
         rows *= 2;
-    *m = (struct sh_merges){
-        .row = sh_calloc(rows, sizeof *m->row), .mask = rows - 1, .bit = sh_calloc(rows / 4, sizeof *m->bit)};
-    for (uint32_t i = 0; i < rows; i++)
+    *m = (struct sh_merges){.row = sh_calloc(rows, sizeof *m->row),
+                            .mask = (uint32_t)(rows - 1),
+                            .bit = sh_calloc(rows / 4, sizeof *m->bit)};
+    for (size_t i = 0; i < rows; i++)
         m->row[i].rank = SH_NO_RANK;
 }
 

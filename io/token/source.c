@@ -99,6 +99,13 @@ static sh_rc open_gz(struct sh_source *s)
     return inflateInit2(z, 15 + 16) == Z_OK ? SH_OK : sh_fail(SH_E_MEMORY, "no memory for zlib");
 }
 
+/* Zeros may follow a stream, as tar and tapes pad it; gzip passes over them, too. */
+static void skip_padding(struct sh_source *s)
+{
+    while (!s->within && s->begin < s->end && s->packed[s->begin] == 0)
+        s->begin++;
+}
+
 /* A file may consist of several gzip streams, one after the other. */
 static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
 {
@@ -108,7 +115,10 @@ static sh_rc read_gz(struct sh_source *s, void *to, size_t room, size_t *n)
     z->avail_out = (uInt)(room < 1 << 30 ? room : 1 << 30);
     uInt all = z->avail_out;
     while (z->avail_out == all) {
-        SH_TRY(refill(s));
+        do {
+            SH_TRY(refill(s));
+            skip_padding(s);
+        } while (s->begin == s->end && s->at < s->bytes);
         /* The file has ended: that is fine between streams, not within one. */
         if (s->end == s->begin) {
             *n = 0;
@@ -149,10 +159,16 @@ static sh_rc open_gz(struct sh_source *s)
 
 #ifdef HAVE_ZSTD
 
+/* Windows up to the largest that zstd has (--long=31): its own limit of 128 MiB is for readers of strangers' streams,
+ * and a window takes memory only as far as the text is long. */
 static sh_rc open_zst(struct sh_source *s)
 {
+    enum { LARGEST_WINDOW = 31 };
+
     s->packer = ZSTD_createDStream();
-    return s->packer ? SH_OK : sh_fail(SH_E_MEMORY, "no memory for zstd");
+    if (!s->packer || ZSTD_isError(ZSTD_DCtx_setParameter(s->packer, ZSTD_d_windowLogMax, LARGEST_WINDOW)))
+        return sh_fail(SH_E_MEMORY, "no memory for zstd");
+    return SH_OK;
 }
 
 /* Like read_gz(); consecutive frames need no reset. */

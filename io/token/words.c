@@ -8,11 +8,11 @@
 /* Allocate at least two rows per word, so a search ends after a step or two. n is an upper bound on the words. */
 void sh_words_init(struct sh_words *w, size_t n)
 {
-    uint32_t rows = 16;
+    size_t rows = 16; /* a file has fewer than 2^28 words, as it has fewer bytes */
 
     while (rows < n * 2)
         rows *= 2;
-    *w = (struct sh_words){.row = sh_calloc(rows, sizeof *w->row), .mask = rows - 1};
+    *w = (struct sh_words){.row = sh_calloc(rows, sizeof *w->row), .mask = (uint32_t)(rows - 1)};
 }
 
 void sh_words_free(struct sh_words *w)

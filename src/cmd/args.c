@@ -97,10 +97,11 @@ static sh_rc join_override(struct sh_cmd_args *args, const char *key, const char
     return SH_OK;
 }
 
-/* Whether the next word can be the value of this one; a value that begins with -- must be given with an equals sign. */
+/* Whether the next word can be the value of this one; a value that begins like an option, with two dashes and not more,
+ * must be given with an equals sign. */
 static bool has_value(int argc, char **argv, int i)
 {
-    return i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0;
+    return i + 1 < argc && (strncmp(argv[i + 1], "--", 2) != 0 || argv[i + 1][2] == '-');
 }
 
 /* "--section.key=value" or "--section.key value" becomes "section.key=value". Moves *i past what it takes. */

@@ -44,11 +44,9 @@ static void show_progress(void *ctx, const struct sh_token_progress *p)
     fflush(stderr);
 }
 
-/* Announced in advance; the old file stays until the new one is complete. */
-static void say_replaces(const char *path)
+static bool is_there(const char *path)
 {
-    if (path && access(path, F_OK) == 0)
-        sh_log_info("replaces %s", path);
+    return path && access(path, F_OK) == 0;
 }
 
 /* The validation part of an earlier call may be next to a file that now has the whole text. */
@@ -149,6 +147,8 @@ static void print_report(const struct sh_token_options *opt, const struct sh_tok
         printf("; %lld documents", (long long)report->documents);
     if (report->empty)
         printf(", %lld empty ones left out", (long long)report->empty);
+    if (report->learned)
+        printf("; %lld tokens are learned", (long long)report->learned);
     printf("; vocabulary %d\n", report->vocab_size);
     if (opt->val_output)
         printf("train with: --training.dataset_path=%s --validation.enable=true --validation.dataset_path=%s\n",
@@ -168,12 +168,15 @@ sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         opt.progress = show_progress;
         opt.progress_ctx = &line;
     }
-    say_replaces(opt.output);
-    say_replaces(opt.val_output);
+    bool replaces = is_there(opt.output), replaces_val = is_there(opt.val_output);
     sh_rc rc = sh_token_file(&opt, &report);
     if (line.shown)
         fputs("\r\x1b[K", stderr);
     SH_TRY(rc);
+    if (replaces)
+        sh_log_info("replaced %s", opt.output);
+    if (replaces_val)
+        sh_log_info("replaced %s", opt.val_output);
     print_report(&opt, &report);
     if (opt.format >= SH_FORMAT_SEGMENTS)
         return sh_cmd_data_first(opt.output, opt.tokenizer);

@@ -31,15 +31,15 @@ void sh_prompts_one(const char *text, struct sh_prompts *out)
     take_text(add(out), text, strlen(text));
 }
 
-/* A model needs at least one token to continue. Messages are rendered later, when the tokenizer is known. */
+/* A prompt may be empty if the tokenizer puts a token in front, which is seen when it is known. So are messages. */
 static sh_rc check_line(const json_t *line, bool chat, const char *name)
 {
     const json_t *text = json_object_get(line, "prompt");
 
     if (chat && !json_is_array(json_object_get(line, "messages")))
         return sh_fail(SH_E_DATA, "%s: want {\"messages\": [{\"role\": \"user\", \"content\": TEXT}, ...]}", name);
-    if (!chat && !json_string_length(text))
-        return sh_fail(SH_E_DATA, "%s: want {\"prompt\": TEXT} with a text that is not empty", name);
+    if (!chat && !json_is_string(text))
+        return sh_fail(SH_E_DATA, "%s: want {\"prompt\": TEXT}", name);
     return SH_OK;
 }
 
@@ -118,7 +118,7 @@ sh_rc sh_prompts_encode(const struct sh_tokenizer *tok, struct sh_prompts *of)
     for (int i = 0; i < of->n && rc == SH_OK; i++) {
         rc = sh_encode(e, of->p[i].text, of->p[i].bytes, SH_ENCODE_BEGIN, &of->p[i].ids);
         if (rc == SH_OK && of->p[i].ids.n == 0)
-            rc = sh_fail(SH_E_DATA, "the tokenizer makes no token from it");
+            rc = sh_fail(SH_E_DATA, "the tokenizer makes no token from it, and a model needs one to continue");
         if (rc != SH_OK)
             rc = sh_fail_prefix(rc, of->p[i].line ? "prompt %d: " : "--prompt: ", i + 1);
     }

@@ -20,6 +20,9 @@ static json_t *expected(const char *line, size_t n, bool *known)
     json_t *top = NULL, *text;
     json_error_t error;
     *known = true;
+    /* jansson passes over a zero byte after a number. */
+    if (memchr(line, 0, n))
+        return NULL;
     top = json_loadb(line, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
     if (!top) {
         enum json_error_code code = json_error_code(&error);
@@ -122,6 +125,7 @@ int main(int argc, char **argv)
     struct fuzz f = fuzz_begin(argc, argv, 100000);
     char text[MAX_BYTES];
     state = f.state;
+    LLVMFuzzerTestOneInput((const uint8_t *)"{\"text\":\"a\",\"n\":1\0}", 20);
     while (fuzz_more(&f)) {
         const char *seed = seeds[below(sizeof seeds / sizeof seeds[0])];
         size_t n = strlen(seed);

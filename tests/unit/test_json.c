@@ -35,6 +35,8 @@ static void refused_with_the_place(void **state)
         {"[\"\xff\"]", "unable to decode byte 0xff"},
     };
     (void)state;
+    assert_int_equal(sh_json_parse("[1\0]", 4, "x.json", &(json_t *){NULL}), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "x.json: line 1, column 3: a zero byte"));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         json_t *value = NULL;
         assert_int_equal(parse(rows[i].text, &value), SH_E_DATA);

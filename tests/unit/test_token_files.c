@@ -248,6 +248,15 @@ static void gzip_streams(void **state)
     }
     run_piece = 0;
     assert_int_equal(sh_read_file(in_path, 1 << 20, &data, &bytes), SH_OK);
+    char *padded = calloc(bytes + 512 * 1024, 1); /* more than is read at once */
+    memcpy(padded, data, bytes);
+    write_file(in_path, padded, bytes + 512 * 1024);
+    assert_int_equal(run((struct sh_token_options){0}, &report), SH_OK);
+    check_written("(X)(c)");
+    padded[bytes + 5000] = 'x';
+    write_file(in_path, padded, bytes + 512 * 1024);
+    assert_int_equal(run((struct sh_token_options){0}, &report), SH_E_DATA);
+    free(padded);
     for (size_t n = bytes - 1; n > bytes - 12; n--) {
         write_file(in_path, data, n);
         assert_int_equal(run((struct sh_token_options){0}, &report), SH_E_DATA);
@@ -284,7 +293,39 @@ static void zstd_frames(void **state)
     assert_non_null(strstr(sh_error_text(), "does not unpack"));
 }
 
+/* As `zstd --long=28` does it: the frame does not say how short it is. */
+static void zstd_window(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"text\":\"ab\"}\n";
+    struct sh_token_report report;
+    char packed[400];
+    ZSTD_CCtx *c = ZSTD_createCCtx();
+    ZSTD_inBuffer in = {text, strlen(text), 0}, none = {text, 0, 0};
+    ZSTD_outBuffer out = {packed, sizeof packed, 0};
+    assert_false(ZSTD_isError(ZSTD_CCtx_setParameter(c, ZSTD_c_windowLog, 28)));
+    assert_false(ZSTD_isError(ZSTD_compressStream2(c, &out, &in, ZSTD_e_flush)));
+    assert_int_equal(ZSTD_compressStream2(c, &out, &none, ZSTD_e_end), 0);
+    ZSTD_freeCCtx(c);
+    write_input("a.jsonl.zst", packed, out.pos);
+    assert_int_equal(run((struct sh_token_options){0}, &report), SH_OK);
+    check_written("(X)");
+}
+
 #endif
+
+/* A mark of UTF-8 at the start of jsonl is no part of the first line. */
+static void mark_of_utf8(void **state)
+{
+    (void)state;
+    struct sh_token_report report;
+    write_input("a.jsonl", "\xef\xbb\xbf{\"text\":\"ab\"}\n{\"text\":\"c\"}\n", 30);
+    assert_int_equal(run((struct sh_token_options){0}, &report), SH_OK);
+    check_written("(X)(c)");
+    write_input("a.jsonl", "{\"text\":\"ab\"}\n\xef\xbb\xbf{\"text\":\"c\"}\n", 30);
+    assert_int_equal(run((struct sh_token_options){0}, &report), SH_E_DATA);
+    assert_non_null(strstr(sh_error_text(), "a.jsonl: line 2: column 1"));
+}
 
 /* `text` through a pipe, as from another program. */
 static sh_rc run_piped(const char *text, struct sh_token_options more, struct sh_token_report *report)
@@ -504,8 +545,10 @@ int main(void)
         cmocka_unit_test(validation_is_cut_at_a_line),
 #ifdef HAVE_ZLIB
         cmocka_unit_test(gzip_streams),
+        cmocka_unit_test(mark_of_utf8),
 #endif
 #ifdef HAVE_ZSTD
+        cmocka_unit_test(zstd_window),
         cmocka_unit_test(zstd_frames),
 #endif
         cmocka_unit_test(standard_input),

@@ -111,7 +111,7 @@ static void check_added(const char *kind)
         const json_t *of = json_array_get(row, 0), *want = json_array_get(row, 1), *id;
         struct sh_ids ids = {0};
         assert_int_equal(sh_token_hf.encode(hf, encoder, (const unsigned char *)json_string_value(of),
-                                            json_string_length(of), 0, &ids),
+                                            json_string_length(of), 0, &ids, NULL),
                          SH_OK);
         bool same = ids.n == json_array_size(want);
         json_array_foreach(want, k, id) same = same && ids.id[k] == json_integer_value(id);
@@ -215,6 +215,9 @@ static void unknown_parts_are_refused_by_name(void **state)
         {"{\"decoder\":{\"type\":\"WordPiece\"}," MODEL "}", "decoder: the type \"WordPiece\""},
         {"{\"added_tokens\":[{\"id\":9,\"content\":\"x\"}]," MODEL "}",
          "added_tokens[0]: \"x\" has the id 9, but is read as 4"},
+        {"{\"normalizer\":{\"type\":\"NFC\"},\"added_tokens\":[{\"id\":4,\"content\":\"\xc3\xa9\",\"normalized\":true},"
+         "{\"id\":5,\"content\":\"e\xcc\x81\",\"normalized\":true}]," MODEL "}",
+         "added_tokens: 4 and 5 have the same text once it is normalized"},
         {"{\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]," MODEL "}", "the id of this word in vocab"},
         {"{\"added_tokens\":[{\"id\":4,\"content\":\"x\"},{\"id\":4,\"content\":\"x\"}]," MODEL "}",
          "added_tokens[1]: \"x\" appears twice"},
