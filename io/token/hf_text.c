@@ -18,7 +18,7 @@ struct encoder {
     bool lasting;             /* pieces stay where they are until the text ends */
     struct sh_places *places; /* of the ids in `out`; NULL: not wanted. The rest is for them */
     const unsigned char *text;
-    struct sh_origin origin[2];
+    struct sh_spans origin[2];
     uint32_t *width;      /* [words] */
     struct sh_span *part; /* [room] */
     size_t room;
@@ -138,7 +138,7 @@ static sh_rc normalize(const struct sh_hf *hf, struct encoder *e, const unsigned
     (void)where; /* the text is still as it was given */
     e->origin[0].n = e->origin[1].n = 0;
     if (e->places)
-        sh_origin_start(&e->origin[0], (uint32_t)(text - e->text), bytes);
+        sh_spans_start(&e->origin[0], (uint32_t)(text - e->text), bytes);
     sh_normalize(hf->normal, hf->n_normal, e->normal, &text, &bytes, e->places ? e->origin : NULL);
     return cut(hf, e, &hf->normalized, text, bytes, e->places ? e->origin[0].at : NULL, first, put_section);
 }

@@ -187,7 +187,7 @@ static int recompose(struct mark *list, int n)
 
 /* Normalize one stretch, from a starter to the next. A composed character comes from all of its parts. */
 static void apply_slowly(const unsigned char *text, size_t bytes, struct sh_text *out, const struct sh_span *from,
-                         struct sh_origin *to)
+                         struct sh_spans *to)
 {
     struct mark *list = NULL;
     int n = 0, room = 0;
@@ -201,7 +201,7 @@ static void apply_slowly(const unsigned char *text, size_t bytes, struct sh_text
         size_t made = sh_utf8_put(list[i].code, sh_text_room(out, SH_UTF8_MOST));
         out->n += made;
         if (from)
-            sh_origin_make(to, from + list[i].from.begin, list[i].from.end - list[i].from.begin, made);
+            sh_spans_make(to, from + list[i].from.begin, list[i].from.end - list[i].from.begin, made);
     }
     free(list);
 }
@@ -242,7 +242,7 @@ static size_t next_begin(const struct sh_nfc *t, const unsigned char *text, size
 
 /* Returns false if the text is in the form already; then `out` is untouched. */
 bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t bytes, struct sh_text *out,
-                  const struct sh_span *from, struct sh_origin *to)
+                  const struct sh_span *from, struct sh_spans *to)
 {
     size_t done = 0, begin, i = next_change(t, text, bytes, 0, &begin);
 
@@ -253,13 +253,13 @@ bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t byte
         /* The unchanged text in between is copied. */
         sh_text_put(out, text + done, begin - done);
         if (from)
-            sh_origin_keep(to, from + done, begin - done);
+            sh_spans_keep(to, from + done, begin - done);
         apply_slowly(text + begin, end - begin, out, from ? from + begin : NULL, to);
         done = end;
         i = next_change(t, text, bytes, end, &begin);
     }
     sh_text_put(out, text + done, bytes - done);
     if (from)
-        sh_origin_keep(to, from + done, bytes - done);
+        sh_spans_keep(to, from + done, bytes - done);
     return true;
 }

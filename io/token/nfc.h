@@ -19,6 +19,6 @@ void sh_nfc_destroy(struct sh_nfc *t); /* NULL is fine */
  *   from  in   [bytes] origins of the text; NULL: not wanted
  *   to    out  appended: those of what is appended */
 bool sh_nfc_apply(const struct sh_nfc *t, const unsigned char *text, size_t bytes, struct sh_text *out,
-                  const struct sh_span *from, struct sh_origin *to);
+                  const struct sh_span *from, struct sh_spans *to);
 
 #endif

@@ -20,7 +20,7 @@ void sh_normal_free(struct sh_normal *n)
 /* Put `to` before each text that is not empty, as Llama 2 does with its mark for a space. It belongs to the first
  * character. */
 static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out,
-                    struct sh_origin *origin)
+                    struct sh_spans *origin)
 {
     size_t n;
 
@@ -30,8 +30,8 @@ static bool prepend(const struct sh_normal *s, const unsigned char *text, size_t
     sh_text_put(out, text, bytes);
     if (origin) {
         sh_utf8_get(text, &n);
-        sh_origin_make(&origin[1], origin[0].at, n, s->to_bytes);
-        sh_origin_keep(&origin[1], origin[0].at, bytes);
+        sh_spans_make(&origin[1], origin[0].at, n, s->to_bytes);
+        sh_spans_keep(&origin[1], origin[0].at, bytes);
     }
     return true;
 }
@@ -67,7 +67,7 @@ static const unsigned char *find(const struct sh_normal *s, const unsigned char 
 
 /* Returns false if there is nothing to replace. */
 static bool replace(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out,
-                    struct sh_origin *origin)
+                    struct sh_spans *origin)
 {
     const unsigned char *at = find(s, text, bytes);
     size_t done = 0;
@@ -82,20 +82,20 @@ static bool replace(const struct sh_normal *s, const unsigned char *text, size_t
         sh_text_put(out, text + done, (size_t)(at - text) - done);
         sh_text_put(out, s->to, s->to_bytes);
         if (origin) {
-            sh_origin_keep(&origin[1], origin[0].at + done, (size_t)(at - text) - done);
-            sh_origin_make(&origin[1], origin[0].at + (at - text), s->from_bytes, s->to_bytes);
+            sh_spans_keep(&origin[1], origin[0].at + done, (size_t)(at - text) - done);
+            sh_spans_make(&origin[1], origin[0].at + (at - text), s->from_bytes, s->to_bytes);
         }
         done = (size_t)(at - text) + s->from_bytes;
     }
     sh_text_put(out, text + done, bytes - done);
     if (origin)
-        sh_origin_keep(&origin[1], origin[0].at + done, bytes - done);
+        sh_spans_keep(&origin[1], origin[0].at + done, bytes - done);
     return true;
 }
 
 /* Apply a step; the new text is in `out`. Returns false if the text stays as it is. */
 static bool apply(const struct sh_normal *s, const unsigned char *text, size_t bytes, struct sh_text *out,
-                  struct sh_origin *origin)
+                  struct sh_spans *origin)
 {
     switch (s->kind) {
     case SH_NORMAL_NFC:
@@ -106,9 +106,9 @@ static bool apply(const struct sh_normal *s, const unsigned char *text, size_t b
 }
 
 /* What a step has made is the input of the next one. */
-static void turn_over(struct sh_origin origin[2])
+static void turn_over(struct sh_spans origin[2])
 {
-    struct sh_origin made = origin[1];
+    struct sh_spans made = origin[1];
 
     origin[1] = origin[0];
     origin[0] = made;
@@ -116,7 +116,7 @@ static void turn_over(struct sh_origin origin[2])
 }
 
 void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text,
-                  size_t *bytes, struct sh_origin origin[2])
+                  size_t *bytes, struct sh_spans origin[2])
 {
     for (int i = 0, to = 0; i < n; i++) {
         scratch[to].n = 0;

@@ -20,6 +20,6 @@ void sh_normal_free(struct sh_normal *n);
  * which the steps use in turn.
  *   origin  inout  origin[0]: the origins of the text; origin[1]: scratch. NULL: not wanted */
 void sh_normalize(const struct sh_normal *steps, int n, struct sh_text scratch[2], const unsigned char **text,
-                  size_t *bytes, struct sh_origin origin[2]);
+                  size_t *bytes, struct sh_spans origin[2]);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static struct sh_span *room_for(struct sh_origin *o, size_t more)
+static struct sh_span *room_for(struct sh_spans *o, size_t more)
 {
     if (o->room - o->n < more) {
         o->room = 2 * (o->n + more) + 64;
@@ -13,7 +13,7 @@ static struct sh_span *room_for(struct sh_origin *o, size_t more)
     return o->at + o->n - more;
 }
 
-void sh_origin_start(struct sh_origin *o, uint32_t begin, size_t bytes)
+void sh_spans_start(struct sh_spans *o, uint32_t begin, size_t bytes)
 {
     struct sh_span *to = room_for(o, bytes);
 
@@ -21,7 +21,7 @@ void sh_origin_start(struct sh_origin *o, uint32_t begin, size_t bytes)
         to[i] = (struct sh_span){begin, begin + 1};
 }
 
-void sh_origin_keep(struct sh_origin *o, const struct sh_span *from, size_t n)
+void sh_spans_keep(struct sh_spans *o, const struct sh_span *from, size_t n)
 {
     struct sh_span *to = room_for(o, n);
 
@@ -29,7 +29,7 @@ void sh_origin_keep(struct sh_origin *o, const struct sh_span *from, size_t n)
         memcpy(to, from, n * sizeof *to);
 }
 
-void sh_origin_make(struct sh_origin *o, const struct sh_span *from, size_t n, size_t made)
+void sh_spans_make(struct sh_spans *o, const struct sh_span *from, size_t n, size_t made)
 {
     struct sh_span *to = room_for(o, made), all = from[0];
 

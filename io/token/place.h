@@ -33,18 +33,18 @@ static inline void sh_places_put(struct sh_places *p, struct sh_place place)
 }
 
 /* For each byte of a text that was made from another one, the bytes that it comes from. */
-struct sh_origin {
+struct sh_spans {
     struct sh_span *at; /* [n] */
     size_t n, room;
 };
 
 /* Append the spans of `bytes` bytes that stand for themselves, the first of them at `begin`. */
-void sh_origin_start(struct sh_origin *o, uint32_t begin, size_t bytes);
+void sh_spans_start(struct sh_spans *o, uint32_t begin, size_t bytes);
 
 /* Append spans [n] unchanged. */
-void sh_origin_keep(struct sh_origin *o, const struct sh_span *from, size_t n);
+void sh_spans_keep(struct sh_spans *o, const struct sh_span *from, size_t n);
 
 /* Append `made` bytes that came from all of the bytes with spans [n], n > 0. */
-void sh_origin_make(struct sh_origin *o, const struct sh_span *from, size_t n, size_t made);
+void sh_spans_make(struct sh_spans *o, const struct sh_span *from, size_t n, size_t made);
 
 #endif

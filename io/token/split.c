@@ -15,8 +15,8 @@
 /* One buffer per step: a step that changes its text needs the buffer while the later steps run. */
 struct sh_split_scratch {
     struct sh_expression_scratch *match;
-    struct sh_text *text;     /* [steps] */
-    struct sh_origin *origin; /* [steps] */
+    struct sh_text *text;    /* [steps] */
+    struct sh_spans *origin; /* [steps] */
     int steps;
 };
 
@@ -251,7 +251,7 @@ static void make(struct cut *c, const void *text, size_t bytes, size_t begin, si
 {
     sh_text_put(&c->s->text[c->depth], text, bytes);
     if (c->where)
-        sh_origin_make(&c->s->origin[c->depth], c->where + begin, end - begin, bytes);
+        sh_spans_make(&c->s->origin[c->depth], c->where + begin, end - begin, bytes);
 }
 
 /* Append the bytes [begin, end) as they are. */
@@ -259,7 +259,7 @@ static void keep(struct cut *c, size_t begin, size_t end)
 {
     sh_text_put(&c->s->text[c->depth], c->text + begin, end - begin);
     if (c->where)
-        sh_origin_keep(&c->s->origin[c->depth], c->where + begin, end - begin);
+        sh_spans_keep(&c->s->origin[c->depth], c->where + begin, end - begin);
 }
 
 static sh_rc emit_own(struct cut *c)
