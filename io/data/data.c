@@ -314,10 +314,40 @@ sh_rc sh_data_text(const struct sh_data *d, char text[SH_DATA_TEXT])
     return SH_OK;
 }
 
+/* Count the learned tokens of a set; 0: one of its files does not say. */
+static int64_t learned_of(const struct sh_data_files *files)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < files->n; i++) {
+        if (!files->masked || files->file[i].learned == 0)
+            return 0;
+        sum += files->file[i].learned;
+    }
+    return sum;
+}
+
+/* Files without a name may be text for which no template was needed. */
+const char *sh_data_chat_template(const struct sh_data *d)
+{
+    const char *name = "";
+
+    for (int i = 0; i < d->n_sets; i++)
+        for (int k = 0; k < d->set[i].files.n; k++) {
+            const char *one = d->set[i].files.file[k].chat_template;
+            if (one[0] && name[0] && strcmp(one, name) != 0)
+                return "";
+            name = one[0] ? one : name;
+        }
+    return name;
+}
+
 /* The statistics are for all sets together. */
 bool sh_data_rows(const struct sh_data *d, struct sh_data_rows *out)
 {
     double used = 0;
+    bool known = true;
+    int64_t now;
 
     *out = (struct sh_data_rows){0};
     for (int i = 0; i < d->n_sets && d->set[i].packed; i++) {
@@ -327,7 +357,11 @@ bool sh_data_rows(const struct sh_data *d, struct sh_data_rows *out)
         out->left_out += p->left_out;
         out->cut += p->cut;
         used += (double)p->used;
+        out->tokens += d->set[i].files.tokens;
+        known &= (now = learned_of(&d->set[i].files)) > 0;
+        out->learned += now;
     }
+    out->learned = known ? out->learned : 0;
     out->full = out->rows ? used / ((double)out->rows * d->seq_len) : 0;
     return d->set[0].packed;
 }

@@ -60,11 +60,16 @@ sh_rc sh_data_text(const struct sh_data *d, char text[SH_DATA_TEXT]);
 /* How full the rows of documents are, and what was not packed. sh_data_rows() returns false for a stream. */
 struct sh_data_rows {
     int64_t rows, documents;
-    int64_t left_out; /* documents that were dropped, or have fewer than two tokens */
-    int64_t cut;      /* documents longer than a row: truncated, dropped or split */
-    double full;      /* share of the places that hold a token */
+    int64_t left_out;        /* documents that were dropped, or have fewer than two tokens */
+    int64_t cut;             /* documents longer than a row: truncated, dropped or split */
+    double full;             /* share of the places that hold a token */
+    int64_t tokens, learned; /* of all documents, and how many of them are targets that count; learned 0: not known, or
+                                there is no mask */
 };
 bool sh_data_rows(const struct sh_data *d, struct sh_data_rows *out);
+
+/* The chat template that rendered the conversations of document files; "": none names one, or they differ. */
+const char *sh_data_chat_template(const struct sh_data *d);
 
 /* The packing that "auto" means for a pattern of files: SH_PACKING_BFD if the first file is a document file, otherwise
  * SH_PACKING_CONCAT, also if the file cannot be read, which opening it will report. Reads one header. */

@@ -15,6 +15,17 @@ struct section {
     int64_t at, bytes;
 };
 
+/* Whether a name is made of letters, digits, points and hyphens, and has only zeros after it. */
+static bool is_name(const char name[SH_DOCUMENT_TEMPLATE])
+{
+    size_t n = strnlen(name, SH_DOCUMENT_TEMPLATE);
+
+    for (size_t i = 0; i < SH_DOCUMENT_TEMPLATE; i++)
+        if (i < n ? !strchr("abcdefghijklmnopqrstuvwxyz0123456789.-", name[i]) : name[i])
+            return false;
+    return n < SH_DOCUMENT_TEMPLATE;
+}
+
 /* The zeros after the header's fields leave room for later versions; this version does not read them. */
 static sh_rc check_fields(const char *path, const struct sh_document_header *h)
 {
@@ -29,7 +40,8 @@ static sh_rc check_fields(const char *path, const struct sh_document_header *h)
         {h->tokens < 0 || h->tokens > most, "number of tokens", (long long)h->tokens},
         {h->documents < 0 || h->documents > most, "number of documents", (long long)h->documents},
         {h->vocab_size < 1, "vocabulary", h->vocab_size},
-        {h->zero != 0, "last field", h->zero},
+        {h->zero != 0, "field at byte 68", h->zero},
+        {h->learned < 0 || h->learned > h->tokens, "number of learned tokens", (long long)h->learned},
         {(h->flags & SH_DOCUMENT_MASK) == 0 && h->mask_at != 0, "place of the mask", (long long)h->mask_at},
     };
 
@@ -38,6 +50,8 @@ static sh_rc check_fields(const char *path, const struct sh_document_header *h)
             return sh_fail(SH_E_DATA,
                            "%s: document file: its %s is %lld, which this version does not know; make it again", path,
                            checks[i].field, checks[i].value);
+    if (!is_name(h->chat_template))
+        return sh_fail(SH_E_DATA, "%s: document file: its chat template is not a name; make it again", path);
     return SH_OK;
 }
 
@@ -102,6 +116,8 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
     f->mask_at = h->mask_at;
     f->tokenizer = h->tokenizer;
     f->vocab_size = h->vocab_size;
+    f->learned = h->flags & SH_DOCUMENT_MASK ? h->learned : 0;
+    memcpy(f->chat_template, h->chat_template, sizeof f->chat_template);
     return SH_OK;
 }
 

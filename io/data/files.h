@@ -5,6 +5,7 @@
 #define IO_DATA_FILES_H
 
 #include "io/data/data.h"
+#include "io/data/format.h"
 #include "io/data/handles.h"
 
 struct sh_data_file {
@@ -20,6 +21,8 @@ struct sh_data_file {
     int64_t offsets_at, mask_at;       /* bytes; mask_at 0: the file has no mask, or it is not used */
     uint64_t tokenizer;                /* hash of tokenizer.json; 0: not known */
     int vocab_size;                    /* words of the tokenizer */
+    int64_t learned;                   /* targets that count; 0: not known, or there is no mask */
+    char chat_template[SH_DOCUMENT_TEMPLATE];
 };
 
 struct sh_data_files {

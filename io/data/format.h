@@ -27,8 +27,9 @@ struct sh_token_header {
 enum {
     SH_DOCUMENT_MAGIC = 0x44524853, /* "SHRD" */
     SH_DOCUMENT_VERSION = 1,
-    SH_DOCUMENT_MASK = 1,     /* flags: there is a mask */
-    SH_DOCUMENT_ALIGN = 4096, /* each section begins at a multiple of this */
+    SH_DOCUMENT_MASK = 1,      /* flags: there is a mask */
+    SH_DOCUMENT_ALIGN = 4096,  /* each section begins at a multiple of this */
+    SH_DOCUMENT_TEMPLATE = 24, /* bytes of a chat template's name, with zeros after it */
 };
 
 /* Sections, in any order: offsets [documents + 1] int64, in tokens; the tokens; a mask with one bit per token, the low
@@ -40,8 +41,10 @@ struct sh_document_header {
     uint64_t tokenizer;                     /* sh_hash64() of tokenizer.json; 0: another kind of tokenizer */
     int32_t vocab_size;                     /* largest id of the tokenizer + 1 */
     int32_t zero;
+    int64_t learned;                          /* targets that count; 0: not known, or there is no mask */
+    char chat_template[SH_DOCUMENT_TEMPLATE]; /* that rendered the conversations; "": none, or not known */
 };
 
-_Static_assert(sizeof(struct sh_document_header) == 72, "written as it lies in memory");
+_Static_assert(sizeof(struct sh_document_header) == 104, "written as it lies in memory");
 
 #endif

@@ -6,6 +6,7 @@
 #include "io/file/file.h"
 #include "src/base/mem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -74,7 +75,7 @@ static sh_rc put(struct stream *s, const void *bytes, size_t n)
 }
 
 /* Two bytes hold ids up to 65535. The header is written last: a file without one is not mistaken for a complete one. */
-sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokenizer, int masked,
+sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokenizer, int masked, const char *template,
                               struct sh_document_writer **out)
 {
     struct sh_document_writer *w = sh_calloc(1, sizeof *w);
@@ -88,6 +89,7 @@ sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokeniz
                                             .tokens_at = SH_DOCUMENT_ALIGN,
                                             .tokenizer = tokenizer,
                                             .vocab_size = vocab_size};
+    snprintf(w->header.chat_template, sizeof w->header.chat_template, "%s", template ? template : "");
     for (int i = TOKENS; i < STREAMS; i++)
         w->stream[i] = (struct stream){.fd = -1, .buffer = sh_calloc(BUFFER_BYTES, 1)};
     SH_TRY_OUT(sh_new_file_create(path, 0640, &w->file));
@@ -130,7 +132,10 @@ sh_rc sh_document_writer_put(struct sh_document_writer *w, const uint32_t *ids, 
     SH_REQUIRE((mask != NULL) == ((w->header.flags & SH_DOCUMENT_MASK) != 0) || n == 0);
     for (size_t i = 0; i < n; i++)
         SH_TRY(put_token(w, ids[i], mask ? mask[i] : 0));
-    for (size_t i = 0; i < documents; i++) {
+    for (size_t i = 0, first = 0; i < documents; first += lengths[i++]) {
+        /* The first token of a document is never a target. */
+        for (size_t k = 1; mask && k < lengths[i]; k++)
+            w->header.learned += mask[first + k];
         at += lengths[i];
         SH_TRY(put(&w->stream[OFFSETS], &at, sizeof at));
     }
@@ -201,7 +206,7 @@ sh_rc sh_document_write(const char *path, int vocab_size, uint64_t tokenizer, co
 
     for (size_t i = 0; i < documents; i++)
         n += lengths[i];
-    SH_TRY(sh_document_writer_open(path, vocab_size, tokenizer, mask != NULL, &w));
+    SH_TRY(sh_document_writer_open(path, vocab_size, tokenizer, mask != NULL, NULL, &w));
     sh_rc rc = sh_document_writer_put(w, ids, mask, n, lengths, documents);
     if (rc != SH_OK) {
         sh_document_writer_abandon(w);

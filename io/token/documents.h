@@ -13,8 +13,9 @@ struct sh_document_writer;
 /*   vocab_size  as for sh_token_writer_open()
  *   tokenizer   sh_hash64() of tokenizer.json; 0: the tokenizer is of another kind
  *   masked      whether there will be a mask
+ *   template    name of the chat template; NULL: none
  * Offsets and mask wait in unnamed files in the same folder until the commit. Errors: SH_E_DATA. */
-sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokenizer, int masked,
+sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokenizer, int masked, const char *template,
                               struct sh_document_writer **out);
 
 /* Append whole documents, one after the other.

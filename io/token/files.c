@@ -445,7 +445,8 @@ static sh_rc open_output(const struct job *j, const char *path, struct output *o
     int words = j->tokenizer->vocab_size;
 
     if (j->batch.documents)
-        return sh_document_writer_open(path, words, j->tokenizer->hash, j->batch.chat != SH_CHAT_NONE, &out->documents);
+        return sh_document_writer_open(path, words, j->tokenizer->hash, j->batch.chat != SH_CHAT_NONE,
+                                       j->batch.template ? j->batch.template->name : NULL, &out->documents);
     return sh_token_writer_open(path, words, &out->tokens);
 }
 
@@ -464,6 +465,8 @@ static sh_rc write_batch(struct job *j, const struct sh_batch *b)
     SH_TRY(sh_pool_rc(b));
     SH_TRY(put_batch(b->val ? &j->val : &j->train, b));
     *(b->val ? &j->report.val_tokens : &j->report.tokens) += (int64_t)b->ids.n;
+    for (size_t i = 0; i < b->mask.n; i++)
+        j->report.learned += b->mask.at[i];
     j->report.documents += b->documents;
     j->report.empty += b->empty;
     j->progress.tokens += (int64_t)b->ids.n;

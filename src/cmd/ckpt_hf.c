@@ -242,7 +242,7 @@ static sh_rc list_notes(struct sh_config *cfg, char **notes)
     char hash[SH_RUN_HASH] = "", *hf_config = NULL, *kept;
 
     SH_TRY(sh_run_tokenizer_find(cfg, hash, &hf_config));
-    kept = sh_run_tokenizer_notes(hash, hf_config);
+    kept = sh_run_tokenizer_notes(hash, hf_config, NULL);
     *notes = sh_strfmt("parameters: of a folder of transformers\n%s", kept);
     free(hf_config);
     free(kept);

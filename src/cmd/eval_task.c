@@ -60,7 +60,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     SH_TRY(sh_cmd_whole(cmd, args, "--context", 1, e->cfg.model.max_seq_len, e->cfg.model.max_seq_len, &positions));
     SH_TRY(sh_task_read(kind, sh_cmd_option(cmd, args, options[kind]), &e->task));
     if (!e->task.tokens)
-        SH_TRY(sh_run_tokenizer_of(&e->cfg, checkpoint, sh_cmd_option(cmd, args, "--tokenizer"), &e->tok));
+        SH_TRY(sh_run_tokenizer_of(&e->cfg, checkpoint, sh_cmd_option(cmd, args, "--tokenizer"), &e->tok, NULL));
     SH_TRY(sh_task_encode(e->tok, (int)positions, e->cfg.model.vocab_size, &e->task));
     e->score = sh_score_request(e->task.score, e->task.n_scores, (int)rows, &e->cfg);
     return SH_OK;

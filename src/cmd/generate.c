@@ -3,6 +3,7 @@
 #include "src/cmd/cmd.h"
 
 #include "io/token/chat.h"
+#include "src/base/log.h"
 #include "src/run/generate.h"
 #include "src/run/run.h"
 
@@ -15,6 +16,7 @@ struct generate {
     struct sh_generate g;
     struct sh_prompts prompts;
     struct sh_tokenizer *tok;
+    char *chat_template;         /* that the model has learned; "": none is known */
     struct sh_cmd_output output; /* with a file of prompts */
 };
 
@@ -97,6 +99,21 @@ static sh_rc read_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return SH_OK;
 }
 
+/* The template that was given, or the one that the model has learned. */
+static sh_rc find_template(const char *given, const struct generate *g, const struct sh_template **out, int64_t *stop)
+{
+    static const char else_[] = "render the texts elsewhere and give --prompts";
+
+    bool kept = !given && g->chat_template[0];
+    sh_rc rc = sh_chat_template(kept ? g->chat_template : given, g->tok, else_, out, stop);
+
+    if (rc != SH_OK)
+        return kept ? sh_fail_prefix(rc, "the checkpoint's chat template: ") : rc;
+    if (g->chat_template[0] && strcmp(g->chat_template, (*out)->name) != 0)
+        sh_log_info("chat template: %s is given, the model has learned %s", (*out)->name, g->chat_template);
+    return SH_OK;
+}
+
 /* The token that ends an assistant's message in the template ends an answer, whatever end token the model's folder
  * names. */
 static sh_rc encode_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct generate *g)
@@ -106,8 +123,7 @@ static sh_rc encode_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *
 
     if (!sh_cmd_option(cmd, args, "--messages"))
         return sh_prompts_encode(g->tok, &g->prompts);
-    SH_TRY(sh_chat_template(sh_cmd_option(cmd, args, "--chat-template"), g->tok,
-                            "render the texts elsewhere and give --prompts", &template, &stop));
+    SH_TRY(find_template(sh_cmd_option(cmd, args, "--chat-template"), g, &template, &stop));
     sh_tokenizer_add_end(g->tok, (uint32_t)stop);
     return sh_prompts_render(g->tok, template, sh_cmd_option(cmd, args, "--special-in-text") != NULL, &g->prompts);
 }
@@ -132,7 +148,8 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     SH_TRY(read_prompts(cmd, args, &g->prompts));
     SH_TRY(sh_cmd_config(args, checkpoint, &g->cfg));
     SH_TRY(check_context(g));
-    SH_TRY(sh_run_tokenizer_of(&g->cfg, checkpoint, sh_cmd_option(cmd, args, "--tokenizer"), &g->tok));
+    SH_TRY(
+        sh_run_tokenizer_of(&g->cfg, checkpoint, sh_cmd_option(cmd, args, "--tokenizer"), &g->tok, &g->chat_template));
     g->g.tok = g->tok;
     return encode_prompts(cmd, args, g);
 }
@@ -159,6 +176,7 @@ out:
     rc = sh_agree(sh_cmd_output_close(&g.output, rc));
     sh_run_close(run);
     sh_tokenizer_close(g.tok);
+    free(g.chat_template);
     sh_prompts_free(&g.prompts);
     free(checkpoint);
     return rc;

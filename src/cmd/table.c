@@ -142,8 +142,8 @@ static const struct sh_cmd_option generate[] = {
     {.name = "--prompts", .value = "FILE", .help = "continue the \"prompt\" of each line of a file of JSON lines"},
     {.name = "--messages", .value = "FILE", .help = "answer the \"messages\" of each line, the last of which must be a "
      "user's"},
-    {.name = "--chat-template", .value = "NAME", .help = "for --messages: auto, chatml, llama3, llama2, mistral-v3, mistral-v7, mistral-v7-tekken, gemma or "
-     "phi3"},
+    {.name = "--chat-template", .value = "NAME", .help = "for --messages: a name as for tokenize; default: the one "
+     "of the data that the model was trained on"},
     {.name = "--special-in-text", .help = "messages may have the texts of special tokens in them"},
     {.name = "-o", .value = "FILE", .help = "with --prompts and --messages: file to write, one line for each; default: "
      "standard output"},

@@ -106,7 +106,7 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
 void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess)
 {
     struct sh_data_rows r;
-    char documents[SH_STR_SHORT], left_out[64] = "", cut[64] = "";
+    char documents[SH_STR_SHORT], left_out[64] = "", cut[64] = "", learned[80] = "";
 
     if (!sh_data_rows(d, &r)) {
         if (excess != SH_EXCESS_RAISE)
@@ -118,8 +118,11 @@ void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess)
         snprintf(left_out, sizeof left_out, ", %lld of them left out", (long long)r.left_out);
     if (r.cut)
         snprintf(cut, sizeof cut, ", %lld longer than a sequence", (long long)r.cut);
-    sh_log_info("%s in %lld sequences, %.1f %% full%s%s", sh_str_plural(r.documents, "document", documents),
-                (long long)r.rows, 100 * r.full, cut, left_out);
+    if (r.learned)
+        snprintf(learned, sizeof learned, ", %lld of %lld tokens are learned", (long long)r.learned,
+                 (long long)r.tokens);
+    sh_log_info("%s in %lld sequences, %.1f %% full%s%s%s", sh_str_plural(r.documents, "document", documents),
+                (long long)r.rows, 100 * r.full, cut, left_out, learned);
 }
 
 /* Buffers hold one micro-step: tokens, targets and, with a document mask, documents, all [sequences][seq_len]. */

@@ -331,6 +331,7 @@ void sh_run_close(struct sh_run *r)
     sh_provenance_free(&r->provenance);
     free(r->guard);
     free(r->hf_config);
+    free(r->chat_template);
     free(r->word_bytes);
     free(r->base.path);
     sh_ckpt_unlock(r->lock);

@@ -46,6 +46,7 @@ struct sh_run {
 
     /* The model's tokenizer; see tokenizer.h. */
     char tokenizer[SH_RUN_HASH]; /* hash of the tokenizer's file, or "byte"; "": not known */
+    char *chat_template;         /* name of the template that rendered its conversations, or NULL */
     char *hf_config;             /* config.json from the model's source folder, in one line, or NULL */
     uint32_t *word_bytes;        /* [vocab_size] bytes of each word's text, 0 for special words; NULL: not known */
     struct sh_run_async *async;  /* a checkpoint that is being written, or NULL */

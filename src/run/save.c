@@ -65,7 +65,8 @@ sh_rc sh_run_can_save(struct sh_run *r)
 
 static char *notes_of(const struct sh_run *r)
 {
-    char *tokenizer = sh_run_tokenizer_notes(r->tokenizer, r->hf_config), *origin = sh_provenance_notes(r);
+    char *tokenizer = sh_run_tokenizer_notes(r->tokenizer, r->hf_config, r->chat_template);
+    char *origin = sh_provenance_notes(r);
     char *all = sh_strfmt("%s%s", tokenizer, origin);
 
     free(tokenizer);

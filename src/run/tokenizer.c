@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 
 /* Names of the lines in the notes of a checkpoint. */
-static const char hash_note[] = "tokenizer", config_note[] = "hf_config";
+static const char hash_note[] = "tokenizer", config_note[] = "hf_config", template_note[] = "chat_template";
 
 /* The tokenizer of bytes has no file; its name stands for the hash. */
 static void name_hash(const struct sh_tokenizer *t, char text[SH_RUN_HASH])
@@ -44,6 +44,8 @@ void sh_run_tokenizer_take(struct sh_run *r, const struct sh_ckpt_meta *meta, bo
 
     free(r->hf_config);
     sh_run_tokenizer_kept(meta, &hash, &r->hf_config);
+    free(r->chat_template);
+    r->chat_template = sh_ckpt_note(meta, template_note);
     r->tokenizer[0] = '\0';
     if (hash && !(begins && named))
         snprintf(r->tokenizer, sizeof r->tokenizer, "%s", hash);
@@ -122,7 +124,7 @@ static sh_rc open_given(const struct sh_run *r, const char *given, struct sh_tok
 
 /* Make just enough of a run to be asked for its tokenizer. */
 sh_rc sh_run_tokenizer_of(const struct sh_config *cfg, const char *checkpoint, const char *given,
-                          struct sh_tokenizer **out)
+                          struct sh_tokenizer **out, char **template)
 {
     struct sh_run *r;
     struct sh_ckpt_meta meta = {0};
@@ -134,6 +136,9 @@ sh_rc sh_run_tokenizer_of(const struct sh_config *cfg, const char *checkpoint, c
     r->cfg = *cfg;
     sh_run_tokenizer_take(r, &meta, false);
     rc = open_given(r, given, out);
+    if (template)
+        *template = sh_strdup(r->chat_template ? r->chat_template : "");
+    free(r->chat_template);
     free(r->hf_config);
     free(r);
     sh_ckpt_meta_free(&meta);
@@ -208,6 +213,17 @@ static sh_rc share_config(struct sh_run *r)
         r->hf_config = text;
     }
     return sh_mesh_bcast(text, (long)bytes, 0);
+}
+
+/* The template of the data, which the model learns from now on; otherwise that of the checkpoint stays. */
+void sh_run_template_take(struct sh_run *r, const char *of_data)
+{
+    if (!of_data[0])
+        return;
+    if (r->chat_template && strcmp(r->chat_template, of_data) != 0 && r->mesh->rank == 0)
+        sh_log_info("chat template: %s -> %s, that of the data", r->chat_template, of_data);
+    free(r->chat_template);
+    r->chat_template = sh_strdup(of_data);
 }
 
 /* Rank 0 reads the files; the others could see another version of them. */
@@ -288,11 +304,23 @@ void sh_run_tokenizer_kept(const struct sh_ckpt_meta *meta, char **hash, char **
     *hf_config = sh_ckpt_note(meta, config_note);
 }
 
-char *sh_run_tokenizer_notes(const char *hash, const char *hf_config)
+/* Append a line "name: value". */
+static void put_note(char **notes, const char *name, const char *value)
 {
-    char *first = hash && hash[0] ? sh_strfmt("%s: %s\n", hash_note, hash) : sh_strdup("");
-    char *all = hf_config ? sh_strfmt("%s%s: %s\n", first, config_note, hf_config) : sh_strdup(first);
+    char *before = *notes;
 
-    free(first);
-    return all;
+    if (!value || !value[0])
+        return;
+    *notes = sh_strfmt("%s%s: %s\n", before, name, value);
+    free(before);
+}
+
+char *sh_run_tokenizer_notes(const char *hash, const char *hf_config, const char *chat_template)
+{
+    char *notes = sh_strdup("");
+
+    put_note(&notes, hash_note, hash);
+    put_note(&notes, config_note, hf_config);
+    put_note(&notes, template_note, chat_template);
+    return notes;
 }

@@ -17,11 +17,13 @@ enum { SH_RUN_HASH = 20 }; /* bytes of a hash as text: 16 digits, or "byte" */
 void sh_run_tokenizer_take(struct sh_run *r, const struct sh_ckpt_meta *meta, bool begins);
 
 /* Open the tokenizer of a checkpoint's model: `given`, or if that is NULL model.tokenizer, or bytes if none is named.
+ *   *template  out  name of the chat template that the model has learned, "": none is known; freed with free(). NULL:
+ *                   not wanted
  * Local.
  * Errors: those of sh_tokenizer_open() and sh_ckpt_read_meta(); SH_E_USAGE: the checkpoint was trained with another
  * tokenizer, this one has more words than the model, or none is known. */
 sh_rc sh_run_tokenizer_of(const struct sh_config *cfg, const char *checkpoint, const char *given,
-                          struct sh_tokenizer **out);
+                          struct sh_tokenizer **out, char **template);
 
 /* Find what checkpoints keep about a model's tokenizer.
  *   cfg         model.tokenizer, and model.hf_assets_path whose config.json is kept; if the tokenizer of that folder is
@@ -47,6 +49,9 @@ char *sh_run_tokenizer_folder(const char *name, const char *hash);
 void sh_run_tokenizer_kept(const struct sh_ckpt_meta *meta, char **hash, char **hf_config);
 
 /* The notes for a checkpoint, as lines "name: value"; freed with free(). Local. */
-char *sh_run_tokenizer_notes(const char *hash, const char *hf_config);
+char *sh_run_tokenizer_notes(const char *hash, const char *hf_config, const char *chat_template);
+
+/* Set r->chat_template from the data of a run; "": they name none, or several. Local, the same on all ranks. */
+void sh_run_template_take(struct sh_run *r, const char *of_data);
 
 #endif

@@ -317,6 +317,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(sh_provenance_data(r, t.feed.data));
     SH_TRY_OUT(sh_stopping_before_load(r));
     SH_TRY_OUT(sh_run_start_state(r));
+    sh_run_template_take(r, sh_data_chat_template(t.feed.data));
     SH_TRY_OUT(sh_run_tokenizer_start(r));
     if (r->cfg.validation.enable)
         SH_TRY_OUT(sh_run_tokenizer_lengths(r));

@@ -71,7 +71,7 @@ static void write_bytes(const char *name, const void *bytes, size_t n)
 /* Written by hand from doc/data-format.md, to catch a program that writes and reads some other format. */
 static void bytes_are_those_of_the_format(void **state)
 {
-    static const unsigned char header[72] = {
+    static const unsigned char header[80] = {
         'S',  'H',  'R',  'D',  1,    0,    0,    0,
         2,    0,    0,    0,    1,    0,    0,    0, /* magic, version, bytes per token, mask */
         22,   0,    0,    0,    0,    0,    0,    0,
@@ -80,7 +80,8 @@ static void bytes_are_those_of_the_format(void **state)
         0,    0x10, 0,    0,    0,    0,    0,    0, /* offsets, tokens */
         0,    0x20, 0,    0,    0,    0,    0,    0,
         0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, /* mask, tokenizer */
-        0xe8, 3,    0,    0,    0,    0,    0,    0};   /* vocabulary, zero */
+        0xe8, 3,    0,    0,    0,    0,    0,    0,    /* vocabulary, zero */
+        11,   0,    0,    0,    0,    0,    0,    0};   /* learned: the first token of a document is no target */
     static const unsigned char bits[3] = {0x86, 0x87, 0x3e};
     static const int64_t offsets[] = {0, 4, 11, 11, 20, 22};
     unsigned char *bytes;
@@ -250,8 +251,13 @@ static void wrong_headers(void **state)
         {56, 8, 5, "was made with another tokenizer.json (hash 0000000000000005)"},
         {64, 4, 1001, "a tokenizer of 1001 words, but model.vocab_size is 1000"},
         {64, 4, 0, "vocabulary is 0"},
-        {68, 4, 1, "last field is 1"},
-        {72, 1, 1, "byte 72 of its header is not 0"},
+        {68, 4, 1, "field at byte 68 is 1"},
+        {72, 8, -1, "number of learned tokens is -1"},
+        {72, 8, 99999, "number of learned tokens is 99999"},
+        {80, 1, 'A', "its chat template is not a name"},
+        {82, 1, 'a', "its chat template is not a name"},
+        {103, 1, 'a', "its chat template is not a name"},
+        {104, 1, 1, "byte 104 of its header is not 0"},
         {1023, 1, 1, "byte 1023 of its header is not 0"},
         {0x3000, 8, 1, "offset 0 is 1"},
         {0x3008, 8, 12, "offset 2 is 11"},
