@@ -301,29 +301,41 @@ static sh_rc judge(const struct sh_run *r, enum sh_provenance_kind kind, const c
     return SH_OK;
 }
 
-sh_rc sh_provenance_check(const struct sh_run *r, const char *checkpoint)
+/* Read the notes of the newest checkpoint that can be read: the load falls back to it, too, and says what is wrong with
+ * newer ones. *path is NULL if there is none. Nothing is read of a file that may not be trusted; the load refuses it. */
+static sh_rc read_newest(const char *folder, enum sh_cfg_trust trust, char **path, struct sh_ckpt_meta *meta)
+{
+    int64_t step = INT64_MAX;
+
+    for (;;) {
+        SH_TRY(sh_ckpt_newest_before(folder, step, path));
+        if (!*path || (sh_ckpt_trusted(*path, trust) == SH_OK && sh_ckpt_read_meta(*path, meta) == SH_OK))
+            return SH_OK;
+        sh_error_clear();
+        step = sh_ckpt_step_of(*path);
+        free(*path);
+    }
+}
+
+sh_rc sh_provenance_check(const struct sh_run *r, const char *folder)
 {
     enum sh_provenance_kind kind = sh_provenance_of(r);
     struct sh_ckpt_meta meta = {0};
     const char *given, *key = key_of(r, kind, &given);
-    char *begun;
+    char *path, *begun;
     sh_rc rc = SH_OK;
 
     if (names_nothing(r, kind))
         return SH_OK;
-    /* Whoever loads it says what is wrong with it. */
-    if (sh_ckpt_trusted(checkpoint, r->cfg.checkpoint.trust) != SH_OK ||
-        sh_ckpt_read_meta(checkpoint, &meta) != SH_OK) {
-        sh_error_clear();
-        return SH_OK;
-    }
+    SH_TRY(read_newest(folder, r->cfg.checkpoint.trust, &path, &meta));
     begun = sh_ckpt_note(&meta, begun_note);
     if (begun)
-        rc = judge(r, kind, checkpoint, begun);
-    else
+        rc = judge(r, kind, path, begun);
+    else if (path)
         sh_log_info("%s: %s was saved by a version that did not note what a run begins from; not compared with %s", key,
-                    checkpoint, given);
+                    path, given);
     free(begun);
+    free(path);
     sh_ckpt_meta_free(&meta);
     return rc;
 }

@@ -33,10 +33,10 @@ sh_rc sh_provenance_begin(struct sh_run *r, const char *path);
 /* Note the training data. Collective, agreed. Errors: SH_E_DATA. */
 sh_rc sh_provenance_data(struct sh_run *r, const struct sh_data *data);
 
-/* Before the run continues from `checkpoint`: if the configuration names a beginning, compare it with that of the run,
- * and say which of both counts. One that cannot be found passes if the run began from the same path, since it may be
- * gone by now. Local: rank 0. Errors: SH_E_USAGE: the run began from something else. */
-sh_rc sh_provenance_check(const struct sh_run *r, const char *checkpoint);
+/* Before a run continues from a folder of checkpoints: if the configuration names a beginning, compare it with that of
+ * the run, and say which of both counts. One that cannot be found passes if the run began from the same path, since it
+ * may be gone by now. Local: rank 0. Errors: SH_E_USAGE: the run began from something else. */
+sh_rc sh_provenance_check(const struct sh_run *r, const char *folder);
 
 /* Take the notes of a checkpoint that the run continues from, and make those of one that it saves; the text is freed
  * with free(). Local. */

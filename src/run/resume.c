@@ -57,7 +57,7 @@ static sh_rc check_wish(const struct sh_run *r, const char *folder, const char *
 static sh_rc check_start(const struct sh_run *r, const char *folder, const char *newest)
 {
     SH_TRY(check_wish(r, folder, newest));
-    return newest && resumes(r) ? sh_provenance_check(r, newest) : SH_OK;
+    return newest && resumes(r) ? sh_provenance_check(r, folder) : SH_OK;
 }
 
 /* Refuse before anything is created in the folder. */

@@ -152,6 +152,14 @@ def case_newer():
     return expect('child', (*SHAPE, '--init-from', 'grows'), ('--init-from', USED))
 
 
+def case_damaged():
+    """The newest checkpoint cannot be read: the one before it, from which the run continues, says what it began from."""
+    begin('damaged', ('train', *SHAPE, '--init-from', 'x'))
+    pathlib.Path('damaged/checkpoint/step-00000002.h5').write_bytes(b'not a checkpoint' * 100)
+    wrong = expect('damaged', (*SHAPE, '--init-from', 'y'), ('--init-from', NOT))
+    return wrong + expect('damaged', (*SHAPE, '--init-from', 'x'), ('--init-from', USED))
+
+
 def case_older_version():
     """A checkpoint of a version that did not note the beginning goes on, with a line."""
     folder = golden.prepare('older')
@@ -215,4 +223,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(f'a run that begins with: {name}', case_row, name) for name in ROWS]
                            + [('two ranks', case_ranks)] * job.can_launch()
                            + [('what a run began from is gone', case_gone), ('it has newer checkpoints', case_newer),
+                              ('its newest checkpoint is damaged', case_damaged),
                               ('the run is of an older version', case_older_version)]))
