@@ -1,7 +1,7 @@
 #include "io/checkpoint/plain.h"
 
 #include "io/file/file.h"
-#include "io/file/trainers.h"
+#include "io/file/outside.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -35,7 +35,7 @@ sh_rc sh_ckpt_plain_file(int fd, const char *path, int64_t bytes)
         return sh_fail(SH_E_DATA, "%s has only %lld bytes: not a checkpoint", path, (long long)bytes);
     SH_TRY(sh_file_read(fd, path, s, sizeof s, 0));
     if (memcmp(s, signature, sizeof signature) != 0) {
-        SH_TRY(sh_trainers_refuse(path));
+        SH_TRY(sh_outside_refuse(path));
         return sh_fail(SH_E_DATA, "%s is not an HDF5 file", path);
     }
     if (s[VERSION_AT] < 2 || s[VERSION_AT] > 3 || s[ADDRESS_BYTES_AT] != 8 || s[LENGTH_BYTES_AT] != 8 ||

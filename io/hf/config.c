@@ -1,6 +1,6 @@
 #include "io/hf/config.h"
 
-#include "io/file/trainers.h"
+#include "io/file/outside.h"
 #include "io/hf/blocks.h"
 #include "io/hf/plain.h"
 #include "io/hf/rope.h"
@@ -215,7 +215,7 @@ static sh_rc check_folder(const char *folder, const char *config)
     if (stat(folder, &st) != 0)
         return sh_fail(SH_E_DATA, "%s is not a folder here; nothing is downloaded: `hf download` does that", folder);
     if (!S_ISDIR(st.st_mode) || access(config, F_OK) != 0)
-        SH_TRY(sh_trainers_refuse(folder));
+        SH_TRY(sh_outside_refuse(folder));
     return S_ISDIR(st.st_mode) ? SH_OK : sh_fail(SH_E_DATA, "%s is not a folder of transformers, but a file", folder);
 }
 

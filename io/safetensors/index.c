@@ -1,6 +1,6 @@
 #include "io/safetensors/index.h"
 
-#include "io/file/trainers.h"
+#include "io/file/outside.h"
 #include "io/json/json.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
@@ -43,7 +43,7 @@ static bool is_pickle(const char *name)
 static sh_rc no_weights(const char *folder)
 {
     char pickle[SH_ST_FILE_MAX + 1] = "";
-    SH_TRY(sh_trainers_refuse(folder));
+    SH_TRY(sh_outside_refuse(folder));
     DIR *dir = opendir(folder);
     if (!dir)
         return sh_fail(SH_E_DATA, "%s: %s", folder, strerror(errno));

@@ -9,8 +9,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* More than an error text of 4096 bytes and its prefix. */
-enum { LINE_MAX_BYTES = 5120 };
+/* More than an error text of 8192 bytes and its prefix. */
+enum { LINE_MAX_BYTES = 9216 };
 enum { USUAL_COLUMNS = 80, INDENT = 4 };
 
 static int this_rank;

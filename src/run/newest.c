@@ -1,7 +1,7 @@
 #include "src/run/newest.h"
 
 #include "io/checkpoint/checkpoint.h"
-#include "io/file/trainers.h"
+#include "io/file/outside.h"
 #include "io/safetensors/index.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
@@ -55,7 +55,7 @@ sh_rc sh_newest_whole(const char *folder, char **path)
 
 sh_rc sh_newest_none(const char *folder)
 {
-    SH_TRY(sh_trainers_refuse(folder));
+    SH_TRY(sh_outside_refuse(folder));
     if (!sh_st_has_weights(folder))
         return sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
     return sh_fail(SH_E_DATA,

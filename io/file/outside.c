@@ -1,4 +1,4 @@
-#include "io/file/trainers.h"
+#include "io/file/outside.h"
 
 #include "src/base/mem.h"
 
@@ -119,7 +119,7 @@ static char *fill_in(const char *cure, const char *path)
     return text;
 }
 
-sh_rc sh_trainers_refuse(const char *path)
+sh_rc sh_outside_refuse(const char *path)
 {
     DIR *dir = opendir(path);
     const struct folder *folder = dir ? look_into(dir) : NULL;
