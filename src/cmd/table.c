@@ -47,9 +47,8 @@ static const struct sh_cmd_option plan[] = {
      .help = "threads per rank, which determine scratch memory (the same as --training.threads=N)",
      .key = "training.threads"},
     {.name = "--machine", .value = "NAME", .help = "predict the time of a step on this machine: a file, or a preset "
-     "such as h100-80x8-ndr400 (8 devices per "
-     "node, 400 Gb/s of network for each; b200 is short for the one preset that begins so); sherd help --machine lists "
-     "keys and presets"},
+     "such as h100-80x8-ndr400 (8 devices per node, 400 Gb/s of network for each; b200 is short for the one preset that "
+     "begins so, h100 for h100-80); sherd help --machine lists keys and presets"},
     {.name = "--json", .value = "FILE", .help = "with --machine: write the prediction to this file"},
     {.name = "--trace", .value = "FILE", .help = "with --machine: write the predicted step as a trace, for ui.perfetto.dev"},
     {.name = "--what-if", .value = "PARTS", .help = "with --machine: predict again with parts of the machine this many "

@@ -34,14 +34,18 @@ static void names_make_nodes(void **state)
         assert_true(sh_machine_keys[i].text || m.from[i] == SH_FROM_PRESET);
 }
 
-/* The beginning of a name stands for the only device that begins so; the whole name wins over longer ones. */
+/* The beginning of a name stands for the only device that begins so, or for the usual one; the whole name wins over
+ * longer ones. */
 static void beginnings_of_names_do(void **state)
 {
     static const struct {
         const char *given, *name;
-    } cases[] = {{"b200", "b200-180"},        {"b200x8-ndr400", "b200-180x8-ndr400"}, {"mi300x", "mi300x-192"},
-                 {"mi300x8", "mi300x-192x8"}, {"mi300xx8", "mi300x-192x8"},           {"h100-80", "h100-80"},
-                 {"h200x8", "h200-141x8"}};
+    } cases[] = {{"b200", "b200-180"},         {"b200x8-ndr400", "b200-180x8-ndr400"},
+                 {"mi300x", "mi300x-192"},     {"mi300x8", "mi300x-192x8"},
+                 {"mi300xx8", "mi300x-192x8"}, {"h100-80", "h100-80"},
+                 {"h200x8", "h200-141x8"},     {"h100", "h100-80"},
+                 {"h100x8", "h100-80x8"},      {"a100x4", "a100-80x4"},
+                 {"gh200", "gh200-96"}};
     struct sh_machine m;
 
     (void)state;
@@ -49,8 +53,9 @@ static void beginnings_of_names_do(void **state)
         assert_int_equal(sh_machine_preset(cases[i].given, &m), SH_OK);
         assert_string_equal(m.name, cases[i].name);
     }
-    assert_int_equal(sh_machine_preset("h100x8", &m), SH_E_USAGE);
-    assert_string_equal(sh_error_text(), "h100x8: which of h100-64, h100-80, h100-96?");
+    assert_int_equal(sh_machine_preset("mi3x8", &m), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "mi3x8: which of mi300x-192, mi325x-256?");
+    assert_int_equal(sh_machine_preset("h10x8", &m), SH_E_USAGE);
     assert_int_equal(sh_machine_preset("x8", &m), SH_E_USAGE);
     assert_int_equal(sh_machine_preset("b200x0", &m), SH_E_USAGE);
 }
