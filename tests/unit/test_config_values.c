@@ -1,4 +1,5 @@
 /* The values of a loaded configuration: defaults, presets, other spellings, and which source wins. */
+#include "src/config/alias.h"
 #include "src/config/config.h"
 #include "src/config/keys.h"
 #include "src/config/preset.h"
@@ -251,10 +252,14 @@ static void test_presets(void **state)
 /* Rows of the table: complete, distinct, and every preset is named where users look for it. */
 static void test_table(void **state)
 {
+    char words[SH_CONFIG_WORDS_MAX];
+
     (void)state;
     for (int i = 0; i < sh_config_n_keys; i++) {
         const struct sh_config_key *key = &sh_config_keys[i];
         assert_ptr_equal(sh_config_key_find(key->name), key);
+        assert_true(strlen(sh_config_value_words(key, words)) < SH_CONFIG_WORDS_MAX - 1); /* whole */
+        assert_true(strlen(sh_config_alias_words(key->name, words)) < SH_CONFIG_WORDS_MAX - 1);
         assert_true(key->help != NULL && key->help[0] != '\0' && (key->def != NULL || key->derived != NULL));
         assert_true(key->alias_of == NULL || sh_config_key_find(key->alias_of) != NULL);
         assert_true(key->only_words || key->type == SH_KEY_STRING || key->type == SH_KEY_UINT64 || key->min < key->max);

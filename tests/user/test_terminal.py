@@ -171,7 +171,7 @@ def case_tokenize():
     wrong = [f'exit {piped.returncode}'] if piped.returncode or child.wait(job.SECONDS) else []
     wrong += ['progress in a file: ' + piped.stderr.decode()] if b'\x1b' in piped.stderr else []
     lines = [line for line in text.decode().split('\r\x1b[K') if line]
-    return wrong + ([] if any(re.search(r'%.* tokens .*/s .* left$', line) for line in lines) and b'\x1b[K' in text[-9:]
+    return wrong + ([] if any(re.search(r'%.* tokens .*/s .* left$', line) for line in lines) and b'%' not in text.rsplit(b'\x1b[K')[-1]
                     else [f'{text!r}'])
 
 
