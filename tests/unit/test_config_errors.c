@@ -597,9 +597,9 @@ static void test_rounded(void **state)
 /* Each limit that a message names is itself taken, and the next value is not. */
 static void test_limits(void **state)
 {
-    enum { ARGUMENTS = 6 };
+    enum { WORDS = 6 };
     static const struct {
-        const char *taken, *refused, *with[ARGUMENTS - 1];
+        const char *taken, *refused, *with[WORDS - 1];
     } rows[] = {
         {"training.seq_len=512", "training.seq_len=513", {NULL}},
         {"data.document_separator=255", "data.document_separator=256", {NULL}},
@@ -626,16 +626,16 @@ static void test_limits(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const char *arguments[ARGUMENTS + 1] = {"model.name=debug"};
+        const char *words[WORDS + 1] = {"model.name=debug"};
         int n = 2;
 
-        for (int k = 0; k < ARGUMENTS - 1 && rows[i].with[k]; k++)
-            arguments[n++] = rows[i].with[k];
-        arguments[1] = rows[i].taken;
-        if (sh_config_load(NULL, n, arguments, &cfg) != SH_OK)
+        for (int k = 0; k < WORDS - 1 && rows[i].with[k]; k++)
+            words[n++] = rows[i].with[k];
+        words[1] = rows[i].taken;
+        if (sh_config_load(NULL, n, words, &cfg) != SH_OK)
             fail_msg("%s is refused: %s", rows[i].taken, sh_error_text());
-        arguments[1] = rows[i].refused;
-        if (sh_config_load(NULL, n, arguments, &cfg) != SH_E_USAGE)
+        words[1] = rows[i].refused;
+        if (sh_config_load(NULL, n, words, &cfg) != SH_E_USAGE)
             fail_msg("%s is taken", rows[i].refused);
     }
 }
