@@ -30,18 +30,17 @@ static const struct preset {
     double bf16, f32, share, attention_forward, attention_backward;
     double memory_rate, memory_bytes, ring, nvls, slowdown, watts, host_bytes;
     const char *note;
-    bool usual; /* what the beginning of its name means if other devices begin so too */
 } presets[] = {
     /* clang-format off */
     {"a100-40",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 1.56 * T,  40 * GIB, 232 * GB,   0,      0.37,  400, 0, ""},
-    {"a100-80",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 2.04 * T,  80 * GIB, 232 * GB,   0,      0.37,  400, 0, "", true},
+    {"a100-80",    312 * T,  19.5 * T, 0.79,  0.58, 0.48, 2.04 * T,  80 * GIB, 232 * GB,   0,      0.37,  400, 0, ""},
     {"h100-64",    989 * T,  67 * T,   0.645, 0.62, 0.50, 2.0 * T,   64 * GIB, 362 * GB,   0,      0.35,  700,
      0, "four of a node, all linked to all; its ring like that of an H100 behind switches"},
-    {"h100-80",    989 * T,  67 * T,   0.645, 0.62, 0.50, 3.35 * T,  80 * GIB, 362 * GB, 480 * GB, 0.35,  700, 0, "", true},
+    {"h100-80",    989 * T,  67 * T,   0.645, 0.62, 0.50, 3.35 * T,  80 * GIB, 362 * GB, 480 * GB, 0.35,  700, 0, ""},
     {"h100-96",    989 * T,  67 * T,   0.419, 0.403, 0.325, 2.4 * T,   96 * GB,  362 * GB, 480 * GB, 0.35,  500,
      0, "HBM2e and a limit of 500 W; products and attention are 0.65 of h100-80, fitted to a run of 8"},
     {"h200-141",   989 * T,  67 * T,   0.645, 0.62, 0.50, 4.8 * T,  141 * GB,  364 * GB, 480 * GB, 0.35,  700, 0, ""},
-    {"gh200-96",   989 * T,  67 * T,   0.67,  0.62, 0.50, 4.0 * T,   96 * GB,  362 * GB,   0,      0.35, 1000, 480 * GB, "", true},
+    {"gh200-96",   989 * T,  67 * T,   0.67,  0.62, 0.50, 4.0 * T,   96 * GB,  362 * GB,   0,      0.35, 1000, 480 * GB, ""},
     {"gh200-141",  989 * T,  67 * T,   0.67,  0.62, 0.50, 4.8 * T,  141 * GB,  362 * GB,   0,      0.35, 1000, 480 * GB, ""},
     {"b200-180",  2250 * T,  75 * T,   0.62,  0.60, 0.48, 8.0 * T,  180 * GB,  682 * GB, 840 * GB, 0.35, 1000, 0, "attention and slow-down like those of an H100"},
     {"gb200-186", 2500 * T,  80 * T,   0.58,  0.60, 0.48, 8.0 * T,  186 * GB,  682 * GB, 840 * GB, 0.35, 1200, 240 * GB, "attention and slow-down like those of an H100"},
@@ -54,6 +53,17 @@ static const struct preset {
     /* clang-format on */
 };
 enum { PRESETS = sizeof presets / sizeof *presets };
+
+/* What the word before the first - means if several devices begin with it. */
+static const char *const usual[] = {"a100-80", "h100-80", "gh200-96"};
+
+static bool is_usual(const char *kind, size_t length)
+{
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (!strcmp(kind, usual[i]))
+            return kind[length] == '-';
+    return false;
+}
 
 /* CPUs communicate by MPI messages; nothing is launched, and the work of the host falls between the operations. */
 static void of_cpu(struct sh_machine *m)
@@ -142,7 +152,7 @@ static bool read_node(const char *text, struct sh_machine *m)
  * begin so; names: the list of them. */
 static const struct preset *find_device(const char *kind, size_t length, int *n, char names[SH_PRESET_NAMES])
 {
-    const struct preset *only = NULL, *usual = NULL;
+    const struct preset *only = NULL, *meant = NULL;
 
     *n = 0;
     names[0] = '\0';
@@ -152,11 +162,11 @@ static const struct preset *find_device(const char *kind, size_t length, int *n,
         only = &presets[i];
         if (!only->kind[length])
             return only;
-        usual = only->usual && only->kind[length] == '-' ? only : usual;
+        meant = is_usual(only->kind, length) ? only : meant;
         sh_str_add(names, SH_PRESET_NAMES, ", ", only->kind);
         ++*n;
     }
-    return *n == 1 ? only : usual;
+    return *n == 1 ? only : meant;
 }
 
 /* DEVICE, DEVICExN or DEVICExN-NETWORK; the last x ends the name of the device, because names may contain an x
