@@ -57,12 +57,10 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
     return sh_pass_build(&b, &out->p);
 }
 
-/* A report of one run names it by the folder itself, a report of several by their names below the folder. */
-static sh_rc add_run(struct fit *f, const char *folder, const struct sh_report_run *run)
+static sh_rc add_run(struct fit *f, const struct sh_report_run *run)
 {
     struct fitted *one = &f->of[f->n];
-    char *path = strcmp(run->name, folder) ? sh_strfmt("%s/%s/config.yaml", folder, run->name)
-                                           : sh_path_join(folder, "config.yaml");
+    char *path = sh_path_join(run->path, "config.yaml");
     sh_rc rc;
 
     one->run = run;
@@ -111,7 +109,7 @@ static sh_rc add_runs(struct fit *f, const char *folder, const struct sh_report 
     f->runs = sh_calloc((size_t)r->n_runs + 1, sizeof *f->runs);
     for (int i = 0; i < r->n_runs; i++)
         if (r->runs[i].ranks > 0 && r->runs[i].tokens_per_second > 0)
-            SH_TRY(add_run(f, folder, &r->runs[i]));
+            SH_TRY(add_run(f, &r->runs[i]));
     if (!f->n)
         return sh_fail(SH_E_DATA, "%s: no run with a measured step", folder);
     return check_threads(f);

@@ -90,12 +90,15 @@ static bool is_ignored(int number)
 }
 
 /* Standard error may be a pipe that nobody empties: the notice must not keep the second Ctrl-C from counting. On a
- * terminal the notice ends the progress line first. */
+ * terminal the notice ends the progress line first. A launcher sends SIGTERM to all ranks when one cannot start; that
+ * rank has said why. */
 static void say(int i)
 {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     char text[128];
 
+    if (i != SH_JOB_INT && atomic_load(&doing_step) == 0)
+        return;
     snprintf(text, sizeof text, atomic_load(&doing), (long long)atomic_load(&doing_step));
     if (poll(&out, 1, WRITABLE_MS) == 1 && out.revents & POLLOUT)
         sh_log_info("%s%s: %s%s", isatty(STDERR_FILENO) ? "\n" : "", signals[i].shown, text,

@@ -59,11 +59,11 @@ static void shorten_names(struct sh_report *r)
     char **paths = sh_calloc((size_t)r->n_runs, sizeof *paths);
 
     for (int i = 0; i < r->n_runs; i++)
-        paths[i] = r->runs[i].name;
-    for (int i = 0; i < r->n_runs; i++)
+        paths[i] = r->runs[i].path;
+    for (int i = 0; i < r->n_runs; i++) {
+        free(r->runs[i].name);
         r->runs[i].name = sh_strdup(strcmp(paths[i], r->folder) ? unique_tail(paths, r->n_runs, i) : r->name);
-    for (int i = 0; i < r->n_runs; i++)
-        free(paths[i]);
+    }
     free(paths);
 }
 

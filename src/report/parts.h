@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-/* Add the run in `folder` to *r under `name`, the path by which it was found. Errors as for sh_report_open(). */
-sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *name);
+/* Add the run in `folder` to *r, under the path by which it was found. Errors as for sh_report_open(). */
+sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *path);
 void sh_report_free_run(struct sh_report_run *run);
 
 /* Read metrics.jsonl into the steps of *run, and compute its figures; the first `warm_up` steps of a start are not

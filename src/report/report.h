@@ -92,6 +92,7 @@ struct sh_report_gpus {
  * figures of its measured steps: those since the number of ranks last changed, without the first of a start. */
 /* clang-format off */
 struct sh_report_run {
+    char *path;                      /* as found below the folder that was given */
     char *name;                      /* the end of its path: as many parts as tell it from the other runs */
     struct sh_report_key *keys;
     int n_keys;                      /* the same keys in the same order in all runs */

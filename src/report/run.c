@@ -65,10 +65,10 @@ bool sh_report_is_done(const struct sh_report_run *run)
 }
 
 /* Both names are copied. After a failure nothing has been added. */
-sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *name)
+sh_rc sh_report_add_run(struct sh_report *r, const char *folder, const char *path)
 {
     char *config = sh_path_join(folder, "config.yaml"), *metrics = sh_path_join(folder, "metrics.jsonl");
-    struct sh_report_run run = {.name = sh_strdup(name)};
+    struct sh_report_run run = {.path = sh_strdup(path), .name = sh_strdup(path)};
     sh_rc rc;
 
     SH_TRY_OUT(read_config(config, &run));
@@ -96,6 +96,7 @@ void sh_report_free_run(struct sh_report_run *run)
         free(run->keys[i].value);
     }
     free(run->keys);
+    free(run->path);
     free(run->steps);
     free(run->starts);
     free(run->validations);

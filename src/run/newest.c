@@ -2,7 +2,6 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/file/outside.h"
-#include "io/safetensors/index.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
@@ -56,12 +55,7 @@ sh_rc sh_newest_whole(const char *folder, char **path)
 sh_rc sh_newest_none(const char *folder)
 {
     SH_TRY(sh_outside_refuse(folder));
-    if (!sh_st_has_weights(folder))
-        return sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
-    return sh_fail(SH_E_DATA,
-                   "no checkpoint in %s, but a model of transformers: --model.hf=%s trains it, and `sherd ckpt import "
-                   "%s -o DIR` makes a checkpoint of it",
-                   folder, folder, folder);
+    return sh_fail(SH_E_DATA, "no checkpoint in %s", folder);
 }
 
 /* `given` is a file, a folder of checkpoints or a dump folder. The caller frees *path. */
