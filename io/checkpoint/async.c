@@ -48,11 +48,12 @@ static void start_stage(struct sh_ckpt_async *b)
 {
     atomic_store(&b->done, false);
     sh_move_deadline_enter(b->s.deadline, sh_ckpt_stages[b->stage].name);
-    b->rc = sh_thread_start(&b->thread, "write a checkpoint in the background", run_stage, b, 0);
-    b->running = b->rc == SH_OK;
+    sh_rc rc = sh_thread_start(&b->thread, "write a checkpoint in the background", run_stage, b, 0);
+    b->running = rc == SH_OK; /* b->rc is the thread's from here on */
     if (b->running)
         return;
     sh_move_writers_give_up(&b->s.writers);
+    b->rc = rc;
     snprintf(b->text, sizeof b->text, "%s", sh_error_text());
     atomic_store(&b->done, true);
 }
