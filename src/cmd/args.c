@@ -60,6 +60,20 @@ static void advise(const struct sh_cmd *cmd, const char *word, char out[ADVICE_B
     free(name);
 }
 
+/* The name that the word ends in, after a dash or an underscore: tokens for max_new_tokens. NULL: none. */
+static const char *tail_of(const char *word, int n, const char *const *names)
+{
+    size_t length = strlen(word);
+
+    for (int i = 0; i < n; i++) {
+        size_t tail = strlen(names[i]);
+        if (tail > 1 && tail < length && strchr("-_", word[length - tail - 1]) &&
+            strcmp(word + length - tail, names[i]) == 0)
+            return names[i];
+    }
+    return NULL;
+}
+
 /* The message names the key that was meant, or else the nearest option, if one is near. */
 static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
 {
@@ -70,6 +84,8 @@ static sh_rc unknown(const struct sh_cmd *cmd, const char *word)
     for (; cmd->options[n].name; n++)
         names[n] = cmd->options[n].name + strspn(cmd->options[n].name, "-");
     near = sh_str_nearest(name, n, names);
+    if (!near)
+        near = tail_of(name, n, names);
     while (near && names[row] != near)
         row++;
     free(name);
