@@ -303,12 +303,16 @@ void sh_chart_guess(const struct sh_chart *c, double x0, double y0, double x1, d
 }
 
 /* To the right of its line or, near the edge, to the left; the tooltip has what there is no room for. */
-void sh_chart_start(struct sh_chart *c, double x, const char *label, const char *note)
+void sh_chart_start(struct sh_chart *c, int look, double x, const char *label, const char *note)
 {
     double at = x_of(c, x), width = (double)strlen(label) * (c->wide ? letter : narrow_letter);
     bool left = at + width > width_of(c);
 
-    fprintf(c->out, "<path class=\"start\" d=\"M%.1f %dV%d\"><title>", at, TOP, bottom_of(c));
+    if (look < 0)
+        fputs("<path class=\"start\"", c->out);
+    else
+        fprintf(c->out, "<path class=\"start k%d\"", look % COLOURS);
+    fprintf(c->out, " d=\"M%.1f %dV%d\"><title>", at, TOP, bottom_of(c));
     sh_html_text(c->out, note);
     fputs("</title></path>\n", c->out);
     if (at - (left ? width : 0) < c->labels_end)

@@ -257,7 +257,7 @@ static void draw_marks(const struct sh_chart *c, const struct curve *curve, int 
     }
 }
 
-/* Of several runs only later starts: they all have a first one. */
+/* Of several runs only later starts, in the colour of the run: they all have a first one. */
 static void draw_starts(struct sh_chart *c, const struct sh_report *r)
 {
     char label[48], ranks[SH_STR_SHORT], *note;
@@ -270,7 +270,8 @@ static void draw_starts(struct sh_chart *c, const struct sh_report *r)
             snprintf(label, sizeof label, "%d × %d%s", s->replicate, s->shard, c->wide ? " ranks" : "");
             note = sh_strfmt("%s: started on %s after step %lld", r->runs[i].name, ranks, (long long)s->step);
             if ((double)s->step <= c->x.max)
-                sh_chart_start(c, fmax((double)s->step, c->x.min), s->shard ? label : ranks, note);
+                sh_chart_start(c, r->n_runs > 1 ? i : -1, fmax((double)s->step, c->x.min), s->shard ? label : ranks,
+                               note);
             free(note);
         }
 }

@@ -89,8 +89,8 @@ void sh_chart_band(const struct sh_chart *c, int look, int n, const double *x, c
 void sh_chart_guide(const struct sh_chart *c, double x0, double y0, double x1, double y1);
 /* The same for a prediction. */
 void sh_chart_guess(const struct sh_chart *c, double x0, double y0, double x1, double y1);
-/* A thin line over the whole height, with a label above it if there is room; ascending in x. */
-void sh_chart_start(struct sh_chart *c, double x, const char *label, const char *note);
+/* A thin line over the whole height, with a label above it if there is room; ascending in x. Grey if look < 0. */
+void sh_chart_start(struct sh_chart *c, int look, double x, const char *label, const char *note);
 /* A bar from the least to the most of a value measured several times. */
 void sh_chart_spread(const struct sh_chart *c, int look, double x, double least, double most);
 /* A shape with a text that appears when the pointer rests on it; none above the axis. */

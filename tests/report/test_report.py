@@ -286,7 +286,8 @@ def case_cut():
 
 
 def case_starts():
-    """A thin line at each start, with its mesh; a start whose steps were discarded has none."""
+    """A thin line at each start, with its mesh; a start whose steps were discarded has none. Among several runs it has
+    the colour of its run."""
     empty()
     lines = [start(0, 4, shard=2), *(step(i, 100) for i in range(1, 5)), start(4, 8), step(5, 100), start(2, 2, shard=2),
              *(step(i, 100) for i in range(3, 11))]
@@ -296,7 +297,11 @@ def case_starts():
     found = [words(path) for path in drawing.iter('path') if path.get('class') == 'start']
     wrong = expect('starts', found, ['a: started on 4 ranks after step 0', 'a: started on 2 ranks after step 2'])
     labels = [words(text) for text in drawing.iter('text')]
-    return wrong + [f'no label {label}: {labels}' for label in ('2 × 2 ranks', '1 × 2 ranks') if label not in labels]
+    wrong += [f'no label {label}: {labels}' for label in ('2 × 2 ranks', '1 × 2 ranks') if label not in labels]
+    write_run('0', config(1, -1, 0), lines[:5])
+    found = [(words(path), path.get('class')) for path in curve(page()[1], 'Loss against').iter('path')
+             if path.get('class').startswith('start')]
+    return wrong + expect('among several', found, [('a: started on 2 ranks after step 2', 'start k1')])
 
 
 def case_median():
