@@ -396,10 +396,30 @@ static void a_mesh_trains_as_one_rank(void **state)
     free(three);
 }
 
+/* GPT-2's blocks have another name; tests/unit/tiny.c has that family. */
+static void each_family_has_a_row(void **state)
+{
+    static const int families[] = {
+#define FAMILY(id, ...) SH_FAMILY_##id,
+#include "src/config/family.inc"
+#undef FAMILY
+    };
+
+    (void)state;
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        bool found = families[f] == SH_FAMILY_GPT2;
+
+        for (int i = 0; i < ROWS; i++)
+            found = found || (int)rows[i].m.model.family == families[f];
+        if (!found)
+            fail_msg("no row of family %s", sh_family_of(families[f])->name);
+    }
+}
+
 int main(void)
 {
     enum { EACH = 4 };
-    struct CMUnitTest tests[EACH * ROWS + 3] = {0};
+    struct CMUnitTest tests[EACH * ROWS + 4] = {0};
     CMUnitTestFunction functions[EACH] = {names_are_hugging_faces, each_parameter_has_the_role_of_its_name,
                                           gradients_are_slopes, a_mesh_trains_as_one_rank};
     const char *what[EACH] = {"names", "roles", "slopes", "mesh"};
@@ -413,5 +433,6 @@ int main(void)
     tests[EACH * ROWS] = (struct CMUnitTest)cmocka_unit_test(yarn_is_a_ramp);
     tests[EACH * ROWS + 1] = (struct CMUnitTest)cmocka_unit_test(longrope_has_two_lists);
     tests[EACH * ROWS + 2] = (struct CMUnitTest)cmocka_unit_test(longrope_of_many_texts_is_refused);
+    tests[EACH * ROWS + 3] = (struct CMUnitTest)cmocka_unit_test(each_family_has_a_row);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
