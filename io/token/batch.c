@@ -127,6 +127,16 @@ static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct s
     return SH_OK;
 }
 
+/* The field could not be read: a conversation is refused with its format, any other line as before. */
+static sh_rc refuse_line(const char *field, const char *line, size_t bytes)
+{
+    json_t *object = json_loadb(line, bytes, 0, NULL);
+    sh_rc rc = sh_chat_check(field, object);
+
+    json_decref(object);
+    return rc == SH_OK ? SH_E_DATA : rc;
+}
+
 /* Encode one field of a line as a document. */
 static sh_rc put_field(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
                        size_t bytes)
@@ -136,7 +146,8 @@ static sh_rc put_field(const struct sh_batch_job *job, struct worker *w, struct 
     w->text.n = 0;
     /* A decoded string is never longer than the line that contains it. */
     char *text = (char *)sh_text_room(&w->text, bytes + 1);
-    SH_TRY(sh_json_field(line, bytes, job->field, text, &n));
+    if (sh_json_field(line, bytes, job->field, text, &n) != SH_OK)
+        return refuse_line(job->field, line, bytes);
     return put_document(job, w, b, text, n);
 }
 

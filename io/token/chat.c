@@ -277,7 +277,7 @@ static sh_rc parse_messages(const struct sh_template *t, put_messages put, const
     list = json_object_get(top, field);
     SH_TRY(check_line(top, d == &sharegpt ? "system" : NULL));
     if (!json_is_array(list))
-        return sh_fail(SH_E_DATA, "\"%s\" is %s, not a list of messages", field, sh_json_is(list));
+        return sh_fail(SH_E_DATA, "\"%s\" is %s and must be a list of messages", field, sh_json_is(list));
     if (system && !json_is_string(system))
         return sh_fail(SH_E_DATA, "\"system\" is %s, not a string", sh_json_is(system));
     return render(t, put, d, system, list, NULL, out);
@@ -409,12 +409,39 @@ static sh_rc learn_messages(const struct sh_template *t, const struct dialect *d
     return refuse_masked(out);
 }
 
+/* The key that only lines of a form have. */
+static const struct {
+    const char *key, *format;
+} told_by[] = {
+    [SH_CHAT_SEGMENTS] = {"segments", "segments"},
+    [SH_CHAT_MESSAGES] = {"messages", "messages"},
+    [SH_CHAT_COMPLETION] = {"completion", "prompt-completion"},
+    [SH_CHAT_SHAREGPT] = {"conversations", "sharegpt"},
+    [SH_CHAT_ALPACA] = {"instruction", "alpaca"},
+};
+
+const char *sh_chat_format(const json_t *line)
+{
+    for (size_t i = SH_CHAT_SEGMENTS; i < sizeof told_by / sizeof told_by[0]; i++)
+        if (json_object_get(line, told_by[i].key))
+            return told_by[i].format;
+    return NULL;
+}
+
+sh_rc sh_chat_check(const char *field, const json_t *line)
+{
+    const char *format = json_object_get(line, field) ? NULL : sh_chat_format(line);
+
+    return format ? sh_fail(SH_E_DATA, "the object has no \"%s\"; give --format %s", field, format) : SH_OK;
+}
+
 /* Segments may come with keys of tools: the tools are part of the text by now. */
 static sh_rc parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const json_t *top,
                    struct sh_chat *out)
 {
     if (!json_is_object(top))
         return sh_fail(SH_E_DATA, "it is %s, not an object", sh_json_is(top));
+    SH_TRY(sh_chat_check(field ? field : told_by[form].key, top));
     switch (form) {
     case SH_CHAT_SEGMENTS: return parse_segments(top, out);
     case SH_CHAT_MESSAGES: return learn_messages(t, &openai, field, top, out);

@@ -31,6 +31,12 @@ enum sh_chat_form {
 sh_rc sh_chat_parse(enum sh_chat_form form, const struct sh_template *t, const char *field, const char *line,
                     size_t bytes, struct sh_chat *out);
 
+/* The word of `sherd tokenize --format` for a line, by the keys that it has; NULL: it is none of the forms. */
+const char *sh_chat_format(const json_t *line);
+
+/* Refuse a line that lacks the field and is of one of the forms: SH_E_DATA names the format to give instead. */
+sh_rc sh_chat_check(const char *field, const json_t *line);
+
 /* Append the "messages" of an object, up to where the answer to them begins. Errors: SH_E_DATA, as above. */
 sh_rc sh_chat_prompt(const struct sh_template *t, const json_t *line, struct sh_chat *out);
 

@@ -2,6 +2,7 @@
 #include "src/cmd/run_clm.h"
 
 #include "io/data/data.h"
+#include "io/token/chat.h"
 #include "io/token/files.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
@@ -45,22 +46,6 @@ bool sh_clm_is_text(const char *name)
     return is_lines(name) || ends_in(name, (const char *const[]){".txt", NULL});
 }
 
-/* Lines that are conversations: a key that they have, and the word of `sherd tokenize --format`. */
-static const char *const chats[][2] = {
-    {"messages", "messages"},
-    {"conversations", "sharegpt"},
-    {"instruction", "alpaca"},
-    {"completion", "prompt-completion"},
-};
-
-static const char *chat_of(const json_t *object)
-{
-    for (size_t i = 0; !json_object_get(object, "text") && i < sizeof chats / sizeof chats[0]; i++)
-        if (json_object_get(object, chats[i][0]))
-            return chats[i][1];
-    return NULL;
-}
-
 /* A file of lines begins with an object that has a text. A packed file shows its lines only when it is tokenized, and a
  * longer first line is judged then, too. */
 static sh_rc check_lines(const struct file *f, const char *given)
@@ -68,7 +53,7 @@ static sh_rc check_lines(const struct file *f, const char *given)
     char *line = sh_calloc(1, LINE_BYTES);
     FILE *in = fopen(given, "r");
     json_t *object = in && fgets(line, LINE_BYTES, in) ? json_loads(line, 0, NULL) : NULL;
-    const char *chat = chat_of(object);
+    const char *chat = json_object_get(object, "text") ? NULL : sh_chat_format(object);
     sh_rc rc = SH_OK;
 
     if (line[strspn(line, " \t")] == '[')

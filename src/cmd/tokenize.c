@@ -140,11 +140,13 @@ static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
 /* One line for people and scripts, and the arguments for the next command. */
 static void print_report(const struct sh_token_options *opt, const struct sh_token_report *report)
 {
+    char documents[SH_STR_SHORT];
+
     printf("%lld bytes -> %lld tokens in %s", (long long)report->bytes, (long long)report->tokens, opt->output);
     if (opt->val_output)
         printf(", %lld in %s", (long long)report->val_tokens, opt->val_output);
     if (report->documents)
-        printf("; %lld documents", (long long)report->documents);
+        printf("; %s", sh_str_plural(report->documents, "document", documents));
     if (report->empty)
         printf(", %lld empty ones left out", (long long)report->empty);
     if (report->learned)

@@ -560,7 +560,7 @@ static void refused(void **state)
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":true,\"weight\":0}]}",
          "a segment has a key \"weight\""},
         {SH_FORMAT_SHAREGPT, NULL, "{}", "messages need a chat template"},
-        {SH_FORMAT_SHAREGPT, "chatml", MESSAGES(TURNS), "\"conversations\" is missing, not a list of messages"},
+        {SH_FORMAT_SHAREGPT, "chatml", MESSAGES(TURNS), "the object has no \"conversations\"; give --format messages"},
         {SH_FORMAT_SHAREGPT, "chatml", "{\"conversations\":[{\"from\":\"tool\",\"value\":\"x\"}]}",
          "has the role \"tool\"; known roles are system, human, user, gpt and assistant"},
         {SH_FORMAT_SHAREGPT, "chatml", "{\"conversations\":[{\"from\":\"human\",\"content\":\"x\"}]}",
