@@ -232,7 +232,8 @@ static const struct {
     {"strict", "leave it out: an unknown key is always refused"},
 };
 
-/* A star matches anything after the name; for a section, only its keys: "mx*" is mx and mx.recipe_name, not mxnet. */
+/* A star matches anything after the name; for a section, only its keys: "mx*" is mx and mx.recipe_name, not mxnet. After
+ * an underscore it is the rest of a word. */
 static int matches(const char *row, const char *name)
 {
     size_t length = strlen(row) - 1;
@@ -241,7 +242,7 @@ static int matches(const char *row, const char *name)
         return strcmp(row, name) == 0;
     if (strncmp(row, name, length) != 0)
         return 0;
-    return strchr(row, '.') != NULL || name[length] == '\0' || name[length] == '.';
+    return strchr(row, '.') != NULL || row[length - 1] == '_' || name[length] == '\0' || name[length] == '.';
 }
 
 /* What the tables say about a name: a key, or a sentence. NULL: no known program has this key. All rows are searched:
