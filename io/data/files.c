@@ -73,14 +73,11 @@ static int bare_token_bytes(const struct sh_data_options *opt)
 
 /* If the configuration says that the files are ids, that is trusted; otherwise a file that looks like something else is
  * refused. */
-static sh_rc refuse_foreign(const struct sh_data_files *set, const struct sh_data_file *f, const char *path,
-                            int64_t bytes)
+static sh_rc refuse_foreign(const struct sh_data_files *set, const struct sh_data_file *f, const char *path)
 {
-    unsigned char head[SH_FOREIGN_HEAD];
-    int64_t n = bytes < SH_FOREIGN_HEAD ? bytes : SH_FOREIGN_HEAD;
+    const struct sh_foreign *is;
 
-    SH_TRY(sh_handles_read(set->handles, f->handle, head, n, 0));
-    const struct sh_foreign *is = sh_data_foreign(head, (size_t)n);
+    SH_TRY(sh_data_files_foreign(set, f, &is));
     if (!is)
         return SH_OK;
     return sh_fail(SH_E_DATA, "%s is %s, not token ids; %s (set data.token_type to read it as ids nevertheless)", path,
@@ -91,11 +88,11 @@ static sh_rc refuse_foreign(const struct sh_data_files *set, const struct sh_dat
 static sh_rc take_bare(struct sh_data_files *set, struct sh_data_file *f, const char *path,
                        const struct sh_data_options *opt, int64_t bytes)
 {
-    if (opt->type == SH_TOKEN_AUTO)
-        SH_TRY(refuse_foreign(set, f, path, bytes));
     f->token_bytes = bare_token_bytes(opt);
     f->offset = 0;
     f->tokens = bytes / f->token_bytes;
+    if (opt->type == SH_TOKEN_AUTO)
+        SH_TRY(refuse_foreign(set, f, path));
     if (bytes % f->token_bytes != 0)
         return sh_fail(SH_E_DATA,
                        "%s has no known header and its %lld bytes are not a multiple of %d, the size of a token; "

@@ -8,6 +8,8 @@
 #include "io/data/format.h"
 #include "io/data/handles.h"
 
+struct sh_foreign;
+
 struct sh_data_file {
     int handle;      /* of the tokens */
     int mask;        /* handle of its mask, if the set has masks */
@@ -50,6 +52,10 @@ sh_rc sh_data_files_window(const struct sh_data_files *files, int64_t w, int32_t
 /* Read tokens [first, first + n) of one file and check them against the vocabulary. Errors: SH_E_DATA. */
 sh_rc sh_data_files_ids(const struct sh_data_files *files, const struct sh_data_file *f, int64_t first, int n,
                         int32_t *ids);
+
+/* What the file of bare ids looks like instead; NULL: nothing, or it has a header. Errors: SH_E_DATA. */
+sh_rc sh_data_files_foreign(const struct sh_data_files *files, const struct sh_data_file *f,
+                            const struct sh_foreign **is);
 
 /* Read which targets of window w count. mask out [seq_len]: 0 or 1; only if the set has masks. Errors: SH_E_DATA. */
 sh_rc sh_data_files_mask(const struct sh_data_files *files, int64_t w, unsigned char *mask);

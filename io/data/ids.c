@@ -1,6 +1,7 @@
 /* Reads and checks the ids of one file of a set. */
 #include "io/data/files.h"
 
+#include "io/data/foreign.h"
 #include "io/data/handles.h"
 
 #include <string.h>
@@ -21,16 +22,38 @@ static bool is_ignored_elsewhere(uint32_t id)
     return id == (uint32_t)-100 || id == (uint32_t)-1;
 }
 
+sh_rc sh_data_files_foreign(const struct sh_data_files *set, const struct sh_data_file *f, const struct sh_foreign **is)
+{
+    unsigned char head[SH_FOREIGN_HEAD];
+    int64_t bytes = f->offset ? 0 : f->tokens * f->token_bytes, n = bytes < SH_FOREIGN_HEAD ? bytes : SH_FOREIGN_HEAD;
+
+    SH_TRY(sh_handles_read(set->handles, f->handle, head, n, 0));
+    *is = sh_data_foreign(head, (size_t)n);
+    return SH_OK;
+}
+
+/* Of another vocabulary; or bytes of a text that data.token_type calls ids. */
+static sh_rc refuse_id(const struct sh_data_files *set, const struct sh_data_file *f, int64_t at, uint32_t id)
+{
+    const char *path = sh_handles_path(set->handles, f->handle);
+    const struct sh_foreign *is;
+
+    SH_TRY(sh_data_files_foreign(set, f, &is));
+    if (is)
+        return sh_fail(SH_E_DATA, "%s is %s, not token ids; %s", path, is->what, is->cure);
+    return sh_fail(SH_E_DATA, "%s: token %lld is %u, but model.vocab_size is %d; %s", path, (long long)at, (unsigned)id,
+                   set->vocab_size,
+                   is_ignored_elsewhere(id) ? "targets that do not count go into a mask (doc/data-format.md)"
+                                            : "tokenize with the model's vocabulary or check data.token_type");
+}
+
 /* Checked here, once for each token read: an id outside the vocabulary would read memory outside the embedding. */
-static sh_rc check_ids(const char *path, const int32_t *ids, int n, int64_t first, int vocab_size)
+static sh_rc check_ids(const struct sh_data_files *set, const struct sh_data_file *f, const int32_t *ids, int n,
+                       int64_t first)
 {
     for (int i = 0; i < n; i++)
-        if ((uint32_t)ids[i] >= (uint32_t)vocab_size)
-            return sh_fail(SH_E_DATA, "%s: token %lld is %u, but model.vocab_size is %d; %s", path,
-                           (long long)(first + i), (unsigned)ids[i], vocab_size,
-                           is_ignored_elsewhere((uint32_t)ids[i])
-                               ? "targets that do not count go into a mask (doc/data-format.md)"
-                               : "tokenize with the model's vocabulary or check data.token_type");
+        if ((uint32_t)ids[i] >= (uint32_t)set->vocab_size)
+            return refuse_id(set, f, first + i, (uint32_t)ids[i]);
     return SH_OK;
 }
 
@@ -42,5 +65,5 @@ sh_rc sh_data_files_ids(const struct sh_data_files *set, const struct sh_data_fi
         sh_handles_read(set->handles, f->handle, ids, (int64_t)n * f->token_bytes, f->offset + first * f->token_bytes));
     if (f->token_bytes == 2)
         widen(ids, n);
-    return check_ids(sh_handles_path(set->handles, f->handle), ids, n, first, set->vocab_size);
+    return check_ids(set, f, ids, n, first);
 }
