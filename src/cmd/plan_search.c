@@ -252,6 +252,19 @@ static sh_rc nothing_fits(const struct sh_cmd_plan *l, int most)
                    ranks_of(l, most), (long long)sh_request_global_batch(&l->cfg, 1));
 }
 
+/* The batch or --ranks, whichever keeps the job from more nodes. */
+static void say_too_slow(const struct sh_cmd_plan *l, const struct size *fastest, int most)
+{
+    if (2 * fastest->nodes > most)
+        sh_str_say(stdout, "least nodes", "none up to %d rank%s%s are fast enough", ranks_of(l, most),
+                   ranks_of(l, most) == 1 ? "" : "s", l->cfg.mesh.ranks ? " (--ranks)" : "");
+    else
+        sh_str_say(stdout, "least nodes",
+                   "none are fast enough: more nodes do not make a step of %lld sequences faster; raise "
+                   "training.global_batch_size",
+                   (long long)sh_request_global_batch(&l->cfg, 1));
+}
+
 /* Tries powers of two of nodes, at most as many as --ranks fills, or a part of one node. */
 static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double within)
 {
@@ -280,12 +293,11 @@ static sh_rc search_deadline(const struct sh_cmd_plan *l, double tokens, double 
     if (least.nodes) {
         say_size(l, "least nodes", &least);
         say_size(l, "cheapest", &cheapest);
-    } else
+    } else if (alone && most > 1)
         sh_str_say(stdout, "least nodes", "%s",
-                   alone && most > 1
-                       ? "one node is too slow, and the machine has no network for more; give network.bytes_per_second"
-                       : "none are fast enough: a step of this batch cannot be spread further, or nothing larger is "
-                         "allowed");
+                   "one node is too slow, and the machine has no network for more; give network.bytes_per_second");
+    else
+        say_too_slow(l, &fastest, most);
     say_size(l, "fastest", &fastest);
     return SH_OK;
 }
