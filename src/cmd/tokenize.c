@@ -50,15 +50,14 @@ static bool is_there(const char *path)
 }
 
 /* The validation part of an earlier call may be next to a file that now has the whole text. */
-static sh_rc warn_of_held_out(const char *output)
+static sh_rc warn_of_held_out(const char *output, bool held_out)
 {
     char *other;
 
     SH_TRY(sh_token_find_tail(output, &other));
     if (other)
-        sh_log_warn(
-            "%s holds the end of %s: a model trained on this one has seen all of that one; --val holds text out", other,
-            output);
+        sh_log_warn("%s holds the end of %s: a model trained on this one has seen all of that one; %s", other, output,
+                    held_out ? "the text repeats itself" : "--val holds text out");
     free(other);
     return SH_OK;
 }
@@ -182,5 +181,5 @@ sh_rc sh_cmd_tokenize(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     print_report(&opt, &report);
     if (opt.format >= SH_FORMAT_SEGMENTS)
         return sh_cmd_data_first(opt.output, opt.tokenizer);
-    return opt.documents ? SH_OK : warn_of_held_out(opt.output);
+    return opt.documents ? SH_OK : warn_of_held_out(opt.output, opt.val_output != NULL);
 }
