@@ -352,7 +352,7 @@ sh_rc sh_cmd_checkpoint(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     const char *given = sh_cmd_option(cmd, args, "--checkpoint");
 
     if (!given)
-        return sh_agree(
-            sh_fail(SH_E_USAGE, "sherd %s: which model? give --checkpoint FILE, or the folder of a run", cmd->name));
+        return sh_agree(sh_fail(
+            SH_E_USAGE, "sherd %s: which model? give --checkpoint PATH, a file or the folder of a run", cmd->name));
     return sh_newest_agree(given, path);
 }

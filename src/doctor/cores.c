@@ -77,8 +77,9 @@ sh_rc sh_doctor_cores(const struct sh_doctor *d, struct sh_doctor_row *row)
                        "%s has %g core%s fewer than ranks: they take turns; give each task cores (--cpus-per-task)",
                        sh_doctor_host(d, poorest), -rest[poorest], rest[poorest] < -1 ? "s" : "");
     else if (shared >= 0)
-        sh_doctor_note(row, "ranks on %s may run on the same cores; bind them (srun --cpu-bind=cores)",
-                       sh_doctor_host(d, shared));
+        sh_doctor_note(
+            row, "ranks on %s may run on the same cores; bind them (srun --cpu-bind=cores, mpirun --bind-to core)",
+            sh_doctor_host(d, shared));
     else
         sh_doctor_good(row, "each rank has its own cores; the first node has %s for %s",
                        sh_str_plural(b.cores, "core", cores), sh_str_plural(b.ranks, "rank", ranks));

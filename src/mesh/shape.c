@@ -4,6 +4,8 @@
  * each other. */
 #include "src/mesh/shape.h"
 
+#include "src/base/str.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -18,10 +20,12 @@ static int nearest_divisor(int world, int wanted)
 
 static sh_rc does_not_divide(const char *key, int value, int world)
 {
+    char ranks[SH_STR_SHORT];
     int fits = nearest_divisor(world, value);
+
     return sh_fail(SH_E_USAGE,
-                   "mesh: %s=%d does not divide the job's %d ranks; choose %s=%d (or start a multiple of %d ranks)",
-                   key, value, world, key, fits, value);
+                   "mesh: %s=%d does not divide the job's %s; choose %s=%d (or start a multiple of %d ranks)", key,
+                   value, sh_str_plural(world, "rank", ranks), key, fits, value);
 }
 
 /* Errors that do not depend on the number of ranks; other checks need the chosen shard size. */

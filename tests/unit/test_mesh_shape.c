@@ -85,6 +85,8 @@ static const struct misfit {
      "mesh: replicate 100000 x shard 100000 = 10000000000 ranks, but the job has 4; choose mesh.shard=4 mesh.replicate=1"},
     {{.shard = 4, .replicate = AUTO, .inner = 1}, 6,
      "mesh: mesh.shard=4 does not divide the job's 6 ranks; choose mesh.shard=3 (or start a multiple of 4 ranks)"},
+    {{.shard = 3, .replicate = AUTO, .inner = 1}, 1,
+     "mesh: mesh.shard=3 does not divide the job's 1 rank; choose mesh.shard=1 (or start a multiple of 3 ranks)"},
     {{.shard = ALL, .replicate = 4, .inner = 1}, 6,
      "mesh: mesh.replicate=4 does not divide the job's 6 ranks; choose mesh.replicate=3 (or start a multiple of 4 ranks)"},
     {{.shard = NODE, .replicate = AUTO, .inner = 1, .ranks_per_node = 4}, 6,
