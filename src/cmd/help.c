@@ -50,6 +50,7 @@ void sh_cmd_help_short(FILE *out)
     fputs("\n"
           "sherd help COMMAND    options of a command\n"
           "sherd help --config   keys of a CONFIG, a YAML file or the name of an example\n"
+          "sherd help KEY        one of them, such as training.steps\n"
           "sherd help all        all commands with all options\n",
           out);
 }
@@ -148,7 +149,7 @@ static sh_rc find_form(const char *name, enum sh_config_help *form)
                 : SH_OK;
 }
 
-/* `sherd help train`, another way to write `sherd train --help`, and `sherd help all`. */
+/* `sherd help train`, another way to write `sherd train --help`, `sherd help training.steps`, and `sherd help all`. */
 static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const struct sh_cmd *one = sh_cmd_find(args->positional[0]);
@@ -162,10 +163,10 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
                        args->positional[0]);
     if (!strcmp(args->positional[0], "all"))
         help_text(stdout);
-    else if (!one)
-        return sh_cmd_unknown(args->positional[0]);
-    else
+    else if (one)
         sh_cmd_help_of(stdout, one);
+    else if (!sh_config_help_key(stdout, args->positional[0]))
+        return sh_cmd_unknown(args->positional[0]);
     return SH_OK;
 }
 

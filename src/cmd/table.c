@@ -339,7 +339,7 @@ const struct sh_cmd sh_commands[] = {
      "folder "
      "or, without a folder, to the host of GPUs; start it with mpirun or srun",
      "measure this machine: products, steps, collectives, disks", SH_CMD_MEASURE, bench, .config = true, .mpi = true, .run = sh_cmd_bench},
-    {"help", "[COMMAND|all]", "show a line for each command, the options of one command, or everything; with --config the keys of the configuration",
+    {"help", "[COMMAND|KEY|all]", "show a line for each command, the options of one command, one key of the configuration, or everything; with --config all keys",
      "show this text, or the options of one command", SH_CMD_HELP, help,
      .run = sh_cmd_help_run},
     {"version", "", "show the version, and what it was built with (the same as sherd --version)",

@@ -148,6 +148,9 @@ const char *sh_config_bare_word(const char *word, bool *is_key);
 enum sh_config_help { SH_HELP_TEXT, SH_HELP_ROFF, SH_HELP_MARKDOWN, SH_HELP_BASH, SH_HELP_ZSH };
 void sh_config_help(FILE *out, enum sh_config_help form);
 
+/* The text of one key, section.key; false if there is none of this name. */
+bool sh_config_help_key(FILE *out, const char *name);
+
 /* Whose key it is: a column of the table. */
 enum sh_config_of {
     SH_OF_MODEL,   /* the model's: needed by eval and generate too */

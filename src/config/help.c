@@ -254,3 +254,14 @@ void sh_config_help(FILE *out, enum sh_config_help form)
     }
     forms[form].footer(out);
 }
+
+bool sh_config_help_key(FILE *out, const char *name)
+{
+    for (int i = 0; i < sh_config_n_keys; i++)
+        if (!strcmp(sh_config_keys[i].name, name)) {
+            text_section(out, sh_config_section_len(name), name);
+            text_key(out, &sh_config_keys[i]);
+            return true;
+        }
+    return false;
+}
