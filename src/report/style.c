@@ -23,7 +23,7 @@ static const char style[] =
     ".tip:focus{outline:none;width:auto;height:auto;max-width:60rem;border-radius:.4rem;padding:.1rem .5rem;text-align:left;font-size:.8rem}"
     ".tip:focus::before{content:attr(title)}\n"
     ".pair,.trio{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1.2rem;margin:1.2rem 0;align-items:start}\n"
-    "figure{margin:0;break-inside:avoid}figure.half{max-width:40rem}figure>svg{display:block;width:100%;height:auto}\n"
+    "figure{margin:0;break-inside:avoid}figure.half{max-width:40rem}figure.wide+figure.half{max-width:none}figure>svg{display:block;width:100%;height:auto}\n"
     "figcaption{font-size:.85rem;color:var(--soft);margin:.2rem 0 .3rem}figcaption strong{color:var(--ink);font-size:.95rem}\n"
     "svg text{font-size:12px;fill:var(--ink)}svg .tick{fill:var(--soft)}\n"
     "svg .grid{stroke:var(--grid)}svg .frame{stroke:var(--soft);fill:none}svg .guide{stroke:var(--soft);stroke-dasharray:2 4}.start{stroke:var(--soft)}\n"
