@@ -532,7 +532,7 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         return fit(cmd, args);
     if (sh_cmd_option(cmd, args, "--print-config"))
         return print_config(args);
-    /* A plan that was built is printed even if it does not fit, because it shows what takes the memory. */
+    /* A plan that was built is printed even if it is refused: one that does not fit shows what takes the memory. */
     rc = make(cmd, args, &l);
     if (rc == SH_OK && is_search(cmd, args)) {
         rc = sh_cmd_plan_search(cmd, args, &l);
@@ -542,8 +542,10 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     if (rc == SH_OK && after)
         rc = sh_pass_build_until(&l.build, after, &l.after);
     if (rc == SH_OK && l.priced)
+        rc = sh_cmd_plan_words(cmd, args, &l);
+    if (rc == SH_OK && l.priced)
         priced = sh_cmd_plan_answer(cmd, args, &l);
-    if (l.p && rc != SH_E_USAGE && priced != SH_E_USAGE)
+    if (l.p && rc != SH_E_USAGE)
         print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
     fflush(stdout); /* so that an error comes after its plan, wherever the two go */
     rc = rc == SH_OK ? priced : rc;

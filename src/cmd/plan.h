@@ -34,8 +34,10 @@ struct sh_cmd_plan_moves {
 struct sh_cmd_plan_moves sh_cmd_plan_moves(const struct sh_cmd_plan *l);
 void sh_cmd_plan_file(const struct sh_cmd_plan *l); /* prints them */
 
-/* plan_cost.c: the step on --machine. answer: predict it, and print what most people ask, in a few lines. cost: print
- * the whole prediction. tokens: read a number such as 2T, 300B or 1.5e12. */
+/* plan_cost.c: the step on --machine. words: refuse what cannot be read of --tokens and --what-if, before anything is
+ * printed. answer: predict the step, and print what most people ask, in a few lines. cost: print the whole prediction.
+ * tokens: read a number such as 2T, 300B or 1.5e12. */
+sh_rc sh_cmd_plan_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l);
 sh_rc sh_cmd_plan_answer(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l);
 sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l);
 sh_rc sh_cmd_plan_tokens(const char *text, double *out);

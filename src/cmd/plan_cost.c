@@ -101,18 +101,27 @@ static const char *memory_text(const struct sh_cmd_plan *l, char *text, size_t s
     return text;
 }
 
+sh_rc sh_cmd_plan_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
+{
+    struct sh_cost_request changed = request_of(l);
+    const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *what_if = sh_cmd_option(cmd, args, "--what-if");
+    double n;
+
+    if (tokens)
+        SH_TRY(sh_cmd_plan_tokens(tokens, &n));
+    return what_if ? sh_cost_read_what_if(what_if, &changed.faster) : SH_OK;
+}
+
 sh_rc sh_cmd_plan_answer(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l)
 {
-    struct sh_cost_request r = request_of(l), changed = r;
-    const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *what_if = sh_cmd_option(cmd, args, "--what-if");
+    struct sh_cost_request r = request_of(l);
+    const char *tokens = sh_cmd_option(cmd, args, "--tokens");
     struct sh_cost_spent spent;
     char memory[160], text[SH_COST_SPENT_TEXT];
     double n;
 
     if (tokens)
         SH_TRY(sh_cmd_plan_tokens(tokens, &n));
-    if (what_if)
-        SH_TRY(sh_cost_read_what_if(what_if, &changed.faster)); /* refused before anything is printed */
     l->job = job_of(l);
     SH_TRY(sh_cost_step(&r, &l->step));
     SH_TRY(sh_cost_say_answer(&r, &l->job, &l->step, memory_text(l, memory, sizeof memory), stdout));

@@ -208,6 +208,10 @@ static const struct {
     {"peft_use_rslora", "lora.use_rslora"},
     {"sequence_len", "training.seq_len"},
     {"micro_batch_size", "training.local_batch_size"},
+    {"batch_size", "training.global_batch_size, the sequences of a step; local_batch_size is those of a rank at once"},
+    {"early_stopping_patience", "leave it out: a run trains for training.steps, and keeps the checkpoints that "
+                                "checkpoint.keep_latest_k and keep_every_n say"},
+    {"rl", "leave it out: Sherd trains on tokens, not on preferences or rewards"},
     {"num_epochs", EPOCHS},
     {"epochs", EPOCHS},
     {"datasets", DATASETS},

@@ -16,6 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define GB 1e9
 #define GIB (1024.0 * 1024 * 1024)
@@ -157,7 +158,7 @@ static const struct preset *find_device(const char *kind, size_t length, int *n,
     *n = 0;
     names[0] = '\0';
     for (int i = 0; i < PRESETS; i++) {
-        if (strncmp(presets[i].kind, kind, length))
+        if (strncasecmp(presets[i].kind, kind, length))
             continue;
         only = &presets[i];
         if (!only->kind[length])

@@ -45,7 +45,7 @@ static void beginnings_of_names_do(void **state)
                  {"mi300xx8", "mi300x-192x8"}, {"h100-80", "h100-80"},
                  {"h200x8", "h200-141x8"},     {"h100", "h100-80"},
                  {"h100x8", "h100-80x8"},      {"a100x4", "a100-80x4"},
-                 {"gh200", "gh200-96"}};
+                 {"H100-80x8", "h100-80x8"},   {"gh200", "gh200-96"}};
     struct sh_machine m;
 
     (void)state;
