@@ -18,23 +18,26 @@ static struct {
     bool started;   /* the thread runs */
     double seconds; /* 0: no limit now */
     int64_t since_ns;
-    bool waits; /* this rank is done and waits for others: they may speak first */
+    bool waits; /* this rank is done and waits for others */
     sh_rc status;
     char why[2048]; /* of the status, as long as nobody has said it; errors are kept per thread */
 } end = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* What has the same limit itself speaks first: a communicator that does not close, then a rank that is stuck, then those
+ * that wait for it. */
 static double left(void)
 {
-    return end.seconds + (end.waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - end.since_ns) / 1e9;
+    double grace = (end.seconds / 4 + GRACE_SECONDS) * (end.waits ? 2 : 1);
+    return end.seconds + grace - (double)(sh_now_ns() - end.since_ns) / 1e9;
 }
 
 static void expire(void)
 {
     if (end.why[0] && !end.waits)
         sh_log_error("%s", end.why);
-    sh_log_warn("%s %g s after the work was done; ending with status %d",
-                end.waits ? "other ranks have not ended" : "this rank is stuck while it closes its files", end.seconds,
-                (int)end.status);
+    sh_log_warn("%s after %.0f s of closing; ending with status %d",
+                end.waits ? "other ranks have not ended" : "this rank is stuck while it closes what it opened",
+                (double)(sh_now_ns() - end.since_ns) / 1e9, (int)end.status);
     sh_mesh_abort((int)end.status);
     _exit((int)end.status);
 }
@@ -77,6 +80,13 @@ void sh_mesh_end_within(double seconds, sh_rc status)
     start();
     if (end.started)
         pthread_cond_signal(&end.changed);
+    pthread_mutex_unlock(&end.lock);
+}
+
+void sh_mesh_end_goes_on(void)
+{
+    pthread_mutex_lock(&end.lock);
+    end.since_ns = sh_now_ns();
     pthread_mutex_unlock(&end.lock);
 }
 

@@ -102,6 +102,9 @@ int sh_mesh_report(sh_rc rc);
  * others, the job ends with `status` all the same. Local; from here to the end of the process. */
 void sh_mesh_end_within(double seconds, sh_rc status);
 
+/* What has been closed so far took its time; the rest has the whole time again. Local. */
+void sh_mesh_end_goes_on(void);
+
 /* This rank has closed everything and only waits for others: part of sh_mesh_report. A failure gets a limit if there is
  * none; after a success others may still be at work. Local. */
 void sh_mesh_end_waits(sh_rc status);
@@ -118,6 +121,10 @@ void sh_mesh_timeout(double seconds);
  * expensive. Off by default: ranks test and sleep in between, and leave their cores to others. Local. */
 void sh_mesh_wait_in_mpi(bool yes);
 bool sh_mesh_waits_in_mpi(void); /* now: asked for, and no limit is set */
+
+/* Read what ranks that waited said to each other in time for nobody: MPI must not be ended with messages on their way
+ * (MPICH 5 then lets one rank go and leaves the others in MPI_Finalize). Part of sh_mesh_stop. Collective over the job. */
+sh_rc sh_mesh_hear_all(void);
 
 /* Wait for a request of a collective over all ranks, under the same limit. */
 sh_rc sh_mesh_wait(MPI_Request *request);

@@ -215,6 +215,9 @@ void sh_mesh_stop(void)
     sh_stop_hook(NULL);
     up = false;
     int started;
-    if (MPI_Initialized(&started) == MPI_SUCCESS && started)
-        MPI_Finalize();
+    if (MPI_Initialized(&started) != MPI_SUCCESS || !started)
+        return;
+    if (sh_mesh_hear_all() != SH_OK)
+        sh_error_clear(); /* MPI_Finalize is tried all the same */
+    MPI_Finalize();
 }

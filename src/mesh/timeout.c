@@ -26,7 +26,7 @@ static double limit_seconds;
 static bool wait_in_mpi;
 static int current; /* sequence number of the wait */
 
-/* The last message to each speaker; its buffer belongs to MPI until it has left. */
+/* The last message to each speaker; its buffer belongs to MPI until it has been received. */
 static struct {
     MPI_Request request; /* valid when `sent` */
     bool sent;
@@ -77,7 +77,7 @@ static sh_rc tell(int to)
     if (!left) /* it has not even received the last one */
         return SH_OK;
     told[to].wait = current;
-    SH_MPI(MPI_Isend(&told[to].wait, 1, MPI_INT, to, TAG, MPI_COMM_WORLD, &told[to].request));
+    SH_MPI(MPI_Issend(&told[to].wait, 1, MPI_INT, to, TAG, MPI_COMM_WORLD, &told[to].request));
     told[to].sent = true;
     return SH_OK;
 }
@@ -168,4 +168,35 @@ sh_rc sh_mesh_wait(MPI_Request *request)
     while (!done)
         SH_TRY(roll_call(request, rank, world, &done));
     return limit_seconds > 0 ? hear(NULL) : SH_OK;
+}
+
+static sh_rc all_received(int *yes)
+{
+    for (int to = 0; to < SPEAKERS; to++) {
+        *yes = 1;
+        if (told[to].sent)
+            SH_MPI(MPI_Test(&told[to].request, yes, MPI_STATUS_IGNORE));
+        if (!*yes)
+            return SH_OK;
+    }
+    return SH_OK;
+}
+
+/* A rank enters the barrier when its own messages have been received, so nothing is on its way once all have. */
+sh_rc sh_mesh_hear_all(void)
+{
+    MPI_Request barrier = MPI_REQUEST_NULL;
+    int received = 0, done = 0;
+
+    while (!received) {
+        SH_TRY(hear(NULL));
+        SH_TRY(all_received(&received));
+        nap();
+    }
+    SH_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &barrier));
+    while (!done) {
+        SH_TRY(hear(NULL));
+        SH_TRY(test_until(&barrier, sh_now_ns() + SPIN_NS, &done));
+    }
+    return SH_OK;
 }

@@ -316,6 +316,7 @@ void sh_run_close(struct sh_run *r)
     if (!r)
         return;
     sh_run_save_abandon(r);
+    sh_mesh_end_goes_on();
     if (r->comm)
         sh_comm_destroy(r->comm); /* before the labels that its reports show */
     sh_exec_destroy(r->exec);

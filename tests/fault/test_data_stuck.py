@@ -58,7 +58,7 @@ def case(call):
     wrong = [] if status == REQUEUE else [f'exit status {status}']
     wrong += [f'took {seconds:.1f} s to end'] if seconds > limit + job.stretch(END_SECONDS) else []
     wrong += ['a process is left'] if job.launcher.left_alive(folder.absolute()) else []
-    if call == 'close' and 'rank 1: warning: this rank is stuck while it closes its files' not in live.said(folder):
+    if call == 'close' and 'rank 1: warning: this rank is stuck while it closes what it opened' not in live.said(folder):
         wrong.append('nobody says which rank is stuck')
     return wrong + ([live.said(folder)] if wrong else [])
 
