@@ -30,10 +30,10 @@ struct sh_ckpt_index {
     int64_t n, n_blocks;
     uint64_t *digest[SH_CKPT_STATES_MAX]; /* [n_blocks] each */
     uint64_t sum;                         /* sh_ckpt_index_digest() as in a complete file */
-    int32_t minor;               /* of the format; 0: the file has no separate index, so what follows is zero */
-    int64_t structure_bytes;     /* HDF5's structures with texts and digests: all before the first tensor */
-    struct sh_hash128 structure; /* digest of these bytes */
-    int64_t file_bytes;          /* set when laid out or read from a file */
+    int32_t minor;                        /* of the format */
+    int64_t structure_bytes;              /* HDF5's structures with texts and digests: all before the first tensor */
+    struct sh_hash128 structure;          /* digest of these bytes */
+    int64_t file_bytes;                   /* set when laid out or read from a file */
 };
 
 /* The format of a file with these states. Local. */
@@ -64,10 +64,9 @@ const char *sh_ckpt_shape_text(int ndim, const int64_t *dim, char text[100]);
 /* Send rank 0's index to all ranks, overwriting theirs. Collective. Errors: SH_E_COMM. */
 sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank);
 
-/* Read the index of a file, trusting nothing, and compare HDF5's structures with their digest. HDF5 is not used: a file
- * of format 1.0, which has no separate index, is left to a child process (child.h). Local.
+/* Read the index of a file, trusting nothing, and compare HDF5's structures with their digest. HDF5 is not used. Local.
  * Errors: SH_E_DATA: not a checkpoint, damaged, of a newer version, with anything that refers outside the file, or of
- * another step than a name like step-00001000.h5 says. SH_E_MEMORY: no process for a file of format 1.0. */
+ * another step than a name like step-00001000.h5 says. SH_E_MEMORY: no memory for the index. */
 sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
 
 /* Compare share `part` of `parts` of all data with the digests. Local. Errors: SH_E_DATA naming tensor and block. */

@@ -1,7 +1,5 @@
 #include "io/checkpoint/misnamed.h"
 
-#include "io/checkpoint/child.h"
-#include "io/checkpoint/index.h"
 #include "io/checkpoint/pack.h"
 #include "io/file/file.h"
 #include "src/base/log.h"
@@ -13,16 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* For a file without a separate index, whose step only HDF5 can read. */
-static sh_rc step_by_child(int fd, const char *path, int64_t bytes, int64_t *step)
-{
-    struct sh_ckpt_index index;
-    SH_TRY(sh_ckpt_child_read(fd, path, bytes, &index));
-    *step = index.meta.step;
-    sh_ckpt_index_free(&index);
-    return SH_OK;
-}
-
 /* Digests are not compared: if damage has changed the step, that is only another reason to leave the file alone. */
 static sh_rc step_of_open(int fd, const char *path, int64_t bytes, int64_t *step)
 {
@@ -31,9 +19,7 @@ static sh_rc step_of_open(int fd, const char *path, int64_t bytes, int64_t *step
     if (bytes < SH_CKPT_HEAD_BYTES + SH_CKPT_FOOTER_BYTES)
         return sh_fail(SH_E_DATA, "%s is too short for a checkpoint", path);
     SH_TRY(sh_file_read(fd, path, tail, sizeof tail, bytes - SH_CKPT_FOOTER_BYTES));
-    if (!sh_ckpt_footer_unpack(tail, &f))
-        return step_by_child(fd, path, bytes, step);
-    if (f.at < 0 || f.at > bytes - SH_CKPT_HEAD_BYTES)
+    if (!sh_ckpt_footer_unpack(tail, &f) || f.at < 0 || f.at > bytes - SH_CKPT_HEAD_BYTES)
         return sh_fail(SH_E_DATA, "%s: its last bytes do not say where its index is", path);
     SH_TRY(sh_file_read(fd, path, head, sizeof head, f.at));
     return sh_ckpt_packed_step(head, step) ? SH_OK : sh_fail(SH_E_DATA, "%s: its index does not start like one", path);

@@ -6,7 +6,7 @@
 #include "io/checkpoint/checkpoint.h"
 
 /* Whether the file holds another step than `named`; *step is set to it. Also false if the file cannot be read, or is
- * not a checkpoint. Cost: two short reads; for a file of format 1.0 a process. */
+ * not a checkpoint. Cost: two short reads. */
 bool sh_ckpt_is_misnamed(const char *path, int64_t named, int64_t *step);
 
 /* Before a file becomes `path`, the checkpoint of `step`: if a misnamed one is in its place, give that a name that

@@ -60,7 +60,7 @@ void sh_ckpt_footer_pack(const struct sh_ckpt_footer *f, unsigned char out[SH_CK
     memcpy(out, &raw, sizeof raw);
 }
 
-/* False: no footer, as in files before minor version 1, or a damaged one. */
+/* False: no footer, or a damaged one. */
 bool sh_ckpt_footer_unpack(const unsigned char bytes[SH_CKPT_FOOTER_BYTES], struct sh_ckpt_footer *out)
 {
     static const unsigned char zeros[FOOTER_ZEROS];
@@ -227,12 +227,12 @@ static sh_rc check_head(const struct rest *r, const struct head *h)
 {
     if (memcmp(h->magic, index_magic, sizeof h->magic) != 0)
         return refuse(r, "it does not start like one");
-    if (h->major < 1 || h->major > SH_CKPT_MAJOR || h->minor > INT32_MAX)
+    if (h->major < 1 || h->major > SH_CKPT_MAJOR || h->minor < SH_CKPT_MINOR_WHOLE || h->minor > INT32_MAX)
         return refuse(r, "its version differs from the file's");
     if (h->block_elems != SH_CKPT_BLOCK_ELEMS)
         return sh_fail(SH_E_DATA, "%s: digests cover blocks of %lld elements, not %d", r->path,
                        (long long)h->block_elems, SH_CKPT_BLOCK_ELEMS);
-    if (h->file_bytes != r->file_bytes || h->structure_bytes < 0 || h->structure_bytes > r->end)
+    if (h->file_bytes != r->file_bytes || h->structure_bytes <= 0 || h->structure_bytes > r->end)
         return refuse(r, "it belongs to a file of another length");
     SH_TRY(sh_ckpt_counts_check(
         r->path,
@@ -360,7 +360,7 @@ static sh_rc check_places(const struct rest *r, const struct sh_ckpt_index *inde
     free(ranges);
     if (joined < 0)
         return sh_fail(SH_E_DATA, "%s: its tensors overlap", r->path);
-    return index->structure_bytes > 0 && !whole ? refuse(r, "its tensors do not cover all bytes of the file") : SH_OK;
+    return whole ? SH_OK : refuse(r, "its tensors do not cover all bytes of the file");
 }
 
 /* Tensors that do not overlap have no more blocks than fit the file, so the arrays stay small. */
@@ -431,8 +431,7 @@ static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
     return SH_OK;
 }
 
-/* On success *out belongs to the caller. `end` is where the data ends: the offset of the index, or the file's length
- * for files without one. */
+/* On success *out belongs to the caller. `end` is where the data ends: the offset of the index. */
 sh_rc sh_ckpt_unpack(const unsigned char *bytes, int64_t n, const char *path, int64_t file_bytes, int64_t end,
                      struct sh_ckpt_index *out)
 {

@@ -36,8 +36,8 @@ bool sh_ckpt_packed_same(const struct sh_ckpt_index *a, const struct sh_ckpt_ind
 /* Unpack an index, trusting nothing: every length is compared with the bytes left and every offset with file_bytes,
  * tensors overlap neither each other nor the bytes before and after them, texts have no zero bytes, names can be
  * printed and are distinct, the numbers are in range, and meta data, names, shapes and sums match the digest over them.
- * An index with structure_bytes must fill all bytes between them and `end` with its tensors.
- *   end   in   where data ends: for an index at the end of a file its offset, else file_bytes
+ * The tensors must fill all bytes between HDF5's structures and `end`.
+ *   end   in   where data ends: the offset of the index
  * Errors: SH_E_DATA with `path` and the reason. */
 sh_rc sh_ckpt_unpack(const unsigned char *bytes, int64_t n, const char *path, int64_t file_bytes, int64_t end,
                      struct sh_ckpt_index *out);

@@ -1,18 +1,15 @@
-/* Reads the index of a checkpoint from a file that may be damaged or a stranger's. Newer files have a footer that
- * says where the index is; older ones have only HDF5's structures, which a child process reads, since HDF5 may crash
- * on damage:
- *
- *     footer found      index by its place and digest, then HDF5's structures by theirs
- *     none              child; its result must be of a version without footers */
+/* Reads the index of a checkpoint from a file that may be damaged or a stranger's: the superblock, the footer at the
+ * end, the index by the place and digest in the footer, then HDF5's structures by theirs. HDF5 sees none of it, since
+ * it may crash on damage. */
 #include "io/checkpoint/index.h"
 
-#include "io/checkpoint/child.h"
 #include "io/checkpoint/pack.h"
-#include "io/checkpoint/plain.h"
 #include "io/file/file.h"
+#include "io/file/outside.h"
 #include "src/optim/optim.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* A file that is not trusted yet: every number in it is checked before use. */
@@ -45,16 +42,60 @@ static sh_rc read_bytes(const struct reader *r, int64_t at, int64_t bytes, unsig
     return rc;
 }
 
-/* *found false: the file is older than footers, or its end is damaged; read_by_child() distinguishes the two. */
-static sh_rc read_footer(const struct reader *r, struct sh_ckpt_footer *footer, bool *found)
+/* The first bytes of a file with superblock version 2 or 3, from HDF5's file format specification: signature,
+ * version, bytes of an address, bytes of a length, flags, then addresses: base, extension, end of file. */
+/* clang-format off */
+enum {
+    VERSION_AT = 8, ADDRESS_BYTES_AT = 9, LENGTH_BYTES_AT = 10, FLAGS_AT = 11, BASE_AT = 12, END_AT = 28,
+    SUPERBLOCK_BYTES = 36
+};
+/* clang-format on */
+
+enum { WRITING_FLAGS = 5 }; /* opened for writing, or by one writer with many readers, but never closed */
+
+/* The address may be unaligned, hence memcpy. */
+static uint64_t address_at(const unsigned char *superblock, int at)
+{
+    uint64_t address;
+    memcpy(&address, superblock + at, sizeof address);
+    return address;
+}
+
+/* The structures' digest covers these bytes too; here truncated, half-written and foreign files get messages of their
+ * own. */
+static sh_rc check_superblock(const struct reader *r)
+{
+    static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    unsigned char s[SUPERBLOCK_BYTES];
+    if (r->bytes < SUPERBLOCK_BYTES + SH_CKPT_FOOTER_BYTES)
+        return sh_fail(SH_E_DATA, "%s has only %lld bytes: not a checkpoint", r->path, (long long)r->bytes);
+    SH_TRY(sh_file_read(r->fd, r->path, s, sizeof s, 0));
+    if (memcmp(s, signature, sizeof signature) != 0) {
+        SH_TRY(sh_outside_refuse(r->path));
+        return sh_fail(SH_E_DATA, "%s is not an HDF5 file", r->path);
+    }
+    if (s[VERSION_AT] < 2 || s[VERSION_AT] > 3 || s[ADDRESS_BYTES_AT] != 8 || s[LENGTH_BYTES_AT] != 8 ||
+        address_at(s, BASE_AT) != 0)
+        return sh_fail(SH_E_DATA, "%s is an HDF5 file of a kind (superblock version %d) that checkpoints do not use",
+                       r->path, s[VERSION_AT]);
+    if (s[FLAGS_AT] & WRITING_FLAGS)
+        return sh_fail(SH_E_DATA, "%s was never closed by its writer; take an earlier checkpoint", r->path);
+    if (address_at(s, END_AT) != (uint64_t)r->bytes)
+        return sh_fail(SH_E_DATA, "%s has %lld bytes, but says it has %llu: it was truncated or extended", r->path,
+                       (long long)r->bytes, (unsigned long long)address_at(s, END_AT));
+    return SH_OK;
+}
+
+static sh_rc read_footer(const struct reader *r, struct sh_ckpt_footer *footer)
 {
     unsigned char bytes[SH_CKPT_FOOTER_BYTES];
-    *found = false;
-    if (r->bytes < SH_CKPT_FOOTER_BYTES)
-        return SH_OK;
     SH_TRY(sh_file_read(r->fd, r->path, bytes, sizeof bytes, r->bytes - SH_CKPT_FOOTER_BYTES));
-    *found = sh_ckpt_footer_unpack(bytes, footer);
-    return SH_OK;
+    if (sh_ckpt_footer_unpack(bytes, footer))
+        return SH_OK;
+    return sh_fail(SH_E_DATA,
+                   "%s: an HDF5 file without the index that ends a checkpoint: another program wrote or changed it, "
+                   "or its end is damaged; take an earlier checkpoint",
+                   r->path);
 }
 
 /* The index must fill all bytes from its start to the footer: one more condition that a damaged number must meet. */
@@ -96,7 +137,7 @@ static sh_rc unpack(const struct reader *r, const struct sh_ckpt_footer *f, cons
     if (!is_same(sh_hash128(bytes, (size_t)f->bytes), f->digest))
         return damaged(r, "its index does not match its digest");
     SH_TRY(sh_ckpt_unpack(bytes, f->bytes, r->path, r->bytes, f->at, &index));
-    bool fits = index.minor > 0 && (uint32_t)index.minor == f->minor && index.structure_bytes > 0;
+    bool fits = (uint32_t)index.minor == f->minor;
     sh_rc rc = fits ? check_structures(r, &index, f->bytes)
                     : damaged(r, "its index is of another version of the format");
     if (rc == SH_OK)
@@ -106,25 +147,16 @@ static sh_rc unpack(const struct reader *r, const struct sh_ckpt_footer *f, cons
     return rc;
 }
 
-/* The path for all new files: no HDF5, no child. */
-static sh_rc read_own(const struct reader *r, const struct sh_ckpt_footer *f, struct sh_ckpt_index *out)
+static sh_rc read_index(const struct reader *r, struct sh_ckpt_index *out)
 {
+    struct sh_ckpt_footer f;
     unsigned char *bytes;
-    SH_TRY(check_footer(r, f));
-    SH_TRY(read_bytes(r, f->at, f->bytes, &bytes));
-    sh_rc rc = unpack(r, f, bytes, out);
+    SH_TRY(read_footer(r, &f));
+    SH_TRY(check_footer(r, &f));
+    SH_TRY(read_bytes(r, f.at, f.bytes, &bytes));
+    sh_rc rc = unpack(r, &f, bytes, out);
     free(bytes);
     return rc;
-}
-
-/* A file that claims to have an index, but has none at its end, was damaged there. */
-static sh_rc read_by_child(const struct reader *r, struct sh_ckpt_index *out)
-{
-    SH_TRY(sh_ckpt_child_read(r->fd, r->path, r->bytes, out));
-    if (out->minor == 0 && out->structure_bytes == 0)
-        return SH_OK;
-    sh_ckpt_index_free(out);
-    return damaged(r, "its index is not at its end");
 }
 
 /* A file under another step's name would change what "newest" means. Names without a step are not checked. */
@@ -149,12 +181,9 @@ static sh_rc check_guard(const struct reader *r, const struct sh_ckpt_index *ind
 /* Anything but a plain file (a device, a directory) is refused before its bytes are read. */
 static sh_rc read_open(const struct reader *r, struct sh_ckpt_index *out)
 {
-    struct sh_ckpt_footer footer;
     struct sh_ckpt_index index;
-    bool found;
-    SH_TRY(sh_ckpt_plain_file(r->fd, r->path, r->bytes));
-    SH_TRY(read_footer(r, &footer, &found));
-    SH_TRY(found ? read_own(r, &footer, &index) : read_by_child(r, &index));
+    SH_TRY(check_superblock(r));
+    SH_TRY(read_index(r, &index));
     sh_rc rc = check_name(r, &index);
     if (rc == SH_OK)
         rc = check_guard(r, &index);

@@ -11,12 +11,17 @@ STATES = (MODEL, EXP_AVG, EXP_AVG_SQ)  # with AdamW
 GOLDEN = numpy.uint64(0x9e3779b97f4a7c15)
 
 
+class Hash128(ctypes.Structure):
+    _fields_ = [('low', ctypes.c_uint64), ('high', ctypes.c_uint64)]
+
+
 def load_xxhash():
     """Python's standard library does not have XXH3; Sherd needs the C library anyway."""
     packed = pathlib.Path(__file__).resolve().parent.parent.parent / 'lib/libxxhash.so.0'  # put there by tests/gpu/pack
     library = ctypes.CDLL(str(packed) if packed.exists() else ctypes.util.find_library('xxhash') or 'libxxhash.so.0')
     library.XXH3_64bits.restype = ctypes.c_uint64
-    library.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.XXH3_64bits.argtypes = library.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.XXH3_128bits.restype = Hash128
     return library
 
 
@@ -25,6 +30,11 @@ xxhash = load_xxhash()
 
 def hash64(data):
     return numpy.uint64(xxhash.XXH3_64bits(data, len(data)))
+
+
+def hash128(data):
+    """16 bytes, as in a file: the low half first."""
+    return bytes(xxhash.XXH3_128bits(data, len(data)))
 
 
 def mix(x):
@@ -99,12 +109,26 @@ def verify(path):
 
 
 def replace(path, tensors):
-    """Put other values into /model and correct the digests. Without its index the file is one of format 1.0."""
+    """Put other values into /model and correct the digests, in HDF5's structures and in the index."""
     with h5py.File(path, 'r+') as file:
-        if 'index' in file:
-            del file['index']
-            file['meta'].attrs.modify('format_minor', numpy.int64(0))
         for name, values in tensors.items():
             file[MODEL][name][...] = values
         file[f'digest/{MODEL}'][...] = state_digests(file, MODEL)
-        file['meta'].attrs.modify('digest', file_digest(file))
+        digest = file_digest(file)
+        file['meta'].attrs.modify('digest', digest)
+        sums = b''.join(file[f'digest/{state}'][()].astype('<u8').tobytes() for state in states(file))
+        base = 8 + len(file['meta']['base'][()].rstrip(b'\0')) if 'base' in file['meta'] else 0
+    sign(path, sums, base, digest)
+
+
+def sign(path, sums, base_bytes, digest):
+    """Write the index again, with these sums before the base's text, and the footer."""
+    data = bytearray(pathlib.Path(path).read_bytes())
+    at, size = numpy.frombuffer(data[-64:-48], '<i8')
+    structure_bytes = int(numpy.frombuffer(data[at + 24:at + 32], '<i8')[0])
+    end = at + size - base_bytes
+    data[end - len(sums):end] = sums
+    data[at + 32:at + 48] = hash128(bytes(data[:structure_bytes]))
+    data[at + 88:at + 96] = numpy.uint64(digest).tobytes()
+    data[-48:-32] = hash128(bytes(data[at:at + size]))
+    pathlib.Path(path).write_bytes(data)

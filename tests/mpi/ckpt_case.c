@@ -6,7 +6,6 @@
 #include "src/mesh/mesh.h"
 
 #include <dirent.h>
-#include <hdf5.h>
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,18 +274,6 @@ int files_in_folder(void)
         n++;
     closedir(d);
     return n - 2;
-}
-
-void make_format_1_0(const char *path)
-{
-    int64_t minor = 0;
-    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
-    H5Pset_libver_bounds(fapl, H5F_LIBVER_V110, H5F_LIBVER_V110);
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, fapl);
-    CHECK(file >= 0 && H5Ldelete(file, "/index", H5P_DEFAULT) >= 0 && H5Ldelete(file, "/meta/notes", H5P_DEFAULT) >= 0);
-    hid_t group = H5Gopen2(file, "/meta", H5P_DEFAULT), attr = H5Aopen(group, "format_minor", H5P_DEFAULT);
-    CHECK(attr >= 0 && H5Awrite(attr, H5T_NATIVE_INT64, &minor) >= 0 && H5Aclose(attr) >= 0);
-    CHECK(H5Gclose(group) >= 0 && H5Fclose(file) >= 0 && H5Pclose(fapl) >= 0);
 }
 
 unsigned long long file_hash(const char *path, long *bytes)

@@ -56,9 +56,6 @@ void remove_folder(void);
 void use_folder(const char *path); /* instead of make_folder: use an existing folder, which stays */
 int files_in_folder(void);         /* on any rank; entries other than . and .. */
 
-/* Convert a checkpoint to format 1.0, which only HDF5 reads: it has no index of our own. Local. */
-void make_format_1_0(const char *path);
-
 /* Hash and length of a whole file; 0 when it cannot be read. */
 unsigned long long file_hash(const char *path, long *bytes);
 

@@ -323,6 +323,22 @@ static void compare_with_reference(const char *reference)
     CHECK(file_hash(path, &bytes) == file_hash(reference, &bytes));
 }
 
+/* A run would take over the guard's state only after the load, too late for an older checkpoint. */
+static void guard_is_read(const char *folder)
+{
+    static const char *const guards[] = {"\xff\xe2\x80\xa8", "1 0x1p+0 0x1p+0 0; loss_scale 3 0 1"};
+    struct sh_ckpt_set set = make_set(CUT_FLAT, true);
+    struct sh_ckpt_meta meta = test_meta(7);
+    int64_t bytes;
+    for (int i = 0; i < 2; i++) {
+        meta.guard = (char *)(uintptr_t)guards[i];
+        check_fails(sh_ckpt_save(folder, &set, &meta, &bytes), SH_E_DATA, "in the checkpoint is not readable");
+    }
+    meta.guard = (char *)"1 0x1p+0 0x1p+0 0; loss_scale 0x1p+1 0 1";
+    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
+    free_set(&set);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(sh_mesh_start(&argc, &argv) == SH_OK);
@@ -348,6 +364,7 @@ int main(int argc, char **argv)
         compare_with_reference("../reference.h5");
     never_in_place(folder);
     modes(folder);
+    guard_is_read(folder);
     remove_folder();
     if (test_rank == 0)
         printf("test_ckpt: %d ranks: ok\n", test_world);

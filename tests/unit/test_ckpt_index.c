@@ -1,5 +1,4 @@
-/* The index of a checkpoint as bytes, and the child process that reads files without one, including a child that
- * crashes or sends garbage. */
+/* The index of a checkpoint as bytes: packed, unpacked, and its digests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,20 +6,12 @@
 
 #include <cmocka.h>
 
-#include "io/checkpoint/child.h"
 #include "io/checkpoint/clean.h"
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/pack.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { BEGIN = 4096 };
 
@@ -315,135 +306,6 @@ static void a_footer_is_one_to_the_bit(void **state)
     assert_memory_equal(&f, &g, sizeof f);
 }
 
-/* The script that is started instead of the real child; NULL: the real child. The linker redirects
- * posix_spawn() here. */
-static const char *script;
-
-int __real_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
-                       const posix_spawnattr_t *attr, char *const argv[], char *const env[]);
-int __wrap_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
-                       const posix_spawnattr_t *attr, char *const argv[], char *const env[]);
-int __wrap_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
-                       const posix_spawnattr_t *attr, char *const argv[], char *const env[])
-{
-    char *shell[] = {(char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c", (char *)(uintptr_t)script, NULL};
-
-    return __real_posix_spawn(pid, script ? "/bin/sh" : path, files, attr, script ? shell : argv, env);
-}
-
-#define HERE "printf '1CHS\\000\\000\\000\\000' >&4;"
-#define EIGHT(c) c "\\000\\000\\000\\000\\000\\000\\000"
-
-static const struct {
-    const char *script;
-    sh_rc rc;
-    const char *says;
-} children[] = {
-    {"exit 0", SH_E_MEMORY, "did not start"},
-    {"kill -SEGV $$", SH_E_MEMORY, "did not start"},
-    {"printf garbage-of-some-length >&4", SH_E_MEMORY, "did not start"},
-    {HERE, SH_E_DATA, "HDF5 failed while it read"},
-    {HERE "kill -SEGV $$", SH_E_DATA, "HDF5 failed (signal 11) while it read"},
-    {HERE "kill -ABRT $$", SH_E_DATA, "HDF5 failed (signal 6) while it read"},
-    {HERE "printf '" EIGHT("\\002") EIGHT("\\005") "ab' >&4; kill -SEGV $$", SH_E_DATA, "HDF5 failed"},
-    {HERE "printf '" EIGHT("\\002") EIGHT("\\005") "a\\033[m\\n' >&4", SH_E_DATA,
-     "a\033[m\n"}, /* cleaned when it is printed */
-    {HERE "printf '" EIGHT("\\003") EIGHT("\\005") "abcde' >&4", SH_E_DATA, "HDF5 failed"},
-    {HERE "printf '" EIGHT("\\001") EIGHT("\\005") "abcde' >&4", SH_E_DATA, "its index is damaged"},
-    {HERE "printf '" EIGHT("\\001") "\\377\\377\\377\\377\\377\\377\\377\\177"
-                                    "abcde' >&4",
-     SH_E_DATA, "HDF5 failed"},
-    {HERE "printf '" EIGHT("\\001") "\\377\\377\\377\\377\\377\\377\\377\\377"
-                                    "abcde' >&4",
-     SH_E_DATA, "HDF5 failed"},
-    /* the child gets the file and the pipe, but no terminal, no other descriptor, and little of the environment */
-    {HERE "[ -t 0 ] || [ -n \"$OMPI_COMM_WORLD_RANK$PMI_RANK$PATH_OF_TEST\" ] || { read -r word <&3; "
-          "printf '" EIGHT("\\002") EIGHT("\\004") "%s' \"$word\" >&4; }",
-     SH_E_DATA, "word"},
-    {NULL, SH_E_DATA, "open as HDF5"},
-};
-
-static int make_file(void)
-{
-    int fd = memfd_create("test", MFD_CLOEXEC);
-
-    assert_true(fd >= 0 && write(fd, "word\n", 5) == 5 && lseek(fd, 0, SEEK_SET) == 0);
-    return fd;
-}
-
-static void check_children(void)
-{
-    for (size_t i = 0; i < sizeof children / sizeof *children; i++) {
-        struct sh_ckpt_index out;
-        int fd = make_file();
-
-        script = children[i].script;
-        sh_error_clear();
-        assert_int_equal(sh_ckpt_child_read(fd, "x.h5", 5, &out), children[i].rc);
-        if (!strstr(sh_error_text(), children[i].says))
-            fail_msg("%s: \"%s\" does not say \"%s\"", script, sh_error_text(), children[i].says);
-        close(fd);
-    }
-    script = NULL;
-}
-
-static void whatever_a_child_does_is_a_result(void **state)
-{
-    (void)state;
-    setenv("PATH_OF_TEST", "x", 1);
-    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
-    check_children();
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* none is left */
-    unsetenv("OMPI_COMM_WORLD_RANK");
-}
-
-/* Launchers may leave SIGCHLD ignored: the kernel then reaps. */
-static void nobody_waits_for_children(void **state)
-{
-    struct sh_ckpt_index out;
-    int fd = make_file();
-
-    (void)state;
-    signal(SIGCHLD, SIG_IGN);
-    assert_int_equal(sh_ckpt_child_read(fd, "x.h5", 5, &out), SH_E_DATA);
-    assert_non_null(strstr(sh_error_text(), "open as HDF5"));
-    script = HERE "kill -SEGV $$";
-    assert_int_equal(sh_ckpt_child_read(fd, "x.h5", 5, &out), SH_E_DATA);
-    script = NULL;
-    signal(SIGCHLD, SIG_DFL);
-    close(fd);
-}
-
-static void *read_in_thread(void *arg)
-{
-    struct sh_ckpt_index out;
-    int fd = make_file();
-
-    for (int i = 0; i < 5; i++) {
-        sh_rc rc = sh_ckpt_child_read(fd, "x.h5", 5, &out);
-        *(bool *)arg = *(bool *)arg && rc == SH_E_DATA && strstr(sh_error_text(), "open as HDF5");
-    }
-    close(fd);
-    return NULL;
-}
-
-static void threads_read_at_once(void **state)
-{
-    enum { THREADS = 4 };
-    pthread_t thread[THREADS];
-    bool good[THREADS];
-
-    (void)state;
-    for (int i = 0; i < THREADS; i++) {
-        good[i] = true;
-        assert_int_equal(pthread_create(&thread[i], NULL, read_in_thread, &good[i]), 0);
-    }
-    for (int i = 0; i < THREADS; i++) {
-        pthread_join(thread[i], NULL);
-        assert_true(good[i]);
-    }
-}
-
 /* Another program computed these digests from doc/checkpoint-format.md. They must not change: today's files
  * stay valid. */
 static void digests_are_those_of_the_format(void **state)
@@ -529,8 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(digests_are_those_of_the_format), cmocka_unit_test(an_index_is_under_its_digest),
         cmocka_unit_test(a_piece_is_cut_at_blocks),        cmocka_unit_test(only_a_sound_index_is_taken),
-        cmocka_unit_test(a_footer_is_one_to_the_bit),      cmocka_unit_test(whatever_a_child_does_is_a_result),
-        cmocka_unit_test(nobody_waits_for_children),       cmocka_unit_test(threads_read_at_once),
+        cmocka_unit_test(a_footer_is_one_to_the_bit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
