@@ -38,7 +38,7 @@ sh_rc sh_ckpt_saving_run_alone(struct sh_ckpt_saving *s, int stage)
 {
     int64_t begin = sh_now_ns();
     sh_rc rc = sh_ckpt_stages[stage].run(s);
-    s->times.seconds[sh_ckpt_stages[stage].phase] += (double)(sh_now_ns() - begin) / 1e9;
+    s->times.seconds[sh_ckpt_stages[stage].phase] += sh_seconds_since(begin);
     return rc;
 }
 

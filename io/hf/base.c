@@ -5,6 +5,7 @@
 
 #include "io/checkpoint/digest.h"
 #include "io/file/file.h"
+#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/mixsum.h"
@@ -14,7 +15,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* The adapters of one matrix: A [rank,in] and B [out,rank]; a NULL: it is not adapted. */
@@ -177,13 +177,6 @@ static sh_rc check_packing(const struct sh_hf_base *b)
     return SH_OK;
 }
 
-/* A checkpoint is a file, a model of transformers is a folder. */
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 /* The scale is that of the run: alpha / rank, or alpha / sqrt(rank) with use_rslora. The caller must close the base
  * even after a failure. */
 sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
@@ -207,7 +200,7 @@ sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const st
     if (path)
         free(noted);
     if (rc == SH_OK)
-        rc = is_folder(out->path) ? open_folder(out, f->name) : open_checkpoint(out);
+        rc = sh_is_folder(out->path) ? open_folder(out, f->name) : open_checkpoint(out);
     return rc;
 }
 

@@ -32,7 +32,7 @@ struct sh_move_deadline {
 /* Seconds left of a limit that started at since_ns; `waits`: plus time for the late rank to report first. */
 static double rest_of(const struct sh_move_deadline *d, int64_t since_ns, bool waits)
 {
-    return d->seconds + d->grace + (waits ? GRACE_SECONDS : 0) - (double)(sh_now_ns() - since_ns) / 1e9;
+    return d->seconds + d->grace + (waits ? GRACE_SECONDS : 0) - sh_seconds_since(since_ns);
 }
 
 /* Seconds until the nearer of two limits: the stage's, and that of a meeting of the ranks. A rank that rests has no

@@ -48,6 +48,13 @@ static sh_rc make_folder(const char *path)
     return fail_errno("create folder", path);
 }
 
+bool sh_is_folder(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 sh_rc sh_mkdir_p(const char *path)
 {
     sh_rc rc = SH_OK;

@@ -18,6 +18,9 @@
 /* "folder/name"; `name` alone if it is absolute or folder is "". Freed with free(). */
 char *sh_path_join(const char *folder, const char *name);
 
+/* Whether there is a folder, or a link to one. */
+bool sh_is_folder(const char *path);
+
 /* Create a folder and its parents; existing folders are fine. */
 sh_rc sh_mkdir_p(const char *path);
 

@@ -30,7 +30,7 @@ static char *make_noise(int64_t bytes)
 /* Returns the seconds since `begin`. */
 static double since(int64_t begin)
 {
-    return (double)(sh_now_ns() - begin) / 1e9;
+    return sh_seconds_since(begin);
 }
 
 /* The file is written back first: the kernel drops only clean pages. */

@@ -348,7 +348,7 @@ static sh_rc time_calls(struct bench *b, const struct test *t, int64_t n, double
     if (rc != SH_OK)
         sh_stop(rc);
     b->r->device->queue_drain(b->queue);
-    *seconds = (double)(sh_now_ns() - begin) / 1e9;
+    *seconds = sh_seconds_since(begin);
     SH_TRY(sh_mesh_max(seconds, 1));
     *seconds /= (double)n;
     return SH_OK;

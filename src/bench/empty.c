@@ -63,7 +63,7 @@ static sh_rc measure(const char *path, const struct sh_ckpt_set *set, double *se
         close(fd);
         unlink(path);
     }
-    *seconds = (double)(sh_now_ns() - begin) / 1e9;
+    *seconds = sh_seconds_since(begin);
     sh_ckpt_index_free(&index);
     return rc;
 }

@@ -75,7 +75,7 @@ static void put(struct bench *b, int row, double seconds)
 /* Returns the seconds since `begin`. */
 static double since(int64_t begin)
 {
-    return (double)(sh_now_ns() - begin) / 1e9;
+    return sh_seconds_since(begin);
 }
 
 /* Collective. The better of both shows what the file system can do from this job. */

@@ -4,6 +4,7 @@
 
 #include "io/json/json.h"
 #include "src/base/file.h"
+#include "src/base/median.h"
 #include "src/base/mem.h"
 
 #include <stdio.h>
@@ -143,13 +144,6 @@ static bool same_point(const struct reader *r, int a, int b)
 }
 
 /* Ascending, for the median. */
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Median over all events of one shape without a collective at the same time; 0: there is none. */
 static double alone_seconds(const struct reader *r, int op, double *times)
 {
@@ -158,7 +152,7 @@ static double alone_seconds(const struct reader *r, int op, double *times)
     for (int i = 0; i < r->compute.n; i++)
         if (r->compute.of[i].beside == SH_OP_KINDS && same_point(r, r->compute.of[i].op, op))
             times[n++] = r->compute.of[i].end - r->compute.of[i].begin;
-    qsort(times, (size_t)n, sizeof *times, by_size);
+    sh_sort_doubles(n, times);
     return n ? times[n / 2] : 0;
 }
 

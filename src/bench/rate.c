@@ -56,7 +56,7 @@ static sh_rc run_calls(const struct sh_rate *r, const struct sh_op_call *call, i
     for (int64_t i = 0; i < n; i++)
         SH_TRY(r->device->run(call, "bench"));
     r->device->queue_drain(r->queue);
-    *seconds = (double)(sh_now_ns() - begin) / 1e9;
+    *seconds = sh_seconds_since(begin);
     return SH_OK;
 }
 

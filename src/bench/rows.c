@@ -5,6 +5,7 @@
 
 #include "io/json/json.h"
 #include "src/base/file.h"
+#include "src/base/median.h"
 #include "src/base/mem.h"
 
 #include <stdarg.h>
@@ -51,22 +52,14 @@ void sh_bench_list_free(struct sh_bench_list *l)
     free(l->times);
 }
 
-/* Ascending. */
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Sorts a copy: the rounds must stay in their order, since ratios are taken round by round. */
 static struct spread spread_of(const double *values, int n)
 {
     double sorted[SH_BENCH_ROUNDS];
 
     memcpy(sorted, values, (size_t)n * sizeof *values);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_size);
-    return (struct spread){sorted[0], n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2, sorted[n - 1]};
+    double median = sh_median(n, sorted);
+    return (struct spread){sorted[0], median, sorted[n - 1]};
 }
 
 /* `values` need not be sorted. */

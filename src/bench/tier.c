@@ -47,7 +47,7 @@ struct bench {
 /* Returns the seconds since `begin`. */
 static double since(int64_t begin)
 {
-    return (double)(sh_now_ns() - begin) / 1e9;
+    return sh_seconds_since(begin);
 }
 
 static char *buffer(const struct bench *b, int64_t i)

@@ -61,7 +61,7 @@ static sh_rc measure(struct bench *b, enum row row)
                 start(b, way, i);
     for (int way = 0; way < WAYS && rc == SH_OK; way++)
         rc = b->device->queue_check(b->queue[way]);
-    seconds = (double)(sh_now_ns() - begin) / 1e9;
+    seconds = sh_seconds_since(begin);
     SH_TRY(sh_agree(rc));
     SH_TRY(sh_mesh_max(&seconds, 1));
     b->times[row].seconds[b->round] = seconds;

@@ -23,14 +23,6 @@ static bool exists(const char *path)
     return stat(path, &s) == 0;
 }
 
-/* Follows links. */
-static bool is_folder(const char *path)
-{
-    struct stat s;
-
-    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-}
-
 /* The folder of the running program, "" if /proc does not tell. */
 static void program_folder(char out[PATH_BYTES])
 {
@@ -73,7 +65,7 @@ static char *find_folder(void)
     if (here[0] && is_build(here))
         return tidy(sh_strdup(SHERD_SOURCE_EXAMPLES));
     moved = sh_strfmt("%s/../share/sherd/examples", here);
-    if (here[0] && is_folder(moved))
+    if (here[0] && sh_is_folder(moved))
         return tidy(moved);
     free(moved);
     return sh_strdup(SHERD_EXAMPLES);
@@ -124,7 +116,7 @@ sh_rc sh_cmd_find_config(const char *given, char **path)
     bool has_end = length > 5 && strcmp(given + length - 5, ".yaml") == 0;
 
     *path = sh_strdup(given);
-    if (!is_folder(given) && (exists(given) || strchr(given, '/')))
+    if (!sh_is_folder(given) && (exists(given) || strchr(given, '/')))
         return SH_OK; /* a file, or a path that can only be one: opening it will report what is wrong */
     folder = find_folder();
     file = sh_strfmt("%s/%s%s", folder, given, has_end ? "" : ".yaml");
@@ -138,7 +130,7 @@ sh_rc sh_cmd_find_config(const char *given, char **path)
         return SH_OK;
     free(file);
     *path = NULL;
-    if (is_folder(given))
+    if (sh_is_folder(given))
         return sh_fail(SH_E_DATA, "%s is a folder, not a CONFIG; a folder of transformers is given as --model.hf=%s",
                        given, given);
     return sh_fail(SH_E_DATA, "open %s: No such file or directory, and no example has that name%s", given, names);

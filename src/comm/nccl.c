@@ -280,7 +280,7 @@ static sh_rc connect(struct sh_comm *c)
     sh_mesh_own_mpi(); /* MPI belonged to the caller before */
     SH_TRY(sh_nccl_version(&version));
     sh_log_info("NCCL %d.%d.%d connects %d ranks (%d communicators, %.1f s)", version / 10000, version / 100 % 100,
-                version % 100, c->mesh->world, state.n_made + 1, (double)(sh_now_ns() - begin) / 1e9);
+                version % 100, c->mesh->world, state.n_made + 1, sh_seconds_since(begin));
     return SH_OK;
 }
 

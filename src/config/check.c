@@ -3,6 +3,7 @@
  * machine come later, once those are known. */
 #include "src/config/check.h"
 
+#include "src/base/size.h"
 #include "src/base/str.h"
 #include "src/config/family.h"
 #include "src/config/place.h"
@@ -228,15 +229,10 @@ static sh_rc check_reproducible(struct sh_config_state *state)
     return SH_OK;
 }
 
-static bool is_power_of_two(int64_t n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
 /* Only powers of two scale gradients, and scale them back, without rounding. */
 static sh_rc check_scale(struct sh_config_state *state, const char *key, int64_t scale)
 {
-    if (is_power_of_two(scale))
+    if (sh_size_is_power_of_two(scale))
         return SH_OK;
     return sh_config_refuse(
         state, key, "%" PRId64 " is not a power of two; only these scale without rounding, such as 65536", scale);

@@ -81,7 +81,7 @@ static sh_rc run_one(struct test *t, enum sh_op_kind kind, double *seconds)
 
     SH_TRY(sh_comm_start(t->comm, &coll, &ticket));
     SH_TRY(wait_for(t, ticket));
-    *seconds += (double)(sh_now_ns() - begin) / 1e9;
+    *seconds += sh_seconds_since(begin);
     return SH_OK;
 }
 

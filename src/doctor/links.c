@@ -39,7 +39,7 @@ static sh_rc time_of(char *buffer, int bytes, int rounds, int peer, bool first, 
 
         for (int i = 0; i < rounds; i++)
             SH_TRY(bounce(buffer, bytes, peer, first));
-        mean = (double)(sh_now_ns() - begin) / 1e9 / (2 * rounds);
+        mean = sh_seconds_since(begin) / (2 * rounds);
         *seconds = mean < *seconds ? mean : *seconds;
     }
     return SH_OK;

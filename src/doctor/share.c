@@ -1,6 +1,7 @@
 /* Shared by the checks: collecting the values of all nodes, and finding the node that stands out. */
 #include "src/doctor/doctor.h"
 
+#include "src/base/median.h"
 #include "src/base/mem.h"
 
 #include <math.h>
@@ -148,21 +149,13 @@ int sh_doctor_odd_nodes(const struct sh_doctor *d, const uint64_t *value, int si
     return sh_doctor_nodes_but(d, value, most_frequent(d->mesh->n_nodes, value), size, text);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Sorts a copy, since `value` stays in the order of nodes. */
 static double median(int n, const double *value)
 {
     double *sorted = sh_calloc((size_t)n, sizeof *sorted), middle;
 
     memcpy(sorted, value, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare);
-    middle = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+    middle = sh_median(n, sorted);
     free(sorted);
     return middle;
 }

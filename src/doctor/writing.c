@@ -23,7 +23,7 @@ static sh_rc write_open_file(int fd, const char *path, const char *piece, double
         bytes += PIECE_BYTES;
     }
     SH_TRY(sh_file_sync(fd, path));
-    *speed = (double)bytes / ((double)(sh_now_ns() - begin) / 1e9);
+    *speed = (double)bytes / sh_seconds_since(begin);
     return SH_OK;
 }
 

@@ -2,18 +2,11 @@
  * which. */
 #include "src/job/job.h"
 
+#include "src/base/median.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Ascending. */
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
 
 /* The lower of the two in the middle, so that of two ranks the slower one can be a straggler. */
 static double find_median(int n, const double *seconds)
@@ -21,7 +14,7 @@ static double find_median(int n, const double *seconds)
     double *sorted = sh_calloc((size_t)n, sizeof *sorted), median;
 
     memcpy(sorted, seconds, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare);
+    sh_sort_doubles(n, sorted);
     median = sorted[(n - 1) / 2];
     free(sorted);
     return median;

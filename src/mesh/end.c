@@ -28,7 +28,7 @@ static struct {
 static double left(void)
 {
     double grace = (end.seconds / 4 + GRACE_SECONDS) * (end.waits ? 2 : 1);
-    return end.seconds + grace - (double)(sh_now_ns() - end.since_ns) / 1e9;
+    return end.seconds + grace - sh_seconds_since(end.since_ns);
 }
 
 static void expire(void)
@@ -37,7 +37,7 @@ static void expire(void)
         sh_log_error("%s", end.why);
     sh_log_warn("%s after %.0f s of closing; ending with status %d",
                 end.waits ? "other ranks have not ended" : "this rank is stuck while it closes what it opened",
-                (double)(sh_now_ns() - end.since_ns) / 1e9, (int)end.status);
+                sh_seconds_since(end.since_ns), (int)end.status);
     sh_mesh_abort((int)end.status);
     _exit((int)end.status);
 }

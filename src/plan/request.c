@@ -1,5 +1,6 @@
 #include "src/plan/request.h"
 
+#include "src/base/size.h"
 #include "src/config/family.h"
 
 #include <math.h>
@@ -164,12 +165,6 @@ static bool reproducible(const struct sh_config *cfg)
     return cfg->training.reproducible == SH_REPRODUCIBLE_MESH;
 }
 
-/* n > 0. */
-static bool is_power_of_two(int64_t n)
-{
-    return (n & (n - 1)) == 0;
-}
-
 /* The largest power of two up to n. */
 static int64_t power_below(int64_t n)
 {
@@ -186,11 +181,11 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
     int64_t global = sh_request_global_batch(cfg, world), leaves = global / cfg->training.local_batch_size;
     int64_t below = power_below(leaves) * cfg->training.local_batch_size;
 
-    if (!is_power_of_two(world))
+    if (!sh_size_is_power_of_two(world))
         return sh_fail(SH_E_USAGE,
                        "training.reproducible=mesh needs a power-of-two number of ranks, not %d; nearest: %lld or %lld",
                        world, (long long)power_below(world), (long long)power_below(world) * 2);
-    if (!is_power_of_two(leaves))
+    if (!sh_size_is_power_of_two(leaves))
         return sh_fail(SH_E_USAGE,
                        "training.reproducible=mesh needs a power-of-two number of micro-steps over all ranks, but "
                        "global_batch_size %lld / local_batch_size %d is %lld; nearest global_batch_size: %lld or %lld",

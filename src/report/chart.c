@@ -3,6 +3,8 @@
  * style sheet, which has light and dark ones. */
 #include "src/report/html.h"
 
+#include "src/base/median.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,21 +218,13 @@ bool sh_axis_around(struct sh_axis *a, double least, double most)
     return true;
 }
 
-/* Ascending. */
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Few values have no quantile worth the name. */
 double sh_axis_top(int n, double *values)
 {
     enum { FEW = 50 };
     double top;
 
-    qsort(values, (size_t)n, sizeof *values, compare);
+    sh_sort_doubles(n, values);
     if (n < FEW)
         return n ? values[n - 1] : NAN;
     top = values[(int)(0.98 * (n - 1))];

@@ -1,6 +1,7 @@
 /* The charts against steps: loss over the whole width, speed, gradient norm, learning rate, loss scale. The runs of a
  * chart share one pair of axes. A thin line marks each start of a run, since ranks and speed may change there. */
 #include "src/report/html.h"
+#include "src/base/median.h"
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
@@ -141,7 +142,7 @@ static void add_median(struct line *l, sh_report_value_fn *value, const struct s
             values[found++] = value(&steps[i]);
     if (found) {
         l->x[l->n] = (double)steps[n / 2].step;
-        l->y[l->n] = sh_report_median(found, values);
+        l->y[l->n] = sh_median(found, values);
         l->low[l->n] = values[found / 10];
         l->high[l->n++] = values[found - 1 - found / 10];
     }

@@ -1,6 +1,7 @@
 /* Whatever stands out, each in one sentence: points below their prediction, points slower than in an older study,
  * repeats that differ, a rank that is always last, more threads than cores, GPUs that are throttled or capped. */
 #include "src/report/html.h"
+#include "src/base/median.h"
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
@@ -166,7 +167,7 @@ static double variation(const struct sh_report_run *run)
     for (int i = run->from; i < run->n_steps; i++)
         if (!run->steps[i].first && run->steps[i].tokens_per_second > 0)
             speeds[n++] = run->steps[i].tokens_per_second;
-    sh_report_median(n, speeds); /* sorts */
+    sh_sort_doubles(n, speeds);
     ratio = n ? speeds[n - 1 - n / 10] / speeds[n / 10] : 1;
     free(speeds);
     return ratio;
@@ -208,7 +209,7 @@ static struct sh_report_at find_older(const struct sh_report *old, const struct 
     for (int i = 0; i < old->n_runs; i++)
         if (old->runs[i].tokens_per_second > 0 && sh_report_same_point(&old->runs[i], run))
             speeds[at.measured++] = old->runs[i].tokens_per_second;
-    at.median = sh_report_median(at.measured, speeds);
+    at.median = sh_median(at.measured, speeds);
     at.least = at.measured ? speeds[0] : 0;
     free(speeds);
     return at;

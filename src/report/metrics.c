@@ -4,6 +4,7 @@
 #include "src/report/parts.h"
 
 #include "io/file/file.h"
+#include "src/base/median.h"
 #include "src/base/mem.h"
 #include "src/device/nvml.h"
 #include "src/metrics/metrics.h"
@@ -300,22 +301,6 @@ static sh_rc take_text(struct sh_report_run *run, const char *text, size_t bytes
     return SH_OK;
 }
 
-/* Ascending. */
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-double sh_report_median(int n, double *values)
-{
-    if (!n)
-        return 0;
-    qsort(values, (size_t)n, sizeof *values, compare);
-    return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
-
 /* The median ignores the rare long step: a save, a burst of a neighbour's traffic on the network. */
 static double median_speed(const struct sh_report_run *run)
 {
@@ -325,7 +310,7 @@ static double median_speed(const struct sh_report_run *run)
     for (int i = run->from; i < run->n_steps; i++)
         if (!run->steps[i].first && run->steps[i].tokens_per_second > 0)
             speeds[n++] = run->steps[i].tokens_per_second;
-    median = sh_report_median(n, speeds);
+    median = sh_median(n, speeds);
     free(speeds);
     return median;
 }

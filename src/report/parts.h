@@ -57,9 +57,6 @@ typedef double sh_report_value_fn(const struct sh_report_step *s);
 void sh_report_say_overlaps(FILE *out, const struct sh_report *r, sh_report_value_fn *value, double eye);
 int *sh_report_count_above(const struct sh_report *r, sh_report_value_fn *value, double eye);
 
-/* Sorts n values and returns their median; 0 if n is 0. */
-double sh_report_median(int n, double *values);
-
 /* Writes in words how far the run is, and why it does not go on. */
 void sh_report_state(FILE *out, const struct sh_report_run *run);
 

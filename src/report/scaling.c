@@ -1,6 +1,7 @@
 /* Weak and strong scaling: for each kind a chart of speed, a chart of efficiency and a table. series.c finds the
  * series; the index of a series is its colour in all charts. */
 #include "src/report/html.h"
+#include "src/base/median.h"
 #include "src/report/parts.h"
 
 #include "src/base/mem.h"
@@ -52,14 +53,6 @@ static double predicted_rank_speed(const struct sh_report_series *s, const struc
     return predicted_speed(s, at) / at->ranks;
 }
 
-/* Ascending. */
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The numbers of ranks of all series of a kind, each once, ascending; freed with free(). */
 static double *find_ranks(const struct sh_report *r, enum sh_scaling kind, int *n)
 {
@@ -69,7 +62,7 @@ static double *find_ranks(const struct sh_report *r, enum sh_scaling kind, int *
     for (int k = 0; k < r->n_series; k++)
         for (int i = 0; r->series[k].kind == kind && i < r->series[k].n_at; i++)
             ranks[all++] = r->series[k].at[i].ranks;
-    qsort(ranks, (size_t)all, sizeof *ranks, compare);
+    sh_sort_doubles(all, ranks);
     *n = 0;
     for (int i = 0; i < all; i++)
         if (*n == 0 || ranks[i] > ranks[*n - 1])

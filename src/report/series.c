@@ -3,6 +3,7 @@
  * series of each kind. */
 #include "src/report/parts.h"
 
+#include "src/base/median.h"
 #include "src/base/mem.h"
 #include "src/base/size.h"
 
@@ -131,7 +132,7 @@ static struct sh_report_at make_point(const struct sh_report *r, const struct sh
         if (run->predicted.tokens_per_second > 0)
             at.predicted = run->predicted.tokens_per_second;
     }
-    at.median = sh_report_median(at.measured, speeds);
+    at.median = sh_median(at.measured, speeds);
     at.least = at.measured ? speeds[0] : 0;
     at.most = at.measured ? speeds[at.measured - 1] : 0;
     free(speeds);

@@ -75,8 +75,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
      * collectives. */
     for (int64_t first = 0; first < sequences; first += pass) {
         if (stops(watch)) {
-            *out = (struct sh_eval_result){
-                .sequences = first, .seconds = (double)(sh_now_ns() - begin) / 1e9, .cut = true};
+            *out = (struct sh_eval_result){.sequences = first, .seconds = sh_seconds_since(begin), .cut = true};
             return SH_OK;
         }
         sh_rc rc = read_batch(f, first + own, each, sequences, r->cfg.training.seq_len, &unmasked);
@@ -98,6 +97,6 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
                                    .sequences = sequences,
                                    .tokens = seen[0],
                                    .bytes = seen[1],
-                                   .seconds = (double)(sh_now_ns() - begin) / 1e9};
+                                   .seconds = sh_seconds_since(begin)};
     return SH_OK;
 }

@@ -1,6 +1,7 @@
 #include "src/run/frozen.h"
 
 #include "io/hf/load.h"
+#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/mixsum.h"
@@ -11,7 +12,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { BLOCK = 1 << 16 };
 
@@ -88,13 +88,6 @@ char *sh_frozen_text(const struct sh_run *r)
 
 /* ---- loading ---- */
 
-static bool is_folder(const char *path)
-{
-    struct stat st;
-
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 static struct sh_ckpt_load_options options_of(const struct sh_run *r)
 {
     return (struct sh_ckpt_load_options){.trust = r->cfg.checkpoint.trust,
@@ -159,7 +152,7 @@ static sh_rc full_path(const struct sh_run *r, char **path)
 /* Whether it is a folder of a model, as rank 0 sees it. */
 static sh_rc look_at(const struct sh_run *r, const char *path, bool *hf)
 {
-    *hf = r->mesh->rank == 0 && is_folder(path);
+    *hf = r->mesh->rank == 0 && sh_is_folder(path);
     return sh_mesh_bcast(hf, sizeof *hf, 0);
 }
 

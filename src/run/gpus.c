@@ -4,6 +4,7 @@
 #include "src/run/gpus.h"
 
 #include "src/base/log.h"
+#include "src/base/median.h"
 #include "src/base/mem.h"
 #include "src/base/thread.h"
 #include "src/base/time.h"
@@ -173,22 +174,6 @@ void sh_gpus_unwatch(void)
 
 /* ---- over all ranks ---- */
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* The median of the reported values; NAN if there are none. */
-static double median(double *values, int n)
-{
-    if (!n)
-        return NAN;
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
-
 /* The share of its usual power that a GPU may draw. Without a reported usual power it is 1; without a reported limit it
  * is infinite, so that any other is lower. */
 static double share_of_power(double limit, double usual)
@@ -235,7 +220,7 @@ void sh_gpus_judge(const struct sh_gpus_reading *each, int ranks, const char *ho
         }
     }
     out->watts = powers ? watts / powers : NAN;
-    out->median_mhz = median(mhz, clocks);
+    out->median_mhz = clocks ? sh_median(clocks, mhz) : NAN;
     free(mhz);
 }
 

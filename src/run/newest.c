@@ -9,14 +9,6 @@
 #include "src/mesh/mesh.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
-
-static bool is_folder(const char *path)
-{
-    struct stat s;
-
-    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-}
 
 /* Accepts what users have at hand: the folder of checkpoints, or the dump folder around it. Checkpoints in the given
  * folder itself win. */
@@ -27,7 +19,7 @@ sh_rc sh_newest_folder(const char *given, char **folder)
 
     *folder = NULL;
     if (rc == SH_OK)
-        *folder = sh_strdup(!newest && is_folder(inner) ? inner : given);
+        *folder = sh_strdup(!newest && sh_is_folder(inner) ? inner : given);
     free(newest);
     free(inner);
     return rc;
@@ -65,7 +57,7 @@ sh_rc sh_newest_find(const char *given, char **path)
     sh_rc rc;
 
     *path = NULL;
-    if (!is_folder(given)) {
+    if (!sh_is_folder(given)) {
         *path = sh_strdup(given); /* whoever opens it says what is wrong with it */
         return SH_OK;
     }

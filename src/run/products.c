@@ -150,7 +150,7 @@ static void measure(const struct sh_device *device, const char *gpu, struct text
     device->queue_destroy(queue);
     sh_log_info(
         "products of %d shapes measured in %.1f s: a kernel other than the first answer of %s is faster for %d of them",
-        of->count(), (double)(sh_now_ns() - began) / 1e9, of->library(), others);
+        of->count(), sh_seconds_since(began), of->library(), others);
 }
 
 /* Read the file if it can be used; otherwise the text stays empty. */

@@ -120,7 +120,7 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     else
         rc = whose_failure(r, &p, rc, &out->lost);
     out->step = r->step;
-    out->seconds = out->stall = (double)(sh_now_ns() - begin) / 1e9;
+    out->seconds = out->stall = sh_seconds_since(begin);
     sh_shards_free(&p);
     free(folder);
     return rc == SH_OK ? disk_seconds(&times, &out->disk_seconds) : rc;

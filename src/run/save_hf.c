@@ -93,7 +93,7 @@ sh_rc sh_run_save_hf(struct sh_run *r)
     rc = export(r, folder);
     if (rc == SH_OK)
         sh_log_info("step %lld  saved %s for transformers (%.2f s)", (long long)r->step, folder,
-                    (double)(sh_now_ns() - begin) / 1e9);
+                    sh_seconds_since(begin));
     else if (sh_error_text()[0])
         rc = sh_fail_prefix(rc, "the checkpoint is saved, but not in transformers' format: ");
 out:

@@ -9,11 +9,6 @@
 
 enum { REASON_BYTES = 2048 };
 
-static double seconds_since(int64_t begin_ns)
-{
-    return (double)(sh_now_ns() - begin_ns) / 1e9;
-}
-
 /* What was read back, if that is less than the default. */
 static const char *const how[] = {[SH_VERIFY_DISK] = "",
                                   [SH_VERIFY_CACHE] = ", read back from the page cache only (checkpoint.verify=cache)",
@@ -158,7 +153,7 @@ sh_rc sh_saving_poll(struct sh_saving *s, bool wait)
     int64_t begun = sh_now_ns();
     sh_rc rc = settle(s, go_on(s, wait));
 
-    s->seconds += seconds_since(begun);
+    s->seconds += sh_seconds_since(begun);
     return rc;
 }
 
@@ -194,6 +189,6 @@ sh_rc sh_saving_save(struct sh_saving *s, bool must)
     rc = save(s, must);
     sh_mesh_timeout(s->r->cfg.comm.train_timeout_seconds);
     /* Time spent here is reported as checkpoint time of the step. */
-    s->seconds += seconds_since(begun);
+    s->seconds += sh_seconds_since(begun);
     return rc;
 }

@@ -130,7 +130,7 @@ static sh_rc compare_replicas(struct sh_train *t)
         return SH_OK;
     SH_TRY(sh_replicas_compare(t->r));
     t->compared = t->r->step;
-    t->check_seconds += (double)(sh_now_ns() - begun) / 1e9;
+    t->check_seconds += sh_seconds_since(begun);
     return SH_OK;
 }
 
@@ -143,11 +143,11 @@ static sh_rc check(struct sh_train *t, bool *finite)
     sh_exec_settle(t->r->exec);
     SH_TRY(compare_replicas(t));
     SH_TRY(sh_frozen_check(t->r));
-    t->saving.look_seconds = (double)(sh_now_ns() - begun) / 1e9;
+    t->saving.look_seconds = sh_seconds_since(begun);
     begun = sh_now_ns();
     SH_TRY(check_state(t, finite));
-    t->saving.look_seconds += (double)(sh_now_ns() - begun) / 1e9;
-    t->check_seconds += (double)(sh_now_ns() - begun) / 1e9;
+    t->saving.look_seconds += sh_seconds_since(begun);
+    t->check_seconds += sh_seconds_since(begun);
     return SH_OK;
 }
 

@@ -10,11 +10,6 @@
 
 #include <math.h>
 
-static double seconds_since(int64_t begin_ns)
-{
-    return (double)(sh_now_ns() - begin_ns) / 1e9;
-}
-
 /* This rank's contiguous part of the global batch that starts at r->samples. */
 static int64_t own_sequences(const struct sh_train *t, int64_t *first)
 {
@@ -38,7 +33,7 @@ static sh_rc read_micro_step(struct sh_train *t, int m)
     sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs,
                      last ? share : 0);
     sh_feed_put(t->r, f);
-    t->data_seconds += seconds_since(begin);
+    t->data_seconds += sh_seconds_since(begin);
     return SH_OK;
 }
 
@@ -49,7 +44,7 @@ static sh_rc count_targets(struct sh_train *t)
 
     t->read_targets = 0;
     SH_TRY(sh_data_count(t->feed.data, first, share, &t->own_targets));
-    t->data_seconds += seconds_since(begin);
+    t->data_seconds += sh_seconds_since(begin);
     return SH_OK;
 }
 
@@ -286,7 +281,7 @@ sh_rc sh_train_step(struct sh_train *t)
     m.masked = sh_data_masked(t->feed.data);
     m.targets = t->targets;
     m.tokens_seen = r->tokens;
-    m.time.step = seconds_since(begin);
+    m.time.step = sh_seconds_since(begin);
     m.time.compute = spent.compute;
     m.time.exposed_comm = spent.exposed_comm;
     m.time.exposed_offload = spent.exposed_offload;
@@ -295,7 +290,7 @@ sh_rc sh_train_step(struct sh_train *t)
     m.offload_written_bytes = spent.written_bytes;
     m.time.data = t->data_seconds;
     m.time.checkpoint = t->saving.seconds;
-    m.since_last = seconds_since(t->last_step_ns ? t->last_step_ns : begin);
+    m.since_last = sh_seconds_since(t->last_step_ns ? t->last_step_ns : begin);
     t->last_step_ns = sh_now_ns();
     m.time.checks = t->check_seconds;
     m.tokens_per_second = (double)m.tokens / m.time.step;
