@@ -141,18 +141,19 @@ static const char *value_text(const struct reader *r)
     return plain ? scalar_text(r) : "";
 }
 
-/* A name at `line` that is no section. `value`: what is given under it, or "". */
-static sh_rc fail_section(struct reader *r, int line, const char *value)
+/* event: the value of a name at `line` that is no section. Without a value it may be meant as one. */
+static sh_rc fail_section(struct reader *r, int line)
 {
+    const char *value = value_text(r);
     char shown[SH_CONFIG_SHOWN], near[SH_CONFIG_NAME_MAX], out[SH_CONFIG_ADVICE];
     const char *advice = sh_config_foreign(r->section, value, out);
     const char *nearest = advice == NULL ? sh_config_section_nearest(r->section, near) : NULL;
+    bool section = r->y.event.type == YAML_MAPPING_START_EVENT || (is_empty(r) && nearest != NULL);
     sh_config_text_shown(r->section, shown);
     /* "training.steps: 10" on one line, as on the command line. */
     if (sh_config_key_find(r->section) != NULL)
         return sh_fail(SH_E_USAGE, "%s:%d: %s: write the section and, below it, the key", r->y.name, line, shown);
-    return sh_fail(SH_E_USAGE, "%s:%d: %s: no such %s%s%s%s", r->y.name, line, shown,
-                   value[0] != '\0' ? "key" : "section",
+    return sh_fail(SH_E_USAGE, "%s:%d: %s: no such %s%s%s%s", r->y.name, line, shown, section ? "section" : "key",
                    advice != NULL    ? "; "
                    : nearest != NULL ? "; nearest is "
                                      : "",
@@ -180,7 +181,7 @@ static sh_rc read_foreign(struct reader *r)
 {
     int line = r->y.line;
     SH_TRY(sh_yaml_next(&r->y));
-    SH_TRY(sh_problems_note(&r->state->problems, fail_section(r, line, value_text(r))));
+    SH_TRY(sh_problems_note(&r->state->problems, fail_section(r, line)));
     if (r->y.event.type != YAML_MAPPING_START_EVENT)
         return sh_yaml_skip(&r->y);
     SH_TRY(sh_yaml_next(&r->y));

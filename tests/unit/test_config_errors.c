@@ -665,7 +665,8 @@ static void test_other_trainers(void **state)
         "mixed_precision: bf16\nnum_processes: 8\n"
         "fsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_use_orig_params: true\n  x: 1\n"
         "base_model: a/b\nmicro_batch_size: 2\nload_in_4bit: true\nlora_target_modules: [q_proj]\n"
-        "num_epochs: 3\noptimizer: adamw_8bit\ntf32: true\ntpu_env: []\n";
+        "num_epochs: 3\noptimizer: adamw_8bit\ntf32: true\ntpu_env: []\n"
+        "lora_model_dir:\ntrainin:\n";
     struct sh_config cfg;
     (void)state;
     assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
@@ -679,12 +680,14 @@ static void test_other_trainers(void **state)
         "c.yaml:7: base_model: no such key; model.hf_assets_path: a/b\n"
         "c.yaml:8: micro_batch_size: no such key; training.local_batch_size: 2\n"
         "c.yaml:9: load_in_4bit: no such key; lora.quantize_base=nf4\n"
-        "c.yaml:10: lora_target_modules: no such section; lora.target_modules\n"
+        "c.yaml:10: lora_target_modules: no such key; lora.target_modules\n"
         "c.yaml:11: num_epochs: no such key; training.steps: an epoch of N tokens is N / (training.seq_len * "
         "training.global_batch_size) steps; `sherd tokenize` prints N\n"
         "c.yaml:12: optimizer: a section; expected keys below it, not a value; optimizer.name: adamw, sgd or lion\n"
         "c.yaml:13: tf32: no such key; leave it out: it changes nothing here\n"
-        "c.yaml:14: tpu_env: no such section; leave it out: there are no TPUs");
+        "c.yaml:14: tpu_env: no such key; leave it out: there are no TPUs\n"
+        "c.yaml:15: lora_model_dir: no such key; lora.adapter_path\n"
+        "c.yaml:16: trainin: no such section; nearest is training");
 }
 
 int main(void)
