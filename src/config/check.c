@@ -134,6 +134,14 @@ static sh_rc check_rope(struct sh_config_state *state)
     return c->model.rope_type == SH_ROPE_LONG ? check_longrope(state) : SH_OK;
 }
 
+/* The largest part of `whole` that is not above `most`. */
+static int largest_part(int whole, int most)
+{
+    while (whole % most != 0)
+        most--;
+    return most;
+}
+
 /* Division by the number of ranks is not checked here: the number is not known yet. */
 static sh_rc check_batch(struct sh_config_state *state)
 {
@@ -146,9 +154,14 @@ static sh_rc check_batch(struct sh_config_state *state)
     if (global == 0)
         return sh_config_refuse(state, "training.global_batch_size",
                                 "0; give -1 for local_batch_size * ranks, or a number");
-    if (global > 0 && global % local != 0)
+    if (global > 0 && global % local != 0) {
+        char place[SH_CONFIG_PATH_MAX];
+        sh_config_place_text(sh_config_place_of(state, "training.local_batch_size"), place);
         return sh_config_refuse(state, "training.global_batch_size",
-                                "%d is not a multiple of training.local_batch_size %d", global, local);
+                                "%d is not a multiple of training.local_batch_size %d, given %s; give "
+                                "training.local_batch_size=%d, or training.global_batch_size=%d",
+                                global, local, place, largest_part(global, local), (global / local + 1) * local);
+    }
     return SH_OK;
 }
 

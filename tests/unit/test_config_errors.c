@@ -233,7 +233,11 @@ static const struct refusal texts[] = {
     {DEBUG_MODEL "training: {global_batch_size: 0}\n",
      "c.yaml:2: training.global_batch_size: 0; give -1 for local_batch_size * ranks, or a number"},
     {DEBUG_MODEL "training: {local_batch_size: 3, global_batch_size: 8}\n",
-     "c.yaml:2: training.global_batch_size: 8 is not a multiple of training.local_batch_size 3"},
+     "c.yaml:2: training.global_batch_size: 8 is not a multiple of training.local_batch_size 3, given at c.yaml:2; give "
+     "training.local_batch_size=2, or training.global_batch_size=9"},
+    {DEBUG_MODEL "training: {global_batch_size: 12}\n",
+     "c.yaml:2: training.global_batch_size: 12 is not a multiple of training.local_batch_size 8, given by default; give "
+     "training.local_batch_size=6, or training.global_batch_size=16"},
     {DEBUG_MODEL "data: {document_separator: 256}\n",
      "c.yaml:2: data.document_separator: 256 is outside the vocabulary of 256 tokens"},
     {DEBUG_MODEL "data: {mix: \"a.bin=1\"}\ntraining: {dataset_path: b.bin}\n",
