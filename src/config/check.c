@@ -446,8 +446,6 @@ static sh_rc check_idle(struct sh_config_state *state)
          c->training.device != SH_DEVICE_CPU && c->comm.backend != SH_COMM_MPI},
         {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_SKIP},
         {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ROLLBACK},
-        {"optimizer.beta2", "optimizer.name=adamw or lion", c->optimizer.name != SH_OPTIM_SGD},
-        {"optimizer.eps", "optimizer.name=adamw", c->optimizer.name == SH_OPTIM_ADAMW},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
         {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
         {"checkpoint.export_dtype", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
@@ -476,6 +474,44 @@ static sh_rc check_idle(struct sh_config_state *state)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!keys[i].used && sh_config_place_of(state, keys[i].name)->source == SH_SOURCE_ARGUMENT)
             return sh_config_refuse(state, keys[i].name, "has no effect without %s", keys[i].needs);
+    return SH_OK;
+}
+
+/* The words of optimizer.name, and which of the keys that some optimizers do not read each of them reads. */
+static const struct {
+    const char *word, *reads;
+} optimizers[] = {
+#define OPTIM(id, word, means, reads, ...) [SH_OPTIM_##id] = {word, reads},
+#include "src/config/optim.inc"
+#undef OPTIM
+};
+
+/* Whether a list of words, separated by blanks, has this one. */
+static bool has_word(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (; *list != '\0'; list += strcspn(list, " "), list += *list == ' ')
+        if (strcspn(list, " ") == length && strncmp(list, word, length) == 0)
+            return true;
+    return false;
+}
+
+/* Like check_idle(), for a key that only the optimizers in the message read. */
+static sh_rc check_optimizer(struct sh_config_state *state)
+{
+    static const char section[] = "optimizer.";
+    for (int i = 0; i < sh_config_n_keys; i++) {
+        const char *name = sh_config_keys[i].name;
+        char readers[64] = "";
+        if (state->given[i].source != SH_SOURCE_ARGUMENT || strncmp(name, section, sizeof section - 1) != 0)
+            continue;
+        const char *key = name + sizeof section - 1;
+        for (int k = 0; k < SH_OPTIMS; k++)
+            if (has_word(optimizers[k].reads, key))
+                sh_str_add(readers, sizeof readers, " or ", optimizers[k].word);
+        if (readers[0] != '\0' && !has_word(optimizers[state->cfg.optimizer.name].reads, key))
+            return sh_config_refuse(state, name, "has no effect without optimizer.name=%s", readers);
+    }
     return SH_OK;
 }
 
@@ -549,9 +585,10 @@ static sh_rc check_lora(struct sh_config_state *state)
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
-        check_heads,      check_rotary,   check_family,      check_window,       check_rope,      check_batch,
-        check_documents,  check_schedule, check_parallelism, check_reproducible, check_recompute, check_guard,
-        check_checkpoint, check_device,   check_lora,        check_offload,      check_float16,   check_idle,
+        check_heads,     check_rotary,    check_family,     check_window,      check_rope,
+        check_batch,     check_documents, check_schedule,   check_parallelism, check_reproducible,
+        check_recompute, check_guard,     check_checkpoint, check_device,      check_lora,
+        check_offload,   check_float16,   check_idle,       check_optimizer,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

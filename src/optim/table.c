@@ -4,7 +4,7 @@
 
 /* Rows come from optim.inc, and so do the words of the key. */
 static const struct sh_optim optimizers[] = {
-#define OPTIM(id, word, means, ...) [SH_OPTIM_##id] = {__VA_ARGS__},
+#define OPTIM(id, word, means, keys, ...) [SH_OPTIM_##id] = {__VA_ARGS__},
 #include "src/config/optim.inc"
 #undef OPTIM
 };

@@ -410,6 +410,8 @@ static void test_idle_beside_words(void **state)
         {"optimizer.name=sgd", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
         {"optimizer.name=Lion", "optimizer.beta2=0.9", NULL},
+        {"optimizer.name=sgd", "optimizer.beta1=0.9", NULL},
+        {"optimizer.name=sgd", "optimizer.decay_all=true", NULL},
         {"optimizer.name=AdamW", "optimizer.eps=1e-6", NULL},
         {"data.packing=concat", "data.excess_length_strategy=drop",
          "--data.excess_length_strategy: has no effect without data.packing=bfd or none"},
