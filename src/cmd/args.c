@@ -104,13 +104,16 @@ static sh_rc add_override(struct sh_cmd_args *args, const char *word)
     return SH_OK;
 }
 
-/* Joins two words to "key=value", which args own. The slot is taken first, so that a full table leaves nothing to
- * free. */
-static sh_rc join_override(struct sh_cmd_args *args, const char *key, const char *value)
+/* Like add_override(), for a text that args own from now on. */
+static sh_rc add_joined(struct sh_cmd_args *args, char *text)
 {
-    SH_TRY(add_override(args, ""));
-    args->overrides[args->n_overrides - 1] = args->joined[args->n_joined++] = sh_strfmt("%s=%s", key, value);
-    return SH_OK;
+    sh_rc rc = add_override(args, text);
+
+    if (rc == SH_OK)
+        args->joined[args->n_joined++] = text;
+    else
+        free(text);
+    return rc;
 }
 
 /* Whether the next word can be the value of this one; a value that begins like an option, with two dashes and not more,
@@ -129,15 +132,15 @@ static sh_rc take_override(int argc, char **argv, int *i, struct sh_cmd_args *ar
         return add_override(args, word);
     if (!has_value(argc, argv, *i))
         return sh_fail(SH_E_USAGE, "--%s needs a value: --%s=VALUE", word, word);
-    return join_override(args, word, argv[++*i]);
+    return add_joined(args, sh_strfmt("%s=%s", word, argv[++*i]));
 }
 
-/* An option may set one key to its value, another to a fixed value, or both. */
+/* An option may set one key to its value, another to a fixed value, or both. Messages about them name the option. */
 static sh_rc set_keys(const struct sh_cmd_option *option, const char *value, struct sh_cmd_args *args)
 {
     if (option->key)
-        SH_TRY(join_override(args, option->key, value));
-    return option->also ? add_override(args, option->also) : SH_OK;
+        SH_TRY(add_joined(args, sh_strfmt("%s: %s=%s", option->name, option->key, value)));
+    return option->also ? add_joined(args, sh_strfmt("%s: %s", option->name, option->also)) : SH_OK;
 }
 
 /* The value of an option in the following words, which *i moves past. */
@@ -212,13 +215,17 @@ static sh_rc take_word(const struct sh_cmd *cmd, int argc, char **argv, int *i, 
     return SH_OK;
 }
 
-/* Only the form is checked here; the command knows how many positional arguments it takes. */
+/* Only the form is checked here; the command knows how many positional arguments it takes. After a problem it does not
+ * run, so wrong keys are named now. */
 sh_rc sh_cmd_parse(const struct sh_cmd *cmd, int argc, char **argv, struct sh_cmd_args *args)
 {
     *args = (struct sh_cmd_args){0};
     for (int i = 1; i < argc; i++)
         SH_TRY(sh_problems_note(&args->problems, take_word(cmd, argc, argv, &i, args)));
-    return cmd->collects ? SH_OK : sh_problems_fail(&args->problems);
+    if (cmd->collects || args->problems.n == 0)
+        return SH_OK;
+    SH_TRY(sh_problems_note(&args->problems, sh_config_check_arguments(args->n_overrides, args->overrides)));
+    return sh_problems_fail(&args->problems);
 }
 
 /* Also needed after a failed parse. */
@@ -289,9 +296,12 @@ static enum sh_cfg_trust trust_of(const struct sh_cmd_args *args)
     static const char key[] = "checkpoint.trust=";
     enum sh_cfg_trust trust = SH_TRUST_OWNER;
 
-    for (int i = 0; i < args->n_overrides; i++)
-        if (!strncmp(args->overrides[i], key, strlen(key)))
-            trust = !strcmp(args->overrides[i] + strlen(key), "any") ? SH_TRUST_ANY : SH_TRUST_OWNER;
+    for (int i = 0; i < args->n_overrides; i++) {
+        const char *pair = sh_config_argument_pair(args->overrides[i]);
+
+        if (!strncmp(pair, key, strlen(key)))
+            trust = !strcmp(pair + strlen(key), "any") ? SH_TRUST_ANY : SH_TRUST_OWNER;
+    }
     return trust;
 }
 

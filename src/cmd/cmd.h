@@ -50,7 +50,7 @@ const struct sh_cmd_option *sh_cmd_listed(const struct sh_cmd_option *option);
 struct sh_cmd_args {
     const char *positional[SH_CMD_MAX_ARGS];
     int n_positional;
-    const char *overrides[SH_CMD_MAX_ARGS]; /* "section.key=value" */
+    const char *overrides[SH_CMD_MAX_ARGS]; /* as sh_config_load() takes them */
     int n_overrides;
     const char *values[SH_CMD_MAX_OPTIONS]; /* by row of the options; NULL: not given; "": given without a value */
     char *joined[SH_CMD_MAX_ARGS + SH_CMD_MAX_OPTIONS]; /* storage of "--section.key value", and of several words */

@@ -18,10 +18,12 @@ enum { BLOCK = 1024 }; /* the default of run_clm.py, unless the model has less *
 static sh_rc load(struct sh_clm *c)
 {
     const struct sh_cmd_args *args = c->args;
-    char *text = sh_clm_yaml(c);
-    sh_rc rc = sh_config_parse(text, strlen(text), "sherd run_clm", args->n_overrides, args->overrides, &c->cfg);
+    char **pairs = sh_clm_pairs(c);
+    sh_rc rc = sh_config_options(c->n_keys, (const char *const *)pairs, args->n_overrides, args->overrides, &c->cfg);
 
-    free(text);
+    for (int i = 0; i < c->n_keys; i++)
+        free(pairs[i]);
+    free(pairs);
     return rc;
 }
 

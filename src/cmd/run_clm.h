@@ -51,6 +51,7 @@ void sh_clm_default(struct sh_clm *c, const char *key, const char *value);
 sh_rc sh_clm_choose(struct sh_clm *c, const char *option, const char *key, const char *value);
 const char *sh_clm_get(const struct sh_clm *c, const char *key); /* NULL: not set */
 char *sh_clm_yaml(const struct sh_clm *c);                       /* freed with free() */
+char **sh_clm_pairs(const struct sh_clm *c); /* for sh_config_options(); each freed with free(), and the list */
 void sh_clm_free(struct sh_clm *c);
 
 /* run_clm_words.c: all options that depend on nothing else, with Trainer's defaults for those that are not given. Notes

@@ -2,6 +2,7 @@
 #include "src/cmd/run_clm.h"
 
 #include "src/base/mem.h"
+#include "src/config/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,37 @@ sh_rc sh_clm_choose(struct sh_clm *c, const char *option, const char *key, const
     free(k->option);
     k->option = sh_strdup(option);
     return SH_OK;
+}
+
+/* The given option that code made this key of: its row begins with the key. NULL: none. */
+static const char *own_option(const struct sh_clm *c, const char *key)
+{
+    size_t length = strlen(key);
+
+    for (int i = 0; c->cmd->options[i].name; i++) {
+        const char *option = c->cmd->options[i].name;
+        const struct sh_trainer_row *row = c->args->values[i] ? sh_trainer_find(option + 2, c->args->values[i]) : NULL;
+
+        if (row && row->answer == SH_TRAINER_OWN && strcspn(row->text, ", ") == length &&
+            !strncmp(row->text, key, length))
+            return option;
+    }
+    return NULL;
+}
+
+/* Of an option with a file, only the name. */
+char **sh_clm_pairs(const struct sh_clm *c)
+{
+    char **pairs = sh_calloc((size_t)c->n_keys + 1, sizeof *pairs);
+
+    for (int i = 0; i < c->n_keys; i++) {
+        const struct sh_clm_key *k = &c->keys[i];
+        const char *option = k->option ? k->option : own_option(c, k->name);
+
+        pairs[i] = sh_strfmt("%.*s%s%s=%s", option ? (int)strcspn(option, " ") : 0, option ? option : "",
+                             option ? ": " : "", k->name, k->value);
+    }
+    return pairs;
 }
 
 void sh_clm_free(struct sh_clm *c)

@@ -407,7 +407,7 @@ static sh_rc check_offload(struct sh_config_state *state)
 #define ANYWHERE_ELSE "offload.mode=memory_budget, or another key of offload that moves tensors off the device"
 #define IN_A_FILE "offload.optimizer, offload.gradients or offload.activations=nvme, or offload.mode=memory_budget"
 
-/* Refuse an argument on the command line that has no effect because of another key. In a file such keys are allowed:
+/* Refuse what was typed on the command line and has no effect because of another key. In a file such keys are allowed:
  * every printed configuration has them, and they may serve a mode that the command line chooses. */
 static sh_rc check_idle(struct sh_config_state *state)
 {
@@ -470,9 +470,8 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"lora.quantize_base", "lora.rank", c->lora.rank > 0},
         {"lora.adapter_path", "lora.rank", c->lora.rank > 0},
     };
-    /* Only arguments are judged: the user has just typed them. */
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (!keys[i].used && sh_config_place_of(state, keys[i].name)->source == SH_SOURCE_ARGUMENT)
+        if (!keys[i].used && sh_config_place_typed(sh_config_place_of(state, keys[i].name)))
             return sh_config_refuse(state, keys[i].name, "has no effect without %s", keys[i].needs);
     return SH_OK;
 }
@@ -503,7 +502,7 @@ static sh_rc check_optimizer(struct sh_config_state *state)
     for (int i = 0; i < sh_config_n_keys; i++) {
         const char *name = sh_config_keys[i].name;
         char readers[64] = "";
-        if (state->given[i].source != SH_SOURCE_ARGUMENT || strncmp(name, section, sizeof section - 1) != 0)
+        if (!sh_config_place_typed(&state->given[i]) || strncmp(name, section, sizeof section - 1) != 0)
             continue;
         const char *key = name + sizeof section - 1;
         for (int k = 0; k < SH_OPTIMS; k++)

@@ -94,8 +94,8 @@ struct sh_config {
 #undef KEY
 /* clang-format on */
 
-/* Defaults, then `path` (NULL: none), then overrides "section.key=value" (no dashes), then presets and aliases. All
- * bytes of *cfg are defined, padding included, so that memcmp() can compare two configurations.
+/* Defaults, then `path` (NULL: none), then overrides "section.key=value" (no dashes), then presets and aliases. Before
+ * an override there may be the option that stands for it, which messages then name: "--ranks: mesh.ranks=4". All bytes of *cfg are defined, padding included, so that memcmp() can compare two configurations.
  * Errors: SH_E_DATA if the file cannot be read, else SH_E_USAGE; the text names file and line, or the argument. On
  * failure *cfg is unchanged. */
 sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg);
@@ -117,6 +117,11 @@ enum { SH_CONFIG_FILE_MAX = 1 << 20 }; /* bytes of a file or text; a larger one 
 sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
                       struct sh_config *cfg);
 
+/* The same from options of a command, which rank as a file: "--option: section.key=value", or without "--option: " for
+ * what the command sets by itself. Lent. */
+sh_rc sh_config_options(int n_options, const char *const *options, int n_overrides, const char *const *overrides,
+                        struct sh_config *cfg);
+
 /* Resolved configuration as YAML that loads back to the same values; *text freed with free(). */
 sh_rc sh_config_print(const struct sh_config *cfg, char **text);
 
@@ -128,6 +133,12 @@ sh_rc sh_config_digest(const struct sh_config *cfg, char digest[SH_CONFIG_DIGEST
 /* The value of "section.key" as one line without YAML's quotes, for scripts; *text freed with free().
  * Errors: SH_E_USAGE: no such key, or one that only sets another. */
 sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text);
+
+/* "section.key=value" of an override, without an option before it. Local. */
+const char *sh_config_argument_pair(const char *argument);
+
+/* Check overrides by themselves: names, values, and none twice. Local. Errors: SH_E_USAGE, a line for each problem. */
+sh_rc sh_config_check_arguments(int n_overrides, const char *const *overrides);
 
 /* Check a value of a key by itself. Local. Errors: SH_E_USAGE: "section.key: what is wrong". */
 sh_rc sh_config_check_value(const char *key, const char *text);

@@ -61,10 +61,10 @@ enum { SH_ALIAS_SELECTIVE_OP }; /* or k */
 enum { SH_ALIAS_RESHARD_DEFAULT, SH_ALIAS_RESHARD_ALWAYS, SH_ALIAS_RESHARD_NEVER };
 
 /* Where a value was given. A higher source wins; twice in the same one is an error. */
-enum sh_config_source { SH_SOURCE_DEFAULT, SH_SOURCE_FILE, SH_SOURCE_FOLDER, SH_SOURCE_ARGUMENT };
+enum sh_config_source { SH_SOURCE_DEFAULT, SH_SOURCE_FILE, SH_SOURCE_OPTION, SH_SOURCE_FOLDER, SH_SOURCE_ARGUMENT };
 struct sh_config_place {
     enum sh_config_source source;
-    const char *file; /* lent */
+    const char *file; /* lent; of an OPTION or ARGUMENT: "--option: ..." if an option stands for the key, else NULL */
     int line;         /* of a FILE */
 };
 

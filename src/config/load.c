@@ -25,18 +25,32 @@ static sh_rc give_defaults(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* argument: "section.key=value". */
-static sh_rc give_argument(struct sh_config_state *state, const char *argument)
+const char *sh_config_argument_pair(const char *argument)
 {
-    const struct sh_config_place place = {.source = SH_SOURCE_ARGUMENT};
+    const char *end = strncmp(argument, "--", 2) == 0 ? strstr(argument, ": ") : NULL;
+    return end != NULL ? end + 2 : argument;
+}
+
+/* argument: "section.key=value", perhaps after "--option: ". */
+static sh_rc give_argument(struct sh_config_state *state, enum sh_config_source source, const char *argument)
+{
+    const char *pair = sh_config_argument_pair(argument), *equals = strchr(pair, '=');
+    const struct sh_config_place place = {.source = source, .file = pair != argument ? argument : NULL};
     char name[SH_CONFIG_NAME_MAX], shown[SH_CONFIG_SHOWN];
-    const char *equals = strchr(argument, '=');
     if (equals == NULL)
-        return sh_fail(SH_E_USAGE, "--%s: has no value; write --section.key=value",
-                       sh_config_text_shown(argument, shown));
+        return sh_fail(SH_E_USAGE, "--%s: has no value; write --section.key=value", sh_config_text_shown(pair, shown));
     /* A name too long to fit is cut, and then still longer than every known one. */
-    snprintf(name, sizeof name, "%.*s", (int)(equals - argument), argument);
+    snprintf(name, sizeof name, "%.*s", (int)(equals - pair), pair);
     return sh_config_give(state, place, name, equals + 1, SH_TEXT_ARGUMENT);
+}
+
+/* Notes what is wrong with them. */
+static sh_rc give_arguments(struct sh_config_state *state, enum sh_config_source source, int n,
+                            const char *const *arguments)
+{
+    for (int i = 0; i < n; i++)
+        SH_TRY(sh_problems_note(&state->problems, give_argument(state, source, arguments[i])));
+    return SH_OK;
 }
 
 /* Compares without regard to case. */
@@ -99,7 +113,9 @@ static sh_rc give_folder(struct sh_config_state *state, char *place)
     if (read_folder == NULL || path[0] == '\0')
         return SH_OK;
     if (name[0] != '\0' && strcmp(name, "custom") != 0)
-        return sh_config_refuse(state, "model.name", "a preset as well as model.hf_assets_path; give one of them");
+        return sh_config_refuse(state, "model.name",
+                                "a preset as well as model.hf_assets_path, given %s; give one of them",
+                                sh_config_place_text(sh_config_place_of(state, "model.hf_assets_path"), place));
     /* Silently cut, the path would name another folder. */
     if (strlen(path) > LONGEST)
         return sh_config_refuse(state, "model.hf_assets_path", "%zu bytes, more than %d", strlen(path), LONGEST);
@@ -107,16 +123,23 @@ static sh_rc give_folder(struct sh_config_state *state, char *place)
     return read_folder(&state->cfg, place, give_of_folder, &f);
 }
 
-/* Read all sources into *state, then derive what follows from them. `text` NULL: no file. */
-static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes, const char *name, int n_overrides,
-                  const char *const *overrides)
+/* A file, `text` NULL: none; options, which rank as one; and what takes precedence over them. */
+struct sources {
+    const char *text, *name;
+    size_t bytes;
+    int n_options, n_overrides;
+    const char *const *options, *const *overrides;
+};
+
+/* Read all sources into *state, then derive what follows from them. */
+static sh_rc fill(struct sh_config_state *state, const struct sources *s)
 {
     char folder[SH_CONFIG_PATH_MAX];
     SH_TRY(give_defaults(state));
-    if (text != NULL)
-        SH_TRY(read_text(state, text, bytes, name));
-    for (int i = 0; i < n_overrides; i++)
-        SH_TRY(sh_problems_note(&state->problems, give_argument(state, overrides[i])));
+    if (s->text != NULL)
+        SH_TRY(read_text(state, s->text, s->bytes, s->name));
+    SH_TRY(give_arguments(state, SH_SOURCE_OPTION, s->n_options, s->options));
+    SH_TRY(give_arguments(state, SH_SOURCE_ARGUMENT, s->n_overrides, s->overrides));
     SH_TRY(sh_problems_fail(&state->problems)); /* consequences of keys can be judged only if all keys are right */
     /* Aliases may name the folder, the folder takes the role of a preset, and the checks see the result of all. */
     SH_TRY(sh_config_alias_resolve(state));
@@ -126,12 +149,11 @@ static sh_rc fill(struct sh_config_state *state, const char *text, size_t bytes,
 }
 
 /* *cfg is written only if everything is right: callers never see half a configuration. */
-static sh_rc load(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
-                  struct sh_config *cfg)
+static sh_rc load(const struct sources *s, struct sh_config *cfg)
 {
     /* On the heap: the paths in a configuration alone are many KB. */
     struct sh_config_state *state = sh_calloc(1, sizeof *state); /* zeroed, so that padding is defined */
-    sh_rc rc = fill(state, text, bytes, name, n_overrides, overrides);
+    sh_rc rc = fill(state, s);
     if (rc == SH_OK)
         memcpy(cfg, &state->cfg, sizeof *cfg);
     free(state);
@@ -146,14 +168,32 @@ sh_rc sh_config_check_value(const char *key, const char *text)
     return rc;
 }
 
-/* Local: each rank reads the file. */
+sh_rc sh_config_check_arguments(int n_overrides, const char *const *overrides)
+{
+    struct sh_config_state *state = sh_calloc(1, sizeof *state);
+    sh_rc rc = give_arguments(state, SH_SOURCE_ARGUMENT, n_overrides, overrides);
+    if (rc == SH_OK)
+        rc = sh_problems_fail(&state->problems);
+    free(state);
+    return rc;
+}
+
+/* path NULL: no file. The caller frees *text, which s->text becomes. Local: each rank reads the file. */
+static sh_rc read_file(const char *path, struct sources *s, char **text)
+{
+    if (path != NULL)
+        SH_TRY(sh_read_file(path, SH_CONFIG_FILE_MAX, text, &s->bytes));
+    s->text = *text;
+    s->name = path;
+    return SH_OK;
+}
+
 sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg)
 {
+    struct sources s = {.n_overrides = n_overrides, .overrides = overrides};
     char *text = NULL;
-    size_t bytes = 0;
-    if (path != NULL)
-        SH_TRY(sh_read_file(path, SH_CONFIG_FILE_MAX, &text, &bytes));
-    sh_rc rc = load(text, bytes, path, n_overrides, overrides, cfg);
+    SH_TRY(read_file(path, &s, &text));
+    sh_rc rc = load(&s, cfg);
     free(text);
     return rc;
 }
@@ -162,18 +202,27 @@ sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overr
 sh_rc sh_config_parse(const char *text, size_t bytes, const char *name, int n_overrides, const char *const *overrides,
                       struct sh_config *cfg)
 {
+    const struct sources s = {
+        .text = text, .bytes = bytes, .name = name, .n_overrides = n_overrides, .overrides = overrides};
     if (bytes > SH_CONFIG_FILE_MAX)
         return sh_fail(SH_E_USAGE, "%s: %zu bytes of configuration, more than the %d allowed", name, bytes,
                        SH_CONFIG_FILE_MAX);
-    return load(text, bytes, name, n_overrides, overrides, cfg);
+    return load(&s, cfg);
+}
+
+sh_rc sh_config_options(int n_options, const char *const *options, int n_overrides, const char *const *overrides,
+                        struct sh_config *cfg)
+{
+    const struct sources s = {
+        .n_options = n_options, .options = options, .n_overrides = n_overrides, .overrides = overrides};
+    return load(&s, cfg);
 }
 
 /* Includes keys set by an alias or a folder. */
-static sh_rc print_given(const char *path, int n_overrides, const char *const *overrides, const char *text,
-                         size_t bytes, FILE *out)
+static sh_rc print_given(const struct sources *s, FILE *out)
 {
     struct sh_config_state *state = sh_calloc(1, sizeof *state);
-    sh_rc rc = fill(state, text, bytes, path, n_overrides, overrides);
+    sh_rc rc = fill(state, s);
     for (int i = 0; rc == SH_OK && i < sh_config_n_keys; i++)
         if (state->given[i].source != SH_SOURCE_DEFAULT)
             fprintf(out, "%s\n", sh_config_keys[i].name);
@@ -184,11 +233,10 @@ static sh_rc print_given(const char *path, int n_overrides, const char *const *o
 /* The keys that somebody chose, in contrast to defaults: scripts copy them to a new run. */
 sh_rc sh_config_given(const char *path, int n_overrides, const char *const *overrides, FILE *out)
 {
+    struct sources s = {.n_overrides = n_overrides, .overrides = overrides};
     char *text = NULL;
-    size_t bytes = 0;
-    if (path != NULL)
-        SH_TRY(sh_read_file(path, SH_CONFIG_FILE_MAX, &text, &bytes));
-    sh_rc rc = print_given(path, n_overrides, overrides, text, bytes, out);
+    SH_TRY(read_file(path, &s, &text));
+    sh_rc rc = print_given(&s, out);
     free(text);
     return rc;
 }

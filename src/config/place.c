@@ -10,6 +10,18 @@ struct sh_config_place *sh_config_place_of(struct sh_config_state *state, const 
     return &state->given[sh_config_key_find(name) - sh_config_keys];
 }
 
+/* The option in front of an argument that it stands for. */
+static int option_length(const struct sh_config_place *place)
+{
+    return (int)strcspn(place->file, ":");
+}
+
+/* An option may also be a default of the command, which has no name. */
+bool sh_config_place_typed(const struct sh_config_place *place)
+{
+    return place->source == SH_SOURCE_ARGUMENT || (place->source == SH_SOURCE_OPTION && place->file != NULL);
+}
+
 /* In front of a message: "file.yaml:12: ", "--" for an argument, nothing for a default. */
 const char *sh_config_place_prefix(const struct sh_config_place *place, char out[SH_CONFIG_PATH_MAX])
 {
@@ -17,6 +29,8 @@ const char *sh_config_place_prefix(const struct sh_config_place *place, char out
         snprintf(out, SH_CONFIG_PATH_MAX, "%s:%d: ", place->file, place->line);
     else if (place->source == SH_SOURCE_FOLDER)
         snprintf(out, SH_CONFIG_PATH_MAX, "%s: ", place->file);
+    else if (place->file != NULL)
+        snprintf(out, SH_CONFIG_PATH_MAX, "%.*s: ", option_length(place), place->file);
     else
         strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "--" : "");
     return out;
@@ -29,6 +43,8 @@ const char *sh_config_place_text(const struct sh_config_place *place, char out[S
         snprintf(out, SH_CONFIG_PATH_MAX, "at %s:%d", place->file, place->line);
     else if (place->source == SH_SOURCE_FOLDER)
         snprintf(out, SH_CONFIG_PATH_MAX, "in %s", place->file);
+    else if (place->file != NULL)
+        snprintf(out, SH_CONFIG_PATH_MAX, "by %.*s", option_length(place), place->file);
     else
         strcpy(out, place->source == SH_SOURCE_ARGUMENT ? "on the command line" : "by default");
     return out;

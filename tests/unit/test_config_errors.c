@@ -462,6 +462,30 @@ static void test_argument_twice(void **state)
     assert_string_equal(sh_error_text(), "--training.steps: given twice, first on the command line");
 }
 
+/* An option that stands for a key is named in front of it, and where a message says who gave a value. */
+static void test_option(void **state)
+{
+    static const struct {
+        const char *given[3], *wrong;
+    } rows[] = {
+        {{"model.name=debug", "--ranks: mesh.ranks=two"}, "--ranks: mesh.ranks: 'two' is not a whole number"},
+        {{"model.name=debug", "--ranks: mesh.ranks=4", "mesh.ranks=2"}, "--mesh.ranks: given twice, first by --ranks"},
+        {{"model.name=debug", "--share-gpu: comm.share_gpu=true", "training.device=cpu"},
+         "--share-gpu: comm.share_gpu: has no effect without GPUs, but training.device is cpu"},
+        {{"model.name=debug", "--trace: profiling.trace=a: b=c"}, NULL},
+    };
+    struct sh_config cfg;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int n = rows[i].given[2] != NULL ? 3 : 2;
+        assert_int_equal(sh_config_load(NULL, n, rows[i].given, &cfg), rows[i].wrong ? SH_E_USAGE : SH_OK);
+        if (rows[i].wrong)
+            assert_string_equal(sh_error_text(), rows[i].wrong);
+        else
+            assert_string_equal(cfg.profiling.trace, "a: b=c");
+    }
+}
+
 /* Zero bytes, sizes and depths that a table of strings cannot hold. */
 static void test_large_and_deep(void **state)
 {
@@ -705,6 +729,7 @@ int main(void)
         cmocka_unit_test(test_idle_argument),
         cmocka_unit_test(test_idle_beside_words),
         cmocka_unit_test(test_argument_twice),
+        cmocka_unit_test(test_option),
         cmocka_unit_test(test_large_and_deep),
         cmocka_unit_test(test_long_values),
         cmocka_unit_test(test_files),
