@@ -84,7 +84,7 @@ static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
     return cmd->mpi ? run_job(cmd, argc, argv) : report(run_parsed(cmd, argc, argv));
 }
 
-/* sherd --help and sherd --version take no other argument. */
+/* sherd --help and sherd --version, and their letters, take no other argument. */
 static int run_flag(int argc, char **argv)
 {
     if (argc > 2)
@@ -128,7 +128,7 @@ int main(int argc, char **argv)
         sh_cmd_help_short(stderr);
         return SH_E_USAGE;
     }
-    if (is_help(argv[1]) || !strcmp(argv[1], "--version"))
+    if (is_help(argv[1]) || !strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"))
         return finish(run_flag(argc, argv));
     if (cmd && cmd->mpi)
         sh_device_spin_briefly(argv);

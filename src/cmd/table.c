@@ -342,7 +342,7 @@ const struct sh_cmd sh_commands[] = {
     {"help", "[COMMAND|KEY|all]", "show a line for each command, the options of one command, one key of the configuration, or everything; with --config all keys",
      "show this text, or the options of one command", SH_CMD_HELP, help,
      .run = sh_cmd_help_run},
-    {"version", "", "show the version, and what it was built with (the same as sherd --version)",
+    {"version", "", "show the version, and what it was built with (the same as sherd --version and sherd -V)",
      "show the version, and what it was built with", SH_CMD_HELP, none,
      .run = sh_cmd_version_run},
     {0},
