@@ -89,7 +89,7 @@ def case_scripts():
             count += 1
             wrong += [] if here(found).exists() else [f'{name} names {found}']
         wrong += [f'{name} names {found}' for found in re.findall(r'(?:^|[\s=])((?:jobscripts|examples|doc)/[\w.-]+)', text)]
-        wrong += [] if os.access(path, os.X_OK) == (name in ('submit-chain', 'scaling-study', 'sherd-in-container')) else [f'mode of {name}']
+        wrong += [] if os.access(path, os.X_OK) == (name not in ('common.sh', 'README')) else [f'mode of {name}']
     return wrong + ([] if count >= 5 else [f'{count} paths only'])
 
 
@@ -109,8 +109,14 @@ def case_installcheck():
     return wrong
 
 
+def case_version_object():
+    """Each program that has version.c waits for the header that it includes, in a build of one program as well."""
+    made = re.findall(r'^(src/cmd/\S+-version\.o):', (BUILD / 'Makefile').read_text(), re.M)
+    return [f'{name} does not wait' for name in sorted(set(made) - set(variables('version_objects')))] + ([] if len(made) > 1 else made)
+
+
 CASES = [('files', case_files), ('links', case_links), ('examples by name', case_example), ('job scripts', case_scripts),
-         ('installcheck', case_installcheck)]
+         ('installcheck', case_installcheck), ("the version's objects", case_version_object)]
 
 if __name__ == '__main__':
     sys.exit(job.run_cases(CASES))
