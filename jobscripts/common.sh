@@ -13,6 +13,7 @@
 # Folders and files may have any name, and other users may be able to create some. So these scripts never parse a
 # configuration or a listing: `sherd config` and `sherd ckpt latest` print what they need, one value per line.
 
+[ "${BASH_SOURCE[0]}" != "$0" ] || { echo "common.sh is what the job scripts share: submit train.sbatch with sbatch" >&2; exit 2; }
 SHERD=${SHERD:-sherd}
 umask go-w # whatever the user's umask: nobody else may write into what a run creates
 fruitless_starts=2 # this many starts without a new checkpoint end a chain
@@ -22,6 +23,8 @@ job=${job:-${SLURM_JOB_ID:-0}}
 end_seconds=30 # after the first rank ends, the others have this long to end
 
 say() { printf '%s: %s\n' "${SLURM_JOB_NAME:-sherd}" "$*" >&2; }
+
+command -v "$SHERD" >/dev/null || { say "no program $SHERD: load its module, or set SHERD=/path/to/sherd"; exit 127; }
 
 # stop STATUS REASON...: end this job, and record that no later job of its chain may start the run.
 stop() {

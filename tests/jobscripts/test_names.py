@@ -190,14 +190,26 @@ def case_arranged(words, lines, hybrid):
     return ([] if found == hybrid else [f'chooses: {found}']) + ([] if done.returncode == 0 else done.stderr.splitlines())
 
 
+OUTSIDE = [(script, start) for script in ('train.sbatch', 'sweep.sbatch', 'study.sbatch') for start in ([], ['-c', '"$0" "$@"'])]
+OUTSIDE += [('common.sh', [])]
+
+
 def case_outside():
-    """A script that was not handed to sbatch says so in one line."""
-    wrong = []
-    for script in ('train.sbatch', 'sweep.sbatch', 'study.sbatch'):
-        done = run([str(SCRIPTS / script), 'c.yaml'], prepare('outside'), SLURM_JOB_ID=None)
-        wrong += judge(done, 2, ['submit this with sbatch'])
+    """A script that was not handed to sbatch says so in one line, read by bash or started by its name."""
+    wrong, folder = [], prepare('outside')
+    for script, start in OUTSIDE:
+        done = run([*start, str(SCRIPTS / script), 'c.yaml'], folder, SLURM_JOB_ID=None)
+        wrong += judge(done, 2, ['submit t', 'with sbatch'])
         wrong += [] if done.stderr.count('\n') == 1 else done.stderr.splitlines()
     return wrong
+
+
+def case_no_program():
+    """Without sherd a job says what to set."""
+    folder = prepare('no program')
+    return [line for script in ('train.sbatch', 'scaling-study')
+            for line in judge(run([str(SCRIPTS / script), 'c.yaml'], folder, SHERD='no-such-sherd'), 127,
+                              ['no program no-such-sherd: load its module, or set SHERD=/path/to/sherd'])]
 
 
 def submitted(path):
@@ -265,7 +277,7 @@ CASES += [('files among the checkpoints', case_files), ('a checkpoint with anoth
 CASES += [(f'starts={starts} in chain', case_chain_line, starts) for starts in CHAINS]
 CASES += [('chain is a link, then a FIFO', case_chain_planted), ('umask 000', case_umask, 0), ('umask 027', case_umask, 0o027)]
 CASES += [(f'the strategy is chosen by {who}', case_arranged, words, lines, hybrid) for who, words, lines, hybrid in ARRANGED]
-CASES += [('outside Slurm', case_outside), ('a program in a container', case_container)]
+CASES += [('outside Slurm', case_outside), ('no program', case_no_program), ('a program in a container', case_container)]
 CASES += [(f'a study in {shown(name)}', case_study, name) for name in odd_names.STUDIES]
 CASES += [(f'a study in {shown(name)} is refused', case_study_refused, name) for name in ('a\nb', 'a\x1b[2J')]
 
