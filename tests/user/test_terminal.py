@@ -29,14 +29,13 @@ def config(**more):
             'metrics.log_freq': LOG_FREQ, 'checkpoint.enable': False, **more}
 
 
-def train(name, columns, on_output=lambda terminal: None, term='xterm', no_color='', **more):
-    """What a run writes to a terminal of that width; on_output is called once, after the first words of progress."""
-    folder = job.prepare(name, config(**more))
+def on_terminal(command, folder, stream='stderr', columns=80, on_output=lambda terminal: None, **more):
+    """The exit status, and what the command writes to that stream, a terminal of that width. on_output is called once,
+    after the first words of progress."""
     ours, theirs = pty.openpty()
     set_width(ours, columns)
-    child = subprocess.Popen(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                             stderr=theirs, cwd=folder,
-                             env={**job.environment(0), 'TERM': term, 'NO_COLOR': no_color})
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=folder, env={**job.environment(0), **more},
+                             **{'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL, stream: theirs})
     os.close(theirs)
     text, told = b'', False
     while True:
@@ -48,7 +47,14 @@ def train(name, columns, on_output=lambda terminal: None, term='xterm', no_color
             on_output(ours)
             told = True
     os.close(ours)
-    if child.wait(job.SECONDS) != 0:
+    return child.wait(job.SECONDS), text
+
+
+def train(name, columns, on_output=lambda terminal: None, term='xterm', no_color='', **more):
+    """What a run writes to a terminal of that width."""
+    folder = job.prepare(name, config(**more))
+    status, text = on_terminal(job.command(0, ['train', 'c.yaml']), folder, 'stderr', columns, on_output, TERM=term, NO_COLOR=no_color)
+    if status != 0:
         raise job.Failed(text.decode())
     return text.decode()
 
@@ -157,39 +163,12 @@ def case_tokenize():
     command = job.command(0, ['tokenize', 'text.txt', '-o', 'text.bin'])
     piped = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, env=job.environment(0), timeout=job.SECONDS)
     (folder / 'text.bin').unlink()  # or the second run says that it was replaced
-    ours, theirs = pty.openpty()
-    set_width(ours, 80)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, cwd=folder,
-                             env=job.environment(0))
-    os.close(theirs)
-    text = b''
-    while True:
-        try:
-            text += os.read(ours, 65536)
-        except OSError:
-            break
-    os.close(ours)
-    wrong = [f'exit {piped.returncode}'] if piped.returncode or child.wait(job.SECONDS) else []
+    status, text = on_terminal(command, folder)
+    wrong = [f'exit {piped.returncode}'] if piped.returncode or status else []
     wrong += ['progress in a file: ' + piped.stderr.decode()] if b'\x1b' in piped.stderr else []
     lines = [line for line in text.decode().split('\r\x1b[K') if line]
     return wrong + ([] if any(re.search(r'%.* tokens .*/s .* left$', line) for line in lines) and b'%' not in text.rsplit(b'\x1b[K')[-1]
                     else [f'{text!r}'])
-
-
-def on_terminal(command, folder):
-    """What the command writes to a terminal as standard output."""
-    ours, theirs = pty.openpty()
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL, cwd=folder,
-                             env=job.environment(0))
-    os.close(theirs)
-    text = b''
-    while True:
-        try:
-            text += os.read(ours, 65536)
-        except OSError:
-            break
-    os.close(ours)
-    return text if child.wait(job.SECONDS) == 0 else b'failed'
 
 
 def case_controls():
@@ -210,8 +189,8 @@ def case_controls():
     words = ['generate', '--checkpoint', 'out', '--tokens', '1', '--prompt', prompt]
     text = run(*words).stdout
     wrong += [] if text.startswith(prompt.encode()) else [f'{text!r}']
-    text = on_terminal(job.command(0, words), folder)
-    return wrong + ([] if text.startswith(b'tab\t\\x1b[2J\\u202e\\x07') else [f'{text!r}'])
+    status, text = on_terminal(job.command(0, words), folder, 'stdout')
+    return wrong + ([] if status == 0 and text.startswith(b'tab\t\\x1b[2J\\u202e\\x07') else [f'{text!r}'])
 
 
 CASES = [
