@@ -361,7 +361,7 @@ static sh_rc take_machine(const char *name, bool searched, struct sh_cmd_plan *l
 {
     struct sh_config *cfg = &l->cfg;
 
-    SH_TRY(sh_machine_load(name, &l->machine));
+    SH_TRY(sh_machine_load_for(name, ranks_of(cfg), &l->machine));
     l->priced = true;
     sh_cost_take_rates(cfg, &l->machine);
     if (cfg->training.device == SH_DEVICE_AUTO)

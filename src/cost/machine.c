@@ -259,6 +259,14 @@ sh_rc sh_machine_load(const char *name_or_file, struct sh_machine *out)
     return rc;
 }
 
+sh_rc sh_machine_load_for(const char *name_or_file, int64_t ranks, struct sh_machine *out)
+{
+    SH_TRY(sh_machine_load(name_or_file, out));
+    if (ranks > 1 && access(name_or_file, F_OK) != 0)
+        sh_preset_take_node(out);
+    return SH_OK;
+}
+
 void sh_machine_close(struct sh_machine *m)
 {
     free(m->points);

@@ -104,6 +104,9 @@ extern const int sh_machine_n_keys;
 /* Load a machine from a file or, if there is no such file, by the name of a preset.
  * Errors: SH_E_USAGE "file:line: ..." with the nearest key, or with the presets if the name is not one; SH_E_DATA. */
 sh_rc sh_machine_load(const char *name_or_file, struct sh_machine *out);
+/* The same for a job. A device alone, such as "h100", has one rank; with more it stands for the usual node of that
+ * device, h100-80x8, if there is one. */
+sh_rc sh_machine_load_for(const char *name_or_file, int64_t ranks, struct sh_machine *out);
 /* The same for a text; `name` stands for it in messages. */
 sh_rc sh_machine_parse(const char *text, size_t bytes, const char *name, struct sh_machine *out);
 /* Errors: SH_E_USAGE: no such preset; the message lists the presets. */

@@ -55,6 +55,26 @@ static const struct preset {
 };
 enum { PRESETS = sizeof presets / sizeof *presets };
 
+/* What all devices have in common whose names begin so; the first row that fits counts, and others have no row.
+ * node: devices of the usual node: those of an HGX or OAM board, of a tray of NVL72, or of the large systems with the
+ * device; 0: nodes differ. */
+static const struct family {
+    const char *begin;
+    int node;
+} families[] = {
+    {"a100", 8}, {"h100-64", 4}, {"h100", 8}, {"h200", 8}, {"b200", 8}, {"gb200", 4}, {"mi250x", 4}, {"mi3", 8},
+};
+
+static const struct family *family_of(const char *kind)
+{
+    static const struct family none = {.node = 0};
+
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (!strncmp(kind, families[i].begin, strlen(families[i].begin)))
+            return &families[i];
+    return &none;
+}
+
 /* What the word before the first - means if several devices begin with it. */
 static const char *const usual[] = {"a100-80", "h100-80", "gh200-96"};
 
@@ -117,6 +137,17 @@ bool sh_preset_device(const char *kind, size_t length, struct sh_machine *out)
             return true;
         }
     return false;
+}
+
+void sh_preset_take_node(struct sh_machine *m)
+{
+    int devices = family_of(m->device.kind)->node;
+
+    if (!devices || strcmp(m->name, m->device.kind))
+        return;
+    m->node.devices = devices;
+    m->host.memory_bytes *= devices;
+    snprintf(m->name, sizeof m->name, "%.*sx%d", SH_MACHINE_NAME - 16, m->device.kind, devices);
 }
 
 const char *sh_preset_names(char text[SH_PRESET_NAMES])

@@ -11,4 +11,7 @@ bool sh_preset_device(const char *kind, size_t length, struct sh_machine *out);
 enum { SH_PRESET_NAMES = 512 };
 const char *sh_preset_names(char text[SH_PRESET_NAMES]);
 
+/* Make a device alone, as its name says, the usual node of that device; others stay. */
+void sh_preset_take_node(struct sh_machine *m);
+
 #endif

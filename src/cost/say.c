@@ -243,8 +243,8 @@ sh_rc sh_cost_say_answer(const struct sh_cost_request *r, const struct sh_cost_j
     struct sh_cost_limit limits[2];
 
     SH_TRY(sh_cost_limits(r, step->seconds, limits));
-    sh_str_say(out, "step time", "%s: %s tokens/s, %s per rank", seconds_text(step->seconds, seconds),
-               sh_str_count(llround(rate), all), sh_str_count(llround(rate / job->ranks), each));
+    sh_str_say(out, "step time", "%s on %s: %s tokens/s, %s per rank", seconds_text(step->seconds, seconds),
+               r->machine->name, sh_str_count(llround(rate), all), sh_str_count(llround(rate / job->ranks), each));
     sh_str_say(out, "MFU", "%.1f %% of %.4g TFLOP/s",
                100 * sh_cost_mfu(job, step, r->machine, r->p->act, job->flops_causal),
                peak_of(r->machine, r->p->act) / 1e12);

@@ -60,6 +60,33 @@ static void beginnings_of_names_do(void **state)
     assert_int_equal(sh_machine_preset("b200x0", &m), SH_E_USAGE);
 }
 
+/* A device alone has one rank. More ranks make it the usual node of that device; a node that was given stays. */
+static void ranks_choose_the_node(void **state)
+{
+    static const struct {
+        const char *given;
+        int64_t ranks;
+        const char *name;
+        double devices;
+    } cases[] = {{"h100", 1, "h100-80", 1},        {"h100", 8, "h100-80x8", 8},
+                 {"h100", 16, "h100-80x8", 8},     {"h100-64", 4, "h100-64x4", 4},
+                 {"gb200", 2, "gb200-186x4", 4},   {"mi300x", 8, "mi300x-192x8", 8},
+                 {"h100-80x1", 8, "h100-80x1", 1}, {"h100x4", 8, "h100-80x4", 4},
+                 {"gh200", 8, "gh200-96", 1},      {"cpu", 8, "cpu", 1}};
+    struct sh_machine m;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(sh_machine_load_for(cases[i].given, cases[i].ranks, &m), SH_OK);
+        assert_string_equal(m.name, cases[i].name);
+        assert_true(m.node.devices == cases[i].devices);
+    }
+    assert_int_equal(sh_machine_load_for("gb200", 4, &m), SH_OK);
+    assert_true(m.host.memory_bytes == 4 * 240e9);
+    assert_int_equal(sh_machine_load_for("mi3", 8, &m), SH_E_USAGE);
+    assert_string_equal(sh_error_text(), "mi3: which of mi300x-192, mi325x-256?");
+}
+
 static void files_go_over_presets(void **state)
 {
     struct sh_machine m;
@@ -351,6 +378,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_make_nodes),
         cmocka_unit_test(beginnings_of_names_do),
+        cmocka_unit_test(ranks_choose_the_node),
         cmocka_unit_test(files_go_over_presets),
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(points_correct_the_formula),
