@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The commands in README's section "Training", run as written there, with fewer and smaller steps; the plan at its
-beginning; and the keys that doc/metrics.md explains. Prints TAP.
+"""The commands in README's sections "Training" and "Fine-tuning" and those of doc/tokenizers.md for a model of words, run
+as written there, with fewer and smaller steps; the plan and the table at README's beginning; and the keys that
+doc/metrics.md explains. Prints TAP.
 
-A text becomes a model that continues it: the first block must work from a fresh folder, one command after the other.
-From the second block, for root and containers, the lines for this MPI are used.
+A text becomes a model that continues it: each block must work from a fresh folder, one command after the other. From
+README's second block, for root and containers, the lines for this MPI are used.
 """
 import importlib.util
 import json
@@ -23,8 +24,8 @@ FEWER = ('--training.steps=6 --training.global_batch_size=8 --lr_scheduler.warmu
 work = pathlib.Path('work').absolute()
 
 
-def blocks():
-    section = (job.TOP / 'README.md').read_text().split('## Training\n')[1].split('\n## ')[0]
+def blocks(page='README.md', title='Training'):
+    section = (job.TOP / page).read_text().split(f'## {title}\n')[1].split('\n## ')[0]
     return re.findall(r'^```\n(.*?)^```$', section, re.M | re.S)
 
 
@@ -95,7 +96,7 @@ def case_words():
     """The model with a tokenizer, up to the folder for transformers."""
     prepare()
     (work / 'examples').symlink_to(job.TOP / 'examples')
-    lines = shorten(blocks()[2])
+    lines = shorten(blocks('doc/tokenizers.md', 'A model of words')[0])
     exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
     out, said = run([f'export PATH={work}/build:$PATH', *exports, *make_words(*lines[:2]), *lines[2:]])
     wanted = {'tokenised': 'tokens in words.bin', 'evaluated': 'bits per byte', 'continued': 'Once '}
@@ -116,8 +117,7 @@ def case_fine_tuning():
     (work / 'DIR/tokenizer.json').write_text(json.dumps(tokenizer))
     (work / 'book.txt').write_text('abcdefgh' * 500)
     (work / 'questions.jsonl').write_text('{"query": "abcd", "choices": ["efgh", "hgfe"], "gold": 0}\n')
-    section = (job.TOP / 'README.md').read_text().split('## Fine-tuning\n')[1].split('\n## ')[0]
-    block = re.search(r'^```\n(.*?)^```$', section, re.M | re.S)[1].replace('\\\n', ' ').replace('The answer is ', 'abc')
+    block = blocks(title='Fine-tuning')[0].replace('\\\n', ' ').replace('The answer is ', 'abc')
     lines = [re.sub(r'\s+#.*', '', line) for line in block.splitlines()]
     lines[0] = lines[0].replace('--lora.rank=16', '--lora.rank=4') + ' --block_size 16 --max_steps 3 --training.threads=1'
     lines[3] += ' --tokens 4'
@@ -140,7 +140,7 @@ def case_root():
 
 def case_plan():
     """The first screen shows rows of a plan: the program prints the same rows, in the same order."""
-    shown = re.search(r'^\$ (sherd plan .*)\n(.*?)^```$', (job.TOP / 'README.md').read_text(), re.M | re.S)
+    shown = re.search(r'^\$ (sherd plan [^\n]*)\n(.*?)^```$', (job.TOP / 'README.md').read_text(), re.M | re.S)
     words, rows = shown[1].split(), [row for row in shown[2].splitlines() if row != '...']
     printed = iter(subprocess.run([os.environ['SHERD'], *words[1:]], capture_output=True, text=True,
                                   check=True).stdout.splitlines())
