@@ -97,10 +97,6 @@ static sh_rc read_adapters(struct sh_hf_base *b, char **noted)
     int fd = -1;
     sh_rc rc;
     SH_TRY_OUT(sh_ckpt_index_read(b->of, &index));
-    if (!index.meta.base[0]) {
-        rc = sh_fail(SH_E_USAGE, "%s has a whole model and no adapters; leave out --merge", b->of);
-        goto out;
-    }
     SH_TRY_OUT(sh_ckpt_base_read(b->of, index.meta.base, &b->noted, noted));
     SH_TRY_OUT(sh_ckpt_index_open_data(&index, b->of, &fd));
     rc = read_pairs(b, &index, fd);

@@ -31,8 +31,8 @@ struct sh_hf_base {
 
 /* `path`: a folder of transformers or a checkpoint; NULL: the base that the adapter checkpoint `of` names. `as_packed`:
  * see above. Reads all adapters.
- * Errors: SH_E_USAGE: `of` has no adapters; its base was not packed, though as_packed is set; the base exists only
- * packed, and as_packed is not set; SH_E_DATA: something cannot be read or does not fit. Always close it, also after an
+ * Errors: SH_E_USAGE: its base was not packed, though as_packed is set; the base exists only packed, and as_packed is
+ * not set; SH_E_DATA: `of` has no adapters; something cannot be read or does not fit. Always close it, also after an
  * error. */
 sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
                       const struct sh_ckpt_set *set, struct sh_hf_base *out);

@@ -246,6 +246,36 @@ def case_merge():
         '--merge-base is none or nf4', '--merge-base', 'int8')
 
 
+LONG = 32800  # of the feed-forward: its matrices have more elements than a block of a checkpoint
+
+
+def lengthen(tensors):
+    """The packed matrices with LONG instead of 96, by repeating them."""
+    for name in [name.removesuffix('.absmax') for name in tensors if name.endswith('.absmax') and '.mlp.' in name]:
+        times = LONG * 32 // 64
+        for part, size in (name, 32), (name + '.absmax', 4):
+            data = tensors[part][2]
+            tensors[part][2] = (data * (times * size // len(data) + 1))[:times * size]
+            tensors[part][1] = [times * size, 1] if part == name else [times]
+        state = name + '.quant_state.bitsandbytes__nf4'
+        text = json.loads(tensors[state][2])
+        text['shape'] = [LONG if n == 96 else n for n in text['shape']]
+        tensors[state][2] = json.dumps(text).encode()
+        tensors[state][1] = [len(tensors[state][2])]
+
+
+def case_long():
+    """Packed matrices of more than one block of a checkpoint; and scales that a damaged folder has."""
+    folder = copy('plain', lengthen)
+    path = folder / 'config.json'
+    path.write_text(json.dumps({**json.loads(path.read_text()), 'intermediate_size': LONG}))
+    base_of(folder)
+    wrong = near(merged('--merge-base', 'nf4')[-64:], unpacked(read(folder / 'model.safetensors'))[-64:], 0.01)
+    base_of(HERE / 'nf4/plain')
+    folder = copy('plain', content(WEIGHT + '.absmax', lambda b: b[:8] + NAN + b[12:]))
+    return wrong + not_merged(f'{WEIGHT}.absmax has a number that is not finite', '--merge-base', 'nf4', '--base', folder)
+
+
 def not_merged(want, *words):
     try:
         merged(*words)
@@ -258,7 +288,7 @@ if __name__ == '__main__':
     pathlib.Path('tokens.bin').write_bytes(struct.pack('<100H', *(i * 7 % 32 for i in range(100))))
     cases = [('packed there as here', case_as_packed_here), ('scales that are packed', case_nested),
              ('codes in another type', case_storage), ('what is not right', case_bad), ('what is no base', case_not_a_base),
-             ('scales below zero', case_scales_below_zero), ('merged', case_merge)]
+             ('scales below zero', case_scales_below_zero), ('merged', case_merge), ('more than one block', case_long)]
     apart = {'comm.shared_memory': 'off'}
     if job.can_launch():
         cases += [(f'{name} over {ranks} ranks', case_meshes, name, ranks, changes)
