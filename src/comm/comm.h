@@ -50,6 +50,9 @@ struct sh_comm_options {
     int n_groups;
     const struct sh_stream *streams; /* [n_streams] those of the program, which outlives the channels too */
     int n_streams;
+    const struct sh_program
+        *program;         /* nccl runs each of its collectives once in create, because it takes memory when it
+                                         first uses an algorithm. NULL: one element on each channel instead */
     const char *backend;  /* NULL or "auto": nccl between GPUs if available, else mpi; "mpi", "nccl" */
     bool inline_progress; /* collectives advance only in sh_comm_wait(), in the caller's thread; CPUs. Without a time
                              limit they run one by one, in the order of their start on all channels, which must be the

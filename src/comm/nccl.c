@@ -15,8 +15,10 @@
  * communicators are not aborted first, because that is only safe while no other thread is inside NCCL. */
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/str.h"
 #include "src/base/time.h"
 #include "src/comm/nccl_load.h"
+#include "src/comm/nccl_uses.h"
 #include "src/comm/progress.h"
 
 #include <sched.h>
@@ -224,22 +226,18 @@ static ncclComm_t find_comm(const struct sh_coll *coll)
 
 static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue);
 
-/* NCCL takes most of its memory, and connects, at the first collective of a communicator: done here, a failure is one
- * of the start. memory: an element of each rank of the job. */
-static void use_once(struct sh_comm *c, const struct made *made, char *memory)
+/* Run a collective on a communicator, and wait for it. memory: room for the parts of all ranks of the group, which are
+ * sent from there and received there. */
+static void use_once(struct sh_comm *c, const struct made *made, const struct sh_coll *use, char *memory)
 {
-    enum sh_op_kind kind = made->stream == SH_STREAM_GATHER   ? SH_OP_ALL_GATHER
-                           : made->stream == SH_STREAM_REDUCE ? SH_OP_REDUCE_SCATTER
-                                                              : SH_OP_ALL_REDUCE;
-    char *mine = memory + sh_group_index(&c->mesh->shape, made->group) * sh_dtype_bytes(SH_F32);
-    struct sh_coll coll = {.kind = kind,
-                           .dtype = SH_F32,
-                           .send = kind == SH_OP_ALL_GATHER ? mine : memory,
-                           .recv = kind == SH_OP_REDUCE_SCATTER ? mine : memory,
-                           .count = 1};
+    int64_t part = use->count * sh_dtype_bytes(use->dtype);
+    char *mine = memory + sh_group_index(&c->mesh->shape, made->group) * part;
+    struct sh_coll coll = *use;
     void *queue = state.queue[made->stream], *done = c->events[0].done;
     ncclResult_t rc;
 
+    coll.send = use->kind == SH_OP_ALL_GATHER ? mine : memory;
+    coll.recv = use->kind == SH_OP_REDUCE_SCATTER ? mine : memory;
     enter(made->name);
     rc = enqueue(&coll, made->comm, queue);
     leave();
@@ -251,24 +249,71 @@ static void use_once(struct sh_comm *c, const struct made *made, char *memory)
     end_stay();
 }
 
-/* A buffer of one float for each rank; it is freed right after use. */
+/* One element, for a communicator of which the caller does not say what it will run. */
+static struct sh_coll least_use(const struct made *made)
+{
+    enum sh_op_kind kind = made->stream == SH_STREAM_GATHER   ? SH_OP_ALL_GATHER
+                           : made->stream == SH_STREAM_REDUCE ? SH_OP_REDUCE_SCATTER
+                                                              : SH_OP_ALL_REDUCE;
+
+    return (struct sh_coll){.kind = kind, .dtype = SH_F32, .count = 1};
+}
+
+static void use_made(struct sh_comm *c, const struct made *made, const struct sh_coll *uses, int n, char *memory)
+{
+    struct sh_coll least = least_use(made);
+    int used = 0;
+
+    for (int i = 0; i < n; i++)
+        if (uses[i].count && find_comm(&uses[i]) == made->comm) {
+            use_once(c, made, &uses[i], memory);
+            used++;
+        }
+    if (!used)
+        use_once(c, made, &least, memory);
+}
+
+/* Of all ranks' parts of the largest collective. */
+static int64_t use_bytes(const struct sh_comm *c, const struct sh_coll *uses, int n)
+{
+    int64_t most = c->mesh->world * sh_dtype_bytes(SH_F32); /* of least_use() */
+
+    for (int i = 0; i < n; i++) {
+        int64_t bytes = sh_group_size(&c->mesh->shape, uses[i].group) * uses[i].count * sh_dtype_bytes(uses[i].dtype);
+
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* NCCL connects, and takes its memory, when a communicator first uses an algorithm, which it chooses by the kind and
+ * the size of a collective (2.22 and newer). So each one of the program runs here: a failure is one of the start, and
+ * an arena that no longer fits is refused before the first step. The memory is no more than the arena will take, and
+ * free again before that. */
 static sh_rc use_all_once(struct sh_comm *c)
 {
-    int64_t bytes = c->mesh->world * sh_dtype_bytes(SH_F32);
+    struct sh_coll *uses;
+    int n = sh_nccl_uses(c->opt.program, &c->mesh->shape, &uses);
+    int64_t bytes = use_bytes(c, uses, n);
     char *memory = NULL;
+    sh_rc rc = sh_agree(c->opt.device->arena_create(bytes, 0, -1, &memory));
 
-    SH_TRY(sh_agree(c->opt.device->arena_create(bytes, 0, -1, &memory)));
-    sh_mpi_lend(c->backend);
-    for (int i = 0; i < state.n_made; i++)
-        use_once(c, &state.made[i], memory);
-    c->opt.device->arena_destroy(memory, bytes);
-    return SH_OK;
+    if (rc == SH_OK) {
+        sh_mpi_lend(c->backend);
+        for (int i = 0; i < state.n_made; i++)
+            use_made(c, &state.made[i], uses, n, memory);
+    }
+    if (memory)
+        c->opt.device->arena_destroy(memory, bytes);
+    free(uses);
+    return rc;
 }
 
 /* Collective. MPI is lent to the progress thread meanwhile, and taken back at the end. */
 static sh_rc connect(struct sh_comm *c)
 {
-    int64_t begin = sh_now_ns();
+    int64_t begin = sh_now_ns(), used = c->opt.device->used_bytes();
+    char before[SH_STR_SHORT], after[SH_STR_SHORT];
     int version;
 
     for (int s = 0; s < c->opt.n_streams; s++)
@@ -279,8 +324,10 @@ static sh_rc connect(struct sh_comm *c)
     SH_TRY(use_all_once(c));
     sh_mesh_own_mpi(); /* MPI belonged to the caller before */
     SH_TRY(sh_nccl_version(&version));
-    sh_log_info("NCCL %d.%d.%d connects %d ranks (%d communicators, %.1f s)", version / 10000, version / 100 % 100,
-                version % 100, c->mesh->world, state.n_made + 1, sh_seconds_since(begin));
+    sh_log_info("NCCL %d.%d.%d connects %d ranks (%d communicators, %.1f s; in use on the GPU: %s before, %s after)",
+                version / 10000, version / 100 % 100, version % 100, c->mesh->world, state.n_made + 1,
+                sh_seconds_since(begin), sh_str_bytes(used, before),
+                sh_str_bytes(c->opt.device->used_bytes(), after));
     return SH_OK;
 }
 

@@ -99,7 +99,9 @@ static sh_rc arena_create(int64_t bytes, int64_t segment_bytes, int segment_fd, 
     if (cudaMalloc(&p, (size_t)bytes) != cudaSuccess) {
         cudaGetLastError();
         cudaMemGetInfo(&free_bytes, &all);
-        return sh_fail(SH_E_MEMORY, "the arena of %s cannot be allocated on GPU %d, which has %s free",
+        return sh_fail(SH_E_MEMORY,
+                       "the arena of %s cannot be allocated on GPU %d, which has %s free; let the plan take less "
+                       "(memory.limit_bytes)",
                        sh_str_bytes(bytes, text), device_index, sh_str_bytes((int64_t)free_bytes, left));
     }
     sh_cudart_must(cudaMemset(p, 0, (size_t)bytes), "clear the arena");

@@ -15,7 +15,7 @@ static double room_for_rank(const struct sh_doctor *d)
 
     if (!d->device)
         return (double)sh_device_node_free() / d->mesh->node_size;
-    if (sh_topology_gpu_room(d->cfg, &d->at, &d->gpu, &bytes) == SH_OK)
+    if (sh_topology_gpu_room(d->cfg, &d->at, &d->gpu, &d->mesh->shape, &bytes) == SH_OK)
         return (double)bytes;
     sh_error_clear();
     return 0;

@@ -175,14 +175,6 @@ void sh_exec_destroy(struct sh_exec *e)
     free(e);
 }
 
-/* Elements of one rank's part: what it gives to a gather, or gets from a scatter. */
-static int64_t part_elems(const struct sh_exec *e, const struct sh_op *op)
-{
-    int t = op->kind == SH_OP_ALL_GATHER ? op->in[0] : op->out[0];
-
-    return sh_tensor_elems(&e->p->tensors[t]);
-}
-
 /* Start collective i and keep its ticket, by which later operations of the section wait for it. */
 static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
 {
@@ -194,7 +186,7 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
                            .dtype = call->out[0].dtype,
                            .send = call->in[0].data,
                            .recv = call->out[0].data,
-                           .count = part_elems(e, op),
+                           .count = sh_program_part_elems(e->p, op),
                            .queue = e->queue,
                            .label = e->labels[i]};
 

@@ -3,9 +3,16 @@
 #include "src/base/str.h"
 #include "src/mesh/mesh.h"
 
-/* Memory of a GPU that is not in the arena: workspaces and code of cuBLASLt, cuDNN and the kernels; NCCL's buffers of
- * six communicators. */
-static const int64_t room_of_libraries = 1LL << 30, room_of_nccl = 3LL << 29;
+/* Memory of a GPU that is not in the arena: workspaces and code of cuBLASLt, cuDNN and the kernels; NCCL's buffers, at
+ * least. */
+static const int64_t room_of_libraries = 1LL << 30, least_of_nccl = 3LL << 29;
+
+/* What NCCL takes for a communicator with that many GPUs of a node: rings, and from three GPUs on also the buffers of
+ * NVLink SHARP. doc/gpu.md has the figures and their sources. */
+static const struct {
+    int gpus; /* at least */
+    double gib;
+} room_of_nccl[] = {{1, 0.3}, {3, 0.55}};
 
 /* Collective. All ranks get the same answers to what must be equal: ranks per node, whether ranks are in blocks, and
  * whether the device is a GPU. A single rank without a GPU keeps all of them on CPUs. */
@@ -51,13 +58,53 @@ static bool sums_by_mpi(const struct sh_config *cfg)
     return cfg->comm.backend == SH_COMM_MPI || cfg->training.reproducible == SH_REPRODUCIBLE_MESH;
 }
 
+/* Members of a group on this rank's node. */
+static int gpus_of_node(const struct sh_topology *at, const struct sh_mesh_shape *mesh, sh_group group)
+{
+    int size = sh_group_size(mesh, group), n = 0;
+
+    if (!at->in_blocks)
+        return size < at->ranks_per_node ? size : at->ranks_per_node;
+    for (int i = 0; i < size; i++)
+        n += sh_group_member(mesh, group, i) / at->ranks_per_node == at->rank / at->ranks_per_node;
+    return n;
+}
+
+/* NCCL takes ranks that share a GPU for separate hosts. */
+static int64_t room_of_group(const struct sh_topology *at, const struct sh_topology_gpu *gpu,
+                             const struct sh_mesh_shape *mesh, sh_group group)
+{
+    int gpus = gpu->sharing > 1 ? 1 : gpus_of_node(at, mesh, group), row = 0;
+
+    if (sh_group_size(mesh, group) == 1)
+        return 0;
+    for (size_t i = 0; i < sizeof room_of_nccl / sizeof *room_of_nccl; i++)
+        if (gpus >= room_of_nccl[i].gpus)
+            row = (int)i;
+    return (int64_t)(room_of_nccl[row].gib * (double)(1LL << 30));
+}
+
+/* The communicators of training: gathers and reductions of the shards, gathers within the inner groups, sums over
+ * replicas and over all data. On one stream, groups of the same ranks share one. */
+int64_t sh_topology_nccl_room(const struct sh_topology *at, const struct sh_topology_gpu *gpu,
+                              const struct sh_mesh_shape *mesh)
+{
+    int64_t sum = 2 * room_of_group(at, gpu, mesh, mesh->shard) + room_of_group(at, gpu, mesh, mesh->data);
+
+    if (sh_group_size(mesh, mesh->inner) < sh_group_size(mesh, mesh->shard))
+        sum += room_of_group(at, gpu, mesh, mesh->inner);
+    if (sh_group_size(mesh, mesh->replicate) < sh_group_size(mesh, mesh->data))
+        sum += room_of_group(at, gpu, mesh, mesh->replicate);
+    return sum > least_of_nccl ? sum : least_of_nccl;
+}
+
 /* What a plan may take of the GPU. Free memory is divided among the ranks that share it; the libraries' part is
  * subtracted first, since they allocate after the plan is made. */
 sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
-                           int64_t *bytes)
+                           const struct sh_mesh_shape *mesh, int64_t *bytes)
 {
     int64_t share = gpu->info.free_bytes / gpu->sharing;
-    int64_t kept = room_of_libraries + (at->world > 1 && !sums_by_mpi(cfg) ? room_of_nccl : 0);
+    int64_t kept = room_of_libraries + (at->world > 1 && !sums_by_mpi(cfg) ? sh_topology_nccl_room(at, gpu, mesh) : 0);
     char have[SH_STR_SHORT], keep[SH_STR_SHORT];
 
     if (share <= kept)

@@ -35,7 +35,11 @@ sh_rc sh_topology_open_gpu(const struct sh_config *cfg, const struct sh_device *
 /* The bytes of the GPU that an arena may take: what is free, less what CUDA's libraries and NCCL take later. Local.
  * Errors: SH_E_MEMORY if nothing is left. */
 sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
-                           int64_t *bytes);
+                           const struct sh_mesh_shape *mesh, int64_t *bytes);
+
+/* What NCCL's communicators take of it in such a mesh, as far as is known before a run. Local. */
+int64_t sh_topology_nccl_room(const struct sh_topology *at, const struct sh_topology_gpu *gpu,
+                              const struct sh_mesh_shape *mesh);
 
 /* Whether the ranks of a node can share memory: full nodes of neighbours that compute on CPUs. Local. */
 bool sh_topology_shares(const struct sh_config *cfg, const struct sh_topology *at);

@@ -275,6 +275,11 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t)
     return sh_tensor_elems(t) * sh_dtype_bytes(t->dtype);
 }
 
+int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op)
+{
+    return sh_tensor_elems(&p->tensors[op->kind == SH_OP_ALL_GATHER ? op->in[0] : op->out[0]]);
+}
+
 /* A view of a view is a view of the root, at an offset in bytes. */
 int sh_tensor_root(const struct sh_program *p, int tensor)
 {

@@ -304,6 +304,8 @@ void sh_program_moved(const struct sh_program *p, int64_t *in_bytes, int64_t *ou
 
 int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);
+/* Elements of one rank's part of a collective: what it gives to a gather, or gets from a scatter. */
+int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op);
 /* The tensor that owns the storage, following views. */
 int sh_tensor_root(const struct sh_program *p, int tensor);
 

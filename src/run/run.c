@@ -30,13 +30,13 @@ static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct sh_
     struct sh_mesh_shape shape;
     int64_t limit = r->cfg.memory.limit_bytes;
 
+    SH_TRY(sh_request_mesh(&r->cfg, at, &shape));
+    SH_TRY(check_ranks(&r->cfg, &shape));
     if (!limit && r->device->gpu)
-        SH_TRY(sh_topology_gpu_room(&r->cfg, at, &r->gpu, &limit));
+        SH_TRY(sh_topology_gpu_room(&r->cfg, at, &r->gpu, &shape, &limit));
     /* A GPU's limit is what it has free; a CPU's is its share of the node's memory. */
     else if (!limit)
         limit = sh_device_node_memory() / at->node_size;
-    SH_TRY(sh_request_mesh(&r->cfg, at, &shape));
-    SH_TRY(check_ranks(&r->cfg, &shape));
     SH_TRY(sh_request_build(&r->cfg, at, &shape, purpose, r->threads, limit, &r->build));
     r->build.host_limit_bytes = sh_topology_host_room(&r->cfg, at, sh_device_node_memory(), at->node_size);
     return SH_OK;
@@ -104,6 +104,7 @@ static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
     opt.n_groups = r->p->n_groups;
     opt.streams = r->p->streams;
     opt.n_streams = r->p->n_streams;
+    opt.program = r->p;
     SH_TRY(sh_mesh_create(&req, &r->mesh));
     for (int i = 0; i < opt.n_groups; i++)
         SH_TRY(sh_mesh_open(r->mesh, opt.groups[i].axes));

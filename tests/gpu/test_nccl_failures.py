@@ -38,7 +38,7 @@ QUICK = [
     ('ncclReduceScatter', '0', 3, 'error', '1x2', r'rank 0: error: NCCL: .*reduce_scatter: unhandled'),
     ('ncclReduceScatter', '1', 2, 'hang', '1x2', 'is not complete after LIMIT s'),
     ('ncclReduceScatter', '1', 2, 'async', '1x2', 'rank 1: error: NCCL: sherd reduce shard: remote process'),
-    ('ncclAllReduce', '3', 3, 'error', '2x2', r'rank 3: error: NCCL: .*all_reduce: unhandled'),
+    ('ncclAllReduce', '3', 9, 'error', '2x2', r'rank 3: error: NCCL: .*all_reduce: unhandled'),
     ('ncclCommGetAsyncError', '*', 3, 'error', '1x2', 'asking a communicator for its state: unhandled system error'),
     ('ncclCommFinalize', '1', 1, 'error', '1x2', 'rank 1: error: NCCL: closing a communicator: unhandled'),
     ('ncclCommFinalize', '0', 2, 'hang', '1x2', 'closing a communicator is not complete after LIMIT s'),

@@ -52,9 +52,12 @@ def planned(mesh, **more):
 
 
 def margin():
-    """The arena does not get all free memory: NCCL and the libraries come later."""
+    """The arena does not get all free memory: NCCL and the libraries come later. Communicators of more than two GPUs of a
+    node take more."""
+    MESHES['1x4'] = (4, {**MESHES['1x2'][1], 'training.global_batch_size': 4})
     wrong = []
     for mib, mesh, word in ((2559, '1x2', 'GPU 0 .* has 2.5 GiB free for each rank, and 2.5 GiB are kept'),
+                            (2600, '1x4', 'GPU 0 .* has 2.5 GiB free for each rank, and 2.6 GiB are kept'),
                             (1000, '1x1', 'has 1000.0 MiB free for each rank, and 1.0 GiB are kept'),
                             (1024 + 16, '1x1', 'the plan needs 32.* MiB .* more than memory.limit_bytes = 16')):
         os.environ['SHERD_EMULATED_MIB'] = str(mib)
@@ -63,6 +66,19 @@ def margin():
         finally:
             del os.environ['SHERD_EMULATED_MIB']
     return wrong
+
+
+def nccl_takes(mib, word):
+    """NCCL takes that much for each kind of collective when it first uses it at its size: 64 MiB of a GPU then hold the arena
+    of 33 MiB, or do not, which is found before the first step."""
+    os.environ.update(SHERD_EMULATED_MIB='64', SHERD_EMULATED_NCCL_MIB=str(mib))
+    try:
+        limit = {'memory.limit_bytes': 40 << 20}
+        if word:
+            return refused('takes', 2, word, **limit, **MESHES['1x2'][1])
+        return [] if run('takes', 'llama', CUDA, '1x2', **limit) else ['no steps']
+    finally:
+        del os.environ['SHERD_EMULATED_MIB'], os.environ['SHERD_EMULATED_NCCL_MIB']
 
 
 def doctor(backend):
@@ -273,6 +289,9 @@ def main():
         ('memory as planned, with checkpoints in the background', functools.partial(
             planned, '2x2', **rounded, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
         ('room is kept for libraries and NCCL', margin),
+        ('what NCCL takes before the arena', nccl_takes, 10, ''),
+        ('an arena that no longer fits beside NCCL is refused before the first step', nccl_takes, 20,
+         r'sherd: error: (rank \d: )?the arena of 3\d.* MiB cannot be allocated on GPU \d, which has 24.0 MiB free'),
         ('the doctor on GPUs, by NCCL', doctor, 'nccl'),
         ('the doctor on GPUs, through host memory', doctor, 'mpi'),
         ('collectives by NCCL, measured', bench),

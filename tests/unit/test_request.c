@@ -56,7 +56,7 @@ static const struct {
 static void load(const char *set, struct sh_config *cfg)
 {
     const char *words[6] = {"model.name=debug"};
-    char text[128];
+    char text[160];
     int n = 1;
 
     snprintf(text, sizeof text, "%s", set ? set : "");
@@ -85,6 +85,38 @@ static void meshes(void **state)
             build.options.segment_ranks != table[i].segment)
             fail_msg("row %d: %d x %d, %d share", (int)i, replicas, shard, build.options.segment_ranks);
         assert_string_equal(sh_request_strategy_text(&cfg, &mesh, text), table[i].text);
+    }
+}
+
+/* What is kept for NCCL's communicators, in tenths of a percent of a GiB. */
+static void room_for_nccl(void **state)
+{
+    static const struct {
+        struct sh_topology at;
+        const char *set;
+        int sharing, kept;
+    } rows[] = {
+        {NODES(2, 2), "parallelism.sharding_strategy=full_shard", 1, 1500},
+        {NODES(16, 1), "parallelism.sharding_strategy=full_shard", 1, 1500},
+        {NODES(8, 8), "parallelism.sharding_strategy=full_shard", 1, 1650},
+        {NODES(8, 8), "parallelism.sharding_strategy=full_shard", 8, 1500},
+        {NODES(8, 8), "parallelism.sharding_strategy=full_shard parallelism.reshard_after_forward=4", 1, 2200},
+        {NODES(16, 8), "parallelism.sharding_strategy=hybrid_shard", 1, 1950},
+        {{.world = 8, .ranks_per_node = 4}, "parallelism.sharding_strategy=full_shard", 1, 1650},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_topology_gpu gpu = {.sharing = rows[i].sharing};
+        struct sh_config cfg;
+        struct sh_mesh_shape mesh;
+        double gib;
+
+        load(rows[i].set, &cfg);
+        assert_int_equal(sh_request_mesh(&cfg, &rows[i].at, &mesh), SH_OK);
+        gib = (double)sh_topology_nccl_room(&rows[i].at, &gpu, &mesh) / (1 << 30);
+        if ((int)(gib * 1000 + 0.5) != rows[i].kept)
+            fail_msg("row %zu: %g GiB", i, gib);
     }
 }
 
@@ -364,6 +396,7 @@ int main(void)
         cmocka_unit_test(shares_are_rounded_up),
         cmocka_unit_test(strategies_are_what_they_are_called),
         cmocka_unit_test(meshes),
+        cmocka_unit_test(room_for_nccl),
         cmocka_unit_test(axes_are_those_of_the_plan),
         cmocka_unit_test(refused),
         cmocka_unit_test(room_on_the_host),

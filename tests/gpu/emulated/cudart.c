@@ -188,8 +188,11 @@ const char *cudaGetErrorName(cudaError_t error)
 
 static cudaError_t allocate(void **memory, size_t bytes, bool on_host)
 {
-    size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN, free_bytes, all;
 
+    cudaMemGetInfo(&free_bytes, &all);
+    if (!on_host && bytes > free_bytes)
+        return last_error = cudaErrorMemoryAllocation;
     *memory = aligned_alloc(ALIGN, room ? room : ALIGN);
     if (!*memory)
         return cudaErrorMemoryAllocation;

@@ -17,7 +17,9 @@
  *   SHERD_EMULATED_NCCL_FAIL     "CALL RANK COUNT WHAT": the COUNTth call of that name on that rank (* for all ranks)
  *                                fails with an `error`, does not return (`hang`), or returns and fails later (`async`)
  *   SHERD_EMULATED_NCCL_DELAY    microseconds: a call takes up to that much longer, at random
- *   SHERD_EMULATED_NCCL_VERSION  what ncclGetVersion returns */
+ *   SHERD_EMULATED_NCCL_VERSION  what ncclGetVersion returns
+ *   SHERD_EMULATED_NCCL_MIB      what a communicator takes of the GPU's memory at its first collective of each kind that
+ *                                moves more than a KiB */
 #ifndef SH_TESTS_GPU_EMULATED_H
 #define SH_TESTS_GPU_EMULATED_H
 

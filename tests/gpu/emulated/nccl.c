@@ -7,7 +7,7 @@
  *     their calls, on whatever stream and communicator.
  *   - Anything on which NCCL would hang or go wrong stops the process: ranks whose calls differ in kind, count, type,
  *     stream, communicator or order, and a NULL communicator in ncclCommGetAsyncError.
- *   - Any call fails, hangs or is slow on request (emulated.h). */
+ *   - Any call fails, hangs or is slow on request, and the first large collectives take memory (emulated.h). */
 #include "src/base/err.h"
 #include "src/base/mem.h"
 #include "tests/gpu/emulated/emulated.h"
@@ -20,14 +20,17 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { LARGE_BYTES = 1024 };
+
 struct ncclComm {
     int rank, size, splits;
     bool blocks;
     char path[SH_MEET_PATH], name[SH_MEET_NAME];
     struct ncclComm *world; /* its meeting has the log */
     struct sh_meeting *m;
-    _Atomic int inside; /* threads */
-    _Atomic int state;  /* ncclResult_t: of the call in progress, or why it failed later */
+    void *taken[SH_MEET_KINDS]; /* memory of the GPU */
+    _Atomic int inside;         /* threads */
+    _Atomic int state;          /* ncclResult_t: of the call in progress, or why it failed later */
 };
 
 static void stop(const char *what, const char *name)
@@ -109,6 +112,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 const char *ncclGetErrorString(ncclResult_t result)
 {
     switch (result) {
+    case ncclUnhandledCudaError: return "unhandled cuda error";
     case ncclSystemError: return "unhandled system error";
     case ncclRemoteError: return "remote process exited or there was a network error";
     case ncclInProgress: return "NCCL operation in progress";
@@ -236,6 +240,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     }
     if (comm->m)
         sh_meet_close(comm->m);
+    for (int i = 0; i < SH_MEET_KINDS; i++)
+        if (comm->taken[i])
+            cudaFree(comm->taken[i]);
     free(comm);
     return ncclSuccess;
 }
@@ -292,6 +299,16 @@ static void declare(const struct collective *x, const char *label)
     sh_emulated_access(x->stream, x->recv, kind == SH_MEET_ALL_GATHER ? all : part, 1, label);
 }
 
+/* NCCL chooses an algorithm by kind and size, and makes its buffers at the first use. */
+static ncclResult_t take_memory(struct ncclComm *c, const struct sh_meet_call *call)
+{
+    size_t bytes = (size_t)sh_emulated_number("SHERD_EMULATED_NCCL_MIB") << 20;
+
+    if (!bytes || c->taken[call->kind] || call->count * (size_t)sh_meet_type_bytes(call->type) <= LARGE_BYTES)
+        return ncclSuccess;
+    return cudaMalloc(&c->taken[call->kind], bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
 static ncclResult_t collect(const char *name, enum sh_meet_kind kind, const void *send, void *recv, size_t count,
                             ncclDataType_t type, ncclComm_t c, cudaStream_t stream)
 {
@@ -312,7 +329,9 @@ static ncclResult_t collect(const char *name, enum sh_meet_kind kind, const void
     memcpy(x->call.comm, c->name, sizeof x->call.comm);
     sh_meet_compare(c->world->m, c->world->rank, c->world->size, &x->call);
     declare(x, name);
-    rc = finish(c, enqueue, x);
+    rc = take_memory(c, &x->call);
+    if (rc == ncclSuccess)
+        rc = finish(c, enqueue, x);
     if (fault == SH_NCCL_ASYNC)
         atomic_store(&c->state, ncclRemoteError);
     leave(c);

@@ -11,6 +11,7 @@
 enum { SH_MEET_RANKS = 16, SH_MEET_CHUNK = 64 << 10, SH_MEET_LOG = 2048, SH_MEET_NAME = 48, SH_MEET_PATH = 200 };
 
 enum sh_meet_kind { SH_MEET_ALL_GATHER, SH_MEET_REDUCE_SCATTER, SH_MEET_ALL_REDUCE };
+enum { SH_MEET_KINDS = SH_MEET_ALL_REDUCE + 1 };
 
 /* A collective as a rank requests it. */
 struct sh_meet_call {
