@@ -140,6 +140,7 @@ struct sh_op_attr {
             bool any_order;                        /* ATTENTION_BWD: may add in an order that changes from run to run */
             int window;                            /* ATTENTION*, ATTENTION_CACHE: a query sees itself and the
                                                       window - 1 keys before it; 0: all */
+            int document_tokens;                   /* ATTENTION*, with docs: their mean length, for prices; 0: not known */
             int rotary_dim;                        /* ROPE: rotated elements of a head, the width of its table */
         } attn;                                    /* ROPE, ATTENTION* */
         struct {

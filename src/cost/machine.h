@@ -52,7 +52,7 @@ struct sh_machine {
         double share, half;
     } product;
     struct {
-        double forward, backward;
+        double forward, backward, ordered, ordered_bytes, own;
     } attention;
     struct {
         double bytes_per_second, share;

@@ -3,10 +3,12 @@
  *     launch + max(operations / (peak e), bytes / (memory m)) x correction
  *
  * e of a product is g d / (d + h), where d is the smallest of rows, inputs and outputs: small products fill neither the
- * tiles nor all multiprocessors. e of attention is a share of its causal operations. The head also writes, reads and
+ * tiles nor all multiprocessors. e of attention is a share of its causal operations, by the kernel that computes them:
+ * cuDNN's in any order or in one, which also moves a [T,T], or Sherd's own. The head also writes, reads and
  * overwrites the logits of its chunks: 10 bytes each (float32 twice, and the gradient in 16 bits). */
 #include "src/cost/price.h"
 
+#include "kernels/cuda/work_product.h"
 #include "src/cost/nearby.h"
 
 #include <math.h>
@@ -115,7 +117,9 @@ struct work {
     enum sh_dtype act;
     int n;
     double dims[SH_POINT_DIMS], flops, bytes;
-    double seen; /* of attention: the share of pairs of a query and an earlier key that a window leaves */
+    /* Of attention: the share of pairs of a query and an earlier key that a window or documents leave, and its kernel */
+    double seen;
+    bool own, any_order;
 };
 
 /* Only these two have logits in chunks; the others of the class have none. */
@@ -130,41 +134,64 @@ static void add_logits(struct work *w)
         w->bytes += logit_bytes * w->dims[0] * w->dims[2];
 }
 
+/* The share of T(T+1)/2 pairs within documents of `mean` tokens, if each token ends one with the same probability: a
+ * query at t then sees mean (1 - q^t) keys, with q = 1 - 1 / mean. Kernels work in tiles, of which a query wastes one. */
+static double in_documents(double mean, double T)
+{
+    const double tile = 64;
+    double q = 1 - 1 / mean, pairs = mean * (T - mean * q * (1 - pow(q, T))) + tile * T;
+
+    return fmin(1, pairs / (T * (T + 1) / 2));
+}
+
 /* Computed from the operation counts with the window and without it, so that the rule of the window is in one place
  * only (kernels/cost.c). */
-static double seen(const struct sh_op_call *call, double flops)
+static double in_window(const struct sh_op_call *call, double flops)
 {
     struct sh_op_attr attr = *call->attr;
     struct sh_op_call all = *call;
 
-    if (sh_cost_class_of(call->kind) != SH_COST_ATTENTION || !attr.attn.window)
+    if (!attr.attn.window)
         return 1;
     attr.attn.window = 0;
     all.attr = &attr;
     return flops / sh_op_cost(&all).flops;
 }
 
+/* Documents of unknown length may each fill a sequence. */
+static void look_at_attention(const struct sh_op_call *call, struct work *w)
+{
+    const struct sh_operand *docs = &call->in[call->kind == SH_OP_ATTENTION ? 1 : 4];
+    double mean = call->attr->attn.document_tokens, window = in_window(call, w->flops);
+
+    w->seen = docs->ndim && mean >= 1 ? fmin(window, in_documents(mean, w->dims[1])) : window;
+    w->flops *= w->seen / window;
+    w->own = sh_cuda_cudnn_work(call).batch == 0;
+    w->any_order = call->attr->attn.any_order;
+}
+
 static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
 {
     struct sh_op_cost cost = sh_op_cost(call);
-    struct work w = {.kind = call->kind,
-                     .act = act,
-                     .flops = fmax(0, cost.flops),
-                     .bytes = cost.bytes,
-                     .seen = seen(call, cost.flops)};
+    struct work w = {.kind = call->kind, .act = act, .flops = fmax(0, cost.flops), .bytes = cost.bytes};
 
     w.n = sh_price_dims(call, w.dims);
+    if (sh_cost_class_of(call->kind) == SH_COST_ATTENTION)
+        look_at_attention(call, &w);
     add_logits(&w);
     return w;
 }
 
-/* A point has only dimensions; the counts are those of sh_op_cost() without biases and residual inputs. */
-static struct work work_of_point(enum sh_op_kind kind, enum sh_dtype act, const double *dims, int n)
+/* A point has only dimensions; the counts are those of sh_op_cost() without biases and residual inputs. The kernel of
+ * attention is taken for that of the call `like`. */
+static struct work work_of_point(const struct work *like, const double *dims)
 {
-    struct work w = {.kind = kind, .act = act, .n = n, .seen = 1};
-    double size = sh_dtype_bytes(act), *d = w.dims;
+    enum sh_op_kind kind = like->kind;
+    struct work w = {.kind = kind, .act = like->act, .n = like->n, .seen = 1};
+    double size = sh_dtype_bytes(w.act), *d = w.dims;
 
-    memcpy(d, dims, (size_t)n * sizeof *dims);
+    w.own = like->own, w.any_order = like->any_order;
+    memcpy(d, dims, (size_t)w.n * sizeof *dims);
     switch (sh_cost_class_of(kind)) {
     case SH_COST_PRODUCTS:
         w.flops = (kind == SH_OP_HEAD_LOSS_GRAD ? 6 : 2) * d[0] * d[1] * d[2];
@@ -198,6 +225,20 @@ static double attention_flops(const struct work *w)
     return w->kind == SH_OP_ATTENTION ? forward : 2.5 * forward;
 }
 
+/* In one order, cuDNN's backward takes a second pass over the [T,T] of each head. */
+static double attention_seconds(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w,
+                                double peak)
+{
+    bool forward = w->kind == SH_OP_ATTENTION, ordered = !forward && !w->own && !w->any_order;
+    double share = forward ? m->attention.forward : m->attention.backward;
+    const double *d = w->dims;
+    double square = ordered ? m->attention.ordered_bytes * d[0] * d[1] * d[1] * d[2] : 0;
+
+    share *= w->own ? m->attention.own : ordered ? m->attention.ordered : 1;
+    return attention_flops(w) / (peak * share) / f->attention +
+           square / (m->memory.bytes_per_second * m->memory.share * f->memory);
+}
+
 /* The seconds of the arithmetic. */
 static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
 {
@@ -205,9 +246,7 @@ static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster
 
     switch (sh_cost_class_of(w->kind)) {
     case SH_COST_PRODUCTS: return w->flops / (peak * m->product.share * d / (d + m->product.half)) / f->products;
-    case SH_COST_ATTENTION:
-        return attention_flops(w) /
-               (peak * (w->kind == SH_OP_ATTENTION ? m->attention.forward : m->attention.backward)) / f->attention;
+    case SH_COST_ATTENTION: return attention_seconds(m, f, w, peak);
     default: return 0;
     }
 }
@@ -239,7 +278,7 @@ static double correction(const struct sh_machine *m, const struct work *w)
         if (p->what != SH_POINT_OP || p->n_dims != w->n || strcmp(p->kind, kind) ||
             strcmp(p->type, sh_price_type(w->act)))
             continue;
-        at = work_of_point(w->kind, w->act, p->dims, p->n_dims);
+        at = work_of_point(w, p->dims);
         sh_nearby_add(&near, sh_nearby_distance(w->dims, p->dims, w->n), p->seconds / formula(m, &sh_cost_as_is, &at));
     }
     return sh_nearby_ratio(&near);

@@ -57,17 +57,34 @@ enum { PRESETS = sizeof presets / sizeof *presets };
 
 /* What all devices have in common whose names begin so; the first row that fits counts, and others have no row.
  * node: devices of the usual node: those of an HGX or OAM board, of a tray of NVL72, or of the large systems with the
- * device; 0: nodes differ. */
+ * device; 0: nodes differ.
+ *
+ * ordered, ordered_bytes, own: attention (machine_keys.c). In one order, on H100: FlashAttention-3's 474 of 575 TFLOP/s
+ * (Dao-AILab/flash-attention #1893), and the [T,T] in bf16 that cuDNN writes and reads (NVIDIA/cudnn-frontend #398); on
+ * B200: 1157 of 1332 in the benchmark of cudnn-frontend. On A100 cuDNN promises no order, so the own kernels compute.
+ * own is a guess. Where matrix instructions are those of A100, FlashAttention-2 reaches 306 and 166 TFLOP/s on H100
+ * (#1893), and the own kernels, with 7 products in the backward instead of 5, are taken for 190 and 150. */
 static const struct family {
     const char *begin;
     int node;
+    double ordered, ordered_bytes, own;
 } families[] = {
-    {"a100", 8}, {"h100-64", 4}, {"h100", 8}, {"h200", 8}, {"b200", 8}, {"gb200", 4}, {"mi250x", 4}, {"mi3", 8},
+    /* clang-format off */
+    {"a100",    8, 0.65, 0, 0.65},
+    {"h100-64", 4, 0.82, 4, 0.31},
+    {"h100",    8, 0.82, 4, 0.31},
+    {"h200",    8, 0.82, 4, 0.31},
+    {"gh200",   0, 0.82, 4, 0.31},
+    {"b200",    8, 0.87, 0, 0.16},
+    {"gb200",   4, 0.87, 0, 0.16},
+    {"mi250x",  4, 1,    0, 1},
+    {"mi3",     8, 1,    0, 1},
+    /* clang-format on */
 };
 
 static const struct family *family_of(const char *kind)
 {
-    static const struct family none = {.node = 0};
+    static const struct family none = {.ordered = 1, .own = 1};
 
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (!strncmp(kind, families[i].begin, strlen(families[i].begin)))
@@ -101,6 +118,8 @@ static void of_cpu(struct sh_machine *m)
 
 static void fill(const struct preset *p, struct sh_machine *m)
 {
+    const struct family *f = family_of(p->kind);
+
     *m = (struct sh_machine){
         .node = {.devices = 1},
         .device = {.memory_bytes = p->memory_bytes,
@@ -109,7 +128,11 @@ static void fill(const struct preset *p, struct sh_machine *m)
                    .watts = p->watts},
         .peak = {.bfloat16 = p->bf16, .float32 = p->f32},
         .product = {.share = p->share, .half = 226},
-        .attention = {.forward = p->attention_forward, .backward = p->attention_backward},
+        .attention = {.forward = p->attention_forward,
+                      .backward = p->attention_backward,
+                      .ordered = f->ordered,
+                      .ordered_bytes = f->ordered_bytes,
+                      .own = f->own},
         .memory = {.bytes_per_second = p->memory_rate, .share = 0.85},
         .inside = {.bytes_per_second = p->ring, .hop_seconds = HOPS * 3.4e-6, .nvls_bytes_per_second = p->nvls},
         .network = {.share = 0.88, .hop_seconds = HOPS * 14e-6, .base_seconds = 15e-6, .crowding = 0.073, .taper = 1},

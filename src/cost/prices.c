@@ -36,15 +36,16 @@ static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
 }
 
 /* Everything that a price depends on: kind, shapes, whether outputs are accumulated, the group. The shapes cover all
- * relevant attributes except heads, windows and rows of a chunk. */
+ * relevant attributes except those of attention and rows of a chunk. */
 static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
     uint64_t h = mix(mix((uint64_t)op->kind + 1, op->attr.accumulate), info->async ? op->attr.group : 0);
 
     if (sh_cost_class_of(op->kind) == SH_COST_ATTENTION)
-        h = mix(mix(h, (uint64_t)op->attr.attn.heads << 32 | (uint64_t)op->attr.attn.kv_heads),
-                (uint64_t)op->attr.attn.window);
+        h = mix(mix(mix(h, (uint64_t)op->attr.attn.heads << 32 | (uint64_t)op->attr.attn.kv_heads),
+                    (uint64_t)op->attr.attn.window),
+                (uint64_t)op->attr.attn.document_tokens << 1 | op->attr.attn.any_order);
     else if (op->kind == SH_OP_HEAD_LOSS || op->kind == SH_OP_HEAD_LOSS_GRAD)
         h = mix(h, (uint64_t)op->attr.head.chunk_rows);
     for (int i = 0; i < info->n_in; i++)

@@ -345,6 +345,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                   .kv_heads = m->n_kv_heads,
                   .head_dim = m->head_dim,
                   .any_order = b->any_order,
+                  .document_tokens = b->document_tokens,
                   .scalar = m->query_pre_attn_scalar}};
     int64_t chunk_rows = b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act);
     int x;

@@ -23,6 +23,7 @@ struct sh_model_batch {
     int batch, seq;           /* sequences and tokens of one micro-step of one rank */
     bool docs;                /* attention stays inside documents */
     bool anew;                /* with docs: positions restart in each; else they count through the sequence */
+    int document_tokens;      /* with docs: their mean length, for prices; 0: not known */
     bool any_order;           /* attention's backward may add in any order (kernels/op.h) */
     enum sh_model_output out; /* summed loss, the logits of one position, or scores of all */
     int cache;                /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */

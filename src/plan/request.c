@@ -395,6 +395,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                   .seq = cfg->training.seq_len,
                   .docs = (cfg->data.document_mask || packs(cfg)) && !generate,
                   .anew = packs(cfg) && !generate,
+                  .document_tokens = cfg->data.document_tokens,
                   .any_order = gpu && !cfg->training.deterministic,
                   .adapters = sh_request_adapters(cfg),
                   .chunk_rows = chunk_rows(cfg, gpu)},

@@ -338,6 +338,7 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
 
     set_heads(&op, h);
     op.attr.attn.any_order = h->any_order;
+    op.attr.attn.document_tokens = h->document_tokens;
     /* A window that hides nothing counts as none, so that kernels without windows can run it. */
     op.attr.attn.window = h->window < e->seq ? h->window : 0;
     op.in[0] = view3(e, qkv);

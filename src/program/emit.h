@@ -51,9 +51,9 @@ int sh_emit_add(struct sh_emit *e, int a, int b);                      /* [N,C] 
 
 struct sh_emit_heads {
     int heads, kv_heads, head_dim;
-    bool any_order; /* see struct sh_op_attr */
-    int window;     /* the same */
-    int scalar;     /* scores are divided by its square root; 0: head_dim */
+    bool any_order;              /* see struct sh_op_attr */
+    int window, document_tokens; /* the same */
+    int scalar;                  /* scores are divided by its square root; 0: head_dim */
 };
 struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */

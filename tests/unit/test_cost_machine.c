@@ -200,6 +200,51 @@ static void points_correct_the_formula(void **state)
     sh_machine_close(&m);
 }
 
+/* The seconds of attention of an 8B model on an H100 without the launch. */
+static double attention(enum sh_op_kind kind, bool any_order, int window, bool docs, int document_tokens)
+{
+    enum { T = 8192, H = 32, K = 8, D = 128, QKV = (H + 2 * K) * D };
+    struct sh_op_attr attr = {.attn = {.heads = H,
+                                       .kv_heads = K,
+                                       .head_dim = D,
+                                       .any_order = any_order,
+                                       .window = window,
+                                       .document_tokens = document_tokens}};
+    struct sh_operand qkv = {.dtype = SH_BF16, .ndim = 3, .dim = {1, T, QKV}},
+                      o = {.dtype = SH_BF16, .ndim = 3, .dim = {1, T, H * D}},
+                      lse = {.dtype = SH_F32, .ndim = 3, .dim = {1, H, T}},
+                      starts = {.dtype = SH_I32, .ndim = docs ? 2 : 0, .dim = {1, T}};
+    struct sh_op_call forward = {.kind = kind, .attr = &attr, .in = {qkv, starts}, .out = {o, lse}},
+                      backward = {.kind = kind, .attr = &attr, .in = {o, qkv, o, lse, starts}, .out = {qkv}};
+    struct sh_machine m;
+
+    assert_int_equal(sh_machine_preset("h100-80", &m), SH_OK);
+    m.device.launch_seconds = 0;
+    return sh_price_op(&m, &sh_cost_as_is, kind == SH_OP_ATTENTION ? &forward : &backward, SH_BF16).seconds;
+}
+
+/* cuDNN's forward and its backward in any order; one order and its [T,T]; the own kernels with documents and windows,
+ * which leave less to compute if their length is known. */
+static void attention_costs_what_its_kernel_does(void **state)
+{
+    const enum sh_op_kind f = SH_OP_ATTENTION, b = SH_OP_ATTENTION_BWD;
+    double forward = attention(f, false, 0, false, 0), any = attention(b, true, 0, false, 0),
+           one = attention(b, false, 0, false, 0), whole = attention(b, true, 0, true, 0);
+
+    (void)state;
+    assert_true(attention(f, true, 0, false, 0) == forward);
+    assert_true(fabs(any / forward - 2.5 * 0.62 / 0.5) < 1e-9);
+    assert_true(fabs(one - any / 0.82 - 4.0 * 32 * 8192 * 8192 / (0.85 * 3.35e12)) < 1e-9);
+    assert_true(fabs(whole - any / 0.31) < 1e-9 && attention(b, false, 0, true, 0) == whole);
+    assert_true(fabs(attention(f, false, 0, true, 0) - forward / 0.31) < 1e-9);
+    /* 1,000 tokens: 878 keys of 4,096 on average, and a tile of 64. */
+    assert_true(fabs(attention(b, true, 0, true, 1000) / whole - (878.0 + 64) / 4096.5) < 1e-3);
+    assert_true(attention(b, true, 0, true, 1 << 30) == whole);
+    assert_true(attention(b, true, 0, false, 1000) == any);
+    assert_true(attention(b, true, 512, true, 1000) < attention(b, true, 0, true, 1000));
+    assert_true(attention(b, true, 4096, true, 1000) == attention(b, true, 0, true, 1000));
+}
+
 /* clang-format off */
 #define OF(type, ...) {.dtype = (type), .ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}}
 #define ACT(...) OF(SH_BF16, __VA_ARGS__)
@@ -382,6 +427,7 @@ int main(void)
         cmocka_unit_test(files_go_over_presets),
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(points_correct_the_formula),
+        cmocka_unit_test(attention_costs_what_its_kernel_does),
         cmocka_unit_test(points_are_met),
         cmocka_unit_test(points_between_nodes_want_a_network),
         cmocka_unit_test(points_are_written),

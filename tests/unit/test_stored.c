@@ -95,6 +95,7 @@ static const struct row machine[] = {
     {"comm.shared_memory", "off", NULL},
     {"comm.progress", "inline", NULL},
     {"memory.limit_bytes", "1GiB", NULL},
+    {"data.document_tokens", "1000", NULL},
     {"memory.host_limit_bytes", "1GiB", NULL},
     {"offload.optimizer", "nvme", NVME},
     {"offload.gradients", "nvme", NVME},

@@ -123,6 +123,7 @@ ROWS = {
     'data.target_mask': Row('off', 'steps'),
     'data.shuffle': Row('false', 'steps'),
     'data.document_mask': Row('true', 'steps', needs={'data.document_separator': 7}),
+    'data.document_tokens': Row(1000, 'mpi/plan-machine.case'),
     'data.packing': Row('bfd', 'refused'),
     'data.excess_length_strategy': Row('split', 'mesh/test_documents.py'),
     'data.mix': Row('other.bin=1', 'mesh/test_documents.py'),
