@@ -235,7 +235,7 @@ static void print_pinned(const struct sh_cmd_plan *l, int tier)
 static void print_beside(const struct sh_cmd_plan *l)
 {
     int host = sh_program_host_tier(l->p);
-    char name[64];
+    char name[64], kept[SH_STR_SHORT];
 
     if (!l->at.gpu && l->at.ranks_per_node > 1) {
         snprintf(name, sizeof name, "a node: %d ranks like this one", l->at.ranks_per_node);
@@ -245,7 +245,11 @@ static void print_beside(const struct sh_cmd_plan *l)
         puts("  beside it, per rank: 50 to 70 MB for the program, its libraries and MPI");
         return;
     }
-    printf("  beside it, not Sherd's: about 0.5 GiB for CUDA, and NCCL's buffers\n");
+    if (l->priced)
+        printf("  beside it, kept for CUDA, NCCL and gaps: %s (device.reserved_bytes)\n",
+               sh_str_sum_of_bytes(l->machine.device.reserved_bytes, kept));
+    else
+        puts("  beside it, not Sherd's: about 0.5 GiB for CUDA, and NCCL's buffers");
     if (host != SH_NONE)
         print_pinned(l, host);
 }

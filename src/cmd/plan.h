@@ -42,6 +42,11 @@ sh_rc sh_cmd_plan_answer(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
 sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l);
 sh_rc sh_cmd_plan_tokens(const char *text, double *out);
 
+/* plan_choices.c: print what recomputation, equal bits, document masks and the strategy cost, and what is faster. The
+ * request prices the step of a plan: the program of its rank stands for all. */
+sh_rc sh_cmd_plan_choices(const struct sh_cmd_plan *l);
+struct sh_cost_request sh_cmd_plan_request(const struct sh_cmd_plan *l);
+
 /* plan_json.c: write the prediction and the memory to a file, as JSON. Errors: SH_E_DATA. */
 sh_rc sh_cmd_plan_json(const struct sh_cmd_plan *l, const struct sh_cost_request *r, const struct sh_cost_job *job,
                        const struct sh_cost_step *step, const char *path);

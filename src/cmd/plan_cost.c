@@ -4,7 +4,6 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/cost/budget.h"
 #include "src/cost/limit.h"
 #include "src/metrics/trace.h"
 
@@ -15,8 +14,7 @@
 /* Rate of a snapshot: from a GPU to host memory, or within host memory. */
 static const double snapshot_bytes_per_second = 20e9;
 
-/* The request to price a step: the program of this rank stands for all. */
-static struct sh_cost_request request_of(const struct sh_cmd_plan *l)
+struct sh_cost_request sh_cmd_plan_request(const struct sh_cmd_plan *l)
 {
     return (struct sh_cost_request){.p = l->p,
                                     .mesh = &l->mesh,
@@ -87,7 +85,7 @@ static const char *memory_text(const struct sh_cmd_plan *l, char *text, size_t s
 {
     double all = l->machine.device.memory_bytes, room = all - l->machine.device.reserved_bytes;
     double spare = room - (double)l->p->arena_bytes;
-    char needs[SH_STR_SHORT], has[SH_STR_SHORT], rest[SH_STR_SHORT];
+    char needs[SH_STR_SHORT], has[SH_STR_SHORT], kept[SH_STR_SHORT], rest[SH_STR_SHORT];
 
     sh_str_bytes(l->p->arena_bytes, needs);
     if (!l->at.gpu)
@@ -96,14 +94,14 @@ static const char *memory_text(const struct sh_cmd_plan *l, char *text, size_t s
         snprintf(text, size, "does not fit: a rank needs %s, and a device has %s for it", needs,
                  sh_str_sum_of_bytes(room, has));
     else
-        snprintf(text, size, "%s of a device's %s, %s to spare", needs, sh_str_sum_of_bytes(all, has),
-                 sh_str_sum_of_bytes(spare, rest));
+        snprintf(text, size, "%s of a device's %s, %s kept, %s to spare", needs, sh_str_sum_of_bytes(all, has),
+                 sh_str_sum_of_bytes(all - room, kept), sh_str_sum_of_bytes(spare, rest));
     return text;
 }
 
 sh_rc sh_cmd_plan_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
 {
-    struct sh_cost_request changed = request_of(l);
+    struct sh_cost_request changed = sh_cmd_plan_request(l);
     const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *what_if = sh_cmd_option(cmd, args, "--what-if");
     double n;
 
@@ -114,7 +112,7 @@ sh_rc sh_cmd_plan_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args
 
 sh_rc sh_cmd_plan_answer(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_cmd_plan *l)
 {
-    struct sh_cost_request r = request_of(l);
+    struct sh_cost_request r = sh_cmd_plan_request(l);
     const char *tokens = sh_cmd_option(cmd, args, "--tokens");
     struct sh_cost_spent spent;
     char memory[160], text[SH_COST_SPENT_TEXT];
@@ -143,55 +141,6 @@ static void say_wear(const struct sh_cmd_plan *l, const struct sh_cost_step *ste
     if (out && sh_program_file_tier(l->p) != SH_NONE)
         printf("wear         %.4g TB written a day on the disk of a node (offload.nvme_path)\n",
                (double)out * l->at.ranks_per_node / step->seconds * 86400 / 1e12);
-}
-
-/* Build and price the same job with shards within a node. */
-static sh_rc price_hybrid(const struct sh_cmd_plan *l, double *seconds, int64_t *bytes)
-{
-    struct sh_cmd_plan other = {.cfg = l->cfg, .at = l->at, .machine = l->machine};
-    struct sh_cost_request r;
-    struct sh_cost_step step;
-    sh_rc rc;
-
-    other.cfg.parallelism.sharding_strategy = SH_HYBRID_SHARD;
-    other.cfg.mesh.shard = l->at.ranks_per_node;
-    other.cfg.mesh.replicate = l->at.world / l->at.ranks_per_node;
-    SH_TRY(sh_request_mesh(&other.cfg, &other.at, &other.mesh));
-    SH_TRY(sh_request_build(&other.cfg, &other.at, &other.mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes,
-                            &other.build));
-    other.build.host_limit_bytes = l->build.host_limit_bytes;
-    SH_TRY(sh_budget_fit(&other.cfg, &other.at, NULL, &other.build));
-    SH_TRY(sh_pass_build(&other.build, &other.p));
-    r = request_of(&other);
-    rc = sh_cost_step(&r, &step);
-    *seconds = step.seconds;
-    *bytes = other.p->arena_bytes;
-    sh_program_destroy(other.p);
-    return rc;
-}
-
-/* Advice if the shards of a job span its nodes; no advice if the alternative is impossible or does not fit. */
-static sh_rc say_hybrid(const struct sh_cmd_plan *l, const struct sh_cost_step *step)
-{
-    const double worth = 1.01;
-    char gain[SH_COST_LIMIT_TEXT];
-    int node = l->at.ranks_per_node;
-    int64_t bytes;
-    double seconds;
-    sh_rc rc;
-
-    if (l->cfg.parallelism.sharding_strategy != SH_FULL_SHARD || node < 2 || l->at.world <= node || l->at.world % node)
-        return SH_OK;
-    rc = price_hybrid(l, &seconds, &bytes);
-    if (rc == SH_OK && step->seconds > worth * seconds &&
-        (double)bytes <= l->machine.device.memory_bytes - l->machine.device.reserved_bytes)
-        printf("instead      hybrid_shard with mesh.shard=%d: %s\n", node,
-               sh_cost_gain_text(step->seconds / seconds - 1, gain));
-    if (rc == SH_E_USAGE || rc == SH_E_MEMORY) {
-        sh_error_clear();
-        return SH_OK;
-    }
-    return rc;
 }
 
 /* Head and foot are those of the trace of a run, so that the same viewers and scripts read both. */
@@ -243,14 +192,14 @@ static sh_rc say_change(const struct sh_cost_request *as_is, const struct sh_cos
 /* The lines go from assumptions to consequences: machine, step, wear, advice, changes. */
 sh_rc sh_cmd_plan_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_cmd_plan *l)
 {
-    struct sh_cost_request r = request_of(l);
+    struct sh_cost_request r = sh_cmd_plan_request(l);
     const char *json = sh_cmd_option(cmd, args, "--json"), *trace = sh_cmd_option(cmd, args, "--trace"),
                *what_if = sh_cmd_option(cmd, args, "--what-if");
 
     say_machine(l);
     SH_TRY(sh_cost_say(&r, &l->job, &l->step, stdout));
     say_wear(l, &l->step);
-    SH_TRY(say_hybrid(l, &l->step));
+    SH_TRY(sh_cmd_plan_choices(l));
     if (what_if)
         SH_TRY(say_change(&r, &l->job, &l->step, what_if));
     if (trace)
