@@ -197,6 +197,31 @@ static sh_rc take_role(const struct dialect *d, const json_t *value, enum sh_rol
                    shown(json_string_value(value), word), d->known);
 }
 
+/* The text of a message: a string, or a list with one part of type text, as files of models that also see images have
+ * it. Several parts are refused: templates join them, servers put a line's end or a space between them. */
+static sh_rc take_content(const json_t *value, const char *what, const char **text, size_t *bytes)
+{
+    static const char *const keys[] = {"type", "text"};
+    const json_t *part;
+    size_t i, n = json_array_size(value);
+
+    if (!json_is_array(value))
+        return take_text(value, what, text, bytes);
+    json_array_foreach((json_t *)value, i, part)
+    {
+        const char *type = json_string_value(json_object_get(part, "type"));
+
+        if (!type || strcmp(type, "text") != 0)
+            return sh_fail(SH_E_DATA, "%s has a part that is not of type text: %s; %s", what, media, render_it);
+    }
+    if (n != 1)
+        return sh_fail(SH_E_DATA,
+                       "%s is a list of %zu texts; make one string of them, since programs join them in different ways",
+                       what, n);
+    SH_TRY(check_keys(json_array_get(value, 0), "a part of a message", keys, sizeof keys / sizeof keys[0]));
+    return take_text(json_object_get(json_array_get(value, 0), "text"), "a part's text", text, bytes);
+}
+
 /* Take a message; its string is lent. learned: whether the form learns assistants' messages here. */
 static sh_rc take_message(const struct dialect *d, const json_t *one, bool learned, struct sh_message *to)
 {
@@ -209,7 +234,7 @@ static sh_rc take_message(const struct dialect *d, const json_t *one, bool learn
     SH_TRY(check_keys(one, "a message", keys, sizeof keys / sizeof keys[0]));
     SH_TRY(take_role(d, json_object_get(one, d->role), &to->role));
     snprintf(what, sizeof what, "a message's %s", d->text);
-    SH_TRY(take_text(json_object_get(one, d->text), what, &to->text, &to->bytes));
+    SH_TRY(take_content(json_object_get(one, d->text), what, &to->text, &to->bytes));
     SH_TRY(take_marks(one, "a message", &asked, &masked));
     if (asked && !masked && (to->role != SH_ROLE_ASSISTANT || !learned))
         return sh_fail(SH_E_DATA, "a message asks to be learned (weight 1, or train true), but only %s is",

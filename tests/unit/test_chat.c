@@ -150,6 +150,8 @@ static void check(enum sh_token_format format, const char *template, const char 
 }
 
 #define MESSAGE(role, text) "{\"role\":\"" role "\",\"content\":\"" text "\"}"
+#define TEXT_PART(text) "{\"type\":\"text\",\"text\":\"" text "\"}"
+#define PARTS(role, parts) "{\"role\":\"" role "\",\"content\":[" parts "]}"
 #define MESSAGES(...) "{\"messages\":[" __VA_ARGS__ "]}"
 #define TURNS \
     MESSAGE("user", " x ") "," MESSAGE("assistant", " abc ") "," MESSAGE("user", "y") "," MESSAGE("assistant", "b")
@@ -276,6 +278,8 @@ static void published_forms(void **state)
           "{\"id\":\"7\",\"system\":\"s\",\"tools\":null,\"chat\":[{\"from\":\"user\",\"value\":\"x\",\"weight\":null},"
           "{\"from\":\"assistant\",\"value\":\"y\",\"weight\":1.0,\"markdown\":null}]}",
           (struct sh_token_options){.field = "chat"}, with_system);
+    check(SH_FORMAT_MESSAGES, "chatml", MESSAGES(PARTS("user", TEXT_PART("x")) "," PARTS("assistant", TEXT_PART("y"))),
+          none, chat);
     check(
         SH_FORMAT_SHAREGPT, "chatml",
         "{\"system\":\"\",\"conversations\":[{\"from\":\"system\",\"value\":\"s\"},{\"from\":\"human\",\"value\":\"x\"},"
@@ -536,8 +540,15 @@ static void refused(void **state)
         {SH_FORMAT_MESSAGES, "chatml",
          MESSAGES(MESSAGE("user", "x") "," KEYED("assistant", "y", "\"train_detail\":[]")),
          "a message has a key \"train_detail\", which is not known here"},
-        {SH_FORMAT_MESSAGES, "chatml", MESSAGES("{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}"),
-         "a message's content is a list, not a string"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(PARTS("user", TEXT_PART("x") "," TEXT_PART("y"))),
+         "a message's content is a list of 2 texts; make one string of them"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(PARTS("user", "")), "a message's content is a list of 0 texts"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(PARTS("user", TEXT_PART("x") ",{\"type\":\"image\"}")),
+         "a message's content has a part that is not of type text: only text is rendered here; take it out"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(PARTS("user", "\"x\"")), "a part that is not of type text"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(PARTS("user", "{\"type\":\"text\"}")), "a part's text is missing"},
+        {SH_FORMAT_MESSAGES, "chatml", MESSAGES(PARTS("user", "{\"type\":\"text\",\"text\":\"x\",\"cache\":1}")),
+         "a part of a message has a key \"cache\""},
         {SH_FORMAT_MESSAGES, "chatml", "{\"functions\":[],\"messages\":[" TURNS "]}",
          "it has \"functions\": tools are"},
         {SH_FORMAT_MESSAGES, "chatml", "{\"chat_template_kwargs\":{\"a\":1},\"messages\":[" TURNS "]}",
