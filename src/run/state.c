@@ -127,6 +127,9 @@ static void compare_config(struct sh_run *r, const char *path, const struct sh_c
     free(r->before);
     r->before = NULL;
     if (sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, then) == SH_OK) {
+        /* What an evaluation reads is its task, and no change of the run. */
+        if (!r->build.options.training)
+            memcpy(then->validation.dataset_path, r->cfg.validation.dataset_path, sizeof then->validation.dataset_path);
         sh_stored_diff(then, &r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data));
         r->before = then;
     } else {
