@@ -364,5 +364,5 @@ sh_rc sh_cmd_checkpoint(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     if (!given)
         return sh_agree(sh_fail(
             SH_E_USAGE, "sherd %s: which model? give --checkpoint PATH, a file or the folder of a run", cmd->name));
-    return sh_newest_agree(given, path);
+    return sh_newest_agree("--checkpoint", given, path);
 }

@@ -138,14 +138,19 @@ static sh_rc check_context(const struct generate *g)
 }
 
 /* Local; the caller makes the ranks agree. Options come first: they are the cheapest to check. */
-static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
-                       struct generate *g)
+static sh_rc read_options(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct generate *g)
 {
     SH_TRY(read_parallel(cmd, args, &g->g.parallel));
     SH_TRY(read_sampling(cmd, args, &g->g.sampling));
     SH_TRY(read_sizes(cmd, args, &g->g));
     g->g.stop = sh_cmd_option(cmd, args, "--stop");
-    SH_TRY(read_prompts(cmd, args, &g->prompts));
+    return read_prompts(cmd, args, &g->prompts);
+}
+
+/* Local, too. */
+static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
+                       struct generate *g)
+{
     SH_TRY(sh_cmd_config(args, checkpoint, &g->cfg));
     SH_TRY(check_context(g));
     SH_TRY(
@@ -163,6 +168,7 @@ sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     char *checkpoint = NULL;
     sh_rc rc;
 
+    SH_TRY_OUT(sh_agree(read_options(cmd, args, &g)));
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &g)));
     SH_TRY_OUT(sh_cmd_same_on_all("prompts", sh_prompts_hash(&g.prompts)));

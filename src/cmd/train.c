@@ -1,5 +1,6 @@
 #include "src/cmd/cmd.h"
 
+#include "src/mesh/mesh.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"
 
@@ -21,6 +22,18 @@ sh_rc sh_cmd_settle(struct sh_config *cfg)
     return sh_feed_settle(cfg, cfg->training.dataset_path);
 }
 
+/* Rank 0 looks whether what a new run begins from is there. */
+static sh_rc wants_start(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_config *cfg)
+{
+    const char *option = sh_cmd_option(cmd, args, "--init-from") ? "--init-from" : "checkpoint.initial_load_path";
+    int rank, world;
+    sh_rc rc;
+
+    sh_mesh_world(&rank, &world);
+    rc = rank == 0 ? sh_run_check_named(cfg) : SH_OK;
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s: ", option);
+}
+
 /* Local; the caller makes the ranks agree. A configuration may be printed without data. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg,
                        bool *print_only)
@@ -29,7 +42,8 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     *print_only = sh_cmd_option(cmd, args, "--print-config") != NULL;
     if (*print_only)
         return SH_OK;
-    return sh_cmd_settle(cfg);
+    SH_TRY(sh_cmd_settle(cfg));
+    return wants_start(cmd, args, cfg);
 }
 
 /* Every rank has the same text; rank 0 prints it. */

@@ -163,7 +163,7 @@ static sh_rc find_source(const struct sh_run *r, const char *of, const char *not
     if (*hf)
         *path = sh_strdup(r->cfg.hf.assets_path);
     else if (r->cfg.checkpoint.initial_load_path[0])
-        SH_TRY(sh_newest_agree(r->cfg.checkpoint.initial_load_path, path));
+        SH_TRY(sh_newest_agree("checkpoint.initial_load_path", r->cfg.checkpoint.initial_load_path, path));
     else if (noted && noted[0]) {
         *path = sh_strdup(noted);
         SH_TRY(look_at(r, *path, hf));

@@ -8,7 +8,17 @@
 #include "src/config/config.h"
 #include "src/mesh/mesh.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+sh_rc sh_newest_exists(const char *given)
+{
+    struct stat s;
+
+    return stat(given, &s) == 0 ? SH_OK : sh_fail(SH_E_DATA, "%s: %s", given, strerror(errno));
+}
 
 /* Accepts what users have at hand: the folder of checkpoints, or the dump folder around it. Checkpoints in the given
  * folder itself win. */
@@ -57,6 +67,7 @@ sh_rc sh_newest_find(const char *given, char **path)
     sh_rc rc;
 
     *path = NULL;
+    SH_TRY(sh_newest_exists(given));
     if (!sh_is_folder(given)) {
         *path = sh_strdup(given); /* whoever opens it says what is wrong with it */
         return SH_OK;
@@ -71,7 +82,7 @@ sh_rc sh_newest_find(const char *given, char **path)
 
 /* Only rank 0 looks. On a shared file system the others might see a folder as it was seconds ago and take another file.
  * Collective. */
-sh_rc sh_newest_agree(const char *given, char **path)
+sh_rc sh_newest_agree(const char *place, const char *given, char **path)
 {
     char buffer[SH_CONFIG_PATH_MAX * 2] = "", *found = NULL;
     int rank, world;
@@ -81,6 +92,8 @@ sh_rc sh_newest_agree(const char *given, char **path)
     rc = rank == 0 ? sh_newest_find(given, &found) : SH_OK;
     if (rc == SH_OK && found && snprintf(buffer, sizeof buffer, "%s", found) >= (int)sizeof buffer)
         rc = sh_fail(SH_E_USAGE, "%s: the path has more than %zu bytes", given, sizeof buffer - 1);
+    if (rc != SH_OK)
+        sh_fail_prefix(rc, "%s: ", place);
     free(found);
     SH_TRY(sh_agree(rc));
     SH_TRY(sh_mesh_bcast(buffer, sizeof buffer, 0));

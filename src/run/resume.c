@@ -3,6 +3,7 @@
 #include "src/run/run.h"
 
 #include "io/safetensors/write.h"
+#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/run/frozen.h"
@@ -58,6 +59,23 @@ static sh_rc check_start(const struct sh_run *r, const char *folder, const char 
 {
     SH_TRY(check_wish(r, folder, newest));
     return newest && resumes(r) ? sh_provenance_check(r, folder) : SH_OK;
+}
+
+sh_rc sh_run_check_named(const struct sh_config *cfg)
+{
+    const char *named = cfg->checkpoint.initial_load_path;
+    char *folder, *own = NULL;
+    sh_rc rc;
+
+    if (!named[0])
+        return SH_OK;
+    folder = sh_path_join(cfg->job.dump_folder, cfg->checkpoint.folder);
+    rc = cfg->checkpoint.resume == SH_RESUME_NEVER ? SH_OK : sh_ckpt_newest(folder, &own);
+    if (rc == SH_OK && !own)
+        rc = sh_newest_exists(named);
+    free(own);
+    free(folder);
+    return rc;
 }
 
 /* Refuse before anything is created in the folder. */
@@ -144,7 +162,7 @@ static sh_rc load_named(struct sh_run *r)
     char *path;
     sh_rc rc;
 
-    SH_TRY(sh_newest_agree(r->cfg.checkpoint.initial_load_path, &path));
+    SH_TRY(sh_newest_agree("checkpoint.initial_load_path", r->cfg.checkpoint.initial_load_path, &path));
     if (r->cfg.checkpoint.initial_load_model_only) {
         SH_TRY_OUT(sh_run_load_model(r, path));
         note_path(&r->parameters_from, path);

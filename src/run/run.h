@@ -98,6 +98,9 @@ sh_rc sh_run_save_hf(struct sh_run *r);
 /* resume.c: load what training starts from: the newest valid checkpoint of the folder, the file that the configuration
  * names, or initial values. Logs which. Takes the lock of the folder if checkpoints will be written. */
 sh_rc sh_run_start_state(struct sh_run *r);
+/* Whether the file or folder of checkpoint.initial_load_path is there, unless a checkpoint of the own folder comes
+ * before it. Before the run is opened. Local. Errors: SH_E_DATA. */
+sh_rc sh_run_check_named(const struct sh_config *cfg);
 /* The same, ignoring the folder's lock and unfinished files; own: whether the folder's own checkpoints count. */
 sh_rc sh_run_load_start(struct sh_run *r, bool own);
 
