@@ -35,6 +35,7 @@ sh_rc sh_data_files_foreign(const struct sh_data_files *set, const struct sh_dat
 /* Of another vocabulary; or bytes of a text that data.token_type calls ids. */
 static sh_rc refuse_id(const struct sh_data_files *set, const struct sh_data_file *f, int64_t at, uint32_t id)
 {
+    enum { BYTES = 256 };
     const char *path = sh_handles_path(set->handles, f->handle);
     const struct sh_foreign *is;
 
@@ -43,8 +44,9 @@ static sh_rc refuse_id(const struct sh_data_files *set, const struct sh_data_fil
         return sh_fail(SH_E_DATA, "%s is %s, not token ids; %s", path, is->what, is->cure);
     return sh_fail(SH_E_DATA, "%s: token %lld is %u, but model.vocab_size is %d; %s", path, (long long)at, (unsigned)id,
                    set->vocab_size,
-                   is_ignored_elsewhere(id) ? "targets that do not count go into a mask (doc/data-format.md)"
-                                            : "tokenize with the model's vocabulary or check data.token_type");
+                   is_ignored_elsewhere(id)   ? "targets that do not count go into a mask (doc/data-format.md)"
+                   : set->vocab_size == BYTES ? "`sherd tokenize --tokenizer byte` makes tokens for a model of bytes"
+                                              : "tokenize with the model's vocabulary or check data.token_type");
 }
 
 /* Checked here, once for each token read: an id outside the vocabulary would read memory outside the embedding. */

@@ -5,6 +5,7 @@
 #include "io/data/documents.h"
 #include "io/data/files.h"
 #include "io/data/pack.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/cmd/show.h"
@@ -243,6 +244,9 @@ sh_rc sh_cmd_data(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 
     if (rc == SH_OK)
         rc = look(&l);
+    if (rc == SH_OK && !l.tokenizer && l.count)
+        sh_log_info(
+            "ids are shown; --tokenizer shows the text: byte for bytes, else the folder of their tokenizer.json");
     sh_data_files_close(&l.set);
     sh_tokenizer_close(l.tokenizer);
     return rc;

@@ -116,9 +116,8 @@ static const struct sh_cmd_option tokenize[] = {
 };
 
 static const struct sh_cmd_option data[] = {
-    {.name = "--tokenizer", .value = "NAME", .help = "tokenizer of the documents, to show their text: a folder that "
-     "has tokenizer.json, or such a "
-     "file; default: show ids"},
+    {.name = "--tokenizer", .value = "NAME", .help = "tokenizer of the documents, to show their text: byte, a folder "
+     "that has tokenizer.json, or such a file; default: show ids"},
     {.name = "--seq-len", .value = "T", .help = "sequence length for packing, in tokens; default 2048"},
     {.name = "--excess", .value = "HOW", .help = "treatment of longer documents: raise, truncate, drop or split; "
      "default split"},

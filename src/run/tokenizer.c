@@ -116,7 +116,7 @@ static sh_rc open_given(const struct sh_run *r, const char *given, struct sh_tok
         return sh_fail(
             SH_E_USAGE,
             "the model has %d words, so it is not a byte-level model, but its checkpoint names no tokenizer; give "
-            "it with --tokenizer DIR",
+            "it with --tokenizer DIR, or --tokenizer byte if it has learned bytes",
             r->cfg.model.vocab_size);
     sh_rc rc = open_checked(r, name, out);
     return rc != SH_OK && !given ? sh_fail_prefix(rc, "model.tokenizer: ") : rc;

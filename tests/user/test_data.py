@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """`sherd data`, and the output of `sherd tokenize` for conversations. Prints TAP."""
 import array
+import os
 import pathlib
+import subprocess
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / name) for name in ('gold', 'mesh')]
@@ -43,6 +45,9 @@ def case_stream():
     wrong = lacks(said, f'{len(CHAT)} tokens, no documents: {windows} ', f'\nsequence 1, 13 tokens:\n{CHAT[12:25]}\n',
                   f'\nsequence 2, 13 tokens:\n{CHAT[24:37]}\n')
     wrong += [f'a sequence too many: {said}'] if 'sequence 3' in said else []
+    told = [subprocess.run([os.environ['SHERD'], 'data', 'text.bin', *more], capture_output=True, text=True).stderr
+            for more in (['--seq-len', '12'], ['--seq-len', '12', '--tokenizer', 'byte'])]
+    wrong += lacks(told[0], 'ids are shown; --tokenizer shows the text: byte for bytes') + ([told[1]] if told[1] else [])
     wrong += refuses(['data', 'text.bin', '--seq-len', 12, '--excess', 'split'], 2, '--excess is for documents')
     return wrong + refuses(['data', 'text.bin', '--seq-len', 12, '--first', windows], 2, f'has {windows} sequences')
 
