@@ -6,9 +6,11 @@
 #include "src/base/mem.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +18,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { FILE_MAX = 1 << 16 };
+enum { FILE_MAX = 1 << 16, LAST_PATH = 4096, LAST_BYTES = 4096 };
 
 /* Negative means "not measured" in the struct; JSON has null for that. */
 static json_t *number_or_null(double v)
@@ -49,31 +51,75 @@ static void name_process(struct sh_job_record *r)
     r->pid_space = stat("/proc/self/ns/pid", &st) == 0 ? (int64_t)st.st_ino : 0;
 }
 
-/* Atomic, since the script may read at any time, also while a signal ends the run. A newline ends the text, for tools
- * that read lines. */
-sh_rc sh_job_record_write(const char *path, struct sh_job_record *r)
+/* A newline ends the text, for tools that read lines. NULL: no memory. The caller frees it. */
+static char *text_of(const struct sh_job_record *r, const char *reason)
 {
-    json_t *o;
     char *text, *lines;
-    sh_rc rc;
-
-    name_process(r);
-    o = json_pack("{s:I, s:I, s:I, s:o, s:o, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "steps",
-                  (json_int_t)r->steps, "first_step", (json_int_t)r->first_step, "step", (json_int_t)r->step,
-                  "saved_step", whole_or_null(r->saved_step), "validated_step", whole_or_null(r->validated_step),
-                  "finished", r->step >= r->steps && r->status == SH_OK, "starts_without_checkpoint",
-                  (json_int_t)r->starts, "save_seconds", number_or_null(r->save_seconds), "validation_seconds",
-                  number_or_null(r->validation_seconds), "exit_status", whole_or_null(r->status), "reason",
-                  words(r->reason), "host", words(r->host), "pid", (json_int_t)r->pid, "pid_space",
-                  (json_int_t)r->pid_space);
+    json_t *o = json_pack("{s:I, s:I, s:I, s:o, s:o, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "steps",
+                          (json_int_t)r->steps, "first_step", (json_int_t)r->first_step, "step", (json_int_t)r->step,
+                          "saved_step", whole_or_null(r->saved_step), "validated_step",
+                          whole_or_null(r->validated_step), "finished", r->step >= r->steps && r->status == SH_OK,
+                          "starts_without_checkpoint", (json_int_t)r->starts, "save_seconds",
+                          number_or_null(r->save_seconds), "validation_seconds", number_or_null(r->validation_seconds),
+                          "exit_status", whole_or_null(r->status), "reason", words(reason), "host", words(r->host),
+                          "pid", (json_int_t)r->pid, "pid_space", (json_int_t)r->pid_space);
     text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
     json_decref(o);
     if (!text)
-        return sh_fail(SH_E_MEMORY, "out of memory: no room for the text of %s", path);
+        return NULL;
     lines = sh_strfmt("%s\n", text);
     free(text);
+    return lines;
+}
+
+/* The record of a process that gives up, made ahead: a handler can only copy it. Two of them, of which one is whole at
+ * any time. It is longer than what is in the file, so that it covers that. */
+static struct {
+    char path[2][LAST_PATH], text[2][LAST_BYTES];
+    atomic_int which; /* 1 and 2; 0: none */
+} last;
+
+/* An ended run has said why. */
+static void prepare_last(const char *path, const struct sh_job_record *r)
+{
+    char *text = r->status < 0 && !r->reason[0] ? text_of(r, "a second Ctrl-C: it gave up at once") : NULL;
+    int next = atomic_load(&last.which) == 1 ? 1 : 0;
+
+    if (text && strlen(text) < LAST_BYTES && strlen(path) < LAST_PATH) {
+        strcpy(last.text[next], text);
+        strcpy(last.path[next], path);
+        atomic_store(&last.which, next + 1);
+    } else {
+        atomic_store(&last.which, 0);
+    }
+    free(text);
+}
+
+/* In place: a handler has no safe name for another file, and one write of so few bytes is not seen in halves. */
+void sh_job_record_give_up(void)
+{
+    int which = atomic_load(&last.which), fd = which ? open(last.path[which - 1], O_WRONLY | O_CLOEXEC) : -1;
+
+    if (fd < 0)
+        return;
+    /* Nobody is left to hear of a failure. */
+    (void)!write(fd, last.text[which - 1], strlen(last.text[which - 1]));
+    close(fd);
+}
+
+/* Atomic, since the script may read at any time, also while a signal ends the run. */
+sh_rc sh_job_record_write(const char *path, struct sh_job_record *r)
+{
+    char *lines;
+    sh_rc rc;
+
+    name_process(r);
+    lines = text_of(r, r->reason);
+    if (!lines)
+        return sh_fail(SH_E_MEMORY, "out of memory: no room for the text of %s", path);
     rc = sh_write_file_atomic(path, lines, strlen(lines));
     free(lines);
+    prepare_last(path, r);
     return rc;
 }
 

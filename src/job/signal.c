@@ -71,6 +71,7 @@ static void note(int number)
 
     if (number == SIGINT && atomic_load(&told[SH_JOB_INT])) {
         sh_temp_delete();
+        sh_job_record_give_up();
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }

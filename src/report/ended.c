@@ -27,12 +27,15 @@ static char *said_by_run(const char *folder, struct sh_report_run *run)
     char *path = sh_path_join(folder, "progress.json"), *file = read_text(path), *text = NULL;
     json_t *progress = file ? json_loads(file, 0, NULL) : NULL;
     const char *reason = json_string_value(json_object_get(progress, "reason"));
-    json_int_t status = json_integer_value(json_object_get(progress, "exit_status"));
+    const json_t *given = json_object_get(progress, "exit_status");
+    json_int_t status = json_integer_value(given);
 
     run->recorded = json_is_object(progress);
     run->finished = json_is_true(json_object_get(progress, "finished"));
     if (reason && reason[0] && status > 0)
         text = sh_strfmt("exit status %lld: %s", (long long)status, reason);
+    else if (reason && reason[0] && json_is_null(given))
+        text = sh_strdup(reason);
     json_decref(progress);
     free(file);
     free(path);

@@ -1,5 +1,6 @@
 /* Judging information from outside: the end of the job, odd hashes, slow ranks; recorded signals; the record of
  * a run. */
+#include "src/base/file.h"
 #include "src/job/job.h"
 
 #include <math.h>
@@ -193,13 +194,17 @@ static void signals_leave_a_note_and_the_caller_alone(void **state)
     assert_string_equal(sh_job_signal_name(SH_JOB_TERM), "SIGTERM");
 }
 
-static int status_of_child(bool ignored)
+/* The child writes a record, unless path is NULL. */
+static int status_of_child(bool ignored, const char *path)
 {
+    struct sh_job_record r = {.status = -1};
     int status;
     pid_t child = fork();
 
     if (child == 0) {
         signal(SIGINT, ignored ? SIG_IGN : SIG_DFL);
+        for (r.step = 0; path && r.step < 3; r.step++)
+            sh_job_record_write(path, &r);
         if (sh_job_listen() == SH_OK)
             for (int i = 0; i < (ignored ? 100 : 10000); i++) { /* two that arrive at once count as one */
                 kill(getpid(), SIGINT);
@@ -213,12 +218,33 @@ static int status_of_child(bool ignored)
 
 static void a_second_interrupt_ends_the_process(void **state)
 {
-    int status = status_of_child(false);
+    int status = status_of_child(false, NULL);
 
     (void)state;
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
-    status = status_of_child(true);
+    status = status_of_child(true, NULL);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+}
+
+/* Only the newest record: it has the step. */
+static void a_second_interrupt_is_recorded(void **state)
+{
+    char folder[] = "/tmp/test_fault.XXXXXX", path[64], *text;
+    struct sh_job_record back;
+    bool found;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/progress.json", folder);
+    assert_true(WIFSIGNALED(status_of_child(false, path)));
+    sh_job_record_read(path, &back, &found);
+    assert_true(found && back.status == -1);
+    assert_string_equal(back.reason, "a second Ctrl-C: it gave up at once");
+    assert_int_equal(sh_read_file(path, 4096, &text, NULL), SH_OK);
+    assert_non_null(strstr(text, "\"step\": 2,"));
+    free(text);
+    unlink(path);
+    rmdir(folder);
 }
 
 static void the_record_comes_back(void **state)
@@ -299,6 +325,7 @@ int main(void)
         cmocka_unit_test(what_costs_nothing_is_not_told),
         cmocka_unit_test(the_slower_of_two_can_be_a_straggler),
         cmocka_unit_test(a_second_interrupt_ends_the_process),
+        cmocka_unit_test(a_second_interrupt_is_recorded),
         cmocka_unit_test(signals_leave_a_note_and_the_caller_alone),
         cmocka_unit_test(the_record_comes_back),
         cmocka_unit_test(a_process_that_is_gone_is_told),
