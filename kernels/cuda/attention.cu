@@ -12,9 +12,9 @@
  * Floor, per pair (query, key seen) of a head: 4 D operations forward, 10 D backward (14 D done here); bytes are
  * negligible. Tiles on the diagonal are computed whole. Shared memory of a block: 32 KB at D = 64, 64 KB at D = 128,
  * for dk and dv 1.5 KB more. Registers per thread, by ptxas 13.0 for sm_80, 90, 100:
- *     D = 64    forward 246, 250, 246    dq 230, 236, 216    dk, dv 160, 168, 186
- *     D = 128   forward 177, 175, 173    dq 238, 242, 204    dk, dv 255, 255, 255
- * None spills, except the last on sm_100: 20 bytes. Not measured on a GPU. */
+ *     D = 64    forward 246, 250, 242    dq 230, 234, 216    dk, dv 161, 162, 186
+ *     D = 128   forward 177, 175, 173    dq 238, 242, 204    dk, dv 254, 255, 255
+ * At these sizes only dk and dv at D = 128 spill: 16 bytes on sm_90, 20 on sm_100. Not measured on a GPU. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_tile.cuh"
 
@@ -403,6 +403,7 @@ unsigned blocks(int64_t seq, int own)
 
 /* Two buffers of two tensors. */
 template <int D> constexpr size_t SHARED = 4 * TILE_ELEMS<D> * sizeof(sh_bf16);
+template <int D> constexpr size_t SHARED_KEYS = SHARED<D> + sizeof(of_queries); /* of dk and dv */
 
 template <int D, int M> sh_rc run_forward(const sh_attention &a, void *queue)
 {
@@ -415,19 +416,20 @@ template <int D, int M, int M_KEYS> sh_rc run_backward(const sh_attention &a, vo
     dim3 queries((unsigned)(a.batch * a.heads), blocks(a.seq, 16 * M * WARPS));
     dim3 keys((unsigned)(a.batch * a.kv_heads), blocks(a.seq, 16 * M_KEYS * WARPS));
     SH_TRY(SH_LAUNCH((backward_queries<D, M>), queries, dim3(THREADS), SHARED<D>, queue, a));
-    return SH_LAUNCH((backward_keys<D, M_KEYS>), keys, dim3(THREADS), SHARED<D> + sizeof(of_queries), queue, a);
+    return SH_LAUNCH((backward_keys<D, M_KEYS>), keys, dim3(THREADS), SHARED_KEYS<D>, queue, a);
 }
 
 /* Rows per warp, in units of 16: as many as its registers hold. */
 const struct {
     int dim;
+    size_t shared[2]; /* at most; forward, backward */
     sh_rc (*forward)(const sh_attention &a, void *queue);
     sh_rc (*backward)(const sh_attention &a, void *queue);
 } kernels[] = {
-    {32, run_forward<32, 2>, run_backward<32, 2, 2>},
-    {64, run_forward<64, 2>, run_backward<64, 2, 1>},
-    {96, run_forward<96, 1>, run_backward<96, 1, 1>},
-    {128, run_forward<128, 1>, run_backward<128, 1, 1>},
+    {32, {SHARED<32>, SHARED_KEYS<32>}, run_forward<32, 2>, run_backward<32, 2, 2>},
+    {64, {SHARED<64>, SHARED_KEYS<64>}, run_forward<64, 2>, run_backward<64, 2, 1>},
+    {96, {SHARED<96>, SHARED_KEYS<96>}, run_forward<96, 1>, run_backward<96, 1, 1>},
+    {128, {SHARED<128>, SHARED_KEYS<128>}, run_forward<128, 1>, run_backward<128, 1, 1>},
 };
 
 /* -1: no kernel for this type or head size. */
@@ -444,6 +446,11 @@ int row_of(const sh_attention *a)
 bool sh_attention_tensor_takes(const struct sh_attention *a)
 {
     return row_of(a) >= 0;
+}
+
+sh_rc sh_attention_tensor_check(const struct sh_attention *a, bool backward)
+{
+    return sh_attention_fits(a->dim, kernels[row_of(a)].shared[backward]);
 }
 
 sh_rc sh_attention_tensor(const struct sh_attention *a, void *queue)

@@ -13,6 +13,8 @@
 
 #include "kernels/op.h"
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -60,6 +62,12 @@ enum { SH_ATTENTION_MAX_DIM = 256 };
 bool sh_attention_tensor_takes(const struct sh_attention *a);
 sh_rc sh_attention_tensor(const struct sh_attention *a, void *queue);
 sh_rc sh_attention_tensor_bwd(const struct sh_attention *a, void *queue);
+
+/* Before the first step: whether the kernels of a direction find the shared memory that they want on this GPU.
+ * SH_E_USAGE with head size and GPU if not, from sh_attention_fits() (attention_any.cu). */
+sh_rc sh_attention_tensor_check(const struct sh_attention *a, bool backward);
+sh_rc sh_attention_any_check(const struct sh_attention *a, bool backward);
+sh_rc sh_attention_fits(int dim, size_t shared);
 
 /* attention_any.cu: head sizes up to SH_ATTENTION_MAX_DIM; it needs delta in both directions. */
 sh_rc sh_attention_any(const struct sh_attention *a, void *queue);

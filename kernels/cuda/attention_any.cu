@@ -57,20 +57,21 @@ __device__ __forceinline__ void set(const rows &r, int64_t i, float x)
         reinterpret_cast<float *>(r.first)[i] = x;
 }
 
-/* Shared memory of a block, in floats. Rows are D + 1 long if lanes read a column. */
+/* Shared memory of a block, in floats: two tiles, weights, and the block's own rows of one tensor (forward) or two.
+ * Rows are D + 1 long if lanes read a column. At D = 256 that is 82 KB or 98; GPUs have 99 or more. */
 struct layout {
     int tile, own, weights;
     __device__ __host__ explicit layout(int dim) : tile(LANES * (dim + 1)), own(OWN * dim), weights(OWN * LANES)
     {
     }
-    __device__ __host__ int floats() const
+    __device__ __host__ int floats(int owned) const
     {
-        return 2 * (tile + own + weights);
+        return 2 * tile + weights + owned * own;
     }
 };
 
 struct space {
-    float *tile[2], *own[2], *weights[2]; /* own and weights: for this warp */
+    float *tile[2], *weights, *own[2]; /* own and weights: for this warp */
 };
 
 __device__ __forceinline__ space cut(float *shared, int dim)
@@ -78,10 +79,10 @@ __device__ __forceinline__ space cut(float *shared, int dim)
     layout l(dim);
     space s;
     int warp = threadIdx.x / LANES;
+    s.weights = shared + 2 * l.tile + warp * ROWS * LANES;
     for (int i = 0; i < 2; i++) {
         s.tile[i] = shared + i * l.tile;
-        s.own[i] = shared + 2 * l.tile + i * l.own + warp * ROWS * dim;
-        s.weights[i] = shared + 2 * (l.tile + l.own) + i * l.weights + warp * ROWS * LANES;
+        s.own[i] = shared + l.floats(i) + warp * ROWS * dim;
     }
     return s;
 }
@@ -182,7 +183,7 @@ template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention
         top[i] = -INFINITY;
         first[i] = first_key(a, q.b, q.own + i);
     }
-    read(shared + 2 * layout(a.dim).tile, a.dim, of_qkv(a, q.b, q.head), q.from, OWN, a.dim);
+    read(shared + layout(a.dim).floats(0), a.dim, of_qkv(a, q.b, q.head), q.from, OWN, a.dim);
     /* All warps of the block share the tile of 32 keys and 32 values. */
     for (int64_t k0 = q.first_tile; k0 < q.end; k0 += LANES) {
         __syncthreads();
@@ -193,11 +194,10 @@ template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention
         dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
         for (int i = 0; i < ROWS; i++) {
             bool seen = k0 + lane <= q.own + i && k0 + lane >= first[i];
-            s.weights[0][i * LANES + lane] =
-                take_scores<C>(seen ? score[i] * a.scale : -INFINITY, top[i], sum[i], o[i]);
+            s.weights[i * LANES + lane] = take_scores<C>(seen ? score[i] * a.scale : -INFINITY, top[i], sum[i], o[i]);
         }
         __syncwarp();
-        add<C>(o, s.weights[0], s.tile[1], a.dim);
+        add<C>(o, s.weights, s.tile[1], a.dim);
     }
     for (int i = 0; i < ROWS; i++) {
         float all = sh_warp_reduce(sum[i], sh_add());
@@ -241,8 +241,8 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_
         delta[i] = t < a.seq ? a.delta[at] : 0;
         first[i] = first_key(a, q.b, t);
     }
-    read(shared + 2 * l.tile, a.dim, of_qkv(a, q.b, q.head), q.from, OWN, a.dim);
-    read(shared + 2 * l.tile + l.own, a.dim, of_out(a, a.dout, q.b, q.head), q.from, OWN, a.dim);
+    read(shared + l.floats(0), a.dim, of_qkv(a, q.b, q.head), q.from, OWN, a.dim);
+    read(shared + l.floats(1), a.dim, of_out(a, a.dout, q.b, q.head), q.from, OWN, a.dim);
     for (int64_t k0 = q.first_tile; k0 < q.end; k0 += LANES) {
         __syncthreads();
         read(s.tile[0], a.dim + 1, of_qkv(a, q.b, a.heads + q.kv_head), k0, LANES, a.dim);
@@ -253,10 +253,10 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_
         dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
         for (int i = 0; i < ROWS; i++) {
             bool seen = k0 + lane <= q.own + i && k0 + lane >= first[i];
-            s.weights[0][i * LANES + lane] = seen ? expf(score[i] * a.scale - lse[i]) * (dp[i] - delta[i]) : 0;
+            s.weights[i * LANES + lane] = seen ? expf(score[i] * a.scale - lse[i]) * (dp[i] - delta[i]) : 0;
         }
         __syncwarp();
-        add<C>(dq, s.weights[0], s.tile[0], a.dim);
+        add<C>(dq, s.weights, s.tile[0], a.dim);
     }
     for (int i = 0; i < ROWS; i++)
         write<C>(of_dqkv(a, q.b, q.head), q.own + i, dq[i], a.scale, a.dim);
@@ -273,8 +273,8 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_att
     int64_t b = blockIdx.x / a.kv_heads, from = (int64_t)blockIdx.y * OWN, own = from + threadIdx.x / LANES * ROWS;
     float dk[ROWS][C] = {}, dv[ROWS][C] = {};
 
-    read(shared + 2 * l.tile, a.dim, of_qkv(a, b, a.heads + kv_head), from, OWN, a.dim);
-    read(shared + 2 * l.tile + l.own, a.dim, of_qkv(a, b, a.heads + a.kv_heads + kv_head), from, OWN, a.dim);
+    read(shared + l.floats(0), a.dim, of_qkv(a, b, a.heads + kv_head), from, OWN, a.dim);
+    read(shared + l.floats(1), a.dim, of_qkv(a, b, a.heads + a.kv_heads + kv_head), from, OWN, a.dim);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t q0 = from / LANES * LANES; q0 < a.seq; q0 += LANES) {
             int64_t t = q0 + lane, at = (b * a.heads + head) * a.seq + t, first = first_key(a, b, t);
@@ -291,12 +291,16 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_att
             for (int i = 0; i < ROWS; i++) {
                 bool seen = t < a.seq && own + i <= t && own + i >= first;
                 float p = seen ? expf(score[i] * a.scale - lse) : 0;
-                s.weights[0][i * LANES + lane] = p;
-                s.weights[1][i * LANES + lane] = seen ? p * (dp[i] - delta) : 0;
+                s.weights[i * LANES + lane] = p;
+                dp[i] = seen ? p * (dp[i] - delta) : 0;
             }
             __syncwarp();
-            add<C>(dv, s.weights[0], s.tile[1], a.dim);
-            add<C>(dk, s.weights[1], s.tile[0], a.dim);
+            add<C>(dv, s.weights, s.tile[1], a.dim);
+            __syncwarp(); /* all lanes have read p */
+            for (int i = 0; i < ROWS; i++)
+                s.weights[i * LANES + lane] = dp[i];
+            __syncwarp();
+            add<C>(dk, s.weights, s.tile[0], a.dim);
         }
     for (int i = 0; i < ROWS; i++) {
         write<C>(of_dqkv(a, b, a.heads + kv_head), own + i, dk[i], a.scale, a.dim);
@@ -310,17 +314,17 @@ dim3 grid_of(const sh_attention &a, int heads)
     return dim3((unsigned)(a.batch * heads), (unsigned)((a.seq + OWN - 1) / OWN));
 }
 
-size_t shared_bytes(const sh_attention &a)
+size_t shared_bytes(const sh_attention &a, int owned)
 {
-    return layout(a.dim).floats() * sizeof(float);
+    return layout(a.dim).floats(owned) * sizeof(float);
 }
 
 template <int C> sh_rc run(const sh_attention &a, bool backward, void *queue)
 {
     if (!backward)
-        return SH_LAUNCH(forward<C>, grid_of(a, a.heads), dim3(THREADS), shared_bytes(a), queue, a);
-    SH_TRY(SH_LAUNCH(backward_queries<C>, grid_of(a, a.heads), dim3(THREADS), shared_bytes(a), queue, a));
-    return SH_LAUNCH(backward_keys<C>, grid_of(a, a.kv_heads), dim3(THREADS), shared_bytes(a), queue, a);
+        return SH_LAUNCH(forward<C>, grid_of(a, a.heads), dim3(THREADS), shared_bytes(a, 1), queue, a);
+    SH_TRY(SH_LAUNCH(backward_queries<C>, grid_of(a, a.heads), dim3(THREADS), shared_bytes(a, 2), queue, a));
+    return SH_LAUNCH(backward_keys<C>, grid_of(a, a.kv_heads), dim3(THREADS), shared_bytes(a, 2), queue, a);
 }
 
 /* By columns per lane: head sizes up to 64, 128 and 256. */
@@ -332,6 +336,23 @@ sh_rc run_any(const sh_attention &a, bool backward, void *queue)
     return a.dim <= 128 ? run<4>(a, backward, queue) : run<8>(a, backward, queue);
 }
 } // namespace
+
+sh_rc sh_attention_fits(int dim, size_t shared)
+{
+    const char *gpu = "this GPU";
+    size_t most = sh_shared_limit(&gpu);
+    if (shared <= most)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "attention on a GPU: head size %d takes %zu bytes of shared memory, of which a block on %s has %zu; "
+                   "use another GPU, or training.device=cpu",
+                   dim, shared, gpu, most);
+}
+
+sh_rc sh_attention_any_check(const struct sh_attention *a, bool backward)
+{
+    return sh_attention_fits(a->dim, shared_bytes(*a, backward ? 2 : 1));
+}
 
 sh_rc sh_attention_any(const struct sh_attention *a, void *queue)
 {

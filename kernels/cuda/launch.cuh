@@ -37,6 +37,12 @@ static inline sh_rc sh_grid_check(const char *name, unsigned blocks_y)
 #define SH_UNROLL
 #define SH_NO_UNROLL
 
+static inline size_t sh_shared_limit(const char **gpu)
+{
+    *gpu = "an emulated GPU";
+    return sh_emulated::shared_limit();
+}
+
 template <class... P, class... A>
 sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
                      A... args)
@@ -60,6 +66,19 @@ sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
 #define SH_ANY_TYPE
 #define SH_UNROLL _Pragma("unroll")
 #define SH_NO_UNROLL _Pragma("unroll 1")
+
+/* Bytes of shared memory that one block may have on this process's GPU, and the name of the GPU. A GPU that does not
+ * answer has no limit here: the launch will tell. */
+static inline size_t sh_shared_limit(const char **gpu)
+{
+    static cudaDeviceProp prop;
+    int device = 0;
+    if (!prop.name[0] &&
+        (cudaGetDevice(&device) != cudaSuccess || cudaGetDeviceProperties(&prop, device) != cudaSuccess))
+        return SIZE_MAX;
+    *gpu = prop.name;
+    return prop.sharedMemPerBlockOptin;
+}
 
 /* More than 48 KB of shared memory must be requested explicitly. */
 template <class... P, class... A>

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -232,14 +233,36 @@ static void test_full_size(void **state)
         check_full_size(full_shapes[i]);
 }
 
-/* A head that is too large for all kernels is refused. */
+/* A head that is too large for all kernels is refused, and so is one that is too large for the GPU's shared memory. */
 static void test_head_too_large(void **state)
 {
+    static const struct {
+        enum sh_dtype act;
+        int dim;
+        const char *kib, *refused; /* NULL: it is not */
+    } heads[] = {
+        {SH_F32, 264, "227", "head size 264 is too large"},
+        {SH_F32, 256, "99", NULL},
+        {SH_BF16, 128, "66", NULL},
+        {SH_F32, 160, "64", NULL},
+        {SH_F32, 256, "64",
+         "head size 256 takes 84224 bytes of shared memory, of which a block on an emulated GPU has 65536"},
+        {SH_BF16, 128, "63", "head size 128 takes 65536 bytes"},
+    };
     (void)state;
-    struct optest t;
-    attention_forward(&t, SH_F32, (struct attention_shape){1, 4, 1, 1, 264, false, 0});
-    assert_int_equal(sh_cuda_attention_prepare(&t.call), SH_E_USAGE);
-    optest_end(&t);
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        struct optest t;
+#ifndef SH_CUDA_EMULATED /* a GPU has what it has */
+        if (i > 0)
+            return;
+#endif
+        setenv("SHERD_EMULATED_SHARED_KIB", heads[i].kib, 1);
+        attention_forward(&t, heads[i].act, (struct attention_shape){1, 4, 1, 1, heads[i].dim, false, 0});
+        assert_int_equal(sh_cuda_attention_prepare(&t.call), heads[i].refused ? SH_E_USAGE : SH_OK);
+        if (heads[i].refused)
+            assert_non_null(strstr(sh_error_text(), heads[i].refused));
+        optest_end(&t);
+    }
 }
 
 int main(void)
@@ -255,6 +278,8 @@ int main(void)
     };
     if (!optest_device_there())
         return 0;
+    /* The least that a GPU since sm_80 has. */
+    setenv("SHERD_EMULATED_SHARED_KIB", "99", 0);
     if (getenv("SHERD_FEW_SHAPES"))
         n_any = n_tensor = 3;
     return cmocka_run_group_tests_name("cuda_attention", tests, NULL, NULL);

@@ -4,6 +4,7 @@ its checkpoints to the CPU and back, and a forgotten event is found. Prints TAP.
 
 Only in a build that was configured --with-cuda=emulated.
 """
+import contextlib
 import functools
 import json
 import os
@@ -99,9 +100,21 @@ def bench():
     return [f'no line begins with "{word}": {said}' for word in words if not re.search(f'^{word}', said, re.M)]
 
 
+@contextlib.contextmanager
+def environment(name, value):
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
 def too_large():
     """Refused before the first step, with the name of the operation."""
-    return refused('heads', 1, r'forward layers\.0 attention: .* head size 264 is too large', **{'model.head_dim': 264})
+    wrong = refused('heads', 1, r'forward layers\.0 attention: .* head size 264 is too large', **{'model.head_dim': 264})
+    with environment('SHERD_EMULATED_SHARED_KIB', '64'):
+        return wrong + refused('shared', 1, r'forward layers\.0 attention: .* head size 256 takes 84224 bytes of shared memory, of '
+                               'which a block on an emulated GPU has 65536; use another GPU', **{'model.head_dim': 256})
 
 
 def faults():

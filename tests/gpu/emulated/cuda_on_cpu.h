@@ -74,6 +74,8 @@ struct place {
 void launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
 
 /* The same in a stream, if there are streams (emulated.h); returns the error of the launch, 0 for none. */
+/* Bytes that a block can have: an H100's, or SHERD_EMULATED_SHARED_KIB. */
+size_t shared_limit();
 int put(void *stream, const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> thread);
 void wait_block(place at);
 void wait_warp(place at);

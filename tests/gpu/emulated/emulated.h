@@ -3,6 +3,7 @@
  * The environment controls them, so that the program under test is the one that users run:
  *   SHERD_EMULATED_GPUS          how many GPUs there are; none if unset
  *   SHERD_EMULATED_MIB           the memory of each; 16 GiB if unset
+ *   SHERD_EMULATED_SHARED_KIB    the shared memory that a block may have; an H100's if unset
  *   SHERD_EMULATED_SEED          the seed of everything that is drawn at random
  *   SHERD_EMULATED_DROP          N: the Nth cudaStreamWaitEvent of a process is dropped
  *   SHERD_EMULATED_FAULT         N: the Nth kernel of a process uses an invalid address; once it has run, every wait
