@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "src/base/library.h"
+#include "src/base/log.h"
 
 #include <cublasLt.h>
 #include <inttypes.h>
@@ -48,10 +49,15 @@ struct shape {
     uint32_t align_a, align_b, align_c, align_addend, align_bias;
 };
 
+/* How a product is computed: by the library; by the library, on rows of the bias that a kernel writes first; or
+ * without it. */
+enum way { BY_LIBRARY, BIAS_FIRST, BY_OWN };
+
 /* Answers of the library for one product; those after the first few are never the fastest. */
 enum { ANSWERS = 8 };
 struct choice {
     struct shape shape;
+    enum way way;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo[ANSWERS]; /* best first, by the library's tables */
@@ -70,14 +76,22 @@ static struct {
     bool asking;
 } cache;
 
-/* The error names the shapes, since a library's refusal is almost always caused by one of them. */
-static sh_rc check(cublasStatus_t status, const struct sh_cublaslt_product *p, const char *what)
+/* Messages name the shapes, since a library's refusal is almost always caused by one of them. */
+static const char *text_of(const struct shape *s)
+{
+    static char text[160];
+    snprintf(text, sizeof text,
+             "[%" PRId64 ",%" PRId64 "] = [%" PRId64 ",%" PRId64 "]%s [%" PRId64 ",%" PRId64 "]%s%s%s of %s", s->m,
+             s->n, s->m, s->k, s->trans_a ? "'" : "", s->k, s->n, s->trans_b ? "'" : "", s->has_bias ? " + bias" : "",
+             s->has_addend ? " + addend" : "", sh_dtype_name((enum sh_dtype)s->in_dtype));
+    return text;
+}
+
+static sh_rc check(cublasStatus_t status, const struct shape *s, const char *what)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return SH_OK;
-    return sh_fail(SH_E_BUG, "cuBLASLt refuses to %s [%lld,%lld] = [%lld,%lld] [%lld,%lld] of %s: %s", what,
-                   (long long)p->m, (long long)p->n, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n,
-                   sh_dtype_name(p->in_dtype), lt.GetStatusString(status));
+    return sh_fail(SH_E_BUG, "cuBLASLt refuses to %s %s: %s", what, text_of(s), lt.GetStatusString(status));
 }
 
 /* Start the library at the first product; later calls find it started. */
@@ -214,6 +228,46 @@ static cublasStatus_t choose(struct choice *x)
     return x->n_algos > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
+/* Whether both are the same apart from their addresses. */
+static bool is_like(const struct choice *x, const struct choice *y)
+{
+    return x->way == y->way && memcmp(&x->shape, &y->shape, offsetof(struct shape, align_a)) == 0;
+}
+
+/* One line for each shape that the library does not compute alone. */
+static void tell(const struct choice *x, const char *why)
+{
+    static const char *const does[] = {
+        [BIAS_FIRST] = "a kernel of Sherd adds the bias",
+        [BY_OWN] = "a kernel of Sherd computes it, which is much slower",
+    };
+    for (int i = 0; i < cache.n; i++)
+        if (&cache.choice[i] != x && is_like(&cache.choice[i], x))
+            return;
+    sh_log_info("product %s: %s; %s", text_of(&x->shape), why, does[x->way]);
+}
+
+/* Kernels may read a bias by vectors of this size, whatever they know of the output's alignment. */
+enum { BIAS_ALIGNMENT = 16 };
+
+/* The library's answers; if it has none, another way. Other failures are returned. */
+static cublasStatus_t choose_way(struct choice *x, const struct sh_cublaslt_product *p)
+{
+    if (p->bias && x->shape.align_bias < BIAS_ALIGNMENT) {
+        x->way = BIAS_FIRST;
+        tell(x, "the bias does not start at a multiple of 16 bytes, as cuBLASLt wants");
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    cublasStatus_t status = describe(x, p);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = choose(x);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED)
+        return status;
+    x->way = p->bias ? BIAS_FIRST : BY_OWN;
+    tell(x, "cuBLASLt has no kernel for it");
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 /* Make a row of the table, or return an error and leave no row. */
 static sh_rc make_choice(const struct sh_cublaslt_product *p, const struct shape *s, struct choice **out)
 {
@@ -221,12 +275,10 @@ static sh_rc make_choice(const struct sh_cublaslt_product *p, const struct shape
     struct choice *x = &cache.choice[full ? cache.oldest : cache.n];
     forget(x);
     x->shape = *s;
-    cublasStatus_t status = describe(x, p);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = choose(x);
+    cublasStatus_t status = choose_way(x, p);
     if (status != CUBLAS_STATUS_SUCCESS) {
         forget(x);
-        return check(status, p, "plan");
+        return check(status, s, "plan");
     }
     if (full)
         cache.oldest = (cache.oldest + 1) % CHOICES;
@@ -257,17 +309,38 @@ static void *align256(void *p)
 
 /* The bias pointer is part of the descriptor, so it is set before each run; the rest of the descriptor stays the
  * same. */
-static sh_rc run(const struct choice *x, int which, const struct sh_cublaslt_product *p, void *work, void *queue)
+static sh_rc run_library(const struct choice *x, int which, const struct sh_cublaslt_product *p, void *work,
+                         void *queue)
 {
     if (p->bias)
-        SH_TRY(check(lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias), p,
-                     "add a bias to"));
+        SH_TRY(check(lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias),
+                     &x->shape, "add a bias to"));
     /* beta 1 adds the addend; the library reads C only then. */
     float one = 1, beta = p->addend ? 1.0f : 0.0f;
     const void *addend = p->addend ? p->addend : p->c;
     return check(lt.Matmul(cache.handle, x->desc, &one, p->b, x->a, p->a, x->b, &beta, addend, x->c, p->c, x->c,
                            &x->algo[which], align256(work), SH_CUBLASLT_SPACE_BYTES, queue),
-                 p, "run");
+                 &x->shape, "run");
+}
+
+/* The bias becomes an addend, so the result is rounded once, as by the library. While asking, nothing is launched. */
+static sh_rc bias_first(struct sh_cublaslt_product p, void *work, void *queue)
+{
+    if (!cache.asking)
+        SH_TRY(sh_cuda_product_bias(&p, queue));
+    p.addend = p.c;
+    p.bias = NULL;
+    return sh_cublaslt_run(&p, work, SH_CUBLASLT_WORK_BYTES, queue);
+}
+
+static sh_rc run(const struct choice *x, int which, const struct sh_cublaslt_product *p, void *work, void *queue)
+{
+    switch (x->way) {
+    case BIAS_FIRST: return bias_first(*p, work, queue);
+    case BY_OWN: return sh_cuda_product(p, queue);
+    case BY_LIBRARY: break;
+    }
+    return run_library(x, which, p, work, queue);
 }
 
 /* While asking, only note the product: kernels run their products with real addresses but launch nothing. */
@@ -281,7 +354,7 @@ sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t w
         return run(x, x->chosen, p, work, queue);
     x->product = *p;
     x->work = work;
-    return SH_OK;
+    return x->way == BIAS_FIRST ? bias_first(*p, work, queue) : SH_OK;
 }
 
 /* Collect the products of a call by running its kernel with nothing launched. */
@@ -322,9 +395,10 @@ static void name(int i, char text[SH_CHOICE_TEXT])
              s->has_addend, s->align_a, s->align_b, s->align_c, s->align_addend, s->align_bias);
 }
 
+/* A way without the library is one answer. */
 static int answers(int i)
 {
-    return cache.choice[i].n_algos;
+    return cache.choice[i].way == BY_LIBRARY ? cache.choice[i].n_algos : 1;
 }
 
 /* Run a product with the operands of its first call. It writes garbage, so this must come before the first step. */

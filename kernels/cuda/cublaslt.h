@@ -9,7 +9,11 @@
  * Deterministic: the same inputs give the same bits on GPUs of one kind with one version of the library. Products
  * split along k are allowed only if a separate step adds their parts, in order and in f32. f32 means f32: no TF32.
  * Local. For the one thread that enqueues; one GPU per process. No CUDA header, so that plans can be made without
- * CUDA. */
+ * CUDA.
+ *
+ * What cuBLASLt has no kernel for is computed all the same, with one line in the log for each shape: a bias that it
+ * cannot add, or that starts at no multiple of 16 bytes, is written to the output first and added as an addend; any
+ * other product is product.cu's. Both are as deterministic. */
 #ifndef SH_KERNELS_CUDA_CUBLASLT_H
 #define SH_KERNELS_CUDA_CUBLASLT_H
 
@@ -48,7 +52,8 @@ bool sh_cublaslt_is_asking(void);
 /* Enqueue one product, after sh_cuda_product_prepare() (cuda.h).
  *   work   device, SH_CUBLASLT_WORK_BYTES, reserved for this product until it has run
  *   queue  cudaStream_t
- * Cost:   2*m*n*k operations. Errors: SH_E_BUG with cuBLASLt's message if it refuses the product. */
+ * Cost:   2*m*n*k operations. Errors: SH_E_BUG with cuBLASLt's message if it fails for any reason other than that it
+ * does not support the product. */
 sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue);
 
 #endif

@@ -25,6 +25,11 @@ SH_OP_LIST(SH_CUDA_KERNEL, SH_CUDA_KERNEL, SH_OP_SKIP)
 /* cublaslt.c, for all kinds with products: load cuBLASLt and start it on this GPU. SH_E_USAGE if it is missing. */
 sh_rc sh_cuda_product_prepare(const struct sh_op_call *call);
 
+/* product.cu, for cublaslt.c: a product without a bias; and c = addend + bias, to be the addend of a product. */
+struct sh_cublaslt_product;
+sh_rc sh_cuda_product(const struct sh_cublaslt_product *p, void *queue);
+sh_rc sh_cuda_product_bias(const struct sh_cublaslt_product *p, void *queue);
+
 /* Make cuDNN's plan; a call that was not prepared uses the other kernels. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call);
 

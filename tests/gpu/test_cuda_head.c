@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -134,6 +135,23 @@ static void test_bf16(void **state)
     check_shapes(SH_BF16);
 }
 
+/* All products without cuBLASLt: other shapes than before, whose choices are kept. */
+static void test_refused(void **state)
+{
+    static const struct head_shape s = {2, 19, 24, 71, 7, true, true};
+    (void)state;
+    optest_seed(54);
+    setenv("SHERD_EMULATED_LT_REFUSE", "all none", 1);
+    for (int i = 0; i < 2; i++) {
+        enum sh_dtype act = i ? SH_BF16 : SH_F32;
+        check_loss(act, s);
+        check_gradients(act, s, false);
+        check_score(act, s);
+        check_logits(act, s, 3);
+    }
+    unsetenv("SHERD_EMULATED_LT_REFUSE");
+}
+
 /* Nothing to learn from: no loss, zero gradients, and dw unchanged. */
 static void test_all_masked(void **state)
 {
@@ -152,6 +170,7 @@ int main(void)
         cmocka_unit_test(test_f32),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_all_masked),
+        cmocka_unit_test(test_refused),
     };
     if (!optest_device_there())
         return 0;

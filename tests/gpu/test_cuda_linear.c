@@ -1,7 +1,9 @@
 /* Linear layers of CUDA against the reference, on the double of cuBLASLt: both storage orders, bias, residual
- * gradient, sums that continue, operands at any address, more shapes than are remembered. */
+ * gradient, sums that continue, operands at any address, more shapes than are remembered; products that cuBLASLt
+ * refuses, and the kernels that then compute them. */
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
+#include "src/base/log.h"
 #include "tests/gpu/optest_device.h"
 #include "tests/op/calls.h"
 
@@ -10,6 +12,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -102,6 +106,15 @@ static void check_all(enum sh_dtype act)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
             for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++)
                 check(kinds[kind], act, shapes[i], ways[w]);
+}
+
+/* On a GPU cuBLASLt refuses as it likes. */
+static void refuse(const char *what)
+{
+    if (what)
+        setenv("SHERD_EMULATED_LT_REFUSE", what, 1);
+    else
+        unsetenv("SHERD_EMULATED_LT_REFUSE");
 }
 
 static void test_f32(void **state)
@@ -237,6 +250,131 @@ static void test_many_shapes(void **state)
     device_free(dy);
 }
 
+/* Every way in which cuBLASLt has no answer: the results are within the same bounds. Its choices are kept, so other
+ * shapes must drive them out first. */
+static void test_refused(void **state)
+{
+    static const char *const what[] = {"bias none", "bias status", "bias unusable", "all none", "all status"};
+    optest_seed(47);
+    for (size_t i = 0; i < sizeof what / sizeof what[0]; i++) {
+        test_many_shapes(state);
+        refuse(what[i]);
+        check_all(SH_F32);
+        check_all(SH_BF16);
+        test_in_place(state);
+        test_lora(state);
+        refuse(NULL);
+    }
+    test_many_shapes(state);
+}
+
+/* An error that is not a refusal stays one. */
+static void test_other_errors(void **state)
+{
+#ifdef SH_CUDA_EMULATED
+    struct sh_cublaslt_product p = {.m = 77, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldc = 1};
+    char work[1];
+    assert_int_equal(sh_cuda_product_prepare(NULL), SH_OK);
+    refuse("all error");
+    assert_int_equal(sh_cublaslt_run(&p, work, SH_CUBLASLT_WORK_BYTES, NULL), SH_E_BUG);
+    assert_non_null(strstr(sh_error_text(), "[77,1] = [77,1] [1,1] of f32: failed"));
+    refuse(NULL);
+#endif
+    (void)state;
+}
+
+/* A product whose operands are a call's: a, b and an addend are inputs, c an output. */
+static struct sh_cublaslt_product product_of(struct optest *t, struct sh_cublaslt_product p)
+{
+    enum { PAD = 3 }; /* rows are longer than they need be */
+    p.lda = (p.trans_a ? p.m : p.k) + PAD, p.ldb = (p.trans_b ? p.k : p.n) + PAD, p.ldc = p.n + PAD;
+    optest_begin(t, SH_OP_LINEAR);
+    optest_in(t, 0, p.in_dtype, DIMS(p.trans_a ? p.k : p.m, p.lda));
+    optest_in(t, 1, p.in_dtype, DIMS(p.trans_b ? p.n : p.k, p.ldb));
+    optest_in(t, 2, p.out_dtype, DIMS(p.m, p.ldc));
+    return p;
+}
+
+/* Element (i, j) in float64. */
+static double exact(const struct optest *t, const struct sh_cublaslt_product *p, int64_t i, int64_t j)
+{
+    double sum = p->addend ? optest_get(&t->call.in[2], i * p->ldc + j) : 0;
+    for (int64_t k = 0; k < p->k; k++)
+        sum += optest_get(&t->call.in[0], p->trans_a ? k * p->lda + i : i * p->lda + k) *
+               optest_get(&t->call.in[1], p->trans_b ? j * p->ldb + k : k * p->ldb + j);
+    return sum;
+}
+
+/* Kernels: Sherd's own, in several orders, and cuBLASLt's. c starts as the addend; what lies between its rows stays. */
+enum { OWN_RUNS = OPTEST_ORDERS, RUNS };
+static void run_product(struct optest *t, struct sh_cublaslt_product p, bool addend, int which, struct optest *out)
+{
+    size_t bytes[3], work_bytes = which < OWN_RUNS ? 0 : SH_CUBLASLT_WORK_BYTES;
+    void *at[3], *work = device_alloc(work_bytes, 0);
+    optest_copy(out, t);
+    for (int i = 0; i < 3; i++) {
+        const struct sh_operand *o = &t->call.in[i];
+        bytes[i] = (size_t)(optest_elems(o) * sh_dtype_bytes(o->dtype));
+        at[i] = device_alloc(bytes[i], 0);
+        device_put(at[i], o->data, bytes[i]);
+    }
+    p.a = at[0], p.b = at[1], p.c = at[2], p.addend = addend ? at[2] : NULL;
+    optest_device_order(which < OWN_RUNS ? which : 0);
+    assert_int_equal(sh_cuda_product_prepare(NULL), SH_OK);
+    assert_int_equal(
+        which < OWN_RUNS ? sh_cuda_product(&p, NULL) : sh_cublaslt_run(&p, work, (int64_t)work_bytes, NULL), SH_OK);
+    device_get(out->call.in[2].data, at[2], bytes[2]);
+    optest_device_order(0);
+    for (int i = 0; i < 3; i++)
+        device_free(at[i]);
+    device_free(work);
+}
+
+static void check_product(struct sh_cublaslt_product p, bool addend)
+{
+    struct optest t, out[RUNS];
+    p = product_of(&t, p);
+    for (int which = 0; which < RUNS; which++)
+        run_product(&t, p, addend, which, &out[which]);
+    const struct sh_operand *first = &out[0].call.in[2];
+    p.addend = addend ? first : NULL;
+    for (int which = 1; which < OWN_RUNS; which++)
+        assert_memory_equal(first->data, out[which].call.in[2].data,
+                            (size_t)(optest_elems(first) * sh_dtype_bytes(first->dtype)));
+    for (int which = 0; which < RUNS; which += OWN_RUNS)
+        for (int64_t i = 0; i < p.m * p.ldc; i++) {
+            bool inside = i % p.ldc < p.n;
+            double want = inside ? exact(&t, &p, i / p.ldc, i % p.ldc) : optest_get(&t.call.in[2], i);
+            double bound = inside ? (double)(p.k + 1) * 0x1p-21 + optest_eps(p.out_dtype) * (want < 0 ? -want : want)
+                                  : 0;
+            double off = optest_get(&out[which].call.in[2], i) - want;
+            if (!(off <= bound && -off <= bound))
+                fail_msg("%s: element %d is off by %g, of %g", which ? "cuBLASLt" : "own kernel", (int)i, off, want);
+        }
+    for (int which = 0; which < RUNS; which++)
+        optest_end(&out[which]);
+    optest_end(&t);
+}
+
+/* Sizes around the edges of tiles, more tiles than blocks, both storage orders, all types. */
+static void test_own_kernel(void **state)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1}, {64, 64, 16}, {65, 63, 17}, {3, 130, 40}, {130, 129, 5}};
+    static const enum sh_dtype types[][2] = {{SH_F32, SH_F32}, {SH_BF16, SH_BF16}, {SH_BF16, SH_F32}};
+    (void)state;
+    optest_seed(48);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int way = 0; way < 3 * 8; way++)
+            check_product((struct sh_cublaslt_product){.m = sizes[i][0],
+                                                       .n = sizes[i][1],
+                                                       .k = sizes[i][2],
+                                                       .in_dtype = types[way % 3][0],
+                                                       .out_dtype = types[way % 3][1],
+                                                       .trans_a = way / 3 & 1,
+                                                       .trans_b = way / 6 & 1},
+                          way / 12);
+}
+
 static void test_too_little_work(void **state)
 {
     (void)state;
@@ -253,12 +391,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lora),         cmocka_unit_test(test_f32),         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_in_place),     cmocka_unit_test(test_many_shapes), cmocka_unit_test(test_too_little_work),
-        cmocka_unit_test(test_shifted_bias),
+        cmocka_unit_test(test_shifted_bias), cmocka_unit_test(test_refused),     cmocka_unit_test(test_own_kernel),
+        cmocka_unit_test(test_other_errors),
     };
     if (!optest_device_there())
         return 0;
     /* Scratch is 32 MiB per call: keep pages once they are allocated. */
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    sh_log_set_rank(1, 2); /* rank 0 would print a line for each shape that is refused */
     return cmocka_run_group_tests_name("cuda_linear", tests, NULL, NULL);
 }

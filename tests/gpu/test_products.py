@@ -99,6 +99,17 @@ def other_files():
     return wrong + (['measured anew although nothing changed', said] if 'measured' in said else [])
 
 
+def refused():
+    """A product that cuBLASLt has no kernel for has one answer, which is kept like the others."""
+    job.prepare('refused', {})
+    with environment(LT_REFUSE='all none', LT_FASTEST=1):
+        train('refused', '1x2', 1)
+        text, chosen = products('refused')
+        said = train('refused', '1x2', 2)
+    return ([] if chosen and set(chosen) == {'0'} else [f'chosen are {chosen}']) + (
+        [] if products('refused')[0] == text and 'measured' not in said else ['measured anew after a restart', said])
+
+
 def no_file():
     """Without a place to keep the answers a restart would give different bits."""
     job.prepare('blocked', {})
@@ -117,6 +128,7 @@ def main():
         ('the fastest is taken, and again after a restart', takes_the_fastest),
         ('the same on all ranks', on_all_ranks),
         ('files that are not of this run', other_files),
+        ('products without a kernel of the library', refused),
         ('no place for the file', no_file)])
 
 

@@ -117,6 +117,23 @@ def too_large():
                                'which a block on an emulated GPU has 65536; use another GPU', **{'model.head_dim': 256})
 
 
+def without_cublaslt(what, shapes, model, precision):
+    """Products that cuBLASLt has no kernel for: the same training, and a line in the log for each shape, once."""
+    with environment('SHERD_EMULATED_LT_REFUSE', what):
+        wrong = as_on_cpu(model, '1x2', precision, {})
+        job.prepare('told', {'job.dump_folder': 'out', **config(model, **CUDA, **MESHES['1x2'][1], **{
+            'training.mixed_precision_param': precision})})
+        said = job.launch('train', 'c.yaml', ranks=2, folder='told')[1]
+    lines = re.findall(r'^product \[.* of b?f\d+: .*; a kernel of Sherd .*$', said, re.M)
+    return wrong + ([] if len(lines) == shapes == len(set(lines)) else [f'expected {shapes} shapes, once each:', *lines])
+
+
+def query_fails():
+    """Other than "not supported": an error, with the name of the operation."""
+    with environment('SHERD_EMULATED_LT_REFUSE', '3 error'):
+        return refused('query', 1, r'forward \S+ linear: cuBLASLt refuses to plan \[.*: failed')
+
+
 def faults():
     """A kernel with a wrong address shows at a later wait; with debug.sync_ops it is named."""
     os.environ['SHERD_EMULATED_FAULT'] = '20'
@@ -309,6 +326,10 @@ def main():
         ('the doctor on GPUs, through host memory', doctor, 'mpi'),
         ('collectives by NCCL, measured', bench),
         ('what no kernel can do is refused by its name', too_large),
+        ('biases that cuBLASLt cannot add', without_cublaslt, 'bias status', 4, 'gpt2', 'bfloat16'),
+        ('products that it has no kernel for, with biases', without_cublaslt, 'all none', 19, 'gpt2', 'float32'),
+        ('products that it has no kernel for, without', without_cublaslt, 'all unusable', 15, 'llama', 'bfloat16'),
+        ('a question to cuBLASLt that fails', query_fails),
         ('a fault is known by its operation', faults),
         ('ranks share a GPU when they are let', shared),
         ('a host without GPUs is told from one', no_gpu),

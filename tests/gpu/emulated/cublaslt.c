@@ -187,6 +187,23 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return set(place, (int)attribute, value, bytes);
 }
 
+/* SHERD_EMULATED_LT_REFUSE: how a question is refused; "": it is not. */
+static const char *refusal(const struct product *p)
+{
+    static char how[12];
+    static long asked;
+    const char *text = getenv("SHERD_EMULATED_LT_REFUSE");
+    char what[12];
+
+    asked++;
+    if (!text)
+        return "";
+    want(sscanf(text, "%11s %11s", what, how) == 2, "SHERD_EMULATED_LT_REFUSE is \"WHAT HOW\"");
+    bool due = strcmp(what, "all") == 0 || (strcmp(what, "bias") == 0 && p->epilogue == CUBLASLT_EPILOGUE_BIAS) ||
+               atol(what) == asked;
+    return due ? how : "";
+}
+
 /* The latest requests answered. They are kept for good, as the algorithm is nothing but its number. */
 static struct algo *answers[KERNELS << 12];
 static uint64_t n_answers;
@@ -198,8 +215,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
     const cublasLtMatrixLayout_t layout[ALIGNMENTS] = {a, b, c, d};
+    const char *how = refusal((const void *)desc);
     want(handle && most >= 1, "no handle, or no room for an answer");
-    for (*found = 0; *found < most && *found < KERNELS; ++*found) {
+    *found = 0;
+    if (strcmp(how, "none") == 0)
+        return CUBLAS_STATUS_SUCCESS;
+    if (strcmp(how, "status") == 0 || strcmp(how, "error") == 0)
+        return how[0] == 's' ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_INTERNAL_ERROR;
+    for (; *found < most && *found < KERNELS; ++*found) {
         struct algo *answer = own(sizeof *answer);
         answer->which = *found;
         for (int i = 0; i < ALIGNMENTS; i++)
@@ -210,6 +233,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
              "a sum of no fixed order was allowed");
         want(n_answers < sizeof answers / sizeof answers[0], "asked for an algorithm too often: is it kept?");
         memset(&results[*found], 0, sizeof *results);
+        if (how[0])
+            results[*found].state = CUBLAS_STATUS_NOT_SUPPORTED;
         results[*found].algo.data[0] = n_answers;
         answers[n_answers++] = answer;
     }
@@ -256,8 +281,8 @@ static void check_call(const struct algo *answer, const struct product *p,
         want((uintptr_t)operand[i] % answer->preference.alignment[i] == 0, "an operand is less aligned than promised");
     }
     want(p->epilogue != CUBLASLT_EPILOGUE_BIAS ||
-             (uintptr_t)p->bias % answer->preference.alignment[ALIGNMENTS - 1] == 0,
-         "a bias is less aligned than was promised of D");
+             ((uintptr_t)p->bias % answer->preference.alignment[ALIGNMENTS - 1] == 0 && (uintptr_t)p->bias % 16 == 0),
+         "a bias is less aligned than was promised of D, or than vectors of 16 bytes are");
     want(p->op[0] == answer->product.op[0] && p->op[1] == answer->product.op[1] &&
              p->epilogue == answer->product.epilogue,
          "the algorithm is for another product");
