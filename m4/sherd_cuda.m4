@@ -42,6 +42,7 @@ SHERD_CUDA_PART([cudnn], [CUDNN], [#include <cudnn.h>], [cudnnBackendDescriptor_
     [cudnn_version.h], [CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL], [attention uses Sherd's own kernels])
 AS_IF([test $have_cuda = yes], [
     AC_DEFINE([HAVE_CUDA], [1], [Define to 1 when the program has a cuda device, a real or an emulated one.])])
+AC_DEFINE_UNQUOTED([SHERD_CUDA_ARCHS], ["$sherd_archs"], [Compute capabilities that the kernels were compiled for.])
 AC_DEFINE_UNQUOTED([SHERD_CUDA_LIBDIRS], ["$sherd_cuda_libdirs"],
     [Folders to search for cuBLASLt, NCCL and cuDNN if the loader does not find them by itself.])
 AC_SUBST([cuda_CPPFLAGS])
@@ -114,6 +115,7 @@ sherd_cuda_why="cuda_runtime.h or cublasLt.h is missing"
 AC_DEFUN([SHERD_CUDA_EMULATED], [
 AS_IF([test $have_cxx = yes], [
     have_cuda=yes
+    sherd_archs=$with_cuda_arch
     cuda_CPPFLAGS="$cuda_CPPFLAGS -DSH_CUDA_EMULATED=1"
     cuda_LIBS=-lstdc++],
     [sherd_cuda_why="no C++17 compiler"])

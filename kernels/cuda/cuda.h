@@ -45,6 +45,9 @@ sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, str
 
 /* mixsum.cu: mixsum of the table */
 sh_rc sh_cuda_mixsum(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums, void *queue);
+/* damage.cu: one kernel, as the runtime knows it: a GPU for which the build has this one can run all */
+const void *sh_cuda_any_kernel(void);
+
 /* damage.cu: count_bad, sum_words and take_slots of the table */
 sh_rc sh_cuda_count_bad(struct sh_floats x, int64_t n, int slot, void *queue);
 sh_rc sh_cuda_sum_words(const void *x, int64_t bytes, int slot, void *queue);

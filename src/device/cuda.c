@@ -1,11 +1,15 @@
 /* The cuda device: one GPU, its memory and its queues, which are streams that do not wait for the default one. */
 #include "src/device/cuda.h"
 
+#include "kernels/cuda/cuda.h"
 #include "src/base/hash.h"
 #include "src/base/str.h"
 
+#include "sherd_config.h"
+
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef SH_CUDA_EMULATED
@@ -16,15 +20,44 @@ void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, c
 /* CUDA's current device belongs to a thread; this is the process's device, for threads that attach later. */
 static int device_index = -1;
 
+/* Queues of the hardware: with the default of 8 some of our queues and NCCL's, twenty together, would share one, and
+ * work of different queues would wait for each other. CUDA reads this at its first call. */
+static void want_connections(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 /* A missing driver and a node without GPUs are different causes, and the message says which it is. */
 static int count(char why[256])
 {
+    cudaError_t rc;
     int n = 0;
-    cudaError_t rc = cudaGetDeviceCount(&n);
+
+    want_connections();
+    rc = cudaGetDeviceCount(&n);
 
     if (rc != cudaSuccess || n == 0)
         snprintf(why, 256, "%s", rc != cudaSuccess ? cudaGetErrorString(rc) : "no GPU is visible");
     return rc == cudaSuccess ? n : 0;
+}
+
+/* Asked here, because the first launch would fail as a bug. The driver makes code for newer GPUs from the PTX of the
+ * highest one in the list. */
+static sh_rc check_code(int index, const struct cudaDeviceProp *prop)
+{
+    enum { LEAST = 8 }; /* bfloat16 on tensor cores */
+    struct cudaFuncAttributes attributes;
+    cudaError_t rc = cudaFuncGetAttributes(&attributes, sh_cuda_any_kernel());
+    char cure[64] = "use a GPU of 8.0 or newer, or training.device=cpu";
+
+    if (rc == cudaSuccess)
+        return SH_OK;
+    cudaGetLastError();
+    if (prop->major >= LEAST)
+        snprintf(cure, sizeof cure, "build it with --with-cuda-arch=%d%d", prop->major, prop->minor);
+    return sh_fail(SH_E_USAGE,
+                   "GPU %d (%.63s) has compute capability %d.%d, for which this sherd has no code: it has %s (%s); %s",
+                   index, prop->name, prop->major, prop->minor, SHERD_CUDA_ARCHS, cudaGetErrorString(rc), cure);
 }
 
 /* The id comes from the UUID: with CUDA_VISIBLE_DEVICES index 0 may be another GPU on each rank of a node. */
@@ -35,6 +68,7 @@ static sh_rc describe(int index, struct sh_device_info *info)
 
     if (cudaGetDeviceProperties(&prop, index) != cudaSuccess || cudaMemGetInfo(&free_bytes, &all) != cudaSuccess)
         return sh_fail(SH_E_USAGE, "GPU %d cannot be used: %s", index, cudaGetErrorString(cudaGetLastError()));
+    SH_TRY(check_code(index, &prop));
     *info = (struct sh_device_info){
         .index = index, .id = sh_hash64(&prop.uuid, sizeof prop.uuid), .free_bytes = (int64_t)free_bytes};
     snprintf(info->name, sizeof info->name, "%.63s", prop.name);

@@ -34,7 +34,9 @@ sh_rc sh_doctor_ranks(const struct sh_doctor *d, struct sh_doctor_row *row)
     const struct sh_mesh_shape *m = &d->mesh->shape;
     int nodes = d->mesh->n_nodes, world = sh_mesh_ranks(&d->mesh->shape), most, least = fewest_on_node(d, &most);
 
-    if (least != most)
+    if (d->gpu.hidden)
+        sh_doctor_note(row, "%s", d->gpu.hidden);
+    else if (least != most)
         sh_doctor_note(row, "%d to %d per node: nodes with fewer wait for the others", least, most);
     else if (!in_blocks(d))
         sh_doctor_note(row, "neighbours are not on one node; start with srun -m block or mpirun --map-by core");

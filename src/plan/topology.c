@@ -36,6 +36,21 @@ sh_rc sh_topology_find(const struct sh_config *cfg, bool gpu, struct sh_topology
     return SH_OK;
 }
 
+/* Collective: whether the ranks of some node see one GPU each, and not the same one. They may still reach the others,
+ * which only a job without this can tell; so it is not refused. */
+static sh_rc find_hidden(const struct sh_device *device, const struct sh_topology *at, struct sh_topology_gpu *gpu)
+{
+    char why[256];
+    double any = gpu->sharing < at->node_size && device->count(why) == 1;
+
+    SH_TRY(sh_mesh_max(&any, 1));
+    if (any != 0)
+        gpu->hidden =
+            "each rank sees only its own GPU of the node (--gpus-per-task?); NCCL may then find no way between "
+            "them but through the host, many times slower: start with srun --gpus-per-node=N --gpu-bind=none";
+    return SH_OK;
+}
+
 /* Collective. `sharing` counts the ranks of this node on the same GPU. Sharing is nearly always a mistake in the launch
  * command, so it must be asked for. */
 sh_rc sh_topology_open_gpu(const struct sh_config *cfg, const struct sh_device *device, const struct sh_topology *at,
@@ -49,7 +64,8 @@ sh_rc sh_topology_open_gpu(const struct sh_config *cfg, const struct sh_device *
                     "%d ranks of this node would use GPU %d (%s); start one rank per GPU and let each see all "
                     "GPUs of its node (srun --gpus-per-node), or give --share-gpu to share",
                     gpu->sharing, gpu->info.index, gpu->info.name));
-    return sh_agree(SH_OK);
+    SH_TRY(sh_agree(SH_OK));
+    return find_hidden(device, at, gpu);
 }
 
 /* A mesh-independent sum needs one fixed order of additions, which NCCL does not promise. */

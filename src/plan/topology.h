@@ -25,7 +25,8 @@ sh_rc sh_topology_find(const struct sh_config *cfg, bool gpu, struct sh_topology
 /* The GPU of this rank, open. */
 struct sh_topology_gpu {
     struct sh_device_info info;
-    int sharing; /* ranks that use it */
+    int sharing;        /* ranks that use it */
+    const char *hidden; /* NULL; or in words: the ranks of some node do not see each other's GPUs */
 };
 
 /* Open a GPU for each rank, its own unless ranks may share. Collective over the job. Errors, agreed: SH_E_USAGE. */

@@ -267,6 +267,8 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
     SH_TRY_OUT(sh_agree(r->device->gpu ? SH_OK : not_for_a_gpu(cfg)));
     if (r->device->gpu)
         SH_TRY_OUT(sh_topology_open_gpu(cfg, r->device, &at, &r->gpu));
+    if (r->gpu.hidden)
+        sh_log_info("note: %s", r->gpu.hidden);
     /* Ranks with the same set of cores share them, so each takes its part for threads. */
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
     r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);

@@ -19,6 +19,18 @@ from trains import (BOUND, CPU, CUDA, HYBRID, MESHES, adapted, as_on_cpu, checkp
 LONG = bool(os.environ.get('SHERD_LONG'))
 
 
+@contextlib.contextmanager
+def environment(**more):
+    """Variables that the program sees meanwhile."""
+    before = {name: os.environ.get(name) for name in more}
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.update({name: value}) if value is not None else os.environ.pop(name)
+
+
 def refused(name, ranks, word, **more):
     job.prepare(name, {'job.dump_folder': 'out', **config('llama', **CUDA, **more)})
     done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), cwd=name, capture_output=True, text=True,
@@ -69,17 +81,49 @@ def margin():
     return wrong
 
 
+def no_code():
+    """A GPU for which the build has no kernels is named at the start, with the way to have some."""
+    wrong = []
+    for capability, cure in ('75', 'use a GPU of 8.0 or newer'), ('103', 'build it with --with-cuda-arch=103'):
+        with environment(SHERD_EMULATED_CAPABILITY=capability):
+            wrong += refused('code', 2, rf'error: (rank \d: )?GPU \d \(emulated GPU\) has compute capability {int(capability) / 10}, '
+                                        rf'for which this sherd has no code: it has 80 90 100 \(.*\); {cure}')
+    return wrong
+
+
+def hidden():
+    """Ranks that see one GPU each are told what that may cost; the doctor has a note."""
+    wrong, word = [], 'each rank sees only its own GPU of the node'
+    for value in '1', '0':
+        with environment(SHERD_EMULATED_HIDDEN=value):
+            folder = job.prepare('hidden', {'job.dump_folder': 'out', **config('llama', **CUDA, **MESHES['1x2'][1])})
+            for command, line in ('train', rf'^note: {word}'), ('doctor', rf'^ranks +note +{word}'):
+                done = subprocess.run(job.command(2, [command, 'c.yaml']), cwd=folder, capture_output=True, text=True,
+                                      env=job.environment(2), timeout=job.SECONDS, stdin=subprocess.DEVNULL)
+                said = done.stdout + done.stderr
+                if done.returncode or bool(re.search(line, said, re.M)) != (value == '1'):
+                    wrong += [f'{command}, SHERD_EMULATED_HIDDEN={value}: exit {done.returncode}', said]
+    return wrong
+
+
+def connections():
+    """As many queues of the hardware as there can be, unless the user says how many."""
+    wrong = []
+    for given, expected in ({}, 32), ({'CUDA_DEVICE_MAX_CONNECTIONS': '2'}, 2):
+        with environment(**given):
+            found = {rank['connections'] for rank in counters(1, '1x2')}
+        wrong += [] if found == {expected} else [f'{given}: {found}, expected {expected}']
+    return wrong
+
+
 def nccl_takes(mib, word):
     """NCCL takes that much for each kind of collective when it first uses it at its size: 64 MiB of a GPU then hold the arena
     of 33 MiB, or do not, which is found before the first step."""
-    os.environ.update(SHERD_EMULATED_MIB='64', SHERD_EMULATED_NCCL_MIB=str(mib))
-    try:
-        limit = {'memory.limit_bytes': 40 << 20}
+    limit = {'memory.limit_bytes': 40 << 20}
+    with environment(SHERD_EMULATED_MIB='64', SHERD_EMULATED_NCCL_MIB=str(mib)):
         if word:
             return refused('takes', 2, word, **limit, **MESHES['1x2'][1])
         return [] if run('takes', 'llama', CUDA, '1x2', **limit) else ['no steps']
-    finally:
-        del os.environ['SHERD_EMULATED_MIB'], os.environ['SHERD_EMULATED_NCCL_MIB']
 
 
 def doctor(backend):
@@ -324,6 +368,9 @@ def main():
          r'sherd: error: (rank \d: )?the arena of 3\d.* MiB cannot be allocated on GPU \d, which has 24.0 MiB free'),
         ('the doctor on GPUs, by NCCL', doctor, 'nccl'),
         ('the doctor on GPUs, through host memory', doctor, 'mpi'),
+        ('a GPU without code is refused', no_code),
+        ("ranks that do not see each other's GPUs are told", hidden),
+        ('queues of the hardware', connections),
         ('collectives by NCCL, measured', bench),
         ('what no kernel can do is refused by its name', too_large),
         ('biases that cuBLASLt cannot add', without_cublaslt, 'bias status', 4, 'gpt2', 'bfloat16'),

@@ -25,10 +25,10 @@ __attribute__((destructor)) static void write_line(void)
         return;
     fprintf(file,
             "{\"launches\": %lld, \"waits\": %lld, \"host_bytes\": %lld, \"queries\": %lld, \"threads\": %lld, "
-            "\"other_products\": %lld, \"pinned\": %lld}\n",
+            "\"other_products\": %lld, \"pinned\": %lld, \"connections\": %lld}\n",
             (long long)counted[SH_EMULATED_LAUNCHES], (long long)counted[SH_EMULATED_WAITS],
             (long long)counted[SH_EMULATED_HOST_BYTES], (long long)counted[SH_EMULATED_QUERIES],
             (long long)counted[SH_EMULATED_THREADS], (long long)counted[SH_EMULATED_OTHER],
-            (long long)counted[SH_EMULATED_PINNED]);
+            (long long)counted[SH_EMULATED_PINNED], (long long)counted[SH_EMULATED_CONNECTIONS]);
     fclose(file);
 }

@@ -11,8 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { ALIGN = 256, POISON = 0xff, MEMORY_GIB = 16 };
+enum { ALIGN = 256, POISON = 0xff, MEMORY_GIB = 16, BUILT_FOR = 90 };
 
 struct CUstream_st {
     int actor, number;
@@ -114,7 +115,9 @@ void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, c
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = (int)sh_emulated_number("SHERD_EMULATED_GPUS");
+    if (!sh_emulated_counted(SH_EMULATED_CONNECTIONS))
+        sh_emulated_count(SH_EMULATED_CONNECTIONS, sh_emulated_number("CUDA_DEVICE_MAX_CONNECTIONS"));
+    *count = sh_emulated_number("SHERD_EMULATED_HIDDEN") ? 1 : (int)sh_emulated_number("SHERD_EMULATED_GPUS");
     return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
@@ -130,13 +133,29 @@ cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
+/* 0 in the environment: unset. */
+static int capability(void)
+{
+    long capability = sh_emulated_number("SHERD_EMULATED_CAPABILITY");
+
+    return capability ? (int)capability : BUILT_FOR;
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel)
+{
+    (void)attributes;
+    return kernel && capability() == BUILT_FOR ? cudaSuccess : (last_error = cudaErrorNoKernelImageForDevice);
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "emulated GPU");
-    snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "emulated%d", device);
+    snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "emulated%d",
+             sh_emulated_number("SHERD_EMULATED_HIDDEN") ? getpid() : device);
     prop->pciBusID = 1 + device;
-    prop->major = 9;
+    prop->major = capability() / 10;
+    prop->minor = capability() % 10;
     prop->multiProcessorCount = 4;
     return cudaSuccess;
 }

@@ -4,6 +4,9 @@
  *   SHERD_EMULATED_GPUS          how many GPUs there are; none if unset
  *   SHERD_EMULATED_MIB           the memory of each; 16 GiB if unset
  *   SHERD_EMULATED_SHARED_KIB    the shared memory that a block may have; an H100's if unset
+ *   SHERD_EMULATED_HIDDEN        1: each process sees one GPU, which no other process sees
+ *   SHERD_EMULATED_CAPABILITY    their compute capability, 75 for 7.5, for which the program has no code; 9.0 with code
+ *                                if unset
  *   SHERD_EMULATED_SEED          the seed of everything that is drawn at random
  *   SHERD_EMULATED_DROP          N: the Nth cudaStreamWaitEvent of a process is dropped
  *   SHERD_EMULATED_FAULT         N: the Nth kernel of a process uses an invalid address; once it has run, every wait
@@ -47,13 +50,14 @@ extern int (*sh_emulated_launch)(void *stream, void (*work)(void *arg), void *ar
 
 /* What a process has done so far. When it ends, a line is added to the file SHERD_EMULATED_COUNTERS. */
 enum sh_emulated_counter {
-    SH_EMULATED_LAUNCHES,   /* of kernels and products */
-    SH_EMULATED_WAITS,      /* by a host thread for the device */
-    SH_EMULATED_HOST_BYTES, /* copied from the device */
-    SH_EMULATED_QUERIES,    /* of events */
-    SH_EMULATED_THREADS,    /* created by NCCL */
-    SH_EMULATED_OTHER,      /* products by a kernel other than cuBLASLt's first answer */
-    SH_EMULATED_PINNED,     /* bytes of host memory, whether given back or not */
+    SH_EMULATED_LAUNCHES,    /* of kernels and products */
+    SH_EMULATED_WAITS,       /* by a host thread for the device */
+    SH_EMULATED_HOST_BYTES,  /* copied from the device */
+    SH_EMULATED_QUERIES,     /* of events */
+    SH_EMULATED_THREADS,     /* created by NCCL */
+    SH_EMULATED_OTHER,       /* products by a kernel other than cuBLASLt's first answer */
+    SH_EMULATED_PINNED,      /* bytes of host memory, whether given back or not */
+    SH_EMULATED_CONNECTIONS, /* CUDA_DEVICE_MAX_CONNECTIONS at the first call of the runtime */
     SH_EMULATED_COUNTERS
 };
 void sh_emulated_count(enum sh_emulated_counter which, int64_t n);
