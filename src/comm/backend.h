@@ -67,7 +67,8 @@ struct sh_comm_ops {
      * works. */
     void (*wait)(struct sh_comm *c, int64_t ticket);
 
-    sh_rc (*available)(void);               /* local; NULL: always */
+    sh_rc (*available)(void);                  /* local; NULL: always */
+    void (*describe)(char text[SH_COMM_TEXT]); /* sh_comm_describe(); NULL: the name */
     sh_rc (*look)(struct sh_comm *c);       /* called by the progress thread now and then: is all well? NULL: nothing to
                                                ask */
     void (*set_segment)(struct sh_comm *c); /* c->segment is there; before the first start. (opt) */

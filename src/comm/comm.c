@@ -6,6 +6,7 @@
 
 #include "sherd_config.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -147,6 +148,14 @@ void sh_comm_destroy(struct sh_comm *c)
 const char *sh_comm_name(const struct sh_comm *c)
 {
     return c->ops->name;
+}
+
+const char *sh_comm_describe(const struct sh_comm *c, char text[SH_COMM_TEXT])
+{
+    snprintf(text, SH_COMM_TEXT, "%s", c->ops->name);
+    if (c->ops->describe)
+        c->ops->describe(text);
+    return text;
 }
 
 void sh_comm_set_segment(struct sh_comm *c, const struct sh_comm_segment *w)

@@ -111,6 +111,9 @@ struct sh_coll_record { /* what happened, for traces and the flight recorder */
 sh_rc sh_comm_create(const struct sh_mesh *mesh, const struct sh_comm_options *opt, struct sh_comm **out);
 void sh_comm_destroy(struct sh_comm *c); /* collective; all tickets waited for */
 const char *sh_comm_name(const struct sh_comm *c);
+/* The same for people: "nccl 2.29.7, ports fail over". Returns text. */
+enum { SH_COMM_TEXT = 128 };
+const char *sh_comm_describe(const struct sh_comm *c, char text[SH_COMM_TEXT]);
 const char *sh_comm_group_name(const struct sh_comm *c, sh_group group); /* the group must be named */
 
 /* How many neighbouring ranks of a named group communicate with the others as one (SH_COMM_LEVELS_ABOVE); 1: each for

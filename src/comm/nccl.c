@@ -502,5 +502,6 @@ const struct sh_comm_ops sh_comm_nccl = {
     .launch = launch,
     .join = join,
     .available = sh_nccl_load,
+    .describe = sh_nccl_describe,
     .look = look,
 };

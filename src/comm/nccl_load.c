@@ -2,6 +2,7 @@
 
 #include "src/base/library.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct sh_nccl_functions sh_nccl;
@@ -42,6 +43,21 @@ sh_rc sh_nccl_version(int *version)
     if (rc != ncclSuccess)
         return sh_fail(SH_E_COMM, "NCCL: ncclGetVersion: %s", sh_nccl.ncclGetErrorString(rc));
     return SH_OK;
+}
+
+/* Older versions ignore the variable; without it newer ones end the job when a port fails. */
+void sh_nccl_describe(char text[SH_COMM_TEXT])
+{
+    enum { HAS_FAILOVER = 22907 };
+    const char *wish = getenv("NCCL_IB_RESILIENCY_PORT_FAILOVER"), *ports = "";
+    int version = 0;
+
+    if (sh_nccl.ncclGetVersion(&version) != ncclSuccess)
+        return;
+    if (version >= HAS_FAILOVER)
+        ports = wish && atoi(wish) ? ", ports fail over"
+                                   : ", ports do not fail over (NCCL_IB_RESILIENCY_PORT_FAILOVER=1)";
+    snprintf(text, SH_COMM_TEXT, "nccl %d.%d.%d%s", version / 10000, version / 100 % 100, version % 100, ports);
 }
 
 static sh_rc check_version(void)

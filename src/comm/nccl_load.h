@@ -2,7 +2,7 @@
 #ifndef SH_COMM_NCCL_LOAD_H
 #define SH_COMM_NCCL_LOAD_H
 
-#include "src/base/err.h"
+#include "src/comm/comm.h"
 
 #include <nccl.h>
 
@@ -27,5 +27,8 @@ sh_rc sh_nccl_load(void);
 
 /* major * 10000 + minor * 100 + patch, of the loaded library. Local. Errors: SH_E_COMM. */
 sh_rc sh_nccl_version(int *version);
+
+/* That version, and whether traffic of a failed port of a network card moves to another one. Local. */
+void sh_nccl_describe(char text[SH_COMM_TEXT]);
 
 #endif

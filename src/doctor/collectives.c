@@ -249,6 +249,7 @@ sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row
     struct sh_comm_options opt = sh_topology_comm(d->cfg, &d->at, d->device, d->gpu.sharing);
     struct test t = {.d = d};
     struct sh_comm *comm = NULL;
+    char text[SH_COMM_TEXT];
     double *all = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *all);
     sh_rc rc;
 
@@ -270,7 +271,7 @@ sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row
     SH_TRY_OUT(test_axes(d, comm, &t, all, row));
     if (d->device && row->state != SH_DOCTOR_BAD)
         snprintf(row->text + strlen(row->text), sizeof row->text - strlen(row->text), "; GPU to GPU, %s",
-                 sh_comm_name(comm));
+                 sh_comm_describe(comm, text));
 out:
     sh_comm_destroy(comm);
     close_memory(d, &t);

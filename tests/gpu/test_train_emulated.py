@@ -126,11 +126,12 @@ def nccl_takes(mib, word):
         return [] if run('takes', 'llama', CUDA, '1x2', **limit) else ['no steps']
 
 
-def doctor(backend):
-    """It tests the GPUs' own backend, with the communicators of training."""
+def doctor(backend, says, **more):
+    """It tests the GPUs' own backend, with the communicators of training, and names it."""
     job.prepare('doctor', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID, **{'comm.backend': backend})})
-    said = job.sherd('doctor', 'c.yaml', ranks=4, folder='doctor')
-    word = rf'^collectives +ok +shard .* GB/s per rank \(2 ranks\); replicate .*; GPU to GPU, {backend}$'
+    with environment(**more):
+        said = job.sherd('doctor', 'c.yaml', ranks=4, folder='doctor')
+    word = rf'^collectives +ok +shard .* GB/s per rank \(2 ranks\); replicate .*; GPU to GPU, {says}$'
     return [] if re.search(word, said, re.M) else [f'no line matches {word}:', said]
 
 
@@ -321,6 +322,7 @@ def strategies():
 def main():
     job.need_emulated_gpus()
     tiny.write_tokens()
+    new = {'SHERD_EMULATED_NCCL_VERSION': '22907'}
     mpi, tree = {'comm.backend': 'mpi'}, {'training.reproducible': 'mesh'}
     rounded = {'training.mixed_precision_reduce': 'bfloat16'}
     trains = [('llama', '1x1', 'float32', {}), ('gpt2', '1x2', 'float32', {}), ('gpt2', '2x1', 'bfloat16', {}),
@@ -366,8 +368,12 @@ def main():
         ('what NCCL takes before the arena', nccl_takes, 10, ''),
         ('an arena that no longer fits beside NCCL is refused before the first step', nccl_takes, 20,
          r'sherd: error: (rank \d: )?the arena of 3\d.* MiB cannot be allocated on GPU \d, which has 24.0 MiB free'),
-        ('the doctor on GPUs, by NCCL', doctor, 'nccl'),
-        ('the doctor on GPUs, through host memory', doctor, 'mpi'),
+        ('the doctor on GPUs, by NCCL', doctor, 'nccl', r'nccl 2\.\d+\.\d+'),
+        ('a failed port ends the run', functools.partial(doctor, **new), 'nccl',
+         r'nccl 2\.29\.7, ports do not fail over \(NCCL_IB_RESILIENCY_PORT_FAILOVER=1\)'),
+        ('a failed port is replaced', functools.partial(doctor, **new, NCCL_IB_RESILIENCY_PORT_FAILOVER='1'), 'nccl',
+         r'nccl 2\.29\.7, ports fail over'),
+        ('the doctor on GPUs, through host memory', doctor, 'mpi', 'mpi'),
         ('a GPU without code is refused', no_code),
         ("ranks that do not see each other's GPUs are told", hidden),
         ('queues of the hardware', connections),
