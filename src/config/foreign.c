@@ -16,6 +16,8 @@
 #define NO_WANDB "leave it out: doc/metrics.md shows how to send metrics.jsonl there"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
+#define FUSED "leave it out: the kernels are Sherd's own, and fused"
+#define NO_REWARDS "leave it out: Sherd trains on tokens, not on preferences or rewards"
 #define NO_EXPERTS "leave it out: models are dense"
 #define TRACE "profiling.trace=FILE writes what each stream did, with profiling.trace_first_step and trace_steps"
 #define VALIDATION_SET "validation.dataset_path and validation.sequences choose the set"
@@ -44,7 +46,8 @@
 #define DATASETS \
     "`sherd tokenize FILE -o train.bin` makes the file of training.dataset_path; --format messages for chats"
 
-/* A name that ends in * stands for all names with that prefix. doc/from-torchtitan.md lists the same keys. */
+/* A name that ends in * stands for all names with that prefix; several are separated by |. doc/from-torchtitan.md lists
+ * the same keys. */
 static const struct {
     const char *name, *advice;
 } rows[] = {
@@ -211,7 +214,7 @@ static const struct {
     {"batch_size", "training.global_batch_size, the sequences of a step; local_batch_size is those of a rank at once"},
     {"early_stopping_patience", "leave it out: a run trains for training.steps, and keeps the checkpoints that "
                                 "checkpoint.keep_latest_k and keep_every_n say"},
-    {"rl", "leave it out: Sherd trains on tokens, not on preferences or rewards"},
+    {"rl", NO_REWARDS},
     {"num_epochs", EPOCHS},
     {"epochs", EPOCHS},
     {"datasets", DATASETS},
@@ -224,7 +227,7 @@ static const struct {
     {"eval_sample_packing", "leave it out: data.packing holds for validation too"},
     {"pad_to_sequence_len", "leave it out: data.packing: bfd fills sequences"},
     {"special_tokens",
-     "leave it out: the tokenizer has its own; `sherd tokenize --end TOKEN` chooses what ends a document"},
+     "leave it out: the tokenizer has its own; `sherd tokenize --eos WORD` chooses what ends a document"},
     {"flash_attention", "leave it out: attention is always computed in tiles"},
     {"xformers_attention", "leave it out: attention is always computed in tiles"},
     {"sdp_attention", "leave it out: attention is always computed in tiles"},
@@ -232,49 +235,104 @@ static const struct {
     {"optimizer", "optimizer.name: adamw, sgd or lion"},
     {"evals_per_epoch", "validation.freq counts steps"},
     {"saves_per_epoch", "checkpoint.interval counts steps"},
-    {"wandb_*", NO_WANDB},
+    {"wandb_*|use_wandb|trackio_*|use_trackio|swanlab_*|use_swanlab|mlflow_*|use_mlflow|comet_*|use_comet", NO_WANDB},
+    {"use_tensorboard", TENSORBOARD},
+    {"plugins", "leave it out: nothing is loaded from outside; the kernels are Sherd's own, and fused"},
+    {"liger_*|use_kernels|lora_mlp_kernel|lora_qkv_kernel|lora_o_kernel|lora_embedding_kernel|flash_attn_*|flash_optimum",
+     FUSED},
+    {"fused_attn_kernel|flex_attention|flex_attn_*|sage_attention|s2_attention|eager_attention|torchdistx_path", FUSED},
+    {"cut_cross_entropy|chunked_cross_entropy*|chunked_cross_entropy_*",
+     "leave it out: the logits are always computed in chunks, of training.loss_chunk_rows"},
+    {"tiled_mlp*|tiled_mlp_*", "leave it out: activation_checkpoint.mode and training.local_batch_size save memory"},
+    {"loss_watchdog_threshold",
+     "guard.action: stop; guard.z_score is a bound on the gradient norm that moves with the run"},
+    {"loss_watchdog_patience", "guard.max_skips, the bad steps in a row that guard.action: skip accepts"},
+    {"relora*|relora_*",
+     "leave it out: adapters are trained to the end; `sherd ckpt export --merge` adds them to the model"},
+    {"unfrozen_parameters|lisa_*|freeze_mm_modules|peft_trainable_token_indices",
+     "leave it out: all parameters are trained, or with lora.rank the adapters alone"},
+    {"lora_target_parameters|peft_layers_*|lora_rank_pattern|lora_alpha_pattern|lora_layers_to_transform",
+     "lora.target_modules names matrices; all blocks have the same adapters"},
+    {"loraplus_*|embedding_lr|embedding_lr_scale|lr_groups", "leave it out: all parameters have one optimizer.lr"},
+    {"loftq_*|peft*|peft_*", "leave it out: adapters are LoRA's, with the keys of lora"},
+    {"gptq*|gptq_*|bnb_config_kwargs|model_quantization_*",
+     "leave it out: lora.quantize_base: nf4 packs a base in four bits"},
+    {"qat*|fp8*|fp8_*|nvfp4_*|quantization*", NO_FLOAT8},
+    {"quantize_moe_experts|use_scattermoe|use_sonicmoe|experts_implementation|llama4_linearized_experts|expert_parallel_*",
+     NO_EXPERTS},
+    {"activation_offloading", ACTIVATIONS},
+    {"dp_shard_size", "mesh.shard"},
+    {"dp_replicate_size", "mesh.replicate"},
+    {"context_parallel_size|tensor_parallel_size|sequence_parallel_degree", ONLY_SHARDING},
+    {"ddp", "parallelism.sharding_strategy: no_shard"},
+    {"world_size|use_ray|ray_*", MPIRUN},
+    {"trl*|vllm*|dpo_*|kto_*|orpo_*|simpo_*|cpo_*|rpo_*|rl_beta|reward_model|process_reward_model|ebft*", NO_REWARDS},
+    {"diffusion*|use_eaft|eaft_*|num_labels", "leave it out: the loss is the cross-entropy of the next token"},
+    {"noisy_embedding_alpha", "leave it out: embeddings get no noise"},
+    {"pretraining_dataset", DATASETS},
+    {"skip_prepare_dataset|push_dataset_to_hub|dataset_exact_deduplication|dataset_processes|dataset_keep_in_memory|dataset_shard_*|shuffle_before_merging_datasets|streaming_*|pretrain_*",
+     "leave it out: `sherd tokenize` prepares the data before the run"},
+    {"shuffle_merged_datasets|curriculum_sampling", "data.shuffle: false reads the file in its order"},
+    {"max_packed_sequence_len", "training.seq_len, which data.packing: bfd fills"},
+    {"sample_packing_*|multipack_real_batches|batch_flattening|pad_to_multiple_of",
+     "leave it out: data.packing: bfd fills sequences"},
+    {"chat_template_jinja|default_system_message", "`sherd tokenize FILE --format messages --chat-template NAME`"},
+    {"eot_tokens", "leave it out: the chat template says where an answer ends"},
+    {"tokens|bos_token|eos_token|pad_token|unk_token|additional_special_tokens|added_tokens_overrides",
+     "leave it out: the tokenizer has its own; `sherd tokenize --eos WORD` chooses what ends a document"},
+    {"tokenizer_use_fast|tokenizer_legacy|tokenizer_use_mistral_common|tokenizer_save_jinja_files",
+     "leave it out: model.hf_assets_path has the tokenizer"},
+    {"processor_type|processor_kwargs", "leave it out: models read text alone"},
+    {"type_of_model|is_falcon_*|is_llama_*|is_mistral_*|is_qwen_*",
+     "leave it out: model.hf_assets_path has the class of the model"},
+    {"base_model_config", "model.hf_assets_path"},
+    {"model_config|overrides_of_model_config|overrides_of_model_kwargs",
+     "write the sizes below model, with the keys of model"},
+    {"rope_scaling", "model.rope_type and rope_factor, with the other keys of model that begin with rope"},
+    {"resize_token_embeddings_to_32x|shrink_embeddings|mean_resizing_embeddings",
+     "leave it out: model.vocab_size is the size"},
+    {"reinit_weights", "checkpoint.initial_load_in_hf: false"},
+    {"revision_of_model", "`hf download NAME --revision REVISION --local-dir DIR` gets one; a folder has no other"},
+    {"hf_use_auth_token|device_map|device|gc_steps|gc_collect_steps|experimental_skip_move_to_device",
+     "leave it out: it changes nothing here"},
+    {"max_memory|gpu_memory_limit", "memory.limit_bytes"},
+    {"float16", HALF},
+    {"bfloat16", "training.mixed_precision_param: bfloat16"},
+    {"float32|fp32", "training.mixed_precision_param: float32"},
+    {"adam_eps", "optimizer.eps"},
+    {"adam_beta3|adam_epsilon2|dion_*|qgalore_*", "leave it out: optimizer.name is adamw, sgd or lion"},
+    {"eta_min", "lr_scheduler.min_lr_factor, a share of optimizer.lr"},
+    {"cosine_min_lr_ratio", "lr_scheduler.min_lr_factor"},
+    {"cosine_constant_lr_ratio", "lr_scheduler.total_steps: fewer than training.steps, after which the rate stays"},
+    {"lr_quadratic_warmup|jagged_restart_*|lr_div_factor", "leave it out: the warm-up is linear, and nothing restarts"},
+    {"eval_batch_size", "leave it out: it is training.local_batch_size"},
+    {"eval_sequence_len", "leave it out: it is training.seq_len"},
+    {"eval_table_size|eval_max_new_tokens|eval_causal_lm_metrics|do_causal_lm_eval|do_bench_eval|bench_*|gradio_*|"
+     "generate_samples|num_generation_samples|generation_*",
+     "leave it out: `sherd eval` and `sherd generate` read the checkpoints of a run, also while it trains"},
+    {"auto_resume_from_checkpoints", "leave it out: a run always resumes in its job.dump_folder"},
+    {"save_first_step", "checkpoint.create_seed_checkpoint"},
+    {"profiler_steps|profiler_steps_start", TRACE},
     {"strict", "leave it out: an unknown key is always refused"},
 };
 
 /* A star matches anything after the name; for a section, only its keys: "mx*" is mx and mx.recipe_name, not mxnet. After
  * an underscore it is the rest of a word. */
-static int matches(const char *row, const char *name)
+static bool matches_one(const char *row, size_t length, const char *name)
 {
-    size_t length = strlen(row) - 1;
-
-    if (row[length] != '*')
-        return strcmp(row, name) == 0;
-    if (strncmp(row, name, length) != 0)
-        return 0;
-    return strchr(row, '.') != NULL || row[length - 1] == '_' || name[length] == '\0' || name[length] == '.';
+    if (row[length - 1] != '*')
+        return strncmp(row, name, length) == 0 && name[length] == '\0';
+    if (strncmp(row, name, --length) != 0)
+        return false;
+    return memchr(row, '.', length) != NULL || row[length - 1] == '_' || name[length] == '\0' || name[length] == '.';
 }
 
-/* What the tables say about a name: a key, or a sentence. NULL: no known program has this key. All rows are searched:
- * this runs once, before an error. */
-static const char *advice_of(const char *name, const char *value)
+static bool matches(const char *row, const char *name)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (matches(rows[i].name, name))
-            return rows[i].advice;
-    const struct sh_trainer_row *row = sh_trainer_find(name, value[0] ? value : NULL);
-
-    if (row == NULL)
-        return NULL;
-    if (row->answer == SH_TRAINER_NOTHING || !row->text[0])
-        return "leave it out: it changes nothing here";
-    return row->text;
-}
-
-/* A key gets the value that was given. */
-const char *sh_config_foreign(const char *name, const char *value, char out[SH_CONFIG_ADVICE])
-{
-    char shown[SH_CONFIG_SHOWN];
-    const char *advice = advice_of(name, value);
-
-    if (advice == NULL || value[0] == '\0' || sh_config_key_find(advice) == NULL)
-        return advice;
-    snprintf(out, SH_CONFIG_ADVICE, "%s: %s", advice, sh_config_text_shown(value, shown));
-    return out;
+    for (; *row != '\0'; row += strcspn(row, "|"), row += *row == '|')
+        if (matches_one(row, strcspn(row, "|"), name))
+            return true;
+    return false;
 }
 
 /* The only key with this name after its section. NULL: none, or several. */
@@ -292,6 +350,35 @@ static const char *key_named(const char *word)
         found = name;
     }
     return found;
+}
+
+/* What the tables say about a name: a key, or a sentence; a key of Sherd without its section is one. NULL: no known
+ * program has this key. All rows are searched:
+ * this runs once, before an error. */
+static const char *advice_of(const char *name, const char *value)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (matches(rows[i].name, name))
+            return rows[i].advice;
+    const struct sh_trainer_row *row = sh_trainer_find(name, value[0] ? value : NULL);
+
+    if (row == NULL)
+        return key_named(name);
+    if (row->answer == SH_TRAINER_NOTHING || !row->text[0])
+        return "leave it out: it changes nothing here";
+    return row->text;
+}
+
+/* A key gets the value that was given. */
+const char *sh_config_foreign(const char *name, const char *value, char out[SH_CONFIG_ADVICE])
+{
+    char shown[SH_CONFIG_SHOWN];
+    const char *advice = advice_of(name, value);
+
+    if (advice == NULL || value[0] == '\0' || sh_config_key_find(advice) == NULL)
+        return advice;
+    snprintf(out, SH_CONFIG_ADVICE, "%s: %s", advice, sh_config_text_shown(value, shown));
+    return out;
 }
 
 /* A key of Sherd takes precedence over a word of another trainer, which may stand for a key too. */

@@ -720,24 +720,50 @@ static void test_other_trainers(void **state)
         "c.yaml:16: trainin: no such section; nearest is training");
 }
 
+/* Rows with several names, and a key of Sherd whose section is missing. */
+static void test_axolotl(void **state)
+{
+    static const char text[] =
+        "plugins:\n  - axolotl.integrations.liger.LigerPlugin\nliger_rope: true\nloss_watchdog_threshold: 5.0\n"
+        "loss_watchdog_patience: 3\nrelora_steps: 9\nrelora_warmup_steps: 9\nunfrozen_parameters: [lm_head]\n"
+        "dp_shard_size: 4\nspecial_tokens:\n  pad_token: x\nlr: 1e-3\ntokenizer_name: x\nligers: 1\n";
+    struct sh_config cfg;
+    (void)state;
+    assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
+    assert_string_equal(
+        sh_error_text(),
+        "c.yaml:1: plugins: no such key; leave it out: nothing is loaded from outside; the kernels are Sherd's own, and "
+        "fused\n"
+        "c.yaml:3: liger_rope: no such key; leave it out: the kernels are Sherd's own, and fused\n"
+        "c.yaml:4: loss_watchdog_threshold: no such key; guard.action: stop; guard.z_score is a bound on the gradient "
+        "norm that moves with the run\n"
+        "c.yaml:5: loss_watchdog_patience: no such key; guard.max_skips, the bad steps in a row that guard.action: skip "
+        "accepts\n"
+        "c.yaml:6: relora_steps: no such key; leave it out: adapters are trained to the end; `sherd ckpt export --merge` "
+        "adds them to the model\n"
+        "c.yaml:7: relora_warmup_steps: no such key; leave it out: adapters are trained to the end; `sherd ckpt export "
+        "--merge` adds them to the model\n"
+        "c.yaml:8: unfrozen_parameters: no such key; leave it out: all parameters are trained, or with lora.rank the "
+        "adapters alone\n"
+        "c.yaml:9: dp_shard_size: no such key; mesh.shard: 4\n"
+        "c.yaml:10: special_tokens: no such section; leave it out: the tokenizer has its own; `sherd tokenize --eos WORD` "
+        "chooses what ends a document\n"
+        "c.yaml:12: lr: no such key; optimizer.lr: 1e-3\n"
+        "c.yaml:13: tokenizer_name: no such key; model.tokenizer: x\n"
+        "c.yaml:14: ligers: no such key");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_other_trainers),
-        cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_idle_argument),
-        cmocka_unit_test(test_idle_beside_words),
-        cmocka_unit_test(test_argument_twice),
-        cmocka_unit_test(test_option),
-        cmocka_unit_test(test_large_and_deep),
-        cmocka_unit_test(test_long_values),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_all_at_once),
-        cmocka_unit_test(test_all_of_a_kind),
-        cmocka_unit_test(test_many),
-        cmocka_unit_test(test_other_forms),
-        cmocka_unit_test(test_rounded),
+        cmocka_unit_test(test_other_trainers), cmocka_unit_test(test_axolotl),
+        cmocka_unit_test(test_texts),          cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_idle_argument),  cmocka_unit_test(test_idle_beside_words),
+        cmocka_unit_test(test_argument_twice), cmocka_unit_test(test_option),
+        cmocka_unit_test(test_large_and_deep), cmocka_unit_test(test_long_values),
+        cmocka_unit_test(test_files),          cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_all_of_a_kind),  cmocka_unit_test(test_many),
+        cmocka_unit_test(test_other_forms),    cmocka_unit_test(test_rounded),
         cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
