@@ -13,6 +13,7 @@
 #include "src/run/replicas.h"
 #include "src/run/run.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,6 +226,21 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
     return sh_saving_poll(&t->saving, true);
 }
 
+/* Few epochs are meant; many are often a small file and the steps of another. Sets of a mix have their own epochs. */
+static void say_epochs(const struct sh_train *t, int64_t windows)
+{
+    enum { MANY = 10 };
+    const struct sh_run *r = t->r;
+    double samples = (double)r->samples + (double)(r->cfg.training.steps - r->step) * (double)t->global_batch;
+    char sequences[SH_STR_SHORT];
+
+    if (r->cfg.data.mix[0] || samples <= (double)MANY * (double)windows)
+        return;
+    sh_log_info("note: training.steps=%lld reads the data (%s) %.0f times; an epoch is %.0f steps",
+                (long long)r->cfg.training.steps, sh_str_plural(windows, "sequence", sequences),
+                samples / (double)windows, ceil((double)windows / (double)t->global_batch));
+}
+
 /* Say what the configuration changes in a run that continues, or that nothing is left to do. */
 static void say_beginning(const struct sh_train *t)
 {
@@ -240,7 +256,9 @@ static void say_beginning(const struct sh_train *t)
                     sh_run_owes_hf(r) ? "only the export for transformers is left to do"
                                       : "nothing to do; give training.steps=N for more, or another job.dump_folder for "
                                         "a new run");
-    else if (r->before) {
+    else
+        say_epochs(t, windows);
+    if (r->before && r->step < r->cfg.training.steps) {
         if (sh_changes_schedule(r->before, &r->cfg, r->step, text))
             sh_log_info("%s", text);
         if (sh_changes_states(r->before, &r->cfg, text))
