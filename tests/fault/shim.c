@@ -91,6 +91,18 @@ static void watch(int fd, bool on)
         shim.watched[fd] = on;
 }
 
+static void take_time(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = DELAY_NS}, NULL);
+}
+
+/* SIGUSR1 asks a run to stop. */
+static void ask(void)
+{
+    kill(getpid(), SIGUSR1);
+    take_time();
+}
+
 /* Count a call, and return the fault for it. Delay and kill happen here because they are the same for all calls. */
 static enum shim_fault meet(bool watched, enum shim_call call)
 {
@@ -103,10 +115,8 @@ static enum shim_fault meet(bool watched, enum shim_call call)
     long at = p->call == SHIM_ANY ? all : n;
     if (p->fault == SHIM_NOTHING || (p->call != SHIM_ANY && p->call != call))
         return SHIM_NOTHING;
-    if (p->fault == SHIM_HANG && call == SHIM_READ && at == p->number - 1) {
-        kill(getpid(), SIGUSR1);
-        nanosleep(&(struct timespec){.tv_nsec = DELAY_NS}, NULL);
-    }
+    if (p->fault == SHIM_HANG && call == SHIM_READ && at == p->number - 1)
+        ask();
     if (p->lasting ? at < p->number : at != p->number)
         return SHIM_NOTHING;
     shim.met = true;
@@ -114,8 +124,10 @@ static enum shim_fault meet(bool watched, enum shim_call call)
         kill(getpid(), SIGKILL);
     while (p->fault == SHIM_HANG)
         pause();
+    if (p->fault == SHIM_ASK)
+        ask();
     if (p->fault == SHIM_DELAY)
-        nanosleep(&(struct timespec){.tv_nsec = DELAY_NS}, NULL);
+        take_time();
     if (p->fault == SHIM_FAIL)
         errno = p->error;
     return p->fault;

@@ -25,6 +25,7 @@ enum shim_fault {
     SHIM_DELAY, /* a fifth of a second late */
     SHIM_KILL,  /* SIGKILL in place of the call */
     SHIM_HANG,  /* the call never returns; a read before it asks the run to stop (SIGUSR1), and takes its time */
+    SHIM_ASK,   /* the call itself does that */
     SHIM_FAULTS
 };
 

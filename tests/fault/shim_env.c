@@ -3,7 +3,7 @@
  *
  *   SHIM_FOLDER=out/ SHIM_AFTER=part-of-a-path SHIM_RANK=1 SHIM_CALL=write SHIM_NUMBER=3 SHIM_FAULT=kill
  *
- * SHIM_FAULT is kill, hang, short, lose, flip, count, or the number of an errno; with SHIM_LASTING all later calls of that
+ * SHIM_FAULT is kill, hang, ask, short, lose, flip, count, or the number of an errno; with SHIM_LASTING all later calls of that
  * kind fail too. At the end the calls are written, one line per rank, to the file SHIM_COUNTS if that is given:
  * "rank call call ...", in their order. */
 #include "tests/fault/shim.h"
@@ -31,8 +31,8 @@ static enum shim_fault fault_of(const char *name)
     static const struct {
         const char *name;
         enum shim_fault fault;
-    } faults[] = {{"kill", SHIM_KILL}, {"hang", SHIM_HANG}, {"short", SHIM_SHORT},
-                  {"lose", SHIM_LOSE}, {"flip", SHIM_FLIP}, {"count", SHIM_NOTHING}};
+    } faults[] = {{"kill", SHIM_KILL}, {"hang", SHIM_HANG}, {"short", SHIM_SHORT},  {"lose", SHIM_LOSE},
+                  {"flip", SHIM_FLIP}, {"ask", SHIM_ASK},   {"count", SHIM_NOTHING}};
 
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
         if (!strcmp(name, faults[i].name))

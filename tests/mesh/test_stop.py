@@ -8,6 +8,7 @@ happened.
 import functools
 import itertools
 import json
+import os
 import pathlib
 import re
 import signal
@@ -242,6 +243,42 @@ def case_reader_gone():
     return wrong + ([] if checkpoint(folder, 6).exists() else ['nothing is saved'])
 
 
+SHIM = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).absolute() / 'tests/fault/shim.so'
+# The files of a model of this size are moved in several rounds of four pieces of 8 MiB.
+LARGE = {'model.vocab_size': 20480, 'model.dim': 512, 'model.n_heads': 8, 'model.n_kv_heads': 8, 'model.head_dim': 64,
+         'model.n_layers': 1, 'training.global_batch_size': 1, 'training.local_batch_size': 1, 'training.steps': 1,
+         'checkpoint.last_save_in_hf': True, 'checkpoint.export_dtype': 'float32', 'checkpoint.verify': 'off'}
+# What moves, the calls of the shim, and what is new in the configuration.
+PIECES = [('write an export', 'write', 'out/', 'hf-', {'checkpoint.verify': 'off'}),
+          ('read an export back', 'read', 'out/', 'hf-', {'checkpoint.verify': 'disk'}),
+          ('load', 'read', 'out/', 'step-', {'training.steps': 2})]
+
+
+def asked(folder, what, call, watched, after, number=1):
+    """A start that calls from this number on ask to stop, when it moves pieces: it stops between two of them."""
+    child = live.start(folder, None, 0, LD_PRELOAD=job.launcher.preload(SHIM), SHIM_FOLDER=watched, SHIM_AFTER=after, SHIM_CALL=call,
+                       SHIM_NUMBER=str(number), SHIM_FAULT='ask', SHIM_LASTING='1')
+    status = child.wait(job.SECONDS)
+    right = status == REQUEUE and 'left alone (SIGUSR1); run the same command to resume' in live.said(folder)
+    return [] if right else [f'{what}: exit status {status}: {live.said(folder)}']
+
+
+def case_pieces():
+    """Loads and exports end between two pieces, and the next start does all of it."""
+    folder, wrong = job.prepare('pieces', {'job.dump_folder': 'out', **config(**LARGE)}), []
+    for what, call, watched, after, new in PIECES:
+        for name, value in new.items():
+            change(folder, name, value)
+        wrong += asked(folder, what, call, watched, after)
+    job.sherd('train', 'c.yaml', folder=folder)
+    left = sorted(path.name for path in checkpoint(folder, 0).parent.iterdir() if path.name != '.lock')
+    wrong += [] if left == ['hf-00000002', 'step-00000001.h5', 'step-00000002.h5'] else left
+    again = {key: value for key, value in config(**LARGE).items() if not key.startswith('model.')}
+    job.prepare('from-export', {'job.dump_folder': 'out', **again, 'model.hf_assets_path': f'../{folder}/out/checkpoint/hf-00000002'})
+    # The first reads are of the headers, before the load.
+    return wrong + asked(pathlib.Path('from-export'), 'load a folder', 'read', f'../{folder}/', 'hf-', 20)
+
+
 ASYNC = {'checkpoint.async_mode': 'async', 'checkpoint.interval': 4}
 CASES = [
     ('SIGUSR1 to all', case, functools.partial(signal_once, signal.SIGUSR1, range(RANKS)), 'SIGUSR1 to ', {}),
@@ -252,6 +289,7 @@ CASES = [
     ('Ctrl-C on one process', case_alone),
     ('SIGTERM in a validation', case_validation),
     ('a validation that does not fit', case_no_time),
+    ('a load and an export', case_pieces),
     ('a log without a reader', case_reader_gone),
     ('nothing can be saved', case_nothing_to_save),
     ('the end of the job', case_limit),
