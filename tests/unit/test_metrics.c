@@ -98,6 +98,8 @@ static void write_lines(void)
                                       .most_mhz = NAN,
                                       .celsius = 40};
     bad.mfu = 0;
+    bad.lr = 1.0 / 3e5;
+    bad.tokens_per_second = 5e-324;
     bad.skipped = "loss or gradient norm is not finite";
     bad.loss_scale = 65536;
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
@@ -196,6 +198,8 @@ static void what_is_not_finite_is_null(void **state)
     assert_null(json_object_get(o, "rank_seconds"));
     assert_int_equal(json_object_size(json_object_get(o, "gpu")), 4); /* told, held, held_by, celsius */
     assert_number(o, "loss_scale", 65536);
+    assert_number(o, "lr", 1.0 / 3e5); /* to the last digit */
+    assert_number(o, "tokens_per_second", 5e-324);
     assert_string_equal(json_string_value(json_object_get(o, "skipped")), "loss or gradient norm is not finite");
     json_decref(o);
     o = line(2);
