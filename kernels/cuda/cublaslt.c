@@ -323,8 +323,8 @@ static sh_rc run_library(const struct choice *x, int which, const struct sh_cubl
                  &x->shape, "run");
 }
 
-/* The bias becomes an addend; beside one that is there, their sum is rounded first. While asking, nothing is launched.
- * */
+/* The bias becomes an addend; added to one that is there, their sum is rounded first. While asking, nothing is
+ * launched. */
 static sh_rc bias_first(struct sh_cublaslt_product p, void *work, void *queue)
 {
     if (!cache.asking)
