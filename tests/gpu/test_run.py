@@ -2,7 +2,9 @@
 """A rehearsal of the first hour on a GPU: tests/gpu/run and tests/gpu/bench, every part and option of them. On emulated
 GPUs all parts run; elsewhere `run` says that there is no GPU and skips, and `bench` measures a toy on the CPU. Prints
 TAP."""
+import contextlib
 import functools
+import io
 import json
 import os
 import pathlib
@@ -131,17 +133,53 @@ def survives_failures():
     return wrong + more + lacks(text, 'sherd                    failed: exit 1')
 
 
+def keeps_the_output(device):
+    """Of a run that fails the row has one line and the log all, also if it was stopped."""
+    wrong = []
+    for end, seconds, why in ('exit 7', 280, 'exit 7: sherd: error: no way'), ('exec sleep 600', 10, 'stopped after 10 s'):
+        stub = pathlib.Path('fails')
+        stub.write_text(f'#!/bin/sh\necho first; echo "sherd: error: no way" >&2; {end}\n')
+        stub.chmod(0o755)
+        pathlib.Path('bench.log').unlink(missing_ok=True)
+        text, _, more = bench('--device', device, '--sherd', stub, '--torch', 'none', '--seconds', str(seconds), '--log',
+                              'bench.log', 'gpt2-1558m', status=1)
+        wrong += more + lacks(text, f'sherd                    failed: {why}')
+        wrong += lacks(pathlib.Path('bench.log').read_text(), '==== ', 'first', 'sherd: error: no way', f'---- {why}')
+    return wrong
+
+
+def packs():
+    """All that is missing, with its packages; an archive with a window that sees all programs; a warning if it is large."""
+    script, empty = HERE / 'pack', pathlib.Path('no-tools')
+    empty.mkdir(exist_ok=True)
+    done = subprocess.run([sys.executable, script, '--build', empty], capture_output=True, text=True,
+                          env={**os.environ, 'PATH': str(empty)})
+    wrong = [] if done.returncode == 1 else [f'exit {done.returncode}', done.stdout]
+    wrong += [f'no {name} in: {done.stderr}' for name in ('h5pcc.mpich', 'libhdf5-mpich-dev', 'patchelf', 'xz-utils')
+              if f' {name}' not in done.stderr]
+    pack, output, warning = job.load_script('tests/gpu/pack'), pathlib.Path('packed.tar.xz'), io.StringIO()
+    for pack.LARGE_BYTES, warns in (50 << 20, False), (100, True):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(warning):
+            pack.archive(empty, output)
+        wrong += [] if bool(warning.getvalue()) == warns else [f'at {pack.LARGE_BYTES} it says: {warning.getvalue()}']
+    window = output.read_bytes()[14:17]  # of the first block: the filter LZMA2, a byte follows, 2 << 25
+    return wrong + ([] if window == b'\x21\x01\x1c' else [f'the filter is {window}'])
+
+
 def main():
     if is_emulated():
         job.need_launcher()
         os.environ['SHERD_EMULATED_GPUS'] = '1'
         cases = [('parts run on emulated GPUs', runs_parts), ('--stop ends at the first failure', stops_at_a_failure),
-                 ('--seconds is kept', keeps_its_budget), ('a run that hangs keeps what it printed', keeps_what_a_hang_printed), ('the benchmark of a toy', measures)]
+                 ('--seconds is kept', keeps_its_budget), ('a run that hangs keeps what it printed', keeps_what_a_hang_printed),
+                 ('bench keeps what a failed run printed', functools.partial(keeps_the_output, 'cuda')), ('the benchmark of a toy', measures)]
     else:
         cases = [('without a GPU it says so', skips), ('the benchmark of a toy', measures),
-                 ('a run that fails is a row', survives_failures)]
+                 ('a run that fails is a row', survives_failures),
+                 ('bench keeps what a failed run printed', functools.partial(keeps_the_output, 'cpu'))]
         if not has_torch(torch_python()):
             cases.append((f'a row of PyTorch # SKIP {torch_python()} has no PyTorch', lambda: []))
+    cases.append(('what packing lacks, and how it packs', packs))
     return job.run_cases(cases)
 
 
