@@ -109,6 +109,7 @@ def hidden():
 def connections():
     """As many queues of the hardware as there can be, unless the user says how many."""
     wrong = []
+    os.environ.pop('CUDA_DEVICE_MAX_CONNECTIONS', None)
     for given, expected in ({}, 32), ({'CUDA_DEVICE_MAX_CONNECTIONS': '2'}, 2):
         with environment(**given):
             found = {rank['connections'] for rank in counters(1, '1x2')}
@@ -322,7 +323,7 @@ def strategies():
 def main():
     job.need_emulated_gpus()
     tiny.write_tokens()
-    new = {'SHERD_EMULATED_NCCL_VERSION': '22907'}
+    new = {'SHERD_EMULATED_NCCL_VERSION': '22907', 'NCCL_IB_RESILIENCY_PORT_FAILOVER': '0'}
     mpi, tree = {'comm.backend': 'mpi'}, {'training.reproducible': 'mesh'}
     rounded = {'training.mixed_precision_reduce': 'bfloat16'}
     trains = [('llama', '1x1', 'float32', {}), ('gpt2', '1x2', 'float32', {}), ('gpt2', '2x1', 'bfloat16', {}),
@@ -371,7 +372,7 @@ def main():
         ('the doctor on GPUs, by NCCL', doctor, 'nccl', r'nccl 2\.\d+\.\d+'),
         ('a failed port ends the run', functools.partial(doctor, **new), 'nccl',
          r'nccl 2\.29\.7, ports do not fail over \(NCCL_IB_RESILIENCY_PORT_FAILOVER=1\)'),
-        ('a failed port is replaced', functools.partial(doctor, **new, NCCL_IB_RESILIENCY_PORT_FAILOVER='1'), 'nccl',
+        ('a failed port is replaced', functools.partial(doctor, **{**new, 'NCCL_IB_RESILIENCY_PORT_FAILOVER': '1'}), 'nccl',
          r'nccl 2\.29\.7, ports fail over'),
         ('the doctor on GPUs, through host memory', doctor, 'mpi', 'mpi'),
         ('a GPU without code is refused', no_code),
