@@ -17,7 +17,10 @@
 #define WITH_ASAN 1
 #endif
 
-#ifdef SH_CUDA_EMULATED
+enum { POISON_BYTE = 0xFF };
+
+/* With SHERD_PTX the cases are the emulation's, but memory and kernels are those of CUDA (tests/gpu/ptx/cudart.c). */
+#if defined(SH_CUDA_EMULATED) && !defined(SHERD_PTX)
 #include "tests/gpu/emulated/order_of_threads.h"
 
 bool optest_device_there(void)
@@ -47,6 +50,11 @@ void device_get(void *host, const void *device, size_t bytes)
     memcpy(host, device, bytes);
 }
 
+static void poison(void *device, size_t bytes)
+{
+    memset(device, POISON_BYTE, bytes);
+}
+
 void optest_device_order(int order)
 {
     sh_emulated_set_order((enum sh_emulated_order)order);
@@ -59,6 +67,9 @@ bool optest_device_there(void)
 {
     int n = 0;
     cudaError_t error = cudaGetDeviceCount(&n);
+#ifdef SHERD_PTX
+    cmocka_set_test_filter(getenv("SHERD_ONE_TEST"));
+#endif
     if (error != cudaSuccess || n == 0)
         printf("1..0 # SKIP no GPU: %s\n", error != cudaSuccess ? cudaGetErrorString(error) : "none is visible");
     return error == cudaSuccess && n > 0;
@@ -92,6 +103,11 @@ void device_get(void *host, const void *device, size_t bytes)
     check_cuda(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
 }
 
+static void poison(void *device, size_t bytes)
+{
+    check_cuda(cudaMemset(device, POISON_BYTE, bytes));
+}
+
 void optest_device_order(int order)
 {
     (void)order;
@@ -104,7 +120,7 @@ enum { GUARD = 0 };
 #else
 enum { GUARD = 256 };
 #endif
-enum { SLOTS = SH_OP_MAX_IN + SH_OP_MAX_OUT, BUFFERS = 64, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF };
+enum { SLOTS = SH_OP_MAX_IN + SH_OP_MAX_OUT, BUFFERS = 64, GUARD_BYTE = 0xA5 };
 
 static struct {
     char *start, *data;
@@ -186,13 +202,9 @@ static void get_operands(struct sh_op_call *host, struct sh_op_call *device)
 
 static void put_scratch(struct sh_op_call *call, size_t bytes)
 {
-    void *poison = malloc(bytes + 1);
-    assert_non_null(poison);
-    memset(poison, POISON_BYTE, bytes);
     call->work = device_alloc(bytes, 0);
     call->work_bytes = (int64_t)bytes;
-    device_put(call->work, poison, bytes);
-    free(poison);
+    poison(call->work, bytes);
 }
 
 void optest_device_run(struct optest *t, const struct sh_kernel_table *device)

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""What nvcc made of the kernels, run without a GPU: its PTX in a simulator (ptx/machine.py), its code for the host on a
+double of the CUDA runtime (ptx/cudart.c), with the cases that the emulated kernels have. Faults that are planted into
+the PTX must be found. Prints TAP. SHERD_LONG=1 goes through all shapes, which takes much longer.
+
+Only in a build that was configured --with-cuda=yes; its rule for NAME.gpu.o keeps the PTX in NAME.ptx.
+"""
+import os
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / 'gold'), str(HERE / 'ptx')]
+import job
+
+job.need_modules('numpy')
+import module
+import simulator
+
+LONG = bool(os.environ.get('SHERD_LONG'))
+BUILD = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.'))
+KERNELS = BUILD / 'kernels/cuda'
+# Programs, and the files whose kernels they launch.
+PROGRAMS = {
+    'attention': ('attention', 'attention_any'),
+    'elem': ('act', 'adamw', 'bias', 'damage', 'embed', 'exact', 'init', 'kv', 'mixsum', 'momentum', 'norm', 'qk_norm', 'rope',
+             'unpack', 'vector'),
+    'softmax': ('softmax', 'exact', 'vector'),
+}
+
+
+# What is planted: a program and one of its tests; a file and part of a kernel's name; what is replaced there, and by
+# what. \1 and the like are groups.
+FORWARD = 'attention', 'test_large_scores', 'attention', '7forwardILi32E'
+PLANTED = {
+    'a matrix is loaded without .trans': (*FORWARD, r'(ldmatrix\.\S+)\.trans', r'\1'),
+    'halves are swapped in a conversion to bf16': (*FORWARD, r'(cvt\.rn\.bf16x2\.f32 [^,]+), ([^,]+), ([^;]+);', r'\1, \3, \2;'),
+    'a copy is not waited for': (*FORWARD, r'cp\.async\.wait_all;', ''),
+    'a mask of keys is shifted by one': (*FORWARD, r'setp\.gt\.s32', 'setp.ge.s32'),
+    'a barrier is missing': ('elem', 'damage', 'damage', 'count_bad', r'bar\.sync\s+0;', ''),
+    'a lane is missing in the mask of a shuffle': ('elem', 'elem_norm', 'norm', '11norm_kernel', r'(mov\.u32\s+%r\d+, )-1;', r'\1 2147483647;'),
+    'a shuffle reads another lane': ('elem', 'elem_norm', 'norm', '11norm_kernel', r'(mov\.u32\s+%r\d+, )16;', r'\g<1>8;'),
+    'a constant is wrong': ('elem', 'elem_act', 'act', 'gelu', '0f3D372713', '0f3D3A2713'),
+    'an index is off by one': ('elem', 'elem_vector', 'vector', '3addI', r'(st\.global\.\w+\s+\[%rd\d+)\]', r'\1+4]'),
+    'a load is too wide for its address': ('elem', 'elem_vector', 'vector', '3addI', r'ld\.global\.f32(\s+%f\d+, \[%rd\d+)', r'ld.global.f64\1'),
+    'a store is missing': ('elem', 'elem_update', 'adamw', '', r'st\.global\.[^;]*;', ''),
+    'a predicate is inverted': ('elem', 'elem_bias', 'bias', '', r'@(%p\d+ bra)', r'@!\1'),
+    'one addend is lost in an exact sum': ('elem', 'exact', 'exact', 'sum_squares', r'atom\.global\.add\.u64[^;]*;', ''),
+}
+
+
+def texts(arch):
+    return {path.name.split('.')[0]: path.read_text() for path in sorted(KERNELS.glob(f'*.ptx/*.compute_{arch}.ptx'))}
+
+
+def different_targets():
+    """{'90': texts}: of targets whose PTX is the same apart from its first lines, the highest."""
+    archs = sorted({int(path.stem.split('_')[-1]) for path in KERNELS.glob('*.ptx/*.ptx')}, reverse=True)
+    found = {}
+    for arch in archs:
+        found.setdefault(str({name: re.sub(r'(?m)^\.(target|version).*', '', text) for name, text in texts(arch).items()}), arch)
+    return {arch: texts(arch) for arch in found.values()}
+
+
+def simulate(program, ptx, test=None, few=not LONG):
+    modules = [module.Module(ptx[name]) for name in PROGRAMS[program]]
+    environment = {**({'SHERD_FEW_SHAPES': '1'} if few else {}), **({'SHERD_ONE_TEST': test} if test else {})}
+    return simulator.run(BUILD / f'tests/gpu/ptx_{program}', modules, environment), modules
+
+
+def computes(program, ptx):
+    (status, text, ran, faults), modules = simulate(program, ptx)
+    if status or faults:
+        return [f'exit {status}', *faults, text]
+    left = {name for one in modules for name in one.kernels} - ran
+    return [f'not run: {name}' for name in sorted(left)] if LONG else []
+
+
+def plant(text, kernel, pattern, by):
+    """Into all kernels that have `kernel` in their names."""
+    count = 0
+
+    def change(match):
+        nonlocal count
+        if kernel not in match[1]:
+            return match[0]
+        body, n = re.subn(pattern, by, match[0])
+        count += n
+        return body
+    text = module.KERNEL.sub(change, text)
+    return text, count
+
+
+def finds(ptx, program, test, name, kernel, pattern, by):
+    changed, count = plant(ptx[name], kernel, pattern, by)
+    if not count:
+        return [f'there is no {pattern} in {name}.ptx']
+    (status, text, ran, faults), _ = simulate(program, {**ptx, name: changed}, test, few=True)
+    if not ran and not faults:
+        return [f'{test} launches nothing', text]
+    return [] if status else ['not found', text]
+
+
+def main():
+    if not list(KERNELS.glob('*.ptx/*.ptx')) or not (BUILD / 'tests/gpu/ptx_elem').exists():
+        job.skip_all('this build has no kernels of nvcc (configure --with-cuda=yes)')
+    targets = different_targets()
+    first = next(iter(targets.values()))
+    return job.run_cases([(f'{program}, as compiled for sm_{arch}', computes, program, ptx)
+                          for program in PROGRAMS for arch, ptx in targets.items()] +
+                         [(f'found: {what}', finds, first, *how) for what, how in PLANTED.items()])
+
+
+if __name__ == '__main__':
+    sys.exit(main())
