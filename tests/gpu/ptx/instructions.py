@@ -235,11 +235,6 @@ def by_op(function):
     return lambda kernel, op, args: computes(function(op, op[-1]))(kernel, op, args)
 
 
-def unsigned(function):
-    """Logical instructions, whose type may be pred or b32."""
-    return computes(function)
-
-
 def move(kernel, op, args):
     kind = op[-1]
     if args[1].startswith('<'):
@@ -609,18 +604,18 @@ def barrier(kernel, one, taken_by):
 
 JUMPS = {'bra': branch, 'ret': leave, 'exit': leave, 'bar': barrier, 'barrier': barrier}
 INSTRUCTIONS = {
-    'abs': computes(np.abs), 'activemask': whole_warps, 'add': computes(np.add), 'and': unsigned(np.bitwise_and),
+    'abs': computes(np.abs), 'activemask': whole_warps, 'add': computes(np.add), 'and': computes(np.bitwise_and),
     'atom': atomic, 'bfe': extract, 'bfi': computes(insert_bits, None, None, 'u32', 'u32'), 'call': call, 'clz': computes(leading_zeros),
     'copysign': computes(lambda sign, x: np.copysign(x, sign)), 'cp': copy, 'cvt': cvt, 'cvta': to_generic,
     'div': computes(divide), 'ex2': computes(lambda x: np.exp2(f64(x)).astype(x.dtype)), 'fence': None, 'fma': by_op(fma),
     'ld': load, 'ldmatrix': load_matrices, 'lg2': computes(lambda x: np.log2(f64(x)).astype(x.dtype)), 'lop3': lop3,
-    'mad': multiply_add, 'max': computes(lambda a, b: np.fmax(a, b)), 'membar': None, 'min': computes(lambda a, b: np.fmin(a, b)),
-    'mma': multiply_matrices, 'mov': move, 'mul': multiply, 'neg': computes(np.negative), 'not': unsigned(np.invert),
-    'or': unsigned(np.bitwise_or), 'prmt': computes(permute), 'rcp': computes(lambda x: (1 / x).astype(x.dtype)),
+    'mad': multiply_add, 'max': computes(np.fmax), 'membar': None, 'min': computes(np.fmin),
+    'mma': multiply_matrices, 'mov': move, 'mul': multiply, 'neg': computes(np.negative), 'not': computes(np.invert),
+    'or': computes(np.bitwise_or), 'prmt': computes(permute), 'rcp': computes(lambda x: (1 / x).astype(x.dtype)),
     'rem': computes(remainder), 'rsqrt': computes(lambda x: (1 / np.sqrt(x)).astype(x.dtype)), 'selp': select, 'setp': compare,
     'shf': funnel, 'shfl': shuffle, 'shl': computes(shift_left, None, 'u32'), 'shr': computes(shift_right, None, 'u32'),
     'sqrt': computes(np.sqrt), 'st': store, 'sub': computes(np.subtract), 'tanh': computes(np.tanh), 'vote': vote,
-    'xor': unsigned(np.bitwise_xor),
+    'xor': computes(np.bitwise_xor),
 }
 
 

@@ -7,11 +7,12 @@ after them, so that a barrier that is missing between two warps may show."""
 import numpy as np
 
 from instructions import SHARED_WINDOW, compile_instruction
-from memory import WRITTEN, Fault, Memory
+from memory import ALLOCATED, WRITTEN, Fault, Memory
 
 ALL = slice(None)
 WARP = 32
-THREADS = 8192  # at once, or one block
+THREADS = 8192    # at once, or one block
+ADVANCES = 10**6  # more of one kernel's groups count as a loop without an end
 
 
 class Frame:
@@ -51,9 +52,16 @@ class Frame:
         self.shared_bytes = shared + dynamic
         self.shared_stride = -(-self.shared_bytes // 128) * 128 + 128
         self.local_stride = -(-ends['local'] // 16) * 16 + 16
-        self.shared = Memory('shared', np.full(self.shared_stride * blocks, 0xff, 'u1'))
-        self.local = Memory('local', np.full(self.local_stride * self.n, 0xff, 'u1'))
         self.local_bytes = ends['local']
+        self.shared = self.areas('shared', blocks, self.shared_stride, self.shared_bytes)
+        self.local = self.areas('local', self.n, self.local_stride, self.local_bytes)
+
+    @staticmethod
+    def areas(name, count, stride, size):
+        """Memory of which each block or thread has `size` bytes."""
+        memory = Memory(name, np.full(stride * count, 0xff, 'u1'))
+        memory.state.reshape(count, stride)[:, :size] = ALLOCATED
+        return memory
 
     def special_registers(self, blocks):
         x, y, _ = self.block
@@ -119,6 +127,7 @@ class Run:
     def __init__(self, frame, code, crews):
         self.frame, self.code, self.crews = frame, code, crews
         self.parked = Groups()
+        self.left = ADVANCES
 
     def all(self):
         waiting = {0: self.frame.number}
@@ -143,6 +152,9 @@ class Run:
         return {address + 1: threads for address, threads in parked.items()}
 
     def advance(self, groups):
+        self.left -= 1
+        if not self.left:
+            raise Fault(f'{self.frame.kernel.name} does not end')
         address, threads, stop = groups.take_first()
         act = ALL if len(threads) == self.frame.n else threads
         while address < stop:

@@ -12,7 +12,7 @@ class Fault(Exception):
 class Memory:
     """The bytes of one space. `name` is for messages. Addresses are indices into `data`."""
 
-    def __init__(self, name, data, state=ALLOCATED):
+    def __init__(self, name, data, state=NONE):
         self.name = name
         self.data = data
         self.state = np.full(len(data), state, 'u1') if state else np.zeros(len(data), 'u1')
@@ -58,11 +58,11 @@ class Memory:
             self.words[size][first + i] = value
             self.states[size][first + i] = self.every(size, WRITTEN)
 
+    def load_bytes(self, at, count):
+        """The same for bytes at any addresses."""
+        return [self.load(at + i, 1)[0] for i in range(count)]
+
     def complain(self, states, size, what):
         allocated = self.every(size, ALLOCATED)
         outside = not (states & allocated == allocated).all()
         raise Fault(f'{self.name} memory: {"out of bounds" if outside else what}')
-
-    def load_bytes(self, at, count):
-        """The same for bytes at any addresses."""
-        return [self.load(at + i, 1)[0] for i in range(count)]

@@ -18,6 +18,7 @@ PARAMETER = re.compile(r'\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)(?:\s+\.ptr[^,]
 KERNEL = re.compile(r'\.entry\s+([\w$]+)\s*\((.*?)\)(.*?)\n\{(.*?)\n\}', re.S)
 REGISTERS = re.compile(r'\.reg\s+\.(\w+)\s+([^;]*);')
 ARGUMENT = re.compile(r'\.param\s+\.(b\d+)\s+([\w$]+)\s*;')
+ACCESS = re.compile(r'\b(?:ld|st)\.param\.(\w+)\s+([^,;{]+),\s*([^,;{]+);')
 # Lists of operands, {%r1, %r2}, unlike the braces of a block of inline assembly.
 OPERANDS = re.compile(r'\{(\s*(?:[%\w.$-]+)(?:\s*,\s*[%\w.$-]+)*\s*)\}')
 
@@ -65,17 +66,16 @@ class Kernel:
         self.read_code(REGISTERS.sub('', VARIABLE.sub('', body)))
 
     def arguments_as_registers(self, body):
-        """Arguments and results of calls, which are memory of their own, as registers."""
-        for size, name in ARGUMENT.findall(body):
-            self.registers[name] = size
-            body = re.sub(rf'\b(?:ld|st)\.param\.(\w+)\s+([^,;]+),\s*([^,;]+);',
-                          lambda move: self.move(name, *move.groups()) or move[0], body)
-        return ARGUMENT.sub('', body)
+        """Arguments and results of calls are memory of their own; here they are registers that are moved to and from."""
+        arguments = {f'[{name}+0]': name for _, name in ARGUMENT.findall(body)}
+        self.registers.update({name: kind for kind, name in ARGUMENT.findall(body)})
 
-    @staticmethod
-    def move(argument, kind, to, of):
-        memory = f'[{argument}+0]'
-        return f'mov.{kind} {to.replace(memory, argument)}, {of.replace(memory, argument)};' if memory in (to, of) else None
+        def move(match):
+            kind, to, of = match.groups()
+            if to not in arguments and of not in arguments:
+                return match[0]
+            return f'mov.{kind} {arguments.get(to, to)}, {arguments.get(of, of)};'
+        return ARGUMENT.sub('', ACCESS.sub(move, body))
 
     def read_parameters(self, text):
         self.parameters, end = {}, 0  # name: (offset, bytes), as C lays out a structure

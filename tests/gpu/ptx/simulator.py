@@ -19,7 +19,7 @@ class Gpu:
 
     def __init__(self, modules, mapped):
         self.modules = modules
-        self.global_ = Memory('global', np.frombuffer(mapped, 'u1'), NONE)
+        self.global_ = Memory('global', np.frombuffer(mapped, 'u1'))
         self.sizes_of = {}
         self.ran, self.faults = set(), []
 
