@@ -100,39 +100,51 @@ static sh_rc say_hybrid(const struct sh_cmd_plan *l)
     return SH_OK;
 }
 
-/* A budget of whole GiB that leaves a twentieth of the device, as a search does, if none is given. */
-static sh_rc price_budget(const struct sh_cmd_plan *l, struct other *o)
+/* A budget of whole GiB that leaves a twentieth of the device, as a search does; a larger one stays if it fits. */
+static sh_rc price_budget(const struct sh_cmd_plan *l, bool fits, struct other *o)
 {
     const double gib = 1 << 30;
+    int64_t most = (int64_t)(floor(0.95 * room_of(l) / gib) * gib);
 
     o->cfg.activation_checkpoint.mode = SH_RECOMPUTE_MEMORY_BUDGET;
-    if (!o->cfg.memory.limit_bytes)
-        o->cfg.memory.limit_bytes = (int64_t)(floor(0.95 * room_of(l) / gib) * gib);
-    return o->cfg.memory.limit_bytes > 0 ? price(l, o) : SH_OK;
+    if (!fits || o->cfg.memory.limit_bytes < most)
+        o->cfg.memory.limit_bytes = most;
+    return most > 0 ? price(l, o) : SH_OK;
+}
+
+/* "; activation_checkpoint.mode=memory_budget with memory.limit_bytes=74GiB: none, 22.9 % faster": if that is faster,
+ * or fits where the plan does not. */
+static sh_rc find_cure(const struct sh_cmd_plan *l, bool fits, char *text, size_t size)
+{
+    struct other budget = other_of(l);
+    char gain[SH_COST_LIMIT_TEXT];
+
+    SH_TRY(price_budget(l, fits, &budget));
+    if (is_better(l, &budget) || (!fits && budget.seconds > 0 && (double)budget.bytes <= room_of(l)))
+        snprintf(text, size, "; activation_checkpoint.mode=memory_budget with memory.limit_bytes=%.0fGiB: %s, %s",
+                 (double)budget.cfg.memory.limit_bytes / (1 << 30), budget.recompute,
+                 sh_cost_gain_text(l->step.seconds / budget.seconds - 1, gain));
+    return SH_OK;
 }
 
 /* On CPUs the memory of a device says nothing about a rank, so that the cost has no cure there. */
 static sh_rc say_recompute(const struct sh_cmd_plan *l)
 {
-    struct other none = other_of(l), budget = other_of(l);
+    struct other none = other_of(l);
     double spare = room_of(l) - (double)l->p->arena_bytes;
-    char own[SH_RECOMPUTE_TEXT], bytes[SH_STR_SHORT], gain[SH_COST_LIMIT_TEXT];
+    bool fits = !l->at.gpu || spare >= 0;
+    char own[SH_RECOMPUTE_TEXT], bytes[SH_STR_SHORT];
     char rest[SH_STR_SHORT + 64] = "", cure[SH_RECOMPUTE_TEXT + 160] = "";
     const char *text = sh_recompute_text(&l->build.recompute, l->build.model.n_layers, own);
 
-    if (!strcmp(text, "none"))
+    if (fits && !strcmp(text, "none"))
         return SH_OK;
     none.cfg.activation_checkpoint.mode = SH_RECOMPUTE_NONE;
     SH_TRY(price(l, &none));
-    if (l->at.gpu && spare > 0)
+    if (l->at.gpu)
+        SH_TRY(find_cure(l, fits, cure, sizeof cure));
+    if (l->at.gpu && fits)
         snprintf(rest, sizeof rest, "; %s of a device are free", sh_str_sum_of_bytes(spare, bytes));
-    if (l->at.gpu && l->cfg.activation_checkpoint.mode != SH_RECOMPUTE_MEMORY_BUDGET)
-        SH_TRY(price_budget(l, &budget));
-    if (is_better(l, &budget))
-        snprintf(cure, sizeof cure,
-                 "; activation_checkpoint.mode=memory_budget with memory.limit_bytes=%.0fGiB: %s, %s",
-                 (double)budget.cfg.memory.limit_bytes / (1 << 30), budget.recompute,
-                 sh_cost_gain_text(l->step.seconds / budget.seconds - 1, gain));
     if (none.seconds > 0)
         sh_str_say(stdout, "recompute", "%s: %.0f %% of the step%s%s", text, cost_of(l, &none), rest, cure);
     return SH_OK;

@@ -42,6 +42,12 @@ static int64_t room_of(const struct sh_cmd_plan *l)
     return room > 1 ? (int64_t)room : 1;
 }
 
+/* A limit beyond what a device has was meant for another one. */
+static bool is_limited(const struct sh_cmd_plan *l)
+{
+    return l->cfg.memory.limit_bytes > 0 && l->cfg.memory.limit_bytes <= room_of(l);
+}
+
 /* Two marks at the start of the line, so that a search for either finds its rows. */
 static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, const struct sh_search_found *f)
 {
@@ -72,20 +78,18 @@ static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, co
         "are needed. memory: of a rank. spare: what that leaves of a device's memory");
 }
 
-/* The memory is what the configuration allows, at most what the device has. */
+/* The memory is what the configuration allows, if the device has it. */
 static struct sh_search search_of(const struct sh_cmd_plan *l, int ranks, bool quick)
 {
     const struct sh_machine *m = &l->machine;
-    int64_t room = room_of(l), limit = l->cfg.memory.limit_bytes;
     int node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : (int)m->node.devices;
 
     return (struct sh_search){.cfg = &l->cfg,
                               .machine = m,
                               .ranks = ranks,
                               .ranks_per_node = ranks < node ? ranks : node,
-                              .limit_bytes = !limit         ? (int64_t)ceil((1 - kept_free) * (double)room)
-                                             : limit < room ? limit
-                                                            : room,
+                              .limit_bytes = is_limited(l) ? l->cfg.memory.limit_bytes
+                                                           : (int64_t)ceil((1 - kept_free) * (double)room_of(l)),
                               .quick = quick};
 }
 
@@ -135,7 +139,7 @@ static void say_asked(const struct sh_cmd_plan *l, const struct sh_search *s)
 {
     char limit[SH_STR_SHORT], free_share[SH_STR_SHORT] = "";
 
-    if (!l->cfg.memory.limit_bytes)
+    if (!is_limited(l))
         snprintf(free_share, sizeof free_share, ": %.0f %% stay free", 100 * kept_free);
     sh_str_say(stdout, "search", "%d ranks of %s, %lld sequences per step%s, at most %s per rank%s%s", s->ranks,
                l->machine.name, (long long)sh_request_global_batch(&l->cfg, s->ranks),

@@ -150,7 +150,7 @@ def case_once():
 
 
 def case_example(path):
-    job.sherd('plan', path, '--mesh.ranks_per_node=1')
+    job.sherd('plan', path, '--mesh.ranks_per_node=1', '--memory.limit_bytes=10TB')
     return []
 
 
