@@ -12,8 +12,6 @@
 AC_DEFUN([SHERD_CUDA], [
 AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda=check|yes|no|DIR|emulated],
     [CUDA toolkit for GPUs; emulated: GPUs are emulated on the CPU, for tests @<:@check@:>@])], [], [with_cuda=check])
-AC_ARG_WITH([cuda-arch], [AS_HELP_STRING([--with-cuda-arch="80 90 100"],
-    [GPUs to compile for; the highest also as PTX for newer ones @<:@80 90 100@:>@])], [], [with_cuda_arch="80 90 100"])
 AC_ARG_VAR([NVCC], [CUDA compiler])
 AC_ARG_VAR([NVCCFLAGS], [flags for the CUDA compiler])
 AS_CASE([$with_cuda], [check|yes|no|emulated|/*], [],
@@ -56,6 +54,32 @@ AS_IF([test "$enable_werror" = yes], [
 AM_CONDITIONAL([HAVE_CUDA], [test $have_cuda = yes])
 AM_CONDITIONAL([CUDA_EMULATED], [test "$have_cuda:$with_cuda" = yes:emulated])
 AM_CONDITIONAL([HAVE_CUDA_HEADERS], [test $have_cuda_headers = yes])
+])
+
+# The GPUs to compile for: with_cuda_arch as it was given, sherd_cuda_numbers as compute capabilities. Early in
+# configure.ac, so that a wrong name is refused before anything is searched for.
+AC_DEFUN([SHERD_CUDA_GPUS], [
+AC_ARG_WITH([cuda-arch], [AS_HELP_STRING([--with-cuda-arch="a100 h100 b200"],
+    [GPUs to compile for, by name (a100, l40s, h100, h200, gh200, b200, gb200, b300, gb300, rtx-pro-6000) or compute
+     capability; the highest also as PTX for newer ones @<:@80 90 100@:>@])], [], [with_cuda_arch="80 90 100"])
+AC_MSG_CHECKING([compute capabilities to compile for, if there is CUDA])
+sherd_cuda_numbers=
+for sherd_gpu in `AS_ECHO(["$with_cuda_arch"]) | tr 'A-Z,' 'a-z '`; do
+    AS_CASE([$sherd_gpu],
+        [a100], [sherd_number=80],
+        [l40s], [sherd_number=89],
+        [h100|h200|gh200], [sherd_number=90],
+        [b200|gb200], [sherd_number=100],
+        [b300|gb300], [sherd_number=103],
+        [rtx-pro-6000], [sherd_number=120],
+        [sherd_number=`AS_ECHO(["$sherd_gpu"]) | sed -n '/^[[0-9]]\{2,3\}[[af]]\{0,1\}$/p'`])
+    AS_IF([test -z "$sherd_number"],
+        [AC_MSG_ERROR([--with-cuda-arch=$with_cuda_arch: $sherd_gpu is no GPU known here; say a compute capability, such as 90, or a100, l40s, h100, h200, gh200, b200, gb200, b300, gb300 or rtx-pro-6000])])
+    sherd_cuda_numbers="$sherd_cuda_numbers $sherd_number"
+done
+sherd_cuda_numbers=`printf '%s\n' $sherd_cuda_numbers | sort -n | uniq | tr '\n' ' ' | sed 's/ $//'`
+AS_IF([test -z "$sherd_cuda_numbers"], [AC_MSG_ERROR([--with-cuda-arch= names no GPU; say one, such as h100])])
+AC_MSG_RESULT([$sherd_cuda_numbers])
 ])
 
 # Find a C++17 compiler of the same kind as CC, so that both use the same sanitizers.
@@ -128,7 +152,7 @@ sherd_archs=
 sherd_cuda_why="no nvcc"
 AS_IF([test -n "$NVCC"], [
     sherd_nvcc_version=`$NVCC --version | sed -n 's/.*release \([[0-9.]]*\).*/\1/p'`
-    for sherd_arch in $with_cuda_arch; do
+    for sherd_arch in $sherd_cuda_numbers; do
         SHERD_CUDA_ARCH([$sherd_arch])
     done
     # 90a and the like are for one GPU only, and give no PTX that newer GPUs could use.

@@ -55,6 +55,11 @@ def cases(two_mpis):
     return [
         ('a misspelt option', ['--with-mp=openmpi'], {}, ['unrecognized options: --with-mp'], ''),
         ('copies of loops for no such level', ['--with-clones=v2'], {}, ['--with-clones=v2: say v1 (no copies), v3 (AVX2)'], ''),
+        ('GPUs by name, each once and in order', ['--with-cuda-arch=B200 h200,h100 89 rtx-pro-6000 b300'], {},
+         ['compute capabilities to compile for, if there is CUDA... 89 90 100 103 120'], ''),
+        ('a GPU with no such name', ['--with-cuda-arch=80 h900'], {},
+         ['--with-cuda-arch=80 h900: h900 is no GPU known here; say a compute capability, such as 90, or a100, l40s, h100,'], ''),
+        ('no GPU at all', ['--with-cuda-arch='], {}, ['--with-cuda-arch= names no GPU'], ''),
         ('a folder without MPI', ['--with-mpi=/nowhere'], {}, ['--with-mpi=/nowhere: there is no program /nowhere/bin/mpicc'], ''),
         ('an MPI in a folder, with its launcher', [f'--with-mpi={own}'], {},
          [f'links MPI programs with the flags of {own}/bin/mpicc... yes', f'{NAME[KIND]} ', f'... {own}/bin/mpirun'], ''),
