@@ -14,6 +14,10 @@
 #define READ_OUT "then put config.json and the tokenizer's files beside them, and give --model.hf=OUT"
 #define SAVE "save_pretrained('OUT'), and give --model.hf=OUT"
 
+#define BRIDGE                                                                                     \
+    "`from megatron.bridge import AutoBridge; AutoBridge.from_hf_pretrained('MODEL').export_ckpt(" \
+    "megatron_path='@', hf_path='OUT')` in Python makes a folder of transformers of it; give --model.hf=OUT"
+
 /* Folders, the more special first: one that has all marks of a row is what the row says. In a cure @ stands for the
  * path. */
 static const struct folder {
@@ -33,14 +37,12 @@ static const struct folder {
      "a step of a ZeRO checkpoint of DeepSpeed",
      "the folder above it has zero_to_fp32.py; `python zero_to_fp32.py . OUT --safe_serialization` there makes "
      "safetensors of it; " READ_OUT},
-    {{"latest_checkpointed_iteration.txt"},
-     "a checkpoint of Megatron",
-     "Megatron Bridge makes a folder of transformers of it: AutoBridge.from_hf_pretrained('MODEL').export_ckpt("
-     "megatron_path='@', hf_path='OUT'); then give --model.hf=OUT"},
+    {{"latest_checkpointed_iteration.txt"}, "a checkpoint of Megatron", BRIDGE},
+    {{"common.pt", "*.distcp"}, "an iteration of a checkpoint of Megatron", BRIDGE},
     {{"mp_rank_*"},
-     "an iteration of a checkpoint of Megatron",
-     "Megatron Bridge makes a folder of transformers of it: AutoBridge.from_hf_pretrained('MODEL').export_ckpt("
-     "megatron_path='@', hf_path='OUT'); then give --model.hf=OUT"},
+     "an iteration of a checkpoint of Megatron in its former format",
+     "load it in Megatron with --ckpt-convert-format torch_dist --ckpt-convert-save NEW, and give NEW here for what to "
+     "do next"},
     {{"*.distcp"},
      "a distributed checkpoint of torch (DCP)",
      "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch @ model.pt` makes one file of it; load that "
