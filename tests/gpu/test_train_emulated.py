@@ -146,26 +146,17 @@ def bench():
     return [f'no line begins with "{word}": {said}' for word in words if not re.search(f'^{word}', said, re.M)]
 
 
-@contextlib.contextmanager
-def environment(name, value):
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-
-
 def too_large():
     """Refused before the first step, with the name of the operation."""
     wrong = refused('heads', 1, r'forward layers\.0 attention: .* head size 264 is too large', **{'model.head_dim': 264})
-    with environment('SHERD_EMULATED_SHARED_KIB', '64'):
+    with environment(SHERD_EMULATED_SHARED_KIB='64'):
         return wrong + refused('shared', 1, r'forward layers\.0 attention: .* head size 256 takes 84224 bytes of shared memory, of '
                                'which a block on an emulated GPU has 65536; use another GPU', **{'model.head_dim': 256})
 
 
 def without_cublaslt(what, shapes, model, precision):
     """Products that cuBLASLt has no kernel for: the same training, and a line in the log for each shape, once."""
-    with environment('SHERD_EMULATED_LT_REFUSE', what):
+    with environment(SHERD_EMULATED_LT_REFUSE=what):
         wrong = as_on_cpu(model, '1x2', precision, {})
         job.prepare('told', {'job.dump_folder': 'out', **config(model, **CUDA, **MESHES['1x2'][1], **{
             'training.mixed_precision_param': precision})})
@@ -176,7 +167,7 @@ def without_cublaslt(what, shapes, model, precision):
 
 def query_fails():
     """Other than "not supported": an error, with the name of the operation."""
-    with environment('SHERD_EMULATED_LT_REFUSE', '3 error'):
+    with environment(SHERD_EMULATED_LT_REFUSE='3 error'):
         return refused('query', 1, r'forward \S+ linear: cuBLASLt refuses to plan \[.*: failed')
 
 
