@@ -34,6 +34,11 @@ static const char *rounded(const struct sh_cmd_plan *l, const struct sh_search_f
     return f->reduce != l->cfg.training.mixed_precision_reduce ? ", reductions in bfloat16" : "";
 }
 
+static const char *reordered(const struct sh_search_found *f)
+{
+    return f->any_order ? ", any order" : "";
+}
+
 /* What a rank can have of its device at all. */
 static int64_t room_of(const struct sh_cmd_plan *l)
 {
@@ -54,10 +59,10 @@ static void say_row(const struct sh_cmd_plan *l, const struct sh_search *s, cons
     char strategy[SH_STRATEGY_TEXT], bytes[SH_STR_SHORT], spare[SH_STR_SHORT], rate[SH_STR_SHORT], mesh[32];
 
     snprintf(mesh, sizeof mesh, "%d x %d", f->replicate, f->shard);
-    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s\n", f->best ? '*' : ' ', f->pareto ? 'P' : ' ',
-           strategy_name(l, s, f, strategy), mesh, f->inner, f->local_batch, f->micro_steps, f->forward_prefetch,
-           sh_str_bytes(f->bytes, bytes), sh_str_bytes(room_of(l) - f->bytes, spare), f->seconds,
-           sh_str_count(llround(f->tokens_per_second), rate), f->recompute, rounded(l, f));
+    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s%s\n", f->best ? '*' : ' ',
+           f->pareto ? 'P' : ' ', strategy_name(l, s, f, strategy), mesh, f->inner, f->local_batch, f->micro_steps,
+           f->forward_prefetch, sh_str_bytes(f->bytes, bytes), sh_str_bytes(room_of(l) - f->bytes, spare), f->seconds,
+           sh_str_count(llround(f->tokens_per_second), rate), f->recompute, rounded(l, f), reordered(f));
 }
 
 /* The best results, and all marked ones, however far down they are. */
@@ -69,6 +74,8 @@ static void say_table(const struct sh_cmd_plan *l, const struct sh_search *s, co
     for (int i = 0; i < n; i++)
         if (i < SHOWN || found[i].best || found[i].pareto)
             say_row(l, s, &found[i]);
+    if (s->may_reorder)
+        puts("any order: training.deterministic=false, whose bits differ from run to run");
     puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller");
     sh_str_wrap(
         stdout, 80, 0, 0,
@@ -109,19 +116,25 @@ static sh_rc write_best(const struct sh_search *s, const struct sh_search_found 
     return rc;
 }
 
-/* Reads "reduce_bfloat16,batch": either word, or both. */
+/* Reads "reduce_bfloat16,batch": words of the table. */
 static sh_rc read_allowed(const char *text, struct sh_search *s)
 {
-    for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
-        size_t length = strcspn(at, ",");
+    const struct {
+        const char *word;
+        bool *allowed;
+    } words[] = {{"reduce_bfloat16", &s->may_round}, {"any_order", &s->may_reorder}, {"batch", &s->may_grow}};
 
-        if (length == strlen("reduce_bfloat16") && !strncmp(at, "reduce_bfloat16", length))
-            s->may_round = true;
-        else if (length == strlen("batch") && !strncmp(at, "batch", length))
-            s->may_grow = true;
-        else
-            return sh_fail(SH_E_USAGE, "sherd plan: --allow %s: expected reduce_bfloat16, batch, or both with a comma",
+    for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        size_t length = strcspn(at, ","), i = 0;
+
+        while (i < sizeof words / sizeof *words &&
+               (strlen(words[i].word) != length || strncmp(at, words[i].word, length) != 0))
+            i++;
+        if (i == sizeof words / sizeof *words)
+            return sh_fail(SH_E_USAGE,
+                           "sherd plan: --allow %s: expected reduce_bfloat16, any_order, batch, or several with commas",
                            text);
+        *words[i].allowed = true;
     }
     return SH_OK;
 }

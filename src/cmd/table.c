@@ -56,8 +56,7 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--search", .help = "with --machine: try strategies, meshes, micro-batches, recomputation and prefetch, "
      "and list the best first. They leave 5 % of a device's memory free, or use what memory.limit_bytes says"},
     {.name = "--allow", .value = "WORDS", .help = "with --search: also try what changes results: reduce_bfloat16, "
-     "batch (up to 4 times as large), or "
-     "both, separated by a comma"},
+     "any_order (training.deterministic=false), batch (up to 4 times as large), or several, separated by commas"},
     {.name = "--write", .value = "FILE", .help = "with --search: write the configuration marked as the best"},
     {.name = "--tokens", .value = "N", .help = "with --machine: time and device-hours to train on N tokens (2T, 300B)"},
     {.name = "--within", .value = "TIME", .help = "with --tokens: how many nodes are needed to do that in this time: "

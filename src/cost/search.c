@@ -56,6 +56,7 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
     out->parallelism.forward_prefetch = f->forward_prefetch;
     out->parallelism.backward_prefetch = f->backward_prefetch;
     out->training.mixed_precision_reduce = f->reduce;
+    out->training.deterministic = s->cfg->training.deterministic && !f->any_order;
     out->activation_checkpoint.mode = f->mode;
     if (f->mode == SH_RECOMPUTE_MEMORY_BUDGET || s->cfg->memory.limit_bytes)
         out->memory.limit_bytes = s->limit_bytes;
@@ -286,6 +287,13 @@ static bool may_round(const struct sh_search *s)
            s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH;
 }
 
+/* Only GPUs have such kernels, and equal bits on every mesh leave no choice. */
+static bool may_reorder(const struct sh_search *s)
+{
+    return s->may_reorder && s->cfg->training.deterministic && sh_machine_is_gpu(s->machine) &&
+           s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH;
+}
+
 /* One change at a time, from the same result: finer recomputation, deeper prefetch, resharding over a node. */
 static sh_rc refine_one(struct state *st, struct sh_search_found f)
 {
@@ -314,6 +322,11 @@ static sh_rc fine(struct state *st)
     memcpy(first, st->found, (size_t)n * sizeof *first);
     for (int i = 0; i < n; i++) {
         SH_TRY(refine_one(st, first[i]));
+        if (may_reorder(st->s)) {
+            first[i].any_order = true;
+            SH_TRY(refine(st, first[i], first[i].seconds));
+            SH_TRY(refine_one(st, first[i]));
+        }
         if (!may_round(st->s) || first[i].reduce == SH_PRECISION_BFLOAT16)
             continue;
         first[i].reduce = SH_PRECISION_BFLOAT16;
@@ -327,7 +340,7 @@ static sh_rc fine(struct state *st)
  * no resharding, the usual prefetch. */
 static int complexity(const struct sh_search *s, int64_t sequences, const struct sh_search_found *f)
 {
-    return 8 * (f->reduce != s->cfg->training.mixed_precision_reduce) +
+    return 8 * (f->reduce != s->cfg->training.mixed_precision_reduce) + 8 * f->any_order +
            8 * ((int64_t)f->local_batch * f->micro_steps * s->ranks != sequences) +
            4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
            2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);

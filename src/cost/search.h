@@ -14,6 +14,7 @@ struct sh_search {
     int64_t limit_bytes; /* of a rank; at least 1 */
     bool quick;          /* full_shard and hybrid_shard only, at a third of the cost */
     bool may_round;      /* gradients may be reduced in bfloat16; not with quick */
+    bool may_reorder;    /* training.deterministic may be false; not with quick */
     bool may_grow;       /* the batch may be larger: a multiple of the ranks, up to SH_SEARCH_GROWS times that */
 };
 
@@ -22,6 +23,7 @@ struct sh_search_found {
     int inner, forward_prefetch, backward_prefetch;
     int local_batch, micro_steps;
     int reduce;          /* training.mixed_precision_reduce */
+    bool any_order;      /* training.deterministic is false */
     int mode;            /* activation_checkpoint.mode: none, selective, full, or memory_budget of limit_bytes */
     char recompute[208]; /* the mode in words, and what lives in a lower tier */
     double seconds, tokens_per_second;
