@@ -67,8 +67,10 @@ static sh_rc check_superblock(const struct reader *r)
 {
     static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     unsigned char s[SUPERBLOCK_BYTES];
-    if (r->bytes < SUPERBLOCK_BYTES + SH_CKPT_FOOTER_BYTES)
+    if (r->bytes < SUPERBLOCK_BYTES + SH_CKPT_FOOTER_BYTES) {
+        SH_TRY(sh_outside_refuse(r->path));
         return sh_fail(SH_E_DATA, "%s has only %lld bytes: not a checkpoint", r->path, (long long)r->bytes);
+    }
     SH_TRY(sh_file_read(r->fd, r->path, s, sizeof s, 0));
     if (memcmp(s, signature, sizeof signature) != 0) {
         SH_TRY(sh_outside_refuse(r->path));
