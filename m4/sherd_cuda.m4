@@ -139,7 +139,7 @@ sherd_cuda_why="cuda_runtime.h or cublasLt.h is missing"
 AC_DEFUN([SHERD_CUDA_EMULATED], [
 AS_IF([test $have_cxx = yes], [
     have_cuda=yes
-    sherd_archs=$with_cuda_arch
+    sherd_archs=$sherd_cuda_numbers
     cuda_CPPFLAGS="$cuda_CPPFLAGS -DSH_CUDA_EMULATED=1"
     cuda_LIBS=-lstdc++],
     [sherd_cuda_why="no C++17 compiler"])

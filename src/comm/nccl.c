@@ -326,8 +326,7 @@ static sh_rc connect(struct sh_comm *c)
     SH_TRY(sh_nccl_version(&version));
     sh_log_info("NCCL %d.%d.%d connects %d ranks (%d communicators, %.1f s; in use on the GPU: %s before, %s after)",
                 version / 10000, version / 100 % 100, version % 100, c->mesh->world, state.n_made + 1,
-                sh_seconds_since(begin), sh_str_bytes(used, before),
-                sh_str_bytes(c->opt.device->used_bytes(), after));
+                sh_seconds_since(begin), sh_str_bytes(used, before), sh_str_bytes(c->opt.device->used_bytes(), after));
     return SH_OK;
 }
 
