@@ -107,11 +107,14 @@ cudaError_t cudaGetDeviceCount(int *count)
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
+/* What an H100 allows. */
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
     (void)device;
-    *value = attr == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 << 10 : 0;
-    return attr == cudaDevAttrMaxSharedMemoryPerBlockOptin ? cudaSuccess : cudaErrorInvalidValue;
+    memset(prop, 0, sizeof *prop);
+    snprintf(prop->name, sizeof prop->name, "simulated GPU");
+    prop->sharedMemPerBlockOptin = 227 << 10;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device)

@@ -67,7 +67,7 @@ class Kernel:
 
     def arguments_as_registers(self, body):
         """Arguments and results of calls are memory of their own; here they are registers that are moved to and from."""
-        arguments = {f'[{name}+0]': name for _, name in ARGUMENT.findall(body)}
+        arguments = {f'[{name}{end}]': name for _, name in ARGUMENT.findall(body) for end in ('', '+0')}
         self.registers.update({name: kind for kind, name in ARGUMENT.findall(body)})
 
         def move(match):
