@@ -12,6 +12,16 @@
 /* A gain below a hundredth is no advice. */
 static const double worth = 1.01;
 
+struct sh_cost_request sh_cmd_plan_request(const struct sh_cmd_plan *l)
+{
+    return (struct sh_cost_request){.p = l->p,
+                                    .mesh = &l->mesh,
+                                    .machine = &l->machine,
+                                    .ranks_per_node = l->at.ranks_per_node,
+                                    .shares = sh_topology_shares(&l->cfg, &l->at),
+                                    .faster = sh_cost_as_is};
+}
+
 /* The job with a changed configuration. */
 struct other {
     struct sh_config cfg;

@@ -14,16 +14,6 @@
 /* Rate of a snapshot: from a GPU to host memory, or within host memory. */
 static const double snapshot_bytes_per_second = 20e9;
 
-struct sh_cost_request sh_cmd_plan_request(const struct sh_cmd_plan *l)
-{
-    return (struct sh_cost_request){.p = l->p,
-                                    .mesh = &l->mesh,
-                                    .machine = &l->machine,
-                                    .ranks_per_node = l->at.ranks_per_node,
-                                    .shares = sh_topology_shares(&l->cfg, &l->at),
-                                    .faster = sh_cost_as_is};
-}
-
 /* The bytes of masters and optimizer states of the trained parameters: in float32 as in a checkpoint, or (kept) in the
  * types in which the run keeps them. */
 static double state_bytes(const struct sh_cmd_plan *l, bool kept)
