@@ -344,7 +344,8 @@ PLAN_SECONDS = 1.0
 def plans_70b(name, more, wanted):
     """The memory and the file that 70 billion parameters need, within one per cent, and the bytes that a step moves."""
     words = {'training.device': 'cpu', 'training.threads': 16, 'training.seq_len': 4096, 'training.global_batch_size': 128,
-             'checkpoint.enable': 'false', 'offload.rates': 'file=7e9/5e9', **NVME, **more}
+             'activation_checkpoint.mode': 'full', 'memory.limit_bytes': 0, 'checkpoint.enable': 'false',
+             'offload.rates': 'file=7e9/5e9', **NVME, **more}
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     text = job.sherd('plan', job.TOP / 'examples/llama3.1-70b.yaml', '--ranks', 4, '--mesh.ranks_per_node=4',
                      *(f'--{key}={value}' for key, value in words.items()))

@@ -99,6 +99,7 @@ def case_70b(gpus, quantize, tokens_of_row, frozen, arena):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     text = job.sherd('plan', job.TOP / 'examples/llama3.1-70b.yaml', '--ranks', gpus, f'--mesh.ranks_per_node={gpus}',
                      '--training.device=cuda', '--lora.rank=16', f'--lora.quantize_base={quantize}', '--checkpoint.enable=false',
+                     '--activation_checkpoint.mode=full', '--memory.limit_bytes=0',
                      f'--training.seq_len={tokens_of_row}', f'--training.global_batch_size={gpus}')
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     found, all_of_it = plan_of(text, r'^  parameters, frozen +(\d+) '), plan_of(text)
