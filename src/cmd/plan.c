@@ -231,6 +231,11 @@ static void print_pinned(const struct sh_cmd_plan *l, int tier)
            moves.write_rate / 1e9, moves.seconds);
 }
 
+static int64_t kept_beside(const struct sh_cmd_plan *l)
+{
+    return sh_topology_kept(&l->cfg, &l->at, &(struct sh_topology_gpu){.sharing = 1}, &l->mesh);
+}
+
 /* Memory besides the arena: on the card for a GPU, else on the node. */
 static void print_beside(const struct sh_cmd_plan *l)
 {
@@ -246,10 +251,12 @@ static void print_beside(const struct sh_cmd_plan *l)
         return;
     }
     if (l->priced)
-        printf("  beside it, kept for CUDA, NCCL and gaps: %s (device.reserved_bytes)\n",
+        printf("  beside it, kept for CUDA, NCCL and gaps: %s\n",
                sh_str_sum_of_bytes(l->machine.device.reserved_bytes, kept));
+    else if (l->at.ranks_per_node)
+        printf("  beside it, kept for CUDA and NCCL: %s\n", sh_str_sum_of_bytes((double)kept_beside(l), kept));
     else
-        puts("  beside it, not Sherd's: about 0.5 GiB for CUDA, and NCCL's buffers");
+        puts("  beside it, kept for CUDA and NCCL: 2.5 GiB or more, by mesh.ranks_per_node");
     if (host != SH_NONE)
         print_pinned(l, host);
 }
@@ -361,7 +368,7 @@ static sh_rc check_ranks_said(const struct sh_config *cfg, bool searched)
 }
 
 /* The machine decides the device, if the configuration leaves it open, and the ranks per node. */
-static sh_rc take_machine(const char *name, bool searched, struct sh_cmd_plan *l)
+static sh_rc take_machine(const char *name, struct sh_cmd_plan *l)
 {
     struct sh_config *cfg = &l->cfg;
 
@@ -377,10 +384,14 @@ static sh_rc take_machine(const char *name, bool searched, struct sh_cmd_plan *l
     /* A search for a number of nodes has no number of ranks yet. */
     if (!cfg->mesh.ranks_per_node && ranks_of(cfg) > 1)
         cfg->mesh.ranks_per_node = (int)fmin(l->machine.node.devices, (double)ranks_of(cfg));
-    /* A budget without a limit gets the memory of a device; a search sets its own limits. */
-    if (!searched && !cfg->memory.limit_bytes && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET)
-        cfg->memory.limit_bytes = (int64_t)(l->machine.device.memory_bytes - l->machine.device.reserved_bytes);
     return SH_OK;
+}
+
+/* A run on GPUs keeps what its communicators take, which may be more than the machine's figure. */
+static void take_memory(struct sh_cmd_plan *l)
+{
+    if (l->at.gpu)
+        l->machine.device.reserved_bytes = fmax(l->machine.device.reserved_bytes, (double)kept_beside(l));
 }
 
 static bool is_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
@@ -414,7 +425,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(check_ranks_said(&l->cfg, is_search(cmd, args)));
     ranks = ranks_of(&l->cfg);
     if (machine)
-        SH_TRY(take_machine(machine, is_search(cmd, args), l));
+        SH_TRY(take_machine(machine, l));
     if (machine)
         SH_TRY(sh_cmd_number(cmd, args, "--price", 0, 1e6, l->machine.node.price_per_device_hour,
                              &l->machine.node.price_per_device_hour));
@@ -427,6 +438,8 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     if (is_search(cmd, args))
         return SH_OK;
     SH_TRY(sh_request_mesh(&l->cfg, &l->at, &l->mesh));
+    if (machine)
+        take_memory(l);
     l->threads = threads_of_rank(l);
     SH_TRY(sh_request_build(&l->cfg, &l->at, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
     if (l->priced)

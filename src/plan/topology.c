@@ -114,13 +114,20 @@ int64_t sh_topology_nccl_room(const struct sh_topology *at, const struct sh_topo
     return sum > least_of_nccl ? sum : least_of_nccl;
 }
 
+int64_t sh_topology_kept(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
+                         const struct sh_mesh_shape *mesh)
+{
+    bool nccl = at->world > 1 && !sums_by_mpi(cfg);
+
+    return room_of_libraries + (nccl ? sh_topology_nccl_room(at, gpu, mesh) : 0);
+}
+
 /* What a plan may take of the GPU. Free memory is divided among the ranks that share it; the libraries' part is
  * subtracted first, since they allocate after the plan is made. */
 sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
                            const struct sh_mesh_shape *mesh, int64_t *bytes)
 {
-    int64_t share = gpu->info.free_bytes / gpu->sharing;
-    int64_t kept = room_of_libraries + (at->world > 1 && !sums_by_mpi(cfg) ? sh_topology_nccl_room(at, gpu, mesh) : 0);
+    int64_t share = gpu->info.free_bytes / gpu->sharing, kept = sh_topology_kept(cfg, at, gpu, mesh);
     char have[SH_STR_SHORT], keep[SH_STR_SHORT];
 
     if (share <= kept)

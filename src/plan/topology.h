@@ -38,6 +38,10 @@ sh_rc sh_topology_open_gpu(const struct sh_config *cfg, const struct sh_device *
 sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
                            const struct sh_mesh_shape *mesh, int64_t *bytes);
 
+/* What a run keeps of it for CUDA's libraries and NCCL. gpu: only `sharing` counts. Local. */
+int64_t sh_topology_kept(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_topology_gpu *gpu,
+                         const struct sh_mesh_shape *mesh);
+
 /* What NCCL's communicators take of it in such a mesh, as far as is known before a run. Local. */
 int64_t sh_topology_nccl_room(const struct sh_topology *at, const struct sh_topology_gpu *gpu,
                               const struct sh_mesh_shape *mesh);

@@ -72,7 +72,8 @@ def case_example():
     presets = re.search(r'Preset that sets all keys of this section: ([^.]+(?:\.\d[^.]*)*)\.', ' '.join(
         job.sherd('help', '--config').split()))[1].split(', ')
     for name in ['mine', 'gpt2-bytes', *presets]:
-        done = subprocess.run([program, 'plan', name], capture_output=True, text=True, cwd=elsewhere)
+        # On one rank the largest need more than the GPU that they are meant for.
+        done = subprocess.run([program, 'plan', name, '--memory.limit_bytes=10TiB'], capture_output=True, text=True, cwd=elsewhere)
         ok = done.returncode == 0 and done.stdout.startswith('model ')
         wrong += [] if ok and (name != 'mine' or ' 3 layers' in done.stdout) else [f'{name}: {done.stderr}']
     return wrong
