@@ -93,7 +93,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         memcpy(&file_bytes, bytes + FILE_BYTES_AT, sizeof file_bytes);
     if (file_bytes < 0)
         return 0;
-    (void)take(bytes, n, file_bytes, file_bytes);
     if (file_bytes > (int64_t)n + SH_CKPT_FOOTER_BYTES)
         (void)take(bytes, n, file_bytes, file_bytes - (int64_t)n - SH_CKPT_FOOTER_BYTES);
     return 0;
@@ -150,7 +149,7 @@ static struct sh_ckpt_states random_states(void)
 /* Make an index as in a file: tensors end to end between structures and index. */
 static void make_index(struct sh_ckpt_index *x)
 {
-    *x = (struct sh_ckpt_index){.minor = one_in(4) ? 0 : one_in(8) ? 3 : one_in(4) ? 2 : 1};
+    *x = (struct sh_ckpt_index){.minor = one_in(8) ? 3 : one_in(4) ? 2 : 1};
     x->meta = (struct sh_ckpt_meta){.step = 7,
                                     .samples = 1,
                                     .config = random_text(),
@@ -168,8 +167,6 @@ static void make_index(struct sh_ckpt_index *x)
             x->entry[i].offset[s] = at;
             at += x->entry[i].elems * 4;
         }
-    if (x->minor == 0)
-        x->structure_bytes = 0;
     x->file_bytes = at + sh_ckpt_packed_bytes(x) + SH_CKPT_FOOTER_BYTES;
 }
 
@@ -263,11 +260,9 @@ static void one_run(int fd)
     bool good = one_in(4), spoilt = !good && one_in(2), mutated = !good && !(spoilt && one_in(2));
     make_index(&x);
     int64_t file_bytes = x.file_bytes, at = file_bytes - SH_CKPT_FOOTER_BYTES - sh_ckpt_packed_bytes(&x);
-    if (x.structure_bytes > 0) {
-        REQUIRE(ftruncate(fd, 0) == 0 && ftruncate(fd, x.file_bytes) == 0);
-        put_superblock(fd, x.file_bytes);
-        x.structure = structures_of(fd, x.structure_bytes);
-    }
+    REQUIRE(ftruncate(fd, 0) == 0 && ftruncate(fd, x.file_bytes) == 0);
+    put_superblock(fd, x.file_bytes);
+    x.structure = structures_of(fd, x.structure_bytes);
     if (spoilt)
         spoil(&x);
     x.sum = sh_ckpt_index_digest(&x);
@@ -277,11 +272,10 @@ static void one_run(int fd)
     memcpy(bytes, packed, n);
     if (mutated)
         n = mutate(bytes, n);
-    sh_rc rc = take(bytes, n, file_bytes, x.minor ? at : file_bytes);
+    sh_rc rc = take(bytes, n, file_bytes, at);
     REQUIRE(rc == SH_OK || !good);
     LLVMFuzzerTestOneInput(bytes, n);
-    if (x.minor)
-        try_file(fd, bytes, n, at, good && x.minor == 1);
+    try_file(fd, bytes, n, at, good && x.minor == 1);
     free(packed);
     sh_ckpt_index_free(&x);
 }
