@@ -93,7 +93,7 @@ sh_rc sh_newest_agree(const char *place, const char *given, char **path)
     if (rc == SH_OK && found && snprintf(buffer, sizeof buffer, "%s", found) >= (int)sizeof buffer)
         rc = sh_fail(SH_E_USAGE, "%s: the path has more than %zu bytes", given, sizeof buffer - 1);
     if (rc != SH_OK)
-        sh_fail_prefix(rc, "%s: ", place);
+        rc = sh_fail_prefix(rc, "%s: ", place);
     free(found);
     SH_TRY(sh_agree(rc));
     SH_TRY(sh_mesh_bcast(buffer, sizeof buffer, 0));
