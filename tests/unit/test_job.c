@@ -204,7 +204,8 @@ static int status_of_child(bool ignored, const char *path)
     if (child == 0) {
         signal(SIGINT, ignored ? SIG_IGN : SIG_DFL);
         for (r.step = 0; path && r.step < 3; r.step++)
-            sh_job_record_write(path, &r);
+            if (sh_job_record_write(path, &r) != SH_OK)
+                _exit(2);
         if (sh_job_listen() == SH_OK)
             for (int i = 0; i < (ignored ? 100 : 10000); i++) { /* two that arrive at once count as one */
                 kill(getpid(), SIGINT);
