@@ -233,7 +233,10 @@ static void print_pinned(const struct sh_cmd_plan *l, int tier)
 
 static int64_t kept_beside(const struct sh_cmd_plan *l)
 {
-    return sh_topology_kept(&l->cfg, &l->at, &(struct sh_topology_gpu){.sharing = 1}, &l->mesh);
+    struct sh_topology at = l->at;
+
+    at.ranks_per_node = at.ranks_per_node ? at.ranks_per_node : 1; /* not known: the least that it can be */
+    return sh_topology_kept(&l->cfg, &at, &(struct sh_topology_gpu){.sharing = 1}, &l->mesh);
 }
 
 /* Memory besides the arena: on the card for a GPU, else on the node. */
@@ -253,10 +256,9 @@ static void print_beside(const struct sh_cmd_plan *l)
     if (l->priced)
         printf("  beside it, kept for CUDA, NCCL and gaps: %s\n",
                sh_str_sum_of_bytes(l->machine.device.reserved_bytes, kept));
-    else if (l->at.ranks_per_node)
-        printf("  beside it, kept for CUDA and NCCL: %s\n", sh_str_sum_of_bytes((double)kept_beside(l), kept));
     else
-        puts("  beside it, kept for CUDA and NCCL: 2.5 GiB or more, by mesh.ranks_per_node");
+        printf("  beside it, kept for CUDA and NCCL: %s%s\n", sh_str_sum_of_bytes((double)kept_beside(l), kept),
+               l->at.ranks_per_node ? "" : " or more, by mesh.ranks_per_node");
     if (host != SH_NONE)
         print_pinned(l, host);
 }

@@ -182,21 +182,21 @@ static sh_rc all_received(int *yes)
     return SH_OK;
 }
 
-/* A rank enters the barrier when its own messages have been received, so nothing is on its way once all have. */
+/* A rank enters the barrier when its own messages have been received, so nothing is on its way once all have. It sleeps
+ * in between: others may be at work for long. Like MPI_Finalize it waits for all ranks, under the limit of end.c. */
 sh_rc sh_mesh_hear_all(void)
 {
     MPI_Request barrier = MPI_REQUEST_NULL;
     int received = 0, done = 0;
 
-    while (!received) {
+    for (; !received; nap()) {
         SH_TRY(hear(NULL));
         SH_TRY(all_received(&received));
-        nap();
     }
     SH_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &barrier));
-    while (!done) {
+    for (; !done; nap()) {
         SH_TRY(hear(NULL));
-        SH_TRY(test_until(&barrier, sh_now_ns() + SPIN_NS, &done));
+        SH_MPI(MPI_Test(&barrier, &done, MPI_STATUS_IGNORE));
     }
     return SH_OK;
 }
