@@ -46,7 +46,7 @@ static void end(int number)
     raise(number); /* SA_RESETHAND: with the default action, when this returns */
 }
 
-/* Signals that others handle stay theirs: a run that trains listens for some. */
+/* Signals that others handle stay theirs; those that a run listens for are blocked. */
 static void catch_signals(void)
 {
     static const int fatal[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ, SIGALRM};

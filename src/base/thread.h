@@ -8,8 +8,7 @@
 #include <stddef.h>
 #include <time.h>
 
-/* Start a thread that runs fn(arg) with all signals blocked: handlers run on threads that expect them (src/job/signal.c
- * says why).
+/* Start a thread that runs fn(arg) with all signals blocked (src/job/signal.c says why).
  *   *thread  out  to be joined; NULL: the thread is detached
  *   purpose  in   what it does, for the message: "read data ahead"
  *   stack    in   bytes; 0: the system's usual size

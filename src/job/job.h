@@ -76,7 +76,7 @@ struct sh_job_record {
     int64_t pid, pid_space; /* pid_space: tells process numbers of a container from those of its host */
 };
 sh_rc sh_job_record_write(const char *path, struct sh_job_record *r);
-/* In a handler, before a signal ends the process: the newest record gets a reason, if the run had not ended. */
+/* Before a signal ends the process, from any thread: the newest record gets a reason, if the run had not ended. */
 void sh_job_record_give_up(void);
 /* Read what the previous start left: `starts`, `validated_step` (unchanged if it is missing), the seconds, `status`,
  * `reason` and who wrote it. *found false: there

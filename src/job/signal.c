@@ -1,7 +1,9 @@
 /* A handler runs on the stack of the thread that gets the signal, and not every thread tolerates that: oneDNN's
  * dnnl_sgemm (2.6, AVX-512) keeps data below the stack pointer, where the handler's frame overwrites it; the product,
- * and memory that it points to, are silently damaged. So the threads that compute have these signals blocked, and one
- * that only sleeps gets them. It also says at once that a signal was heard, however long the step in progress takes. */
+ * and memory that it points to, are silently damaged. So all threads have these signals blocked, and one fetches them
+ * with sigwait(). Nor can a library put its own handler before ours: MPICH's of SIGUSR1 makes the next MPI call look for
+ * ranks that died, for ever if there was no launcher. The thread says at once that a signal was heard, however long the
+ * step in progress takes. */
 #include "src/job/job.h"
 
 #include "src/base/log.h"
@@ -10,11 +12,11 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { WRITABLE_MS = 1000 };
@@ -27,8 +29,7 @@ static const struct {
     [SH_JOB_TERM] = {SIGTERM, "SIGTERM", "SIGTERM"},
     [SH_JOB_INT] = {SIGINT, "SIGINT", "Ctrl-C"},
 };
-static atomic_int heard[SH_JOB_SIGNALS], told[SH_JOB_SIGNALS]; /* lock-free, so a handler may use them */
-static sem_t news;                                             /* posted by the handler */
+static atomic_int heard[SH_JOB_SIGNALS];
 
 /* What the run does now, for the notice: a text with a place for the number. */
 static _Atomic(const char *) doing;
@@ -37,7 +38,7 @@ static _Atomic(int64_t) doing_step;
 static struct {
     sigset_t mask;
     bool held; /* mask is from before sh_job_hold() */
-    struct sigaction action[SH_JOB_SIGNALS], pipe;
+    struct sigaction pipe;
 } given;
 
 static void fill_set(sigset_t *set)
@@ -60,26 +61,6 @@ void sh_job_release(void)
     if (given.held)
         pthread_sigmask(SIG_SETMASK, &given.mask, NULL);
     given.held = false;
-}
-
-/* Does only what is safe in a handler: flags, sem_post(), signal() and raise(). The raised signal arrives when the
- * handler returns. Who presses Ctrl-C again before the notice has not read it, so that one does not count. The handler
- * runs on the listener, or on a thread that a library started earlier. */
-static void note(int number)
-{
-    int error = errno;
-
-    if (number == SIGINT && atomic_load(&told[SH_JOB_INT])) {
-        sh_temp_delete();
-        sh_job_record_give_up();
-        signal(SIGINT, SIG_DFL);
-        raise(SIGINT);
-    }
-    for (int i = 0; i < SH_JOB_SIGNALS; i++)
-        if (signals[i].number == number)
-            atomic_store(&heard[i], 1);
-    sem_post(&news);
-    errno = error;
 }
 
 /* A shell starts background jobs with SIGINT ignored: Ctrl-C is not for them. */
@@ -106,19 +87,45 @@ static void say(int i)
                     i == SH_JOB_INT ? "; another Ctrl-C gives up" : "");
 }
 
-static void *serve_signals(void *number_set)
+/* A second Ctrl-C ends the process as the first one usually does. */
+static void give_up(void)
 {
-    pthread_sigmask(SIG_UNBLOCK, number_set, NULL);
-    for (;;) {
-        while (sem_wait(&news) != 0)
-            ;
+    sigset_t interrupt;
+
+    sh_temp_delete();
+    sh_job_record_give_up();
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    signal(SIGINT, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL);
+    raise(SIGINT);
+}
+
+/* Who pressed a key again before the line about it has not read that line: what came meanwhile does not count. */
+static void hear(int i)
+{
+    sigset_t again;
+
+    atomic_store(&heard[i], 1);
+    say(i);
+    sigemptyset(&again);
+    sigaddset(&again, signals[i].number);
+    sigtimedwait(&again, NULL, &(struct timespec){0});
+}
+
+static void *serve_signals(void *ours)
+{
+    int number;
+
+    while (sigwait(ours, &number) == 0)
         for (int i = 0; i < SH_JOB_SIGNALS; i++) {
-            if (!atomic_load(&heard[i]) || atomic_load(&told[i]))
+            if (signals[i].number != number)
                 continue;
-            say(i);
-            atomic_store(&told[i], 1);
+            if (!sh_job_heard((enum sh_job_signal)i))
+                hear(i);
+            else if (i == SH_JOB_INT)
+                give_up();
         }
-    }
     return NULL;
 }
 
@@ -126,8 +133,6 @@ static void *serve_signals(void *number_set)
  * launcher, and a daemon that inherits the mask could not be asked to end. */
 static void give_back(void)
 {
-    for (int i = 0; i < SH_JOB_SIGNALS; i++)
-        sigaction(signals[i].number, &given.action[i], NULL);
     sigaction(SIGPIPE, &given.pipe, NULL);
     pthread_sigmask(SIG_SETMASK, &given.mask, NULL);
 }
@@ -135,32 +140,25 @@ static void give_back(void)
 /* Must run before anything is changed: forked processes get back what it stores. */
 static sh_rc remember(void)
 {
-    for (int i = 0; i < SH_JOB_SIGNALS; i++)
-        sigaction(signals[i].number, NULL, &given.action[i]);
     sigaction(SIGPIPE, NULL, &given.pipe);
     if (!given.held)
         pthread_sigmask(SIG_BLOCK, NULL, &given.mask);
-    if (sem_init(&news, 0, 0) != 0 || pthread_atfork(NULL, NULL, give_back) != 0)
+    if (pthread_atfork(NULL, NULL, give_back) != 0)
         return sh_fail(SH_E_MEMORY, "no memory to listen for signals");
     return SH_OK;
 }
 
-/* The order matters: remember the old state first, install the handlers, block the signals, and only then start the
- * listener, which unblocks what it serves. A reader of the log that goes away, as in `| head`, must not end a run. */
+/* A reader of the log that goes away, as in `| head`, must not end a run. */
 sh_rc sh_job_listen(void)
 {
     static sigset_t ours;
-    struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
 
     SH_TRY(remember());
     sh_job_doing("stopping before the first step", 0);
-    sigemptyset(&action.sa_mask);
     fill_set(&ours);
     for (int i = 0; i < SH_JOB_SIGNALS; i++)
         if (is_ignored(signals[i].number))
             sigdelset(&ours, signals[i].number);
-        else
-            sigaction(signals[i].number, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
     pthread_sigmask(SIG_BLOCK, &ours, NULL);
     return sh_thread_start(NULL, "listen for signals", serve_signals, &ours, 0);
