@@ -1,4 +1,4 @@
-#include "io/hf/config.h"
+#include "io/foreign/hf/config.h"
 #include "src/base/library.h"
 #include "src/base/log.h"
 #include "src/base/screen.h"

@@ -1,6 +1,6 @@
 /* The header of a token file, as llm.c defines it: 256 little-endian int32, of which three are used (magic, version,
  * number of tokens), then the tokens; and the header of a document file, which has the same size. Read by io/data,
- * written by io/token. */
+ * written by src/text/corpus. */
 #ifndef IO_DATA_FORMAT_H
 #define IO_DATA_FORMAT_H
 

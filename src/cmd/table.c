@@ -24,7 +24,7 @@ static const struct sh_cmd_option train[] = {
     {0},
 };
 
-/* Options of transformers' run_clm.py and Trainer; src/cmd/run_clm_words.c turns them into keys. */
+/* Options of transformers' run_clm.py and Trainer; src/tools/run_clm/words.c turns them into keys. */
 static const struct sh_cmd_option run_clm[] = {
 #define OPTIONS_ONLY
 #define KEY(name_, value_, key_, help_) {.name = "--" name_, .value = value_, .help = help_},
@@ -190,7 +190,7 @@ static const struct sh_cmd_option eval[] = {
     {0},
 };
 
-/* The options of all verbs together; src/cmd/ckpt.c says which verb takes which. */
+/* The options of all verbs together; src/tools/ckpt/command.c says which verb takes which. */
 static const struct sh_cmd_option ckpt[] = {
     {.name = "--tensors", .help = "info: also the name and shape of each tensor"},
     {.name = "--config", .help = "info: also the configuration, the notes and the state of the guard"},

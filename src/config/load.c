@@ -81,7 +81,7 @@ static sh_rc read_text(struct sh_config_state *state, const char *text, size_t b
 
 static sh_config_read_folder read_folder;
 
-/* io/hf reads such folders. It is a layer above this one, so it is called through a pointer. NULL: in tests without
+/* io/foreign/hf reads such folders. It is a layer above this one, so it is called through a pointer. NULL: in tests without
  * it. */
 void sh_config_folder_hook(sh_config_read_folder read)
 {

@@ -1,7 +1,4 @@
 #include "io/data/mix.h"
-#include "io/token/token.h"
-#include "src/base/file.h"
-#include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
@@ -11,46 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-enum { MOST_TOKENIZER = 256 << 20 };
-
-/* Path of the tokenizer.json whose ids the model knows, NULL if it has none; freed with free(). model.tokenizer takes
- * precedence over the model's source folder, whose tokenizer may be of a kind that cannot be read here. */
-static char *tokenizer_file(const struct sh_config *cfg)
-{
-    const char *name = cfg->hf.tokenizer[0] ? cfg->hf.tokenizer : cfg->hf.assets_path;
-    struct stat st;
-    char *path;
-
-    if (!name[0] || strcmp(name, sh_token_byte.name) == 0 || stat(name, &st) != 0)
-        return NULL;
-    path = S_ISDIR(st.st_mode) ? sh_path_join(name, "tokenizer.json") : sh_strdup(name);
-    if (access(path, F_OK) == 0)
-        return path;
-    free(path);
-    return NULL;
-}
-
-/* *hash is 0 if the tokenizer has no file. Document files record which tokenizer made them. */
-static sh_rc hash_tokenizer(const struct sh_config *cfg, uint64_t *hash)
-{
-    char *path = tokenizer_file(cfg), *text;
-    size_t bytes;
-    sh_rc rc;
-
-    *hash = 0;
-    if (!path)
-        return SH_OK;
-    rc = sh_read_file(path, MOST_TOKENIZER, &text, &bytes);
-    if (rc == SH_OK) {
-        *hash = sh_hash64(text, bytes);
-        free(text);
-    }
-    free(path);
-    return rc;
-}
 
 /* One place that turns keys into options, shared by training, validation and `sherd plan`. */
 sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle, struct sh_data_options *opt)
@@ -69,7 +26,7 @@ sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffl
     /* Token files do not record a tokenizer, so its file need not be read for them. */
     if (path[0] && sh_data_packing_of(path) == SH_PACKING_CONCAT)
         return SH_OK;
-    return hash_tokenizer(cfg, &opt->tokenizer);
+    return sh_run_tokenizer_hash(cfg, &opt->tokenizer);
 }
 
 /* Decide by the first set of a mix, because all others must be of the same kind. */

@@ -1,6 +1,6 @@
 #include "src/run/frozen.h"
 
-#include "io/hf/load.h"
+#include "io/foreign/hf/load.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"

@@ -1,8 +1,8 @@
 #include "src/run/provenance.h"
 
 #include "io/data/data.h"
-#include "io/hf/adapter.h"
-#include "io/safetensors/digest.h"
+#include "io/foreign/hf/adapter.h"
+#include "io/foreign/safetensors/digest.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"

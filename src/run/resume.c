@@ -2,7 +2,7 @@
  * the run is refused, because a fresh start would quietly throw away the training behind them. */
 #include "src/run/run.h"
 
-#include "io/safetensors/write.h"
+#include "io/foreign/safetensors/write.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"

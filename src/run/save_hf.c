@@ -1,8 +1,8 @@
 /* The last state of a run as a folder that transformers opens. */
 #include "src/run/shards.h"
 
-#include "io/hf/config.h"
-#include "io/hf/export.h"
+#include "io/foreign/hf/config.h"
+#include "io/foreign/hf/export.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"

@@ -7,7 +7,7 @@
 #include "src/run/stored.h"
 #include "src/run/visit.h"
 
-#include "io/hf/load.h"
+#include "io/foreign/hf/load.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"

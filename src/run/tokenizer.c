@@ -2,16 +2,20 @@
  * a path: folders move, and ids of another tokenizer would go through a model without an error and mean nothing. */
 #include "src/run/tokenizer.h"
 
-#include "io/hf/config.h"
-#include "io/token/token.h"
+#include "io/foreign/hf/config.h"
 #include "src/base/file.h"
+#include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/run/run.h"
+#include "src/text/token/token.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_TOKENIZER = 256 << 20 };
 
 /* Names of the lines in the notes of a checkpoint. */
 static const char hash_note[] = "tokenizer", config_note[] = "hf_config", template_note[] = "chat_template";
@@ -323,4 +327,39 @@ char *sh_run_tokenizer_notes(const char *hash, const char *hf_config, const char
     put_note(&notes, config_note, hf_config);
     put_note(&notes, template_note, chat_template);
     return notes;
+}
+
+/* Path of the tokenizer.json whose ids the model knows, NULL if it has none; freed with free(). model.tokenizer takes
+ * precedence over the model's source folder, whose tokenizer may be of a kind that cannot be read here. */
+static char *tokenizer_file(const struct sh_config *cfg)
+{
+    const char *name = cfg->hf.tokenizer[0] ? cfg->hf.tokenizer : cfg->hf.assets_path;
+    struct stat st;
+    char *path;
+
+    if (!name[0] || strcmp(name, sh_token_byte.name) == 0 || stat(name, &st) != 0)
+        return NULL;
+    path = S_ISDIR(st.st_mode) ? sh_path_join(name, "tokenizer.json") : sh_strdup(name);
+    if (access(path, F_OK) == 0)
+        return path;
+    free(path);
+    return NULL;
+}
+
+sh_rc sh_run_tokenizer_hash(const struct sh_config *cfg, uint64_t *hash)
+{
+    char *path = tokenizer_file(cfg), *text;
+    size_t bytes;
+    sh_rc rc;
+
+    *hash = 0;
+    if (!path)
+        return SH_OK;
+    rc = sh_read_file(path, MOST_TOKENIZER, &text, &bytes);
+    if (rc == SH_OK) {
+        *hash = sh_hash64(text, bytes);
+        free(text);
+    }
+    free(path);
+    return rc;
 }

@@ -41,6 +41,9 @@ sh_rc sh_run_tokenizer_start(struct sh_run *r);
  * above. */
 sh_rc sh_run_tokenizer_lengths(struct sh_run *r);
 
+/* The hash of the tokenizer.json whose ids the model knows, 0 if it has no file; document files record it. Local. */
+sh_rc sh_run_tokenizer_hash(const struct sh_config *cfg, uint64_t *hash);
+
 /* The folder with the tokenizer of a checkpoint: that of `name` (a value of model.tokenizer), if its tokenizer.json has
  * this hash; NULL: it is not there. Freed with free(). Local. */
 char *sh_run_tokenizer_folder(const char *name, const char *hash);

@@ -7,8 +7,8 @@
  * read plainly, a load; both reads again with an empty page cache. With several ranks all of them write and read,
  * plainly too. Prints the medians, and plain time over ours: the bars are 0.9 for the export and 0.8 for the load. */
 #include "io/file/file.h"
-#include "io/hf/export.h"
-#include "io/hf/load.h"
+#include "io/foreign/hf/export.h"
+#include "io/foreign/hf/load.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"

@@ -4,10 +4,10 @@
  *
  *   fuzz_chat [RUNS [SEED]]       random mutations of good lines; default 20000 runs; with SHERD_LONG as fuzz.h says
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
-#include "io/token/chat.h"
-#include "io/token/hf.h"
-#include "io/token/marks.h"
 #include "src/base/hash.h"
+#include "src/text/chat/chat.h"
+#include "src/text/chat/marks.h"
+#include "src/text/token/hf.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

@@ -3,8 +3,8 @@
  *
  *   fuzz_tokenizer [RUNS [SEED]]  random mutations of good files; default 3000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer       built with -DSH_LIBFUZZER: guided by coverage */
-#include "io/token/hf.h"
 #include "src/base/hash.h"
+#include "src/text/token/hf.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Make io/token/unicode.c: the characters that `tokenizers` takes for letters, numbers, words and composed characters.
+"""Make src/text/base/unicode.c: the characters that `tokenizers` takes for letters, numbers, words and composed characters.
 
-   python3 tests/gold/unicode.py > io/token/unicode.c        (needs: pip install tokenizers)
+   python3 tests/gold/unicode.py > src/text/base/unicode.c        (needs: pip install tokenizers)
 
 Ids of a text depend on the version of Unicode that the tokenizer was trained with, and no library on the machine has
 exactly that version. So each table is measured from tokenizers itself, one code point after the other. Parts of
@@ -115,7 +115,7 @@ def print_array(out, kind, name, values, each):
 def main():
     out = sys.stdout
     out.write(f'/* Made by tests/gold/unicode.py from tokenizers {tokenizers.__version__}; do not edit. */\n/* clang-format off */\n')
-    out.write('#include "io/token/unicode.h"\n')
+    out.write('#include "src/text/base/unicode.h"\n')
     print_array(out, 'uint32_t', 'sh_unicode_category', category_table(), lambda v: f'{v:#x}')
 
     def pair(row):

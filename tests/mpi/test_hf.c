@@ -1,8 +1,8 @@
 /* All ranks write a folder of safetensors and load it: parts, replicas that read together, and a damaged file. */
 #include "tests/mpi/mpitest.h"
 
-#include "io/hf/export.h"
-#include "io/hf/load.h"
+#include "io/foreign/hf/export.h"
+#include "io/foreign/hf/load.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 

@@ -4,8 +4,8 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/digest.h"
-#include "io/hf/base.h"
-#include "io/hf/export.h"
+#include "io/foreign/hf/base.h"
+#include "io/foreign/hf/export.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/base/mixsum.h"

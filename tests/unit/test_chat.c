@@ -1,10 +1,10 @@
 /* Conversations to ids and masks: each template, what is learned to the token, and what is refused. */
 #include "io/data/format.h"
-#include "io/token/chat.h"
-#include "io/token/files.h"
-#include "io/token/marks.h"
 #include "src/base/file.h"
 #include "src/base/str.h"
+#include "src/text/chat/chat.h"
+#include "src/text/chat/marks.h"
+#include "src/text/corpus/files.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,7 +102,7 @@ static sh_rc run(enum sh_token_format format, const char *template, const char *
     more.template = template;
     more.end = more.end || template ? more.end : "</s>";
     more.threads = 1;
-    return sh_token_file(&more, &report);
+    return sh_corpus_tokenize(&more, &report);
 }
 
 /* Return all documents, separated by |; each learned token is in braces. */

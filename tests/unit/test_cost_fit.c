@@ -1,5 +1,5 @@
 /* A machine that differs from its preset is fitted from small runs, and then predicts the large ones. */
-#include "src/cost/fit.h"
+#include "src/tools/predict/fit.h"
 #include "tests/unit/tiny.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ static struct sh_machine real_machine(void)
     return m;
 }
 
-static double seconds_of(const struct sh_cost_run *run, const struct sh_machine *m)
+static double seconds_of(const struct sh_predict_run *run, const struct sh_machine *m)
 {
     struct sh_cost_request r = {
         .p = run->p, .mesh = run->mesh, .machine = m, .ranks_per_node = run->ranks_per_node, .faster = sh_cost_as_is};
@@ -45,7 +45,7 @@ static double seconds_of(const struct sh_cost_run *run, const struct sh_machine 
 }
 
 struct runs {
-    struct sh_cost_run of[ALL];
+    struct sh_predict_run of[ALL];
     struct sh_mesh_shape mesh[ALL];
     struct sh_program *p[ALL];
 };
@@ -63,7 +63,7 @@ static void make_works(struct runs *r, const struct sh_machine *real, int works)
         b.kernels = &sh_kernels_cuda;
         r->mesh[i] = b.options.mesh = tiny_mesh(NODE << i, 1, 1, 0);
         r->p[i] = tiny_program(&b, r->mesh[i]);
-        r->of[i] = (struct sh_cost_run){.p = r->p[i], .mesh = &r->mesh[i], .ranks_per_node = NODE};
+        r->of[i] = (struct sh_predict_run){.p = r->p[i], .mesh = &r->mesh[i], .ranks_per_node = NODE};
         r->of[i].seconds = seconds_of(&r->of[i], real) * (i % 2 ? 1.01 : 0.99) * (works == 1 ? 1 : i % 2 ? 1.06 : 0.94);
     }
 }
@@ -82,12 +82,12 @@ static void destroy(struct runs *r)
 static void small_runs_predict_large_ones(void **state)
 {
     struct sh_machine real = real_machine(), m = preset();
-    struct sh_cost_fitted found;
+    struct sh_predict_fitted found;
     struct runs r;
 
     (void)state;
     make(&r, &real);
-    assert_int_equal(sh_cost_fit(r.of, SMALL, &m, &found), SH_OK);
+    assert_int_equal(sh_predict_fit(r.of, SMALL, &m, &found), SH_OK);
     assert_true(found.error < 0.03);
     assert_true(found.computation > 1 && found.hops > 1 && found.share < 1);
     for (int i = 0; i < ALL; i++) {
@@ -105,12 +105,12 @@ static void small_runs_predict_large_ones(void **state)
 static void one_run_tells_computation_only(void **state)
 {
     struct sh_machine real = real_machine(), m = preset(), before = preset();
-    struct sh_cost_fitted found;
+    struct sh_predict_fitted found;
     struct runs r;
 
     (void)state;
     make(&r, &real);
-    assert_int_equal(sh_cost_fit(r.of, 1, &m, &found), SH_OK);
+    assert_int_equal(sh_predict_fit(r.of, 1, &m, &found), SH_OK);
     assert_true(found.computation > 1.1 && found.hops == 1 && found.share == 1 && found.crowding == 1);
     assert_true(m.host.step_seconds == before.host.step_seconds);
     sh_machine_close(&m);
@@ -122,14 +122,14 @@ static void one_run_tells_computation_only(void **state)
 static void works_keep_their_errors(void **state)
 {
     struct sh_machine real = real_machine(), m = preset();
-    struct sh_cost_fitted found;
+    struct sh_predict_fitted found;
     double better = 0;
     struct runs r;
 
     (void)state;
     make_works(&r, &real, 2);
     for (int again = 0; again < 2; again++) {
-        assert_int_equal(sh_cost_fit(r.of, SMALL, &m, &found), SH_OK);
+        assert_int_equal(sh_predict_fit(r.of, SMALL, &m, &found), SH_OK);
         assert_int_equal(m.n_points, SMALL); /* with another number of ranks, each rank has another part to update */
         for (int i = 0; i < SMALL; i++) {
             print_message("# %d ranks: %.3f\n", NODE << i, m.points[i].value);
@@ -156,13 +156,13 @@ static void works_keep_their_errors(void **state)
 static void outliers_count_little(void **state)
 {
     struct sh_machine real = real_machine(), m = preset();
-    struct sh_cost_fitted found;
+    struct sh_predict_fitted found;
     struct runs r;
 
     (void)state;
     make(&r, &real);
     r.of[1].seconds *= 3;
-    assert_int_equal(sh_cost_fit(r.of, ALL, &m, &found), SH_OK);
+    assert_int_equal(sh_predict_fit(r.of, ALL, &m, &found), SH_OK);
     assert_true(fabs(r.of[4].after / r.of[4].seconds - 1) < 0.12);
     sh_machine_close(&m);
     destroy(&r);

@@ -1,7 +1,7 @@
 /* The seconds of a step against closed forms: events over the streams, prices that never fall when work or distance
  * grows, failures, the slowest of many. */
-#include "src/cost/fail.h"
-#include "src/cost/limit.h"
+#include "src/tools/predict/fail.h"
+#include "src/tools/predict/limit.h"
 #include "tests/unit/tiny.h"
 
 #include <math.h>
@@ -269,13 +269,13 @@ static void goodput_as_simulated(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct sh_cost_failures f = {50700.0 * 3600 / rows[i].devices, rows[i].save, rows[i].restart};
-        double every = sh_cost_best_interval(&f);
+        struct sh_predict_failures f = {50700.0 * 3600 / rows[i].devices, rows[i].save, rows[i].restart};
+        double every = sh_predict_best_interval(&f);
 
         assert_true(fabs(every - rows[i].every) < 1);
-        assert_true(fabs(sh_cost_goodput(&f, every) - rows[i].goodput) < 1e-4);
-        assert_true(sh_cost_goodput(&f, every * 1.1) < sh_cost_goodput(&f, every));
-        assert_true(sh_cost_goodput(&f, every / 1.1) < sh_cost_goodput(&f, every));
+        assert_true(fabs(sh_predict_goodput(&f, every) - rows[i].goodput) < 1e-4);
+        assert_true(sh_predict_goodput(&f, every * 1.1) < sh_predict_goodput(&f, every));
+        assert_true(sh_predict_goodput(&f, every / 1.1) < sh_predict_goodput(&f, every));
     }
 }
 
@@ -318,31 +318,31 @@ static void faster_parts_make_faster_steps(void **state)
     struct sh_machine m;
     struct sh_cost_request r = request_of(p, &b.options.mesh, &m);
     double as_it_is, gain, more;
-    struct sh_cost_limit limits[2];
+    struct sh_predict_limit limits[2];
     struct sh_cost_step step;
-    char text[SH_COST_LIMIT_TEXT], share[SH_COST_LIMIT_TEXT];
+    char text[SH_PREDICT_LIMIT_TEXT], share[SH_PREDICT_LIMIT_TEXT];
 
     (void)state;
     assert_int_equal(sh_machine_preset("h100-80x8-ndr400", &m), SH_OK);
     as_it_is = step_of(r).seconds;
     assert_true(as_it_is > sh_cost_floor(&r));
-    for (int i = 0; i < sh_cost_n_parts; i++) {
-        assert_int_equal(sh_cost_gain(&r, &sh_cost_parts[i], 1.5, as_it_is, &gain), SH_OK);
-        assert_int_equal(sh_cost_gain(&r, &sh_cost_parts[i], 0, as_it_is, &more), SH_OK);
+    for (int i = 0; i < sh_predict_n_parts; i++) {
+        assert_int_equal(sh_predict_gain(&r, &sh_predict_parts[i], 1.5, as_it_is, &gain), SH_OK);
+        assert_int_equal(sh_predict_gain(&r, &sh_predict_parts[i], 0, as_it_is, &more), SH_OK);
         assert_true(gain >= -1e-12 && more >= gain);
     }
-    assert_int_equal(sh_cost_limits(&r, as_it_is, limits), SH_OK);
+    assert_int_equal(sh_predict_limits(&r, as_it_is, limits), SH_OK);
     assert_string_equal(limits[0].part->name, "products");
     assert_true(limits[0].gain >= limits[1].gain && limits[1].gain > 0);
     /* In words: a class of the table by its share there, anything else by what its absence would save. */
     step = step_of(r);
     snprintf(share, sizeof share, "products, %.0f %% of the step", 100 * step.row[SH_COST_PRODUCTS].alone / as_it_is);
-    assert_string_equal(sh_cost_limit_text(&limits[0], &step, text), share);
-    limits[0] = (struct sh_cost_limit){.part = &sh_cost_parts[2], .gain = 1};
-    assert_string_equal(sh_cost_limit_text(&limits[0], &step, text),
+    assert_string_equal(sh_predict_limit_text(&limits[0], &step, text), share);
+    limits[0] = (struct sh_predict_limit){.part = &sh_predict_parts[2], .gain = 1};
+    assert_string_equal(sh_predict_limit_text(&limits[0], &step, text),
                         "latency, without which a step would be 50.0 % shorter");
-    assert_string_equal(sh_cost_gain_text(-0.07, text), "7.0 % slower");
-    assert_string_equal(sh_cost_gain_text(0.07, text), "7.0 % faster");
+    assert_string_equal(sh_predict_gain_text(-0.07, text), "7.0 % slower");
+    assert_string_equal(sh_predict_gain_text(0.07, text), "7.0 % faster");
     sh_program_destroy(p);
 }
 

@@ -3,7 +3,7 @@
 #include "io/data/format.h"
 #include "io/data/mix.h"
 #include "io/data/permute.h"
-#include "io/token/bin.h"
+#include "src/text/corpus/bin.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -46,7 +46,7 @@ static void write_tokens(const char *name, int vocab, int n, int start)
     uint32_t *ids = calloc((size_t)n + 1, sizeof *ids);
     for (int i = 0; i < n; i++)
         ids[i] = (uint32_t)((start + i) % VOCAB);
-    assert_int_equal(sh_token_write(in_folder(name), vocab, ids, (size_t)n), SH_OK);
+    assert_int_equal(sh_bin_write(in_folder(name), vocab, ids, (size_t)n), SH_OK);
     free(ids);
 }
 
@@ -236,7 +236,7 @@ static void documents(void **state)
     (void)state;
     static const uint32_t ids[T + 1] = {5, 0, 6, 7, 0, 0, 8, 9, 1};
     static const int32_t expected[T] = {0, 0, 2, 2, 2, 5, 6, 6};
-    assert_int_equal(sh_token_write(in_folder("docs.bin"), VOCAB, ids, T + 1), SH_OK);
+    assert_int_equal(sh_bin_write(in_folder("docs.bin"), VOCAB, ids, T + 1), SH_OK);
     struct sh_data_options opt = options("docs.bin");
     struct sh_data *d;
     int32_t tokens[T], targets[T], docs[T];
@@ -371,7 +371,7 @@ static void an_id_past_the_vocabulary(void **state)
     (void)state;
     uint32_t ids[2 * T + 1] = {0};
     ids[T + 3] = VOCAB;
-    assert_int_equal(sh_token_write(in_folder("id.bin"), VOCAB, ids, 2 * T + 1), SH_OK);
+    assert_int_equal(sh_bin_write(in_folder("id.bin"), VOCAB, ids, 2 * T + 1), SH_OK);
     struct sh_data_options opt = options("id.bin");
     struct sh_data *d;
     int32_t tokens[2 * T], targets[2 * T];

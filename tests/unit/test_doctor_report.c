@@ -1,5 +1,5 @@
 /* The report of `sherd doctor` has nothing private in it, and a busy node is noticed. */
-#include "src/doctor/report.h"
+#include "src/tools/doctor/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
 #include "io/data/data.h"
 #include "io/data/format.h"
 #include "io/data/mix.h"
-#include "io/token/bin.h"
-#include "io/token/documents.h"
+#include "src/text/corpus/bin.h"
+#include "src/text/corpus/documents.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -213,7 +213,7 @@ static void several_files(void **state)
     }
     assert_int_equal(sum, 36);
     sh_data_close(d);
-    assert_int_equal(sh_token_write(in_folder("many-4.bin"), VOCAB, ids, TOKENS), SH_OK);
+    assert_int_equal(sh_bin_write(in_folder("many-4.bin"), VOCAB, ids, TOKENS), SH_OK);
     assert_int_equal(sh_data_open(&opt, &d), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "many-4.bin has no documents to pack"));
     assert_int_equal(sh_data_packing_of(in_folder("many-4.bin")), SH_PACKING_CONCAT);
@@ -350,7 +350,7 @@ static void mixes(void **state)
         uint32_t stream[40 * T + 1];
         for (int t = 0; t <= 40 * T; t++)
             stream[t] = (uint32_t)(i * 330 + t);
-        assert_int_equal(sh_token_write(in_folder(names[i]), VOCAB, stream, (size_t)(10 + 15 * i) * T + 1), SH_OK);
+        assert_int_equal(sh_bin_write(in_folder(names[i]), VOCAB, stream, (size_t)(10 + 15 * i) * T + 1), SH_OK);
     }
     snprintf(mix, sizeof mix, "%s=7,%s=2,%s=1.0", in_folder("x.bin"), in_folder("y.bin"), in_folder("z.bin"));
     for (int shuffle = 0; shuffle < 2; shuffle++) {

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "io/safetensors/index.h"
-#include "io/safetensors/layout.h"
-#include "io/safetensors/write.h"
+#include "io/foreign/safetensors/index.h"
+#include "io/foreign/safetensors/layout.h"
+#include "io/foreign/safetensors/write.h"
 #include "src/base/file.h"
 
 #include <fcntl.h>

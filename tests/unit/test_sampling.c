@@ -1,5 +1,5 @@
 /* Which tokens may be chosen, and how often each is. */
-#include "src/run/sampling.h"
+#include "src/text/generate/sampling.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Text as its tokens arrive: whole characters, and nothing after the text that ends it. */
-#include "src/run/shown.h"
+#include "src/text/generate/shown.h"
 
 #include "src/base/utf8.h"
 

@@ -1,5 +1,5 @@
 /* Scoring of texts: which tokens are the context's, windows of a long text, and damaged files of llm.c. */
-#include "src/run/task.h"
+#include "src/text/score/task.h"
 
 #include "src/base/file.h"
 #include "src/base/mem.h"

@@ -2,7 +2,7 @@
  * after a failure. */
 #include "io/data/data.h"
 #include "io/data/format.h"
-#include "io/token/files.h"
+#include "src/text/corpus/files.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -109,11 +109,11 @@ static void split_at_lines(void **state)
         write_text(a_txt, text, 10);
         write_text(b_txt, text + 10, 14);
         if (rows[i].cut == 0) {
-            assert_int_equal(sh_token_file(&opt, &report), SH_E_DATA);
+            assert_int_equal(sh_corpus_tokenize(&opt, &report), SH_E_DATA);
             assert_non_null(strstr(sh_error_text(), "leaves nothing"));
             continue;
         }
-        assert_int_equal(sh_token_file(&opt, &report), SH_OK);
+        assert_int_equal(sh_corpus_tokenize(&opt, &report), SH_OK);
         assert_int_equal(report.bytes, 24);
         assert_int_equal(report.tokens, rows[i].cut);
         assert_int_equal(report.val_tokens, 24 - rows[i].cut);
@@ -136,7 +136,7 @@ static void long_texts(void **state)
         for (size_t i = 0; i < bytes; i++)
             text[i] = line < 2 && i % (line ? 5000011 : 71) == 17 ? '\n' : (char)('a' + i % 23);
         write_text(a_txt, text, bytes);
-        assert_int_equal(sh_token_file(&opt, &report), SH_OK);
+        assert_int_equal(sh_corpus_tokenize(&opt, &report), SH_OK);
         assert_int_equal(report.tokens + report.val_tokens, bytes);
         check_bin(out_bin, text, (size_t)report.tokens);
         check_bin(val_bin, text + report.tokens, (size_t)report.val_tokens);
@@ -180,12 +180,12 @@ static void refusals(void **state)
     int before = files_in_folder();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sh_token_report report;
-        assert_int_equal(sh_token_file(&rows[i].opt, &report), rows[i].rc);
+        assert_int_equal(sh_corpus_tokenize(&rows[i].opt, &report), rows[i].rc);
         assert_int_equal(files_in_folder(), before);
     }
     write_text(a_txt, "", 0);
     struct sh_token_report report;
-    assert_int_equal(sh_token_file(&rows[7].opt, &report), SH_E_DATA);
+    assert_int_equal(sh_corpus_tokenize(&rows[7].opt, &report), SH_E_DATA);
 }
 
 static void written_file_is_private_and_readable(void **state)
@@ -199,7 +199,7 @@ static void written_file_is_private_and_readable(void **state)
     struct stat st;
     mode_t old = umask(0);
     write_text(a_txt, "abcdefgh\n", 9);
-    assert_int_equal(sh_token_file(&opt, &report), SH_OK);
+    assert_int_equal(sh_corpus_tokenize(&opt, &report), SH_OK);
     umask(old);
     assert_int_equal(stat(out_bin, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0640);

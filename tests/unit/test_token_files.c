@@ -1,10 +1,10 @@
 /* Documents to a token file: the same bytes for any number of threads and any pieces, all forms of text, and what
  * is refused. */
 #include "io/data/format.h"
-#include "io/token/files.h"
 #include "sherd_config.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/text/corpus/files.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -68,7 +68,7 @@ static sh_rc run(struct sh_token_options more, struct sh_token_report *report)
     more.output = out_path;
     more.threads = run_threads;
     more.piece_bytes = run_piece;
-    return sh_token_file(&more, report);
+    return sh_corpus_tokenize(&more, report);
 }
 
 /* Return the ids of the written file as letters: ( ) for <s> and </s>, X for "ab". */

@@ -1,12 +1,12 @@
 /* Tokenizers against what the library `tokenizers` made of the same texts (tests/golden/tokenizer), and what is
  * refused. */
 #include "io/json/json.h"
-#include "io/token/files.h"
-#include "io/token/hf.h"
-#include "io/token/pattern.h"
 #include "sherd_config.h"
 #include "src/base/file.h"
 #include "src/base/hash.h"
+#include "src/text/base/pattern.h"
+#include "src/text/corpus/files.h"
+#include "src/text/token/hf.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,325 @@
+/* Reads the base of an adapter checkpoint block by block for a merge. The base is a folder of transformers or a
+ * checkpoint; the result is W + scale B A. During the read a checksum of the base's numbers is computed, and at the end
+ * it is compared with the one in the checkpoint, so adapters are never merged with a base other than their own. */
+#include "io/foreign/hf/base.h"
+
+#include "io/checkpoint/digest.h"
+#include "io/file/file.h"
+#include "src/base/file.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/mixsum.h"
+#include "src/base/nf4.h"
+#include "src/config/family.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The adapters of one matrix: A [rank,in] and B [out,rank]; a NULL: it is not adapted. */
+struct sh_hf_pair {
+    float *a, *b;
+    int64_t rank, in, out;
+};
+
+/* ---- adapters ---- */
+
+/* Read a whole tensor block by block; the blocks are compared with their digests. Freed with free(). */
+static sh_rc read_tensor(const struct sh_ckpt_index *index, int fd, const char *path, const struct sh_ckpt_entry *e,
+                         float **out)
+{
+    float *all = sh_calloc((size_t)(sh_ckpt_blocks(e->elems) * SH_CKPT_BLOCK_ELEMS), sizeof *all);
+    sh_rc rc = SH_OK;
+    for (int64_t b = 0, n; b < sh_ckpt_blocks(e->elems) && rc == SH_OK; b++)
+        rc = sh_ckpt_index_read_block(index, fd, path, SH_CKPT_MODEL, e, b, all + b * SH_CKPT_BLOCK_ELEMS, &n);
+    *out = all;
+    return rc;
+}
+
+/* Find the adapter of a tensor: of "x.q_proj.weight" it is "x.q_proj.lora_A.weight"; NULL: it has none. */
+static const struct sh_ckpt_entry *find_adapter(const struct sh_ckpt_index *index, const struct sh_ckpt_tensor *t,
+                                                enum sh_param_role which)
+{
+    char full[SH_CKPT_NAME_MAX + 1];
+    int64_t at;
+    size_t module;
+    if (t->role >= SH_PARAM_LINEARS)
+        return NULL;
+    module = strlen(t->name) - strlen(sh_param_info(t->role)->ending);
+    snprintf(full, sizeof full, "%.*s%s", (int)module, t->name, sh_param_info(which)->ending);
+    at = sh_ckpt_index_find(index, full, 0);
+    return at < 0 ? NULL : &index->entry[at];
+}
+
+/* Read both matrices or none. Adapters of [in,out] weights have the same shapes: PEFT does not transpose them. */
+static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd, const struct sh_ckpt_tensor *t,
+                       struct sh_hf_pair *pair, int64_t *used)
+{
+    const struct sh_ckpt_entry *x = find_adapter(index, t, SH_PARAM_LORA_A),
+                               *y = find_adapter(index, t, SH_PARAM_LORA_B);
+    int64_t in, out;
+    if (!x && !y)
+        return SH_OK;
+    if (!x || !y || t->ndim != 2 || x->ndim != 2 || y->ndim != 2)
+        return sh_fail(SH_E_DATA, "%s: %s has only one of its two adapters, or adapters of another kind", b->of,
+                       t->name);
+    in = t->dim[b->w_in_out ? 0 : 1];
+    out = t->dim[b->w_in_out ? 1 : 0];
+    if (x->dim[1] != in || y->dim[0] != out || x->dim[0] != y->dim[1])
+        return sh_fail(SH_E_DATA,
+                       "%s: the adapters of %s are [%lld,%lld] and [%lld,%lld], which do not fit its %lld inputs and "
+                       "%lld outputs",
+                       b->of, t->name, (long long)x->dim[0], (long long)x->dim[1], (long long)y->dim[0],
+                       (long long)y->dim[1], (long long)in, (long long)out);
+    *pair = (struct sh_hf_pair){.rank = x->dim[0], .in = in, .out = out};
+    *used += 2;
+    SH_TRY(read_tensor(index, fd, b->of, x, &pair->a));
+    return read_tensor(index, fd, b->of, y, &pair->b);
+}
+
+/* Every adapter must belong to a weight of this model, or the checkpoint is another model's. */
+static sh_rc read_pairs(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd)
+{
+    int64_t used = 0;
+    for (int i = 0; i < b->set->n_tensors; i++)
+        SH_TRY(read_pair(b, index, fd, &b->set->tensors[i], &b->pair[i], &used));
+    if (used < index->n)
+        return sh_fail(SH_E_DATA, "%s has %lld adapter tensors that fit no weight of this model", b->of,
+                       (long long)(index->n - used));
+    return SH_OK;
+}
+
+/* Read what the checkpoint says about its base, and all its adapters. */
+static sh_rc read_adapters(struct sh_hf_base *b, char **noted)
+{
+    struct sh_ckpt_index index = {0};
+    int fd = -1;
+    sh_rc rc;
+    SH_TRY_OUT(sh_ckpt_index_read(b->of, &index));
+    SH_TRY_OUT(sh_ckpt_base_read(b->of, index.meta.base, &b->noted, noted));
+    SH_TRY_OUT(sh_ckpt_index_open_data(&index, b->of, &fd));
+    rc = read_pairs(b, &index, fd);
+out:
+    if (fd >= 0)
+        close(fd);
+    sh_ckpt_index_free(&index);
+    return rc;
+}
+
+/* ---- the base ---- */
+
+/* The sh_hf_nf4_read_fn for unpacking: reads bytes of an entry from its file. */
+static sh_rc read_bytes(void *arg, const struct sh_st_entry *e, int64_t at, int64_t n, void *to)
+{
+    const struct sh_hf_base *b = arg;
+    return sh_file_read(b->fd[e->file], b->file[e->file], to, n, e->at + at);
+}
+
+/* Read the small tensors, such as scales, of weights that are packed in the folder. */
+static sh_rc read_packing(struct sh_hf_base *b)
+{
+    if (b->match.n_packed && !b->as_packed)
+        return sh_fail(SH_E_USAGE,
+                       "%s has its weights in four bits only; say --merge-base nf4, or give --base with a folder that "
+                       "has all of them",
+                       b->path);
+    for (int i = 0; i < b->set->n_tensors; i++)
+        if (b->match.nf4[i])
+            SH_TRY(sh_hf_nf4_read(b->match.nf4[i], b->path, &b->set->tensors[i], read_bytes, b));
+    return SH_OK;
+}
+
+/* A folder's files stay open while their blocks are read. */
+static sh_rc open_folder(struct sh_hf_base *b, const char *family)
+{
+    int64_t bytes;
+    SH_TRY(sh_st_index_read(b->path, &b->folder));
+    SH_TRY(sh_hf_match(b->path, &b->folder, b->set, family, &b->match));
+    b->fd = sh_calloc((size_t)b->folder.n_files + 1, sizeof *b->fd);
+    b->file = sh_calloc((size_t)b->folder.n_files + 1, sizeof *b->file);
+    for (int64_t i = 0; i < b->folder.n_files; i++)
+        b->fd[i] = -1;
+    for (int64_t i = 0; i < b->folder.n_files; i++) {
+        b->file[i] = sh_path_join(b->path, b->folder.file[i].name);
+        SH_TRY(sh_file_open(b->file[i], &b->fd[i], &bytes));
+    }
+    return read_packing(b);
+}
+
+/* Tensors may be in any order in the file: each is found by name. */
+static sh_rc open_checkpoint(struct sh_hf_base *b)
+{
+    SH_TRY(sh_ckpt_index_read(b->path, &b->checkpoint));
+    b->place = sh_calloc((size_t)b->set->n_tensors + 1, sizeof *b->place);
+    for (int i = 0; i < b->set->n_tensors; i++) {
+        const struct sh_ckpt_tensor *t = &b->set->tensors[i];
+        int64_t at = b->place[i] = sh_ckpt_index_find(&b->checkpoint, t->name, i);
+        if (at < 0 || b->checkpoint.entry[at].elems != t->elems)
+            return sh_fail(SH_E_DATA, "%s has no %s of this model; is it of another model?", b->path, t->name);
+    }
+    return sh_ckpt_index_open_data(&b->checkpoint, b->path, &b->checkpoint_fd);
+}
+
+/* Adapters make up for what packing has lost, so they belong to the packed base. */
+static sh_rc check_packing(const struct sh_hf_base *b)
+{
+    if (b->as_packed && !b->packed)
+        return sh_fail(SH_E_USAGE, "%s was trained on a base that was not packed; leave out --merge-base nf4", b->of);
+    if (b->packed && !b->as_packed)
+        sh_log_info("%s was trained on its base in four bits, and is merged with the base as its folder has it; "
+                    "--merge-base nf4 merges it with the base that it was trained on",
+                    b->of);
+    return SH_OK;
+}
+
+/* The scale is that of the run: alpha / rank, or alpha / sqrt(rank) with use_rslora. The caller must close the base
+ * even after a failure. */
+sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
+                      const struct sh_ckpt_set *set, struct sh_hf_base *out)
+{
+    const struct sh_family *f = sh_family_of(cfg->model.family);
+    char *noted = NULL;
+    *out = (struct sh_hf_base){.of = of,
+                               .set = set,
+                               .checkpoint_fd = -1,
+                               .w_in_out = f->w_in_out,
+                               .as_packed = as_packed,
+                               .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
+                               .rounded = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16,
+                               .pair = sh_calloc((size_t)set->n_tensors + 1, sizeof *out->pair)};
+    out->scale = cfg->lora.alpha / (cfg->lora.use_rslora ? sqrt(cfg->lora.rank) : (double)cfg->lora.rank);
+    sh_rc rc = check_packing(out);
+    if (rc == SH_OK)
+        rc = read_adapters(out, &noted);
+    out->path = path ? sh_strdup(path) : noted;
+    if (path)
+        free(noted);
+    if (rc == SH_OK)
+        rc = sh_is_folder(out->path) ? open_folder(out, f->name) : open_checkpoint(out);
+    return rc;
+}
+
+/* Also works for a base that was only partly opened. */
+void sh_hf_base_close(struct sh_hf_base *b)
+{
+    for (int64_t i = 0; b->fd && i < b->folder.n_files; i++) {
+        if (b->fd[i] >= 0)
+            close(b->fd[i]);
+        free(b->file[i]);
+    }
+    for (int i = 0; b->pair && i < b->set->n_tensors; i++) {
+        free(b->pair[i].a);
+        free(b->pair[i].b);
+    }
+    if (b->checkpoint_fd >= 0)
+        close(b->checkpoint_fd);
+    free(b->pair);
+    free(b->fd);
+    free(b->file);
+    free(b->place);
+    free(b->path);
+    sh_hf_match_free(&b->match);
+    sh_st_index_free(&b->folder);
+    sh_ckpt_index_free(&b->checkpoint);
+}
+
+/* ---- blocks ---- */
+
+/* Read and unpack elements [first, first + n) of a weight that is packed in the folder. They are whole packed blocks,
+ * because checkpoint blocks are. */
+static sh_rc read_unpacked(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
+{
+    const struct sh_hf_nf4 *w = b->match.nf4[tensor];
+    const struct {
+        const struct sh_st_entry *e;
+        enum sh_move_type type;
+    } halves[] = {{w->codes, SH_MOVE_CODES}, {w->scales, w->nested ? SH_MOVE_NESTED : SH_MOVE_SCALES}};
+    int64_t block = first / SH_NF4_ELEMS, blocks = n / SH_NF4_ELEMS;
+    unsigned char *packed = sh_calloc((size_t)blocks, SH_NF4_BLOCK_BYTES);
+    sh_rc rc = SH_OK;
+    for (int i = 0; i < 2 && rc == SH_OK; i++) {
+        int size = sh_move_type_bytes(halves[i].type);
+        rc = read_bytes((void *)(uintptr_t)b, halves[i].e, block * size, blocks * size, spare);
+        if (rc == SH_OK && sh_move_join(halves[i].type, spare, block, blocks, &w->table,
+                                        (struct sh_floats){.packed = packed}) < blocks)
+            rc = sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", b->path, halves[i].e->name);
+    }
+    sh_nf4_unpack(packed, blocks, out);
+    free(packed);
+    return rc;
+}
+
+/* Several threads read blocks at once, and all add to one checksum, which does not depend on the order. */
+static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
+{
+    const struct sh_st_entry *e;
+    int size;
+    if (b->place)
+        return sh_ckpt_index_read_block(&b->checkpoint, b->checkpoint_fd, b->path, SH_CKPT_MODEL,
+                                        &b->checkpoint.entry[b->place[tensor]], first / SH_CKPT_BLOCK_ELEMS, out, &n);
+    if (b->match.nf4[tensor])
+        return read_unpacked(b, tensor, first, n, out, spare);
+    e = b->match.entry[tensor];
+    size = sh_st_type_bytes(e->type);
+    SH_TRY(sh_file_read(b->fd[e->file], b->file[e->file], spare, n * size, e->at + first * size));
+    if (sh_move_widen(sh_hf_move_type(e), spare, n, (struct sh_floats){.whole = out}) < n)
+        return sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", b->file[e->file], e->name);
+    return SH_OK;
+}
+
+/* Add the numbers to the checksum in the form in which training used them, packed or rounded; x [n] is changed to that
+ * form if the caller wants it. Weights that are packed in the folder already are in that form: packing the unpacked
+ * numbers once more need not reproduce them. */
+static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *x, void *spare)
+{
+    bool there = b->match.nf4 && b->match.nf4[tensor], packed = b->packed && b->set->packed[tensor] && !there;
+    struct sh_floats whole = {.whole = x}, kept = {.high = packed ? NULL : spare, .packed = packed ? spare : NULL};
+    float *rounded = NULL;
+    if (packed || (b->rounded && !there)) {
+        rounded = sh_calloc((size_t)n, sizeof *rounded);
+        sh_floats_put(kept, n, x);
+        sh_floats_get(kept, n, rounded);
+        whole.whole = rounded;
+    }
+    if (packed && b->as_packed)
+        memcpy(x, rounded, (size_t)n * sizeof *x);
+    __atomic_fetch_add(&b->sum, sh_mixsum(whole, n, sh_ckpt_base_place(b->set->tensors[tensor].name, first)),
+                       __ATOMIC_RELAXED);
+    free(rounded);
+}
+
+/* Compute W + scale B A in double and round it to float32 once. In [in,out] matrices rows and columns are swapped. */
+static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, int64_t first, int64_t n, float *x)
+{
+    int64_t columns = b->w_in_out ? p->out : p->in;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t row = (first + k) / columns, column = (first + k) % columns;
+        int64_t o = b->w_in_out ? column : row, i = b->w_in_out ? row : column;
+        double sum = 0;
+        for (int64_t r = 0; r < p->rank; r++)
+            sum += (double)p->b[o * p->rank + r] * (double)p->a[r * p->in + i];
+        x[k] = (float)((double)x[k] + b->scale * sum);
+    }
+}
+
+/* Updates the checksum first, which is of the base alone; then adds the adapters' product. */
+sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
+{
+    SH_TRY(read_plain(b, tensor, first, n, out, spare));
+    add_to_sum(b, tensor, first, n, out, spare);
+    if (b->pair[tensor].a)
+        add_product(b, &b->pair[tensor], first, n, out);
+    return SH_OK;
+}
+
+/* Call after everything has been read: the checksum is of the whole base. */
+sh_rc sh_hf_base_check(const struct sh_hf_base *b)
+{
+    if (b->sum == b->noted)
+        return SH_OK;
+    return sh_fail(SH_E_DATA,
+                   "%s was trained on numbers other than those in %s; give --base with the folder or checkpoint that "
+                   "it began with",
+                   b->of, b->path);
+}

@@ -1,0 +1,308 @@
+#include "io/foreign/hf/load.h"
+
+#include "io/file/file.h"
+#include "io/foreign/hf/adapter.h"
+#include "io/foreign/hf/names.h"
+#include "io/move/deadline.h"
+#include "io/move/parts.h"
+#include "src/base/mem.h"
+#include "src/base/nf4.h"
+#include "src/config/family.h"
+#include "src/mesh/mesh.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The output matrix and the embedding are compared through a buffer of this size. */
+enum { COMPARE_BYTES = 1 << 20 };
+
+struct load {
+    const char *folder, *family;
+    const struct sh_config *adapter; /* the folder has adapters, which this describes; NULL: it has a model */
+    const struct sh_ckpt_set *set;
+    const struct sh_ckpt_load_options *options;
+    int rank, world;
+    struct sh_st_index index;
+    struct sh_hf_match match;
+    struct sh_move_parts parts;
+    struct sh_move_replicas replicas;
+    struct sh_file_direct *file; /* [index.n_files]; fd -1: not open */
+    char **path;
+    struct sh_move_deadline *deadline;
+};
+
+/* Rank 0 reads all headers: 1000 ranks that open 100 files each would be a load on the metadata server. */
+static sh_rc read_index(struct load *l)
+{
+    if (l->rank != 0)
+        return SH_OK;
+    if (!l->adapter)
+        return sh_st_index_read(l->folder, &l->index);
+    SH_TRY(sh_hf_adapter_check(l->folder, l->adapter));
+    SH_TRY(sh_st_index_read_one(l->folder, SH_HF_ADAPTER_FILE, &l->index));
+    /* Strip the prefix to get the names of the model's modules. All names begin with it, so the order by name does not
+     * change; a name without it is not a tensor of the model. */
+    for (int64_t i = 0; i < l->index.n; i++) {
+        char *name = l->index.entry[i].name;
+        size_t n = strlen(SH_HF_ADAPTER_PREFIX);
+        if (strncmp(name, SH_HF_ADAPTER_PREFIX, n) == 0)
+            memmove(name, name + n, strlen(name + n) + 1);
+    }
+    return sh_st_index_sort(&l->index, l->folder);
+}
+
+static sh_rc share_index(struct load *l)
+{
+    SH_TRY(sh_st_index_share(&l->index, l->rank));
+    l->file = sh_calloc((size_t)l->index.n_files + 1, sizeof *l->file);
+    l->path = sh_calloc((size_t)l->index.n_files + 1, sizeof *l->path);
+    for (int64_t i = 0; i < l->index.n_files; i++) {
+        l->path[i] = sh_path_join(l->folder, l->index.file[i].name);
+        l->file[i].fd = l->file[i].direct = -1;
+    }
+    return SH_OK;
+}
+
+/* Runs on rank 0, by path, before any file is opened for its data. */
+static sh_rc look_at_owners(struct load *l)
+{
+    for (int64_t i = 0; l->rank == 0 && i < l->index.n_files; i++)
+        SH_TRY(sh_ckpt_trusted(l->path[i], l->options->trust));
+    return SH_OK;
+}
+
+/* Local, with the same result on all ranks because all have the same index. */
+static sh_rc match(struct load *l)
+{
+    return sh_hf_match(l->folder, &l->index, l->set, l->family, &l->match);
+}
+
+/* Add a part for blocks [first, first + n) of the codes or scales of a packed weight. Returns 1. */
+static int add_blocks(const struct sh_st_entry *e, enum sh_move_type type, int64_t first, int64_t n,
+                      struct sh_floats data, const struct sh_move_nested *nested, struct sh_move_part *part)
+{
+    *part = (struct sh_move_part){.name = e->name,
+                                  .type = type,
+                                  .file = e->file,
+                                  .first = first,
+                                  .elems = n,
+                                  .data = data,
+                                  .at = e->at + first * sh_move_type_bytes(type),
+                                  .nested = nested};
+    return 1;
+}
+
+/* Add the parts of a packed piece, which consists of whole blocks. Returns the number of parts. */
+static int add_packed(const struct sh_ckpt_piece *p, const struct sh_hf_nf4 *w, struct sh_move_part *part)
+{
+    int64_t first = p->begin / SH_NF4_ELEMS, n = p->elems / SH_NF4_ELEMS;
+    struct sh_floats data = p->data[SH_CKPT_MODEL];
+    int parts = add_blocks(w->codes, SH_MOVE_CODES, first, n, data, NULL, part);
+    return parts +
+           add_blocks(w->scales, w->nested ? SH_MOVE_NESTED : SH_MOVE_SCALES, first, n, data, &w->table, part + parts);
+}
+
+/* Find the places in the files of this rank's pieces of the parameters. The folder has no optimizer state, which stays
+ * unchanged. */
+static sh_rc plan_reads(struct load *l)
+{
+    struct sh_move_part *part = sh_calloc(2 * (size_t)l->set->n_pieces + 1, sizeof *part);
+    int n = 0;
+    for (int i = 0; i < l->set->n_pieces; i++) {
+        const struct sh_ckpt_piece *p = &l->set->pieces[i];
+        /* Pieces without memory belong to another rank. */
+        const struct sh_st_entry *e = l->match.entry[p->tensor];
+        if (!sh_floats_none(p->data[SH_CKPT_MODEL]) && l->match.nf4[p->tensor])
+            n += add_packed(p, l->match.nf4[p->tensor], part + n);
+        else if (!sh_floats_none(p->data[SH_CKPT_MODEL]))
+            part[n++] = (struct sh_move_part){.name = e->name,
+                                              .type = sh_hf_move_type(e),
+                                              .file = e->file,
+                                              .at = e->at + p->begin * sh_st_type_bytes(e->type),
+                                              .elems = p->elems,
+                                              .first = p->begin,
+                                              .data = p->data[SH_CKPT_MODEL]};
+    }
+    sh_rc rc = sh_move_parts_make(part, n, &l->parts);
+    free(part);
+    return rc;
+}
+
+/* Read through the page cache: a model that was just downloaded is still there, and the ranks of a node share it. */
+static sh_rc open_file(struct load *l, int i)
+{
+    int64_t bytes;
+    int fd;
+    if (l->file[i].fd >= 0)
+        return SH_OK;
+    SH_TRY(sh_file_open(l->path[i], &fd, &bytes));
+    sh_file_cached_open(l->path[i], fd, &l->file[i]);
+    if (bytes != l->index.file[i].bytes)
+        return sh_fail(SH_E_DATA, "%s has changed while it was read", l->path[i]);
+    return SH_OK;
+}
+
+/* Open only the files in which this rank has a part. */
+static sh_rc open_files(struct load *l)
+{
+    for (int i = 0; i < l->parts.n_chunks; i++)
+        SH_TRY(open_file(l, l->parts.chunk[i].file));
+    return SH_OK;
+}
+
+static sh_rc read_small(void *arg, const struct sh_st_entry *e, int64_t at, int64_t n, void *to)
+{
+    struct load *l = arg;
+    SH_TRY(open_file(l, e->file));
+    return sh_file_read(l->file[e->file].fd, l->path[e->file], to, n, e->at + at);
+}
+
+/* Read the small tensors that are needed to unpack the weights of which this rank has a part. */
+static sh_rc read_packing(struct load *l)
+{
+    for (int i = 0; i < l->set->n_pieces; i++) {
+        int t = l->set->pieces[i].tensor;
+        if (l->match.nf4[t])
+            SH_TRY(sh_hf_nf4_read(l->match.nf4[t], l->folder, &l->set->tensors[t], read_small, l));
+    }
+    return SH_OK;
+}
+
+/* As in io/checkpoint/load.c: ranks that read the same parts share the reading. Packed weights are excluded: codes and
+ * scales go to the same place in memory, which would be passed on while one of the two has not been read yet. */
+static sh_rc find_replicas(struct load *l)
+{
+    return l->options->share && !l->match.n_packed ? sh_move_replicas_find(sh_move_parts_wish(&l->parts), &l->replicas)
+                                                   : SH_OK;
+}
+
+/* Replicas read together; a rank without replicas reads its chunks in any order. */
+static sh_rc read_data(struct load *l)
+{
+    return l->replicas.size > 1 ? sh_move_parts_read_together(&l->parts, l->file, &l->replicas)
+                                : sh_move_parts_read(&l->parts, l->file);
+}
+
+/* Values are widened to compare them: the two matrices may be stored in different types. */
+static sh_rc read_floats(struct load *l, const struct sh_st_entry *e, int64_t first, int64_t n, char *bytes, float *out)
+{
+    int size = sh_st_type_bytes(e->type);
+    SH_TRY(sh_file_read(l->file[e->file].fd, l->path[e->file], bytes, n * size, e->at + first * size));
+    (void)sh_move_widen(sh_hf_move_type(e), bytes, n, (struct sh_floats){.whole = out});
+    return SH_OK;
+}
+
+/* Compare the elements of this rank's share. */
+static sh_rc compare_share(struct load *l, char *bytes, float *a, float *b)
+{
+    enum { MOST = COMPARE_BYTES / 4 };
+    int64_t elems = l->match.of->elems, end = elems / l->world * (l->rank + 1), n;
+    /* The last rank takes the remainder of the division. */
+    if (l->rank == l->world - 1)
+        end = elems;
+    for (int64_t at = elems / l->world * l->rank; at < end; at += n) {
+        n = end - at < MOST ? end - at : MOST;
+        SH_TRY(read_floats(l, l->match.of, at, n, bytes, a));
+        SH_TRY(read_floats(l, l->match.copy, at, n, bytes, b));
+        if (memcmp(a, b, (size_t)n * sizeof *a) != 0)
+            return sh_hf_copy_differs(l->folder, &l->match);
+    }
+    return SH_OK;
+}
+
+/* Each rank compares its share of the elements; sh_agree() makes a difference on any rank a failure on all. */
+static sh_rc compare_copy(struct load *l)
+{
+    if (!l->match.copy)
+        return SH_OK;
+    /* Both may be in files of which this rank has no other part. */
+    SH_TRY(open_file(l, l->match.copy->file));
+    SH_TRY(open_file(l, l->match.of->file));
+    char *memory = sh_calloc(3, COMPARE_BYTES);
+    sh_rc rc = compare_share(l, memory, (float *)(void *)(memory + COMPARE_BYTES),
+                             (float *)(void *)(memory + 2 * COMPARE_BYTES));
+    free(memory);
+    return rc;
+}
+
+static const struct {
+    const char *name;
+    bool local;
+    sh_rc (*run)(struct load *);
+} stages[] = {
+    {"reading headers and index", true, read_index},
+    {"sending the index", false, share_index},
+    {"looking at its owner", true, look_at_owners},
+    {"matching tensors", true, match},
+    {"planning the reads", true, plan_reads},
+    {"opening the files", true, open_files},
+    {"reading how weights are packed", true, read_packing},
+    {"comparing output matrix and embedding", true, compare_copy},
+    {"finding replicas", false, find_replicas},
+    {"reading the weights", true, read_data},
+};
+
+/* As in io/checkpoint/load.c: the deadline counts while this rank works, and is extended by a reserve while
+ * it waits. */
+static sh_rc run_stage(struct load *l, size_t i)
+{
+    sh_move_deadline_enter(l->deadline, stages[i].name);
+    if (!stages[i].local || l->replicas.size > 1)
+        sh_move_deadline_wait(l->deadline);
+    sh_rc rc = stages[i].run(l);
+    sh_move_deadline_wait(l->deadline);
+    return sh_agree(rc);
+}
+
+/* Also called after a failure at any stage. */
+static void clean(struct load *l)
+{
+    for (int64_t i = 0; l->file && i < l->index.n_files; i++) {
+        if (l->file[i].fd >= 0)
+            close(l->file[i].fd);
+        free(l->path[i]);
+    }
+    free(l->file);
+    free(l->path);
+    sh_move_replicas_free(&l->replicas);
+    sh_move_parts_free(&l->parts);
+    sh_hf_match_free(&l->match);
+    sh_st_index_free(&l->index);
+}
+
+static sh_rc run(struct load *l)
+{
+    char *what = sh_strfmt("loading %s", l->folder);
+    sh_rc rc = SH_OK;
+    sh_mesh_own_mpi();
+    sh_mesh_world(&l->rank, &l->world);
+    l->deadline = sh_move_deadline_start(what, l->options->timeout_seconds, l->rank);
+    for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == SH_OK; i++)
+        rc = run_stage(l, i);
+    sh_move_deadline_stop(l->deadline);
+    free(what);
+    clean(l);
+    return rc;
+}
+
+/* Collective. Loads the parameters of a folder into the pieces of `set`. */
+sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
+                 const struct sh_ckpt_load_options *options)
+{
+    struct load l = {
+        .folder = folder, .family = family, .set = set, .options = options, .replicas = sh_move_replicas_alone()};
+    return run(&l);
+}
+
+sh_rc sh_hf_load_adapter(const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
+                         const struct sh_ckpt_load_options *options)
+{
+    struct load l = {.folder = folder,
+                     .family = sh_family_of(cfg->model.family)->name,
+                     .set = set,
+                     .options = options,
+                     .adapter = cfg,
+                     .replicas = sh_move_replicas_alone()};
+    return run(&l);
+}

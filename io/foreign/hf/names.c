@@ -1,0 +1,202 @@
+#include "io/foreign/hf/names.h"
+
+#include "io/foreign/hf/family.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct matcher {
+    const char *folder;
+    const struct sh_st_index *index;
+    const struct sh_ckpt_set *set;
+    const char *prefix, *head;
+    bool bare;  /* no name in the folder has the prefix */
+    bool *used; /* [index->n] */
+};
+
+static bool has_prefix(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+/* Base classes save names without the prefix of the class with a head. A folder has the prefix on all names or
+ * on none. */
+static bool is_bare(const struct matcher *m)
+{
+    for (int64_t i = 0; i < m->index->n; i++)
+        if (has_prefix(m->index->entry[i].name, m->prefix))
+            return false;
+    return true;
+}
+
+/* Return the folder's name for a name of the model. */
+static const char *name_there(const struct matcher *m, const char *name)
+{
+    return m->bare && has_prefix(name, m->prefix) ? name + strlen(m->prefix) : name;
+}
+
+/* The number of missing tensors distinguishes another model from a damaged folder. */
+static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
+{
+    char shape[100];
+    int n = 0;
+    for (int i = 0; i < m->set->n_tensors; i++)
+        /* Only counted for the message. */
+        n += !sh_st_index_find(m->index, name_there(m, m->set->tensors[i].name));
+    return sh_fail(SH_E_DATA, "%s: %d of the model's tensors are missing, the first of them %s %s%s", m->folder, n,
+                   name_there(m, t->name), sh_st_shape_text(t->ndim, t->dim, shape),
+                   t->role == SH_PARAM_HEAD ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
+}
+
+/* Match name, shape and type. *out points into the index. For a packed weight, also find the tensors that belong
+ * to it. */
+static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *t, const struct sh_st_entry **out,
+                          struct sh_hf_nf4 **packed)
+{
+    const struct sh_st_entry *e = sh_st_index_find(m->index, name_there(m, t->name));
+    char have[100], want[100];
+    if (sh_hf_nf4_is(m->index, name_there(m, t->name))) {
+        *packed = sh_calloc(1, sizeof **packed);
+        *out = e;
+        return sh_hf_nf4_match(m->folder, m->index, name_there(m, t->name), t,
+                               m->set->packed && m->set->packed[t - m->set->tensors], m->used, *packed);
+    }
+    if (!e)
+        return missing(m, t);
+    if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
+        return sh_fail(SH_E_DATA, "%s: %s has shape %s, but %s wants %s", m->folder, e->name,
+                       sh_st_shape_text(e->ndim, e->dim, have),
+                       sh_param_info(t->role)->adapter ? "an adapter of this model" : "this model",
+                       sh_st_shape_text(t->ndim, t->dim, want));
+    if (e->type != SH_ST_F32 && e->type != SH_ST_F16 && e->type != SH_ST_BF16)
+        return sh_fail(SH_E_DATA, "%s: %s is %s; parameters are F32, F16 or BF16", m->folder, e->name,
+                       sh_st_type_name(e->type));
+    m->used[e - m->index->entry] = true;
+    *out = e;
+    return SH_OK;
+}
+
+/* Buffers that classes compute from their configuration and save with the parameters: frequencies and masks. */
+static bool is_buffer(const char *name)
+{
+    static const char *const ends[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (n > strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Suggest the nearest name of the model: most unexpected names are spelling differences between versions. */
+static sh_rc unexpected(const struct matcher *m, const struct sh_st_entry *e)
+{
+    const char **names = sh_calloc((size_t)m->set->n_tensors + 1, sizeof *names), *near;
+    char shape[100];
+    for (int i = 0; i < m->set->n_tensors; i++)
+        names[i] = m->set->tensors[i].name;
+    /* A different spelling is the usual reason. */
+    near = sh_str_nearest(e->name, m->set->n_tensors, names);
+    sh_rc rc = sh_fail(SH_E_DATA, "%s: %s %s is not a tensor of this model%s%s", m->folder, e->name,
+                       sh_st_shape_text(e->ndim, e->dim, shape), near ? "; nearest is " : "", near ? near : "");
+    free(names);
+    return rc;
+}
+
+/* Returns NULL if there is none: a set of adapters has no embedding. */
+static const struct sh_st_entry *find_embedding(const struct matcher *m, const struct sh_hf_match *match)
+{
+    for (int i = 0; i < m->set->n_tensors; i++)
+        if (m->set->tensors[i].role == SH_PARAM_EMBED)
+            return match->entry[i];
+    return NULL;
+}
+
+static sh_rc take_head(const struct matcher *m, const struct sh_st_entry *head, struct sh_hf_match *out)
+{
+    const struct sh_st_entry *of = find_embedding(m, out);
+
+    if (!of || head->ndim != of->ndim || head->elems != of->elems || head->dim[0] != of->dim[0] ||
+        (head->type != SH_ST_F32 && head->type != SH_ST_F16 && head->type != SH_ST_BF16))
+        return unexpected(m, head);
+    out->copy = head;
+    out->of = of;
+    return SH_OK;
+}
+
+/* Check the tensors that the model did not ask for: buffers are fine, the output matrix of a tied model is compared
+ * later, and the rest is refused. */
+static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
+{
+    for (int64_t i = 0; i < m->index->n; i++) {
+        const struct sh_st_entry *e = &m->index->entry[i];
+        if (m->used[i] || is_buffer(e->name))
+            continue;
+        SH_TRY(strcmp(e->name, m->head) == 0 ? take_head(m, e, out) : unexpected(m, e));
+    }
+    return SH_OK;
+}
+
+/* First match the tensors that the model needs, then check the folder's other tensors. */
+static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
+{
+    for (int i = 0; i < m->set->n_tensors; i++) {
+        SH_TRY(match_tensor(m, &m->set->tensors[i], &out->entry[i], &out->nf4[i]));
+        out->n_packed += out->nf4[i] != NULL;
+    }
+    return match_rest(m, out);
+}
+
+/* On success free with sh_hf_match_free(); its entries point into the index, which must outlive it. */
+sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set,
+                  const char *family, struct sh_hf_match *out)
+{
+    const struct sh_hf_family *f;
+    SH_TRY(sh_hf_family_to_write(family, &f));
+    struct sh_hf_match match = {.entry = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.entry),
+                                .nf4 = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.nf4),
+                                .n = set->n_tensors};
+    struct matcher m = {.folder = folder,
+                        .index = index,
+                        .set = set,
+                        .prefix = f->prefix,
+                        .head = f->head ? f->head : "lm_head.weight",
+                        .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
+    /* The folder of a base class has no prefix on any name. */
+    m.bare = is_bare(&m);
+    sh_rc rc = match_all(&m, &match);
+    free(m.used);
+    if (rc == SH_OK)
+        *out = match;
+    else
+        sh_hf_match_free(&match);
+    return rc;
+}
+
+/* The message names both tensors and the key that separates them. */
+sh_rc sh_hf_copy_differs(const char *folder, const struct sh_hf_match *m)
+{
+    return sh_fail(SH_E_DATA,
+                   "%s has an output matrix of its own, %s, and the model is tied to %s; say "
+                   "model.tie_word_embeddings=false",
+                   folder, m->copy->name, m->of->name);
+}
+
+/* match_tensor() has checked the type, so a type other than F32 and F16 is BF16. */
+enum sh_move_type sh_hf_move_type(const struct sh_st_entry *e)
+{
+    return e->type == SH_ST_F32 ? SH_MOVE_F32 : e->type == SH_ST_F16 ? SH_MOVE_F16 : SH_MOVE_BF16;
+}
+
+void sh_hf_match_free(struct sh_hf_match *m)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->nf4[i]) {
+            sh_hf_nf4_free(m->nf4[i]);
+            free(m->nf4[i]);
+        }
+    free(m->nf4);
+    free(m->entry);
+    *m = (struct sh_hf_match){0};
+}

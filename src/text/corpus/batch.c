@@ -1,0 +1,247 @@
+/* What a thread of the pool does with a batch: check that it is UTF-8, cut it into documents, encode each one with the
+ * tokens in front of and after it. A batch holds whole documents only, so no thread needs another thread's batch. The
+ * tokenizer "byte" has no documents and takes the bytes as they are. */
+#include "src/text/corpus/batch.h"
+
+#include "io/json/field.h"
+#include "src/base/utf8.h"
+#include "src/text/chat/marks.h"
+
+#include <stdlib.h>
+
+/* The state of one thread: an encoder has scratch memory and a cache, which threads do not share. */
+struct worker {
+    struct sh_encoder *encoder;
+    struct sh_text text;    /* of one document, or scratch to repair a batch */
+    struct sh_marks *marks; /* for conversations, like `chat` */
+    struct sh_chat chat;
+};
+
+/* Runs in the thread that will use it. */
+void *sh_batch_worker_create(const void *ctx)
+{
+    const struct sh_batch_job *job = ctx;
+    struct worker *w = sh_calloc(1, sizeof *w);
+
+    w->encoder = sh_encoder_create(job->tokenizer);
+    if (job->chat)
+        w->marks = sh_marks_create(job->tokenizer);
+    return w;
+}
+
+void sh_batch_worker_destroy(void *worker)
+{
+    struct worker *w = worker;
+
+    sh_encoder_destroy(w->encoder);
+    sh_marks_destroy(w->marks);
+    sh_chat_free(&w->chat);
+    free(w->text.at);
+    free(w);
+}
+
+size_t sh_batch_separator(const char *separator, const unsigned char *text, size_t bytes, size_t from, bool last,
+                          size_t *after)
+{
+    size_t n = strlen(separator);
+
+    while (from < bytes) {
+        const unsigned char *end = memchr(text + from, '\n', bytes - from);
+        if (!end && !last)
+            return bytes;
+        size_t stop = end ? (size_t)(end - text) : bytes, line = stop - from;
+        line -= line > 0 && text[stop - 1] == '\r';
+        *after = end ? stop + 1 : bytes;
+        if (line == n && memcmp(text + from, separator, n) == 0)
+            return from;
+        from = *after;
+    }
+    return bytes;
+}
+
+/* Refuse a text that already begins with the token that the tokenizer puts in front; it would be there twice. */
+static sh_rc refuse_twice(const struct sh_ids *ids, size_t begin, size_t first)
+{
+    if (first > begin && ids->n > first && ids->id[first] == ids->id[begin])
+        return sh_fail(
+            SH_E_DATA,
+            "the text begins with the token that the tokenizer puts in front of it; take it out of the text, "
+            "or give --no-bos");
+    return SH_OK;
+}
+
+static sh_rc put_document(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const void *text,
+                          size_t bytes)
+{
+    size_t begin = b->ids.n;
+
+    if (bytes == 0) {
+        b->empty++;
+        return SH_OK;
+    }
+    if (!job->no_begin)
+        SH_TRY(sh_encode(w->encoder, "", 0, SH_ENCODE_BEGIN, &b->ids));
+    size_t first = b->ids.n;
+    SH_TRY(sh_encode(w->encoder, text, bytes, SH_ENCODE_END, &b->ids));
+    SH_TRY(refuse_twice(&b->ids, begin, first));
+    /* The template, or the text itself, may end with that token. */
+    if (job->end >= 0 && (b->ids.n == begin || b->ids.id[b->ids.n - 1] != (uint32_t)job->end))
+        sh_ids_put(&b->ids, (uint32_t)job->end);
+    if (job->documents)
+        sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
+    b->documents++;
+    return SH_OK;
+}
+
+/* Extend the mask to the ids that were added in front of a text or after it. */
+static void fill_mask(struct sh_batch *b, unsigned char counts)
+{
+    size_t more = b->ids.n - b->mask.n;
+
+    memset(sh_text_room(&b->mask, more + 1), counts, more);
+    b->mask.n += more;
+}
+
+/* A prompt and a completion without a template get the tokenizer's begin and end around them; the end is learned. With
+ * a template or with segments, the template or the author of the segments provides those tokens. */
+static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
+                      size_t bytes)
+{
+    bool plain = (job->chat == SH_CHAT_COMPLETION || job->chat == SH_CHAT_ALPACA) && !job->template;
+    size_t begin = b->ids.n, first;
+
+    sh_chat_clear(&w->chat);
+    SH_TRY(sh_chat_parse(job->chat, job->template, job->field, line, bytes, &w->chat));
+    if (plain && !job->no_begin)
+        SH_TRY(sh_encode(w->encoder, "", 0, SH_ENCODE_BEGIN, &b->ids));
+    fill_mask(b, 0);
+    first = b->ids.n;
+    SH_TRY(sh_marks_encode(w->marks, w->encoder, &w->chat, plain ? -1 : job->end,
+                           job->special_in_text || job->chat == SH_CHAT_SEGMENTS, &b->ids, &b->mask));
+    SH_TRY(refuse_twice(&b->ids, begin, first));
+    if (plain)
+        sh_ids_put(&b->ids, (uint32_t)job->end);
+    fill_mask(b, 1);
+    sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
+    b->documents++;
+    return SH_OK;
+}
+
+/* The field could not be read: a conversation is refused with its format, any other line as before. */
+static sh_rc refuse_line(const char *field, const char *line, size_t bytes)
+{
+    json_t *object = json_loadb(line, bytes, 0, NULL);
+    sh_rc rc = sh_chat_check(field, object);
+
+    json_decref(object);
+    return rc == SH_OK ? SH_E_DATA : rc;
+}
+
+/* Encode one field of a line as a document. */
+static sh_rc put_field(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
+                       size_t bytes)
+{
+    size_t n = 0;
+
+    w->text.n = 0;
+    /* A decoded string is never longer than the line that contains it. */
+    char *text = (char *)sh_text_room(&w->text, bytes + 1);
+    if (sh_json_field(line, bytes, job->field, text, &n) != SH_OK)
+        return refuse_line(job->field, line, bytes);
+    return put_document(job, w, b, text, n);
+}
+
+/* Whether a line is only white space. A zero byte is not white space, though strchr() would find it, as the end of its
+ * list. */
+static bool is_blank(const unsigned char *line, size_t bytes)
+{
+    while (bytes > 0 && strchr(" \t\r\n", line[bytes - 1]) && line[bytes - 1])
+        bytes--;
+    return bytes == 0;
+}
+
+/* Encode jsonl: a document is one field of each line, or a conversation. Messages count lines of the file, from 1. */
+static sh_rc put_lines(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
+{
+    int64_t number = b->first;
+    size_t begin = b->first == 0 && b->text.n >= 3 && !memcmp(b->text.at, "\xef\xbb\xbf", 3) ? 3
+                                                                                             : 0; /* a mark of UTF-8 */
+
+    for (size_t at = begin, next; at < b->text.n; at = next, number++) {
+        const unsigned char *line = b->text.at + at, *end = memchr(line, '\n', b->text.n - at);
+        size_t bytes = end ? (size_t)(end - line) : b->text.n - at;
+        next = at + bytes + (end != NULL);
+        if (is_blank(line, bytes))
+            continue;
+        sh_rc rc = (job->chat ? put_chat : put_field)(job, w, b, (const char *)line, bytes);
+        if (rc != SH_OK)
+            return sh_fail_prefix(rc, "%s: line %lld: ", b->name, (long long)number + 1);
+    }
+    return SH_OK;
+}
+
+/* Encode text: a document is the text between separators, or the whole batch. Messages count bytes of the file,
+ * from 1. */
+static sh_rc put_texts(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b)
+{
+    for (size_t at = 0, after; at < b->text.n; at = after) {
+        size_t end = b->text.n;
+        after = end;
+        if (job->separator)
+            end = sh_batch_separator(job->separator, b->text.at, b->text.n, at, true, &after);
+        /* No separator: the document is the rest. */
+        if (end == b->text.n)
+            after = end;
+        sh_rc rc = put_document(job, w, b, b->text.at + at, end - at);
+        if (rc != SH_OK)
+            return sh_fail_prefix(rc, "%s: the document at byte %lld: ", b->name,
+                                  (long long)(b->first + (int64_t)at) + 1);
+    }
+    return SH_OK;
+}
+
+/* Carry out --invalid replace: each maximal prefix of a broken character becomes one U+FFFD, as in Python and Rust. */
+static void mend(struct sh_text *text, struct sh_text *scratch)
+{
+    scratch->n = 0;
+    for (size_t at = 0; at < text->n;) {
+        size_t right = sh_utf8_check(text->at + at, text->n - at);
+        sh_text_put(scratch, text->at + at, right);
+        at += right;
+        if (at == text->n)
+            break;
+        at += sh_utf8_wrong(text->at + at, text->n - at);
+        sh_text_put(scratch, "\xef\xbf\xbd", 3);
+    }
+    text->n = 0;
+    sh_text_put(text, scratch->at, scratch->n);
+}
+
+/* Name the place by line if a document is a line, otherwise by byte; both are counted from the start of the file. */
+static sh_rc refuse_bytes(const struct sh_batch *b, size_t at)
+{
+    int64_t line = b->first;
+
+    for (size_t i = 0; i < at; i++)
+        line += b->lines && b->text.at[i] == '\n';
+    return sh_fail(SH_E_DATA, "%s: %s %lld is not UTF-8 (0x%02x); convert the text, or give --invalid replace", b->name,
+                   b->lines ? "something in line" : "byte", (long long)(b->lines ? line : b->first + (int64_t)at) + 1,
+                   b->text.at[at]);
+}
+
+/* Called from any thread of the pool; `ctx` is read-only, `worker` and `b` are this thread's. */
+sh_rc sh_batch_run(const void *ctx, void *worker, struct sh_batch *b)
+{
+    const struct sh_batch_job *job = ctx;
+    struct worker *w = worker;
+
+    if (!job->tokenizer->ops->whole)
+        return sh_encode(w->encoder, b->text.at, b->text.n, 0, &b->ids);
+    size_t right = sh_utf8_check(b->text.at, b->text.n);
+    if (right < b->text.n && !job->replace_invalid)
+        return refuse_bytes(b, right);
+    /* From here on, messages give positions in the repaired text. */
+    if (right < b->text.n)
+        mend(&b->text, &w->text);
+    return b->lines ? put_lines(job, w, b) : put_texts(job, w, b);
+}

@@ -1,0 +1,302 @@
+/* sherd ckpt export and import: between a checkpoint and a folder of transformers. */
+#include "src/cmd/cmd.h"
+
+#include "io/foreign/hf/export.h"
+#include "io/foreign/hf/import.h"
+#include "io/foreign/safetensors/index.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/pass/build.h"
+#include "src/plan/request.h"
+#include "src/run/newest.h"
+#include "src/run/stored.h"
+#include "src/run/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The options are in the table of `ckpt`, since export and import are its verbs. */
+static const char *option(const struct sh_cmd_args *args, const char *name)
+{
+    return sh_cmd_option(sh_cmd_find("ckpt"), args, name);
+}
+
+/* There is no default folder: the output may be as large as the model. */
+static sh_rc wants_output(const char *verb, const char *out)
+{
+    return out ? SH_OK : sh_fail(SH_E_USAGE, "sherd ckpt %s: where should it go? give -o FOLDER", verb);
+}
+
+/* The options as the keys that they stand for, so that the configuration checks them. */
+enum { OVERRIDES = 4 };
+static int list_overrides(const struct sh_cmd_args *args, char *out[OVERRIDES])
+{
+    static const char *const rows[][2] = {{"--dtype", "checkpoint.export_dtype"},
+                                          {"--max-shard-size", "checkpoint.max_shard_size"},
+                                          {"--verify", "checkpoint.verify"}};
+    int n = 0;
+
+    out[n++] = sh_strdup("checkpoint.last_save_in_hf=true");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (option(args, rows[i][0]))
+            out[n++] = sh_strfmt("%s=%s", rows[i][1], option(args, rows[i][0]));
+    return n;
+}
+
+/* The model comes from the file, but verify does not: the file records how its own save was verified. */
+static sh_rc read_config(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta,
+                         struct sh_config *cfg)
+{
+    char *overrides[OVERRIDES], *name = sh_strfmt("%s (its configuration)", file);
+    /* The overrides are freed below, whatever happens in between. */
+    int n = list_overrides(args, overrides);
+    sh_rc rc = sh_config_parse(meta->config, strlen(meta->config), name, n, (const char *const *)overrides, cfg);
+
+    if (rc == SH_OK && !option(args, "--verify"))
+        cfg->checkpoint.verify = SH_VERIFY_DISK;
+    while (n > 0)
+        free(overrides[--n]);
+    free(name);
+    return rc;
+}
+
+/* What --hf gives, or what the checkpoint records about the folder from which the model came. */
+struct beside {
+    char *hash, *hf_config; /* from the notes */
+    char *tokenizer;        /* folder */
+};
+
+static void find_beside(const char *source, const struct sh_ckpt_meta *meta, const struct sh_config *cfg,
+                        struct beside *b)
+{
+    const char *name = cfg->hf.tokenizer;
+
+    sh_run_tokenizer_kept(meta, &b->hash, &b->hf_config);
+    b->tokenizer = b->hash ? sh_run_tokenizer_folder(name, b->hash) : NULL;
+    if (!source && b->hash && !b->tokenizer && strcmp(b->hash, name) != 0)
+        sh_log_warn(
+            "the folder gets no tokenizer: that of the checkpoint, %s, does not exist or has changed; --hf DIR names "
+            "another folder that has it",
+            name);
+}
+
+/* List the tensors of a model, as its program declares them. */
+static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
+{
+    for (int i = 0; i < p->n_params; i++) {
+        const struct sh_param *param = &p->params[i];
+
+        t[i] = (struct sh_ckpt_tensor){
+            .name = param->name, .ndim = param->ndim, .elems = param->elems, .role = param->role};
+        for (int d = 0; d < t[i].ndim; d++)
+            t[i].dim[d] = param->dim[d];
+    }
+}
+
+/* The word decides which weights the adapters are added to, so an unknown word is refused here. */
+static sh_rc check_merge_base(const char *form, bool merges)
+{
+    if (!form)
+        return SH_OK;
+    if (!merges)
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --merge-base has no effect without --merge");
+    if (strcmp(form, "none") && strcmp(form, "nf4"))
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --merge-base is none or nf4, like lora.quantize_base");
+    return SH_OK;
+}
+
+/* Check that the request matches what the file holds. *base: the base that the file names. */
+static sh_rc check_request(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta,
+                           char **base)
+{
+    bool adapter = option(args, "--adapter"), merge = option(args, "--merge");
+    uint64_t sum;
+
+    if (adapter && (merge || option(args, "-o")))
+        return sh_fail(SH_E_USAGE, "sherd ckpt export: --adapter DIR writes only adapters; leave out %s",
+                       merge ? "--merge" : "-o");
+    if (meta->base[0] && !adapter && !merge)
+        return sh_fail(SH_E_USAGE,
+                       "%s has adapters only; give --adapter DIR for a folder of PEFT, or --merge -o DIR for the model "
+                       "with them",
+                       file);
+    if (!meta->base[0] && (adapter || merge || option(args, "--base")))
+        return sh_fail(SH_E_USAGE, "%s has a whole model and no adapters; leave out %s", file,
+                       adapter ? "--adapter"
+                       : merge ? "--merge"
+                               : "--base");
+    return meta->base[0] ? sh_ckpt_base_read(file, meta->base, &sum, base) : SH_OK;
+}
+
+/* Mark the tensors that a run packs, by the pass that the run uses. The run was accepted, so the pass refuses
+ * nothing. */
+static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch *batch, const struct sh_ckpt_tensor *t,
+                        int n, bool *packed)
+{
+    struct sh_program *p = sh_program_create(SH_F32);
+
+    sh_model_emit(&cfg->model, batch, p);
+    for (int i = 0; i < p->n_units; i++)
+        sh_program_freeze(p, i);
+    (void)sh_pass_pack(&(struct sh_build){.packed = true}, p);
+    for (int i = 0; i < p->n_params; i++)
+        for (int k = 0; k < n && p->units[p->params[i].unit].packed; k++)
+            packed[k] = packed[k] || !strcmp(t[k].name, p->params[i].name);
+    sh_program_destroy(p);
+}
+
+/* --base is the folder of a model, a checkpoint, or a folder of checkpoints. The caller frees *path. */
+static sh_rc find_base(const char *given, char **path)
+{
+    if (sh_st_has_weights(given)) {
+        *path = sh_strdup(given);
+        return SH_OK;
+    }
+    return sh_newest_find(given, path);
+}
+
+/* The tensors come from a program for one sequence: it declares them without any data. */
+static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
+{
+    const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
+    struct sh_program *p = sh_program_create(SH_F32);
+    struct sh_ckpt_tensor *tensors;
+    bool *packed;
+    sh_rc rc;
+
+    sh_model_emit(&cfg->model, &batch, p);
+    tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
+    packed = sh_calloc((size_t)p->n_params + 1, sizeof *packed);
+    list_tensors(p, tensors);
+    if (cfg->lora.quantize_base == SH_QUANTIZE_NF4)
+        mark_packed(cfg, &batch, tensors, p->n_params, packed);
+    rc = sh_hf_merge_file(
+        file, out, cfg,
+        &(struct sh_ckpt_set){
+            .states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_params, .packed = packed},
+        options);
+    free(packed);
+    free(tensors);
+    sh_program_destroy(p);
+    return rc;
+}
+
+/* Everything that may be refused is checked first; writing a model may take long. */
+static sh_rc export(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta, const char *out)
+{
+    const char *source = option(args, "--hf"), *base = option(args, "--base"),
+               *merge_base = option(args, "--merge-base");
+    struct beside beside = {0};
+    char *noted = NULL, *given = NULL;
+    struct sh_config cfg;
+    sh_rc rc;
+
+    SH_TRY_OUT(check_merge_base(merge_base, option(args, "--merge")));
+    SH_TRY_OUT(check_request(args, file, meta, &noted));
+    if (base)
+        SH_TRY_OUT(find_base(base, &given));
+    SH_TRY_OUT(read_config(args, file, meta, &cfg));
+    find_beside(source, meta, &cfg, &beside);
+    const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
+                                         .max_shard_bytes = cfg.checkpoint.max_shard_size,
+                                         .verify = cfg.checkpoint.verify,
+                                         .source = source ? source : "",
+                                         .kept = beside.hf_config,
+                                         .tokenizer = beside.tokenizer,
+                                         .adapter = option(args, "--adapter") != NULL,
+                                         .packed = merge_base && strcmp(merge_base, "nf4") == 0,
+                                         .base = given ? given : noted};
+    rc = option(args, "--merge") ? merge(file, out, &cfg, &options) : sh_hf_export_file(file, out, &cfg, &options);
+out:
+    free(beside.hash);
+    free(beside.hf_config);
+    free(beside.tokenizer);
+    free(noted);
+    free(given);
+    return rc;
+}
+
+/* Prints the folder, so that a script can use it. */
+sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
+{
+    const char *adapter = option(args, "--adapter"), *out = adapter ? adapter : option(args, "-o");
+    struct sh_ckpt_meta meta = {0};
+    sh_rc rc;
+
+    SH_TRY(wants_output("export", out));
+    SH_TRY(sh_ckpt_read_meta(file, &meta));
+    rc = export(args, file, &meta, out);
+    sh_ckpt_meta_free(&meta);
+    if (rc == SH_OK)
+        printf("%s\n", out);
+    return rc;
+}
+
+/* ---- import ---- */
+
+/* The notes of the checkpoint: its origin, and what exports and users of the tokenizer need to know about that
+ * folder. */
+static sh_rc list_notes(struct sh_config *cfg, char **notes)
+{
+    char hash[SH_RUN_HASH] = "", *hf_config = NULL, *kept;
+
+    SH_TRY(sh_run_tokenizer_find(cfg, hash, &hf_config));
+    kept = sh_run_tokenizer_notes(hash, hf_config, NULL);
+    *notes = sh_strfmt("parameters: of a folder of transformers\n%s", kept);
+    free(hf_config);
+    free(kept);
+    return SH_OK;
+}
+
+/* The new checkpoint has zero moments, as before the first step. */
+static sh_rc import(const char *from, const char *folder, const struct sh_hf_import_options *options,
+                    struct sh_config *cfg, const struct sh_program *p)
+{
+    struct sh_ckpt_tensor *tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
+    struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_params};
+    struct sh_ckpt_meta meta = {0};
+    char *family = NULL, *path = NULL;
+    sh_rc rc;
+
+    list_tensors(p, tensors);
+    SH_TRY_OUT(list_notes(cfg, &meta.notes));
+    SH_TRY_OUT(sh_config_get(cfg, "model.family", &family));
+    SH_TRY_OUT(sh_stored_config(cfg, 1, &meta.config));
+    SH_TRY_OUT(sh_hf_import(from, family, options, &set, &meta, folder, &path));
+    printf("%s\n", path);
+out:
+    free(meta.config);
+    free(meta.notes);
+    free(family);
+    free(path);
+    free(tensors);
+    return rc;
+}
+
+/* The folder's own configuration gives the model, by the same key as in a run; no other part of a configuration is
+ * needed. */
+sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust)
+{
+    const char *from = args->positional[1], *out = option(args, "-o"), *ignore = option(args, "--ignore");
+    const struct sh_hf_import_options options = {.trust = trust, .allow_nan = option(args, "--allow-nan") != NULL};
+    const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
+    char *keys[] = {sh_strfmt("model.hf_assets_path=%s", from), sh_strfmt("model.hf_ignore=%s", ignore ? ignore : "")};
+    struct sh_program *p = NULL;
+    struct sh_config cfg;
+    struct sh_model model;
+    sh_rc rc;
+
+    SH_TRY_OUT(wants_output("import", out));
+    SH_TRY_OUT(sh_config_load(NULL, 2, (const char *const *)keys, &cfg));
+    model = cfg.model;
+    SH_TRY_OUT(sh_model_check(&model, &batch));
+    p = sh_program_create(SH_F32);
+    sh_model_emit(&model, &batch, p);
+    rc = import(from, out, &options, &cfg, p);
+out:
+    sh_program_destroy(p);
+    free(keys[0]);
+    free(keys[1]);
+    return rc;
+}

@@ -1,0 +1,280 @@
+/* Gather and reduction over the shard group and over the replicas, through the channels that training uses (between
+ * GPUs if it computes on them): checks the numbers and measures the speed. */
+#include "src/tools/doctor/doctor.h"
+
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/comm/comm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* 4 MiB: large enough for bandwidth, small enough for any memory. The time limit on waiting is below that of a check.
+ * */
+enum { WHOLE_ELEMS = 1 << 20, REPEATS = 3, TIMEOUT_SECONDS = 50 };
+
+/* One axis at a time; the memory is shared by both. */
+struct test {
+    const struct sh_doctor *d;
+    struct sh_comm *comm;
+    sh_group group;
+    char name[SH_GROUP_NAME];
+    int size, index;
+    int64_t count;       /* elements of a rank's part */
+    float *whole, *part; /* in host memory */
+    char *memory;        /* on a GPU: both of them, one after the other */
+    int64_t memory_bytes;
+    void *queue;
+};
+
+/* Returns the place on the GPU that corresponds to a host buffer, or the buffer itself without a GPU. */
+static float *there(const struct test *t, float *host)
+{
+    int64_t part_at = WHOLE_ELEMS + sh_mesh_ranks(&t->d->mesh->shape);
+
+    return !t->memory ? host : (float *)(void *)t->memory + (host == t->part ? part_at : 0);
+}
+
+/* On the CPU there is nothing to do: the host buffer is the operand. */
+static void put(const struct test *t, float *host, int64_t n)
+{
+    if (t->memory)
+        t->d->device->put(t->queue, there(t, host), host, n * (int64_t)sizeof *host);
+}
+
+/* Like put(), in the other direction. */
+static void get(const struct test *t, float *host, int64_t n)
+{
+    if (t->memory)
+        t->d->device->get(t->queue, host, there(t, host), n * (int64_t)sizeof *host);
+}
+
+/* On a GPU the ticket joins the queue, and the host waits for the queue. */
+static sh_rc wait_for(const struct test *t, int64_t ticket)
+{
+    if (!t->queue)
+        return sh_comm_wait(t->comm, ticket);
+    SH_TRY(sh_comm_join(t->comm, ticket, t->queue));
+    t->d->device->queue_drain(t->queue);
+    return SH_OK;
+}
+
+/* Starts, waits and adds the time: latency and transfer together, as in a training step without overlap. */
+static sh_rc run_one(struct test *t, enum sh_op_kind kind, double *seconds)
+{
+    bool gathers = kind == SH_OP_ALL_GATHER;
+    float *whole = there(t, t->whole), *part = there(t, t->part);
+    struct sh_coll coll = {.kind = kind,
+                           .group = t->group,
+                           .stream = t->group == t->d->mesh->shape.replicate ? SH_STREAM_REPLICATE
+                                     : gathers                               ? SH_STREAM_GATHER
+                                                                             : SH_STREAM_REDUCE,
+                           .dtype = SH_F32,
+                           .count = t->count,
+                           .send = gathers ? part : whole,
+                           .recv = gathers ? whole : part,
+                           .queue = t->queue,
+                           .label = "doctor"};
+    int64_t ticket, begin = sh_now_ns();
+
+    SH_TRY(sh_comm_start(t->comm, &coll, &ticket));
+    SH_TRY(wait_for(t, ticket));
+    *seconds += sh_seconds_since(begin);
+    return SH_OK;
+}
+
+/* Fills with small integers, which float32 adds exactly in any order. */
+static void fill_part(struct test *t)
+{
+    for (int64_t i = 0; i < t->count; i++)
+        t->part[i] = (float)(t->index * 7 + i % 13);
+}
+
+/* Part r must contain the numbers that rank r wrote. */
+static bool gathered_right(const struct test *t)
+{
+    for (int r = 0; r < t->size; r++)
+        for (int64_t i = 0; i < t->count; i++)
+            if (t->whole[r * t->count + i] != (float)(r * 7 + i % 13))
+                return false;
+    return true;
+}
+
+/* Every rank sends the same whole, so the sum is `size` times it. */
+static bool reduced_right(const struct test *t)
+{
+    for (int64_t i = 0; i < t->count; i++)
+        if (t->part[i] != (float)(t->index * 7 + i % 13) * (float)t->size)
+            return false;
+    return true;
+}
+
+/* The best of several repeats; *right only if every repeat was right. */
+static sh_rc time_axis(struct test *t, double *seconds, bool *right)
+{
+    *seconds = INFINITY;
+    *right = true;
+    for (int k = 0; k < REPEATS; k++) {
+        double took = 0;
+
+        fill_part(t);
+        put(t, t->part, t->count);
+        sh_mesh_barrier();
+        SH_TRY(run_one(t, SH_OP_ALL_GATHER, &took));
+        get(t, t->whole, t->size * t->count);
+        *right = *right && gathered_right(t);
+        SH_TRY(run_one(t, SH_OP_REDUCE_SCATTER, &took));
+        get(t, t->part, t->count);
+        *right = *right && reduced_right(t);
+        *seconds = took < *seconds ? took : *seconds;
+    }
+    return SH_OK;
+}
+
+/* Names the rank and the axis: a wrong sum means a broken network, memory or MPI. */
+static sh_rc wrong(const struct test *t)
+{
+    return sh_fail(SH_E_COMM, "rank %d got wrong numbers on the %s axis", t->d->mesh->rank, t->name);
+}
+
+/* Returns the first rank of another group. */
+static int first_of(const struct test *t, int group)
+{
+    const struct sh_mesh_shape *m = &t->d->mesh->shape;
+
+    return sh_group_member(m, sh_group_others(m, t->group), group) + sh_group_member(m, t->group, 0) - m->rank;
+}
+
+/* Groups are identified by their place among the others; the first rank of each reports for its group. */
+static sh_rc compare_groups(const struct test *t, double speed, double *all, struct sh_doctor_row *row, int *used)
+{
+    const struct sh_mesh *mesh = t->d->mesh;
+    sh_group others = sh_group_others(&mesh->shape, t->group);
+    int groups = sh_group_size(&mesh->shape, others), group = sh_group_index(&mesh->shape, others);
+    struct sh_doctor_slowest s;
+
+    for (int i = 0; i < groups; i++)
+        all[i] = -INFINITY;
+    if (t->index == 0)
+        all[group] = speed;
+    SH_TRY(sh_doctor_fill(groups, all));
+    s = sh_doctor_find_slowest(groups, all);
+    /* A slow group is a note; only wrong numbers are bad. */
+    if (s.state != SH_DOCTOR_GOOD) {
+        row->state = SH_DOCTOR_NOTE;
+        *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used,
+                          "%s%s: the group of %s has %.3g GB/s, the median %.3g", *used ? "; " : "", t->name,
+                          t->d->place[first_of(t, s.index)].host, s.speed / 1e9, s.median / 1e9);
+    } else {
+        *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used, "%s%s %.3g GB/s per rank (%d ranks)",
+                          *used ? "; " : "", t->name, s.speed / 1e9, t->size);
+    }
+    return SH_OK;
+}
+
+/* Wrong numbers end the check, and are agreed on, since another rank may have received right ones. */
+static sh_rc test_axis(struct test *t, double *all, struct sh_doctor_row *row, int *used)
+{
+    struct sh_doctor_row bad;
+    double seconds;
+    bool right, failed;
+
+    SH_TRY(time_axis(t, &seconds, &right));
+    sh_mesh_own_mpi();
+    SH_TRY(sh_doctor_any_failed(t->d, right ? SH_OK : wrong(t), &bad, &failed));
+    if (failed) {
+        *row = bad;
+        return SH_OK;
+    }
+    /* Bytes received in a gather and in a reduction. */
+    return compare_groups(t, 2.0 * (double)(t->count * 4) * (t->size - 1) / seconds, all, row, used);
+}
+
+/* An axis of one rank has nothing to send. */
+static sh_rc test_axes(const struct sh_doctor *d, struct sh_comm *comm, struct test *t, double *all,
+                       struct sh_doctor_row *row)
+{
+    const struct sh_mesh_shape *m = &d->mesh->shape;
+    const sh_group groups[] = {m->shard, m->replicate};
+    int used = 0;
+
+    for (int i = 0; i < 2 && row->state != SH_DOCTOR_BAD; i++) {
+        t->d = d;
+        t->comm = comm;
+        t->group = groups[i];
+        t->size = sh_group_size(m, groups[i]);
+        t->index = sh_group_index(m, groups[i]);
+        sh_group_name(m, groups[i], t->name);
+        t->count = WHOLE_ELEMS / t->size > 0 ? WHOLE_ELEMS / t->size : 1;
+        if (t->size > 1)
+            SH_TRY(test_axis(t, all, row, &used));
+    }
+    return SH_OK;
+}
+
+/* Adds one element per rank to the whole, since counts are rounded up to at least one. */
+static sh_rc open_memory(const struct sh_doctor *d, struct test *t)
+{
+    size_t elems = (size_t)(WHOLE_ELEMS + sh_mesh_ranks(&d->mesh->shape));
+
+    t->whole = sh_calloc(elems, sizeof *t->whole);
+    t->part = sh_calloc(elems, sizeof *t->part);
+    t->memory_bytes = 2 * (int64_t)(elems * sizeof *t->whole);
+    if (!d->device)
+        return SH_OK;
+    SH_TRY(d->device->arena_create(t->memory_bytes, 0, -1, &t->memory));
+    t->queue = d->device->queue_create(false);
+    return SH_OK;
+}
+
+/* Also called after a failure halfway. */
+static void close_memory(const struct sh_doctor *d, struct test *t)
+{
+    if (t->queue)
+        d->device->queue_destroy(t->queue);
+    if (t->memory)
+        d->device->arena_destroy(t->memory, t->memory_bytes);
+    free(t->part);
+    free(t->whole);
+}
+
+/* Collective. The self-test of the mesh comes first: the speeds of wrong groups would mean nothing. */
+sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row)
+{
+    const struct sh_group_use groups[] = {
+        {"shard", d->mesh->shape.shard, 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE},
+        {"replicate", d->mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};
+    struct sh_comm_options opt = sh_topology_comm(d->cfg, &d->at, d->device, d->gpu.sharing);
+    struct test t = {.d = d};
+    struct sh_comm *comm = NULL;
+    char text[SH_COMM_TEXT];
+    double *all = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *all);
+    sh_rc rc;
+
+    if (sh_mesh_ranks(&d->mesh->shape) == 1) {
+        sh_doctor_good(row, "one rank");
+        free(all);
+        return SH_OK;
+    }
+    opt.timeout_seconds = TIMEOUT_SECONDS;
+    opt.groups = groups;
+    opt.n_groups = sizeof groups / sizeof *groups;
+    opt.streams = sh_streams;
+    opt.n_streams = SH_STREAMS;
+    for (int i = 0; i < opt.n_groups; i++)
+        SH_TRY_OUT(sh_mesh_open(d->mesh, groups[i].axes));
+    SH_TRY_OUT(sh_mesh_self_test(d->mesh));
+    SH_TRY_OUT(sh_comm_create(d->mesh, &opt, &comm));
+    SH_TRY_OUT(sh_agree(open_memory(d, &t)));
+    SH_TRY_OUT(test_axes(d, comm, &t, all, row));
+    if (d->device && row->state != SH_DOCTOR_BAD)
+        snprintf(row->text + strlen(row->text), sizeof row->text - strlen(row->text), "; GPU to GPU, %s",
+                 sh_comm_describe(comm, text));
+out:
+    sh_comm_destroy(comm);
+    close_memory(d, &t);
+    free(all);
+    return rc;
+}

@@ -1,0 +1,392 @@
+/* The search has two rounds. The first tries every strategy, mesh and micro-batch, with the least of three degrees of
+ * recomputation that fits: none, selective, full. The second refines the best of those: the ladder of src/pass/fit.c,
+ * prefetch, resharding over a node.
+ *
+ * A mesh whose parameters and states alone do not fit is not planned. */
+#include "src/tools/predict/search.h"
+
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/cost/budget.h"
+#include "src/cost/step.h"
+#include "src/optim/optim.h"
+#include "src/plan/pinned.h"
+#include "src/plan/request.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* FINE: how many of the fastest results of the coarse round are refined. MOST_BATCH: maximum sequences of a
+ * micro-batch. */
+enum { FINE = 6, MOST_BATCH = 64 };
+
+static const int strategies[] = {SH_FULL_SHARD,  SH_HYBRID_SHARD,       SH_SHARD_GRAD_OP,
+                                 SH_SHARD_OPTIM, SH_HYBRID_SHARD_ZERO2, SH_NO_SHARD};
+static const int modes[] = {SH_RECOMPUTE_NONE, SH_RECOMPUTE_SELECTIVE, SH_RECOMPUTE_FULL};
+
+struct state {
+    const struct sh_search *s;
+    struct sh_search_found *found;
+    int *n;
+    double least_bytes;    /* minimum that all ranks together keep of the model */
+    double least_resident; /* minimum of trained parameters in the compute type, if each rank has all of them */
+    int64_t sequences;     /* per step */
+    int planned;
+    bool lacks_memory; /* some choice would be possible with more memory */
+};
+
+/* Whether the strategy accepts groups of ranks that are replicas of each other. */
+static bool takes_replicas(int strategy)
+{
+    return strategy == SH_HYBRID_SHARD || strategy == SH_HYBRID_SHARD_ZERO2 || strategy == SH_SHARD_OPTIM;
+}
+
+void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f, struct sh_config *out)
+{
+    *out = *s->cfg;
+    out->mesh.ranks = s->ranks;
+    out->mesh.ranks_per_node = s->ranks_per_node;
+    out->mesh.shard = f->shard;
+    out->mesh.replicate = f->replicate;
+    out->training.local_batch_size = f->local_batch;
+    out->training.global_batch_size = f->local_batch * f->micro_steps * s->ranks;
+    out->parallelism.sharding_strategy = f->strategy;
+    out->parallelism.reshard_after_forward = f->inner;
+    out->parallelism.forward_prefetch = f->forward_prefetch;
+    out->parallelism.backward_prefetch = f->backward_prefetch;
+    out->training.mixed_precision_reduce = f->reduce;
+    out->training.deterministic = s->cfg->training.deterministic && !f->any_order;
+    out->activation_checkpoint.mode = f->mode;
+    if (f->mode == SH_RECOMPUTE_MEMORY_BUDGET || s->cfg->memory.limit_bytes)
+        out->memory.limit_bytes = s->limit_bytes;
+}
+
+/* Price what was built. */
+static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, const struct sh_build *b,
+                   int64_t tokens, bool shares, struct sh_search_found *f)
+{
+    struct sh_cost_request r = {.mesh = mesh,
+                                .machine = s->machine,
+                                .ranks_per_node = s->ranks_per_node,
+                                .shares = shares,
+                                .faster = sh_cost_as_is};
+    struct sh_program *p = NULL;
+    struct sh_cost_step step;
+    char text[SH_RECOMPUTE_TEXT], homes[SH_HOMES_TEXT];
+    sh_rc rc = sh_pass_weigh(b, &p);
+
+    r.p = p;
+    if (rc == SH_OK && !sh_pass_fits(b, p))
+        rc = SH_E_MEMORY;
+    if (rc == SH_OK)
+        rc = sh_pinned_check(p, s->ranks_per_node, (int64_t)s->machine->host.memory_bytes, "a node has");
+    if (rc == SH_OK)
+        rc = sh_cost_step(&r, &step);
+    if (rc == SH_OK) {
+        f->bytes = p->arena_bytes;
+        f->seconds = step.seconds;
+        f->tokens_per_second = (double)tokens / step.seconds;
+        snprintf(f->recompute, sizeof f->recompute, "%s%s", sh_recompute_text(&b->recompute, b->model.n_layers, text),
+                 sh_pass_homes_text(b, homes));
+    }
+    sh_program_destroy(p);
+    return rc;
+}
+
+/* SH_E_MEMORY: the choice does not fit. SH_E_USAGE: the strategy, the batch or the mesh is not possible. */
+static sh_rc try_one(struct state *st, struct sh_search_found *f)
+{
+    const struct sh_search *s = st->s;
+    struct sh_config cfg;
+    struct sh_topology at = {.world = s->ranks,
+                             .ranks_per_node = s->ranks_per_node,
+                             .in_blocks = true,
+                             .gpu = sh_machine_is_gpu(s->machine)};
+    struct sh_mesh_shape mesh;
+    struct sh_build b;
+    int64_t rows = INT64_MAX;
+
+    sh_search_apply(s, f, &cfg);
+    st->planned++;
+    SH_TRY(sh_request_mesh(&cfg, &at, &mesh));
+    SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1,
+                            s->limit_bytes, &b));
+    b.host_limit_bytes = sh_topology_host_room(&cfg, &at, (int64_t)s->machine->host.memory_bytes, at.ranks_per_node);
+    SH_TRY(sh_budget_fit(&cfg, &at, NULL, &b));
+    SH_TRY(sh_pass_widen(&b, &rows));
+    return price(s, &mesh, &b, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len,
+                 sh_topology_shares(&cfg, &at), f);
+}
+
+/* Insert by speed; if the list is full, the last one drops out. */
+static void keep(struct state *st, const struct sh_search_found *f)
+{
+    int at = *st->n;
+
+    while (at > 0 && st->found[at - 1].tokens_per_second < f->tokens_per_second)
+        at--;
+    if (at == SH_SEARCH_MOST)
+        return;
+    if (*st->n < SH_SEARCH_MOST)
+        ++*st->n;
+    memmove(&st->found[at + 1], &st->found[at], (size_t)(*st->n - 1 - at) * sizeof *st->found);
+    st->found[at] = *f;
+}
+
+/* Try the least recomputation of the three that fits; more of it is only slower. */
+static sh_rc try_modes(struct state *st, struct sh_search_found f)
+{
+    sh_rc rc = SH_OK;
+
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        f.mode = modes[i];
+        rc = try_one(st, &f);
+        if (rc == SH_OK)
+            keep(st, &f);
+        if (rc != SH_E_MEMORY)
+            break;
+    }
+    return rc;
+}
+
+/* The minimum bytes per element that a device keeps of the masters: all four, or with bfloat16 one half if the other
+ * half is in a lower tier. */
+static double least_master(const struct sh_config *cfg, bool states_away, bool parameters_away)
+{
+    bool halves = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16;
+
+    if (parameters_away)
+        return halves && !states_away ? 2 : 0;
+    return states_away ? 2 : 4;
+}
+
+/* Find the minimum bytes of what is trained: masters and optimizer states, and two bytes in the compute type. */
+static void find_least(struct state *st)
+{
+    const struct sh_config *cfg = st->s->cfg;
+    const bool budget = cfg->offload.mode == SH_OFFLOAD_BUDGET;
+    const bool away = budget || cfg->offload.optimizer != SH_OFFLOAD_NONE;
+    const bool parameters = cfg->offload.parameters != SH_OFFLOAD_NONE || (budget && sh_machine_is_gpu(st->s->machine));
+    const struct sh_adapters adapters = sh_request_adapters(cfg);
+    const double trained = (double)sh_model_trained(&cfg->model, &adapters);
+    const double state_bytes = cfg->optimizer.state_dtype == SH_PRECISION_BFLOAT16 ? 2 : 4;
+    const double states = away ? 0 : state_bytes * sh_optim_of(cfg->optimizer.name)->n_states;
+
+    st->least_bytes = (least_master(cfg, away, parameters) + states) * trained;
+    st->least_resident = 2 * trained;
+}
+
+/* A lower bound: activations and gathered units come on top. A choice that fails here need not be planned, which takes
+ * far longer. */
+static bool could_fit(const struct state *st, const struct sh_search_found *f)
+{
+    int owners = f->strategy == SH_NO_SHARD ? 1 : f->shard;
+    double bytes = st->least_bytes / owners;
+
+    if (f->strategy == SH_SHARD_OPTIM)
+        bytes += st->least_resident * (1 - 1.0 / owners);
+    return bytes <= (double)st->s->limit_bytes;
+}
+
+/* Try micro-batches of 1, 2, 4, ... that divide a rank's share of a step. */
+static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64_t each, sh_rc *last)
+{
+    for (int batch = 1; batch <= each && batch <= MOST_BATCH; batch *= 2) {
+        sh_rc rc;
+
+        if (each % batch)
+            continue;
+        if (!could_fit(st, &f)) {
+            st->lacks_memory = true;
+            break;
+        }
+        f.local_batch = batch;
+        f.micro_steps = (int)(each / batch);
+        rc = try_modes(st, f);
+        st->lacks_memory |= rc == SH_E_MEMORY;
+        if (rc == SH_E_MEMORY)
+            break; /* a larger one needs more */
+        if (rc != SH_OK && rc != SH_E_USAGE)
+            return rc;
+        *last = rc == SH_OK ? *last : rc;
+    }
+    return SH_OK;
+}
+
+/* Try the batch as requested, then doubled, if the user allows that. */
+static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last)
+{
+    for (int times = 1; times <= (st->s->may_grow ? SH_SEARCH_GROWS : 1); times *= 2)
+        SH_TRY(try_micro_batches(st, f, times * st->sequences / st->s->ranks, last));
+    return SH_OK;
+}
+
+/* Divisors of the ranks of a node, and multiples of them, that divide the number of ranks. */
+static bool is_shard(const struct sh_search *s, int strategy, int shard)
+{
+    int node = s->ranks_per_node;
+
+    if (s->ranks % shard)
+        return false;
+    if (strategy == SH_NO_SHARD)
+        return shard == 1;
+    if (!takes_replicas(strategy))
+        return shard == s->ranks;
+    if (shard == s->ranks || shard == 1)
+        return strategy == SH_SHARD_OPTIM && shard > 1;
+    if (s->quick)
+        return shard >= node && shard % node == 0;
+    return shard < node ? node % shard == 0 : shard % node == 0;
+}
+
+/* From the largest shard group down: it needs the least memory, so something fits early. */
+static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
+{
+    const struct sh_search *s = st->s;
+    struct sh_search_found f = {.strategy = strategy,
+                                .inner = 1,
+                                .reduce = s->cfg->training.mixed_precision_reduce,
+                                .forward_prefetch = s->cfg->parallelism.forward_prefetch,
+                                .backward_prefetch = s->cfg->parallelism.backward_prefetch};
+
+    for (int shard = s->ranks; shard >= 1; shard--) {
+        if (!is_shard(s, strategy, shard))
+            continue;
+        f.shard = shard;
+        f.replicate = s->ranks / shard;
+        SH_TRY(try_batches(st, f, last));
+    }
+    return SH_OK;
+}
+
+/* If quick, only the first two of the list, full_shard and hybrid_shard. */
+static sh_rc coarse(struct state *st, sh_rc *last)
+{
+    size_t n = st->s->quick ? 2 : sizeof strategies / sizeof *strategies;
+
+    for (size_t i = 0; i < n; i++)
+        SH_TRY(try_meshes(st, strategies[i], last));
+    return SH_OK;
+}
+
+/* Try a finer neighbour of a result, and keep it if it fits and is faster. */
+static sh_rc refine(struct state *st, struct sh_search_found f, double than)
+{
+    sh_rc rc = try_one(st, &f);
+
+    if (rc == SH_OK && f.seconds < than * 0.9995)
+        keep(st, &f);
+    return rc == SH_E_MEMORY || rc == SH_E_USAGE ? SH_OK : rc;
+}
+
+/* float16 requires reduction in float32, and equal bits on every mesh require sums that do not round. */
+static bool may_round(const struct sh_search *s)
+{
+    return s->may_round && s->cfg->training.mixed_precision_param != SH_PRECISION_FLOAT16 &&
+           s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH;
+}
+
+/* Only GPUs have such kernels, and equal bits on every mesh leave no choice. */
+static bool may_reorder(const struct sh_search *s)
+{
+    return s->may_reorder && s->cfg->training.deterministic && sh_machine_is_gpu(s->machine) &&
+           s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH;
+}
+
+/* One change at a time, from the same result: finer recomputation, deeper prefetch, resharding over a node. */
+static sh_rc refine_one(struct state *st, struct sh_search_found f)
+{
+    struct sh_search_found other = f;
+
+    if (f.mode != SH_RECOMPUTE_NONE) {
+        other.mode = SH_RECOMPUTE_MEMORY_BUDGET;
+        SH_TRY(refine(st, other, f.seconds));
+    }
+    other.forward_prefetch = other.backward_prefetch = 2;
+    SH_TRY(refine(st, other, f.seconds));
+    other = f;
+    other.inner = st->s->ranks_per_node;
+    if (f.shard > other.inner && f.shard % other.inner == 0 &&
+        (f.strategy == SH_FULL_SHARD || f.strategy == SH_HYBRID_SHARD))
+        SH_TRY(refine(st, other, f.seconds));
+    return SH_OK;
+}
+
+/* Refine the coarse results; results added by refinement are not refined again. */
+static sh_rc fine(struct state *st)
+{
+    struct sh_search_found first[FINE];
+    int n = *st->n < FINE ? *st->n : FINE;
+
+    memcpy(first, st->found, (size_t)n * sizeof *first);
+    for (int i = 0; i < n; i++) {
+        SH_TRY(refine_one(st, first[i]));
+        if (may_reorder(st->s)) {
+            first[i].any_order = true;
+            SH_TRY(refine(st, first[i], first[i].seconds));
+            SH_TRY(refine_one(st, first[i]));
+        }
+        if (!may_round(st->s) || first[i].reduce == SH_PRECISION_BFLOAT16)
+            continue;
+        first[i].reduce = SH_PRECISION_BFLOAT16;
+        SH_TRY(refine(st, first[i], first[i].seconds));
+        SH_TRY(refine_one(st, first[i]));
+    }
+    return SH_OK;
+}
+
+/* A penalty for what a user has to understand. Simplest are the requested numbers, one axis instead of two, no budget,
+ * no resharding, the usual prefetch. */
+static int complexity(const struct sh_search *s, int64_t sequences, const struct sh_search_found *f)
+{
+    return 8 * (f->reduce != s->cfg->training.mixed_precision_reduce) + 8 * f->any_order +
+           8 * ((int64_t)f->local_batch * f->micro_steps * s->ranks != sequences) +
+           4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
+           2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
+}
+
+/* Results within 2 % count as equal, since a prediction is not more precise than that; the simplest of them is the
+ * best. Pareto: no faster result takes as little memory. */
+static void mark(const struct state *st, struct sh_search_found *found, int n)
+{
+    const double equal = 1.02;
+    int best = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (found[i].tokens_per_second * equal >= found[0].tokens_per_second &&
+            complexity(st->s, st->sequences, &found[i]) < complexity(st->s, st->sequences, &found[best]))
+            best = i;
+        found[i].pareto = true;
+        for (int k = 0; k < i; k++)
+            found[i].pareto &= found[k].bytes > found[i].bytes;
+    }
+    if (n)
+        found[best].best = true;
+}
+
+/* The error of the last try is reported only if nothing was found and nothing was possible: single meshes may be
+ * impossible. */
+sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
+{
+    struct state st = {.s = s, .found = found, .n = n};
+    sh_rc last = SH_OK;
+
+    *n = 0;
+    SH_TRY(sh_cost_check_network(s->machine, s->ranks, s->ranks_per_node));
+    find_least(&st);
+    st.sequences = sh_request_global_batch(s->cfg, s->ranks);
+    if (s->may_grow)
+        st.sequences += (s->ranks - st.sequences % s->ranks) % s->ranks;
+    if (st.sequences % s->ranks)
+        return sh_fail(SH_E_USAGE,
+                       "training.global_batch_size %lld is not a multiple of %d ranks; --allow=batch tries larger ones",
+                       (long long)st.sequences, s->ranks);
+    SH_TRY(coarse(&st, &last));
+    if (!*n && last != SH_OK && !st.lacks_memory)
+        return last;
+    sh_error_clear();
+    SH_TRY(s->quick ? SH_OK : fine(&st));
+    mark(&st, found, *n);
+    return SH_OK;
+}

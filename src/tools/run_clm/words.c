@@ -1,0 +1,202 @@
+/* The options that depend on nothing else become keys, by the rows of src/config/trainer.inc. The keys of the file of
+ * --fsdp_config go the same way. */
+#include "src/tools/run_clm/clm.h"
+
+#include "io/json/json.h"
+#include "src/base/mem.h"
+#include "src/base/str.h"
+#include "src/config/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { FILE_MAX = 1 << 20, NAME_MAX_BYTES = 64 };
+
+static const char STRATEGY[] = "parallelism.sharding_strategy", FSDP_KEY[] = "fsdp_config.";
+
+/* What Trainer does without being asked, unlike Sherd. */
+static const char *const always[][2] = {
+    {"training.mixed_precision_param", "float32"},
+    {"activation_checkpoint.mode", "none"},
+    {"lr_scheduler.decay_type", "linear"},
+    {"lr_scheduler.min_lr_factor", "0"},
+    {STRATEGY, "no_shard"},
+};
+
+const char *sh_clm_option(const struct sh_clm *c, const char *name)
+{
+    return sh_cmd_option(c->cmd, c->args, name);
+}
+
+bool sh_clm_prints_only(const struct sh_clm *c)
+{
+    return sh_clm_option(c, "--print-config") != NULL;
+}
+
+/* "key=value": the name must be followed by =, since one key may be a prefix of another. */
+bool sh_clm_gives(const struct sh_clm *c, const char *key)
+{
+    const struct sh_cmd_args *args = c->args;
+
+    for (int i = 0; i < args->n_overrides; i++)
+        if (!strncmp(args->overrides[i], key, strlen(key)) && args->overrides[i][strlen(key)] == '=')
+            return true;
+    return false;
+}
+
+sh_rc sh_clm_truth(const struct sh_clm *c, const char *option, bool *on)
+{
+    const char *given = sh_clm_option(c, option);
+    int truth = given ? sh_trainer_truth(given) : 0;
+
+    *on = truth != 0;
+    return truth >= 0
+               ? SH_OK
+               : sh_fail(SH_E_USAGE, "sherd run_clm: %s takes True, False or no value, not \"%s\"", option, given);
+}
+
+/* Values are not repeated: one may be a password. */
+static void ignore(struct sh_clm *c, const char *option)
+{
+    char *longer = sh_strfmt("%s%s, ", c->ignored ? c->ignored : "", option);
+
+    free(c->ignored);
+    c->ignored = longer;
+}
+
+/* pairs: "key=value,key=value". */
+static sh_rc set_pairs(struct sh_clm *c, const char *option, const char *pairs)
+{
+    char *copy = sh_strdup(pairs), *rest = copy, *pair;
+    sh_rc rc = SH_OK;
+
+    while (rc == SH_OK && copy[0] && (pair = strsep(&rest, ",")) != NULL) {
+        char *equals = strchr(pair, '=');
+
+        *equals = '\0';
+        rc = sh_clm_choose(c, option, pair, equals + 1);
+    }
+    free(copy);
+    return rc;
+}
+
+/* option: as messages name it. */
+static sh_rc take(struct sh_clm *c, const char *option, const struct sh_trainer_row *row, const char *value)
+{
+    switch (row->answer) {
+    case SH_TRAINER_KEY: return sh_clm_choose(c, option, row->text, value);
+    case SH_TRAINER_SET: return set_pairs(c, option, row->text);
+    case SH_TRAINER_NOTHING: ignore(c, option); return SH_OK;
+    case SH_TRAINER_REFUSED:
+        return sh_fail(SH_E_USAGE, "sherd run_clm: %s%s%s: %s", option, value[0] ? " " : "", value, row->text);
+    case SH_TRAINER_OWN: break;
+    }
+    return SH_OK;
+}
+
+/* A value that no row has may be several words, separated by blanks or commas, like that of --fsdp. */
+static sh_rc take_value(struct sh_clm *c, const char *option, const char *name, const char *value)
+{
+    const struct sh_trainer_row *row = sh_trainer_find(name, value);
+    char *copy = sh_strdup(value), *rest = copy, *word;
+    sh_rc rc = SH_OK;
+
+    if (row->answer != SH_TRAINER_REFUSED || row->words || !value[strcspn(value, " ,")])
+        rc = take(c, option, row, value);
+    else
+        while (rc == SH_OK && (word = strsep(&rest, " ,")) != NULL)
+            if (word[0])
+                rc = take(c, option, sh_trainer_find(name, word), word);
+    free(copy);
+    return rc;
+}
+
+/* The answer to a key that accelerate writes with a prefix. Without reshard, the strategy is its sibling that keeps
+ * parameters from forward to backward. */
+static sh_rc take_key(struct sh_clm *c, const char *path, const char *key, const char *value)
+{
+    const char *bare = strncmp(key, "fsdp_", 5) ? key : key + 5, *names[64], *near;
+    char name[NAME_MAX_BYTES], *option = sh_strfmt("--fsdp_config %s: %s", path, bare);
+    sh_rc rc = SH_OK;
+    int n = 0;
+
+    snprintf(name, sizeof name, "%s%s", FSDP_KEY, bare);
+    for (int i = 0; i < sh_trainer_n && n < 64; i++)
+        if (!strncmp(sh_trainer_rows[i].name, FSDP_KEY, strlen(FSDP_KEY)))
+            names[n++] = sh_trainer_rows[i].name + strlen(FSDP_KEY);
+    near = sh_str_nearest(bare, n, names);
+    if (!sh_trainer_find(name, value))
+        rc = sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp_config %s: unknown key: %s%s%s", path, key,
+                     near ? "; nearest is " : "", near ? near : "");
+    else if (strcmp(bare, "reshard_after_forward") != 0)
+        rc = take_value(c, option, name, value);
+    else if (sh_trainer_truth(value) < 0)
+        rc = sh_fail(SH_E_USAGE, "sherd run_clm: %s must be true or false", option);
+    else if (!sh_trainer_truth(value) && !strcmp(sh_clm_get(c, STRATEGY), "full_shard"))
+        sh_clm_set(c, STRATEGY, "shard_grad_op");
+    else if (!sh_trainer_truth(value) && !strcmp(sh_clm_get(c, STRATEGY), "hybrid_shard"))
+        sh_clm_set(c, STRATEGY, "hybrid_shard_zero2");
+    free(option);
+    return rc;
+}
+
+/* given: a path, or the object itself, as Trainer takes it. */
+static sh_rc take_file(struct sh_clm *c, const char *given)
+{
+    json_t *file, *value;
+    const char *name;
+    sh_rc rc = SH_OK;
+
+    if (given[0] == '{')
+        SH_TRY(sh_json_parse(given, strlen(given), "--fsdp_config", &file));
+    else
+        SH_TRY(sh_json_load(given, FILE_MAX, &file));
+    if (!json_is_object(file))
+        rc = sh_fail(SH_E_DATA, "--fsdp_config %s: is %s, not an object", given, sh_json_is(file));
+    if (rc == SH_OK)
+        json_object_foreach(file, name, value)
+        {
+            char *text = json_is_string(value) ? sh_strdup(json_string_value(value))
+                                               : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+
+            if (rc == SH_OK && text)
+                rc = sh_problems_note(&c->problems, take_key(c, given, name, text));
+            free(text);
+        }
+    json_decref(file);
+    return rc;
+}
+
+/* Without --fsdp Trainer replicates the model (DDP). No word, True or auto_wrap alone means full_shard. */
+static sh_rc take_fsdp(struct sh_clm *c)
+{
+    const char *given = sh_clm_option(c, "--fsdp"), *file = sh_clm_option(c, "--fsdp_config");
+    bool shards = given && sh_trainer_truth(given) != 0;
+
+    if (shards && !sh_clm_get(c, STRATEGY))
+        sh_clm_set(c, STRATEGY, "full_shard");
+    if (!file)
+        return SH_OK;
+    if (!shards)
+        return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp_config without --fsdp has no effect; add --fsdp full_shard");
+    return take_file(c, file);
+}
+
+sh_rc sh_clm_words(struct sh_clm *c)
+{
+    for (int i = 0; c->cmd->options[i].name; i++) {
+        const char *option = c->cmd->options[i].name, *value = c->args->values[i];
+
+        /* --print-config is no option of Trainer. */
+        if (value && sh_trainer_find(option + 2, value))
+            SH_TRY(sh_problems_note(&c->problems, take_value(c, option, option + 2, value)));
+    }
+    SH_TRY(sh_problems_note(&c->problems, take_fsdp(c)));
+    for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
+        sh_clm_default(c, always[i][0], always[i][1]);
+    for (int i = 0; i < sh_trainer_n; i++)
+        if (sh_trainer_rows[i].none)
+            sh_clm_default(c, sh_trainer_rows[i].text, sh_trainer_rows[i].none);
+    return SH_OK;
+}
