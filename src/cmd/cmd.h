@@ -113,7 +113,7 @@ void sh_cmd_complete_zsh(FILE *out);
 void sh_cmd_version(FILE *out);
 sh_rc sh_cmd_unknown(const char *word); /* SH_E_USAGE, with the nearest command */
 
-/* ckpt_hf.c: export a checkpoint to a folder of transformers, and import one from it. */
+/* src/tools/ckpt/foreign.c: export a checkpoint to a folder of transformers, and import one from it. */
 sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file);
 sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust);
 

@@ -116,7 +116,7 @@ static sh_rc climb(struct ladder *l, int from, int *level)
     return bytes <= l->b->limit_bytes ? edge_of(l, from, *level, l->b->limit_bytes, level) : SH_OK;
 }
 
-/* Local; *level is in/out, so that ranks can raise each other's (src/cost/budget.c). Without b->fit nothing happens. */
+/* Local; *level is in/out, so that ranks can raise each other's (src/plan/budget.c). Without b->fit nothing happens. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level)
 {
     struct ladder l = {.b = b};

@@ -1,8 +1,10 @@
-/* What a run that generates or scores is asked for besides its configuration. Plain data. */
+/* What a run is for, and what one that generates or scores is asked for besides its configuration. Plain data. */
 #ifndef SH_PLAN_CACHE_H
 #define SH_PLAN_CACHE_H
 
 #include <stdbool.h>
+
+enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE, SH_TO_SCORE };
 
 /* Where the parameters of a run that generates are: gathered once for all of its tokens; or gathered one unit at a time
  * in each step, as the strategy does in training. auto: gathered once if memory allows. */

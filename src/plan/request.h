@@ -8,8 +8,6 @@
 #include "src/plan/cache.h"
 #include "src/plan/topology.h"
 
-enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE, SH_TO_SCORE };
-
 /* The mesh that configuration and strategy ask for. no_shard: nodes are the replicas if the ranks of each share memory,
  * and hold everything once, in shards; otherwise, and if mesh.shard or mesh.replicate is given, each rank has all of
  * it. Errors: SH_E_USAGE if they contradict each other (full_shard over a part of the ranks, no_shard with mesh.shard =

@@ -5,8 +5,8 @@
 #include "src/base/mem.h"
 #include "src/base/size.h"
 #include "src/base/str.h"
-#include "src/cost/budget.h"
 #include "src/mesh/segment.h"
+#include "src/plan/make.h"
 #include "src/plan/pinned.h"
 #include "src/run/products.h"
 #include "src/tier/tier.h"
@@ -24,21 +24,16 @@ static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape
     return SH_OK;
 }
 
-/* Everything that can be refused without touching memory or peers. Local. */
-static sh_rc request(struct sh_run *r, enum sh_purpose purpose, const struct sh_topology *at)
+/* The mesh, and what the arena may take: what a GPU has free, or this rank's share of the node's memory. Local. */
+static sh_rc find_limits(struct sh_run *r, const struct sh_topology *at, struct sh_mesh_shape *shape, int64_t *limit)
 {
-    struct sh_mesh_shape shape;
-    int64_t limit = r->cfg.memory.limit_bytes;
-
-    SH_TRY(sh_request_mesh(&r->cfg, at, &shape));
-    SH_TRY(check_ranks(&r->cfg, &shape));
-    if (!limit && r->device->gpu)
-        SH_TRY(sh_topology_gpu_room(&r->cfg, at, &r->gpu, &shape, &limit));
-    /* A GPU's limit is what it has free; a CPU's is its share of the node's memory. */
-    else if (!limit)
-        limit = sh_device_node_memory() / at->node_size;
-    SH_TRY(sh_request_build(&r->cfg, at, &shape, purpose, r->threads, limit, &r->build));
-    r->build.host_limit_bytes = sh_topology_host_room(&r->cfg, at, sh_device_node_memory(), at->node_size);
+    *limit = r->cfg.memory.limit_bytes;
+    SH_TRY(sh_request_mesh(&r->cfg, at, shape));
+    SH_TRY(check_ranks(&r->cfg, shape));
+    if (!*limit && r->device->gpu)
+        return sh_topology_gpu_room(&r->cfg, at, &r->gpu, shape, limit);
+    if (!*limit)
+        *limit = sh_device_node_memory() / at->node_size;
     return SH_OK;
 }
 
@@ -49,49 +44,24 @@ static sh_rc most_of_all(sh_rc rc, double *most)
     return most ? sh_mesh_max(most, 1) : SH_OK;
 }
 
-/* Whether everything is within the limit if parameters are gathered once. */
-static sh_rc fits_resident(struct sh_run *r, const struct sh_request_cache *cache, bool *fits)
+/* Collective, agreed. */
+static sh_rc plan(struct sh_run *r, const struct sh_topology *at, enum sh_purpose purpose,
+                  const struct sh_request_cache *cache, const struct sh_request_score *score)
 {
-    struct sh_program *p = NULL;
-    sh_rc rc;
+    struct sh_mesh_shape shape;
+    struct sh_plan_request ask = {.cfg = &r->cfg,
+                                  .at = at,
+                                  .mesh = &shape,
+                                  .purpose = purpose,
+                                  .threads = r->threads,
+                                  .node_bytes = sh_device_node_memory(),
+                                  .node_ranks = at->node_size,
+                                  .cache = cache,
+                                  .score = score,
+                                  .together = most_of_all};
 
-    SH_TRY(sh_request_cached(cache, true, &r->build));
-    rc = sh_pass_build(&r->build, &p);
-    *fits = rc == SH_OK;
-    sh_program_destroy(p);
-    if (rc == SH_E_MEMORY)
-        sh_error_clear();
-    return rc == SH_E_MEMORY ? SH_OK : rc;
-}
-
-/* One answer for all ranks, which gather together. Collective, agreed. */
-static sh_rc place_cache(struct sh_run *r, const struct sh_request_cache *cache)
-{
-    bool fits = cache->parallel == SH_PARALLEL_RESIDENT;
-    double not_all;
-
-    if (cache->parallel == SH_PARALLEL_AUTO)
-        SH_TRY(sh_agree(fits_resident(r, cache, &fits)));
-    not_all = !fits;
-    SH_TRY(sh_mesh_max(&not_all, 1));
-    return sh_agree(sh_request_cached(cache, not_all == 0, &r->build));
-}
-
-/* Choose the same number of rows of logits on all ranks. Collective, agreed. */
-static sh_rc widen(struct sh_run *r)
-{
-    int64_t before = r->build.batch.chunk_rows, most = INT64_MAX;
-    double from, least = -1e18; /* the negative of the least answer */
-
-    do {
-        from = least;
-        r->build.batch.chunk_rows = before;
-        SH_TRY(sh_agree(sh_pass_widen(&r->build, &most)));
-        least = -(double)most;
-        SH_TRY(sh_mesh_max(&least, 1));
-        most = (int64_t)-least;
-    } while (least > from);
-    return SH_OK;
+    SH_TRY(sh_agree(find_limits(r, at, &shape, &ask.limit_bytes)));
+    return sh_plan_make(&ask, &r->build, &r->p);
 }
 
 static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
@@ -273,14 +243,7 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
     SH_TRY_OUT(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
     r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);
     sh_device_set_threads(r->threads);
-    SH_TRY_OUT(sh_agree(request(r, purpose, &at)));
-    if (cache)
-        SH_TRY_OUT(place_cache(r, cache));
-    if (score)
-        SH_TRY_OUT(sh_agree(sh_request_scored(score, &r->build)));
-    SH_TRY_OUT(sh_budget_fit(cfg, &at, most_of_all, &r->build));
-    SH_TRY_OUT(widen(r));
-    SH_TRY_OUT(sh_agree(sh_pass_build(&r->build, &r->p)));
+    SH_TRY_OUT(plan(r, &at, purpose, cache, score));
     SH_TRY_OUT(sh_agree(check_offload(r, &at)));
     SH_TRY_OUT(sh_agree(check_pinned(r, &at)));
     if (purpose == SH_TO_TRAIN)

@@ -1,6 +1,6 @@
 /* The budget over recomputation and homes: the choice is the fastest of all that fit, moves no more than necessary,
  * keeps both limits, and is the same on all ranks. */
-#include "src/cost/budget.h"
+#include "src/plan/budget.h"
 
 #include "src/base/mem.h"
 #include "src/config/rates.h"

@@ -3,7 +3,6 @@
 #include "src/tools/predict/command.h"
 
 #include "src/base/str.h"
-#include "src/cost/budget.h"
 #include "src/tools/predict/limit.h"
 
 #include <math.h>
@@ -44,20 +43,18 @@ static struct other other_of(const struct sh_predict *l)
 /* Whatever it takes: some changes are priced for their time alone. */
 static sh_rc build_and_price(const struct sh_predict *l, struct other *o)
 {
-    struct sh_predict plan = {.cfg = o->cfg, .at = l->at, .machine = l->machine};
-    int64_t rows = INT64_MAX;
+    struct sh_predict plan = {.cfg = o->cfg, .at = l->at, .machine = l->machine, .ask = l->ask};
     struct sh_cost_request r;
     struct sh_cost_step step;
     char text[SH_RECOMPUTE_TEXT];
     sh_rc rc;
 
     SH_TRY(sh_request_mesh(&plan.cfg, &plan.at, &plan.mesh));
-    SH_TRY(sh_request_build(&plan.cfg, &plan.at, &plan.mesh, SH_TO_TRAIN, l->threads, plan.cfg.memory.limit_bytes,
-                            &plan.build));
-    plan.build.host_limit_bytes = l->build.host_limit_bytes;
-    SH_TRY(sh_budget_fit(&plan.cfg, &plan.at, NULL, &plan.build));
-    SH_TRY(sh_pass_widen(&plan.build, &rows));
-    SH_TRY(sh_pass_weigh(&plan.build, &plan.p));
+    plan.ask.cfg = &plan.cfg;
+    plan.ask.mesh = &plan.mesh;
+    plan.ask.limit_bytes = plan.cfg.memory.limit_bytes;
+    plan.ask.weigh = true;
+    SH_TRY(sh_plan_make(&plan.ask, &plan.build, &plan.p));
     r = sh_predict_request(&plan);
     rc = sh_cost_step(&r, &step);
     o->seconds = rc == SH_OK ? step.seconds : 0;

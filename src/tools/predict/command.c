@@ -7,7 +7,6 @@
 #include "src/base/nf4.h"
 #include "src/base/str.h"
 #include "src/config/family.h"
-#include "src/cost/budget.h"
 #include "src/cost/rates.h"
 #include "src/plan/pinned.h"
 #include "src/run/feed.h"
@@ -125,7 +124,7 @@ static void print_request(const struct sh_predict *l)
     if (l->at.gpu)
         sh_str_say(stdout, "device", "cuda: one GPU per rank");
     else
-        sh_str_say(stdout, "threads", "%d per rank%s", l->threads,
+        sh_str_say(stdout, "threads", "%d per rank%s", l->ask.threads,
                    l->cfg.training.threads ? "" : " (this machine's cores / ranks per node)");
     sh_str_say(stdout, "work", "%.4g GFLOP per token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)",
                (f.matmul + f.attention_causal) / 1e9,
@@ -412,13 +411,12 @@ static sh_rc check_pinned(const struct sh_predict *l)
     return sh_pinned_check(l->p, l->at.ranks_per_node, (int64_t)l->machine.host.memory_bytes, whose);
 }
 
-/* Makes the same calls as sh_run_open(), with ranks and nodes from the command line instead of MPI. */
+/* Ranks and nodes come from the command line instead of MPI. */
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_predict *l)
 {
     const char *machine = sh_cmd_option(cmd, args, "--machine");
     int64_t ranks, rank;
     char why[256];
-    int64_t rows = INT64_MAX;
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
     SH_TRY(sh_feed_settle(&l->cfg, l->cfg.training.dataset_path));
@@ -442,14 +440,15 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     SH_TRY(sh_request_mesh(&l->cfg, &l->at, &l->mesh));
     if (machine)
         take_memory(l);
-    l->threads = threads_of_rank(l);
-    SH_TRY(sh_request_build(&l->cfg, &l->at, &l->mesh, SH_TO_TRAIN, l->threads, l->cfg.memory.limit_bytes, &l->build));
-    if (l->priced)
-        l->build.host_limit_bytes =
-            sh_topology_host_room(&l->cfg, &l->at, (int64_t)l->machine.host.memory_bytes, l->at.ranks_per_node);
-    SH_TRY(sh_budget_fit(&l->cfg, &l->at, NULL, &l->build));
-    SH_TRY(sh_pass_widen(&l->build, &rows));
-    SH_TRY(sh_pass_build(&l->build, &l->p));
+    l->ask = (struct sh_plan_request){.cfg = &l->cfg,
+                                      .at = &l->at,
+                                      .mesh = &l->mesh,
+                                      .purpose = SH_TO_TRAIN,
+                                      .threads = threads_of_rank(l),
+                                      .limit_bytes = l->cfg.memory.limit_bytes,
+                                      .node_bytes = l->priced ? (int64_t)l->machine.host.memory_bytes : 0,
+                                      .node_ranks = l->at.ranks_per_node};
+    SH_TRY(sh_plan_make(&l->ask, &l->build, &l->p));
     return check_pinned(l);
 }
 

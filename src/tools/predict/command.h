@@ -4,6 +4,7 @@
 
 #include "src/cmd/cmd.h"
 #include "src/pass/build.h"
+#include "src/plan/make.h"
 #include "src/plan/request.h"
 #include "src/tools/predict/say.h"
 
@@ -12,17 +13,17 @@ struct sh_predict {
     struct sh_config cfg;
     struct sh_topology at;
     struct sh_mesh_shape mesh;
+    struct sh_plan_request ask; /* what follows was made from this */
     struct sh_build build;
     struct sh_program *p;
     struct sh_program *after; /* the program to show; NULL: p */
-    int threads;
-    bool priced; /* --machine was given */
+    bool priced;              /* --machine was given */
     struct sh_machine machine;
     struct sh_predict_job job; /* with the next, if priced and built */
     struct sh_cost_step step;
 };
 
-/* plan_file.c: what this rank moves in a training step, between the device and the next lower tier. */
+/* moves.c: what this rank moves in a training step, between the device and the next lower tier. */
 struct sh_predict_moves {
     int64_t file_bytes; /* 0: there is no file */
     int64_t read_bytes, written_bytes;
@@ -34,7 +35,7 @@ struct sh_predict_moves {
 struct sh_predict_moves sh_predict_moves(const struct sh_predict *l);
 void sh_predict_file(const struct sh_predict *l); /* prints them */
 
-/* plan_cost.c: the step on --machine. words: refuse what cannot be read of --tokens and --what-if, before anything is
+/* machine.c: the step on --machine. words: refuse what cannot be read of --tokens and --what-if, before anything is
  * printed. answer: predict the step, and print what most people ask, in a few lines. cost: print the whole prediction.
  * tokens: read a number such as 2T, 300B or 1.5e12. */
 sh_rc sh_predict_words(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_predict *l);
@@ -42,22 +43,22 @@ sh_rc sh_predict_answer(const struct sh_cmd *cmd, const struct sh_cmd_args *args
 sh_rc sh_predict_cost(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_predict *l);
 sh_rc sh_predict_tokens(const char *text, double *out);
 
-/* plan_choices.c: print what recomputation, equal bits, document masks and the strategy cost, and what is faster. The
+/* choices.c: print what recomputation, equal bits, document masks and the strategy cost, and what is faster. The
  * request prices the step of a plan: the program of its rank stands for all. */
 sh_rc sh_predict_choices(const struct sh_predict *l);
 struct sh_cost_request sh_predict_request(const struct sh_predict *l);
 
-/* plan_json.c: write the prediction and the memory to a file, as JSON. Errors: SH_E_DATA. */
+/* json.c: write the prediction and the memory to a file, as JSON. Errors: SH_E_DATA. */
 sh_rc sh_predict_json(const struct sh_predict *l, const struct sh_cost_request *r, const struct sh_predict_job *job,
                       const struct sh_cost_step *step, const char *path);
 
-/* plan_check.c: compare the programs of all ranks. Errors: those of sh_ranks_check(). */
+/* check.c: compare the programs of all ranks. Errors: those of sh_ranks_check(). */
 sh_rc sh_predict_check(const struct sh_predict *l);
 
-/* plan_search.c: --search, --tokens, --within, --write; l has configuration, machine and ranks, but no program. */
+/* found.c: --search, --tokens, --within, --write; l has configuration, machine and ranks, but no program. */
 sh_rc sh_predict_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_predict *l);
 
-/* plan_fit.c: --fit FOLDER, written to a machine file. */
+/* study.c: --fit FOLDER, written to a machine file. */
 sh_rc sh_predict_fit_study(const char *folder, const char *path);
 
 #endif

@@ -3,7 +3,7 @@
 #include "src/tools/predict/command.h"
 
 #include "src/base/str.h"
-#include "src/cost/budget.h"
+#include "src/plan/budget.h"
 #include "src/cost/rates.h"
 
 #include <math.h>

@@ -7,11 +7,11 @@
 
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/cost/budget.h"
+#include "src/plan/make.h"
+#include "src/plan/request.h"
 #include "src/cost/step.h"
 #include "src/optim/optim.h"
 #include "src/plan/pinned.h"
-#include "src/plan/request.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -62,23 +62,20 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
         out->memory.limit_bytes = s->limit_bytes;
 }
 
-/* Price what was built. */
+/* Price what was built; p is destroyed. */
 static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, const struct sh_build *b,
-                   int64_t tokens, bool shares, struct sh_search_found *f)
+                   struct sh_program *p, int64_t tokens, bool shares, struct sh_search_found *f)
 {
     struct sh_cost_request r = {.mesh = mesh,
                                 .machine = s->machine,
                                 .ranks_per_node = s->ranks_per_node,
                                 .shares = shares,
-                                .faster = sh_cost_as_is};
-    struct sh_program *p = NULL;
+                                .faster = sh_cost_as_is,
+                                .p = p};
     struct sh_cost_step step;
     char text[SH_RECOMPUTE_TEXT], homes[SH_HOMES_TEXT];
-    sh_rc rc = sh_pass_weigh(b, &p);
+    sh_rc rc = sh_pass_fits(b, p) ? SH_OK : SH_E_MEMORY;
 
-    r.p = p;
-    if (rc == SH_OK && !sh_pass_fits(b, p))
-        rc = SH_E_MEMORY;
     if (rc == SH_OK)
         rc = sh_pinned_check(p, s->ranks_per_node, (int64_t)s->machine->host.memory_bytes, "a node has");
     if (rc == SH_OK)
@@ -104,18 +101,23 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
                              .in_blocks = true,
                              .gpu = sh_machine_is_gpu(s->machine)};
     struct sh_mesh_shape mesh;
+    struct sh_plan_request ask = {.cfg = &cfg,
+                                  .at = &at,
+                                  .mesh = &mesh,
+                                  .purpose = SH_TO_TRAIN,
+                                  .limit_bytes = s->limit_bytes,
+                                  .node_bytes = (int64_t)s->machine->host.memory_bytes,
+                                  .node_ranks = s->ranks_per_node,
+                                  .weigh = true};
+    struct sh_program *p;
     struct sh_build b;
-    int64_t rows = INT64_MAX;
 
     sh_search_apply(s, f, &cfg);
     st->planned++;
     SH_TRY(sh_request_mesh(&cfg, &at, &mesh));
-    SH_TRY(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, cfg.training.threads ? cfg.training.threads : 1,
-                            s->limit_bytes, &b));
-    b.host_limit_bytes = sh_topology_host_room(&cfg, &at, (int64_t)s->machine->host.memory_bytes, at.ranks_per_node);
-    SH_TRY(sh_budget_fit(&cfg, &at, NULL, &b));
-    SH_TRY(sh_pass_widen(&b, &rows));
-    return price(s, &mesh, &b, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len,
+    ask.threads = cfg.training.threads ? cfg.training.threads : 1;
+    SH_TRY(sh_plan_make(&ask, &b, &p));
+    return price(s, &mesh, &b, p, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len,
                  sh_topology_shares(&cfg, &at), f);
 }
 

@@ -5,7 +5,8 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/cost/budget.h"
+#include "src/plan/make.h"
+#include "src/plan/request.h"
 #include "src/tools/predict/fit.h"
 #include "src/tools/report/report.h"
 
@@ -42,6 +43,8 @@ static int threads_of(const struct fitted *of)
 static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
 {
     struct sh_topology at = {.world = out->run->ranks, .in_blocks = true, .gpu = sh_machine_is_gpu(f->m)};
+    struct sh_plan_request ask = {
+        .cfg = &out->cfg, .at = &at, .mesh = &out->mesh, .purpose = SH_TO_TRAIN, .weigh = true};
     struct sh_build b;
 
     SH_TRY(sh_config_load(config, 0, NULL, &out->cfg));
@@ -50,11 +53,9 @@ static sh_rc plan_run(struct fit *f, const char *config, struct fitted *out)
     at.ranks_per_node = out->node;
     out->shares = sh_topology_shares(&out->cfg, &at);
     SH_TRY(sh_request_mesh(&out->cfg, &at, &out->mesh));
-    SH_TRY(sh_request_build(&out->cfg, &at, &out->mesh, SH_TO_TRAIN, threads_of(out) ? threads_of(out) : 1,
-                            out->cfg.memory.limit_bytes, &b));
-    SH_TRY(sh_budget_fit(&out->cfg, &at, NULL, &b));
-    b.limit_bytes = 0;
-    return sh_pass_build(&b, &out->p);
+    ask.threads = threads_of(out) ? threads_of(out) : 1;
+    ask.limit_bytes = out->cfg.memory.limit_bytes;
+    return sh_plan_make(&ask, &b, &out->p);
 }
 
 static sh_rc add_run(struct fit *f, const struct sh_report_run *run)

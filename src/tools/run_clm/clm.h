@@ -38,12 +38,12 @@ struct sh_clm {
 /* Note a problem, so that one start reports all; other failures end the function. */
 #define SH_CLM_NOTE(call) SH_TRY(sh_problems_note(&c->problems, (call)))
 
-/* run_clm_words.c. option: its value, NULL if it was not given. gives: whether the command line sets a key. */
+/* words.c. option: its value, NULL if it was not given. gives: whether the command line sets a key. */
 const char *sh_clm_option(const struct sh_clm *c, const char *name);
 bool sh_clm_prints_only(const struct sh_clm *c);
 bool sh_clm_gives(const struct sh_clm *c, const char *key);
 
-/* run_clm_keys.c. set: the last value counts. default: a value for a key that has none. choose: on behalf of an
+/* keys.c. set: the last value counts. default: a value for a key that has none. choose: on behalf of an
  * option; two that differ are refused. */
 void sh_clm_set(struct sh_clm *c, const char *key, const char *value);
 void sh_clm_set_number(struct sh_clm *c, const char *key, int64_t value);
@@ -54,17 +54,17 @@ char *sh_clm_yaml(const struct sh_clm *c);                       /* freed with f
 char **sh_clm_pairs(const struct sh_clm *c); /* for sh_config_options(); each freed with free(), and the list */
 void sh_clm_free(struct sh_clm *c);
 
-/* run_clm_words.c: all options that depend on nothing else, with Trainer's defaults for those that are not given. Notes
+/* words.c: all options that depend on nothing else, with Trainer's defaults for those that are not given. Notes
  * problems. Errors: others than SH_E_USAGE. */
 sh_rc sh_clm_words(struct sh_clm *c);
 sh_rc sh_clm_truth(const struct sh_clm *c, const char *option,
                    bool *on); /* false if it is not given, true after a failure */
 
-/* run_clm_model.c: the model, and whether it starts from weights.
+/* model.c: the model, and whether it starts from weights.
  * Errors: SH_E_USAGE: no model, or more than one, or it is no folder; those of sh_hf_config_parse(). */
 sh_rc sh_clm_model(struct sh_clm *c);
 
-/* run_clm_data.c. check_files: by name and first line; notes problems. set_files: the keys, for a text those of the token
+/* data.c. check_files: by name and first line; notes problems. set_files: the keys, for a text those of the token
  * file that it will become. tokenize_all: on rank 0. All are local.
  * Errors: SH_E_USAGE: there is no tokenizer, or the text is not tokenized yet; those of sh_corpus_tokenize(), sh_data_open(). */
 bool sh_clm_is_text(const char *name);
@@ -73,7 +73,7 @@ sh_rc sh_clm_set_files(struct sh_clm *c);
 sh_rc sh_clm_tokenize_all(const struct sh_clm *c);
 sh_rc sh_clm_count_windows(struct sh_clm *c, int64_t *windows); /* sequences of an epoch */
 
-/* run_clm_steps.c. read_numbers: notes problems. locate: where earlier starts stopped; collective, agreed. set_steps,
+/* steps.c. read_numbers: notes problems. locate: where earlier starts stopped; collective, agreed. set_steps,
  * set_events: once the data are there; *epoch has the steps of an epoch, if any option asks for it. */
 sh_rc sh_clm_read_numbers(struct sh_clm *c);
 sh_rc sh_clm_locate(struct sh_clm *c);

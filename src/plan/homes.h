@@ -1,6 +1,6 @@
 /* What a budget may move to a lower tier: rows, each divided into parts that can move. Local, pure. */
-#ifndef SH_COST_HOMES_H
-#define SH_COST_HOMES_H
+#ifndef SH_PLAN_HOMES_H
+#define SH_PLAN_HOMES_H
 
 #include "src/pass/build.h"
 #include "src/plan/topology.h"

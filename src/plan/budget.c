@@ -8,10 +8,10 @@
  *
  * Each row is tried in a few parts; between two of them, bisection finds the smallest part that fits, since it moves
  * less. All parts of the optimizer are tried only if no choice fits. */
-#include "src/cost/budget.h"
+#include "src/plan/budget.h"
 
 #include "src/base/mem.h"
-#include "src/cost/homes.h"
+#include "src/plan/homes.h"
 #include "src/cost/rates.h"
 #include "src/cost/step.h"
 #include "src/tier/tier.h"

@@ -1,4 +1,4 @@
-#include "src/cost/homes.h"
+#include "src/plan/homes.h"
 
 #include "src/plan/request.h"
 

@@ -2,8 +2,8 @@
  * trial, each a real plan. The choice depends on the build and the configuration, offload.rates included, and on the
  * free space if no limit for the file is given. It depends on nothing measured on this machine, so `sherd plan` chooses
  * the same as `sherd train`. */
-#ifndef SH_COST_BUDGET_H
-#define SH_COST_BUDGET_H
+#ifndef SH_PLAN_BUDGET_H
+#define SH_PLAN_BUDGET_H
 
 #include "src/pass/build.h"
 #include "src/plan/topology.h"
