@@ -1,6 +1,6 @@
 #include "io/checkpoint/clean.h"
 
-#include "src/config/text.h"
+#include "src/config/read/text.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* Linear layers: three products on the weight in either storage order. Floor: 2*N*I*O operations each; gemm_engine.c
  * has figures of the engines. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/gemv.h"
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/gemm/gemv.h"
 
 #include <stddef.h>
 

@@ -3,7 +3,7 @@
  * whole stack, so a part is one product with the stack's leading dimension. Floor: x is read once, y and dy once per
  * part, for 2 R operations per element. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/stage.h"
 
 #include <omp.h>

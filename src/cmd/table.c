@@ -33,7 +33,7 @@ static const struct sh_cmd_option run_clm[] = {
 #define CHOICE(name_, value_, text_, help_) {.name = "--" name_, .value = value_, .help = help_},
 #define NOTHING(name_) {.name = "--" name_, .value = "[VALUE...]"},
 #define IF(...)
-#include "src/config/trainer.inc"
+#include "src/config/foreign/trainer.inc"
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };

@@ -6,8 +6,8 @@
 #include "src/base/size.h"
 #include "src/base/str.h"
 #include "src/config/family.h"
-#include "src/config/place.h"
 #include "src/config/rates.h"
+#include "src/config/read/place.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 #include "src/config/keys.h"
-#include "src/config/value.h"
+#include "src/config/read/value.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* The help of the keys, as text, man page and Markdown. Everything comes from the table of keys: the accepted values
  * are printed from the words and bounds that check them. */
-#include "src/config/alias.h"
+#include "src/config/foreign/alias.h"
 #include "src/config/keys.h"
-#include "src/config/value.h"
+#include "src/config/read/value.h"
 
 #include "src/base/str.h"
 

@@ -1,16 +1,16 @@
 /* A configuration from its sources: defaults, a YAML file, the command line, the folder of a model, a preset. The place
  * of each key's value is kept, so that messages can point to it and a higher source can win. Problems are collected
  * until further ones would only be consequences of those found. */
-#include "src/config/give.h"
+#include "src/config/read/give.h"
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/config/alias.h"
 #include "src/config/check.h"
-#include "src/config/place.h"
+#include "src/config/foreign/alias.h"
 #include "src/config/preset.h"
-#include "src/config/text.h"
-#include "src/config/yaml.h"
+#include "src/config/read/place.h"
+#include "src/config/read/text.h"
+#include "src/config/read/yaml.h"
 
 #include <stdlib.h>
 #include <string.h>

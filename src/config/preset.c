@@ -4,8 +4,8 @@
 
 #include "src/base/str.h"
 #include "src/config/family.h"
-#include "src/config/place.h"
-#include "src/config/text.h"
+#include "src/config/read/place.h"
+#include "src/config/read/text.h"
 
 #include <string.h>
 

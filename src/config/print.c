@@ -1,6 +1,6 @@
 #include "src/config/keys.h"
-#include "src/config/give.h"
-#include "src/config/value.h"
+#include "src/config/read/give.h"
+#include "src/config/read/value.h"
 
 #include "src/base/hash.h"
 #include "src/base/mem.h"

@@ -4,7 +4,7 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/config/flat.h"
+#include "src/config/read/flat.h"
 #include "src/cost/preset.h"
 
 #include <math.h>

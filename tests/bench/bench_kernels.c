@@ -5,7 +5,7 @@
 #include "sherd_config.h"
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm_engine.h"
+#include "kernels/cpu/gemm/gemm_engine.h"
 #include "kernels/cpu/wide.h"
 #include "src/base/isa.h"
 #include "src/base/mem.h"

@@ -1,7 +1,7 @@
 /* Products: every engine against double on odd shapes, in all orders, with bias and addends; then the linear layers
  * against the reference. Bits must not depend on threads or addresses. */
-#include "kernels/cpu/gemm_engine.h"
-#include "kernels/cpu/gemv.h"
+#include "kernels/cpu/gemm/gemm_engine.h"
+#include "kernels/cpu/gemm/gemv.h"
 #include "tests/op/agree.h"
 #include "tests/op/calls.h"
 

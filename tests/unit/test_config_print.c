@@ -1,7 +1,7 @@
 /* Printing of configurations: printed ones load back to the same bytes, help names every key, differences show. */
 #include "src/config/config.h"
 #include "src/config/keys.h"
-#include "src/config/value.h"
+#include "src/config/read/value.h"
 
 #include "src/base/hash.h"
 

@@ -1,9 +1,9 @@
 /* The values of a loaded configuration: defaults, presets, other spellings, and which source wins. */
-#include "src/config/alias.h"
 #include "src/config/config.h"
+#include "src/config/foreign/alias.h"
 #include "src/config/keys.h"
 #include "src/config/preset.h"
-#include "src/config/value.h"
+#include "src/config/read/value.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

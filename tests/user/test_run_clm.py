@@ -453,7 +453,7 @@ def options():
 
 def table():
     """[(kind of row, option)] of the options in the product's table, without the keys of --fsdp_config."""
-    text = (job.TOP / 'src/config/trainer.inc').read_text()
+    text = (job.TOP / 'src/config/foreign/trainer.inc').read_text()
     return [row for row in re.findall(r'^([A-Z]+)\("(\w+)"', text, re.M)]
 
 
@@ -465,7 +465,7 @@ def case_all_words():
     for kind, name in table():
         if kind != 'NOTHING' and f'--{name} ' not in rows:
             without.append(f'{kind} {name} has no row')
-    harmless = re.findall(r'^IF\("(\w+)", "[^"]*", NOTHING', (job.TOP / 'src/config/trainer.inc').read_text(), re.M)
+    harmless = re.findall(r'^IF\("(\w+)", "[^"]*", NOTHING', (job.TOP / 'src/config/foreign/trainer.inc').read_text(), re.M)
     without += [f'{name} has no harmless value' for name in harmless if f'{name}=' not in ' '.join(HARMLESS)]
     return without + ([] if len(names) > 25 else [f'only {names}'])
 

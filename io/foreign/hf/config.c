@@ -8,7 +8,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/config/text.h"
+#include "src/config/read/text.h"
 
 #include <stdlib.h>
 #include <string.h>

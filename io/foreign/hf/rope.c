@@ -9,7 +9,7 @@
 #include "io/json/json.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/config/text.h"
+#include "src/config/read/text.h"
 #include "src/config/words.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * sh_html_text(), so it can neither open a tag nor make the page invalid. */
 #include "src/tools/report/html.h"
 
-#include "src/config/text.h"
+#include "src/config/read/text.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* The options of run_clm.py and Trainer as keys: `sherd run_clm`. src/config/trainer.inc has what each stands for. Local. */
+/* The options of run_clm.py and Trainer as keys: `sherd run_clm`. src/config/foreign/trainer.inc has what each stands for. Local. */
 #ifndef SH_RUN_CLM_CLM_H
 #define SH_RUN_CLM_CLM_H
 

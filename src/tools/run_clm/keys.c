@@ -2,7 +2,7 @@
 #include "src/tools/run_clm/clm.h"
 
 #include "src/base/mem.h"
-#include "src/config/trainer.h"
+#include "src/config/foreign/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>

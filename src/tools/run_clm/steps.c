@@ -3,7 +3,7 @@
 #include "src/tools/run_clm/clm.h"
 
 #include "src/base/mem.h"
-#include "src/config/trainer.h"
+#include "src/config/foreign/trainer.h"
 #include "src/mesh/mesh.h"
 #include "src/run/newest.h"
 

@@ -1,11 +1,11 @@
-/* The options that depend on nothing else become keys, by the rows of src/config/trainer.inc. The keys of the file of
+/* The options that depend on nothing else become keys, by the rows of src/config/foreign/trainer.inc. The keys of the file of
  * --fsdp_config go the same way. */
 #include "src/tools/run_clm/clm.h"
 
 #include "io/json/json.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
-#include "src/config/trainer.h"
+#include "src/config/foreign/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,89 @@
+#include "sherd_config.h"
+
+#include "kernels/cpu/attention/attention_panels.h"
+
+#ifdef SH_WIDE
+
+#include <immintrin.h>
+#include <math.h>
+
+enum { SIDE = SH_ATTN_SIDE, HALF = SIDE / 2, BLOCK = SH_ATTN_BLOCK };
+
+bool sh_attn_panels_takes(enum sh_dtype dtype)
+{
+    return dtype == SH_BF16 && sh_panel_unit();
+}
+
+/* Rows become panels; D is the inner dimension. */
+void sh_attn_pack_rows(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels)
+{
+    pack(&(struct sh_panel_source){.data = m.data, .step = m.ld, .sides = m.rows, .depth = m.dim}, panels,
+         sh_panels(m.dim) * SH_PANEL_STEP);
+}
+
+/* D becomes the side, rows become the inner dimension, for products over the keys. */
+void sh_attn_pack_cols(struct sh_attn_matrix m, sh_attn_pack pack, sh_bf16 *panels, int64_t steps)
+{
+    pack(&(struct sh_panel_source){.data = m.data, .step = m.ld, .inner_rows = true, .sides = m.dim, .depth = m.rows},
+         panels, steps * SH_PANEL_STEP);
+}
+
+/* What 32 queries see: their first keys, and the minimum and maximum of these. Queries past the end see nothing. */
+struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, int64_t t)
+{
+    struct sh_attn_queries q = {.t = t, .least = INT32_MAX};
+    for (int64_t j = 0; j < SIDE; j++) {
+        int32_t first = t + j < a->seq ? (int32_t)sh_attn_first_key(a, b, t + j) : INT32_MAX;
+        q.first[j] = first;
+        q.least = first < q.least ? first : q.least;
+        q.most = first > q.most ? first : q.most;
+    }
+    return q;
+}
+
+/* Set scores of keys that a query must not see to -Inf. The early return is the usual case: a block below the
+ * diagonal and inside one document. */
+SH_WIDE void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key)
+{
+    if (key >= q->most && key + SIDE - 1 <= q->t)
+        return;
+    for (int32_t i = 0; i < SIDE; i++, block += SIDE) {
+        int32_t k = (int32_t)key + i, ahead = (int32_t)(key - q->t) + i;
+        for (int32_t j = 0; j < SIDE; j++)
+            block[j] = k >= q->first[j] && ahead <= j ? block[j] : -INFINITY;
+    }
+}
+
+/* dst [n] = 16 floats times `by`, rounded. */
+static SH_WIDE inline void put_half(const float *src, float by, sh_bf16 *dst, int64_t n)
+{
+    __mmask16 mask = (__mmask16)(n >= HALF ? 0xffffu : n <= 0 ? 0 : (1u << n) - 1);
+    sh_wide_store(dst, _mm512_mul_ps(_mm512_loadu_ps(src), _mm512_set1_ps(by)), mask);
+}
+
+/* To dst [rows][ld], at most 32 x 32. */
+SH_WIDE void sh_attn_put(const float *block, sh_bf16 *dst, int64_t ld, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < sh_panel_least(rows, SIDE); i++)
+        for (int64_t h = 0; h < SIDE; h += HALF)
+            put_half(block + i * SIDE + h, 1, dst + i * ld + h, cols - h);
+}
+
+/* Packing as columns transposes pairs of two bytes each, so it sees a row of 32 floats as one of 64 elements. The
+ * result is transposed tiles of 16 x 16 floats: two for the left 16 columns of the block, then two for the right
+ * ones. */
+SH_WIDE void sh_attn_put_turned(const float *block, const float *by, sh_bf16 *dst, int64_t ld, int64_t rows,
+                                int64_t cols)
+{
+    _Alignas(64) float turned[BLOCK];
+    struct sh_panel_source s = {
+        .data = (const sh_bf16 *)(const void *)block, .step = 2 * SIDE, .sides = SIDE, .depth = 2 * SIDE};
+
+    sh_panel_pack_cols(&s, (sh_bf16 *)(void *)turned, 2 * SH_PANEL_STEP);
+    for (int64_t i = 0; i < sh_panel_least(rows, SIDE); i++)
+        for (int64_t h = 0; h < 2; h++)
+            put_half(turned + ((i / HALF * 2 + h) * HALF + i % HALF) * HALF, by ? by[i] : 1, dst + i * ld + h * HALF,
+                     cols - h * HALF);
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* Matrix products: C = op(A) op(B) + bias + addend, all row-major, sums in f32, one rounding at the end.
+ *
+ * C is cut into tiles whose size depends on its shape only. A tile is one library call on one thread, over the whole
+ * inner dimension, and the program's threads take tiles. A library's own threads, the way it cuts work by their
+ * number and its sums across them therefore play no part: neither the number of threads nor the library's build
+ * (OpenBLAS with pthreads, with OpenMP, or serial) changes any bit. An engine (gemm_engine.h) is a library that
+ * computes one tile.
+ *
+ * Not reentrant: one call at a time, from a thread outside any parallel region. oneDNN's bf16 engine keeps one small
+ * object per shape of tile, made when the shape is first seen; nothing else is allocated here. */
+#ifndef SH_GEMM_GEMM_H
+#define SH_GEMM_GEMM_H
+
+#include "src/base/dtype.h"
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ld: distance between stored rows in elements. A is stored [m,k], or [k,m] if trans_a; B [k,n], or [n,k] if
+ * trans_b. */
+struct sh_gemm {
+    int64_t m, n, k;
+    enum sh_dtype in_dtype; /* of A, B and bias: f32, bf16 or f16 */
+    const void *a;
+    int64_t lda;
+    bool trans_a;
+    const void *b;
+    int64_t ldb;
+    bool trans_b;
+    enum sh_dtype out_dtype; /* of C and addend: f32, or in_dtype */
+    void *c;                 /* [m,n]; overlaps no operand, except that it may be exactly addend */
+    int64_t ldc;
+    const void *bias;   /* [n], added to each row; NULL: none */
+    const void *addend; /* [m,n] with ldc; C itself: the product is added to C; NULL: none */
+};
+
+/* Scratch of a product with `threads` threads; only sizes and types of g are read. Larger sizes never need less, so
+ * one product with the maximum of each size covers several. */
+int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads);
+
+/* Run one product with omp_get_max_threads() threads; work: sh_gemm_work_bytes() for that many threads, 64-byte
+ * aligned. Errors: SH_E_MEMORY if oneDNN runs out of memory, SH_E_BUG if `work` is too small. */
+sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes);
+
+/* Within a parallel region: libraries called from this thread start no threads until the region ends. */
+void sh_gemm_serial(void);
+
+/* Errors of threads. Error texts are kept per thread (err.h), so a parallel region collects its first failure here
+ * and raises it again on the calling thread. Start with {0}. */
+struct sh_gemm_failure {
+    sh_rc rc;
+    char text[256];
+};
+void sh_gemm_note(struct sh_gemm_failure *f, sh_rc rc);
+sh_rc sh_gemm_failed(const struct sh_gemm_failure *f);
+
+#endif

@@ -1,0 +1,96 @@
+/* Products in bf16 of panels that are packed first, in squares of 32 x 32 sums: the panels, the processor unit that
+ * multiplies them, and where the sums go. For x86-64 with AMX, or with AVX-512's products of pairs (avx512_bf16).
+ *
+ * A panel holds 32 rows of op(A), or 32 columns of op(B), over a stretch of the inner dimension, as tiles. Each step
+ * of 32 inner elements takes two tiles of 1 KiB. Elements outside the matrix are zero, so products need no edge
+ * cases.
+ *   rows:     tile h = rows 16h..16h+15, each of 32 inner elements
+ *   columns:  tile h = columns 16h..16h+15, as 16 pairs of inner elements, each pair side by side in every column
+ * tdpbf16ps multiplies two such tiles; vdpbf16ps one pair of a row, broadcast, with the pairs of 16 columns. Sums are
+ * squares of 32 x 32 f32, each in one piece of 4 KiB, 64-byte aligned.
+ *
+ * All local, for one thread. Floor of packing: 2 bytes read and 2 written per element; measured on one core, from the
+ * L3 cache: 4-8 billion elements per second. */
+#ifndef SH_PANEL_PANEL_H
+#define SH_PANEL_PANEL_H
+
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/wide.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    SH_PANEL_SIDE = 32,                            /* rows or columns of a panel; its step in the inner dimension */
+    SH_PANEL_STEP = SH_PANEL_SIDE * SH_PANEL_SIDE, /* elements of a panel's step (two tiles) or a square of sums */
+    SH_PANEL_DEPTH = 8,                            /* steps after which a panel (16 KiB) is still in the L1 cache */
+};
+
+/* A way to multiply panels: one row of the table in panel.c. */
+struct sh_panel_unit {
+    const char *name;
+    bool (*usable)(void); /* available and fast; asked once. May request the system's permission for this process. */
+    void (*begin)(void);  /* called by a thread before its first product and after its last one; NULL: nothing to do */
+    void (*end)(void);
+    /* sums [32,32] = panel of rows x panel of columns, or += if add; `steps` steps deep, in ascending order. */
+    void (*multiply)(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add);
+    int64_t slice; /* panels whose sums, 32 squares each, a thread keeps in its L2 cache */
+};
+extern const struct sh_panel_unit sh_panel_amx, sh_panel_avx512;
+
+/* The first unit of the table that this processor has; NULL: none. Always the same. The first call must be outside
+ * parallel regions. */
+const struct sh_panel_unit *sh_panel_unit(void);
+
+static inline int64_t sh_panel_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Panels needed for n rows or columns, or steps for n inner elements. */
+static inline int64_t sh_panels(int64_t n)
+{
+    return (n + SH_PANEL_SIDE - 1) / SH_PANEL_SIDE;
+}
+
+/* Rows or columns of a stored matrix: element (i, k) is data[i * step + k] or, if `inner_rows`, data[k * step + i]. */
+struct sh_panel_source {
+    const sh_bf16 *data;
+    int64_t step;    /* distance between stored rows */
+    bool inner_rows; /* the inner dimension counts the stored rows */
+    int64_t sides;   /* rows or columns; each 32 of them make a panel, the last one fewer */
+    int64_t depth;   /* inner elements; a panel is rounded up to 32 */
+};
+
+/* panels [ceil(sides / 32)][ceil(depth / 32) * SH_PANEL_STEP], `stride` elements apart, 64-byte aligned */
+void sh_panel_pack_rows(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
+void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
+
+/* For functions that only prefetch memory: GCC considers them free of effects and drops calls that it does not
+ * inline. */
+#define SH_PANEL_ASKS static inline __attribute__((always_inline))
+
+/* Prefetch memory that is used soon into the L2 cache. */
+SH_PANEL_ASKS void sh_panel_prefetch(const void *p, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch((const char *)p + i, 0, 2);
+}
+
+/* Calls of the unit: a thread calls begin() before its first product and end() after its last. */
+void sh_panel_begin(void);
+void sh_panel_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add);
+void sh_panel_end(void);
+
+/* Make what this thread has written past the caches visible to all that synchronise with it afterwards, e.g. at a
+ * barrier. */
+void sh_panel_fence(void);
+
+/* Write a square of sums, from (row, col) on, into C of g, with its bias and addend; elements outside C are left out.
+ * A large C is written past the caches, unless it is added to: other threads see it after sh_panel_fence(). */
+void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
+
+/* Prefetch what sh_panel_emit() will add to the sums. */
+void sh_panel_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col);
+
+#endif

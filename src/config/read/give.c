@@ -1,0 +1,44 @@
+/* One value for one key, from whatever source. */
+#include "src/config/read/give.h"
+
+#include "src/config/foreign/foreign.h"
+#include "src/config/read/place.h"
+#include "src/config/read/text.h"
+
+/* Advice for a key of another program takes precedence over a similar name. */
+sh_rc sh_config_no_such_key(const char *name)
+{
+    char shown[SH_CONFIG_SHOWN], out[SH_CONFIG_ADVICE];
+    const char *advice = sh_config_foreign(name, "", out), *nearest = sh_config_key_nearest(name);
+    if (advice != NULL)
+        return sh_fail(SH_E_USAGE, "%s: no such key; %s", sh_config_text_shown(name, shown), advice);
+    return sh_fail(SH_E_USAGE, "%s: no such key%s%s", sh_config_text_shown(name, shown),
+                   nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
+}
+
+/* Set one value of one key. Sources are read in rising order, so a second value from the same source is a mistake. */
+static sh_rc give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
+                  enum sh_config_style style)
+{
+    char first[SH_CONFIG_PATH_MAX];
+    const struct sh_config_key *key = sh_config_key_find(name);
+    if (key == NULL)
+        return sh_config_no_such_key(name);
+    struct sh_config_place *given = &state->given[key - sh_config_keys];
+    if (given->source == place.source)
+        return sh_fail(SH_E_USAGE, "%s: given twice, first %s", name, sh_config_place_text(given, first));
+    SH_TRY(sh_config_value_set(key, text, style, state));
+    *given = place;
+    return SH_OK;
+}
+
+/* Like give(), with the place in front of the message. */
+sh_rc sh_config_give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
+                     enum sh_config_style style)
+{
+    char prefix[SH_CONFIG_PATH_MAX];
+    sh_rc rc = give(state, place, name, text, style);
+    if (rc != SH_OK)
+        return sh_fail_prefix(rc, "%s", sh_config_place_prefix(&place, prefix));
+    return SH_OK;
+}
