@@ -63,7 +63,7 @@ struct sh_step_metrics {
 /* clang-format on */
 
 struct sh_rollback_metrics {
-    int64_t from, to;    /* steps */
+    int64_t to, from;    /* steps */
     int64_t first, last; /* samples of the run that are left out for good */
 };
 
@@ -71,10 +71,17 @@ struct sh_checkpoint_metrics {
     int64_t step; /* that it holds */
     const char *path;
     int64_t bytes;
-    const char *verify;  /* what was read back: checkpoint.verify */
-    double seconds;      /* from the snapshot to the commit */
-    double stall;        /* of these, those that training stood still */
-    double disk_seconds; /* of these, those of writing the data and of fsync */
+    const char *verify;                                   /* what was read back: checkpoint.verify */
+    double seconds;                                       /* from the snapshot to the commit */
+    double stall;                                         /* of these, those that training stood still */
+    double disk_seconds;                                  /* of these, those of writing the data and of fsync */
+    double gb_per_second, disk_gb_per_second, disk_share; /* filled in when it is written */
+};
+
+struct sh_not_saved_metrics {
+    int64_t step;
+    int failures; /* in a row, this one included */
+    const char *reason;
 };
 
 enum { SH_METRICS_HOST = 64 };
@@ -102,9 +109,22 @@ struct sh_start_metrics {
 double sh_mfu(double tokens_per_second, double flops, int ranks, double peak_tflops);
 
 struct sh_validation_metrics {
+    int64_t step;
     double loss;
     int64_t tokens, bytes; /* bytes: of the text of these tokens; 0: not known, and bits per byte are left out */
     double seconds;
+    double bits_per_byte; /* filled in when it is written */
+};
+
+/* What a line of metrics.jsonl is about. The structs above that belong to these begin with their step. */
+enum sh_metrics_event {
+    SH_METRICS_START,
+    SH_METRICS_STEP,
+    SH_METRICS_VALIDATION,
+    SH_METRICS_CHECKPOINT,
+    SH_METRICS_NOT_SAVED,
+    SH_METRICS_ROLLBACK,
+    SH_METRICS_EVENTS
 };
 
 /* metrics.jsonl: one object per line. Opened for appending, so a resumed run continues in the same file. A line that
@@ -124,15 +144,27 @@ sh_rc sh_metrics_tensorboard(struct sh_metrics *m, const char *folder, int64_t s
 sh_rc sh_metrics_openmetrics(struct sh_metrics *m, const char *path, const struct sh_metrics_labels *labels);
 void sh_metrics_start(struct sh_metrics *m, const struct sh_start_metrics *s);
 void sh_metrics_step(struct sh_metrics *m, const struct sh_step_metrics *s);
-void sh_metrics_validation(struct sh_metrics *m, int64_t step, const struct sh_validation_metrics *v);
+void sh_metrics_validation(struct sh_metrics *m, const struct sh_validation_metrics *v);
 void sh_metrics_checkpoint(struct sh_metrics *m, const struct sh_checkpoint_metrics *c);
 void sh_metrics_rollback(struct sh_metrics *m, const struct sh_rollback_metrics *r);
-/* failures: in a row, this one included */
-void sh_metrics_not_saved(struct sh_metrics *m, int64_t step, int failures, const char *reason);
+void sh_metrics_not_saved(struct sh_metrics *m, const struct sh_not_saved_metrics *n);
 sh_rc sh_metrics_result(const struct sh_metrics *m);
 void sh_metrics_finish(
     struct sh_metrics *m); /* complete all files; what cannot be written is kept as a failure, as above */
 void sh_metrics_close(struct sh_metrics *m);
+
+/* Read a line of metrics.jsonl: what it is about, SH_METRICS_EVENTS if that is nothing of the above that has figures.
+ * Whole numbers that are absent are 0, texts NULL, others NAN, also if they are null or of a size that no run has and no
+ * axis could show. Lists are not read. Texts are the line's. */
+struct json_t;
+union sh_metrics_any {
+    struct sh_start_metrics start;
+    struct sh_step_metrics step;
+    struct sh_validation_metrics validation;
+    struct sh_checkpoint_metrics checkpoint;
+    struct sh_rollback_metrics rollback;
+};
+enum sh_metrics_event sh_metrics_read(const struct json_t *line, union sh_metrics_any *out);
 
 /* One line per step on standard error. On a terminal the next line overwrites it, except for those that are due, which
  * stay: every log_freq-th, the first, the last, and skipped steps. Elsewhere only the lines that are due are printed.

@@ -1,6 +1,6 @@
 /* The newest figures of a run as a file of OpenMetrics text, for a collector of files such as node_exporter's.
  * Source: the OpenMetrics 1.0 specification; names of metrics end in their unit, counters in _total. */
-#include "src/metrics/values.h"
+#include "src/metrics/table.h"
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
@@ -12,63 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* clang-format off */
-static const struct {
-    const char *name; /* without _total */
-    const char *unit; /* (optional) the name ends with it */
-    const char *help;
-} rows[SH_EXPOSED_N] = {
-    [SH_EXPOSED_STEPS] = {"sherd_steps", NULL, "Training steps done by this process."},
-    [SH_EXPOSED_TOKENS] = {"sherd_tokens", NULL, "Tokens trained on by this process, over all ranks."},
-    [SH_EXPOSED_SKIPPED] = {"sherd_skipped_steps", NULL, "Steps whose update was left out."},
-    [SH_EXPOSED_CHECKPOINTS] = {"sherd_checkpoints", NULL, "Checkpoints committed."},
-    [SH_EXPOSED_FAILED_CHECKPOINTS] = {"sherd_failed_checkpoints", NULL, "Saves that failed."},
-    [SH_EXPOSED_ROLLBACKS] = {"sherd_rollbacks", NULL, "Times the run went back to a checkpoint."},
-    [SH_EXPOSED_STEP] = {"sherd_step", NULL, "Newest step of the run."},
-    [SH_EXPOSED_STEP_TIMESTAMP] = {"sherd_step_timestamp_seconds", "seconds", "When the newest step ended, since 1970."},
-    [SH_EXPOSED_LOSS] = {"sherd_loss", NULL, "Training loss of the newest step, nats per token."},
-    [SH_EXPOSED_GRAD_NORM] = {"sherd_grad_norm", NULL, "Norm of the gradient, before clipping."},
-    [SH_EXPOSED_LR] = {"sherd_learning_rate", NULL, "Learning rate."},
-    [SH_EXPOSED_LOSS_SCALE] = {"sherd_loss_scale", NULL, "Scale of the loss of the newest step, in float16."},
-    [SH_EXPOSED_SPEED] = {"sherd_tokens_per_second", NULL, "Tokens per second of the newest step, over all ranks."},
-    [SH_EXPOSED_MFU] = {"sherd_mfu_ratio", "ratio", "Model FLOPs utilization of the newest step."},
-    [SH_EXPOSED_STEP_SECONDS] = {"sherd_step_seconds", "seconds", "Duration of the newest step."},
-    [SH_EXPOSED_COMPUTE_SECONDS] = {"sherd_compute_seconds", "seconds", "Computation in the newest step."},
-    [SH_EXPOSED_COMM_SECONDS] = {"sherd_exposed_comm_seconds", "seconds",
-                                 "Waiting for communication in the newest step."},
-    [SH_EXPOSED_OFFLOAD_SECONDS] = {"sherd_exposed_offload_seconds", "seconds",
-                                    "Waiting for moves between tiers in the newest step."},
-    [SH_EXPOSED_OFFLOAD_READ] = {"sherd_offload_read_bytes", "bytes",
-                                 "Moved to the device of rank 0 in the newest step."},
-    [SH_EXPOSED_OFFLOAD_WRITTEN] = {"sherd_offload_written_bytes", "bytes",
-                                    "Moved from the device of rank 0 in the newest step."},
-    [SH_EXPOSED_DATA_SECONDS] = {"sherd_data_seconds", "seconds", "Reading data in the newest step."},
-    [SH_EXPOSED_RSS_BYTES] = {"sherd_peak_rss_bytes", "bytes", "Peak resident memory, largest over the ranks."},
-    [SH_EXPOSED_ARENA_BYTES] = {"sherd_arena_bytes", "bytes", "Planned memory of a rank."},
-    [SH_EXPOSED_GPU_BYTES] = {"sherd_gpu_used_bytes", "bytes", "Memory in use on a GPU, largest over the ranks."},
-    [SH_EXPOSED_GPU_WATTS] = {"sherd_gpu_power_watts", "watts", "Power of a GPU, mean over the ranks."},
-    [SH_EXPOSED_GPU_HERTZ] = {"sherd_gpu_clock_hertz", "hertz", "Clock of the slowest GPU's multiprocessors."},
-    [SH_EXPOSED_GPU_CELSIUS] = {"sherd_gpu_temperature_celsius", "celsius", "Temperature of the hottest GPU."},
-    [SH_EXPOSED_GPUS_HELD] = {"sherd_gpus_held", NULL, "Ranks whose GPU clock is throttled, by power, heat or a setting."},
-    [SH_EXPOSED_VALIDATION_LOSS] = {"sherd_validation_loss", NULL, "Newest validation loss, nats per token."},
-    [SH_EXPOSED_CHECKPOINT_STEP] = {"sherd_checkpoint_step", NULL, "Step of the newest checkpoint."},
-    [SH_EXPOSED_CHECKPOINT_SECONDS] = {"sherd_checkpoint_seconds", "seconds", "Duration of the newest save."},
+/* Of a row of the table. `known`, not NAN, marks the values that exist: a loss that is NaN is reported as NaN. */
+struct sample {
+    double value; /* of a counter, 0 at first */
+    bool known;   /* counters are, from the start */
 };
-/* clang-format on */
 
-/* `known`, not NAN, marks the values that exist: a loss that is NaN is reported as NaN. */
 struct sh_exposition {
     char *path, *labels;
-    double value[SH_EXPOSED_N]; /* a gauge is left out until it is known; counters are known from the start */
-    bool known[SH_EXPOSED_N];
+    struct sample *samples; /* [sh_metric_rows] */
     int64_t written_ns;
 };
-
-/* Rows before SH_EXPOSED_STEP. */
-static bool is_counter(enum sh_exposed what)
-{
-    return what < SH_EXPOSED_STEP;
-}
 
 /* Write a label in quotes; three characters are escaped. */
 static void write_label(FILE *out, const char *name, const char *text)
@@ -103,40 +57,6 @@ static char *make_labels(const struct sh_metrics_labels *l)
     return NULL;
 }
 
-/* Written once at the start with counters at 0, so that a rate over the first minutes is right. */
-sh_rc sh_exposition_open(const char *path, const struct sh_metrics_labels *labels, struct sh_exposition **out)
-{
-    char *text = make_labels(labels);
-    struct sh_exposition *e;
-    sh_rc rc;
-
-    if (!text)
-        return sh_fail(SH_E_MEMORY, "out of memory: no room for the labels of %s", path);
-    e = sh_calloc(1, sizeof *e);
-    *e = (struct sh_exposition){.path = sh_strdup(path), .labels = text};
-    for (int i = 0; i < SH_EXPOSED_N; i++)
-        e->known[i] = is_counter((enum sh_exposed)i);
-    rc = sh_exposition_write(e, true);
-    if (rc == SH_OK)
-        *out = e;
-    else
-        sh_exposition_close(e);
-    return rc;
-}
-
-/* In memory only; sh_exposition_write() decides when the file is written again. */
-void sh_exposition_set(struct sh_exposition *e, enum sh_exposed what, double value)
-{
-    e->value[what] = value;
-    e->known[what] = true;
-}
-
-/* A counter that is not known yet is 0, as all of `value` are at first. */
-void sh_exposition_add(struct sh_exposition *e, enum sh_exposed what, double value)
-{
-    sh_exposition_set(e, what, e->value[what] + value);
-}
-
 /* Write numbers that are not finite by their names. */
 static void write_number(FILE *out, double v)
 {
@@ -149,44 +69,78 @@ static void write_number(FILE *out, double v)
 }
 
 /* TYPE, UNIT and HELP before each value, in the order that the format requires. */
-static void write_row(FILE *out, const struct sh_exposition *e, enum sh_exposed what)
+static void write_row(FILE *out, const struct sh_metric *row, const char *labels, double value)
 {
-    const char *name = rows[what].name;
-
-    fprintf(out, "# TYPE %s %s\n", name, is_counter(what) ? "counter" : "gauge");
-    if (rows[what].unit)
-        fprintf(out, "# UNIT %s %s\n", name, rows[what].unit);
-    fprintf(out, "# HELP %s %s\n", name, rows[what].help);
-    fprintf(out, "%s%s{%s} ", name, is_counter(what) ? "_total" : "", e->labels);
-    write_number(out, e->value[what]);
+    fprintf(out, "# TYPE %s %s\n", row->name, row->counter ? "counter" : "gauge");
+    if (row->unit)
+        fprintf(out, "# UNIT %s %s\n", row->name, row->unit);
+    fprintf(out, "# HELP %s %s\n", row->name, row->help);
+    fprintf(out, "%s%s{%s} ", row->name, row->counter ? "_total" : "", labels);
+    write_number(out, value);
     fputc('\n', out);
 }
 
-/* Replaced atomically: a collector never reads half a file. */
-sh_rc sh_exposition_write(struct sh_exposition *e, bool now)
+/* Counters first. Replaced atomically: a collector never reads half a file. */
+sh_rc sh_exposition_finish(struct sh_exposition *e)
 {
-    int64_t at = sh_now_ns();
     char *text = NULL;
     size_t n = 0;
-    FILE *out;
+    FILE *out = open_memstream(&text, &n);
     sh_rc rc;
 
-    if (!now && at - e->written_ns < SH_EXPOSITION_SECONDS * INT64_C(1000000000))
-        return SH_OK;
-    out = open_memstream(&text, &n);
+    e->written_ns = sh_now_ns();
     if (!out)
         return sh_fail(SH_E_MEMORY, "%s: %s", e->path, strerror(errno));
-    for (int i = 0; i < SH_EXPOSED_N; i++)
-        if (e->known[i])
-            write_row(out, e, (enum sh_exposed)i);
+    for (int gauges = 0; gauges < 2; gauges++)
+        for (int i = 0; i < sh_metric_rows; i++)
+            if (e->samples[i].known && sh_metric_table[i].counter != gauges)
+                write_row(out, &sh_metric_table[i], e->labels, e->samples[i].value);
     fputs("# EOF\n", out);
     if (fclose(out) != 0)
         rc = sh_fail(SH_E_MEMORY, "out of memory: no room for %s", e->path);
     else
         rc = sh_write_file_atomic(e->path, text, n);
     free(text);
-    e->written_ns = at;
     return rc;
+}
+
+/* Written once at the start with counters at 0, so that a rate over the first minutes is right. */
+sh_rc sh_exposition_open(const char *path, const struct sh_metrics_labels *labels, struct sh_exposition **out)
+{
+    char *text = make_labels(labels);
+    struct sh_exposition *e;
+    sh_rc rc;
+
+    if (!text)
+        return sh_fail(SH_E_MEMORY, "out of memory: no room for the labels of %s", path);
+    e = sh_calloc(1, sizeof *e);
+    *e = (struct sh_exposition){
+        .path = sh_strdup(path), .labels = text, .samples = sh_calloc((size_t)sh_metric_rows, sizeof *e->samples)};
+    for (int i = 0; i < sh_metric_rows; i++)
+        e->samples[i].known = sh_metric_table[i].counter;
+    rc = sh_exposition_finish(e);
+    if (rc == SH_OK)
+        *out = e;
+    else
+        sh_exposition_close(e);
+    return rc;
+}
+
+sh_rc sh_exposition_put(struct sh_exposition *e, enum sh_metrics_event kind, const void *event)
+{
+    for (int i = 0; i < sh_metric_rows; i++) {
+        const struct sh_metric *row = &sh_metric_table[i];
+        struct sample *s = &e->samples[i];
+        double v;
+
+        if (!row->name || row->event != kind || !sh_metric_is_given(row, event))
+            continue;
+        v = sh_metric_number(row, event) * (row->base > 0 ? row->base : 1);
+        *s = (struct sample){.value = row->counter ? s->value + v : v, .known = true};
+    }
+    if (sh_now_ns() - e->written_ns < SH_EXPOSITION_SECONDS * INT64_C(1000000000))
+        return SH_OK;
+    return sh_exposition_finish(e);
 }
 
 void sh_exposition_close(struct sh_exposition *e)
@@ -195,5 +149,6 @@ void sh_exposition_close(struct sh_exposition *e)
         return;
     free(e->path);
     free(e->labels);
+    free(e->samples);
     free(e);
 }

@@ -1,7 +1,7 @@
 /* Files of events as TensorBoard reads them, written by hand: a record is a length, its checksum, the data and their
  * checksum, all little-endian; the data are a protocol buffer of four fields.
  * Source: tensorflow/core/lib/io/record_writer.cc and tensorflow/core/util/event.proto (field numbers). */
-#include "src/metrics/values.h"
+#include "src/metrics/table.h"
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
@@ -205,31 +205,36 @@ sh_rc sh_events_open(const char *folder, int64_t step, struct sh_events **out)
     return rc;
 }
 
-static sh_rc put_value(FILE *out, const struct sh_value *v)
+static sh_rc put_value(FILE *out, const char *tag, double v)
 {
     struct part value;
 
     SH_TRY(begin(&value));
-    put_bytes(value.out, VALUE_TAG, v->tag, strlen(v->tag));
-    put_float(value.out, VALUE_SIMPLE, v->value);
+    put_bytes(value.out, VALUE_TAG, tag, strlen(tag));
+    put_float(value.out, VALUE_SIMPLE, v);
     SH_TRY(end(&value));
     put_bytes(out, SUMMARY_VALUE, value.data, value.n);
     free(value.data);
     return SH_OK;
 }
 
-sh_rc sh_events_write(struct sh_events *e, int64_t step, int n, const struct sh_value *values)
+sh_rc sh_events_write(struct sh_events *e, enum sh_metrics_event kind, const void *event)
 {
+    const int64_t *step = event; /* with which each event begins */
     struct part summary;
     sh_rc rc = SH_OK;
 
     SH_TRY(begin(&summary));
-    for (int i = 0; i < n && rc == SH_OK; i++)
-        rc = put_value(summary.out, &values[i]);
+    for (int i = 0; i < sh_metric_rows && rc == SH_OK; i++) {
+        const struct sh_metric *row = &sh_metric_table[i];
+
+        if (row->tag && row->event == kind && sh_metric_is_given(row, event))
+            rc = put_value(summary.out, row->tag, sh_metric_number(row, event));
+    }
     if (end(&summary) != SH_OK)
         return SH_E_MEMORY;
-    if (rc == SH_OK)
-        rc = write_event(e, step, EVENT_SUMMARY, summary.data, summary.n);
+    if (rc == SH_OK && summary.n)
+        rc = write_event(e, *step, EVENT_SUMMARY, summary.data, summary.n);
     free(summary.data);
     return rc;
 }

@@ -135,7 +135,7 @@ static sh_rc settle(struct sh_saving *s, sh_rc rc)
         return rc;
     SH_TRY(share_reason(s->r, reason));
     s->failures++;
-    sh_metrics_not_saved(s->metrics, s->step, s->failures, reason);
+    sh_metrics_not_saved(s->metrics, &(struct sh_not_saved_metrics){s->step, s->failures, reason});
     if (is_last_straw(s))
         return give_up(s, rc, reason);
     warn(s, reason);

@@ -41,7 +41,7 @@ static sh_rc ask(void *arg, bool *stop)
 static void report_validation(struct sh_train *t, const struct sh_eval_result *v)
 {
     const struct sh_validation_metrics m = {
-        .loss = v->loss, .tokens = v->tokens, .bytes = v->bytes, .seconds = v->seconds};
+        .step = t->r->step, .loss = v->loss, .tokens = v->tokens, .bytes = v->bytes, .seconds = v->seconds};
     long long step = (long long)t->r->step;
     char sequences[SH_STR_SHORT];
 
@@ -53,7 +53,7 @@ static void report_validation(struct sh_train *t, const struct sh_eval_result *v
         return;
     }
     sh_log_info("%sstep %lld  validation loss %.4f over %s", sh_log_columns() ? "  " : "", step, v->loss, sequences);
-    sh_metrics_validation(t->metrics, t->r->step, &m);
+    sh_metrics_validation(t->metrics, &m);
 }
 
 /* Whether to leave the validation out because the job ends before. Not that of the last step: what is cut off there,

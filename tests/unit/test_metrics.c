@@ -1,7 +1,7 @@
 /* Output for machines parses, with every field; output for people comes as often as asked for. */
 #include "sherd_config.h"
 
-#include "src/metrics/metrics.h"
+#include "src/metrics/table.h"
 #include "src/metrics/trace.h"
 
 #include <fcntl.h>
@@ -108,7 +108,7 @@ static void write_lines(void)
     assert_int_equal(sh_metrics_result(m), SH_OK);
     sh_metrics_close(m);
     assert_int_equal(sh_metrics_open(path, &m), SH_OK); /* a resumed run continues in the same file */
-    sh_metrics_validation(m, 4, &(struct sh_validation_metrics){.loss = -NAN, .tokens = 64, .seconds = 1.5});
+    sh_metrics_validation(m, &(struct sh_validation_metrics){.step = 4, .loss = -NAN, .tokens = 64, .seconds = 1.5});
     sh_metrics_checkpoint(m, &saved);
     sh_metrics_rollback(m, &back);
     sh_metrics_close(m);
@@ -188,6 +188,51 @@ static void a_step_has_every_field(void **state)
     json_decref(o);
 }
 
+static void what_is_written_is_read(void **state)
+{
+    union sh_metrics_any m;
+    json_t *o = line(0);
+
+    (void)state;
+    assert_int_equal(sh_metrics_read(o, &m), SH_METRICS_STEP);
+    assert_int_equal(m.step.step, 3);
+    assert_true(m.step.loss == 2.5 && m.step.time.data == 0.125 && m.step.gpu.mhz == 1200 && m.step.pace.most == 1.5);
+    assert_int_equal(m.step.peak_rss_bytes, INT64_C(6) << 32);
+    assert_string_equal(m.step.pace.node, "n7");
+    assert_null(m.step.skipped);
+    json_decref(o);
+    o = line(1);
+    assert_int_equal(sh_metrics_read(o, &m), SH_METRICS_STEP);
+    assert_true(isnan(m.step.loss) && isnan(m.step.gpu.mhz) && isnan(m.step.mfu));
+    assert_non_null(m.step.skipped);
+    json_decref(o);
+    o = line(3);
+    assert_int_equal(sh_metrics_read(o, &m), SH_METRICS_CHECKPOINT);
+    assert_true(m.checkpoint.stall == 0.5);
+    json_decref(o);
+}
+
+/* Every key has its word on the page. */
+static void the_page_names_every_key(void **state)
+{
+    char text[64 << 10] = "", word[64], page[4096];
+    FILE *f;
+
+    (void)state;
+    snprintf(page, sizeof page, "%s/doc/metrics.md", getenv("SHERD_SRCDIR"));
+    f = fopen(page, "r");
+    assert_non_null(f);
+    assert_in_range(fread(text, 1, sizeof text - 1, f), 1, sizeof text - 2);
+    fclose(f);
+    for (int i = 0; i < sh_metric_rows; i++) {
+        if (!sh_metric_table[i].key)
+            continue;
+        snprintf(word, sizeof word, "%s`", sh_metric_table[i].key);
+        if (!strstr(text, word) && strcmp(sh_metric_table[i].key, "event"))
+            fail_msg("doc/metrics.md does not name %s", sh_metric_table[i].key);
+    }
+}
+
 static void what_is_not_finite_is_null(void **state)
 {
     json_t *o = line(1);
@@ -250,7 +295,7 @@ static void events_are_lines(void **state)
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
     sh_metrics_start(m, &fresh);
     sh_metrics_start(m, &resumed);
-    sh_metrics_not_saved(m, 8, 2, "fsync \xff: Input/output error");
+    sh_metrics_not_saved(m, &(struct sh_not_saved_metrics){8, 2, "fsync \xff: Input/output error"});
     assert_int_equal(sh_metrics_result(m), SH_OK);
     sh_metrics_close(m);
     o = line(5);
@@ -315,7 +360,7 @@ static void a_file_that_cannot_be_written_is_an_error(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
     assert_int_equal(sh_metrics_result(m), SH_OK);
     sh_metrics_step(m, &step);
-    sh_metrics_validation(m, 4, &(struct sh_validation_metrics){.loss = 1, .tokens = 64, .seconds = 1.5});
+    sh_metrics_validation(m, &(struct sh_validation_metrics){.step = 4, .loss = 1, .tokens = 64, .seconds = 1.5});
     for (int again = 0; again < 2; again++) {
         sh_error_clear();
         assert_int_equal(sh_metrics_result(m), SH_E_DATA);
@@ -697,6 +742,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_has_every_field),
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(the_page_names_every_key),
         cmocka_unit_test(what_is_not_finite_is_null),
         cmocka_unit_test(a_checkpoint_is_a_line),
         cmocka_unit_test(a_rollback_is_a_line),

@@ -4,6 +4,7 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"
+#include "src/metrics/metrics.h"
 #include "src/run/run.h"
 #include "src/tools/bench/folder.h"
 #include "src/tools/bench/points.h"
@@ -99,18 +100,17 @@ static void prepare(struct sh_config *cfg, const struct sh_bench_options *option
 
 /* Steps of the warm-up, and one after the others, are read only for the memory; plain and traced steps go to separate
  * rows. */
-static void read_line(struct bench *b, json_t *line)
+static void read_line(struct bench *b, const struct sh_step_metrics *m)
 {
-    json_int_t round = json_integer_value(json_object_get(line, "step")) - WARM_UP - 1;
-    double seconds = json_number_value(json_object_get(json_object_get(line, "seconds"), "step"));
+    int64_t round = m->step - WARM_UP - 1;
     int row = round < b->options->repeat ? STEP : TRACED;
 
-    b->arena_bytes = json_integer_value(json_object_get(line, "arena_bytes"));
-    b->rss_bytes = json_integer_value(json_object_get(line, "peak_rss_bytes"));
+    b->arena_bytes = m->arena_bytes;
+    b->rss_bytes = m->peak_rss_bytes;
     if (round < 0 || round >= 2 * b->options->repeat)
         return;
-    b->list.times[row].seconds[row == STEP ? round : round - b->options->repeat] = seconds;
-    b->list.times[row].tokens = (int64_t)json_integer_value(json_object_get(line, "tokens"));
+    b->list.times[row].seconds[row == STEP ? round : round - b->options->repeat] = m->time.step;
+    b->list.times[row].tokens = m->tokens;
 }
 
 /* Rank 0. Training writes a line for each step; a missing line means that a step was not done. */
@@ -125,10 +125,10 @@ static sh_rc read_metrics(struct bench *b, const struct sh_config *cfg)
     SH_TRY(rc);
     while (fgets(text, sizeof text, f)) {
         json_t *line = json_loads(text, 0, NULL);
+        union sh_metrics_any m;
 
-        /* Other lines are events. */
-        if (json_object_get(line, "loss")) {
-            read_line(b, line);
+        if (sh_metrics_read(line, &m) == SH_METRICS_STEP) {
+            read_line(b, &m.step);
             steps++;
         }
         json_decref(line);

@@ -17,20 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* NAN if the value is absent, null because it was not finite, or of a size that no run has and no axis could show. */
-static double number(const json_t *object, const char *key)
-{
-    double v = json_number_value(json_object_get(object, key)), size = fabs(v);
-
-    return json_is_number(json_object_get(object, key)) && (size <= 0 || (size > 1e-30 && size < 1e30)) ? v : NAN;
-}
-
-/* Returns 0 for an absent value. */
-static int64_t whole(const json_t *object, const char *key)
-{
-    return json_integer_value(json_object_get(object, key));
-}
-
 /* For durations: a missing one has taken no time. */
 static double or_zero(double v)
 {
@@ -68,35 +54,29 @@ static void add_start(struct sh_report_run *run, struct sh_report_start start)
 /* Finds the rank that is behind, by a majority vote over the run: the slowest rank of each gathering has one vote, and
  * two different votes cancel out. The majority's rank remains, if there is one; `slowest` counts its surplus of votes.
  * */
-static void take_pace(struct sh_report_run *run, const json_t *pace)
+static void take_pace(struct sh_report_run *run, const struct sh_pace_metrics *pace)
 {
-    double median = number(pace, "median"), most = number(pace, "max");
-    const char *node = json_string_value(json_object_get(pace, "slowest_node"));
-    int rank = (int)whole(pace, "slowest_rank");
-
-    if (!json_is_object(pace))
+    if (!pace->node)
         return;
     run->paces++;
-    if (!(most > 1.1 * median) || !node)
+    if (!(pace->most > 1.1 * pace->median))
         return;
-    if (run->slow_node && rank == run->slow_rank) {
+    if (run->slow_node && pace->slowest == run->slow_rank) {
         run->slowest++;
         return;
     }
     if (run->slow_node && --run->slowest > 0)
         return;
     free(run->slow_node);
-    run->slow_node = sh_strdup(node);
-    run->slow_rank = rank;
+    run->slow_node = sh_strdup(pace->node);
+    run->slow_rank = pace->slowest;
     run->slowest = 1;
 }
 
 /* Keeps the lowest clock of all lines, with its place. */
-static void take_held(struct sh_report_gpus *g, const json_t *gpu)
+static void take_held(struct sh_report_gpus *g, const struct sh_gpu_metrics *gpu, const json_t *by)
 {
-    const json_t *by = json_object_get(gpu, "held_by");
-    const char *node = json_string_value(json_object_get(gpu, "slowest_node"));
-    double mhz = or_zero(number(gpu, "clock_mhz"));
+    double mhz = or_zero(gpu->mhz);
 
     g->held++;
     for (int i = 0; i < SH_REPORT_HOLDS; i++)
@@ -105,94 +85,93 @@ static void take_held(struct sh_report_gpus *g, const json_t *gpu)
 
             g->by[i] = g->by[i] || (name && !strcmp(name, sh_nvml_reason(i)));
         }
-    if (mhz <= 0 || (g->mhz > 0 && mhz >= g->mhz) || !node)
+    if (mhz <= 0 || (g->mhz > 0 && mhz >= g->mhz) || !gpu->node)
         return;
     g->mhz = mhz;
-    g->most_mhz = or_zero(number(gpu, "highest_clock_mhz"));
-    g->rank = (int)whole(gpu, "slowest_rank");
+    g->most_mhz = or_zero(gpu->most_mhz);
+    g->rank = gpu->slowest;
     free(g->node);
-    g->node = sh_strdup(node);
+    g->node = sh_strdup(gpu->node);
 }
 
-static void take_gpus(struct sh_report_gpus *g, const json_t *gpu)
+static void take_gpus(struct sh_report_gpus *g, const struct sh_gpu_metrics *gpu, const json_t *by)
 {
-    double watts = or_zero(number(gpu, "limit_watts")), usual = or_zero(number(gpu, "default_limit_watts"));
+    double watts = or_zero(gpu->limit_watts), usual = or_zero(gpu->usual_watts);
 
-    if (!json_is_object(gpu))
+    if (!gpu->gpus)
         return;
     g->lines++;
-    g->celsius = fmax(g->celsius, or_zero(number(gpu, "celsius")));
+    g->celsius = fmax(g->celsius, or_zero(gpu->celsius));
     if (watts > 0 && usual > 0 && (g->watts <= 0 || watts / usual < g->watts / g->usual_watts)) {
         g->watts = watts;
         g->usual_watts = usual;
     }
-    if (whole(gpu, "held") > 0)
-        take_held(g, gpu);
+    if (gpu->held > 0)
+        take_held(g, gpu, by);
 }
 
 /* The rest of the step after compute, communication, moves to a file and data is "other"; a checkpoint is added when
- * its line follows. The first steps of a start are marked, since they warm up. */
-static void take_step(struct sh_report_run *run, const json_t *line, int64_t *warming)
+ * its line follows. */
+static void split_time(const struct sh_step_time *t, double spent[SH_SPENT_N])
 {
-    const json_t *t = json_object_get(line, "seconds");
-    struct sh_report_step s = {.step = whole(line, "step"),
-                               .loss = number(line, "loss"),
-                               .grad_norm = number(line, "grad_norm"),
-                               .lr = number(line, "lr"),
-                               .loss_scale = number(line, "loss_scale"),
-                               .first = *warming > 0,
-                               .skipped = json_object_get(line, "skipped"),
-                               .tokens_per_second = number(line, "tokens_per_second")};
-    double *spent = s.seconds;
+    spent[SH_SPENT_COMPUTE] = or_zero(t->compute);
+    spent[SH_SPENT_COMM] = or_zero(t->exposed_comm);
+    spent[SH_SPENT_OFFLOAD] = or_zero(t->exposed_offload);
+    spent[SH_SPENT_DATA] = or_zero(t->data);
+    spent[SH_SPENT_OTHER] = or_zero(t->step - spent[SH_SPENT_COMPUTE] - spent[SH_SPENT_COMM] - spent[SH_SPENT_OFFLOAD] -
+                                    spent[SH_SPENT_DATA]);
+}
 
-    spent[SH_SPENT_COMPUTE] = or_zero(number(t, "compute"));
-    spent[SH_SPENT_COMM] = or_zero(number(t, "exposed_comm"));
-    spent[SH_SPENT_OFFLOAD] = or_zero(number(t, "exposed_offload"));
-    spent[SH_SPENT_DATA] = or_zero(number(t, "data"));
-    spent[SH_SPENT_OTHER] = or_zero(number(t, "step") - spent[SH_SPENT_COMPUTE] - spent[SH_SPENT_COMM] -
-                                    spent[SH_SPENT_OFFLOAD] - spent[SH_SPENT_DATA]);
+/* The first steps of a start are marked, since they warm up. */
+static void take_step(struct sh_report_run *run, const struct sh_step_metrics *m, const json_t *line, int64_t *warming)
+{
+    struct sh_report_step s = {.step = m->step,
+                               .loss = m->loss,
+                               .grad_norm = m->grad_norm,
+                               .lr = m->lr,
+                               .loss_scale = m->loss_scale,
+                               .first = *warming > 0,
+                               .skipped = m->skipped,
+                               .tokens_per_second = m->tokens_per_second};
+
+    split_time(&m->time, s.seconds);
     give_up_from(run, s.step);
     run->steps = sh_grow(run->steps, run->n_steps, &run->cap_steps, sizeof *run->steps);
-    pass(run, number(t, "step"));
+    pass(run, m->time.step);
     s.at = run->clock;
     run->steps[run->n_steps++] = s;
-    run->tokens = whole(line, "tokens_seen");
-    take_pace(run, json_object_get(line, "rank_seconds"));
-    take_gpus(&run->gpus, json_object_get(line, "gpu"));
-    run->arena_bytes = whole(line, "arena_bytes");
-    if (json_object_get(line, "flops_per_token_causal")) /* older versions write it in each line */
-        run->flops = or_zero(number(line, "flops_per_token_causal"));
-    if (whole(line, "peak_rss_bytes") > run->peak_rss_bytes)
-        run->peak_rss_bytes = whole(line, "peak_rss_bytes");
+    run->tokens = m->tokens_seen;
+    take_pace(run, &m->pace);
+    take_gpus(&run->gpus, &m->gpu, json_object_get(json_object_get(line, "gpu"), "held_by"));
+    run->arena_bytes = m->arena_bytes;
+    if (m->peak_rss_bytes > run->peak_rss_bytes)
+        run->peak_rss_bytes = m->peak_rss_bytes;
     *warming -= *warming > 0;
 }
 
 /* Steps only increase, since give_up_from() has cut the list. */
-static void take_validation(struct sh_report_run *run, const json_t *line)
+static void take_validation(struct sh_report_run *run, const struct sh_validation_metrics *m)
 {
-    struct sh_report_point *p;
-    double seconds = or_zero(number(line, "seconds"));
+    double seconds = or_zero(m->seconds);
 
     pass(run, seconds);
     run->validations = sh_grow(run->validations, run->n_validations, &run->cap_validations, sizeof *run->validations);
-    p = &run->validations[run->n_validations++];
-    *p = (struct sh_report_point){
-        .step = whole(line, "step"), .loss = number(line, "validation_loss"), .at = run->clock, .seconds = seconds};
+    run->validations[run->n_validations++] =
+        (struct sh_report_point){.step = m->step, .loss = m->loss, .at = run->clock, .seconds = seconds};
 }
 
 /* Training pauses after the step that is saved. A save in the background is reported later, so its step is searched
  * for. */
-static void take_checkpoint(struct sh_report_run *run, const json_t *line)
+static void take_checkpoint(struct sh_report_run *run, const struct sh_checkpoint_metrics *m)
 {
-    int64_t step = whole(line, "step");
     int i = run->n_steps - 1;
 
     /* From the end, since it is usually one of the last steps. */
-    pass(run, number(line, "stall_seconds"));
-    while (i >= 0 && run->steps[i].step > step)
+    pass(run, m->stall);
+    while (i >= 0 && run->steps[i].step > m->step)
         i--;
-    if (i >= 0 && run->steps[i].step == step)
-        run->steps[i].seconds[SH_SPENT_CHECKPOINT] += or_zero(number(line, "stall_seconds"));
+    if (i >= 0 && run->steps[i].step == m->step)
+        run->steps[i].seconds[SH_SPENT_CHECKPOINT] += or_zero(m->stall);
 }
 
 /* "2030-01-31T12:00:00Z" in readable form; NULL if the line has something else. */
@@ -215,71 +194,59 @@ static double seconds_of(const json_t *line)
     return end && !*end ? (double)timegm(&utc) : 0;
 }
 
-/* An absent key, as in files of older versions, leaves *text unchanged. */
-static void copy_text(char **text, const json_t *line, const char *key)
+/* A text that is absent leaves *to unchanged. */
+static void copy_text(char **to, const char *text)
 {
-    const char *found = json_string_value(json_object_get(line, key));
-
-    if (!found)
+    if (!text)
         return;
-    free(*text);
-    *text = sh_strdup(found);
-}
-
-static void take_hosts(struct sh_report_run *run, const json_t *hosts)
-{
-    const char *first = json_string_value(json_array_get(hosts, 0));
-
-    if (!first)
-        return;
-    free(run->host);
-    run->host = sh_strdup(first);
-    run->n_hosts = (int)json_array_size(hosts);
+    free(*to);
+    *to = sh_strdup(text);
 }
 
 /* A run may continue with other ranks: speed and memory are those of the newest start. */
-static void take_start(struct sh_report_run *run, const json_t *line, int64_t *warming)
+static void take_start(struct sh_report_run *run, const struct sh_start_metrics *m, const json_t *line,
+                       int64_t *warming)
 {
-    const json_t *mesh = json_object_get(line, "mesh");
-    int ranks = (int)whole(line, "ranks");
+    const json_t *hosts = json_object_get(line, "hosts");
 
-    give_up_from(run, whole(line, "step") + 1);
-    if (ranks != run->ranks) {
+    give_up_from(run, m->step + 1);
+    if (m->ranks != run->ranks) {
         run->from = run->n_steps;
         run->peak_rss_bytes = 0;
     }
-    run->ranks = ranks;
+    run->ranks = m->ranks;
     if (!run->began)
         run->began = moment(line);
     run->clock = seconds_of(line);
-    copy_text(&run->device, line, "device");
-    copy_text(&run->version, line, "version");
-    take_hosts(run, json_object_get(line, "hosts"));
-    if (whole(line, "parameters") > 0)
-        run->parameters = whole(line, "parameters");
-    run->flops = or_zero(number(line, "flops_per_token_causal"));
-    run->peak_tflops = or_zero(number(line, "peak_tflops"));
-    run->threads = (int)whole(line, "threads");
-    run->cores = (int)whole(line, "cores");
-    run->replicate = (int)whole(mesh, "replicate");
-    run->shard = (int)whole(mesh, "shard");
-    add_start(run, (struct sh_report_start){whole(line, "step"), ranks, run->replicate, run->shard});
+    copy_text(&run->device, m->device);
+    copy_text(&run->version, json_string_value(json_object_get(line, "version")));
+    copy_text(&run->host, json_string_value(json_array_get(hosts, 0)));
+    if (json_array_size(hosts))
+        run->n_hosts = (int)json_array_size(hosts);
+    if (m->parameters > 0)
+        run->parameters = m->parameters;
+    run->flops = or_zero(m->flops_causal);
+    run->peak_tflops = or_zero(m->peak_tflops);
+    run->threads = m->threads;
+    run->cores = m->cores;
+    run->replicate = m->replicate;
+    run->shard = m->shard;
+    add_start(run, (struct sh_report_start){m->step, m->ranks, m->replicate, m->shard});
     *warming = run->warm_up;
 }
 
-/* Lines are recognized by their keys; other kinds are skipped. */
+/* Other kinds of lines are skipped. */
 static void take(struct sh_report_run *run, const json_t *line, int64_t *warming)
 {
-    const char *event = json_string_value(json_object_get(line, "event"));
+    union sh_metrics_any m;
 
-    if (event && !strcmp(event, "start"))
-        take_start(run, line, warming);
-    else if (json_object_get(line, "loss"))
-        take_step(run, line, warming);
-    else if (json_object_get(line, "validation_loss"))
-        take_validation(run, line);
-    else if (json_object_get(line, "checkpoint"))
-        take_checkpoint(run, line);
+    switch (sh_metrics_read(line, &m)) {
+    case SH_METRICS_START: take_start(run, &m.start, line, warming); break;
+    case SH_METRICS_STEP: take_step(run, &m.step, line, warming); break;
+    case SH_METRICS_VALIDATION: take_validation(run, &m.validation); break;
+    case SH_METRICS_CHECKPOINT: take_checkpoint(run, &m.checkpoint); break;
+    default: break;
+    }
 }
 
 /* A killed job leaves the start of a line; the next start continues after it. Text that does not even start like an

@@ -1,0 +1,264 @@
+#include "src/metrics/table.h"
+
+#include "sherd_config.h"
+
+#include "src/device/nvml.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+static bool has_name(const json_t *list, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!strcmp(json_string_value(json_array_get(list, i)), name))
+            return true;
+    return false;
+}
+
+/* Reasons may hold names of files, and these may hold any bytes. */
+static json_t *words(const char *text)
+{
+    json_t *s = json_string(text);
+
+    return s ? s : json_string("(not UTF-8)");
+}
+
+/* Each host once. Ranks of a node are neighbours nearly always, so the newest name is compared first: a job of 4,096
+ * ranks is not worth a table. */
+static json_t *list_hosts(const void *event)
+{
+    const struct sh_start_metrics *s = event;
+    json_t *list = json_array();
+    const char *newest = "";
+
+    for (int i = 0; i < s->n_hosts; i++) {
+        const char *name = s->hosts + (size_t)i * SH_METRICS_HOST;
+
+        if (strcmp(name, newest) && !has_name(list, name))
+            json_array_append_new(list, words(name));
+        newest = name;
+    }
+    return list;
+}
+
+/* By name, since the bits are Sherd's own. */
+static json_t *list_reasons(const void *event)
+{
+    const struct sh_step_metrics *s = event;
+    json_t *list = json_array();
+
+    for (int i = 0; i < SH_NVML_REASONS; i++)
+        if (s->gpu.why >> i & 1)
+            json_array_append_new(list, json_string(sh_nvml_reason(i)));
+    return list;
+}
+
+/* clang-format off */
+/* A field with its type, so that the two cannot differ. */
+#define FIELD(s, f) \
+    {_Generic(((struct s *)0)->f, int: SH_METRIC_INT, int64_t: SH_METRIC_WHOLE, double: SH_METRIC_REAL, \
+              bool: SH_METRIC_FLAG, const char *: SH_METRIC_TEXT), offsetof(struct s, f)}
+
+#define START(f) .event = SH_METRICS_START, .value = FIELD(sh_start_metrics, f)
+#define STEP(f) .event = SH_METRICS_STEP, .value = FIELD(sh_step_metrics, f)
+#define VALIDATION(f) .event = SH_METRICS_VALIDATION, .value = FIELD(sh_validation_metrics, f)
+#define SAVED(f) .event = SH_METRICS_CHECKPOINT, .value = FIELD(sh_checkpoint_metrics, f)
+#define NOT_SAVED(f) .event = SH_METRICS_NOT_SAVED, .value = FIELD(sh_not_saved_metrics, f)
+#define ROLLBACK(f) .event = SH_METRICS_ROLLBACK, .value = FIELD(sh_rollback_metrics, f)
+#define ONE(kind) .event = kind, .value = {SH_METRIC_ONE, 0}
+#define NOW(kind) .event = kind, .value = {SH_METRIC_NOW, 0}
+#define IF(f) .given = FIELD(sh_step_metrics, f)
+#define GAUGE(n, u, h) .name = "sherd_" n, .unit = u, .help = h
+#define COUNTER(n, h) .counter = true, .name = "sherd_" n, .help = h
+
+/* What does not apply (no peak, no GPU, no masks) is left out rather than written as 0, which would look like a
+ * measurement. Counters begin at 0 with each process, as Prometheus expects. */
+const struct sh_metric sh_metric_table[] = {
+    {ONE(SH_METRICS_STEP), COUNTER("steps", "Training steps done by this process.")},
+    {STEP(step), .key = "step", GAUGE("step", NULL, "Newest step of the run.")},
+    {NOW(SH_METRICS_STEP), GAUGE("step_timestamp_seconds", "seconds", "When the newest step ended, since 1970.")},
+    {STEP(loss), .key = "loss", .tag = "train/loss", GAUGE("loss", NULL, "Training loss of the newest step, nats per token.")},
+    {STEP(grad_norm), .key = "grad_norm", .tag = "train/grad_norm",
+     GAUGE("grad_norm", NULL, "Norm of the gradient, before clipping.")},
+    {STEP(lr), .key = "lr", .tag = "train/learning_rate", GAUGE("learning_rate", NULL, "Learning rate.")},
+    {STEP(tokens), .key = "tokens", COUNTER("tokens", "Tokens trained on by this process, over all ranks.")},
+    {STEP(tokens_seen), .key = "tokens_seen", .tag = "train/tokens_seen"},
+    {STEP(skipped), .tag = "train/skipped", COUNTER("skipped_steps", "Steps whose update was left out.")},
+    {STEP(tokens_per_second), .key = "tokens_per_second", .tag = "speed/tokens_per_second",
+     GAUGE("tokens_per_second", NULL, "Tokens per second of the newest step, over all ranks.")},
+    {STEP(mfu), IF(mfu), .key = "mfu", .tag = "speed/mfu",
+     GAUGE("mfu_ratio", "ratio", "Model FLOPs utilization of the newest step.")},
+    {STEP(time.step), .in = "seconds", .key = "step", .tag = "seconds/step",
+     GAUGE("step_seconds", "seconds", "Duration of the newest step.")},
+    {STEP(time.compute), .in = "seconds", .key = "compute", .tag = "seconds/compute",
+     GAUGE("compute_seconds", "seconds", "Computation in the newest step.")},
+    {STEP(time.exposed_comm), .in = "seconds", .key = "exposed_comm", .tag = "seconds/exposed_comm",
+     GAUGE("exposed_comm_seconds", "seconds", "Waiting for communication in the newest step.")},
+    {STEP(time.exposed_offload), IF(offloads), .in = "seconds", .key = "exposed_offload", .tag = "seconds/exposed_offload",
+     GAUGE("exposed_offload_seconds", "seconds", "Waiting for moves between tiers in the newest step.")},
+    {STEP(time.data), .in = "seconds", .key = "data", .tag = "seconds/data",
+     GAUGE("data_seconds", "seconds", "Reading data in the newest step.")},
+    {STEP(time.checkpoint), .in = "seconds", .key = "checkpoint", .tag = "seconds/checkpoint"},
+    {STEP(time.checks), .in = "seconds", .key = "checks"},
+    {STEP(arena_bytes), .key = "arena_bytes", .tag = "memory/arena_bytes",
+     GAUGE("arena_bytes", "bytes", "Planned memory of a rank.")},
+    {STEP(peak_rss_bytes), .key = "peak_rss_bytes", .tag = "memory/peak_rss_bytes",
+     GAUGE("peak_rss_bytes", "bytes", "Peak resident memory, largest over the ranks.")},
+    {STEP(gpu_used_bytes), IF(gpu_used_bytes), .key = "gpu_used_bytes", .tag = "memory/gpu_used_bytes",
+     GAUGE("gpu_used_bytes", "bytes", "Memory in use on a GPU, largest over the ranks.")},
+    {STEP(offload_read_bytes), IF(offloads), .key = "offload_read_bytes", .tag = "offload/read_bytes",
+     GAUGE("offload_read_bytes", "bytes", "Moved to the device of rank 0 in the newest step.")},
+    {STEP(offload_written_bytes), IF(offloads), .key = "offload_written_bytes", .tag = "offload/written_bytes",
+     GAUGE("offload_written_bytes", "bytes", "Moved from the device of rank 0 in the newest step.")},
+    {STEP(targets), IF(masked), .key = "targets"},
+    {STEP(loss_scale), IF(loss_scale), .key = "loss_scale", .tag = "train/loss_scale",
+     GAUGE("loss_scale", NULL, "Scale of the loss of the newest step, in float16.")},
+    {STEP(skipped), IF(skipped), .key = "skipped"},
+    {STEP(pace.least), IF(pace.node), .in = "rank_seconds", .key = "min"},
+    {STEP(pace.median), IF(pace.node), .in = "rank_seconds", .key = "median"},
+    {STEP(pace.most), IF(pace.node), .in = "rank_seconds", .key = "max"},
+    {STEP(pace.slowest), IF(pace.node), .in = "rank_seconds", .key = "slowest_rank"},
+    {STEP(pace.node), IF(pace.node), .in = "rank_seconds", .key = "slowest_node"},
+    {STEP(gpu.gpus), IF(gpu.gpus), .in = "gpu", .key = "told"},
+    {STEP(gpu.held), IF(gpu.gpus), .in = "gpu", .key = "held", .tag = "gpu/held",
+     GAUGE("gpus_held", NULL, "Ranks whose GPU clock is throttled, by power, heat or a setting.")},
+    {.event = SH_METRICS_STEP, IF(gpu.gpus), .in = "gpu", .key = "held_by", .list = list_reasons},
+    {STEP(gpu.watts), IF(gpu.gpus), .finite = true, .in = "gpu", .key = "power_watts", .tag = "gpu/power_watts",
+     GAUGE("gpu_power_watts", "watts", "Power of a GPU, mean over the ranks.")},
+    {STEP(gpu.limit_watts), IF(gpu.gpus), .finite = true, .in = "gpu", .key = "limit_watts"},
+    {STEP(gpu.usual_watts), IF(gpu.gpus), .finite = true, .in = "gpu", .key = "default_limit_watts"},
+    {STEP(gpu.mhz), IF(gpu.gpus), .finite = true, .in = "gpu", .key = "clock_mhz", .tag = "gpu/clock_mhz",
+     GAUGE("gpu_clock_hertz", "hertz", "Clock of the slowest GPU's multiprocessors."), .base = 1e6},
+    {STEP(gpu.median_mhz), IF(gpu.gpus), .finite = true, .in = "gpu", .key = "median_clock_mhz"},
+    {STEP(gpu.most_mhz), IF(gpu.gpus), .finite = true, .in = "gpu", .key = "highest_clock_mhz"},
+    {STEP(gpu.celsius), IF(gpu.gpus), .finite = true, .in = "gpu", .key = "celsius", .tag = "gpu/celsius",
+     GAUGE("gpu_temperature_celsius", "celsius", "Temperature of the hottest GPU.")},
+    {STEP(gpu.slowest), IF(gpu.node), .in = "gpu", .key = "slowest_rank"},
+    {STEP(gpu.node), IF(gpu.node), .in = "gpu", .key = "slowest_node"},
+
+    {VALIDATION(step), .key = "step"},
+    {VALIDATION(loss), .key = "validation_loss", .tag = "validation/loss",
+     GAUGE("validation_loss", NULL, "Newest validation loss, nats per token.")},
+    {VALIDATION(tokens), .key = "tokens"},
+    {VALIDATION(seconds), .key = "seconds"},
+    {VALIDATION(bits_per_byte), .given = FIELD(sh_validation_metrics, bytes), .key = "bits_per_byte",
+     .tag = "validation/bits_per_byte"},
+
+    {ONE(SH_METRICS_CHECKPOINT), COUNTER("checkpoints", "Checkpoints committed.")},
+    {SAVED(step), .key = "step", GAUGE("checkpoint_step", NULL, "Step of the newest checkpoint.")},
+    {SAVED(path), .key = "checkpoint"},
+    {SAVED(bytes), .key = "bytes"},
+    {SAVED(verify), .key = "verify"},
+    {SAVED(seconds), .key = "seconds", .tag = "checkpoint/seconds",
+     GAUGE("checkpoint_seconds", "seconds", "Duration of the newest save.")},
+    {SAVED(stall), .key = "stall_seconds", .tag = "checkpoint/stall_seconds"},
+    {SAVED(gb_per_second), .key = "gb_per_second"},
+    {SAVED(disk_gb_per_second), .key = "disk_gb_per_second"},
+    {SAVED(disk_share), .key = "disk_share"},
+
+    {.event = SH_METRICS_NOT_SAVED, .key = "event", .fixed = "checkpoint_failed"},
+    {NOW(SH_METRICS_NOT_SAVED), .key = "time"},
+    {NOT_SAVED(step), .key = "step"},
+    {NOT_SAVED(failures), .key = "failures"},
+    {NOT_SAVED(reason), .key = "reason"},
+    {ONE(SH_METRICS_NOT_SAVED), COUNTER("failed_checkpoints", "Saves that failed.")},
+
+    {ROLLBACK(to), .key = "step"},
+    {ROLLBACK(from), .key = "rollback_from"},
+    {ROLLBACK(first), .key = "first_sample_left_out"},
+    {ROLLBACK(last), .key = "last_sample_left_out"},
+    {ONE(SH_METRICS_ROLLBACK), COUNTER("rollbacks", "Times the run went back to a checkpoint.")},
+
+    {.event = SH_METRICS_START, .key = "event", .fixed = "start"},
+    {NOW(SH_METRICS_START), .key = "time"},
+    {START(step), .key = "step"},
+    {START(resumed_from), .key = "resumed_from"},
+    {START(parameters_from), .key = "parameters_from"},
+    {START(ranks), .key = "ranks"},
+    {START(replicate), .in = "mesh", .key = "replicate"},
+    {START(shard), .in = "mesh", .key = "shard"},
+    {START(nodes), .key = "nodes"},
+    {START(threads), .key = "threads"},
+    {START(device), .key = "device"},
+    {START(cores), .key = "cores"},
+    {START(parameters), .key = "parameters"},
+    {.event = SH_METRICS_START, .key = "hosts", .list = list_hosts},
+    {.event = SH_METRICS_START, .key = "version", .fixed = PACKAGE_VERSION},
+    {.event = SH_METRICS_START, .key = "built_with", .fixed = SHERD_BUILT_WITH},
+    {START(config), .key = "config"},
+    {.event = SH_METRICS_START, .key = "flops_formula",
+     .fixed = "6*weights_in_products + 6*L*H*D*T (causal) or 12*L*H*D*T (full)"},
+    {START(flops_causal), .key = "flops_per_token_causal"},
+    {START(flops_full), .key = "flops_per_token_full"},
+    {START(peak_tflops), .given = FIELD(sh_start_metrics, peak_tflops), .key = "peak_tflops"},
+};
+/* clang-format on */
+const int sh_metric_rows = sizeof sh_metric_table / sizeof *sh_metric_table;
+
+static const char *text_of(struct sh_metric_field f, const void *event)
+{
+    return *(const char *const *)((const char *)event + f.offset);
+}
+
+static int64_t whole_of(struct sh_metric_field f, const void *event)
+{
+    return *(const int64_t *)((const char *)event + f.offset);
+}
+
+static double number(struct sh_metric_field f, const void *event)
+{
+    const void *at = (const char *)event + f.offset;
+
+    switch (f.type) {
+    case SH_METRIC_INT: return *(const int *)at;
+    case SH_METRIC_WHOLE: return (double)whole_of(f, event);
+    case SH_METRIC_REAL: return *(const double *)at;
+    case SH_METRIC_FLAG: return *(const bool *)at;
+    case SH_METRIC_TEXT: return text_of(f, event) != NULL;
+    case SH_METRIC_ONE: return 1;
+    case SH_METRIC_NOW: return (double)time(NULL);
+    default: return 0;
+    }
+}
+
+double sh_metric_number(const struct sh_metric *m, const void *event)
+{
+    return number(m->value, event);
+}
+
+bool sh_metric_is_given(const struct sh_metric *m, const void *event)
+{
+    return (m->given.type == SH_METRIC_NONE || number(m->given, event) > 0) &&
+           (!m->finite || isfinite(number(m->value, event)));
+}
+
+/* UTC, as in ISO 8601: events are looked up in logs of other programs, on other hosts. */
+static json_t *now(void)
+{
+    char text[32];
+    time_t seconds = time(NULL);
+    struct tm utc;
+
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+    return json_string(text);
+}
+
+/* JSON has no NaN or Inf: such a number is written as null. */
+json_t *sh_metric_json(const struct sh_metric *m, const void *event)
+{
+    const char *text = m->value.type == SH_METRIC_TEXT ? text_of(m->value, event) : m->fixed;
+    double v = number(m->value, event);
+
+    if (m->list)
+        return m->list(event);
+    if (text)
+        return words(text);
+    switch (m->value.type) {
+    case SH_METRIC_INT: return json_integer((json_int_t)v);
+    case SH_METRIC_WHOLE: return json_integer((json_int_t)whole_of(m->value, event));
+    case SH_METRIC_REAL: return isfinite(v) ? json_real(v) : json_null();
+    case SH_METRIC_NOW: return now();
+    default: return json_null();
+    }
+}
