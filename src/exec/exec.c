@@ -1,10 +1,9 @@
 #include "src/exec/exec.h"
 
 #include "src/base/mem.h"
-#include "src/exec/exec_trace.h"
 #include "src/exec/host_moves.h"
 #include "src/exec/moves.h"
-#include "src/exec/timings.h"
+#include "src/exec/exec_watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +27,7 @@ struct sh_exec {
     struct sh_op_scalars update_scalars; /* of updates, which may come a step later */
     bool pending;                        /* an update was put off */
     int64_t step;
-    struct sh_timings *spans;
-    struct sh_exec_trace *trace;
+    struct sh_exec_watch *watch;
     bool sync; /* wait after each operation */
 };
 
@@ -41,7 +39,6 @@ static void make_queues(struct sh_exec *e)
     e->copies = e->device->queue_create(false);
     e->before_copies = e->device->event_create(false);
     e->copied = e->device->event_create(false);
-    e->spans = sh_timings_create(e->device, e->queue);
     if (e->device->gpu && sh_program_moves(e->p))
         e->host = sh_host_moves_open(e->p, e->device, &e->at, e->queue);
 }
@@ -61,6 +58,7 @@ static void make_calls(struct sh_exec *e)
         e->calls[i].queue = e->queue;
         sh_program_label(p, &p->ops[i], e->labels[i]);
     }
+    e->watch = sh_exec_watch_open(p, e->device, e->queue, e->comm, e->labels);
 }
 
 /* Prepare before the first step, so that it is as fast as the others, and an operation that cannot run is reported
@@ -160,8 +158,7 @@ void sh_exec_destroy(struct sh_exec *e)
     e->device->queue_drain(e->queue);
     e->device->queue_drain(e->copies);
     sh_host_moves_close(e->host);
-    sh_exec_trace_destroy(e->trace);
-    sh_timings_destroy(e->spans);
+    sh_exec_watch_close(e->watch);
     e->device->event_destroy(e->before_copies);
     e->device->event_destroy(e->copied);
     e->device->queue_destroy(e->queue);
@@ -207,40 +204,31 @@ static sh_rc start_move(struct sh_exec *e, int i)
 /* For a file the host waits; otherwise a GPU's queue does. */
 static sh_rc wait_for_move(struct sh_exec *e, int move)
 {
-    int64_t timing = sh_timings_begin(e->spans, SH_TIMING_MOVE);
     sh_rc rc = SH_OK;
 
     if (e->host)
         sh_host_moves_join(e->host, move);
     else
         rc = sh_moves_wait(e->moves, e->tickets[move]);
-
-    sh_timings_end(e->spans, timing);
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[move]);
 }
 
 /* Two ways to wait. A GPU's queue is made to wait for the collective, and the host continues; without a queue the host
- * waits. Only this time counts as exposed communication. */
+ * waits. */
 static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
 {
     int waited = s->first_op + e->p->ops[i].attr.waits_for;
-    int64_t ticket = e->tickets[waited], timing;
+    int64_t ticket = e->tickets[waited];
 
     if (sh_op_info(e->p->ops[waited].kind)->moves)
         return wait_for_move(e, waited);
-    timing = sh_timings_begin(e->spans, SH_TIMING_WAIT);
-
-    SH_TRY(e->queue ? sh_comm_join(e->comm, ticket, e->queue) : sh_comm_wait(e->comm, ticket));
-    sh_timings_end(e->spans, timing);
-    return SH_OK;
+    return e->queue ? sh_comm_join(e->comm, ticket, e->queue) : sh_comm_wait(e->comm, ticket);
 }
 
-/* Note the operation before it starts: when a rank hangs, the report names the operation that it is in. */
 static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
 {
     const struct sh_op_info *info = sh_op_info(e->p->ops[i].kind);
 
-    sh_comm_note(e->comm, e->step, e->labels[i]);
     if (e->p->streams[e->p->ops[i].stream].runs == SH_RUNS_COLLECTIVES)
         return start(e, s, i);
     if (info->moves)
@@ -264,20 +252,6 @@ static sh_rc run_and_check(struct sh_exec *e, const struct sh_section *s, int i)
 static bool runs_now(const struct sh_exec *e, const struct sh_section *s, int i)
 {
     return e->pending || !sh_program_carried(s, &e->p->ops[i]);
-}
-
-/* The trace reads its events once a section is over, when it may drain the queue without hiding overlap that it
- * measures. */
-static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
-{
-    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
-        if (!runs_now(e, s, i))
-            continue;
-        sh_exec_trace_begin(e->trace, i);
-        SH_TRY(run_and_check(e, s, i));
-        sh_exec_trace_end(e->trace, i);
-    }
-    return sh_exec_trace_section(e->trace, s, e->pending, e->tickets);
 }
 
 /* Whether a section changes the state: UPDATE does, INIT changes what is derived from it, and so does the first
@@ -306,24 +280,33 @@ static sh_rc make_ready(struct sh_exec *e, const struct sh_section *s)
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, sh_section_name(s->kind));
 }
 
+static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
+{
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        if (!runs_now(e, s, i))
+            continue;
+        sh_exec_watch_begin(e->watch, e->step, i);
+        SH_TRY(run_and_check(e, s, i));
+        sh_exec_watch_end(e->watch, i);
+    }
+    return sh_exec_watch_leave(e->watch, e->pending, e->tickets);
+}
+
 /* Errors end the job here: the other ranks are in the same section and wait in collectives that this rank would not
  * join. */
 void sh_exec_run_section(struct sh_exec *e, const struct sh_section *s)
 {
     sh_rc rc = make_ready(e, s);
-    int64_t timing;
 
     if (rc != SH_OK)
         sh_stop(rc);
-    timing = sh_timings_begin(e->spans, SH_TIMING_SECTION);
-
+    sh_exec_watch_enter(e->watch, s);
     /* Such sections overwrite the state that a snapshot may still be read from. All other sections only read it. */
     if (changes_state(e, s))
         e->device->queue_after(e->queue, e->copied);
     rc = run_ops(e, s);
     if (rc != SH_OK)
         sh_stop(rc);
-    sh_timings_end(e->spans, timing);
     e->pending = false;
 }
 
@@ -573,20 +556,19 @@ void sh_exec_set_sync(struct sh_exec *e, bool sync)
 
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t)
 {
-    sh_exec_trace_destroy(e->trace);
-    e->trace = t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->calls, t) : NULL;
+    sh_exec_watch_set_trace(e->watch, t ? sh_exec_trace_create(e->p, e->device, e->queue, e->comm, e->calls, t) : NULL);
 }
 
 /* Time since the last call, in spans that are over by now; spans still under way count at the next call. */
 struct sh_exec_time sh_exec_take_time(struct sh_exec *e)
 {
     struct sh_exec_time time = {0};
-    double seconds[SH_TIMINGS];
+    double seconds[SH_EXEC_TIMINGS];
 
-    sh_timings_take(e->spans, seconds);
-    time.compute = seconds[SH_TIMING_SECTION] - seconds[SH_TIMING_WAIT] - seconds[SH_TIMING_MOVE];
-    time.exposed_comm = seconds[SH_TIMING_WAIT];
-    time.exposed_offload = seconds[SH_TIMING_MOVE];
+    sh_exec_watch_take(e->watch, seconds);
+    time.compute = seconds[SH_EXEC_TIMING_SECTION] - seconds[SH_EXEC_TIMING_WAIT] - seconds[SH_EXEC_TIMING_MOVE];
+    time.exposed_comm = seconds[SH_EXEC_TIMING_WAIT];
+    time.exposed_offload = seconds[SH_EXEC_TIMING_MOVE];
     if (e->moves)
         sh_moves_take(e->moves, &time.read_bytes, &time.written_bytes);
     if (e->host)

@@ -28,8 +28,7 @@ static void find_use(struct sh_exec_trace *t)
         sh_pass_in_use(t->p, &t->p->sections[i], t->in_use + t->p->sections[i].first_op);
 }
 
-/* Two events per operation, made up front, so that tracing adds no allocation to the steps that it measures. If the
- * trace is NULL in the other functions here, nothing is traced. */
+/* Two events per operation, made up front, so that tracing adds no allocation to the steps that it measures. */
 struct sh_exec_trace *sh_exec_trace_create(const struct sh_program *p, const struct sh_device *device, void *queue,
                                            struct sh_comm *comm, const struct sh_op_call *calls, struct sh_trace *out)
 {
@@ -72,14 +71,12 @@ void sh_exec_trace_destroy(struct sh_exec_trace *t)
 
 void sh_exec_trace_begin(struct sh_exec_trace *t, int i)
 {
-    if (t)
-        t->device->event_mark(t->begin[i], t->queue);
+    t->device->event_mark(t->begin[i], t->queue);
 }
 
 void sh_exec_trace_end(struct sh_exec_trace *t, int i)
 {
-    if (t)
-        t->device->event_mark(t->end[i], t->queue);
+    t->device->event_mark(t->end[i], t->queue);
 }
 
 /* A collective's time is that of the communicator's thread, not of the queue: a collective starts later than it was
@@ -166,13 +163,11 @@ static void write_section(struct sh_exec_trace *t, int first, int last)
     sh_trace_section(t->out, &t->at, begin, begin + t->device->event_span_ns(t->begin[first], t->end[last]));
 }
 
-/* NULL: not traced. The queue is drained, so a traced step is slower than others between its sections. */
+/* The queue is drained, so a traced step is slower than others between its sections. */
 sh_rc sh_exec_trace_section(struct sh_exec_trace *t, const struct sh_section *s, bool pending, const int64_t *tickets)
 {
     int first = SH_NONE, last = SH_NONE;
 
-    if (!t)
-        return SH_OK;
     t->device->queue_drain(t->queue);
     sh_trace_enter(&t->at, s);
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {

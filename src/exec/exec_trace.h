@@ -1,5 +1,5 @@
 /* Inside the executor: a trace of every operation, by events around it. The events are read at the end of each section,
- * for which the host then waits; without a trace none of this exists. Local. If the trace is NULL, nothing is done. */
+ * for which the host then waits; without a trace none of this exists. Local. */
 #ifndef SH_EXEC_EXEC_TRACE_H
 #define SH_EXEC_EXEC_TRACE_H
 
