@@ -238,7 +238,6 @@ static const struct sh_cmd_option report[] = {
      "points there"},
     {.name = "--sample", .value = "FILE", .help = "show this text on the page, such as the output of sherd generate; up to "
      "64 KiB"},
-    {.name = "--markdown", .help = "instead of the page, write its scaling tables as Markdown, report.md"},
     {.name = "--mllog", .help = "instead of the page, write one run in MLPerf's logging format, mllog.txt"},
     {0},
 };

@@ -601,29 +601,6 @@ def case_ticks():
     return expect('ticks', found, ['8192', '10000', '16384'])
 
 
-def case_markdown():
-    """The same figures as Markdown, whose cells can hold any text."""
-    empty()
-    limits = [{'part': 'a|b', 'gain': 0.5, 'remedy': 'x'}]
-    write_point('n1', 1, 1000, 1250)
-    write_point('n2', 2, None, 2000, limits=limits)
-    job.sherd('report', '--markdown', work)
-    wrong = expect('text', (work / 'report.md').read_text(), """\
-Weak scaling, full_shard; 2 sequences per step and rank:
-
-| ranks | tokens/s | efficiency | measured / predicted | predicted tokens/s | per rank | efficiency | MFU | exposed | limited by | then by |
-|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---|
-| 1 | 1,000 | 100.0 % | 80.0 % | 1,250 | 1,250 | 100.0 % | 50.0 % | 5.0 % | – | – |
-| 2 | – | – | – | 2,000 | 1,000 | 80.0 % | 50.0 % | 5.0 % | a\\|b (50 %) | – |
-
-""")
-    wrong += ['a page was written'] if (work / 'report.html').exists() else []
-    for words in ['--markdown', '--mllog'], ['--markdown', '--follow'], ['--markdown', '--against', '.']:
-        done = subprocess.run([os.environ['SHERD'], 'report', *words, str(work)], capture_output=True, text=True)
-        wrong += expect(words, (done.returncode, done.stderr.count('\n')), (2, 1))
-    return wrong
-
-
 def case_equal():
     """Strategies at equal ranks and batch; other runs are not compared."""
     empty()
@@ -1113,7 +1090,6 @@ CASES = [
     ('runs that have failed before their first step', case_failed),
     ('predicted beside measured', case_predicted),
     ('numbers of ranks', case_ticks),
-    ('tables as Markdown', case_markdown),
     ('strategies at equal batch', case_equal),
     ('time to a loss', case_reach),
     ('what stands out', case_flags),

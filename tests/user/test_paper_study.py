@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""The commands in doc/paper-study.md still give its tables, up to rounding by another compiler. Prints TAP."""
+"""The commands in doc/paper-study.md still give its tables, up to rounding by another compiler. Prints TAP.
+
+The tables are made here from the predictions of each point, which `sherd report` shows as charts and tables."""
+import json
 import os
 import pathlib
 import re
@@ -12,11 +15,13 @@ import job
 PAGE = (job.TOP / 'doc/paper-study.md').read_text()
 BOUND = 0.005  # a percentage with one digit is rounded by this much
 SECONDS = 5 * job.SECONDS
+HEAD = ['ranks', 'predicted tokens/s', 'per rank', 'efficiency', 'MFU', 'exposed', 'limited by', 'then by']
+RULE = ['---:'] * 6 + ['---'] * 2
 NUMBER = re.compile(r'[\d,]+(?:\.\d+)?')
 
 
 def commands():
-    """Pairs of commands, a study and a report, as lists of words."""
+    """A study of each model, as a list of words."""
     block = re.search(r'```\n(.*?)```', PAGE, re.S)[1].replace('\\\n', ' ')
     return [line.split() for line in block.splitlines()]
 
@@ -27,6 +32,27 @@ def tables(text):
     for caption, table in re.findall(r'^(\w+ scaling, .*):\n\n((?:\|.*\n)+)', text, re.M):
         found[caption] = [[cell.strip() for cell in line.strip('|').split('|')] for line in table.splitlines()]
     return found
+
+
+def row_of(prediction, first):
+    """The cells of a point; `first`: the prediction of the fewest ranks."""
+    step, ranks = prediction['step'], prediction['ranks']
+    speed, base = prediction['tokens_per_second'], first['tokens_per_second'] / first['ranks']
+    exposed = sum(part['exposed'] for name, part in step['split'].items() if name.startswith('all_') or name.startswith('reduce'))
+    limits = [f'{limit["part"]} ({100 * limit["gain"]:.0f} %)' for limit in prediction['limits']]
+    return [str(ranks), f'{speed:,.0f}', f'{speed / ranks:,.0f}', f'{100 * speed / ranks / base:.1f} %',
+            f'{100 * prediction["mfu_causal"]:.1f} %', f'{100 * exposed / step["seconds"]:.1f} %', *(limits + ['–', '–'])[:2]]
+
+
+def study_tables(folder):
+    """The same from the folders of a study, such as weak-hybrid_shard8-b1-n16."""
+    series = {}
+    for path in folder.glob('weak-*/predicted.json'):
+        name, shard, batch = re.fullmatch(r'weak-(\D+)(\d*)-b(\d+)-n\d+', path.parent.name).groups()
+        caption = f'Weak scaling, {name}{f", shard {shard}" if shard else ""}; {batch} sequence per step and rank'
+        series.setdefault(caption, []).append(json.loads(path.read_text()))
+    return {caption: [HEAD, RULE] + [row_of(point, points[0]) for point in points]
+            for caption, points in sorted((caption, sorted(points, key=lambda point: point['ranks'])) for caption, points in series.items())}
 
 
 def near(left, right):
@@ -49,15 +75,14 @@ def differ(found, told):
     return wrong
 
 
-def case_model(study, report, section):
-    """Run both commands; the section of the page has the tables that they produce."""
+def case_model(study, section):
+    """Run the command; the section of the page has the tables of what it predicts."""
+    folder = next(word.partition('=')[2] for word in study if word.startswith('--folder='))
     environment = {**os.environ, 'SHERD': os.path.abspath(os.environ['SHERD'])}
-    for words in study, report:
-        program = environment['SHERD'] if words[0] == 'sherd' else str(job.TOP / words[0])
-        done = subprocess.run([program, *words[1:]], capture_output=True, text=True, timeout=SECONDS, env=environment)
-        if done.returncode:
-            return [' '.join(words), done.stderr]
-    return differ(tables(pathlib.Path(report[-1], 'report.md').read_text()), tables(section))
+    done = subprocess.run([str(job.TOP / study[0]), *study[1:]], capture_output=True, text=True, timeout=SECONDS, env=environment)
+    if done.returncode:
+        return [' '.join(study), done.stderr]
+    return differ(study_tables(pathlib.Path(folder)), tables(section))
 
 
 def case_sees():
@@ -71,8 +96,6 @@ def case_sees():
 
 
 if __name__ == '__main__':
-    words = commands()
-    sections = PAGE.split('\n## ')[1:]
-    pairs = [(study, report, section) for study, report, section in zip(words[::2], words[1::2], sections)]
+    pairs = list(zip(commands(), PAGE.split('\n## ')[1:], strict=True))
     sys.exit(job.run_cases([('a difference is seen', case_sees),
-                            *[(section.splitlines()[0], case_model, study, report, section) for study, report, section in pairs]]))
+                            *[(section.splitlines()[0], case_model, study, section) for study, section in pairs]]))

@@ -1,5 +1,5 @@
-/* `sherd report`: a page about a folder of runs, written once or repeatedly while they continue (--follow), or other
- * forms of the report. */
+/* `sherd report`: a page about a folder of runs, written once or repeatedly while they continue (--follow), or
+ * its figures for MLPerf's tools. */
 #include "src/cmd/cmd.h"
 
 #include "src/base/file.h"
@@ -24,7 +24,7 @@ struct request {
     const char *folder;
     const char *against, *sample; /* an older folder; a file with text; NULL for none */
     char *path;                   /* to write */
-    bool mllog, markdown;         /* instead of the page */
+    bool mllog;                   /* instead of the page */
 };
 
 /* Warn of runs that will not do the rest of their steps; nothing is said about runs that continue. */
@@ -55,8 +55,6 @@ static sh_rc write_once(const struct request *q, int reload, bool *finished)
     *finished = sh_report_finished(r);
     if (q->mllog)
         rc = sh_report_mllog(r, q->path);
-    else if (q->markdown)
-        rc = sh_report_markdown(r, q->path);
     else
         rc = sh_report_write(r, *finished ? 0 : reload, q->path);
     if (rc == SH_OK && reload && *finished)
@@ -100,22 +98,18 @@ sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct request q = {.folder = args->positional[0],
                         .against = sh_cmd_option(cmd, args, "--against"),
                         .sample = sh_cmd_option(cmd, args, "--sample"),
-                        .mllog = sh_cmd_option(cmd, args, "--mllog"),
-                        .markdown = sh_cmd_option(cmd, args, "--markdown")};
-    const char *usual = q.mllog ? "mllog.txt" : q.markdown ? "report.md" : "report.html";
+                        .mllog = sh_cmd_option(cmd, args, "--mllog")};
     sh_rc rc;
 
     if (args->n_positional != 1)
         return sh_fail(SH_E_USAGE, "sherd report: give one folder, either of a run or above several runs");
-    if (q.mllog && q.markdown)
-        return sh_fail(SH_E_USAGE, "--mllog and --markdown are two files: give only one of them");
-    if ((q.mllog || q.markdown) && (follows || q.against || q.sample))
-        return sh_fail(SH_E_USAGE, "%s writes no page: leave out %s", q.mllog ? "--mllog" : "--markdown",
+    if (q.mllog && (follows || q.against || q.sample))
+        return sh_fail(SH_E_USAGE, "--mllog writes no page: leave out %s",
                        follows     ? "--follow"
                        : q.against ? "--against"
                                    : "--sample");
     /* A given file is relative to the current folder, the default file to the reported folder. */
-    q.path = sh_path_join(file ? "" : q.folder, file ? file : usual);
+    q.path = sh_path_join(file ? "" : q.folder, file ? file : q.mllog ? "mllog.txt" : "report.html");
     rc = follows ? follow(&q) : write_once(&q, 0, &finished);
     free(q.path);
     return rc;

@@ -196,9 +196,6 @@ bool sh_report_is_done(const struct sh_report_run *run);
 /* Whether every run has done all of its steps, or will not do the rest. */
 bool sh_report_finished(const struct sh_report *r);
 
-/* Write the tables of scaling as Markdown. Replaces `path` in one step. Errors: SH_E_DATA. */
-sh_rc sh_report_markdown(const struct sh_report *r, const char *path);
-
 /* Write the only run as lines of MLPerf's logging format. Replaces `path` in one step. Errors: SH_E_USAGE: there are
  * several runs; SH_E_DATA. */
 sh_rc sh_report_mllog(const struct sh_report *r, const char *path);
