@@ -105,12 +105,6 @@ int64_t sh_ckpt_piece_cut(const struct sh_ckpt_piece *p, const char *name, int64
 void sh_ckpt_piece_copy(const struct sh_ckpt_piece *p, const char *name, int64_t step, int s, int64_t at, int64_t elems,
                         struct sh_floats from);
 
-/* Write <folder>/step-%08lld.h5 through a temporary name, fsync, rename, fsync of the folder; creates the folder.
- * *bytes is set to the file's size. Collective. Agreed: all ranks succeed or none; on failure nothing new is left
- * behind and earlier checkpoints are untouched. Errors: SH_E_DATA with path, rank and reason (a full disk, no
- * permission). */
-sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes);
-
 /* The checkpoints to keep: the newest `latest` (0: all of them), which are ephemeral, and those whose step is a
  * multiple of `every` (0: none), which are permanent. */
 struct sh_ckpt_keep {
@@ -151,8 +145,13 @@ struct sh_ckpt_options {
     struct sh_ckpt_keep keep;    /* applied once the new checkpoint is committed */
     struct sh_ckpt_times *times; /* (optional) set if the save succeeds; lent until then */
 };
-sh_rc sh_ckpt_save_as(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
-                      const struct sh_ckpt_options *options, int64_t *bytes);
+
+/* Write <folder>/step-%08lld.h5 through a temporary name, fsync, rename, fsync of the folder; creates the folder.
+ * *bytes is set to the file's size. Collective. Agreed: all ranks succeed or none; on failure nothing new is left
+ * behind and earlier checkpoints are untouched. Errors: SH_E_DATA with path, rank and reason (a full disk, no
+ * permission). */
+sh_rc sh_ckpt_save(const char *folder, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta,
+                   const struct sh_ckpt_options *options, int64_t *bytes);
 
 /* The same asynchronously: begin, then poll between steps until it is done, then end; call end also after a failure, or
  * to give up. The set with its memory and `folder` are lent until the end, and the memory must not change. With direct
@@ -171,11 +170,6 @@ void sh_ckpt_async_end(struct sh_ckpt_async *b); /* NULL: nothing */
  * Errors: SH_E_USAGE: a file system that needs MPI-IO. */
 sh_rc sh_ckpt_async_check(const char *folder, const struct sh_ckpt_options *options);
 
-/* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing or
- * extra ones and other shapes give SH_E_DATA, naming them with both shapes; a state of the set that the file lacks
- * gives SH_E_DATA, naming it. Collective, agreed. */
-sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
-
 /* Whether a file may be loaded; call it before reading anything of it. ANY: each file may. OWNER: file and folder
  * belong to this user or to root, and neither others nor a group may write them. Exceptions: the owner's own group, if
  * it has the owner's name and no other members, and a sticky folder, which all may write. A link is judged by its
@@ -190,12 +184,15 @@ struct sh_ckpt_load_options {
                                are on several nodes; on one, the page cache does the same. The same on all ranks */
 };
 
-/* The same with options; *report tells what happened, whatever the result. */
 struct sh_ckpt_load_report {
     bool damaged; /* failed, but not because of another model or missing trust: try an earlier one */
 };
-sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
-                      struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report);
+
+/* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing or
+ * extra ones and other shapes give SH_E_DATA, naming them with both shapes; a state of the set that the file lacks
+ * gives SH_E_DATA, naming it. *report tells what happened, whatever the result. Collective, agreed. */
+sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
+                   struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report);
 
 /* Convert a base to text, as in meta.base, freed with free(), and such text back; *path freed with free(). `of`: the
  * checkpoint, for messages. Local. Errors: SH_E_DATA: the text does not describe a base. */

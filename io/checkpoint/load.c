@@ -3,13 +3,12 @@
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/edge.h"
 #include "io/checkpoint/extents.h"
-#include "io/move/deadline.h"
 #include "io/move/replicas.h"
+#include "io/move/stages.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,19 +28,21 @@ struct load {
     bool share; /* ranks that want the same data read it together */
     struct sh_move_replicas replicas;
     struct sh_ckpt_parts parts; /* of blocks that this rank reads only in part */
-    struct sh_move_deadline *deadline;
+    struct sh_move_stages stages;
 };
 
 /* Rank 0 only: owner and mode are the same for all ranks, and 1000 ranks that query one metadata server at the same
  * time are a burden. */
-static sh_rc look_at_owner(struct load *l)
+static sh_rc look_at_owner(void *arg)
 {
+    struct load *l = arg;
     return l->rank == 0 ? sh_ckpt_trusted(l->path, l->trust) : SH_OK;
 }
 
 /* Rank 0 only; match() sends it to the others. */
-static sh_rc read_index(struct load *l)
+static sh_rc read_index(void *arg)
 {
+    struct load *l = arg;
     return l->rank == 0 ? sh_ckpt_index_read(l->path, &l->index) : SH_OK;
 }
 
@@ -89,8 +90,9 @@ static sh_rc match_states(const struct load *l)
 }
 
 /* Collective. From here on every rank has the index and knows where its tensors are. */
-static sh_rc match(struct load *l)
+static sh_rc match(void *arg)
 {
+    struct load *l = arg;
     SH_TRY(sh_ckpt_index_share(&l->index, l->rank));
     SH_TRY(match_states(l));
     l->place = sh_calloc((size_t)l->set->n_tensors + 1, sizeof *l->place);
@@ -99,22 +101,25 @@ static sh_rc match(struct load *l)
     return l->index.n > l->set->n_tensors ? name_extra(l) : SH_OK;
 }
 
-static sh_rc open_data(struct load *l)
+static sh_rc open_data(void *arg)
 {
+    struct load *l = arg;
     return sh_ckpt_index_open_data(&l->index, l->path, &l->file.fd);
 }
 
 /* Makes the list of extents that this rank wants, cut at blocks. */
-static sh_rc plan_reads(struct load *l)
+static sh_rc plan_reads(void *arg)
 {
+    struct load *l = arg;
     l->wanted.stops = true;
     return sh_ckpt_extents_of_set(&l->wanted, l->set, &l->index, l->place);
 }
 
 /* Ranks that want exactly the same extents are replicas of one shard. The request's hash finds them without knowing the
  * mesh. Collective. */
-static sh_rc find_replicas(struct load *l)
+static sh_rc find_replicas(void *arg)
 {
+    struct load *l = arg;
     uint64_t wanted = 0;
     for (int i = 0; i < l->wanted.n; i++) {
         const struct sh_ckpt_extent *s = &l->wanted.extent[i];
@@ -126,8 +131,9 @@ static sh_rc find_replicas(struct load *l)
 }
 
 /* Bypasses the page cache, unless ranks read the same bytes: the ranks of a node then share what is in the cache. */
-static sh_rc choose_way(struct load *l)
+static sh_rc choose_way(void *arg)
 {
+    struct load *l = arg;
     long long elems[2] = {0};
     for (int i = 0; i < l->wanted.n; i++)
         elems[0] += l->wanted.extent[i].elems;
@@ -179,9 +185,13 @@ static sh_rc read_together(struct load *l)
     return any ? own : handed;
 }
 
-static sh_rc read_data(struct load *l)
+static sh_rc read_data(void *arg)
 {
-    return l->replicas.size > 1 ? read_together(l) : sh_ckpt_extents_read(&l->wanted, &l->file, &l->index);
+    struct load *l = arg;
+    if (l->replicas.size == 1)
+        return sh_ckpt_extents_read(&l->wanted, &l->file, &l->index);
+    sh_move_deadline_wait(l->stages.deadline); /* it meets the replicas on the way */
+    return read_together(l);
 }
 
 /* Adds the blocks that this rank reads only in part; whole blocks have been compared already. */
@@ -201,68 +211,43 @@ static void add_edges(struct load *l)
 }
 
 /* Collective, even for a rank without edges: it may be the home of others' blocks. */
-static sh_rc check_edges(struct load *l)
+static sh_rc check_edges(void *arg)
 {
+    struct load *l = arg;
     add_edges(l);
     return sh_ckpt_edge_check(&l->parts, &l->index, l->file.fd, l->path, l->world);
 }
 
-static const struct {
-    const char *name;
-    bool local; /* meets the other ranks only at its end */
-    sh_rc (*run)(struct load *);
-} stages[] = {
-    {"looking at its owner", true, look_at_owner},
-    {"reading the index", true, read_index},
-    {"matching tensors", false, match},
-    {"opening the checkpoint", true, open_data},
-    {"planning the reads", true, plan_reads},
-    {"finding replicas", false, find_replicas},
-    {"choosing how to read", false, choose_way},
-    {"reading the data", true, read_data},
-    {"comparing shared blocks", false, check_edges},
+static const struct sh_move_stage stages[] = {
+    {.name = "looking at its owner", .local = true, .run = look_at_owner},
+    {.name = "reading the index", .local = true, .run = read_index},
+    {.name = "matching tensors", .run = match},
+    {.name = "opening the checkpoint", .local = true, .run = open_data},
+    {.name = "planning the reads", .local = true, .run = plan_reads},
+    {.name = "finding replicas", .run = find_replicas},
+    {.name = "choosing how to read", .run = choose_way},
+    {.name = "reading the data", .local = true, .run = read_data},
+    {.name = "comparing shared blocks", .run = check_edges},
 };
-
-/* Every stage ends with an agreement, so that all ranks leave the list at the same place. The deadline watches the
- * ranks that work; time spent waiting for others is not counted against them. */
-static sh_rc run_stage(struct load *l, size_t i)
-{
-    sh_move_deadline_enter(l->deadline, stages[i].name);
-    if (!stages[i].local || l->replicas.size > 1)
-        sh_move_deadline_wait(l->deadline);
-    sh_rc rc = stages[i].run(l);
-    sh_move_deadline_wait(l->deadline);
-    return sh_agree(rc);
-}
-
-static struct sh_move_deadline *start_deadline(const struct load *l, double timeout_seconds)
-{
-    char *what = sh_strfmt("loading %s", l->path);
-    struct sh_move_deadline *d = sh_move_deadline_start(what, timeout_seconds, l->rank);
-    free(what);
-    return d;
-}
 
 /* Collective. On success *meta belongs to the caller, who frees it. report->damaged tells whether an earlier checkpoint
  * may help: not if the model does not match or the owner is not trusted. */
-sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
-                      struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report)
+sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, const struct sh_ckpt_load_options *options,
+                   struct sh_ckpt_meta *meta, struct sh_ckpt_load_report *report)
 {
-    size_t i = 0;
     struct load l = {.path = path,
                      .trust = options->trust,
                      .set = set,
                      .file = {.path = path, .fd = -1, .direct = -1},
                      .share = options->share,
-                     .replicas = sh_move_replicas_alone()};
-    sh_rc rc = SH_OK;
-    SH_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &l.rank));
-    SH_MPI(MPI_Comm_size(MPI_COMM_WORLD, &l.world));
-    l.deadline = start_deadline(&l, options->timeout_seconds);
-    while (i < sizeof stages / sizeof stages[0] && rc == SH_OK)
-        rc = run_stage(&l, i++);
-    sh_move_deadline_stop(l.deadline);
-    report->damaged = rc == SH_E_DATA && stages[i - 1].run != match && stages[i - 1].run != look_at_owner;
+                     .replicas = sh_move_replicas_alone(),
+                     .stages = {.stage = stages, .n = sizeof stages / sizeof *stages, .arg = &l}};
+    sh_mesh_world(&l.rank, &l.world);
+    sh_move_stages_open(&l.stages, sh_strfmt("loading %s", path), options->timeout_seconds);
+    sh_rc rc = sh_move_stages_run(&l.stages);
+    sh_move_stages_close(&l.stages);
+    sh_rc (*last)(void *) = stages[l.stages.next - 1].run;
+    report->damaged = rc == SH_E_DATA && last != match && last != look_at_owner;
     if (rc == SH_OK) {
         *meta = l.index.meta;
         l.index.meta = (struct sh_ckpt_meta){0};
@@ -276,10 +261,4 @@ sh_rc sh_ckpt_load_as(const char *path, const struct sh_ckpt_set *set, const str
     free(l.parts.part);
     sh_ckpt_index_free(&l.index);
     return rc;
-}
-
-sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta)
-{
-    struct sh_ckpt_load_report report;
-    return sh_ckpt_load_as(path, set, &(struct sh_ckpt_load_options){0}, meta, &report);
 }

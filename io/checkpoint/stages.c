@@ -29,10 +29,21 @@ static sh_rc check_pieces(const struct sh_ckpt_set *set)
     return SH_OK;
 }
 
-/* Prepares names, HDF5 and the folder. The temporary name needs up to 64 bytes more than the path; they are kept free
- * here. */
-static sh_rc prepare(struct sh_ckpt_saving *s)
+/* How the file was verified determines how far it can be trusted, so the save notes it. */
+static void note_verify(struct sh_ckpt_meta *meta, enum sh_cfg_verify verify)
 {
+    char *notes = meta->notes;
+    meta->notes = sh_strfmt("%scheckpoint.verify: %s\n", notes, sh_ckpt_verify_name[verify]);
+    free(notes);
+}
+
+/* Prepares index, names, HDF5 and the folder. The temporary name needs up to 64 bytes more than the path; they are kept
+ * free here. */
+static sh_rc prepare(void *arg)
+{
+    struct sh_ckpt_saving *s = arg;
+    SH_TRY(sh_ckpt_index_make(&s->set, s->meta, &s->index));
+    note_verify(&s->index.meta, s->options.verify);
     int n = snprintf(s->path, sizeof s->path, "%s/step-%08lld.h5", s->folder, (long long)s->index.meta.step);
     if (n >= SH_CKPT_PATH_BYTES - 64)
         return sh_fail(SH_E_DATA, "checkpoint folder: its name has more than %d bytes", SH_CKPT_PATH_BYTES - 64);
@@ -42,15 +53,17 @@ static sh_rc prepare(struct sh_ckpt_saving *s)
 }
 
 /* Collective, like sh_ckpt_io_method_choose(). */
-static sh_rc choose_io_method(struct sh_ckpt_saving *s)
+static sh_rc choose_io_method(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     return sh_ckpt_io_method_choose(s->folder, &s->options, &s->io_method);
 }
 
 /* Lists the extents that this rank writes, and counts the elements of each tensor that it covers, for add_digests() to
  * compare. */
-static sh_rc list_spans(struct sh_ckpt_saving *s)
+static sh_rc list_spans(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     s->covered = sh_calloc((size_t)s->index.n + 1, sizeof *s->covered);
     for (int i = 0; i < s->set.n_pieces; i++)
         s->covered[s->set.pieces[i].tensor] += s->set.pieces[i].elems;
@@ -59,14 +72,16 @@ static sh_rc list_spans(struct sh_ckpt_saving *s)
 
 /* Sums are computed from memory, and with MPI-IO before the data is handed over, so that the comparison at the end
  * covers the whole way to the disk. */
-static sh_rc sum_blocks(struct sh_ckpt_saving *s)
+static sh_rc sum_blocks(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     return s->io_method == SH_IO_MPIIO ? sh_ckpt_extents_sum(&s->extents, s->options.threads) : SH_OK;
 }
 
 /* Called once all ranks have written everything that they hold, and so have all their sums. */
-static sh_rc add_digests(struct sh_ckpt_saving *s)
+static sh_rc add_digests(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     sh_rc changed = sh_ckpt_extents_compare(&s->extents);
     for (int i = 0; i < s->extents.n; i++) {
         const struct sh_ckpt_extent *extent = &s->extents.extent[i];
@@ -87,8 +102,9 @@ static sh_rc add_digests(struct sh_ckpt_saving *s)
 }
 
 /* With hints MPI-IO creates the file, so this is not a part of the layout, which may run in a thread. */
-static sh_rc create_file(struct sh_ckpt_saving *s)
+static sh_rc create_file(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     int fd;
     if (s->rank != 0)
         return SH_OK;
@@ -104,8 +120,9 @@ static sh_rc create_file(struct sh_ckpt_saving *s)
 
 /* Rank 0. create_file() has created the file; it is laid out here, on the writing thread if the save is asynchronous.
  */
-static sh_rc lay_out(struct sh_ckpt_saving *s)
+static sh_rc lay_out(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     struct sh_ckpt_index *x = &s->index;
     int fd;
     if (s->rank != 0)
@@ -118,8 +135,9 @@ static sh_rc lay_out(struct sh_ckpt_saving *s)
 
 /* Collective. Every rank opens the file by the name that rank 0 chose: if the folder is a different one on some node,
  * this is noticed here, before data is written. */
-static sh_rc open_file(struct sh_ckpt_saving *s)
+static sh_rc open_file(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     SH_TRY(sh_mesh_bcast(s->temp, sizeof s->temp, 0));
     SH_TRY(sh_mesh_bcast(&s->index.file_bytes, sizeof s->index.file_bytes, 0));
     SH_TRY(sh_mesh_bcast(s->index.entry, (long)((size_t)s->index.n * sizeof *s->index.entry), 0)); /* its offsets */
@@ -128,8 +146,9 @@ static sh_rc open_file(struct sh_ckpt_saving *s)
 }
 
 /* Only for direct writes; MPI-IO chooses its own aggregators. */
-static sh_rc choose_writers(struct sh_ckpt_saving *s)
+static sh_rc choose_writers(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     struct sh_move_range *own;
     sh_rc rc;
     int n;
@@ -143,16 +162,18 @@ static sh_rc choose_writers(struct sh_ckpt_saving *s)
 }
 
 /* Collective only in time: each rank writes its own pieces through its own handle. */
-static sh_rc write_mpiio(struct sh_ckpt_saving *s)
+static sh_rc write_mpiio(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     if (s->io_method != SH_IO_MPIIO)
         return SH_OK;
     return sh_ckpt_write_pieces(s->temp, &s->set, &s->index, s->options.hints);
 }
 
 /* Sums the data on the way, while the disk is busy with the previous piece. */
-static sh_rc write_direct(struct sh_ckpt_saving *s)
+static sh_rc write_direct(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     struct sh_file_direct file;
     if (s->io_method != SH_IO_DIRECT)
         return SH_OK;
@@ -168,21 +189,24 @@ static sh_rc write_direct(struct sh_ckpt_saving *s)
 }
 
 /* Rank 0: writes digests, structures and index once all data is written. */
-static sh_rc sign(struct sh_ckpt_saving *s)
+static sh_rc sign(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     return s->rank == 0 ? sh_ckpt_sign(s->temp, s->fd, s->memory, &s->index) : SH_OK;
 }
 
 /* After the close, on every rank, since each node has its own part in memory; on a file descriptor opened before the
  * writes, since a newer one may not learn of an earlier failure to write back. */
-static sh_rc sync_data(struct sh_ckpt_saving *s)
+static sh_rc sync_data(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     return sh_file_sync(s->fd, s->temp);
 }
 
 /* Reads the index like a stranger's, and past the page cache if the data is read that way, too. */
-static sh_rc read_index(struct sh_ckpt_saving *s)
+static sh_rc read_index(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     if (s->rank != 0)
         return SH_OK;
     if (s->options.verify == SH_VERIFY_DISK)
@@ -194,14 +218,16 @@ static sh_rc read_index(struct sh_ckpt_saving *s)
 }
 
 /* Collective: every rank verifies a part, and needs the index from the file, not from memory. */
-static sh_rc share_index(struct sh_ckpt_saving *s)
+static sh_rc share_index(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     return sh_ckpt_index_share(&s->written, s->rank);
 }
 
 /* Verifies the part of the next rank, which another process and usually another node wrote. */
-static sh_rc verify_data(struct sh_ckpt_saving *s)
+static sh_rc verify_data(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     if (s->options.verify == SH_VERIFY_OFF)
         return SH_OK;
     return sh_ckpt_index_verify(&s->written, s->fd, s->temp, (s->rank + 1) % s->world, s->world,
@@ -209,8 +235,9 @@ static sh_rc verify_data(struct sh_ckpt_saving *s)
 }
 
 /* Publishes the file open as s->fd: it was written, synced and read back through it. */
-static sh_rc publish(struct sh_ckpt_saving *s)
+static sh_rc publish(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     if (s->rank != 0)
         return SH_OK;
     SH_TRY(sh_ckpt_set_aside(s->path, s->index.meta.step));
@@ -218,8 +245,9 @@ static sh_rc publish(struct sh_ckpt_saving *s)
 }
 
 /* The new checkpoint exists and stays: an old one that cannot be deleted is not a failure of the save. */
-static sh_rc retain(struct sh_ckpt_saving *s)
+static sh_rc retain(void *arg)
 {
+    struct sh_ckpt_saving *s = arg;
     if (s->rank != 0 || sh_ckpt_retain(s->folder, &s->options.keep, s->index.meta.step) == SH_OK)
         return SH_OK;
     sh_log_warn("old checkpoints are not deleted: %s", sh_error_text());
@@ -227,10 +255,9 @@ static sh_rc retain(struct sh_ckpt_saving *s)
     return SH_OK;
 }
 
-/* The stages of a save, in order. Each ends with an agreement of all ranks. A local stage uses no MPI, so that a thread
- * may run it; the others run on the caller's thread. Until "renaming" the file has a temporary name, so a failure at
- * any stage leaves the older checkpoints unchanged. */
-const struct sh_ckpt_stage sh_ckpt_stages[] = {
+/* The stages of a save, in order. Until "renaming" the file has a temporary name, so a failure at any stage
+ * leaves the older checkpoints unchanged. */
+const struct sh_move_stage sh_ckpt_stages[] = {
     {.name = "preparing", .phase = SH_CKPT_LAYOUT, .run = prepare},
     {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_io_method},
     {.name = "listing what to write", .phase = SH_CKPT_LAYOUT, .local = true, .run = list_spans},

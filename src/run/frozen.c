@@ -105,7 +105,7 @@ static sh_rc load_checkpoint(const struct sh_run *r, const char *path, const str
 
     options.share = options.share && r->p->act == SH_F32 && !r->build.packed;
     sh_mesh_own_mpi();
-    SH_TRY(sh_ckpt_load_as(path, &s->set, &options, &meta, &report));
+    SH_TRY(sh_ckpt_load(path, &s->set, &options, &meta, &report));
     sh_ckpt_meta_free(&meta);
     return SH_OK;
 }

@@ -114,7 +114,7 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
         sh_shards_copy(r, &p);
         sh_shards_wait(r, &p);
     }
-    rc = sh_ckpt_save_as(folder, &p.set, meta, &options, &out->bytes);
+    rc = sh_ckpt_save(folder, &p.set, meta, &options, &out->bytes);
     if (rc == SH_OK)
         out->path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
     else

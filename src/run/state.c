@@ -172,7 +172,7 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     if (model_only)
         s.set.states.n = 1;
     sh_mesh_own_mpi();
-    rc = sh_ckpt_load_as(path, &s.set, &options, meta, &report);
+    rc = sh_ckpt_load(path, &s.set, &options, meta, &report);
     if (rc == SH_OK) {
         sh_shards_put(r, &s);
         say_unverified(path, meta);

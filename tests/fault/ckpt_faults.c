@@ -74,7 +74,7 @@ static sh_rc save(int64_t step)
     struct sh_ckpt_options options = {
         .io_method = job->io_method, .hints = "", .timeout_seconds = seconds, .writers_per_node = job->writers};
     int64_t bytes;
-    sh_rc rc = sh_ckpt_save_as(folder, &set, &meta, &options, &bytes);
+    sh_rc rc = sh_ckpt_save(folder, &set, &meta, &options, &bytes);
     free_set(&set);
     return rc;
 }
@@ -108,7 +108,7 @@ static sh_rc load(enum ckpt_cut cut, bool share)
     struct sh_ckpt_load_report report;
     struct sh_ckpt_set set = make_set(cut, false);
     struct sh_ckpt_meta meta = {0};
-    sh_rc rc = sh_ckpt_load_as(before.path, &set, &options, &meta, &report);
+    sh_rc rc = sh_ckpt_load(before.path, &set, &options, &meta, &report);
     if (rc == SH_OK && (wrong_elements(&set) != 0 || meta.step != BEFORE))
         rc = sh_fail(SH_E_BUG, "loaded, but the state is wrong");
     sh_ckpt_meta_free(&meta);

@@ -95,7 +95,7 @@ static sh_rc load(long long *wrong)
 {
     struct sh_ckpt_set set = make_set(CUT_FLAT, false);
     struct sh_ckpt_meta meta = {0};
-    sh_rc rc = sh_ckpt_load(path, &set, &meta);
+    sh_rc rc = load_set(path, &set, &meta);
     *wrong = rc == SH_OK && (wrong_elements(&set) != 0 || !meta_is_right(&meta));
     sh_ckpt_meta_free(&meta);
     free_set(&set);
@@ -161,7 +161,7 @@ static void take_file(void)
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
     struct sh_ckpt_meta meta = test_meta(STEP);
     snprintf(path, sizeof path, "%s/step-%08d.h5", folder, STEP);
-    CHECK(sh_ckpt_save(folder, &set, &meta, &written) == SH_OK);
+    CHECK(save_set(folder, &set, &meta, &written) == SH_OK);
     free_set(&set);
     sh_mesh_barrier();
     CHECK(stat(path, &st) == 0);

@@ -251,6 +251,17 @@ void use_folder(const char *path)
     strcpy(folder, path);
 }
 
+sh_rc save_set(const char *to, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes)
+{
+    return sh_ckpt_save(to, set, meta, &(struct sh_ckpt_options){.hints = "", .threads = 1}, bytes);
+}
+
+sh_rc load_set(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta)
+{
+    struct sh_ckpt_load_report report;
+    return sh_ckpt_load(path, set, &(struct sh_ckpt_load_options){0}, meta, &report);
+}
+
 const char *make_folder(void)
 {
     CHECK(test_rank != 0 || mkdtemp(folder));

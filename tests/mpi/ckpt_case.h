@@ -50,6 +50,10 @@ long wrong_elements(const struct sh_ckpt_set *set);
 
 struct sh_ckpt_meta test_meta(int64_t step);
 
+/* Save and load without options. */
+sh_rc save_set(const char *to, const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, int64_t *bytes);
+sh_rc load_set(const char *path, const struct sh_ckpt_set *set, struct sh_ckpt_meta *meta);
+
 /* Make a folder for this run, the same on all ranks; it is removed with all files in it. Collective. */
 const char *make_folder(void);
 void remove_folder(void);

@@ -37,7 +37,7 @@ static sh_rc save_by(enum sh_cfg_io io_method, const struct sh_ckpt_set *set, co
 {
     struct sh_ckpt_options options = {.io_method = io_method, .hints = "", .timeout_seconds = 200};
     int64_t bytes;
-    return sh_ckpt_save_as(folder, set, meta, &options, &bytes);
+    return sh_ckpt_save(folder, set, meta, &options, &bytes);
 }
 
 static sh_rc save_mpiio(const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta)
@@ -75,7 +75,7 @@ static void load(int replicas)
 {
     struct sh_ckpt_set set = make_mesh_set(replicas, false);
     struct sh_ckpt_meta meta, expected = test_meta(STEP);
-    CHECK(sh_ckpt_load(reference, &set, &meta) == SH_OK);
+    CHECK(load_set(reference, &set, &meta) == SH_OK);
     CHECK(wrong_elements(&set) == 0);
     CHECK(meta.step == STEP && meta.samples == expected.samples && meta.tokens == expected.tokens);
     CHECK(meta.updates == expected.updates && strcmp(meta.config, expected.config) == 0);

@@ -21,7 +21,7 @@ static void load_and_compare(enum ckpt_cut cut, bool share)
     struct sh_ckpt_meta meta, expected = test_meta(7);
     struct sh_ckpt_load_options options = {.timeout_seconds = 200, .share = share};
     struct sh_ckpt_load_report report;
-    CHECK(sh_ckpt_load_as(path, &set, &options, &meta, &report) == SH_OK && !report.damaged);
+    CHECK(sh_ckpt_load(path, &set, &options, &meta, &report) == SH_OK && !report.damaged);
     CHECK(wrong_elements(&set) == 0);
     CHECK(meta.step == 7 && meta.samples == expected.samples && meta.tokens == expected.tokens);
     CHECK(meta.updates == expected.updates);
@@ -41,7 +41,7 @@ static unsigned long long save(const char *folder, enum ckpt_cut cut, enum sh_cf
                                       .timeout_seconds = 200,
                                       .verify = verify,
                                       .hints = (int)cut % 4 ? "" : "cb_nodes=1,romio_cb_write=disable"};
-    CHECK(sh_ckpt_save_as(folder, &set, &meta, &options, &bytes) == SH_OK);
+    CHECK(sh_ckpt_save(folder, &set, &meta, &options, &bytes) == SH_OK);
     free_set(&set);
     sh_mesh_barrier();
     unsigned long long hash = file_hash(path, &found);
@@ -153,7 +153,7 @@ static void shared_damage(void)
     CHECK(!f || (fseek(f, -3000, SEEK_END) == 0 && (byte = fgetc(f)) != EOF && fseek(f, -3000, SEEK_END) == 0));
     CHECK(!f || (fputc(byte ^ 16, f) != EOF && fflush(f) == 0));
     sh_mesh_barrier();
-    check_fails(sh_ckpt_load_as(path, &set, &options, &meta, &report), SH_E_DATA, "block");
+    check_fails(sh_ckpt_load(path, &set, &options, &meta, &report), SH_E_DATA, "block");
     CHECK(report.damaged);
     CHECK(!f || (fseek(f, -3000, SEEK_END) == 0 && fputc(byte, f) != EOF && fclose(f) == 0));
     sh_mesh_barrier();
@@ -169,7 +169,7 @@ static void only_some_states(void)
         free(p->data[EXP_AVG].whole);
         p->data[EXP_AVG] = (struct sh_floats){0};
     }
-    CHECK(sh_ckpt_load(path, &set, &meta) == SH_OK);
+    CHECK(load_set(path, &set, &meta) == SH_OK);
     CHECK(wrong_elements(&set) == 0);
     sh_ckpt_meta_free(&meta);
     free_set(&set);
@@ -192,9 +192,9 @@ static void other_states(const char *folder)
         meta.base = (char *)(uintptr_t)bases[n];
         struct sh_ckpt_set saved = make_set(CUT_CRUMBS, true), own = make_set(CUT_FLAT, false);
         *end = '\0';
-        CHECK(sh_ckpt_save(file, &saved, &meta, &bytes) == SH_OK);
+        CHECK(save_set(file, &saved, &meta, &bytes) == SH_OK);
         *end = '/';
-        CHECK(sh_ckpt_load_as(file, &own, &options, &meta, &report) == SH_OK && wrong_elements(&own) == 0);
+        CHECK(sh_ckpt_load(file, &own, &options, &meta, &report) == SH_OK && wrong_elements(&own) == 0);
         CHECK(strcmp(meta.base, bases[n]) == 0);
         sh_ckpt_meta_free(&meta);
         meta = test_meta(3);
@@ -203,10 +203,10 @@ static void other_states(const char *folder)
     }
     test_states = sh_ckpt_states_1;
     struct sh_ckpt_set adam = make_set(CUT_FLAT, false);
-    check_fails(sh_ckpt_load_as(file, &adam, &options, &meta, &report), SH_E_DATA, "has no optimizer/exp_avg, which");
+    check_fails(sh_ckpt_load(file, &adam, &options, &meta, &report), SH_E_DATA, "has no optimizer/exp_avg, which");
     CHECK(!report.damaged);
     adam.states.n = 1;
-    CHECK(sh_ckpt_load_as(file, &adam, &options, &meta, &report) == SH_OK && wrong_elements(&adam) == 0);
+    CHECK(sh_ckpt_load(file, &adam, &options, &meta, &report) == SH_OK && wrong_elements(&adam) == 0);
     sh_ckpt_meta_free(&meta);
     free_set(&adam);
     FILE *out = open_memstream(&text, &length);
@@ -284,7 +284,7 @@ static void never_in_place(const char *folder)
     int fd = open(path, O_RDONLY);
     CHECK(fd >= 0 && fstat(fd, &before) == 0);
     sh_mesh_barrier();
-    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
+    CHECK(save_set(folder, &set, &meta, &bytes) == SH_OK);
     CHECK(stat(path, &after) == 0 && after.st_ino != before.st_ino);
     CHECK(fstat(fd, &after) == 0 && after.st_size == before.st_size && after.st_nlink == 0);
     CHECK(memcmp(&after.st_mtim, &before.st_mtim, sizeof before.st_mtim) == 0);
@@ -303,7 +303,7 @@ static void modes(const char *folder)
     mode_t old = umask(0);
     snprintf(deep, sizeof deep, "%s/a/b", folder);
     snprintf(file, sizeof file, "%s/step-00000001.h5", deep);
-    CHECK(sh_ckpt_save(deep, &set, &meta, &bytes) == SH_OK);
+    CHECK(save_set(deep, &set, &meta, &bytes) == SH_OK);
     umask(old);
     CHECK(stat(deep, &st) == 0 && (st.st_mode & 0777) == 0750);
     CHECK(stat(file, &st) == 0 && (st.st_mode & 0777) == 0640);
@@ -332,10 +332,10 @@ static void guard_is_read(const char *folder)
     int64_t bytes;
     for (int i = 0; i < 2; i++) {
         meta.guard = (char *)(uintptr_t)guards[i];
-        check_fails(sh_ckpt_save(folder, &set, &meta, &bytes), SH_E_DATA, "in the checkpoint is not readable");
+        check_fails(save_set(folder, &set, &meta, &bytes), SH_E_DATA, "in the checkpoint is not readable");
     }
     meta.guard = (char *)"1 0x1p+0 0x1p+0 0; loss_scale 0x1p+1 0 1";
-    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
+    CHECK(save_set(folder, &set, &meta, &bytes) == SH_OK);
     free_set(&set);
 }
 

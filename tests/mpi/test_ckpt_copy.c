@@ -80,7 +80,7 @@ static sh_rc save(const char *folder, const struct io_method *io_method, const s
     int64_t bytes;
     bool done = false;
     if (!io_method->async)
-        return sh_ckpt_save_as(folder, set, &meta, &io_method->options, &bytes);
+        return sh_ckpt_save(folder, set, &meta, &io_method->options, &bytes);
     sh_rc rc = sh_ckpt_async_begin(folder, set, &meta, &io_method->options, &b);
     if (rc != SH_OK)
         return rc;

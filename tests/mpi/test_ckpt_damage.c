@@ -49,7 +49,7 @@ static sh_rc save_step(const char *folder, int64_t step)
     struct sh_ckpt_meta meta = test_meta(step);
     int64_t written;
     sh_rc rc = behind ? save_async(folder, &set, &meta, &options)
-                      : sh_ckpt_save_as(folder, &set, &meta, &options, &written);
+                      : sh_ckpt_save(folder, &set, &meta, &options, &written);
     free_set(&set);
     return rc;
 }
@@ -59,7 +59,7 @@ static sh_rc load_path(const char *file)
 {
     struct sh_ckpt_set set = make_set(CUT_FLAT, false);
     struct sh_ckpt_meta meta = {0};
-    sh_rc rc = sh_ckpt_load(file, &set, &meta);
+    sh_rc rc = load_set(file, &set, &meta);
     CHECK(rc != SH_OK || wrong_elements(&set) == 0);
     sh_ckpt_meta_free(&meta);
     free_set(&set);
@@ -162,7 +162,7 @@ static sh_rc load_tensors(const struct sh_ckpt_tensor *tensors, int n)
 {
     struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = n};
     struct sh_ckpt_meta meta = {0};
-    sh_rc rc = sh_ckpt_load(path, &set, &meta);
+    sh_rc rc = load_set(path, &set, &meta);
     sh_ckpt_meta_free(&meta);
     return rc;
 }
@@ -250,7 +250,7 @@ static void uncovered(const char *folder)
     int all = set.n_pieces;
     if (test_rank == test_world - 1)
         set.n_pieces = 1;
-    check_fails(sh_ckpt_save(folder, &set, &meta, &written), SH_E_BUG, NULL);
+    check_fails(save_set(folder, &set, &meta, &written), SH_E_BUG, NULL);
     CHECK(written == -1);
     set.n_pieces = all;
     free_set(&set);

@@ -64,7 +64,7 @@ static void load(const char *path, enum ckpt_cut cut)
     rlim_t before = limit_data((rlim_t)(status("VmData") + SPARE_BYTES));
     CHECK(!can_have(SPARE_BYTES + (1 << 20)));
     forget_peak();
-    CHECK(sh_ckpt_load(path, &set, &meta) == SH_OK);
+    CHECK(load_set(path, &set, &meta) == SH_OK);
     long long grown = status("VmHWM") - resident;
     limit_data(before);
     CHECK(meta.step == STEP && wrong_elements(&set) == 0);
@@ -82,7 +82,7 @@ static void save(const char *folder)
     struct sh_ckpt_set set = make_set(CUT_FLAT, true);
     struct sh_ckpt_meta meta = test_meta(STEP);
     int64_t bytes;
-    CHECK(sh_ckpt_save(folder, &set, &meta, &bytes) == SH_OK);
+    CHECK(save_set(folder, &set, &meta, &bytes) == SH_OK);
     CHECK(bytes > 200000000);
     free_set(&set);
 }

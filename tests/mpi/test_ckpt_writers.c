@@ -56,7 +56,7 @@ static sh_rc save(const struct sh_ckpt_set *set, struct want want, bool behind, 
                                       .timeout_seconds = 200,
                                       .writers_per_node = want.per_node,
                                       .ranks_per_node = want.ranks_per_node};
-    return behind ? save_async(set, &options, bytes) : sh_ckpt_save_as(folder, set, &meta, &options, bytes);
+    return behind ? save_async(set, &options, bytes) : sh_ckpt_save(folder, set, &meta, &options, bytes);
 }
 
 /* Save; returns whether this rank wrote more than the structure of the file, which rank 0 always writes. */

@@ -124,7 +124,7 @@ static char *save(const struct sh_ckpt_tensor *tensors, char *base)
     struct filled f;
     int64_t bytes;
     fill(tensors, &f);
-    CHECK_OK(sh_ckpt_save(top, &f.set, &meta, &bytes));
+    CHECK_OK(sh_ckpt_save(top, &f.set, &meta, &(struct sh_ckpt_options){.hints = "", .threads = 1}, &bytes));
     free_set(&f);
     return sh_strfmt("%s/step-%08lld.h5", top, (long long)step);
 }

@@ -7,7 +7,7 @@
 #include "io/foreign/hf/base.h"
 #include "io/foreign/hf/config.h"
 #include "io/foreign/hf/stream.h"
-#include "io/move/deadline.h"
+#include "io/move/stages.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -81,8 +81,9 @@ struct export
 };
 
 /* Local, with the same result on all ranks. */
-static sh_rc lay_out(struct export *x)
+static sh_rc lay_out(void *arg)
 {
+    struct export *x = arg;
     const struct sh_ckpt_set *set = x->set;
     struct sh_st_entry *e = sh_calloc((size_t)set->n_tensors + 1, sizeof *e);
     for (int i = 0; i < set->n_tensors; i++)
@@ -96,20 +97,23 @@ static sh_rc lay_out(struct export *x)
 }
 
 /* Rank 0 creates the folder and the files; the other ranks open them after share_name(). */
-static sh_rc create(struct export *x)
+static sh_rc create(void *arg)
 {
+    struct export *x = arg;
     return x->rank == 0 ? sh_st_writing_create(&x->w) : SH_OK;
 }
 
 /* Collective: the temporary name is random, so all ranks use rank 0's. */
-static sh_rc share_name(struct export *x)
+static sh_rc share_name(void *arg)
 {
+    struct export *x = arg;
     return sh_mesh_bcast(x->w.temp, sizeof x->w.temp, 0);
 }
 
 /* Write this rank's pieces of the parameters, converted to the export's type. */
-static sh_rc put(struct export *x)
+static sh_rc put(void *arg)
 {
+    struct export *x = arg;
     struct sh_move_part *part = sh_calloc((size_t)x->set->n_pieces + 1, sizeof *part);
     for (int i = 0; i < x->set->n_pieces; i++) {
         const struct sh_ckpt_piece *p = &x->set->pieces[i];
@@ -128,55 +132,50 @@ static sh_rc put(struct export *x)
 }
 
 /* Each rank syncs what it has written: other nodes cannot sync this node's page cache. */
-static sh_rc sync_files(struct export *x)
+static sh_rc sync_files(void *arg)
 {
+    struct export *x = arg;
     return sh_st_writing_sync(&x->w);
 }
 
 /* Each rank compares what it has written; nothing with verify=off. */
-static sh_rc compare(struct export *x)
+static sh_rc compare(void *arg)
 {
+    struct export *x = arg;
     return sh_st_writing_compare(&x->w);
 }
 
 /* Called when all ranks have synced and compared; rank 0 renames the folder. */
-static sh_rc commit(struct export *x)
+static sh_rc commit(void *arg)
 {
+    struct export *x = arg;
     if (x->rank != 0)
         return SH_OK;
     SH_TRY(write_beside(&x->w, x->cfg, x->options));
     return sh_st_writing_commit(&x->w);
 }
 
-static const struct {
-    const char *name;
-    sh_rc (*run)(struct export *);
-} stages[] = {
-    {"laying out the files", lay_out},      {"creating the files", create}, {"sending their folder", share_name},
-    {"writing the weights", put},           {"fsync", sync_files},          {"reading the weights back", compare},
-    {"giving the folder its name", commit},
+static const struct sh_move_stage stages[] = {
+    {.name = "laying out the files", .local = true, .run = lay_out},
+    {.name = "creating the files", .local = true, .run = create},
+    {.name = "sending their folder", .run = share_name},
+    {.name = "writing the weights", .local = true, .run = put},
+    {.name = "fsync", .local = true, .run = sync_files},
+    {.name = "reading the weights back", .local = true, .run = compare},
+    {.name = "giving the folder its name", .local = true, .run = commit},
 };
 
-/* Collective. Each stage ends with an agreement; a failure in any stage leaves no folder behind. */
+/* Collective. A failure in any stage leaves no folder behind. */
 sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
                    const struct sh_hf_export *options)
 {
     struct export x = {.folder = folder, .cfg = cfg, .set = set, .options = options};
-    char *what = sh_strfmt("writing %s", folder);
-    sh_rc rc = SH_OK;
+    struct sh_move_stages run = {.stage = stages, .n = sizeof stages / sizeof *stages, .arg = &x};
     int world;
-    sh_mesh_own_mpi();
     sh_mesh_world(&x.rank, &world);
-    /* One deadline object covers all stages; a waiting rank gets a few seconds more. */
-    struct sh_move_deadline *d = sh_move_deadline_start(what, options->timeout_seconds, x.rank);
-    for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == SH_OK; i++) {
-        sh_move_deadline_enter(d, stages[i].name);
-        rc = stages[i].run(&x);
-        sh_move_deadline_wait(d);
-        rc = sh_agree(rc);
-    }
-    sh_move_deadline_stop(d);
-    free(what);
+    sh_move_stages_open(&run, sh_strfmt("writing %s", folder), options->timeout_seconds);
+    sh_rc rc = sh_move_stages_run(&run);
+    sh_move_stages_close(&run);
     sh_st_writing_end(&x.w);
     return rc;
 }

@@ -3,8 +3,8 @@
 #include "io/file/file.h"
 #include "io/foreign/hf/adapter.h"
 #include "io/foreign/hf/names.h"
-#include "io/move/deadline.h"
 #include "io/move/parts.h"
+#include "io/move/stages.h"
 #include "src/base/mem.h"
 #include "src/base/nf4.h"
 #include "src/config/family.h"
@@ -29,12 +29,13 @@ struct load {
     struct sh_move_replicas replicas;
     struct sh_file_direct *file; /* [index.n_files]; fd -1: not open */
     char **path;
-    struct sh_move_deadline *deadline;
+    struct sh_move_stages stages;
 };
 
 /* Rank 0 reads all headers: 1000 ranks that open 100 files each would be a load on the metadata server. */
-static sh_rc read_index(struct load *l)
+static sh_rc read_index(void *arg)
 {
+    struct load *l = arg;
     if (l->rank != 0)
         return SH_OK;
     if (!l->adapter)
@@ -52,8 +53,9 @@ static sh_rc read_index(struct load *l)
     return sh_st_index_sort(&l->index, l->folder);
 }
 
-static sh_rc share_index(struct load *l)
+static sh_rc share_index(void *arg)
 {
+    struct load *l = arg;
     SH_TRY(sh_st_index_share(&l->index, l->rank));
     l->file = sh_calloc((size_t)l->index.n_files + 1, sizeof *l->file);
     l->path = sh_calloc((size_t)l->index.n_files + 1, sizeof *l->path);
@@ -65,16 +67,18 @@ static sh_rc share_index(struct load *l)
 }
 
 /* Runs on rank 0, by path, before any file is opened for its data. */
-static sh_rc look_at_owners(struct load *l)
+static sh_rc look_at_owners(void *arg)
 {
+    struct load *l = arg;
     for (int64_t i = 0; l->rank == 0 && i < l->index.n_files; i++)
         SH_TRY(sh_ckpt_trusted(l->path[i], l->options->trust));
     return SH_OK;
 }
 
 /* Local, with the same result on all ranks because all have the same index. */
-static sh_rc match(struct load *l)
+static sh_rc match(void *arg)
 {
+    struct load *l = arg;
     return sh_hf_match(l->folder, &l->index, l->set, l->family, &l->match);
 }
 
@@ -105,8 +109,9 @@ static int add_packed(const struct sh_ckpt_piece *p, const struct sh_hf_nf4 *w, 
 
 /* Find the places in the files of this rank's pieces of the parameters. The folder has no optimizer state, which stays
  * unchanged. */
-static sh_rc plan_reads(struct load *l)
+static sh_rc plan_reads(void *arg)
 {
+    struct load *l = arg;
     struct sh_move_part *part = sh_calloc(2 * (size_t)l->set->n_pieces + 1, sizeof *part);
     int n = 0;
     for (int i = 0; i < l->set->n_pieces; i++) {
@@ -144,8 +149,9 @@ static sh_rc open_file(struct load *l, int i)
 }
 
 /* Open only the files in which this rank has a part. */
-static sh_rc open_files(struct load *l)
+static sh_rc open_files(void *arg)
 {
+    struct load *l = arg;
     for (int i = 0; i < l->parts.n_chunks; i++)
         SH_TRY(open_file(l, l->parts.chunk[i].file));
     return SH_OK;
@@ -159,8 +165,9 @@ static sh_rc read_small(void *arg, const struct sh_st_entry *e, int64_t at, int6
 }
 
 /* Read the small tensors that are needed to unpack the weights of which this rank has a part. */
-static sh_rc read_packing(struct load *l)
+static sh_rc read_packing(void *arg)
 {
+    struct load *l = arg;
     for (int i = 0; i < l->set->n_pieces; i++) {
         int t = l->set->pieces[i].tensor;
         if (l->match.nf4[t])
@@ -171,17 +178,21 @@ static sh_rc read_packing(struct load *l)
 
 /* As in io/checkpoint/load.c: ranks that read the same parts share the reading. Packed weights are excluded: codes and
  * scales go to the same place in memory, which would be passed on while one of the two has not been read yet. */
-static sh_rc find_replicas(struct load *l)
+static sh_rc find_replicas(void *arg)
 {
+    struct load *l = arg;
     return l->options->share && !l->match.n_packed ? sh_move_replicas_find(sh_move_parts_wish(&l->parts), &l->replicas)
                                                    : SH_OK;
 }
 
 /* Replicas read together; a rank without replicas reads its chunks in any order. */
-static sh_rc read_data(struct load *l)
+static sh_rc read_data(void *arg)
 {
-    return l->replicas.size > 1 ? sh_move_parts_read_together(&l->parts, l->file, &l->replicas)
-                                : sh_move_parts_read(&l->parts, l->file);
+    struct load *l = arg;
+    if (l->replicas.size == 1)
+        return sh_move_parts_read(&l->parts, l->file);
+    sh_move_deadline_wait(l->stages.deadline); /* it meets the replicas on the way */
+    return sh_move_parts_read_together(&l->parts, l->file, &l->replicas);
 }
 
 /* Values are widened to compare them: the two matrices may be stored in different types. */
@@ -212,8 +223,9 @@ static sh_rc compare_share(struct load *l, char *bytes, float *a, float *b)
 }
 
 /* Each rank compares its share of the elements; sh_agree() makes a difference on any rank a failure on all. */
-static sh_rc compare_copy(struct load *l)
+static sh_rc compare_copy(void *arg)
 {
+    struct load *l = arg;
     if (!l->match.copy)
         return SH_OK;
     /* Both may be in files of which this rank has no other part. */
@@ -226,34 +238,18 @@ static sh_rc compare_copy(struct load *l)
     return rc;
 }
 
-static const struct {
-    const char *name;
-    bool local;
-    sh_rc (*run)(struct load *);
-} stages[] = {
-    {"reading headers and index", true, read_index},
-    {"sending the index", false, share_index},
-    {"looking at its owner", true, look_at_owners},
-    {"matching tensors", true, match},
-    {"planning the reads", true, plan_reads},
-    {"opening the files", true, open_files},
-    {"reading how weights are packed", true, read_packing},
-    {"comparing output matrix and embedding", true, compare_copy},
-    {"finding replicas", false, find_replicas},
-    {"reading the weights", true, read_data},
+static const struct sh_move_stage stages[] = {
+    {.name = "reading headers and index", .local = true, .run = read_index},
+    {.name = "sending the index", .run = share_index},
+    {.name = "looking at its owner", .local = true, .run = look_at_owners},
+    {.name = "matching tensors", .local = true, .run = match},
+    {.name = "planning the reads", .local = true, .run = plan_reads},
+    {.name = "opening the files", .local = true, .run = open_files},
+    {.name = "reading how weights are packed", .local = true, .run = read_packing},
+    {.name = "comparing output matrix and embedding", .local = true, .run = compare_copy},
+    {.name = "finding replicas", .run = find_replicas},
+    {.name = "reading the weights", .local = true, .run = read_data},
 };
-
-/* As in io/checkpoint/load.c: the deadline counts while this rank works, and is extended by a reserve while
- * it waits. */
-static sh_rc run_stage(struct load *l, size_t i)
-{
-    sh_move_deadline_enter(l->deadline, stages[i].name);
-    if (!stages[i].local || l->replicas.size > 1)
-        sh_move_deadline_wait(l->deadline);
-    sh_rc rc = stages[i].run(l);
-    sh_move_deadline_wait(l->deadline);
-    return sh_agree(rc);
-}
 
 /* Also called after a failure at any stage. */
 static void clean(struct load *l)
@@ -273,15 +269,12 @@ static void clean(struct load *l)
 
 static sh_rc run(struct load *l)
 {
-    char *what = sh_strfmt("loading %s", l->folder);
-    sh_rc rc = SH_OK;
-    sh_mesh_own_mpi();
+    l->replicas = sh_move_replicas_alone();
+    l->stages = (struct sh_move_stages){.stage = stages, .n = sizeof stages / sizeof *stages, .arg = l};
     sh_mesh_world(&l->rank, &l->world);
-    l->deadline = sh_move_deadline_start(what, l->options->timeout_seconds, l->rank);
-    for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == SH_OK; i++)
-        rc = run_stage(l, i);
-    sh_move_deadline_stop(l->deadline);
-    free(what);
+    sh_move_stages_open(&l->stages, sh_strfmt("loading %s", l->folder), l->options->timeout_seconds);
+    sh_rc rc = sh_move_stages_run(&l->stages);
+    sh_move_stages_close(&l->stages);
     clean(l);
     return rc;
 }
@@ -290,8 +283,7 @@ static sh_rc run(struct load *l)
 sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
                  const struct sh_ckpt_load_options *options)
 {
-    struct load l = {
-        .folder = folder, .family = family, .set = set, .options = options, .replicas = sh_move_replicas_alone()};
+    struct load l = {.folder = folder, .family = family, .set = set, .options = options};
     return run(&l);
 }
 
@@ -302,7 +294,6 @@ sh_rc sh_hf_load_adapter(const char *folder, const struct sh_config *cfg, const 
                      .family = sh_family_of(cfg->model.family)->name,
                      .set = set,
                      .options = options,
-                     .adapter = cfg,
-                     .replicas = sh_move_replicas_alone()};
+                     .adapter = cfg};
     return run(&l);
 }

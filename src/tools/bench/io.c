@@ -107,7 +107,7 @@ static sh_rc save(struct bench *b, enum sh_cfg_io io_method, enum sh_cfg_verify 
     sh_mesh_own_mpi();
     sh_mesh_barrier();
     begin = sh_now_ns();
-    rc = sh_ckpt_save_as(folder, &b->state.set, &meta, &options, &bytes);
+    rc = sh_ckpt_save(folder, &b->state.set, &meta, &options, &bytes);
     seconds = since(begin);
     free(folder);
     SH_TRY(rc);
@@ -139,6 +139,7 @@ static sh_rc save_async(struct bench *b)
 static sh_rc load(struct bench *b)
 {
     struct sh_ckpt_meta meta = {0};
+    struct sh_ckpt_load_report report;
     struct sh_shards p;
     int64_t begin;
     sh_rc rc;
@@ -148,7 +149,7 @@ static sh_rc load(struct bench *b)
     sh_mesh_own_mpi();
     sh_mesh_barrier();
     begin = sh_now_ns();
-    rc = sh_ckpt_load(b->saved, &p.set, &meta);
+    rc = sh_ckpt_load(b->saved, &p.set, &(struct sh_ckpt_load_options){0}, &meta, &report);
     put(b, LOAD, since(begin));
     sh_shards_free(&p);
     sh_ckpt_meta_free(&meta);
