@@ -360,14 +360,19 @@ void *sh_exec_data(struct sh_exec *e, int tensor)
     return e->at.tier[t->tier] + t->offset_bytes;
 }
 
-void sh_exec_put(struct sh_exec *e, int tensor, const void *host)
+void sh_exec_put(struct sh_exec *e, enum sh_port port, const void *host)
 {
-    sh_exec_put_at(e, sh_exec_data(e, tensor), host, sh_tensor_bytes(&e->p->tensors[tensor]));
+    int tensor = e->p->port[port];
+
+    if (tensor != SH_NONE)
+        sh_exec_put_at(e, sh_exec_data(e, tensor), host, sh_tensor_bytes(&e->p->tensors[tensor]));
 }
 
 /* Waits for the queue, so what is returned is the result of all operations before. */
-void sh_exec_get(struct sh_exec *e, int tensor, void *host)
+void sh_exec_get(struct sh_exec *e, enum sh_port port, void *host)
 {
+    int tensor = e->p->port[port];
+
     sh_exec_get_at(e, host, sh_exec_data(e, tensor), sh_tensor_bytes(&e->p->tensors[tensor]));
 }
 

@@ -54,8 +54,9 @@ struct sh_op_scalars *sh_exec_update_scalars(struct sh_exec *e); /* of updates; 
 /* The device address of a tensor; for a snapshot or a slice in the host tier it is in pinned host memory, which kernels
  * of the device reach too. A tensor in a file has none: SH_E_BUG, and the job ends. */
 void *sh_exec_data(struct sh_exec *e, int tensor);
-void sh_exec_put(struct sh_exec *e, int tensor, const void *host); /* the whole tensor */
-void sh_exec_get(struct sh_exec *e, int tensor, void *host);
+/* The whole tensor of a port. Put does nothing if the program has no such port; get then ends the job. */
+void sh_exec_put(struct sh_exec *e, enum sh_port port, const void *host);
+void sh_exec_get(struct sh_exec *e, enum sh_port port, void *host);
 
 /* Lend the extent of a slice, a row of the program's table, between sections. The extent is in memory until others are
  * asked for or a section runs; then changes go to the file. One is lent at a time: lend waits until the last one is

@@ -102,6 +102,34 @@ static sh_rc check_partners(const struct sh_check *c, int i)
     return SH_OK;
 }
 
+/* The port that an operand is, or is a view of; SH_PORTS: none. */
+static int port_of(const struct sh_program *p, int t)
+{
+    for (; t != SH_NONE; t = p->tensors[t].base)
+        for (int port = 0; port < SH_PORTS; port++)
+            if (p->port[port] == t)
+                return port;
+    return SH_PORTS;
+}
+
+/* The rows of ports say which sections use them, and which ones operations may write. */
+static sh_rc check_ports(const struct sh_check *c, int i)
+{
+    const struct sh_op *op = sh_check_op(c, i);
+
+    for (int k = 0; k < SH_OP_MAX_IN + SH_OP_MAX_OUT; k++) {
+        int port = port_of(c->p, k < SH_OP_MAX_IN ? op->in[k] : op->out[k - SH_OP_MAX_IN]);
+
+        if (port == SH_PORTS)
+            continue;
+        if (!(sh_port_row(port)->sections >> c->section->kind & 1))
+            return sh_check_broken(c, i, "uses a port of other sections");
+        if (k >= SH_OP_MAX_IN && sh_port_row(port)->in)
+            return sh_check_broken(c, i, "writes what the host fills");
+    }
+    return SH_OK;
+}
+
 /* What the previous section wrote or gathered does not count: sections run in any number and order. */
 static void forget(struct sh_check *c)
 {
@@ -133,6 +161,7 @@ static sh_rc check_section(struct sh_check *c)
         SH_TRY(check_operands(c, i));
         SH_TRY(check_shapes(c, i));
         SH_TRY(check_partners(c, i));
+        SH_TRY(check_ports(c, i));
     }
     sh_lifetime_of_section(c->p, c->section, c->life);
     for (int pending = carries(c); pending >= 0; pending--) {

@@ -9,7 +9,7 @@ sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
     for (int i = 0; i < p->n_ops; i++)
         if (sh_op_info(p->ops[i].kind)->async && sh_group_size(mesh, p->ops[i].attr.group) > 1)
             sh_program_use_group(p, mesh, p->ops[i].attr.group, p->ops[i].stream);
-    if (p->loss != SH_NONE)
+    if (p->port[SH_PORT_LOSS] != SH_NONE)
         sh_program_use_group(p, mesh, mesh->data, SH_STREAM_REPLICATE);
     return SH_OK;
 }

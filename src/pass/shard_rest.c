@@ -101,7 +101,7 @@ static void sum_over(struct sh_program *p, int scalar, sh_group group, const str
 void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
-    sum_over(out, out->loss, opt->mesh.data, opt);
+    sum_over(out, out->port[SH_PORT_LOSS], opt->mesh.data, opt);
 }
 
 /* Padding does not count. Returns the number of elements; *owned is the range in the unit. */
@@ -134,7 +134,7 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
         if (!u->trainable)
             continue;
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
-        op.out[0] = out->squares;
+        op.out[0] = out->port[SH_PORT_SQUARES];
         op.attr.accumulate = add;
         add = true;
         op.phase = SH_PHASE_UPDATE;
@@ -151,9 +151,9 @@ void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
 
     sh_program_add_section(out, SH_SECTION_NORM, 1);
     square_units(opt, out);
-    sum_over(out, out->squares, opt->mesh.shard | opt->mesh.replicate, opt);
-    round.in[0] = out->squares;
-    round.out[0] = out->sumsq;
+    sum_over(out, out->port[SH_PORT_SQUARES], opt->mesh.shard | opt->mesh.replicate, opt);
+    round.in[0] = out->port[SH_PORT_SQUARES];
+    round.out[0] = out->port[SH_PORT_SUMSQ];
     round.phase = SH_PHASE_UPDATE;
     sh_shard_op(out, round);
 }

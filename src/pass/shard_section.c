@@ -309,7 +309,8 @@ static void accumulate(const struct shard *s, const struct sh_op *micro_op, stru
 
         if (t == SH_NONE)
             continue;
-        if (t == s->micro->loss || (s->micro->tensors[t].grad_of != SH_NONE && s->out->tensors[op->out[k]].persistent))
+        if (t == s->micro->port[SH_PORT_LOSS] ||
+            (s->micro->tensors[t].grad_of != SH_NONE && s->out->tensors[op->out[k]].persistent))
             op->attr.accumulate |= 1u << k;
     }
 }
@@ -559,16 +560,12 @@ static bool by_name(const struct sh_tensor *t)
 /* Tensors that outlive the section are those of the program. */
 static void bind(struct shard *s, enum sh_section_kind kind)
 {
-    bool decode = kind == SH_SECTION_DECODE;
-    const int from[] = {s->micro->tokens, s->micro->targets, s->micro->docs,    s->micro->loss,     s->micro->logits,
-                        s->micro->at,     s->micro->count,   s->micro->logprob, s->micro->likeliest};
-    const int to[] = {
-        decode ? s->out->next : s->out->tokens, s->out->targets, s->out->docs,    s->out->loss,     s->out->logits,
-        decode ? s->out->next_at : s->out->at,  s->out->count,   s->out->logprob, s->out->likeliest};
+    for (int port = 0; port < SH_PORTS; port++) {
+        enum sh_port next = kind == SH_SECTION_DECODE ? sh_port_row(port)->decode : 0;
 
-    for (size_t i = 0; i < sizeof from / sizeof *from; i++)
-        if (from[i] != SH_NONE)
-            s->map[from[i]] = to[i];
+        if (s->micro->port[port] != SH_NONE)
+            s->map[s->micro->port[port]] = s->out->port[next ? next : (enum sh_port)port];
+    }
     for (int t = 0; t < s->micro->n_tensors; t++)
         for (int o = 0; o < s->out->n_tensors && by_name(&s->micro->tensors[t]) && s->map[t] == SH_NONE; o++)
             if (s->out->tensors[o].persistent && s->out->tensors[o].mem == s->micro->tensors[t].mem &&

@@ -1,5 +1,4 @@
 /* What a rank keeps between steps: its chunk of each unit, its optimizer state, its gradients. */
-#include "src/base/exact.h"
 #include "src/base/nf4.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
@@ -162,33 +161,38 @@ static void name_states(const struct sh_pass_options *opt, struct sh_program *p)
     }
 }
 
-/* Tensors that the host fills or reads must be where they were when the section is over. */
-static int keep_like(struct sh_program *p, const struct sh_program *micro, int t)
+static int keep_like(struct sh_program *p, const struct sh_tensor *t)
 {
-    struct sh_tensor copy;
+    struct sh_tensor copy = *t;
 
-    if (t == SH_NONE)
-        return SH_NONE;
-    copy = micro->tensors[t];
     copy.persistent = true;
     return sh_program_add_tensor(p, &copy);
 }
 
-/* Memory for continuing sequences: keys and values of each block, and the inputs of both sections. */
+/* Memory for continuing sequences: keys and values of each block. */
 static void keep_cache(struct sh_program *p, const struct sh_program *micro)
 {
-    const int64_t *one;
-
     for (int t = 0; t < micro->n_tensors; t++)
         if (micro->tensors[t].mem == SH_MEM_KV)
-            keep_like(p, micro, t);
-    p->at = keep_like(p, micro, micro->at);
-    p->count = keep_like(p, micro, micro->count);
-    if (p->at == SH_NONE)
-        return;
-    one = (const int64_t[]){p->tensors[p->at].dim[0], 1};
-    p->next = sh_shard_view(p, p->tokens, 0, 2, one, "next");
-    p->next_at = sh_shard_view(p, p->at, 0, 2, one, "next at");
+            keep_like(p, &micro->tensors[t]);
+}
+
+/* Ports must be where they were when the section is over. With a cache there is a DECODE, which has views of some. */
+static void keep_ports(struct sh_program *p, const struct sh_program *micro)
+{
+    bool decodes = micro->port[SH_PORT_AT] != SH_NONE;
+
+    for (int port = 0; port < SH_PORTS; port++) {
+        enum sh_port next = sh_port_row(port)->decode;
+        int t = micro->port[port];
+
+        if (t == SH_NONE)
+            continue;
+        p->port[port] = keep_like(p, &micro->tensors[t]);
+        if (decodes && next)
+            p->port[next] = sh_shard_view(p, p->port[port], 0, 2, (const int64_t[]){micro->tensors[t].dim[0], 1},
+                                          sh_port_row(next)->name);
+    }
 }
 
 /* Everything that lives between sections is made here, once. */
@@ -217,16 +221,8 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
         sh_program_add_unit(out, u.name);
         out->units[i] = u;
     }
-    out->tokens = keep_like(out, micro, micro->tokens);
-    out->targets = keep_like(out, micro, micro->targets);
-    out->docs = keep_like(out, micro, micro->docs);
-    out->loss = keep_like(out, micro, micro->loss);
-    out->logits = keep_like(out, micro, micro->logits);
-    out->logprob = keep_like(out, micro, micro->logprob);
-    out->likeliest = keep_like(out, micro, micro->likeliest);
     keep_cache(out, micro);
-    if (!opt->training)
-        return;
-    out->squares = keep(out, SH_MEM_CONST, SH_F64, SH_EXACT_ELEMS, "gradient", "squares");
-    out->sumsq = keep(out, SH_MEM_CONST, SH_F64, 1, "gradient", "sumsq");
+    keep_ports(out, micro);
+    for (enum sh_port port = SH_PORT_SQUARES; opt->training && port <= SH_PORT_SUMSQ; port++)
+        sh_program_add_port(out, port, 0, 0, 0);
 }

@@ -343,7 +343,8 @@ static sh_rc check_covered(const struct check *c, struct parts *l, const char *w
 static sh_rc check_data(struct check *c)
 {
     int index = sh_group_index(c->mesh, c->mesh->data), parts = sh_group_size(c->mesh, c->mesh->data), micro = 0;
-    const struct sh_tensor *tokens = c->p->tokens == SH_NONE ? NULL : &c->p->tensors[c->p->tokens];
+    const struct sh_tensor *tokens = c->p->port[SH_PORT_TOKENS] == SH_NONE ? NULL
+                                                                           : &c->p->tensors[c->p->port[SH_PORT_TOKENS]];
 
     for (int s = 0; s < c->p->n_sections; s++)
         micro += c->p->sections[s].kind <= SH_SECTION_ONLY && c->p->sections[s].kind != SH_SECTION_INIT

@@ -125,20 +125,23 @@ static int view3(struct sh_emit *e, int t)
     return sh_emit_view(e, t, 3, DIMS(e->batch, e->seq, tensor(e, t)->dim[1]));
 }
 
+static int add_port(struct sh_emit *e, enum sh_port port)
+{
+    return sh_program_add_port(e->p, port, e->batch, e->seq, 0);
+}
+
 /* Tokens, targets and document starts, each [B,T] i32. Without targets there is no loss (generation); without docs,
  * attention sees the whole sequence. */
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
 {
-    const int64_t *dim = DIMS(e->batch, e->seq);
-
-    e->p->tokens = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "tokens");
+    add_port(e, SH_PORT_TOKENS);
     if (targets)
-        e->p->targets = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "targets");
+        add_port(e, SH_PORT_TARGETS);
     if (docs)
-        e->p->docs = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "docs");
+        add_port(e, SH_PORT_DOCS);
     if (e->cache) {
-        e->p->at = add_tensor(e, SH_MEM_DATA, SH_I32, 2, dim, "at");
-        e->p->count = add_tensor(e, SH_MEM_DATA, SH_I32, 1, dim, "count");
+        add_port(e, SH_PORT_AT);
+        add_port(e, SH_PORT_COUNT);
     }
 }
 
@@ -150,7 +153,7 @@ static int look_up(struct sh_emit *e, int ids, int table, int wpe, const char *w
     op.in[0] = ids;
     op.in[1] = table;
     op.in[2] = wpe;
-    op.in[3] = e->anew && wpe != SH_NONE ? e->p->docs : SH_NONE;
+    op.in[3] = e->anew && wpe != SH_NONE ? e->p->port[SH_PORT_DOCS] : SH_NONE;
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, tensor(e, table)->dim[1]), what);
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
@@ -160,10 +163,10 @@ static int look_up(struct sh_emit *e, int ids, int table, int wpe, const char *w
  * by their positions and added: the same numbers, since only the sum is rounded. */
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
 {
-    int x = look_up(e, e->p->tokens, wte, e->cache ? SH_NONE : wpe, "embedded");
+    int x = look_up(e, e->p->port[SH_PORT_TOKENS], wte, e->cache ? SH_NONE : wpe, "embedded");
 
     if (e->cache && wpe != SH_NONE)
-        x = sh_emit_add(e, x, look_up(e, e->p->at, wpe, SH_NONE, "positions"));
+        x = sh_emit_add(e, x, look_up(e, e->p->port[SH_PORT_AT], wpe, SH_NONE, "positions"));
     return x;
 }
 
@@ -323,8 +326,8 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
     op.attr.attn.rotary_dim = (int)tensor(e, table)->dim[1];
     op.in[0] = view3(e, qkv);
     op.in[1] = table;
-    op.in[2] = e->anew ? e->p->docs : SH_NONE;
-    op.in[3] = e->p->at;
+    op.in[2] = e->anew ? e->p->port[SH_PORT_DOCS] : SH_NONE;
+    op.in[3] = e->p->port[SH_PORT_AT];
     op.out[0] = activation(e, 3, tensor(e, op.in[0])->dim, "rotated");
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
@@ -342,7 +345,7 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     /* A window that hides nothing counts as none, so that kernels without windows can run it. */
     op.attr.attn.window = h->window < e->seq ? h->window : 0;
     op.in[0] = view3(e, qkv);
-    op.in[1] = e->p->docs;
+    op.in[1] = e->p->port[SH_PORT_DOCS];
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, h->heads, e->seq), "lse");
     sh_program_add_op(e->p, &op);
@@ -356,8 +359,8 @@ static int put_into_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads
 
     set_heads(&op, h);
     op.in[0] = qkv;
-    op.in[1] = e->p->at;
-    op.in[2] = e->p->count;
+    op.in[1] = e->p->port[SH_PORT_AT];
+    op.in[2] = e->p->port[SH_PORT_COUNT];
     op.out[0] =
         add_tensor(e, SH_MEM_KV, e->p->act, 3, DIMS(e->batch, e->cache, 2 * (int64_t)h->kv_heads * h->head_dim), "kv");
     e->p->tensors[op.out[0]].persistent = true;
@@ -373,8 +376,8 @@ int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_hea
     op.attr.attn.window = h->window < e->cache ? h->window : 0;
     op.in[0] = view3(e, qkv);
     op.in[1] = put_into_cache(e, op.in[0], h);
-    op.in[2] = e->p->at;
-    op.in[3] = e->p->count;
+    op.in[2] = e->p->port[SH_PORT_AT];
+    op.in[3] = e->p->port[SH_PORT_COUNT];
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
@@ -386,7 +389,7 @@ int sh_emit_pick(struct sh_emit *e, int x)
     struct sh_op op = make_op(e, SH_OP_PICK);
 
     op.in[0] = view3(e, x);
-    op.in[1] = e->p->count;
+    op.in[1] = e->p->port[SH_PORT_COUNT];
     op.out[0] = activation(e, 2, DIMS(e->batch, tensor(e, x)->dim[1]), "last");
     sh_program_add_op(e->p, &op);
     e->seq = 1;
@@ -425,18 +428,9 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
     op.attr.head.chunk_rows = chunk_rows;
     op.in[0] = x;
     op.in[1] = w;
-    op.in[2] = sh_emit_view(e, e->p->targets, 1, DIMS((int64_t)e->batch * e->seq));
-    op.out[0] = e->p->loss = add_tensor(e, SH_MEM_CONST, SH_F64, 1, DIMS(1), "loss");
-    e->p->tensors[e->p->loss].persistent = true;
+    op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
+    op.out[0] = add_port(e, SH_PORT_LOSS);
     sh_program_add_op(e->p, &op);
-}
-
-static int result(struct sh_emit *e, enum sh_dtype dtype, const char *what)
-{
-    int t = add_tensor(e, SH_MEM_CONST, dtype, 1, DIMS((int64_t)e->batch * e->seq), what);
-
-    e->p->tensors[t].persistent = true;
-    return t;
 }
 
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows)
@@ -446,9 +440,9 @@ void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows)
     op.attr.head.chunk_rows = chunk_rows;
     op.in[0] = x;
     op.in[1] = w;
-    op.in[2] = sh_emit_view(e, e->p->targets, 1, DIMS((int64_t)e->batch * e->seq));
-    op.out[0] = e->p->logprob = result(e, SH_F32, "logprob");
-    op.out[1] = e->p->likeliest = result(e, SH_I32, "likeliest");
+    op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
+    op.out[0] = add_port(e, SH_PORT_LOGPROB);
+    op.out[1] = add_port(e, SH_PORT_LIKELIEST);
     sh_program_add_op(e->p, &op);
 }
 
@@ -459,7 +453,6 @@ void sh_emit_logits(struct sh_emit *e, int x, int w)
 
     op.in[0] = view3(e, x);
     op.in[1] = w;
-    op.out[0] = e->p->logits = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->batch, tensor(e, w)->dim[0]), "logits");
-    e->p->tensors[e->p->logits].persistent = true;
+    op.out[0] = sh_program_add_port(e->p, SH_PORT_LOGITS, e->batch, e->seq, tensor(e, w)->dim[0]);
     sh_program_add_op(e->p, &op);
 }

@@ -2,6 +2,7 @@
  * a pointer into an array is good only until the next append to it. SH_NONE stands for "no row". */
 #include "src/program/program.h"
 
+#include "src/base/exact.h"
 #include "src/base/mem.h"
 
 #include <stdarg.h>
@@ -35,8 +36,8 @@ struct sh_program *sh_program_create(enum sh_dtype act)
     sh_program_add_tier(p, "device", SH_TIER_DEVICE);
     memcpy(p->streams, sh_streams, sizeof sh_streams);
     p->n_streams = SH_STREAMS;
-    p->tokens = p->targets = p->docs = p->loss = p->squares = p->sumsq = p->logits = SH_NONE;
-    p->logprob = p->likeliest = p->at = p->count = p->next = p->next_at = SH_NONE;
+    for (int port = 0; port < SH_PORTS; port++)
+        p->port[port] = SH_NONE;
     return p;
 }
 
@@ -63,6 +64,22 @@ void sh_program_destroy(struct sh_program *p)
 int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t)
 {
     return APPEND(p->tensors, p->n_tensors, p->cap_tensors, *t);
+}
+
+/* Results stay until they are read; whether inputs do is the shard pass's choice. */
+int sh_program_add_port(struct sh_program *p, enum sh_port port, int64_t B, int64_t T, int64_t V)
+{
+    const int64_t value[] = {['B'] = B, ['T'] = T, ['N'] = B * T, ['V'] = V, ['E'] = SH_EXACT_ELEMS, ['1'] = 1};
+    const struct sh_port_row *row = sh_port_row(port);
+    int64_t dim[SH_MAX_DIMS];
+    int ndim = 0;
+    struct sh_tensor t;
+
+    for (; row->dims[ndim]; ndim++)
+        dim[ndim] = value[(int)row->dims[ndim]];
+    t = sh_tensor_make(row->in ? SH_MEM_DATA : SH_MEM_CONST, row->dtype, ndim, dim, "%s", row->name);
+    t.persistent = !row->in;
+    return p->port[port] = sh_program_add_tensor(p, &t);
 }
 
 int sh_program_add_op(struct sh_program *p, const struct sh_op *op)

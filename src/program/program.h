@@ -12,6 +12,7 @@
 #include "src/base/err.h"
 #include "src/config/role.h"
 #include "src/mesh/shape.h"
+#include "src/program/port.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -222,18 +223,7 @@ struct sh_program {
     enum sh_dtype act;     /* compute type */
     bool tree_sums;        /* micro-steps are summed in a binary tree; each writes its own loss */
 
-    /* Tensors that the host fills or reads; SH_NONE if the program has no such tensor. */
-    int tokens;            /* [B,T] i32 */
-    int targets;           /* [B,T] i32, -1: not counted */
-    int docs;              /* [B,T] i32: first position of the document that the token is in */
-    int loss;              /* [1] f64: sum over this rank's rows; over the world after LOSS */
-    int squares;           /* [SH_EXACT_ELEMS] f64: squares of this rank's gradients (src/base/exact.h) */
-    int sumsq;             /* [1] f64: squared gradient norm after NORM */
-    int logits;            /* [B,V] f32 */
-    int logprob, likeliest; /* [N] f32, [N] i32 of SCORE */
-    int at, count;         /* [B,T] i32, [B] i32: positions of the tokens, and how many of a row count (kernels/op.h);
-                              only with a cache, like the next two */
-    int next, next_at;     /* [B,1] i32: `tokens` and `at` of DECODE; views of those of PREFILL */
+    int port[SH_PORTS];    /* tensors that the host fills or reads; SH_NONE if the program has no such tensor */
 
     struct sh_tier tiers[SH_TIERS_MAX]; int n_tiers;
     struct sh_stream streams[SH_STREAMS_MAX]; int n_streams;
@@ -273,6 +263,9 @@ int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);
 int sh_program_add_divisor(struct sh_program *p, double divisor);
 int sh_program_add_unit(struct sh_program *p, const char *name); /* trainable */
 int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
+
+/* Make the tensor of a port; letters stand for what they do in its row. */
+int sh_program_add_port(struct sh_program *p, enum sh_port port, int64_t B, int64_t T, int64_t V);
 
 /* Mark a unit and its parameters as not trained. */
 void sh_program_freeze(struct sh_program *p, int unit);

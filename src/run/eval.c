@@ -31,7 +31,7 @@ static double run_batch(struct sh_run *r, const struct sh_feed *f)
     sh_feed_put(r, f);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
-    sh_exec_get(r->exec, r->p->loss, &loss);
+    sh_exec_get(r->exec, SH_PORT_LOSS, &loss);
     return loss;
 }
 

@@ -89,7 +89,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     int64_t sequences = r->cfg.training.local_batch_size;
     size_t n = (size_t)(sequences * r->cfg.training.seq_len);
 
-    *f = (struct sh_feed){.sequences = sequences, .with_docs = r->p->docs != SH_NONE};
+    *f = (struct sh_feed){.sequences = sequences, .with_docs = r->p->port[SH_PORT_DOCS] != SH_NONE};
     SH_TRY(sh_feed_options(&r->cfg, path, shuffle, &opt));
     SH_TRY(sh_data_open(&opt, &f->data));
     f->tokens = sh_calloc(n, sizeof *f->tokens);
@@ -112,8 +112,7 @@ void sh_feed_close(struct sh_feed *f)
 
 void sh_feed_put(struct sh_run *r, const struct sh_feed *f)
 {
-    sh_exec_put(r->exec, r->p->tokens, f->tokens);
-    sh_exec_put(r->exec, r->p->targets, f->targets);
-    if (f->with_docs)
-        sh_exec_put(r->exec, r->p->docs, f->docs);
+    sh_exec_put(r->exec, SH_PORT_TOKENS, f->tokens);
+    sh_exec_put(r->exec, SH_PORT_TARGETS, f->targets);
+    sh_exec_put(r->exec, SH_PORT_DOCS, f->docs);
 }

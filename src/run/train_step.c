@@ -135,7 +135,7 @@ static void micro_steps(struct sh_train *t)
         run_micro_step(t, m);
         if (!r->p->tree_sums)
             continue;
-        sh_exec_get(r->exec, r->p->loss, &loss);
+        sh_exec_get(r->exec, SH_PORT_LOSS, &loss);
         sh_tree_add(&losses, loss);
     }
     if (t->read_targets != t->own_targets)
@@ -144,7 +144,7 @@ static void micro_steps(struct sh_train *t)
     if (!r->p->tree_sums)
         return;
     loss = sh_tree_total(&losses);
-    sh_exec_put(r->exec, r->p->loss, &loss);
+    sh_exec_put(r->exec, SH_PORT_LOSS, &loss);
 }
 
 /* The gradients are sums over targets; dividing by the targets of all ranks makes them means, and float16 multiplies
@@ -157,8 +157,8 @@ static void forward_backward(struct sh_train *t, double *loss, double *norm)
     micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
-    sh_exec_get(r->exec, r->p->loss, loss);
-    sh_exec_get(r->exec, r->p->sumsq, norm);
+    sh_exec_get(r->exec, SH_PORT_LOSS, loss);
+    sh_exec_get(r->exec, SH_PORT_SUMSQ, norm);
     *loss /= (double)t->targets;
     *norm = sqrt(*norm) / t->loss_scale.scale;
 }

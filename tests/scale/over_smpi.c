@@ -308,9 +308,9 @@ static void check_loss(void)
 {
     double loss = mesh->rank + 1;
 
-    sh_exec_put(executor, program->loss, &loss);
+    sh_exec_put(executor, SH_PORT_LOSS, &loss);
     run_section(SH_SECTION_LOSS);
-    sh_exec_get(executor, program->loss, &loss);
+    sh_exec_get(executor, SH_PORT_LOSS, &loss);
     expect(loss, sum_over(sh_group_world(&mesh->shape)));
 }
 

@@ -59,9 +59,9 @@ static double run(struct sim *s, const struct row *r, double *grads)
 {
     const struct sh_program *p = s->ranks[0].p;
 
-    memcpy(sim_data(s, 0, p->tokens), r->tokens, sizeof r->tokens);
-    memcpy(sim_data(s, 0, p->targets), r->targets, sizeof r->targets);
-    memcpy(sim_data(s, 0, p->docs), r->docs, sizeof r->docs);
+    memcpy(sim_data(s, 0, p->port[SH_PORT_TOKENS]), r->tokens, sizeof r->tokens);
+    memcpy(sim_data(s, 0, p->port[SH_PORT_TARGETS]), r->targets, sizeof r->targets);
+    memcpy(sim_data(s, 0, p->port[SH_PORT_DOCS]), r->docs, sizeof r->docs);
     sim_run(s, SH_SECTION_ONLY);
     for (int i = 0; i < p->n_params; i++) {
         const float *from =
@@ -69,7 +69,7 @@ static double run(struct sim *s, const struct row *r, double *grads)
         for (int64_t k = 0; k < p->params[i].elems; k++)
             *grads++ += from[k];
     }
-    return *(double *)sim_data(s, 0, p->loss);
+    return *(double *)sim_data(s, 0, p->port[SH_PORT_LOSS]);
 }
 
 /* Compare the gradient of each parameter, relative to its length. */

@@ -52,12 +52,13 @@ static void run_whole(struct sh_build b)
     b.batch.seq = TEXT;
     s = sim_create(&b, 1, 1, 1, SEED);
     for (int rank = 0; rank < RANKS; rank++) {
-        memcpy(sim_data(s, 0, s->ranks[0].p->tokens), text[rank], sizeof text[rank]);
+        memcpy(sim_data(s, 0, s->ranks[0].p->port[SH_PORT_TOKENS]), text[rank], sizeof text[rank]);
         for (int t = 0; t < TEXT; t++) {
             s->scalars.position = t;
             sim_run(s, SH_SECTION_LOGITS);
             for (int row = 0; row < ROWS; row++)
-                memcpy(whole[rank][row][t], (float *)sim_data(s, 0, s->ranks[0].p->logits) + row * TINY_VOCAB,
+                memcpy(whole[rank][row][t],
+                       (float *)sim_data(s, 0, s->ranks[0].p->port[SH_PORT_LOGITS]) + row * TINY_VOCAB,
                        sizeof whole[rank][row][t]);
         }
     }
@@ -71,20 +72,20 @@ static int fed[RANKS][ROWS];
 static void feed(const struct sim *s, int rank, int row, int n, int room)
 {
     const struct sh_program *p = s->ranks[rank].p;
-    int32_t *tokens = (int32_t *)sim_data(s, rank, p->tokens) + row * room;
-    int32_t *at = (int32_t *)sim_data(s, rank, p->at) + row * room;
+    int32_t *tokens = (int32_t *)sim_data(s, rank, p->port[SH_PORT_TOKENS]) + row * room;
+    int32_t *at = (int32_t *)sim_data(s, rank, p->port[SH_PORT_AT]) + row * room;
 
     for (int i = 0; i < room; i++) {
         tokens[i] = i < n ? text[rank][row][fed[rank][row] + i] : TINY_VOCAB - 1;
         at[i] = i < n ? fed[rank][row] + i : 0;
     }
-    ((int32_t *)sim_data(s, rank, p->count))[row] = n;
+    ((int32_t *)sim_data(s, rank, p->port[SH_PORT_COUNT]))[row] = n;
     fed[rank][row] += n;
 }
 
 static void compare(const struct sim *s, int rank, int row, double within)
 {
-    const float *logits = (float *)sim_data(s, rank, s->ranks[rank].p->logits) + row * TINY_VOCAB;
+    const float *logits = (float *)sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_LOGITS]) + row * TINY_VOCAB;
     const float *expected = whole[rank][row][fed[rank][row] - 1];
 
     for (int v = 0; v < TINY_VOCAB; v++)

@@ -267,8 +267,9 @@ static void feed(const struct sim *s, int batch)
 {
     for (int rank = 0; rank < s->world; rank++) {
         const struct sh_program *p = s->ranks[rank].p;
-        int32_t *tokens = sim_data(s, rank, p->tokens), *targets = sim_data(s, rank, p->targets);
-        int32_t *docs = p->docs == SH_NONE ? NULL : sim_data(s, rank, p->docs);
+        int32_t *tokens = sim_data(s, rank, p->port[SH_PORT_TOKENS]),
+                *targets = sim_data(s, rank, p->port[SH_PORT_TARGETS]);
+        int32_t *docs = p->port[SH_PORT_DOCS] == SH_NONE ? NULL : sim_data(s, rank, p->port[SH_PORT_DOCS]);
 
         for (int i = 0; i < batch * TINY_SEQ; i++) {
             uint32_t bits[4];
@@ -327,7 +328,7 @@ static struct sim *begin(const struct row *row, int shard)
 static double loss_of(struct sim *s)
 {
     sim_run(s, SH_SECTION_ONLY);
-    return *(double *)sim_data(s, 0, s->ranks[0].p->loss) / TOKENS;
+    return *(double *)sim_data(s, 0, s->ranks[0].p->port[SH_PORT_LOSS]) / TOKENS;
 }
 
 /* For each parameter: steps along its gradient in both directions change the loss by as much as the

@@ -20,7 +20,7 @@ static const char *const lists[LISTS][NAMES] = {
 static void feed(const struct sim *s)
 {
     const struct sh_program *p = s->ranks[0].p;
-    int32_t *tokens = sim_data(s, 0, p->tokens), *targets = sim_data(s, 0, p->targets);
+    int32_t *tokens = sim_data(s, 0, p->port[SH_PORT_TOKENS]), *targets = sim_data(s, 0, p->port[SH_PORT_TARGETS]);
 
     for (int i = 0; i < TOKENS; i++) {
         uint32_t bits[4];
@@ -28,8 +28,8 @@ static void feed(const struct sim *s)
         sh_philox(SEED, 0, (uint64_t)i, bits);
         tokens[i] = (int32_t)(bits[0] % TINY_VOCAB);
         targets[i] = (int32_t)(bits[1] % TINY_VOCAB);
-        if (p->docs != SH_NONE)
-            ((int32_t *)sim_data(s, 0, p->docs))[i] = 0;
+        if (p->port[SH_PORT_DOCS] != SH_NONE)
+            ((int32_t *)sim_data(s, 0, p->port[SH_PORT_DOCS]))[i] = 0;
     }
 }
 
@@ -48,7 +48,8 @@ static void compare(const struct sim *some, const struct sim *all)
 {
     const struct sh_program *p = some->ranks[0].p, *q = all->ranks[0].p;
 
-    assert_memory_equal(sim_data(some, 0, p->loss), sim_data(all, 0, q->loss), sizeof(double));
+    assert_memory_equal(sim_data(some, 0, p->port[SH_PORT_LOSS]), sim_data(all, 0, q->port[SH_PORT_LOSS]),
+                        sizeof(double));
     for (int i = 0; i < p->n_units; i++)
         if (p->units[i].trainable)
             assert_memory_equal(sim_data(some, 0, p->units[i].grad_shard), sim_data(all, 0, q->units[i].grad_shard),

@@ -20,7 +20,7 @@ enum { BATCH = 3, TOKENS = BATCH * TINY_SEQ, SEED = 3 };
 static void feed(const struct sim *s)
 {
     const struct sh_program *p = s->ranks[0].p;
-    int32_t *tokens = sim_data(s, 0, p->tokens), *targets = sim_data(s, 0, p->targets);
+    int32_t *tokens = sim_data(s, 0, p->port[SH_PORT_TOKENS]), *targets = sim_data(s, 0, p->port[SH_PORT_TARGETS]);
 
     for (int i = 0; i < TOKENS; i++) {
         uint32_t bits[4];
@@ -28,15 +28,15 @@ static void feed(const struct sim *s)
         sh_philox(SEED, 0, (uint64_t)i, bits);
         tokens[i] = (int32_t)(bits[0] % TINY_VOCAB);
         targets[i] = i == 5 ? -1 : (int32_t)(bits[1] % TINY_VOCAB);
-        if (p->docs != SH_NONE)
-            ((int32_t *)sim_data(s, 0, p->docs))[i] = i % TINY_SEQ < 2 ? 0 : 2;
+        if (p->port[SH_PORT_DOCS] != SH_NONE)
+            ((int32_t *)sim_data(s, 0, p->port[SH_PORT_DOCS]))[i] = i % TINY_SEQ < 2 ? 0 : 2;
     }
 }
 
 static double loss_of(struct sim *s)
 {
     sim_run(s, SH_SECTION_ONLY);
-    return *(double *)sim_data(s, 0, s->ranks[0].p->loss);
+    return *(double *)sim_data(s, 0, s->ranks[0].p->port[SH_PORT_LOSS]);
 }
 
 /* Central difference of the loss along the gradient, per unit of length. */

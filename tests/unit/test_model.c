@@ -219,11 +219,11 @@ static void inputs_and_results(void **state)
             struct sh_program *p = forward(&tiny_models[0].model, (enum sh_model_output)out, docs);
             enum sh_op_kind last = out == SH_MODEL_LOSS ? SH_OP_HEAD_LOSS : SH_OP_LOGITS;
 
-            assert_int_not_equal(p->tokens, SH_NONE);
-            assert_true((p->targets != SH_NONE) == (out == SH_MODEL_LOSS));
-            assert_true((p->loss != SH_NONE) == (out == SH_MODEL_LOSS));
-            assert_true((p->logits != SH_NONE) == (out == SH_MODEL_LOGITS));
-            assert_true((p->docs != SH_NONE) == docs);
+            assert_int_not_equal(p->port[SH_PORT_TOKENS], SH_NONE);
+            assert_true((p->port[SH_PORT_TARGETS] != SH_NONE) == (out == SH_MODEL_LOSS));
+            assert_true((p->port[SH_PORT_LOSS] != SH_NONE) == (out == SH_MODEL_LOSS));
+            assert_true((p->port[SH_PORT_LOGITS] != SH_NONE) == (out == SH_MODEL_LOGITS));
+            assert_true((p->port[SH_PORT_DOCS] != SH_NONE) == docs);
             assert_int_equal(p->ops[p->n_ops - 1].kind, last);
             sh_program_destroy(p);
         }

@@ -43,7 +43,8 @@ struct job {
 static void feed(const struct sim *s, int rank, int first, int rows)
 {
     const struct sh_program *p = s->ranks[rank].p;
-    int32_t *tokens = sim_data(s, rank, p->tokens), *targets = sim_data(s, rank, p->targets);
+    int32_t *tokens = sim_data(s, rank, p->port[SH_PORT_TOKENS]),
+            *targets = sim_data(s, rank, p->port[SH_PORT_TARGETS]);
 
     for (int i = 0; i < rows * TINY_SEQ; i++) {
         uint32_t bits[4];
@@ -51,8 +52,8 @@ static void feed(const struct sim *s, int rank, int first, int rows)
         sh_philox(SEED, 0, (uint64_t)(first * TINY_SEQ + i), bits);
         tokens[i] = (int32_t)(bits[0] % TINY_VOCAB);
         targets[i] = (int32_t)(bits[1] % TINY_VOCAB);
-        if (p->docs != SH_NONE)
-            ((int32_t *)sim_data(s, rank, p->docs))[i] = 0;
+        if (p->port[SH_PORT_DOCS] != SH_NONE)
+            ((int32_t *)sim_data(s, rank, p->port[SH_PORT_DOCS]))[i] = 0;
     }
 }
 
@@ -118,8 +119,9 @@ static void compare(const struct sim *a, const struct sim *b, bool loss)
     const float *at = x;
 
     if (loss)
-        assert_memory_equal(sim_data(a, 0, p->loss), sim_data(b, 0, q->loss), sizeof(double));
-    assert_memory_equal(sim_data(a, 0, p->sumsq), sim_data(b, 0, q->sumsq), sizeof(double));
+        assert_memory_equal(sim_data(a, 0, p->port[SH_PORT_LOSS]), sim_data(b, 0, q->port[SH_PORT_LOSS]),
+                            sizeof(double));
+    assert_memory_equal(sim_data(a, 0, p->port[SH_PORT_SUMSQ]), sim_data(b, 0, q->port[SH_PORT_SUMSQ]), sizeof(double));
     sim_params(a, x);
     sim_params(b, y);
     for (int i = 0; i < p->n_units; at += p->units[i++].elems) {

@@ -300,7 +300,21 @@ static void short_rotation(struct plant *l)
 
 static void less_than_the_shards(struct plant *l)
 {
-    op_at(l, find(l, SH_OP_REDUCE_SCATTER, false, 0))->in[0] = l->p->loss;
+    op_at(l, find(l, SH_OP_REDUCE_SCATTER, false, 0))->in[0] = l->p->port[SH_PORT_LOSS];
+}
+
+static void norm_into_the_loss(struct plant *l)
+{
+    op_at(l, find(l, SH_OP_EXACT_ROUND, false, 0))->out[0] = l->p->port[SH_PORT_LOSS];
+}
+
+static void copy_into_targets(struct plant *l)
+{
+    struct sh_op *op = op_at(l, find(l, SH_OP_EMBED, false, 0));
+
+    *op = sh_program_op(SH_OP_COPY);
+    op->in[0] = l->p->port[SH_PORT_TOKENS];
+    op->out[0] = l->p->port[SH_PORT_TARGETS];
 }
 
 static void product_is_added(struct plant *l)
@@ -528,6 +542,8 @@ static const struct error table[] = {
     {"heads that do not fill a row", SH_SECTION_ONLY, heads_of_another_size, "which is not qkv [B,T,HD+2KD] act"},
     {"a rotation of fewer positions", SH_SECTION_ONLY, short_rotation, "which is not cs [P>=T,R] f32"},
     {"a reduction of less than its result", SH_SECTION_ONLY, less_than_the_shards, "which is not full [m>=n] sum"},
+    {"a result of another section", SH_SECTION_NORM, norm_into_the_loss, "uses a port of other sections"},
+    {"data that an operation writes", SH_SECTION_ONLY, copy_into_targets, "writes what the host fills"},
     {"a product that is added to", SH_SECTION_ONLY, product_is_added, "y cannot be added to"},
     {"a remainder of masters in f32", SH_SECTION_UPDATE, remainder_of_f32, "which is not r [n] i16"},
     {"masters in bf16 without one", SH_SECTION_UPDATE, masters_without_remainder, "r is absent, which is not r [n] i16"},

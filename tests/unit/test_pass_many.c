@@ -47,15 +47,16 @@ static int ranks(void)
 static void feed(const struct sim *s, int rank, int step, int i)
 {
     const struct sh_program *p = s->ranks[rank].p;
-    int32_t *tokens = sim_data(s, rank, p->tokens), *targets = sim_data(s, rank, p->targets);
+    int32_t *tokens = sim_data(s, rank, p->port[SH_PORT_TOKENS]),
+            *targets = sim_data(s, rank, p->port[SH_PORT_TARGETS]);
     uint32_t bits[4];
 
     for (int t = 0; t < TINY_SEQ; t++) {
         sh_philox(SEED, (uint64_t)step, (uint64_t)i * TINY_SEQ + (uint64_t)t, bits);
         tokens[t] = (int32_t)(bits[0] % TINY_VOCAB);
         targets[t] = t == 0 || bits[1] % 4 ? (int32_t)(bits[2] % TINY_VOCAB) : -1;
-        if (p->docs != SH_NONE)
-            ((int32_t *)sim_data(s, rank, p->docs))[t] = t;
+        if (p->port[SH_PORT_DOCS] != SH_NONE)
+            ((int32_t *)sim_data(s, rank, p->port[SH_PORT_DOCS]))[t] = t;
     }
 }
 
@@ -74,10 +75,10 @@ static void micro_steps(struct sim *s, int n, int step)
             feed(s, rank, step, rank * n + m);
         sim_run_section(s, sh_program_micro_step(s->ranks[0].p, m));
         for (int rank = 0; rank < s->world; rank++)
-            loss[rank * n + m] = *(double *)sim_data(s, rank, s->ranks[rank].p->loss);
+            loss[rank * n + m] = *(double *)sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_LOSS]);
     }
     for (int rank = 0; rank < s->world; rank++)
-        *(double *)sim_data(s, rank, s->ranks[rank].p->loss) = tree_sum(loss + (ptrdiff_t)rank * n, n);
+        *(double *)sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_LOSS]) = tree_sum(loss + (ptrdiff_t)rank * n, n);
     free(loss);
 }
 
@@ -96,8 +97,8 @@ static void train(struct sim *s, int n, int step, struct outcome *o)
     micro_steps(s, n, step);
     sim_run(s, SH_SECTION_LOSS);
     sim_run(s, SH_SECTION_NORM);
-    o->loss[step] = agreed(s, s->ranks[0].p->loss);
-    o->norm[step] = agreed(s, s->ranks[0].p->sumsq);
+    o->loss[step] = agreed(s, s->ranks[0].p->port[SH_PORT_LOSS]);
+    o->norm[step] = agreed(s, s->ranks[0].p->port[SH_PORT_SUMSQ]);
     assert_true(isfinite(o->loss[step]) && o->loss[step] > 0 && isfinite(o->norm[step]) && o->norm[step] > 0);
     sim_run(s, SH_SECTION_UPDATE);
 }

@@ -50,12 +50,12 @@ static int make_batch(void **state)
 static void feed(const struct sim *s, int rank, int step, int first)
 {
     const struct sh_program *p = s->ranks[rank].p;
-    size_t bytes = (size_t)sh_tensor_bytes(&p->tensors[p->tokens]);
+    size_t bytes = (size_t)sh_tensor_bytes(&p->tensors[p->port[SH_PORT_TOKENS]]);
 
-    memcpy(sim_data(s, rank, p->tokens), &batch.tokens[step][first * TINY_SEQ], bytes);
-    memcpy(sim_data(s, rank, p->targets), &batch.targets[step][first * TINY_SEQ], bytes);
-    if (p->docs != SH_NONE)
-        memcpy(sim_data(s, rank, p->docs), &batch.docs[step][first * TINY_SEQ], bytes);
+    memcpy(sim_data(s, rank, p->port[SH_PORT_TOKENS]), &batch.tokens[step][first * TINY_SEQ], bytes);
+    memcpy(sim_data(s, rank, p->port[SH_PORT_TARGETS]), &batch.targets[step][first * TINY_SEQ], bytes);
+    if (p->port[SH_PORT_DOCS] != SH_NONE)
+        memcpy(sim_data(s, rank, p->port[SH_PORT_DOCS]), &batch.docs[step][first * TINY_SEQ], bytes);
 }
 
 /* The sum of n = 2^k numbers as a balanced binary tree. */
@@ -76,14 +76,14 @@ static void micro_steps(struct sim *s, const struct sh_build *b, int step)
             feed(s, rank, step, (rank * n + m) * b->batch.batch);
         sim_run_section(s, sh_program_micro_step(p, m));
         for (int rank = 0; rank < s->world; rank++)
-            loss[rank][m] = *(double *)sim_data(s, rank, s->ranks[rank].p->loss);
+            loss[rank][m] = *(double *)sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_LOSS]);
     }
     for (int i = 0; i < p->n_sections; i++)
         if (p->sections[i].kind >= SH_SECTION_FIRST && p->sections[i].kind <= SH_SECTION_ONLY)
             run += p->sections[i].repeat;
     assert_int_equal(run, n);
     for (int rank = 0; rank < s->world && p->tree_sums; rank++)
-        *(double *)sim_data(s, rank, s->ranks[rank].p->loss) = tree_sum(loss[rank], n);
+        *(double *)sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_LOSS]) = tree_sum(loss[rank], n);
 }
 
 static double agreed(const struct sim *s, int tensor)
@@ -101,8 +101,8 @@ static void train(struct sim *s, const struct sh_build *b, int step, struct outc
     micro_steps(s, b, step);
     sim_run(s, SH_SECTION_LOSS);
     sim_run(s, SH_SECTION_NORM);
-    o->loss[step] = agreed(s, s->ranks[0].p->loss) / batch.counted[step];
-    o->norm[step] = sqrt(agreed(s, s->ranks[0].p->sumsq));
+    o->loss[step] = agreed(s, s->ranks[0].p->port[SH_PORT_LOSS]) / batch.counted[step];
+    o->norm[step] = sqrt(agreed(s, s->ranks[0].p->port[SH_PORT_SUMSQ]));
     assert_true(isfinite(o->loss[step]) && isfinite(o->norm[step]) && o->norm[step] > 0);
     if (sh_program_carries(s->ranks[0].p) && step != 1)
         sim_put_off(s);
@@ -119,12 +119,12 @@ static void evaluate(struct sim *s, const struct sh_build *b, struct outcome *o)
             feed(s, rank, 0, (rank * b->options.micro_steps + m) * b->batch.batch);
         sim_run(s, SH_SECTION_EVAL);
         for (int rank = 0; rank < s->world; rank++)
-            sum[rank] += *(double *)sim_data(s, rank, s->ranks[rank].p->loss);
+            sum[rank] += *(double *)sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_LOSS]);
     }
     for (int rank = 0; rank < s->world; rank++)
-        *(double *)sim_data(s, rank, s->ranks[rank].p->loss) = sum[rank];
+        *(double *)sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_LOSS]) = sum[rank];
     sim_run(s, SH_SECTION_LOSS);
-    o->eval_loss = agreed(s, s->ranks[0].p->loss) / batch.counted[0];
+    o->eval_loss = agreed(s, s->ranks[0].p->port[SH_PORT_LOSS]) / batch.counted[0];
 }
 
 static struct outcome run(const struct sh_build *b, int shard, int replicate, int inner)
@@ -446,11 +446,11 @@ static void reproducible_is_near(void **state)
 static void run_logits(struct sh_build b, int shard, int replicate, float *out)
 {
     struct sim *s = sim_create(&b, shard, replicate, 1, SEED);
-    int logits = s->ranks[0].p->logits;
+    int logits = s->ranks[0].p->port[SH_PORT_LOGITS];
 
     s->scalars.position = TINY_SEQ - 2;
     for (int rank = 0; rank < s->world; rank++)
-        memcpy(sim_data(s, rank, s->ranks[rank].p->tokens), batch.tokens[0], TINY_SEQ * sizeof(int32_t));
+        memcpy(sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_TOKENS]), batch.tokens[0], TINY_SEQ * sizeof(int32_t));
     sim_run(s, SH_SECTION_LOGITS);
     memcpy(out, sim_data(s, 0, logits), TINY_VOCAB * sizeof *out);
     for (int rank = 1; rank < s->world; rank++)

@@ -84,16 +84,15 @@ static int feed_row(struct batch *b, int row, bool prefill)
 /* A row without tokens gets token 0 at position 0: it does not count, but it is looked up. */
 static void run_step(struct batch *b, bool prefill)
 {
-    const struct sh_program *p = b->r->p;
     int room = prefill ? b->piece : 1;
 
     memset(b->tokens, 0, (size_t)b->rows * (size_t)room * sizeof *b->tokens);
     memset(b->at, 0, (size_t)b->rows * (size_t)room * sizeof *b->at);
     for (int row = 0; row < b->rows; row++)
         b->count[row] = goes_on(b, row) ? feed_row(b, row, prefill) : 0;
-    sh_exec_put(b->r->exec, prefill ? p->tokens : p->next, b->tokens);
-    sh_exec_put(b->r->exec, prefill ? p->at : p->next_at, b->at);
-    sh_exec_put(b->r->exec, p->count, b->count);
+    sh_exec_put(b->r->exec, prefill ? SH_PORT_TOKENS : SH_PORT_NEXT, b->tokens);
+    sh_exec_put(b->r->exec, prefill ? SH_PORT_AT : SH_PORT_NEXT_AT, b->at);
+    sh_exec_put(b->r->exec, SH_PORT_COUNT, b->count);
     sh_exec_run(b->r->exec, prefill ? SH_SECTION_PREFILL : SH_SECTION_DECODE);
 }
 
@@ -154,7 +153,7 @@ static void take_step(struct batch *b)
         ready = ready || !waiting(&b->texts[row]);
     }
     if (ready)
-        sh_exec_get(b->r->exec, b->r->p->logits, b->logits);
+        sh_exec_get(b->r->exec, SH_PORT_LOGITS, b->logits);
     for (int row = 0; row < b->n; row++)
         if (b->count[row] && !waiting(&b->texts[row]))
             add_token(b, &b->texts[row], b->logits + (size_t)row * (size_t)b->vocab);

@@ -117,15 +117,14 @@ static void put_text(struct step *s, const struct sh_score *text, const struct p
 
 static void run_step(struct step *s)
 {
-    const struct sh_program *p = s->r->p;
+    struct sh_exec *e = s->r->exec;
 
-    sh_exec_put(s->r->exec, p->tokens, s->tokens);
-    sh_exec_put(s->r->exec, p->targets, s->targets);
-    if (p->docs != SH_NONE)
-        sh_exec_put(s->r->exec, p->docs, s->docs);
-    sh_exec_run(s->r->exec, SH_SECTION_SCORE);
-    sh_exec_get(s->r->exec, p->logprob, s->logprob);
-    sh_exec_get(s->r->exec, p->likeliest, s->word);
+    sh_exec_put(e, SH_PORT_TOKENS, s->tokens);
+    sh_exec_put(e, SH_PORT_TARGETS, s->targets);
+    sh_exec_put(e, SH_PORT_DOCS, s->docs);
+    sh_exec_run(e, SH_SECTION_SCORE);
+    sh_exec_get(e, SH_PORT_LOGPROB, s->logprob);
+    sh_exec_get(e, SH_PORT_LIKELIEST, s->word);
 }
 
 /* Token i is predicted at the place of the token before it. */

@@ -131,7 +131,8 @@ static void add_call(struct bench *b, const struct product *p, const struct sh_o
 static void find_shapes(struct bench *b)
 {
     const struct sh_program *p = b->r->p;
-    char *arena = (char *)sh_exec_data(b->r->exec, p->tokens) - p->tensors[p->tokens].offset_bytes;
+    char *arena =
+        (char *)sh_exec_data(b->r->exec, p->port[SH_PORT_TOKENS]) - p->tensors[p->port[SH_PORT_TOKENS]].offset_bytes;
 
     for (int i = 0; i < SH_DTYPES; i++)
         b->square[i] = SH_NONE;

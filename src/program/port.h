@@ -1,0 +1,38 @@
+/* Ports: the tensors that the host fills or reads. A program has those that its sections use. */
+#ifndef SH_PROGRAM_PORT_H
+#define SH_PROGRAM_PORT_H
+
+#include "src/base/dtype.h"
+
+#include <stdbool.h>
+
+/* In the order in which the shard pass makes their tensors. */
+enum sh_port {
+    SH_PORT_TOKENS,
+    SH_PORT_TARGETS,   /* -1: not counted */
+    SH_PORT_DOCS,      /* first position of the document that the token is in */
+    SH_PORT_LOSS,      /* sum over this rank's rows; over the world after LOSS */
+    SH_PORT_LOGITS,    /* of one position of each sequence */
+    SH_PORT_LOGPROB,   /* of each target */
+    SH_PORT_LIKELIEST, /* word */
+    SH_PORT_AT,        /* positions of the tokens, with a cache */
+    SH_PORT_COUNT,     /* how many tokens of a row count, with a cache (kernels/op.h) */
+    SH_PORT_NEXT,      /* tokens of DECODE: the first column of those of PREFILL */
+    SH_PORT_NEXT_AT,   /* their positions, likewise */
+    SH_PORT_SQUARES,   /* squares of this rank's gradients (src/base/exact.h) */
+    SH_PORT_SUMSQ,     /* squared gradient norm after NORM */
+    SH_PORTS
+};
+
+struct sh_port_row {
+    const char *name; /* of its tensor */
+    enum sh_dtype dtype;
+    const char *dims;    /* a letter each: B sequences, T tokens of each, N = B*T, V words, E SH_EXACT_ELEMS, 1 */
+    bool in;             /* the host fills it, and no operation writes it */
+    unsigned sections;   /* bit s: operations of sections of kind s may use it */
+    enum sh_port decode; /* the port that DECODE uses in its place; 0: this one */
+};
+
+const struct sh_port_row *sh_port_row(enum sh_port port);
+
+#endif
