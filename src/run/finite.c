@@ -1,10 +1,9 @@
 #include "src/run/finite.h"
 
 #include "src/base/mem.h"
+#include "src/run/map.h"
 #include "src/run/run.h"
 #include "src/run/scan.h"
-#include "src/run/shards.h"
-#include "src/run/visit.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,59 +33,56 @@ static bool is_finite(const struct sh_run *r, struct sh_floats data, int64_t n)
     return bad == 0;
 }
 
+/* Places are numbered in the order [unit][state]. */
+static int place_of(const struct sh_run *r, int unit, int state)
+{
+    return unit * r->map->n_states + state;
+}
+
 static int places(const struct sh_run *r)
 {
-    return r->p->n_units * sh_shards_states(r);
+    return place_of(r, r->p->n_units, 0);
 }
 
-/* The check of one unit. */
-struct unit_look {
+/* The first place with a number that is not finite, for the error to name; places(r): none so far. */
+struct search {
     const struct sh_run *r;
-    int bad; /* the first state with a number that is not finite; the number of states if there is none */
+    int bad;
 };
 
-static void look(const struct sh_stretch *s, void *arg)
+static void look(const struct sh_map_stretch *s, void *arg)
 {
-    struct unit_look *l = arg;
+    struct search *l = arg;
 
-    for (int k = 0; k < l->bad; k++)
-        if (!is_finite(l->r, s->state[k], s->n))
-            l->bad = k;
+    for (int k = 0; k < l->r->map->n_states && place_of(l->r, s->unit, k) < l->bad; k++)
+        if (!is_finite(l->r, s->state[k], s->range.end - s->range.begin))
+            l->bad = place_of(l->r, s->unit, k);
 }
 
-/* Find the first place with a number that is not finite, for the error to name; places(r): none. */
 static int find_bad(const struct sh_run *r)
 {
-    int n = sh_shards_states(r);
+    struct search l = {.r = r, .bad = places(r)};
 
-    for (int i = 0; i < r->p->n_units; i++) {
-        struct unit_look l = {.r = r, .bad = n};
-
-        if (r->p->units[i].trainable)
-            sh_visit_all(r, &r->p->units[i], false, look, &l);
-        if (l.bad < n)
-            return i * n + l.bad;
-    }
-    return places(r);
+    sh_map_visit_all(r, false, look, &l);
+    return l.bad;
 }
 
 /* On a device: the place that each count belongs to. */
 struct scan_look {
     const struct sh_run *r;
     struct sh_scan *scan;
-    int unit;
     int *place;
     int n, cap;
 };
 
-static void scan_look(const struct sh_stretch *s, void *arg)
+static void scan_look(const struct sh_map_stretch *s, void *arg)
 {
     struct scan_look *l = arg;
 
-    for (int k = 0; k < sh_shards_states(l->r); k++) {
-        sh_scan_bad(l->scan, s->state[k], s->n);
+    for (int k = 0; k < l->r->map->n_states; k++) {
+        sh_scan_bad(l->scan, s->state[k], s->range.end - s->range.begin);
         l->place = sh_grow(l->place, l->n, &l->cap, sizeof *l->place);
-        l->place[l->n++] = l->unit * sh_shards_states(l->r) + k;
+        l->place[l->n++] = place_of(l->r, s->unit, k);
     }
 }
 
@@ -97,9 +93,7 @@ static int find_bad_there(const struct sh_run *r)
     const uint64_t *bad;
     int first = places(r);
 
-    for (l.unit = 0; l.unit < r->p->n_units; l.unit++)
-        if (r->p->units[l.unit].trainable)
-            sh_visit_all(r, &r->p->units[l.unit], false, scan_look, &l);
+    sh_map_visit_all(r, false, scan_look, &l);
     bad = sh_scan_read(l.scan);
     for (int i = 0; i < l.n; i++)
         first = bad[i] && l.place[i] < first ? l.place[i] : first;
@@ -116,7 +110,7 @@ static sh_rc check_units(const struct sh_run *r)
     if (place == places(r))
         return SH_OK;
     return sh_fail(SH_E_NUMERIC, "step %lld: %s %s hold NaN or infinity; not saved", (long long)r->step,
-                   r->p->units[place / sh_shards_states(r)].name, sh_shards_state_name(r, place % sh_shards_states(r)));
+                   r->p->units[place / r->map->n_states].name, r->map->name[place % r->map->n_states]);
 }
 
 sh_rc sh_run_check_finite(struct sh_run *r)

@@ -5,6 +5,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/mixsum.h"
+#include "src/run/map.h"
 #include "src/run/newest.h"
 #include "src/run/run.h"
 #include "src/run/shards.h"
@@ -50,20 +51,16 @@ static uint64_t sum_of(const struct sh_run *r, const char *name, int64_t from, i
 /* Sum what this rank holds, or with `share` only its share of what its replicas hold too. */
 static uint64_t sum_here(const struct sh_run *r, bool share)
 {
-    const struct sh_mesh_shape *m = &r->mesh->shape;
     uint64_t sum = 0;
 
     for (int i = 0; i < r->p->n_params; i++) {
         const struct sh_param *param = &r->p->params[i];
-        const struct sh_unit *u = &r->p->units[param->unit];
-        struct sh_range own = sh_shards_owned(r, u), mine = own;
+        const struct sh_map_unit *m = &r->map->unit[param->unit];
+        struct sh_range mine = sh_map_cut(share ? m->written : m->owned, param);
 
-        if (share)
-            mine = sh_layout_split(own, sh_group_size(m, u->replicate), sh_group_index(m, u->replicate));
-        mine = sh_layout_intersect(mine, sh_shards_range(param));
         if (!param->trainable && mine.begin < mine.end)
             sum += sum_of(r, param->name, mine.begin - param->unit_elems, mine.end - mine.begin,
-                          sh_floats_at(sh_shards_state(r, u, SH_CKPT_MODEL), mine.begin - own.begin));
+                          sh_map_state(r->map, param->unit, SH_CKPT_MODEL, mine.begin));
     }
     return sum;
 }
@@ -131,7 +128,7 @@ static sh_rc load_from(struct sh_run *r, const char *path, bool hf)
     sh_shards_make(r, SH_SHARDS_BASE, &s);
     rc = hf ? load_folder(r, path, &s) : load_checkpoint(r, path, &s);
     if (rc == SH_OK)
-        sh_shards_put(r, &s);
+        sh_shards_put(&s);
     sh_shards_free(&s);
     return rc;
 }

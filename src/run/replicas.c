@@ -3,10 +3,9 @@
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/job/job.h"
+#include "src/run/map.h"
 #include "src/run/run.h"
 #include "src/run/scan.h"
-#include "src/run/shards.h"
-#include "src/run/visit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +15,13 @@ enum { BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
 /* The states of a unit that are compared: those that are saved, and as the last the remainder of the parameters. */
 static int n_states(const struct sh_run *r)
 {
-    return sh_shards_states(r) + 1;
+    return r->map->n_states + 1;
 }
 
 /* Name of a state in a report; must name what hash_look() reads. */
 static const char *state_name(const struct sh_run *r, int state)
 {
-    return state + 1 == n_states(r) ? "remainder" : sh_shards_state_name(r, state);
+    return state == r->map->n_states ? "remainder" : r->map->name[state];
 }
 
 /* The sum does not depend on which thread takes which block; the block's number is mixed into its hash. */
@@ -45,75 +44,81 @@ static int n_hashes(const struct sh_run *r)
     return r->p->n_units * n_states(r);
 }
 
-/* The hashes of one unit: one for each state, and as the last that of the remainder. */
-struct unit_hash {
-    const struct sh_run *r;
-    uint64_t *hash;
-};
-
-/* Stretches are the same on all replicas. If a stretch does not begin at 0, its beginning is mixed into its hash. */
-static uint64_t hash_stretch(const void *data, int64_t bytes, int64_t first)
+/* One hash for each state of each unit, in the order [unit][state]; frozen units have none, because frozen.c watches
+ * them. */
+static int hash_of(const struct sh_run *r, int unit, int state)
 {
-    uint64_t h = data ? hash_data(data, bytes) : 0;
+    return unit * n_states(r) + state;
+}
+
+/* Stretches are the same on all replicas. If a stretch is not the first of its unit, its beginning is mixed in. */
+static uint64_t mix(const struct sh_run *r, const struct sh_map_stretch *s, uint64_t h)
+{
+    int64_t first = s->range.begin - r->map->unit[s->unit].owned.begin;
 
     return first ? sh_mix64(h ^ (uint64_t)first) : h;
 }
 
-/* Parameters are hashed in the form that is computed with, and their remainder separately. In float16 the masters are
- * hashed, from which each update makes the compute copies again. */
-static void hash_look(const struct sh_stretch *s, void *arg)
+/* What is compared of a stretch: array `state` of n_states(r), and its bytes; NULL: it has none. Parameters are hashed
+ * in the form that is computed with, and their remainder separately. In float16 the masters are hashed, from which each
+ * update makes the compute copies again. */
+static const void *array_of(const struct sh_run *r, const struct sh_map_stretch *s, int state, int64_t *bytes)
 {
-    const struct unit_hash *u = arg;
-    int last = n_states(u->r) - 1;
+    bool low = state == r->map->n_states;
+    struct sh_floats f = s->state[low ? SH_CKPT_MODEL : state];
 
-    for (int k = 0; k < last; k++)
-        u->hash[k] += hash_stretch(sh_floats_array(s->state[k], 0), sh_floats_bytes(s->state[k], s->n), s->first);
-    if (s->state[SH_CKPT_MODEL].low)
-        u->hash[last] += hash_stretch(s->state[SH_CKPT_MODEL].low, s->n * (int64_t)sizeof(int16_t), s->first);
+    *bytes = sh_floats_bytes(f, s->range.end - s->range.begin);
+    return sh_floats_array(f, low);
 }
 
-/* One hash for each state of each unit, in the order [unit][state]; frozen units have none, because frozen.c watches
- * them. */
-static void hash_here(const struct sh_run *r, uint64_t *hash)
-{
-    for (int i = 0; i < r->p->n_units; i++) {
-        struct unit_hash u = {.r = r, .hash = hash + (int64_t)i * n_states(r)};
+struct hashes {
+    const struct sh_run *r;
+    uint64_t *hash;
+};
 
-        if (r->p->units[i].trainable)
-            sh_visit_all(r, &r->p->units[i], false, hash_look, &u);
+static void hash_look(const struct sh_map_stretch *s, void *arg)
+{
+    const struct hashes *u = arg;
+    int64_t bytes;
+
+    for (int k = 0; k < n_states(u->r); k++) {
+        const void *data = array_of(u->r, s, k, &bytes);
+
+        if (data)
+            u->hash[hash_of(u->r, s->unit, k)] += mix(u->r, s, hash_data(data, bytes));
     }
 }
 
-/* On a device: the hash that each sum belongs to, and where its stretch begins. */
+static void hash_here(const struct sh_run *r, uint64_t *hash)
+{
+    sh_map_visit_all(r, false, hash_look, &(struct hashes){.r = r, .hash = hash});
+}
+
+/* On a device: the hash that each sum belongs to, and its stretch. */
 struct scan_sums {
     const struct sh_run *r;
     struct sh_scan *scan;
-    int unit;
     struct scan_sum {
         int hash;
-        int64_t first;
+        struct sh_map_stretch of;
     } * sum;
     int n, cap;
 };
 
-static void ask_for_sum(struct scan_sums *c, int state, int64_t first, const void *data, int64_t bytes)
-{
-    if (!data)
-        return;
-    sh_scan_sum(c->scan, data, bytes);
-    c->sum = sh_grow(c->sum, c->n, &c->cap, sizeof *c->sum);
-    c->sum[c->n++] = (struct scan_sum){.hash = c->unit * n_states(c->r) + state, .first = first};
-}
-
-/* Ask for the sums of what hash_look() hashes. */
-static void scan_look(const struct sh_stretch *s, void *arg)
+static void scan_look(const struct sh_map_stretch *s, void *arg)
 {
     struct scan_sums *c = arg;
-    int last = n_states(c->r) - 1;
+    int64_t bytes;
 
-    for (int k = 0; k < last; k++)
-        ask_for_sum(c, k, s->first, sh_floats_array(s->state[k], 0), sh_floats_bytes(s->state[k], s->n));
-    ask_for_sum(c, last, s->first, s->state[SH_CKPT_MODEL].low, s->n * (int64_t)sizeof(int16_t));
+    for (int k = 0; k < n_states(c->r); k++) {
+        const void *data = array_of(c->r, s, k, &bytes);
+
+        if (!data)
+            continue;
+        sh_scan_sum(c->scan, data, bytes);
+        c->sum = sh_grow(c->sum, c->n, &c->cap, sizeof *c->sum);
+        c->sum[c->n++] = (struct scan_sum){.hash = hash_of(c->r, s->unit, k), .of = *s};
+    }
 }
 
 /* On the device: the words are summed there, and only 8 bytes per stretch travel. The two kinds of hash differ, so
@@ -123,12 +128,10 @@ static void hash_there(const struct sh_run *r, uint64_t *hash)
     struct scan_sums c = {.r = r, .scan = sh_scan_open(r)};
     const uint64_t *sum;
 
-    for (c.unit = 0; c.unit < r->p->n_units; c.unit++)
-        if (r->p->units[c.unit].trainable)
-            sh_visit_all(r, &r->p->units[c.unit], false, scan_look, &c);
+    sh_map_visit_all(r, false, scan_look, &c);
     sum = sh_scan_read(c.scan);
     for (int i = 0; i < c.n; i++)
-        hash[c.sum[i].hash] += c.sum[i].first ? sh_mix64(sum[i] ^ (uint64_t)c.sum[i].first) : sum[i];
+        hash[c.sum[i].hash] += mix(r, &c.sum[i].of, sum[i]);
     sh_scan_close(c.scan);
     free(c.sum);
 }

@@ -8,6 +8,7 @@
 #include "src/mesh/segment.h"
 #include "src/plan/make.h"
 #include "src/plan/pinned.h"
+#include "src/run/map.h"
 #include "src/run/products.h"
 #include "src/tier/tier.h"
 
@@ -250,6 +251,7 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
         SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
     SH_TRY_OUT(sh_agree(connect(r, &at)));
     SH_TRY_OUT(allocate(r));
+    r->map = sh_map_make(r->p, &r->mesh->shape, r->exec);
     if (cfg->training.measure_products && purpose == SH_TO_TRAIN)
         SH_TRY_OUT(sh_products_choose(r->device, r->gpu.info.name, r->folder, at.rank));
     announce(r);
@@ -285,6 +287,7 @@ void sh_run_close(struct sh_run *r)
     sh_mesh_end_goes_on();
     if (r->comm)
         sh_comm_destroy(r->comm); /* before the labels that its reports show */
+    sh_map_free(r->map);
     sh_exec_destroy(r->exec);
     if (r->device && r->device->close)
         r->device->close();

@@ -15,6 +15,7 @@
 #include "io/checkpoint/checkpoint.h"
 
 struct sh_feed; /* feed.h */
+struct sh_map;  /* map.h */
 
 /* The base under the trained parameters, if some parameters are frozen (frozen.h). */
 struct sh_frozen {
@@ -33,6 +34,7 @@ struct sh_run {
     struct sh_mesh *mesh;
     struct sh_comm *comm;
     struct sh_exec *exec;
+    struct sh_map *map; /* of the states that this rank holds */
     int threads;
     char *folder; /* job.dump_folder */
 

@@ -5,6 +5,7 @@
 #include "src/run/frozen.h"
 #include "src/run/run.h"
 #include "src/run/shards.h"
+#include "src/run/snapshot.h"
 #include "src/run/stored.h"
 
 #include <stdlib.h>
@@ -59,7 +60,7 @@ sh_rc sh_run_can_save(struct sh_run *r)
     rc = sh_ckpt_async_check(folder, &options);
     free(folder);
     if (rc == SH_OK)
-        sh_shards_touch(r);
+        sh_snapshot_touch(r);
     return rc;
 }
 
@@ -109,11 +110,7 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     struct sh_shards p;
     sh_rc rc;
 
-    sh_shards_make(r, sh_shards_copied(r) ? SH_SHARDS_SNAPSHOT : SH_SHARDS_SAVE, &p);
-    if (sh_shards_copied(r)) {
-        sh_shards_copy(r, &p);
-        sh_shards_wait(r, &p);
-    }
+    sh_snapshot_now(r, &p);
     rc = sh_ckpt_save(folder, &p.set, meta, &options, &out->bytes);
     if (rc == SH_OK)
         out->path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
@@ -132,7 +129,7 @@ static sh_rc begin_writing(struct sh_run *r)
     struct sh_run_async *b = r->async;
     struct sh_ckpt_options options = options_of(r, &b->times);
 
-    sh_shards_wait(r, &b->pieces);
+    sh_snapshot_wait(&b->pieces);
     return sh_ckpt_async_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
 }
 
@@ -147,7 +144,7 @@ static sh_rc begin_async(struct sh_run *r, struct sh_ckpt_meta *meta)
     sh_shards_make(r, SH_SHARDS_SNAPSHOT, &b->pieces);
     b->meta = *meta;
     *meta = (struct sh_ckpt_meta){0};
-    sh_shards_copy(r, &b->pieces);
+    sh_snapshot_copy(&b->pieces);
     if (!r->device->gpu)
         SH_TRY(begin_writing(r));
     b->stall_ns = sh_now_ns() - b->begin_ns;

@@ -8,6 +8,7 @@
 #include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/run/run.h"
+#include "src/run/snapshot.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -55,12 +56,8 @@ static sh_rc export(struct sh_run *r, const char *folder)
     struct sh_shards p;
     sh_rc rc;
 
-    sh_shards_make(r, sh_shards_copied(r) ? SH_SHARDS_SNAPSHOT : SH_SHARDS_SAVE, &p);
-    if (sh_shards_copied(r)) {
-        sh_shards_copy(r, &p);
-        sh_shards_wait(r, &p);
-    }
-    rc = sh_agree(sh_shards_borrow(r, &p));
+    sh_snapshot_now(r, &p);
+    rc = sh_agree(sh_shards_borrow(&p));
     if (rc == SH_OK)
         rc = sh_hf_export(folder, &r->cfg, &p.set, &options);
     sh_shards_free(&p);

@@ -3,9 +3,9 @@
 
 #include "src/optim/optim.h"
 #include "src/run/frozen.h"
+#include "src/run/map.h"
 #include "src/run/run.h"
 #include "src/run/stored.h"
-#include "src/run/visit.h"
 
 #include "io/foreign/hf/load.h"
 #include "src/base/file.h"
@@ -61,26 +61,22 @@ static void init_stretch(struct sh_run *r, const struct sh_param *param, struct 
 struct init {
     struct sh_run *r;
     const struct sh_param *param;
-    struct sh_range own;
     float *buffer;
 };
 
-static void init_look(const struct sh_stretch *s, void *arg)
+static void init_look(const struct sh_map_stretch *s, void *arg)
 {
     const struct init *i = arg;
-    int64_t begin = i->own.begin + s->first;
 
-    init_stretch(i->r, i->param, (struct sh_range){begin, begin + s->n}, s->state[SH_CKPT_MODEL], i->buffer);
+    init_stretch(i->r, i->param, s->range, s->state[SH_CKPT_MODEL], i->buffer);
 }
 
 static sh_rc init_param(struct sh_run *r, const struct sh_param *param, float *buffer)
 {
-    const struct sh_unit *u = &r->p->units[param->unit];
-    struct init i = {.r = r, .param = param, .own = sh_shards_owned(r, u), .buffer = buffer};
-    struct sh_range mine = sh_layout_intersect(i.own, sh_shards_range(param));
-    struct sh_range part = {mine.begin - i.own.begin, mine.end - i.own.begin};
+    struct init i = {.r = r, .param = param, .buffer = buffer};
+    struct sh_range mine = sh_map_cut(r->map->unit[param->unit].owned, param);
 
-    return sh_visit(r, u, part, 1u << SH_CKPT_MODEL, true, init_look, &i);
+    return sh_map_visit(r, param->unit, mine, 1u << SH_CKPT_MODEL, true, init_look, &i);
 }
 
 static sh_rc init_params(struct sh_run *r, bool frozen)
@@ -174,7 +170,7 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     sh_mesh_own_mpi();
     rc = sh_ckpt_load(path, &s.set, &options, meta, &report);
     if (rc == SH_OK) {
-        sh_shards_put(r, &s);
+        sh_shards_put(&s);
         say_unverified(path, meta);
     } else {
         rc = whose_failure(path, &s, rc, &report.damaged);
@@ -246,11 +242,11 @@ sh_rc sh_run_load_hf(struct sh_run *r)
 
     SH_TRY(sh_config_get(&r->cfg, "model.family", &family));
     sh_shards_make(r, SH_SHARDS_LOAD, &s);
-    rc = sh_agree(sh_shards_borrow(r, &s));
+    rc = sh_agree(sh_shards_borrow(&s));
     if (rc == SH_OK)
         rc = sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options);
     if (rc == SH_OK)
-        sh_shards_put(r, &s);
+        sh_shards_put(&s);
     sh_shards_free(&s);
     free(family);
     if (rc == SH_OK)
@@ -267,11 +263,11 @@ sh_rc sh_run_load_adapter(struct sh_run *r)
     sh_rc rc;
 
     sh_shards_make(r, SH_SHARDS_LOAD, &s);
-    rc = sh_agree(sh_shards_borrow(r, &s));
+    rc = sh_agree(sh_shards_borrow(&s));
     if (rc == SH_OK)
         rc = sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options);
     if (rc == SH_OK)
-        sh_shards_put(r, &s);
+        sh_shards_put(&s);
     sh_shards_free(&s);
     if (rc == SH_OK)
         sh_exec_run(r->exec, SH_SECTION_INIT);

@@ -1,7 +1,7 @@
 /* Memory that is damaged during training: a bit flips in one replica, and the next comparison names the rank; a NaN
  * gets into the optimizer's state. None of this gets into a checkpoint. */
 #include "src/run/frozen.h"
-#include "src/run/shards.h"
+#include "src/run/map.h"
 #include "src/run/replicas.h"
 #include "src/run/finite.h"
 #include "tests/mpi/mpitest.h"
@@ -150,10 +150,10 @@ static void spoil(struct sh_run *r, int tensor)
     *(float *)sh_exec_data(r->exec, tensor) = NAN;
 }
 
-static void put_first(struct sh_run *r, const struct sh_unit *u, int state, float value)
+static void put_first(struct sh_run *r, int u, int state, float value)
 {
     if (test_rank() == 0)
-        sh_exec_put_floats(r->exec, sh_shards_state(r, u, state), &value, 1);
+        sh_exec_put_floats(r->exec, sh_map_state(r->map, u, state, 0), &value, 1);
 }
 
 /* Damage each state of the unit on the first rank. */
@@ -163,12 +163,12 @@ static void test_sound(const char *precision)
     const struct sh_unit *u = &r->p->units[1];
 
     CHECK_OK(sh_run_init_state(r));
-    for (int i = 0; i < sh_shards_states(r); i++) {
+    for (int i = 0; i < r->map->n_states; i++) {
         CHECK_OK(sh_run_check_finite(r));
-        put_first(r, u, i, NAN);
+        put_first(r, 1, i, NAN);
         CHECK(sh_run_check_finite(r) == SH_E_NUMERIC);
         CHECK(test_rank() != 0 || strstr(sh_error_text(), u->name));
-        put_first(r, u, i, 0);
+        put_first(r, 1, i, 0);
     }
     sh_error_clear();
     sh_run_close(r);

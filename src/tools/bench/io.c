@@ -7,9 +7,10 @@
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/base/time.h"
+#include "src/run/map.h"
 #include "src/run/run.h"
 #include "src/run/shards.h"
-#include "src/run/visit.h"
+#include "src/run/snapshot.h"
 #include "src/tools/bench/baseline.h"
 #include "src/tools/bench/empty.h"
 #include "src/tools/bench/folder.h"
@@ -168,8 +169,8 @@ static sh_rc memory(struct bench *b)
     sh_shards_make(b->r, SH_SHARDS_SNAPSHOT, &copy);
     sh_mesh_barrier();
     begin = sh_now_ns();
-    sh_shards_copy(b->r, &copy);
-    sh_shards_wait(b->r, &copy);
+    sh_snapshot_copy(&copy);
+    sh_snapshot_wait(&copy);
     sh_mesh_barrier();
     put(b, SNAPSHOT, since(begin));
     sh_shards_free(&copy);
@@ -209,20 +210,13 @@ static sh_rc round_of_all(struct bench *b)
     return empty(b);
 }
 
-static void fill_stretch(const struct sh_stretch *s, void *arg)
+/* Fills the state with arbitrary numbers other than zero, wherever it lives: a disk may be fast with zeros. */
+static void fill_stretch(const struct sh_map_stretch *s, void *arg)
 {
     const struct bench *b = arg;
 
-    for (int k = 0; k < sh_shards_states(b->r); k++)
-        sh_exec_fill_normal(b->r->exec, s->state[k], (uint64_t)k, s->first, s->n, 1.0f);
-}
-
-/* Fills the state with arbitrary numbers other than zero, wherever it lives: a disk may be fast with zeros. */
-static void fill(struct bench *b)
-{
-    for (int i = 0; i < b->r->p->n_units; i++)
-        if (b->r->p->units[i].trainable)
-            sh_visit_all(b->r, &b->r->p->units[i], true, fill_stretch, b);
+    for (int k = 0; k < b->r->map->n_states; k++)
+        sh_exec_fill_normal(b->r->exec, s->state[k], (uint64_t)k, s->range.begin, s->range.end - s->range.begin, 1.0f);
 }
 
 /* Rows that do not depend on the size have no GB/s. */
@@ -238,7 +232,7 @@ static sh_rc measure(struct bench *b)
     long long all;
 
     sh_shards_make(b->r, SH_SHARDS_SAVE, &b->state);
-    fill(b);
+    sh_map_visit_all(b->r, true, fill_stretch, b);
     for (int i = 0; i < b->state.set.n_pieces; i++)
         b->own_bytes += b->state.pieces[i].elems * b->state.set.states.n * (int64_t)sizeof(float);
     all = b->own_bytes;
