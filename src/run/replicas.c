@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK_BYTES = 1 << 18, HOST_WORDS = 8 };
+enum { HOST_WORDS = 8 };
 
 /* The states of a unit that are compared: those that are saved, and as the last the remainder of the parameters. */
 static int n_states(const struct sh_run *r)
@@ -18,25 +18,10 @@ static int n_states(const struct sh_run *r)
     return r->map->n_states + 1;
 }
 
-/* Name of a state in a report; must name what hash_look() reads. */
+/* Name of a state in a report; must name what look() reads. */
 static const char *state_name(const struct sh_run *r, int state)
 {
     return state == r->map->n_states ? "remainder" : r->map->name[state];
-}
-
-/* The sum does not depend on which thread takes which block; the block's number is mixed into its hash. */
-static uint64_t hash_data(const char *data, int64_t bytes)
-{
-    int64_t blocks = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
-    uint64_t sum = 0;
-
-#pragma omp parallel for schedule(static) reduction(+ : sum)
-    for (int64_t b = 0; b < blocks; b++) {
-        int64_t left = bytes - b * BLOCK_BYTES, n = left < BLOCK_BYTES ? left : BLOCK_BYTES;
-
-        sum += sh_mix64(sh_hash64(data + b * BLOCK_BYTES, (size_t)n) + (uint64_t)b + 1);
-    }
-    return sum;
 }
 
 static int n_hashes(const struct sh_run *r)
@@ -46,102 +31,37 @@ static int n_hashes(const struct sh_run *r)
 
 /* One hash for each state of each unit, in the order [unit][state]; frozen units have none, because frozen.c watches
  * them. */
-static int hash_of(const struct sh_run *r, int unit, int state)
-{
-    return unit * n_states(r) + state;
-}
-
-/* Stretches are the same on all replicas. If a stretch is not the first of its unit, its beginning is mixed in. */
-static uint64_t mix(const struct sh_run *r, const struct sh_map_stretch *s, uint64_t h)
-{
-    int64_t first = s->range.begin - r->map->unit[s->unit].owned.begin;
-
-    return first ? sh_mix64(h ^ (uint64_t)first) : h;
-}
-
-/* What is compared of a stretch: array `state` of n_states(r), and its bytes; NULL: it has none. Parameters are hashed
- * in the form that is computed with, and their remainder separately. In float16 the masters are hashed, from which each
- * update makes the compute copies again. */
-static const void *array_of(const struct sh_run *r, const struct sh_map_stretch *s, int state, int64_t *bytes)
-{
-    bool low = state == r->map->n_states;
-    struct sh_floats f = s->state[low ? SH_CKPT_MODEL : state];
-
-    *bytes = sh_floats_bytes(f, s->range.end - s->range.begin);
-    return sh_floats_array(f, low);
-}
-
 struct hashes {
     const struct sh_run *r;
+    struct sh_scan *scan;
     uint64_t *hash;
 };
 
-static void hash_look(const struct sh_map_stretch *s, void *arg)
+/* Parameters are hashed in the form that is computed with, and their remainder separately. In float16 the masters are
+ * hashed, from which each update makes the compute copies again. Stretches are the same on all replicas. */
+static void look(const struct sh_map_stretch *s, void *arg)
 {
-    const struct hashes *u = arg;
-    int64_t bytes;
+    const struct hashes *h = arg;
+    int64_t first = s->range.begin - h->r->map->unit[s->unit].owned.begin, n = s->range.end - s->range.begin;
 
-    for (int k = 0; k < n_states(u->r); k++) {
-        const void *data = array_of(u->r, s, k, &bytes);
+    for (int k = 0; k < n_states(h->r); k++) {
+        bool low = k == h->r->map->n_states;
+        struct sh_floats f = s->state[low ? SH_CKPT_MODEL : k];
+        const void *data = sh_floats_array(f, low);
 
         if (data)
-            u->hash[hash_of(u->r, s->unit, k)] += mix(u->r, s, hash_data(data, bytes));
+            sh_scan_sum(h->scan, data, sh_floats_bytes(f, n), first, &h->hash[s->unit * n_states(h->r) + k]);
     }
-}
-
-static void hash_here(const struct sh_run *r, uint64_t *hash)
-{
-    sh_map_visit_all(r, false, hash_look, &(struct hashes){.r = r, .hash = hash});
-}
-
-/* On a device: the hash that each sum belongs to, and its stretch. */
-struct scan_sums {
-    const struct sh_run *r;
-    struct sh_scan *scan;
-    struct scan_sum {
-        int hash;
-        struct sh_map_stretch of;
-    } * sum;
-    int n, cap;
-};
-
-static void scan_look(const struct sh_map_stretch *s, void *arg)
-{
-    struct scan_sums *c = arg;
-    int64_t bytes;
-
-    for (int k = 0; k < n_states(c->r); k++) {
-        const void *data = array_of(c->r, s, k, &bytes);
-
-        if (!data)
-            continue;
-        sh_scan_sum(c->scan, data, bytes);
-        c->sum = sh_grow(c->sum, c->n, &c->cap, sizeof *c->sum);
-        c->sum[c->n++] = (struct scan_sum){.hash = hash_of(c->r, s->unit, k), .of = *s};
-    }
-}
-
-/* On the device: the words are summed there, and only 8 bytes per stretch travel. The two kinds of hash differ, so
- * replicas must all use the same one; they do, since all ranks have the same kind of device. */
-static void hash_there(const struct sh_run *r, uint64_t *hash)
-{
-    struct scan_sums c = {.r = r, .scan = sh_scan_open(r)};
-    const uint64_t *sum;
-
-    sh_map_visit_all(r, false, scan_look, &c);
-    sum = sh_scan_read(c.scan);
-    for (int i = 0; i < c.n; i++)
-        hash[c.sum[i].hash] += mix(r, &c.sum[i].of, sum[i]);
-    sh_scan_close(c.scan);
-    free(c.sum);
 }
 
 /* The hash of all hashes. It depends on their order; two swapped states give another one. */
 static uint64_t hash_all(const struct sh_run *r, uint64_t *hash)
 {
+    struct hashes h = {.r = r, .scan = sh_scan_open(r), .hash = hash};
     uint64_t all = 0;
 
-    (sh_scan_can(r) ? hash_there : hash_here)(r, hash);
+    sh_map_visit_all(r, false, look, &h);
+    sh_scan_close(h.scan);
     for (int i = 0; i < n_hashes(r); i++)
         all = sh_mix64(all ^ hash[i]) + 1;
     return all;
