@@ -85,18 +85,11 @@ char *sh_frozen_text(const struct sh_run *r)
 
 /* ---- loading ---- */
 
-static struct sh_ckpt_load_options options_of(const struct sh_run *r)
-{
-    return (struct sh_ckpt_load_options){.trust = r->cfg.checkpoint.trust,
-                                         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
-                                         .share = r->mesh->n_nodes > 1};
-}
-
 /* Whoever reads a checkpoint compares all of its bits, but frozen parameters in bfloat16 or packed keep only some of
  * them. So ranks do not hand these on to each other. */
 static sh_rc load_checkpoint(const struct sh_run *r, const char *path, const struct sh_shards *s)
 {
-    struct sh_ckpt_load_options options = options_of(r);
+    struct sh_ckpt_load_options options = sh_shards_options(r);
     struct sh_ckpt_load_report report;
     struct sh_ckpt_meta meta = {0};
 
@@ -109,7 +102,7 @@ static sh_rc load_checkpoint(const struct sh_run *r, const char *path, const str
 
 static sh_rc load_folder(const struct sh_run *r, const char *path, const struct sh_shards *s)
 {
-    const struct sh_ckpt_load_options options = options_of(r);
+    const struct sh_ckpt_load_options options = sh_shards_options(r);
     char *family;
     sh_rc rc;
 

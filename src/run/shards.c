@@ -146,6 +146,13 @@ void sh_shards_put(const struct sh_shards *s)
         sh_stop(rc);
 }
 
+struct sh_ckpt_load_options sh_shards_options(const struct sh_run *r)
+{
+    return (struct sh_ckpt_load_options){.trust = r->cfg.checkpoint.trust,
+                                         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+                                         .share = r->mesh->n_nodes > 1};
+}
+
 /* ---- states that are far ---- */
 
 /* One side of a copy between a stretch and memory. */

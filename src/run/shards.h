@@ -56,6 +56,9 @@ sh_rc sh_shards_failed(const struct sh_shards *p);
  * sh_shards_put() moves loaded parameters to their homes. Local. Errors: SH_E_DATA of the file. */
 sh_rc sh_shards_borrow(struct sh_shards *p);
 
+/* How files and folders are read, as the configuration says. */
+struct sh_ckpt_load_options sh_shards_options(const struct sh_run *r);
+
 /* After a file was read into the pieces of LOAD or BASE: copy what was read beside the state to its place. */
 void sh_shards_put(const struct sh_shards *p);
 

@@ -157,13 +157,12 @@ static sh_rc whose_failure(const char *path, const struct sh_shards *s, sh_rc rc
 /* Read into the pieces of a load. With model_only only the first state is asked for, and the optimizer's stay zero. */
 static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
-    const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
-                                                 .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
-                                                 .share = r->mesh->n_nodes > 1 && !r->p->n_slices};
+    struct sh_ckpt_load_options options = sh_shards_options(r);
     struct sh_ckpt_load_report report;
     struct sh_shards s;
     sh_rc rc;
 
+    options.share = options.share && !r->p->n_slices;
     sh_shards_make(r, SH_SHARDS_LOAD, &s);
     if (model_only)
         s.set.states.n = 1;
@@ -230,12 +229,11 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
     return SH_OK;
 }
 
-/* Load parameters from a folder in Hugging Face's layout. Counters stay at 0: it is a new run. */
-sh_rc sh_run_load_hf(struct sh_run *r)
+/* Load parameters, or the adapters upon them, from a folder in Hugging Face's layout. Counters stay at 0: it is a new
+ * run. */
+static sh_rc load_folder(struct sh_run *r, bool adapter)
 {
-    const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
-                                                 .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
-                                                 .share = r->mesh->n_nodes > 1};
+    const struct sh_ckpt_load_options options = sh_shards_options(r);
     struct sh_shards s;
     char *family;
     sh_rc rc;
@@ -244,7 +242,8 @@ sh_rc sh_run_load_hf(struct sh_run *r)
     sh_shards_make(r, SH_SHARDS_LOAD, &s);
     rc = sh_agree(sh_shards_borrow(&s));
     if (rc == SH_OK)
-        rc = sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options);
+        rc = adapter ? sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options)
+                     : sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options);
     if (rc == SH_OK)
         sh_shards_put(&s);
     sh_shards_free(&s);
@@ -254,24 +253,14 @@ sh_rc sh_run_load_hf(struct sh_run *r)
     return rc;
 }
 
+sh_rc sh_run_load_hf(struct sh_run *r)
+{
+    return load_folder(r, false);
+}
+
 sh_rc sh_run_load_adapter(struct sh_run *r)
 {
-    const struct sh_ckpt_load_options options = {.trust = r->cfg.checkpoint.trust,
-                                                 .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
-                                                 .share = r->mesh->n_nodes > 1};
-    struct sh_shards s;
-    sh_rc rc;
-
-    sh_shards_make(r, SH_SHARDS_LOAD, &s);
-    rc = sh_agree(sh_shards_borrow(&s));
-    if (rc == SH_OK)
-        rc = sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options);
-    if (rc == SH_OK)
-        sh_shards_put(&s);
-    sh_shards_free(&s);
-    if (rc == SH_OK)
-        sh_exec_run(r->exec, SH_SECTION_INIT);
-    return rc;
+    return load_folder(r, true);
 }
 
 /* Like sh_run_load(), but only parameters: fine-tuning begins at step 0 with fresh optimizer state. */
