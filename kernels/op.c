@@ -122,14 +122,15 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [N,F] act, x [N,F] act -> dx [N,F] act, db [F] f32 +=",
          .flops = "18NF", .fused = true, OVER(0)},
     [SH_OP_HEAD_LOSS] =
-        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=",
+        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt -> loss [1] f64 +=",
          .flops = "2NCV", .forward = true, .attrs = head_attrs, APART},
     [SH_OP_HEAD_LOSS_GRAD] =
-        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
+        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt "
+                  "-> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
          .flops = "4NCV + 2NCV:dw", .attrs = head_attrs, APART},
     [SH_OP_HEAD_SCORE] =
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> logprob [N] f32, word [N] i32",
-         .flops = "2NCV", .attrs = head_attrs, APART},
+         .flops = "2NCV", .stops = true, .attrs = head_attrs, APART},
     [SH_OP_LOGITS] = {.shape = "x [B,T,C] act of BC, w [V,C] act -> logits [B,V] f32", .flops = "2BCV", APART},
     [SH_OP_CAST] = {.shape = "a [n] float -> y [n] float", APART},
     [SH_OP_COPY] = {.shape = "a [n] any -> y [n] any", APART},

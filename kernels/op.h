@@ -58,7 +58,8 @@ extern "C" {
     FUSED(ADD_NORM, add_norm)               /* s as in ADD; y, rstd, mean as in NORM of s */                          \
     FUSED(NORM_BWD_BIAS, norm_bwd_bias)     /* NORM_BWD, then the bias by BIAS_BWD of dx */                           \
     FUSED(GELU_BWD_BIAS, gelu_bwd_bias)     /* GELU_BWD, then the bias by BIAS_BWD of dx */                           \
-    KERNEL(HEAD_LOSS, head_loss)            /* sum over rows with target >= 0 */                                      \
+    KERNEL(HEAD_LOSS, head_loss)            /* sum over rows of weight * loss; one without a target or of weight 0      \
+                                               is skipped */                                                          \
     KERNEL(HEAD_LOSS_GRAD, head_loss_grad)  /* also the gradients of scalars->loss_scale * loss */                    \
     KERNEL(LOGITS, logits)                  /* logits at position scalars->position */                                \
     KERNEL(CAST, cast)                      /* to another type */                                                     \
@@ -297,6 +298,7 @@ struct sh_op_info {
     const char *flops;        /* a formula over the letters of shape; NULL: none */
     bool forward;             /* models emit it for training: it has a rule in src/pass/grad.c */
     enum sh_op_kind backward; /* for a kind y = f(x) without other operands: the kind dy, x -> dx; 0: another rule */
+    bool stops;               /* no gradient passes through it: what it makes is a constant to the backward */
     bool costly;              /* selective recomputation keeps its result */
     int inplace_in, inplace_out; /* the output may take the storage of the input if the input dies here; -1: no */
     bool async;               /* collectives: run alongside other operations until their WAIT */

@@ -174,19 +174,19 @@ static void round_row(float *x, int64_t n, enum sh_dtype to)
     }
 }
 
-/* Row i of the chunk. A masked row has no loss, and its gradient is 0, but it still takes part in the products. */
+/* Row i of the chunk. A skipped row has no loss, and its gradient is 0, but it still takes part in the products. */
 static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
 {
     float *x = h->logits + i * h->ld;
     int32_t target = h->targets[r + i];
-    double sum = 0;
-    h->loss[i] = target < 0 ? 0 : row_loss(x, h->vocab, target, &sum);
+    double sum = 0, weight = (double)sh_panel_head_weight(h->call, r + i);
+    h->loss[i] = weight == 0 ? 0 : weight * row_loss(x, h->vocab, target, &sum);
     if (!gradient)
         return;
-    if (target < 0)
+    if (weight == 0)
         memset(x, 0, (size_t)h->vocab * sizeof *x);
     else
-        row_gradient(x, h->vocab, target, sum, h->call->scalars->loss_scale);
+        row_gradient(x, h->vocab, target, sum, weight * h->call->scalars->loss_scale);
     if (h->dtype != SH_F32)
         round_row(x, h->vocab, h->dtype);
 }

@@ -74,7 +74,8 @@ template <class T> __device__ __forceinline__ void softmax_row(const sh_cuda_sof
 {
     float *row = s.logits + r * s.ld;
     int64_t target = s.targets[r];
-    bool counts = target >= 0;
+    double weight = target < 0 ? 0 : s.weight ? s.weight[r] : 1, scale = weight * s.loss_scale;
+    bool counts = weight != 0;
     soft of_row = {0, 1};
     float at_target = 0;
 
@@ -83,10 +84,10 @@ template <class T> __device__ __forceinline__ void softmax_row(const sh_cuda_sof
         of_row = soft_of(row, s.vocab);
     }
     if (threadIdx.x == 0)
-        s.row_loss[r] = counts ? log((double)of_row.sum) + (double)of_row.max - (double)at_target : 0;
+        s.row_loss[r] = counts ? weight * (log((double)of_row.sum) + (double)of_row.max - (double)at_target) : 0;
     if constexpr (!std::is_void<T>::value)
-        write_gradient<T>(row, s.vocab, target, of_row.max, counts ? (float)(s.loss_scale / (double)of_row.sum) : 0,
-                          (float)s.loss_scale);
+        write_gradient<T>(row, s.vocab, target, of_row.max, counts ? (float)(scale / (double)of_row.sum) : 0,
+                          (float)scale);
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(sh_cuda_softmax s)

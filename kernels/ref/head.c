@@ -1,7 +1,7 @@
-/* The output head and its loss. For a row n with target y >= 0: logits = W x[n], loss = log(sum of e^logits) -
- * logits[y]. Rows with a negative target do not count and get zero gradients. The loss is a sum; the gradients are
- * those of scalars->loss_scale times the loss: with dlogits = (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW
- * += dlogits' x[n]. */
+/* The output head and its loss. For a row n with target y >= 0: logits = W x[n], loss = weight[n] (log(sum of
+ * e^logits) - logits[y]), where absent weights are 1. Rows with a negative target or weight 0 do not count and get zero
+ * gradients. The loss is a sum; the gradients are those of scalars->loss_scale times the loss: with dlogits =
+ * weight[n] (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW += dlogits' x[n]. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -41,16 +41,26 @@ static double logits_of(const struct sh_op_call *call, struct shape z, int64_t r
     return max + log(sum);
 }
 
+/* What the row's loss counts; 0: the row is skipped. */
+static double weight_of(const struct sh_op_call *call, int64_t row)
+{
+    if (sh_ref_get(&call->in[2], row) < 0)
+        return 0;
+    return call->in[3].data ? sh_ref_get(&call->in[3], row) : 1;
+}
+
 /* Compute dx of one row and add the row's contribution to dw (NULL: not wanted). `logits` is overwritten with
  * dlogits. */
-static void row_gradients(const struct sh_op_call *call, struct shape z, int64_t row, int64_t target, double lse,
+static void row_gradients(const struct sh_op_call *call, struct shape z, int64_t row, double weight, double lse,
                           double *logits, double *dw)
 {
-    for (int64_t v = 0; v < z.V && target >= 0; v++)
-        logits[v] = (exp(logits[v] - lse) - (v == target)) * call->scalars->loss_scale;
+    int64_t target = (int64_t)sh_ref_get(&call->in[2], row);
+
+    for (int64_t v = 0; v < z.V && weight != 0; v++)
+        logits[v] = (exp(logits[v] - lse) - (v == target)) * weight * call->scalars->loss_scale;
     for (int64_t c = 0; c < z.C; c++) {
         double dx = 0;
-        for (int64_t v = 0; v < z.V && target >= 0; v++) {
+        for (int64_t v = 0; v < z.V && weight != 0; v++) {
             dx += logits[v] * sh_ref_get(&call->in[1], v * z.C + c);
             if (dw)
                 dw[v * z.C + c] += logits[v] * sh_ref_get(&call->in[0], row * z.C + c);
@@ -80,14 +90,13 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
     if (dw)
         memset(dw, 0, (size_t)(z.V * z.C) * sizeof *dw);
     for (int64_t n = 0; n < z.N; n++) {
-        int64_t target = (int64_t)sh_ref_get(&call->in[2], n);
-        double lse = 0;
-        if (target >= 0) {
+        double weight = weight_of(call, n), lse = 0;
+        if (weight != 0) {
             lse = logits_of(call, z, n, logits);
-            loss += lse - logits[target];
+            loss += weight * (lse - logits[(int64_t)sh_ref_get(&call->in[2], n)]);
         }
         if (grad)
-            row_gradients(call, z, n, target, lse, logits, dw);
+            row_gradients(call, z, n, weight, lse, logits, dw);
     }
     sh_ref_sum(call, 0, 0, loss);
     for (int64_t i = 0; dw && i < z.V * z.C; i++)

@@ -82,6 +82,11 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
     for (int64_t i = 0; i < s.batch * s.seq; i++)
         if (optest_int(0, 5) == 0)
             optest_set(&t->call.in[2], i, -1);
+    if (s.weighted) {
+        optest_in(t, 3, SH_F32, DIMS(s.batch, s.seq));
+        for (int64_t i = 0; i < s.batch * s.seq; i++)
+            optest_set(&t->call.in[3], i, (double)optest_int(-2, 3) / 2);
+    }
     optest_out(t, 0, SH_F64, DIMS(1));
     if (s.add_loss)
         optest_add_to(t, 0);
@@ -97,6 +102,20 @@ void head_frozen(struct optest *t)
 {
     t->call.out[2] = (struct sh_operand){0};
     t->attr.accumulate &= ~4u;
+}
+
+void head_alike(struct optest *t, bool ones, struct optest *other)
+{
+    struct sh_operand weight = t->call.in[3];
+
+    for (int64_t i = 0; i < optest_elems(&weight) && ones; i++)
+        optest_set(&weight, i, 1);
+    t->call.in[3] = ones ? (struct sh_operand){0} : weight;
+    optest_copy(other, t);
+    t->call.in[3] = weight;
+    for (int64_t i = 0; i < optest_elems(&weight); i++)
+        if (optest_get(&weight, i) == 0)
+            optest_set(&other->call.in[2], i, -1);
 }
 
 void head_nothing_counts(struct optest *t)

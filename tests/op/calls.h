@@ -21,6 +21,7 @@ void attention_backward_of(struct optest *t, const struct optest *fwd, struct at
 struct head_shape {
     int64_t batch, seq, dim, vocab, chunk_rows;
     bool add_loss, add_dw; /* continue from earlier values */
+    bool weighted;         /* rows count -1, -1/2, 0, 1/2 or 1 times */
 };
 
 /* HEAD_LOSS or HEAD_LOSS_GRAD. Logits are of size 1, so that many classes count; one target in five is masked. */
@@ -28,6 +29,10 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
 
 /* Make HEAD_LOSS_GRAD produce no gradient of w, as if w were frozen. */
 void head_frozen(struct optest *t);
+
+/* Another call with the same results as one with weights. ones: t's weights become 1, and `other` has none; else rows
+ * of weight 0 have no target in `other`. */
+void head_alike(struct optest *t, bool ones, struct optest *other);
 
 /* Mask all targets of such a call. */
 void head_nothing_counts(struct optest *t);

@@ -11,9 +11,11 @@
 #include <cmocka.h>
 
 static const struct head_shape shapes[] = {
-    {1, 1, 8, 5, 1, false, false},        {2, 17, 24, 65, 5, true, false},    {1, 40, 32, 1000, 64, false, true},
-    {3, 33, 64, 257, 32, true, true},     {1, 96, 48, 513, 96, false, false}, {1, 50, 16, 2, 49, true, true},
-    {1, 530, 420, 270, 520, false, true},
+    {1, 1, 8, 5, 1, false, false, false},        {2, 17, 24, 65, 5, true, false, false},
+    {1, 40, 32, 1000, 64, false, true, false},   {3, 33, 64, 257, 32, true, true, false},
+    {1, 96, 48, 513, 96, false, false, false},   {1, 50, 16, 2, 49, true, true, false},
+    {1, 530, 420, 270, 520, false, true, false}, {2, 27, 24, 65, 5, true, true, true},
+    {1, 90, 40, 1100, 64, false, false, true},
 };
 
 /* A row's loss is off by the error of its logits plus that of a sum of V exponentials. */
@@ -108,7 +110,7 @@ static void test_all_masked(void **state)
 {
     (void)state;
     optest_seed(23);
-    struct head_shape s = {1, 20, 16, 33, 8, false, true};
+    struct head_shape s = {1, 20, 16, 33, 8, false, true, false};
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, s);
     head_nothing_counts(&t);
@@ -116,13 +118,36 @@ static void test_all_masked(void **state)
     optest_end(&t);
 }
 
+static void same(struct optest *a, struct optest *b)
+{
+    optest_run(a, &sh_kernels_cpu, 2);
+    optest_run(b, &sh_kernels_cpu, 2);
+    for (int i = 0; i < 3; i++)
+        optest_same(a, b, i);
+    optest_end(a);
+    optest_end(b);
+}
+
+/* Weights of 1 are as none, and a row of weight 0 is as one without a target. */
+static void test_weights(void **state)
+{
+    static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
+    struct optest t, other;
+
+    (void)state;
+    optest_seed(25);
+    for (size_t i = 0; i < 2 * sizeof acts / sizeof *acts; i++) {
+        head_loss(&t, SH_OP_HEAD_LOSS_GRAD, acts[i / 2], (struct head_shape){2, 37, 40, 300, 32, true, true, true});
+        head_alike(&t, i % 2, &other);
+        same(&t, &other);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_f16),
-        cmocka_unit_test(test_all_masked),
+        cmocka_unit_test(test_f32),        cmocka_unit_test(test_bf16),    cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_all_masked), cmocka_unit_test(test_weights),
     };
     return cmocka_run_group_tests_name("cpu_head", tests, NULL, NULL);
 }

@@ -564,10 +564,9 @@ static void grouped_queries(void **state)
     pair_end(&two, &four);
 }
 
-/* The head's backward gives gradients of loss_scale * loss; one row is masked. */
-static void head(void **state)
+/* The head's backward gives gradients of loss_scale * loss; one row is masked, and if there are weights, one has 0. */
+static void check_head(bool weighted)
 {
-    (void)state;
     enum { N = 4, C = 3, V = 5 };
     struct optest f, b;
     optest_seed(7);
@@ -578,8 +577,12 @@ static void head(void **state)
     optest_in(&f, 1, SH_F64, DIMS(V, C));
     optest_in_ints(&f, 2, 0, V, DIMS(N));
     optest_set(&f.call.in[2], 1, -1);
+    if (weighted) {
+        optest_in(&f, 3, SH_F64, DIMS(N));
+        optest_set(&f.call.in[3], 2, 0);
+    }
     optest_out(&f, 0, SH_F64, DIMS(1));
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3 + weighted; i++)
         give(&b, i, &f.call.in[i]);
     optest_out(&b, 0, SH_F64, DIMS(1));
     optest_out(&b, 1, SH_F64, DIMS(N, C));
@@ -588,7 +591,8 @@ static void head(void **state)
     optest_run(&b, &sh_kernels_ref, 1);
     optest_same(&f, &b, 0);
     for (int c = 0; c < C; c++)
-        assert_true(optest_get(&b.call.out[1], 1 * C + c) == 0);
+        for (int row = 1; row < 2 + weighted; row++)
+            assert_true(optest_get(&b.call.out[1], row * C + c) == 0);
 
     double scale = b.scalars.loss_scale;
     const struct sh_operand weight = {.data = &scale, .dtype = SH_F64, .ndim = 1, .dim = {1}};
@@ -596,6 +600,13 @@ static void head(void **state)
     check_gradient(&f, g, 0, &b.call.out[1]);
     check_gradient(&f, g, 1, &b.call.out[2]);
     pair_end(&f, &b);
+}
+
+static void head(void **state)
+{
+    (void)state;
+    check_head(false);
+    check_head(true);
 }
 
 int main(void)

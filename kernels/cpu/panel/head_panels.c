@@ -245,18 +245,27 @@ static void close_row(const struct head *h, int64_t r)
         sum += h->sum[s * stride + r] * exp((double)h->max[s * stride + r] - (double)max);
     double lse = log(sum) + (double)max;
     h->lse[r] = (float)lse;
-    h->loss[r] = h->targets[h->row + r] < 0 ? 0 : lse - (double)h->hit[r];
+    double weight = (double)sh_panel_head_weight(h->call, h->row + r);
+    h->loss[r] = weight == 0 ? 0 : weight * (lse - (double)h->hit[r]);
 }
 
-/* by [SIDE]: the factors that turn the exponentials of a slice into gradients; 0 for rows that are masked or do not
+/* By what a row's softmax is multiplied; 0: the row is skipped. */
+static float scale_of(const struct head *h, int64_t r)
+{
+    return (float)((double)sh_panel_head_weight(h->call, h->row + r) * h->call->scalars->loss_scale);
+}
+
+/* by [SIDE]: the factors that turn the exponentials of a slice into gradients; 0 for rows that are skipped or do not
  * exist. */
 static SH_WIDE void factors(const struct head *h, int64_t slice, int64_t i, float *by)
 {
     const float *max = h->max + slice * h->row_panels * SIDE;
-    float scale = (float)h->call->scalars->loss_scale;
 
-    for (int64_t r = i * SIDE; r < (i + 1) * SIDE; r++)
-        *by++ = r < h->n && h->targets[h->row + r] >= 0 ? sh_expf(max[r] - h->lse[r]) * scale : 0;
+    for (int64_t r = i * SIDE; r < (i + 1) * SIDE; r++) {
+        float scale = r < h->n ? scale_of(h, r) : 0;
+
+        *by++ = scale != 0 ? sh_expf(max[r] - h->lse[r]) * scale : 0;
+    }
 }
 
 /* to [SIDE][SIDE] = from, each column times its factor */
@@ -274,11 +283,10 @@ static SH_WIDE void scale_square(const sh_bf16 *from, const float *by, sh_bf16 *
 /* Set the targets of row panel i that are among the words of a slice: (softmax - 1) * scale, from their own logits. */
 static void put_targets(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
 {
-    float scale = (float)h->call->scalars->loss_scale;
-
     for (int64_t r = i * SIDE; r < sh_panel_least(h->n, (i + 1) * SIDE); r++) {
         int64_t word = h->targets[h->row + r] - slice * SLICE * SIDE;
-        if (word >= 0 && word < words_of(h, slice))
+        float scale = scale_of(h, r);
+        if (scale != 0 && word >= 0 && word < words_of(h, slice))
             words[word / SIDE * h->row_panels * STEP + word % SIDE * SIDE + r % SIDE] =
                 sh_f32_to_bf16((sh_expf(h->hit[r] - h->lse[r]) - 1) * scale);
     }

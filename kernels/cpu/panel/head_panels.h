@@ -10,7 +10,16 @@
  * attr->head.chunk_rows rows. */
 int64_t sh_panel_head_work_bytes(const struct sh_op_call *call, int threads);
 
-/* Run a call of either kind; *loss: the sum over rows with a target. Errors: SH_E_BUG if the scratch is too small. */
+/* What the loss of a row counts; 0: the row is skipped. */
+static inline float sh_panel_head_weight(const struct sh_op_call *call, int64_t row)
+{
+    const int32_t *targets = call->in[2].data;
+    const float *weight = call->in[3].data;
+
+    return targets[row] < 0 ? 0 : weight ? weight[row] : 1;
+}
+
+/* Run a call of either kind; *loss: the sum over rows that count. Errors: SH_E_BUG if the scratch is too small. */
 sh_rc sh_panel_head_run(const struct sh_op_call *call, double *loss);
 
 #endif
