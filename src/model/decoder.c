@@ -7,8 +7,8 @@
 #include "src/config/family.h"
 #include "src/model/adapt.h"
 #include "src/model/model.h"
+#include "src/model/objective.h"
 #include "src/model/rope.h"
-#include "src/program/emit.h"
 
 #include <math.h>
 
@@ -374,7 +374,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     else if (b->out == SH_MODEL_SCORE)
         sh_emit_head_score(&d.e, x, d.head, chunk_rows);
     else
-        sh_emit_head_loss(&d.e, x, d.head, chunk_rows);
+        sh_objective_of(b->objective)->emit(&d.e, x, d.head, chunk_rows);
     if (b->adapters.rank)
         sh_adapt_freeze(p);
 }

@@ -9,6 +9,8 @@
 #include "src/config/model.h"
 #include "src/program/program.h"
 
+struct sh_objective;
+
 /* Low-rank adapters of the products that sh_family_targets() lists; rank 0: none. With adapters all other parameters
  * are frozen. */
 struct sh_adapters {
@@ -26,7 +28,8 @@ struct sh_model_batch {
     int document_tokens;      /* with docs: their mean length, for prices; 0: not known */
     bool any_order;           /* attention's backward may add in any order (kernels/op.h) */
     enum sh_model_output out; /* summed loss, the logits of one position, or scores of all */
-    int cache;                /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */
+    const struct sh_objective *objective; /* of LOSS (objective.h); NULL: the next token */
+    int cache; /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */
     struct sh_adapters adapters;
     int64_t chunk_rows; /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };

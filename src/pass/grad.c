@@ -31,7 +31,8 @@ static bool wanted(const struct grad *g, int t)
     return t != SH_NONE && g->depends[sh_tensor_root(g->p, t)];
 }
 
-/* In the order of the forward: an output depends on whatever an input depends on. */
+/* In the order of the forward: an output depends on whatever an input depends on, unless the
+ * operation stops that. */
 static void find_dependent(struct grad *g, int n_forward, int n_tensors)
 {
     for (int t = 0; t < n_tensors; t++)
@@ -40,7 +41,7 @@ static void find_dependent(struct grad *g, int n_forward, int n_tensors)
         const struct sh_op *op = &g->p->ops[i];
         bool any = false;
 
-        for (int k = 0; k < SH_OP_MAX_IN; k++)
+        for (int k = 0; k < SH_OP_MAX_IN && !sh_op_info(op->kind)->stops; k++)
             any = any || wanted(g, op->in[k]);
         for (int k = 0; k < SH_OP_MAX_OUT && any; k++)
             if (op->out[k] != SH_NONE)
@@ -372,6 +373,10 @@ static sh_rc run_rule(struct grad *g)
         any = any || wanted(g, g->fwd.out[k]);
     if (!any)
         return SH_OK;
+    if (g->fwd.kind == SH_OP_HEAD_LOSS && wanted(g, g->fwd.in[3]))
+        return sh_fail(SH_E_BUG,
+                       "operation %d (%s): no gradient passes to its weight, which depends on trained parameters",
+                       g->fwd_index, sh_op_info(g->fwd.kind)->name);
     if (!rule_of(g->fwd.kind))
         return sh_fail(SH_E_BUG, "operation %d (%s) has no backward rule", g->fwd_index, sh_op_info(g->fwd.kind)->name);
     rule_of(g->fwd.kind)(g);

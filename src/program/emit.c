@@ -421,7 +421,7 @@ int sh_emit_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l)
 
 /* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of
  * the step (8 x 4096 x 128256 f32 are 16.8 GB), so they never exist as a whole. */
-void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
+void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows)
 {
     struct sh_op op = make_op(e, SH_OP_HEAD_LOSS);
 
@@ -429,6 +429,7 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
+    op.in[3] = weight;
     op.out[0] = add_port(e, SH_PORT_LOSS);
     sh_program_add_op(e->p, &op);
 }

@@ -85,7 +85,8 @@ struct sh_emit_lora {
 int sh_emit_lora(struct sh_emit *e, int y, int x,
                  const struct sh_emit_lora *l); /* [N,M], [N,I] -> [N,M]; returns y if parts is 0 */
 
-void sh_emit_head_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows);  /* [N,C], [V,C]: makes the loss */
+/* [N,C], [V,C], [N] f32 or SH_NONE: makes the loss */
+void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows);
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* makes logprob and likeliest */
 void sh_emit_logits(struct sh_emit *e, int x, int w);                         /* makes the logits */
 

@@ -2,6 +2,7 @@
 #include "src/run/train.h"
 
 #include "src/base/time.h"
+#include "src/model/objective.h"
 #include "src/optim/optim.h"
 #include "src/run/feed.h"
 #include "src/run/gpus.h"
@@ -71,6 +72,15 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
     return sh_comm_wait(r->comm, ticket);
 }
 
+/* This rank's part of the number by which the objective divides. */
+static double counted(const struct sh_train *t)
+{
+    switch (sh_objective_of(t->r->build.batch.objective)->counts) {
+    case SH_COUNTS_TARGETS: return (double)t->own_targets;
+    }
+    return 0;
+}
+
 /* Read the first micro-step. The ranks agree whether all could read and all could write their logs, on the number of
  * targets, and whether to stop here. */
 static sh_rc prepare(struct sh_train *t)
@@ -84,7 +94,7 @@ static sh_rc prepare(struct sh_train *t)
     if (rc == SH_OK)
         rc = read_micro_step(t, 0);
     sums[FAILED] = rc != SH_OK;
-    sums[TARGETS] = rc == SH_OK ? (double)t->own_targets : 0;
+    sums[TARGETS] = rc == SH_OK ? counted(t) : 0;
     sh_stopping_step(&t->stopping);
     sh_stopping_requests(&t->stopping, t->r, sums + REQUESTS);
     SH_TRY(sum_over_ranks(t->r, sums, REQUESTS + SH_STOPPING_REQUESTS));

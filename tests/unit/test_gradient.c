@@ -2,6 +2,7 @@
  * that the passes make the right backward for the forward, whatever is recomputed. One rank, reference kernels. */
 #include "src/base/rng.h"
 #include "src/config/family.h"
+#include "src/model/objective.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 
@@ -56,7 +57,8 @@ static double slope_along(struct sim *s, float *param, const float *grad, int64_
     return (loss[1] - loss[0]) / (2 * STEP);
 }
 
-static void check_param(struct sim *s, const struct sh_param *param)
+/* `times`: how often the gradient the slope is. */
+static void check_param(struct sim *s, const struct sh_param *param, double times)
 {
     const struct sh_unit *u = &s->ranks[0].p->units[param->unit];
     float *values = (float *)sim_data(s, 0, u->compute) + param->unit_elems;
@@ -70,6 +72,7 @@ static void check_param(struct sim *s, const struct sh_param *param)
     length = sqrt(length);
     assert_true(length > 0.01); /* a shorter gradient proves nothing */
     slope = slope_along(s, values, grad, param->elems, length);
+    slope /= times;
     if (fabs(slope - length) > 0.02 * length + 0.01)
         fail_msg("%s: the loss rises by %g along a gradient of length %g", param->name, slope, length);
     free(grad);
@@ -89,7 +92,7 @@ static void fill_adapters(struct sim *s)
     }
 }
 
-static void check_build(const struct sh_build *b)
+static void check_build(const struct sh_build *b, double times)
 {
     struct sim *s = sim_create(b, 1, 1, 1, SEED);
     int n = 0;
@@ -99,7 +102,7 @@ static void check_build(const struct sh_build *b)
     fill_adapters(s);
     for (int i = 0; i < s->ranks[0].p->n_params; i++)
         if (s->ranks[0].p->params[i].trainable) {
-            check_param(s, &s->ranks[0].p->params[i]);
+            check_param(s, &s->ranks[0].p->params[i], times);
             n++;
         }
     assert_true(n > 0);
@@ -114,7 +117,7 @@ static void check_model(void **state)
         struct sh_build b = tiny_build(m, BATCH);
 
         b.recompute = tiny_recomputes[r];
-        check_build(&b);
+        check_build(&b, 1);
     }
 }
 
@@ -130,8 +133,63 @@ static void adapters(void **state)
 
         b.recompute = tiny_recomputes[i / TINY_MODELS];
         b.batch.adapters = (struct sh_adapters){.rank = 1 + i % 3, .scale = 1.5f, .targets = targets[i % 3]};
-        check_build(&b);
+        check_build(&b, 1);
     }
+}
+
+/* An objective whose rows count by their own log-probability. That is a constant to the backward, so the loss, minus a
+ * sum of squares, rises twice as fast as the gradient says. */
+static void emit_squares(struct sh_emit *e, int x, int head, int64_t chunk_rows)
+{
+    const int64_t rows = (int64_t)e->batch * e->seq;
+    struct sh_tensor weight = sh_tensor_make(SH_MEM_ACT, SH_F32, 1, &rows, "weight");
+    struct sh_tensor word = sh_tensor_make(SH_MEM_ACT, SH_I32, 1, &rows, "word");
+    struct sh_op op = sh_program_op(SH_OP_HEAD_SCORE);
+
+    op.phase = SH_PHASE_FORWARD;
+    op.attr.head.chunk_rows = chunk_rows;
+    op.in[0] = x;
+    op.in[1] = head;
+    op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, &rows);
+    op.out[0] = sh_program_add_tensor(e->p, &weight);
+    op.out[1] = sh_program_add_tensor(e->p, &word);
+    sh_program_add_op(e->p, &op);
+    sh_emit_head_loss(e, x, head, op.out[0], chunk_rows);
+}
+
+static void objective(void **state)
+{
+    static const struct sh_objective squares = {.name = "squares", .emit = emit_squares};
+
+    (void)state;
+    for (int i = 0; i < TINY_MODELS * TINY_RECOMPUTES; i++) {
+        struct sh_build b = tiny_build(&tiny_models[i % TINY_MODELS], BATCH);
+
+        b.recompute = tiny_recomputes[i / TINY_MODELS];
+        b.batch.objective = &squares;
+        check_build(&b, 2);
+    }
+}
+
+/* A weight that depends on the model by another way than through .stops has a gradient that nobody would pass on. */
+static void emit_dependent(struct sh_emit *e, int x, int head, int64_t chunk_rows)
+{
+    const int64_t rows = (int64_t)e->batch * e->seq;
+
+    sh_emit_head_loss(e, x, head, sh_emit_view(e, x, 1, &rows), chunk_rows);
+}
+
+static void dependent_weight(void **state)
+{
+    static const struct sh_objective dependent = {.name = "dependent", .emit = emit_dependent};
+    struct sh_build b = tiny_build(&tiny_models[0], BATCH);
+    struct sh_program *p;
+
+    (void)state;
+    b.batch.objective = &dependent;
+    assert_int_equal(sh_pass_micro_step(&b, true, &p), SH_E_BUG);
+    assert_non_null(strstr(sh_error_text(), "no gradient passes to its weight"));
+    sh_program_destroy(p);
 }
 
 /* The first block sees two keys, the second all, the third two again. */
@@ -169,13 +227,13 @@ static void adapters_of_families(void **state)
         if (sh_family_of(b.model.family)->one_width)
             b.model.n_kv_heads = b.model.n_heads;
         b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 0.75f, .targets = ~0u};
-        check_build(&b);
+        check_build(&b, 1);
     }
 }
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 3];
+    struct CMUnitTest tests[TINY_MODELS + 5];
 
     tests[TINY_MODELS] = (struct CMUnitTest){
         .name = with_window.name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&with_window};
@@ -184,5 +242,7 @@ int main(void)
             .name = tiny_models[i].name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&tiny_models[i]};
     tests[TINY_MODELS + 1] = (struct CMUnitTest)cmocka_unit_test(adapters);
     tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(adapters_of_families);
+    tests[TINY_MODELS + 3] = (struct CMUnitTest)cmocka_unit_test(objective);
+    tests[TINY_MODELS + 4] = (struct CMUnitTest)cmocka_unit_test(dependent_weight);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

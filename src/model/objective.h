@@ -1,0 +1,19 @@
+/* Objectives: what training makes small. A row emits the loss, and operations of its own before it, in place of the
+ * plain loss of the next token; nothing else of the passes or of the training loop knows which one it is. */
+#ifndef SH_MODEL_OBJECTIVE_H
+#define SH_MODEL_OBJECTIVE_H
+
+#include "src/program/emit.h"
+
+struct sh_objective {
+    const char *name;
+    enum { SH_COUNTS_TARGETS } counts; /* by whose number in the global batch the sum of the loss is divided */
+    /* x [N,C], head [V,C]. Sets SH_PORT_LOSS. What comes before the loss may depend on x through operations with
+     * .stops only (kernels/op.h). */
+    void (*emit)(struct sh_emit *e, int x, int head, int64_t chunk_rows);
+};
+
+/* The objective itself; for NULL "lm", the next token. */
+const struct sh_objective *sh_objective_of(const struct sh_objective *o);
+
+#endif
