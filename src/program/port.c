@@ -15,18 +15,18 @@ enum {
 /* clang-format off */
 static const struct sh_port_row rows[SH_PORTS] = {
     [SH_PORT_TOKENS]    = {"tokens",           SH_I32, "BT", true,  LOSS | SCORE | LOGITS, SH_PORT_NEXT},
-    [SH_PORT_TARGETS]   = {"targets",          SH_I32, "BT", true,  LOSS | SCORE},
-    [SH_PORT_DOCS]      = {"docs",             SH_I32, "BT", true,  LOSS | SCORE | LOGITS},
-    [SH_PORT_LOSS]      = {"loss",             SH_F64, "1",  false, LOSS | 1 << SH_SECTION_LOSS},
-    [SH_PORT_LOGITS]    = {"logits",           SH_F32, "BV", false, LOGITS},
-    [SH_PORT_LOGPROB]   = {"logprob",          SH_F32, "N",  false, SCORE},
-    [SH_PORT_LIKELIEST] = {"likeliest",        SH_I32, "N",  false, SCORE},
+    [SH_PORT_TARGETS]   = {"targets",          SH_I32, "BT", true,  LOSS | SCORE, 0},
+    [SH_PORT_DOCS]      = {"docs",             SH_I32, "BT", true,  LOSS | SCORE | LOGITS, 0},
+    [SH_PORT_LOSS]      = {"loss",             SH_F64, "1",  false, LOSS | 1 << SH_SECTION_LOSS, 0},
+    [SH_PORT_LOGITS]    = {"logits",           SH_F32, "BV", false, LOGITS, 0},
+    [SH_PORT_LOGPROB]   = {"logprob",          SH_F32, "N",  false, SCORE, 0},
+    [SH_PORT_LIKELIEST] = {"likeliest",        SH_I32, "N",  false, SCORE, 0},
     [SH_PORT_AT]        = {"at",               SH_I32, "BT", true,  CACHE, SH_PORT_NEXT_AT},
-    [SH_PORT_COUNT]     = {"count",            SH_I32, "B",  true,  CACHE},
-    [SH_PORT_NEXT]      = {"next",             SH_I32, "B1", true,  1 << SH_SECTION_DECODE},
-    [SH_PORT_NEXT_AT]   = {"next at",          SH_I32, "B1", true,  1 << SH_SECTION_DECODE},
-    [SH_PORT_SQUARES]   = {"gradient.squares", SH_F64, "E",  false, TRAIN | NORM},
-    [SH_PORT_SUMSQ]     = {"gradient.sumsq",   SH_F64, "1",  false, NORM},
+    [SH_PORT_COUNT]     = {"count",            SH_I32, "B",  true,  CACHE, 0},
+    [SH_PORT_NEXT]      = {"next",             SH_I32, "B1", true,  1 << SH_SECTION_DECODE, 0},
+    [SH_PORT_NEXT_AT]   = {"next at",          SH_I32, "B1", true,  1 << SH_SECTION_DECODE, 0},
+    [SH_PORT_SQUARES]   = {"gradient.squares", SH_F64, "E",  false, TRAIN | NORM, 0},
+    [SH_PORT_SUMSQ]     = {"gradient.sumsq",   SH_F64, "1",  false, NORM, 0},
 };
 /* clang-format on */
 
