@@ -1,7 +1,7 @@
 /* Moves extents between memory and file. Extents are small if tensors are small, and start anywhere; the file is moved
  * in large pieces, past the page cache, several at a time. Each piece goes through its thread's buffer, which stays in
  * the processor's cache: the copy costs a tenth of what pages of the page cache would (measured: see
- * doc/performance.md). */
+ * doc/notebook/files.md). */
 #include "io/checkpoint/extents.h"
 
 #include "io/checkpoint/digest.h"

@@ -1,5 +1,5 @@
 /* Document files: token files that record where documents begin, and contain the mask if there is one. They are read
- * with pread, and none of their contents stay in memory. doc/data-format.md has the format. Local. */
+ * with pread, and none of their contents stay in memory. doc/data.md has the format. Local. */
 #ifndef IO_DATA_DOCUMENTS_H
 #define IO_DATA_DOCUMENTS_H
 

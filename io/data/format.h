@@ -33,7 +33,7 @@ enum {
 };
 
 /* Sections, in any order: offsets [documents + 1] int64, in tokens; the tokens; a mask with one bit per token, the low
- * bit of a byte first: whether the token counts as a target. See doc/data-format.md. */
+ * bit of a byte first: whether the token counts as a target. See doc/data.md. */
 struct sh_document_header {
     int32_t magic, version, token_bytes, flags;
     int64_t tokens, documents;

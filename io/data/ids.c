@@ -44,7 +44,7 @@ static sh_rc refuse_id(const struct sh_data_files *set, const struct sh_data_fil
         return sh_fail(SH_E_DATA, "%s is %s, not token ids; %s", path, is->what, is->cure);
     return sh_fail(SH_E_DATA, "%s: token %lld is %u, but model.vocab_size is %d; %s", path, (long long)at, (unsigned)id,
                    set->vocab_size,
-                   is_ignored_elsewhere(id)   ? "targets that do not count go into a mask (doc/data-format.md)"
+                   is_ignored_elsewhere(id)   ? "targets that do not count go into a mask (doc/data.md)"
                    : set->vocab_size == BYTES ? "`sherd tokenize --tokenizer byte` makes tokens for a model of bytes"
                                               : "tokenize with the model's vocabulary or check data.token_type");
 }

@@ -1,7 +1,7 @@
 /* Operations on whole vectors, all bound by memory. Bytes per element, f32 (bf16: half): add 12, scale 8, cast 6,
  * copy 8, accumulate 12, sumsq 4. Measured in memory on one core, where memcpy moves 40 GB/s: add 43 (bf16 34), cast
  * 39, accumulate 59 GB/s. sumsq, whose sums are exact: 11 GB/s, compared with 12 for plain sums
- * (doc/performance.md). */
+ * (doc/notebook/kernels.md). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/math.h"

@@ -67,14 +67,14 @@ static sh_rc read_text(struct sh_config_state *state, const char *text, size_t b
         return sh_fail(
             SH_E_USAGE,
             "%s: TOML, but a configuration is YAML: write [training] with steps = 10 below it as training: with "
-            "an indented steps: 10; doc/from-torchtitan.md has each key",
+            "an indented steps: 10; doc/from-others.md has each key",
             name);
     SH_TRY(sh_problems_note(&state->problems, sh_config_yaml_read(text, bytes, name, state)));
     if (state->problems.n > 0 && ends_in(name, ".json"))
         return sh_problems_note(&state->problems,
                                 sh_fail(SH_E_USAGE,
                                         "%s: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
-                                        "doc/from-torchtitan.md lists them next to those of others",
+                                        "doc/from-others.md lists them next to those of others",
                                         name));
     return SH_OK;
 }

@@ -319,7 +319,7 @@ static void emit_rope_tables(struct decoder *d)
 /* Cut the rows into equal parts: each part reads the output matrix, and reads and writes its gradient, once more.
  * Logits of the compute type take at most 50 MiB; but a part of 256 rows, at which that cost is small, may take 128
  * MiB. With a vocabulary of 50,000 words in bf16 that is 512 rows: 10 % faster than 352, 20 % faster than 256
- * (doc/performance.md). */
+ * (doc/notebook/kernels.md). */
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b, enum sh_dtype act)
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };

@@ -135,7 +135,7 @@ def make_tokenizer(name, kind, texts):
 
 
 def documents(path):
-    """Ids and mask of each document, read as doc/data-format.md says."""
+    """Ids and mask of each document, read as doc/data.md says."""
     data = path.read_bytes()
     _, _, size, flags, _, count, offsets, tokens, mask = struct.unpack('<4i5q', data[:56])
     assert size == 2 and flags == 1

@@ -2,7 +2,7 @@
 """Documents in rows, and mixes of them: the same bits on every mesh, and a run that stops in the middle of an epoch
 continues to the bit on another mesh. Prints TAP.
 
-The files are made here as doc/data-format.md describes, without Sherd.
+The files are made here as doc/data.md describes, without Sherd.
 """
 import array
 import pathlib

@@ -26,7 +26,7 @@ def configure_options():
 def case_version():
     """The version is defined in configure.ac; files that cannot read it from there must agree."""
     wrong = []
-    for name in RECIPES + ('../sites.md', '../../README.md'):
+    for name in RECIPES + ('../building.md', '../../README.md'):
         for found in re.findall(r'(?<![\w.])sherd[-/](\d+\.\d+\.\d+)', (SITES / name).read_text()):
             wrong += [] if found == VERSION else [f'{name} names sherd {found}, configure.ac {VERSION}']
     text = (SITES / 'package.py').read_text()

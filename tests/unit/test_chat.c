@@ -401,7 +401,7 @@ static void special_bytes(void **state)
     write_model(false);
 }
 
-/* The template in doc/tokenizers.md for folders that have none; in JSON its line ends and quotes are escaped
+/* The template in doc/data.md for folders that have none; in JSON its line ends and quotes are escaped
  * once more. */
 #define OWN_LOOP \
     "{%- for m in messages %}{{ \"<|im_start|>\" + m.role + \"\\n\" + m.content + \"<|im_end|>\\n\" }}{% endfor %}\n"

@@ -680,12 +680,12 @@ static void test_other_forms(void **state)
     assert_int_equal(sh_config_parse(toml, strlen(toml), "x.toml", 0, NULL, &cfg), SH_E_USAGE);
     assert_string_equal(sh_error_text(),
                         "x.toml: TOML, but a configuration is YAML: write [training] with steps = 10 below it as "
-                        "training: with an indented steps: 10; doc/from-torchtitan.md has each key");
+                        "training: with an indented steps: 10; doc/from-others.md has each key");
     assert_int_equal(sh_config_parse(json, strlen(json), "x.json", 0, NULL, &cfg), SH_E_USAGE);
     assert_string_equal(sh_error_text(),
                         "x.json:1: train_batch_size: no such key; training.global_batch_size: 32\n"
                         "x.json: JSON is read as the YAML that it also is, with Sherd's sections and keys; "
-                        "doc/from-torchtitan.md lists them next to those of others");
+                        "doc/from-others.md lists them next to those of others");
 }
 
 /* accelerate's and axolotl's files: each key with the key here and the value, also below another trainer's section. */

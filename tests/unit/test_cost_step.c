@@ -504,7 +504,7 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* 2 ms on a quiet machine (doc/performance.md). Measures the time of this thread, the best of several tries, because
+/* 2 ms on a quiet machine (doc/notebook/prediction.md). Measures the time of this thread, the best of several tries, because
  * other processes disturb the caches. */
 static void predictions_are_quick(void **state)
 {

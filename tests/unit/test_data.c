@@ -101,7 +101,7 @@ static void permutation_changes_with_key_and_mixes(void **state)
     assert_true(distance / N > 0.32 && distance / N < 0.347);
 }
 
-/* The table in doc/data-format.md, which another program made from the text there. The order must not change: a later
+/* The table in doc/data.md, which another program made from the text there. The order must not change: a later
  * version resumes a run where this one stopped. */
 static void order_is_that_of_the_format(void **state)
 {

@@ -68,7 +68,7 @@ static void write_bytes(const char *name, const void *bytes, size_t n)
     fclose(f);
 }
 
-/* Written by hand from doc/data-format.md, to catch a program that writes and reads some other format. */
+/* Written by hand from doc/data.md, to catch a program that writes and reads some other format. */
 static void bytes_are_those_of_the_format(void **state)
 {
     static const unsigned char header[80] = {
@@ -387,7 +387,7 @@ static void mixes(void **state)
     assert_true(switches > SH_MIX_BLOCK); /* 0.46 of 4 blocks are expected: the sets are shuffled well */
 }
 
-/* Another program made these from doc/data-format.md: a later version must continue in the same order. */
+/* Another program made these from doc/data.md: a later version must continue in the same order. */
 static void mixes_are_those_of_the_format(void **state)
 {
     static const char *const blocks[] = {"110000101001000011000110", "001100100001000001001001"};

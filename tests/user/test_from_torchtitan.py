@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program knows each key that doc/from-torchtitan.md names: as its own, or with advice on what to use instead.
+"""The program knows each key that doc/from-others.md names: as its own, or with advice on what to use instead.
 Prints TAP."""
 import os
 import pathlib
@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
-PAGE = (job.TOP / 'doc/from-torchtitan.md').read_text()
+PAGE = (job.TOP / 'doc/from-others.md').read_text()
 AT_ONCE = 20  # errors that one start reports
 SHOWN = 60    # letters of a name that they show
 OWN = set()
@@ -51,7 +51,7 @@ def short(name):
 
 def case_keys():
     wrong, foreign = [], []
-    for names, right in rows('Keys'):
+    for names, right in rows('Keys of torchtitan'):
         for name in names:
             if name not in OWN:
                 foreign.append(name)
@@ -64,7 +64,7 @@ def case_keys():
 
 def case_answers():
     """The right-hand column has keys of this program."""
-    named = {name for _, right in rows('Keys') for name in re.findall(r'`(\w+\.\w+)(?=[`=:])', right)}
+    named = {name for _, right in rows('Keys of torchtitan') for name in re.findall(r'`(\w+\.\w+)(?=[`=:])', right)}
     return [f'{name} is no key' for name in sorted(named - OWN - {'config.yaml'})]
 
 

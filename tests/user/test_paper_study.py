@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands in doc/paper-study.md still give its tables, up to rounding by another compiler. Prints TAP.
+"""The commands of the study on paper in doc/prediction.md still give its tables, up to rounding by another compiler. Prints TAP.
 
 The tables are made here from the predictions of each point, which `sherd report` shows as charts and tables."""
 import json
@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
-PAGE = (job.TOP / 'doc/paper-study.md').read_text()
+PAGE = (job.TOP / 'doc/prediction.md').read_text().split('\n## A study on paper\n')[1]
 BOUND = 0.005  # a percentage with one digit is rounded by this much
 SECONDS = 5 * job.SECONDS
 HEAD = ['ranks', 'predicted tokens/s', 'per rank', 'efficiency', 'MFU', 'exposed', 'limited by', 'then by']
@@ -87,7 +87,7 @@ def case_model(study, section):
 
 def case_sees():
     """A figure that differs is noticed."""
-    section = PAGE.split('\n## ')[1]
+    section = PAGE.split('\n### ')[1]
     told = tables(section)
     wrong = [] if len(told) >= 2 and not differ(told, told) else [f'{len(told)} tables']
     other = tables(section.replace('products (', 'latency (', 1))
@@ -96,6 +96,6 @@ def case_sees():
 
 
 if __name__ == '__main__':
-    pairs = list(zip(commands(), PAGE.split('\n## ')[1:], strict=True))
+    pairs = list(zip(commands(), PAGE.split('\n### ')[1:], strict=True))
     sys.exit(job.run_cases([('a difference is seen', case_sees),
                             *[(section.splitlines()[0], case_model, study, section) for study, section in pairs]]))

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""The commands in README's sections "Training" and "Fine-tuning" and those of doc/tokenizers.md for a model of words, run
-as written there, with fewer and smaller steps; the plan and the table at README's beginning; and the keys that
-doc/metrics.md explains. Prints TAP.
+"""The commands in README's sections "Training" and "Fine-tuning" and those of doc/data.md for a model of words, run
+as written there, with fewer and smaller steps; and the plan and the table at README's beginning. Prints TAP.
 
 A text becomes a model that continues it: each block must work from a fresh folder, one command after the other. From
 README's second block, for root and containers, the lines for this MPI are used.
@@ -96,7 +95,7 @@ def case_words():
     """The model with a tokenizer, up to the folder for transformers."""
     prepare()
     (work / 'examples').symlink_to(job.TOP / 'examples')
-    lines = shorten(blocks('doc/tokenizers.md', 'A model of words')[0])
+    lines = shorten(blocks('doc/data.md', 'A model of words')[0])
     exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
     out, said = run([f'export PATH={work}/build:$PATH', *exports, *make_words(*lines[:2]), *lines[2:]])
     wanted = {'tokenised': 'tokens in words.bin', 'evaluated': 'bits per byte', 'continued': 'Once '}
@@ -181,18 +180,10 @@ def case_first_line():
     return [] if done.returncode and first.startswith('sherd: error: ') else [done.stderr]
 
 
-def case_metrics():
-    """doc/metrics.md has each key of metrics.jsonl."""
-    keys = set(re.findall(r'"([a-z]+(?:_[a-z]+)+)"', (job.TOP / 'src/metrics/metrics.c').read_text()))
-    page = (job.TOP / 'doc/metrics.md').read_text()
-    wrong = [f'doc/metrics.md has no {key}' for key in sorted(keys) if not re.search(rf'\b{key}\b', page)]
-    return wrong + ([] if len(keys) > 30 else [f'{len(keys)} keys only'])
-
-
 CASES = [('the plan on the first screen', case_plan), ('the table on the first screen', case_table),
          ('the first line of an error', case_first_line), ('from a text to a model that continues it', case_path),
          ('from a text to a model of words', case_words), ('from a folder to an adapter and a model', case_fine_tuning),
-         ('as root, on more ranks than cores', case_root), ('the keys of metrics.jsonl', case_metrics)]
+         ('as root, on more ranks than cores', case_root)]
 
 if __name__ == '__main__':
     job.need_launcher()

@@ -6,7 +6,8 @@
  * panels and keeps the sums in its L2 cache, from where they go to C when their last step is done. So what a thread
  * packs for itself never leaves its caches, and threads meet twice per product. A sum takes its inner elements in
  * ascending order whatever thread works on it, so the number of threads changes no bit. Floor: 2*m*n*k operations at
- * the rate of the unit; the caches allow half of that with AMX, 92 % with AVX-512 (see doc/performance.md). */
+ * the rate of the unit; the caches allow half of that with AMX, 92 % with AVX-512
+ * (doc/notebook/kernels.md). */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel/panel.h"

@@ -7,7 +7,7 @@
  *
  * Floor: 2*N*C*V operations for the loss, 6*N*C*V with gradients; each chunk reads w twice, writes and reads the
  * exponentials and then the gradients once, and writes or adds to dw. All sums are cut by shape alone. Measured:
- * doc/performance.md. */
+ * doc/notebook/kernels.md. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel/head_panels.h"

@@ -46,7 +46,7 @@
 #define DATASETS \
     "`sherd tokenize FILE -o train.bin` makes the file of training.dataset_path; --format messages for chats"
 
-/* A name that ends in * stands for all names with that prefix; several are separated by |. doc/from-torchtitan.md lists
+/* A name that ends in * stands for all names with that prefix; several are separated by |. doc/from-others.md lists
  * the same keys. */
 static const struct {
     const char *name, *advice;

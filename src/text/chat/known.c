@@ -19,7 +19,7 @@ static const struct known {
     uint64_t digest; /* sh_chat_template_digest() */
     const char *name, *bos, *eos;
 } known[] = {
-    {0x81b1f9242e2cce83, "chatml", NULL, NULL},                  /* doc/tokenizers.md, for folders without one */
+    {0x81b1f9242e2cce83, "chatml", NULL, NULL},                  /* doc/data.md, for folders without one */
     {0xa04f41d813a07b13, "chatml", NULL, NULL},                  /* teknium/OpenHermes-2.5-Mistral-7B */
     {0x9799ad6e2dea0594, "llama3", "<|begin_of_text|>", NULL},   /* meta-llama/Meta-Llama-3-8B-Instruct */
     {0xa04c0d765923822c, "chatml", NULL, NULL},                  /* Qwen/Qwen3-4B-Instruct-2507 */

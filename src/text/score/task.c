@@ -1,5 +1,5 @@
 /* From texts to tokens, and from log-probabilities to answers. Where tokens end, and what is divided by what, follow
- * lm_eval's rules, so that figures compare with published ones (doc/evaluation.md). */
+ * lm_eval's rules, so that figures compare with published ones (doc/fine-tuning.md). */
 #include "src/text/score/task.h"
 
 #include "src/base/mem.h"
