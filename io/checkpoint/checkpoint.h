@@ -82,7 +82,9 @@ struct sh_ckpt_meta {
 };
 
 struct sh_ckpt_set {
-    struct sh_ckpt_states states; /* loading: the file may have more */
+    struct sh_ckpt_states states;  /* loading: the file may have more */
+    bool zero[SH_CKPT_STATES_MAX]; /* saving: all of that state is 0, as a new file is, and is not written; not with
+                                       MPI-IO */
     const struct sh_ckpt_tensor *tensors;
     int n_tensors;
     const struct sh_ckpt_piece *pieces;
@@ -92,6 +94,9 @@ struct sh_ckpt_set {
                                       asynchronously */
     const bool *packed; /* [n_tensors] loading: into blocks of four bits per element (src/base/nf4.h); NULL: none */
 };
+
+/* Give the set one piece for each whole tensor, none of it in memory; freed with free(). Local. */
+struct sh_ckpt_piece *sh_ckpt_pieces_far(struct sh_ckpt_set *set);
 
 /* The early sums of a piece, which start at 0 and are added to; local, parts of a piece by any threads at once.
  * sh_ckpt_piece_blocks: the number of blocks that the piece touches.

@@ -23,6 +23,7 @@ struct source {
     struct sh_floats data;
     const struct sh_ckpt_far *far;
     int piece, state;
+    bool zero;
     const uint64_t *early; /* [blocks that the range touches] sums made before; NULL: none */
 };
 
@@ -45,6 +46,7 @@ static void add_range(struct sh_ckpt_extents *extents, const struct sh_ckpt_inde
                                     .seed = seed,
                                     .data = sh_floats_at(from->data, done),
                                     .far = from->far,
+                                    .zero = from->zero,
                                     .piece = from->piece,
                                     .piece_state = from->state,
                                     .piece_at = done,
@@ -58,11 +60,15 @@ static sh_rc add_piece(struct sh_ckpt_extents *extents, const struct sh_ckpt_ind
 {
     const struct sh_ckpt_piece *p = &set->pieces[i];
     const struct sh_ckpt_entry *e = &index->entry[place ? place[p->tensor] : p->tensor];
-    struct source from = {
-        .data = p->data[s], .far = p->far[s] ? set->far : NULL, .piece = i, .state = s, .early = p->early[s]};
+    struct source from = {.data = p->data[s],
+                          .far = p->far[s] && !set->zero[s] ? set->far : NULL,
+                          .piece = i,
+                          .state = s,
+                          .zero = set->zero[s],
+                          .early = p->early[s]};
     SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->elems <= e->elems - p->begin);
     SH_REQUIRE(!p->far[s] || set->far);
-    if (from.far || !sh_floats_none(from.data))
+    if (from.far || from.zero || !sh_floats_none(from.data))
         add_range(extents, index, e, state, p->begin, p->elems, &from);
     return SH_OK;
 }
@@ -152,6 +158,8 @@ int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range
         qsort(extents->extent, (size_t)extents->n, sizeof *extents->extent, by_place);
     for (int i = 0; i < extents->n; i++) {
         int64_t at = sh_ckpt_extent_at(&extents->extent[i]), bytes = extents->extent[i].elems * 4;
+        if (extents->extent[i].zero)
+            continue;
         if (n > 0 && r[n - 1].at + r[n - 1].bytes == at)
             r[n - 1].bytes += bytes;
         else
@@ -159,6 +167,19 @@ int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range
     }
     *ranges = r;
     return n;
+}
+
+struct sh_ckpt_piece *sh_ckpt_pieces_far(struct sh_ckpt_set *set)
+{
+    struct sh_ckpt_piece *p = sh_calloc((size_t)set->n_tensors + 1, sizeof *p);
+    for (int i = 0; i < set->n_tensors; i++) {
+        p[i] = (struct sh_ckpt_piece){.tensor = i, .elems = set->tensors[i].elems};
+        for (int s = 0; s < set->states.n; s++)
+            p[i].far[s] = true;
+    }
+    set->pieces = p;
+    set->n_pieces = set->n_tensors;
+    return p;
 }
 
 /* The sum of the state was made before the write, so the change happened in memory. */

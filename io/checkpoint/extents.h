@@ -16,6 +16,7 @@ struct sh_ckpt_extent {
     uint64_t seed;                 /* sh_ckpt_digest_seed() */
     struct sh_floats data;         /* none: only checked */
     uint64_t sum;                  /* set by summing, writing and reading; 0 before */
+    bool zero;                     /* saving: the data is 0 and is not written */
     const struct sh_ckpt_far *far; /* provides the data; NULL: it is in `data` */
     int piece, piece_state;        /* of the set: the arguments for `far` */
     int64_t piece_at;              /* where the extent starts in the piece */
@@ -39,7 +40,8 @@ sh_rc sh_ckpt_extents_of_set(struct sh_ckpt_extents *extents, const struct sh_ck
 void sh_ckpt_extents_of_share(struct sh_ckpt_extents *extents, const struct sh_ckpt_index *index, int part, int parts);
 void sh_ckpt_extents_free(struct sh_ckpt_extents *extents);
 
-/* Sort the extents by their offset in the file and list the ranges that they form: each as long as possible, in order.
+/* Sort the extents by their offset in the file and list the ranges that they form, without those that are zero: each
+ * as long as possible, in order.
  *   *ranges  out  [returned]; freed with free() */
 int sh_ckpt_extents_ranges(struct sh_ckpt_extents *extents, struct sh_move_range **ranges);
 
@@ -53,8 +55,8 @@ sh_rc sh_ckpt_extent_put(const struct sh_ckpt_extent *s, int64_t at, int64_t n, 
 /* Sum an extent from its data and, if it is a whole block, compare the sum with its digest. Errors: SH_E_DATA. */
 sh_rc sh_ckpt_extent_check(struct sh_ckpt_extent *s, const struct sh_ckpt_index *index, const char *path);
 
-/* Sum the data, with `threads` threads. Cost: each byte read once. Errors: those of far data. */
-sh_rc sh_ckpt_extents_sum(struct sh_ckpt_extents *extents, int threads);
+/* Sum the data, or only what is zero, with `threads` threads. Cost: each byte read once. Errors: those of far data. */
+sh_rc sh_ckpt_extents_sum(struct sh_ckpt_extents *extents, bool only_zero, int threads);
 
 /* Compare the sums with the early ones, if there are any. Errors: SH_E_DATA: a copy of the state has changed since it
  * was made, with name and block. */

@@ -33,9 +33,6 @@ static bool is_coherent(long type)
 static sh_rc decide(const char *folder, const struct sh_ckpt_options *options, bool one_node, enum sh_cfg_io *io_method)
 {
     struct statfs fs;
-    *io_method = options->io_method;
-    if (*io_method != SH_IO_AUTO)
-        return SH_OK;
     if (statfs(folder, &fs) != 0)
         return sh_fail(SH_E_DATA, "checkpoint folder %s: %s", folder, strerror(errno));
     *io_method = !options->hints[0] && (one_node || is_coherent((long)fs.f_type)) ? SH_IO_DIRECT : SH_IO_MPIIO;
@@ -47,6 +44,9 @@ sh_rc sh_ckpt_io_method_choose(const char *folder, const struct sh_ckpt_options 
 {
     int rank, world, node_rank, node_size, smallest;
     enum sh_cfg_io chosen = SH_IO_AUTO;
+    *io_method = options->io_method;
+    if (*io_method != SH_IO_AUTO)
+        return SH_OK;
     sh_mesh_world(&rank, &world);
     SH_TRY(sh_mesh_nodes(&node_rank, &node_size, &smallest));
     sh_rc rc = rank == 0 ? decide(folder, options, node_size == world, &chosen) : SH_OK;

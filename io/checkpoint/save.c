@@ -5,6 +5,7 @@
 
 #include "io/checkpoint/io_method.h"
 #include "src/base/mem.h"
+#include "src/base/temp.h"
 #include "src/mesh/mesh.h"
 
 #include <stdlib.h>
@@ -44,6 +45,8 @@ static void close_saving(struct sh_ckpt_saving *s, bool committed)
         close(s->memory);
     if (!committed && s->rank == 0 && s->temp[0])
         unlink(s->temp);
+    if (s->temp[0])
+        sh_temp_drop(s->temp);
     sh_move_deadline_wait(s->stages.deadline);
     if (!committed)
         sh_mesh_barrier(); /* a rank that returned earlier could end the job before the file is gone */

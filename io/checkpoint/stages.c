@@ -9,6 +9,7 @@
 #include "io/file/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/temp.h"
 #include "src/mesh/mesh.h"
 
 #include <fcntl.h>
@@ -24,7 +25,7 @@ static sh_rc check_pieces(const struct sh_ckpt_set *set)
         SH_REQUIRE(p->tensor >= 0 && p->tensor < set->n_tensors);
         SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->begin + p->elems <= set->tensors[p->tensor].elems);
         for (int s = 0; s < set->states.n; s++)
-            SH_REQUIRE(!sh_floats_none(p->data[s]) || (p->far[s] && set->far) || p->elems == 0);
+            SH_REQUIRE(!sh_floats_none(p->data[s]) || (p->far[s] && set->far) || set->zero[s] || p->elems == 0);
     }
     return SH_OK;
 }
@@ -70,12 +71,15 @@ static sh_rc list_spans(void *arg)
     return sh_ckpt_extents_of_set(&s->extents, &s->set, &s->index, NULL);
 }
 
-/* Sums are computed from memory, and with MPI-IO before the data is handed over, so that the comparison at the end
+/* What is not written has its sum from here. Sums are computed from memory, and with MPI-IO before the data is handed over, so that the comparison at the end
  * covers the whole way to the disk. */
 static sh_rc sum_blocks(void *arg)
 {
     struct sh_ckpt_saving *s = arg;
-    return s->io_method == SH_IO_MPIIO ? sh_ckpt_extents_sum(&s->extents, s->options.threads) : SH_OK;
+    bool all = s->io_method == SH_IO_MPIIO, some = all;
+    for (int k = 0; k < s->set.states.n; k++)
+        some = some || s->set.zero[k];
+    return some ? sh_ckpt_extents_sum(&s->extents, !all, s->options.threads) : SH_OK;
 }
 
 /* Called once all ranks have written everything that they hold, and so have all their sums. */
@@ -112,6 +116,8 @@ static sh_rc create_file(void *arg)
     sh_rc rc = sh_ckpt_io_method_create(temp, s->options.hints, &fd);
     if (rc == SH_OK)
         strcpy(s->temp, temp); /* the suffix is shorter than the 64 bytes that prepare() kept free */
+    if (rc == SH_OK)
+        sh_temp_add(temp, -1);
     free(temp);
     if (rc == SH_OK)
         close(fd);

@@ -298,13 +298,24 @@ sh_rc sh_ckpt_extents_read(struct sh_ckpt_extents *extents, const struct sh_file
 
 static sh_rc sum_extent(void *arg, int64_t job, char *buffer)
 {
+    (void)buffer;
+    return sum_data(&((struct sh_ckpt_extents *)arg)->extent[job]);
+}
+
+static sh_rc sum_zero(void *arg, int64_t job, char *buffer)
+{
+    static float zeros[CACHED_BYTES / 4];
     struct sh_ckpt_extent *s = &((struct sh_ckpt_extents *)arg)->extent[job];
     (void)buffer;
-    return sum_data(s);
+    for (int64_t at = 0, n; s->zero && at < s->elems; at += n) {
+        n = s->elems - at < CACHED_BYTES / 4 ? s->elems - at : CACHED_BYTES / 4;
+        s->sum += sh_ckpt_digest_part(s->seed, s->block, zeros, s->at + at, n);
+    }
+    return SH_OK;
 }
 
 /* Called before MPI-IO writes, since nothing can be summed while it does. */
-sh_rc sh_ckpt_extents_sum(struct sh_ckpt_extents *extents, int threads)
+sh_rc sh_ckpt_extents_sum(struct sh_ckpt_extents *extents, bool only_zero, int threads)
 {
-    return sh_move_pool_run(extents->n, threads, 0, sum_extent, extents);
+    return sh_move_pool_run(extents->n, threads, 0, only_zero ? sum_zero : sum_extent, extents);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 8 << 20, BUFFER_BYTES = CHUNK_BYTES + 2 * SH_FILE_ALIGN, TRANSFERS = 4 };
-enum { READ_BYTES = 256 << 10 };
+enum { READ_BYTES = 256 << 10, FAR_BYTES = SH_MOVE_FAR_ELEMS * 4 };
 enum { TURN = 4 }; /* chunks that a replica reads before handing them on */
 
 /* Orders by file, then by offset, so that neighbours in the file become one chunk. */
@@ -37,25 +37,24 @@ static int64_t in_memory(enum sh_move_type t, int64_t n)
 /* Cuts a part into pieces that fit a chunk. */
 static void cut(const struct sh_move_part *p, struct sh_move_parts *out, int *cap)
 {
-    int64_t most = CHUNK_BYTES / sh_move_type_bytes(p->type);
+    int64_t most = p->far ? SH_MOVE_FAR_ELEMS : CHUNK_BYTES / sh_move_type_bytes(p->type);
     for (int64_t done = 0, n; done < p->elems; done += n) {
         n = p->elems - done < most ? p->elems - done : most;
         out->part = sh_grow(out->part, out->n, cap, sizeof *out->part);
-        out->part[out->n++] = (struct sh_move_part){.name = p->name,
-                                                    .type = p->type,
-                                                    .file = p->file,
-                                                    .at = p->at + done * sh_move_type_bytes(p->type),
-                                                    .elems = n,
-                                                    .first = p->first + done,
-                                                    .nested = p->nested,
-                                                    .data = sh_floats_at(p->data, in_memory(p->type, done))};
+        struct sh_move_part *piece = &out->part[out->n++];
+        *piece = *p;
+        piece->at += done * sh_move_type_bytes(p->type);
+        piece->elems = n;
+        piece->first += done;
+        piece->data = sh_floats_at(p->data, in_memory(p->type, done));
     }
 }
 
-/* Whether a part continues a chunk that still has room for it. */
+/* Whether a part continues a chunk that still has room for it. Far data takes the rest of the buffer. */
 static bool joins(const struct sh_move_chunk *c, const struct sh_move_part *p)
 {
-    return c->file == p->file && c->at + c->bytes == p->at && c->bytes + bytes_of(p) <= CHUNK_BYTES;
+    return c->file == p->file && c->at + c->bytes == p->at &&
+           c->bytes + bytes_of(p) <= CHUNK_BYTES - (p->far ? FAR_BYTES : 0);
 }
 
 /* Joins parts [first, first + n) that lie next to each other into a chunk. An overlap is a bug of the caller. */
@@ -151,10 +150,10 @@ static sh_rc read_chunk(void *arg, int64_t job, char *buffer)
 }
 
 /* The value in the message tells an outlier from a model that has a larger range. */
-static sh_rc too_large(const struct sh_file_direct *f, const struct sh_move_part *p, int64_t at)
+static sh_rc too_large(const struct sh_file_direct *f, const struct sh_move_part *p, struct sh_floats data, int64_t at)
 {
     float x;
-    sh_floats_get(sh_floats_at(p->data, at), 1, &x);
+    sh_floats_get(sh_floats_at(data, at), 1, &x);
     return sh_fail(SH_E_NUMERIC,
                    "%s: element %lld of %s is %g, but float16 ends at 65504; export as bfloat16 or float32", f->path,
                    (long long)(p->first + at), p->name, (double)x);
@@ -169,9 +168,14 @@ static sh_rc write_chunk(void *arg, int64_t job, char *buffer)
     char *begin = buffer + (c->at - sh_file_align_down(c->at)), *to = begin;
     SH_TRY(sh_job_go_on(f->path));
     for (const struct sh_move_part *p = &t->parts->part[c->first]; p < &t->parts->part[c->first + c->n]; p++) {
-        int64_t bad = sh_move_narrow(p->type, p->data, p->elems, to);
+        struct sh_floats data = p->data;
+        if (p->far) {
+            data.whole = (float *)(void *)(buffer + BUFFER_BYTES - FAR_BYTES);
+            SH_TRY(p->far->get(p->far->arg, p->number, p->first, p->elems, data.whole));
+        }
+        int64_t bad = sh_move_narrow(p->type, data, p->elems, to);
         if (bad < p->elems)
-            return too_large(f, p, bad);
+            return too_large(f, p, data, bad);
         to += bytes_of(p);
     }
     c->sum = sh_hash64(begin, (size_t)c->bytes);

@@ -10,6 +10,14 @@
 #include "io/move/replicas.h"
 #include "io/move/types.h"
 
+/* Writing: brings elements [first, first + n) of part number `part` that are not in memory, from any thread: a stretch
+ * of SH_MOVE_FAR_ELEMS or the last one, each once. Errors: its own. */
+enum { SH_MOVE_FAR_ELEMS = 1 << 20 };
+struct sh_move_far {
+    sh_rc (*get)(void *arg, int part, int64_t first, int64_t n, float *to);
+    void *arg;
+};
+
 /* [at, at + elems * bytes of the type) of a file. `name` and `first` are for messages: the part starts at element
  * `first` of the tensor of that name. */
 struct sh_move_part {
@@ -19,6 +27,8 @@ struct sh_move_part {
     int64_t at, elems, first;
     struct sh_floats data;
     const struct sh_move_nested *nested; /* for the type NESTED; lent */
+    const struct sh_move_far *far;       /* lent; NULL: it is in `data` */
+    int number;                          /* for `far` */
 };
 
 /* Neighbouring parts of one file, in order, and a hash of the bytes that were written. */

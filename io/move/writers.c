@@ -163,7 +163,11 @@ sh_rc sh_move_writers_choose(struct sh_move_writers *w, const struct sh_move_ran
     struct totals alone;
     MPI_Comm group;
     bool grouped = false;
+    int rank, world;
     go_alone(w, own, n);
+    sh_mesh_world(&rank, &world);
+    if (world == 1)
+        return SH_OK;
     SH_TRY(add_up(w->range, w->n_ranges, &alone));
     if (per_node == 0 && alone.bytes >= alone.ranges * LONG_RANGE_BYTES)
         return SH_OK;

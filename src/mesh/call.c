@@ -6,6 +6,11 @@
 
 void sh_mesh_world(int *rank, int *world)
 {
+    int started;
+    *rank = 0;
+    *world = 1;
+    if (MPI_Initialized(&started) == MPI_SUCCESS && !started)
+        return;
     /* Nobody can go on without these. */
     if (MPI_Comm_rank(MPI_COMM_WORLD, rank) != MPI_SUCCESS || MPI_Comm_size(MPI_COMM_WORLD, world) != MPI_SUCCESS)
         sh_stop(sh_fail(SH_E_COMM, "MPI does not say which rank this process is"));

@@ -64,7 +64,7 @@ struct sh_mesh {
 };
 /* clang-format on */
 
-/* This rank and the number of ranks of the job. Local. */
+/* This rank and the number of ranks of the job; a process that never starts MPI is one rank. Local. */
 void sh_mesh_world(int *rank, int *world);
 
 /* Number of ranks on this node and on the smallest node, before the mesh is known (threads, memory limits).
@@ -129,7 +129,8 @@ sh_rc sh_mesh_hear_all(void);
 /* Wait for a request of a collective over all ranks, under the same limit. */
 sh_rc sh_mesh_wait(MPI_Request *request);
 
-/* Small host-side helpers, collective over the job, outside of program runs. The functions without a return value stop
+/* Small host-side helpers, collective over the job, outside of program runs. They, sh_agree() and sh_mesh_barrier() need
+ * no MPI for one rank. The functions without a return value stop
  * the job when MPI fails, since peers wait in the same call. */
 sh_rc sh_mesh_bcast(void *data, long bytes, int root);
 sh_rc sh_mesh_max(double *values, int n);

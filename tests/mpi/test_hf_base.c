@@ -179,12 +179,12 @@ static void check_numbers(const struct sh_ckpt_tensor *t, int64_t at, int64_t n,
 
 static sh_rc read_all(struct sh_hf_base *b, const struct sh_ckpt_set *set)
 {
-    float *out = sh_calloc(2 * SH_CKPT_BLOCK_ELEMS, sizeof *out);
+    float *out = sh_calloc(SH_CKPT_BLOCK_ELEMS, sizeof *out);
     sh_rc rc = SH_OK;
     for (int t = 0; t < set->n_tensors; t++)
         for (int64_t n, at = 0; at < set->tensors[t].elems && rc == SH_OK; at += n) {
             n = set->tensors[t].elems - at < SH_CKPT_BLOCK_ELEMS ? set->tensors[t].elems - at : SH_CKPT_BLOCK_ELEMS;
-            rc = sh_hf_base_read(b, t, at, n, out, out + SH_CKPT_BLOCK_ELEMS);
+            rc = sh_hf_base_read(b, t, at, n, out);
             if (rc == SH_OK)
                 check_numbers(&set->tensors[t], at, n, out);
         }

@@ -4,7 +4,6 @@
 #include "io/foreign/hf/base.h"
 
 #include "io/checkpoint/digest.h"
-#include "io/file/file.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
@@ -16,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { PIECE = 8192 }; /* floats on a stack; whole blocks of packed ones */
 
 /* The adapters of one matrix: A [rank,in] and B [out,rank]; a NULL: it is not adapted. */
 struct sh_hf_pair {
@@ -109,13 +110,6 @@ out:
 
 /* ---- the base ---- */
 
-/* The sh_hf_nf4_read_fn for unpacking: reads bytes of an entry from its file. */
-static sh_rc read_bytes(void *arg, const struct sh_st_entry *e, int64_t at, int64_t n, void *to)
-{
-    const struct sh_hf_base *b = arg;
-    return sh_file_read(b->fd[e->file], b->file[e->file], to, n, e->at + at);
-}
-
 /* Read the small tensors, such as scales, of weights that are packed in the folder. */
 static sh_rc read_packing(struct sh_hf_base *b)
 {
@@ -126,24 +120,17 @@ static sh_rc read_packing(struct sh_hf_base *b)
                        b->path);
     for (int i = 0; i < b->set->n_tensors; i++)
         if (b->match.nf4[i])
-            SH_TRY(sh_hf_nf4_read(b->match.nf4[i], b->path, &b->set->tensors[i], read_bytes, b));
+            SH_TRY(sh_hf_nf4_read(b->match.nf4[i], b->path, &b->set->tensors[i], &b->files));
     return SH_OK;
 }
 
 /* A folder's files stay open while their blocks are read. */
 static sh_rc open_folder(struct sh_hf_base *b, const char *family)
 {
-    int64_t bytes;
     SH_TRY(sh_st_index_read(b->path, &b->folder));
     SH_TRY(sh_hf_match(b->path, &b->folder, b->set, family, &b->match));
-    b->fd = sh_calloc((size_t)b->folder.n_files + 1, sizeof *b->fd);
-    b->file = sh_calloc((size_t)b->folder.n_files + 1, sizeof *b->file);
-    for (int64_t i = 0; i < b->folder.n_files; i++)
-        b->fd[i] = -1;
-    for (int64_t i = 0; i < b->folder.n_files; i++) {
-        b->file[i] = sh_path_join(b->path, b->folder.file[i].name);
-        SH_TRY(sh_file_open(b->file[i], &b->fd[i], &bytes));
-    }
+    sh_hf_files_make(&b->files, b->path, &b->folder);
+    SH_TRY(sh_hf_files_open_all(&b->files));
     return read_packing(b);
 }
 
@@ -203,11 +190,7 @@ sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const st
 /* Also works for a base that was only partly opened. */
 void sh_hf_base_close(struct sh_hf_base *b)
 {
-    for (int64_t i = 0; b->fd && i < b->folder.n_files; i++) {
-        if (b->fd[i] >= 0)
-            close(b->fd[i]);
-        free(b->file[i]);
-    }
+    sh_hf_files_close(&b->files);
     for (int i = 0; b->pair && i < b->set->n_tensors; i++) {
         free(b->pair[i].a);
         free(b->pair[i].b);
@@ -215,8 +198,6 @@ void sh_hf_base_close(struct sh_hf_base *b)
     if (b->checkpoint_fd >= 0)
         close(b->checkpoint_fd);
     free(b->pair);
-    free(b->fd);
-    free(b->file);
     free(b->place);
     free(b->path);
     sh_hf_match_free(&b->match);
@@ -228,7 +209,7 @@ void sh_hf_base_close(struct sh_hf_base *b)
 
 /* Read and unpack elements [first, first + n) of a weight that is packed in the folder. They are whole packed blocks,
  * because checkpoint blocks are. */
-static sh_rc read_unpacked(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
+static sh_rc read_unpacked(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out)
 {
     const struct sh_hf_nf4 *w = b->match.nf4[tensor];
     const struct {
@@ -236,12 +217,13 @@ static sh_rc read_unpacked(const struct sh_hf_base *b, int tensor, int64_t first
         enum sh_move_type type;
     } halves[] = {{w->codes, SH_MOVE_CODES}, {w->scales, w->nested ? SH_MOVE_NESTED : SH_MOVE_SCALES}};
     int64_t block = first / SH_NF4_ELEMS, blocks = n / SH_NF4_ELEMS;
-    unsigned char *packed = sh_calloc((size_t)blocks, SH_NF4_BLOCK_BYTES);
+    unsigned char *packed = sh_calloc((size_t)blocks, 2 * SH_NF4_BLOCK_BYTES),
+                  *bytes = packed + blocks * SH_NF4_BLOCK_BYTES;
     sh_rc rc = SH_OK;
     for (int i = 0; i < 2 && rc == SH_OK; i++) {
         int size = sh_move_type_bytes(halves[i].type);
-        rc = read_bytes((void *)(uintptr_t)b, halves[i].e, block * size, blocks * size, spare);
-        if (rc == SH_OK && sh_move_join(halves[i].type, spare, block, blocks, &w->table,
+        rc = sh_hf_files_read(&b->files, halves[i].e, block * size, blocks * size, bytes);
+        if (rc == SH_OK && sh_move_join(halves[i].type, bytes, block, blocks, &w->table,
                                         (struct sh_floats){.packed = packed}) < blocks)
             rc = sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", b->path, halves[i].e->name);
     }
@@ -251,42 +233,45 @@ static sh_rc read_unpacked(const struct sh_hf_base *b, int tensor, int64_t first
 }
 
 /* Several threads read blocks at once, and all add to one checksum, which does not depend on the order. */
-static sh_rc read_plain(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
+static sh_rc read_plain(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out)
 {
     const struct sh_st_entry *e;
-    int size;
+    int64_t bad;
     if (b->place)
         return sh_ckpt_index_read_block(&b->checkpoint, b->checkpoint_fd, b->path, SH_CKPT_MODEL,
                                         &b->checkpoint.entry[b->place[tensor]], first / SH_CKPT_BLOCK_ELEMS, out, &n);
     if (b->match.nf4[tensor])
-        return read_unpacked(b, tensor, first, n, out, spare);
+        return read_unpacked(b, tensor, first, n, out);
     e = b->match.entry[tensor];
-    size = sh_st_type_bytes(e->type);
-    SH_TRY(sh_file_read(b->fd[e->file], b->file[e->file], spare, n * size, e->at + first * size));
-    if (sh_move_widen(sh_hf_move_type(e), spare, n, (struct sh_floats){.whole = out}) < n)
-        return sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", b->file[e->file], e->name);
+    SH_TRY(sh_hf_files_floats(&b->files, e, first, n, out, &bad));
+    if (bad < n)
+        return sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", b->files.path[e->file], e->name);
     return SH_OK;
 }
 
 /* Add the numbers to the checksum in the form in which training used them, packed or rounded; x [n] is changed to that
  * form if the caller wants it. Weights that are packed in the folder already are in that form: packing the unpacked
  * numbers once more need not reproduce them. */
-static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *x, void *spare)
+static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *x)
 {
     bool there = b->match.nf4 && b->match.nf4[tensor], packed = b->packed && b->set->packed[tensor] && !there;
-    struct sh_floats whole = {.whole = x}, kept = {.high = packed ? NULL : spare, .packed = packed ? spare : NULL};
-    float *rounded = NULL;
-    if (packed || (b->rounded && !there)) {
-        rounded = sh_calloc((size_t)n, sizeof *rounded);
-        sh_floats_put(kept, n, x);
-        sh_floats_get(kept, n, rounded);
-        whole.whole = rounded;
+    uint64_t sum = 0;
+    for (int64_t at = 0, m; at < n; at += m, x += m) {
+        float rounded[PIECE];
+        sh_bf16 room[PIECE];
+        struct sh_floats whole = {.whole = x}, kept = {.high = packed ? NULL : room};
+        m = n - at < PIECE ? n - at : PIECE;
+        if (packed || (b->rounded && !there)) {
+            kept.packed = packed ? (unsigned char *)room : NULL;
+            sh_floats_put(kept, m, x);
+            sh_floats_get(kept, m, rounded);
+            whole.whole = rounded;
+        }
+        sum += sh_mixsum(whole, m, sh_ckpt_base_place(b->set->tensors[tensor].name, first + at));
+        if (packed && b->as_packed)
+            memcpy(x, rounded, (size_t)m * sizeof *x);
     }
-    if (packed && b->as_packed)
-        memcpy(x, rounded, (size_t)n * sizeof *x);
-    __atomic_fetch_add(&b->sum, sh_mixsum(whole, n, sh_ckpt_base_place(b->set->tensors[tensor].name, first)),
-                       __ATOMIC_RELAXED);
-    free(rounded);
+    __atomic_fetch_add(&b->sum, sum, __ATOMIC_RELAXED);
 }
 
 /* Compute W + scale B A in double and round it to float32 once. In [in,out] matrices rows and columns are swapped. */
@@ -304,10 +289,10 @@ static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, 
 }
 
 /* Updates the checksum first, which is of the base alone; then adds the adapters' product. */
-sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare)
+sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out)
 {
-    SH_TRY(read_plain(b, tensor, first, n, out, spare));
-    add_to_sum(b, tensor, first, n, out, spare);
+    SH_TRY(read_plain(b, tensor, first, n, out));
+    add_to_sum(b, tensor, first, n, out);
     if (b->pair[tensor].a)
         add_product(b, &b->pair[tensor], first, n, out);
     return SH_OK;

@@ -22,8 +22,7 @@ struct sh_hf_base {
     struct sh_hf_pair *pair;   /* [tensors of the set] */
     struct sh_st_index folder; /* if the base is a folder of transformers */
     struct sh_hf_match match;
-    int *fd; /* [folder.n_files] */
-    char **file;
+    struct sh_hf_files files;
     struct sh_ckpt_index checkpoint; /* if the base is a checkpoint */
     int64_t *place;                  /* [tensors of the set] the tensor's number in it */
     int checkpoint_fd;
@@ -38,8 +37,9 @@ sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const st
                       const struct sh_ckpt_set *set, struct sh_hf_base *out);
 void sh_hf_base_close(struct sh_hf_base *b);
 
-/* The `read` of struct sh_hf_stream. Each block must be read exactly once. */
-sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out, void *spare);
+/* Read elements [first, first + n) of a tensor, a block of SH_CKPT_BLOCK_ELEMS or the last one, each exactly once; from
+ * any thread. */
+sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out);
 
 /* Check the sum after everything was read. Errors: SH_E_DATA: the adapters were trained on other numbers. */
 sh_rc sh_hf_base_check(const struct sh_hf_base *b);

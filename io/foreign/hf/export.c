@@ -2,12 +2,12 @@
 
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/index.h"
-#include "io/file/file.h"
 #include "io/foreign/hf/adapter.h"
 #include "io/foreign/hf/base.h"
 #include "io/foreign/hf/config.h"
-#include "io/foreign/hf/stream.h"
+#include "io/foreign/safetensors/write.h"
 #include "io/move/stages.h"
+#include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
@@ -32,12 +32,11 @@ static const char *const beside[] = {
 /* clang-format on */
 
 /* Make an entry of the layout, without a place. */
-static struct sh_st_entry describe(const char *name, int ndim, const int64_t *dim, int64_t elems,
-                                   enum sh_move_type type)
+static struct sh_st_entry describe(const struct sh_ckpt_tensor *t, enum sh_move_type type)
 {
-    struct sh_st_entry e = {.type = types[type].file_type, .ndim = ndim, .elems = elems};
-    snprintf(e.name, sizeof e.name, "%.*s", (int)sizeof e.name - 1, name);
-    memcpy(e.dim, dim, (size_t)ndim * sizeof *dim);
+    struct sh_st_entry e = {.type = types[type].file_type, .ndim = t->ndim, .elems = t->elems};
+    snprintf(e.name, sizeof e.name, "%.*s", (int)sizeof e.name - 1, t->name);
+    memcpy(e.dim, t->dim, (size_t)t->ndim * sizeof *t->dim);
     return e;
 }
 
@@ -68,17 +67,40 @@ static sh_rc write_beside(const struct sh_st_writing *w, const struct sh_config 
     return rc;
 }
 
-/* ---- from memory, by all ranks ---- */
-
+/* An export by all ranks; one from a file is an export by one process of pieces that are not in memory. */
 struct export
 {
     const char *folder;
+    const char *file; /* put everything in one file of this name; NULL: name files like save_pretrained() */
     const struct sh_config *cfg;
     const struct sh_ckpt_set *set;
     const struct sh_hf_export *options;
+    sh_rc (*beside)(const struct export *x); /* writes small files, after the tensors */
+    struct sh_hf_base *base;                 /* for a merge */
     int rank;
+    struct sh_move_far far;
     struct sh_st_writing w;
 };
+
+static sh_rc beside_model(const struct export *x)
+{
+    return write_beside(&x->w, x->cfg, x->options);
+}
+
+static sh_rc beside_adapter(const struct export *x)
+{
+    char *text;
+    SH_TRY(sh_hf_adapter_write(x->cfg, x->options->base, &text));
+    sh_rc rc = sh_st_writing_note(&x->w, SH_HF_ADAPTER_CONFIG, text);
+    free(text);
+    return rc;
+}
+
+static sh_rc beside_merged(const struct export *x)
+{
+    SH_TRY(sh_hf_base_check(x->base));
+    return beside_model(x);
+}
 
 /* Local, with the same result on all ranks. */
 static sh_rc lay_out(void *arg)
@@ -87,11 +109,12 @@ static sh_rc lay_out(void *arg)
     const struct sh_ckpt_set *set = x->set;
     struct sh_st_entry *e = sh_calloc((size_t)set->n_tensors + 1, sizeof *e);
     for (int i = 0; i < set->n_tensors; i++)
-        e[i] = describe(set->tensors[i].name, set->tensors[i].ndim, set->tensors[i].dim, set->tensors[i].elems,
-                        x->options->type);
+        e[i] = describe(&set->tensors[i], x->options->type);
     /* Files of at most max_shard_bytes. */
-    sh_rc rc =
-        sh_st_writing_begin(&x->w, x->folder, e, set->n_tensors, x->options->max_shard_bytes, (int)x->options->verify);
+    sh_rc rc = sh_st_writing_begin(&x->w, x->folder, e, set->n_tensors,
+                                   x->file ? INT64_MAX : x->options->max_shard_bytes, (int)x->options->verify);
+    if (rc == SH_OK && x->file)
+        snprintf(x->w.layout.index.file[0].name, sizeof x->w.layout.index.file[0].name, "%s", x->file);
     free(e);
     return rc;
 }
@@ -110,11 +133,18 @@ static sh_rc share_name(void *arg)
     return sh_mesh_bcast(x->w.temp, sizeof x->w.temp, 0);
 }
 
+static sh_rc get_far(void *arg, int piece, int64_t first, int64_t n, float *to)
+{
+    const struct sh_ckpt_set *set = ((const struct export *)arg)->set;
+    return set->far->get(set->far->arg, piece, SH_CKPT_MODEL, first - set->pieces[piece].begin, n, to);
+}
+
 /* Write this rank's pieces of the parameters, converted to the export's type. */
 static sh_rc put(void *arg)
 {
     struct export *x = arg;
     struct sh_move_part *part = sh_calloc((size_t)x->set->n_pieces + 1, sizeof *part);
+    x->far = (struct sh_move_far){.get = get_far, .arg = x};
     for (int i = 0; i < x->set->n_pieces; i++) {
         const struct sh_ckpt_piece *p = &x->set->pieces[i];
         const struct sh_st_entry *e = &x->w.layout.index.entry[p->tensor];
@@ -124,7 +154,9 @@ static sh_rc put(void *arg)
                                         .at = e->at + p->begin * sh_move_type_bytes(x->options->type),
                                         .elems = p->elems,
                                         .first = p->begin,
-                                        .data = p->data[SH_CKPT_MODEL]};
+                                        .data = p->data[SH_CKPT_MODEL],
+                                        .far = sh_floats_none(p->data[SH_CKPT_MODEL]) ? &x->far : NULL,
+                                        .number = i};
     }
     sh_rc rc = sh_st_writing_put(&x->w, part, x->set->n_pieces);
     free(part);
@@ -134,24 +166,22 @@ static sh_rc put(void *arg)
 /* Each rank syncs what it has written: other nodes cannot sync this node's page cache. */
 static sh_rc sync_files(void *arg)
 {
-    struct export *x = arg;
-    return sh_st_writing_sync(&x->w);
+    return sh_st_writing_sync(&((struct export *)arg)->w);
 }
 
 /* Each rank compares what it has written; nothing with verify=off. */
 static sh_rc compare(void *arg)
 {
-    struct export *x = arg;
-    return sh_st_writing_compare(&x->w);
+    return sh_st_writing_compare(&((struct export *)arg)->w);
 }
 
-/* Called when all ranks have synced and compared; rank 0 renames the folder. */
+/* Called when all ranks have synced and compared; rank 0 writes the small files and renames the folder. */
 static sh_rc commit(void *arg)
 {
     struct export *x = arg;
     if (x->rank != 0)
         return SH_OK;
-    SH_TRY(write_beside(&x->w, x->cfg, x->options));
+    SH_TRY(x->beside(x));
     return sh_st_writing_commit(&x->w);
 }
 
@@ -165,18 +195,34 @@ static const struct sh_move_stage stages[] = {
     {.name = "giving the folder its name", .local = true, .run = commit},
 };
 
-/* Collective. A failure in any stage leaves no folder behind. */
+/* A failure in any stage leaves no folder behind. */
+static sh_rc run(struct export *x)
+{
+    struct sh_move_stages s = {.stage = stages, .n = sizeof stages / sizeof *stages, .arg = x};
+    int world;
+    sh_mesh_world(&x->rank, &world);
+    sh_move_stages_open(&s, sh_strfmt("writing %s", x->folder), x->options->timeout_seconds);
+    sh_rc rc = sh_move_stages_run(&s);
+    sh_move_stages_close(&s);
+    sh_st_writing_end(&x->w);
+    return rc;
+}
+
 sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
                    const struct sh_hf_export *options)
 {
-    struct export x = {.folder = folder, .cfg = cfg, .set = set, .options = options};
-    struct sh_move_stages run = {.stage = stages, .n = sizeof stages / sizeof *stages, .arg = &x};
-    int world;
-    sh_mesh_world(&x.rank, &world);
-    sh_move_stages_open(&run, sh_strfmt("writing %s", folder), options->timeout_seconds);
-    sh_rc rc = sh_move_stages_run(&run);
-    sh_move_stages_close(&run);
-    sh_st_writing_end(&x.w);
+    struct export x = {.folder = folder, .cfg = cfg, .set = set, .options = options, .beside = beside_model};
+    return run(&x);
+}
+
+/* One process: each block is read when it is written, so a model larger than memory can be exported. */
+static sh_rc run_far(struct export *x, struct sh_ckpt_set set, const struct sh_ckpt_far *far)
+{
+    struct sh_ckpt_piece *pieces = sh_ckpt_pieces_far(&set);
+    set.far = far;
+    x->set = &set;
+    sh_rc rc = run(x);
+    free(pieces);
     return rc;
 }
 
@@ -186,67 +232,48 @@ struct source {
     const char *path;
     struct sh_ckpt_index index;
     int fd;
-    const struct sh_config *cfg;
-    const struct sh_hf_export *options;
 };
 
 /* Read a block and compare it with its digest. */
-static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare)
+static sh_rc read_block(void *arg, int tensor, int s, int64_t at, int64_t n, float *to)
 {
     const struct source *f = arg;
-    (void)spare;
-    return sh_ckpt_index_read_block(&f->index, f->fd, f->path, SH_CKPT_MODEL, &f->index.entry[tensor],
-                                    first / SH_CKPT_BLOCK_ELEMS, out, &n);
-}
-
-static sh_rc beside_model(void *arg, const struct sh_st_writing *w)
-{
-    const struct source *f = arg;
-    return write_beside(w, f->cfg, f->options);
-}
-
-static sh_rc beside_adapter(void *arg, const struct sh_st_writing *w)
-{
-    const struct source *f = arg;
-    char *text;
-    SH_TRY(sh_hf_adapter_write(f->cfg, f->options->base, &text));
-    sh_rc rc = sh_st_writing_note(w, SH_HF_ADAPTER_CONFIG, text);
-    free(text);
-    return rc;
+    return sh_ckpt_index_read_block(&f->index, f->fd, f->path, s, &f->index.entry[tensor], at / SH_CKPT_BLOCK_ELEMS, to,
+                                    &n);
 }
 
 /* Names of adapters get the prefix of two words that PEFT puts before the model's names. */
-static sh_rc copy_all(struct source *f, const char *folder)
+static sh_rc copy_all(struct source *f, struct export *x)
 {
-    bool adapter = f->options->adapter;
-    struct sh_hf_stream out = {.folder = folder,
-                               .from = f->path,
-                               .options = f->options,
-                               .arg = f,
-                               .read = read_block,
-                               .beside = adapter ? beside_adapter : beside_model,
-                               .file = adapter ? SH_HF_ADAPTER_FILE : NULL};
-    SH_TRY(sh_ckpt_index_read(f->path, &f->index));
-    SH_TRY(sh_ckpt_index_open_data(&f->index, f->path, &f->fd));
-    struct sh_st_entry *e = sh_calloc((size_t)f->index.n + 1, sizeof *e);
+    struct sh_ckpt_tensor *t = sh_calloc((size_t)f->index.n + 1, sizeof *t);
+    struct sh_ckpt_set set = {.states = f->index.states, .tensors = t, .n_tensors = (int)f->index.n};
     for (int64_t i = 0; i < f->index.n; i++) {
-        char name[SH_ST_NAME_MAX + sizeof SH_HF_ADAPTER_PREFIX];
-        snprintf(name, sizeof name, "%s%s", adapter ? SH_HF_ADAPTER_PREFIX : "", f->index.entry[i].name);
-        e[i] = describe(name, f->index.entry[i].ndim, f->index.entry[i].dim, f->index.entry[i].elems, f->options->type);
+        const struct sh_ckpt_entry *e = &f->index.entry[i];
+        t[i] = (struct sh_ckpt_tensor){.ndim = e->ndim, .elems = e->elems};
+        t[i].name = sh_strfmt("%s%s", x->options->adapter ? SH_HF_ADAPTER_PREFIX : "", e->name);
+        memcpy(t[i].dim, e->dim, sizeof t[i].dim);
     }
-    out.tensor = e;
-    out.n = f->index.n;
-    sh_rc rc = sh_hf_stream_out(&out);
-    free(e);
+    sh_rc rc = run_far(x, set, &(struct sh_ckpt_far){.get = read_block, .arg = f});
+    for (int64_t i = 0; i < f->index.n; i++)
+        free((void *)(uintptr_t)t[i].name);
+    free(t);
     return rc;
 }
 
-/* One process, without MPI: converts a checkpoint block by block, so a model larger than memory can be exported. */
 sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
                         const struct sh_hf_export *options)
 {
-    struct source f = {.path = checkpoint, .fd = -1, .cfg = cfg, .options = options};
-    sh_rc rc = copy_all(&f, folder);
+    struct source f = {.path = checkpoint, .fd = -1};
+    struct export x = {.folder = folder,
+                       .file = options->adapter ? SH_HF_ADAPTER_FILE : NULL,
+                       .cfg = cfg,
+                       .options = options,
+                       .beside = options->adapter ? beside_adapter : beside_model};
+    sh_rc rc = sh_ckpt_index_read(checkpoint, &f.index);
+    if (rc == SH_OK)
+        rc = sh_ckpt_index_open_data(&f.index, checkpoint, &f.fd);
+    if (rc == SH_OK)
+        rc = copy_all(&f, &x);
     sh_ckpt_index_free(&f.index);
     if (f.fd >= 0)
         close(f.fd);
@@ -255,50 +282,20 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
 
 /* ---- merging an adapter checkpoint into its base ---- */
 
-struct merging {
-    struct sh_hf_base base;
-    const struct sh_config *cfg;
-    const struct sh_hf_export *options;
-};
-
-static sh_rc read_merged(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare)
+static sh_rc read_merged(void *arg, int tensor, int s, int64_t at, int64_t n, float *to)
 {
-    return sh_hf_base_read(&((struct merging *)arg)->base, tensor, first, n, out, spare);
-}
-
-/* Runs before the folder gets its name. */
-static sh_rc beside_merged(void *arg, const struct sh_st_writing *w)
-{
-    const struct merging *m = arg;
-    SH_TRY(sh_hf_base_check(&m->base));
-    return write_beside(w, m->cfg, m->options);
-}
-
-static sh_rc merge(struct merging *m, const char *checkpoint, const char *folder, const struct sh_ckpt_set *set)
-{
-    struct sh_hf_stream out = {.folder = folder,
-                               .from = checkpoint,
-                               .options = m->options,
-                               .arg = m,
-                               .read = read_merged,
-                               .beside = beside_merged,
-                               .n = set->n_tensors};
-    SH_TRY(sh_hf_base_open(checkpoint, m->options->base, m->options->packed, m->cfg, set, &m->base));
-    struct sh_st_entry *e = sh_calloc((size_t)set->n_tensors + 1, sizeof *e);
-    for (int i = 0; i < set->n_tensors; i++)
-        e[i] = describe(set->tensors[i].name, set->tensors[i].ndim, set->tensors[i].dim, set->tensors[i].elems,
-                        m->options->type);
-    out.tensor = e;
-    sh_rc rc = sh_hf_stream_out(&out);
-    free(e);
-    return rc;
+    (void)s;
+    return sh_hf_base_read(arg, tensor, at, n, to);
 }
 
 sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
                        const struct sh_ckpt_set *set, const struct sh_hf_export *options)
 {
-    struct merging m = {.cfg = cfg, .options = options};
-    sh_rc rc = merge(&m, checkpoint, folder, set);
-    sh_hf_base_close(&m.base);
+    struct sh_hf_base base;
+    struct export x = {.folder = folder, .cfg = cfg, .options = options, .beside = beside_merged, .base = &base};
+    sh_rc rc = sh_hf_base_open(checkpoint, options->base, options->packed, cfg, set, &base);
+    if (rc == SH_OK)
+        rc = run_far(&x, *set, &(struct sh_ckpt_far){.get = read_merged, .arg = &base});
+    sh_hf_base_close(&base);
     return rc;
 }

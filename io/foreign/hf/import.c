@@ -1,106 +1,83 @@
-/* Converts a folder of transformers into a checkpoint of Sherd: each tensor of the model is matched with an entry of
- * the folder, and its blocks are converted one by one. Memory is needed for only a few blocks, whatever the size of the
- * model. */
+/* Converts a folder of transformers into a checkpoint of Sherd: a save by one process of tensors that are in the folder.
+ * Memory is needed for only a few blocks, whatever the size of the model. */
 #include "io/foreign/hf/import.h"
 
-#include "io/checkpoint/stream.h"
-#include "io/file/file.h"
 #include "io/foreign/hf/names.h"
-#include "io/move/types.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
-/* The state of a conversion of a folder of weights into a checkpoint, block by block. */
 struct import {
     const char *from;
     const struct sh_hf_import_options *options;
     struct sh_st_index index;
     struct sh_hf_match match;
-    int *fd; /* [index.n_files] */
-    char **path;
+    struct sh_hf_files files;
 };
 
-/* First mark all files as not open, so a failure closes only those that were opened. */
 static sh_rc open_files(struct import *m)
 {
-    int64_t bytes;
-    m->fd = sh_calloc((size_t)m->index.n_files + 1, sizeof *m->fd);
-    m->path = sh_calloc((size_t)m->index.n_files + 1, sizeof *m->path);
-    for (int64_t i = 0; i < m->index.n_files; i++) {
-        m->fd[i] = -1;
-        m->path[i] = sh_path_join(m->from, m->index.file[i].name);
-    }
-    for (int64_t i = 0; i < m->index.n_files; i++) {
-        SH_TRY(sh_ckpt_trusted(m->path[i], m->options->trust));
-        SH_TRY(sh_file_open(m->path[i], &m->fd[i], &bytes));
-    }
-    return SH_OK;
+    sh_hf_files_make(&m->files, m->from, &m->index);
+    for (int64_t i = 0; i < m->index.n_files; i++)
+        SH_TRY(sh_ckpt_trusted(m->files.path[i], m->options->trust));
+    return sh_hf_files_open_all(&m->files);
 }
 
-/* *bad: the index of the first number that is not finite, or n. */
-static sh_rc read_floats(const struct import *m, const struct sh_st_entry *e, int64_t first, int64_t n, float *out,
-                         void *spare, int64_t *bad)
+/* Called from several threads: it changes no shared data. */
+static sh_rc get(void *arg, int piece, int s, int64_t at, int64_t n, float *to)
 {
-    int size = sh_st_type_bytes(e->type);
-    SH_TRY(sh_file_read(m->fd[e->file], m->path[e->file], spare, n * size, e->at + first * size));
-    *bad = sh_move_widen(sh_hf_move_type(e), spare, n, (struct sh_floats){.whole = out});
-    return SH_OK;
-}
-
-/* sh_ckpt_stream() calls this from several threads: it changes no shared data, and `spare` is the thread's own. */
-static sh_rc read_block(void *arg, int tensor, int64_t first, int64_t n, float *out, void *spare)
-{
-    const struct import *m = arg;
-    const struct sh_st_entry *e = m->match.entry[tensor];
+    struct import *m = arg;
+    const struct sh_st_entry *e = m->match.entry[piece];
     int64_t bad;
-    SH_TRY(read_floats(m, e, first, n, out, spare, &bad));
+    (void)s;
+    SH_TRY(sh_hf_files_floats(&m->files, e, at, n, to, &bad));
     if (bad == n || m->options->allow_nan)
         return SH_OK;
     return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number; --allow-nan takes it as it is",
-                   m->path[e->file], (long long)(first + bad), e->name);
+                   m->files.path[e->file], (long long)(at + bad), e->name);
 }
 
-/* In floats: one mebibyte at a time. */
-enum { PIECE = 1 << 18 };
-
-/* Bits are compared: a tied output matrix must be exactly the embedding, not nearly. */
-static sh_rc compare_pieces(const struct import *m, float *a, float *b, void *spare)
+/* lstat(): a dangling link would be in the way, too. */
+static sh_rc refuse_existing(const char *path)
 {
-    int64_t bad;
-    for (int64_t at = 0, n; at < m->match.of->elems; at += n) {
-        n = m->match.of->elems - at < PIECE ? m->match.of->elems - at : PIECE;
-        SH_TRY(read_floats(m, m->match.of, at, n, a, spare, &bad));
-        SH_TRY(read_floats(m, m->match.copy, at, n, b, spare, &bad));
-        if (memcmp(a, b, (size_t)n * sizeof *a) != 0)
-            return sh_hf_copy_differs(m->from, &m->match);
-    }
-    return SH_OK;
-}
-
-/* For a tied model whose folder has an output matrix, compare that with the embedding. */
-static sh_rc compare_copy(const struct import *m)
-{
-    if (!m->match.copy)
+    struct stat st;
+    if (lstat(path, &st) != 0)
         return SH_OK;
-    /* Three pieces: both matrices as floats, and the bytes from the file. */
-    float *memory = sh_calloc(3 * PIECE, sizeof *memory);
-    sh_rc rc = compare_pieces(m, memory, memory + PIECE, memory + 2 * PIECE);
-    free(memory);
+    return sh_fail(SH_E_USAGE, "%s exists already; name another folder, or delete it", path);
+}
+
+static sh_rc save(struct import *m, const struct sh_ckpt_set *model, const struct sh_ckpt_meta *meta,
+                  const char *folder)
+{
+    const struct sh_ckpt_options options = {
+        .io_method = SH_IO_DIRECT, .verify = SH_VERIFY_DISK, .hints = "", .threads = 4};
+    struct sh_ckpt_set set = *model;
+    int64_t bytes;
+    set.far = &(struct sh_ckpt_far){.get = get, .arg = m};
+    for (int s = 1; s < set.states.n; s++)
+        set.zero[s] = true; /* as before the first step */
+    struct sh_ckpt_piece *pieces = sh_ckpt_pieces_far(&set);
+    sh_rc rc = sh_ckpt_save(folder, &set, meta, &options, &bytes);
+    free(pieces);
     return rc;
 }
 
 /* Everything is matched before the first byte is written. */
 static sh_rc import(struct import *m, const char *family, const struct sh_ckpt_set *set,
-                    const struct sh_ckpt_meta *meta, const char *folder, char **path)
+                    const struct sh_ckpt_meta *meta, const char *folder, const char *path)
 {
+    struct sh_ckpt_lock *lock = NULL;
     SH_TRY(sh_st_index_read(m->from, &m->index));
     SH_TRY(sh_hf_match(m->from, &m->index, set, family, &m->match));
     SH_TRY(open_files(m));
-    SH_TRY(compare_copy(m));
-    return sh_ckpt_stream(folder, set, meta, read_block, m, path);
+    SH_TRY(sh_hf_copy_compare(m->from, &m->match, &m->files, 0, 1));
+    SH_TRY(sh_ckpt_lock(folder, &lock));
+    sh_rc rc = refuse_existing(path);
+    if (rc == SH_OK)
+        rc = save(m, set, meta, folder);
+    sh_ckpt_unlock(lock);
+    return rc;
 }
 
 /* Everything is freed here, also after a failure. */
@@ -108,14 +85,13 @@ sh_rc sh_hf_import(const char *from, const char *family, const struct sh_hf_impo
                    const struct sh_ckpt_set *set, const struct sh_ckpt_meta *meta, const char *folder, char **path)
 {
     struct import m = {.from = from, .options = options};
-    sh_rc rc = import(&m, family, set, meta, folder, path);
-    for (int64_t i = 0; m.fd && i < m.index.n_files; i++) {
-        if (m.fd[i] >= 0)
-            close(m.fd[i]);
-        free(m.path[i]);
-    }
-    free(m.fd);
-    free(m.path);
+    char *file = sh_strfmt("%s/step-%08lld.h5", folder, (long long)meta->step);
+    sh_rc rc = import(&m, family, set, meta, folder, file);
+    if (rc == SH_OK)
+        *path = file;
+    else
+        free(file);
+    sh_hf_files_close(&m.files);
     sh_hf_match_free(&m.match);
     sh_st_index_free(&m.index);
     return rc;

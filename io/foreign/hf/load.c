@@ -1,6 +1,5 @@
 #include "io/foreign/hf/load.h"
 
-#include "io/file/file.h"
 #include "io/foreign/hf/adapter.h"
 #include "io/foreign/hf/names.h"
 #include "io/move/parts.h"
@@ -12,10 +11,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* The output matrix and the embedding are compared through a buffer of this size. */
-enum { COMPARE_BYTES = 1 << 20 };
 
 struct load {
     const char *folder, *family;
@@ -27,8 +22,7 @@ struct load {
     struct sh_hf_match match;
     struct sh_move_parts parts;
     struct sh_move_replicas replicas;
-    struct sh_file_direct *file; /* [index.n_files]; fd -1: not open */
-    char **path;
+    struct sh_hf_files files;
     struct sh_move_stages stages;
 };
 
@@ -57,12 +51,7 @@ static sh_rc share_index(void *arg)
 {
     struct load *l = arg;
     SH_TRY(sh_st_index_share(&l->index, l->rank));
-    l->file = sh_calloc((size_t)l->index.n_files + 1, sizeof *l->file);
-    l->path = sh_calloc((size_t)l->index.n_files + 1, sizeof *l->path);
-    for (int64_t i = 0; i < l->index.n_files; i++) {
-        l->path[i] = sh_path_join(l->folder, l->index.file[i].name);
-        l->file[i].fd = l->file[i].direct = -1;
-    }
+    sh_hf_files_make(&l->files, l->folder, &l->index);
     return SH_OK;
 }
 
@@ -71,7 +60,7 @@ static sh_rc look_at_owners(void *arg)
 {
     struct load *l = arg;
     for (int64_t i = 0; l->rank == 0 && i < l->index.n_files; i++)
-        SH_TRY(sh_ckpt_trusted(l->path[i], l->options->trust));
+        SH_TRY(sh_ckpt_trusted(l->files.path[i], l->options->trust));
     return SH_OK;
 }
 
@@ -134,34 +123,13 @@ static sh_rc plan_reads(void *arg)
     return rc;
 }
 
-/* Read through the page cache: a model that was just downloaded is still there, and the ranks of a node share it. */
-static sh_rc open_file(struct load *l, int i)
-{
-    int64_t bytes;
-    int fd;
-    if (l->file[i].fd >= 0)
-        return SH_OK;
-    SH_TRY(sh_file_open(l->path[i], &fd, &bytes));
-    sh_file_cached_open(l->path[i], fd, &l->file[i]);
-    if (bytes != l->index.file[i].bytes)
-        return sh_fail(SH_E_DATA, "%s has changed while it was read", l->path[i]);
-    return SH_OK;
-}
-
 /* Open only the files in which this rank has a part. */
 static sh_rc open_files(void *arg)
 {
     struct load *l = arg;
     for (int i = 0; i < l->parts.n_chunks; i++)
-        SH_TRY(open_file(l, l->parts.chunk[i].file));
+        SH_TRY(sh_hf_files_open(&l->files, l->parts.chunk[i].file));
     return SH_OK;
-}
-
-static sh_rc read_small(void *arg, const struct sh_st_entry *e, int64_t at, int64_t n, void *to)
-{
-    struct load *l = arg;
-    SH_TRY(open_file(l, e->file));
-    return sh_file_read(l->file[e->file].fd, l->path[e->file], to, n, e->at + at);
 }
 
 /* Read the small tensors that are needed to unpack the weights of which this rank has a part. */
@@ -171,7 +139,7 @@ static sh_rc read_packing(void *arg)
     for (int i = 0; i < l->set->n_pieces; i++) {
         int t = l->set->pieces[i].tensor;
         if (l->match.nf4[t])
-            SH_TRY(sh_hf_nf4_read(l->match.nf4[t], l->folder, &l->set->tensors[t], read_small, l));
+            SH_TRY(sh_hf_nf4_read(l->match.nf4[t], l->folder, &l->set->tensors[t], &l->files));
     }
     return SH_OK;
 }
@@ -190,52 +158,16 @@ static sh_rc read_data(void *arg)
 {
     struct load *l = arg;
     if (l->replicas.size == 1)
-        return sh_move_parts_read(&l->parts, l->file);
+        return sh_move_parts_read(&l->parts, l->files.file);
     sh_move_deadline_wait(l->stages.deadline); /* it meets the replicas on the way */
-    return sh_move_parts_read_together(&l->parts, l->file, &l->replicas);
+    return sh_move_parts_read_together(&l->parts, l->files.file, &l->replicas);
 }
 
-/* Values are widened to compare them: the two matrices may be stored in different types. */
-static sh_rc read_floats(struct load *l, const struct sh_st_entry *e, int64_t first, int64_t n, char *bytes, float *out)
-{
-    int size = sh_st_type_bytes(e->type);
-    SH_TRY(sh_file_read(l->file[e->file].fd, l->path[e->file], bytes, n * size, e->at + first * size));
-    (void)sh_move_widen(sh_hf_move_type(e), bytes, n, (struct sh_floats){.whole = out});
-    return SH_OK;
-}
-
-/* Compare the elements of this rank's share. */
-static sh_rc compare_share(struct load *l, char *bytes, float *a, float *b)
-{
-    enum { MOST = COMPARE_BYTES / 4 };
-    int64_t elems = l->match.of->elems, end = elems / l->world * (l->rank + 1), n;
-    /* The last rank takes the remainder of the division. */
-    if (l->rank == l->world - 1)
-        end = elems;
-    for (int64_t at = elems / l->world * l->rank; at < end; at += n) {
-        n = end - at < MOST ? end - at : MOST;
-        SH_TRY(read_floats(l, l->match.of, at, n, bytes, a));
-        SH_TRY(read_floats(l, l->match.copy, at, n, bytes, b));
-        if (memcmp(a, b, (size_t)n * sizeof *a) != 0)
-            return sh_hf_copy_differs(l->folder, &l->match);
-    }
-    return SH_OK;
-}
-
-/* Each rank compares its share of the elements; sh_agree() makes a difference on any rank a failure on all. */
+/* Each rank compares its share of the elements. Both may be in files of which it has no other part. */
 static sh_rc compare_copy(void *arg)
 {
     struct load *l = arg;
-    if (!l->match.copy)
-        return SH_OK;
-    /* Both may be in files of which this rank has no other part. */
-    SH_TRY(open_file(l, l->match.copy->file));
-    SH_TRY(open_file(l, l->match.of->file));
-    char *memory = sh_calloc(3, COMPARE_BYTES);
-    sh_rc rc = compare_share(l, memory, (float *)(void *)(memory + COMPARE_BYTES),
-                             (float *)(void *)(memory + 2 * COMPARE_BYTES));
-    free(memory);
-    return rc;
+    return sh_hf_copy_compare(l->folder, &l->match, &l->files, l->rank, l->world);
 }
 
 static const struct sh_move_stage stages[] = {
@@ -254,13 +186,7 @@ static const struct sh_move_stage stages[] = {
 /* Also called after a failure at any stage. */
 static void clean(struct load *l)
 {
-    for (int64_t i = 0; l->file && i < l->index.n_files; i++) {
-        if (l->file[i].fd >= 0)
-            close(l->file[i].fd);
-        free(l->path[i]);
-    }
-    free(l->file);
-    free(l->path);
+    sh_hf_files_close(&l->files);
     sh_move_replicas_free(&l->replicas);
     sh_move_parts_free(&l->parts);
     sh_hf_match_free(&l->match);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { COMPARED = 1 << 18 }; /* floats at a time */
+
 struct matcher {
     const char *folder;
     const struct sh_st_index *index;
@@ -174,19 +176,36 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
     return rc;
 }
 
-/* The message names both tensors and the key that separates them. */
-sh_rc sh_hf_copy_differs(const char *folder, const struct sh_hf_match *m)
+/* Bits of floats are compared: the two may be stored in different types, but must be equal and not nearly so. */
+static sh_rc compare_range(const char *folder, const struct sh_hf_match *m, struct sh_hf_files *files, int64_t begin,
+                           int64_t end, float *a, float *b)
 {
-    return sh_fail(SH_E_DATA,
-                   "%s has an output matrix of its own, %s, and the model is tied to %s; say "
-                   "model.tie_word_embeddings=false",
-                   folder, m->copy->name, m->of->name);
+    int64_t bad;
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = end - at < COMPARED ? end - at : COMPARED;
+        SH_TRY(sh_hf_files_floats(files, m->of, at, n, a, &bad));
+        SH_TRY(sh_hf_files_floats(files, m->copy, at, n, b, &bad));
+        if (memcmp(a, b, (size_t)n * sizeof *a) != 0)
+            return sh_fail(SH_E_DATA,
+                           "%s has an output matrix of its own, %s, and the model is tied to %s; say "
+                           "model.tie_word_embeddings=false",
+                           folder, m->copy->name, m->of->name);
+    }
+    return SH_OK;
 }
 
-/* match_tensor() has checked the type, so a type other than F32 and F16 is BF16. */
-enum sh_move_type sh_hf_move_type(const struct sh_st_entry *e)
+/* The last share takes the remainder of the division. */
+sh_rc sh_hf_copy_compare(const char *folder, const struct sh_hf_match *m, struct sh_hf_files *files, int part,
+                         int parts)
 {
-    return e->type == SH_ST_F32 ? SH_MOVE_F32 : e->type == SH_ST_F16 ? SH_MOVE_F16 : SH_MOVE_BF16;
+    if (!m->copy)
+        return SH_OK;
+    int64_t elems = m->of->elems, share = elems / parts;
+    float *memory = sh_calloc(2 * COMPARED, sizeof *memory);
+    sh_rc rc = compare_range(folder, m, files, share * part, part == parts - 1 ? elems : share * (part + 1), memory,
+                             memory + COMPARED);
+    free(memory);
+    return rc;
 }
 
 void sh_hf_match_free(struct sh_hf_match *m)

@@ -5,6 +5,7 @@
 #define IO_HF_NAMES_H
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/foreign/hf/files.h"
 #include "io/foreign/hf/nf4.h"
 #include "io/foreign/safetensors/index.h"
 #include "io/move/types.h"
@@ -22,11 +23,11 @@ struct sh_hf_match {
 sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set,
                   const char *family, struct sh_hf_match *out);
 
-/* Fail because the output matrix of a tied model differs from the embedding. */
-sh_rc sh_hf_copy_differs(const char *folder, const struct sh_hf_match *m);
+/* Compare share `part` of `parts` of the output matrix of a tied model, if there is one, with the embedding. Errors:
+ * SH_E_DATA: they differ. */
+sh_rc sh_hf_copy_compare(const char *folder, const struct sh_hf_match *m, struct sh_hf_files *files, int part,
+                         int parts);
 
-/* The type of a parameter's elements, for io/move. */
-enum sh_move_type sh_hf_move_type(const struct sh_st_entry *e);
 void sh_hf_match_free(struct sh_hf_match *m);
 
 #endif

@@ -149,12 +149,12 @@ static sh_rc check_state(struct sh_hf_nf4 *w, const char *place, const struct sh
 }
 
 static sh_rc read_state(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t,
-                        sh_hf_nf4_read_fn *read, void *arg)
+                        struct sh_hf_files *files)
 {
     char text[SH_HF_NF4_STATE_MAX], *place = sh_strfmt("%s: %s", folder, w->state->name);
     json_t *root;
     sh_rc rc;
-    SH_TRY_OUT(read(arg, w->state, 0, w->state->elems, text));
+    SH_TRY_OUT(sh_hf_files_read(files, w->state, 0, w->state->elems, text));
     SH_TRY_OUT(sh_json_parse(text, (size_t)w->state->elems, place, &root));
     rc = check_state(w, place, t, root);
     json_decref(root);
@@ -164,31 +164,29 @@ out:
 }
 
 /* A scale that is not finite would make 64 elements not finite, or 16,384 if it is a nested one. */
-static sh_rc read_floats(const char *folder, const struct sh_st_entry *e, sh_hf_nf4_read_fn *read, void *arg,
-                         float *out)
+static sh_rc read_floats(const char *folder, const struct sh_st_entry *e, struct sh_hf_files *files, float *out)
 {
-    SH_TRY(read(arg, e, 0, e->elems * (int64_t)sizeof *out, out));
-    for (int64_t i = 0; i < e->elems; i++)
-        if (!isfinite(out[i]))
-            return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", folder, (long long)i, e->name);
+    int64_t bad;
+    SH_TRY(sh_hf_files_floats(files, e, 0, e->elems, out, &bad));
+    if (bad < e->elems)
+        return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number", folder, (long long)bad, e->name);
     return SH_OK;
 }
 
 /* The sixteen numbers are compared bit by bit: a table of another precision would unpack to another model. */
-sh_rc sh_hf_nf4_read(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t, sh_hf_nf4_read_fn *read,
-                     void *arg)
+sh_rc sh_hf_nf4_read(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t, struct sh_hf_files *files)
 {
     static const float numbers[16] = SH_NF4_NUMBERS;
     float there[16];
-    SH_TRY(read_state(w, folder, t, read, arg));
-    SH_TRY(read_floats(folder, w->numbers, read, arg, there));
+    SH_TRY(read_state(w, folder, t, files));
+    SH_TRY(read_floats(folder, w->numbers, files, there));
     if (memcmp(there, numbers, sizeof numbers) != 0)
         return sh_fail(SH_E_DATA, "%s: %s does not have the numbers of nf4", folder, w->numbers->name);
     if (!w->nested)
         return SH_OK;
     w->table.scale = sh_calloc((size_t)w->nested->elems + 1, sizeof *w->table.scale);
-    SH_TRY(read_floats(folder, w->nested, read, arg, w->table.scale));
-    return read_floats(folder, w->nested_map, read, arg, w->table.map);
+    SH_TRY(read_floats(folder, w->nested, files, w->table.scale));
+    return read_floats(folder, w->nested_map, files, w->table.map);
 }
 
 void sh_hf_nf4_free(struct sh_hf_nf4 *w)

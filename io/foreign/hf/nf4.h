@@ -15,6 +15,7 @@
 #define IO_HF_NF4_H
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/foreign/hf/files.h"
 #include "io/foreign/safetensors/index.h"
 #include "io/move/types.h"
 
@@ -38,11 +39,10 @@ bool sh_hf_nf4_is(const struct sh_st_index *index, const char *name);
 sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const char *name,
                       const struct sh_ckpt_tensor *t, bool packed, bool *used, struct sh_hf_nf4 *out);
 
-/* Read the small tensors: check the state and the numbers, and put nested scales into w->table. `read` reads n bytes of
- * an entry's data from offset `at`. Errors: SH_E_DATA: contents that are not as above; errors of read. */
-typedef sh_rc sh_hf_nf4_read_fn(void *arg, const struct sh_st_entry *e, int64_t at, int64_t n, void *to);
-sh_rc sh_hf_nf4_read(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t, sh_hf_nf4_read_fn *read,
-                     void *arg);
+/* Read the small tensors: check the state and the numbers, and put nested scales into w->table. Errors: SH_E_DATA:
+ * contents that are not as above; I/O. */
+sh_rc sh_hf_nf4_read(struct sh_hf_nf4 *w, const char *folder, const struct sh_ckpt_tensor *t,
+                     struct sh_hf_files *files);
 void sh_hf_nf4_free(struct sh_hf_nf4 *w);
 
 #endif

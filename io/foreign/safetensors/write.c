@@ -116,7 +116,7 @@ sh_rc sh_st_writing_create(struct sh_st_writing *w)
 }
 
 /* Each rank opens only the files in which it has parts. */
-sh_rc sh_st_writing_open(struct sh_st_writing *w, int file)
+static sh_rc open_file(struct sh_st_writing *w, int file)
 {
     const char *path = path_of(w, file);
     int64_t bytes;
@@ -137,7 +137,7 @@ sh_rc sh_st_writing_put(struct sh_st_writing *w, const struct sh_move_part *part
 {
     /* All files are opened before any is written, so a missing one is noticed first. */
     for (int i = 0; i < n; i++)
-        SH_TRY(sh_st_writing_open(w, part[i].file));
+        SH_TRY(open_file(w, part[i].file));
     SH_TRY(sh_move_parts_make(part, n, &w->parts));
     return sh_move_parts_write(&w->parts, w->file);
 }

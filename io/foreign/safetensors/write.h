@@ -33,9 +33,6 @@ sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const str
 /* Create the folder and all files, reserve their space and write their headers. Errors: SH_E_DATA. */
 sh_rc sh_st_writing_create(struct sh_st_writing *w);
 
-/* Open file number `file` unless it is open already. Errors: SH_E_DATA. */
-sh_rc sh_st_writing_open(struct sh_st_writing *w, int file);
-
 /* Write (put), fsync (sync) and read back (compare, as `verify` says) this rank's parts. `part` [n]: file and at are
  * those of the layout. Errors: as in parts.h. */
 sh_rc sh_st_writing_put(struct sh_st_writing *w, const struct sh_move_part *part, int n);
