@@ -27,6 +27,7 @@ struct load {
     struct sh_ckpt_extents wanted;
     bool share; /* ranks that want the same data read it together */
     struct sh_move_replicas replicas;
+    sh_rc handed;               /* the first of the blocks from other replicas that is bad */
     struct sh_ckpt_parts parts; /* of blocks that this rank reads only in part */
     struct sh_move_stages stages;
 };
@@ -146,43 +147,31 @@ static sh_rc choose_way(void *arg)
     return SH_OK;
 }
 
-/* Replica k reads the k-th TURN of a round. A replica that has failed keeps taking part in the rounds. */
-static void read_turn(struct load *l, int first, sh_rc *rc)
+static sh_rc read_turn(void *arg, int first, int n)
 {
-    int begin = first + l->replicas.rank * TURN, left = l->wanted.n - begin;
-    struct sh_ckpt_extents turn = {.extent = l->wanted.extent + begin, .n = left < TURN ? left : TURN, .stops = true};
-    if (left > 0 && *rc == SH_OK)
-        *rc = sh_ckpt_extents_read(&turn, &l->file, &l->index);
+    struct load *l = arg;
+    struct sh_ckpt_extents turn = {.extent = l->wanted.extent + first, .n = n, .stops = true};
+    return sh_ckpt_extents_read(&turn, &l->file, &l->index);
 }
 
-/* Each turn is broadcast by the replica that has read it. The others check the data that they receive, since the
- * network may damage it, too. */
-static sh_rc broadcast_round(struct load *l, int first, sh_rc *rc)
+/* The others check the data that they receive, since the network may damage it, too. */
+static sh_rc hand_extent(void *arg, int i, int root)
 {
-    const struct sh_move_replicas *r = &l->replicas;
-    for (int i = first; i < first + r->size * TURN && i < l->wanted.n; i++) {
-        struct sh_ckpt_extent *s = &l->wanted.extent[i];
-        int root = (i - first) / TURN;
-        SH_TRY(sh_move_replicas_broadcast(r, root, s->data, s->elems));
-        if (root != r->rank && *rc == SH_OK)
-            *rc = sh_ckpt_extent_check(s, &l->index, l->path);
-    }
+    struct load *l = arg;
+    struct sh_ckpt_extent *s = &l->wanted.extent[i];
+    SH_TRY(sh_move_replicas_broadcast(&l->replicas, root, s->data, s->elems));
+    if (root != l->replicas.rank && l->handed == SH_OK)
+        l->handed = sh_ckpt_extent_check(s, &l->index, l->path);
     return SH_OK;
 }
 
-/* Reads in rounds: k replicas read k * TURN blocks, each replica a different part, and pass them on. The file system is
- * then read once for all replicas: with 8 replicas, each reads an eighth of the bytes. */
 static sh_rc read_together(struct load *l)
 {
-    sh_rc own = SH_OK, handed = SH_OK;
     int any;
-    for (int first = 0; first < l->wanted.n; first += l->replicas.size * TURN) {
-        read_turn(l, first, &own);
-        SH_TRY(broadcast_round(l, first, &handed));
-    }
+    sh_rc own = sh_move_replicas_read(&l->replicas, l->wanted.n, TURN, read_turn, hand_extent, l);
     SH_TRY(sh_move_replicas_any(&l->replicas, own != SH_OK, &any));
     /* Bad data from a replica that failed is not a failure of this rank. */
-    return any ? own : handed;
+    return any ? own : l->handed;
 }
 
 static sh_rc read_data(void *arg)

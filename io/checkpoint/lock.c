@@ -101,7 +101,7 @@ static sh_rc try_to_write(const char *folder)
 /* Rank 0. Free with sh_ckpt_unlock(), which also frees a lock that is not held. */
 sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out)
 {
-    SH_TRY(sh_file_make_folder(folder));
+    SH_TRY(sh_mkdir_private(folder));
     SH_TRY(try_to_write(folder));
     struct sh_ckpt_lock *lock = sh_calloc(1, sizeof *lock);
     char *path = sh_strfmt("%s/.lock", folder);

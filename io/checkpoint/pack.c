@@ -5,10 +5,10 @@
  * Unpacking trusts nothing: each number is compared with the bytes present before it sizes an allocation or a read. */
 #include "io/checkpoint/pack.h"
 
-#include "io/checkpoint/clean.h"
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/extents.h"
 #include "src/base/mem.h"
+#include "src/config/read/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -253,12 +253,19 @@ static sh_rc take_text(struct rest *r, int64_t bytes, char **text)
     return take(r, *text, bytes);
 }
 
+/* Names end up in messages and in paths of datasets, so control characters and bad UTF-8 are refused. */
+static bool is_clean(const char *name)
+{
+    size_t bytes = strlen(name);
+    return bytes > 0 && sh_config_text_bad(name, bytes, false) == bytes;
+}
+
 /* The first state is the model; the others are all below "optimizer/", a prefix that no tensor has. */
 static bool is_state(const struct sh_ckpt_states *s, int i)
 {
     static const char group[] = "optimizer/";
     const char *name = s->name[i], *own = name + strlen(group);
-    if (!memchr(name, '\0', sizeof s->name[i]) || !sh_ckpt_name_is_clean(name))
+    if (!memchr(name, '\0', sizeof s->name[i]) || !is_clean(name))
         return false;
     if (i == 0)
         return strcmp(name, "model") == 0;
@@ -292,7 +299,7 @@ static sh_rc take_name(struct rest *r, int64_t bytes, char name[SH_CKPT_NAME_MAX
         return refuse(r, "a tensor has an impossible name");
     SH_TRY(take(r, name, bytes));
     name[bytes] = '\0';
-    return strchr(name, '/') || !sh_ckpt_name_is_clean(name) ? refuse(r, "a tensor has an impossible name") : SH_OK;
+    return strchr(name, '/') || !is_clean(name) ? refuse(r, "a tensor has an impossible name") : SH_OK;
 }
 
 /* Products are checked for overflow: four dims of 2^16 are 2^64 elements, which would wrap to 0. */

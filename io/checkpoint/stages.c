@@ -50,7 +50,7 @@ static sh_rc prepare(void *arg)
         return sh_fail(SH_E_DATA, "checkpoint folder: its name has more than %d bytes", SH_CKPT_PATH_BYTES - 64);
     SH_TRY(sh_ckpt_h5_start());
     SH_TRY(check_pieces(&s->set));
-    return s->rank == 0 ? sh_file_make_folder(s->folder) : SH_OK;
+    return s->rank == 0 ? sh_mkdir_private(s->folder) : SH_OK;
 }
 
 /* Collective, like sh_ckpt_io_method_choose(). */

@@ -288,29 +288,20 @@ int64_t sh_data_samples(const struct sh_data *d)
     return windows;
 }
 
-/* All tokens of all files, including those at a file's end that are in no window. */
-int64_t sh_data_tokens(const struct sh_data *d)
-{
-    int64_t tokens = 0;
-
-    for (int i = 0; i < d->n_sets; i++)
-        tokens += d->set[i].files.tokens;
-    return tokens;
-}
-
 sh_rc sh_data_text(const struct sh_data *d, char text[SH_DATA_TEXT])
 {
     char files[SH_STR_SHORT], tokens[SH_STR_SHORT];
     uint64_t hash = 0;
+    int64_t all = 0; /* those at a file's end that are in no window included */
     int n = 0;
 
     for (int i = 0; i < d->n_sets; i++) {
         SH_TRY(sh_data_files_sample(&d->set[i].files, &hash));
         n += d->set[i].files.n;
+        all += d->set[i].files.tokens;
     }
     snprintf(text, SH_DATA_TEXT, "%s, %s, %lld windows, XXH3 %016llx", sh_str_plural(n, "file", files),
-             sh_str_plural(sh_data_tokens(d), "token", tokens), (long long)sh_data_samples(d),
-             (unsigned long long)hash);
+             sh_str_plural(all, "token", tokens), (long long)sh_data_samples(d), (unsigned long long)hash);
     return SH_OK;
 }
 

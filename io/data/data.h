@@ -48,7 +48,6 @@ sh_rc sh_data_open(const struct sh_data_options *opt, struct sh_data **out);
 void sh_data_close(struct sh_data *d);
 
 int64_t sh_data_samples(const struct sh_data *d); /* number of windows: the length of an epoch */
-int64_t sh_data_tokens(const struct sh_data *d);
 bool sh_data_masked(
     const struct sh_data *d); /* whether targets may be -1: because of masks, or of places without a token */
 

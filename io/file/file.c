@@ -194,36 +194,3 @@ sh_rc sh_file_sync(int fd, const char *path)
         return sh_fail(SH_E_DATA, "fsync %s: %s", path, strerror(errno));
     return SH_OK;
 }
-
-/* mkdir also answers EEXIST if a file has that name, so check what is there. */
-static sh_rc check_folder(const char *path)
-{
-    struct stat st;
-    if (stat(path, &st) != 0 && errno == ENOENT) /* though mkdir said that it exists */
-        return sh_fail(SH_E_DATA, "folder %s: a symbolic link to something that does not exist", path);
-    if (stat(path, &st) != 0)
-        return sh_fail(SH_E_DATA, "folder %s: %s", path, strerror(errno));
-    if (!S_ISDIR(st.st_mode))
-        return sh_fail(SH_E_DATA, "%s must be a folder, but a file has this name", path);
-    return SH_OK;
-}
-
-/* mkdir -p: cuts the path after each part in turn. */
-sh_rc sh_file_make_folder(const char *path)
-{
-    char *part = sh_strdup(path);
-    size_t length = strlen(path);
-    for (size_t i = 1; i <= length; i++) {
-        if (path[i] != '/' && path[i] != '\0')
-            continue;
-        part[i] = '\0';
-        if (mkdir(part, 0750) != 0 && errno != EEXIST) {
-            sh_rc rc = sh_fail(SH_E_DATA, "create folder %s: %s", part, strerror(errno));
-            free(part);
-            return rc;
-        }
-        part[i] = path[i];
-    }
-    free(part);
-    return check_folder(path);
-}

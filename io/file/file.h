@@ -33,7 +33,4 @@ sh_rc sh_file_reserve(int fd, const char *path, int64_t bytes);
 
 sh_rc sh_file_sync(int fd, const char *path);
 
-/* Create a folder and its parents, mode 0750 or stricter. Succeeds if it exists. Errors: SH_E_DATA. */
-sh_rc sh_file_make_folder(const char *path);
-
 #endif

@@ -104,6 +104,7 @@ struct transfer {
     struct sh_move_parts *parts;
     const struct sh_file_direct *files;
     int64_t first; /* chunk */
+    const struct sh_move_replicas *replicas;
 };
 
 /* `at` counts from the part's first element; the message gives the element's number in the tensor. */
@@ -220,29 +221,27 @@ sh_rc sh_move_parts_compare(struct sh_move_parts *p, const struct sh_file_direct
     return run(p, files, 0, p->n_chunks, compare_chunk);
 }
 
-/* Sends each part of a chunk from `root`, which has read it, to all replicas. */
-static sh_rc hand_chunk(const struct sh_move_parts *p, const struct sh_move_chunk *c, const struct sh_move_replicas *r,
-                        int root)
+static sh_rc read_turn(void *arg, int first, int n)
 {
-    for (int i = c->first; i < c->first + c->n; i++)
-        SH_TRY(sh_move_replicas_broadcast(r, root, p->part[i].data, p->part[i].elems));
+    const struct transfer *t = arg;
+    return run(t->parts, t->files, first, n, read_chunk);
+}
+
+/* Sends each part of a chunk from `root`, which has read it, to all replicas. */
+static sh_rc hand_chunk(void *arg, int i, int root)
+{
+    const struct transfer *t = arg;
+    const struct sh_move_chunk *c = &t->parts->chunk[i];
+    for (const struct sh_move_part *p = &t->parts->part[c->first]; p < &t->parts->part[c->first + c->n]; p++)
+        SH_TRY(sh_move_replicas_broadcast(t->replicas, root, p->data, p->elems));
     return SH_OK;
 }
 
-/* A rank that has failed keeps taking part in the rounds; what it hands on is ignored, since all agree on the outcome
- * at the end. */
 sh_rc sh_move_parts_read_together(struct sh_move_parts *p, const struct sh_file_direct *files,
                                   const struct sh_move_replicas *r)
 {
-    sh_rc own = SH_OK;
-    for (int round = 0; round < p->n_chunks; round += r->size * TURN) {
-        int begin = round + r->rank * TURN, left = p->n_chunks - begin;
-        if (left > 0 && own == SH_OK)
-            own = run(p, files, begin, left < TURN ? left : TURN, read_chunk);
-        for (int i = round; i < round + r->size * TURN && i < p->n_chunks; i++)
-            SH_TRY(hand_chunk(p, &p->chunk[i], r, (i - round) / TURN));
-    }
-    return own;
+    struct transfer t = {.parts = p, .files = files, .replicas = r};
+    return sh_move_replicas_read(r, p->n_chunks, TURN, read_turn, hand_chunk, &t);
 }
 
 /* A hash of what this rank reads: ranks with the same one are replicas. */

@@ -49,6 +49,22 @@ sh_rc sh_move_replicas_broadcast(const struct sh_move_replicas *r, int root, str
     return SH_OK;
 }
 
+/* With 8 replicas each reads an eighth of the bytes, and the file system is read once. */
+sh_rc sh_move_replicas_read(const struct sh_move_replicas *r, int n, int turn,
+                            sh_rc (*read)(void *arg, int first, int n), sh_rc (*hand)(void *arg, int i, int root),
+                            void *arg)
+{
+    sh_rc own = SH_OK;
+    for (int round = 0; round < n; round += r->size * turn) {
+        int begin = round + r->rank * turn, left = n - begin;
+        if (left > 0 && own == SH_OK)
+            own = read(arg, begin, left < turn ? left : turn);
+        for (int i = round; i < round + r->size * turn && i < n; i++)
+            SH_TRY(hand(arg, i, (i - round) / turn));
+    }
+    return own;
+}
+
 /* Collective in the group. */
 sh_rc sh_move_replicas_any(const struct sh_move_replicas *r, int failed, int *any)
 {

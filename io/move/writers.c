@@ -91,7 +91,7 @@ static sh_rc join(struct sh_move_writers *w)
 static sh_rc open_ring(struct sh_move_writers *w, MPI_Comm group)
 {
     int size;
-    MPI_Comm_size(group, &size);
+    SH_MPI(MPI_Comm_size(group, &size));
     return size == 1 ? SH_OK : sh_move_ring_create(group, &w->ring);
 }
 

@@ -32,10 +32,10 @@ char *sh_path_join(const char *folder, const char *name)
     return sh_strfmt("%s%s%s", folder, folder[len - 1] == '/' ? "" : "/", name);
 }
 
-static sh_rc make_folder(const char *path)
+static sh_rc make_folder(const char *path, mode_t mode)
 {
     struct stat st;
-    if (mkdir(path, 0755) == 0)
+    if (mkdir(path, mode) == 0)
         return SH_OK;
     int why = errno; /* on some file systems EROFS or EACCES comes before EEXIST */
     bool there = stat(path, &st) == 0;
@@ -55,7 +55,7 @@ bool sh_is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-sh_rc sh_mkdir_p(const char *path)
+static sh_rc make_folders(const char *path, mode_t mode)
 {
     sh_rc rc = SH_OK;
     char *prefix = sh_strdup(path);
@@ -64,13 +64,23 @@ sh_rc sh_mkdir_p(const char *path)
         if (*p != '/' || p == prefix)
             continue;
         *p = '\0';
-        SH_TRY_OUT(make_folder(prefix));
+        SH_TRY_OUT(make_folder(prefix, mode));
         *p = '/';
     }
-    rc = make_folder(prefix);
+    rc = make_folder(prefix, mode);
 out:
     free(prefix);
     return rc;
+}
+
+sh_rc sh_mkdir_p(const char *path)
+{
+    return make_folders(path, 0755);
+}
+
+sh_rc sh_mkdir_private(const char *path)
+{
+    return make_folders(path, 0750);
 }
 
 /* Up to `room` bytes, fewer only at the end of the file. */
@@ -154,8 +164,7 @@ static int sync_again(int fd)
     return rc;
 }
 
-/* A rename is on disk only once the folder is. */
-static sh_rc sync_folder_of(const char *path)
+sh_rc sh_output_sync(const char *path)
 {
     char *folder = sh_strdup(path);
     char *slash = strrchr(folder, '/');
@@ -305,7 +314,7 @@ sh_rc sh_output_publish(int fd, const char *temp, const char *path)
                        "changes its folder",
                        path);
     }
-    return sync_folder_of(path);
+    return sh_output_sync(path);
 }
 
 /* The data goes to disk before the name: after a crash the name refers to the old file or the new one, never to an

@@ -21,8 +21,9 @@ char *sh_path_join(const char *folder, const char *name);
 /* Whether there is a folder, or a link to one. */
 bool sh_is_folder(const char *path);
 
-/* Create a folder and its parents; existing folders are fine. */
+/* Create a folder and its parents; existing folders are fine. Private: others may not even look into it. */
 sh_rc sh_mkdir_p(const char *path);
+sh_rc sh_mkdir_private(const char *path);
 
 /* Read a whole regular file of at most max_bytes.
  *   *data   out  its bytes, followed by a 0; freed with free()
@@ -61,6 +62,9 @@ sh_rc sh_open_output(const char *path, const char *how, FILE **out);
  * something there, and so that a name left by a killed job is never used again: MPI libraries keep locks by base
  * name. */
 char *sh_output_temp_name(const char *path);
+
+/* Make the name of a complete file or folder durable, as a part of the folder that it is in. */
+sh_rc sh_output_sync(const char *path);
 
 /* Rename the file open as `fd`, and make the new name durable. If only the last part fails, the file is complete under
  * its new name but may lose that name in a power failure; the error says so.

@@ -201,7 +201,7 @@ static void no_checkpoint(const char *folder)
     check_fails(load_path(file), SH_E_DATA, "is not an HDF5 file");
     check_fails(save_step(file, 8), SH_E_DATA, "a file has this name");
     snprintf(file, sizeof file, "%s/none.h5/deeper", folder);
-    check_fails(save_step(file, 8), SH_E_DATA, "create folder");
+    check_fails(save_step(file, 8), SH_E_DATA, "a file has this name");
     sh_mesh_barrier();
     snprintf(file, sizeof file, "%s/none.h5", folder);
     CHECK(test_rank != 0 || unlink(file) == 0);

@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include "io/checkpoint/clean.h"
 #include "io/checkpoint/digest.h"
 #include "io/checkpoint/pack.h"
 

@@ -88,7 +88,7 @@ static sh_rc make_parent(const char *folder)
     if (!slash || slash == folder)
         return SH_OK;
     char *parent = sh_strfmt("%.*s", (int)(slash - folder), folder);
-    sh_rc rc = sh_file_make_folder(parent);
+    sh_rc rc = sh_mkdir_private(parent);
     free(parent);
     return rc;
 }
@@ -202,29 +202,6 @@ sh_rc sh_st_writing_copy(const struct sh_st_writing *w, const char *from, const 
     return rc;
 }
 
-/* The names of the files are the folder's data and need their own sync. */
-static sh_rc sync_folder(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    sh_rc rc = SH_OK;
-    if (fd < 0)
-        return sh_fail(SH_E_DATA, "open %s: %s", path, strerror(errno));
-    if (fsync(fd) != 0 && errno != EINVAL) /* some file systems have no such thing */
-        rc = sh_fail(SH_E_DATA, "fsync %s: %s", path, strerror(errno));
-    close(fd);
-    return rc;
-}
-
-/* Without a slash in the path, the parent is the working folder. */
-static sh_rc sync_parent(const char *folder)
-{
-    const char *slash = strrchr(folder, '/');
-    char *parent = slash ? sh_strfmt("%.*s", (int)(slash - folder) + 1, folder) : sh_strdup(".");
-    sh_rc rc = sync_folder(parent);
-    free(parent);
-    return rc;
-}
-
 /* Give the folder its name. A plain rename would replace an empty folder that somebody created meanwhile. */
 static sh_rc give_name(const struct sh_st_writing *w)
 {
@@ -249,10 +226,10 @@ sh_rc sh_st_writing_commit(struct sh_st_writing *w)
         free(text);
         SH_TRY(rc);
     }
-    SH_TRY(sync_folder(w->temp));
+    SH_TRY(sh_output_sync(path_of(w, 0))); /* the names of the files are the folder's data */
     SH_TRY(give_name(w));
     w->created = false;
-    return sync_parent(w->folder);
+    return sh_output_sync(w->folder);
 }
 
 /* Whether a name is ".BEGIN...<16 hex digits>.tmp", as made by sh_output_temp_name(). */

@@ -23,7 +23,7 @@ static sh_rc leave_mark(const struct sh_doctor *d, char *path)
     if (d->mesh->rank != 0)
         return SH_OK;
     SH_TRY(sh_mkdir_p(d->cfg->job.dump_folder)); /* with the modes that training gives them */
-    SH_TRY(sh_file_make_folder(d->folder));
+    SH_TRY(sh_mkdir_private(d->folder));
     return sh_write_file_atomic(path, path, strlen(path));
 }
 
