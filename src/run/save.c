@@ -89,18 +89,8 @@ static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_c
     return SH_OK;
 }
 
-/* Damage that storage did to the checkpoint may not happen next time; what it did to the state is lost for good. */
-static sh_rc whose_failure(const struct sh_run *r, const struct sh_shards *p, sh_rc rc, bool *lost)
-{
-    sh_rc home = sh_shards_failed(p);
-
-    *lost = home != SH_OK;
-    if (!*lost)
-        return rc;
-    return sh_error_text()[0] ? sh_fail_prefix(home, "step %lld, save: ", (long long)r->step) : home;
-}
-
-/* The file is complete on return and training has waited for all of it, so stall equals seconds. */
+/* The file is complete on return and training has waited for all of it, so stall equals seconds. Damage that storage
+ * did to the checkpoint may not happen next time; what it did to the state is lost for good. */
 static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct sh_run_saved *out)
 {
     struct sh_ckpt_times times;
@@ -108,14 +98,16 @@ static sh_rc save_now(struct sh_run *r, const struct sh_ckpt_meta *meta, struct 
     char *folder = sh_run_checkpoint_folder(r);
     int64_t begin = sh_now_ns();
     struct sh_shards p;
+    char where[64];
     sh_rc rc;
 
+    snprintf(where, sizeof where, "step %lld, save", (long long)r->step);
     sh_snapshot_now(r, &p);
     rc = sh_ckpt_save(folder, &p.set, meta, &options, &out->bytes);
     if (rc == SH_OK)
         out->path = sh_strfmt("%s/step-%08lld.h5", folder, (long long)r->step);
     else
-        rc = whose_failure(r, &p, rc, &out->lost);
+        rc = sh_shards_failed(&p, rc, where, &out->lost);
     out->step = r->step;
     out->seconds = out->stall = sh_seconds_since(begin);
     sh_shards_free(&p);

@@ -221,9 +221,14 @@ static sh_rc put_far(void *arg, int piece, int k, int64_t at, int64_t n, const f
     return visit_far(arg, piece, at, n, (struct far_copy){.k = k, .from = from});
 }
 
-sh_rc sh_shards_failed(const struct sh_shards *p)
+sh_rc sh_shards_failed(const struct sh_shards *p, sh_rc rc, const char *where, bool *home)
 {
-    return sh_agree(p->failed == SH_OK ? SH_OK : sh_fail(p->failed, "%s", p->failed_text));
+    sh_rc failed = sh_agree(p->failed == SH_OK ? SH_OK : sh_fail(p->failed, "%s", p->failed_text));
+
+    *home = failed != SH_OK;
+    if (!*home)
+        return rc;
+    return sh_error_text()[0] ? sh_fail_prefix(failed, "%s: ", where) : failed;
 }
 
 /* ---- the description ---- */

@@ -47,9 +47,10 @@ void sh_shards_free(struct sh_shards *p);
 const struct sh_param *sh_shards_param(const struct sh_shards *p, int piece);
 struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at, int64_t n);
 
-/* After a failed load or save: the failure of a home to give or take state, if there was one on any rank; then the
- * checkpoint is not at fault. Collective, agreed. Errors: SH_E_DATA of the scratch file. */
-sh_rc sh_shards_failed(const struct sh_shards *p);
+/* After a load or save that failed with `rc`: the failure of a home to give or take state, if there was one on any rank;
+ * *home then says that the checkpoint is not at fault. Its text begins with `where`. Collective, agreed. Errors:
+ * SH_E_DATA of the scratch file; else rc. */
+sh_rc sh_shards_failed(const struct sh_shards *p, sh_rc rc, const char *where, bool *home);
 
 /* For LOAD and SAVE, if the caller reads or writes parameters only in memory: make sure that no parameter is far. Until
  * free this takes 2 bytes for each parameter whose low half lies in a file, and 4 for each parameter of a GPU;

@@ -143,23 +143,14 @@ static void say_unverified(const char *path, const struct sh_ckpt_meta *meta)
         sh_log_info("%s was saved with checkpoint.verify=off: never read back before now", path);
 }
 
-/* If a home in a lower tier takes no state, that says nothing about the file: an earlier one would not help. */
-static sh_rc whose_failure(const char *path, const struct sh_shards *s, sh_rc rc, bool *damaged)
-{
-    sh_rc home = sh_shards_failed(s);
-
-    if (home == SH_OK)
-        return rc;
-    *damaged = false;
-    return sh_error_text()[0] ? sh_fail_prefix(home, "load %s: ", path) : home;
-}
-
 /* Read into the pieces of a load. With model_only only the first state is asked for, and the optimizer's stay zero. */
 static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
 {
     struct sh_ckpt_load_options options = sh_shards_options(r);
     struct sh_ckpt_load_report report;
+    char *where = sh_strfmt("load %s", path);
     struct sh_shards s;
+    bool home = false;
     sh_rc rc;
 
     options.share = options.share && !r->p->n_slices;
@@ -172,11 +163,13 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
         sh_shards_put(&s);
         say_unverified(path, meta);
     } else {
-        rc = whose_failure(path, &s, rc, &report.damaged);
+        rc = sh_shards_failed(&s, rc, where, &home);
     }
     sh_shards_free(&s);
+    free(where);
+    /* If a home in a lower tier takes no state, that says nothing about the file: an earlier one would not help. */
     if (damaged)
-        *damaged = report.damaged;
+        *damaged = report.damaged && !home;
     if (rc == SH_OK) {
         rc = sh_frozen_load(r, path, meta->base);
         if (rc != SH_OK)
