@@ -157,7 +157,7 @@ struct sh_ckpt_load_options sh_shards_options(const struct sh_run *r)
 
 /* One side of a copy between a stretch and memory. */
 struct far_copy {
-    struct sh_exec *exec;
+    const struct sh_run *r;
     int k;
     int64_t begin; /* of the range of the unit that `to` or `from` has */
     float *to;
@@ -168,11 +168,16 @@ static void copy_far(const struct sh_map_stretch *t, void *arg)
 {
     const struct far_copy *c = arg;
     int64_t at = t->range.begin - c->begin, n = t->range.end - t->range.begin;
+    bool gpu = c->r->device->gpu; /* on a CPU directly, without the executor's buffer */
 
-    if (c->to)
-        sh_exec_get_floats(c->exec, c->to + at, t->state[c->k], n);
+    if (c->to && gpu)
+        sh_exec_get_floats(c->r->exec, c->to + at, t->state[c->k], n);
+    else if (c->to)
+        sh_floats_get(t->state[c->k], n, c->to + at);
+    else if (gpu)
+        sh_exec_put_floats(c->r->exec, t->state[c->k], c->from + at, n);
     else
-        sh_exec_put_floats(c->exec, t->state[c->k], c->from + at, n);
+        sh_floats_put(t->state[c->k], n, c->from + at);
 }
 
 /* If several threads of a rank fail, the text of the first is kept. */
@@ -199,7 +204,7 @@ static sh_rc visit_far(struct sh_shards *s, int piece, int64_t at, int64_t n, st
     bool gpu = s->r->device->gpu;
     sh_rc rc;
 
-    c.exec = s->r->exec;
+    c.r = s->r;
     c.begin = range.begin;
     if (gpu) {
         pthread_mutex_lock(&turn);
