@@ -1,14 +1,6 @@
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/cuda.h"
-#include "sherd_config.h"
-
-/* The emulated build has no double of cuDNN. */
-#if !defined(HAVE_CUDNN) || defined(SH_CUDA_EMULATED)
-#define sh_attention_cudnn_prepare(call) SH_OK
-#define sh_attention_cudnn_takes(call) false
-#define sh_attention_cudnn(call) SH_OK
-#endif
 
 /* What no kernel can do on this GPU is refused before the first step; the text names the limit. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)

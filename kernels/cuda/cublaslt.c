@@ -1,45 +1,15 @@
 #include "kernels/cuda/cublaslt.h"
 
+#include "kernels/cuda/cublaslt_load.h"
 #include "kernels/cuda/cuda.h"
-#include "src/base/library.h"
 #include "src/base/log.h"
 
-#include <cublasLt.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The functions used. In the emulated build they are linked (tests/gpu/emulated/cublaslt.c), otherwise loaded. */
-/* clang-format off */
-#define CALLS(X)                                                       \
-    X(Create) X(GetStatusString) X(GetVersion) X(Matmul)               \
-    X(MatmulAlgoGetHeuristic)                                          \
-    X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
-    X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                       \
-    X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
-/* clang-format on */
-
-#define MEMBER(name) __typeof__(&cublasLt##name) name;
-static struct {
-    CALLS(MEMBER)
-} lt;
-
-static sh_rc load_calls(void)
-{
-#ifdef SH_CUDA_EMULATED
-#define LINKED(name) lt.name = cublasLt##name;
-    CALLS(LINKED)
-    return SH_OK;
-#else
-#define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
-#define SYMBOL(name) {"cublasLt" #name, &lt.name},
-    static const char *const files[] = {"libcublasLt.so." TEXT(CUBLAS_VER_MAJOR), NULL};
-    static const struct sh_library_symbol symbols[] = {CALLS(SYMBOL){NULL, NULL}};
-    return sh_library_load(files, symbols);
-#endif
-}
+static struct sh_cublaslt_functions lt;
 
 /* What cuBLASLt's choice depends on: everything but the addresses, of which only the alignment matters. */
 struct shape {
@@ -100,7 +70,7 @@ sh_rc sh_cuda_product_prepare(const struct sh_op_call *call)
     (void)call;
     if (cache.handle)
         return SH_OK;
-    SH_TRY(load_calls());
+    SH_TRY(sh_cublaslt_load(&lt));
     cublasStatus_t status = lt.Create(&cache.handle);
     if (status != CUBLAS_STATUS_SUCCESS)
         return sh_fail(SH_E_USAGE, "cuBLASLt does not start: %s", lt.GetStatusString(status));

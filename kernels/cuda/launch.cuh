@@ -1,12 +1,12 @@
 /* What the kernels of this folder share: launching, types, vectors, sums over a warp or a block. A .cu file includes
- * this instead of any CUDA header; with SH_CUDA_EMULATED the same file is C++ for the CPU
- * (tests/gpu/emulated/cuda_on_cpu.h).
+ * this instead of any CUDA header.
  *
  * No inline PTX outside attention_mma.cuh and no atomics on floating-point numbers: same inputs, same bits. How many
  * blocks and threads a sum is cut into depends on shapes only, never on the GPU. */
 #ifndef SH_KERNELS_CUDA_LAUNCH_CUH
 #define SH_KERNELS_CUDA_LAUNCH_CUH
 
+#include "kernels/cuda/gpu.cuh"
 #include "kernels/op.h"
 
 #include <stddef.h>
@@ -25,83 +25,19 @@ static inline sh_rc sh_grid_check(const char *name, unsigned blocks_y)
                    name, blocks_y, (int)MOST);
 }
 
-#ifdef SH_CUDA_EMULATED
-#include "tests/gpu/emulated/cuda_on_cpu.h"
-
-/* Shared memory of the block: `name` is a pointer to `count` elements. Dynamic: as many bytes as the launch gave. */
-#define SH_SHARED(type, name, count) \
-    static char name##_key_;         \
-    type *const name = static_cast<type *>(sh_emulated::shared(&name##_key_, sizeof(type) * (count)))
-#define SH_DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(sh_emulated::dynamic_shared())
-#define SH_ANY_TYPE __attribute__((may_alias)) /* the memory may hold another type */
-#define SH_UNROLL
-#define SH_NO_UNROLL
-
-static inline size_t sh_shared_limit(const char **gpu)
-{
-    *gpu = "an emulated GPU";
-    return sh_emulated::shared_limit();
-}
-
 template <class... P, class... A>
-sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
-                     A... args)
+sh_rc sh_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
+                A... args)
 {
     SH_TRY(sh_grid_check(name, grid.y));
-    int error = sh_emulated::put(queue, name, grid, block, shared_bytes, [=] { kernel(P(args)...); });
-    if (error)
-        return sh_fail(SH_E_BUG, "CUDA kernel %s: error %d", name, error);
-    return SH_OK;
-}
-#else
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-
-#define SH_SHARED(type, name, count)      \
-    __shared__ type name##_there_[count]; \
-    type *const name = name##_there_
-#define SH_DYNAMIC_SHARED(type, name)                    \
-    extern __shared__ __align__(128) char sh_dynamic_[]; \
-    type *const name = reinterpret_cast<type *>(sh_dynamic_)
-#define SH_ANY_TYPE
-#define SH_UNROLL _Pragma("unroll")
-#define SH_NO_UNROLL _Pragma("unroll 1")
-
-/* Bytes of shared memory that one block may have on this process's GPU, and the name of the GPU. A GPU that does not
- * answer has no limit here: the launch will tell. */
-static inline size_t sh_shared_limit(const char **gpu)
-{
-    static cudaDeviceProp prop;
-    int device = 0;
-    if (!prop.name[0] &&
-        (cudaGetDevice(&device) != cudaSuccess || cudaGetDeviceProperties(&prop, device) != cudaSuccess))
-        return SIZE_MAX;
-    *gpu = prop.name;
-    return prop.sharedMemPerBlockOptin;
+    return sh_cuda_launch(name, kernel, grid, block, shared_bytes, queue, args...);
 }
 
-/* More than 48 KB of shared memory must be requested explicitly. */
-template <class... P, class... A>
-sh_rc sh_cuda_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, void *queue,
-                     A... args)
-{
-    SH_TRY(sh_grid_check(name, grid.y));
-    if (shared_bytes > 48 << 10)
-        (void)cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   (int)shared_bytes);
-    kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(queue)>>>(P(args)...);
-    cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess)
-        return sh_fail(SH_E_BUG, "CUDA kernel %s, %u x %u blocks of %u threads: %s", name, grid.x, grid.y,
-                       block.x * block.y, cudaGetErrorString(error));
-    return SH_OK;
-}
-#endif
-
-/* Enqueue kernel(...) and return SH_OK, SH_E_USAGE for too long a sequence, or SH_E_BUG if the launch is refused. A template goes in parentheses:
+/* Enqueue kernel(...) and return SH_OK, SH_E_USAGE for too long a sequence, or SH_E_BUG if the launch is refused. A
+ * template goes in parentheses:
  *   SH_TRY(SH_LAUNCH((sum<float, 4>), dim3(blocks), dim3(256), 0, call->queue, x, n)); */
 #define SH_LAUNCH(kernel, grid, block, shared_bytes, queue, ...) \
-    sh_cuda_launch(#kernel, kernel, grid, block, shared_bytes, queue, __VA_ARGS__)
+    sh_launch(#kernel, kernel, grid, block, shared_bytes, queue, __VA_ARGS__)
 
 /* f(float()) or f(sh_bf16()), depending on the type of activations. */
 template <class F> static inline sh_rc sh_by_act(enum sh_dtype dtype, F f)
@@ -136,16 +72,10 @@ static inline int64_t sh_ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Blocks for a given amount of work. Each block loops over what the grid does not cover; the CPU has few blocks, so
- * that tests exercise the loop. */
+/* Blocks for a given amount of work. Each block loops over what the grid does not cover. */
 static inline unsigned sh_blocks(int64_t wanted)
 {
-#ifdef SH_CUDA_EMULATED
-    const int64_t most = 3;
-#else
-    const int64_t most = 1 << 16;
-#endif
-    return (unsigned)(wanted < most ? wanted : most);
+    return (unsigned)(wanted < SH_MOST_BLOCKS ? wanted : SH_MOST_BLOCKS);
 }
 
 /* Elements in 16 bytes of T. */
@@ -178,11 +108,7 @@ template <> __device__ __forceinline__ float sh_narrow<float>(float x)
 
 template <> __device__ __forceinline__ sh_bf16 sh_narrow<sh_bf16>(float x)
 {
-#ifdef SH_CUDA_EMULATED
-    return sh_f32_to_bf16(x);
-#else
-    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
-#endif
+    return sh_round_to_bf16(x);
 }
 
 /* The unit of memory that one instruction moves. */
@@ -316,19 +242,6 @@ template <int K, class T, class F> __device__ __forceinline__ void sh_block_redu
     for (int k = 0; k < K; k++)
         v[k] = sh_warp_reduce(lane < warps ? part[k * 32 + lane] : none, f);
     __syncthreads(); /* so that part may be reused */
-}
-
-/* Take the next number of `turn`. Everything that was written before the lower numbers were taken is visible. */
-__device__ __forceinline__ unsigned sh_take_turn(unsigned *turn)
-{
-#ifdef SH_CUDA_EMULATED
-    return __atomic_fetch_add(turn, 1u, __ATOMIC_ACQ_REL);
-#else
-    __threadfence();
-    unsigned mine = atomicAdd(turn, 1u);
-    __threadfence();
-    return mine;
-#endif
 }
 
 /* Called by all threads of all blocks: whether this block is the last one to arrive, and so may work on what the

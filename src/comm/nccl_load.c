@@ -1,7 +1,5 @@
 #include "src/comm/nccl_load.h"
 
-#include "src/base/library.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,27 +11,6 @@ static void set_environment(void)
 {
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
-
-#ifdef SH_CUDA_EMULATED
-static sh_rc find_functions(void)
-{
-#define X(function) sh_nccl.function = function;
-    SH_NCCL_FUNCTIONS(X)
-#undef X
-    return SH_OK;
-}
-#else
-static sh_rc find_functions(void)
-{
-    static const struct sh_library_symbol symbols[] = {
-#define X(function) {#function, &sh_nccl.function},
-        SH_NCCL_FUNCTIONS(X)
-#undef X
-            {NULL, NULL}};
-
-    return sh_library_load((const char *const[]){"libnccl.so.2", NULL}, symbols);
-}
-#endif
 
 /* 2.26.5 is 22605. */
 sh_rc sh_nccl_version(int *version)
@@ -79,7 +56,7 @@ sh_rc sh_nccl_load(void)
 {
     if (!sh_nccl.ncclGetVersion) {
         set_environment();
-        SH_TRY(find_functions());
+        SH_TRY(sh_nccl_find());
     }
     return check_version();
 }

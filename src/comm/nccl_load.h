@@ -25,6 +25,9 @@ extern struct sh_nccl_functions sh_nccl;
  * SH_E_COMM when it is too old. */
 sh_rc sh_nccl_load(void);
 
+/* Load the library and set sh_nccl (nccl_find.c). Local. Errors: SH_E_USAGE. */
+sh_rc sh_nccl_find(void);
+
 /* major * 10000 + minor * 100 + patch, of the loaded library. Local. Errors: SH_E_COMM. */
 sh_rc sh_nccl_version(int *version);
 

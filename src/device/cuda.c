@@ -7,15 +7,9 @@
 
 #include "sherd_config.h"
 
-#include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef SH_CUDA_EMULATED
-/* The doubles of tests/gpu/emulated see copies and collectives, but not what a kernel reads and writes. */
-void sh_emulated_access(void *queue, const void *at, int64_t bytes, int write, const char *label);
-#endif
 
 /* CUDA's current device belongs to a thread; this is the process's device, for threads that attach later. */
 static int device_index = -1;
@@ -211,52 +205,6 @@ static void queue_drain(void *queue)
     sh_cudart_event_anchor(queue);
 }
 
-#ifdef SH_CUDA_EMULATED
-/* Tells the emulation which bytes a call touches, so that it can find accesses without an event between them. */
-static void declare(const struct sh_op_call *call, const struct sh_operand *o, int write, const char *label)
-{
-    int64_t bytes = sh_dtype_bytes(o->dtype);
-
-    for (int i = 0; i < o->ndim; i++)
-        bytes *= o->dim[i];
-    if (o->data)
-        sh_emulated_access(call->queue, o->data, bytes, write, label);
-}
-
-static void declare_all(const struct sh_op_call *call, const char *label)
-{
-    const struct sh_op_info *info = sh_op_info(call->kind);
-
-    for (int i = 0; i < info->n_in; i++)
-        declare(call, &call->in[i], 0, label);
-    for (int i = 0; i < info->n_out; i++) {
-        if (sh_op_adds(call, i) || (info->rw_out >> i & 1))
-            declare(call, &call->out[i], 0, label);
-        declare(call, &call->out[i], 1, label);
-    }
-    if (call->work)
-        sh_emulated_access(call->queue, call->work, call->work_bytes, 1, label);
-}
-#else
-static void declare_all(const struct sh_op_call *call, const char *label)
-{
-    (void)call;
-    (void)label;
-}
-#endif
-
-/* The label is the operation's name in Nsight Systems. */
-static sh_rc run(const struct sh_op_call *call, const char *label)
-{
-    sh_rc rc;
-
-    declare_all(call, label);
-    nvtxRangePushA(label);
-    rc = sh_kernels_cuda.run[call->kind](call);
-    nvtxRangePop();
-    return rc;
-}
-
 /* The direction follows from the addresses (cudaMemcpyDefault). Host memory must be pinned, else the host waits. */
 static void copy(void *queue, void *to, const void *from, int64_t bytes)
 {
@@ -281,7 +229,7 @@ const struct sh_device sh_device_cuda = {
     .queue_destroy = queue_destroy,
     .queue_drain = queue_drain,
     .queue_check = queue_check,
-    .run = run,
+    .run = sh_cudart_run,
     .copy = copy,
     .put = sh_cudart_put,
     .get = sh_cudart_get,

@@ -9,6 +9,9 @@
 /* A call that must succeed, or the job stops: sh_cudart_must(cudaStreamSynchronize(s), "wait for a queue"); */
 void sh_cudart_must(cudaError_t rc, const char *what);
 
+/* Start an operation (cuda_run.c). The label is its name in Nsight Systems. */
+sh_rc sh_cudart_run(const struct sh_op_call *call, const char *label);
+
 /* Copies between the device and any host memory, through pinned pieces (cuda_copy.c). One thread. */
 sh_rc sh_cudart_copy_open(void);
 void sh_cudart_copy_close(void);

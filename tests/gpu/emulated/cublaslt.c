@@ -2,6 +2,7 @@
  * call or in their stream (emulated.h). It is stricter than the library where the library would be silently wrong: it
  * ends the program if an operand is less aligned than was promised, if a kernel was chosen for other shapes, or if it
  * has too little scratch. */
+#include "kernels/cuda/cublaslt_load.h"
 #include "tests/gpu/emulated/emulated.h"
 
 #include <cublasLt.h>
@@ -361,4 +362,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         return sh_emulated_launch(stream, run, x) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
     run(x);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Linked instead of loaded. */
+sh_rc sh_cublaslt_load(struct sh_cublaslt_functions *lt)
+{
+#define X(name) lt->name = cublasLt##name;
+    SH_CUBLASLT_FUNCTIONS(X)
+#undef X
+    return SH_OK;
 }

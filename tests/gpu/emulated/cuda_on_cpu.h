@@ -1,6 +1,6 @@
 /* CUDA kernels on the CPU, so that tests find wrong indices and missing barriers without a GPU.
- * kernels/cuda/launch.cuh includes this instead of the CUDA headers if SH_CUDA_EMULATED is defined; the kernels do
- * not know the difference.
+ * The emulated gpu.cuh (shim/kernels/cuda) includes this instead of the CUDA headers; the kernels do not know the
+ * difference.
  *
  * A launch runs at once on the calling thread, or in its stream if the double of the runtime is present: the blocks
  * one after another, and the threads of a block as fibers, each of which runs until it ends or waits at a barrier.

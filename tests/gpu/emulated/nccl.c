@@ -10,6 +10,7 @@
  *   - Any call fails, hangs or is slow on request, and the first large collectives take memory (emulated.h). */
 #include "src/base/err.h"
 #include "src/base/mem.h"
+#include "src/comm/nccl_load.h"
 #include "tests/gpu/emulated/emulated.h"
 #include "tests/gpu/emulated/nccl_fault.h"
 #include "tests/gpu/emulated/nccl_meet.h"
@@ -356,4 +357,13 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataT
 {
     return op == ncclSum ? collect(__func__, SH_MEET_ALL_REDUCE, send, recv, count, type, c, stream)
                          : ncclInvalidArgument;
+}
+
+/* Linked instead of loaded. */
+sh_rc sh_nccl_find(void)
+{
+#define X(function) sh_nccl.function = function;
+    SH_NCCL_FUNCTIONS(X)
+#undef X
+    return SH_OK;
 }
