@@ -5,6 +5,7 @@ the PTX must be found. Prints TAP. SHERD_LONG=1 goes through all shapes, which t
 
 Only in a build that was configured --with-cuda=yes; its rule for NAME.gpu.o keeps the PTX in NAME.ptx.
 """
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -26,6 +27,8 @@ PROGRAMS = {
     'attention': ('attention', 'attention_any'),
     'elem': ('act', 'adamw', 'bias', 'damage', 'embed', 'exact', 'init', 'kv', 'mixsum', 'momentum', 'norm', 'qk_norm', 'rope',
              'unpack', 'vector'),
+    'head': ('softmax', 'product', 'exact', 'vector'),
+    'linear': ('product', 'vector'),
     'softmax': ('softmax', 'exact', 'vector'),
 }
 
@@ -50,6 +53,13 @@ PLANTED = {
         'elem', 'elem_vector', 'vector', '3addI', r'ld\.global\.f32(\s+%f\d+, \[%rd\d+)', r'ld.global.f64\1'),
     'a store is missing': ('elem', 'elem_update', 'adamw', '', r'st\.global\.[^;]*;', ''),
     'a predicate is inverted': ('elem', 'elem_bias', 'bias', '', r'@(%p\d+ bra)', r'@!\1'),
+    'a constant of pow is wrong': (
+        'elem', 'elem_rope_table', 'rope', 'accurate_pow', '0d3FE000000000000B', '0d3FE001000000000B'),
+    'a barrier is missing between tiles': ('linear', 'test_own_kernel', 'product', 'multiply', r'bar\.sync\s+0;', ''),
+    'a tile is read beside its row': (
+        'head', 'test_refused', 'product', 'multiply', r'(ld\.shared\.f32\s+%f\d+, \[%r\d+)\+260\]', r'\1+256]'),
+    'a factor of LoRA is added': ('linear', 'test_lora', 'vector', '6scaled', r'mul\.f32', 'add.f32'),
+    'the base of exponentials is wrong': ('head', 'test_f32', 'softmax', 'softmax_kernel', '0f3FB8AA3B', '0f3FB8B03B'),
     'one addend is lost in an exact sum': ('elem', 'exact', 'exact', 'sum_squares', r'atom\.global\.add\.u64[^;]*;', ''),
 }
 
@@ -70,29 +80,33 @@ def different_targets():
 def simulate(program, ptx, test=None, few=not LONG):
     modules = [module.Module(ptx[name]) for name in PROGRAMS[program]]
     environment = {**({'SHERD_FEW_SHAPES': '1'} if few else {}), **({'SHERD_ONE_TEST': test} if test else {})}
-    return simulator.run(BUILD / f'tests/gpu/ptx_{program}', modules, environment), modules
+    return simulator.run(BUILD / f'tests/gpu/ptx_{program}', modules, environment)
 
 
 def computes(program, ptx):
-    (status, text, ran, faults), modules = simulate(program, ptx)
-    if status or faults:
-        return [f'exit {status}', *faults, text]
-    left = {name for one in modules for name in one.kernels} - ran
-    return [f'not run: {name}' for name in sorted(left)] if LONG else []
+    """(complaints, names of the kernels that ran)"""
+    status, text, ran, faults = simulate(program, ptx)
+    return [f'exit {status}', *faults, text] if status or faults else [], ran
+
+
+def none_left(ptx, runs):
+    left = {name for text in ptx.values() for name in module.Module(text).kernels}
+    return [f'not run: {name}' for name in sorted(left.difference(*[run.result()[1] for run in runs]))]
 
 
 def plant(text, kernel, pattern, by):
-    """Into all kernels that have `kernel` in their names."""
+    """Into all kernels, and functions that they call, that have `kernel` in their names."""
     count = 0
 
     def change(match):
         nonlocal count
-        if kernel not in match[1]:
+        if kernel not in match['name']:
             return match[0]
         body, n = re.subn(pattern, by, match[0])
         count += n
         return body
-    text = module.KERNEL.sub(change, text)
+    for each in module.KERNEL, module.FUNCTION:
+        text = each.sub(change, text)
     return text, count
 
 
@@ -100,7 +114,7 @@ def finds(ptx, program, test, name, kernel, pattern, by):
     changed, count = plant(ptx[name], kernel, pattern, by)
     if not count:
         return [f'there is no {pattern} in {name}.ptx']
-    (status, text, ran, faults), _ = simulate(program, {**ptx, name: changed}, test, few=True)
+    status, text, ran, faults = simulate(program, {**ptx, name: changed}, test, few=True)
     if not ran and not faults:
         return [f'{test} launches nothing', text]
     wrong = [fault for fault in faults if 'unknown' in fault]  # to the simulator: that finds nothing
@@ -112,9 +126,15 @@ def main():
         job.skip_all('this build has no kernels of nvcc (configure --with-cuda=yes)')
     targets = different_targets()
     first = next(iter(targets.values()))
-    return job.run_cases([(f'{program}, as compiled for sm_{arch}', computes, program, ptx)
-                          for program in PROGRAMS for arch, ptx in targets.items()] +
-                         [(f'found: {what}', finds, first, *how) for what, how in PLANTED.items()])
+    with concurrent.futures.ProcessPoolExecutor(2) as pool:
+        runs = {arch: {program: pool.submit(computes, program, ptx) for program in PROGRAMS} for arch, ptx in targets.items()}
+        found = {what: pool.submit(finds, first, *how) for what, how in PLANTED.items()}
+        return job.run_cases(
+            [(f'{program}, as compiled for sm_{arch}', lambda run=run: run.result()[0])
+             for arch, each in runs.items() for program, run in each.items()] +
+            [(f'all kernels ran, as compiled for sm_{arch}', none_left, ptx, list(runs[arch].values()))
+             for arch, ptx in targets.items() if LONG] +
+            [(f'found: {what}', run.result) for what, run in found.items()])
 
 
 if __name__ == '__main__':

@@ -242,6 +242,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static int64_t bytes_of(cudaDataType_t type)
+{
+    return type == CUDA_R_32F ? 4 : 2;
+}
+
 static double get(const void *p, cudaDataType_t type, int64_t i)
 {
     if (type == CUDA_R_32F)
@@ -265,7 +270,8 @@ static void put(void *p, cudaDataType_t type, int64_t i, float value)
 }
 
 enum { SLOW_US = 50000 };
-#pragma weak sh_emulated_count /* not in programs that have only kernels */
+#pragma weak sh_emulated_count   /* not in programs that have only kernels */
+#pragma weak sh_emulated_written /* only where a simulator looks at device memory */
 
 static const struct algo *answer_of(const cublasLtMatmulAlgo_t *algo)
 {
@@ -300,7 +306,7 @@ static void multiply(const struct product *p, float alpha, float beta, const str
     want((int64_t)(ta ? la->cols : la->rows) == m && (int64_t)(tb ? lb->rows : lb->cols) == n &&
              (int64_t)(tb ? lb->cols : lb->rows) == k,
          "the shapes do not fit each other");
-    for (int64_t j = 0; j < n; j++)
+    for (int64_t j = 0; j < n; j++) {
         for (int64_t i = 0; i < m; i++) {
             double sum = 0;
             for (int64_t q = 0; q < k; q++)
@@ -313,6 +319,9 @@ static void multiply(const struct product *p, float alpha, float beta, const str
                 sum += get(p->bias, p->bias_type, i);
             put(d, ld->type, j * ld->ld + i, (float)sum);
         }
+        if (sh_emulated_written)
+            sh_emulated_written((char *)d + j * ld->ld * bytes_of(ld->type), (size_t)(m * bytes_of(ld->type)));
+    }
 }
 
 /* A product that is in progress. */

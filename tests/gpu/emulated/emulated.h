@@ -31,6 +31,7 @@
 #ifndef SH_TESTS_GPU_EMULATED_H
 #define SH_TESTS_GPU_EMULATED_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -47,6 +48,9 @@ void sh_emulated_put_in_order(void *stream, void (*work)(void *arg), void *arg);
 /* For doubles of kernels and products, which also work without the others: put the work into a stream, and return the
  * error that a launch would find, 0 for none. NULL: the work is done on the spot. */
 extern int (*sh_emulated_launch)(void *stream, void (*work)(void *arg), void *arg);
+
+/* For doubles of products, in programs whose double of the runtime has it: device memory was written. */
+void sh_emulated_written(const void *at, size_t bytes);
 
 /* What a process has done so far. When it ends, a line is added to the file SHERD_EMULATED_COUNTERS. */
 enum sh_emulated_counter {

@@ -1,6 +1,7 @@
 /* A double of the CUDA runtime: device memory is a file that a simulator has mapped too, and a launch is a question to
  * it (simulator.py), which runs the kernel's PTX. So the code that nvcc makes for the host decides about grids, blocks,
  * shared memory and parameters, as it does on a GPU. It has only what the tests of kernels call; streams do nothing.
+ * Products that are cuBLASLt's are its double's (emulated/cublaslt.c), which says what it has written.
  *
  * Lines that are sent through the socket SHERD_PTX_SOCKET, a line of answer each:
  *   memory ADDRESS BYTES            where the file SHERD_PTX_MEMORY is mapped
@@ -9,6 +10,8 @@
  *   launch KERNEL GRID[3] BLOCK[3] SHARED-BYTES PARAMETERS     in hexadecimal
  * An answer is "ok", numbers, or what is wrong. */
 #define _GNU_SOURCE
+#include "tests/gpu/emulated/emulated.h"
+
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -141,6 +144,14 @@ cudaError_t cudaGetLastError(void)
 const char *cudaGetErrorString(cudaError_t error)
 {
     return error == cudaErrorLaunchFailure ? answer : "refused by the double of CUDA";
+}
+
+/* Products are done at the call. */
+int (*sh_emulated_launch)(void *stream, void (*work)(void *arg), void *arg);
+
+void sh_emulated_written(const void *at, size_t bytes)
+{
+    (void)tell("written", at, bytes);
 }
 
 static const char *name_of(const void *host)

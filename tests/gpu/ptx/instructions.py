@@ -9,7 +9,7 @@ import types
 import numpy as np
 
 from memory import ALLOCATED, WRITTEN, Fault
-from module import BYTES, NUMPY, split_operands
+from module import BYTES, NUMPY
 
 ADDRESS = re.compile(r'^\[\s*([%\w$.]+)\s*(?:\+\s*(-?\d+))?\s*\]$')
 SHARED_WINDOW = 1 << 45  # generic addresses of shared memory
@@ -452,14 +452,6 @@ def shuffle(kernel, op, args):
     return run
 
 
-# Functions of NVIDIA's library that are called rather than inlined.
-CALLED = {'__internal_accurate_pow': np.power}
-
-
-def call(kernel, op, args):
-    return computes(CALLED[args[1]])(kernel, (*op, 'f64'), [args[0].strip('()'), *split_operands(args[2].strip('( )'))])
-
-
 def vote(kernel, op, args):
     get, put, mask = getter(kernel, args[1], 'pred'), setter(kernel, args[0]), getter(kernel, args[2], 'u32')
 
@@ -605,7 +597,7 @@ def barrier(kernel, one, taken_by):
 JUMPS = {'bra': branch, 'ret': leave, 'exit': leave, 'bar': barrier, 'barrier': barrier}
 INSTRUCTIONS = {
     'abs': computes(np.abs), 'activemask': whole_warps, 'add': computes(np.add), 'and': computes(np.bitwise_and),
-    'atom': atomic, 'bfe': extract, 'bfi': computes(insert_bits, None, None, 'u32', 'u32'), 'call': call, 'clz': computes(leading_zeros),
+    'atom': atomic, 'bfe': extract, 'bfi': computes(insert_bits, None, None, 'u32', 'u32'), 'clz': computes(leading_zeros),
     'copysign': computes(lambda sign, x: np.copysign(x, sign)), 'cp': copy, 'cvt': cvt, 'cvta': to_generic,
     'div': computes(divide), 'ex2': computes(lambda x: np.exp2(f64(x)).astype(x.dtype)), 'fence': None, 'fma': by_op(fma),
     'ld': load, 'ldmatrix': load_matrices, 'lg2': computes(lambda x: np.log2(f64(x)).astype(x.dtype)), 'lop3': lop3,

@@ -1,7 +1,7 @@
 """The text of a PTX module as kernels: parameters, registers, variables in memory, instructions.
 
-Only what nvcc makes of kernels/cuda is understood: no functions that are called, no textures. PTX is described in
-NVIDIA's "Parallel Thread Execution ISA".
+Only what nvcc makes of kernels/cuda is understood: no textures, and of functions only those whose result is one number;
+they are put in the place of their calls. PTX is described in NVIDIA's "Parallel Thread Execution ISA".
 """
 import collections
 import re
@@ -15,7 +15,9 @@ NUMPY = {'pred': '?', 'b8': 'u1', 'u8': 'u1', 's8': 'i1', 'b16': 'u2', 'u16': 'u
 VARIABLE = re.compile(r'^\s*(?:\.(?:visible|weak|extern|common)\s+)*\.(global|const|shared|local)\s+\.align\s+(\d+)\s+'
                       r'\.(\w+)\s+([\w$]+)(\[\d*\])?\s*(?:=\s*\{?([^;}]*)\}?\s*)?;', re.M)
 PARAMETER = re.compile(r'\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)(?:\s+\.ptr[^,]*?)?\s+([\w$]+)(?:\[(\d+)\])?\s*(?:,|$)')
-KERNEL = re.compile(r'\.entry\s+([\w$]+)\s*\((.*?)\)(.*?)\n\{(.*?)\n\}', re.S)
+KERNEL = re.compile(r'\.entry\s+(?P<name>[\w$]+)\s*\((.*?)\)(.*?)\n\{(.*?)\n\}', re.S)
+FUNCTION = re.compile(r'\.func\s*\(\.param\s+\.b\d+\s+(\w+)\)\s*(?P<name>\w+)\s*\(([^)]*)\)\s*\{(.*?)\n\}', re.S)
+CALL = re.compile(r'\bcall(?:\.uni)?\s*\(\s*(\w+)\s*\),\s*(\w+),\s*\(([^)]*)\)\s*;')
 REGISTERS = re.compile(r'\.reg\s+\.(\w+)\s+([^;]*);')
 ARGUMENT = re.compile(r'\.param\s+\.(b\d+)\s+([\w$]+)\s*;')
 ACCESS = re.compile(r'\b(?:ld|st)\.param\.(\w+)\s+([^,;{]+),\s*([^,;{]+);')
@@ -49,6 +51,23 @@ def instruction(text):
     op, _, args = rest.partition(' ')
     return Instruction(predicate and predicate[2], bool(predicate and predicate[1]), tuple(op.split('.')),
                        split_operands(args), text)
+
+
+def inlined(body, functions):
+    """The body with the bodies of functions instead of their calls: all names in one are its own, but for those of its
+    arguments and its result."""
+    def put(match):
+        result, name, arguments = match.groups()
+        if name not in functions:
+            return match[0]  # unknown to the simulator if it runs
+        returned, parameters, text = functions[name]
+        own = f'{name}_{match.start()}'
+        text = re.sub(r'(%)(?=(?:p|r|rs|rd|f|fd)[\d<])|(\$)(?=L)', rf'\1\2{own}_', text)
+        names = [returned, *[parameter for _, _, parameter, _ in PARAMETER.findall(parameters)]]
+        for inside, outside in zip(names, [result, *split_operands(arguments)]):
+            text = re.sub(rf'\[{inside}\b', f'[{outside}', text)
+        return re.sub(r'\bret;', f'bra ${own};', text) + f'\n${own}:\n'
+    return CALL.sub(put, body)
 
 
 class Kernel:
@@ -104,5 +123,7 @@ class Module:
     def __init__(self, text):
         text = re.sub(r'//[^\n]*', '', text)
         text = re.sub(r'^\s*\.(?:loc|file)\b[^\n]*', '', text, flags=re.M)
-        self.kernels = {name: Kernel(name, parameters, body) for name, parameters, _, body in KERNEL.findall(text)}
+        functions = {name: (result, parameters, body) for result, name, parameters, body in FUNCTION.findall(text)}
+        self.kernels = {name: Kernel(name, parameters, inlined(body, functions))
+                        for name, parameters, _, body in KERNEL.findall(text)}
         self.variables = variables(KERNEL.sub('', text))
