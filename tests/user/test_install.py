@@ -50,14 +50,25 @@ def case_files():
     return [f'{path} is not installed' for path in wanted if not here(path).is_file()]
 
 
+def anchors(page):
+    """What links to a heading of a page are called."""
+    text = re.sub(r'^```.*?^```$', '', page.read_text(), flags=re.M | re.S)
+    return {re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-') for title in re.findall(r'^#+ (.*)', text, re.M)}
+
+
 def case_links():
-    """Each page that an installed page links to is installed."""
+    """Each page that an installed page links to is installed, with the heading; so is each that the sources name."""
     doc, = variables('docdir')
     wrong, count = [], 0
     for page in here(doc).rglob('*.md'):
-        for found in re.findall(r'\]\((?!http)([^)#\s]+)', page.read_text()):
+        for found, heading in re.findall(r'\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)', page.read_text()):
             count += 1
-            wrong += [] if (page.parent / found).exists() else [f'{page.relative_to(stage)} links to {found}']
+            to = page.parent / found if found else page
+            if not to.exists() or heading and heading not in anchors(to):
+                wrong.append(f'{page.relative_to(stage)} links to {found}#{heading}')
+    for path in (path for root in ('src', 'io', 'kernels', 'jobscripts', 'tests') for path in (job.TOP / root).rglob('*') if path.is_file()):
+        for named in set(re.findall(r'(?<![\w/.-])doc/[\w/-]+\.md', path.read_text(errors='replace'))):
+            wrong += [] if here(f'{doc}/{named}').exists() else [f'{path.relative_to(job.TOP)} names {named}']
     return wrong + ([] if count > 100 else [f'{count} links only'])
 
 
