@@ -37,14 +37,14 @@ struct load {
 static sh_rc look_at_owner(void *arg)
 {
     struct load *l = arg;
-    return l->rank == 0 ? sh_ckpt_trusted(l->path, l->trust) : SH_OK;
+    return sh_ckpt_trusted(l->path, l->trust);
 }
 
 /* Rank 0 only; match() sends it to the others. */
 static sh_rc read_index(void *arg)
 {
     struct load *l = arg;
-    return l->rank == 0 ? sh_ckpt_index_read(l->path, &l->index) : SH_OK;
+    return sh_ckpt_index_read(l->path, &l->index);
 }
 
 static sh_rc match_tensor(struct load *l, int i)
@@ -208,8 +208,8 @@ static sh_rc check_edges(void *arg)
 }
 
 static const struct sh_move_stage stages[] = {
-    {.name = "looking at its owner", .local = true, .run = look_at_owner},
-    {.name = "reading the index", .local = true, .run = read_index},
+    {.name = "looking at its owner", .local = true, .rank0 = true, .run = look_at_owner},
+    {.name = "reading the index", .local = true, .rank0 = true, .run = read_index},
     {.name = "matching tensors", .run = match},
     {.name = "opening the checkpoint", .local = true, .run = open_data},
     {.name = "planning the reads", .local = true, .run = plan_reads},

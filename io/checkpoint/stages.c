@@ -110,8 +110,6 @@ static sh_rc create_file(void *arg)
 {
     struct sh_ckpt_saving *s = arg;
     int fd;
-    if (s->rank != 0)
-        return SH_OK;
     char *temp = sh_output_temp_name(s->path);
     sh_rc rc = sh_ckpt_io_method_create(temp, s->options.hints, &fd);
     if (rc == SH_OK)
@@ -131,8 +129,6 @@ static sh_rc lay_out(void *arg)
     struct sh_ckpt_saving *s = arg;
     struct sh_ckpt_index *x = &s->index;
     int fd;
-    if (s->rank != 0)
-        return SH_OK;
     SH_TRY(sh_file_reopen(s->temp, &fd, &s->bytes));
     sh_rc rc = sh_ckpt_create(s->temp, fd, x, &s->memory);
     close(fd);
@@ -198,7 +194,7 @@ static sh_rc write_direct(void *arg)
 static sh_rc sign(void *arg)
 {
     struct sh_ckpt_saving *s = arg;
-    return s->rank == 0 ? sh_ckpt_sign(s->temp, s->fd, s->memory, &s->index) : SH_OK;
+    return sh_ckpt_sign(s->temp, s->fd, s->memory, &s->index);
 }
 
 /* After the close, on every rank, since each node has its own part in memory; on a file descriptor opened before the
@@ -213,8 +209,6 @@ static sh_rc sync_data(void *arg)
 static sh_rc read_index(void *arg)
 {
     struct sh_ckpt_saving *s = arg;
-    if (s->rank != 0)
-        return SH_OK;
     if (s->options.verify == SH_VERIFY_DISK)
         posix_fadvise(s->fd, 0, 0, POSIX_FADV_DONTNEED);
     SH_TRY(sh_ckpt_index_read(s->temp, &s->written));
@@ -244,8 +238,6 @@ static sh_rc verify_data(void *arg)
 static sh_rc publish(void *arg)
 {
     struct sh_ckpt_saving *s = arg;
-    if (s->rank != 0)
-        return SH_OK;
     SH_TRY(sh_ckpt_set_aside(s->path, s->index.meta.step));
     return sh_output_publish(s->fd, s->temp, s->path);
 }
@@ -254,7 +246,7 @@ static sh_rc publish(void *arg)
 static sh_rc retain(void *arg)
 {
     struct sh_ckpt_saving *s = arg;
-    if (s->rank != 0 || sh_ckpt_retain(s->folder, &s->options.keep, s->index.meta.step) == SH_OK)
+    if (sh_ckpt_retain(s->folder, &s->options.keep, s->index.meta.step) == SH_OK)
         return SH_OK;
     sh_log_warn("old checkpoints are not deleted: %s", sh_error_text());
     sh_error_clear();
@@ -267,20 +259,20 @@ const struct sh_move_stage sh_ckpt_stages[] = {
     {.name = "preparing", .phase = SH_CKPT_LAYOUT, .run = prepare},
     {.name = "choosing how to write", .phase = SH_CKPT_LAYOUT, .run = choose_io_method},
     {.name = "listing what to write", .phase = SH_CKPT_LAYOUT, .local = true, .run = list_spans},
-    {.name = "creating the file", .phase = SH_CKPT_LAYOUT, .run = create_file},
-    {.name = "laying out the file", .phase = SH_CKPT_LAYOUT, .local = true, .run = lay_out},
+    {.name = "creating the file", .phase = SH_CKPT_LAYOUT, .rank0 = true, .run = create_file},
+    {.name = "laying out the file", .phase = SH_CKPT_LAYOUT, .local = true, .rank0 = true, .run = lay_out},
     {.name = "opening the file", .phase = SH_CKPT_LAYOUT, .run = open_file},
     {.name = "choosing who writes", .phase = SH_CKPT_LAYOUT, .run = choose_writers},
     {.name = "summing blocks", .phase = SH_CKPT_SUMS, .local = true, .run = sum_blocks},
     {.name = "writing through MPI-IO", .phase = SH_CKPT_WRITE, .run = write_mpiio},
     {.name = "writing", .phase = SH_CKPT_WRITE, .local = true, .run = write_direct},
     {.name = "adding the sums", .phase = SH_CKPT_SUMS, .run = add_digests},
-    {.name = "signing", .phase = SH_CKPT_SUMS, .local = true, .run = sign},
+    {.name = "signing", .phase = SH_CKPT_SUMS, .local = true, .rank0 = true, .run = sign},
     {.name = "fsync", .phase = SH_CKPT_SYNC, .local = true, .run = sync_data},
-    {.name = "reading the index back", .phase = SH_CKPT_VERIFY, .local = true, .run = read_index},
+    {.name = "reading the index back", .phase = SH_CKPT_VERIFY, .local = true, .rank0 = true, .run = read_index},
     {.name = "sharing the index", .phase = SH_CKPT_VERIFY, .run = share_index},
     {.name = "reading the data back", .phase = SH_CKPT_VERIFY, .local = true, .run = verify_data},
-    {.name = "renaming", .phase = SH_CKPT_COMMIT, .local = true, .run = publish},
-    {.name = "deleting old checkpoints", .phase = SH_CKPT_COMMIT, .local = true, .run = retain},
+    {.name = "renaming", .phase = SH_CKPT_COMMIT, .local = true, .rank0 = true, .run = publish},
+    {.name = "deleting old checkpoints", .phase = SH_CKPT_COMMIT, .local = true, .rank0 = true, .run = retain},
 };
 const int sh_ckpt_n_stages = sizeof sh_ckpt_stages / sizeof sh_ckpt_stages[0];

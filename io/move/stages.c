@@ -9,17 +9,17 @@
 
 void sh_move_stages_open(struct sh_move_stages *s, char *what, double timeout_seconds)
 {
-    int rank, world;
+    int world;
     sh_mesh_own_mpi();
-    sh_mesh_world(&rank, &world);
-    s->deadline = sh_move_deadline_start(what, timeout_seconds, rank);
+    sh_mesh_world(&s->rank, &world);
+    s->deadline = sh_move_deadline_start(what, timeout_seconds, s->rank);
     free(what);
 }
 
 static sh_rc run_alone(struct sh_move_stages *s, const struct sh_move_stage *stage)
 {
     int64_t begin = sh_now_ns();
-    sh_rc rc = stage->run(s->arg);
+    sh_rc rc = stage->rank0 && s->rank != 0 ? SH_OK : stage->run(s->arg);
     if (s->seconds)
         s->seconds[stage->phase] += sh_seconds_since(begin);
     return rc;

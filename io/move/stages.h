@@ -17,6 +17,7 @@
 struct sh_move_stage {
     const char *name; /* for the message of the deadline */
     bool local;       /* memory, files and HDF5, but no MPI */
+    bool rank0;       /* rank 0 does it for all */
     sh_rc (*run)(void *arg);
     int phase; /* of seconds[] below */
 };
@@ -30,6 +31,7 @@ struct sh_move_stages {
     void (*give_up)(void *arg); /* (optional) a stage's thread cannot start: release ranks that wait for its data */
     /* The rest is set by the functions. */
     int next; /* the next stage, or the one in the thread; after a failure the one after the failed stage */
+    int rank;
     struct sh_move_deadline *deadline;
     bool started, joinable; /* the next stage is in a thread, or has failed to be; the thread is not joined yet */
     pthread_t thread;

@@ -77,7 +77,6 @@ struct export
     const struct sh_hf_export *options;
     sh_rc (*beside)(const struct export *x); /* writes small files, after the tensors */
     struct sh_hf_base *base;                 /* for a merge */
-    int rank;
     struct sh_move_far far;
     struct sh_st_writing w;
 };
@@ -122,8 +121,7 @@ static sh_rc lay_out(void *arg)
 /* Rank 0 creates the folder and the files; the other ranks open them after share_name(). */
 static sh_rc create(void *arg)
 {
-    struct export *x = arg;
-    return x->rank == 0 ? sh_st_writing_create(&x->w) : SH_OK;
+    return sh_st_writing_create(&((struct export *)arg)->w);
 }
 
 /* Collective: the temporary name is random, so all ranks use rank 0's. */
@@ -179,28 +177,24 @@ static sh_rc compare(void *arg)
 static sh_rc commit(void *arg)
 {
     struct export *x = arg;
-    if (x->rank != 0)
-        return SH_OK;
     SH_TRY(x->beside(x));
     return sh_st_writing_commit(&x->w);
 }
 
 static const struct sh_move_stage stages[] = {
     {.name = "laying out the files", .local = true, .run = lay_out},
-    {.name = "creating the files", .local = true, .run = create},
+    {.name = "creating the files", .local = true, .rank0 = true, .run = create},
     {.name = "sending their folder", .run = share_name},
     {.name = "writing the weights", .local = true, .run = put},
     {.name = "fsync", .local = true, .run = sync_files},
     {.name = "reading the weights back", .local = true, .run = compare},
-    {.name = "giving the folder its name", .local = true, .run = commit},
+    {.name = "giving the folder its name", .local = true, .rank0 = true, .run = commit},
 };
 
 /* A failure in any stage leaves no folder behind. */
 static sh_rc run(struct export *x)
 {
     struct sh_move_stages s = {.stage = stages, .n = sizeof stages / sizeof *stages, .arg = x};
-    int world;
-    sh_mesh_world(&x->rank, &world);
     sh_move_stages_open(&s, sh_strfmt("writing %s", x->folder), x->options->timeout_seconds);
     sh_rc rc = sh_move_stages_run(&s);
     sh_move_stages_close(&s);

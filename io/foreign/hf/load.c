@@ -30,8 +30,6 @@ struct load {
 static sh_rc read_index(void *arg)
 {
     struct load *l = arg;
-    if (l->rank != 0)
-        return SH_OK;
     if (!l->adapter)
         return sh_st_index_read(l->folder, &l->index);
     SH_TRY(sh_hf_adapter_check(l->folder, l->adapter));
@@ -59,7 +57,7 @@ static sh_rc share_index(void *arg)
 static sh_rc look_at_owners(void *arg)
 {
     struct load *l = arg;
-    for (int64_t i = 0; l->rank == 0 && i < l->index.n_files; i++)
+    for (int64_t i = 0; i < l->index.n_files; i++)
         SH_TRY(sh_ckpt_trusted(l->files.path[i], l->options->trust));
     return SH_OK;
 }
@@ -171,9 +169,9 @@ static sh_rc compare_copy(void *arg)
 }
 
 static const struct sh_move_stage stages[] = {
-    {.name = "reading headers and index", .local = true, .run = read_index},
+    {.name = "reading headers and index", .local = true, .rank0 = true, .run = read_index},
     {.name = "sending the index", .run = share_index},
-    {.name = "looking at its owner", .local = true, .run = look_at_owners},
+    {.name = "looking at its owner", .local = true, .rank0 = true, .run = look_at_owners},
     {.name = "matching tensors", .local = true, .run = match},
     {.name = "planning the reads", .local = true, .run = plan_reads},
     {.name = "opening the files", .local = true, .run = open_files},
