@@ -116,6 +116,9 @@ struct sh_decay_run {
     int64_t origin;  /* where the tensor begins; negative: in an earlier shard */
 };
 
+/* Which parameters of a unit an update is of: all, the matrices of its linear products, or all but those. */
+enum sh_runs_of { SH_RUNS_ALL, SH_RUNS_OTHERS, SH_RUNS_MATRICES };
+
 /* What an operation knows besides its operands. Passes set the first four fields on any operation. Kernels read the
  * member of the union that belongs to the kind; `attrs` of struct sh_op_info says which member that is and lists its
  * fields. */
@@ -170,6 +173,7 @@ struct sh_op_attr {
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
+            int of;                                /* enum sh_runs_of: elements of other parameters are in no run, and left alone */
         } runs;                                    /* ADAMW, SGD, LION */
         struct {
             int parts;                             /* adapted matrices of y's stack: part i has rows [R i, R (i + 1))

@@ -11,18 +11,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* An optimizer: a row of src/config/optim.inc. Its operation reads the gradient and updates in place; the operands are
+struct sh_update;
+
+/* An optimizer: a row of src/config/optim.inc. An elementwise operation reads the gradient and updates in place; the
+ * operands are
  *   in   g [n] f32
  *   out  p [n], state[0] [n], ... state[n_states - 1] [n], r [n] i16 (opt: p is bf16, and r the rest of the masters)
  * where n is a rank's chunk of a unit. The states are all f32 or all bf16 (kernels/states.h). */
 /* clang-format off */
 struct sh_optim {
     const char *name;           /* as torch.optim spells it */
-    enum sh_op_kind op;
+    void (*emit)(const struct sh_update *u); /* the update of a unit (src/optim/update.h) */
+    enum sh_op_kind op;         /* of sh_optim_each */
+    bool whole;                 /* emit is called twice for a unit: for its matrices, whose gradients it may gather, and
+                                   for the others */
     int n_states;               /* in addition to the master parameters */
     const char *state[SH_STATES_MAX]; /* torch's names; in checkpoints /optimizer/NAME. Zero at first */
 };
 /* clang-format on */
+
+/* The emitter of elementwise optimizers: the row's operation on this rank's chunk. */
+void sh_optim_each(const struct sh_update *u);
 
 /* The row for a value of optimizer.name. */
 const struct sh_optim *sh_optim_of(int word);

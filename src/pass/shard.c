@@ -74,12 +74,27 @@ static sh_rc add_cached(const struct sh_build *b, const struct sh_program *prefi
     return rc;
 }
 
+/* Whole matrices are gathered from gradients on the device, by messages. */
+static sh_rc check_whole(const struct sh_build *b)
+{
+    const struct sh_offload *o = &b->offload;
+    bool away = o->optimizer_16 || o->gradients || o->parameters || o->carry;
+
+    if (!b->options.training || !b->options.optim->whole || !(away || b->options.segment_ranks))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "optimizer.name: %s updates whole matrices, which %s does not allow; give %s",
+                   b->options.optim->name, away ? "offload" : "comm.shared_memory",
+                   away ? "offload.optimizer=none, offload.gradients=none, offload.parameters=none"
+                        : "comm.shared_memory=off");
+}
+
 /* Units and constants are those of the forward: training micro-steps add none. */
 sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
 {
     struct sh_program *micro;
     sh_rc rc = SH_OK;
 
+    SH_TRY(check_whole(b));
     SH_TRY_OUT(sh_pass_micro_step(b, false, &micro));
     p->tree_sums = b->options.reproducible;
     if (b->snapshot_on_host)

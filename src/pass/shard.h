@@ -39,19 +39,10 @@ int sh_shard_chunks(const struct sh_pass_options *opt, const struct sh_unit *u);
 int sh_shard_index(const struct sh_pass_options *opt, const struct sh_unit *u);
 int sh_shard_replicas(const struct sh_pass_options *opt, const struct sh_unit *u);
 
-/* Append a collective of unit `unit` over a group, and the wait for it, to the newest section of p; returns the
- * collective's index in the section. `in` or `out`: SH_NONE if the kind has none. `after`: index of a collective that
- * must come before it. */
-int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit, int in,
-                        int out, int after, enum sh_phase phase);
-
 /* Set the runs of weight decay of all updates of the program: new rows of its table replace the old ones. */
 void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p);
 
 /* Elements of the rank's chunk that an operation updates, padding included. */
 struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op *op);
-
-/* Append a plain operation to the newest section. */
-void sh_shard_op(struct sh_program *p, struct sh_op op);
 
 #endif

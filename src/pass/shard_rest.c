@@ -2,35 +2,8 @@
 #include "src/base/nf4.h"
 #include "src/base/rng.h"
 #include "src/layout/layout.h"
+#include "src/optim/update.h"
 #include "src/pass/shard.h"
-
-/* Append to the newest section. */
-void sh_shard_op(struct sh_program *p, struct sh_op op)
-{
-    sh_program_add_op(p, &op);
-    p->sections[p->n_sections - 1].n_ops++;
-}
-
-/* A collective and the wait for it, one after the other; the schedule pass moves them apart. Returns the collective's
- * index in the section. */
-int sh_shard_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit, int in,
-                        int out, int after, enum sh_phase phase)
-{
-    struct sh_op op = sh_program_op(kind), wait = sh_program_op(SH_OP_WAIT);
-    int index = p->sections[p->n_sections - 1].n_ops;
-
-    op.stream = stream;
-    op.attr.group = group;
-    op.attr.after = after;
-    op.in[0] = in;
-    op.out[0] = out;
-    op.unit = wait.unit = unit;
-    op.phase = wait.phase = phase;
-    sh_shard_op(p, op);
-    wait.attr.waits_for = index;
-    sh_shard_op(p, wait);
-    return index;
-}
 
 /* A full copy that lives between steps: its chunks come from all ranks. */
 static void gather_resident(const struct sh_pass_options *opt, struct sh_program *p, int unit, enum sh_phase phase)
@@ -38,7 +11,8 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
     const struct sh_unit *u = &p->units[unit];
 
     if (u->full != SH_NONE && sh_shard_chunks(opt, u) > 1)
-        sh_shard_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full, SH_NONE, phase);
+        sh_program_append_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full,
+                                     SH_NONE, phase);
 }
 
 /* Cast the masters to the parameters that are computed with, if the two are separate. */
@@ -51,7 +25,7 @@ static void cast_master(struct sh_program *p, int unit, enum sh_phase phase)
     cast.phase = phase;
     cast.unit = unit;
     if (cast.in[0] != SH_NONE)
-        sh_shard_op(p, cast);
+        sh_program_append(p, cast);
 }
 
 static void copy_divisors(const struct sh_program *micro, struct sh_program *p, struct sh_op *op)
@@ -74,7 +48,7 @@ static void copy_constants(const struct sh_program *micro, struct sh_program *p)
         op.out[0] = sh_program_add_tensor(p, &micro->tensors[op.out[0]]);
         if (op.kind == SH_OP_ROPE_TABLE)
             copy_divisors(micro, p, &op);
-        sh_shard_op(p, op);
+        sh_program_append(p, op);
     }
 }
 
@@ -93,8 +67,8 @@ void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options 
 static void sum_over(struct sh_program *p, int scalar, sh_group group, const struct sh_pass_options *opt)
 {
     if (sh_group_size(&opt->mesh, group) > 1)
-        sh_shard_collective(p, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, group, SH_NONE, SH_NONE, scalar, SH_NONE,
-                            SH_PHASE_UPDATE);
+        sh_program_append_collective(p, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, group, SH_NONE, SH_NONE, scalar, SH_NONE,
+                                     SH_PHASE_UPDATE);
 }
 
 /* Each rank of the data group has the loss of its own rows. */
@@ -139,7 +113,7 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
         add = true;
         op.phase = SH_PHASE_UPDATE;
         op.unit = i;
-        sh_shard_op(out, op);
+        sh_program_append(out, op);
     }
 }
 
@@ -155,7 +129,7 @@ void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
     round.in[0] = out->port[SH_PORT_SQUARES];
     round.out[0] = out->port[SH_PORT_SUMSQ];
     round.phase = SH_PHASE_UPDATE;
-    sh_shard_op(out, round);
+    sh_program_append(out, round);
 }
 
 /* Whether a run must lie within one tensor: random bits are counted by the elements of a tensor. */
@@ -175,8 +149,13 @@ struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op 
     return (struct sh_range){begin, begin + p->tensors[op->in[0]].dim[0]};
 }
 
+static bool continues(const struct sh_decay_run *last, const struct sh_decay_run *run)
+{
+    return last->decay == run->decay && last->end == run->begin;
+}
+
 /* Runs of equal weight decay in the part of the rank's chunk that is updated, counted from the start of that part;
- * neighbours of one kind become one run. */
+ * neighbours of one kind become one run. Parameters that the operation does not update are in none. */
 static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
 {
     const struct sh_unit *u = &p->units[unit];
@@ -193,13 +172,13 @@ static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, in
                                    .end = mine.end - part.begin,
                                    .decay = !sh_param_info(param->role)->vector || opt->decay_all};
 
-        if (mine.begin == mine.end)
+        if (mine.begin == mine.end || !sh_optim_has(op->attr.runs.of, param))
             continue;
         if (rounds_stochastically(p)) {
             run.tensor = sh_rng_name(param->name);
             run.origin = param->unit_elems - part.begin;
         }
-        if (!rounds_stochastically(p) && p->n_runs > op->attr.runs.first && p->runs[p->n_runs - 1].decay == run.decay)
+        if (!rounds_stochastically(p) && p->n_runs > op->attr.runs.first && continues(&p->runs[p->n_runs - 1], &run))
             p->runs[p->n_runs - 1].end = run.end;
         else
             sh_program_add_run(p, run);
@@ -216,26 +195,45 @@ void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p
             set_runs(opt, p, p->ops[i].unit, &p->ops[i]);
 }
 
-/* One operation for each trained unit, on the rank's chunk only. A resident full copy is gathered right after, so that
- * the next step finds it. */
+static bool has_params(const struct sh_program *p, const struct sh_unit *u, enum sh_runs_of of)
+{
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+        if (sh_optim_has(of, &p->params[i]))
+            return true;
+    return false;
+}
+
+/* The operations of the optimizer's row for one unit. */
+static void emit_update(const struct sh_pass_options *opt, struct sh_program *out, int unit)
+{
+    struct sh_update u = {.p = out,
+                          .optim = opt->optim,
+                          .unit = unit,
+                          .chunks = sh_shard_chunks(opt, &out->units[unit]),
+                          .index = sh_shard_index(opt, &out->units[unit])};
+    int first = out->n_ops;
+
+    if (opt->optim->whole)
+        for (u.of = SH_RUNS_OTHERS; u.of <= SH_RUNS_MATRICES; u.of++) {
+            if (has_params(out, &out->units[unit], u.of))
+                opt->optim->emit(&u);
+        }
+    else
+        opt->optim->emit(&u);
+    for (int i = first; i < out->n_ops; i++)
+        if (sh_op_info(out->ops[i].kind)->runs)
+            set_runs(opt, out, unit, &out->ops[i]);
+}
+
+/* A trained unit's update is on the rank's chunk only. A resident full copy is gathered right after, so that the next
+ * step finds it. */
 void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
-        const struct sh_unit *u = &out->units[i];
-        struct sh_op op = sh_program_op(opt->optim->op);
-
-        if (!u->trainable)
+        if (!out->units[i].trainable)
             continue;
-        op.in[0] = u->grad_shard;
-        op.out[0] = u->master == SH_NONE ? u->compute : u->master;
-        for (int k = 0; k < out->n_states; k++)
-            op.out[1 + k] = u->state[k];
-        op.out[1 + out->n_states] = u->remainder;
-        op.phase = SH_PHASE_UPDATE;
-        op.unit = i;
-        set_runs(opt, out, i, &op);
-        sh_shard_op(out, op);
+        emit_update(opt, out, i);
         cast_master(out, i, SH_PHASE_UPDATE);
         gather_resident(opt, out, i, SH_PHASE_UPDATE);
     }
@@ -267,6 +265,8 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
             t->base_elems = part.begin;
             t->dim[0] = part.end - part.begin;
         }
+        if (sh_op_info(op->kind)->runs && op->attr.runs.of == SH_RUNS_MATRICES && p->tensors[op->in[0]].base != SH_NONE)
+            p->tensors[op->in[0]].base_elems = p->units[op->unit].chunk * sh_shard_index(opt, &p->units[op->unit]);
     }
     sh_shard_renew_runs(opt, p);
     if (p->segment.ranks)

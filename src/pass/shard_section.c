@@ -208,8 +208,8 @@ static void open_interval(struct shard *s, const struct interval *v)
 
     elems = elems > by_inner ? elems : by_inner;
     s->full[v->unit] = stored(s, SH_MEM_GATHERED, elems, v->unit, "gathered");
-    sh_shard_collective(s->out, SH_OP_ALL_GATHER, SH_STREAM_GATHER, v->group, v->unit, from, s->full[v->unit], SH_NONE,
-                        s->micro->ops[v->first].phase);
+    sh_program_append_collective(s->out, SH_OP_ALL_GATHER, SH_STREAM_GATHER, v->group, v->unit, from, s->full[v->unit],
+                                 SH_NONE, s->micro->ops[v->first].phase);
 }
 
 /* reshard_after_forward: N: before the gathered unit goes, keep the part that this rank holds among its N
@@ -224,7 +224,7 @@ static void keep_secondary(struct shard *s, const struct interval *v)
     copy.out[0] = s->secondary[v->unit];
     copy.phase = s->micro->ops[v->last].phase;
     copy.unit = v->unit;
-    sh_shard_op(s->out, copy);
+    sh_program_append(s->out, copy);
 }
 
 /* The release ends the storage's life. A unit that will be gathered again over the inner axis first leaves its part
@@ -238,7 +238,7 @@ static void close_interval(struct shard *s, const struct interval *v)
     release.in[0] = s->full[v->unit];
     release.unit = v->unit;
     release.phase = s->micro->ops[v->last].phase;
-    sh_shard_op(s->out, release);
+    sh_program_append(s->out, release);
     s->full[v->unit] = SH_NONE;
 }
 
@@ -324,7 +324,7 @@ static void put_into(struct shard *s, enum sh_op_kind kind, int unit, int from, 
     op.out[0] = to;
     op.phase = phase;
     op.unit = unit;
-    sh_shard_op(s->out, op);
+    sh_program_append(s->out, op);
 }
 
 static void add_into(struct shard *s, int unit, int from, int to, enum sh_phase phase)
@@ -396,8 +396,8 @@ static void sum_replicas(struct shard *s, int unit, int chunk, int after, enum s
         if (chunk != shard)
             cast_into(s, unit, shard, chunk, phase);
     }
-    sh_shard_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, s->out->units[unit].replicate, unit, SH_NONE,
-                        chunk, after, phase);
+    sh_program_append_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, s->out->units[unit].replicate, unit,
+                                 SH_NONE, chunk, after, phase);
     if (chunk != shard)
         cast_into(s, unit, chunk, shard, phase);
 }
@@ -430,8 +430,9 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
     if (reduces_now(s, unit)) {
         if (!direct || s->opt->reduce != SH_F32)
             chunk = reduced(s, unit);
-        scattered = sh_shard_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE, s->out->units[unit].shard, unit,
-                                        sent(s, unit, phase), chunk, SH_NONE, phase);
+        scattered = sh_program_append_collective(s->out, SH_OP_REDUCE_SCATTER, SH_STREAM_REDUCE,
+                                                 s->out->units[unit].shard, unit, sent(s, unit, phase), chunk, SH_NONE,
+                                                 phase);
         if (!direct)
             add_reduced(s, unit, chunk, phase);
         else if (chunk != shard && !sum)
@@ -454,7 +455,7 @@ static int unpack(struct shard *s, const struct sh_op *next, int t)
     op.out[0] = sh_program_add_tensor(s->out, &weight);
     op.phase = next->phase;
     op.block = next->block;
-    sh_shard_op(s->out, op);
+    sh_program_append(s->out, op);
     return op.out[0];
 }
 
@@ -475,7 +476,7 @@ static void emit(struct shard *s, int index)
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         op.out[k] = translate(s, m->out[k]);
     accumulate(s, m, &op);
-    sh_shard_op(s->out, op);
+    sh_program_append(s->out, op);
 }
 
 /* What has to be done after each operation of the micro-step. */

@@ -257,8 +257,8 @@ static sh_rc note_squares(struct check *c, const struct sh_op *op)
     return SH_OK;
 }
 
-/* Note what an operation updates. Its runs lie end to end from the beginning of that. Replicas update the same, so one
- * of them is enough. */
+/* Note what an operation updates. Its runs lie end to end from the beginning of that, unless it is of some parameters
+ * only; no two overlap. Replicas update the same, so one of them is enough. */
 static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
 {
     const struct sh_unit *u = &c->p->units[op->unit];
@@ -266,14 +266,17 @@ static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
     char text[SH_OP_LABEL];
 
     for (int k = op->attr.runs.first; k < op->attr.runs.first + op->attr.runs.count; k++) {
-        if (k >= c->p->n_runs || c->p->runs[k].begin != at || c->p->runs[k].end <= at || c->p->runs[k].end > u->chunk)
+        bool may_skip = op->attr.runs.of != SH_RUNS_ALL;
+
+        if (k >= c->p->n_runs || c->p->runs[k].begin < at || (c->p->runs[k].begin != at && !may_skip) ||
+            c->p->runs[k].end <= c->p->runs[k].begin || c->p->runs[k].end > u->chunk)
             return sh_fail(SH_E_BUG,
                            "rank %d, operation %d (%s): runs of weight decay do not lie end to end in its chunk",
                            c->rank, i, label(c, op, text));
+        if (sh_group_index(c->mesh, u->replicate) == 0)
+            add_part(&c->updated, op->unit, c->rank, begin + c->p->runs[k].begin, begin + c->p->runs[k].end);
         at = c->p->runs[k].end;
     }
-    if (sh_group_index(c->mesh, u->replicate) == 0)
-        add_part(&c->updated, op->unit, c->rank, begin, begin + at);
     return SH_OK;
 }
 

@@ -168,6 +168,34 @@ int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int 
     return APPEND(p->sections, p->n_sections, p->cap_sections, s);
 }
 
+/* Append to the newest section. */
+void sh_program_append(struct sh_program *p, struct sh_op op)
+{
+    sh_program_add_op(p, &op);
+    p->sections[p->n_sections - 1].n_ops++;
+}
+
+/* A collective and the wait for it, one after the other; the schedule pass moves them apart. Returns the collective's
+ * index in the section. */
+int sh_program_append_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
+                                 int in, int out, int after, enum sh_phase phase)
+{
+    struct sh_op op = sh_program_op(kind), wait = sh_program_op(SH_OP_WAIT);
+    int index = p->sections[p->n_sections - 1].n_ops;
+
+    op.stream = stream;
+    op.attr.group = group;
+    op.attr.after = after;
+    op.in[0] = in;
+    op.out[0] = out;
+    op.unit = wait.unit = unit;
+    op.phase = wait.phase = phase;
+    sh_program_append(p, op);
+    wait.attr.waits_for = index;
+    sh_program_append(p, wait);
+    return index;
+}
+
 /* Masks compare as numbers: two sets of axes are the same group wherever they were made. */
 int sh_program_find_group(const struct sh_group_use *groups, int n, sh_group group)
 {

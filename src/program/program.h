@@ -274,6 +274,15 @@ int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int 
 /* Replace the operations of a section by copies of these. */
 void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *ops, int n);
 
+/* Append a plain operation to the newest section. */
+void sh_program_append(struct sh_program *p, struct sh_op op);
+
+/* Append a collective of unit `unit` over a group, and the wait for it, to the newest section of p; returns the
+ * collective's index in the section. `in` or `out`: SH_NONE if the kind has none. `after`: index of a collective that
+ * must come before it. */
+int sh_program_append_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
+                                 int in, int out, int after, enum sh_phase phase);
+
 /* Let the program run collectives over a group on a stream; no effect if it already does. */
 void sh_program_use_group(struct sh_program *p, const struct sh_mesh_shape *mesh, sh_group group, int stream);
 

@@ -316,7 +316,8 @@ static void check_loss(void)
 
 static void plan(void)
 {
-    static const struct sh_optim optim = {"AdamW", SH_OP_ADAMW, 2, {"exp_avg", "exp_avg_sq"}};
+    static const struct sh_optim optim = {
+        .name = "AdamW", .emit = sh_optim_each, .op = SH_OP_ADAMW, .n_states = 2, .state = {"exp_avg", "exp_avg_sq"}};
     struct sh_build b = {.model = {.family = SH_FAMILY_LLAMA,
                                    .n_layers = 2,
                                    .dim = 16,

@@ -285,6 +285,7 @@ static void optimizers(void **unused)
         assert_int_equal(cfg.optimizer.name, i);
         assert_non_null(o->name);
         assert_int_equal(o->op, known[i].op);
+        assert_true(o->emit == sh_optim_each && !o->whole);
         assert_in_range(o->n_states, 0, SH_STATES_MAX);
         assert_int_equal(op->n_in, 1);
         assert_int_equal(op->n_out, o->n_states + 2);

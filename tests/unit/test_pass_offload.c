@@ -205,6 +205,24 @@ static void runs_cover_the_chunk(void **state)
     }
 }
 
+/* An optimizer of whole matrices has no slices, and gathers nothing through a segment. */
+static void whole_matrices_stay(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 2);
+        struct sh_program *p = NULL;
+
+        b.options.optim = &tiny_cubic;
+        b.offload.optimizer_16 = i == 0 ? 16 : 0;
+        b.offload.carry = i == 1;
+        b.options.segment_ranks = i == 2;
+        assert_int_equal(sh_pass_build(&b, &p), SH_E_USAGE);
+        assert_non_null(strstr(sh_error_text(), i == 2 ? "comm.shared_memory=off" : "offload.optimizer=none"));
+        sh_program_destroy(p);
+    }
+}
+
 /* Return the order of the units' updates, gathers and forwards: u0 an update of unit 0, c0 the cast of its masters, g0
  * its gather, f0 its release in the forward; without repetitions. */
 static char *carried_order(const struct sh_program *p)
@@ -806,6 +824,7 @@ int main(void)
         cmocka_unit_test(the_share_is_the_ratio),
         cmocka_unit_test(bytes_are_what_they_were),
         cmocka_unit_test(runs_cover_the_chunk),
+        cmocka_unit_test(whole_matrices_stay),
         cmocka_unit_test(the_hash_leaves_moves_out),
         cmocka_unit_test(labels_say_what_moves),
         cmocka_unit_test(slices_have_a_size),

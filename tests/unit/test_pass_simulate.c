@@ -203,6 +203,7 @@ static struct outcome run_variant(struct sh_build b, const struct variant *v, in
 static const char *const *frozen;
 static const struct sh_unit_groups *groups;
 static struct sh_adapters adapters;
+static const struct sh_optim *optim; /* NULL: AdamW */
 
 static struct sh_build build_of(const struct tiny_model *m, int world, int micros, bool sync_last)
 {
@@ -214,6 +215,8 @@ static struct sh_build build_of(const struct tiny_model *m, int world, int micro
     b.options.micro_steps = micros;
     b.options.strategy.sync_last_only = sync_last;
     b.evaluate = true;
+    if (optim)
+        b.options.optim = optim;
     return b;
 }
 
@@ -291,6 +294,25 @@ static void with_groups_of_their_own(void **state)
         check_model(&(void *){(void *)(uintptr_t)&tiny_models[i % 2 ? 4 : 1]});
         groups = NULL;
     }
+}
+
+/* Each mesh with an optimizer that needs whole matrices; it differs from the elementwise one of its other parameters. */
+static void with_whole_matrices(void **state)
+{
+    struct sh_build b = build_of(&tiny_models[1], 1, 1, false);
+    struct outcome plain, whole;
+
+    (void)state;
+    b.options.optim = sh_optim_of(SH_OPTIM_SGD);
+    plain = run_variant(b, &variants[0], 1, 1);
+    b.options.optim = optim = &tiny_cubic;
+    whole = run_variant(b, &variants[0], 1, 1);
+    assert_memory_not_equal(plain.params, whole.params, (size_t)plain.elems * sizeof *plain.params);
+    free(plain.params);
+    free(whole.params);
+    check_model(&(void *){(void *)(uintptr_t)&tiny_models[1]});
+    check_model(&(void *){(void *)(uintptr_t)&tiny_models[5]});
+    optim = NULL;
 }
 
 /* Adapters of all products, and of some, on each mesh. */
@@ -725,6 +747,7 @@ int main(void)
         cmocka_unit_test(with_frozen_units),
         cmocka_unit_test(with_groups_of_their_own),
         cmocka_unit_test(with_adapters),
+        cmocka_unit_test(with_whole_matrices),
         cmocka_unit_test(slices_change_no_bit),
         cmocka_unit_test(gradients_away_change_no_bit),
         cmocka_unit_test(parameters_away_change_no_bit),

@@ -59,14 +59,16 @@ static struct sh_build job(void)
 }
 
 /* Trained as a whole; with adapters; with adapters on packed weights; as a whole with updates carried into the next
- * step. */
-enum { WAYS = 4 };
+ * step, and with an optimizer that needs whole matrices. */
+enum { WAYS = 5 };
 static void train_by(int way, struct sh_build *b)
 {
     b->offload.carry = way == 3;
     if (way == 1 || way == 2)
         b->batch.adapters = (struct sh_adapters){.rank = 2, .scale = 1, .targets = ~0u};
     b->packed = way == 2;
+    if (way == 4)
+        b->options.optim = &tiny_cubic;
     if (b->packed) /* matrices must be whole blocks */
         b->model.dim = b->model.ffn_dim = 64;
 }

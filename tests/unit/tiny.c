@@ -1,5 +1,7 @@
 #include "tests/unit/tiny.h"
 
+#include "src/optim/update.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,6 +45,62 @@ const struct sh_recompute tiny_recomputes[TINY_RECOMPUTES] = {
     [TINY_FIRST_SELECTIVE] = {.selective = 1},
     [TINY_FIRST_FULL] = {.full = 1, .selective = SH_ALL_BLOCKS},
 };
+
+static int product(struct sh_program *p, int x, int w, bool w_in_out, int y)
+{
+    struct sh_op op = sh_program_op(SH_OP_LINEAR);
+
+    op.attr.linear.w_in_out = w_in_out;
+    op.in[0] = x;
+    op.in[1] = w;
+    op.out[0] = y;
+    op.phase = SH_PHASE_UPDATE;
+    sh_program_append(p, op);
+    return y;
+}
+
+/* The matrix of a parameter in a whole unit. */
+static int matrix_in(struct sh_program *p, int whole, const struct sh_param *param)
+{
+    struct sh_tensor t = sh_tensor_make(p->tensors[whole].mem, SH_F32, 2, param->dim, "matrix");
+
+    t.base = whole;
+    t.base_elems = param->unit_elems;
+    t.persistent = p->tensors[whole].persistent;
+    return sh_program_add_tensor(p, &t);
+}
+
+static void emit_cubic(const struct sh_update *u)
+{
+    struct sh_program *p = u->p;
+    const struct sh_unit *unit = &p->units[u->unit];
+    int64_t elems = unit->chunk * u->chunks;
+    struct sh_tensor steps = sh_tensor_make(SH_MEM_GRAD_FULL, SH_F32, 1, &elems, "steps");
+    int whole, made;
+
+    if (u->of == SH_RUNS_OTHERS) {
+        sh_optim_each(u);
+        return;
+    }
+    whole = sh_optim_gather(u, unit->grad_shard);
+    made = sh_program_add_tensor(p, &steps);
+    for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
+        const struct sh_param param = p->params[i];
+        struct sh_tensor square =
+            sh_tensor_make(SH_MEM_WORK, SH_F32, 2, (const int64_t[]){param.dim[0], param.dim[0]}, "square");
+
+        if (sh_optim_has(u->of, &param)) {
+            int g = matrix_in(p, whole, &param);
+            int gg = product(p, g, g, false, sh_program_add_tensor(p, &square));
+
+            product(p, gg, g, true, matrix_in(p, made, &param));
+        }
+    }
+    sh_optim_elements(u, u->optim->op, sh_optim_own(u, made));
+}
+
+const struct sh_optim tiny_cubic = {
+    .name = "Cubic", .emit = emit_cubic, .op = SH_OP_SGD, .whole = true, .n_states = 1, .state = {"momentum_buffer"}};
 
 struct sh_build tiny_build(const struct tiny_model *m, int batch)
 {

@@ -29,6 +29,10 @@ extern const struct tiny_strategy tiny_strategies[TINY_STRATEGIES];
 enum { TINY_NONE, TINY_FULL, TINY_EVERY_2, TINY_SELECTIVE, TINY_FIRST_SELECTIVE, TINY_FIRST_FULL, TINY_RECOMPUTES };
 extern const struct sh_recompute tiny_recomputes[TINY_RECOMPUTES];
 
+/* An optimizer for tests only. The step of a matrix G of a block is that of SGD with G G' G in place of G, which no rank
+ * can make from its part of G; other parameters have plain SGD. */
+extern const struct sh_optim tiny_cubic;
+
 /* A training build of a model on one rank with plain loops; the test changes the options that it is about. */
 struct sh_build tiny_build(const struct tiny_model *m, int batch);
 

@@ -1,0 +1,27 @@
+/* What an optimizer's row emits: the update of one unit on one rank. Local; its operations are appended to the newest
+ * section of the program. */
+#ifndef SH_OPTIM_UPDATE_H
+#define SH_OPTIM_UPDATE_H
+
+#include "src/optim/optim.h"
+#include "src/program/program.h"
+
+struct sh_update {
+    struct sh_program *p;
+    const struct sh_optim *optim;
+    int unit;
+    enum sh_runs_of of; /* which of the unit's parameters; all, unless the row asks for whole matrices */
+    int chunks, index;  /* into how many chunks the unit is cut; which of them is this rank's */
+};
+
+/* Whether the update is of this parameter. */
+bool sh_optim_has(enum sh_runs_of of, const struct sh_param *param);
+
+/* Append an elementwise update of those parameters in this rank's chunk, from `grad` [chunk] f32. */
+void sh_optim_elements(const struct sh_update *u, enum sh_op_kind kind, int grad);
+
+/* The chunks [chunk] f32 of all ranks, end to end as in the unit; and of such a whole unit this rank's chunk. */
+int sh_optim_gather(const struct sh_update *u, int chunk);
+int sh_optim_own(const struct sh_update *u, int whole);
+
+#endif
