@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Print the error. A rank without its text leaves that to the rank that has it. The error comes last, even if both
+/* Print the error. Only the rank that failed first prints; the others have no text. The error comes last, even if both
  * streams go into one file. */
 static int report(sh_rc rc)
 {
@@ -88,7 +88,7 @@ static int run_command(const struct sh_cmd *cmd, int argc, char **argv)
 static int run_flag(int argc, char **argv)
 {
     if (argc > 2)
-        return report(sh_fail(SH_E_USAGE, "%s stands alone, without %s", argv[1], argv[2]));
+        return report(sh_fail(SH_E_USAGE, "%s takes no arguments, but %s follows it", argv[1], argv[2]));
     if (is_help(argv[1]))
         sh_cmd_help_short(stdout);
     else

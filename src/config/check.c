@@ -333,7 +333,7 @@ static sh_rc check_offload_budget(struct sh_config_state *state)
     /* With device=auto there may be a GPU, which moves tensors to its host instead; request.c checks again. */
     if (!c->offload.nvme_path[0] && c->training.device == SH_DEVICE_CPU)
         return sh_config_refuse(state, "offload.mode",
-                                "memory_budget: into which folder? give offload.nvme_path, on a local disk");
+                                "memory_budget: offload.nvme_path is missing; give a folder on a local disk");
     return SH_OK;
 }
 
@@ -397,7 +397,7 @@ static sh_rc check_offload(struct sh_config_state *state)
             return sh_config_refuse(state, rows[i].ratio, "0 moves nothing; leave out %s", rows[i].key);
         if (rows[i].where == SH_OFFLOAD_NVME && !c->offload.nvme_path[0])
             return sh_config_refuse(state, rows[i].key,
-                                    "nvme: into which folder? give offload.nvme_path, on a local disk");
+                                    "nvme: offload.nvme_path is missing; give a folder on a local disk");
     }
     return SH_OK;
 }

@@ -3,8 +3,8 @@
  * operations that were there.
  *
  * The shard of a unit's gradient has a copy from the first touch to the last: it is fetched if the section adds to it,
- * and evicted if the section changes it. The squares of the norm are computed from the copy of the last micro-step,
- * before that leaves, and an update fetches the stretch that it reads. A file returns only what was written as a whole,
+ * and evicted if the section changes it. The norm's squares are computed after the last micro-step, before its copy is
+ * evicted, and an update fetches the stretch that it reads. A file returns only what was written as a whole,
  * in whole pages: there all updates of a unit share one copy of its shard, and homes and copies are padded to whole
  * pages, of which operations see the chunk.
  *

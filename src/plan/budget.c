@@ -49,8 +49,8 @@ struct found {
 
 /* Predictions within this factor count as equal. */
 static const double alike = 1.001;
-/* Bytes above a limit for a choice that is never possible; negated, for where there is no limit. */
-static const double too_much = 0x1p62;
+/* Bytes above a limit: of a choice that is never possible, and where there is no limit. */
+static const double never = 0x1p62, no_limit = -0x1p62;
 
 static sh_rc agree(const struct budget *g, sh_rc rc, double *most)
 {
@@ -90,12 +90,12 @@ static struct sh_cost_request request_of(const struct budget *g, const struct sh
 
 static double above(int64_t bytes, int64_t limit)
 {
-    return limit ? (double)bytes - (double)limit : -too_much;
+    return limit ? (double)bytes - (double)limit : no_limit;
 }
 
 static double tier_above(const struct sh_program *p, int tier, int64_t limit)
 {
-    return tier == SH_NONE ? -too_much : above(p->tiers[tier].bytes, limit);
+    return tier == SH_NONE ? no_limit : above(p->tiers[tier].bytes, limit);
 }
 
 /* ---- one choice ---- */
@@ -465,7 +465,7 @@ static sh_rc find_smallest(const struct budget *g, const struct bounds *all, str
 
 static sh_rc choose(const struct budget *g, const struct bounds *all, const struct found *found)
 {
-    struct tried best = {.over = {too_much, too_much, too_much}};
+    struct tried best = {.over = {never, never, never}};
 
     if (found->n) {
         best = best_of(found);
@@ -481,7 +481,7 @@ static sh_rc choose(const struct budget *g, const struct bounds *all, const stru
 static sh_rc fit_homes(const struct budget *g)
 {
     struct bounds all = {.n = 0};
-    struct found found = {.least = too_much};
+    struct found found = {.least = never};
     sh_rc rc;
 
     SH_TRY(find_bounds(g, &all));

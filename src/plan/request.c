@@ -314,7 +314,7 @@ static sh_rc offload_fits(const struct sh_config *cfg, bool gpu)
         const char *text;
     } bars[] = {
         {cfg->offload.mode == SH_OFFLOAD_BUDGET && !cfg->offload.nvme_path[0], false,
-         "offload.mode=memory_budget: into which folder? On CPUs give offload.nvme_path, on a local disk"},
+         "offload.mode=memory_budget: offload.nvme_path is missing; on CPUs give a folder on a local disk"},
         {cfg->offload.optimizer == SH_OFFLOAD_NVME, true,
          "offload.optimizer=nvme moves between a file and the memory of the CPU, and the job runs on GPUs; give cpu, "
          "their host's memory, or training.device=cpu"},

@@ -22,7 +22,7 @@
 enum sh_mem {
     SH_MEM_PARAM,     /* parameters in the compute type, kept between steps: this rank's shard (or all of them) */
     SH_MEM_FROZEN,    /* parameters that are not trained, in the compute type: kept like SH_MEM_PARAM */
-    SH_MEM_REMAINDER, /* the bits of the f32 master parameters of this rank's shard that bf16 lacks */
+    SH_MEM_REMAINDER, /* the low 16 bits of the f32 masters; the high 16 are the bf16 copy */
     SH_MEM_MASTER,    /* f32 master parameters of this rank's shard, next to those in f16 */
     SH_MEM_GRAD,      /* f32 gradients kept between micro-steps: shard or full */
     SH_MEM_OPTIM,     /* states of the optimizer */

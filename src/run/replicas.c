@@ -179,7 +179,7 @@ static void print_ranks(const struct sh_run *r, const struct details *d, FILE *o
 
 /* Compose the error of a replica that differs: who, from how many, in what, and what to do. It uses open_memstream
  * because the length is not known in advance. */
-static sh_rc accuse(const struct sh_run *r, const struct details *d, int n_outliers)
+static sh_rc report_outlier(const struct sh_run *r, const struct details *d, int n_outliers)
 {
     char *text = NULL;
     size_t bytes;
@@ -209,12 +209,12 @@ static sh_rc judge(const struct sh_run *r, const uint64_t *whole, struct details
 {
     int n_outliers = sh_job_outliers(d->n_replicas, whole, d->outlier);
 
-    return d->outlier[own_replica(r)] ? accuse(r, d, n_outliers) : SH_OK;
+    return d->outlier[own_replica(r)] ? report_outlier(r, d, n_outliers) : SH_OK;
 }
 
 /* Collective, in the replicate group and then over all ranks (sh_agree). All ranks of a shard with equal replicas pass
  * through it with no rank to accuse. */
-static sh_rc find_odd(struct sh_run *r, const uint64_t *hash, const uint64_t *whole)
+static sh_rc name_outliers(struct sh_run *r, const uint64_t *hash, const uint64_t *whole)
 {
     struct details d = {.n_replicas = n_replicas(r), .n_hashes = n_hashes(r), .words = n_hashes(r) + HOST_WORDS};
     sh_rc rc;
@@ -244,7 +244,7 @@ sh_rc sh_replicas_compare(struct sh_run *r)
     whole = sh_calloc((size_t)n, sizeof *whole);
     rc = any_differ(r, hash_all(r, hash), whole, &differ);
     if (rc == SH_OK && differ)
-        rc = find_odd(r, hash, whole);
+        rc = name_outliers(r, hash, whole);
     free(hash);
     free(whole);
     return rc;

@@ -40,7 +40,7 @@ static sh_rc find(const struct sh_run *r, const char *folder, int64_t step, char
 }
 
 /* `never` in a folder that holds checkpoints would mix two runs: the next start would continue from the older one. */
-static sh_rc check_wish(const struct sh_run *r, const char *folder, const char *newest)
+static sh_rc check_resume_key(const struct sh_run *r, const char *folder, const char *newest)
 {
     const struct sh_config *cfg = &r->cfg;
 
@@ -57,7 +57,7 @@ static sh_rc check_wish(const struct sh_run *r, const char *folder, const char *
 /* Only a run that continues is compared with what the configuration says that it begins from. */
 static sh_rc check_start(const struct sh_run *r, const char *folder, const char *newest)
 {
-    SH_TRY(check_wish(r, folder, newest));
+    SH_TRY(check_resume_key(r, folder, newest));
     return newest && resumes(r) ? sh_provenance_check(r, folder) : SH_OK;
 }
 
@@ -79,7 +79,7 @@ sh_rc sh_run_check_named(const struct sh_config *cfg)
 }
 
 /* Refuse before anything is created in the folder. */
-static sh_rc refuse_wish(const struct sh_run *r, const char *folder)
+static sh_rc check_before_start(const struct sh_run *r, const char *folder)
 {
     char *newest = NULL;
     sh_rc rc;
@@ -273,7 +273,7 @@ sh_rc sh_run_start_state(struct sh_run *r)
     char *folder = sh_run_checkpoint_folder(r);
     sh_rc rc;
 
-    SH_TRY_OUT(refuse_wish(r, folder));
+    SH_TRY_OUT(check_before_start(r, folder));
     if (r->cfg.checkpoint.enable)
         SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? lock_and_sweep(r, folder) : SH_OK));
     rc = sh_run_load_start(r, resumes(r));

@@ -104,7 +104,7 @@ static sh_rc give_up(const struct sh_saving *s, sh_rc rc, const char *reason)
                    (long long)s->step, reason, s->failures, s->r->cfg.checkpoint.max_failures);
 }
 
-/* The terminal's progress line is broken off first, or the warning would be appended to it. */
+/* End the progress line first, so that the warning starts a new one. */
 static void warn(const struct sh_saving *s, const char *reason)
 {
     if (s->r->mesh->rank != 0)
@@ -115,7 +115,7 @@ static void warn(const struct sh_saving *s, const char *reason)
 }
 
 /* A state that must be saved gets its second try whatever happened to the saves before. */
-static bool is_last_straw(const struct sh_saving *s)
+static bool must_succeed(const struct sh_saving *s)
 {
     int most = s->r->cfg.checkpoint.max_failures;
 
@@ -136,14 +136,14 @@ static sh_rc settle(struct sh_saving *s, sh_rc rc)
     SH_TRY(share_reason(s->r, reason));
     s->failures++;
     sh_metrics_not_saved(s->metrics, &(struct sh_not_saved_metrics){s->step, s->failures, reason});
-    if (is_last_straw(s))
+    if (must_succeed(s))
         return give_up(s, rc, reason);
     warn(s, reason);
     if (!s->must)
         return SH_OK;
     s->again = true;
     rc = begin(s);
-    /* The recursion ends: after one second try is_last_straw() is true for a state that must be saved. */
+    /* The recursion ends: after one second try must_succeed() is true for a state that must be saved. */
     return settle(s, rc == SH_OK ? go_on(s, true) : rc);
 }
 

@@ -529,7 +529,7 @@ REFUSED = [
       'offload.nvme_limit_bytes': 1}, 4, '0 B in a file, and offload.nvme_limit_bytes allows 1 B'),
     ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none'}, 2, 'fits memory.limit_bytes'),
     ({'offload.mode': 'memory_budget', 'offload.optimizer': 'none', 'offload.nvme_path': '', 'memory.limit_bytes': 1 << 30},
-     2, 'into which folder'),
+     2, 'offload.nvme_path is missing'),
     ({'offload.nvme_limit_bytes': 4096}, 4, 'more than offload.nvme_limit_bytes'),
     ({'offload.nvme_path': '/dev/shm'}, 2, 'memory itself'), ({'offload.nvme_path': 'nowhere'}, 3, 'nowhere'),
     ({'offload.nvme_path': ''}, 2, 'offload.nvme_path'), ({'offload.nvme_path': 'c.yaml'}, 3, 'c.yaml'),

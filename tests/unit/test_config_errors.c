@@ -67,7 +67,7 @@ static const struct refusal texts[] = {
      "c.yaml:2: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
      "puts them into a file"},
     {DEBUG_MODEL "offload: {gradients: nvme}\n",
-     "c.yaml:2: offload.gradients: nvme: into which folder? give offload.nvme_path, on a local disk"},
+     "c.yaml:2: offload.gradients: nvme: offload.nvme_path is missing; give a folder on a local disk"},
     {DEBUG_MODEL "offload: {gradients: nvme}\ntraining: {device: cuda}\n",
      "c.yaml:2: offload.gradients: nvme moves between a file and the memory of the CPU, not of a GPU; give cpu, the memory "
      "of its host"},
@@ -282,7 +282,7 @@ static const struct refusal texts[] = {
     {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d}\n",
      "c.yaml:2: offload.mode: memory_budget fits memory.limit_bytes; give that too, such as 60GiB"},
     {DEBUG_MODEL "offload: {mode: memory_budget}\nmemory: {limit_bytes: 1GiB}\ntraining: {device: cpu}\n",
-     "c.yaml:2: offload.mode: memory_budget: into which folder? give offload.nvme_path, on a local disk"},
+     "c.yaml:2: offload.mode: memory_budget: offload.nvme_path is missing; give a folder on a local disk"},
     {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, optimizer: nvme}\nmemory: {limit_bytes: 1GiB}\n",
      "c.yaml:2: offload.optimizer: offload.mode=memory_budget chooses it; leave out one of them"},
     {DEBUG_MODEL "offload: {mode: memory_budget, nvme_path: /d, gradients: nvme}\nmemory: {limit_bytes: 1GiB}\n",

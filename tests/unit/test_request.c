@@ -220,7 +220,7 @@ static void tiers_below_a_device(void **state)
         {"offload.mode=memory_budget memory.limit_bytes=1GiB offload.nvme_path=/d", false, NULL},
         {"offload.mode=memory_budget memory.limit_bytes=1GiB", true, NULL},
         {"offload.mode=memory_budget memory.limit_bytes=1GiB", false,
-         "offload.mode=memory_budget: into which folder? On CPUs give offload.nvme_path"},
+         "offload.mode=memory_budget: offload.nvme_path is missing; on CPUs give a folder"},
     };
 
     (void)state;
