@@ -61,8 +61,9 @@ int64_t sh_ckpt_index_find(const struct sh_ckpt_index *index, const char *name, 
 /* Write "[50257,768]" into text. Local. */
 const char *sh_ckpt_shape_text(int ndim, const int64_t *dim, char text[100]);
 
-/* Send rank 0's index to all ranks, overwriting theirs. Collective. Errors: SH_E_COMM. */
-sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank);
+/* Send rank 0's index of the file `path` to all ranks, overwriting theirs. Collective. Errors: SH_E_COMM; SH_E_DATA: it
+ * arrives damaged. */
+sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, const char *path, int rank);
 
 /* Read the index of a file, trusting nothing, and compare HDF5's structures with their digest. HDF5 is not used. Local.
  * Errors: SH_E_DATA: not a checkpoint, damaged, of a newer version, with anything that refers outside the file, or of

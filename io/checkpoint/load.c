@@ -94,7 +94,7 @@ static sh_rc match_states(const struct load *l)
 static sh_rc match(void *arg)
 {
     struct load *l = arg;
-    SH_TRY(sh_ckpt_index_share(&l->index, l->rank));
+    SH_TRY(sh_ckpt_index_share(&l->index, l->path, l->rank));
     SH_TRY(match_states(l));
     l->place = sh_calloc((size_t)l->set->n_tensors + 1, sizeof *l->place);
     for (int i = 0; i < l->set->n_tensors; i++)

@@ -1,50 +1,35 @@
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/pack.h"
 
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
-#include <string.h>
+#include <stdlib.h>
 
-/* Sends rank 0's text to all ranks. The others allocate it. */
-static sh_rc share_text(char **text, int rank)
+/* Where the tensors end. */
+static int64_t end_of_data(const struct sh_ckpt_index *index)
 {
-    int64_t bytes = rank == 0 ? (int64_t)strlen(*text) : 0;
-    SH_TRY(sh_mesh_bcast(&bytes, sizeof bytes, 0));
-    if (rank != 0)
-        *text = sh_calloc((size_t)bytes + 1, 1);
-    return sh_mesh_bcast(*text, bytes, 0);
+    int64_t end = index->structure_bytes;
+    for (int64_t i = 0; i < index->n; i++)
+        end += index->entry[i].elems * index->states.n * 4;
+    return end;
 }
 
-/* In order of dependence: sizes, texts, entries, then block numbers, which size the digests. */
-static sh_rc share_into(struct sh_ckpt_index *index, const struct sh_ckpt_index *sizes, int rank)
+/* As bytes like those of a file, which are checked like those of a file. */
+sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, const char *path, int rank)
 {
-    if (rank != 0) {
-        *index = *sizes;
-        index->meta.config = index->meta.guard = index->meta.notes = index->meta.base = NULL;
-        memset(index->digest, 0, sizeof index->digest);
-        sh_ckpt_index_alloc(index, sizes->n);
+    int64_t sizes[3] = {0};
+    if (rank == 0) {
+        sizes[0] = sh_ckpt_packed_bytes(index);
+        sizes[1] = index->file_bytes;
+        sizes[2] = end_of_data(index);
     }
-    SH_TRY(share_text(&index->meta.config, rank));
-    SH_TRY(share_text(&index->meta.guard, rank));
-    SH_TRY(share_text(&index->meta.notes, rank));
-    SH_TRY(share_text(&index->meta.base, rank));
-    SH_TRY(sh_mesh_bcast(index->entry, (long)((size_t)index->n * sizeof *index->entry), 0));
-    if (rank != 0)
-        sh_ckpt_index_number_blocks(index);
-    for (int s = 0; s < index->states.n; s++)
-        SH_TRY(sh_mesh_bcast(index->digest[s], (long)((size_t)index->n_blocks * sizeof(uint64_t)), 0));
-    return SH_OK;
-}
-
-/* Collective. Sends rank 0's index to all; the previous one of the others is freed first. */
-sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, int rank)
-{
-    struct sh_ckpt_index sizes = {0};
-    if (rank == 0)
-        sizes = *index;
-    else
+    SH_TRY(sh_mesh_bcast(sizes, sizeof sizes, 0));
+    unsigned char *bytes = rank == 0 ? sh_ckpt_pack(index) : sh_calloc((size_t)sizes[0], 1);
+    sh_rc rc = sh_mesh_bcast(bytes, sizes[0], 0);
+    if (rc == SH_OK && rank != 0) {
         sh_ckpt_index_free(index);
-    /* Sends the struct's numbers; its pointers mean nothing on the other ranks and are not used there. */
-    SH_TRY(sh_mesh_bcast(&sizes, sizeof sizes, 0));
-    return share_into(index, &sizes, rank);
+        rc = sh_ckpt_unpack(bytes, sizes[0], path, sizes[1], sizes[2], index);
+    }
+    free(bytes);
+    return rc;
 }

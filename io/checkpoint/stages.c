@@ -221,7 +221,7 @@ static sh_rc read_index(void *arg)
 static sh_rc share_index(void *arg)
 {
     struct sh_ckpt_saving *s = arg;
-    return sh_ckpt_index_share(&s->written, s->rank);
+    return sh_ckpt_index_share(&s->written, s->temp, s->rank);
 }
 
 /* Verifies the part of the next rank, which another process and usually another node wrote. */
