@@ -53,8 +53,12 @@ FILE *sh_memstream(char **text, size_t *bytes)
 
 char *sh_strdup(const char *s)
 {
-    size_t bytes = strlen(s) + 1;
-    return memcpy(sh_calloc(bytes, 1), s, bytes);
+    return sh_textdup(s, strlen(s));
+}
+
+char *sh_textdup(const char *text, size_t bytes)
+{
+    return memcpy(sh_calloc(bytes + 1, 1), text, bytes);
 }
 
 /* Formats twice: once for the length, once for the text. The caller frees it. */

@@ -11,6 +11,7 @@ void *sh_calloc(size_t n, size_t size);             /* zeroed; freed with free()
 void *sh_realloc(void *old, size_t n, size_t size); /* checked n * size */
 FILE *sh_memstream(char **text, size_t *bytes);     /* open_memstream(); *text freed with free() */
 char *sh_strdup(const char *s);
+char *sh_textdup(const char *text, size_t bytes); /* may hold zeros; ends with one more */
 char *sh_strfmt(const char *fmt, ...) __attribute__((format(printf, 1, 2), nonnull(1))); /* freed with free() */
 
 /* Make room for one more element in a growing array: if n == *cap, double it. Returns the array, which may have

@@ -10,16 +10,6 @@
 
 enum { MOST_BYTES = 1 << 30 };
 
-/* Copy a text and end it with a zero, for libraries that want one. Texts may have zeros in them, so their lengths are
- * kept too. */
-static char *copy(const char *text, size_t bytes)
-{
-    char *to = sh_calloc(bytes + 1, 1);
-
-    memcpy(to, text, bytes);
-    return to;
-}
-
 /* Characters of UTF-8: bytes that do not continue another one. */
 static size_t count_chars(const char *text, size_t bytes)
 {
@@ -36,7 +26,7 @@ static void add_pair(struct sh_task *t, const char *context, size_t context_byte
 {
     struct sh_task_choice *c = sh_task_add_choice(t);
 
-    c->context = copy(context, context_bytes);
+    c->context = sh_textdup(context, context_bytes);
     c->context_bytes = context_bytes;
     c->text = sh_calloc(bytes + 2, 1);
     memcpy(c->text + space, text, bytes);

@@ -69,15 +69,6 @@ sh_rc sh_token_json_known(const json_t *object, const char *known)
     return SH_OK;
 }
 
-/* Copy a text and put a zero after it. */
-static char *copy(const char *text, size_t bytes)
-{
-    char *to = sh_calloc(bytes + 1, 1);
-
-    memcpy(to, text, bytes);
-    return to;
-}
-
 /* Read a whole number that must be present. */
 static sh_rc count(const json_t *object, const char *key, size_t *out)
 {
@@ -133,7 +124,7 @@ static sh_rc read_prepend(struct sh_hf *hf, const json_t *part)
 
     SH_TRY(sh_token_json_string(part, "prepend", &text, &bytes));
     SH_TRY(add_normal(hf, SH_NORMAL_PREPEND, &n));
-    n->to = copy(text, bytes);
+    n->to = sh_textdup(text, bytes);
     n->to_bytes = bytes;
     return SH_OK;
 }
@@ -151,8 +142,8 @@ static sh_rc read_replace(struct sh_hf *hf, const json_t *part)
     if (regex || !to_bytes)
         return sh_fail(SH_E_DATA, "only a string can be replaced, and not by an empty one");
     SH_TRY(add_normal(hf, SH_NORMAL_REPLACE, &n));
-    n->from = copy(from, from_bytes);
-    n->to = copy(to, to_bytes);
+    n->from = sh_textdup(from, from_bytes);
+    n->to = sh_textdup(to, to_bytes);
     n->from_bytes = from_bytes;
     n->to_bytes = to_bytes;
     return SH_OK;
@@ -196,7 +187,8 @@ static sh_rc add_string(struct sh_hf *hf, enum sh_split_kind kind, const char *t
                         enum sh_split_how how, bool invert)
 {
     /* The copy belongs to the step. */
-    struct sh_split step = {.kind = kind, .how = how, .invert = invert, .text = copy(text, bytes), .bytes = bytes};
+    struct sh_split step = {
+        .kind = kind, .how = how, .invert = invert, .text = sh_textdup(text, bytes), .bytes = bytes};
     sh_rc rc = add_split(hf, &step);
 
     if (rc != SH_OK)
@@ -312,7 +304,7 @@ static sh_rc read_metaspace(struct sh_hf *hf, const json_t *part)
     SH_TRY(read_character(part, "replacement", &mark, &step.bytes));
     SH_TRY(read_scheme(part, &step.prepend));
     SH_TRY(sh_token_json_switch(part, "split", true, &split));
-    step.text = copy(mark, step.bytes);
+    step.text = sh_textdup(mark, step.bytes);
     sh_rc rc = add_split(hf, &step);
     if (rc != SH_OK)
         sh_split_free(&step);
@@ -446,8 +438,8 @@ static sh_rc read_decode_replace(struct sh_hf *hf, const json_t *part)
     if (regex)
         return sh_fail(SH_E_DATA, "only a string can be replaced");
     SH_TRY(add_decode(hf, SH_DECODE_REPLACE, &d));
-    d->from = copy(from, from_bytes);
-    d->to = copy(to, to_bytes);
+    d->from = sh_textdup(from, from_bytes);
+    d->to = sh_textdup(to, to_bytes);
     d->from_bytes = from_bytes;
     d->to_bytes = to_bytes;
     return SH_OK;
@@ -463,7 +455,7 @@ static sh_rc read_strip(struct sh_hf *hf, const json_t *part)
     SH_TRY(count(part, "start", &step.start));
     SH_TRY(count(part, "stop", &step.stop));
     SH_TRY(add_decode(hf, SH_DECODE_STRIP, &d));
-    step.from = copy(text, step.from_bytes);
+    step.from = sh_textdup(text, step.from_bytes);
     *d = step;
     return SH_OK;
 }
@@ -479,7 +471,7 @@ static sh_rc read_decode_metaspace(struct sh_hf *hf, const json_t *part)
     SH_TRY(read_scheme(part, &scheme));
     SH_TRY(add_decode(hf, SH_DECODE_METASPACE, &d));
     step.prepended = scheme != SH_PREPEND_NEVER;
-    step.from = copy(text, step.from_bytes);
+    step.from = sh_textdup(text, step.from_bytes);
     *d = step;
     return SH_OK;
 }
