@@ -53,10 +53,11 @@ static sh_rc write_once(const struct request *q, int reload, bool *finished)
     if (q->sample)
         SH_TRY_OUT(sh_report_add_sample(r, q->sample));
     *finished = sh_report_finished(r);
+    r->reload = *finished ? 0 : reload;
     if (q->mllog)
         rc = sh_report_mllog(r, q->path);
     else
-        rc = sh_report_write(r, *finished ? 0 : reload, q->path);
+        rc = sh_report_write(r, q->path);
     if (rc == SH_OK && reload && *finished)
         say_over(r);
     if (rc == SH_OK && reload == 0)

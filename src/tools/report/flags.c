@@ -161,14 +161,9 @@ static void flag_spread(struct flags *f, const struct sh_report_series *s, const
 /* Longest over shortest time of a measured step, without the tenths at both ends. */
 static double variation(const struct sh_report_run *run)
 {
-    double *speeds = sh_calloc((size_t)run->n_steps + 1, sizeof *speeds), ratio;
-    int n = 0;
+    int n;
+    double *speeds = sh_report_speeds(run, &n), ratio = n ? speeds[n - 1 - n / 10] / speeds[n / 10] : 1;
 
-    for (int i = run->from; i < run->n_steps; i++)
-        if (!run->steps[i].first && run->steps[i].tokens_per_second > 0)
-            speeds[n++] = run->steps[i].tokens_per_second;
-    sh_sort_doubles(n, speeds);
-    ratio = n ? speeds[n - 1 - n / 10] / speeds[n / 10] : 1;
     free(speeds);
     return ratio;
 }

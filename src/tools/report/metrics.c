@@ -268,16 +268,24 @@ static sh_rc take_text(struct sh_report_run *run, const char *text, size_t bytes
     return SH_OK;
 }
 
+double *sh_report_speeds(const struct sh_report_run *run, int *n)
+{
+    double *speeds = sh_calloc((size_t)run->n_steps + 1, sizeof *speeds);
+
+    *n = 0;
+    for (int i = run->from; i < run->n_steps; i++)
+        if (!run->steps[i].first && run->steps[i].tokens_per_second > 0)
+            speeds[(*n)++] = run->steps[i].tokens_per_second;
+    sh_sort_doubles(*n, speeds);
+    return speeds;
+}
+
 /* The median ignores the rare long step: a save, a burst of a neighbour's traffic on the network. */
 static double median_speed(const struct sh_report_run *run)
 {
-    double *speeds = sh_calloc((size_t)run->n_steps + 1, sizeof *speeds), median;
-    int n = 0;
+    int n;
+    double *speeds = sh_report_speeds(run, &n), median = sh_median(n, speeds);
 
-    for (int i = run->from; i < run->n_steps; i++)
-        if (!run->steps[i].first && run->steps[i].tokens_per_second > 0)
-            speeds[n++] = run->steps[i].tokens_per_second;
-    median = sh_median(n, speeds);
     free(speeds);
     return median;
 }

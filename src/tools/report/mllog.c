@@ -4,15 +4,11 @@
  * metrics.jsonl has the time of each start and the duration of everything since: the time of an event is their sum. */
 #include "src/tools/report/parts.h"
 
-#include "src/base/file.h"
-#include "src/base/mem.h"
 #include "src/base/size.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Beyond every date, and in milliseconds within an integer: a file may hold any duration. */
 static const double furthest = 1e12; /* seconds */
@@ -124,24 +120,9 @@ static void write_run(FILE *out, const struct sh_report *r)
                json_pack("{s:s}", "status", sh_report_finished(r) ? "success" : "aborted"));
 }
 
-/* Written to memory first, so that a file that exists is complete. */
 sh_rc sh_report_mllog(const struct sh_report *r, const char *path)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out;
-    sh_rc rc;
-
     if (r->n_runs != 1)
         return sh_fail(SH_E_USAGE, "%s has %d runs: --mllog needs the folder of one run", r->folder, r->n_runs);
-    out = open_memstream(&text, &bytes);
-    if (!out)
-        return sh_fail(SH_E_MEMORY, "report: %s", strerror(errno));
-    write_run(out, r);
-    if (fclose(out) != 0)
-        rc = sh_fail(SH_E_MEMORY, "out of memory: no room for the lines");
-    else
-        rc = sh_write_file_atomic(path, text, bytes);
-    free(text);
-    return rc;
+    return sh_report_save(r, write_run, path);
 }

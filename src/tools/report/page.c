@@ -4,8 +4,8 @@
 #include "src/tools/report/parts.h"
 
 #include "src/base/file.h"
+#include "src/base/mem.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,13 +100,13 @@ static void write_sample(FILE *out, const struct sh_report *r)
 }
 
 /* Results first, details later. Write errors show when the stream is closed. */
-static void write_page(FILE *out, const struct sh_report *r, int reload)
+static void write_page(FILE *out, const struct sh_report *r)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n",
           out);
-    if (reload > 0)
-        fprintf(out, "<meta http-equiv=\"refresh\" content=\"%d\"/>\n", reload);
+    if (r->reload > 0)
+        fprintf(out, "<meta http-equiv=\"refresh\" content=\"%d\"/>\n", r->reload);
     fputs("<title>Sherd: ", out);
     sh_html_text(out, r->name);
     fputs("</title>\n", out);
@@ -141,23 +141,21 @@ bool sh_report_finished(const struct sh_report *r)
     return true;
 }
 
-/* Written to memory and then to the file in one step, so that a reader never sees half a page. */
-sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path)
+sh_rc sh_report_save(const struct sh_report *r, void write(FILE *out, const struct sh_report *r), const char *path)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    bool failed;
+    char *text;
+    size_t bytes;
+    FILE *out = sh_memstream(&text, &bytes);
     sh_rc rc;
 
-    if (!out)
-        return sh_fail(SH_E_MEMORY, "report: %s", strerror(errno));
-    write_page(out, r, reload);
-    failed = ferror(out) != 0;
-    if (fclose(out) != 0 || failed)
-        rc = sh_fail(SH_E_MEMORY, "out of memory: no room for the page");
-    else
-        rc = sh_write_file_atomic(path, text, bytes);
+    write(out, r);
+    rc = ferror(out) || fclose(out) != 0 ? sh_fail(SH_E_MEMORY, "out of memory: no room for %s", path)
+                                         : sh_write_file_atomic(path, text, bytes);
     free(text);
     return rc;
+}
+
+sh_rc sh_report_write(const struct sh_report *r, const char *path)
+{
+    return sh_report_save(r, write_page, path);
 }

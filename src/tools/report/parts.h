@@ -57,6 +57,16 @@ typedef double sh_report_value_fn(const struct sh_report_step *s);
 void sh_report_say_overlaps(FILE *out, const struct sh_report *r, sh_report_value_fn *value, double eye);
 int *sh_report_count_above(const struct sh_report *r, sh_report_value_fn *value, double eye);
 
+/* page.c: what `write` writes, to memory and then to the file in one step, so that a reader never sees half of it.
+ * Errors: SH_E_DATA, SH_E_MEMORY. */
+sh_rc sh_report_save(const struct sh_report *r, void write(FILE *out, const struct sh_report *r), const char *path);
+
+/* The speeds of the measured steps since the number of ranks last changed, ascending; freed with free(). */
+double *sh_report_speeds(const struct sh_report_run *run, int *n);
+
+/* 0 means "not known" in a report, and NAN in tables and charts. */
+double sh_report_known(double v);
+
 /* Writes in words how far the run is, and why it does not go on. */
 void sh_report_state(FILE *out, const struct sh_report_run *run);
 

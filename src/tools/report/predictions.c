@@ -71,12 +71,6 @@ static double cost(const struct sh_report_run *run, double tokens_per_second)
     return p->price * run->ranks / 3600 * 1e9 / tokens_per_second / (p->goodput > 0 ? p->goodput : 1);
 }
 
-/* 0: not known. */
-static double known(double v)
-{
-    return v > 0 ? v : NAN;
-}
-
 /* Measured over predicted: above 100 % the run was faster than predicted. */
 static void row(struct sh_table *t, const struct sh_report_run *run)
 {
@@ -87,13 +81,13 @@ static void row(struct sh_table *t, const struct sh_report_run *run)
     sh_table_text(t, name);
     free(name);
     bars(t, run);
-    sh_table_measure(t, "%.3g s", known(p->seconds));
-    sh_table_measure(t, "%.3g s", known(run->seconds));
-    sh_table_measure(t, "%.1f %%", 100 * known(run->tokens_per_second) / p->tokens_per_second);
-    sh_table_measure(t, "%.1f %%", 100 * known(p->mfu));
+    sh_table_measure(t, "%.3g s", sh_report_known(p->seconds));
+    sh_table_measure(t, "%.3g s", sh_report_known(run->seconds));
+    sh_table_measure(t, "%.1f %%", 100 * sh_report_known(run->tokens_per_second) / p->tokens_per_second);
+    sh_table_measure(t, "%.1f %%", 100 * sh_report_known(p->mfu));
     sh_table_text(t, p->limit);
     sh_table_text(t, p->then);
-    sh_table_measure(t, "%.1f %%", 100 * known(p->goodput));
+    sh_table_measure(t, "%.1f %%", 100 * sh_report_known(p->goodput));
     sh_table_measure(t, "%.4g", cost(run, p->tokens_per_second));
     sh_table_measure(t, "%.4g", cost(run, run->tokens_per_second));
 }

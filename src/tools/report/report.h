@@ -167,6 +167,7 @@ struct sh_report {
     char *sample;        /* (optional) text that the model wrote */
     struct sh_report_study study;
     const struct sh_report *against; /* (optional) lent: an older report of the same points */
+    int reload;                      /* the browser reloads the page after this many seconds; 0: never */
     struct sh_report_run *runs;      /* by path */
     int n_runs, cap_runs;
     struct sh_report_series *series; /* weak ones first */
@@ -181,10 +182,8 @@ struct sh_report {
  * Cost: the files are read once; some 110 bytes per step are held in memory. */
 sh_rc sh_report_open(const char *folder, struct sh_report **out);
 
-/* Write the page. Replaces `path` in one step. `reload`: the browser reloads the page after this many seconds; 0:
- * never.
- * Errors: SH_E_DATA. */
-sh_rc sh_report_write(const struct sh_report *r, int reload, const char *path);
+/* Write the page. Replaces `path` in one step. Errors: SH_E_DATA. */
+sh_rc sh_report_write(const struct sh_report *r, const char *path);
 
 /* Show the text of this file on the page, up to 64 KiB. Errors: SH_E_DATA. */
 sh_rc sh_report_add_sample(struct sh_report *r, const char *path);

@@ -24,22 +24,16 @@ static const struct {
 /* The value that a chart shows against the ranks; NAN if there is none. */
 typedef double measure(const struct sh_report_series *s, const struct sh_report_at *at);
 
-/* 0 means "not measured" or "not predicted" in a report; a chart leaves out NAN. */
-static double or_nan(double v)
-{
-    return v > 0 ? v : NAN;
-}
-
 static double speed(const struct sh_report_series *s, const struct sh_report_at *at)
 {
     (void)s;
-    return or_nan(at->median);
+    return sh_report_known(at->median);
 }
 
 static double predicted_speed(const struct sh_report_series *s, const struct sh_report_at *at)
 {
     (void)s;
-    return or_nan(at->predicted);
+    return sh_report_known(at->predicted);
 }
 
 /* Speed per rank: equal speeds form a horizontal line, which the eye judges better than a slope. */
@@ -236,17 +230,17 @@ static void write_row(struct sh_table *t, const struct sh_report_series *s, cons
     sh_table_text(t, s->label);
     sh_table_cell(t, "%d", at->ranks);
     sh_table_cell(t, "%lld", (long long)at->batch);
-    sh_table_number(t, or_nan(at->median));
-    sh_table_number(t, or_nan(at->median) / at->ranks);
+    sh_table_number(t, sh_report_known(at->median));
+    sh_table_number(t, sh_report_known(at->median) / at->ranks);
     sh_table_measure(t, "%.1f %%", 100 * sh_report_efficiency(s, at));
     if (at->measured > 1)
         sh_table_cell(t, "%s to %s (%d)", sh_html_number(at->least, least), sh_html_number(at->most, most),
                       at->measured);
     else
         sh_table_text(t, NULL);
-    sh_table_number(t, or_nan(at->predicted));
+    sh_table_number(t, sh_report_known(at->predicted));
     sh_table_measure(t, "%.1f %%", 100 * sh_report_predicted_efficiency(s, at));
-    sh_table_measure(t, "%.1f %%", 100 * or_nan(at->median) / or_nan(at->predicted));
+    sh_table_measure(t, "%.1f %%", 100 * sh_report_known(at->median) / sh_report_known(at->predicted));
 }
 
 /* Columns that some point of any series has a value for, so that both tables have the same. */

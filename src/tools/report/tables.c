@@ -19,6 +19,11 @@ static void whole_cell(struct sh_table *t, int64_t v)
         sh_table_cell(t, "?");
 }
 
+double sh_report_known(double v)
+{
+    return v > 0 ? v : NAN;
+}
+
 /* Steps done of those wanted; a single number once they are done. */
 static void steps_cell(struct sh_table *t, const struct sh_report_run *run)
 {
@@ -58,8 +63,8 @@ static void figures(struct sh_table *t, const struct sh_report_run *run)
     char time[SH_STR_SHORT];
 
     sh_table_cell(t, "%s", run->wall > 0 ? sh_str_duration(run->wall, time) : "–");
-    sh_table_number(t, run->tokens_per_second > 0 ? run->tokens_per_second : NAN);
-    sh_table_measure(t, "%.1f %%", run->mfu > 0 ? 100 * run->mfu : NAN);
+    sh_table_number(t, sh_report_known(run->tokens_per_second));
+    sh_table_measure(t, "%.1f %%", 100 * sh_report_known(run->mfu));
     sh_table_measure(t, "%.4f", run->n_steps ? run->steps[run->n_steps - 1].loss : NAN);
     sh_table_measure(t, "%.4f", validation);
     sh_table_number(t, exp(validation));
