@@ -6,6 +6,7 @@
 #include "io/checkpoint/index.h"
 #include "io/file/file.h"
 #include "src/base/mem.h"
+#include "src/base/str.h"
 #include "src/config/config.h"
 
 #include <math.h>
@@ -172,8 +173,8 @@ static sh_rc diff_tensor(struct diff *d, const struct sh_ckpt_entry *a, int64_t 
         return SH_OK;
     }
     d->found++;
-    fprintf(d->out, "%s: %s -> %s\n", a->name, sh_ckpt_shape_text(a->ndim, a->dim, have),
-            b ? sh_ckpt_shape_text(b->ndim, b->dim, other) : "missing");
+    fprintf(d->out, "%s: %s -> %s\n", a->name, sh_str_shape(a->ndim, a->dim, have),
+            b ? sh_str_shape(b->ndim, b->dim, other) : "missing");
     return SH_OK;
 }
 
@@ -200,7 +201,7 @@ static sh_rc diff_tensors(struct diff *d)
         const struct sh_ckpt_entry *b = &d->b.index.entry[i];
         if (sh_ckpt_index_find(&d->a.index, b->name, i) >= 0)
             continue;
-        fprintf(d->out, "%s: missing -> %s\n", b->name, sh_ckpt_shape_text(b->ndim, b->dim, shape));
+        fprintf(d->out, "%s: missing -> %s\n", b->name, sh_str_shape(b->ndim, b->dim, shape));
         d->found++;
     }
     return SH_OK;

@@ -175,15 +175,6 @@ int64_t sh_ckpt_index_find(const struct sh_ckpt_index *index, const char *name, 
     return -1;
 }
 
-const char *sh_ckpt_shape_text(int ndim, const int64_t *dim, char text[100])
-{
-    int used = 0;
-    for (int d = 0; d < ndim; d++)
-        used += snprintf(text + used, (size_t)(100 - used), "%c%lld", d ? ',' : '[', (long long)dim[d]);
-    snprintf(text + used, (size_t)(100 - used), "]");
-    return text;
-}
-
 /* Always returns an error; its text is the same wherever damage is found. */
 sh_rc sh_ckpt_index_damaged(const struct sh_ckpt_index *index, const char *path, int state,
                             const struct sh_ckpt_entry *e, int64_t block)

@@ -58,9 +58,6 @@ sh_rc sh_ckpt_counts_check(const char *path, const struct sh_ckpt_meta *m);
 /* Position of tensor `name`, or -1. `hint`: the likely position. Local. */
 int64_t sh_ckpt_index_find(const struct sh_ckpt_index *index, const char *name, int64_t hint);
 
-/* Write "[50257,768]" into text. Local. */
-const char *sh_ckpt_shape_text(int ndim, const int64_t *dim, char text[100]);
-
 /* Send rank 0's index of the file `path` to all ranks, overwriting theirs. Collective. Errors: SH_E_COMM; SH_E_DATA: it
  * arrives damaged. */
 sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, const char *path, int rank);

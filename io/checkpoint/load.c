@@ -7,6 +7,7 @@
 #include "io/move/stages.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
+#include "src/base/str.h"
 #include "src/mesh/mesh.h"
 
 #include <stdlib.h>
@@ -54,11 +55,11 @@ static sh_rc match_tensor(struct load *l, int i)
     l->place[i] = sh_ckpt_index_find(&l->index, t->name, i);
     if (l->place[i] < 0)
         return sh_fail(SH_E_DATA, "%s has no tensor %s %s, which this model needs; is it from another model?", l->path,
-                       t->name, sh_ckpt_shape_text(t->ndim, t->dim, want));
+                       t->name, sh_str_shape(t->ndim, t->dim, want));
     const struct sh_ckpt_entry *e = &l->index.entry[l->place[i]];
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
         return sh_fail(SH_E_DATA, "%s: %s has shape %s, but this model needs %s", l->path, t->name,
-                       sh_ckpt_shape_text(e->ndim, e->dim, have), sh_ckpt_shape_text(t->ndim, t->dim, want));
+                       sh_str_shape(e->ndim, e->dim, have), sh_str_shape(t->ndim, t->dim, want));
     return SH_OK;
 }
 
@@ -77,7 +78,7 @@ static sh_rc name_extra(const struct load *l)
     return sh_fail(SH_E_DATA,
                    "%s has %lld tensors more than this model, the first of them %s %s; is it from another model?",
                    l->path, (long long)l->index.n - l->set->n_tensors, l->index.entry[i].name,
-                   sh_ckpt_shape_text(l->index.entry[i].ndim, l->index.entry[i].dim, have));
+                   sh_str_shape(l->index.entry[i].ndim, l->index.entry[i].dim, have));
 }
 
 /* More states than the run needs are not an error: parameters alone can be loaded from any file. */

@@ -3,6 +3,7 @@
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/index.h"
+#include "src/base/str.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +82,7 @@ static void print_tensors(const struct sh_ckpt_index *index, FILE *out)
     for (int64_t i = 0; i < index->n; i++) {
         const struct sh_ckpt_entry *e = &index->entry[i];
         char shape[100];
-        fprintf(out, "  %s f32 %s\n", e->name, sh_ckpt_shape_text(e->ndim, e->dim, shape));
+        fprintf(out, "  %s f32 %s\n", e->name, sh_str_shape(e->ndim, e->dim, shape));
     }
 }
 

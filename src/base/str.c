@@ -105,6 +105,15 @@ const char *sh_str_plural(int64_t n, const char *noun, char out[SH_STR_SHORT])
     return out;
 }
 
+const char *sh_str_shape(int ndim, const int64_t *dim, char out[SH_STR_SHAPE])
+{
+    int used = snprintf(out, SH_STR_SHAPE, "[");
+    for (int d = 0; d < ndim; d++)
+        used += snprintf(out + used, (size_t)(SH_STR_SHAPE - used), "%s%lld", d ? "," : "", (long long)dim[d]);
+    snprintf(out + used, (size_t)(SH_STR_SHAPE - used), "]");
+    return out;
+}
+
 /* Two units are enough: "3 d 4 h", "12 m 5 s". Bounded, because an early estimate may be absurd. */
 const char *sh_str_duration(double seconds, char out[SH_STR_SHORT])
 {

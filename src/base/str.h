@@ -29,6 +29,10 @@ const char *sh_str_count(int64_t count, char out[SH_STR_SHORT]);
 /* "1 step", "2 steps": a count with its noun; returns out. */
 const char *sh_str_plural(int64_t n, const char *noun, char out[SH_STR_SHORT]);
 
+/* "[50257,768]", "[]": a shape of at most 4 dims; returns out. */
+enum { SH_STR_SHAPE = 100 };
+const char *sh_str_shape(int ndim, const int64_t *dim, char out[SH_STR_SHAPE]);
+
 /* "42 s", "12 m 5 s", "1 h 12 m", "3 d 4 h": whole seconds, the two largest units; returns out. */
 const char *sh_str_duration(double seconds, char out[SH_STR_SHORT]);
 

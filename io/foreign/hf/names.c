@@ -48,7 +48,7 @@ static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
         /* Only counted for the message. */
         n += !sh_st_index_find(m->index, name_there(m, m->set->tensors[i].name));
     return sh_fail(SH_E_DATA, "%s: %d of the model's tensors are missing, the first of them %s %s%s", m->folder, n,
-                   name_there(m, t->name), sh_st_shape_text(t->ndim, t->dim, shape),
+                   name_there(m, t->name), sh_str_shape(t->ndim, t->dim, shape),
                    t->role == SH_PARAM_HEAD ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
 }
 
@@ -69,9 +69,9 @@ static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *
         return missing(m, t);
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
         return sh_fail(SH_E_DATA, "%s: %s has shape %s, but %s wants %s", m->folder, e->name,
-                       sh_st_shape_text(e->ndim, e->dim, have),
+                       sh_str_shape(e->ndim, e->dim, have),
                        sh_param_info(t->role)->adapter ? "an adapter of this model" : "this model",
-                       sh_st_shape_text(t->ndim, t->dim, want));
+                       sh_str_shape(t->ndim, t->dim, want));
     if (e->type != SH_ST_F32 && e->type != SH_ST_F16 && e->type != SH_ST_BF16)
         return sh_fail(SH_E_DATA, "%s: %s is %s; parameters are F32, F16 or BF16", m->folder, e->name,
                        sh_st_type_name(e->type));
@@ -101,7 +101,7 @@ static sh_rc unexpected(const struct matcher *m, const struct sh_st_entry *e)
     /* A different spelling is the usual reason. */
     near = sh_str_nearest(e->name, m->set->n_tensors, names);
     sh_rc rc = sh_fail(SH_E_DATA, "%s: %s %s is not a tensor of this model%s%s", m->folder, e->name,
-                       sh_st_shape_text(e->ndim, e->dim, shape), near ? "; nearest is " : "", near ? near : "");
+                       sh_str_shape(e->ndim, e->dim, shape), near ? "; nearest is " : "", near ? near : "");
     free(names);
     return rc;
 }

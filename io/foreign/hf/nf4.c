@@ -3,6 +3,7 @@
 #include "io/json/json.h"
 #include "src/base/mem.h"
 #include "src/base/nf4.h"
+#include "src/base/str.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -43,7 +44,7 @@ static sh_rc take(const struct finder *f, const char *what, int type, int64_t el
                        f->name, what);
     if (e->type != type || e->elems != elems)
         return sh_fail(SH_E_DATA, "%s: %s is %s %s, but must be %s with %lld elements", f->folder, e->name,
-                       sh_st_type_name(e->type), sh_st_shape_text(e->ndim, e->dim, shape), sh_st_type_name(type),
+                       sh_st_type_name(e->type), sh_str_shape(e->ndim, e->dim, shape), sh_st_type_name(type),
                        (long long)elems);
     f->used[e - f->index->entry] = true;
     *out = e;

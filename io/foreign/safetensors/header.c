@@ -32,16 +32,6 @@ int sh_st_type_bytes(int type)
     return types[type].bytes;
 }
 
-/* Prints "[2,3]", which is also how the format writes a shape. */
-const char *sh_st_shape_text(int ndim, const int64_t *dim, char text[100])
-{
-    int used = snprintf(text, 100, "[");
-    for (int d = 0; d < ndim; d++)
-        used += snprintf(text + used, (size_t)(100 - used), "%s%lld", d ? "," : "", (long long)dim[d]);
-    snprintf(text + used, (size_t)(100 - used), "]");
-    return text;
-}
-
 struct parse {
     const char *path;
     int64_t data_at, data_bytes;

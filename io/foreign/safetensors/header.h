@@ -52,7 +52,4 @@ sh_rc sh_st_header_parse(const char *text, int64_t bytes, int64_t data_at, int64
 /* Read the header of a regular file. Errors: SH_E_DATA: also for a Git LFS pointer in place of the file. */
 sh_rc sh_st_header_read(const char *path, struct sh_st_header *out);
 
-/* Format a shape as "[50257,768]" into text, and return text. */
-const char *sh_st_shape_text(int ndim, const int64_t *dim, char text[100]);
-
 #endif

@@ -1,6 +1,7 @@
 #include "io/foreign/safetensors/layout.h"
 
 #include "src/base/mem.h"
+#include "src/base/str.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ static void print_tensor(const struct sh_st_entry *e, FILE *f)
 {
     char shape[100];
     fprintf(f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%lld,%lld]}", e->name,
-            sh_st_type_name(e->type), sh_st_shape_text(e->ndim, e->dim, shape), (long long)e->at,
+            sh_st_type_name(e->type), sh_str_shape(e->ndim, e->dim, shape), (long long)e->at,
             (long long)(e->at + bytes_of(e)));
 }
 
