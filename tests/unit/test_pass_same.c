@@ -100,6 +100,8 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
         return a->norm.plus_one;
     if (!strcmp(f->name, "divisors"))
         return a->rope.divisors;
+    if (!strcmp(f->name, "of"))
+        return a->runs.of;
     if (!strcmp(f->name, "window"))
         return a->attn.window;
     return strcmp(f->name, "rotary_dim") != 0 || a->attn.rotary_dim != a->attn.head_dim;
