@@ -127,7 +127,8 @@ def main():
     targets = different_targets()
     first = next(iter(targets.values()))
     with concurrent.futures.ProcessPoolExecutor(2) as pool:
-        runs = {arch: {program: pool.submit(computes, program, ptx) for program in PROGRAMS} for arch, ptx in targets.items()}
+        runs = {arch: {program: pool.submit(computes, program, ptx) for program in PROGRAMS}
+                for arch, ptx in targets.items()}
         found = {what: pool.submit(finds, first, *how) for what, how in PLANTED.items()}
         return job.run_cases(
             [(f'{program}, as compiled for sm_{arch}', lambda run=run: run.result()[0])
