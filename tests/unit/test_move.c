@@ -265,6 +265,21 @@ static void overlaps_are_a_bug(void **state)
     sh_move_parts_free(&p);
 }
 
+static void neighbours_share_a_chunk_within_a_file(void **state)
+{
+    float x[6];
+    const struct sh_move_part part[3] = {{.name = "a", .at = 0, .elems = 2, .data = {.whole = x}},
+                                         {.name = "b", .at = 8, .elems = 2, .data = {.whole = x + 2}},
+                                         {.name = "c", .file = 1, .at = 16, .elems = 2, .data = {.whole = x + 4}}};
+    struct sh_move_parts p;
+
+    (void)state;
+    assert_int_equal(sh_move_parts_make(part, 3, &p), SH_OK);
+    assert_int_equal(p.n_chunks, 2);
+    assert_int_equal(p.chunk[0].n, 2);
+    sh_move_parts_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +291,7 @@ int main(void)
         cmocka_unit_test(parts_are_packed),
         cmocka_unit_test(numbers_that_are_none_have_their_name),
         cmocka_unit_test(overlaps_are_a_bug),
+        cmocka_unit_test(neighbours_share_a_chunk_within_a_file),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
