@@ -210,6 +210,7 @@ static void test_lora(void **state)
         struct optest t;
         for (int alias = -1; alias < 1; alias++) {
             lora_forward(&t, act, &lora_shapes[i / 2]);
+            optest_shift(&t, alias + 1);
             check_lora(&t, alias);
         }
         for (int v = 0; v < 4; v++) {
