@@ -8,7 +8,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "src/mesh/mesh.h"
-#include "src/run/newest.h"
+#include "src/run/save/newest.h"
 
 #include <errno.h>
 #include <stdlib.h>

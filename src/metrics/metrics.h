@@ -23,7 +23,7 @@ struct sh_pace_metrics {
 };
 
 /* clang-format off */
-/* The GPUs of a run, by the readings since the last time (src/run/gpus.h); NAN: not reported. */
+/* The GPUs of a run, by the readings since the last time (src/run/watch/gpus.h); NAN: not reported. */
 struct sh_gpu_metrics {
     int gpus;                   /* that reported something; 0: nothing was gathered */
     double watts;               /* mean power of a GPU */

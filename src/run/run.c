@@ -8,8 +8,8 @@
 #include "src/mesh/segment.h"
 #include "src/plan/make.h"
 #include "src/plan/pinned.h"
-#include "src/run/map.h"
 #include "src/run/products.h"
+#include "src/run/save/map.h"
 #include "src/tier/tier.h"
 
 #include <stdlib.h>

@@ -6,10 +6,10 @@
 
 #include "src/comm/comm.h"
 #include "src/config/config.h"
-#include "src/mesh/mesh.h"
 #include "src/exec/exec.h"
+#include "src/mesh/mesh.h"
 #include "src/plan/request.h"
-#include "src/run/provenance.h"
+#include "src/run/save/provenance.h"
 #include "src/run/tokenizer.h"
 
 #include "io/checkpoint/checkpoint.h"

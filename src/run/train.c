@@ -5,13 +5,13 @@
 #include "src/base/mem.h"
 #include "src/base/str.h"
 #include "src/base/time.h"
-#include "src/run/frozen.h"
-#include "src/run/changes.h"
 #include "src/run/feed.h"
-#include "src/run/finite.h"
-#include "src/run/gpus.h"
-#include "src/run/replicas.h"
 #include "src/run/run.h"
+#include "src/run/save/frozen.h"
+#include "src/run/watch/changes.h"
+#include "src/run/watch/finite.h"
+#include "src/run/watch/gpus.h"
+#include "src/run/watch/replicas.h"
 
 #include <math.h>
 #include <stdlib.h>

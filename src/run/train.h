@@ -4,11 +4,11 @@
 
 #include "src/model/model.h"
 #include "src/run/feed.h"
-#include "src/run/rollback.h"
-#include "src/run/saving.h"
-#include "src/run/stopping.h"
-#include "src/run/stragglers.h"
-#include "src/run/tracing.h"
+#include "src/run/save/rollback.h"
+#include "src/run/save/saving.h"
+#include "src/run/watch/stopping.h"
+#include "src/run/watch/stragglers.h"
+#include "src/run/watch/tracing.h"
 
 struct sh_train {
     struct sh_run *r;

@@ -3,9 +3,9 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/run/changes.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"
+#include "src/run/watch/changes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,9 +5,9 @@
 #include "src/model/objective.h"
 #include "src/optim/optim.h"
 #include "src/run/feed.h"
-#include "src/run/gpus.h"
 #include "src/run/run.h"
 #include "src/run/tree.h"
+#include "src/run/watch/gpus.h"
 
 #include <math.h>
 

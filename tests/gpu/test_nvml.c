@@ -2,7 +2,7 @@
  * way in which one fails. A library stays loaded, so each case runs in a separate process. */
 #include "src/base/time.h"
 #include "src/device/nvml.h"
-#include "src/run/gpus.h"
+#include "src/run/watch/gpus.h"
 
 #include <dlfcn.h>
 #include <libgen.h>

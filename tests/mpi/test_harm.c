@@ -1,11 +1,11 @@
 /* Memory that is damaged during training: a bit flips in one replica, and the next comparison names the rank; a NaN
  * gets into the optimizer's state. None of this gets into a checkpoint. */
-#include "src/run/frozen.h"
-#include "src/run/map.h"
-#include "src/run/replicas.h"
-#include "src/run/finite.h"
-#include "tests/mpi/mpitest.h"
 #include "src/run/run.h"
+#include "src/run/save/frozen.h"
+#include "src/run/save/map.h"
+#include "src/run/watch/finite.h"
+#include "src/run/watch/replicas.h"
+#include "tests/mpi/mpitest.h"
 
 #include <math.h>
 #include <pthread.h>

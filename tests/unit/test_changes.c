@@ -1,5 +1,5 @@
 /* Messages about what changes if a run continues with another configuration. */
-#include "src/run/changes.h"
+#include "src/run/watch/changes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

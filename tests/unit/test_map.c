@@ -1,8 +1,8 @@
 /* The map of states: on any mesh, with states in memory and in a file, each element of each state has one place, and is
  * written by one rank. */
 #include "src/device/device.h"
-#include "src/run/map.h"
 #include "src/run/run.h"
+#include "src/run/save/map.h"
 #include "src/tier/tier.h"
 #include "tests/unit/tiny.h"
 

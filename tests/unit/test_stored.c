@@ -1,6 +1,6 @@
 /* The part of the configuration that a checkpoint keeps. Every key is in one of the two tables below, so whoever adds a
  * key must decide: does it belong to the state of the training, or to the machine? */
-#include "src/run/stored.h"
+#include "src/run/save/stored.h"
 
 #include "src/base/file.h"
 #include "src/config/keys.h"

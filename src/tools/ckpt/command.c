@@ -4,7 +4,7 @@
 #include "src/base/log.h"
 
 #include "io/checkpoint/checkpoint.h"
-#include "src/run/newest.h"
+#include "src/run/save/newest.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,8 +8,8 @@
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 #include "src/plan/request.h"
-#include "src/run/newest.h"
-#include "src/run/stored.h"
+#include "src/run/save/newest.h"
+#include "src/run/save/stored.h"
 #include "src/run/tokenizer.h"
 
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "src/base/mem.h"
 #include "src/config/foreign/trainer.h"
 #include "src/mesh/mesh.h"
-#include "src/run/newest.h"
+#include "src/run/save/newest.h"
 
 #include <math.h>
 #include <stdlib.h>

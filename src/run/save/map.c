@@ -1,0 +1,212 @@
+#include "src/run/save/map.h"
+
+#include "src/base/mem.h"
+#include "src/run/run.h"
+
+#include <stdlib.h>
+
+/* ---- making it ---- */
+
+/* How states are stored. Parameters: in bfloat16 as compute copy and remainder, in float16 as separate masters; frozen
+ * ones as the compute copy alone, or packed. A state of the optimizer: whole, or upper halves alone. */
+static struct sh_floats stored(const struct sh_program *p, const struct sh_unit *u, int k, void *first, void *low)
+{
+    if (k == 0 && u->packed)
+        return (struct sh_floats){.packed = first};
+    if ((k == 0 ? p->act : p->state[k - 1].dtype) == SH_BF16)
+        return (struct sh_floats){.high = first, .low = low};
+    return (struct sh_floats){.whole = first};
+}
+
+static bool has_low(const struct sh_program *p, const struct sh_unit *u, int k)
+{
+    return k == 0 && u->trainable && p->act == SH_BF16;
+}
+
+struct sh_floats sh_map_laid_out(const struct sh_program *p, int unit, int k, void *memory, int64_t n)
+{
+    const struct sh_unit *u = &p->units[unit];
+
+    return stored(p, u, k, memory, has_low(p, u, k) ? (sh_bf16 *)memory + n : NULL);
+}
+
+/* The tensor of the device that holds state k of a unit, the upper halves if it is in halves. */
+static int tensor_of(const struct sh_unit *u, int k)
+{
+    return k > 0 ? u->state[k - 1] : u->master == SH_NONE ? u->compute : u->master;
+}
+
+/* The view that shows where in the extent of a slice state k lies, or its lower halves; SH_NONE: not there. */
+static int view_of(const struct sh_slice *s, int k)
+{
+    return k > 0 ? s->state[k - 1] : s->remainder;
+}
+
+/* State k of a row, whose first element is element `from` of the chunk. */
+static void place(struct sh_map_row *row, int k, const struct sh_program *p, struct sh_exec *exec, int64_t from)
+{
+    const struct sh_unit *u = &p->units[row->here.unit];
+    int view = row->slice == SH_NONE ? SH_NONE : view_of(&p->slices[row->slice], k);
+    struct sh_floats f = {0};
+
+    if (view != SH_NONE) {
+        row->far |= 1u << k;
+        row->at[k] = p->tensors[view].base_elems * sh_dtype_bytes(p->tensors[view].dtype);
+    }
+    if (k == 0 || view == SH_NONE)
+        f = stored(p, u, k, sh_exec_data(exec, tensor_of(u, k)),
+                   view == SH_NONE && has_low(p, u, k) ? sh_exec_data(exec, u->remainder) : NULL);
+    row->here.state[k] = sh_floats_at(f, from);
+}
+
+/* Add elements [from, from + n) of the chunk, as far as they are owned. */
+static void add_row(struct sh_map *map, const struct sh_program *p, struct sh_exec *exec, int unit, int64_t from,
+                    int64_t n, int slice)
+{
+    struct sh_map_unit *m = &map->unit[unit];
+    struct sh_map_row *row = &map->row[map->n_rows];
+    struct sh_range all = {m->owned.begin + from, m->owned.begin + from + n};
+
+    *row = (struct sh_map_row){.here = {.unit = unit, .range = sh_layout_intersect(m->owned, all)}, .slice = slice};
+    if (row->here.range.begin == row->here.range.end)
+        return;
+    for (int k = 0; k < m->n_states; k++)
+        place(row, k, p, exec, from);
+    m->far |= row->far;
+    map->n_rows++;
+    m->n_rows++;
+}
+
+/* Each state has only the part that this rank writes. Before it lie the masters, of four bytes, and states of one
+ * type. */
+static void add_copy(struct sh_map_unit *m, const struct sh_program *p, struct sh_exec *exec, int unit)
+{
+    int64_t n = m->written.end - m->written.begin;
+    char *at;
+
+    if (p->units[unit].snapshot == SH_NONE)
+        return;
+    at = sh_exec_data(exec, p->units[unit].snapshot);
+    for (int k = 0; k < m->n_states; k++) {
+        m->copy[k] = sh_map_laid_out(p, unit, k, at, n);
+        at += n * (k == 0 ? 4 : sh_dtype_bytes(p->state[k - 1].dtype));
+    }
+}
+
+/* The shard axis splits a unit; all replicas hold the same, and share the work of writing it. */
+static void add_unit(struct sh_map *map, const struct sh_program *p, const struct sh_mesh_shape *shape,
+                     struct sh_exec *exec, int unit)
+{
+    const struct sh_unit *u = &p->units[unit];
+    struct sh_map_unit *m = &map->unit[unit];
+
+    m->owned = sh_layout_owned(u->elems, sh_group_size(shape, u->shard), sh_group_index(shape, u->shard));
+    m->written = sh_layout_split(m->owned, sh_group_size(shape, u->replicate), sh_group_index(shape, u->replicate));
+    m->n_states = u->trainable ? map->n_states : 1;
+    m->first_row = map->n_rows;
+    add_row(map, p, exec, unit, 0, u->n_slices ? u->held : u->chunk, SH_NONE);
+    for (int i = u->first_slice; i < u->first_slice + u->n_slices; i++)
+        add_row(map, p, exec, unit, p->slices[i].first, p->slices[i].n, i);
+    add_copy(m, p, exec, unit);
+}
+
+struct sh_map *sh_map_make(const struct sh_program *p, const struct sh_mesh_shape *shape, struct sh_exec *exec)
+{
+    struct sh_map *map = sh_calloc(1, sizeof *map);
+
+    map->n_states = 1 + p->n_states;
+    map->name[0] = "parameters";
+    for (int k = 0; k < p->n_states; k++)
+        map->name[1 + k] = p->state[k].name;
+    map->unit = sh_calloc((size_t)p->n_units, sizeof *map->unit);
+    map->row = sh_calloc((size_t)(p->n_units + p->n_slices), sizeof *map->row);
+    for (int i = 0; i < p->n_units; i++)
+        add_unit(map, p, shape, exec, i);
+    return map;
+}
+
+void sh_map_free(struct sh_map *map)
+{
+    if (!map)
+        return;
+    free(map->unit);
+    free(map->row);
+    free(map);
+}
+
+/* ---- asking it ---- */
+
+struct sh_range sh_map_cut(struct sh_range range, const struct sh_param *param)
+{
+    return sh_layout_intersect(range, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
+}
+
+struct sh_floats sh_map_state(const struct sh_map *map, int unit, int k, int64_t first)
+{
+    const struct sh_map_unit *m = &map->unit[unit];
+    const struct sh_map_stretch *s = &map->row[m->first_row].here;
+
+    if (m->far >> k & 1u || m->n_rows == 0)
+        sh_stop(sh_fail(SH_E_BUG, "%s of unit %d do not lie in memory as a whole", map->name[k], unit));
+    return sh_floats_at(s->state[k], first - s->range.begin);
+}
+
+/* ---- visits ---- */
+
+/* State k of a row; `extent` is that of the row's slice. */
+static struct sh_floats find(const struct sh_program *p, const struct sh_map_row *row, int k, char *extent)
+{
+    const struct sh_unit *u = &p->units[row->here.unit];
+    struct sh_floats f = row->here.state[k];
+
+    if (!(row->far >> k & 1u))
+        return f;
+    return k == 0 ? stored(p, u, k, f.high, extent + row->at[k]) : stored(p, u, k, extent + row->at[k], NULL);
+}
+
+static sh_rc visit_row(const struct sh_run *r, const struct sh_map_row *row, struct sh_range range, unsigned states,
+                       bool change, sh_map_look *look, void *arg)
+{
+    const struct sh_map_stretch *all = &row->here;
+    struct sh_map_stretch s = {.unit = all->unit, .range = sh_layout_intersect(range, all->range)};
+    char *extent = NULL;
+
+    if (row->far & states)
+        SH_TRY(sh_exec_lend(r->exec, row->slice, change, &extent));
+    for (int k = 0; k < r->map->unit[s.unit].n_states; k++)
+        if (states >> k & 1u)
+            s.state[k] = sh_floats_at(find(r->p, row, k, extent), s.range.begin - all->range.begin);
+    look(&s, arg);
+    if (row->far & states)
+        sh_exec_give_back(r->exec);
+    return SH_OK;
+}
+
+sh_rc sh_map_visit(const struct sh_run *r, int unit, struct sh_range range, unsigned states, bool change,
+                   sh_map_look *look, void *arg)
+{
+    const struct sh_map_unit *m = &r->map->unit[unit];
+
+    SH_REQUIRE(!sh_exec_is_pending(r->exec));
+    for (int i = m->first_row; i < m->first_row + m->n_rows; i++) {
+        const struct sh_map_row *row = &r->map->row[i];
+
+        if (range.begin < row->here.range.end && row->here.range.begin < range.end)
+            SH_TRY(visit_row(r, row, range, states, change, look, arg));
+    }
+    return SH_OK;
+}
+
+void sh_map_visit_all(const struct sh_run *r, bool change, sh_map_look *look, void *arg)
+{
+    unsigned all = (1u << r->map->n_states) - 1;
+
+    for (int i = 0; i < r->p->n_units; i++) {
+        sh_rc rc = SH_OK;
+
+        if (r->p->units[i].trainable)
+            rc = sh_map_visit(r, i, r->map->unit[i].owned, all, change, look, arg);
+        if (rc != SH_OK)
+            sh_stop(sh_fail_prefix(rc, "step %lld: ", (long long)r->step));
+    }
+}

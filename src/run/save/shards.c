@@ -1,0 +1,345 @@
+#include "src/run/save/shards.h"
+
+#include "src/base/mem.h"
+#include "src/run/run.h"
+#include "src/run/save/map.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static bool loads(enum sh_shards_way way)
+{
+    return way == SH_SHARDS_LOAD || way == SH_SHARDS_BASE;
+}
+
+/* Whether a way is for the parameters of the unit. */
+static bool takes(enum sh_shards_way way, const struct sh_unit *u)
+{
+    return u->trainable == (way != SH_SHARDS_BASE);
+}
+
+static int states_of_way(const struct sh_run *r, enum sh_shards_way way)
+{
+    return way == SH_SHARDS_BASE ? 1 : r->map->n_states;
+}
+
+/* Whether files are written from a GPU's state and read into it piece by piece, without a copy of all of it in
+ * between. */
+static bool all_far(const struct sh_run *r, enum sh_shards_way way)
+{
+    return r->device->gpu && (way == SH_SHARDS_SAVE || (way == SH_SHARDS_LOAD && r->p->n_slices));
+}
+
+const struct sh_param *sh_shards_param(const struct sh_shards *p, int piece)
+{
+    return &p->r->p->params[p->param[p->pieces[piece].tensor]];
+}
+
+struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at, int64_t n)
+{
+    int64_t begin = sh_shards_param(p, piece)->unit_elems + p->pieces[piece].begin + at;
+
+    return (struct sh_range){begin, begin + n};
+}
+
+/* ---- states in the host's memory that do not lie there ---- */
+
+/* Bytes that a unit has there. On a GPU, n_host states, of 4 bytes an element unless packed; on a CPU, where the file
+ * is read in place, the lower halves that lie in a file. */
+static int64_t host_bytes(const struct sh_shards *s, int unit)
+{
+    const struct sh_unit *u = &s->r->p->units[unit];
+    const struct sh_map_unit *m = &s->r->map->unit[unit];
+    int64_t n = m->owned.end - m->owned.begin;
+
+    if (!takes(s->way, u))
+        return 0;
+    if (s->r->device->gpu)
+        return s->n_host * (u->packed ? sh_nf4_bytes(n) : 4 * n);
+    return m->far >> SH_CKPT_MODEL & 1u ? 2 * n : 0;
+}
+
+/* State k of a unit there, from the owned element `first` on. Units follow one another, and in a unit its states. */
+static struct sh_floats in_host(const struct sh_shards *s, int unit, int k, int64_t first)
+{
+    const struct sh_map_unit *m = &s->r->map->unit[unit];
+    int64_t n = m->owned.end - m->owned.begin;
+    struct sh_floats f;
+    char *at = s->host;
+
+    for (int i = 0; i < unit; i++)
+        at += host_bytes(s, i);
+    if (s->r->device->gpu)
+        f = sh_map_laid_out(s->r->p, unit, k, at + k * 4 * n, n);
+    else
+        f = (struct sh_floats){.high = s->r->map->row[m->first_row].here.state[k].high, .low = (int16_t *)(void *)at};
+    return sh_floats_at(f, first - m->owned.begin);
+}
+
+static void lend_host(struct sh_shards *s, int n_states)
+{
+    int64_t n = 0;
+
+    s->n_host = n_states;
+    for (int i = 0; i < s->r->p->n_units; i++)
+        n += host_bytes(s, i);
+    s->host = sh_calloc((size_t)n + 1, 1);
+}
+
+/* A copy of what the host has to the state, or back. */
+struct host_copy {
+    const struct sh_shards *s;
+    bool put;
+};
+
+static void copy_host(const struct sh_map_stretch *t, void *arg)
+{
+    const struct host_copy *c = arg;
+    struct sh_exec *exec = c->s->r->exec;
+
+    for (int k = 0; k < c->s->n_host; k++)
+        for (int i = 0; i < SH_FLOATS_ARRAYS; i++) {
+            void *host = sh_floats_array(in_host(c->s, t->unit, k, t->range.begin), i);
+            void *home = sh_floats_array(t->state[k], i);
+            int64_t bytes = sh_floats_bytes(t->state[k], t->range.end - t->range.begin);
+
+            if (host != home && c->put)
+                sh_exec_put_at(exec, home, host, bytes);
+            else if (host != home)
+                sh_exec_get_at(exec, host, home, bytes);
+        }
+}
+
+static sh_rc visit_host(const struct sh_shards *s, bool put)
+{
+    struct host_copy c = {.s = s, .put = put};
+
+    for (int i = 0; i < s->r->p->n_units; i++)
+        if (host_bytes(s, i))
+            SH_TRY(sh_map_visit(s->r, i, s->r->map->unit[i].owned, (1u << s->n_host) - 1, put, copy_host, &c));
+    return SH_OK;
+}
+
+sh_rc sh_shards_borrow(struct sh_shards *s)
+{
+    if (s->host || s->way == SH_SHARDS_SNAPSHOT)
+        return SH_OK;
+    lend_host(s, 1);
+    for (int i = 0; i < s->set.n_pieces; i++) {
+        struct sh_ckpt_piece *piece = &s->pieces[i];
+
+        if (!piece->far[SH_CKPT_MODEL])
+            continue;
+        piece->far[SH_CKPT_MODEL] = false;
+        piece->data[SH_CKPT_MODEL] =
+            in_host(s, sh_shards_param(s, i)->unit, SH_CKPT_MODEL, sh_shards_range(s, i, 0, 0).begin);
+    }
+    return loads(s->way) ? SH_OK : visit_host(s, false);
+}
+
+void sh_shards_put(const struct sh_shards *s)
+{
+    sh_rc rc = s->host ? visit_host(s, true) : SH_OK;
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
+struct sh_ckpt_load_options sh_shards_options(const struct sh_run *r)
+{
+    return (struct sh_ckpt_load_options){.trust = r->cfg.checkpoint.trust,
+                                         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
+                                         .share = r->mesh->n_nodes > 1};
+}
+
+/* ---- states that are far ---- */
+
+/* One side of a copy between a stretch and memory. */
+struct far_copy {
+    const struct sh_run *r;
+    int k;
+    int64_t begin; /* of the range of the unit that `to` or `from` has */
+    float *to;
+    const float *from;
+};
+
+static void copy_far(const struct sh_map_stretch *t, void *arg)
+{
+    const struct far_copy *c = arg;
+    int64_t at = t->range.begin - c->begin, n = t->range.end - t->range.begin;
+    bool gpu = c->r->device->gpu; /* on a CPU directly, without the executor's buffer */
+
+    if (c->to && gpu)
+        sh_exec_get_floats(c->r->exec, c->to + at, t->state[c->k], n);
+    else if (c->to)
+        sh_floats_get(t->state[c->k], n, c->to + at);
+    else if (gpu)
+        sh_exec_put_floats(c->r->exec, t->state[c->k], c->from + at, n);
+    else
+        sh_floats_put(t->state[c->k], n, c->from + at);
+}
+
+/* If several threads of a rank fail, the text of the first is kept. */
+static sh_rc note_failure(struct sh_shards *s, sh_rc rc)
+{
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
+    if (rc == SH_OK)
+        return rc;
+    pthread_mutex_lock(&turn);
+    if (s->failed == SH_OK) {
+        s->failed = rc;
+        snprintf(s->failed_text, sizeof s->failed_text, "%s", sh_error_text());
+    }
+    pthread_mutex_unlock(&turn);
+    return rc;
+}
+
+/* The threads that read and write files take turns at a GPU. */
+static sh_rc visit_far(struct sh_shards *s, int piece, int64_t at, int64_t n, struct far_copy c)
+{
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+    struct sh_range range = sh_shards_range(s, piece, at, n);
+    bool gpu = s->r->device->gpu;
+    sh_rc rc;
+
+    c.r = s->r;
+    c.begin = range.begin;
+    if (gpu) {
+        pthread_mutex_lock(&turn);
+        s->r->device->attach();
+    }
+    rc = sh_map_visit(s->r, sh_shards_param(s, piece)->unit, range, 1u << c.k, !c.to, copy_far, &c);
+    if (gpu)
+        pthread_mutex_unlock(&turn);
+    return note_failure(s, rc);
+}
+
+static sh_rc get_far(void *arg, int piece, int k, int64_t at, int64_t n, float *to)
+{
+    return visit_far(arg, piece, at, n, (struct far_copy){.k = k, .to = to});
+}
+
+static sh_rc put_far(void *arg, int piece, int k, int64_t at, int64_t n, const float *from)
+{
+    return visit_far(arg, piece, at, n, (struct far_copy){.k = k, .from = from});
+}
+
+sh_rc sh_shards_failed(const struct sh_shards *p, sh_rc rc, const char *where, bool *home)
+{
+    sh_rc failed = sh_agree(p->failed == SH_OK ? SH_OK : sh_fail(p->failed, "%s", p->failed_text));
+
+    *home = failed != SH_OK;
+    if (!*home)
+        return rc;
+    return sh_error_text()[0] ? sh_fail_prefix(failed, "%s: ", where) : failed;
+}
+
+/* ---- the description ---- */
+
+/* State k of the elements of a unit from `first` on, where the file is read or written; none: it is far. */
+static struct sh_floats find_state(const struct sh_shards *s, int unit, int k, int64_t first)
+{
+    const struct sh_map_unit *m = &s->r->map->unit[unit];
+
+    if (s->way == SH_SHARDS_SNAPSHOT)
+        return sh_floats_at(m->copy[k], first - m->written.begin);
+    if (s->host)
+        return in_host(s, unit, k, first);
+    if (all_far(s->r, s->way) || m->far >> k & 1u)
+        return (struct sh_floats){0};
+    return sh_map_state(s->r->map, unit, k, first);
+}
+
+/* Add what this rank reads or writes of one parameter, the set's newest tensor, as one piece; none if it owns no
+ * element of it. A parameter's elements are contiguous in its unit, so one piece is always enough. */
+static void add_piece(const struct sh_param *param, struct sh_shards *out)
+{
+    const struct sh_map_unit *m = &out->r->map->unit[param->unit];
+    struct sh_range mine = sh_map_cut(loads(out->way) ? m->owned : m->written, param);
+    struct sh_ckpt_piece *piece = &out->pieces[out->set.n_pieces];
+
+    if (mine.begin == mine.end)
+        return;
+    *piece = (struct sh_ckpt_piece){
+        .tensor = out->set.n_tensors - 1, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
+    for (int k = 0; k < out->set.states.n; k++) {
+        piece->data[k] = find_state(out, param->unit, k, mine.begin);
+        piece->far[k] = sh_floats_none(piece->data[k]);
+    }
+    out->set.n_pieces++;
+}
+
+static void add_tensor(int param_index, struct sh_shards *out)
+{
+    const struct sh_param *param = &out->r->p->params[param_index];
+    int i = out->set.n_tensors++;
+
+    out->param[i] = param_index;
+    out->tensors[i] =
+        (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems, .role = param->role};
+    out->packed[i] = out->r->p->units[param->unit].packed;
+    for (int k = 0; k < param->ndim; k++)
+        out->tensors[i].dim[k] = param->dim[k];
+    add_piece(param, out);
+}
+
+/* Room for the early sums of a copy. */
+static void add_sums(struct sh_shards *p)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < p->set.n_pieces; i++)
+        n += p->set.states.n * sh_ckpt_piece_blocks(&p->pieces[i]);
+    p->sums = sh_calloc((size_t)n + 1, sizeof *p->sums);
+    n = 0;
+    for (int i = 0; i < p->set.n_pieces; i++)
+        for (int k = 0; k < p->set.states.n; k++) {
+            p->pieces[i].early[k] = p->sums + n;
+            n += sh_ckpt_piece_blocks(&p->pieces[i]);
+        }
+}
+
+_Static_assert(1 + SH_STATES_MAX <= SH_CKPT_STATES_MAX, "all states can be saved");
+
+/* Describe the parameters, and what this rank holds of each, for one of four purposes. A load covers all that a rank
+ * owns. A save covers its replica's part only, so that replicas share the work and write each element once. The file
+ * finds the optimizer's states by their names. */
+void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out)
+{
+    size_t n = (size_t)r->p->n_params;
+
+    *out = (struct sh_shards){.way = way, .r = r};
+    out->far = (struct sh_ckpt_far){.get = get_far, .put = put_far, .arg = out};
+    /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put(),
+     * unless it is filled piece by piece. */
+    if (loads(way) && r->device->gpu && !all_far(r, way))
+        lend_host(out, states_of_way(r, way));
+    out->param = sh_calloc(n, sizeof *out->param);
+    out->packed = sh_calloc(n, sizeof *out->packed);
+    out->tensors = sh_calloc(n, sizeof *out->tensors);
+    out->pieces = sh_calloc(n, sizeof *out->pieces);
+    out->set = (struct sh_ckpt_set){.states = sh_ckpt_states_of(r->map->name + 1, r->p->n_states),
+                                    .tensors = out->tensors,
+                                    .packed = out->packed,
+                                    .far = &out->far,
+                                    .pieces = out->pieces};
+    out->set.states.n = states_of_way(r, way);
+    for (int i = 0; i < r->p->n_params; i++)
+        if (takes(way, &r->p->units[r->p->params[i].unit]))
+            add_tensor(i, out);
+    if (way == SH_SHARDS_SNAPSHOT)
+        add_sums(out);
+}
+
+void sh_shards_free(struct sh_shards *p)
+{
+    free(p->param);
+    free(p->packed);
+    free(p->tensors);
+    free(p->pieces);
+    free(p->host);
+    free(p->sums);
+    free(p->part_of);
+}

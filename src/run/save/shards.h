@@ -1,0 +1,66 @@
+/* What this rank holds of parameters and optimizer states (map.h), in the terms of io/checkpoint: one description for
+ * loading and saving. Local. */
+#ifndef SH_SAVE_SHARDS_H
+#define SH_SAVE_SHARDS_H
+
+#include "io/checkpoint/checkpoint.h"
+#include "src/layout/layout.h"
+#include <stdint.h>
+
+struct sh_run;
+struct sh_param;
+
+enum sh_shards_way {
+    SH_SHARDS_LOAD,     /* everything trained that the rank holds */
+    SH_SHARDS_BASE,     /* the frozen parameters that it holds; they are loaded, never saved */
+    SH_SHARDS_SAVE,     /* replicas, which all hold the same, share the writing */
+    SH_SHARDS_SNAPSHOT, /* like SAVE, but from the copy in the units' snapshots */
+};
+
+enum { SH_SHARDS_TEXT = 1024 };
+
+/* Must not move while its set is in use. */
+struct sh_shards {
+    const struct sh_run *r;
+    struct sh_ckpt_set set;
+    struct sh_ckpt_far
+        far; /* for the set: states whose home is a file, and those that a GPU takes or gives piece by piece */
+    struct sh_ckpt_tensor *tensors;
+    struct sh_ckpt_piece *pieces;
+    enum sh_shards_way way;
+    int *param;   /* [set.n_tensors] which parameter of the program a tensor is */
+    bool *packed; /* [set.n_tensors] */
+    char *host;   /* the first n_host states, as far as they do not lie in the host's memory; or NULL */
+    int n_host;
+    uint64_t *sums;     /* SNAPSHOT: the early sums of the pieces */
+    uint64_t *parts;    /* on a GPU, SNAPSHOT: sums of parts of pieces, in pinned memory that the executor lends */
+    uint64_t **part_of; /* [n_parts] the sum that each is a part of */
+    int64_t n_parts;
+    sh_rc failed; /* the first failure of `far` */
+    char failed_text[SH_SHARDS_TEXT];
+};
+
+void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out);
+void sh_shards_free(struct sh_shards *p);
+
+/* The parameter of a piece; elements [at, at + n) of the piece, as a range of the parameter's unit. */
+const struct sh_param *sh_shards_param(const struct sh_shards *p, int piece);
+struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at, int64_t n);
+
+/* After a load or save that failed with `rc`: the failure of a home to give or take state, if there was one on any rank;
+ * *home then says that the checkpoint is not at fault. Its text begins with `where`. Collective, agreed. Errors:
+ * SH_E_DATA of the scratch file; else rc. */
+sh_rc sh_shards_failed(const struct sh_shards *p, sh_rc rc, const char *where, bool *home);
+
+/* For LOAD and SAVE, if the caller reads or writes parameters only in memory: make sure that no parameter is far. Until
+ * free this takes 2 bytes for each parameter whose low half lies in a file, and 4 for each parameter of a GPU;
+ * sh_shards_put() moves loaded parameters to their homes. Local. Errors: SH_E_DATA of the file. */
+sh_rc sh_shards_borrow(struct sh_shards *p);
+
+/* How files and folders are read, as the configuration says. */
+struct sh_ckpt_load_options sh_shards_options(const struct sh_run *r);
+
+/* After a file was read into the pieces of LOAD or BASE: copy what was read beside the state to its place. */
+void sh_shards_put(const struct sh_shards *p);
+
+#endif

@@ -1,0 +1,269 @@
+/* Parameters and optimizer state: initial values, or those of a checkpoint. */
+#include "src/run/save/shards.h"
+
+#include "src/optim/optim.h"
+#include "src/run/run.h"
+#include "src/run/save/frozen.h"
+#include "src/run/save/map.h"
+#include "src/run/save/stored.h"
+
+#include "io/foreign/hf/load.h"
+#include "src/base/file.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/rng.h"
+#include "src/layout/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 1 << 16 }; /* elements copied at a time */
+
+/* In pieces, because a parameter may be larger than what the host has left. `buffer` has PIECE elements. */
+static void put_constant(struct sh_run *r, float value, struct sh_floats out, int64_t n, float *buffer)
+{
+    for (int64_t i = 0; i < PIECE; i++)
+        buffer[i] = value;
+    for (int64_t at = 0; at < n; at += PIECE)
+        sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, n - at < PIECE ? n - at : PIECE);
+}
+
+/* Draw values on the host, not where they are stored: they are few, or are not stored as drawn. */
+static void put_drawn(struct sh_run *r, const struct sh_param *param, int64_t first, int64_t n, struct sh_floats out,
+                      float *buffer)
+{
+    uint64_t key = sh_rng_key(r->cfg.debug.seed, param->name);
+
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t here = n - at < PIECE ? n - at : PIECE;
+
+        (param->init == SH_INIT_NORMAL ? sh_rng_fill_normal : sh_rng_fill_uniform)(key, first + at, here,
+                                                                                   param->init_std, buffer);
+        sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, here);
+    }
+}
+
+/* Normal values are made where they are stored. `mine`: elements of the unit, which lie at `out`. */
+static void init_stretch(struct sh_run *r, const struct sh_param *param, struct sh_range mine, struct sh_floats out,
+                         float *buffer)
+{
+    int64_t first = mine.begin - param->unit_elems, n = mine.end - mine.begin;
+
+    if (param->init == SH_INIT_UNIFORM || (param->init == SH_INIT_NORMAL && out.packed))
+        put_drawn(r, param, first, n, out, buffer);
+    else if (param->init == SH_INIT_NORMAL)
+        sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), first, n, param->init_std);
+    else
+        put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, n, buffer);
+}
+
+/* The initial values of one parameter. */
+struct init {
+    struct sh_run *r;
+    const struct sh_param *param;
+    float *buffer;
+};
+
+static void init_look(const struct sh_map_stretch *s, void *arg)
+{
+    const struct init *i = arg;
+
+    init_stretch(i->r, i->param, s->range, s->state[SH_CKPT_MODEL], i->buffer);
+}
+
+static sh_rc init_param(struct sh_run *r, const struct sh_param *param, float *buffer)
+{
+    struct init i = {.r = r, .param = param, .buffer = buffer};
+    struct sh_range mine = sh_map_cut(r->map->unit[param->unit].owned, param);
+
+    return sh_map_visit(r, param->unit, mine, 1u << SH_CKPT_MODEL, true, init_look, &i);
+}
+
+static sh_rc init_params(struct sh_run *r, bool frozen)
+{
+    float *buffer = sh_calloc(PIECE, sizeof *buffer);
+    sh_rc rc = SH_OK;
+
+    for (int i = 0; i < r->p->n_params && rc == SH_OK; i++)
+        if (r->p->params[i].trainable != frozen)
+            rc = init_param(r, &r->p->params[i], buffer);
+    free(buffer);
+    return rc;
+}
+
+/* Initial values are a function of seed, name and index, so that no rank has to send them. The INIT section then
+ * derives what else the program keeps, such as compute copies. */
+sh_rc sh_run_init_state(struct sh_run *r)
+{
+    SH_TRY(sh_agree(init_params(r, true)));
+    return sh_run_init_trained(r);
+}
+
+sh_rc sh_run_init_trained(struct sh_run *r)
+{
+    SH_TRY(sh_agree(init_params(r, false)));
+    sh_exec_run(r->exec, SH_SECTION_INIT);
+    return SH_OK;
+}
+
+char *sh_run_checkpoint_folder(const struct sh_run *r)
+{
+    return sh_path_join(r->folder, r->cfg.checkpoint.folder);
+}
+
+/* Keep the checkpoint's own configuration for what training has to say about the change; an unreadable one counts as
+ * none. */
+static void compare_config(struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
+{
+    struct sh_config *then;
+
+    if (r->mesh->rank != 0)
+        return;
+    then = sh_calloc(1, sizeof *then);
+    free(r->before);
+    r->before = NULL;
+    if (sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, then) == SH_OK) {
+        /* What an evaluation reads is its task, and no change of the run. */
+        if (!r->build.options.training)
+            memcpy(then->validation.dataset_path, r->cfg.validation.dataset_path, sizeof then->validation.dataset_path);
+        sh_stored_diff(then, &r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data));
+        r->before = then;
+    } else {
+        free(then);
+    }
+    sh_error_clear();
+}
+
+/* The file is whole, or it would not have been loaded; its neighbours may have been saved without verification too. */
+static void say_unverified(const char *path, const struct sh_ckpt_meta *meta)
+{
+    const char *verified = sh_ckpt_verified(meta);
+
+    if (verified && strcmp(verified, sh_ckpt_verify_name[SH_VERIFY_OFF]) == 0)
+        sh_log_info("%s was saved with checkpoint.verify=off: never read back before now", path);
+}
+
+/* Read into the pieces of a load. With model_only only the first state is asked for, and the optimizer's stay zero. */
+static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, struct sh_ckpt_meta *meta, bool *damaged)
+{
+    struct sh_ckpt_load_options options = sh_shards_options(r);
+    struct sh_ckpt_load_report report;
+    char *where = sh_strfmt("load %s", path);
+    struct sh_shards s;
+    bool home = false;
+    sh_rc rc;
+
+    options.share = options.share && !r->p->n_slices;
+    sh_shards_make(r, SH_SHARDS_LOAD, &s);
+    if (model_only)
+        s.set.states.n = 1;
+    sh_mesh_own_mpi();
+    rc = sh_ckpt_load(path, &s.set, &options, meta, &report);
+    if (rc == SH_OK) {
+        sh_shards_put(&s);
+        say_unverified(path, meta);
+    } else {
+        rc = sh_shards_failed(&s, rc, where, &home);
+    }
+    sh_shards_free(&s);
+    free(where);
+    /* If a home in a lower tier takes no state, that says nothing about the file: an earlier one would not help. */
+    if (damaged)
+        *damaged = report.damaged && !home;
+    if (rc == SH_OK) {
+        rc = sh_frozen_load(r, path, meta->base);
+        if (rc != SH_OK)
+            sh_ckpt_meta_free(meta);
+    }
+    return rc;
+}
+
+/* All ranks have read the same meta data. */
+static sh_rc check_optimizer(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
+{
+    const char *was, *is = sh_optim_of(r->cfg.optimizer.name)->name;
+    struct sh_config then;
+
+    if (!r->build.options.training ||
+        sh_config_parse(meta->config, strlen(meta->config), path, 0, NULL, &then) != SH_OK)
+        return SH_OK;
+    was = sh_optim_of(then.optimizer.name)->name;
+    if (was == is)
+        return SH_OK;
+    return sh_fail(
+        SH_E_USAGE,
+        "%s has the state of %s, from which %s cannot continue; give --optimizer.name=%s, or start a new run from its "
+        "parameters: --checkpoint.initial_load_path and --checkpoint.initial_load_model_only=true in another folder",
+        path, was, is, was);
+}
+
+sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
+{
+    struct sh_ckpt_meta meta = {0};
+    sh_rc rc;
+
+    SH_TRY(read_file(r, path, false, &meta, damaged));
+    rc = sh_agree(check_optimizer(r, path, &meta));
+    if (rc != SH_OK) {
+        sh_ckpt_meta_free(&meta);
+        return rc;
+    }
+    r->step = meta.step;
+    r->samples = meta.samples;
+    r->tokens = meta.tokens;
+    r->updates = meta.updates;
+    free(r->guard);
+    r->guard = sh_strdup(meta.guard ? meta.guard : "");
+    sh_run_tokenizer_take(r, &meta, false);
+    sh_provenance_take(r, &meta);
+    compare_config(r, path, &meta);
+    sh_ckpt_meta_free(&meta);
+    sh_exec_run(r->exec, SH_SECTION_INIT);
+    return SH_OK;
+}
+
+/* Load parameters, or the adapters upon them, from a folder in Hugging Face's layout. Counters stay at 0: it is a new
+ * run. */
+static sh_rc load_folder(struct sh_run *r, bool adapter)
+{
+    const struct sh_ckpt_load_options options = sh_shards_options(r);
+    struct sh_shards s;
+    char *family;
+    sh_rc rc;
+
+    SH_TRY(sh_config_get(&r->cfg, "model.family", &family));
+    sh_shards_make(r, SH_SHARDS_LOAD, &s);
+    rc = sh_agree(sh_shards_borrow(&s));
+    if (rc == SH_OK)
+        rc = adapter ? sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options)
+                     : sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options);
+    if (rc == SH_OK)
+        sh_shards_put(&s);
+    sh_shards_free(&s);
+    free(family);
+    if (rc == SH_OK)
+        sh_exec_run(r->exec, SH_SECTION_INIT);
+    return rc;
+}
+
+sh_rc sh_run_load_hf(struct sh_run *r)
+{
+    return load_folder(r, false);
+}
+
+sh_rc sh_run_load_adapter(struct sh_run *r)
+{
+    return load_folder(r, true);
+}
+
+/* Like sh_run_load(), but only parameters: fine-tuning begins at step 0 with fresh optimizer state. */
+sh_rc sh_run_load_model(struct sh_run *r, const char *path)
+{
+    struct sh_ckpt_meta meta = {0};
+
+    SH_TRY(read_file(r, path, true, &meta, NULL));
+    sh_run_tokenizer_take(r, &meta, true);
+    sh_ckpt_meta_free(&meta);
+    sh_exec_run(r->exec, SH_SECTION_INIT);
+    return SH_OK;
+}
