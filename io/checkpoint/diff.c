@@ -2,8 +2,8 @@
  * failure, so that a script can use the exit status. */
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/digest.h"
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/digest.h"
+#include "io/checkpoint/file/index.h"
 #include "io/file/file.h"
 #include "src/base/mem.h"
 #include "src/base/str.h"

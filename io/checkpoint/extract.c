@@ -2,8 +2,8 @@
  * version 1.0. */
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/digest.h"
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/digest.h"
+#include "io/checkpoint/file/index.h"
 #include "io/file/file.h"
 #include "src/base/mem.h"
 

@@ -1,8 +1,8 @@
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/digest.h"
-#include "io/checkpoint/edge.h"
-#include "io/checkpoint/extents.h"
+#include "io/checkpoint/file/digest.h"
+#include "io/checkpoint/file/edge.h"
+#include "io/checkpoint/file/extents.h"
 #include "io/move/replicas.h"
 #include "io/move/stages.h"
 #include "src/base/hash.h"

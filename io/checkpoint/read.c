@@ -1,9 +1,9 @@
 /* Reads the index of a checkpoint from a file that may be damaged or a stranger's: the superblock, the footer at the
  * end, the index by the place and digest in the footer, then HDF5's structures by theirs. HDF5 sees none of it, since
  * it may crash on damage. */
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 
-#include "io/checkpoint/pack.h"
+#include "io/checkpoint/file/pack.h"
 #include "io/file/file.h"
 #include "io/file/outside.h"
 #include "src/optim/optim.h"

@@ -3,7 +3,7 @@
  * other, and training itself does not use it. Its serial driver calls no MPI. */
 #include "io/checkpoint/save.h"
 
-#include "io/checkpoint/io_method.h"
+#include "io/checkpoint/file/io_method.h"
 #include "src/base/mem.h"
 #include "src/base/temp.h"
 #include "src/mesh/mesh.h"

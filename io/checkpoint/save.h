@@ -2,7 +2,7 @@
 #ifndef IO_CHECKPOINT_SAVE_H
 #define IO_CHECKPOINT_SAVE_H
 
-#include "io/checkpoint/extents.h"
+#include "io/checkpoint/file/extents.h"
 #include "io/move/stages.h"
 #include "io/move/writers.h"
 

@@ -2,7 +2,7 @@
  * the index, which is quick for any size of model; verify reads all data and compares the digests of all blocks. */
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 #include "src/base/str.h"
 
 #include <stdlib.h>

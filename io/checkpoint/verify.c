@@ -1,7 +1,7 @@
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 
-#include "io/checkpoint/digest.h"
-#include "io/checkpoint/extents.h"
+#include "io/checkpoint/file/digest.h"
+#include "io/checkpoint/file/extents.h"
 #include "io/file/file.h"
 
 #include <fcntl.h>

@@ -4,8 +4,8 @@
  * the file system fails one of them; and a close of objects would write structures, too. */
 #include "io/checkpoint/write.h"
 
-#include "io/checkpoint/h5.h"
-#include "io/checkpoint/io_method.h"
+#include "io/checkpoint/file/h5.h"
+#include "io/checkpoint/file/io_method.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 

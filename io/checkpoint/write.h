@@ -3,7 +3,7 @@
 #ifndef IO_CHECKPOINT_WRITE_H
 #define IO_CHECKPOINT_WRITE_H
 
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 
 /* Write this rank's pieces, all states, at the offsets of the index; `hints` as in struct sh_ckpt_options. Local: it
  * calls MPI, but waits for no other rank. A success proves little, since MPI-IO may lose an error: read the data back.

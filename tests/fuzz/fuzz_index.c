@@ -4,8 +4,8 @@
  *   fuzz_index [SECONDS [SEED]]  random indexes, good ones and ones with a wrong place or two, and their bytes mutated,
  *                                alone and at the end of a file; default 20 seconds, 600 when SHERD_LONG is set
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
-#include "io/checkpoint/digest.h"
-#include "io/checkpoint/pack.h"
+#include "io/checkpoint/file/digest.h"
+#include "io/checkpoint/file/pack.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
 

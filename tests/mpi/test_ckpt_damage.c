@@ -1,7 +1,7 @@
 /* Damaged files, files of another model and faults during a save: one error for all ranks, and nothing lost. */
 #include "tests/mpi/ckpt_case.h"
 
-#include "io/checkpoint/edge.h"
+#include "io/checkpoint/file/edge.h"
 #include "src/mesh/mesh.h"
 
 #include <fcntl.h>

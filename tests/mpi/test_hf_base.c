@@ -3,7 +3,7 @@
 #include "tests/mpi/mpitest.h"
 
 #include "io/checkpoint/checkpoint.h"
-#include "io/checkpoint/digest.h"
+#include "io/checkpoint/file/digest.h"
 #include "io/foreign/hf/base.h"
 #include "io/foreign/hf/export.h"
 #include "src/base/hash.h"

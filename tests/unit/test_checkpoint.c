@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "io/checkpoint/checkpoint.h"
-#include "io/checkpoint/folder.h"
+#include "io/checkpoint/folder/folder.h"
 #include "io/move/deadline.h"
 
 #include <signal.h>

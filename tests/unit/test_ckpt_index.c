@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "io/checkpoint/digest.h"
-#include "io/checkpoint/pack.h"
+#include "io/checkpoint/file/digest.h"
+#include "io/checkpoint/file/pack.h"
 
 #include <stdlib.h>
 #include <string.h>

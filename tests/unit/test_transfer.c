@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "io/checkpoint/digest.h"
+#include "io/checkpoint/file/digest.h"
 #include "io/file/direct.h"
 #include "io/move/pool.h"
 #include "src/base/hash.h"

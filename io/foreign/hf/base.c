@@ -3,7 +3,7 @@
  * it is compared with the one in the checkpoint, so adapters are never merged with a base other than their own. */
 #include "io/foreign/hf/base.h"
 
-#include "io/checkpoint/digest.h"
+#include "io/checkpoint/file/digest.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"

@@ -3,7 +3,7 @@
 #ifndef IO_HF_BASE_H
 #define IO_HF_BASE_H
 
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 #include "io/foreign/hf/names.h"
 #include "src/config/config.h"
 

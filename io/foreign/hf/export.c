@@ -1,7 +1,7 @@
 #include "io/foreign/hf/export.h"
 
-#include "io/checkpoint/digest.h"
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/digest.h"
+#include "io/checkpoint/file/index.h"
 #include "io/foreign/hf/adapter.h"
 #include "io/foreign/hf/base.h"
 #include "io/foreign/hf/config.h"

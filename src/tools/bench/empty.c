@@ -5,7 +5,7 @@
 #include "src/base/mem.h"
 #include "src/base/time.h"
 
-#include "io/checkpoint/create.h"
+#include "io/checkpoint/file/create.h"
 #include "io/file/file.h"
 
 #include <stdlib.h>

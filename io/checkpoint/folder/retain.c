@@ -3,9 +3,9 @@
  * 1000, 2000, 2200 and 2400 stay. */
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/folder.h"
-#include "io/checkpoint/index.h"
-#include "io/checkpoint/misnamed.h"
+#include "io/checkpoint/file/index.h"
+#include "io/checkpoint/folder/folder.h"
+#include "io/checkpoint/folder/misnamed.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>

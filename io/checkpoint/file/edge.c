@@ -1,6 +1,6 @@
-#include "io/checkpoint/edge.h"
+#include "io/checkpoint/file/edge.h"
 
-#include "io/checkpoint/digest.h"
+#include "io/checkpoint/file/digest.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 

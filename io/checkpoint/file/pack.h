@@ -4,7 +4,7 @@
 #ifndef IO_CHECKPOINT_PACK_H
 #define IO_CHECKPOINT_PACK_H
 
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 
 /* The last bytes of a file: the place of the index, and the digest of its bytes. */
 enum { SH_CKPT_FOOTER_BYTES = 64 };

@@ -1,8 +1,8 @@
-#include "io/checkpoint/create.h"
+#include "io/checkpoint/file/create.h"
 
-#include "io/checkpoint/digest.h"
-#include "io/checkpoint/h5.h"
-#include "io/checkpoint/pack.h"
+#include "io/checkpoint/file/digest.h"
+#include "io/checkpoint/file/h5.h"
+#include "io/checkpoint/file/pack.h"
 #include "io/file/file.h"
 #include "src/base/mem.h"
 

@@ -4,7 +4,7 @@
 #ifndef IO_CHECKPOINT_EDGE_H
 #define IO_CHECKPOINT_EDGE_H
 
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 
 struct sh_ckpt_part {
     int64_t block;      /* state * n_blocks + number of the block */

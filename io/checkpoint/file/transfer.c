@@ -2,12 +2,12 @@
  * in large pieces, past the page cache, several at a time. Each piece goes through its thread's buffer, which stays in
  * the processor's cache: the copy costs a tenth of what pages of the page cache would (measured: see
  * doc/notebook/files.md). */
-#include "io/checkpoint/extents.h"
+#include "io/checkpoint/file/extents.h"
 
-#include "io/checkpoint/digest.h"
-#include "io/move/writers.h"
+#include "io/checkpoint/file/digest.h"
 #include "io/file/file.h"
 #include "io/move/pool.h"
+#include "io/move/writers.h"
 #include "src/base/mem.h"
 #include "src/job/job.h"
 

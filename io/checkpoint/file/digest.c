@@ -1,4 +1,4 @@
-#include "io/checkpoint/digest.h"
+#include "io/checkpoint/file/digest.h"
 
 #include "src/base/mixsum.h"
 #include "src/base/hash.h"

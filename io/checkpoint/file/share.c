@@ -1,4 +1,4 @@
-#include "io/checkpoint/pack.h"
+#include "io/checkpoint/file/pack.h"
 
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"

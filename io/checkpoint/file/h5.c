@@ -1,4 +1,4 @@
-#include "io/checkpoint/h5.h"
+#include "io/checkpoint/file/h5.h"
 
 #include "src/mesh/mesh.h"
 

@@ -6,7 +6,7 @@
 #ifndef IO_CHECKPOINT_CREATE_H
 #define IO_CHECKPOINT_CREATE_H
 
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 
 /* Reserve the space of an existing empty file, open as fd, and give it its length; lay out groups, meta data, empty
  * digests, tensors and index. Datasets are laid end to end in the order of the states, each in the order of the

@@ -1,4 +1,4 @@
-#include "io/checkpoint/io_method.h"
+#include "io/checkpoint/file/io_method.h"
 
 #include "io/file/file.h"
 #include "src/base/mem.h"

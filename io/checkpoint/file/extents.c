@@ -4,9 +4,9 @@
  *     blocks     |-------0-------|-------1-------|---2---|
  *     piece          [ begin                 end )
  *     extents        [     a     ][      b      ) */
-#include "io/checkpoint/extents.h"
+#include "io/checkpoint/file/extents.h"
 
-#include "io/checkpoint/digest.h"
+#include "io/checkpoint/file/digest.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>

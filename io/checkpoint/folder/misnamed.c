@@ -1,6 +1,6 @@
-#include "io/checkpoint/misnamed.h"
+#include "io/checkpoint/folder/misnamed.h"
 
-#include "io/checkpoint/pack.h"
+#include "io/checkpoint/file/pack.h"
 #include "io/file/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"

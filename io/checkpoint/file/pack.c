@@ -3,10 +3,10 @@
  *     HDF5's structures | tensors ... | index | footer
  *
  * Unpacking trusts nothing: each number is compared with the bytes present before it sizes an allocation or a read. */
-#include "io/checkpoint/pack.h"
+#include "io/checkpoint/file/pack.h"
 
-#include "io/checkpoint/digest.h"
-#include "io/checkpoint/extents.h"
+#include "io/checkpoint/file/digest.h"
+#include "io/checkpoint/file/extents.h"
 #include "src/base/mem.h"
 #include "src/config/read/text.h"
 

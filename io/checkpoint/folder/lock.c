@@ -3,7 +3,7 @@
 #endif
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/folder.h"
+#include "io/checkpoint/folder/folder.h"
 #include "io/file/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"

@@ -3,7 +3,7 @@
 #ifndef IO_CHECKPOINT_EXTENTS_H
 #define IO_CHECKPOINT_EXTENTS_H
 
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 
 #include "io/file/direct.h"
 #include "io/move/ranges.h"

@@ -1,4 +1,4 @@
-#include "io/checkpoint/folder.h"
+#include "io/checkpoint/folder/folder.h"
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/file/file.h"

@@ -2,8 +2,8 @@
  * of the list and not a failure of the command. */
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/folder.h"
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
+#include "io/checkpoint/folder/folder.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>

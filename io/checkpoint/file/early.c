@@ -1,7 +1,7 @@
 /* Sums of the state, computed while it is copied: from then on every change of the copy is noticed. */
 #include "io/checkpoint/checkpoint.h"
 
-#include "io/checkpoint/digest.h"
+#include "io/checkpoint/file/digest.h"
 #include "src/base/mixsum.h"
 
 int64_t sh_ckpt_piece_blocks(const struct sh_ckpt_piece *p)

@@ -1,6 +1,6 @@
-#include "io/checkpoint/index.h"
+#include "io/checkpoint/file/index.h"
 
-#include "io/checkpoint/digest.h"
+#include "io/checkpoint/file/digest.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
