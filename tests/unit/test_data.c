@@ -3,6 +3,7 @@
 #include "io/data/format.h"
 #include "io/data/mix.h"
 #include "io/data/permute.h"
+#include "io/file/sample.h"
 #include "src/text/corpus/bin.h"
 
 #include <fcntl.h>
@@ -733,6 +734,55 @@ static void a_set_is_known_by_its_content(void **state)
     free(bytes);
 }
 
+static uint64_t sample_of(const unsigned char *content, size_t bytes, int blocks)
+{
+    uint64_t hash = 1;
+    write_raw("sampled", content, bytes);
+    assert_int_equal(sh_file_sample_all(in_folder("sampled"), blocks, &hash), SH_OK);
+    return hash;
+}
+
+/* Up to `blocks` blocks every byte counts; above, those of the blocks at the beginning, in the middle and at the end. */
+static void a_sample_sees_what_it_says(void **state)
+{
+    (void)state;
+    enum { BLOCK = SH_FILE_SAMPLE_BYTES, BLOCKS = 3, LARGE = 9 * BLOCK };
+    static const struct {
+        size_t bytes, at;
+        bool seen;
+    } table[] = {{1, 0, true},
+                 {BLOCK + 7, BLOCK - 1, true},
+                 {BLOCK + 7, BLOCK, true},
+                 {BLOCK + 7, BLOCK + 6, true},
+                 {BLOCKS * BLOCK, 2 * BLOCK - 1, true},
+                 {BLOCKS * BLOCK, BLOCKS * BLOCK - 1, true},
+                 {BLOCKS * BLOCK + 1, BLOCK - 1, true},
+                 {BLOCKS * BLOCK + 1, BLOCK, true},
+                 {BLOCKS * BLOCK + 1, BLOCKS * BLOCK, true},
+                 {LARGE, 0, true},
+                 {LARGE, BLOCK - 1, true},
+                 {LARGE, BLOCK, false},
+                 {LARGE, 4 * BLOCK - 1, false},
+                 {LARGE, 4 * BLOCK, true},
+                 {LARGE, 5 * BLOCK - 1, true},
+                 {LARGE, 5 * BLOCK, false},
+                 {LARGE, LARGE - BLOCK - 1, false},
+                 {LARGE, LARGE - BLOCK, true},
+                 {LARGE, LARGE - 1, true}};
+    static unsigned char content[LARGE + 1];
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        uint64_t before = sample_of(content, table[i].bytes, BLOCKS);
+        content[table[i].at] = 1;
+        assert_int_equal(sample_of(content, table[i].bytes, BLOCKS) != before, table[i].seen);
+        content[table[i].at] = 0;
+        assert_int_not_equal(sample_of(content, table[i].bytes + 1, BLOCKS), before);
+    }
+    uint64_t hash = 2;
+    write_raw("sampled", content, LARGE);
+    assert_int_equal(sh_file_sample_all(in_folder("sampled"), BLOCKS, &hash), SH_OK);
+    assert_int_not_equal(hash, sample_of(content, LARGE, BLOCKS));
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -773,6 +823,7 @@ int main(void)
         cmocka_unit_test(files_that_are_no_ids),
         cmocka_unit_test(the_largest_id),
         cmocka_unit_test(shares_of_a_mix),
+        cmocka_unit_test(a_sample_sees_what_it_says),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
