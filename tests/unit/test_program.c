@@ -304,7 +304,7 @@ static void attributes_are_printed(void **state)
          "  heads 8  kv_heads 2  head_dim 64  inverse\n"},
         {SH_OP_ROPE_TABLE, {.after = SH_NONE, .rope = {.theta = 500000}}, "  theta 500000\n"},
         {SH_OP_HEAD_LOSS, {.after = SH_NONE, .head.chunk_rows = 4096}, "  chunk_rows 4096\n"},
-        {SH_OP_ADAMW, {.after = SH_NONE, .runs = {7, 2}}, "  first 7  count 2\n"},
+        {SH_OP_ADAMW, {.after = SH_NONE, .runs = {7, 2, SH_RUNS_ALL}}, "  first 7  count 2\n"},
         {SH_OP_ALL_REDUCE, {.after = 3, .group = 2}, "  over replicate  after 3\n"},
     };
 
