@@ -69,13 +69,17 @@ __device__ __forceinline__ void write_gradient(float *row, int64_t vocab, int64_
     }
 }
 
+__device__ __forceinline__ double weight_of(const sh_cuda_softmax &s, int64_t r)
+{
+    return s.weight ? s.weight[r] : 1;
+}
+
 /* T: type of the gradient; void: only the loss. A target outside the vocabulary makes the loss NaN. */
 template <class T> __device__ __forceinline__ void softmax_row(const sh_cuda_softmax &s, int64_t r)
 {
     float *row = s.logits + r * s.ld;
     int64_t target = s.targets[r];
-    double weight = target < 0 ? 0 : s.weight ? s.weight[r] : 1, scale = weight * s.loss_scale;
-    bool counts = weight != 0;
+    bool counts = target >= 0;
     soft of_row = {0, 1};
     float at_target = 0;
 
@@ -83,11 +87,16 @@ template <class T> __device__ __forceinline__ void softmax_row(const sh_cuda_sof
         at_target = target < s.vocab ? row[target] : nanf("");
         of_row = soft_of(row, s.vocab);
     }
+    /* Only here: known earlier, the weight would cost the loops a fifth of the registers on sm_120. */
+    double weight = counts ? weight_of(s, r) : 0;
     if (threadIdx.x == 0)
-        s.row_loss[r] = counts ? weight * (log((double)of_row.sum) + (double)of_row.max - (double)at_target) : 0;
-    if constexpr (!std::is_void<T>::value)
-        write_gradient<T>(row, s.vocab, target, of_row.max, counts ? (float)(scale / (double)of_row.sum) : 0,
+        s.row_loss[r] = weight != 0 ? weight * (log((double)of_row.sum) + (double)of_row.max - (double)at_target) : 0;
+    if constexpr (!std::is_void<T>::value) {
+        double scale = weight * s.loss_scale;
+
+        write_gradient<T>(row, s.vocab, target, of_row.max, weight != 0 ? (float)(scale / (double)of_row.sum) : 0,
                           (float)scale);
+    }
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(sh_cuda_softmax s)
