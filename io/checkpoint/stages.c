@@ -71,15 +71,16 @@ static sh_rc list_spans(void *arg)
     return sh_ckpt_extents_of_set(&s->extents, &s->set, &s->index, NULL);
 }
 
-/* What is not written has its sum from here. Sums are computed from memory, and with MPI-IO before the data is handed over, so that the comparison at the end
- * covers the whole way to the disk. */
+/* What is not written has its sum from here. Sums are computed from memory, and with MPI-IO before the data is
+ * handed over, so that the comparison at the end covers the whole way to the disk. */
 static sh_rc sum_blocks(void *arg)
 {
     struct sh_ckpt_saving *s = arg;
-    bool all = s->io_method == SH_IO_MPIIO, some = all;
+    bool all = s->io_method == SH_IO_MPIIO, zero = false;
     for (int k = 0; k < s->set.states.n; k++)
-        some = some || s->set.zero[k];
-    return some ? sh_ckpt_extents_sum(&s->extents, !all, s->options.threads) : SH_OK;
+        zero = zero || s->set.zero[k];
+    SH_REQUIRE(!all || !zero);
+    return all || zero ? sh_ckpt_extents_sum(&s->extents, zero, s->options.threads) : SH_OK;
 }
 
 /* Called once all ranks have written everything that they hold, and so have all their sums. */

@@ -26,9 +26,9 @@ void sh_move_replicas_free(struct sh_move_replicas *r); /* collective over them 
  * Errors: SH_E_COMM. */
 sh_rc sh_move_replicas_broadcast(const struct sh_move_replicas *r, int root, struct sh_floats data, int64_t elems);
 
-/* Read items [0, n) in rounds, `turn` of them by each replica: `read` reads items [first, first + n) of this rank's turn,
- * `hand` sends item i from replica `root` to all. A rank that has failed keeps taking part, since all agree on the
- * outcome at the end. Collective over r. Errors: those of this rank's `read`; those of `hand`, at once. */
+/* Read items [0, n) in rounds, `turn` of them by each replica: `read` reads items [first, first + n) of this rank's
+ * turn, `hand` sends item i from replica `root` to all. A rank that has failed keeps taking part, since all agree on
+ * the outcome at the end. Collective over r. Errors: those of this rank's `read`; those of `hand`, at once. */
 sh_rc sh_move_replicas_read(const struct sh_move_replicas *r, int n, int turn,
                             sh_rc (*read)(void *arg, int first, int n), sh_rc (*hand)(void *arg, int i, int root),
                             void *arg);

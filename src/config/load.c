@@ -81,8 +81,8 @@ static sh_rc read_text(struct sh_config_state *state, const char *text, size_t b
 
 static sh_config_read_folder read_folder;
 
-/* io/foreign/hf reads such folders. It is a layer above this one, so it is called through a pointer. NULL: in tests without
- * it. */
+/* io/foreign/hf reads such folders. It is a layer above this one, so it is called through a pointer. NULL: in tests
+ * without it. */
 void sh_config_folder_hook(sh_config_read_folder read)
 {
     read_folder = read;

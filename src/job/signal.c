@@ -1,9 +1,9 @@
 /* A handler runs on the stack of the thread that gets the signal, and not every thread tolerates that: oneDNN's
- * dnnl_sgemm (2.6, AVX-512) keeps data below the stack pointer, where the handler's frame overwrites it; the product,
- * and memory that it points to, are silently damaged. So all threads have these signals blocked, and one fetches them
- * with sigwait(). Nor can a library put its own handler before ours: MPICH's of SIGUSR1 makes the next MPI call look for
- * ranks that died, for ever if there was no launcher. The thread says at once that a signal was heard, however long the
- * step in progress takes. */
+ * dnnl_sgemm (2.6, AVX-512) keeps data below the stack pointer, where the handler's frame overwrites it; the
+ * product, and memory that it points to, are silently damaged. So all threads have these signals blocked, and one
+ * fetches them with sigwait(). Nor can a library put its own handler before ours: MPICH's of SIGUSR1 makes the next
+ * MPI call look for ranks that died, for ever if there was no launcher. The thread says at once that a signal was
+ * heard, however long the step in progress takes. */
 #include "src/job/job.h"
 
 #include "src/base/log.h"

@@ -122,16 +122,17 @@ void sh_mesh_timeout(double seconds);
 void sh_mesh_wait_in_mpi(bool yes);
 bool sh_mesh_waits_in_mpi(void); /* now: asked for, and no limit is set */
 
-/* Read what ranks that waited said to each other in time for nobody: MPI must not be ended with messages on their way
- * (MPICH 5 then lets one rank go and leaves the others in MPI_Finalize). Part of sh_mesh_stop. Collective over the job. */
+/* Read what ranks that waited said to each other in time for nobody: MPI must not be ended with messages on their
+ * way (MPICH 5 then lets one rank go and leaves the others in MPI_Finalize). Part of sh_mesh_stop. Collective over
+ * the job. */
 sh_rc sh_mesh_hear_all(void);
 
 /* Wait for a request of a collective over all ranks, under the same limit. */
 sh_rc sh_mesh_wait(MPI_Request *request);
 
-/* Small host-side helpers, collective over the job, outside of program runs. They, sh_agree() and sh_mesh_barrier() need
- * no MPI for one rank. The functions without a return value stop
- * the job when MPI fails, since peers wait in the same call. */
+/* Small host-side helpers, collective over the job, outside of program runs. They, sh_agree() and sh_mesh_barrier()
+ * need no MPI for one rank. The functions without a return value stop the job when MPI fails, since peers wait in
+ * the same call. */
 sh_rc sh_mesh_bcast(void *data, long bytes, int root);
 sh_rc sh_mesh_max(double *values, int n);
 sh_rc sh_mesh_sum_i64(long long *values, int n);

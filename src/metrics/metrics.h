@@ -153,9 +153,9 @@ void sh_metrics_finish(
     struct sh_metrics *m); /* complete all files; what cannot be written is kept as a failure, as above */
 void sh_metrics_close(struct sh_metrics *m);
 
-/* Read a line of metrics.jsonl: what it is about, SH_METRICS_EVENTS if that is nothing of the above that has figures.
- * Whole numbers that are absent are 0, texts NULL, others NAN, also if they are null or of a size that no run has and no
- * axis could show. Lists are not read. Texts are the line's. */
+/* Read a line of metrics.jsonl: what it is about, SH_METRICS_EVENTS if that is nothing of the above that has
+ * figures. Whole numbers that are absent are 0, texts NULL, others NAN, also if they are null or of a size that no
+ * run has and no axis could show. Lists are not read. Texts are the line's. */
 struct json_t;
 union sh_metrics_any {
     struct sh_start_metrics start;

@@ -1,4 +1,5 @@
-/* From a configuration to a plan: the one way, for a run and for everything that says beforehand what a run would do. */
+/* From a configuration to a plan: the one way, for a run and for everything that says beforehand what a run would
+ * do. */
 #ifndef SH_PLAN_MAKE_H
 #define SH_PLAN_MAKE_H
 

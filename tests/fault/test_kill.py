@@ -34,7 +34,8 @@ def sample():
     """Ways, ranks and ends alternate."""
     turns = zip(stages(), itertools.cycle(itertools.product(WAYS, VICTIMS)),
                 itertools.cycle(('kill', 'exit', 'kill', 'stop')))
-    return [stage_case(stage, rank, way, how) for stage, (way, rank), how in turns]
+    return [stage_case(stage, rank, way, how) for stage, (way, rank), how in turns] + [
+        stage_case('fsync', 0, 'in front', 'hang up')]
 
 
 def every():

@@ -1,6 +1,5 @@
 /* An index as bytes: the end of a checkpoint file, and what rank 0 sends to the others. doc/checkpoint-format.md
- * describes it byte by byte. Equal indexes have equal bytes. Local, no state,
- * no files. */
+ * describes it byte by byte. Equal indexes have equal bytes. Local, no state, no files. */
 #ifndef IO_CHECKPOINT_PACK_H
 #define IO_CHECKPOINT_PACK_H
 

@@ -1,5 +1,5 @@
-/* Converts a folder of transformers into a checkpoint of Sherd: a save by one process of tensors that are in the folder.
- * Memory is needed for only a few blocks, whatever the size of the model. */
+/* Converts a folder of transformers into a checkpoint of Sherd: a save by one process of tensors that are in the
+ * folder. Memory is needed for only a few blocks, whatever the size of the model. */
 #include "io/foreign/hf/import.h"
 
 #include "io/foreign/hf/names.h"

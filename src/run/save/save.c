@@ -125,7 +125,8 @@ static sh_rc begin_writing(struct sh_run *r)
     return sh_ckpt_async_begin(b->folder, &b->pieces.set, &b->meta, &options, &b->save);
 }
 
-/* Takes over `meta`. From a GPU the copy travels alongside the next step, up to its update; the first poll starts to write it. */
+/* Takes over `meta`. From a GPU the copy travels alongside the next step, up to its update; the first poll starts to
+ * write it. */
 static sh_rc begin_async(struct sh_run *r, struct sh_ckpt_meta *meta)
 {
     struct sh_run_async *b = r->async = sh_calloc(1, sizeof *b);

@@ -1,4 +1,5 @@
-/* The options of run_clm.py and Trainer as keys: `sherd run_clm`. src/config/foreign/trainer.inc has what each stands for. Local. */
+/* The options of run_clm.py and Trainer as keys: `sherd run_clm`. src/config/foreign/trainer.inc has what each
+ * stands for. Local. */
 #ifndef SH_RUN_CLM_CLM_H
 #define SH_RUN_CLM_CLM_H
 
@@ -65,8 +66,8 @@ sh_rc sh_clm_truth(const struct sh_clm *c, const char *option,
 sh_rc sh_clm_model(struct sh_clm *c);
 
 /* data.c. check_files: by name and first line; notes problems. set_files: the keys, for a text those of the token
- * file that it will become. tokenize_all: on rank 0. All are local.
- * Errors: SH_E_USAGE: there is no tokenizer, or the text is not tokenized yet; those of sh_corpus_tokenize(), sh_data_open(). */
+ * file that it will become. tokenize_all: on rank 0. All are local. Errors: SH_E_USAGE: there is no tokenizer, or
+ * the text is not tokenized yet; those of sh_corpus_tokenize(), sh_data_open(). */
 bool sh_clm_is_text(const char *name);
 sh_rc sh_clm_check_files(struct sh_clm *c);
 sh_rc sh_clm_set_files(struct sh_clm *c);
