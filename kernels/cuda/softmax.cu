@@ -5,41 +5,46 @@
 
 namespace
 {
-constexpr int THREADS = 1024, N = 4;
+constexpr int THREADS = 512, N = 4;
 
 /* Maximum of some logits, and the sum of e^(logit - max). */
 struct soft {
     float max, sum;
 };
 
-__device__ __forceinline__ void include(soft &s, const float (&x)[N])
+template <int M> __device__ __forceinline__ void include(soft &s, const float (&x)[M])
 {
     float max = s.max, sum = 0;
 
-    for (int k = 0; k < N; k++)
+    for (int k = 0; k < M; k++)
         max = fmaxf(max, x[k]);
-    for (int k = 0; k < N; k++)
+    for (int k = 0; k < M; k++)
         sum += max == -INFINITY ? 0 : expf(x[k] - max);
     s.sum = (max == s.max ? s.sum : s.sum * expf(s.max - max)) + sum;
     s.max = max;
 }
 
-/* Elements from `at` on, -Inf past the end, which adds nothing. */
-__device__ __forceinline__ void load_logits(float (&x)[N], const float *row, int64_t at, int64_t vocab)
+/* Elements from `at` on, M / N vectors with the block's width between them; -Inf past the end, which adds nothing. */
+template <int M> __device__ __forceinline__ void load_logits(float (&x)[M], const float *row, int64_t at, int64_t vocab)
 {
-    if (at + N <= vocab)
-        sh_load(x, row + at);
-    else
+    for (int v = 0; v < M; v += N, at += blockDim.x * N) {
+        float y[N];
+        if (at + N <= vocab)
+            sh_load(y, row + at);
+        else
+            for (int k = 0; k < N; k++)
+                y[k] = at + k < vocab ? row[at + k] : -INFINITY;
         for (int k = 0; k < N; k++)
-            x[k] = at + k < vocab ? row[at + k] : -INFINITY;
+            x[v + k] = y[k];
+    }
 }
 
-/* The soft of the whole row, for all threads of the block. */
+/* The soft of the whole row, for all threads of the block. Two vectors at a time are one rescaling for both. */
 __device__ __forceinline__ soft soft_of(const float *row, int64_t vocab)
 {
     soft s = {-INFINITY, 0};
-    for (int64_t at = (int64_t)threadIdx.x * N; at < vocab; at += blockDim.x * N) {
-        float x[N];
+    for (int64_t at = (int64_t)threadIdx.x * N; at < vocab; at += 2 * blockDim.x * N) {
+        float x[2 * N];
         load_logits(x, row, at, vocab);
         include(s, x);
     }
@@ -51,17 +56,20 @@ __device__ __forceinline__ soft soft_of(const float *row, int64_t vocab)
 }
 
 /* Turn the row into (softmax - onehot) * scale, or into 0 if factor and scale are 0. A gradient is never stored after
- * the logit that it comes from, so a tile of the row may be written once all of it has been read. */
+ * the logit that it comes from, so a tile of the row may be written once all of it has been read. The next tile is
+ * asked for before this one is computed. */
 template <class T>
 __device__ __forceinline__ void write_gradient(float *row, int64_t vocab, int64_t target, float max, float factor,
                                                float scale)
 {
     T *to = reinterpret_cast<T *>(row);
+    int64_t at = threadIdx.x * N;
+    float x[N], next[N];
 
-    for (int64_t tile = 0; tile < vocab; tile += blockDim.x * N) {
-        int64_t at = tile + threadIdx.x * N;
-        float x[N];
-        load_logits(x, row, at, vocab);
+    load_logits(next, row, at, vocab);
+    for (int64_t tile = 0; tile < vocab; tile += blockDim.x * N, at += blockDim.x * N) {
+        memcpy(x, next, sizeof x);
+        load_logits(next, row, at + blockDim.x * N, vocab);
         for (int k = 0; k < N; k++)
             x[k] = factor == 0 ? 0 : expf(x[k] - max) * factor - (at + k == target ? scale : 0);
         __syncthreads();
