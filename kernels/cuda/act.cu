@@ -27,10 +27,10 @@ template <> __device__ __forceinline__ float sigmoid<sh_bf16>(float x)
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
-/* (1 + tanh(u)) / 2, as a sigmoid. */
+/* (1 + tanh(u)) / 2, as a sigmoid of 2u = 2 sqrt(2/pi) (x + 0.044715 x^3). */
 template <class T> __device__ __forceinline__ float gelu_gate(float x)
 {
-    return sigmoid<T>(TWO_ROOT_2_PI * (x + CUBIC * x * x * x));
+    return sigmoid<T>(x * fmaf(TWO_ROOT_2_PI * CUBIC, x * x, TWO_ROOT_2_PI));
 }
 
 /* For sh_map(): elements [i, i + N), read and written as vectors. */
@@ -52,8 +52,8 @@ template <class T> struct gelu {
  * stays NaN. */
 template <class T> __device__ __forceinline__ float gelu_slope(float x)
 {
-    float s = gelu_gate<T>(x), z = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x;
-    return s + x * s * (1.0f - s) * (TWO_ROOT_2_PI * (1.0f + 3 * CUBIC * z * z));
+    float s = gelu_gate<T>(x), z = fminf(fmaxf(x, -20.0f), 20.0f), xs = x * s;
+    return fmaf(fmaf(-s, xs, xs), fmaf(TWO_ROOT_2_PI * 3 * CUBIC, z * z, TWO_ROOT_2_PI), s); /* x s (1 - s) (2u)' + s */
 }
 
 /* dx from dy and x; dx may be dy. */
@@ -74,14 +74,23 @@ template <class T> struct gelu_bwd {
 
 /* The same for sums over rows: d is the value that was stored. */
 template <class T> struct gelu_bwd_row {
+    struct raw {
+        sh_raw<T> dy, x;
+    };
+    static constexpr int AT_ONCE = 2, N = SH_WIDTH<T>;
     gelu_bwd<T> g;
-    bool vectors;
 
-    template <int N> __device__ __forceinline__ void row(float (&d)[N], int64_t i, int64_t left) const
+    __device__ __forceinline__ void load(raw &r, int64_t i, int64_t left, bool vectors) const
+    {
+        r.dy.load(g.dy + i, left, vectors);
+        r.x.load(g.x + i, left, vectors);
+    }
+
+    __device__ __forceinline__ void value(float (&d)[N], const raw &r, int64_t i, int64_t left, bool vectors) const
     {
         float v[N];
-        sh_load_some(d, g.dy + i, left, vectors);
-        sh_load_some(v, g.x + i, left, vectors);
+        r.dy.widen(d);
+        r.x.widen(v);
         for (int k = 0; k < N; k++)
             d[k] = sh_widen(sh_narrow<T>(d[k] * gelu_slope<T>(v[k])));
         sh_store_some(g.dx + i, d, left, vectors);
@@ -267,9 +276,9 @@ extern "C" sh_rc sh_cuda_gelu_bwd_bias(const struct sh_op_call *call)
     SH_TRY(sh_by_act(call->out[0].dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        gelu_bwd_row<T> f = {{sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])}, false};
-        f.vectors = sh_aligned<N>(f.g.dx, F) && sh_aligned<N>(f.g.dy, F) && sh_aligned<N>(f.g.x, F);
-        return sh_row_sums<N>(f, parts, rows, F, n_parts, call->queue);
+        gelu_bwd_row<T> f = {{sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])}};
+        bool vectors = sh_aligned<N>(f.g.dx, F) && sh_aligned<N>(f.g.dy, F) && sh_aligned<N>(f.g.x, F);
+        return sh_row_sums<N>(f, parts, rows, F, n_parts, vectors, call->queue);
     }));
     return sh_fold_parts(sh_data<float>(&call->out[1]), sh_op_adds(call, 1), parts, n_parts, F, call->queue);
 }

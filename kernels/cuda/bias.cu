@@ -7,12 +7,18 @@ namespace
 {
 /* dy unchanged; the f of sh_row_sums(). */
 template <class T> struct plain {
+    typedef sh_raw<T> raw;
+    static constexpr int AT_ONCE = 4, N = SH_WIDTH<T>;
     const T *dy;
-    bool vectors;
 
-    template <int N> __device__ __forceinline__ void row(float (&v)[N], int64_t i, int64_t left) const
+    __device__ __forceinline__ void load(raw &r, int64_t i, int64_t left, bool vectors) const
     {
-        sh_load_some(v, dy + i, left, vectors);
+        r.load(dy + i, left, vectors);
+    }
+
+    __device__ __forceinline__ void value(float (&v)[N], const raw &r, int64_t, int64_t, bool) const
+    {
+        r.widen(v);
     }
 };
 } // namespace
@@ -27,9 +33,8 @@ extern "C" sh_rc sh_cuda_bias_bwd(const struct sh_op_call *call)
     SH_TRY(sh_by_act(call->in[0].dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        plain<T> f = {sh_data<T>(&call->in[0]), false};
-        f.vectors = sh_aligned<N>(f.dy, O);
-        return sh_row_sums<N>(f, parts, rows, O, n_parts, call->queue);
+        plain<T> f = {sh_data<T>(&call->in[0])};
+        return sh_row_sums<N>(f, parts, rows, O, n_parts, sh_aligned<N>(f.dy, O), call->queue);
     }));
     return sh_fold_parts(sh_data<float>(&call->out[0]), sh_op_adds(call, 0), parts, n_parts, O, call->queue);
 }

@@ -13,7 +13,7 @@
 
 namespace
 {
-constexpr int THREADS = 256, WARPS = THREADS / 32, LANES = 8;
+constexpr int THREADS = 256, WARPS = THREADS / 32, LANES = 8, EACH = SH_EXACT_BLOCK / LANES;
 constexpr int LOWEST = -352, BITS = 32;
 typedef unsigned long long word; /* the type that atomicAdd takes */
 
@@ -49,15 +49,21 @@ __device__ __forceinline__ word add_value(word mine, double value, unsigned lane
                                 : 0);
 }
 
-/* The sum of the lane's share of a block; a[0] is the first of n elements that are left. */
-__device__ __forceinline__ double lane_sum(const float *a, int64_t n, unsigned lane)
+/* The lane's share of a block; a[0] is the first of n elements that are left, zeros after them. */
+__device__ __forceinline__ void lane_load(float (&x)[EACH], const float *a, int64_t n, unsigned lane)
+{
+    SH_UNROLL
+    for (int i = 0; i < EACH; i++)
+        x[i] = i * LANES + (int64_t)lane < n ? a[i * LANES + lane] : 0;
+}
+
+/* A square is exact in a double, and so fused as well as not. */
+__device__ __forceinline__ double lane_sum(const float (&x)[EACH])
 {
     double sum = 0;
 
-    for (int i = 0; i < SH_EXACT_BLOCK; i += LANES) {
-        double x = i + (int64_t)lane < n ? (double)a[i + lane] : 0;
-        sum += x * x;
-    }
+    for (int i = 0; i < EACH; i++)
+        sum = fma((double)x[i], (double)x[i], sum);
     for (int with = LANES / 2; with; with /= 2)
         sum += __shfl_xor_sync(~0u, sum, with);
     return sum;
@@ -106,19 +112,25 @@ __device__ void put_total(double *s, bool add)
         total[i] = 0;
 }
 
-/* A warp takes four neighbouring blocks at a time. */
+/* A warp takes four neighbouring blocks at a time, and adds their sums while the next four are on their way. */
 __global__ void __launch_bounds__(THREADS) sum_squares(double *s, bool add, const float *a, int64_t n)
 {
     constexpr int GROUPS = 32 / LANES, STRIDE = GROUPS * SH_EXACT_BLOCK;
     unsigned lane = threadIdx.x % 32;
-    int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, warps = (int64_t)gridDim.x * WARPS;
+    int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, step = (int64_t)gridDim.x * WARPS * STRIDE;
+    int64_t at = warp * STRIDE, first = at + lane / LANES * SH_EXACT_BLOCK;
+    float x[EACH];
     word mine = 0;
 
-    for (int64_t at = warp * STRIDE; at < n; at += warps * STRIDE) {
-        int64_t first = at + lane / LANES * SH_EXACT_BLOCK;
-        double sum = lane_sum(a + first, n - first, lane % LANES);
+    lane_load(x, a + first, n - first, lane % LANES);
+    for (; at < n; at += step) {
+        float next[EACH];
+        first += step;
+        lane_load(next, a + first, n - first, lane % LANES);
+        double sum = lane_sum(x);
         for (int group = 0; group < GROUPS; group++)
             mine = add_value(mine, __shfl_sync(~0u, sum, group * LANES), lane);
+        memcpy(x, next, sizeof x);
     }
     add_to_total(mine);
     if (sh_block_is_last(&turn) && threadIdx.x == 0)
@@ -157,8 +169,8 @@ __global__ void __launch_bounds__(32) round_kernel(double *y, const double *s)
 
 extern "C" sh_rc sh_cuda_sumsq(const struct sh_op_call *call)
 {
-    constexpr int64_t EACH = 8192, MOST = 1024; /* elements of a block; blocks */
-    int64_t n = sh_elems(&call->in[0]), wanted = sh_ceil_div(n, EACH);
+    constexpr int64_t ELEMS = 8192, MOST = 528; /* of a block; blocks: four on each of 132 multiprocessors */
+    int64_t n = sh_elems(&call->in[0]), wanted = sh_ceil_div(n, ELEMS);
     unsigned blocks = (unsigned)(wanted < 1 ? 1 : wanted < MOST ? wanted : MOST);
 
     return SH_LAUNCH(sum_squares, dim3(blocks), dim3(THREADS), 0, call->queue, sh_data<double>(&call->out[0]),

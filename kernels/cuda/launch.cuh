@@ -190,6 +190,35 @@ __device__ __forceinline__ void sh_store_some(T *p, const float (&v)[N], int64_t
             p[i] = sh_narrow<T>(v[i]);
 }
 
+/* 16 bytes of a row as they are in memory, for loads that must all be in flight before the first is used: four
+ * registers each, and no conversion between them for which the next would wait. If `vectors`, left is a multiple of
+ * SH_WIDTH. */
+template <class T> struct sh_raw {
+    uint4 bits;
+
+    __device__ __forceinline__ void load(const T *p, int64_t left, bool vectors)
+    {
+        bits = uint4{0, 0, 0, 0};
+        if (vectors) {
+            if (left > 0)
+                bits = *reinterpret_cast<const typename sh_piece<16>::type *>(p);
+            return;
+        }
+        T v[SH_WIDTH<T>];
+        for (int i = 0; i < SH_WIDTH<T>; i++)
+            v[i] = i < left ? p[i] : T(0);
+        memcpy(&bits, v, sizeof bits);
+    }
+
+    __device__ __forceinline__ void widen(float (&v)[SH_WIDTH<T>]) const
+    {
+        T raw[SH_WIDTH<T>];
+        memcpy(raw, &bits, sizeof bits);
+        for (int i = 0; i < SH_WIDTH<T>; i++)
+            v[i] = sh_widen(raw[i]);
+    }
+};
+
 /* y = v, or y += v. */
 template <int N> __device__ __forceinline__ void sh_put(float *y, const float (&v)[N], bool add)
 {

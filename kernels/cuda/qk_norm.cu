@@ -121,18 +121,30 @@ template <class T> __global__ void __launch_bounds__(WARPS *LANES) qk_norm_kerne
 
 /* A group's dy xhat as a row of a matrix [rows * groups, width], for queries or for keys. */
 template <class T> struct weight_rows {
+    struct raw {
+        sh_raw<T> dy, x;
+        float rstd;
+    };
+    static constexpr int AT_ONCE = 4, N = SH_WIDTH<T>;
     norm<T> f;
     int64_t groups, width, first;
 
-    template <int N> __device__ __forceinline__ void row(float (&v)[N], int64_t i, int64_t left) const
+    __device__ __forceinline__ void load(raw &r, int64_t i, int64_t left, bool vectors) const
     {
-        int64_t r = i / width, n = r / groups, g = first + r % groups;
+        int64_t row = i / width, n = row / groups, g = first + row % groups;
         int64_t at = n * f.s.row + f.column(g) + i % width;
-        float x[N], rstd = f.rstd[n * f.groups() + g];
-        sh_load_some(v, f.dy + at, left, f.vectors);
-        sh_load_some(x, f.x + at, left, f.vectors);
+        r.dy.load(f.dy + at, left, vectors);
+        r.x.load(f.x + at, left, vectors);
+        r.rstd = f.rstd[n * f.groups() + g];
+    }
+
+    __device__ __forceinline__ void value(float (&v)[N], const raw &r, int64_t, int64_t, bool) const
+    {
+        float x[N];
+        r.dy.widen(v);
+        r.x.widen(x);
         for (int k = 0; k < N; k++)
-            v[k] *= x[k] * rstd;
+            v[k] *= x[k] * r.rstd;
     }
 };
 
@@ -175,7 +187,7 @@ template <class T> sh_rc weight_gradient(const struct sh_op_call *call, const no
     int64_t n = f.s.rows * rows.groups, parts = sh_cuda_row_parts(n);
     float *sums = static_cast<float *>(call->work);
 
-    SH_TRY(sh_row_sums<N>(rows, sums, n, rows.width, parts, call->queue));
+    SH_TRY(sh_row_sums<N>(rows, sums, n, rows.width, parts, f.vectors, call->queue));
     return sh_fold_parts(sh_data<float>(&call->out[1 + key]), sh_op_adds(call, 1 + key), sums, parts, rows.width,
                          call->queue);
 }
