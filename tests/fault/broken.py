@@ -118,7 +118,7 @@ def case(way, how, env, program=None):
     stage, step = job.stretch(STAGE_SECONDS), job.stretch(STEP_SECONDS)
     limits = (f'--checkpoint.timeout_seconds={stage}', f'--comm.train_timeout_seconds={step}') if how == 'stop' else ()
     wrong = judge_end(how, *start(folder, env, program, limits), step + job.stretch(STOP_SECONDS))
-    if how == 'hang up':  # a signal that a process sees leaves nothing for the next start to delete
+    if how == 'time limit':  # a signal that a process sees leaves nothing for the next start to delete
         wrong += [f'left at once: {path.name}' for path in checkpoint(folder, 0).parent.glob('.*.tmp')]
     wrong += resume(folder, way)
     if not wrong:

@@ -1,10 +1,11 @@
 /* Linked into sherd_dies, which is `sherd` with one rank that ends when it enters a given stage of a save or a load:
  * the linker redirects here the call by which each stage tells the deadline that it begins. From the environment:
  *
- *   DIES_RANK=1 DIES_AT="reading the index back" DIES_SAVE=2 DIES_HOW=kill|exit|stop|"hang up"
+ *   DIES_RANK=1 DIES_AT="reading the index back" DIES_SAVE=2 DIES_HOW=kill|exit|stop|"time limit"
  *
  * means: rank 1, at that stage of the second save, by SIGKILL, by _exit(1) as a library may do, by SIGSTOP like a
- * node that hangs, or by SIGHUP, which Sherd sees. The file `died` in the working folder is created at that moment. */
+ * node that hangs, or by SIGXCPU, which Sherd sees (UCX takes SIGHUP, to be debugged). The file `died` in the working
+ * folder is created at that moment. */
 #include "io/move/deadline.h"
 #include "tests/fault/shim.h"
 
@@ -25,7 +26,7 @@ static void die(const char *how)
         abort();
     if (strcmp(how, "exit") == 0)
         _exit(1);
-    raise(strcmp(how, "stop") == 0 ? SIGSTOP : strcmp(how, "hang up") == 0 ? SIGHUP : SIGKILL);
+    raise(strcmp(how, "stop") == 0 ? SIGSTOP : strcmp(how, "time limit") == 0 ? SIGXCPU : SIGKILL);
 }
 
 void __wrap_sh_move_deadline_enter(struct sh_move_deadline *d, const char *stage)

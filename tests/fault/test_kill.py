@@ -35,7 +35,7 @@ def sample():
     turns = zip(stages(), itertools.cycle(itertools.product(WAYS, VICTIMS)),
                 itertools.cycle(('kill', 'exit', 'kill', 'stop')))
     return [stage_case(stage, rank, way, how) for stage, (way, rank), how in turns] + [
-        stage_case('fsync', 0, 'in front', 'hang up')]
+        stage_case('fsync', 0, 'in front', 'time limit')]
 
 
 def every():
