@@ -215,10 +215,15 @@ CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients
          '20 steps on 2 x 2 ranks': case_hybrid, 'bf16 stays near': case_bf16}
 
 
+def cases():
+    """Rows for job.run_cases()."""
+    return [(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
+            if (job.can_launch() or function is not case_hybrid)
+            and (name in FEW_MODELS or not job.FEW)
+            and (name not in FAMILIES or function in OF_FAMILIES)
+            and (name not in OPTIMIZERS or function is case_one_rank)]
+
+
 if __name__ == '__main__':
     torch_reference.torch.set_num_threads(1)
-    sys.exit(job.run_cases([(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
-                            if (job.can_launch() or function is not case_hybrid)
-                            and (name in FEW_MODELS or not job.FEW)
-                            and (name not in FAMILIES or function in OF_FAMILIES)
-                            and (name not in OPTIMIZERS or function is case_one_rank)]))
+    sys.exit(job.run_cases(cases()))

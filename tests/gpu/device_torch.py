@@ -15,9 +15,7 @@ def main():
     for model in test_torch.MODELS.values():
         model.update({'training.device': 'cuda', 'comm.share_gpu': True})
     test_torch.torch_reference.torch.set_num_threads(1)
-    return job.run_cases([(f'{name}: {what}', function, name) for name in test_torch.MODELS
-                          for what, function in test_torch.CASES.items()
-                          if job.can_launch() or function is not test_torch.case_hybrid])
+    return job.run_cases(test_torch.cases())
 
 
 if __name__ == '__main__':

@@ -47,7 +47,7 @@ PLANTED = {
         'elem', 'elem_norm', 'norm', '11norm_kernel', r'((?:mov\.u32\s+%r\d+|shfl[^;]*), )-1;', r'\g<1>2147483647;'),
     'a shuffle reads another lane': (
         'elem', 'elem_norm', 'norm', '11norm_kernel', r'(mov\.u32\s+%r\d+, |shfl[^,;]*,[^,;]*, )16\b', r'\g<1>8'),
-    'a constant is wrong': ('elem', 'elem_act', 'act', 'gelu', '0f3D372713', '0f3D3A2713'),
+    'a constant is wrong': ('elem', 'elem_act', 'act', 'gelu', '0f3D922279', '0f3D952279'),
     'an index is off by one': ('elem', 'elem_vector', 'vector', '3addI', r'(st\.global\.\w+\s+\[%rd\d+)\]', r'\1+4]'),
     'a load is too wide for its address': (
         'elem', 'elem_vector', 'vector', '3addI', r'ld\.global\.f32(\s+%f\d+, \[%rd\d+)', r'ld.global.f64\1'),
