@@ -58,23 +58,27 @@ PLANTED = {
     'a barrier is missing between tiles': ('linear', 'test_own_kernel', 'product', 'multiply', r'bar\.sync\s+0;', ''),
     'a tile is read beside its row': (
         'head', 'test_refused', 'product', 'multiply', r'(ld\.shared\.f32\s+%f\d+, \[%r\d+)\+260\]', r'\1+256]'),
-    'a factor of LoRA is added': ('linear', 'test_lora', 'vector', '6scaled', r'mul\.f32', 'add.f32'),
+    'a factor of LoRA is added': ('linear', 'test_lora', 'vector', '6scaled', r'mul\.rn\.f32', 'add.rn.f32'),
     'the base of exponentials is wrong': ('head', 'test_f32', 'softmax', 'softmax_kernel', '0f3FB8AA3B', '0f3FB8B03B'),
     'one addend is lost in an exact sum': ('elem', 'exact', 'exact', 'sum_squares', r'atom\.global\.add\.u64[^;]*;', ''),
 }
 
 
-def texts(arch):
-    return {path.name.split('.')[0]: path.read_text() for path in sorted(KERNELS.glob(f'*.ptx/*.compute_{arch}.ptx'))}
+def texts():
+    """{90: {kernel file: its PTX}}; nvcc names the files by the target only if there are several."""
+    found = {}
+    for path in sorted(KERNELS.glob('*.ptx/*.ptx')):
+        text = path.read_text()
+        found.setdefault(int(re.search(r'(?m)^\.target sm_(\d+)', text)[1]), {})[path.name.split('.')[0]] = text
+    return found
 
 
 def different_targets():
-    """{'90': texts}: of targets whose PTX is the same apart from its first lines, the highest."""
-    archs = sorted({int(path.stem.split('_')[-1]) for path in KERNELS.glob('*.ptx/*.ptx')}, reverse=True)
+    """Of targets whose PTX is the same apart from its first lines, the highest."""
     found = {}
-    for arch in archs:
-        found.setdefault(str({name: re.sub(r'(?m)^\.(target|version).*', '', text) for name, text in texts(arch).items()}), arch)
-    return {arch: texts(arch) for arch in found.values()}
+    for arch, ptx in sorted(texts().items(), reverse=True):
+        found.setdefault(str({name: re.sub(r'(?m)^\.(target|version).*', '', text) for name, text in ptx.items()}), (arch, ptx))
+    return dict(found.values())
 
 
 def simulate(program, ptx, test=None, few=not LONG):
