@@ -1,7 +1,7 @@
-/* Ranks are numbered with the inner axis fastest: rank = inner + outer * |inner| + replicate * |inner| * |outer|. So a
- * shard group is a block of neighbouring ranks, which launchers put on one node, and replicas are far apart. Example: 8
- * ranks, shard 4, inner 2: ranks 0 to 3 hold one copy of the model, 0 and 1 are an inner group, 0 and 4 are replicas of
- * each other. */
+/* Ranks are numbered with the first axis fastest. While tensor, context and pipeline are 1, that is rank = inner + outer
+ * * |inner| + replicate * |inner| * |outer|. So a shard group is a block of neighbouring ranks, which launchers put on
+ * one node, and replicas are far apart. Example: 8 ranks, shard 4, inner 2: ranks 0 to 3 hold one copy of the model, 0
+ * and 1 are an inner group, 0 and 4 are replicas of each other. */
 #include "src/mesh/shape.h"
 
 #include "src/base/str.h"
@@ -65,20 +65,31 @@ static sh_rc choose_shard(const struct sh_mesh_request *req, int world, int *sha
     return does_not_divide("mesh.shard", *shard, world);
 }
 
-/* The masks are in the order of axis[]: bit i of a group stands for axis i. Shard covers inner and outer. */
-static struct sh_mesh_shape make_axes(int inner, int outer, int replicate, int rank)
+/* The masks are in the order of axis[]: bit i of a group stands for axis i. */
+struct sh_mesh_shape sh_mesh_shape_of(const int size[SH_AXES], int rank)
 {
-    enum { INNER = 1, OUTER = 2, REPLICATE = 4 };
-
-    return (struct sh_mesh_shape){
-        .n = 3,
-        .rank = rank,
-        .axis = {{"inner", inner, 1}, {"outer", outer, inner}, {"replicate", replicate, inner * outer}},
-        .shard = INNER | OUTER,
-        .inner = INNER,
-        .replicate = REPLICATE,
-        .data = INNER | OUTER | REPLICATE,
+    static const char *const names[SH_AXES] = {"tensor", "context", "inner", "outer", "replicate", "pipeline"};
+    enum {
+        CONTEXT = 1 << SH_AXIS_CONTEXT,
+        INNER = 1 << SH_AXIS_INNER,
+        OUTER = 1 << SH_AXIS_OUTER,
+        REPLICATE = 1 << SH_AXIS_REPLICATE,
     };
+    struct sh_mesh_shape shape = {.n = SH_AXES,
+                                  .rank = rank,
+                                  .shard = CONTEXT | INNER | OUTER,
+                                  .inner = INNER,
+                                  .replicate = REPLICATE,
+                                  .data = INNER | OUTER | REPLICATE,
+                                  .rows = CONTEXT | INNER | OUTER | REPLICATE,
+                                  .pipeline = 1 << SH_AXIS_PIPELINE};
+    int stride = 1;
+
+    for (int i = 0; i < SH_AXES; stride *= size[i++]) {
+        shape.axis[i] = (struct sh_axis){.size = size[i], .stride = stride};
+        snprintf(shape.axis[i].name, sizeof shape.axis[i].name, "%s", names[i]);
+    }
+    return shape;
 }
 
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out)
@@ -104,7 +115,7 @@ sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank,
         return sh_fail(SH_E_USAGE,
                        "mesh: reshard_after_forward over %d ranks does not divide the shard axis of %d; choose %d",
                        req->inner, shard, nearest_divisor(shard, req->inner));
-    *out = make_axes(req->inner, shard / req->inner, replicate, rank);
+    *out = sh_mesh_shape_of((const int[SH_AXES]){1, 1, req->inner, shard / req->inner, replicate, 1}, rank);
     return SH_OK;
 }
 
@@ -116,6 +127,13 @@ sh_group sh_group_world(const struct sh_mesh_shape *shape)
 sh_group sh_group_others(const struct sh_mesh_shape *shape, sh_group group)
 {
     return sh_group_world(shape) & ~group;
+}
+
+sh_group sh_group_widened(const struct sh_mesh_shape *shape, sh_group group)
+{
+    for (int i = 0; i < shape->n; i++)
+        group |= (shape->axis[i].size == 1 ? 1u : 0) << i;
+    return group;
 }
 
 /* Whether the group reaches along this axis. */
@@ -213,11 +231,8 @@ const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, cha
     const struct {
         const char *name;
         sh_group axes;
-    } names[] = {{"shard", shape->shard},
-                 {"inner", shape->inner},
-                 {"replicate", shape->replicate},
-                 {"world", sh_group_world(shape)},
-                 {"data", shape->data}};
+    } names[] = {{"shard", shape->shard},          {"inner", shape->inner}, {"replicate", shape->replicate},
+                 {"world", sh_group_world(shape)}, {"data", shape->data},   {"rows", shape->rows}};
 
     join_axes(shape, group, text);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)

@@ -2,12 +2,19 @@
  * planner for any number of ranks.
  *
  * A rank of the job is the sum of its places on the axes, each times the stride of the axis. Axes are listed fastest
- * first: inner, outer, replicate. A group is a set of axes: the ranks that differ only in their places on these axes.
+ * first: tensor, context, inner, outer, replicate, pipeline. A group is a set of axes: the ranks that differ only in
+ * their places on these axes.
  *
- *   shard      inner and outer: neighbouring ranks (on one node if their number is chosen so)
+ *   shard      context, inner and outer: neighbouring ranks (on one node if their number is chosen so)
  *   inner      neighbours within a shard group, in groups of N, for reshard_after_forward: N
  *   replicate  ranks with the same shard
+ *   data       inner, outer and replicate: each rank has different sequences
+ *   rows       data and context: each rank has different tokens of these sequences
+ *   pipeline   ranks with the same rows and different layers
  *   world      all axes: all ranks
+ *
+ * Ranks that differ on tensor only have the same rows and layers, and different parts of each matrix. No configuration
+ * makes tensor, context or pipeline larger than 1 yet.
  *
  * An axis of size 1 is an ordinary axis, and a group of one rank is an ordinary group. */
 #ifndef SH_MESH_SHAPE_H
@@ -17,6 +24,7 @@
 #include "src/config/words.h"
 
 enum { SH_AXES_MAX = 8, SH_GROUP_NAME = 64 };
+enum { SH_AXIS_TENSOR, SH_AXIS_CONTEXT, SH_AXIS_INNER, SH_AXIS_OUTER, SH_AXIS_REPLICATE, SH_AXIS_PIPELINE, SH_AXES };
 
 struct sh_axis {
     char name[16];
@@ -34,6 +42,8 @@ struct sh_mesh_shape {
     sh_group inner;     /* parameters kept from the forward to the backward are cut over it */
     sh_group replicate; /* its ranks hold the same shards */
     sh_group data;      /* the batch is cut over it: each of its ranks has different sequences */
+    sh_group rows;      /* and so are the tokens of a sequence: each of its ranks has the loss of different tokens */
+    sh_group pipeline;  /* the layers are cut over it: one of its ranks has the loss, the others have zero */
 };
 
 /* The mesh that the configuration asks for. */
@@ -47,9 +57,16 @@ struct sh_mesh_request {
 /* Local. Errors: SH_E_USAGE naming the numbers that do not fit and numbers that would. */
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out);
 
+/* The mesh with these axes, fastest first. Local. */
+struct sh_mesh_shape sh_mesh_shape_of(const int size[SH_AXES], int rank);
+
 /* All axes; and the axes that a group lacks, which join the ranks with the same place in it. */
 sh_group sh_group_world(const struct sh_mesh_shape *shape);
 sh_group sh_group_others(const struct sh_mesh_shape *shape, sh_group group);
+
+/* The group with all axes of size 1: the same ranks. Sums over the same ranks are then sums over the same group, and
+ * share a communicator. Local. */
+sh_group sh_group_widened(const struct sh_mesh_shape *shape, sh_group group);
 
 /* Whether this rank speaks for its data: of the ranks with the same sequences only one does, so that a sum over all
  * ranks counts each sequence once. Local. */
@@ -71,7 +88,7 @@ int sh_group_block(const struct sh_mesh_shape *shape, sh_group group, int ranks_
 /* Ranks of the job. */
 int sh_mesh_ranks(const struct sh_mesh_shape *shape);
 
-/* "shard", "replicate", "world", ...; a group without its own name is called by its axes, "inner+replicate". Returns
+/* "shard", "replicate", "world", ...; a group without its own name is called by its axes, "inner+outer". Returns
  * text. */
 const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, char text[SH_GROUP_NAME]);
 

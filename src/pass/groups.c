@@ -1,5 +1,5 @@
 /* The groups of ranks with which a program communicates: one row each, so that a job connects exactly those. A gather
- * over one rank becomes a fetch (host.c). */
+ * over one rank becomes a fetch (host.c). The host sums over all ranks what they agree on before a step. */
 #include "src/pass/build.h"
 
 sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
@@ -10,6 +10,6 @@ sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
         if (sh_op_info(p->ops[i].kind)->async && sh_group_size(mesh, p->ops[i].attr.group) > 1)
             sh_program_use_group(p, mesh, p->ops[i].attr.group, p->ops[i].stream);
     if (p->port[SH_PORT_LOSS] != SH_NONE)
-        sh_program_use_group(p, mesh, mesh->data, SH_STREAM_REPLICATE);
+        sh_program_use_group(p, mesh, sh_group_world(mesh), SH_STREAM_REPLICATE);
     return SH_OK;
 }

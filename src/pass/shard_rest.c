@@ -71,11 +71,12 @@ static void sum_over(struct sh_program *p, int scalar, sh_group group, const str
                                      SH_PHASE_UPDATE);
 }
 
-/* Each rank of the data group has the loss of its own rows. */
+/* Each rank has the loss of its own rows, or zero if a later stage of the pipeline makes it. Ranks that share the work
+ * on these rows have the same loss, and it counts once. */
 void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
-    sum_over(out, out->port[SH_PORT_LOSS], opt->mesh.data, opt);
+    sum_over(out, out->port[SH_PORT_LOSS], sh_group_widened(&opt->mesh, opt->mesh.rows | opt->mesh.pipeline), opt);
 }
 
 /* Padding does not count. Returns the number of elements; *owned is the range in the unit. */
@@ -118,14 +119,14 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
 }
 
 /* The sum is exact, so it does not depend on where shards end or on which rank squared what. Chunks are whole
- * blocks. */
+ * blocks. Each element that is trained has one rank of the world that squares it. */
 void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
 {
     struct sh_op round = sh_program_op(SH_OP_EXACT_ROUND);
 
     sh_program_add_section(out, SH_SECTION_NORM, 1);
     square_units(opt, out);
-    sum_over(out, out->port[SH_PORT_SQUARES], opt->mesh.shard | opt->mesh.replicate, opt);
+    sum_over(out, out->port[SH_PORT_SQUARES], sh_group_world(&opt->mesh), opt);
     round.in[0] = out->port[SH_PORT_SQUARES];
     round.out[0] = out->port[SH_PORT_SUMSQ];
     round.phase = SH_PHASE_UPDATE;

@@ -63,7 +63,7 @@ static const char *label(const struct check *c, const struct sh_op *op, char tex
 static bool same_axes(const struct sh_mesh_shape *a, const struct sh_mesh_shape *b)
 {
     if (a->n != b->n || a->shard != b->shard || a->inner != b->inner || a->replicate != b->replicate ||
-        a->data != b->data)
+        a->data != b->data || a->rows != b->rows || a->pipeline != b->pipeline)
         return false;
     for (int i = 0; i < a->n; i++)
         if (a->axis[i].size != b->axis[i].size || a->axis[i].stride != b->axis[i].stride)

@@ -101,15 +101,15 @@ static int64_t room_of_group(const struct sh_topology *at, const struct sh_topol
 }
 
 /* The communicators of training: gathers and reductions of the shards, gathers within the inner groups, sums over
- * replicas and over all data. On one stream, groups of the same ranks share one. */
+ * replicas and over the world. On one stream, groups of the same ranks share one. */
 int64_t sh_topology_nccl_room(const struct sh_topology *at, const struct sh_topology_gpu *gpu,
                               const struct sh_mesh_shape *mesh)
 {
-    int64_t sum = 2 * room_of_group(at, gpu, mesh, mesh->shard) + room_of_group(at, gpu, mesh, mesh->data);
+    int64_t sum = 2 * room_of_group(at, gpu, mesh, mesh->shard) + room_of_group(at, gpu, mesh, sh_group_world(mesh));
 
     if (sh_group_size(mesh, mesh->inner) < sh_group_size(mesh, mesh->shard))
         sum += room_of_group(at, gpu, mesh, mesh->inner);
-    if (sh_group_size(mesh, mesh->replicate) < sh_group_size(mesh, mesh->data))
+    if (sh_group_size(mesh, mesh->replicate) < sh_mesh_ranks(mesh))
         sum += room_of_group(at, gpu, mesh, mesh->replicate);
     return sum > least_of_nccl ? sum : least_of_nccl;
 }

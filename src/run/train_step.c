@@ -55,13 +55,13 @@ static int64_t step_tokens(const struct sh_train *t)
     return t->global_batch * t->r->cfg.training.seq_len;
 }
 
-/* Sum on a channel: MPI stays with the progress thread from step to step, and a rank that hangs is reported with what
+/* Sum over all ranks on a channel: MPI stays with the progress thread from step to step, and a rank that hangs is reported with what
  * it is doing. */
 static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 {
     struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
                            .stream = SH_STREAM_REPLICATE,
-                           .group = r->mesh->shape.data,
+                           .group = sh_group_world(&r->mesh->shape),
                            .dtype = SH_F64,
                            .recv = values,
                            .count = n,
@@ -94,7 +94,7 @@ static sh_rc prepare(struct sh_train *t)
     if (rc == SH_OK)
         rc = read_micro_step(t, 0);
     sums[FAILED] = rc != SH_OK;
-    sums[TARGETS] = rc == SH_OK ? counted(t) : 0;
+    sums[TARGETS] = rc == SH_OK && sh_mesh_speaks(&t->r->mesh->shape) ? counted(t) : 0;
     sh_stopping_step(&t->stopping);
     sh_stopping_requests(&t->stopping, t->r, sums + REQUESTS);
     SH_TRY(sum_over_ranks(t->r, sums, REQUESTS + SH_STOPPING_REQUESTS));

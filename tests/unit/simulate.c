@@ -160,14 +160,19 @@ static void fill_param(const struct sim *s, int rank, const struct sh_param *par
 
 struct sim *sim_create(const struct sh_build *build, int shard, int replicate, int inner, uint64_t seed)
 {
-    struct sh_mesh_request req = {.shard = shard, .replicate = replicate, .inner = inner};
+    return sim_create_on(build, (const int[SH_AXES]){1, 1, inner, shard / inner, replicate, 1}, seed);
+}
+
+struct sim *sim_create_on(const struct sh_build *build, const int axes[SH_AXES], uint64_t seed)
+{
+    struct sh_mesh_shape first = sh_mesh_shape_of(axes, 0);
     struct sim *s = sh_calloc(1, sizeof *s);
 
-    s->world = shard * replicate;
+    s->world = sh_mesh_ranks(&first);
     s->kernels = build->kernels;
     s->ranks = sh_calloc((size_t)s->world, sizeof *s->ranks);
     for (int rank = 0; rank < s->world; rank++) {
-        assert_int_equal(sh_mesh_shape_make(&req, s->world, rank, &s->ranks[rank].mesh), SH_OK);
+        s->ranks[rank].mesh = sh_mesh_shape_of(axes, rank);
         create_rank(&s->ranks[rank], build);
         assert_int_equal(sh_pass_hash(s->ranks[rank].p), sh_pass_hash(s->ranks[0].p));
         for (int i = 0; i < s->ranks[rank].p->n_params; i++)
@@ -379,7 +384,7 @@ void sim_params(const struct sim *s, float *out)
             const struct sh_unit *u = &r->p->units[i];
             struct sh_range own = own_range(r, u);
 
-            if (sh_group_index(&r->mesh, u->replicate) == 0)
+            if (sh_group_index(&r->mesh, sh_group_others(&r->mesh, u->shard)) == 0)
                 get_owned(s, rank, u, own.end - own.begin, out + own.begin);
             else
                 same(s, rank, u, own.end - own.begin, out + own.begin);

@@ -35,6 +35,7 @@ struct sim {
 
 /* Plan all ranks of the mesh, fill the parameters that they own like a run does, and run INIT. */
 struct sim *sim_create(const struct sh_build *build, int shard, int replicate, int inner, uint64_t seed);
+struct sim *sim_create_on(const struct sh_build *build, const int axes[SH_AXES], uint64_t seed);
 /* Make sim_create() give frozen matrices the values that they have after packing in four bits per element. */
 extern bool sim_round_frozen;
 void sim_destroy(struct sim *s); /* checks the guard bytes */
@@ -53,8 +54,8 @@ void sim_put_off(struct sim *s);
 /* A tensor in a rank's arena. */
 void *sim_data(const struct sim *s, int rank, int tensor);
 
-/* Get all parameters in logical order, and their number of elements; replicas and persistent full copies must be equal
- * to them bit for bit. */
+/* Get all parameters in logical order, and their number of elements; ranks with the same place in a unit's shards, and
+ * persistent full copies, must be equal to them bit for bit. */
 int64_t sim_param_elems(const struct sim *s);
 void sim_params(const struct sim *s, float *out);
 

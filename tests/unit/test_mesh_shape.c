@@ -129,21 +129,97 @@ static void test_bad_rank(void **state)
 
 static void test_names(void **state)
 {
-    static const char *const names[] = {"",          "inner",           "outer",           "shard",
-                                        "replicate", "inner+replicate", "outer+replicate", "world"};
+    enum { TENSOR = 1, CONTEXT = 2, INNER = 4, OUTER = 8, REPLICATE = 16, PIPELINE = 32 };
+    static const struct {
+        sh_group group;
+        const char *name;
+    } rows[] = {{0, ""},
+                {TENSOR, "tensor"},
+                {CONTEXT, "context"},
+                {INNER, "inner"},
+                {OUTER, "outer"},
+                {INNER | OUTER, "inner+outer"},
+                {CONTEXT | INNER | OUTER, "shard"},
+                {REPLICATE, "replicate"},
+                {PIPELINE, "pipeline"},
+                {INNER | OUTER | REPLICATE, "data"},
+                {CONTEXT | INNER | OUTER | REPLICATE, "rows"},
+                {CONTEXT | INNER | OUTER | REPLICATE | PIPELINE, "context+inner+outer+replicate+pipeline"},
+                {63, "world"}};
     struct sh_mesh_request req = {.shard = 1, .replicate = 1, .inner = 1};
     struct sh_mesh_shape s;
     char text[SH_GROUP_NAME];
 
     (void)state;
     assert_int_equal(sh_mesh_shape_make(&req, 1, 0, &s), SH_OK); /* groups of one rank have names too */
-    for (sh_group g = 0; g < 8; g++)
-        assert_string_equal(sh_group_name(&s, g, text), names[g]);
-    s.data = 5;
-    assert_string_equal(sh_group_name(&s, 5, text), "data");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        assert_string_equal(sh_group_name(&s, rows[i].group, text), rows[i].name);
     for (s.n = 0; s.n < SH_AXES_MAX; s.n++)
         s.axis[s.n] = (struct sh_axis){"fifteen letters", 1, 1};
     assert_int_equal(strlen(sh_group_name(&s, 0xfe, text)), SH_GROUP_NAME - 1); /* as much as fits */
+}
+
+/* Every axis has 2 ranks. */
+static void test_every_axis(void **state)
+{
+    static const int two[SH_AXES] = {2, 2, 2, 2, 2, 2};
+    const struct sh_mesh_shape any = sh_mesh_shape_of(two, 0);
+    const struct {
+        sh_group group;
+        int size, index, member[8]; /* of rank 45, whose place on context and replicate is 0; the first 8 */
+    } rows[] = {
+        {1u << SH_AXIS_TENSOR, 2, 1, {44, 45}},
+        {1u << SH_AXIS_CONTEXT, 2, 0, {45, 47}},
+        {any.inner, 2, 1, {41, 45}},
+        {any.shard, 8, 6, {33, 35, 37, 39, 41, 43, 45, 47}},
+        {any.replicate, 2, 0, {45, 61}},
+        {any.data, 8, 3, {33, 37, 41, 45, 49, 53, 57, 61}},
+        {any.rows, 16, 6, {33, 35, 37, 39, 41, 43, 45, 47}},
+        {any.pipeline, 2, 1, {13, 45}},
+    };
+    int speak = 0;
+
+    (void)state;
+    assert_int_equal(sh_mesh_ranks(&any), 64);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sh_mesh_shape s = sh_mesh_shape_of(two, 45);
+
+        assert_int_equal(sh_group_size(&s, rows[i].group), rows[i].size);
+        assert_int_equal(sh_group_index(&s, rows[i].group), rows[i].index);
+        for (int m = 0; m < rows[i].size && m < 8; m++)
+            assert_int_equal(sh_group_member(&s, rows[i].group, m), rows[i].member[m]);
+        assert_int_equal(sh_group_widened(&s, rows[i].group), rows[i].group); /* no axis has size 1 */
+    }
+    for (int rank = 0; rank < 64; rank++) {
+        struct sh_mesh_shape s = sh_mesh_shape_of(two, rank);
+
+        speak += sh_mesh_speaks(&s);
+        assert_int_equal(sh_mesh_speaks(&s), rank % 4 == 0 && rank < 32);
+        for (int i = 0; i < SH_AXES; i++)
+            assert_int_equal(sh_group_index(&s, 1u << i), rank >> i & 1);
+        for (sh_group g = 0; g <= sh_group_world(&s); g++)
+            check_group(s, g);
+    }
+    assert_int_equal(speak, sh_group_size(&any, any.data));
+}
+
+/* Groups of the same ranks become one if they differ in axes of size 1 only. */
+static void test_widened(void **state)
+{
+    static const int sizes[][SH_AXES] = {{1, 1, 2, 3, 2, 1}, {1, 1, 1, 1, 1, 1}, {2, 1, 1, 3, 1, 1}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        struct sh_mesh_shape s = sh_mesh_shape_of(sizes[i], 0);
+
+        for (sh_group g = 0; g <= sh_group_world(&s); g++) {
+            sh_group wide = sh_group_widened(&s, g);
+
+            assert_int_equal(sh_group_size(&s, wide), sh_group_size(&s, g));
+            assert_int_equal(wide & g, g);
+            assert_int_equal(wide == sh_group_world(&s), sh_group_size(&s, g) == sh_mesh_ranks(&s));
+        }
+    }
 }
 
 /* Axes that no option makes yet: experts inside the shards of the other parameters, between replicas. 2 x 2 x 3 x 2
@@ -224,8 +300,9 @@ static void test_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fits),  cmocka_unit_test(test_misfits),   cmocka_unit_test(test_bad_rank),
-        cmocka_unit_test(test_names), cmocka_unit_test(test_more_axes), cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_fits),      cmocka_unit_test(test_misfits),    cmocka_unit_test(test_bad_rank),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_every_axis), cmocka_unit_test(test_widened),
+        cmocka_unit_test(test_more_axes), cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

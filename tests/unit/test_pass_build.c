@@ -617,7 +617,7 @@ static void groups_are_those_in_use(void **state)
         b.evaluate = !rows[i].training;
         p = tiny_program(&b, mesh);
         assert_int_equal(p->n_groups, rows[i].n);
-        has_group(p, "world", mesh.data, SUM);
+        has_group(p, "world", sh_group_world(&mesh), SUM);
         if (rows[i].shards)
             has_group(p, "shard", mesh.shard, rows[i].shards);
         if (rows[i].inners)
@@ -628,22 +628,45 @@ static void groups_are_those_in_use(void **state)
     }
 }
 
-/* With an axis of ranks that work on the same sequences, the loss is summed only over the other axes. */
-static void the_loss_is_summed_over_the_data(void **state)
+/* The group of the only sum over ranks in a section. */
+static sh_group summed_over(const struct sh_program *p, enum sh_section_kind kind)
 {
-    struct sh_build b = tiny_build(&tiny_models[1], 1);
-    struct sh_mesh_shape mesh = tiny_mesh(2, 2, 1, 0);
-    const struct sh_section *loss;
-    struct sh_program *p;
+    const struct sh_section *s = sh_program_section(p, kind);
+    sh_group group = 0;
+    int n = 0;
+
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++)
+        if (p->ops[i].kind == SH_OP_ALL_REDUCE) {
+            group = p->ops[i].attr.group;
+            n++;
+        }
+    assert_int_equal(n, 1);
+    return group;
+}
+
+/* The loss of a token counts once, although the ranks of tensor all have it; an element of a gradient has one owner in
+ * the world. Groups of the same ranks are one. */
+static void sums_count_everything_once(void **state)
+{
+    enum { WORLD = (1 << SH_AXES) - 1, WITHOUT_TENSOR = WORLD - (1 << SH_AXIS_TENSOR) };
+    static const struct {
+        int axes[SH_AXES];
+        sh_group loss;
+    } rows[] = {{{2, 2, 2, 2, 2, 2}, WITHOUT_TENSOR},
+                {{2, 1, 1, 3, 1, 1}, WITHOUT_TENSOR},
+                {{1, 2, 1, 1, 2, 1}, WORLD},
+                {{1, 1, 1, 2, 1, 2}, WORLD}};
 
     (void)state;
-    mesh.axis[mesh.n++] = (struct sh_axis){"same", 2, 4};
-    p = tiny_program(&b, mesh);
-    loss = sh_program_section(p, SH_SECTION_LOSS);
-    assert_int_equal(p->ops[loss->first_op].kind, SH_OP_ALL_REDUCE);
-    assert_int_equal(p->ops[loss->first_op].attr.group, mesh.data);
-    has_group(p, "data", mesh.data, 1 << SH_STREAM_REPLICATE);
-    sh_program_destroy(p);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        struct sh_program *p = tiny_program(&b, sh_mesh_shape_of(rows[i].axes, 0));
+
+        assert_int_equal(summed_over(p, SH_SECTION_LOSS), rows[i].loss);
+        assert_int_equal(summed_over(p, SH_SECTION_NORM), WORLD);
+        has_group(p, "world", WORLD, 1 << SH_STREAM_REPLICATE); /* of the host too */
+        sh_program_destroy(p);
+    }
 }
 
 /* Copies of the state are on the host if that is a separate memory; nothing else is. */
@@ -733,7 +756,7 @@ int main(void)
         cmocka_unit_test(cures_are_those_that_help),
         cmocka_unit_test(the_deepest_tree),
         cmocka_unit_test(groups_are_those_in_use),
-        cmocka_unit_test(the_loss_is_summed_over_the_data),
+        cmocka_unit_test(sums_count_everything_once),
         cmocka_unit_test(a_unit_has_groups_of_its_own),
         cmocka_unit_test(snapshots_have_a_tier),
         cmocka_unit_test(squares_are_shared_out),

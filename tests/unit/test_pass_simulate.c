@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ, MAX_RANKS = 8 };
+enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ, MAX_RANKS = 64 };
 
 /* The result of a training run. */
 struct outcome {
@@ -46,9 +46,12 @@ static int make_batch(void **state)
     return 0;
 }
 
-/* Feed sequences [first, first + the local batch) of a step to one rank. */
-static void feed(const struct sim *s, int rank, int step, int first)
+/* Feed micro-step m of a step to one rank: the sequences of its place in the batch, which starts again after the last
+ * one. */
+static void feed(const struct sim *s, const struct sh_build *b, int rank, int step, int m)
 {
+    int place = sh_group_index(&s->ranks[rank].mesh, s->ranks[rank].mesh.rows);
+    int first = (place * b->options.micro_steps + m) * b->batch.batch % GLOBAL;
     const struct sh_program *p = s->ranks[rank].p;
     size_t bytes = (size_t)sh_tensor_bytes(&p->tensors[p->port[SH_PORT_TOKENS]]);
 
@@ -73,7 +76,7 @@ static void micro_steps(struct sim *s, const struct sh_build *b, int step)
 
     for (int m = 0; m < n; m++) {
         for (int rank = 0; rank < s->world; rank++)
-            feed(s, rank, step, (rank * n + m) * b->batch.batch);
+            feed(s, b, rank, step, m);
         sim_run_section(s, sh_program_micro_step(p, m));
         for (int rank = 0; rank < s->world; rank++)
             loss[rank][m] = *(double *)sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_LOSS]);
@@ -112,11 +115,11 @@ static void train(struct sim *s, const struct sh_build *b, int step, struct outc
 
 static void evaluate(struct sim *s, const struct sh_build *b, struct outcome *o)
 {
-    double sum[16] = {0};
+    double sum[MAX_RANKS] = {0};
 
     for (int m = 0; m < b->options.micro_steps; m++) {
         for (int rank = 0; rank < s->world; rank++)
-            feed(s, rank, 0, (rank * b->options.micro_steps + m) * b->batch.batch);
+            feed(s, b, rank, 0, m);
         sim_run(s, SH_SECTION_EVAL);
         for (int rank = 0; rank < s->world; rank++)
             sum[rank] += *(double *)sim_data(s, rank, s->ranks[rank].p->port[SH_PORT_LOSS]);
@@ -127,9 +130,8 @@ static void evaluate(struct sim *s, const struct sh_build *b, struct outcome *o)
     o->eval_loss = agreed(s, s->ranks[0].p->port[SH_PORT_LOSS]) / batch.counted[0];
 }
 
-static struct outcome run(const struct sh_build *b, int shard, int replicate, int inner)
+static struct outcome run_all(struct sim *s, const struct sh_build *b)
 {
-    struct sim *s = sim_create(b, shard, replicate, inner, SEED);
     struct outcome o = {.elems = sim_param_elems(s)};
 
     for (int step = 0; step < STEPS; step++)
@@ -141,6 +143,11 @@ static struct outcome run(const struct sh_build *b, int shard, int replicate, in
     sim_params(s, o.params);
     sim_destroy(s);
     return o;
+}
+
+static struct outcome run(const struct sh_build *b, int shard, int replicate, int inner)
+{
+    return run_all(sim_create(b, shard, replicate, inner, SEED), b);
 }
 
 static void assert_near(const struct outcome *a, const struct outcome *b, double rtol, double atol)
@@ -278,10 +285,10 @@ static void with_frozen_units(void **state)
 }
 
 /* Each mesh with units that are sharded over different ranks than the rest: over none, over all, over the replicas of
- * the rest. Groups are those of tiny_mesh(): bits of inner, outer, replicate. */
+ * the rest. Groups are those of tiny_mesh(). */
 static void with_groups_of_their_own(void **state)
 {
-    enum { SHARD = 3, REPLICATE = 4, ALL = 7 };
+    enum { SHARD = 14, REPLICATE = 16, ALL = 63 };
     static const struct sh_unit_groups lists[][4] = {
         {{"layers.1", 0, ALL}, {NULL, 0, 0}},
         {{"embed", ALL, 0}, {"layers.0", REPLICATE, SHARD}, {NULL, 0, 0}},
@@ -293,6 +300,35 @@ static void with_groups_of_their_own(void **state)
         groups = lists[i];
         check_model(&(void *){(void *)(uintptr_t)&tiny_models[i % 2 ? 4 : 1]});
         groups = NULL;
+    }
+}
+
+/* Every axis has 2 ranks. A place on tensor and pipeline stands in for other parts of the model: its 16 ranks do bit for
+ * bit what a mesh of 16 ranks does. The losses of both stages are added, those of tensor's ranks are one; the norm has
+ * the elements of all. */
+static void with_every_axis(void **state)
+{
+    static const int two[SH_AXES] = {2, 2, 2, 2, 2, 2};
+
+    (void)state;
+    for (int v = 0; v < VARIANTS; v += tiny_step(4)) {
+        struct sh_build b = build_of(&tiny_models[v % TINY_MODELS], GLOBAL, 1, false);
+        struct outcome all, place;
+
+        b.options.micro_steps = 1 + v % 2;
+        b.options.strategy = (struct sh_strategy){tiny_strategies[variants[v].strategy].params_resident,
+                                                  tiny_strategies[variants[v].strategy].keep_after_forward, v % 4 == 1};
+        b.recompute = tiny_recomputes[variants[v].recompute];
+        all = run_all(sim_create_on(&b, two, SEED), &b);
+        place = run(&b, 8, 2, 2);
+        for (int step = 0; step < STEPS; step++) {
+            place.loss[step] *= 2;
+            place.norm[step] *= 2;
+        }
+        place.eval_loss *= 2;
+        assert_same(&all, &place);
+        free(all.params);
+        free(place.params);
     }
 }
 
@@ -746,6 +782,7 @@ int main(void)
         cmocka_unit_test(fused_kinds_change_no_bit),
         cmocka_unit_test(with_frozen_units),
         cmocka_unit_test(with_groups_of_their_own),
+        cmocka_unit_test(with_every_axis),
         cmocka_unit_test(with_adapters),
         cmocka_unit_test(with_whole_matrices),
         cmocka_unit_test(slices_change_no_bit),

@@ -248,10 +248,10 @@ static void run_begins_late(struct sh_program *p)
 
 static void axes_exchanged(struct sh_mesh_shape *m)
 {
-    int stride = m->axis[1].stride;
+    int stride = m->axis[SH_AXIS_OUTER].stride;
 
-    m->axis[1].stride = m->axis[2].stride;
-    m->axis[2].stride = stride;
+    m->axis[SH_AXIS_OUTER].stride = m->axis[SH_AXIS_REPLICATE].stride;
+    m->axis[SH_AXIS_REPLICATE].stride = stride;
 }
 
 static void same_rank_twice(struct sh_mesh_shape *m)

@@ -109,11 +109,9 @@ static sh_rc any_differ(struct sh_run *r, uint64_t mine, uint64_t *all, bool *di
     for (int i = 0; i < n_replicas(r); i++)
         different += all[i] != mine;
     /* Over all shards, so that every rank takes the same branch after it and none waits in a collective alone. */
-    SH_TRY(collect(r, (struct sh_coll){.kind = SH_OP_ALL_REDUCE,
-                                       .group = m->shard | m->replicate,
-                                       .dtype = SH_F64,
-                                       .recv = &different,
-                                       .count = 1}));
+    SH_TRY(collect(
+        r, (struct sh_coll){
+               .kind = SH_OP_ALL_REDUCE, .group = sh_group_world(m), .dtype = SH_F64, .recv = &different, .count = 1}));
     *differ = different > 0;
     return SH_OK;
 }
