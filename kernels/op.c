@@ -183,6 +183,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .async = true, APART},
     [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .async = true, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .async = true, APART},
+    [SH_OP_ALL_TO_ALL] = {.shape = "x [n] any -> y [n] any", .async = true, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

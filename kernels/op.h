@@ -93,7 +93,8 @@ extern "C" {
                                                attr->regroup.inverse: back */                                         \
     KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 if it is negative; likeliest word */ \
     OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT completes it */ \
-    OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */
+    OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \
+    OTHER(ALL_TO_ALL, all_to_all)           /* each rank has a part for each; its own inverse */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };

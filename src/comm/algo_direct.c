@@ -4,7 +4,9 @@
  *   scatter  each rank gets everyone's share of its own part into staging, and sums in a tree over the ranks (sum.h)
  *   gather   each rank receives every other part straight into its place
  *
- * reduce_scatter is a scatter, all_gather a gather, all_reduce both, round by round. A rank sends (size-1)/size of the
+ * reduce_scatter is a scatter, all_gather a gather, all_reduce both, round by round. all_to_all is like a gather, but
+ * sends each rank another part; as parts may differ in length, so does the number of rounds between ranks, and two ranks
+ * exchange messages only in the rounds that their parts have. A rank sends (size-1)/size of the
  * whole in bytes, the least possible; for all_reduce twice that. A ring moves as much, but each of its size-1 steps
  * waits for a neighbour's thread to wake up, and ranks that share cores are slow at that. MPI_Ireduce_scatter is not
  * used: it takes memory as large as the message and sums in an order of its own choice.
@@ -24,7 +26,7 @@ enum { GATHER_PART_BYTES = 256 << 10 };
 
 static bool scatters(const struct sh_coll *coll)
 {
-    return coll->kind != SH_OP_ALL_GATHER;
+    return coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE;
 }
 
 static struct sh_part part_of(const struct sh_channel *ch, int64_t round, int rank)
@@ -103,12 +105,48 @@ static sh_rc post_gather(struct sh_channel *ch, struct sh_direct_round *r)
     return SH_OK;
 }
 
-/* Copy this rank's own shard of an all_gather, unless it is there already. */
+/* What a round moves of an all_to_all's part for, or from, the rank at place `peer`. */
+static struct sh_part stretch_of(const struct sh_channel *ch, const void *all, const int64_t *parts, int64_t round,
+                                 int peer)
+{
+    int64_t begin = parts[peer] + round * ch->direct.part_elems, left = parts[peer + 1] - begin;
+
+    if (left <= 0)
+        return (struct sh_part){0};
+    return (struct sh_part){.at = (char *)(uintptr_t)all + begin * sh_dtype_bytes(ch->coll.dtype),
+                            .elems = left < ch->direct.part_elems ? left : ch->direct.part_elems};
+}
+
+static struct sh_part sent_to(const struct sh_channel *ch, int64_t round, int peer)
+{
+    return stretch_of(ch, ch->coll.send, ch->to, round, peer);
+}
+
+static struct sh_part received_from(const struct sh_channel *ch, int64_t round, int peer)
+{
+    return stretch_of(ch, ch->coll.recv, ch->from, round, peer);
+}
+
+static sh_rc post_exchange(struct sh_channel *ch, struct sh_direct_round *r)
+{
+    r->phase = SH_ROUND_GATHER;
+    r->n_requests = 0;
+    for (int d = 1; d < ch->size; d++)
+        SH_TRY(receive_from(ch, r, received_from(ch, r->index, behind(ch, d)), behind(ch, d)));
+    for (int d = 1; d < ch->size; d++)
+        SH_TRY(send_to(ch, r, sent_to(ch, r->index, ahead(ch, d)), ahead(ch, d)));
+    return SH_OK;
+}
+
+/* Copy this rank's own shard of an all_gather, unless it is there already; or its own part of an all_to_all. */
 static void place_own(struct sh_channel *ch, int64_t round)
 {
     int size = sh_dtype_bytes(ch->coll.dtype);
-    struct sh_part mine = part_of(ch, round, ch->rank);
+    bool exchange = ch->coll.kind == SH_OP_ALL_TO_ALL;
+    struct sh_part mine = exchange ? received_from(ch, round, ch->rank) : part_of(ch, round, ch->rank);
     const char *from = (const char *)ch->coll.send + round * ch->direct.part_elems * size;
+    if (exchange)
+        from = sent_to(ch, round, ch->rank).at;
     if (from != mine.at)
         memcpy(mine.at, from, (size_t)(mine.elems * size));
 }
@@ -140,7 +178,7 @@ static sh_rc open_next_round(struct sh_channel *ch, struct sh_direct_round *r)
     if (scatters(&ch->coll))
         return post_scatter(ch, r);
     place_own(ch, r->index);
-    return post_gather(ch, r);
+    return ch->coll.kind == SH_OP_ALL_TO_ALL ? post_exchange(ch, r) : post_gather(ch, r);
 }
 
 /* After the scatter of an all_reduce the sum has to go to all ranks; the other collectives are done with the round. */
@@ -162,13 +200,32 @@ static bool direct_fits(const struct sh_channel *ch, const struct sh_coll *coll)
     return true;
 }
 
+/* Rounds of this rank's longest part, in stretches of at most `most`. */
+static sh_rc cut_exchange(struct sh_channel *ch, int64_t most)
+{
+    int64_t longest = 0;
+
+    SH_TRY(sh_channel_find_parts(ch));
+    for (int i = 0; i < ch->size; i++) {
+        int64_t to = ch->to[i + 1] - ch->to[i], from = ch->from[i + 1] - ch->from[i], n = to > from ? to : from;
+
+        longest = n > longest ? n : longest;
+    }
+    ch->direct.part_elems = most;
+    ch->direct.rounds = (longest + most - 1) / most;
+    return SH_OK;
+}
+
 /* As few rounds as possible, all of the same size except for a remainder. */
 static sh_rc direct_begin(struct sh_channel *ch)
 {
     const struct sh_coll *coll = &ch->coll;
     struct sh_direct *direct = &ch->direct;
     int64_t most = (scatters(coll) ? ch->stage_bytes : GATHER_PART_BYTES) / sh_dtype_bytes(coll->dtype);
-    direct->part_elems = sh_part_elems(coll, ch->size, most, &direct->rounds);
+    if (coll->kind == SH_OP_ALL_TO_ALL)
+        SH_TRY(cut_exchange(ch, most));
+    else
+        direct->part_elems = sh_part_elems(coll, ch->size, most, &direct->rounds);
     for (int i = 0; i < SH_DIRECT_ROUNDS; i++) {
         direct->round[i].index = i - SH_DIRECT_ROUNDS;
         SH_TRY(open_next_round(ch, &direct->round[i]));

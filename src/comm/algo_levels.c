@@ -352,8 +352,7 @@ static sh_rc make_ready(struct sh_channel *ch, bool *moved)
 
 static bool levels_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
-    (void)coll;
-    return ch->levels != NULL;
+    return ch->levels != NULL && coll->kind != SH_OP_ALL_TO_ALL; /* nothing is shared between its parts */
 }
 
 /* A gather uses only one stage of its slot, which may take the whole slot. */

@@ -4,10 +4,12 @@
  *   all_gather      of a unit that exists once for its group: the chunks are there already; one barrier
  *   reduce_scatter  each rank sums its part from all ranks' gradients where they lie
  *   all_reduce      each rank sums a slice and writes it into every rank's buffer: nobody else reads or writes there
+ *   all_to_all      each rank copies its parts from where the others have them
  *
- * Bytes moved: (size + 1) * count elements for a reduce_scatter, twice count for each rank of an all_reduce; both are
- * the minimum. Sums are those of sum.h over the ranks in their order, as without a segment: the same bits. */
+ * Bytes moved: (size + 1) * count elements for a reduce_scatter, twice count for each rank of an all_reduce, and each
+ * part once: the minimum. Sums are those of sum.h over the ranks in their order, as without a segment: the same bits. */
 #include "src/comm/channel.h"
+#include "src/comm/parts.h"
 #include "src/comm/sum.h"
 
 #include <stdatomic.h>
@@ -35,6 +37,12 @@ static bool in_group(const struct sh_comm_segment *w, const void *p)
     return (const char *)p >= w->base && (const char *)p < w->peers;
 }
 
+/* All ranks must find each other's parts. */
+static bool knows_all_parts(const struct sh_coll *coll)
+{
+    return !coll->parts || coll->parts->rows;
+}
+
 /* All ranks must choose alike, so only what is equal on all of them counts: the same tensor lies at the same offset of
  * every rank's part. */
 static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll)
@@ -43,6 +51,8 @@ static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll
         return false;
     if (coll->kind == SH_OP_ALL_GATHER)
         return ch->group == ch->c->mesh->shape.shard && in_group(ch->segment, coll->recv);
+    if (coll->kind == SH_OP_ALL_TO_ALL)
+        return knows_all_parts(coll) && in_own_part(ch->segment, coll->send);
     return in_own_part(ch->segment, coll->kind == SH_OP_REDUCE_SCATTER ? coll->send : coll->recv);
 }
 
@@ -57,6 +67,8 @@ static sh_rc barrier(struct sh_channel *ch, int phase)
 
 static sh_rc segment_begin(struct sh_channel *ch)
 {
+    if (ch->coll.kind == SH_OP_ALL_TO_ALL)
+        SH_TRY(sh_channel_find_parts(ch));
     return barrier(ch, ENTER);
 }
 
@@ -127,6 +139,27 @@ static sh_rc sum_some(struct sh_channel *ch)
     return SH_OK;
 }
 
+/* The next piece of what this rank receives, from its own place on, so that not all ranks read from the first one. */
+static sh_rc copy_some(struct sh_channel *ch)
+{
+    const struct sh_coll *coll = &ch->coll;
+    int64_t size = sh_dtype_bytes(coll->dtype), all = ch->from[ch->size], left, at, begin;
+    int peer = 0;
+
+    if (ch->segment_done == all)
+        return barrier(ch, LEAVE);
+    at = (ch->from[ch->rank] + ch->segment_done) % all;
+    while (ch->from[peer + 1] <= at)
+        peer++;
+    left = ch->from[peer + 1] - at;
+    left = left < PIECE_BYTES / size ? left : PIECE_BYTES / size;
+    begin = sh_part_begin_at(coll, ch->size, ch->rank, peer) + at - ch->from[peer];
+    memcpy((char *)coll->recv + at * size, (const char *)coll->send + to_peer(ch, peer) + begin * size,
+           (size_t)(left * size));
+    ch->segment_done += left;
+    return SH_OK;
+}
+
 /* Continue after a barrier. After LEAVE, or the only barrier of a gather, the collective is complete. */
 static sh_rc pass(struct sh_channel *ch, bool *done)
 {
@@ -146,7 +179,7 @@ static sh_rc segment_step(struct sh_channel *ch, bool *moved, bool *done)
 
     if (ch->segment_phase == SUM) {
         *moved = true;
-        return sum_some(ch);
+        return ch->coll.kind == SH_OP_ALL_TO_ALL ? copy_some(ch) : sum_some(ch);
     }
     SH_TRY(sh_channel_look(ch, &ch->request[0], &arrived));
     if (!arrived)

@@ -1,5 +1,5 @@
-/* Collectives whose cost is the number of messages: MPI's own all-gather, and sums that every rank makes for itself in
- * one tree over the ranks, so that all have the same bits. Also the collectives that need no message at all, and those
+/* Collectives whose cost is the number of messages: MPI's own all-gather and all-to-all, and sums that every rank makes
+ * for itself in one tree over the ranks, so that all have the same bits. Also the collectives that need no message at all, and those
  * that were launched on a GPU and only need to be watched. */
 #include "src/comm/channel.h"
 #include "src/comm/sum.h"
@@ -44,8 +44,7 @@ static bool alone_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 
 static sh_rc alone_begin(struct sh_channel *ch)
 {
-    sh_comm_run_alone(ch->c, &ch->coll, NULL);
-    return SH_OK;
+    return sh_comm_run_alone(ch->c, &ch->coll, NULL);
 }
 
 static sh_rc alone_step(struct sh_channel *ch, bool *moved, bool *done)
@@ -65,21 +64,34 @@ const struct sh_algo sh_algo_alone = {
 /* For an all_reduce every rank gathers all values into staging and adds them up itself: one exchange instead of two. */
 static bool small_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
-    if (coll->kind == SH_OP_REDUCE_SCATTER || part_bytes(coll) > SH_COMM_SMALL_BYTES)
+    if (coll->kind == SH_OP_REDUCE_SCATTER || coll->parts || part_bytes(coll) > SH_COMM_SMALL_BYTES)
         return false;
-    return coll->kind == SH_OP_ALL_GATHER || part_bytes(coll) * ch->size <= ch->staging_bytes;
+    return coll->kind != SH_OP_ALL_REDUCE || part_bytes(coll) * ch->size <= ch->staging_bytes;
+}
+
+static sh_rc exchange_small(struct sh_channel *ch)
+{
+    const struct sh_coll *coll = &ch->coll;
+    int bytes = (int)part_bytes(coll);
+    if (ch->c->blocks)
+        SH_MPI(MPI_Alltoall(coll->send, bytes, MPI_BYTE, coll->recv, bytes, MPI_BYTE, ch->comm));
+    else
+        SH_MPI(MPI_Ialltoall(coll->send, bytes, MPI_BYTE, coll->recv, bytes, MPI_BYTE, ch->comm, &ch->request[0]));
+    return SH_OK;
 }
 
 static sh_rc small_begin(struct sh_channel *ch)
 {
     const struct sh_coll *coll = &ch->coll;
     int bytes = (int)part_bytes(coll);
+    ch->request[0] = MPI_REQUEST_NULL;
+    if (coll->kind == SH_OP_ALL_TO_ALL)
+        return exchange_small(ch);
     bool reduce = coll->kind == SH_OP_ALL_REDUCE;
     char *all = reduce ? ch->staging : coll->recv;
     const void *mine = reduce ? coll->recv : coll->send;
     if (mine == all + (int64_t)ch->rank * bytes)
         mine = MPI_IN_PLACE;
-    ch->request[0] = MPI_REQUEST_NULL;
     if (ch->c->blocks)
         SH_MPI(MPI_Allgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, ch->comm));
     else

@@ -20,13 +20,14 @@ static void size_staging(struct sh_channel *ch)
     ch->staging = sh_calloc((size_t)ch->staging_bytes, 1);
 }
 
-/* Deal out requests and staging to the slots: 2 * peers requests each, one to send and one to receive for each peer. */
+/* Deal out requests and staging to the slots: 2 * peers requests each, one to send and one to receive for each peer. In
+ * two levels the direct algorithm still runs what needs no staging, with the same requests. */
 static void share_out(struct sh_channel *ch)
 {
     int peers = ch->size - 1;
     for (int i = 0; i < SH_DIRECT_ROUNDS; i++) {
         ch->direct.round[i].request = ch->request + (ptrdiff_t)i * 2 * peers;
-        ch->direct.round[i].staging = ch->staging + i * peers * ch->stage_bytes;
+        ch->direct.round[i].staging = ch->levels ? NULL : ch->staging + i * peers * ch->stage_bytes;
     }
 }
 
@@ -51,10 +52,9 @@ sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const s
     ch->request = sh_calloc((size_t)(SH_DIRECT_ROUNDS * 2 * (ch->size - 1)), sizeof *ch->request);
     SH_TRY(sh_levels_open(ch));
     size_staging(ch);
+    share_out(ch);
     if (ch->levels)
         sh_levels_share_out(ch);
-    else
-        share_out(ch);
     return SH_OK;
 }
 
@@ -66,6 +66,8 @@ void sh_channel_close(struct sh_channel *ch)
         MPI_Comm_free(&ch->comm);
     sh_levels_close(ch);
     free(ch->place);
+    free(ch->to);
+    free(ch->from);
     free(ch->staging);
     free(ch->request);
     free(ch->source);
@@ -97,6 +99,16 @@ sh_rc sh_channel_begin(struct sh_channel *ch)
         i++;
     ch->algo = algos[i];
     return ch->algo->begin(ch);
+}
+
+/* The tables stay for the next one. */
+sh_rc sh_channel_find_parts(struct sh_channel *ch)
+{
+    if (!ch->to) {
+        ch->to = sh_calloc((size_t)ch->size + 1, sizeof *ch->to);
+        ch->from = sh_calloc((size_t)ch->size + 1, sizeof *ch->from);
+    }
+    return sh_part_begins(&ch->coll, ch->size, ch->rank, ch->to, ch->from);
 }
 
 sh_rc sh_channel_look(const struct sh_channel *ch, MPI_Request *request, int *arrived)

@@ -3,6 +3,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/comm/backend.h"
+#include "src/comm/parts.h"
 
 #include "sherd_config.h"
 
@@ -176,17 +177,37 @@ static bool is_named(const struct sh_comm *c, const struct sh_coll *coll)
     return row != SH_NONE && c->opt.groups[row].streams >> coll->stream & 1;
 }
 
+/* Counted rows in host memory may still be the result of another collective; what moves them looks at them then. */
+static sh_rc check_parts(const struct sh_comm *c, const struct sh_coll *coll)
+{
+    const struct sh_coll_parts *p = coll->parts;
+    int size = sh_group_size(&c->mesh->shape, coll->group), rank = sh_group_index(&c->mesh->shape, coll->group);
+    int64_t *begin;
+    sh_rc rc;
+
+    SH_REQUIRE(coll->kind == SH_OP_ALL_TO_ALL && p->room >= 0);
+    SH_REQUIRE(p->rows ? p->row_elems > 0 && !p->to && !p->from : p->to && p->from);
+    if (p->rows && !coll->queue)
+        return SH_OK;
+    begin = sh_calloc((size_t)size + 1, 2 * sizeof *begin);
+    rc = sh_part_begins(coll, size, rank, begin, begin + size + 1);
+    free(begin);
+    return rc;
+}
+
 /* Mistakes of a caller: bugs, not conditions of the run. */
 static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
 {
-    SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);
+    bool moves = coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_ALL_TO_ALL;
+
+    SH_REQUIRE(moves || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);
     SH_REQUIRE((unsigned)coll->stream < (unsigned)c->opt.n_streams && is_named(c, coll));
     SH_REQUIRE((unsigned)coll->dtype < SH_DTYPES && coll->count >= 0);
-    SH_REQUIRE(coll->kind == SH_OP_ALL_GATHER || coll->dtype == SH_F32 || coll->dtype == SH_F64 ||
-               coll->dtype == SH_BF16);
+    SH_REQUIRE(moves || coll->dtype == SH_F32 || coll->dtype == SH_F64 || coll->dtype == SH_BF16);
     SH_REQUIRE(coll->after >= 0 && coll->after <= c->newest);
     SH_REQUIRE(!coll->queue || c->events);
-    return SH_OK;
+    SH_REQUIRE(coll->kind != SH_OP_ALL_TO_ALL || coll->count == 0 || coll->send != coll->recv);
+    return coll->parts ? check_parts(c, coll) : SH_OK;
 }
 
 /* The lock is not held while the GPU's library works, since that may block. */

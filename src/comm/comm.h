@@ -36,7 +36,7 @@ struct sh_comm;
  * that each serve a whole node. */
 enum { SH_COMM_LEVELS_ABOVE = 32 };
 /* If a rank's part is at most this large, MPI's own all-gather carries gathers and, between CPUs, the operands of
- * all_reduces. */
+ * all_reduces; its all-to-all carries equal parts. */
 enum { SH_COMM_SMALL_BYTES = 4 << 10 };
 
 struct sh_comm_options {
@@ -73,19 +73,37 @@ struct sh_comm_segment {
     int ranks, rank;    /* neighbours in the job; this rank's place among them */
 };
 
+/* The parts of an ALL_TO_ALL, if they are not equal. They lie end to end in the order of the group, without gaps; a part
+ * may be empty. What rank i has for j must be what j expects of i: between ranks that disagree, data is lost or the
+ * collective never ends. Two forms:
+ *   to, from  [size] elements for and from each rank: each rank knows its own. Valid from the start on.
+ *   rows      [size][size] rows of row_elems elements that rank i has for rank j: the same on all ranks, as one
+ *             all_gather makes it. In host memory, read when the collective begins: it may be the result of `after`.
+ *             If the operands have a queue it is read at the start, so that the host must know it by then. A number that
+ *             does not fit ends the job with SH_E_BUG before anything is sent. */
+struct sh_coll_parts {
+    const int64_t *to, *from;
+    const int32_t *rows; /* NULL: the first form */
+    int64_t row_elems;
+    int64_t room; /* elements that send and recv have room for, each */
+};
+
 /* clang-format off */
 struct sh_coll {
     enum sh_op_kind kind;   /* ALL_GATHER: recv = all shards; in place when send == recv + index*count
                                REDUCE_SCATTER: send [size*count] -> recv [count]; sum in a binary tree
                                over the ranks of the group (sum.h); nccl sums in its own order
-                               ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the group */
+                               ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the group
+                               ALL_TO_ALL: send [size*count], a part for each rank -> recv [size*count], the parts from
+                               each; or as `parts` says. Not in place; what recv holds past the parts is left alone */
     int stream;
     sh_group group;         /* named in the options with this stream */
-    enum sh_dtype dtype;    /* ALL_GATHER any; reductions f32, f64, bf16. bf16 is summed in f32 and rounded once, except
+    enum sh_dtype dtype;    /* ALL_GATHER, ALL_TO_ALL any; reductions f32, f64, bf16. bf16 is summed in f32 and rounded once, except
                                that nccl rounds each addition to bf16 */
     const void *send;
     void *recv;
-    int64_t count;          /* elements of one rank's part */
+    int64_t count;          /* elements of one rank's part; with `parts`, the most that a part has, equal on all ranks */
+    const struct sh_coll_parts *parts; /* like the buffers, unchanged until it is complete; NULL: all are equal */
     int64_t after;          /* ticket that must be complete before this one starts; 0: none */
     void *queue;            /* of the device, if send and recv lie there; NULL: they are in host memory */
     const char *label;      /* for reports and traces; must outlive the job */

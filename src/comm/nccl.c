@@ -423,6 +423,7 @@ static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
     ncclComm_t comm = find_comm(coll);
     ncclResult_t rc;
 
+    SH_REQUIRE(coll->kind != SH_OP_ALL_TO_ALL || !comm);
     SH_REQUIRE(queue && (comm || sh_group_size(&c->mesh->shape, coll->group) == 1));
     device->event_mark(item->events->ready, coll->queue);
     device->queue_after(queue, item->events->ready);
@@ -435,7 +436,7 @@ static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
         leave();
         must(c, rc, coll->label, comm);
     } else {
-        sh_comm_run_alone(c, coll, queue);
+        SH_TRY(sh_comm_run_alone(c, coll, queue));
     }
     device->event_mark(item->events->done, queue);
     return SH_OK;

@@ -46,3 +46,57 @@ struct sh_part sh_part_of(const struct sh_coll *coll, int size, int64_t part_ele
         .elems = left < part_elems ? left : part_elems,
     };
 }
+
+static const char *label(const struct sh_coll *coll)
+{
+    return coll->label ? coll->label : "";
+}
+
+/* Elements that the rank at place `from` has for the one at place `to`; one of them is `rank`. */
+static int64_t elems_between(const struct sh_coll *coll, int size, int rank, int from, int to)
+{
+    const struct sh_coll_parts *p = coll->parts;
+
+    if (!p)
+        return coll->count;
+    if (p->rows)
+        return p->rows[(int64_t)from * size + to] * p->row_elems;
+    return from == rank ? p->to[to] : p->from[from];
+}
+
+/* Counted rows come from a computation, so a wrong number ends the job before it moves anything. */
+static sh_rc append_part(const struct sh_coll *coll, int size, int rank, int from, int to, int64_t *begin)
+{
+    int64_t n = elems_between(coll, size, rank, from, to), room = coll->parts ? coll->parts->room : size * coll->count;
+
+    if (n < 0 || n > coll->count)
+        return sh_fail(SH_E_BUG, "all_to_all %s: place %d has %lld elements for place %d; a part has 0 to %lld",
+                       label(coll), from, (long long)n, to, (long long)coll->count);
+    if (begin[0] + n > room)
+        return sh_fail(SH_E_BUG, "all_to_all %s: place %d %s %lld elements, but there is room for %lld", label(coll),
+                       rank, from == rank ? "sends" : "receives", (long long)(begin[0] + n), (long long)room);
+    begin[1] = begin[0] + n;
+    return SH_OK;
+}
+
+sh_rc sh_part_begins(const struct sh_coll *coll, int size, int rank, int64_t *to, int64_t *from)
+{
+    to[0] = from[0] = 0;
+    for (int i = 0; i < size; i++) {
+        SH_TRY(append_part(coll, size, rank, rank, i, &to[i]));
+        SH_TRY(append_part(coll, size, rank, i, rank, &from[i]));
+    }
+    if (to[rank + 1] - to[rank] != from[rank + 1] - from[rank])
+        return sh_fail(SH_E_BUG, "all_to_all %s: place %d has %lld elements for itself, but expects %lld", label(coll),
+                       rank, (long long)(to[rank + 1] - to[rank]), (long long)(from[rank + 1] - from[rank]));
+    return SH_OK;
+}
+
+int64_t sh_part_begin_at(const struct sh_coll *coll, int size, int rank, int peer)
+{
+    int64_t begin = 0;
+
+    for (int i = 0; i < rank; i++)
+        begin += elems_between(coll, size, peer, peer, i);
+    return begin;
+}

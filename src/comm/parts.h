@@ -1,4 +1,5 @@
-/* How a collective is cut into rounds, and a round into one part per rank. Local, pure. */
+/* How a collective is cut into rounds, and a round into one part per rank; where the parts of an ALL_TO_ALL lie. Local,
+ * pure. */
 #ifndef SH_COMM_PARTS_H
 #define SH_COMM_PARTS_H
 
@@ -18,6 +19,15 @@ int64_t sh_part_elems(const struct sh_coll *coll, int size, int64_t most, int64_
  * Parts may be empty. In an all_reduce the parts of a round lie side by side; in the others each rank has a part of
  * `count` elements, of which a round takes a stretch. */
 struct sh_part sh_part_of(const struct sh_coll *coll, int size, int64_t part_elems, int64_t round, int rank);
+
+/* An ALL_TO_ALL of a group of `size`: where the parts of the rank at place `rank` begin in send (`to`) and in recv
+ * (`from`), in elements; the last of these [size + 1] is the end. Errors: SH_E_BUG, naming the collective and the
+ * numbers: parts that do not fit. */
+sh_rc sh_part_begins(const struct sh_coll *coll, int size, int rank, int64_t *to, int64_t *from);
+
+/* The same: where the part for `rank` begins in the send of the rank at place `peer`. Not for parts of which a rank knows only its
+ * own (struct sh_coll_parts: to, from). */
+int64_t sh_part_begin_at(const struct sh_coll *coll, int size, int rank, int peer);
 
 /* Bytes of staging for each source, when a channel's staging is divided among this many sources. */
 int64_t sh_part_stage_bytes(int64_t sources);

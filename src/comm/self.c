@@ -1,18 +1,23 @@
 /* One rank: a collective is at most a copy, done where it is started: on a GPU, in the very queue of its operands. */
 #include "src/base/time.h"
 #include "src/comm/backend.h"
+#include "src/comm/parts.h"
 
 #include <string.h>
 
-void sh_comm_run_alone(const struct sh_comm *c, const struct sh_coll *coll, void *queue)
+sh_rc sh_comm_run_alone(const struct sh_comm *c, const struct sh_coll *coll, void *queue)
 {
-    int64_t bytes = coll->count * sh_dtype_bytes(coll->dtype);
+    int64_t to[2] = {0, coll->count}, from[2], bytes;
+    if (coll->kind == SH_OP_ALL_TO_ALL && coll->count > 0)
+        SH_TRY(sh_part_begins(coll, 1, 0, to, from));
+    bytes = to[1] * sh_dtype_bytes(coll->dtype);
     if (coll->kind == SH_OP_ALL_REDUCE || bytes == 0 || coll->send == coll->recv)
-        return;
+        return SH_OK;
     if (queue != NULL)
         c->opt.device->copy(queue, coll->recv, coll->send, bytes);
     else
         memmove(coll->recv, coll->send, (size_t)bytes);
+    return SH_OK;
 }
 
 static sh_rc create(struct sh_comm *c)
@@ -26,12 +31,15 @@ static void destroy(struct sh_comm *c)
     (void)c;
 }
 
-/* Everything is complete when it returns, also on a GPU: the copy is in the queue of the operands. */
+/* Everything is complete when it returns, also on a GPU: the copy is in the queue of the operands. Counted rows
+ * that do not fit end the job. */
 static void start(struct sh_comm *c, int64_t ticket)
 {
     struct sh_comm_item *item = sh_comm_item(c, ticket);
     item->record.start_ns = sh_now_ns();
-    sh_comm_run_alone(c, &item->coll, item->coll.queue);
+    sh_rc rc = sh_comm_run_alone(c, &item->coll, item->coll.queue);
+    if (rc != SH_OK)
+        sh_stop(rc);
     sh_comm_set_complete(c, ticket);
 }
 

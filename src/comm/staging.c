@@ -2,6 +2,7 @@
  * to pinned host memory and back. Buffers are kept and reused, so that none is allocated after the first step. */
 #include "src/base/mem.h"
 #include "src/comm/backend.h"
+#include "src/comm/parts.h"
 
 #include <stdlib.h>
 
@@ -92,6 +93,22 @@ struct stretches {
     int64_t all, in, in_bytes, out, out_bytes;
 };
 
+/* The buffers keep their size whatever the parts are now, so that they are found again. The parts fit: the start has
+ * looked at them. */
+static struct stretches stretches_of_exchange(const struct sh_coll *coll, int64_t size, int64_t index)
+{
+    int64_t elem = sh_dtype_bytes(coll->dtype), room = (coll->parts ? coll->parts->room : size * coll->count) * elem;
+    int64_t *begin = sh_calloc((size_t)size + 1, 2 * sizeof *begin);
+    struct stretches at = {.all = 2 * room, .out = room};
+
+    if (sh_part_begins(coll, (int)size, (int)index, begin, begin + size + 1) == SH_OK) {
+        at.in_bytes = begin[size] * elem;
+        at.out_bytes = begin[2 * size + 1] * elem;
+    }
+    free(begin);
+    return at;
+}
+
 static struct stretches stretches_of(const struct sh_comm *c, const struct sh_coll *coll)
 {
     int64_t size = sh_group_size(&c->mesh->shape, coll->group), index = sh_group_index(&c->mesh->shape, coll->group);
@@ -103,6 +120,7 @@ static struct stretches stretches_of(const struct sh_comm *c, const struct sh_co
     case SH_OP_REDUCE_SCATTER:
         return (struct stretches){
             .all = (size + 1) * part, .in_bytes = size * part, .out = size * part, .out_bytes = part};
+    case SH_OP_ALL_TO_ALL: return stretches_of_exchange(coll, size, index);
     default: return (struct stretches){.all = part, .in_bytes = part, .out_bytes = part};
     }
 }

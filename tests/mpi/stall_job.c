@@ -4,8 +4,9 @@
  *   HOW  stop | kill: WHO sends itself the signal; loop: never comes back; suspend: stops for 2 * SECONDS, with all
  *        others, and continues; quiet: nothing happens; fail: WHO gives up in the step; late: takes three quarters of
  *        the limit; absent: does not come to the agreement at the end of the step; again: the same, and in the step
- *        before, the other ranks had just enough patience with rank 0. With the prefix node-, pairs of ranks
- *        communicate through memory, in two levels */
+ *        before, the other ranks had just enough patience with rank 0; wrong: WHO counts more rows than there is room
+ *        for. With the prefix node-, pairs of ranks communicate through memory, in two levels; with parts-, they
+ *        exchange counted rows instead of summing */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
 
@@ -21,6 +22,7 @@ enum { STEPS = 6, BAD_STEP = 3, ELEMS = 30000 };
 static const char *how;
 static int who;
 static double seconds;
+static bool exchanges;
 
 static void loop_for_ever(void)
 {
@@ -58,8 +60,22 @@ static void misbehave(int rank)
         sh_stop(sh_fail(SH_E_NUMERIC, "loss is not a number"));
 }
 
-static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x)
+/* Rank 0 of a pair has rows for both, rank 1 only for rank 0. */
+static void exchange(struct sh_coll *coll, struct sh_coll_parts *parts, int32_t rows[4], bool wrong)
 {
+    const int32_t count[4] = {wrong ? ELEMS : 3000, 7000, 5000, 0};
+
+    memcpy(rows, count, sizeof count);
+    *parts = (struct sh_coll_parts){.rows = rows, .row_elems = 2, .room = ELEMS};
+    coll->kind = SH_OP_ALL_TO_ALL;
+    coll->send = (const float *)coll->recv + ELEMS;
+    coll->parts = parts;
+}
+
+static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x, bool wrong)
+{
+    struct sh_coll_parts parts;
+    int32_t rows[4];
     struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
                            .stream = SH_STREAM_REDUCE,
                            .group = mesh->shape.shard,
@@ -68,7 +84,11 @@ static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x
                            .count = ELEMS,
                            .label = "layers.1"};
     int64_t first, second;
+    if (exchanges)
+        exchange(&coll, &parts, rows, wrong);
     SH_TRY(sh_comm_start(comm, &coll, &first));
+    if (exchanges)
+        return sh_comm_wait(comm, first);
     coll.group = mesh->shape.replicate;
     coll.stream = SH_STREAM_REPLICATE;
     coll.after = first;
@@ -96,6 +116,10 @@ static sh_rc run(const char *report_dir)
         opt.ranks_per_node = 2;
         opt.levels_above = 1;
     }
+    if (strncmp(how, "parts-", 6) == 0) {
+        how += 6;
+        exchanges = true;
+    }
     SH_TRY(sh_mesh_create(&req, &mesh));
     const struct sh_group_use groups[] = {{"shard", mesh->shape.shard, 1u << SH_STREAM_REDUCE},
                                           {"replicate", mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};
@@ -107,12 +131,12 @@ static sh_rc run(const char *report_dir)
         SH_TRY(sh_mesh_open(mesh, groups[i].axes));
     SH_TRY(sh_comm_create(mesh, &opt, &comm));
     sh_mesh_timeout(seconds);
-    float *x = sh_calloc(ELEMS, sizeof *x);
+    float *x = sh_calloc(ELEMS, 2 * sizeof *x);
     for (int step = 0; step < STEPS; step++) {
         sh_comm_note(comm, step, "forward layers.1 attention");
         if (step == BAD_STEP)
             misbehave(mesh->rank);
-        SH_TRY(run_step(mesh, comm, x));
+        SH_TRY(run_step(mesh, comm, x, step == BAD_STEP && mesh->rank == who && strcmp(how, "wrong") == 0));
         if (strcmp(how, "absent") == 0 || strcmp(how, "again") == 0)
             SH_TRY(agree_without_one(mesh->rank, step));
     }

@@ -281,7 +281,11 @@ static void prepare(struct trial *t, bool in_place)
     int64_t mine = sh_group_index(&mesh->shape, c->group) * c->count, all = total(c);
     size_t size = (size_t)sh_dtype_bytes(c->dtype);
     t->send = t->recv = NULL;
-    if (c->kind == SH_OP_ALL_REDUCE) {
+    if (c->kind == SH_OP_ALL_TO_ALL) {
+        t->send = buffer(c->dtype, all);
+        t->recv = buffer(c->dtype, all);
+        fill(c->dtype, t->send, 0, all, t->salt);
+    } else if (c->kind == SH_OP_ALL_REDUCE) {
         t->recv = buffer(c->dtype, c->count);
         fill(c->dtype, t->recv, 0, c->count, t->salt);
     } else if (c->kind == SH_OP_REDUCE_SCATTER) {
@@ -325,9 +329,12 @@ static void check_result(const struct trial *t)
     const struct sh_coll *c = &t->coll;
     struct members m = members_of(c->group);
     int64_t bytes = c->count * sh_dtype_bytes(c->dtype);
-    for (int owner = 0; owner < m.n && c->kind == SH_OP_ALL_GATHER; owner++)
-        check_part(t, (char *)t->recv + owner * bytes, owner * c->count, &m.rank[owner], 1);
-    if (c->kind != SH_OP_ALL_GATHER)
+    bool moves = c->kind == SH_OP_ALL_GATHER || c->kind == SH_OP_ALL_TO_ALL;
+    int64_t mine = sh_group_index(&mesh->shape, c->group);
+    for (int owner = 0; owner < m.n && moves; owner++)
+        check_part(t, (char *)t->recv + owner * bytes, (c->kind == SH_OP_ALL_TO_ALL ? mine : owner) * c->count,
+                   &m.rank[owner], 1);
+    if (!moves)
         check_part(t, t->recv, c->kind == SH_OP_REDUCE_SCATTER ? sh_group_index(&mesh->shape, c->group) * c->count : 0,
                    m.rank, m.n);
 }
@@ -368,11 +375,11 @@ static void run_trial(struct trial t, bool in_place)
     drop(&t);
 }
 
-static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
+static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE, SH_OP_ALL_TO_ALL};
 
 /* Sizes around the limits of the algorithms: a part of up to 4 KiB is small, a round is 256 KiB. */
 static const int64_t counts[] = {0, 1, 2, 3, 63, 255, 257, 1023, 1024, 1025, 4099, 65537};
-enum { N_KINDS = 3, N_COUNTS = sizeof counts / sizeof counts[0] };
+enum { N_KINDS = 4, N_COUNTS = sizeof counts / sizeof counts[0] };
 
 /* Whether a type represents its width: to a gather, a type is just a number of bytes. */
 static bool is_width(int t)
@@ -380,12 +387,14 @@ static bool is_width(int t)
     return t == SH_U8 || t == SH_BF16 || t == SH_F32 || t == SH_F64;
 }
 
-/* An all-reduce is always in place. The other kinds at the largest size, whose elements are most of the work here, take
+/* An all-reduce is always in place, an all-to-all never. The other kinds at the largest size, whose elements are most of the work here, take
  * one way each, alternating, and no second type of the same width. */
 static bool has_way(int k, int t, int n, int in_place)
 {
     if (kinds[k] == SH_OP_ALL_REDUCE)
         return in_place;
+    if (kinds[k] == SH_OP_ALL_TO_ALL)
+        return !in_place && (n < N_COUNTS - 1 || is_width(t));
     return n < N_COUNTS - 1 || (is_width(t) && (k + t) % 2 == in_place);
 }
 
@@ -395,8 +404,8 @@ static void run_group(sh_group group)
         for (int t = 0; t < SH_DTYPES; t++)
             for (int n = 0; n < N_COUNTS; n++)
                 for (int in_place = 0; in_place < 2; in_place++)
-                    if (has_way(k, t, n, in_place) &&
-                        (kinds[k] == SH_OP_ALL_GATHER || t == SH_F32 || t == SH_F64 || t == SH_BF16))
+                    if (has_way(k, t, n, in_place) && (kinds[k] == SH_OP_ALL_GATHER || kinds[k] == SH_OP_ALL_TO_ALL ||
+                                                       t == SH_F32 || t == SH_F64 || t == SH_BF16))
                         run_trial(make_trial(kinds[k], group, (enum sh_dtype)t, counts[n], n + 17 * t), in_place);
 }
 
@@ -438,6 +447,187 @@ static void close_segment(void)
     memset(&segment, 0, sizeof segment);
 }
 
+/* --- parts that are not equal --- */
+
+/* Rows that the rank at place i of n has for the one at place j: of every pattern some are 0; a row is ROW elements. */
+enum { ROW = 24, UNEVEN_RANKS = 16, PATTERNS = 5 };
+
+static int32_t rows_of(int pattern, int i, int j, int n)
+{
+    switch (pattern) {
+    case 0: return 0;
+    case 1: return (i * 7 + j * 3) % 5;                               /* a few rows, in one round */
+    case 2: return j == n - 1 ? 9000 + 17 * i : 0;                    /* all for the last */
+    case 3: return i == n / 2 && j == 0 ? 40001 : i == j;             /* one large part, of many rounds */
+    default: return (int32_t)(mix((uint64_t)(i * n + j)) % 3 * 2750); /* rounds end at different ranks */
+    }
+}
+
+/* The three forms of the same exchange can be compared; FORM_EQUAL has no table. */
+enum { FORM_KNOWN, FORM_COUNTED, FORMS };
+
+struct uneven {
+    struct trial t;
+    struct sh_coll_parts parts;
+    int64_t to[UNEVEN_RANKS], from[UNEVEN_RANKS];
+    int32_t rows[UNEVEN_RANKS * UNEVEN_RANKS];
+    int64_t sent, received;
+};
+
+static void count_rows(struct uneven *u, int pattern, int form, int n, int rank)
+{
+    int64_t most = 0, room = 0;
+
+    for (int i = 0; i < n; i++) {
+        int64_t in = 0, out = 0;
+
+        for (int j = 0; j < n; j++) {
+            u->rows[i * n + j] = rows_of(pattern, i, j, n);
+            most = u->rows[i * n + j] > most ? u->rows[i * n + j] : most;
+            out += rows_of(pattern, i, j, n);
+            in += rows_of(pattern, j, i, n);
+        }
+        room = in > room ? in : out > room ? out : room;
+        u->to[i] = (int64_t)rows_of(pattern, rank, i, n) * ROW;
+        u->from[i] = (int64_t)rows_of(pattern, i, rank, n) * ROW;
+        u->sent += u->to[i];
+        u->received += u->from[i];
+    }
+    u->t.coll.count = most * ROW;
+    u->parts = (struct sh_coll_parts){.room = room * ROW, .row_elems = ROW};
+    if (form == FORM_COUNTED)
+        u->parts.rows = u->rows;
+    else
+        u->parts = (struct sh_coll_parts){.to = u->to, .from = u->from, .room = room * ROW};
+}
+
+/* Element i of what a rank sends is value(salt, rank, i), wherever it goes. */
+static void check_uneven(const struct uneven *u, int pattern)
+{
+    const struct sh_coll *c = &u->t.coll;
+    struct members m = members_of(c->group);
+    int mine = sh_group_index(&mesh->shape, c->group), size = sh_dtype_bytes(c->dtype);
+    char *at = u->t.recv;
+    double expected[BLOCK];
+
+    for (int i = 0; i < m.n; i++) {
+        int64_t begin = 0;
+
+        for (int j = 0; j < mine; j++)
+            begin += (int64_t)rows_of(pattern, i, j, m.n) * ROW;
+        for (int64_t k = 0; k < u->from[i]; k += BLOCK) {
+            struct row r = {u->t.salt, begin + k, 1, (int)(u->from[i] - k < BLOCK ? u->from[i] - k : BLOCK)};
+
+            values_of(&r, m.rank[i], expected);
+            CHECK(same_row(c->dtype, at + k * size, &r, r.first, expected));
+        }
+        at += u->from[i] * size;
+    }
+    for (int64_t i = u->received; i < u->parts.room; i++) /* past the parts nothing is written */
+        CHECK(((const unsigned char *)u->t.recv)[i * size] == 0x5a);
+}
+
+static void run_uneven(sh_group group, enum sh_dtype dtype, int pattern, int form, int salt)
+{
+    int n = sh_group_size(&mesh->shape, group), rank = sh_group_index(&mesh->shape, group);
+    struct uneven u = {.t = make_trial(SH_OP_ALL_TO_ALL, group, dtype, 0, salt)};
+
+    CHECK(n <= UNEVEN_RANKS);
+    count_rows(&u, pattern, form, n, rank);
+    u.t.send = buffer(dtype, u.parts.room);
+    u.t.recv = buffer(dtype, u.parts.room);
+    fill(dtype, u.t.send, 0, u.sent, salt);
+    if (u.parts.room)
+        memset(u.t.recv, 0x5a, (size_t)(u.parts.room * sh_dtype_bytes(dtype)));
+    u.t.coll.send = u.t.send;
+    u.t.coll.recv = u.t.recv;
+    u.t.coll.parts = &u.parts;
+    CHECK_OK(sh_comm_start(comm, &u.t.coll, &u.t.ticket));
+    CHECK_OK(sh_comm_wait(comm, u.t.ticket));
+    check_uneven(&u, pattern);
+    drop(&u.t);
+}
+
+static void run_all_uneven(void)
+{
+    static const enum sh_dtype types[] = {SH_F32, SH_BF16, SH_U8, SH_F64};
+
+    for (int g = 0; g < GROUPS; g++)
+        for (int pattern = 0; pattern < PATTERNS; pattern++)
+            for (int form = 0; form < FORMS; form++)
+                run_uneven(groups[g].axes, types[(g + pattern) % 4], pattern, form, pattern + 10 * g);
+}
+
+/* Rows that are counted by ranks, gathered, and read when the exchange begins: the host never waits in between. */
+static void run_counted_by_a_gather(void)
+{
+    sh_group world = sh_group_world(&mesh->shape);
+    int n = test_world(), pattern = 4;
+    struct uneven u = {.t = make_trial(SH_OP_ALL_TO_ALL, world, SH_F32, 0, 77)};
+    int32_t own[UNEVEN_RANKS];
+    struct sh_coll gather = {.kind = SH_OP_ALL_GATHER,
+                             .stream = SH_STREAM_REDUCE,
+                             .group = world,
+                             .dtype = SH_I32,
+                             .send = own,
+                             .recv = u.rows,
+                             .count = n,
+                             .label = "counts"};
+
+    count_rows(&u, pattern, FORM_COUNTED, n, mesh->rank);
+    memcpy(own, u.rows + (ptrdiff_t)mesh->rank * n, (size_t)n * sizeof *own);
+    memset(u.rows, 0xff, sizeof u.rows);
+    u.t.send = buffer(SH_F32, u.parts.room);
+    u.t.recv = buffer(SH_F32, u.parts.room);
+    fill(SH_F32, u.t.send, 0, u.sent, 77);
+    memset(u.t.recv, 0x5a, (size_t)u.parts.room * 4);
+    u.t.coll.send = u.t.send;
+    u.t.coll.recv = u.t.recv;
+    u.t.coll.parts = &u.parts;
+    usleep((unsigned)(mesh->rank % 3) * 2000);
+    CHECK_OK(sh_comm_start(comm, &gather, &u.t.coll.after));
+    if (n == 1) /* else it is read later, which only shows if it was not there yet */
+        CHECK_OK(sh_comm_wait(comm, u.t.coll.after));
+    CHECK_OK(sh_comm_start(comm, &u.t.coll, &u.t.ticket));
+    CHECK_OK(sh_comm_wait(comm, u.t.ticket));
+    check_uneven(&u, pattern);
+    drop(&u.t);
+}
+
+static void test_uneven(void)
+{
+    int world = test_world();
+
+    for (int shard = 1; shard <= world; shard++) {
+        if (world % shard != 0)
+            continue;
+        open_comm(shard, shard % 2 == 0 ? 2 : 1, 16);
+        run_all_uneven();
+        run_counted_by_a_gather();
+        lazy = test_rank() % 2 ? 20 : 0;
+        run_all_uneven();
+        lazy = 0;
+        close_comm();
+    }
+    for (ranks_per_node = 2; ranks_per_node <= world; ranks_per_node *= 2)
+        if (world % ranks_per_node == 0) {
+            open_comm(world, 1, 16); /* in two levels, which carry other kinds on the same channel */
+            for (int i = 0; i < 2; i++) {
+                run_all_uneven();
+                run_trial(make_trial(SH_OP_ALL_REDUCE, sh_group_world(&mesh->shape), SH_F32, 70001, i), true);
+            }
+            close_comm();
+        }
+    ranks_per_node = 0;
+    in_mpi = true;
+    open_comm(world, 1, 16);
+    run_all_uneven();
+    close_comm();
+    in_mpi = false;
+    sh_mesh_wait_in_mpi(false);
+    test_end("parts that are not equal, known and counted");
+}
+
 /* Each rank of a shard group writes its chunk into the memory that the group shares. */
 static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
 {
@@ -465,6 +655,8 @@ static void run_in_segment(void)
         gather_in_common(n % 2 ? SH_BF16 : SH_F32, counts[n], n);
     run_trial(make_trial(SH_OP_REDUCE_SCATTER, mesh->shape.shard, SH_F32, MEBIBYTE_ELEMS + 3, 5),
               false); /* past the caches */
+    for (int pattern = 0; pattern < PATTERNS; pattern++)
+        run_uneven(groups[pattern % GROUPS].axes, SH_BF16, pattern, FORM_COUNTED, pattern);
 }
 
 static void test_segment(void)
@@ -489,7 +681,7 @@ static struct trial mixed_trial(int i, int64_t previous)
     static const int streams[] = {SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE};
     uint64_t dice = mix((uint64_t)i + 99);
     struct trial t =
-        make_trial(kinds[dice % 3], groups[dice / 3 % GROUPS].axes, SH_F32, (int64_t)(dice / 16 % 3000), i);
+        make_trial(kinds[dice % N_KINDS], groups[dice / 3 % GROUPS].axes, SH_F32, (int64_t)(dice / 16 % 3000), i);
     t.coll.stream = streams[dice / 5 % 3];
     t.coll.after = dice / 7 % 2 ? previous : 0;
     if (dice / 11 % 10 == 0)
@@ -560,6 +752,8 @@ static void compare_messages(int block)
         int64_t count = both ? PART * n : PART;
         struct messages direct, levels;
 
+        if (kinds[kind] == SH_OP_ALL_TO_ALL) /* each part has one reader */
+            continue;
         ranks_per_node = 0;
         direct = count_messages(kinds[kind], count, block);
         ranks_per_node = block;
@@ -846,7 +1040,7 @@ static void test_no_limit(void)
 static void test_refused(void)
 {
     open_comm(test_world(), 1, 16);
-    float x = 0;
+    float x = 0, y = 0;
     int64_t ticket = -1;
     struct sh_coll good = {.kind = SH_OP_ALL_REDUCE,
                            .stream = SH_STREAM_REDUCE,
@@ -855,14 +1049,29 @@ static void test_refused(void)
                            .recv = &x,
                            .count = 1,
                            .label = "bad"};
-    struct sh_coll bad[6] = {good, good, good, good, good, good};
+    const int64_t two[UNEVEN_RANKS] = {[0 ... UNEVEN_RANKS - 1] = 2}, less[UNEVEN_RANKS] = {-1};
+    const struct sh_coll_parts none = {.room = 1}, many = {.to = two, .from = two, .room = 1000},
+                               full = {.to = two, .from = two, .room = 1},
+                               negative = {.to = less, .from = less, .room = 1};
+    struct sh_coll exchange = good, bad[11] = {good, good, good, good, good, good};
     bad[0].kind = SH_OP_ADD;
     bad[1].dtype = SH_I32;
     bad[2].count = -1;
     bad[3].after = 1;
     bad[4].group = 0; /* not named */
     bad[5].stream = SH_STREAM_COMPUTE;
-    for (int i = 0; i < 6; i++)
+    exchange.kind = SH_OP_ALL_TO_ALL;
+    exchange.send = &y;
+    exchange.count = 2;
+    for (int i = 6; i < 11; i++)
+        bad[i] = exchange;
+    bad[6].parts = &none; /* of neither form */
+    bad[7].parts = &many;
+    bad[7].count = 1; /* the most that a part has */
+    bad[8].parts = &full;
+    bad[9].parts = &negative;
+    bad[10].send = &x; /* in place */
+    for (int i = 0; i < 11; i++)
         CHECK(sh_comm_start(comm, &bad[i], &ticket) == SH_E_BUG && ticket == -1);
     CHECK(sh_comm_wait(comm, 1) == SH_E_BUG);
     sh_error_clear();
@@ -875,6 +1084,7 @@ int main(int argc, char **argv)
     sh_rc rc = sh_mesh_start(&argc, &argv);
     if (rc == SH_OK) {
         test_every_kind();
+        test_uneven();
         test_segment();
         test_overlap();
         test_levels();
