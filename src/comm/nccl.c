@@ -19,6 +19,7 @@
 #include "src/base/time.h"
 #include "src/comm/nccl_load.h"
 #include "src/comm/nccl_uses.h"
+#include "src/comm/parts.h"
 #include "src/comm/progress.h"
 
 #include <sched.h>
@@ -43,6 +44,7 @@ struct nccl {
     } *made;                           /* each communicator once */
     int n_used, n_made;
     void *queue[SH_STREAMS_MAX];
+    int64_t *to, *from; /* [world + 1] where the parts of an ALL_TO_ALL begin, while it is enqueued */
 };
 /* clang-format on */
 
@@ -209,6 +211,8 @@ static void make_comms(struct sh_comm *c)
 
     state.used = sh_calloc(most, sizeof *state.used);
     state.made = sh_calloc(most, sizeof *state.made);
+    state.to = sh_calloc((size_t)c->mesh->world + 1, sizeof *state.to);
+    state.from = sh_calloc((size_t)c->mesh->world + 1, sizeof *state.from);
     for (int g = 0; g < c->opt.n_groups; g++)
         for (int s = 0; s < c->opt.n_streams; s++)
             if (c->opt.groups[g].streams >> s & 1)
@@ -224,7 +228,8 @@ static ncclComm_t find_comm(const struct sh_coll *coll)
     return NULL;
 }
 
-static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue);
+static sh_rc find_parts(const struct sh_comm *c, const struct sh_coll *coll);
+static ncclResult_t enqueue(const struct sh_comm *c, const struct sh_coll *coll, ncclComm_t comm, void *queue);
 
 /* Run a collective on a communicator, and wait for it. memory: room for the parts of all ranks of the group, which are
  * sent from there and received there. */
@@ -238,8 +243,12 @@ static void use_once(struct sh_comm *c, const struct made *made, const struct sh
 
     coll.send = use->kind == SH_OP_ALL_GATHER ? mine : memory;
     coll.recv = use->kind == SH_OP_REDUCE_SCATTER ? mine : memory;
+    if (use->kind == SH_OP_ALL_TO_ALL) /* not in place */
+        coll.recv = memory + sh_group_size(&c->mesh->shape, made->group) * part;
+    if (find_parts(c, &coll) != SH_OK)
+        sh_mpi_fail(c->backend, SH_E_BUG);
     enter(made->name);
-    rc = enqueue(&coll, made->comm, queue);
+    rc = enqueue(c, &coll, made->comm, queue);
     leave();
     must(c, rc, made->name, made->comm);
     c->opt.device->event_mark(done, queue);
@@ -281,6 +290,7 @@ static int64_t use_bytes(const struct sh_comm *c, const struct sh_coll *uses, in
     for (int i = 0; i < n; i++) {
         int64_t bytes = sh_group_size(&c->mesh->shape, uses[i].group) * uses[i].count * sh_dtype_bytes(uses[i].dtype);
 
+        bytes *= uses[i].kind == SH_OP_ALL_TO_ALL ? 2 : 1;
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -387,10 +397,47 @@ static void destroy(struct sh_comm *c)
     sh_comm_mpi.destroy(c); /* its thread reads what is freed next */
     free(state.used);
     free(state.made);
+    free(state.to);
+    free(state.from);
+}
+
+/* Before the caller is in NCCL: parts that do not fit are an error of Sherd's. */
+static sh_rc find_parts(const struct sh_comm *c, const struct sh_coll *coll)
+{
+    const struct sh_mesh_shape *m = &c->mesh->shape;
+
+    if (coll->kind != SH_OP_ALL_TO_ALL)
+        return SH_OK;
+    return sh_part_begins(coll, sh_group_size(m, coll->group), sh_group_index(m, coll->group), state.to, state.from);
+}
+
+/* One group of sends and receives, by distance and with the rank itself; empty parts are left out on both sides. NCCL
+ * has a call of its own for this only since 2.28, and for equal parts. */
+static ncclResult_t exchange(const struct sh_comm *c, const struct sh_coll *coll, ncclComm_t comm, void *queue)
+{
+    int size = sh_group_size(&c->mesh->shape, coll->group), rank = sh_group_index(&c->mesh->shape, coll->group);
+    int64_t elem = sh_dtype_bytes(coll->dtype);
+    ncclResult_t rc = sh_nccl.ncclGroupStart(), end;
+
+    if (rc != ncclSuccess)
+        return rc;
+    for (int d = 0; d < size && rc == ncclSuccess; d++) {
+        int ahead = (rank + d) % size, behind = (rank - d + size) % size;
+        size_t out = (size_t)((state.to[ahead + 1] - state.to[ahead]) * elem);
+        size_t in = (size_t)((state.from[behind + 1] - state.from[behind]) * elem);
+
+        if (out)
+            rc =
+                sh_nccl.ncclSend((const char *)coll->send + state.to[ahead] * elem, out, ncclUint8, ahead, comm, queue);
+        if (in && rc == ncclSuccess)
+            rc = sh_nccl.ncclRecv((char *)coll->recv + state.from[behind] * elem, in, ncclUint8, behind, comm, queue);
+    }
+    end = sh_nccl.ncclGroupEnd();
+    return rc == ncclSuccess ? end : rc;
 }
 
 /* Only enqueues. There are no sums over int types. */
-static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *queue)
+static ncclResult_t enqueue(const struct sh_comm *c, const struct sh_coll *coll, ncclComm_t comm, void *queue)
 {
     static const ncclDataType_t types[SH_DTYPES] = {
         [SH_F32] = ncclFloat32, [SH_BF16] = ncclBfloat16, [SH_F64] = ncclFloat64,
@@ -402,6 +449,7 @@ static ncclResult_t enqueue(const struct sh_coll *coll, ncclComm_t comm, void *q
     case SH_OP_ALL_GATHER: return sh_nccl.ncclAllGather(coll->send, coll->recv, n, types[coll->dtype], comm, queue);
     case SH_OP_REDUCE_SCATTER:
         return sh_nccl.ncclReduceScatter(coll->send, coll->recv, n, types[coll->dtype], ncclSum, comm, queue);
+    case SH_OP_ALL_TO_ALL: return exchange(c, coll, comm, queue);
     default: return sh_nccl.ncclAllReduce(coll->recv, coll->recv, n, types[coll->dtype], ncclSum, comm, queue);
     }
 }
@@ -423,8 +471,9 @@ static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
     ncclComm_t comm = find_comm(coll);
     ncclResult_t rc;
 
-    SH_REQUIRE(coll->kind != SH_OP_ALL_TO_ALL || !comm);
     SH_REQUIRE(queue && (comm || sh_group_size(&c->mesh->shape, coll->group) == 1));
+    if (comm)
+        SH_TRY(find_parts(c, coll));
     device->event_mark(item->events->ready, coll->queue);
     device->queue_after(queue, item->events->ready);
     if (coll->after)
@@ -432,7 +481,7 @@ static sh_rc launch(struct sh_comm *c, struct sh_comm_item *item)
     device->event_mark(item->events->begin, queue);
     if (comm && coll->count) {
         enter(coll->label);
-        rc = enqueue(coll, comm, queue);
+        rc = enqueue(c, coll, comm, queue);
         leave();
         must(c, rc, coll->label, comm);
     } else {

@@ -10,7 +10,8 @@
 #define SH_NCCL_FUNCTIONS(X)                                                                           \
     X(ncclGetVersion) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommFinalize) \
     X(ncclCommDestroy) X(ncclCommGetAsyncError) X(ncclGetErrorString) X(ncclGetLastError)             \
-    X(ncclAllGather) X(ncclReduceScatter) X(ncclAllReduce)
+    X(ncclAllGather) X(ncclReduceScatter) X(ncclAllReduce)                                            \
+    X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) X(ncclRecv)
 /* clang-format on */
 
 struct sh_nccl_functions {

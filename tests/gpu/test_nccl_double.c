@@ -107,6 +107,50 @@ static void order_differs(int rank, ncclUniqueId id)
     cudaDeviceSynchronize();
 }
 
+/* Messages of several stretches to the other rank and to itself, in one group. */
+static void messages_cross(int rank, ncclUniqueId id)
+{
+    enum { BYTES = 10000 };
+    ncclComm_t comm = connect_all(rank, id, 1);
+    unsigned char *x;
+
+    if (cudaMalloc((void **)&x, 4 * BYTES) != cudaSuccess)
+        _exit(3);
+    for (int i = 0; i < 2 * BYTES; i++)
+        x[i] = (unsigned char)(i * 7 + rank * 100 + i / BYTES);
+    if (ncclGroupStart() != ncclSuccess)
+        _exit(4);
+    for (int peer = 0; peer < RANKS; peer++)
+        if (ncclSend(x + peer * BYTES, BYTES, ncclUint8, peer, comm, NULL) != ncclSuccess ||
+            ncclRecv(x + (2 + peer) * BYTES, BYTES, ncclUint8, peer, comm, NULL) != ncclSuccess)
+            _exit(5);
+    if (ncclGroupEnd() != ncclSuccess)
+        _exit(6);
+    cudaDeviceSynchronize();
+    for (int i = 0; i < 2 * BYTES; i++)
+        if (x[2 * BYTES + i] != (unsigned char)((rank * BYTES + i % BYTES) * 7 + i / BYTES * 100 + rank))
+            _exit(7);
+}
+
+static void lengths_differ(int rank, ncclUniqueId id)
+{
+    ncclComm_t comm = connect_all(rank, id, 1);
+    float *x = floats();
+
+    ncclGroupStart();
+    if (rank == 0)
+        ncclSend(x, 3, ncclFloat32, 1, comm, NULL);
+    else
+        ncclRecv(x, 2, ncclFloat32, 0, comm, NULL);
+    ncclGroupEnd();
+    cudaDeviceSynchronize();
+}
+
+static void alone(int rank, ncclUniqueId id)
+{
+    ncclSend(floats(), 1, ncclFloat32, 1 - rank, connect_all(rank, id, 1), NULL);
+}
+
 static void *ask_often(void *comm)
 {
     ncclResult_t state;
@@ -169,6 +213,9 @@ static void test_double(void **state)
         {split_is_late, NULL},
         {counts_differ, "all-reduce of 1 (type"},
         {order_differs, "all-gather of 1 (type"},
+        {messages_cross, NULL},
+        {lengths_differ, "rank 0 sends 12 bytes to rank 1, which expects 8"},
+        {alone, "a message is in no group"},
         {two_threads, "two threads are in communicator 'test'"},
     };
     char text[1024];

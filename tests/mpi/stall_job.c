@@ -6,7 +6,7 @@
  *        the limit; absent: does not come to the agreement at the end of the step; again: the same, and in the step
  *        before, the other ranks had just enough patience with rank 0; wrong: WHO counts more rows than there is room
  *        for. With the prefix node-, pairs of ranks communicate through memory, in two levels; with parts-, they
- *        exchange counted rows instead of summing */
+ *        exchange counted rows instead of summing; with gpu-parts-, these lie on emulated GPUs and NCCL moves them */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
 
@@ -23,6 +23,8 @@ static const char *how;
 static int who;
 static double seconds;
 static bool exchanges;
+static const struct sh_device *device; /* NULL: the operands are in host memory */
+static void *queue;
 
 static void loop_for_ever(void)
 {
@@ -70,6 +72,16 @@ static void exchange(struct sh_coll *coll, struct sh_coll_parts *parts, int32_t 
     coll->kind = SH_OP_ALL_TO_ALL;
     coll->send = (const float *)coll->recv + ELEMS;
     coll->parts = parts;
+    coll->queue = queue;
+}
+
+static sh_rc wait_for(struct sh_comm *comm, int64_t ticket)
+{
+    if (!queue)
+        return sh_comm_wait(comm, ticket);
+    SH_TRY(sh_comm_join(comm, ticket, queue));
+    device->queue_drain(queue);
+    return SH_OK;
 }
 
 static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x, bool wrong)
@@ -87,13 +99,13 @@ static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x
     if (exchanges)
         exchange(&coll, &parts, rows, wrong);
     SH_TRY(sh_comm_start(comm, &coll, &first));
-    if (exchanges)
-        return sh_comm_wait(comm, first);
+    coll.kind = SH_OP_ALL_REDUCE;
+    coll.parts = NULL;
     coll.group = mesh->shape.replicate;
     coll.stream = SH_STREAM_REPLICATE;
     coll.after = first;
     SH_TRY(sh_comm_start(comm, &coll, &second));
-    return sh_comm_wait(comm, second);
+    return wait_for(comm, second);
 }
 
 static sh_rc agree_without_one(int rank, int step)
@@ -103,6 +115,36 @@ static sh_rc agree_without_one(int rank, int step)
     if (step == BAD_STEP && rank == who)
         pause();
     return sh_agree(SH_OK);
+}
+
+static sh_rc make_operands(float **x)
+{
+    if (!device) {
+        *x = sh_calloc(ELEMS, 2 * sizeof **x);
+        return SH_OK;
+    }
+    queue = device->queue_create(false);
+    return device->arena_create(ELEMS * 2 * (int64_t)sizeof **x, 0, -1, (char **)x);
+}
+
+static void drop_operands(float *x)
+{
+    if (device) {
+        device->queue_destroy(queue);
+        device->arena_destroy((char *)x, ELEMS * 2 * (int64_t)sizeof *x);
+    } else {
+        free(x);
+    }
+}
+
+static sh_rc open_device(struct sh_comm_options *opt, int rank)
+{
+    struct sh_device_info info;
+
+    how += 4;
+    device = opt->device = sh_device_find("cuda");
+    opt->backend = "nccl";
+    return device ? device->open(rank, &info) : sh_fail(SH_E_USAGE, "this build has no GPUs");
 }
 
 static sh_rc run(const char *report_dir)
@@ -116,11 +158,13 @@ static sh_rc run(const char *report_dir)
         opt.ranks_per_node = 2;
         opt.levels_above = 1;
     }
+    SH_TRY(sh_mesh_create(&req, &mesh));
+    if (strncmp(how, "gpu-", 4) == 0)
+        SH_TRY(sh_agree(open_device(&opt, mesh->rank)));
     if (strncmp(how, "parts-", 6) == 0) {
         how += 6;
         exchanges = true;
     }
-    SH_TRY(sh_mesh_create(&req, &mesh));
     const struct sh_group_use groups[] = {{"shard", mesh->shape.shard, 1u << SH_STREAM_REDUCE},
                                           {"replicate", mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};
     opt.groups = groups;
@@ -131,7 +175,8 @@ static sh_rc run(const char *report_dir)
         SH_TRY(sh_mesh_open(mesh, groups[i].axes));
     SH_TRY(sh_comm_create(mesh, &opt, &comm));
     sh_mesh_timeout(seconds);
-    float *x = sh_calloc(ELEMS, 2 * sizeof *x);
+    float *x;
+    SH_TRY(make_operands(&x));
     for (int step = 0; step < STEPS; step++) {
         sh_comm_note(comm, step, "forward layers.1 attention");
         if (step == BAD_STEP)
@@ -140,8 +185,8 @@ static sh_rc run(const char *report_dir)
         if (strcmp(how, "absent") == 0 || strcmp(how, "again") == 0)
             SH_TRY(agree_without_one(mesh->rank, step));
     }
-    free(x);
     sh_comm_destroy(comm);
+    drop_operands(x);
     sh_mesh_destroy(mesh);
     return SH_OK;
 }

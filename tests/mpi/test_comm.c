@@ -77,6 +77,9 @@ static struct sh_group_use groups[GROUPS];
 static int ranks_per_node; /* ranks that communicate through memory, in two levels; 0: only messages */
 
 static bool in_mpi; /* the next communicators wait inside MPI */
+static const char *backend;
+static const struct sh_device *device;
+static const struct sh_program *program; /* whose collectives NCCL runs once */
 
 static void create_comm(const struct sh_group_use *use, int n, int history)
 {
@@ -88,7 +91,10 @@ static void create_comm(const struct sh_group_use *use, int n, int history)
                                   .streams = sh_streams,
                                   .n_streams = SH_STREAMS,
                                   .ranks_per_node = ranks_per_node,
-                                  .levels_above = 1};
+                                  .levels_above = 1,
+                                  .backend = backend,
+                                  .device = device,
+                                  .program = program};
     for (int i = 0; i < n; i++)
         CHECK_OK(sh_mesh_open(mesh, use[i].axes));
     CHECK_OK(sh_comm_create(mesh, &opt, &comm));
@@ -527,21 +533,29 @@ static void check_uneven(const struct uneven *u, int pattern)
         CHECK(((const unsigned char *)u->t.recv)[i * size] == 0x5a);
 }
 
-static void run_uneven(sh_group group, enum sh_dtype dtype, int pattern, int form, int salt)
+/* The trial points into u, which must stay where it is. */
+static void prepare_uneven(struct uneven *u, sh_group group, enum sh_dtype dtype, int pattern, int form, int salt)
 {
     int n = sh_group_size(&mesh->shape, group), rank = sh_group_index(&mesh->shape, group);
-    struct uneven u = {.t = make_trial(SH_OP_ALL_TO_ALL, group, dtype, 0, salt)};
 
+    *u = (struct uneven){.t = make_trial(SH_OP_ALL_TO_ALL, group, dtype, 0, salt)};
     CHECK(n <= UNEVEN_RANKS);
-    count_rows(&u, pattern, form, n, rank);
-    u.t.send = buffer(dtype, u.parts.room);
-    u.t.recv = buffer(dtype, u.parts.room);
-    fill(dtype, u.t.send, 0, u.sent, salt);
-    if (u.parts.room)
-        memset(u.t.recv, 0x5a, (size_t)(u.parts.room * sh_dtype_bytes(dtype)));
-    u.t.coll.send = u.t.send;
-    u.t.coll.recv = u.t.recv;
-    u.t.coll.parts = &u.parts;
+    count_rows(u, pattern, form, n, rank);
+    u->t.send = buffer(dtype, u->parts.room);
+    u->t.recv = buffer(dtype, u->parts.room);
+    fill(dtype, u->t.send, 0, u->sent, salt);
+    if (u->parts.room)
+        memset(u->t.recv, 0x5a, (size_t)(u->parts.room * sh_dtype_bytes(dtype)));
+    u->t.coll.send = u->t.send;
+    u->t.coll.recv = u->t.recv;
+    u->t.coll.parts = &u->parts;
+}
+
+static void run_uneven(sh_group group, enum sh_dtype dtype, int pattern, int form, int salt)
+{
+    struct uneven u;
+
+    prepare_uneven(&u, group, dtype, pattern, form, salt);
     CHECK_OK(sh_comm_start(comm, &u.t.coll, &u.t.ticket));
     CHECK_OK(sh_comm_wait(comm, u.t.ticket));
     check_uneven(&u, pattern);
@@ -563,7 +577,7 @@ static void run_counted_by_a_gather(void)
 {
     sh_group world = sh_group_world(&mesh->shape);
     int n = test_world(), pattern = 4;
-    struct uneven u = {.t = make_trial(SH_OP_ALL_TO_ALL, world, SH_F32, 0, 77)};
+    struct uneven u;
     int32_t own[UNEVEN_RANKS];
     struct sh_coll gather = {.kind = SH_OP_ALL_GATHER,
                              .stream = SH_STREAM_REDUCE,
@@ -574,16 +588,9 @@ static void run_counted_by_a_gather(void)
                              .count = n,
                              .label = "counts"};
 
-    count_rows(&u, pattern, FORM_COUNTED, n, mesh->rank);
+    prepare_uneven(&u, world, SH_F32, pattern, FORM_COUNTED, 77);
     memcpy(own, u.rows + (ptrdiff_t)mesh->rank * n, (size_t)n * sizeof *own);
     memset(u.rows, 0xff, sizeof u.rows);
-    u.t.send = buffer(SH_F32, u.parts.room);
-    u.t.recv = buffer(SH_F32, u.parts.room);
-    fill(SH_F32, u.t.send, 0, u.sent, 77);
-    memset(u.t.recv, 0x5a, (size_t)u.parts.room * 4);
-    u.t.coll.send = u.t.send;
-    u.t.coll.recv = u.t.recv;
-    u.t.coll.parts = &u.parts;
     usleep((unsigned)(mesh->rank % 3) * 2000);
     CHECK_OK(sh_comm_start(comm, &gather, &u.t.coll.after));
     if (n == 1) /* else it is read later, which only shows if it was not there yet */
@@ -627,6 +634,105 @@ static void test_uneven(void)
     sh_mesh_wait_in_mpi(false);
     test_end("parts that are not equal, known and counted");
 }
+
+#ifdef SH_CUDA_EMULATED
+enum { DEVICE_BYTES = 8 << 20 }; /* of each of the two operands */
+
+static struct {
+    void *queue;
+    char *memory;
+} gpu;
+
+/* Run a trial whose operands of `bytes` each lie on a GPU meanwhile. */
+static void run_on_gpu(struct trial *t, int64_t bytes)
+{
+    CHECK(bytes <= DEVICE_BYTES);
+    device->put(gpu.queue, gpu.memory, t->send, bytes);
+    device->put(gpu.queue, gpu.memory + DEVICE_BYTES, t->recv, bytes);
+    t->coll.send = gpu.memory;
+    t->coll.recv = gpu.memory + DEVICE_BYTES;
+    t->coll.queue = gpu.queue;
+    CHECK_OK(sh_comm_start(comm, &t->coll, &t->ticket));
+    CHECK_OK(sh_comm_join(comm, t->ticket, gpu.queue));
+    device->get(gpu.queue, t->recv, gpu.memory + DEVICE_BYTES, bytes);
+}
+
+static void exchange_on_gpus(sh_group group)
+{
+    for (int n = 0; n < N_COUNTS; n++) {
+        struct trial t = make_trial(SH_OP_ALL_TO_ALL, group, n % 2 ? SH_BF16 : SH_F32, counts[n], n);
+
+        prepare(&t, false);
+        run_on_gpu(&t, total(&t.coll) * sh_dtype_bytes(t.coll.dtype));
+        check_result(&t);
+        drop(&t);
+    }
+    for (int i = 0; i < PATTERNS * FORMS; i++) {
+        struct uneven u;
+
+        prepare_uneven(&u, group, SH_F32, i / FORMS, i % FORMS, i);
+        run_on_gpu(&u.t, u.parts.room * 4);
+        check_uneven(&u, i / FORMS);
+        drop(&u.t);
+    }
+}
+
+static void refuse_on_gpus(void)
+{
+    struct uneven u;
+
+    prepare_uneven(&u, sh_group_world(&mesh->shape), SH_F32, 1, FORM_COUNTED, 0);
+    u.rows[0] = 1 << 20; /* read at the start, since the operands have a queue */
+    u.t.coll.queue = gpu.queue;
+    CHECK(test_rank() > 0 || sh_comm_start(comm, &u.t.coll, &u.t.ticket) == SH_E_BUG);
+    sh_error_clear();
+    drop(&u.t);
+}
+
+/* An exchange over all ranks, to be run by NCCL before the first step. */
+static struct sh_program *make_program(void)
+{
+    struct sh_program *p = sh_program_create(SH_F32);
+    struct sh_tensor t = sh_tensor_make(SH_MEM_ACT, SH_F64, 1, (const int64_t[]){720}, "x");
+    int x = sh_program_add_tensor(p, &t), y = sh_program_add_tensor(p, &t);
+
+    sh_program_add_section(p, SH_SECTION_ONLY, 1);
+    sh_program_append_collective(p, SH_OP_ALL_TO_ALL, SH_STREAM_GATHER, (1u << SH_AXES) - 1, SH_NONE, x, y, SH_NONE,
+                                 SH_PHASE_FORWARD);
+    return p;
+}
+
+static void test_between_gpus(void)
+{
+    static const char *const backends[] = {"nccl", "mpi"};
+    struct sh_device_info info;
+
+    setenv("SHERD_EMULATED_GPUS", "16", 1);
+    device = sh_device_find("cuda");
+    CHECK_OK(device->open(test_rank(), &info));
+    struct sh_program *exchanges = make_program();
+    program = exchanges;
+    for (int b = 0; b < 2; b++) {
+        backend = backends[b];
+        open_comm(test_world() % 2 == 0 ? 2 : 1, 1, 16);
+        CHECK(strcmp(sh_comm_name(comm), test_world() == 1 ? "self" : backend) == 0);
+        CHECK_OK(device->arena_create(2 * DEVICE_BYTES, 0, -1, &gpu.memory));
+        gpu.queue = device->queue_create(false);
+        for (int g = 0; g < GROUPS; g++)
+            exchange_on_gpus(groups[g].axes);
+        refuse_on_gpus();
+        device->queue_drain(gpu.queue);
+        close_comm();
+        device->queue_destroy(gpu.queue);
+        device->arena_destroy(gpu.memory, 2 * DEVICE_BYTES);
+    }
+    device->close();
+    device = NULL;
+    program = NULL;
+    sh_program_destroy(exchanges);
+    test_end("parts between GPUs, by NCCL and by MPI");
+}
+#endif
 
 /* Each rank of a shard group writes its chunk into the memory that the group shares. */
 static void gather_in_common(enum sh_dtype dtype, int64_t count, int salt)
@@ -1097,6 +1203,9 @@ int main(int argc, char **argv)
         test_in_mpi();
         test_no_limit();
         test_refused();
+#ifdef SH_CUDA_EMULATED
+        test_between_gpus();
+#endif
     }
     int status = sh_mesh_report(rc);
     sh_mesh_stop();

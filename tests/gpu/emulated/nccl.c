@@ -6,7 +6,8 @@
  *   - A collective is work in its stream. With NCCL_LAUNCH_ORDER_IMPLICIT, those of a process start in the order of
  *     their calls, on whatever stream and communicator.
  *   - Anything on which NCCL would hang or go wrong stops the process: ranks whose calls differ in kind, count, type,
- *     stream, communicator or order, and a NULL communicator in ncclCommGetAsyncError.
+ *     stream, communicator or order, messages whose lengths differ, and a NULL communicator in ncclCommGetAsyncError.
+ *   - Sends and receives are grouped; a group is one piece of work. Here it has one communicator and one stream.
  *   - Any call fails, hangs or is slow on request, and the first large collectives take memory (emulated.h). */
 #include "src/base/err.h"
 #include "src/base/mem.h"
@@ -357,6 +358,106 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataT
 {
     return op == ncclSum ? collect(__func__, SH_MEET_ALL_REDUCE, send, recv, count, type, c, stream)
                          : ncclInvalidArgument;
+}
+
+/* nccl.h leaves out the `void`. */
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+
+/* The group that a thread has open, and the work that it becomes. */
+struct group {
+    struct ncclComm *c;
+    void *stream;
+    struct sh_meet_message message[2 * SH_MEET_RANKS];
+    int n;
+    bool never;
+};
+
+static _Thread_local struct group *open_group;
+
+ncclResult_t ncclGroupStart(void)
+{
+    if (sh_nccl_fault_of(__func__) == SH_NCCL_ERROR)
+        return ncclSystemError;
+    if (open_group)
+        stop("a group is open in", open_group->c ? open_group->c->name : "");
+    open_group = sh_calloc(1, sizeof *open_group);
+    return ncclSuccess;
+}
+
+static ncclResult_t add_message(const char *name, const void *at, size_t bytes, int peer, int sends, ncclComm_t c,
+                                cudaStream_t stream)
+{
+    struct group *g = open_group;
+    enum sh_nccl_fault fault;
+
+    enter(c);
+    fault = sh_nccl_fault_of(name);
+    if (!g || (g->c && (g->c != c || g->stream != stream)))
+        stop("a message is in no group, or in one of another stream or communicator than", c->name);
+    if (peer < 0 || peer >= c->size || g->n == 2 * c->size)
+        stop("a message to a rank that is not in, or one too many in, communicator", c->name);
+    g->c = c;
+    g->stream = stream;
+    g->never |= fault == SH_NCCL_ASYNC;
+    g->message[g->n++] = (struct sh_meet_message){peer, sends, (char *)(uintptr_t)at, bytes};
+    sh_emulated_access(stream, at, (int64_t)bytes, !sends, name);
+    leave(c);
+    return fault == SH_NCCL_ERROR ? ncclSystemError : ncclSuccess;
+}
+
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream)
+{
+    return add_message(__func__, send, count * (size_t)sh_meet_type_bytes(type), peer, 1, c, stream);
+}
+
+ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream)
+{
+    return add_message(__func__, recv, count * (size_t)sh_meet_type_bytes(type), peer, 0, c, stream);
+}
+
+static void send_all(void *arg)
+{
+    struct group *g = arg;
+
+    while (g->never)
+        pause();
+    sh_nccl_delay();
+    sh_meet_messages(g->c->m, g->c->rank, g->message, g->n);
+    free(g);
+}
+
+static ncclResult_t enqueue_group(void *arg)
+{
+    struct group *g = arg;
+
+    sh_emulated_put_in_order(g->stream, send_all, g);
+    return ncclSuccess;
+}
+
+/* A group of no messages is nothing. */
+ncclResult_t ncclGroupEnd(void)
+{
+    struct group *g = open_group;
+    enum sh_nccl_fault fault = sh_nccl_fault_of(__func__);
+    struct ncclComm *c = g ? g->c : NULL;
+    bool never;
+    ncclResult_t rc;
+
+    open_group = NULL;
+    if (!g)
+        return ncclInvalidUsage;
+    if (!c || fault == SH_NCCL_ERROR) {
+        free(g);
+        return c ? ncclSystemError : ncclSuccess;
+    }
+    enter(c);
+    never = g->never |= fault == SH_NCCL_ASYNC;
+    rc = finish(c, enqueue_group, g);
+    if (never)
+        atomic_store(&c->state, ncclRemoteError);
+    leave(c);
+    return rc;
 }
 
 /* Linked instead of loaded. */

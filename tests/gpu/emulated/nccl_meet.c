@@ -157,3 +157,50 @@ void sh_meet_exchange(struct sh_meeting *m, int rank, int size, const struct sh_
     case SH_MEET_ALL_REDUCE: reduce(m, rank, size, bytes, call->type, send, recv, 1); break;
     }
 }
+
+static int put(struct sh_meet_post *p, struct sh_meet_message *x)
+{
+    if (atomic_load(&p->full))
+        return 0;
+    p->left = x->bytes;
+    p->n = x->bytes < SH_MEET_POST ? x->bytes : SH_MEET_POST;
+    memcpy(p->data, x->at, p->n);
+    x->at += p->n;
+    x->bytes -= p->n;
+    atomic_store(&p->full, 1);
+    return 1;
+}
+
+static int take(struct sh_meet_post *p, struct sh_meet_message *x, int rank)
+{
+    if (!atomic_load(&p->full))
+        return 0;
+    if (p->left != x->bytes)
+        sh_stop(sh_fail(SH_E_BUG, "emulated NCCL: rank %d sends %zu bytes to rank %d, which expects %zu", x->peer,
+                        p->left, rank, x->bytes));
+    memcpy(x->at, p->data, p->n);
+    x->at += p->n;
+    x->bytes -= p->n;
+    atomic_store(&p->full, 0);
+    return 1;
+}
+
+void sh_meet_messages(struct sh_meeting *m, int rank, struct sh_meet_message *message, int n)
+{
+    int left = n;
+
+    while (left > 0) {
+        int moved = 0;
+
+        left = 0;
+        for (int i = 0; i < n; i++) {
+            struct sh_meet_message *x = &message[i];
+
+            if (x->bytes > 0)
+                moved += x->sends ? put(&m->post[rank][x->peer], x) : take(&m->post[x->peer][rank], x, rank);
+            left += x->bytes > 0;
+        }
+        if (!moved)
+            usleep(50);
+    }
+}

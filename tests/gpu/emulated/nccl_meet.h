@@ -8,7 +8,14 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { SH_MEET_RANKS = 16, SH_MEET_CHUNK = 64 << 10, SH_MEET_LOG = 2048, SH_MEET_NAME = 48, SH_MEET_PATH = 200 };
+enum {
+    SH_MEET_RANKS = 16,
+    SH_MEET_CHUNK = 64 << 10,
+    SH_MEET_POST = 4 << 10,
+    SH_MEET_LOG = 2048,
+    SH_MEET_NAME = 48,
+    SH_MEET_PATH = 200
+};
 
 enum sh_meet_kind { SH_MEET_ALL_GATHER, SH_MEET_REDUCE_SCATTER, SH_MEET_ALL_REDUCE };
 enum { SH_MEET_KINDS = SH_MEET_ALL_REDUCE + 1 };
@@ -28,6 +35,20 @@ struct sh_meet_log {
     struct sh_meet_call call[SH_MEET_LOG];
 };
 
+/* What one rank sends to another, a stretch at a time. */
+struct sh_meet_post {
+    _Atomic int full;
+    size_t left, n; /* bytes of the message from here on, and of this stretch */
+    char data[SH_MEET_POST];
+};
+
+/* One message of a group, from or to `peer`. */
+struct sh_meet_message {
+    int peer, sends;
+    char *at;
+    size_t bytes;
+};
+
 struct sh_meeting {
     _Atomic int state; /* 0: as created, 1: being set up, 2: ready */
     pthread_barrier_t barrier;
@@ -36,6 +57,7 @@ struct sh_meeting {
     } wish[SH_MEET_RANKS]; /* for a split */
     struct sh_meet_log log[SH_MEET_RANKS];
     _Alignas(64) char data[SH_MEET_RANKS][SH_MEET_CHUNK];
+    struct sh_meet_post post[SH_MEET_RANKS][SH_MEET_RANKS]; /* from, to */
 };
 
 /* The meeting with that name; returns when all `size` ranks have joined. NULL: impossible. */
@@ -49,6 +71,10 @@ void sh_meet_compare(struct sh_meeting *world, int rank, int size, const struct 
 /* Carry out the collective. */
 void sh_meet_exchange(struct sh_meeting *m, int rank, int size, const struct sh_meet_call *call, const void *send,
                       void *recv);
+
+/* Carry out a group of messages, at most one to and one from each rank. Ranks without messages stay away. A message that
+ * is as long on one side only stops the process. */
+void sh_meet_messages(struct sh_meeting *m, int rank, struct sh_meet_message *message, int n);
 
 int sh_meet_type_bytes(ncclDataType_t type);
 
