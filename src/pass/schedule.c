@@ -76,6 +76,12 @@ static bool is_grad_sum(const struct schedule *s, int i)
     return s->old[i].kind == SH_OP_ALL_REDUCE && s->old[i].unit != SH_NONE;
 }
 
+/* The reduction of a unit's gradient. Collectives without a unit exchange rows of the model: they stay where they are. */
+static bool is_scatter(const struct schedule *s, int i)
+{
+    return s->old[i].kind == SH_OP_REDUCE_SCATTER && s->old[i].unit != SH_NONE;
+}
+
 /* The tensor that operation i, or the collective that it waits for, makes. */
 static int made_by(const struct schedule *s, int i)
 {
@@ -162,7 +168,7 @@ static void delay_waits(const struct schedule *s, struct list *out)
         enum sh_op_kind waited = waited_kind(s, i);
         bool of_unit = s->old[i].unit != SH_NONE;
 
-        if (s->old[i].kind == SH_OP_REDUCE_SCATTER) {
+        if (is_scatter(s, i)) {
             int n = n_started(s, &end, out);
 
             take_up(s, &tail, out);
@@ -171,7 +177,7 @@ static void delay_waits(const struct schedule *s, struct list *out)
         } else if (goes_with(s, &end, i) || (of_unit && waited == SH_OP_ALL_REDUCE) ||
                    (of_unit && waited == SH_OP_ALL_GATHER && s->kind == SH_SECTION_UPDATE)) {
             put_off(s, &end, i);
-        } else if (waited == SH_OP_REDUCE_SCATTER || goes_with(s, &tail, i)) {
+        } else if ((of_unit && waited == SH_OP_REDUCE_SCATTER) || goes_with(s, &tail, i)) {
             put_off(s, &tail, i);
         } else {
             if (is_grad_sum(s, i))
@@ -227,10 +233,11 @@ static bool has_source(const struct prefetch *f, int gather)
     return copy == SH_NONE || f->done[copy];
 }
 
-/* Gathers of an update that is carried into the micro-step are not moved. */
+/* The gather of a unit. Those of an update that is carried into the micro-step are not moved. */
 static bool is_gather(const struct schedule *s, int i)
 {
-    return s->old[i].kind == SH_OP_ALL_GATHER && !sh_program_carried(s->section, &s->old[i]);
+    return s->old[i].kind == SH_OP_ALL_GATHER && s->old[i].unit != SH_NONE &&
+           !sh_program_carried(s->section, &s->old[i]);
 }
 
 /* For a carried update: it writes what is gathered, or with float16 the masters, from which that is then cast. */

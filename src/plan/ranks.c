@@ -137,6 +137,8 @@ static sh_rc check_sides(const struct check *c, const struct coll *x)
         return x->out_elems > 0 ? SH_OK
                                 : sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %lld elements", c->rank, x->op,
                                           label(c, &x->copy, text), (long long)x->out_elems);
+    if (x->copy.kind == SH_OP_ALL_TO_ALL && part > 0 && part % n == 0) /* a part for each, and one from each */
+        part /= n;
     /* A gather over a part of the group goes into a buffer that has room for the padding of the whole group. */
     all = all && x->copy.attr.group == c->p->units[x->copy.unit].shard;
     if (part > 0 && whole / n >= part && (!all || whole == part * n) && x->in_type == x->out_type)

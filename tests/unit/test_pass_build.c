@@ -743,6 +743,131 @@ static void a_unit_has_groups_of_its_own(void **state)
     sh_program_destroy(p);
 }
 
+/* Insert operations into a section before index `at`; what waits or follows still names the same collective. */
+static void insert(struct sh_program *p, int section, int at, const struct sh_op *ops, int n)
+{
+    const struct sh_section s = p->sections[section];
+    struct sh_op *all = calloc((size_t)(s.n_ops + n), sizeof *all);
+
+    for (int i = 0; i < s.n_ops; i++) {
+        struct sh_op op = p->ops[s.first_op + i];
+
+        op.attr.after += op.attr.after >= at ? n : 0;
+        op.attr.waits_for += op.kind == SH_OP_WAIT && op.attr.waits_for >= at ? n : 0;
+        all[i < at ? i : i + n] = op;
+    }
+    for (int i = 0; i < n; i++) {
+        all[at + i] = ops[i];
+        all[at + i].attr.waits_for += ops[i].kind == SH_OP_WAIT ? at : 0;
+    }
+    sh_program_set_ops(p, section, all, s.n_ops + n);
+    free(all);
+}
+
+/* Rows of the model that a collective moves, and the wait for it. */
+static int exchange_rows(struct sh_program *p, enum sh_op_kind kind, int in, int64_t elems, struct sh_op ops[2])
+{
+    struct sh_tensor t = sh_tensor_make(SH_MEM_ACT, p->tensors[in].dtype, 1, &elems, "rows.%s", sh_op_info(kind)->name);
+
+    ops[0] = sh_program_op(kind);
+    ops[0].stream = SH_STREAM_GATHER;
+    ops[0].attr.group = 1u << SH_AXIS_OUTER;
+    ops[0].in[0] = in;
+    ops[0].out[0] = sh_program_add_tensor(p, &t);
+    ops[0].phase = SH_PHASE_FORWARD;
+    ops[1] = sh_program_op(SH_OP_WAIT);
+    ops[1].phase = SH_PHASE_FORWARD;
+    return ops[0].out[0];
+}
+
+/* After the operation at index i: gather its output over two ranks, and scatter the sum; exchange it, and back. */
+static void exchange_after(struct sh_program *p, int section, int i)
+{
+    int x = p->ops[p->sections[section].first_op + i].out[0], y;
+    int64_t n = sh_tensor_elems(&p->tensors[x]);
+    struct sh_op ops[8];
+
+    y = exchange_rows(p, SH_OP_ALL_GATHER, x, 2 * n, ops);
+    exchange_rows(p, SH_OP_REDUCE_SCATTER, y, n, ops + 2);
+    y = exchange_rows(p, SH_OP_ALL_TO_ALL, x, n, ops + 4);
+    exchange_rows(p, SH_OP_ALL_TO_ALL, y, n, ops + 6);
+    for (int k = 1; k < 8; k += 2)
+        ops[k].attr.waits_for = k - 1;
+    insert(p, section, i + 1, ops, 8);
+}
+
+static struct sh_program *with_rows(struct sh_build *b, bool rows)
+{
+    struct sh_program *micro, *p = sh_program_create(SH_F32);
+    int section, found = 0;
+
+    assert_int_equal(sh_pass_micro_step(b, true, &micro), SH_OK);
+    sh_shard_state(micro, &b->options, p);
+    sh_shard_init(micro, &b->options, p);
+    sh_shard_section(micro, &b->options, SH_SECTION_ONLY, 0, 1, p);
+    sh_shard_norm(&b->options, p);
+    sh_shard_update(&b->options, p);
+    sh_shard_loss(&b->options, p);
+    section = sh_program_find_section(p, SH_SECTION_ONLY);
+    for (int i = p->sections[section].n_ops - 1; rows && i >= 0; i--) {
+        enum sh_op_kind kind = p->ops[p->sections[section].first_op + i].kind;
+
+        if (kind == SH_OP_LINEAR || kind == SH_OP_LINEAR_BWD_X) {
+            exchange_after(p, section, i);
+            found++;
+        }
+    }
+    assert_true(!rows || found > 10);
+    assert_int_equal(sh_pass_groups(b, p), SH_OK);
+    assert_int_equal(sh_pass_schedule(b, p), SH_OK);
+    assert_int_equal(sh_pass_place(b, p), SH_OK);
+    assert_int_equal(sh_pass_check(b, p), SH_OK);
+    sh_program_destroy(micro);
+    return p;
+}
+
+static bool moves_rows(const struct sh_program *p, const struct sh_section *s, int i)
+{
+    const struct sh_op *op = &p->ops[s->first_op + i];
+
+    if (op->kind == SH_OP_WAIT)
+        op = &p->ops[s->first_op + op->attr.waits_for];
+    return sh_op_info(op->kind)->async && op->unit == SH_NONE;
+}
+
+/* Collectives of the model are not taken for those of a unit: each is waited for at once, where it stands, and the rest
+ * is scheduled as without them. */
+static void rows_of_the_model_stay(void **state)
+{
+    (void)state;
+    for (int ahead = 0; ahead < 4; ahead++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        struct sh_program *p, *plain;
+        const struct sh_section *s, *t;
+        int k = 0;
+
+        b.options.mesh = tiny_mesh(2, 2, 1, 0);
+        b.options.forward_prefetch = b.options.backward_prefetch = ahead;
+        p = with_rows(&b, true);
+        plain = with_rows(&b, false);
+        s = sh_program_section(p, SH_SECTION_ONLY);
+        t = sh_program_section(plain, SH_SECTION_ONLY);
+        for (int i = 0; i < s->n_ops; i++) {
+            const struct sh_op *op = &p->ops[s->first_op + i], *same = &plain->ops[t->first_op + k];
+
+            if (moves_rows(p, s, i)) {
+                assert_true(op->kind == SH_OP_WAIT ? op->attr.waits_for == i - 1 : op[1].attr.waits_for == i);
+                continue;
+            }
+            assert_true(op->kind == same->kind && op->unit == same->unit && op->out[0] == same->out[0]);
+            k++;
+        }
+        assert_int_equal(k, t->n_ops);
+        sh_program_destroy(p);
+        sh_program_destroy(plain);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -757,6 +882,7 @@ int main(void)
         cmocka_unit_test(the_deepest_tree),
         cmocka_unit_test(groups_are_those_in_use),
         cmocka_unit_test(sums_count_everything_once),
+        cmocka_unit_test(rows_of_the_model_stay),
         cmocka_unit_test(a_unit_has_groups_of_its_own),
         cmocka_unit_test(snapshots_have_a_tier),
         cmocka_unit_test(squares_are_shared_out),

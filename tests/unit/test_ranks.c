@@ -221,6 +221,20 @@ static void overflow(struct sh_program *p)
     t->dim[0] = (int32_t)(uint32_t)(t->dim[0] + (1ll << 31));
 }
 
+static void parts_for_all(struct sh_program *p)
+{
+    struct sh_op *op = collective(p, SH_OP_ALL_GATHER, 0);
+
+    op->kind = SH_OP_ALL_TO_ALL;
+    op->in[0] = op->out[0];
+}
+
+static void parts_that_do_not_divide(struct sh_program *p)
+{
+    parts_for_all(p);
+    p->tensors[collective(p, SH_OP_ALL_TO_ALL, 0)->out[0]].dim[0]++;
+}
+
 static void one_of_sums_grows(struct sh_program *p)
 {
     p->tensors[collective(p, SH_OP_ALL_REDUCE, 0)->out[0]].dim[0] *= 2;
@@ -262,6 +276,10 @@ static void data_over_shards(struct sh_mesh_shape *m)
 {
     m->data = m->shard;
 }
+static void rows_over_shards(struct sh_mesh_shape *m)
+{
+    m->rows = m->shard;
+}
 
 static const struct {
     const char *what;
@@ -292,6 +310,7 @@ static const struct {
     {"an int that overflows", {.program = overflow}, "reduce_scatter)"},
     {"an int that overflows everywhere", {.program = overflow, .everywhere = true}, "are not"},
     {"received as another type everywhere", {.program = received_as_other_type, .everywhere = true}, "are not"},
+    {"parts that do not divide", {.program = parts_that_do_not_divide, .everywhere = true}, "are not"},
     {"squares cut everywhere", {.program = squares_cut, .everywhere = true}, "squared by no rank"},
     {"a sum of another size", {.program = one_of_sums_grows}, "reduce_scatter)"},
     {"squares moved", {.program = squares_moved}, "squared by"},
@@ -302,6 +321,7 @@ static const struct {
     {"axes exchanged", {.mesh = axes_exchanged}, "axes of its mesh"},
     {"a rank twice", {.mesh = same_rank_twice}, "its mesh is that of rank 4"},
     {"data over shards only", {.mesh = data_over_shards}, "axes of its mesh"},
+    {"rows over shards only", {.mesh = rows_over_shards}, "axes of its mesh"},
 };
 
 /* BAD is a replica, whose parts of squares count but whose runs do not: for faults in runs, the first rank with its
@@ -347,6 +367,19 @@ static void right_programs_agree(void **state)
                         found.state_most >= found.state_least);
             sh_program_destroy(f.p);
         }
+}
+
+/* As many elements are sent as received. */
+static void parts_agree(void **state)
+{
+    struct faulty f = {.b = job(), .program = parts_for_all, .everywhere = true};
+    struct sh_ranks r = {0};
+    struct sh_ranks_found found;
+
+    (void)state;
+    if (check(&f, &r, &found) != SH_OK)
+        fail_msg("%s", sh_error_text());
+    sh_program_destroy(f.p);
 }
 
 static void memory_is_compared(void **state)
@@ -428,6 +461,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(right_programs_agree),
+        cmocka_unit_test(parts_agree),
         cmocka_unit_test(memory_is_compared),
         cmocka_unit_test(moved_programs_are_those_that_are_built),
     };
