@@ -170,6 +170,17 @@ static char *sum(const struct sim *s, const struct sim_meeting *m, const char *c
     return out;
 }
 
+/* What the member at place k receives: its part of what each member sent. */
+static char *exchanged(const struct sim_meeting *m, const char *const *gifts, int k)
+{
+    int64_t part = m->bytes / m->size;
+    char *out = sh_calloc((size_t)m->bytes + 1, 1);
+
+    for (int i = 0; i < m->size; i++)
+        memcpy(out + i * part, gifts[i] + k * part, (size_t)part);
+    return out;
+}
+
 /* Compute each rank's result from what all sent at their starts; the sent data is not needed afterwards. */
 static void make_results(const struct sim *s, struct sim_meeting *m)
 {
@@ -182,7 +193,8 @@ static void make_results(const struct sim *s, struct sim_meeting *m)
     else if (m->kind == SH_OP_ALL_REDUCE)
         m->all = sum(s, m, gifts, 0);
     for (int k = 0; k < m->size && !m->all; k++)
-        flight_of(s, &m->member[k], m->member[k].op)->received = sum(s, m, gifts, k * m->bytes);
+        flight_of(s, &m->member[k], m->member[k].op)->received =
+            m->kind == SH_OP_ALL_TO_ALL ? exchanged(m, gifts, k) : sum(s, m, gifts, k * m->bytes);
     for (int k = 0; k < m->size; k++) {
         struct sim_flight *f = flight_of(s, &m->member[k], m->member[k].op);
 

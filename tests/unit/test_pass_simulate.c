@@ -1,7 +1,7 @@
 /* Training by simulated ranks: any strategy on any mesh does what one rank does, and options that only move or repeat
  * operations change no bit. */
 #include "src/base/rng.h"
-#include "tests/unit/simulate.h"
+#include "tests/unit/simulate_coll.h"
 #include "tests/unit/tiny.h"
 
 #include <math.h>
@@ -329,6 +329,58 @@ static void with_every_axis(void **state)
         assert_same(&all, &place);
         free(all.params);
         free(place.params);
+    }
+}
+
+enum { PARTS = MAX_RANKS * 2, EXCHANGED = 3 }; /* elements of a tensor; tensors */
+
+/* x to y and back to z, over a group. */
+static void make_exchange(struct sim_rank *r, int rank, const int axes[SH_AXES], sh_group group)
+{
+    r->p = sh_program_create(SH_F32);
+    r->mesh = sh_mesh_shape_of(axes, rank);
+    sh_program_add_section(r->p, SH_SECTION_ONLY, 1);
+    for (int i = 0; i < EXCHANGED; i++) {
+        struct sh_tensor t = sh_tensor_make(SH_MEM_ACT, SH_I32, 1, (const int64_t[]){PARTS}, "%c", "xyz"[i]);
+
+        t.persistent = true;
+        t.offset_bytes = i * PARTS * (int64_t)sizeof(int32_t);
+        sh_program_add_tensor(r->p, &t);
+    }
+    r->p->arena_bytes = r->p->persistent_bytes = EXCHANGED * PARTS * (int64_t)sizeof(int32_t);
+    for (int i = 0; i < EXCHANGED - 1; i++)
+        sh_program_append_collective(r->p, SH_OP_ALL_TO_ALL, SH_STREAM_GATHER, group, SH_NONE, i, i + 1, SH_NONE,
+                                     SH_PHASE_FORWARD);
+    r->arena = calloc(1, (size_t)r->p->arena_bytes);
+    r->flights = calloc((size_t)r->p->n_ops, sizeof *r->flights);
+    for (int i = 0; i < PARTS; i++)
+        ((int32_t *)(void *)r->arena)[i] = rank * PARTS + i;
+}
+
+/* Over every set of axes of 64 ranks: each rank has a part from each rank of its group, and the way back is the same. */
+static void parts_are_exchanged(void **state)
+{
+    static const int two[SH_AXES] = {2, 2, 2, 2, 2, 2};
+    struct sim_rank ranks[MAX_RANKS] = {{0}};
+    struct sim s = {.world = MAX_RANKS, .ranks = ranks};
+
+    (void)state;
+    for (sh_group group = 1; group < 1u << SH_AXES; group++) {
+        for (int rank = 0; rank < s.world; rank++)
+            make_exchange(&ranks[rank], rank, two, group);
+        sim_run_section(&s, 0);
+        for (int rank = 0; rank < s.world; rank++) {
+            const struct sh_mesh_shape *m = &ranks[rank].mesh;
+            int part = PARTS / sh_group_size(m, group), mine = sh_group_index(m, group);
+            const int32_t *x = sim_data(&s, rank, 0), *y = sim_data(&s, rank, 1);
+
+            for (int i = 0; i < PARTS; i++)
+                assert_int_equal(y[i], sh_group_member(m, group, i / part) * PARTS + mine * part + i % part);
+            assert_memory_equal(sim_data(&s, rank, 2), x, PARTS * sizeof *x);
+            free(ranks[rank].arena);
+            free(ranks[rank].flights);
+            sh_program_destroy(ranks[rank].p);
+        }
     }
 }
 
@@ -783,6 +835,7 @@ int main(void)
         cmocka_unit_test(with_frozen_units),
         cmocka_unit_test(with_groups_of_their_own),
         cmocka_unit_test(with_every_axis),
+        cmocka_unit_test(parts_are_exchanged),
         cmocka_unit_test(with_adapters),
         cmocka_unit_test(with_whole_matrices),
         cmocka_unit_test(slices_change_no_bit),
