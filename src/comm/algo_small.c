@@ -1,6 +1,6 @@
 /* Collectives whose cost is the number of messages: MPI's own all-gather and all-to-all, and sums that every rank makes
- * for itself in one tree over the ranks, so that all have the same bits. Also the collectives that need no message at all, and those
- * that were launched on a GPU and only need to be watched. */
+ * for itself in one tree over the ranks, so that all have the same bits. Also the collectives that need no message at
+ * all, and those that were launched on a GPU and only need to be watched. */
 #include "src/comm/channel.h"
 #include "src/comm/sum.h"
 

@@ -98,8 +98,8 @@ struct sh_coll {
                                each; or as `parts` says. Not in place; what recv holds past the parts is left alone */
     int stream;
     sh_group group;         /* named in the options with this stream */
-    enum sh_dtype dtype;    /* ALL_GATHER, ALL_TO_ALL any; reductions f32, f64, bf16. bf16 is summed in f32 and rounded once, except
-                               that nccl rounds each addition to bf16 */
+    enum sh_dtype dtype;    /* ALL_GATHER, ALL_TO_ALL any; reductions f32, f64, bf16. bf16 is summed in f32 and
+                               rounded once, except that nccl rounds each addition to bf16 */
     const void *send;
     void *recv;
     int64_t count;          /* elements of one rank's part; with `parts`, the most that a part has, equal on all ranks */

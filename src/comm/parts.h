@@ -25,8 +25,8 @@ struct sh_part sh_part_of(const struct sh_coll *coll, int size, int64_t part_ele
  * numbers: parts that do not fit. */
 sh_rc sh_part_begins(const struct sh_coll *coll, int size, int rank, int64_t *to, int64_t *from);
 
-/* The same: where the part for `rank` begins in the send of the rank at place `peer`. Not for parts of which a rank knows only its
- * own (struct sh_coll_parts: to, from). */
+/* The same: where the part for `rank` begins in the send of the rank at place `peer`. Not for parts of which a rank
+ * knows only its own (struct sh_coll_parts: to, from). */
 int64_t sh_part_begin_at(const struct sh_coll *coll, int size, int rank, int peer);
 
 /* Bytes of staging for each source, when a channel's staging is divided among this many sources. */

@@ -55,8 +55,8 @@ static int64_t step_tokens(const struct sh_train *t)
     return t->global_batch * t->r->cfg.training.seq_len;
 }
 
-/* Sum over all ranks on a channel: MPI stays with the progress thread from step to step, and a rank that hangs is reported with what
- * it is doing. */
+/* Sum over all ranks on a channel: MPI stays with the progress thread from step to step, and a rank that hangs is
+ * reported with what it is doing. */
 static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 {
     struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,

@@ -393,8 +393,8 @@ static bool is_width(int t)
     return t == SH_U8 || t == SH_BF16 || t == SH_F32 || t == SH_F64;
 }
 
-/* An all-reduce is always in place, an all-to-all never. The other kinds at the largest size, whose elements are most of the work here, take
- * one way each, alternating, and no second type of the same width. */
+/* An all-reduce is always in place, an all-to-all never. The other kinds at the largest size, whose elements are most
+ * of the work here, take one way each, alternating, and no second type of the same width. */
 static bool has_way(int k, int t, int n, int in_place)
 {
     if (kinds[k] == SH_OP_ALL_REDUCE)
