@@ -11,7 +11,7 @@
 namespace
 {
 constexpr int MOST_THREADS = 1024, FEW = 8, MANY = 32;
-constexpr int WAVES = 512; /* blocks that an H100 runs at once, or in few waves: each takes several rows */
+constexpr int RESIDENT = 512; /* blocks of several rows each: about as many as an H100 holds at once */
 
 /* Threads needed for a row of C elements if each has E of them. */
 unsigned row_threads(int64_t C, int E)
@@ -114,10 +114,10 @@ template <class T, int E, bool FAST> __global__ void __launch_bounds__(MOST_THRE
     bool vectors = FAST || f.vectors;
     operands<T> in;
 
-    if (FAST)
+    if (FAST) {
         load_vector(in, f, blockIdx.x, 0, true);
-    if (FAST)
         load_weights(in, f, 0, true);
+    }
     for (int64_t row = blockIdx.x; row < f.rows; row += gridDim.x) {
         float v[P][N];
         for (int p = 0; p < P; p++) {
@@ -278,13 +278,13 @@ template <class T> sh_rc run_forward(const struct sh_op_call *call)
     f.rows = sh_elems(&call->in[0]) / f.C;
     f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.sum, f.C) && sh_aligned<N>(f.x, f.C) &&
                 sh_aligned<N>(f.more, f.C) && sh_aligned<N>(f.w, f.C) && sh_aligned<N>(f.b, f.C);
-    dim3 grid(sh_blocks(f.rows)), waves((unsigned)sh_cuda_parts(f.rows, 1, WAVES));
+    dim3 grid(sh_blocks(f.rows)), resident((unsigned)sh_cuda_parts(f.rows, 1, RESIDENT));
 
     SH_TRY(check_width(f.C));
     if (f.C > MOST_THREADS * FEW)
         return SH_LAUNCH((norm_kernel<T, MANY, false>), grid, dim3(row_threads(f.C, MANY)), 0, call->queue, f);
     if (f.vectors && N == FEW)
-        return SH_LAUNCH((norm_kernel<T, FEW, N == FEW>), waves, dim3(row_threads(f.C, FEW)), 0, call->queue, f);
+        return SH_LAUNCH((norm_kernel<T, FEW, N == FEW>), resident, dim3(row_threads(f.C, FEW)), 0, call->queue, f);
     return SH_LAUNCH((norm_kernel<T, FEW, false>), grid, dim3(row_threads(f.C, FEW)), 0, call->queue, f);
 }
 

@@ -145,6 +145,8 @@ def learn_cases():
          {**REAL, **FAMILIES[family]})
         for family in tiny.MODELS for precision in BOUND] + cudnn_cases() + [
         ('two runs have the same bits', same_bits, ('1x1', {}), ('1x1', {})),
+        ('states, gradients and parameters with the host: the same bits', same_bits, ('1x1', {}), ('1x1', {
+            'training.enable_cpu_offload': True, 'parallelism.sharding_strategy': 'full_shard'})),
         ('validation', evaluates), ('a trace', traces)]
 
 
