@@ -2,15 +2,17 @@
  * answer a close, or a rank that never arrives, would hold the job for ever although its status is known. A thread ends
  * the process instead, since the main thread may be in any call. */
 #include "src/base/log.h"
+#include "src/base/screen.h"
 #include "src/base/thread.h"
 #include "src/base/time.h"
 #include "src/mesh/mesh.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
 
-enum { USUAL_SECONDS = 300, GRACE_SECONDS = 3 };
+enum { USUAL_SECONDS = 300, GRACE_SECONDS = 3, FINALIZE_SECONDS = 20 };
 
 static struct {
     pthread_mutex_t lock;
@@ -19,6 +21,7 @@ static struct {
     double seconds; /* 0: no limit now */
     int64_t since_ns;
     bool waits; /* this rank is done and waits for others */
+    bool finalizes; /* all ranks are done and in MPI_Finalize */
     sh_rc status;
     char why[2048]; /* of the status, as long as nobody has said it; errors are kept per thread */
 } end = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -27,12 +30,26 @@ static struct {
  * that wait for it. */
 static double left(void)
 {
+    if (end.finalizes)
+        return FINALIZE_SECONDS - sh_seconds_since(end.since_ns);
     double grace = (end.seconds / 4 + GRACE_SECONDS) * (end.waits ? 2 : 1);
     return end.seconds + grace - sh_seconds_since(end.since_ns);
 }
 
+/* The libraries alone have kept the job; MPICH before 4.2 does over UCX and TCP, where a rank that has closed its
+ * connections no longer answers those that still close theirs (pmodels/mpich#6596). MPI_Abort would only add a failure.
+ */
+static void leave_finalize(void)
+{
+    sh_log_info("MPI_Finalize has not returned for %d s, although all ranks are done; ending with status %d",
+                FINALIZE_SECONDS, (int)end.status);
+    _exit(sh_screen_flush() || errno == EPIPE || end.status ? (int)end.status : SH_E_DATA);
+}
+
 static void expire(void)
 {
+    if (end.finalizes)
+        leave_finalize();
     if (end.why[0] && !end.waits)
         sh_log_error("%s", end.why);
     sh_log_warn("%s after %.0f s of closing; ending with status %d",
@@ -83,6 +100,14 @@ void sh_mesh_end_within(double seconds, sh_rc status)
     pthread_mutex_unlock(&end.lock);
 }
 
+void sh_mesh_end_finalizes(void)
+{
+    sh_mesh_end_within(FINALIZE_SECONDS, end.status);
+    pthread_mutex_lock(&end.lock);
+    end.finalizes = true;
+    pthread_mutex_unlock(&end.lock);
+}
+
 void sh_mesh_end_goes_on(void)
 {
     pthread_mutex_lock(&end.lock);
@@ -95,6 +120,7 @@ void sh_mesh_end_waits(sh_rc status)
     pthread_mutex_lock(&end.lock);
     bool limited = end.seconds > 0;
     end.waits = true;
+    end.status = status;
     pthread_mutex_unlock(&end.lock);
     if (!limited && status != SH_OK)
         sh_mesh_end_within(0, status);

@@ -195,7 +195,9 @@ void sh_mesh_stop(void)
     int started;
     if (MPI_Initialized(&started) != MPI_SUCCESS || !started)
         return;
-    if (sh_mesh_hear_all() != SH_OK)
+    if (sh_mesh_hear_all() == SH_OK)
+        sh_mesh_end_finalizes();
+    else
         sh_error_clear(); /* MPI_Finalize is tried all the same */
     MPI_Finalize();
 }

@@ -5,11 +5,12 @@
  *
  * means: rank 1, at that stage of the second save, by SIGKILL, by _exit(1) as a library may do, by SIGSTOP like a
  * node that hangs, or by SIGXCPU, which Sherd sees (UCX takes SIGHUP, to be debugged). The file `died` in the working
- * folder is created at that moment. */
+ * folder is created at that moment. With DIES_AT=MPI_Finalize that call does not return on any rank. */
 #include "io/move/deadline.h"
 #include "tests/fault/shim.h"
 
 #include <fcntl.h>
+#include <mpi.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,4 +38,15 @@ void __wrap_sh_move_deadline_enter(struct sh_move_deadline *d, const char *stage
     if (at && strcmp(stage, at) == 0 && ++saves == atoi(getenv("DIES_SAVE")) &&
         shim_rank() == atoi(getenv("DIES_RANK")))
         die(getenv("DIES_HOW"));
+}
+
+int __real_MPI_Finalize(void);
+int __wrap_MPI_Finalize(void);
+
+int __wrap_MPI_Finalize(void)
+{
+    const char *at = getenv("DIES_AT");
+    while (at && strcmp(at, "MPI_Finalize") == 0)
+        pause();
+    return __real_MPI_Finalize();
 }

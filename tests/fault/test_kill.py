@@ -30,12 +30,20 @@ def stage_case(stage, rank, way, how):
     return f'{way}, "{stage}", rank {rank}: {how}', broken.case, way, how, env, 'tests/fault/sherd_dies'
 
 
+def never_finalized():
+    """Launchers have their own opinion of a rank that leaves so: without one."""
+    folder = job.prepare('never-finalized', broken.config('in front'))
+    status, seconds, said = broken.start(folder, {'DIES_AT': 'MPI_Finalize'}, 'tests/fault/sherd_dies', ranks=0)
+    wrong = [] if status == 0 and len(job.metrics(folder)) == broken.tiny.STEPS else [f'exit {status}: {said}']
+    return wrong + ([] if 20 < seconds < job.SECONDS else [f'it took {seconds:.1f} s'])
+
+
 def sample():
     """Ways, ranks and ends alternate."""
     turns = zip(stages(), itertools.cycle(itertools.product(WAYS, VICTIMS)),
                 itertools.cycle(('kill', 'exit', 'kill', 'stop')))
     return [stage_case(stage, rank, way, how) for stage, (way, rank), how in turns] + [
-        stage_case('fsync', 0, 'in front', 'time limit')]
+        stage_case('fsync', 0, 'in front', 'time limit'), ('MPI_Finalize that does not return', never_finalized)]
 
 
 def every():
