@@ -20,7 +20,7 @@ static struct {
     bool started;   /* the thread runs */
     double seconds; /* 0: no limit now */
     int64_t since_ns;
-    bool waits; /* this rank is done and waits for others */
+    bool waits;     /* this rank is done and waits for others */
     bool finalizes; /* all ranks are done and in MPI_Finalize */
     sh_rc status;
     char why[2048]; /* of the status, as long as nobody has said it; errors are kept per thread */

@@ -116,6 +116,9 @@ void sh_mesh_end_finalizes(void);
 /* End the job, from any thread: what sh_stop() does once MPI is up. May return. Local. */
 void sh_mesh_abort(int exit_status);
 
+/* Whether that may call MPI: between MPI_Init and MPI_Finalize. Otherwise it does nothing. Local. */
+void sh_mesh_abort_by_mpi(bool is_up);
+
 /* How long the functions from here on wait for other ranks before they name the missing ones and stop the job with
  * SH_E_COMM; 0 (the default): for ever. Set it around work that must not take long: a training step, not a save.
  * Local. */

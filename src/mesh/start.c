@@ -1,15 +1,11 @@
 #include "src/base/log.h"
 #include "src/mesh/mesh.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { ABORT_SECONDS = 5, SPEAK_SECONDS = 2 };
+enum { SPEAK_SECONDS = 2 };
 
 #ifdef OPEN_MPI
 #define SRUN_PROTOCOL "pmix"
@@ -33,48 +29,6 @@ void sh_mesh_own_mpi(void)
 {
     if (take_mpi != NULL)
         take_mpi(take_mpi_arg);
-}
-
-/* MPICH's launcher ends the job as soon as it hears of the abort, and drops what it has not yet read from the ranks'
- * pipes: the line that says why must have been read by then. */
-static void wait_for_reader(int fd)
-{
-    const struct timespec nap = {.tv_nsec = 1000000};
-    struct stat kind;
-    int unread;
-
-    if (fstat(fd, &kind) != 0 || !S_ISFIFO(kind.st_mode))
-        return;
-    for (int i = 0; i < SPEAK_SECONDS * 1000 && ioctl(fd, FIONREAD, &unread) == 0 && unread > 0; i++)
-        nanosleep(&nap, NULL);
-}
-
-static bool up; /* between MPI_Init and MPI_Finalize */
-static volatile sig_atomic_t abort_status;
-
-static void leave(int number)
-{
-    (void)number;
-    _exit(abort_status);
-}
-
-/* Another thread may be inside MPI now, and an abort that waits for it would never end: the alarm then ends this
- * process, and the launcher ends the others. The thread that calls this takes the alarm, since it may be the only one
- * that runs at all. */
-void sh_mesh_abort(int exit_status)
-{
-    sigset_t alarm_only;
-
-    if (!up)
-        return;
-    wait_for_reader(STDERR_FILENO);
-    abort_status = exit_status;
-    signal(SIGALRM, leave);
-    sigemptyset(&alarm_only);
-    sigaddset(&alarm_only, SIGALRM);
-    pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
-    alarm(ABORT_SECONDS);
-    MPI_Abort(MPI_COMM_WORLD, exit_status);
 }
 
 /* How launchers tell a process the number of ranks and its own rank, the variables closest to MPI first. SLURM_NTASKS
@@ -170,7 +124,7 @@ sh_rc sh_mesh_start(int *argc, char ***argv)
     if (before_start != NULL)
         SH_TRY(before_start());
     SH_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
-    up = true;
+    sh_mesh_abort_by_mpi(true);
     sh_stop_hook(sh_mesh_abort);
     SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
@@ -191,7 +145,7 @@ void sh_mesh_stop(void)
 {
     sh_mesh_own_mpi();
     sh_stop_hook(NULL);
-    up = false;
+    sh_mesh_abort_by_mpi(false);
     int started;
     if (MPI_Initialized(&started) != MPI_SUCCESS || !started)
         return;
