@@ -180,10 +180,16 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "x [N,3HD] act -> y [N,3HD] act", .forward = true, .attrs = regroup_attrs, APART},
     [SH_OP_FETCH] = {.shape = "home [n] any -> copy [n] any", .moves = true, APART},
     [SH_OP_EVICT] = {.shape = "copy [n] any -> home [n] any", .moves = true, APART},
-    [SH_OP_ALL_GATHER] = {.shape = "shard [n] any -> full [m>=n] any", .async = true, APART},
-    [SH_OP_REDUCE_SCATTER] = {.shape = "full [m>=n] sum -> shard [n] sum", .flops = "m", .async = true, APART},
+    [SH_OP_ALL_GATHER] =
+        {.shape = "shard [n] any -> full [m>=n] any",
+         .async = true, .forward = true, .backward = SH_OP_REDUCE_SCATTER, APART},
+    [SH_OP_REDUCE_SCATTER] =
+        {.shape = "full [m>=n] sum -> shard [n] sum",
+         .flops = "m", .async = true, .forward = true, .costly = true, .backward = SH_OP_ALL_GATHER, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .async = true, APART},
-    [SH_OP_ALL_TO_ALL] = {.shape = "x [n] any -> y [n] any", .async = true, APART},
+    [SH_OP_ALL_TO_ALL] =
+        {.shape = "x [n] any -> y [n] any",
+         .async = true, .forward = true, .costly = true, .backward = SH_OP_ALL_TO_ALL, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

@@ -302,7 +302,8 @@ struct sh_op_info {
     const char *shape;        /* operands with their shapes and types, in the notation of shape.h */
     const char *flops;        /* a formula over the letters of shape; NULL: none */
     bool forward;             /* models emit it for training: it has a rule in src/pass/grad.c */
-    enum sh_op_kind backward; /* for a kind y = f(x) without other operands: the kind dy, x -> dx; 0: another rule */
+    enum sh_op_kind backward; /* for a kind y = f(x) without other operands: the kind dy, x -> dx; for a collective that exchanges
+                                 rows dy -> dx; 0: another rule */
     bool stops;               /* no gradient passes through it: what it makes is a constant to the backward */
     bool costly;              /* selective recomputation keeps its result */
     int inplace_in, inplace_out; /* the output may take the storage of the input if the input dies here; -1: no */

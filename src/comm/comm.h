@@ -133,6 +133,7 @@ const char *sh_comm_name(const struct sh_comm *c);
 enum { SH_COMM_TEXT = 128 };
 const char *sh_comm_describe(const struct sh_comm *c, char text[SH_COMM_TEXT]);
 const char *sh_comm_group_name(const struct sh_comm *c, sh_group group); /* the group must be named */
+int sh_comm_group_size(const struct sh_comm *c, sh_group group);
 
 /* How many neighbouring ranks of a named group communicate with the others as one (SH_COMM_LEVELS_ABOVE); 1: each for
  * itself. Local. */

@@ -28,7 +28,7 @@ int sh_nccl_uses(const struct sh_program *p, const struct sh_mesh_shape *mesh, s
         if (!sh_op_info(op->kind)->async || sh_group_size(mesh, use.group) == 1)
             continue;
         use.dtype = p->tensors[op->out[0]].dtype;
-        use.count = op->kind == SH_OP_ALL_TO_ALL ? 1 : sh_program_part_elems(p, op); /* enough to connect all */
+        use.count = op->kind == SH_OP_ALL_TO_ALL ? 1 : sh_program_part_elems(p, op, 1); /* enough to connect all */
         add(*uses, &n, use);
     }
     return n;

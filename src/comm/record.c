@@ -66,6 +66,11 @@ const char *sh_comm_group_name(const struct sh_comm *c, sh_group group)
     return row == SH_NONE ? "unknown" : c->opt.groups[row].name;
 }
 
+int sh_comm_group_size(const struct sh_comm *c, sh_group group)
+{
+    return sh_group_size(&c->mesh->shape, group);
+}
+
 static double ms_before(int64_t now, int64_t then)
 {
     return (double)(now - then) * 1e-6;

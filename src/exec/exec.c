@@ -183,7 +183,7 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
                            .dtype = call->out[0].dtype,
                            .send = call->in[0].data,
                            .recv = call->out[0].data,
-                           .count = sh_program_part_elems(e->p, op),
+                           .count = sh_program_part_elems(e->p, op, sh_comm_group_size(e->comm, op->attr.group)),
                            .queue = e->queue,
                            .label = e->labels[i]};
 

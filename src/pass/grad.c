@@ -308,6 +308,20 @@ static void pointwise_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+/* Rows that ranks of a group exchange. The gradient of a row is the sum over the ranks that have read it: nothing is
+ * averaged, whatever the size of the group. */
+static void exchange_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, sh_op_info(g->fwd.kind)->backward);
+
+    op.attr.group = g->fwd.attr.group;
+    op.stream = g->fwd.stream;
+    op.in[0] = upstream(g, 0);
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
 /* Both get the same tensor. It is never written in place while the other still reads it, since lifetimes cover both. */
 static void add_rule(struct grad *g)
 {
@@ -355,7 +369,11 @@ static rule *const rules[SH_OP_KINDS] = {
 
 static rule *rule_of(enum sh_op_kind kind)
 {
-    return sh_op_info(kind)->backward ? pointwise_rule : rules[kind];
+    const struct sh_op_info *info = sh_op_info(kind);
+
+    if (!info->backward)
+        return rules[kind];
+    return info->async ? exchange_rule : pointwise_rule;
 }
 
 /* For the test that every kind that a model emits has a rule. */

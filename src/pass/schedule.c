@@ -9,7 +9,7 @@
  * reduction runs alongside one unit's backward and at most two unreduced gradients are alive. What follows a wait
  * (casts, adding to the shard, the sum over replicas) moves with it; the wait for that sum, and those of the update's
  * gathers, go to the end of the section. If shards leave the device after their sums, the wait for a sum goes no
- * further than the next unit's reduction.
+ * further than the next unit's reduction. Waits for rows that are exchanged sink too (schedule_rows.c).
  *
  * Three units, forward_prefetch 1, backward in reverse order. G gather, w wait, F forward, B backward, R reduction, r
  * wait for it, x release; time from left to right. Unit 3 is that of the loss, and unit 2 stays through it:
@@ -21,6 +21,7 @@
  * gradient. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
+#include "src/pass/schedule_rows.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +77,7 @@ static bool is_grad_sum(const struct schedule *s, int i)
     return s->old[i].kind == SH_OP_ALL_REDUCE && s->old[i].unit != SH_NONE;
 }
 
-/* The reduction of a unit's gradient. Collectives without a unit exchange rows of the model: they stay where they are. */
+/* The reduction of a unit's gradient. Collectives without a unit exchange rows of the model: no gradient. */
 static bool is_scatter(const struct schedule *s, int i)
 {
     return s->old[i].kind == SH_OP_REDUCE_SCATTER && s->old[i].unit != SH_NONE;
@@ -486,10 +487,12 @@ static void schedule_section(const struct sh_build *b, struct sh_program *p, con
 
     memcpy(old, ops, (size_t)s.n * sizeof *old);
     delay_waits(&s, &delayed);
-    if (is_micro_step(section->kind))
+    if (is_micro_step(section->kind)) {
+        sh_schedule_rows(p, old, delayed.op, delayed.n);
         advance_gathers(&s, &delayed, &gathered);
-    else
+    } else {
         append(&gathered, &delayed);
+    }
     move_slices(&s, &gathered, b->offload.buffers, &order);
     apply(ops, old, &order);
     free(delayed.op);

@@ -476,7 +476,10 @@ static void emit(struct shard *s, int index)
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         op.out[k] = translate(s, m->out[k]);
     accumulate(s, m, &op);
-    sh_program_append(s->out, op);
+    if (sh_op_info(op.kind)->async)
+        sh_program_append_waited(s->out, op);
+    else
+        sh_program_append(s->out, op);
 }
 
 /* What has to be done after each operation of the micro-step. */

@@ -202,6 +202,8 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
         out->segment = (struct sh_segment){.ranks = opt->segment_ranks,
                                            .rank = opt->segment_rank,
                                            .group_ranks = sh_group_size(&opt->mesh, opt->mesh.shard)};
+    for (int i = SH_STREAMS; i < micro->n_streams; i++) /* of collectives that exchange rows */
+        sh_program_add_stream(out, micro->streams[i].name, micro->streams[i].runs);
     if (opt->training)
         name_states(opt, out);
     for (int i = 0; i < micro->n_params; i++)

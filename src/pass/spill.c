@@ -69,6 +69,17 @@ static bool computes(const struct spill *s, int i)
     return !sh_op_starts(info) && !info->marker;
 }
 
+/* A collective that exchanges rows of the model, or the wait for one. What it makes exists from the wait on, which is
+ * still next to it, so the wait uses both of its sides. */
+static const struct sh_op *exchange_of(const struct spill *s, int i)
+{
+    const struct sh_op *op = op_of(s, i);
+
+    if (op->kind == SH_OP_WAIT)
+        op = op_of(s, op->attr.waits_for);
+    return sh_op_info(op->kind)->async && op->unit == SH_NONE ? op : NULL;
+}
+
 static void note_read(const struct spill *s, int t, int i)
 {
     struct use *u = &s->use[sh_tensor_root(s->p, t)];
@@ -83,7 +94,7 @@ static void note_write(const struct spill *s, int t, int i)
 {
     struct use *u = &s->use[sh_tensor_root(s->p, t)];
 
-    u->changes |= !is_forward(s, i) || !computes(s, i);
+    u->changes |= !is_forward(s, i) || (!computes(s, i) && !exchange_of(s, i));
     if (is_forward(s, i) && u->last == SH_NONE)
         u->block = op_of(s, i)->block;
     if (is_forward(s, i))
@@ -95,7 +106,7 @@ static void note_uses(struct spill *s)
     for (int t = 0; t < s->p->n_tensors; t++)
         s->use[t] = (struct use){.block = SH_NONE, .last = SH_NONE, .first = SH_NONE};
     for (int i = 0; i < s->s->n_ops; i++) {
-        const struct sh_op *op = op_of(s, i);
+        const struct sh_op *op = exchange_of(s, i) ? exchange_of(s, i) : op_of(s, i);
 
         for (int k = 0; k < SH_OP_MAX_IN; k++)
             if (op->in[k] != SH_NONE)

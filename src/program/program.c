@@ -175,25 +175,34 @@ void sh_program_append(struct sh_program *p, struct sh_op op)
     p->sections[p->n_sections - 1].n_ops++;
 }
 
-/* A collective and the wait for it, one after the other; the schedule pass moves them apart. Returns the collective's
- * index in the section. */
+/* The schedule pass moves them apart. */
+int sh_program_append_waited(struct sh_program *p, struct sh_op op)
+{
+    struct sh_op wait = sh_program_op(SH_OP_WAIT);
+    int index = p->sections[p->n_sections - 1].n_ops;
+
+    sh_program_append(p, op);
+    wait.unit = op.unit;
+    wait.block = op.block;
+    wait.phase = op.phase;
+    wait.attr.waits_for = index;
+    sh_program_append(p, wait);
+    return index;
+}
+
 int sh_program_append_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
                                  int in, int out, int after, enum sh_phase phase)
 {
-    struct sh_op op = sh_program_op(kind), wait = sh_program_op(SH_OP_WAIT);
-    int index = p->sections[p->n_sections - 1].n_ops;
+    struct sh_op op = sh_program_op(kind);
 
     op.stream = stream;
     op.attr.group = group;
     op.attr.after = after;
     op.in[0] = in;
     op.out[0] = out;
-    op.unit = wait.unit = unit;
-    op.phase = wait.phase = phase;
-    sh_program_append(p, op);
-    wait.attr.waits_for = index;
-    sh_program_append(p, wait);
-    return index;
+    op.unit = unit;
+    op.phase = phase;
+    return sh_program_append_waited(p, op);
 }
 
 /* Masks compare as numbers: two sets of axes are the same group wherever they were made. */
@@ -320,9 +329,11 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t)
     return sh_tensor_elems(t) * sh_dtype_bytes(t->dtype);
 }
 
-int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op)
+int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op, int ranks)
 {
-    return sh_tensor_elems(&p->tensors[op->kind == SH_OP_ALL_GATHER ? op->in[0] : op->out[0]]);
+    int64_t elems = sh_tensor_elems(&p->tensors[op->kind == SH_OP_ALL_GATHER ? op->in[0] : op->out[0]]);
+
+    return op->kind == SH_OP_ALL_TO_ALL ? elems / ranks : elems;
 }
 
 /* A view of a view is a view of the root, at an offset in bytes. */

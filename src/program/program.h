@@ -277,8 +277,11 @@ void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *o
 /* Append a plain operation to the newest section. */
 void sh_program_append(struct sh_program *p, struct sh_op op);
 
-/* Append a collective of unit `unit` over a group, and the wait for it, to the newest section of p; returns the
- * collective's index in the section. `in` or `out`: SH_NONE if the kind has none. `after`: index of a collective that
+/* Append a collective and the wait for it, one after the other, to the newest section of p; returns the collective's
+ * index in the section. */
+int sh_program_append_waited(struct sh_program *p, struct sh_op op);
+
+/* The same for a collective of unit `unit` over a group. `in` or `out`: SH_NONE if the kind has none. `after`: index of a collective that
  * must come before it. */
 int sh_program_append_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
                                  int in, int out, int after, enum sh_phase phase);
@@ -306,8 +309,9 @@ void sh_program_moved(const struct sh_program *p, int64_t *in_bytes, int64_t *ou
 
 int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);
-/* Elements of one rank's part of a collective: what it gives to a gather, or gets from a scatter. */
-int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op);
+/* Elements of one rank's part of a collective over `ranks` ranks: what it gives to a gather, or to each other rank, or
+ * gets from a scatter. */
+int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op, int ranks);
 /* The tensor that owns the storage, following views. */
 int sh_tensor_root(const struct sh_program *p, int tensor);
 

@@ -1,6 +1,7 @@
 /* Training by simulated ranks: any strategy on any mesh does what one rank does, and options that only move or repeat
  * operations change no bit. */
 #include "src/base/rng.h"
+#include "tests/unit/exchange.h"
 #include "tests/unit/simulate_coll.h"
 #include "tests/unit/tiny.h"
 
@@ -329,6 +330,64 @@ static void with_every_axis(void **state)
         assert_same(&all, &place);
         free(all.params);
         free(place.params);
+    }
+}
+
+/* Products of weights that run alongside an exchange, which is not over when they start. */
+static int n_alongside(const struct sh_build *b, const int axes[SH_AXES])
+{
+    struct sh_program *p = tiny_program(b, sh_mesh_shape_of(axes, 0));
+    int n = 0, under_way = 0;
+
+    for (int s = 0; s < p->n_sections; s++)
+        for (int i = 0; i < p->sections[s].n_ops; i++) {
+            const struct sh_op *ops = &p->ops[p->sections[s].first_op], *op = &ops[i];
+            const struct sh_op *of = op->kind == SH_OP_WAIT ? &ops[op->attr.waits_for] : op;
+
+            if (sh_op_info(of->kind)->async && of->unit == SH_NONE)
+                under_way += of == op ? 1 : -1;
+            n += under_way && op->kind == SH_OP_LINEAR_BWD_W;
+        }
+    sh_program_destroy(p);
+    return n;
+}
+
+/* Over each axis and over some sets of axes, with each strategy and kind of recomputation, and with activations moved
+ * away: losses, gradients, updates and validation have the same bits as without the round trips. */
+static void rows_make_a_round_trip(void **state)
+{
+    static const int axes[][SH_AXES] = {{2, 1, 2, 1, 1, 1}, {1, 2, 1, 2, 1, 1}, {1, 1, 2, 2, 2, 1}, {1, 2, 2, 1, 1, 2}};
+    const int n = sizeof axes / sizeof *axes;
+
+    (void)state;
+    for (int i = 0; i < n * VARIANTS; i += tiny_step(3)) {
+        const struct variant *v = &variants[i % VARIANTS];
+        struct sh_build b = build_of(&tiny_models[i % TINY_MODELS], GLOBAL, 1, false);
+        struct sh_mesh_shape mesh = sh_mesh_shape_of(axes[i % n], 0);
+        struct outcome plain, other;
+
+        b.options.micro_steps = 1 + i % 2;
+        b.options.strategy = (struct sh_strategy){tiny_strategies[v->strategy].params_resident,
+                                                  tiny_strategies[v->strategy].keep_after_forward, false};
+        b.options.forward_prefetch = v->forward_prefetch;
+        b.options.backward_prefetch = v->backward_prefetch;
+        b.recompute = tiny_recomputes[v->recompute];
+        b.act = i % 4 == 3 ? SH_BF16 : SH_F32;
+        b.snapshot_on_host = true;
+        b.offload.act_blocks = b.model.n_layers > 2 && v->recompute != TINY_FULL;
+        plain = run_all(sim_create_on(&b, axes[i % n], SEED), &b);
+        for (sh_group group = 1; group < 1u << SH_AXES; group++) {
+            exchanged.group = group;
+            exchanged.ranks = sh_group_size(&mesh, group);
+            if (exchanged.ranks == 1 || group != sh_group_widened(&mesh, group))
+                continue;
+            assert_true(n_alongside(&b, axes[i % n]) > 0);
+            other = run_all(sim_create_on(&b, axes[i % n], SEED), &b);
+            assert_same(&other, &plain);
+            free(other.params);
+        }
+        exchanged.group = 0;
+        free(plain.params);
     }
 }
 
@@ -836,6 +895,7 @@ int main(void)
         cmocka_unit_test(with_groups_of_their_own),
         cmocka_unit_test(with_every_axis),
         cmocka_unit_test(parts_are_exchanged),
+        cmocka_unit_test(rows_make_a_round_trip),
         cmocka_unit_test(with_adapters),
         cmocka_unit_test(with_whole_matrices),
         cmocka_unit_test(slices_change_no_bit),

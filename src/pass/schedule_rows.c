@@ -1,0 +1,162 @@
+/* A collective that exchanges rows stands between the operation that makes them and the one that needs them, so nothing
+ * would run alongside it. Two kinds of operations do:
+ *
+ *   - what follows and touches neither side: the wait sinks to the first operation that does
+ *   - in the backward, products that make gradients of weights and come before it in its block: they are put off until
+ *     it has started, since nothing needs them before the unit is reduced
+ *
+ *   before   dw dx X w  attention'        (of the output projection; X exchanges dx)
+ *   after    dx X dw w  attention'
+ */
+#include "src/pass/schedule_rows.h"
+
+#include "src/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct rows {
+    const struct sh_program *p;
+    const struct sh_op *ops;
+    int *order, n; /* the result */
+    int *held, n_held;
+    int *waits, n_waits; /* sinking */
+};
+
+static bool exchanges(const struct sh_op *op)
+{
+    return sh_op_info(op->kind)->async && op->unit == SH_NONE;
+}
+
+/* The operation whose result a wait brings; any other operation is itself. */
+static const struct sh_op *effect(const struct rows *r, int i)
+{
+    return r->ops[i].kind == SH_OP_WAIT ? &r->ops[r->ops[i].attr.waits_for] : &r->ops[i];
+}
+
+static bool has(const struct sh_program *p, const int *tensors, int n, int root)
+{
+    for (int k = 0; k < n; k++)
+        if (tensors[k] != SH_NONE && sh_tensor_root(p, tensors[k]) == root)
+            return true;
+    return false;
+}
+
+/* Whether an operation reads or, if `also_reads` is false, only whether it writes one of the tensors. A release ends
+ * the life of what it names. */
+static bool touches(const struct rows *r, const struct sh_op *op, const int *tensors, int n, bool also_reads)
+{
+    for (int k = 0; k < n; k++) {
+        int root = tensors[k] == SH_NONE ? SH_NONE : sh_tensor_root(r->p, tensors[k]);
+
+        if (root == SH_NONE)
+            continue;
+        if (has(r->p, op->out, SH_OP_MAX_OUT, root) ||
+            ((also_reads || op->kind == SH_OP_RELEASE) && has(r->p, op->in, SH_OP_MAX_IN, root)))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the two may not change places. */
+static bool meet(const struct rows *r, int a, int b)
+{
+    const struct sh_op *first = effect(r, a), *second = effect(r, b);
+
+    return touches(r, second, first->out, SH_OP_MAX_OUT, true) || touches(r, second, first->in, SH_OP_MAX_IN, false);
+}
+
+/* It makes gradients of parameters and nothing else. */
+static bool makes_weight_gradients(const struct rows *r, const struct sh_op *op)
+{
+    bool any = false;
+
+    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+        enum sh_mem mem = op->out[k] == SH_NONE ? SH_MEM_KINDS : r->p->tensors[sh_tensor_root(r->p, op->out[k])].mem;
+
+        if (mem != SH_MEM_KINDS && mem != SH_MEM_GRAD_FULL && mem != SH_MEM_GRAD)
+            return false;
+        any = any || mem != SH_MEM_KINDS;
+    }
+    return any && op->phase == SH_PHASE_BACKWARD && op->unit == SH_NONE;
+}
+
+/* Whether an exchange starts after old[at], in the same block and before anything that meets it. */
+static bool may_be_held(const struct rows *r, const int *old, int at, int n)
+{
+    const struct sh_op *op = &r->ops[old[at]];
+
+    if (!makes_weight_gradients(r, op))
+        return false;
+    for (int i = at + 1; i < n; i++) {
+        const struct sh_op *next = &r->ops[old[i]];
+
+        if (meet(r, old[at], old[i]) || (next->block != op->block && next->unit == SH_NONE))
+            return false;
+        if (exchanges(next))
+            return true;
+    }
+    return false;
+}
+
+static void put(struct rows *r, int i)
+{
+    r->order[r->n++] = i;
+}
+
+/* End the sinking of all waits up to the last that meets operation i; SH_NONE: of all. */
+static void settle(struct rows *r, int i)
+{
+    int n = i == SH_NONE ? r->n_waits : 0;
+
+    for (int k = 0; i != SH_NONE && k < r->n_waits; k++)
+        if (meet(r, r->waits[k], i))
+            n = k + 1;
+    for (int k = 0; k < n; k++)
+        put(r, r->waits[k]);
+    r->n_waits -= n;
+    memmove(r->waits, r->waits + n, (size_t)r->n_waits * sizeof *r->waits);
+}
+
+static void take(struct rows *r, const int *old, int at, int n)
+{
+    int i = old[at];
+
+    if (r->ops[i].kind == SH_OP_WAIT && exchanges(effect(r, i))) {
+        r->waits[r->n_waits++] = i;
+        return;
+    }
+    if (may_be_held(r, old, at, n)) {
+        r->held[r->n_held++] = i;
+        return;
+    }
+    settle(r, i);
+    put(r, i);
+    for (int k = 0; exchanges(&r->ops[i]) && k < r->n_held; k++) {
+        settle(r, r->held[k]);
+        put(r, r->held[k]);
+    }
+    if (exchanges(&r->ops[i]))
+        r->n_held = 0;
+}
+
+void sh_schedule_rows(const struct sh_program *p, const struct sh_op *ops, int *order, int n)
+{
+    struct rows r = {.p = p, .ops = ops, .order = order};
+    int *old, any = 0;
+
+    for (int i = 0; i < n; i++)
+        any |= exchanges(&ops[i]);
+    if (!any)
+        return;
+    old = sh_calloc((size_t)n, sizeof *old);
+    r.held = sh_calloc((size_t)n, sizeof *r.held);
+    r.waits = sh_calloc((size_t)n, sizeof *r.waits);
+    memcpy(old, order, (size_t)n * sizeof *old);
+    for (int at = 0; at < n; at++)
+        take(&r, old, at, n);
+    settle(&r, SH_NONE);
+    free(old);
+    free(r.held);
+    free(r.waits);
+}
