@@ -17,6 +17,8 @@
  *             a reduce_scatter has no broadcast, an all_gather no reduction
  *     small   on CPUs, up to 4 KiB per rank, by MPI's all-gather (src/comm/algo_small.c), which doubles a rank's data in
  *             each round: base + log2(n/k) a_in + log2 k a_net + (n-1) s / B, with s bytes of a rank
+ *     parts   all_to_all: base + (n-k) a_in + (k-1) a_net + S/n max((n/k-1) / B_in, (n/k) (n-n/k) rings / B_net): what
+ *             leaves a node shares its network, while a ring crosses it once
  *     B       inside a node that of the ring; between nodes the lesser of that and the node's network x share /
  *             (1 + crowding log2 k) / rings that share it
  *
@@ -141,10 +143,18 @@ static struct peers peers_of(const struct sh_coll_place *at, int block)
 static double exchanged(const struct sh_machine *m, const struct sh_coll_place *at, struct peers to, double times,
                         double bytes)
 {
-    double each = (double)at->ranks / at->nodes;
+    double each = (double)at->ranks / at->nodes, inside = to.inside / m->inside.bytes_per_second;
 
-    return times * bytes / at->ranks *
-           fmax(to.inside / m->inside.bytes_per_second, each * to.between * at->rings / node_rate(m, at->nodes));
+    if (at->nodes > 1)
+        inside = fmax(inside, each * to.between * at->rings / node_rate(m, at->nodes));
+    return times * bytes / at->ranks * inside;
+}
+
+/* Messages to all peers are under way at once; each link is crossed by what it must carry. */
+static struct way parts(const struct sh_machine *m, const struct sh_coll_place *at, double bytes)
+{
+    return (struct way){m->network.base_seconds + hops(m, at->ranks - at->nodes, at->nodes - 1),
+                        exchanged(m, at, peers_of(at, 1), 1, bytes)};
 }
 
 /* Between CPUs of several nodes: each rank sends to every other rank. */
@@ -219,6 +229,8 @@ static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const
 {
     struct way best;
 
+    if (kind == SH_OP_ALL_TO_ALL)
+        return parts(m, at, bytes);
     if (at->segment)
         return in_segment(m, kind, bytes);
     if (!sh_machine_is_gpu(m) && is_small(kind, at, bytes))

@@ -28,6 +28,7 @@ const char *sh_cost_class_name(enum sh_cost_class c)
                                                        [SH_COST_ALL_GATHER] = "all_gather",
                                                        [SH_COST_REDUCE_SCATTER] = "reduce_scatter",
                                                        [SH_COST_ALL_REDUCE] = "all_reduce",
+                                                       [SH_COST_ALL_TO_ALL] = "all_to_all",
                                                        [SH_COST_MOVES] = "moves"};
     return names[c];
 }
@@ -47,6 +48,7 @@ enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
     case SH_OP_ALL_GATHER: return SH_COST_ALL_GATHER;
     case SH_OP_REDUCE_SCATTER: return SH_COST_REDUCE_SCATTER;
     case SH_OP_ALL_REDUCE: return SH_COST_ALL_REDUCE;
+    case SH_OP_ALL_TO_ALL: return SH_COST_ALL_TO_ALL;
     case SH_OP_FETCH:
     case SH_OP_EVICT: return SH_COST_MOVES;
     default: return SH_COST_OTHER;

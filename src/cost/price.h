@@ -15,6 +15,7 @@ enum sh_cost_class {
     SH_COST_ALL_GATHER,
     SH_COST_REDUCE_SCATTER,
     SH_COST_ALL_REDUCE,
+    SH_COST_ALL_TO_ALL,
     SH_COST_MOVES, /* between memory and a file */
     SH_COST_CLASSES
 };
@@ -72,7 +73,7 @@ struct sh_coll_place {
 /* For a mesh whose neighbouring ranks fill nodes of ranks_per_node. */
 struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node);
 
-/* The price of a collective. kind: one of the three collectives; bytes: of the whole. */
+/* The price of a collective. kind: one of the four collectives; bytes: of the whole. */
 struct sh_price sh_price_coll(const struct sh_machine *m, const struct sh_cost_faster *f, enum sh_op_kind kind,
                               const struct sh_coll_place *at, double bytes);
 

@@ -40,7 +40,8 @@ static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
 static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
-    uint64_t h = mix(mix((uint64_t)op->kind + 1, op->attr.accumulate), info->async ? op->attr.group : 0);
+    uint64_t h = mix(mix((uint64_t)op->kind + 1, op->attr.accumulate),
+                     info->async ? (uint64_t)op->attr.group << 1 | (op->unit == SH_NONE) : 0);
 
     if (sh_cost_class_of(op->kind) == SH_COST_ATTENTION)
         h = mix(mix(mix(h, (uint64_t)op->attr.attn.heads << 32 | (uint64_t)op->attr.attn.kv_heads),
@@ -55,12 +56,14 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
     return h;
 }
 
-/* Shard groups lie within the segment; other groups only if the segment holds all ranks. */
-static bool in_segment(const struct sh_cost_request *r, sh_group group)
+/* Shard groups lie within the segment; other groups only if the segment holds all ranks. Rows of the model that ranks
+ * exchange lie in the memory of each. */
+static bool in_segment(const struct sh_cost_request *r, const struct sh_op *op)
 {
     const struct sh_segment *w = &r->p->segment;
+    bool rows = op->unit == SH_NONE && op->kind != SH_OP_ALL_REDUCE;
 
-    return w->ranks && (group == r->mesh->shard || w->ranks == sh_mesh_ranks(r->mesh));
+    return w->ranks && !rows && (op->attr.group == r->mesh->shard || w->ranks == sh_mesh_ranks(r->mesh));
 }
 
 /* Collectives are priced by the links between their ranks, moves by the host link or the disk, all others by operations
@@ -72,7 +75,7 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
 
     if (sh_op_info(op->kind)->async) {
         at = sh_coll_place(r->mesh, op->attr.group, r->ranks_per_node);
-        at.segment = in_segment(r, op->attr.group);
+        at.segment = in_segment(r, op);
         at.levels = r->shares;
         at.half = r->p->tensors[op->out[0]].dtype == SH_BF16;
         return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));

@@ -200,12 +200,12 @@ static void one_communicator_is_serial(void **state)
 /* Node after node of 8 ranks is added; checks the price of each collective, and of the step of a real program. */
 static void prices_never_fall(void **state)
 {
-    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
+    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE, SH_OP_ALL_TO_ALL};
     struct sh_machine m;
 
     (void)state;
     assert_int_equal(sh_machine_preset("a100-80x8-hdr200", &m), SH_OK);
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         double before_ranks = 0;
 
         for (int ranks = 2; ranks <= 4096; ranks *= 2) {
@@ -404,6 +404,8 @@ static void levels_are_three_phases(void **state)
         {SH_OP_ALL_REDUCE, 64, false, 8, 5 + 4 * 1 + 2 * 5, 15 * 8 / 5e3 + 16 * 48 * 8 / 10e3},
         {SH_OP_ALL_REDUCE, 64, false, 4096, 19, 15 * 4096 / 5e3 + 16 * 48 * 4096 / 10e3},
         {SH_OP_ALL_REDUCE, 64, false, 4100, 31, 4100 * 400e-6},
+        /* a part to 48 others by each of the 16 ranks of a node */
+        {SH_OP_ALL_TO_ALL, 64, false, 1e6, 5 + 60 * 1 + 3 * 5, 1e6 / 64 * 16 * 48 / 10e3},
     };
     struct sh_machine m;
 

@@ -30,6 +30,7 @@ static const struct collective {
     {SH_OP_ALL_GATHER, "all_gather", "MPI_Allgather"},
     {SH_OP_REDUCE_SCATTER, "reduce_scatter", "MPI_Reduce_scatter_block"},
     {SH_OP_ALL_REDUCE, "all_reduce", "MPI_Allreduce"},
+    {SH_OP_ALL_TO_ALL, "all_to_all", "MPI_Alltoall"},
 };
 enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
 
@@ -283,6 +284,9 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
     } else if (t->coll->kind == SH_OP_REDUCE_SCATTER) {
         coll->send = peer;
         coll->recv = other;
+    } else if (t->coll->kind == SH_OP_ALL_TO_ALL) {
+        coll->send = own;
+        coll->recv = other;
     } else {
         coll->recv = peer;
         coll->count = t->elems;
@@ -312,7 +316,7 @@ static sh_rc call_sherd(struct bench *b, const struct test *t)
     return b->queue ? sh_comm_join(b->comm, ticket, b->queue) : sh_comm_wait(b->comm, ticket);
 }
 
-/* In place, like the channels, so that MPI has no extra copy to make. */
+/* In place where the channels are, so that MPI has no extra copy to make. */
 static sh_rc call_mpi(struct bench *b, const struct test *t)
 {
     MPI_Comm comm = sh_mesh_comm(b->r->mesh, t->group->axes);
@@ -325,6 +329,8 @@ static sh_rc call_mpi(struct bench *b, const struct test *t)
         SH_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, at.recv, count, MPI_FLOAT, comm));
     else if (at.kind == SH_OP_REDUCE_SCATTER)
         SH_MPI(MPI_Reduce_scatter_block(at.send, at.recv, count, MPI_FLOAT, MPI_SUM, comm));
+    else if (at.kind == SH_OP_ALL_TO_ALL)
+        SH_MPI(MPI_Alltoall(at.send, count, MPI_FLOAT, at.recv, count, MPI_FLOAT, comm));
     else
         SH_MPI(MPI_Allreduce(MPI_IN_PLACE, at.recv, count, MPI_FLOAT, MPI_SUM, comm));
     return SH_OK;
@@ -378,7 +384,7 @@ static sh_rc write_points(const struct bench *b)
         if (!t->coll || t->plain)
             continue;
         at = sh_coll_place(&b->r->mesh->shape, t->group->axes, node);
-        at.segment = b->segment.ranks &&
+        at.segment = b->segment.ranks && t->coll->kind != SH_OP_ALL_TO_ALL &&
                      (is_shard(b, t->group) || b->segment.ranks == sh_mesh_ranks(&b->r->mesh->shape));
         sh_bench_points_coll(&points, t->coll->kind, t->group->name, &at, (double)t->elems * sizeof(float),
                              b->list.times[i].seconds, b->options->repeat);

@@ -46,7 +46,7 @@ static void add_event(struct events *l, json_t *e, int op)
 /* The kind of a collective is the last word of its name. */
 static int kind_of(const char *name)
 {
-    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
+    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE, SH_OP_ALL_TO_ALL};
     const char *word = strrchr(name, ' ');
 
     for (size_t i = 0; word && i < sizeof kinds / sizeof *kinds; i++)

@@ -326,10 +326,10 @@ static bool print_traffic(const struct sh_predict *l, enum sh_op_kind kind, cons
     return sum.calls > 0;
 }
 
-/* In the order of a step: gathers, reductions, sums over replicas. */
+/* In the order of a step: gathers, reductions, sums over replicas; then rows of the model that are exchanged. */
 static void print_collectives(const struct sh_predict *l)
 {
-    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE};
+    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE, SH_OP_ALL_TO_ALL};
     int lines = 0;
 
     printf("\ncollectives of a training step, received by this rank\n");

@@ -33,7 +33,8 @@ static void take_split(const json_t *step, double *part)
                 {"other", SH_PREDICTED_OTHER},
                 {"all_gather", -1},
                 {"reduce_scatter", -1},
-                {"all_reduce", -1}};
+                {"all_reduce", -1},
+                {"all_to_all", -1}};
     const json_t *split = json_object_get(step, "split");
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
