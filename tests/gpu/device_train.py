@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 from trains import CPU, CUDA, BOUND, MESHES, as_on_cpu, checkpoints, evaluates, job, run, same_bits, tiny, traces
+import test_rows
 
 NCCL, MPI = {'comm.backend': 'nccl'}, {'comm.backend': 'mpi'}
 STEPS = 50
@@ -159,7 +160,9 @@ def mesh_cases():
         (f'{family} on 2x2 ranks by {how["comm.backend"]}, gradients sent in bfloat16', as_one_rank, family, '2x2',
          'bfloat16', {**how, 'training.mixed_precision_reduce': 'bfloat16'})
         for family in tiny.MODELS for how in (NCCL, MPI)] + [
-        ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('2x2', tree))]
+        ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('2x2', tree))] + [
+        (f'rows exchanged, {name}: the same bits', test_rows.same_bits, name, ranks, group, size, family, {**changes, **CUDA})
+        for name, (ranks, group, size, family, changes) in test_rows.GPU_RUNS.items()]
 
 
 def checkpoint_cases():

@@ -51,7 +51,7 @@ class Rows:
 
 
 def config(family, changes):
-    return {**tiny.MODELS[family], 'training.dataset_path': tokens, 'training.steps': 4, 'training.local_batch_size': 2,
+    return {**tiny.MODELS[family], 'training.dataset_path': tiny.write_tokens(), 'training.steps': 4, 'training.local_batch_size': 2,
             'checkpoint.enable': False, 'metrics.log_freq': 1, **changes}
 
 
@@ -96,5 +96,4 @@ if __name__ == '__main__':
     job.need_launcher()
     if EMULATED:
         os.environ['SHERD_EMULATED_GPUS'] = '8'
-    tokens = tiny.write_tokens()
     sys.exit(job.run_cases(cases()))
