@@ -22,6 +22,7 @@
 #include "src/base/floats.h"
 #include "src/base/dtype.h"
 #include "src/base/err.h"
+#include "src/base/rng.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -266,9 +267,9 @@ struct sh_kernel_table {
      * libraries and their plans. Errors: those of `run` that follow from shapes and libraries alone. NULL: nothing to
      * prepare. */
     sh_kernel prepare;
-    /* Initial values, outside the program: elements [first, first + n) of sh_rng_fill_normal(key, std), the same bits
-     * on every device.   out  out  [n], on the device; written after what is already in the queue */
-    sh_rc (*fill_normal)(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
+    /* Initial values, outside the program: runs of sh_rng_fill_normal(key, std), end to end, the same bits on every
+     * device.   out  out  [elements of the runs], on the device; written after what is already in the queue */
+    sh_rc (*fill_normal)(uint64_t key, const struct sh_rng_runs *runs, float std, struct sh_floats out, void *queue);
     /* Outside the program: the sums (mixsum.h) of n floats in parts of SH_MIXSUM_PART, the last one shorter.
      *   sums  out  [parts], in device or pinned memory; written after what is already in the queue
      * NULL: the data is in host memory and sh_mixsum() does it. */

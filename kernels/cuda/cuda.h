@@ -41,7 +41,7 @@ sh_rc sh_cuda_lion(const struct sh_op_call *call);
 sh_rc sh_cuda_scale_into(const float *a, float by, int64_t n, enum sh_dtype type, void *y, void *queue);
 
 /* init.cu: fill_normal of the table */
-sh_rc sh_cuda_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
+sh_rc sh_cuda_fill_normal(uint64_t key, const struct sh_rng_runs *runs, float std, struct sh_floats out, void *queue);
 
 /* mixsum.cu: mixsum of the table */
 sh_rc sh_cuda_mixsum(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums, void *queue);

@@ -16,7 +16,7 @@
 #define SH_REF_KERNEL(KIND, name) sh_rc sh_ref_##name(const struct sh_op_call *call);
 SH_OP_LIST(SH_REF_KERNEL, SH_OP_SKIP, SH_OP_SKIP)
 
-sh_rc sh_ref_fill_normal(uint64_t key, int64_t first, int64_t n, float std, struct sh_floats out, void *queue);
+sh_rc sh_ref_fill_normal(uint64_t key, const struct sh_rng_runs *runs, float std, struct sh_floats out, void *queue);
 
 int64_t sh_ref_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_attention_bwd_work_bytes(const struct sh_op_call *call);

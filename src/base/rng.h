@@ -21,6 +21,12 @@ uint64_t sh_rng_key(uint64_t seed, const char *name);
 uint64_t sh_rng_name(const char *name);
 uint64_t sh_rng_key_of(uint64_t seed, uint64_t name);
 
+/* Some elements of a stream: `count` runs of n neighbours, the first from element `first` on, and each `stride` behind
+ * the one before. */
+struct sh_rng_runs {
+    int64_t first, n, stride, count;
+};
+
 /* Fill with elements [first, first + n) of the stream `key`, nearly normally distributed with mean 0 and standard
  * deviation `std`.
  *   out  out  [n] f32, host; out[j] depends only on (key, first + j, std)

@@ -489,9 +489,9 @@ void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device,
 
 /* Element i of a parameter has the same value on any mesh: it depends on key and index only, so `first` is the index of
  * the first element here. */
-void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t key, int64_t first, int64_t n, float std)
+void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t key, struct sh_rng_runs runs, float std)
 {
-    sh_rc rc = e->device->kernels->fill_normal(key, first, n, std, device, e->queue);
+    sh_rc rc = e->device->kernels->fill_normal(key, &runs, std, device, e->queue);
 
     if (rc != SH_OK)
         sh_stop(rc);

@@ -3,6 +3,8 @@
  * that the kernels make few products. */
 #include "src/model/adapt.h"
 
+#include "src/program/saved.h"
+
 #include <math.h>
 
 #define DIMS(...)     \
@@ -57,6 +59,6 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
 void sh_adapt_freeze(struct sh_program *p)
 {
     for (int i = 0; i < p->n_units; i++)
-        if (!sh_param_info(p->params[p->units[i].first_param].role)->adapter)
+        if (!sh_param_info(sh_saved_of(p, &p->params[p->units[i].first_param])->role)->adapter)
             sh_program_freeze(p, i);
 }

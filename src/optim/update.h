@@ -15,7 +15,7 @@ struct sh_update {
 };
 
 /* Whether the update is of this parameter. */
-bool sh_optim_has(enum sh_runs_of of, const struct sh_param *param);
+bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct sh_param *param);
 
 /* Append an elementwise update of those parameters in this rank's chunk, from `grad` [chunk] f32. */
 void sh_optim_elements(const struct sh_update *u, enum sh_op_kind kind, int grad);

@@ -7,6 +7,7 @@
 #include "src/base/mem.h"
 #include "src/base/nf4.h"
 #include "src/pass/build.h"
+#include "src/program/saved.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +17,9 @@ struct pack {
     bool *leaves; /* [params] it leaves its unit, for the unit of the vectors */
 };
 
-static bool is_vector(const struct sh_param *param)
+static bool is_vector(const struct sh_program *p, int param)
 {
-    return sh_param_info(param->role)->vector;
+    return sh_param_info(sh_saved_of(p, &p->params[param])->role)->vector;
 }
 
 /* Whether a unit is to be packed: it has matrices, and all of them are those of linear products. */
@@ -27,26 +28,26 @@ static bool is_packed(const struct sh_program *p, const struct sh_unit *u)
     bool any = false;
 
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        if (is_vector(&p->params[i]))
+        if (is_vector(p, i))
             continue;
-        if (p->params[i].role >= SH_PARAM_LINEARS)
+        if (sh_saved_of(p, &p->params[i])->role >= SH_PARAM_LINEARS)
             return false;
         any = true;
     }
     return any && !u->trainable;
 }
 
-/* Ranks own whole blocks only if each matrix has whole blocks. */
+/* Ranks own whole blocks only if each matrix has whole blocks, which are then blocks of the saved tensor too. */
 static sh_rc check_matrices(const struct pack *k, const struct sh_unit *u)
 {
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct sh_param *param = &k->p->params[i];
 
-        if (!is_vector(param) && param->elems % SH_NF4_ELEMS)
+        if (!is_vector(k->p, i) && !sh_saved_divides(k->p, param, SH_NF4_ELEMS))
             return sh_fail(
                 SH_E_USAGE,
                 "lora.quantize_base: nf4 needs matrices of a multiple of %d elements, but %s has %lld; set none",
-                SH_NF4_ELEMS, param->name, (long long)param->elems);
+                SH_NF4_ELEMS, sh_saved_of(k->p, param)->name, (long long)param->elems);
     }
     return SH_OK;
 }
@@ -62,7 +63,7 @@ static sh_rc choose(struct pack *k, bool *any)
         *any = true;
         SH_TRY(check_matrices(k, u));
         for (int j = u->first_param; j < u->first_param + u->n_params; j++)
-            k->leaves[j] = is_vector(&k->p->params[j]);
+            k->leaves[j] = is_vector(k->p, j);
     }
     return SH_OK;
 }

@@ -3,6 +3,7 @@
  * repeats. */
 #include "src/pass/build.h"
 #include "src/pass/shard.h"
+#include "src/program/saved.h"
 
 /* Micro-steps with the same place in the tree of sums share a section: 2^k micro-steps need at most (k + 1)(k + 2) /
  * 2. */
@@ -88,6 +89,15 @@ static sh_rc check_whole(const struct sh_build *b)
                         : "comm.shared_memory=off");
 }
 
+/* Check what the ranks hold of the saved tensors. */
+static sh_rc check_params(const struct sh_build *b, const struct sh_program *micro)
+{
+    SH_TRY(sh_saved_check(micro));
+    for (int i = 0; b->options.training && b->options.optim->whole && i < micro->n_params; i++)
+        SH_REQUIRE(micro->params[i].n_bands == 0); /* bands of a matrix are not the matrix */
+    return SH_OK;
+}
+
 /* Units and constants are those of the forward: training micro-steps add none. */
 sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
 {
@@ -96,6 +106,7 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
 
     SH_TRY(check_whole(b));
     SH_TRY_OUT(sh_pass_micro_step(b, false, &micro));
+    SH_TRY_OUT(check_params(b, micro));
     p->tree_sums = b->options.reproducible;
     if (b->snapshot_on_host)
         sh_program_add_tier(p, "host", SH_TIER_HOST);

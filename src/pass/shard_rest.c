@@ -4,6 +4,7 @@
 #include "src/layout/layout.h"
 #include "src/optim/update.h"
 #include "src/pass/shard.h"
+#include "src/program/saved.h"
 
 /* A full copy that lives between steps: its chunks come from all ranks. */
 static void gather_resident(const struct sh_pass_options *opt, struct sh_program *p, int unit, enum sh_phase phase)
@@ -150,6 +151,22 @@ struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op 
     return (struct sh_range){begin, begin + p->tensors[op->in[0]].dim[0]};
 }
 
+/* Add the run of a parameter, or, if it has random bits, one for each run of its saved tensor. */
+static void add_runs(struct sh_program *p, const struct sh_param *param, struct sh_range part, struct sh_range mine,
+                     struct sh_decay_run run)
+{
+    struct sh_rng_runs r;
+
+    for (int64_t at = mine.begin; at < mine.end; at += r.n) {
+        r = sh_saved_run(p, param, at - param->unit_elems, mine.end - at);
+        run.begin = at - part.begin;
+        run.end = run.begin + r.n;
+        run.tensor = sh_rng_name(sh_saved_of(p, param)->name);
+        run.origin = run.begin - r.first;
+        sh_program_add_run(p, run);
+    }
+}
+
 static bool continues(const struct sh_decay_run *last, const struct sh_decay_run *run)
 {
     return last->decay == run->decay && last->end == run->begin;
@@ -171,15 +188,13 @@ static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, in
             sh_layout_intersect(part, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
         struct sh_decay_run run = {.begin = mine.begin - part.begin,
                                    .end = mine.end - part.begin,
-                                   .decay = !sh_param_info(param->role)->vector || opt->decay_all};
+                                   .decay = !sh_param_info(sh_saved_of(p, param)->role)->vector || opt->decay_all};
 
-        if (mine.begin == mine.end || !sh_optim_has(op->attr.runs.of, param))
+        if (mine.begin == mine.end || !sh_optim_has(p, op->attr.runs.of, param))
             continue;
-        if (rounds_stochastically(p)) {
-            run.tensor = sh_rng_name(param->name);
-            run.origin = param->unit_elems - part.begin;
-        }
-        if (!rounds_stochastically(p) && p->n_runs > op->attr.runs.first && continues(&p->runs[p->n_runs - 1], &run))
+        if (rounds_stochastically(p))
+            add_runs(p, param, part, mine, run);
+        else if (p->n_runs > op->attr.runs.first && continues(&p->runs[p->n_runs - 1], &run))
             p->runs[p->n_runs - 1].end = run.end;
         else
             sh_program_add_run(p, run);
@@ -199,7 +214,7 @@ void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p
 static bool has_params(const struct sh_program *p, const struct sh_unit *u, enum sh_runs_of of)
 {
     for (int i = u->first_param; i < u->first_param + u->n_params; i++)
-        if (sh_optim_has(of, &p->params[i]))
+        if (sh_optim_has(p, of, &p->params[i]))
             return true;
     return false;
 }

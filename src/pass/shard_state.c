@@ -206,6 +206,8 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
         sh_program_add_stream(out, micro->streams[i].name, micro->streams[i].runs);
     if (opt->training)
         name_states(opt, out);
+    for (int i = 0; i < micro->n_saved; i++)
+        sh_program_add_saved(out, &micro->saved[i]);
     for (int i = 0; i < micro->n_params; i++)
         sh_program_add_param(out, &micro->params[i]);
     for (int i = 0; i < micro->n_units; i++) {

@@ -55,27 +55,28 @@ void sh_emit_unit_beside(struct sh_emit *e, const char *name)
     e->p->units[unit].beside = unit - 1;
 }
 
-/* Append a parameter to the unit that was opened last. unit_elems is its offset there: the parameters of a unit lie one
+/* Append a whole saved tensor as a parameter of the unit that was opened last. unit_elems is its offset there: the parameters of a unit lie one
  * after another in one flat buffer, which is gathered and reduced as a whole. */
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
                   enum sh_init init, float std)
 {
     struct sh_unit *unit = &e->p->units[e->p->n_units - 1];
-    struct sh_param param = {.role = role,
+    struct sh_saved saved = {
+        .role = role, .ndim = ndim, .elems = 1, .init = init, .init_std = std, .trainable = unit->trainable};
+    struct sh_param param = {.saved = e->p->n_saved,
                              .ndim = ndim,
-                             .elems = 1,
-                             .init = init,
-                             .init_std = std,
                              .trainable = unit->trainable,
                              .unit = e->p->n_units - 1,
                              .unit_elems = unit->elems};
     struct sh_tensor t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, ndim, dim, "%s", name);
 
-    snprintf(param.name, sizeof param.name, "%s", name);
+    snprintf(saved.name, sizeof saved.name, "%s", name);
     for (int i = 0; i < ndim; i++) {
-        param.dim[i] = dim[i];
-        param.elems *= dim[i];
+        param.dim[i] = saved.dim[i] = dim[i];
+        saved.elems *= dim[i];
     }
+    param.elems = saved.elems;
+    sh_program_add_saved(e->p, &saved);
     unit->n_params++;
     unit->elems += param.elems;
     t.param = sh_program_add_param(e->p, &param);
@@ -93,7 +94,7 @@ int sh_emit_stack(struct sh_emit *e, int first, int n)
     for (int i = 0; i < n; i++)
         rows += e->p->params[param + i].dim[0];
     t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, e->p->params[param].ndim, DIMS(rows, e->p->params[param].dim[1]),
-                       "%s+%d", e->p->params[param].name, n - 1);
+                       "%s+%d", tensor(e, first)->name, n - 1);
     t.param = param;
     return sh_program_add_tensor(e->p, &t);
 }

@@ -47,6 +47,7 @@ void sh_program_destroy(struct sh_program *p)
         return;
     free(p->tensors);
     free(p->ops);
+    free(p->saved);
     free(p->params);
     free(p->units);
     free(p->slices);
@@ -107,6 +108,11 @@ void sh_program_set_ops(struct sh_program *p, int section, const struct sh_op *o
     free(tail);
 }
 
+int sh_program_add_saved(struct sh_program *p, const struct sh_saved *saved)
+{
+    return APPEND(p->saved, p->n_saved, p->cap_saved, *saved);
+}
+
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param)
 {
     return APPEND(p->params, p->n_params, p->cap_params, *param);
@@ -156,8 +162,10 @@ void sh_program_freeze(struct sh_program *p, int unit)
     struct sh_unit *u = &p->units[unit];
 
     u->trainable = false;
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         p->params[i].trainable = false;
+        p->saved[p->params[i].saved].trainable = false;
+    }
 }
 
 /* Takes the operations that are appended next; the caller counts them in n_ops. */

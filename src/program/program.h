@@ -109,17 +109,33 @@ struct sh_op {
     int unit;               /* collectives, release, adamw: the unit; else SH_NONE */
 };
 
-/* Initial value of a parameter. Random values come from (seed, name, element index): the same on every mesh. */
+/* Initial value of a tensor. Random values come from (seed, name, element index): the same on every mesh. */
 enum sh_init { SH_INIT_ZERO, SH_INIT_ONE, SH_INIT_NORMAL, SH_INIT_UNIFORM };
 
-struct sh_param {
+/* A tensor as files and seeds know it, whoever holds what of it. All ranks list all of the model, in one order. */
+struct sh_saved {
     char name[SH_NAME_MAX];  /* Hugging Face name: "model.layers.0.self_attn.q_proj.weight" */
-    enum sh_param_role role;       /* what it is for */
+    enum sh_param_role role; /* what it is for; also whether weight decay applies */
     int ndim;
     int64_t dim[SH_MAX_DIMS];
     int64_t elems;
     enum sh_init init;
     float init_std;          /* for UNIFORM, the bound */
+    bool trainable;          /* if false, it is not saved */
+};
+
+/* What a rank holds of a saved tensor: all of it, or bands of one of its dimensions, row-major, with the bands end to
+ * end. So the part of a rank of queries, keys and values that are fused, or of experts, is one matrix (saved.h). */
+enum { SH_BANDS_MAX = 3 };
+struct sh_param {
+    int saved;               /* row of the saved tensors */
+    int cut, n_bands;        /* the dimension with bands; without bands all is held */
+    struct sh_band {
+        int64_t first, n;
+    } band[SH_BANDS_MAX];    /* in order */
+    int ndim;
+    int64_t dim[SH_MAX_DIMS]; /* of what is held */
+    int64_t elems;
     bool trainable;          /* the same for its whole unit; if false, no gradient, no state, not saved */
     int unit;
     int64_t unit_elems;      /* where it starts in its unit */
@@ -212,6 +228,7 @@ struct sh_section {
 struct sh_program {
     struct sh_tensor *tensors; int n_tensors, cap_tensors;
     struct sh_op *ops; int n_ops, cap_ops;
+    struct sh_saved *saved; int n_saved, cap_saved;
     struct sh_param *params; int n_params, cap_params;
     struct sh_unit *units; int n_units, cap_units;
     struct sh_slice *slices; int n_slices, cap_slices; /* in the order of the units */
@@ -258,6 +275,7 @@ int sh_program_add_stream(struct sh_program *p, const char *name, int runs);
 /* Append; returns the index. Storage of earlier rows may move: keep indices, not pointers. */
 int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t);
 int sh_program_add_op(struct sh_program *p, const struct sh_op *op);
+int sh_program_add_saved(struct sh_program *p, const struct sh_saved *saved);
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
 int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);
 int sh_program_add_divisor(struct sh_program *p, double divisor);
@@ -267,7 +285,7 @@ int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
 /* Make the tensor of a port; letters stand for what they do in its row. */
 int sh_program_add_port(struct sh_program *p, enum sh_port port, int64_t B, int64_t T, int64_t V);
 
-/* Mark a unit and its parameters as not trained. */
+/* Mark a unit, its parameters and what they hold parts of as not trained. */
 void sh_program_freeze(struct sh_program *p, int unit);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);
 

@@ -219,21 +219,24 @@ static void update_has_many_runs(void **state)
 }
 
 /* Any stretch of a stream, to any address, equal to the CPU's; and nothing around it is touched. */
-static void check_initial(int64_t first, int64_t n, uint64_t key, int shift, bool halves)
+/* `run`: a run of so many elements after another, which overlap by one. */
+static void check_initial(int64_t first, int64_t n, int64_t run, uint64_t key, int shift, bool halves)
 {
     enum { MOST = 1032 };
     float want[MOST], found[MOST];
     size_t bytes = (size_t)(n + 2) * sizeof *found;
     float *device = device_alloc(bytes, (size_t)shift * sizeof *found);
+    struct sh_rng_runs runs = {.first = first, .n = run, .stride = run - 1, .count = n / run};
     struct sh_floats out = sh_floats_in(device, n + 2, halves), here = sh_floats_in(found, n + 2, halves);
 
     assert_true(n + 2 <= MOST);
     memset(found, 0x11, bytes);
     device_put(device, found, bytes);
-    assert_int_equal(sh_cuda_fill_normal(key, first, n, 0.02f, sh_floats_at(out, 1), NULL), SH_OK);
+    assert_int_equal(sh_cuda_fill_normal(key, &runs, 0.02f, sh_floats_at(out, 1), NULL), SH_OK);
     device_get(found, device, bytes);
     device_free(device);
-    sh_rng_fill_normal(key, first, n, 0.02f, want);
+    for (int64_t i = 0; i < runs.count; i++)
+        sh_rng_fill_normal(key, first + i * runs.stride, run, 0.02f, want + i * run);
     for (int64_t i = -1; i <= n; i++) {
         float value, outside = sh_floats_join(0x1111, 0x1111);
         sh_floats_get(sh_floats_at(here, i + 1), 1, &value);
@@ -249,8 +252,10 @@ static void initial_values(void **state)
         int64_t length = lengths[i % elem.n_lengths], n = length < 1030 ? length : 1030;
         int64_t first = firsts[i / elem.n_lengths];
         uint64_t key = sh_rng_key((uint64_t)i, "model.norm.weight");
-        check_initial(first, n, key, i % 4, false);
-        check_initial(first, n, key, i % 4, true);
+        for (int halves = 0; halves < 2; halves++) {
+            check_initial(first, n, n, key, i % 4, halves);
+            check_initial(first, n < 3 ? 3 : n / 3 * 3, 3, key, i % 4, halves);
+        }
     }
 }
 

@@ -29,7 +29,7 @@ static int open_gpu(void **state)
     assert_int_equal(gpu->arena_create(N * sizeof(float), 0, -1, &arena), SH_OK);
     queue = gpu->queue_create(false);
     struct sh_floats floats = {.whole = (float *)(void *)arena};
-    assert_int_equal(gpu->kernels->fill_normal(1, 0, N, 1, floats, queue), SH_OK);
+    assert_int_equal(gpu->kernels->fill_normal(1, &(struct sh_rng_runs){.n = N, .count = 1}, 1, floats, queue), SH_OK);
     return 0;
 }
 

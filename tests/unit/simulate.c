@@ -5,6 +5,7 @@
 #include "src/base/nf4.h"
 #include "src/base/rng.h"
 #include "src/layout/layout.h"
+#include "src/program/saved.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,12 +81,22 @@ bool sim_round_frozen;
 static void initial_values(const struct sim *s, const struct sh_param *param, uint64_t seed, int64_t first, int64_t n,
                            float *out)
 {
+    const struct sh_program *p = s->ranks[0].p;
+    const struct sh_saved *saved = sh_saved_of(p, param);
+    uint64_t key = sh_rng_key(seed, saved->name);
+    struct sh_rng_runs run;
+
     for (int64_t i = 0; i < n; i++)
-        out[i] = param->init == SH_INIT_ONE ? 1 : 0;
-    if (param->init == SH_INIT_NORMAL)
-        assert_int_equal(s->kernels->fill_normal(sh_rng_key(seed, param->name), first, n, param->init_std,
-                                                 (struct sh_floats){.whole = out}, NULL),
-                         SH_OK);
+        out[i] = saved->init == SH_INIT_ONE ? 1 : 0;
+    for (int64_t at = 0; at < n; at += run.n * run.count) {
+        run = sh_saved_run(p, param, first + at, n - at);
+        if (saved->init == SH_INIT_NORMAL)
+            assert_int_equal(
+                s->kernels->fill_normal(key, &run, saved->init_std, (struct sh_floats){.whole = out + at}, NULL),
+                SH_OK);
+        for (int64_t i = 0; saved->init == SH_INIT_UNIFORM && i < run.count; i++)
+            sh_rng_fill_uniform(key, run.first + i * run.stride, run.n, saved->init_std, out + at + i * run.n);
+    }
 }
 
 /* Fill weights in four bits: into the packed unit, or, unpacked again, into a unit that is not packed. Chunks of the
@@ -122,24 +133,17 @@ static void fill_stretch(const struct sim *s, int rank, const struct sh_param *p
 {
     const struct sh_unit *u = &s->ranks[rank].p->units[param->unit];
     struct sh_floats to = masters(s, rank, u, mine.begin - own.begin, &(int64_t){mine.end - mine.begin});
+    float *values;
 
     if (u->packed || (sim_round_frozen && !u->trainable && param->ndim == 2 && param->elems % SH_NF4_ELEMS == 0)) {
         fill_rounded(s, rank, param, seed, mine.begin - param->unit_elems, mine.end - mine.begin,
                      mine.begin - own.begin);
         return;
     }
-    if (param->init == SH_INIT_NORMAL)
-        assert_int_equal(s->kernels->fill_normal(sh_rng_key(seed, param->name), mine.begin - param->unit_elems,
-                                                 mine.end - mine.begin, param->init_std, to, NULL),
-                         SH_OK);
-    for (int64_t i = 0; param->init == SH_INIT_UNIFORM && i < mine.end - mine.begin; i++) {
-        float x;
-
-        sh_rng_fill_uniform(sh_rng_key(seed, param->name), mine.begin - param->unit_elems + i, 1, param->init_std, &x);
-        sh_floats_put(sh_floats_at(to, i), 1, &x);
-    }
-    for (int64_t i = 0; param->init == SH_INIT_ONE && i < mine.end - mine.begin; i++)
-        sh_floats_put(sh_floats_at(to, i), 1, &(float){1});
+    values = sh_calloc((size_t)(mine.end - mine.begin) + 1, sizeof *values);
+    initial_values(s, param, seed, mine.begin - param->unit_elems, mine.end - mine.begin, values);
+    sh_floats_put(to, mine.end - mine.begin, values);
+    free(values);
 }
 
 static void fill_param(const struct sim *s, int rank, const struct sh_param *param, uint64_t seed)

@@ -2,6 +2,7 @@
  * learned positions. Uses one rank and the CPU kernels. */
 #include "src/base/rng.h"
 #include "src/device/device.h"
+#include "src/program/saved.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 
@@ -83,7 +84,7 @@ static void compare(const struct sh_program *p, const double *a, const double *b
         }
         assert_true(length > 0);
         if (sqrt(off) > 1e-6 * sqrt(length))
-            fail_msg("%s: off by %g of %g", p->params[i].name, sqrt(off), sqrt(length));
+            fail_msg("%s: off by %g of %g", sh_saved_of(p, &p->params[i])->name, sqrt(off), sqrt(length));
     }
 }
 

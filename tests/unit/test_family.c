@@ -4,6 +4,7 @@
 #include "src/config/family.h"
 #include "src/config/words.h"
 #include "src/model/rope.h"
+#include "src/program/saved.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 
@@ -96,7 +97,7 @@ static const struct row {
 /* clang-format on */
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
-static void append(char *text, const struct sh_param *p, size_t skip)
+static void append(char *text, const struct sh_saved *p, size_t skip)
 {
     size_t at = strlen(text);
 
@@ -114,9 +115,9 @@ static void names_are_hugging_faces(void **state)
     int rope = 0;
 
     sh_model_emit(&row->m.model, &(struct sh_model_batch){.batch = 2, .seq = TINY_SEQ, .out = SH_MODEL_LOSS}, p);
-    for (int i = 0; i < p->n_params; i++)
-        if (strstr(p->params[i].name, ".layers.0."))
-            append(text, &p->params[i], (size_t)(strstr(p->params[i].name, ".0.") + 3 - p->params[i].name));
+    for (int i = 0; i < p->n_saved; i++)
+        if (strstr(p->saved[i].name, ".layers.0."))
+            append(text, &p->saved[i], (size_t)(strstr(p->saved[i].name, ".0.") + 3 - p->saved[i].name));
     for (int i = 0; i < p->n_ops; i++)
         rope += p->ops[i].kind == SH_OP_ROPE;
     assert_string_equal(text, row->block);
@@ -136,27 +137,28 @@ static bool ends_in(const char *name, const char *module, const char *ending)
 /* Names, shapes, initialization and whether a parameter is trained follow from the role. */
 static void check_role(const struct row *row, const struct sh_program *p, const struct sh_param *param)
 {
+    const struct sh_saved *saved = sh_saved_of(p, param);
     const struct sh_model *m = &row->m.model;
     const struct sh_family *f = sh_family_of(m->family);
-    const struct sh_param_info *role = sh_param_info(param->role);
+    const struct sh_param_info *role = sh_param_info(saved->role);
     float residual = (float)m->init_std / sqrtf(2.0f * LAYERS);
     int64_t in, out;
 
-    assert_true(ends_in(param->name, "", role->ending));
+    assert_true(ends_in(saved->name, "", role->ending));
     assert_int_equal(role->vector, param->ndim == 1);
     assert_int_equal(role->adapter, p->units[param->unit].beside != SH_NONE);
     if (role->vector)
-        assert_int_equal(param->init, param->role == SH_PARAM_NORM && !f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO);
+        assert_int_equal(saved->init, saved->role == SH_PARAM_NORM && !f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO);
     else if (!role->adapter)
-        assert_true(param->init == SH_INIT_NORMAL &&
-                    param->init_std == (role->residual ? residual : (float)m->init_std));
-    if (param->role >= SH_PARAM_LINEARS)
+        assert_true(saved->init == SH_INIT_NORMAL &&
+                    saved->init_std == (role->residual ? residual : (float)m->init_std));
+    if (saved->role >= SH_PARAM_LINEARS)
         return;
-    sh_family_linear_dims(m, param->role, &in, &out);
-    assert_true(ends_in(param->name, sh_family_linear_name(f, param->role), role->ending));
+    sh_family_linear_dims(m, saved->role, &in, &out);
+    assert_true(ends_in(saved->name, sh_family_linear_name(f, saved->role), role->ending));
     assert_int_equal(param->dim[0], f->w_in_out ? in : out);
     assert_int_equal(param->dim[1], f->w_in_out ? out : in);
-    assert_int_equal(role->residual, param->role == SH_PARAM_O || param->role == SH_PARAM_DOWN);
+    assert_int_equal(role->residual, saved->role == SH_PARAM_O || saved->role == SH_PARAM_DOWN);
 }
 
 /* With and without adapters; if there are adapters, only they are trained. */
@@ -173,8 +175,9 @@ static void each_parameter_has_the_role_of_its_name(void **state)
         sh_model_emit(&row->m.model, &b, p);
         for (int i = 0; i < p->n_params; i++) {
             check_role(row, p, &p->params[i]);
-            assert_int_equal(p->params[i].trainable, !rank || sh_param_info(p->params[i].role)->adapter);
-            count[p->params[i].role]++;
+            assert_int_equal(p->params[i].trainable,
+                             !rank || sh_param_info(sh_saved_of(p, &p->params[i])->role)->adapter);
+            count[sh_saved_of(p, &p->params[i])->role]++;
         }
         assert_int_equal(count[SH_PARAM_EMBED], 1);
         assert_int_equal(count[SH_PARAM_HEAD], !row->m.model.tie_word_embeddings);
@@ -361,7 +364,7 @@ static void gradients_are_slopes(void **state)
         slope = (slope - loss_of(s)) / (2 * (double)step);
         memcpy(w, before, (size_t)param->elems * sizeof *w);
         if (!(norm > 1e-6) || fabs(slope - norm) > 0.01 * norm + 2e-5)
-            fail_msg("%s: the gradient says %g, the loss %g", param->name, norm, slope);
+            fail_msg("%s: the gradient says %g, the loss %g", sh_saved_of(p, param)->name, norm, slope);
         free(before);
         free(g);
     }

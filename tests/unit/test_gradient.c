@@ -3,6 +3,7 @@
 #include "src/base/rng.h"
 #include "src/config/family.h"
 #include "src/model/objective.h"
+#include "src/program/saved.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 
@@ -74,7 +75,8 @@ static void check_param(struct sim *s, const struct sh_param *param, double time
     slope = slope_along(s, values, grad, param->elems, length);
     slope /= times;
     if (fabs(slope - length) > 0.02 * length + 0.01)
-        fail_msg("%s: the loss rises by %g along a gradient of length %g", param->name, slope, length);
+        fail_msg("%s: the loss rises by %g along a gradient of length %g", sh_saved_of(s->ranks[0].p, param)->name,
+                 slope, length);
     free(grad);
 }
 
@@ -87,8 +89,8 @@ static void fill_adapters(struct sim *s)
         const struct sh_param *param = &p->params[i];
         float *values = (float *)sim_data(s, 0, p->units[param->unit].compute) + param->unit_elems;
 
-        if (strstr(param->name, ".lora_"))
-            sh_rng_fill_normal(sh_rng_key(SEED, param->name), 0, param->elems, 0.5f, values);
+        if (strstr(sh_saved_of(p, param)->name, ".lora_"))
+            sh_rng_fill_normal(sh_rng_key(SEED, sh_saved_of(p, param)->name), 0, param->elems, 0.5f, values);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "src/config/family.h"
 #include "src/config/keys.h"
 #include "src/model/model.h"
+#include "src/program/saved.h"
 #include "tests/unit/tiny.h"
 
 #include <math.h>
@@ -58,9 +59,14 @@ static struct sh_program *forward(const struct sh_model *m, enum sh_model_output
 static const struct sh_param *param(const struct sh_program *p, const char *name)
 {
     for (int i = 0; i < p->n_params; i++)
-        if (!strcmp(p->params[i].name, name))
+        if (!strcmp(sh_saved_of(p, &p->params[i])->name, name))
             return &p->params[i];
     return NULL;
+}
+
+static const struct sh_saved *saved(const struct sh_program *p, const char *name)
+{
+    return sh_saved_of(p, param(p, name));
 }
 
 static void names_and_shapes(void **state)
@@ -150,8 +156,8 @@ static void names_and_shapes(void **state)
         assert_string_equal(p->units[w->unit].name, table[i].unit);
         assert_int_equal(w->ndim, table[i].ndim);
         assert_memory_equal(w->dim, table[i].dim, (size_t)w->ndim * sizeof *w->dim);
-        assert_int_equal(w->init, table[i].init);
-        assert_int_equal(w->role, table[i].role);
+        assert_int_equal(sh_saved_of(p, w)->init, table[i].init);
+        assert_int_equal(sh_saved_of(p, w)->role, table[i].role);
         sh_program_destroy(p);
     }
 }
@@ -204,10 +210,10 @@ static void residual_matrices_start_smaller(void **state)
     float small = 0.02f / 8; /* 1 / sqrt(2 * 32) */
 
     (void)state;
-    assert_true(param(p, "model.layers.0.self_attn.o_proj.weight")->init_std == small);
-    assert_true(param(p, "model.layers.0.mlp.down_proj.weight")->init_std == small);
-    assert_true(param(p, "model.layers.0.mlp.up_proj.weight")->init_std == 0.02f);
-    assert_true(param(p, "lm_head.weight")->init_std == 0.02f);
+    assert_true(saved(p, "model.layers.0.self_attn.o_proj.weight")->init_std == small);
+    assert_true(saved(p, "model.layers.0.mlp.down_proj.weight")->init_std == small);
+    assert_true(saved(p, "model.layers.0.mlp.up_proj.weight")->init_std == 0.02f);
+    assert_true(saved(p, "lm_head.weight")->init_std == 0.02f);
     sh_program_destroy(p);
 }
 
@@ -369,7 +375,7 @@ static void flops_are_six_for_each_weight(void **state)
         double weights = m->tie_word_embeddings ? (double)m->vocab_size * m->dim : 0;
 
         for (int k = 0; k < p->n_params; k++)
-            if (p->params[k].ndim == 2 && !strstr(p->params[k].name, "wpe"))
+            if (p->params[k].ndim == 2 && !strstr(sh_saved_of(p, &p->params[k])->name, "wpe"))
                 weights += (double)p->params[k].elems;
         weights -= (double)m->vocab_size * m->dim; /* the embedding is looked up */
         assert_true(f.matmul == 6 * weights);

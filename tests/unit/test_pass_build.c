@@ -3,6 +3,7 @@
 #include "src/base/rng.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
+#include "src/program/saved.h"
 #include "tests/unit/tiny.h"
 
 #include <setjmp.h>
@@ -464,7 +465,8 @@ static void count_elements(const struct sh_program *p, int64_t *seen)
             for (int r = 0; sh_op_info(p->ops[k].kind)->runs && r < p->ops[k].attr.runs.count; r++) {
                 const struct sh_decay_run *run = &p->runs[p->ops[k].attr.runs.first + r];
 
-                for (int64_t e = run->begin; run->tensor == sh_rng_name(p->params[i].name) && e < run->end; e++) {
+                for (int64_t e = run->begin;
+                     run->tensor == sh_rng_name(sh_saved_of(p, &p->params[i])->name) && e < run->end; e++) {
                     assert_in_range(e - run->origin, 0, p->params[i].elems - 1);
                     seen[before + e - run->origin]++;
                 }

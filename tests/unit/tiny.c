@@ -89,7 +89,7 @@ static void emit_cubic(const struct sh_update *u)
         struct sh_tensor square =
             sh_tensor_make(SH_MEM_WORK, SH_F32, 2, (const int64_t[]){param.dim[0], param.dim[0]}, "square");
 
-        if (sh_optim_has(u->of, &param)) {
+        if (sh_optim_has(p, u->of, &param)) {
             int g = matrix_in(p, whole, &param);
             int gg = product(p, g, g, false, sh_program_add_tensor(p, &square));
 

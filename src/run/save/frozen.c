@@ -5,6 +5,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/mixsum.h"
+#include "src/program/saved.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"
 #include "src/run/save/newest.h"
@@ -26,9 +27,23 @@ bool sh_frozen_any(const struct sh_run *r)
 
 /* ---- sums ---- */
 
-/* Sum elements [from, from + n) of a parameter, which lie at `data`. The sums of the parts add up to the same on any
- * mesh. */
-static uint64_t sum_of(const struct sh_run *r, const char *name, int64_t from, int64_t n, struct sh_floats data)
+/* Sum elements [from, from + n) of a parameter, which are in memory. */
+static uint64_t sum_runs(const struct sh_run *r, const struct sh_param *param, int64_t from, int64_t n, float *data)
+{
+    struct sh_rng_runs run;
+    uint64_t sum = 0;
+
+    for (int64_t at = 0; at < n; at += run.n) {
+        run = sh_saved_run(r->p, param, from + at, n - at);
+        sum += sh_mixsum((struct sh_floats){.whole = data + at}, run.n,
+                         sh_ckpt_base_place(sh_saved_of(r->p, param)->name, run.first));
+    }
+    return sum;
+}
+
+/* The same for elements that lie at `data`. The sums of the parts add up to the same on any mesh. */
+static uint64_t sum_of(const struct sh_run *r, const struct sh_param *param, int64_t from, int64_t n,
+                       struct sh_floats data)
 {
     uint64_t sum = 0;
 
@@ -41,7 +56,7 @@ static uint64_t sum_of(const struct sh_run *r, const char *name, int64_t from, i
             int64_t here = n - at < BLOCK ? n - at : BLOCK;
 
             sh_exec_get_floats(r->exec, buffer, sh_floats_at(data, at), here);
-            sum += sh_mixsum((struct sh_floats){.whole = buffer}, here, sh_ckpt_base_place(name, from + at));
+            sum += sum_runs(r, param, from + at, here, buffer);
         }
         free(buffer);
     }
@@ -59,7 +74,7 @@ static uint64_t sum_here(const struct sh_run *r, bool share)
         struct sh_range mine = sh_map_cut(share ? m->written : m->owned, param);
 
         if (!param->trainable && mine.begin < mine.end)
-            sum += sum_of(r, param->name, mine.begin - param->unit_elems, mine.end - mine.begin,
+            sum += sum_of(r, param, mine.begin - param->unit_elems, mine.end - mine.begin,
                           sh_map_state(r->map, param->unit, SH_CKPT_MODEL, mine.begin));
     }
     return sum;

@@ -1,6 +1,7 @@
 #include "src/run/save/shards.h"
 
 #include "src/base/mem.h"
+#include "src/program/saved.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"
 
@@ -13,10 +14,10 @@ static bool loads(enum sh_shards_way way)
     return way == SH_SHARDS_LOAD || way == SH_SHARDS_BASE;
 }
 
-/* Whether a way is for the parameters of the unit. */
-static bool takes(enum sh_shards_way way, const struct sh_unit *u)
+/* Whether a way is for what is trained, or for what is not. */
+static bool takes(enum sh_shards_way way, bool trainable)
 {
-    return u->trainable == (way != SH_SHARDS_BASE);
+    return trainable == (way != SH_SHARDS_BASE);
 }
 
 static int states_of_way(const struct sh_run *r, enum sh_shards_way way)
@@ -33,12 +34,17 @@ static bool all_far(const struct sh_run *r, enum sh_shards_way way)
 
 const struct sh_param *sh_shards_param(const struct sh_shards *p, int piece)
 {
-    return &p->r->p->params[p->param[p->pieces[piece].tensor]];
+    return &p->r->p->params[p->place[piece].param];
+}
+
+const char *sh_shards_name(const struct sh_shards *p, int piece)
+{
+    return p->tensors[p->pieces[piece].tensor].name;
 }
 
 struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at, int64_t n)
 {
-    int64_t begin = sh_shards_param(p, piece)->unit_elems + p->pieces[piece].begin + at;
+    int64_t begin = sh_shards_param(p, piece)->unit_elems + p->place[piece].first + at;
 
     return (struct sh_range){begin, begin + n};
 }
@@ -53,7 +59,7 @@ static int64_t host_bytes(const struct sh_shards *s, int unit)
     const struct sh_map_unit *m = &s->r->map->unit[unit];
     int64_t n = m->owned.end - m->owned.begin;
 
-    if (!takes(s->way, u))
+    if (!takes(s->way, u->trainable))
         return 0;
     if (s->r->device->gpu)
         return s->n_host * (u->packed ? sh_nf4_bytes(n) : 4 * n);
@@ -252,37 +258,69 @@ static struct sh_floats find_state(const struct sh_shards *s, int unit, int k, i
     return sh_map_state(s->r->map, unit, k, first);
 }
 
-/* Add what this rank reads or writes of one parameter, the set's newest tensor, as one piece; none if it owns no
- * element of it. A parameter's elements are contiguous in its unit, so one piece is always enough. */
-static void add_piece(const struct sh_param *param, struct sh_shards *out)
+/* Add `run` of the set's tensor as a piece. It begins with element `first` of those that the parameter holds. */
+static void add_piece(struct sh_shards *out, int *cap, int tensor, struct sh_rng_runs run, struct sh_shards_place place)
 {
-    const struct sh_map_unit *m = &out->r->map->unit[param->unit];
-    struct sh_range mine = sh_map_cut(loads(out->way) ? m->owned : m->written, param);
-    struct sh_ckpt_piece *piece = &out->pieces[out->set.n_pieces];
+    const struct sh_param *param = &out->r->p->params[place.param];
+    int n = out->set.n_pieces++, cap_places = *cap;
+    struct sh_ckpt_piece *piece;
 
-    if (mine.begin == mine.end)
-        return;
-    *piece = (struct sh_ckpt_piece){
-        .tensor = out->set.n_tensors - 1, .begin = mine.begin - param->unit_elems, .elems = mine.end - mine.begin};
+    out->place = sh_grow(out->place, n, &cap_places, sizeof *out->place);
+    out->pieces = sh_grow(out->pieces, n, cap, sizeof *out->pieces);
+    out->place[n] = place;
+    piece = &out->pieces[n];
+    *piece = (struct sh_ckpt_piece){.tensor = tensor, .begin = run.first, .elems = run.n};
     for (int k = 0; k < out->set.states.n; k++) {
-        piece->data[k] = find_state(out, param->unit, k, mine.begin);
+        piece->data[k] = find_state(out, param->unit, k, param->unit_elems + place.first);
         piece->far[k] = sh_floats_none(piece->data[k]);
     }
-    out->set.n_pieces++;
 }
 
-static void add_tensor(int param_index, struct sh_shards *out)
+/* Add what this rank reads or writes of one parameter: nothing, one piece, as its elements are contiguous in its unit,
+ * or a piece for each run of its saved tensor. Columns of a matrix are a run for each row, and a file has an extent for
+ * each run in any case (io/checkpoint/file/extents.c); the ranks of a node write short ones together
+ * (io/move/writers.h). */
+static void add_pieces(struct sh_shards *out, int *cap, int tensor, int param_index)
 {
     const struct sh_param *param = &out->r->p->params[param_index];
-    int i = out->set.n_tensors++;
+    const struct sh_map_unit *m = &out->r->map->unit[param->unit];
+    struct sh_range mine = sh_map_cut(loads(out->way) ? m->owned : m->written, param);
+    struct sh_rng_runs run;
 
-    out->param[i] = param_index;
-    out->tensors[i] =
-        (struct sh_ckpt_tensor){.name = param->name, .ndim = param->ndim, .elems = param->elems, .role = param->role};
-    out->packed[i] = out->r->p->units[param->unit].packed;
-    for (int k = 0; k < param->ndim; k++)
-        out->tensors[i].dim[k] = param->dim[k];
-    add_piece(param, out);
+    out->packed[tensor] = out->r->p->units[param->unit].packed;
+    for (int64_t at = mine.begin; at < mine.end; at += run.n) {
+        int64_t first = at - param->unit_elems;
+
+        run = sh_saved_run(out->r->p, param, first, mine.end - at);
+        add_piece(out, cap, tensor, run, (struct sh_shards_place){param_index, first});
+    }
+}
+
+static void add_tensor(struct sh_shards *out, const struct sh_saved *s)
+{
+    struct sh_ckpt_tensor *t = &out->tensors[out->set.n_tensors++];
+
+    *t = (struct sh_ckpt_tensor){.name = s->name, .ndim = s->ndim, .elems = s->elems, .role = s->role};
+    for (int k = 0; k < s->ndim; k++)
+        t->dim[k] = s->dim[k];
+}
+
+/* All saved tensors of the way, which are the same on all ranks, then what this rank has of each. */
+static void describe(struct sh_shards *out)
+{
+    const struct sh_program *p = out->r->p;
+    int *tensor = sh_calloc((size_t)p->n_saved + 1, sizeof *tensor), cap = 0;
+
+    for (int i = 0; i < p->n_saved; i++) {
+        tensor[i] = out->set.n_tensors;
+        if (takes(out->way, p->saved[i].trainable))
+            add_tensor(out, &p->saved[i]);
+    }
+    for (int i = 0; i < p->n_params; i++)
+        if (takes(out->way, p->params[i].trainable))
+            add_pieces(out, &cap, tensor[p->params[i].saved], i);
+    out->set.pieces = out->pieces;
+    free(tensor);
 }
 
 /* Room for the early sums of a copy. */
@@ -308,7 +346,7 @@ _Static_assert(1 + SH_STATES_MAX <= SH_CKPT_STATES_MAX, "all states can be saved
  * finds the optimizer's states by their names. */
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out)
 {
-    size_t n = (size_t)r->p->n_params;
+    size_t n = (size_t)r->p->n_saved + 1;
 
     *out = (struct sh_shards){.way = way, .r = r};
     out->far = (struct sh_ckpt_far){.get = get_far, .put = put_far, .arg = out};
@@ -316,26 +354,21 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
      * unless it is filled piece by piece. */
     if (loads(way) && r->device->gpu && !all_far(r, way))
         lend_host(out, states_of_way(r, way));
-    out->param = sh_calloc(n, sizeof *out->param);
     out->packed = sh_calloc(n, sizeof *out->packed);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
-    out->pieces = sh_calloc(n, sizeof *out->pieces);
     out->set = (struct sh_ckpt_set){.states = sh_ckpt_states_of(r->map->name + 1, r->p->n_states),
                                     .tensors = out->tensors,
                                     .packed = out->packed,
-                                    .far = &out->far,
-                                    .pieces = out->pieces};
+                                    .far = &out->far};
     out->set.states.n = states_of_way(r, way);
-    for (int i = 0; i < r->p->n_params; i++)
-        if (takes(way, &r->p->units[r->p->params[i].unit]))
-            add_tensor(i, out);
+    describe(out);
     if (way == SH_SHARDS_SNAPSHOT)
         add_sums(out);
 }
 
 void sh_shards_free(struct sh_shards *p)
 {
-    free(p->param);
+    free(p->place);
     free(p->packed);
     free(p->tensors);
     free(p->pieces);

@@ -28,9 +28,12 @@ struct sh_shards {
     struct sh_ckpt_tensor *tensors;
     struct sh_ckpt_piece *pieces;
     enum sh_shards_way way;
-    int *param;   /* [set.n_tensors] which parameter of the program a tensor is */
-    bool *packed; /* [set.n_tensors] */
-    char *host;   /* the first n_host states, as far as they do not lie in the host's memory; or NULL */
+    struct sh_shards_place {
+        int param;     /* of the program */
+        int64_t first; /* the piece's first element, of those that the parameter holds */
+    } * place;         /* [set.n_pieces] */
+    bool *packed;      /* [set.n_tensors] */
+    char *host;        /* the first n_host states, as far as they do not lie in the host's memory; or NULL */
     int n_host;
     uint64_t *sums;     /* SNAPSHOT: the early sums of the pieces */
     uint64_t *parts;    /* on a GPU, SNAPSHOT: sums of parts of pieces, in pinned memory that the executor lends */
@@ -43,8 +46,9 @@ struct sh_shards {
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out);
 void sh_shards_free(struct sh_shards *p);
 
-/* The parameter of a piece; elements [at, at + n) of the piece, as a range of the parameter's unit. */
+/* The parameter of a piece, and the name of its saved tensor; elements [at, at + n) of the piece, as a range of the parameter's unit. */
 const struct sh_param *sh_shards_param(const struct sh_shards *p, int piece);
+const char *sh_shards_name(const struct sh_shards *p, int piece);
 struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at, int64_t n);
 
 /* After a load or save that failed with `rc`: the failure of a home to give or take state, if there was one on any rank;

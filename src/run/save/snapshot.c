@@ -24,7 +24,7 @@ static void copy_slice(const struct sh_shards *p, int piece, int k, const struct
 
     mine = sh_layout_intersect(sh_layout_intersect(mine, all), s->range);
     if (mine.begin < mine.end)
-        sh_ckpt_piece_copy(&p->pieces[piece], sh_shards_param(p, piece)->name, p->r->step, k, mine.begin - all.begin,
+        sh_ckpt_piece_copy(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, mine.begin - all.begin,
                            mine.end - mine.begin, sh_floats_at(s->state[k], all.begin - s->range.begin));
 }
 
@@ -95,7 +95,7 @@ static void sum_state(const struct sh_map_stretch *s, int k, struct sh_shards *p
     uint64_t place;
 
     for (int64_t at = 0; at < s->range.end - s->range.begin; at += n) {
-        n = sh_ckpt_piece_cut(&p->pieces[piece], sh_shards_param(p, piece)->name, p->r->step, k, skip + at,
+        n = sh_ckpt_piece_cut(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, skip + at,
                               s->range.end - s->range.begin - at, &block, &place);
         sh_exec_mixsum(p->r->exec, sh_floats_at(s->state[k], at), n, place, p->parts + p->n_parts);
         for (int64_t i = 0; i < parts_of(n); i++)

@@ -13,6 +13,7 @@
 #include "src/base/mem.h"
 #include "src/base/rng.h"
 #include "src/layout/layout.h"
+#include "src/program/saved.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,32 +30,47 @@ static void put_constant(struct sh_run *r, float value, struct sh_floats out, in
 }
 
 /* Draw values on the host, not where they are stored: they are few, or are not stored as drawn. */
-static void put_drawn(struct sh_run *r, const struct sh_param *param, int64_t first, int64_t n, struct sh_floats out,
+static void put_drawn(struct sh_run *r, const struct sh_saved *s, int64_t first, int64_t n, struct sh_floats out,
                       float *buffer)
 {
-    uint64_t key = sh_rng_key(r->cfg.debug.seed, param->name);
+    uint64_t key = sh_rng_key(r->cfg.debug.seed, s->name);
 
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t here = n - at < PIECE ? n - at : PIECE;
 
-        (param->init == SH_INIT_NORMAL ? sh_rng_fill_normal : sh_rng_fill_uniform)(key, first + at, here,
-                                                                                   param->init_std, buffer);
+        (s->init == SH_INIT_NORMAL ? sh_rng_fill_normal : sh_rng_fill_uniform)(key, first + at, here, s->init_std,
+                                                                               buffer);
         sh_exec_put_floats(r->exec, sh_floats_at(out, at), buffer, here);
     }
 }
 
-/* Normal values are made where they are stored. `mine`: elements of the unit, which lie at `out`. */
+/* Normal values are made where they are stored. */
+static void put_runs(struct sh_run *r, const struct sh_saved *s, struct sh_rng_runs runs, struct sh_floats out,
+                     float *buffer)
+{
+    if (s->init == SH_INIT_NORMAL && !out.packed)
+        sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, s->name), runs, s->init_std);
+    else
+        for (int64_t i = 0; i < runs.count; i++)
+            put_drawn(r, s, runs.first + i * runs.stride, runs.n, sh_floats_at(out, i * runs.n), buffer);
+}
+
+/* `mine`: elements of the unit, which lie at `out`. */
 static void init_stretch(struct sh_run *r, const struct sh_param *param, struct sh_range mine, struct sh_floats out,
                          float *buffer)
 {
-    int64_t first = mine.begin - param->unit_elems, n = mine.end - mine.begin;
+    const struct sh_saved *s = sh_saved_of(r->p, param);
+    int64_t n = mine.end - mine.begin;
+    struct sh_rng_runs runs;
 
-    if (param->init == SH_INIT_UNIFORM || (param->init == SH_INIT_NORMAL && out.packed))
-        put_drawn(r, param, first, n, out, buffer);
-    else if (param->init == SH_INIT_NORMAL)
-        sh_exec_fill_normal(r->exec, out, sh_rng_key(r->cfg.debug.seed, param->name), first, n, param->init_std);
-    else
-        put_constant(r, param->init == SH_INIT_ONE ? 1 : 0, out, n, buffer);
+    if (s->init == SH_INIT_ZERO || s->init == SH_INIT_ONE) {
+        put_constant(r, s->init == SH_INIT_ONE ? 1 : 0, out, n, buffer);
+        return;
+    }
+    for (int64_t at = 0; at < n; at += runs.n * runs.count) {
+        runs = sh_saved_run(r->p, param, mine.begin - param->unit_elems + at, n - at);
+        put_runs(r, s, runs, sh_floats_at(out, at), buffer);
+    }
 }
 
 /* The initial values of one parameter. */

@@ -216,7 +216,9 @@ static void fill_stretch(const struct sh_map_stretch *s, void *arg)
     const struct bench *b = arg;
 
     for (int k = 0; k < b->r->map->n_states; k++)
-        sh_exec_fill_normal(b->r->exec, s->state[k], (uint64_t)k, s->range.begin, s->range.end - s->range.begin, 1.0f);
+        sh_exec_fill_normal(
+            b->r->exec, s->state[k], (uint64_t)k,
+            (struct sh_rng_runs){.first = s->range.begin, .n = s->range.end - s->range.begin, .count = 1}, 1.0f);
 }
 
 /* Rows that do not depend on the size have no GB/s. */

@@ -8,6 +8,7 @@
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 #include "src/plan/request.h"
+#include "src/program/saved.h"
 #include "src/run/save/newest.h"
 #include "src/run/save/stored.h"
 #include "src/run/tokenizer.h"
@@ -84,13 +85,12 @@ static void find_beside(const char *source, const struct sh_ckpt_meta *meta, con
 /* List the tensors of a model, as its program declares them. */
 static void list_tensors(const struct sh_program *p, struct sh_ckpt_tensor *t)
 {
-    for (int i = 0; i < p->n_params; i++) {
-        const struct sh_param *param = &p->params[i];
+    for (int i = 0; i < p->n_saved; i++) {
+        const struct sh_saved *s = &p->saved[i];
 
-        t[i] = (struct sh_ckpt_tensor){
-            .name = param->name, .ndim = param->ndim, .elems = param->elems, .role = param->role};
+        t[i] = (struct sh_ckpt_tensor){.name = s->name, .ndim = s->ndim, .elems = s->elems, .role = s->role};
         for (int d = 0; d < t[i].ndim; d++)
-            t[i].dim[d] = param->dim[d];
+            t[i].dim[d] = s->dim[d];
     }
 }
 
@@ -142,7 +142,7 @@ static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch
     (void)sh_pass_pack(&(struct sh_build){.packed = true}, p);
     for (int i = 0; i < p->n_params; i++)
         for (int k = 0; k < n && p->units[p->params[i].unit].packed; k++)
-            packed[k] = packed[k] || !strcmp(t[k].name, p->params[i].name);
+            packed[k] = packed[k] || !strcmp(t[k].name, sh_saved_of(p, &p->params[i])->name);
     sh_program_destroy(p);
 }
 
@@ -166,16 +166,16 @@ static sh_rc merge(const char *file, const char *out, const struct sh_config *cf
     sh_rc rc;
 
     sh_model_emit(&cfg->model, &batch, p);
-    tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
-    packed = sh_calloc((size_t)p->n_params + 1, sizeof *packed);
+    tensors = sh_calloc((size_t)p->n_saved + 1, sizeof *tensors);
+    packed = sh_calloc((size_t)p->n_saved + 1, sizeof *packed);
     list_tensors(p, tensors);
     if (cfg->lora.quantize_base == SH_QUANTIZE_NF4)
-        mark_packed(cfg, &batch, tensors, p->n_params, packed);
-    rc = sh_hf_merge_file(
-        file, out, cfg,
-        &(struct sh_ckpt_set){
-            .states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_params, .packed = packed},
-        options);
+        mark_packed(cfg, &batch, tensors, p->n_saved, packed);
+    rc =
+        sh_hf_merge_file(file, out, cfg,
+                         &(struct sh_ckpt_set){
+                             .states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_saved, .packed = packed},
+                         options);
     free(packed);
     free(tensors);
     sh_program_destroy(p);
@@ -253,8 +253,8 @@ static sh_rc list_notes(struct sh_config *cfg, char **notes)
 static sh_rc import(const char *from, const char *folder, const struct sh_hf_import_options *options,
                     struct sh_config *cfg, const struct sh_program *p)
 {
-    struct sh_ckpt_tensor *tensors = sh_calloc((size_t)p->n_params + 1, sizeof *tensors);
-    struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_params};
+    struct sh_ckpt_tensor *tensors = sh_calloc((size_t)p->n_saved + 1, sizeof *tensors);
+    struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_saved};
     struct sh_ckpt_meta meta = {0};
     char *family = NULL, *path = NULL;
     sh_rc rc;
