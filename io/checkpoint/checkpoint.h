@@ -95,6 +95,10 @@ struct sh_ckpt_set {
     const bool *packed; /* [n_tensors] loading: into blocks of four bits per element (src/base/nf4.h); NULL: none */
 };
 
+/* Check that the pieces of all ranks together are each element exactly once, each within its tensor. Collective, not
+ * agreed. Errors: SH_E_BUG with the tensor's name. */
+sh_rc sh_ckpt_set_covers(const struct sh_ckpt_set *set);
+
 /* Give the set one piece for each whole tensor, none of it in memory; freed with free(). Local. */
 struct sh_ckpt_piece *sh_ckpt_pieces_far(struct sh_ckpt_set *set);
 

@@ -53,7 +53,6 @@ static void close_saving(struct sh_ckpt_saving *s, bool committed)
     sh_move_stages_close(&s->stages);
     if (committed && s->options.times)
         *s->options.times = s->times;
-    free(s->covered);
     sh_move_writers_free(&s->writers);
     sh_ckpt_extents_free(&s->extents);
     sh_ckpt_index_free(&s->index);

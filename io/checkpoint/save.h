@@ -18,7 +18,6 @@ struct sh_ckpt_saving {
     char path[SH_CKPT_PATH_BYTES], temp[SH_CKPT_PATH_BYTES]; /* temp "": no file created yet */
     int fd;                       /* of temp, open from before the first write: see the sync stage */
     int memory;                   /* on rank 0: HDF5's structures of temp, see sh_ckpt_create(); -1: not laid out yet */
-    long long *covered;           /* [tensors] elements that the ranks hold together */
     struct sh_ckpt_index index;   /* as asked for, with all digests, and with places once laid out */
     struct sh_ckpt_index written; /* as found in the file */
     struct sh_ckpt_extents extents; /* of the set, in `index` */

@@ -181,7 +181,13 @@ static sh_rc commit(void *arg)
     return sh_st_writing_commit(&x->w);
 }
 
+static sh_rc compare_pieces(void *arg)
+{
+    return sh_ckpt_set_covers(((struct export *)arg)->set);
+}
+
 static const struct sh_move_stage stages[] = {
+    {.name = "comparing what the ranks hold", .run = compare_pieces},
     {.name = "laying out the files", .local = true, .run = lay_out},
     {.name = "creating the files", .local = true, .rank0 = true, .run = create},
     {.name = "sending their folder", .run = share_name},
