@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 enum { TURN = 8 }; /* blocks that a replica reads before handing them on */
+enum { SHORT_BYTES = 64 << 10 };
 
 /* A load by all ranks; the stages below fill it one after the other. */
 struct load {
@@ -132,7 +133,22 @@ static sh_rc find_replicas(void *arg)
     return l->share ? sh_move_replicas_find(wanted, &l->replicas) : SH_OK;
 }
 
-/* Bypasses the page cache, unless ranks read the same bytes: the ranks of a node then share what is in the cache. */
+/* Whether what this rank wants is scattered over the file in short stretches, between those of others: columns of
+ * matrices. */
+static bool wants_crumbs(const struct sh_ckpt_extents *wanted)
+{
+    int64_t bytes = 0, stretches = 0, end = -1;
+    for (int i = 0; i < wanted->n; i++) {
+        int64_t at = sh_ckpt_extent_at(&wanted->extent[i]);
+        stretches += at != end;
+        bytes += wanted->extent[i].elems * 4;
+        end = at + wanted->extent[i].elems * 4;
+    }
+    return bytes < stretches * SHORT_BYTES;
+}
+
+/* Bypasses the page cache, unless ranks read the same bytes, or the same pages: the ranks of a node then share what is
+ * in the cache. */
 static sh_rc choose_way(void *arg)
 {
     struct load *l = arg;
@@ -143,7 +159,7 @@ static sh_rc choose_way(void *arg)
     for (int64_t i = 0; i < l->index.n; i++)
         elems[1] += l->rank == 0 ? l->index.entry[i].elems * l->index.states.n : 0;
     SH_TRY(sh_mesh_sum_i64(elems, 2));
-    if (elems[0] <= elems[1])
+    if (elems[0] <= elems[1] && !wants_crumbs(&l->wanted))
         sh_file_direct_open(l->path, l->file.fd, false, &l->file);
     return SH_OK;
 }
