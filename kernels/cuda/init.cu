@@ -29,8 +29,8 @@ struct normal {
 };
 } // namespace
 
-/* An element depends on the key and its number only, so any cut of a parameter gives the same values. A single run, which
- * is the usual case, does without the division. */
+/* An element depends on the key and its number only, so any cut of a tensor gives the same values. A single run, the
+ * usual case, does without the division. */
 sh_rc sh_cuda_fill_normal(uint64_t key, const struct sh_rng_runs *runs, float std, struct sh_floats out, void *queue)
 {
     constexpr int N = SH_WIDTH<float>;

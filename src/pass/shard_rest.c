@@ -157,11 +157,11 @@ static void add_runs(struct sh_program *p, const struct sh_param *param, struct 
 {
     struct sh_rng_runs r;
 
+    run.tensor = sh_rng_name(sh_saved_of(p, param)->name);
     for (int64_t at = mine.begin; at < mine.end; at += r.n) {
         r = sh_saved_run(p, param, at - param->unit_elems, mine.end - at);
         run.begin = at - part.begin;
         run.end = run.begin + r.n;
-        run.tensor = sh_rng_name(sh_saved_of(p, param)->name);
         run.origin = run.begin - r.first;
         sh_program_add_run(p, run);
     }

@@ -55,8 +55,8 @@ void sh_emit_unit_beside(struct sh_emit *e, const char *name)
     e->p->units[unit].beside = unit - 1;
 }
 
-/* Append a whole saved tensor as a parameter of the unit that was opened last. unit_elems is its offset there: the parameters of a unit lie one
- * after another in one flat buffer, which is gathered and reduced as a whole. */
+/* Append a whole saved tensor as a parameter of the unit that was opened last. unit_elems is its offset there: the
+ * parameters of a unit lie one after another in one flat buffer, which is gathered and reduced as a whole. */
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
                   enum sh_init init, float std)
 {

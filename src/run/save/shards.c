@@ -316,9 +316,12 @@ static void describe(struct sh_shards *out)
         if (takes(out->way, p->saved[i].trainable))
             add_tensor(out, &p->saved[i]);
     }
-    for (int i = 0; i < p->n_params; i++)
-        if (takes(out->way, p->params[i].trainable))
-            add_pieces(out, &cap, tensor[p->params[i].saved], i);
+    for (int u = 0; u < p->n_units; u++) {
+        for (int i = p->units[u].first_param; i < p->units[u].first_param + p->units[u].n_params; i++)
+            if (takes(out->way, p->units[u].trainable))
+                add_pieces(out, &cap, tensor[p->params[i].saved], i);
+        out->first_piece[u + 1] = out->set.n_pieces;
+    }
     out->set.pieces = out->pieces;
     free(tensor);
 }
@@ -355,6 +358,7 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
     if (loads(way) && r->device->gpu && !all_far(r, way))
         lend_host(out, states_of_way(r, way));
     out->packed = sh_calloc(n, sizeof *out->packed);
+    out->first_piece = sh_calloc((size_t)r->p->n_units + 1, sizeof *out->first_piece);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
     out->set = (struct sh_ckpt_set){.states = sh_ckpt_states_of(r->map->name + 1, r->p->n_states),
                                     .tensors = out->tensors,
@@ -368,6 +372,7 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
 
 void sh_shards_free(struct sh_shards *p)
 {
+    free(p->first_piece);
     free(p->place);
     free(p->packed);
     free(p->tensors);

@@ -19,6 +19,12 @@ enum sh_shards_way {
 
 enum { SH_SHARDS_TEXT = 1024 };
 
+/* Where a piece is held. */
+struct sh_shards_place {
+    int param;     /* of the program */
+    int64_t first; /* the first element, of those that the parameter holds */
+};
+
 /* Must not move while its set is in use. */
 struct sh_shards {
     const struct sh_run *r;
@@ -28,12 +34,10 @@ struct sh_shards {
     struct sh_ckpt_tensor *tensors;
     struct sh_ckpt_piece *pieces;
     enum sh_shards_way way;
-    struct sh_shards_place {
-        int param;     /* of the program */
-        int64_t first; /* the piece's first element, of those that the parameter holds */
-    } * place;         /* [set.n_pieces] */
-    bool *packed;      /* [set.n_tensors] */
-    char *host;        /* the first n_host states, as far as they do not lie in the host's memory; or NULL */
+    struct sh_shards_place *place; /* [set.n_pieces] */
+    int *first_piece;              /* [units + 1] of a unit; its pieces are neighbours */
+    bool *packed;                  /* [set.n_tensors] */
+    char *host; /* the first n_host states, as far as they do not lie in the host's memory; or NULL */
     int n_host;
     uint64_t *sums;     /* SNAPSHOT: the early sums of the pieces */
     uint64_t *parts;    /* on a GPU, SNAPSHOT: sums of parts of pieces, in pinned memory that the executor lends */

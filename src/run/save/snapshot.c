@@ -34,8 +34,8 @@ static void copy_stretch(const struct sh_map_stretch *s, void *arg)
     const struct sh_shards *p = arg;
 
 #pragma omp parallel
-    for (int i = 0; i < p->set.n_pieces; i++)
-        for (int k = 0; sh_shards_param(p, i)->unit == s->unit && k < p->set.states.n; k++)
+    for (int i = p->first_piece[s->unit]; i < p->first_piece[s->unit + 1]; i++)
+        for (int k = 0; k < p->set.states.n; k++)
             copy_slice(p, i, k, s, omp_get_thread_num(), omp_get_num_threads());
 }
 
