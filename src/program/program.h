@@ -299,8 +299,8 @@ void sh_program_append(struct sh_program *p, struct sh_op op);
  * index in the section. */
 int sh_program_append_waited(struct sh_program *p, struct sh_op op);
 
-/* The same for a collective of unit `unit` over a group. `in` or `out`: SH_NONE if the kind has none. `after`: index of a collective that
- * must come before it. */
+/* The same for a collective of unit `unit` over a group. `in` or `out`: SH_NONE if the kind has none. `after`: index of
+ * a collective that must come before it. */
 int sh_program_append_collective(struct sh_program *p, enum sh_op_kind kind, int stream, sh_group group, int unit,
                                  int in, int out, int after, enum sh_phase phase);
 

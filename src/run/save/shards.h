@@ -50,7 +50,8 @@ struct sh_shards {
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out);
 void sh_shards_free(struct sh_shards *p);
 
-/* The parameter of a piece, and the name of its saved tensor; elements [at, at + n) of the piece, as a range of the parameter's unit. */
+/* The parameter of a piece, and the name of its saved tensor; elements [at, at + n) of the piece, as a range of the
+ * parameter's unit. */
 const struct sh_param *sh_shards_param(const struct sh_shards *p, int piece);
 const char *sh_shards_name(const struct sh_shards *p, int piece);
 struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at, int64_t n);
