@@ -1,6 +1,6 @@
 /* The table of operations. Letters: B batch, T sequence, N = B*T rows, C channels, H heads, K key-value heads, D head
  * dim, F feed-forward, V vocabulary, P positions, I and O inputs and outputs of a product, b blocks; in LORA P parts,
- * R rank, M columns of the stack. Additions and multiplications are counted from the formulas in kernels/ref, with an
+ * R rank, M columns of the stack; E experts, k chosen, M rows of experts. Additions and multiplications are counted from the formulas in kernels/ref, with an
  * exponential, a division or a root as one. */
 #include "kernels/op.h"
 
@@ -45,6 +45,9 @@ static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), {0}};
 static const struct sh_attr_field lora_attrs[] = {
     LETTER(lora, parts, 'P'), FIELD(lora, first[0]), FIELD(lora, width[0]), FIELD(lora, first[1]), FIELD(lora, width[1]),
     FIELD(lora, first[2]), FIELD(lora, width[2]), FIELD(lora, scale), {0}};
+static const struct sh_attr_field route_attrs[] = {
+    LETTER(route, experts, 'E'), LETTER(route, chosen, 'k'), FIELD(route, sigmoid), FIELD(route, norm), FIELD(route, scale),
+    FIELD(route, groups), FIELD(route, top_groups), FIELD(route, aux), FIELD(route, z), FIELD(route, step), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), FIELD(runs, of), {0}};
 
 /* As a double, for printing and for the letters of shapes; sizes are below 2^53. */
@@ -178,6 +181,14 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_GELU_ERF_BWD] = {.shape = "dy [n] act, x [n] act -> dx [n] act", .flops = "9n", OVER(0)},
     [SH_OP_REGROUP] =
         {.shape = "x [N,3HD] act -> y [N,3HD] act", .forward = true, .attrs = regroup_attrs, APART},
+    [SH_OP_ROUTE] =
+        {.shape = "x [N,C] act, w [E,C] act, bias [E] f32 opt "
+                  "-> weight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt",
+         .flops = "2NCE + 4NE", .costly = true, .attrs = route_attrs, APART},
+    [SH_OP_ROUTE_BWD] =
+        {.shape = "dweight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt, x [N,C] act, w [E,C] act, "
+                  "dres [N,C] act opt -> dx [N,C] act opt, dw [E,C] f32 += opt",
+         .flops = "2NCE:dx + 2NCE:dw + 6NE", .attrs = route_attrs, OVER(6)},
     [SH_OP_FETCH] = {.shape = "home [n] any -> copy [n] any", .moves = true, APART},
     [SH_OP_EVICT] = {.shape = "copy [n] any -> home [n] any", .moves = true, APART},
     [SH_OP_ALL_GATHER] =
@@ -198,7 +209,7 @@ _Static_assert(SH_EXACT_ELEMS == 22, "as the rows of SUMSQ and EXACT_ROUND say")
 
 /* Names come from the list of kinds, so printed programs and traces cannot disagree with it. */
 #define NAME(KIND, name) [SH_OP_##KIND] = #name,
-static const char *const names[SH_OP_KINDS] = {SH_OP_LIST(NAME, NAME, NAME)};
+static const char *const names[SH_OP_KINDS] = {SH_OP_LIST(NAME, NAME, NAME, NAME)};
 
 /* Rows are parsed once, on first use. Any thread may be the first: a bench or a test asks without a run. */
 static struct sh_op_info table[SH_OP_KINDS];

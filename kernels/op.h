@@ -14,6 +14,15 @@
  * must be within both even for a token that is not valid. Keys and values of tokens that are not valid are not
  * stored, and the attention output of those tokens is 0.
  *
+ * Experts. A row goes to k of E experts. A score is the softmax of the row's logits, or their sigmoid; logits are f32
+ * and never rounded to act. Experts are chosen, and listed, by descending score + bias, then by ascending number, NaN
+ * last: a total order, so that any logits choose k different experts. If there are groups of neighbouring experts, the
+ * groups with the largest sums of their two best score + bias come first, in the same order. The weights come from the
+ * scores alone. ROUTE_BWD adds the gradients of two losses, multiplied by scalars->loss_scale:
+ *     aux E sum_e f_e sum_n p[n,e]   f_e: the share of the N k choices that fell on e, a constant; p: the score, divided
+ *                                    by the sum of its row if it is a sigmoid
+ *     z sum_n lse[n]^2               lse: log of the sum of the exponentials of a row's logits; of the softmax only
+ *
  * Every kernel is deterministic: the same inputs give the same bits with any number of threads. The only exception is
  * ATTENTION_BWD when attr->attn.any_order is set. */
 #ifndef SH_KERNELS_OP_H
@@ -33,10 +42,11 @@ extern "C" {
 #endif
 
 /* All kinds, with their names in printed programs. KERNEL: every device has a kernel sh_DEVICE_NAME. FUSED: two kinds
- * in one, which a device need not provide (src/pass/fuse.c). OTHER: collectives, moves and markers, which have no
- * kernel. */
+ * in one, which a device need not provide (src/pass/fuse.c). HOST: only kernels/ref and kernels/cpu have a kernel; a
+ * GPU refuses the program before its first step (kernels/cuda/table.c). OTHER: collectives, moves and markers, which
+ * have no kernel. */
 /* clang-format off */
-#define SH_OP_LIST(KERNEL, FUSED, OTHER)                                                                              \
+#define SH_OP_LIST(KERNEL, FUSED, HOST, OTHER)                                                                        \
     KERNEL(EMBED, embed)                    /* rows of wte by token, plus rows of wpe by position */                  \
     KERNEL(EMBED_BWD, embed_bwd)            /* one table or both */                                                   \
     KERNEL(NORM, norm)                      /* LayerNorm, or RMSNorm, which has no mean */                            \
@@ -95,17 +105,19 @@ extern "C" {
     KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 if it is negative; likeliest word */ \
     OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT completes it */ \
     OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \
-    OTHER(ALL_TO_ALL, all_to_all)           /* each rank has a part for each; its own inverse */
+    OTHER(ALL_TO_ALL, all_to_all)           /* each rank has a part for each; its own inverse */                   \
+    HOST(ROUTE, route)                      /* the experts of each row and their weights; see above */             \
+    HOST(ROUTE_BWD, route_bwd)              /* through the router's product too; dx = ... + dres */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
-enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
+enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
 #undef SH_OP_ENUM
 
 /* For lists of some kinds only. */
 #define SH_OP_SKIP(KIND, name)
 
-enum { SH_OP_MAX_IN = 6, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
-enum { SH_LORA_PARTS = 3, SH_ROPE_DIVISORS = 128 };
+enum { SH_OP_MAX_IN = 7, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
+enum { SH_LORA_PARTS = 3, SH_ROPE_DIVISORS = 128, SH_ROUTE_GROUPS = 64 };
 enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* states an optimizer keeps per parameter, besides its two halves */
 
 /* A run of elements of a flat shard with the same weight decay rule. If states are rounded stochastically, a run
@@ -183,6 +195,16 @@ struct sh_op_attr {
             int first[SH_LORA_PARTS], width[SH_LORA_PARTS]; /* columns of y */
             float scale;
         } lora;                                    /* LORA* */
+        struct {
+            int experts, chosen;                   /* E, k */
+            bool sigmoid;                          /* scores by expert, instead of the softmax over all */
+            bool norm;                             /* weights of a row are divided by their sum */
+            float scale;                           /* and multiplied by this */
+            int groups, top_groups;                /* only experts of the best groups may be chosen; 0: of all.
+                                                      chosen <= top_groups E / groups; groups <= SH_ROUTE_GROUPS */
+            float aux, z;                          /* ROUTE_BWD: coefficients of the two losses; 0: none */
+            float step;                            /* ROUTE_BIAS */
+        } route;                                   /* ROUTE* */
     };
 };
 /* clang-format on */

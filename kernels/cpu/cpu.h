@@ -14,7 +14,7 @@
 #define sh_cpu_norm_bwd_bias sh_cpu_norm_bwd  /* it looks for the bias */
 
 #define SH_CPU_KERNEL(KIND, name) sh_rc sh_cpu_##name(const struct sh_op_call *call);
-SH_OP_LIST(SH_CPU_KERNEL, SH_CPU_KERNEL, SH_OP_SKIP)
+SH_OP_LIST(SH_CPU_KERNEL, SH_CPU_KERNEL, SH_CPU_KERNEL, SH_OP_SKIP)
 
 /* momentum.c */
 sh_rc sh_cpu_sgd(const struct sh_op_call *call);
@@ -36,6 +36,8 @@ int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threa
 int64_t sh_cpu_attention_cache_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads); /* both directions */
+int64_t sh_cpu_route_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_route_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads);
 
 #endif

@@ -25,6 +25,8 @@ static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int 
     [SH_OP_LOGITS] = sh_cpu_head_work_bytes,
     [SH_OP_LORA] = sh_cpu_lora_work_bytes,
     [SH_OP_LORA_BWD] = sh_cpu_lora_work_bytes,
+    [SH_OP_ROUTE] = sh_cpu_route_work_bytes,
+    [SH_OP_ROUTE_BWD] = sh_cpu_route_bwd_work_bytes,
 };
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
@@ -36,7 +38,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 const struct sh_kernel_table sh_kernels_cpu = {
     .name = "cpu",
-    .run = {SH_OP_LIST(ROW, ROW, SH_OP_SKIP)},
+    .run = {SH_OP_LIST(ROW, ROW, ROW, SH_OP_SKIP)},
     .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,
 };

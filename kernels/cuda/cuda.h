@@ -20,7 +20,7 @@ extern "C" {
 #define sh_cuda_add_norm sh_cuda_norm          /* it looks for the second summand */
 #define sh_cuda_norm_bwd_bias sh_cuda_norm_bwd /* it looks for the bias */
 #define SH_CUDA_KERNEL(KIND, name) sh_rc sh_cuda_##name(const struct sh_op_call *call);
-SH_OP_LIST(SH_CUDA_KERNEL, SH_CUDA_KERNEL, SH_OP_SKIP)
+SH_OP_LIST(SH_CUDA_KERNEL, SH_CUDA_KERNEL, SH_OP_SKIP, SH_OP_SKIP)
 
 /* cublaslt.c, for all kinds with products: load cuBLASLt and start it on this GPU. SH_E_USAGE if it is missing. */
 sh_rc sh_cuda_product_prepare(const struct sh_op_call *call);

@@ -14,7 +14,7 @@
 #define sh_ref_cast sh_ref_copy
 
 #define SH_REF_KERNEL(KIND, name) sh_rc sh_ref_##name(const struct sh_op_call *call);
-SH_OP_LIST(SH_REF_KERNEL, SH_OP_SKIP, SH_OP_SKIP)
+SH_OP_LIST(SH_REF_KERNEL, SH_OP_SKIP, SH_REF_KERNEL, SH_OP_SKIP)
 
 sh_rc sh_ref_fill_normal(uint64_t key, const struct sh_rng_runs *runs, float std, struct sh_floats out, void *queue);
 
@@ -22,6 +22,7 @@ int64_t sh_ref_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_attention_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_attention_cache_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_lora_bwd_work_bytes(const struct sh_op_call *call);
+int64_t sh_ref_route_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call);
 
 /* Element i of an operand. */

@@ -1,6 +1,6 @@
 /* The reference kernels as a table. They define what is right: plain loops, sums in double, one thread; tests compare
- * the other tables with this one. Fused kinds and collectives have no kernel here: only the first column of
- * SH_OP_LIST is used. */
+ * the other tables with this one. Fused kinds and collectives have no kernel
+ * here. */
 #include "kernels/ref/ref.h"
 
 #include <stddef.h>
@@ -14,6 +14,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     case SH_OP_ATTENTION_BWD: return sh_ref_attention_bwd_work_bytes(call);
     case SH_OP_ATTENTION_CACHE: return sh_ref_attention_cache_work_bytes(call);
     case SH_OP_LORA_BWD: return sh_ref_lora_bwd_work_bytes(call);
+    case SH_OP_ROUTE_BWD: return sh_ref_route_bwd_work_bytes(call);
     case SH_OP_HEAD_LOSS:
     case SH_OP_HEAD_SCORE:
     case SH_OP_HEAD_LOSS_GRAD: return sh_ref_head_loss_work_bytes(call);
@@ -25,7 +26,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 const struct sh_kernel_table sh_kernels_ref = {
     .name = "ref",
-    .run = {SH_OP_LIST(ROW, SH_OP_SKIP, SH_OP_SKIP)},
+    .run = {SH_OP_LIST(ROW, SH_OP_SKIP, ROW, SH_OP_SKIP)},
     .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,
 };

@@ -107,12 +107,17 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
     return strcmp(f->name, "rotary_dim") != 0 || a->attn.rotary_dim != a->attn.head_dim;
 }
 
+/* Of the inputs, those that the digests know; a later one counts if it is there. */
+enum { INPUTS = 6 };
+
 static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_attr *a = &op->attr;
 
     h = mix_all(h, (const int[]){op->kind, op->work, op->stream, op->phase, op->block, op->unit}, 6);
-    h = mix_all(h, op->in, SH_OP_MAX_IN);
+    h = mix_all(h, op->in, INPUTS);
+    for (int k = INPUTS; k < SH_OP_MAX_IN; k++)
+        h = op->in[k] == SH_NONE ? h : mix(h, op->in[k]);
     h = mix_all(h, op->out, SH_OP_MAX_OUT);
     h = mix_all(h, (const int[]){(int)a->accumulate, number_of(p, op), a->waits_for, a->after}, 4);
     for (const struct sh_attr_field *f = sh_op_info(op->kind)->attrs; f && f->name; f++)

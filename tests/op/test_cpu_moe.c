@@ -1,0 +1,272 @@
+/* The operations of a mixture of experts: choices by hand, gradients by finite differences, and the CPU's kernels
+ * against the reference. */
+#include "tests/op/agree.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
+enum { ACTS = 3 };
+
+/* --- the router --- */
+
+struct router {
+    bool sigmoid, norm, bias, lse;
+    float scale;
+    bool grouped; /* uses the groups of the shape */
+    float aux, z; /* backward */
+};
+static const struct router routers[] = {
+    {.scale = 1, .aux = 0.5f},
+    {.norm = true, .lse = true, .scale = 1, .aux = 0.25f, .z = 0.125f},
+    {.sigmoid = true, .norm = true, .bias = true, .scale = 2.5f, .grouped = true, .aux = 0.5f},
+    {.sigmoid = true, .lse = true, .scale = 1},
+    {.bias = true, .lse = true, .scale = 3, .grouped = true, .z = 0.5f},
+};
+enum { ROUTERS = sizeof routers / sizeof *routers };
+
+/* Rows, width, experts, chosen, groups, best groups. One of each; all chosen; no power of two; more rows than a
+ * chunk of the backward. */
+static const int64_t route_shapes[][6] = {
+    {1, 1, 1, 1, 1, 1},     {1, 8, 4, 4, 2, 2},    {3, 17, 5, 2, 5, 3}, {70, 33, 24, 5, 6, 3}, {130, 64, 60, 4, 4, 1},
+    {67, 40, 128, 8, 8, 4}, {33, 16, 16, 2, 8, 2}, {5, 12, 6, 6, 6, 6}, {1030, 3, 7, 3, 1, 1},
+};
+enum { ROUTE_SHAPES = sizeof route_shapes / sizeof *route_shapes };
+
+static void set_router(struct optest *t, const int64_t *s, const struct router *r)
+{
+    t->attr.route.experts = (int)s[2];
+    t->attr.route.chosen = (int)s[3];
+    t->attr.route.sigmoid = r->sigmoid;
+    t->attr.route.norm = r->norm;
+    t->attr.route.scale = r->scale;
+    t->attr.route.groups = r->grouped ? (int)s[4] : 0;
+    t->attr.route.top_groups = r->grouped ? (int)s[5] : 0;
+    t->attr.route.aux = r->aux;
+    t->attr.route.z = r->z;
+    t->scalars.loss_scale = 1 / (double)s[0];
+}
+
+/* Multiples of `unit`, up to 2 of them: sums of products are exact, so that equal logits are equal on all devices. */
+static void on_a_grid(const struct sh_operand *t, double unit)
+{
+    for (int64_t i = 0; i < optest_elems(t); i++)
+        optest_set(t, i, unit * (double)optest_int(-2, 3));
+}
+
+/* Outputs of type `type`: f32, or f64 for differences. */
+static void begin_route(struct optest *t, enum sh_dtype act, enum sh_dtype type, const int64_t *s,
+                        const struct router *r)
+{
+    optest_begin(t, SH_OP_ROUTE);
+    set_router(t, s, r);
+    optest_in(t, 0, act, DIMS(s[0], s[1]));
+    optest_in(t, 1, act, DIMS(s[2], s[1]));
+    if (act != SH_F64)
+        on_a_grid(&t->call.in[0], 0.5), on_a_grid(&t->call.in[1], 0.125);
+    if (r->bias)
+        optest_in(t, 2, SH_F32, DIMS(s[2]));
+    optest_out(t, 0, type, DIMS(s[0], s[3]));
+    optest_out(t, 1, SH_I32, DIMS(s[0], s[3]));
+    optest_out(t, 2, type, DIMS(s[0], s[2]));
+    if (r->lse)
+        optest_out(t, 3, type, DIMS(s[0]));
+}
+
+static void give(struct optest *to, int i, const struct sh_operand *from)
+{
+    optest_in(to, i, from->dtype, from->ndim, from->dim);
+    memcpy(to->call.in[i].data, from->data, (size_t)(optest_elems(from) * sh_dtype_bytes(from->dtype)));
+}
+
+/* The backward for the results of a forward that has run. */
+static void begin_route_bwd(struct optest *t, const struct optest *f, enum sh_dtype sums, const int64_t *s,
+                            const struct router *r)
+{
+    optest_begin(t, SH_OP_ROUTE_BWD);
+    set_router(t, s, r);
+    optest_in(t, 0, f->call.out[0].dtype, DIMS(s[0], s[3]));
+    for (int i = 1; i < (r->lse ? 4 : 3); i++)
+        give(t, i, &f->call.out[i]);
+    for (int i = 0; i < 2; i++)
+        give(t, 4 + i, &f->call.in[i]);
+    optest_out(t, 0, f->call.in[0].dtype, DIMS(s[0], s[1]));
+    optest_out(t, 1, sums, DIMS(s[2], s[1]));
+}
+
+static void check_route(enum sh_dtype act, const int64_t *s, const struct router *r)
+{
+    const struct agree_bound bounds[] = {{0, 0x1p-19}, {0, 0}, {0, 0x1p-19}, {0x1p-20, 0x1p-20}};
+    struct optest t;
+
+    begin_route(&t, act, SH_F32, s, r);
+    agree(&t, 4, bounds, -1, -1);
+    optest_end(&t);
+}
+
+static void check_route_bwd(enum sh_dtype act, const int64_t *s, const struct router *r, int way)
+{
+    struct agree_bound bounds[] = {agree_sum(act, 64.0 * (double)s[2]), agree_sum(SH_F32, 16.0 * (double)s[0])};
+    struct optest f, t;
+
+    begin_route(&f, act, SH_F32, s, r);
+    optest_run(&f, &sh_kernels_ref, 1);
+    begin_route_bwd(&t, &f, SH_F32, s, r);
+    if (way == 1) /* to be added to */
+        optest_in(&t, 6, act, DIMS(s[0], s[1])), optest_add_to(&t, 1);
+    if (way == 2) /* a frozen router; the first trained parameter */
+        t.call.out[s[0] % 2] = (struct sh_operand){0};
+    /* An aliased f32 sum starts with dres instead of ending with it, as in LINEAR_BWD_X. */
+    agree(&t, 2, bounds, way == 1 && act != SH_F32 ? 6 : -1, 0);
+    optest_end(&f);
+    optest_end(&t);
+}
+
+static void route(void **state)
+{
+    (void)state;
+    optest_seed(21);
+    for (int s = 0; s < ROUTE_SHAPES; s++)
+        for (int r = 0; r < ROUTERS; r++)
+            for (int a = 0; a < ACTS; a++) {
+                check_route(acts[a], route_shapes[s], &routers[r]);
+                check_route_bwd(acts[a], route_shapes[s], &routers[r], (s + r + a) % 3);
+            }
+}
+
+/* One row of width 1: the weights of the router are its logits. */
+enum { HAND = 6 };
+static const struct by_hand {
+    const char *what;
+    int experts, chosen, groups, top_groups;
+    bool sigmoid, norm;
+    double logits[HAND], bias[HAND];
+    int expert[HAND];
+    double weight; /* of the first; NaN: not a number */
+} by_hand[] = {
+    {"equal ones by number", 4, 3, 0, 0, false, false, {1, 2, 2, 1}, {0}, {1, 2, 0}, 0.36552928931500245},
+    {"all chosen, divided by their sum", 3, 3, 0, 0, false, true, {1, 3, 2}, {0}, {1, 2, 0}, 0.66524095577482178},
+    {"of the chosen only", 3, 2, 0, 0, false, true, {1, 3, 2}, {0}, {1, 2}, 0.73105857863000490},
+    {"a bias chooses only", 4, 2, 0, 0, true, true, {0, 1, 2, 3}, {10, 0, 0, 0}, {0, 3}, 0.34421652573},
+    {"the best group by two experts", 6, 2, 3, 1, true, false, {3, -9, 1, 1.5, 2, -9}, {0}, {3, 2}, 0.8175744761936437},
+    {"equal groups by number", 6, 2, 3, 2, true, false, {1, 2, 1, 2, 2, 1}, {0}, {1, 3}, 0.8807970779778823},
+    {"a group of one", 3, 1, 3, 1, true, false, {1, 2, 1}, {0}, {1}, 0.8807970779778823},
+    {"NaN last", 3, 3, 0, 0, true, false, {NAN, 1, 2}, {0}, {2, 1, 0}, 0.8807970779778823},
+    {"groups with NaN last", 6, 2, 3, 1, true, false, {NAN, 9, NAN, 9, -3, -2}, {0}, {5, 4}, 0.11920292202211755},
+    {"limits", 3, 3, 0, 0, true, false, {0, INFINITY, -INFINITY}, {0}, {1, 0, 2}, 1},
+    {"no score at all", 3, 2, 0, 0, true, true, {-INFINITY, -INFINITY, -INFINITY}, {0}, {0, 1}, 0},
+    {"a softmax of Inf", 3, 2, 0, 0, false, true, {0, INFINITY, 1}, {0}, {0, 1}, NAN},
+    {"a softmax of NaN", 4, 2, 2, 1, false, false, {0, NAN, 1, 2}, {0}, {0, 1}, NAN},
+    {"an infinite bias", 3, 2, 0, 0, false, false, {0, 0, 0}, {0, -INFINITY, NAN}, {0, 1}, 1.0 / 3},
+};
+
+static void check_by_hand(const struct by_hand *h, const struct sh_kernel_table *device)
+{
+    const int64_t s[] = {1, 1, h->experts, h->chosen, h->groups, h->top_groups};
+    const struct router r = {
+        .sigmoid = h->sigmoid, .norm = h->norm, .bias = true, .scale = 1, .grouped = h->groups > 0};
+    struct optest t;
+
+    begin_route(&t, SH_F32, SH_F32, s, &r);
+    optest_set(&t.call.in[0], 0, 1);
+    for (int e = 0; e < h->experts; e++) {
+        optest_set(&t.call.in[1], e, h->logits[e]);
+        optest_set(&t.call.in[2], e, h->bias[e]);
+    }
+    optest_run(&t, device, 2);
+    for (int j = 0; j < h->chosen; j++)
+        if ((int)optest_get(&t.call.out[1], j) != h->expert[j])
+            fail_msg("%s on %s: slot %d has expert %g, not %d", h->what, device->name, j, optest_get(&t.call.out[1], j),
+                     h->expert[j]);
+    double weight = optest_get(&t.call.out[0], 0);
+    if (isnan(h->weight) ? !isnan(weight) : !(fabs(weight - h->weight) < 1e-6))
+        fail_msg("%s on %s: the weight is %.9g, not %.9g", h->what, device->name, weight, h->weight);
+    optest_end(&t);
+}
+
+static void route_by_hand(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
+        check_by_hand(&by_hand[i], &sh_kernels_ref);
+        check_by_hand(&by_hand[i], &sh_kernels_cpu);
+    }
+}
+
+/* g weight + both losses; shares: f_e of the forward at the start, which is a constant. */
+static double route_objective(struct optest *f, const struct sh_operand *g, const double *share)
+{
+    const struct sh_op_attr *a = &f->attr;
+    const struct sh_operand *score = &f->call.out[2];
+    int64_t E = a->route.experts, N = optest_elems(score) / E;
+    double sum = 0, aux = 0, z = 0;
+
+    optest_run(f, &sh_kernels_ref, 1);
+    for (int64_t i = 0; i < optest_elems(g); i++)
+        sum += optest_get(g, i) * optest_get(&f->call.out[0], i);
+    for (int64_t n = 0; n < N; n++) {
+        double all = 0, lse = a->route.z != 0 ? optest_get(&f->call.out[3], n) : 0;
+        for (int64_t e = 0; e < E; e++)
+            all += optest_get(score, n * E + e);
+        for (int64_t e = 0; e < E; e++)
+            aux += share[e] * optest_get(score, n * E + e) / all;
+        z += lse * lse;
+    }
+    return sum + f->scalars.loss_scale * ((double)a->route.aux * (double)E * aux + (double)a->route.z * z);
+}
+
+static void check_route_gradient(const int64_t *s, const struct router *r)
+{
+    const double h = 0x1p-16;
+    struct optest f, b;
+    double *share = calloc((size_t)s[2], sizeof *share);
+
+    begin_route(&f, SH_F64, SH_F64, s, r);
+    optest_run(&f, &sh_kernels_ref, 1);
+    for (int64_t i = 0; i < s[0] * s[3]; i++)
+        share[(int)optest_get(&f.call.out[1], i)] += 1 / (double)(s[0] * s[3]);
+    begin_route_bwd(&b, &f, SH_F64, s, r);
+    optest_run(&b, &sh_kernels_ref, 1);
+    for (int in = 0; in < 2; in++)
+        for (int64_t i = 0; i < optest_elems(&f.call.in[in]); i++) {
+            double old = optest_get(&f.call.in[in], i), got = optest_get(&b.call.out[in], i);
+            optest_set(&f.call.in[in], i, old + h);
+            double up = route_objective(&f, &b.call.in[0], share);
+            optest_set(&f.call.in[in], i, old - h);
+            double want = (up - route_objective(&f, &b.call.in[0], share)) / (2 * h);
+            optest_set(&f.call.in[in], i, old);
+            if (!(fabs(want - got) <= 1e-6 * (1 + fabs(want))))
+                fail_msg("the gradient of input %d element %lld is %.9g, differences give %.9g", in, (long long)i, got,
+                         want);
+        }
+    optest_end(&f);
+    optest_end(&b);
+    free(share);
+}
+
+static void route_gradient(void **state)
+{
+    static const int64_t shapes[][6] = {{5, 3, 6, 2, 3, 2}, {2, 4, 3, 3, 1, 1}, {1, 2, 4, 1, 4, 2}};
+
+    (void)state;
+    optest_seed(22);
+    for (int s = 0; s < 3; s++)
+        for (int r = 0; r < ROUTERS; r++)
+            check_route_gradient(shapes[s], &routers[r]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(route),
+        cmocka_unit_test(route_by_hand),
+        cmocka_unit_test(route_gradient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
