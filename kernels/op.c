@@ -189,6 +189,15 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dweight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt, x [N,C] act, w [E,C] act, "
                   "dres [N,C] act opt -> dx [N,C] act opt, dw [E,C] f32 += opt",
          .flops = "2NCE:dx + 2NCE:dw + 6NE", .attrs = route_attrs, OVER(6)},
+    [SH_OP_ROUTE_PLAN] =
+        {.shape = "expert [N,k] i32 -> order [Nk] i32, place [N,k] i32, first [E+1] i32",
+         .costly = true, .attrs = route_attrs, APART},
+    [SH_OP_ROUTE_LOAD] = {.shape = "first [E+1] i32 -> load [E] f64 +=", .flops = "E", APART},
+    [SH_OP_ROUTE_BIAS] =
+        {.shape = "load [E] f64 -> bias [E] f32 inout", .flops = "4E", .attrs = route_attrs, APART},
+    [SH_OP_ROW_GATHER] = {.shape = "x [N,C] act, order [M] i32 -> xs [M,C] act", APART},
+    [SH_OP_ROW_SUM] =
+        {.shape = "ys [Nk,C] act, place [N,k] i32, addend [N,C] act opt -> y [N,C] act", .flops = "NkC", OVER(2)},
     [SH_OP_FETCH] = {.shape = "home [n] any -> copy [n] any", .moves = true, APART},
     [SH_OP_EVICT] = {.shape = "copy [n] any -> home [n] any", .moves = true, APART},
     [SH_OP_ALL_GATHER] =

@@ -23,6 +23,10 @@
  *                                    by the sum of its row if it is a sigmoid
  *     z sum_n lse[n]^2               lse: log of the sum of the exponentials of a row's logits; of the softmax only
  *
+ * ROUTE_PLAN sorts the N k choices. order has an entry token * k + slot for each of the M rows of experts, place is its
+ * inverse, and expert e has rows [first[e], first[e+1]). M is a bound for the other kinds: rows from first[E] on are
+ * neither read nor written.
+ *
  * Every kernel is deterministic: the same inputs give the same bits with any number of threads. The only exception is
  * ATTENTION_BWD when attr->attn.any_order is set. */
 #ifndef SH_KERNELS_OP_H
@@ -107,7 +111,12 @@ extern "C" {
     OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \
     OTHER(ALL_TO_ALL, all_to_all)           /* each rank has a part for each; its own inverse */                   \
     HOST(ROUTE, route)                      /* the experts of each row and their weights; see above */             \
-    HOST(ROUTE_BWD, route_bwd)              /* through the router's product too; dx = ... + dres */
+    HOST(ROUTE_BWD, route_bwd)              /* through the router's product too; dx = ... + dres */                \
+    HOST(ROUTE_PLAN, route_plan)            /* rows by expert, then token, then slot; place: where each went */    \
+    HOST(ROUTE_LOAD, route_load)            /* counts of rows per expert */                                        \
+    HOST(ROUTE_BIAS, route_bias)            /* bias + attr->route.step sign(mean of load - load), then minus its mean */ \
+    HOST(ROW_GATHER, row_gather)            /* the row of each entry of order; its backward is ROW_SUM */          \
+    HOST(ROW_SUM, row_sum)                  /* a token's rows in the order of its slots, then addend; rounded once */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };

@@ -9,7 +9,9 @@
 
 #include "kernels/op.h"
 
-#define sh_cpu_rope_table sh_ref_rope_table   /* once per run, in double: nothing to gain */
+#define sh_cpu_rope_table sh_ref_rope_table /* once per run, in double: nothing to gain */
+#define sh_cpu_route_load sh_ref_route_load /* a number for each expert: nothing to gain */
+#define sh_cpu_route_bias sh_ref_route_bias
 #define sh_cpu_exact_round sh_ref_exact_round /* a few digits: nothing to gain */
 #define sh_cpu_norm_bwd_bias sh_cpu_norm_bwd  /* it looks for the bias */
 
@@ -37,6 +39,7 @@ int64_t sh_cpu_attention_cache_work_bytes(const struct sh_op_call *call, int thr
 int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads); /* both directions */
 int64_t sh_cpu_route_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_route_plan_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_route_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads);
 

@@ -26,6 +26,7 @@ static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int 
     [SH_OP_LORA] = sh_cpu_lora_work_bytes,
     [SH_OP_LORA_BWD] = sh_cpu_lora_work_bytes,
     [SH_OP_ROUTE] = sh_cpu_route_work_bytes,
+    [SH_OP_ROUTE_PLAN] = sh_cpu_route_plan_work_bytes,
     [SH_OP_ROUTE_BWD] = sh_cpu_route_bwd_work_bytes,
 };
 

@@ -1,5 +1,6 @@
 /* The operations of a mixture of experts: choices by hand, gradients by finite differences, and the CPU's kernels
  * against the reference. */
+#include "kernels/shape.h"
 #include "tests/op/agree.h"
 
 #include <math.h>
@@ -13,6 +14,16 @@
 
 static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
 enum { ACTS = 3 };
+
+/* The call is one that its row allows, and the devices agree on it. */
+static void compare(const struct optest *t, int n, const struct agree_bound *bound, int alias_in, int alias_out)
+{
+    char text[SH_MISFIT_TEXT];
+
+    if (sh_shape_misfit(&t->call, text))
+        fail_msg("%s: %s", sh_op_info(t->call.kind)->name, text);
+    agree(t, n, bound, alias_in, alias_out);
+}
 
 /* --- the router --- */
 
@@ -106,7 +117,7 @@ static void check_route(enum sh_dtype act, const int64_t *s, const struct router
     struct optest t;
 
     begin_route(&t, act, SH_F32, s, r);
-    agree(&t, 4, bounds, -1, -1);
+    compare(&t, 4, bounds, -1, -1);
     optest_end(&t);
 }
 
@@ -123,7 +134,7 @@ static void check_route_bwd(enum sh_dtype act, const int64_t *s, const struct ro
     if (way == 2) /* a frozen router; the first trained parameter */
         t.call.out[s[0] % 2] = (struct sh_operand){0};
     /* An aliased f32 sum starts with dres instead of ending with it, as in LINEAR_BWD_X. */
-    agree(&t, 2, bounds, way == 1 && act != SH_F32 ? 6 : -1, 0);
+    compare(&t, 2, bounds, way == 1 && act != SH_F32 ? 6 : -1, 0);
     optest_end(&f);
     optest_end(&t);
 }
@@ -261,12 +272,179 @@ static void route_gradient(void **state)
             check_route_gradient(shapes[s], &routers[r]);
 }
 
+/* --- rows --- */
+
+/* Tokens, experts, chosen, how experts are drawn; each with rows of that width. */
+enum draw { ANY, ONE_ONLY, FEW };
+static const struct plan {
+    int64_t N, E, k, C;
+    enum draw draw;
+} plans[] = {
+    {1, 1, 1, 1, ANY},    {1, 7, 7, 5, ANY},     {3, 5, 2, 17, ONE_ONLY},  {33, 6, 3, 33, FEW},
+    {130, 60, 4, 8, ANY}, {65, 3, 2, 1025, ANY}, {70, 8, 2, 40, ONE_ONLY},
+};
+enum { PLANS = sizeof plans / sizeof *plans };
+
+/* Different experts for each token. ONE_ONLY: all tokens have the same; FEW: half of the experts get nothing. */
+static void begin_plan(struct optest *t, const struct plan *p)
+{
+    int64_t among = p->draw == ONE_ONLY ? p->k : p->draw == FEW ? p->E / 2 : p->E;
+
+    optest_begin(t, SH_OP_ROUTE_PLAN);
+    t->attr.route.experts = (int)p->E;
+    t->attr.route.chosen = (int)p->k;
+    optest_in(t, 0, SH_I32, DIMS(p->N, p->k));
+    for (int64_t n = 0; n < p->N; n++) {
+        int64_t at = optest_int(0, among);
+        for (int64_t j = 0; j < p->k; j++)
+            optest_set(&t->call.in[0], n * p->k + j, (double)(p->draw == ONE_ONLY ? p->E - 1 - j : (at + j) % among));
+    }
+    optest_out(t, 0, SH_I32, DIMS(p->N * p->k));
+    optest_out(t, 1, SH_I32, DIMS(p->N, p->k));
+    optest_out(t, 2, SH_I32, DIMS(p->E + 1));
+}
+
+/* The same plan, after it has run. */
+static void run_plan(struct optest *t, const struct plan *p)
+{
+    begin_plan(t, p);
+    optest_run(t, &sh_kernels_ref, 1);
+}
+
+/* A row's expert and entry are not less than those of the row before; place is the inverse. */
+static void check_plan(const struct plan *p)
+{
+    const struct agree_bound exact[3] = {{0, 0}};
+    const struct sh_operand *order, *first;
+    struct optest t;
+
+    begin_plan(&t, p);
+    compare(&t, 3, exact, -1, -1);
+    optest_run(&t, &sh_kernels_cpu, 2);
+    order = &t.call.out[0], first = &t.call.out[2];
+    assert_true(optest_get(first, 0) == 0 && optest_get(first, p->E) == (double)(p->N * p->k));
+    for (int64_t e = 0; e < p->E; e++)
+        for (int64_t r = (int64_t)optest_get(first, e); r < (int64_t)optest_get(first, e + 1); r++) {
+            int64_t entry = (int64_t)optest_get(order, r);
+            assert_true(optest_get(&t.call.in[0], entry) == (double)e);
+            assert_true(optest_get(&t.call.out[1], entry) == (double)r);
+            assert_true(r == (int64_t)optest_get(first, e) || optest_get(order, r - 1) < (double)entry);
+        }
+    optest_set(&t.call.in[0], 0, (double)p->E);
+    t.call.work = calloc(1, (size_t)t.call.work_bytes);
+    assert_int_equal(sh_kernels_cpu.run[SH_OP_ROUTE_PLAN](&t.call), SH_E_BUG);
+    free(t.call.work);
+    optest_end(&t);
+}
+
+static void check_load(const struct plan *p, bool add)
+{
+    const struct agree_bound exact = {0, 0};
+    struct optest f, t;
+
+    run_plan(&f, p);
+    optest_begin(&t, SH_OP_ROUTE_LOAD);
+    give(&t, 0, &f.call.out[2]);
+    optest_out(&t, 0, SH_F64, DIMS(p->E));
+    if (add)
+        optest_add_to(&t, 0);
+    compare(&t, 1, &exact, -1, -1);
+    optest_end(&f);
+    optest_end(&t);
+}
+
+/* Loads 1, 3, 2 of mean 2; the biases 1/2, 0, 1/4 become 5/8, -1/8, 1/4, whose mean is 1/4. */
+static void bias_by_hand(void **state)
+{
+    static const double load[] = {1, 3, 2}, was[] = {0.5, 0, 0.25}, is[] = {0.375, -0.375, 0};
+    const struct sh_kernel_table *const devices[] = {&sh_kernels_ref, &sh_kernels_cpu};
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        struct optest t;
+        optest_begin(&t, SH_OP_ROUTE_BIAS);
+        t.attr.route.step = 0.125f;
+        optest_in(&t, 0, SH_F64, DIMS(3));
+        optest_out(&t, 0, SH_F32, DIMS(3));
+        for (int e = 0; e < 3; e++)
+            optest_set(&t.call.in[0], e, load[e]), optest_set(&t.call.out[0], e, was[e]);
+        optest_run(&t, devices[d], 2);
+        for (int e = 0; e < 3; e++)
+            assert_true(optest_get(&t.call.out[0], e) == is[e]);
+        optest_end(&t);
+    }
+}
+
+static void check_rows(enum sh_dtype act, const struct plan *p, bool addend)
+{
+    const struct agree_bound exact = {0, 0}, sum = agree_sum(act, (double)p->k + 1);
+    struct optest f, t;
+
+    run_plan(&f, p);
+    optest_begin(&t, SH_OP_ROW_GATHER);
+    optest_in(&t, 0, act, DIMS(p->N, p->C));
+    give(&t, 1, &f.call.out[0]);
+    optest_out(&t, 0, act, DIMS(p->N * p->k, p->C));
+    compare(&t, 1, &exact, -1, -1);
+    optest_end(&t);
+    optest_begin(&t, SH_OP_ROW_SUM);
+    optest_in(&t, 0, act, DIMS(p->N * p->k, p->C));
+    give(&t, 1, &f.call.out[1]);
+    if (addend)
+        optest_in(&t, 2, act, DIMS(p->N, p->C));
+    optest_out(&t, 0, act, DIMS(p->N, p->C));
+    compare(&t, 1, &sum, addend ? 2 : -1, 0);
+    optest_end(&f);
+    optest_end(&t);
+}
+
+/* sum of g gather(x) = sum of x ROW_SUM(g): they are each other's backward. */
+static void check_each_others_backward(const struct plan *p)
+{
+    struct optest f, a, b;
+    double one = 0, other = 0;
+
+    run_plan(&f, p);
+    optest_begin(&a, SH_OP_ROW_GATHER);
+    optest_begin(&b, SH_OP_ROW_SUM);
+    optest_in(&a, 0, SH_F64, DIMS(p->N, p->C));
+    give(&a, 1, &f.call.out[0]);
+    optest_out(&a, 0, SH_F64, DIMS(p->N * p->k, p->C));
+    optest_in(&b, 0, SH_F64, DIMS(p->N * p->k, p->C));
+    give(&b, 1, &f.call.out[1]);
+    optest_out(&b, 0, SH_F64, DIMS(p->N, p->C));
+    optest_run(&a, &sh_kernels_ref, 1);
+    optest_run(&b, &sh_kernels_ref, 1);
+    for (int64_t i = 0; i < p->N * p->k * p->C; i++)
+        one += optest_get(&a.call.out[0], i) * optest_get(&b.call.in[0], i);
+    for (int64_t i = 0; i < p->N * p->C; i++)
+        other += optest_get(&b.call.out[0], i) * optest_get(&a.call.in[0], i);
+    assert_true(fabs(one - other) <= 1e-9 * (1 + fabs(one)));
+    optest_end(&f);
+    optest_end(&a);
+    optest_end(&b);
+}
+
+static void rows(void **state)
+{
+    (void)state;
+    optest_seed(23);
+    for (int p = 0; p < PLANS; p++) {
+        check_plan(&plans[p]);
+        check_each_others_backward(&plans[p]);
+        for (int add = 0; add < 2; add++) {
+            check_load(&plans[p], add);
+            for (int a = 0; a < ACTS; a++)
+                check_rows(acts[a], &plans[p], add);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(route),
-        cmocka_unit_test(route_by_hand),
-        cmocka_unit_test(route_gradient),
+        cmocka_unit_test(route), cmocka_unit_test(route_by_hand), cmocka_unit_test(route_gradient),
+        cmocka_unit_test(rows),  cmocka_unit_test(bias_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
