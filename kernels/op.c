@@ -198,6 +198,17 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_ROW_GATHER] = {.shape = "x [N,C] act, order [M] i32 -> xs [M,C] act", APART},
     [SH_OP_ROW_SUM] =
         {.shape = "ys [Nk,C] act, place [N,k] i32, addend [N,C] act opt -> y [N,C] act", .flops = "NkC", OVER(2)},
+    [SH_OP_EXPERT_LINEAR] =
+        {.shape = "x [M,I] act, first [E+1] i32, w [E,O,I] act -> y [M,O] act", .flops = "2MIO", .costly = true, APART},
+    [SH_OP_EXPERT_LINEAR_BWD_X] =
+        {.shape = "dy [M,O] act, first [E+1] i32, w [E,O,I] act -> dx [M,I] act", .flops = "2MIO", APART},
+    [SH_OP_EXPERT_LINEAR_BWD_W] =
+        {.shape = "dy [M,O] act, x [M,I] act, first [E+1] i32 -> dw [E,O,I] f32 +=", .flops = "2MIO", APART},
+    [SH_OP_SWIGLU_ROWS] =
+        {.shape = "gu [M,2F] act, weight [N,k] f32, order [M] i32 -> h [M,F] act", .flops = "6MF", APART},
+    [SH_OP_SWIGLU_ROWS_BWD] =
+        {.shape = "dh [M,F] act, gu [M,2F] act, weight [N,k] f32, order [M] i32 -> dgu [M,2F] act, dweight [N,k] f32",
+         .flops = "16MF", APART},
     [SH_OP_FETCH] = {.shape = "home [n] any -> copy [n] any", .moves = true, APART},
     [SH_OP_EVICT] = {.shape = "copy [n] any -> home [n] any", .moves = true, APART},
     [SH_OP_ALL_GATHER] =

@@ -24,7 +24,7 @@
  *     z sum_n lse[n]^2               lse: log of the sum of the exponentials of a row's logits; of the softmax only
  *
  * ROUTE_PLAN sorts the N k choices. order has an entry token * k + slot for each of the M rows of experts, place is its
- * inverse, and expert e has rows [first[e], first[e+1]). M is a bound for the other kinds: rows from first[E] on are
+ * inverse, and expert e has rows [first[e], first[e+1]). For EXPERT_LINEAR* M is a bound: rows from first[E] on are
  * neither read nor written.
  *
  * Every kernel is deterministic: the same inputs give the same bits with any number of threads. The only exception is
@@ -116,7 +116,12 @@ extern "C" {
     HOST(ROUTE_LOAD, route_load)            /* counts of rows per expert */                                        \
     HOST(ROUTE_BIAS, route_bias)            /* bias + attr->route.step sign(mean of load - load), then minus its mean */ \
     HOST(ROW_GATHER, row_gather)            /* the row of each entry of order; its backward is ROW_SUM */          \
-    HOST(ROW_SUM, row_sum)                  /* a token's rows in the order of its slots, then addend; rounded once */
+    HOST(ROW_SUM, row_sum)                  /* a token's rows in the order of its slots, then addend; rounded once */ \
+    HOST(EXPERT_LINEAR, expert_linear)      /* y = x w[e]' for the rows of expert e */                             \
+    HOST(EXPERT_LINEAR_BWD_X, expert_linear_bwd_x) /* dx = dy w[e] */                                              \
+    HOST(EXPERT_LINEAR_BWD_W, expert_linear_bwd_w) /* dw[e] = dy' x; 0 if the expert has no rows */                \
+    HOST(SWIGLU_ROWS, swiglu_rows)          /* as SWIGLU, times the weight of the row's entry */                   \
+    HOST(SWIGLU_ROWS_BWD, swiglu_rows_bwd)  /* dweight: the sum of dh silu(gate) up over a row */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };

@@ -12,8 +12,10 @@
 #define sh_cpu_rope_table sh_ref_rope_table /* once per run, in double: nothing to gain */
 #define sh_cpu_route_load sh_ref_route_load /* a number for each expert: nothing to gain */
 #define sh_cpu_route_bias sh_ref_route_bias
-#define sh_cpu_exact_round sh_ref_exact_round /* a few digits: nothing to gain */
-#define sh_cpu_norm_bwd_bias sh_cpu_norm_bwd  /* it looks for the bias */
+#define sh_cpu_exact_round sh_ref_exact_round           /* a few digits: nothing to gain */
+#define sh_cpu_norm_bwd_bias sh_cpu_norm_bwd            /* it looks for the bias */
+#define sh_cpu_expert_linear_bwd_x sh_cpu_expert_linear /* they are told apart by call->kind */
+#define sh_cpu_expert_linear_bwd_w sh_cpu_expert_linear
 
 #define SH_CPU_KERNEL(KIND, name) sh_rc sh_cpu_##name(const struct sh_op_call *call);
 SH_OP_LIST(SH_CPU_KERNEL, SH_CPU_KERNEL, SH_CPU_KERNEL, SH_OP_SKIP)
@@ -40,6 +42,7 @@ int64_t sh_cpu_gelu_bwd_bias_work_bytes(const struct sh_op_call *call, int threa
 int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads); /* both directions */
 int64_t sh_cpu_route_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_route_plan_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_expert_work_bytes(const struct sh_op_call *call, int threads); /* the three products */
 int64_t sh_cpu_route_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads);
 

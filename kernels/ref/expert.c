@@ -1,6 +1,9 @@
-/* What lies between a router's choice and its experts' products: the order of the rows, their load, and the bias that
- * evens it out; rows brought to the experts and back. */
+/* What a router's choice leads to: the order of the rows, their load, and the bias that
+ * evens it out; rows brought to the experts and back; the products of the experts' rows, and what is between two of
+ * them. */
 #include "kernels/ref/ref.h"
+
+#include <math.h>
 
 /* Expert by expert, in the order of the tokens. */
 sh_rc sh_ref_route_plan(const struct sh_op_call *call)
@@ -70,6 +73,81 @@ sh_rc sh_ref_row_sum(const struct sh_op_call *call)
         for (int64_t j = 0; j < k; j++)
             sum += sh_ref_get(ys, (int64_t)sh_ref_get(place, i / C * k + j) * C + i % C);
         sh_ref_set(y, i, sum);
+    }
+    return SH_OK;
+}
+
+/* The rows of expert e: [begin, end). */
+static int64_t begin_of(const struct sh_operand *first, int64_t e)
+{
+    return (int64_t)sh_ref_get(first, e);
+}
+
+/* y = x w[e]', or dx = dy w[e] */
+sh_rc sh_ref_expert_linear(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *first = &call->in[1], *w = &call->in[2], *y = &call->out[0];
+    int64_t E = w->dim[0], I = w->dim[2], from = x->dim[1], to = y->dim[1];
+    bool forward = call->kind == SH_OP_EXPERT_LINEAR;
+
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t i = begin_of(first, e) * to; i < begin_of(first, e + 1) * to; i++) {
+            double sum = 0;
+            for (int64_t c = 0; c < from; c++)
+                sum += sh_ref_get(x, i / to * from + c) *
+                       sh_ref_get(w, e * from * to + (forward ? i % to * I + c : c * I + i % to));
+            sh_ref_set(y, i, sum);
+        }
+    return SH_OK;
+}
+
+/* dw[e] = dy' x */
+sh_rc sh_ref_expert_linear_bwd_w(const struct sh_op_call *call)
+{
+    const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *first = &call->in[2], *dw = &call->out[0];
+    int64_t E = dw->dim[0], O = dw->dim[1], I = dw->dim[2];
+
+    for (int64_t i = 0; i < E * O * I; i++) {
+        int64_t e = i / (O * I), o = i / I % O;
+        double sum = 0;
+        for (int64_t r = begin_of(first, e); r < begin_of(first, e + 1); r++)
+            sum += sh_ref_get(dy, r * O + o) * sh_ref_get(x, r * I + i % I);
+        sh_ref_sum(call, 0, i, sum);
+    }
+    return SH_OK;
+}
+
+/* h = silu(gate) up weight; a row is all gates, then all ups. */
+sh_rc sh_ref_swiglu_rows(const struct sh_op_call *call)
+{
+    const struct sh_operand *gu = &call->in[0], *weight = &call->in[1], *order = &call->in[2], *h = &call->out[0];
+    int64_t F = h->dim[1];
+
+    for (int64_t i = 0; i < h->dim[0] * F; i++) {
+        double gate = sh_ref_get(gu, i + i / F * F), up = sh_ref_get(gu, i + i / F * F + F);
+        sh_ref_set(h, i, gate / (1 + exp(-gate)) * up * sh_ref_get(weight, (int64_t)sh_ref_get(order, i / F)));
+    }
+    return SH_OK;
+}
+
+/* With s = sigmoid(gate): d silu / d gate = s (1 + gate (1 - s)). */
+sh_rc sh_ref_swiglu_rows_bwd(const struct sh_op_call *call)
+{
+    const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0];
+    int64_t M = dh->dim[0], F = dh->dim[1];
+
+    for (int64_t r = 0; r < M; r++) {
+        int64_t entry = (int64_t)sh_ref_get(&call->in[3], r);
+        double weight = sh_ref_get(&call->in[2], entry), sum = 0;
+        for (int64_t f = 0; f < F; f++) {
+            int64_t g = r * 2 * F + f, u = g + F;
+            double gate = sh_ref_get(gu, g), up = sh_ref_get(gu, u), d = sh_ref_get(dh, r * F + f);
+            double s = 1 / (1 + exp(-gate));
+            sum += d * gate * s * up;
+            sh_ref_set(dgu, g, d * weight * up * s * (1 + gate * (1 - s)));
+            sh_ref_set(dgu, u, d * weight * gate * s);
+        }
+        sh_ref_set(&call->out[1], entry, sum);
     }
     return SH_OK;
 }

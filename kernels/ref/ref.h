@@ -12,6 +12,7 @@
 
 #define sh_ref_head_loss_grad sh_ref_head_loss
 #define sh_ref_cast sh_ref_copy
+#define sh_ref_expert_linear_bwd_x sh_ref_expert_linear
 
 #define SH_REF_KERNEL(KIND, name) sh_rc sh_ref_##name(const struct sh_op_call *call);
 SH_OP_LIST(SH_REF_KERNEL, SH_OP_SKIP, SH_REF_KERNEL, SH_OP_SKIP)

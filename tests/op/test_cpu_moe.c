@@ -210,17 +210,45 @@ static void route_by_hand(void **state)
     }
 }
 
+/* Gradient `grad` of input `in`, against differences of L, as in test_ref.c. g: the gradients of output 0. */
+typedef double objective(struct optest *f, const struct sh_operand *g, const double *share);
+
+static void check_gradient(struct optest *f, int in, const struct sh_operand *grad, objective *L,
+                           const struct sh_operand *g, const double *share)
+{
+    const double h = 0x1p-16;
+
+    for (int64_t i = 0; i < optest_elems(&f->call.in[in]); i++) {
+        double old = optest_get(&f->call.in[in], i), got = optest_get(grad, i);
+        optest_set(&f->call.in[in], i, old + h);
+        double up = L(f, g, share);
+        optest_set(&f->call.in[in], i, old - h);
+        double want = (up - L(f, g, share)) / (2 * h);
+        optest_set(&f->call.in[in], i, old);
+        if (!(fabs(want - got) <= 1e-6 * (1 + fabs(want))))
+            fail_msg("%s: the gradient of input %d element %lld is %.9g, differences give %.9g",
+                     sh_op_info(f->call.kind)->name, in, (long long)i, got, want);
+    }
+}
+
+static double dot(const struct sh_operand *a, const struct sh_operand *b)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < optest_elems(a); i++)
+        sum += optest_get(a, i) * optest_get(b, i);
+    return sum;
+}
+
 /* g weight + both losses; shares: f_e of the forward at the start, which is a constant. */
 static double route_objective(struct optest *f, const struct sh_operand *g, const double *share)
 {
     const struct sh_op_attr *a = &f->attr;
     const struct sh_operand *score = &f->call.out[2];
     int64_t E = a->route.experts, N = optest_elems(score) / E;
-    double sum = 0, aux = 0, z = 0;
+    double aux = 0, z = 0;
 
     optest_run(f, &sh_kernels_ref, 1);
-    for (int64_t i = 0; i < optest_elems(g); i++)
-        sum += optest_get(g, i) * optest_get(&f->call.out[0], i);
     for (int64_t n = 0; n < N; n++) {
         double all = 0, lse = a->route.z != 0 ? optest_get(&f->call.out[3], n) : 0;
         for (int64_t e = 0; e < E; e++)
@@ -229,12 +257,12 @@ static double route_objective(struct optest *f, const struct sh_operand *g, cons
             aux += share[e] * optest_get(score, n * E + e) / all;
         z += lse * lse;
     }
-    return sum + f->scalars.loss_scale * ((double)a->route.aux * (double)E * aux + (double)a->route.z * z);
+    return dot(g, &f->call.out[0]) +
+           f->scalars.loss_scale * ((double)a->route.aux * (double)E * aux + (double)a->route.z * z);
 }
 
 static void check_route_gradient(const int64_t *s, const struct router *r)
 {
-    const double h = 0x1p-16;
     struct optest f, b;
     double *share = calloc((size_t)s[2], sizeof *share);
 
@@ -245,17 +273,7 @@ static void check_route_gradient(const int64_t *s, const struct router *r)
     begin_route_bwd(&b, &f, SH_F64, s, r);
     optest_run(&b, &sh_kernels_ref, 1);
     for (int in = 0; in < 2; in++)
-        for (int64_t i = 0; i < optest_elems(&f.call.in[in]); i++) {
-            double old = optest_get(&f.call.in[in], i), got = optest_get(&b.call.out[in], i);
-            optest_set(&f.call.in[in], i, old + h);
-            double up = route_objective(&f, &b.call.in[0], share);
-            optest_set(&f.call.in[in], i, old - h);
-            double want = (up - route_objective(&f, &b.call.in[0], share)) / (2 * h);
-            optest_set(&f.call.in[in], i, old);
-            if (!(fabs(want - got) <= 1e-6 * (1 + fabs(want))))
-                fail_msg("the gradient of input %d element %lld is %.9g, differences give %.9g", in, (long long)i, got,
-                         want);
-        }
+        check_gradient(&f, in, &b.call.out[in], route_objective, &b.call.in[0], share);
     optest_end(&f);
     optest_end(&b);
     free(share);
@@ -440,11 +458,207 @@ static void rows(void **state)
     }
 }
 
+/* --- products of the experts --- */
+
+/* Rows, with three more, not a number, that belong to no expert. */
+static void in_with_spare_rows(struct optest *t, int i, enum sh_dtype act, const struct plan *p, int64_t width)
+{
+    optest_in(t, i, act, DIMS(p->N * p->k + 3, width));
+    for (int64_t n = p->N * p->k * width; n < optest_elems(&t->call.in[i]); n++)
+        optest_set(&t->call.in[i], n, NAN);
+}
+
+static int64_t outs_of(const struct plan *p)
+{
+    return p->C / 2 + 1;
+}
+
+static void begin_expert(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, const struct plan *p,
+                         const struct sh_operand *first)
+{
+    int64_t wide = kind == SH_OP_EXPERT_LINEAR ? p->C : outs_of(p);
+
+    optest_begin(t, kind);
+    in_with_spare_rows(t, 0, act, p, wide);
+    give(t, 1, first);
+    optest_in(t, 2, act, DIMS(p->E, outs_of(p), p->C));
+    optest_scale(&t->call.in[2], 1 / sqrt((double)wide));
+    optest_out(t, 0, act, DIMS(p->N * p->k + 3, kind == SH_OP_EXPERT_LINEAR ? p->C / 2 + 1 : p->C));
+}
+
+static void begin_expert_w(struct optest *t, enum sh_dtype act, enum sh_dtype sums, const struct plan *p,
+                           const struct sh_operand *first)
+{
+    optest_begin(t, SH_OP_EXPERT_LINEAR_BWD_W);
+    in_with_spare_rows(t, 0, act, p, outs_of(p));
+    in_with_spare_rows(t, 1, act, p, p->C);
+    give(t, 2, first);
+    optest_out(t, 0, sums, DIMS(p->E, outs_of(p), p->C));
+}
+
+static void check_experts(enum sh_dtype act, const struct plan *p, bool add)
+{
+    const struct agree_bound rows = agree_sum(act, (double)p->C), sums = agree_sum(SH_F32, 4.0 * (double)(p->N * p->k));
+    struct optest plan, t;
+
+    run_plan(&plan, p);
+    for (int kind = SH_OP_EXPERT_LINEAR; kind <= SH_OP_EXPERT_LINEAR_BWD_X; kind++) {
+        begin_expert(&t, (enum sh_op_kind)kind, act, p, &plan.call.out[2]);
+        compare(&t, 1, &rows, -1, -1);
+        optest_end(&t);
+    }
+    begin_expert_w(&t, act, SH_F32, p, &plan.call.out[2]);
+    if (add)
+        optest_add_to(&t, 0);
+    compare(&t, 1, &sums, -1, -1);
+    optest_end(&t);
+    optest_end(&plan);
+}
+
+/* A wrong plan is refused, not followed. */
+static void check_wrong_plan(const struct plan *p)
+{
+    struct optest plan, t;
+
+    run_plan(&plan, p);
+    begin_expert(&t, SH_OP_EXPERT_LINEAR, SH_F32, p, &plan.call.out[2]);
+    t.call.work_bytes = sh_kernels_cpu.work_bytes(&t.call, 2);
+    t.call.work = calloc(1, (size_t)t.call.work_bytes + 64);
+    optest_set(&t.call.in[1], p->E, (double)(p->N * p->k + 4));
+    assert_int_equal(sh_kernels_cpu.run[SH_OP_EXPERT_LINEAR](&t.call), SH_E_BUG);
+    optest_set(&t.call.in[1], 0, -1);
+    assert_int_equal(sh_kernels_cpu.run[SH_OP_EXPERT_LINEAR](&t.call), SH_E_BUG);
+    free(t.call.work);
+    optest_end(&plan);
+    optest_end(&t);
+}
+
+/* The rows that belong to an expert. */
+static struct sh_operand live(const struct sh_operand *t, const struct plan *p)
+{
+    struct sh_operand rows = *t;
+
+    rows.dim[0] = p->N * p->k;
+    return rows;
+}
+
+/* dy y(x, w) = x dx(dy, w) = w dw(dy, x), since y is linear in both. */
+static void check_expert_gradients(const struct plan *p)
+{
+    struct optest plan, y, dx, dw;
+
+    run_plan(&plan, p);
+    begin_expert(&y, SH_OP_EXPERT_LINEAR, SH_F64, p, &plan.call.out[2]);
+    begin_expert(&dx, SH_OP_EXPERT_LINEAR_BWD_X, SH_F64, p, &plan.call.out[2]);
+    begin_expert_w(&dw, SH_F64, SH_F64, p, &plan.call.out[2]);
+    memcpy(dx.call.in[2].data, y.call.in[2].data, (size_t)optest_elems(&y.call.in[2]) * sizeof(double));
+    memcpy(dw.call.in[0].data, dx.call.in[0].data, (size_t)optest_elems(&dx.call.in[0]) * sizeof(double));
+    memcpy(dw.call.in[1].data, y.call.in[0].data, (size_t)optest_elems(&y.call.in[0]) * sizeof(double));
+    optest_run(&y, &sh_kernels_ref, 1);
+    optest_run(&dx, &sh_kernels_ref, 1);
+    optest_run(&dw, &sh_kernels_ref, 1);
+    struct sh_operand ys = live(&y.call.out[0], p), dys = live(&dx.call.in[0], p);
+    struct sh_operand xs = live(&y.call.in[0], p), dxs = live(&dx.call.out[0], p);
+    double sum = dot(&dys, &ys);
+    assert_true(fabs(dot(&xs, &dxs) - sum) <= 1e-9 * (1 + fabs(sum)));
+    assert_true(fabs(dot(&y.call.in[2], &dw.call.out[0]) - sum) <= 1e-9 * (1 + fabs(sum)));
+    optest_end(&plan);
+    optest_end(&y);
+    optest_end(&dx);
+    optest_end(&dw);
+}
+
+static void begin_swiglu(struct optest *t, enum sh_dtype act, enum sh_dtype weight, const struct plan *p,
+                         const struct sh_operand *order)
+{
+    optest_begin(t, SH_OP_SWIGLU_ROWS);
+    optest_in(t, 0, act, DIMS(p->N * p->k, 2 * p->C));
+    optest_scale(&t->call.in[0], 2);
+    optest_in(t, 1, weight, DIMS(p->N, p->k));
+    give(t, 2, order);
+    optest_out(t, 0, act, DIMS(p->N * p->k, p->C));
+}
+
+static void begin_swiglu_bwd(struct optest *t, const struct optest *f, const struct plan *p)
+{
+    optest_begin(t, SH_OP_SWIGLU_ROWS_BWD);
+    optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
+    for (int i = 0; i < 3; i++)
+        give(t, 1 + i, &f->call.in[i]);
+    optest_out(t, 0, f->call.in[0].dtype, DIMS(p->N * p->k, 2 * p->C));
+    optest_out(t, 1, f->call.in[1].dtype, DIMS(p->N, p->k));
+}
+
+static void check_swiglu(enum sh_dtype act, const struct plan *p)
+{
+    const struct agree_bound bounds[] = {agree_sum(act, 64), agree_sum(SH_F32, 32.0 * (double)p->C)};
+    struct optest plan, f, b;
+
+    run_plan(&plan, p);
+    begin_swiglu(&f, act, SH_F32, p, &plan.call.out[0]);
+    begin_swiglu_bwd(&b, &f, p);
+    compare(&f, 1, bounds, -1, -1);
+    compare(&b, 2, bounds, -1, -1);
+    optest_end(&plan);
+    optest_end(&f);
+    optest_end(&b);
+}
+
+static double swiglu_objective(struct optest *f, const struct sh_operand *g, const double *none)
+{
+    (void)none;
+    optest_run(f, &sh_kernels_ref, 1);
+    return dot(g, &f->call.out[0]);
+}
+
+static void swiglu_gradient(void **state)
+{
+    static const struct plan p = {.N = 3, .E = 4, .k = 2, .C = 5};
+    struct optest plan, f, b;
+
+    (void)state;
+    optest_seed(25);
+    run_plan(&plan, &p);
+    begin_swiglu(&f, SH_F64, SH_F64, &p, &plan.call.out[0]);
+    begin_swiglu_bwd(&b, &f, &p);
+    optest_run(&b, &sh_kernels_ref, 1);
+    for (int in = 0; in < 2; in++)
+        check_gradient(&f, in, &b.call.out[in], swiglu_objective, &b.call.in[0], NULL);
+    optest_end(&plan);
+    optest_end(&f);
+    optest_end(&b);
+}
+
+/* The first plans, and one whose products are cut into tiles. */
+static void experts(void **state)
+{
+    static const struct plan large = {.N = 200, .E = 3, .k = 2, .C = 300, .draw = ANY};
+
+    (void)state;
+    optest_seed(24);
+    for (int i = 0; i <= PLANS; i++) {
+        const struct plan *p = i < PLANS ? &plans[i] : &large;
+        if (p->C > 1000) /* the reference is slow */
+            continue;
+        check_expert_gradients(p);
+        check_wrong_plan(p);
+        for (int a = 0; a < ACTS; a++) {
+            check_experts(acts[a], p, false);
+            check_experts(acts[a], p, true);
+        }
+    }
+    for (int i = 0; i < PLANS; i++)
+        for (int a = 0; a < ACTS; a++)
+            check_swiglu(acts[a], &plans[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(route), cmocka_unit_test(route_by_hand), cmocka_unit_test(route_gradient),
-        cmocka_unit_test(rows),  cmocka_unit_test(bias_by_hand),
+        cmocka_unit_test(route),           cmocka_unit_test(route_by_hand),
+        cmocka_unit_test(route_gradient),  cmocka_unit_test(rows),
+        cmocka_unit_test(bias_by_hand),    cmocka_unit_test(experts),
+        cmocka_unit_test(swiglu_gradient),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -276,10 +276,10 @@ static void gradients_are_reduced_when_asked(void **state)
     }
 }
 
-/* No model emits it yet, though it has a backward. */
+/* No model emits these yet, though they have a backward. */
 static bool waits_for_a_model(enum sh_op_kind kind)
 {
-    return kind == SH_OP_ROUTE;
+    return kind == SH_OP_ROUTE || kind == SH_OP_SWIGLU_ROWS;
 }
 
 /* The kinds that models emit for training have a gradient rule, and no others; a kind whose backward is a kind is one

@@ -1,0 +1,117 @@
+/* The experts' products: one after the other, each with all threads. A row's bits depend on how many rows its expert
+ * has (gemm.h), and on nothing else. Floor: 2 M I O operations each, and the weights of all experts with rows; one core
+ * of an EPYC with AVX-512 bf16 made 83 GFLOP/s with 8 rows per expert, 264 with 64 and 366 with 512 (I 2048, O 1536). */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/gemm/gemv.h"
+#include "kernels/cpu/stage.h"
+
+#include <string.h>
+
+/* Rows of the activations, experts, and the sizes of a weight. */
+struct experts {
+    const struct sh_op_call *call;
+    const struct sh_operand *w; /* [E,O,I] */
+    const int32_t *first;
+    int64_t M, E, O, I;
+};
+
+static struct experts experts_of(const struct sh_op_call *call)
+{
+    bool bwd_w = call->kind == SH_OP_EXPERT_LINEAR_BWD_W;
+    const struct sh_operand *w = bwd_w ? &call->out[0] : &call->in[2];
+
+    return (struct experts){.call = call,
+                            .w = w,
+                            .first = call->in[bwd_w ? 2 : 1].data,
+                            .M = call->in[0].dim[0],
+                            .E = w->dim[0],
+                            .O = w->dim[1],
+                            .I = w->dim[2]};
+}
+
+static void *at(const struct sh_operand *t, int64_t i)
+{
+    return sh_cpu_at(t->data, t->dtype, i);
+}
+
+/* y = x w[e]', or dx = dy w[e], of `rows` rows from `row` on. */
+static struct sh_gemm product_of_rows(const struct experts *x, int64_t e, int64_t row, int64_t rows)
+{
+    const struct sh_operand *from = &x->call->in[0], *to = &x->call->out[0];
+    int64_t wide = from->dim[1], n = to->dim[1];
+
+    /* clang-format off */
+    return (struct sh_gemm){
+        .m = rows, .n = n, .k = wide,
+        .in_dtype = from->dtype, .out_dtype = to->dtype,
+        .a = at(from, row * wide), .lda = wide,
+        .b = at(x->w, e * x->O * x->I), .ldb = x->I, .trans_b = x->call->kind == SH_OP_EXPERT_LINEAR,
+        .c = at(to, row * n), .ldc = n,
+    };
+    /* clang-format on */
+}
+
+/* dw[e] (+)= dy' x */
+static struct sh_gemm product_of_w(const struct experts *x, int64_t e, int64_t row, int64_t rows)
+{
+    const struct sh_operand *dy = &x->call->in[0], *in = &x->call->in[1];
+    void *dw = at(x->w, e * x->O * x->I);
+
+    /* clang-format off */
+    return (struct sh_gemm){
+        .m = x->O, .n = x->I, .k = rows,
+        .in_dtype = dy->dtype, .out_dtype = SH_F32,
+        .a = at(dy, row * x->O), .lda = x->O, .trans_a = true,
+        .b = at(in, row * x->I), .ldb = x->I,
+        .c = dw, .ldc = x->I,
+        .addend = sh_op_adds(x->call, 0) ? dw : NULL,
+    };
+    /* clang-format on */
+}
+
+static struct sh_gemm product_of(const struct experts *x, int64_t e, int64_t row, int64_t rows)
+{
+    return (x->call->kind == SH_OP_EXPERT_LINEAR_BWD_W ? product_of_w : product_of_rows)(x, e, row, rows);
+}
+
+/* One expert may get all rows. */
+int64_t sh_cpu_expert_work_bytes(const struct sh_op_call *call, int threads)
+{
+    struct experts x = experts_of(call);
+    struct sh_gemm g = product_of(&x, 0, 0, x.M);
+
+    return sh_gemm_work_bytes(&g, threads);
+}
+
+/* The gradient of an expert without rows is 0, or what it was. */
+static void clear_unless_added_to(const struct experts *x, int64_t e)
+{
+    if (sh_op_adds(x->call, 0))
+        return;
+#pragma omp parallel for schedule(static)
+    for (int64_t o = 0; o < x->O; o++)
+        memset(at(x->w, (e * x->O + o) * x->I), 0, (size_t)x->I * sizeof(float));
+}
+
+/* The three kinds (cpu.h). */
+sh_rc sh_cpu_expert_linear(const struct sh_op_call *call)
+{
+    struct experts x = experts_of(call);
+
+    for (int64_t e = 0; e < x.E; e++) {
+        int64_t row = x.first[e], rows = x.first[e + 1] - row;
+        struct sh_gemm g = product_of(&x, e, row, rows);
+
+        SH_REQUIRE(row >= 0 && rows >= 0 && row + rows <= x.M);
+        if (!rows && call->kind == SH_OP_EXPERT_LINEAR_BWD_W)
+            clear_unless_added_to(&x, e);
+        if (!rows)
+            continue;
+        if (sh_gemv_takes(&g))
+            sh_gemv_run(&g);
+        else
+            SH_TRY(sh_gemm_run(&g, call->work, call->work_bytes));
+    }
+    return SH_OK;
+}
