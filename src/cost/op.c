@@ -40,6 +40,9 @@ enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
     case SH_OP_LINEAR:
     case SH_OP_LINEAR_BWD_X:
     case SH_OP_LINEAR_BWD_W:
+    case SH_OP_EXPERT_LINEAR:
+    case SH_OP_EXPERT_LINEAR_BWD_X:
+    case SH_OP_EXPERT_LINEAR_BWD_W:
     case SH_OP_HEAD_LOSS:
     case SH_OP_HEAD_LOSS_GRAD:
     case SH_OP_LOGITS: return SH_COST_PRODUCTS;
@@ -69,6 +72,23 @@ static double elems(const struct sh_operand *t)
 static double last_dim(const struct sh_operand *t)
 {
     return (double)t->dim[t->ndim - 1];
+}
+
+static bool is_experts(enum sh_op_kind kind)
+{
+    return kind == SH_OP_EXPERT_LINEAR || kind == SH_OP_EXPERT_LINEAR_BWD_X || kind == SH_OP_EXPERT_LINEAR_BWD_W;
+}
+
+/* Rows of one expert if all have the same, inputs, outputs, experts. */
+static int experts_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
+{
+    const struct sh_operand *w = c->kind == SH_OP_EXPERT_LINEAR_BWD_W ? &c->out[0] : &c->in[2];
+
+    dims[0] = (double)c->in[0].dim[0] / (double)w->dim[0];
+    dims[1] = (double)w->dim[2];
+    dims[2] = (double)w->dim[1];
+    dims[3] = (double)w->dim[0];
+    return 4;
 }
 
 /* Rows, inputs, outputs; for the head also the rows of a chunk. The operands of the three products of a layer differ in
@@ -107,7 +127,7 @@ static int attention_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS]
 int sh_price_dims(const struct sh_op_call *call, double dims[SH_POINT_DIMS])
 {
     switch (sh_cost_class_of(call->kind)) {
-    case SH_COST_PRODUCTS: return product_dims(call, dims);
+    case SH_COST_PRODUCTS: return (is_experts(call->kind) ? experts_dims : product_dims)(call, dims);
     case SH_COST_ATTENTION: return attention_dims(call, dims);
     default: dims[0] = fmax(1, sh_op_cost(call).bytes); return 1;
     }
@@ -198,7 +218,9 @@ static struct work work_of_point(const struct work *like, const double *dims)
     case SH_COST_PRODUCTS:
         w.flops = (kind == SH_OP_HEAD_LOSS_GRAD ? 6 : 2) * d[0] * d[1] * d[2];
         w.bytes = size * (d[0] * d[1] + d[1] * d[2] + (is_head(kind) ? 0 : d[0] * d[2]));
-        w.bytes += kind == SH_OP_LINEAR_BWD_W ? (4 - size) * d[1] * d[2] : 0;
+        w.bytes += kind == SH_OP_LINEAR_BWD_W || kind == SH_OP_EXPERT_LINEAR_BWD_W ? (4 - size) * d[1] * d[2] : 0;
+        w.flops *= is_experts(kind) ? d[3] : 1;
+        w.bytes *= is_experts(kind) ? d[3] : 1;
         add_logits(&w);
         break;
     case SH_COST_ATTENTION:
@@ -244,7 +266,8 @@ static double attention_seconds(const struct sh_machine *m, const struct sh_cost
 /* The seconds of the arithmetic. */
 static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
 {
-    double peak = w->act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32, d = least(w->dims, w->n);
+    double peak = w->act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32,
+           d = least(w->dims, is_experts(w->kind) ? 3 : w->n);
 
     switch (sh_cost_class_of(w->kind)) {
     case SH_COST_PRODUCTS: return w->flops / (peak * m->product.share * d / (d + m->product.half)) / f->products;

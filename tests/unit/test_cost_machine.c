@@ -248,7 +248,7 @@ static void attention_costs_what_its_kernel_does(void **state)
 /* clang-format off */
 #define OF(type, ...) {.dtype = (type), .ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}}
 #define ACT(...) OF(SH_BF16, __VA_ARGS__)
-enum { B = 2, T = 8192, N = B * T, I = 1024, O = 4096, V = 32768, H = 16, K = 4, D = 64, QKV = (H + 2 * K) * D };
+enum { B = 2, T = 8192, N = B * T, E = 64, I = 1024, O = 4096, V = 32768, H = 16, K = 4, D = 64, QKV = (H + 2 * K) * D };
 
 /* A call of each kind that a point can stand for, without biases and residual inputs, which the dimensions of a point
  * do not tell. Nor do they tell some small operands, and so where memory decides, the price of the point is met within a
@@ -260,6 +260,9 @@ static const struct told {
     {1e-9, {.kind = SH_OP_LINEAR, .in = {ACT(N, I), ACT(O, I)}, .out = {ACT(N, O)}}},
     {1e-9, {.kind = SH_OP_LINEAR_BWD_X, .in = {ACT(N, O), ACT(O, I)}, .out = {ACT(N, I)}}},
     {1e-9, {.kind = SH_OP_LINEAR_BWD_W, .in = {ACT(N, O), ACT(N, I)}, .out = {OF(SH_F32, O, I)}}},
+    {1e-6, {.kind = SH_OP_EXPERT_LINEAR, .in = {ACT(N, I), OF(SH_I32, E + 1), ACT(E, O, I)}, .out = {ACT(N, O)}}},
+    {1e-6, {.kind = SH_OP_EXPERT_LINEAR_BWD_X, .in = {ACT(N, O), OF(SH_I32, E + 1), ACT(E, O, I)}, .out = {ACT(N, I)}}},
+    {1e-6, {.kind = SH_OP_EXPERT_LINEAR_BWD_W, .in = {ACT(N, O), ACT(N, I), OF(SH_I32, E + 1)}, .out = {OF(SH_F32, E, O, I)}}},
     {2e-3, {.kind = SH_OP_LOGITS, .in = {ACT(B, 1, I), ACT(V, I)}, .out = {OF(SH_F32, B, V)}}},
     {2e-5, {.kind = SH_OP_HEAD_LOSS, .in = {ACT(N, I), ACT(V, I), OF(SH_I32, N)}, .out = {OF(SH_F64, 1)}}},
     {0.04, {.kind = SH_OP_HEAD_LOSS_GRAD, .in = {ACT(N, I), ACT(V, I), OF(SH_I32, N)},
@@ -291,6 +294,22 @@ static void check_measured(struct sh_op_call call, struct sh_machine *m, double 
     price = sh_price_op(m, &sh_cost_as_is, &call, SH_BF16).seconds;
     if (fabs(price / p.seconds - 1) > within)
         fail_msg("%s: %g s at a point of %g s", p.kind, price, p.seconds);
+}
+
+/* Rows that are dealt out to experts cost more: each product is smaller, and has weights of its own. */
+static void experts_cost_more_than_one(void **state)
+{
+    struct sh_op_attr attr = {.accumulate = 0};
+    struct sh_op_call one = told[0].call, many = told[3].call;
+    struct sh_machine m;
+    double least, most;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("h100-80", &m), SH_OK);
+    one.attr = many.attr = &attr;
+    least = sh_price_op(&m, &sh_cost_as_is, &one, SH_BF16).seconds;
+    most = sh_price_op(&m, &sh_cost_as_is, &many, SH_BF16).seconds;
+    assert_true(most > least && most < 4 * least);
 }
 
 static void points_are_met(void **state)
@@ -429,6 +448,7 @@ int main(void)
         cmocka_unit_test(points_correct_the_formula),
         cmocka_unit_test(attention_costs_what_its_kernel_does),
         cmocka_unit_test(points_are_met),
+        cmocka_unit_test(experts_cost_more_than_one),
         cmocka_unit_test(points_between_nodes_want_a_network),
         cmocka_unit_test(points_are_written),
         cmocka_unit_test(a_fit_renews_its_steps),
