@@ -201,6 +201,22 @@ static void check_by_hand(const struct by_hand *h, const struct sh_kernel_table 
     optest_end(&t);
 }
 
+/* More experts than the best groups have, groups that do not divide them, too many of either. */
+static void route_refuses(void **state)
+{
+    static const int64_t shapes[][6] = {
+        {1, 1, 4, 3, 2, 1}, {1, 1, 5, 1, 2, 1}, {1, 1, 4, 1, 2, 3}, {1, 1, 130, 1, 65, 1}, {1, 1, 2, 3, 0, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const struct router r = {.scale = 1, .grouped = true};
+        struct optest t;
+        begin_route(&t, SH_F32, SH_F32, shapes[i], &r);
+        assert_int_equal(sh_kernels_cpu.run[SH_OP_ROUTE](&t.call), SH_E_BUG);
+        optest_end(&t);
+    }
+}
+
 static void route_by_hand(void **state)
 {
     (void)state;
@@ -658,7 +674,7 @@ int main(void)
         cmocka_unit_test(route),           cmocka_unit_test(route_by_hand),
         cmocka_unit_test(route_gradient),  cmocka_unit_test(rows),
         cmocka_unit_test(bias_by_hand),    cmocka_unit_test(experts),
-        cmocka_unit_test(swiglu_gradient),
+        cmocka_unit_test(swiglu_gradient), cmocka_unit_test(route_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

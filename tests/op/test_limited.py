@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 BUILD = pathlib.Path(os.environ['SHERD_BUILDDIR'])
-PROGRAMS = ['test_half', 'test_states', 'test_mixsum', 'test_nf4', 'test_cpu_attention', 'test_cpu_elem elem_act',
+PROGRAMS = ['test_half', 'test_states', 'test_mixsum', 'test_nf4', 'test_cpu_attention', 'test_cpu_moe', 'test_cpu_elem elem_act',
             'test_cpu_elem elem_unpack']
 # Sources whose callers have all asked first: whether there is a unit for panels, or sh_isa_has().
 ASKED = re.compile(r'(^|_)(panels?|wide)(_|$)')

@@ -118,7 +118,7 @@ static uint64_t open_groups(const struct choice *c)
         for (int g = 0; g < c->groups; g++)
             if (!(open >> g & 1) && (best < 0 || ahead(sum[g], sum[best])))
                 best = g;
-        open |= best < 0 ? 0 : (uint64_t)1 << best;
+        open |= (uint64_t)1 << best;
     }
     return open;
 }
@@ -165,11 +165,22 @@ static void route_row(const struct sh_op_call *call, int64_t E, int64_t n)
     weigh(call, score, list, (float *)call->out[0].data + n * k);
 }
 
+/* Whether any row has k experts to choose from. */
+static bool can_choose(const struct sh_op_call *call, int64_t E)
+{
+    int groups = call->attr->route.groups, top = call->attr->route.top_groups;
+
+    if (!groups)
+        return call->attr->route.chosen <= E;
+    return groups <= SH_ROUTE_GROUPS && E % groups == 0 && top <= groups &&
+           call->attr->route.chosen <= top * (E / groups);
+}
+
 sh_rc sh_cpu_route(const struct sh_op_call *call)
 {
     struct sh_gemm g = logits_of(call);
 
-    SH_REQUIRE(call->attr->route.groups <= SH_ROUTE_GROUPS);
+    SH_REQUIRE(can_choose(call, g.n));
     if (sh_gemv_takes(&g))
         sh_gemv_run(&g);
     else
