@@ -9,7 +9,7 @@
 /* Names from Llama, which most families adopted. */
 #define LLAMA_STREAM                                                                                     \
     .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", .head = "lm_head", \
-    .norm1 = "input_layernorm", .norm2 = "post_attention_layernorm", .o = "self_attn.o_proj"
+    .norm = {"input_layernorm", "post_attention_layernorm"}, .o = "self_attn.o_proj"
 #define LLAMA_QKV .q = "self_attn.q_proj", .k = "self_attn.k_proj", .v = "self_attn.v_proj"
 #define QK_NORM .q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"
 #define LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"

@@ -36,9 +36,10 @@ struct sh_family {
      * names below. k and v NULL: q holds all three, one after the other. gate NULL with SwiGLU: up holds both, gate
      * first. */
     const char *wte, *wpe, *block, *final_norm, *head;
-    const char *norm1, *q, *k, *v, *o, *norm2, *gate, *up, *down;
+    const char *q, *k, *v, *o, *gate, *up, *down;
     const char *q_norm, *k_norm; /* NULL: none */
-    const char *after1, *after2; /* norms of the branches' outputs, in addition to norm1 and norm2; NULL: none */
+    const char *norm[2];         /* of the attention branch and of the feed-forward branch */
+    const char *after[2];        /* norms of the branches' outputs, in addition; NULL: none */
 };
 
 /* A linear product of a block: the name of its module below the block, such as "self_attn.q_proj", or NULL if the

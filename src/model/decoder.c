@@ -3,6 +3,8 @@
  *     x [N,C] -> (norm1) -> qkv [N,(H+2K)D] -> (qk norm) -> (rope) -> attention [N,HD] -> proj [N,C] -> (norm) -> + x
  *             -> (norm2) -> up [N,F], or gate and up [N,2F] -> activation [N,F] -> down [N,C] -> (norm) -> + x
  *
+ * Each of the two branches is a row of parts[], the first one that fits the family and the block.
+ *
  * Parameters are declared first, unit by unit in the order of the forward; a unit is what is gathered at once. */
 #include "src/config/family.h"
 #include "src/model/adapt.h"
@@ -32,9 +34,27 @@ struct weights {
     struct sh_emit_lora lora;
 };
 
-struct block {
-    struct weights norm1, qkv, proj, after1, norm2, up, down, after2;
+/* Products of one input that are computed as one: n roles from `first` on. */
+struct stack {
+    enum sh_param_role first;
+    int n;
+};
+
+enum { IN, OUT, STACKS };
+
+struct branch {
+    const struct part *part;
+    struct weights norm, stack[STACKS], after;
     int q_norm, k_norm;
+};
+
+enum { ATTENTION, FEED_FORWARD, BRANCHES };
+
+/* A kind of a branch: its products in the order of the forward, and what it computes between the norms. */
+struct part {
+    bool (*fits)(const struct decoder *d); /* whether the block being emitted has it; NULL: it has */
+    struct stack stack[STACKS];
+    int (*emit)(struct decoder *d, int x, const struct branch *b); /* [N,C] -> [N,C] */
 };
 
 /* Norms start as the identity. Matrices that write into the residual stream start smaller by 1/sqrt(2 L), so that the
@@ -64,73 +84,61 @@ static int declare(struct decoder *d, enum sh_param_role role, const char *modul
     return sh_emit_param(&d->e, role, name, ndim, dim, init, std);
 }
 
-/* w [C], b [C] or SH_NONE. */
+/* w [C], b [C]; SH_NONE if the family does not have them. */
 static struct weights declare_norm(struct decoder *d, const char *module)
 {
     int64_t dim = d->m->dim;
-    struct weights n = {.b = SH_NONE};
+    struct weights n = {.w = SH_NONE, .b = SH_NONE};
 
-    n.w = declare(d, SH_PARAM_NORM, module, 1, &dim);
-    if (d->f->layer_norm)
+    if (module)
+        n.w = declare(d, SH_PARAM_NORM, module, 1, &dim);
+    if (module && d->f->layer_norm)
         n.b = declare(d, SH_PARAM_BIAS, module, 1, &dim);
     return n;
 }
 
-/* A norm that a family may have in addition to the norm of its input. */
-static struct weights declare_after(struct decoder *d, const char *module)
+/* Those of a stack that the family has. */
+static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
 {
-    return module ? declare_norm(d, module) : (struct weights){.w = SH_NONE, .b = SH_NONE};
+    struct sh_adapt s = {.family = d->f};
+
+    for (int i = stack.first; i < (int)stack.first + stack.n; i++) {
+        s.which[s.n] = i;
+        s.module[s.n] = sh_family_linear_name(d->f, i);
+        if (s.module[s.n])
+            sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n++]);
+    }
+    return s;
 }
 
-/* [O,I], or [I,O] as GPT-2 stores it. */
-static int declare_matrix(struct decoder *d, enum sh_param_role role)
-{
-    int64_t in, out;
-
-    sh_family_linear_dims(d->m, role, &in, &out);
-    return declare(d, role, sh_family_linear_name(d->f, role), 2, d->f->w_in_out ? DIMS(in, out) : DIMS(out, in));
-}
-
-/* [O] */
-static int declare_bias(struct decoder *d, enum sh_param_role role)
-{
-    int64_t in, out;
-
-    sh_family_linear_dims(d->m, role, &in, &out);
-    return declare(d, SH_PARAM_BIAS, sh_family_linear_name(d->f, role), 1, &out);
-}
-
-/* Those of n roles that the family has are products of one input, and computed as one: their matrices are neighbours,
- * followed by their biases, also neighbours. w [sum of O,I], b [sum of O] or SH_NONE. */
-static struct weights declare_linear(struct decoder *d, enum sh_param_role first, int n)
+/* The matrices, [O,I] or [I,O] as GPT-2 stores them, are neighbours, followed by their biases, also neighbours.
+ * w [sum of O,I], b [sum of O] or SH_NONE. */
+static struct weights declare_stack(struct decoder *d, struct stack stack)
 {
     struct weights l = {.w = SH_NONE, .b = SH_NONE};
-    enum sh_param_role have[SH_LORA_PARTS];
-    int parts = 0;
+    struct sh_adapt s = products_of(d, stack);
 
-    for (int i = first; i < (int)first + n; i++)
-        if (sh_family_linear_name(d->f, i))
-            have[parts++] = i;
-    for (int i = 0; i < parts; i++) {
-        int w = declare_matrix(d, have[i]);
+    for (int i = 0; i < s.n; i++) {
+        const int64_t *dim = d->f->w_in_out ? DIMS(s.in, s.out[i]) : DIMS(s.out[i], s.in);
+        int w = declare(d, s.which[i], s.module[i], 2, dim);
 
         l.w = i ? l.w : w;
     }
-    for (int i = 0; sh_family_linear_bias(d->m, first) && i < parts; i++) {
-        int b = declare_bias(d, have[i]);
+    for (int i = 0; sh_family_linear_bias(d->m, stack.first) && i < s.n; i++) {
+        int b = declare(d, SH_PARAM_BIAS, s.module[i], 1, &s.out[i]);
 
         l.b = i ? l.b : b;
     }
-    if (parts == 1)
+    if (s.n <= 1)
         return l;
-    l.w = sh_emit_stack(&d->e, l.w, parts);
+    l.w = sh_emit_stack(&d->e, l.w, s.n);
     if (l.b != SH_NONE)
-        l.b = sh_emit_stack(&d->e, l.b, parts);
+        l.b = sh_emit_stack(&d->e, l.b, s.n);
     return l;
 }
 
 /* As wide as one head, or as all heads together. */
-static void declare_qk_norm(struct decoder *d, struct block *b)
+static void declare_qk_norm(struct decoder *d, struct branch *b)
 {
     const struct sh_model *m = d->m;
     int64_t q = (d->f->wide_qk_norm ? m->n_heads : 1) * (int64_t)m->head_dim;
@@ -140,58 +148,6 @@ static void declare_qk_norm(struct decoder *d, struct block *b)
         return;
     b->q_norm = declare(d, SH_PARAM_NORM, d->f->q_norm, 1, &q);
     b->k_norm = declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &k);
-}
-
-/* The order of declaration is the order in the unit, and therefore in its shards. */
-static struct block declare_block(struct decoder *d)
-{
-    char unit[SH_NAME_MAX];
-    struct block b = {0};
-
-    snprintf(unit, sizeof unit, "layers.%d", d->e.block);
-    sh_emit_unit(&d->e, unit);
-    b.norm1 = declare_norm(d, d->f->norm1);
-    b.qkv = declare_linear(d, SH_PARAM_Q, 3);
-    declare_qk_norm(d, &b);
-    b.proj = declare_linear(d, SH_PARAM_O, 1);
-    b.after1 = declare_after(d, d->f->after1);
-    b.norm2 = declare_norm(d, d->f->norm2);
-    b.up = declare_linear(d, SH_PARAM_GATE, 2);
-    b.down = declare_linear(d, SH_PARAM_DOWN, 1);
-    b.after2 = declare_after(d, d->f->after2);
-    return b;
-}
-
-/* Adapters of a stack of n products, from `first` on. */
-static struct sh_emit_lora adapt(struct decoder *d, enum sh_param_role first, int n)
-{
-    struct sh_adapt s = {.family = d->f};
-
-    for (int i = first; i < (int)first + n; i++) {
-        const char *name = sh_family_linear_name(d->f, i);
-
-        if (!name)
-            continue;
-        s.which[s.n] = i;
-        s.module[s.n] = name;
-        sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n++]);
-    }
-    return sh_adapt_stack(&d->e, d->adapters, &s);
-}
-
-/* Adapters get their own unit beside the block's: the block is frozen, its adapters are trained. */
-static void adapt_block(struct decoder *d, struct block *b)
-{
-    char unit[SH_NAME_MAX];
-
-    if (!d->adapters->rank)
-        return;
-    snprintf(unit, sizeof unit, "layers.%d.lora", d->e.block);
-    sh_emit_unit_beside(&d->e, unit);
-    b->qkv.lora = adapt(d, SH_PARAM_Q, 3);
-    b->proj.lora = adapt(d, SH_PARAM_O, 1);
-    b->up.lora = adapt(d, SH_PARAM_GATE, 2);
-    b->down.lora = adapt(d, SH_PARAM_DOWN, 1);
 }
 
 /* The final norm is in the last unit that the forward gathers, the head's. */
@@ -240,20 +196,6 @@ static int norm(struct decoder *d, int x, struct weights n)
     return sh_emit_norm(&d->e, x, n.w, n.b, norm_kind(d));
 }
 
-/* A block has a norm before each branch, after it, or both. */
-static int norm_before(struct decoder *d, int x, struct weights n)
-{
-    return d->f->norm_after ? x : norm(d, x, n);
-}
-
-/* A family that has norms only after its branches keeps them under the names of norm1 and norm2. */
-static int norm_after(struct decoder *d, int x, struct weights before, struct weights after)
-{
-    if (after.w != SH_NONE)
-        return norm(d, x, after);
-    return d->f->norm_after ? norm(d, x, before) : x;
-}
-
 /* Without adapters sh_emit_lora() returns its input. */
 static int linear(struct decoder *d, int x, struct weights l)
 {
@@ -276,10 +218,10 @@ int sh_model_window(const struct sh_model *m, int block)
     return block < m->window_first_layer || (interval && (block + 1) % interval == 0) ? 0 : m->attention_window;
 }
 
-static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
+static int attention(struct decoder *d, int x, const struct branch *b)
 {
     struct sh_emit_heads heads = d->heads;
-    int qkv = linear(d, norm_before(d, x, b->norm1), b->qkv); /* [N,(H+2K)D] */
+    int qkv = linear(d, x, b->stack[IN]); /* [N,(H+2K)D] */
 
     if (d->f->qkv_by_head)
         qkv = sh_emit_regroup(&d->e, qkv, &d->heads);
@@ -289,18 +231,76 @@ static int attention(struct decoder *d, int x, const struct block *b) /* [N,C] -
     if (has_rope(d))
         qkv = sh_emit_rope(&d->e, qkv, heads.window ? d->rope_local : d->rope, &d->heads);
     qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &heads) : sh_emit_attention(&d->e, qkv, &heads);
-    return norm_after(d, linear(d, qkv, b->proj), b->norm1, b->after1);
+    return linear(d, qkv, b->stack[OUT]);
 }
 
-static int feed_forward(struct decoder *d, int x, const struct block *b) /* [N,C] -> [N,C] */
+static int feed_forward(struct decoder *d, int x, const struct branch *b)
 {
     enum sh_op_kind kind = d->f->gelu_erf ? SH_OP_GELU_ERF
                            : d->f->gelu   ? SH_OP_GELU
                            : d->f->geglu  ? SH_OP_GEGLU
                                           : SH_OP_SWIGLU;
-    int up = linear(d, norm_before(d, x, b->norm2), b->up); /* [N,F] or gate and up [N,2F] */
+    int up = linear(d, x, b->stack[IN]); /* [N,F] or gate and up [N,2F] */
 
-    return norm_after(d, linear(d, sh_emit_pointwise(&d->e, kind, up), b->down), b->norm2, b->after2);
+    return linear(d, sh_emit_pointwise(&d->e, kind, up), b->stack[OUT]);
+}
+
+static const struct part *part_of(const struct decoder *d, int branch)
+{
+    static const struct part parts[BRANCHES][1] = {
+        [ATTENTION] = {{.stack = {{SH_PARAM_Q, 3}, {SH_PARAM_O, 1}}, .emit = attention}},
+        [FEED_FORWARD] = {{.stack = {{SH_PARAM_GATE, 2}, {SH_PARAM_DOWN, 1}}, .emit = feed_forward}},
+    };
+    const struct part *p = parts[branch];
+
+    while (p->fits && !p->fits(d))
+        p++;
+    return p;
+}
+
+/* The order of declaration is the order in the unit, and therefore in its shards. */
+static struct branch declare_branch(struct decoder *d, int which)
+{
+    struct branch b = {.part = part_of(d, which), .norm = declare_norm(d, d->f->norm[which])};
+
+    for (int i = 0; i < STACKS; i++) {
+        b.stack[i] = declare_stack(d, b.part->stack[i]);
+        if (b.part->stack[i].n && b.part->stack[i].first == SH_PARAM_Q)
+            declare_qk_norm(d, &b);
+    }
+    b.after = declare_norm(d, d->f->after[which]);
+    return b;
+}
+
+/* Adapters get their own unit beside the block's: the block is frozen, its adapters are trained. */
+static void declare_block(struct decoder *d, struct branch block[BRANCHES])
+{
+    char unit[SH_NAME_MAX];
+
+    snprintf(unit, sizeof unit, "layers.%d", d->e.block);
+    sh_emit_unit(&d->e, unit);
+    for (int i = 0; i < BRANCHES; i++)
+        block[i] = declare_branch(d, i);
+    if (!d->adapters->rank)
+        return;
+    snprintf(unit, sizeof unit, "layers.%d.lora", d->e.block);
+    sh_emit_unit_beside(&d->e, unit);
+    for (int i = 0; i < BRANCHES * STACKS; i++) {
+        struct branch *b = &block[i / STACKS];
+        struct sh_adapt products = products_of(d, b->part->stack[i % STACKS]);
+
+        b->stack[i % STACKS].lora = sh_adapt_stack(&d->e, d->adapters, &products);
+    }
+}
+
+/* A branch has a norm before its part, after it, or both; the only one is `norm`. [N,C] -> [N,C] */
+static int emit_branch(struct decoder *d, int x, const struct branch *b)
+{
+    int y = b->part->emit(d, d->f->norm_after ? x : norm(d, x, b->norm), b);
+
+    if (b->after.w != SH_NONE)
+        return norm(d, y, b->after);
+    return d->f->norm_after ? norm(d, y, b->norm) : y;
 }
 
 /* One table for all blocks, or a second one for blocks with a window: cos and sin [T,R]. */
@@ -357,12 +357,12 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     if (d.f->scaled_embedding)
         x = sh_emit_scale(&d.e, x, sqrtf((float)m->dim));
     for (d.e.block = 0; d.e.block < m->n_layers; d.e.block++) {
-        struct block block = declare_block(&d);
+        struct branch block[BRANCHES];
         int in = x;
 
-        adapt_block(&d, &block);
-        x = sh_emit_add(&d.e, x, attention(&d, x, &block));
-        x = sh_emit_add(&d.e, x, feed_forward(&d, d.f->parallel ? in : x, &block));
+        declare_block(&d, block);
+        for (int i = 0; i < BRANCHES; i++)
+            x = sh_emit_add(&d.e, x, emit_branch(&d, d.f->parallel ? in : x, &block[i]));
     }
     d.e.block = SH_NONE;
     declare_head(&d);
