@@ -13,13 +13,21 @@ enum sh_param_role {
     SH_PARAM_GATE,
     SH_PARAM_UP,
     SH_PARAM_DOWN,
-    SH_PARAM_LINEARS,                  /* number of linear products; a set of them has bits 1 << role */
-    SH_PARAM_EMBED = SH_PARAM_LINEARS, /* one row per word */
-    SH_PARAM_POSITIONS,                /* one row per position */
-    SH_PARAM_HEAD,                     /* the output matrix, if it is not the embedding */
-    SH_PARAM_NORM,                     /* factors of a norm */
-    SH_PARAM_BIAS,                     /* of a linear product or a norm */
-    SH_PARAM_LORA_A,                   /* the two matrices beside a linear product */
+    SH_PARAM_LINEARS,                   /* number of linear products; a set of them has bits 1 << role */
+    SH_PARAM_ROUTER = SH_PARAM_LINEARS, /* the products of a block with experts: without adapters, never packed */
+    SH_PARAM_EXPERT_UP,                 /* holds the gate too */
+    SH_PARAM_EXPERT_DOWN,
+    SH_PARAM_SHARED_GATE, /* of the expert that every token has */
+    SH_PARAM_SHARED_UP,
+    SH_PARAM_SHARED_DOWN,
+    SH_PARAM_SHARED_WEIGHT,
+    SH_PARAM_PRODUCTS,                  /* number of all products */
+    SH_PARAM_EMBED = SH_PARAM_PRODUCTS, /* one row per word */
+    SH_PARAM_POSITIONS,                 /* one row per position */
+    SH_PARAM_HEAD,                      /* the output matrix, if it is not the embedding */
+    SH_PARAM_NORM,                      /* factors of a norm */
+    SH_PARAM_BIAS,                      /* of a linear product or a norm */
+    SH_PARAM_LORA_A,                    /* the two matrices beside a linear product */
     SH_PARAM_LORA_B,
     SH_PARAM_ROLES
 };
@@ -28,6 +36,7 @@ struct sh_param_info {
     const char *ending; /* of its name, after the module: "weight" */
     bool vector;        /* one dimension: no weight decay unless optimizer.decay_all is set, and never packed */
     bool residual;      /* its product is added to the residual stream, so its initial values are smaller */
+    bool experts;       /* [E,O,I]: a matrix for each expert, of which a token has some */
     bool adapter;       /* trained alongside frozen parameters */
 };
 
