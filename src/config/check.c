@@ -584,10 +584,11 @@ static sh_rc check_lora(struct sh_config_state *state)
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
-        check_heads,     check_rotary,    check_family,     check_window,      check_rope,
-        check_batch,     check_documents, check_schedule,   check_parallelism, check_reproducible,
-        check_recompute, check_guard,     check_checkpoint, check_device,      check_lora,
-        check_offload,   check_float16,   check_idle,       check_optimizer,
+        check_heads,    check_rotary,      check_family,       sh_config_check_experts,
+        check_window,   check_rope,        check_batch,        check_documents,
+        check_schedule, check_parallelism, check_reproducible, check_recompute,
+        check_guard,    check_checkpoint,  check_device,       check_lora,
+        check_offload,  check_float16,     check_idle,         check_optimizer,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

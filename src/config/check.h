@@ -6,5 +6,6 @@
 
 /* Errors: SH_E_USAGE, "place: section.key: what does not fit, and what would fit". */
 sh_rc sh_config_check(struct sh_config_state *state);
+sh_rc sh_config_check_experts(struct sh_config_state *state); /* a part of it */
 
 #endif

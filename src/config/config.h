@@ -34,6 +34,9 @@ struct sh_config {
     struct { /* adapters of low rank; with them the model itself is frozen */
 #include "src/config/keys/lora.inc"
     } lora;
+    struct {
+#include "src/config/keys/moe.inc"
+    } moe;
     struct { /* keys model.hf_...: where section model comes from */
 #include "src/config/keys/hf.inc"
     } hf;

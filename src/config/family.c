@@ -12,6 +12,8 @@
     .norm = {"input_layernorm", "post_attention_layernorm"}, .o = "self_attn.o_proj"
 #define LLAMA_QKV .q = "self_attn.q_proj", .k = "self_attn.k_proj", .v = "self_attn.v_proj"
 #define QK_NORM .q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"
+#define QWEN_EXPERTS \
+    .router = "mlp.gate", .expert_up = "mlp.experts.gate_up_proj", .expert_down = "mlp.experts.down_proj"
 #define LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"
 
 /* Both these rows and the words of the key come from family.inc, so a family cannot be in one and not in the other. */
@@ -27,11 +29,28 @@ const struct sh_family *sh_family_of(int word)
     return &families[word];
 }
 
+bool sh_family_has_experts(const struct sh_model *m, int block)
+{
+    return sh_family_of(m->family)->router && block >= m->first_dense_layers &&
+           (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
+}
+
 const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role which)
 {
-    const char *const names[SH_PARAM_LINEARS] = {
-        [SH_PARAM_Q] = f->q,       [SH_PARAM_K] = f->k,   [SH_PARAM_V] = f->v,      [SH_PARAM_O] = f->o,
-        [SH_PARAM_GATE] = f->gate, [SH_PARAM_UP] = f->up, [SH_PARAM_DOWN] = f->down};
+    const char *const names[SH_PARAM_PRODUCTS] = {[SH_PARAM_Q] = f->q,
+                                                  [SH_PARAM_K] = f->k,
+                                                  [SH_PARAM_V] = f->v,
+                                                  [SH_PARAM_O] = f->o,
+                                                  [SH_PARAM_GATE] = f->gate,
+                                                  [SH_PARAM_UP] = f->up,
+                                                  [SH_PARAM_DOWN] = f->down,
+                                                  [SH_PARAM_ROUTER] = f->router,
+                                                  [SH_PARAM_EXPERT_UP] = f->expert_up,
+                                                  [SH_PARAM_EXPERT_DOWN] = f->expert_down,
+                                                  [SH_PARAM_SHARED_GATE] = f->shared_gate,
+                                                  [SH_PARAM_SHARED_UP] = f->shared_up,
+                                                  [SH_PARAM_SHARED_DOWN] = f->shared_down,
+                                                  [SH_PARAM_SHARED_WEIGHT] = f->shared_weight};
     return names[which];
 }
 
@@ -41,13 +60,21 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
     const struct sh_family *f = sh_family_of(m->family);
     int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim, ffn = m->ffn_dim;
     int64_t up = f->gelu || f->gate ? ffn : 2 * ffn;
-    const int64_t dims[SH_PARAM_LINEARS][2] = {[SH_PARAM_Q] = {m->dim, f->k ? q : q + 2 * kv},
-                                               [SH_PARAM_K] = {m->dim, kv},
-                                               [SH_PARAM_V] = {m->dim, kv},
-                                               [SH_PARAM_O] = {q, m->dim},
-                                               [SH_PARAM_GATE] = {m->dim, ffn},
-                                               [SH_PARAM_UP] = {m->dim, up},
-                                               [SH_PARAM_DOWN] = {ffn, m->dim}};
+    int64_t expert = m->expert_ffn_dim, shared = m->shared_ffn_dim;
+    const int64_t dims[SH_PARAM_PRODUCTS][2] = {[SH_PARAM_Q] = {m->dim, f->k ? q : q + 2 * kv},
+                                                [SH_PARAM_K] = {m->dim, kv},
+                                                [SH_PARAM_V] = {m->dim, kv},
+                                                [SH_PARAM_O] = {q, m->dim},
+                                                [SH_PARAM_GATE] = {m->dim, ffn},
+                                                [SH_PARAM_UP] = {m->dim, up},
+                                                [SH_PARAM_DOWN] = {ffn, m->dim},
+                                                [SH_PARAM_ROUTER] = {m->dim, m->n_experts},
+                                                [SH_PARAM_EXPERT_UP] = {m->dim, 2 * expert},
+                                                [SH_PARAM_EXPERT_DOWN] = {expert, m->dim},
+                                                [SH_PARAM_SHARED_GATE] = {m->dim, shared},
+                                                [SH_PARAM_SHARED_UP] = {m->dim, shared},
+                                                [SH_PARAM_SHARED_DOWN] = {shared, m->dim},
+                                                [SH_PARAM_SHARED_WEIGHT] = {m->dim, 1}};
     *in = dims[which][0];
     *out = dims[which][1];
 }

@@ -28,22 +28,31 @@ struct sh_family {
     bool wide_qk_norm;                     /* one norm for all queries and one for all keys; else one for each head */
     bool qkv_bias, o_bias, mlp_bias;       /* products with biases */
     bool attention_bias_key, mlp_bias_key; /* these follow model.attention_bias and mlp_bias */
+    bool route_norm;                       /* default of the key */
     int no_rope_layer_interval;            /* default of the key; 0: the family has no such key */
     bool w_in_out;                         /* matrices are stored [in,out]; else [out,in] */
     bool one_width; /* the heads fill the stream and are equal: n_kv_heads = n_heads, head_dim = dim / n_heads */
 
     /* Names of tensors, without ".weight" and ".bias". `block` is followed by the number of the block and one of the
      * names below. k and v NULL: q holds all three, one after the other. gate NULL with SwiGLU: up holds both, gate
-     * first. */
+     * first. up NULL: no block is without experts. */
     const char *wte, *wpe, *block, *final_norm, *head;
     const char *q, *k, *v, *o, *gate, *up, *down;
     const char *q_norm, *k_norm; /* NULL: none */
     const char *norm[2];         /* of the attention branch and of the feed-forward branch */
     const char *after[2];        /* norms of the branches' outputs, in addition; NULL: none */
+
+    /* With experts: the router; up [E,2F,C], gate and up of each expert; down [E,C,F]; the expert that every token has,
+     * and the product whose sigmoid weighs it. NULL: none. */
+    const char *router, *expert_up, *expert_down;
+    const char *shared_gate, *shared_up, *shared_down, *shared_weight;
 };
 
-/* A linear product of a block: the name of its module below the block, such as "self_attn.q_proj", or NULL if the
- * family does not have it; its numbers of inputs and outputs; whether it has a bias. */
+/* Whether this block, counted from 0, has experts. */
+bool sh_family_has_experts(const struct sh_model *m, int block);
+
+/* A product of a block: the name of its module below the block, such as "self_attn.q_proj", or NULL if the family does
+ * not have it; its numbers of inputs and outputs, of one expert if there are several; whether it has a bias. */
 const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role which);
 void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, int64_t *in, int64_t *out);
 bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which);

@@ -35,6 +35,7 @@ static words rope_words = {{"llama3", SH_ROPE_LLAMA3},
                            {"yarn", SH_ROPE_YARN},
                            {"longrope", SH_ROPE_LONG},
                            {NULL, 0}};
+static words router_words = {{"softmax", SH_ROUTER_SOFTMAX}, {"sigmoid", SH_ROUTER_SIGMOID}, {NULL, 0}};
 static words quantize_words = {{"none", SH_QUANTIZE_NONE}, {"nf4", SH_QUANTIZE_NF4}, {NULL, 0}};
 static words precision_words = {{"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {NULL, 0}};
 static words compute_words = {{"float32", SH_PRECISION_FLOAT32},
@@ -144,6 +145,7 @@ const struct sh_config_key sh_config_keys[] = {
 #include "src/config/keys/hf.inc"
 #include "src/config/keys/training.inc"
 #include "src/config/keys/lora.inc"
+#include "src/config/keys/moe.inc"
 #include "src/config/keys/data.inc"
 #include "src/config/keys/parallelism.inc"
 #include "src/config/keys/mesh.inc"

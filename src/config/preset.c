@@ -10,7 +10,9 @@
 #include <string.h>
 
 #define YARN_ROPE .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_truncate = true
-#define PLAIN_ROPE .rope_theta = 10000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, YARN_ROPE
+#define ROPE(theta) .rope_theta = theta, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, YARN_ROPE
+#define PLAIN_ROPE ROPE(10000)
+#define MILLION_ROPE ROPE(1000000)
 /* Keys that all sizes of a family have in common. */
 #define GPT2_BASE                                                                                                     \
     .family = SH_FAMILY_GPT2, .head_dim = 64, .vocab_size = 50257, .max_seq_len = 1024, .norm_eps = 1e-5, PLAIN_ROPE, \
@@ -21,7 +23,7 @@
     YARN_ROPE, .init_std = 0.02
 
 /* Dimensions as published with the models: "Language Models are Unsupervised Multitask Learners" (2019) for gpt2, the
- * config.json of the Llama 3.1 and 3.2 releases for llama. `debug` is ours, small enough for a laptop. */
+ * config.json of the releases for the others. `debug` and `debug-moe` are ours, small enough for a laptop. */
 static const struct sh_model presets[] = {
     {.name = "debug",
      .family = SH_FAMILY_LLAMA,
@@ -71,6 +73,69 @@ static const struct sh_model presets[] = {
      .head_dim = 128,
      .ffn_dim = 53248,
      .rope_factor = 8},
+    {.name = "debug-moe",
+     .family = SH_FAMILY_QWEN3_MOE,
+     .n_layers = 4,
+     .dim = 128,
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 32,
+     .n_experts = 8,
+     .n_experts_per_token = 2,
+     .expert_ffn_dim = 64,
+     .route_norm = true,
+     .vocab_size = 256,
+     .max_seq_len = 512,
+     .norm_eps = 1e-5,
+     PLAIN_ROPE,
+     .init_std = 0.02},
+    {.name = "mixtral-8x7b",
+     .family = SH_FAMILY_MIXTRAL,
+     .n_layers = 32,
+     .dim = 4096,
+     .n_heads = 32,
+     .n_kv_heads = 8,
+     .head_dim = 128,
+     .n_experts = 8,
+     .n_experts_per_token = 2,
+     .expert_ffn_dim = 14336,
+     .route_norm = true,
+     .vocab_size = 32000,
+     .max_seq_len = 32768,
+     .norm_eps = 1e-5,
+     MILLION_ROPE,
+     .init_std = 0.02},
+    {.name = "qwen3-30b-a3b",
+     .family = SH_FAMILY_QWEN3_MOE,
+     .n_layers = 48,
+     .dim = 2048,
+     .n_heads = 32,
+     .n_kv_heads = 4,
+     .head_dim = 128,
+     .n_experts = 128,
+     .n_experts_per_token = 8,
+     .expert_ffn_dim = 768,
+     .route_norm = true,
+     .vocab_size = 151936,
+     .max_seq_len = 40960,
+     .norm_eps = 1e-6,
+     MILLION_ROPE,
+     .init_std = 0.02},
+    {.name = "olmoe-1b-7b",
+     .family = SH_FAMILY_OLMOE,
+     .n_layers = 16,
+     .dim = 2048,
+     .n_heads = 16,
+     .n_kv_heads = 16,
+     .head_dim = 128,
+     .n_experts = 64,
+     .n_experts_per_token = 8,
+     .expert_ffn_dim = 1024,
+     .vocab_size = 50304,
+     .max_seq_len = 4096,
+     .norm_eps = 1e-5,
+     PLAIN_ROPE,
+     .init_std = 0.02},
 };
 enum { PRESETS = sizeof presets / sizeof presets[0], DEFAULT_SEQ_LEN = 2048 };
 
@@ -168,9 +233,12 @@ static sh_rc derive_heads(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Some families leave rotary positions out of every n-th block; a given value wins. */
-static void derive_positions(struct sh_config_state *state)
+/* Some families leave rotary positions out of every n-th block, or divide the scores of experts by their sum; a given
+ * value wins. */
+static void derive_switches(struct sh_config_state *state)
 {
+    if (sh_config_place_of(state, "model.route_norm")->source == SH_SOURCE_DEFAULT)
+        state->cfg.model.route_norm |= sh_family_of(state->cfg.model.family)->route_norm;
     if (sh_config_place_of(state, "model.no_rope_layer_interval")->source == SH_SOURCE_DEFAULT)
         state->cfg.model.no_rope_layer_interval = sh_family_of(state->cfg.model.family)->no_rope_layer_interval;
 }
@@ -192,7 +260,7 @@ sh_rc sh_config_preset_apply(struct sh_config_state *state)
     }
     SH_TRY(check_complete(m));
     derive_ffn(m);
-    derive_positions(state);
+    derive_switches(state);
     SH_TRY(derive_heads(state));
     if (state->cfg.training.seq_len == 0)
         state->cfg.training.seq_len = m->max_seq_len < DEFAULT_SEQ_LEN ? m->max_seq_len : DEFAULT_SEQ_LEN;

@@ -49,6 +49,7 @@ enum sh_cfg_family {
 #undef FAMILY
 };
 enum sh_cfg_rope { SH_ROPE_LLAMA3, SH_ROPE_LINEAR, SH_ROPE_YARN, SH_ROPE_LONG };
+enum sh_cfg_router { SH_ROUTER_SOFTMAX, SH_ROUTER_SIGMOID };
 enum sh_cfg_quantize { SH_QUANTIZE_NONE, SH_QUANTIZE_NF4 };
 enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };

@@ -40,7 +40,7 @@ struct stack {
     int n;
 };
 
-enum { IN, OUT, STACKS };
+enum { IN, OUT, ROUTER = 0, EXPERT_UP, EXPERT_DOWN, SHARED_UP, SHARED_DOWN, SHARED_WEIGHT, STACKS };
 
 struct branch {
     const struct part *part;
@@ -111,16 +111,25 @@ static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
     return s;
 }
 
-/* The matrices, [O,I] or [I,O] as GPT-2 stores them, are neighbours, followed by their biases, also neighbours.
- * w [sum of O,I], b [sum of O] or SH_NONE. */
+/* [O,I], or [I,O] as GPT-2 stores it, or [E,O,I]. */
+static int declare_matrix(struct decoder *d, const struct sh_adapt *s, int i)
+{
+    const int64_t *dim = d->f->w_in_out ? DIMS(s->in, s->out[i]) : DIMS(s->out[i], s->in);
+
+    if (sh_param_info(s->which[i])->experts)
+        return declare(d, s->which[i], s->module[i], 3, DIMS(d->m->n_experts, s->out[i], s->in));
+    return declare(d, s->which[i], s->module[i], 2, dim);
+}
+
+/* The matrices are neighbours, followed by their biases, also neighbours. w [sum of O,I] or [E,O,I], b [sum of O] or
+ * SH_NONE. */
 static struct weights declare_stack(struct decoder *d, struct stack stack)
 {
     struct weights l = {.w = SH_NONE, .b = SH_NONE};
     struct sh_adapt s = products_of(d, stack);
 
     for (int i = 0; i < s.n; i++) {
-        const int64_t *dim = d->f->w_in_out ? DIMS(s.in, s.out[i]) : DIMS(s.out[i], s.in);
-        int w = declare(d, s.which[i], s.module[i], 2, dim);
+        int w = declare_matrix(d, &s, i);
 
         l.w = i ? l.w : w;
     }
@@ -245,11 +254,34 @@ static int feed_forward(struct decoder *d, int x, const struct branch *b)
     return linear(d, sh_emit_pointwise(&d->e, kind, up), b->stack[OUT]);
 }
 
+static bool has_experts(const struct decoder *d)
+{
+    return sh_family_has_experts(d->m, d->e.block);
+}
+
+static bool has_shared(const struct decoder *d)
+{
+    return d->m->shared_ffn_dim && has_experts(d);
+}
+
+#define EXPERTS                                    \
+    {SH_PARAM_ROUTER, 1}, {SH_PARAM_EXPERT_UP, 1}, \
+    {                                              \
+        SH_PARAM_EXPERT_DOWN, 1                    \
+    }
+#define SHARED                                            \
+    {SH_PARAM_SHARED_GATE, 2}, {SH_PARAM_SHARED_DOWN, 1}, \
+    {                                                     \
+        SH_PARAM_SHARED_WEIGHT, 1                         \
+    }
+
 static const struct part *part_of(const struct decoder *d, int branch)
 {
-    static const struct part parts[BRANCHES][1] = {
+    static const struct part parts[BRANCHES][3] = {
         [ATTENTION] = {{.stack = {{SH_PARAM_Q, 3}, {SH_PARAM_O, 1}}, .emit = attention}},
-        [FEED_FORWARD] = {{.stack = {{SH_PARAM_GATE, 2}, {SH_PARAM_DOWN, 1}}, .emit = feed_forward}},
+        [FEED_FORWARD] = {{.fits = has_shared, .stack = {EXPERTS, SHARED}},
+                          {.fits = has_experts, .stack = {EXPERTS}},
+                          {.stack = {{SH_PARAM_GATE, 2}, {SH_PARAM_DOWN, 1}}, .emit = feed_forward}},
     };
     const struct part *p = parts[branch];
 
@@ -296,8 +328,10 @@ static void declare_block(struct decoder *d, struct branch block[BRANCHES])
 /* A branch has a norm before its part, after it, or both; the only one is `norm`. [N,C] -> [N,C] */
 static int emit_branch(struct decoder *d, int x, const struct branch *b)
 {
-    int y = b->part->emit(d, d->f->norm_after ? x : norm(d, x, b->norm), b);
+    int y = d->f->norm_after ? x : norm(d, x, b->norm);
 
+    if (b->part->emit) /* sh_model_check() refuses what has none: only its parameters are counted */
+        y = b->part->emit(d, y, b);
     if (b->after.w != SH_NONE)
         return norm(d, y, b->after);
     return d->f->norm_after ? norm(d, y, b->norm) : y;

@@ -13,15 +13,17 @@ static struct sh_program *emit(const struct sh_model *m, const struct sh_adapter
 
 static const struct sh_adapters none;
 
-/* For one product, or several written as one, which are either all trained or all frozen. */
-static bool is_trained(const struct sh_program *p, int weight)
+/* How many of a tensor's elements a token meets: of experts, only of those that it has. */
+static int64_t active(const struct sh_model *m, const struct sh_saved *saved)
 {
-    return p->params[p->tensors[weight].param].trainable;
+    return sh_param_info(saved->role)->experts ? saved->elems / m->n_experts * m->n_experts_per_token : saved->elems;
 }
 
-static double elems(const struct sh_program *p, int tensor)
+/* Whether a token is multiplied by it; the embedding is the output matrix too if they are tied. */
+static bool is_product(const struct sh_model *m, enum sh_param_role role)
 {
-    return (double)sh_tensor_elems(&p->tensors[tensor]);
+    return role < SH_PARAM_PRODUCTS || role == (m->tie_word_embeddings ? SH_PARAM_EMBED : SH_PARAM_HEAD) ||
+           sh_param_info(role)->adapter;
 }
 
 /* How many keys a query sees on average: half of the sequence, or the window less what the first queries of the
@@ -42,33 +44,38 @@ struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
 struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const struct sh_adapters *a, int seq)
 {
     struct sh_program *p = emit(m, a, seq);
-    double matmul = 0, causal = 0, full = 0;
+    struct sh_model_flops f = {0};
 
+    for (int i = 0; i < p->n_saved; i++)
+        if (is_product(m, p->saved[i].role))
+            f.matmul += (p->saved[i].trainable ? 6.0 : 4.0) * (double)active(m, &p->saved[i]);
     for (int i = 0; i < p->n_ops; i++) {
         const struct sh_op *op = &p->ops[i];
+        double row; /* scores and weighted values: [T,T] products of H*D elements a row */
 
-        if (op->kind == SH_OP_LINEAR || op->kind == SH_OP_HEAD_LOSS)
-            matmul += (is_trained(p, op->in[1]) ? 6 : 4) * elems(p, op->in[1]);
-        if (op->kind == SH_OP_LORA)
-            matmul += 6 * (elems(p, op->in[2]) + elems(p, op->in[3]));
-        if (op->kind == SH_OP_ATTENTION) { /* scores and weighted values: [T,T] products of H*D elements a row */
-            double row = 12.0 * (double)p->tensors[op->out[0]].dim[2];
-            causal += row * keys_seen(op, seq);
-            full += row * (op->attr.attn.window ? op->attr.attn.window : seq);
-        }
+        if (op->kind != SH_OP_ATTENTION)
+            continue;
+        row = 12.0 * (double)p->tensors[op->out[0]].dim[2];
+        f.attention_causal += row * keys_seen(op, seq);
+        f.attention_full += row * (op->attr.attn.window ? op->attr.attn.window : seq);
     }
     sh_program_destroy(p);
-    return (struct sh_model_flops){.matmul = matmul, .attention_causal = causal, .attention_full = full};
+    return f;
 }
 
 /* Padding of units is not counted: this is the number by which users know a model. */
 int64_t sh_model_params(const struct sh_model *m)
 {
+    return sh_model_trained(m, &none);
+}
+
+int64_t sh_model_active(const struct sh_model *m)
+{
     struct sh_program *p = emit(m, &none, 1);
     int64_t n = 0;
 
-    for (int i = 0; i < p->n_units; i++)
-        n += p->units[i].elems;
+    for (int i = 0; i < p->n_saved; i++)
+        n += active(m, &p->saved[i]);
     sh_program_destroy(p);
     return n;
 }

@@ -46,7 +46,8 @@ int sh_model_window(const struct sh_model *m, int block);
 
 /* Floating-point operations of forward and backward for one token, without recomputation: those of the products in the
  * program that the model emits.
- * matmul: 6 per weight of a matrix product, 4 if it is frozen; the output matrix counts, embedding look-ups do not.
+ * matmul: 6 per weight of a matrix product, 4 if it is frozen; the output matrix counts, embedding look-ups do not, and
+ * of experts only those of a token.
  * attention: causal = 6 H D T per attention (half of the square), full = 12 H D T; with a window, only what lies inside
  * it. */
 struct sh_model_flops {
@@ -56,6 +57,7 @@ struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq);
 struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const struct sh_adapters *a, int seq);
 
 int64_t sh_model_params(const struct sh_model *m);
+int64_t sh_model_active(const struct sh_model *m); /* those that one token meets: of experts, only its own */
 
 /* How many parameters, adapters included, are trained: those that checkpoints hold. */
 int64_t sh_model_trained(const struct sh_model *m, const struct sh_adapters *a);

@@ -38,7 +38,9 @@ static sh_rc check_heads(const struct sh_model *m)
 /* Widths of a block's matrices are summed generously: each is a multiple of dim. */
 static sh_rc check_params(const struct sh_model *m)
 {
-    int64_t widths = qkv_width(m) + heads_width(m) + 3 * (int64_t)m->ffn_dim + 8;
+    int64_t experts = sh_size_mul(m->n_experts, 3 * (int64_t)m->expert_ffn_dim + 1);
+    int64_t dense = 3 * ((int64_t)m->ffn_dim + m->shared_ffn_dim);
+    int64_t widths = sh_size_add(qkv_width(m) + heads_width(m) + dense + 9, experts);
     int64_t blocks = sh_size_mul(sh_size_mul(m->dim, widths), m->n_layers);
     int64_t tables = sh_size_mul(m->dim, 2 * (int64_t)m->vocab_size + m->max_seq_len);
 
@@ -54,7 +56,9 @@ static sh_rc check_params(const struct sh_model *m)
 /* About 16 tensors of width C, and those of attention and feed-forward, for each layer and one more. */
 static sh_rc check_activations(const struct sh_model *m, const struct sh_model_batch *b)
 {
-    int64_t widths = 16 * (int64_t)m->dim + 8 * qkv_width(m) + 4 * heads_width(m) + 8 * (int64_t)m->ffn_dim;
+    int64_t dense = 8 * ((int64_t)m->ffn_dim + m->shared_ffn_dim), dim = m->dim;
+    int64_t experts = m->n_experts_per_token * (8 * (int64_t)m->expert_ffn_dim + 4 * dim) + 4 * (int64_t)m->n_experts;
+    int64_t widths = 16 * dim + 8 * qkv_width(m) + 4 * heads_width(m) + dense + experts;
     int64_t tokens = (int64_t)b->batch * b->seq;
 
     if (sh_size_mul(sh_size_mul(tokens, widths), (int64_t)m->n_layers + 1) <= MOST_ACTIVATIONS)
@@ -99,6 +103,20 @@ static sh_rc check_long_texts(const struct sh_model *m, const struct sh_model_ba
         m->rope_original_max_len);
 }
 
+/* Experts index the rows of all their tokens with int. */
+static sh_rc check_rows(const struct sh_model *m, const struct sh_model_batch *b)
+{
+    int64_t tokens = (int64_t)b->batch * b->seq;
+
+    if (sh_size_mul(tokens, m->n_experts_per_token) <= INT_MAX)
+        return SH_OK;
+    return sh_fail(
+        SH_E_USAGE,
+        "training.local_batch_size %d x training.seq_len %d tokens x model.n_experts_per_token %d: more than "
+        "%d rows of experts; give fewer sequences",
+        b->batch, b->seq, m->n_experts_per_token, INT_MAX);
+}
+
 /* Local; checks come in order, from those that depend only on the model to those that depend on the batch. */
 sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b)
 {
@@ -106,5 +124,10 @@ sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b)
     SH_TRY(check_params(m));
     SH_TRY(check_activations(m, b));
     SH_TRY(check_long_texts(m, b));
-    return check_scores(m, b);
+    SH_TRY(check_rows(m, b));
+    SH_TRY(check_scores(m, b));
+    if (m->n_experts)
+        return sh_fail(SH_E_USAGE, "model.n_experts %d: experts are not trained yet; give a family without experts",
+                       m->n_experts);
+    return SH_OK;
 }

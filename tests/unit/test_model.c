@@ -29,6 +29,19 @@ static const struct sh_model llama_8b = {.family = SH_FAMILY_LLAMA, .n_layers = 
 static const struct sh_model llama_70b = {.family = SH_FAMILY_LLAMA, .n_layers = 80, .dim = 8192, .n_heads = 64,
                                           .n_kv_heads = 8, .head_dim = 128, .ffn_dim = 28672, .vocab_size = 128256,
                                           .max_seq_len = 8192, .init_std = 0.02f};
+static const struct sh_model mixtral = {.family = SH_FAMILY_MIXTRAL, .n_layers = 32, .dim = 4096, .n_heads = 32,
+                                        .n_kv_heads = 8, .head_dim = 128, .n_experts = 8, .n_experts_per_token = 2,
+                                        .expert_ffn_dim = 14336, .vocab_size = 32000, .max_seq_len = 8};
+static const struct sh_model qwen2_moe = {.family = SH_FAMILY_QWEN2_MOE, .n_layers = 28, .dim = 3584, .n_heads = 28,
+                                          .n_kv_heads = 4, .head_dim = 128, .n_experts = 64, .n_experts_per_token = 8,
+                                          .expert_ffn_dim = 2560, .shared_ffn_dim = 20480, .vocab_size = 151936,
+                                          .max_seq_len = 8};
+static const struct sh_model qwen3_moe = {.family = SH_FAMILY_QWEN3_MOE, .n_layers = 48, .dim = 2048, .n_heads = 32,
+                                          .n_kv_heads = 4, .head_dim = 128, .n_experts = 128, .n_experts_per_token = 8,
+                                          .expert_ffn_dim = 768, .vocab_size = 151936, .max_seq_len = 8};
+static const struct sh_model olmoe = {.family = SH_FAMILY_OLMOE, .n_layers = 16, .dim = 2048, .n_heads = 16,
+                                      .n_kv_heads = 16, .head_dim = 128, .n_experts = 64, .n_experts_per_token = 8,
+                                      .expert_ffn_dim = 1024, .vocab_size = 50304, .max_seq_len = 8};
 /* clang-format on */
 
 /* The published counts. */
@@ -46,6 +59,26 @@ static void parameter_counts(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         assert_int_equal(sh_model_params(table[i].model), table[i].params);
+}
+
+/* In billions, as the cards of the models say: all parameters, and those that a token meets. */
+static void experts_count_as_a_token_meets_them(void **state)
+{
+    static const struct {
+        const struct sh_model *model;
+        double all, active, digit; /* the last that is published */
+    } table[] = {
+        {&mixtral, 46.7, 12.9, 0.1}, {&qwen2_moe, 57.4, 14, 1}, {&qwen3_moe, 30.5, 3.3, 0.1}, {&olmoe, 6.9, 1.3, 0.1}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        const struct sh_model *m = table[i].model;
+        double embedding = (double)m->vocab_size * m->dim, active = (double)sh_model_active(m);
+
+        assert_true(fabs((double)sh_model_params(m) / 1e9 - table[i].all) < 0.1);
+        assert_true(fabs(active / 1e9 - table[i].active) < table[i].digit);
+        assert_true(fabs(sh_model_flops(m, 8).matmul / 6 / (active - embedding) - 1) < 1e-3);
+    }
 }
 
 static struct sh_program *forward(const struct sh_model *m, enum sh_model_output out, bool docs)
@@ -399,6 +432,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameter_counts),
+        cmocka_unit_test(experts_count_as_a_token_meets_them),
         cmocka_unit_test(names_and_shapes),
         cmocka_unit_test(no_other_parameters),
         cmocka_unit_test(parameters_lie_end_to_end),

@@ -22,6 +22,9 @@ enum { WORLD = 2 };
 #define FLOAT16 "training.mixed_precision_param=float16"
 #define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
 
+#define EXPERTS "model.n_experts=4 model.n_experts_per_token=2 model.expert_ffn_dim=8"
+#define MOE "model.family=qwen2_moe " EXPERTS
+
 #define BUDGET "offload.mode=memory_budget offload.nvme_path=/elsewhere memory.limit_bytes=1GiB"
 #define NVME "offload.nvme_path=/elsewhere offload.optimizer=nvme"
 
@@ -155,6 +158,20 @@ static const struct row state[] = {
     {"model.full_attention_interval", "2", "model.attention_window=8"},
     {"model.rope_local_base_freq", "100", "model.attention_window=8"},
     {"model.query_pre_attn_scalar", "20", NULL},
+    {"model.n_experts", "8", MOE},
+    {"model.n_experts_per_token", "3", MOE},
+    {"model.expert_ffn_dim", "16", MOE},
+    {"model.shared_ffn_dim", "8", MOE},
+    {"model.first_dense_layers", "1", MOE},
+    {"model.moe_every", "2", MOE},
+    {"model.router", "sigmoid", MOE},
+    {"model.route_norm", "true", MOE},
+    {"model.route_scale", "2.5", MOE},
+    {"model.route_groups", "2", MOE " model.route_top_groups=1 model.route_groups=1"},
+    {"model.route_top_groups", "2", MOE " model.route_top_groups=1 model.route_groups=2"},
+    {"moe.aux_loss_coeff", "0.01", MOE},
+    {"moe.z_loss_coeff", "0.01", MOE},
+    {"moe.load_balance_coeff", "0.001", MOE},
     {"model.init_std", "0.1", NULL},
     {"model.tokenizer", "byte", NULL},
     {"training.dataset_path", "a.bin", NULL},
@@ -220,12 +237,12 @@ static void load(const char *needs, const char *change, struct sh_config *cfg)
 {
     /* clang-format off */
     const char *words[20] = {"model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=4",
-                             "model.n_kv_heads=4", "model.head_dim=4", "model.ffn_dim=32", "model.vocab_size=256",
+                             "model.n_kv_heads=4", "model.head_dim=4", "model.vocab_size=256",
                              "model.max_seq_len=32", "training.seq_len=32", "training.local_batch_size=1",
                              "training.global_batch_size=4"};
     /* clang-format on */
     char copy[256], *rest = copy;
-    int n = 12;
+    int n = 11;
 
     snprintf(copy, sizeof copy, "%s", needs ? needs : "");
     while (rest && *rest)
@@ -350,6 +367,12 @@ static const char *need_of(const char *change)
                 {"lora.quantize_base=none", "lora.rank=4"},
                 {"lora.quantize_base=nf4", "lora.rank=4"},
                 {"checkpoint.initial_load_in_hf=true", "model.hf_assets_path=/elsewhere"},
+                {"model.family=mixtral", EXPERTS},
+                {"model.family=qwen2_moe", EXPERTS},
+                {"model.family=qwen3_moe", EXPERTS},
+                {"model.family=olmoe", EXPERTS},
+                {"model.router=sigmoid", MOE},
+                {"model.route_norm=true", MOE},
                 {"checkpoint.initial_load_in_hf=false", "model.hf_assets_path=/elsewhere"},
                 {"checkpoint.export_dtype=float32", "checkpoint.last_save_in_hf=true"},
                 {"checkpoint.export_dtype=bfloat16", "checkpoint.last_save_in_hf=true"},
