@@ -184,28 +184,28 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_ROUTE] =
         {.shape = "x [N,C] act, w [E,C] act, bias [E] f32 opt "
                   "-> weight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt",
-         .flops = "2NCE + 4NE", .costly = true, .attrs = route_attrs, APART},
+         .flops = "2NCE + 4NE", .costly = true, .forward = true, .attrs = route_attrs, APART},
     [SH_OP_ROUTE_BWD] =
         {.shape = "dweight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt, x [N,C] act, w [E,C] act, "
                   "dres [N,C] act opt -> dx [N,C] act opt, dw [E,C] f32 += opt",
          .flops = "2NCE:dx + 2NCE:dw + 6NE", .attrs = route_attrs, OVER(6)},
     [SH_OP_ROUTE_PLAN] =
         {.shape = "expert [N,k] i32 -> order [Nk] i32, place [N,k] i32, first [E+1] i32",
-         .costly = true, .attrs = route_attrs, APART},
+         .costly = true, .stops = true, .attrs = route_attrs, APART},
     [SH_OP_ROUTE_LOAD] = {.shape = "first [E+1] i32 -> load [E] f64 +=", .flops = "E", APART},
     [SH_OP_ROUTE_BIAS] =
         {.shape = "load [E] f64 -> bias [E] f32 inout", .flops = "4E", .attrs = route_attrs, APART},
-    [SH_OP_ROW_GATHER] = {.shape = "x [N,C] act, order [M] i32 -> xs [M,C] act", APART},
+    [SH_OP_ROW_GATHER] = {.shape = "x [N,C] act, order [M] i32 -> xs [M,C] act", .forward = true, APART},
     [SH_OP_ROW_SUM] =
-        {.shape = "ys [Nk,C] act, place [N,k] i32, addend [N,C] act opt -> y [N,C] act", .flops = "NkC", OVER(2)},
+        {.shape = "ys [Nk,C] act, place [N,k] i32, addend [N,C] act opt -> y [N,C] act", .flops = "NkC", .forward = true, OVER(2)},
     [SH_OP_EXPERT_LINEAR] =
-        {.shape = "x [M,I] act, first [E+1] i32, w [E,O,I] act -> y [M,O] act", .flops = "2MIO", .costly = true, APART},
+        {.shape = "x [M,I] act, first [E+1] i32, w [E,O,I] act -> y [M,O] act", .flops = "2MIO", .costly = true, .forward = true, APART},
     [SH_OP_EXPERT_LINEAR_BWD_X] =
         {.shape = "dy [M,O] act, first [E+1] i32, w [E,O,I] act -> dx [M,I] act", .flops = "2MIO", APART},
     [SH_OP_EXPERT_LINEAR_BWD_W] =
         {.shape = "dy [M,O] act, x [M,I] act, first [E+1] i32 -> dw [E,O,I] f32 +=", .flops = "2MIO", APART},
     [SH_OP_SWIGLU_ROWS] =
-        {.shape = "gu [M,2F] act, weight [N,k] f32, order [M] i32 -> h [M,F] act", .flops = "6MF", APART},
+        {.shape = "gu [M,2F] act, weight [N,k] f32, order [M] i32 -> h [M,F] act", .flops = "6MF", .forward = true, APART},
     [SH_OP_SWIGLU_ROWS_BWD] =
         {.shape = "dh [M,F] act, gu [M,2F] act, weight [N,k] f32, order [M] i32 -> dgu [M,2F] act, dweight [N,k] f32",
          .flops = "16MF", APART},

@@ -24,7 +24,6 @@ static sh_rc check_none(struct sh_config_state *state)
         {"model.route_top_groups", c->model.route_top_groups},
         {"moe.aux_loss_coeff", c->moe.aux_loss_coeff},
         {"moe.z_loss_coeff", c->moe.z_loss_coeff},
-        {"moe.load_balance_coeff", c->moe.load_balance_coeff},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (keys[i].value != 0)

@@ -12,7 +12,6 @@
 #define YARN_ROPE .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_truncate = true
 #define ROPE(theta) .rope_theta = theta, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, YARN_ROPE
 #define PLAIN_ROPE ROPE(10000)
-#define MILLION_ROPE ROPE(1000000)
 /* Keys that all sizes of a family have in common. */
 #define GPT2_BASE                                                                                                     \
     .family = SH_FAMILY_GPT2, .head_dim = 64, .vocab_size = 50257, .max_seq_len = 1024, .norm_eps = 1e-5, PLAIN_ROPE, \
@@ -103,7 +102,7 @@ static const struct sh_model presets[] = {
      .vocab_size = 32000,
      .max_seq_len = 32768,
      .norm_eps = 1e-5,
-     MILLION_ROPE,
+     ROPE(1000000),
      .init_std = 0.02},
     {.name = "qwen3-30b-a3b",
      .family = SH_FAMILY_QWEN3_MOE,
@@ -119,7 +118,7 @@ static const struct sh_model presets[] = {
      .vocab_size = 151936,
      .max_seq_len = 40960,
      .norm_eps = 1e-6,
-     MILLION_ROPE,
+     ROPE(1000000),
      .init_std = 0.02},
     {.name = "olmoe-1b-7b",
      .family = SH_FAMILY_OLMOE,

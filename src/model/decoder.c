@@ -7,6 +7,7 @@
  *
  * Parameters are declared first, unit by unit in the order of the forward; a unit is what is gathered at once. */
 #include "src/config/family.h"
+#include "src/config/words.h"
 #include "src/model/adapt.h"
 #include "src/model/model.h"
 #include "src/model/objective.h"
@@ -26,6 +27,7 @@ struct decoder {
     const struct sh_family *f;
     const struct sh_adapters *adapters;
     struct sh_emit_heads heads;
+    struct sh_emit_route route;
     int wte, wpe, final_norm_w, final_norm_b, head, rope, rope_local;
 };
 
@@ -254,6 +256,29 @@ static int feed_forward(struct decoder *d, int x, const struct branch *b)
     return linear(d, sh_emit_pointwise(&d->e, kind, up), b->stack[OUT]);
 }
 
+/* The expert that every token has is the only one of its router, so its weight is its score. [N,C] -> [N,C] */
+static int shared_expert(struct decoder *d, int x, const struct branch *b)
+{
+    const struct sh_emit_route one = {.experts = 1, .chosen = 1, .sigmoid = true, .scale = 1};
+    struct sh_emit_routed to;
+
+    if (b->stack[SHARED_UP].w == SH_NONE)
+        return SH_NONE;
+    to = sh_emit_route(&d->e, x, b->stack[SHARED_WEIGHT].w, &one);
+    return linear(d, sh_emit_swiglu_rows(&d->e, linear(d, x, b->stack[SHARED_UP]), &to), b->stack[SHARED_DOWN]);
+}
+
+/* M = N k rows: each token as often as it has experts, sorted by expert. */
+static int experts(struct decoder *d, int x, const struct branch *b)
+{
+    struct sh_emit_routed to = sh_emit_route(&d->e, x, b->stack[ROUTER].w, &d->route);
+    int up = sh_emit_expert_linear(&d->e, sh_emit_row_gather(&d->e, x, &to), b->stack[EXPERT_UP].w, &to); /* [M,2F] */
+    int h = sh_emit_swiglu_rows(&d->e, up, &to);                                                          /* [M,F] */
+    int y = sh_emit_expert_linear(&d->e, h, b->stack[EXPERT_DOWN].w, &to);                                /* [M,C] */
+
+    return sh_emit_row_sum(&d->e, y, shared_expert(d, x, b), &to);
+}
+
 static bool has_experts(const struct decoder *d)
 {
     return sh_family_has_experts(d->m, d->e.block);
@@ -279,8 +304,8 @@ static const struct part *part_of(const struct decoder *d, int branch)
 {
     static const struct part parts[BRANCHES][3] = {
         [ATTENTION] = {{.stack = {{SH_PARAM_Q, 3}, {SH_PARAM_O, 1}}, .emit = attention}},
-        [FEED_FORWARD] = {{.fits = has_shared, .stack = {EXPERTS, SHARED}},
-                          {.fits = has_experts, .stack = {EXPERTS}},
+        [FEED_FORWARD] = {{.fits = has_shared, .stack = {EXPERTS, SHARED}, .emit = experts},
+                          {.fits = has_experts, .stack = {EXPERTS}, .emit = experts},
                           {.stack = {{SH_PARAM_GATE, 2}, {SH_PARAM_DOWN, 1}}, .emit = feed_forward}},
     };
     const struct part *p = parts[branch];
@@ -328,10 +353,8 @@ static void declare_block(struct decoder *d, struct branch block[BRANCHES])
 /* A branch has a norm before its part, after it, or both; the only one is `norm`. [N,C] -> [N,C] */
 static int emit_branch(struct decoder *d, int x, const struct branch *b)
 {
-    int y = d->f->norm_after ? x : norm(d, x, b->norm);
+    int y = b->part->emit(d, d->f->norm_after ? x : norm(d, x, b->norm), b);
 
-    if (b->part->emit) /* sh_model_check() refuses what has none: only its parameters are counted */
-        y = b->part->emit(d, y, b);
     if (b->after.w != SH_NONE)
         return norm(d, y, b->after);
     return d->f->norm_after ? norm(d, y, b->norm) : y;
@@ -380,7 +403,16 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                   .head_dim = m->head_dim,
                   .any_order = b->any_order,
                   .document_tokens = b->document_tokens,
-                  .scalar = m->query_pre_attn_scalar}};
+                  .scalar = m->query_pre_attn_scalar},
+        .route = {.experts = m->n_experts,
+                  .chosen = m->n_experts_per_token,
+                  .sigmoid = m->router == SH_ROUTER_SIGMOID,
+                  .norm = m->route_norm,
+                  .scale = m->route_scale == 0 ? 1 : (float)m->route_scale,
+                  .groups = m->route_groups,
+                  .top_groups = m->route_top_groups,
+                  .aux = b->balance.aux,
+                  .z = b->balance.z}};
     int64_t chunk_rows = b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act);
     int x;
 

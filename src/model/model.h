@@ -19,6 +19,11 @@ struct sh_adapters {
     unsigned targets;
 };
 
+/* Weights of the losses that keep experts evenly busy and the logits of their router small; 0: none. */
+struct sh_model_balance {
+    float aux, z;
+};
+
 enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS, SH_MODEL_SCORE };
 
 struct sh_model_batch {
@@ -31,6 +36,7 @@ struct sh_model_batch {
     const struct sh_objective *objective; /* of LOSS (objective.h); NULL: the next token */
     int cache; /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */
     struct sh_adapters adapters;
+    struct sh_model_balance balance;
     int64_t chunk_rows; /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };
 

@@ -125,9 +125,5 @@ sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b)
     SH_TRY(check_activations(m, b));
     SH_TRY(check_long_texts(m, b));
     SH_TRY(check_rows(m, b));
-    SH_TRY(check_scores(m, b));
-    if (m->n_experts)
-        return sh_fail(SH_E_USAGE, "model.n_experts %d: experts are not trained yet; give a family without experts",
-                       m->n_experts);
-    return SH_OK;
+    return check_scores(m, b);
 }

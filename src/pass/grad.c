@@ -64,11 +64,11 @@ static int shaped(struct grad *g, int grad, int t)
     return sh_program_add_tensor(g->p, &view);
 }
 
-/* A new gradient of an activation, in the compute type, named after the activation. */
+/* A new gradient of an activation, in its type, named after it. */
 static int fresh(struct grad *g, int t)
 {
     const struct sh_tensor *of = &g->p->tensors[t];
-    struct sh_tensor d = sh_tensor_make(SH_MEM_ACT_GRAD, g->p->act, of->ndim, of->dim, "d.%.60s", of->name);
+    struct sh_tensor d = sh_tensor_make(SH_MEM_ACT_GRAD, of->dtype, of->ndim, of->dim, "d.%.60s", of->name);
 
     return sh_program_add_tensor(g->p, &d);
 }
@@ -296,6 +296,100 @@ static void attention_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+/* The choice itself passes no gradient; that of the weights goes through the router's product. */
+static void route_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_ROUTE_BWD);
+    int x = g->fwd.in[0];
+
+    op.in[0] = upstream(g, 0);
+    for (int i = 1; i <= 3; i++)
+        op.in[i] = g->fwd.out[i];
+    op.in[4] = x;
+    op.in[5] = g->fwd.in[1];
+    if (wanted(g, x)) {
+        op.in[6] = take(g, x);
+        op.out[0] = fresh(g, x);
+    }
+    to_param(g, &op, 1, g->fwd.in[1]);
+    sh_program_add_op(g->p, &op);
+    if (op.out[0] != SH_NONE)
+        give(g, x, op.out[0]);
+}
+
+/* The plan to which this output belongs: an order of rows or, its inverse, their places. */
+static const struct sh_op *plan_of(const struct grad *g, int output, int t)
+{
+    int i = g->fwd_index;
+
+    while (g->p->ops[i].kind != SH_OP_ROUTE_PLAN || g->p->ops[i].out[output] != t)
+        i--;
+    return &g->p->ops[i];
+}
+
+/* A token's row was copied to each of its experts. */
+static void row_gather_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_ROW_SUM);
+    int x = g->fwd.in[0];
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = plan_of(g, 0, g->fwd.in[1])->out[1];
+    op.in[2] = take(g, x);
+    op.out[0] = fresh(g, x);
+    sh_program_add_op(g->p, &op);
+    give(g, x, op.out[0]);
+}
+
+static void row_sum_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_ROW_GATHER);
+    int ys = g->fwd.in[0];
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = plan_of(g, 1, g->fwd.in[1])->out[0];
+    op.out[0] = fresh(g, ys);
+    sh_program_add_op(g->p, &op);
+    give(g, ys, op.out[0]);
+    if (g->fwd.in[2] != SH_NONE)
+        give(g, g->fwd.in[2], op.in[0]);
+}
+
+/* As linear_rule(). */
+static void expert_linear_rule(struct grad *g)
+{
+    struct sh_op w = backward_op(g, SH_OP_EXPERT_LINEAR_BWD_W), x = backward_op(g, SH_OP_EXPERT_LINEAR_BWD_X);
+
+    w.in[0] = x.in[0] = upstream(g, 0);
+    w.in[1] = g->fwd.in[0];
+    w.in[2] = x.in[1] = g->fwd.in[1];
+    x.in[2] = g->fwd.in[2];
+    if (wanted(g, g->fwd.in[2])) {
+        to_param(g, &w, 0, g->fwd.in[2]);
+        sh_program_add_op(g->p, &w);
+    }
+    if (!wanted(g, g->fwd.in[0]))
+        return;
+    x.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &x);
+    give(g, g->fwd.in[0], x.out[0]);
+}
+
+/* The gradient of weights is f32, as they are. */
+static void swiglu_rows_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_SWIGLU_ROWS_BWD);
+
+    op.in[0] = upstream(g, 0);
+    for (int i = 0; i < 3; i++)
+        op.in[1 + i] = g->fwd.in[i];
+    for (int i = 0; i < 2; i++)
+        op.out[i] = fresh(g, g->fwd.in[i]);
+    sh_program_add_op(g->p, &op);
+    for (int i = 0; i < 2; i++)
+        give(g, g->fwd.in[i], op.out[i]);
+}
+
 /* For kinds whose row names their backward. */
 static void pointwise_rule(struct grad *g)
 {
@@ -363,6 +457,11 @@ static rule *const rules[SH_OP_KINDS] = {
     [SH_OP_SCALE] = scale_rule,
     [SH_OP_REGROUP] = regroup_rule,
     [SH_OP_ADD] = add_rule,
+    [SH_OP_ROUTE] = route_rule,
+    [SH_OP_ROW_GATHER] = row_gather_rule,
+    [SH_OP_ROW_SUM] = row_sum_rule,
+    [SH_OP_EXPERT_LINEAR] = expert_linear_rule,
+    [SH_OP_SWIGLU_ROWS] = swiglu_rows_rule,
     [SH_OP_HEAD_LOSS] = head_rule,
 };
 /* clang-format on */

@@ -398,6 +398,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                   .document_tokens = cfg->data.document_tokens,
                   .any_order = gpu && !cfg->training.deterministic,
                   .adapters = sh_request_adapters(cfg),
+                  .balance = {(float)cfg->moe.aux_loss_coeff, (float)cfg->moe.z_loss_coeff},
                   .chunk_rows = chunk_rows(cfg, gpu)},
         .act = dtype_of(cfg->training.mixed_precision_param),
         .options = {.strategy = keeps(cfg),

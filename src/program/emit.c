@@ -420,6 +420,97 @@ int sh_emit_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l)
     return op.out[0];
 }
 
+/* The choice [N,k] as a plan: the rows by expert, where each token's rows are, where each expert's begin. */
+static void plan_rows(struct sh_emit *e, int expert, const struct sh_emit_route *how, struct sh_emit_routed *to)
+{
+    struct sh_op op = make_op(e, SH_OP_ROUTE_PLAN);
+    const int64_t *dim = tensor(e, expert)->dim;
+
+    op.attr.route.experts = how->experts;
+    op.attr.route.chosen = how->chosen;
+    op.in[0] = expert;
+    op.out[0] = to->order = add_tensor(e, SH_MEM_ACT, SH_I32, 1, DIMS(dim[0] * dim[1]), "order");
+    op.out[1] = to->place = add_tensor(e, SH_MEM_ACT, SH_I32, 2, DIMS(dim[0], dim[1]), "place");
+    op.out[2] = to->first = add_tensor(e, SH_MEM_ACT, SH_I32, 1, DIMS(how->experts + 1), "first");
+    sh_program_add_op(e->p, &op);
+}
+
+/* weight [N,k] f32, expert [N,k], and the scores [N,E] f32 of all experts, which the backward reads; lse [N] f32 only
+ * for the loss that reads it. */
+struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, const struct sh_emit_route *how)
+{
+    struct sh_op op = make_op(e, SH_OP_ROUTE);
+    int64_t rows = tensor(e, x)->dim[0];
+    struct sh_emit_routed to;
+
+    op.attr.route.experts = how->experts;
+    op.attr.route.chosen = how->chosen;
+    op.attr.route.sigmoid = how->sigmoid;
+    op.attr.route.norm = how->norm;
+    op.attr.route.scale = how->scale;
+    op.attr.route.groups = how->groups;
+    op.attr.route.top_groups = how->top_groups;
+    op.attr.route.aux = how->aux;
+    op.attr.route.z = how->z;
+    op.in[0] = x;
+    op.in[1] = w;
+    op.out[0] = to.weight = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, how->chosen), "weight");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_I32, 2, DIMS(rows, how->chosen), "expert");
+    op.out[2] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, how->experts), "score");
+    if (how->z != 0)
+        op.out[3] = add_tensor(e, SH_MEM_ACT, SH_F32, 1, DIMS(rows), "lse");
+    sh_program_add_op(e->p, &op);
+    plan_rows(e, op.out[1], how, &to);
+    return to;
+}
+
+int sh_emit_row_gather(struct sh_emit *e, int x, const struct sh_emit_routed *to)
+{
+    struct sh_op op = make_op(e, SH_OP_ROW_GATHER);
+
+    op.in[0] = x;
+    op.in[1] = to->order;
+    op.out[0] = activation(e, 2, DIMS(tensor(e, to->order)->dim[0], tensor(e, x)->dim[1]), "rows");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_expert_linear(struct sh_emit *e, int x, int w, const struct sh_emit_routed *to)
+{
+    struct sh_op op = make_op(e, SH_OP_EXPERT_LINEAR);
+
+    op.in[0] = x;
+    op.in[1] = to->first;
+    op.in[2] = w;
+    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], tensor(e, w)->dim[1]), "expert linear");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_swiglu_rows(struct sh_emit *e, int x, const struct sh_emit_routed *to)
+{
+    struct sh_op op = make_op(e, SH_OP_SWIGLU_ROWS);
+
+    op.in[0] = x;
+    op.in[1] = to->weight;
+    op.in[2] = to->order;
+    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], tensor(e, x)->dim[1] / 2), "swiglu");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_row_sum(struct sh_emit *e, int x, int addend, const struct sh_emit_routed *to)
+{
+    struct sh_op op = make_op(e, SH_OP_ROW_SUM);
+
+    op.in[0] = x;
+    op.in[1] = to->place;
+    op.in[2] = addend;
+    op.out[0] = activation(e, 2, DIMS(tensor(e, to->place)->dim[0], tensor(e, x)->dim[1]), "experts");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
 /* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of
  * the step (8 x 4096 x 128256 f32 are 16.8 GB), so they never exist as a whole. */
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows)

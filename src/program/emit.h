@@ -85,6 +85,27 @@ struct sh_emit_lora {
 int sh_emit_lora(struct sh_emit *e, int y, int x,
                  const struct sh_emit_lora *l); /* [N,M], [N,I] -> [N,M]; returns y if parts is 0 */
 
+/* How a router chooses experts; as in struct sh_op_attr. */
+struct sh_emit_route {
+    int experts, chosen; /* E, k */
+    bool sigmoid, norm;
+    float scale;
+    int groups, top_groups; /* 0: no groups */
+    float aux, z;           /* weights of the two losses of balance */
+};
+/* Where the rows of a batch go: M = N k rows of experts (kernels/op.h). */
+struct sh_emit_routed {
+    int weight, order, place, first;
+};
+/* x [N,C], w [E,C]; the router and its plan. */
+struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, const struct sh_emit_route *how);
+int sh_emit_row_gather(struct sh_emit *e, int x, const struct sh_emit_routed *to); /* [N,C] -> [M,C] */
+int sh_emit_expert_linear(struct sh_emit *e, int x, int w,
+                          const struct sh_emit_routed *to);                         /* [M,I], [E,O,I] -> [M,O] */
+int sh_emit_swiglu_rows(struct sh_emit *e, int x, const struct sh_emit_routed *to); /* [M,2F] -> [M,F], weighed */
+int sh_emit_row_sum(struct sh_emit *e, int x, int addend,
+                    const struct sh_emit_routed *to); /* [M,C], [N,C] or SH_NONE -> [N,C] */
+
 /* [N,C], [V,C], [N] f32 or SH_NONE: makes the loss */
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows);
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* makes logprob and likeliest */

@@ -22,6 +22,7 @@ import tiny
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 HALF = tiny.STEPS // 2
+MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS}
 TYPES = ('float32', 'bfloat16')
 # 21 sequences fill the last batches only on one rank.
 BATCH = {'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'checkpoint.interval': HALF,
@@ -66,7 +67,7 @@ folders = itertools.count()
 
 
 def config(family, precision, changes):
-    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'validation.dataset_path': tokens, **tiny.MODELS[family], **BATCH,
+    return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'validation.dataset_path': tokens, **MODELS[family], **BATCH,
             'training.mixed_precision_param': precision, **changes}
 
 
@@ -143,7 +144,7 @@ def case_eval(ranks):
 
 
 def make_cases():
-    kinds = list(itertools.product(tiny.MODELS, TYPES))
+    kinds = list(itertools.product(MODELS, TYPES))
     turn = zip(itertools.cycle(kinds), MESHES)
     rows = itertools.product(kinds, MESHES) if LONG else turn
     cases = [(f'{family}, {precision}, {mesh}', case_mesh, family, precision, mesh)

@@ -20,6 +20,9 @@ MODELS = {
     'gpt2': {**COMMON, 'model.family': 'gpt2', 'model.tie_word_embeddings': True},
     'llama': {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 1, 'model.tie_word_embeddings': False},
 }
+# A dense block, then blocks with experts, of which a token has some and all have one.
+EXPERTS = {**COMMON, 'model.family': 'qwen2_moe', 'model.n_kv_heads': 1, 'model.first_dense_layers': 1, 'model.n_experts': 6,
+           'model.n_experts_per_token': 2, 'model.expert_ffn_dim': 9, 'model.shared_ffn_dim': 7, 'moe.aux_loss_coeff': 0.01}
 
 
 def write_tokens(path='tokens.bin', count=200 * SEQ_LEN + 1):

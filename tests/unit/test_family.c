@@ -28,6 +28,8 @@ enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
 #define COMMON SIZES, .norm_eps = 1e-5
 #define NOT_STEEP SIZES, .norm_eps = 0.1 /* the norm of a head with small queries is steep */
 
+#define EXPERTS .n_experts = 4, .n_experts_per_token = 2, .expert_ffn_dim = 5
+
 #define W(name, rows, columns) " " name ".weight[" #rows "," #columns "]"
 #define V(name, rows) " " name "[" #rows "]"
 #define QKV W("self_attn.q_proj", 12, 12) W("self_attn.k_proj", 4, 12) W("self_attn.v_proj", 4, 12)
@@ -36,6 +38,7 @@ enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
 #define MLP_BIAS V("mlp.gate_proj.bias", 20) V("mlp.up_proj.bias", 20)
 #define O W("self_attn.o_proj", 12, 12)
 #define DOWN W("mlp.down_proj", 12, 20)
+#define MOE W("mlp.gate", 4, 12) " mlp.experts.gate_up_proj.weight[4,10,12] mlp.experts.down_proj.weight[4,12,5]"
 #define NORM1 V("input_layernorm.weight", 12)
 #define NORM2 V("post_attention_layernorm.weight", 12)
 
@@ -93,6 +96,17 @@ static const struct row {
      2},
     {{"gemma", {COMMON, .family = SH_FAMILY_GEMMA, .tie_word_embeddings = true}, false}, "GemmaForCausalLM",
      NORM1 QKV O NORM2 MLP DOWN, 2},
+    {{"mixtral", {COMMON, EXPERTS, .family = SH_FAMILY_MIXTRAL, .route_norm = true}, false}, "MixtralForCausalLM",
+     NORM1 QKV O NORM2 MOE, 2},
+    {{"qwen2_moe", {COMMON, EXPERTS, .family = SH_FAMILY_QWEN2_MOE, .shared_ffn_dim = 6}, false}, "Qwen2MoeForCausalLM",
+     NORM1 QKV QKV_BIAS O NORM2 MOE W("mlp.shared_expert.gate_proj", 6, 12) W("mlp.shared_expert.up_proj", 6, 12)
+         W("mlp.shared_expert.down_proj", 12, 6) W("mlp.shared_expert_gate", 1, 12), 2},
+    {{"qwen3_moe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_QWEN3_MOE, .first_dense_layers = 1, .route_scale = 2.5,
+                    .router = SH_ROUTER_SIGMOID, .route_groups = 2, .route_top_groups = 1}, false},
+     "Qwen3MoeForCausalLM",
+     NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2 MLP DOWN, 2},
+    {{"olmoe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_OLMOE}, false}, "OlmoeForCausalLM",
+     NORM1 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O NORM2 MOE, 2},
 };
 /* clang-format on */
 enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -102,8 +116,8 @@ static void append(char *text, const struct sh_saved *p, size_t skip)
     size_t at = strlen(text);
 
     at += (size_t)sprintf(text + at, " %s[%lld", p->name + skip, (long long)p->dim[0]);
-    if (p->ndim > 1)
-        at += (size_t)sprintf(text + at, ",%lld", (long long)p->dim[1]);
+    for (int i = 1; i < p->ndim; i++)
+        at += (size_t)sprintf(text + at, ",%lld", (long long)p->dim[i]);
     strcpy(text + at, "]");
 }
 
@@ -152,13 +166,25 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
     else if (!role->adapter)
         assert_true(saved->init == SH_INIT_NORMAL &&
                     saved->init_std == (role->residual ? residual : (float)m->init_std));
-    if (saved->role >= SH_PARAM_LINEARS)
+    if (saved->role >= SH_PARAM_PRODUCTS)
         return;
     sh_family_linear_dims(m, saved->role, &in, &out);
     assert_true(ends_in(saved->name, sh_family_linear_name(f, saved->role), role->ending));
-    assert_int_equal(param->dim[0], f->w_in_out ? in : out);
-    assert_int_equal(param->dim[1], f->w_in_out ? out : in);
-    assert_int_equal(role->residual, saved->role == SH_PARAM_O || saved->role == SH_PARAM_DOWN);
+    assert_int_equal(param->dim[role->experts], f->w_in_out ? in : out);
+    assert_int_equal(param->dim[role->experts + 1], f->w_in_out ? out : in);
+    assert_int_equal(role->residual, saved->role == SH_PARAM_O || strstr(saved->name, "down_proj") ||
+                                         strstr(saved->name, "mlp.c_proj") || strstr(saved->name, "4h_to_h"));
+}
+
+/* Blocks have either a dense feed-forward part or experts. */
+static int blocks_with(const struct row *row, int role)
+{
+    bool dense = role == SH_PARAM_GATE || role == SH_PARAM_UP || role == SH_PARAM_DOWN;
+    int experts = 0;
+
+    for (int i = 0; i < LAYERS; i++)
+        experts += sh_family_has_experts(&row->m.model, i);
+    return role >= SH_PARAM_LINEARS ? experts : dense ? LAYERS - experts : LAYERS;
 }
 
 /* With and without adapters; if there are adapters, only they are trained. */
@@ -182,8 +208,9 @@ static void each_parameter_has_the_role_of_its_name(void **state)
         assert_int_equal(count[SH_PARAM_EMBED], 1);
         assert_int_equal(count[SH_PARAM_HEAD], !row->m.model.tie_word_embeddings);
         assert_int_equal(count[SH_PARAM_LORA_A], rank ? 2 * LAYERS : 0);
-        for (int i = 0; i < SH_PARAM_LINEARS; i++)
-            assert_int_equal(count[i], sh_family_linear_name(sh_family_of(row->m.model.family), i) ? LAYERS : 0);
+        for (int i = 0; i < SH_PARAM_PRODUCTS; i++)
+            assert_int_equal(count[i],
+                             sh_family_linear_name(sh_family_of(row->m.model.family), i) ? blocks_with(row, i) : 0);
         sh_program_destroy(p);
     }
 }
@@ -335,11 +362,11 @@ static double loss_of(struct sim *s)
 }
 
 /* For each parameter: steps along its gradient in both directions change the loss by as much as the
- * gradient predicts. */
+ * gradient predicts. With experts they are so small that no token changes its experts. */
 static void gradients_are_slopes(void **state)
 {
     const struct row *row = *state;
-    const float step = 0x1p-6f;
+    const float step = row->m.model.n_experts ? 0x1p-11f : 0x1p-6f;
     struct sim *s = begin(row, 1);
     const struct sh_program *p = s->ranks[0].p;
 

@@ -228,7 +228,9 @@ static void adapters_of_families(void **state)
         b.model.family = families[i];
         if (sh_family_of(b.model.family)->one_width)
             b.model.n_kv_heads = b.model.n_heads;
-        b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 0.75f, .targets = ~0u};
+        b.model.n_experts = b.model.n_experts_per_token = 2;
+        b.model.expert_ffn_dim = 6;
+        b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 0.75f, .targets = (1u << SH_PARAM_LINEARS) - 1};
         check_build(&b, 1);
     }
 }

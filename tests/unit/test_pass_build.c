@@ -276,12 +276,6 @@ static void gradients_are_reduced_when_asked(void **state)
     }
 }
 
-/* No model emits these yet, though they have a backward. */
-static bool waits_for_a_model(enum sh_op_kind kind)
-{
-    return kind == SH_OP_ROUTE || kind == SH_OP_SWIGLU_ROWS;
-}
-
 /* The kinds that models emit for training have a gradient rule, and no others; a kind whose backward is a kind is one
  * of them. */
 static void what_models_emit_has_a_gradient(void **state)
@@ -295,8 +289,7 @@ static void what_models_emit_has_a_gradient(void **state)
         snprintf(name, sizeof name, "%s_bwd", info->name);
         for (int other = 0; other < SH_OP_KINDS; other++)
             has_backward |= !strcmp(sh_op_info((enum sh_op_kind)other)->name, name);
-        if (info->forward != sh_pass_grad_knows((enum sh_op_kind)k) ||
-            (has_backward && !info->forward) != waits_for_a_model((enum sh_op_kind)k))
+        if (info->forward != sh_pass_grad_knows((enum sh_op_kind)k) || (has_backward && !info->forward))
             fail_msg("%s: a row that is %s, %s rule in grad.c", info->name, info->forward ? "forward" : "not forward",
                      sh_pass_grad_knows((enum sh_op_kind)k) ? "a" : "no");
     }

@@ -171,7 +171,6 @@ static const struct row state[] = {
     {"model.route_top_groups", "2", MOE " model.route_top_groups=1 model.route_groups=2"},
     {"moe.aux_loss_coeff", "0.01", MOE},
     {"moe.z_loss_coeff", "0.01", MOE},
-    {"moe.load_balance_coeff", "0.001", MOE},
     {"model.init_std", "0.1", NULL},
     {"model.tokenizer", "byte", NULL},
     {"training.dataset_path", "a.bin", NULL},

@@ -33,6 +33,8 @@ BASE = {**tiny.MODELS['llama'], 'training.steps': 4, 'lr_scheduler.total_steps':
 ROPE = {'model.rope_factor': 8, 'model.rope_original_max_len': 16}
 YARN = {**ROPE, 'model.rope_type': 'yarn', 'model.rope_theta': 4}  # so that a head of 4 elements has a ramp
 LONGROPE = {**ROPE, 'model.rope_type': 'longrope', 'model.rope_short_factor': '1,2', 'model.rope_long_factor': '2,4'}
+MOE = {'model.family': 'qwen2_moe', 'model.n_experts': 4, 'model.n_experts_per_token': 2, 'model.expert_ffn_dim': 8}
+GROUPS = {**MOE, 'model.route_groups': 4, 'model.route_top_groups': 3}
 WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
@@ -93,20 +95,19 @@ ROWS = {
     'model.query_pre_attn_scalar': Row(20, 'steps'),
     'model.tie_word_embeddings': Row('true', 'plan'),
     'model.init_std': Row(0.1, 'steps'),
-    'model.n_experts': Row(4, 'refused'),
-    'model.n_experts_per_token': Row(2, 'refused'),
-    'model.expert_ffn_dim': Row(8, 'refused'),
-    'model.shared_ffn_dim': Row(8, 'refused'),
-    'model.first_dense_layers': Row(1, 'refused'),
-    'model.moe_every': Row(2, 'refused'),
-    'model.router': Row('sigmoid', 'refused'),
-    'model.route_norm': Row('true', 'refused'),
-    'model.route_scale': Row(2, 'refused'),
-    'model.route_groups': Row(2, 'refused'),
-    'model.route_top_groups': Row(2, 'refused'),
-    'moe.aux_loss_coeff': Row(0.1, 'refused'),
-    'moe.z_loss_coeff': Row(0.1, 'refused'),
-    'moe.load_balance_coeff': Row(0.1, 'refused'),
+    'model.n_experts': Row(8, 'plan', needs=MOE),
+    'model.n_experts_per_token': Row(3, 'plan', needs=MOE),
+    'model.expert_ffn_dim': Row(12, 'plan', needs=MOE),
+    'model.shared_ffn_dim': Row(8, 'plan', needs=MOE),
+    'model.first_dense_layers': Row(1, 'plan', needs=MOE),
+    'model.moe_every': Row(2, 'plan', needs=MOE),
+    'model.router': Row('sigmoid', 'steps', needs=MOE),
+    'model.route_norm': Row('true', 'steps', needs=MOE),
+    'model.route_scale': Row(2, 'steps', needs=MOE),
+    'model.route_groups': Row(2, 'steps', needs={**GROUPS, 'model.route_top_groups': 1, 'model.n_experts_per_token': 1}),
+    'model.route_top_groups': Row(2, 'steps', needs=GROUPS),
+    'moe.aux_loss_coeff': Row(0.1, 'steps', needs=MOE),
+    'moe.z_loss_coeff': Row(0.1, 'steps', needs=MOE),
     'lora.rank': Row(2, 'plan'),
     'lora.alpha': Row(16, 'mpi/lora.case'),
     'lora.target_modules': Row('q_proj', 'plan', needs={'lora.rank': 2}),

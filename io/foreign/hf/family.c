@@ -12,6 +12,7 @@
 #define RMS_EPS [SH_HF_EPS] = {"rms_norm_eps"}
 #define BIAS_KEYS [SH_HF_ATTENTION_BIAS] = {"attention_bias"}, [SH_HF_MLP_BIAS] = {"mlp_bias"}
 #define SILU {"hidden_act", {"silu", "swish"}, "the gate's activation is SiLU here"}
+#define NO_FOLDERS .refused = "its feed-forward layers are experts; folders of them are neither read nor written yet"
 #define NOT_YET(what) .refused = what " is not computed here"
 
 /* Defaults are those of the configuration classes of transformers 5.23; tests/hf compares them one key at a time. */
@@ -195,9 +196,10 @@ static const struct sh_hf_family rows[] = {
     {.type = "mamba2", .refused = "it has no attention, but a state space"},
     {.type = "falcon_h1", .refused = "some of its blocks have a state space"},
     {.type = "qwen3_next", .refused = "some of its blocks have no attention"},
-    {.type = "mixtral", .refused = "its feed-forward layers are experts"},
-    {.type = "qwen2_moe", .refused = "its feed-forward layers are experts"},
-    {.type = "qwen3_moe", .refused = "its feed-forward layers are experts"},
+    {.type = "mixtral", NO_FOLDERS},
+    {.type = "qwen2_moe", NO_FOLDERS},
+    {.type = "qwen3_moe", NO_FOLDERS},
+    {.type = "olmoe", NO_FOLDERS},
     {.type = "deepseek_v3", .refused = "its feed-forward layers are experts"},
 };
 /* clang-format on */
@@ -249,6 +251,8 @@ sh_rc sh_hf_family_to_write(const char *family, const struct sh_hf_family **row)
             *row = &rows[i];
             return SH_OK;
         }
+    if (sh_hf_family_of_type(family))
+        return sh_fail(SH_E_USAGE, "model.family=%s: %s", family, sh_hf_family_of_type(family)->refused);
     return sh_fail(SH_E_USAGE,
                    "model.family=%s: transformers has no such model, so no folder of it is written or read here",
                    family);

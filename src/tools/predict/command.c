@@ -52,18 +52,32 @@ static const char *missing_nodes(const struct sh_predict *l)
     return matters && !l->at.ranks_per_node ? "; mesh.ranks_per_node not set: assumes no sharing within a node" : "";
 }
 
+/* "feed-forward 384", or its experts; the dense width counts only if some block has it. */
+static const char *feed_forward(const struct sh_model *m, char text[160])
+{
+    bool dense = !m->n_experts || m->first_dense_layers || m->moe_every > 1;
+    int at = dense ? snprintf(text, 160, "feed-forward %d", m->ffn_dim) : 0;
+
+    if (m->n_experts)
+        at += snprintf(text + at, (size_t)(160 - at), "%s%d experts of %d, %d for each token", dense ? ", " : "",
+                       m->n_experts, m->expert_ffn_dim, m->n_experts_per_token);
+    if (m->shared_ffn_dim)
+        snprintf(text + at, (size_t)(160 - at), " and one of %d for all", m->shared_ffn_dim);
+    return text;
+}
+
 /* The sizes of the model itself, without padding and copies that a mesh adds. */
 static void say_model(const struct sh_predict *l)
 {
     const struct sh_model *m = &l->build.model;
-    char count[SH_STR_SHORT];
+    char count[SH_STR_SHORT], active[SH_STR_SHORT], width[160];
 
-    sh_str_say(
-        stdout, "model",
-        "%s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, feed-forward %d, vocabulary %d%s: %s parameters",
-        l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name, m->n_layers, m->dim,
-        m->n_heads, m->n_kv_heads, m->head_dim, m->ffn_dim, m->vocab_size, m->tie_word_embeddings ? ", tied" : "",
-        sh_str_count(sh_model_params(m), count));
+    sh_str_say(stdout, "model",
+               "%s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, %s, vocabulary %d%s: %s parameters%s%s",
+               l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name, m->n_layers, m->dim,
+               m->n_heads, m->n_kv_heads, m->head_dim, feed_forward(m, width), m->vocab_size,
+               m->tie_word_embeddings ? ", tied" : "", sh_str_count(sh_model_params(m), count),
+               m->n_experts ? ", a token meets " : "", m->n_experts ? sh_str_count(sh_model_active(m), active) : "");
 }
 
 /* Users think in replicate times shard; resharding is printed with the strategy. */
