@@ -184,7 +184,7 @@ static void on_the_cpu(void **state)
 #define GROUPED SIZES, .n_kv_heads = 1
 
 /* Families chosen by what could go wrong with positions of the cache: windows, blocks without positions, norms of keys,
- * keys by head, partly rotated heads. */
+ * keys by head, partly rotated heads; or with rows that go to experts. */
 static const struct tiny_model families[] = {
     {"mistral", {GROUPED, .family = SH_FAMILY_MISTRAL, .attention_window = 3}, false},
     {"qwen2", {GROUPED, .family = SH_FAMILY_QWEN2, .attention_window = 3, .window_first_layer = 1}, false},
@@ -202,6 +202,10 @@ static const struct tiny_model families[] = {
       .rope_local_base_freq = 10, .query_pre_attn_scalar = 7},
      false},
     {"gemma", {GROUPED, .family = SH_FAMILY_GEMMA}, false},
+    {"qwen2_moe",
+     {GROUPED, .family = SH_FAMILY_QWEN2_MOE, .n_experts = 4, .n_experts_per_token = 2, .expert_ffn_dim = 6,
+      .shared_ffn_dim = 5},
+     false},
     {"gpt_neox", {SIZES, .family = SH_FAMILY_GPT_NEOX, .n_kv_heads = 3, .rotary_dim = 2}, false},
 };
 
