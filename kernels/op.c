@@ -184,14 +184,14 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_ROUTE] =
         {.shape = "x [N,C] act, w [E,C] act, bias [E] f32 opt "
                   "-> weight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt",
-         .flops = "2NCE + 4NE", .costly = true, .forward = true, .attrs = route_attrs, APART},
+         .flops = "2NCE + 4NE", .chooses = true, .forward = true, .attrs = route_attrs, APART},
     [SH_OP_ROUTE_BWD] =
         {.shape = "dweight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt, x [N,C] act, w [E,C] act, "
                   "dres [N,C] act opt -> dx [N,C] act opt, dw [E,C] f32 += opt",
          .flops = "2NCE:dx + 2NCE:dw + 6NE", .attrs = route_attrs, OVER(6)},
     [SH_OP_ROUTE_PLAN] =
         {.shape = "expert [N,k] i32 -> order [Nk] i32, place [N,k] i32, first [E+1] i32",
-         .costly = true, .stops = true, .attrs = route_attrs, APART},
+         .chooses = true, .stops = true, .attrs = route_attrs, APART},
     [SH_OP_ROUTE_LOAD] = {.shape = "first [E+1] i32 -> load [E] f64 +=", .flops = "E", APART},
     [SH_OP_ROUTE_BIAS] =
         {.shape = "load [E] f64 -> bias [E] f32 inout", .flops = "4E", .attrs = route_attrs, APART},

@@ -343,6 +343,7 @@ struct sh_op_info {
                                  rows dy -> dx; 0: another rule */
     bool stops;               /* no gradient passes through it: what it makes is a constant to the backward */
     bool costly;              /* selective recomputation keeps its result */
+    bool chooses;             /* so does full recomputation: what follows must meet the same choice */
     int inplace_in, inplace_out; /* the output may take the storage of the input if the input dies here; -1: no */
     bool async;               /* collectives: run alongside other operations until their WAIT */
     bool moves;               /* FETCH, EVICT: between tiers; also run alongside others until their WAIT */

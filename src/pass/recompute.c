@@ -1,6 +1,6 @@
 /* Activation checkpointing: an activation that is not kept is recomputed, by the same operation on the same inputs and
  * so with the same bits, right before the backward operation that needs it. What the backward never needs is never
- * repeated. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. */
+ * repeated, nor is the choice of experts. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 
@@ -66,7 +66,7 @@ static bool dropped(const struct recompute *r, int root)
     if (root >= r->n_tensors || r->producer[root] == SH_NONE || r->crosses[root])
         return false;
     op = &r->old[r->producer[root]];
-    if (op->block == SH_NONE)
+    if (op->block == SH_NONE || sh_op_info(op->kind)->chooses)
         return false;
     switch (keep_of(r->request, op->block)) {
     case KEEP_ALL: return false;

@@ -863,6 +863,30 @@ static void units_are_scheduled_as_without_rows(void **state)
     }
 }
 
+/* Full recomputation repeats what experts compute, and never the choice of them. */
+static void the_choice_of_experts_is_kept(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[2], 1);
+    struct sh_program *p;
+    int chosen = 0, gathered = 0;
+
+    (void)state;
+    b.model.family = SH_FAMILY_QWEN3_MOE;
+    b.model.n_experts = 4;
+    b.model.n_experts_per_token = 2;
+    b.model.expert_ffn_dim = 6;
+    b.recompute = tiny_recomputes[TINY_FULL];
+    p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    for (int i = 0; i < p->n_ops; i++) {
+        bool again = p->ops[i].phase == SH_PHASE_RECOMPUTE;
+
+        chosen += again && (p->ops[i].kind == SH_OP_ROUTE || p->ops[i].kind == SH_OP_ROUTE_PLAN);
+        gathered += again && p->ops[i].kind == SH_OP_ROW_GATHER;
+    }
+    assert_true(gathered > 0 && chosen == 0);
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -878,6 +902,7 @@ int main(void)
         cmocka_unit_test(groups_are_those_in_use),
         cmocka_unit_test(sums_count_everything_once),
         cmocka_unit_test(units_are_scheduled_as_without_rows),
+        cmocka_unit_test(the_choice_of_experts_is_kept),
         cmocka_unit_test(a_unit_has_groups_of_its_own),
         cmocka_unit_test(snapshots_have_a_tier),
         cmocka_unit_test(squares_are_shared_out),
