@@ -18,7 +18,8 @@
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define FUSED "leave it out: the kernels are Sherd's own, and fused"
 #define NO_REWARDS "leave it out: Sherd trains on tokens, not on preferences or rewards"
-#define NO_EXPERTS "leave it out: models are dense"
+#define NO_EXPERTS \
+    "leave it out: experts are sharded like other parameters, and not yet spread over ranks, packed or adapted"
 #define TRACE "profiling.trace=FILE writes what each stream did, with profiling.trace_first_step and trace_steps"
 #define VALIDATION_SET "validation.dataset_path and validation.sequences choose the set"
 #define WHOLE_STATE \
