@@ -424,13 +424,13 @@ int sh_emit_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l)
 static void plan_rows(struct sh_emit *e, int expert, const struct sh_emit_route *how, struct sh_emit_routed *to)
 {
     struct sh_op op = make_op(e, SH_OP_ROUTE_PLAN);
-    const int64_t *dim = tensor(e, expert)->dim;
+    int64_t rows = tensor(e, expert)->dim[0], k = how->chosen;
 
     op.attr.route.experts = how->experts;
     op.attr.route.chosen = how->chosen;
     op.in[0] = expert;
-    op.out[0] = to->order = add_tensor(e, SH_MEM_ACT, SH_I32, 1, DIMS(dim[0] * dim[1]), "order");
-    op.out[1] = to->place = add_tensor(e, SH_MEM_ACT, SH_I32, 2, DIMS(dim[0], dim[1]), "place");
+    op.out[0] = to->order = add_tensor(e, SH_MEM_ACT, SH_I32, 1, DIMS(rows * k), "order");
+    op.out[1] = to->place = add_tensor(e, SH_MEM_ACT, SH_I32, 2, DIMS(rows, k), "place");
     op.out[2] = to->first = add_tensor(e, SH_MEM_ACT, SH_I32, 1, DIMS(how->experts + 1), "first");
     sh_program_add_op(e->p, &op);
 }
