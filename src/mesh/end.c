@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { USUAL_SECONDS = 300, GRACE_SECONDS = 3, FINALIZE_SECONDS = 20 };
+enum { USUAL_SECONDS = 300, GRACE_SECONDS = 3, FINALIZE_SECONDS = 20, RANKS_A_SECOND = 50 };
 
 static struct {
     pthread_mutex_t lock;
@@ -31,7 +31,7 @@ static struct {
 static double left(void)
 {
     if (end.finalizes)
-        return FINALIZE_SECONDS - sh_seconds_since(end.since_ns);
+        return end.seconds - sh_seconds_since(end.since_ns);
     double grace = (end.seconds / 4 + GRACE_SECONDS) * (end.waits ? 2 : 1);
     return end.seconds + grace - sh_seconds_since(end.since_ns);
 }
@@ -41,8 +41,8 @@ static double left(void)
  */
 static void leave_finalize(void)
 {
-    sh_log_info("MPI_Finalize has not returned for %d s, although all ranks are done; ending with status %d",
-                FINALIZE_SECONDS, (int)end.status);
+    sh_log_info("MPI_Finalize has not returned for %.0f s, although all ranks are done; ending with status %d",
+                end.seconds, (int)end.status);
     _exit(sh_screen_flush() || errno == EPIPE || end.status ? (int)end.status : SH_E_DATA);
 }
 
@@ -100,9 +100,9 @@ void sh_mesh_end_within(double seconds, sh_rc status)
     pthread_mutex_unlock(&end.lock);
 }
 
-void sh_mesh_end_finalizes(void)
+void sh_mesh_end_finalizes(int ranks)
 {
-    sh_mesh_end_within(FINALIZE_SECONDS, end.status);
+    sh_mesh_end_within(FINALIZE_SECONDS + (double)ranks / RANKS_A_SECOND, end.status);
     pthread_mutex_lock(&end.lock);
     end.finalizes = true;
     pthread_mutex_unlock(&end.lock);

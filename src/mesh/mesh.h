@@ -109,9 +109,9 @@ void sh_mesh_end_goes_on(void);
  * none; after a success others may still be at work. Local. */
 void sh_mesh_end_waits(sh_rc status);
 
-/* All ranks are done, and only MPI_Finalize is left: if the library does not come back from it within seconds, this
- * process ends with the status of the report. Local. */
-void sh_mesh_end_finalizes(void);
+/* All ranks of the job are done, and only MPI_Finalize is left: if the library does not come back from it within 20
+ * seconds, and a second more for each 50 ranks, this process ends with the status of the report. Local. */
+void sh_mesh_end_finalizes(int ranks);
 
 /* End the job, from any thread: what sh_stop() does once MPI is up. May return. Local. */
 void sh_mesh_abort(int exit_status);

@@ -146,11 +146,11 @@ void sh_mesh_stop(void)
     sh_mesh_own_mpi();
     sh_stop_hook(NULL);
     sh_mesh_abort_by_mpi(false);
-    int started;
+    int started, ranks;
     if (MPI_Initialized(&started) != MPI_SUCCESS || !started)
         return;
-    if (sh_mesh_hear_all() == SH_OK)
-        sh_mesh_end_finalizes();
+    if (sh_mesh_hear_all() == SH_OK && MPI_Comm_size(MPI_COMM_WORLD, &ranks) == MPI_SUCCESS)
+        sh_mesh_end_finalizes(ranks);
     else
         sh_error_clear(); /* MPI_Finalize is tried all the same */
     MPI_Finalize();

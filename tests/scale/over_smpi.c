@@ -36,9 +36,10 @@ pid_t __wrap_smpi_getpid(void)
 }
 
 /* Its thread would outlive its rank, whose globals SMPI then unmaps. */
-void __wrap_sh_mesh_end_finalizes(void);
-void __wrap_sh_mesh_end_finalizes(void)
+void __wrap_sh_mesh_end_finalizes(int ranks);
+void __wrap_sh_mesh_end_finalizes(int ranks)
 {
+    (void)ranks;
 }
 
 static void need(sh_rc rc)
