@@ -135,7 +135,7 @@ static sh_rc find_replicas(void *arg)
 
 /* Whether what this rank wants is scattered over the file in short stretches, between those of others: columns of
  * matrices. */
-static bool wants_crumbs(const struct sh_ckpt_extents *wanted)
+static bool wants_short_runs(const struct sh_ckpt_extents *wanted)
 {
     int64_t bytes = 0, stretches = 0, end = -1;
     for (int i = 0; i < wanted->n; i++) {
@@ -159,7 +159,7 @@ static sh_rc choose_way(void *arg)
     for (int64_t i = 0; i < l->index.n; i++)
         elems[1] += l->rank == 0 ? l->index.entry[i].elems * l->index.states.n : 0;
     SH_TRY(sh_mesh_sum_i64(elems, 2));
-    if (elems[0] <= elems[1] && !wants_crumbs(&l->wanted))
+    if (elems[0] <= elems[1] && !wants_short_runs(&l->wanted))
         sh_file_direct_open(l->path, l->file.fd, false, &l->file);
     return SH_OK;
 }

@@ -53,8 +53,7 @@ static sh_rc check_sizes(struct sh_config_state *state)
                                 m->n_experts_per_token, m->n_experts, m->n_experts);
     if (m->shared_ffn_dim && !f->shared_up)
         return sh_config_refuse(state, "model.shared_ffn_dim",
-                                "%s has no expert that every token has; leave it out, or give model.family=qwen2_moe",
-                                f->name);
+                                "%s has no shared expert; leave it out, or give model.family=qwen2_moe", f->name);
     return SH_OK;
 }
 

@@ -13,7 +13,7 @@ static struct sh_program *emit(const struct sh_model *m, const struct sh_adapter
 
 static const struct sh_adapters none;
 
-/* How many of a tensor's elements a token meets: of experts, only of those that it has. */
+/* How many of a tensor's elements are active: of experts, only those that a token has. */
 static int64_t active(const struct sh_model *m, const struct sh_saved *saved)
 {
     return sh_param_info(saved->role)->experts ? saved->elems / m->n_experts * m->n_experts_per_token : saved->elems;

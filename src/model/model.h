@@ -63,7 +63,7 @@ struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq);
 struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const struct sh_adapters *a, int seq);
 
 int64_t sh_model_params(const struct sh_model *m);
-int64_t sh_model_active(const struct sh_model *m); /* those that one token meets: of experts, only its own */
+int64_t sh_model_active(const struct sh_model *m); /* active: of experts, only those of one token */
 
 /* How many parameters, adapters included, are trained: those that checkpoints hold. */
 int64_t sh_model_trained(const struct sh_model *m, const struct sh_adapters *a);

@@ -229,7 +229,7 @@ static const struct refusal texts[] = {
     {"model: {name: debug-moe, n_experts_per_token: 9}\n",
      "c.yaml:1: model.n_experts_per_token: 9 of model.n_experts 8; give at most 8"},
     {"model: {name: debug-moe, shared_ffn_dim: 8}\n",
-     "c.yaml:1: model.shared_ffn_dim: qwen3_moe has no expert that every token has; leave it out, or give model.family=qwen2_moe"},
+     "c.yaml:1: model.shared_ffn_dim: qwen3_moe has no shared expert; leave it out, or give model.family=qwen2_moe"},
     {"model: {name: debug-moe, first_dense_layers: 4}\n",
      "c.yaml:1: model.first_dense_layers: 4 leaves none of model.n_layers 4 blocks with experts; give less"},
     {"model: {name: debug-moe, moe_every: 5}\n",

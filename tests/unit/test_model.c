@@ -61,7 +61,7 @@ static void parameter_counts(void **state)
         assert_int_equal(sh_model_params(table[i].model), table[i].params);
 }
 
-/* In billions, as the cards of the models say: all parameters, and those that a token meets. */
+/* In billions, as the cards of the models say: all parameters, and the active ones. */
 static void experts_count_as_a_token_meets_them(void **state)
 {
     static const struct {

@@ -62,7 +62,7 @@ static const char *feed_forward(const struct sh_model *m, char text[160])
         at += snprintf(text + at, (size_t)(160 - at), "%s%d experts of %d, %d for each token", dense ? ", " : "",
                        m->n_experts, m->expert_ffn_dim, m->n_experts_per_token);
     if (m->shared_ffn_dim)
-        snprintf(text + at, (size_t)(160 - at), " and one of %d for all", m->shared_ffn_dim);
+        snprintf(text + at, (size_t)(160 - at), " and a shared one of %d", m->shared_ffn_dim);
     return text;
 }
 
@@ -73,11 +73,12 @@ static void say_model(const struct sh_predict *l)
     char count[SH_STR_SHORT], active[SH_STR_SHORT], width[160];
 
     sh_str_say(stdout, "model",
-               "%s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, %s, vocabulary %d%s: %s parameters%s%s",
+               "%s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, %s, vocabulary %d%s: %s parameters%s%s%s",
                l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name, m->n_layers, m->dim,
                m->n_heads, m->n_kv_heads, m->head_dim, feed_forward(m, width), m->vocab_size,
                m->tie_word_embeddings ? ", tied" : "", sh_str_count(sh_model_params(m), count),
-               m->n_experts ? ", a token meets " : "", m->n_experts ? sh_str_count(sh_model_active(m), active) : "");
+               m->n_experts ? ", " : "", m->n_experts ? sh_str_count(sh_model_active(m), active) : "",
+               m->n_experts ? " active" : "");
 }
 
 /* Users think in replicate times shard; resharding is printed with the strategy. */
@@ -136,7 +137,9 @@ static void print_request(const struct sh_predict *l)
     sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
                (long long)loss_rows(l->p));
     if (l->at.gpu)
-        sh_str_say(stdout, "device", "cuda: one GPU per rank");
+        sh_str_say(stdout, "device", "cuda: one GPU per rank%s",
+                   l->build.model.n_experts ? "; a run there is refused, since GPUs have no kernels for experts yet"
+                                            : "");
     else
         sh_str_say(stdout, "threads", "%d per rank%s", l->ask.threads,
                    l->cfg.training.threads ? "" : " (this machine's cores / ranks per node)");
