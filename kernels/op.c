@@ -48,6 +48,10 @@ static const struct sh_attr_field lora_attrs[] = {
 static const struct sh_attr_field route_attrs[] = {
     LETTER(route, experts, 'E'), LETTER(route, chosen, 'k'), FIELD(route, sigmoid), FIELD(route, norm), FIELD(route, scale),
     FIELD(route, groups), FIELD(route, top_groups), FIELD(route, aux), FIELD(route, z), FIELD(route, step), {0}};
+static const struct sh_attr_field wave_attrs[] = {FIELD(wave, wave), FIELD(wave, place), FIELD(wave, room), {0}};
+static const struct sh_attr_field exchange_attrs[] = {
+    FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), {0}};
+static const struct sh_attr_field row_attrs[] = {FIELD(rows, expected), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), FIELD(runs, of), {0}};
 
 /* As a double, for printing and for the letters of shapes; sizes are below 2^53. */
@@ -195,20 +199,25 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_ROUTE_LOAD] = {.shape = "first [E+1] i32 -> load [E] f64 +=", .flops = "E", APART},
     [SH_OP_ROUTE_BIAS] =
         {.shape = "load [E] f64 -> bias [E] f32 inout", .flops = "4E", .attrs = route_attrs, APART},
-    [SH_OP_ROW_GATHER] = {.shape = "x [N,C] act, order [M] i32 -> xs [M,C] act", .forward = true, APART},
+    [SH_OP_ROUTE_WAVE] =
+        {.shape = "first [P,G] i32 -> parts [2,P,P] i32, groups [g] i32", .chooses = true, .attrs = wave_attrs, APART},
+    [SH_OP_ROW_GATHER] = {.shape = "x [N,C] any, order [M] i32 -> xs [M,C] any", .forward = true, APART},
     [SH_OP_ROW_SUM] =
         {.shape = "ys [Nk,C] act, place [N,k] i32, addend [N,C] act opt -> y [N,C] act", .flops = "NkC", .forward = true, OVER(2)},
     [SH_OP_EXPERT_LINEAR] =
-        {.shape = "x [M,I] act, first [E+1] i32, w [E,O,I] act -> y [M,O] act", .flops = "2MIO", .costly = true, .forward = true, APART},
+        {.shape = "x [M,I] act, first [g] i32, w [E,O,I] act -> y [M,O] act", .flops = "2MIO", .costly = true, .forward = true,
+         .attrs = row_attrs, APART},
     [SH_OP_EXPERT_LINEAR_BWD_X] =
-        {.shape = "dy [M,O] act, first [E+1] i32, w [E,O,I] act -> dx [M,I] act", .flops = "2MIO", APART},
+        {.shape = "dy [M,O] act, first [g] i32, w [E,O,I] act -> dx [M,I] act", .flops = "2MIO", .attrs = row_attrs, APART},
     [SH_OP_EXPERT_LINEAR_BWD_W] =
-        {.shape = "dy [M,O] act, x [M,I] act, first [E+1] i32 -> dw [E,O,I] f32 +=", .flops = "2MIO", APART},
+        {.shape = "dy [M,O] act, x [M,I] act, first [g] i32 -> dw [E,O,I] f32 +=", .flops = "2MIO", .attrs = row_attrs, APART},
     [SH_OP_SWIGLU_ROWS] =
-        {.shape = "gu [M,2F] act, weight [N,k] f32, order [M] i32 -> h [M,F] act", .flops = "6MF", .forward = true, APART},
+        {.shape = "gu [M,2F] act, weight [n] f32, order [M] i32 opt, first [g] i32 opt -> h [M,F] act", .flops = "6MF", .forward = true,
+         .attrs = row_attrs, APART},
     [SH_OP_SWIGLU_ROWS_BWD] =
-        {.shape = "dh [M,F] act, gu [M,2F] act, weight [N,k] f32, order [M] i32 -> dgu [M,2F] act, dweight [N,k] f32",
-         .flops = "16MF", APART},
+        {.shape = "dh [M,F] act, gu [M,2F] act, weight [n] f32, order [M] i32 opt, first [g] i32 opt "
+                  "-> dgu [M,2F] act, dweight [n] f32",
+         .flops = "16MF", .attrs = row_attrs, APART},
     [SH_OP_FETCH] = {.shape = "home [n] any -> copy [n] any", .moves = true, APART},
     [SH_OP_EVICT] = {.shape = "copy [n] any -> home [n] any", .moves = true, APART},
     [SH_OP_ALL_GATHER] =
@@ -219,8 +228,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "m", .async = true, .forward = true, .costly = true, .backward = SH_OP_ALL_GATHER, APART},
     [SH_OP_ALL_REDUCE] = {.shape = "-> y [n] sum inout", .flops = "n", .async = true, APART},
     [SH_OP_ALL_TO_ALL] =
-        {.shape = "x [n] any -> y [n] any",
-         .async = true, .forward = true, .costly = true, .backward = SH_OP_ALL_TO_ALL, APART},
+        {.shape = "x [n] any, parts [2,P,P] i32 opt -> y [m] any +=",
+         .async = true, .forward = true, .costly = true, .backward = SH_OP_ALL_TO_ALL, .attrs = exchange_attrs, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

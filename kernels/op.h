@@ -24,8 +24,24 @@
  *     z sum_n lse[n]^2               lse: log of the sum of the exponentials of a row's logits; of the softmax only
  *
  * ROUTE_PLAN sorts the N k choices. order has an entry token * k + slot for each of the M rows of experts, place is its
- * inverse, and expert e has rows [first[e], first[e+1]). For EXPERT_LINEAR* M is a bound: rows from first[E] on are
- * neither read nor written.
+ * inverse, and expert e has rows [first[e], first[e+1]).
+ *
+ * Experts may be spread over the P ranks of a group: the rank at place q has the E/P experts from q E/P on. The rows of
+ * a rank for another rank's experts are neighbours then, since rows are sorted by expert. They travel in waves of at
+ * most `room` rows to a rank. A segment is what one rank has for one expert; it is never cut. The segments for a rank
+ * are dealt out by expert, then by source; one that finds no room in a wave begins the next. With first of all ranks,
+ * ROUTE_WAVE says for its wave
+ *     parts[0][i][j]   how many rows place i has for place j
+ *     parts[1][i][j]   which of place i's sorted rows is the first of them; they are neighbours
+ *     groups           where the segments begin among the rows that this rank receives, which lie end to end by source,
+ *                      then by expert: P E/P segments; most are empty in most waves. The last number is the end
+ * A wave past the last segment has no rows. ALL_TO_ALL with parts brings a wave's rows from x, where they are at home, to
+ * y, where they lie end to end; with attr->exchange.back from x, where they lie end to end, to their home in y. Rows of
+ * no part are left alone.
+ *
+ * EXPERT_LINEAR* have groups of rows: group g has rows [first[g], first[g+1]) and the expert g mod E, in whose gradient
+ * groups are added in their order. M is a bound: rows from the last number of first on are neither read nor written, by
+ * SWIGLU_ROWS* too if it has first.
  *
  * Every kernel is deterministic: the same inputs give the same bits with any number of threads. The only exception is
  * ATTENTION_BWD when attr->attn.any_order is set. */
@@ -109,18 +125,19 @@ extern "C" {
     KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 if it is negative; likeliest word */ \
     OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT completes it */ \
     OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \
-    OTHER(ALL_TO_ALL, all_to_all)           /* each rank has a part for each; its own inverse */                   \
+    OTHER(ALL_TO_ALL, all_to_all)           /* each rank has a part for each; its own inverse; parts: see above */ \
     HOST(ROUTE, route)                      /* the experts of each row and their weights; see above */             \
     HOST(ROUTE_BWD, route_bwd)              /* through the router's product too; dx = ... + dres */                \
     HOST(ROUTE_PLAN, route_plan)            /* rows by expert, then token, then slot; place: where each went */    \
+    HOST(ROUTE_WAVE, route_wave)            /* which rows travel in a wave; see above */                           \
     HOST(ROUTE_LOAD, route_load)            /* counts of rows per expert */                                        \
     HOST(ROUTE_BIAS, route_bias)            /* bias + attr->route.step sign(mean of load - load), then minus its mean */ \
     HOST(ROW_GATHER, row_gather)            /* the row of each entry of order; its backward is ROW_SUM */          \
     HOST(ROW_SUM, row_sum)                  /* a token's rows in the order of its slots, then addend; rounded once */ \
     HOST(EXPERT_LINEAR, expert_linear)      /* y = x w[e]' for the rows of expert e */                             \
     HOST(EXPERT_LINEAR_BWD_X, expert_linear_bwd_x) /* dx = dy w[e] */                                              \
-    HOST(EXPERT_LINEAR_BWD_W, expert_linear_bwd_w) /* dw[e] = dy' x; 0 if the expert has no rows */                \
-    HOST(SWIGLU_ROWS, swiglu_rows)          /* as SWIGLU, times the weight of the row's entry */                   \
+    HOST(EXPERT_LINEAR_BWD_W, expert_linear_bwd_w) /* dw[g mod E] = dy' x; 0 if the expert has no rows */                \
+    HOST(SWIGLU_ROWS, swiglu_rows)          /* as SWIGLU, times the weight of the row's entry, or of the row */                   \
     HOST(SWIGLU_ROWS_BWD, swiglu_rows_bwd)  /* dweight: the sum of dh silu(gate) up over a row */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
@@ -219,6 +236,18 @@ struct sh_op_attr {
             float aux, z;                          /* ROUTE_BWD: coefficients of the two losses; 0: none */
             float step;                            /* ROUTE_BIAS */
         } route;                                   /* ROUTE* */
+        struct {
+            int wave, place;                       /* from 0 on; of this rank in the group */
+            int64_t room;                          /* rows, at least as many as a segment can have */
+        } wave;                                    /* ROUTE_WAVE */
+        struct {
+            int64_t row_elems;                     /* with parts: elements of a row */
+            bool back;                             /* to where the rows are at home */
+            int64_t expected;                      /* rows that a rank is expected to send, for prices; 0: all */
+        } exchange;                                /* ALL_TO_ALL */
+        struct {
+            int64_t expected;                      /* of the M rows, for prices; 0: all */
+        } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS* */
     };
 };
 /* clang-format on */

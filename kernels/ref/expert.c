@@ -23,6 +23,54 @@ sh_rc sh_ref_route_plan(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* The wave in which the segment of source `from` and expert e travels; used: rows so far in the newest wave of the
+ * expert's rank. */
+static int wave_of(const struct sh_op_call *call, int64_t from, int64_t e, int64_t *used, int *newest)
+{
+    const struct sh_operand *first = &call->in[0];
+    int64_t at = from * first->dim[1] + e, n = (int64_t)(sh_ref_get(first, at + 1) - sh_ref_get(first, at));
+
+    if (*used + n > call->attr->wave.room) {
+        *used = 0;
+        ++*newest;
+    }
+    *used += n;
+    return *newest;
+}
+
+/* Rank by rank that receives, expert by expert, source by source. The sizes of segments stand behind their ends, until
+ * they are added up. */
+sh_rc sh_ref_route_wave(const struct sh_op_call *call)
+{
+    const struct sh_operand *first = &call->in[0], *parts = &call->out[0], *groups = &call->out[1];
+    int64_t P = first->dim[0], E = first->dim[1] - 1, here = E / P;
+
+    for (int64_t i = 0; i < 2 * P * P; i++)
+        sh_ref_set(parts, i, 0);
+    for (int64_t i = 0; i <= E; i++)
+        sh_ref_set(groups, i, 0);
+    for (int64_t to = 0; to < P; to++) {
+        int64_t used = 0;
+        int newest = 0;
+
+        for (int64_t i = 0; i < here * P; i++) {
+            int64_t e = to * here + i / P, from = i % P, part = from * P + to, row = from * (E + 1) + e;
+            double n = sh_ref_get(first, row + 1) - sh_ref_get(first, row);
+
+            if (wave_of(call, from, e, &used, &newest) != call->attr->wave.wave || n == 0)
+                continue;
+            if (sh_ref_get(parts, part) == 0)
+                sh_ref_set(parts, P * P + part, sh_ref_get(first, row));
+            sh_ref_set(parts, part, sh_ref_get(parts, part) + n);
+            if (to == call->attr->wave.place)
+                sh_ref_set(groups, from * here + i / P + 1, n);
+        }
+    }
+    for (int64_t i = 1; i <= E; i++)
+        sh_ref_set(groups, i, sh_ref_get(groups, i) + sh_ref_get(groups, i - 1));
+    return SH_OK;
+}
+
 /* Whole numbers in f64: exact, in any order. */
 sh_rc sh_ref_route_load(const struct sh_op_call *call)
 {
