@@ -24,6 +24,8 @@ static sh_rc check_none(struct sh_config_state *state)
         {"model.route_top_groups", c->model.route_top_groups},
         {"moe.aux_loss_coeff", c->moe.aux_loss_coeff},
         {"moe.z_loss_coeff", c->moe.z_loss_coeff},
+        {"parallelism.expert_parallel_degree", c->parallelism.expert_parallel_degree - 1},
+        {"moe.capacity_factor", sh_config_place_typed(sh_config_place_of(state, "moe.capacity_factor"))},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (keys[i].value != 0)
@@ -103,6 +105,26 @@ static sh_rc check_groups(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Each rank has as many experts as the others. */
+static sh_rc check_spread(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    int degree = c->parallelism.expert_parallel_degree, divisor = degree;
+    if (degree == 1 && sh_config_place_typed(sh_config_place_of(state, "moe.capacity_factor")))
+        return sh_config_refuse(state, "moe.capacity_factor",
+                                "has no effect without parallelism.expert_parallel_degree above 1; leave it out");
+    if (c->moe.capacity_factor < 1)
+        return sh_config_refuse(state, "moe.capacity_factor",
+                                "%g; rows are never dropped, it is the size of a wave; give at least 1",
+                                c->moe.capacity_factor);
+    while (c->model.n_experts % divisor != 0)
+        divisor--;
+    if (divisor != degree)
+        return sh_config_refuse(state, "parallelism.expert_parallel_degree",
+                                "%d does not divide model.n_experts %d; %d does", degree, c->model.n_experts, divisor);
+    return SH_OK;
+}
+
 /* A family either has experts or not. */
 sh_rc sh_config_check_experts(struct sh_config_state *state)
 {
@@ -112,6 +134,7 @@ sh_rc sh_config_check_experts(struct sh_config_state *state)
     SH_TRY(check_sizes(state));
     SH_TRY(check_blocks(state));
     SH_TRY(check_groups(state));
+    SH_TRY(check_spread(state));
     if (c->moe.z_loss_coeff != 0 && c->model.router != SH_ROUTER_SOFTMAX)
         return sh_config_refuse(state, "moe.z_loss_coeff", "is for model.router=softmax; leave it out");
     if (c->lora.rank)

@@ -68,20 +68,23 @@ static sh_rc choose_shard(const struct sh_mesh_request *req, int world, int *sha
 /* The masks are in the order of axis[]: bit i of a group stands for axis i. */
 struct sh_mesh_shape sh_mesh_shape_of(const int size[SH_AXES], int rank)
 {
-    static const char *const names[SH_AXES] = {"tensor", "context", "inner", "outer", "replicate", "pipeline"};
+    static const char *const names[SH_AXES] = {"tensor", "context",   "expert",  "inner",
+                                               "outer",  "replicate", "pipeline"};
     enum {
         CONTEXT = 1 << SH_AXIS_CONTEXT,
+        EXPERT = 1 << SH_AXIS_EXPERT,
         INNER = 1 << SH_AXIS_INNER,
         OUTER = 1 << SH_AXIS_OUTER,
         REPLICATE = 1 << SH_AXIS_REPLICATE,
     };
     struct sh_mesh_shape shape = {.n = SH_AXES,
                                   .rank = rank,
-                                  .shard = CONTEXT | INNER | OUTER,
+                                  .shard = CONTEXT | EXPERT | INNER | OUTER,
+                                  .expert = EXPERT,
                                   .inner = INNER,
                                   .replicate = REPLICATE,
-                                  .data = INNER | OUTER | REPLICATE,
-                                  .rows = CONTEXT | INNER | OUTER | REPLICATE,
+                                  .data = EXPERT | INNER | OUTER | REPLICATE,
+                                  .rows = CONTEXT | EXPERT | INNER | OUTER | REPLICATE,
                                   .pipeline = 1 << SH_AXIS_PIPELINE};
     int stride = 1;
 
@@ -90,6 +93,25 @@ struct sh_mesh_shape sh_mesh_shape_of(const int size[SH_AXES], int rank)
         snprintf(shape.axis[i].name, sizeof shape.axis[i].name, "%s", names[i]);
     }
     return shape;
+}
+
+/* Ranks with different experts are neighbours in a shard group and, if there are any, in its inner groups.
+ *   inner  out  ranks on the axis of that name */
+static sh_rc place_experts(const struct sh_mesh_request *req, int shard, int *inner)
+{
+    int expert = req->expert > 1 ? req->expert : 1;
+
+    if (shard % expert != 0)
+        return sh_fail(SH_E_USAGE,
+                       "mesh: parallelism.expert_parallel_degree=%d does not divide the shard axis of %d; choose %d",
+                       expert, shard, nearest_divisor(shard, expert));
+    if (req->inner > 1 && req->inner % expert != 0)
+        return sh_fail(SH_E_USAGE,
+                       "mesh: parallelism.expert_parallel_degree=%d does not divide reshard_after_forward over %d ranks; "
+                       "choose %d",
+                       expert, req->inner, nearest_divisor(req->inner, expert));
+    *inner = req->inner > 1 ? req->inner / expert : 1;
+    return SH_OK;
 }
 
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out)
@@ -105,7 +127,7 @@ sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank,
     }
     int shard = 1;
     SH_TRY(choose_shard(req, world, &shard));
-    int replicate = world / shard;
+    int replicate = world / shard, expert = req->expert > 1 ? req->expert : 1, inner = 1;
     if (req->replicate != SH_MESH_AUTO && req->replicate != replicate)
         return sh_fail(
             SH_E_USAGE,
@@ -115,7 +137,10 @@ sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank,
         return sh_fail(SH_E_USAGE,
                        "mesh: reshard_after_forward over %d ranks does not divide the shard axis of %d; choose %d",
                        req->inner, shard, nearest_divisor(shard, req->inner));
-    *out = sh_mesh_shape_of((const int[SH_AXES]){1, 1, req->inner, shard / req->inner, replicate, 1}, rank);
+    SH_TRY(place_experts(req, shard, &inner));
+    *out = sh_mesh_shape_of((const int[SH_AXES]){1, 1, expert, inner, shard / (expert * inner), replicate, 1}, rank);
+    if (req->inner > 1)
+        out->inner |= out->expert;
     return SH_OK;
 }
 
@@ -231,8 +256,14 @@ const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, cha
     const struct {
         const char *name;
         sh_group axes;
-    } names[] = {{"shard", shape->shard},          {"inner", shape->inner}, {"replicate", shape->replicate},
-                 {"world", sh_group_world(shape)}, {"data", shape->data},   {"rows", shape->rows}};
+    } names[] = {{"shard", shape->shard},
+                 {"inner", shape->inner},
+                 {"replicate", shape->replicate},
+                 {"world", sh_group_world(shape)},
+                 {"data", shape->data},
+                 {"rows", shape->rows},
+                 {"expert", shape->expert},
+                 {"expert_shard", shape->shard & ~shape->expert}};
 
     join_axes(shape, group, text);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)

@@ -2,13 +2,14 @@
  * planner for any number of ranks.
  *
  * A rank of the job is the sum of its places on the axes, each times the stride of the axis. Axes are listed fastest
- * first: tensor, context, inner, outer, replicate, pipeline. A group is a set of axes: the ranks that differ only in
- * their places on these axes.
+ * first: tensor, context, expert, inner, outer, replicate, pipeline. A group is a set of axes: the ranks that differ
+ * only in their places on these axes.
  *
- *   shard      context, inner and outer: neighbouring ranks (on one node if their number is chosen so)
+ *   shard      context, expert, inner and outer: neighbouring ranks (on one node if their number is chosen so)
+ *   expert     neighbours within a shard group that have different experts, and have them all together
  *   inner      neighbours within a shard group, in groups of N, for reshard_after_forward: N
  *   replicate  ranks with the same shard
- *   data       inner, outer and replicate: each rank has different sequences
+ *   data       expert, inner, outer and replicate: each rank has different sequences
  *   rows       data and context: each rank has different tokens of these sequences
  *   pipeline   ranks with the same rows and different layers
  *   world      all axes: all ranks
@@ -24,7 +25,16 @@
 #include "src/config/words.h"
 
 enum { SH_AXES_MAX = 8, SH_GROUP_NAME = 64 };
-enum { SH_AXIS_TENSOR, SH_AXIS_CONTEXT, SH_AXIS_INNER, SH_AXIS_OUTER, SH_AXIS_REPLICATE, SH_AXIS_PIPELINE, SH_AXES };
+enum {
+    SH_AXIS_TENSOR,
+    SH_AXIS_CONTEXT,
+    SH_AXIS_EXPERT,
+    SH_AXIS_INNER,
+    SH_AXIS_OUTER,
+    SH_AXIS_REPLICATE,
+    SH_AXIS_PIPELINE,
+    SH_AXES
+};
 
 struct sh_axis {
     char name[16];
@@ -39,6 +49,7 @@ struct sh_mesh_shape {
 
     /* Groups by purpose. */
     sh_group shard;     /* units and their gradients are cut over it */
+    sh_group expert;    /* each of its ranks has other experts; part of shard */
     sh_group inner;     /* parameters kept from the forward to the backward are cut over it */
     sh_group replicate; /* its ranks hold the same shards */
     sh_group data;      /* the batch is cut over it: each of its ranks has different sequences */
@@ -51,6 +62,7 @@ struct sh_mesh_request {
     int shard;          /* SH_MESH_ALL, SH_MESH_NODE or a number of ranks */
     int replicate;      /* SH_MESH_AUTO or a number */
     int inner;          /* reshard_after_forward: N; 1 when unused */
+    int expert;         /* ranks over which experts are spread; 0 and 1: each has all */
     int ranks_per_node; /* ranks of the smallest node; used by SH_MESH_NODE */
 };
 

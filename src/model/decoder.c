@@ -26,6 +26,7 @@ struct decoder {
     const struct sh_model *m;
     const struct sh_family *f;
     const struct sh_adapters *adapters;
+    struct sh_model_spread spread;
     struct sh_emit_heads heads;
     struct sh_emit_route route;
     int wte, wpe, final_norm_w, final_norm_b, head, rope, rope_local;
@@ -113,13 +114,24 @@ static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
     return s;
 }
 
+/* [E,O,I], or as many of them as this rank has. */
+static int declare_experts(struct decoder *d, const struct sh_adapt *s, int i)
+{
+    int w = declare(d, s->which[i], s->module[i], 3, DIMS(d->m->n_experts, s->out[i], s->in));
+    int here = d->m->n_experts / d->spread.ranks;
+
+    if (d->spread.ranks > 1)
+        sh_emit_hold(&d->e, w, (int64_t)here * d->spread.place, here);
+    return w;
+}
+
 /* [O,I], or [I,O] as GPT-2 stores it, or [E,O,I]. */
 static int declare_matrix(struct decoder *d, const struct sh_adapt *s, int i)
 {
     const int64_t *dim = d->f->w_in_out ? DIMS(s->in, s->out[i]) : DIMS(s->out[i], s->in);
 
     if (sh_param_info(s->which[i])->experts)
-        return declare(d, s->which[i], s->module[i], 3, DIMS(d->m->n_experts, s->out[i], s->in));
+        return declare_experts(d, s, i);
     return declare(d, s->which[i], s->module[i], 2, dim);
 }
 
@@ -268,15 +280,17 @@ static int shared_expert(struct decoder *d, int x, const struct branch *b)
     return linear(d, sh_emit_swiglu_rows(&d->e, linear(d, x, b->stack[SHARED_UP]), &to), b->stack[SHARED_DOWN]);
 }
 
-/* M = N k rows: each token as often as it has experts, sorted by expert. */
+/* M = N k rows: each token as often as it has experts, sorted by expert. The shared expert computes while rows travel to
+ * experts on other ranks. */
 static int experts(struct decoder *d, int x, const struct branch *b)
 {
     struct sh_emit_routed to = sh_emit_route(&d->e, x, b->stack[ROUTER].w, &d->route);
-    int up = sh_emit_expert_linear(&d->e, sh_emit_row_gather(&d->e, x, &to), b->stack[EXPERT_UP].w, &to); /* [M,2F] */
-    int h = sh_emit_swiglu_rows(&d->e, up, &to);                                                          /* [M,F] */
-    int y = sh_emit_expert_linear(&d->e, h, b->stack[EXPERT_DOWN].w, &to);                                /* [M,C] */
+    int rows = sh_emit_row_gather(&d->e, x, &to), shared = shared_expert(d, x, b);
+    int up = sh_emit_expert_linear(&d->e, rows, b->stack[EXPERT_UP].w, &to); /* [M,2F] */
+    int h = sh_emit_swiglu_rows(&d->e, up, &to);                             /* [M,F] */
+    int y = sh_emit_expert_linear(&d->e, h, b->stack[EXPERT_DOWN].w, &to);   /* [M,C] */
 
-    return sh_emit_row_sum(&d->e, y, shared_expert(d, x, b), &to);
+    return sh_emit_row_sum(&d->e, y, shared, &to);
 }
 
 static bool has_experts(const struct decoder *d)
@@ -315,13 +329,33 @@ static const struct part *part_of(const struct decoder *d, int branch)
     return p;
 }
 
+static bool has_matrices_of_experts(const struct branch *b, int stack)
+{
+    return b->part->stack[stack].n && sh_param_info(b->part->stack[stack].first)->experts;
+}
+
+/* The experts of a block come last, so that they are a unit of their own if they are spread over ranks. */
+static void declare_matrices_of_experts(struct decoder *d, struct branch *b)
+{
+    char unit[SH_NAME_MAX];
+
+    if (d->spread.ranks > 1 && has_experts(d)) {
+        snprintf(unit, sizeof unit, "layers.%d.experts", d->e.block);
+        sh_emit_unit_beside(&d->e, unit);
+    }
+    for (int i = 0; i < STACKS; i++)
+        if (has_matrices_of_experts(b, i))
+            b->stack[i] = declare_stack(d, b->part->stack[i]);
+}
+
 /* The order of declaration is the order in the unit, and therefore in its shards. */
 static struct branch declare_branch(struct decoder *d, int which)
 {
     struct branch b = {.part = part_of(d, which), .norm = declare_norm(d, d->f->norm[which])};
 
     for (int i = 0; i < STACKS; i++) {
-        b.stack[i] = declare_stack(d, b.part->stack[i]);
+        if (!has_matrices_of_experts(&b, i))
+            b.stack[i] = declare_stack(d, b.part->stack[i]);
         if (b.part->stack[i].n && b.part->stack[i].first == SH_PARAM_Q)
             declare_qk_norm(d, &b);
     }
@@ -338,6 +372,7 @@ static void declare_block(struct decoder *d, struct branch block[BRANCHES])
     sh_emit_unit(&d->e, unit);
     for (int i = 0; i < BRANCHES; i++)
         block[i] = declare_branch(d, i);
+    declare_matrices_of_experts(d, &block[FEED_FORWARD]);
     if (!d->adapters->rank)
         return;
     snprintf(unit, sizeof unit, "layers.%d.lora", d->e.block);
@@ -398,6 +433,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
         .m = m,
         .f = sh_family_of(m->family),
         .adapters = &b->adapters,
+        .spread = {b->spread.ranks > 1 ? b->spread.ranks : 1, b->spread.place, 0},
         .heads = {.heads = m->n_heads,
                   .kv_heads = m->n_kv_heads,
                   .head_dim = m->head_dim,

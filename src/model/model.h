@@ -1,7 +1,8 @@
 /* The models: decoder-only transformers, written as the forward operations of one micro-step. Local.
  *
  * One decoder makes all families, by the switches of src/config/family.h. Parameter names and shapes are Hugging
- * Face's. Units: "embed"; "layers.N", one per block; "head" (final norm and output matrix). With tied embeddings the
+ * Face's. Units: "embed"; "layers.N", one per block, with "layers.N.experts" beside it if experts are spread over ranks;
+ * "head" (final norm and output matrix). With tied embeddings the
  * final norm is in "embed", since the output matrix is there. */
 #ifndef SH_MODEL_MODEL_H
 #define SH_MODEL_MODEL_H
@@ -24,6 +25,13 @@ struct sh_model_balance {
     float aux, z;
 };
 
+/* Experts spread over ranks: this one has those of its place, and rows travel in waves of `capacity` times the rows that
+ * the routers choose on a rank. */
+struct sh_model_spread {
+    int ranks, place; /* 0 and 1 ranks: all experts are here */
+    double capacity;
+};
+
 enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS, SH_MODEL_SCORE };
 
 struct sh_model_batch {
@@ -37,6 +45,7 @@ struct sh_model_batch {
     int cache; /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */
     struct sh_adapters adapters;
     struct sh_model_balance balance;
+    struct sh_model_spread spread; /* ranks and place are set by the model pass, by the mesh */
     int64_t chunk_rows; /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };
 

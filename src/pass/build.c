@@ -55,13 +55,36 @@ static void mark_units(const struct sh_build *b, struct sh_program *micro)
         }
 }
 
-/* The first pass: the model's forward on logical tensors, which know nothing of ranks. */
+/* Units that hold bands of their tensors have other elements on each rank with experts of its own. Sums that are a tree
+ * over micro-steps, whatever the mesh, keep apart what comes from different ranks. */
+static void spread_units(const struct sh_build *b, struct sh_program *micro)
+{
+    const struct sh_mesh_shape *mesh = &b->options.mesh;
+    int ranks = sh_group_size(mesh, mesh->expert);
+
+    for (int i = 0; ranks > 1 && i < micro->n_units; i++) {
+        struct sh_unit *u = &micro->units[i];
+
+        if (!micro->params[u->first_param].n_bands)
+            continue;
+        u->shard = mesh->shard & ~mesh->expert;
+        u->replicate = mesh->replicate;
+        u->split = mesh->expert;
+        u->leaves = b->options.reproducible ? ranks : 1;
+    }
+}
+
+/* The first pass: the model's forward on logical tensors. Of the ranks it knows only where experts are. */
 sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 {
     struct sh_model_batch batch = b->batch;
 
+    batch.spread.ranks = sh_group_size(&b->options.mesh, b->options.mesh.expert);
+    batch.spread.place = sh_group_index(&b->options.mesh, b->options.mesh.expert);
+
     batch.out = b->score ? SH_MODEL_SCORE : b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
     sh_model_emit(&b->model, &batch, micro);
+    spread_units(b, micro);
     mark_units(b, micro);
     return SH_OK;
 }

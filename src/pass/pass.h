@@ -24,6 +24,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(grad, true)      /* appends their backward: one rule per kind; gradients of parameters get grad_of */         \
     PASS(recompute, true) /* drops activations; emits their operations again where the backward needs them */          \
     PASS(fuse, false)     /* merges two neighbours if the table of kernels has a fused kind (kernels/op.h) */          \
+    PASS(dispatch, false) /* if experts are spread over ranks: rows travel to them and back, in waves */               \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
     PASS(offload, false)  /* if asked for: optimizer states to a lower tier, updated in slices */                      \
     PASS(spill, false)    /* if asked for: activations of the first blocks to a lower tier until their backward */     \

@@ -6,6 +6,9 @@
  * whose upper level is added to the lower one. Level 0 is what is reduced in the end; the tree continues over the
  * ranks.
  *
+ * A rank that computes experts for others makes a gradient for each rank from which their rows come: a leaf of its own in
+ * the tree, whose micro-steps come before those of the next rank.
+ *
  * An interval is a stretch of operations through which a unit stays gathered: consecutive uses with no other unit used
  * in between except one that lies beside it, or all uses of the micro-step if the strategy keeps what it gathered for
  * the backward. Two units stay although others are used in between, since their memory is needed at the loss anyway
@@ -49,14 +52,20 @@ static int chunks(const struct shard *s, int unit)
     return sh_shard_chunks(s->opt, &s->out->units[unit]);
 }
 
-static int inner_size(const struct shard *s)
+/* The ranks of the inner axis among those over which the unit is cut. */
+static sh_group inner_of(const struct shard *s, int unit)
 {
-    return sh_group_size(&s->opt->mesh, s->opt->mesh.inner);
+    return s->opt->mesh.inner & s->out->units[unit].shard;
 }
 
-static int inner_index(const struct shard *s)
+static int inner_size(const struct shard *s, int unit)
 {
-    return sh_group_index(&s->opt->mesh, s->opt->mesh.inner);
+    return sh_group_size(&s->opt->mesh, inner_of(s, unit));
+}
+
+static int inner_index(const struct shard *s, int unit)
+{
+    return sh_group_index(&s->opt->mesh, inner_of(s, unit));
 }
 
 static int replicas(const struct shard *s, int unit)
@@ -147,7 +156,8 @@ static void use(struct shard *s, int unit, int op)
         .again = s->newest[unit] != SH_NONE,
         /* The first gather of a micro-step is over the shard axis. Later ones go over the inner axis, if there is one:
          * its ranks hold what the forward left. */
-        .group = s->newest[unit] != SH_NONE && inner_size(s) > 1 ? s->opt->mesh.inner : s->out->units[unit].shard};
+        .group = s->newest[unit] != SH_NONE && inner_size(s, unit) > 1 ? inner_of(s, unit)
+                                                                      : s->out->units[unit].shard};
     s->newest[unit] = s->n_intervals++;
 }
 
@@ -195,15 +205,15 @@ static int stored(struct shard *s, enum sh_mem mem, int64_t n, int unit, const c
 /* Elements of a unit that each rank of the inner axis keeps. */
 static int64_t inner_chunk(const struct shard *s, int unit)
 {
-    return sh_layout_chunk(s->out->units[unit].elems, inner_size(s));
+    return sh_layout_chunk(s->out->units[unit].elems, inner_size(s, unit));
 }
 
 /* There is room for both axes' chunks, since both may pad the end: 10 elements over 4 ranks are 4 chunks of 3 = 12. */
 static void open_interval(struct shard *s, const struct interval *v)
 {
     const struct sh_unit *u = &s->out->units[v->unit];
-    bool inner = v->group == s->opt->mesh.inner;
-    int64_t elems = u->chunk * chunks(s, v->unit), by_inner = inner_chunk(s, v->unit) * inner_size(s);
+    bool inner = v->group == inner_of(s, v->unit);
+    int64_t elems = u->chunk * chunks(s, v->unit), by_inner = inner_chunk(s, v->unit) * inner_size(s, v->unit);
     int from = inner ? s->secondary[v->unit] : u->compute;
 
     elems = elems > by_inner ? elems : by_inner;
@@ -220,7 +230,7 @@ static void keep_secondary(struct shard *s, const struct interval *v)
     struct sh_op copy = sh_program_op(SH_OP_COPY);
 
     s->secondary[v->unit] = stored(s, SH_MEM_PARAM, chunk, v->unit, "secondary");
-    copy.in[0] = sh_shard_stretch(s->out, &s->out->units[v->unit], s->full[v->unit], chunk * inner_index(s), chunk);
+    copy.in[0] = sh_shard_stretch(s->out, &s->out->units[v->unit], s->full[v->unit], chunk * inner_index(s, v->unit), chunk);
     copy.out[0] = s->secondary[v->unit];
     copy.phase = s->micro->ops[v->last].phase;
     copy.unit = v->unit;
@@ -233,7 +243,7 @@ static void close_interval(struct shard *s, const struct interval *v)
 {
     struct sh_op release = sh_program_op(SH_OP_RELEASE);
 
-    if (inner_size(s) > 1 && v->more && !v->again)
+    if (inner_size(s, v->unit) > 1 && v->more && !v->again)
         keep_secondary(s, v);
     release.in[0] = s->full[v->unit];
     release.unit = v->unit;
@@ -242,12 +252,19 @@ static void close_interval(struct shard *s, const struct interval *v)
     s->full[v->unit] = SH_NONE;
 }
 
+/* Elements of a unit with padding: of a gradient, those of one leaf. */
+static int64_t padded(const struct shard *s, int unit)
+{
+    return s->out->units[unit].chunk * chunks(s, unit);
+}
+
 /* The part of a flat unit tensor that corresponds to the micro-step's tensor t (a parameter or its gradient). */
 static int part(struct shard *s, int unit_tensor, int param, int t)
 {
     const struct sh_tensor *m = &s->micro->tensors[t];
+    const struct sh_param *of = &s->micro->params[param];
 
-    return sh_shard_view(s->out, unit_tensor, s->micro->params[param].unit_elems, m->ndim, m->dim, m->name);
+    return sh_shard_view(s->out, unit_tensor, of->unit_elems + m->leaf * padded(s, of->unit), m->ndim, m->dim, m->name);
 }
 
 /* The flat gradient on a level of the stack. The topmost level of all is added to the one below as soon as it is made,
@@ -255,13 +272,13 @@ static int part(struct shard *s, int unit_tensor, int param, int t)
 static int level_grad(struct shard *s, int unit, int level)
 {
     const struct sh_unit *u = &s->out->units[unit];
-    int kept = chunks(s, unit) == 1 ? u->grad_shard : u->grad_full;
+    int kept = chunks(s, unit) * u->leaves == 1 ? u->grad_shard : u->grad_full;
 
     if (level)
         kept = level < SH_GRAD_LEVELS ? u->grad_level[level] : SH_NONE;
     if (kept != SH_NONE)
         return kept;
-    kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->chunk * chunks(s, unit), unit, "unreduced");
+    kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->leaves * padded(s, unit), unit, "unreduced");
     s->out->tensors[kept].space = sh_shard_unreduced_space(s->opt, &s->out->units[unit], SH_F32);
     return kept;
 }
@@ -343,6 +360,30 @@ static void add_pairs(struct shard *s, int unit, enum sh_phase phase)
         add_into(s, unit, s->grad[unit], lower, phase);
         s->grad[unit] = lower;
     }
+}
+
+static int leaf_of(struct shard *s, int unit, int leaf)
+{
+    int64_t n = padded(s, unit);
+
+    return sh_shard_view(s->out, s->grad[unit], leaf * n, 1, &n, s->out->units[unit].name);
+}
+
+/* The tree goes on over the ranks from which rows came, whose branches are leaves here, before it does over those that
+ * the unit is cut over. A unit over one rank is not reduced, so its sum goes to where it is kept. */
+static void fold_leaves(struct shard *s, int unit, enum sh_phase phase)
+{
+    const struct sh_unit *u = &s->out->units[unit];
+    int leaves = u->leaves, shard = u->grad_shard;
+
+    if (leaves == 1 || !s->last)
+        return;
+    for (int step = 1; step < leaves; step *= 2)
+        for (int i = 0; i < leaves; i += 2 * step)
+            add_into(s, unit, leaf_of(s, unit, i + step), leaf_of(s, unit, i), phase);
+    s->grad[unit] = leaf_of(s, unit, 0);
+    if (chunks(s, unit) == 1)
+        put_into(s, SH_OP_COPY, unit, s->grad[unit], shard, phase);
 }
 
 static void cast_into(struct shard *s, int unit, int from, int to, enum sh_phase phase)
@@ -529,6 +570,7 @@ static void reduce_units(struct shard *s, const struct agenda *reducing, int op)
 
     for (int unit = reducing->first[op]; unit != SH_NONE; unit = reducing->next[unit]) {
         add_pairs(s, unit, phase);
+        fold_leaves(s, unit, phase);
         reduce(s, unit, phase);
     }
 }

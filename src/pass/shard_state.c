@@ -138,17 +138,17 @@ static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *
 
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    int size = sh_shard_chunks(opt, u);
+    int64_t sum = u->chunk * sh_shard_chunks(opt, u) * u->leaves; /* all of a gradient that is not reduced yet */
     enum sh_space unreduced = sh_shard_unreduced_space(opt, u, SH_F32);
 
     for (int i = 0; i < p->n_states; i++)
         u->state[i] = keep(p, SH_MEM_OPTIM, p->state[i].dtype, u->chunk, u->name, p->state[i].name);
     keep_snapshot(opt, p, u);
     u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, u, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
-    if (size > 1 && opt->strategy.sync_last_only && opt->micro_steps > 1)
-        u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_full");
+    if (sum > u->chunk && opt->strategy.sync_last_only && opt->micro_steps > 1)
+        u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, sum, u->name, "grad_full");
     for (int level = 1; opt->reproducible && 2 << level <= opt->micro_steps; level++)
-        u->grad_level[level] = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, u->chunk * size, u->name, "grad_level");
+        u->grad_level[level] = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, sum, u->name, "grad_level");
 }
 
 /* The states have the optimizer's names, by which checkpoints find them. */

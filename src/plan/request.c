@@ -47,6 +47,7 @@ struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct
     struct sh_mesh_request r = {.shard = cfg->mesh.shard,
                                 .replicate = cfg->mesh.replicate,
                                 .inner = cfg->parallelism.reshard_after_forward,
+                                .expert = cfg->parallelism.expert_parallel_degree,
                                 .ranks_per_node = at->ranks_per_node};
 
     if (r.shard == SH_CONFIG_UNSET)
@@ -399,6 +400,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                   .any_order = gpu && !cfg->training.deterministic,
                   .adapters = sh_request_adapters(cfg),
                   .balance = {(float)cfg->moe.aux_loss_coeff, (float)cfg->moe.z_loss_coeff},
+                  .spread = {.capacity = cfg->moe.capacity_factor},
                   .chunk_rows = chunk_rows(cfg, gpu)},
         .act = dtype_of(cfg->training.mixed_precision_param),
         .options = {.strategy = keeps(cfg),

@@ -50,9 +50,11 @@ void sh_emit_unit(struct sh_emit *e, const char *name)
 
 void sh_emit_unit_beside(struct sh_emit *e, const char *name)
 {
-    int unit = sh_program_add_unit(e->p, name);
+    int unit = sh_program_add_unit(e->p, name), of = unit - 1;
 
-    e->p->units[unit].beside = unit - 1;
+    while (e->p->units[of].beside != SH_NONE)
+        of--;
+    e->p->units[unit].beside = of;
 }
 
 /* Append a whole saved tensor as a parameter of the unit that was opened last. unit_elems is its offset there: the
@@ -81,6 +83,19 @@ int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, 
     unit->elems += param.elems;
     t.param = sh_program_add_param(e->p, &param);
     return sh_program_add_tensor(e->p, &t);
+}
+
+void sh_emit_hold(struct sh_emit *e, int t, int64_t first, int64_t n)
+{
+    struct sh_param *param = &e->p->params[e->p->n_params - 1];
+    int64_t elems = param->elems / param->dim[0] * n;
+
+    e->p->units[param->unit].elems += elems - param->elems;
+    param->cut = 0;
+    param->n_bands = 1;
+    param->band[0] = (struct sh_band){first, n};
+    param->elems = elems;
+    param->dim[0] = e->p->tensors[t].dim[0] = n;
 }
 
 /* Several matrices [r_i,C] as one [sum r_i,C], without a copy: parameters of a unit are adjacent, so q, k and v, or

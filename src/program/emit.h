@@ -20,12 +20,16 @@ struct sh_emit {
 /* Parameters declared from here on belong to a new unit of this name. */
 void sh_emit_unit(struct sh_emit *e, const char *name);
 
-/* The same, for a unit used between uses of the unit that was declared before it. */
+/* The same, for a unit used between uses of the newest unit that is beside no other. */
 void sh_emit_unit_beside(struct sh_emit *e, const char *name);
 
 /* Declare a parameter; `name` is its Hugging Face name. Returns its tensor [dim...] in the compute type. */
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
                   enum sh_init init, float std);
+
+/* Let this rank hold only [first, first + n) of the first dimension of the parameter that was declared last, whose
+ * tensor is t. */
+void sh_emit_hold(struct sh_emit *e, int t, int64_t first, int64_t n);
 
 /* One matrix [sum of rows, columns] over `n` matrices declared one after the other, starting with `first`: q, k and v
  * as one product. Or one vector over n vectors: their biases. */

@@ -74,6 +74,7 @@ struct sh_tensor {
     int64_t base_elems;   /* where the view starts, in elements of its own dtype */
     int param;            /* the parameter that this is, or the first of the neighbours that it spans; else SH_NONE */
     int grad_of;          /* the same for a gradient of parameters; else SH_NONE */
+    int leaf;             /* of a gradient: the sum that it belongs to, from 0 to the leaves of its unit */
     int64_t offset_bytes; /* in the arena; set by place; for a view, where the view itself starts */
 };
 
@@ -157,9 +158,12 @@ struct sh_unit {
     bool packed;             /* frozen weights in four bits an element: `compute`, `full` and gathered copies are blocks
                                 [elems/64,36] u8 (src/base/nf4.h); a weight is unpacked before each use */
     bool resident;           /* gathered once, and again after each update, whatever the strategy */
-    sh_group shard;          /* cut over these ranks, in equal chunks; shard and replicate together are the same ranks
-                                for each unit */
+    sh_group shard;          /* cut over these ranks, in equal chunks; shard, replicate and split together are the same
+                                ranks for each unit */
     sh_group replicate;      /* the ranks that hold the same chunk */
+    sh_group split;          /* the ranks whose units of this name have other elements: their experts */
+    int leaves;              /* sums of gradients that are kept apart until the unit is reduced, one for each rank from
+                                which rows come: leaves of the tree (shard_section.c); else 1 */
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
     int64_t held;            /* elements of the chunk, from the first on, whose remainder and states are on the device;
@@ -176,7 +180,7 @@ struct sh_unit {
     int snapshot;            /* this replica's part of the masters (if split, one half after the other) and of each
                                 state, counted in f32 elements; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
-    int grad_full;           /* persistent unreduced gradients [size*chunk] f32, or SH_NONE */
+    int grad_full;           /* persistent unreduced gradients [leaves*size*chunk] f32, or SH_NONE */
     int grad_level[SH_GRAD_LEVELS]; /* the same for later micro-steps, whose sum with earlier ones waits for its place
                                        in the tree (shard_section.c); SH_NONE: no such level */
 };

@@ -1,0 +1,525 @@
+/* Experts on several ranks. Up to here the micro-step is that of a rank with all experts: rows [M,C] sorted by expert,
+ * products of experts over them, and a sum of rows. The rows stay where they are; between them and the sum, the products
+ * move to the ranks that have the experts:
+ *
+ *     home   first of all ranks -> ROUTE_WAVE for each wave
+ *     home   rows [M,C] --ALL_TO_ALL--> away  rows [R,C] -> the products over the rows that have come
+ *     home   rows [M,C] <--ALL_TO_ALL--       rows [R,C]
+ *
+ * once for each wave (kernels/op.h). R is a size that the configuration chooses, and there are as many waves as the
+ * most lopsided router needs: no row is dropped, and memory does not depend on the routers. A wave without rows has
+ * nothing to do.
+ *
+ * What the products make in the forward is kept for the backward of the first wave only. Later waves, which are empty
+ * unless routers are lopsided, send rows again and compute again. */
+#include "src/base/mem.h"
+#include "src/pass/build.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A plan of the model's routers, and how its rows travel. */
+struct route {
+    const struct sh_op *plan;
+    int64_t rows, room; /* M, R */
+    int waves;
+    int *parts, *groups; /* [waves] tensors */
+};
+
+struct dispatch {
+    struct sh_program *p;
+    const struct sh_mesh_shape *mesh;
+    int ranks, stream;
+    double capacity;
+    struct sh_op *old; /* the original operations */
+    int n_old, n_tensors;
+    bool *done;    /* [n_old] emitted ahead of its place */
+    int *producer; /* [n_tensors] the original operation of experts that makes it in the forward, SH_NONE */
+    bool *by_token; /* [n_tensors] it has a number for each choice of a token, not one for each row */
+    int **away;    /* [waves] of [n_tensors]: where it is with the experts, SH_NONE */
+    int n_waves;   /* of the route with the most */
+    struct route *routes;
+    int n_routes;
+};
+
+/* Operations of one route that follow each other if others are emitted before them. */
+struct run {
+    const struct route *route;
+    int first, last;
+    bool *in; /* [last - first + 1] */
+};
+
+static bool computes_experts(enum sh_op_kind kind)
+{
+    return kind == SH_OP_EXPERT_LINEAR || kind == SH_OP_EXPERT_LINEAR_BWD_X || kind == SH_OP_EXPERT_LINEAR_BWD_W ||
+           kind == SH_OP_SWIGLU_ROWS || kind == SH_OP_SWIGLU_ROWS_BWD;
+}
+
+/* The route whose plan an operation of experts follows; NULL: it is another operation, or that of an expert which each
+ * rank has. */
+static const struct route *route_of(const struct dispatch *d, const struct sh_op *op)
+{
+    for (int r = 0; r < d->n_routes && computes_experts(op->kind); r++)
+        for (int k = 0; k < SH_OP_MAX_IN; k++)
+            if (op->in[k] != SH_NONE && (op->in[k] == d->routes[r].plan->out[0] || op->in[k] == d->routes[r].plan->out[2]))
+                return &d->routes[r];
+    return NULL;
+}
+
+static bool reads(const struct dispatch *d, const struct sh_op *op, int root)
+{
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        if (op->in[k] != SH_NONE && sh_tensor_root(d->p, op->in[k]) == root)
+            return true;
+    return false;
+}
+
+/* ---- waves ---- */
+
+/* A rank can receive `most` rows. All waves but the last lack less than a segment, N rows, of being full; and two
+ * neighbours together have more rows than fit in one. */
+static int most_waves(int64_t most, int64_t room, int64_t segment)
+{
+    int64_t nearly_full = (most - 1) / (room - segment + 1) + 1, by_pairs = 2 * (most / (room + 1)) + 1;
+
+    return (int)(nearly_full < by_pairs ? nearly_full : by_pairs);
+}
+
+/* A token has at most one row for each expert of a rank. */
+static void set_waves(const struct dispatch *d, struct route *r)
+{
+    int64_t k = r->plan->attr.route.chosen, here = r->plan->attr.route.experts / d->ranks, tokens, most;
+
+    r->rows = sh_tensor_elems(&d->p->tensors[r->plan->out[0]]);
+    tokens = r->rows / k;
+    most = d->ranks * tokens * (k < here ? k : here);
+    r->room = (int64_t)ceil(d->capacity * (double)r->rows);
+    r->room = r->room < tokens ? tokens : r->room > most ? most : r->room;
+    r->waves = most_waves(most, r->room, tokens);
+}
+
+static void find_routes(struct dispatch *d)
+{
+    d->routes = sh_calloc((size_t)d->n_old + 1, sizeof *d->routes);
+    for (int i = 0; i < d->n_old; i++) {
+        struct route *r = &d->routes[d->n_routes];
+
+        if (d->old[i].kind != SH_OP_ROUTE_PLAN || d->old[i].attr.route.experts < d->ranks)
+            continue;
+        r->plan = &d->old[i];
+        set_waves(d, r);
+        r->parts = sh_calloc((size_t)r->waves, sizeof *r->parts);
+        r->groups = sh_calloc((size_t)r->waves, sizeof *r->groups);
+        d->n_waves = r->waves > d->n_waves ? r->waves : d->n_waves;
+        d->n_routes++;
+    }
+}
+
+/* ---- tensors and operations ---- */
+
+static struct sh_op like(const struct sh_op *of, enum sh_op_kind kind)
+{
+    struct sh_op op = sh_program_op(kind);
+
+    op.phase = of->phase;
+    op.block = of->block;
+    return op;
+}
+
+/* Room for `rows` rows of a tensor that has them for a route. */
+static int add_like(struct dispatch *d, int t, const struct route *r, int64_t rows, const char *what, int wave)
+{
+    const struct sh_tensor *of = &d->p->tensors[t];
+    int64_t dim[] = {rows, sh_tensor_elems(of) / r->rows};
+    struct sh_tensor made = sh_tensor_make(of->mem, of->dtype, 2, dim, "%.40s.%s.%d", of->name, what, wave);
+
+    return sh_program_add_tensor(d->p, &made);
+}
+
+/* Let one wave's rows travel: from the home [M,...] of a tensor to the experts, or back. */
+static void exchange(struct dispatch *d, const struct route *r, const struct sh_op *of, int wave, int from, int to, bool back)
+{
+    struct sh_op op = like(of, SH_OP_ALL_TO_ALL);
+    const struct sh_tensor *home = &d->p->tensors[back ? to : from];
+
+    op.stream = d->stream;
+    op.attr.group = d->mesh->expert;
+    op.attr.exchange.row_elems = sh_tensor_elems(home) / r->rows;
+    op.attr.exchange.back = back;
+    op.attr.exchange.expected = wave ? 1 : r->rows;
+    op.attr.accumulate = back && wave; /* the other rows are those of the waves before */
+    op.in[0] = from;
+    op.in[1] = r->parts[wave];
+    op.out[0] = to;
+    sh_program_add_op(d->p, &op);
+}
+
+/* The same storage as [n,1]. */
+static int column(struct dispatch *d, int t)
+{
+    struct sh_tensor view = d->p->tensors[t];
+
+    view.base = t;
+    view.base_elems = 0;
+    view.ndim = 2;
+    view.dim[0] = sh_tensor_elems(&d->p->tensors[t]);
+    view.dim[1] = 1;
+    return sh_program_add_tensor(d->p, &view);
+}
+
+/* Weights have the order of tokens, rows that of experts; with one column a weight is a row. */
+static void by_row(struct dispatch *d, const struct sh_op *of, int from, int order, int to)
+{
+    struct sh_op op = like(of, SH_OP_ROW_GATHER);
+
+    op.in[0] = column(d, from);
+    op.in[1] = order;
+    op.out[0] = column(d, to);
+    sh_program_add_op(d->p, &op);
+}
+
+/* The same storage as [n]. */
+static int flat(struct dispatch *d, int t)
+{
+    struct sh_tensor view = d->p->tensors[t];
+
+    view.base = t;
+    view.base_elems = 0;
+    view.dim[0] = sh_tensor_elems(&view);
+    view.ndim = 1;
+    return sh_program_add_tensor(d->p, &view);
+}
+
+/* The waves of a route, right after its plan. */
+static void plan_waves(struct dispatch *d, const struct route *r)
+{
+    int64_t experts = r->plan->attr.route.experts;
+    struct sh_op gather = like(r->plan, SH_OP_ALL_GATHER);
+    struct sh_tensor first = sh_tensor_make(SH_MEM_ACT, SH_I32, 2, (const int64_t[]){d->ranks, experts + 1},
+                                            "layers.%d.firsts", r->plan->block);
+
+    gather.stream = d->stream;
+    gather.attr.group = d->mesh->expert;
+    gather.in[0] = r->plan->out[2];
+    gather.out[0] = sh_program_add_tensor(d->p, &first);
+    sh_program_add_op(d->p, &gather);
+    for (int w = 0; w < r->waves; w++) {
+        struct sh_op op = like(r->plan, SH_OP_ROUTE_WAVE);
+        struct sh_tensor parts = sh_tensor_make(SH_MEM_ACT, SH_I32, 3, (const int64_t[]){2, d->ranks, d->ranks},
+                                                "layers.%d.parts.%d", r->plan->block, w);
+        struct sh_tensor groups =
+            sh_tensor_make(SH_MEM_ACT, SH_I32, 1, &first.dim[1], "layers.%d.groups.%d", r->plan->block, w);
+
+        op.attr.wave.wave = w;
+        op.attr.wave.place = sh_group_index(d->mesh, d->mesh->expert);
+        op.attr.wave.room = r->room;
+        op.in[0] = gather.out[0];
+        op.out[0] = r->parts[w] = sh_program_add_tensor(d->p, &parts);
+        op.out[1] = r->groups[w] = sh_program_add_tensor(d->p, &groups);
+        sh_program_add_op(d->p, &op);
+    }
+}
+
+/* ---- runs ---- */
+
+/* Whether an operation reads what one of the run makes. */
+static bool follows(const struct dispatch *d, const struct run *run, const struct sh_op *op)
+{
+    for (int i = run->first; i <= run->last; i++)
+        for (int k = 0; run->in[i - run->first] && k < SH_OP_MAX_OUT; k++)
+            if (d->old[i].out[k] != SH_NONE && reads(d, op, sh_tensor_root(d->p, d->old[i].out[k])))
+                return true;
+    return false;
+}
+
+/* From operation i on: those of its route, forward or not, up to the first other one that needs their results. */
+static struct run run_from(const struct dispatch *d, int i)
+{
+    struct run run = {.route = route_of(d, &d->old[i]), .first = i, .last = i};
+    bool forward = d->old[i].phase == SH_PHASE_FORWARD;
+
+    run.in = sh_calloc((size_t)(d->n_old - i), sizeof *run.in);
+    for (int k = i; k < d->n_old; k++) {
+        if (!d->done[k] && route_of(d, &d->old[k]) == run.route && (d->old[k].phase == SH_PHASE_FORWARD) == forward) {
+            run.in[k - i] = true;
+            run.last = k;
+        } else if (follows(d, &run, &d->old[k])) {
+            break;
+        }
+    }
+    return run;
+}
+
+/* The gradient of a leaf, made when it is first needed. */
+static int leaf_grad(struct dispatch *d, int t, int leaf)
+{
+    struct sh_tensor grad = d->p->tensors[t];
+
+    for (int i = 0; i < d->p->n_tensors && leaf; i++)
+        if (d->p->tensors[i].grad_of == grad.grad_of && d->p->tensors[i].leaf == leaf)
+            return i;
+    grad.leaf = leaf;
+    return leaf ? sh_program_add_tensor(d->p, &grad) : t;
+}
+
+/* One operation for all groups of rows, or one for the groups of each rank from which they come. */
+static void add_weight_gradients(struct dispatch *d, const struct route *r, struct sh_op op, int wave)
+{
+    int whole = op.out[0], leaves = d->p->units[d->p->params[d->p->tensors[whole].grad_of].unit].leaves;
+    int64_t here = r->plan->attr.route.experts / d->ranks;
+
+    op.attr.accumulate |= wave > 0;
+    for (int leaf = 0; leaf < leaves; leaf++) {
+        struct sh_tensor groups = d->p->tensors[r->groups[wave]];
+
+        if (leaves > 1) {
+            groups.base = r->groups[wave];
+            groups.base_elems = leaf * here;
+            groups.dim[0] = here + 1;
+            op.in[2] = sh_program_add_tensor(d->p, &groups);
+            op.out[0] = leaf_grad(d, whole, leaf);
+        }
+        sh_program_add_op(d->p, &op);
+    }
+}
+
+static int need(struct dispatch *d, const struct route *r, const struct sh_op *of, int t, int wave);
+
+/* An operand where the experts are. */
+static int operand(struct dispatch *d, const struct route *r, const struct sh_op *of, int t, int wave)
+{
+    if (t == SH_NONE || t == r->plan->out[0]) /* rows that travel lie in the order of the plan */
+        return SH_NONE;
+    if (t == r->plan->out[2])
+        return r->groups[wave];
+    return d->p->tensors[sh_tensor_root(d->p, t)].param == SH_NONE ? need(d, r, of, t, wave) : t;
+}
+
+/* An operation over the rows that have come in a wave. */
+static void compute(struct dispatch *d, const struct route *r, const struct sh_op *old, enum sh_phase phase, int wave)
+{
+    struct sh_op op = *old;
+
+    op.phase = phase;
+    op.attr.rows.expected = wave ? 1 : r->rows;
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        op.in[k] = operand(d, r, &op, old->in[k], wave);
+    if (op.kind == SH_OP_SWIGLU_ROWS)
+        op.in[3] = r->groups[wave];
+    if (op.kind == SH_OP_SWIGLU_ROWS_BWD)
+        op.in[4] = r->groups[wave];
+    if (op.kind == SH_OP_EXPERT_LINEAR_BWD_W) {
+        add_weight_gradients(d, r, op, wave);
+        return;
+    }
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (op.out[k] != SH_NONE)
+            d->away[wave][old->out[k]] = op.out[k] = add_like(d, old->out[k], r, r->room, "wave", wave);
+    sh_program_add_op(d->p, &op);
+}
+
+/* A tensor where the experts are: it is there; or it is computed again; or it is sent. */
+static int need(struct dispatch *d, const struct route *r, const struct sh_op *of, int t, int wave)
+{
+    int home = t;
+
+    if (d->away[wave][t] != SH_NONE)
+        return d->away[wave][t];
+    if (d->producer[t] != SH_NONE) {
+        compute(d, r, &d->old[d->producer[t]], SH_PHASE_RECOMPUTE, wave);
+        return d->away[wave][t];
+    }
+    if (d->by_token[t]) {
+        home = add_like(d, t, r, r->rows, "rows", wave);
+        by_row(d, of, t, r->plan->out[0], home);
+    }
+    d->away[wave][t] = add_like(d, t, r, r->room, "wave", wave);
+    exchange(d, r, of, wave, home, d->away[wave][t], false);
+    return d->away[wave][t];
+}
+
+/* Whether operations at home read it. */
+static bool is_wanted(const struct dispatch *d, int t)
+{
+    for (int i = 0; i < d->n_old; i++)
+        if (!route_of(d, &d->old[i]) && reads(d, &d->old[i], t))
+            return true;
+    return false;
+}
+
+/* Let the results of a wave that are wanted at home travel back.
+ *   home  [n_tensors] where they arrive, SH_NONE: not known yet */
+static void bring_home(struct dispatch *d, const struct run *run, int i, int wave, int *home)
+{
+    const struct sh_op *op = &d->old[i];
+
+    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+        int t = op->out[k];
+
+        if (t == SH_NONE || d->p->tensors[t].grad_of != SH_NONE || !is_wanted(d, t))
+            continue;
+        if (home[t] == SH_NONE)
+            home[t] = d->by_token[t] ? add_like(d, t, run->route, run->route->rows, "rows", 0) : t;
+        exchange(d, run->route, op, wave, d->away[wave][t], home[t], true);
+    }
+}
+
+/* Only what the first wave has computed in the forward stays; copies of what is at home do not. */
+static void forget(struct dispatch *d)
+{
+    for (int w = 0; w < d->n_waves; w++)
+        for (int t = 0; t < d->n_tensors; t++)
+            if (w || d->producer[t] == SH_NONE)
+                d->away[w][t] = SH_NONE;
+}
+
+static int *filled(int n)
+{
+    int *a = sh_calloc((size_t)n + 1, sizeof *a);
+
+    for (int i = 0; i < n; i++)
+        a[i] = SH_NONE;
+    return a;
+}
+
+/* All waves of a run, one after the other. What comes back is complete after the last one. */
+static void emit_waves(struct dispatch *d, const struct run *run)
+{
+    int *home = filled(d->n_tensors);
+
+    for (int w = 0; w < run->route->waves; w++) {
+        for (int i = run->first; i <= run->last; i++)
+            if (run->in[i - run->first])
+                compute(d, run->route, &d->old[i], d->old[i].phase, w);
+        for (int i = run->first; i <= run->last; i++)
+            if (run->in[i - run->first])
+                bring_home(d, run, i, w, home);
+    }
+    for (int i = run->first; i <= run->last; i++)
+        for (int k = 0; run->in[i - run->first] && k < SH_OP_MAX_OUT; k++) {
+            int t = d->old[i].out[k];
+
+            if (t != SH_NONE && home[t] != SH_NONE && home[t] != t)
+                by_row(d, &d->old[i], home[t], flat(d, run->route->plan->out[1]), t);
+        }
+    forget(d);
+    free(home);
+}
+
+static void emit(struct dispatch *d, int i);
+
+static void emit_run(struct dispatch *d, int i)
+{
+    struct run run = run_from(d, i);
+
+    for (int k = run.first; k <= run.last; k++)
+        if (!run.in[k - run.first])
+            emit(d, k);
+        else
+            d->done[k] = true;
+    emit_waves(d, &run);
+    free(run.in);
+}
+
+/* Rows start to travel as soon as they are there: the expert that each rank has may compute meanwhile. */
+static void send_early(struct dispatch *d, int gather)
+{
+    for (int i = gather + 1; i < d->n_old && d->old[i].block == d->old[gather].block; i++) {
+        const struct route *r = route_of(d, &d->old[i]);
+
+        if (r && r->plan->out[0] == d->old[gather].in[1] && reads(d, &d->old[i], d->old[gather].out[0])) {
+            need(d, r, &d->old[gather], d->old[gather].out[0], 0);
+            return;
+        }
+    }
+}
+
+static void emit(struct dispatch *d, int i)
+{
+    const struct sh_op *op = &d->old[i];
+
+    if (d->done[i])
+        return;
+    if (route_of(d, op)) {
+        emit_run(d, i);
+        return;
+    }
+    d->done[i] = true;
+    sh_program_add_op(d->p, op);
+    for (int r = 0; r < d->n_routes; r++)
+        if (d->routes[r].plan == op)
+            plan_waves(d, &d->routes[r]);
+    if (op->kind == SH_OP_ROW_GATHER && op->phase == SH_PHASE_FORWARD)
+        send_early(d, i);
+}
+
+/* ---- the pass ---- */
+
+/* What there is to know of tensors before anything is emitted. */
+static void note_tensors(struct dispatch *d)
+{
+    for (int i = 0; i < d->n_old; i++) {
+        const struct sh_op *op = &d->old[i];
+        bool bwd = op->kind == SH_OP_SWIGLU_ROWS_BWD;
+
+        if (!route_of(d, op))
+            continue;
+        for (int k = 0; k < SH_OP_MAX_OUT && op->phase == SH_PHASE_FORWARD; k++)
+            if (op->out[k] != SH_NONE)
+                d->producer[op->out[k]] = i;
+        if (bwd || op->kind == SH_OP_SWIGLU_ROWS)
+            d->by_token[op->in[bwd ? 2 : 1]] = true;
+        if (bwd)
+            d->by_token[op->out[1]] = true;
+    }
+}
+
+static void open_dispatch(struct dispatch *d)
+{
+    d->old = sh_calloc((size_t)d->p->n_ops + 1, sizeof *d->old);
+    memcpy(d->old, d->p->ops, (size_t)d->p->n_ops * sizeof *d->old);
+    d->n_old = d->p->n_ops;
+    d->n_tensors = d->p->n_tensors;
+    d->done = sh_calloc((size_t)d->n_old + 1, sizeof *d->done);
+    d->by_token = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->by_token);
+    d->producer = filled(d->n_tensors);
+    find_routes(d);
+    note_tensors(d);
+    d->away = sh_calloc((size_t)d->n_waves + 1, sizeof *d->away);
+    for (int w = 0; w < d->n_waves; w++)
+        d->away[w] = filled(d->n_tensors);
+}
+
+static void close_dispatch(struct dispatch *d)
+{
+    for (int w = 0; w < d->n_waves; w++)
+        free(d->away[w]);
+    for (int r = 0; r < d->n_routes; r++) {
+        free(d->routes[r].parts);
+        free(d->routes[r].groups);
+    }
+    free(d->routes);
+    free(d->away);
+    free(d->producer);
+    free(d->by_token);
+    free(d->done);
+    free(d->old);
+}
+
+sh_rc sh_pass_dispatch(const struct sh_build *b, struct sh_program *p)
+{
+    const struct sh_mesh_shape *mesh = &b->options.mesh;
+    struct dispatch d = {
+        .p = p, .mesh = mesh, .ranks = sh_group_size(mesh, mesh->expert), .capacity = b->batch.spread.capacity};
+
+    if (d.ranks == 1)
+        return SH_OK;
+    d.stream = sh_program_add_stream(p, "dispatch", SH_RUNS_COLLECTIVES);
+    open_dispatch(&d);
+    p->n_ops = 0;
+    for (int i = 0; i < d.n_old; i++)
+        emit(&d, i);
+    close_dispatch(&d);
+    return SH_OK;
+}
