@@ -267,10 +267,22 @@ static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
     }
 }
 
+/* Ranks whose units differ hold bands of the same size, one rank after the other (src/model/decoder.c). */
+static void move_bands(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    for (int i = 0; i < p->n_params; i++) {
+        sh_group split = p->units[p->params[i].unit].split;
+
+        for (int k = 0; split && k < p->params[i].n_bands; k++)
+            p->params[i].band[k].first = p->params[i].band[k].n * sh_group_index(&opt->mesh, split);
+    }
+}
+
 /* The operations that read a rank's own elements have the same indices on all ranks. */
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
 {
     move_views(opt, p);
+    move_bands(opt, p);
     for (int i = 0; i < p->n_ops; i++) {
         struct sh_op *op = &p->ops[i];
         struct sh_tensor *t = op->kind == SH_OP_SUMSQ && op->unit != SH_NONE ? &p->tensors[op->in[0]] : NULL;
@@ -281,6 +293,8 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
             t->base_elems = part.begin;
             t->dim[0] = part.end - part.begin;
         }
+        if (op->kind == SH_OP_ROUTE_WAVE)
+            op->attr.wave.place = sh_group_index(&opt->mesh, opt->mesh.expert);
         if (sh_op_info(op->kind)->runs && op->attr.runs.of == SH_RUNS_MATRICES && p->tensors[op->in[0]].base != SH_NONE)
             p->tensors[op->in[0]].base_elems = p->units[op->unit].chunk * sh_shard_index(opt, &p->units[op->unit]);
     }

@@ -171,7 +171,7 @@ static void make_program(struct sh_run *r, const struct kind *k, const struct sh
 
 static struct sh_mesh_shape shape_of(const struct kind *k)
 {
-    const int axes[SH_AXES] = {k->tensor, 1, 1, test_world() / k->tensor / k->replicate, k->replicate, 1};
+    const int axes[SH_AXES] = {k->tensor, 1, 1, 1, test_world() / k->tensor / k->replicate, k->replicate, 1};
 
     return sh_mesh_shape_of(axes, test_rank());
 }

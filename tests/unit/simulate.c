@@ -164,7 +164,7 @@ static void fill_param(const struct sim *s, int rank, const struct sh_param *par
 
 struct sim *sim_create(const struct sh_build *build, int shard, int replicate, int inner, uint64_t seed)
 {
-    return sim_create_on(build, (const int[SH_AXES]){1, 1, inner, shard / inner, replicate, 1}, seed);
+    return sim_create_on(build, (const int[SH_AXES]){1, 1, 1, inner, shard / inner, replicate, 1}, seed);
 }
 
 struct sim *sim_create_on(const struct sh_build *build, const int axes[SH_AXES], uint64_t seed)
@@ -274,6 +274,8 @@ static void end_section(struct sim_rank *r)
         assert_int_equal(r->flights[i].started, r->flights[i].waited);
         free(r->flights[i].sent);
         free(r->flights[i].received);
+        free(r->flights[i].parts);
+        free(r->flights[i].before);
         r->flights[i] = (struct sim_flight){0};
     }
 }
@@ -322,8 +324,8 @@ int64_t sim_param_elems(const struct sim *s)
 {
     int64_t n = 0;
 
-    for (int i = 0; i < s->ranks[0].p->n_units; i++)
-        n += s->ranks[0].p->units[i].elems;
+    for (int i = 0; i < s->ranks[0].p->n_saved; i++)
+        n += s->ranks[0].p->saved[i].elems;
     return n;
 }
 
@@ -341,14 +343,46 @@ static void get_owned(const struct sim *s, int rank, const struct sh_unit *u, in
         }
 }
 
-static void same(const struct sim *s, int rank, const struct sh_unit *u, int64_t n, const float *expected)
+/* Where a saved tensor begins among all, one after the other. */
+static int64_t begin_of(const struct sh_program *p, int saved)
 {
-    float *values = sh_calloc((size_t)n + 1, sizeof *values);
+    int64_t begin = 0;
 
-    get_owned(s, rank, u, n, values);
-    if (memcmp(expected, values, (size_t)n * sizeof *values))
-        fail_msg("%s differs between ranks", u->name);
-    free(values);
+    for (int i = 0; i < saved; i++)
+        begin += p->saved[i].elems;
+    return begin;
+}
+
+/* Put elements [range) of a unit, which a rank has, among those of all saved tensors; if another rank has had them, they
+ * must be the same. Or get them from there. */
+static void place(const struct sim *s, int rank, const struct sh_unit *u, struct sh_range range, float *values, float *all,
+                  bool *known)
+{
+    const struct sh_program *p = s->ranks[rank].p;
+
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct sh_param *param = &p->params[i];
+        struct sh_range mine =
+            sh_layout_intersect(range, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
+        struct sh_rng_runs run;
+
+        for (int64_t at = mine.begin; at < mine.end; at += run.n) {
+            run = sh_saved_run(p, param, at - param->unit_elems, mine.end - at);
+            for (int64_t k = 0; k < run.n; k++) {
+                float *value = &values[at - range.begin + k];
+                int64_t to = begin_of(p, param->saved) + run.first + k;
+
+                if (known && known[to] && memcmp(&all[to], value, sizeof *value))
+                    fail_msg("%s differs between ranks", p->saved[param->saved].name);
+                if (known) {
+                    known[to] = true;
+                    all[to] = *value;
+                } else {
+                    *value = all[to];
+                }
+            }
+        }
+    }
 }
 
 static void same_packed(const struct sim *s, int rank, const struct sh_unit *u, const float *masters)
@@ -380,23 +414,32 @@ static void same_full(const struct sim *s, int rank, const struct sh_unit *u, co
 
 void sim_params(const struct sim *s, float *out)
 {
-    const struct sh_program *p = s->ranks[0].p;
+    bool *known = sh_calloc((size_t)sim_param_elems(s) + 1, sizeof *known);
 
-    for (int i = 0; i < p->n_units; out += p->units[i++].elems) {
-        for (int rank = 0; rank < s->world; rank++) {
-            const struct sim_rank *r = &s->ranks[rank];
-            const struct sh_unit *u = &r->p->units[i];
-            struct sh_range own = own_range(r, u);
+    for (int rank = 0; rank < s->world; rank++)
+        for (int i = 0; i < s->ranks[rank].p->n_units; i++) {
+            const struct sh_unit *u = &s->ranks[rank].p->units[i];
+            struct sh_range own = own_range(&s->ranks[rank], u);
+            float *values = sh_calloc((size_t)(own.end - own.begin) + 1, sizeof *values);
 
-            if (sh_group_index(&r->mesh, sh_group_others(&r->mesh, u->shard)) == 0)
-                get_owned(s, rank, u, own.end - own.begin, out + own.begin);
-            else
-                same(s, rank, u, own.end - own.begin, out + own.begin);
+            get_owned(s, rank, u, own.end - own.begin, values);
+            place(s, rank, u, own, values, out, known);
+            free(values);
         }
-        for (int rank = 0; rank < s->world; rank++)
-            if (s->ranks[rank].p->units[i].full != SH_NONE)
-                (p->units[i].packed ? same_packed : same_full)(s, rank, &s->ranks[rank].p->units[i], out);
-    }
+    for (int64_t i = 0; i < sim_param_elems(s); i++)
+        assert_true(known[i]);
+    for (int rank = 0; rank < s->world; rank++)
+        for (int i = 0; i < s->ranks[rank].p->n_units; i++) {
+            const struct sh_unit *u = &s->ranks[rank].p->units[i];
+            float *values = sh_calloc((size_t)u->elems + 1, sizeof *values);
+
+            if (u->full != SH_NONE) {
+                place(s, rank, u, (struct sh_range){0, u->elems}, values, out, NULL);
+                (u->packed ? same_packed : same_full)(s, rank, u, values);
+            }
+            free(values);
+        }
+    free(known);
 }
 
 struct sh_op_scalars sim_scalars(int step, double loss_scale)

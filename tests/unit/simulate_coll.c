@@ -170,11 +170,51 @@ static char *sum(const struct sim *s, const struct sim_meeting *m, const char *c
     return out;
 }
 
+/* Where the rows of place i for place j begin, and how many there are: at home, or end to end in the memory of place j,
+ * by source. All ranks have the same counts. */
+static int64_t begin_of(const struct sim_meeting *m, const int32_t *parts, int i, int j, bool at_home, int64_t *n)
+{
+    int64_t begin = 0;
+
+    *n = parts[i * m->size + j];
+    for (int source = 0; source < i; source++)
+        begin += parts[source * m->size + j];
+    return at_home ? parts[(m->size + i) * m->size + j] : begin;
+}
+
+/* What the member at place k has after an exchange of rows: those of no part are what they were. */
+static char *carried(const struct sim *s, const struct sim_meeting *m, const char *const *gifts, int k)
+{
+    struct sim_flight *f = flight_of(s, &m->member[k], m->member[k].op);
+    const struct sim_rank *r = &s->ranks[m->member[k].rank];
+    const struct sh_op *op = &r->p->ops[m->member[k].op];
+    int64_t row = op->attr.exchange.row_elems * sh_dtype_bytes(r->p->tensors[op->out[0]].dtype), n;
+    char *out = f->before;
+    bool back = op->attr.exchange.back;
+
+    f->before = NULL;
+    for (int other = 0; other < m->size; other++) {
+        int i = back ? k : other, j = back ? other : k; /* the rows of i for j travel */
+        int64_t from = begin_of(m, f->parts, i, j, !back, &n), to = begin_of(m, f->parts, i, j, back, &n);
+
+        assert_memory_equal(f->parts, flight_of(s, &m->member[other], m->member[other].op)->parts,
+                            (size_t)(2 * m->size * m->size) * sizeof *f->parts);
+        assert_true(n >= 0 && (to + n) * row <= m->bytes);
+        assert_true((from + n) * row <= flight_of(s, &m->member[other], m->member[other].op)->sent_bytes);
+        memcpy(out + to * row, gifts[other] + from * row, (size_t)(n * row));
+    }
+    return out;
+}
+
 /* What the member at place k receives: its part of what each member sent. */
-static char *exchanged(const struct sim_meeting *m, const char *const *gifts, int k)
+static char *exchanged(const struct sim *s, const struct sim_meeting *m, const char *const *gifts, int k)
 {
     int64_t part = m->bytes / m->size;
-    char *out = sh_calloc((size_t)m->bytes + 1, 1);
+    char *out;
+
+    if (flight_of(s, &m->member[k], m->member[k].op)->parts)
+        return carried(s, m, gifts, k);
+    out = sh_calloc((size_t)m->bytes + 1, 1);
 
     for (int i = 0; i < m->size; i++)
         memcpy(out + i * part, gifts[i] + k * part, (size_t)part);
@@ -194,7 +234,7 @@ static void make_results(const struct sim *s, struct sim_meeting *m)
         m->all = sum(s, m, gifts, 0);
     for (int k = 0; k < m->size && !m->all; k++)
         flight_of(s, &m->member[k], m->member[k].op)->received =
-            m->kind == SH_OP_ALL_TO_ALL ? exchanged(m, gifts, k) : sum(s, m, gifts, k * m->bytes);
+            m->kind == SH_OP_ALL_TO_ALL ? exchanged(s, m, gifts, k) : sum(s, m, gifts, k * m->bytes);
     for (int k = 0; k < m->size; k++) {
         struct sim_flight *f = flight_of(s, &m->member[k], m->member[k].op);
 
@@ -238,6 +278,14 @@ void sim_coll_start(struct sim_rank *r, int i)
     f->sent = sh_calloc((size_t)f->sent_bytes + 1, 1);
     memcpy(f->sent, in, (size_t)f->sent_bytes);
     f->sent_hash = sh_hash64(in, (size_t)f->sent_bytes);
+    if (op->kind == SH_OP_ALL_TO_ALL && op->in[1] != SH_NONE) {
+        f->parts = sh_calloc((size_t)bytes_of(r, op->in[1]), 1);
+        memcpy(f->parts, r->arena + r->p->tensors[op->in[1]].offset_bytes, (size_t)bytes_of(r, op->in[1]));
+        f->before = sh_calloc((size_t)bytes_of(r, op->out[0]) + 1, 1);
+        memset(f->before, SIM_POISON, (size_t)bytes_of(r, op->out[0]));
+        if (op->attr.accumulate)
+            memcpy(f->before, out, (size_t)bytes_of(r, op->out[0]));
+    }
     memset(out, SIM_POISON, (size_t)bytes_of(r, op->out[0]));
     if (in >= out && in < out + bytes_of(r, op->out[0]) && op->kind == SH_OP_ALL_GATHER)
         memcpy(in, f->sent, (size_t)f->sent_bytes);

@@ -33,6 +33,8 @@ struct sim_flight {
     uint64_t sent_hash; /* of it */
     int64_t sent_bytes;
     char *received; /* if the meeting does not have one result for all */
+    int32_t *parts; /* of an exchange of rows, at its start */
+    char *before;   /* what its result held then; poison if that does not count */
 };
 
 /* Find out who meets whom in a section, which all ranks are about to run; discard that information. */

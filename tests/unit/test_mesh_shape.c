@@ -102,6 +102,10 @@ static const struct misfit {
     {{.shard = ALL, .replicate = 0, .inner = 1}, 8, "mesh: mesh.replicate=0; choose auto or a number >= 1"},
     {{.shard = ALL, .replicate = AUTO, .inner = 0}, 8,
      "mesh: reshard_after_forward over 0 ranks; choose a number >= 1"},
+    {{.shard = 6, .replicate = AUTO, .inner = 1, .expert = 4}, 12,
+     "mesh: parallelism.expert_parallel_degree=4 does not divide the shard axis of 6; choose 3"},
+    {{.shard = 8, .replicate = AUTO, .inner = 2, .expert = 4}, 8,
+     "mesh: parallelism.expert_parallel_degree=4 does not divide reshard_after_forward over 2 ranks; choose 2"},
 };
 /* clang-format on */
 
@@ -162,25 +166,26 @@ static void test_names(void **state)
 /* Every axis has 2 ranks. */
 static void test_every_axis(void **state)
 {
-    static const int two[SH_AXES] = {2, 2, 2, 2, 2, 2};
+    static const int two[SH_AXES] = {2, 2, 2, 2, 2, 2, 2};
     const struct sh_mesh_shape any = sh_mesh_shape_of(two, 0);
     const struct {
         sh_group group;
-        int size, index, member[8]; /* of rank 45, whose place on context and replicate is 0; the first 8 */
+        int size, index, member[8]; /* of rank 45, whose place on context, outer and pipeline is 0; the first 8 */
     } rows[] = {
         {1u << SH_AXIS_TENSOR, 2, 1, {44, 45}},
         {1u << SH_AXIS_CONTEXT, 2, 0, {45, 47}},
-        {any.inner, 2, 1, {41, 45}},
-        {any.shard, 8, 6, {33, 35, 37, 39, 41, 43, 45, 47}},
-        {any.replicate, 2, 0, {45, 61}},
-        {any.data, 8, 3, {33, 37, 41, 45, 49, 53, 57, 61}},
-        {any.rows, 16, 6, {33, 35, 37, 39, 41, 43, 45, 47}},
-        {any.pipeline, 2, 1, {13, 45}},
+        {any.expert, 2, 1, {41, 45}},
+        {any.inner, 2, 1, {37, 45}},
+        {any.shard, 16, 6, {33, 35, 37, 39, 41, 43, 45, 47}},
+        {any.replicate, 2, 1, {13, 45}},
+        {any.data, 16, 11, {1, 5, 9, 13, 17, 21, 25, 29}},
+        {any.rows, 32, 22, {1, 3, 5, 7, 9, 11, 13, 15}},
+        {any.pipeline, 2, 0, {45, 109}},
     };
     int speak = 0;
 
     (void)state;
-    assert_int_equal(sh_mesh_ranks(&any), 64);
+    assert_int_equal(sh_mesh_ranks(&any), 128);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sh_mesh_shape s = sh_mesh_shape_of(two, 45);
 
@@ -190,11 +195,11 @@ static void test_every_axis(void **state)
             assert_int_equal(sh_group_member(&s, rows[i].group, m), rows[i].member[m]);
         assert_int_equal(sh_group_widened(&s, rows[i].group), rows[i].group); /* no axis has size 1 */
     }
-    for (int rank = 0; rank < 64; rank++) {
+    for (int rank = 0; rank < 128; rank++) {
         struct sh_mesh_shape s = sh_mesh_shape_of(two, rank);
 
         speak += sh_mesh_speaks(&s);
-        assert_int_equal(sh_mesh_speaks(&s), rank % 4 == 0 && rank < 32);
+        assert_int_equal(sh_mesh_speaks(&s), rank % 4 == 0 && rank < 64);
         for (int i = 0; i < SH_AXES; i++)
             assert_int_equal(sh_group_index(&s, 1u << i), rank >> i & 1);
         for (sh_group g = 0; g <= sh_group_world(&s); g++)
@@ -206,7 +211,7 @@ static void test_every_axis(void **state)
 /* Groups of the same ranks become one if they differ in axes of size 1 only. */
 static void test_widened(void **state)
 {
-    static const int sizes[][SH_AXES] = {{1, 1, 2, 3, 2, 1}, {1, 1, 1, 1, 1, 1}, {2, 1, 1, 3, 1, 1}};
+    static const int sizes[][SH_AXES] = {{1, 1, 1, 2, 3, 2, 1}, {1, 1, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 3, 1, 1}};
 
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

@@ -654,10 +654,10 @@ static void sums_count_everything_once(void **state)
     static const struct {
         int axes[SH_AXES];
         sh_group loss;
-    } rows[] = {{{2, 2, 2, 2, 2, 2}, WITHOUT_TENSOR},
-                {{2, 1, 1, 3, 1, 1}, WITHOUT_TENSOR},
-                {{1, 2, 1, 1, 2, 1}, WORLD},
-                {{1, 1, 1, 2, 1, 2}, WORLD}};
+    } rows[] = {{{2, 2, 2, 2, 2, 2, 2}, WITHOUT_TENSOR},
+                {{2, 1, 1, 1, 3, 1, 1}, WITHOUT_TENSOR},
+                {{1, 2, 1, 1, 1, 2, 1}, WORLD},
+                {{1, 1, 1, 1, 2, 1, 2}, WORLD}};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
