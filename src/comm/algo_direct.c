@@ -106,10 +106,10 @@ static sh_rc post_gather(struct sh_channel *ch, struct sh_direct_round *r)
 }
 
 /* What a round moves of an all_to_all's part for, or from, the rank at place `peer`. */
-static struct sh_part stretch_of(const struct sh_channel *ch, const void *all, const int64_t *parts, int64_t round,
-                                 int peer)
+static struct sh_part stretch_of(const struct sh_channel *ch, const void *all, const struct sh_part_extent *parts,
+                                 int64_t round, int peer)
 {
-    int64_t begin = parts[peer] + round * ch->direct.part_elems, left = parts[peer + 1] - begin;
+    int64_t done = round * ch->direct.part_elems, begin = parts[peer].begin + done, left = parts[peer].n - done;
 
     if (left <= 0)
         return (struct sh_part){0};
@@ -207,7 +207,7 @@ static sh_rc cut_exchange(struct sh_channel *ch, int64_t most)
 
     SH_TRY(sh_channel_find_parts(ch));
     for (int i = 0; i < ch->size; i++) {
-        int64_t to = ch->to[i + 1] - ch->to[i], from = ch->from[i + 1] - ch->from[i], n = to > from ? to : from;
+        int64_t to = ch->to[i].n, from = ch->from[i].n, n = to > from ? to : from;
 
         longest = n > longest ? n : longest;
     }

@@ -4,7 +4,7 @@
  *   all_gather      of a unit that exists once for its group: the chunks are there already; one barrier
  *   reduce_scatter  each rank sums its part from all ranks' gradients where they lie
  *   all_reduce      each rank sums a slice and writes it into every rank's buffer: nobody else reads or writes there
- *   all_to_all      each rank copies its parts from where the others have them
+ *   all_to_all      each rank copies its parts from where the others have them; if no rank has any, nobody comes here
  *
  * Bytes moved: (size + 1) * count elements for a reduce_scatter, twice count for each rank of an all_reduce, and each
  * part once: the minimum. Sums are those of sum.h over the ranks in their order, as without a segment: the same bits. */
@@ -65,10 +65,19 @@ static sh_rc barrier(struct sh_channel *ch, int phase)
     return SH_OK;
 }
 
+/* Nothing is sent: what this rank reads from the others takes the place of what it has for them. */
+static sh_rc find_sources(struct sh_channel *ch)
+{
+    SH_TRY(sh_channel_find_parts(ch));
+    for (int i = 0; i < ch->size; i++)
+        SH_TRY(sh_part_find_at(&ch->coll, ch->size, ch->rank, i, &ch->to[i]));
+    return SH_OK;
+}
+
 static sh_rc segment_begin(struct sh_channel *ch)
 {
     if (ch->coll.kind == SH_OP_ALL_TO_ALL)
-        SH_TRY(sh_channel_find_parts(ch));
+        SH_TRY(find_sources(ch));
     return barrier(ch, ENTER);
 }
 
@@ -143,19 +152,19 @@ static sh_rc sum_some(struct sh_channel *ch)
 static sh_rc copy_some(struct sh_channel *ch)
 {
     const struct sh_coll *coll = &ch->coll;
-    int64_t size = sh_dtype_bytes(coll->dtype), all = ch->from[ch->size], left, at, begin;
-    int peer = 0;
+    int64_t size = sh_dtype_bytes(coll->dtype), done = ch->segment_done, left;
+    int peer = ch->rank, passed = 0;
 
-    if (ch->segment_done == all)
+    for (; passed < ch->size && done >= ch->from[peer].n; passed++) {
+        done -= ch->from[peer].n;
+        peer = (peer + 1) % ch->size;
+    }
+    if (passed == ch->size)
         return barrier(ch, LEAVE);
-    at = (ch->from[ch->rank] + ch->segment_done) % all;
-    while (ch->from[peer + 1] <= at)
-        peer++;
-    left = ch->from[peer + 1] - at;
+    left = ch->from[peer].n - done;
     left = left < PIECE_BYTES / size ? left : PIECE_BYTES / size;
-    begin = sh_part_begin_at(coll, ch->size, ch->rank, peer) + at - ch->from[peer];
-    memcpy((char *)coll->recv + at * size, (const char *)coll->send + to_peer(ch, peer) + begin * size,
-           (size_t)(left * size));
+    memcpy((char *)coll->recv + (ch->from[peer].begin + done) * size,
+           (const char *)coll->send + to_peer(ch, peer) + (ch->to[peer].begin + done) * size, (size_t)(left * size));
     ch->segment_done += left;
     return SH_OK;
 }

@@ -2,6 +2,7 @@
  * for itself in one tree over the ranks, so that all have the same bits. Also the collectives that need no message at
  * all, and those that were launched on a GPU and only need to be watched. */
 #include "src/comm/channel.h"
+#include "src/comm/parts.h"
 #include "src/comm/sum.h"
 
 static int64_t part_bytes(const struct sh_coll *coll)
@@ -36,10 +37,10 @@ const struct sh_algo sh_algo_device = {
     .step = device_step,
 };
 
-/* One rank, or nothing to move: at most a copy. */
+/* One rank, or nothing to move: at most a copy. So an exchange of counted rows costs nothing if no rank has any. */
 static bool alone_fits(const struct sh_channel *ch, const struct sh_coll *coll)
 {
-    return ch->size == 1 || coll->count == 0;
+    return ch->size == 1 || sh_part_none(coll, ch->size);
 }
 
 static sh_rc alone_begin(struct sh_channel *ch)

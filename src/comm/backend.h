@@ -87,7 +87,7 @@ void sh_comm_set_complete(struct sh_comm *c, int64_t ticket); /* wakes the calle
 void sh_comm_wait_locked(struct sh_comm *c, int64_t ticket);  /* releases the lock while it waits */
 
 /* Run a collective over a group of one rank, or of no elements: a copy at most, in a queue (NULL: host memory). Errors:
- * those of sh_part_begins(). */
+ * those of sh_part_find(). */
 sh_rc sh_comm_run_alone(const struct sh_comm *c, const struct sh_coll *coll, void *queue);
 
 /* Device memory (staging.c): events; and for mpi, copies of a collective's operands to pinned host memory and back. */

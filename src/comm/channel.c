@@ -105,10 +105,10 @@ sh_rc sh_channel_begin(struct sh_channel *ch)
 sh_rc sh_channel_find_parts(struct sh_channel *ch)
 {
     if (!ch->to) {
-        ch->to = sh_calloc((size_t)ch->size + 1, sizeof *ch->to);
-        ch->from = sh_calloc((size_t)ch->size + 1, sizeof *ch->from);
+        ch->to = sh_calloc((size_t)ch->size, sizeof *ch->to);
+        ch->from = sh_calloc((size_t)ch->size, sizeof *ch->from);
     }
-    return sh_part_begins(&ch->coll, ch->size, ch->rank, ch->to, ch->from);
+    return sh_part_find(&ch->coll, ch->size, ch->rank, ch->to, ch->from);
 }
 
 sh_rc sh_channel_look(const struct sh_channel *ch, MPI_Request *request, int *arrived)

@@ -23,6 +23,7 @@ struct sh_direct {
 };
 
 struct sh_levels;
+struct sh_part_extent;
 
 /* clang-format off */
 struct sh_channel {
@@ -46,7 +47,7 @@ struct sh_channel {
     const void **source;     /* [size]: operands of a sum, by rank */
     MPI_Request *request;    /* of all rounds */
     struct sh_direct direct;
-    int64_t *to, *from;      /* [size + 1]: where the parts of an ALL_TO_ALL begin; NULL: there was none yet */
+    struct sh_part_extent *to, *from; /* [size]: the parts of an ALL_TO_ALL; NULL: there was none yet */
 
     const struct sh_comm_segment *segment; /* NULL: some of the ranks are outside it, or there is none */
     int *place;              /* [size]: places of the group's ranks in the segment */
@@ -84,7 +85,7 @@ void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, c
 /* Choose the algorithm for ch->coll and start it. Errors: SH_E_COMM. */
 sh_rc sh_channel_begin(struct sh_channel *ch);
 
-/* Set ch->to and ch->from for ch->coll, an ALL_TO_ALL. Errors: those of sh_part_begins(). */
+/* Set ch->to and ch->from for ch->coll, an ALL_TO_ALL. Errors: those of sh_part_find(). */
 sh_rc sh_channel_find_parts(struct sh_channel *ch);
 
 /* Test whether a request is complete. If channels block, return only when it is. Errors: SH_E_COMM. */

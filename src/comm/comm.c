@@ -182,16 +182,16 @@ static sh_rc check_parts(const struct sh_comm *c, const struct sh_coll *coll)
 {
     const struct sh_coll_parts *p = coll->parts;
     int size = sh_group_size(&c->mesh->shape, coll->group), rank = sh_group_index(&c->mesh->shape, coll->group);
-    int64_t *begin;
+    struct sh_part_extent *part;
     sh_rc rc;
 
-    SH_REQUIRE(coll->kind == SH_OP_ALL_TO_ALL && p->room >= 0);
-    SH_REQUIRE(p->rows ? p->row_elems > 0 && !p->to && !p->from : p->to && p->from);
+    SH_REQUIRE(coll->kind == SH_OP_ALL_TO_ALL && p->send_room >= 0 && p->recv_room >= 0);
+    SH_REQUIRE(p->rows ? p->row_elems > 0 && !p->to && !p->from : p->to && p->from && !p->at && !p->back);
     if (p->rows && !coll->queue)
         return SH_OK;
-    begin = sh_calloc((size_t)size + 1, 2 * sizeof *begin);
-    rc = sh_part_begins(coll, size, rank, begin, begin + size + 1);
-    free(begin);
+    part = sh_calloc((size_t)size, 2 * sizeof *part);
+    rc = sh_part_find(coll, size, rank, part, part + size);
+    free(part);
     return rc;
 }
 

@@ -44,7 +44,7 @@ struct nccl {
     } *made;                           /* each communicator once */
     int n_used, n_made;
     void *queue[SH_STREAMS_MAX];
-    int64_t *to, *from; /* [world + 1] where the parts of an ALL_TO_ALL begin, while it is enqueued */
+    struct sh_part_extent *to, *from; /* [world] the parts of an ALL_TO_ALL, while it is enqueued */
 };
 /* clang-format on */
 
@@ -211,8 +211,8 @@ static void make_comms(struct sh_comm *c)
 
     state.used = sh_calloc(most, sizeof *state.used);
     state.made = sh_calloc(most, sizeof *state.made);
-    state.to = sh_calloc((size_t)c->mesh->world + 1, sizeof *state.to);
-    state.from = sh_calloc((size_t)c->mesh->world + 1, sizeof *state.from);
+    state.to = sh_calloc((size_t)c->mesh->world, sizeof *state.to);
+    state.from = sh_calloc((size_t)c->mesh->world, sizeof *state.from);
     for (int g = 0; g < c->opt.n_groups; g++)
         for (int s = 0; s < c->opt.n_streams; s++)
             if (c->opt.groups[g].streams >> s & 1)
@@ -408,7 +408,7 @@ static sh_rc find_parts(const struct sh_comm *c, const struct sh_coll *coll)
 
     if (coll->kind != SH_OP_ALL_TO_ALL)
         return SH_OK;
-    return sh_part_begins(coll, sh_group_size(m, coll->group), sh_group_index(m, coll->group), state.to, state.from);
+    return sh_part_find(coll, sh_group_size(m, coll->group), sh_group_index(m, coll->group), state.to, state.from);
 }
 
 /* One group of sends and receives, by distance and with the rank itself; empty parts are left out on both sides. NCCL
@@ -423,14 +423,14 @@ static ncclResult_t exchange(const struct sh_comm *c, const struct sh_coll *coll
         return rc;
     for (int d = 0; d < size && rc == ncclSuccess; d++) {
         int ahead = (rank + d) % size, behind = (rank - d + size) % size;
-        size_t out = (size_t)((state.to[ahead + 1] - state.to[ahead]) * elem);
-        size_t in = (size_t)((state.from[behind + 1] - state.from[behind]) * elem);
+        struct sh_part_extent out = state.to[ahead], in = state.from[behind];
 
-        if (out)
-            rc =
-                sh_nccl.ncclSend((const char *)coll->send + state.to[ahead] * elem, out, ncclUint8, ahead, comm, queue);
-        if (in && rc == ncclSuccess)
-            rc = sh_nccl.ncclRecv((char *)coll->recv + state.from[behind] * elem, in, ncclUint8, behind, comm, queue);
+        if (out.n)
+            rc = sh_nccl.ncclSend((const char *)coll->send + out.begin * elem, (size_t)(out.n * elem), ncclUint8, ahead,
+                                  comm, queue);
+        if (in.n && rc == ncclSuccess)
+            rc = sh_nccl.ncclRecv((char *)coll->recv + in.begin * elem, (size_t)(in.n * elem), ncclUint8, behind, comm,
+                                  queue);
     }
     end = sh_nccl.ncclGroupEnd();
     return rc == ncclSuccess ? end : rc;

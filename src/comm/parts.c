@@ -52,7 +52,7 @@ static const char *label(const struct sh_coll *coll)
     return coll->label ? coll->label : "";
 }
 
-/* Elements that the rank at place `from` has for the one at place `to`; one of them is `rank`. */
+/* Elements that the rank at place `from` sends to the one at place `to`; one of them is `rank`. */
 static int64_t elems_between(const struct sh_coll *coll, int size, int rank, int from, int to)
 {
     const struct sh_coll_parts *p = coll->parts;
@@ -60,43 +60,93 @@ static int64_t elems_between(const struct sh_coll *coll, int size, int rank, int
     if (!p)
         return coll->count;
     if (p->rows)
-        return p->rows[(int64_t)from * size + to] * p->row_elems;
+        return p->rows[p->back ? (int64_t)to * size + from : (int64_t)from * size + to] * p->row_elems;
     return from == rank ? p->to[to] : p->from[from];
 }
 
-/* Counted rows come from a computation, so a wrong number ends the job before it moves anything. */
-static sh_rc append_part(const struct sh_coll *coll, int size, int rank, int from, int to, int64_t *begin)
-{
-    int64_t n = elems_between(coll, size, rank, from, to), room = coll->parts ? coll->parts->room : size * coll->count;
+/* An operand of one rank, whose parts are found one after the other. */
+struct walk {
+    const struct sh_coll *coll;
+    int size, rank;
+    bool sends;  /* its send, else its recv */
+    int64_t end; /* of the parts so far */
+};
 
-    if (n < 0 || n > coll->count)
+static int64_t room_of(const struct walk *w)
+{
+    const struct sh_coll_parts *p = w->coll->parts;
+
+    if (!p)
+        return w->size * w->coll->count;
+    return w->sends ? p->send_room : p->recv_room;
+}
+
+/* Parts lie end to end, except that some have a place at home. */
+static int64_t begin_of(const struct walk *w, int peer)
+{
+    const struct sh_coll_parts *p = w->coll->parts;
+
+    if (!p || !p->at || w->sends == p->back)
+        return w->end;
+    return p->at[(int64_t)w->rank * w->size + peer] * p->row_elems;
+}
+
+/* The next part: for the peer, or from it. Counted rows come from a computation, so a wrong number ends the job before
+ * it moves anything. */
+static sh_rc next_part(struct walk *w, int peer, struct sh_part_extent *part)
+{
+    int from = w->sends ? w->rank : peer, to = w->sends ? peer : w->rank;
+    int64_t n = elems_between(w->coll, w->size, w->rank, from, to), begin = n ? begin_of(w, peer) : w->end;
+
+    if (n < 0 || n > w->coll->count)
         return sh_fail(SH_E_BUG, "all_to_all %s: place %d has %lld elements for place %d; a part has 0 to %lld",
-                       label(coll), from, (long long)n, to, (long long)coll->count);
-    if (begin[0] + n > room)
-        return sh_fail(SH_E_BUG, "all_to_all %s: place %d %s %lld elements, but there is room for %lld", label(coll),
-                       rank, from == rank ? "sends" : "receives", (long long)(begin[0] + n), (long long)room);
-    begin[1] = begin[0] + n;
+                       label(w->coll), from, (long long)n, to, (long long)w->coll->count);
+    if (begin < w->end)
+        return sh_fail(SH_E_BUG,
+                       "all_to_all %s: at place %d, the part %s place %d begins at element %lld; the one before it "
+                       "ends at %lld",
+                       label(w->coll), w->rank, w->sends ? "for" : "from", peer, (long long)begin, (long long)w->end);
+    w->end = begin + n;
+    if (w->end > room_of(w))
+        return sh_fail(SH_E_BUG, "all_to_all %s: place %d %s %lld elements, but there is room for %lld", label(w->coll),
+                       w->rank, w->sends ? "sends" : "receives", (long long)w->end, (long long)room_of(w));
+    *part = (struct sh_part_extent){begin, n};
     return SH_OK;
 }
 
-sh_rc sh_part_begins(const struct sh_coll *coll, int size, int rank, int64_t *to, int64_t *from)
+sh_rc sh_part_find(const struct sh_coll *coll, int size, int rank, struct sh_part_extent *to,
+                   struct sh_part_extent *from)
 {
-    to[0] = from[0] = 0;
+    struct walk send = {.coll = coll, .size = size, .rank = rank, .sends = true}, recv = send;
+
+    recv.sends = false;
     for (int i = 0; i < size; i++) {
-        SH_TRY(append_part(coll, size, rank, rank, i, &to[i]));
-        SH_TRY(append_part(coll, size, rank, i, rank, &from[i]));
+        SH_TRY(next_part(&send, i, &to[i]));
+        SH_TRY(next_part(&recv, i, &from[i]));
     }
-    if (to[rank + 1] - to[rank] != from[rank + 1] - from[rank])
+    if (to[rank].n != from[rank].n)
         return sh_fail(SH_E_BUG, "all_to_all %s: place %d has %lld elements for itself, but expects %lld", label(coll),
-                       rank, (long long)(to[rank + 1] - to[rank]), (long long)(from[rank + 1] - from[rank]));
+                       rank, (long long)to[rank].n, (long long)from[rank].n);
     return SH_OK;
 }
 
-int64_t sh_part_begin_at(const struct sh_coll *coll, int size, int rank, int peer)
+sh_rc sh_part_find_at(const struct sh_coll *coll, int size, int rank, int peer, struct sh_part_extent *part)
 {
-    int64_t begin = 0;
+    struct walk send = {.coll = coll, .size = size, .rank = peer, .sends = true};
 
-    for (int i = 0; i < rank; i++)
-        begin += elems_between(coll, size, peer, peer, i);
-    return begin;
+    for (int i = 0; i <= rank; i++)
+        SH_TRY(next_part(&send, i, part));
+    return SH_OK;
+}
+
+bool sh_part_none(const struct sh_coll *coll, int size)
+{
+    const struct sh_coll_parts *p = coll->parts;
+
+    if (!p || !p->rows)
+        return coll->count == 0;
+    for (int64_t i = 0; i < (int64_t)size * size; i++)
+        if (p->rows[i])
+            return false;
+    return true;
 }

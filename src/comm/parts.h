@@ -20,14 +20,22 @@ int64_t sh_part_elems(const struct sh_coll *coll, int size, int64_t most, int64_
  * `count` elements, of which a round takes a stretch. */
 struct sh_part sh_part_of(const struct sh_coll *coll, int size, int64_t part_elems, int64_t round, int rank);
 
-/* An ALL_TO_ALL of a group of `size`: where the parts of the rank at place `rank` begin in send (`to`) and in recv
- * (`from`), in elements; the last of these [size + 1] is the end. Errors: SH_E_BUG, naming the collective and the
- * numbers: parts that do not fit. */
-sh_rc sh_part_begins(const struct sh_coll *coll, int size, int rank, int64_t *to, int64_t *from);
+/* A part of an ALL_TO_ALL, in elements of the operand in which it lies. */
+struct sh_part_extent {
+    int64_t begin, n;
+};
 
-/* The same: where the part for `rank` begins in the send of the rank at place `peer`. Not for parts of which a rank
- * knows only its own (struct sh_coll_parts: to, from). */
-int64_t sh_part_begin_at(const struct sh_coll *coll, int size, int rank, int peer);
+/* An ALL_TO_ALL of a group of `size`: the parts of the rank at place `rank`, [size] in send (`to`) and in recv (`from`).
+ * Errors: SH_E_BUG, naming the collective and the numbers: parts that do not fit. */
+sh_rc sh_part_find(const struct sh_coll *coll, int size, int rank, struct sh_part_extent *to,
+                   struct sh_part_extent *from);
+
+/* The same: the part for `rank` in the send of the rank at place `peer`. Not for parts of which a rank knows only its
+ * own (struct sh_coll_parts: to, from). */
+sh_rc sh_part_find_at(const struct sh_coll *coll, int size, int rank, int peer, struct sh_part_extent *part);
+
+/* Whether no rank has anything for any other, nor for itself, as far as all of them know: no rank sends or waits. */
+bool sh_part_none(const struct sh_coll *coll, int size);
 
 /* Bytes of staging for each source, when a channel's staging is divided among this many sources. */
 int64_t sh_part_stage_bytes(int64_t sources);

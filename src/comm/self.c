@@ -7,16 +7,21 @@
 
 sh_rc sh_comm_run_alone(const struct sh_comm *c, const struct sh_coll *coll, void *queue)
 {
-    int64_t to[2] = {0, coll->count}, from[2], bytes;
-    if (coll->kind == SH_OP_ALL_TO_ALL && coll->count > 0)
-        SH_TRY(sh_part_begins(coll, 1, 0, to, from));
-    bytes = to[1] * sh_dtype_bytes(coll->dtype);
-    if (coll->kind == SH_OP_ALL_REDUCE || bytes == 0 || coll->send == coll->recv)
+    struct sh_part_extent to = {0, coll->count}, from = to;
+    int64_t elem = sh_dtype_bytes(coll->dtype);
+    char *recv = coll->recv;
+    const char *send = coll->send;
+
+    if (coll->kind == SH_OP_ALL_REDUCE || sh_group_size(&c->mesh->shape, coll->group) > 1)
+        return SH_OK;
+    if (coll->kind == SH_OP_ALL_TO_ALL)
+        SH_TRY(sh_part_find(coll, 1, 0, &to, &from));
+    if (to.n == 0 || send == recv)
         return SH_OK;
     if (queue != NULL)
-        c->opt.device->copy(queue, coll->recv, coll->send, bytes);
+        c->opt.device->copy(queue, recv + from.begin * elem, send + to.begin * elem, to.n * elem);
     else
-        memmove(coll->recv, coll->send, (size_t)bytes);
+        memmove(recv + from.begin * elem, send + to.begin * elem, (size_t)(to.n * elem));
     return SH_OK;
 }
 

@@ -93,20 +93,15 @@ struct stretches {
     int64_t all, in, in_bytes, out, out_bytes;
 };
 
-/* The buffers keep their size whatever the parts are now, so that they are found again. The parts fit: the start has
- * looked at them. */
-static struct stretches stretches_of_exchange(const struct sh_coll *coll, int64_t size, int64_t index)
+/* The buffers keep their size whatever the parts are now, so that they are found again. Parts are copied by themselves:
+ * see copy_parts(). */
+static struct stretches stretches_of_exchange(const struct sh_coll *coll, int64_t size)
 {
-    int64_t elem = sh_dtype_bytes(coll->dtype), room = (coll->parts ? coll->parts->room : size * coll->count) * elem;
-    int64_t *begin = sh_calloc((size_t)size + 1, 2 * sizeof *begin);
-    struct stretches at = {.all = 2 * room, .out = room};
+    int64_t all = size * coll->count, elem = sh_dtype_bytes(coll->dtype);
+    int64_t send = (coll->parts ? coll->parts->send_room : all) * elem;
+    int64_t recv = (coll->parts ? coll->parts->recv_room : all) * elem;
 
-    if (sh_part_begins(coll, (int)size, (int)index, begin, begin + size + 1) == SH_OK) {
-        at.in_bytes = begin[size] * elem;
-        at.out_bytes = begin[2 * size + 1] * elem;
-    }
-    free(begin);
-    return at;
+    return (struct stretches){.all = send + recv, .out = send};
 }
 
 static struct stretches stretches_of(const struct sh_comm *c, const struct sh_coll *coll)
@@ -120,9 +115,31 @@ static struct stretches stretches_of(const struct sh_comm *c, const struct sh_co
     case SH_OP_REDUCE_SCATTER:
         return (struct stretches){
             .all = (size + 1) * part, .in_bytes = size * part, .out = size * part, .out_bytes = part};
-    case SH_OP_ALL_TO_ALL: return stretches_of_exchange(coll, size, index);
+    case SH_OP_ALL_TO_ALL: return stretches_of_exchange(coll, size);
     default: return (struct stretches){.all = part, .in_bytes = part, .out_bytes = part};
     }
+}
+
+/* Copy the parts of an ALL_TO_ALL, those of send or of recv, each to the same place of another buffer: what lies between
+ * them may be other rows, which another collective is about to write. The parts fit: the start has looked at them.
+ * Neighbours travel in one piece. */
+static void copy_parts(const struct sh_comm *c, const struct sh_coll *coll, bool sent, void *queue, void *to,
+                       const void *from)
+{
+    int size = sh_group_size(&c->mesh->shape, coll->group), index = sh_group_index(&c->mesh->shape, coll->group);
+    struct sh_part_extent *part = sh_calloc((size_t)size, 2 * sizeof *part), *p = sent ? part : part + size;
+    int64_t elem = sh_dtype_bytes(coll->dtype);
+    sh_rc rc = sh_part_find(coll, size, index, part, part + size);
+
+    for (int i = 0, next; i < size && rc == SH_OK; i = next) {
+        int64_t begin = p[i].begin, n = p[i].n;
+
+        for (next = i + 1; next < size && p[next].begin == begin + n; next++)
+            n += p[next].n;
+        if (n)
+            c->opt.device->copy(queue, (char *)to + begin * elem, (const char *)from + begin * elem, n * elem);
+    }
+    free(part);
 }
 
 /* Copy from the device to a stage, in the queue of copies. The collective's operands are then those of the stage, so
@@ -142,7 +159,11 @@ sh_rc sh_stage_out(struct sh_comm *c, struct sh_comm_item *item)
     s->back_bytes = at.out_bytes;
     device->event_mark(item->events->ready, coll->queue);
     device->queue_after(c->copies, item->events->ready);
-    device->copy(c->copies, s->memory + at.in, coll->kind == SH_OP_ALL_REDUCE ? coll->recv : coll->send, at.in_bytes);
+    if (coll->kind == SH_OP_ALL_TO_ALL)
+        copy_parts(c, coll, true, c->copies, s->memory + at.in, coll->send);
+    else
+        device->copy(c->copies, s->memory + at.in, coll->kind == SH_OP_ALL_REDUCE ? coll->recv : coll->send,
+                     at.in_bytes);
     device->event_mark(item->events->begin, c->copies);
     coll->send = s->memory + at.in;
     coll->recv = s->memory + at.out;
@@ -161,7 +182,10 @@ sh_rc sh_stage_back(struct sh_comm *c, int64_t ticket, void *queue)
     if (!s) /* another collective has already needed it */
         return SH_OK;
     c->opt.device->event_wait(item->events->begin); /* long done; the queue of copies no longer uses the buffer */
-    c->opt.device->copy(queue, s->to, s->from, s->back_bytes);
+    if (item->coll.kind == SH_OP_ALL_TO_ALL)
+        copy_parts(c, &item->coll, false, queue, s->to, s->from);
+    else
+        c->opt.device->copy(queue, s->to, s->from, s->back_bytes);
     c->opt.device->event_mark(s->used, queue);
     s->lent = false;
     item->stage = NULL;

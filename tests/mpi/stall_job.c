@@ -68,7 +68,7 @@ static void exchange(struct sh_coll *coll, struct sh_coll_parts *parts, int32_t 
     const int32_t count[4] = {wrong ? ELEMS : 3000, 7000, 5000, 0};
 
     memcpy(rows, count, sizeof count);
-    *parts = (struct sh_coll_parts){.rows = rows, .row_elems = 2, .room = ELEMS};
+    *parts = (struct sh_coll_parts){.rows = rows, .row_elems = 2, .send_room = ELEMS, .recv_room = ELEMS};
     coll->kind = SH_OP_ALL_TO_ALL;
     coll->send = (const float *)coll->recv + ELEMS;
     coll->parts = parts;

@@ -18,7 +18,8 @@ static struct sh_comm *comm;
  * `until` requests of the other round are complete. Set while nothing runs. The library's calls arrive here because
  * MPI's own functions are weak symbols. */
 static int receives; /* parts of large collectives that arrived as messages */
-static int looks;    /* tests of requests */
+static int barriers;
+static int looks; /* tests of requests */
 static struct {
     int until;          /* 0: no delay */
     int seen, per_slot; /* completed requests of the other slot; number of requests in a slot */
@@ -48,6 +49,12 @@ int MPI_Irecv(void *at, int count, MPI_Datatype type, int source, int tag, MPI_C
         delay.first = request;
     receives++;
     return PMPI_Irecv(at, count, type, source, tag, of, request);
+}
+
+int MPI_Ibarrier(MPI_Comm of, MPI_Request *request)
+{
+    barriers++;
+    return PMPI_Ibarrier(of, request);
 }
 
 /* Only one in this many tests of a request is really made; the others report that it is not complete. 0: all are
@@ -469,46 +476,60 @@ static int32_t rows_of(int pattern, int i, int j, int n)
     }
 }
 
-/* The three forms of the same exchange can be compared; FORM_EQUAL has no table. */
-enum { FORM_KNOWN, FORM_COUNTED, FORMS };
+/* Forms of the same exchange; at home, rows have others between them, and go back there in the end. */
+enum { FORM_KNOWN, FORM_COUNTED, FORM_HOME, FORMS };
 
 struct uneven {
     struct trial t;
     struct sh_coll_parts parts;
     int64_t to[UNEVEN_RANKS], from[UNEVEN_RANKS];
-    int32_t rows[UNEVEN_RANKS * UNEVEN_RANKS];
-    int64_t sent, received;
+    int32_t rows[UNEVEN_RANKS * UNEVEN_RANKS], at[UNEVEN_RANKS * UNEVEN_RANKS];
+    int64_t received;
 };
+
+/* The first of those rows among all of rank i. */
+static int32_t first_row(int pattern, int form, int i, int j, int n)
+{
+    int32_t row = 0;
+
+    for (int k = 0; k < j; k++)
+        row += rows_of(pattern, i, k, n) + (form == FORM_HOME ? (i + k) % 3 : 0);
+    return row;
+}
 
 static void count_rows(struct uneven *u, int pattern, int form, int n, int rank)
 {
-    int64_t most = 0, room = 0;
+    int64_t most = 0, home = 0, room = 0;
 
     for (int i = 0; i < n; i++) {
-        int64_t in = 0, out = 0;
+        int64_t in = 0, out = first_row(pattern, form, i, n, n);
 
         for (int j = 0; j < n; j++) {
             u->rows[i * n + j] = rows_of(pattern, i, j, n);
+            u->at[i * n + j] = u->rows[i * n + j] ? first_row(pattern, form, i, j, n) : -1;
             most = u->rows[i * n + j] > most ? u->rows[i * n + j] : most;
-            out += rows_of(pattern, i, j, n);
             in += rows_of(pattern, j, i, n);
         }
-        room = in > room ? in : out > room ? out : room;
+        home = out > home ? out : home;
+        room = in > room ? in : room;
         u->to[i] = (int64_t)rows_of(pattern, rank, i, n) * ROW;
         u->from[i] = (int64_t)rows_of(pattern, i, rank, n) * ROW;
-        u->sent += u->to[i];
         u->received += u->from[i];
     }
     u->t.coll.count = most * ROW;
-    u->parts = (struct sh_coll_parts){.room = room * ROW, .row_elems = ROW};
-    if (form == FORM_COUNTED)
+    u->parts = (struct sh_coll_parts){.send_room = home * ROW, .recv_room = room * ROW};
+    if (form == FORM_KNOWN) {
+        u->parts.to = u->to;
+        u->parts.from = u->from;
+    } else {
         u->parts.rows = u->rows;
-    else
-        u->parts = (struct sh_coll_parts){.to = u->to, .from = u->from, .room = room * ROW};
+        u->parts.row_elems = ROW;
+        u->parts.at = form == FORM_HOME ? u->at : NULL;
+    }
 }
 
 /* Element i of what a rank sends is value(salt, rank, i), wherever it goes. */
-static void check_uneven(const struct uneven *u, int pattern)
+static void check_uneven(const struct uneven *u, int pattern, int form)
 {
     const struct sh_coll *c = &u->t.coll;
     struct members m = members_of(c->group);
@@ -517,10 +538,8 @@ static void check_uneven(const struct uneven *u, int pattern)
     double expected[BLOCK];
 
     for (int i = 0; i < m.n; i++) {
-        int64_t begin = 0;
+        int64_t begin = (int64_t)first_row(pattern, form, i, mine, m.n) * ROW;
 
-        for (int j = 0; j < mine; j++)
-            begin += (int64_t)rows_of(pattern, i, j, m.n) * ROW;
         for (int64_t k = 0; k < u->from[i]; k += BLOCK) {
             struct row r = {u->t.salt, begin + k, 1, (int)(u->from[i] - k < BLOCK ? u->from[i] - k : BLOCK)};
 
@@ -529,7 +548,7 @@ static void check_uneven(const struct uneven *u, int pattern)
         }
         at += u->from[i] * size;
     }
-    for (int64_t i = u->received; i < u->parts.room; i++) /* past the parts nothing is written */
+    for (int64_t i = u->received; i < u->parts.recv_room; i++) /* past the parts nothing is written */
         CHECK(((const unsigned char *)u->t.recv)[i * size] == 0x5a);
 }
 
@@ -541,24 +560,80 @@ static void prepare_uneven(struct uneven *u, sh_group group, enum sh_dtype dtype
     *u = (struct uneven){.t = make_trial(SH_OP_ALL_TO_ALL, group, dtype, 0, salt)};
     CHECK(n <= UNEVEN_RANKS);
     count_rows(u, pattern, form, n, rank);
-    u->t.send = buffer(dtype, u->parts.room);
-    u->t.recv = buffer(dtype, u->parts.room);
-    fill(dtype, u->t.send, 0, u->sent, salt);
-    if (u->parts.room)
-        memset(u->t.recv, 0x5a, (size_t)(u->parts.room * sh_dtype_bytes(dtype)));
+    u->t.send = buffer(dtype, u->parts.send_room);
+    u->t.recv = buffer(dtype, u->parts.recv_room);
+    fill(dtype, u->t.send, 0, u->parts.send_room, salt);
+    if (u->parts.recv_room)
+        memset(u->t.recv, 0x5a, (size_t)(u->parts.recv_room * sh_dtype_bytes(dtype)));
     u->t.coll.send = u->t.send;
     u->t.coll.recv = u->t.recv;
     u->t.coll.parts = &u->parts;
 }
 
+static void run(struct trial *t)
+{
+    CHECK_OK(sh_comm_start(comm, &t->coll, &t->ticket));
+    CHECK_OK(sh_comm_wait(comm, t->ticket));
+}
+
+/* From now on u is the way back, into a home that still has to be made. */
+static void turn_round(struct uneven *u, void *home)
+{
+    int64_t room = u->parts.send_room;
+
+    u->parts.back = true;
+    u->parts.send_room = u->parts.recv_room;
+    u->parts.recv_room = room;
+    u->t.coll.send = u->t.recv;
+    u->t.coll.recv = home;
+}
+
+/* The rows are back where they were, and no other has changed. */
+static void check_home(const struct uneven *u, const char *home)
+{
+    int n = sh_group_size(&mesh->shape, u->t.coll.group), mine = sh_group_index(&mesh->shape, u->t.coll.group);
+    int64_t elem = sh_dtype_bytes(u->t.coll.dtype), bytes = u->parts.recv_room * elem, end = 0;
+
+    for (int j = 0; j < n; j++) {
+        int64_t rows = u->rows[mine * n + j] * ROW * elem;
+        int64_t begin = u->at[mine * n + j] * ROW * elem;
+
+        if (rows == 0)
+            continue;
+        for (; end < begin; end++)
+            CHECK(home[end] == 0x5a);
+        CHECK(memcmp(home + begin, (const char *)u->t.send + begin, (size_t)rows) == 0);
+        end = begin + rows;
+    }
+    for (; end < bytes; end++)
+        CHECK(home[end] == 0x5a);
+}
+
+static void run_home(struct uneven *u)
+{
+    int64_t room = u->parts.send_room;
+    char *home = buffer(u->t.coll.dtype, room);
+
+    if (room)
+        memset(home, 0x5a, (size_t)(room * sh_dtype_bytes(u->t.coll.dtype)));
+    turn_round(u, home);
+    run(&u->t);
+    check_home(u, home);
+    if (!segment.base)
+        free(home);
+}
+
 static void run_uneven(sh_group group, enum sh_dtype dtype, int pattern, int form, int salt)
 {
+    int moved = barriers + receives;
     struct uneven u;
 
     prepare_uneven(&u, group, dtype, pattern, form, salt);
-    CHECK_OK(sh_comm_start(comm, &u.t.coll, &u.t.ticket));
-    CHECK_OK(sh_comm_wait(comm, u.t.ticket));
-    check_uneven(&u, pattern);
+    run(&u.t);
+    check_uneven(&u, pattern, form);
+    if (form == FORM_HOME)
+        run_home(&u);
+    CHECK(pattern > 0 || moved == barriers + receives); /* without rows nobody waits for anybody */
     drop(&u.t);
 }
 
@@ -597,7 +672,7 @@ static void run_counted_by_a_gather(void)
         CHECK_OK(sh_comm_wait(comm, u.t.coll.after));
     CHECK_OK(sh_comm_start(comm, &u.t.coll, &u.t.ticket));
     CHECK_OK(sh_comm_wait(comm, u.t.ticket));
-    check_uneven(&u, pattern);
+    check_uneven(&u, pattern, FORM_COUNTED);
     drop(&u.t);
 }
 
@@ -643,18 +718,37 @@ static struct {
     char *memory;
 } gpu;
 
-/* Run a trial whose operands of `bytes` each lie on a GPU meanwhile. */
-static void run_on_gpu(struct trial *t, int64_t bytes)
+/* Run a collective whose operands of so many bytes lie on a GPU meanwhile. */
+static void run_on_gpu(struct sh_coll coll, int64_t send_bytes, int64_t recv_bytes)
 {
-    CHECK(bytes <= DEVICE_BYTES);
-    device->put(gpu.queue, gpu.memory, t->send, bytes);
-    device->put(gpu.queue, gpu.memory + DEVICE_BYTES, t->recv, bytes);
-    t->coll.send = gpu.memory;
-    t->coll.recv = gpu.memory + DEVICE_BYTES;
-    t->coll.queue = gpu.queue;
-    CHECK_OK(sh_comm_start(comm, &t->coll, &t->ticket));
-    CHECK_OK(sh_comm_join(comm, t->ticket, gpu.queue));
-    device->get(gpu.queue, t->recv, gpu.memory + DEVICE_BYTES, bytes);
+    void *recv = coll.recv;
+    int64_t ticket;
+
+    CHECK(send_bytes <= DEVICE_BYTES && recv_bytes <= DEVICE_BYTES);
+    device->put(gpu.queue, gpu.memory, coll.send, send_bytes);
+    device->put(gpu.queue, gpu.memory + DEVICE_BYTES, recv, recv_bytes);
+    coll.send = gpu.memory;
+    coll.recv = gpu.memory + DEVICE_BYTES;
+    coll.queue = gpu.queue;
+    CHECK_OK(sh_comm_start(comm, &coll, &ticket));
+    CHECK_OK(sh_comm_join(comm, ticket, gpu.queue));
+    device->get(gpu.queue, recv, gpu.memory + DEVICE_BYTES, recv_bytes);
+}
+
+static void run_uneven_on_gpu(struct uneven *u, int pattern, int form)
+{
+    char *home = buffer(SH_F32, u->parts.send_room);
+
+    run_on_gpu(u->t.coll, u->parts.send_room * 4, u->parts.recv_room * 4);
+    check_uneven(u, pattern, form);
+    if (form == FORM_HOME) {
+        if (u->parts.send_room)
+            memset(home, 0x5a, (size_t)u->parts.send_room * 4);
+        turn_round(u, home);
+        run_on_gpu(u->t.coll, u->parts.send_room * 4, u->parts.recv_room * 4);
+        check_home(u, home);
+    }
+    free(home);
 }
 
 static void exchange_on_gpus(sh_group group)
@@ -663,7 +757,8 @@ static void exchange_on_gpus(sh_group group)
         struct trial t = make_trial(SH_OP_ALL_TO_ALL, group, n % 2 ? SH_BF16 : SH_F32, counts[n], n);
 
         prepare(&t, false);
-        run_on_gpu(&t, total(&t.coll) * sh_dtype_bytes(t.coll.dtype));
+        run_on_gpu(t.coll, total(&t.coll) * sh_dtype_bytes(t.coll.dtype),
+                   total(&t.coll) * sh_dtype_bytes(t.coll.dtype));
         check_result(&t);
         drop(&t);
     }
@@ -671,8 +766,7 @@ static void exchange_on_gpus(sh_group group)
         struct uneven u;
 
         prepare_uneven(&u, group, SH_F32, i / FORMS, i % FORMS, i);
-        run_on_gpu(&u.t, u.parts.room * 4);
-        check_uneven(&u, i / FORMS);
+        run_uneven_on_gpu(&u, i / FORMS, i % FORMS);
         drop(&u.t);
     }
 }
@@ -762,7 +856,8 @@ static void run_in_segment(void)
     run_trial(make_trial(SH_OP_REDUCE_SCATTER, mesh->shape.shard, SH_F32, MEBIBYTE_ELEMS + 3, 5),
               false); /* past the caches */
     for (int pattern = 0; pattern < PATTERNS; pattern++)
-        run_uneven(groups[pattern % GROUPS].axes, SH_BF16, pattern, FORM_COUNTED, pattern);
+        for (int form = FORM_COUNTED; form < FORMS; form++)
+            run_uneven(groups[pattern % GROUPS].axes, SH_BF16, pattern, form, pattern);
 }
 
 static void test_segment(void)
@@ -1156,9 +1251,10 @@ static void test_refused(void)
                            .count = 1,
                            .label = "bad"};
     const int64_t two[UNEVEN_RANKS] = {[0 ... UNEVEN_RANKS - 1] = 2}, less[UNEVEN_RANKS] = {-1};
-    const struct sh_coll_parts none = {.room = 1}, many = {.to = two, .from = two, .room = 1000},
-                               full = {.to = two, .from = two, .room = 1},
-                               negative = {.to = less, .from = less, .room = 1};
+    const struct sh_coll_parts none = {.send_room = 1, .recv_room = 1},
+                               many = {.to = two, .from = two, .send_room = 1000, .recv_room = 1000},
+                               full = {.to = two, .from = two, .send_room = 1, .recv_room = 1000},
+                               negative = {.to = less, .from = less, .send_room = 1, .recv_room = 1};
     struct sh_coll exchange = good, bad[11] = {good, good, good, good, good, good};
     bad[0].kind = SH_OP_ADD;
     bad[1].dtype = SH_I32;
