@@ -125,10 +125,15 @@ sh_rc sh_ref_row_sum(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* The rows of expert e: [begin, end). */
-static int64_t begin_of(const struct sh_operand *first, int64_t e)
+/* Group g has the rows from here to where the next begins; the last number is where the live rows end. */
+static int64_t begin_of(const struct sh_operand *first, int64_t g)
 {
-    return (int64_t)sh_ref_get(first, e);
+    return (int64_t)sh_ref_get(first, g);
+}
+
+static int64_t groups_of(const struct sh_operand *first)
+{
+    return sh_ref_elems(first) - 1;
 }
 
 /* y = x w[e]', or dx = dy w[e] */
@@ -138,12 +143,12 @@ sh_rc sh_ref_expert_linear(const struct sh_op_call *call)
     int64_t E = w->dim[0], I = w->dim[2], from = x->dim[1], to = y->dim[1];
     bool forward = call->kind == SH_OP_EXPERT_LINEAR;
 
-    for (int64_t e = 0; e < E; e++)
-        for (int64_t i = begin_of(first, e) * to; i < begin_of(first, e + 1) * to; i++) {
+    for (int64_t g = 0; g < groups_of(first); g++)
+        for (int64_t i = begin_of(first, g) * to; i < begin_of(first, g + 1) * to; i++) {
             double sum = 0;
             for (int64_t c = 0; c < from; c++)
                 sum += sh_ref_get(x, i / to * from + c) *
-                       sh_ref_get(w, e * from * to + (forward ? i % to * I + c : c * I + i % to));
+                       sh_ref_get(w, g % E * from * to + (forward ? i % to * I + c : c * I + i % to));
             sh_ref_set(y, i, sum);
         }
     return SH_OK;
@@ -156,13 +161,25 @@ sh_rc sh_ref_expert_linear_bwd_w(const struct sh_op_call *call)
     int64_t E = dw->dim[0], O = dw->dim[1], I = dw->dim[2];
 
     for (int64_t i = 0; i < E * O * I; i++) {
-        int64_t e = i / (O * I), o = i / I % O;
+        int64_t o = i / I % O;
         double sum = 0;
-        for (int64_t r = begin_of(first, e); r < begin_of(first, e + 1); r++)
-            sum += sh_ref_get(dy, r * O + o) * sh_ref_get(x, r * I + i % I);
+        for (int64_t g = i / (O * I); g < groups_of(first); g += E)
+            for (int64_t r = begin_of(first, g); r < begin_of(first, g + 1); r++)
+                sum += sh_ref_get(dy, r * O + o) * sh_ref_get(x, r * I + i % I);
         sh_ref_sum(call, 0, i, sum);
     }
     return SH_OK;
+}
+
+/* Where the weight of a row is. */
+static int64_t entry_of(const struct sh_operand *order, int64_t row)
+{
+    return order->data ? (int64_t)sh_ref_get(order, row) : row;
+}
+
+static int64_t live_rows(const struct sh_operand *first, int64_t M)
+{
+    return first->data ? begin_of(first, groups_of(first)) : M;
 }
 
 /* h = silu(gate) up weight; a row is all gates, then all ups. */
@@ -171,9 +188,9 @@ sh_rc sh_ref_swiglu_rows(const struct sh_op_call *call)
     const struct sh_operand *gu = &call->in[0], *weight = &call->in[1], *order = &call->in[2], *h = &call->out[0];
     int64_t F = h->dim[1];
 
-    for (int64_t i = 0; i < h->dim[0] * F; i++) {
+    for (int64_t i = 0; i < live_rows(&call->in[3], h->dim[0]) * F; i++) {
         double gate = sh_ref_get(gu, i + i / F * F), up = sh_ref_get(gu, i + i / F * F + F);
-        sh_ref_set(h, i, gate / (1 + exp(-gate)) * up * sh_ref_get(weight, (int64_t)sh_ref_get(order, i / F)));
+        sh_ref_set(h, i, gate / (1 + exp(-gate)) * up * sh_ref_get(weight, entry_of(order, i / F)));
     }
     return SH_OK;
 }
@@ -182,10 +199,10 @@ sh_rc sh_ref_swiglu_rows(const struct sh_op_call *call)
 sh_rc sh_ref_swiglu_rows_bwd(const struct sh_op_call *call)
 {
     const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0];
-    int64_t M = dh->dim[0], F = dh->dim[1];
+    int64_t M = live_rows(&call->in[4], dh->dim[0]), F = dh->dim[1];
 
     for (int64_t r = 0; r < M; r++) {
-        int64_t entry = (int64_t)sh_ref_get(&call->in[3], r);
+        int64_t entry = entry_of(&call->in[3], r);
         double weight = sh_ref_get(&call->in[2], entry), sum = 0;
         for (int64_t f = 0; f < F; f++) {
             int64_t g = r * 2 * F + f, u = g + F;

@@ -409,18 +409,34 @@ static void bias_by_hand(void **state)
     }
 }
 
+/* x [N,C], or [N k,C], whose rows come in the order of their entries. */
+static void check_gather(enum sh_dtype type, int64_t N, int64_t C, const struct sh_operand *order)
+{
+    const struct agree_bound exact = {0, 0};
+    struct optest t;
+
+    optest_begin(&t, SH_OP_ROW_GATHER);
+    optest_in(&t, 0, type, DIMS(N, C));
+    give(&t, 1, order);
+    optest_out(&t, 0, type, DIMS(order->dim[0], C));
+    compare(&t, 1, &exact, -1, -1);
+    optest_run(&t, &sh_kernels_cpu, 2);
+    for (int64_t i = 0, k = order->dim[0] / N; i < optest_elems(&t.call.out[0]); i++) {
+        int64_t row = (int64_t)optest_get(order, i / C) / k;
+        assert_true(optest_get(&t.call.out[0], i) == optest_get(&t.call.in[0], row * C + i % C));
+    }
+    optest_end(&t);
+}
+
 static void check_rows(enum sh_dtype act, const struct plan *p, bool addend)
 {
-    const struct agree_bound exact = {0, 0}, sum = agree_sum(act, (double)p->k + 1);
+    const struct agree_bound sum = agree_sum(act, (double)p->k + 1);
     struct optest f, t;
 
     run_plan(&f, p);
-    optest_begin(&t, SH_OP_ROW_GATHER);
-    optest_in(&t, 0, act, DIMS(p->N, p->C));
-    give(&t, 1, &f.call.out[0]);
-    optest_out(&t, 0, act, DIMS(p->N * p->k, p->C));
-    compare(&t, 1, &exact, -1, -1);
-    optest_end(&t);
+    check_gather(act, p->N, p->C, &f.call.out[0]);
+    check_gather(act, p->N * p->k, 1, &f.call.out[0]);
+    check_gather(act, p->N, 1, &f.call.out[0]);
     optest_begin(&t, SH_OP_ROW_SUM);
     optest_in(&t, 0, act, DIMS(p->N * p->k, p->C));
     give(&t, 1, &f.call.out[1]);
@@ -476,10 +492,12 @@ static void rows(void **state)
 
 /* --- products of the experts --- */
 
-/* Rows, with three more, not a number, that belong to no expert. */
+/* Rows, with more, not a number, that belong to no expert. */
+enum { SPARE = 3 };
+
 static void in_with_spare_rows(struct optest *t, int i, enum sh_dtype act, const struct plan *p, int64_t width)
 {
-    optest_in(t, i, act, DIMS(p->N * p->k + 3, width));
+    optest_in(t, i, act, DIMS(p->N * p->k + SPARE, width));
     for (int64_t n = p->N * p->k * width; n < optest_elems(&t->call.in[i]); n++)
         optest_set(&t->call.in[i], n, NAN);
 }
@@ -487,6 +505,43 @@ static void in_with_spare_rows(struct optest *t, int i, enum sh_dtype act, const
 static int64_t outs_of(const struct plan *p)
 {
     return p->C / 2 + 1;
+}
+
+/* Groups of rows, several for each expert: the first two rows belong to none, and many groups are empty. */
+enum { MOST_GROUPS = 512, BEFORE = 2 };
+struct groups {
+    int32_t first[MOST_GROUPS + 1];
+    struct sh_operand operand;
+};
+
+static struct sh_operand *groups_operand(struct groups *g, int64_t n)
+{
+    g->operand = (struct sh_operand){.data = g->first, .dtype = SH_I32, .ndim = 1, .dim = {n + 1}};
+    return &g->operand;
+}
+
+static const struct sh_operand *draw_groups(struct groups *g, const struct plan *p, int64_t sources)
+{
+    int64_t n = p->E * sources, rows = p->N * p->k, begin = rows < BEFORE ? 0 : BEFORE;
+
+    assert_true(n <= MOST_GROUPS);
+    for (int64_t i = 0; i <= n; i++) {
+        g->first[i] = (int32_t)begin;
+        if (i == n - 1 || optest_int(0, 3) == 0)
+            begin += i == n - 1 ? rows - begin : optest_int(0, 2 * rows / n + 2);
+        begin = begin < rows ? begin : rows;
+    }
+    return groups_operand(g, n);
+}
+
+/* Only the groups from `begin` on, less than `end`, keep their rows. */
+static const struct sh_operand *only(struct groups *to, const struct sh_operand *first, int64_t begin, int64_t end)
+{
+    int64_t n = optest_elems(first) - 1;
+
+    for (int64_t i = 0; i <= n; i++)
+        to->first[i] = (int32_t)optest_get(first, i < begin ? begin : i < end ? i : end);
+    return groups_operand(to, n);
 }
 
 static void begin_expert(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, const struct plan *p,
@@ -499,7 +554,7 @@ static void begin_expert(struct optest *t, enum sh_op_kind kind, enum sh_dtype a
     give(t, 1, first);
     optest_in(t, 2, act, DIMS(p->E, outs_of(p), p->C));
     optest_scale(&t->call.in[2], 1 / sqrt((double)wide));
-    optest_out(t, 0, act, DIMS(p->N * p->k + 3, kind == SH_OP_EXPERT_LINEAR ? p->C / 2 + 1 : p->C));
+    optest_out(t, 0, act, DIMS(p->N * p->k + SPARE, kind == SH_OP_EXPERT_LINEAR ? p->C / 2 + 1 : p->C));
 }
 
 static void begin_expert_w(struct optest *t, enum sh_dtype act, enum sh_dtype sums, const struct plan *p,
@@ -512,23 +567,104 @@ static void begin_expert_w(struct optest *t, enum sh_dtype act, enum sh_dtype su
     optest_out(t, 0, sums, DIMS(p->E, outs_of(p), p->C));
 }
 
-static void check_experts(enum sh_dtype act, const struct plan *p, bool add)
+static void check_experts(enum sh_dtype act, const struct plan *p, const struct sh_operand *first, bool add)
 {
     const struct agree_bound rows = agree_sum(act, (double)p->C), sums = agree_sum(SH_F32, 4.0 * (double)(p->N * p->k));
-    struct optest plan, t;
+    struct optest t;
 
-    run_plan(&plan, p);
     for (int kind = SH_OP_EXPERT_LINEAR; kind <= SH_OP_EXPERT_LINEAR_BWD_X; kind++) {
-        begin_expert(&t, (enum sh_op_kind)kind, act, p, &plan.call.out[2]);
+        begin_expert(&t, (enum sh_op_kind)kind, act, p, first);
         compare(&t, 1, &rows, -1, -1);
         optest_end(&t);
     }
-    begin_expert_w(&t, act, SH_F32, p, &plan.call.out[2]);
+    begin_expert_w(&t, act, SH_F32, p, first);
     if (add)
         optest_add_to(&t, 0);
     compare(&t, 1, &sums, -1, -1);
     optest_end(&t);
-    optest_end(&plan);
+}
+
+/* Give input i of a call other numbers of the same shape. */
+static void set_ints(struct optest *t, int i, const struct sh_operand *from)
+{
+    memcpy(t->call.in[i].data, from->data, (size_t)optest_elems(from) * sizeof(int32_t));
+}
+
+/* A group's rows have the bits that they have alone. */
+static void check_alone(enum sh_op_kind kind, enum sh_dtype act, const struct plan *p, const struct sh_operand *first)
+{
+    struct groups alone;
+    struct optest all, t;
+
+    begin_expert(&all, kind, act, p, first);
+    optest_copy(&t, &all);
+    optest_run(&all, &sh_kernels_cpu, 2);
+    for (int64_t g = 0; g + 1 < optest_elems(first); g++) {
+        set_ints(&t, 1, only(&alone, first, g, g + 1));
+        optest_run(&t, &sh_kernels_cpu, 1);
+    }
+    optest_same(&all, &t, 0);
+    optest_end(&all);
+    optest_end(&t);
+}
+
+/* Groups are added in their order: one after the other has the same sums. */
+static void check_order(enum sh_dtype act, const struct plan *p, const struct sh_operand *first)
+{
+    struct groups part;
+    struct optest all, t;
+
+    begin_expert_w(&all, act, SH_F32, p, first);
+    optest_copy(&t, &all);
+    optest_run(&all, &sh_kernels_cpu, 2);
+    for (int64_t g = 0; g + 1 < optest_elems(first); g += p->E) {
+        set_ints(&t, 2, only(&part, first, g, g + p->E));
+        optest_run(&t, &sh_kernels_cpu, 1);
+        t.attr.accumulate = 1;
+    }
+    for (int64_t i = 0; i < optest_elems(&all.call.out[0]); i++)
+        assert_true(optest_get(&all.call.out[0], i) == optest_get(&t.call.out[0], i));
+    optest_end(&all);
+    optest_end(&t);
+}
+
+/* Three experts with two groups each, of which the last expert has no rows; a row before them, and one behind. */
+static void groups_by_hand(void **state)
+{
+    static const int32_t first[] = {1, 2, 4, 4, 4, 5, 5};
+    static const double x[] = {NAN, 2, 3, 4, 5, NAN}, w[] = {10, 100, 1000}, y[] = {-1, 20, 300, 400, 500, -1};
+    static const double dw[] = {4, 9 + 16 + 25, 0};
+    const struct sh_kernel_table *const devices[] = {&sh_kernels_ref, &sh_kernels_cpu};
+    const struct sh_operand groups = {.data = (void *)first, .dtype = SH_I32, .ndim = 1, .dim = {7}};
+
+    (void)state;
+    for (int run = 0; run < 4; run++)
+        for (int kind = SH_OP_EXPERT_LINEAR; kind <= SH_OP_EXPERT_LINEAR_BWD_W; kind++) {
+            bool of_w = kind == SH_OP_EXPERT_LINEAR_BWD_W, add = run > 1;
+            struct optest t;
+            optest_begin(&t, (enum sh_op_kind)kind);
+            optest_in(&t, 0, SH_F32, DIMS(6, 1));
+            for (int i = 0; i < 6; i++)
+                optest_set(&t.call.in[0], i, x[i]);
+            give(&t, of_w ? 1 : 2, &t.call.in[0]);
+            if (!of_w) {
+                optest_in(&t, 2, SH_F32, DIMS(3, 1, 1));
+                for (int e = 0; e < 3; e++)
+                    optest_set(&t.call.in[2], e, w[e]);
+            }
+            give(&t, of_w ? 2 : 1, &groups);
+            if (of_w)
+                optest_out(&t, 0, SH_F32, DIMS(3, 1, 1));
+            else
+                optest_out(&t, 0, SH_F32, DIMS(6, 1));
+            for (int i = 0; i < optest_elems(&t.call.out[0]); i++)
+                optest_set(&t.call.out[0], i, of_w && !add ? NAN : -1);
+            t.attr.accumulate = of_w && add;
+            optest_run(&t, devices[run % 2], 2);
+            for (int i = 0; i < optest_elems(&t.call.out[0]); i++)
+                assert_true(optest_get(&t.call.out[0], i) == (of_w ? dw[i] - add : y[i]));
+            optest_end(&t);
+        }
 }
 
 /* A wrong plan is refused, not followed. */
@@ -540,9 +676,12 @@ static void check_wrong_plan(const struct plan *p)
     begin_expert(&t, SH_OP_EXPERT_LINEAR, SH_F32, p, &plan.call.out[2]);
     t.call.work_bytes = sh_kernels_cpu.work_bytes(&t.call, 2);
     t.call.work = calloc(1, (size_t)t.call.work_bytes + 64);
-    optest_set(&t.call.in[1], p->E, (double)(p->N * p->k + 4));
+    optest_set(&t.call.in[1], p->E, (double)(p->N * p->k + SPARE + 1));
     assert_int_equal(sh_kernels_cpu.run[SH_OP_EXPERT_LINEAR](&t.call), SH_E_BUG);
     optest_set(&t.call.in[1], 0, -1);
+    assert_int_equal(sh_kernels_cpu.run[SH_OP_EXPERT_LINEAR](&t.call), SH_E_BUG);
+    optest_set(&t.call.in[1], 0, 0);
+    t.call.in[2].dim[0]++; /* experts: as many groups are no multiple of them */
     assert_int_equal(sh_kernels_cpu.run[SH_OP_EXPERT_LINEAR](&t.call), SH_E_BUG);
     free(t.call.work);
     optest_end(&plan);
@@ -550,71 +689,88 @@ static void check_wrong_plan(const struct plan *p)
 }
 
 /* The rows that belong to an expert. */
-static struct sh_operand live(const struct sh_operand *t, const struct plan *p)
+static struct sh_operand live(const struct sh_operand *t, const struct sh_operand *first)
 {
+    int64_t begin = (int64_t)optest_get(first, 0), end = (int64_t)optest_get(first, optest_elems(first) - 1);
     struct sh_operand rows = *t;
 
-    rows.dim[0] = p->N * p->k;
+    rows.data = (double *)t->data + begin * t->dim[1];
+    rows.dim[0] = end - begin;
     return rows;
 }
 
 /* dy y(x, w) = x dx(dy, w) = w dw(dy, x), since y is linear in both. */
-static void check_expert_gradients(const struct plan *p)
+static void check_expert_gradients(const struct plan *p, const struct sh_operand *first)
 {
-    struct optest plan, y, dx, dw;
+    struct optest y, dx, dw;
 
-    run_plan(&plan, p);
-    begin_expert(&y, SH_OP_EXPERT_LINEAR, SH_F64, p, &plan.call.out[2]);
-    begin_expert(&dx, SH_OP_EXPERT_LINEAR_BWD_X, SH_F64, p, &plan.call.out[2]);
-    begin_expert_w(&dw, SH_F64, SH_F64, p, &plan.call.out[2]);
+    begin_expert(&y, SH_OP_EXPERT_LINEAR, SH_F64, p, first);
+    begin_expert(&dx, SH_OP_EXPERT_LINEAR_BWD_X, SH_F64, p, first);
+    begin_expert_w(&dw, SH_F64, SH_F64, p, first);
     memcpy(dx.call.in[2].data, y.call.in[2].data, (size_t)optest_elems(&y.call.in[2]) * sizeof(double));
     memcpy(dw.call.in[0].data, dx.call.in[0].data, (size_t)optest_elems(&dx.call.in[0]) * sizeof(double));
     memcpy(dw.call.in[1].data, y.call.in[0].data, (size_t)optest_elems(&y.call.in[0]) * sizeof(double));
     optest_run(&y, &sh_kernels_ref, 1);
     optest_run(&dx, &sh_kernels_ref, 1);
     optest_run(&dw, &sh_kernels_ref, 1);
-    struct sh_operand ys = live(&y.call.out[0], p), dys = live(&dx.call.in[0], p);
-    struct sh_operand xs = live(&y.call.in[0], p), dxs = live(&dx.call.out[0], p);
+    struct sh_operand ys = live(&y.call.out[0], first), dys = live(&dx.call.in[0], first);
+    struct sh_operand xs = live(&y.call.in[0], first), dxs = live(&dx.call.out[0], first);
     double sum = dot(&dys, &ys);
     assert_true(fabs(dot(&xs, &dxs) - sum) <= 1e-9 * (1 + fabs(sum)));
     assert_true(fabs(dot(&y.call.in[2], &dw.call.out[0]) - sum) <= 1e-9 * (1 + fabs(sum)));
-    optest_end(&plan);
     optest_end(&y);
     optest_end(&dx);
     optest_end(&dw);
 }
 
+/* order, first: NULL: absent */
 static void begin_swiglu(struct optest *t, enum sh_dtype act, enum sh_dtype weight, const struct plan *p,
-                         const struct sh_operand *order)
+                         const struct sh_operand *order, const struct sh_operand *first)
 {
+    int64_t M = p->N * p->k;
+
     optest_begin(t, SH_OP_SWIGLU_ROWS);
-    optest_in(t, 0, act, DIMS(p->N * p->k, 2 * p->C));
+    if (first)
+        in_with_spare_rows(t, 0, act, p, 2 * p->C), M += SPARE;
+    else
+        optest_in(t, 0, act, DIMS(M, 2 * p->C));
     optest_scale(&t->call.in[0], 2);
-    optest_in(t, 1, weight, DIMS(p->N, p->k));
-    give(t, 2, order);
-    optest_out(t, 0, act, DIMS(p->N * p->k, p->C));
+    optest_in(t, 1, weight, DIMS(M));
+    if (order) {
+        optest_in_ints(t, 2, 0, 1, DIMS(M));
+        memcpy(t->call.in[2].data, order->data, (size_t)optest_elems(order) * sizeof(int32_t));
+    }
+    if (first)
+        give(t, 3, first);
+    optest_out(t, 0, act, DIMS(M, p->C));
 }
 
 static void begin_swiglu_bwd(struct optest *t, const struct optest *f, const struct plan *p)
 {
     optest_begin(t, SH_OP_SWIGLU_ROWS_BWD);
     optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
-    for (int i = 0; i < 3; i++)
-        give(t, 1 + i, &f->call.in[i]);
-    optest_out(t, 0, f->call.in[0].dtype, DIMS(p->N * p->k, 2 * p->C));
-    optest_out(t, 1, f->call.in[1].dtype, DIMS(p->N, p->k));
+    for (int64_t n = p->N * p->k * p->C; n < optest_elems(&t->call.in[0]); n++)
+        optest_set(&t->call.in[0], n, NAN);
+    for (int i = 0; i < 4; i++)
+        if (f->call.in[i].ndim)
+            give(t, 1 + i, &f->call.in[i]);
+    optest_out(t, 0, f->call.in[0].dtype, f->call.in[0].ndim, f->call.in[0].dim);
+    optest_out(t, 1, f->call.in[1].dtype, f->call.in[1].ndim, f->call.in[1].dim);
 }
 
-static void check_swiglu(enum sh_dtype act, const struct plan *p)
+static void check_swiglu(enum sh_dtype act, const struct plan *p, bool ordered, bool bounded)
 {
     const struct agree_bound bounds[] = {agree_sum(act, 64), agree_sum(SH_F32, 32.0 * (double)p->C)};
     struct optest plan, f, b;
 
     run_plan(&plan, p);
-    begin_swiglu(&f, act, SH_F32, p, &plan.call.out[0]);
+    begin_swiglu(&f, act, SH_F32, p, ordered ? &plan.call.out[0] : NULL, bounded ? &plan.call.out[2] : NULL);
     begin_swiglu_bwd(&b, &f, p);
     compare(&f, 1, bounds, -1, -1);
     compare(&b, 2, bounds, -1, -1);
+    optest_run(&f, &sh_kernels_cpu, 2);
+    for (int64_t i = 0; i < optest_elems(&f.call.out[0]); i++)
+        assert_true(isnan(optest_get(&f.call.out[0], i)) == (i >= p->N * p->k * p->C));
     optest_end(&plan);
     optest_end(&f);
     optest_end(&b);
@@ -635,14 +791,37 @@ static void swiglu_gradient(void **state)
     (void)state;
     optest_seed(25);
     run_plan(&plan, &p);
-    begin_swiglu(&f, SH_F64, SH_F64, &p, &plan.call.out[0]);
-    begin_swiglu_bwd(&b, &f, &p);
-    optest_run(&b, &sh_kernels_ref, 1);
-    for (int in = 0; in < 2; in++)
-        check_gradient(&f, in, &b.call.out[in], swiglu_objective, &b.call.in[0], NULL);
+    for (int ordered = 0; ordered < 2; ordered++) {
+        begin_swiglu(&f, SH_F64, SH_F64, &p, ordered ? &plan.call.out[0] : NULL, NULL);
+        begin_swiglu_bwd(&b, &f, &p);
+        optest_run(&b, &sh_kernels_ref, 1);
+        for (int in = 0; in < 2; in++)
+            check_gradient(&f, in, &b.call.out[in], swiglu_objective, &b.call.in[0], NULL);
+        optest_end(&f);
+        optest_end(&b);
+    }
     optest_end(&plan);
-    optest_end(&f);
-    optest_end(&b);
+}
+
+/* Both products of an expert's rows and their gradient, with one group for each expert and with several. */
+static void check_products(const struct plan *p)
+{
+    struct groups groups;
+    const struct sh_operand *spread = draw_groups(&groups, p, 3);
+    struct optest plan;
+
+    run_plan(&plan, p);
+    check_wrong_plan(p);
+    check_expert_gradients(p, &plan.call.out[2]);
+    check_expert_gradients(p, spread);
+    for (int a = 0; a < ACTS; a++) {
+        check_experts(acts[a], p, &plan.call.out[2], a & 1);
+        check_experts(acts[a], p, spread, !(a & 1));
+        check_alone(SH_OP_EXPERT_LINEAR, acts[a], p, spread);
+        check_alone(SH_OP_EXPERT_LINEAR_BWD_X, acts[a], p, spread);
+        check_order(acts[a], p, spread);
+    }
+    optest_end(&plan);
 }
 
 /* The first plans, and one whose products are cut into tiles. */
@@ -656,16 +835,155 @@ static void experts(void **state)
         const struct plan *p = i < PLANS ? &plans[i] : &large;
         if (p->C > 1000) /* the reference is slow */
             continue;
-        check_expert_gradients(p);
-        check_wrong_plan(p);
-        for (int a = 0; a < ACTS; a++) {
-            check_experts(acts[a], p, false);
-            check_experts(acts[a], p, true);
-        }
+        check_products(p);
     }
     for (int i = 0; i < PLANS; i++)
         for (int a = 0; a < ACTS; a++)
-            check_swiglu(acts[a], &plans[i]);
+            for (int way = 0; way < 4; way++)
+                check_swiglu(acts[a], &plans[i], way & 1, way & 2);
+}
+
+/* --- waves --- */
+
+enum { MOST_PLACES = 8, MOST_EXPERTS = 32 };
+
+/* What a router chose on each of P ranks, and in which wave each segment travels. N: the most rows of a segment. */
+struct journey {
+    int64_t P, here, N, k, room, E;
+    int32_t first[MOST_PLACES][MOST_EXPERTS + 1];
+    int wave[MOST_PLACES][MOST_EXPERTS];
+    int waves;
+};
+
+/* Case 0: all ranks choose the same experts. Otherwise none draws as its neighbour does. */
+static void draw_choices(struct journey *j, int draw)
+{
+    static const enum draw draws[] = {ONE_ONLY, FEW, ANY};
+
+    for (int64_t from = 0; from < j->P; from++) {
+        struct plan p = {.N = j->N, .E = j->E, .k = j->k, .C = 1, .draw = draws[(draw + (draw ? from : 0)) % 3]};
+        struct optest plan;
+
+        if (p.draw == FEW && j->E / 2 < j->k)
+            p.draw = ANY;
+        run_plan(&plan, &p);
+        for (int64_t e = 0; e <= j->E; e++)
+            j->first[from][e] = (int32_t)optest_get(&plan.call.out[2], e);
+        optest_end(&plan);
+    }
+}
+
+static int64_t segment(const struct journey *j, int64_t from, int64_t e)
+{
+    return j->first[from][e + 1] - j->first[from][e];
+}
+
+/* The waves of the segments for one rank; how many there are. */
+static int deal_out(struct journey *j, int64_t to)
+{
+    int64_t left = j->room;
+    int wave = 0;
+
+    for (int64_t i = 0; i < j->here * j->P; i++) {
+        int64_t e = to * j->here + i / j->P, from = i % j->P;
+        if (segment(j, from, e) > left)
+            wave++, left = j->room;
+        left -= segment(j, from, e);
+        j->wave[from][e] = wave;
+    }
+    return wave + 1;
+}
+
+static int64_t most_waves(const struct journey *j)
+{
+    int64_t T = j->P * j->N * (j->k < j->here ? j->k : j->here);
+    int64_t one = (T - 1) / (j->room - j->N + 1), other = 2 * T / (j->room + 1);
+
+    return (one < other ? one : other) + 1;
+}
+
+/* The rows of a part lie end to end: from that of its first segment to the end of its last. */
+static void check_part(const struct journey *j, const struct sh_operand *parts, int64_t from, int64_t to, int wave)
+{
+    int64_t begin = 0, end = 0, rows = 0, part = from * j->P + to;
+
+    for (int64_t e = to * j->here; e < (to + 1) * j->here; e++)
+        if (j->wave[from][e] == wave && segment(j, from, e)) {
+            begin = rows ? begin : j->first[from][e];
+            end = j->first[from][e + 1];
+            rows += segment(j, from, e);
+        }
+    assert_int_equal(rows, end - begin);
+    assert_true(optest_get(parts, part) == (double)rows);
+    assert_true(optest_get(parts, j->P * j->P + part) == (double)begin);
+}
+
+static void check_groups(const struct journey *j, const struct sh_operand *groups, int64_t place, int wave)
+{
+    int64_t rows = 0, g = 0;
+
+    assert_true(optest_get(groups, 0) == 0);
+    for (int64_t from = 0; from < j->P; from++)
+        for (int64_t e = place * j->here; e < (place + 1) * j->here; e++) {
+            rows += j->wave[from][e] == wave ? segment(j, from, e) : 0;
+            assert_true(optest_get(groups, ++g) == (double)rows);
+        }
+    assert_true(g + 1 == optest_elems(groups) && rows <= j->room);
+}
+
+static void check_wave(const struct journey *j, int wave)
+{
+    const struct agree_bound exact[2] = {{0, 0}};
+    int64_t place = optest_int(0, j->P);
+    struct optest t;
+
+    optest_begin(&t, SH_OP_ROUTE_WAVE);
+    t.attr.wave.wave = wave;
+    t.attr.wave.place = (int)place;
+    t.attr.wave.room = j->room;
+    optest_in_ints(&t, 0, 0, 1, DIMS(j->P, j->E + 1));
+    for (int64_t i = 0; i < j->P * (j->E + 1); i++)
+        optest_set(&t.call.in[0], i, j->first[i / (j->E + 1)][i % (j->E + 1)]);
+    optest_out(&t, 0, SH_I32, DIMS(2, j->P, j->P));
+    optest_out(&t, 1, SH_I32, DIMS(j->E + 1));
+    compare(&t, 2, exact, -1, -1);
+    optest_run(&t, &sh_kernels_cpu, 2);
+    for (int64_t i = 0; i < j->P * j->P; i++)
+        check_part(j, &t.call.out[0], i / j->P, i % j->P, wave);
+    check_groups(j, &t.call.out[1], place, wave);
+    optest_end(&t);
+}
+
+/* All waves, and two past the last. */
+static void check_journey(struct journey *j, int draw)
+{
+    j->E = j->P * j->here;
+    draw_choices(j, draw);
+    j->waves = 0;
+    for (int64_t to = 0; to < j->P; to++) {
+        int waves = deal_out(j, to);
+        j->waves = waves > j->waves ? waves : j->waves;
+    }
+    assert_true(j->waves <= most_waves(j));
+    for (int wave = 0; wave < j->waves + 2; wave++)
+        check_wave(j, wave);
+}
+
+static void waves(void **state)
+{
+    static const int64_t tokens[] = {1, 7, 40}, heres[] = {1, 3, 4};
+    struct journey j;
+
+    (void)state;
+    optest_seed(26);
+    for (j.P = 1; j.P <= MOST_PLACES; j.P++)
+        for (int i = 0; i < 45; i++) {
+            j.here = heres[i % 3];
+            j.N = tokens[i / 3 % 3];
+            j.k = i % 2 ? 1 : optest_int(1, j.P * j.here + 1);
+            j.room = j.N + (i % 4 ? optest_int(0, 3 * j.N) : 0);
+            check_journey(&j, i % 5);
+        }
 }
 
 int main(void)
@@ -675,6 +993,7 @@ int main(void)
         cmocka_unit_test(route_gradient),  cmocka_unit_test(rows),
         cmocka_unit_test(bias_by_hand),    cmocka_unit_test(experts),
         cmocka_unit_test(swiglu_gradient), cmocka_unit_test(route_refuses),
+        cmocka_unit_test(groups_by_hand),  cmocka_unit_test(waves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,14 @@
 
 #include <string.h>
 
+/* Rows of one number of 32 bits: weights. */
+static void gather_numbers(int32_t *xs, const int32_t *x, const int32_t *order, int64_t M, int32_t k)
+{
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < M; r++)
+        xs[r] = x[order[r] / k];
+}
+
 sh_rc sh_cpu_row_gather(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *xs = &call->out[0];
@@ -12,6 +20,10 @@ sh_rc sh_cpu_row_gather(const struct sh_op_call *call)
     int64_t M = xs->dim[0], k = M / x->dim[0];
     size_t bytes = (size_t)(xs->dim[1] * sh_dtype_bytes(x->dtype));
 
+    if (bytes == sizeof(int32_t)) {
+        gather_numbers(xs->data, x->data, order, M, (int32_t)k);
+        return SH_OK;
+    }
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < M; r++)
         memcpy((char *)xs->data + (size_t)r * bytes, (const char *)x->data + (size_t)(order[r] / k) * bytes, bytes);

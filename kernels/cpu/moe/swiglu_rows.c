@@ -27,9 +27,20 @@ SH_CLONES static float backward(float *dgate, float *dup, const float *dh, const
     return sum;
 }
 
+/* Where the weight of a row is. */
+static int64_t entry_of(const struct sh_operand *order, int64_t row)
+{
+    return order->data ? ((const int32_t *)order->data)[row] : row;
+}
+
 static float weight_of(const struct sh_operand *weight, const struct sh_operand *order, int64_t row)
 {
-    return ((const float *)weight->data)[((const int32_t *)order->data)[row]];
+    return ((const float *)weight->data)[entry_of(order, row)];
+}
+
+static int64_t live_rows(const struct sh_operand *first, int64_t M)
+{
+    return first->data ? ((const int32_t *)first->data)[sh_cpu_elems(first) - 1] : M;
 }
 
 /* Elements [f, f + n) of a row. */
@@ -65,9 +76,11 @@ static float backward_piece(const struct sh_op_call *call, int64_t row, int64_t 
 sh_rc sh_cpu_swiglu_rows(const struct sh_op_call *call)
 {
     int64_t M = call->out[0].dim[0], F = call->out[0].dim[1], pieces = sh_cpu_pieces(F);
+    int64_t live = live_rows(&call->in[3], M);
 
+    SH_REQUIRE(live >= 0 && live <= M);
 #pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < M * pieces; p++)
+    for (int64_t p = 0; p < live * pieces; p++)
         forward_piece(call, p / pieces, F, p % pieces * SH_CPU_PIECE, sh_cpu_piece_elems(F, p % pieces));
     return SH_OK;
 }
@@ -76,15 +89,16 @@ sh_rc sh_cpu_swiglu_rows(const struct sh_op_call *call)
 sh_rc sh_cpu_swiglu_rows_bwd(const struct sh_op_call *call)
 {
     int64_t M = call->in[0].dim[0], F = call->in[0].dim[1], pieces = sh_cpu_pieces(F);
-    const int32_t *order = call->in[3].data;
+    int64_t live = live_rows(&call->in[4], M);
     float *dweight = call->out[1].data;
 
+    SH_REQUIRE(live >= 0 && live <= M);
 #pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < M; row++) {
+    for (int64_t row = 0; row < live; row++) {
         float sum = 0;
         for (int64_t p = 0; p < pieces; p++)
             sum += backward_piece(call, row, F, p * SH_CPU_PIECE, sh_cpu_piece_elems(F, p));
-        dweight[order[row]] = sum;
+        dweight[entry_of(&call->in[3], row)] = sum;
     }
     return SH_OK;
 }
