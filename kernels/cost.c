@@ -15,12 +15,29 @@ static double bytes(const struct sh_operand *t)
     return n;
 }
 
-/* Bytes of the elements that the call touches: all of them, except for tables in which only some rows are looked up. */
+/* The share of the M rows of experts that are expected to live. */
+static double share_of_rows(const struct sh_op_call *c)
+{
+    switch (c->kind) {
+    case SH_OP_EXPERT_LINEAR:
+    case SH_OP_EXPERT_LINEAR_BWD_X:
+    case SH_OP_EXPERT_LINEAR_BWD_W:
+    case SH_OP_SWIGLU_ROWS:
+    case SH_OP_SWIGLU_ROWS_BWD:
+        if (c->attr->rows.expected > 0 && c->attr->rows.expected < c->in[0].dim[0])
+            return (double)c->attr->rows.expected / (double)c->in[0].dim[0];
+        return 1;
+    default: return 1;
+    }
+}
+
+/* Bytes of the elements that the call touches: all of them, except for tables in which only some rows are looked up,
+ * and for rows that are not expected to live. */
 static double touched(const struct sh_op_call *c, const struct sh_operand_row *row, const struct sh_operand *t,
                       const struct sh_letters *letters)
 {
     if (!t->ndim || !row->touched.n)
-        return bytes(t);
+        return bytes(t) * (sh_formula_letter(&row->dim[0]) == 'M' ? share_of_rows(c) : 1);
     return sh_formula_value(&row->touched, letters, c) * sh_dtype_bytes(t->dtype);
 }
 
@@ -59,7 +76,7 @@ struct sh_op_cost sh_op_cost(const struct sh_op_call *call)
     if (sh_op_info(call->kind)->marker)
         return cost;
     sh_shape_letters(call, &letters);
-    cost.flops = sh_formula_value(&s->flops, &letters, call) * share_of_pairs(call);
+    cost.flops = sh_formula_value(&s->flops, &letters, call) * share_of_pairs(call) * share_of_rows(call);
     for (int i = 0; i < s->n_in; i++)
         cost.bytes += touched(call, &s->in[i], &call->in[i], &letters);
     for (int i = 0; i < s->n_out; i++)

@@ -79,15 +79,17 @@ static bool is_experts(enum sh_op_kind kind)
     return kind == SH_OP_EXPERT_LINEAR || kind == SH_OP_EXPERT_LINEAR_BWD_X || kind == SH_OP_EXPERT_LINEAR_BWD_W;
 }
 
-/* Rows of one expert if all have the same, inputs, outputs, experts. */
+/* Rows of one group if all have the same, inputs, outputs, groups: as many as experts, or several for each. */
 static int experts_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
 {
-    const struct sh_operand *w = c->kind == SH_OP_EXPERT_LINEAR_BWD_W ? &c->out[0] : &c->in[2];
+    bool bwd_w = c->kind == SH_OP_EXPERT_LINEAR_BWD_W;
+    const struct sh_operand *w = bwd_w ? &c->out[0] : &c->in[2];
+    double M = (double)c->in[0].dim[0], expected = (double)c->attr->rows.expected;
 
-    dims[0] = (double)c->in[0].dim[0] / (double)w->dim[0];
+    dims[3] = elems(&c->in[bwd_w ? 2 : 1]) - 1;
+    dims[0] = (expected > 0 ? fmin(expected, M) : M) / dims[3];
     dims[1] = (double)w->dim[2];
     dims[2] = (double)w->dim[1];
-    dims[3] = (double)w->dim[0];
     return 4;
 }
 

@@ -202,6 +202,38 @@ static void attention_costs(void **state)
     check_cost(&fwd, 48 * (4 * 5 + 6), 4 * (240 + 120 + 24));
 }
 
+/* 3 of 12 rows are expected: the weights and the ends of groups count whole. E 2, I 5, O 7, F 4. */
+static void expected_rows_cost(void **state)
+{
+    (void)state;
+    struct sh_op_attr attr = {0};
+    struct sh_operand x = shape(SH_BF16, 2, 12, 5, 0), y = shape(SH_BF16, 2, 12, 7, 0),
+                      gu = shape(SH_BF16, 2, 12, 8, 0);
+    struct sh_operand first = shape(SH_I32, 1, 9, 0, 0), w = shape(SH_BF16, 3, 2, 7, 5), dw = shape(SH_F32, 3, 2, 7, 5);
+    struct sh_operand h = shape(SH_BF16, 2, 12, 4, 0), weight = shape(SH_F32, 2, 12, 1, 0), absent = {0};
+    const struct {
+        struct sh_op_call call;
+        double flops, fixed, rows; /* per row; bytes: of what counts whole, and per row */
+    } costs[] = {
+        {{.kind = SH_OP_EXPERT_LINEAR, .in = {x, first, w}, .out = {y}}, 70, 36 + 140, 24},
+        {{.kind = SH_OP_EXPERT_LINEAR_BWD_X, .in = {y, first, w}, .out = {x}}, 70, 36 + 140, 24},
+        {{.kind = SH_OP_EXPERT_LINEAR_BWD_W, .in = {y, x, first}, .out = {dw}}, 70, 36 + 280, 24},
+        {{.kind = SH_OP_SWIGLU_ROWS, .in = {gu, weight, absent, first}, .out = {h}}, 24, 36 + 48, 24},
+        {{.kind = SH_OP_SWIGLU_ROWS_BWD, .in = {h, gu, weight, absent, first}, .out = {gu, weight}}, 64, 36 + 96, 40},
+    };
+    char text[SH_MISFIT_TEXT];
+
+    for (size_t i = 0; i < sizeof costs / sizeof *costs; i++)
+        for (int64_t expected = 0; expected <= 15; expected += 3) { /* 0, and more than there are: all */
+            struct sh_op_call call = costs[i].call;
+            double rows = expected && expected < 12 ? (double)expected : 12;
+            attr.rows.expected = expected;
+            call.attr = &attr;
+            assert_null(sh_shape_misfit(&call, text));
+            check_cost(&call, rows * costs[i].flops, costs[i].fixed + rows * costs[i].rows);
+        }
+}
+
 static void other_costs(void **state)
 {
     (void)state;
@@ -244,6 +276,7 @@ int main(void)
         cmocka_unit_test(devices_have_all_kernels), cmocka_unit_test(linear_costs),
         cmocka_unit_test(attention_costs),          cmocka_unit_test(other_costs),
         cmocka_unit_test(each_kernel_has_a_case),   cmocka_unit_test(gpus_refuse_what_they_lack),
+        cmocka_unit_test(expected_rows_cost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

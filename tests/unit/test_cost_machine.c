@@ -302,7 +302,7 @@ static void experts_cost_more_than_one(void **state)
     struct sh_op_attr attr = {.accumulate = 0};
     struct sh_op_call one = told[0].call, many = told[3].call;
     struct sh_machine m;
-    double least, most;
+    double least, most, few;
 
     (void)state;
     assert_int_equal(sh_machine_preset("h100-80", &m), SH_OK);
@@ -310,6 +310,13 @@ static void experts_cost_more_than_one(void **state)
     least = sh_price_op(&m, &sh_cost_as_is, &one, SH_BF16).seconds;
     most = sh_price_op(&m, &sh_cost_as_is, &many, SH_BF16).seconds;
     assert_true(most > least && most < 4 * least);
+    /* A quarter of the rows in as many groups: less, but not a quarter. */
+    attr.rows.expected = N / 4;
+    few = sh_price_op(&m, &sh_cost_as_is, &many, SH_BF16).seconds;
+    assert_true(few > most / 4 && few < most);
+    /* In twice as many: a smaller product costs more. */
+    many.in[1].dim[0] = 2 * E + 1;
+    assert_true(sh_price_op(&m, &sh_cost_as_is, &many, SH_BF16).seconds > few);
 }
 
 static void points_are_met(void **state)
