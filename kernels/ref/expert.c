@@ -162,11 +162,13 @@ sh_rc sh_ref_expert_linear_bwd_w(const struct sh_op_call *call)
 
     for (int64_t i = 0; i < E * O * I; i++) {
         int64_t o = i / I % O;
-        double sum = 0;
-        for (int64_t g = i / (O * I); g < groups_of(first); g += E)
+        sh_ref_sum(call, 0, i, 0);
+        for (int64_t g = i / (O * I); g < groups_of(first); g += E) {
+            double sum = sh_ref_get(dw, i);
             for (int64_t r = begin_of(first, g); r < begin_of(first, g + 1); r++)
                 sum += sh_ref_get(dy, r * O + o) * sh_ref_get(x, r * I + i % I);
-        sh_ref_sum(call, 0, i, sum);
+            sh_ref_set(dw, i, sum);
+        }
     }
     return SH_OK;
 }

@@ -106,10 +106,11 @@ static sh_rc place_experts(const struct sh_mesh_request *req, int shard, int *in
                        "mesh: parallelism.expert_parallel_degree=%d does not divide the shard axis of %d; choose %d",
                        expert, shard, nearest_divisor(shard, expert));
     if (req->inner > 1 && req->inner % expert != 0)
-        return sh_fail(SH_E_USAGE,
-                       "mesh: parallelism.expert_parallel_degree=%d does not divide reshard_after_forward over %d ranks; "
-                       "choose %d",
-                       expert, req->inner, nearest_divisor(req->inner, expert));
+        return sh_fail(
+            SH_E_USAGE,
+            "mesh: parallelism.expert_parallel_degree=%d does not divide reshard_after_forward over %d ranks; "
+            "choose %d",
+            expert, req->inner, nearest_divisor(req->inner, expert));
     *inner = req->inner > 1 ? req->inner / expert : 1;
     return SH_OK;
 }
@@ -256,14 +257,10 @@ const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, cha
     const struct {
         const char *name;
         sh_group axes;
-    } names[] = {{"shard", shape->shard},
-                 {"inner", shape->inner},
-                 {"replicate", shape->replicate},
-                 {"world", sh_group_world(shape)},
-                 {"data", shape->data},
-                 {"rows", shape->rows},
-                 {"expert", shape->expert},
-                 {"expert_shard", shape->shard & ~shape->expert}};
+    } names[] = {{"shard", shape->shard},         {"inner", shape->inner},
+                 {"replicate", shape->replicate}, {"world", sh_group_world(shape)},
+                 {"data", shape->data},           {"rows", shape->rows},
+                 {"expert", shape->expert},       {"expert_shard", shape->shard & ~shape->expert}};
 
     join_axes(shape, group, text);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)

@@ -34,11 +34,11 @@ struct dispatch {
     double capacity;
     struct sh_op *old; /* the original operations */
     int n_old, n_tensors;
-    bool *done;    /* [n_old] emitted ahead of its place */
-    int *producer; /* [n_tensors] the original operation of experts that makes it in the forward, SH_NONE */
+    bool *done;     /* [n_old] emitted ahead of its place */
+    int *producer;  /* [n_tensors] the original operation of experts that makes it in the forward, SH_NONE */
     bool *by_token; /* [n_tensors] it has a number for each choice of a token, not one for each row */
-    int **away;    /* [waves] of [n_tensors]: where it is with the experts, SH_NONE */
-    int n_waves;   /* of the route with the most */
+    int **away;     /* [waves] of [n_tensors]: where it is with the experts, SH_NONE */
+    int n_waves;    /* of the route with the most */
     struct route *routes;
     int n_routes;
 };
@@ -62,7 +62,8 @@ static const struct route *route_of(const struct dispatch *d, const struct sh_op
 {
     for (int r = 0; r < d->n_routes && computes_experts(op->kind); r++)
         for (int k = 0; k < SH_OP_MAX_IN; k++)
-            if (op->in[k] != SH_NONE && (op->in[k] == d->routes[r].plan->out[0] || op->in[k] == d->routes[r].plan->out[2]))
+            if (op->in[k] != SH_NONE &&
+                (op->in[k] == d->routes[r].plan->out[0] || op->in[k] == d->routes[r].plan->out[2]))
                 return &d->routes[r];
     return NULL;
 }
@@ -138,7 +139,8 @@ static int add_like(struct dispatch *d, int t, const struct route *r, int64_t ro
 }
 
 /* Let one wave's rows travel: from the home [M,...] of a tensor to the experts, or back. */
-static void exchange(struct dispatch *d, const struct route *r, const struct sh_op *of, int wave, int from, int to, bool back)
+static void exchange(struct dispatch *d, const struct route *r, const struct sh_op *of, int wave, int from, int to,
+                     bool back)
 {
     struct sh_op op = like(of, SH_OP_ALL_TO_ALL);
     const struct sh_tensor *home = &d->p->tensors[back ? to : from];

@@ -156,8 +156,7 @@ static void use(struct shard *s, int unit, int op)
         .again = s->newest[unit] != SH_NONE,
         /* The first gather of a micro-step is over the shard axis. Later ones go over the inner axis, if there is one:
          * its ranks hold what the forward left. */
-        .group = s->newest[unit] != SH_NONE && inner_size(s, unit) > 1 ? inner_of(s, unit)
-                                                                      : s->out->units[unit].shard};
+        .group = s->newest[unit] != SH_NONE && inner_size(s, unit) > 1 ? inner_of(s, unit) : s->out->units[unit].shard};
     s->newest[unit] = s->n_intervals++;
 }
 
@@ -230,7 +229,8 @@ static void keep_secondary(struct shard *s, const struct interval *v)
     struct sh_op copy = sh_program_op(SH_OP_COPY);
 
     s->secondary[v->unit] = stored(s, SH_MEM_PARAM, chunk, v->unit, "secondary");
-    copy.in[0] = sh_shard_stretch(s->out, &s->out->units[v->unit], s->full[v->unit], chunk * inner_index(s, v->unit), chunk);
+    copy.in[0] =
+        sh_shard_stretch(s->out, &s->out->units[v->unit], s->full[v->unit], chunk * inner_index(s, v->unit), chunk);
     copy.out[0] = s->secondary[v->unit];
     copy.phase = s->micro->ops[v->last].phase;
     copy.unit = v->unit;

@@ -355,8 +355,8 @@ static int64_t begin_of(const struct sh_program *p, int saved)
 
 /* Put elements [range) of a unit, which a rank has, among those of all saved tensors; if another rank has had them, they
  * must be the same. Or get them from there. */
-static void place(const struct sim *s, int rank, const struct sh_unit *u, struct sh_range range, float *values, float *all,
-                  bool *known)
+static void place(const struct sim *s, int rank, const struct sh_unit *u, struct sh_range range, float *values,
+                  float *all, bool *known)
 {
     const struct sh_program *p = s->ranks[rank].p;
 

@@ -133,7 +133,7 @@ static void test_bad_rank(void **state)
 
 static void test_names(void **state)
 {
-    enum { TENSOR = 1, CONTEXT = 2, INNER = 4, OUTER = 8, REPLICATE = 16, PIPELINE = 32 };
+    enum { TENSOR = 1, CONTEXT = 2, EXPERT = 4, INNER = 8, OUTER = 16, REPLICATE = 32, PIPELINE = 64 };
     static const struct {
         sh_group group;
         const char *name;
@@ -143,13 +143,15 @@ static void test_names(void **state)
                 {INNER, "inner"},
                 {OUTER, "outer"},
                 {INNER | OUTER, "inner+outer"},
-                {CONTEXT | INNER | OUTER, "shard"},
+                {EXPERT, "expert"},
+                {CONTEXT | EXPERT | INNER | OUTER, "shard"},
+                {CONTEXT | INNER | OUTER, "expert_shard"},
                 {REPLICATE, "replicate"},
                 {PIPELINE, "pipeline"},
-                {INNER | OUTER | REPLICATE, "data"},
-                {CONTEXT | INNER | OUTER | REPLICATE, "rows"},
+                {EXPERT | INNER | OUTER | REPLICATE, "data"},
+                {CONTEXT | EXPERT | INNER | OUTER | REPLICATE, "rows"},
                 {CONTEXT | INNER | OUTER | REPLICATE | PIPELINE, "context+inner+outer+replicate+pipeline"},
-                {63, "world"}};
+                {127, "world"}};
     struct sh_mesh_request req = {.shard = 1, .replicate = 1, .inner = 1};
     struct sh_mesh_shape s;
     char text[SH_GROUP_NAME];

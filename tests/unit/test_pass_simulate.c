@@ -17,6 +17,10 @@
 
 enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ, MAX_RANKS = 64 };
 
+#define TINY_EXPERTS                                                                                      \
+    .dim = 12, .ffn_dim = 20, .expert_ffn_dim = 5, .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, \
+    .head_dim = 4, .n_heads = 3, .n_kv_heads = 1, .norm_eps = 1e-5f, .init_std = 0.3f, .rope_theta = 100
+
 /* The result of a training run. */
 struct outcome {
     double loss[STEPS], norm[STEPS], eval_loss;
@@ -289,7 +293,7 @@ static void with_frozen_units(void **state)
  * the rest. Groups are those of tiny_mesh(). */
 static void with_groups_of_their_own(void **state)
 {
-    enum { SHARD = 14, REPLICATE = 16, ALL = 63 };
+    enum { SHARD = 30, REPLICATE = 32, ALL = 127 };
     static const struct sh_unit_groups lists[][4] = {
         {{"layers.1", 0, ALL}, {NULL, 0, 0}},
         {{"embed", ALL, 0}, {"layers.0", REPLICATE, SHARD}, {NULL, 0, 0}},
@@ -356,7 +360,8 @@ static int n_alongside(const struct sh_build *b, const int axes[SH_AXES])
  * away: losses, gradients, updates and validation have the same bits as without the round trips. */
 static void rows_make_a_round_trip(void **state)
 {
-    static const int axes[][SH_AXES] = {{2, 1, 1, 2, 1, 1, 1}, {1, 2, 1, 1, 2, 1, 1}, {1, 1, 1, 2, 2, 2, 1}, {1, 2, 1, 2, 1, 1, 2}};
+    static const int axes[][SH_AXES] = {
+        {2, 1, 1, 2, 1, 1, 1}, {1, 2, 1, 1, 2, 1, 1}, {1, 1, 1, 2, 2, 2, 1}, {1, 2, 1, 2, 1, 1, 2}};
     const int n = sizeof axes / sizeof *axes;
 
     (void)state;
@@ -610,6 +615,107 @@ static void reproducible_is_near(void **state)
     assert_near(&tree, &plain, 1e-5, 2e-6);
     free(plain.params);
     free(tree.params);
+}
+
+/* ---- experts on several ranks ---- */
+
+/* Every second block has experts; in the first three the best of groups, or an expert that each rank has, or two losses
+ * of routers. */
+static const struct tiny_model spread_models[] = {
+    {"qwen2_moe",
+     {.family = SH_FAMILY_QWEN2_MOE,
+      TINY_EXPERTS,
+      .n_layers = 2,
+      .n_experts = 8,
+      .n_experts_per_token = 2,
+      .shared_ffn_dim = 8,
+      .first_dense_layers = 1,
+      .route_norm = true},
+     true},
+    {"qwen3_moe",
+     {.family = SH_FAMILY_QWEN3_MOE,
+      TINY_EXPERTS,
+      .n_layers = 2,
+      .n_experts = 4,
+      .n_experts_per_token = 3,
+      .router = SH_ROUTER_SIGMOID,
+      .route_scale = 2.5},
+     false},
+    {"mixtral",
+     {.family = SH_FAMILY_MIXTRAL, TINY_EXPERTS, .n_layers = 1, .n_experts = 8, .n_experts_per_token = 1},
+     false},
+};
+enum { SPREAD_MODELS = sizeof spread_models / sizeof *spread_models, SPREAD_LEAVES = 16 };
+
+/* Sixteen sequences on a mesh of expert x inner x outer x replicate ranks. */
+static struct outcome run_spread(struct sh_build b, const int axes[SH_AXES])
+{
+    struct sh_mesh_shape mesh = sh_mesh_shape_of(axes, 0);
+
+    b.batch.batch = 1;
+    b.options.micro_steps = SPREAD_LEAVES / sh_mesh_ranks(&mesh);
+    return run_all(sim_create_on(&b, axes, SEED), &b);
+}
+
+static struct sh_build spread_build(int i, double capacity, bool reproducible)
+{
+    const struct variant *v = &variants[i % VARIANTS];
+    struct sh_build b = build_of(&spread_models[i % SPREAD_MODELS], GLOBAL, 1, reproducible || i % 2);
+
+    b.batch.spread.capacity = capacity;
+    b.batch.balance = (struct sh_model_balance){.aux = 0.1f, .z = i % SPREAD_MODELS == 1 ? 0 : 0.01f};
+    b.options.reproducible = reproducible;
+    b.options.strategy.params_resident = tiny_strategies[v->strategy].params_resident;
+    b.options.strategy.keep_after_forward = tiny_strategies[v->strategy].keep_after_forward;
+    b.options.forward_prefetch = v->forward_prefetch;
+    b.options.backward_prefetch = v->backward_prefetch;
+    b.options.gathers_alive = v->gathers_alive;
+    b.options.resident_units = v->resident_units;
+    b.recompute = tiny_recomputes[v->recompute];
+    b.act = i % 4 == 3 ? SH_BF16 : SH_F32;
+    return b;
+}
+
+/* Wherever experts are and however many rows fit in a wave: with sums in a tree no bit depends on it. */
+static void experts_anywhere(void **state)
+{
+    static const int axes[][SH_AXES] = {{1, 1, 2, 1, 1, 1, 1}, {1, 1, 4, 1, 1, 1, 1}, {1, 1, 2, 2, 1, 1, 1},
+                                        {1, 1, 1, 2, 2, 2, 1}, {1, 1, 2, 2, 2, 2, 1}, {1, 1, 4, 1, 2, 2, 1},
+                                        {1, 1, 2, 1, 1, 4, 1}};
+    static const double capacity[] = {1, 1.25, 8};
+
+    (void)state;
+    for (int i = 0; i < 3 * VARIANTS; i += tiny_step(7)) {
+        struct outcome one = run_spread(spread_build(i, 1, true), (const int[SH_AXES]){1, 1, 1, 1, 1, 1, 1});
+
+        for (size_t m = 0; m < sizeof axes / sizeof *axes; m++) {
+            struct outcome other = run_spread(spread_build(i, capacity[(i + (int)m) % 3], true), axes[m]);
+
+            assert_same_training(&other, &one);
+            free(other.params);
+        }
+        free(one.params);
+    }
+}
+
+/* Without a tree sums have another order, which the size of a wave does not change. */
+static void experts_near(void **state)
+{
+    static const int axes[SH_AXES] = {1, 1, 4, 2, 1, 1, 1}, none[SH_AXES] = {1, 1, 1, 4, 2, 1, 1};
+
+    (void)state;
+    for (int i = 0; i < 2 * VARIANTS; i += 1 + 2 * tiny_step(2)) {
+        struct outcome together = run_spread(spread_build(i, 1, false), none);
+        struct outcome apart = run_spread(spread_build(i, 1, false), axes);
+        struct outcome wide = run_spread(spread_build(i, 8, false), axes);
+
+        if (i % 4 != 3)
+            assert_near(&apart, &together, 1e-5, 2e-6);
+        assert_same(&wide, &apart);
+        free(together.params);
+        free(apart.params);
+        free(wide.params);
+    }
 }
 
 static void run_logits(struct sh_build b, int shard, int replicate, float *out)
@@ -889,6 +995,8 @@ int main(void)
         cmocka_unit_test(logits_are_those_of_one_rank),
         cmocka_unit_test(reproducible),
         cmocka_unit_test(reproducible_is_near),
+        cmocka_unit_test(experts_anywhere),
+        cmocka_unit_test(experts_near),
         cmocka_unit_test(bf16_is_sent),
         cmocka_unit_test(fused_kinds_change_no_bit),
         cmocka_unit_test(with_frozen_units),
