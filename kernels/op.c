@@ -50,7 +50,7 @@ static const struct sh_attr_field route_attrs[] = {
     FIELD(route, groups), FIELD(route, top_groups), FIELD(route, aux), FIELD(route, z), FIELD(route, step), {0}};
 static const struct sh_attr_field wave_attrs[] = {FIELD(wave, wave), FIELD(wave, place), FIELD(wave, room), {0}};
 static const struct sh_attr_field exchange_attrs[] = {
-    FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), {0}};
+    FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave), {0}};
 static const struct sh_attr_field row_attrs[] = {FIELD(rows, expected), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), FIELD(runs, of), {0}};
 

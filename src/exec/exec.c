@@ -21,6 +21,7 @@ struct sh_exec {
     void *queue, *copies;          /* queues of the operations, and of copies alongside them */
     void *before_copies, *copied;  /* events */
     struct sh_op_call *calls;      /* [ops] */
+    struct sh_coll_parts *parts;   /* [ops] of exchanges of counted rows */
     int64_t *tickets;              /* [ops] of collectives and moves under way or done */
     char (*labels)[SH_EXEC_LABEL]; /* [ops] "backward layers.3 linear_bwd_x" */
     struct sh_op_scalars scalars;
@@ -43,6 +44,20 @@ static void make_queues(struct sh_exec *e)
         e->host = sh_host_moves_open(e->p, e->device, &e->at, e->queue);
 }
 
+/* How many rows each rank has for each, and where, is the result of an operation; where it will lie is known. */
+static struct sh_coll_parts parts_of(const struct sh_program *p, const struct sh_op *op, const struct sh_op_call *call)
+{
+    const struct sh_operand *parts = &call->in[1];
+    const int32_t *rows = parts->data;
+
+    return (struct sh_coll_parts){.rows = rows,
+                                  .at = rows + parts->dim[1] * parts->dim[2],
+                                  .back = op->attr.exchange.back,
+                                  .row_elems = op->attr.exchange.row_elems,
+                                  .send_room = sh_tensor_elems(&p->tensors[op->in[0]]),
+                                  .recv_room = sh_tensor_elems(&p->tensors[op->out[0]])};
+}
+
 /* Addresses do not change once the tiers are open, so each operation's arguments are resolved here and not in each
  * step. */
 static void make_calls(struct sh_exec *e)
@@ -50,15 +65,38 @@ static void make_calls(struct sh_exec *e)
     const struct sh_program *p = e->p;
 
     e->calls = sh_calloc((size_t)p->n_ops, sizeof *e->calls);
+    e->parts = sh_calloc((size_t)p->n_ops, sizeof *e->parts);
     e->tickets = sh_calloc((size_t)p->n_ops, sizeof *e->tickets);
     e->labels = sh_calloc((size_t)p->n_ops, sizeof *e->labels);
     for (int i = 0; i < p->n_ops; i++) {
         sh_program_call(p, &p->ops[i], &e->at, &e->calls[i]);
         e->calls[i].scalars = sh_op_info(p->ops[i].kind)->runs ? &e->update_scalars : &e->scalars;
         e->calls[i].queue = e->queue;
+        if (sh_program_counts_rows(&p->ops[i]))
+            e->parts[i] = parts_of(p, &p->ops[i], &e->calls[i]);
         sh_program_label(p, &p->ops[i], e->labels[i]);
     }
     e->watch = sh_exec_watch_open(p, e->device, e->queue, e->comm, e->labels);
+}
+
+/* The host tells MPI and NCCL how many rows to send, and does not wait for a GPU to count them. */
+static sh_rc check_parts(const struct sh_exec *e, int i)
+{
+    const struct sh_op_call *call = &e->calls[i];
+    int64_t ranks;
+
+    if (!sh_program_counts_rows(&e->p->ops[i]))
+        return SH_OK;
+    if (e->device->gpu)
+        return sh_fail(SH_E_USAGE,
+                       "%s: experts are spread over CPUs only, since the host does not know how many rows "
+                       "a GPU has for each rank; train with training.device=cpu",
+                       e->labels[i]);
+    ranks = sh_comm_group_size(e->comm, call->attr->group);
+    if (call->in[1].dim[1] != ranks)
+        return sh_fail(SH_E_BUG, "%s: parts of %lld ranks in a group of %lld", e->labels[i],
+                       (long long)call->in[1].dim[1], (long long)ranks);
+    return SH_OK;
 }
 
 /* Prepare before the first step, so that it is as fast as the others, and an operation that cannot run is reported
@@ -67,6 +105,8 @@ static sh_rc prepare_calls(const struct sh_exec *e)
 {
     const struct sh_kernel_table *kernels = e->device->kernels;
 
+    for (int i = 0; i < e->p->n_ops; i++)
+        SH_TRY(check_parts(e, i));
     for (int i = 0; i < e->p->n_ops && kernels->prepare; i++) {
         sh_rc rc = kernels->run[e->calls[i].kind] ? kernels->prepare(&e->calls[i]) : SH_OK;
 
@@ -167,6 +207,7 @@ void sh_exec_destroy(struct sh_exec *e)
     if (e->extra)
         e->device->host_destroy(e->extra, e->extra_bytes);
     free(e->calls);
+    free(e->parts);
     free(e->tickets);
     free(e->labels);
     free(e);
@@ -184,6 +225,7 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
                            .send = call->in[0].data,
                            .recv = call->out[0].data,
                            .count = sh_program_part_elems(e->p, op, sh_comm_group_size(e->comm, op->attr.group)),
+                           .parts = sh_program_counts_rows(op) ? &e->parts[i] : NULL,
                            .queue = e->queue,
                            .label = e->labels[i]};
 

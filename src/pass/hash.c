@@ -26,6 +26,8 @@ uint64_t sh_pass_hash(const struct sh_program *p)
             h = mix(h, op->stream);
             h = mix(h, op->unit);
             h = mix(h, sh_tensor_bytes(&p->tensors[op->out[0]]));
+            if (sh_program_counts_rows(op))
+                h = mix(mix(h, op->attr.exchange.row_elems), op->attr.exchange.back);
         }
     }
     return h;

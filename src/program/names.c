@@ -77,10 +77,23 @@ static const char *what_moves(const struct sh_program *p, const struct sh_op *op
     return name ? name : "";
 }
 
+/* Only rows that travel in waves are counted. */
+static int wave_of(const struct sh_op *op)
+{
+    if (op->kind == SH_OP_ROUTE_WAVE)
+        return op->attr.wave.wave;
+    return sh_program_counts_rows(op) ? op->attr.exchange.wave : SH_NONE;
+}
+
 void sh_program_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL])
 {
     const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase), *what = what_moves(p, op);
+    char wave[24] = "";
 
+    if (wave_of(op) != SH_NONE) {
+        snprintf(wave, sizeof wave, " wave %d", wave_of(op));
+        what = wave;
+    }
     if (op->unit != SH_NONE)
         snprintf(label, SH_OP_LABEL, "%s %.30s %s%s", phase, p->units[op->unit].name, kind, what);
     else if (op->block != SH_NONE)

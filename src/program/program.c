@@ -338,10 +338,19 @@ int64_t sh_tensor_bytes(const struct sh_tensor *t)
     return sh_tensor_elems(t) * sh_dtype_bytes(t->dtype);
 }
 
+bool sh_program_counts_rows(const struct sh_op *op)
+{
+    return op->kind == SH_OP_ALL_TO_ALL && op->in[1] != SH_NONE;
+}
+
 int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op, int ranks)
 {
-    int64_t elems = sh_tensor_elems(&p->tensors[op->kind == SH_OP_ALL_GATHER ? op->in[0] : op->out[0]]);
+    int64_t elems = sh_tensor_elems(&p->tensors[op->kind == SH_OP_ALL_GATHER ? op->in[0] : op->out[0]]), sent;
 
+    if (sh_program_counts_rows(op)) {
+        sent = sh_tensor_elems(&p->tensors[op->in[0]]);
+        return sent < elems ? sent : elems;
+    }
     return op->kind == SH_OP_ALL_TO_ALL ? elems / ranks : elems;
 }
 

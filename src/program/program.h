@@ -331,8 +331,10 @@ void sh_program_moved(const struct sh_program *p, int64_t *in_bytes, int64_t *ou
 
 int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);
+/* Whether it is an ALL_TO_ALL of counted rows: an operation before it says how many each rank has for each. */
+bool sh_program_counts_rows(const struct sh_op *op);
 /* Elements of one rank's part of a collective over `ranks` ranks: what it gives to a gather, or to each other rank, or
- * gets from a scatter. */
+ * gets from a scatter. Of counted rows: the most that one rank can have for another. */
 int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op, int ranks);
 /* The tensor that owns the storage, following views. */
 int sh_tensor_root(const struct sh_program *p, int tensor);
