@@ -47,8 +47,19 @@ double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes)
     return kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
 }
 
+/* Of counted rows, each rank sends its own, and is taken to receive as many. */
+static double counted_whole(const struct sh_program *p, const struct sh_op *op)
+{
+    const struct sh_tensor *x = &p->tensors[op->in[0]];
+    double expected = (double)(op->attr.exchange.expected * op->attr.exchange.row_elems);
+
+    return expected > 0 ? expected * sh_dtype_bytes(x->dtype) : (double)sh_tensor_bytes(x);
+}
+
 double sh_coll_whole(const struct sh_program *p, const struct sh_op *op)
 {
+    if (sh_program_counts_rows(op))
+        return counted_whole(p, op);
     return (double)sh_tensor_bytes(&p->tensors[op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0]]);
 }
 

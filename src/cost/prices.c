@@ -36,7 +36,7 @@ static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
 }
 
 /* Everything that a price depends on: kind, shapes, whether outputs are accumulated, the group. The shapes cover all
- * relevant attributes except those of attention and rows of a chunk. */
+ * relevant attributes except those of attention, rows of a chunk and the rows that are expected. */
 static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
@@ -49,6 +49,8 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
                 (uint64_t)op->attr.attn.document_tokens << 1 | op->attr.attn.any_order);
     else if (op->kind == SH_OP_HEAD_LOSS || op->kind == SH_OP_HEAD_LOSS_GRAD)
         h = mix(h, (uint64_t)op->attr.head.chunk_rows);
+    else if (sh_program_counts_rows(op))
+        h = mix(h, (uint64_t)(op->attr.exchange.expected * op->attr.exchange.row_elems));
     for (int i = 0; i < info->n_in; i++)
         h = mix_tensor(h, p, op->in[i]);
     for (int i = 0; i < info->n_out; i++)
