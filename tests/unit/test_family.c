@@ -38,7 +38,8 @@ enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
 #define MLP_BIAS V("mlp.gate_proj.bias", 20) V("mlp.up_proj.bias", 20)
 #define O W("self_attn.o_proj", 12, 12)
 #define DOWN W("mlp.down_proj", 12, 20)
-#define MOE W("mlp.gate", 4, 12) " mlp.experts.gate_up_proj.weight[4,10,12] mlp.experts.down_proj.weight[4,12,5]"
+#define ROUTER W("mlp.gate", 4, 12)
+#define MOE " mlp.experts.gate_up_proj.weight[4,10,12] mlp.experts.down_proj.weight[4,12,5]"
 #define NORM1 V("input_layernorm.weight", 12)
 #define NORM2 V("post_attention_layernorm.weight", 12)
 
@@ -97,16 +98,16 @@ static const struct row {
     {{"gemma", {COMMON, .family = SH_FAMILY_GEMMA, .tie_word_embeddings = true}, false}, "GemmaForCausalLM",
      NORM1 QKV O NORM2 MLP DOWN, 2},
     {{"mixtral", {COMMON, EXPERTS, .family = SH_FAMILY_MIXTRAL, .route_norm = true}, false}, "MixtralForCausalLM",
-     NORM1 QKV O NORM2 MOE, 2},
+     NORM1 QKV O NORM2 ROUTER MOE, 2},
     {{"qwen2_moe", {COMMON, EXPERTS, .family = SH_FAMILY_QWEN2_MOE, .shared_ffn_dim = 6}, false}, "Qwen2MoeForCausalLM",
-     NORM1 QKV QKV_BIAS O NORM2 MOE W("mlp.shared_expert.gate_proj", 6, 12) W("mlp.shared_expert.up_proj", 6, 12)
-         W("mlp.shared_expert.down_proj", 12, 6) W("mlp.shared_expert_gate", 1, 12), 2},
+     NORM1 QKV QKV_BIAS O NORM2 ROUTER W("mlp.shared_expert.gate_proj", 6, 12) W("mlp.shared_expert.up_proj", 6, 12)
+         W("mlp.shared_expert.down_proj", 12, 6) W("mlp.shared_expert_gate", 1, 12) MOE, 2},
     {{"qwen3_moe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_QWEN3_MOE, .first_dense_layers = 1, .route_scale = 2.5,
                     .router = SH_ROUTER_SIGMOID, .route_groups = 2, .route_top_groups = 1}, false},
      "Qwen3MoeForCausalLM",
      NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2 MLP DOWN, 2},
     {{"olmoe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_OLMOE}, false}, "OlmoeForCausalLM",
-     NORM1 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O NORM2 MOE, 2},
+     NORM1 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O NORM2 ROUTER MOE, 2},
 };
 /* clang-format on */
 enum { ROWS = sizeof rows / sizeof rows[0] };
