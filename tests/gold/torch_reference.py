@@ -116,6 +116,10 @@ FAMILIES = {
                     'norms': ('input_layernorm', 'pre_feedforward_layernorm'),
                     'after': ('post_attention_layernorm', 'post_feedforward_layernorm')},
     'starcoder2': {'norm': layer_norm, 'gelu': True, 'biases': QKV + OUT + ('mlp.c_fc', 'mlp.c_proj')},
+    'mixtral': {},
+    'qwen2_moe': {'biases': QKV},
+    'qwen3_moe': {'qk_norm': True},
+    'olmoe': {'qk_norm': True},
 }
 
 
@@ -126,6 +130,64 @@ def biases(c):
 
 def gelu(x):
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def swiglu(x, gate, up, down):
+    gate = x @ gate.T
+    return (gate * torch.sigmoid(gate) * (x @ up.T)) @ down.T
+
+
+def best(score, k):
+    """Which are the k largest, and by what part of itself the last of them is larger than the first of the others."""
+    order = score.detach().sort(-1, descending=True)
+    chosen = torch.zeros_like(score).scatter(-1, order.indices[..., :k], 1) > 0
+    last, other = (order.values[..., i] for i in (k - 1, min(k, score.shape[-1] - 1)))
+    return chosen, 1 - (other / last).max() if k < score.shape[-1] else torch.tensor(1.0)
+
+
+def choose(score, c):
+    """[B,T,E]: which experts a token has, of the groups whose two best together are largest; and the smallest gap."""
+    groups, open_gap = c.get('model.route_groups', 0), torch.tensor(1.0)
+    if groups:
+        parts = score.unflatten(-1, (groups, -1))
+        two = parts.topk(min(2, parts.shape[-1]), -1).values.sum(-1)
+        of_best, open_gap = best(two, c['model.route_top_groups'])
+        score = (parts * of_best[..., None]).flatten(-2)
+    chosen, gap = best(score, c['model.n_experts_per_token'])
+    return chosen, float(min(gap, open_gap))
+
+
+def experts(w, name, x, c):
+    """Each expert for each token; those that a token does not have weigh 0."""
+    logits = x @ w[f'{name}.gate.weight'].T
+    score = logits.sigmoid() if c.get('model.router') == 'sigmoid' else logits.softmax(-1)
+    chosen, gap = choose(score, c)
+    c['routed'].append({'score': score, 'chosen': chosen, 'gap': gap, 'lse': logits.logsumexp(-1)})
+    weight = score * chosen
+    if c.get('model.route_norm'):
+        weight = weight / weight.sum(-1, keepdim=True)
+    weight = weight * c.get('model.route_scale', 1)
+    y = sum(weight[..., e, None] * swiglu(x, *gate_up.chunk(2), down) for e, (gate_up, down) in
+            enumerate(zip(*(w[f'{name}.experts.{part}_proj.weight'] for part in ('gate_up', 'down')))))
+    if c.get('model.shared_ffn_dim'):
+        shared = swiglu(x, *(w[f'{name}.shared_expert.{part}_proj.weight'] for part in ('gate', 'up', 'down')))
+        y = y + (x @ w[f'{name}.shared_expert_gate.weight'].T).sigmoid() * shared
+    return y
+
+
+def router_losses(routed, counted, c):
+    """The losses that spread tokens over experts and keep logits small. A micro-step has its own shares of choices;
+    sums over its tokens are divided by the targets of the whole batch, as the sum of losses is."""
+    def by_micro_step(x):
+        return x.unflatten(0, (-1, c['training.local_batch_size']))
+
+    total = 0
+    for r in routed:
+        share = by_micro_step(r['chosen'].double()).mean((1, 2)) / c['model.n_experts_per_token']
+        score = by_micro_step(r['score'] / r['score'].sum(-1, keepdim=True)).sum((1, 2))
+        total = total + c.get('moe.aux_loss_coeff', 0) * c['model.n_experts'] * (share * score).sum() / counted
+        total = total + c.get('moe.z_loss_coeff', 0) * r['lse'].square().sum() / counted
+    return total
 
 
 def llama_block(w, name, x, mask, c, turned):
@@ -158,6 +220,8 @@ def llama_block(w, name, x, mask, c, turned):
         q, k = rotate(q, c), rotate(k, c)
     x = x + after(0, linear('self_attn.o_proj', attend(q, k, v, mask, c.get('model.query_pre_attn_scalar'))))
     y = before(1, x)
+    if f'{name}.mlp.gate.weight' in w:
+        return x + experts(w, f'{name}.mlp', y, c)
     if family.get('gelu'):
         return x + linear('mlp.c_proj', gelu(linear('mlp.c_fc', y)))
     gate, up = linear('mlp.gate_up_proj', y).chunk(2, -1) if stacked else (linear(part, y) for part in GATED[:2])
@@ -206,15 +270,17 @@ IGNORED = -100  # a target that does not count
 
 
 def mean_loss(w, tokens, targets, c):
-    """[B,T] each."""
+    """[B,T] each. Returns (the loss, that of the router, the smallest gap of a choice of experts)."""
+    routed = []
     family = c['model.family']
     separator = c['data.document_separator'] if c.get('data.document_mask') else -1
     run, embedding, head = {'gpt2': (gpt2, 'transformer.wte.weight', 'lm_head.weight'),
                             'gpt_neox': (gpt_neox, 'gpt_neox.embed_in.weight', 'embed_out.weight')}.get(
         family, (llama, 'model.embed_tokens.weight', 'lm_head.weight'))
-    x = run(w, tokens, visible(tokens, separator), c)
+    x = run(w, tokens, visible(tokens, separator), {**c, 'routed': routed})
     logits = x @ w[head if head in w else embedding].T
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    return loss, router_losses(routed, (targets != IGNORED).sum(), c), min((r['gap'] for r in routed), default=1)
 
 
 def learning_rate(step, c):
@@ -273,19 +339,20 @@ def clip(w, max_norm):
 
 def train(weights, stream, steps, c, mask=None):
     """mask: for each token whether it counts as a target. Returns (losses, gradient norms before clipping, weights
-    after the last step, gradients of the first step)."""
+    after the last step, gradients of the first step, the smallest gap of a choice of experts)."""
     w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
     stream = torch.tensor(stream, dtype=torch.long)
     optimizer = make_optimizer(w, c)
-    losses, norms, first = [], [], None
+    losses, norms, first, gaps = [], [], None, []
     for step in range(steps):
         optimizer.zero_grad()
-        loss = mean_loss(w, *batch(stream, mask, step, c), c)
-        loss.backward()
+        loss, router_loss, gap = mean_loss(w, *batch(stream, mask, step, c), c)
+        (loss + router_loss).backward()
         first = first or {name: x.grad.numpy().copy() for name, x in w.items()}
         losses.append(float(loss.detach()))
+        gaps.append(gap)
         norms.append(clip(w, c['training.max_norm']))
         for group in optimizer.param_groups:
             group['lr'] = learning_rate(step, c)
         optimizer.step()
-    return losses, norms, {name: x.detach().numpy() for name, x in w.items()}, first
+    return losses, norms, {name: x.detach().numpy() for name, x in w.items()}, first, min(gaps)
