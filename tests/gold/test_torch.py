@@ -86,6 +86,9 @@ MODELS = {
     'qwen3_moe, documents, masked': {**ALL_EXPERTS, **DOCUMENTS, **MASKED, 'model.family': 'qwen3_moe',
                                      'model.route_norm': True, 'model.tie_word_embeddings': True},
     'olmoe': {**ALL_EXPERTS, 'model.family': 'olmoe', 'model.n_experts_per_token': 3, 'moe.z_loss_coeff': 0.05},
+    'mixtral, one expert': {**ALL_EXPERTS, 'model.family': 'mixtral', 'model.n_experts': 1, 'model.n_experts_per_token': 1,
+                            'moe.z_loss_coeff': 0.05},
+    'olmoe, all experts': {**ALL_EXPERTS, 'model.family': 'olmoe', 'model.n_experts_per_token': 8},
 }
 # Of the seeds from 20 on, the first that leaves the gap.
 SEEDS = {'qwen3_moe, sigmoid, groups': 21, 'qwen3_moe, documents, masked': 23, 'olmoe': 25}
@@ -225,7 +228,8 @@ def case_bf16(name):
 # Features shared with Llama and GPT-2 are tested with those: meshes, precision, the format.
 OPTIMIZERS = ('llama, SGD', 'llama, Lion')
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
-            'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text')
+            'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'mixtral, one expert',
+            'olmoe, all experts')
 OF_FAMILIES = (case_gradients, case_one_rank)
 WITH_EXPERTS = ('mixtral', 'qwen2_moe', 'qwen3_moe, sigmoid, groups', 'qwen3_moe, documents, masked', 'olmoe')
 # tests/op tests another compiler's kernels one by one, tests/mesh another MPI's meshes. Here they meet.

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Models with experts where routing is as uneven as it can be: bits, memory, and what becomes of experts without rows.
+Prints TAP.
+
+Each run of a case ends in the file of one rank, to the byte, in as much memory as its plan says.
+"""
+import filecmp
+import itertools
+import os
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import test_memory
+import tiny
+
+LONG = bool(os.environ.get('SHERD_LONG'))
+STEPS, IDLE_STEPS = 4, 100
+BETA1, BETA2, EPS, DECAY = 0.9, 0.95, 1e-8, 0.1
+BASE = {**tiny.EXPERTS, 'training.global_batch_size': 8, 'training.reproducible': 'mesh', 'training.steps': STEPS,
+        'optimizer.beta1': BETA1, 'optimizer.beta2': BETA2, 'optimizer.eps': EPS, 'optimizer.weight_decay': DECAY}
+APART = {'comm.shared_memory': 'off'}
+STRATEGIES = {
+    'no_shard': {}, 'shard_optim': APART, 'shard_grad_op': {}, 'full_shard': APART,
+    'hybrid_shard': {'mesh.shard': 2, 'model.moe_every': 2},
+}
+MODES = 'none', 'selective', 'full'
+SIZES = {
+    'all experts for each token': {'model.n_experts_per_token': 6},
+    'one expert for each token': {'model.n_experts_per_token': 1, 'model.route_norm': True},
+    'one expert': {'model.n_experts': 1, 'model.n_experts_per_token': 1},
+    'groups': {'model.router': 'sigmoid', 'model.route_groups': 3, 'model.route_top_groups': 1},
+}
+SOME_MESHES = {'1 rank': (0, {}), '4 ranks': (4, {'parallelism.sharding_strategy': 'full_shard', **APART}),
+               '2 ranks, all recomputed': (2, {'activation_checkpoint.mode': 'full'})}
+
+
+def saved(folder, step):
+    return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
+
+
+def run(folder, ranks, changes, start=None, steps=STEPS):
+    """Returns (metrics, the last checkpoint, complaints about memory). start: a checkpoint to go on from."""
+    config = {**BASE, 'training.dataset_path': tokens, **changes, 'training.steps': steps, 'lr_scheduler.total_steps': steps}
+    folder = job.prepare(folder, {'job.dump_folder': 'out', **config})
+    if start:
+        saved(folder, STEPS).parent.mkdir(parents=True)
+        shutil.copy(start, saved(folder, STEPS))
+    job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
+    found = job.metrics(folder)
+    planned = test_memory.plan({'mesh.ranks_per_node': ranks or 1, **config}, ranks or 1)[test_memory.ARENA]
+    memory = found[-1]['arena_bytes']
+    return found, saved(folder, steps), [f'arena of {memory} bytes, planned {planned}'] * (memory != planned)
+
+
+def same(one, other):
+    return [] if filecmp.cmp(one, other, shallow=False) else [f'{other} has other bytes than {one}']
+
+
+def case_mesh(name, ranks, changes):
+    """The bytes of one rank that keeps everything, made once for each model."""
+    model = {key: value for key, value in changes.items() if key.startswith('model.')}
+    one = pathlib.Path('one-' + '-'.join(map(str, model.values())))
+    if not one.exists():
+        run(one, 0, model)
+    _, path, wrong = run(name.replace(' ', '-'), ranks, changes)
+    return wrong + same(saved(one, STEPS), path)
+
+
+def seed(name, change):
+    """Some steps of plain routing, so that all experts have moments; then change(weights) puts others there."""
+    _, path, _ = run(name, 0, {})
+    checkpoint.replace(path, change(checkpoint.read(path)))
+    return path
+
+
+def to_two_experts(w):
+    """One element of the stream is large and the same for all tokens, and the first experts like it most."""
+    w['model.embed_tokens.weight'][:, 0] = 50
+    for name in routers(w):
+        w[name][...] = 0
+        w[name][:, 0] = 4 * np.arange(len(w[name]), 0, -1)
+    return w
+
+
+def to_not_a_number(w):
+    """Products of the router are infinite in both directions."""
+    for name in routers(w):
+        w[name][...] = 3e38
+    return w
+
+
+def routers(w):
+    return [name for name in w if name.endswith('.mlp.gate.weight')]
+
+
+def idle_experts(path):
+    """Of all states: each tensor of experts without those that all tokens have."""
+    return {(state, name): values[2:].astype(float) for state in checkpoint.STATES
+            for name, values in checkpoint.read(path, state).items() if '.mlp.experts.' in name}
+
+
+def adamw_without_gradients(states, rates):
+    """What AdamW makes of them after the first STEPS."""
+    model, avg, square = checkpoint.STATES
+    for step, rate in enumerate(rates, STEPS + 1):
+        for name in [name for state, name in states if state == model]:
+            m, v, w = (states[state, name] for state in (avg, square, model))
+            m *= BETA1
+            v *= BETA2
+            w *= 1 - rate * DECAY
+            w -= rate * m / (1 - BETA1 ** step) / (np.sqrt(v / (1 - BETA2 ** step)) + EPS)
+    return states
+
+
+def case_two_experts(mesh):
+    """Experts without rows have gradients of 0, and not those of an earlier step or micro-step."""
+    ranks, changes = SOME_MESHES[mesh]
+    start = seed('even', to_two_experts)
+    steps, path, wrong = run('two', ranks, changes, start, STEPS + IDLE_STEPS)
+    expected = adamw_without_gradients(idle_experts(start), [step['lr'] for step in steps])
+    for key, values in idle_experts(path).items():
+        off = np.abs(values - expected[key]).max() / np.abs(expected[key]).max()
+        wrong += [] if off < 1e-5 else [f'{key}: {off:.2g} off what AdamW makes of gradients of 0']
+    if not kept:
+        shutil.copy(path, 'two.h5')
+        kept.append('two.h5')
+    return wrong + same(kept[0], path)
+
+
+def case_not_a_number(mesh):
+    """The guard skips such a step, and nothing else happens."""
+    ranks, changes = SOME_MESHES[mesh]
+    start = seed('finite', to_not_a_number)
+    steps, path, wrong = run('nan', ranks, changes, start, STEPS + 2)
+    before, after = ({(state, name): values.tobytes() for state in checkpoint.STATES
+                      for name, values in checkpoint.read(file, state).items()} for file in (start, path))
+    wrong += [f'losses {job.losses(steps)}'] if any(loss is not None and loss == loss for loss in job.losses(steps)) else []
+    return wrong + ([] if before == after else ['a step was not skipped'])
+
+
+def cases():
+    rows = list(itertools.product(STRATEGIES, MODES, (2, 4)))
+    rows = [(strategy, mode, ranks) for i, (strategy, mode, ranks) in enumerate(rows) if LONG or i % 2 == i // 2 % 2]
+    meshes = [(f'{strategy}, {mode} recomputed, {ranks} ranks', ranks,
+               {'parallelism.sharding_strategy': strategy, 'activation_checkpoint.mode': mode, **STRATEGIES[strategy]})
+              for strategy, mode, ranks in rows]
+    meshes += [(f'{size}, {mesh}', ranks, {**SIZES[size], **changes}) for size in SIZES
+               for mesh, (ranks, changes) in SOME_MESHES.items()]
+    return ([(row[0], case_mesh, *row) for row in meshes]
+            + [(f'all tokens have the same two experts, {mesh}', case_two_experts, mesh) for mesh in SOME_MESHES]
+            + [(f'NaN in the router, {mesh}', case_not_a_number, mesh) for mesh in SOME_MESHES])
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    job.need_modules('h5py', 'numpy')
+    import numpy as np
+
+    import checkpoint
+    for folder in pathlib.Path('.').glob('one-*'):
+        shutil.rmtree(folder)
+    tokens, kept = tiny.write_tokens(), []
+    sys.exit(job.run_cases(cases()))
