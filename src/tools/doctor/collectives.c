@@ -1,5 +1,5 @@
-/* Gather and reduction over the shard group and over the replicas, through the channels that training uses (between
- * GPUs if it computes on them): checks the numbers and measures the speed. */
+/* Gather and reduction over each group of ranks that the plan of the run has collectives of, through the channels that
+ * training uses (between GPUs if it computes on them): checks the numbers and measures the speed. */
 #include "src/tools/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -7,6 +7,7 @@
 #include "src/comm/comm.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +16,11 @@
  * */
 enum { WHOLE_ELEMS = 1 << 20, REPEATS = 3, TIMEOUT_SECONDS = 50 };
 
-/* One axis at a time; the memory is shared by both. */
+/* One group at a time; the memory is shared by all. */
 struct test {
     const struct sh_doctor *d;
     struct sh_comm *comm;
-    sh_group group;
-    char name[SH_GROUP_NAME];
+    const struct sh_group_use *group;
     int size, index;
     int64_t count;       /* elements of a rank's part */
     float *whole, *part; /* in host memory */
@@ -61,16 +61,20 @@ static sh_rc wait_for(const struct test *t, int64_t ticket)
     return SH_OK;
 }
 
+/* The first stream of the group's, or the last one, since most have a stream for gathers and one for sums. */
+static int stream_of(unsigned streams, bool first)
+{
+    return first ? __builtin_ctz(streams) : 31 - __builtin_clz(streams);
+}
+
 /* Starts, waits and adds the time: latency and transfer together, as in a training step without overlap. */
 static sh_rc run_one(struct test *t, enum sh_op_kind kind, double *seconds)
 {
     bool gathers = kind == SH_OP_ALL_GATHER;
     float *whole = there(t, t->whole), *part = there(t, t->part);
     struct sh_coll coll = {.kind = kind,
-                           .group = t->group,
-                           .stream = t->group == t->d->mesh->shape.replicate ? SH_STREAM_REPLICATE
-                                     : gathers                               ? SH_STREAM_GATHER
-                                                                             : SH_STREAM_REDUCE,
+                           .group = t->group->axes,
+                           .stream = stream_of(t->group->streams, gathers),
                            .dtype = SH_F32,
                            .count = t->count,
                            .send = gathers ? part : whole,
@@ -112,7 +116,7 @@ static bool reduced_right(const struct test *t)
 }
 
 /* The best of several repeats; *right only if every repeat was right. */
-static sh_rc time_axis(struct test *t, double *seconds, bool *right)
+static sh_rc time_group(struct test *t, double *seconds, bool *right)
 {
     *seconds = INFINITY;
     *right = true;
@@ -133,10 +137,10 @@ static sh_rc time_axis(struct test *t, double *seconds, bool *right)
     return SH_OK;
 }
 
-/* Names the rank and the axis: a wrong sum means a broken network, memory or MPI. */
+/* Names the rank and the group: a wrong sum means a broken network, memory or MPI. */
 static sh_rc wrong(const struct test *t)
 {
-    return sh_fail(SH_E_COMM, "rank %d got wrong numbers on the %s axis", t->d->mesh->rank, t->name);
+    return sh_fail(SH_E_COMM, "rank %d got wrong numbers on the %s axis", t->d->mesh->rank, t->group->name);
 }
 
 /* Returns the first rank of another group. */
@@ -144,14 +148,30 @@ static int first_of(const struct test *t, int group)
 {
     const struct sh_mesh_shape *m = &t->d->mesh->shape;
 
-    return sh_group_member(m, sh_group_others(m, t->group), group) + sh_group_member(m, t->group, 0) - m->rank;
+    return sh_group_member(m, sh_group_others(m, t->group->axes), group) + sh_group_member(m, t->group->axes, 0) -
+           m->rank;
+}
+
+/* Append to the row; what does not fit is cut. */
+__attribute__((format(printf, 2, 3))) static void say(struct sh_doctor_row *row, const char *fmt, ...)
+{
+    size_t used = strlen(row->text);
+    va_list args;
+
+    if (used) {
+        snprintf(row->text + used, sizeof row->text - used, "; ");
+        used = strlen(row->text);
+    }
+    va_start(args, fmt);
+    vsnprintf(row->text + used, sizeof row->text - used, fmt, args);
+    va_end(args);
 }
 
 /* Groups are identified by their place among the others; the first rank of each reports for its group. */
-static sh_rc compare_groups(const struct test *t, double speed, double *all, struct sh_doctor_row *row, int *used)
+static sh_rc compare_groups(const struct test *t, double speed, double *all, struct sh_doctor_row *row)
 {
     const struct sh_mesh *mesh = t->d->mesh;
-    sh_group others = sh_group_others(&mesh->shape, t->group);
+    sh_group others = sh_group_others(&mesh->shape, t->group->axes);
     int groups = sh_group_size(&mesh->shape, others), group = sh_group_index(&mesh->shape, others);
     struct sh_doctor_slowest s;
 
@@ -164,24 +184,22 @@ static sh_rc compare_groups(const struct test *t, double speed, double *all, str
     /* A slow group is a note; only wrong numbers are bad. */
     if (s.state != SH_DOCTOR_GOOD) {
         row->state = SH_DOCTOR_NOTE;
-        *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used,
-                          "%s%s: the group of %s has %.3g GB/s, the median %.3g", *used ? "; " : "", t->name,
-                          t->d->place[first_of(t, s.index)].host, s.speed / 1e9, s.median / 1e9);
+        say(row, "%s: the group of %s has %.3g GB/s, the median %.3g", t->group->name,
+            t->d->place[first_of(t, s.index)].host, s.speed / 1e9, s.median / 1e9);
     } else {
-        *used += snprintf(row->text + *used, sizeof row->text - (size_t)*used, "%s%s %.3g GB/s per rank (%d ranks)",
-                          *used ? "; " : "", t->name, s.speed / 1e9, t->size);
+        say(row, "%s %.3g GB/s per rank (%d ranks)", t->group->name, s.speed / 1e9, t->size);
     }
     return SH_OK;
 }
 
 /* Wrong numbers end the check, and are agreed on, since another rank may have received right ones. */
-static sh_rc test_axis(struct test *t, double *all, struct sh_doctor_row *row, int *used)
+static sh_rc test_group(struct test *t, double *all, struct sh_doctor_row *row)
 {
     struct sh_doctor_row bad;
     double seconds;
     bool right, failed;
 
-    SH_TRY(time_axis(t, &seconds, &right));
+    SH_TRY(time_group(t, &seconds, &right));
     sh_mesh_own_mpi();
     SH_TRY(sh_doctor_any_failed(t->d, right ? SH_OK : wrong(t), &bad, &failed));
     if (failed) {
@@ -189,27 +207,21 @@ static sh_rc test_axis(struct test *t, double *all, struct sh_doctor_row *row, i
         return SH_OK;
     }
     /* Bytes received in a gather and in a reduction. */
-    return compare_groups(t, 2.0 * (double)(t->count * 4) * (t->size - 1) / seconds, all, row, used);
+    return compare_groups(t, 2.0 * (double)(t->count * 4) * (t->size - 1) / seconds, all, row);
 }
 
-/* An axis of one rank has nothing to send. */
-static sh_rc test_axes(const struct sh_doctor *d, struct sh_comm *comm, struct test *t, double *all,
-                       struct sh_doctor_row *row)
+/* A group of one rank has nothing to send. */
+static sh_rc test_groups(struct test *t, const struct sh_doctor_need *plan, double *all, struct sh_doctor_row *row)
 {
-    const struct sh_mesh_shape *m = &d->mesh->shape;
-    const sh_group groups[] = {m->shard, m->replicate};
-    int used = 0;
+    const struct sh_mesh_shape *m = &t->d->mesh->shape;
 
-    for (int i = 0; i < 2 && row->state != SH_DOCTOR_BAD; i++) {
-        t->d = d;
-        t->comm = comm;
-        t->group = groups[i];
-        t->size = sh_group_size(m, groups[i]);
-        t->index = sh_group_index(m, groups[i]);
-        sh_group_name(m, groups[i], t->name);
+    for (int i = 0; i < plan->n_groups && row->state != SH_DOCTOR_BAD; i++) {
+        t->group = &plan->groups[i];
+        t->size = sh_group_size(m, t->group->axes);
+        t->index = sh_group_index(m, t->group->axes);
         t->count = WHOLE_ELEMS / t->size > 0 ? WHOLE_ELEMS / t->size : 1;
         if (t->size > 1)
-            SH_TRY(test_axis(t, all, row, &used));
+            SH_TRY(test_group(t, all, row));
     }
     return SH_OK;
 }
@@ -243,35 +255,37 @@ static void close_memory(const struct sh_doctor *d, struct test *t)
 /* Collective. The self-test of the mesh comes first: the speeds of wrong groups would mean nothing. */
 sh_rc sh_doctor_collectives(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
-    const struct sh_group_use groups[] = {
-        {"shard", d->mesh->shape.shard, 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE},
-        {"replicate", d->mesh->shape.replicate, 1u << SH_STREAM_REPLICATE}};
+    struct sh_doctor_need plan = {0};
     struct sh_comm_options opt = sh_topology_comm(d->cfg, &d->at, d->device, d->gpu.sharing);
     struct test t = {.d = d};
     struct sh_comm *comm = NULL;
     char text[SH_COMM_TEXT];
     double *all = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *all);
+    bool failed = false;
     sh_rc rc;
 
-    if (sh_mesh_ranks(&d->mesh->shape) == 1) {
+    if (sh_mesh_ranks(&d->mesh->shape) == 1)
         sh_doctor_good(row, "one rank");
-        free(all);
-        return SH_OK;
+    else
+        SH_TRY_OUT(sh_doctor_plan(d, &plan, row, &failed));
+    if (failed || sh_mesh_ranks(&d->mesh->shape) == 1) {
+        rc = SH_OK;
+        goto out;
     }
     opt.timeout_seconds = TIMEOUT_SECONDS;
-    opt.groups = groups;
-    opt.n_groups = sizeof groups / sizeof *groups;
-    opt.streams = sh_streams;
-    opt.n_streams = SH_STREAMS;
+    opt.groups = plan.groups;
+    opt.n_groups = plan.n_groups;
+    opt.streams = plan.streams;
+    opt.n_streams = plan.n_streams;
     for (int i = 0; i < opt.n_groups; i++)
-        SH_TRY_OUT(sh_mesh_open(d->mesh, groups[i].axes));
+        SH_TRY_OUT(sh_mesh_open(d->mesh, opt.groups[i].axes));
     SH_TRY_OUT(sh_mesh_self_test(d->mesh));
     SH_TRY_OUT(sh_comm_create(d->mesh, &opt, &comm));
+    t.comm = comm;
     SH_TRY_OUT(sh_agree(open_memory(d, &t)));
-    SH_TRY_OUT(test_axes(d, comm, &t, all, row));
+    SH_TRY_OUT(test_groups(&t, &plan, all, row));
     if (d->device && row->state != SH_DOCTOR_BAD)
-        snprintf(row->text + strlen(row->text), sizeof row->text - strlen(row->text), "; GPU to GPU, %s",
-                 sh_comm_describe(comm, text));
+        say(row, "GPU to GPU, %s", sh_comm_describe(comm, text));
 out:
     sh_comm_destroy(comm);
     close_memory(d, &t);

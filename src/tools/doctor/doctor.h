@@ -9,6 +9,7 @@
 #include "src/config/config.h"
 #include "src/mesh/mesh.h"
 #include "src/plan/topology.h"
+#include "src/program/program.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -25,6 +26,8 @@ struct sh_doctor_report_request {
 sh_rc sh_doctor_run(const struct sh_config *cfg, const struct sh_doctor_report_request *report);
 
 /* ---- for the checks ---- */
+
+enum { SH_DOCTOR_GROUPS = 16 }; /* more than the purposes of a mesh (shape.h) */
 
 struct sh_doctor_place {
     int node, node_rank;
@@ -63,13 +66,17 @@ void sh_doctor_good(struct sh_doctor_row *row, const char *fmt, ...) __attribute
 void sh_doctor_note(struct sh_doctor_row *row, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sh_doctor_bad(struct sh_doctor_row *row, sh_rc rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* What the plan of this rank needs from its node. */
+/* What the plan of this rank needs from its node, and over which groups of ranks it runs collectives. */
 struct sh_doctor_need {
     int64_t arena_bytes; /* memory of the device */
     int64_t file_bytes;  /* of its scratch file; 0: none */
+    struct sh_group_use groups[SH_DOCTOR_GROUPS];
+    int n_groups;
+    struct sh_stream streams[SH_STREAMS_MAX];
+    int n_streams;
 };
 
-/* Plan the run. If some rank cannot, set the row to BAD, and *failed. Collective. */
+/* Plan the run; the plans of all ranks have the same groups. If some rank cannot, set the row to BAD, and *failed. Collective. */
 sh_rc sh_doctor_plan(const struct sh_doctor *d, struct sh_doctor_need *need, struct sh_doctor_row *row, bool *failed);
 
 /* Give all ranks one value of each node, from its leader. out [n_nodes]. Cost: an all-reduce of n_nodes numbers. */

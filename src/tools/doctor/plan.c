@@ -6,6 +6,18 @@
 #include "src/plan/pinned.h"
 #include "src/run/run.h"
 
+#include <string.h>
+
+static sh_rc note_groups(const struct sh_program *p, struct sh_doctor_need *out)
+{
+    SH_REQUIRE(p->n_groups <= SH_DOCTOR_GROUPS);
+    memcpy(out->groups, p->groups, (size_t)p->n_groups * sizeof *p->groups);
+    memcpy(out->streams, p->streams, sizeof p->streams);
+    out->n_groups = p->n_groups;
+    out->n_streams = p->n_streams;
+    return SH_OK;
+}
+
 /* sharing: ranks that may run on the same cores. */
 static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need *out)
 {
@@ -29,7 +41,9 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need 
         file = sh_program_file_tier(p);
         out->arena_bytes = p->arena_bytes;
         out->file_bytes = file == SH_NONE ? 0 : p->tiers[file].bytes;
-        rc = sh_pinned_check(p, d->at.node_size, sh_device_node_free(), "the free memory of their node is");
+        rc = note_groups(p, out);
+        if (rc == SH_OK)
+            rc = sh_pinned_check(p, d->at.node_size, sh_device_node_free(), "the free memory of their node is");
     }
     sh_program_destroy(p);
     return rc;
