@@ -3,8 +3,11 @@
 #include "io/checkpoint/file/digest.h"
 #include "io/checkpoint/file/extents.h"
 #include "io/file/file.h"
+#include "src/base/mem.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Every rank compares the length with rank 0's: nodes that see different files must not mix them. The caller closes
@@ -34,6 +37,26 @@ sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const 
         return sh_ckpt_index_damaged(index, path, state, e, block);
     *elems = n;
     return SH_OK;
+}
+
+/* A whole block needs no buffer of its own. */
+sh_rc sh_ckpt_index_read_range(const struct sh_ckpt_index *index, int fd, const char *path, int state,
+                               const struct sh_ckpt_entry *e, int64_t at, int64_t n, float *out)
+{
+    float *buffer = NULL;
+    sh_rc rc = SH_OK;
+    for (int64_t done = 0, here; done < n && rc == SH_OK; done += here) {
+        int64_t block = (at + done) / SH_CKPT_BLOCK_ELEMS, skip = (at + done) % SH_CKPT_BLOCK_ELEMS;
+        int64_t all = sh_ckpt_block_elems(e->elems, block);
+        here = all - skip < n - done ? all - skip : n - done;
+        if (here < all && !buffer)
+            buffer = sh_calloc(SH_CKPT_BLOCK_ELEMS, sizeof *buffer);
+        rc = sh_ckpt_index_read_block(index, fd, path, state, e, block, here < all ? buffer : out + done, &all);
+        if (rc == SH_OK && here < all)
+            memcpy(out + done, buffer + skip, (size_t)here * sizeof *out);
+    }
+    free(buffer);
+    return rc;
 }
 
 /* Verifies share `part` of `parts` equal ones, so that ranks can divide the work. Reads from the disk, not from the

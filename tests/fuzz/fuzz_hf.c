@@ -132,6 +132,8 @@ static const char *const seeds[] = {
     "{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2},\"rope_theta\":1e4,\"head_dim\":null}",
     "{\"model_type\":\"gpt2\",\"n_embd\":8,\"n_head\":2,\"n_layer\":2,\"n_inner\":null,\"attn_pdrop\":0,\"scale_attn_weights\":true}",
     "{\"model_type\":\"mistral\",\"sliding_window\":4096,\"max_position_embeddings\":512,\"tie_word_embeddings\":true}",
+    "{\"model_type\":\"qwen2_moe\",\"num_hidden_layers\":6,\"decoder_sparse_step\":2,\"mlp_only_layers\":[1,3],"
+    "\"num_experts\":4,\"num_experts_per_tok\":2,\"norm_topk_prob\":true,\"output_router_logits\":false}",
 };
 
 /* clang-format off */

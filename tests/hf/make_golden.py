@@ -89,6 +89,27 @@ def gpt_neox():
         rope_parameters={'rope_type': 'default', 'rope_theta': 1e4, 'partial_rotary_factor': 0.5}))
 
 
+def mixtral():
+    return like_llama(transformers.MixtralConfig(**SIZES, num_local_experts=4, sliding_window=48))
+
+
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
+
+
+def qwen2_moe():
+    return like_llama(transformers.Qwen2MoeConfig(**SIZES, **EXPERTS, moe_intermediate_size=8, mlp_only_layers=[0],
+                                                  shared_expert_intermediate_size=20))
+
+
+def qwen3_moe():
+    return like_llama(transformers.Qwen3MoeConfig(**SIZES, **EXPERTS, moe_intermediate_size=8, head_dim=6,
+                                                  norm_topk_prob=True))
+
+
+def olmoe():
+    return like_llama(transformers.OlmoeConfig(**{**SIZES, 'intermediate_size': 8}, **EXPERTS))
+
+
 def draw(model):
     """Weights far from the usual initial values, so that no operation is near the identity."""
     with torch.no_grad():
@@ -103,8 +124,9 @@ def draw(model):
 
 def train(folder, stream, seq=SEQ):
     """The losses before each step; only matrices decay. The model is loaded again: to(bfloat16) rounds rotary
-    frequencies too."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
+    frequencies too. The faster products of experts have no float64."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, experts_implementation='eager')
+    model = model.double().eval()
     groups = [{'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': DECAY},
               {'params': [p for p in model.parameters() if p.ndim == 1], 'weight_decay': 0}]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
@@ -142,7 +164,8 @@ LONGER = {'mistral': 48}  # tokens per sequence, enough for the window to matter
 # Options of save_pretrained().
 FAMILIES = {gpt2: {}, llama: {'max_shard_size': '6KB'}, mistral: {}, qwen2: {}, phi3: {'max_shard_size': '4KB'}, smollm3: {},
             starcoder2: {}, qwen3: {}, olmo2: {}, gemma: {}, gpt_neox: {},
-            gemma3_text: {}}
+            gemma3_text: {}, mixtral: {'max_shard_size': '6KB'}, qwen2_moe: {}, qwen3_moe: {},
+            olmoe: {}}
 for family, options in FAMILIES.items():
     if family.__name__ in sys.argv[1:] or not sys.argv[1:]:
         make(family.__name__, family, **options)

@@ -5,9 +5,11 @@ make_golden.py made them, and transformers' expected results. Parameters must co
 ranks, with any strategy; exports are read here from the description of the format alone.
 """
 import array
+import itertools
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import struct
@@ -19,7 +21,7 @@ import job
 
 HERE = pathlib.Path(__file__).resolve().parent
 FAMILIES = 'gpt2', 'llama', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'qwen3', 'olmo2', 'gemma', 'gpt_neox', \
-    'gemma3_text'
+    'gemma3_text', 'mixtral', 'qwen2_moe', 'qwen3_moe', 'olmoe'
 LOSS_BOUND = 2e-6  # relative, of float32 against float64; seen: 2e-7
 RUN = {
     'training.seq_len': 15, 'training.local_batch_size': 2, 'training.global_batch_size': 2, 'training.steps': 4,
@@ -222,28 +224,117 @@ def buffers(t):
     t['transformer.h.0.attn.bias'] = ('BOOL', [1, 1, 4, 4], bytes(16))
 
 
+EXPERT = 'model.layers.{}.mlp.experts.{}.{}_proj.weight'.format
+
+
+def no_matrix(t):
+    del t[EXPERT(1, 2, 'up')]
+
+
+def no_expert(t):
+    for block, which in itertools.product(range(2), ('gate', 'up', 'down')):
+        del t[EXPERT(block, 3, which)]
+
+
+def one_more(t):
+    t[EXPERT(0, 4, 'down')] = t[EXPERT(0, 3, 'down')]
+
+
+def other_shape(t):
+    dtype, shape, data = t[EXPERT(1, 1, 'down')]
+    t[EXPERT(1, 1, 'down')] = (dtype, shape[::-1], data)
+
+
+def stack(t, experts=4):
+    """As transformers 5 keeps them in memory."""
+    for block, (name, parts) in itertools.product(range(2), {'gate_up': ('gate', 'up'), 'down': ('down',)}.items()):
+        all_of = [t[EXPERT(block, e, part)] for e in range(experts) for part in parts]
+        dtype, (rows, columns), _ = all_of[0]
+        t[f'model.layers.{block}.mlp.experts.{name}_proj'] = (dtype, [experts, rows * len(parts), columns],
+                                                             b''.join(data for _, _, data in all_of))
+
+
+def stacked(t, experts=4):
+    stack(t, experts)
+    for name in [name for name in t if re.search(r'experts\.[0-9]', name)]:
+        del t[name]
+
+
+def stacked_too_few(t):
+    stacked(t, 3)
+
+
+def twice(t):
+    stack(t)
+
+
 CHANGES = {
     drop: '1 of the model\'s tensors are missing, the first of them transformer.h.1.ln_2.bias [8]',
     add: 'transformer.h.1.ln_2.bia [8] is not a tensor of this model; nearest is transformer.h.1.ln_2.bias',
     not_finite: 'element 5 of transformer.wpe.weight is not a finite number',
     other_head: 'say model.tie_word_embeddings=false',
     same_head: None, bare: None, buffers: None,
+    no_matrix: '1 of the model\'s tensors are missing, the first of them model.layers.1.mlp.experts.2.up_proj.weight [8,16]',
+    no_expert: '6 of the model\'s tensors are missing, the first of them model.layers.0.mlp.experts.3.gate_proj.weight [8,16]',
+    one_more: 'model.layers.0.mlp.experts.4.down_proj.weight [16,8] is not a tensor of this model',
+    other_shape: 'model.layers.1.mlp.experts.1.down_proj.weight has shape [8,16], but this model wants [16,8]',
+    stacked: None,
+    stacked_too_few: 'model.layers.0.mlp.experts.gate_up_proj has shape [3,16,16], but this model wants [4,16,16]',
+    twice: 'it has the same experts twice, in model.layers.0.mlp.experts.gate_up_proj and in '
+           'model.layers.0.mlp.experts.0.gate_proj.weight and its like',
 }
+OF_EXPERTS = no_matrix, no_expert, one_more, other_shape, stacked, stacked_too_few, twice
 
 
 def case_changed(change):
     """A file that differs from what save_pretrained() writes: harmless differences load, the rest is refused."""
-    folder = pathlib.Path(change.__name__)
-    copy_golden('gpt2', folder / 'hf')
-    t = tensors(HERE / 'gpt2/model.safetensors')
+    folder, name = pathlib.Path(change.__name__), 'qwen3_moe' if change in OF_EXPERTS else 'gpt2'
+    copy_golden(name, folder / 'hf')
+    t = tensors(HERE / name / 'model.safetensors')
     change(t)
     pack(t, folder / 'hf/model.safetensors')
-    tokens('gpt2')
+    tokens(name)
     config = {**RUN, 'model.hf_assets_path': f'../{folder}/hf', 'training.steps': 1}
     if CHANGES[change]:
         return refused(f'{folder}-run', config, CHANGES[change])
     steps = job.train(f'{folder}-run', config)
-    return job.differ('loss', job.losses(steps), expected('gpt2')['losses'][:1], LOSS_BOUND)
+    return job.differ('loss', job.losses(steps), expected(name)['losses'][:1], LOSS_BOUND)
+
+
+def case_stacked():
+    """`sherd ckpt import` of experts that are stacked; the export has them apart, as transformers writes them."""
+    copy_golden('mixtral', 'stack')
+    t = folder_tensors('stack')
+    for name in list(t):
+        new = name.replace('block_sparse_moe', 'mlp')
+        for ours, theirs in ('w1', 'gate_proj'), ('w3', 'up_proj'), ('w2', 'down_proj'):
+            new = new.replace(f'.{ours}.', f'.{theirs}.')
+        t[new] = t.pop(name)
+    stacked(t)
+    for path in pathlib.Path('stack').glob('model*'):
+        path.unlink()
+    pack(t, 'stack/model.safetensors')
+    for folder in 'stack-ckpt', 'stack-out':
+        shutil.rmtree(folder, ignore_errors=True)
+    job.sherd('ckpt', 'import', 'stack', '-o', 'stack-ckpt')
+    job.sherd('ckpt', 'export', 'stack-ckpt', '-o', 'stack-out', '--dtype', 'bfloat16')
+    return differ(HERE / 'mixtral', 'stack-out')
+
+
+def case_blocks():
+    """Experts over several blocks of a checkpoint, and over files that end inside such blocks."""
+    tokens('qwen3_moe')
+    sizes = {'family': 'qwen3_moe', 'n_layers': 1, 'dim': 256, 'n_heads': 2, 'n_experts': 12, 'n_experts_per_token': 1,
+             'expert_ffn_dim': 384, 'vocab_size': 32, 'max_seq_len': 16}
+    job.train('blocks', {**RUN, **{f'model.{key}': value for key, value in sizes.items()}, 'training.steps': 1,
+                         'checkpoint.last_save_in_hf': True, 'checkpoint.export_dtype': 'float32'})
+    checkpoints, wrong = pathlib.Path('blocks/out/checkpoint'), []
+    for size in '500KB', '2MB', '5GB':
+        job.sherd('ckpt', 'export', checkpoints / 'step-00000001.h5', '-o', f'blocks/{size}', '--max-shard-size', size)
+        wrong += [f'{size}: {line}' for line in differ(checkpoints / 'hf-00000001', f'blocks/{size}')]
+    job.sherd('ckpt', 'import', 'blocks/500KB', '-o', 'blocks/again')
+    job.sherd('ckpt', 'export', 'blocks/again', '-o', 'blocks/last')
+    return wrong + differ('blocks/5GB', 'blocks/last')
 
 
 def case_allow_nan():
@@ -375,6 +466,7 @@ if __name__ == '__main__':
         + [(f'{name}: import and export', case_import_export, name) for name in FAMILIES]
         + [('a plan from config.json', case_plan), ('the architecture alone', case_architecture_only)]
         + [(f'a folder with {change.__name__}', case_changed, change) for change in CHANGES]
+        + [('experts that are stacked', case_stacked), ('experts over several blocks', case_blocks)]
         + [('weights that are not finite', case_allow_nan), ('weights that float16 has not', case_too_large)]
         + [('a file that is cut', case_cut), ('a folder that exists', case_existing), ('no room', case_full),
            ('weights that others may write', case_trust), ('a resume', case_resume)]

@@ -21,7 +21,6 @@ if not sys.prefix.startswith(os.path.realpath(VENV)):
 os.environ['HF_HUB_OFFLINE'] = '1'
 import torch
 import transformers
-from safetensors.torch import load_file
 
 STEPS, BATCH, SEQ = 20, 4, 33
 LOSS_BOUND = 1e-5
@@ -51,6 +50,8 @@ LONGROPE = {'rope_type': 'longrope', 'rope_theta': 100.0, 'short_factor': [1.0, 
             'long_factor': [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0]}
 GROUPED = dict(SIZES, num_key_value_heads=2, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 NEOX = dict(SIZES, pad_token_id=None, bos_token_id=1, eos_token_id=2)
+FEW = dict(num_experts=6, num_experts_per_tok=2)
+QWEN_MOE = dict(FEW, moe_intermediate_size=48)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
             bos_token_id=None, eos_token_id=None)
 MODELS = {
@@ -113,6 +114,20 @@ MODELS = {
     'gpt_neox': (transformers.GPTNeoXConfig, dict(NEOX)),
     'gpt_neox, tied, all of each head turned': (transformers.GPTNeoXConfig, dict(NEOX, tie_word_embeddings=True, rope_parameters={
         'rope_type': 'default', 'rope_theta': 500.0, 'partial_rotary_factor': 1.0})),
+    'mixtral': (transformers.MixtralConfig, dict(GROUPED, num_local_experts=5)),
+    'mixtral, tied, window seen': (transformers.MixtralConfig, dict(
+        GROUPED, num_local_experts=4, num_experts_per_tok=3, head_dim=24, tie_word_embeddings=True, sliding_window=9)),
+    'qwen2_moe': (transformers.Qwen2MoeConfig, dict(GROUPED, **QWEN_MOE, shared_expert_intermediate_size=40)),
+    'qwen2_moe, first block dense, window in one, scores divided': (transformers.Qwen2MoeConfig, dict(
+        GROUPED, **QWEN_MOE, shared_expert_intermediate_size=56, mlp_only_layers=[0], norm_topk_prob=True,
+        use_sliding_window=True, sliding_window=9,
+        layer_types=['full_attention', 'full_attention', 'sliding_attention'])),
+    'qwen3_moe': (transformers.Qwen3MoeConfig, dict(GROUPED, **QWEN_MOE, norm_topk_prob=True, head_dim=24)),
+    'qwen3_moe, tied, biases, experts in each second block': (transformers.Qwen3MoeConfig, dict(
+        GROUPED, **QWEN_MOE, num_hidden_layers=4, decoder_sparse_step=2, attention_bias=True, tie_word_embeddings=True)),
+    'olmoe': (transformers.OlmoeConfig, dict(GROUPED, **FEW)),
+    'olmoe, tied, biases, scores divided': (transformers.OlmoeConfig, dict(
+        GROUPED, **FEW, attention_bias=True, tie_word_embeddings=True, norm_topk_prob=True)),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -150,7 +165,8 @@ def make_tokens(vocabulary):
 
 def load(folder):
     """Load the model again: to(bfloat16) rounds the rotary frequencies too."""
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, experts_implementation='eager')
+    return model.double().eval()
 
 
 def loss_of(model, stream, step):
@@ -172,13 +188,16 @@ def reference(folder, stream):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses, {name: p.detach() for name, p in as_in_file(model.state_dict().items(), model).items()}
+    return losses, parameters(model)
 
 
-def as_in_file(tensors, model):
-    """Tensors by the names that save_pretrained() gives; files keep older names of the output matrix."""
-    other = {'lm_head.weight': 'embed_out.weight'} if model.config.model_type == 'gpt_neox' else {}
-    return {other.get(name, name): p for name, p in tensors}
+def parameters(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def exported(folder):
+    """What transformers reads from a folder: files may have other names, and a matrix for each expert."""
+    return parameters(transformers.AutoModelForCausalLM.from_pretrained(folder, dtype='auto'))
 
 
 def compare_changes(before, found, wanted):
@@ -203,13 +222,13 @@ def slug(text):
 def case_train(name, dtype):
     folder = f'{slug(name)}-{dtype}'.replace('torch.', '')
     model = make(name, dtype, f'{folder}-hf', max_shard_size='100KB')
-    before = {key: p.clone() for key, p in as_in_file(model.state_dict().items(), model).items()}
+    before = parameters(model)
     stream = make_tokens(model.config.vocab_size)
     losses, after = reference(f'{folder}-hf', stream)
     steps = job.train(folder, {**RUN, 'model.hf_assets_path': f'../{folder}-hf'})
     last = f'{folder}/out/checkpoint/hf-{STEPS:08}'
     return (job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
-            + compare_changes(before, load_file(f'{last}/model.safetensors'), after) + check_loading(last))
+            + compare_changes(before, exported(last), after) + check_loading(last))
 
 
 def case_gradients(name):
@@ -220,9 +239,9 @@ def case_gradients(name):
     stream = make_tokens(model.config.vocab_size)
     loss_of(model, stream, 0).backward()
     job.train(folder, {**SLOPE, 'model.hf_assets_path': f'../{folder}-hf'})
-    after = load_file(f'{folder}/out/checkpoint/hf-{1:08}/model.safetensors')
+    after = exported(f'{folder}/out/checkpoint/hf-{1:08}')
     wrong = []
-    for name, p in as_in_file(model.named_parameters(), model).items():
+    for name, p in model.named_parameters():
         found = (p.detach() - after[name].double()) / SLOPE['optimizer.lr']
         off = ((found - p.grad).norm() / p.grad.norm()).item()
         wrong += [f'{name}: its gradient is {off:.2g} off, bound {GRADIENT_BOUND:g}'] if not off <= GRADIENT_BOUND else []
@@ -264,6 +283,8 @@ def meaning(config):
     values['model.n_kv_heads'] = getattr(config, 'num_key_value_heads', heads)
     values['model.head_dim'] = getattr(config, 'head_dim', None) or config.hidden_size // heads
     values['model.ffn_dim'] = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
+    if hasattr(config, 'num_experts_per_tok'):
+        values |= experts(config)
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
     values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type != 'gpt_neox'
     values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
@@ -284,6 +305,27 @@ def meaning(config):
         for length in 'short', 'long':
             values[f'model.rope_{length}_factor'] = rope.get(f'{length}_factor', [])
     return values
+
+
+def experts(config):
+    alone = config.model_type in ('mixtral', 'olmoe')  # no other feed-forward layers
+    return {'model.n_experts': config.num_local_experts if hasattr(config, 'num_local_experts') else config.num_experts,
+            'model.n_experts_per_token': config.num_experts_per_tok,
+            'model.expert_ffn_dim': config.intermediate_size if alone else config.moe_intermediate_size,
+            'model.shared_ffn_dim': getattr(config, 'shared_expert_intermediate_size', 0),
+            'model.route_norm': getattr(config, 'norm_topk_prob', True),
+            **({'model.ffn_dim': (8 * config.hidden_size // 3 + 63) // 64 * 64} if alone else {})}
+
+
+def dense(config):
+    """Blocks without experts."""
+    return [i for i in range(config.num_hidden_layers) if (i + 1) % getattr(config, 'decoder_sparse_step', 1) or i in (
+        getattr(config, 'mlp_only_layers', None) or [])]
+
+
+def our_dense(values):
+    first, every = int(values['model.first_dense_layers']), int(values['model.moe_every']) or 1
+    return [i for i in range(int(values['model.n_layers'])) if i < first or (i + 1) % every]
 
 
 def blocks(config):
@@ -338,6 +380,8 @@ def older(config):
             config['rotary_pct' if neox else 'partial_rotary_factor'] = rope.pop('partial_rotary_factor')
         scaling = {key: value for key, value in rope.items() if key != 'rope_theta'}
         config['rope_scaling'] = scaling if rope['rope_type'] != 'default' else None
+    if config['model_type'] == 'qwen3_moe':
+        config['num_experts'] = config.pop('num_local_experts')
     config['torch_dtype'] = config.pop('dtype')
     return config
 
@@ -364,6 +408,8 @@ def case_config(name, spelling):
                   if not same(ours[key], value)]
         if unturned(ours) != blocks(theirs):
             wrong += [f'without {absent}: blocks {unturned(ours)} have no positions']
+        if our_dense(ours) != dense(theirs):
+            wrong += [f'without {absent}: blocks {our_dense(ours)} have no experts']
         if our_windows(ours) != windows(theirs):
             wrong += [f'without {absent}: windows {our_windows(ours)}, for transformers {windows(theirs)}']
     return wrong

@@ -248,7 +248,7 @@ int main(int argc, char **argv)
         try(not_adapters[i].what, save(not_adapters[i].tensors, text), sh_strdup("nowhere"), not_adapters[i].says);
     for (size_t i = 0; i < sizeof bases / sizeof *bases; i++)
         try(bases[i].what, save(adapters, text), save(bases[i].tensors, NULL), bases[i].says);
-    try("a number that is none", save(adapters, text), write_folder(model, true), "has a number that is not finite");
+    try("a number that is none", save(adapters, text), write_folder(model, true), "is not a finite number");
     try("other numbers", save(adapters, other), save(model, NULL), "was trained on numbers other than those");
     free(text);
     free(other);

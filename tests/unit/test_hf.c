@@ -31,6 +31,11 @@
 #define GEMMA "{\"model_type\":\"gemma\",\"num_key_value_heads\":2," SIZES
 #define GEMMA3 "{\"model_type\":\"gemma3_text\",\"num_key_value_heads\":2," SIZES
 #define PHI3 "{\"model_type\":\"phi3\"," SIZES
+#define MIXTRAL "{\"model_type\":\"mixtral\",\"num_key_value_heads\":2," SIZES
+#define MOE "\"num_experts\":4,\"num_experts_per_tok\":2,\"num_key_value_heads\":2"
+#define QWEN3_MOE(layers) "{\"model_type\":\"qwen3_moe\"," MOE "," SIZES_OF(layers)
+#define QWEN2_MOE "{\"model_type\":\"qwen2_moe\"," MOE "," SIZES
+#define OLMOE "{\"model_type\":\"olmoe\"," MOE "," SIZES
 #define SMOLLM3 "{\"model_type\":\"smollm3\"," SIZES
 #define STARCODER2 "{\"model_type\":\"starcoder2\"," SIZES
 #define GPT2 "{\"model_type\":\"gpt2\",\"n_embd\":8,\"n_head\":2,\"n_layer\":1,\"n_positions\":16,\"vocab_size\":9"
@@ -146,7 +151,7 @@ static const struct {
     {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", "model.hf_ignore=auto_map", "model.dim", "16"},
     {LLAMA ",\"quantization_config\":{\"bits\":4}}", NULL, NULL, "only bitsandbytes nf4"},
     {"{\"model_type\":\"gemma2\"}", NULL, NULL, "model_type gemma2: its soft cap"},
-    {"{\"model_type\":\"mixtral\"}", NULL, NULL, "experts"},
+    {"{\"model_type\":\"deepseek_v3\"}", NULL, NULL, "experts"},
     {"{\"model_type\":\"lama\"}", NULL, NULL, "model_type lama is not known here; nearest is llama"},
     {"{\"model_type\":\"\\u001b[2J\"}", NULL, NULL, "is not known here"},
     {"{\"vocab_size\":3}", NULL, NULL, "it has no model_type"},
@@ -198,6 +203,46 @@ static const struct {
     {QWEN2 ",\"layer_types\":[\"full_attention\"]}", NULL, NULL, "layer_types must have a word for each block"},
     {QWEN2 ",\"layer_types\":[\"full_attention\",\"linear_attention\"]}", NULL, NULL, "layer_types[1] is not computed here"},
     {MISTRAL ",\"num_key_value_heads\":2," FULL "}", NULL, NULL, "mathematics: layer_types;"},
+    /* experts */
+    {"{\"model_type\":\"mixtral\"}", NULL, "model.n_experts", "8"},
+    {"{\"model_type\":\"mixtral\"}", NULL, "model.rope_theta", "1000000"},
+    {MIXTRAL "}", NULL, "model.n_experts_per_token", "2"},
+    {MIXTRAL "}", NULL, "model.expert_ffn_dim", "24"},
+    {MIXTRAL "}", NULL, "model.route_norm", "true"},
+    {MIXTRAL ",\"num_experts\":5}", NULL, "model.n_experts", "5"},
+    {MIXTRAL ",\"num_experts_per_tok\":9}", NULL, NULL, "model.n_experts_per_token: 9 of model.n_experts 8"},
+    {MIXTRAL ",\"num_local_experts\":0}", NULL, NULL, "model.n_experts: needed with model.family=mixtral"},
+    {MIXTRAL ",\"router_jitter_noise\":0.1,\"router_aux_loss_coef\":0.02,\"output_router_logits\":true}", NULL,
+     "model.n_experts", "8"},
+    {MIXTRAL ",\"norm_topk_prob\":true}", NULL, NULL, "mathematics: norm_topk_prob;"},
+    {MIXTRAL ",\"sliding_window\":8}", NULL, "model.attention_window", "8"},
+    {MIXTRAL "}", "model.first_dense_layers=1", NULL, "--model.first_dense_layers: all blocks of mixtral have experts"},
+    {"{\"model_type\":\"qwen2_moe\"}", NULL, "model.shared_ffn_dim", "5632"},
+    {QWEN2_MOE "}", NULL, "model.route_norm", "false"},
+    {QWEN2_MOE ",\"norm_topk_prob\":true}", NULL, "model.route_norm", "true"},
+    {QWEN2_MOE ",\"qkv_bias\":false}", NULL, NULL, "qkv_bias must be true"},
+    {QWEN2_MOE WINDOW "}", NULL, NULL, "use_sliding_window without layer_types"},
+    {QWEN2_MOE WINDOW "," SLIDING "}", NULL, "model.window_first_layer", "1"},
+    {QWEN3_MOE("2") ",\"num_local_experts\":9}", NULL, "model.n_experts", "4"},
+    {QWEN3_MOE("2") WINDOW "}", NULL, NULL, "use_sliding_window must be false"},
+    {QWEN3_MOE("2") ",\"sliding_window\":8,\"max_window_layers\":1}", NULL, "model.attention_window", "0"},
+    {QWEN3_MOE("2") "}", NULL, "model.moe_every", "0"},
+    {QWEN3_MOE("2") "}", NULL, "model.ffn_dim", "24"},
+    {QWEN3_MOE("4") ",\"decoder_sparse_step\":2}", NULL, "model.moe_every", "2"},
+    {QWEN3_MOE("4") ",\"decoder_sparse_step\":2}", NULL, "model.first_dense_layers", "0"},
+    {QWEN3_MOE("6") ",\"decoder_sparse_step\":2,\"mlp_only_layers\":[1]}", NULL, "model.first_dense_layers", "3"},
+    {QWEN3_MOE("4") ",\"mlp_only_layers\":[0,2]}", NULL, "model.moe_every", "2"},
+    {QWEN3_MOE("4") ",\"mlp_only_layers\":[1,0]}", NULL, "model.first_dense_layers", "2"},
+    {QWEN3_MOE("4") ",\"mlp_only_layers\":[0,1,2,9]}", NULL, "model.moe_every", "4"},
+    {QWEN3_MOE("4") ",\"mlp_only_layers\":[1]}", NULL, NULL, "blocks with experts are not all, or each n-th, from one on"},
+    {QWEN3_MOE("4") ",\"mlp_only_layers\":[0,1,2,3]}", NULL, NULL, "leave no block with experts"},
+    {QWEN3_MOE("4") ",\"decoder_sparse_step\":5}", NULL, NULL, "leave no block with experts"},
+    {QWEN3_MOE("4") ",\"decoder_sparse_step\":0}", NULL, NULL, "decoder_sparse_step must be a whole number from 1 on"},
+    {QWEN3_MOE("4") ",\"mlp_only_layers\":2}", NULL, NULL, "mlp_only_layers is a whole number, but must be a list"},
+    {QWEN3_MOE("4") ",\"mlp_only_layers\":[0.5]}", NULL, NULL, "mlp_only_layers[0] is a number"},
+    {OLMOE "}", NULL, "model.expert_ffn_dim", "24"},
+    {OLMOE ",\"clip_qkv\":1.0}", NULL, NULL, "clip_qkv must be null"},
+    {OLMOE ",\"clip_qkv\":null}", NULL, "model.norm_eps", "1e-05"},
     {PHI3 "}", NULL, "model.norm_eps", "1e-05"},
     {PHI3 ",\"sliding_window\":8}", NULL, "model.attention_window", "8"},
     {PHI3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NULL, NULL, "linear: for phi3 there are default and longrope"},
@@ -409,8 +454,6 @@ static void each_family_can_be_exported(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (sh_family_of((int)i)->router) /* experts are not read or written yet */
-            continue;
         if (sh_hf_family_to_write(names[i], &f) != SH_OK)
             fail_msg("io/foreign/hf/family.c has no row of family %s", names[i]);
         assert_string_equal(f->family, names[i]);
@@ -485,7 +528,12 @@ static void what_is_written_is_read_as_the_same_model(void **state)
                                         QWEN2 WINDOW ",\"max_window_layers\":1}",
                                         SIX_BLOCKS(S, S, F, S, S, F) "}",
                                         SIX_BLOCKS(F, S, S, S, F, S) "}",
-                                        SMOLLM3_OF("4") "}"};
+                                        SMOLLM3_OF("4") "}",
+                                        MIXTRAL ",\"num_local_experts\":3,\"sliding_window\":8}",
+                                        QWEN2_MOE ",\"mlp_only_layers\":[0],\"norm_topk_prob\":true}",
+                                        QWEN2_MOE WINDOW "," SLIDING "}",
+                                        QWEN3_MOE("6") ",\"decoder_sparse_step\":2,\"mlp_only_layers\":[1]}",
+                                        OLMOE ",\"attention_bias\":true}"};
     struct sh_config cfg, back;
     char *text, *at;
 
@@ -594,6 +642,10 @@ static void what_a_class_lacks_is_not_written(void **state)
         {GEMMA3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":8}}", "model.rope_local_base_freq=0",
          "model.rope_factor: transformers' gemma3_text scales no frequencies"},
         {GEMMA3 "}", "model.rotary_dim=2", "model.rotary_dim: transformers' gemma3_text turns whole heads"},
+        {MIXTRAL "}", "model.router=sigmoid", "model.router: transformers' mixtral has softmax"},
+        {MIXTRAL "}", "model.route_norm=false", "model.route_norm: transformers' mixtral divides"},
+        {QWEN2_MOE "}", "model.shared_ffn_dim=0", "model.shared_ffn_dim: transformers' qwen2_moe has an expert"},
+        {OLMOE "}", "model.route_scale=2.5", "model.route_scale: transformers' olmoe has no factor"},
     };
     struct sh_config cfg;
     char *text;

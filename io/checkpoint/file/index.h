@@ -76,6 +76,10 @@ sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char
 sh_rc sh_ckpt_index_read_block(const struct sh_ckpt_index *index, int fd, const char *path, int state,
                                const struct sh_ckpt_entry *e, int64_t block, float *buffer, int64_t *elems);
 
+/* Read elements [at, at + n) of a tensor, and compare all blocks that they touch with their digests. Local. */
+sh_rc sh_ckpt_index_read_range(const struct sh_ckpt_index *index, int fd, const char *path, int state,
+                               const struct sh_ckpt_entry *e, int64_t at, int64_t n, float *out);
+
 /* Fail for a block that does not match its digest. Local. */
 sh_rc sh_ckpt_index_damaged(const struct sh_ckpt_index *index, const char *path, int state,
                             const struct sh_ckpt_entry *e, int64_t block);

@@ -118,9 +118,9 @@ static sh_rc read_packing(struct sh_hf_base *b)
                        "%s has its weights in four bits only; say --merge-base nf4, or give --base with a folder that "
                        "has all of them",
                        b->path);
-    for (int i = 0; i < b->set->n_tensors; i++)
+    for (int i = 0; i < b->match.spread.n; i++)
         if (b->match.nf4[i])
-            SH_TRY(sh_hf_nf4_read(b->match.nf4[i], b->path, &b->set->tensors[i], &b->files));
+            SH_TRY(sh_hf_nf4_read(b->match.nf4[i], b->path, &b->match.spread.part[i], &b->files));
     return SH_OK;
 }
 
@@ -207,11 +207,18 @@ void sh_hf_base_close(struct sh_hf_base *b)
 
 /* ---- blocks ---- */
 
+/* The packed form of a weight in the folder; NULL: it is not packed there, or the base is a checkpoint. Experts are
+ * never packed. */
+static const struct sh_hf_nf4 *nf4_of(const struct sh_hf_base *b, int tensor)
+{
+    return b->match.nf4 ? b->match.nf4[b->match.spread.first[tensor]] : NULL;
+}
+
 /* Read and unpack elements [first, first + n) of a weight that is packed in the folder. They are whole packed blocks,
  * because checkpoint blocks are. */
 static sh_rc read_unpacked(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out)
 {
-    const struct sh_hf_nf4 *w = b->match.nf4[tensor];
+    const struct sh_hf_nf4 *w = nf4_of(b, tensor);
     const struct {
         const struct sh_st_entry *e;
         enum sh_move_type type;
@@ -235,18 +242,12 @@ static sh_rc read_unpacked(struct sh_hf_base *b, int tensor, int64_t first, int6
 /* Several threads read blocks at once, and all add to one checksum, which does not depend on the order. */
 static sh_rc read_plain(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out)
 {
-    const struct sh_st_entry *e;
-    int64_t bad;
     if (b->place)
-        return sh_ckpt_index_read_block(&b->checkpoint, b->checkpoint_fd, b->path, SH_CKPT_MODEL,
-                                        &b->checkpoint.entry[b->place[tensor]], first / SH_CKPT_BLOCK_ELEMS, out, &n);
-    if (b->match.nf4[tensor])
+        return sh_ckpt_index_read_range(&b->checkpoint, b->checkpoint_fd, b->path, SH_CKPT_MODEL,
+                                        &b->checkpoint.entry[b->place[tensor]], first, n, out);
+    if (nf4_of(b, tensor))
         return read_unpacked(b, tensor, first, n, out);
-    e = b->match.entry[tensor];
-    SH_TRY(sh_hf_files_floats(&b->files, e, first, n, out, &bad));
-    if (bad < n)
-        return sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", b->files.path[e->file], e->name);
-    return SH_OK;
+    return sh_hf_match_read(&b->match, &b->files, tensor, first, n, "", out);
 }
 
 /* Add the numbers to the checksum in the form in which training used them, packed or rounded; x [n] is changed to that
@@ -254,7 +255,7 @@ static sh_rc read_plain(struct sh_hf_base *b, int tensor, int64_t first, int64_t
  * numbers once more need not reproduce them. */
 static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *x)
 {
-    bool there = b->match.nf4 && b->match.nf4[tensor], packed = b->packed && b->set->packed[tensor] && !there;
+    bool there = nf4_of(b, tensor) != NULL, packed = b->packed && b->set->packed[tensor] && !there;
     uint64_t sum = 0;
     for (int64_t at = 0, m; at < n; at += m, x += m) {
         float rounded[PIECE];

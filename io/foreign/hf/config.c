@@ -2,6 +2,7 @@
 
 #include "io/file/outside.h"
 #include "io/foreign/hf/blocks.h"
+#include "io/foreign/hf/experts.h"
 #include "io/foreign/hf/plain.h"
 #include "io/foreign/hf/rope.h"
 #include "src/base/file.h"
@@ -21,11 +22,12 @@
 /* ---- values ---- */
 
 /* What a class that has no such key computes. */
-static const char *const off[SH_HF_VALUES] = {[SH_HF_TIED] = "false",
-                                              [SH_HF_ATTENTION_BIAS] = "false",
-                                              [SH_HF_MLP_BIAS] = "false",
-                                              [SH_HF_NO_ROPE] = "0",
-                                              [SH_HF_SCALAR] = "0"};
+static const char *const off[SH_HF_VALUES] = {[SH_HF_TIED] = "false",     [SH_HF_ATTENTION_BIAS] = "false",
+                                              [SH_HF_MLP_BIAS] = "false", [SH_HF_NO_ROPE] = "0",
+                                              [SH_HF_SCALAR] = "0",       [SH_HF_EXPERTS] = "0",
+                                              [SH_HF_CHOSEN] = "0",       [SH_HF_EXPERT_FFN] = "0",
+                                              [SH_HF_SHARED_FFN] = "0",   [SH_HF_ROUTE_NORM] = "false",
+                                              [SH_HF_MOE_EVERY] = "0",    [SH_HF_FIRST_DENSE] = "0"};
 
 /* Some families have two spellings of a value; the first one found wins. An absent value has the default of the
  * family's class, as in transformers. */
@@ -33,7 +35,7 @@ static sh_rc read_value(struct sh_hf_reader *r, int v)
 {
     for (int k = 0; k < 2; k++) {
         json_t *value = sh_hf_find(r->root, r->f->key[v][k]);
-        if (value)
+        if (value && v != SH_HF_FIRST_DENSE) /* a list, which experts.c reads */
             return sh_hf_text_of(r, r->f->key[v][k], value, r->value[v]);
     }
     snprintf(r->value[v], sizeof r->value[v], "%s", r->f->absent[v] ? r->f->absent[v] : off[v] ? off[v] : "");
@@ -68,9 +70,11 @@ static sh_rc give_values(struct sh_hf_reader *r)
     if (r->f->key[SH_HF_SCALAR][0] && sh_hf_whole(r, SH_HF_SCALAR) < 1)
         return sh_fail(SH_E_USAGE, "%s: %s must be a whole number from 1 on", r->place, r->f->key[SH_HF_SCALAR][0]);
     SH_TRY(sh_hf_blocks_positions(r));
+    SH_TRY(sh_hf_experts_read(r));
     SH_TRY(r->give(r->to, "model.family", r->f->family));
     for (int v = 0; v < SH_HF_THETA; v++)
-        SH_TRY(r->give(r->to, sh_hf_family_key(v), r->value[v]));
+        if (r->value[v][0]) /* where all blocks have experts, the class has no width of another layer */
+            SH_TRY(r->give(r->to, sh_hf_family_key(v), r->value[v]));
     return SH_OK;
 }
 

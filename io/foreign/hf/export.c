@@ -5,10 +5,12 @@
 #include "io/foreign/hf/adapter.h"
 #include "io/foreign/hf/base.h"
 #include "io/foreign/hf/config.h"
+#include "io/foreign/hf/spread.h"
 #include "io/foreign/safetensors/write.h"
 #include "io/move/stages.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/config/family.h"
 #include "src/mesh/mesh.h"
 
 #include <stdlib.h>
@@ -77,6 +79,7 @@ struct export
     const struct sh_hf_export *options;
     sh_rc (*beside)(const struct export *x); /* writes small files, after the tensors */
     struct sh_hf_base *base;                 /* for a merge */
+    struct sh_hf_spread spread;              /* the layout's tensors, in its order */
     struct sh_move_far far;
     struct sh_st_writing w;
 };
@@ -105,13 +108,15 @@ static sh_rc beside_merged(const struct export *x)
 static sh_rc lay_out(void *arg)
 {
     struct export *x = arg;
-    const struct sh_ckpt_set *set = x->set;
-    struct sh_st_entry *e = sh_calloc((size_t)set->n_tensors + 1, sizeof *e);
-    for (int i = 0; i < set->n_tensors; i++)
-        e[i] = describe(&set->tensors[i], x->options->type);
+    const struct sh_hf_family *f;
+    SH_TRY(sh_hf_family_to_write(sh_family_of(x->cfg->model.family)->name, &f));
+    SH_TRY(sh_hf_spread_make(f, x->set, NULL, &x->spread));
+    struct sh_st_entry *e = sh_calloc((size_t)x->spread.n + 1, sizeof *e);
+    for (int i = 0; i < x->spread.n; i++)
+        e[i] = describe(&x->spread.part[i], x->options->type);
     /* Files of at most max_shard_bytes. */
-    sh_rc rc = sh_st_writing_begin(&x->w, x->folder, e, set->n_tensors,
-                                   x->file ? INT64_MAX : x->options->max_shard_bytes, (int)x->options->verify);
+    sh_rc rc = sh_st_writing_begin(&x->w, x->folder, e, x->spread.n, x->file ? INT64_MAX : x->options->max_shard_bytes,
+                                   (int)x->options->verify);
     if (rc == SH_OK && x->file)
         snprintf(x->w.layout.index.file[0].name, sizeof x->w.layout.index.file[0].name, "%s", x->file);
     free(e);
@@ -137,26 +142,48 @@ static sh_rc get_far(void *arg, int piece, int64_t first, int64_t n, float *to)
     return set->far->get(set->far->arg, piece, SH_CKPT_MODEL, first - set->pieces[piece].begin, n, to);
 }
 
-/* Write this rank's pieces of the parameters, converted to the export's type. */
+/* Neighbours in a tensor are neighbours in a file, up to its end: elements from `at` on, of [at, end), that are one range
+ * of a file. *place: the range's first byte. What is not in memory is read block by block, so a range that begins inside
+ * a block ends with it. */
+static int64_t stretch(const struct export *x, int tensor, int64_t at, int64_t end, bool far, int *file, int64_t *place)
+{
+    const struct sh_st_entry *entry = x->w.layout.index.entry;
+    int64_t into, n;
+    int k = sh_hf_spread_part(&x->spread, tensor, at, &into), last = x->spread.first[tensor + 1];
+    *file = entry[k].file;
+    *place = entry[k].at + into * sh_move_type_bytes(x->options->type);
+    n = entry[k].elems - into;
+    while (n < end - at && ++k < last && entry[k].file == *file)
+        n += entry[k].elems;
+    if (far && at % SH_CKPT_BLOCK_ELEMS && n > SH_CKPT_BLOCK_ELEMS - at % SH_CKPT_BLOCK_ELEMS)
+        n = SH_CKPT_BLOCK_ELEMS - at % SH_CKPT_BLOCK_ELEMS;
+    return n < end - at ? n : end - at;
+}
+
+/* Write this rank's pieces of the parameters, converted to the export's type. Messages have the names of the model's
+ * tensors. */
 static sh_rc put(void *arg)
 {
     struct export *x = arg;
-    struct sh_move_part *part = sh_calloc((size_t)x->set->n_pieces + 1, sizeof *part);
+    struct sh_move_part *part = NULL;
+    int n = 0, cap = 0;
     x->far = (struct sh_move_far){.get = get_far, .arg = x};
     for (int i = 0; i < x->set->n_pieces; i++) {
         const struct sh_ckpt_piece *p = &x->set->pieces[i];
-        const struct sh_st_entry *e = &x->w.layout.index.entry[p->tensor];
-        part[i] = (struct sh_move_part){.name = e->name,
-                                        .type = x->options->type,
-                                        .file = e->file,
-                                        .at = e->at + p->begin * sh_move_type_bytes(x->options->type),
-                                        .elems = p->elems,
-                                        .first = p->begin,
-                                        .data = p->data[SH_CKPT_MODEL],
-                                        .far = sh_floats_none(p->data[SH_CKPT_MODEL]) ? &x->far : NULL,
-                                        .number = i};
+        bool far = sh_floats_none(p->data[SH_CKPT_MODEL]);
+        for (int64_t at = p->begin, end = at + p->elems, here; at < end; at += here) {
+            part = sh_grow(part, n, &cap, sizeof *part);
+            part[n] = (struct sh_move_part){.name = x->set->tensors[p->tensor].name,
+                                            .type = x->options->type,
+                                            .first = at,
+                                            .data = sh_floats_at(p->data[SH_CKPT_MODEL], at - p->begin),
+                                            .far = far ? &x->far : NULL,
+                                            .number = i};
+            here = part[n].elems = stretch(x, p->tensor, at, end, far, &part[n].file, &part[n].at);
+            n++;
+        }
     }
-    sh_rc rc = sh_st_writing_put(&x->w, part, x->set->n_pieces);
+    sh_rc rc = sh_st_writing_put(&x->w, part, n);
     free(part);
     return rc;
 }
@@ -205,6 +232,7 @@ static sh_rc run(struct export *x)
     sh_rc rc = sh_move_stages_run(&s);
     sh_move_stages_close(&s);
     sh_st_writing_end(&x->w);
+    sh_hf_spread_free(&x->spread);
     return rc;
 }
 
@@ -234,12 +262,11 @@ struct source {
     int fd;
 };
 
-/* Read a block and compare it with its digest. */
-static sh_rc read_block(void *arg, int tensor, int s, int64_t at, int64_t n, float *to)
+/* Whole blocks but for the ends of files, and compared with their digests. */
+static sh_rc read_range(void *arg, int tensor, int s, int64_t at, int64_t n, float *to)
 {
     const struct source *f = arg;
-    return sh_ckpt_index_read_block(&f->index, f->fd, f->path, s, &f->index.entry[tensor], at / SH_CKPT_BLOCK_ELEMS, to,
-                                    &n);
+    return sh_ckpt_index_read_range(&f->index, f->fd, f->path, s, &f->index.entry[tensor], at, n, to);
 }
 
 /* Names of adapters get the prefix of two words that PEFT puts before the model's names. */
@@ -253,7 +280,7 @@ static sh_rc copy_all(struct source *f, struct export *x)
         t[i].name = sh_strfmt("%s%s", x->options->adapter ? SH_HF_ADAPTER_PREFIX : "", e->name);
         memcpy(t[i].dim, e->dim, sizeof t[i].dim);
     }
-    sh_rc rc = run_far(x, set, &(struct sh_ckpt_far){.get = read_block, .arg = f});
+    sh_rc rc = run_far(x, set, &(struct sh_ckpt_far){.get = read_range, .arg = f});
     for (int64_t i = 0; i < f->index.n; i++)
         free((void *)(uintptr_t)t[i].name);
     free(t);

@@ -4,15 +4,24 @@
 
 /* The keys of transformers for the values of a Llama-like model. */
 /* clang-format off */
-#define LLAMA_KEYS                                                                                                      \
+#define BASE_KEYS                                                                                                       \
     [SH_HF_LAYERS] = {"num_hidden_layers"}, [SH_HF_DIM] = {"hidden_size"}, [SH_HF_HEADS] = {"num_attention_heads"},     \
-    [SH_HF_KV_HEADS] = {"num_key_value_heads"}, [SH_HF_HEAD_DIM] = {"head_dim"}, [SH_HF_FFN] = {"intermediate_size"},   \
+    [SH_HF_KV_HEADS] = {"num_key_value_heads"}, [SH_HF_HEAD_DIM] = {"head_dim"},                                        \
     [SH_HF_VOCAB] = {"vocab_size"}, [SH_HF_POSITIONS] = {"max_position_embeddings"}, [SH_HF_INIT] = {"initializer_range"}, \
     [SH_HF_TIED] = {"tie_word_embeddings"}, [SH_HF_THETA] = {"rope_theta"}
+#define LLAMA_KEYS BASE_KEYS, [SH_HF_FFN] = {"intermediate_size"}
 #define RMS_EPS [SH_HF_EPS] = {"rms_norm_eps"}
 #define BIAS_KEYS [SH_HF_ATTENTION_BIAS] = {"attention_bias"}, [SH_HF_MLP_BIAS] = {"mlp_bias"}
 #define SILU {"hidden_act", {"silu", "swish"}, "the gate's activation is SiLU here"}
-#define NO_FOLDERS .refused = "its feed-forward layers are experts; folders of them are neither read nor written yet"
+#define QWEN_KEYS                                                                                                       \
+    [SH_HF_EXPERTS] = {"num_experts", "num_local_experts"}, [SH_HF_CHOSEN] = {"num_experts_per_tok"},                   \
+    [SH_HF_ROUTE_NORM] = {"norm_topk_prob"}
+#define SPARSE_KEYS                                                                                                     \
+    [SH_HF_EXPERT_FFN] = {"moe_intermediate_size"}, [SH_HF_MOE_EVERY] = {"decoder_sparse_step"},                        \
+    [SH_HF_FIRST_DENSE] = {"mlp_only_layers"}
+#define QWEN_FORM {{"mlp.experts.gate_up_proj", {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"}, "mlp.experts.gate_up_proj"}, \
+                   {"mlp.experts.down_proj", {"mlp.experts.#.down_proj"}, "mlp.experts.down_proj"}}
+#define BALANCE "output_router_logits", "router_aux_loss_coef"
 #define NOT_YET(what) .refused = what " is not computed here"
 
 /* Defaults are those of the configuration classes of transformers 5.23; tests/hf compares them one key at a time. */
@@ -179,6 +188,66 @@ static const struct sh_hf_family rows[] = {
               {"attention_bias", {"true"}, "all products have biases here"}},
      .dropout = {"attention_dropout", "hidden_dropout"},
      .plain = {"partial_rotary_factor"}}, /* top level, next to rotary_pct in older files; its class ignores it */
+    {.type = "mixtral",
+     .family = "mixtral",
+     .prefix = "model.",
+     .partial = "partial_rotary_factor",
+     .key = {BASE_KEYS, RMS_EPS, [SH_HF_EXPERTS] = {"num_local_experts", "num_experts"},
+             [SH_HF_CHOSEN] = {"num_experts_per_tok"}, [SH_HF_EXPERT_FFN] = {"intermediate_size"}},
+     .absent = {[SH_HF_LAYERS] = "32", [SH_HF_DIM] = "4096", [SH_HF_HEADS] = "32", [SH_HF_KV_HEADS] = "8",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_VOCAB] = "32000", [SH_HF_POSITIONS] = "131072", [SH_HF_EPS] = "1e-5",
+                [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "1000000", [SH_HF_EXPERTS] = "8", [SH_HF_CHOSEN] = "2",
+                [SH_HF_EXPERT_FFN] = "14336", [SH_HF_ROUTE_NORM] = "true"},
+     .window = "",
+     .form = {{"mlp.gate", {"block_sparse_moe.gate"}, "mlp.gate.weight"},
+              {"mlp.experts.gate_up_proj", {"block_sparse_moe.experts.#.w1", "block_sparse_moe.experts.#.w3"},
+               "mlp.experts.gate_up_proj"},
+              {"mlp.experts.down_proj", {"block_sparse_moe.experts.#.w2"}, "mlp.experts.down_proj"}},
+     .must = {SILU},
+     .dropout = {"attention_dropout", "router_jitter_noise"},
+     .plain = {BALANCE}},
+    {.type = "qwen2_moe",
+     .family = "qwen2_moe",
+     .prefix = "model.",
+     .partial = "partial_rotary_factor",
+     .key = {LLAMA_KEYS, RMS_EPS, QWEN_KEYS, SPARSE_KEYS, [SH_HF_SHARED_FFN] = {"shared_expert_intermediate_size"}},
+     .absent = {[SH_HF_LAYERS] = "24", [SH_HF_DIM] = "2048", [SH_HF_HEADS] = "16", [SH_HF_KV_HEADS] = "16",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "5632", [SH_HF_VOCAB] = "151936", [SH_HF_POSITIONS] = "32768",
+                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000", [SH_HF_EXPERTS] = "60",
+                [SH_HF_CHOSEN] = "4", [SH_HF_EXPERT_FFN] = "1408", [SH_HF_SHARED_FFN] = "5632", [SH_HF_MOE_EVERY] = "1"},
+     .form = QWEN_FORM,
+     .window = "4096",
+     .layer_types = true,
+     .must = {SILU, {"qkv_bias", {"true"}, "queries, keys and values have biases here"}},
+     .dropout = {"attention_dropout"},
+     .plain = {BALANCE}},
+    {.type = "qwen3_moe",
+     .family = "qwen3_moe",
+     .prefix = "model.",
+     .partial = "partial_rotary_factor",
+     .key = {LLAMA_KEYS, RMS_EPS, QWEN_KEYS, SPARSE_KEYS, [SH_HF_ATTENTION_BIAS] = {"attention_bias"}},
+     .absent = {[SH_HF_LAYERS] = "24", [SH_HF_DIM] = "2048", [SH_HF_HEADS] = "32", [SH_HF_KV_HEADS] = "4",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_FFN] = "6144", [SH_HF_VOCAB] = "151936", [SH_HF_POSITIONS] = "32768",
+                [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000", [SH_HF_EXPERTS] = "128",
+                [SH_HF_CHOSEN] = "8", [SH_HF_EXPERT_FFN] = "768", [SH_HF_MOE_EVERY] = "1"},
+     .form = QWEN_FORM,
+     .must = {SILU, {"use_sliding_window", {"false"}, "a window of all blocks that a switch turns off is not read here"}},
+     .dropout = {"attention_dropout"},
+     .plain = {BALANCE, "sliding_window", "max_window_layers"}},
+    {.type = "olmoe",
+     .family = "olmoe",
+     .prefix = "model.",
+     .partial = "partial_rotary_factor",
+     .key = {BASE_KEYS, RMS_EPS, QWEN_KEYS, [SH_HF_EXPERT_FFN] = {"intermediate_size"},
+             [SH_HF_ATTENTION_BIAS] = {"attention_bias"}},
+     .absent = {[SH_HF_LAYERS] = "16", [SH_HF_DIM] = "2048", [SH_HF_HEADS] = "16", [SH_HF_KV_HEADS] = "=",
+                [SH_HF_HEAD_DIM] = "=", [SH_HF_VOCAB] = "50304", [SH_HF_POSITIONS] = "4096", [SH_HF_EPS] = "1e-5",
+                [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000", [SH_HF_EXPERTS] = "64", [SH_HF_CHOSEN] = "8",
+                [SH_HF_EXPERT_FFN] = "2048"},
+     .form = QWEN_FORM,
+     .must = {SILU, {"clip_qkv", {"null"}, "queries, keys and values are not clipped here"}},
+     .dropout = {"attention_dropout"},
+     .plain = {BALANCE}},
     {.type = "gemma2", NOT_YET("its soft cap on scores and logits")},
     {.type = "gemma3", .refused = "it reads images too; a folder of gemma3_text has the language model alone"},
     {.type = "qwen2_vl", .refused = "it reads images too"},
@@ -196,10 +265,6 @@ static const struct sh_hf_family rows[] = {
     {.type = "mamba2", .refused = "it has no attention, but a state space"},
     {.type = "falcon_h1", .refused = "some of its blocks have a state space"},
     {.type = "qwen3_next", .refused = "some of its blocks have no attention"},
-    {.type = "mixtral", NO_FOLDERS},
-    {.type = "qwen2_moe", NO_FOLDERS},
-    {.type = "qwen3_moe", NO_FOLDERS},
-    {.type = "olmoe", NO_FOLDERS},
     {.type = "deepseek_v3", .refused = "its feed-forward layers are experts"},
 };
 /* clang-format on */
@@ -223,6 +288,13 @@ const char *sh_hf_family_key(int value)
         [SH_HF_MLP_BIAS] = "model.mlp_bias",
         [SH_HF_NO_ROPE] = "model.no_rope_layer_interval",
         [SH_HF_SCALAR] = "model.query_pre_attn_scalar",
+        [SH_HF_EXPERTS] = "model.n_experts",
+        [SH_HF_CHOSEN] = "model.n_experts_per_token",
+        [SH_HF_EXPERT_FFN] = "model.expert_ffn_dim",
+        [SH_HF_SHARED_FFN] = "model.shared_ffn_dim",
+        [SH_HF_ROUTE_NORM] = "model.route_norm",
+        [SH_HF_MOE_EVERY] = "model.moe_every",
+        [SH_HF_FIRST_DENSE] = "model.first_dense_layers",
         [SH_HF_THETA] = "model.rope_theta",
     };
     return keys[value];

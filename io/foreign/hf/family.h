@@ -14,15 +14,25 @@
 /* clang-format off */
 enum sh_hf_value {
     SH_HF_LAYERS, SH_HF_DIM, SH_HF_HEADS, SH_HF_KV_HEADS, SH_HF_HEAD_DIM, SH_HF_FFN, SH_HF_VOCAB, SH_HF_POSITIONS, SH_HF_EPS,
-    SH_HF_INIT, SH_HF_TIED, SH_HF_ATTENTION_BIAS, SH_HF_MLP_BIAS, SH_HF_NO_ROPE, SH_HF_SCALAR, SH_HF_THETA, SH_HF_VALUES
+    SH_HF_INIT, SH_HF_TIED, SH_HF_ATTENTION_BIAS, SH_HF_MLP_BIAS, SH_HF_NO_ROPE, SH_HF_SCALAR, SH_HF_EXPERTS, SH_HF_CHOSEN,
+    SH_HF_EXPERT_FFN, SH_HF_SHARED_FFN, SH_HF_ROUTE_NORM, SH_HF_MOE_EVERY, SH_HF_FIRST_DENSE, SH_HF_THETA, SH_HF_VALUES
 };
 /* clang-format on */
 
-/* A key that must have one of these words (or true, false) as its value, or be absent; the first word is
+/* A key that must have one of these words (or true, false, null) as its value, or be absent; the first word is
  * the default. */
 struct sh_hf_must {
     const char *key, *words[4], *why;
 };
+
+/* A tensor that folders have under another name, or as a matrix for each expert: modules of a block. */
+struct sh_hf_form {
+    const char *here;     /* ours */
+    const char *there[2]; /* theirs; with a # for the number of an expert: its matrices, end to end */
+    const char *kept; /* the whole name, after the block, of what transformers 5 keeps in memory; may be in files too */
+};
+
+enum { SH_HF_FORMS = 3 };
 
 struct sh_hf_family {
     const char *type;                 /* model_type */
@@ -31,7 +41,8 @@ struct sh_hf_family {
     const char *prefix;               /* prefix of tensor names, absent in a folder of the base model */
     const char *head;                 /* name of the output matrix; NULL: lm_head.weight */
     const char *key[SH_HF_VALUES][2]; /* first found wins; none: the class has no such key */
-    const char *absent[SH_HF_VALUES]; /* the class's default. "=": follows from SH_HF_DIM and SH_HF_HEADS; NULL: off */
+    const char *absent[SH_HF_VALUES]; /* the class's default. "=": follows from SH_HF_DIM and SH_HF_HEADS; NULL: off,
+                                         or not given */
     const char *window;      /* sliding_window if that key is absent, "" for none; NULL: the class has no such key */
     bool layer_types;        /* a window only with use_sliding_window, and in the blocks that layer_types names */
     const char *pattern;     /* sliding_window_pattern if that key is absent; it says which blocks have no window if
@@ -43,6 +54,7 @@ struct sh_hf_family {
     /* original_max_position_embeddings if no key says it, for the class whose rotary positions are default or longrope;
      * NULL: max_position_embeddings. */
     const char *length;
+    struct sh_hf_form form[SH_HF_FORMS];
     struct sh_hf_must must[6];
     const char *dropout[4]; /* dropout keys of the class; written as 0 if there is no source */
     const char *plain[8];   /* keys without effect on the mathematics, in addition to those of all classes */

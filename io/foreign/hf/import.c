@@ -28,14 +28,9 @@ static sh_rc open_files(struct import *m)
 static sh_rc get(void *arg, int piece, int s, int64_t at, int64_t n, float *to)
 {
     struct import *m = arg;
-    const struct sh_st_entry *e = m->match.entry[piece];
-    int64_t bad;
     (void)s;
-    SH_TRY(sh_hf_files_floats(&m->files, e, at, n, to, &bad));
-    if (bad == n || m->options->allow_nan)
-        return SH_OK;
-    return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number; --allow-nan takes it as it is",
-                   m->files.path[e->file], (long long)(at + bad), e->name);
+    return sh_hf_match_read(&m->match, &m->files, piece, at, n,
+                            m->options->allow_nan ? NULL : "; --allow-nan takes it as it is", to);
 }
 
 /* lstat(): a dangling link would be in the way, too. */

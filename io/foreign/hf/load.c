@@ -84,14 +84,67 @@ static int add_blocks(const struct sh_st_entry *e, enum sh_move_type type, int64
     return 1;
 }
 
-/* Add the parts of a packed piece, which consists of whole blocks. Returns the number of parts. */
-static int add_packed(const struct sh_ckpt_piece *p, const struct sh_hf_nf4 *w, struct sh_move_part *part)
+/* Add the parts of a stretch of a packed weight, which consists of whole blocks. Returns the number of parts. */
+static int add_packed(const struct sh_hf_nf4 *w, int64_t first, int64_t n, struct sh_floats data,
+                      struct sh_move_part *part)
 {
-    int64_t first = p->begin / SH_NF4_ELEMS, n = p->elems / SH_NF4_ELEMS;
-    struct sh_floats data = p->data[SH_CKPT_MODEL];
+    first /= SH_NF4_ELEMS;
+    n /= SH_NF4_ELEMS;
     int parts = add_blocks(w->codes, SH_MOVE_CODES, first, n, data, NULL, part);
     return parts +
            add_blocks(w->scales, w->nested ? SH_MOVE_NESTED : SH_MOVE_SCALES, first, n, data, &w->table, part + parts);
+}
+
+/* Elements [first, first + n) of part k of the folder. */
+struct stretch {
+    int k;
+    int64_t first, n;
+};
+
+/* The stretch that begins at element `at` of a piece's tensor and goes to the end of the part, or of the piece. */
+static struct stretch stretch_at(const struct load *l, const struct sh_ckpt_piece *p, int64_t at)
+{
+    struct stretch s;
+    s.k = sh_hf_spread_part(&l->match.spread, p->tensor, at, &s.first);
+    int64_t rest = l->match.spread.part[s.k].elems - s.first, left = p->begin + p->elems - at;
+    s.n = rest < left ? rest : left;
+    return s;
+}
+
+/* Add the parts of one piece to an array with room for them. Returns the number of parts. */
+static int add_piece(const struct load *l, const struct sh_ckpt_piece *p, struct sh_move_part *part)
+{
+    struct stretch s;
+    int n = 0;
+    for (int64_t at = p->begin; at < p->begin + p->elems; at += s.n) {
+        struct sh_floats data = sh_floats_at(p->data[SH_CKPT_MODEL], at - p->begin);
+        s = stretch_at(l, p, at);
+        const struct sh_st_entry *e = l->match.entry[s.k];
+        if (l->match.nf4[s.k])
+            n += add_packed(l->match.nf4[s.k], s.first, s.n, data, part + n);
+        else
+            part[n++] = (struct sh_move_part){.name = e->name,
+                                              .type = sh_hf_move_type(e),
+                                              .file = e->file,
+                                              .at = e->at + s.first * sh_st_type_bytes(e->type),
+                                              .elems = s.n,
+                                              .first = s.first,
+                                              .data = data};
+    }
+    return n;
+}
+
+/* At most as many as stretches, times two if they are packed. */
+static size_t count_most(const struct load *l)
+{
+    size_t n = 1;
+    for (int i = 0; i < l->set->n_pieces; i++) {
+        const struct sh_ckpt_piece *p = &l->set->pieces[i];
+        int64_t into;
+        n += 2 * (size_t)(sh_hf_spread_part(&l->match.spread, p->tensor, p->begin + p->elems - 1, &into) -
+                          sh_hf_spread_part(&l->match.spread, p->tensor, p->begin, &into) + 1);
+    }
+    return n;
 }
 
 /* Find the places in the files of this rank's pieces of the parameters. The folder has no optimizer state, which stays
@@ -99,23 +152,12 @@ static int add_packed(const struct sh_ckpt_piece *p, const struct sh_hf_nf4 *w, 
 static sh_rc plan_reads(void *arg)
 {
     struct load *l = arg;
-    struct sh_move_part *part = sh_calloc(2 * (size_t)l->set->n_pieces + 1, sizeof *part);
+    struct sh_move_part *part = sh_calloc(count_most(l), sizeof *part);
     int n = 0;
-    for (int i = 0; i < l->set->n_pieces; i++) {
-        const struct sh_ckpt_piece *p = &l->set->pieces[i];
+    for (int i = 0; i < l->set->n_pieces; i++)
         /* Pieces without memory belong to another rank. */
-        const struct sh_st_entry *e = l->match.entry[p->tensor];
-        if (!sh_floats_none(p->data[SH_CKPT_MODEL]) && l->match.nf4[p->tensor])
-            n += add_packed(p, l->match.nf4[p->tensor], part + n);
-        else if (!sh_floats_none(p->data[SH_CKPT_MODEL]))
-            part[n++] = (struct sh_move_part){.name = e->name,
-                                              .type = sh_hf_move_type(e),
-                                              .file = e->file,
-                                              .at = e->at + p->begin * sh_st_type_bytes(e->type),
-                                              .elems = p->elems,
-                                              .first = p->begin,
-                                              .data = p->data[SH_CKPT_MODEL]};
-    }
+        if (!sh_floats_none(l->set->pieces[i].data[SH_CKPT_MODEL]))
+            n += add_piece(l, &l->set->pieces[i], part + n);
     sh_rc rc = sh_move_parts_make(part, n, &l->parts);
     free(part);
     return rc;
@@ -134,11 +176,13 @@ static sh_rc open_files(void *arg)
 static sh_rc read_packing(void *arg)
 {
     struct load *l = arg;
-    for (int i = 0; i < l->set->n_pieces; i++) {
-        int t = l->set->pieces[i].tensor;
-        if (l->match.nf4[t])
-            SH_TRY(sh_hf_nf4_read(l->match.nf4[t], l->folder, &l->set->tensors[t], &l->files));
-    }
+    struct stretch s;
+    for (const struct sh_ckpt_piece *p = l->set->pieces; p < l->set->pieces + l->set->n_pieces; p++)
+        for (int64_t at = p->begin; at < p->begin + p->elems; at += s.n) {
+            s = stretch_at(l, p, at);
+            if (l->match.nf4[s.k])
+                SH_TRY(sh_hf_nf4_read(l->match.nf4[s.k], l->folder, &l->match.spread.part[s.k], &l->files));
+        }
     return SH_OK;
 }
 

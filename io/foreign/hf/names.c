@@ -13,6 +13,7 @@ struct matcher {
     const char *folder;
     const struct sh_st_index *index;
     const struct sh_ckpt_set *set;
+    const struct sh_hf_spread *spread;
     const char *prefix, *head;
     bool bare;  /* no name in the folder has the prefix */
     bool *used; /* [index->n] */
@@ -39,31 +40,37 @@ static const char *name_there(const struct matcher *m, const char *name)
     return m->bare && has_prefix(name, m->prefix) ? name + strlen(m->prefix) : name;
 }
 
+static bool is_there(const void *arg, const char *name)
+{
+    const struct matcher *m = arg;
+    return sh_st_index_find(m->index, name_there(m, name)) != NULL;
+}
+
 /* The number of missing tensors distinguishes another model from a damaged folder. */
 static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
 {
     char shape[100];
     int n = 0;
-    for (int i = 0; i < m->set->n_tensors; i++)
+    for (int i = 0; i < m->spread->n; i++)
         /* Only counted for the message. */
-        n += !sh_st_index_find(m->index, name_there(m, m->set->tensors[i].name));
+        n += !is_there(m, m->spread->part[i].name);
     return sh_fail(SH_E_DATA, "%s: %d of the model's tensors are missing, the first of them %s %s%s", m->folder, n,
                    name_there(m, t->name), sh_str_shape(t->ndim, t->dim, shape),
                    t->role == SH_PARAM_HEAD ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
 }
 
 /* Match name, shape and type. *out points into the index. For a packed weight, also find the tensors that belong
- * to it. */
-static sh_rc match_tensor(const struct matcher *m, const struct sh_ckpt_tensor *t, const struct sh_st_entry **out,
-                          struct sh_hf_nf4 **packed)
+ * to it.
+ *   frozen  in  the weight may be packed */
+static sh_rc match_part(const struct matcher *m, const struct sh_ckpt_tensor *t, bool frozen,
+                        const struct sh_st_entry **out, struct sh_hf_nf4 **packed)
 {
     const struct sh_st_entry *e = sh_st_index_find(m->index, name_there(m, t->name));
     char have[100], want[100];
     if (sh_hf_nf4_is(m->index, name_there(m, t->name))) {
         *packed = sh_calloc(1, sizeof **packed);
         *out = e;
-        return sh_hf_nf4_match(m->folder, m->index, name_there(m, t->name), t,
-                               m->set->packed && m->set->packed[t - m->set->tensors], m->used, *packed);
+        return sh_hf_nf4_match(m->folder, m->index, name_there(m, t->name), t, frozen, m->used, *packed);
     }
     if (!e)
         return missing(m, t);
@@ -94,12 +101,12 @@ static bool is_buffer(const char *name)
 /* Suggest the nearest name of the model: most unexpected names are spelling differences between versions. */
 static sh_rc unexpected(const struct matcher *m, const struct sh_st_entry *e)
 {
-    const char **names = sh_calloc((size_t)m->set->n_tensors + 1, sizeof *names), *near;
+    const char **names = sh_calloc((size_t)m->spread->n + 1, sizeof *names), *near;
     char shape[100];
-    for (int i = 0; i < m->set->n_tensors; i++)
-        names[i] = m->set->tensors[i].name;
+    for (int i = 0; i < m->spread->n; i++)
+        names[i] = m->spread->part[i].name;
     /* A different spelling is the usual reason. */
-    near = sh_str_nearest(e->name, m->set->n_tensors, names);
+    near = sh_str_nearest(e->name, m->spread->n, names);
     sh_rc rc = sh_fail(SH_E_DATA, "%s: %s %s is not a tensor of this model%s%s", m->folder, e->name,
                        sh_str_shape(e->ndim, e->dim, shape), near ? "; nearest is " : "", near ? near : "");
     free(names);
@@ -109,8 +116,8 @@ static sh_rc unexpected(const struct matcher *m, const struct sh_st_entry *e)
 /* Returns NULL if there is none: a set of adapters has no embedding. */
 static const struct sh_st_entry *find_embedding(const struct matcher *m, const struct sh_hf_match *match)
 {
-    for (int i = 0; i < m->set->n_tensors; i++)
-        if (m->set->tensors[i].role == SH_PARAM_EMBED)
+    for (int i = 0; i < m->spread->n; i++)
+        if (m->spread->part[i].role == SH_PARAM_EMBED)
             return match->entry[i];
     return NULL;
 }
@@ -143,10 +150,12 @@ static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
 /* First match the tensors that the model needs, then check the folder's other tensors. */
 static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
 {
-    for (int i = 0; i < m->set->n_tensors; i++) {
-        SH_TRY(match_tensor(m, &m->set->tensors[i], &out->entry[i], &out->nf4[i]));
-        out->n_packed += out->nf4[i] != NULL;
-    }
+    const struct sh_hf_spread *s = m->spread;
+    for (int i = 0; i < m->set->n_tensors; i++)
+        for (int k = s->first[i]; k < s->first[i + 1]; k++) {
+            SH_TRY(match_part(m, &s->part[k], m->set->packed && m->set->packed[i], &out->entry[k], &out->nf4[k]));
+            out->n_packed += out->nf4[k] != NULL;
+        }
     return match_rest(m, out);
 }
 
@@ -156,24 +165,42 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
 {
     const struct sh_hf_family *f;
     SH_TRY(sh_hf_family_to_write(family, &f));
-    struct sh_hf_match match = {.entry = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.entry),
-                                .nf4 = sh_calloc((size_t)set->n_tensors + 1, sizeof *match.nf4),
-                                .n = set->n_tensors};
+    struct sh_hf_match match = {0};
     struct matcher m = {.folder = folder,
                         .index = index,
                         .set = set,
+                        .spread = &match.spread,
                         .prefix = f->prefix,
                         .head = f->head ? f->head : "lm_head.weight",
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
     /* The folder of a base class has no prefix on any name. */
     m.bare = is_bare(&m);
-    sh_rc rc = match_all(&m, &match);
+    sh_rc rc = sh_hf_spread_make(f, set, &(struct sh_hf_look){folder, is_there, &m}, &match.spread);
+    match.entry = sh_calloc((size_t)match.spread.n + 1, sizeof *match.entry);
+    match.nf4 = sh_calloc((size_t)match.spread.n + 1, sizeof *match.nf4);
+    if (rc == SH_OK)
+        rc = match_all(&m, &match);
     free(m.used);
     if (rc == SH_OK)
         *out = match;
     else
         sh_hf_match_free(&match);
     return rc;
+}
+
+sh_rc sh_hf_match_read(const struct sh_hf_match *m, struct sh_hf_files *files, int tensor, int64_t first, int64_t n,
+                       const char *cure, float *out)
+{
+    for (int64_t at = 0, into, here, bad; at < n; at += here) {
+        int k = sh_hf_spread_part(&m->spread, tensor, first + at, &into);
+        const struct sh_st_entry *e = m->entry[k];
+        here = e->elems - into < n - at ? e->elems - into : n - at;
+        SH_TRY(sh_hf_files_floats(files, e, into, here, out + at, &bad));
+        if (bad < here && cure)
+            return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number%s", files->path[e->file],
+                           (long long)(into + bad), e->name, cure);
+    }
+    return SH_OK;
 }
 
 /* Bits of floats are compared: the two may be stored in different types, but must be equal and not nearly so. */
@@ -210,12 +237,13 @@ sh_rc sh_hf_copy_compare(const char *folder, const struct sh_hf_match *m, struct
 
 void sh_hf_match_free(struct sh_hf_match *m)
 {
-    for (int i = 0; i < m->n; i++)
+    for (int i = 0; i < m->spread.n && m->nf4; i++)
         if (m->nf4[i]) {
             sh_hf_nf4_free(m->nf4[i]);
             free(m->nf4[i]);
         }
     free(m->nf4);
     free(m->entry);
+    sh_hf_spread_free(&m->spread);
     *m = (struct sh_hf_match){0};
 }

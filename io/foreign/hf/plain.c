@@ -22,10 +22,10 @@ static const char *const plain[] = {
     "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "use_return_dict",
 };
 
-/* Probabilities of dropout, in all spellings. Training has none here. */
+/* Probabilities of dropout, and other noise, in all spellings. Training has none here. */
 static const char *const dropouts[] = {
     "attention_dropout", "attn_pdrop", "classifier_dropout", "embd_pdrop", "embedding_dropout", "hidden_dropout",
-    "resid_pdrop", "residual_dropout", "summary_first_dropout",
+    "resid_pdrop", "residual_dropout", "router_jitter_noise", "summary_first_dropout",
 };
 /* clang-format on */
 

@@ -48,11 +48,13 @@ static void put_key(struct writer *w, const char *theirs, const char *ours, bool
     free(text);
 }
 
-/* Write the keys that the family has, in their first spelling. Real values are printed with a fraction. */
+/* Write the keys that the family has, in their first spelling. Real values are printed with a fraction. Some values
+ * have functions of their own below. */
 static void put_values(struct writer *w)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
-        if (w->f->key[v][0] && v != SH_HF_NO_ROPE && v != SH_HF_SCALAR)
+        if (w->f->key[v][0] && v != SH_HF_NO_ROPE && v != SH_HF_SCALAR && v != SH_HF_MOE_EVERY &&
+            v != SH_HF_FIRST_DENSE)
             put_key(w, w->f->key[v][0], sh_hf_family_key(v), v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_THETA);
 }
 
@@ -80,6 +82,43 @@ static void put_positions(struct writer *w)
     for (int i = 0; i < m->n_layers; i++)
         fprintf(w->out, "%s%d", i ? ", " : "[", !interval || (i + 1) % interval != 0);
     fputc(']', w->out);
+}
+
+/* Which blocks have experts. */
+static void put_expert_blocks(struct writer *w)
+{
+    const struct sh_model *m = &w->cfg->model;
+    if (!w->f->key[SH_HF_MOE_EVERY][0])
+        return;
+    begin(w, w->f->key[SH_HF_MOE_EVERY][0]);
+    fprintf(w->out, "%d", m->moe_every ? m->moe_every : 1);
+    begin(w, w->f->key[SH_HF_FIRST_DENSE][0]);
+    fputc('[', w->out);
+    for (int i = 0; i < m->first_dense_layers; i++)
+        fprintf(w->out, "%s%d", i ? ", " : "", i);
+    fputc(']', w->out);
+}
+
+/* Write the source's value of a key, or `absent` if it has none. */
+static void put_source(struct writer *w, const char *key, const char *absent)
+{
+    json_t *value = json_object_get(w->source, key);
+    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : NULL;
+    if (text || absent)
+        put_raw(w, key, text ? text : absent);
+    free(text);
+}
+
+/* transformers adds this loss only if output_router_logits is true, so a run here does not turn it on. */
+static void put_balance(struct writer *w)
+{
+    if (!w->f->key[SH_HF_EXPERTS][0])
+        return;
+    put_source(w, "output_router_logits", "false");
+    if (w->cfg->moe.aux_loss_coeff != 0)
+        put_key(w, "router_aux_loss_coef", "moe.aux_loss_coeff", true);
+    else
+        put_source(w, "router_aux_loss_coef", "0.0");
 }
 
 /* Count the blocks with a window. */
@@ -168,7 +207,7 @@ static void put_must(struct writer *w)
 {
     for (size_t i = 0; i < sizeof w->f->must / sizeof *w->f->must && w->f->must[i].key; i++) {
         const char *word = w->f->must[i].words[0];
-        if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0)
+        if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0 || strcmp(word, "null") == 0)
             put_raw(w, w->f->must[i].key, word);
         else
             put_word(w, w->f->must[i].key, word);
@@ -226,25 +265,16 @@ static void put_rope(struct writer *w)
 /* A class's default dropouts may be above 0, so without a source 0 is written. */
 static void put_dropouts(struct writer *w)
 {
-    for (size_t i = 0; i < sizeof w->f->dropout / sizeof *w->f->dropout && w->f->dropout[i]; i++) {
-        json_t *value = json_object_get(w->source, w->f->dropout[i]);
-        char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : NULL;
-        put_raw(w, w->f->dropout[i], text ? text : "0.0");
-        free(text);
-    }
+    for (size_t i = 0; i < sizeof w->f->dropout / sizeof *w->f->dropout && w->f->dropout[i]; i++)
+        put_source(w, w->f->dropout[i], "0.0");
 }
 
 /* Without a source, null is written: the class's default ids would be those of another tokenizer. */
 static void put_kept(struct writer *w)
 {
     const char *key;
-    for (int i = 0; (key = sh_hf_kept_key(i)); i++) {
-        json_t *value = json_object_get(w->source, key);
-        char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : NULL;
-        if (text || strstr(key, "_token_id"))
-            put_raw(w, key, text ? text : "null");
-        free(text);
-    }
+    for (int i = 0; (key = sh_hf_kept_key(i)); i++)
+        put_source(w, key, strstr(key, "_token_id") ? "null" : NULL);
 }
 
 /* transformers before 4.56 reads torch_dtype, later versions read dtype, so both are written. */
@@ -259,6 +289,8 @@ static void put_all(struct writer *w, const char *dtype)
     put_values(w);
     put_scalar(w);
     put_positions(w);
+    put_expert_blocks(w);
+    put_balance(w);
     put_window(w);
     put_must(w);
     put_rope(w);
@@ -296,6 +328,27 @@ static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_fami
     return SH_OK;
 }
 
+/* Check what a router may do here and not in transformers. */
+static sh_rc can_write_router(const struct sh_model *m, const struct sh_hf_family *f, const char *name)
+{
+    const struct {
+        bool differs;
+        const char *key, *theirs;
+    } rows[] = {
+        {m->router != SH_ROUTER_SOFTMAX, "router", "has softmax over all experts"},
+        {m->route_norm != (f->absent[SH_HF_ROUTE_NORM] != NULL) && !f->key[SH_HF_ROUTE_NORM][0], "route_norm",
+         "divides scores by their sum"},
+        {m->route_scale != 0 && m->route_scale != 1, "route_scale", "has no factor on scores"},
+        {m->route_groups != 0, "route_groups", "has no groups of experts"},
+        {m->shared_ffn_dim == 0 && f->key[SH_HF_SHARED_FFN][0], "shared_ffn_dim", "has an expert that every token has"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].differs)
+            return sh_fail(SH_E_USAGE, "model.%s: transformers' %s %s, so the model is not exported", rows[i].key, name,
+                           rows[i].theirs);
+    return SH_OK;
+}
+
 sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
 {
     const char *name = sh_family_of(cfg->model.family)->name;
@@ -310,6 +363,8 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
                        "model.%s: transformers' %s has its window in all blocks, so the model is not "
                        "exported",
                        cfg->model.window_first_layer ? "window_first_layer" : "full_attention_interval", name);
+    if (f->key[SH_HF_EXPERTS][0])
+        SH_TRY(can_write_router(&cfg->model, f, name));
     return can_write_numbers(&cfg->model, f, name);
 }
 
