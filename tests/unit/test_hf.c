@@ -222,6 +222,7 @@ static const struct {
     {QWEN2_MOE ",\"norm_topk_prob\":true}", NULL, "model.route_norm", "true"},
     {QWEN2_MOE ",\"qkv_bias\":false}", NULL, NULL, "qkv_bias must be true"},
     {QWEN2_MOE WINDOW "}", NULL, NULL, "use_sliding_window without layer_types"},
+    {QWEN2_MOE WINDOW "}", "model.hf_ignore=sliding_window", "model.attention_window", "0"},
     {QWEN2_MOE WINDOW "," SLIDING "}", NULL, "model.window_first_layer", "1"},
     {QWEN3_MOE("2") ",\"num_local_experts\":9}", NULL, "model.n_experts", "4"},
     {QWEN3_MOE("2") WINDOW "}", NULL, NULL, "use_sliding_window must be false"},
@@ -625,6 +626,25 @@ static void a_window_is_written(void **state)
     free(text);
 }
 
+/* The loss that balances experts: a run's own weight, else that of the source. */
+static void a_weight_of_balance_is_written(void **state)
+{
+    static const char *const source = MIXTRAL ",\"router_aux_loss_coef\":0.25,\"output_router_logits\":true}";
+    char *text = written(source, NULL);
+
+    (void)state;
+    assert_non_null(strstr(text, "\"router_aux_loss_coef\": 0.25"));
+    assert_non_null(strstr(text, "\"output_router_logits\": true"));
+    free(text);
+    text = written(source, "moe.aux_loss_coeff=0.5");
+    assert_non_null(strstr(text, "\"router_aux_loss_coef\": 0.5"));
+    free(text);
+    text = written(MIXTRAL "}", NULL);
+    assert_non_null(strstr(text, "\"router_aux_loss_coef\": 0.0"));
+    assert_non_null(strstr(text, "\"output_router_logits\": false"));
+    free(text);
+}
+
 static void what_a_class_lacks_is_not_written(void **state)
 {
     static const struct {
@@ -778,6 +798,7 @@ int main(void)
         cmocka_unit_test(ids_are_taken_over),
         cmocka_unit_test(what_was_not_seen_is_taken_over),
         cmocka_unit_test(a_window_is_written),
+        cmocka_unit_test(a_weight_of_balance_is_written),
         cmocka_unit_test(what_a_class_lacks_is_not_written),
         cmocka_unit_test(each_name_is_found_or_told),
         cmocka_unit_test(each_row_has_a_family_or_a_reason),

@@ -1,5 +1,6 @@
 #include "io/foreign/hf/experts.h"
 
+#include "io/foreign/hf/plain.h"
 #include "io/json/json.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
@@ -85,11 +86,11 @@ static sh_rc read_blocks(struct sh_hf_reader *r)
 static sh_rc check_window(const struct sh_hf_reader *r)
 {
     if (!r->f->layer_types || !json_is_true(sh_hf_find(r->root, "use_sliding_window")) ||
-        sh_hf_find(r->root, "layer_types"))
+        sh_hf_find(r->root, "layer_types") || sh_hf_is_named("sliding_window", r->so_far->hf.ignore))
         return SH_OK;
     return sh_fail(SH_E_USAGE,
                    "%s: use_sliding_window without layer_types: versions of transformers differ in which blocks have "
-                   "the window; give layer_types",
+                   "the window; give layer_types, or leave the window out by model.hf_ignore=sliding_window",
                    r->place);
 }
 
