@@ -466,6 +466,7 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"memory.host_limit_bytes", "GPUs, but training.device is cpu", c->training.device != SH_DEVICE_CPU},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
+        {"lora.target_parameters", "lora.rank", c->lora.rank > 0},
         {"lora.use_rslora", "lora.rank", c->lora.rank > 0},
         {"lora.quantize_base", "lora.rank", c->lora.rank > 0},
         {"lora.adapter_path", "lora.rank", c->lora.rank > 0},
@@ -550,21 +551,36 @@ static sh_rc check_checkpoint(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* A word that names no product of this model. PEFT has a list of its own for stacks of experts, and so do we. */
+static sh_rc refuse_target(struct sh_config_state *state, const char *key, const char *bad)
+{
+    const struct sh_family *f = sh_family_of(state->cfg.model.family);
+    if (strcmp(key, "lora.target_modules") == 0)
+        return sh_config_refuse(state, key,
+                                "'%s' is not a linear product of %s; give all-linear, or names "
+                                "such as %s%s",
+                                bad, f->name, f->o,
+                                f->router ? "; stacks of experts are named by lora.target_parameters" : "");
+    if (!f->router)
+        return sh_config_refuse(state, key, "%s has no experts; leave it out", f->name);
+    return sh_config_refuse(state, key, "'%s' is not a stack of experts of %s; give %s,%s, or one of them", bad,
+                            f->name, f->expert_up, f->expert_down);
+}
+
 /* Adapters that the products of the model cannot have. Loaded adapters are checked when they are loaded. */
 static sh_rc check_lora(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     const struct sh_family *f = sh_family_of(c->model.family);
     char bad[SH_FAMILY_WORD];
+    const char *key;
     unsigned targets;
     if (!c->lora.rank)
         return SH_OK;
-    if (!sh_family_targets(f, c->lora.target_modules, &targets, bad))
-        return sh_config_refuse(state, "lora.target_modules",
-                                "'%s' is not a linear product of %s; give all-linear, or names "
-                                "such as %s",
-                                bad, f->name, f->o);
-    for (int i = 0; i < SH_PARAM_LINEARS; i++) {
+    key = sh_family_targets(&c->model, c->lora.target_modules, c->lora.target_parameters, &targets, bad);
+    if (key)
+        return refuse_target(state, key, bad);
+    for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {
         int64_t in, out;
         sh_family_linear_dims(&c->model, i, &in, &out);
         if (targets & 1u << i && c->lora.rank > (in < out ? in : out))

@@ -137,8 +137,5 @@ sh_rc sh_config_check_experts(struct sh_config_state *state)
     SH_TRY(check_spread(state));
     if (c->moe.z_loss_coeff != 0 && c->model.router != SH_ROUTER_SOFTMAX)
         return sh_config_refuse(state, "moe.z_loss_coeff", "is for model.router=softmax; leave it out");
-    if (c->lora.rank)
-        return sh_config_refuse(state, "lora.rank",
-                                "experts have no adapters yet; leave it out, or give a family without experts");
     return SH_OK;
 }

@@ -110,31 +110,69 @@ static bool is_named(const char *name, const char *word)
     return n >= k && strcmp(name + n - k, word) == 0 && (n == k || name[n - k - 1] == '.');
 }
 
-/* The bits of one word; 0: the word names nothing. */
-static unsigned targets_of(const struct sh_family *f, const char *word)
+/* Whether the model has the product: perhaps all of its blocks have experts, or none has a shared one. */
+static bool has_product(const struct sh_model *m, int role)
+{
+    bool experts = false, dense = false;
+
+    for (int i = 0; i < m->n_layers; i++) {
+        bool with = sh_family_has_experts(m, i);
+
+        experts = experts || with;
+        dense = dense || !with;
+    }
+    if (!sh_family_linear_name(sh_family_of(m->family), role))
+        return false;
+    if (role < SH_PARAM_GATE)
+        return true;
+    if (role < SH_PARAM_LINEARS)
+        return dense;
+    return experts && (role < SH_PARAM_SHARED_GATE || m->shared_ffn_dim);
+}
+
+/* The bits of one word, which names stacks of experts or else modules; 0: it names nothing. */
+static unsigned targets_of(const struct sh_model *m, const char *word, bool experts)
 {
     unsigned bits = 0;
-    for (int i = 0; i < SH_PARAM_LINEARS; i++) {
-        const char *name = sh_family_linear_name(f, i);
-        if (name && (strcmp(word, "all-linear") == 0 || is_named(name, word)))
+
+    for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {
+        const struct sh_param_info *info = sh_param_info(i);
+
+        if ((experts ? info->experts : info->linear) && has_product(m, i) &&
+            ((!experts && strcmp(word, "all-linear") == 0) ||
+             is_named(sh_family_linear_name(sh_family_of(m->family), i), word)))
             bits |= 1u << i;
     }
     return bits;
 }
 
-bool sh_family_targets(const struct sh_family *f, const char *text, unsigned *targets, char bad[SH_FAMILY_WORD])
+static bool add_targets(const struct sh_model *m, const char *text, bool experts, unsigned *targets,
+                        char bad[SH_FAMILY_WORD])
 {
     static const char between[] = ", \t";
-    *targets = 0;
+
     for (text += strspn(text, between); *text; text += strspn(text, between)) {
         size_t n = strcspn(text, between);
+        unsigned bits;
+
         snprintf(bad, SH_FAMILY_WORD, "%.*s", n < SH_FAMILY_WORD ? (int)n : SH_FAMILY_WORD - 1, text);
-        unsigned bits = targets_of(f, bad);
+        bits = targets_of(m, bad, experts);
         if (!bits)
             return false;
         *targets |= bits;
         text += n;
     }
     bad[0] = '\0';
-    return *targets != 0;
+    return true;
+}
+
+const char *sh_family_targets(const struct sh_model *m, const char *modules, const char *parameters, unsigned *targets,
+                              char bad[SH_FAMILY_WORD])
+{
+    *targets = 0;
+    if (!add_targets(m, parameters, true, targets, bad))
+        return "lora.target_parameters";
+    if (!add_targets(m, modules, false, targets, bad) || !*targets)
+        return "lora.target_modules";
+    return NULL;
 }

@@ -63,11 +63,13 @@ bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which);
 void sh_family_param_name(const struct sh_family *f, int block, const char *module, enum sh_param_role role, char *name,
                           size_t size);
 
-/* Read lora.target_modules into bits 1 << enum sh_param_role. The text is "all-linear", or modules or the ends of their
- * names ("q_proj", "self_attn.q_proj"), separated by commas or blanks.
- *   bad  out  [SH_FAMILY_WORD] if the result is false: the word that names nothing */
+/* Read lora.target_modules and lora.target_parameters into bits 1 << enum sh_param_role. Words are modules, or stacks of
+ * experts, or the ends of their names ("q_proj", "self_attn.q_proj"; "experts.down_proj"), separated by commas or blanks;
+ * the module "all-linear" stands for all modules. Returns NULL, or the key that is wrong.
+ *   bad  out  [SH_FAMILY_WORD] the word that names nothing in this model; "": nothing is named at all */
 enum { SH_FAMILY_WORD = 64 };
-bool sh_family_targets(const struct sh_family *f, const char *text, unsigned *targets, char bad[SH_FAMILY_WORD]);
+const char *sh_family_targets(const struct sh_model *m, const char *modules, const char *parameters, unsigned *targets,
+                              char bad[SH_FAMILY_WORD]);
 
 /* The row for a value of model.family. */
 const struct sh_family *sh_family_of(int word);

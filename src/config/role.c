@@ -4,19 +4,19 @@
 const struct sh_param_info *sh_param_info(enum sh_param_role role)
 {
     static const struct sh_param_info rows[SH_PARAM_ROLES] = {
-        [SH_PARAM_Q] = {.ending = "weight"},
-        [SH_PARAM_K] = {.ending = "weight"},
-        [SH_PARAM_V] = {.ending = "weight"},
-        [SH_PARAM_O] = {.ending = "weight", .residual = true},
-        [SH_PARAM_GATE] = {.ending = "weight"},
-        [SH_PARAM_UP] = {.ending = "weight"},
-        [SH_PARAM_DOWN] = {.ending = "weight", .residual = true},
+        [SH_PARAM_Q] = {.ending = "weight", .linear = true},
+        [SH_PARAM_K] = {.ending = "weight", .linear = true},
+        [SH_PARAM_V] = {.ending = "weight", .linear = true},
+        [SH_PARAM_O] = {.ending = "weight", .residual = true, .linear = true},
+        [SH_PARAM_GATE] = {.ending = "weight", .linear = true},
+        [SH_PARAM_UP] = {.ending = "weight", .linear = true},
+        [SH_PARAM_DOWN] = {.ending = "weight", .residual = true, .linear = true},
         [SH_PARAM_ROUTER] = {.ending = "weight"},
         [SH_PARAM_EXPERT_UP] = {.ending = "weight", .experts = true},
         [SH_PARAM_EXPERT_DOWN] = {.ending = "weight", .residual = true, .experts = true},
-        [SH_PARAM_SHARED_GATE] = {.ending = "weight"},
-        [SH_PARAM_SHARED_UP] = {.ending = "weight"},
-        [SH_PARAM_SHARED_DOWN] = {.ending = "weight", .residual = true},
+        [SH_PARAM_SHARED_GATE] = {.ending = "weight", .linear = true},
+        [SH_PARAM_SHARED_UP] = {.ending = "weight", .linear = true},
+        [SH_PARAM_SHARED_DOWN] = {.ending = "weight", .residual = true, .linear = true},
         [SH_PARAM_SHARED_WEIGHT] = {.ending = "weight"},
         [SH_PARAM_EMBED] = {.ending = "weight"},
         [SH_PARAM_POSITIONS] = {.ending = "weight"},
@@ -25,6 +25,8 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_BIAS] = {.ending = "bias", .vector = true},
         [SH_PARAM_LORA_A] = {.ending = "lora_A.weight", .adapter = true},
         [SH_PARAM_LORA_B] = {.ending = "lora_B.weight", .adapter = true},
+        [SH_PARAM_EXPERT_LORA_A] = {.ending = "lora_A.weight", .experts = true, .adapter = true},
+        [SH_PARAM_EXPERT_LORA_B] = {.ending = "lora_B.weight", .experts = true, .adapter = true},
     };
     return &rows[role];
 }

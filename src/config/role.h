@@ -14,7 +14,7 @@ enum sh_param_role {
     SH_PARAM_UP,
     SH_PARAM_DOWN,
     SH_PARAM_LINEARS,                   /* number of linear products; a set of them has bits 1 << role */
-    SH_PARAM_ROUTER = SH_PARAM_LINEARS, /* the products of a block with experts: without adapters, never packed */
+    SH_PARAM_ROUTER = SH_PARAM_LINEARS, /* the products of a block with experts */
     SH_PARAM_EXPERT_UP,                 /* holds the gate too */
     SH_PARAM_EXPERT_DOWN,
     SH_PARAM_SHARED_GATE, /* of the expert that every token has */
@@ -29,6 +29,8 @@ enum sh_param_role {
     SH_PARAM_BIAS,                      /* of a linear product or a norm */
     SH_PARAM_LORA_A,                    /* the two matrices beside a linear product */
     SH_PARAM_LORA_B,
+    SH_PARAM_EXPERT_LORA_A, /* the two beside a product of experts, for each expert */
+    SH_PARAM_EXPERT_LORA_B,
     SH_PARAM_ROLES
 };
 
@@ -37,6 +39,7 @@ struct sh_param_info {
     bool vector;        /* one dimension: no weight decay unless optimizer.decay_all is set, and never packed */
     bool residual;      /* its product is added to the residual stream, so its initial values are smaller */
     bool experts;       /* [E,O,I]: a matrix for each expert, of which a token has some */
+    bool linear;        /* a linear product as PEFT means it: a module that all-linear adapts */
     bool adapter;       /* trained alongside frozen parameters */
 };
 

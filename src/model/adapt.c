@@ -13,13 +13,16 @@
         __VA_ARGS__   \
     }
 
-/* One of the two matrices of a product; the tensor of the first one declared stands for a whole stack. */
+/* One of the two matrices of a product, [rows,columns] or [E,rows,columns]; the tensor of the first one declared stands
+ * for a whole stack. */
 static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, enum sh_param_role role, int64_t rows,
                    int64_t columns, enum sh_init init, float bound)
 {
     char name[SH_NAME_MAX];
 
     sh_family_param_name(s->family, e->block, s->module[i], role, name, sizeof name);
+    if (s->experts)
+        return sh_emit_param(e, role, name, 3, DIMS(s->experts, rows, columns), init, bound);
     return sh_emit_param(e, role, name, 2, DIMS(rows, columns), init, bound);
 }
 
@@ -28,6 +31,8 @@ static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, enum sh_p
 struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *a, const struct sh_adapt *s)
 {
     struct sh_emit_lora l = {.a = SH_NONE, .b = SH_NONE, .scale = a->scale};
+    enum sh_param_role role_a = s->experts ? SH_PARAM_EXPERT_LORA_A : SH_PARAM_LORA_A;
+    enum sh_param_role role_b = s->experts ? SH_PARAM_EXPERT_LORA_B : SH_PARAM_LORA_B;
     int from[SH_LORA_PARTS];
 
     for (int i = 0, first = 0; i < s->n; first += (int)s->out[i++]) {
@@ -38,12 +43,12 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
         l.width[l.parts++] = (int)s->out[i];
     }
     for (int p = 0; p < l.parts; p++) {
-        int t = declare(e, s, from[p], SH_PARAM_LORA_A, a->rank, s->in, SH_INIT_UNIFORM, 1.0f / sqrtf((float)s->in));
+        int t = declare(e, s, from[p], role_a, a->rank, s->in, SH_INIT_UNIFORM, 1.0f / sqrtf((float)s->in));
 
         l.a = p ? l.a : t;
     }
     for (int p = 0; p < l.parts; p++) {
-        int t = declare(e, s, from[p], SH_PARAM_LORA_B, l.width[p], a->rank, SH_INIT_ZERO, 0);
+        int t = declare(e, s, from[p], role_b, l.width[p], a->rank, SH_INIT_ZERO, 0);
 
         l.b = p ? l.b : t;
     }

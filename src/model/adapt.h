@@ -14,6 +14,7 @@ struct sh_adapt {
     enum sh_param_role which[SH_LORA_PARTS];
     const char *module[SH_LORA_PARTS];
     int64_t in, out[SH_LORA_PARTS];
+    int experts; /* they are stacks of so many matrices, each with its own adapters; 0: they are single ones */
 };
 
 /* Declare the requested adapters of these products in the newest unit; parts is 0 if none is requested. */

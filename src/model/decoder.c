@@ -108,6 +108,7 @@ static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
     for (int i = stack.first; i < (int)stack.first + stack.n; i++) {
         s.which[s.n] = i;
         s.module[s.n] = sh_family_linear_name(d->f, i);
+        s.experts = sh_param_info(i)->experts ? d->m->n_experts : 0;
         if (s.module[s.n])
             sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n++]);
     }
@@ -117,8 +118,8 @@ static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
 /* [E,O,I], or as many of them as this rank has. */
 static int declare_experts(struct decoder *d, const struct sh_adapt *s, int i)
 {
-    int w = declare(d, s->which[i], s->module[i], 3, DIMS(d->m->n_experts, s->out[i], s->in));
-    int here = d->m->n_experts / d->spread.ranks;
+    int w = declare(d, s->which[i], s->module[i], 3, DIMS(s->experts, s->out[i], s->in));
+    int here = s->experts / d->spread.ranks;
 
     if (d->spread.ranks > 1)
         sh_emit_hold(&d->e, w, (int64_t)here * d->spread.place, here);
@@ -130,7 +131,7 @@ static int declare_matrix(struct decoder *d, const struct sh_adapt *s, int i)
 {
     const int64_t *dim = d->f->w_in_out ? DIMS(s->in, s->out[i]) : DIMS(s->out[i], s->in);
 
-    if (sh_param_info(s->which[i])->experts)
+    if (s->experts)
         return declare_experts(d, s, i);
     return declare(d, s->which[i], s->module[i], 2, dim);
 }
@@ -280,15 +281,21 @@ static int shared_expert(struct decoder *d, int x, const struct branch *b)
     return linear(d, sh_emit_swiglu_rows(&d->e, linear(d, x, b->stack[SHARED_UP]), &to), b->stack[SHARED_DOWN]);
 }
 
+/* As linear(), for the rows of experts. */
+static int expert_linear(struct decoder *d, int x, struct weights l, const struct sh_emit_routed *to)
+{
+    return sh_emit_expert_lora(&d->e, sh_emit_expert_linear(&d->e, x, l.w, to), x, &l.lora, to);
+}
+
 /* M = N k rows: each token as often as it has experts, sorted by expert. The shared expert computes while rows travel to
  * experts on other ranks. */
 static int experts(struct decoder *d, int x, const struct branch *b)
 {
     struct sh_emit_routed to = sh_emit_route(&d->e, x, b->stack[ROUTER].w, &d->route);
     int rows = sh_emit_row_gather(&d->e, x, &to), shared = shared_expert(d, x, b);
-    int up = sh_emit_expert_linear(&d->e, rows, b->stack[EXPERT_UP].w, &to); /* [M,2F] */
-    int h = sh_emit_swiglu_rows(&d->e, up, &to);                             /* [M,F] */
-    int y = sh_emit_expert_linear(&d->e, h, b->stack[EXPERT_DOWN].w, &to);   /* [M,C] */
+    int up = expert_linear(d, rows, b->stack[EXPERT_UP], &to); /* [M,2F] */
+    int h = sh_emit_swiglu_rows(&d->e, up, &to);               /* [M,F] */
+    int y = expert_linear(d, h, b->stack[EXPERT_DOWN], &to);   /* [M,C] */
 
     return sh_emit_row_sum(&d->e, y, shared, &to);
 }

@@ -344,15 +344,17 @@ static void row_gather_rule(struct grad *g)
 static void row_sum_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ROW_GATHER);
-    int ys = g->fwd.in[0];
+    int ys = g->fwd.in[0], dy = upstream(g, 0);
 
-    op.in[0] = upstream(g, 0);
-    op.in[1] = plan_of(g, 1, g->fwd.in[1])->out[0];
-    op.out[0] = fresh(g, ys);
-    sh_program_add_op(g->p, &op);
-    give(g, ys, op.out[0]);
+    if (wanted(g, ys)) {
+        op.in[0] = dy;
+        op.in[1] = plan_of(g, 1, g->fwd.in[1])->out[0];
+        op.out[0] = fresh(g, ys);
+        sh_program_add_op(g->p, &op);
+        give(g, ys, op.out[0]);
+    }
     if (g->fwd.in[2] != SH_NONE)
-        give(g, g->fwd.in[2], op.in[0]);
+        give(g, g->fwd.in[2], dy);
 }
 
 /* As linear_rule(). */

@@ -294,7 +294,8 @@ struct sh_adapters sh_request_adapters(const struct sh_config *cfg)
     struct sh_adapters a = {.rank = cfg->lora.rank};
     char bad[SH_FAMILY_WORD];
 
-    if (!a.rank || !sh_family_targets(sh_family_of(cfg->model.family), cfg->lora.target_modules, &a.targets, bad))
+    if (!a.rank ||
+        sh_family_targets(&cfg->model, cfg->lora.target_modules, cfg->lora.target_parameters, &a.targets, bad))
         return (struct sh_adapters){0};
     a.scale = (float)(cfg->lora.alpha / (cfg->lora.use_rslora ? sqrt(a.rank) : (double)a.rank));
     return a;

@@ -502,6 +502,17 @@ int sh_emit_expert_linear(struct sh_emit *e, int x, int w, const struct sh_emit_
     return op.out[0];
 }
 
+/* Of the products' results only u [M,R] is kept for the backward, like that of sh_emit_lora(). */
+int sh_emit_expert_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l, const struct sh_emit_routed *to)
+{
+    int u;
+
+    if (!l->parts)
+        return y;
+    u = sh_emit_scale(e, sh_emit_expert_linear(e, x, l->a, to), l->scale);
+    return sh_emit_add(e, y, sh_emit_expert_linear(e, u, l->b, to));
+}
+
 int sh_emit_swiglu_rows(struct sh_emit *e, int x, const struct sh_emit_routed *to)
 {
     struct sh_op op = make_op(e, SH_OP_SWIGLU_ROWS);

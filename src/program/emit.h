@@ -105,7 +105,9 @@ struct sh_emit_routed {
 struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, const struct sh_emit_route *how);
 int sh_emit_row_gather(struct sh_emit *e, int x, const struct sh_emit_routed *to); /* [N,C] -> [M,C] */
 int sh_emit_expert_linear(struct sh_emit *e, int x, int w,
-                          const struct sh_emit_routed *to);                         /* [M,I], [E,O,I] -> [M,O] */
+                          const struct sh_emit_routed *to); /* [M,I], [E,O,I] -> [M,O] */
+/* Adapters of experts: a [E,R,I], b [E,O,R]. [M,O], [M,I] -> [M,O]; returns y if parts is 0 */
+int sh_emit_expert_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l, const struct sh_emit_routed *to);
 int sh_emit_swiglu_rows(struct sh_emit *e, int x, const struct sh_emit_routed *to); /* [M,2F] -> [M,F], weighed */
 int sh_emit_row_sum(struct sh_emit *e, int x, int addend,
                     const struct sh_emit_routed *to); /* [M,C], [N,C] or SH_NONE -> [N,C] */

@@ -17,6 +17,8 @@ STEPS = 3
 HYBRID = {'mesh.shard': 2, 'mesh.replicate': 2}
 UPPER = 'parameters (upper halves, bf16)'
 APART = {'comm.shared_memory': 'off'}
+MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS}
+STACKS = {'experts': {'lora.target_parameters': 'gate_up_proj,experts.down_proj'}}
 CASES = {
     'no_shard': (4, {}), 'no_shard, nothing shared': (4, APART), 'shard_optim': (2, APART), 'shard_grad_op': (4, APART),
     'full_shard': (4, APART), 'full_shard, a node': (4, {}),
@@ -28,13 +30,13 @@ CASES = {
 
 
 def config(model, precision, **changes):
-    return {**tiny.MODELS[model], 'training.dataset_path': tokens, 'training.global_batch_size': 8,
+    return {**MODELS[model], 'training.dataset_path': tokens, 'training.global_batch_size': 8,
             'training.local_batch_size': 1, 'training.reproducible': 'mesh', 'training.mixed_precision_param': precision,
             'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, **changes}
 
 
 def upon(model, precision, **changes):
-    return config(model, precision, **{'lora.rank': 3, 'lora.alpha': 9,
+    return config(model, precision, **{'lora.rank': 3, 'lora.alpha': 9, **STACKS.get(model, {}),
                                        'checkpoint.initial_load_path': str(pathlib.Path(f'base-{model}/out').resolve()),
                                        **changes})
 
@@ -95,8 +97,8 @@ if __name__ == '__main__':
         shutil.rmtree(folder)
     tiny.write_tokens()
     tokens = str(pathlib.Path('tokens.bin').resolve())
-    ways = [('llama', 'float32'), ('gpt2', 'bfloat16')]
+    ways = [('llama', 'float32'), ('gpt2', 'bfloat16'), ('experts', 'float32'), ('experts', 'bfloat16')]
     sys.exit(job.run_cases([(f'{name}: {model}, {precision}', case_mesh, name, model, precision)
-                            for i, name in enumerate(CASES) for model, precision in [ways[i % 2]]]
+                            for i, name in enumerate(CASES) for model, precision in [ways[i % 4]]]
                            + [('resumed on other meshes', case_resume), ('memory as planned', case_plan),
                               ('memory as planned within a limit', case_limit)]))

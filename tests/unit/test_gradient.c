@@ -212,7 +212,19 @@ static const struct tiny_model with_window = {"llama, windows and documents",
                                                .full_attention_interval = 2},
                                               true};
 
-/* Adapters in every family: products with biases, and stacked products that are one parameter. */
+/* All products that may have adapters. */
+static unsigned all_targets(void)
+{
+    unsigned targets = 0;
+
+    for (int i = 0; i < SH_PARAM_PRODUCTS; i++)
+        if (sh_param_info(i)->linear || sh_param_info(i)->experts)
+            targets |= 1u << i;
+    return targets;
+}
+
+/* Adapters in every family: products with biases, stacked products that are one parameter, experts and the one that
+ * all tokens have. */
 static void adapters_of_families(void **state)
 {
     static const int families[] = {
@@ -230,14 +242,36 @@ static void adapters_of_families(void **state)
             b.model.n_kv_heads = b.model.n_heads;
         b.model.n_experts = b.model.n_experts_per_token = 2;
         b.model.expert_ffn_dim = 6;
-        b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 0.75f, .targets = (1u << SH_PARAM_LINEARS) - 1};
+        b.model.shared_ffn_dim = sh_family_of(b.model.family)->shared_up ? 10 : 0;
+        b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 0.75f, .targets = all_targets()};
+        check_build(&b, 1);
+    }
+}
+
+/* Adapters of some products of blocks with experts: what is below the first of them has no backward. */
+static void adapters_of_experts(void **state)
+{
+    static const unsigned targets[] = {1u << SH_PARAM_EXPERT_UP, 1u << SH_PARAM_EXPERT_DOWN, 1u << SH_PARAM_SHARED_DOWN,
+                                       1u << SH_PARAM_SHARED_UP, 1u << SH_PARAM_Q};
+
+    (void)state;
+    for (size_t i = 0; i < TINY_RECOMPUTES * sizeof targets / sizeof *targets; i++) {
+        struct sh_build b = tiny_build(&tiny_models[2], BATCH);
+
+        b.model.family = SH_FAMILY_QWEN2_MOE;
+        b.model.n_experts = 3;
+        b.model.n_experts_per_token = 2;
+        b.model.expert_ffn_dim = 6;
+        b.model.shared_ffn_dim = 10;
+        b.recompute = tiny_recomputes[i % TINY_RECOMPUTES];
+        b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 0.75f, .targets = targets[i / TINY_RECOMPUTES]};
         check_build(&b, 1);
     }
 }
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 5];
+    struct CMUnitTest tests[TINY_MODELS + 6];
 
     tests[TINY_MODELS] = (struct CMUnitTest){
         .name = with_window.name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&with_window};
@@ -248,5 +282,6 @@ int main(void)
     tests[TINY_MODELS + 2] = (struct CMUnitTest)cmocka_unit_test(adapters_of_families);
     tests[TINY_MODELS + 3] = (struct CMUnitTest)cmocka_unit_test(objective);
     tests[TINY_MODELS + 4] = (struct CMUnitTest)cmocka_unit_test(dependent_weight);
+    tests[TINY_MODELS + 5] = (struct CMUnitTest)cmocka_unit_test(adapters_of_experts);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,6 +134,7 @@ static const struct row state[] = {
     {"lora.rank", "4", NULL},
     {"lora.alpha", "16", "lora.rank=4"},
     {"lora.target_modules", "q_proj, v_proj", "lora.rank=4"},
+    {"lora.target_parameters", "experts.down_proj", MOE " lora.rank=4"},
     {"lora.use_rslora", "true", "lora.rank=4"},
     {"lora.quantize_base", "nf4", "lora.rank=4"},
     {"model.rope_theta", "500", NULL},

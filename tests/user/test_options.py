@@ -111,6 +111,7 @@ ROWS = {
     'lora.rank': Row(2, 'plan'),
     'lora.alpha': Row(16, 'mpi/lora.case'),
     'lora.target_modules': Row('q_proj', 'plan', needs={'lora.rank': 2}),
+    'lora.target_parameters': Row('experts.down_proj', 'plan', needs={**MOE, 'lora.rank': 2}),
     'lora.quantize_base': Row('nf4', 'plan', needs={'lora.rank': 2, 'model.dim': 32, 'model.head_dim': 8, 'model.ffn_dim': 64}),
     'lora.use_rslora': Row('true', 'mpi/lora.case'),
     'lora.adapter_path': Row('none', 'hf/test_adapter.py'),

@@ -28,35 +28,46 @@ static const char *last_word(const char *name)
 static bool stands_for_others(const struct sh_family *f, unsigned targets, int which)
 {
     const char *word = last_word(sh_family_linear_name(f, which));
-    for (int i = 0; i < SH_PARAM_LINEARS; i++) {
+    for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {
         const char *name = sh_family_linear_name(f, i);
-        if (name && !(targets & 1u << i) && strcmp(last_word(name), word) == 0)
+        if (name && sh_param_info(i)->linear && !(targets & 1u << i) && strcmp(last_word(name), word) == 0)
             return true;
     }
     return false;
 }
 
-/* List each name once: two modules may end in the same word. */
-static json_t *list_targets(const struct sh_config *cfg)
+/* The adapted products of a run. */
+static unsigned targets_of(const struct sh_config *cfg)
+{
+    char bad[SH_FAMILY_WORD];
+    unsigned targets;
+    (void)sh_family_targets(&cfg->model, cfg->lora.target_modules, cfg->lora.target_parameters, &targets, bad);
+    return targets;
+}
+
+/* List each name once: two modules may end in the same word. Stacks of experts have a list of their own, of whole
+ * names. */
+static json_t *list_targets(const struct sh_config *cfg, bool experts)
 {
     const struct sh_family *f = sh_family_of(cfg->model.family);
     json_t *list = json_array();
-    char bad[SH_FAMILY_WORD];
-    unsigned targets;
-    (void)sh_family_targets(f, cfg->lora.target_modules, &targets, bad);
-    for (int i = 0; i < SH_PARAM_LINEARS; i++) {
+    unsigned targets = targets_of(cfg);
+    for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {
         const char *name = sh_family_linear_name(f, i);
         bool there = false;
         json_t *value;
         size_t k;
-        if (!(targets & 1u << i))
+        if (!(targets & 1u << i) || sh_param_info(i)->experts != experts)
             continue;
-        name = stands_for_others(f, targets, i) ? name : last_word(name);
+        name = experts || stands_for_others(f, targets, i) ? name : last_word(name);
         json_array_foreach(list, k, value) there = there || strcmp(json_string_value(value), name) == 0;
         if (!there)
             json_array_append_new(list, json_string(name));
     }
-    return list;
+    if (!experts || json_array_size(list))
+        return list;
+    json_decref(list);
+    return json_null(); /* as PEFT writes it */
 }
 
 /* PEFT writes whole numbers here; it accepts fractions, too. */
@@ -68,12 +79,13 @@ static json_t *number(double x)
 /* PEFT computes the same scale as this run from r, lora_alpha and use_rslora. */
 sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text)
 {
-    json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:n, s:b}", "peft_type", "LORA",
-                             "task_type", "CAUSAL_LM", "base_model_name_or_path",
+    json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:o, s:n, s:b}", "peft_type",
+                             "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
                              base && base[0] ? json_string(base) : json_null(), "bias", "none", "fan_in_fan_out",
                              sh_family_of(cfg->model.family)->w_in_out, "inference_mode", 1, "lora_alpha",
                              number(cfg->lora.alpha), "lora_dropout", 0.0, "init_lora_weights", 1, "r", cfg->lora.rank,
-                             "target_modules", list_targets(cfg), "revision", "use_rslora", cfg->lora.use_rslora);
+                             "target_modules", list_targets(cfg, false), "target_parameters", list_targets(cfg, true),
+                             "revision", "use_rslora", cfg->lora.use_rslora);
     char *dump = root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(root);
     if (!dump)
@@ -115,6 +127,7 @@ static bool is_known(const char *key)
                                        "revision",
                                        "runtime_config",
                                        "target_modules",
+                                       "target_parameters",
                                        "task_type",
                                        "use_rslora"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -176,6 +189,42 @@ static sh_rc check_numbers(const char *path, json_t *root, const struct sh_confi
     return SH_OK;
 }
 
+/* Read target_parameters: stacks of experts, by the bits of their roles, and by their names with commas between.
+ *   names  out  [size of the key] "" if there are none */
+static sh_rc read_stacks(const char *path, json_t *root, const struct sh_config *cfg, unsigned *stacks,
+                         char names[sizeof cfg->lora.target_parameters])
+{
+    json_t *list = json_object_get(root, "target_parameters"), *value;
+    const size_t room = sizeof cfg->lora.target_parameters;
+    char bad[SH_FAMILY_WORD];
+    size_t i, n = 0;
+    *stacks = 0;
+    names[0] = '\0';
+    json_array_foreach(list, i, value)
+    {
+        const char *name = json_is_string(value) ? json_string_value(value) : "";
+        unsigned bits;
+        if (sh_family_targets(&cfg->model, "", name, &bits, bad) || n + strlen(name) + 2 > room)
+            return sh_fail(SH_E_DATA, "%s: target_parameters has %.60s, which is not a stack of experts of this model",
+                           path, name);
+        *stacks |= bits;
+        n += (size_t)snprintf(names + n, room - n, "%s%s", i ? "," : "", name);
+    }
+    return SH_OK;
+}
+
+/* Which stacks are adapted decides what their tensors are called, so the run must have the same ones. */
+static sh_rc check_stacks(const char *path, json_t *root, const struct sh_config *cfg)
+{
+    char names[sizeof cfg->lora.target_parameters];
+    unsigned there, here = targets_of(cfg) & (1u << SH_PARAM_EXPERT_UP | 1u << SH_PARAM_EXPERT_DOWN);
+    SH_TRY(read_stacks(path, root, cfg, &there, names));
+    if (there != here)
+        return sh_fail(SH_E_DATA, "%s: target_parameters is '%s', but lora.target_parameters is '%s'; give '%s'", path,
+                       names, cfg->lora.target_parameters, names);
+    return SH_OK;
+}
+
 /* Keys that are set in the file and would change the computation are refused; the others are compared with the run's
  * keys. */
 sh_rc sh_hf_adapter_check(const char *folder, const struct sh_config *cfg)
@@ -189,6 +238,8 @@ sh_rc sh_hf_adapter_check(const char *folder, const struct sh_config *cfg)
         rc = check_unknown(path, root);
     if (rc == SH_OK)
         rc = check_numbers(path, root, cfg);
+    if (rc == SH_OK)
+        rc = check_stacks(path, root, cfg);
     json_decref(root);
     free(path);
     return rc;
