@@ -18,7 +18,8 @@
 
 enum { PIECE = 8192 }; /* floats on a stack; whole blocks of packed ones */
 
-/* The adapters of one matrix: A [rank,in] and B [out,rank]; a NULL: it is not adapted. */
+/* The adapters of one matrix, A [rank,in] and B [out,rank], or of a stack of E, A [E,rank,in] and B [E,out,rank]; a NULL:
+ * it is not adapted. */
 struct sh_hf_pair {
     float *a, *b;
     int64_t rank, in, out;
@@ -26,16 +27,12 @@ struct sh_hf_pair {
 
 /* ---- adapters ---- */
 
-/* Read a whole tensor block by block; the blocks are compared with their digests. Freed with free(). */
+/* Read a whole tensor; the blocks are compared with their digests. Freed with free(). */
 static sh_rc read_tensor(const struct sh_ckpt_index *index, int fd, const char *path, const struct sh_ckpt_entry *e,
                          float **out)
 {
-    float *all = sh_calloc((size_t)(sh_ckpt_blocks(e->elems) * SH_CKPT_BLOCK_ELEMS), sizeof *all);
-    sh_rc rc = SH_OK;
-    for (int64_t b = 0, n; b < sh_ckpt_blocks(e->elems) && rc == SH_OK; b++)
-        rc = sh_ckpt_index_read_block(index, fd, path, SH_CKPT_MODEL, e, b, all + b * SH_CKPT_BLOCK_ELEMS, &n);
-    *out = all;
-    return rc;
+    *out = sh_calloc((size_t)e->elems, sizeof **out);
+    return sh_ckpt_index_read_range(index, fd, path, SH_CKPT_MODEL, e, 0, e->elems, *out);
 }
 
 /* Find the adapter of a tensor: of "x.q_proj.weight" it is "x.q_proj.lora_A.weight"; NULL: it has none. */
@@ -45,7 +42,7 @@ static const struct sh_ckpt_entry *find_adapter(const struct sh_ckpt_index *inde
     char full[SH_CKPT_NAME_MAX + 1];
     int64_t at;
     size_t module;
-    if (t->role >= SH_PARAM_LINEARS)
+    if (!sh_param_info(t->role)->linear && !sh_param_info(t->role)->experts)
         return NULL;
     module = strlen(t->name) - strlen(sh_param_info(t->role)->ending);
     snprintf(full, sizeof full, "%.*s%s", (int)module, t->name, sh_param_info(which)->ending);
@@ -60,20 +57,22 @@ static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, 
     const struct sh_ckpt_entry *x = find_adapter(index, t, SH_PARAM_LORA_A),
                                *y = find_adapter(index, t, SH_PARAM_LORA_B);
     int64_t in, out;
+    int m = t->ndim - 2; /* a matrix's first dimension: a stack of experts has one before it */
     if (!x && !y)
         return SH_OK;
-    if (!x || !y || t->ndim != 2 || x->ndim != 2 || y->ndim != 2)
+    if (!x || !y || m < 0 || x->ndim != t->ndim || y->ndim != t->ndim ||
+        (m && (x->dim[0] != t->dim[0] || y->dim[0] != t->dim[0])))
         return sh_fail(SH_E_DATA, "%s: %s has only one of its two adapters, or adapters of another kind", b->of,
                        t->name);
-    in = t->dim[b->w_in_out ? 0 : 1];
-    out = t->dim[b->w_in_out ? 1 : 0];
-    if (x->dim[1] != in || y->dim[0] != out || x->dim[0] != y->dim[1])
+    in = t->dim[b->w_in_out ? m : m + 1];
+    out = t->dim[b->w_in_out ? m + 1 : m];
+    if (x->dim[m + 1] != in || y->dim[m] != out || x->dim[m] != y->dim[m + 1])
         return sh_fail(SH_E_DATA,
                        "%s: the adapters of %s are [%lld,%lld] and [%lld,%lld], which do not fit its %lld inputs and "
                        "%lld outputs",
-                       b->of, t->name, (long long)x->dim[0], (long long)x->dim[1], (long long)y->dim[0],
-                       (long long)y->dim[1], (long long)in, (long long)out);
-    *pair = (struct sh_hf_pair){.rank = x->dim[0], .in = in, .out = out};
+                       b->of, t->name, (long long)x->dim[m], (long long)x->dim[m + 1], (long long)y->dim[m],
+                       (long long)y->dim[m + 1], (long long)in, (long long)out);
+    *pair = (struct sh_hf_pair){.rank = x->dim[m], .in = in, .out = out};
     *used += 2;
     SH_TRY(read_tensor(index, fd, b->of, x, &pair->a));
     return read_tensor(index, fd, b->of, y, &pair->b);
@@ -275,7 +274,8 @@ static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t 
     __atomic_fetch_add(&b->sum, sum, __ATOMIC_RELAXED);
 }
 
-/* Compute W + scale B A in double and round it to float32 once. In [in,out] matrices rows and columns are swapped. */
+/* Compute W + scale B A in double and round it to float32 once. In [in,out] matrices rows and columns are swapped; they
+ * are never stacks, whose rows are those of all experts one after the other. */
 static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, int64_t first, int64_t n, float *x)
 {
     int64_t columns = b->w_in_out ? p->out : p->in;
@@ -284,7 +284,7 @@ static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, 
         int64_t o = b->w_in_out ? column : row, i = b->w_in_out ? row : column;
         double sum = 0;
         for (int64_t r = 0; r < p->rank; r++)
-            sum += (double)p->b[o * p->rank + r] * (double)p->a[r * p->in + i];
+            sum += (double)p->b[o * p->rank + r] * (double)p->a[(o / p->out * p->rank + r) * p->in + i];
         x[k] = (float)((double)x[k] + b->scale * sum);
     }
 }

@@ -6,6 +6,7 @@
 #include "io/foreign/hf/base.h"
 #include "io/foreign/hf/config.h"
 #include "io/foreign/hf/spread.h"
+#include "io/foreign/hf/stacked.h"
 #include "io/foreign/safetensors/write.h"
 #include "io/move/stages.h"
 #include "src/base/file.h"
@@ -260,26 +261,49 @@ struct source {
     const char *path;
     struct sh_ckpt_index index;
     int fd;
+    struct sh_hf_stacks stacks; /* adapters of experts */
 };
+
+/* Elements of an adapter that lies in another order in the folder. Each range of the folder needs all of the tensor,
+ * which has a few blocks. */
+static sh_rc read_turned(const struct source *f, const struct sh_ckpt_entry *e, int64_t at, int64_t n, float *to)
+{
+    float *all = sh_calloc((size_t)e->elems, sizeof *all);
+    sh_rc rc = sh_ckpt_index_read_range(&f->index, f->fd, f->path, SH_CKPT_MODEL, e, 0, e->elems, all);
+    if (rc == SH_OK)
+        sh_hf_stacked_turn(e->dim, all, at, n, to);
+    free(all);
+    return rc;
+}
 
 /* Whole blocks but for the ends of files, and compared with their digests. */
 static sh_rc read_range(void *arg, int tensor, int s, int64_t at, int64_t n, float *to)
 {
     const struct source *f = arg;
+    if (sh_hf_stacked_is_turned(&f->stacks, f->index.entry[tensor].name))
+        return read_turned(f, &f->index.entry[tensor], at, n, to);
     return sh_ckpt_index_read_range(&f->index, f->fd, f->path, s, &f->index.entry[tensor], at, n, to);
 }
 
-/* Names of adapters get the prefix of two words that PEFT puts before the model's names. */
+/* Name and shape of a tensor in the folder. PEFT puts a prefix of two words before the model's names. */
+static struct sh_ckpt_tensor tensor_there(const struct source *f, const struct sh_ckpt_entry *e, bool adapter)
+{
+    struct sh_ckpt_tensor t = {.ndim = e->ndim, .elems = e->elems};
+    char name[sizeof e->name];
+    memcpy(t.dim, e->dim, sizeof t.dim);
+    snprintf(name, sizeof name, "%s", e->name);
+    if (adapter)
+        sh_hf_stacked_to_file(&f->stacks, name, sizeof name, &t.ndim, t.dim);
+    t.name = sh_strfmt("%s%s", adapter ? SH_HF_ADAPTER_PREFIX : "", name);
+    return t;
+}
+
 static sh_rc copy_all(struct source *f, struct export *x)
 {
     struct sh_ckpt_tensor *t = sh_calloc((size_t)f->index.n + 1, sizeof *t);
     struct sh_ckpt_set set = {.states = f->index.states, .tensors = t, .n_tensors = (int)f->index.n};
-    for (int64_t i = 0; i < f->index.n; i++) {
-        const struct sh_ckpt_entry *e = &f->index.entry[i];
-        t[i] = (struct sh_ckpt_tensor){.ndim = e->ndim, .elems = e->elems};
-        t[i].name = sh_strfmt("%s%s", x->options->adapter ? SH_HF_ADAPTER_PREFIX : "", e->name);
-        memcpy(t[i].dim, e->dim, sizeof t[i].dim);
-    }
+    for (int64_t i = 0; i < f->index.n; i++)
+        t[i] = tensor_there(f, &f->index.entry[i], x->options->adapter);
     sh_rc rc = run_far(x, set, &(struct sh_ckpt_far){.get = read_range, .arg = f});
     for (int64_t i = 0; i < f->index.n; i++)
         free((void *)(uintptr_t)t[i].name);
@@ -291,6 +315,8 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
                         const struct sh_hf_export *options)
 {
     struct source f = {.path = checkpoint, .fd = -1};
+    if (options->adapter)
+        f.stacks = sh_hf_stacks_of(cfg);
     struct export x = {.folder = folder,
                        .file = options->adapter ? SH_HF_ADAPTER_FILE : NULL,
                        .cfg = cfg,

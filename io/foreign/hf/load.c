@@ -2,6 +2,7 @@
 
 #include "io/foreign/hf/adapter.h"
 #include "io/foreign/hf/names.h"
+#include "io/foreign/hf/stacked.h"
 #include "io/move/parts.h"
 #include "io/move/stages.h"
 #include "src/base/mem.h"
@@ -30,17 +31,19 @@ struct load {
 static sh_rc read_index(void *arg)
 {
     struct load *l = arg;
+    struct sh_hf_stacks stacks;
     if (!l->adapter)
         return sh_st_index_read(l->folder, &l->index);
+    stacks = sh_hf_stacks_of(l->adapter);
     SH_TRY(sh_hf_adapter_check(l->folder, l->adapter));
     SH_TRY(sh_st_index_read_one(l->folder, SH_HF_ADAPTER_FILE, &l->index));
-    /* Strip the prefix to get the names of the model's modules. All names begin with it, so the order by name does not
-     * change; a name without it is not a tensor of the model. */
+    /* Strip the prefix to get the names of the model's modules; a name without it is not a tensor of the model. */
     for (int64_t i = 0; i < l->index.n; i++) {
         char *name = l->index.entry[i].name;
         size_t n = strlen(SH_HF_ADAPTER_PREFIX);
         if (strncmp(name, SH_HF_ADAPTER_PREFIX, n) == 0)
             memmove(name, name + n, strlen(name + n) + 1);
+        sh_hf_stacked_from_file(&stacks, &l->index.entry[i]);
     }
     return sh_st_index_sort(&l->index, l->folder);
 }
@@ -147,6 +150,12 @@ static size_t count_most(const struct load *l)
     return n;
 }
 
+/* Whether a tensor's elements have another order in the file, so that it is read as a whole. */
+static bool is_turned(const struct load *l, int tensor)
+{
+    return l->set->tensors[tensor].role == SH_PARAM_EXPERT_LORA_B;
+}
+
 /* Find the places in the files of this rank's pieces of the parameters. The folder has no optimizer state, which stays
  * unchanged. */
 static sh_rc plan_reads(void *arg)
@@ -156,7 +165,7 @@ static sh_rc plan_reads(void *arg)
     int n = 0;
     for (int i = 0; i < l->set->n_pieces; i++)
         /* Pieces without memory belong to another rank. */
-        if (!sh_floats_none(l->set->pieces[i].data[SH_CKPT_MODEL]))
+        if (!sh_floats_none(l->set->pieces[i].data[SH_CKPT_MODEL]) && !is_turned(l, l->set->pieces[i].tensor))
             n += add_piece(l, &l->set->pieces[i], part + n);
     sh_rc rc = sh_move_parts_make(part, n, &l->parts);
     free(part);
@@ -205,6 +214,44 @@ static sh_rc read_data(void *arg)
     return sh_move_parts_read_together(&l->parts, l->files.file, &l->replicas);
 }
 
+/* Read a tensor whose elements have another order in the file, and put them into the pieces from number `first` on that
+ * are of this tensor. */
+static sh_rc read_one_turned(struct load *l, int first)
+{
+    int tensor = l->set->pieces[first].tensor;
+    const struct sh_st_entry *e = l->match.entry[l->match.spread.first[tensor]];
+    float *there = sh_calloc(2 * (size_t)e->elems, sizeof *there), *here = there + e->elems;
+    int64_t bad = e->elems;
+    sh_rc rc = sh_hf_files_floats(&l->files, e, 0, e->elems, there, &bad);
+    if (rc == SH_OK && bad < e->elems)
+        rc = sh_fail(SH_E_DATA, "%s: %s has a number that is not finite", l->files.path[e->file], e->name);
+    sh_hf_stacked_turn_back(l->set->tensors[tensor].dim, there, here);
+    for (int i = first; i < l->set->n_pieces && rc == SH_OK; i++) {
+        const struct sh_ckpt_piece *p = &l->set->pieces[i];
+        if (p->tensor == tensor && !sh_floats_none(p->data[SH_CKPT_MODEL]))
+            sh_floats_put(p->data[SH_CKPT_MODEL], p->elems, here + p->begin);
+    }
+    free(there);
+    return rc;
+}
+
+/* Each rank reads such tensors itself: they are adapters, of some megabytes. */
+static sh_rc read_turned(void *arg)
+{
+    struct load *l = arg;
+    bool *done = sh_calloc((size_t)l->set->n_tensors + 1, sizeof *done);
+    sh_rc rc = SH_OK;
+    for (int i = 0; i < l->set->n_pieces && rc == SH_OK; i++) {
+        const struct sh_ckpt_piece *p = &l->set->pieces[i];
+        if (!is_turned(l, p->tensor) || done[p->tensor] || sh_floats_none(p->data[SH_CKPT_MODEL]))
+            continue;
+        done[p->tensor] = true;
+        rc = read_one_turned(l, i);
+    }
+    free(done);
+    return rc;
+}
+
 /* Each rank compares its share of the elements. Both may be in files of which it has no other part. */
 static sh_rc compare_copy(void *arg)
 {
@@ -220,6 +267,7 @@ static const struct sh_move_stage stages[] = {
     {.name = "planning the reads", .local = true, .run = plan_reads},
     {.name = "opening the files", .local = true, .run = open_files},
     {.name = "reading how weights are packed", .local = true, .run = read_packing},
+    {.name = "reading the adapters of experts", .local = true, .run = read_turned},
     {.name = "comparing output matrix and embedding", .local = true, .run = compare_copy},
     {.name = "finding replicas", .run = find_replicas},
     {.name = "reading the weights", .local = true, .run = read_data},
