@@ -14,6 +14,9 @@ import tiny
 MODEL = {**tiny.MODELS['llama'], 'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2,
          'model.ffn_dim': 48, 'training.steps': 3, 'lr_scheduler.total_steps': 10, 'training.global_batch_size': 8,
          'training.mixed_precision_param': 'bfloat16'}
+# A dense block, then experts and the one that all tokens have; the width is that of the smallest matrix, its weight.
+EXPERTS = {**MODEL, **{key: value for key, value in tiny.EXPERTS.items() if key not in MODEL}, 'model.family': 'qwen2_moe',
+           'model.dim': 64, 'model.expert_ffn_dim': 10, 'model.shared_ffn_dim': 7}
 NF4 = {'lora.rank': 2, 'lora.quantize_base': 'nf4'}
 SAME = {'training.reproducible': 'mesh'}
 APART = {'comm.shared_memory': 'off'}
@@ -50,25 +53,27 @@ def plan_of(text, what=ARENA):
     return int(found[1]) if found else -1
 
 
-def base():
+def base(model=MODEL):
     """A checkpoint of the whole model, used as the frozen base."""
-    folder = pathlib.Path('base')
+    folder = pathlib.Path('base' if model is MODEL else 'base-experts')
     if not folder.exists():
-        job.train(folder, {'training.dataset_path': tokens, **MODEL}, 0)
+        job.train(folder, {'training.dataset_path': tokens, **model}, 0)
     return str(next((folder / 'out/checkpoint').glob('*.h5')).resolve())
 
 
-def config(changes):
-    return {'training.dataset_path': tokens, **MODEL, **NF4, 'checkpoint.initial_load_path': base(), **changes}
+def config(changes, model=MODEL):
+    stacks = {} if model is MODEL else {'lora.target_parameters': 'gate_up_proj,experts.down_proj'}
+    return {'training.dataset_path': tokens, **model, **NF4, **stacks, 'checkpoint.initial_load_path': base(model), **changes}
 
 
-def case_same(ranks, changes):
+def case_same(model, ranks, changes):
     """The result of one rank, to the bit; and the arena of the plan."""
-    if not pathlib.Path('one').exists():
-        job.train('one', config(SAME))
-    steps = job.train('run', config({**SAME, **changes}), ranks)
-    files = [sorted(pathlib.Path(f, 'out/checkpoint').glob('*.h5'))[-1].read_bytes() for f in ('one', 'run')]
-    wrong = job.differ('loss', job.losses(steps), job.losses(job.metrics('one')), 0)
+    one = 'one' if model is MODEL else 'one-experts'
+    if not pathlib.Path(one).exists():
+        job.train(one, config(SAME, model))
+    steps = job.train('run', config({**SAME, **changes}, model), ranks)
+    files = [sorted(pathlib.Path(f, 'out/checkpoint').glob('*.h5'))[-1].read_bytes() for f in (one, 'run')]
+    wrong = job.differ('loss', job.losses(steps), job.losses(job.metrics(one)), 0)
     planned = plan_of(job.sherd('plan', 'run/c.yaml', '--ranks', ranks, '--mesh.ranks_per_node', ranks))
     if steps[-1]['arena_bytes'] != planned:
         wrong.append(f'arena of {steps[-1]["arena_bytes"]} bytes, planned {planned}')
@@ -86,11 +91,13 @@ def case_base_in_another_form():
     return ['the run went on']
 
 
-def case_odd_sizes():
+def case_odd_sizes(model, changes, what):
+    base(model)
     try:
-        job.sherd('plan', 'base/c.yaml', '--ranks', 2, '--lora.rank=2', '--lora.quantize_base=nf4', '--model.ffn_dim=47')
+        job.sherd('plan', 'base/c.yaml' if model is MODEL else 'base-experts/c.yaml', '--ranks', 2, '--lora.rank=2',
+                  '--lora.quantize_base=nf4', *changes)
     except job.Failed as error:
-        want = 'lora.quantize_base: nf4 needs matrices of a multiple of 64 elements, but model.layers.0.mlp.gate_proj.weight'
+        want = f'lora.quantize_base: nf4 needs matrices of a multiple of 64 elements, but {what}'
         return [] if want in str(error) else [str(error)]
     return ['it was planned']
 
@@ -117,9 +124,12 @@ def case_70b(gpus, quantize, tokens_of_row, frozen, arena):
 
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
-    cases = [(f'{name}: as one rank, as planned', case_same, *run) for name, run in RUNS.items()
-             if run[0] == 1 or job.can_launch()]
+    cases = [(f'{name}{experts}: as one rank, as planned', case_same, model, *run) for name, run in RUNS.items()
+             for experts, model in (('', MODEL), (', experts', EXPERTS)) if run[0] == 1 or job.can_launch()]
     cases += [('a base in another form is refused', case_base_in_another_form),
-              ('a matrix of odd size is refused', case_odd_sizes)]
+              ('a matrix of odd size is refused', case_odd_sizes, MODEL, ['--model.ffn_dim=47'],
+               'model.layers.0.mlp.gate_proj.weight has 1504'),
+              ('an expert of odd size is refused', case_odd_sizes, EXPERTS, ['--model.dim=32', '--model.expert_ffn_dim=9'],
+               'an expert of model.layers.1.mlp.experts.down_proj.weight has 288')]
     cases += [(f'70B on {row[0]} GPUs, base {row[1]}, {row[2]} tokens', case_70b, *row) for row in ROWS]
     sys.exit(job.run_cases(cases))

@@ -135,7 +135,8 @@ static void fill_stretch(const struct sim *s, int rank, const struct sh_param *p
     struct sh_floats to = masters(s, rank, u, mine.begin - own.begin, &(int64_t){mine.end - mine.begin});
     float *values;
 
-    if (u->packed || (sim_round_frozen && !u->trainable && param->ndim == 2 && param->elems % SH_NF4_ELEMS == 0)) {
+    if (u->packed ||
+        (sim_round_frozen && !u->trainable && sh_param_info(sh_saved_of(s->ranks[0].p, param)->role)->packs)) {
         fill_rounded(s, rank, param, seed, mine.begin - param->unit_elems, mine.end - mine.begin,
                      mine.begin - own.begin);
         return;

@@ -31,6 +31,10 @@ static const struct tiny_model models[] = {
      {COMMON, .family = SH_FAMILY_LLAMA, .n_kv_heads = 2, .rope_theta = 100, .attention_bias = true},
      true},
     {"gpt2", {COMMON, .family = SH_FAMILY_GPT2, .n_kv_heads = 4}, false},
+    {"qwen3_moe",
+     {COMMON, .family = SH_FAMILY_QWEN3_MOE, .n_kv_heads = 1, .rope_theta = 100, .first_dense_layers = 1,
+      .n_experts = 3, .n_experts_per_token = 2, .expert_ffn_dim = 12},
+     false},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
