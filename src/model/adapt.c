@@ -13,6 +13,14 @@
         __VA_ARGS__   \
     }
 
+/* Routers, and what weighs the shared expert, have none: their product is part of another operation. */
+static bool adapts(const struct sh_adapters *a, enum sh_param_role role)
+{
+    const struct sh_param_info *info = sh_param_info(role);
+
+    return a->targets & 1u << role && (info->linear || info->experts);
+}
+
 /* One of the two matrices of a product, [rows,columns] or [E,rows,columns]; the tensor of the first one declared stands
  * for a whole stack. */
 static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, enum sh_param_role role, int64_t rows,
@@ -36,7 +44,7 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
     int from[SH_LORA_PARTS];
 
     for (int i = 0, first = 0; i < s->n; first += (int)s->out[i++]) {
-        if (!(a->targets & 1u << s->which[i]))
+        if (!adapts(a, s->which[i]))
             continue;
         from[l.parts] = i;
         l.first[l.parts] = first;

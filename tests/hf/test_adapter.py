@@ -144,6 +144,7 @@ SETTINGS = {
     'use_dora': (True, 'use_dora is set'), 'modules_to_save': (['lm_head'], 'modules_to_save is set'),
     'rank_pattern': ({'q_proj': 8}, 'rank_pattern is set'), 'alpha_pattern': ({'q_proj': 8}, 'alpha_pattern is set'),
     'bias': ('all', 'bias is all; only none'), 'layers_to_transform': ([0], 'layers_to_transform is set'),
+    'target_parameters': (['mlp.experts.down_proj'], 'has mlp.experts.down_proj, which is not a stack of experts of this model'),
     'r': (4, 'r is 4, but lora.rank is 3; give lora.rank=4'), 'lora_alpha': (3, 'give lora.alpha=3'),
     'use_rslora': (True, 'give lora.use_rslora=true'), 'peft_type': ('IA3', 'peft_type is IA3; only LORA'),
     'init_lora_weights': ('pissa', 'has changed the model too'), 'something_new': (1, 'something_new is set'),

@@ -467,13 +467,36 @@ static void with_whole_matrices(void **state)
     optim = NULL;
 }
 
+/* A dense block, then blocks with experts, of which a token has some and all have one. */
+static const struct tiny_model with_experts = {"qwen2_moe",
+                                               {.family = SH_FAMILY_QWEN2_MOE,
+                                                .n_layers = 2,
+                                                .dim = 12,
+                                                .ffn_dim = 20,
+                                                .vocab_size = TINY_VOCAB,
+                                                .max_seq_len = TINY_SEQ,
+                                                .head_dim = 4,
+                                                .n_heads = 3,
+                                                .n_kv_heads = 1,
+                                                .norm_eps = 1e-5f,
+                                                .init_std = 0.3f,
+                                                .rope_theta = 100,
+                                                .first_dense_layers = 1,
+                                                .n_experts = 3,
+                                                .n_experts_per_token = 2,
+                                                .expert_ffn_dim = 6,
+                                                .shared_ffn_dim = 5},
+                                               false};
+
 /* Adapters of all products, and of some, on each mesh. */
 static void with_adapters(void **state)
 {
+    const struct tiny_model *models[] = {&tiny_models[1], &tiny_models[4], &with_experts};
+
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         adapters = (struct sh_adapters){.rank = 2 + i, .scale = 1.5f, .targets = i ? ~0u : 0x15};
-        check_model(&(void *){(void *)(uintptr_t)&tiny_models[i ? 4 : 1]});
+        check_model(&(void *){(void *)(uintptr_t)models[i]});
     }
     adapters = (struct sh_adapters){0};
 }

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Models with experts lose what their definition in NumPy loses, each expert and token by itself. Prints TAP.
+
+The definition is that of transformers: a token's experts are those with the largest scores, its result the sum of
+theirs, weighed. Weights come from the checkpoint of a short run, so that norms and biases are not trivial.
+"""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
+import job
+import tiny
+
+SEQUENCES = 20
+CASES = {
+    'mixtral': {'model.family': 'mixtral', 'model.route_norm': True, 'model.first_dense_layers': 0, 'model.shared_ffn_dim': 0},
+    'qwen2_moe': {},
+    'qwen3_moe': {'model.family': 'qwen3_moe', 'model.shared_ffn_dim': 0, 'model.router': 'sigmoid', 'model.moe_every': 2,
+                  'model.route_groups': 3, 'model.route_top_groups': 2, 'model.route_scale': 2.5, 'model.route_norm': True},
+    'olmoe': {'model.family': 'olmoe', 'model.first_dense_layers': 0, 'model.shared_ffn_dim': 0, 'model.n_kv_heads': 5},
+}
+
+
+def norm(x, weight):
+    return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-5) * weight
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def swiglu(x, gate, up, down):
+    g = x @ gate.T
+    return (g * sigmoid(g) * (x @ up.T)) @ down.T
+
+
+def rotate(x):
+    """x [T,D], the halves of a head."""
+    half = x.shape[1] // 2
+    angle = np.outer(np.arange(len(x)), 10000.0 ** (-np.arange(half) / half))
+    a, b = x[:, :half], x[:, half:]
+    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], 1)
+
+
+def attention(w, name, x, c):
+    q, k, v = (x @ w[f'{name}.{p}_proj.weight'].T + w.get(f'{name}.{p}_proj.bias', 0) for p in 'qkv')
+    wide, D = c['model.family'] == 'olmoe', c['model.head_dim']
+    if wide:
+        q, k = norm(q, w[f'{name}.q_norm.weight']), norm(k, w[f'{name}.k_norm.weight'])
+    q, k, v = (t.reshape(len(x), -1, D).swapaxes(0, 1) for t in (q, k, v))
+    if f'{name}.q_norm.weight' in w and not wide:
+        q, k = norm(q, w[f'{name}.q_norm.weight']), norm(k, w[f'{name}.k_norm.weight'])
+    heads = []
+    for h, query in enumerate(q):
+        pair = h * len(k) // len(q)
+        scores = rotate(query) @ rotate(k[pair]).T / D ** 0.5
+        heads.append(softmax(np.where(np.tri(len(x)), scores, -np.inf)) @ v[pair])
+    return np.concatenate(heads, 1) @ w[f'{name}.o_proj.weight'].T
+
+
+def chosen(score, c):
+    """The experts of a token, of the best groups if there are groups."""
+    groups = c.get('model.route_groups', 0)
+    if groups:
+        parts = score.reshape(groups, -1)
+        best = np.argsort(-np.sort(parts)[:, -2:].sum(1))[:c['model.route_top_groups']]
+        score = np.where(np.isin(np.arange(len(score)) // parts.shape[1], best), score, -np.inf)
+    return np.argsort(-score)[:c['model.n_experts_per_token']]
+
+
+def experts(w, name, x, c):
+    logits, y = x @ w[f'{name}.gate.weight'].T, []
+    scores = sigmoid(logits) if c.get('model.router') == 'sigmoid' else softmax(logits)
+    for row, score in zip(x, scores):
+        ids = chosen(score, c)
+        weights = score[ids] / (score[ids].sum() if c.get('model.route_norm') else 1) * c.get('model.route_scale', 1)
+        y.append(sum(weight * swiglu(row, *np.split(w[f'{name}.experts.gate_up_proj.weight'][e], 2),
+                                     w[f'{name}.experts.down_proj.weight'][e]) for e, weight in zip(ids, weights)))
+    if c.get('model.shared_ffn_dim'):
+        shared = (w[f'{name}.shared_expert.{p}_proj.weight'] for p in ('gate', 'up', 'down'))
+        y += sigmoid(x @ w[f'{name}.shared_expert_gate.weight'].T) * swiglu(x, *shared)
+    return np.array(y)
+
+
+def loss(w, tokens, c):
+    x = w['model.embed_tokens.weight'][tokens[:-1]]
+    for i in range(c['model.n_layers']):
+        block = f'model.layers.{i}'
+        x = x + attention(w, f'{block}.self_attn', norm(x, w[f'{block}.input_layernorm.weight']), c)
+        h = norm(x, w[f'{block}.post_attention_layernorm.weight'])
+        dense = i < c['model.first_dense_layers'] or (i + 1) % c.get('model.moe_every', 1)
+        x = x + (swiglu(h, *(w[f'{block}.mlp.{p}_proj.weight'] for p in ('gate', 'up', 'down'))) if dense
+                 else experts(w, f'{block}.mlp', h, c))
+    p = softmax(norm(x, w['model.norm.weight']) @ w['lm_head.weight'].T)
+    return -np.log(p[np.arange(len(p)), tokens[1:]]).sum()
+
+
+def train(name, changes=()):
+    """A short run: its folder, its checkpoint and the weights in it."""
+    folder = pathlib.Path(name)
+    job.train(folder, {**tiny.EXPERTS, 'job.dump_folder': 'out', 'training.steps': 3, 'training.global_batch_size': 2,
+                       'training.dataset_path': data, **dict(changes)})
+    saved = folder / 'out/checkpoint/step-00000003.h5'
+    return folder, saved, {key: value.astype(float) for key, value in checkpoint.read(saved, 'model').items()}
+
+
+def compare(folder, saved, w, c):
+    """The loss that the definition has with these weights."""
+    tokens, T = np.fromfile(data, '<u2'), tiny.SEQ_LEN
+    right = sum(loss(w, tokens[i * T:(i + 1) * T + 1].astype(int), c) for i in range(SEQUENCES)) / (SEQUENCES * T)
+    said = job.sherd('eval', '--checkpoint', saved.relative_to(folder), '--data', data, '--sequences', SEQUENCES, folder=folder)
+    found = float(said.split('loss')[1].split()[0])
+    return [] if abs(found - right) < 2e-5 else [f'loss {found}, expected {right}']
+
+
+def case(name):
+    return compare(*train(name, CASES[name]), {**tiny.EXPERTS, **CASES[name]})
+
+
+def adapters(name):
+    """A product with adapters is one with the matrix W + s B A, and each expert has its own."""
+    _, base, w = train(f'{name}-base', CASES[name])
+    lora = {'lora.rank': 3, 'lora.alpha': 12, 'lora.target_parameters': 'gate_up_proj,mlp.experts.down_proj',
+            'checkpoint.initial_load_path': str(base.resolve()), 'optimizer.lr': 0.1}
+    folder, saved, pairs = train(f'{name}-adapters', {**CASES[name], **lora})
+    for key in [key for key in pairs if key.endswith('.lora_A.weight')]:
+        module = key.removesuffix('.lora_A.weight')
+        w[f'{module}.weight'] += 4 * pairs[f'{module}.lora_B.weight'] @ pairs[key]
+    stacks = [key for key in pairs if '.experts.' in key]
+    return compare(folder, saved, w, {**tiny.EXPERTS, **CASES[name]}) + [f'{len(stacks)} stacks'] * (len(stacks) % 4 or not stacks)
+
+
+def losses_of_the_router():
+    """Each weight reaches the router's backward as itself, not as the other one; the loss that is compared above shows
+    neither."""
+    job.prepare('losses', {**tiny.EXPERTS, 'moe.aux_loss_coeff': 0.25, 'moe.z_loss_coeff': 0.5})
+    lines = [line for line in job.sherd('plan', 'c.yaml', '--show', folder='losses').splitlines() if ' route_bwd ' in line]
+    right = [line for line in lines if line.rstrip().endswith('aux 0.25  z 0.5')]
+    return [] if right and right == [line for line in lines if 'experts 1 ' not in line] else ['\n'.join(lines)]
+
+
+if __name__ == '__main__':
+    job.need_modules('h5py', 'numpy')
+    import numpy as np
+
+    import checkpoint
+    data = tiny.write_tokens(count=SEQUENCES * tiny.SEQ_LEN + 1)
+    sys.exit(job.run_cases([(name, case, name) for name in CASES]
+                           + [(f'{name}: adapters', adapters, name) for name in CASES] + [('losses of the router', losses_of_the_router)]))
