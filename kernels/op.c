@@ -197,6 +197,9 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "expert [N,k] i32 -> order [Nk] i32, place [N,k] i32, first [E+1] i32",
          .chooses = true, .stops = true, .attrs = route_attrs, APART},
     [SH_OP_ROUTE_LOAD] = {.shape = "first [E+1] i32 -> load [E] f64 +=", .flops = "E", APART},
+    [SH_OP_ROUTE_LOSS] =
+        {.shape = "score [N,E] f32, first [E+1] i32, lse [N] f32 opt -> loss [2] f64 +=",
+         .flops = "2NE", .stops = true, .attrs = route_attrs, APART},
     [SH_OP_ROUTE_BIAS] =
         {.shape = "load [E] f64 -> bias [E] f32 inout", .flops = "4E", .attrs = route_attrs, APART},
     [SH_OP_ROUTE_WAVE] =

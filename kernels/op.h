@@ -131,6 +131,7 @@ extern "C" {
     HOST(ROUTE_PLAN, route_plan)            /* rows by expert, then token, then slot; place: where each went */    \
     HOST(ROUTE_WAVE, route_wave)            /* which rows travel in a wave; see above */                           \
     HOST(ROUTE_LOAD, route_load)            /* counts of rows per expert */                                        \
+    HOST(ROUTE_LOSS, route_loss)            /* the two losses of which ROUTE_BWD adds the gradients; not multiplied */ \
     HOST(ROUTE_BIAS, route_bias)            /* bias + attr->route.step sign(mean of load - load), then minus its mean */ \
     HOST(ROW_GATHER, row_gather)            /* the row of each entry of order; its backward is ROW_SUM */          \
     HOST(ROW_SUM, row_sum)                  /* a token's rows in the order of its slots, then addend; rounded once */ \
@@ -233,7 +234,7 @@ struct sh_op_attr {
             float scale;                           /* and multiplied by this */
             int groups, top_groups;                /* only experts of the best groups may be chosen; 0: of all.
                                                       chosen <= top_groups E / groups; groups <= SH_ROUTE_GROUPS */
-            float aux, z;                          /* ROUTE_BWD: coefficients of the two losses; 0: none */
+            float aux, z;                          /* ROUTE_BWD, ROUTE_LOSS: coefficients of the losses; 0: none */
             float step;                            /* ROUTE_BIAS */
         } route;                                   /* ROUTE* */
         struct {

@@ -181,6 +181,35 @@ static void add_aux(const struct sh_op_call *call, struct shape s, int64_t n, co
         ds[e] += call->attr->route.sigmoid ? (by * share[e] - mean / sum) / sum : by * share[e];
 }
 
+/* The loss aux of a row, without its coefficient. */
+static double aux_of(const struct sh_op_call *call, int64_t E, int64_t n)
+{
+    const struct sh_operand *score = &call->in[0], *first = &call->in[1];
+    double sum = 0, shared = 0, choices = sh_ref_get(first, E);
+
+    for (int64_t e = 0; e < E; e++) {
+        sum += sh_ref_get(score, n * E + e);
+        shared += (sh_ref_get(first, e + 1) - sh_ref_get(first, e)) / choices * sh_ref_get(score, n * E + e);
+    }
+    return (double)E * (call->attr->route.sigmoid ? shared / (sum + tiny) : shared);
+}
+
+sh_rc sh_ref_route_loss(const struct sh_op_call *call)
+{
+    const struct sh_operand *lse = &call->in[2];
+    int64_t E = call->in[0].dim[1];
+    double aux = 0, z = 0;
+
+    for (int64_t n = 0; n < call->in[0].dim[0]; n++) {
+        aux += (double)call->attr->route.aux * aux_of(call, E, n);
+        if (call->attr->route.z != 0)
+            z += (double)call->attr->route.z * sh_ref_get(lse, n) * sh_ref_get(lse, n);
+    }
+    sh_ref_sum(call, 0, 0, aux);
+    sh_ref_sum(call, 0, 1, z);
+    return SH_OK;
+}
+
 /* From the gradients of scores to those of logits, in place, and the loss z. */
 static void through_scores(const struct sh_op_call *call, struct shape s, int64_t n, double *d)
 {

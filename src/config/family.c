@@ -35,6 +35,15 @@ bool sh_family_has_experts(const struct sh_model *m, int block)
            (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
 }
 
+int sh_family_blocks_with_experts(const struct sh_model *m)
+{
+    int n = 0;
+
+    for (int i = 0; i < m->n_layers; i++)
+        n += sh_family_has_experts(m, i);
+    return n;
+}
+
 const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role which)
 {
     const char *const names[SH_PARAM_PRODUCTS] = {[SH_PARAM_Q] = f->q,

@@ -38,6 +38,16 @@ struct sh_gpu_metrics {
     unsigned why;               /* ... by what, over all of them: bits of src/device/nvml.h */
 };
 
+/* The routers of a mixture of experts, over the ranks and micro-steps of a step. */
+struct sh_router_metrics {
+    int blocks;                 /* blocks with experts; 0: none */
+    double most;                /* the largest load of an expert over the mean of its block, of all blocks */
+    bool listed;                /* at log steps: for each block ... */
+    const double *largest, *spread; /* [blocks] ... the same, and the entropy of its loads, 1 if they are equal */
+    bool has_aux, has_z;        /* whether there are such losses */
+    double aux, z;              /* mean over the targets, summed over the blocks; weighed, and not in `loss` */
+};
+
 struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
@@ -59,6 +69,7 @@ struct sh_step_metrics {
     int64_t gpu_used_bytes;  /* of a GPU, by all that run on it, largest over the ranks; 0: no GPU is used */
     struct sh_pace_metrics pace;
     struct sh_gpu_metrics gpu;
+    struct sh_router_metrics routers;
 };
 /* clang-format on */
 

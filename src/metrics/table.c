@@ -54,6 +54,29 @@ static json_t *list_reasons(const void *event)
     return list;
 }
 
+static json_t *list_numbers(const double *values, int n)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < n; i++)
+        json_array_append_new(list, json_real(values[i]));
+    return list;
+}
+
+static json_t *list_largest(const void *event)
+{
+    const struct sh_step_metrics *s = event;
+
+    return list_numbers(s->routers.largest, s->routers.blocks);
+}
+
+static json_t *list_spread(const void *event)
+{
+    const struct sh_step_metrics *s = event;
+
+    return list_numbers(s->routers.spread, s->routers.blocks);
+}
+
 /* clang-format off */
 /* A field with its type, so that the two cannot differ. */
 #define FIELD(s, f) \
@@ -114,6 +137,14 @@ const struct sh_metric sh_metric_table[] = {
     {STEP(targets), IF(masked), .key = "targets"},
     {STEP(loss_scale), IF(loss_scale), .key = "loss_scale", .tag = "train/loss_scale",
      GAUGE("loss_scale", NULL, "Scale of the loss of the newest step, in float16.")},
+    {STEP(routers.aux), IF(routers.has_aux), .key = "aux_loss", .tag = "train/aux_loss",
+     GAUGE("aux_loss", NULL, "Loss that spreads tokens over experts, in the newest step.")},
+    {STEP(routers.z), IF(routers.has_z), .key = "z_loss", .tag = "train/z_loss",
+     GAUGE("z_loss", NULL, "Loss that keeps the logits of routers small, in the newest step.")},
+    {STEP(routers.most), IF(routers.blocks), .in = "expert_load", .key = "max", .tag = "experts/load_max",
+     GAUGE("expert_load_max_ratio", "ratio", "Largest load of an expert in the newest step, over the mean of its block.")},
+    {.event = SH_METRICS_STEP, IF(routers.listed), .in = "expert_load", .key = "max_by_block", .list = list_largest},
+    {.event = SH_METRICS_STEP, IF(routers.listed), .in = "expert_load", .key = "entropy_by_block", .list = list_spread},
     {STEP(skipped), IF(skipped), .key = "skipped"},
     {STEP(pace.least), IF(pace.node), .in = "rank_seconds", .key = "min"},
     {STEP(pace.median), IF(pace.node), .in = "rank_seconds", .key = "median"},

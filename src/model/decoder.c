@@ -29,6 +29,8 @@ struct decoder {
     struct sh_model_spread spread;
     struct sh_emit_heads heads;
     struct sh_emit_route route;
+    bool reports;
+    int routers; /* blocks with experts so far */
     int wte, wpe, final_norm_w, final_norm_b, head, rope, rope_local;
 };
 
@@ -287,11 +289,21 @@ static int expert_linear(struct decoder *d, int x, struct weights l, const struc
     return sh_emit_expert_lora(&d->e, sh_emit_expert_linear(&d->e, x, l.w, to), x, &l.lora, to);
 }
 
+static struct sh_emit_routed route(struct decoder *d, int x, const struct branch *b)
+{
+    struct sh_emit_routed to = sh_emit_route(&d->e, x, b->stack[ROUTER].w, &d->route);
+
+    if (d->reports)
+        sh_emit_report(&d->e, &to, &d->route, d->routers);
+    d->routers++;
+    return to;
+}
+
 /* M = N k rows: each token as often as it has experts, sorted by expert. The shared expert computes while rows travel to
  * experts on other ranks. */
 static int experts(struct decoder *d, int x, const struct branch *b)
 {
-    struct sh_emit_routed to = sh_emit_route(&d->e, x, b->stack[ROUTER].w, &d->route);
+    struct sh_emit_routed to = route(d, x, b);
     int rows = sh_emit_row_gather(&d->e, x, &to), shared = shared_expert(d, x, b);
     int up = expert_linear(d, rows, b->stack[EXPERT_UP], &to); /* [M,2F] */
     int h = sh_emit_swiglu_rows(&d->e, up, &to);               /* [M,F] */
@@ -441,6 +453,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
         .f = sh_family_of(m->family),
         .adapters = &b->adapters,
         .spread = {b->spread.ranks > 1 ? b->spread.ranks : 1, b->spread.place, 0},
+        .reports = b->reports && sh_family_of(m->family)->router,
         .heads = {.heads = m->n_heads,
                   .kv_heads = m->n_kv_heads,
                   .head_dim = m->head_dim,
@@ -460,6 +473,8 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     int x;
 
     sh_emit_inputs(&d.e, b->out != SH_MODEL_LOGITS, b->docs);
+    if (d.reports)
+        sh_emit_reports(&d.e, sh_family_blocks_with_experts(m), m->n_experts);
     declare_embed(&d);
     emit_rope_tables(&d);
     x = sh_emit_embed(&d.e, d.wte, d.wpe);

@@ -82,6 +82,7 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     batch.spread.ranks = sh_group_size(&b->options.mesh, b->options.mesh.expert);
     batch.spread.place = sh_group_index(&b->options.mesh, b->options.mesh.expert);
 
+    batch.reports = b->options.training;
     batch.out = b->score ? SH_MODEL_SCORE : b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
     sh_model_emit(&b->model, &batch, micro);
     spread_units(b, micro);

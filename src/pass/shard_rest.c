@@ -72,12 +72,17 @@ static void sum_over(struct sh_program *p, int scalar, sh_group group, const str
                                      SH_PHASE_UPDATE);
 }
 
-/* Each rank has the loss of its own rows, or zero if a later stage of the pipeline makes it. Ranks that share the work
- * on these rows have the same loss, and it counts once. */
+/* The ranks whose losses and loads add up: each has those of its own rows, or zero if another stage of the pipeline
+ * makes them. Ranks that share the work on these rows have the same ones, which count once. */
+static sh_group whose_rows(const struct sh_pass_options *opt)
+{
+    return sh_group_widened(&opt->mesh, opt->mesh.rows | opt->mesh.pipeline);
+}
+
 void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 {
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
-    sum_over(out, out->port[SH_PORT_LOSS], sh_group_widened(&opt->mesh, opt->mesh.rows | opt->mesh.pipeline), opt);
+    sum_over(out, out->port[SH_PORT_LOSS], whose_rows(opt), opt);
 }
 
 /* Padding does not count. Returns the number of elements; *owned is the range in the unit. */
@@ -128,6 +133,8 @@ void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
     sh_program_add_section(out, SH_SECTION_NORM, 1);
     square_units(opt, out);
     sum_over(out, out->port[SH_PORT_SQUARES], sh_group_world(&opt->mesh), opt);
+    if (out->port[SH_PORT_ROUTERS] != SH_NONE)
+        sum_over(out, out->port[SH_PORT_ROUTERS], whose_rows(opt), opt);
     round.in[0] = out->port[SH_PORT_SQUARES];
     round.out[0] = out->port[SH_PORT_SUMSQ];
     round.phase = SH_PHASE_UPDATE;

@@ -33,8 +33,10 @@ struct shard {
     const struct sh_program *micro;
     const struct sh_pass_options *opt;
     struct sh_program *out;
+    enum sh_section_kind kind;
     int micro_step;             /* of the training step, if its place in a tree matters; else 0 */
     bool trains;                /* has a backward */
+    bool begins;                /* the first micro-step */
     bool first, last;           /* of the training step; `first` also if nothing is added to earlier micro-steps */
     struct interval *intervals; /* by their first operation */
     int n_intervals, cap_intervals;
@@ -318,15 +320,18 @@ static int translate(struct shard *s, int t)
     return s->map[t];
 }
 
-/* Later micro-steps add to what is kept: the loss, and gradients that are not reduced in between. */
+/* Later micro-steps add to what is kept: the loss, what routers report, and gradients that are not reduced in between.
+ * Loads are whole numbers, whose sum needs no tree. */
 static void accumulate(const struct shard *s, const struct sh_op *micro_op, struct sh_op *op)
 {
-    for (int k = 0; k < SH_OP_MAX_OUT && !s->first; k++) {
+    bool first = op->kind == SH_OP_ROUTE_LOAD ? s->begins : s->first;
+
+    for (int k = 0; k < SH_OP_MAX_OUT && !first; k++) {
         int t = micro_op->out[k];
 
         if (t == SH_NONE)
             continue;
-        if (t == s->micro->port[SH_PORT_LOSS] ||
+        if (t == s->micro->port[SH_PORT_LOSS] || micro_root(s, t) == s->micro->port[SH_PORT_ROUTERS] ||
             (s->micro->tensors[t].grad_of != SH_NONE && s->out->tensors[op->out[k]].persistent))
             op->attr.accumulate |= 1u << k;
     }
@@ -507,11 +512,24 @@ static int translate_input(struct shard *s, const struct sh_op *m, int t)
     return unit != SH_NONE && s->out->units[unit].packed ? unpack(s, m, t) : translate(s, t);
 }
 
+/* Whether it only makes a port that sections of this kind do not use: an evaluation counts no loads. */
+static bool is_for_others(const struct shard *s, const struct sh_op *op)
+{
+    int t = op->out[0] == SH_NONE ? SH_NONE : micro_root(s, op->out[0]);
+
+    for (int port = 0; port < SH_PORTS && t != SH_NONE; port++)
+        if (s->micro->port[port] == t)
+            return !(sh_port_row(port)->sections >> s->kind & 1);
+    return false;
+}
+
 static void emit(struct shard *s, int index)
 {
     const struct sh_op *m = &s->micro->ops[index];
     struct sh_op op = *m;
 
+    if (is_for_others(s, m))
+        return;
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         op.in[k] = translate_input(s, m, m->in[k]);
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
@@ -630,7 +648,9 @@ void sh_shard_section(const struct sh_program *micro, const struct sh_pass_optio
     struct shard s = {.micro = micro,
                       .opt = opt,
                       .out = out,
+                      .kind = kind,
                       .micro_step = opt->reproducible ? micro_step : 0,
+                      .begins = kind == SH_SECTION_FIRST || kind == SH_SECTION_ONLY,
                       .first = opt->reproducible || (kind != SH_SECTION_MIDDLE && kind != SH_SECTION_LAST),
                       .last = kind == SH_SECTION_LAST || kind == SH_SECTION_ONLY,
                       .trains = is_micro_step(kind),

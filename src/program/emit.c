@@ -450,33 +450,72 @@ static void plan_rows(struct sh_emit *e, int expert, const struct sh_emit_route 
     sh_program_add_op(e->p, &op);
 }
 
+static void set_route(struct sh_op *op, const struct sh_emit_route *how)
+{
+    op->attr.route.experts = how->experts;
+    op->attr.route.chosen = how->chosen;
+    op->attr.route.sigmoid = how->sigmoid;
+    op->attr.route.norm = how->norm;
+    op->attr.route.scale = how->scale;
+    op->attr.route.groups = how->groups;
+    op->attr.route.top_groups = how->top_groups;
+    op->attr.route.aux = how->aux;
+    op->attr.route.z = how->z;
+}
+
 /* weight [N,k] f32, expert [N,k], and the scores [N,E] f32 of all experts, which the backward reads; lse [N] f32 only
  * for the loss that reads it. */
 struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, const struct sh_emit_route *how)
 {
     struct sh_op op = make_op(e, SH_OP_ROUTE);
     int64_t rows = tensor(e, x)->dim[0];
-    struct sh_emit_routed to;
+    struct sh_emit_routed to = {.lse = SH_NONE};
 
-    op.attr.route.experts = how->experts;
-    op.attr.route.chosen = how->chosen;
-    op.attr.route.sigmoid = how->sigmoid;
-    op.attr.route.norm = how->norm;
-    op.attr.route.scale = how->scale;
-    op.attr.route.groups = how->groups;
-    op.attr.route.top_groups = how->top_groups;
-    op.attr.route.aux = how->aux;
-    op.attr.route.z = how->z;
+    set_route(&op, how);
     op.in[0] = x;
     op.in[1] = w;
     op.out[0] = to.weight = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, how->chosen), "weight");
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_I32, 2, DIMS(rows, how->chosen), "expert");
-    op.out[2] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, how->experts), "score");
+    op.out[2] = to.score = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, how->experts), "score");
     if (how->z != 0)
-        op.out[3] = add_tensor(e, SH_MEM_ACT, SH_F32, 1, DIMS(rows), "lse");
+        op.out[3] = to.lse = add_tensor(e, SH_MEM_ACT, SH_F32, 1, DIMS(rows), "lse");
     sh_program_add_op(e->p, &op);
     plan_rows(e, op.out[1], how, &to);
     return to;
+}
+
+void sh_emit_reports(struct sh_emit *e, int blocks, int experts)
+{
+    sh_program_add_port(e->p, SH_PORT_ROUTERS, 0, 0, SH_ROUTER_LOSSES + (int64_t)blocks * experts);
+}
+
+/* [n] of the reports, from element `first` on. A constant's name tells it from others. */
+static int report_view(struct sh_emit *e, int64_t first, int64_t n)
+{
+    int v = sh_emit_view(e, e->p->port[SH_PORT_ROUTERS], 1, DIMS(n));
+
+    e->p->tensors[v].base_elems = first;
+    snprintf(e->p->tensors[v].name, SH_NAME_MAX, first ? "layers.%d.load" : "routers.losses", e->block);
+    return v;
+}
+
+/* The losses of all blocks are added up. */
+void sh_emit_report(struct sh_emit *e, const struct sh_emit_routed *to, const struct sh_emit_route *how, int block)
+{
+    struct sh_op load = make_op(e, SH_OP_ROUTE_LOAD), loss = make_op(e, SH_OP_ROUTE_LOSS);
+
+    load.in[0] = to->first;
+    load.out[0] = report_view(e, SH_ROUTER_LOSSES + (int64_t)block * how->experts, how->experts);
+    sh_program_add_op(e->p, &load);
+    if (how->aux == 0 && how->z == 0)
+        return;
+    set_route(&loss, how);
+    loss.in[0] = to->score;
+    loss.in[1] = to->first;
+    loss.in[2] = to->lse;
+    loss.out[0] = report_view(e, 0, SH_ROUTER_LOSSES);
+    loss.attr.accumulate = block > 0;
+    sh_program_add_op(e->p, &loss);
 }
 
 int sh_emit_row_gather(struct sh_emit *e, int x, const struct sh_emit_routed *to)

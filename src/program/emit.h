@@ -100,9 +100,13 @@ struct sh_emit_route {
 /* Where the rows of a batch go: M = N k rows of experts (kernels/op.h). */
 struct sh_emit_routed {
     int weight, order, place, first;
+    int score, lse; /* lse: SH_NONE without the loss that reads it */
 };
 /* x [N,C], w [E,C]; the router and its plan. */
 struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, const struct sh_emit_route *how);
+/* Make the port of what routers report about `blocks` blocks; and report for the one with number `block` of them. */
+void sh_emit_reports(struct sh_emit *e, int blocks, int experts);
+void sh_emit_report(struct sh_emit *e, const struct sh_emit_routed *to, const struct sh_emit_route *how, int block);
 int sh_emit_row_gather(struct sh_emit *e, int x, const struct sh_emit_routed *to); /* [N,C] -> [M,C] */
 int sh_emit_expert_linear(struct sh_emit *e, int x, int w,
                           const struct sh_emit_routed *to); /* [M,I], [E,O,I] -> [M,O] */

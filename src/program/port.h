@@ -19,15 +19,21 @@ enum sh_port {
     SH_PORT_COUNT,     /* how many tokens of a row count, with a cache (kernels/op.h) */
     SH_PORT_NEXT,      /* tokens of DECODE: the first column of those of PREFILL */
     SH_PORT_NEXT_AT,   /* their positions, likewise */
+    SH_PORT_ROUTERS,   /* sums over this rank's rows, over the world after NORM: both losses of the routers, then the
+                          load of each expert of each block with experts */
     SH_PORT_SQUARES,   /* squares of this rank's gradients (src/base/exact.h) */
     SH_PORT_SUMSQ,     /* squared gradient norm after NORM */
     SH_PORTS
 };
 
+/* The first numbers of SH_PORT_ROUTERS. */
+enum sh_router_loss { SH_ROUTER_AUX, SH_ROUTER_Z, SH_ROUTER_LOSSES };
+
 struct sh_port_row {
     const char *name; /* of its tensor */
     enum sh_dtype dtype;
-    const char *dims;    /* a letter each: B sequences, T tokens of each, N = B*T, V words, E SH_EXACT_ELEMS, 1 */
+    const char *dims;    /* a letter each: B sequences, T tokens of each, N = B*T, V words, E SH_EXACT_ELEMS, R numbers
+                            of routers, 1 */
     bool in;             /* the host fills it, and no operation writes it */
     unsigned sections;   /* bit s: operations of sections of kind s may use it */
     enum sh_port decode; /* the port that DECODE uses in its place; 0: this one */

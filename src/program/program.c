@@ -70,7 +70,8 @@ int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t)
 /* Results stay until they are read; whether inputs do is the shard pass's choice. */
 int sh_program_add_port(struct sh_program *p, enum sh_port port, int64_t B, int64_t T, int64_t V)
 {
-    const int64_t value[] = {['B'] = B, ['T'] = T, ['N'] = B * T, ['V'] = V, ['E'] = SH_EXACT_ELEMS, ['1'] = 1};
+    const int64_t value[] = {
+        ['B'] = B, ['T'] = T, ['N'] = B * T, ['V'] = V, ['R'] = V, ['E'] = SH_EXACT_ELEMS, ['1'] = 1};
     const struct sh_port_row *row = sh_port_row(port);
     int64_t dim[SH_MAX_DIMS];
     int ndim = 0;

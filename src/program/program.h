@@ -286,7 +286,7 @@ int sh_program_add_divisor(struct sh_program *p, double divisor);
 int sh_program_add_unit(struct sh_program *p, const char *name); /* trainable */
 int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
 
-/* Make the tensor of a port; letters stand for what they do in its row. */
+/* Make the tensor of a port; letters stand for what they do in its row; V also for R. */
 int sh_program_add_port(struct sh_program *p, enum sh_port port, int64_t B, int64_t T, int64_t V);
 
 /* Mark a unit, its parameters and what they hold parts of as not trained. */

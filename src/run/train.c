@@ -346,6 +346,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(sh_train_gather_nodes(&t));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
+    sh_routers_open(&t.routers, r);
     SH_TRY_OUT(loop(&t));
     say_done(r);
 out:
@@ -353,6 +354,7 @@ out:
     sh_progress_break(&t.progress);
     sh_stopping_close(&t.stopping, r, rc);
     sh_stragglers_close(&t.stragglers);
+    sh_routers_close(&t.routers);
     sh_gpus_unwatch();
     sh_tracing_close(&t.tracing, r);
     sh_metrics_close(t.metrics);

@@ -6,6 +6,7 @@
 #include "src/run/feed.h"
 #include "src/run/save/rollback.h"
 #include "src/run/save/saving.h"
+#include "src/run/watch/routers.h"
 #include "src/run/watch/stopping.h"
 #include "src/run/watch/stragglers.h"
 #include "src/run/watch/tracing.h"
@@ -21,6 +22,7 @@ struct sh_train {
     struct sh_tracing tracing;
     struct sh_stopping stopping;
     struct sh_stragglers stragglers;
+    struct sh_routers routers;
     bool undo;        /* the step just done was bad, and the run must go back */
     int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;

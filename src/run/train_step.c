@@ -147,6 +147,7 @@ static void micro_steps(struct sh_train *t)
             continue;
         sh_exec_get(r->exec, SH_PORT_LOSS, &loss);
         sh_tree_add(&losses, loss);
+        sh_routers_add(&t->routers, r);
     }
     if (t->read_targets != t->own_targets)
         sh_stop(sh_fail(SH_E_DATA, "the masks of %s changed while they were read",
@@ -155,6 +156,7 @@ static void micro_steps(struct sh_train *t)
         return;
     loss = sh_tree_total(&losses);
     sh_exec_put(r->exec, SH_PORT_LOSS, &loss);
+    sh_routers_total(&t->routers, r);
 }
 
 /* The gradients are sums over targets; dividing by the targets of all ranks makes them means, and float16 multiplies
@@ -246,6 +248,7 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
         return SH_OK;
     }
     forward_backward(t, &m->loss, &m->grad_norm);
+    sh_routers_take(&t->routers, t->r, t->targets, &m->routers);
     m->loss_scale = t->r->p->act == SH_F16 ? t->loss_scale.scale : 0;
     if (sh_loss_scale_overflows(&t->loss_scale, m->loss, m->grad_norm))
         return overflow(t, m);
@@ -282,6 +285,7 @@ sh_rc sh_train_step(struct sh_train *t)
     sh_stragglers_add(&t->stragglers, spent.compute + t->data_seconds);
     /* Figures that need a message of their own are gathered at log steps only. */
     if (sh_train_due(r->step, r->cfg.metrics.log_freq, r->cfg.training.steps) || r->step == 1) {
+        m.routers.listed = m.routers.blocks > 0;
         SH_TRY(measure_memory(t));
         SH_TRY(sh_stragglers_gather(&t->stragglers, r, &m.pace));
         SH_TRY(sh_gpus_gather(r, t->hosts, &m.gpu));

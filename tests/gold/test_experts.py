@@ -12,6 +12,8 @@ import job
 import tiny
 
 SEQUENCES = 20
+LOSSES = {'moe.aux_loss_coeff': 0.25, 'moe.z_loss_coeff': 0.125}
+routed = []  # for each block and token its experts, the shares of its scores, and its logits
 CASES = {
     'mixtral': {'model.family': 'mixtral', 'model.route_norm': True, 'model.first_dense_layers': 0, 'model.shared_ffn_dim': 0},
     'qwen2_moe': {},
@@ -76,8 +78,9 @@ def chosen(score, c):
 def experts(w, name, x, c):
     logits, y = x @ w[f'{name}.gate.weight'].T, []
     scores = sigmoid(logits) if c.get('model.router') == 'sigmoid' else softmax(logits)
-    for row, score in zip(x, scores):
+    for row, score, logit in zip(x, scores, logits):
         ids = chosen(score, c)
+        routed.append((name, ids, score / score.sum(), logit))
         weights = score[ids] / (score[ids].sum() if c.get('model.route_norm') else 1) * c.get('model.route_scale', 1)
         y.append(sum(weight * swiglu(row, *np.split(w[f'{name}.experts.gate_up_proj.weight'][e], 2),
                                      w[f'{name}.experts.down_proj.weight'][e]) for e, weight in zip(ids, weights)))
@@ -135,6 +138,62 @@ def adapters(name):
     return compare(folder, saved, w, {**tiny.EXPERTS, **CASES[name]}) + [f'{len(stacks)} stacks'] * (len(stacks) % 4 or not stacks)
 
 
+def reports(name):
+    """A step's loads and losses of the router, counted token by token from the weights before it. Each sequence is a
+    micro-step of its own, over which the shares of the auxiliary loss are taken."""
+    c = {**tiny.EXPERTS, **CASES[name], **LOSSES, 'model.init_std': 0.5}
+    if c.get('model.router') == 'sigmoid':
+        del c['moe.z_loss_coeff']
+    steps = run_reported(pathlib.Path(f'{name} reports'), c)
+    w = {key: value.astype(float) for key, value in checkpoint.read(f'{name} reports/out/checkpoint/step-00000000.h5', 'model').items()}
+    tokens, T, E = np.fromfile(data, '<u2'), tiny.SEQ_LEN, c['model.n_experts']
+    load, aux, z = {}, 0, 0
+    for i in range(4):
+        routed.clear()
+        loss(w, tokens[i * T:(i + 1) * T + 1].astype(int), c)
+        for block in dict.fromkeys(name for name, _, _, _ in routed):
+            ids, share, logits = zip(*(row[1:] for row in routed if row[0] == block))
+            count = np.bincount(np.concatenate(ids), minlength=E)
+            load[block] = load.get(block, 0) + count
+            aux += c['moe.aux_loss_coeff'] * E * (count / count.sum() * np.mean(share, 0)).sum() * T
+            z += c.get('moe.z_loss_coeff', 0) * (np.log(np.exp(logits).sum(1)) ** 2).sum()
+    shares = [count / count.sum() for count in load.values()]
+    right = {'max_by_block': [float(s.max() * E) for s in shares],
+             'entropy_by_block': [float(-(s[s > 0] * np.log(s[s > 0])).sum() / np.log(E)) for s in shares]}
+    right['max'] = max(right['max_by_block'])
+    found = steps[0]['expert_load']
+    wrong = [f'{key}: {found.get(key)}, expected {value}' for key, value in right.items()
+             if not np.allclose(found.get(key, np.nan), value, rtol=1e-12)]
+    for key, sum_of in {'aux_loss': aux, 'z_loss': z}.items():
+        if not np.isclose(steps[0].get(key, 0), sum_of / (4 * T), rtol=1e-5):
+            wrong.append(f'{key}: {steps[0].get(key)}, expected {sum_of / (4 * T)}')
+    if any(key in steps[1]['expert_load'] for key in ('max_by_block', 'entropy_by_block')) or 'max' not in steps[1]['expert_load']:
+        wrong.append(f'step 2 is no log step: {steps[1]["expert_load"]}')
+    return wrong
+
+
+def run_reported(folder, c, ranks=0):
+    return job.train(folder, {**c, 'training.dataset_path': data, 'data.shuffle': False, 'training.global_batch_size': 4,
+                              'checkpoint.create_seed_checkpoint': True, 'metrics.log_freq': 3, 'training.steps': 3}, ranks)
+
+
+def reports_on_meshes():
+    """Neither ranks, micro-steps, recomputation nor validations show. Loads are whole numbers; the losses have the same
+    bits if the gradients have."""
+    said = {}
+    c = {**tiny.EXPERTS, **LOSSES, 'training.reproducible': 'mesh'}
+    runs = {'1 rank': (0, {}), 'recomputation': (0, {'activation_checkpoint.mode': 'full'}),
+            'validation': (0, {'validation.enable': True, 'validation.dataset_path': data, 'validation.freq': 1})}
+    if job.can_launch():
+        runs |= {'2 ranks': (2, {}), '4 ranks': (4, {'mesh.replicate': 2, 'mesh.shard': 2,
+                                             'parallelism.sharding_strategy': 'hybrid_shard'})}
+    for name, (ranks, more) in runs.items():
+        steps = run_reported(pathlib.Path(f'mesh {name}'), {**c, **more}, ranks)
+        said[name] = [[step[key] for key in ('expert_load', 'aux_loss', 'z_loss')] for step in steps]
+    first = said['1 rank']
+    return [f'{name}: {numbers}, 1 rank: {first}' for name, numbers in said.items() if numbers != first]
+
+
 def losses_of_the_router():
     """Each weight reaches the router's backward as itself, not as the other one; the loss that is compared above shows
     neither."""
@@ -150,5 +209,6 @@ if __name__ == '__main__':
 
     import checkpoint
     data = tiny.write_tokens(count=SEQUENCES * tiny.SEQ_LEN + 1)
-    sys.exit(job.run_cases([(name, case, name) for name in CASES]
-                           + [(f'{name}: adapters', adapters, name) for name in CASES] + [('losses of the router', losses_of_the_router)]))
+    sys.exit(job.run_cases([(name, case, name) for name in CASES] + [(f'{name}: adapters', adapters, name) for name in CASES]
+                           + [(f'{name} reports', reports, name) for name in CASES]
+                           + [('reports on meshes', reports_on_meshes), ('losses of the router', losses_of_the_router)]))

@@ -387,6 +387,63 @@ static void check_load(const struct plan *p, bool add)
     optest_end(&t);
 }
 
+static void check_losses(const struct plan *p, bool sigmoid, bool add)
+{
+    const struct agree_bound bound = {1e-12, 1e-12};
+    struct optest f, t;
+
+    run_plan(&f, p);
+    optest_begin(&t, SH_OP_ROUTE_LOSS);
+    t.attr.route.experts = (int)p->E;
+    t.attr.route.aux = 0.5f;
+    t.attr.route.z = sigmoid ? 0 : 0.25f;
+    t.attr.route.sigmoid = sigmoid;
+    optest_in(&t, 0, SH_F32, DIMS(p->N, p->E));
+    for (int64_t i = 0; i < p->N * p->E; i++)
+        optest_set(&t.call.in[0], i, optest_int(1, 9) / 8.0);
+    give(&t, 1, &f.call.out[2]);
+    if (!sigmoid)
+        optest_in(&t, 2, SH_F32, DIMS(p->N));
+    optest_out(&t, 0, SH_F64, DIMS(2));
+    if (add)
+        optest_add_to(&t, 0);
+    compare(&t, 1, &bound, -1, -1);
+    optest_end(&f);
+    optest_end(&t);
+}
+
+/* Two rows, two experts, of which the first has one choice and the second three: shares 1/4 and 3/4. */
+static void losses_by_hand(void **state)
+{
+    static const double score[] = {0.5, 0.25, 0.25, 0.75}, first[] = {0, 1, 4}, lse[] = {2, -1};
+    static const double right[2][2] = {
+        {0.5 * 2 * ((0.125 + 0.1875) + (0.0625 + 0.5625)), 0.25 * (4 + 1)},
+        {0.5 * 2 * ((0.125 + 0.1875) / 0.75 + (0.0625 + 0.5625)), 0.25 * (4 + 1)},
+    };
+    const struct sh_kernel_table *const devices[] = {&sh_kernels_ref, &sh_kernels_cpu};
+
+    (void)state;
+    for (int d = 0; d < 4; d++) {
+        struct optest t;
+        optest_begin(&t, SH_OP_ROUTE_LOSS);
+        t.attr.route.experts = 2, t.attr.route.aux = 0.5f, t.attr.route.z = 0.25f, t.attr.route.sigmoid = d / 2;
+        optest_in(&t, 0, SH_F32, DIMS(2, 2));
+        optest_in(&t, 1, SH_I32, DIMS(3));
+        optest_in(&t, 2, SH_F32, DIMS(2));
+        optest_out(&t, 0, SH_F64, DIMS(2));
+        for (int i = 0; i < 4; i++)
+            optest_set(&t.call.in[0], i, score[i]);
+        for (int i = 0; i < 3; i++)
+            optest_set(&t.call.in[1], i, first[i]);
+        for (int i = 0; i < 2; i++)
+            optest_set(&t.call.in[2], i, lse[i]);
+        optest_run(&t, devices[d % 2], 2);
+        for (int i = 0; i < 2; i++)
+            assert_true(fabs(optest_get(&t.call.out[0], i) - right[d / 2][i]) < 1e-12);
+        optest_end(&t);
+    }
+}
+
 /* Loads 1, 3, 2 of mean 2; the biases 1/2, 0, 1/4 become 5/8, -1/8, 1/4, whose mean is 1/4. */
 static void bias_by_hand(void **state)
 {
@@ -484,6 +541,8 @@ static void rows(void **state)
         check_each_others_backward(&plans[p]);
         for (int add = 0; add < 2; add++) {
             check_load(&plans[p], add);
+            for (int sigmoid = 0; sigmoid < 2; sigmoid++)
+                check_losses(&plans[p], sigmoid, add);
             for (int a = 0; a < ACTS; a++)
                 check_rows(acts[a], &plans[p], add);
         }
@@ -994,6 +1053,7 @@ int main(void)
         cmocka_unit_test(bias_by_hand),    cmocka_unit_test(experts),
         cmocka_unit_test(swiglu_gradient), cmocka_unit_test(route_refuses),
         cmocka_unit_test(groups_by_hand),  cmocka_unit_test(waves),
+        cmocka_unit_test(losses_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -863,7 +863,7 @@ static void units_are_scheduled_as_without_rows(void **state)
     }
 }
 
-/* Full recomputation repeats what experts compute, and never the choice of them. */
+/* Full recomputation repeats what experts compute, and never the choice of them or what is counted of it. */
 static void the_choice_of_experts_is_kept(void **state)
 {
     struct sh_build b = tiny_build(&tiny_models[2], 1);
@@ -875,12 +875,14 @@ static void the_choice_of_experts_is_kept(void **state)
     b.model.n_experts = 4;
     b.model.n_experts_per_token = 2;
     b.model.expert_ffn_dim = 6;
+    b.batch.balance.aux = 0.5f;
     b.recompute = tiny_recomputes[TINY_FULL];
     p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
     for (int i = 0; i < p->n_ops; i++) {
         bool again = p->ops[i].phase == SH_PHASE_RECOMPUTE;
 
-        chosen += again && (p->ops[i].kind == SH_OP_ROUTE || p->ops[i].kind == SH_OP_ROUTE_PLAN);
+        chosen += again && (p->ops[i].kind == SH_OP_ROUTE || p->ops[i].kind == SH_OP_ROUTE_PLAN ||
+                            p->ops[i].kind == SH_OP_ROUTE_LOAD || p->ops[i].kind == SH_OP_ROUTE_LOSS);
         gathered += again && p->ops[i].kind == SH_OP_ROW_GATHER;
     }
     assert_true(gathered > 0 && chosen == 0);

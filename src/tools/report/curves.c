@@ -49,6 +49,11 @@ static double loss_scale_of(const struct sh_report_step *s)
     return s->loss_scale;
 }
 
+static double expert_load_of(const struct sh_report_step *s)
+{
+    return s->expert_load;
+}
+
 /* NAN for steps that warm up, which would be the lowest points of any run. */
 static double speed_of(const struct sh_report_step *s)
 {
@@ -98,6 +103,11 @@ static const struct curve curves[] = {
      .unit = "learning rate",
      .value = lr_of,
      .from_zero = true},
+    {.title = "Load of experts against steps",
+     .about = "Models with experts only: the largest load of an expert over the mean of its block, of all blocks; 1 is "
+              "balanced.",
+     .unit = "largest / mean",
+     .value = expert_load_of},
     {.title = "Loss scale against steps",
      .about = "Runs in float16 only. Markers: steps whose update was skipped.",
      .unit = "loss scale",

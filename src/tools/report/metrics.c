@@ -130,6 +130,7 @@ static void take_step(struct sh_report_run *run, const struct sh_step_metrics *m
                                .grad_norm = m->grad_norm,
                                .lr = m->lr,
                                .loss_scale = m->loss_scale,
+                               .expert_load = m->routers.most,
                                .first = *warming > 0,
                                .skipped = m->skipped,
                                .tokens_per_second = m->tokens_per_second};

@@ -1,0 +1,87 @@
+#include "src/run/watch/routers.h"
+
+#include "src/base/mem.h"
+#include "src/config/family.h"
+#include "src/run/run.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void sh_routers_open(struct sh_routers *s, const struct sh_run *r)
+{
+    *s = (struct sh_routers){0};
+    if (r->p->port[SH_PORT_ROUTERS] == SH_NONE)
+        return;
+    s->blocks = sh_family_blocks_with_experts(&r->cfg.model);
+    s->experts = r->cfg.model.n_experts;
+    s->sums = sh_calloc(SH_ROUTER_LOSSES + (size_t)s->blocks * (size_t)s->experts, sizeof *s->sums);
+    s->largest = sh_calloc((size_t)s->blocks, sizeof *s->largest);
+    s->spread = sh_calloc((size_t)s->blocks, sizeof *s->spread);
+}
+
+void sh_routers_close(struct sh_routers *s)
+{
+    free(s->sums);
+    free(s->largest);
+    free(s->spread);
+}
+
+/* Without losses there is nothing whose sum depends on its order. */
+static bool has_losses(const struct sh_run *r)
+{
+    return r->cfg.moe.aux_loss_coeff != 0 || r->cfg.moe.z_loss_coeff != 0;
+}
+
+void sh_routers_add(struct sh_routers *s, struct sh_run *r)
+{
+    if (!s->blocks || !has_losses(r))
+        return;
+    sh_exec_get(r->exec, SH_PORT_ROUTERS, s->sums);
+    for (int i = 0; i < SH_ROUTER_LOSSES; i++)
+        sh_tree_add(&s->losses[i], s->sums[i]);
+}
+
+void sh_routers_total(struct sh_routers *s, struct sh_run *r)
+{
+    if (!s->blocks || !has_losses(r))
+        return;
+    for (int i = 0; i < SH_ROUTER_LOSSES; i++) {
+        s->sums[i] = sh_tree_total(&s->losses[i]);
+        s->losses[i] = (struct sh_tree){0};
+    }
+    sh_exec_put(r->exec, SH_PORT_ROUTERS, s->sums);
+}
+
+/* The largest load over the mean, and the entropy of the shares over that of equal ones: both are 1 if all experts have
+ * the same load. A single expert has no entropy. */
+static void measure(const double *load, int n, double *largest, double *spread)
+{
+    double sum = 0, most = 0, entropy = 0;
+
+    for (int e = 0; e < n; e++) {
+        sum += load[e];
+        most = fmax(most, load[e]);
+    }
+    for (int e = 0; e < n; e++)
+        entropy -= load[e] > 0 ? load[e] / sum * log(load[e] / sum) : 0;
+    *largest = most * n / sum;
+    *spread = n > 1 ? entropy / log(n) : 1;
+}
+
+void sh_routers_take(struct sh_routers *s, struct sh_run *r, int64_t targets, struct sh_router_metrics *out)
+{
+    if (!s->blocks)
+        return;
+    sh_exec_get(r->exec, SH_PORT_ROUTERS, s->sums);
+    *out = (struct sh_router_metrics){.blocks = s->blocks,
+                                      .has_aux = r->cfg.moe.aux_loss_coeff != 0,
+                                      .has_z = r->cfg.moe.z_loss_coeff != 0,
+                                      .aux = s->sums[SH_ROUTER_AUX] / (double)targets,
+                                      .z = s->sums[SH_ROUTER_Z] / (double)targets,
+                                      .largest = s->largest,
+                                      .spread = s->spread};
+    for (int i = 0; i < s->blocks; i++) {
+        measure(s->sums + SH_ROUTER_LOSSES + (int64_t)i * s->experts, s->experts, &s->largest[i], &s->spread[i]);
+        out->most = fmax(out->most, s->largest[i]);
+    }
+}
