@@ -49,14 +49,26 @@ static sh_rc read_index(void *arg)
     return sh_ckpt_index_read(l->path, &l->index);
 }
 
+static const char other_model[] = "is it from another model?";
+
+/* Whether a model has it or not by a key alone. */
+static bool is_router_bias(const char *name)
+{
+    const char *ending = sh_param_info(SH_PARAM_ROUTER_BIAS)->ending;
+    size_t n = strlen(name), k = strlen(ending);
+    return n > k && strcmp(name + n - k, ending) == 0;
+}
+
 static sh_rc match_tensor(struct load *l, int i)
 {
     const struct sh_ckpt_tensor *t = &l->set->tensors[i];
     char want[100], have[100];
     l->place[i] = sh_ckpt_index_find(&l->index, t->name, i);
     if (l->place[i] < 0)
-        return sh_fail(SH_E_DATA, "%s has no tensor %s %s, which this model needs; is it from another model?", l->path,
-                       t->name, sh_str_shape(t->ndim, t->dim, want));
+        return sh_fail(SH_E_DATA, "%s has no tensor %s %s, which this model needs; %s", l->path, t->name,
+                       sh_str_shape(t->ndim, t->dim, want),
+                       is_router_bias(t->name) ? "leave out model.router_bias and moe.load_balance_coeff"
+                                               : other_model);
     const struct sh_ckpt_entry *e = &l->index.entry[l->place[i]];
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
         return sh_fail(SH_E_DATA, "%s: %s has shape %s, but this model needs %s", l->path, t->name,
@@ -76,10 +88,10 @@ static sh_rc name_extra(const struct load *l)
         i++;
     free(used);
     char have[100];
-    return sh_fail(SH_E_DATA,
-                   "%s has %lld tensors more than this model, the first of them %s %s; is it from another model?",
-                   l->path, (long long)l->index.n - l->set->n_tensors, l->index.entry[i].name,
-                   sh_str_shape(l->index.entry[i].ndim, l->index.entry[i].dim, have));
+    return sh_fail(SH_E_DATA, "%s has %lld tensors more than this model, the first of them %s %s; %s", l->path,
+                   (long long)l->index.n - l->set->n_tensors, l->index.entry[i].name,
+                   sh_str_shape(l->index.entry[i].ndim, l->index.entry[i].dim, have),
+                   is_router_bias(l->index.entry[i].name) ? "give model.router_bias=true" : other_model);
 }
 
 /* More states than the run needs are not an error: parameters alone can be loaded from any file. */

@@ -18,6 +18,8 @@ static sh_rc check_none(struct sh_config_state *state)
         {"model.first_dense_layers", c->model.first_dense_layers},
         {"model.moe_every", c->model.moe_every},
         {"model.router", c->model.router},
+        {"moe.load_balance_coeff", c->moe.load_balance_coeff},
+        {"model.router_bias", c->model.router_bias},
         {"model.route_norm", c->model.route_norm},
         {"model.route_scale", c->model.route_scale},
         {"model.route_groups", c->model.route_groups},
@@ -135,5 +137,8 @@ sh_rc sh_config_check_experts(struct sh_config_state *state)
     SH_TRY(check_spread(state));
     if (c->moe.z_loss_coeff != 0 && c->model.router != SH_ROUTER_SOFTMAX)
         return sh_config_refuse(state, "moe.z_loss_coeff", "is for model.router=softmax; leave it out");
+    if (c->moe.load_balance_coeff != 0 && !c->model.router_bias)
+        return sh_config_refuse(state, "moe.load_balance_coeff",
+                                "moves the biases that model.router_bias=false leaves out; leave one of the two out");
     return SH_OK;
 }

@@ -232,12 +232,15 @@ static sh_rc derive_heads(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Some families leave rotary positions out of every n-th block, or divide the scores of experts by their sum; a given
+/* Some families leave rotary positions out of every n-th block, divide the scores of experts by their sum, or
+ * have biases to move; a given
  * value wins. */
 static void derive_switches(struct sh_config_state *state)
 {
     if (sh_config_place_of(state, "model.route_norm")->source == SH_SOURCE_DEFAULT)
         state->cfg.model.route_norm |= sh_family_of(state->cfg.model.family)->route_norm;
+    if (sh_config_place_of(state, "model.router_bias")->source == SH_SOURCE_DEFAULT)
+        state->cfg.model.router_bias |= state->cfg.moe.load_balance_coeff > 0;
     if (sh_config_place_of(state, "model.no_rope_layer_interval")->source == SH_SOURCE_DEFAULT)
         state->cfg.model.no_rope_layer_interval = sh_family_of(state->cfg.model.family)->no_rope_layer_interval;
 }

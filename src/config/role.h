@@ -27,6 +27,7 @@ enum sh_param_role {
     SH_PARAM_HEAD,                      /* the output matrix, if it is not the embedding */
     SH_PARAM_NORM,                      /* factors of a norm */
     SH_PARAM_BIAS,                      /* of a linear product or a norm */
+    SH_PARAM_ROUTER_BIAS,               /* added to scores for the choice of experts; moved by their loads */
     SH_PARAM_LORA_A,                    /* the two matrices beside a linear product */
     SH_PARAM_LORA_B,
     SH_PARAM_EXPERT_LORA_A, /* the two beside a product of experts, for each expert */

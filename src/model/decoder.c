@@ -30,7 +30,8 @@ struct decoder {
     struct sh_emit_heads heads;
     struct sh_emit_route route;
     bool reports;
-    int routers; /* blocks with experts so far */
+    int routers;     /* blocks with experts so far */
+    int router_bias; /* of the block; SH_NONE */
     int wte, wpe, final_norm_w, final_norm_b, head, rope, rope_local;
 };
 
@@ -279,7 +280,7 @@ static int shared_expert(struct decoder *d, int x, const struct branch *b)
 
     if (b->stack[SHARED_UP].w == SH_NONE)
         return SH_NONE;
-    to = sh_emit_route(&d->e, x, b->stack[SHARED_WEIGHT].w, &one);
+    to = sh_emit_route(&d->e, x, b->stack[SHARED_WEIGHT].w, SH_NONE, &one);
     return linear(d, sh_emit_swiglu_rows(&d->e, linear(d, x, b->stack[SHARED_UP]), &to), b->stack[SHARED_DOWN]);
 }
 
@@ -291,7 +292,7 @@ static int expert_linear(struct decoder *d, int x, struct weights l, const struc
 
 static struct sh_emit_routed route(struct decoder *d, int x, const struct branch *b)
 {
-    struct sh_emit_routed to = sh_emit_route(&d->e, x, b->stack[ROUTER].w, &d->route);
+    struct sh_emit_routed to = sh_emit_route(&d->e, x, b->stack[ROUTER].w, d->router_bias, &d->route);
 
     if (d->reports)
         sh_emit_report(&d->e, &to, &d->route, d->routers);
@@ -380,6 +381,20 @@ static struct branch declare_branch(struct decoder *d, int which)
     }
     b.after = declare_norm(d, d->f->after[which]);
     return b;
+}
+
+/* In its own unit, since the shards of the block's are of the compute type. */
+static void declare_router_bias(struct decoder *d)
+{
+    char unit[SH_NAME_MAX];
+    int64_t experts = d->m->n_experts;
+
+    d->router_bias = SH_NONE;
+    if (!d->m->router_bias || !has_experts(d))
+        return;
+    snprintf(unit, sizeof unit, "layers.%d.router", d->e.block);
+    sh_emit_unit_of_biases(&d->e, unit);
+    d->router_bias = declare(d, SH_PARAM_ROUTER_BIAS, d->f->router, 1, &experts);
 }
 
 /* Adapters get their own unit beside the block's: the block is frozen, its adapters are trained. */
@@ -485,6 +500,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
         int in = x;
 
         declare_block(&d, block);
+        declare_router_bias(&d);
         for (int i = 0; i < BRANCHES; i++)
             x = sh_emit_add(&d.e, x, emit_branch(&d, d.f->parallel ? in : x, &block[i]));
     }

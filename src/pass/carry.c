@@ -84,7 +84,7 @@ static void find_places(struct carry *c)
     for (int i = 0; i < c->update->n_ops; i++) {
         const struct sh_op *op = op_of(c, c->update, i);
 
-        if (!sh_op_info(op->kind)->runs || c->use[op->unit] != SH_NONE)
+        if ((!sh_op_info(op->kind)->runs && op->kind != SH_OP_ROUTE_BIAS) || c->use[op->unit] != SH_NONE)
             continue;
         c->use[op->unit] = first_use(c, &c->p->units[op->unit]);
         put_in_order(c, op->unit);

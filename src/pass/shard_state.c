@@ -96,6 +96,11 @@ static int keep_stored(struct sh_program *p, const struct sh_unit *u, enum sh_sp
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int size = sh_shard_chunks(opt, u), index = sh_shard_index(opt, u);
+
+    if (u->balances) {
+        u->full = u->compute = keep(p, SH_MEM_PARAM, SH_F32, u->chunk, u->name, "param");
+        return;
+    }
     bool shared = opt->segment_ranks > 0 && u->shard == opt->mesh.shard; /* its ranks are a group of the segment */
 
     if ((opt->strategy.params_resident || u->resident || shared) && size > 1) {
@@ -144,6 +149,8 @@ static void keep_training(const struct sh_pass_options *opt, struct sh_program *
     for (int i = 0; i < p->n_states; i++)
         u->state[i] = keep(p, SH_MEM_OPTIM, p->state[i].dtype, u->chunk, u->name, p->state[i].name);
     keep_snapshot(opt, p, u);
+    if (u->balances)
+        return;
     u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, u, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
     if (sum > u->chunk && opt->strategy.sync_last_only && opt->micro_steps > 1)
         u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, sum, u->name, "grad_full");
@@ -214,8 +221,8 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
         struct sh_unit u = micro->units[i];
 
         if (!u.shard && !u.replicate) {
-            u.shard = opt->mesh.shard;
-            u.replicate = opt->mesh.replicate;
+            u.shard = u.balances ? 0 : opt->mesh.shard;
+            u.replicate = opt->mesh.replicate | (opt->mesh.shard & ~u.shard);
         }
         u.resident |= opt->training && i < opt->resident_units;
         u.held = u.chunk = sh_layout_chunk(u.elems, sh_shard_chunks(opt, &u));

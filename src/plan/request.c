@@ -416,6 +416,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                                 sh_request_snapshot(cfg, gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),
                     .reproducible = reproducible(cfg),
                     .reduce = dtype_of(cfg->training.mixed_precision_reduce),
+                    .load_balance = (float)cfg->moe.load_balance_coeff,
                     .decay_all = cfg->optimizer.decay_all,
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,

@@ -57,6 +57,13 @@ void sh_emit_unit_beside(struct sh_emit *e, const char *name)
     e->p->units[unit].beside = of;
 }
 
+void sh_emit_unit_of_biases(struct sh_emit *e, const char *name)
+{
+    int unit = sh_program_add_unit(e->p, name);
+
+    e->p->units[unit].balances = true;
+}
+
 /* Append a whole saved tensor as a parameter of the unit that was opened last. unit_elems is its offset there: the
  * parameters of a unit lie one after another in one flat buffer, which is gathered and reduced as a whole. */
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
@@ -70,7 +77,7 @@ int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, 
                              .trainable = unit->trainable,
                              .unit = e->p->n_units - 1,
                              .unit_elems = unit->elems};
-    struct sh_tensor t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, ndim, dim, "%s", name);
+    struct sh_tensor t = sh_tensor_make(SH_MEM_GATHERED, unit->balances ? SH_F32 : e->p->act, ndim, dim, "%s", name);
 
     snprintf(saved.name, sizeof saved.name, "%s", name);
     for (int i = 0; i < ndim; i++) {
@@ -465,7 +472,7 @@ static void set_route(struct sh_op *op, const struct sh_emit_route *how)
 
 /* weight [N,k] f32, expert [N,k], and the scores [N,E] f32 of all experts, which the backward reads; lse [N] f32 only
  * for the loss that reads it. */
-struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, const struct sh_emit_route *how)
+struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, int bias, const struct sh_emit_route *how)
 {
     struct sh_op op = make_op(e, SH_OP_ROUTE);
     int64_t rows = tensor(e, x)->dim[0];
@@ -474,6 +481,7 @@ struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, const struc
     set_route(&op, how);
     op.in[0] = x;
     op.in[1] = w;
+    op.in[2] = bias;
     op.out[0] = to.weight = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, how->chosen), "weight");
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_I32, 2, DIMS(rows, how->chosen), "expert");
     op.out[2] = to.score = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, how->experts), "score");

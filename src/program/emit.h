@@ -22,6 +22,7 @@ void sh_emit_unit(struct sh_emit *e, const char *name);
 
 /* The same, for a unit used between uses of the newest unit that is beside no other. */
 void sh_emit_unit_beside(struct sh_emit *e, const char *name);
+void sh_emit_unit_of_biases(struct sh_emit *e, const char *name); /* `balances` of struct sh_unit */
 
 /* Declare a parameter; `name` is its Hugging Face name. Returns its tensor [dim...] in the compute type. */
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
@@ -102,8 +103,8 @@ struct sh_emit_routed {
     int weight, order, place, first;
     int score, lse; /* lse: SH_NONE without the loss that reads it */
 };
-/* x [N,C], w [E,C]; the router and its plan. */
-struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, const struct sh_emit_route *how);
+/* x [N,C], w [E,C], bias [E] f32 or SH_NONE; the router and its plan. */
+struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, int bias, const struct sh_emit_route *how);
 /* Make the port of what routers report about `blocks` blocks; and report for the one with number `block` of them. */
 void sh_emit_reports(struct sh_emit *e, int blocks, int experts);
 void sh_emit_report(struct sh_emit *e, const struct sh_emit_routed *to, const struct sh_emit_route *how, int block);

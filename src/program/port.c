@@ -25,7 +25,7 @@ static const struct sh_port_row rows[SH_PORTS] = {
     [SH_PORT_COUNT]     = {"count",            SH_I32, "B",  true,  CACHE, 0},
     [SH_PORT_NEXT]      = {"next",             SH_I32, "B1", true,  1 << SH_SECTION_DECODE, 0},
     [SH_PORT_NEXT_AT]   = {"next at",          SH_I32, "B1", true,  1 << SH_SECTION_DECODE, 0},
-    [SH_PORT_ROUTERS]   = {"routers",          SH_F64, "R",  false, TRAIN | NORM, 0},
+    [SH_PORT_ROUTERS]   = {"routers",          SH_F64, "R",  false, TRAIN | NORM | 1 << SH_SECTION_UPDATE, 0},
     [SH_PORT_SQUARES]   = {"gradient.squares", SH_F64, "E",  false, TRAIN | NORM, 0},
     [SH_PORT_SUMSQ]     = {"gradient.sumsq",   SH_F64, "1",  false, NORM, 0},
 };

@@ -155,6 +155,9 @@ struct sh_unit {
     bool trainable;          /* else frozen: it has only `compute` and maybe `full` */
     int beside;              /* the unit between whose uses this one is used (for adapters, their block's); SH_NONE:
                                 none. Both stay gathered through the uses of both */
+    bool balances;           /* biases of a router: f32 whatever the compute type, and whole on each rank. ROUTE_BIAS moves
+                                them by loads instead of gradients; they are saved like what is trained, with states of
+                                the optimizer that stay 0 */
     bool packed;             /* frozen weights in four bits an element: `compute`, `full` and gathered copies are blocks
                                 [elems/64,36] u8 (src/base/nf4.h); a weight is unpacked before each use */
     bool resident;           /* gathered once, and again after each update, whatever the strategy */

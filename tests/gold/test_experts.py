@@ -78,8 +78,9 @@ def chosen(score, c):
 def experts(w, name, x, c):
     logits, y = x @ w[f'{name}.gate.weight'].T, []
     scores = sigmoid(logits) if c.get('model.router') == 'sigmoid' else softmax(logits)
+    bias = w.get(f'{name}.gate.e_score_correction_bias', 0)
     for row, score, logit in zip(x, scores, logits):
-        ids = chosen(score, c)
+        ids = chosen(score + bias, c)
         routed.append((name, ids, score / score.sum(), logit))
         weights = score[ids] / (score[ids].sum() if c.get('model.route_norm') else 1) * c.get('model.route_scale', 1)
         y.append(sum(weight * swiglu(row, *np.split(w[f'{name}.experts.gate_up_proj.weight'][e], 2),
@@ -194,6 +195,58 @@ def reports_on_meshes():
     return [f'{name}: {numbers}, 1 rank: {first}' for name, numbers in said.items() if numbers != first]
 
 
+def biases(folder, step):
+    saved = checkpoint.read(folder / f'out/checkpoint/step-{step:08}.h5', 'model')
+    return {name: value for name, value in saved.items() if name.endswith('e_score_correction_bias')}
+
+
+def moved_biases():
+    """An expert with less than the mean load of the step goes up by moe.load_balance_coeff, one with more down; the
+    mean of a block stays 0. With router_bias alone they stay; steps without an update leave them alone."""
+    folder, T, E, step = pathlib.Path('biases'), tiny.SEQ_LEN, tiny.EXPERTS['model.n_experts'], 0.25
+    run_reported(folder, {**tiny.EXPERTS, 'moe.load_balance_coeff': step, 'checkpoint.interval': 1})
+    tokens, moved, wrong = np.fromfile(data, '<u2'), {}, []
+    for i in range(3):
+        w = {key: value.astype(float) for key, value in checkpoint.read(folder / f'out/checkpoint/step-{i:08}.h5', 'model').items()}
+        routed.clear()
+        for k in range(4 * i, 4 * i + 4):
+            loss(w, tokens[k * T:(k + 1) * T + 1].astype(int), tiny.EXPERTS)
+        for block in dict.fromkeys(name for name, _, _, _ in routed):
+            load = np.bincount(np.concatenate([ids for name, ids, _, _ in routed if name == block]), minlength=E)
+            b = moved.get(block, np.zeros(E)) + step * np.sign(load.mean() - load)
+            moved[block] = b - b.mean()
+        found = biases(folder, i + 1)
+        wrong += [f'step {i + 1}: {found}, expected {moved}'
+                  for name, right in moved.items() if not np.allclose(found[f'{name}.gate.e_score_correction_bias'], right, atol=1e-6)]
+    job.sherd('train', 'c.yaml', '--moe.load_balance_coeff=0', '--model.router_bias=true', '--training.steps=4', folder=folder)
+    then, now = biases(folder, 3), biases(folder, 4)
+    if len(then) != 2 or any((now[name] != then[name]).any() for name in then):
+        wrong.append(f'coefficient 0 moves {then} to {now}')
+    states = checkpoint.read(folder / 'out/checkpoint/step-00000003.h5', 'optimizer/exp_avg')
+    wrong += [f'{name} has a moment' for name in then if states[name].any()]
+    folder = pathlib.Path('biases of a skipped step')
+    steps = run_reported(folder, {**tiny.EXPERTS, 'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**40})
+    if not all('skipped' in line and line['expert_load']['max'] > 1 for line in steps) or any(b.any() for b in biases(folder, 3).values()):
+        wrong.append(f'skipped steps: {steps}, {biases(folder, 3)}')
+    return wrong
+
+
+def biases_of_other_models():
+    """A checkpoint with biases, or without, is refused with the key that helps."""
+    folder = pathlib.Path('others')
+    wrong = []
+    for name, keys, text in (('with', {}, 'give model.router_bias=true'),
+                             ('without', {'moe.load_balance_coeff': 0}, 'leave out model.router_bias and moe.load_balance_coeff')):
+        run_reported(folder / name, {**tiny.EXPERTS, **keys})
+        other = '--moe.load_balance_coeff=0' if name == 'with' else '--moe.load_balance_coeff=0.1'
+        try:
+            job.sherd('train', 'c.yaml', other, '--training.steps=4', folder=folder / name)
+            wrong.append(f'{name}: accepted')
+        except job.Failed as e:
+            wrong += [] if text in str(e) else [f'{name}: {e}']
+    return wrong
+
+
 def losses_of_the_router():
     """Each weight reaches the router's backward as itself, not as the other one; the loss that is compared above shows
     neither."""
@@ -210,5 +263,6 @@ if __name__ == '__main__':
     import checkpoint
     data = tiny.write_tokens(count=SEQUENCES * tiny.SEQ_LEN + 1)
     sys.exit(job.run_cases([(name, case, name) for name in CASES] + [(f'{name}: adapters', adapters, name) for name in CASES]
-                           + [(f'{name} reports', reports, name) for name in CASES]
-                           + [('reports on meshes', reports_on_meshes), ('losses of the router', losses_of_the_router)]))
+                           + [(f'{name} reports', reports, name) for name in CASES] + [
+                               ('moved biases', moved_biases), ('biases of other models', biases_of_other_models),
+                               ('reports on meshes', reports_on_meshes), ('losses of the router', losses_of_the_router)]))

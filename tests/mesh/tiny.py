@@ -22,7 +22,8 @@ MODELS = {
 }
 # A dense block, then blocks with experts, of which a token has some and all have one.
 EXPERTS = {**COMMON, 'model.family': 'qwen2_moe', 'model.n_kv_heads': 1, 'model.first_dense_layers': 1, 'model.n_experts': 6,
-           'model.n_experts_per_token': 2, 'model.expert_ffn_dim': 9, 'model.shared_ffn_dim': 7, 'moe.aux_loss_coeff': 0.01}
+           'model.n_experts_per_token': 2, 'model.expert_ffn_dim': 9, 'model.shared_ffn_dim': 7, 'moe.aux_loss_coeff': 0.01,
+           'moe.load_balance_coeff': 0.02}
 
 
 def write_tokens(path='tokens.bin', count=200 * SEQ_LEN + 1):

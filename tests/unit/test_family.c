@@ -103,7 +103,8 @@ static const struct row {
      NORM1 QKV QKV_BIAS O NORM2 ROUTER W("mlp.shared_expert.gate_proj", 6, 12) W("mlp.shared_expert.up_proj", 6, 12)
          W("mlp.shared_expert.down_proj", 12, 6) W("mlp.shared_expert_gate", 1, 12) MOE, 2},
     {{"qwen3_moe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_QWEN3_MOE, .first_dense_layers = 1, .route_scale = 2.5,
-                    .router = SH_ROUTER_SIGMOID, .route_groups = 2, .route_top_groups = 1}, false},
+                    .router = SH_ROUTER_SIGMOID, .route_groups = 2, .route_top_groups = 1, .router_bias = true},
+      false},
      "Qwen3MoeForCausalLM",
      NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2 MLP DOWN, 2},
     {{"olmoe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_OLMOE}, false}, "OlmoeForCausalLM",
@@ -209,6 +210,7 @@ static void each_parameter_has_the_role_of_its_name(void **state)
         assert_int_equal(count[SH_PARAM_EMBED], 1);
         assert_int_equal(count[SH_PARAM_HEAD], !row->m.model.tie_word_embeddings);
         assert_int_equal(count[SH_PARAM_LORA_A], rank ? 2 * LAYERS : 0);
+        assert_int_equal(count[SH_PARAM_ROUTER_BIAS], row->m.model.router_bias ? blocks_with(row, SH_PARAM_ROUTER) : 0);
         for (int i = 0; i < SH_PARAM_PRODUCTS; i++)
             assert_int_equal(count[i],
                              sh_family_linear_name(sh_family_of(row->m.model.family), i) ? blocks_with(row, i) : 0);
@@ -324,7 +326,7 @@ static void stir(const struct sim *s)
         for (int i = 0; i < p->n_params; i++) {
             const struct sh_param *param = &p->params[i];
             const struct sh_unit *u = &p->units[param->unit];
-            int64_t begin = (int64_t)sh_group_index(&s->ranks[rank].mesh, s->ranks[rank].mesh.shard) * u->chunk;
+            int64_t begin = (int64_t)sh_group_index(&s->ranks[rank].mesh, u->shard) * u->chunk;
             float *chunk = sim_data(s, rank, u->compute);
 
             for (int64_t k = 0; k < param->elems; k++) {
@@ -343,6 +345,7 @@ static struct sim *begin(const struct row *row, int shard)
     struct sh_build b = tiny_build(&row->m, BATCH / shard);
     struct sim *s;
 
+    b.options.load_balance = 0.125f;
     b.recompute = tiny_recomputes[shard > 1 ? TINY_FULL : TINY_NONE];
     s = sim_create(&b, shard, 1, 1, SEED);
     stir(s);
@@ -377,6 +380,8 @@ static void gradients_are_slopes(void **state)
     for (int i = 0; i < p->n_params; i++) {
         const struct sh_param *param = &p->params[i];
         const struct sh_unit *u = &p->units[param->unit];
+        if (u->balances) /* without gradients */
+            continue;
         float *w = (float *)sim_data(s, 0, u->compute) + param->unit_elems;
         float *before = malloc((size_t)param->elems * sizeof *w), *g = malloc((size_t)param->elems * sizeof *w);
         double norm = 0, slope;

@@ -106,6 +106,8 @@ ROWS = {
     'model.route_scale': Row(2, 'steps', needs=MOE),
     'model.route_groups': Row(2, 'steps', needs={**GROUPS, 'model.route_top_groups': 1, 'model.n_experts_per_token': 1}),
     'model.route_top_groups': Row(2, 'steps', needs=GROUPS),
+    'model.router_bias': Row('true', 'plan', needs=MOE),
+    'moe.load_balance_coeff': Row(0.1, 'steps', needs=MOE),
     'moe.aux_loss_coeff': Row(0.1, 'steps', needs=MOE),
     'moe.z_loss_coeff': Row(0.1, 'steps', needs=MOE),
     'lora.rank': Row(2, 'plan'),

@@ -13,14 +13,14 @@ static struct sh_floats stored(const struct sh_program *p, const struct sh_unit 
 {
     if (k == 0 && u->packed)
         return (struct sh_floats){.packed = first};
-    if ((k == 0 ? p->act : p->state[k - 1].dtype) == SH_BF16)
+    if ((k == 0 ? p->tensors[u->compute].dtype : p->state[k - 1].dtype) == SH_BF16)
         return (struct sh_floats){.high = first, .low = low};
     return (struct sh_floats){.whole = first};
 }
 
 static bool has_low(const struct sh_program *p, const struct sh_unit *u, int k)
 {
-    return k == 0 && u->trainable && p->act == SH_BF16;
+    return k == 0 && u->trainable && p->tensors[u->compute].dtype == SH_BF16;
 }
 
 struct sh_floats sh_map_laid_out(const struct sh_program *p, int unit, int k, void *memory, int64_t n)
