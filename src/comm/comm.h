@@ -120,7 +120,7 @@ struct sh_coll_record { /* what happened, for traces and the flight recorder */
     enum sh_op_kind kind;
     int stream;
     sh_group group;
-    int64_t bytes; /* of one rank's part */
+    int64_t bytes; /* of one rank's part; the most that one may have, if they are not equal */
     const char *label;
     int64_t posted_ns, start_ns, end_ns; /* sh_now_ns(); 0: not yet */
 };

@@ -5,7 +5,7 @@
  *        others, and continues; quiet: nothing happens; fail: WHO gives up in the step; late: takes three quarters of
  *        the limit; absent: does not come to the agreement at the end of the step; again: the same, and in the step
  *        before, the other ranks had just enough patience with rank 0; wrong: WHO counts more rows than there is room
- *        for. With the prefix node-, pairs of ranks communicate through memory, in two levels; with parts-, they
+ *        for; astray: WHO places rows on top of others. With the prefix node-, pairs of ranks communicate through memory, in two levels; with parts-, they
  *        exchange counted rows instead of summing; with gpu-parts-, these lie on emulated GPUs and NCCL moves them */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
@@ -63,12 +63,14 @@ static void misbehave(int rank)
 }
 
 /* Rank 0 of a pair has rows for both, rank 1 only for rank 0. */
-static void exchange(struct sh_coll *coll, struct sh_coll_parts *parts, int32_t rows[4], bool wrong)
+static void exchange(struct sh_coll *coll, struct sh_coll_parts *parts, int32_t rows[8], bool bad)
 {
-    const int32_t count[4] = {wrong ? ELEMS : 3000, 7000, 5000, 0};
+    const bool wrong = bad && strcmp(how, "wrong") == 0, astray = bad && strcmp(how, "astray") == 0;
+    const int32_t count[8] = {wrong ? ELEMS : 3000, 7000, 5000, 0, 0, astray ? 2999 : 4000, 100, 0};
 
     memcpy(rows, count, sizeof count);
-    *parts = (struct sh_coll_parts){.rows = rows, .row_elems = 2, .send_room = ELEMS, .recv_room = ELEMS};
+    *parts =
+        (struct sh_coll_parts){.rows = rows, .at = rows + 4, .row_elems = 2, .send_room = ELEMS, .recv_room = ELEMS};
     coll->kind = SH_OP_ALL_TO_ALL;
     coll->send = (const float *)coll->recv + ELEMS;
     coll->parts = parts;
@@ -84,10 +86,10 @@ static sh_rc wait_for(struct sh_comm *comm, int64_t ticket)
     return SH_OK;
 }
 
-static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x, bool wrong)
+static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x, bool bad)
 {
     struct sh_coll_parts parts;
-    int32_t rows[4];
+    int32_t rows[8];
     struct sh_coll coll = {.kind = SH_OP_ALL_REDUCE,
                            .stream = SH_STREAM_REDUCE,
                            .group = mesh->shape.shard,
@@ -97,7 +99,7 @@ static sh_rc run_step(const struct sh_mesh *mesh, struct sh_comm *comm, float *x
                            .label = "layers.1"};
     int64_t first, second;
     if (exchanges)
-        exchange(&coll, &parts, rows, wrong);
+        exchange(&coll, &parts, rows, bad);
     SH_TRY(sh_comm_start(comm, &coll, &first));
     coll.kind = SH_OP_ALL_REDUCE;
     coll.parts = NULL;
@@ -181,7 +183,7 @@ static sh_rc run(const char *report_dir)
         sh_comm_note(comm, step, "forward layers.1 attention");
         if (step == BAD_STEP)
             misbehave(mesh->rank);
-        SH_TRY(run_step(mesh, comm, x, step == BAD_STEP && mesh->rank == who && strcmp(how, "wrong") == 0));
+        SH_TRY(run_step(mesh, comm, x, step == BAD_STEP && mesh->rank == who));
         if (strcmp(how, "absent") == 0 || strcmp(how, "again") == 0)
             SH_TRY(agree_without_one(mesh->rank, step));
     }

@@ -17,6 +17,7 @@ enum { ROWS = 96, SEGMENT = 24, WIDTH = 5, HERE = 2, ROOM = 40 };
 static const struct sh_device *device = &sh_device_cpu;
 static struct sh_mesh *mesh;
 static struct sh_comm *comm;
+static struct sh_group_use group;
 
 struct waves {
     struct sh_program *p;
@@ -172,15 +173,15 @@ static void open_comm(bool in_mpi)
     struct sh_mesh_request req = test_request(test_world(), 1);
 
     CHECK_OK(sh_mesh_create(&req, &mesh));
-    const struct sh_group_use world = {"world", sh_group_world(&mesh->shape), 1u << SH_STREAM_GATHER};
+    group = (struct sh_group_use){"world", sh_group_world(&mesh->shape), 1u << SH_STREAM_GATHER};
     struct sh_comm_options opt = {.timeout_seconds = in_mpi ? 0 : 600,
                                   .inline_progress = in_mpi,
                                   .history = 16,
-                                  .groups = &world,
+                                  .groups = &group,
                                   .n_groups = 1,
                                   .streams = sh_streams,
                                   .n_streams = SH_STREAMS};
-    CHECK_OK(sh_mesh_open(mesh, world.axes));
+    CHECK_OK(sh_mesh_open(mesh, group.axes));
     CHECK_OK(sh_comm_create(mesh, &opt, &comm));
 }
 
@@ -219,6 +220,42 @@ static void test_there_and_back(bool in_mpi)
     test_end(in_mpi ? "rows there and back, inside MPI" : "rows there and back");
 }
 
+/* A stall and a trace name the wave. */
+static void test_labels(void)
+{
+    char label[SH_OP_LABEL];
+    struct waves w;
+
+    open_comm(false);
+    w = begin();
+    sh_program_label(w.p, &w.p->ops[w.p->n_ops - 2], label);
+    CHECK(strstr(label, test_world() == 1 ? "all_to_all wave 2" : "all_to_all wave ") != NULL);
+    sh_program_label(w.p, &w.p->ops[0], label);
+    CHECK(strstr(label, "route_wave wave 0") != NULL);
+    end(&w);
+    test_end("labels");
+}
+
+#ifdef SH_CUDA_EMULATED
+static void test_gpus(void)
+{
+    struct sh_device_info info;
+    struct waves w;
+
+    setenv("SHERD_EMULATED_GPUS", "16", 1);
+    open_comm(false);
+    device = sh_device_find("cuda");
+    CHECK_OK(device->open(test_rank(), &info));
+    w = begin();
+    CHECK(sh_exec_create(w.p, device, comm, -1, NULL, &w.exec) == SH_E_USAGE);
+    CHECK(strstr(sh_error_text(), "all_to_all wave 0: experts are spread over CPUs only") != NULL);
+    sh_error_clear();
+    end(&w);
+    device->close();
+    test_end("GPUs are refused");
+}
+#endif
+
 int main(int argc, char **argv)
 {
     sh_rc rc = sh_mesh_start(&argc, &argv);
@@ -226,6 +263,10 @@ int main(int argc, char **argv)
     if (rc == SH_OK) {
         test_there_and_back(false);
         test_there_and_back(true);
+        test_labels();
+#ifdef SH_CUDA_EMULATED
+        test_gpus();
+#endif
     }
     int status = sh_mesh_report(rc);
     sh_mesh_stop();

@@ -583,9 +583,31 @@ static void the_whole_is_no_shard(void **state)
     sh_program_destroy(p);
 }
 
+/* Counted rows need room for many, but those that are expected travel; two waves of one shape may differ in them. */
+static void expected_rows_have_the_price(void **state)
+{
+    struct sh_program *p = sh_program_create(SH_BF16);
+    struct sh_tensor x = sh_tensor_make(SH_MEM_ACT, SH_BF16, 1, (const int64_t[]){5000}, "x");
+    struct sh_tensor parts = sh_tensor_make(SH_MEM_ACT, SH_I32, 3, (const int64_t[]){2, 4, 4}, "parts");
+    struct sh_op op = sh_program_op(SH_OP_ALL_TO_ALL);
+
+    (void)state;
+    op.in[0] = sh_program_add_tensor(p, &x);
+    op.in[1] = sh_program_add_tensor(p, &parts);
+    x.dim[0] = 3000;
+    op.out[0] = sh_program_add_tensor(p, &x);
+    op.attr.exchange.row_elems = 10;
+    assert_true(sh_program_part_elems(p, &op, 4) == 3000);
+    assert_true(sh_coll_whole(p, &op) == 5000 * 2);
+    op.attr.exchange.expected = 200;
+    assert_true(sh_coll_whole(p, &op) == 200 * 10 * 2);
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(expected_rows_have_the_price),
         cmocka_unit_test(events_are_as_in_closed_forms),
         cmocka_unit_test(moves_take_the_rate_of_the_disk),
         cmocka_unit_test(one_communicator_is_serial),
