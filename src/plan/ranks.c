@@ -28,6 +28,7 @@ struct coll {
     struct sh_op copy;
     int64_t in_elems, out_elems;
     enum sh_dtype in_type, out_type;
+    int64_t counted; /* ranks for which it has rows; 0: it has no counted rows */
 };
 
 /* Each rank is checked while its program is there. Then it is forgotten, except for the parts that it squares and
@@ -104,6 +105,7 @@ static struct coll coll_of(const struct sh_program *p, int section, int op)
     c.out_elems = sh_tensor_elems(&p->tensors[out]);
     c.in_type = in == SH_NONE ? SH_F32 : p->tensors[in].dtype;
     c.out_type = p->tensors[out].dtype;
+    c.counted = sh_program_counts_rows(&c.copy) ? p->tensors[c.copy.in[1]].dim[1] : 0;
     return c;
 }
 
@@ -119,8 +121,11 @@ static const char *why_other(const struct coll *a, const struct coll *b)
         return "another stream";
     if (a->in_type != b->in_type || a->out_type != b->out_type)
         return "another type";
-    if (a->in_elems != b->in_elems || a->out_elems != b->out_elems)
+    if (a->in_elems != b->in_elems || a->out_elems != b->out_elems || a->counted != b->counted)
         return "another size";
+    if (a->counted && (a->copy.attr.exchange.row_elems != b->copy.attr.exchange.row_elems ||
+                       a->copy.attr.exchange.back != b->copy.attr.exchange.back))
+        return "other rows";
     /* The order is the same, but what one rank prefetches the others do not. */
     return a->op != b->op ? "another place among the operations" : NULL;
 }
@@ -137,6 +142,12 @@ static sh_rc check_sides(const struct check *c, const struct coll *x)
         return x->out_elems > 0 ? SH_OK
                                 : sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %lld elements", c->rank, x->op,
                                           label(c, &x->copy, text), (long long)x->out_elems);
+    if (x->counted) /* the operands have room for many rows each */
+        return x->counted == n && x->in_type == x->out_type
+                   ? SH_OK
+                   : sh_fail(SH_E_BUG, "rank %d, operation %d (%s): rows of %s for %lld ranks are not %s for %lld",
+                             c->rank, x->op, label(c, &x->copy, text), sh_dtype_name(x->in_type), (long long)x->counted,
+                             sh_dtype_name(x->out_type), (long long)n);
     if (x->copy.kind == SH_OP_ALL_TO_ALL && part > 0 && part % n == 0) /* a part for each, and one from each */
         part /= n;
     /* A gather over a part of the group goes into a buffer that has room for the padding of the whole group. */

@@ -229,6 +229,27 @@ static void parts_for_all(struct sh_program *p)
     op->in[0] = op->out[0];
 }
 
+static void count_rows_of(struct sh_program *p, int64_t ranks)
+{
+    struct sh_tensor parts = sh_tensor_make(SH_MEM_ACT, SH_I32, 3, (const int64_t[]){2, ranks, ranks}, "parts");
+    int tensor = sh_program_add_tensor(p, &parts);
+    struct sh_op *op = collective(p, SH_OP_ALL_GATHER, 0);
+
+    op->kind = SH_OP_ALL_TO_ALL;
+    op->in[1] = tensor;
+    op->attr.exchange.row_elems = 4;
+}
+
+/* The operands keep their sizes, which differ. */
+static void counted_rows(struct sh_program *p)
+{
+    count_rows_of(p, SHARD);
+}
+static void rows_for_more_ranks(struct sh_program *p)
+{
+    count_rows_of(p, SHARD + 1);
+}
+
 static void parts_that_do_not_divide(struct sh_program *p)
 {
     parts_for_all(p);
@@ -311,6 +332,7 @@ static const struct {
     {"an int that overflows everywhere", {.program = overflow, .everywhere = true}, "are not"},
     {"received as another type everywhere", {.program = received_as_other_type, .everywhere = true}, "are not"},
     {"parts that do not divide", {.program = parts_that_do_not_divide, .everywhere = true}, "are not"},
+    {"rows for more ranks", {.program = rows_for_more_ranks, .everywhere = true}, "for 5 ranks are not"},
     {"squares cut everywhere", {.program = squares_cut, .everywhere = true}, "squared by no rank"},
     {"a sum of another size", {.program = one_of_sums_grows}, "reduce_scatter)"},
     {"squares moved", {.program = squares_moved}, "squared by"},
@@ -369,17 +391,21 @@ static void right_programs_agree(void **state)
         }
 }
 
-/* As many elements are sent as received. */
+/* As many elements are sent as received, or as many rows as there are. */
 static void parts_agree(void **state)
 {
-    struct faulty f = {.b = job(), .program = parts_for_all, .everywhere = true};
-    struct sh_ranks r = {0};
-    struct sh_ranks_found found;
+    static void (*const changes[])(struct sh_program *) = {parts_for_all, counted_rows};
 
     (void)state;
-    if (check(&f, &r, &found) != SH_OK)
-        fail_msg("%s", sh_error_text());
-    sh_program_destroy(f.p);
+    for (int i = 0; i < 2; i++) {
+        struct faulty f = {.b = job(), .program = changes[i], .everywhere = true};
+        struct sh_ranks r = {0};
+        struct sh_ranks_found found;
+
+        if (check(&f, &r, &found) != SH_OK)
+            fail_msg("%s", sh_error_text());
+        sh_program_destroy(f.p);
+    }
 }
 
 static void memory_is_compared(void **state)
