@@ -149,6 +149,7 @@ static void exchange(struct dispatch *d, const struct route *r, const struct sh_
     op.attr.group = d->mesh->expert;
     op.attr.exchange.row_elems = sh_tensor_elems(home) / r->rows;
     op.attr.exchange.back = back;
+    op.attr.exchange.wave = wave;
     op.attr.exchange.expected = wave ? 1 : r->rows;
     op.attr.accumulate = back && wave; /* the other rows are those of the waves before */
     op.in[0] = from;

@@ -274,7 +274,8 @@ void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
         if (out->units[i].balances && opt->load_balance > 0) {
-            move_biases(opt, out, i, load);
+            if (out->units[i].trainable)
+                move_biases(opt, out, i, load);
             load += out->units[i].elems;
         }
         if (!out->units[i].trainable || out->units[i].balances)

@@ -187,7 +187,7 @@ static const char *describe_adapters(const struct sh_run *r, char text[64])
 
     text[0] = '\0';
     for (int i = 0; i < r->p->n_units; i++)
-        n += r->p->units[i].beside == SH_NONE ? 0 : r->p->units[i].elems;
+        n += r->p->units[i].beside == SH_NONE || r->p->units[i].split ? 0 : r->p->units[i].elems;
     if (n)
         snprintf(text, 64, ", %s of them in adapters", sh_str_count(n, count));
     return text;

@@ -129,7 +129,7 @@ def case(name):
 def adapters(name):
     """A product with adapters is one with the matrix W + s B A, and each expert has its own."""
     _, base, w = train(f'{name}-base', CASES[name])
-    lora = {'lora.rank': 3, 'lora.alpha': 12, 'lora.target_parameters': 'gate_up_proj,mlp.experts.down_proj',
+    lora = {'moe.load_balance_coeff': 0, 'model.router_bias': True, 'lora.rank': 3, 'lora.alpha': 12, 'lora.target_parameters': 'gate_up_proj,mlp.experts.down_proj',
             'checkpoint.initial_load_path': str(base.resolve()), 'optimizer.lr': 0.1}
     folder, saved, pairs = train(f'{name}-adapters', {**CASES[name], **lora})
     for key in [key for key in pairs if key.endswith('.lora_A.weight')]:
