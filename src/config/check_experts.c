@@ -141,8 +141,9 @@ sh_rc sh_config_check_experts(struct sh_config_state *state)
         return sh_config_refuse(state, "moe.load_balance_coeff",
                                 "moves the biases that model.router_bias=false leaves out; leave one of the two out");
     if (c->moe.load_balance_coeff != 0 && c->lora.rank)
-        return sh_config_refuse(state, "moe.load_balance_coeff",
-                                "moves biases of routers, which adapters (lora.rank) leave as they are; leave one of the two "
-                                "out, and give model.router_bias=true if the base has them");
+        return sh_config_refuse(
+            state, "moe.load_balance_coeff",
+            "moves biases of routers, which adapters (lora.rank) leave as they are; leave one of the two "
+            "out, and give model.router_bias=true if the base has them");
     return SH_OK;
 }

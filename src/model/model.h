@@ -46,8 +46,8 @@ struct sh_model_batch {
     struct sh_adapters adapters;
     struct sh_model_balance balance;
     struct sh_model_spread spread; /* ranks and place are set by the model pass, by the mesh */
-    bool reports;       /* of LOSS: routers report their loads and losses (SH_PORT_ROUTERS) */
-    int64_t chunk_rows; /* rows of logits held at a time; 0: equal parts, see decoder.c */
+    bool reports;                  /* of LOSS: routers report their loads and losses (SH_PORT_ROUTERS) */
+    int64_t chunk_rows;            /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };
 
 /* Check that a plan can count what these sizes multiply to. Call this before anything else here.

@@ -1,6 +1,6 @@
 /* The passes that turn a model into the program of a training step. All are pure and local: the same request gives the
  * same program on every rank, except for the places of a rank's own elements. SH_PASS_LIST has their order: the passes
- * up to fuse make one micro-step on logical tensors, shard makes the program of micro-steps, the others work on that
+ * up to dispatch make one micro-step on logical tensors, shard makes the program of micro-steps, the others work on that
  * program.
  *
  * Right after `shard` every collective is waited for on the spot; `schedule` only moves operations. So each pass can be
