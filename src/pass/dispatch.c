@@ -36,6 +36,8 @@ struct dispatch {
     int n_old, n_tensors;
     bool *done;     /* [n_old] emitted ahead of its place */
     int *producer;  /* [n_tensors] the original operation of experts that makes it in the forward, SH_NONE */
+    int *route;     /* [n_old] of an operation of experts, SH_NONE for others */
+    bool *wanted;   /* [n_tensors] other operations read it */
     bool *by_token; /* [n_tensors] it has a number for each choice of a token, not one for each row */
     int **away;     /* [waves] of [n_tensors]: where it is with the experts, SH_NONE */
     int n_waves;    /* of the route with the most */
@@ -56,16 +58,16 @@ static bool computes_experts(enum sh_op_kind kind)
            kind == SH_OP_SWIGLU_ROWS || kind == SH_OP_SWIGLU_ROWS_BWD;
 }
 
-/* The route whose plan an operation of experts follows; NULL: it is another operation, or that of an expert which each
- * rank has. */
-static const struct route *route_of(const struct dispatch *d, const struct sh_op *op)
+/* The route whose plan an operation of experts follows; SH_NONE: it is another operation, or that of an expert which
+ * each rank has. */
+static int find_route(const struct dispatch *d, const struct sh_op *op)
 {
     for (int r = 0; r < d->n_routes && computes_experts(op->kind); r++)
         for (int k = 0; k < SH_OP_MAX_IN; k++)
             if (op->in[k] != SH_NONE &&
                 (op->in[k] == d->routes[r].plan->out[0] || op->in[k] == d->routes[r].plan->out[2]))
-                return &d->routes[r];
-    return NULL;
+                return r;
+    return SH_NONE;
 }
 
 static bool reads(const struct dispatch *d, const struct sh_op *op, int root)
@@ -239,12 +241,12 @@ static bool follows(const struct dispatch *d, const struct run *run, const struc
 /* From operation i on: those of its route, forward or not, up to the first other one that needs their results. */
 static struct run run_from(const struct dispatch *d, int i)
 {
-    struct run run = {.route = route_of(d, &d->old[i]), .first = i, .last = i};
+    struct run run = {.route = &d->routes[d->route[i]], .first = i, .last = i};
     bool forward = d->old[i].phase == SH_PHASE_FORWARD;
 
     run.in = sh_calloc((size_t)(d->n_old - i), sizeof *run.in);
     for (int k = i; k < d->n_old; k++) {
-        if (!d->done[k] && route_of(d, &d->old[k]) == run.route && (d->old[k].phase == SH_PHASE_FORWARD) == forward) {
+        if (!d->done[k] && d->route[k] == d->route[i] && (d->old[k].phase == SH_PHASE_FORWARD) == forward) {
             run.in[k - i] = true;
             run.last = k;
         } else if (follows(d, &run, &d->old[k])) {
@@ -342,15 +344,6 @@ static int need(struct dispatch *d, const struct route *r, const struct sh_op *o
     return d->away[wave][t];
 }
 
-/* Whether operations at home read it. */
-static bool is_wanted(const struct dispatch *d, int t)
-{
-    for (int i = 0; i < d->n_old; i++)
-        if (!route_of(d, &d->old[i]) && reads(d, &d->old[i], t))
-            return true;
-    return false;
-}
-
 /* Let the results of a wave that are wanted at home travel back.
  *   home  [n_tensors] where they arrive, SH_NONE: not known yet */
 static void bring_home(struct dispatch *d, const struct run *run, int i, int wave, int *home)
@@ -360,7 +353,7 @@ static void bring_home(struct dispatch *d, const struct run *run, int i, int wav
     for (int k = 0; k < SH_OP_MAX_OUT; k++) {
         int t = op->out[k];
 
-        if (t == SH_NONE || d->p->tensors[t].grad_of != SH_NONE || !is_wanted(d, t))
+        if (t == SH_NONE || d->p->tensors[t].grad_of != SH_NONE || !d->wanted[t])
             continue;
         if (home[t] == SH_NONE)
             home[t] = d->by_token[t] ? add_like(d, t, run->route, run->route->rows, "rows", 0) : t;
@@ -429,7 +422,7 @@ static void emit_run(struct dispatch *d, int i)
 static void send_early(struct dispatch *d, int gather)
 {
     for (int i = gather + 1; i < d->n_old && d->old[i].block == d->old[gather].block; i++) {
-        const struct route *r = route_of(d, &d->old[i]);
+        const struct route *r = d->route[i] == SH_NONE ? NULL : &d->routes[d->route[i]];
 
         if (r && r->plan->out[0] == d->old[gather].in[1] && reads(d, &d->old[i], d->old[gather].out[0])) {
             need(d, r, &d->old[gather], d->old[gather].out[0], 0);
@@ -444,7 +437,7 @@ static void emit(struct dispatch *d, int i)
 
     if (d->done[i])
         return;
-    if (route_of(d, op)) {
+    if (d->route[i] != SH_NONE) {
         emit_run(d, i);
         return;
     }
@@ -466,7 +459,11 @@ static void note_tensors(struct dispatch *d)
         const struct sh_op *op = &d->old[i];
         bool bwd = op->kind == SH_OP_SWIGLU_ROWS_BWD;
 
-        if (!route_of(d, op))
+        d->route[i] = find_route(d, op);
+        for (int k = 0; k < SH_OP_MAX_IN && d->route[i] == SH_NONE; k++)
+            if (op->in[k] != SH_NONE)
+                d->wanted[sh_tensor_root(d->p, op->in[k])] = true;
+        if (d->route[i] == SH_NONE)
             continue;
         for (int k = 0; k < SH_OP_MAX_OUT && op->phase == SH_PHASE_FORWARD; k++)
             if (op->out[k] != SH_NONE)
@@ -485,6 +482,8 @@ static void open_dispatch(struct dispatch *d)
     d->n_old = d->p->n_ops;
     d->n_tensors = d->p->n_tensors;
     d->done = sh_calloc((size_t)d->n_old + 1, sizeof *d->done);
+    d->route = sh_calloc((size_t)d->n_old + 1, sizeof *d->route);
+    d->wanted = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->wanted);
     d->by_token = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->by_token);
     d->producer = filled(d->n_tensors);
     find_routes(d);
@@ -506,6 +505,8 @@ static void close_dispatch(struct dispatch *d)
     free(d->away);
     free(d->producer);
     free(d->by_token);
+    free(d->wanted);
+    free(d->route);
     free(d->done);
     free(d->old);
 }
