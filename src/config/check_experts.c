@@ -33,7 +33,7 @@ static sh_rc check_none(struct sh_config_state *state)
         if (keys[i].value != 0)
             return sh_config_refuse(state, keys[i].key,
                                     "%s has no experts; leave it out, or give model.family=mixtral, qwen2_moe, "
-                                    "qwen3_moe or olmoe",
+                                    "qwen3_moe, olmoe or granitemoe",
                                     sh_family_of(c->model.family)->name);
     return SH_OK;
 }

@@ -47,7 +47,7 @@ struct sh_config_key {
 
 extern const struct sh_config_key sh_config_keys[];
 extern const int sh_config_n_keys;
-enum { SH_CONFIG_KEYS_MAX = 192, SH_CONFIG_NAME_MAX = 96 };
+enum { SH_CONFIG_KEYS_MAX = 224, SH_CONFIG_NAME_MAX = 96 };
 
 /* The values given to keys that are aliases; resolved in alias.c. */
 struct sh_config_alias {

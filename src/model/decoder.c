@@ -229,6 +229,12 @@ static int linear(struct decoder *d, int x, struct weights l)
     return sh_emit_lora(&d->e, sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out), x, &l.lora);
 }
 
+/* Multipliers of 0 are off. */
+static int scaled(struct decoder *d, int x, double by)
+{
+    return by == 0 || by == 1 ? x : sh_emit_scale(&d->e, x, (float)by);
+}
+
 /* With no_rope_layer_interval 4, blocks 3, 7, 11, ... have no positions. */
 static bool has_rope(const struct decoder *d)
 {
@@ -425,8 +431,10 @@ static int emit_branch(struct decoder *d, int x, const struct branch *b)
     int y = b->part->emit(d, d->f->norm_after ? x : norm(d, x, b->norm), b);
 
     if (b->after.w != SH_NONE)
-        return norm(d, y, b->after);
-    return d->f->norm_after ? norm(d, y, b->norm) : y;
+        y = norm(d, y, b->after);
+    else if (d->f->norm_after)
+        y = norm(d, y, b->norm);
+    return scaled(d, y, d->m->residual_multiplier);
 }
 
 /* One table for all blocks, or a second one for blocks with a window: cos and sin [T,R]. */
@@ -495,6 +503,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     x = sh_emit_embed(&d.e, d.wte, d.wpe);
     if (d.f->scaled_embedding)
         x = sh_emit_scale(&d.e, x, sqrtf((float)m->dim));
+    x = scaled(&d, x, m->embedding_multiplier);
     for (d.e.block = 0; d.e.block < m->n_layers; d.e.block++) {
         struct branch block[BRANCHES];
         int in = x;
@@ -509,6 +518,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     if (b->cache)
         x = sh_emit_pick(&d.e, x);
     x = norm(&d, x, (struct weights){.w = d.final_norm_w, .b = d.final_norm_b});
+    x = scaled(&d, x, m->logits_scaling == 0 ? 0 : 1 / m->logits_scaling);
     if (b->out == SH_MODEL_LOGITS)
         sh_emit_logits(&d.e, x, d.head);
     else if (b->out == SH_MODEL_SCORE)

@@ -70,6 +70,8 @@ MODELS = {
     'phi3, half of each head turned': {**LLAMA, 'model.family': 'phi3', 'model.rotary_dim': 8},
     'smollm3': {**LLAMA, 'model.family': 'smollm3', 'model.tie_word_embeddings': True, 'model.no_rope_layer_interval': 2},
     'qwen3': {**LLAMA, 'model.family': 'qwen3', 'model.head_dim': 24},
+    'granite': {**LLAMA, 'model.family': 'granite', 'model.embedding_multiplier': 3, 'model.residual_multiplier': 0.6,
+                'model.logits_scaling': 1.5, 'model.query_pre_attn_scalar': 20},
     'olmo2': {**LLAMA, 'model.family': 'olmo2'},
     'gpt_neox': {**LLAMA, 'model.family': 'gpt_neox', 'model.n_kv_heads': 4, 'model.rotary_dim': 8},
     'gemma': {**LLAMA, 'model.family': 'gemma', 'model.head_dim': 24, 'model.tie_word_embeddings': True},

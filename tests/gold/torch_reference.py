@@ -109,6 +109,7 @@ FAMILIES = {
     'qwen2': {'biases': QKV},
     'phi3': {'stacked': True},
     'smollm3': {},
+    'granite': {},
     'qwen3': {'qk_norm': True},
     'olmo2': {'qk_norm': True, 'norms': (), 'after': ('post_attention_layernorm', 'post_feedforward_layernorm')},
     'gemma': {'norm': rms_norm_plus_one, 'geglu': True, 'scaled': True},
@@ -218,14 +219,15 @@ def llama_block(w, name, x, mask, c, turned):
     q, k, v = (heads(part, dim) for part in (q, k, v))
     if turned:
         q, k = rotate(q, c), rotate(k, c)
-    x = x + after(0, linear('self_attn.o_proj', attend(q, k, v, mask, c.get('model.query_pre_attn_scalar'))))
+    by = c.get('model.residual_multiplier', 1)
+    x = x + by * after(0, linear('self_attn.o_proj', attend(q, k, v, mask, c.get('model.query_pre_attn_scalar'))))
     y = before(1, x)
     if f'{name}.mlp.gate.weight' in w:
         return x + experts(w, f'{name}.mlp', y, c)
     if family.get('gelu'):
         return x + linear('mlp.c_proj', gelu(linear('mlp.c_fc', y)))
     gate, up = linear('mlp.gate_up_proj', y).chunk(2, -1) if stacked else (linear(part, y) for part in GATED[:2])
-    return x + after(1, linear('mlp.down_proj', (gelu(gate) if family.get('geglu') else gate * torch.sigmoid(gate)) * up))
+    return x + by * after(1, linear('mlp.down_proj', (gelu(gate) if family.get('geglu') else gate * torch.sigmoid(gate)) * up))
 
 
 def gpt_neox_block(w, name, x, mask, c):
@@ -259,6 +261,7 @@ def llama(w, tokens, mask, c):
     x, interval = w['model.embed_tokens.weight'][tokens], c.get('model.no_rope_layer_interval', 0)
     if FAMILIES[c['model.family']].get('scaled'):
         x = x * math.sqrt(c['model.dim'])
+    x = x * c.get('model.embedding_multiplier', 1)
     for i in range(c['model.n_layers']):
         short = windowed(c, i)
         seen = mask.triu(1 - c['model.attention_window']) if short else mask
@@ -278,7 +281,7 @@ def mean_loss(w, tokens, targets, c):
                             'gpt_neox': (gpt_neox, 'gpt_neox.embed_in.weight', 'embed_out.weight')}.get(
         family, (llama, 'model.embed_tokens.weight', 'lm_head.weight'))
     x = run(w, tokens, visible(tokens, separator), {**c, 'routed': routed})
-    logits = x @ w[head if head in w else embedding].T
+    logits = x @ w[head if head in w else embedding].T / c.get('model.logits_scaling', 1)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
     return loss, router_losses(routed, (targets != IGNORED).sum(), c), min((r['gap'] for r in routed), default=1)
 

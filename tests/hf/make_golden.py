@@ -110,6 +110,18 @@ def olmoe():
     return like_llama(transformers.OlmoeConfig(**{**SIZES, 'intermediate_size': 8}, **EXPERTS))
 
 
+GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5, attention_multiplier=0.25)
+
+
+def granite():
+    return like_llama(transformers.GraniteConfig(**SIZES, **GRANITE))
+
+
+def granitemoe():
+    return like_llama(transformers.GraniteMoeConfig(**{**SIZES, 'intermediate_size': 8}, **GRANITE, num_local_experts=4,
+                                                    tie_word_embeddings=True))
+
+
 def draw(model):
     """Weights far from the usual initial values, so that no operation is near the identity."""
     with torch.no_grad():
@@ -165,7 +177,7 @@ LONGER = {'mistral': 48}  # tokens per sequence, enough for the window to matter
 FAMILIES = {gpt2: {}, llama: {'max_shard_size': '6KB'}, mistral: {}, qwen2: {}, phi3: {'max_shard_size': '4KB'}, smollm3: {},
             starcoder2: {}, qwen3: {}, olmo2: {}, gemma: {}, gpt_neox: {},
             gemma3_text: {}, mixtral: {'max_shard_size': '6KB'}, qwen2_moe: {}, qwen3_moe: {},
-            olmoe: {}}
+            olmoe: {}, granite: {}, granitemoe: {}}
 for family, options in FAMILIES.items():
     if family.__name__ in sys.argv[1:] or not sys.argv[1:]:
         make(family.__name__, family, **options)

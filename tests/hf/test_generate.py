@@ -30,6 +30,7 @@ TOKENIZER = job.TOP / 'tests/golden/tokenizer/qwen.json'
 SIZES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=512)
 IDS = dict(pad_token_id=None)  # the default is beyond so small a vocabulary
 EXPERTS = dict(num_key_value_heads=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=48)
+GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5, attention_multiplier=0.25)
 GPT2 = dict(n_embd=64, n_layer=3, n_head=4, n_positions=512)
 MODELS = {
     'llama': (transformers.LlamaConfig, SIZES),
@@ -54,6 +55,8 @@ MODELS = {
     'qwen2_moe': (transformers.Qwen2MoeConfig, dict(SIZES, **EXPERTS, mlp_only_layers=[0], shared_expert_intermediate_size=40)),
     'qwen3_moe': (transformers.Qwen3MoeConfig, dict(SIZES, **EXPERTS, head_dim=24, norm_topk_prob=True)),
     'olmoe': (transformers.OlmoeConfig, dict(SIZES, num_key_value_heads=2, num_experts=5, num_experts_per_tok=2, **IDS)),
+    'granite': (transformers.GraniteConfig, dict(SIZES, num_key_value_heads=2, **GRANITE)),
+    'granitemoe': (transformers.GraniteMoeConfig, dict(SIZES, num_key_value_heads=2, num_local_experts=5, **GRANITE)),
     'smollm3': (transformers.SmolLM3Config, dict(SIZES, num_key_value_heads=2, no_rope_layer_interval=2, **IDS)),
 }
 PROMPTS = ['The', 'the large house and the small garden', 'die Straße, ', 'дом 日本', 'int main(void)\n{\n    return 0;\n}\n', '42',

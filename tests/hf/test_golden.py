@@ -21,7 +21,7 @@ import job
 
 HERE = pathlib.Path(__file__).resolve().parent
 FAMILIES = 'gpt2', 'llama', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'qwen3', 'olmo2', 'gemma', 'gpt_neox', \
-    'gemma3_text', 'mixtral', 'qwen2_moe', 'qwen3_moe', 'olmoe'
+    'gemma3_text', 'mixtral', 'qwen2_moe', 'qwen3_moe', 'olmoe', 'granite', 'granitemoe'
 LOSS_BOUND = 2e-6  # relative, of float32 against float64; seen: 2e-7
 RUN = {
     'training.seq_len': 15, 'training.local_batch_size': 2, 'training.global_batch_size': 2, 'training.steps': 4,

@@ -52,6 +52,7 @@ GROUPED = dict(SIZES, num_key_value_heads=2, pad_token_id=None, bos_token_id=1, 
 NEOX = dict(SIZES, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 FEW = dict(num_experts=6, num_experts_per_tok=2)
 QWEN_MOE = dict(FEW, moe_intermediate_size=48)
+GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
             bos_token_id=None, eos_token_id=None)
 MODELS = {
@@ -128,6 +129,13 @@ MODELS = {
     'olmoe': (transformers.OlmoeConfig, dict(GROUPED, **FEW)),
     'olmoe, tied, biases, scores divided': (transformers.OlmoeConfig, dict(
         GROUPED, **FEW, attention_bias=True, tie_word_embeddings=True, norm_topk_prob=True)),
+    'granite': (transformers.GraniteConfig, dict(GROUPED, **GRANITE, attention_multiplier=0.25)),
+    'granite, tied, biases': (transformers.GraniteConfig, dict(
+        GROUPED, **GRANITE, attention_multiplier=20 ** -0.5, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    'granitemoe': (transformers.GraniteMoeConfig, dict(GROUPED, **GRANITE, attention_multiplier=0.0625, num_local_experts=5)),
+    'granitemoe, tied, biases': (transformers.GraniteMoeConfig, dict(
+        GROUPED, attention_multiplier=0.25, logits_scaling=0.5, attention_bias=True, num_local_experts=6,
+        num_experts_per_tok=3, tie_word_embeddings=True)),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -288,7 +296,11 @@ def meaning(config):
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
     values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type != 'gpt_neox'
     values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
-    values['model.query_pre_attn_scalar'] = getattr(config, 'query_pre_attn_scalar', 0)
+    granite = config.model_type.startswith('granite')
+    values['model.query_pre_attn_scalar'] = (
+        round(config.attention_multiplier ** -2) if granite else getattr(config, 'query_pre_attn_scalar', 0))
+    for key in 'embedding_multiplier', 'residual_multiplier', 'logits_scaling':
+        values[f'model.{key}'] = getattr(config, key, 0)
     if not gpt2:
         rope = config.rope_parameters
         if 'full_attention' in rope:
@@ -308,7 +320,7 @@ def meaning(config):
 
 
 def experts(config):
-    alone = config.model_type in ('mixtral', 'olmoe')  # no other feed-forward layers
+    alone = config.model_type in ('mixtral', 'olmoe', 'granitemoe')  # no other feed-forward layers
     return {'model.n_experts': config.num_local_experts if hasattr(config, 'num_local_experts') else config.num_experts,
             'model.n_experts_per_token': config.num_experts_per_tok,
             'model.expert_ffn_dim': config.intermediate_size if alone else config.moe_intermediate_size,

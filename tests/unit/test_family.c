@@ -107,6 +107,13 @@ static const struct row {
       false},
      "Qwen3MoeForCausalLM",
      NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2 MLP DOWN, 2},
+    {{"granite", {COMMON, .family = SH_FAMILY_GRANITE, .embedding_multiplier = 12, .residual_multiplier = 0.25,
+                  .logits_scaling = 8, .query_pre_attn_scalar = 9, .mlp_bias = true}, false}, "GraniteForCausalLM",
+     NORM1 QKV O NORM2 MLP V("mlp.gate_proj.bias", 20) V("mlp.up_proj.bias", 20) DOWN V("mlp.down_proj.bias", 12), 2},
+    {{"granitemoe", {COMMON, EXPERTS, .family = SH_FAMILY_GRANITEMOE, .route_norm = true, .logits_scaling = 0.5}, false},
+     "GraniteMoeForCausalLM",
+     NORM1 QKV O NORM2 W("block_sparse_moe.router", 4, 12) " block_sparse_moe.experts.gate_up_proj.weight[4,10,12]"
+         " block_sparse_moe.experts.down_proj.weight[4,12,5]", 2},
     {{"olmoe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_OLMOE}, false}, "OlmoeForCausalLM",
      NORM1 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O NORM2 ROUTER MOE, 2},
 };

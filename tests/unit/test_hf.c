@@ -31,6 +31,8 @@
 #define GEMMA "{\"model_type\":\"gemma\",\"num_key_value_heads\":2," SIZES
 #define GEMMA3 "{\"model_type\":\"gemma3_text\",\"num_key_value_heads\":2," SIZES
 #define PHI3 "{\"model_type\":\"phi3\"," SIZES
+#define GRANITE "{\"model_type\":\"granite\"," SIZES
+#define GRANITEMOE "{\"model_type\":\"granitemoe\"," SIZES
 #define MIXTRAL "{\"model_type\":\"mixtral\",\"num_key_value_heads\":2," SIZES
 #define MOE "\"num_experts\":4,\"num_experts_per_tok\":2,\"num_key_value_heads\":2"
 #define QWEN3_MOE(layers) "{\"model_type\":\"qwen3_moe\"," MOE "," SIZES_OF(layers)
@@ -244,6 +246,13 @@ static const struct {
     {OLMOE "}", NULL, "model.expert_ffn_dim", "24"},
     {OLMOE ",\"clip_qkv\":1.0}", NULL, NULL, "clip_qkv must be null"},
     {OLMOE ",\"clip_qkv\":null}", NULL, "model.norm_eps", "1e-05"},
+    {GRANITE ",\"attention_multiplier\":0.0078125,\"logits_scaling\":16.0}", NULL, "model.query_pre_attn_scalar", "16384"},
+    {GRANITE ",\"attention_multiplier\":0.0078125,\"logits_scaling\":16.0}", NULL, "model.logits_scaling", "16"},
+    {GRANITE "}", NULL, "model.query_pre_attn_scalar", "1"},
+    {GRANITE "}", NULL, "model.residual_multiplier", "1"},
+    {GRANITE ",\"attention_multiplier\":0.3}", NULL, NULL, "attention_multiplier must be 1 over the root of a whole number"},
+    {GRANITE ",\"attention_multiplier\":0}", NULL, NULL, "attention_multiplier must be 1 over"},
+    {LLAMA ",\"residual_multiplier\":0.22}", NULL, NULL, "mathematics: residual_multiplier;"},
     {PHI3 "}", NULL, "model.norm_eps", "1e-05"},
     {PHI3 ",\"sliding_window\":8}", NULL, "model.attention_window", "8"},
     {PHI3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NULL, NULL, "linear: for phi3 there are default and longrope"},
@@ -534,7 +543,9 @@ static void what_is_written_is_read_as_the_same_model(void **state)
                                         QWEN2_MOE ",\"mlp_only_layers\":[0],\"norm_topk_prob\":true}",
                                         QWEN2_MOE WINDOW "," SLIDING "}",
                                         QWEN3_MOE("6") ",\"decoder_sparse_step\":2,\"mlp_only_layers\":[1]}",
-                                        OLMOE ",\"attention_bias\":true}"};
+                                        OLMOE ",\"attention_bias\":true}",
+                                        GRANITE ",\"attention_multiplier\":0.015625,\"embedding_multiplier\":12.0}",
+                                        GRANITEMOE ",\"attention_multiplier\":0.1,\"residual_multiplier\":0.22}"};
     struct sh_config cfg, back;
     char *text, *at;
 
@@ -665,6 +676,8 @@ static void what_a_class_lacks_is_not_written(void **state)
         {MIXTRAL "}", "model.router=sigmoid", "model.router: transformers' mixtral has softmax"},
         {MIXTRAL "}", "model.route_norm=false", "model.route_norm: transformers' mixtral divides"},
         {QWEN2_MOE "}", "model.shared_ffn_dim=0", "model.shared_ffn_dim: transformers' qwen2_moe has an expert"},
+        {LLAMA "}", "model.residual_multiplier=0.5",
+         "model.residual_multiplier: transformers' llama has no such factor"},
         {OLMOE "}", "model.route_scale=2.5", "model.route_scale: transformers' olmoe has no factor"},
     };
     struct sh_config cfg;

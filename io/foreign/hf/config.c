@@ -11,6 +11,7 @@
 #include "src/base/str.h"
 #include "src/config/read/text.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,7 +28,9 @@ static const char *const off[SH_HF_VALUES] = {[SH_HF_TIED] = "false",     [SH_HF
                                               [SH_HF_SCALAR] = "0",       [SH_HF_EXPERTS] = "0",
                                               [SH_HF_CHOSEN] = "0",       [SH_HF_EXPERT_FFN] = "0",
                                               [SH_HF_SHARED_FFN] = "0",   [SH_HF_ROUTE_NORM] = "false",
-                                              [SH_HF_MOE_EVERY] = "0",    [SH_HF_FIRST_DENSE] = "0"};
+                                              [SH_HF_MOE_EVERY] = "0",    [SH_HF_FIRST_DENSE] = "0",
+                                              [SH_HF_EMBED_BY] = "0",     [SH_HF_RESIDUAL_BY] = "0",
+                                              [SH_HF_LOGITS_BY] = "0"};
 
 /* Some families have two spellings of a value; the first one found wins. An absent value has the default of the
  * family's class, as in transformers. */
@@ -60,6 +63,28 @@ static sh_rc derive(struct sh_hf_reader *r)
     return SH_OK;
 }
 
+/* The value itself, or that whose inverse root is the factor on scores: one of a head's width as a rule. */
+static sh_rc read_scalar(struct sh_hf_reader *r)
+{
+    enum { MOST = 65536 };
+    const char *key = r->f->key[SH_HF_SCALAR][0];
+    double by = strtod(r->value[SH_HF_SCALAR], NULL), n = round(1 / (by * by));
+    if (!key)
+        return SH_OK;
+    if (!r->f->scores_by)
+        return sh_hf_whole(r, SH_HF_SCALAR) >= 1
+                   ? SH_OK
+                   : sh_fail(SH_E_USAGE, "%s: %s must be a whole number from 1 on", r->place, key);
+    if (!(by > 0 && n >= 1 && n <= MOST && fabs(by * sqrt(n) - 1) < 1e-6))
+        return sh_fail(
+            SH_E_USAGE,
+            "%s: %s must be 1 over the root of a whole number up to %d, which model.query_pre_attn_scalar is "
+            "here",
+            r->place, key, MOST);
+    snprintf(r->value[SH_HF_SCALAR], sizeof r->value[0], "%.0f", n);
+    return SH_OK;
+}
+
 /* "=" as a default means that the value follows from others; see derive(). rope_theta is set with the other rotary
  * keys. */
 static sh_rc give_values(struct sh_hf_reader *r)
@@ -67,8 +92,7 @@ static sh_rc give_values(struct sh_hf_reader *r)
     for (int v = 0; v < SH_HF_VALUES; v++)
         SH_TRY(read_value(r, v));
     SH_TRY(derive(r));
-    if (r->f->key[SH_HF_SCALAR][0] && sh_hf_whole(r, SH_HF_SCALAR) < 1)
-        return sh_fail(SH_E_USAGE, "%s: %s must be a whole number from 1 on", r->place, r->f->key[SH_HF_SCALAR][0]);
+    SH_TRY(read_scalar(r));
     SH_TRY(sh_hf_blocks_positions(r));
     SH_TRY(sh_hf_experts_read(r));
     SH_TRY(r->give(r->to, "model.family", r->f->family));

@@ -22,6 +22,15 @@
 #define QWEN_FORM {{"mlp.experts.gate_up_proj", {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"}, "mlp.experts.gate_up_proj"}, \
                    {"mlp.experts.down_proj", {"mlp.experts.#.down_proj"}, "mlp.experts.down_proj"}}
 #define BALANCE "output_router_logits", "router_aux_loss_coef"
+#define GRANITE_KEYS                                                                                                    \
+    [SH_HF_ATTENTION_BIAS] = {"attention_bias"}, [SH_HF_SCALAR] = {"attention_multiplier"},                             \
+    [SH_HF_EMBED_BY] = {"embedding_multiplier"}, [SH_HF_RESIDUAL_BY] = {"residual_multiplier"},                         \
+    [SH_HF_LOGITS_BY] = {"logits_scaling"}
+#define GRANITE_ABSENT                                                                                                  \
+    [SH_HF_LAYERS] = "32", [SH_HF_DIM] = "4096", [SH_HF_HEADS] = "32", [SH_HF_KV_HEADS] = "=", [SH_HF_HEAD_DIM] = "=",  \
+    [SH_HF_VOCAB] = "32000", [SH_HF_POSITIONS] = "2048", [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02",                   \
+    [SH_HF_THETA] = "10000", [SH_HF_SCALAR] = "1", [SH_HF_EMBED_BY] = "1", [SH_HF_RESIDUAL_BY] = "1",                   \
+    [SH_HF_LOGITS_BY] = "1"
 #define NOT_YET(what) .refused = what " is not computed here"
 
 /* Defaults are those of the configuration classes of transformers 5.23; tests/hf compares them one key at a time. */
@@ -248,6 +257,30 @@ static const struct sh_hf_family rows[] = {
      .must = {SILU, {"clip_qkv", {"null"}, "queries, keys and values are not clipped here"}},
      .dropout = {"attention_dropout"},
      .plain = {BALANCE}},
+    {.type = "granite",
+     .family = "granite",
+     .prefix = "model.",
+     .partial = "partial_rotary_factor",
+     .key = {LLAMA_KEYS, RMS_EPS, GRANITE_KEYS, [SH_HF_MLP_BIAS] = {"mlp_bias"}},
+     .absent = {GRANITE_ABSENT, [SH_HF_FFN] = "11008"},
+     .scores_by = true,
+     .must = {SILU},
+     .dropout = {"attention_dropout"}},
+    {.type = "granitemoe",
+     .family = "granitemoe",
+     .prefix = "model.",
+     .partial = "partial_rotary_factor",
+     .key = {BASE_KEYS, RMS_EPS, GRANITE_KEYS, [SH_HF_EXPERTS] = {"num_local_experts"},
+             [SH_HF_CHOSEN] = {"num_experts_per_tok"}, [SH_HF_EXPERT_FFN] = {"intermediate_size"}},
+     .absent = {GRANITE_ABSENT, [SH_HF_EXPERTS] = "8", [SH_HF_CHOSEN] = "2", [SH_HF_EXPERT_FFN] = "11008",
+                [SH_HF_ROUTE_NORM] = "true"},
+     .scores_by = true,
+     .form = {{"block_sparse_moe.router", {"block_sparse_moe.router.layer"}, "block_sparse_moe.router.weight"},
+              {"block_sparse_moe.experts.gate_up_proj", {"block_sparse_moe.input_linear"}, "block_sparse_moe.experts.gate_up_proj"},
+              {"block_sparse_moe.experts.down_proj", {"block_sparse_moe.output_linear"}, "block_sparse_moe.experts.down_proj"}},
+     .must = {SILU},
+     .dropout = {"attention_dropout"},
+     .plain = {BALANCE}},
     {.type = "gemma2", NOT_YET("its soft cap on scores and logits")},
     {.type = "gemma3", .refused = "it reads images too; a folder of gemma3_text has the language model alone"},
     {.type = "qwen2_vl", .refused = "it reads images too"},
@@ -256,7 +289,6 @@ static const struct sh_hf_family rows[] = {
     {.type = "llava", .refused = "it reads images too"},
     {.type = "cohere", NOT_YET("its layer norm without bias, and its scale of logits")},
     {.type = "cohere2", NOT_YET("its layer norm without bias, and its scale of logits")},
-    {.type = "granite", NOT_YET("its multipliers of embedding, residual and attention")},
     {.type = "opt", NOT_YET("its table of positions")},
     {.type = "falcon", NOT_YET("its positions and parallel branches")},
     {.type = "mpt", NOT_YET("its positions, a slope on the scores (ALiBi),")},
@@ -295,6 +327,9 @@ const char *sh_hf_family_key(int value)
         [SH_HF_ROUTE_NORM] = "model.route_norm",
         [SH_HF_MOE_EVERY] = "model.moe_every",
         [SH_HF_FIRST_DENSE] = "model.first_dense_layers",
+        [SH_HF_EMBED_BY] = "model.embedding_multiplier",
+        [SH_HF_RESIDUAL_BY] = "model.residual_multiplier",
+        [SH_HF_LOGITS_BY] = "model.logits_scaling",
         [SH_HF_THETA] = "model.rope_theta",
     };
     return keys[value];

@@ -15,7 +15,8 @@
 enum sh_hf_value {
     SH_HF_LAYERS, SH_HF_DIM, SH_HF_HEADS, SH_HF_KV_HEADS, SH_HF_HEAD_DIM, SH_HF_FFN, SH_HF_VOCAB, SH_HF_POSITIONS, SH_HF_EPS,
     SH_HF_INIT, SH_HF_TIED, SH_HF_ATTENTION_BIAS, SH_HF_MLP_BIAS, SH_HF_NO_ROPE, SH_HF_SCALAR, SH_HF_EXPERTS, SH_HF_CHOSEN,
-    SH_HF_EXPERT_FFN, SH_HF_SHARED_FFN, SH_HF_ROUTE_NORM, SH_HF_MOE_EVERY, SH_HF_FIRST_DENSE, SH_HF_THETA, SH_HF_VALUES
+    SH_HF_EXPERT_FFN, SH_HF_SHARED_FFN, SH_HF_ROUTE_NORM, SH_HF_MOE_EVERY, SH_HF_FIRST_DENSE,
+    SH_HF_EMBED_BY, SH_HF_RESIDUAL_BY, SH_HF_LOGITS_BY, SH_HF_THETA, SH_HF_VALUES
 };
 /* clang-format on */
 
@@ -43,6 +44,7 @@ struct sh_hf_family {
     const char *key[SH_HF_VALUES][2]; /* first found wins; none: the class has no such key */
     const char *absent[SH_HF_VALUES]; /* the class's default. "=": follows from SH_HF_DIM and SH_HF_HEADS; NULL: off,
                                          or not given */
+    bool scores_by;                   /* the key of SH_HF_SCALAR is the factor on scores, 1 / root of our value */
     const char *window;      /* sliding_window if that key is absent, "" for none; NULL: the class has no such key */
     bool layer_types;        /* a window only with use_sliding_window, and in the blocks that layer_types names */
     const char *pattern;     /* sliding_window_pattern if that key is absent; it says which blocks have no window if

@@ -8,6 +8,7 @@
 #include "src/config/words.h"
 #include "src/model/model.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,13 +49,18 @@ static void put_key(struct writer *w, const char *theirs, const char *ours, bool
     free(text);
 }
 
-/* Write the keys that the family has, in their first spelling. Real values are printed with a fraction. Some values
- * have functions of their own below. */
+/* Values with functions of their own below. */
+static bool is_put_apart(int v)
+{
+    return v == SH_HF_NO_ROPE || v == SH_HF_SCALAR || v == SH_HF_MOE_EVERY || v == SH_HF_FIRST_DENSE ||
+           (v >= SH_HF_EMBED_BY && v <= SH_HF_LOGITS_BY);
+}
+
+/* Write the keys that the family has, in their first spelling. Real values are printed with a fraction. */
 static void put_values(struct writer *w)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
-        if (w->f->key[v][0] && v != SH_HF_NO_ROPE && v != SH_HF_SCALAR && v != SH_HF_MOE_EVERY &&
-            v != SH_HF_FIRST_DENSE)
+        if (w->f->key[v][0] && !is_put_apart(v))
             put_key(w, w->f->key[v][0], sh_hf_family_key(v), v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_THETA);
 }
 
@@ -62,10 +68,30 @@ static void put_values(struct writer *w)
 static void put_scalar(struct writer *w)
 {
     const struct sh_model *m = &w->cfg->model;
+    int scalar = m->query_pre_attn_scalar ? m->query_pre_attn_scalar : m->head_dim;
     if (!w->f->key[SH_HF_SCALAR][0])
         return;
     begin(w, w->f->key[SH_HF_SCALAR][0]);
-    fprintf(w->out, "%d", m->query_pre_attn_scalar ? m->query_pre_attn_scalar : m->head_dim);
+    if (w->f->scores_by)
+        fprintf(w->out, "%.17g", 1 / sqrt(scalar));
+    else
+        fprintf(w->out, "%d", scalar);
+}
+
+/* The multiplier of a value from SH_HF_EMBED_BY on; one that is not set is 1. */
+enum { MULTIPLIERS = SH_HF_LOGITS_BY + 1 - SH_HF_EMBED_BY };
+static double multiplier(const struct sh_model *m, int i)
+{
+    const double by[MULTIPLIERS] = {m->embedding_multiplier, m->residual_multiplier, m->logits_scaling};
+    return by[i] == 0 ? 1 : by[i];
+}
+
+static void put_multipliers(struct writer *w)
+{
+    for (int i = 0; i < MULTIPLIERS && w->f->key[SH_HF_EMBED_BY][0]; i++) {
+        begin(w, w->f->key[SH_HF_EMBED_BY + i][0]);
+        fprintf(w->out, "%.17g", multiplier(&w->cfg->model, i));
+    }
 }
 
 /* Write the list with a switch for each block, too: transformers does not accept an interval of 0, which means here
@@ -288,6 +314,7 @@ static void put_all(struct writer *w, const char *dtype)
     put_word(w, "torch_dtype", dtype);
     put_values(w);
     put_scalar(w);
+    put_multipliers(w);
     put_positions(w);
     put_expert_blocks(w);
     put_balance(w);
@@ -310,6 +337,10 @@ static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_fami
             "model.query_pre_attn_scalar: transformers' %s divides scores by the root of head_dim, so the model is "
             "not exported",
             name);
+    for (int i = 0; i < MULTIPLIERS; i++)
+        if (multiplier(m, i) != 1 && !f->key[SH_HF_EMBED_BY + i][0])
+            return sh_fail(SH_E_USAGE, "%s: transformers' %s has no such factor, so the model is not exported",
+                           sh_hf_family_key(SH_HF_EMBED_BY + i), name);
     if (windows && m->rope_local_base_freq != 0 && !f->local_theta)
         return sh_fail(
             SH_E_USAGE,
