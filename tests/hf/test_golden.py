@@ -260,6 +260,12 @@ def stacked(t, experts=4):
         del t[name]
 
 
+def stacked_bare(t):
+    stacked(t)
+    for name in list(t):
+        t[name.removeprefix('model.')] = t.pop(name)
+
+
 def stacked_too_few(t):
     stacked(t, 3)
 
@@ -278,12 +284,12 @@ CHANGES = {
     no_expert: '6 of the model\'s tensors are missing, the first of them model.layers.0.mlp.experts.3.gate_proj.weight [8,16]',
     one_more: 'model.layers.0.mlp.experts.4.down_proj.weight [16,8] is not a tensor of this model',
     other_shape: 'model.layers.1.mlp.experts.1.down_proj.weight has shape [8,16], but this model wants [16,8]',
-    stacked: None,
+    stacked: None, stacked_bare: None,
     stacked_too_few: 'model.layers.0.mlp.experts.gate_up_proj has shape [3,16,16], but this model wants [4,16,16]',
     twice: 'it has the same experts twice, in model.layers.0.mlp.experts.gate_up_proj and in '
            'model.layers.0.mlp.experts.0.gate_proj.weight and its like',
 }
-OF_EXPERTS = no_matrix, no_expert, one_more, other_shape, stacked, stacked_too_few, twice
+OF_EXPERTS = no_matrix, no_expert, one_more, other_shape, stacked, stacked_bare, stacked_too_few, twice
 
 
 def case_changed(change):
@@ -459,7 +465,7 @@ def case_resume():
 
 if __name__ == '__main__':
     meshes = [(f'{name}: {mesh}', case_mesh, name, mesh) for name in FAMILIES for mesh in MESHES
-              if name in ('gpt2', 'llama') or mesh == '4 ranks, full_shard']
+              if name in ('gpt2', 'llama', 'mixtral') or mesh == '4 ranks, full_shard']
     sys.exit(job.run_cases(
         [(f'{name}: losses of transformers', case_losses, name) for name in FAMILIES]
         + [('mistral: sequences longer than its window', case_window, 'mistral'), ('a window that no export has', case_no_window)]
