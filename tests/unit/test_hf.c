@@ -768,6 +768,55 @@ static void each_name_is_found_or_told(void **state)
     }
 }
 
+/* Two experts: each matrix of the folder is a range of a tensor of the model. */
+static const struct sh_ckpt_tensor stacked[] = {
+    {"model.layers.0.mlp.gate.weight", 2, {2, 3}, 6, SH_PARAM_ROUTER},
+    {"model.layers.0.mlp.experts.gate_up_proj.weight", 3, {2, 8, 3}, 48, SH_PARAM_EXPERT_UP},
+    {"model.layers.0.mlp.experts.down_proj.weight", 3, {2, 3, 4}, 24, SH_PARAM_EXPERT_DOWN}};
+static const struct sh_ckpt_set of_experts = {.tensors = stacked, .n_tensors = 3};
+
+static bool has_twice(const void *arg, const char *name)
+{
+    return strcmp(name, arg) == 0 || strcmp(name, "model.layers.0.mlp.experts.0.down_proj.weight") == 0;
+}
+
+static void experts_are_ranges_of_a_tensor(void **state)
+{
+    static const char *const there[] = {
+        "model.layers.0.block_sparse_moe.gate.weight",         "model.layers.0.block_sparse_moe.experts.0.w1.weight",
+        "model.layers.0.block_sparse_moe.experts.0.w3.weight", "model.layers.0.block_sparse_moe.experts.1.w1.weight",
+        "model.layers.0.block_sparse_moe.experts.1.w3.weight", "model.layers.0.block_sparse_moe.experts.0.w2.weight",
+        "model.layers.0.block_sparse_moe.experts.1.w2.weight"};
+    struct sh_hf_look look = {.folder = "D", .has = has_twice, .arg = "model.layers.0.mlp.experts.gate_up_proj"};
+    struct sh_hf_spread s;
+    int64_t into;
+
+    (void)state;
+    assert_int_equal(sh_hf_spread_make(sh_hf_family_of_type("mixtral"), &of_experts, NULL, &s), SH_OK);
+    assert_int_equal(s.n, 7);
+    for (int i = 0; i < s.n; i++) {
+        assert_string_equal(s.part[i].name, there[i]);
+        assert_int_equal(s.part[i].ndim, 2);
+        assert_int_equal(s.part[i].elems, s.part[i].dim[0] * s.part[i].dim[1]);
+        assert_int_equal(s.part[i].elems, i ? 12 : 6);
+    }
+    assert_int_equal(sh_hf_spread_part(&s, 1, 35, &into), 3);
+    assert_int_equal(into, 11);
+    assert_int_equal(sh_hf_spread_part(&s, 2, 12, &into), 6);
+    assert_int_equal(into, 0);
+    sh_hf_spread_free(&s);
+    /* of a tensor that is in the folder as it is here, and of one that is there in both forms */
+    assert_int_equal(sh_hf_spread_make(sh_hf_family_of_type("olmoe"), &of_experts, &look, &s), SH_OK);
+    assert_int_equal(s.n, 4);
+    assert_string_equal(s.part[1].name, look.arg);
+    assert_int_equal(s.part[1].ndim, 3);
+    sh_hf_spread_free(&s);
+    look.arg = "model.layers.0.mlp.experts.down_proj";
+    assert_int_equal(sh_hf_spread_make(sh_hf_family_of_type("olmoe"), &of_experts, &look, &s), SH_E_DATA);
+    assert_non_null(
+        strstr(sh_error_text(), "D: it has the same experts twice, in model.layers.0.mlp.experts.down_proj"));
+}
+
 /* Either a family is computed here, or the table says why not. */
 static void each_row_has_a_family_or_a_reason(void **state)
 {
@@ -814,6 +863,7 @@ int main(void)
         cmocka_unit_test(a_weight_of_balance_is_written),
         cmocka_unit_test(what_a_class_lacks_is_not_written),
         cmocka_unit_test(each_name_is_found_or_told),
+        cmocka_unit_test(experts_are_ranges_of_a_tensor),
         cmocka_unit_test(each_row_has_a_family_or_a_reason),
     };
 
