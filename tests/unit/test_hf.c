@@ -648,7 +648,10 @@ static void a_weight_of_balance_is_written(void **state)
     assert_non_null(strstr(text, "\"output_router_logits\": true"));
     free(text);
     text = written(source, "moe.aux_loss_coeff=0.5");
-    assert_non_null(strstr(text, "\"router_aux_loss_coef\": 0.5"));
+    assert_non_null(strstr(text, "\"router_aux_loss_coef\": 0.5,"));
+    free(text);
+    text = written(QWEN3_MOE("6") ",\"decoder_sparse_step\":2}", "moe.aux_loss_coeff=0.5");
+    assert_non_null(strstr(text, "\"router_aux_loss_coef\": 0.75,")); /* 3 blocks, 2 experts of a token */
     free(text);
     text = written(MIXTRAL "}", NULL);
     assert_non_null(strstr(text, "\"router_aux_loss_coef\": 0.0"));
@@ -678,6 +681,7 @@ static void what_a_class_lacks_is_not_written(void **state)
         {QWEN2_MOE "}", "model.shared_ffn_dim=0", "model.shared_ffn_dim: transformers' qwen2_moe has an expert"},
         {LLAMA "}", "model.residual_multiplier=0.5",
          "model.residual_multiplier: transformers' llama has no such factor"},
+        {OLMOE "}", "model.router_bias=true", "model.router_bias: transformers' olmoe has no biases"},
         {OLMOE "}", "model.route_scale=2.5", "model.route_scale: transformers' olmoe has no factor"},
     };
     struct sh_config cfg;

@@ -135,16 +135,20 @@ static void put_source(struct writer *w, const char *key, const char *absent)
     free(text);
 }
 
-/* transformers adds this loss only if output_router_logits is true, so a run here does not turn it on. */
+/* transformers adds this loss only if output_router_logits is true, so a run here does not turn it on. Its coefficient is
+ * of one loss for all blocks, in which a token counts once for each of its experts. */
 static void put_balance(struct writer *w)
 {
+    const struct sh_model *m = &w->cfg->model;
     if (!w->f->key[SH_HF_EXPERTS][0])
         return;
     put_source(w, "output_router_logits", "false");
-    if (w->cfg->moe.aux_loss_coeff != 0)
-        put_key(w, "router_aux_loss_coef", "moe.aux_loss_coeff", true);
-    else
+    if (w->cfg->moe.aux_loss_coeff == 0) {
         put_source(w, "router_aux_loss_coef", "0.0");
+        return;
+    }
+    begin(w, "router_aux_loss_coef");
+    fprintf(w->out, "%.15g", w->cfg->moe.aux_loss_coeff * sh_family_blocks_with_experts(m) / m->n_experts_per_token);
 }
 
 /* Count the blocks with a window. */
@@ -370,6 +374,7 @@ static sh_rc can_write_router(const struct sh_model *m, const struct sh_hf_famil
         {m->route_norm != (f->absent[SH_HF_ROUTE_NORM] != NULL) && !f->key[SH_HF_ROUTE_NORM][0], "route_norm",
          "divides scores by their sum"},
         {m->route_scale != 0 && m->route_scale != 1, "route_scale", "has no factor on scores"},
+        {m->router_bias, "router_bias", "has no biases for the choice of experts"},
         {m->route_groups != 0, "route_groups", "has no groups of experts"},
         {m->shared_ffn_dim == 0 && f->key[SH_HF_SHARED_FFN][0], "shared_ffn_dim", "has an expert that every token has"},
     };
