@@ -87,7 +87,7 @@ int64_t sh_model_trained(const struct sh_model *m, const struct sh_adapters *a)
     int64_t n = 0;
 
     for (int i = 0; i < p->n_units; i++)
-        n += p->units[i].trainable && !p->units[i].balances ? p->units[i].elems : 0;
+        n += sh_program_descends(&p->units[i]) ? p->units[i].elems : 0;
     sh_program_destroy(p);
     return n;
 }

@@ -20,9 +20,10 @@ struct sh_adapters {
     unsigned targets;
 };
 
-/* Weights of the losses that keep experts evenly busy and the logits of their router small; 0: none. */
+/* Weights of the losses that keep experts evenly busy and the logits of their router small, and the step by which an
+ * update moves the biases of routers; 0: none. */
 struct sh_model_balance {
-    float aux, z;
+    float aux, z, step;
 };
 
 /* Experts spread over ranks: this one has those of its place, and rows travel in waves of `capacity` times the rows that

@@ -29,18 +29,12 @@ static int64_t whole_multiples(int64_t n)
     return (n + SH_SLICE_MULTIPLE - 1) / SH_SLICE_MULTIPLE * SH_SLICE_MULTIPLE;
 }
 
-/* Biases of routers have no update by elements. */
-static bool may_go(const struct sh_unit *u)
-{
-    return u->trainable && !u->balances;
-}
-
 static int64_t trained_elems(const struct sh_program *p)
 {
     int64_t n = 0;
 
     for (int i = 0; i < p->n_units; i++)
-        n += may_go(&p->units[i]) ? p->units[i].chunk : 0;
+        n += sh_program_descends(&p->units[i]) ? p->units[i].chunk : 0;
     return n;
 }
 
@@ -150,7 +144,7 @@ static void cut_units(struct offload *o)
         const struct sh_unit *u = &p->units[i];
         int64_t held = stays < u->chunk ? stays / SH_SLICE_MULTIPLE * SH_SLICE_MULTIPLE : u->chunk;
 
-        if (!may_go(u))
+        if (!sh_program_descends(u))
             continue;
         stays -= stays < u->chunk ? stays : u->chunk;
         if (held < u->chunk)

@@ -90,7 +90,6 @@ struct sh_pass_options {
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
     enum sh_dtype reduce; /* type in which gradients are sent, f32 or bf16; micro-steps are added in f32. Not bf16 if
                              reproducible */
-    float load_balance;   /* step by which the biases of routers move; 0: they stay */
     bool decay_all;       /* weight decay on vectors too (src/config/role.h) */
     int forward_prefetch, backward_prefetch; /* units ahead */
     int resident_units; /* that many first units have a full copy, gathered again after each update */

@@ -53,7 +53,7 @@ static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
     if (rc == SH_OK) {
         add_micro_steps(b, micro, p);
         sh_shard_norm(&b->options, p);
-        sh_shard_update(&b->options, p);
+        sh_shard_update(b, p);
     }
     sh_program_destroy(micro);
     return rc;

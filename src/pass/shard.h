@@ -3,6 +3,7 @@
 #define SH_PASS_SHARD_H
 
 #include "src/layout/layout.h"
+#include "src/pass/build.h"
 #include "src/pass/pass.h"
 
 /* Write the units and their persistent tensors for one rank into the empty program `out`. */
@@ -18,7 +19,7 @@ void sh_shard_section(const struct sh_program *micro, const struct sh_pass_optio
 void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
 void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out);
 void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out);
-void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out);
+void sh_shard_update(const struct sh_build *b, struct sh_program *out);
 
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);

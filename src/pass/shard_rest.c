@@ -112,7 +112,7 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
         struct sh_range part = squared_part(opt, u);
         int64_t n = part.end - part.begin;
 
-        if (!u->trainable || u->balances)
+        if (!sh_program_descends(u))
             continue;
         op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
         op.out[0] = out->port[SH_PORT_SQUARES];
@@ -250,14 +250,14 @@ static void emit_update(const struct sh_pass_options *opt, struct sh_program *ou
 
 /* The biases of one router; `load`: the first of its loads in what routers report. The same on all ranks, since the
  * loads are. */
-static void move_biases(const struct sh_pass_options *opt, struct sh_program *out, int unit, int64_t load)
+static void move_biases(struct sh_program *out, int unit, int64_t load, float step)
 {
     struct sh_op op = sh_program_op(SH_OP_ROUTE_BIAS);
     const char *name = out->units[unit].name;
     int64_t experts = out->units[unit].elems;
 
     op.attr.route.experts = (int)experts;
-    op.attr.route.step = opt->load_balance;
+    op.attr.route.step = step;
     op.in[0] = sh_shard_view(out, out->port[SH_PORT_ROUTERS], load, 1, &experts, name);
     op.out[0] = sh_shard_view(out, out->units[unit].compute, 0, 1, &experts, name);
     op.phase = SH_PHASE_UPDATE;
@@ -267,18 +267,17 @@ static void move_biases(const struct sh_pass_options *opt, struct sh_program *ou
 
 /* A trained unit's update is on the rank's chunk only. A resident full copy is gathered right after, so that the next
  * step finds it. */
-void sh_shard_update(const struct sh_pass_options *opt, struct sh_program *out)
+void sh_shard_update(const struct sh_build *b, struct sh_program *out)
 {
+    const struct sh_pass_options *opt = &b->options;
     int64_t load = SH_ROUTER_LOSSES;
 
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
-        if (out->units[i].balances && opt->load_balance > 0) {
-            if (out->units[i].trainable)
-                move_biases(opt, out, i, load);
-            load += out->units[i].elems;
-        }
-        if (!out->units[i].trainable || out->units[i].balances)
+        if (out->units[i].balances && out->units[i].trainable && b->batch.balance.step > 0)
+            move_biases(out, i, load, b->batch.balance.step);
+        load += out->units[i].balances ? out->units[i].elems : 0;
+        if (!sh_program_descends(&out->units[i]))
             continue;
         emit_update(opt, out, i);
         cast_master(out, i, SH_PHASE_UPDATE);

@@ -329,7 +329,7 @@ static sh_rc not_covered(const struct check *c, int unit, int64_t from, int64_t 
                    from < to ? "no rank" : "two ranks", rank);
 }
 
-/* Check that parts cover each trained unit from the first to the last element, without gap or overlap, and nothing of
+/* Check that parts cover each unit with gradients from the first to the last element, without gap or overlap, and nothing of
  * other units. */
 static sh_rc check_covered(const struct check *c, struct parts *l, const char *what)
 {
@@ -338,7 +338,7 @@ static sh_rc check_covered(const struct check *c, struct parts *l, const char *w
     if (l->n)
         qsort(l->of, (size_t)l->n, sizeof *l->of, by_place);
     for (int i = 0; i < c->n_units; i++) {
-        int64_t at = 0, end = c->units[i].trainable ? c->units[i].elems : 0;
+        int64_t at = 0, end = sh_program_descends(&c->units[i]) ? c->units[i].elems : 0;
         int rank = 0;
 
         for (; k < l->n && l->of[k].unit == i; k++) {

@@ -239,6 +239,13 @@ static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
     return SH_OK;
 }
 
+static struct sh_model_balance balance(const struct sh_config *cfg)
+{
+    return (struct sh_model_balance){.aux = (float)cfg->moe.aux_loss_coeff,
+                                     .z = (float)cfg->moe.z_loss_coeff,
+                                     .step = (float)cfg->moe.load_balance_coeff};
+}
+
 /* The recomputation that activation_checkpoint asks for. A memory budget begins with nothing recomputed; fit() raises
  * it. */
 static struct sh_recompute recompute(const struct sh_config *cfg)
@@ -400,7 +407,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                   .document_tokens = cfg->data.document_tokens,
                   .any_order = gpu && !cfg->training.deterministic,
                   .adapters = sh_request_adapters(cfg),
-                  .balance = {(float)cfg->moe.aux_loss_coeff, (float)cfg->moe.z_loss_coeff},
+                  .balance = balance(cfg),
                   .spread = {.capacity = cfg->moe.capacity_factor},
                   .chunk_rows = chunk_rows(cfg, gpu)},
         .act = dtype_of(cfg->training.mixed_precision_param),
@@ -416,7 +423,6 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                                 sh_request_snapshot(cfg, gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),
                     .reproducible = reproducible(cfg),
                     .reduce = dtype_of(cfg->training.mixed_precision_reduce),
-                    .load_balance = (float)cfg->moe.load_balance_coeff,
                     .decay_all = cfg->optimizer.decay_all,
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
                     .backward_prefetch = cfg->parallelism.backward_prefetch,

@@ -292,6 +292,12 @@ int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
 /* Make the tensor of a port; letters stand for what they do in its row; V also for R. */
 int sh_program_add_port(struct sh_program *p, enum sh_port port, int64_t B, int64_t T, int64_t V);
 
+/* Whether gradients train it. */
+static inline bool sh_program_descends(const struct sh_unit *u)
+{
+    return u->trainable && !u->balances;
+}
+
 /* Mark a unit, its parameters and what they hold parts of as not trained. */
 void sh_program_freeze(struct sh_program *p, int unit);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);

@@ -191,6 +191,7 @@ def reports_on_meshes():
     for name, (ranks, more) in runs.items():
         steps = run_reported(pathlib.Path(f'mesh {name}'), {**c, **more}, ranks)
         said[name] = [[step[key] for key in ('expert_load', 'aux_loss', 'z_loss')] for step in steps]
+    job.sherd('plan', 'c.yaml', '--ranks=4', '--check', folder='mesh 1 rank')
     first = said['1 rank']
     return [f'{name}: {numbers}, 1 rank: {first}' for name, numbers in said.items() if numbers != first]
 

@@ -467,7 +467,7 @@ static void same_random_bits(const struct kind *k)
 
     make_program(&r, k, &mesh);
     r.p->state[0].dtype = r.p->state[1].dtype = SH_BF16;
-    sh_shard_update(&r.build.options, r.p);
+    sh_shard_update(&r.build, r.p);
     for (int i = 0; i < r.p->n_ops; i++) {
         const struct sh_unit *u = &r.p->units[r.p->ops[i].unit == SH_NONE ? 0 : r.p->ops[i].unit];
         struct sh_range own =

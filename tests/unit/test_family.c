@@ -352,7 +352,7 @@ static struct sim *begin(const struct row *row, int shard)
     struct sh_build b = tiny_build(&row->m, BATCH / shard);
     struct sim *s;
 
-    b.options.load_balance = 0.125f;
+    b.batch.balance.step = 0.125f;
     b.recompute = tiny_recomputes[shard > 1 ? TINY_FULL : TINY_NONE];
     s = sim_create(&b, shard, 1, 1, SEED);
     stir(s);

@@ -725,7 +725,7 @@ static void a_unit_has_groups_of_its_own(void **state)
     sh_shard_init(micro, &b.options, p);
     sh_shard_section(micro, &b.options, SH_SECTION_ONLY, 0, 1, p);
     sh_shard_norm(&b.options, p);
-    sh_shard_update(&b.options, p);
+    sh_shard_update(&b, p);
     sh_shard_loss(&b.options, p);
     assert_int_equal(sh_pass_groups(&b, p), SH_OK);
     assert_int_equal(sh_pass_schedule(&b, p), SH_OK);
@@ -808,7 +808,7 @@ static struct sh_program *with_rows(struct sh_build *b, bool rows)
     sh_shard_init(micro, &b->options, p);
     sh_shard_section(micro, &b->options, SH_SECTION_ONLY, 0, 1, p);
     sh_shard_norm(&b->options, p);
-    sh_shard_update(&b->options, p);
+    sh_shard_update(b, p);
     sh_shard_loss(&b->options, p);
     section = sh_program_find_section(p, SH_SECTION_ONLY);
     for (int i = p->sections[section].n_ops - 1; rows && i >= 0; i--) {
