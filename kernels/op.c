@@ -47,7 +47,8 @@ static const struct sh_attr_field lora_attrs[] = {
     FIELD(lora, first[2]), FIELD(lora, width[2]), FIELD(lora, scale), {0}};
 static const struct sh_attr_field route_attrs[] = {
     LETTER(route, experts, 'E'), LETTER(route, chosen, 'k'), FIELD(route, sigmoid), FIELD(route, norm), FIELD(route, scale),
-    FIELD(route, groups), FIELD(route, top_groups), FIELD(route, aux), FIELD(route, z), FIELD(route, step), {0}};
+    FIELD(route, groups), FIELD(route, top_groups), FIELD(route, aux), FIELD(route, z), FIELD(route, step),
+    FIELD(route, forced), {0}};
 static const struct sh_attr_field wave_attrs[] = {FIELD(wave, wave), FIELD(wave, place), FIELD(wave, room), {0}};
 static const struct sh_attr_field exchange_attrs[] = {
     FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave), {0}};

@@ -236,6 +236,7 @@ struct sh_op_attr {
                                                       chosen <= top_groups E / groups; groups <= SH_ROUTE_GROUPS */
             float aux, z;                          /* ROUTE_BWD, ROUTE_LOSS: coefficients of the losses; 0: none */
             float step;                            /* ROUTE_BIAS */
+            bool forced;                           /* ROUTE: slot j of row n has expert (n k + j) mod E, whatever its score */
         } route;                                   /* ROUTE* */
         struct {
             int wave, place;                       /* from 0 on; of this rank in the group */

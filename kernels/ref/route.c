@@ -75,6 +75,10 @@ static void choose(const struct sh_op_call *call, struct shape s, int64_t n)
     bool open[SH_ROUTE_GROUPS];
     int groups = call->attr->route.groups;
 
+    for (int64_t j = 0; j < s.k && call->attr->route.forced; j++)
+        sh_ref_set(&call->out[1], n * s.k + j, (double)((n * s.k + j) % s.E));
+    if (call->attr->route.forced)
+        return;
     for (int g = 0; g < groups; g++)
         open[g] = allowed(call, s, n, g);
     for (int64_t j = 0; j < s.k; j++) {

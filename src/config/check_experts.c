@@ -20,6 +20,7 @@ static sh_rc check_none(struct sh_config_state *state)
         {"model.router", c->model.router},
         {"moe.load_balance_coeff", c->moe.load_balance_coeff},
         {"model.router_bias", c->model.router_bias},
+        {"debug.moe_force_load_balance", c->debug.moe_force_load_balance},
         {"model.route_norm", c->model.route_norm},
         {"model.route_scale", c->model.route_scale},
         {"model.route_groups", c->model.route_groups},

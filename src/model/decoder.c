@@ -491,7 +491,8 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                   .groups = m->route_groups,
                   .top_groups = m->route_top_groups,
                   .aux = b->balance.aux,
-                  .z = b->balance.z}};
+                  .z = b->balance.z,
+                  .forced = b->balance.forced}};
     int64_t chunk_rows = b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act);
     int x;
 

@@ -24,6 +24,7 @@ struct sh_adapters {
  * update moves the biases of routers; 0: none. */
 struct sh_model_balance {
     float aux, z, step;
+    bool forced; /* experts by turn, whatever their scores */
 };
 
 /* Experts spread over ranks: this one has those of its place, and rows travel in waves of `capacity` times the rows that

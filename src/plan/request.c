@@ -222,8 +222,8 @@ static enum sh_dtype dtype_of(int precision)
     return dtypes[precision];
 }
 
-/* Refuse what does not work with float16. */
-static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
+/* Refuse what does not work with float16, or on GPUs. */
+static sh_rc check_device(const struct sh_config *cfg, bool gpu)
 {
     const struct {
         bool there;
@@ -236,6 +236,10 @@ static sh_rc check_float16(const struct sh_config *cfg, bool gpu)
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
+    if (gpu && cfg->debug.moe_force_load_balance)
+        return sh_fail(SH_E_USAGE,
+                       "debug.moe_force_load_balance: its kernels are for CPUs, but the job runs on GPUs; leave "
+                       "it out, or give training.device=cpu");
     return SH_OK;
 }
 
@@ -243,7 +247,8 @@ static struct sh_model_balance balance(const struct sh_config *cfg)
 {
     return (struct sh_model_balance){.aux = (float)cfg->moe.aux_loss_coeff,
                                      .z = (float)cfg->moe.z_loss_coeff,
-                                     .step = (float)cfg->moe.load_balance_coeff};
+                                     .step = (float)cfg->moe.load_balance_coeff,
+                                     .forced = cfg->debug.moe_force_load_balance};
 }
 
 /* The recomputation that activation_checkpoint asks for. A memory budget begins with nothing recomputed; fit() raises
@@ -387,7 +392,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     /* `parts`: the number of ranks with different data. These, not all ranks, divide the batch. */
     int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
-    SH_TRY(check_float16(cfg, gpu));
+    SH_TRY(check_device(cfg, gpu));
     if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
         return sh_fail(
             SH_E_USAGE,

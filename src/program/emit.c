@@ -468,6 +468,7 @@ static void set_route(struct sh_op *op, const struct sh_emit_route *how)
     op->attr.route.top_groups = how->top_groups;
     op->attr.route.aux = how->aux;
     op->attr.route.z = how->z;
+    op->attr.route.forced = how->forced;
 }
 
 /* weight [N,k] f32, expert [N,k], and the scores [N,E] f32 of all experts, which the backward reads; lse [N] f32 only

@@ -97,6 +97,7 @@ struct sh_emit_route {
     float scale;
     int groups, top_groups; /* 0: no groups */
     float aux, z;           /* weights of the two losses of balance */
+    bool forced;
 };
 /* Where the rows of a batch go: M = N k rows of experts (kernels/op.h). */
 struct sh_emit_routed {

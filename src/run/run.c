@@ -214,11 +214,12 @@ static void announce(const struct sh_run *r)
         snprintf(recompute, sizeof recompute, ", %s, cache %d x %d positions",
                  r->build.options.strategy.params_resident ? "resident" : "gathered for each token",
                  r->build.batch.batch, r->build.batch.cache);
-    sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s%s%s, arena %s per rank",
+    sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s%s%s%s, arena %s per rank",
                 sh_str_count(sh_model_params(&r->build.model), params), describe_adapters(r, adapters),
                 sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),
                 describe_device(r, device), precision_name(r->p->act), mixed ? " compute, " : "", mixed ? reduce : "",
                 mixed ? " reduction" : "", states, recompute, sh_pass_homes_text(&r->build, homes),
+                r->build.batch.balance.forced ? ", experts by turn, not by score" : "",
                 sh_str_bytes(r->p->arena_bytes, arena));
 }
 

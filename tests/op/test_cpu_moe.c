@@ -201,6 +201,28 @@ static void check_by_hand(const struct by_hand *h, const struct sh_kernel_table 
     optest_end(&t);
 }
 
+/* By turn, from row to row, with the weights of their scores. */
+static void experts_take_turns(void **state)
+{
+    const struct router r = {.scale = 1, .norm = true};
+    const int64_t shape[] = {4, 3, 5, 2, 1, 1};
+    const struct sh_kernel_table *const devices[] = {&sh_kernels_ref, &sh_kernels_cpu};
+
+    (void)state;
+    optest_seed(25);
+    for (int d = 0; d < 2; d++) {
+        struct optest t;
+        begin_route(&t, SH_F32, SH_F32, shape, &r);
+        t.attr.route.forced = true;
+        optest_run(&t, devices[d], 2);
+        for (int i = 0; i < 8; i++)
+            assert_int_equal((int)optest_get(&t.call.out[1], i), i % 5);
+        for (int n = 0; n < 4; n++)
+            assert_true(fabs(optest_get(&t.call.out[0], 2 * n) + optest_get(&t.call.out[0], 2 * n + 1) - 1) < 1e-6);
+        optest_end(&t);
+    }
+}
+
 /* More experts than the best groups have, groups that do not divide them, too many of either. */
 static void route_refuses(void **state)
 {
@@ -1053,7 +1075,7 @@ int main(void)
         cmocka_unit_test(bias_by_hand),    cmocka_unit_test(experts),
         cmocka_unit_test(swiglu_gradient), cmocka_unit_test(route_refuses),
         cmocka_unit_test(groups_by_hand),  cmocka_unit_test(waves),
-        cmocka_unit_test(losses_by_hand),
+        cmocka_unit_test(losses_by_hand),  cmocka_unit_test(experts_take_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -247,6 +247,8 @@ static const struct refusal texts[] = {
      "c.yaml:2: moe.aux_loss_coeff: llama has no experts; leave it out, or give model.family=mixtral, qwen2_moe, qwen3_moe, olmoe or granitemoe"},
     {"model: {name: debug}\nmoe: {load_balance_coeff: 0.1}\n",
      "c.yaml:2: moe.load_balance_coeff: llama has no experts; leave it out, or give model.family=mixtral, qwen2_moe, qwen3_moe, olmoe or granitemoe"},
+    {"model: {name: debug}\ndebug: {moe_force_load_balance: true}\n",
+     "c.yaml:2: debug.moe_force_load_balance: llama has no experts; leave it out, or give model.family=mixtral, qwen2_moe, qwen3_moe, olmoe or granitemoe"},
     {"model: {name: debug, router_bias: true}\n",
      "c.yaml:1: model.router_bias: llama has no experts; leave it out, or give model.family=mixtral, qwen2_moe, qwen3_moe, olmoe or granitemoe"},
     {"model: {name: debug-moe, router_bias: false}\nmoe: {load_balance_coeff: 0.1}\n",

@@ -222,6 +222,7 @@ static const struct row state[] = {
     {"guard.max_skips", "2", NULL},
     {"guard.max_rollbacks", "2", "guard.action=rollback"},
     {"debug.seed", "5", NULL},
+    {"debug.moe_force_load_balance", "true", MOE},
 };
 
 enum { MACHINE = sizeof machine / sizeof machine[0], STATE = sizeof state / sizeof state[0] };
@@ -380,6 +381,7 @@ static const char *need_of(const char *change)
                 {"model.router=sigmoid", MOE},
                 {"model.route_norm=true", MOE},
                 {"model.router_bias=true", MOE},
+                {"debug.moe_force_load_balance=true", MOE},
                 {"checkpoint.initial_load_in_hf=false", "model.hf_assets_path=/elsewhere"},
                 {"checkpoint.export_dtype=float32", "checkpoint.last_save_in_hf=true"},
                 {"checkpoint.export_dtype=bfloat16", "checkpoint.last_save_in_hf=true"},

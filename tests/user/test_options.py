@@ -250,6 +250,7 @@ ROWS = {
     'offload.verify': Row('false', 'mesh/test_offload.py'),
     'offload.allow_network': Row('true', 'unit/test_tier.c'),
     'debug.seed': Row(5, 'steps'),
+    'debug.moe_force_load_balance': Row('true', 'steps', needs=MOE),
     'debug.sync_ops': Row('true', 'refused'),
 }
 TIMES = ('time', 'tokens_per_second', 'seconds', 'arena_bytes', 'peak_rss_bytes', 'mfu', 'event', 'path', 'bytes')

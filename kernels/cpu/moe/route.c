@@ -133,6 +133,12 @@ static void choose(const struct choice *c, int32_t *list)
             have = insert(c, list, have, e);
 }
 
+static void take_turns(const struct choice *c, int64_t n, int32_t *list)
+{
+    for (int64_t j = 0; j < c->k; j++)
+        list[j] = (int32_t)((n * c->k + j) % c->E);
+}
+
 /* 1e-20 as in the published models: scores that are all 0 give weights of 0. */
 static void weigh(const struct sh_op_call *call, const float *score, const int32_t *list, float *weight)
 {
@@ -161,7 +167,10 @@ static void route_row(const struct sh_op_call *call, int64_t E, int64_t n)
                        .top_groups = call->attr->route.top_groups};
 
     (call->attr->route.sigmoid ? sigmoid : softmax)(score, E, lse);
-    choose(&c, list);
+    if (call->attr->route.forced)
+        take_turns(&c, n, list);
+    else
+        choose(&c, list);
     weigh(call, score, list, (float *)call->out[0].data + n * k);
 }
 

@@ -194,13 +194,14 @@ static char *describe(const struct bench *b, const struct sh_config *cfg)
     char arena[SH_STR_SHORT], rss[SH_STR_SHORT];
 
     return sh_strfmt(
-        "training steps of %s in %s: %lld tokens on %d ranks of %d threads, %d steps, then as many with a trace\n"
+        "training steps of %s%s in %s: %lld tokens on %d ranks of %d threads, %d steps, then as many with a trace\n"
         "memory of a rank: %s planned, %s of the process at most\n"
         "measured peaks of a rank: %.1f GFLOP/s in a square product, %.1f GB/s in a copy (read and written); "
         "operations and\n"
         "bytes are rank 0's; a floor is the longer of both at these rates; the step's is %.4g s, %.1f %% of its time",
-        cfg->model.name, sh_dtype_name(b->r->p->act), (long long)step->tokens, sh_mesh_ranks(&b->r->mesh->shape),
-        b->r->threads, b->options->repeat, sh_str_bytes(b->arena_bytes, arena), sh_str_bytes(b->rss_bytes, rss),
+        cfg->model.name, cfg->debug.moe_force_load_balance ? " with experts by turn, not by score," : "",
+        sh_dtype_name(b->r->p->act), (long long)step->tokens, sh_mesh_ranks(&b->r->mesh->shape), b->r->threads,
+        b->options->repeat, sh_str_bytes(b->arena_bytes, arena), sh_str_bytes(b->rss_bytes, rss),
         b->peaks.flops_per_second / 1e9, b->peaks.bytes_per_second / 1e9, step->floor_seconds,
         100 * step->floor_seconds / seconds);
 }
