@@ -126,20 +126,20 @@ extern "C" {
     OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT completes it */ \
     OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \
     OTHER(ALL_TO_ALL, all_to_all)           /* each rank has a part for each; its own inverse; parts: see above */ \
-    HOST(ROUTE, route)                      /* the experts of each row and their weights; see above */             \
-    HOST(ROUTE_BWD, route_bwd)              /* through the router's product too; dx = ... + dres */                \
-    HOST(ROUTE_PLAN, route_plan)            /* rows by expert, then token, then slot; place: where each went */    \
+    KERNEL(ROUTE, route)                    /* the experts of each row and their weights; see above */             \
+    KERNEL(ROUTE_BWD, route_bwd)            /* through the router's product too; dx = ... + dres */                \
+    KERNEL(ROUTE_PLAN, route_plan)          /* rows by expert, then token, then slot; place: where each went */    \
     HOST(ROUTE_WAVE, route_wave)            /* which rows travel in a wave; see above */                           \
-    HOST(ROUTE_LOAD, route_load)            /* counts of rows per expert */                                        \
-    HOST(ROUTE_LOSS, route_loss)            /* the two losses of which ROUTE_BWD adds the gradients; not multiplied */ \
-    HOST(ROUTE_BIAS, route_bias)            /* bias + attr->route.step sign(mean of load - load), then minus its mean */ \
-    HOST(ROW_GATHER, row_gather)            /* the row of each entry of order; its backward is ROW_SUM */          \
-    HOST(ROW_SUM, row_sum)                  /* a token's rows in the order of its slots, then addend; rounded once */ \
-    HOST(EXPERT_LINEAR, expert_linear)      /* y = x w[e]' for the rows of expert e */                             \
-    HOST(EXPERT_LINEAR_BWD_X, expert_linear_bwd_x) /* dx = dy w[e] */                                              \
-    HOST(EXPERT_LINEAR_BWD_W, expert_linear_bwd_w) /* dw[g mod E] = dy' x; 0 if the expert has no rows */                \
-    HOST(SWIGLU_ROWS, swiglu_rows)          /* as SWIGLU, times the weight of the row's entry, or of the row */                   \
-    HOST(SWIGLU_ROWS_BWD, swiglu_rows_bwd)  /* dweight: the sum of dh silu(gate) up over a row */
+    KERNEL(ROUTE_LOAD, route_load)          /* counts of rows per expert */                                        \
+    KERNEL(ROUTE_LOSS, route_loss)          /* the two losses of which ROUTE_BWD adds the gradients; not multiplied */ \
+    KERNEL(ROUTE_BIAS, route_bias)          /* bias + attr->route.step sign(mean of load - load), then minus its mean */ \
+    KERNEL(ROW_GATHER, row_gather)          /* the row of each entry of order; its backward is ROW_SUM */          \
+    KERNEL(ROW_SUM, row_sum)                /* a token's rows in the order of its slots, then addend; rounded once */ \
+    KERNEL(EXPERT_LINEAR, expert_linear)    /* y = x w[e]' for the rows of expert e */                             \
+    KERNEL(EXPERT_LINEAR_BWD_X, expert_linear_bwd_x) /* dx = dy w[e] */                                              \
+    KERNEL(EXPERT_LINEAR_BWD_W, expert_linear_bwd_w) /* dw[g mod E] = dy' x; 0 if the expert has no rows */                \
+    KERNEL(SWIGLU_ROWS, swiglu_rows)        /* as SWIGLU, times the weight of the row's entry, or of the row */                   \
+    KERNEL(SWIGLU_ROWS_BWD, swiglu_rows_bwd)  /* dweight: the sum of dh silu(gate) up over a row */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };

@@ -14,23 +14,10 @@ namespace
 constexpr float TWO_ROOT_2_PI = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 constexpr float CUBIC = 0.044715f;
 
-/* f32 uses the exact functions; bf16 the fast ones, whose error is far below its rounding. */
-template <class T> __device__ __forceinline__ float sigmoid(float x);
-
-template <> __device__ __forceinline__ float sigmoid<float>(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-template <> __device__ __forceinline__ float sigmoid<sh_bf16>(float x)
-{
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-}
-
 /* (1 + tanh(u)) / 2, as a sigmoid of 2u = 2 sqrt(2/pi) (x + 0.044715 x^3). */
 template <class T> __device__ __forceinline__ float gelu_gate(float x)
 {
-    return sigmoid<T>(x * fmaf(TWO_ROOT_2_PI * CUBIC, x * x, TWO_ROOT_2_PI));
+    return sh_sigmoid<T>(x * fmaf(TWO_ROOT_2_PI * CUBIC, x * x, TWO_ROOT_2_PI));
 }
 
 /* For sh_map(): elements [i, i + N), read and written as vectors. */
@@ -142,7 +129,7 @@ template <class T> struct swiglu {
         sh_load(gate, gu + g);
         sh_load(up, gu + g + F);
         for (int k = 0; k < N; k++)
-            gate[k] *= sigmoid<T>(gate[k]) * up[k];
+            gate[k] *= sh_sigmoid<T>(gate[k]) * up[k];
         sh_store(h + i, gate);
     }
 };
@@ -161,7 +148,7 @@ template <class T> struct swiglu_bwd {
         sh_load(gate, gu + g);
         sh_load(up, gu + g + F);
         for (int k = 0; k < N; k++) {
-            float s = sigmoid<T>(gate[k]), dup = d[k] * gate[k] * s;
+            float s = sh_sigmoid<T>(gate[k]), dup = d[k] * gate[k] * s;
             gate[k] = d[k] * up[k] * s * (1.0f + gate[k] * (1.0f - s));
             up[k] = dup;
         }

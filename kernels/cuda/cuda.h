@@ -30,6 +30,9 @@ struct sh_cublaslt_product;
 sh_rc sh_cuda_product(const struct sh_cublaslt_product *p, void *queue);
 sh_rc sh_cuda_product_bias(const struct sh_cublaslt_product *p, void *queue);
 
+/* moe/expert.cu: whether tensor cores can compute the call: bf16, widths and addresses that are multiples of 16 bytes. */
+bool sh_cuda_expert_fits(const struct sh_op_call *call);
+
 /* Make cuDNN's plan; a call that was not prepared uses the other kernels. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call);
 
@@ -66,6 +69,9 @@ int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_lora_work_bytes(const struct sh_op_call *call); /* both directions */
 int64_t sh_cuda_head_work_bytes(const struct sh_op_call *call);
+int64_t sh_cuda_route_work_bytes(const struct sh_op_call *call); /* both directions */
+int64_t sh_cuda_route_plan_work_bytes(const struct sh_op_call *call);
+int64_t sh_cuda_route_loss_work_bytes(const struct sh_op_call *call);
 
 #ifdef __cplusplus
 }

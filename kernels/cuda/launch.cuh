@@ -237,6 +237,19 @@ struct sh_add {
     }
 };
 
+/* f32 uses the exact functions; bf16 the fast ones, whose error is far below its rounding. */
+template <class T> __device__ __forceinline__ float sh_sigmoid(float x);
+
+template <> __device__ __forceinline__ float sh_sigmoid<float>(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+template <> __device__ __forceinline__ float sh_sigmoid<sh_bf16>(float x)
+{
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
 /* The larger one; a NaN is ignored. */
 struct sh_larger {
     __device__ __forceinline__ float operator()(float a, float b) const

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/cublaslt.h"
 #include "sherd_config.h"
+#include "src/base/log.h"
 
 #include <stddef.h>
 
@@ -28,6 +29,10 @@ static work_bytes_function *const work_of[SH_OP_KINDS] = {
     [SH_OP_LOGITS] = sh_cuda_head_work_bytes,
     [SH_OP_LORA] = sh_cuda_lora_work_bytes,
     [SH_OP_LORA_BWD] = sh_cuda_lora_work_bytes,
+    [SH_OP_ROUTE] = sh_cuda_route_work_bytes,
+    [SH_OP_ROUTE_BWD] = sh_cuda_route_work_bytes,
+    [SH_OP_ROUTE_LOSS] = sh_cuda_route_loss_work_bytes,
+    [SH_OP_ROUTE_PLAN] = sh_cuda_route_plan_work_bytes,
 };
 /* clang-format on */
 
@@ -46,6 +51,21 @@ static sh_rc refuse(const struct sh_op_call *call)
 
 #ifdef HAVE_CUDA
 #define RUN(function) function
+/* One line for all of a model: its widths are alike. */
+static sh_rc say_if_slow(const struct sh_op_call *call)
+{
+    static bool said;
+
+    if (call->in[0].dtype == SH_BF16 && !said && !sh_cuda_expert_fits(call)) {
+        said = true;
+        sh_log_info(
+            "%s: widths or addresses that are no multiples of 16 bytes are not for tensor cores; other kernels of "
+            "Sherd compute it, much slower",
+            sh_op_info(call->kind)->name);
+    }
+    return SH_OK;
+}
+
 /* Kinds with products or plans are prepared before the first step; the other kinds need nothing that could be
  * missing. */
 static sh_rc prepare_kernel(const struct sh_op_call *call)
@@ -62,8 +82,13 @@ static sh_rc prepare_kernel(const struct sh_op_call *call)
     case SH_OP_LOGITS:
     case SH_OP_LORA:
     case SH_OP_LORA_BWD:
+    case SH_OP_ROUTE:
+    case SH_OP_ROUTE_BWD:
         SH_TRY(sh_cuda_product_prepare(call));
         return sh_cublaslt_ask(call, sh_kernels_cuda.run[call->kind]);
+    case SH_OP_EXPERT_LINEAR:
+    case SH_OP_EXPERT_LINEAR_BWD_X:
+    case SH_OP_EXPERT_LINEAR_BWD_W: return say_if_slow(call);
     default: return SH_OK;
     }
 }

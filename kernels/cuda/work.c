@@ -41,3 +41,16 @@ int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call)
     int64_t O = elems(&call->out[call->kind == SH_OP_GELU_BWD_BIAS ? 1 : 0]);
     return sh_cuda_row_parts(elems(&call->in[0]) / O) * O * (int64_t)sizeof(float);
 }
+
+/* A count of each expert's choices in each part, and of all. */
+int64_t sh_cuda_route_plan_work_bytes(const struct sh_op_call *call)
+{
+    int64_t E = elems(&call->out[2]) - 1;
+    return E * (sh_cuda_plan_parts(elems(&call->in[0])) + 1) * (int64_t)sizeof(int32_t);
+}
+
+/* A sum of each loss over a part of the rows. */
+int64_t sh_cuda_route_loss_work_bytes(const struct sh_op_call *call)
+{
+    return 2 * sh_cuda_row_parts(call->in[0].dim[0]) * (int64_t)sizeof(double);
+}

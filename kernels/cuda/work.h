@@ -32,4 +32,10 @@ static inline int64_t sh_cuda_embed_bwd_ints(int64_t rows, int64_t vocab)
     return 2 * vocab + 1 + 2 * rows + sh_cuda_scan_blocks(vocab);
 }
 
+/* Parts that choices are cut into for sorting. */
+static inline int64_t sh_cuda_plan_parts(int64_t choices)
+{
+    return sh_cuda_parts(choices, 256, 1024);
+}
+
 #endif

@@ -49,6 +49,25 @@ int64_t sh_cuda_lora_work_bytes(const struct sh_op_call *call)
     return sh_cuda_lora_work(call).bytes;
 }
 
+/* Three numbers of bf16 have the bits of one of f32; w is copied for them. */
+struct sh_cuda_route_work sh_cuda_route_work(const struct sh_op_call *call)
+{
+    const struct sh_operand *w = &call->in[5];
+    int64_t E = w->dim[0], C = w->dim[1], size = sh_dtype_bytes(w->dtype);
+    struct sh_cuda_route_work r = {.parts = w->dtype == SH_F32 ? 1 : 3};
+
+    r.count = sh_cuda_round256(sh_cuda_rows(&call->in[2]) * E * r.parts * size);
+    r.w = r.count + sh_cuda_round256(E * (int64_t)sizeof(int32_t));
+    r.product = r.w + (r.parts == 1 || !call->out[0].ndim ? 0 : sh_cuda_round256(r.parts * E * C * size));
+    r.bytes = r.product + SH_CUBLASLT_WORK_BYTES + 256;
+    return r;
+}
+
+int64_t sh_cuda_route_work_bytes(const struct sh_op_call *call)
+{
+    return call->kind == SH_OP_ROUTE ? SH_CUBLASLT_WORK_BYTES : sh_cuda_route_work(call).bytes;
+}
+
 /* [B,T,(H+2K)D] of either direction */
 static const struct sh_operand *qkv_of(const struct sh_op_call *call)
 {

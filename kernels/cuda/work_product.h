@@ -20,6 +20,13 @@ struct sh_cuda_lora_work {
 };
 struct sh_cuda_lora_work sh_cuda_lora_work(const struct sh_op_call *call);
 
+/* ROUTE_BWD: byte offsets, from a start aligned to 256 bytes, of counts [E], of w as often as there are parts, and of
+ * cuBLASLt's scratch; at offset 0 the gradients of logits, each in as many parts. */
+struct sh_cuda_route_work {
+    int64_t parts, count, w, product, bytes;
+};
+struct sh_cuda_route_work sh_cuda_route_work(const struct sh_op_call *call);
+
 /* ATTENTION, ATTENTION_BWD by cuDNN. Its deterministic backward pass keeps a [T,T] matrix for each query head that it
  * is working on; the other one keeps dq in f32. So a call is cut into pieces of `batch` sequences times `kv_heads`
  * key-value heads, each dividing the whole. The sizes of plans were read from cuDNN 9.8 to 9.19 for sm_80, 90 and

@@ -2,7 +2,7 @@
 """The whole trainer on one GPU: it starts at all, it learns like the CPU, 2 and 4 ranks that share the GPU learn like
 one, by NCCL and through host memory, and checkpoints move to the CPU and back. Prints TAP.
 
-    tests/gpu/device_train.py [smoke] [learn] [mesh] [checkpoint]
+    tests/gpu/device_train.py [smoke] [learn] [experts] [mesh] [checkpoint]
 
 Started by tests/gpu/run, which gives it the environment of tests/gold/job.py.
 """
@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 
-from trains import CPU, CUDA, BOUND, MESHES, as_on_cpu, checkpoints, evaluates, job, run, same_bits, tiny, traces
+from trains import CPU, CUDA, BOUND, EVEN as EVEN_EXPERTS, MESHES, MODELS, as_on_cpu, checkpoints, evaluates, job, run, same_bits, tiny, traces
 import test_rows
 
 NCCL, MPI = {'comm.backend': 'nccl'}, {'comm.backend': 'mpi'}
@@ -26,6 +26,8 @@ REAL = {'model.n_layers': 3, 'model.dim': 192, 'model.n_heads': 3, 'model.head_d
         'model.max_seq_len': 160, 'model.ffn_dim': 512, 'training.seq_len': 160, 'training.global_batch_size': 8,
         'optimizer.lr': 3e-3, 'lr_scheduler.warmup_steps': 5, 'model.init_std': 0.05}
 SMALL = {'model.n_layers': 1, 'training.global_batch_size': 4, 'optimizer.lr': 3e-2}
+EXPERTS = {'model.n_kv_heads': 1, 'model.n_experts': 40, 'model.n_experts_per_token': 4, 'model.expert_ffn_dim': 136,
+           'model.shared_ffn_dim': 200}
 FAMILIES = {'llama': {'model.n_kv_heads': 1}, 'gpt2': {}}
 # Models whose attention is cuDNN's on any GPU, with every version: whole tiles.
 TILED = {**REAL, 'model.max_seq_len': 256, 'training.seq_len': 256, 'model.dim': 256}
@@ -51,7 +53,7 @@ def write_chain(path, vocab, count):
 
 def learning(family, precision, change):
     """A configuration of 50 steps, and its tokens."""
-    c = {**tiny.MODELS[family], **(SMALL if emulated() else change), 'training.dataset_path': '../chain.bin',
+    c = {**MODELS[family], **(SMALL if emulated() else change), 'training.dataset_path': '../chain.bin',
          'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'metrics.log_freq': 1,
          'training.mixed_precision_param': precision}
     write_chain('chain.bin', c['model.vocab_size'], STEPS * c['training.global_batch_size'] * c['training.seq_len'] + 1)
@@ -151,6 +153,16 @@ def learn_cases():
         ('validation', evaluates), ('a trace', traces)]
 
 
+def expert_cases():
+    found = [(f'experts in {precision}, 2 steps as on the CPU', as_on_cpu, 'experts', '1x1', precision, change)
+             for precision, change in (('float32', {}), ('float32', EVEN_EXPERTS), ('bfloat16', EVEN_EXPERTS))]
+    found += [(f'experts on {mesh} ranks, 2 steps as on the CPU', as_on_cpu, 'experts', mesh, 'float32', {}) for mesh in ('1x2', '2x2')]
+    if not emulated():
+        found += [(f'{how} experts in {precision}, 50 steps within 1 % of the CPU', learns, 'experts', precision,
+                   {**REAL, **EXPERTS, 'model.router': how}) for how in ('softmax', 'sigmoid') for precision in BOUND]
+    return found
+
+
 def mesh_cases():
     tree = {'training.reproducible': 'mesh'}
     return [(f'{family} in {precision} on {mesh} ranks by {how["comm.backend"]} as one rank', as_one_rank, family, mesh,
@@ -175,7 +187,7 @@ def checkpoint_cases():
             for mode in ('disabled', 'async') for first, second in ways]
 
 
-CASES = {'smoke': smoke_cases, 'learn': learn_cases, 'mesh': mesh_cases, 'checkpoint': checkpoint_cases}
+CASES = {'smoke': smoke_cases, 'learn': learn_cases, 'experts': expert_cases, 'mesh': mesh_cases, 'checkpoint': checkpoint_cases}
 
 
 def main():

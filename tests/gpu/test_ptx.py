@@ -29,6 +29,7 @@ PROGRAMS = {
              'unpack', 'vector'),
     'head': ('softmax', 'product', 'exact', 'vector'),
     'linear': ('product', 'vector'),
+    'moe': ('expert', 'expert_any', 'plan', 'product', 'route', 'rows', 'vector'),
     'softmax': ('softmax', 'exact', 'vector'),
 }
 
@@ -60,6 +61,12 @@ PLANTED = {
         'head', 'test_refused', 'product', 'multiply', r'(ld\.shared\.f32\s+%f\d+, \[%r\d+)\+260\]', r'\1+256]'),
     'a factor of LoRA is added': ('linear', 'test_lora', 'vector', '6scaled', r'mul\.rn\.f32', 'add.rn.f32'),
     'the base of exponentials is wrong': ('head', 'test_f32', 'softmax', 'softmax_kernel', '0f3FB8AA3B', '0f3FB8B03B'),
+    'rows are not turned into columns': (
+        'moe', 'moe_experts', 'expert', 'expert_weights', r'(ldmatrix\.\S+)\.trans', r'\1'),
+    'what is past the end of a row is not zero': (
+        'moe', 'moe_experts', 'expert', 'expert_rows', r'selp\.b32\s+(%r\d+), 16, 0, %p\d+;', r'mov.u32 \1, 16;'),
+    'a choice is dealt to its neighbour': ('moe', 'moe_rows', 'plan', 'deal_parts', r'popc\.b32', 'clz.b32'),
+    'ties go to the last expert': ('moe', 'moe_route_by_hand', 'route', '5routeE', r'not\.b32', 'mov.b32'),
     'one addend is lost in an exact sum': ('elem', 'exact', 'exact', 'sum_squares', r'atom\.global\.add\.u64[^;]*;', ''),
 }
 
@@ -67,7 +74,7 @@ PLANTED = {
 def texts():
     """{90: {kernel file: its PTX}}; nvcc names the files by the target only if there are several."""
     found = {}
-    for path in sorted(KERNELS.glob('*.ptx/*.ptx')):
+    for path in sorted(KERNELS.rglob('*.ptx/*.ptx')):
         text = path.read_text()
         found.setdefault(int(re.search(r'(?m)^\.target sm_(\d+)', text)[1]), {})[path.name.split('.')[0]] = text
     return found
@@ -126,7 +133,7 @@ def finds(ptx, program, test, name, kernel, pattern, by):
 
 
 def main():
-    if not list(KERNELS.glob('*.ptx/*.ptx')) or not (BUILD / 'tests/gpu/ptx_elem').exists():
+    if not list(KERNELS.rglob('*.ptx/*.ptx')) or not (BUILD / 'tests/gpu/ptx_elem').exists():
         job.skip_all('this build has no kernels of nvcc (configure --with-cuda=yes)')
     targets = different_targets()
     first = next(iter(targets.values()))

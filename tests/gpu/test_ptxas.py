@@ -39,7 +39,7 @@ def readable(names):
 def measured():
     """{kernel: {gpu: (registers, stack, stores, loads, shared)}}"""
     found = {}
-    for path in sorted(KERNELS.glob('*.ptx/said')):
+    for path in sorted(KERNELS.rglob('*.ptx/said')):
         for name, gpu, *frame, registers, more in FUNCTION.findall(path.read_text()):
             shared = SHARED.search(more)
             cell = int(registers), *map(int, frame), int(shared[1]) if shared else 0
@@ -49,7 +49,7 @@ def measured():
 
 
 def version():
-    text = next(KERNELS.glob('*.ptx/*.ptx')).read_text()
+    text = next(KERNELS.rglob('*.ptx/*.ptx')).read_text()
     return re.search(r'release \S+, V(\S+)', text)[1]
 
 
@@ -107,7 +107,7 @@ def finds():
 
 
 def main():
-    if not list(KERNELS.glob('*.ptx/said')):
+    if not list(KERNELS.rglob('*.ptx/said')):
         job.skip_all('this build has no kernels of nvcc (configure --with-cuda=yes)')
     if os.environ.get('SHERD_GOLDEN'):
         write(os.environ['SHERD_GOLDEN'])

@@ -39,7 +39,7 @@ def none_in(name):
 
 
 def main():
-    programs = ['elem', 'softmax', 'attention'] if LONG else ['elem', 'softmax']
+    programs = ['elem', 'softmax', 'moe', 'attention'] if LONG else ['elem', 'softmax', 'moe']
     return job.run_cases([('both planted races are found', finds_planted)] + [
         (f'no race in the kernels of test_cuda_{name}', none_in, name) for name in programs])
 

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-from trains import (BOUND, CPU, CUDA, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, run, same_bits,
+from trains import (BOUND, CPU, CUDA, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, run, same_bits,
                     tiny, traces)
 
 LONG = bool(os.environ.get('SHERD_LONG'))
@@ -320,11 +320,12 @@ def main():
     rounded = {'training.mixed_precision_reduce': 'bfloat16'}
     trains = [('llama', '1x1', 'float32', {}), ('gpt2', '1x2', 'float32', {}), ('gpt2', '2x1', 'bfloat16', {}),
               ('llama', '2x2', 'float32', {}), ('llama', '2x2', 'float32', mpi),
-              ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi})]
+              ('experts', '1x1', 'float32', {}), ('experts', '2x2', 'float32', {'moe.z_loss_coeff': 0.1}),
+              ('experts', '1x2', 'bfloat16', EVEN), ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi})]
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
                    for more in ({}, mpi, rounded)]
-    cases = [(' '.join([model, 'on', mesh, 'in', precision, *more.values(), 'learns as on the CPU']), as_on_cpu, model,
+    cases = [(' '.join([model, 'on', mesh, 'in', precision, *map(str, more.values()), 'learns as on the CPU']), as_on_cpu, model,
               mesh, precision, more) for model, mesh, precision, more in trains]
     cases += [
         ('two runs on one mesh have the same bits', same_bits, ('1x2', {}), ('1x2', {})),

@@ -137,9 +137,7 @@ static void print_request(const struct sh_predict *l)
     sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
                (long long)loss_rows(l->p));
     if (l->at.gpu)
-        sh_str_say(stdout, "device", "cuda: one GPU per rank%s",
-                   l->build.model.n_experts ? "; a run there is refused, since GPUs have no kernels for experts yet"
-                                            : "");
+        sh_str_say(stdout, "device", "cuda: one GPU per rank");
     else
         sh_str_say(stdout, "threads", "%d per rank%s", l->ask.threads,
                    l->cfg.training.threads ? "" : " (this machine's cores / ranks per node)");

@@ -188,6 +188,10 @@ def leading_zeros(a):
     return np.array([8 * size - int(x).bit_length() for x in np.ravel(resize(a, np.dtype(f'u{size}')))], 'u4')
 
 
+def ones(a):
+    return np.array([int(x).bit_count() for x in np.ravel(resize(a, np.dtype(f'u{a.dtype.itemsize}')))], 'u4')
+
+
 def bf16_of(x):
     """Rounded to nearest even; as u2."""
     bits = x.view('u4')
@@ -603,7 +607,7 @@ INSTRUCTIONS = {
     'ld': load, 'ldmatrix': load_matrices, 'lg2': computes(lambda x: np.log2(f64(x)).astype(x.dtype)), 'lop3': lop3,
     'mad': multiply_add, 'max': computes(np.fmax), 'membar': None, 'min': computes(np.fmin),
     'mma': multiply_matrices, 'mov': move, 'mul': multiply, 'neg': computes(np.negative), 'not': computes(np.invert),
-    'or': computes(np.bitwise_or), 'prmt': computes(permute), 'rcp': computes(lambda x: (1 / x).astype(x.dtype)),
+    'or': computes(np.bitwise_or), 'popc': computes(ones), 'prmt': computes(permute), 'rcp': computes(lambda x: (1 / x).astype(x.dtype)),
     'rem': computes(remainder), 'rsqrt': computes(lambda x: (1 / np.sqrt(x)).astype(x.dtype)), 'selp': select, 'setp': compare,
     'shf': funnel, 'shfl': shuffle, 'shl': computes(shift_left, None, 'u32'), 'shr': computes(shift_right, None, 'u32'),
     'sqrt': computes(np.sqrt), 'st': store, 'sub': computes(np.subtract), 'tanh': computes(np.tanh), 'vote': vote,

@@ -1,0 +1,253 @@
+/* Rows of experts: brought to them and back, and SwiGLU times the weight of a row. A warp has a row, so that its place
+ * and its weight are read once. All are bound by memory; bytes per element in bf16 (f32: twice): gather 4, sum 2 for
+ * each slot and 2 written, swiglu_rows 6, backward 10. Not measured on a GPU. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace
+{
+constexpr int WARPS = 8, LANES = 32;
+
+/* f.row(r, lane) for all rows. */
+template <class F> __global__ void __launch_bounds__(WARPS *LANES) each_row(F f, int64_t rows)
+{
+    for (int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES; r < rows; r += (int64_t)gridDim.x * WARPS)
+        f.row(r, threadIdx.x % LANES);
+}
+
+template <class F> sh_rc run_rows(const char *name, const F &f, int64_t rows, void *queue)
+{
+    if (rows == 0)
+        return SH_OK;
+    return sh_launch(name, each_row<F>, dim3(sh_blocks(sh_ceil_div(rows, WARPS))), dim3(WARPS * LANES), 0, queue, f,
+                     rows);
+}
+
+/* T: any type of that size. */
+template <class T> struct gather {
+    static constexpr int N = SH_WIDTH<T>;
+    T *xs;
+    const T *x;
+    const int32_t *order;
+    int64_t C, k;
+    bool vectors;
+
+    __device__ __forceinline__ void row(int64_t r, unsigned lane) const
+    {
+        const T *from = x + order[r] / k * C;
+        T *to = xs + r * C;
+
+        for (int64_t c = lane * N; vectors && c < C; c += LANES * N) {
+            T raw[N];
+            sh_load_raw(raw, from + c);
+            sh_store_raw(to + c, raw);
+        }
+        for (int64_t c = lane; !vectors && c < C; c += LANES)
+            to[c] = from[c];
+    }
+};
+
+/* y may be addend. */
+template <class T> struct sum {
+    static constexpr int N = SH_WIDTH<T>, AT_ONCE = 4;
+    T *y;
+    const T *ys, *addend; /* (opt) */
+    const int32_t *place;
+    int64_t C, k;
+    bool vectors;
+
+    /* Four rows are asked for before the first is used. */
+    __device__ __forceinline__ void add_slots(float (&total)[N], const int32_t *at, int64_t slots, int64_t c) const
+    {
+        sh_raw<T> raw[AT_ONCE];
+
+        SH_UNROLL
+        for (int i = 0; i < AT_ONCE; i++)
+            if (i < slots)
+                raw[i].load(ys + at[i] * C + c, C - c, vectors);
+        SH_UNROLL
+        for (int i = 0; i < AT_ONCE; i++) {
+            float v[N];
+            if (i >= slots)
+                break;
+            raw[i].widen(v);
+            for (int n = 0; n < N; n++)
+                total[n] += v[n];
+        }
+    }
+
+    __device__ __forceinline__ void row(int64_t token, unsigned lane) const
+    {
+        for (int64_t c = lane * N; c < C; c += LANES * N) {
+            float total[N] = {0}, v[N];
+            for (int64_t j = 0; j < k; j += AT_ONCE)
+                add_slots(total, place + token * k + j, k - j, c);
+            if (addend) {
+                sh_load_some(v, addend + token * C + c, C - c, vectors);
+                for (int n = 0; n < N; n++)
+                    total[n] += v[n];
+            }
+            sh_store_some(y + token * C + c, total, C - c, vectors);
+        }
+    }
+};
+
+/* The weight of a row is that of its entry, or its own; rows from the last number of first on are left alone. */
+struct weighted {
+    const float *weight;
+    const int32_t *order, *last; /* (opt) */
+
+    __device__ __forceinline__ int32_t entry(int64_t r) const
+    {
+        return order ? order[r] : (int32_t)r;
+    }
+
+    __device__ __forceinline__ bool is_live(int64_t r) const
+    {
+        return !last || r < *last;
+    }
+};
+
+/* Inputs i to i + 2 of the call. */
+weighted weighted_of(const struct sh_op_call *call, int i)
+{
+    const int32_t *first = sh_data<int32_t>(&call->in[i + 2]);
+    return {sh_data<float>(&call->in[i]), sh_data<int32_t>(&call->in[i + 1]),
+            first ? first + sh_elems(&call->in[i + 2]) - 1 : NULL};
+}
+
+/* Gates first, then ups, in a row of gu [M,2F]. */
+template <class T> struct swiglu_rows {
+    static constexpr int N = SH_WIDTH<T>;
+    T *h;
+    const T *gu;
+    weighted by;
+    int64_t F;
+    bool vectors;
+
+    __device__ __forceinline__ void row(int64_t r, unsigned lane) const
+    {
+        const T *gates = gu + r * 2 * F;
+        if (!by.is_live(r))
+            return;
+        float weight = by.weight[by.entry(r)];
+
+        for (int64_t f = lane * N; f < F; f += LANES * N) {
+            float gate[N], up[N];
+            sh_load_some(gate, gates + f, F - f, vectors);
+            sh_load_some(up, gates + F + f, F - f, vectors);
+            for (int n = 0; n < N; n++)
+                gate[n] *= sh_sigmoid<T>(gate[n]) * up[n] * weight;
+            sh_store_some(h + r * F + f, gate, F - f, vectors);
+        }
+    }
+};
+
+template <class T> struct swiglu_rows_bwd {
+    static constexpr int N = SH_WIDTH<T>;
+    T *dgu;
+    float *dweight;
+    const T *dh, *gu;
+    weighted by;
+    int64_t F;
+    bool vectors;
+
+    __device__ __forceinline__ void row(int64_t r, unsigned lane) const
+    {
+        const T *gates = gu + r * 2 * F;
+        T *to = dgu + r * 2 * F;
+        if (!by.is_live(r))
+            return;
+        int32_t entry = by.entry(r);
+        float weight = by.weight[entry], total = 0;
+
+        for (int64_t f = lane * N; f < F; f += LANES * N) {
+            float d[N], gate[N], up[N];
+            sh_load_some(d, dh + r * F + f, F - f, vectors);
+            sh_load_some(gate, gates + f, F - f, vectors);
+            sh_load_some(up, gates + F + f, F - f, vectors);
+            for (int n = 0; n < N; n++) {
+                float s = sh_sigmoid<T>(gate[n]), silu = gate[n] * s, u = up[n], dr = d[n] * weight;
+                total += d[n] * silu * u;
+                up[n] = dr * silu;
+                gate[n] = dr * u * s * (1.0f + gate[n] * (1.0f - s));
+            }
+            sh_store_some(to + f, gate, F - f, vectors);
+            sh_store_some(to + F + f, up, F - f, vectors);
+        }
+        total = sh_warp_reduce(total, sh_add());
+        if (lane == 0)
+            dweight[entry] = total;
+    }
+};
+} // namespace
+
+template <class T> static sh_rc run_gather(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *xs = &call->out[0];
+    constexpr int N = SH_WIDTH<T>;
+    gather<T> f = {sh_data<T>(xs), sh_data<T>(x),          sh_data<int32_t>(&call->in[1]),
+                   xs->dim[1],     xs->dim[0] / x->dim[0], false};
+
+    f.vectors = sh_aligned<N>(f.x, f.C) && sh_aligned<N>(f.xs, f.C);
+    return run_rows("row_gather", f, xs->dim[0], call->queue);
+}
+
+extern "C" sh_rc sh_cuda_row_gather(const struct sh_op_call *call)
+{
+    int64_t bytes = sh_dtype_bytes(call->in[0].dtype);
+
+    SH_REQUIRE(bytes == 2 || bytes == 4);
+    return bytes == 2 ? run_gather<uint16_t>(call) : run_gather<uint32_t>(call);
+}
+
+extern "C" sh_rc sh_cuda_row_sum(const struct sh_op_call *call)
+{
+    const struct sh_operand *place = &call->in[1], *y = &call->out[0];
+
+    return sh_by_act(y->dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        sum<T> f = {sh_data<T>(y),
+                    sh_data<T>(&call->in[0]),
+                    sh_data<T>(&call->in[2]),
+                    sh_data<int32_t>(place),
+                    y->dim[1],
+                    place->dim[1],
+                    false};
+        f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.ys, f.C) && sh_aligned<N>(f.addend, f.C);
+        return run_rows("row_sum", f, y->dim[0], call->queue);
+    });
+}
+
+extern "C" sh_rc sh_cuda_swiglu_rows(const struct sh_op_call *call)
+{
+    const struct sh_operand *h = &call->out[0];
+
+    return sh_by_act(h->dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        swiglu_rows<T> f = {sh_data<T>(h), sh_data<T>(&call->in[0]), weighted_of(call, 1), h->dim[1], false};
+        f.vectors = sh_aligned<N>(f.h, f.F) && sh_aligned<N>(f.gu, f.F);
+        return run_rows("swiglu_rows", f, h->dim[0], call->queue);
+    });
+}
+
+extern "C" sh_rc sh_cuda_swiglu_rows_bwd(const struct sh_op_call *call)
+{
+    const struct sh_operand *dh = &call->in[0];
+
+    return sh_by_act(dh->dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        swiglu_rows_bwd<T> f = {sh_data<T>(&call->out[0]),
+                                sh_data<float>(&call->out[1]),
+                                sh_data<T>(dh),
+                                sh_data<T>(&call->in[1]),
+                                weighted_of(call, 2),
+                                dh->dim[1],
+                                false};
+        f.vectors = sh_aligned<N>(f.dgu, f.F) && sh_aligned<N>(f.dh, f.F) && sh_aligned<N>(f.gu, f.F);
+        return run_rows("swiglu_rows_bwd", f, dh->dim[0], call->queue);
+    });
+}

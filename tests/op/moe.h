@@ -1,0 +1,39 @@
+/* Test cases of a mixture of experts, shared by all devices: choices by hand, every operation against the reference, and
+ * the reference's gradients against finite differences. A test program fills `moe`, then runs MOE_TESTS. */
+#ifndef SH_TESTS_OP_MOE_H
+#define SH_TESTS_OP_MOE_H
+
+#include "tests/op/agree.h"
+
+struct moe {
+    const struct sh_kernel_table *table;
+    void (*run)(struct optest *t);
+    /* As agree() of agree.h, on the device. */
+    void (*agree)(const struct optest *t, int n, const struct agree_bound *bound, int alias_in, int alias_out);
+    int n_acts;   /* types of activations: f32, bf16, f16 */
+    bool refuses; /* plans that are none, which it looks for */
+    bool few;     /* a simulator is slow */
+};
+extern struct moe moe;
+
+void moe_route(void **state);
+void moe_route_by_hand(void **state);
+void moe_route_refuses(void **state);
+void moe_rows(void **state);
+void moe_bias_by_hand(void **state);
+void moe_experts(void **state);
+void moe_swiglu(void **state);
+void moe_groups_by_hand(void **state);
+void moe_losses_by_hand(void **state);
+#define MOE_TESTS                                                                                          \
+    cmocka_unit_test(moe_route_by_hand), cmocka_unit_test(moe_route), cmocka_unit_test(moe_route_refuses), \
+        cmocka_unit_test(moe_rows), cmocka_unit_test(moe_bias_by_hand), cmocka_unit_test(moe_experts),     \
+        cmocka_unit_test(moe_groups_by_hand), cmocka_unit_test(moe_losses_by_hand), cmocka_unit_test(moe_swiglu)
+
+/* Of the reference alone. */
+void moe_route_gradient(void **state);
+void moe_swiglu_gradient(void **state);
+/* Of hosts. */
+void moe_waves(void **state);
+
+#endif
