@@ -49,7 +49,7 @@ struct sh_machine {
         double bfloat16, float32;
     } peak;
     struct {
-        double share, half;
+        double share, half, experts;
     } product;
     struct {
         double forward, backward, ordered, ordered_bytes, own;

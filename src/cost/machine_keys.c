@@ -40,6 +40,8 @@ const struct sh_machine_key sh_machine_keys[] = {
     NUMBER(peak.float32, 1, LARGE, "flop/s", "the same in float32"),
     NUMBER(product.share, TINY, 2, "", "share of the peak that an infinitely large product reaches within a step"),
     NUMBER(product.half, 0, 1e6, "elements", "smallest dimension with which a product reaches half of that share"),
+    NUMBER(product.experts, TINY, 2, "",
+           "share of those rates that the products of experts reach: on GPUs a kernel of Sherd computes them"),
     NUMBER(attention.forward, TINY, 2, "", "share of the peak that attention reaches, by causal operations"),
     NUMBER(attention.backward, TINY, 2, "", "the same for its backward, which adds in any order"),
     NUMBER(attention.ordered, TINY, 2, "",

@@ -268,11 +268,12 @@ static double attention_seconds(const struct sh_machine *m, const struct sh_cost
 /* The seconds of the arithmetic. */
 static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
 {
-    double peak = w->act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32,
-           d = least(w->dims, is_experts(w->kind) ? 3 : w->n);
+    bool experts = is_experts(w->kind);
+    double peak = w->act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32, d = least(w->dims, experts ? 3 : w->n);
+    double share = m->product.share * (experts ? m->product.experts : 1);
 
     switch (sh_cost_class_of(w->kind)) {
-    case SH_COST_PRODUCTS: return w->flops / (peak * m->product.share * d / (d + m->product.half)) / f->products;
+    case SH_COST_PRODUCTS: return w->flops / (peak * share * d / (d + m->product.half)) / f->products;
     case SH_COST_ATTENTION: return attention_seconds(m, f, w, peak);
     default: return 0;
     }

@@ -63,28 +63,31 @@ enum { PRESETS = sizeof presets / sizeof *presets };
  * (Dao-AILab/flash-attention #1893), and the [T,T] in bf16 that cuDNN writes and reads (NVIDIA/cudnn-frontend #398)
  * where it is not masked; measured on an H100, 32 heads, T = 8192, D = 128: 5.5 ms, and 3.2 in any order. The own
  * kernels reached 148 TFLOP/s forward and 113 backward there. On B200: 1157 of 1332 in the benchmark of cudnn-frontend;
- * own is a guess there and on A100, where cuDNN promises no order, so that the own kernels compute. */
+ * own is a guess there and on A100, where cuDNN promises no order, so that the own kernels compute.
+ *
+ * experts: products of experts (machine_keys.c), all guesses, not measured: mma.sync is all that an A100 has, some 60 %
+ * of what wgmma does on Hopper, and less of tcgen05 on Blackwell. */
 static const struct family {
     const char *begin;
     int node;
-    double ordered, ordered_bytes, own;
+    double ordered, ordered_bytes, own, experts;
 } families[] = {
     /* clang-format off */
-    {"a100",    8, 0.65, 0, 0.65},
-    {"h100-64", 4, 0.82, 2, 0.235},
-    {"h100",    8, 0.82, 2, 0.235},
-    {"h200",    8, 0.82, 2, 0.235},
-    {"gh200",   0, 0.82, 2, 0.235},
-    {"b200",    8, 0.87, 0, 0.16},
-    {"gb200",   4, 0.87, 0, 0.16},
-    {"mi250x",  4, 1,    0, 1},
-    {"mi3",     8, 1,    0, 1},
+    {"a100",    8, 0.65, 0, 0.65, 0.8},
+    {"h100-64", 4, 0.82, 2, 0.235, 0.55},
+    {"h100",    8, 0.82, 2, 0.235, 0.55},
+    {"h200",    8, 0.82, 2, 0.235, 0.55},
+    {"gh200",   0, 0.82, 2, 0.235, 0.55},
+    {"b200",    8, 0.87, 0, 0.16, 0.25},
+    {"gb200",   4, 0.87, 0, 0.16, 0.25},
+    {"mi250x",  4, 1,    0, 1, 1},
+    {"mi3",     8, 1,    0, 1, 1},
     /* clang-format on */
 };
 
 static const struct family *family_of(const char *kind)
 {
-    static const struct family none = {.ordered = 1, .own = 1};
+    static const struct family none = {.ordered = 1, .own = 1, .experts = 1};
 
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (!strncmp(kind, families[i].begin, strlen(families[i].begin)))
@@ -127,7 +130,7 @@ static void fill(const struct preset *p, struct sh_machine *m)
                    .launch_seconds = 4e-6,
                    .watts = p->watts},
         .peak = {.bfloat16 = p->bf16, .float32 = p->f32},
-        .product = {.share = p->share, .half = 226},
+        .product = {.share = p->share, .half = 226, .experts = f->experts},
         .attention = {.forward = p->attention_forward,
                       .backward = p->attention_backward,
                       .ordered = f->ordered,
