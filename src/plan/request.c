@@ -236,10 +236,6 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu)
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
-    if (gpu && cfg->debug.moe_force_load_balance)
-        return sh_fail(SH_E_USAGE,
-                       "debug.moe_force_load_balance: its kernels are for CPUs, but the job runs on GPUs; leave "
-                       "it out, or give training.device=cpu");
     return SH_OK;
 }
 

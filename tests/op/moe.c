@@ -209,6 +209,27 @@ static void check_by_hand(const struct by_hand *h, bool device)
     optest_end(&t);
 }
 
+/* By turn, from row to row, with the weights of their scores. */
+void moe_experts_take_turns(void **state)
+{
+    const struct router r = {.scale = 1, .norm = true};
+    const int64_t shape[] = {4, 3, 5, 2, 1, 1};
+
+    (void)state;
+    optest_seed(25);
+    for (int d = 0; d < 2; d++) {
+        struct optest t;
+        begin_route(&t, SH_F32, SH_F32, shape, &r);
+        t.attr.route.forced = true;
+        run_on(&t, d);
+        for (int i = 0; i < 8; i++)
+            assert_int_equal((int)optest_get(&t.call.out[1], i), i % 5);
+        for (int n = 0; n < 4; n++)
+            assert_true(fabs(optest_get(&t.call.out[0], 2 * n) + optest_get(&t.call.out[0], 2 * n + 1) - 1) < 1e-6);
+        optest_end(&t);
+    }
+}
+
 /* More experts than the best groups have, groups that do not divide them, too many of either. */
 void moe_route_refuses(void **state)
 {

@@ -19,6 +19,7 @@ extern struct moe moe;
 void moe_route(void **state);
 void moe_route_by_hand(void **state);
 void moe_route_refuses(void **state);
+void moe_experts_take_turns(void **state);
 void moe_rows(void **state);
 void moe_bias_by_hand(void **state);
 void moe_experts(void **state);
@@ -28,7 +29,8 @@ void moe_losses_by_hand(void **state);
 #define MOE_TESTS                                                                                          \
     cmocka_unit_test(moe_route_by_hand), cmocka_unit_test(moe_route), cmocka_unit_test(moe_route_refuses), \
         cmocka_unit_test(moe_rows), cmocka_unit_test(moe_bias_by_hand), cmocka_unit_test(moe_experts),     \
-        cmocka_unit_test(moe_groups_by_hand), cmocka_unit_test(moe_losses_by_hand), cmocka_unit_test(moe_swiglu)
+        cmocka_unit_test(moe_groups_by_hand), cmocka_unit_test(moe_losses_by_hand), cmocka_unit_test(moe_swiglu),    \
+        cmocka_unit_test(moe_experts_take_turns)
 
 /* Of the reference alone. */
 void moe_route_gradient(void **state);

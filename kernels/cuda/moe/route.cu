@@ -21,7 +21,7 @@ struct choice {
     const float *bias; /* (opt) [E] */
     int64_t rows;
     int32_t E, k, groups, top_groups;
-    bool sigmoid, norm;
+    bool sigmoid, norm, forced;
     float scale;
 };
 
@@ -118,7 +118,7 @@ __device__ __forceinline__ void route_row(const choice &c, int64_t n, uint32_t *
     if (c.groups)
         keep_best_groups(c, keys, keys + c.E);
     for (int32_t j = 0; j < c.k; j++) {
-        int32_t e = take_best(keys, c.E);
+        int32_t e = c.forced ? (int32_t)((n * c.k + j) % c.E) : take_best(keys, c.E);
         sum += score[e];
         if (lane == j % LANES)
             expert[j] = e;
@@ -337,6 +337,7 @@ extern "C" sh_rc sh_cuda_route_rows(const struct sh_op_call *call)
                 a->route.top_groups,
                 a->route.sigmoid,
                 a->route.norm,
+                a->route.forced,
                 a->route.scale};
 
     if (c.rows == 0)
