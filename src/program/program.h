@@ -58,7 +58,7 @@ struct sh_tier {
     int64_t bytes; /* of this rank; for the device, its own part of the arena. Set by place */
 };
 
-enum { SH_NAME_MAX = 64, SH_NONE = -1 };
+enum { SH_NAME_MAX = 80, SH_NONE = -1 };
 enum { SH_GRAD_LEVELS = 10 }; /* levels of the tree over micro-steps: at most 2^10 micro-steps */
 
 struct sh_tensor {
