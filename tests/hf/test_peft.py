@@ -39,6 +39,8 @@ GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_
 IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 ALL = dict(r=4, lora_alpha=8, target_modules='all-linear')
 SOME = dict(r=3, lora_alpha=5, target_modules=['q_proj', 'v_proj'], use_rslora=True)
+# all-linear of PEFT 0.21 means routers and experts too, in these families, with another rank.
+ATTENTION = dict(r=4, lora_alpha=8, target_modules=['q_proj', 'k_proj', 'v_proj', 'o_proj'])
 STACKS = ['mlp.experts.gate_up_proj', 'mlp.experts.down_proj']
 MOE = dict(SIZES, num_key_value_heads=2, num_experts=5, num_experts_per_tok=2, **IDS)
 MODELS = {
@@ -61,7 +63,7 @@ MODELS = {
     'gpt_neox': (transformers.GPTNeoXConfig, dict(SIZES, **IDS), ALL),
     'gpt2': (transformers.GPT2Config, dict(GPT2), dict(ALL, fan_in_fan_out=True)),
     'mixtral, experts': (transformers.MixtralConfig, dict(SIZES, num_key_value_heads=2, num_local_experts=5, **IDS),
-                         dict(ALL, target_parameters=STACKS)),
+                         dict(ATTENTION, target_parameters=STACKS)),
     'qwen3_moe, experts': (transformers.Qwen3MoeConfig, dict(MOE, head_dim=24, moe_intermediate_size=40),
                            dict(SOME, target_parameters=STACKS)),
     'qwen3_moe, one of the two stacks': (transformers.Qwen3MoeConfig, dict(MOE, head_dim=24, moe_intermediate_size=40),
@@ -73,7 +75,7 @@ MODELS = {
         SIZES, num_key_value_heads=2, num_local_experts=5, embedding_multiplier=3.0, residual_multiplier=0.6,
         logits_scaling=1.5, attention_multiplier=0.25, **IDS),
         dict(ALL, target_parameters=['block_sparse_moe.' + name.removeprefix('mlp.') for name in STACKS])),
-    'olmoe, experts': (transformers.OlmoeConfig, dict(MOE), dict(ALL, target_parameters=STACKS[1:])),
+    'olmoe, experts': (transformers.OlmoeConfig, dict(MOE), dict(ATTENTION, target_parameters=STACKS[1:])),
     'gpt2, one product': (transformers.GPT2Config, dict(GPT2),
                           dict(r=5, lora_alpha=8, target_modules=['mlp.c_proj'], fan_in_fan_out=True, use_rslora=True)),
 }
