@@ -30,21 +30,28 @@ static bool is_packed(const struct sh_program *p, const struct sh_unit *u)
     return false;
 }
 
-/* Ranks own whole blocks only if each matrix has whole blocks, which are then blocks of the saved tensor too; and a rank
- * that has some of the experts, only if each expert has. */
+/* The elements of one matrix: a stack of experts has one for each, or two, the gate's and the other one, which folders
+ * have apart. */
+static int64_t matrix_elems(const struct sh_param *param, const struct sh_saved *s)
+{
+    if (!sh_param_info(s->role)->experts)
+        return param->elems;
+    return s->elems / s->dim[0] / (s->role == SH_PARAM_EXPERT_UP ? 2 : 1);
+}
+
+/* Ranks own whole blocks only if each matrix has whole blocks, which are then blocks of the saved tensor too. */
 static sh_rc check_matrices(const struct pack *k, const struct sh_unit *u)
 {
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct sh_param *param = &k->p->params[i];
         const struct sh_saved *saved = sh_saved_of(k->p, param);
-        bool experts = sh_param_info(saved->role)->experts;
-        int64_t elems = experts ? saved->elems / saved->dim[0] : param->elems;
+        int64_t elems = matrix_elems(param, saved);
 
         if (packs(k->p, i) && (elems % SH_NF4_ELEMS || !sh_saved_divides(k->p, param, SH_NF4_ELEMS)))
             return sh_fail(
                 SH_E_USAGE,
                 "lora.quantize_base: nf4 needs matrices of a multiple of %d elements, but %s%s has %lld; set none",
-                SH_NF4_ELEMS, experts ? "an expert of " : "", saved->name, (long long)elems);
+                SH_NF4_ELEMS, sh_param_info(saved->role)->experts ? "one of " : "", saved->name, (long long)elems);
     }
     return SH_OK;
 }

@@ -7,6 +7,7 @@ make_nf4.py made the folders. A checkpoint shows the loaded weights as one numbe
 import json
 import math
 import pathlib
+import random
 import re
 import shutil
 import struct
@@ -204,22 +205,22 @@ def case_not_a_base():
     return wrong
 
 
-def merged(*words):
-    """The weight, for adapters that a step has moved."""
+def merged(*words, weight=WEIGHT):
+    """A weight, for adapters that a step has moved."""
     shutil.rmtree('merged', ignore_errors=True)
     file = next(pathlib.Path('run/out/checkpoint').glob('*.h5'))
     job.sherd('ckpt', 'export', file, '--merge', '-o', 'merged', *words)
-    return floats(read('merged/model.safetensors')[WEIGHT][2])
+    return floats(read('merged/model.safetensors')[weight][2])
 
 
 def widened(content):
     return [struct.unpack('<f', b'\0\0' + content[i:i + 2])[0] for i in range(0, len(content), 2)]
 
 
-def unpacked(tensors):
+def unpacked(tensors, weight=WEIGHT):
     """Unpack by the definition, in Python's floats."""
-    numbers, scales = floats(tensors[WEIGHT + '.quant_map'][2]), floats(tensors[WEIGHT + '.absmax'][2])
-    codes = [code for byte in tensors[WEIGHT][2] for code in (byte >> 4, byte & 15)]
+    numbers, scales = floats(tensors[weight + '.quant_map'][2]), floats(tensors[weight + '.absmax'][2])
+    codes = [code for byte in tensors[weight][2] for code in (byte >> 4, byte & 15)]
     return [rounded(numbers[code] * scales[i // 64]) for i, code in enumerate(codes)]
 
 
@@ -244,6 +245,81 @@ def case_merge():
     base_of(HERE / 'nf4/source', **{'lora.quantize_base': 'none'})
     return wrong + not_merged('on a base that was not packed; leave out --merge-base nf4', '--merge-base', 'nf4') + not_merged(
         '--merge-base is none or nf4', '--merge-base', 'int8')
+
+
+NUMBERS = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+           -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634,
+           0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
+EXPERT = 'model.layers.{}.block_sparse_moe.experts.{}.{}.weight'
+STACK = 'model.layers.{}.mlp.experts.{}'
+
+
+def add_packed(tensors, name, shape, codes, scales):
+    state = json.dumps({'quant_type': 'nf4', 'blocksize': 64, 'dtype': 'bfloat16', 'shape': shape}).encode()
+    tensors[name] = ['U8', [len(codes), 1], codes]
+    tensors[f'{name}.absmax'] = ['F32', [len(scales)], struct.pack(f'<{len(scales)}f', *scales)]
+    tensors[f'{name}.quant_map'] = ['F32', [16], struct.pack('<16f', *NUMBERS)]
+    tensors[f'{name}.quant_state.bitsandbytes__nf4'] = ['U8', [len(state)], state]
+
+
+def experts_folder(form, only=None):
+    """Mixtral with its experts packed: each matrix by itself, as they are in folders; or the stacks, as they are in memory.
+    Only: of one expert."""
+    tensors = {}
+    for file in sorted((HERE / 'mixtral').glob('*.safetensors')):
+        tensors.update(read(file))
+    draw = random.Random(3)
+    for layer in range(2):
+        for stack, names in ('gate_up_proj', ('w1', 'w3')), ('down_proj', ('w2',)):
+            all_codes, all_scales = b'', []
+            for expert in range(4):
+                for name in names:
+                    plain = tensors[EXPERT.format(layer, expert, name)]
+                    codes, scales = draw.randbytes(24 * 16 // 2), [draw.random() for _ in range(24 * 16 // 64)]
+                    all_codes, all_scales = all_codes + codes, all_scales + scales
+                    if form == 'stacks':
+                        del tensors[EXPERT.format(layer, expert, name)]
+                    elif only in (None, expert):
+                        add_packed(tensors, EXPERT.format(layer, expert, name), plain[1], codes, scales)
+            if form == 'stacks':
+                add_packed(tensors, STACK.format(layer, stack), [4, 48, 16] if len(names) == 2 else [4, 16, 24], all_codes, all_scales)
+    shutil.rmtree(form, ignore_errors=True)
+    pathlib.Path(form).mkdir()
+    write(f'{form}/model.safetensors', tensors)
+    how = {'quant_method': 'bitsandbytes', 'load_in_4bit': True, 'bnb_4bit_quant_type': 'nf4'}
+    config = {**json.loads((HERE / 'mixtral/config.json').read_text()), 'quantization_config': how}
+    pathlib.Path(form, 'config.json').write_text(json.dumps(config))
+    return pathlib.Path(form).resolve()
+
+
+STACKS = {'lora.target_parameters': 'gate_up_proj,down_proj'}
+
+
+def case_experts():
+    """Both forms are one model, on one rank and on two; so is one with a single expert packed, on any mesh."""
+    one = base_of(experts_folder('experts'), **STACKS)
+    wrong = differ(one, base_of(experts_folder('stacks'), **STACKS))
+    if job.can_launch():
+        wrong += differ(one[0], base_of(experts_folder('experts'), 2, **STACKS)[0])
+        wrong += differ(one[0], base_of(experts_folder('stacks'), 3, **STACKS)[0])
+    # The numbers themselves, with what a step of the adapters adds.
+    for form in 'experts', 'stacks':
+        base_of(experts_folder(form), **STACKS)
+        merged_experts = merged('--merge-base', 'nf4', weight=EXPERT.format(1, 3, 'w3'))
+        packed = read('experts/model.safetensors')
+        wrong += near(merged_experts, unpacked(packed, EXPERT.format(1, 3, 'w3')), 0.01)
+    base_of(experts_folder('experts', only=2), **STACKS)
+    return wrong + near(merged('--merge-base', 'nf4', weight=EXPERT.format(0, 2, 'w2')),
+                        unpacked(read('experts/model.safetensors'), EXPERT.format(0, 2, 'w2')), 0.01)
+
+
+def case_router():
+    """Older versions of transformers packed it too."""
+    folder = experts_folder('experts')
+    tensors = read(folder / 'model.safetensors')
+    add_packed(tensors, 'model.layers.0.block_sparse_moe.gate.weight', [4, 16], b'a' * 32, [1.0])
+    write(folder / 'model.safetensors', tensors)
+    return refused(folder, 'gate.weight is in four bits an element, and only linear products other than the router\'s')
 
 
 LONG = 32800  # of the feed-forward: its matrices have more elements than a block of a checkpoint
@@ -288,7 +364,8 @@ if __name__ == '__main__':
     pathlib.Path('tokens.bin').write_bytes(struct.pack('<100H', *(i * 7 % 32 for i in range(100))))
     cases = [('packed there as here', case_as_packed_here), ('scales that are packed', case_nested),
              ('codes in another type', case_storage), ('what is not right', case_bad), ('what is no base', case_not_a_base),
-             ('scales below zero', case_scales_below_zero), ('merged', case_merge), ('more than one block', case_long)]
+             ('scales below zero', case_scales_below_zero), ('merged', case_merge), ('experts', case_experts), ('a router', case_router),
+             ('more than one block', case_long)]
     apart = {'comm.shared_memory': 'off'}
     if job.can_launch():
         cases += [(f'{name} over {ranks} ranks', case_meshes, name, ranks, changes)

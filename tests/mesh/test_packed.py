@@ -130,6 +130,6 @@ if __name__ == '__main__':
               ('a matrix of odd size is refused', case_odd_sizes, MODEL, ['--model.ffn_dim=47'],
                'model.layers.0.mlp.gate_proj.weight has 1504'),
               ('an expert of odd size is refused', case_odd_sizes, EXPERTS, ['--model.dim=32', '--model.expert_ffn_dim=9'],
-               'an expert of model.layers.1.mlp.experts.down_proj.weight has 288')]
+               'one of model.layers.1.mlp.experts.gate_up_proj.weight has 288')]
     cases += [(f'70B on {row[0]} GPUs, base {row[1]}, {row[2]} tokens', case_70b, *row) for row in ROWS]
     sys.exit(job.run_cases(cases))

@@ -206,18 +206,28 @@ void sh_hf_base_close(struct sh_hf_base *b)
 
 /* ---- blocks ---- */
 
-/* The packed form of a weight in the folder; NULL: it is not packed there, or the base is a checkpoint. Experts are
- * never packed. */
-static const struct sh_hf_nf4 *nf4_of(const struct sh_hf_base *b, int tensor)
+/* How many of the n elements from `first` on are in one form: those of one part of the folder, since an expert may be
+ * packed there and another one not.
+ *   packed  out  the form of that part; NULL: it is not packed, or the base is a checkpoint
+ *   into    out  where in the part they begin */
+static int64_t count_alike(const struct sh_hf_base *b, int tensor, int64_t first, int64_t n,
+                           const struct sh_hf_nf4 **packed, int64_t *into)
 {
-    return b->match.nf4 ? b->match.nf4[b->match.spread.first[tensor]] : NULL;
+    int64_t rest;
+    int k;
+    *packed = NULL;
+    if (b->match.n_packed == 0)
+        return n;
+    k = sh_hf_spread_part(&b->match.spread, tensor, first, into);
+    *packed = b->match.nf4[k];
+    rest = b->match.spread.part[k].elems - *into;
+    return rest < n ? rest : n;
 }
 
-/* Read and unpack elements [first, first + n) of a weight that is packed in the folder. They are whole packed blocks,
- * because checkpoint blocks are. */
-static sh_rc read_unpacked(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out)
+/* Read and unpack elements [first, first + n) of a part that is packed in the folder. They are whole packed blocks,
+ * because checkpoint blocks are, and the matrices of experts. */
+static sh_rc read_unpacked(struct sh_hf_base *b, const struct sh_hf_nf4 *w, int64_t first, int64_t n, float *out)
 {
-    const struct sh_hf_nf4 *w = nf4_of(b, tensor);
     const struct {
         const struct sh_st_entry *e;
         enum sh_move_type type;
@@ -244,17 +254,16 @@ static sh_rc read_plain(struct sh_hf_base *b, int tensor, int64_t first, int64_t
     if (b->place)
         return sh_ckpt_index_read_range(&b->checkpoint, b->checkpoint_fd, b->path, SH_CKPT_MODEL,
                                         &b->checkpoint.entry[b->place[tensor]], first, n, out);
-    if (nf4_of(b, tensor))
-        return read_unpacked(b, tensor, first, n, out);
     return sh_hf_match_read(&b->match, &b->files, tensor, first, n, "", out);
 }
 
 /* Add the numbers to the checksum in the form in which training used them, packed or rounded; x [n] is changed to that
  * form if the caller wants it. Weights that are packed in the folder already are in that form: packing the unpacked
- * numbers once more need not reproduce them. */
-static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *x)
+ * numbers once more need not reproduce them.
+ *   there  in  they are */
+static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, bool there, float *x)
 {
-    bool there = nf4_of(b, tensor) != NULL, packed = b->packed && b->set->packed[tensor] && !there;
+    bool packed = b->packed && b->set->packed[tensor] && !there;
     uint64_t sum = 0;
     for (int64_t at = 0, m; at < n; at += m, x += m) {
         float rounded[PIECE];
@@ -292,8 +301,12 @@ static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, 
 /* Updates the checksum first, which is of the base alone; then adds the adapters' product. */
 sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out)
 {
-    SH_TRY(read_plain(b, tensor, first, n, out));
-    add_to_sum(b, tensor, first, n, out);
+    for (int64_t at = 0, into, m; at < n; at += m) {
+        const struct sh_hf_nf4 *w;
+        m = count_alike(b, tensor, first + at, n - at, &w, &into);
+        SH_TRY(w ? read_unpacked(b, w, into, m, out + at) : read_plain(b, tensor, first + at, m, out + at));
+        add_to_sum(b, tensor, first + at, m, w != NULL, out + at);
+    }
     if (b->pair[tensor].a)
         add_product(b, &b->pair[tensor], first, n, out);
     return SH_OK;

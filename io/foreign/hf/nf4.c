@@ -83,6 +83,12 @@ sh_rc sh_hf_nf4_match(const char *folder, const struct sh_st_index *index, const
     const struct finder f = {folder, name, index, used};
     if (!find(index, name, STATE))
         return sh_fail(SH_E_DATA, "%s: %s is in four bits of the type fp4; nf4 is read here", folder, name);
+    if (!sh_param_info(t->role)->packs)
+        return sh_fail(
+            SH_E_DATA,
+            "%s: %s is in four bits an element, and only linear products other than the router's are kept so "
+            "here; save_pretrained() the model unpacked",
+            folder, name);
     if (!packed)
         return sh_fail(SH_E_DATA,
                        "%s: %s is in four bits an element, and can only be a frozen weight here: say "
