@@ -7,6 +7,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/config/family.h"
+#include "src/config/words.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -76,9 +77,22 @@ static json_t *number(double x)
     return x == floor(x) && fabs(x) < 1e15 ? json_integer((json_int_t)x) : json_real(x);
 }
 
+/* Where PEFT 0.21 opens a model whose dense parts were once the modules of its experts, it takes adapters of modules of
+ * these names for adapters of the stacks (utils/transformers_weight_conversion.py). Of our families only this one has
+ * such dense parts. */
+static sh_rc check_dense(const struct sh_config *cfg)
+{
+    const unsigned dense = 1u << SH_PARAM_GATE | 1u << SH_PARAM_UP | 1u << SH_PARAM_DOWN;
+    if (cfg->model.family != SH_FAMILY_QWEN3_MOE || !(targets_of(cfg) & dense))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "PEFT takes adapters of gate_proj, up_proj and down_proj in blocks of qwen3_moe without "
+                               "experts for those of experts; --merge -o DIR writes the model with them");
+}
+
 /* PEFT computes the same scale as this run from r, lora_alpha and use_rslora. */
 sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text)
 {
+    SH_TRY(check_dense(cfg));
     json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:o, s:n, s:b}", "peft_type",
                              "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
                              base && base[0] ? json_string(base) : json_null(), "bias", "none", "fan_in_fan_out",
