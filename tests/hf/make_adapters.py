@@ -2,7 +2,7 @@
 """Make the golden folders of adapters next to this file: what PEFT saves for the tiny models here, and what it
 computes.
 
-    tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_adapters.py
+    tests/hf/venv build/venv && build/venv/bin/python tests/hf/make_adapters.py [NAME]...
 
 Both matrices of each adapter are random. expected.json has the losses of a few steps of AdamW on the model's stream of tokens,
 in float64, and the norm of each matrix after these steps.
@@ -10,6 +10,7 @@ in float64, and the norm of each matrix after these steps.
 import json
 import pathlib
 import shutil
+import sys
 
 import peft
 import torch
@@ -20,12 +21,16 @@ STEPS, BATCH, SEQ, VOCAB = 4, 2, 15, 32
 LR, BETAS, EPS, DECAY = 2e-3, (0.9, 0.95), 1e-5, 0.1
 ADAPTERS = {
     'llama': dict(r=3, lora_alpha=6, target_modules='all-linear'),
+    'qwen2_moe': dict(r=3, lora_alpha=6, target_modules=['q_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'],
+                      target_parameters=['mlp.experts.gate_up_proj', 'mlp.experts.down_proj']),
     'gpt2': dict(r=2, lora_alpha=5, target_modules=['c_attn', 'mlp.c_proj'], use_rslora=True, fan_in_fan_out=True),
 }
 
 
 def base(name):
-    return transformers.AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float32)
+    model.set_experts_implementation('eager')  # the others have no float64
+    return model
 
 
 def save(name, folder):
@@ -40,8 +45,9 @@ def save(name, folder):
     (folder / 'README.md').unlink(missing_ok=True)
     config = json.loads((folder / 'adapter_config.json').read_text())
     config['base_model_name_or_path'] = name
-    if isinstance(config['target_modules'], list):
-        config['target_modules'].sort()
+    for key in 'target_modules', 'target_parameters':
+        if isinstance(config[key], list):
+            config[key].sort()
     (folder / 'adapter_config.json').write_text(json.dumps(config, indent=1, sort_keys=True) + '\n')
 
 
@@ -62,7 +68,7 @@ def train(name, folder, stream):
     return losses, {key.replace('.default', ''): p.norm().item() for key, p in trained.items()}
 
 
-for name in ADAPTERS:
+for name in sys.argv[1:] or ADAPTERS:
     torch.manual_seed(9)
     folder = HERE / f'adapter-{name}'
     save(name, folder)

@@ -6,6 +6,7 @@ make_adapters.py made them, and PEFT's expected results.
 import json
 import math
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -18,6 +19,8 @@ LOSS_BOUND, NORM_BOUND, MERGE_BOUND = 2e-6, 2e-6, 2e-7
 PREFIX = 'base_model.model.'
 LORA = {
     'llama': {'lora.rank': 3, 'lora.alpha': 6},
+    'qwen2_moe': {'lora.rank': 3, 'lora.alpha': 6, 'lora.target_modules': 'q_proj,o_proj,gate_proj,up_proj,down_proj',
+                  'lora.target_parameters': 'experts.gate_up_proj,experts.down_proj'},
     'gpt2': {'lora.rank': 2, 'lora.alpha': 5, 'lora.target_modules': 'c_attn,mlp.c_proj', 'lora.use_rslora': True},
 }
 MESHES = {'1 rank': (0, {}), '2 ranks, bfloat16': (2, {'training.mixed_precision_param': 'bfloat16'}),
@@ -69,6 +72,7 @@ def case_there_and_back(name, mesh):
     job.sherd('ckpt', 'export', f'{folder}/out/checkpoint/step-00000000.h5', '--adapter', fresh(f'{folder}-out'))
     ours, theirs = (json.loads(pathlib.Path(where, 'adapter_config.json').read_text())
                     for where in (f'{folder}-out', HERE / f'adapter-{name}'))
+    ours['target_parameters'] = ours['target_parameters'] and sorted(ours['target_parameters'])
     wrong = [f'{key}: {value}' for key, value in ours.items()
              if key not in ('base_model_name_or_path', 'target_modules') and theirs[key] != value]
     if ours['base_model_name_or_path'] != str((HERE / name).resolve()):
@@ -84,15 +88,38 @@ def widened(name, t):
     return [struct.unpack('<f', b'\0\0' + data[i:i + 2])[0] for i in range(0, len(data), 2)]
 
 
-def product(name, adapters, module, shape):
-    """scale * B A, in the layout in which the model stores the matrix."""
-    a, b = (adapters.get(f'{PREFIX}{module}.lora_{which}.weight') for which in 'AB')
-    if a is None:
+def stacked(adapters, module, expert, matrix):
+    """The two matrices of an expert, which PEFT keeps with those of all others."""
+    names = [f'{PREFIX}{module}{".base_layer" if matrix != "down" else ""}.lora_{which}.weight' for which in 'AB']
+    a, b = (adapters[name] for name in names)
+    experts, inputs, outputs, rank = 4, a[1][1], b[1][0], a[1][0] // 4
+    rows = range(outputs) if matrix == 'down' else range(outputs // 2) if matrix == 'gate' else range(outputs // 2, outputs)
+    all_a, all_b = floats(a[2]), floats(b[2])
+    return (rank, inputs, all_a[expert * rank * inputs:(expert + 1) * rank * inputs],
+            [all_b[(o * rank + r) * experts + expert] for o in rows for r in range(rank)], names)
+
+
+def pair(adapters, module):
+    """rank, inputs, A, B and their names; None: the matrix is not adapted."""
+    expert = re.fullmatch(r'(.*\.experts)\.(\d+)\.(gate|up|down)_proj', module)
+    if expert:
+        return stacked(adapters, expert[1], int(expert[2]), expert[3])
+    names = [f'{PREFIX}{module}.lora_{which}.weight' for which in 'AB']
+    if names[0] not in adapters:
         return None
-    rank, inputs = a[1]
+    a, b = (adapters[name] for name in names)
+    return *a[1], floats(a[2]), floats(b[2]), names
+
+
+def product(name, adapters, module, used):
+    """scale * B A, in the layout in which the model stores the matrix. Adds the names of both to `used`."""
+    found = pair(adapters, module)
+    if found is None:
+        return None
+    rank, inputs, a, b, names = found
+    used.update(names)
     lora = LORA[name]
     scale = lora['lora.alpha'] / (math.sqrt(rank) if lora.get('lora.use_rslora') else rank)
-    a, b = floats(a[2]), floats(b[2])
     whole = [[scale * sum(b[o * rank + r] * a[r * inputs + i] for r in range(rank)) for i in range(inputs)]
              for o in range(len(b) // rank)]
     if name == 'gpt2':
@@ -109,15 +136,14 @@ def case_merge(name):
     adapters = tensors(f'merge-{name}-adapter/adapter_model.safetensors')
     base, merged = folder_tensors(HERE / name), folder_tensors(f'merge-{name}-whole')
     wrong = [f'tensors {sorted(merged)}'] * (base.keys() != merged.keys())
-    changed = 0
+    used = set()
     for key, t in base.items():
         plain, found = widened(name, t), floats(merged[key][2])
-        added = product(name, adapters, key.removesuffix('.weight'), t[1])
-        changed += added is not None
+        added = product(name, adapters, key.removesuffix('.weight'), used)
         wanted = plain if added is None else [x + y for x, y in zip(plain, added)]
         off = max(abs(x - y) for x, y in zip(found, wanted))
         wrong += [f'{key}: {off:.2g} off'] * (off > (0 if added is None else MERGE_BOUND))
-    wrong += [f'{changed} matrices'] * (2 * changed != len(adapters))
+    wrong += [f'{len(used)} adapters are used'] * (used != adapters.keys())
     run = {**RUN, 'training.steps': 1}
     one = job.train(f'merge-{name}-one', {**run, 'model.hf_assets_path': f'../merge-{name}-whole'})
     two = job.train(f'merge-{name}-two', {**config(name), **run, 'lora.adapter_path': f'../merge-{name}-adapter'})
@@ -165,6 +191,16 @@ def case_setting(key):
         return refused(f'{folder}-run', run, says)
     job.train(f'{folder}-run', run)
     return []
+
+
+def case_stacks():
+    """Stacks of experts that the run does not adapt, or not all of them."""
+    test_golden.tokens('qwen2_moe')
+    wrong = []
+    for given in '', 'down_proj':
+        run = config('qwen2_moe', **{'lora.target_parameters': given, 'training.steps': 1})
+        wrong += refused('stacks', run, f"but lora.target_parameters is '{given}'; give 'mlp.experts.down_proj,mlp.experts.gate_up_proj'")
+    return wrong
 
 
 def drop(t):
@@ -233,4 +269,4 @@ if __name__ == '__main__':
         + [('the model stays as it is', case_frozen)]
         + [(f'an adapter with {key}', case_setting, key) for key in SETTINGS]
         + [(f'tensors: {change.__name__}', case_tensors, change) for change in TENSORS]
-        + [('no adapters', case_absent), ('adapters of a checkpoint', case_go_on)]))
+        + [('other stacks of experts', case_stacks), ('no adapters', case_absent), ('adapters of a checkpoint', case_go_on)]))
