@@ -563,8 +563,9 @@ static sh_rc refuse_target(struct sh_config_state *state, const char *key, const
                                 f->router ? "; stacks of experts are named by lora.target_parameters" : "");
     if (!f->router)
         return sh_config_refuse(state, key, "%s has no experts; leave it out", f->name);
-    return sh_config_refuse(state, key, "'%s' is not a stack of experts of %s; give %s,%s, or one of them", bad,
-                            f->name, f->expert_up, f->expert_down);
+    return sh_config_refuse(state, key,
+                            "'%s' is not a stack of experts of %s; give %s.gate_up_proj,%s.down_proj, or one of them",
+                            bad, f->name, f->experts, f->experts);
 }
 
 /* Adapters that the products of the model cannot have. Loaded adapters are checked when they are loaded. */

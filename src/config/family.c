@@ -12,8 +12,9 @@
     .norm = {"input_layernorm", "post_attention_layernorm"}, .o = "self_attn.o_proj"
 #define LLAMA_QKV .q = "self_attn.q_proj", .k = "self_attn.k_proj", .v = "self_attn.v_proj"
 #define QK_NORM .q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"
-#define QWEN_EXPERTS \
-    .router = "mlp.gate", .expert_up = "mlp.experts.gate_up_proj", .expert_down = "mlp.experts.down_proj"
+#define QWEN_EXPERTS                                                                         \
+    .router = "mlp.gate", .experts = "mlp.experts", .expert_up = "mlp.experts.gate_up_proj", \
+    .expert_down = "mlp.experts.down_proj"
 #define LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"
 
 /* Both these rows and the words of the key come from family.inc, so a family cannot be in one and not in the other. */
@@ -101,6 +102,11 @@ bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which)
     }
 }
 
+void sh_family_stack_name(const struct sh_family *f, enum sh_param_role which, char name[SH_FAMILY_WORD])
+{
+    snprintf(name, SH_FAMILY_WORD, "%s.%s", f->experts, which == SH_PARAM_EXPERT_UP ? "gate_up_proj" : "down_proj");
+}
+
 void sh_family_param_name(const struct sh_family *f, int block, const char *module, enum sh_param_role role, char *name,
                           size_t size)
 {
@@ -142,14 +148,18 @@ static bool has_product(const struct sh_model *m, int role)
 /* The bits of one word, which names stacks of experts or else modules; 0: it names nothing. */
 static unsigned targets_of(const struct sh_model *m, const char *word, bool experts)
 {
+    const struct sh_family *f = sh_family_of(m->family);
     unsigned bits = 0;
 
     for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {
         const struct sh_param_info *info = sh_param_info(i);
+        char stack[SH_FAMILY_WORD];
 
-        if ((experts ? info->experts : info->linear) && has_product(m, i) &&
-            ((!experts && strcmp(word, "all-linear") == 0) ||
-             is_named(sh_family_linear_name(sh_family_of(m->family), i), word)))
+        if (!(experts ? info->experts : info->linear) || !has_product(m, i))
+            continue;
+        sh_family_stack_name(f, i, stack);
+        if (experts ? is_named(stack, word)
+                    : strcmp(word, "all-linear") == 0 || is_named(sh_family_linear_name(f, i), word))
             bits |= 1u << i;
     }
     return bits;

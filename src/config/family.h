@@ -45,6 +45,7 @@ struct sh_family {
     /* With experts: the router; up [E,2F,C], gate and up of each expert; down [E,C,F]; the expert that every token has,
      * and the product whose sigmoid weighs it. NULL: none. */
     const char *router, *expert_up, *expert_down;
+    const char *experts; /* the module of transformers 5 that has both stacks, as gate_up_proj and down_proj */
     const char *shared_gate, *shared_up, *shared_down, *shared_weight;
 };
 
@@ -58,6 +59,10 @@ const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role 
 void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, int64_t *in, int64_t *out);
 bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which);
 
+/* What PEFT calls a stack of experts, such as "mlp.experts.down_proj". */
+enum { SH_FAMILY_WORD = 64 };
+void sh_family_stack_name(const struct sh_family *f, enum sh_param_role which, char name[SH_FAMILY_WORD]);
+
 /* The full name of a parameter of `module`, such as "transformer.h.3.attn.c_proj.weight".
  *   block  in   that holds the module; negative: the module is outside all blocks
  *   name   out  [size] */
@@ -68,7 +73,6 @@ void sh_family_param_name(const struct sh_family *f, int block, const char *modu
  * experts, or the ends of their names ("q_proj", "self_attn.q_proj"; "experts.down_proj"), separated by commas or blanks;
  * the module "all-linear" stands for all modules. Returns NULL, or the key that is wrong.
  *   bad  out  [SH_FAMILY_WORD] the word that names nothing in this model; "": nothing is named at all */
-enum { SH_FAMILY_WORD = 64 };
 const char *sh_family_targets(const struct sh_model *m, const char *modules, const char *parameters, unsigned *targets,
                               char bad[SH_FAMILY_WORD]);
 

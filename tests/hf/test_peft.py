@@ -76,6 +76,9 @@ MODELS = {
         logits_scaling=1.5, attention_multiplier=0.25, **IDS),
         dict(ATTENTION, target_parameters=['block_sparse_moe.' + name.removeprefix('mlp.') for name in STACKS])),
     'olmoe, experts': (transformers.OlmoeConfig, dict(MOE), dict(ATTENTION, target_parameters=STACKS[1:])),
+    'granitemoe, experts': (transformers.GraniteMoeConfig, dict(SIZES, num_key_value_heads=2, num_local_experts=5,
+                                                                attention_multiplier=0.25, residual_multiplier=0.5, **IDS),
+                            dict(ATTENTION, target_parameters=[f'block_sparse_moe.{stack[4:]}' for stack in STACKS])),
     'gpt2, one product': (transformers.GPT2Config, dict(GPT2),
                           dict(r=5, lora_alpha=8, target_modules=['mlp.c_proj'], fan_in_fan_out=True, use_rslora=True)),
 }

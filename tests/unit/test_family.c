@@ -145,6 +145,8 @@ static void names_are_hugging_faces(void **state)
         rope += p->ops[i].kind == SH_OP_ROPE;
     assert_string_equal(text, row->block);
     assert_string_equal(sh_family_of(row->m.model.family)->architecture, row->architecture);
+    assert_int_equal(sh_family_of(row->m.model.family)->experts != NULL,
+                     sh_family_of(row->m.model.family)->router != NULL);
     assert_int_equal(rope, row->rope);
     sh_program_destroy(p);
 }

@@ -55,12 +55,14 @@ static json_t *list_targets(const struct sh_config *cfg, bool experts)
     unsigned targets = targets_of(cfg);
     for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {
         const char *name = sh_family_linear_name(f, i);
+        char stack[SH_FAMILY_WORD];
         bool there = false;
         json_t *value;
         size_t k;
         if (!(targets & 1u << i) || sh_param_info(i)->experts != experts)
             continue;
-        name = experts || stands_for_others(f, targets, i) ? name : last_word(name);
+        sh_family_stack_name(f, i, stack);
+        name = experts ? stack : stands_for_others(f, targets, i) ? name : last_word(name);
         json_array_foreach(list, k, value) there = there || strcmp(json_string_value(value), name) == 0;
         if (!there)
             json_array_append_new(list, json_string(name));

@@ -10,7 +10,7 @@ static const enum sh_param_role roles[] = {SH_PARAM_EXPERT_LORA_A, SH_PARAM_EXPE
 struct sh_hf_stacks sh_hf_stacks_of(const struct sh_config *cfg)
 {
     const struct sh_family *f = sh_family_of(cfg->model.family);
-    struct sh_hf_stacks s = {.experts = cfg->model.n_experts};
+    struct sh_hf_stacks s = {.module = f->experts, .experts = cfg->model.n_experts};
     char bad[SH_FAMILY_WORD];
     unsigned targets;
 
@@ -33,8 +33,7 @@ static bool ends_of(const struct sh_hf_stacks *s, int which, int role, char here
     if (!stack)
         return false;
     snprintf(here, END, ".%s.%s", stack, ending);
-    snprintf(there, END, ".%.*s%s.%s", (int)(strrchr(stack, '.') - stack), stack,
-             !which && s->down ? ".base_layer" : "", ending);
+    snprintf(there, END, ".%s%s.%s", s->module, !which && s->down ? ".base_layer" : "", ending);
     return true;
 }
 

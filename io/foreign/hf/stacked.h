@@ -17,7 +17,8 @@
 
 /* The family of a run and what it adapts. */
 struct sh_hf_stacks {
-    const char *up, *down; /* modules of the stacks; NULL: not adapted */
+    const char *module;    /* that PEFT wraps */
+    const char *up, *down; /* modules of the stacks in the run; NULL: not adapted */
     int experts;
 };
 struct sh_hf_stacks sh_hf_stacks_of(const struct sh_config *cfg);
