@@ -18,7 +18,9 @@ HYBRID = {'mesh.shard': 2, 'mesh.replicate': 2}
 UPPER = 'parameters (upper halves, bf16)'
 APART = {'comm.shared_memory': 'off'}
 MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS}
-STACKS = {'experts': {'lora.target_parameters': 'gate_up_proj,experts.down_proj'}}
+# Adapters leave the biases of routers as they are.
+STACKS = {'experts': {'lora.target_parameters': 'gate_up_proj,experts.down_proj', 'moe.load_balance_coeff': 0,
+                      'model.router_bias': True}}
 CASES = {
     'no_shard': (4, {}), 'no_shard, nothing shared': (4, APART), 'shard_optim': (2, APART), 'shard_grad_op': (4, APART),
     'full_shard': (4, APART), 'full_shard, a node': (4, {}),

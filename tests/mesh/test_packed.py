@@ -62,7 +62,8 @@ def base(model=MODEL):
 
 
 def config(changes, model=MODEL):
-    stacks = {} if model is MODEL else {'lora.target_parameters': 'gate_up_proj,experts.down_proj'}
+    stacks = {} if model is MODEL else {'lora.target_parameters': 'gate_up_proj,experts.down_proj', 'moe.load_balance_coeff': 0,
+                                        'model.router_bias': True}
     return {'training.dataset_path': tokens, **model, **NF4, **stacks, 'checkpoint.initial_load_path': base(model), **changes}
 
 
@@ -129,7 +130,8 @@ if __name__ == '__main__':
     cases += [('a base in another form is refused', case_base_in_another_form),
               ('a matrix of odd size is refused', case_odd_sizes, MODEL, ['--model.ffn_dim=47'],
                'model.layers.0.mlp.gate_proj.weight has 1504'),
-              ('an expert of odd size is refused', case_odd_sizes, EXPERTS, ['--model.dim=32', '--model.expert_ffn_dim=9'],
+              ('an expert of odd size is refused', case_odd_sizes, EXPERTS,
+               ['--model.dim=32', '--model.expert_ffn_dim=9', '--model.shared_ffn_dim=0', '--moe.load_balance_coeff=0'],
                'one of model.layers.1.mlp.experts.gate_up_proj.weight has 288')]
     cases += [(f'70B on {row[0]} GPUs, base {row[1]}, {row[2]} tokens', case_70b, *row) for row in ROWS]
     sys.exit(job.run_cases(cases))
