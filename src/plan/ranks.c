@@ -6,14 +6,15 @@
 #include "src/base/mem.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard.h"
+#include "src/program/saved.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A part of a unit, in its flat elements. */
+/* A part of a saved tensor. */
 struct part {
-    int unit, rank;
+    int saved, rank;
     struct sh_range range;
 };
 
@@ -45,6 +46,8 @@ struct check {
     int n_colls, cap_colls;
     struct sh_unit *units;
     int n_units;
+    struct sh_saved *saved;
+    int n_saved;
     struct sh_section *sections;
     int n_sections;
     unsigned char *data; /* [world] a rank has these sequences */
@@ -244,13 +247,48 @@ static sh_rc check_units(struct check *c)
     return SH_OK;
 }
 
-/* Empty parts are left out: ranks past the last element of a small unit have nothing. */
-static void add_part(struct parts *l, int unit, int rank, int64_t begin, int64_t end)
+/* All ranks list the same saved tensors, whatever they hold of them. */
+static sh_rc check_saved(struct check *c)
 {
-    if (begin >= end)
-        return;
+    if (c->rank == 0) {
+        c->n_saved = c->p->n_saved;
+        c->saved = sh_calloc((size_t)c->n_saved + 1, sizeof *c->saved);
+        memcpy(c->saved, c->p->saved, (size_t)c->n_saved * sizeof *c->saved);
+    }
+    for (int i = 0; i < c->n_saved || i < c->p->n_saved; i++) {
+        const struct sh_saved *a = &c->p->saved[i], *b = &c->saved[i];
+
+        if (i >= c->n_saved || i >= c->p->n_saved || strcmp(a->name, b->name) || a->elems != b->elems ||
+            a->trainable != b->trainable)
+            return sh_fail(SH_E_BUG, "rank %d, saved tensor %d (%s): not as on rank 0", c->rank, i,
+                           i < c->p->n_saved ? a->name : "missing");
+    }
+    return SH_OK;
+}
+
+static void add_part(struct parts *l, int saved, int rank, int64_t begin, int64_t end)
+{
     l->of = sh_grow(l->of, l->n, &l->cap, sizeof *l->of);
-    l->of[l->n++] = (struct part){unit, rank, {begin, end}};
+    l->of[l->n++] = (struct part){saved, rank, {begin, end}};
+}
+
+/* Note a stretch of a unit, by the elements of saved tensors that it holds: ranks may hold different bands in equal
+ * units. Stretches past the last element of a small unit are empty. */
+static void add_stretch(struct check *c, struct parts *l, const struct sh_unit *u, int64_t begin, int64_t end)
+{
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct sh_param *param = &c->p->params[i];
+        int64_t from = begin - param->unit_elems, to = end - param->unit_elems;
+
+        to = to < param->elems ? to : param->elems;
+        for (int64_t at = from > 0 ? from : 0; at < to;) {
+            struct sh_rng_runs run = sh_saved_run(c->p, param, at, to - at);
+
+            for (int64_t k = 0; k < run.count; k++)
+                add_part(l, param->saved, c->rank, run.first + k * run.stride, run.first + k * run.stride + run.n);
+            at += run.n * run.count;
+        }
+    }
 }
 
 /* Where this rank's chunk of the unit begins. */
@@ -266,7 +304,7 @@ static sh_rc note_squares(struct check *c, const struct sh_op *op)
     const struct sh_tensor *t = &c->p->tensors[op->in[0]];
     int64_t begin = chunk_begin(c, u) + t->base_elems;
 
-    add_part(&c->squared, op->unit, c->rank, begin, begin + t->dim[0]);
+    add_stretch(c, &c->squared, u, begin, begin + t->dim[0]);
     return SH_OK;
 }
 
@@ -287,7 +325,7 @@ static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
                            "rank %d, operation %d (%s): runs of weight decay do not lie end to end in its chunk",
                            c->rank, i, label(c, op, text));
         if (sh_group_index(c->mesh, u->replicate) == 0)
-            add_part(&c->updated, op->unit, c->rank, begin + c->p->runs[k].begin, begin + c->p->runs[k].end);
+            add_stretch(c, &c->updated, u, begin + c->p->runs[k].begin, begin + c->p->runs[k].end);
         at = c->p->runs[k].end;
     }
     return SH_OK;
@@ -312,36 +350,41 @@ static sh_rc note_parts(struct check *c)
     return SH_OK;
 }
 
-/* Sort the parts of a unit by place, so that a gap or an overlap shows between two neighbours. */
+/* Sort the parts of a tensor by place, so that a gap or an overlap shows between two neighbours. */
 static int by_place(const void *a, const void *b)
 {
     const struct part *x = a, *y = b;
 
-    if (x->unit != y->unit)
-        return x->unit < y->unit ? -1 : 1;
+    if (x->saved != y->saved)
+        return x->saved < y->saved ? -1 : 1;
     return (x->range.begin > y->range.begin) - (x->range.begin < y->range.begin);
 }
 
-static sh_rc not_covered(const struct check *c, int unit, int64_t from, int64_t to, int rank, const char *what)
+static sh_rc not_covered(const struct check *c, int saved, int64_t from, int64_t to, int rank, const char *what)
 {
-    return sh_fail(SH_E_BUG, "unit %s: elements %lld to %lld are %s by %s, next to those of rank %d",
-                   c->units[unit].name, (long long)(from < to ? from : to), (long long)(from < to ? to : from), what,
+    return sh_fail(SH_E_BUG, "%s: elements %lld to %lld are %s by %s, next to those of rank %d", c->saved[saved].name,
+                   (long long)(from < to ? from : to), (long long)(from < to ? to : from), what,
                    from < to ? "no rank" : "two ranks", rank);
 }
 
-/* Check that parts cover each unit with gradients from the first to the last element, without gap or overlap, and nothing of
- * other units. */
+static bool has_gradients(const struct sh_saved *s)
+{
+    return s->trainable && s->role != SH_PARAM_ROUTER_BIAS;
+}
+
+/* Check that parts cover each tensor with gradients from the first to the last element, without gap or overlap, and nothing
+ * of others. */
 static sh_rc check_covered(const struct check *c, struct parts *l, const char *what)
 {
     int k = 0;
 
     if (l->n)
         qsort(l->of, (size_t)l->n, sizeof *l->of, by_place);
-    for (int i = 0; i < c->n_units; i++) {
-        int64_t at = 0, end = sh_program_descends(&c->units[i]) ? c->units[i].elems : 0;
+    for (int i = 0; i < c->n_saved; i++) {
+        int64_t at = 0, end = has_gradients(&c->saved[i]) ? c->saved[i].elems : 0;
         int rank = 0;
 
-        for (; k < l->n && l->of[k].unit == i; k++) {
+        for (; k < l->n && l->of[k].saved == i; k++) {
             rank = l->of[k].rank;
             if (l->of[k].range.begin != at)
                 return not_covered(c, i, at, l->of[k].range.begin, rank, what);
@@ -437,6 +480,7 @@ static sh_rc check_rank(struct check *c, int rank)
         c->first_mesh = *c->mesh;
     SH_TRY(check_mesh(c));
     SH_TRY(check_units(c));
+    SH_TRY(check_saved(c));
     SH_TRY(check_collectives(c));
     SH_TRY(note_parts(c));
     SH_TRY(check_data(c));
@@ -463,6 +507,7 @@ sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out)
     free(c.data);
     free(c.colls);
     free(c.units);
+    free(c.saved);
     free(c.sections);
     free(c.squared.of);
     free(c.updated.of);

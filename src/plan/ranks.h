@@ -26,8 +26,8 @@ struct sh_ranks_found {
 };
 
 /* Compare each rank with rank 0: meshes and groups; collectives in their order, with sizes and types on both sides;
- * units and chunks. Then check all ranks together: every trained element has one owner, which updates it and squares
- * it, and no other element is updated; every sequence of a step has one rank; memory is within the limits.
+ * units and chunks. Then check all ranks together: every trained element of a saved tensor, whoever holds which
+ * bands of it, has one owner, which updates it and squares it, and no other element is updated; every sequence of a step has one rank; memory is within the limits.
  * Errors: SH_E_BUG with the rank, and the operation or unit; SH_E_MEMORY; those of get().
  * Cost: about 0.1 ms per rank for 12,000 operations. */
 sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out);

@@ -21,7 +21,8 @@ struct faulty {
     void (*build)(struct sh_build *b);
     void (*program)(struct sh_program *p);
     void (*mesh)(struct sh_mesh_shape *m);
-    bool everywhere; /* on all ranks alike, so no rank differs */
+    void (*hold)(struct sh_program *p, int rank); /* what a rank holds; for get_half() */
+    bool everywhere;                              /* on all ranks alike, so no rank differs */
     struct sh_program *p;
     struct sh_mesh_shape shape;
 };
@@ -408,6 +409,59 @@ static void parts_agree(void **state)
     }
 }
 
+/* As expert ranks will: those with the same place in the shard group hold different halves of each tensor. */
+static void hold_halves(struct sh_program *p, int rank)
+{
+    for (int i = 0; i < p->n_params; i++) {
+        struct sh_param *param = &p->params[i];
+        struct sh_saved *saved = &p->saved[param->saved];
+
+        param->n_bands = 1;
+        param->band[0] = (struct sh_band){rank / SHARD * param->dim[0], param->dim[0]};
+        saved->dim[0] = 2 * param->dim[0];
+        saved->elems = 2 * param->elems;
+    }
+    for (int i = 0; i < p->n_units; i++)
+        p->units[i].replicate = 0;
+}
+
+static void hold_one_half_twice(struct sh_program *p, int rank)
+{
+    hold_halves(p, rank == BAD ? BAD - SHARD : rank);
+}
+
+static sh_rc get_half(void *from, int rank, const struct sh_program **p, const struct sh_mesh_shape **mesh)
+{
+    struct faulty *f = from;
+
+    SH_TRY(get(from, rank % SHARD, p, mesh)); /* no replicas share the squares */
+    f->shape = tiny_mesh(SHARD, REPLICATE, 1, rank);
+    f->hold(f->p, rank);
+    return SH_OK;
+}
+
+static void bands_are_compared(void **state)
+{
+    struct faulty f = {.b = job(), .hold = hold_halves};
+    struct sh_ranks r = {.world = WORLD,
+                         .ranks_per_node = WORLD,
+                         .batch = 2,
+                         .sequences = WORLD * 2 * MICRO,
+                         .get = get_half,
+                         .from = &f};
+    struct sh_ranks_found found;
+
+    (void)state;
+    f.b.options.mesh = tiny_mesh(SHARD, 1, 1, 0);
+    if (sh_ranks_check(&r, &found) != SH_OK)
+        fail_msg("%s", sh_error_text());
+    f.hold = hold_one_half_twice;
+    assert_int_equal(sh_ranks_check(&r, &found), SH_E_BUG);
+    if (!strstr(sh_error_text(), "squared by two ranks"))
+        fail_msg("%s", sh_error_text());
+    sh_program_destroy(f.p);
+}
+
 static void memory_is_compared(void **state)
 {
     struct faulty f = {.b = job()};
@@ -485,11 +539,9 @@ static void moved_programs_are_those_that_are_built(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_named),
-        cmocka_unit_test(right_programs_agree),
-        cmocka_unit_test(parts_agree),
-        cmocka_unit_test(memory_is_compared),
-        cmocka_unit_test(moved_programs_are_those_that_are_built),
+        cmocka_unit_test(faults_are_named),   cmocka_unit_test(right_programs_agree),
+        cmocka_unit_test(parts_agree),        cmocka_unit_test(bands_are_compared),
+        cmocka_unit_test(memory_is_compared), cmocka_unit_test(moved_programs_are_those_that_are_built),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
