@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 or Llama on CPUs in PyTorch, as fast as its documented parts allow: tests/bench/peers
-compares Sherd's steps with them. The model is that of tests/gpu/torch_step.py.
+"""Training steps of GPT-2, Llama or Qwen3-MoE on CPUs in PyTorch, as fast as its documented parts allow:
+tests/bench/peers compares Sherd's steps with them. The model is that of tests/gpu/torch_step.py, or with experts that
+of transformers, whose way of computing experts is the one it takes by itself.
 
     tests/bench/torch_peer.py --job JSON    rank 0 prints one line of JSON
     tests/bench/torch_peer.py --can MODE    one line of JSON: why this PyTorch cannot, by variant; '' if it can
 
 A job: family, layers, dim, heads, kv_heads, head_dim, ffn, vocab, tied; batch (of a rank), seq, steps, precision
-(float32, bfloat16), threads, mode (plain, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a
+(float32, bfloat16), threads, mode (plain, experts, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a
 file of uint16); and the variant: graph (eager; compile: blocks, and head with loss), optimizer (AdamW: foreach, fused).
 A job that needs something this PyTorch lacks is refused in one line.
 """
 import argparse
 import contextlib
 import datetime
+import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -23,6 +26,7 @@ import types
 
 sys.dont_write_bytecode = True
 PATIENCE = datetime.timedelta(minutes=10)
+ALONE = ('plain', 'experts')  # modes of one rank
 VARIANTS = ['eager foreach', 'eager fused', 'compile foreach', 'compile fused']  # graph, optimizer
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gpu'))
 
@@ -38,12 +42,14 @@ def find_fully_shard():
 def why_not_mode(mode):
     try:
         import torch
-        if mode != 'plain' and not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        if mode not in ALONE and not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
             return f'PyTorch {torch.__version__} has no gloo'
     except ImportError:
         return f'{sys.executable} has no torch (Debian: python3-torch)'
     except AttributeError:  # PyTorch 1.13 cannot be asked whether it has gloo
         pass
+    if mode == 'experts' and importlib.util.find_spec('transformers') is None:
+        return f'{sys.executable} has no transformers'
     try:
         if mode == 'fsdp':
             find_fully_shard()
@@ -99,11 +105,33 @@ def loss_of(x, weight, targets):
     return F.cross_entropy(F.linear(x, weight).flatten(0, 1), targets.flatten())
 
 
+def experts_model(job):
+    """With torch_step.Model's names."""
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            whole = Qwen3MoeForCausalLM(Qwen3MoeConfig(
+                num_hidden_layers=job.layers, hidden_size=job.dim, num_attention_heads=job.heads, head_dim=job.head_dim,
+                num_key_value_heads=job.kv_heads, moe_intermediate_size=job.expert_ffn, num_experts=job.experts,
+                num_experts_per_tok=job.chosen, norm_topk_prob=True, vocab_size=job.vocab, tie_word_embeddings=job.tied,
+                max_position_embeddings=job.seq, use_cache=False, bos_token_id=None, eos_token_id=None, pad_token_id=None))
+            self.inner, self.head, self.blocks = whole.model, whole.lm_head, whole.model.layers
+
+        def forward(self, tokens, targets):
+            return self.loss_of(self.inner(tokens).last_hidden_state, self.head.weight, targets)
+
+    return Model()
+
+
 def compile_parts(model):
     """A block's forward rather than the block, whose hooks are DDP's and FSDP's."""
     import torch
     for block in model.blocks:
-        block.forward = torch.compile(block.forward, dynamic=False)
+        # How many rows an expert has differs from step to step.
+        block.forward = torch.compile(block.forward, dynamic=None if hasattr(model, 'inner') else False)
     model.loss_of = torch.compile(model.loss_of, dynamic=False)
 
 
@@ -114,7 +142,7 @@ def optimizer_of(job, parameters):
 
 def wrap(job, model):
     import torch
-    if job.mode == 'plain':
+    if job.mode in ALONE:
         return model
     torch.distributed.init_process_group('gloo', init_method=f'file://{job.store}', rank=job.rank, world_size=job.ranks,
                                          timeout=PATIENCE)  # a rank that fails does not make the others wait for ever
@@ -164,10 +192,9 @@ def run(job):
     if lacking:
         raise SystemExit(f'torch_peer.py: {lacking}')
     import torch
-    import torch_step
     torch.set_num_threads(job.threads)
     torch.manual_seed(1)
-    model = torch_step.Model(job)
+    model = experts_model(job) if job.mode == 'experts' else importlib.import_module('torch_step').Model(job)
     model.loss_of = loss_of
     if job.graph == 'compile':
         compile_parts(model)
@@ -179,7 +206,7 @@ def run(job):
                           'peak_bytes': peak_bytes(), 'torch': torch.__version__, 'blas': libraries(),
                           'reference_blas': is_reference(libraries()),
                           'parameters': sum(x.numel() for x in model.parameters())}))
-    if job.mode != 'plain':
+    if job.mode not in ALONE:
         torch.distributed.destroy_process_group()
 
 
@@ -187,7 +214,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     wish = parser.add_mutually_exclusive_group(required=True)
     wish.add_argument('--job')
-    wish.add_argument('--can', choices=['plain', 'ddp', 'fsdp'])
+    wish.add_argument('--can', choices=[*ALONE, 'ddp', 'fsdp'])
     a = parser.parse_args()
     if a.can:
         print(json.dumps({variant: why_not(a.can, *variant.split()) for variant in VARIANTS}))
