@@ -379,6 +379,20 @@ bool sh_request_snapshot(const struct sh_config *cfg, bool gpu, bool states_away
     return cfg->checkpoint.enable && ((gpu && !states_away) || cfg->checkpoint.async_mode == SH_ASYNC_ASYNC);
 }
 
+static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, bool generate)
+{
+    return (struct sh_model_batch){.batch = generate ? 1 : cfg->training.local_batch_size,
+                                   .seq = cfg->training.seq_len,
+                                   .docs = (cfg->data.document_mask || packs(cfg)) && !generate,
+                                   .anew = packs(cfg) && !generate,
+                                   .document_tokens = cfg->data.document_tokens,
+                                   .any_order = gpu && !cfg->training.deterministic,
+                                   .adapters = sh_request_adapters(cfg),
+                                   .balance = balance(cfg),
+                                   .spread = {.capacity = cfg->moe.capacity_factor},
+                                   .chunk_rows = chunk_rows(cfg, gpu)};
+}
+
 /* Everything that the passes need to know, in one struct. Local, and the same on all ranks except for segment_rank,
  * threads and limit_bytes. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
@@ -401,16 +415,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         SH_TRY(check_tree(cfg, parts, micro_steps));
     *out = (struct sh_build){
         .model = cfg->model,
-        .batch = {.batch = generate ? 1 : cfg->training.local_batch_size,
-                  .seq = cfg->training.seq_len,
-                  .docs = (cfg->data.document_mask || packs(cfg)) && !generate,
-                  .anew = packs(cfg) && !generate,
-                  .document_tokens = cfg->data.document_tokens,
-                  .any_order = gpu && !cfg->training.deterministic,
-                  .adapters = sh_request_adapters(cfg),
-                  .balance = balance(cfg),
-                  .spread = {.capacity = cfg->moe.capacity_factor},
-                  .chunk_rows = chunk_rows(cfg, gpu)},
+        .batch = batch_of(cfg, gpu, generate),
         .act = dtype_of(cfg->training.mixed_precision_param),
         .options = {.strategy = keeps(cfg),
                     .mesh = *mesh,

@@ -50,6 +50,8 @@ static const struct row machine[] = {
     {"parallelism.sharding_strategy", "no_shard", NULL},
     {"parallelism.reshard_after_forward", "2", NULL},
     {"parallelism.gradient_sync", "last_micro_step", NULL},
+    {"parallelism.expert_parallel_degree", "2", MOE},
+    {"moe.capacity_factor", "2", MOE " parallelism.expert_parallel_degree=2"},
     {"parallelism.forward_prefetch", "3", NULL},
     {"parallelism.backward_prefetch", "3", NULL},
     {"parallelism.limit_all_gathers", "3", NULL},
