@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Experts on several ranks (parallelism.expert_parallel_degree): the numbers of one rank that has all of them. Prints TAP.
+
+With training.reproducible: mesh, losses, norms, loads of experts and the bytes of the last checkpoint are those of one
+rank; without it the losses are, to LOSS_BOUND. Memory is what the plan says. The rows cover pairs of settings, and not
+their product; SHERD_TEST_FEW=1 leaves out most of them.
+"""
+import filecmp
+import functools
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import test_memory
+import tiny
+
+STEPS = 3
+LOSS_BOUND = 1e-5
+BASE = {**tiny.EXPERTS, 'model.n_experts': 8, 'training.global_batch_size': 16, 'training.local_batch_size': 1,
+        'training.reproducible': 'mesh', 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS}
+EP, CAPACITY = 'parallelism.expert_parallel_degree', 'moe.capacity_factor'
+NUMBERS = 'loss', 'grad_norm', 'expert_load', 'aux_loss'
+MACHINE = 'parallelism.', 'mesh.', 'comm.', 'activation_checkpoint.', 'memory.', 'offload.', CAPACITY
+MODES = {'kept': {}, 'selective': {'activation_checkpoint.mode': 'selective'},
+         'full': {'activation_checkpoint.mode': 'full'},
+         'budget': {'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}}
+APART = {'comm.shared_memory': 'off'}
+INLINE = {'comm.progress': 'inline'}
+WHOLE = {'training.local_batch_size': 4}
+NARROW = {'training.mixed_precision_param': 'bfloat16'}
+TWICE = {'mesh.replicate': 2, 'mesh.shard': 2}
+
+
+def on(strategy, ranks, spread, mode, *more):
+    found = {'parallelism.sharding_strategy': strategy, EP: spread, **MODES[mode]}
+    for changes in more:
+        found |= changes
+    return ranks, found
+
+
+MESHES = {
+    'full_shard, 2 of 2, kept': on('full_shard', 2, 2, 'kept'),
+    'full_shard, 2 of 2, apart, full': on('full_shard', 2, 2, 'full', APART, INLINE, {CAPACITY: 1}),
+    'full_shard, 2 of 4, selective': on('full_shard', 4, 2, 'selective', WHOLE, {CAPACITY: 8}),
+    'full_shard, 4 of 4, apart, budget': on('full_shard', 4, 4, 'budget', APART, NARROW, {CAPACITY: 1}),
+    'full_shard, 4 of 4, inline': on('full_shard', 4, 4, 'kept', INLINE, WHOLE, NARROW),
+    'full_shard, resharded over 2, 2 of 4': on('full_shard', 4, 2, 'full', APART, {'parallelism.reshard_after_forward': 2}),
+    'shard_grad_op, 2 of 2, budget': on('shard_grad_op', 2, 2, 'budget', WHOLE, NARROW, {CAPACITY: 8}),
+    'shard_grad_op, 4 of 4, apart': on('shard_grad_op', 4, 4, 'full', APART, {CAPACITY: 1}),
+    'shard_grad_op, 2 of 4, apart, inline': on('shard_grad_op', 4, 2, 'kept', APART, INLINE, NARROW),
+    'shard_optim, 2 of 2, apart': on('shard_optim', 2, 2, 'selective', APART, NARROW, {CAPACITY: 1}),
+    'shard_optim, 4 of 4': on('shard_optim', 4, 4, 'budget', INLINE, WHOLE),
+    'shard_optim, 2 of 2, twice': on('shard_optim', 4, 2, 'full', TWICE, {CAPACITY: 8}),
+    'hybrid_shard, 2 of 2, twice': on('hybrid_shard', 4, 2, 'kept', TWICE, WHOLE, {CAPACITY: 1}),
+    'hybrid_shard, 2 of 2, twice, apart': on('hybrid_shard', 4, 2, 'selective', TWICE, APART, NARROW),
+    'hybrid_shard_zero2, 2 of 2, twice': on('hybrid_shard_zero2', 4, 2, 'full', TWICE, APART, INLINE),
+    'no_shard, 2 of 2': on('no_shard', 2, 2, 'full', NARROW),
+    'no_shard, 4 of 4': on('no_shard', 4, 4, 'selective', {CAPACITY: 1}),
+    'no_shard, 2 of 2, twice': on('no_shard', 4, 2, 'kept', {'mesh.ranks_per_node': 2}, WHOLE, INLINE),
+}
+if job.FEW:
+    MESHES = dict(list(MESHES.items())[::6])
+
+
+def config(changes):
+    return {'training.dataset_path': tokens, **BASE, **changes}
+
+
+def saved(folder, step=STEPS):
+    return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
+
+
+def name_of(changes):
+    return '-'.join(f'{key.split(".")[1]}={value}' for key, value in changes.items()).replace('/', '_') or 'base'
+
+
+def same(one, other):
+    return [] if filecmp.cmp(one, other, shallow=False) else [f'{other} has other bytes than {one}']
+
+
+@functools.lru_cache(None)
+def one_rank(changes):
+    """One rank with all experts, once for each model."""
+    folder = 'one-' + name_of(dict(changes))
+    return folder, job.train(folder, config(dict(changes)))
+
+
+def numbers(steps):
+    return [step[key] for step in steps for key in NUMBERS if key in step]
+
+
+def unequal(found, expected):
+    return [f'{a}, expected {b}' for a, b in zip(found, expected) if a != b][:1]
+
+
+def arena(ranks, changes):
+    return test_memory.plan({'mesh.ranks_per_node': ranks, **config(changes)}, ranks)[test_memory.ARENA]
+
+
+def with_budget(ranks, changes):
+    """A budget that is too small for all activations, and large enough for some."""
+    if 'memory.limit_bytes' not in changes:
+        return changes
+    most, least = (arena(ranks, {**changes, **MODES[mode]}) for mode in ('kept', 'full'))
+    return {**changes, 'memory.limit_bytes': (most + least) // 2}
+
+
+def over_memory(ranks, changes, steps):
+    planned = arena(ranks, changes)
+    found = steps[-1]['arena_bytes']
+    return [f'arena of {found} bytes, planned {planned}'] * (found != planned)
+
+
+def case_mesh(name, exact=True):
+    ranks, changes = MESHES[name]
+    changes = with_budget(ranks, changes)
+    if not exact:
+        changes = {**changes, 'training.reproducible': 'none'}
+    one, expected = one_rank(tuple((key, value) for key, value in changes.items() if not key.startswith(MACHINE)))
+    folder = 'run-' + name.replace(', ', '-').replace(' ', '-')
+    steps = job.train(folder, config(changes), ranks)
+    wrong = over_memory(ranks, changes, steps)
+    if exact:
+        wrong += unequal(numbers(steps), numbers(expected)) + same(saved(one), saved(folder))
+    else:
+        wrong += job.differ('losses', job.losses(steps), job.losses(expected), LOSS_BOUND)
+    shutil.rmtree(folder)
+    return wrong
+
+
+def cases():
+    found = [(f'{name}', case_mesh, name) for name in MESHES]
+    found += [(f'{name}, not reproducible', case_mesh, name, False) for name in list(MESHES)[::5]]
+    return found
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    tokens = tiny.write_tokens()
+    sys.exit(job.run_cases(cases()))
