@@ -34,6 +34,7 @@ ROPE = {'model.rope_factor': 8, 'model.rope_original_max_len': 16}
 YARN = {**ROPE, 'model.rope_type': 'yarn', 'model.rope_theta': 4}  # so that a head of 4 elements has a ramp
 LONGROPE = {**ROPE, 'model.rope_type': 'longrope', 'model.rope_short_factor': '1,2', 'model.rope_long_factor': '2,4'}
 MOE = {'model.family': 'qwen2_moe', 'model.n_experts': 4, 'model.n_experts_per_token': 2, 'model.expert_ffn_dim': 8}
+SPREAD = {'parallelism.expert_parallel_degree': 4}
 GROUPS = {**MOE, 'model.route_groups': 4, 'model.route_top_groups': 3}
 WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
@@ -111,6 +112,7 @@ ROWS = {
     'model.route_top_groups': Row(2, 'steps', needs=GROUPS),
     'model.router_bias': Row('true', 'plan', needs=MOE),
     'moe.load_balance_coeff': Row(0.1, 'steps', needs=MOE),
+    'moe.capacity_factor': Row(4, 'plan', needs={**MOE, **SPREAD}),
     'moe.aux_loss_coeff': Row(0.1, 'steps', needs=MOE),
     'moe.z_loss_coeff': Row(0.1, 'steps', needs=MOE),
     'lora.rank': Row(2, 'plan'),
@@ -149,6 +151,7 @@ ROWS = {
     'data.excess_length_strategy': Row('split', 'mesh/test_documents.py'),
     'data.mix': Row('other.bin=1', 'mesh/test_documents.py'),
     'data.document_separator': Row(8, 'steps', needs={'data.document_separator': 7, 'data.document_mask': True}),
+    'parallelism.expert_parallel_degree': Row(2, 'plan', needs={**MOE, **SPREAD}),
     'parallelism.sharding_strategy': Row('shard_grad_op', 'plan'),
     'parallelism.reshard_after_forward': Row(2, 'plan'),
     'parallelism.gradient_sync': Row('last_micro_step', 'plan'),
