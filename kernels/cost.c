@@ -15,7 +15,7 @@ static double bytes(const struct sh_operand *t)
     return n;
 }
 
-/* The share of the M rows of experts that are expected to live. */
+/* The share of the M rows of experts that are expected to live. Without any a call does nothing. */
 static double share_of_rows(const struct sh_op_call *c)
 {
     switch (c->kind) {
@@ -24,6 +24,8 @@ static double share_of_rows(const struct sh_op_call *c)
     case SH_OP_EXPERT_LINEAR_BWD_W:
     case SH_OP_SWIGLU_ROWS:
     case SH_OP_SWIGLU_ROWS_BWD:
+        if (c->attr->rows.expected < 0)
+            return 0;
         if (c->attr->rows.expected > 0 && c->attr->rows.expected < c->in[0].dim[0])
             return (double)c->attr->rows.expected / (double)c->in[0].dim[0];
         return 1;
@@ -73,7 +75,7 @@ struct sh_op_cost sh_op_cost(const struct sh_op_call *call)
     struct sh_op_cost cost = {0};
     struct sh_letters letters;
 
-    if (sh_op_info(call->kind)->marker)
+    if (sh_op_info(call->kind)->marker || share_of_rows(call) == 0)
         return cost;
     sh_shape_letters(call, &letters);
     cost.flops = sh_formula_value(&s->flops, &letters, call) * share_of_pairs(call) * share_of_rows(call);

@@ -245,11 +245,11 @@ struct sh_op_attr {
         struct {
             int64_t row_elems;                     /* with parts: elements of a row */
             bool back;                             /* to where the rows are at home */
-            int64_t expected;                      /* rows that a rank is expected to send, for prices; 0: all */
+            int64_t expected;                      /* rows that a rank is expected to send, for prices; 0: all; -1: none */
             int wave;                              /* from 0 on; for labels */
         } exchange;                                /* ALL_TO_ALL */
         struct {
-            int64_t expected;                      /* of the M rows, for prices; 0: all */
+            int64_t expected;                      /* of the M rows, for prices; 0: all; -1: none */
         } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS* */
     };
 };

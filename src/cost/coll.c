@@ -53,7 +53,7 @@ static double counted_whole(const struct sh_program *p, const struct sh_op *op)
     const struct sh_tensor *x = &p->tensors[op->in[0]];
     double expected = (double)(op->attr.exchange.expected * op->attr.exchange.row_elems);
 
-    return expected > 0 ? expected * sh_dtype_bytes(x->dtype) : (double)sh_tensor_bytes(x);
+    return expected == 0 ? (double)sh_tensor_bytes(x) : fmax(expected, 0) * sh_dtype_bytes(x->dtype);
 }
 
 double sh_coll_whole(const struct sh_program *p, const struct sh_op *op)

@@ -35,6 +35,19 @@ static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
     return h;
 }
 
+static bool has_rows(enum sh_op_kind kind)
+{
+    return kind == SH_OP_EXPERT_LINEAR || kind == SH_OP_EXPERT_LINEAR_BWD_X || kind == SH_OP_EXPERT_LINEAR_BWD_W ||
+           kind == SH_OP_SWIGLU_ROWS || kind == SH_OP_SWIGLU_ROWS_BWD;
+}
+
+/* Whether it is of a wave that has no rows where experts are evenly busy: it returns at once, and sends nothing. */
+static bool is_idle(const struct sh_op *op)
+{
+    return (sh_program_counts_rows(op) && op->attr.exchange.expected < 0) ||
+           (has_rows(op->kind) && op->attr.rows.expected < 0);
+}
+
 /* Everything that a price depends on: kind, shapes, whether outputs are accumulated, the group. The shapes cover all
  * relevant attributes except those of attention, rows of a chunk and the rows that are expected. */
 static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
@@ -51,6 +64,8 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
         h = mix(h, (uint64_t)op->attr.head.chunk_rows);
     else if (sh_program_counts_rows(op))
         h = mix(h, (uint64_t)(op->attr.exchange.expected * op->attr.exchange.row_elems));
+    else if (has_rows(op->kind))
+        h = mix(h, (uint64_t)op->attr.rows.expected);
     for (int i = 0; i < info->n_in; i++)
         h = mix_tensor(h, p, op->in[i]);
     for (int i = 0; i < info->n_out; i++)
@@ -75,6 +90,8 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
     struct sh_op_call call;
     struct sh_coll_place at;
 
+    if (is_idle(op))
+        return (struct sh_price){0};
     if (sh_op_info(op->kind)->async) {
         at = sh_coll_place(r->mesh, op->attr.group, r->ranks_per_node);
         at.segment = in_segment(r, op);

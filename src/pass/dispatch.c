@@ -38,6 +38,7 @@ struct dispatch {
     int *producer;  /* [n_tensors] the original operation of experts that makes it in the forward, SH_NONE */
     int *route;     /* [n_old] of an operation of experts, SH_NONE for others */
     bool *wanted;   /* [n_tensors] other operations read it */
+    int *sorted;    /* [n_tensors] what has a number for each choice in the order of rows, SH_NONE */
     bool *by_token; /* [n_tensors] it has a number for each choice of a token, not one for each row */
     int **away;     /* [waves] of [n_tensors]: where it is with the experts, SH_NONE */
     int n_waves;    /* of the route with the most */
@@ -152,7 +153,7 @@ static void exchange(struct dispatch *d, const struct route *r, const struct sh_
     op.attr.exchange.row_elems = sh_tensor_elems(home) / r->rows;
     op.attr.exchange.back = back;
     op.attr.exchange.wave = wave;
-    op.attr.exchange.expected = wave ? 1 : r->rows;
+    op.attr.exchange.expected = wave ? -1 : r->rows;
     op.attr.accumulate = back && wave; /* the other rows are those of the waves before */
     op.in[0] = from;
     op.in[1] = r->parts[wave];
@@ -307,7 +308,7 @@ static void compute(struct dispatch *d, const struct route *r, const struct sh_o
     struct sh_op op = *old;
 
     op.phase = phase;
-    op.attr.rows.expected = wave ? 1 : r->rows;
+    op.attr.rows.expected = wave ? -1 : r->rows;
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         op.in[k] = operand(d, r, &op, old->in[k], wave);
     if (op.kind == SH_OP_SWIGLU_ROWS)
@@ -327,20 +328,18 @@ static void compute(struct dispatch *d, const struct route *r, const struct sh_o
 /* A tensor where the experts are: it is there; or it is computed again; or it is sent. */
 static int need(struct dispatch *d, const struct route *r, const struct sh_op *of, int t, int wave)
 {
-    int home = t;
-
     if (d->away[wave][t] != SH_NONE)
         return d->away[wave][t];
     if (d->producer[t] != SH_NONE) {
         compute(d, r, &d->old[d->producer[t]], SH_PHASE_RECOMPUTE, wave);
         return d->away[wave][t];
     }
-    if (d->by_token[t]) {
-        home = add_like(d, t, r, r->rows, "rows", wave);
-        by_row(d, of, t, r->plan->out[0], home);
+    if (d->by_token[t] && d->sorted[t] == SH_NONE) {
+        d->sorted[t] = add_like(d, t, r, r->rows, "rows", wave);
+        by_row(d, of, t, r->plan->out[0], d->sorted[t]);
     }
     d->away[wave][t] = add_like(d, t, r, r->room, "wave", wave);
-    exchange(d, r, of, wave, home, d->away[wave][t], false);
+    exchange(d, r, of, wave, d->by_token[t] ? d->sorted[t] : t, d->away[wave][t], false);
     return d->away[wave][t];
 }
 
@@ -368,6 +367,8 @@ static void forget(struct dispatch *d)
         for (int t = 0; t < d->n_tensors; t++)
             if (w || d->producer[t] == SH_NONE)
                 d->away[w][t] = SH_NONE;
+    for (int t = 0; t < d->n_tensors; t++)
+        d->sorted[t] = SH_NONE;
 }
 
 static int *filled(int n)
@@ -486,6 +487,7 @@ static void open_dispatch(struct dispatch *d)
     d->wanted = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->wanted);
     d->by_token = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->by_token);
     d->producer = filled(d->n_tensors);
+    d->sorted = filled(d->n_tensors);
     find_routes(d);
     note_tensors(d);
     d->away = sh_calloc((size_t)d->n_waves + 1, sizeof *d->away);
@@ -504,6 +506,7 @@ static void close_dispatch(struct dispatch *d)
     free(d->routes);
     free(d->away);
     free(d->producer);
+    free(d->sorted);
     free(d->by_token);
     free(d->wanted);
     free(d->route);

@@ -94,6 +94,26 @@ static void say_mesh(const struct sh_predict *l)
                    missing_nodes(l));
 }
 
+/* The waves of one block stand for those of all: routers choose as many rows everywhere. */
+static void say_experts(const struct sh_predict *l)
+{
+    int ranks = sh_group_size(&l->mesh, l->mesh.expert), waves = 0;
+    const struct sh_op_attr *attr = NULL;
+    char each[SH_STR_SHORT];
+
+    for (int i = 0; ranks > 1 && i < l->p->n_ops; i++)
+        if (l->p->ops[i].kind == SH_OP_ROUTE_WAVE) {
+            attr = &l->p->ops[i].attr;
+            waves = attr->wave.wave >= waves ? attr->wave.wave + 1 : waves;
+        }
+    if (attr)
+        sh_str_say(
+            stdout, "experts",
+            "%s on each of %d ranks; rows travel in waves of %lld (moe.capacity_factor), in at most %d if they all "
+            "go to the same rank",
+            sh_str_plural(l->build.model.n_experts / ranks, "expert", each), ranks, (long long)attr->wave.room, waves);
+}
+
 /* A choice that Sherd made itself ends in "to fit" and the limit that decided it. */
 static void say_strategy(const struct sh_predict *l)
 {
@@ -132,6 +152,7 @@ static void print_request(const struct sh_predict *l)
 
     say_model(l);
     say_mesh(l);
+    say_experts(l);
     say_strategy(l);
     say_batch(l);
     sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
