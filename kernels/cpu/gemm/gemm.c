@@ -8,6 +8,9 @@
 
 /* Tiles smaller than MIN_SIDE waste more time in packing than idle threads do. */
 enum { MIN_SIDE = 128, GRAIN = 64 };
+/* Tiles of each of several products, at least: the threads have those of the others. Larger tiles are packed less
+ * often. */
+enum { OF_SEVERAL = 4 };
 
 /* Per type: the most rows and columns of a tile, and how many tiles there should be for the threads: more, of
  * tile_flops (8 ms) each, if the product is large enough. A library packs both sides of each tile, so f32 gains from
@@ -49,17 +52,18 @@ static struct plan plan_of(int64_t most_m, int64_t most_n, const struct sh_gemm 
 }
 
 /* Fewer tiles leave threads idle. */
-static int64_t enough_tiles(const struct sh_gemm *g)
+static int64_t enough_tiles(const struct sh_gemm *g, int64_t least)
 {
     const struct cut *c = &cuts[g->in_dtype];
     double wanted = 2.0 * (double)g->m * (double)g->n * (double)g->k / c->tile_flops;
-    return wanted < (double)c->tiles ? c->tiles : wanted > (double)c->most_tiles ? c->most_tiles : (int64_t)wanted;
+    int64_t most = least < c->tiles ? least * c->most_tiles / c->tiles : c->most_tiles;
+    return wanted < (double)least ? least : wanted > (double)most ? most : (int64_t)wanted;
 }
 
 /* Halve the longer side of a tile until there are enough tiles, or they would be too small. */
-static struct plan plan_tiles(const struct sh_gemm *g)
+static struct plan plan_tiles(const struct sh_gemm *g, int64_t least)
 {
-    int64_t most_m = cuts[g->in_dtype].most_m, most_n = cuts[g->in_dtype].most_n, enough = enough_tiles(g);
+    int64_t most_m = cuts[g->in_dtype].most_m, most_n = cuts[g->in_dtype].most_n, enough = enough_tiles(g, least);
     struct plan p = plan_of(most_m, most_n, g);
     while (p.down * p.across < enough) {
         int64_t *larger = p.tile_n >= p.tile_m ? &most_n : &most_m;
@@ -109,27 +113,67 @@ int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_ge
     return threads * sh_cpu_round64((g->out_dtype == SH_F32 ? 0 : SUMS_BYTES) + e->work_bytes);
 }
 
-/* Dynamic, since tiles at the edges are smaller and other processes may occupy a core. */
-static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work)
+/* Within a parallel region: its threads share the tiles, and do not wait for one another. Dynamic, since tiles at the
+ * edges are smaller and other processes may occupy a core. */
+static void deal_tiles(const struct sh_gemm_engine *e, const struct sh_gemm *g, int64_t least, void *mine,
+                       struct sh_gemm_failure *failure)
 {
-    int64_t one_thread = sh_gemm_work_bytes_on(e, g, 1);
-    struct plan p = plan_tiles(g);
+    struct plan p = plan_tiles(g, least);
+#pragma omp for schedule(dynamic) nowait
+    for (int64_t i = 0; i < p.down * p.across; i++)
+        sh_gemm_note(failure, run_tile(e, g, p, i, mine));
+}
+
+static struct sh_gemm only(const void *g, int64_t i)
+{
+    (void)i;
+    return *(const struct sh_gemm *)g;
+}
+
+static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm_several *s, int64_t least, void *work,
+                       int64_t work_bytes)
+{
+    struct sh_gemm like = s->at(s->from, 0);
+    int64_t one_thread = sh_gemm_work_bytes_on(e, &like, 1);
     struct sh_gemm_failure failure = {0};
+
+    SH_REQUIRE(work_bytes >= one_thread * omp_get_max_threads());
 #pragma omp parallel
     {
         sh_gemm_serial();
         char *mine = one_thread ? (char *)work + one_thread * omp_get_thread_num() : NULL;
-#pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < p.down * p.across; i++)
-            sh_gemm_note(&failure, run_tile(e, g, p, i, mine));
+        for (int64_t i = 0; i < s->n; i++) {
+            struct sh_gemm g = s->at(s->from, i);
+            if (g.m)
+                deal_tiles(e, &g, least, mine, &failure);
+        }
     }
     return sh_gemm_failed(&failure);
 }
 
 sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes)
 {
-    SH_REQUIRE(work_bytes >= sh_gemm_work_bytes_on(e, g, omp_get_max_threads()));
-    return e->product ? e->product(g, work) : run_tiles(e, g, work);
+    struct sh_gemm_several one = {.n = 1, .at = only, .from = g};
+
+    if (!e->product)
+        return run_tiles(e, &one, cuts[g->in_dtype].tiles, work, work_bytes);
+    SH_REQUIRE(work_bytes >= e->product_bytes(g, omp_get_max_threads()));
+    return e->product(g, work);
+}
+
+sh_rc sh_gemm_run_several(const struct sh_gemm_several *s, void *work, int64_t work_bytes)
+{
+    struct sh_gemm like = s->at(s->from, 0);
+    const struct sh_gemm_engine *e = sh_gemm_engine_for(like.in_dtype);
+
+    if (!e->product)
+        return run_tiles(e, s, OF_SEVERAL, work, work_bytes);
+    for (int64_t i = 0; i < s->n; i++) {
+        struct sh_gemm g = s->at(s->from, i);
+        if (g.m)
+            SH_TRY(sh_gemm_run_on(e, &g, work, work_bytes));
+    }
+    return SH_OK;
 }
 
 int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads)

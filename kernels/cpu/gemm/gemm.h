@@ -43,6 +43,15 @@ int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads);
  * aligned. Errors: SH_E_MEMORY if oneDNN runs out of memory, SH_E_BUG if `work` is too small. */
 sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes);
 
+/* Several products of one kind with different sizes, one of them or more: threads that have finished one begin with the
+ * next. A product's bits depend on its own sizes only, and may differ from those of sh_gemm_run(). */
+struct sh_gemm_several {
+    int64_t n;
+    struct sh_gemm (*at)(const void *from, int64_t i); /* product i; m is 0 if it is left out. Called by all threads */
+    const void *from;
+};
+sh_rc sh_gemm_run_several(const struct sh_gemm_several *s, void *work, int64_t work_bytes);
+
 /* Within a parallel region: libraries called from this thread start no threads until the region ends. */
 void sh_gemm_serial(void);
 

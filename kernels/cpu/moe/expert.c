@@ -1,7 +1,7 @@
-/* The experts' products: group by group, each with all threads, those of an expert one after the other, since its
- * weight is in the caches then. A row's bits depend on how many rows its group has (gemm.h), and on nothing else.
- * Floor: 2 M I O operations each, and the weights of all experts with rows; one core of an EPYC with AVX-512 bf16 made
- * 83 GFLOP/s with 8 rows per expert, 264 with 64 and 366 with 512 (I 2048, O 1536). */
+/* The experts' products: threads share the tiles of all groups of rows (gemm.h), those of an expert one after the other,
+ * since its weight is in the caches then. A row's bits depend on how many rows its group has (gemm.h), and on nothing
+ * else. Floor: 2 M I O operations each, and the weights of all experts with rows; one core of an EPYC with AVX-512 bf16
+ * made 83 GFLOP/s with 8 rows per expert, 264 with 64 and 366 with 512 (I 2048, O 1536). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/gemv.h"
@@ -89,8 +89,26 @@ int64_t sh_cpu_expert_work_bytes(const struct sh_op_call *call, int threads)
     return sh_gemm_work_bytes(&g, threads);
 }
 
-/* Group g; *add: whether its product is added to the gradient of its expert, as that of each later group is. */
-static sh_rc run_group(const struct experts *x, int64_t g, bool *add)
+/* Whether threads may be in the products of different groups: sums of one gradient come one after the other. */
+static bool are_apart(const struct experts *x)
+{
+    return x->call->kind != SH_OP_EXPERT_LINEAR_BWD_W || x->G == x->E;
+}
+
+/* The i-th group's product, expert by expert; none if it has no rows, or is one of those that gemv takes. */
+static struct sh_gemm product_apart(const void *from, int64_t i)
+{
+    const struct experts *x = from;
+    int64_t each = x->G / x->E, e = i / each, g = e + i % each * x->E, row = x->first[g];
+    struct sh_gemm product = product_of(x, e, row, x->first[g + 1] - row, sh_op_adds(x->call, 0));
+
+    product.m = x->first[g + 1] == row || sh_gemv_takes(&product) ? 0 : product.m;
+    return product;
+}
+
+/* Group g, unless it is left to the threads: *later. *add: whether its product is added to the gradient of its expert, as
+ * that of each later group is. Few rows are read by all threads. */
+static sh_rc run_group(const struct experts *x, int64_t g, bool *add, bool *later)
 {
     int64_t row = x->first[g], rows = x->first[g + 1] - row;
     struct sh_gemm product = product_of(x, g % x->E, row, rows, *add);
@@ -99,9 +117,12 @@ static sh_rc run_group(const struct experts *x, int64_t g, bool *add)
     if (!rows)
         return SH_OK;
     *add = true;
-    if (!sh_gemv_takes(&product))
+    if (sh_gemv_takes(&product))
+        sh_gemv_run(&product);
+    else if (are_apart(x))
+        *later = true;
+    else
         return sh_gemm_run(&product, x->call->work, x->call->work_bytes);
-    sh_gemv_run(&product);
     return SH_OK;
 }
 
@@ -116,15 +137,17 @@ static void clear_gradient(const struct experts *x, int64_t e)
 sh_rc sh_cpu_expert_linear(const struct sh_op_call *call)
 {
     struct experts x = experts_of(call);
+    struct sh_gemm_several products = {.n = x.G, .at = product_apart, .from = &x};
+    bool later = false;
 
     SH_REQUIRE(x.G % x.E == 0);
     for (int64_t e = 0; e < x.E; e++) {
         bool add = sh_op_adds(call, 0);
 
         for (int64_t g = e; g < x.G; g += x.E)
-            SH_TRY(run_group(&x, g, &add));
+            SH_TRY(run_group(&x, g, &add, &later));
         if (!add && call->kind == SH_OP_EXPERT_LINEAR_BWD_W)
             clear_gradient(&x, e);
     }
-    return SH_OK;
+    return later ? sh_gemm_run_several(&products, call->work, call->work_bytes) : SH_OK;
 }
