@@ -106,12 +106,19 @@ static struct sh_gemm product_apart(const void *from, int64_t i)
     return product;
 }
 
+static struct sh_gemm itself(const void *product, int64_t i)
+{
+    (void)i;
+    return *(const struct sh_gemm *)product;
+}
+
 /* Group g, unless it is left to the threads: *later. *add: whether its product is added to the gradient of its expert, as
  * that of each later group is. Few rows are read by all threads. */
 static sh_rc run_group(const struct experts *x, int64_t g, bool *add, bool *later)
 {
     int64_t row = x->first[g], rows = x->first[g + 1] - row;
     struct sh_gemm product = product_of(x, g % x->E, row, rows, *add);
+    struct sh_gemm_several one = {.n = 1, .at = itself, .from = &product}; /* with the bits that it has among others */
 
     SH_REQUIRE(row >= 0 && rows >= 0 && row + rows <= x->M);
     if (!rows)
@@ -122,7 +129,7 @@ static sh_rc run_group(const struct experts *x, int64_t g, bool *add, bool *late
     else if (are_apart(x))
         *later = true;
     else
-        return sh_gemm_run(&product, x->call->work, x->call->work_bytes);
+        return sh_gemm_run_several(&one, x->call->work, x->call->work_bytes);
     return SH_OK;
 }
 
