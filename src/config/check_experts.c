@@ -28,7 +28,8 @@ static sh_rc check_none(struct sh_config_state *state)
         {"moe.aux_loss_coeff", c->moe.aux_loss_coeff},
         {"moe.z_loss_coeff", c->moe.z_loss_coeff},
         {"parallelism.expert_parallel_degree", c->parallelism.expert_parallel_degree - 1},
-        {"moe.capacity_factor", sh_config_place_typed(sh_config_place_of(state, "moe.capacity_factor"))},
+        {"moe.capacity_factor", c->moe.capacity_factor != SH_CAPACITY_FACTOR ||
+                                    sh_config_place_typed(sh_config_place_of(state, "moe.capacity_factor"))},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (keys[i].value != 0)
@@ -111,7 +112,8 @@ static sh_rc check_spread(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     int degree = c->parallelism.expert_parallel_degree, divisor = degree;
-    if (degree == 1 && sh_config_place_typed(sh_config_place_of(state, "moe.capacity_factor")))
+    if (degree == 1 && (c->moe.capacity_factor != SH_CAPACITY_FACTOR ||
+                        sh_config_place_typed(sh_config_place_of(state, "moe.capacity_factor"))))
         return sh_config_refuse(state, "moe.capacity_factor",
                                 "has no effect without parallelism.expert_parallel_degree above 1; leave it out");
     if (c->moe.capacity_factor < 1)

@@ -8,6 +8,7 @@
 /* Values of mesh.shard and mesh.replicate that are not a number of ranks. */
 enum { SH_MESH_ALL = 0, SH_MESH_NODE = -1, SH_MESH_AUTO = -2 };
 enum { SH_CONFIG_UNSET = INT32_MIN }; /* mesh.shard: auto, by the strategy */
+#define SH_CAPACITY_FACTOR 1.25       /* moe.capacity_factor, if it is not given */
 
 /* clang-format off */
 enum sh_cfg_strategy {

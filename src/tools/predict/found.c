@@ -53,16 +53,24 @@ static bool is_limited(const struct sh_predict *l)
     return l->cfg.memory.limit_bytes > 0 && l->cfg.memory.limit_bytes <= room_of(l);
 }
 
+static const char *spread(const struct sh_search_found *f, char text[SH_STR_SHORT])
+{
+    snprintf(text, SH_STR_SHORT, f->expert > 1 ? ", experts over %d" : "", f->expert);
+    return text;
+}
+
 /* Two marks at the start of the line, so that a search for either finds its rows. */
 static void say_row(const struct sh_predict *l, const struct sh_search *s, const struct sh_search_found *f)
 {
     char strategy[SH_STRATEGY_TEXT], bytes[SH_STR_SHORT], spare[SH_STR_SHORT], rate[SH_STR_SHORT], mesh[32];
+    char experts[SH_STR_SHORT];
 
     snprintf(mesh, sizeof mesh, "%d x %d", f->replicate, f->shard);
-    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s%s\n", f->best ? '*' : ' ',
+    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s%s%s\n", f->best ? '*' : ' ',
            f->pareto ? 'P' : ' ', strategy_name(l, s, f, strategy), mesh, f->inner, f->local_batch, f->micro_steps,
            f->forward_prefetch, sh_str_bytes(f->bytes, bytes), sh_str_bytes(room_of(l) - f->bytes, spare), f->seconds,
-           sh_str_count(llround(f->tokens_per_second), rate), f->recompute, rounded(l, f), reordered(f));
+           sh_str_count(llround(f->tokens_per_second), rate), f->recompute, spread(f, experts), rounded(l, f),
+           reordered(f));
 }
 
 /* The best results, and all marked ones, however far down they are. */
@@ -75,6 +83,8 @@ static void say_table(const struct sh_predict *l, const struct sh_search *s, con
             say_row(l, s, &found[i]);
     if (s->may_reorder)
         puts("any order: training.deterministic=false, whose bits differ from run to run");
+    if (l->cfg.model.n_experts)
+        puts("experts over N: parallelism.expert_parallel_degree; without it each rank has all experts");
     puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller");
     sh_str_wrap(
         stdout, 80, 0, 0,

@@ -53,6 +53,9 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
     out->training.global_batch_size = f->local_batch * f->micro_steps * s->ranks;
     out->parallelism.sharding_strategy = f->strategy;
     out->parallelism.reshard_after_forward = f->inner;
+    out->parallelism.expert_parallel_degree = f->expert;
+    if (f->expert == 1)
+        out->moe.capacity_factor = SH_CAPACITY_FACTOR;
     out->parallelism.forward_prefetch = f->forward_prefetch;
     out->parallelism.backward_prefetch = f->backward_prefetch;
     out->training.mixed_precision_reduce = f->reduce;
@@ -248,6 +251,7 @@ static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
     const struct sh_search *s = st->s;
     struct sh_search_found f = {.strategy = strategy,
                                 .inner = 1,
+                                .expert = 1,
                                 .reduce = s->cfg->training.mixed_precision_reduce,
                                 .forward_prefetch = s->cfg->parallelism.forward_prefetch,
                                 .backward_prefetch = s->cfg->parallelism.backward_prefetch};
@@ -296,7 +300,20 @@ static bool may_reorder(const struct sh_search *s)
            s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH;
 }
 
-/* One change at a time, from the same result: finer recomputation, deeper prefetch, resharding over a node. */
+/* Experts spread over 2, 4, ... ranks of a node that divide them and the shard group. */
+static sh_rc spread_experts(struct state *st, struct sh_search_found f)
+{
+    int experts = st->s->cfg->model.n_experts;
+    double than = f.seconds;
+
+    for (f.expert = 2; experts && f.expert <= st->s->ranks_per_node; f.expert *= 2)
+        if (experts % f.expert == 0 && f.shard % f.expert == 0)
+            SH_TRY(refine(st, f, than));
+    return SH_OK;
+}
+
+/* One change at a time, from the same result: finer recomputation, deeper prefetch, resharding over a node, experts on
+ * several ranks. */
 static sh_rc refine_one(struct state *st, struct sh_search_found f)
 {
     struct sh_search_found other = f;
@@ -312,7 +329,7 @@ static sh_rc refine_one(struct state *st, struct sh_search_found f)
     if (f.shard > other.inner && f.shard % other.inner == 0 &&
         (f.strategy == SH_FULL_SHARD || f.strategy == SH_HYBRID_SHARD))
         SH_TRY(refine(st, other, f.seconds));
-    return SH_OK;
+    return spread_experts(st, f);
 }
 
 /* Refine the coarse results; results added by refinement are not refined again. */
@@ -345,7 +362,8 @@ static int complexity(const struct sh_search *s, int64_t sequences, const struct
     return 8 * (f->reduce != s->cfg->training.mixed_precision_reduce) + 8 * f->any_order +
            8 * ((int64_t)f->local_batch * f->micro_steps * s->ranks != sequences) +
            4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
-           2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
+           2 * (f->expert > 1) + 2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) +
+           (f->micro_steps > 1);
 }
 
 /* Results within 2 % count as equal, since a prediction is not more precise than that; the simplest of them is the

@@ -20,6 +20,7 @@ struct sh_search {
 
 struct sh_search_found {
     int strategy, shard, replicate;
+    int expert; /* parallelism.expert_parallel_degree */
     int inner, forward_prefetch, backward_prefetch;
     int local_batch, micro_steps;
     int reduce;          /* training.mixed_precision_reduce */
