@@ -15,7 +15,7 @@ import tiny
 
 PROGRAM = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / 'tests/mesh/sherd_rows'
 EMULATED = b'SHERD_EMULATED_GPUS' in pathlib.Path(os.environ['SHERD']).read_bytes()
-INNER_AND_OUTER, REPLICATE, WORLD = 12, 16, 63  # bits of the axes
+INNER_AND_OUTER, REPLICATE, WORLD = 24, 32, 127  # bits of the axes
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2}
 OFF = {'comm.shared_memory': 'off'}
 TREE = {'training.reproducible': 'mesh', 'training.global_batch_size': 16}
