@@ -18,8 +18,8 @@
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define FUSED "leave it out: the kernels are Sherd's own, and fused"
 #define NO_REWARDS "leave it out: Sherd trains on tokens, not on preferences or rewards"
-#define NO_EXPERTS \
-    "leave it out: experts are sharded like other parameters, and not yet spread over ranks, packed or adapted"
+#define EXPERTS \
+    "leave it out: the products of experts are Sherd's own, and parallelism.expert_parallel_degree spreads them"
 #define TRACE "profiling.trace=FILE writes what each stream did, with profiling.trace_first_step and trace_steps"
 #define VALIDATION_SET "validation.dataset_path and validation.sequences choose the set"
 #define WHOLE_STATE \
@@ -105,7 +105,7 @@ static const struct {
     {"parallelism.pipeline_parallel_*", ONLY_SHARDING},
     {"parallelism.module_fqns_per_model_part", ONLY_SHARDING},
     {"parallelism.context_parallel_*", ONLY_SHARDING},
-    {"parallelism.expert_*", NO_EXPERTS},
+    {"parallelism.expert_*", EXPERTS},
     {"parallelism.enable_compiled_autograd", NO_COMPILER},
     {"checkpoint.enable_checkpoint", "checkpoint.enable"},
     {"checkpoint.initial_load_model_weights_only", "checkpoint.initial_load_model_only"},
@@ -260,7 +260,8 @@ static const struct {
      "leave it out: lora.quantize_base: nf4 packs a base in four bits"},
     {"qat*|fp8*|fp8_*|nvfp4_*|quantization*", NO_FLOAT8},
     {"quantize_moe_experts", "leave it out: lora.quantize_base: nf4 packs experts too"},
-    {"use_scattermoe|use_sonicmoe|experts_implementation|llama4_linearized_experts|expert_parallel_*", NO_EXPERTS},
+    {"use_scattermoe|use_sonicmoe|experts_implementation|llama4_linearized_experts", EXPERTS},
+    {"expert_parallel_*", "parallelism.expert_parallel_degree"},
     {"activation_offloading", ACTIVATIONS},
     {"dp_shard_size", "mesh.shard"},
     {"dp_replicate_size", "mesh.replicate"},
