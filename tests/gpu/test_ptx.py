@@ -64,7 +64,7 @@ PLANTED = {
     'rows are not turned into columns': (
         'moe', 'moe_experts', 'expert', 'expert_weights', r'(ldmatrix\.\S+)\.trans', r'\1'),
     'what is past the end of a row is not zero': (
-        'moe', 'moe_experts', 'expert', 'expert_rows', r'selp\.b32\s+(%r\d+), 16, 0, %p\d+;', r'mov.u32 \1, 16;'),
+        'moe', 'moe_experts', 'expert', 'expert_rows', r'selp\.b32\s+(%r\d+), (?:16, 0|0, 16), %p\d+;', r'mov.u32 \1, 16;'),
     'a choice is dealt to its neighbour': ('moe', 'moe_rows', 'plan', 'deal_parts', r'popc\.b32', 'clz.b32'),
     'ties go to the last expert': ('moe', 'moe_route_by_hand', 'route', '5routeE', r'not\.b32', 'mov.b32'),
     'one addend is lost in an exact sum': ('elem', 'exact', 'exact', 'sum_squares', r'atom\.global\.add\.u64[^;]*;', ''),

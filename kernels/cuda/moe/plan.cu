@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(LANES *WARPS) start_rows(plan p)
 
     for (int32_t e = my_expert(); e < p.E; e += (int32_t)gridDim.x * WARPS) {
         int32_t row = 0;
-        for (int32_t other = lane; other < e; other += LANES)
-            row += p.total[other];
+        for (int32_t first = 0; first < e; first += LANES)
+            row += first + lane < e ? p.total[first + lane] : 0;
         row = sh_warp_reduce(row, sh_add());
         if (lane == 0)
             p.first[e] = row;

@@ -161,8 +161,12 @@ template <class T> struct swiglu_rows_bwd {
         int32_t entry = by.entry(r);
         float weight = by.weight[entry], total = 0;
 
-        for (int64_t f = lane * N; f < F; f += LANES * N) {
+        /* As often for each lane, so that all meet in the sum. */
+        for (int64_t first = 0; first < F; first += LANES * N) {
+            int64_t f = first + lane * N;
             float d[N], gate[N], up[N];
+            if (f >= F)
+                continue;
             sh_load_some(d, dh + r * F + f, F - f, vectors);
             sh_load_some(gate, gates + f, F - f, vectors);
             sh_load_some(up, gates + F + f, F - f, vectors);
