@@ -752,8 +752,9 @@ void moe_groups_by_hand(void **state)
             optest_in(&t, 0, SH_F32, DIMS(6, 1));
             for (int i = 0; i < 6; i++)
                 optest_set(&t.call.in[0], i, x[i]);
-            give(&t, of_w ? 1 : 2, &t.call.in[0]);
-            if (!of_w) {
+            if (of_w) {
+                give(&t, 1, &t.call.in[0]);
+            } else {
                 optest_in(&t, 2, SH_F32, DIMS(3, 1, 1));
                 for (int e = 0; e < 3; e++)
                     optest_set(&t.call.in[2], e, w[e]);

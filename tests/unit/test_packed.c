@@ -188,7 +188,7 @@ static void all_meshes(void **state)
 /* reproducible=mesh: 1, 2 and 4 ranks agree bit for bit. Leaves of the tree are micro-steps of one row. */
 static struct sim *run_reproducibly(int model, int ranks)
 {
-    struct job j = job_of(model, model, model % 2 ? SH_BF16 : SH_F32, ranks, 1);
+    struct job j = job_of(model, model % LISTS, model % 2 ? SH_BF16 : SH_F32, ranks, 1);
 
     j.build.batch.batch = 1;
     j.build.options.micro_steps = BATCH / ranks;

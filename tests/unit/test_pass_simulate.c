@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ, MAX_RANKS = 64 };
+enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ, MAX_RANKS = 64, MAX_MICROS = 16 };
 
 #define TINY_EXPERTS                                                                                      \
     .dim = 12, .ffn_dim = 20, .expert_ffn_dim = 5, .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, \
@@ -76,7 +76,7 @@ static double tree_sum(const double *x, int n)
 static void micro_steps(struct sim *s, const struct sh_build *b, int step)
 {
     const struct sh_program *p = s->ranks[0].p;
-    double loss[MAX_RANKS][GLOBAL];
+    double loss[MAX_RANKS][MAX_MICROS];
     int n = b->options.micro_steps, run = 0;
 
     for (int m = 0; m < n; m++) {
