@@ -55,7 +55,9 @@ static bool is_limited(const struct sh_predict *l)
 
 static const char *spread(const struct sh_search_found *f, char text[SH_STR_SHORT])
 {
-    snprintf(text, SH_STR_SHORT, f->expert > 1 ? ", experts over %d" : "", f->expert);
+    text[0] = '\0';
+    if (f->expert > 1)
+        snprintf(text, SH_STR_SHORT, ", experts over %d", f->expert);
     return text;
 }
 
