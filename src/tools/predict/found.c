@@ -53,11 +53,13 @@ static bool is_limited(const struct sh_predict *l)
     return l->cfg.memory.limit_bytes > 0 && l->cfg.memory.limit_bytes <= room_of(l);
 }
 
-static const char *spread(const struct sh_search_found *f, char text[SH_STR_SHORT])
+enum { SPREAD_TEXT = 32 };
+
+static const char *spread(const struct sh_search_found *f, char text[SPREAD_TEXT])
 {
     text[0] = '\0';
     if (f->expert > 1)
-        snprintf(text, SH_STR_SHORT, ", experts over %d", f->expert);
+        snprintf(text, SPREAD_TEXT, ", experts over %d", f->expert);
     return text;
 }
 
@@ -65,7 +67,7 @@ static const char *spread(const struct sh_search_found *f, char text[SH_STR_SHOR
 static void say_row(const struct sh_predict *l, const struct sh_search *s, const struct sh_search_found *f)
 {
     char strategy[SH_STRATEGY_TEXT], bytes[SH_STR_SHORT], spare[SH_STR_SHORT], rate[SH_STR_SHORT], mesh[32];
-    char experts[SH_STR_SHORT];
+    char experts[SPREAD_TEXT];
 
     snprintf(mesh, sizeof mesh, "%d x %d", f->replicate, f->shard);
     printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s%s%s\n", f->best ? '*' : ' ',
