@@ -127,7 +127,8 @@ static const char *why_other(const struct coll *a, const struct coll *b)
     if (a->in_elems != b->in_elems || a->out_elems != b->out_elems || a->counted != b->counted)
         return "another size";
     if (a->counted && (a->copy.attr.exchange.row_elems != b->copy.attr.exchange.row_elems ||
-                       a->copy.attr.exchange.back != b->copy.attr.exchange.back))
+                       a->copy.attr.exchange.back != b->copy.attr.exchange.back ||
+                       a->copy.attr.exchange.wave != b->copy.attr.exchange.wave))
         return "other rows";
     /* The order is the same, but what one rank prefetches the others do not. */
     return a->op != b->op ? "another place among the operations" : NULL;

@@ -23,6 +23,7 @@ struct faulty {
     void (*mesh)(struct sh_mesh_shape *m);
     void (*hold)(struct sh_program *p, int rank); /* what a rank holds; for get_half() */
     bool everywhere;                              /* on all ranks alike, so no rank differs */
+    bool experts;                                 /* spread over pairs of ranks */
     struct sh_program *p;
     struct sh_mesh_shape shape;
 };
@@ -59,9 +60,29 @@ static struct sh_build job(void)
     return b;
 }
 
+/* Pairs of ranks of each shard group have half of the experts each, if their number is even. */
+static void spread_experts(struct sh_build *b)
+{
+    int size[SH_AXES], from;
+
+    for (int i = 0; i < SH_AXES; i++)
+        size[i] = b->options.mesh.axis[i].size;
+    from = size[SH_AXIS_OUTER] % 2 ? SH_AXIS_INNER : SH_AXIS_OUTER;
+    if (size[from] % 2 == 0) {
+        size[from] /= 2;
+        size[SH_AXIS_EXPERT] = 2;
+    }
+    b->options.mesh = sh_mesh_shape_of(size, b->options.mesh.rank);
+    b->model.family = SH_FAMILY_QWEN3_MOE;
+    b->model.n_experts = 4;
+    b->model.n_experts_per_token = 2;
+    b->model.expert_ffn_dim = 5;
+    b->batch.spread.capacity = 1;
+}
+
 /* Trained as a whole; with adapters; with adapters on packed weights; as a whole with updates carried into the next
- * step, and with an optimizer that needs whole matrices. */
-enum { WAYS = 5 };
+ * step; with an optimizer that needs whole matrices; and with experts on several ranks. */
+enum { WAYS = 6 };
 static void train_by(int way, struct sh_build *b)
 {
     b->offload.carry = way == 3;
@@ -70,6 +91,8 @@ static void train_by(int way, struct sh_build *b)
     b->packed = way == 2;
     if (way == 4)
         b->options.optim = &tiny_cubic;
+    if (way == 5)
+        spread_experts(b);
     if (b->packed) /* matrices must be whole blocks */
         b->model.dim = b->model.ffn_dim = 64;
 }
@@ -282,6 +305,39 @@ static void run_begins_late(struct sh_program *p)
     p->runs[update(p)->attr.runs.first].begin++;
 }
 
+static void larger_waves(struct sh_build *b)
+{
+    b->batch.spread.capacity = 1.5;
+}
+static void other_experts(struct sh_program *p)
+{
+    for (int i = 0; i < p->n_params; i++)
+        if (p->units[p->params[i].unit].split)
+            p->params[i].band[0].first = 0;
+}
+static void other_way(struct sh_program *p)
+{
+    struct sh_op *op = collective(p, SH_OP_ALL_TO_ALL, 0);
+
+    op->attr.exchange.back = !op->attr.exchange.back;
+}
+static void longer_rows(struct sh_program *p)
+{
+    collective(p, SH_OP_ALL_TO_ALL, 0)->attr.exchange.row_elems++;
+}
+static void other_wave(struct sh_program *p)
+{
+    collective(p, SH_OP_ALL_TO_ALL, 0)->attr.exchange.wave++;
+}
+static void wave_lost(struct sh_program *p)
+{
+    collective(p, SH_OP_ALL_TO_ALL, 1)->kind = SH_OP_RELEASE;
+}
+static void rows_to_all(struct sh_program *p)
+{
+    collective(p, SH_OP_ALL_TO_ALL, 0)->attr.group = p->units[0].shard;
+}
+
 static void axes_exchanged(struct sh_mesh_shape *m)
 {
     int stride = m->axis[SH_AXIS_OUTER].stride;
@@ -341,6 +397,13 @@ static const struct {
     {"runs lost", {.program = runs_lost}, "updated by"},
     {"a run shortened", {.program = run_shortened}, "updated by no rank"},
     {"a run that begins late", {.program = run_begins_late}, "runs of weight decay"},
+    {"larger waves", {.build = larger_waves, .experts = true}, "all_to_all"},
+    {"the experts of others", {.program = other_experts, .experts = true}, "squared by two ranks"},
+    {"rows the other way", {.program = other_way, .experts = true}, "all_to_all wave 0): other rows"},
+    {"longer rows", {.program = longer_rows, .experts = true}, "all_to_all wave 0): other rows"},
+    {"another wave", {.program = other_wave, .experts = true}, "all_to_all wave 1): other rows"},
+    {"a wave lost", {.program = wave_lost, .experts = true}, "all_to_all"},
+    {"rows to more ranks", {.program = rows_to_all, .experts = true}, "all_to_all wave 0): rows of bf16 for 2 ranks"},
     {"axes exchanged", {.mesh = axes_exchanged}, "axes of its mesh"},
     {"a rank twice", {.mesh = same_rank_twice}, "its mesh is that of rank 4"},
     {"data over shards only", {.mesh = data_over_shards}, "axes of its mesh"},
@@ -361,6 +424,8 @@ static void faults_are_named(void **state)
         f.b = job();
         if (!strncmp(faults[i].says, "updated", 7) || !strcmp(faults[i].what, "a run shortened"))
             f.b.options.mesh = tiny_mesh(WORLD, 1, 1, 0);
+        if (f.experts)
+            spread_experts(&f.b);
         rc = check(&f, &r, &found);
         if (rc != SH_E_BUG || !strstr(sh_error_text(), faults[i].says) || !strstr(sh_error_text(), "rank"))
             fail_msg("%s: class %d, %s", faults[i].what, rc, rc ? sh_error_text() : "");
@@ -494,9 +559,13 @@ static void same_program(const struct sh_program *a, const struct sh_program *b)
     }
     for (int i = 0; i < a->n_ops; i++) {
         assert_memory_equal(&a->ops[i].attr.accumulate, &b->ops[i].attr.accumulate, sizeof a->ops[i].attr.accumulate);
+        if (a->ops[i].kind == SH_OP_ROUTE_WAVE)
+            assert_memory_equal(&a->ops[i].attr.wave, &b->ops[i].attr.wave, sizeof a->ops[i].attr.wave);
         if (sh_op_info(a->ops[i].kind)->runs)
             assert_memory_equal(&a->ops[i].attr.runs, &b->ops[i].attr.runs, sizeof a->ops[i].attr.runs);
     }
+    for (int i = 0; i < a->n_params; i++)
+        assert_memory_equal(a->params[i].band, b->params[i].band, sizeof *a->params[i].band * (size_t)a->params[i].n_bands);
     for (int t = 0; t < a->n_tensors; t++) {
         assert_int_equal(a->tensors[t].base_elems, b->tensors[t].base_elems);
         assert_memory_equal(a->tensors[t].dim, b->tensors[t].dim, sizeof a->tensors[t].dim);
@@ -516,9 +585,9 @@ static void moved_programs_are_those_that_are_built(void **state)
             const struct sh_program *moved;
             const struct sh_mesh_shape *mesh;
 
+            b.options.mesh = tiny_mesh(meshes[m][0], meshes[m][1], meshes[m][2], 0);
             train_by(s / TINY_STRATEGIES, &b);
             b.options.strategy.params_resident = tiny_strategies[s % TINY_STRATEGIES].params_resident;
-            b.options.mesh = tiny_mesh(meshes[m][0], meshes[m][1], meshes[m][2], 0);
             b.options.state_dtype = s % 2 ? SH_BF16 : SH_F32;
             assert_int_equal(sh_ranks_build(&b, &built), SH_OK);
             for (int k = 0; k < 2 * sh_mesh_ranks(&b.options.mesh); k++) {
