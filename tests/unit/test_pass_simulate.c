@@ -5,6 +5,7 @@
 #include "tests/unit/simulate_coll.h"
 #include "tests/unit/tiny.h"
 
+#include <float.h>
 #include <math.h>
 #include <omp.h>
 #include <setjmp.h>
@@ -670,14 +671,19 @@ static const struct tiny_model spread_models[] = {
 };
 enum { SPREAD_MODELS = sizeof spread_models / sizeof *spread_models, SPREAD_LEAVES = 16 };
 
-/* Sixteen sequences on a mesh of expert x inner x outer x replicate ranks. */
-static struct outcome run_spread(struct sh_build b, const int axes[SH_AXES])
+/* Some sequences on a mesh of expert x inner x outer x replicate ranks. */
+static struct outcome run_leaves(struct sh_build b, const int axes[SH_AXES], int leaves)
 {
     struct sh_mesh_shape mesh = sh_mesh_shape_of(axes, 0);
 
     b.batch.batch = 1;
-    b.options.micro_steps = SPREAD_LEAVES / sh_mesh_ranks(&mesh);
+    b.options.micro_steps = leaves / sh_mesh_ranks(&mesh);
     return run_all(sim_create_on(&b, axes, SEED), &b);
+}
+
+static struct outcome run_spread(struct sh_build b, const int axes[SH_AXES])
+{
+    return run_leaves(b, axes, SPREAD_LEAVES);
 }
 
 static struct sh_build spread_build(int i, double capacity, bool reproducible)
@@ -738,6 +744,27 @@ static void experts_near(void **state)
         free(together.params);
         free(apart.params);
         free(wide.params);
+    }
+}
+
+/* Eight groups of eight ranks, in each of which every rank has one expert: the bits of four ranks that have all of them,
+ * but for the norm's last one, since no matrix here is whole blocks of its sum (src/base/exact.h). */
+static void experts_on_many_ranks(void **state)
+{
+    static const int many[SH_AXES] = {1, 1, 8, 2, 2, 2, 1}, few[SH_AXES] = {1, 1, 1, 2, 2, 1, 1};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct outcome spread = run_leaves(spread_build(2 * i, 1 + i, true), many, MAX_RANKS);
+        struct outcome together = run_leaves(spread_build(2 * i, 1, true), few, MAX_RANKS);
+
+        for (int step = 0; step < STEPS; step++) {
+            assert_true(fabs(spread.norm[step] / together.norm[step] - 1) <= 2 * DBL_EPSILON);
+            spread.norm[step] = together.norm[step];
+        }
+        assert_same_training(&spread, &together);
+        free(spread.params);
+        free(together.params);
     }
 }
 
@@ -1020,6 +1047,7 @@ int main(void)
         cmocka_unit_test(reproducible_is_near),
         cmocka_unit_test(experts_anywhere),
         cmocka_unit_test(experts_near),
+        cmocka_unit_test(experts_on_many_ranks),
         cmocka_unit_test(bf16_is_sent),
         cmocka_unit_test(fused_kinds_change_no_bit),
         cmocka_unit_test(with_frozen_units),
