@@ -1,12 +1,15 @@
-/* Linked into sherd_dies, which is `sherd` with one rank that ends when it enters a given stage of a save or a load:
- * the linker redirects here the call by which each stage tells the deadline that it begins. From the environment:
+/* Linked into sherd_dies, which is `sherd` with one rank that ends when it enters a given stage of a save or a load, or
+ * a given operation of a step: the linker redirects here the calls by which each stage tells the deadline, and each
+ * operation the watch, that it begins. From the environment:
  *
- *   DIES_RANK=1 DIES_AT="reading the index back" DIES_SAVE=2 DIES_HOW=kill|exit|stop|"time limit"
+ *   DIES_RANK=1 DIES_AT="reading the index back" DIES_SAVE=2 DIES_HOW=kill|exit|stop|"time limit"|hang|late
  *
- * means: rank 1, at that stage of the second save, by SIGKILL, by _exit(1) as a library may do, by SIGSTOP like a
- * node that hangs, or by SIGXCPU, which Sherd sees (UCX takes SIGHUP, to be debugged). The file `died` in the working
- * folder is created at that moment. With DIES_AT=MPI_Finalize that call does not return on any rank. */
+ * means: rank 1, the second time that it is there, by SIGKILL, by _exit(1) as a library may do, by SIGSTOP like a node
+ * that hangs, or by SIGXCPU, which Sherd sees (UCX takes SIGHUP, to be debugged); or the thread does not come back, or
+ * only after DIES_SECONDS. The file `died` in the working folder is created at that moment. With DIES_AT=MPI_Finalize
+ * that call does not return on any rank. */
 #include "io/move/deadline.h"
+#include "src/comm/comm.h"
 #include "tests/fault/shim.h"
 
 #include <fcntl.h>
@@ -27,17 +30,38 @@ static void die(const char *how)
         abort();
     if (strcmp(how, "exit") == 0)
         _exit(1);
+    while (strcmp(how, "hang") == 0)
+        pause();
+    if (strcmp(how, "late") == 0) {
+        usleep((useconds_t)(1e6 * atof(getenv("DIES_SECONDS"))));
+        return;
+    }
     raise(strcmp(how, "stop") == 0 ? SIGSTOP : strcmp(how, "time limit") == 0 ? SIGXCPU : SIGKILL);
+}
+
+static void reach(const char *stage)
+{
+    static int times;
+    const char *at = getenv("DIES_AT");
+
+    if (at && strcmp(stage, at) == 0 && ++times == atoi(getenv("DIES_SAVE")) &&
+        shim_rank() == atoi(getenv("DIES_RANK")))
+        die(getenv("DIES_HOW"));
 }
 
 void __wrap_sh_move_deadline_enter(struct sh_move_deadline *d, const char *stage)
 {
-    static int saves;
-    const char *at = getenv("DIES_AT");
     __real_sh_move_deadline_enter(d, stage);
-    if (at && strcmp(stage, at) == 0 && ++saves == atoi(getenv("DIES_SAVE")) &&
-        shim_rank() == atoi(getenv("DIES_RANK")))
-        die(getenv("DIES_HOW"));
+    reach(stage);
+}
+
+void __real_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing);
+void __wrap_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing);
+
+void __wrap_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing)
+{
+    __real_sh_comm_note(c, step, doing);
+    reach(doing);
 }
 
 int __real_MPI_Finalize(void);

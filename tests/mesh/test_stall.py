@@ -3,6 +3,9 @@
 
 A stopped rank (SIGSTOP) looks like a node that hangs: after comm.train_timeout_seconds one line names it and the job
 ends with the class of communication. A killed rank ends the job immediately. No process is left running.
+
+Where rows travel to experts the line also names the block and the wave, whether rows go through shared memory or by
+message. A rank that is only late there ends nothing.
 """
 import os
 import pathlib
@@ -21,6 +24,15 @@ RECENT = 16  # collectives in a flight file: fewer than a run of 20 steps starts
 GRACE_SECONDS = 5
 COMM = 5  # the exit status of a communication error
 CASES = [(signal.SIGSTOP, 1, 2), (signal.SIGSTOP, 0, 4), (signal.SIGSTOP, 2, 4), (signal.SIGKILL, 1, 4)]
+# Nothing else is under way while rows travel, so what stands still is their exchange.
+SPREAD = {**tiny.EXPERTS, 'parallelism.expert_parallel_degree': 2, 'parallelism.forward_prefetch': 0,
+          'moe.capacity_factor': 1}
+FIRST, LATER = 'forward layers.1 all_to_all wave 0', 'backward layers.2 all_to_all wave 1'
+WAYS = {'shared memory': {}, 'messages': {'comm.shared_memory': 'off'}}
+# How, which rank, ranks, where; by each way. hang: only the thread that computes stands still, so its rank answers.
+IN_DISPATCH = [('stop', 1, 2, FIRST), ('hang', 0, 2, LATER), ('hang', 2, 4, FIRST), ('stop', 3, 4, FIRST),
+               ('kill', 1, 2, FIRST), ('late', 1, 2, LATER)]
+TIMES, STEPS_LATE = 4, 4  # it has been there so often before; steps of a run that goes on
 
 
 def start(folder, ranks, limit):
@@ -77,9 +89,46 @@ def case(how, rank, ranks):
         launcher.stop(child)
 
 
+def judge_dispatch(status, seconds, most, folder, how, rank, place):
+    said = [line for line in live.said(folder).splitlines() if 'error:' in line and line.startswith('sherd:')]
+    doing = 'no answer' if how == 'stop' else rf'step \d+, {place}'
+    line = (rf'error: all_to_all {place} \(ticket \d+, stream \w+, axis expert of 2 ranks\) is not complete after \S+ s; '
+            rf'not in it: rank {rank} on \S+ \({doing}\)')
+    wrong = [f'process {number} is still there' for number in launcher.left_alive(folder.absolute())]
+    if how == 'late':
+        return wrong + ([f'exit status {status}'] if status else []) + said
+    wrong += [f'took {seconds:.1f} s'] if seconds > most else []
+    if how == 'kill':
+        return wrong + ([] if status else ['exit status 0'])
+    wrong += [] if status == COMM else [f'exit status {status}, expected {COMM}']
+    wrong += [] if said and all(re.search(line, text) for text in said) else [f'expected a line like {line}']
+    return wrong + (live.said(folder).splitlines()[-6:] if wrong else [])
+
+
+def case_in_dispatch(how, rank, ranks, place, way):
+    folder = pathlib.Path(f'{how}-{rank}-of-{ranks}-{way}'.replace(' ', '-'))
+    limit = job.stretch(TIMEOUT_SECONDS)
+    most = limit + job.stretch(GRACE_SECONDS)
+    config = {**SPREAD, **WAYS[way], 'training.dataset_path': tokens, 'training.local_batch_size': 2,
+              'training.steps': STEPS_LATE if how == 'late' else 1000000, 'comm.train_timeout_seconds': limit,
+              'checkpoint.enable': False}
+    child = live.start(folder, config, ranks, DIES_AT=place, DIES_SAVE=str(TIMES), DIES_RANK=str(rank), DIES_HOW=how,
+                       DIES_SECONDS=str(limit / 2))
+    try:
+        live.wait_until((folder / 'died').exists, folder, child, f'no rank came to {place}')
+        begin = time.monotonic()
+        status = child.wait(job.SECONDS if how == 'late' else most + 5)
+        return judge_dispatch(status, time.monotonic() - begin, most, folder, how, rank, place)
+    finally:
+        launcher.stop(child)
+
+
 if __name__ == '__main__':
     job.need_launcher()
     launcher = job.launcher
+    os.environ['SHERD'] = os.environ['SHERD_BUILDDIR'] + '/tests/fault/sherd_dies'  # `sherd`, unless DIES_AT is set
     tokens = tiny.write_tokens()
-    sys.exit(job.run_cases([(f'{how.name} to rank {rank} of {ranks}', case, how, rank, ranks)
-                            for how, rank, ranks in CASES], deadlines=True))
+    cases = [(f'{how.name} to rank {rank} of {ranks}', case, how, rank, ranks) for how, rank, ranks in CASES]
+    cases += [(f'{how}, rank {rank} of {ranks}, {place}, {way}', case_in_dispatch, how, rank, ranks, place, way)
+              for how, rank, ranks, place in IN_DISPATCH for way in WAYS]
+    sys.exit(job.run_cases(cases, deadlines=True))
