@@ -204,7 +204,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_ROUTE_BIAS] =
         {.shape = "load [E] f64 -> bias [E] f32 inout", .flops = "4E", .attrs = route_attrs, APART},
     [SH_OP_ROUTE_WAVE] =
-        {.shape = "first [P,G] i32 -> parts [2,P,P] i32, groups [g] i32", .chooses = true, .attrs = wave_attrs, APART},
+        {.shape = "first [P,G] i32 -> parts [2,P,P] i32, groups [g] i32, used [2] f64 += opt", .chooses = true, .attrs = wave_attrs, APART},
     [SH_OP_ROW_GATHER] = {.shape = "x [N,C] any, order [M] i32 -> xs [M,C] any", .forward = true, APART},
     [SH_OP_ROW_SUM] =
         {.shape = "ys [Nk,C] act, place [N,k] i32, addend [N,C] act opt -> y [N,C] act", .flops = "NkC", .forward = true, OVER(2)},

@@ -35,6 +35,7 @@
  *     parts[1][i][j]   which of place i's sorted rows is the first of them; they are neighbours
  *     groups           where the segments begin among the rows that this rank receives, which lie end to end by source,
  *                      then by expert: P E/P segments; most are empty in most waves. The last number is the end
+ *     used             1 if any rank receives rows, else 0; the rows of the rank that receives most
  * A wave past the last segment has no rows. ALL_TO_ALL with parts brings a wave's rows from x, where they are at home, to
  * y, where they lie end to end; with attr->exchange.back from x, where they lie end to end, to their home in y. Rows of
  * no part are left alone.

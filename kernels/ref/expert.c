@@ -38,6 +38,24 @@ static int wave_of(const struct sh_op_call *call, int64_t from, int64_t e, int64
     return *newest;
 }
 
+/* Whether anyone receives rows, and how many whoever receives most. */
+static void note_used(const struct sh_op_call *call)
+{
+    const struct sh_operand *parts = &call->out[0];
+    int64_t P = parts->dim[1];
+    double most = 0;
+
+    for (int64_t to = 0; to < P; to++) {
+        double rows = 0;
+
+        for (int64_t from = 0; from < P; from++)
+            rows += sh_ref_get(parts, from * P + to);
+        most = fmax(most, rows);
+    }
+    sh_ref_sum(call, 2, 0, most > 0);
+    sh_ref_sum(call, 2, 1, most);
+}
+
 /* Rank by rank that receives, expert by expert, source by source. The sizes of segments stand behind their ends, until
  * they are added up. */
 sh_rc sh_ref_route_wave(const struct sh_op_call *call)
@@ -68,6 +86,8 @@ sh_rc sh_ref_route_wave(const struct sh_op_call *call)
     }
     for (int64_t i = 1; i <= E; i++)
         sh_ref_set(groups, i, sh_ref_get(groups, i) + sh_ref_get(groups, i - 1));
+    if (call->out[2].data)
+        note_used(call);
     return SH_OK;
 }
 

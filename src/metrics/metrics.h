@@ -44,6 +44,9 @@ struct sh_router_metrics {
     double most;                /* the largest load of an expert over the mean of its block, of all blocks */
     bool listed;                /* at log steps: for each block ... */
     const double *largest, *spread; /* [blocks] ... the same, and the entropy of its loads, 1 if they are equal */
+    int waves;                  /* in which the rows of a block and micro-step travelled to experts on other ranks, ... */
+    double mean_waves;          /* ... the largest number and the mean; 0: experts are not spread */
+    double busiest;             /* the rows of the rank that got most, over those of all waves, over the mean */
     bool has_aux, has_z;        /* whether there are such losses */
     double aux, z;              /* mean over the targets, summed over the blocks; weighed, and not in `loss` */
 };

@@ -42,6 +42,7 @@ struct dispatch {
     bool *by_token; /* [n_tensors] it has a number for each choice of a token, not one for each row */
     int **away;     /* [waves] of [n_tensors]: where it is with the experts, SH_NONE */
     int n_waves;    /* of the route with the most */
+    int *used;      /* [n_waves] where its use is reported; SH_NONE: it is not */
     struct route *routes;
     int n_routes;
 };
@@ -52,6 +53,15 @@ struct run {
     int first, last;
     bool *in; /* [last - first + 1] */
 };
+
+static int *filled(int n)
+{
+    int *a = sh_calloc((size_t)n + 1, sizeof *a);
+
+    for (int i = 0; i < n; i++)
+        a[i] = SH_NONE;
+    return a;
+}
 
 static bool computes_experts(enum sh_op_kind kind)
 {
@@ -197,6 +207,24 @@ static int flat(struct dispatch *d, int t)
     return sh_program_add_tensor(d->p, &view);
 }
 
+/* What routers report goes on with the use of each wave. */
+static void report_waves(struct dispatch *d)
+{
+    int port = d->p->port[SH_PORT_ROUTERS];
+
+    d->used = filled(d->n_waves);
+    for (int w = 0; w < d->n_waves && port != SH_NONE; w++) {
+        struct sh_tensor view = d->p->tensors[port];
+
+        snprintf(view.name, sizeof view.name, "waves.%d", w);
+        view.base = port;
+        view.base_elems = view.dim[0];
+        view.dim[0] = SH_ROUTER_WAVE;
+        d->p->tensors[port].dim[0] += SH_ROUTER_WAVE;
+        d->used[w] = sh_program_add_tensor(d->p, &view);
+    }
+}
+
 /* The waves of a route, right after its plan. */
 static void plan_waves(struct dispatch *d, const struct route *r)
 {
@@ -223,6 +251,8 @@ static void plan_waves(struct dispatch *d, const struct route *r)
         op.in[0] = gather.out[0];
         op.out[0] = r->parts[w] = sh_program_add_tensor(d->p, &parts);
         op.out[1] = r->groups[w] = sh_program_add_tensor(d->p, &groups);
+        op.out[2] = d->used[w];
+        op.attr.accumulate = r == d->routes ? 0 : 1 << 2;
         sh_program_add_op(d->p, &op);
     }
 }
@@ -371,15 +401,6 @@ static void forget(struct dispatch *d)
         d->sorted[t] = SH_NONE;
 }
 
-static int *filled(int n)
-{
-    int *a = sh_calloc((size_t)n + 1, sizeof *a);
-
-    for (int i = 0; i < n; i++)
-        a[i] = SH_NONE;
-    return a;
-}
-
 /* All waves of a run, one after the other. What comes back is complete after the last one. */
 static void emit_waves(struct dispatch *d, const struct run *run)
 {
@@ -490,6 +511,7 @@ static void open_dispatch(struct dispatch *d)
     d->sorted = filled(d->n_tensors);
     find_routes(d);
     note_tensors(d);
+    report_waves(d);
     d->away = sh_calloc((size_t)d->n_waves + 1, sizeof *d->away);
     for (int w = 0; w < d->n_waves; w++)
         d->away[w] = filled(d->n_tensors);
@@ -505,6 +527,7 @@ static void close_dispatch(struct dispatch *d)
     }
     free(d->routes);
     free(d->away);
+    free(d->used);
     free(d->producer);
     free(d->sorted);
     free(d->by_token);

@@ -321,10 +321,10 @@ static int translate(struct shard *s, int t)
 }
 
 /* Later micro-steps add to what is kept: the loss, what routers report, and gradients that are not reduced in between.
- * Loads are whole numbers, whose sum needs no tree. */
+ * Loads and rows are whole numbers, whose sum needs no tree. */
 static void accumulate(const struct shard *s, const struct sh_op *micro_op, struct sh_op *op)
 {
-    bool first = op->kind == SH_OP_ROUTE_LOAD ? s->begins : s->first;
+    bool counts = op->kind == SH_OP_ROUTE_LOAD || op->kind == SH_OP_ROUTE_WAVE, first = counts ? s->begins : s->first;
 
     for (int k = 0; k < SH_OP_MAX_OUT && !first; k++) {
         int t = micro_op->out[k];
@@ -512,10 +512,10 @@ static int translate_input(struct shard *s, const struct sh_op *m, int t)
     return unit != SH_NONE && s->out->units[unit].packed ? unpack(s, m, t) : translate(s, t);
 }
 
-/* Whether it only makes a port that sections of this kind do not use: an evaluation counts no loads. */
-static bool is_for_others(const struct shard *s, const struct sh_op *op)
+/* Whether a result is a port that sections of this kind do not use: an evaluation counts no loads. */
+static bool is_for_others(const struct shard *s, int out)
 {
-    int t = op->out[0] == SH_NONE ? SH_NONE : micro_root(s, op->out[0]);
+    int t = out == SH_NONE ? SH_NONE : micro_root(s, out);
 
     for (int port = 0; port < SH_PORTS && t != SH_NONE; port++)
         if (s->micro->port[port] == t)
@@ -528,12 +528,12 @@ static void emit(struct shard *s, int index)
     const struct sh_op *m = &s->micro->ops[index];
     struct sh_op op = *m;
 
-    if (is_for_others(s, m))
+    if (is_for_others(s, m->out[0]))
         return;
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         op.in[k] = translate_input(s, m, m->in[k]);
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
-        op.out[k] = translate(s, m->out[k]);
+        op.out[k] = is_for_others(s, m->out[k]) ? SH_NONE : translate(s, m->out[k]);
     accumulate(s, m, &op);
     if (sh_op_info(op.kind)->async)
         sh_program_append_waited(s->out, op);

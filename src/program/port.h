@@ -20,7 +20,7 @@ enum sh_port {
     SH_PORT_NEXT,      /* tokens of DECODE: the first column of those of PREFILL */
     SH_PORT_NEXT_AT,   /* their positions, likewise */
     SH_PORT_ROUTERS,   /* sums over this rank's rows, over the world after NORM: both losses of the routers, then the
-                          load of each expert of each block with experts */
+                          load of each expert of each block with experts, then `used` of each wave (kernels/op.h) */
     SH_PORT_SQUARES,   /* squares of this rank's gradients (src/base/exact.h) */
     SH_PORT_SUMSQ,     /* squared gradient norm after NORM */
     SH_PORTS
@@ -28,6 +28,8 @@ enum sh_port {
 
 /* The first numbers of SH_PORT_ROUTERS. */
 enum sh_router_loss { SH_ROUTER_AUX, SH_ROUTER_Z, SH_ROUTER_LOSSES };
+/* The numbers of a wave, its last ones. */
+enum sh_router_wave { SH_ROUTER_USED, SH_ROUTER_ROWS, SH_ROUTER_WAVE };
 
 struct sh_port_row {
     const char *name; /* of its tensor */

@@ -168,14 +168,20 @@ static const char *describe_device(const struct sh_run *r, char text[128])
     return text;
 }
 
-/* "2 x 4 ranks (replicate x shard)". */
-static const char *describe_ranks(const struct sh_run *r, char text[64])
+enum { RANKS_TEXT = 80 };
+
+/* "2 x 4 ranks (replicate x shard), experts over 2". */
+static const char *describe_ranks(const struct sh_run *r, char text[RANKS_TEXT])
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
+    int experts = sh_group_size(m, m->expert), n;
 
     if (sh_mesh_ranks(m) == 1)
         return "1 rank";
-    snprintf(text, 64, "%d x %d ranks (replicate x shard)", sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
+    n = snprintf(text, RANKS_TEXT, "%d x %d ranks (replicate x shard)", sh_group_size(m, m->replicate),
+                 sh_group_size(m, m->shard));
+    if (experts > 1)
+        snprintf(text + n, (size_t)(RANKS_TEXT - n), ", experts over %d", experts);
     return text;
 }
 
@@ -201,7 +207,7 @@ static const char *precision_name(enum sh_dtype act)
 /* The line that a user compares with the plan. It names the type of the reduction unless both types are float32. */
 static void announce(const struct sh_run *r)
 {
-    char adapters[64], ranks[64], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
+    char adapters[64], ranks[RANKS_TEXT], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128], strategy[SH_STRATEGY_TEXT];
     char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 64] = "", homes[SH_HOMES_TEXT];
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
     const char *states = r->p->n_states && r->p->state[0].dtype == SH_BF16 ? ", optimizer state in bfloat16" : "";

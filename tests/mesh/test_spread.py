@@ -22,6 +22,7 @@ BASE = {**tiny.EXPERTS, 'model.n_experts': 8, 'training.global_batch_size': 16, 
         'training.reproducible': 'mesh', 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS}
 EP, CAPACITY = 'parallelism.expert_parallel_degree', 'moe.capacity_factor'
 NUMBERS = 'loss', 'grad_norm', 'expert_load', 'aux_loss'
+EVEN = {'debug.moe_force_load_balance': True}
 MACHINE = 'parallelism.', 'mesh.', 'comm.', 'activation_checkpoint.', 'memory.', 'offload.', CAPACITY
 MODES = {'kept': {}, 'selective': {'activation_checkpoint.mode': 'selective'},
          'full': {'activation_checkpoint.mode': 'full'},
@@ -58,6 +59,7 @@ MESHES = {
     'hybrid_shard_zero2, 2 of 2, twice': on('hybrid_shard_zero2', 4, 2, 'full', TWICE, APART, INLINE),
     'no_shard, 2 of 2': on('no_shard', 2, 2, 'full', NARROW),
     'no_shard, 4 of 4': on('no_shard', 4, 4, 'selective', {CAPACITY: 1}),
+    'no_shard, 2 of 2, even': on('no_shard', 2, 2, 'kept', EVEN, {CAPACITY: 1}),
     'no_shard, 2 of 2, twice': on('no_shard', 4, 2, 'kept', {'mesh.ranks_per_node': 2}, WHOLE, INLINE),
 }
 if job.FEW:
@@ -113,6 +115,17 @@ def over_memory(ranks, changes, steps):
     return [f'arena of {found} bytes, planned {planned}'] * (found != planned)
 
 
+def wrong_waves(changes, steps):
+    """Rows that are spread evenly fill one wave; others take more, unless that is large enough for all."""
+    wrong = []
+    for step in steps:
+        most, mean, busiest = (step['expert_waves'][key] for key in ('max', 'mean', 'busiest_rank'))
+        right = (busiest == most == 1 if EVEN.items() <= changes.items() else most == 1 if changes.get(CAPACITY) == 8
+                 else most > 1 and most >= busiest if changes.get(CAPACITY) == 1 else True)
+        wrong += [] if right and 1 <= mean <= most and 1 <= busiest <= changes[EP] else [f'{step["expert_waves"]}']
+    return wrong[:1]
+
+
 def case_mesh(name, exact=True):
     ranks, changes = MESHES[name]
     changes = with_budget(ranks, changes)
@@ -121,7 +134,7 @@ def case_mesh(name, exact=True):
     one, expected = one_rank(tuple((key, value) for key, value in changes.items() if not key.startswith(MACHINE)))
     folder = 'run-' + name.replace(', ', '-').replace(' ', '-')
     steps = job.train(folder, config(changes), ranks)
-    wrong = over_memory(ranks, changes, steps)
+    wrong = over_memory(ranks, changes, steps) + wrong_waves(changes, steps)
     if exact:
         wrong += unequal(numbers(steps), numbers(expected)) + same(saved(one), saved(folder))
     else:

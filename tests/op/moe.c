@@ -1052,10 +1052,27 @@ static void check_groups(const struct journey *j, const struct sh_operand *group
     assert_true(g + 1 == optest_elems(groups) && rows <= j->room);
 }
 
+/* Both numbers are added to those before. */
+static void check_used(const struct journey *j, const struct sh_operand *used, int wave, const double before[2])
+{
+    int64_t most = 0;
+
+    for (int64_t to = 0; to < j->P; to++) {
+        int64_t rows = 0;
+
+        for (int64_t i = 0; i < j->P * j->here; i++)
+            rows += j->wave[i % j->P][to * j->here + i / j->P] == wave ? segment(j, i % j->P, to * j->here + i / j->P) : 0;
+        most = rows > most ? rows : most;
+    }
+    assert_true(optest_get(used, 0) == before[0] + (most > 0));
+    assert_true(optest_get(used, 1) == before[1] + (double)most);
+}
+
 static void check_wave(const struct journey *j, int wave)
 {
-    const struct agree_bound exact[2] = {{0, 0}};
+    const struct agree_bound exact[3] = {{0, 0}};
     int64_t place = optest_int(0, j->P);
+    double before[2] = {0, 0};
     struct optest t;
 
     optest_begin(&t, SH_OP_ROUTE_WAVE);
@@ -1067,10 +1084,18 @@ static void check_wave(const struct journey *j, int wave)
         optest_set(&t.call.in[0], i, j->first[i / (j->E + 1)][i % (j->E + 1)]);
     optest_out(&t, 0, SH_I32, DIMS(2, j->P, j->P));
     optest_out(&t, 1, SH_I32, DIMS(j->E + 1));
-    compare(&t, 2, exact, -1, -1);
+    if (wave % 3)
+        optest_out(&t, 2, SH_F64, DIMS(2));
+    if (wave % 3 == 2)
+        optest_add_to(&t, 2);
+    for (int i = 0; wave % 3 == 2 && i < 2; i++)
+        before[i] = optest_get(&t.call.out[2], i);
+    compare(&t, wave % 3 ? 3 : 2, exact, -1, -1);
     moe.run(&t);
     for (int64_t i = 0; i < j->P * j->P; i++)
         check_part(j, &t.call.out[0], i / j->P, i % j->P, wave);
+    if (wave % 3)
+        check_used(j, &t.call.out[2], wave, before);
     check_groups(j, &t.call.out[1], place, wave);
     optest_end(&t);
 }

@@ -373,29 +373,29 @@ def case_curves():
     """Losses, gradient norms, speeds and learning rates against steps; events of a step are marked there."""
     empty()
     lines = [{**step(i, 100 * i), 'grad_norm': 1.0 + i, 'lr': 1e-4 * i, 'loss_scale': 1024.0 + i,
-              'expert_load': {'max': 1 + 0.1 * i}} for i in range(1, 11)]
+              'expert_load': {'max': 1 + 0.1 * i}, 'expert_waves': {'max': 3, 'mean': 1 + 0.2 * i}} for i in range(1, 11)]
     lines[4]['skipped'] = 'loss is not finite'
     stalls = [{'step': 6, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 7.5},
               {'step': 7, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 0.5}]
     write_run('a', config(1, 4, 4), [*lines, *stalls, {'step': 10, 'validation_loss': 2.0, 'tokens': 1, 'seconds': 1}])
     _, tree = page()
     found = {title: curve(tree, title) for title in ('Loss against', 'Gradient norm', 'Speed', 'Learning rate', 'Loss scale',
-                                                'Load of experts')}
+                                                'Load of experts', 'Waves of rows')}
     if None in found.values():
         return [f'missing: {found}']
     wrong = expect('marks', [marks_of(drawing) for drawing in found.values()],
                    [['step 10: validation loss 2.0000'], ['step 5: update skipped'], ['step 6: paused 7.5 s to save'], [],
-                    ['step 5: update skipped'], []])
+                    ['step 5: update skipped'], [], []])
     heights = {title: [float(y) for y in re.findall(r'[ML][\d.]+ ([\d.]+)', lines_of(drawing)[0].get('d'))]
                for title, drawing in found.items()}
-    wrong += expect('points', [len(points) for points in heights.values()], [10, 10, 9, 10, 10, 10])
+    wrong += expect('points', [len(points) for points in heights.values()], [10, 10, 9, 10, 10, 10, 10])
     wrong += [f'{title} does not rise: {points}' for title, points in heights.items()
               if title != 'Loss against' and points != sorted(points, reverse=True)]
     shutil.rmtree(work / 'a')
     write_run('old', config(1, 4, 4), ten_steps(100))
     _, tree = page()
     return wrong + expect('of an older version', [curve(tree, title) is not None for title in found],
-                          [True, False, True, False, False, False])
+                          [True, False, True, False, False, False, False])
 
 
 def case_same_curves():

@@ -42,6 +42,25 @@ static void deal_out(const struct wave *w, int64_t to)
         }
 }
 
+/* Whether anyone receives rows, and how many whoever receives most. */
+static void note_used(const struct wave *w, const struct sh_op_call *call)
+{
+    double *used = call->out[2].data;
+    int64_t most = 0;
+
+    if (!sh_op_adds(call, 2))
+        used[0] = used[1] = 0;
+    for (int64_t to = 0; to < w->P; to++) {
+        int64_t rows = 0;
+
+        for (int64_t from = 0; from < w->P; from++)
+            rows += w->rows[from * w->P + to];
+        most = rows > most ? rows : most;
+    }
+    used[0] += most > 0;
+    used[1] += (double)most;
+}
+
 sh_rc sh_cpu_route_wave(const struct sh_op_call *call)
 {
     int64_t P = call->in[0].dim[0], E = call->in[0].dim[1] - 1;
@@ -61,5 +80,7 @@ sh_rc sh_cpu_route_wave(const struct sh_op_call *call)
         deal_out(&w, to);
     for (int64_t i = 1; i <= E; i++)
         w.groups[i] += w.groups[i - 1];
+    if (call->out[2].data)
+        note_used(&w, call);
     return SH_OK;
 }

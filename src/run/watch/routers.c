@@ -7,14 +7,23 @@
 #include <math.h>
 #include <stdlib.h>
 
+static int64_t loads_end(const struct sh_routers *s)
+{
+    return SH_ROUTER_LOSSES + (int64_t)s->blocks * s->experts;
+}
+
 void sh_routers_open(struct sh_routers *s, const struct sh_run *r)
 {
+    int port = r->p->port[SH_PORT_ROUTERS];
+    int64_t numbers = port == SH_NONE ? 0 : r->p->tensors[port].dim[0];
+
     *s = (struct sh_routers){0};
-    if (r->p->port[SH_PORT_ROUTERS] == SH_NONE)
+    if (!numbers)
         return;
     s->blocks = sh_family_blocks_with_experts(&r->cfg.model);
     s->experts = r->cfg.model.n_experts;
-    s->sums = sh_calloc(SH_ROUTER_LOSSES + (size_t)s->blocks * (size_t)s->experts, sizeof *s->sums);
+    s->sums = sh_calloc((size_t)numbers, sizeof *s->sums);
+    s->waves = (int)(numbers - loads_end(s)) / SH_ROUTER_WAVE;
     s->largest = sh_calloc((size_t)s->blocks, sizeof *s->largest);
     s->spread = sh_calloc((size_t)s->blocks, sizeof *s->spread);
 }
@@ -68,6 +77,24 @@ static void measure(const double *load, int n, double *largest, double *spread)
     *spread = n > 1 ? entropy / log(n) : 1;
 }
 
+/* Each rank counts each wave of each block and micro-step that has rows, and what the busiest rank of its group does in
+ * it. The loads are the rows of all ranks. */
+static void measure_waves(const struct sh_routers *s, struct sh_router_metrics *out)
+{
+    const double *wave = s->sums + loads_end(s), *first = wave;
+    double rows = 0, used = 0, most = 0;
+
+    for (const double *load = s->sums + SH_ROUTER_LOSSES; load < first; load++)
+        rows += *load;
+    for (int w = 0; w < s->waves; w++, wave += SH_ROUTER_WAVE) {
+        out->waves += wave[SH_ROUTER_USED] > 0;
+        used += wave[SH_ROUTER_USED];
+        most += wave[SH_ROUTER_ROWS];
+    }
+    out->mean_waves = used / first[SH_ROUTER_USED];
+    out->busiest = most / rows;
+}
+
 void sh_routers_take(struct sh_routers *s, struct sh_run *r, int64_t targets, struct sh_router_metrics *out)
 {
     if (!s->blocks)
@@ -84,4 +111,6 @@ void sh_routers_take(struct sh_routers *s, struct sh_run *r, int64_t targets, st
         measure(s->sums + SH_ROUTER_LOSSES + (int64_t)i * s->experts, s->experts, &s->largest[i], &s->spread[i]);
         out->most = fmax(out->most, s->largest[i]);
     }
+    if (s->waves)
+        measure_waves(s, out);
 }

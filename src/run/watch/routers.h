@@ -11,6 +11,7 @@ struct sh_run;
 
 struct sh_routers {
     int blocks, experts;      /* blocks with experts; 0: none */
+    int waves;                /* in which rows travel at most; 0: they do not */
     double *sums;             /* as in the port */
     double *largest, *spread; /* [blocks] for the metrics */
     struct sh_tree losses[SH_ROUTER_LOSSES];

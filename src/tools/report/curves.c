@@ -54,6 +54,11 @@ static double expert_load_of(const struct sh_report_step *s)
     return s->expert_load;
 }
 
+static double expert_waves_of(const struct sh_report_step *s)
+{
+    return s->expert_waves;
+}
+
 /* NAN for steps that warm up, which would be the lowest points of any run. */
 static double speed_of(const struct sh_report_step *s)
 {
@@ -108,6 +113,12 @@ static const struct curve curves[] = {
               "balanced.",
      .unit = "largest / mean",
      .value = expert_load_of},
+    {.title = "Waves of rows against steps",
+     .about =
+         "Models whose experts are on several ranks only: the waves in which rows travel to them, mean of blocks and "
+         "micro-steps; 1 is the least.",
+     .unit = "waves",
+     .value = expert_waves_of},
     {.title = "Loss scale against steps",
      .about = "Runs in float16 only. Markers: steps whose update was skipped.",
      .unit = "loss scale",

@@ -131,6 +131,7 @@ static void take_step(struct sh_report_run *run, const struct sh_step_metrics *m
                                .lr = m->lr,
                                .loss_scale = m->loss_scale,
                                .expert_load = m->routers.most,
+                               .expert_waves = m->routers.mean_waves,
                                .first = *warming > 0,
                                .skipped = m->skipped,
                                .tokens_per_second = m->tokens_per_second};
