@@ -18,7 +18,7 @@
  * and never rounded to act. Experts are chosen, and listed, by descending score + bias, then by ascending number, NaN
  * last: a total order, so that any logits choose k different experts. If there are groups of neighbouring experts, the
  * groups with the largest sums of their two best score + bias come first, in the same order. The weights come from the
- * scores alone. ROUTE_BWD adds the gradients of two losses, multiplied by scalars->loss_scale:
+ * scores alone. ROUTE_BWD adds the gradients of two losses, multiplied by scalars->router_scale:
  *     aux E sum_e f_e sum_n p[n,e]   f_e: the share of the N k choices that fell on e, a constant; p: the score, divided
  *                                    by the sum of its row if it is a sigmoid
  *     z sum_n lse[n]^2               lse: log of the sum of the exponentials of a row's logits; of the softmax only
@@ -269,7 +269,8 @@ double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *
 
 /* Numbers that change from step to step, the same for all operations of a section. */
 struct sh_op_scalars {
-    double loss_scale; /* 1 / unmasked target tokens of the global batch; in f16 times a power of two */
+    double loss_scale;   /* 1 / unmasked target tokens of the global batch; in f16 times a power of two */
+    double router_scale; /* the same with all tokens of the global batch, masked or not: routers see all of them */
     float lr, beta1, beta2, adam_eps, weight_decay;
     double beta1_pow, beta2_pow; /* beta^t for this update t = 1, 2, ... */
     float grad_scale;      /* clipping divided by the loss's scale: gradients are multiplied by it before the update */

@@ -175,7 +175,7 @@ static void through_weights(const struct sh_op_call *call, struct shape s, int64
 /* The loss aux; p = s / sum of the row if s is a sigmoid, else s. */
 static void add_aux(const struct sh_op_call *call, struct shape s, int64_t n, const double *share, double *ds)
 {
-    double by = (double)call->attr->route.aux * (double)s.E * call->scalars->loss_scale, sum = tiny, mean = 0;
+    double by = (double)call->attr->route.aux * (double)s.E * call->scalars->router_scale, sum = tiny, mean = 0;
 
     for (int64_t e = 0; e < s.E; e++) {
         sum += sh_ref_get(&call->in[2], n * s.E + e);
@@ -221,7 +221,7 @@ static void through_scores(const struct sh_op_call *call, struct shape s, int64_
     double mean = 0, of_lse = 0;
 
     if (call->attr->route.z != 0)
-        of_lse = 2 * (double)call->attr->route.z * call->scalars->loss_scale * sh_ref_get(lse, n);
+        of_lse = 2 * (double)call->attr->route.z * call->scalars->router_scale * sh_ref_get(lse, n);
     for (int64_t e = 0; e < s.E; e++)
         mean += d[e] * sh_ref_get(score, n * s.E + e);
     for (int64_t e = 0; e < s.E; e++) {

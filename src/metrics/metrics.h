@@ -48,7 +48,7 @@ struct sh_router_metrics {
     double mean_waves;          /* ... the largest number and the mean; 0: experts are not spread */
     double busiest;             /* the rows of the rank that got most, over those of all waves, over the mean */
     bool has_aux, has_z;        /* whether there are such losses */
-    double aux, z;              /* mean over the targets, summed over the blocks; weighed, and not in `loss` */
+    double aux, z;              /* mean over the tokens, summed over the blocks; weighed, and not in `loss` */
 };
 
 struct sh_step_metrics {

@@ -160,12 +160,13 @@ static void micro_steps(struct sh_train *t)
 }
 
 /* The gradients are sums over targets; dividing by the targets of all ranks makes them means, and float16 multiplies
- * them by its loss scale. loss and sumsq are already summed over all ranks when they are read. */
+ * them by its loss scale. Those of the routers' losses are sums over tokens. loss and sumsq are already summed over all ranks when they are read. */
 static void forward_backward(struct sh_train *t, double *loss, double *norm)
 {
     struct sh_run *r = t->r;
 
     sh_exec_scalars(r->exec)->loss_scale = t->loss_scale.scale / (double)t->targets;
+    sh_exec_scalars(r->exec)->router_scale = t->loss_scale.scale / (double)step_tokens(t);
     micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
@@ -248,7 +249,7 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
         return SH_OK;
     }
     forward_backward(t, &m->loss, &m->grad_norm);
-    sh_routers_take(&t->routers, t->r, t->targets, &m->routers);
+    sh_routers_take(&t->routers, t->r, step_tokens(t), &m->routers);
     m->loss_scale = t->r->p->act == SH_F16 ? t->loss_scale.scale : 0;
     if (sh_loss_scale_overflows(&t->loss_scale, m->loss, m->grad_norm))
         return overflow(t, m);

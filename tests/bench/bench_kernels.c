@@ -138,7 +138,7 @@ static void bench_attention(enum sh_dtype act, int64_t seq)
 static void bench_head(enum sh_dtype act, int64_t chunk_rows)
 {
     struct sh_op_attr attr = {.head.chunk_rows = chunk_rows};
-    struct sh_op_scalars scalars = {.loss_scale = 1.0 / N};
+    struct sh_op_scalars scalars = {.loss_scale = 1.0 / N, .router_scale = 1.0 / N};
     char name[64];
 
     struct sh_op_call loss = {.kind = SH_OP_HEAD_LOSS,

@@ -176,18 +176,18 @@ def experts(w, name, x, c):
     return y
 
 
-def router_losses(routed, counted, c):
-    """The losses that spread tokens over experts and keep logits small. A micro-step has its own shares of choices;
-    sums over its tokens are divided by the targets of the whole batch, as the sum of losses is."""
+def router_losses(routed, c):
+    """The losses that spread tokens over experts and keep logits small. A micro-step has its own shares of choices; the
+    losses are means over all tokens of the batch, whether or not their targets count, as in transformers."""
     def by_micro_step(x):
         return x.unflatten(0, (-1, c['training.local_batch_size']))
 
-    total = 0
+    total, tokens = 0, c['training.global_batch_size'] * c['training.seq_len']
     for r in routed:
         share = by_micro_step(r['chosen'].double()).mean((1, 2)) / c['model.n_experts_per_token']
         score = by_micro_step(r['score'] / r['score'].sum(-1, keepdim=True)).sum((1, 2))
-        total = total + c.get('moe.aux_loss_coeff', 0) * c['model.n_experts'] * (share * score).sum() / counted
-        total = total + c.get('moe.z_loss_coeff', 0) * r['lse'].square().sum() / counted
+        total = total + c.get('moe.aux_loss_coeff', 0) * c['model.n_experts'] * (share * score).sum() / tokens
+        total = total + c.get('moe.z_loss_coeff', 0) * r['lse'].square().sum() / tokens
     return total
 
 
@@ -283,7 +283,7 @@ def mean_loss(w, tokens, targets, c):
     x = run(w, tokens, visible(tokens, separator), {**c, 'routed': routed})
     logits = x @ w[head if head in w else embedding].T / c.get('model.logits_scaling', 1)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-    return loss, router_losses(routed, (targets != IGNORED).sum(), c), min((r['gap'] for r in routed), default=1)
+    return loss, router_losses(routed, c), min((r['gap'] for r in routed), default=1)
 
 
 def learning_rate(step, c):

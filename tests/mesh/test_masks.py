@@ -25,6 +25,9 @@ MESHES = {
     'shard_optim over 8': (8, {'parallelism.sharding_strategy': 'shard_optim'}),
 }
 NUMBERS = ('loss', 'grad_norm', 'targets', 'tokens', 'skipped')
+ROUTERS = ('aux_loss', 'z_loss')
+EXPERTS = {**{key: value for key, value in tiny.EXPERTS.items() if key not in CONFIG}, 'model.family': 'qwen2_moe',
+           'moe.z_loss_coeff': 0.02, 'training.steps': 3}
 
 
 def write_mask(path):
@@ -52,8 +55,8 @@ def validation(folder):
     return [(line['validation_loss'], line['tokens']) for line in lines if 'validation_loss' in line]
 
 
-def numbers(steps):
-    return [[step.get(key) for key in NUMBERS] for step in steps]
+def numbers(steps, keys=NUMBERS):
+    return [[step.get(key) for key in keys] for step in steps]
 
 
 def case_counts():
@@ -85,6 +88,18 @@ def case_mesh(mesh):
     return wrong + [f'{name} differs' for name in right_state if (state[name] != right_state[name]).any()]
 
 
+def case_experts():
+    """Routers see all tokens: what their losses add to the objective depends neither on the mask nor on the mesh."""
+    runs = {'one': (1, {}), 'spread': (2, {'parallelism.expert_parallel_degree': 2}), 'apart': (4, {}),
+            'plain': (1, {'data.target_mask': 'off'})}
+    found = {name: train(f'experts-{name}', ranks, {**EXPERTS, **more})[1] for name, (ranks, more) in runs.items()}
+    first = {name: numbers(steps[:1], ROUTERS) for name, steps in found.items()}
+    wrong = [f'{name}: {numbers(found[name], NUMBERS + ROUTERS)}, on one rank {numbers(found["one"], NUMBERS + ROUTERS)}'
+             for name in ('spread', 'apart') if numbers(found[name], NUMBERS + ROUTERS) != numbers(found['one'], NUMBERS + ROUTERS)]
+    return wrong + [f'{name}: losses of routers {values}' for name, values in first.items()
+                    if values != first['plain'] or not all(values[0])]
+
+
 def case_no_mask():
     """auto without a mask trains as before: all targets count, and no line mentions them."""
     _, steps = train('plain', 1, {'data.target_mask': 'off', 'training.steps': 2})
@@ -114,5 +129,5 @@ if __name__ == '__main__':
     counts, mask = write_mask(pathlib.Path(tokens + '.mask'))
     one = train('one', 1, {})
     sys.exit(job.run_cases([('targets are counted', case_counts), ('a step without targets', case_empty),
-                            *((mesh, case_mesh, mesh) for mesh in MESHES), ('no mask', case_no_mask),
+                            *((mesh, case_mesh, mesh) for mesh in MESHES), ('experts', case_experts), ('no mask', case_no_mask),
                             ('eval of nothing', case_eval_of_nothing)]))

@@ -69,7 +69,7 @@ static void set_router(struct optest *t, const int64_t *s, const struct router *
     t->attr.route.top_groups = r->grouped ? (int)s[5] : 0;
     t->attr.route.aux = r->aux;
     t->attr.route.z = r->z;
-    t->scalars.loss_scale = 1 / (double)s[0];
+    t->scalars.router_scale = 1 / (double)s[0];
 }
 
 /* Multiples of `unit`, up to 2 of them: sums of products are exact, so that equal logits are equal on all devices. */
@@ -303,7 +303,7 @@ static double route_objective(struct optest *f, const struct sh_operand *g, cons
         z += lse * lse;
     }
     return dot(g, &f->call.out[0]) +
-           f->scalars.loss_scale * ((double)a->route.aux * (double)E * aux + (double)a->route.z * z);
+           f->scalars.router_scale * ((double)a->route.aux * (double)E * aux + (double)a->route.z * z);
 }
 
 static void check_route_gradient(const int64_t *s, const struct router *r)

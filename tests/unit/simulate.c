@@ -446,6 +446,7 @@ void sim_params(const struct sim *s, float *out)
 struct sh_op_scalars sim_scalars(int step, double loss_scale)
 {
     return (struct sh_op_scalars){.loss_scale = loss_scale,
+                                  .router_scale = loss_scale,
                                   .lr = 0.02f,
                                   .beta1 = 0.9f,
                                   .beta2 = 0.95f,

@@ -104,7 +104,7 @@ static void check(void **state)
     b.threads = sh_device_threads(1);
     sh_device_set_threads(b.threads);
     s = sim_create(&b, 1, 1, 1, SEED);
-    s->scalars = (struct sh_op_scalars){.loss_scale = 1};
+    s->scalars = (struct sh_op_scalars){.loss_scale = 1, .router_scale = 1};
     n = sim_param_elems(s);
     for (int i = 0; i < 2; i++)
         grads[i] = calloc((size_t)n, sizeof *grads[i]);

@@ -99,7 +99,7 @@ static void check_build(const struct sh_build *b, double times)
     struct sim *s = sim_create(b, 1, 1, 1, SEED);
     int n = 0;
 
-    s->scalars = (struct sh_op_scalars){.loss_scale = 1};
+    s->scalars = (struct sh_op_scalars){.loss_scale = 1, .router_scale = 1};
     feed(s);
     fill_adapters(s);
     for (int i = 0; i < s->ranks[0].p->n_params; i++)

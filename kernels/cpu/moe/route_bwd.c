@@ -84,7 +84,7 @@ static void through_weights(const struct route *r, int64_t n, float *d)
 static void add_aux(const struct route *r, int64_t n, float *d)
 {
     const float *score = (const float *)r->call->in[2].data + n * r->E, *share = scratch(r, r->share);
-    float by = (float)((double)r->call->attr->route.aux * (double)r->E * r->call->scalars->loss_scale);
+    float by = (float)((double)r->call->attr->route.aux * (double)r->E * r->call->scalars->router_scale);
     float sum = 1, mean = 0;
 
     if (r->call->attr->route.sigmoid) {
@@ -109,7 +109,7 @@ static void through_scores(const struct route *r, int64_t n, float *d)
         return;
     }
     if (z != 0)
-        shift = (float)(2 * (double)z * r->call->scalars->loss_scale) * lse[n];
+        shift = (float)(2 * (double)z * r->call->scalars->router_scale) * lse[n];
     shift -= sh_cpu_row_dot(d, score, r->E);
     for (int64_t e = 0; e < r->E; e++)
         d[e] = score[e] * (d[e] + shift);

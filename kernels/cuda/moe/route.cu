@@ -372,8 +372,8 @@ extern "C" sh_rc sh_cuda_route_bwd_rows(const struct sh_op_call *call, int32_t *
     b.sigmoid = a->route.sigmoid;
     b.norm = a->route.norm;
     b.scale = a->route.scale;
-    b.aux = (float)((double)a->route.aux * (double)b.E * call->scalars->loss_scale / (double)(b.rows * b.k));
-    b.z = (float)(2 * (double)a->route.z * call->scalars->loss_scale);
+    b.aux = (float)((double)a->route.aux * (double)b.E * call->scalars->router_scale / (double)(b.rows * b.k));
+    b.z = (float)(2 * (double)a->route.z * call->scalars->router_scale);
 
     if (b.rows == 0)
         return SH_OK;

@@ -95,7 +95,7 @@ static void measure_waves(const struct sh_routers *s, struct sh_router_metrics *
     out->busiest = most / rows;
 }
 
-void sh_routers_take(struct sh_routers *s, struct sh_run *r, int64_t targets, struct sh_router_metrics *out)
+void sh_routers_take(struct sh_routers *s, struct sh_run *r, int64_t tokens, struct sh_router_metrics *out)
 {
     if (!s->blocks)
         return;
@@ -103,8 +103,8 @@ void sh_routers_take(struct sh_routers *s, struct sh_run *r, int64_t targets, st
     *out = (struct sh_router_metrics){.blocks = s->blocks,
                                       .has_aux = r->cfg.moe.aux_loss_coeff != 0,
                                       .has_z = r->cfg.moe.z_loss_coeff != 0,
-                                      .aux = s->sums[SH_ROUTER_AUX] / (double)targets,
-                                      .z = s->sums[SH_ROUTER_Z] / (double)targets,
+                                      .aux = s->sums[SH_ROUTER_AUX] / (double)tokens,
+                                      .z = s->sums[SH_ROUTER_Z] / (double)tokens,
                                       .largest = s->largest,
                                       .spread = s->spread};
     for (int i = 0; i < s->blocks; i++) {

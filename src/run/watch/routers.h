@@ -24,7 +24,7 @@ void sh_routers_close(struct sh_routers *s);
 void sh_routers_add(struct sh_routers *s, struct sh_run *r);
 void sh_routers_total(struct sh_routers *s, struct sh_run *r);
 
-/* After NORM. Losses are means over the targets; *out lends arrays of s until the next step. */
-void sh_routers_take(struct sh_routers *s, struct sh_run *r, int64_t targets, struct sh_router_metrics *out);
+/* After NORM. Losses are means over the tokens of the step; *out lends arrays of s until the next step. */
+void sh_routers_take(struct sh_routers *s, struct sh_run *r, int64_t tokens, struct sh_router_metrics *out);
 
 #endif
