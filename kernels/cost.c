@@ -4,7 +4,7 @@
  * Attention counts only the (query, key) pairs that the causal mask leaves, T(T+1)/2 of T*T, since no others need to
  * be looked at, and of these only the ones inside the window. Document masks leave still fewer pairs, but the shapes
  * do not tell. */
-#include "kernels/shape.h"
+#include "kernels/rows.h"
 
 static double bytes(const struct sh_operand *t)
 {
@@ -44,12 +44,16 @@ static double touched(const struct sh_op_call *c, const struct sh_operand_row *r
 }
 
 /* Bytes of an output that are written, plus those read if its earlier value counts. An output of which only some rows
- * are added to is set to zero first, unless it accumulates. */
+ * are added to is set to zero first, unless it accumulates. A sum over rows is added to by each block after the first. */
 static double written(const struct sh_op_call *c, int i, const struct sh_letters *letters)
 {
     const struct sh_operand_row *row = &sh_op_shape(c->kind)->out[i];
     bool earlier = sh_op_adds(c, i) || row->inout;
     double some = touched(c, row, &c->out[i], letters);
+    int64_t divided = sh_rows_to_divide(c);
+
+    if (divided && !sh_rows_in(row))
+        return 2 * some * (double)((divided - 1) / c->attr->row_block + earlier) + (earlier ? 0 : some);
 
     if (row->touched.n && c->out[i].ndim)
         return earlier ? 2 * some : bytes(&c->out[i]) + 2 * some;

@@ -131,11 +131,11 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "18NF", .fused = true, OVER(0)},
     [SH_OP_HEAD_LOSS] =
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt -> loss [1] f64 +=",
-         .flops = "2NCV", .forward = true, .attrs = head_attrs, APART},
+         .flops = "2NCV", .forward = true, .together = true, .attrs = head_attrs, APART},
     [SH_OP_HEAD_LOSS_GRAD] =
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt "
                   "-> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
-         .flops = "4NCV + 2NCV:dw", .attrs = head_attrs, APART},
+         .flops = "4NCV + 2NCV:dw", .together = true, .attrs = head_attrs, APART},
     [SH_OP_HEAD_SCORE] =
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> logprob [N] f32, word [N] i32",
          .flops = "2NCV", .stops = true, .attrs = head_attrs, APART},
@@ -193,7 +193,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_ROUTE_BWD] =
         {.shape = "dweight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt, x [N,C] act, w [E,C] act, "
                   "dres [N,C] act opt -> dx [N,C] act opt, dw [E,C] f32 += opt",
-         .flops = "2NCE:dx + 2NCE:dw + 6NE", .attrs = route_attrs, OVER(6)},
+         .flops = "2NCE:dx + 2NCE:dw + 6NE", .together = true, .attrs = route_attrs, OVER(6)},
     [SH_OP_ROUTE_PLAN] =
         {.shape = "expert [N,k] i32 -> order [Nk] i32, place [N,k] i32, first [E+1] i32",
          .chooses = true, .stops = true, .attrs = route_attrs, APART},

@@ -175,6 +175,7 @@ struct sh_op_attr {
     unsigned group;                                /* collectives: over these axes (sh_group of src/mesh/shape.h) */
     int waits_for;                                 /* WAIT: index of the collective or move within its section */
     int after;                                     /* collectives: start only when this op is complete; -1: none */
+    int64_t row_block;                             /* sums over rows are chains of blocks of so many (rows.h); 0: of all */
     union {
         struct {
             float eps;
@@ -377,6 +378,8 @@ struct sh_op_info {
                                  rows dy -> dx; 0: another rule */
     bool stops;               /* no gradient passes through it: what it makes is a constant to the backward */
     bool costly;              /* selective recomputation keeps its result */
+    bool together;            /* what it makes of a row depends on other rows, although its letters do not say so, or it divides
+                                 rows itself */
     bool chooses;             /* so does full recomputation: what follows must meet the same choice */
     int inplace_in, inplace_out; /* the output may take the storage of the input if the input dies here; -1: no */
     bool async;               /* collectives: run alongside other operations until their WAIT */

@@ -48,12 +48,12 @@ static bool is_idle(const struct sh_op *op)
            (has_rows(op->kind) && op->attr.rows.expected < 0);
 }
 
-/* Everything that a price depends on: kind, shapes, whether outputs are accumulated, the group. The shapes cover all
+/* Everything that a price depends on: kind, shapes, whether outputs are accumulated, blocks of rows, the group. The shapes cover all
  * relevant attributes except those of attention, rows of a chunk and the rows that are expected. */
 static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
-    uint64_t h = mix(mix((uint64_t)op->kind + 1, op->attr.accumulate),
+    uint64_t h = mix(mix(mix((uint64_t)op->kind + 1, op->attr.accumulate), (uint64_t)op->attr.row_block),
                      info->async ? (uint64_t)op->attr.group << 1 | (op->unit == SH_NONE) : 0);
 
     if (sh_cost_class_of(op->kind) == SH_COST_ATTENTION)

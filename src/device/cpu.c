@@ -3,6 +3,8 @@
 #include "src/base/time.h"
 #include "src/device/device.h"
 
+#include "kernels/rows.h"
+
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -82,13 +84,13 @@ static void queue_nothing(void *queue)
 static sh_rc run_cpu(const struct sh_op_call *call, const char *label)
 {
     (void)label;
-    return sh_kernels_cpu.run[call->kind](call);
+    return sh_rows_run(sh_kernels_cpu.run[call->kind], call);
 }
 
 static sh_rc run_ref(const struct sh_op_call *call, const char *label)
 {
     (void)label;
-    return sh_kernels_ref.run[call->kind](call);
+    return sh_rows_run(sh_kernels_ref.run[call->kind], call);
 }
 
 /* memmove: on the CPU the ranges may overlap. */

@@ -1,5 +1,6 @@
 #include "src/exec/exec.h"
 
+#include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "src/exec/host_moves.h"
 #include "src/exec/moves.h"
@@ -108,7 +109,7 @@ static sh_rc prepare_calls(const struct sh_exec *e)
     for (int i = 0; i < e->p->n_ops; i++)
         SH_TRY(check_parts(e, i));
     for (int i = 0; i < e->p->n_ops && kernels->prepare; i++) {
-        sh_rc rc = kernels->run[e->calls[i].kind] ? kernels->prepare(&e->calls[i]) : SH_OK;
+        sh_rc rc = kernels->run[e->calls[i].kind] ? sh_rows_run(kernels->prepare, &e->calls[i]) : SH_OK;
 
         if (rc != SH_OK)
             return sh_fail_prefix(rc, "%s: ", e->labels[i]);

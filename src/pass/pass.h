@@ -1,6 +1,6 @@
 /* The passes that turn a model into the program of a training step. All are pure and local: the same request gives the
  * same program on every rank, except for the places of a rank's own elements. SH_PASS_LIST has their order: the passes
- * up to dispatch make one micro-step on logical tensors, shard makes the program of micro-steps, the others work on that
+ * up to tile make one micro-step on logical tensors, shard makes the program of micro-steps, the others work on that
  * program.
  *
  * Right after `shard` every collective is waited for on the spot; `schedule` only moves operations. So each pass can be
@@ -25,6 +25,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(recompute, true) /* drops activations; emits their operations again where the backward needs them */          \
     PASS(fuse, false)     /* merges two neighbours if the table of kernels has a fused kind (kernels/op.h) */          \
     PASS(dispatch, false) /* if experts are spread over ranks: rows travel to them and back, in waves */               \
+    PASS(tile, false)     /* sums over many rows are chains of blocks of rows */                                       \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
     PASS(offload, false)  /* if asked for: optimizer states to a lower tier, updated in slices */                      \
     PASS(spill, false)    /* if asked for: activations of the first blocks to a lower tier until their backward */     \

@@ -5,6 +5,7 @@
  * the lowest offset that no tensor alive at the same time takes. An output that may overwrite a dying input of the same
  * space shares its storage. At the end the spaces get their places in the arena. Tensors that live in another tier,
  * such as snapshots in host memory and slices of optimizer states in a file, lie there in order. */
+#include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "src/base/size.h"
 #include "src/pass/build.h"
@@ -46,7 +47,7 @@ static void add_scratch(struct sh_program *p, const struct sh_kernel_table *kern
         if (!kernels->run[p->ops[i].kind])
             continue;
         sh_program_call(p, &p->ops[i], NULL, &call);
-        bytes = (kernels->work_bytes(&call, threads) + 3) / 4;
+        bytes = (sh_rows_work_bytes(kernels, &call, threads) + 3) / 4;
         if (!bytes)
             continue;
         t = sh_tensor_make(SH_MEM_WORK, SH_F32, 1, &bytes, "scratch");

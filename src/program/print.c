@@ -17,6 +17,8 @@ static void print_attrs(const struct sh_program *p, const struct sh_op *op, FILE
 
     if (group != SH_NONE)
         fprintf(out, "  over %s", p->groups[group].name);
+    if (op->attr.row_block)
+        fprintf(out, "  row_block %lld", (long long)op->attr.row_block);
     for (const struct sh_attr_field *f = info->attrs; f && f->name; f++) {
         double value = sh_attr_value(&op->attr, f);
 

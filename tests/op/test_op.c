@@ -1,5 +1,5 @@
 /* The table of operations: complete, consistent with the devices' tables, and costs worked out by hand. */
-#include "kernels/shape.h"
+#include "kernels/rows.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
 
@@ -234,6 +234,116 @@ static void expected_rows_cost(void **state)
         }
 }
 
+/* By their letters alone: no list is kept anywhere else. */
+static void local_kinds(void **state)
+{
+    static const enum sh_op_kind local[] = {
+        SH_OP_NORM,        SH_OP_NORM_BWD, SH_OP_LINEAR,        SH_OP_LINEAR_BWD_X,  SH_OP_LINEAR_BWD_W,
+        SH_OP_BIAS_BWD,    SH_OP_GELU,     SH_OP_GELU_BWD,      SH_OP_SWIGLU,        SH_OP_SWIGLU_BWD,
+        SH_OP_ADD,         SH_OP_ADD_NORM, SH_OP_NORM_BWD_BIAS, SH_OP_GELU_BWD_BIAS, SH_OP_QK_NORM,
+        SH_OP_QK_NORM_BWD, SH_OP_GEGLU,    SH_OP_GEGLU_BWD,     SH_OP_SCALE,         SH_OP_LORA,
+        SH_OP_LORA_BWD,    SH_OP_GELU_ERF, SH_OP_GELU_ERF_BWD,  SH_OP_REGROUP};
+    static const enum sh_op_kind together[] = {SH_OP_EMBED,
+                                               SH_OP_EMBED_BWD,
+                                               SH_OP_ROPE,
+                                               SH_OP_ATTENTION,
+                                               SH_OP_ATTENTION_BWD,
+                                               SH_OP_HEAD_LOSS,
+                                               SH_OP_HEAD_LOSS_GRAD,
+                                               SH_OP_ROUTE_BWD,
+                                               SH_OP_ROUTE_LOSS,
+                                               SH_OP_ROUTE_PLAN,
+                                               SH_OP_ROW_GATHER,
+                                               SH_OP_EXPERT_LINEAR,
+                                               SH_OP_EXPERT_LINEAR_BWD_W,
+                                               SH_OP_SUMSQ,
+                                               SH_OP_UNPACK,
+                                               SH_OP_ALL_GATHER,
+                                               SH_OP_FETCH,
+                                               SH_OP_WAIT,
+                                               SH_OP_RELEASE,
+                                               SH_OP_ROPE_TABLE,
+                                               SH_OP_PICK};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof local / sizeof *local; i++)
+        if (!sh_rows_are_local(local[i]))
+            fail_msg("%s is not local", sh_op_info(local[i])->name);
+    for (size_t i = 0; i < sizeof together / sizeof *together; i++)
+        if (sh_rows_are_local(together[i]))
+            fail_msg("%s is local", sh_op_info(together[i])->name);
+}
+
+/* What a kernel is called with, one after the other. */
+static struct {
+    const char *dy, *dx, *dw;
+    int64_t rows;
+    unsigned accumulate;
+} seen[4];
+static int n_seen;
+
+static sh_rc note(const struct sh_op_call *call)
+{
+    assert_int_equal(call->attr->row_block, 0);
+    assert_int_equal(call->in[0].dim[0], call->out[0].dim[0]);
+    seen[n_seen].dy = call->in[0].data;
+    seen[n_seen].dx = call->out[0].data;
+    seen[n_seen].dw = call->out[1].data;
+    seen[n_seen].rows = call->in[0].dim[0];
+    seen[n_seen++].accumulate = call->attr->accumulate;
+    return n_seen == 4 ? sh_fail(SH_E_BUG, "enough") : SH_OK;
+}
+
+static int64_t rows_as_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return 1000 - call->in[0].dim[0]; /* the shortest block needs most */
+}
+
+/* 10 rows of 3 in blocks of 4: rows move on, parameters and their gradients stay, and later blocks are added. */
+static void sums_are_chains_of_blocks(void **state)
+{
+    struct sh_op_attr attr = {.row_block = 4};
+    char dy[60], x[60], dx[60], w[12], dw[12], rstd[40];
+    struct sh_op_call call = {.kind = SH_OP_NORM_BWD,
+                              .attr = &attr,
+                              .in = {shape(SH_BF16, 2, 10, 3, 0), shape(SH_BF16, 2, 10, 3, 0),
+                                     shape(SH_BF16, 1, 3, 0, 0), shape(SH_F32, 1, 10, 0, 0)},
+                              .out = {shape(SH_BF16, 2, 10, 3, 0), shape(SH_F32, 1, 3, 0, 0)}};
+    const struct sh_kernel_table table = {.work_bytes = rows_as_bytes};
+
+    (void)state;
+    call.in[0].data = dy;
+    call.in[1].data = x;
+    call.in[2].data = w;
+    call.in[3].data = rstd;
+    call.out[0].data = dx;
+    call.out[1].data = dw;
+    n_seen = 0;
+    assert_int_equal(sh_rows_run(note, &call), SH_OK);
+    assert_int_equal(n_seen, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_ptr_equal(seen[i].dy, dy + 24L * i);
+        assert_ptr_equal(seen[i].dx, dx + 24L * i);
+        assert_ptr_equal(seen[i].dw, dw);
+        assert_int_equal(seen[i].rows, i < 2 ? 4 : 2);
+        assert_int_equal(seen[i].accumulate, i ? 2 : 0); /* not db, which is absent */
+    }
+    assert_int_equal(sh_rows_work_bytes(&table, &call, 1), 998);
+    check_cost(&call, 14 * 30, 2 * (30 + 30 + 3 + 30) + 4 * 10 + 4 * 3 * 5);
+    attr.row_block = 10; /* a block, or more than one that makes no sum, is one call */
+    assert_int_equal(sh_rows_to_divide(&call), 0);
+    attr.row_block = 4;
+    call.out[1].ndim = 0;
+    assert_int_equal(sh_rows_to_divide(&call), 0);
+    assert_int_equal(sh_rows_work_bytes(&table, &call, 1), 990);
+    call.out[1].ndim = 1;
+    attr.row_block = 2; /* an error ends it */
+    n_seen = 0;
+    assert_int_equal(sh_rows_run(note, &call), SH_E_BUG);
+    assert_int_equal(n_seen, 4);
+}
+
 static void other_costs(void **state)
 {
     (void)state;
@@ -272,11 +382,12 @@ static void other_costs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_complete),        cmocka_unit_test(texts_are_read),
-        cmocka_unit_test(devices_have_all_kernels), cmocka_unit_test(linear_costs),
-        cmocka_unit_test(attention_costs),          cmocka_unit_test(other_costs),
-        cmocka_unit_test(each_kernel_has_a_case),   cmocka_unit_test(gpus_refuse_what_they_lack),
-        cmocka_unit_test(expected_rows_cost),
+        cmocka_unit_test(rows_are_complete),         cmocka_unit_test(texts_are_read),
+        cmocka_unit_test(devices_have_all_kernels),  cmocka_unit_test(linear_costs),
+        cmocka_unit_test(attention_costs),           cmocka_unit_test(other_costs),
+        cmocka_unit_test(each_kernel_has_a_case),    cmocka_unit_test(gpus_refuse_what_they_lack),
+        cmocka_unit_test(expected_rows_cost),        cmocka_unit_test(local_kinds),
+        cmocka_unit_test(sums_are_chains_of_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 #include "tests/unit/simulate.h"
 #include "tests/unit/simulate_coll.h"
 
+#include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "src/base/nf4.h"
 #include "src/base/rng.h"
@@ -211,7 +212,7 @@ static void compute(const struct sim *s, struct sim_rank *r, const struct sh_op 
 
     sh_program_call(r->p, op, &(struct sh_bases){{r->arena}}, &call);
     call.scalars = s->pending && sh_op_info(op->kind)->runs ? &s->later : &s->scalars;
-    if (s->kernels->run[op->kind](&call) != SH_OK)
+    if (sh_rows_run(s->kernels->run[op->kind], &call) != SH_OK)
         fail_msg("%s", sh_error_text());
 }
 

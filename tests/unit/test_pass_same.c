@@ -120,6 +120,7 @@ static uint64_t of_op(uint64_t h, const struct sh_program *p, const struct sh_op
         h = op->in[k] == SH_NONE ? h : mix(h, op->in[k]);
     h = mix_all(h, op->out, SH_OP_MAX_OUT);
     h = mix_all(h, (const int[]){(int)a->accumulate, number_of(p, op), a->waits_for, a->after}, 4);
+    h = a->row_block ? mix(h, a->row_block) : h;
     for (const struct sh_attr_field *f = sh_op_info(op->kind)->attrs; f && f->name; f++)
         if (counts(a, f))
             h = mix_value(h, sh_attr_value(a, f));

@@ -2,6 +2,7 @@
 #include "src/device/cuda.h"
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/rows.h"
 #include "tests/gpu/emulated/emulated.h"
 
 /* Tells the emulation which bytes a call touches, so that it can find accesses without an event between them. */
@@ -32,5 +33,5 @@ static void declare_all(const struct sh_op_call *call, const char *label)
 sh_rc sh_cudart_run(const struct sh_op_call *call, const char *label)
 {
     declare_all(call, label);
-    return sh_kernels_cuda.run[call->kind](call);
+    return sh_rows_run(sh_kernels_cuda.run[call->kind], call);
 }

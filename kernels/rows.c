@@ -1,0 +1,114 @@
+#include "kernels/rows.h"
+
+bool sh_rows_in(const struct sh_operand_row *row)
+{
+    char letter = sh_formula_letter(&row->dim[0]);
+
+    return row->any_shape ? letter == 'n' : letter == 'N';
+}
+
+/* Outputs are rows, or sums over rows in f32. A sum in another type, such as that of losses, has an order of its own. */
+bool sh_rows_are_local(enum sh_op_kind kind)
+{
+    const struct sh_op_info *info = sh_op_info(kind);
+    const struct sh_op_shape *shape = sh_op_shape(kind);
+    bool any = false;
+
+    for (int i = 0; i < shape->n_in; i++)
+        any |= sh_rows_in(&shape->in[i]);
+    for (int i = 0; i < shape->n_out; i++)
+        if (!sh_rows_in(&shape->out[i]) && !(shape->out[i].adds && shape->out[i].dtype == SH_F32))
+            return false;
+    return any && !info->together && !info->marker && !sh_op_starts(info);
+}
+
+/* The sums over rows that a call makes, as bits of `accumulate`. */
+static unsigned sums_of(const struct sh_op_call *call)
+{
+    const struct sh_op_shape *shape = sh_op_shape(call->kind);
+    unsigned sums = 0;
+
+    for (int i = 0; i < shape->n_out; i++)
+        sums |= (unsigned)(call->out[i].ndim && !sh_rows_in(&shape->out[i])) << i;
+    return sums;
+}
+
+static int64_t rows_of(const struct sh_op_call *call)
+{
+    const struct sh_op_shape *shape = sh_op_shape(call->kind);
+
+    for (int i = 0; i < shape->n_in; i++)
+        if (call->in[i].ndim && sh_rows_in(&shape->in[i]) && !shape->in[i].any_shape)
+            return call->in[i].dim[0];
+    return 0;
+}
+
+int64_t sh_rows_to_divide(const struct sh_op_call *call)
+{
+    int64_t block = call->attr->row_block, n = block ? rows_of(call) : 0;
+
+    return n > block && sums_of(call) ? n : 0;
+}
+
+/* Reduce an operand to `n` of its rows. */
+static void reduce(const struct sh_operand_row *row, int64_t first, int64_t n, struct sh_operand *t)
+{
+    int64_t bytes = sh_dtype_bytes(t->dtype);
+
+    if (!t->ndim || !sh_rows_in(row))
+        return;
+    for (int i = 1; i < t->ndim; i++)
+        bytes *= t->dim[i];
+    if (t->data)
+        t->data = (char *)t->data + first * bytes;
+    t->dim[0] = n;
+}
+
+/* The call on rows [first, first + n). `attr` is its storage; blocks after the first are added. */
+static struct sh_op_call part_of(const struct sh_op_call *call, int64_t first, int64_t n, struct sh_op_attr *attr)
+{
+    const struct sh_op_shape *shape = sh_op_shape(call->kind);
+    struct sh_op_call part = *call;
+
+    for (int i = 0; i < shape->n_in; i++)
+        reduce(&shape->in[i], first, n, &part.in[i]);
+    for (int i = 0; i < shape->n_out; i++)
+        reduce(&shape->out[i], first, n, &part.out[i]);
+    *attr = *call->attr;
+    attr->row_block = 0;
+    if (first)
+        attr->accumulate |= sums_of(call);
+    part.attr = attr;
+    return part;
+}
+
+sh_rc sh_rows_run(sh_kernel kernel, const struct sh_op_call *call)
+{
+    int64_t n = sh_rows_to_divide(call), block = call->attr->row_block;
+
+    if (!n)
+        return kernel(call);
+    for (int64_t first = 0; first < n; first += block) {
+        struct sh_op_attr attr;
+        struct sh_op_call part = part_of(call, first, n - first < block ? n - first : block, &attr);
+
+        SH_TRY(kernel(&part));
+    }
+    return SH_OK;
+}
+
+/* All blocks but the last have one shape. */
+int64_t sh_rows_work_bytes(const struct sh_kernel_table *kernels, const struct sh_op_call *call, int threads)
+{
+    int64_t n = sh_rows_to_divide(call), block = call->attr->row_block, most, rest;
+    struct sh_op_attr attr;
+    struct sh_op_call part;
+
+    if (!n)
+        return kernels->work_bytes(call, threads);
+    part = part_of(call, block, block < n - block ? block : n - block, &attr);
+    most = kernels->work_bytes(&part, threads);
+    part = part_of(call, (n - 1) / block * block, (n - 1) % block + 1, &attr);
+    rest = kernels->work_bytes(&part, threads);
+    return most > rest ? most : rest;
+}
