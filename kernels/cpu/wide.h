@@ -47,19 +47,32 @@ static SH_WIDE inline void sh_wide_store(sh_bf16 *dst, __m512 x, __mmask16 lanes
     _mm256_mask_storeu_epi16(dst, lanes, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
-/* e^x within 1e-6 of its value for |x| <= 20, 3e-6 up to 87; 0 below -87, Inf from 89 on; NaN gives NaN. e^x = 2^n
- * 2^r with r = x log2(e) - n rounded once; 2^r is a polynomial of degree 5 (minimax on |r| <= 1/2, relative error
- * 8e-8). */
-static SH_WIDE inline __m512 sh_wide_exp(__m512 x)
+/* 2^n 2^r for a whole n and |r| <= 1/2, where x is not below `least`, otherwise 0; NaN gives NaN. 2^r is a polynomial of
+ * degree 5 (minimax, relative error 8e-8). */
+static SH_WIDE inline __m512 sh_wide_power(__m512 n, __m512 r, __m512 x, float least)
 {
-    const __m512 log2_e = _mm512_set1_ps(1.44269504f);
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2_e), 0), r = _mm512_fmsub_ps(x, log2_e, n);
     __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0.0013276471f), _mm512_set1_ps(0.0096755419f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.055507131f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24022120f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69314694f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0000001f));
-    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ), p, n);
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(least), _CMP_NLT_UQ), p, n);
+}
+
+/* e^x within 1e-6 of its value for |x| <= 20, 3e-6 up to 87; 0 below -87, Inf from 89 on; NaN gives NaN. e^x = 2^n
+ * 2^r with r = x log2(e) - n rounded once. */
+static SH_WIDE inline __m512 sh_wide_exp(__m512 x)
+{
+    const __m512 log2_e = _mm512_set1_ps(1.44269504f);
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2_e), 0);
+    return sh_wide_power(n, _mm512_fmsub_ps(x, log2_e, n), x, -87.0f);
+}
+
+/* 2^x within 1e-7 of its value; 0 below -125, Inf from 128 on; NaN gives NaN. x - n is exact. */
+static SH_WIDE inline __m512 sh_wide_exp2(__m512 x)
+{
+    __m512 n = _mm512_roundscale_ps(x, 0);
+    return sh_wide_power(n, _mm512_sub_ps(x, n), x, -125.0f);
 }
 
 /* 1 / (1 + e^-x) within 1e-6; 0 below -69. The reciprocal has 14 bits, and one Newton step doubles them. */

@@ -119,6 +119,44 @@ static void test_nan_stays_in_its_row(void **state)
     check_nan(SH_F16);
 }
 
+/* Copy `cols` columns of each row. */
+static void copy_columns(const struct sh_operand *to, int64_t to_col, const struct sh_operand *from, int64_t from_col,
+                         int64_t cols)
+{
+    for (int64_t row = 0; row < to->dim[0] * to->dim[1]; row++)
+        for (int64_t i = 0; i < cols; i++)
+            optest_set(to, row * to->dim[2] + to_col + i, optest_get(from, row * from->dim[2] + from_col + i));
+}
+
+/* Ranks that share a sequence compute some of the heads each: these have the bits that they have among all heads. */
+static void check_part(enum sh_dtype act)
+{
+    enum { SEQ = 300, DIM = 40, WINDOW = 150 };
+    struct optest all, half, part;
+    attention_forward(&all, act, (struct attention_shape){1, SEQ, 4, 2, DIM, false, WINDOW});
+    attention_forward(&half, act, (struct attention_shape){1, SEQ, 2, 1, DIM, false, WINDOW});
+    copy_columns(&half.call.in[0], 0, &all.call.in[0], 2 * DIM, 2 * DIM);
+    copy_columns(&half.call.in[0], 2 * DIM, &all.call.in[0], 5 * DIM, DIM);
+    copy_columns(&half.call.in[0], 3 * DIM, &all.call.in[0], 7 * DIM, DIM);
+    optest_run(&all, &sh_kernels_cpu, 2);
+    optest_run(&half, &sh_kernels_cpu, 3);
+    optest_copy(&part, &half);
+    copy_columns(&part.call.out[0], 0, &all.call.out[0], 2 * DIM, 2 * DIM);
+    optest_same(&part, &half, 0);
+    optest_end(&part);
+    optest_end(&half);
+    optest_end(&all);
+}
+
+static void test_heads_apart(void **state)
+{
+    (void)state;
+    optest_seed(17);
+    check_part(SH_F32);
+    check_part(SH_BF16);
+    check_part(SH_F16);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +165,7 @@ int main(void)
         cmocka_unit_test(test_f16),
         cmocka_unit_test(test_large_scores),
         cmocka_unit_test(test_nan_stays_in_its_row),
+        cmocka_unit_test(test_heads_apart),
     };
     return cmocka_run_group_tests_name("cpu_attention", tests, NULL, NULL);
 }

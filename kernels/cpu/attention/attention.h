@@ -22,6 +22,7 @@ struct sh_attn_engine {
 };
 extern const struct sh_attn_engine sh_attn_f32, sh_attn_f32_bwd;       /* any type, computed in f32 */
 extern const struct sh_attn_engine sh_attn_panels, sh_attn_panels_bwd; /* with SH_WIDE: bf16 by packed panels */
+extern const struct sh_attn_engine sh_attn_wide, sh_attn_wide_bwd;     /* with SH_WIDE: 16 bits, computed in f32 */
 
 struct sh_attn {
     int64_t batch, seq, heads, kv_heads, dim;

@@ -10,6 +10,7 @@
 static const struct sh_attn_engine *const forward[] = {
 #ifdef SH_WIDE
     &sh_attn_panels,
+    &sh_attn_wide,
 #endif
     &sh_attn_f32,
 };
@@ -17,6 +18,7 @@ static const struct sh_attn_engine *const forward[] = {
 static const struct sh_attn_engine *const backward[] = {
 #ifdef SH_WIDE
     &sh_attn_panels_bwd,
+    &sh_attn_wide_bwd,
 #endif
     &sh_attn_f32_bwd,
 };

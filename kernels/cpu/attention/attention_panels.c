@@ -8,10 +8,7 @@
 
 #ifdef SH_WIDE
 
-#include "kernels/cpu/wide.h"
-
 #include <float.h>
-#include <math.h>
 #include <omp.h>
 
 enum { SIDE = SH_ATTN_SIDE, STEP = SH_PANEL_STEP, BLOCK = SH_ATTN_BLOCK, QUERIES = 8, KEYS = 8 };
@@ -27,7 +24,7 @@ struct task {
     sh_bf16 *v, *p;   /* [depth][KEYS] rows: V transposed; [KEYS] columns: weights of one panel of queries */
     float *o;         /* [QUERIES][depth] blocks: the output, transposed, not yet divided by the sums */
     float *s;         /* [KEYS] blocks: scores of one panel of queries */
-    float *max, *sum; /* [QUERIES][SIDE] maximum of the scaled scores; sum of their exponentials */
+    float *max, *sum; /* [QUERIES][SIDE] as in sh_attn_soften() */
 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -54,48 +51,6 @@ static void cut_scratch(struct task *w, void *p)
     w->sum = w->max + QUERIES * SIDE;
 }
 
-/* e^(row of scores * by - now), added to total, then rounded */
-static SH_WIDE inline __m512i weights(const float *row, __m512 by, const __m512 now[2], __m512 total[2])
-{
-    __m512 e[2];
-
-    for (int h = 0; h < 2; h++) {
-        e[h] = sh_wide_exp(_mm512_fmsub_ps(_mm512_loadu_ps(row + h * SH_WIDE_LANES), by, now[h]));
-        total[h] = _mm512_add_ps(total[h], e[h]);
-    }
-    return (__m512i)_mm512_cvtne2ps_pbh(e[1], e[0]);
-}
-
-/* Turn scores s of `steps` blocks into weights, as steps of columns; shrink: factor that rescales earlier ones to the
- * new maximum. */
-static SH_WIDE void soften(const float *s, int64_t steps, float scale, float *max, float *sum, float *shrink,
-                           sh_bf16 *p)
-{
-    __m512 by = _mm512_set1_ps(scale), top[2], now[2], total[2];
-
-    for (int h = 0; h < 2; h++)
-        top[h] = _mm512_set1_ps(-FLT_MAX);
-    for (int64_t i = 0; i < steps * BLOCK; i += SIDE)
-        for (int h = 0; h < 2; h++) /* ignores NaN, which shows in the exponentials */
-            top[h] = _mm512_max_ps(_mm512_loadu_ps(s + i + h * SH_WIDE_LANES), top[h]);
-    for (int h = 0; h < 2; h++) {
-        __m512 old = _mm512_loadu_ps(max + h * SH_WIDE_LANES), less;
-        now[h] = _mm512_max_ps(_mm512_mul_ps(top[h], by), old);
-        less = sh_wide_exp(_mm512_sub_ps(old, now[h]));
-        total[h] = _mm512_mul_ps(_mm512_loadu_ps(sum + h * SH_WIDE_LANES), less);
-        _mm512_storeu_ps(max + h * SH_WIDE_LANES, now[h]);
-        _mm512_storeu_ps(shrink + h * SH_WIDE_LANES, less);
-    }
-    for (int64_t i = 0; i < steps; i++, s += BLOCK)
-        for (int64_t r = 0; r < SIDE; r += 2) {
-            __m512i even = weights(s + r * SIDE, by, now, total); /* in this order: both add to the total */
-            __m512i odd = weights(s + (r + 1) * SIDE, by, now, total);
-            sh_attn_put_pair(even, odd, p + i * STEP, r / 2);
-        }
-    for (int h = 0; h < 2; h++)
-        _mm512_storeu_ps(sum + h * SH_WIDE_LANES, total[h]);
-}
-
 /* block [SIDE][SIDE] times by [SIDE]: a column is a query. */
 static SH_WIDE void scale_columns(float *restrict block, const float *restrict by)
 {
@@ -116,9 +71,9 @@ static SH_WIDE void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
     for (int64_t i = 0; i < n; i++) {
         sh_panel_multiply(w->k + (lo - k0 + i) * w->depth * STEP, w->q + j * w->depth * STEP, w->s + i * BLOCK,
                           w->depth, false);
-        sh_attn_hide(w->s + i * BLOCK, seen, (lo + i) * SIDE);
+        sh_attn_hide(w->s + i * BLOCK, SIDE, seen, (lo + i) * SIDE);
     }
-    soften(w->s, n, w->a->scale, w->max + j * SIDE, w->sum + j * SIDE, shrink, w->p);
+    sh_attn_soften(w->s, n, w->a->scale, w->max + j * SIDE, w->sum + j * SIDE, shrink, w->p);
     for (int64_t d = 0; d < w->depth; d++) {
         if (w->begun[j])
             scale_columns(o + d * BLOCK, shrink);
@@ -161,7 +116,7 @@ static SH_WIDE void close_task(struct task *w)
     sh_bf16 *o = (sh_bf16 *)w->call->out[0].data + w->b * a->seq * ld + w->head * a->dim;
 
     for (int64_t t = w->t; t < end; t++) {
-        lse[t] = w->max[t - w->t] + logf(w->sum[t - w->t]);
+        lse[t] = sh_attn_lse(w->max[t - w->t], w->sum[t - w->t]);
         w->sum[t - w->t] = 1.0f / w->sum[t - w->t];
     }
     for (int64_t t = w->t, j = 0; t < end; t += SIDE, j++)

@@ -11,6 +11,8 @@
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/panel/panel.h"
 
+#include <math.h>
+
 enum { SH_ATTN_SIDE = SH_PANEL_SIDE, SH_ATTN_BLOCK = SH_PANEL_STEP };
 
 bool sh_attn_panels_takes(enum sh_dtype dtype);
@@ -35,8 +37,25 @@ struct sh_attn_queries {
 };
 struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, int64_t t);
 
-/* Set to -Inf the scores of keys from `key` on that their query does not see. */
-void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key);
+/* Set to -Inf the scores of keys from `key` on that their query does not see; ld: distance between the block's rows. */
+void sh_attn_hide(float *block, int64_t ld, const struct sh_attn_queries *q, int64_t key);
+
+/* Exponents are of 2: e^(scale x) = 2^(x by), which saves a multiplication for each. */
+static inline float sh_attn_by(float scale)
+{
+    return scale * 1.44269504f;
+}
+
+/* The logarithm of the sum of the exponentials, from what sh_attn_soften() keeps. */
+static inline float sh_attn_lse(float max, float sum)
+{
+    return max * 0.69314718f + logf(sum);
+}
+
+/* Turn the scores of `steps` blocks of keys and 32 queries into weights, 2^(score * by - max): in place as f32, or, if p
+ * is given, as steps of columns in bf16. max and sum [32] are those of the weights so far, which `shrink` rescales to
+ * the new maximum. */
+void sh_attn_soften(float *s, int64_t steps, float scale, float *max, float *sum, float *shrink, sh_bf16 *p);
 
 #ifdef SH_WIDE
 #include <immintrin.h>

@@ -4,6 +4,7 @@
 
 #ifdef SH_WIDE
 
+#include <float.h>
 #include <immintrin.h>
 #include <math.h>
 
@@ -43,15 +44,65 @@ struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, in
 
 /* Set scores of keys that a query must not see to -Inf. The early return is the usual case: a block below the
  * diagonal and inside one document. */
-SH_WIDE void sh_attn_hide(float *block, const struct sh_attn_queries *q, int64_t key)
+SH_WIDE void sh_attn_hide(float *block, int64_t ld, const struct sh_attn_queries *q, int64_t key)
 {
     if (key >= q->most && key + SIDE - 1 <= q->t)
         return;
-    for (int32_t i = 0; i < SIDE; i++, block += SIDE) {
+    for (int32_t i = 0; i < SIDE; i++, block += ld) {
         int32_t k = (int32_t)key + i, ahead = (int32_t)(key - q->t) + i;
         for (int32_t j = 0; j < SIDE; j++)
             block[j] = k >= q->first[j] && ahead <= j ? block[j] : -INFINITY;
     }
+}
+
+/* 2^(row of scores * by - now), added to total */
+static SH_WIDE inline void weigh(const float *row, __m512 by, const __m512 now[2], __m512 total[2], __m512 e[2])
+{
+    for (int h = 0; h < 2; h++) {
+        e[h] = sh_wide_exp2(_mm512_fmsub_ps(_mm512_loadu_ps(row + h * SH_WIDE_LANES), by, now[h]));
+        total[h] = _mm512_add_ps(total[h], e[h]);
+    }
+}
+
+/* Two rows of weights, rounded to a pair if `step` is given. */
+static SH_WIDE inline void put_weights(const __m512 even[2], const __m512 odd[2], float *rows, sh_bf16 *step, int64_t r)
+{
+    if (step) {
+        sh_attn_put_pair((__m512i)_mm512_cvtne2ps_pbh(even[1], even[0]), (__m512i)_mm512_cvtne2ps_pbh(odd[1], odd[0]),
+                         step, r / 2);
+        return;
+    }
+    for (int h = 0; h < 2; h++) {
+        _mm512_storeu_ps(rows + h * SH_WIDE_LANES, even[h]);
+        _mm512_storeu_ps(rows + SIDE + h * SH_WIDE_LANES, odd[h]);
+    }
+}
+
+SH_WIDE void sh_attn_soften(float *s, int64_t steps, float scale, float *max, float *sum, float *shrink, sh_bf16 *p)
+{
+    __m512 by = _mm512_set1_ps(sh_attn_by(scale)), top[2], now[2], total[2], even[2], odd[2];
+
+    for (int h = 0; h < 2; h++)
+        top[h] = _mm512_set1_ps(-FLT_MAX);
+    for (int64_t i = 0; i < steps * BLOCK; i += SIDE)
+        for (int h = 0; h < 2; h++) /* ignores NaN, which shows in the exponentials */
+            top[h] = _mm512_max_ps(_mm512_loadu_ps(s + i + h * SH_WIDE_LANES), top[h]);
+    for (int h = 0; h < 2; h++) {
+        __m512 old = _mm512_loadu_ps(max + h * SH_WIDE_LANES), less;
+        now[h] = _mm512_max_ps(_mm512_mul_ps(top[h], by), old);
+        less = sh_wide_exp2(_mm512_sub_ps(old, now[h]));
+        total[h] = _mm512_mul_ps(_mm512_loadu_ps(sum + h * SH_WIDE_LANES), less);
+        _mm512_storeu_ps(max + h * SH_WIDE_LANES, now[h]);
+        _mm512_storeu_ps(shrink + h * SH_WIDE_LANES, less);
+    }
+    for (int64_t i = 0; i < steps; i++, s += BLOCK)
+        for (int64_t r = 0; r < SIDE; r += 2) {
+            weigh(s + r * SIDE, by, now, total, even); /* in this order: both add to the total */
+            weigh(s + (r + 1) * SIDE, by, now, total, odd);
+            put_weights(even, odd, s + r * SIDE, p ? p + i * SH_PANEL_STEP : NULL, r);
+        }
+    for (int h = 0; h < 2; h++)
+        _mm512_storeu_ps(sum + h * SH_WIDE_LANES, total[h]);
 }
 
 /* dst [n] = 16 floats times `by`, rounded. */

@@ -71,14 +71,14 @@ static void cut_scratch(struct task *w, void *p)
     w->delta = w->lse + QUERIES * SIDE;
 }
 
-/* The values of 32 queries, the same for every key: scale, lse and delta. */
+/* The values of 32 queries, the same for every key: scale, for exponents of 2 too, lse as such an exponent, delta. */
 struct columns {
-    __m512 by, lse[2], delta[2];
+    __m512 by, scale, lse[2], delta[2];
 };
 
 static SH_WIDE struct columns columns_of(const struct task *w, int64_t j)
 {
-    struct columns c = {.by = _mm512_set1_ps(w->a->scale)};
+    struct columns c = {.by = _mm512_set1_ps(sh_attn_by(w->a->scale)), .scale = _mm512_set1_ps(w->a->scale)};
 
     for (int h = 0; h < 2; h++) {
         c.lse[h] = _mm512_loadu_ps(w->lse + j * SIDE + h * SH_WIDE_LANES);
@@ -96,9 +96,9 @@ static SH_WIDE inline __m512i gradients(const struct columns *c, const float *s,
     __m512i rounded;
 
     for (int h = 0; h < 2; h++) {
-        p[h] = sh_wide_exp(_mm512_fmsub_ps(_mm512_loadu_ps(s + h * SH_WIDE_LANES), c->by, c->lse[h]));
+        p[h] = sh_wide_exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + h * SH_WIDE_LANES), c->by, c->lse[h]));
         d[h] = _mm512_sub_ps(_mm512_loadu_ps(ds + h * SH_WIDE_LANES), c->delta[h]);
-        d[h] = _mm512_mul_ps(_mm512_mul_ps(p[h], c->by), d[h]);
+        d[h] = _mm512_mul_ps(_mm512_mul_ps(p[h], c->scale), d[h]);
     }
     rounded = (__m512i)_mm512_cvtne2ps_pbh(d[1], d[0]);
     _mm512_storeu_si512(weights, (__m512i)_mm512_cvtne2ps_pbh(p[1], p[0]));
@@ -112,7 +112,7 @@ static SH_WIDE void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
     int64_t keys = k * w->depth * STEP, queries = j * w->depth * STEP;
     sh_panel_multiply(w->k + keys, w->q + queries, w->s, w->depth, false);
     sh_panel_multiply(w->v + keys, w->g + queries, w->ds, w->depth, false);
-    sh_attn_hide(w->s, &w->seen[j], k * SIDE);
+    sh_attn_hide(w->s, SIDE, &w->seen[j], k * SIDE);
     struct columns c = columns_of(w, j);
     sh_bf16 *p = w->p_rows + j * STEP, *ds = w->ds_rows + j * STEP;
     for (int64_t r = 0; r < STEP; r += 2 * SIDE) {
@@ -191,7 +191,7 @@ static void open_chunk(struct task *w)
         w->seen[j] = sh_attn_queries_of(a, w->b, w->t + j * SIDE);
     for (int64_t i = 0; i < w->panels * SIDE; i++) {
         bool exists = i < g.rows;
-        w->lse[i] = exists ? lse[i] : 0;
+        w->lse[i] = exists ? sh_attn_by(lse[i]) : 0;
         w->delta[i] = exists ? dot(g.data + i * ld, o.data + i * ld, a->dim) : 0;
     }
 }
