@@ -1061,7 +1061,8 @@ static void check_used(const struct journey *j, const struct sh_operand *used, i
         int64_t rows = 0;
 
         for (int64_t i = 0; i < j->P * j->here; i++)
-            rows += j->wave[i % j->P][to * j->here + i / j->P] == wave ? segment(j, i % j->P, to * j->here + i / j->P) : 0;
+            rows += j->wave[i % j->P][to * j->here + i / j->P] == wave ? segment(j, i % j->P, to * j->here + i / j->P)
+                                                                       : 0;
         most = rows > most ? rows : most;
     }
     assert_true(optest_get(used, 0) == before[0] + (most > 0));

@@ -565,7 +565,8 @@ static void same_program(const struct sh_program *a, const struct sh_program *b)
             assert_memory_equal(&a->ops[i].attr.runs, &b->ops[i].attr.runs, sizeof a->ops[i].attr.runs);
     }
     for (int i = 0; i < a->n_params; i++)
-        assert_memory_equal(a->params[i].band, b->params[i].band, sizeof *a->params[i].band * (size_t)a->params[i].n_bands);
+        assert_memory_equal(a->params[i].band, b->params[i].band,
+                            sizeof *a->params[i].band * (size_t)a->params[i].n_bands);
     for (int t = 0; t < a->n_tensors; t++) {
         assert_int_equal(a->tensors[t].base_elems, b->tensors[t].base_elems);
         assert_memory_equal(a->tensors[t].dim, b->tensors[t].dim, sizeof a->tensors[t].dim);
