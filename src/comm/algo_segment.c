@@ -37,12 +37,6 @@ static bool in_group(const struct sh_comm_segment *w, const void *p)
     return (const char *)p >= w->base && (const char *)p < w->peers;
 }
 
-/* All ranks must find each other's parts. */
-static bool knows_all_parts(const struct sh_coll *coll)
-{
-    return !coll->parts || coll->parts->rows;
-}
-
 /* All ranks must choose alike, so only what is equal on all of them counts: the same tensor lies at the same offset of
  * every rank's part. */
 static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll)
@@ -51,9 +45,7 @@ static bool segment_fits(const struct sh_channel *ch, const struct sh_coll *coll
         return false;
     if (coll->kind == SH_OP_ALL_GATHER)
         return ch->group == ch->c->mesh->shape.shard && in_group(ch->segment, coll->recv);
-    if (coll->kind == SH_OP_ALL_TO_ALL)
-        return knows_all_parts(coll) && in_own_part(ch->segment, coll->send);
-    return in_own_part(ch->segment, coll->kind == SH_OP_REDUCE_SCATTER ? coll->send : coll->recv);
+    return in_own_part(ch->segment, coll->kind == SH_OP_ALL_REDUCE ? coll->recv : coll->send);
 }
 
 /* Writes before a barrier are visible to every rank that comes out of it. */

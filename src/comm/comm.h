@@ -73,24 +73,21 @@ struct sh_comm_segment {
     int ranks, rank;    /* neighbours in the job; this rank's place among them */
 };
 
-/* The parts of an ALL_TO_ALL, if they are not equal. They lie end to end in the order of the group, without gaps, unless
- * `at` says otherwise; a part may be empty. What rank i has for j must be what j expects of i: between ranks that
- * disagree, data is lost or the collective never ends. Two forms:
- *   to, from  [size] elements for and from each rank: each rank knows its own. Valid from the start on.
- *   rows      [size][size] rows of row_elems elements that rank i has for rank j: the same on all ranks, as one
- *             all_gather makes it. In host memory, read when the collective begins: it may be the result of `after`.
- *             If the operands have a queue it is read at the start, so that the host must know it by then. A number that
- *             does not fit ends the job with SH_E_BUG before anything is sent. If no rank has rows, none sends or waits.
+/* The parts of an ALL_TO_ALL, if they are not equal: rank i has rows[i][j] rows of row_elems elements for rank j, or none.
+ * They lie end to end in the order of the group, without gaps, unless `at` says otherwise. All ranks have all numbers, as
+ * one all_gather makes them, so that no rank can expect other parts than come.
+ * The numbers are in host memory and read when the collective begins: they may be the result of `after`. If the operands
+ * have a queue they are read at the start, so that the host must know them by then. A number that does not fit ends the
+ * job with SH_E_BUG before anything is sent. If no rank has rows, none sends or waits.
  * Rows may have a home, an operand in which the parts of a rank lie in the order of the group, but with gaps, and begin
  * at the rows at[i][j]; `at` of a part without rows is not looked at. The home is send, or recv if the rows go back: then
  * rank j sends to i the rows[i][j] rows that it once got, which lie end to end by i in its send. */
 struct sh_coll_parts {
-    const int64_t *to, *from;
-    const int32_t *rows; /* NULL: the first form */
-    const int32_t *at;   /* [size][size], like rows; NULL: parts lie end to end at home too */
+    const int32_t *rows; /* [size][size] */
+    const int32_t *at;   /* [size][size]; NULL: parts lie end to end at home too */
     bool back;
     int64_t row_elems;
-    int64_t send_room, recv_room; /* elements for which there is room; equal on all ranks, with rows */
+    int64_t send_room, recv_room; /* elements for which there is room; equal on all ranks */
 };
 
 /* clang-format off */

@@ -30,11 +30,10 @@ struct sh_part_extent {
 sh_rc sh_part_find(const struct sh_coll *coll, int size, int rank, struct sh_part_extent *to,
                    struct sh_part_extent *from);
 
-/* The same: the part for `rank` in the send of the rank at place `peer`. Not for parts of which a rank knows only its
- * own (struct sh_coll_parts: to, from). */
+/* The same: the part for `rank` in the send of the rank at place `peer`. */
 sh_rc sh_part_find_at(const struct sh_coll *coll, int size, int rank, int peer, struct sh_part_extent *part);
 
-/* Whether no rank has anything for any other, nor for itself, as far as all of them know: no rank sends or waits. */
+/* Whether no rank has anything for any other, nor for itself: no rank sends or waits. */
 bool sh_part_none(const struct sh_coll *coll, int size);
 
 /* Bytes of staging for each source, when a channel's staging is divided among this many sources. */
