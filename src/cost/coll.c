@@ -35,6 +35,8 @@
 static const double ring_hops = 1.4, tree_share = 0.92;
 /* A reduction in the segment of the node reads its operand this many times, in the progress thread. */
 static const double segment_reads = 1.5;
+/* What travels to others in it is read and written once. */
+static const double exchange_copies = 2;
 /* Bytes through a rank's memory in two levels, relative to those of the operand. In a reduction with blocks of b ranks,
  * it reads and writes (b-1)/b for the others, reads b parts of 1/b and writes their sum, and sums those of the blocks,
  * reading 1/b. In a broadcast it reads and writes 1/b, and (b-1)/b that the others wrote. */
@@ -227,23 +229,25 @@ static struct way cheaper(struct way a, struct way b)
     return a.latency + a.transfer <= b.latency + b.transfer ? a : b;
 }
 
-/* In shared memory: nothing is gathered, and sums are computed by reading what the others wrote. */
+/* In shared memory: nothing is gathered, sums are computed by reading what the others wrote, and rows are copied from
+ * where the others have them, those of the rank itself too. */
 static struct way in_segment(const struct sh_machine *m, enum sh_op_kind kind, double bytes)
 {
+    double times = kind == SH_OP_ALL_TO_ALL ? exchange_copies : segment_reads;
+
     if (kind == SH_OP_ALL_GATHER)
         return (struct way){m->inside.barrier_seconds, 0};
-    return (struct way){m->inside.barrier_seconds,
-                        segment_reads * bytes / (m->memory.bytes_per_second * m->memory.share)};
+    return (struct way){m->inside.barrier_seconds, times * bytes / (m->memory.bytes_per_second * m->memory.share)};
 }
 
 static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, double bytes)
 {
     struct way best;
 
-    if (kind == SH_OP_ALL_TO_ALL)
-        return parts(m, at, bytes);
     if (at->segment)
         return in_segment(m, kind, bytes);
+    if (kind == SH_OP_ALL_TO_ALL)
+        return parts(m, at, bytes);
     if (!sh_machine_is_gpu(m) && is_small(kind, at, bytes))
         return gathered(m, kind, at, bytes);
     if (!sh_machine_is_gpu(m) && at->nodes > 1)

@@ -73,13 +73,15 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
     return h;
 }
 
-/* Shard groups lie within the segment; other groups only if the segment holds all ranks. Rows of the model that ranks
- * exchange lie in the memory of each. */
+/* Shard groups lie within the segment; other groups only if the segment holds all ranks. Of rows of the model, those that
+ * travel to experts may lie there (src/pass/dispatch.c); others are in the memory of each rank. */
 static bool in_segment(const struct sh_cost_request *r, const struct sh_op *op)
 {
     const struct sh_segment *w = &r->p->segment;
     bool rows = op->unit == SH_NONE && op->kind != SH_OP_ALL_REDUCE;
 
+    if (sh_program_counts_rows(op))
+        return r->p->tensors[sh_tensor_root(r->p, op->in[0])].space == SH_SPACE_PEERS;
     return w->ranks && !rows && (op->attr.group == r->mesh->shard || w->ranks == sh_mesh_ranks(r->mesh));
 }
 

@@ -424,6 +424,20 @@ static void levels_are_three_phases(void **state)
     }
 }
 
+/* Rows that ranks fetch from the memory of a node are read and written once; nothing is sent. */
+static void rows_of_a_node_are_copied(void **state)
+{
+    const struct sh_coll_place at = {.ranks = 2, .nodes = 1, .rings = 1, .segment = true};
+    struct sh_machine m;
+    struct sh_price price;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("cpux16-eth25", &m), SH_OK);
+    price = sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_TO_ALL, &at, 1e6);
+    assert_true(price.link == SH_LINK_MEMORY && fabs(price.latency - m.inside.barrier_seconds) < 1e-12);
+    assert_true(fabs(price.transfer - 2e6 / (m.memory.bytes_per_second * m.memory.share)) < 1e-12);
+}
+
 /* Between blocks, sums of bfloat16 are sent in float32: reducing in bfloat16 saves nothing there, but half of each
  * direct message. */
 static void sums_of_halves_travel_whole(void **state)
@@ -615,6 +629,7 @@ int main(void)
         cmocka_unit_test(replicas_share_the_network_of_a_node),
         cmocka_unit_test(cpus_of_a_node_speak_for_each_other),
         cmocka_unit_test(levels_are_three_phases),
+        cmocka_unit_test(rows_of_a_node_are_copied),
         cmocka_unit_test(sums_of_halves_travel_whole),
         cmocka_unit_test(latency_of_a_flat_gather),
         cmocka_unit_test(goodput_as_simulated),

@@ -22,17 +22,23 @@ enum { GROWTH = 8, OPERANDS = 2, PAGE = 4096, IN_FLIGHT = 128 /* in a queue; cha
 static const int64_t usual_bytes = 1ll << 30;
 static const double least_seconds = 0.02;
 
-/* The kinds, each with MPI's own call. */
+/* The kinds, each with MPI's own call. A wave of rows is an exchange whose parts are counted, and lies in the segment. */
 static const struct collective {
     enum sh_op_kind kind;
-    const char *name, *mpi;
+    const char *name, *mpi; /* NULL: a wave, beside the call of the row before */
 } collectives[] = {
     {SH_OP_ALL_GATHER, "all_gather", "MPI_Allgather"},
     {SH_OP_REDUCE_SCATTER, "reduce_scatter", "MPI_Reduce_scatter_block"},
     {SH_OP_ALL_REDUCE, "all_reduce", "MPI_Allreduce"},
     {SH_OP_ALL_TO_ALL, "all_to_all", "MPI_Alltoall"},
+    {SH_OP_ALL_TO_ALL, "wave of rows", NULL},
 };
 enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
+
+static bool is_wave(const struct collective *c)
+{
+    return !c->mpi;
+}
 
 static const char formulas[] = "GB/s: bytes of the whole operand over the time; bus GB/s: that times (n-1)/n, for "
                                "all_reduce 2(n-1)/n, n ranks of the axis";
@@ -58,6 +64,8 @@ struct bench {
     int64_t max_bytes, own_bytes;
     char *arena; /* two operands of this rank, then the segment */
     void *queue;
+    int32_t *rows; /* [world][world] of a wave: one each, as long as a part */
+    struct sh_coll_parts parts;
     struct test *tests; /* [list.n] */
     struct sh_bench_list list;
 };
@@ -236,7 +244,9 @@ static void add_collective(struct bench *b, const struct collective *c, const st
              sh_str_bytes(bytes, text));
     add_test(b, &t, name);
     b->list.rows[b->list.n - 1].also = b->list.rows[copy].name;
-    if (!plain)
+    if (plain && is_wave(c))
+        b->list.rows[b->list.n - 1].against = b->list.rows[b->list.n - 2].name;
+    if (!plain || is_wave(c))
         return;
     t.plain = true;
     snprintf(name, sizeof name, "%s %s %s", c->mpi, group->name, text);
@@ -285,7 +295,7 @@ static void place(const struct bench *b, const struct test *t, struct sh_coll *c
         coll->send = peer;
         coll->recv = other;
     } else if (t->coll->kind == SH_OP_ALL_TO_ALL) {
-        coll->send = own;
+        coll->send = is_wave(t->coll) ? peer : own;
         coll->recv = other;
     } else {
         coll->recv = peer;
@@ -312,6 +322,9 @@ static sh_rc call_sherd(struct bench *b, const struct test *t)
     int64_t ticket;
 
     place(b, t, &coll);
+    b->parts =
+        (struct sh_coll_parts){.rows = b->rows, .row_elems = coll.count, .send_room = t->elems, .recv_room = t->elems};
+    coll.parts = is_wave(t->coll) ? &b->parts : NULL;
     SH_TRY(sh_comm_start(b->comm, &coll, &ticket));
     return b->queue ? sh_comm_join(b->comm, ticket, b->queue) : sh_comm_wait(b->comm, ticket);
 }
@@ -370,8 +383,14 @@ static sh_rc time_test(struct bench *b, const struct test *t, double *seconds)
     return time_calls(b, t, *seconds < least_seconds ? (int64_t)(least_seconds / *seconds) + 1 : 1, seconds);
 }
 
-/* Writes points of Sherd's own rows only. A group communicates through the segment if it is the shard group or if the
- * segment holds all ranks. */
+/* A group communicates through the segment if it is the shard group or if the segment holds all ranks. */
+static bool in_segment(const struct bench *b, const struct test *t)
+{
+    return b->segment.ranks && (t->coll->kind != SH_OP_ALL_TO_ALL || is_wave(t->coll)) &&
+           (is_shard(b, t->group) || b->segment.ranks == sh_mesh_ranks(&b->r->mesh->shape));
+}
+
+/* Writes points of Sherd's own rows only; outside the segment a wave of rows is an all_to_all like others. */
 static sh_rc write_points(const struct bench *b)
 {
     struct sh_bench_points points = {0};
@@ -381,11 +400,10 @@ static sh_rc write_points(const struct bench *b)
         const struct test *t = &b->tests[i];
         struct sh_coll_place at;
 
-        if (!t->coll || t->plain)
+        if (!t->coll || t->plain || (is_wave(t->coll) && !in_segment(b, t)))
             continue;
         at = sh_coll_place(&b->r->mesh->shape, t->group->axes, node);
-        at.segment = b->segment.ranks && t->coll->kind != SH_OP_ALL_TO_ALL &&
-                     (is_shard(b, t->group) || b->segment.ranks == sh_mesh_ranks(&b->r->mesh->shape));
+        at.segment = in_segment(b, t);
         sh_bench_points_coll(&points, t->coll->kind, t->group->name, &at, (double)t->elems * sizeof(float),
                              b->list.times[i].seconds, b->options->repeat);
     }
@@ -411,10 +429,11 @@ static char *levels_of(const struct bench *b)
 static sh_rc report(const struct bench *b)
 {
     const struct sh_mesh_shape *m = &b->r->mesh->shape;
-    const char *memory = b->segment.ranks
-                             ? "operands of sums and gathered units in memory shared by the ranks of a node; a "
-                               "gather on the shard axis is a barrier and moves nothing"
-                             : "operands in each rank's own memory";
+    const char *memory =
+        b->segment.ranks
+            ? "operands of sums, gathered units and waves of rows in memory shared by the ranks of a node; a "
+              "gather on the shard axis is a barrier and moves nothing"
+            : "operands in each rank's own memory";
     char *levels = levels_of(b);
     char *head =
         sh_strfmt("collectives of float32 on %d x %d ranks (replicate x shard), backend %s, %d rounds\n%s%s%s\n%s",
@@ -427,6 +446,15 @@ static sh_rc report(const struct bench *b)
     return rc == SH_OK ? write_points(b) : rc;
 }
 
+static int32_t *ones(int n)
+{
+    int32_t *rows = sh_calloc((size_t)n * (size_t)n, sizeof *rows);
+
+    for (int64_t i = 0; i < (int64_t)n * n; i++)
+        rows[i] = 1;
+    return rows;
+}
+
 /* Rounds outside, rows inside: a disturbance of a few seconds hits one round of all rows rather than all
  * rounds of one row. */
 static sh_rc measure(struct bench *b)
@@ -435,6 +463,7 @@ static sh_rc measure(struct bench *b)
     SH_TRY(find_nodes(b));
     SH_TRY(open_comm(b));
     SH_TRY(open_memory(b));
+    b->rows = ones(b->r->mesh->world);
     for (int64_t bytes = SH_BENCH_LEAST_BYTES; bytes <= b->max_bytes; bytes *= GROWTH)
         add_size(b, bytes);
     for (int k = 0; k < b->options->repeat; k++)
@@ -456,6 +485,7 @@ static void close_all(struct bench *b)
     sh_run_close(b->r);
     sh_bench_list_free(&b->list);
     free(b->tests);
+    free(b->rows);
 }
 
 /* Opens a run as training does, for the same mesh, device and segment, then replaces its channels by those of this
