@@ -31,6 +31,7 @@ struct dispatch {
     struct sh_program *p;
     const struct sh_mesh_shape *mesh;
     int ranks, stream;
+    bool segment; /* its ranks share memory */
     double capacity;
     struct sh_op *old; /* the original operations */
     int n_old, n_tensors;
@@ -38,6 +39,7 @@ struct dispatch {
     int *producer;  /* [n_tensors] the original operation of experts that makes it in the forward, SH_NONE */
     int *route;     /* [n_old] of an operation of experts, SH_NONE for others */
     bool *wanted;   /* [n_tensors] other operations read it */
+    bool *made;     /* [n_tensors] an operation that makes it at home is emitted */
     int *sorted;    /* [n_tensors] what has a number for each choice in the order of rows, SH_NONE */
     bool *by_token; /* [n_tensors] it has a number for each choice of a token, not one for each row */
     int **away;     /* [waves] of [n_tensors]: where it is with the experts, SH_NONE */
@@ -151,7 +153,8 @@ static int add_like(struct dispatch *d, int t, const struct route *r, int64_t ro
     return sh_program_add_tensor(d->p, &made);
 }
 
-/* Let one wave's rows travel: from the home [M,...] of a tensor to the experts, or back. */
+/* Let one wave's rows travel: from the home [M,...] of a tensor to the experts, or back. Ranks that share memory fetch
+ * them from where they are. */
 static void exchange(struct dispatch *d, const struct route *r, const struct sh_op *of, int wave, int from, int to,
                      bool back)
 {
@@ -168,6 +171,8 @@ static void exchange(struct dispatch *d, const struct route *r, const struct sh_
     op.in[0] = from;
     op.in[1] = r->parts[wave];
     op.out[0] = to;
+    if (d->segment)
+        d->p->tensors[sh_tensor_root(d->p, from)].space = SH_SPACE_PEERS;
     sh_program_add_op(d->p, &op);
 }
 
@@ -390,6 +395,18 @@ static void bring_home(struct dispatch *d, const struct run *run, int i, int wav
     }
 }
 
+/* Let what a run needs of other operations travel, if it is there: first what is needed first. */
+static void send_ahead(struct dispatch *d, const struct run *run, int wave)
+{
+    for (int i = run->first; i <= run->last; i++)
+        for (int k = 0; run->in[i - run->first] && k < SH_OP_MAX_IN; k++) {
+            int t = d->old[i].in[k];
+
+            if (t != SH_NONE && t != run->route->plan->out[0] && t != run->route->plan->out[2] && d->made[t])
+                need(d, run->route, &d->old[i], t, wave);
+        }
+}
+
 /* Only what the first wave has computed in the forward stays; copies of what is at home do not. */
 static void forget(struct dispatch *d)
 {
@@ -407,6 +424,7 @@ static void emit_waves(struct dispatch *d, const struct run *run)
     int *home = filled(d->n_tensors);
 
     for (int w = 0; w < run->route->waves; w++) {
+        send_ahead(d, run, w);
         for (int i = run->first; i <= run->last; i++)
             if (run->in[i - run->first])
                 compute(d, run->route, &d->old[i], d->old[i].phase, w);
@@ -440,16 +458,20 @@ static void emit_run(struct dispatch *d, int i)
     free(run.in);
 }
 
-/* Rows start to travel as soon as they are there: the expert that each rank has may compute meanwhile. */
+/* Rows start to travel as soon as they are there: while others are gathered, and the expert that each rank has may compute
+ * meanwhile. */
 static void send_early(struct dispatch *d, int gather)
 {
     for (int i = gather + 1; i < d->n_old && d->old[i].block == d->old[gather].block; i++) {
         const struct route *r = d->route[i] == SH_NONE ? NULL : &d->routes[d->route[i]];
+        struct run run;
 
-        if (r && r->plan->out[0] == d->old[gather].in[1] && reads(d, &d->old[i], d->old[gather].out[0])) {
-            need(d, r, &d->old[gather], d->old[gather].out[0], 0);
-            return;
-        }
+        if (!r || d->done[i] || r->plan->out[0] != d->old[gather].in[1])
+            continue;
+        run = run_from(d, i);
+        send_ahead(d, &run, 0);
+        free(run.in);
+        return;
     }
 }
 
@@ -464,11 +486,16 @@ static void emit(struct dispatch *d, int i)
         return;
     }
     d->done[i] = true;
+    if (op->kind == SH_OP_ROW_GATHER)
+        send_early(d, i);
     sh_program_add_op(d->p, op);
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (op->out[k] != SH_NONE && d->p->tensors[op->out[k]].grad_of == SH_NONE)
+            d->made[op->out[k]] = true;
     for (int r = 0; r < d->n_routes; r++)
         if (d->routes[r].plan == op)
             plan_waves(d, &d->routes[r]);
-    if (op->kind == SH_OP_ROW_GATHER && op->phase == SH_PHASE_FORWARD)
+    if (op->kind == SH_OP_ROW_GATHER)
         send_early(d, i);
 }
 
@@ -506,6 +533,7 @@ static void open_dispatch(struct dispatch *d)
     d->done = sh_calloc((size_t)d->n_old + 1, sizeof *d->done);
     d->route = sh_calloc((size_t)d->n_old + 1, sizeof *d->route);
     d->wanted = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->wanted);
+    d->made = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->made);
     d->by_token = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->by_token);
     d->producer = filled(d->n_tensors);
     d->sorted = filled(d->n_tensors);
@@ -532,6 +560,7 @@ static void close_dispatch(struct dispatch *d)
     free(d->sorted);
     free(d->by_token);
     free(d->wanted);
+    free(d->made);
     free(d->route);
     free(d->done);
     free(d->old);
@@ -540,8 +569,11 @@ static void close_dispatch(struct dispatch *d)
 sh_rc sh_pass_dispatch(const struct sh_build *b, struct sh_program *p)
 {
     const struct sh_mesh_shape *mesh = &b->options.mesh;
-    struct dispatch d = {
-        .p = p, .mesh = mesh, .ranks = sh_group_size(mesh, mesh->expert), .capacity = b->batch.spread.capacity};
+    struct dispatch d = {.p = p,
+                         .mesh = mesh,
+                         .ranks = sh_group_size(mesh, mesh->expert),
+                         .segment = b->options.segment_ranks > 0,
+                         .capacity = b->batch.spread.capacity};
 
     if (d.ranks == 1)
         return SH_OK;

@@ -3,7 +3,8 @@
  *
  *   - what follows and touches neither side: the wait sinks to the first operation that does
  *   - in the backward, products that make gradients of weights and come before it in its block: they are put off until
- *     it has started, since nothing needs them before the unit is reduced
+ *     it has started, since nothing needs them before the unit is reduced. If others start right after it, they come
+ *     after those
  *
  *   before   dw dx X w  attention'        (of the output projection; X exchanges dx)
  *   after    dx X dw w  attention'
@@ -34,10 +35,22 @@ static const struct sh_op *effect(const struct rows *r, int i)
     return r->ops[i].kind == SH_OP_WAIT ? &r->ops[r->ops[i].attr.waits_for] : &r->ops[i];
 }
 
-static bool has(const struct sh_program *p, const int *tensors, int n, int root)
+/* The first byte of a tensor, from that of its storage. */
+static int64_t begin_of(const struct sh_program *p, int t)
 {
+    const struct sh_tensor *v = &p->tensors[t];
+
+    return v->base == SH_NONE ? 0 : begin_of(p, v->base) + v->base_elems * sh_dtype_bytes(v->dtype);
+}
+
+/* Whether a tensor has bytes of one of the others: gradients of a unit are views of one storage. */
+static bool has(const struct sh_program *p, const int *tensors, int n, int t)
+{
+    int64_t begin = begin_of(p, t), end = begin + sh_tensor_bytes(&p->tensors[t]);
+
     for (int k = 0; k < n; k++)
-        if (tensors[k] != SH_NONE && sh_tensor_root(p, tensors[k]) == root)
+        if (tensors[k] != SH_NONE && sh_tensor_root(p, tensors[k]) == sh_tensor_root(p, t) &&
+            begin_of(p, tensors[k]) < end && begin < begin_of(p, tensors[k]) + sh_tensor_bytes(&p->tensors[tensors[k]]))
             return true;
     return false;
 }
@@ -46,15 +59,11 @@ static bool has(const struct sh_program *p, const int *tensors, int n, int root)
  * the life of what it names. */
 static bool touches(const struct rows *r, const struct sh_op *op, const int *tensors, int n, bool also_reads)
 {
-    for (int k = 0; k < n; k++) {
-        int root = tensors[k] == SH_NONE ? SH_NONE : sh_tensor_root(r->p, tensors[k]);
-
-        if (root == SH_NONE)
-            continue;
-        if (has(r->p, op->out, SH_OP_MAX_OUT, root) ||
-            ((also_reads || op->kind == SH_OP_RELEASE) && has(r->p, op->in, SH_OP_MAX_IN, root)))
+    for (int k = 0; k < n; k++)
+        if (tensors[k] != SH_NONE &&
+            (has(r->p, op->out, SH_OP_MAX_OUT, tensors[k]) ||
+             ((also_reads || op->kind == SH_OP_RELEASE) && has(r->p, op->in, SH_OP_MAX_IN, tensors[k]))))
             return true;
-    }
     return false;
 }
 
@@ -118,6 +127,20 @@ static void settle(struct rows *r, int i)
     memmove(r->waits, r->waits + n, (size_t)r->n_waits * sizeof *r->waits);
 }
 
+/* Whether another exchange starts right after old[at], and may do so before what is held. */
+static bool another_follows(const struct rows *r, const int *old, int at, int n)
+{
+    do
+        at++;
+    while (at < n && r->ops[old[at]].kind == SH_OP_WAIT && exchanges(effect(r, old[at])));
+    if (at == n || !exchanges(&r->ops[old[at]]))
+        return false;
+    for (int k = 0; k < r->n_held; k++)
+        if (meet(r, r->held[k], old[at]))
+            return false;
+    return true;
+}
+
 static void take(struct rows *r, const int *old, int at, int n)
 {
     int i = old[at];
@@ -132,12 +155,13 @@ static void take(struct rows *r, const int *old, int at, int n)
     }
     settle(r, i);
     put(r, i);
-    for (int k = 0; exchanges(&r->ops[i]) && k < r->n_held; k++) {
+    if (!exchanges(&r->ops[i]) || another_follows(r, old, at, n))
+        return;
+    for (int k = 0; k < r->n_held; k++) {
         settle(r, r->held[k]);
         put(r, r->held[k]);
     }
-    if (exchanges(&r->ops[i]))
-        r->n_held = 0;
+    r->n_held = 0;
 }
 
 void sh_schedule_rows(const struct sh_program *p, const struct sh_op *ops, int *order, int n)

@@ -122,8 +122,8 @@ static bool may_move(const struct spill *s, int t)
     const struct sh_tensor *x = &s->p->tensors[t];
     const struct use *u = &s->use[t];
 
-    return x->mem == SH_MEM_ACT && x->base == SH_NONE && !x->persistent && x->space == SH_SPACE_OWN && !u->changes &&
-           u->block >= 0 && u->block < s->blocks && u->first != SH_NONE && op_of(s, u->last)->block != SH_NONE &&
+    return x->mem == SH_MEM_ACT && x->base == SH_NONE && !x->persistent && !u->changes && u->block >= 0 &&
+           u->block < s->blocks && u->first != SH_NONE && op_of(s, u->last)->block != SH_NONE &&
            (!s->file || sh_tensor_bytes(x) % SH_FILE_PAGE == 0);
 }
 
@@ -154,8 +154,10 @@ static int bytes_below(struct spill *s, int t)
 {
     int64_t bytes = sh_tensor_bytes(&s->p->tensors[t]);
     struct sh_tensor below = sh_tensor_make(SH_MEM_ACT, SH_U8, 1, &bytes, "%.40s.kept", s->p->tensors[t].name);
-    int root = sh_program_add_tensor(s->p, &below);
+    int root;
 
+    below.space = s->p->tensors[t].space;
+    root = sh_program_add_tensor(s->p, &below);
     s->p->tensors[t].base = root;
     s->p->tensors[t].base_elems = 0;
     return root;
@@ -168,6 +170,7 @@ static int another(struct spill *s, int like, const char *what, int tier)
 
     t.persistent = tier != 0;
     t.tier = tier;
+    t.space = tier ? SH_SPACE_OWN : l->space;
     return sh_program_add_tensor(s->p, &t);
 }
 

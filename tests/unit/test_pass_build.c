@@ -863,18 +863,75 @@ static void units_are_scheduled_as_without_rows(void **state)
     }
 }
 
-/* Full recomputation repeats what experts compute, and never the choice of them or what is counted of it. */
-static void the_choice_of_experts_is_kept(void **state)
+static struct sh_build with_experts(void)
 {
     struct sh_build b = tiny_build(&tiny_models[2], 1);
-    struct sh_program *p;
-    int chosen = 0, gathered = 0;
 
-    (void)state;
     b.model.family = SH_FAMILY_QWEN3_MOE;
     b.model.n_experts = 4;
     b.model.n_experts_per_token = 2;
     b.model.expert_ffn_dim = 6;
+    return b;
+}
+
+/* How many operations of a kind run while rows travel, from index i of the section to the wait for them. */
+static int beside(const struct sh_program *p, const struct sh_section *s, int i, enum sh_op_kind kind)
+{
+    int n = 0;
+
+    for (int k = i; k < s->n_ops; k++) {
+        const struct sh_op *op = &p->ops[s->first_op + k];
+
+        if (op->kind == SH_OP_WAIT && op->attr.waits_for == i)
+            return n;
+        n += op->kind == kind;
+    }
+    fail();
+    return 0;
+}
+
+/* Ranks of a node fetch rows from where they lie. In the backward, rows and weights that are sent again travel while
+ * gradients are put in order, and gradients of rows while those of weights are computed. */
+static void rows_travel_beside_products(void **state)
+{
+    static const int axes[SH_AXES] = {1, 1, 2, 1, 1, 1, 1};
+
+    (void)state;
+    for (int segment = 0; segment <= 2; segment += 2) {
+        struct sh_build b = with_experts();
+        int again = 0, home = 0;
+        struct sh_program *p;
+        const struct sh_section *s;
+
+        b.batch.spread.capacity = 1.25;
+        b.options.segment_ranks = segment;
+        p = tiny_program(&b, sh_mesh_shape_of(axes, 0));
+        s = sh_program_section(p, SH_SECTION_ONLY);
+        for (int i = 0; i < s->n_ops; i++) {
+            const struct sh_op *op = &p->ops[s->first_op + i];
+
+            if (!sh_program_counts_rows(op))
+                continue;
+            assert_true((p->tensors[sh_tensor_root(p, op->in[0])].space == SH_SPACE_PEERS) == (segment > 0));
+            if (op->phase != SH_PHASE_BACKWARD || op->attr.exchange.wave)
+                continue;
+            again += beside(p, s, i, SH_OP_ROW_GATHER);
+            home += op->attr.exchange.back ? beside(p, s, i, SH_OP_EXPERT_LINEAR_BWD_W) : 0;
+        }
+        assert_int_equal(again, 2 * b.model.n_layers);
+        assert_int_equal(home, 2 * 2 * b.model.n_layers);
+        sh_program_destroy(p);
+    }
+}
+
+/* Full recomputation repeats what experts compute, and never the choice of them or what is counted of it. */
+static void the_choice_of_experts_is_kept(void **state)
+{
+    struct sh_build b = with_experts();
+    struct sh_program *p;
+    int chosen = 0, gathered = 0;
+
+    (void)state;
     b.batch.balance.aux = 0.5f;
     b.recompute = tiny_recomputes[TINY_FULL];
     p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
@@ -905,6 +962,7 @@ int main(void)
         cmocka_unit_test(sums_count_everything_once),
         cmocka_unit_test(units_are_scheduled_as_without_rows),
         cmocka_unit_test(the_choice_of_experts_is_kept),
+        cmocka_unit_test(rows_travel_beside_products),
         cmocka_unit_test(a_unit_has_groups_of_its_own),
         cmocka_unit_test(snapshots_have_a_tier),
         cmocka_unit_test(squares_are_shared_out),
