@@ -10,8 +10,8 @@
  * most lopsided router needs: no row is dropped, and memory does not depend on the routers. A wave without rows has
  * nothing to do.
  *
- * What the products make in the forward is kept for the backward of the first wave only. Later waves, which are empty
- * unless routers are lopsided, send rows again and compute again. */
+ * What the backward reads of the forward is kept where the experts are, the rows that have come too, but of the first
+ * wave only. Later waves, which are empty unless routers are lopsided, send rows again and compute again. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 
@@ -407,15 +407,12 @@ static void send_ahead(struct dispatch *d, const struct run *run, int wave)
         }
 }
 
-/* Only what the first wave has computed in the forward stays; copies of what is at home do not. */
+/* Only what the first wave has stays. */
 static void forget(struct dispatch *d)
 {
-    for (int w = 0; w < d->n_waves; w++)
+    for (int w = 1; w < d->n_waves; w++)
         for (int t = 0; t < d->n_tensors; t++)
-            if (w || d->producer[t] == SH_NONE)
-                d->away[w][t] = SH_NONE;
-    for (int t = 0; t < d->n_tensors; t++)
-        d->sorted[t] = SH_NONE;
+            d->away[w][t] = SH_NONE;
 }
 
 /* All waves of a run, one after the other. What comes back is complete after the last one. */

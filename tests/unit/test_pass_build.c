@@ -890,20 +890,21 @@ static int beside(const struct sh_program *p, const struct sh_section *s, int i,
     return 0;
 }
 
-/* Ranks of a node fetch rows from where they lie. In the backward, rows and weights that are sent again travel while
- * gradients are put in order, and gradients of rows while those of weights are computed. */
+/* Ranks of a node fetch rows from where they lie. Weights travel while rows are gathered, and gradients of rows while
+ * those of weights are computed. The backward sends again only what is recomputed. */
 static void rows_travel_beside_products(void **state)
 {
     static const int axes[SH_AXES] = {1, 1, 2, 1, 1, 1, 1};
 
     (void)state;
-    for (int segment = 0; segment <= 2; segment += 2) {
+    for (int row = 0; row < 4; row++) {
         struct sh_build b = with_experts();
-        int again = 0, home = 0;
+        int segment = row % 2 * 2, sent = 0, early = 0, home = 0;
         struct sh_program *p;
         const struct sh_section *s;
 
         b.batch.spread.capacity = 1.25;
+        b.recompute = tiny_recomputes[row < 2 ? TINY_NONE : TINY_FULL];
         b.options.segment_ranks = segment;
         p = tiny_program(&b, sh_mesh_shape_of(axes, 0));
         s = sh_program_section(p, SH_SECTION_ONLY);
@@ -913,12 +914,14 @@ static void rows_travel_beside_products(void **state)
             if (!sh_program_counts_rows(op))
                 continue;
             assert_true((p->tensors[sh_tensor_root(p, op->in[0])].space == SH_SPACE_PEERS) == (segment > 0));
-            if (op->phase != SH_PHASE_BACKWARD || op->attr.exchange.wave)
+            if (op->attr.exchange.wave)
                 continue;
-            again += beside(p, s, i, SH_OP_ROW_GATHER);
+            sent += !op->attr.exchange.back;
+            early += op->phase == SH_PHASE_FORWARD ? beside(p, s, i, SH_OP_ROW_GATHER) : 0;
             home += op->attr.exchange.back ? beside(p, s, i, SH_OP_EXPERT_LINEAR_BWD_W) : 0;
         }
-        assert_int_equal(again, 2 * b.model.n_layers);
+        assert_int_equal(sent, (row < 2 ? 3 : 4) * b.model.n_layers);
+        assert_int_equal(early, b.model.n_layers);
         assert_int_equal(home, 2 * 2 * b.model.n_layers);
         sh_program_destroy(p);
     }
