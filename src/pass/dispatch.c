@@ -40,7 +40,9 @@ struct dispatch {
     int *route;     /* [n_old] of an operation of experts, SH_NONE for others */
     bool *wanted;   /* [n_tensors] other operations read it */
     bool *made;     /* [n_tensors] an operation that makes it at home is emitted */
-    int *sorted;    /* [n_tensors] what has a number for each choice in the order of rows, SH_NONE */
+    int *gather;    /* [n_tensors] the original operation that puts its rows in order in the forward, SH_NONE */
+    int *sorted;    /* [n_tensors] the same in the order of rows: for numbers of choices, and rows that are put in order
+                       again; SH_NONE */
     bool *by_token; /* [n_tensors] it has a number for each choice of a token, not one for each row */
     int **away;     /* [waves] of [n_tensors]: where it is with the experts, SH_NONE */
     int n_waves;    /* of the route with the most */
@@ -360,21 +362,43 @@ static void compute(struct dispatch *d, const struct route *r, const struct sh_o
     sh_program_add_op(d->p, &op);
 }
 
+/* What is sent of a tensor. The backward of later waves, which mostly have no rows, does not keep rows in order for that:
+ * there are k times as many as tokens, and the first wave's are kept where they went. */
+static int at_home(struct dispatch *d, const struct route *r, const struct sh_op *of, int t, int wave)
+{
+    bool again = wave && of->phase != SH_PHASE_FORWARD && d->gather[t] != SH_NONE;
+    struct sh_op op;
+
+    if (!again && !d->by_token[t])
+        return t;
+    if (d->sorted[t] != SH_NONE)
+        return d->sorted[t];
+    d->sorted[t] = add_like(d, t, r, r->rows, "rows", wave);
+    if (!again) {
+        by_row(d, of, t, r->plan->out[0], d->sorted[t]);
+        return d->sorted[t];
+    }
+    op = d->old[d->gather[t]];
+    op.phase = SH_PHASE_RECOMPUTE;
+    op.out[0] = d->sorted[t];
+    sh_program_add_op(d->p, &op);
+    return d->sorted[t];
+}
+
 /* A tensor where the experts are: it is there; or it is computed again; or it is sent. */
 static int need(struct dispatch *d, const struct route *r, const struct sh_op *of, int t, int wave)
 {
+    int home;
+
     if (d->away[wave][t] != SH_NONE)
         return d->away[wave][t];
     if (d->producer[t] != SH_NONE) {
         compute(d, r, &d->old[d->producer[t]], SH_PHASE_RECOMPUTE, wave);
         return d->away[wave][t];
     }
-    if (d->by_token[t] && d->sorted[t] == SH_NONE) {
-        d->sorted[t] = add_like(d, t, r, r->rows, "rows", wave);
-        by_row(d, of, t, r->plan->out[0], d->sorted[t]);
-    }
+    home = at_home(d, r, of, t, wave);
     d->away[wave][t] = add_like(d, t, r, r->room, "wave", wave);
-    exchange(d, r, of, wave, d->by_token[t] ? d->sorted[t] : t, d->away[wave][t], false);
+    exchange(d, r, of, wave, home, d->away[wave][t], false);
     return d->away[wave][t];
 }
 
@@ -506,6 +530,8 @@ static void note_tensors(struct dispatch *d)
         bool bwd = op->kind == SH_OP_SWIGLU_ROWS_BWD;
 
         d->route[i] = find_route(d, op);
+        if (op->kind == SH_OP_ROW_GATHER && op->phase == SH_PHASE_FORWARD)
+            d->gather[op->out[0]] = i;
         for (int k = 0; k < SH_OP_MAX_IN && d->route[i] == SH_NONE; k++)
             if (op->in[k] != SH_NONE)
                 d->wanted[sh_tensor_root(d->p, op->in[k])] = true;
@@ -533,6 +559,7 @@ static void open_dispatch(struct dispatch *d)
     d->made = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->made);
     d->by_token = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->by_token);
     d->producer = filled(d->n_tensors);
+    d->gather = filled(d->n_tensors);
     d->sorted = filled(d->n_tensors);
     find_routes(d);
     note_tensors(d);
@@ -554,6 +581,7 @@ static void close_dispatch(struct dispatch *d)
     free(d->away);
     free(d->used);
     free(d->producer);
+    free(d->gather);
     free(d->sorted);
     free(d->by_token);
     free(d->wanted);

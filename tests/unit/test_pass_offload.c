@@ -385,6 +385,32 @@ static void assert_on_pages(const struct sh_program *p)
     }
 }
 
+/* Experts' rows lie in the segment of a node if there is one, and move like others. */
+static void rows_of_experts_move(void **state)
+{
+    static const int axes[SH_AXES] = {1, 1, 2, 1, 1, 1, 1};
+    int64_t out[2], in;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct sh_build b = deep_build(7);
+        struct sh_program *p;
+
+        b.model.family = SH_FAMILY_QWEN3_MOE;
+        b.model.n_experts = 4;
+        b.model.n_experts_per_token = 2;
+        b.model.expert_ffn_dim = 1024;
+        b.batch.spread.capacity = 1;
+        b.options.segment_ranks = 2 * i;
+        p = tiny_program(&b, sh_mesh_shape_of(axes, 0));
+        assert_on_pages(p);
+        sh_program_moved(p, &in, &out[i]);
+        assert_int_equal(in, out[i]);
+        sh_program_destroy(p);
+    }
+    assert_true(out[0] > 0 && out[1] == out[0]);
+}
+
 /* Also between blocks of any size, and in the place of an input that does not move. */
 static void what_moves_lies_on_pages(void **state)
 {
@@ -833,6 +859,7 @@ int main(void)
         cmocka_unit_test(gradients_lie_in_the_file),
         cmocka_unit_test(shards_leave_replicas_one_by_one),
         cmocka_unit_test(copies_lie_where_replicas_see_them),
+        cmocka_unit_test(rows_of_experts_move),
         cmocka_unit_test(parameters_come_and_stay_away),
         cmocka_unit_test(carried_ahead_of_the_use),
         cmocka_unit_test(a_step_moves_what_it_moved),
