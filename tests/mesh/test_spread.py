@@ -3,7 +3,7 @@
 
 With training.reproducible: mesh, losses, norms, loads of experts and the bytes of the last checkpoint are those of one
 rank; without it the losses are, to LOSS_BOUND. Memory is what the plan says. The rows cover pairs of settings, and not
-their product; SHERD_TEST_FEW=1 leaves out most of them.
+their product; SHERD_TEST_FEW=1 leaves out most of them. And a text that can be learnt is learnt, with all experts busy.
 """
 import filecmp
 import functools
@@ -64,6 +64,12 @@ MESHES = {
 }
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::6])
+
+
+# Without the two that spread tokens, the largest load of an expert is 1.5 times the mean.
+LEARNS = {'training.global_batch_size': 64, 'training.local_batch_size': 16, 'training.steps': 120,
+          'lr_scheduler.total_steps': 120, 'moe.aux_loss_coeff': 0.1, 'moe.load_balance_coeff': 0.005}
+LAST, LEARNT, MOST_LOAD = 20, 1.5, 1.3
 
 
 def config(changes):
@@ -143,10 +149,20 @@ def case_mesh(name, exact=True):
     return wrong
 
 
+def case_learns():
+    changes = {**LEARNS, 'training.dataset_path': tiny.write_sentences()}
+    spread, together = (job.train(f'learns-{n}', config({**changes, EP: n}), 4) for n in (2, 1))
+    loads = [step['expert_load']['max'] for step in spread[-LAST:]]
+    wrong = [f'the last loss is {spread[-1]["loss"]}'] if spread[-1]['loss'] > LEARNT else []
+    wrong += [f'an expert has {max(loads)} times the mean load'] if max(loads) > MOST_LOAD else []
+    steps = LEARNS['training.steps']
+    return wrong + unequal(numbers(spread), numbers(together)) + same(saved('learns-1', steps), saved('learns-2', steps))
+
+
 def cases():
     found = [(f'{name}', case_mesh, name) for name in MESHES]
     found += [(f'{name}, not reproducible', case_mesh, name, False) for name in list(MESHES)[::5]]
-    return found
+    return found + [('a text is learnt, experts over 2 of 4 ranks', case_learns)]
 
 
 if __name__ == '__main__':
