@@ -949,6 +949,45 @@ static void the_choice_of_experts_is_kept(void **state)
     sh_program_destroy(p);
 }
 
+/* The first operation that writes to a tensor. */
+static const struct sh_op *maker(const struct sh_program *p, int root)
+{
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < SH_OP_MAX_OUT; k++)
+            if (p->ops[i].out[k] != SH_NONE && sh_tensor_root(p, p->ops[i].out[k]) == root)
+                return &p->ops[i];
+    fail();
+    return NULL;
+}
+
+/* Of what the forward makes where the experts are, the backward reads the first wave's only: the rows of later ones
+ * travel again, and nothing of them stays in memory. */
+static void one_wave_is_kept(void **state)
+{
+    struct sh_build b = with_experts();
+    struct sh_program *p;
+    int kept = 0;
+
+    (void)state;
+    b.batch.spread.capacity = 1;
+    p = tiny_program(&b, sh_mesh_shape_of((const int[SH_AXES]){1, 1, 2, 1, 1, 1, 1}, 0));
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < SH_OP_MAX_IN && p->ops[i].phase == SH_PHASE_BACKWARD; k++) {
+            int root = p->ops[i].in[k] == SH_NONE ? SH_NONE : sh_tensor_root(p, p->ops[i].in[k]);
+            const char *name = root == SH_NONE ? "" : p->tensors[root].name;
+
+            if (!strstr(name, ".rows.") && !strstr(name, ".wave."))
+                continue;
+            const struct sh_op *made = maker(p, root);
+            if (made->phase != SH_PHASE_FORWARD)
+                continue;
+            kept++;
+            assert_non_null(strstr(name, ".wave.0"));
+        }
+    assert_true(kept > 0);
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -966,6 +1005,7 @@ int main(void)
         cmocka_unit_test(units_are_scheduled_as_without_rows),
         cmocka_unit_test(the_choice_of_experts_is_kept),
         cmocka_unit_test(rows_travel_beside_products),
+        cmocka_unit_test(one_wave_is_kept),
         cmocka_unit_test(a_unit_has_groups_of_its_own),
         cmocka_unit_test(snapshots_have_a_tier),
         cmocka_unit_test(squares_are_shared_out),
