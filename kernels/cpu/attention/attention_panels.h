@@ -52,13 +52,19 @@ static inline float sh_attn_lse(float max, float sum)
     return max * 0.69314718f + logf(sum);
 }
 
-/* Turn the scores of `steps` blocks of keys and 32 queries into weights, 2^(score * by - max): in place as f32, or, if p
- * is given, as steps of columns in bf16. max and sum [32] are those of the weights so far, which `shrink` rescales to
- * the new maximum. */
-void sh_attn_soften(float *s, int64_t steps, float scale, float *max, float *sum, float *shrink, sh_bf16 *p);
-
 #ifdef SH_WIDE
 #include <immintrin.h>
+
+/* Turn the scores of some blocks of keys and 32 queries into weights, 2^(score * by - max): begin with all blocks, then
+ * each block, in place as f32 or, if p is given, as a step of columns in bf16; then end. max and sum [32] are those of
+ * the weights so far, which `shrink` rescales to the new maximum. */
+struct sh_attn_softening {
+    __m512 by, now[2], total[2];
+};
+struct sh_attn_softening sh_attn_soften_begin(const float *s, int64_t steps, float scale, float *max, const float *sum,
+                                              float *shrink);
+void sh_attn_soften_block(struct sh_attn_softening *soft, float *s, sh_bf16 *p);
+void sh_attn_soften_end(const struct sh_attn_softening *soft, float *sum);
 
 /* Store two rows of 32 as pair `p` of a step of columns. Unpacking works within quarters of a vector: each of its two
  * results has pairs from both halves of the columns. */

@@ -78,9 +78,11 @@ static SH_WIDE inline void put_weights(const __m512 even[2], const __m512 odd[2]
     }
 }
 
-SH_WIDE void sh_attn_soften(float *s, int64_t steps, float scale, float *max, float *sum, float *shrink, sh_bf16 *p)
+SH_WIDE struct sh_attn_softening sh_attn_soften_begin(const float *s, int64_t steps, float scale, float *max,
+                                                      const float *sum, float *shrink)
 {
-    __m512 by = _mm512_set1_ps(sh_attn_by(scale)), top[2], now[2], total[2], even[2], odd[2];
+    struct sh_attn_softening soft = {.by = _mm512_set1_ps(sh_attn_by(scale))};
+    __m512 top[2];
 
     for (int h = 0; h < 2; h++)
         top[h] = _mm512_set1_ps(-FLT_MAX);
@@ -89,20 +91,32 @@ SH_WIDE void sh_attn_soften(float *s, int64_t steps, float scale, float *max, fl
             top[h] = _mm512_max_ps(_mm512_loadu_ps(s + i + h * SH_WIDE_LANES), top[h]);
     for (int h = 0; h < 2; h++) {
         __m512 old = _mm512_loadu_ps(max + h * SH_WIDE_LANES), less;
-        now[h] = _mm512_max_ps(_mm512_mul_ps(top[h], by), old);
-        less = sh_wide_exp2(_mm512_sub_ps(old, now[h]));
-        total[h] = _mm512_mul_ps(_mm512_loadu_ps(sum + h * SH_WIDE_LANES), less);
-        _mm512_storeu_ps(max + h * SH_WIDE_LANES, now[h]);
+        soft.now[h] = _mm512_max_ps(_mm512_mul_ps(top[h], soft.by), old);
+        less = sh_wide_exp2(_mm512_sub_ps(old, soft.now[h]));
+        soft.total[h] = _mm512_mul_ps(_mm512_loadu_ps(sum + h * SH_WIDE_LANES), less);
+        _mm512_storeu_ps(max + h * SH_WIDE_LANES, soft.now[h]);
         _mm512_storeu_ps(shrink + h * SH_WIDE_LANES, less);
     }
-    for (int64_t i = 0; i < steps; i++, s += BLOCK)
-        for (int64_t r = 0; r < SIDE; r += 2) {
-            weigh(s + r * SIDE, by, now, total, even); /* in this order: both add to the total */
-            weigh(s + (r + 1) * SIDE, by, now, total, odd);
-            put_weights(even, odd, s + r * SIDE, p ? p + i * SH_PANEL_STEP : NULL, r);
-        }
+    return soft;
+}
+
+SH_WIDE void sh_attn_soften_block(struct sh_attn_softening *soft, float *s, sh_bf16 *p)
+{
+    __m512 total[2] = {soft->total[0], soft->total[1]}, even[2], odd[2];
+
+    for (int64_t r = 0; r < SIDE; r += 2) {
+        weigh(s + r * SIDE, soft->by, soft->now, total, even); /* in this order: both add to the total */
+        weigh(s + (r + 1) * SIDE, soft->by, soft->now, total, odd);
+        put_weights(even, odd, s + r * SIDE, p, r);
+    }
+    soft->total[0] = total[0];
+    soft->total[1] = total[1];
+}
+
+SH_WIDE void sh_attn_soften_end(const struct sh_attn_softening *soft, float *sum)
+{
     for (int h = 0; h < 2; h++)
-        _mm512_storeu_ps(sum + h * SH_WIDE_LANES, total[h]);
+        _mm512_storeu_ps(sum + h * SH_WIDE_LANES, soft->total[h]);
 }
 
 /* dst [n] = 16 floats times `by`, rounded. */
@@ -120,21 +134,17 @@ SH_WIDE void sh_attn_put(const float *block, sh_bf16 *dst, int64_t ld, int64_t r
             put_half(block + i * SIDE + h, 1, dst + i * ld + h, cols - h);
 }
 
-/* Packing as columns transposes pairs of two bytes each, so it sees a row of 32 floats as one of 64 elements. The
- * result is transposed tiles of 16 x 16 floats: two for the left 16 columns of the block, then two for the right
- * ones. */
 SH_WIDE void sh_attn_put_turned(const float *block, const float *by, sh_bf16 *dst, int64_t ld, int64_t rows,
                                 int64_t cols)
 {
     _Alignas(64) float turned[BLOCK];
-    struct sh_panel_source s = {
-        .data = (const sh_bf16 *)(const void *)block, .step = 2 * SIDE, .sides = SIDE, .depth = 2 * SIDE};
 
-    sh_panel_pack_cols(&s, (sh_bf16 *)(void *)turned, 2 * SH_PANEL_STEP);
+    for (int64_t i = 0; i < SIDE; i += HALF)
+        for (int64_t h = 0; h < SIDE; h += HALF)
+            sh_panel_turn(block + i * SIDE + h, SIDE, turned + h * SIDE + i, SIDE);
     for (int64_t i = 0; i < sh_panel_least(rows, SIDE); i++)
-        for (int64_t h = 0; h < 2; h++)
-            put_half(turned + ((i / HALF * 2 + h) * HALF + i % HALF) * HALF, by ? by[i] : 1, dst + i * ld + h * HALF,
-                     cols - h * HALF);
+        for (int64_t h = 0; h < SIDE; h += HALF)
+            put_half(turned + i * SIDE + h, by ? by[i] : 1, dst + i * ld + h, cols - h);
 }
 
 #endif

@@ -27,7 +27,7 @@ struct task {
     float *k, *v;     /* [KEYS][SIDE][wide] */
     float *o;         /* [QUERIES][SIDE][wide] not yet divided by the sums */
     float *s;         /* [KEYS][SIDE][SIDE] scores, then weights, of one panel of queries: a row for each key */
-    float *max, *sum; /* [QUERIES][SIDE] as in sh_attn_soften() */
+    float *max, *sum; /* [QUERIES][SIDE] as in sh_attn_soften_begin() */
 };
 
 static int64_t scratch_bytes(int64_t wide)
@@ -49,7 +49,7 @@ static void cut_scratch(struct task *w, void *p)
 }
 
 /* Panel j of the queries against the panels of keys in [k0, k1) that it sees. */
-static void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
+static SH_WIDE void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
 {
     const struct sh_attn_queries *seen = &w->seen[j];
     int64_t lo = seen->least / SIDE > k0 ? seen->least / SIDE : k0, n = sh_panel_least(seen->t / SIDE + 1, k1) - lo;
@@ -69,7 +69,11 @@ static void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
                                                     .ldc = SIDE});
     for (int64_t i = 0; i < n; i++)
         sh_attn_hide(w->s + i * SH_ATTN_BLOCK, SIDE, seen, (lo + i) * SIDE);
-    sh_attn_soften(w->s, n, w->a->scale, w->max + j * SIDE, w->sum + j * SIDE, shrink, NULL);
+    struct sh_attn_softening soft =
+        sh_attn_soften_begin(w->s, n, w->a->scale, w->max + j * SIDE, w->sum + j * SIDE, shrink);
+    for (int64_t i = 0; i < n; i++)
+        sh_attn_soften_block(&soft, w->s + i * SH_ATTN_BLOCK, NULL);
+    sh_attn_soften_end(&soft, w->sum + j * SIDE);
     for (int64_t i = 0; i < SIDE && w->begun[j]; i++)
         sh_cpu_row_scale(o + i * w->wide, w->wide, shrink[i]);
     sh_attn_wide_multiply(&(struct sh_attn_product){.rows = SIDE,

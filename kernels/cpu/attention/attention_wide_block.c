@@ -72,20 +72,11 @@ void sh_attn_wide_load(const struct sh_attn *a, const void *tensor, int64_t ld, 
     memset(dst + n * wide, 0, (size_t)((rows - n) * wide) * sizeof *dst);
 }
 
-/* Packing as columns transposes pairs of bf16, so it sees a row of floats as one of twice as many elements. Its result
- * has the 16 left queries apart from the others. */
 SH_WIDE void sh_attn_wide_turn(const float *rows, int64_t dim, float *dst)
 {
-    _Alignas(64) float turned[SH_ATTN_BLOCK / 2];
-
-    for (int64_t d = 0; d < dim; d += HALF) {
-        struct sh_panel_source s = {
-            .data = (const sh_bf16 *)(const void *)(rows + d), .step = 2 * dim, .sides = SIDE, .depth = SIDE};
-        sh_panel_pack_cols(&s, (sh_bf16 *)(void *)turned, SH_PANEL_STEP);
-        for (int64_t i = 0; i < HALF; i++)
-            for (int64_t h = 0; h < 2; h++)
-                _mm512_storeu_ps(dst + (d + i) * SIDE + h * HALF, _mm512_load_ps(turned + (h * HALF + i) * HALF));
-    }
+    for (int64_t d = 0; d < dim; d += HALF)
+        for (int64_t h = 0; h < SIDE; h += HALF)
+            sh_panel_turn(rows + h * dim + d, dim, dst + d * SIDE + h, SIDE);
 }
 
 #endif

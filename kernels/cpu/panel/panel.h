@@ -66,6 +66,9 @@ struct sh_panel_source {
 void sh_panel_pack_rows(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 
+/* dst [16][16] = src, transposed; ld: distance between rows. */
+void sh_panel_turn(const float *src, int64_t lds, float *dst, int64_t ldd);
+
 /* For functions that only prefetch memory: GCC considers them free of effects and drops calls that it does not
  * inline. */
 #define SH_PANEL_ASKS static inline __attribute__((always_inline))

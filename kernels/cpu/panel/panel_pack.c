@@ -132,6 +132,15 @@ static void pack(const struct sh_panel_source *s, bool rows, sh_bf16 *panels, in
     }
 }
 
+SH_WIDE void sh_panel_turn(const float *src, int64_t lds, float *dst, int64_t ldd)
+{
+    __m512i r[16];
+
+    _Pragma("GCC unroll 16") for (int64_t i = 0; i < HALF; i++) r[i] = _mm512_loadu_si512(src + i * lds);
+    transpose(r);
+    _Pragma("GCC unroll 16") for (int64_t i = 0; i < HALF; i++) _mm512_storeu_si512(dst + i * ldd, r[i]);
+}
+
 void sh_panel_pack_rows(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride)
 {
     pack(s, true, panels, stride);
