@@ -29,7 +29,7 @@ struct task {
     sh_bf16 *q, *g;            /* [QUERIES][depth] columns: queries, and gradients of the output */
     sh_bf16 *q_in, *g_in;      /* [depth][QUERIES] columns: the same, with the rows as the inner dimension */
     float *dq;                 /* [QUERIES][depth] blocks, transposed */
-    float *s, *ds;             /* one block each: scores; gradients of weights */
+    float *s[2], *ds[2];       /* one block each: scores; gradients of weights; of two panels of queries */
     sh_bf16 *p_rows, *ds_rows; /* [QUERIES] rows, of one panel of keys */
     sh_bf16 *ds_cols;          /* [QUERIES][KEYS] columns */
     float *lse, *delta;        /* [QUERIES][SIDE]; delta: sum over D of do * o */
@@ -44,7 +44,7 @@ static int64_t least(int64_t a, int64_t b)
 static int64_t scratch_bytes(int64_t keys, int64_t depth)
 {
     int64_t steps = 3 * keys * depth + 4 * QUERIES * depth + (2 + KEYS) * QUERIES;
-    int64_t blocks = 2 * keys * depth + QUERIES * depth + 2;
+    int64_t blocks = 2 * keys * depth + QUERIES * depth + 4;
     return steps * STEP * (int64_t)sizeof(sh_bf16) + (blocks * BLOCK + 2 * QUERIES * SIDE) * (int64_t)sizeof(float);
 }
 
@@ -65,9 +65,11 @@ static void cut_scratch(struct task *w, void *p)
     w->dk = (float *)(void *)(w->ds_cols + QUERIES * KEYS * STEP);
     w->dv = w->dk + w->keys * w->depth * BLOCK;
     w->dq = w->dv + w->keys * w->depth * BLOCK;
-    w->s = w->dq + QUERIES * w->depth * BLOCK;
-    w->ds = w->s + BLOCK;
-    w->lse = w->ds + BLOCK;
+    w->s[0] = w->dq + QUERIES * w->depth * BLOCK;
+    w->s[1] = w->s[0] + BLOCK;
+    w->ds[0] = w->s[1] + BLOCK;
+    w->ds[1] = w->ds[0] + BLOCK;
+    w->lse = w->ds[1] + BLOCK;
     w->delta = w->lse + QUERIES * SIDE;
 }
 
@@ -106,45 +108,62 @@ static SH_WIDE inline __m512i gradients(const struct columns *c, const float *s,
     return rounded;
 }
 
-/* Panel j of the chunk against panel k of the keys, which is the i-th of its tile. */
-static SH_WIDE void take_block(struct task *w, int64_t j, int64_t k, int64_t i)
+/* Panel j of the chunk times panel k of the keys: scores, and gradients of weights. */
+static void multiply_block(struct task *w, int64_t j, int64_t k)
 {
     int64_t keys = k * w->depth * STEP, queries = j * w->depth * STEP;
-    sh_panel_multiply(w->k + keys, w->q + queries, w->s, w->depth, false);
-    sh_panel_multiply(w->v + keys, w->g + queries, w->ds, w->depth, false);
-    sh_attn_hide(w->s, SIDE, &w->seen[j], k * SIDE);
-    struct columns c = columns_of(w, j);
-    sh_bf16 *p = w->p_rows + j * STEP, *ds = w->ds_rows + j * STEP;
+    sh_panel_multiply(w->k + keys, w->q + queries, w->s[j & 1], w->depth, false);
+    sh_panel_multiply(w->v + keys, w->g + queries, w->ds[j & 1], w->depth, false);
+}
+
+/* Weights and gradients of scores of that block; panel k is the i-th of its tile. */
+static SH_WIDE void differentiate(struct task *w, int64_t j, int64_t k, int64_t i)
+{
+    const struct columns c = columns_of(w, j);
+    sh_bf16 *p = w->p_rows + j * STEP, *out = w->ds_rows + j * STEP;
+    float *s = w->s[j & 1], *ds = w->ds[j & 1];
+
+    sh_attn_hide(s, SIDE, &w->seen[j], k * SIDE);
     for (int64_t r = 0; r < STEP; r += 2 * SIDE) {
-        __m512i even = gradients(&c, w->s + r, w->ds + r, p + r, ds + r);
-        __m512i odd = gradients(&c, w->s + r + SIDE, w->ds + r + SIDE, p + r + SIDE, ds + r + SIDE);
+        __m512i even = gradients(&c, s + r, ds + r, p + r, out + r);
+        __m512i odd = gradients(&c, s + r + SIDE, ds + r + SIDE, p + r + SIDE, out + r + SIDE);
         sh_attn_put_pair(even, odd, w->ds_cols + (j * KEYS + i) * STEP, r / (2 * SIDE));
     }
 }
 
-/* All queries of the chunk from panel k of the keys on; dv += p' do and dk += ds' q. */
-static SH_WIDE void take_panel(struct task *w, int64_t k, int64_t i)
+/* The panels of queries that see panel k of the keys: dv += p' do and dk += ds' q. First keys never decrease from one
+ * query to the next, so these panels are neighbours. The products of the next panel start before the vectors' work on
+ * this one: tiles take their time beside it. */
+static void take_panel(struct task *w, int64_t k, int64_t i)
 {
-    /* Earlier panels of queries see none of these keys. */
-    int64_t lo = k > w->t / SIDE ? k - w->t / SIDE : 0;
-    for (int64_t j = lo; j < w->panels; j++)
-        take_block(w, j, k, i);
+    int64_t lo = k > w->t / SIDE ? k - w->t / SIDE : 0, hi = lo;
+    while (hi < w->panels && w->seen[hi].least / SIDE <= k)
+        hi++;
+    if (lo == hi)
+        return;
+
+    multiply_block(w, lo, k);
+    for (int64_t j = lo; j < hi; j++) {
+        if (j + 1 < hi)
+            multiply_block(w, j + 1, k);
+        differentiate(w, j, k, i);
+    }
     for (int64_t d = 0; d < w->depth; d++) {
         int64_t at = (k * w->depth + d) * BLOCK, in = (d * QUERIES + lo) * STEP;
-        sh_panel_multiply(w->p_rows + lo * STEP, w->g_in + in, w->dv + at, w->panels - lo, true);
-        sh_panel_multiply(w->ds_rows + lo * STEP, w->q_in + in, w->dk + at, w->panels - lo, true);
+        sh_panel_multiply(w->p_rows + lo * STEP, w->g_in + in, w->dv + at, hi - lo, true);
+        sh_panel_multiply(w->ds_rows + lo * STEP, w->q_in + in, w->dk + at, hi - lo, true);
     }
 }
 
 /* Panels [k0, k1) of the keys; dq += ds k. */
-static SH_WIDE void take_tile(struct task *w, int64_t k0, int64_t k1)
+static void take_tile(struct task *w, int64_t k0, int64_t k1)
 {
     for (int64_t k = k0; k < k1; k++)
         take_panel(w, k, k - k0);
     for (int64_t j = 0; j < w->panels; j++) {
-        int64_t steps = least(k1, w->t / SIDE + j + 1) - k0;
+        int64_t seen = w->seen[j].least / SIDE, lo = seen > k0 ? seen : k0, steps = least(k1, w->t / SIDE + j + 1) - lo;
         for (int64_t d = 0; d < w->depth && steps > 0; d++)
-            sh_panel_multiply(w->k_turned + (d * w->keys + k0) * STEP, w->ds_cols + j * KEYS * STEP,
+            sh_panel_multiply(w->k_turned + (d * w->keys + lo) * STEP, w->ds_cols + (j * KEYS + lo - k0) * STEP,
                               w->dq + (j * w->depth + d) * BLOCK, steps, true);
     }
 }
