@@ -18,19 +18,13 @@ static double bytes(const struct sh_operand *t)
 /* The share of the M rows of experts that are expected to live. Without any a call does nothing. */
 static double share_of_rows(const struct sh_op_call *c)
 {
-    switch (c->kind) {
-    case SH_OP_EXPERT_LINEAR:
-    case SH_OP_EXPERT_LINEAR_BWD_X:
-    case SH_OP_EXPERT_LINEAR_BWD_W:
-    case SH_OP_SWIGLU_ROWS:
-    case SH_OP_SWIGLU_ROWS_BWD:
-        if (c->attr->rows.expected < 0)
-            return 0;
-        if (c->attr->rows.expected > 0 && c->attr->rows.expected < c->in[0].dim[0])
-            return (double)c->attr->rows.expected / (double)c->in[0].dim[0];
+    if (!sh_op_has_rows(c->kind))
         return 1;
-    default: return 1;
-    }
+    if (c->attr->rows.expected < 0)
+        return 0;
+    if (c->attr->rows.expected > 0 && c->attr->rows.expected < c->in[0].dim[0])
+        return (double)c->attr->rows.expected / (double)c->in[0].dim[0];
+    return 1;
 }
 
 /* Bytes of the elements that the call touches: all of them, except for tables in which only some rows are looked up,

@@ -154,7 +154,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_LION] =
         {.shape = "g [n] f32 -> p [n] master inout, m [n] state inout, r [n] i16 inout opt:bf16",
          .flops = "11n", .attrs = run_attrs, .runs = true, APART},
-    [SH_OP_UNPACK] = {.shape = "packed [b,36] u8 -> w [64b] master", .flops = "64b", APART},
+    [SH_OP_UNPACK] =
+        {.shape = "packed [b,36] u8, first [g] i32 opt -> w [64b] master", .flops = "64b", .attrs = row_attrs, APART},
     [SH_OP_KV_PUT] =
         {.shape = "qkv [B,T,HD+2KD] act of 2BTKD, at [B,T] i32, count [B] i32 -> kv [B,S,2KD] act inout of 2BTKD",
          .attrs = cache_attrs, APART},
@@ -222,6 +223,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dh [M,F] act, gu [M,2F] act, weight [n] f32, order [M] i32 opt, first [g] i32 opt "
                   "-> dgu [M,2F] act, dweight [n] f32",
          .flops = "16MF", .attrs = row_attrs, APART},
+    [SH_OP_ROW_ADD] =
+        {.shape = "a [M,C] act, b [M,C] act, first [g] i32 -> y [M,C] act", .flops = "MC", .attrs = row_attrs, OVER(0)},
     [SH_OP_FETCH] = {.shape = "home [n] any -> copy [n] any", .moves = true, APART},
     [SH_OP_EVICT] = {.shape = "copy [n] any -> home [n] any", .moves = true, APART},
     [SH_OP_ALL_GATHER] =
@@ -281,6 +284,11 @@ const struct sh_op_info *sh_op_info(enum sh_op_kind kind)
 {
     pthread_once(&once, read_rows);
     return &table[kind];
+}
+
+bool sh_op_has_rows(enum sh_op_kind kind)
+{
+    return sh_op_info(kind)->attrs == row_attrs;
 }
 
 const struct sh_op_shape *sh_op_shape(enum sh_op_kind kind)

@@ -42,7 +42,8 @@
  *
  * EXPERT_LINEAR* have groups of rows: group g has rows [first[g], first[g+1]) and the expert g mod E, in whose gradient
  * groups are added in their order. M is a bound: rows from the last number of first on are neither read nor written, by
- * SWIGLU_ROWS* too if it has first.
+ * SWIGLU_ROWS* too if it has first; ROW_ADD may compute them as well. With first, UNPACK may leave out the matrices of
+ * experts without rows.
  *
  * Every kernel is deterministic: the same inputs give the same bits with any number of threads. The only exception is
  * ATTENTION_BWD when attr->attn.any_order is set. */
@@ -140,7 +141,8 @@ extern "C" {
     KERNEL(EXPERT_LINEAR_BWD_X, expert_linear_bwd_x) /* dx = dy w[e] */                                              \
     KERNEL(EXPERT_LINEAR_BWD_W, expert_linear_bwd_w) /* dw[g mod E] = dy' x; 0 if the expert has no rows */                \
     KERNEL(SWIGLU_ROWS, swiglu_rows)        /* as SWIGLU, times the weight of the row's entry, or of the row */                   \
-    KERNEL(SWIGLU_ROWS_BWD, swiglu_rows_bwd)  /* dweight: the sum of dh silu(gate) up over a row */
+    KERNEL(SWIGLU_ROWS_BWD, swiglu_rows_bwd)  /* dweight: the sum of dh silu(gate) up over a row */               \
+    KERNEL(ROW_ADD, row_add)                /* as ADD, over the live rows */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -252,7 +254,7 @@ struct sh_op_attr {
         } exchange;                                /* ALL_TO_ALL */
         struct {
             int64_t expected;                      /* of the M rows, for prices; 0: all; -1: none */
-        } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS* */
+        } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS*, ROW_ADD, UNPACK */
     };
 };
 /* clang-format on */
@@ -398,6 +400,9 @@ struct sh_op_info {
 /* clang-format on */
 
 const struct sh_op_info *sh_op_info(enum sh_op_kind kind);
+
+/* Whether it computes over rows of experts, of which attr->rows.expected are expected to live. */
+bool sh_op_has_rows(enum sh_op_kind kind);
 
 /* Whether an operation only starts something, and its WAIT delivers the result. */
 static inline bool sh_op_starts(const struct sh_op_info *info)

@@ -56,17 +56,39 @@ SH_CLONES static void unpack_bf16(const unsigned char *block, int64_t blocks, vo
     }
 }
 
-/* packed [b,36] -> w [64b] */
-sh_rc sh_cpu_unpack(const struct sh_op_call *call)
+/* Blocks [begin, end) */
+static void unpack(const struct sh_op_call *call, int64_t begin, int64_t end)
 {
     bool bf16 = call->out[0].dtype == SH_BF16;
     sh_wide_unpack_fn wide = sh_wide_unpack(call->out[0].dtype), f = wide ? wide : bf16 ? unpack_bf16 : unpack_f32;
     const unsigned char *packed = call->in[0].data;
-    int64_t blocks = call->in[0].dim[0], bytes = SH_NF4_ELEMS * sh_dtype_bytes(call->out[0].dtype);
+    int64_t bytes = SH_NF4_ELEMS * sh_dtype_bytes(call->out[0].dtype);
 
 #pragma omp parallel for schedule(static)
-    for (int64_t b = 0; b < blocks; b += PIECE)
-        f(packed + b * SH_NF4_BLOCK_BYTES, blocks - b < PIECE ? blocks - b : PIECE,
-          (char *)call->out[0].data + b * bytes);
+    for (int64_t b = begin; b < end; b += PIECE)
+        f(packed + b * SH_NF4_BLOCK_BYTES, end - b < PIECE ? end - b : PIECE, (char *)call->out[0].data + b * bytes);
+}
+
+/* Whether any group of expert e of E has rows. */
+static bool has_rows(const struct sh_operand *first, int64_t e, int64_t E)
+{
+    const int32_t *row = first->data;
+    bool any = false;
+
+    for (int64_t g = e; !any && g < first->dim[0] - 1; g += E)
+        any = row[g] < row[g + 1];
+    return any;
+}
+
+/* packed [b,36] -> w [64b]; with `first`, the matrices of w's experts that have rows */
+sh_rc sh_cpu_unpack(const struct sh_op_call *call)
+{
+    int64_t blocks = call->in[0].dim[0], E = call->out[0].dim[0];
+
+    if (!call->in[1].data)
+        unpack(call, 0, blocks);
+    for (int64_t e = 0; call->in[1].data && e < E; e++)
+        if (has_rows(&call->in[1], e, E))
+            unpack(call, e * (blocks / E), (e + 1) * (blocks / E));
     return SH_OK;
 }

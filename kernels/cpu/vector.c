@@ -25,6 +25,22 @@ sh_rc sh_cpu_add(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* The first elements of an operand. */
+static struct sh_operand part(const struct sh_operand *t, int64_t elems)
+{
+    return (struct sh_operand){.data = t->data, .dtype = t->dtype, .ndim = 1, .dim = {elems}};
+}
+
+sh_rc sh_cpu_row_add(const struct sh_op_call *call)
+{
+    const struct sh_operand *first = &call->in[2];
+    int64_t n = ((const int32_t *)first->data)[first->dim[0] - 1] * call->out[0].dim[1];
+    struct sh_operand y = part(&call->out[0], n), a = part(&call->in[0], n), b = part(&call->in[1], n);
+
+    sh_cpu_map(&y, &a, &b, add, NULL);
+    return SH_OK;
+}
+
 /* The output is also an operand: y = y + a, read and written piece by piece. */
 sh_rc sh_cpu_accumulate(const struct sh_op_call *call)
 {

@@ -10,6 +10,16 @@ sh_rc sh_ref_add(const struct sh_op_call *call)
     return SH_OK;
 }
 
+sh_rc sh_ref_row_add(const struct sh_op_call *call)
+{
+    const struct sh_operand *first = &call->in[2], *y = &call->out[0];
+    int64_t rows = (int64_t)sh_ref_get(first, sh_ref_elems(first) - 1);
+
+    for (int64_t i = 0; i < rows * y->dim[1]; i++)
+        sh_ref_set(y, i, sh_ref_get(&call->in[0], i) + sh_ref_get(&call->in[1], i));
+    return SH_OK;
+}
+
 sh_rc sh_ref_scale(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)

@@ -581,10 +581,6 @@ static sh_rc check_lora(struct sh_config_state *state)
     key = sh_family_targets(&c->model, c->lora.target_modules, c->lora.target_parameters, &targets, bad);
     if (key)
         return refuse_target(state, key, bad);
-    if (c->lora.target_parameters[0] && c->parallelism.expert_parallel_degree > 1)
-        return sh_config_refuse(state, "lora.target_parameters",
-                                "experts that parallelism.expert_parallel_degree spreads over ranks have no adapters "
-                                "yet; leave one of the two out");
     for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {
         int64_t in, out;
         sh_family_linear_dims(&c->model, i, &in, &out);

@@ -35,17 +35,11 @@ static uint64_t mix_tensor(uint64_t h, const struct sh_program *p, int t)
     return h;
 }
 
-static bool has_rows(enum sh_op_kind kind)
-{
-    return kind == SH_OP_EXPERT_LINEAR || kind == SH_OP_EXPERT_LINEAR_BWD_X || kind == SH_OP_EXPERT_LINEAR_BWD_W ||
-           kind == SH_OP_SWIGLU_ROWS || kind == SH_OP_SWIGLU_ROWS_BWD;
-}
-
 /* Whether it is of a wave that has no rows where experts are evenly busy: it returns at once, and sends nothing. */
 static bool is_idle(const struct sh_op *op)
 {
     return (sh_program_counts_rows(op) && op->attr.exchange.expected < 0) ||
-           (has_rows(op->kind) && op->attr.rows.expected < 0);
+           (sh_op_has_rows(op->kind) && op->attr.rows.expected < 0);
 }
 
 /* Everything that a price depends on: kind, shapes, whether outputs are accumulated, blocks of rows, the group. The shapes cover all
@@ -64,7 +58,7 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
         h = mix(h, (uint64_t)op->attr.head.chunk_rows);
     else if (sh_program_counts_rows(op))
         h = mix(h, (uint64_t)(op->attr.exchange.expected * op->attr.exchange.row_elems));
-    else if (has_rows(op->kind))
+    else if (sh_op_has_rows(op->kind))
         h = mix(h, (uint64_t)op->attr.rows.expected);
     for (int i = 0; i < info->n_in; i++)
         h = mix_tensor(h, p, op->in[i]);

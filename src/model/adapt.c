@@ -21,16 +21,29 @@ static bool adapts(const struct sh_adapters *a, enum sh_param_role role)
     return a->targets & 1u << role && (info->linear || info->experts);
 }
 
+bool sh_adapt_any(const struct sh_adapters *a, const struct sh_adapt *s)
+{
+    for (int i = 0; i < s->n; i++)
+        if (adapts(a, s->which[i]))
+            return true;
+    return false;
+}
+
 /* One of the two matrices of a product, [rows,columns] or [E,rows,columns]; the tensor of the first one declared stands
  * for a whole stack. */
 static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, enum sh_param_role role, int64_t rows,
                    int64_t columns, enum sh_init init, float bound)
 {
     char name[SH_NAME_MAX];
+    int t;
 
     sh_family_param_name(s->family, e->block, s->module[i], role, name, sizeof name);
-    if (s->experts)
-        return sh_emit_param(e, role, name, 3, DIMS(s->experts, rows, columns), init, bound);
+    if (s->experts) {
+        t = sh_emit_param(e, role, name, 3, DIMS(s->experts, rows, columns), init, bound);
+        if (s->held.n)
+            sh_emit_hold(e, t, s->held.first, s->held.n);
+        return t;
+    }
     return sh_emit_param(e, role, name, 2, DIMS(rows, columns), init, bound);
 }
 

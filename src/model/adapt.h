@@ -14,8 +14,12 @@ struct sh_adapt {
     enum sh_param_role which[SH_LORA_PARTS];
     const char *module[SH_LORA_PARTS];
     int64_t in, out[SH_LORA_PARTS];
-    int experts; /* they are stacks of so many matrices, each with its own adapters; 0: they are single ones */
+    int experts;         /* they are stacks of so many matrices, each with its own adapters; 0: they are single ones */
+    struct sh_band held; /* of these, the ones that this rank has; n is 0 if it has all */
 };
+
+/* Whether any of these products is adapted. */
+bool sh_adapt_any(const struct sh_adapters *a, const struct sh_adapt *s);
 
 /* Declare the requested adapters of these products in the newest unit; parts is 0 if none is requested. */
 struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *a, const struct sh_adapt *s);

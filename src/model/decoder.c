@@ -107,11 +107,14 @@ static struct weights declare_norm(struct decoder *d, const char *module)
 static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
 {
     struct sh_adapt s = {.family = d->f};
+    int here = d->m->n_experts / d->spread.ranks;
 
     for (int i = stack.first; i < (int)stack.first + stack.n; i++) {
         s.which[s.n] = i;
         s.module[s.n] = sh_family_linear_name(d->f, i);
         s.experts = sh_param_info(i)->experts ? d->m->n_experts : 0;
+        if (s.experts && d->spread.ranks > 1)
+            s.held = (struct sh_band){(int64_t)here * d->spread.place, here};
         if (s.module[s.n])
             sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n++]);
     }
@@ -122,10 +125,9 @@ static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
 static int declare_experts(struct decoder *d, const struct sh_adapt *s, int i)
 {
     int w = declare(d, s->which[i], s->module[i], 3, DIMS(s->experts, s->out[i], s->in));
-    int here = s->experts / d->spread.ranks;
 
-    if (d->spread.ranks > 1)
-        sh_emit_hold(&d->e, w, (int64_t)here * d->spread.place, here);
+    if (s->held.n)
+        sh_emit_hold(&d->e, w, s->held.first, s->held.n);
     return w;
 }
 
@@ -403,10 +405,34 @@ static void declare_router_bias(struct decoder *d)
     d->router_bias = declare(d, SH_PARAM_ROUTER_BIAS, d->f->router, 1, &experts);
 }
 
-/* Adapters get their own unit beside the block's: the block is frozen, its adapters are trained. */
+/* The adapters of the products of experts, or of all others, in the newest unit or in one of their own. Returns whether
+ * there are any. */
+static bool declare_adapters(struct decoder *d, struct branch block[BRANCHES], bool experts, const char *own)
+{
+    char unit[SH_NAME_MAX];
+    bool any = false;
+
+    for (int i = 0; i < BRANCHES * STACKS; i++) {
+        struct branch *b = &block[i / STACKS];
+        struct sh_adapt products = products_of(d, b->part->stack[i % STACKS]);
+
+        if ((products.experts > 0) != experts || !sh_adapt_any(d->adapters, &products))
+            continue;
+        snprintf(unit, sizeof unit, "layers.%d.%s", d->e.block, own ? own : "");
+        if (own && !any)
+            sh_emit_unit_beside(&d->e, unit);
+        any = true;
+        b->stack[i % STACKS].lora = sh_adapt_stack(&d->e, d->adapters, &products);
+    }
+    return any;
+}
+
+/* Adapters get their own units beside the block's: the block is frozen, its adapters are trained. Those of experts come
+ * last, as experts do, and are where these are. */
 static void declare_block(struct decoder *d, struct branch block[BRANCHES])
 {
     char unit[SH_NAME_MAX];
+    bool has_others;
 
     snprintf(unit, sizeof unit, "layers.%d", d->e.block);
     sh_emit_unit(&d->e, unit);
@@ -415,14 +441,8 @@ static void declare_block(struct decoder *d, struct branch block[BRANCHES])
     declare_matrices_of_experts(d, &block[FEED_FORWARD]);
     if (!d->adapters->rank)
         return;
-    snprintf(unit, sizeof unit, "layers.%d.lora", d->e.block);
-    sh_emit_unit_beside(&d->e, unit);
-    for (int i = 0; i < BRANCHES * STACKS; i++) {
-        struct branch *b = &block[i / STACKS];
-        struct sh_adapt products = products_of(d, b->part->stack[i % STACKS]);
-
-        b->stack[i % STACKS].lora = sh_adapt_stack(&d->e, d->adapters, &products);
-    }
+    has_others = declare_adapters(d, block, false, "lora");
+    declare_adapters(d, block, true, d->spread.ranks > 1 ? "experts.lora" : has_others ? NULL : "lora");
 }
 
 /* A branch has a norm before its part, after it, or both; the only one is `norm`. [N,C] -> [N,C] */

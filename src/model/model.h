@@ -81,7 +81,7 @@ int64_t sh_model_active(const struct sh_model *m); /* active: of experts, only t
 int64_t sh_model_trained(const struct sh_model *m, const struct sh_adapters *a);
 
 /* Adapters have PEFT's names without the first two words: "model.layers.0.self_attn.q_proj.lora_A.weight" [R,I],
- * "...lora_B.weight" [O,R], whatever the order in which the family stores its matrices. Units: "layers.N.lora", beside
- * "layers.N". */
+ * "...lora_B.weight" [O,R], whatever the order in which the family stores its matrices. Units: "layers.N.lora", and
+ * "layers.N.experts.lora" if experts are spread over ranks, beside "layers.N". */
 
 #endif

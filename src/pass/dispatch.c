@@ -38,6 +38,7 @@ struct dispatch {
     bool *done;     /* [n_old] emitted ahead of its place */
     int *producer;  /* [n_tensors] the original operation of experts that makes it in the forward, SH_NONE */
     int *route;     /* [n_old] of an operation of experts, SH_NONE for others */
+    int *maker;     /* [n_tensors] the route of the operation that makes it, SH_NONE */
     bool *wanted;   /* [n_tensors] other operations read it */
     bool *made;     /* [n_tensors] an operation that makes it at home is emitted */
     int *gather;    /* [n_tensors] the original operation that puts its rows in order in the forward, SH_NONE */
@@ -73,10 +74,29 @@ static bool computes_experts(enum sh_op_kind kind)
            kind == SH_OP_SWIGLU_ROWS || kind == SH_OP_SWIGLU_ROWS_BWD;
 }
 
+/* The route of what makes all its inputs; SH_NONE: there is none, or not one. */
+static int route_of_inputs(const struct dispatch *d, const struct sh_op *op)
+{
+    int route = SH_NONE;
+
+    for (int k = 0; k < SH_OP_MAX_IN; k++) {
+        int from = op->in[k] == SH_NONE ? SH_NONE : d->maker[op->in[k]];
+
+        if (op->in[k] == SH_NONE)
+            continue;
+        if (from == SH_NONE || (route != SH_NONE && route != from))
+            return SH_NONE;
+        route = from;
+    }
+    return route;
+}
+
 /* The route whose plan an operation of experts follows; SH_NONE: it is another operation, or that of an expert which
- * each rank has. */
+ * each rank has. Adapters scale rows and add them. */
 static int find_route(const struct dispatch *d, const struct sh_op *op)
 {
+    if (op->kind == SH_OP_ADD || op->kind == SH_OP_SCALE)
+        return route_of_inputs(d, op);
     for (int r = 0; r < d->n_routes && computes_experts(op->kind); r++)
         for (int k = 0; k < SH_OP_MAX_IN; k++)
             if (op->in[k] != SH_NONE &&
@@ -345,9 +365,14 @@ static void compute(struct dispatch *d, const struct route *r, const struct sh_o
     struct sh_op op = *old;
 
     op.phase = phase;
-    op.attr.rows.expected = wave ? -1 : r->rows;
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         op.in[k] = operand(d, r, &op, old->in[k], wave);
+    if (op.kind == SH_OP_ADD) {
+        op.kind = SH_OP_ROW_ADD;
+        op.in[2] = r->groups[wave];
+    }
+    if (sh_op_has_rows(op.kind))
+        op.attr.rows.expected = wave ? -1 : r->rows;
     if (op.kind == SH_OP_SWIGLU_ROWS)
         op.in[3] = r->groups[wave];
     if (op.kind == SH_OP_SWIGLU_ROWS_BWD)
@@ -532,6 +557,9 @@ static void note_tensors(struct dispatch *d)
         d->route[i] = find_route(d, op);
         if (op->kind == SH_OP_ROW_GATHER && op->phase == SH_PHASE_FORWARD)
             d->gather[op->out[0]] = i;
+        for (int k = 0; k < SH_OP_MAX_OUT; k++)
+            if (op->out[k] != SH_NONE)
+                d->maker[op->out[k]] = d->route[i];
         for (int k = 0; k < SH_OP_MAX_IN && d->route[i] == SH_NONE; k++)
             if (op->in[k] != SH_NONE)
                 d->wanted[sh_tensor_root(d->p, op->in[k])] = true;
@@ -560,6 +588,7 @@ static void open_dispatch(struct dispatch *d)
     d->by_token = sh_calloc((size_t)d->n_tensors + 1, sizeof *d->by_token);
     d->producer = filled(d->n_tensors);
     d->gather = filled(d->n_tensors);
+    d->maker = filled(d->n_tensors);
     d->sorted = filled(d->n_tensors);
     find_routes(d);
     note_tensors(d);
@@ -582,6 +611,7 @@ static void close_dispatch(struct dispatch *d)
     free(d->used);
     free(d->producer);
     free(d->gather);
+    free(d->maker);
     free(d->sorted);
     free(d->by_token);
     free(d->wanted);

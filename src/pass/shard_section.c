@@ -488,7 +488,8 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
         sum_replicas(s, unit, chunk, direct ? scattered : SH_NONE, phase);
 }
 
-/* A weight of a packed unit, unpacked for the next operation. Its memory is free again after that. */
+/* A weight of a packed unit, unpacked for the next operation. Its memory is free again after that. Of experts, those
+ * that have rows: in a wave there may be none. */
 static int unpack(struct shard *s, const struct sh_op *next, int t)
 {
     const struct sh_tensor *m = &s->micro->tensors[t];
@@ -498,6 +499,10 @@ static int unpack(struct shard *s, const struct sh_op *next, int t)
 
     op.in[0] =
         sh_shard_stretch(s->out, &s->out->units[unit], from, s->micro->params[m->param].unit_elems, sh_tensor_elems(m));
+    if (sh_op_has_rows(next->kind)) {
+        op.in[1] = translate(s, next->in[1]);
+        op.attr.rows.expected = next->attr.rows.expected < 0 ? -1 : 0;
+    }
     op.out[0] = sh_program_add_tensor(s->out, &weight);
     op.phase = next->phase;
     op.block = next->block;

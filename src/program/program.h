@@ -128,12 +128,13 @@ struct sh_saved {
 /* What a rank holds of a saved tensor: all of it, or bands of one of its dimensions, row-major, with the bands end to
  * end. So the part of a rank of queries, keys and values that are fused, or of experts, is one matrix (saved.h). */
 enum { SH_BANDS_MAX = 3 };
+struct sh_band {
+    int64_t first, n;
+};
 struct sh_param {
     int saved;               /* row of the saved tensors */
     int cut, n_bands;        /* the dimension with bands; without bands all is held */
-    struct sh_band {
-        int64_t first, n;
-    } band[SH_BANDS_MAX];    /* in order */
+    struct sh_band band[SH_BANDS_MAX]; /* in order */
     int ndim;
     int64_t dim[SH_MAX_DIMS]; /* of what is held */
     int64_t elems;

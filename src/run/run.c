@@ -192,8 +192,8 @@ static const char *describe_adapters(const struct sh_run *r, char text[64])
     int64_t n = 0;
 
     text[0] = '\0';
-    for (int i = 0; i < r->p->n_units; i++)
-        n += r->p->units[i].beside == SH_NONE || r->p->units[i].split ? 0 : r->p->units[i].elems;
+    for (int i = 0; i < r->p->n_saved; i++)
+        n += sh_param_info(r->p->saved[i].role)->adapter ? r->p->saved[i].elems : 0;
     if (n)
         snprintf(text, 64, ", %s of them in adapters", sh_str_count(n, count));
     return text;
@@ -207,8 +207,8 @@ static const char *precision_name(enum sh_dtype act)
 /* The line that a user compares with the plan. It names the type of the reduction unless both types are float32. */
 static void announce(const struct sh_run *r)
 {
-    char adapters[64], ranks[RANKS_TEXT], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128],
-        strategy[SH_STRATEGY_TEXT];
+    char adapters[64], ranks[RANKS_TEXT], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128];
+    char strategy[SH_STRATEGY_TEXT];
     char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 64] = "", homes[SH_HOMES_TEXT];
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
     const char *states = r->p->n_states && r->p->state[0].dtype == SH_BF16 ? ", optimizer state in bfloat16" : "";

@@ -42,6 +42,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_EXPERT_LINEAR_BWD_W] = sh_cuda_expert_linear_bwd_w,
         [SH_OP_SWIGLU_ROWS] = sh_cuda_swiglu_rows,
         [SH_OP_SWIGLU_ROWS_BWD] = sh_cuda_swiglu_rows_bwd,
+        [SH_OP_ROW_ADD] = sh_cuda_row_add,
     },
     .prepare = sh_cuda_product_prepare,
     .work_bytes = work_bytes,

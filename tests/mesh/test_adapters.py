@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Adapters with every strategy, with and without shared memory, with activations recomputed, saved in the background,
-and resumed on another mesh: with training.reproducible=mesh the checkpoint has the same bytes as one rank's. Prints
-TAP.
+and resumed on another mesh, with experts on several ranks too: with training.reproducible=mesh the checkpoint has the
+same bytes as one rank's. Prints TAP.
 """
 import filecmp
 import pathlib
@@ -16,11 +16,14 @@ import tiny
 STEPS = 3
 HYBRID = {'mesh.shard': 2, 'mesh.replicate': 2}
 UPPER = 'parameters (upper halves, bf16)'
+ARENA = r'arena: all that is allocated\S*(?: on it)? +(\d+)'
 APART = {'comm.shared_memory': 'off'}
-MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS}
+MODELS = {**tiny.MODELS, 'experts': {**tiny.EXPERTS, 'model.n_experts': 8}}
 # Adapters leave the biases of routers as they are.
 STACKS = {'experts': {'lora.target_parameters': 'gate_up_proj,experts.down_proj', 'moe.load_balance_coeff': 0,
                       'model.router_bias': True}}
+ALONE = {'lora.target_modules': '', 'lora.target_parameters': 'down_proj'}
+EP, CAPACITY = 'parallelism.expert_parallel_degree', 'moe.capacity_factor'
 CASES = {
     'no_shard': (4, {}), 'no_shard, nothing shared': (4, APART), 'shard_optim': (2, APART), 'shard_grad_op': (4, APART),
     'full_shard': (4, APART), 'full_shard, a node': (4, {}),
@@ -28,6 +31,14 @@ CASES = {
     'hybrid_shard': (4, {**HYBRID, **APART}), 'hybrid_shard_zero2': (4, HYBRID),
     'full_shard, all recomputed': (2, {'activation_checkpoint.mode': 'full', 'checkpoint.async_mode': 'async'}),
     'full_shard, some recomputed': (2, {'activation_checkpoint.mode': 'selective', **APART}),
+}
+SPREAD = {
+    'full_shard, 2 of 2': (2, {EP: 2}),
+    'full_shard, 2 of 4, small waves, all recomputed': (4, {EP: 2, CAPACITY: 1, **APART, 'activation_checkpoint.mode': 'full'}),
+    'full_shard, 4 of 4, some recomputed': (4, {EP: 4, 'activation_checkpoint.mode': 'selective'}),
+    'shard_grad_op, 2 of 4': (4, {EP: 2, **APART}),
+    'hybrid_shard, 2 of 2, twice': (4, {EP: 2, **HYBRID, CAPACITY: 8}),
+    'no_shard, 4 of 4': (4, {EP: 4, CAPACITY: 1}),
 }
 
 
@@ -63,14 +74,41 @@ def case_mesh(name, model, precision):
     return [] if filecmp.cmp(one, last('run'), shallow=False) else ['the checkpoint has other bytes']
 
 
-def case_resume():
+def case_spread(name, precision, more):
+    """An expert's adapters are where it is."""
+    ranks, changes = SPREAD[name]
+    kind = 'one-experts-alone' if more else 'one-experts-both'
+    one = pathlib.Path(f'{kind}-{precision}')
+    make('experts', precision)
+    if not one.exists():
+        job.train(one, upon('experts', precision, **more))
+    step = job.train('spread', upon('experts', precision, **{'parallelism.sharding_strategy': name.split(',')[0], **more, **changes}),
+                     ranks)[-1]
+    planned = int(re.search(ARENA, job.sherd('plan', 'spread/c.yaml', '--ranks', ranks, '--mesh.ranks_per_node', ranks))[1])
+    wrong = [f'arena of {step["arena_bytes"]} bytes, planned {planned}'] * (step['arena_bytes'] != planned)
+    return wrong + ([] if filecmp.cmp(last(one), last('spread'), shallow=False) else ['the checkpoint has other bytes'])
+
+
+def case_resume(model, changes, other):
     """Resume from two ranks on one, and on four."""
-    one, wrong = make('llama', 'bfloat16'), []
+    one, wrong = make(model, 'bfloat16'), []
     for ranks in 0, 4:
-        job.train('half', upon('llama', 'bfloat16', **{'training.steps': 1, **APART}), 2)
-        job.sherd('train', 'c.yaml', f'--training.steps={STEPS}', ranks=ranks, folder='half')
+        job.train('half', upon(model, 'bfloat16', **{'training.steps': 1, **APART, **changes}), 2)
+        job.sherd('train', 'c.yaml', f'--training.steps={STEPS}', *other[ranks], ranks=ranks, folder='half')
         wrong += [] if filecmp.cmp(one, last('half'), shallow=False) else [f'on {ranks or 1} ranks: other bytes']
     return wrong
+
+
+def case_folder():
+    """Adapters of spread experts go into PEFT's folder and come from one."""
+    make('experts', 'float32')
+    ends = []
+    for name, ranks, changes in ('alone', 0, {}), ('spread', 2, {EP: 2}):
+        if not pathlib.Path('peft').exists():
+            job.sherd('ckpt', 'export', last('one-experts-float32'), '--adapter', 'peft')
+        job.train(name, upon('experts', 'float32', **{'lora.adapter_path': str(pathlib.Path('peft').resolve()), **changes}), ranks)
+        ends.append(last(name))
+    return [] if filecmp.cmp(*ends, shallow=False) else ['the checkpoints differ']
 
 
 def case_plan():
@@ -95,12 +133,18 @@ def case_limit():
 
 if __name__ == '__main__':
     job.need_launcher()
-    for folder in [*pathlib.Path('.').glob('one-*'), *pathlib.Path('.').glob('base-*')]:
+    for folder in [path for name in ('one-*', 'base-*', 'peft') for path in pathlib.Path('.').glob(name)]:
         shutil.rmtree(folder)
     tiny.write_tokens()
     tokens = str(pathlib.Path('tokens.bin').resolve())
     ways = [('llama', 'float32'), ('gpt2', 'bfloat16'), ('experts', 'float32'), ('experts', 'bfloat16')]
     sys.exit(job.run_cases([(f'{name}: {model}, {precision}', case_mesh, name, model, precision)
                             for i, name in enumerate(CASES) for model, precision in [ways[i % 4]]]
-                           + [('resumed on other meshes', case_resume), ('memory as planned', case_plan),
+                           + [(f'{name}: experts{" alone" * bool(more)}, {precision}', case_spread, name, precision, more)
+                              for i, name in enumerate(SPREAD)
+                              for precision, more in [(('float32', 'bfloat16')[i % 2], (ALONE, {}, {})[i % 3])]]
+                           + [('resumed on other meshes', case_resume, 'llama', {}, {0: [], 4: []}),
+                              ('experts resumed on other meshes', case_resume, 'experts', {EP: 2},
+                               {0: [f'--{EP}=1'], 4: [f'--{EP}=4']}),
+                              ('adapters of experts in a folder', case_folder), ('memory as planned', case_plan),
                               ('memory as planned within a limit', case_limit)]))

@@ -29,6 +29,13 @@ RUNS = {
     'hybrid_shard 2 x 2': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2}),
     'shard_grad_op over 4': (4, {**APART, 'parallelism.sharding_strategy': 'shard_grad_op'}),
 }
+EP = 'parallelism.expert_parallel_degree'
+SPREAD = {
+    'experts over 2': (2, {EP: 2}),
+    'experts over 2 of 4, small waves, all recomputed': (4, {EP: 2, **APART, 'moe.capacity_factor': 1,
+                                                             'activation_checkpoint.mode': 'full'}),
+    'no_shard, experts over 2': (2, {EP: 2, 'parallelism.sharding_strategy': 'no_shard'}),
+}
 ARENA = r'^  arena: all that is allocated\S*(?: on it)? +(\d+) '
 
 # Llama 3.1 70B with adapters of rank 16: GPUs, base, tokens per sequence, bytes on a GPU for frozen parameters and in
@@ -127,6 +134,7 @@ if __name__ == '__main__':
     tokens = tiny.write_tokens()
     cases = [(f'{name}{experts}: as one rank, as planned', case_same, model, *run) for name, run in RUNS.items()
              for experts, model in (('', MODEL), (', experts', EXPERTS)) if run[0] == 1 or job.can_launch()]
+    cases += [(f'{name}: as one rank, as planned', case_same, EXPERTS, *run) for name, run in SPREAD.items() if job.can_launch()]
     cases += [('a base in another form is refused', case_base_in_another_form),
               ('a matrix of odd size is refused', case_odd_sizes, MODEL, ['--model.ffn_dim=47'],
                'model.layers.0.mlp.gate_proj.weight has 1504'),

@@ -159,8 +159,16 @@ def case_learns():
     return wrong + unequal(numbers(spread), numbers(together)) + same(saved('learns-1', steps), saved('learns-2', steps))
 
 
+def case_announced():
+    """The line that announces a run says where experts are, as its plan does."""
+    folder = job.prepare('said', {'job.dump_folder': 'out', **config({EP: 2, 'training.steps': 1})})
+    said = job.launch('train', 'c.yaml', ranks=2, folder=folder)[1]
+    return [] if '1 x 2 ranks (replicate x shard), experts over 2, ' in said else [said]
+
+
 def cases():
     found = [(f'{name}', case_mesh, name) for name in MESHES]
+    found += [('announced', case_announced)]
     found += [(f'{name}, not reproducible', case_mesh, name, False) for name in list(MESHES)[::5]]
     return found + [('a text is learnt, experts over 2 of 4 ranks', case_learns)]
 

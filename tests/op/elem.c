@@ -790,6 +790,26 @@ static void fill_scales(const struct sh_operand *packed)
     }
 }
 
+/* Three groups for each of four experts, of which one has no rows, and another one in its last group only. */
+void elem_unpack_some(void **state)
+{
+    static const int32_t first[] = {0, 2, 2, 2, 5, 5, 5, 5, 6, 6, 6, 9, 9};
+    enum { E = 4, ELEMS = 3 * 64 };
+    struct optest t;
+
+    (void)state;
+    optest_seed(14);
+    for (int a = elem.half; a < ACTS; a++) {
+        optest_begin(&t, SH_OP_UNPACK);
+        optest_in(&t, 0, SH_U8, DIMS(E * ELEMS / SH_NF4_ELEMS, SH_NF4_BLOCK_BYTES));
+        fill_scales(&t.call.in[0]);
+        optest_in_ints(&t, 1, 0, 1, DIMS(sizeof first / sizeof *first));
+        memcpy(t.call.in[1].data, first, sizeof first);
+        optest_out(&t, 0, acts[a], DIMS(E, 3, 64));
+        elem_check(&t, TERMS(0));
+    }
+}
+
 /* A matrix in all kinds of shapes, but always of whole blocks. */
 void elem_unpack(void **state)
 {

@@ -59,6 +59,7 @@ void elem_update_of_bf16_states(void **state);
 void elem_not_finite(void **state);
 void elem_fused(void **state);
 void elem_unpack(void **state);
+void elem_unpack_some(void **state); /* of a device that leaves out experts without rows */
 /* elem_kv.c: kernels that continue a sequence from a cache */
 void elem_rope_at(void **state);
 void elem_kv_put(void **state);

@@ -830,6 +830,22 @@ static void check_expert_gradients(const struct plan *p, const struct sh_operand
     optest_end(&dw);
 }
 
+static void check_row_add(enum sh_dtype act, const struct plan *p)
+{
+    const struct agree_bound bound = agree_sum(act, 1);
+    struct optest plan, t;
+
+    run_plan(&plan, p);
+    optest_begin(&t, SH_OP_ROW_ADD);
+    for (int i = 0; i < 2; i++)
+        in_with_spare_rows(&t, i, act, p, p->C);
+    give(&t, 2, &plan.call.out[2]);
+    optest_out(&t, 0, act, DIMS(p->N * p->k + SPARE, p->C));
+    compare(&t, 1, &bound, -1, -1);
+    optest_end(&plan);
+    optest_end(&t);
+}
+
 /* order, first: NULL: absent */
 static void begin_swiglu(struct optest *t, enum sh_dtype act, enum sh_dtype weight, const struct plan *p,
                          const struct sh_operand *order, const struct sh_operand *first)
@@ -959,9 +975,11 @@ void moe_swiglu(void **state)
     (void)state;
     optest_seed(27);
     for (int i = 0; i < PLANS; i++)
-        for (int a = 0; a < moe.n_acts; a++)
+        for (int a = 0; a < moe.n_acts; a++) {
             for (int way = 0; way < 4; way++)
                 check_swiglu(acts[a], &plans[i], way & 1, way & 2);
+            check_row_add(acts[a], &plans[i]);
+        }
 }
 
 /* --- waves --- */

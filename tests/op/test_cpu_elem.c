@@ -185,6 +185,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         ELEM_TESTS,
+        cmocka_unit_test(elem_unpack_some),
         cmocka_unit_test(reference),
         cmocka_unit_test(float16),
         cmocka_unit_test(embed_refuses),

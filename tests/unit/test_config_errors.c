@@ -265,8 +265,6 @@ static const struct refusal texts[] = {
      "c.yaml:2: lora.target_parameters: 'mlp.gate.weight' is not a stack of experts of qwen3_moe; give mlp.experts.gate_up_proj,mlp.experts.down_proj, or one of them"},
     {"model: {name: debug}\nlora: {rank: 2, target_parameters: experts.down_proj}\n",
      "c.yaml:2: lora.target_parameters: llama has no experts; leave it out"},
-    {"model: {name: debug-moe}\nparallelism: {expert_parallel_degree: 2}\nlora: {rank: 2, target_parameters: down_proj}\n",
-     "c.yaml:3: lora.target_parameters: experts that parallelism.expert_parallel_degree spreads over ranks have no adapters yet; leave one of the two out"},
     {"model: {name: debug-moe}\nlora: {rank: 65, target_modules: '', target_parameters: experts.down_proj}\n",
      "c.yaml:2: lora.rank: 65 is above the rank of mlp.experts.down_proj, which has 64 inputs and 128 outputs"},
     {"model: {name: debug, family: llama, no_rope_layer_interval: 4}\n",

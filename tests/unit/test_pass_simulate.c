@@ -692,6 +692,12 @@ static struct sh_build spread_build(int i, double capacity, bool reproducible)
     struct sh_build b = build_of(&spread_models[i % SPREAD_MODELS], GLOBAL, 1, reproducible || i % 2);
 
     b.batch.spread.capacity = capacity;
+    if (i % 5 == 2) { /* matrices of whole blocks, whose sums of squares are the same in any unit (src/base/exact.h) */
+        b.model.dim = b.batch.adapters.rank = 16;
+        b.model.expert_ffn_dim = 8;
+        b.batch.adapters.scale = 1.5f;
+        b.batch.adapters.targets = ~0u;
+    }
     b.batch.balance = (struct sh_model_balance){.aux = 0.1f, .z = i % SPREAD_MODELS == 1 ? 0 : 0.01f};
     b.options.reproducible = reproducible;
     b.options.strategy.params_resident = tiny_strategies[v->strategy].params_resident;
