@@ -40,6 +40,9 @@ static const struct sh_attr_field qk_attrs[] = {
     LETTER(qk, k_width, 'J'), LETTER(qk, groups, 'G'), FIELD(qk, eps), FIELD(qk, plus_one), {0}};
 static const struct sh_attr_field regroup_attrs[] = {
     LETTER(regroup, heads, 'H'), LETTER(regroup, head_dim, 'D'), FIELD(regroup, inverse), {0}};
+static const struct sh_attr_field split_attrs[] = {
+    LETTER(split, ranks, 'P'), LETTER(split, heads, 'H'), LETTER(split, kv_here, 'J'), LETTER(split, kv_heads, 'K'),
+    LETTER(split, head_dim, 'D'), {0}};
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), {0}};
 static const struct sh_attr_field lora_attrs[] = {
@@ -187,6 +190,14 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_GELU_ERF_BWD] = {.shape = "dy [n] act, x [n] act -> dx [n] act", .flops = "9n", OVER(0)},
     [SH_OP_REGROUP] =
         {.shape = "x [N,3HD] act -> y [N,3HD] act", .forward = true, .attrs = regroup_attrs, APART},
+    [SH_OP_SPLIT_HEADS] =
+        {.shape = "x [B,T,PHD+2KD] act -> y [P,B,T,HD+2JD] act",
+         .forward = true, .backward = SH_OP_JOIN_HEADS, .attrs = split_attrs, APART},
+    [SH_OP_JOIN_HEADS] =
+        {.shape = "x [P,B,T,HD+2JD] act -> y [B,T,PHD+2KD] act",
+         .forward = true, .backward = SH_OP_SPLIT_HEADS, .attrs = split_attrs, APART},
+    [SH_OP_TURN] =
+        {.shape = "x [P,B,T,W] act -> y [B,P,T,W] act", .forward = true, .backward = SH_OP_TURN, APART},
     [SH_OP_ROUTE] =
         {.shape = "x [N,C] act, w [E,C] act, bias [E] f32 opt "
                   "-> weight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt",

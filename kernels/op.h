@@ -45,6 +45,10 @@
  * SWIGLU_ROWS* too if it has first; ROW_ADD may compute them as well. With first, UNPACK may leave out the matrices of
  * experts without rows.
  *
+ * Heads may be spread over P ranks while attention looks at whole sequences, of which each rank otherwise has a part.
+ * The rank at place p gets query heads [p H, (p + 1) H), with H heads of a rank, and J key-value heads from
+ * p K / P on. With P > K that is one head, of which P / K ranks have a copy. A part has queries, keys, values.
+ *
  * Every kernel is deterministic: the same inputs give the same bits with any number of threads. The only exception is
  * ATTENTION_BWD when attr->attn.any_order is set. */
 #ifndef SH_KERNELS_OP_H
@@ -124,6 +128,9 @@ extern "C" {
     KERNEL(GELU_ERF_BWD, gelu_erf_bwd)                                                                                \
     KERNEL(REGROUP, regroup)                /* q, k, v of each head to all q, all k, all v;                           \
                                                attr->regroup.inverse: back */                                         \
+    KERNEL(SPLIT_HEADS, split_heads)        /* rows with all heads to a part for each rank; see above */             \
+    KERNEL(JOIN_HEADS, join_heads)          /* back; copies of a key-value head are added, and rounded once */       \
+    KERNEL(TURN, turn)                      /* the first two dims change places */                                   \
     KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 if it is negative; likeliest word */ \
     OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT completes it */ \
     OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \
@@ -218,6 +225,10 @@ struct sh_op_attr {
             int heads, head_dim;
             bool inverse;
         } regroup;                                 /* REGROUP */
+        struct {
+            int ranks, heads, kv_here;             /* P; of a rank: H and J, which is K / P or 1, or 0 without K */
+            int kv_heads, head_dim;                /* K; D */
+        } split;                                   /* SPLIT_HEADS, JOIN_HEADS */
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
@@ -376,7 +387,7 @@ struct sh_op_info {
     const char *shape;        /* operands with their shapes and types, in the notation of shape.h */
     const char *flops;        /* a formula over the letters of shape; NULL: none */
     bool forward;             /* models emit it for training: it has a rule in src/pass/grad.c */
-    enum sh_op_kind backward; /* for a kind y = f(x) without other operands: the kind dy, x -> dx; for a collective that exchanges
+    enum sh_op_kind backward; /* for a kind y = f(x) without other operands: the kind dy, x -> dx, or dy -> dx; for a collective that exchanges
                                  rows dy -> dx; 0: another rule */
     bool stops;               /* no gradient passes through it: what it makes is a constant to the backward */
     bool costly;              /* selective recomputation keeps its result */

@@ -94,6 +94,105 @@ sh_rc sh_cpu_regroup(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* A row of all heads and the parts of it, in elements: queries, keys and values of all, of a part. */
+struct heads {
+    int64_t P, q, kv, all_kv, copies; /* copies of a key-value head; 0: there are none */
+    int64_t apart;                    /* from one rank's part of a row to the next */
+    enum sh_dtype type;
+};
+
+static struct heads heads_of(const struct sh_op_attr *a, const struct sh_operand *parts)
+{
+    struct heads h = {.P = a->split.ranks, .type = parts->dtype};
+
+    h.q = (int64_t)a->split.heads * a->split.head_dim;
+    h.kv = (int64_t)a->split.kv_here * a->split.head_dim;
+    h.all_kv = (int64_t)a->split.kv_heads * a->split.head_dim;
+    h.copies = h.all_kv ? h.P * h.kv / h.all_kv : 0;
+    h.apart = parts->dim[1] * parts->dim[2] * parts->dim[3];
+    return h;
+}
+
+static void move(const struct heads *h, void *to, int64_t at, const void *from, int64_t first, int64_t n)
+{
+    memcpy(sh_cpu_at(to, h->type, at), sh_cpu_at(from, h->type, first), (size_t)(n * sh_dtype_bytes(h->type)));
+}
+
+sh_rc sh_cpu_split_heads(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    struct heads h = heads_of(call->attr, y);
+
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < x->dim[0] * x->dim[1]; n++)
+        for (int64_t p = 0; p < h.P; p++) {
+            int64_t row = n * x->dim[2], part = p * h.apart + n * y->dim[3];
+            int64_t kv = row + h.P * h.q + p * call->attr->split.kv_heads / h.P * call->attr->split.head_dim;
+
+            move(&h, y->data, part, x->data, row + p * h.q, h.q);
+            move(&h, y->data, part + h.q, x->data, kv, h.kv);
+            move(&h, y->data, part + h.q + h.kv, x->data, kv + h.all_kv, h.kv);
+        }
+    return SH_OK;
+}
+
+/* Add the copies of a stretch of keys or values, in the order of ranks. */
+static void add_copies(const struct heads *h, const struct sh_operand *y, int64_t at, const struct sh_operand *x,
+                       int64_t from, int64_t elems)
+{
+    for (int64_t done = 0, n; done < elems; done += n) {
+        float sum[SH_CPU_PIECE], room[SH_CPU_PIECE], *out;
+
+        n = elems - done < SH_CPU_PIECE ? elems - done : SH_CPU_PIECE;
+        out = sh_cpu_stage_out(y, at + done, n, sum);
+        memcpy(out, sh_cpu_stage_in(x, from + done, n, room), (size_t)n * sizeof *out);
+        for (int64_t c = 1; c < h->copies; c++)
+            add(out, out, sh_cpu_stage_in(x, from + c * h->apart + done, n, room), n);
+        sh_cpu_stage_put(y, at + done, n, out);
+    }
+}
+
+/* Row n of rank p's queries, and of the keys and values of which it has the first copy. */
+static void join_part(const struct heads *h, const struct sh_op_call *call, int64_t n, int64_t p)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    int64_t row = n * y->dim[2], part = p * h->apart + n * x->dim[3];
+    int64_t kv = row + h->P * h->q + p * call->attr->split.kv_heads / h->P * call->attr->split.head_dim;
+
+    move(h, y->data, row + p * h->q, x->data, part, h->q);
+    for (int which = 0; which < 2 && h->copies && p % h->copies == 0; which++)
+        if (h->copies == 1)
+            move(h, y->data, kv + which * h->all_kv, x->data, part + h->q + which * h->kv, h->kv);
+        else
+            add_copies(h, y, kv + which * h->all_kv, x, part + h->q + which * h->kv, h->kv);
+}
+
+sh_rc sh_cpu_join_heads(const struct sh_op_call *call)
+{
+    const struct sh_operand *y = &call->out[0];
+    struct heads h = heads_of(call->attr, &call->in[0]);
+
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < y->dim[0] * y->dim[1]; n++)
+        for (int64_t p = 0; p < h.P; p++)
+            join_part(&h, call, n, p);
+    return SH_OK;
+}
+
+sh_rc sh_cpu_turn(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    int64_t P = x->dim[0], B = x->dim[1], T = x->dim[2], bytes = x->dim[3] * sh_dtype_bytes(x->dtype);
+
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < P * B * T; i++) {
+        int64_t p = i / T / B, b = i / T % B;
+
+        memcpy((char *)y->data + ((b * P + p) * T + i % T) * bytes, (const char *)x->data + i * bytes, (size_t)bytes);
+    }
+    return SH_OK;
+}
+
 /* Between f32 and 16 bits in either direction; the block functions convert directly from tensor to tensor. */
 static void cast_piece(const struct sh_operand *y, const struct sh_operand *a, int64_t at, int64_t n)
 {

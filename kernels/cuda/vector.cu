@@ -75,6 +75,109 @@ template <class T> sh_rc run_regroup(const struct sh_op_call *call)
                      call->queue);
 }
 
+/* Rows of all heads, and parts of them: elements of queries, keys and values of a part; copies of a key-value head. */
+struct heads {
+    int64_t P, q, kv, all_kv, head, copies, part; /* part: elements of a rank's part of all rows */
+};
+
+heads heads_of(const struct sh_op_attr *a, const struct sh_operand *parts)
+{
+    int64_t D = a->split.head_dim, P = a->split.ranks, kv = a->split.kv_here * D, all_kv = a->split.kv_heads * D;
+
+    return {P, a->split.heads * D, kv, all_kv, D, all_kv ? P * kv / all_kv : 0, sh_elems(parts) / P};
+}
+
+/* Index i is in the parts. */
+template <class T> struct split_heads {
+    T *y;
+    const T *x;
+    heads h;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t width = h.q + 2 * h.kv, p = i / h.part, n = i % h.part / width, at = i % width;
+        int64_t from = n * (h.P * h.q + 2 * h.all_kv);
+        T v[N];
+
+        if (at < h.q) {
+            from += p * h.q + at;
+        } else {
+            at -= h.q;
+            from += h.P * h.q + at / h.kv * h.all_kv + p * (h.all_kv / h.head) / h.P * h.head + at % h.kv;
+        }
+        sh_load_raw(v, x + from);
+        sh_store_raw(y + i, v);
+    }
+};
+
+/* Index i is in the rows. */
+template <class T> struct join_heads {
+    T *y;
+    const T *x;
+    heads h;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t row = h.P * h.q + 2 * h.all_kv, n = i / row * (h.q + 2 * h.kv), at = i % row, copies = 1, from;
+
+        if (at < h.P * h.q) {
+            from = at / h.q * h.part + n + at % h.q;
+        } else {
+            int64_t which = (at - h.P * h.q) / h.all_kv, in = (at - h.P * h.q) % h.all_kv;
+            int64_t first = in / h.kv * h.copies;
+
+            copies = h.copies;
+            from = first * h.part + n + h.q + which * h.kv + in % h.kv;
+        }
+        if (copies == 1) {
+            T v[N];
+            sh_load_raw(v, x + from);
+            sh_store_raw(y + i, v);
+            return;
+        }
+        float sum[N], v[N];
+        sh_load(sum, x + from);
+        for (int64_t c = 1; c < copies; c++) {
+            sh_load(v, x + from + c * h.part);
+            for (int k = 0; k < N; k++)
+                sum[k] += v[k];
+        }
+        sh_store(y + i, sum);
+    }
+};
+
+template <class T> struct turn {
+    T *y;
+    const T *x;
+    int64_t P, B, rest;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t p = i / rest / B, b = i / rest % B;
+        T v[N];
+        sh_load_raw(v, x + i);
+        sh_store_raw(y + (b * P + p) * rest + i % rest, v);
+    }
+};
+
+template <class T, template <class> class F>
+sh_rc run_heads(const char *name, const struct sh_op_call *call, const struct sh_operand *parts)
+{
+    constexpr int N = SH_WIDTH<T>;
+    F<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), heads_of(call->attr, parts)};
+    return sh_map<N>(name, f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, f.h.head) && sh_aligned<N>(f.x, f.h.head),
+                     call->queue);
+}
+
+template <class T> sh_rc run_turn(const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    const int64_t *dim = call->in[0].dim;
+    turn<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), dim[0], dim[1], dim[2] * dim[3]};
+    return sh_map<N>("turn", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, dim[3]) && sh_aligned<N>(f.x, dim[3]),
+                     call->queue);
+}
+
 template <class Y, class A> struct cast {
     Y *y;
     const A *a;
@@ -159,6 +262,25 @@ extern "C" sh_rc sh_cuda_scale(const struct sh_op_call *call)
 extern "C" sh_rc sh_cuda_regroup(const struct sh_op_call *call)
 {
     return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_regroup<decltype(zero)>(call); });
+}
+
+extern "C" sh_rc sh_cuda_split_heads(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        return run_heads<decltype(zero), split_heads>("split_heads", call, &call->out[0]);
+    });
+}
+
+extern "C" sh_rc sh_cuda_join_heads(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        return run_heads<decltype(zero), join_heads>("join_heads", call, &call->in[0]);
+    });
+}
+
+extern "C" sh_rc sh_cuda_turn(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_turn<decltype(zero)>(call); });
 }
 
 extern "C" sh_rc sh_cuda_accumulate(const struct sh_op_call *call)

@@ -40,6 +40,60 @@ sh_rc sh_ref_regroup(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* The column that column `at` of a row of all heads has in the part of rank p; -1: that part lacks it. */
+static int64_t part_column(const struct sh_op_attr *a, int64_t p, int64_t at)
+{
+    int64_t P = a->split.ranks, D = a->split.head_dim, q = a->split.heads * D, kv = a->split.kv_here * D, which;
+
+    if (at < P * q)
+        return at / q == p ? at % q : -1;
+    at -= P * q;
+    which = at / (a->split.kv_heads * D); /* keys or values */
+    at = at % (a->split.kv_heads * D) - p * a->split.kv_heads / P * D;
+    return at >= 0 && at < kv ? q + which * kv + at : -1;
+}
+
+sh_rc sh_ref_split_heads(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    int64_t row = x->dim[2], part = y->dim[1] * y->dim[2] * y->dim[3];
+
+    for (int64_t i = 0; i < sh_ref_elems(x); i++)
+        for (int64_t p = 0; p < y->dim[0]; p++) {
+            int64_t column = part_column(call->attr, p, i % row);
+            if (column >= 0)
+                sh_ref_set(y, p * part + i / row * y->dim[3] + column, sh_ref_get(x, i));
+        }
+    return SH_OK;
+}
+
+sh_rc sh_ref_join_heads(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    int64_t row = y->dim[2], part = x->dim[1] * x->dim[2] * x->dim[3];
+
+    for (int64_t i = 0; i < sh_ref_elems(y); i++) {
+        double sum = 0;
+        for (int64_t p = 0; p < x->dim[0]; p++) {
+            int64_t column = part_column(call->attr, p, i % row);
+            if (column >= 0)
+                sum += sh_ref_get(x, p * part + i / row * x->dim[3] + column);
+        }
+        sh_ref_set(y, i, sum);
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ref_turn(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0];
+    int64_t P = x->dim[0], B = x->dim[1], rest = x->dim[2] * x->dim[3];
+
+    for (int64_t i = 0; i < P * B * rest; i++)
+        sh_ref_set(&call->out[0], (i / rest % B * P + i / rest / B) * rest + i % rest, sh_ref_get(x, i));
+    return SH_OK;
+}
+
 sh_rc sh_ref_copy(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)

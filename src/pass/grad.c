@@ -392,13 +392,13 @@ static void swiglu_rows_rule(struct grad *g)
         give(g, g->fwd.in[i], op.out[i]);
 }
 
-/* For kinds whose row names their backward. */
+/* For kinds whose row names their backward. That of a linear one does not need x. */
 static void pointwise_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, sh_op_info(g->fwd.kind)->backward);
 
     op.in[0] = upstream(g, 0);
-    op.in[1] = g->fwd.in[0];
+    op.in[1] = sh_op_info(op.kind)->n_in > 1 ? g->fwd.in[0] : SH_NONE;
     op.out[0] = fresh(g, g->fwd.in[0]);
     sh_program_add_op(g->p, &op);
     give(g, g->fwd.in[0], op.out[0]);
