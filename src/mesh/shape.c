@@ -80,6 +80,7 @@ struct sh_mesh_shape sh_mesh_shape_of(const int size[SH_AXES], int rank)
     struct sh_mesh_shape shape = {.n = SH_AXES,
                                   .rank = rank,
                                   .shard = CONTEXT | EXPERT | INNER | OUTER,
+                                  .context = CONTEXT,
                                   .expert = EXPERT,
                                   .inner = INNER,
                                   .replicate = REPLICATE,
@@ -95,23 +96,43 @@ struct sh_mesh_shape sh_mesh_shape_of(const int size[SH_AXES], int rank)
     return shape;
 }
 
-/* Ranks with different experts are neighbours in a shard group and, if there are any, in its inner groups.
- *   inner  out  ranks on the axis of that name */
-static sh_rc place_experts(const struct sh_mesh_request *req, int shard, int *inner)
+/* An axis inside of the shard or replicate axis and, if there are any, of its inner groups. */
+static sh_rc place_inside(const char *key, int size, const char *axis, int ranks, const struct sh_mesh_request *req)
 {
-    int expert = req->expert > 1 ? req->expert : 1;
-
-    if (shard % expert != 0)
+    if (ranks % size != 0)
+        return sh_fail(SH_E_USAGE, "mesh: %s=%d does not divide the %s axis of %d; choose %d", key, size, axis, ranks,
+                       nearest_divisor(ranks, size));
+    if (req->inner > 1 && req->inner % size != 0)
         return sh_fail(SH_E_USAGE,
-                       "mesh: parallelism.expert_parallel_degree=%d does not divide the shard axis of %d; choose %d",
-                       expert, shard, nearest_divisor(shard, expert));
-    if (req->inner > 1 && req->inner % expert != 0)
-        return sh_fail(
-            SH_E_USAGE,
-            "mesh: parallelism.expert_parallel_degree=%d does not divide reshard_after_forward over %d ranks; "
-            "choose %d",
-            expert, req->inner, nearest_divisor(req->inner, expert));
-    *inner = req->inner > 1 ? req->inner / expert : 1;
+                       "mesh: %s=%d does not divide reshard_after_forward over %d ranks; "
+                       "choose %d",
+                       key, size, req->inner, nearest_divisor(req->inner, size));
+    return SH_OK;
+}
+
+/* Ranks with different rows of a sequence are neighbours, and ranks with different experts are neighbours of these. If
+ * nothing is sharded, ranks with different rows are replicas. */
+static sh_rc place_axes(const struct sh_mesh_request *req, int world, int shard, int size[SH_AXES])
+{
+    int context = req->context > 1 ? req->context : 1, expert = req->expert > 1 ? req->expert : 1;
+    int outer = shard, replicate = world / shard;
+    bool replicas = shard == 1 && world > 1;
+    int *around = replicas ? &replicate : &outer;
+
+    SH_TRY(
+        place_inside("parallelism.context_parallel_degree", context, replicas ? "replicate" : "shard", *around, req));
+    *around /= context;
+    SH_TRY(place_inside("parallelism.expert_parallel_degree", expert, "shard", outer, req));
+    if (req->inner > 1 && req->inner % (context * expert) != 0)
+        return sh_fail(SH_E_USAGE,
+                       "mesh: parallelism.context_parallel_degree=%d times expert_parallel_degree=%d does not divide "
+                       "reshard_after_forward over %d ranks; choose a multiple of %d",
+                       context, expert, req->inner, context * expert);
+    size[SH_AXIS_CONTEXT] = context;
+    size[SH_AXIS_EXPERT] = expert;
+    size[SH_AXIS_INNER] = req->inner > 1 ? req->inner / (context * expert) : 1;
+    size[SH_AXIS_OUTER] = outer / (expert * size[SH_AXIS_INNER]);
+    size[SH_AXIS_REPLICATE] = replicate;
     return SH_OK;
 }
 
@@ -128,7 +149,7 @@ sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank,
     }
     int shard = 1;
     SH_TRY(choose_shard(req, world, &shard));
-    int replicate = world / shard, expert = req->expert > 1 ? req->expert : 1, inner = 1;
+    int replicate = world / shard, size[SH_AXES] = {1, 1, 1, 1, 1, 1, 1};
     if (req->replicate != SH_MESH_AUTO && req->replicate != replicate)
         return sh_fail(
             SH_E_USAGE,
@@ -138,10 +159,14 @@ sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank,
         return sh_fail(SH_E_USAGE,
                        "mesh: reshard_after_forward over %d ranks does not divide the shard axis of %d; choose %d",
                        req->inner, shard, nearest_divisor(shard, req->inner));
-    SH_TRY(place_experts(req, shard, &inner));
-    *out = sh_mesh_shape_of((const int[SH_AXES]){1, 1, expert, inner, shard / (expert * inner), replicate, 1}, rank);
+    SH_TRY(place_axes(req, world, shard, size));
+    *out = sh_mesh_shape_of(size, rank);
     if (req->inner > 1)
-        out->inner |= out->expert;
+        out->inner |= out->expert | out->context;
+    if (shard == 1 && req->context > 1) {
+        out->shard &= ~out->context;
+        out->replicate |= out->context;
+    }
     return SH_OK;
 }
 
@@ -260,7 +285,8 @@ const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, cha
     } names[] = {{"shard", shape->shard},         {"inner", shape->inner},
                  {"replicate", shape->replicate}, {"world", sh_group_world(shape)},
                  {"data", shape->data},           {"rows", shape->rows},
-                 {"expert", shape->expert},       {"expert_shard", shape->shard & ~shape->expert}};
+                 {"expert", shape->expert},       {"expert_shard", shape->shard & ~shape->expert},
+                 {"context", shape->context}};
 
     join_axes(shape, group, text);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)

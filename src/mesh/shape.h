@@ -5,7 +5,9 @@
  * first: tensor, context, expert, inner, outer, replicate, pipeline. A group is a set of axes: the ranks that differ
  * only in their places on these axes.
  *
- *   shard      context, expert, inner and outer: neighbouring ranks (on one node if their number is chosen so)
+ *   shard      context, expert, inner and outer: neighbouring ranks (on one node if their number is chosen so); if
+ *              nothing is sharded, context is among the replicas
+ *   context    neighbours with different rows of the same sequences, which exchange heads for rows during attention
  *   expert     neighbours within a shard group that have different experts, and have them all together
  *   inner      neighbours within a shard group, in groups of N, for reshard_after_forward: N
  *   replicate  ranks with the same shard
@@ -15,7 +17,7 @@
  *   world      all axes: all ranks
  *
  * Ranks that differ on tensor only have the same rows and layers, and different parts of each matrix. No configuration
- * makes tensor, context or pipeline larger than 1 yet.
+ * makes tensor or pipeline larger than 1 yet.
  *
  * An axis of size 1 is an ordinary axis, and a group of one rank is an ordinary group. */
 #ifndef SH_MESH_SHAPE_H
@@ -49,6 +51,7 @@ struct sh_mesh_shape {
 
     /* Groups by purpose. */
     sh_group shard;     /* units and their gradients are cut over it */
+    sh_group context;   /* each of its ranks has other rows of the same sequences */
     sh_group expert;    /* each of its ranks has other experts; part of shard */
     sh_group inner;     /* parameters kept from the forward to the backward are cut over it */
     sh_group replicate; /* its ranks hold the same shards */
@@ -62,6 +65,7 @@ struct sh_mesh_request {
     int shard;          /* SH_MESH_ALL, SH_MESH_NODE or a number of ranks */
     int replicate;      /* SH_MESH_AUTO or a number */
     int inner;          /* reshard_after_forward: N; 1 when unused */
+    int context;        /* ranks over which a sequence is cut; 0 and 1: each has whole sequences */
     int expert;         /* ranks over which experts are spread; 0 and 1: each has all */
     int ranks_per_node; /* ranks of the smallest node; used by SH_MESH_NODE */
 };

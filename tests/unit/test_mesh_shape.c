@@ -106,8 +106,41 @@ static const struct misfit {
      "mesh: parallelism.expert_parallel_degree=4 does not divide the shard axis of 6; choose 3"},
     {{.shard = 8, .replicate = AUTO, .inner = 2, .expert = 4}, 8,
      "mesh: parallelism.expert_parallel_degree=4 does not divide reshard_after_forward over 2 ranks; choose 2"},
+    {{.shard = 6, .replicate = AUTO, .inner = 1, .context = 4}, 12,
+     "mesh: parallelism.context_parallel_degree=4 does not divide the shard axis of 6; choose 3"},
+    {{.shard = 1, .replicate = AUTO, .inner = 1, .context = 4}, 6,
+     "mesh: parallelism.context_parallel_degree=4 does not divide the replicate axis of 6; choose 3"},
+    {{.shard = 8, .replicate = AUTO, .inner = 1, .context = 4, .expert = 4}, 8,
+     "mesh: parallelism.expert_parallel_degree=4 does not divide the shard axis of 2; choose 2"},
+    {{.shard = 8, .replicate = AUTO, .inner = 2, .context = 2, .expert = 2}, 8,
+     "mesh: parallelism.context_parallel_degree=2 times expert_parallel_degree=2 does not divide reshard_after_forward over 2 ranks; choose a multiple of 4"},
 };
 /* clang-format on */
+
+/* Where nothing is sharded the ranks that share sequences are replicas; else they are the first of a shard group. */
+static void test_context(void **state)
+{
+    const struct sh_mesh_request whole = {.shard = 1, .replicate = AUTO, .inner = 1, .context = 2};
+    const struct sh_mesh_request cut = {.shard = 4, .replicate = AUTO, .inner = 2, .context = 2};
+    char name[SH_GROUP_NAME];
+    struct sh_mesh_shape s;
+
+    (void)state;
+    assert_int_equal(sh_mesh_shape_make(&whole, 8, 5, &s), SH_OK);
+    assert_int_equal(sh_group_size(&s, s.replicate), 8);
+    assert_int_equal(sh_group_size(&s, s.shard), 1);
+    assert_int_equal(sh_group_size(&s, s.data), 4);
+    assert_int_equal(sh_group_index(&s, s.data), 2);
+    assert_false(sh_mesh_speaks(&s));
+    assert_int_equal(sh_mesh_shape_make(&cut, 8, 5, &s), SH_OK);
+    assert_int_equal(sh_group_size(&s, s.replicate), 2);
+    assert_int_equal(sh_group_size(&s, s.shard), 4);
+    assert_int_equal(sh_group_size(&s, s.inner), 2);
+    assert_int_equal(sh_group_size(&s, s.data), 4);
+    assert_int_equal(sh_group_size(&s, s.rows), 8);
+    assert_int_equal(sh_group_member(&s, s.context, 0), 4);
+    assert_string_equal(sh_group_name(&s, s.context, name), "context");
+}
 
 static void test_misfits(void **state)
 {
@@ -307,9 +340,9 @@ static void test_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fits),      cmocka_unit_test(test_misfits),    cmocka_unit_test(test_bad_rank),
-        cmocka_unit_test(test_names),     cmocka_unit_test(test_every_axis), cmocka_unit_test(test_widened),
-        cmocka_unit_test(test_more_axes), cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_fits),    cmocka_unit_test(test_misfits),    cmocka_unit_test(test_bad_rank),
+        cmocka_unit_test(test_names),   cmocka_unit_test(test_every_axis), cmocka_unit_test(test_widened),
+        cmocka_unit_test(test_context), cmocka_unit_test(test_more_axes),  cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
