@@ -460,7 +460,7 @@ static int emit_branch(struct decoder *d, int x, const struct branch *b)
 /* One table for all blocks, or a second one for blocks with a window: cos and sin [T,R]. */
 static void emit_rope_tables(struct decoder *d)
 {
-    int length = d->e.cache ? d->e.cache : d->e.seq;
+    int length = d->e.cache ? d->e.cache : d->e.seq * d->e.parts;
     struct sh_emit_rope rope = sh_model_rope(d->m, length), local = sh_model_rope_local(d->m);
 
     if (d->f->learned_positions)
@@ -470,6 +470,11 @@ static void emit_rope_tables(struct decoder *d)
         d->rope_local = sh_emit_rope_table(&d->e, "rope_local", sh_model_rotary_dim(d->m), &local);
 }
 
+static int parts_of(const struct sh_model_batch *b)
+{
+    return b->parts > 1 ? b->parts : 1;
+}
+
 /* Cut the rows into equal parts: each part reads the output matrix, and reads and writes its gradient, once more.
  * Logits of the compute type take at most 50 MiB; but a part of 256 rows, at which that cost is small, may take 128
  * MiB. With a vocabulary of 50,000 words in bf16 that is 512 rows: 10 % faster than 352, 20 % faster than 256
@@ -477,7 +482,8 @@ static void emit_rope_tables(struct decoder *d)
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b, enum sh_dtype act)
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };
-    int64_t row_bytes = sh_dtype_bytes(act) * m->vocab_size, all = (int64_t)b->batch * b->seq, parts, rows;
+    int64_t row_bytes = sh_dtype_bytes(act) * m->vocab_size, parts, rows;
+    int64_t all = (int64_t)b->batch * b->seq / parts_of(b);
     int64_t enough = MOST_ROOM / row_bytes < ENOUGH ? MOST_ROOM / row_bytes : ENOUGH, most = ROOM / row_bytes;
 
     most = most < enough ? enough : most;
@@ -488,31 +494,42 @@ static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_b
     return rows < all ? rows : all;
 }
 
+/* Before the first operation. */
+static struct sh_emit position(const struct sh_model_batch *b, struct sh_program *p)
+{
+    return (struct sh_emit){.p = p,
+                            .batch = b->batch,
+                            .seq = b->seq / parts_of(b),
+                            .parts = parts_of(b),
+                            .cache = b->cache,
+                            .block = SH_NONE,
+                            .anew = b->anew};
+}
+
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p)
 {
-    struct decoder d = {
-        .e = {.p = p, .batch = b->batch, .seq = b->seq, .cache = b->cache, .block = SH_NONE, .anew = b->anew},
-        .m = m,
-        .f = sh_family_of(m->family),
-        .adapters = &b->adapters,
-        .spread = {b->spread.ranks > 1 ? b->spread.ranks : 1, b->spread.place, 0},
-        .reports = b->reports && sh_family_of(m->family)->router,
-        .heads = {.heads = m->n_heads,
-                  .kv_heads = m->n_kv_heads,
-                  .head_dim = m->head_dim,
-                  .any_order = b->any_order,
-                  .document_tokens = b->document_tokens,
-                  .scalar = m->query_pre_attn_scalar},
-        .route = {.experts = m->n_experts,
-                  .chosen = m->n_experts_per_token,
-                  .sigmoid = m->router == SH_ROUTER_SIGMOID,
-                  .norm = m->route_norm,
-                  .scale = m->route_scale == 0 ? 1 : (float)m->route_scale,
-                  .groups = m->route_groups,
-                  .top_groups = m->route_top_groups,
-                  .aux = b->balance.aux,
-                  .z = b->balance.z,
-                  .forced = b->balance.forced}};
+    struct decoder d = {.e = position(b, p),
+                        .m = m,
+                        .f = sh_family_of(m->family),
+                        .adapters = &b->adapters,
+                        .spread = {b->spread.ranks > 1 ? b->spread.ranks : 1, b->spread.place, 0},
+                        .reports = b->reports && sh_family_of(m->family)->router,
+                        .heads = {.heads = m->n_heads,
+                                  .kv_heads = m->n_kv_heads,
+                                  .head_dim = m->head_dim,
+                                  .any_order = b->any_order,
+                                  .document_tokens = b->document_tokens,
+                                  .scalar = m->query_pre_attn_scalar},
+                        .route = {.experts = m->n_experts,
+                                  .chosen = m->n_experts_per_token,
+                                  .sigmoid = m->router == SH_ROUTER_SIGMOID,
+                                  .norm = m->route_norm,
+                                  .scale = m->route_scale == 0 ? 1 : (float)m->route_scale,
+                                  .groups = m->route_groups,
+                                  .top_groups = m->route_top_groups,
+                                  .aux = b->balance.aux,
+                                  .z = b->balance.z,
+                                  .forced = b->balance.forced}};
     int64_t chunk_rows = b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act);
     int x;
 

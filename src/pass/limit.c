@@ -25,11 +25,14 @@ static bool one_sequence(struct sh_build *b)
     return applies;
 }
 
-/* A mesh of numbers that fit, with experts where they are. */
+/* A mesh of numbers that fit, with experts and parts of sequences where they are. */
 static void sharded_over(struct sh_mesh_shape *mesh, int ranks, int inner, int rank)
 {
-    struct sh_mesh_request all = {
-        .shard = SH_MESH_ALL, .replicate = SH_MESH_AUTO, .inner = inner, .expert = sh_group_size(mesh, mesh->expert)};
+    struct sh_mesh_request all = {.shard = SH_MESH_ALL,
+                                  .replicate = SH_MESH_AUTO,
+                                  .inner = inner,
+                                  .context = sh_group_size(mesh, mesh->context),
+                                  .expert = sh_group_size(mesh, mesh->expert)};
     sh_rc rc = sh_mesh_shape_make(&all, ranks, rank, mesh);
 
     (void)rc;

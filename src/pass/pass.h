@@ -20,6 +20,7 @@ struct sh_build; /* build.h: what is asked for */
 /* PASS(name, training): in this order; a pass with `training` runs only on micro-steps that train. */
 #define SH_PASS_LIST(PASS)                                                                                             \
     PASS(model, false)    /* emits the forward operations of one micro-step */                                         \
+    PASS(context, false)  /* if sequences are cut over ranks: these exchange rows for heads around attention */        \
     PASS(pack, false)     /* if asked for: frozen weights in four bits an element */                                   \
     PASS(grad, true)      /* appends their backward: one rule per kind; gradients of parameters get grad_of */         \
     PASS(recompute, true) /* drops activations; emits their operations again where the backward needs them */          \

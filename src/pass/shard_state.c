@@ -187,7 +187,7 @@ static void keep_cache(struct sh_program *p, const struct sh_program *micro)
 /* Ports must be where they were when the section is over. With a cache there is a DECODE, which has views of some. */
 static void keep_ports(struct sh_program *p, const struct sh_program *micro)
 {
-    bool decodes = micro->port[SH_PORT_AT] != SH_NONE;
+    bool decodes = micro->port[SH_PORT_COUNT] != SH_NONE;
 
     for (int port = 0; port < SH_PORTS; port++) {
         enum sh_port next = sh_port_row(port)->decode;

@@ -153,7 +153,13 @@ static int add_port(struct sh_emit *e, enum sh_port port)
     return sh_program_add_port(e->p, port, e->batch, e->seq, 0);
 }
 
-/* Tokens, targets and document starts, each [B,T] i32. Without targets there is no loss (generation); without docs,
+/* Tokens of a whole sequence. */
+static int whole(const struct sh_emit *e)
+{
+    return e->seq * (e->parts > 1 ? e->parts : 1);
+}
+
+/* Tokens, targets and document starts, each [B,T] i32; documents are those of whole sequences, as attention sees them. Without targets there is no loss (generation); without docs,
  * attention sees the whole sequence. */
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
 {
@@ -161,7 +167,7 @@ void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
     if (targets)
         add_port(e, SH_PORT_TARGETS);
     if (docs)
-        add_port(e, SH_PORT_DOCS);
+        sh_program_add_port(e->p, SH_PORT_DOCS, e->batch, whole(e), 0);
     if (e->cache) {
         add_port(e, SH_PORT_AT);
         add_port(e, SH_PORT_COUNT);
@@ -182,13 +188,16 @@ static int look_up(struct sh_emit *e, int ids, int table, int wpe, const char *w
     return view2(e, op.out[0]);
 }
 
-/* wte [V,H], wpe [T,H] or SH_NONE if positions enter by rotation; out [B*T,H]. With a cache, rows of wpe are looked up
- * by their positions and added: the same numbers, since only the sum is rounded. */
+/* wte [V,H], wpe [T,H] or SH_NONE if positions enter by rotation; out [B*T,H]. With a cache, or parts of sequences, rows
+ * of wpe are looked up by their positions and added: the same numbers, since only the sum is rounded. */
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
 {
-    int x = look_up(e, e->p->port[SH_PORT_TOKENS], wte, e->cache ? SH_NONE : wpe, "embedded");
+    bool apart = wpe != SH_NONE && (e->cache || e->parts > 1);
+    int x = look_up(e, e->p->port[SH_PORT_TOKENS], wte, apart ? SH_NONE : wpe, "embedded");
 
-    if (e->cache && wpe != SH_NONE)
+    if (apart && !e->cache)
+        add_port(e, SH_PORT_AT);
+    if (apart)
         x = sh_emit_add(e, x, look_up(e, e->p->port[SH_PORT_AT], wpe, SH_NONE, "positions"));
     return x;
 }
@@ -334,7 +343,7 @@ int sh_emit_rope_table(struct sh_emit *e, const char *name, int rotary_dim, cons
     op.attr.rope.first_divisor = e->p->n_divisors;
     for (int i = 0; i < rope->divisors; i++)
         sh_program_add_divisor(e->p, rope->divisor[i]);
-    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->cache ? e->cache : e->seq, rotary_dim), name);
+    op.out[0] = add_tensor(e, SH_MEM_CONST, SH_F32, 2, DIMS(e->cache ? e->cache : whole(e), rotary_dim), name);
     e->p->tensors[op.out[0]].persistent = true;
     sh_program_add_op(e->p, &op);
     return op.out[0];
@@ -366,7 +375,7 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     op.attr.attn.any_order = h->any_order;
     op.attr.attn.document_tokens = h->document_tokens;
     /* A window that hides nothing counts as none, so that kernels without windows can run it. */
-    op.attr.attn.window = h->window < e->seq ? h->window : 0;
+    op.attr.attn.window = h->window < whole(e) ? h->window : 0;
     op.in[0] = view3(e, qkv);
     op.in[1] = e->p->port[SH_PORT_DOCS];
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");

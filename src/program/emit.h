@@ -12,6 +12,7 @@
 struct sh_emit {
     struct sh_program *p;
     int batch, seq; /* B and T of one micro-step of one rank */
+    int parts;      /* of a sequence, each of T tokens on another rank; 0 and 1: the rank has whole sequences */
     int cache; /* S: positions per sequence whose keys and values are kept; 0: no cache, each micro-step stands alone */
     int block; /* transformer block being emitted, SH_NONE outside */
     bool anew; /* with docs: positions restart in each document */
@@ -39,8 +40,8 @@ int sh_emit_stack(struct sh_emit *e, int first, int n);
 /* The same storage in another shape with the same number of elements. */
 int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim);
 
-/* Inputs that the host fills: tokens and targets [B,T] i32, docs [B,T] i32 (when documents are masked); with a cache
- * also `at` [B,T] and `count` [B]. */
+/* Inputs that the host fills: tokens and targets [B,T] i32, docs [B,T] i32 of whole sequences (when documents are
+ * masked); with a cache also `at` [B,T] and `count` [B]. */
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs);
 
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe); /* [V,C], [P,C] or SH_NONE -> [N,C] */

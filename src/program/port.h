@@ -10,12 +10,13 @@
 enum sh_port {
     SH_PORT_TOKENS,
     SH_PORT_TARGETS,   /* -1: not counted */
-    SH_PORT_DOCS,      /* first position of the document that the token is in */
+    SH_PORT_DOCS,      /* first position of the document that the token is in; of whole sequences */
     SH_PORT_LOSS,      /* sum over this rank's rows; over the world after LOSS */
     SH_PORT_LOGITS,    /* of one position of each sequence */
     SH_PORT_LOGPROB,   /* of each target */
     SH_PORT_LIKELIEST, /* word */
-    SH_PORT_AT,        /* positions of the tokens, with a cache */
+    SH_PORT_AT,        /* positions of the tokens, with a cache; or those in documents, or in the sequence, of a part of
+                          it */
     SH_PORT_COUNT,     /* how many tokens of a row count, with a cache (kernels/op.h) */
     SH_PORT_NEXT,      /* tokens of DECODE: the first column of those of PREFILL */
     SH_PORT_NEXT_AT,   /* their positions, likewise */

@@ -94,6 +94,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     SH_TRY(sh_data_open(&opt, &f->data));
     f->tokens = sh_calloc(n, sizeof *f->tokens);
     f->targets = sh_calloc(n, sizeof *f->targets);
+    f->part = sh_calloc(n, sizeof *f->part);
     if (f->with_docs)
         f->docs = sh_calloc(n, sizeof *f->docs);
     return SH_OK;
@@ -107,12 +108,44 @@ void sh_feed_close(struct sh_feed *f)
     free(f->tokens);
     free(f->targets);
     free(f->docs);
+    free(f->part);
     *f = (struct sh_feed){0};
+}
+
+/* Put this rank's rows of each sequence; whole: [sequences,T]. Targets and documents were made before the cut, so a row
+ * at its border lacks nothing. */
+static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port port, const int32_t *whole)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    int64_t T = r->cfg.training.seq_len, n = T / sh_group_size(m, m->context);
+    int64_t first = sh_group_index(m, m->context) * n;
+
+    for (int64_t b = 0; b < f->sequences; b++)
+        memcpy(f->part + b * n, whole + b * T + first, (size_t)n * sizeof *whole);
+    sh_exec_put(r->exec, port, f->part);
+}
+
+/* Positions for a table that is looked up by them: they start again with each document if its rows were packed. */
+static void put_positions(struct sh_run *r, const struct sh_feed *f)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    int64_t T = r->cfg.training.seq_len, n = T / sh_group_size(m, m->context);
+    int64_t first = sh_group_index(m, m->context) * n;
+
+    if (r->p->port[SH_PORT_AT] == SH_NONE)
+        return;
+    for (int64_t i = 0; i < f->sequences * n; i++) {
+        int64_t at = first + i % n;
+
+        f->part[i] = (int32_t)(at - (r->build.batch.anew ? f->docs[i / n * T + at] : 0));
+    }
+    sh_exec_put(r->exec, SH_PORT_AT, f->part);
 }
 
 void sh_feed_put(struct sh_run *r, const struct sh_feed *f)
 {
-    sh_exec_put(r->exec, SH_PORT_TOKENS, f->tokens);
-    sh_exec_put(r->exec, SH_PORT_TARGETS, f->targets);
+    put_rows(r, f, SH_PORT_TOKENS, f->tokens);
+    put_rows(r, f, SH_PORT_TARGETS, f->targets);
     sh_exec_put(r->exec, SH_PORT_DOCS, f->docs);
+    put_positions(r, f);
 }

@@ -11,6 +11,7 @@ struct sh_run;
 struct sh_feed {
     struct sh_data *data;
     int32_t *tokens, *targets, *docs; /* [sequences, T] */
+    int32_t *part;                    /* [sequences, n] the rows of this rank, if it has a part of each sequence */
     int64_t sequences;                /* local_batch_size */
     bool with_docs;
 };

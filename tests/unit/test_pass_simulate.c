@@ -52,19 +52,28 @@ static int make_batch(void **state)
     return 0;
 }
 
-/* Feed micro-step m of a step to one rank: the sequences of its place in the batch, which starts again after the last
- * one. */
+/* Feed micro-step m of a step to one rank: its rows of the sequences of its place in the batch, which starts again after
+ * the last one. */
 static void feed(const struct sim *s, const struct sh_build *b, int rank, int step, int m)
 {
-    int place = sh_group_index(&s->ranks[rank].mesh, s->ranks[rank].mesh.rows);
-    int first = (place * b->options.micro_steps + m) * b->batch.batch % GLOBAL;
+    const struct sh_mesh_shape *mesh = &s->ranks[rank].mesh;
+    int first = (sh_group_index(mesh, mesh->data) * b->options.micro_steps + m) * b->batch.batch % GLOBAL;
+    int n = TINY_SEQ / sh_group_size(mesh, mesh->context), begin = sh_group_index(mesh, mesh->context) * n;
     const struct sh_program *p = s->ranks[rank].p;
-    size_t bytes = (size_t)sh_tensor_bytes(&p->tensors[p->port[SH_PORT_TOKENS]]);
+    const int *port = p->port;
 
-    memcpy(sim_data(s, rank, p->port[SH_PORT_TOKENS]), &batch.tokens[step][first * TINY_SEQ], bytes);
-    memcpy(sim_data(s, rank, p->port[SH_PORT_TARGETS]), &batch.targets[step][first * TINY_SEQ], bytes);
-    if (p->port[SH_PORT_DOCS] != SH_NONE)
-        memcpy(sim_data(s, rank, p->port[SH_PORT_DOCS]), &batch.docs[step][first * TINY_SEQ], bytes);
+    for (int i = 0; i < b->batch.batch * n; i++) {
+        int at = (first + i / n) * TINY_SEQ + begin + i % n;
+
+        ((int32_t *)sim_data(s, rank, port[SH_PORT_TOKENS]))[i] = batch.tokens[step][at];
+        ((int32_t *)sim_data(s, rank, port[SH_PORT_TARGETS]))[i] = batch.targets[step][at];
+        if (port[SH_PORT_AT] != SH_NONE)
+            ((int32_t *)sim_data(s, rank, port[SH_PORT_AT]))[i] =
+                begin + i % n - (b->batch.anew ? batch.docs[step][at] : 0);
+    }
+    if (port[SH_PORT_DOCS] != SH_NONE)
+        memcpy(sim_data(s, rank, port[SH_PORT_DOCS]), &batch.docs[step][first * TINY_SEQ],
+               (size_t)b->batch.batch * TINY_SEQ * sizeof(int32_t));
 }
 
 /* The sum of n = 2^k numbers as a balanced binary tree. */
@@ -309,24 +318,96 @@ static void with_groups_of_their_own(void **state)
     }
 }
 
-/* Every axis has 2 ranks, but for that of experts, which this model lacks. A place on tensor and pipeline stands in for other parts of the model: its 16 ranks do bit for
- * bit what a mesh of 16 ranks does. The losses of both stages are added, those of tensor's ranks are one; the norm has
+/* Heads that 2 and 4 ranks can share, with fewer key-value heads than ranks, as many, and more. */
+static void more_heads(struct sh_build *b, int i)
+{
+    static const int kv[] = {1, 2, 4};
+
+    b->model.n_heads = 4;
+    b->model.n_kv_heads = b->model.family == SH_FAMILY_GPT2 ? 4 : kv[i % 3];
+}
+
+/* Row i of a test of sequences cut over ranks, on a mesh with `data` ranks for sequences. */
+static struct sh_build cut_build(int i, int data)
+{
+    int micros = GLOBAL / data > 1 && i % 2 ? 2 : 1;
+    struct sh_build b = build_of(&tiny_models[i % TINY_MODELS], data, micros, i % 4 == 3);
+
+    more_heads(&b, i);
+    if (b.model.n_layers > 2) { /* activations of whole pages, of which some are moved away below */
+        b.model.dim = 512;
+        b.model.ffn_dim = 64;
+        b.model.init_std = 0.05f; /* longer sums round more */
+    }
+    b.model.attention_window = i % 5 == 4 && b.model.family != SH_FAMILY_GPT2 ? 2 : 0;
+    b.batch.anew = b.batch.docs && i % 2;
+    b.batch.adapters = i % 7 == 5 ? (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u} : adapters;
+    return b;
+}
+
+static struct outcome run_cut(struct sh_build b, const struct variant *v, const int axes[SH_AXES])
+{
+    b.options.strategy.params_resident = tiny_strategies[v->strategy].params_resident;
+    b.options.strategy.keep_after_forward = tiny_strategies[v->strategy].keep_after_forward;
+    b.options.forward_prefetch = v->forward_prefetch;
+    b.options.backward_prefetch = v->backward_prefetch;
+    b.options.gathers_alive = v->gathers_alive;
+    b.options.resident_units = v->resident_units;
+    b.recompute = tiny_recomputes[v->recompute];
+    return run_all(sim_create_on(&b, axes, SEED), &b);
+}
+
+/* Sequences cut over ranks, on any mesh, are learned as whole ones are; strategies and recomputation change no bit. */
+static void cut_sequences(void **state)
+{
+    static const int axes[][SH_AXES] = {{1, 2, 1, 1, 1, 1, 1}, {1, 4, 1, 1, 1, 1, 1}, {1, 2, 1, 2, 1, 1, 1},
+                                        {1, 4, 1, 1, 1, 2, 1}, {1, 2, 1, 1, 3, 2, 1}, {1, 4, 1, 1, 6, 2, 1}};
+    static const int whole[SH_AXES] = {1, 1, 1, 1, 1, 1, 1};
+
+    (void)state;
+    for (int i = 0; i < 2 * VARIANTS; i += tiny_step(7)) {
+        const int *mesh = axes[i % (int)(sizeof axes / sizeof *axes)];
+        int data = mesh[SH_AXIS_INNER] * mesh[SH_AXIS_OUTER] * mesh[SH_AXIS_REPLICATE];
+        struct outcome one = run_cut(cut_build(i, 1), &variants[0], whole);
+        struct outcome cut = run_cut(cut_build(i, data), &variants[0], mesh);
+        struct outcome other = run_cut(cut_build(i, data), &variants[i % VARIANTS], mesh);
+        struct sh_build away = cut_build(i, data);
+        struct outcome moved;
+        int rows;
+
+        rows = away.batch.batch * TINY_SEQ / mesh[SH_AXIS_CONTEXT];
+        away.offload = (struct sh_offload){
+            .act_blocks = away.model.n_layers > 2 && rows > 1, .optimizer_16 = i % 17, .buffers = 3, .carry = i % 2};
+        moved = run_cut(away, &variants[i % VARIANTS], mesh);
+        assert_near(&cut, &one, 1e-5, away.model.dim > 100 ? 1e-5 : 2e-6);
+        assert_same(&other, &cut);
+        assert_same(&moved, &cut);
+        free(one.params);
+        free(cut.params);
+        free(other.params);
+        free(moved.params);
+    }
+}
+
+/* Every axis has 2 ranks, but for that of experts, which this model lacks. A place on tensor and pipeline stands in for
+ * other parts of the model: its 16 ranks do bit for bit what a mesh of 16 ranks does. The losses of both stages are added, those of tensor's ranks are one; the norm has
  * the elements of all. */
 static void with_every_axis(void **state)
 {
-    static const int two[SH_AXES] = {2, 2, 1, 2, 2, 2, 2};
+    static const int two[SH_AXES] = {2, 2, 1, 2, 2, 2, 2}, one_place[SH_AXES] = {1, 2, 1, 2, 2, 2, 1};
 
     (void)state;
     for (int v = 0; v < VARIANTS; v += tiny_step(4)) {
         struct sh_build b = build_of(&tiny_models[v % TINY_MODELS], GLOBAL, 1, false);
         struct outcome all, place;
 
+        more_heads(&b, v);
         b.options.micro_steps = 1 + v % 2;
         b.options.strategy = (struct sh_strategy){tiny_strategies[variants[v].strategy].params_resident,
                                                   tiny_strategies[variants[v].strategy].keep_after_forward, v % 4 == 1};
         b.recompute = tiny_recomputes[variants[v].recompute];
         all = run_all(sim_create_on(&b, two, SEED), &b);
-        place = run(&b, 8, 2, 2);
+        place = run_all(sim_create_on(&b, one_place, SEED), &b);
         for (int step = 0; step < STEPS; step++) {
             place.loss[step] *= 2;
             place.norm[step] *= 2;
@@ -357,12 +438,12 @@ static int n_alongside(const struct sh_build *b, const int axes[SH_AXES])
     return n;
 }
 
-/* Over each axis and over some sets of axes, with each strategy and kind of recomputation, and with activations moved
+/* Over axes and over some sets of them, with each strategy and kind of recomputation, and with activations moved
  * away: losses, gradients, updates and validation have the same bits as without the round trips. */
 static void rows_make_a_round_trip(void **state)
 {
     static const int axes[][SH_AXES] = {
-        {2, 1, 1, 2, 1, 1, 1}, {1, 2, 1, 1, 2, 1, 1}, {1, 1, 1, 2, 2, 2, 1}, {1, 2, 1, 2, 1, 1, 2}};
+        {2, 1, 1, 2, 1, 1, 1}, {2, 1, 1, 1, 2, 1, 1}, {1, 1, 1, 2, 2, 2, 1}, {1, 1, 1, 2, 2, 1, 2}};
     const int n = sizeof axes / sizeof *axes;
 
     (void)state;
@@ -1059,6 +1140,7 @@ int main(void)
         cmocka_unit_test(with_frozen_units),
         cmocka_unit_test(with_groups_of_their_own),
         cmocka_unit_test(with_every_axis),
+        cmocka_unit_test(cut_sequences),
         cmocka_unit_test(parts_are_exchanged),
         cmocka_unit_test(rows_make_a_round_trip),
         cmocka_unit_test(with_adapters),

@@ -1,0 +1,193 @@
+/* Sequences on several ranks. The model has emitted what a rank does with its part of each sequence, n = T / c of T rows;
+ * all of it looks at one row at a time, but for attention. Around it, ranks exchange rows for heads, so that each has all
+ * rows of a part of the heads:
+ *
+ *     qkv [B,n,(H+2K)D] -> SPLIT_HEADS [c,B,n,W] -> ALL_TO_ALL [c,B,n,W] -> TURN [B,c,n,W], which is [B,T,W]
+ *         -> ROPE -> ATTENTION [B,T,(H/c)D] -> TURN [c,B,n,(H/c)D] -> ALL_TO_ALL -> JOIN_HEADS [B,n,HD]
+ *
+ * Positions are turned after the exchange, where a row's place is its position; so windows, documents and rotations need
+ * nothing. Heads do not depend on each other, so each has the bits that it has on one rank. Jacobs et al., DeepSpeed
+ * Ulysses, arXiv:2309.14509. */
+#include "src/base/mem.h"
+#include "src/pass/build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+#define DIMS(...) (const int64_t[]){__VA_ARGS__}
+/* clang-format on */
+
+struct context {
+    struct sh_program *p;
+    sh_group group;
+    int ranks, stream;
+    int *
+        rotated; /* [n_tensors] by storage root, of what ROPE has made: whole sequences of a part of the heads; SH_NONE */
+};
+
+/* Another operation of the same place. */
+static struct sh_op like(const struct sh_op *of, enum sh_op_kind kind)
+{
+    struct sh_op op = sh_program_op(kind);
+
+    op.phase = of->phase;
+    op.block = of->block;
+    return op;
+}
+
+static int view(struct context *c, int t, int ndim, const int64_t *dim)
+{
+    struct sh_tensor v = c->p->tensors[t];
+
+    v.base = t;
+    v.base_elems = 0;
+    v.ndim = ndim;
+    memcpy(v.dim, dim, (size_t)ndim * sizeof *dim);
+    return sh_program_add_tensor(c->p, &v);
+}
+
+static int activation(struct context *c, const struct sh_op *of, int ndim, const int64_t *dim, const char *what)
+{
+    struct sh_tensor t = sh_tensor_make(SH_MEM_ACT, c->p->act, ndim, dim, "layers.%d.%s", of->block, what);
+
+    return sh_program_add_tensor(c->p, &t);
+}
+
+/* Append an operation with one operand and one result; return that. */
+static int append(struct context *c, struct sh_op op, int in, int ndim, const int64_t *dim, const char *what)
+{
+    op.in[0] = in;
+    op.out[0] = activation(c, &op, ndim, dim, what);
+    sh_program_add_op(c->p, &op);
+    return op.out[0];
+}
+
+/* Each rank's part of the heads and its part of the rows change places: [c,B,n,w]. */
+static int exchange(struct context *c, const struct sh_op *of, int t, const char *what)
+{
+    struct sh_op op = like(of, SH_OP_ALL_TO_ALL);
+    int64_t dim[SH_MAX_DIMS];
+
+    memcpy(dim, c->p->tensors[t].dim, sizeof dim);
+    op.stream = c->stream;
+    op.attr.group = c->group;
+    return append(c, op, t, 4, dim, what);
+}
+
+/* The first two dims of four change places; if one of them is 1, nothing moves. */
+static int turn(struct context *c, const struct sh_op *of, int t, const char *what)
+{
+    int64_t dim[SH_MAX_DIMS], first;
+
+    memcpy(dim, c->p->tensors[t].dim, sizeof dim);
+    first = dim[0];
+    dim[0] = dim[1];
+    dim[1] = first;
+    return dim[0] == 1 || dim[1] == 1 ? view(c, t, 4, dim) : append(c, like(of, SH_OP_TURN), t, 4, dim, what);
+}
+
+static int on_one(const struct context *c, int kv_heads)
+{
+    return kv_heads > c->ranks ? kv_heads / c->ranks : 1;
+}
+
+/* SPLIT_HEADS or JOIN_HEADS of rows whose heads are those of `of`, with or without keys and values. */
+static struct sh_op heads_op(const struct context *c, const struct sh_op *of, enum sh_op_kind kind, bool kv)
+{
+    struct sh_op op = like(of, kind);
+
+    op.attr.split.ranks = c->ranks;
+    op.attr.split.heads = of->attr.attn.heads / c->ranks;
+    op.attr.split.kv_here = kv ? on_one(c, of->attr.attn.kv_heads) : 0;
+    op.attr.split.kv_heads = kv ? of->attr.attn.kv_heads : 0;
+    op.attr.split.head_dim = of->attr.attn.head_dim;
+    return op;
+}
+
+/* qkv [B,n,(H+2K)D] of rank's rows -> [B,T,(H'+2K')D] of its heads. */
+static int gather_rows(struct context *c, const struct sh_op *of, int qkv)
+{
+    struct sh_op split = heads_op(c, of, SH_OP_SPLIT_HEADS, true);
+    int64_t B = c->p->tensors[qkv].dim[0], n = c->p->tensors[qkv].dim[1];
+    int64_t width =
+        ((int64_t)split.attr.split.heads + 2 * (int64_t)split.attr.split.kv_here) * split.attr.split.head_dim;
+    int t = append(c, split, qkv, 4, DIMS(c->ranks, B, n, width), "split");
+
+    t = turn(c, of, exchange(c, of, t, "exchanged"), "turned");
+    return view(c, t, 3, DIMS(B, c->ranks * n, width));
+}
+
+/* [B,T,H'D] of a rank's heads -> o [B,n,HD] of its rows. */
+static void scatter_rows(struct context *c, const struct sh_op *of, int t, int o)
+{
+    struct sh_op join = heads_op(c, of, SH_OP_JOIN_HEADS, false);
+    int64_t B = c->p->tensors[o].dim[0], n = c->p->tensors[o].dim[1], width = c->p->tensors[t].dim[2];
+
+    t = turn(c, of, view(c, t, 4, DIMS(B, c->ranks, n, width)), "attention turned");
+    join.in[0] = exchange(c, of, t, "attention exchanged");
+    join.out[0] = o;
+    sh_program_add_op(c->p, &join);
+}
+
+/* The operation on whole sequences and a part of the heads. */
+static struct sh_op over_heads(const struct context *c, const struct sh_op *old)
+{
+    struct sh_op op = *old;
+
+    op.attr.attn.heads = old->attr.attn.heads / c->ranks;
+    op.attr.attn.kv_heads = on_one(c, old->attr.attn.kv_heads);
+    return op;
+}
+
+static void rope(struct context *c, const struct sh_op *old)
+{
+    struct sh_op op = over_heads(c, old);
+
+    op.in[0] = gather_rows(c, old, old->in[0]);
+    op.out[0] = activation(c, old, 3, c->p->tensors[op.in[0]].dim, "rotated");
+    sh_program_add_op(c->p, &op);
+    c->rotated[sh_tensor_root(c->p, old->out[0])] = op.out[0];
+}
+
+static void attention(struct context *c, const struct sh_op *old)
+{
+    struct sh_op op = over_heads(c, old);
+    int rotated = c->rotated[sh_tensor_root(c->p, old->in[0])];
+    int64_t B = c->p->tensors[old->in[0]].dim[0], T = c->ranks * c->p->tensors[old->in[0]].dim[1];
+    struct sh_tensor lse =
+        sh_tensor_make(SH_MEM_ACT, SH_F32, 3, DIMS(B, op.attr.attn.heads, T), "layers.%d.lse", old->block);
+
+    op.in[0] = rotated == SH_NONE ? gather_rows(c, old, old->in[0]) : rotated;
+    op.out[0] = activation(c, old, 3, DIMS(B, T, (int64_t)op.attr.attn.heads * op.attr.attn.head_dim), "attention");
+    op.out[1] = sh_program_add_tensor(c->p, &lse);
+    sh_program_add_op(c->p, &op);
+    scatter_rows(c, old, op.out[0], old->out[0]);
+}
+
+sh_rc sh_pass_context(const struct sh_build *b, struct sh_program *p)
+{
+    const struct sh_mesh_shape *mesh = &b->options.mesh;
+    struct context c = {.p = p, .group = mesh->context, .ranks = sh_group_size(mesh, mesh->context)};
+    struct sh_op *old = p->ops;
+    int n = p->n_ops, tensors = p->n_tensors;
+
+    if (c.ranks == 1)
+        return SH_OK;
+    c.stream = sh_program_add_stream(p, "context", SH_RUNS_COLLECTIVES);
+    c.rotated = sh_calloc((size_t)tensors, sizeof *c.rotated);
+    for (int t = 0; t < tensors; t++)
+        c.rotated[t] = SH_NONE;
+    p->ops = NULL;
+    p->n_ops = p->cap_ops = 0;
+    for (int i = 0; i < n; i++)
+        if (old[i].kind == SH_OP_ROPE)
+            rope(&c, &old[i]);
+        else if (old[i].kind == SH_OP_ATTENTION)
+            attention(&c, &old[i]);
+        else
+            sh_program_add_op(p, &old[i]);
+    free(old);
+    free(c.rotated);
+    return SH_OK;
+}
