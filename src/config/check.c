@@ -216,6 +216,40 @@ static sh_rc check_parallelism(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Each rank has as many rows as the others, and as many query heads; a key-value head is on one rank, or on as many as
+ * the others. */
+static bool cuts_sequences(const struct sh_config *c, int degree)
+{
+    int kv = c->model.n_kv_heads;
+
+    return c->model.n_heads % degree == 0 && c->training.seq_len % degree == 0 &&
+           (kv % degree == 0 || degree % kv == 0);
+}
+
+/* Also the choices that there are: all are at most the number of heads. */
+static sh_rc check_context(struct sh_config_state *state)
+{
+    static const char *const key = "parallelism.context_parallel_degree";
+    const struct sh_config *c = &state->cfg;
+    int degree = c->parallelism.context_parallel_degree, at = 0;
+    char fits[80] = "";
+
+    if (degree > 1 && c->training.reproducible == SH_REPRODUCIBLE_MESH)
+        return sh_config_refuse(state, key,
+                                "%d sums gradients over parts of sequences, but training.reproducible=mesh over whole "
+                                "ones; leave one of them out",
+                                degree);
+    if (cuts_sequences(c, degree))
+        return SH_OK;
+    for (int d = 1; d <= c->model.n_heads && at < (int)sizeof fits - 12; d++)
+        if (cuts_sequences(c, d))
+            at += snprintf(fits + at, sizeof fits - (size_t)at, "%s%d", at ? ", " : "", d);
+    return sh_config_refuse(state, key,
+                            "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d and training.seq_len %d "
+                            "equally; give one of %s",
+                            degree, c->model.n_heads, c->model.n_kv_heads, c->training.seq_len, fits);
+}
+
 /* training.reproducible=mesh promises the same bits on every mesh. These keys let the mesh or a clock change a
  * rounding, so each is refused with the reason. */
 static sh_rc check_reproducible(struct sh_config_state *state)
@@ -606,6 +640,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_schedule, check_parallelism, check_reproducible, check_recompute,
         check_guard,    check_checkpoint,  check_device,       check_lora,
         check_offload,  check_float16,     check_idle,         check_optimizer,
+        check_context,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

@@ -47,6 +47,7 @@ struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct
     struct sh_mesh_request r = {.shard = cfg->mesh.shard,
                                 .replicate = cfg->mesh.replicate,
                                 .inner = cfg->parallelism.reshard_after_forward,
+                                .context = cfg->parallelism.context_parallel_degree,
                                 .expert = cfg->parallelism.expert_parallel_degree,
                                 .ranks_per_node = at->ranks_per_node};
 
@@ -239,6 +240,24 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu)
     return SH_OK;
 }
 
+/* Refuse what only some commands can do. */
+static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
+{
+    if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.context_parallel_degree > 1)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.context_parallel_degree=%d cuts sequences for training and validation only; leave it "
+            "out here, where each rank has whole texts",
+            cfg->parallelism.context_parallel_degree);
+    if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
+        return sh_fail(
+            SH_E_USAGE,
+            "checkpoint.last_save_in_hf writes a whole model, and lora.rank=%d trains adapters; leave it out "
+            "and use `sherd ckpt export FILE --adapter DIR`, or --merge",
+            cfg->lora.rank);
+    return SH_OK;
+}
+
 static struct sh_model_balance balance(const struct sh_config *cfg)
 {
     return (struct sh_model_balance){.aux = (float)cfg->moe.aux_loss_coeff,
@@ -282,7 +301,8 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
 static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
 {
     enum { GPU_ROWS = 2048 };
-    int64_t all = (int64_t)cfg->training.local_batch_size * cfg->training.seq_len;
+    int64_t all =
+        (int64_t)cfg->training.local_batch_size * cfg->training.seq_len / cfg->parallelism.context_parallel_degree;
 
     if (cfg->training.loss_chunk_rows || !gpu)
         return cfg->training.loss_chunk_rows;
@@ -403,12 +423,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
     SH_TRY(check_device(cfg, gpu));
-    if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
-        return sh_fail(
-            SH_E_USAGE,
-            "checkpoint.last_save_in_hf writes a whole model, and lora.rank=%d trains adapters; leave it out "
-            "and use `sherd ckpt export FILE --adapter DIR`, or --merge",
-            cfg->lora.rank);
+    SH_TRY(check_purpose(cfg, purpose));
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, parts, &micro_steps));
     if (purpose == SH_TO_TRAIN && reproducible(cfg))

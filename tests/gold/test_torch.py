@@ -93,10 +93,18 @@ MODELS = {
                             'moe.z_loss_coeff': 0.05},
     'olmoe, all experts': {**ALL_EXPERTS, 'model.family': 'olmoe', 'model.n_experts_per_token': 8},
 }
+# Sequences that 2 and 4 ranks can share; then with a head of keys for several ranks, with one for each, and with several.
+CUT = {f'{name}, cut': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **more} for name, more in (
+    ('gpt2, documents', {}), ('llama, documents, masked', {'model.n_kv_heads': 1}), ('qwen3', {}),
+    ('gemma3_text', {'model.n_kv_heads': 4}))}
+MODELS |= CUT
 # Of the seeds from 20 on, the first that leaves the gap.
 SEEDS = {'qwen2_moe': 21, 'qwen3_moe, sigmoid, groups': 21, 'qwen3_moe, documents, masked': 23, 'olmoe': 25}
 HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
           'mesh.replicate': 2}
+
+CONTEXT = {2: {'parallelism.context_parallel_degree': 2}, 4: {'parallelism.context_parallel_degree': 4},
+           8: {**HYBRID, 'training.local_batch_size': 2, 'mesh.shard': 4, 'parallelism.context_parallel_degree': 2}}
 
 
 def draw_weights(shapes, around=1, seed=20):
@@ -126,7 +134,9 @@ def draw_mask(c):
     """Stretches as in conversations, so that the ranks have uneven parts; in every third step only the last of the
     eight sequences has targets that count: the other ranks and micro-steps have none."""
     random = numpy.random.default_rng(11)
-    rows = numpy.repeat(random.random((STEPS * c['training.global_batch_size'], c['training.seq_len'] // 11)) < 0.4, 11, 1)
+    stretches = -(-c['training.seq_len'] // 11)
+    rows = numpy.repeat(random.random((STEPS * c['training.global_batch_size'], stretches)) < 0.4, 11, 1)
+    rows = rows[:, :c['training.seq_len']]
     for step in range(0, STEPS, 3):
         rows[8 * step:8 * step + 7] = False
         rows[8 * step + 7, 0] = True
@@ -222,6 +232,11 @@ def case_hybrid(name):
     return compare_run(m, *m.train('hybrid', HYBRID, 4))
 
 
+def case_context(name, ranks, changes):
+    m = model(name)
+    return compare_run(m, *m.train(f'context-{ranks}', changes, ranks))
+
+
 def case_bf16(name):
     m = model(name)
     steps, _ = m.train('bf16', {'training.mixed_precision_param': 'bfloat16'})
@@ -243,12 +258,15 @@ CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients
 
 def cases():
     """Rows for job.run_cases()."""
-    return [(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
-            if (job.can_launch() or function is not case_hybrid)
-            and (name in FEW_MODELS or not job.FEW)
-            and (name not in FAMILIES or function in OF_FAMILIES)
-            and (name not in WITH_EXPERTS or function is not case_bf16)
-            and (name not in OPTIMIZERS or function is case_one_rank)]
+    found = [(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
+             if name not in CUT
+             and (job.can_launch() or function is not case_hybrid)
+             and (name in FEW_MODELS or not job.FEW)
+             and (name not in FAMILIES or function in OF_FAMILIES)
+             and (name not in WITH_EXPERTS or function is not case_bf16)
+             and (name not in OPTIMIZERS or function is case_one_rank)]
+    return found + [(f'{name}: on {ranks} ranks', case_context, name, ranks, changes)
+                    for name in CUT for ranks, changes in CONTEXT.items() if job.can_launch() and not job.FEW]
 
 
 if __name__ == '__main__':

@@ -301,6 +301,12 @@ static const struct refusal texts[] = {
      "c.yaml:2: lora.target_parameters: 'mlp.gate.weight' is not a stack of experts of qwen3_moe; give mlp.experts.gate_up_proj,mlp.experts.down_proj, or one of them"},
     {"model: {name: debug}\nlora: {rank: 2, target_parameters: experts.down_proj}\n",
      "c.yaml:2: lora.target_parameters: llama has no experts; leave it out"},
+    {"model: {name: debug}\ntraining: {seq_len: 32}\nparallelism: {context_parallel_degree: 3}\n",
+     "c.yaml:3: parallelism.context_parallel_degree: 3 ranks cannot share model.n_heads 4, model.n_kv_heads 2 and training.seq_len 32 equally; give one of 1, 2, 4"},
+    {"model: {name: debug}\ntraining: {seq_len: 33}\nparallelism: {context_parallel_degree: 2}\n",
+     "c.yaml:3: parallelism.context_parallel_degree: 2 ranks cannot share model.n_heads 4, model.n_kv_heads 2 and training.seq_len 33 equally; give one of 1"},
+    {"model: {name: debug}\ntraining: {reproducible: mesh}\nparallelism: {context_parallel_degree: 2}\n",
+     "c.yaml:3: parallelism.context_parallel_degree: 2 sums gradients over parts of sequences, but training.reproducible=mesh over whole ones; leave one of them out"},
     {"model: {name: debug-moe}\nlora: {rank: 65, target_modules: '', target_parameters: experts.down_proj}\n",
      "c.yaml:2: lora.rank: 65 is above the rank of mlp.experts.down_proj, which has 64 inputs and 128 outputs"},
     {"model: {name: debug, family: llama, no_rope_layer_interval: 4}\n",
@@ -648,9 +654,9 @@ static void test_all_at_once(void **state)
         "c.yaml:8: training.max_norm: expected one value, got a list\n"
         "c.yaml:9: compile: no such section; leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints "
         "what is fused\n"
-        "c.yaml:11: parallelism.tensor_parallel_degree: no such key; Sherd has data parallelism only: leave it out, "
+        "c.yaml:11: parallelism.tensor_parallel_degree: no such key; Sherd has no tensor or pipeline parallelism: leave it out, "
         "its ranks go to mesh.shard\n"
-        "c.yaml:12: parallelism.pipeline_parallel_schedule: no such key; Sherd has data parallelism only: leave it "
+        "c.yaml:12: parallelism.pipeline_parallel_schedule: no such key; Sherd has no tensor or pipeline parallelism: leave it "
         "out, its ranks go to mesh.shard\n"
         "c.yaml:15: learning_rate: no such key; optimizer.lr: 1\n"
         "--training.steps: 0 is out of range 1 .. 1000000000000\n"

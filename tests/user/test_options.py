@@ -151,6 +151,7 @@ ROWS = {
     'data.excess_length_strategy': Row('split', 'mesh/test_documents.py'),
     'data.mix': Row('other.bin=1', 'mesh/test_documents.py'),
     'data.document_separator': Row(8, 'steps', needs={'data.document_separator': 7, 'data.document_mask': True}),
+    'parallelism.context_parallel_degree': Row(2, 'plan', needs={'model.n_heads': 4}),
     'parallelism.expert_parallel_degree': Row(2, 'plan', needs={**MOE, **SPREAD}),
     'parallelism.sharding_strategy': Row('shard_grad_op', 'plan'),
     'parallelism.reshard_after_forward': Row(2, 'plan'),

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* Advice that several rows share. */
-#define ONLY_SHARDING "Sherd has data parallelism only: leave it out, its ranks go to mesh.shard"
+#define ONLY_SHARDING "Sherd has no tensor or pipeline parallelism: leave it out, its ranks go to mesh.shard"
 #define TENSORBOARD "metrics.tensorboard=FOLDER writes TensorBoard's files"
 #define NO_WANDB "leave it out: doc/metrics.md shows how to send metrics.jsonl there"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
@@ -104,7 +104,8 @@ static const struct {
     {"parallelism.disable_loss_parallel", ONLY_SHARDING},
     {"parallelism.pipeline_parallel_*", ONLY_SHARDING},
     {"parallelism.module_fqns_per_model_part", ONLY_SHARDING},
-    {"parallelism.context_parallel_*", ONLY_SHARDING},
+    {"parallelism.context_parallel_*",
+     "leave it out: during attention a rank has all rows of its heads, so ranks have equal work"},
     {"parallelism.expert_*", EXPERTS},
     {"parallelism.enable_compiled_autograd", NO_COMPILER},
     {"checkpoint.enable_checkpoint", "checkpoint.enable"},
@@ -265,7 +266,8 @@ static const struct {
     {"activation_offloading", ACTIVATIONS},
     {"dp_shard_size", "mesh.shard"},
     {"dp_replicate_size", "mesh.replicate"},
-    {"context_parallel_size|tensor_parallel_size|sequence_parallel_degree", ONLY_SHARDING},
+    {"context_parallel_size|sequence_parallel_degree", "parallelism.context_parallel_degree"},
+    {"tensor_parallel_size", ONLY_SHARDING},
     {"ddp", "parallelism.sharding_strategy: no_shard"},
     {"world_size|use_ray|ray_*", MPIRUN},
     {"trl*|vllm*|dpo_*|kto_*|orpo_*|simpo_*|cpo_*|rpo_*|rl_beta|reward_model|process_reward_model|ebft*", NO_REWARDS},

@@ -94,6 +94,15 @@ static void say_mesh(const struct sh_predict *l)
                    missing_nodes(l));
 }
 
+static void say_context(const struct sh_predict *l)
+{
+    int ranks = sh_group_size(&l->mesh, l->mesh.context);
+
+    if (ranks > 1)
+        sh_str_say(stdout, "context", "each sequence is cut over %d ranks, %d tokens on each", ranks,
+                   l->cfg.training.seq_len / ranks);
+}
+
 /* The waves of one block stand for those of all: routers choose as many rows everywhere. */
 static void say_experts(const struct sh_predict *l)
 {
@@ -152,6 +161,7 @@ static void print_request(const struct sh_predict *l)
 
     say_model(l);
     say_mesh(l);
+    say_context(l);
     say_experts(l);
     say_strategy(l);
     say_batch(l);

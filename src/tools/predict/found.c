@@ -338,6 +338,11 @@ sh_rc sh_predict_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *within = sh_cmd_option(cmd, args, "--within");
     double n = 0, seconds;
 
+    if (l->cfg.parallelism.context_parallel_degree > 1)
+        return sh_fail(SH_E_USAGE,
+                       "sherd plan: --search has each sequence whole on a rank; leave out "
+                       "parallelism.context_parallel_degree=%d, or plan it without --search",
+                       l->cfg.parallelism.context_parallel_degree);
     if (tokens)
         SH_TRY(sh_predict_tokens(tokens, &n));
     if (!within)

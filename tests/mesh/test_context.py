@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Sequences cut over ranks (parallelism.context_parallel_degree): the numbers of whole sequences. Prints TAP.
+
+Losses, norms and validation are those of one rank to LOSS_BOUND; memory is what the plan says. What only moves or
+repeats operations on the same mesh changes no bit. A checkpoint is loaded and saved by 4 ranks with a part of each
+sequence, then by one, then by 2, with the same bytes. SHERD_TEST_FEW=1 leaves out most rows.
+"""
+import functools
+import json
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import test_memory
+import tiny
+
+STEPS = 3
+LOSS_BOUND = 1e-5
+CP = 'parallelism.context_parallel_degree'
+COMMON = {'model.n_heads': 4, 'training.global_batch_size': 12, 'training.local_batch_size': 3, 'training.steps': STEPS,
+          'lr_scheduler.total_steps': STEPS, 'validation.enable': True, 'validation.freq': STEPS,
+          'validation.sequences': 10, 'metrics.log_freq': 1}
+DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
+WINDOW = {'model.family': 'mistral', 'model.attention_window': 5}
+WIDE = {**tiny.MODELS['llama'], **COMMON, 'model.dim': 64, 'model.head_dim': 16, 'model.ffn_dim': 64}
+KINDS = {
+    'llama, one kv head': {**tiny.MODELS['llama'], **COMMON},
+    'llama, two kv heads, documents': {**tiny.MODELS['llama'], **COMMON, **DOCUMENTS, 'model.n_kv_heads': 2},
+    'gpt2': {**tiny.MODELS['gpt2'], **COMMON, 'model.dim': 16},
+    'window': {**tiny.MODELS['llama'], **COMMON, **WINDOW, 'model.n_kv_heads': 4},
+    'adapters': {**WIDE, 'lora.rank': 2},
+    'adapters in four bits': {**WIDE, 'lora.rank': 2, 'lora.quantize_base': 'nf4'},
+    'experts': {**tiny.EXPERTS, **COMMON, 'moe.aux_loss_coeff': 0, 'moe.load_balance_coeff': 0, 'model.n_experts': 8},
+}
+APART = {'comm.shared_memory': 'off'}
+INLINE = {**APART, 'comm.progress': 'inline'}
+FULL = {'activation_checkpoint.mode': 'full'}
+SELECTIVE = {'activation_checkpoint.mode': 'selective'}
+STATES = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
+
+
+def on(kind, strategy, ranks, degree, *more):
+    found = {'parallelism.sharding_strategy': strategy, CP: degree}
+    for changes in more:
+        found |= changes
+    return kind, ranks, found
+
+
+ONE = {'training.local_batch_size': 1}
+TWICE = {'mesh.replicate': 2, 'mesh.shard': 2}
+MESHES = {
+    'full_shard, 2 of 2': on('llama, one kv head', 'full_shard', 2, 2),
+    'full_shard, 4 of 4, apart': on('llama, one kv head', 'full_shard', 4, 4, APART, FULL),
+    'full_shard, 2 of 4, inline': on('llama, two kv heads, documents', 'full_shard', 4, 2, INLINE, SELECTIVE),
+    'full_shard, 4 of 4, documents': on('llama, two kv heads, documents', 'full_shard', 4, 4, ONE),
+    'full_shard, resharded over 2': on('gpt2', 'full_shard', 4, 2, {'parallelism.reshard_after_forward': 2}),
+    'shard_grad_op, 2 of 4': on('gpt2', 'shard_grad_op', 4, 2, FULL),
+    'shard_optim, 2 of 2, states in a file': on('window', 'shard_optim', 2, 2, STATES, ONE),
+    'hybrid_shard, 2 of 2, twice': on('window', 'hybrid_shard', 4, 2, TWICE, APART),
+    'no_shard, 4 of 4': on('gpt2', 'no_shard', 4, 4),
+    'no_shard, 2 of 4, replicas': on('llama, one kv head', 'no_shard', 4, 2, {'mesh.replicate': 4}),
+    'adapters, 2 of 4': on('adapters', 'full_shard', 4, 2, SELECTIVE),
+    'adapters in four bits, 4 of 4': on('adapters in four bits', 'full_shard', 4, 4, APART),
+    'experts on each rank': on('experts', 'full_shard', 2, 2, ONE),
+    'experts on 2 of 4 ranks': on('experts', 'full_shard', 4, 2, {'parallelism.expert_parallel_degree': 2}),
+}
+# Changes that only move or repeat operations.
+MOVED = (APART, INLINE, FULL, {**APART, **SELECTIVE, 'parallelism.forward_prefetch': 3, 'parallelism.backward_prefetch': 0})
+if job.FEW:
+    MESHES = dict(list(MESHES.items())[::6])
+    MOVED = MOVED[:1]
+
+
+def config(changes):
+    data = {'training.dataset_path': tokens, 'validation.dataset_path': tokens}
+    return {**data, **changes, **({'checkpoint.initial_load_path': base()} if 'lora.rank' in changes else {})}
+
+
+@functools.lru_cache(None)
+def base():
+    job.train('base', config({**WIDE, 'training.steps': 1}))
+    return str(pathlib.Path('base/out').resolve())
+
+
+def saved(folder, step=STEPS):
+    return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
+
+
+def train(name, changes, ranks=0):
+    """Returns losses, norms and the losses of validation; and the metrics of all steps."""
+    folder = pathlib.Path(name.replace(', ', '-').replace(' ', '-'))
+    steps = job.train(folder, changes, ranks)
+    lines = map(json.loads, (folder / 'out/metrics.jsonl').read_text().splitlines())
+    numbers = [step[key] for step in steps for key in ('loss', 'grad_norm')]
+    numbers += [line['validation_loss'] for line in lines if 'validation_loss' in line]
+    shutil.rmtree(folder)
+    return numbers, steps
+
+
+@functools.lru_cache(None)
+def one_rank(kind):
+    return train('one ' + kind, config(KINDS[kind]))[0]
+
+
+def case_mesh(name):
+    kind, ranks, changes = MESHES[name]
+    changes = config({**KINDS[kind], **changes})
+    numbers, steps = train('run ' + name, changes, ranks)
+    planned = test_memory.plan({'mesh.ranks_per_node': ranks, **changes}, ranks)[test_memory.ARENA]
+    wrong = [f'arena of {steps[-1]["arena_bytes"]} bytes, planned {planned}'] * (steps[-1]['arena_bytes'] != planned)
+    return wrong + job.differ('losses and norms', numbers, one_rank(kind), LOSS_BOUND)
+
+
+def case_moved(number):
+    """Two steps more, with everything at another place: the same bytes."""
+    found = []
+    for i, more in enumerate(({}, MOVED[number])):
+        job.train(f'moved-{number}-{i}', config({**KINDS['llama, two kv heads, documents'], CP: 2, **more}), 4)
+        found.append(saved(f'moved-{number}-{i}').read_bytes())
+    return [] if found[0] == found[1] else [f'{MOVED[number]} changes bits']
+
+
+def case_resume():
+    """Each mesh loads what the one before has saved. The head is so large that no loss is finite, so a step is skipped."""
+    base = config({**KINDS['llama, two kv heads, documents'], 'validation.enable': False, 'training.local_batch_size': 1, CP: 4})
+    job.train('resume', base, 4)
+    path, step, wrong = saved('resume'), STEPS, []
+    head = checkpoint.read(path)['lm_head.weight']
+    head[...] = 3e38
+    checkpoint.replace(path, {'lm_head.weight': head})
+    expected = tensors(path)
+    for ranks, degree in ((0, 1), (2, 2), (4, 4)):
+        step += 1
+        folder = job.prepare(f'resume-{degree}', {'job.dump_folder': 'out', **base, CP: degree, 'training.steps': step})
+        saved(folder, step - 1).parent.mkdir(parents=True)
+        shutil.copy(path, saved(folder, step - 1))
+        job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
+        path = saved(folder, step)
+        wrong += [f'degree {degree} saves other tensors'] * (tensors(path) != expected)
+    return wrong
+
+
+def tensors(path):
+    return {(state, name): values.tobytes() for state in checkpoint.STATES
+            for name, values in checkpoint.read(path, state).items()}
+
+
+def cases():
+    return ([(name, case_mesh, name) for name in MESHES]
+            + [(f'moved, {number}', case_moved, number) for number in range(len(MOVED))]
+            + [('checkpoints do not show the degree', case_resume)])
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    job.need_modules('h5py', 'numpy')
+    import checkpoint
+    tokens = tiny.write_tokens()
+    sys.exit(job.run_cases(cases()))
