@@ -18,9 +18,11 @@ HYBRID = {'mesh.shard': 2, 'mesh.replicate': 2}
 UPPER = 'parameters (upper halves, bf16)'
 ARENA = r'arena: all that is allocated\S*(?: on it)? +(\d+)'
 APART = {'comm.shared_memory': 'off'}
-MODELS = {**tiny.MODELS, 'experts': {**tiny.EXPERTS, 'model.n_experts': 8}}
+# Matrices of experts and of adapters are whole blocks of 64 elements: their squares add up to the same norm in any unit.
+MODELS = {**tiny.MODELS, 'experts': {**tiny.EXPERTS, 'model.n_experts': 8, 'model.dim': 32, 'model.n_heads': 4,
+                                     'model.head_dim': 8, 'model.expert_ffn_dim': 8, 'model.shared_ffn_dim': 8}}
 # Adapters leave the biases of routers as they are.
-STACKS = {'experts': {'lora.target_parameters': 'gate_up_proj,experts.down_proj', 'moe.load_balance_coeff': 0,
+STACKS = {'experts': {'lora.rank': 8, 'lora.target_parameters': 'gate_up_proj,experts.down_proj', 'moe.load_balance_coeff': 0,
                       'model.router_bias': True}}
 ALONE = {'lora.target_modules': '', 'lora.target_parameters': 'down_proj'}
 EP, CAPACITY = 'parallelism.expert_parallel_degree', 'moe.capacity_factor'

@@ -14,9 +14,10 @@ import tiny
 MODEL = {**tiny.MODELS['llama'], 'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2,
          'model.ffn_dim': 48, 'training.steps': 3, 'lr_scheduler.total_steps': 10, 'training.global_batch_size': 8,
          'training.mixed_precision_param': 'bfloat16'}
-# A dense block, then experts and the one that all tokens have; the width is that of the smallest matrix, its weight.
+# A dense block, then experts and the one that all tokens have; the width is that of the smallest matrix, its weight. Pairs
+# of adapters are whole blocks too: their squares add up to the same norm in any unit.
 EXPERTS = {**MODEL, **{key: value for key, value in tiny.EXPERTS.items() if key not in MODEL}, 'model.family': 'qwen2_moe',
-           'model.dim': 64, 'model.expert_ffn_dim': 10, 'model.shared_ffn_dim': 7}
+           'model.dim': 64, 'model.expert_ffn_dim': 32, 'model.shared_ffn_dim': 32}
 NF4 = {'lora.rank': 2, 'lora.quantize_base': 'nf4'}
 SAME = {'training.reproducible': 'mesh'}
 APART = {'comm.shared_memory': 'off'}
