@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/stage.h"
+#include "kernels/cpu/wide.h"
 
 #include <omp.h>
 #include <string.h>
@@ -44,7 +45,13 @@ static struct lora lora_of(const struct sh_op_call *call, int threads)
 /* The products need separate scratch. Both output types share it, since they do not run at the same time. */
 int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads)
 {
-    return lora_of(call, threads).bytes;
+    int64_t bytes = lora_of(call, threads).bytes;
+
+    if (call->in[0].dtype == SH_BF16 && sh_wide_lora()) {
+        int64_t wide = sh_wide_lora_work_bytes(call, threads);
+        return wide > bytes ? wide : bytes;
+    }
+    return bytes;
 }
 
 static void *at(const struct sh_operand *t, int64_t i)
@@ -114,10 +121,12 @@ sh_rc sh_cpu_lora(const struct sh_op_call *call)
         .ldc = l.K,
     };
 
-    SH_REQUIRE(call->work_bytes >= l.bytes);
+    SH_REQUIRE(call->work_bytes >= sh_cpu_lora_work_bytes(call, omp_get_max_threads()));
+    copy_rows(&l);
+    if (l.act == SH_BF16 && sh_wide_lora())
+        return sh_wide_lora()(call);
     SH_TRY(product(&l, &down));
     scale_into(&l, u);
-    copy_rows(&l);
     for (int64_t p = 0, row = 0; p < call->attr->lora.parts; row += call->attr->lora.width[p++]) {
         void *columns = at(z, call->attr->lora.first[p]);
         struct sh_gemm up = {
@@ -226,7 +235,9 @@ sh_rc sh_cpu_lora_bwd(const struct sh_op_call *call)
     struct lora l = lora_of(call, omp_get_max_threads());
     struct sh_operand du = {.data = (char *)call->work + l.scaled, .dtype = l.act, .ndim = 2, .dim = {l.N, l.K}};
 
-    SH_REQUIRE(call->work_bytes >= l.bytes);
+    SH_REQUIRE(call->work_bytes >= sh_cpu_lora_work_bytes(call, omp_get_max_threads()));
+    if (l.act == SH_BF16 && sh_wide_lora_bwd())
+        return sh_wide_lora_bwd()(call);
     for (int64_t p = 0, row = 0; p < call->attr->lora.parts; row += call->attr->lora.width[p++])
         SH_TRY(part_backward(&l, p, row));
     scale_into(&l, &du);

@@ -6,6 +6,7 @@
 #define SH_KERNELS_CPU_WIDE_H
 
 #include "kernels/cpu/map.h"
+#include "kernels/op.h"
 #include "src/base/dtype.h"
 
 #include <stdint.h>
@@ -21,6 +22,12 @@ sh_wide_swiglu_bwd_fn sh_wide_swiglu_bwd(void);
 /* unpack_wide.c: blocks of src/base/nf4.h to a type of activations; NULL if this CPU lacks AVX-512. */
 typedef void (*sh_wide_unpack_fn)(const unsigned char *block, int64_t blocks, void *to);
 sh_wide_unpack_fn sh_wide_unpack(enum sh_dtype to);
+
+/* lora_wide.c: low-rank adapters of bf16, without the copy of y's other columns to z; NULL if this CPU lacks the
+ * instructions that round to bf16, or multiplies bf16 by panels. Scratch of either direction. */
+sh_kernel sh_wide_lora(void);
+sh_kernel sh_wide_lora_bwd(void);
+int64_t sh_wide_lora_work_bytes(const struct sh_op_call *call, int threads);
 
 /* A compiler that knows the tile unit also knows these. */
 #if defined(__x86_64__) && defined(HAVE_AMX)
