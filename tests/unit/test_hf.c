@@ -9,6 +9,7 @@
 #include "io/foreign/hf/config.h"
 #include "io/foreign/hf/family.h"
 #include "io/foreign/hf/names.h"
+#include "io/foreign/hf/stacked.h"
 #include "src/base/file.h"
 #include "src/config/family.h"
 
@@ -821,6 +822,59 @@ static void experts_are_ranges_of_a_tensor(void **state)
         strstr(sh_error_text(), "D: it has the same experts twice, in model.layers.0.mlp.experts.down_proj"));
 }
 
+/* Adapters of four experts of 3 inputs and 5 outputs, and of ranks 2: as PEFT flattens them, and back. */
+static void adapters_of_stacks_are_flat_in_files(void **state)
+{
+    static const struct sh_hf_stacks both = {"mlp.experts", "mlp.experts.gate_up_proj", "mlp.experts.down_proj", 4};
+    static const struct sh_hf_stacks up = {"mlp.experts", "mlp.experts.gate_up_proj", NULL, 4};
+    static const struct {
+        const struct sh_hf_stacks *s;
+        const char *here, *there;
+        int64_t dim[3], two[2];
+        bool turned;
+    } flat[] = {
+        {&both, "l.mlp.experts.down_proj.lora_A.weight", "l.mlp.experts.lora_A.weight", {4, 2, 3}, {8, 3}, false},
+        {&both, "l.mlp.experts.down_proj.lora_B.weight", "l.mlp.experts.lora_B.weight", {4, 5, 2}, {5, 8}, true},
+        {&both,
+         "l.mlp.experts.gate_up_proj.lora_A.weight",
+         "l.mlp.experts.base_layer.lora_A.weight",
+         {4, 2, 3},
+         {8, 3},
+         false},
+        {&both,
+         "l.mlp.experts.gate_up_proj.lora_B.weight",
+         "l.mlp.experts.base_layer.lora_B.weight",
+         {4, 5, 2},
+         {5, 8},
+         true},
+        {&up, "l.mlp.experts.gate_up_proj.lora_B.weight", "l.mlp.experts.lora_B.weight", {4, 5, 2}, {5, 8}, true},
+    };
+    static const float b[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}; /* [2,3,2] */
+    static const float file[] = {0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11};
+    float turned[12], back[12];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof flat / sizeof *flat; i++) {
+        struct sh_st_entry e = {.ndim = 3, .dim = {flat[i].dim[0], flat[i].dim[1], flat[i].dim[2]}};
+
+        snprintf(e.name, sizeof e.name, "%s", flat[i].here);
+        assert_int_equal(sh_hf_stacked_is_turned(flat[i].s, e.name), flat[i].turned);
+        sh_hf_stacked_to_file(flat[i].s, e.name, sizeof e.name, &e.ndim, e.dim);
+        assert_string_equal(e.name, flat[i].there);
+        assert_int_equal(e.ndim, 2);
+        assert_memory_equal(e.dim, flat[i].two, sizeof flat[i].two);
+        sh_hf_stacked_from_file(flat[i].s, &e);
+        assert_string_equal(e.name, flat[i].here);
+        assert_int_equal(e.ndim, 3);
+        assert_memory_equal(e.dim, flat[i].dim, sizeof flat[i].dim);
+    }
+    sh_hf_stacked_turn((const int64_t[]){2, 3, 2}, b, 0, 7, turned);
+    sh_hf_stacked_turn((const int64_t[]){2, 3, 2}, b, 7, 5, turned + 7);
+    assert_memory_equal(turned, file, sizeof file);
+    sh_hf_stacked_turn_back((const int64_t[]){2, 3, 2}, file, back);
+    assert_memory_equal(back, b, sizeof b);
+}
+
 /* Either a family is computed here, or the table says why not. */
 static void each_row_has_a_family_or_a_reason(void **state)
 {
@@ -868,6 +922,7 @@ int main(void)
         cmocka_unit_test(what_a_class_lacks_is_not_written),
         cmocka_unit_test(each_name_is_found_or_told),
         cmocka_unit_test(experts_are_ranges_of_a_tensor),
+        cmocka_unit_test(adapters_of_stacks_are_flat_in_files),
         cmocka_unit_test(each_row_has_a_family_or_a_reason),
     };
 
