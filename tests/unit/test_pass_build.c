@@ -963,17 +963,25 @@ static const struct sh_op *maker(const struct sh_program *p, int root)
 }
 
 /* Of what the forward makes where the experts are, the backward reads the first wave's only: the rows of later ones
- * travel again, and nothing of them stays in memory. */
+ * are put in order and travel again, and nothing of them stays in memory. */
 static void one_wave_is_kept(void **state)
 {
     struct sh_build b = with_experts();
     struct sh_program *p;
+    char parts[64];
     int kept = 0;
 
     (void)state;
     b.batch.spread.capacity = 1;
     p = tiny_program(&b, sh_mesh_shape_of((const int[SH_AXES]){1, 1, 2, 1, 1, 1, 1}, 0));
-    for (int i = 0; i < p->n_ops; i++)
+    for (int i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind == SH_OP_ROUTE_WAVE) {
+            snprintf(parts, sizeof parts, "layers.%d.parts.%d", p->ops[i].block, p->ops[i].attr.wave.wave);
+            assert_string_equal(p->tensors[p->ops[i].out[0]].name, parts);
+        }
+        if (sh_program_counts_rows(&p->ops[i]) && p->ops[i].attr.exchange.wave &&
+            p->ops[i].attr.exchange.row_elems > 1 && p->ops[i].phase != SH_PHASE_FORWARD)
+            assert_int_not_equal(maker(p, sh_tensor_root(p, p->ops[i].in[0]))->phase, SH_PHASE_FORWARD);
         for (int k = 0; k < SH_OP_MAX_IN && p->ops[i].phase == SH_PHASE_BACKWARD; k++) {
             int root = p->ops[i].in[k] == SH_NONE ? SH_NONE : sh_tensor_root(p, p->ops[i].in[k]);
             const char *name = root == SH_NONE ? "" : p->tensors[root].name;
@@ -986,6 +994,7 @@ static void one_wave_is_kept(void **state)
             kept++;
             assert_string_equal(strrchr(name, '.'), ".0");
         }
+    }
     assert_true(kept > 0);
     sh_program_destroy(p);
 }
