@@ -256,7 +256,7 @@ _Static_assert(SH_EXACT_ELEMS == 22, "as the rows of SUMSQ and EXACT_ROUND say")
 
 /* Names come from the list of kinds, so printed programs and traces cannot disagree with it. */
 #define NAME(KIND, name) [SH_OP_##KIND] = #name,
-static const char *const names[SH_OP_KINDS] = {SH_OP_LIST(NAME, NAME, NAME, NAME)};
+static const char *const names[SH_OP_KINDS] = {SH_OP_LIST(NAME, NAME, NAME)};
 
 /* Rows are parsed once, on first use. Any thread may be the first: a bench or a test asks without a run. */
 static struct sh_op_info table[SH_OP_KINDS];

@@ -68,11 +68,10 @@ extern "C" {
 #endif
 
 /* All kinds, with their names in printed programs. KERNEL: every device has a kernel sh_DEVICE_NAME. FUSED: two kinds
- * in one, which a device need not provide (src/pass/fuse.c). HOST: only kernels/ref and kernels/cpu have a kernel; a
- * GPU refuses the program before its first step (kernels/cuda/table.c). OTHER: collectives, moves and markers, which
- * have no kernel. */
+ * in one, which a device need not provide (src/pass/fuse.c). OTHER: collectives, moves and markers, which have no
+ * kernel. */
 /* clang-format off */
-#define SH_OP_LIST(KERNEL, FUSED, HOST, OTHER)                                                                        \
+#define SH_OP_LIST(KERNEL, FUSED, OTHER)                                                                              \
     KERNEL(EMBED, embed)                    /* rows of wte by token, plus rows of wpe by position */                  \
     KERNEL(EMBED_BWD, embed_bwd)            /* one table or both */                                                   \
     KERNEL(NORM, norm)                      /* LayerNorm, or RMSNorm, which has no mean */                            \
@@ -138,7 +137,7 @@ extern "C" {
     KERNEL(ROUTE, route)                    /* the experts of each row and their weights; see above */             \
     KERNEL(ROUTE_BWD, route_bwd)            /* through the router's product too; dx = ... + dres */                \
     KERNEL(ROUTE_PLAN, route_plan)          /* rows by expert, then token, then slot; place: where each went */    \
-    HOST(ROUTE_WAVE, route_wave)            /* which rows travel in a wave; see above */                           \
+    KERNEL(ROUTE_WAVE, route_wave)          /* which rows travel in a wave; see above */                           \
     KERNEL(ROUTE_LOAD, route_load)          /* counts of rows per expert */                                        \
     KERNEL(ROUTE_LOSS, route_loss)          /* the two losses of which ROUTE_BWD adds the gradients; not multiplied */ \
     KERNEL(ROUTE_BIAS, route_bias)          /* bias + attr->route.step sign(mean of load - load), then minus its mean */ \
@@ -152,7 +151,7 @@ extern "C" {
     KERNEL(ROW_ADD, row_add)                /* as ADD, over the live rows */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
-enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
+enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
 #undef SH_OP_ENUM
 
 /* For lists of some kinds only. */

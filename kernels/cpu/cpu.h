@@ -18,7 +18,7 @@
 #define sh_cpu_expert_linear_bwd_w sh_cpu_expert_linear
 
 #define SH_CPU_KERNEL(KIND, name) sh_rc sh_cpu_##name(const struct sh_op_call *call);
-SH_OP_LIST(SH_CPU_KERNEL, SH_CPU_KERNEL, SH_CPU_KERNEL, SH_OP_SKIP)
+SH_OP_LIST(SH_CPU_KERNEL, SH_CPU_KERNEL, SH_OP_SKIP)
 
 /* momentum.c */
 sh_rc sh_cpu_sgd(const struct sh_op_call *call);

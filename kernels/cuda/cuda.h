@@ -2,7 +2,7 @@
  * what each one computes and the shapes of its operands; a kernel here may differ from kernels/ref by rounding only.
  *
  * A function puts its work into call->queue, a stream of the current GPU, and returns. Operands and call->work are
- * device memory; scalars are read at once and passed as arguments. A kernel allocates nothing, waits for nothing and
+ * device memory, but for the counts of ROUTE_WAVE, which are in pinned memory of the host; scalars are read at once and passed as arguments. A kernel allocates nothing, waits for nothing and
  * reads nothing back. Sums have a fixed order and use no atomics on floating-point numbers: same inputs, same bits.
  * All local, called by one thread. Errors: SH_E_BUG for types that the check pass refuses and for launches that the
  * driver refuses; SH_E_USAGE if a library is missing. */
@@ -20,7 +20,7 @@ extern "C" {
 #define sh_cuda_add_norm sh_cuda_norm          /* it looks for the second summand */
 #define sh_cuda_norm_bwd_bias sh_cuda_norm_bwd /* it looks for the bias */
 #define SH_CUDA_KERNEL(KIND, name) sh_rc sh_cuda_##name(const struct sh_op_call *call);
-SH_OP_LIST(SH_CUDA_KERNEL, SH_CUDA_KERNEL, SH_OP_SKIP, SH_OP_SKIP)
+SH_OP_LIST(SH_CUDA_KERNEL, SH_CUDA_KERNEL, SH_OP_SKIP)
 
 /* cublaslt.c, for all kinds with products: load cuBLASLt and start it on this GPU. SH_E_USAGE if it is missing. */
 sh_rc sh_cuda_product_prepare(const struct sh_op_call *call);

@@ -266,6 +266,18 @@ template <class T, class F> __device__ __forceinline__ T sh_warp_reduce(T v, F f
     return v;
 }
 
+/* The sum over this lane of a warp and those before it. */
+__device__ __forceinline__ int32_t sh_warp_upto(int32_t v)
+{
+    int32_t lane = threadIdx.x % 32;
+
+    for (int by = 1; by < 32; by *= 2) {
+        int32_t before = __shfl_up_sync(~0u, v, by);
+        v += lane >= by ? before : 0;
+    }
+    return v;
+}
+
 /* Reduce over the threads of a block of whole warps, K values at once; all threads get the result. `none` is the
  * neutral element of f. */
 template <int K, class T, class F> __device__ __forceinline__ void sh_block_reduce(T (&v)[K], T none, F f)

@@ -42,13 +42,6 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     return work_of[call->kind] ? work_of[call->kind](call) : 0;
 }
 
-/* Of kinds that only a host can run. */
-static sh_rc refuse(const struct sh_op_call *call)
-{
-    return sh_fail(SH_E_USAGE, "%s: GPUs have no kernel for it yet; set training.device=cpu",
-                   sh_op_info(call->kind)->name);
-}
-
 #ifdef HAVE_CUDA
 #define RUN(function) function
 /* One line for all of a model: its widths are alike. */
@@ -102,19 +95,12 @@ static sh_rc absent(const struct sh_op_call *call)
 }
 #endif
 
-/* Before the first step, so that nothing has run when a kind is refused. */
-static sh_rc prepare_call(const struct sh_op_call *call)
-{
-    return sh_kernels_cuda.run[call->kind] == refuse ? refuse(call) : prepare_kernel(call);
-}
-
 #define ROW(KIND, name) [SH_OP_##KIND] = RUN(sh_cuda_##name),
-#define REFUSED(KIND, name) [SH_OP_##KIND] = refuse,
 
 const struct sh_kernel_table sh_kernels_cuda = {
     .name = "cuda",
-    .run = {SH_OP_LIST(ROW, ROW, REFUSED, SH_OP_SKIP)},
-    .prepare = prepare_call,
+    .run = {SH_OP_LIST(ROW, ROW, SH_OP_SKIP)},
+    .prepare = prepare_kernel,
 #ifdef HAVE_CUDA
     .fill_normal = sh_cuda_fill_normal,
     .mixsum = sh_cuda_mixsum,

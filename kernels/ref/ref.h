@@ -15,7 +15,7 @@
 #define sh_ref_expert_linear_bwd_x sh_ref_expert_linear
 
 #define SH_REF_KERNEL(KIND, name) sh_rc sh_ref_##name(const struct sh_op_call *call);
-SH_OP_LIST(SH_REF_KERNEL, SH_OP_SKIP, SH_REF_KERNEL, SH_OP_SKIP)
+SH_OP_LIST(SH_REF_KERNEL, SH_OP_SKIP, SH_OP_SKIP)
 
 sh_rc sh_ref_fill_normal(uint64_t key, const struct sh_rng_runs *runs, float std, struct sh_floats out, void *queue);
 

@@ -26,7 +26,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 const struct sh_kernel_table sh_kernels_ref = {
     .name = "ref",
-    .run = {SH_OP_LIST(ROW, SH_OP_SKIP, ROW, SH_OP_SKIP)},
+    .run = {SH_OP_LIST(ROW, SH_OP_SKIP, SH_OP_SKIP)},
     .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,
 };

@@ -32,6 +32,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_ROUTE] = sh_cuda_route,
         [SH_OP_ROUTE_BWD] = sh_cuda_route_bwd,
         [SH_OP_ROUTE_PLAN] = sh_cuda_route_plan,
+        [SH_OP_ROUTE_WAVE] = sh_cuda_route_wave,
         [SH_OP_ROUTE_LOSS] = sh_cuda_route_loss,
         [SH_OP_ROUTE_LOAD] = sh_cuda_route_load,
         [SH_OP_ROUTE_BIAS] = sh_cuda_route_bias,

@@ -29,7 +29,7 @@ PROGRAMS = {
              'unpack', 'vector'),
     'head': ('softmax', 'product', 'exact', 'vector'),
     'linear': ('product', 'vector'),
-    'moe': ('expert', 'expert_any', 'plan', 'product', 'route', 'rows', 'vector'),
+    'moe': ('expert', 'expert_any', 'plan', 'product', 'route', 'rows', 'vector', 'wave'),
     'softmax': ('softmax', 'exact', 'vector'),
 }
 
@@ -66,6 +66,7 @@ PLANTED = {
     'what is past the end of a row is not zero': (
         'moe', 'moe_experts', 'expert', 'expert_rows', r'selp\.b32\s+(%r\d+), (?:16, 0|0, 16), %p\d+;', r'mov.u32 \1, 16;'),
     'a choice is dealt to its neighbour': ('moe', 'moe_rows', 'plan', 'deal_parts', r'popc\.b32', 'clz.b32'),
+    'a wave is full one row too early': ('moe', 'moe_waves', 'wave', 'route_wave', r'setp\.gt\.s64', 'setp.ge.s64'),
     'ties go to the last expert': ('moe', 'moe_route_by_hand', 'route', '5routeE', r'not\.b32', 'mov.b32'),
     'one addend is lost in an exact sum': ('elem', 'exact', 'exact', 'sum_squares', r'atom\.global\.add\.u64[^;]*;', ''),
 }

@@ -26,16 +26,15 @@ void moe_experts(void **state);
 void moe_swiglu(void **state);
 void moe_groups_by_hand(void **state);
 void moe_losses_by_hand(void **state);
+void moe_waves(void **state);
 #define MOE_TESTS                                                                                                 \
     cmocka_unit_test(moe_route_by_hand), cmocka_unit_test(moe_route), cmocka_unit_test(moe_route_refuses),        \
         cmocka_unit_test(moe_rows), cmocka_unit_test(moe_bias_by_hand), cmocka_unit_test(moe_experts),            \
         cmocka_unit_test(moe_groups_by_hand), cmocka_unit_test(moe_losses_by_hand), cmocka_unit_test(moe_swiglu), \
-        cmocka_unit_test(moe_experts_take_turns)
+        cmocka_unit_test(moe_experts_take_turns), cmocka_unit_test(moe_waves)
 
 /* Of the reference alone. */
 void moe_route_gradient(void **state);
 void moe_swiglu_gradient(void **state);
-/* Of hosts. */
-void moe_waves(void **state);
 
 #endif

@@ -19,7 +19,6 @@ int main(void)
         MOE_TESTS,
         cmocka_unit_test(moe_route_gradient),
         cmocka_unit_test(moe_swiglu_gradient),
-        cmocka_unit_test(moe_waves),
     };
 
     moe = (struct moe){.table = &sh_kernels_cpu, .run = run, .agree = agree, .n_acts = 3, .refuses = true};

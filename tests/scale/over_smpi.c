@@ -207,8 +207,8 @@ static sh_rc nothing(const struct sh_op_call *call)
 
 #define NOTHING(KIND, name) [SH_OP_##KIND] = nothing,
 #define NONE(KIND, name)
-const struct sh_kernel_table sh_kernels_cpu = {.name = "cpu", .run = {SH_OP_LIST(NOTHING, NOTHING, NOTHING, NONE)}};
-const struct sh_kernel_table sh_kernels_ref = {.name = "ref", .run = {SH_OP_LIST(NOTHING, NOTHING, NOTHING, NONE)}};
+const struct sh_kernel_table sh_kernels_cpu = {.name = "cpu", .run = {SH_OP_LIST(NOTHING, NOTHING, NONE)}};
+const struct sh_kernel_table sh_kernels_ref = {.name = "ref", .run = {SH_OP_LIST(NOTHING, NOTHING, NONE)}};
 
 static struct sh_program *program;
 static struct sh_exec *executor;

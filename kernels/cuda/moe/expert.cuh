@@ -44,11 +44,7 @@ __device__ __forceinline__ bool sh_expert_find(const sh_experts &x, int64_t tile
 
     for (int32_t g0 = 0; g0 < x.groups; g0 += 32) {
         int32_t g = g0 + lane, begin = g < x.groups ? x.first[g] : 0, end = g < x.groups ? x.first[g + 1] : 0;
-        int32_t tiles = (end - begin + ROWS - 1) / ROWS, upto = tiles;
-        for (int by = 1; by < 32; by *= 2) {
-            int32_t before = __shfl_up_sync(~0u, upto, by);
-            upto += lane >= by ? before : 0;
-        }
+        int32_t tiles = (end - begin + ROWS - 1) / ROWS, upto = sh_warp_upto(tiles);
         unsigned passed = __ballot_sync(~0u, upto <= left);
         if (passed != ~0u) { /* all lanes up to the one that has the tile */
             int at = __popc(passed);

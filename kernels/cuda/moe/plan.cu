@@ -70,16 +70,6 @@ __global__ void __launch_bounds__(LANES *WARPS) add_parts(plan p)
     }
 }
 
-/* The sum over this lane and those before it. */
-__device__ __forceinline__ int32_t sum_upto(int32_t v, int32_t lane)
-{
-    for (int by = 1; by < LANES; by *= 2) {
-        int32_t before = __shfl_up_sync(~0u, v, by);
-        v += lane >= by ? before : 0;
-    }
-    return v;
-}
-
 /* Expert by expert, and within it part by part. */
 __global__ void __launch_bounds__(LANES *WARPS) start_rows(plan p)
 {
@@ -96,7 +86,7 @@ __global__ void __launch_bounds__(LANES *WARPS) start_rows(plan p)
             p.first[p.E] = row + p.total[e];
         for (int32_t part = lane; part - lane < p.parts; part += LANES) {
             int32_t *next = p.next + e * (int64_t)p.parts + part, count = part < p.parts ? *next : 0;
-            int32_t upto = sum_upto(count, lane);
+            int32_t upto = sh_warp_upto(count);
             if (part < p.parts)
                 *next = row + upto - count;
             row += __shfl_sync(~0u, upto, LANES - 1);
