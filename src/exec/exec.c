@@ -2,6 +2,7 @@
 
 #include "kernels/rows.h"
 #include "src/base/mem.h"
+#include "src/exec/counts.h"
 #include "src/exec/host_moves.h"
 #include "src/exec/moves.h"
 #include "src/exec/exec_watch.h"
@@ -23,7 +24,8 @@ struct sh_exec {
     void *before_copies, *copied;  /* events */
     struct sh_op_call *calls;      /* [ops] */
     struct sh_coll_parts *parts;   /* [ops] of exchanges of counted rows */
-    int64_t *tickets;              /* [ops] of collectives and moves under way or done */
+    struct sh_counts *counts;      /* of those rows, as the host knows them; NULL: it reads the tensors */
+    int64_t *tickets;              /* [ops] of collectives and moves under way or done; 0: had nothing to do */
     char (*labels)[SH_EXEC_LABEL]; /* [ops] "backward layers.3 linear_bwd_x" */
     struct sh_op_scalars scalars;
     struct sh_op_scalars update_scalars; /* of updates, which may come a step later */
@@ -61,7 +63,7 @@ static struct sh_coll_parts parts_of(const struct sh_program *p, const struct sh
 
 /* Addresses do not change once the tiers are open, so each operation's arguments are resolved here and not in each
  * step. */
-static void make_calls(struct sh_exec *e)
+static sh_rc make_calls(struct sh_exec *e)
 {
     const struct sh_program *p = e->p;
 
@@ -73,14 +75,16 @@ static void make_calls(struct sh_exec *e)
         sh_program_call(p, &p->ops[i], &e->at, &e->calls[i]);
         e->calls[i].scalars = sh_op_info(p->ops[i].kind)->runs ? &e->update_scalars : &e->scalars;
         e->calls[i].queue = e->queue;
-        if (sh_program_counts_rows(&p->ops[i]))
-            e->parts[i] = parts_of(p, &p->ops[i], &e->calls[i]);
         sh_program_label(p, &p->ops[i], e->labels[i]);
     }
     e->watch = sh_exec_watch_open(p, e->device, e->queue, e->comm, e->labels);
+    SH_TRY(sh_counts_open(p, e->device, e->queue, e->calls, &e->counts));
+    for (int i = 0; i < p->n_ops; i++)
+        if (sh_program_counts_rows(&p->ops[i]))
+            e->parts[i] = parts_of(p, &p->ops[i], &e->calls[i]);
+    return SH_OK;
 }
 
-/* The host tells MPI and NCCL how many rows to send, and does not wait for a GPU to count them. */
 static sh_rc check_parts(const struct sh_exec *e, int i)
 {
     const struct sh_op_call *call = &e->calls[i];
@@ -88,11 +92,6 @@ static sh_rc check_parts(const struct sh_exec *e, int i)
 
     if (!sh_program_counts_rows(&e->p->ops[i]))
         return SH_OK;
-    if (e->device->gpu)
-        return sh_fail(SH_E_USAGE,
-                       "%s: experts are spread over CPUs only, since the host does not know how many rows "
-                       "a GPU has for each rank; train with training.device=cpu",
-                       e->labels[i]);
     ranks = sh_comm_group_size(e->comm, call->attr->group);
     if (call->in[1].dim[1] != ranks)
         return sh_fail(SH_E_BUG, "%s: parts of %lld ranks in a group of %lld", e->labels[i],
@@ -179,8 +178,9 @@ sh_rc sh_exec_create(const struct sh_program *p, const struct sh_device *device,
         return rc;
     }
     make_queues(e);
-    make_calls(e);
-    rc = prepare_calls(e);
+    rc = make_calls(e);
+    if (rc == SH_OK)
+        rc = prepare_calls(e);
     if (rc != SH_OK) {
         sh_exec_destroy(e);
         return rc;
@@ -199,6 +199,7 @@ void sh_exec_destroy(struct sh_exec *e)
     e->device->queue_drain(e->queue);
     e->device->queue_drain(e->copies);
     sh_host_moves_close(e->host);
+    sh_counts_close(e->counts);
     sh_exec_watch_close(e->watch);
     e->device->event_destroy(e->before_copies);
     e->device->event_destroy(e->copied);
@@ -268,17 +269,29 @@ static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
     return e->queue ? sh_comm_join(e->comm, ticket, e->queue) : sh_comm_wait(e->comm, ticket);
 }
 
+static sh_rc run_kernel(struct sh_exec *e, int i)
+{
+    sh_rc rc = e->device->run(&e->calls[i], e->labels[i]);
+
+    sh_counts_note(e->counts, i);
+    return rc;
+}
+
 static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
 {
     const struct sh_op_info *info = sh_op_info(e->p->ops[i].kind);
 
+    if (sh_counts_idle(e->counts, i)) {
+        e->tickets[i] = 0;
+        return SH_OK;
+    }
     if (e->p->streams[e->p->ops[i].stream].runs == SH_RUNS_COLLECTIVES)
         return start(e, s, i);
     if (info->moves)
         return start_move(e, i);
     if (e->p->ops[i].kind == SH_OP_WAIT)
         return wait(e, s, i);
-    return info->marker ? SH_OK : e->device->run(&e->calls[i], e->labels[i]);
+    return info->marker ? SH_OK : run_kernel(e, i);
 }
 
 /* An operation that fails on a device shows at some later call, unless the host waits for it. */

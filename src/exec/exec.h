@@ -3,7 +3,7 @@
  * One thread puts operations of the compute stream into one queue of the device. A collective or a move between tiers
  * starts at its place in the list, after everything before it; its result exists after its wait. On the CPU each
  * operation is done when its call returns. On a GPU the host runs ahead, and waits only for what it reads
- * (sh_exec_get). */
+ * (sh_exec_get) and for the numbers of rows that it sends (counts.h). */
 #ifndef SH_EXEC_EXEC_H
 #define SH_EXEC_EXEC_H
 

@@ -87,8 +87,9 @@ static sh_rc time_collective(struct sh_exec_trace *t, int64_t ticket, struct sh_
     struct sh_coll_record r;
 
     /* The record is complete only after the collective; one that was pushed out of the ring since is left out of the
-     * trace. */
-    SH_TRY(sh_comm_wait(t->comm, ticket));
+     * trace, like one that had nothing to do. */
+    if (ticket)
+        SH_TRY(sh_comm_wait(t->comm, ticket));
     *known = sh_comm_record(t->comm, ticket, &r);
     if (!*known)
         return SH_OK;

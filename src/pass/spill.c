@@ -48,7 +48,7 @@ struct spill {
 struct use {
     int block;       /* the block that makes it; SH_NONE: none */
     int last, first; /* last use in the forward, and first use after it; SH_NONE */
-    bool changes;    /* it changes after the forward, or another rank sees it */
+    bool changes;    /* it changes after the forward, or another rank sees it, or the host where it is */
 };
 
 static const struct sh_op *op_of(const struct spill *s, int i)
@@ -111,6 +111,8 @@ static void note_uses(struct spill *s)
         for (int k = 0; k < SH_OP_MAX_IN; k++)
             if (op->in[k] != SH_NONE)
                 note_read(s, op->in[k], i);
+        if (sh_program_counts_rows(op))
+            s->use[sh_tensor_root(s->p, op->in[1])].changes = true;
         for (int k = 0; k < SH_OP_MAX_OUT; k++)
             if (op->out[k] != SH_NONE)
                 note_write(s, op->out[k], i);

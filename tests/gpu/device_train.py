@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 
-from trains import CPU, CUDA, BOUND, EVEN as EVEN_EXPERTS, MESHES, MODELS, as_on_cpu, checkpoints, evaluates, job, run, same_bits, tiny, traces
+from trains import CPU, CUDA, BOUND, EVEN as EVEN_EXPERTS, MESHES, MODELS, SPREAD, as_on_cpu, checkpoints, evaluates, job, run, same_bits, tiny, traces
 import test_rows
 
 NCCL, MPI = {'comm.backend': 'nccl'}, {'comm.backend': 'mpi'}
@@ -156,7 +156,8 @@ def learn_cases():
 def expert_cases():
     found = [(f'experts in {precision}, 2 steps as on the CPU', as_on_cpu, 'experts', '1x1', precision, change)
              for precision, change in (('float32', {}), ('float32', EVEN_EXPERTS), ('bfloat16', EVEN_EXPERTS))]
-    found += [(f'experts on {mesh} ranks, 2 steps as on the CPU', as_on_cpu, 'experts', mesh, 'float32', {}) for mesh in ('1x2', '2x2')]
+    found += [(f'experts on {mesh} ranks, 2 steps as on the CPU', as_on_cpu, 'experts', mesh, 'float32', {})
+              for mesh in ('1x2', '2x2', *SPREAD)]
     if not emulated():
         found += [(f'{how} experts in {precision}, 50 steps within 1 % of the CPU', learns, 'experts', precision,
                    {**REAL, **EXPERTS, 'model.router': how}) for how in ('softmax', 'sigmoid') for precision in BOUND]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from trains import CUDA, MESHES, config, job, tiny
+from trains import CUDA, MESHES, MODELS, SPREAD, config, job, tiny
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 HANG_SECONDS = 3    # comm.train_timeout_seconds, if that is what ends the job
@@ -39,6 +39,9 @@ QUICK = [
     ('ncclReduceScatter', '1', 2, 'hang', '1x2', 'is not complete after LIMIT s'),
     ('ncclReduceScatter', '1', 2, 'async', '1x2', 'rank 1: error: NCCL: sherd reduce shard: remote process'),
     ('ncclAllReduce', '3', 9, 'error', '2x2', r'rank 3: error: NCCL: .*all_reduce: unhandled'),
+    ('ncclSend', '1', 20, 'error', 'experts', r'rank 1: error: NCCL: .*all_to_all wave 0: unhandled'),
+    ('ncclRecv', '0', 12, 'async', 'experts', 'rank 0: error: NCCL: sherd dispatch expert: remote process'),
+    ('ncclGroupEnd', '1', 9, 'hang', 'experts', 'is not complete after LIMIT s'),
     ('ncclCommGetAsyncError', '*', 3, 'error', '1x2', 'asking a communicator for its state: unhandled system error'),
     ('ncclCommFinalize', '1', 1, 'error', '1x2', 'rank 1: error: NCCL: closing a communicator: unhandled'),
     ('ncclCommFinalize', '0', 2, 'hang', '1x2', 'closing a communicator is not complete after LIMIT s'),
@@ -133,6 +136,7 @@ def too_old(backend):
 
 def main():
     job.need_emulated_gpus()
+    MESHES['experts'] = (2, {**MODELS['experts'], **SPREAD['two'][1], 'training.global_batch_size': 4, 'training.steps': 2})
     MESHES['1x6'] = (6, {'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 6})
     tiny.write_tokens()
     cases = [(f'{call} {count} on rank {rank} of {mesh}: {what}', fails, call, rank, count, what, mesh, says)

@@ -25,6 +25,11 @@ MESHES = {
     '2x1': (2, {'parallelism.sharding_strategy': 'no_shard'}),
     '2x2': (4, HYBRID),
 }
+# Of models with experts: these are on several ranks.
+SPREAD = {
+    'two': (2, {**MESHES['1x2'][1], 'parallelism.expert_parallel_degree': 2, 'moe.capacity_factor': 1}),
+    'two pairs of': (4, {**HYBRID, 'parallelism.expert_parallel_degree': 2}),
+}
 
 
 def config(model, **more):
@@ -34,7 +39,7 @@ def config(model, **more):
 
 
 def run(name, model, device, mesh='1x1', **more):
-    ranks, axes = MESHES[mesh]
+    ranks, axes = {**MESHES, **SPREAD}[mesh]
     return job.train(name, config(model, **device, **axes, **more), ranks)
 
 

@@ -71,7 +71,7 @@ def plan(config, ranks, rank=0):
     path.write_text(job.yaml(config))
     text = job.sherd('plan', path, '--ranks', ranks, '--rank', rank)
     table = text.split('memory of this rank')[1].split('\n\n')[0]
-    return {name: int(size) for name, size in re.findall(r'^  (\S.*?) {2,}(\d+) ', table, re.M)}
+    return {name.removesuffix(' on it'): int(size) for name, size in re.findall(r'^  (\S.*?) {2,}(\d+) ', table, re.M)}  # of a GPU
 
 
 def case_exact(ranks, family, changes):

@@ -3,10 +3,13 @@
 
 With training.reproducible: mesh, losses, norms, loads of experts and the bytes of the last checkpoint are those of one
 rank; without it the losses are, to LOSS_BOUND. Memory is what the plan says. The rows cover pairs of settings, and not
-their product; SHERD_TEST_FEW=1 leaves out most of them. And a text that can be learnt is learnt, with all experts busy.
+their product; SHERD_TEST_FEW=1 leaves out most of them. And a text that can be learnt is learnt, with all experts busy. On
+emulated GPUs (--with-cuda=emulated) the one rank has a GPU too.
 """
 import filecmp
 import functools
+import json
+import os
 import pathlib
 import shutil
 import sys
@@ -62,6 +65,24 @@ MESHES = {
     'no_shard, 2 of 2, even': on('no_shard', 2, 2, 'kept', EVEN, {CAPACITY: 1}),
     'no_shard, 2 of 2, twice': on('no_shard', 4, 2, 'kept', {'mesh.ranks_per_node': 2}, WHOLE, INLINE),
 }
+EMULATED = b'SHERD_EMULATED_GPUS' in pathlib.Path(os.environ['SHERD']).read_bytes()
+NCCL, STAGED = ({'training.device': 'cuda', 'comm.backend': backend} for backend in ('nccl', 'mpi'))
+GPU_MESHES = {
+    'GPUs, full_shard, 2 of 2, kept': on('full_shard', 2, 2, 'kept', STAGED),
+    'GPUs, full_shard, 2 of 4, selective': on('full_shard', 4, 2, 'selective', STAGED, WHOLE, {CAPACITY: 8}),
+    'GPUs, full_shard, 4 of 4, budget': on('full_shard', 4, 4, 'budget', STAGED, NARROW, {CAPACITY: 1}),
+    'GPUs, full_shard, 2 of 2, full, activations with the host': on(
+        'full_shard', 2, 2, 'full', STAGED, WHOLE, {CAPACITY: 1, 'offload.activations': 'cpu', 'model.n_layers': 5}),
+    'GPUs, shard_grad_op, 4 of 4, full': on('shard_grad_op', 4, 4, 'full', STAGED, WHOLE, {CAPACITY: 1}),
+    'GPUs, shard_optim, 2 of 2, twice': on('shard_optim', 4, 2, 'full', STAGED, NARROW, TWICE),
+}
+# NCCL sums in its own order.
+NCCL_MESHES = {
+    'GPUs, full_shard, 2 of 2, kept, by NCCL': on('full_shard', 2, 2, 'kept', NCCL, WHOLE, {CAPACITY: 1}),
+    'GPUs, full_shard, 4 of 4, full, by NCCL': on('full_shard', 4, 4, 'full', NCCL),
+    'GPUs, hybrid_shard, 2 of 2, twice, selective, by NCCL': on('hybrid_shard', 4, 2, 'selective', TWICE, NCCL, {CAPACITY: 8}),
+}
+BLOCKS = 2  # of tiny.EXPERTS that have experts
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::6])
 
@@ -133,7 +154,7 @@ def wrong_waves(changes, steps):
 
 
 def case_mesh(name, exact=True):
-    ranks, changes = MESHES[name]
+    ranks, changes = {**MESHES, **GPU_MESHES, **NCCL_MESHES}[name]
     changes = with_budget(ranks, changes)
     if not exact:
         changes = {**changes, 'training.reproducible': 'none'}
@@ -166,14 +187,44 @@ def case_announced():
     return [] if '1 x 2 ranks (replicate x shard), experts over 2, ' in said else [said]
 
 
+def waits(ranks, changes, steps):
+    """How often each rank waits for its GPU in so many steps."""
+    path = pathlib.Path('counters').absolute()
+    path.unlink(missing_ok=True)
+    os.environ['SHERD_EMULATED_COUNTERS'] = str(path)
+    try:
+        job.train('waits', {**config(changes), 'training.reproducible': 'none', 'training.steps': steps, 'checkpoint.enable': False},
+                  ranks)
+    finally:
+        del os.environ['SHERD_EMULATED_COUNTERS']
+    return [line['waits'] for line in map(json.loads, path.read_text().splitlines()) if line['launches']]
+
+
+def case_waits(name, micro_steps):
+    """One more for each block with experts than without EP, for the counts of its forward; none for its backward."""
+    ranks, changes = NCCL_MESHES[name]
+    alone = {key: value for key, value in changes.items() if key not in (EP, CAPACITY)}
+    spread, one = ((max(waits(ranks, run, 12)) - min(waits(ranks, run, 2))) / 10 for run in (changes, alone))
+    return [] if spread <= one + BLOCKS * micro_steps + 0.5 else [f'{spread} waits a step, {one} without EP']
+
+
+def gpu_cases():
+    few = {name: job.FEW and i % 4 for i, name in enumerate([*GPU_MESHES, *NCCL_MESHES])}
+    return [(name, case_mesh, name, name in GPU_MESHES) for name in few if not few[name]]
+
+
 def cases():
     found = [(f'{name}', case_mesh, name) for name in MESHES]
     found += [('announced', case_announced)]
     found += [(f'{name}, not reproducible', case_mesh, name, False) for name in list(MESHES)[::5]]
+    if EMULATED:
+        found += gpu_cases() + [('a wait for each block', case_waits, 'GPUs, full_shard, 2 of 2, kept, by NCCL', 2)]
     return found + [('a text is learnt, experts over 2 of 4 ranks', case_learns)]
 
 
 if __name__ == '__main__':
     job.need_launcher()
+    if EMULATED:
+        os.environ['SHERD_EMULATED_GPUS'] = '8'
     tokens = tiny.write_tokens()
     sys.exit(job.run_cases(cases()))
