@@ -174,6 +174,62 @@ static void test_engines(void **state)
     }
 }
 
+/* Products of one kind: the last are so deep that they may have another engine than the first. */
+static struct sh_gemm one_of(const void *from, int64_t i)
+{
+    static const int64_t sizes[][2] = {{40, 70}, {0, 300}, {33, 300}, {65, 1100}};
+    const struct sh_operand *t = from;
+
+    /* clang-format off */
+    return (struct sh_gemm){
+        .m = sizes[i][0], .n = 96, .k = sizes[i][1], .in_dtype = t[0].dtype, .out_dtype = SH_F32,
+        .a = t[0].data, .lda = t[0].dim[1], .trans_a = t[0].dim[0] > t[0].dim[1],
+        .b = t[1].data, .ldb = t[1].dim[1],
+        .c = (float *)t[2].data + i * 96 * 96, .ldc = 96,
+    };
+    /* clang-format on */
+}
+
+/* Among others a product has the bits that it has alone, on any number of threads. */
+static void check_several(const struct sh_operand t[3], bool alone, int threads)
+{
+    struct sh_gemm largest = {.m = 96, .n = 96, .k = 1100, .in_dtype = t[0].dtype, .out_dtype = SH_F32};
+
+    omp_set_num_threads(threads);
+    int64_t work_bytes = sh_gemm_work_bytes(&largest, threads);
+    void *work = aligned_alloc(64, (size_t)work_bytes + 64);
+    struct sh_gemm_several all = {.n = 4, .at = one_of, .from = t};
+    if (!alone)
+        assert_int_equal(sh_gemm_run_several(&all, work, work_bytes), SH_OK);
+    for (int64_t i = 0; alone && i < all.n; i++) {
+        struct sh_gemm g = one_of(t, i);
+        if (g.m)
+            assert_int_equal(sh_gemm_run(&g, work, work_bytes), SH_OK);
+    }
+    free(work);
+}
+
+static void test_several(void **state)
+{
+    (void)state;
+    optest_seed(7);
+    for (int turned = 0; turned < 2; turned++) {
+        struct sh_operand t[] = {turned ? tensor(SH_BF16, 1100, 96) : tensor(SH_BF16, 96, 1100),
+                                 tensor(SH_BF16, 1100, 96), tensor(SH_F32, 4 * 96, 96)};
+        size_t bytes = (size_t)(4 * 96 * 96) * sizeof(float);
+        float *want = malloc(bytes);
+        check_several(t, true, 1);
+        memcpy(want, t[2].data, bytes);
+        for (int threads = 1; threads < 4; threads++) {
+            check_several(t, false, threads);
+            assert_memory_equal(want, t[2].data, bytes);
+        }
+        free(want);
+        for (int i = 0; i < 3; i++)
+            free(t[i].data);
+    }
+}
+
 static void test_work_too_small(void **state)
 {
     (void)state;
@@ -451,11 +507,11 @@ static void test_few_rows_of_f16(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_few_rows),   cmocka_unit_test(test_few_rows_of_f16),
-        cmocka_unit_test(test_engines),    cmocka_unit_test(test_work_too_small),
-        cmocka_unit_test(test_linear_f32), cmocka_unit_test(test_linear_bf16),
-        cmocka_unit_test(test_linear_f16), cmocka_unit_test(test_residual_in_place),
-        cmocka_unit_test(test_lora),
+        cmocka_unit_test(test_few_rows),          cmocka_unit_test(test_few_rows_of_f16),
+        cmocka_unit_test(test_engines),           cmocka_unit_test(test_several),
+        cmocka_unit_test(test_work_too_small),    cmocka_unit_test(test_linear_f32),
+        cmocka_unit_test(test_linear_bf16),       cmocka_unit_test(test_linear_f16),
+        cmocka_unit_test(test_residual_in_place), cmocka_unit_test(test_lora),
     };
     return cmocka_run_group_tests_name("cpu_gemm", tests, NULL, NULL);
 }

@@ -161,29 +161,52 @@ sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, vo
     return e->product(g, work);
 }
 
-sh_rc sh_gemm_run_several(const struct sh_gemm_several *s, void *work, int64_t work_bytes)
+static const struct sh_gemm_engine *engine_of(const struct sh_gemm *g)
 {
-    struct sh_gemm like = s->at(s->from, 0);
-    const struct sh_gemm_engine *e = sh_gemm_engine_for(like.in_dtype);
+    const struct sh_gemm_engine *e = sh_gemm_engine_for(g->in_dtype);
 
-    if (!e->product)
-        return run_tiles(e, s, OF_SEVERAL, work, work_bytes);
-    for (int64_t i = 0; i < s->n; i++) {
-        struct sh_gemm g = s->at(s->from, i);
-        if (g.m)
-            SH_TRY(sh_gemm_run_on(e, &g, work, work_bytes));
-    }
-    return SH_OK;
+    return e->takes && !e->takes(g) ? sh_gemm_engine_beside(e) : e;
 }
 
+/* Those of several products that are dealt out as tiles. */
+static struct sh_gemm in_tiles(const void *from, int64_t i)
+{
+    const struct sh_gemm_several *s = from;
+    struct sh_gemm g = s->at(s->from, i);
+
+    g.m = engine_of(&g)->product ? 0 : g.m;
+    return g;
+}
+
+sh_rc sh_gemm_run_several(const struct sh_gemm_several *s, void *work, int64_t work_bytes)
+{
+    struct sh_gemm_several others = {.n = s->n, .at = in_tiles, .from = s};
+    const struct sh_gemm_engine *tiles = NULL;
+
+    for (int64_t i = 0; i < s->n; i++) {
+        struct sh_gemm g = s->at(s->from, i);
+        const struct sh_gemm_engine *e = engine_of(&g);
+        if (g.m && e->product)
+            SH_TRY(sh_gemm_run_on(e, &g, work, work_bytes));
+        else if (g.m)
+            tiles = e;
+    }
+    return tiles ? run_tiles(tiles, &others, OF_SEVERAL, work, work_bytes) : SH_OK;
+}
+
+/* Larger products than g may have another engine. */
 int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads)
 {
-    return sh_gemm_work_bytes_on(sh_gemm_engine_for(g->in_dtype), g, threads);
+    const struct sh_gemm_engine *e = sh_gemm_engine_for(g->in_dtype);
+    int64_t most = sh_gemm_work_bytes_on(e, g, threads);
+    int64_t others = sh_gemm_work_bytes_on(sh_gemm_engine_beside(e), g, threads);
+
+    return most > others ? most : others;
 }
 
 sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes)
 {
-    return sh_gemm_run_on(sh_gemm_engine_for(g->in_dtype), g, work, work_bytes);
+    return sh_gemm_run_on(engine_of(g), g, work, work_bytes);
 }
 
 void sh_gemm_serial(void)

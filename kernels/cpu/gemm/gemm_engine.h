@@ -26,7 +26,9 @@ struct sh_gemm_engine {
     const char *name;
     enum sh_dtype in_dtype;
     bool (*usable)(void); /* on this CPU; also prepares the library, so called before the first tile */
-    bool (*works)(void);  /* like usable(), but any CPU that gives right numbers, even slowly; for tests; optional */
+    bool (*takes)(
+        const struct sh_gemm *g); /* products that it is the best for; NULL: all. The next usable has others */
+    bool (*works)(void); /* like usable(), but any CPU that gives right numbers, even slowly; for tests; optional */
     /* One of these two; all f32 engines have tile(). */
     sh_rc (*tile)(const struct sh_gemm_tile *t, void *work); /* from many threads at once */
     sh_rc (*product)(const struct sh_gemm *g, void *work);   /* opens a parallel region itself */
@@ -36,7 +38,8 @@ struct sh_gemm_engine {
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */
 extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen, sh_gemm_engine_widen_f16;
-extern const struct sh_gemm_engine sh_gemm_engine_panels; /* with SH_WIDE: bf16 by AMX or AVX-512 */
+/* With SH_WIDE: bf16 by AMX or AVX-512, and by AVX-512's products of f32. */
+extern const struct sh_gemm_engine sh_gemm_engine_panels, sh_gemm_engine_panels_wide;
 
 /* Whether cblas_sgemm is from OpenBLAS, BLIS or MKL, which are built for speed. Local. */
 bool sh_gemm_cblas_is_fast(void);
@@ -45,6 +48,8 @@ bool sh_gemm_cblas_is_fast(void);
  * first call for a type must be outside parallel regions. */
 const struct sh_gemm_engine *sh_gemm_engine_at(int i);
 const struct sh_gemm_engine *sh_gemm_engine_for(enum sh_dtype in_dtype);
+/* The engine for the products that e does not take; e if it takes all. */
+const struct sh_gemm_engine *sh_gemm_engine_beside(const struct sh_gemm_engine *e);
 
 /* The limits of a tile in 16 bits, which bound the scratch. Products with few tiles use smaller ones. */
 enum { SH_GEMM_TILE_M = 256, SH_GEMM_TILE_N = 384 };

@@ -5,9 +5,10 @@
  * cut into slices. A thread packs a slice for itself, SH_PANEL_DEPTH steps at a time, multiplies it with all kept
  * panels and keeps the sums in its L2 cache, from where they go to C when their last step is done. So what a thread
  * packs for itself never leaves its caches, and threads meet twice per product. A sum takes its inner elements in
- * ascending order whatever thread works on it, so the number of threads changes no bit. Floor: 2*m*n*k operations at
- * the rate of the unit; the caches allow half of that with AMX, 92 % with AVX-512
- * (doc/notebook/kernels.md). */
+ * ascending order whatever thread works on it, so the number of threads changes no bit. With a unit that multiplies in
+ * f32, a thread widens what it packs for itself at once, and a kept panel when its turn comes: half as much is read from
+ * the L3 cache. Floor: 2*m*n*k operations at the rate of the unit; the caches allow half of that with AMX, 92 % with
+ * AVX-512, 80 to 88 % in f32 (doc/notebook/kernels.md). */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel/panel.h"
@@ -27,10 +28,22 @@ struct product {
     const struct sh_gemm *g;
     bool keeps_rows;
     int64_t first, count;
-    sh_bf16 *kept;   /* [chunks of the inner dimension][count][CHUNK] */
-    sh_bf16 *panels; /* this thread's: [panels of a slice][CHUNK] */
-    float *sums;     /* this thread's: [kept panels][panels of the slice][STEP] */
+    sh_bf16 *kept; /* [chunks of the inner dimension][count][CHUNK] */
+    char *panels;  /* this thread's: [panels of a slice][CHUNK] */
+    float *wide;   /* this thread's: the kept panel that it works with, [CHUNK], if its unit is wide */
+    float *sums;   /* this thread's: [kept panels][panels of the slice][STEP] */
 };
+
+static const struct sh_panel_unit *unit(void)
+{
+    return sh_panel_product_unit();
+}
+
+/* Bytes of a packed panel of a slice. */
+static int64_t chunk_bytes(void)
+{
+    return CHUNK * (unit()->wide ? (int64_t)sizeof(float) : (int64_t)sizeof(sh_bf16));
+}
 
 static int64_t div_up(int64_t a, int64_t b)
 {
@@ -54,13 +67,15 @@ static int64_t kept_bytes(const struct sh_gemm *g)
 /* The maximum number of panels in a slice of the longer side. */
 static int64_t most_slice(const struct sh_gemm *g)
 {
-    return sh_panel_least(sh_panels(g->m > g->n ? g->m : g->n), sh_panel_unit()->slice);
+    return sh_panel_least(sh_panels(g->m > g->n ? g->m : g->n), unit()->slice);
 }
 
-/* Bytes per thread: the packed panels of a slice, and its sums. */
+/* Bytes per thread: the packed panels of a slice, one that is widened, and sums. */
 static int64_t own_bytes(const struct sh_gemm *g)
 {
-    return most_slice(g) * (CHUNK * (int64_t)sizeof(sh_bf16) + kept_panels(g) * STEP * (int64_t)sizeof(float));
+    int64_t sums = kept_panels(g) * STEP * (int64_t)sizeof(float);
+
+    return most_slice(g) * (chunk_bytes() + sums) + (unit()->wide ? chunk_bytes() : 0);
 }
 
 static int64_t product_bytes(const struct sh_gemm *g, int threads)
@@ -89,12 +104,22 @@ static struct sh_panel_source source_of(const struct sh_gemm *g, bool rows, int6
                                     .depth = sh_panel_least(g->k - k, steps * SIDE)};
 }
 
+/* To be kept. Panels that are widened later are columns on either side. */
 static void pack(const struct sh_panel_source *s, bool rows, sh_bf16 *panels)
 {
-    if (rows)
+    if (rows && !unit()->wide)
         sh_panel_pack_rows(s, panels, CHUNK);
     else
         sh_panel_pack_cols(s, panels, CHUNK);
+}
+
+/* To be multiplied with those that are kept. */
+static void pack_own(const struct sh_panel_source *s, bool rows, char *panels)
+{
+    if (unit()->wide)
+        sh_panel_pack_wide(s, (float *)(void *)panels, CHUNK);
+    else
+        pack(s, rows, (sh_bf16 *)(void *)panels);
 }
 
 /* Prefetch the n-th of `parts` parts of what is packed next. */
@@ -164,14 +189,18 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
     struct place at = {0}, before = {0};
 
     for (int64_t n = 0; n < p->count * count; n++, before = at) {
-        const sh_bf16 *own = p->panels + n % count * CHUNK, *kept = kept_panel(p, c, n / count);
+        const sh_bf16 *kept = kept_panel(p, c, n / count);
+        const void *own = p->panels + n % count * chunk_bytes(), *other = unit()->wide ? p->wide : (const void *)kept;
         at = place_of(p, first, count, n);
         /* The next kept panel has been evicted from the L2 cache since the last slice. */
         sh_panel_prefetch(kept + CHUNK + CHUNK * (n % count) / count, CHUNK / count * (int64_t)sizeof *kept);
         prefetch_part(&next, n, p->count * count);
         if (last)
             sh_panel_prefetch_addend(p->g, at.row, at.col);
-        sh_panel_multiply(p->keeps_rows ? kept : own, p->keeps_rows ? own : kept, p->sums + n * STEP, steps, c > 0);
+        if (unit()->wide && n % count == 0)
+            sh_panel_widen(kept, p->wide, steps);
+        unit()->multiply(p->keeps_rows ? other : own, p->keeps_rows ? own : other, p->sums + n * STEP, steps, c > 0,
+                         sh_panel_least(p->g->m - at.row, SIDE));
         if (last && n > 0)
             sh_panel_emit(p->g, p->sums + (n - 1) * STEP, before.row, before.col);
     }
@@ -184,7 +213,7 @@ static void multiply_slice(const struct product *p, int64_t begin, int64_t end)
 {
     for (int64_t c = 0; c * DEPTH * SIDE < p->g->k; c++) {
         struct sh_panel_source from = chunk_of(p, c, begin, end - begin);
-        pack(&from, !p->keeps_rows, p->panels);
+        pack_own(&from, !p->keeps_rows, p->panels);
         multiply_chunk(p, c, begin, end - begin);
     }
 }
@@ -192,7 +221,7 @@ static void multiply_slice(const struct product *p, int64_t begin, int64_t end)
 /* Panels per slice: each thread should have at least two slices. */
 static int64_t slice_of(int64_t panels)
 {
-    int64_t slice = sh_panel_unit()->slice;
+    int64_t slice = unit()->slice;
 
     while (slice > 1 && div_up(panels, slice) < 2 * omp_get_num_threads())
         slice /= 2;
@@ -222,6 +251,17 @@ static bool usable(void)
     return sh_panel_unit();
 }
 
+static bool wide_usable(void)
+{
+    return unit() && unit()->wide;
+}
+
+/* Others pay for whole steps, and for sums that are stored twice: a gradient of few rows more than it gains. */
+static bool is_deep(const struct sh_gemm *g)
+{
+    return g->k >= (g->trans_a ? 4 : 1) * DEPTH * SIDE;
+}
+
 /* A float C takes a deep product in parts; a bf16 C gets it whole, with fewer panels kept at a time. */
 static sh_rc panels_product(const struct sh_gemm *g, void *work)
 {
@@ -233,9 +273,10 @@ static sh_rc panels_product(const struct sh_gemm *g, void *work)
         struct product p = {.g = &part,
                             .keeps_rows = g->m <= g->n,
                             .kept = work,
-                            .panels = (sh_bf16 *)(void *)own,
-                            .sums = (float *)(void *)(own + most_slice(g) * CHUNK * (int64_t)sizeof(sh_bf16))};
+                            .panels = own,
+                            .wide = (float *)(void *)(own + most_slice(g) * chunk_bytes())};
 
+        p.sums = p.wide + (unit()->wide ? CHUNK : 0);
         sh_panel_begin();
         for (int64_t k = 0; k < g->k; k += part.k) {
             part.a = (const sh_bf16 *)g->a + (g->trans_a ? k * g->lda : k);
@@ -255,6 +296,15 @@ const struct sh_gemm_engine sh_gemm_engine_panels = {
     .name = "packed panels",
     .in_dtype = SH_BF16,
     .usable = usable,
+    .product_bytes = product_bytes,
+    .product = panels_product,
+};
+
+const struct sh_gemm_engine sh_gemm_engine_panels_wide = {
+    .name = "packed panels in f32",
+    .in_dtype = SH_BF16,
+    .usable = wide_usable,
+    .takes = is_deep,
     .product_bytes = product_bytes,
     .product = panels_product,
 };

@@ -11,11 +11,12 @@ static const struct sh_panel_unit *const units[] = {
 #ifdef SH_WIDE
     &sh_panel_amx,
     &sh_panel_avx512,
+    &sh_panel_wide,
 #endif
     NULL,
 };
 
-const struct sh_panel_unit *sh_panel_unit(void)
+const struct sh_panel_unit *sh_panel_product_unit(void)
 {
     static const struct sh_panel_unit *const *_Atomic chosen; /* in units */
 
@@ -29,15 +30,22 @@ const struct sh_panel_unit *sh_panel_unit(void)
     return *unit;
 }
 
+const struct sh_panel_unit *sh_panel_unit(void)
+{
+    const struct sh_panel_unit *unit = sh_panel_product_unit();
+
+    return unit && !unit->wide ? unit : NULL;
+}
+
 void sh_panel_begin(void)
 {
-    if (sh_panel_unit()->begin)
-        sh_panel_unit()->begin();
+    if (sh_panel_product_unit()->begin)
+        sh_panel_product_unit()->begin();
 }
 
 void sh_panel_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add)
 {
-    sh_panel_unit()->multiply(rows, cols, sums, steps, add);
+    sh_panel_product_unit()->multiply(rows, cols, sums, steps, add, SH_PANEL_SIDE);
 }
 
 void sh_panel_end(void)
@@ -45,6 +53,6 @@ void sh_panel_end(void)
 #ifdef SH_WIDE
     sh_panel_fence();
 #endif
-    if (sh_panel_unit()->end)
-        sh_panel_unit()->end();
+    if (sh_panel_product_unit()->end)
+        sh_panel_product_unit()->end();
 }

@@ -1,5 +1,6 @@
 /* Products in bf16 of panels that are packed first, in squares of 32 x 32 sums: the panels, the processor unit that
- * multiplies them, and where the sums go. For x86-64 with AMX, or with AVX-512's products of pairs (avx512_bf16).
+ * multiplies them, and where the sums go. For x86-64 with AMX, or with AVX-512's products of pairs (avx512_bf16); where
+ * those are slow, products are of panels in f32.
  *
  * A panel holds 32 rows of op(A), or 32 columns of op(B), over a stretch of the inner dimension, as tiles. Each step
  * of 32 inner elements takes two tiles of 1 KiB. Elements outside the matrix are zero, so products need no edge
@@ -32,15 +33,19 @@ struct sh_panel_unit {
     bool (*usable)(void); /* available and fast; asked once. May request the system's permission for this process. */
     void (*begin)(void);  /* called by a thread before its first product and after its last one; NULL: nothing to do */
     void (*end)(void);
-    /* sums [32,32] = panel of rows x panel of columns, or += if add; `steps` steps deep, in ascending order. */
-    void (*multiply)(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add);
+    /* sums [32,32] = panel of rows x panel of columns, or += if add; `steps` steps deep, in ascending order. Rows from
+     * `live` on may be left out. */
+    void (*multiply)(const void *rows, const void *cols, float *sums, int64_t steps, bool add, int64_t live);
     int64_t slice; /* panels whose sums, 32 squares each, a thread keeps in its L2 cache */
+    bool wide;     /* panels are in f32, as sh_panel_pack_wide() or sh_panel_widen() make them */
 };
-extern const struct sh_panel_unit sh_panel_amx, sh_panel_avx512;
+extern const struct sh_panel_unit sh_panel_amx, sh_panel_avx512, sh_panel_wide;
 
 /* The first unit of the table that this processor has; NULL: none. Always the same. The first call must be outside
  * parallel regions. */
 const struct sh_panel_unit *sh_panel_unit(void);
+/* The same for whole products, for which a unit that is wide may do where there is no other. */
+const struct sh_panel_unit *sh_panel_product_unit(void);
 
 static inline int64_t sh_panel_least(int64_t a, int64_t b)
 {
@@ -65,6 +70,10 @@ struct sh_panel_source {
 /* panels [ceil(sides / 32)][ceil(depth / 32) * SH_PANEL_STEP], `stride` elements apart, 64-byte aligned */
 void sh_panel_pack_rows(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
+/* Either, in f32: steps are [32 inner elements][32 sides]. */
+void sh_panel_pack_wide(const struct sh_panel_source *s, float *panels, int64_t stride);
+/* The same of a panel as sh_panel_pack_cols() makes it. */
+void sh_panel_widen(const sh_bf16 *panel, float *wide, int64_t steps);
 
 /* dst [16][16] = src, transposed; ld: distance between rows. */
 void sh_panel_turn(const float *src, int64_t lds, float *dst, int64_t ldd);

@@ -49,9 +49,13 @@ static SH_AMX void end(void)
 
 /* C [32][32] (+)= rows [32][32 steps] cols. Four tiles of C and two of each side: each loaded tile is used twice,
  * which is the most that eight tiles allow. */
-static SH_AMX void multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add)
+static SH_AMX void multiply(const void *row_panel, const void *col_panel, float *sums, int64_t steps, bool add,
+                            int64_t live)
 {
     enum { BYTES = SIDE * 4 };
+    const sh_bf16 *rows = row_panel, *cols = col_panel;
+
+    (void)live;
 
     if (add) {
         _tile_loadd(0, sums, BYTES);

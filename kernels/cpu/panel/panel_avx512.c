@@ -15,7 +15,7 @@
 
 enum { SIDE = SH_PANEL_SIDE, HALF = SIDE / 2, TILE = SH_PANEL_STEP / 2, PAIRS = SIDE / 2, ROWS = 8 };
 
-/* On the Intel CPU that was measured these products take twice as long as f32 products. */
+/* On the Intel CPUs that were measured these products take twice as long as f32 products (panel_wide.c). */
 static bool usable(void)
 {
     return sh_isa_has(SH_ISA_AVX512_BF16) && __builtin_cpu_is("amd");
@@ -63,10 +63,10 @@ static SH_WIDE void multiply_rows(const sh_bf16 *rows, const sh_bf16 *cols, floa
     }
 }
 
-static SH_WIDE void multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, int64_t steps, bool add)
+static SH_WIDE void multiply(const void *rows, const void *cols, float *sums, int64_t steps, bool add, int64_t live)
 {
-    for (int i = 0; i < SIDE; i += ROWS)
-        multiply_rows(rows + i * SIDE, cols, sums + i * SIDE, steps, add);
+    for (int i = 0; i < live; i += ROWS)
+        multiply_rows((const sh_bf16 *)rows + i * SIDE, cols, sums + i * SIDE, steps, add);
 }
 
 /* For 1 MiB of L2: slices of 8 panels are no faster, and 2,304 columns would not divide between two threads. */

@@ -79,6 +79,17 @@ static SH_WIDE inline void store(const __m512i r[16], sh_bf16 *tile)
     _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++) _mm512_store_si512(tile + j * SH_PANEL_SIDE, r[j]);
 }
 
+/* The same in f32: each pair of 16 sides is 16 numbers of two inner elements. */
+static SH_WIDE inline void store_wide(const __m512i r[16], float *tile)
+{
+    _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++)
+    {
+        _mm512_store_si512(tile + 2 * j * SH_PANEL_SIDE, _mm512_slli_epi32(r[j], 16));
+        _mm512_store_si512(tile + (2 * j + 1) * SH_PANEL_SIDE,
+                           _mm512_and_si512(r[j], _mm512_set1_epi32((int)0xffff0000u)));
+    }
+}
+
 /* The n-th step in reading order: along the stored rows, as lines are in memory. */
 struct place {
     int64_t panel, k;
@@ -105,30 +116,36 @@ SH_PANEL_ASKS void prefetch(const struct sh_panel_source *s, struct place p)
         __builtin_prefetch(next + r * s->step);
 }
 
-/* Stored rows are tiles of rows unchanged; pairs are tiles of columns. The other two cases are transposed. */
-static SH_WIDE void pack_step(const struct sh_panel_source *s, struct place p, bool rows, sh_bf16 *tiles)
+enum format { AS_ROWS, AS_COLS, AS_WIDE };
+
+/* Stored rows are tiles of rows unchanged; pairs are tiles of columns, or are widened. The other cases are transposed. */
+static SH_WIDE void pack_step(const struct sh_panel_source *s, struct place p, enum format as, void *tiles)
 {
     __m512i r[16];
-    for (int h = 0; h < 2; h++, tiles += TILE) {
+    for (int h = 0; h < 2; h++) {
         if (s->inner_rows)
             load_pairs(s, p.panel * SH_PANEL_SIDE + h * HALF, p.k, r);
         else
             load_rows(s, p.panel * SH_PANEL_SIDE + h * HALF, p.k, r);
-        if (s->inner_rows == rows)
+        if (s->inner_rows == (as == AS_ROWS))
             transpose(r);
-        store(r, tiles);
+        if (as == AS_WIDE)
+            store_wide(r, (float *)tiles + h * HALF);
+        else
+            store(r, (sh_bf16 *)tiles + h * TILE);
     }
 }
 
 /* All steps in the order of memory, prefetching the one after the next. */
-static void pack(const struct sh_panel_source *s, bool rows, sh_bf16 *panels, int64_t stride)
+static void pack(const struct sh_panel_source *s, enum format as, void *panels, int64_t stride)
 {
     enum { AHEAD = 2 };
+    int64_t bytes = as == AS_WIDE ? sizeof(float) : sizeof(sh_bf16);
 
     for (int64_t n = 0; n < sh_panels(s->sides) * sh_panels(s->depth); n++) {
         struct place p = place_of(s, n);
         prefetch(s, place_of(s, n + AHEAD));
-        pack_step(s, p, rows, panels + p.panel * stride + p.k * SH_PANEL_SIDE);
+        pack_step(s, p, as, (char *)panels + (p.panel * stride + p.k * SH_PANEL_SIDE) * bytes);
     }
 }
 
@@ -143,12 +160,26 @@ SH_WIDE void sh_panel_turn(const float *src, int64_t lds, float *dst, int64_t ld
 
 void sh_panel_pack_rows(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride)
 {
-    pack(s, true, panels, stride);
+    pack(s, AS_ROWS, panels, stride);
 }
 
 void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride)
 {
-    pack(s, false, panels, stride);
+    pack(s, AS_COLS, panels, stride);
+}
+
+SH_WIDE void sh_panel_widen(const sh_bf16 *panel, float *wide, int64_t steps)
+{
+    for (int64_t n = 0; n < 2 * steps; n++, panel += TILE) {
+        __m512i r[16];
+        _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++) r[j] = _mm512_load_si512(panel + j * SH_PANEL_SIDE);
+        store_wide(r, wide + n / 2 * SH_PANEL_STEP + n % 2 * HALF);
+    }
+}
+
+void sh_panel_pack_wide(const struct sh_panel_source *s, float *panels, int64_t stride)
+{
+    pack(s, AS_WIDE, panels, stride);
 }
 
 #endif
