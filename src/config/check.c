@@ -300,6 +300,17 @@ static sh_rc check_float16(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc check_tiles(struct sh_config_state *state)
+{
+    int64_t rows = state->cfg.training.tile_rows;
+
+    if (rows > 0 && rows % 64)
+        return sh_config_refuse(state, "training.tile_rows",
+                                "%" PRId64 " is not a multiple of 64; nearest that is: %" PRId64, rows,
+                                (rows + 63) / 64 * 64);
+    return SH_OK;
+}
+
 /* device=auto is not checked here: its outcome is known only on the node. */
 static sh_rc check_device(struct sh_config_state *state)
 {
@@ -640,7 +651,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_schedule, check_parallelism, check_reproducible, check_recompute,
         check_guard,    check_checkpoint,  check_device,       check_lora,
         check_offload,  check_float16,     check_idle,         check_optimizer,
-        check_context,
+        check_context,  check_tiles,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

@@ -31,6 +31,7 @@ struct sh_build {
     enum sh_dtype act;            /* compute type */
     struct sh_pass_options options;
     struct sh_recompute recompute;
+    int64_t tile_rows;            /* rows of a tile of blocks that recompute all their activations; 0: no tiles (tile.c) */
     int64_t row_block;            /* rows that a sum over rows adds up in one piece; 0: SH_ROW_BLOCK (kernels/rows.h) */
     bool fit;                     /* sh_pass_fit() chooses it */
     const char *const *frozen;    /* names of units that are not trained, then NULL; NULL: none */

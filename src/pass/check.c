@@ -136,6 +136,7 @@ static void forget(struct sh_check *c)
     size_t n = (size_t)c->p->n_tensors;
 
     memset(c->written, 0, n * sizeof *c->written);
+    memset(c->filled, 0, n * sizeof *c->filled);
     memset(c->gathered, 0, n * sizeof *c->gathered);
     memset(c->makes, 0, n * sizeof *c->makes);
     memset(c->sends, 0, n * sizeof *c->sends);
@@ -181,6 +182,7 @@ sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
     (void)b;
     c.life = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.life);
     c.written = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.written);
+    c.filled = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.filled);
     c.gathered = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.gathered);
     c.under_way = sh_calloc((size_t)p->n_ops + 1, sizeof *c.under_way);
     c.makes = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.makes);
@@ -196,6 +198,7 @@ sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
         rc = sh_check_homes(p);
     free(c.life);
     free(c.written);
+    free(c.filled);
     free(c.gathered);
     free(c.under_way);
     free(c.makes);

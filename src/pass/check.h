@@ -10,6 +10,7 @@ struct sh_check {
     const struct sh_section *section;
     struct sh_life *life; /* [tensors] */
     bool *written;        /* [tensors] by storage root */
+    int64_t *filled;      /* [tensors] by storage root, of activations: bytes from the first on that have a value */
     bool *gathered;       /* [tensors] by storage root: gathered and not yet released */
     bool *under_way;      /* [operations of the section] a collective or move started and not yet waited for */
     int *makes, *sends;   /* [tensors] by storage root: collectives and moves under way that write it, that read it */

@@ -3,12 +3,31 @@
  * changed is put back. */
 #include "src/pass/check.h"
 
+/* Where a tensor ends, in bytes from the start of its storage. */
+static int64_t end_of(const struct sh_check *c, int t)
+{
+    int64_t end = sh_tensor_bytes(&c->p->tensors[t]);
+
+    for (; c->p->tensors[t].base != SH_NONE; t = c->p->tensors[t].base)
+        end += c->p->tensors[t].base_elems * sh_dtype_bytes(c->p->tensors[t].dtype);
+    return end;
+}
+
+/* Activations and their gradients, which tiles write in parts; other storage has parts that nothing writes. */
+static bool is_filled_in_parts(const struct sh_check *c, int root)
+{
+    enum sh_mem mem = c->p->tensors[root].mem;
+
+    return mem == SH_MEM_ACT || mem == SH_MEM_ACT_GRAD;
+}
+
 /* Persistent tensors keep their values from section to section. */
 static bool has_value(const struct sh_check *c, int t)
 {
     int root = sh_tensor_root(c->p, t);
 
-    return c->p->tensors[root].persistent || c->written[root];
+    return c->p->tensors[root].persistent ||
+           (c->written[root] && (!is_filled_in_parts(c, root) || end_of(c, t) <= c->filled[root]));
 }
 
 /* An operation that adds to its output reads it. An operation that follows a collective (`after`) gets its value from
@@ -100,7 +119,16 @@ static bool end_collective(struct sh_check *c, int collective)
     return true;
 }
 
-/* By storage: a write to a view gives the whole tensor a value. */
+/* Parts are written in their order: one beyond a gap does not count. */
+static void fill(struct sh_check *c, int t, int root)
+{
+    int64_t end = end_of(c, t), begin = end - sh_tensor_bytes(&c->p->tensors[t]);
+
+    if (begin <= c->filled[root] && end > c->filled[root])
+        c->filled[root] = end;
+}
+
+/* By storage: a write to a view gives the whole tensor a value, unless it is one that is written in parts. */
 static void mark_written(struct sh_check *c, const struct sh_op *op)
 {
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
@@ -108,6 +136,7 @@ static void mark_written(struct sh_check *c, const struct sh_op *op)
             int root = sh_tensor_root(c->p, op->out[k]);
 
             c->written[root] = true;
+            fill(c, op->out[k], root);
             c->changed[root] |= c->home[root] != SH_NONE;
         }
 }
@@ -181,6 +210,7 @@ static sh_rc take_effect(struct sh_check *c, int i)
         c->gathered[root] = is_gathered_unit(c, root);
         if (done->kind == SH_OP_FETCH) {
             c->written[root] = true;
+            fill(c, done->out[0], root);
             return SH_OK;
         }
         op = done;

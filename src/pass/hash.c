@@ -7,7 +7,7 @@ static uint64_t mix(uint64_t h, int64_t v)
     return sh_mix64(h ^ (uint64_t)v);
 }
 
-/* Only collectives: ranks may differ in what they compute (threads, scratch), but must start the same collectives in
+/* Only collectives, and tiles, whose size changes bits: ranks may differ in what they compute (threads, scratch), but must start the same collectives in
  * the same order with the same sizes, or they hang. */
 uint64_t sh_pass_hash(const struct sh_program *p)
 {
@@ -19,6 +19,8 @@ uint64_t sh_pass_hash(const struct sh_program *p)
         for (int i = 0; i < p->sections[s].n_ops; i++) {
             const struct sh_op *op = &p->ops[p->sections[s].first_op + i];
 
+            if (op->tiles)
+                h = mix(mix(h, op->tiles), p->tensors[op->in[0]].dim[0]);
             if (!sh_op_info(op->kind)->async)
                 continue;
             h = mix(h, op->kind);

@@ -1,5 +1,6 @@
 /* Is a plan within its memory limits? If not, say what takes the memory and what would make the plan smaller, each with
  * the resulting arena, found by planning it. Choices that would change nothing, or are made already, are not named. */
+#include "kernels/rows.h"
 #include "src/base/str.h"
 #include "src/pass/build.h"
 
@@ -12,6 +13,15 @@ static bool less_kept(struct sh_build *b)
 {
     b->recompute = (struct sh_recompute){.full = SH_ALL_BLOCKS};
     return b->options.training && !b->fit;
+}
+
+/* Of blocks that recompute all: of those that a budget would choose, too, in the end. */
+static bool in_tiles(struct sh_build *b)
+{
+    bool applies = !b->tile_rows && (b->recompute.full > 0 || !b->options.training);
+
+    b->tile_rows = SH_ROW_BLOCK;
+    return applies;
 }
 
 /* The same step in more micro-steps: at least two, since only then must gradients be kept. */
@@ -108,6 +118,7 @@ static const struct {
     bool moves; /* moves something in each step */
 } cures[] = {
     {less_kept, "activation_checkpoint.mode=memory_budget", false},
+    {in_tiles, "training.tile_rows=auto", false},
     {one_sequence, "training.local_batch_size=1", false},
     {all_sharded, "parallelism.sharding_strategy=full_shard", false},
     {twice_the_ranks, "twice the ranks", false},

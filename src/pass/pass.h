@@ -26,7 +26,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(recompute, true) /* drops activations; emits their operations again where the backward needs them */          \
     PASS(fuse, false)     /* merges two neighbours if the table of kernels has a fused kind (kernels/op.h) */          \
     PASS(dispatch, false) /* if experts are spread over ranks: rows travel to them and back, in waves */               \
-    PASS(tile, false)     /* sums over many rows are chains of blocks of rows */                                       \
+    PASS(tile, false)     /* sums over many rows are chains of blocks; if asked for: feed-forward parts by rows */     \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
     PASS(offload, false)  /* if asked for: optimizer states to a lower tier, updated in slices */                      \
     PASS(spill, false)    /* if asked for: activations of the first blocks to a lower tier until their backward */     \
@@ -69,6 +69,9 @@ enum { SH_ALL_BLOCKS = INT_MAX };
 /* The request in words: "selective", "selective in 9, full in 3 of 12 blocks". */
 enum { SH_RECOMPUTE_TEXT = 80 };
 const char *sh_recompute_text(const struct sh_recompute *request, int blocks, char text[SH_RECOMPUTE_TEXT]);
+
+/* Whether a block keeps nothing but its borders. */
+bool sh_pass_recomputes_all(const struct sh_recompute *request, int block);
 
 /* A sharding strategy, described by what it keeps. The mesh says over how many ranks. */
 struct sh_strategy {

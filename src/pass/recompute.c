@@ -58,6 +58,11 @@ static enum keep keep_of(const struct sh_recompute *request, int block)
     return block < request->selective ? KEEP_COSTLY : KEEP_ALL;
 }
 
+bool sh_pass_recomputes_all(const struct sh_recompute *request, int block)
+{
+    return keep_of(request, block) == KEEP_BORDERS;
+}
+
 /* Tensors made by this pass (index from n_tensors on) are copies themselves and never dropped. */
 static bool dropped(const struct recompute *r, int root)
 {

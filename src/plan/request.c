@@ -1,5 +1,6 @@
 #include "src/plan/request.h"
 
+#include "kernels/rows.h"
 #include "src/base/size.h"
 #include "src/config/family.h"
 
@@ -451,6 +452,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .fetched = purpose == SH_TO_TRAIN && cfg->offload.parameters == SH_OFFLOAD_CPU,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
         .recompute = recompute(cfg),
+        .tile_rows = cfg->training.tile_rows == SH_TILE_ROWS_AUTO ? SH_ROW_BLOCK : cfg->training.tile_rows,
+        .row_block = cfg->debug.row_block,
         .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
         .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
         .fit_homes = purpose == SH_TO_TRAIN && cfg->offload.mode == SH_OFFLOAD_BUDGET,

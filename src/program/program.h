@@ -108,6 +108,7 @@ struct sh_op {
     enum sh_phase phase;
     int block;              /* transformer block the operation belongs to; SH_NONE: outside of all */
     int unit;               /* collectives, release, adamw: the unit; else SH_NONE */
+    int tiles;              /* in tiles of rows: the number of the run that it belongs to, from 1 on; else 0 */
 };
 
 /* Initial value of a tensor. Random values come from (seed, name, element index): the same on every mesh. */

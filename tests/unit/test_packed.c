@@ -185,6 +185,39 @@ static void all_meshes(void **state)
     }
 }
 
+static int n_unpacked(const struct sim *s)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->ranks[0].p->n_ops; i++)
+        n += s->ranks[0].p->ops[i].kind == SH_OP_UNPACK;
+    return n;
+}
+
+/* A weight is unpacked once for all tiles of a run, however many operations read it, and there are no fewer tiles. */
+static void once_for_all_tiles(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MODELS * LISTS; i++) {
+        struct job j = job_of(i % MODELS, i / MODELS, i % 2 ? SH_BF16 : SH_F32, 1 + i % 2, 1);
+        struct sim *whole, *tiles, *plain;
+
+        j.build.recompute = tiny_recomputes[TINY_FULL];
+        j.build.row_block = 2;
+        whole = run(&j);
+        j.build.tile_rows = 2;
+        tiles = run(&j);
+        plain = run_unpacked(&j);
+        compare(tiles, whole, true);
+        compare(tiles, plain, true);
+        assert_true(tiles->ranks[0].p->n_ops > whole->ranks[0].p->n_ops);
+        assert_true(n_unpacked(tiles) <= n_unpacked(whole));
+        sim_destroy(whole);
+        sim_destroy(tiles);
+        sim_destroy(plain);
+    }
+}
+
 /* reproducible=mesh: 1, 2 and 4 ranks agree bit for bit. Leaves of the tree are micro-steps of one row. */
 static struct sim *run_reproducibly(int model, int ranks)
 {
@@ -268,11 +301,9 @@ static void matrices_of_odd_sizes_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_rank),
-        cmocka_unit_test(all_meshes),
-        cmocka_unit_test(same_on_any_mesh),
-        cmocka_unit_test(bytes_and_units),
-        cmocka_unit_test(matrices_of_odd_sizes_are_refused),
+        cmocka_unit_test(one_rank),           cmocka_unit_test(all_meshes),
+        cmocka_unit_test(once_for_all_tiles), cmocka_unit_test(same_on_any_mesh),
+        cmocka_unit_test(bytes_and_units),    cmocka_unit_test(matrices_of_odd_sizes_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -453,6 +453,31 @@ static void kept_is_changed_on_its_way(struct plant *l)
     move(l, evict, 0);
 }
 
+/* The rows of a tile are not made, but those of the first one twice. */
+static void tile_is_missing(struct plant *l)
+{
+    for (int i = 0; i < l->s->n_ops; i++) {
+        int out = op_at(l, i)->out[0];
+
+        if (op_at(l, i)->tiles && out != SH_NONE && l->p->tensors[out].base != SH_NONE &&
+            l->p->tensors[out].base_elems) {
+            l->p->tensors[out].base_elems = 0;
+            return;
+        }
+    }
+    fail_msg("the program has no tiles");
+}
+
+static struct sh_program *tiled_program(void)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 2);
+
+    b.recompute = tiny_recomputes[TINY_FULL];
+    b.tile_rows = b.row_block = 3;
+    b.evaluate = true;
+    return tiny_program(&b, tiny_mesh(2, 2, 1, 1));
+}
+
 static struct sh_program *right_program(int rank)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -586,6 +611,10 @@ static const struct error spilled_table[] = {
     {"a wait for an activation is missing", SH_SECTION_ONLY, no_wait_for_evict, "under way"},
     {"a wait for an activation that comes back is missing", SH_SECTION_ONLY, no_wait_for_fetch, "nothing has written"},
 };
+static const struct error tiled_table[] = {
+    {"a tile is missing", SH_SECTION_ONLY, tile_is_missing, "reads what nothing has written"},
+    {"a tile of the validation is missing", SH_SECTION_EVAL, tile_is_missing, "reads what nothing has written"},
+};
 static const struct error carried_in_memory[] = {
     {"an update behind the backward", SH_SECTION_ONLY, updated_behind_the_backward, "gradient of a later step"},
 };
@@ -626,6 +655,8 @@ static void planted_errors_are_refused(void **state)
     for (size_t i = 0; i < sizeof spilled_table / sizeof *spilled_table; i++)
         for (int on_host = 0; on_host < 2; on_host++)
             wrong += !is_refused(&spilled_table[i], spilled_program(on_host));
+    for (size_t i = 0; i < sizeof tiled_table / sizeof *tiled_table; i++)
+        wrong += !is_refused(&tiled_table[i], tiled_program());
     for (size_t i = 0; i < sizeof carried_in_memory / sizeof *carried_in_memory; i++)
         wrong += !is_refused(&carried_in_memory[i], carried_program(0));
     assert_int_equal(wrong, 0);

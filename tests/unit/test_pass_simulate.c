@@ -926,6 +926,127 @@ static void fused_kinds_change_no_bit(void **state)
     }
 }
 
+/* Operations on tiles, and the arena. */
+static int n_tiled(const struct sh_build *b, int shard, int replicate, int64_t *bytes)
+{
+    struct sh_program *p = tiny_program(b, tiny_mesh(shard, replicate, 1, 0));
+    int n = 0;
+
+    for (int i = 0; i < p->n_ops; i++)
+        n += p->ops[i].tiles > 0;
+    *bytes = p->arena_bytes;
+    sh_program_destroy(p);
+    return n;
+}
+
+static const struct tiny_model geglu_model = {"gemma3",
+                                              {.dim = 12,
+                                               .ffn_dim = 20,
+                                               .vocab_size = TINY_VOCAB,
+                                               .max_seq_len = TINY_SEQ + 1,
+                                               .head_dim = 4,
+                                               .n_heads = 3,
+                                               .n_kv_heads = 1,
+                                               .norm_eps = 1e-5f,
+                                               .init_std = 0.3f,
+                                               .rope_theta = 100,
+                                               .n_layers = 2,
+                                               .family = SH_FAMILY_GEMMA3,
+                                               .tie_word_embeddings = true},
+                                              false};
+static const struct tiny_model parallel_model = {"gpt_neox",
+                                                 {.dim = 12,
+                                                  .ffn_dim = 20,
+                                                  .vocab_size = TINY_VOCAB,
+                                                  .max_seq_len = TINY_SEQ + 1,
+                                                  .head_dim = 4,
+                                                  .n_heads = 3,
+                                                  .n_kv_heads = 3,
+                                                  .norm_eps = 1e-5f,
+                                                  .init_std = 0.3f,
+                                                  .rope_theta = 100,
+                                                  .n_layers = 2,
+                                                  .family = SH_FAMILY_GPT_NEOX},
+                                                 false};
+
+/* Tiles of one block of rows, of several, and with a rest; of all families of parts, with adapters, on each mesh. Blocks
+ * that keep activations are not cut, and their validation is. By the reference: rows of a library's product may depend on
+ * how many there are below 16 (tests/mesh/test_tiles.py). */
+static void tiles_change_no_bit(void **state)
+{
+    static const struct {
+        int64_t tile, block;
+    } rows[] = {{4, 4}, {8, 4}, {12, 4}, {8, 8}, {4, 2}};
+    static const int recomputes[] = {TINY_FULL, TINY_FIRST_FULL, TINY_EVERY_2, TINY_NONE};
+    const struct tiny_model *models[TINY_MODELS + 3] = {&with_experts, &geglu_model, &parallel_model};
+    enum { MODELS_HERE = sizeof models / sizeof *models, RUNS = 2 * 9 * 10 };
+    int tiled = 0;
+
+    (void)state;
+    for (int i = 0; i < TINY_MODELS; i++)
+        models[3 + i] = &tiny_models[i];
+    for (int i = 0; i < RUNS; i += tiny_step(7)) {
+        int mesh = i % (int)(sizeof meshes / sizeof *meshes), shard = meshes[mesh].shard,
+            replicate = meshes[mesh].replicate;
+        struct variant v = variants[i % VARIANTS];
+        int64_t whole_bytes, tile_bytes;
+        struct outcome whole, tiles;
+        struct sh_build b;
+
+        adapters = i % 5 == 4 ? (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u}
+                              : (struct sh_adapters){0};
+        b = build_of(models[i / 2 % MODELS_HERE], shard * replicate, meshes[mesh].micros, i % 2);
+        b.act = i % 3 == 2 ? SH_BF16 : SH_F32;
+        b.snapshot_on_host = true;
+        b.offload = (struct sh_offload){
+            .act_blocks = i % 3 && !adapters.rank ? 3 : 0, .optimizer_16 = i % 4, .buffers = 3, .carry = i % 4 > 1};
+        if (b.offload.act_blocks)
+            b.model.n_layers = 5;
+        b.row_block = rows[i % 5].block;
+        v.recompute = recomputes[i / 10 % 4];
+        if (v.recompute == TINY_NONE)
+            b.offload.act_blocks = 0;
+        b.recompute = tiny_recomputes[v.recompute];
+        whole = run_variant(b, &v, shard, replicate);
+        assert_int_equal(n_tiled(&b, shard, replicate, &whole_bytes), 0);
+        b.tile_rows = rows[i % 5].tile;
+        tiled += n_tiled(&b, shard, replicate, &tile_bytes) > 0;
+        tiles = run_variant(b, &v, shard, replicate);
+        assert_same(&tiles, &whole);
+        free(tiles.params);
+        free(whole.params);
+    }
+    assert_true(tiled > RUNS / tiny_step(7) / 2);
+    adapters = (struct sh_adapters){0};
+}
+
+/* One block of rows against all at once: the same sums in another order. What tiles save is the interior of the widest
+ * block. */
+static void tiles_are_near_and_small(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct sh_build b = build_of(&tiny_models[m], 1, 1, false);
+        struct outcome whole, tiles;
+        int64_t all, some;
+
+        b.recompute = tiny_recomputes[TINY_FULL];
+        whole = run(&b, 1, 1, 1);
+        n_tiled(&b, 1, 1, &all);
+        b.tile_rows = b.row_block = 4;
+        tiles = run(&b, 1, 1, 1);
+        assert_near(&tiles, &whole, 1e-5, 2e-6);
+        free(tiles.params);
+        free(whole.params);
+        b.model.ffn_dim = 400;
+        assert_true(n_tiled(&b, 1, 1, &some) > 0);
+        b.tile_rows = 0;
+        n_tiled(&b, 1, 1, &all);
+        /* At the least h [N,F] and its gradient, which both have 44 of 48 rows less. */
+        assert_true(some < all - 2 * 44 * 400 * (int64_t)sizeof(float));
+    }
+}
+
 static int n_fetches(const struct sh_build *b)
 {
     struct sh_program *p = tiny_program(b, tiny_mesh(1, 1, 1, 0));
@@ -1137,6 +1258,8 @@ int main(void)
         cmocka_unit_test(experts_on_many_ranks),
         cmocka_unit_test(bf16_is_sent),
         cmocka_unit_test(fused_kinds_change_no_bit),
+        cmocka_unit_test(tiles_change_no_bit),
+        cmocka_unit_test(tiles_are_near_and_small),
         cmocka_unit_test(with_frozen_units),
         cmocka_unit_test(with_groups_of_their_own),
         cmocka_unit_test(with_every_axis),

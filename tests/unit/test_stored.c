@@ -47,6 +47,7 @@ static const struct row machine[] = {
     {"training.deterministic", "false", NULL},
     {"training.measure_products", "true", NULL},
     {"training.loss_chunk_rows", "7", NULL},
+    {"training.tile_rows", "64", NULL},
     {"parallelism.sharding_strategy", "no_shard", NULL},
     {"parallelism.reshard_after_forward", "2", NULL},
     {"parallelism.gradient_sync", "last_micro_step", NULL},
@@ -225,6 +226,7 @@ static const struct row state[] = {
     {"guard.max_skips", "2", NULL},
     {"guard.max_rollbacks", "2", "guard.action=rollback"},
     {"debug.seed", "5", NULL},
+    {"debug.row_block", "5", NULL},
     {"debug.moe_force_load_balance", "true", MOE},
 };
 

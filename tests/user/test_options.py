@@ -44,6 +44,7 @@ TRACE = {'profiling.trace': 'trace.json'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
 DEEP = {'model.n_layers': 6, 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'training.seq_len': 16}
 OFTEN = {'checkpoint.interval': 1}
+TALL = {'activation_checkpoint.mode': 'full', 'training.local_batch_size': 16}
 # Steps of one sequence and a large rate, with norms that go up and down: a guard with a low bound finds outliers.
 ROUGH = {'training.global_batch_size': 1, 'training.local_batch_size': 1, 'optimizer.lr': 0.3, 'training.steps': 60,
          'lr_scheduler.total_steps': 60, 'guard.window': 8, 'checkpoint.interval': 7, 'validation.enable': False}
@@ -142,6 +143,7 @@ ROWS = {
     'training.deterministic': Row('false', 'refused'),
     'training.measure_products': Row('true', 'refused'),
     'training.loss_chunk_rows': Row(5, 'plan'),
+    'training.tile_rows': Row(64, 'plan', needs=TALL),
     'data.token_type': Row('uint32', 'refused', 'data.token_type'),
     'data.target_mask': Row('off', 'steps'),
     'data.shuffle': Row('false', 'steps'),
@@ -254,6 +256,7 @@ ROWS = {
     'offload.verify': Row('false', 'mesh/test_offload.py'),
     'offload.allow_network': Row('true', 'unit/test_tier.c'),
     'debug.seed': Row(5, 'steps'),
+    'debug.row_block': Row(3, 'plan'),
     'debug.moe_force_load_balance': Row('true', 'steps', needs=MOE),
     'debug.sync_ops': Row('true', 'refused'),
 }

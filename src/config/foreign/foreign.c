@@ -245,7 +245,7 @@ static const struct {
     {"fused_attn_kernel|flex_attention|flex_attn_*|sage_attention|s2_attention|eager_attention|torchdistx_path", FUSED},
     {"cut_cross_entropy|chunked_cross_entropy*|chunked_cross_entropy_*",
      "leave it out: the logits are always computed in chunks, of training.loss_chunk_rows"},
-    {"tiled_mlp*|tiled_mlp_*", "leave it out: activation_checkpoint.mode and training.local_batch_size save memory"},
+    {"tiled_mlp*|tiled_mlp_*", "training.tile_rows: auto, with activation_checkpoint.mode: full"},
     {"loss_watchdog_threshold",
      "guard.action: stop; guard.z_score is a bound on the gradient norm that moves with the run"},
     {"loss_watchdog_patience", "guard.max_skips, the bad steps in a row that guard.action: skip accepts"},

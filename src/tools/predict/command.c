@@ -167,6 +167,9 @@ static void print_request(const struct sh_predict *l)
     say_batch(l);
     sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
                (long long)loss_rows(l->p));
+    if (l->build.tile_rows)
+        sh_str_say(stdout, "tiles", "blocks that recompute all send %lld rows at a time through feed-forward parts",
+                   (long long)l->build.tile_rows);
     if (l->at.gpu)
         sh_str_say(stdout, "device", "cuda: one GPU per rank");
     else
