@@ -567,6 +567,14 @@ static void cures_are_those_that_help(void **state)
     assert_null(strstr(text, "ranks"));
     sh_pass_cures(&b, 1, text);
     assert_string_equal(text, "; it needs more memory, or a smaller model or training.seq_len");
+    b.fit = false;
+    b.batch.seq = b.model.max_seq_len = 1 << 14;
+    for (int case_of = 0; case_of < 3; case_of++) { /* only blocks that recompute all have tiles, and only once */
+        b.recompute = tiny_recomputes[case_of == 1 ? TINY_SELECTIVE : TINY_FULL];
+        b.tile_rows = case_of == 2 ? 64 : 0;
+        sh_pass_cures(&b, INT64_MAX, text);
+        assert_int_equal(strstr(text, "training.tile_rows=auto (") != NULL, case_of == 0);
+    }
 }
 
 /* 2^10 micro-steps have a tree with ten levels, the last of which need not be kept. */

@@ -44,7 +44,7 @@ TRACE = {'profiling.trace': 'trace.json'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
 DEEP = {'model.n_layers': 6, 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'training.seq_len': 16}
 OFTEN = {'checkpoint.interval': 1}
-TALL = {'activation_checkpoint.mode': 'full', 'training.local_batch_size': 16}
+TALL = {'activation_checkpoint.mode': 'full', 'training.local_batch_size': 12, 'training.global_batch_size': 48}
 # Steps of one sequence and a large rate, with norms that go up and down: a guard with a low bound finds outliers.
 ROUGH = {'training.global_batch_size': 1, 'training.local_batch_size': 1, 'optimizer.lr': 0.3, 'training.steps': 60,
          'lr_scheduler.total_steps': 60, 'guard.window': 8, 'checkpoint.interval': 7, 'validation.enable': False}
