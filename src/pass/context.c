@@ -22,8 +22,8 @@ struct context {
     struct sh_program *p;
     sh_group group;
     int ranks, stream;
-    int *
-        rotated; /* [n_tensors] by storage root, of what ROPE has made: whole sequences of a part of the heads; SH_NONE */
+    /* [n_tensors] by storage root, of what ROPE has made: whole sequences of a part of the heads; SH_NONE */
+    int *rotated;
 };
 
 /* Another operation of the same place. */

@@ -31,7 +31,6 @@ struct dispatch {
     struct sh_program *p;
     const struct sh_mesh_shape *mesh;
     int ranks, stream;
-    bool segment; /* its ranks share memory */
     double capacity;
     struct sh_op *old; /* the original operations */
     int n_old, n_tensors;
@@ -175,8 +174,7 @@ static int add_like(struct dispatch *d, int t, const struct route *r, int64_t ro
     return sh_program_add_tensor(d->p, &made);
 }
 
-/* Let one wave's rows travel: from the home [M,...] of a tensor to the experts, or back. Ranks that share memory fetch
- * them from where they are. */
+/* Let one wave's rows travel: from the home [M,...] of a tensor to the experts, or back. */
 static void exchange(struct dispatch *d, const struct route *r, const struct sh_op *of, int wave, int from, int to,
                      bool back)
 {
@@ -193,8 +191,6 @@ static void exchange(struct dispatch *d, const struct route *r, const struct sh_
     op.in[0] = from;
     op.in[1] = r->parts[wave];
     op.out[0] = to;
-    if (d->segment)
-        d->p->tensors[sh_tensor_root(d->p, from)].space = SH_SPACE_PEERS;
     sh_program_add_op(d->p, &op);
 }
 
@@ -627,7 +623,6 @@ sh_rc sh_pass_dispatch(const struct sh_build *b, struct sh_program *p)
     struct dispatch d = {.p = p,
                          .mesh = mesh,
                          .ranks = sh_group_size(mesh, mesh->expert),
-                         .segment = b->options.segment_ranks > 0,
                          .capacity = b->batch.spread.capacity};
 
     if (d.ranks == 1)

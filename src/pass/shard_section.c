@@ -555,6 +555,8 @@ static void emit(struct shard *s, int index)
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         op.out[k] = is_for_others(s, m->out[k]) ? SH_NONE : translate(s, m->out[k]);
     accumulate(s, m, &op);
+    if (op.kind == SH_OP_ALL_TO_ALL && s->opt->segment_ranks)
+        s->out->tensors[sh_tensor_root(s->out, op.in[0])].space = SH_SPACE_PEERS; /* ranks of a node fetch it from there */
     if (sh_op_info(op.kind)->async)
         sh_program_append_waited(s->out, op);
     else
