@@ -1,7 +1,7 @@
-/* Ranks are numbered with the first axis fastest. While tensor, context and pipeline are 1, that is rank = inner + outer
- * * |inner| + replicate * |inner| * |outer|. So a shard group is a block of neighbouring ranks, which launchers put on
- * one node, and replicas are far apart. Example: 8 ranks, shard 4, inner 2: ranks 0 to 3 hold one copy of the model, 0
- * and 1 are an inner group, 0 and 4 are replicas of each other. */
+/* Ranks are numbered with the first axis fastest. While tensor, context, expert and pipeline are 1, that is rank = inner
+ * + outer * |inner| + replicate * |inner| * |outer|. So a shard group is a block of neighbouring ranks, which launchers
+ * put on one node, and replicas are far apart. Example: 8 ranks, shard 4, inner 2: ranks 0 to 3 hold one copy of the
+ * model, 0 and 1 are an inner group, 0 and 4 are replicas of each other. */
 #include "src/mesh/shape.h"
 
 #include "src/base/str.h"
