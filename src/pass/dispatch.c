@@ -620,10 +620,8 @@ static void close_dispatch(struct dispatch *d)
 sh_rc sh_pass_dispatch(const struct sh_build *b, struct sh_program *p)
 {
     const struct sh_mesh_shape *mesh = &b->options.mesh;
-    struct dispatch d = {.p = p,
-                         .mesh = mesh,
-                         .ranks = sh_group_size(mesh, mesh->expert),
-                         .capacity = b->batch.spread.capacity};
+    struct dispatch d = {
+        .p = p, .mesh = mesh, .ranks = sh_group_size(mesh, mesh->expert), .capacity = b->batch.spread.capacity};
 
     if (d.ranks == 1)
         return SH_OK;

@@ -555,8 +555,9 @@ static void emit(struct shard *s, int index)
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         op.out[k] = is_for_others(s, m->out[k]) ? SH_NONE : translate(s, m->out[k]);
     accumulate(s, m, &op);
+    /* The ranks of a node fetch their parts from there. */
     if (op.kind == SH_OP_ALL_TO_ALL && s->opt->segment_ranks)
-        s->out->tensors[sh_tensor_root(s->out, op.in[0])].space = SH_SPACE_PEERS; /* ranks of a node fetch it from there */
+        s->out->tensors[sh_tensor_root(s->out, op.in[0])].space = SH_SPACE_PEERS;
     if (sh_op_info(op.kind)->async)
         sh_program_append_waited(s->out, op);
     else

@@ -168,20 +168,22 @@ static const char *describe_device(const struct sh_run *r, char text[128])
     return text;
 }
 
-enum { RANKS_TEXT = 80 };
+enum { RANKS_TEXT = 112 };
 
-/* "2 x 4 ranks (replicate x shard), experts over 2". */
+/* "2 x 4 ranks (replicate x shard), experts over 2, sequences over 2". */
 static const char *describe_ranks(const struct sh_run *r, char text[RANKS_TEXT])
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
-    int experts = sh_group_size(m, m->expert), n;
+    int experts = sh_group_size(m, m->expert), context = sh_group_size(m, m->context), n;
 
     if (sh_mesh_ranks(m) == 1)
         return "1 rank";
     n = snprintf(text, RANKS_TEXT, "%d x %d ranks (replicate x shard)", sh_group_size(m, m->replicate),
                  sh_group_size(m, m->shard));
     if (experts > 1)
-        snprintf(text + n, (size_t)(RANKS_TEXT - n), ", experts over %d", experts);
+        n += snprintf(text + n, (size_t)(RANKS_TEXT - n), ", experts over %d", experts);
+    if (context > 1)
+        snprintf(text + n, (size_t)(RANKS_TEXT - n), ", sequences over %d", context);
     return text;
 }
 

@@ -160,7 +160,8 @@ static void micro_steps(struct sh_train *t)
 }
 
 /* The gradients are sums over targets; dividing by the targets of all ranks makes them means, and float16 multiplies
- * them by its loss scale. Those of the routers' losses are sums over tokens. loss and sumsq are already summed over all ranks when they are read. */
+ * them by its loss scale. Those of the routers' losses are sums over tokens. loss and sumsq are already summed over all
+ * ranks when they are read. */
 static void forward_backward(struct sh_train *t, double *loss, double *norm)
 {
     struct sh_run *r = t->r;

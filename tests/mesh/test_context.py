@@ -68,6 +68,7 @@ MESHES = {
 }
 # Changes that only move or repeat operations.
 MOVED = (APART, INLINE, FULL, {**APART, **SELECTIVE, 'parallelism.forward_prefetch': 3, 'parallelism.backward_prefetch': 0})
+SPREAD = MESHES['experts on 2 of 4 ranks']
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::6])
     MOVED = MOVED[:1]
@@ -142,6 +143,15 @@ def case_resume():
     return wrong
 
 
+def case_announced():
+    """The line that announces a run says what is cut over its ranks."""
+    _, ranks, changes = SPREAD
+    changes = {**KINDS['experts'], **changes, 'training.steps': 1, 'validation.enable': False}
+    folder = job.prepare('said', {'job.dump_folder': 'out', **config(changes)})
+    said = job.launch('train', 'c.yaml', ranks=ranks, folder=folder)[1]
+    return [] if '1 x 4 ranks (replicate x shard), experts over 2, sequences over 2, ' in said else [said]
+
+
 def tensors(path):
     return {(state, name): values.tobytes() for state in checkpoint.STATES
             for name, values in checkpoint.read(path, state).items()}
@@ -150,7 +160,7 @@ def tensors(path):
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'moved, {number}', case_moved, number) for number in range(len(MOVED))]
-            + [('checkpoints do not show the degree', case_resume)])
+            + [('checkpoints do not show the degree', case_resume), ('announced', case_announced)])
 
 
 if __name__ == '__main__':

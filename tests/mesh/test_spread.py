@@ -180,13 +180,6 @@ def case_learns():
     return wrong + unequal(numbers(spread), numbers(together)) + same(saved('learns-1', steps), saved('learns-2', steps))
 
 
-def case_announced():
-    """The line that announces a run says where experts are, as its plan does."""
-    folder = job.prepare('said', {'job.dump_folder': 'out', **config({EP: 2, 'training.steps': 1})})
-    said = job.launch('train', 'c.yaml', ranks=2, folder=folder)[1]
-    return [] if '1 x 2 ranks (replicate x shard), experts over 2, ' in said else [said]
-
-
 def waits(ranks, changes, steps):
     """How often each rank waits for its GPU in so many steps."""
     path = pathlib.Path('counters').absolute()
@@ -215,7 +208,6 @@ def gpu_cases():
 
 def cases():
     found = [(f'{name}', case_mesh, name) for name in MESHES]
-    found += [('announced', case_announced)]
     found += [(f'{name}, not reproducible', case_mesh, name, False) for name in list(MESHES)[::5]]
     if EMULATED:
         found += gpu_cases() + [('a wait for each block', case_waits, 'GPUs, full_shard, 2 of 2, kept, by NCCL', 2)]
