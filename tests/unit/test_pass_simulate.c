@@ -939,35 +939,19 @@ static int n_tiled(const struct sh_build *b, int shard, int replicate, int64_t *
     return n;
 }
 
-static const struct tiny_model geglu_model = {"gemma3",
-                                              {.dim = 12,
-                                               .ffn_dim = 20,
-                                               .vocab_size = TINY_VOCAB,
-                                               .max_seq_len = TINY_SEQ + 1,
-                                               .head_dim = 4,
-                                               .n_heads = 3,
-                                               .n_kv_heads = 1,
-                                               .norm_eps = 1e-5f,
-                                               .init_std = 0.3f,
-                                               .rope_theta = 100,
-                                               .n_layers = 2,
-                                               .family = SH_FAMILY_GEMMA3,
-                                               .tie_word_embeddings = true},
-                                              false};
-static const struct tiny_model parallel_model = {"gpt_neox",
-                                                 {.dim = 12,
-                                                  .ffn_dim = 20,
-                                                  .vocab_size = TINY_VOCAB,
-                                                  .max_seq_len = TINY_SEQ + 1,
-                                                  .head_dim = 4,
-                                                  .n_heads = 3,
-                                                  .n_kv_heads = 3,
-                                                  .norm_eps = 1e-5f,
-                                                  .init_std = 0.3f,
-                                                  .rope_theta = 100,
-                                                  .n_layers = 2,
-                                                  .family = SH_FAMILY_GPT_NEOX},
-                                                 false};
+/* The same model without experts, of another family. */
+static struct tiny_model of_family(const char *name, enum sh_cfg_family family, int kv_heads, bool tied)
+{
+    struct tiny_model t = with_experts;
+
+    t.name = name;
+    t.model.family = family;
+    t.model.n_kv_heads = kv_heads;
+    t.model.tie_word_embeddings = tied;
+    t.model.first_dense_layers = t.model.n_experts = t.model.n_experts_per_token = 0;
+    t.model.expert_ffn_dim = t.model.shared_ffn_dim = 0;
+    return t;
+}
 
 /* Tiles of one block of rows, of several, and with a rest; of all families of parts, with adapters, on each mesh. Blocks
  * that keep activations are not cut, and their validation is. By the reference: rows of a library's product may depend on
@@ -978,7 +962,9 @@ static void tiles_change_no_bit(void **state)
         int64_t tile, block;
     } rows[] = {{4, 4}, {8, 4}, {12, 4}, {8, 8}, {4, 2}};
     static const int recomputes[] = {TINY_FULL, TINY_FIRST_FULL, TINY_EVERY_2, TINY_NONE};
-    const struct tiny_model *models[TINY_MODELS + 3] = {&with_experts, &geglu_model, &parallel_model};
+    const struct tiny_model geglu = of_family("gemma3", SH_FAMILY_GEMMA3, 1, true),
+                            parallel = of_family("gpt_neox", SH_FAMILY_GPT_NEOX, 3, false);
+    const struct tiny_model *models[TINY_MODELS + 3] = {&with_experts, &geglu, &parallel};
     enum { MODELS_HERE = sizeof models / sizeof *models, RUNS = 2 * 9 * 10 };
     int tiled = 0;
 

@@ -103,6 +103,20 @@ static void say_context(const struct sh_predict *l)
                    l->cfg.training.seq_len / ranks);
 }
 
+static void say_tiles(const struct sh_predict *l)
+{
+    long long rows = l->build.tile_rows;
+    bool any = false;
+
+    for (int i = 0; i < l->p->n_ops; i++)
+        any |= l->p->ops[i].tiles > 0;
+    if (rows)
+        sh_str_say(stdout, "tiles",
+                   any ? "blocks that recompute all send %lld rows at a time through feed-forward parts"
+                       : "none: no block that recomputes all has more than %lld rows (activation_checkpoint.mode=full)",
+                   rows);
+}
+
 /* The waves of one block stand for those of all: routers choose as many rows everywhere. */
 static void say_experts(const struct sh_predict *l)
 {
@@ -167,9 +181,7 @@ static void print_request(const struct sh_predict *l)
     say_batch(l);
     sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
                (long long)loss_rows(l->p));
-    if (l->build.tile_rows)
-        sh_str_say(stdout, "tiles", "blocks that recompute all send %lld rows at a time through feed-forward parts",
-                   (long long)l->build.tile_rows);
+    say_tiles(l);
     if (l->at.gpu)
         sh_str_say(stdout, "device", "cuda: one GPU per rank");
     else
